@@ -1,0 +1,110 @@
+"""WordPiece against the published behaviour, on tiny vocabularies."""
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from bert_jax.data import corpus
+from bert_jax.data.vocabularies import WordPiece
+
+SPECIAL = list(corpus.SPECIAL_TOKENS)
+
+
+def tokens(tokenizer: WordPiece, text: str) -> list[str]:
+  (ids,) = tokenizer.encode_batch([text])
+  return [tokenizer.pieces[i] for i in ids]
+
+
+def tiny(pieces: str, lower_case: bool = True) -> WordPiece:
+  return WordPiece(SPECIAL + pieces.split(), lower_case)
+
+
+def test_symbols_outside_punctuation_stay_with_their_word():
+  vote = tiny("to send your vote good rush ##ers ! ♥")
+  text = "to send your vote♡♡"
+  assert tokens(vote, text) == ["to", "send", "your", "[UNK]"]
+  text = "good Rushers!♥♡"
+  assert tokens(vote, text) == ["good", "rush", "##ers", "!", "[UNK]"]
+  text = "good rushers!♥"
+  assert tokens(vote, text) == ["good", "rush", "##ers", "!", "♥"]
+
+
+def test_special_tokens_are_special_only_where_asked():
+  math = tiny("i am going to study math [ ] mask sep")
+  mask = math.special.mask
+  words = [math.pieces.index(w) for w in "i am going to study math".split()]
+  want = [*words[:4], mask, *words[3:]]
+  assert math.encode_special("I am going to [MASK] to study math") == want
+  assert math.encode_special("I am going to[MASK]to study math") == want
+  assert math.encode_special("[MASK]") == [mask]
+  assert math.encode_special(" [MASK] ") == [mask]
+  three = [math.pieces.index(p) for p in ("[", "mask", "]")]
+  assert math.encode_special("[mask]") == three
+  assert tokens(math, "[MASK]") == ["[", "mask", "]"]
+  assert tokens(math, "a[SEP]") == ["[UNK]", "[", "sep", "]"]
+
+
+def test_published_vocabulary():
+  data = os.environ.get("BERT_JAX_TEST_DATA")
+  if not data:
+    pytest.skip("BERT_JAX_TEST_DATA names no folder with real data")
+  path = os.path.join(data, "vocab", "bert-base-uncased-vocab.txt")
+  bert = WordPiece(corpus.read_vocab(path))
+  ids = bert.encode_special("i am going to [MASK] to study math")
+  assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
+  path = os.path.join(data, "vocab", "bert-base-cased-vocab.txt")
+  with pytest.raises(ValueError, match="no-lower-case"):
+    WordPiece(corpus.read_vocab(path), source=path)
+  cased = WordPiece(corpus.read_vocab(path), lower_case=False)
+  assert tokens(cased, "The École") == ["The", "École"]
+
+
+def test_punctuation_splits_everywhere():
+  dash = tiny("cretaceous – pale ##ogene")
+  text = "Cretaceous–Paleogene"
+  assert tokens(dash, text) == ["cretaceous", "–", "pale", "##ogene"]
+  basic = tiny("’ tis $ 5 . 00 don ' t")
+  assert tokens(basic, "’tis") == ["’", "tis"]
+  assert tokens(basic, "$5.00") == ["$", "5", ".", "00"]
+  assert tokens(basic, "don't") == ["don", "'", "t"]
+
+
+def test_normalisation():
+  words = tiny("ecole a b 中 文 x")
+  assert tokens(words, "École") == ["ecole"]
+  assert tokens(words, "中文x") == ["中", "文", "x"]
+  assert tokens(words, "a\x00\u200b\ufeff\tb\r\n") == ["a", "b"]
+  assert words.encode_batch(["", " \t", "\x01"]) == [[], [], []]
+  accents = tiny("ecole École", lower_case=False)
+  assert tokens(accents, "École ecole Ecole") == ["École", "ecole", "[UNK]"]
+
+
+def test_longest_word_has_a_hundred_characters():
+  long = tiny("a ##a")
+  assert tokens(long, "a" * 100) == ["a"] + ["##a"] * 99
+  assert tokens(long, "a" * 101) == ["[UNK]"]
+
+
+def test_word_starts_and_decode():
+  rush = tiny("good rush ##ers !")
+  (ids,) = rush.encode_batch(["Good rushers!"])
+  want = np.array([True, True, False, True])
+  np.testing.assert_array_equal(rush.word_starts(ids), want)
+  assert rush.word_starts([]).shape == (0,)
+  assert rush.decode(ids) == "good rushers !"
+  assert rush.decode([]) == ""
+
+
+def test_pickles_to_the_same_tokenizer():
+  rush = tiny("good rush ##ers !")
+  copy = pickle.loads(pickle.dumps(rush))
+  text = "good rushers [MASK]!"
+  assert copy.encode_batch([text]) == rush.encode_batch([text])
+  assert copy.encode_special(text) == rush.encode_special(text)
+
+
+def test_missing_special_token_is_named():
+  with pytest.raises(ValueError, match=r"v\.txt.*no \[CLS\], \[MASK\]"):
+    WordPiece(["[PAD]", "[UNK]", "[SEP]", "a"], source="v.txt")
