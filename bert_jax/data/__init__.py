@@ -1,0 +1,1 @@
+"""Text to batches: sources, vocabularies, prepared corpora, builders, tasks."""

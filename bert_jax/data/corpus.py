@@ -1,0 +1,239 @@
+"""A tokenised corpus as flat arrays, in memory or as a prepared folder.
+
+A prepared folder is self-contained and written once by `bert_jax.prepare`:
+
+  meta.json             format version, sizes, fingerprint; written last
+  vocab.txt             the WordPiece vocabulary, a piece a line
+  SPLIT.tokens          flat token ids, uint16 (uint32 from 65,537 pieces on)
+  SPLIT.sentences       int64 [S + 1], sentence s is tokens[s]:tokens[s + 1]
+  SPLIT.documents       int64 [D + 1], the same, in sentences
+  SPLIT.word_starts     a bit a token, 1 where a word starts (little-endian)
+  train.unigrams        int64 [V], how often each piece occurs in training
+
+with SPLIT `train` and `validation` (the held-out documents). All arrays are
+read through memory maps, so a corpus may be larger than RAM.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FORMAT_VERSION = 1
+SPLITS = ("train", "validation")
+# In the order of the ids that `train_vocab` gives them.
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+class Corpus(NamedTuple):
+  """Flat arrays of one split.
+
+  Attributes:
+    tokens: [T] uint16 or uint32 token ids, no special tokens in it.
+    sentences: [S + 1] int64 offsets into `tokens`; no sentence is empty.
+    documents: [D + 1] int64 offsets into `sentences`; none is empty.
+    word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
+  """
+
+  tokens: np.ndarray
+  sentences: np.ndarray
+  documents: np.ndarray
+  word_starts: np.ndarray
+
+  @property
+  def num_documents(self) -> int:
+    return len(self.documents) - 1
+
+  @property
+  def num_tokens(self) -> int:
+    return len(self.tokens)
+
+
+class SpecialIds(NamedTuple):
+  """Ids of the special tokens of a vocabulary."""
+
+  pad: int
+  unk: int
+  cls: int
+  sep: int
+  mask: int
+
+
+class Prepared(NamedTuple):
+  """An opened prepared folder.
+
+  Attributes:
+    path: the folder.
+    meta: what `meta.json` holds.
+    splits: a `Corpus` for each split that has at least one document.
+    vocab: the pieces in the order of their ids.
+    special: ids of the special tokens.
+    unigrams: [V] int64 counts of the training split.
+  """
+
+  path: str
+  meta: dict[str, Any]
+  splits: dict[str, Corpus]
+  vocab: list[str]
+  special: SpecialIds
+  unigrams: np.ndarray
+
+  @property
+  def vocab_size(self) -> int:
+    return len(self.vocab)
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+  return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
+
+
+def corpus_from_documents(
+  documents: Sequence[Sequence[Sequence[int]]],
+  word_starts: Sequence[Sequence[Sequence[bool]]] | None = None,
+  dtype: Any = np.uint16,
+) -> Corpus:
+  """Builds an in-memory corpus; empty sentences and documents are dropped.
+
+  Args:
+    documents: documents of sentences of token ids.
+    word_starts: the same nesting, True where a word starts; all True if None.
+    dtype: of the token ids.
+  """
+  tokens, starts, sentences, offsets = [], [], [0], [0]
+  for d, document in enumerate(documents):
+    for s, sentence in enumerate(document):
+      if not len(sentence):
+        continue
+      tokens.extend(sentence)
+      flags = word_starts[d][s] if word_starts else [True] * len(sentence)
+      starts.extend(flags)
+      sentences.append(len(tokens))
+    if len(sentences) - 1 > offsets[-1]:
+      offsets.append(len(sentences) - 1)
+  return Corpus(
+    np.asarray(tokens, dtype),
+    np.asarray(sentences, np.int64),
+    np.asarray(offsets, np.int64),
+    np.packbits(np.asarray(starts, bool), bitorder="little"),
+  )
+
+
+def special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
+  """Looks up the special tokens.
+
+  Raises:
+    ValueError: a special token is missing; names it and `source`.
+  """
+  index = {piece: i for i, piece in enumerate(vocab)}
+  missing = [piece for piece in SPECIAL_TOKENS if piece not in index]
+  if missing:
+    raise ValueError(
+      f"{source}: the vocabulary has no {', '.join(missing)}; BERT needs"
+      f" {', '.join(SPECIAL_TOKENS)}. Train one with `python -m"
+      " bert_jax.train_vocab`, or use a published vocab.txt."
+    )
+  return SpecialIds(*(index[piece] for piece in SPECIAL_TOKENS))
+
+
+def read_vocab(path: str) -> list[str]:
+  """Reads a vocabulary file, a piece a line.
+
+  Raises:
+    ValueError: not UTF-8, empty, or a piece occurs twice (line numbers named).
+  """
+  try:
+    with open(path, encoding="utf-8", newline="\n") as f:
+      vocab = [line.rstrip("\r\n") for line in f]
+  except UnicodeDecodeError as e:
+    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
+  while vocab and not vocab[-1]:
+    vocab.pop()
+  if not vocab:
+    raise ValueError(f"{path}: the vocabulary is empty.")
+  seen: dict[str, int] = {}
+  for i, piece in enumerate(vocab):
+    if piece in seen:
+      raise ValueError(
+        f"{path}: {piece!r} stands in line {seen[piece] + 1} and again in line"
+        f" {i + 1}; every piece needs one id. Remove one of them."
+      )
+    seen[piece] = i
+  return vocab
+
+
+def _map_file(path: str, dtype: Any, count: int) -> np.ndarray:
+  """Memory-maps a file that must hold exactly `count` items."""
+  if not os.path.exists(path):
+    raise ValueError(
+      f"{path} is missing; run `python -m bert_jax.prepare` again."
+    )
+  want = count * np.dtype(dtype).itemsize
+  have = os.path.getsize(path)
+  if have != want:
+    raise ValueError(
+      f"{path} has {have} bytes where meta.json says {want}; the folder is"
+      " damaged, run `python -m bert_jax.prepare` again."
+    )
+  if not count:
+    return np.zeros(0, dtype)
+  return np.memmap(path, dtype, mode="r", shape=(count,))
+
+
+def open_split(folder: str, split: str, sizes: dict[str, int], dtype) -> Corpus:
+  """Maps the four files of one split; `sizes` is its entry in `meta.json`."""
+  base = os.path.join(folder, split)
+  t, s, d = sizes["tokens"], sizes["sentences"], sizes["documents"]
+  return Corpus(
+    _map_file(base + ".tokens", dtype, t),
+    _map_file(base + ".sentences", np.int64, s + 1),
+    _map_file(base + ".documents", np.int64, d + 1),
+    _map_file(base + ".word_starts", np.uint8, (t + 7) // 8),
+  )
+
+
+def open_prepared(path: str) -> Prepared:
+  """Opens a prepared folder.
+
+  Raises:
+    ValueError: no such folder, an unfinished one, another format version, or
+      files whose sizes disagree with `meta.json`.
+  """
+  meta_path = os.path.join(path, "meta.json")
+  if not os.path.isdir(path):
+    raise ValueError(f"{path}: no such prepared folder.")
+  if not os.path.exists(meta_path):
+    raise ValueError(
+      f"{path} has no meta.json: not a prepared folder, or not finished. Make"
+      " one with `python -m bert_jax.prepare`."
+    )
+  with open(meta_path, encoding="utf-8") as f:
+    try:
+      meta = json.load(f)
+    except ValueError as e:
+      raise ValueError(f"{meta_path} is damaged: {e}.") from e
+  if meta.get("format_version") != FORMAT_VERSION:
+    raise ValueError(
+      f"{path} has format version {meta.get('format_version')}, this program"
+      f" reads {FORMAT_VERSION}; prepare the text again."
+    )
+  vocab_path = os.path.join(path, "vocab.txt")
+  vocab = read_vocab(vocab_path)
+  if len(vocab) != meta["vocab_size"]:
+    raise ValueError(
+      f"{vocab_path} has {len(vocab)} pieces where meta.json says"
+      f" {meta['vocab_size']}; it is not the vocabulary of this folder."
+    )
+  dtype = token_dtype(len(vocab))
+  splits = {
+    split: open_split(path, split, meta["splits"][split], dtype)
+    for split in SPLITS
+    if meta["splits"][split]["documents"]
+  }
+  unigrams = _map_file(
+    os.path.join(path, "train.unigrams"), np.int64, len(vocab)
+  )
+  return Prepared(
+    path, meta, splits, vocab, special_ids(vocab, vocab_path), unigrams
+  )

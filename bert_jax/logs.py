@@ -1,0 +1,143 @@
+"""What a run writes for people: metrics.jsonl, TensorBoard, progress, plot."""
+
+import json
+import os
+import time
+from typing import Any
+
+import jax
+
+from bert_jax import metrics
+
+
+def read_rows(path: str) -> list[dict[str, Any]]:
+  """Rows of a metrics.jsonl; a last line cut by a kill is left out."""
+  if not os.path.exists(path):
+    return []
+  with open(path, encoding="utf-8") as f:
+    lines = f.read().split("\n")
+  # Whole lines end with a newline, so the last item is "" or a cut line.
+  return [json.loads(line) for line in lines[:-1] if line]
+
+
+def write_atomically(path: str, text: str) -> None:
+  """Writes beside and renames, so that a kill leaves the old file or the new."""
+  with open(path + ".tmp", "w", encoding="utf-8") as f:
+    f.write(text)
+    f.flush()
+    os.fsync(f.fileno())
+  os.replace(path + ".tmp", path)
+
+
+def duration(seconds: float) -> str:
+  """1h02m, 2m03s or 4s."""
+  seconds = round(seconds)
+  if seconds >= 3600:
+    return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+  if seconds >= 60:
+    return f"{seconds // 60}m{seconds % 60:02d}s"
+  return f"{seconds}s"
+
+
+class Logger:
+  """Writes rows; only process 0 does, the others' calls do nothing."""
+
+  def __init__(self, workdir: str, start_step: int, total_steps: int):
+    """Opens the files and drops rows beyond `start_step`, the restored one."""
+    self._on = jax.process_index() == 0
+    self._total = total_steps
+    self._path = os.path.join(workdir, "metrics.jsonl")
+    self._plot = os.path.join(workdir, "loss.png")
+    self._last = (time.perf_counter(), start_step)
+    if not self._on:
+      return
+    from tensorboardX import SummaryWriter
+
+    rows = [r for r in read_rows(self._path) if r["step"] <= start_step]
+    write_atomically(self._path, "".join(json.dumps(r) + "\n" for r in rows))
+    self._file = open(self._path, "a", encoding="utf-8")
+    self._board = SummaryWriter(workdir, purge_step=start_step + 1)
+
+  def _write(self, row: dict[str, Any]) -> None:
+    self._file.write(json.dumps(row) + "\n")
+    self._file.flush()
+    for name, value in row.items():
+      if isinstance(value, float):
+        tag = f"{row['split']}/{name}"
+        self._board.add_scalar(tag, value, row["step"])
+
+  def pause(self) -> None:
+    """Leaves out of the speed what passed since the last row."""
+    self._last = (time.perf_counter(), self._last[1])
+
+  def train(
+    self, step: int, means: dict[str, float], tokens: float, flops: float
+  ) -> None:
+    """A row and a progress line.
+
+    Args:
+      step: optimizer steps done.
+      means: over the steps since the last row.
+      tokens: real tokens in those steps, of all hosts.
+      flops: of one step.
+    """
+    now = time.perf_counter()
+    seconds = max(now - self._last[0], 1e-9)
+    steps = max(step - self._last[1], 1)
+    self._last = (now, step)
+    if not self._on:
+      return
+    rate = steps / seconds
+    speed = {"steps_per_second": rate, "tokens_per_second": tokens / seconds}
+    mfu = metrics.utilisation(flops * steps, seconds)
+    if mfu is not None:
+      speed["mfu"] = mfu
+    self._write({"step": step, "split": "train", **means, **speed})
+    part = f" mfu {mfu:.1%}" if mfu is not None else ""
+    print(
+      f"step {step}/{self._total} loss {means['loss']:.4f}"
+      f" {rate:.2f} steps/s {tokens / seconds:,.0f} tokens/s{part}"
+      f" ETA {duration((self._total - step) / rate)}",
+      flush=True,
+    )
+
+  def heldout(self, step: int, means: dict[str, float]) -> None:
+    """A row and a line of the evaluation on held-out text."""
+    if not self._on:
+      return
+    self._write({"step": step, "split": "heldout", **means})
+    values = " ".join(f"{name} {value:.4f}" for name, value in means.items())
+    print(f"step {step} held-out: {values}", flush=True)
+
+  def plot(self) -> None:
+    """Draws the losses of metrics.jsonl into loss.png."""
+    if not self._on:
+      return
+    from matplotlib.figure import Figure
+
+    rows = read_rows(self._path)
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for split, style in (("train", "-"), ("heldout", "o--")):
+      chosen = [r for r in rows if r["split"] == split]
+      names = [n for n in (chosen or [{}])[0] if n.endswith("_loss")]
+      for name in names:
+        axes.plot(
+          [r["step"] for r in chosen],
+          [r[name] for r in chosen],
+          style,
+          markersize=3,
+          label=f"{split} {name}",
+        )
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats)")
+    axes.grid(alpha=0.3)
+    if axes.lines:
+      axes.legend()
+    figure.savefig(self._plot + ".tmp", dpi=120, format="png")
+    os.replace(self._plot + ".tmp", self._plot)
+
+  def close(self) -> None:
+    if self._on:
+      self._file.close()
+      self._board.close()

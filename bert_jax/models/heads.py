@@ -1,0 +1,83 @@
+"""Heads on an encoder's hidden states: masked language model, pairs."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bert_jax.models import layers
+
+
+class MaskedLanguageModel(nn.Module):
+  """Dense, activation, LayerNorm, the tied decoder and its own output bias.
+
+  Looks at the masked positions only; logits of all positions, [b, l, v], are
+  never made (google-research/bert run_pretraining.py, get_masked_lm_output).
+  """
+
+  activation: str
+  norm_epsilon: float
+  dtype: jnp.dtype
+  init: layers.Init
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: Float[Array, "b l d"],
+    positions: Int[Array, "b m"],
+    embedding: Float[Array, "v e"],
+  ) -> Float[Array, "b m v"]:
+    """Returns float32 logits; `embedding` is the table of word embeddings."""
+    x = layers.gather_positions(hidden, positions)
+    x = layers.Dense(
+      (embedding.shape[1],),
+      ("embed", "embed_out"),
+      self.dtype,
+      self.init,
+      name="dense",
+    )(x)
+    x = layers.activation(self.activation)(x)
+    x = layers.layer_norm(self.norm_epsilon, self.dtype, "norm")(x)
+    bias = self.param(
+      "bias",
+      nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",)),
+      (embedding.shape[0],),
+      jnp.float32,
+    )
+    logits = jnp.einsum(
+      "bme,ve->bmv",
+      x,
+      embedding.astype(self.dtype),
+      preferred_element_type=jnp.float32,
+    )
+    logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+    return logits + bias
+
+
+class Pooler(nn.Module):
+  """Dense and tanh on the vectors at the [CLS] positions."""
+
+  dtype: jnp.dtype
+  init: layers.Init
+
+  @nn.compact
+  def __call__(
+    self, hidden: Float[Array, "b l d"], cls_positions: Int[Array, "b s"]
+  ) -> Float[Array, "b s d"]:
+    cls = layers.gather_positions(hidden, cls_positions)
+    width = hidden.shape[-1]
+    dense = layers.Dense(
+      (width,), ("embed", "embed_out"), self.dtype, self.init, name="dense"
+    )
+    return jnp.tanh(dense(cls))
+
+
+class PairClassifier(nn.Module):
+  """Two float32 logits for each pooled vector: next sentence or order."""
+
+  init: layers.Init
+
+  @nn.compact
+  def __call__(self, pooled: Float[Array, "b s d"]) -> Float[Array, "b s 2"]:
+    return layers.Dense(
+      (2,), ("embed", None), jnp.dtype(jnp.float32), self.init, name="dense"
+    )(pooled)

@@ -1,0 +1,216 @@
+"""Layers that the families share: activations, dropout, dense, norm, tables."""
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
+
+Init = Callable[..., Array]
+
+# "gelu" is the exact form (BERT's released weights, RoBERTa, ELECTRA,
+# DistilBERT); "gelu_new" the tanh form (ALBERT, GPT-1). The names are those of
+# the published configuration files.
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+  "gelu": functools.partial(jax.nn.gelu, approximate=False),
+  "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
+  "relu": jax.nn.relu,
+  "tanh": jnp.tanh,
+}
+
+
+def activation(name: str) -> Callable[[Array], Array]:
+  """Returns an activation by its published name; ValueError if unknown."""
+  if name not in ACTIVATIONS:
+    raise ValueError(f"activation {name!r}: not one of {sorted(ACTIVATIONS)}.")
+  return ACTIVATIONS[name]
+
+
+def _mix(x: Array) -> Array:
+  """A bijection on 32 bits with full avalanche ("lowbias32", C. Wellons)."""
+  x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+  x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+  return x ^ (x >> 16)
+
+
+def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
+  """Returns uint32 random bits of `shape`, a hash of (key words, index).
+
+  Elementwise in the global index: the compiler fuses it into its consumer,
+  every shard makes its own part, and any mesh gives the same bits. The first
+  axis is hashed apart, so that the index within a row stays below 2**32.
+  """
+  row = jnp.arange(shape[0], dtype=jnp.uint32)
+  row = _mix(_mix(row + words[0]) ^ words[1])
+  column = jnp.zeros(shape[1:], jnp.uint32)
+  stride = 1
+  for axis in reversed(range(1, len(shape))):
+    index = jax.lax.broadcasted_iota(jnp.uint32, shape[1:], axis - 1)
+    column = column + index * np.uint32(stride)
+    stride *= shape[axis]
+  if stride > 2**32:
+    raise ValueError(f"dropout over {shape}: a row has over 2**32 elements.")
+  row = row.reshape((shape[0],) + (1,) * (len(shape) - 1))
+  return _mix(column * np.uint32(0x9E3779B1) + row)
+
+
+def _apply_dropout(x: Array, words: Array, rate: float) -> Array:
+  threshold = np.uint32(round(rate * 2**32))
+  keep = dropout_bits(words, x.shape) >= threshold
+  return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _dropout(x: Array, words: Array, rate: float) -> Array:
+  return _apply_dropout(x, words, rate)
+
+
+def _dropout_fwd(x, words, rate):
+  return _apply_dropout(x, words, rate), words
+
+
+def _dropout_bwd(rate, words, g):
+  # The bits are made again from the key: nothing of x's size is saved.
+  no_gradient = np.zeros(words.shape, jax.dtypes.float0)
+  return _apply_dropout(g, words, rate), no_gradient
+
+
+_dropout.defvjp(_dropout_fwd, _dropout_bwd)
+
+
+def dropout(x: Float[Array, "..."], rate: float, key: Array) -> Array:
+  """Zeroes elements with probability `rate` and scales the rest to the mean.
+
+  Args:
+    x: any shape and float dtype; the first axis is the batch.
+    rate: in [0, 1).
+    key: a jax PRNG key.
+  """
+  if rate == 0.0:
+    return x
+  if not 0.0 < rate < 1.0:
+    raise ValueError(f"dropout rate {rate}: must be in [0, 1).")
+  return _dropout(x, jax.random.bits(key, (2,), jnp.uint32), rate)
+
+
+class Dropout(nn.Module):
+  """`dropout` with a key from the "dropout" stream; identity unless train."""
+
+  rate: float
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "..."], train: bool) -> Array:
+    if not train or self.rate == 0.0:
+      return x
+    return dropout(x, self.rate, self.make_rng("dropout"))
+
+
+class Dense(nn.Module):
+  """A linear map of the trailing axes, float32 master weights.
+
+  Attributes:
+    features: output sizes, one or several axes.
+    axes: logical axes of the kernel, inputs first; as many inputs are
+      contracted as `axes` has more names than `features`.
+    dtype: of the product.
+    init: of the kernel (of its full shape); the bias starts at zero.
+  """
+
+  features: tuple[int, ...]
+  axes: tuple[str | None, ...]
+  dtype: jnp.dtype
+  init: Init
+
+  @nn.compact
+  def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    contract = len(self.axes) - len(self.features)
+    kernel = self.param(
+      "kernel",
+      nn.with_logical_partitioning(self.init, self.axes),
+      x.shape[x.ndim - contract :] + self.features,
+      jnp.float32,
+    )
+    bias = self.param(
+      "bias",
+      nn.with_logical_partitioning(
+        nn.initializers.zeros_init(), self.axes[contract:]
+      ),
+      self.features,
+      jnp.float32,
+    )
+    trailing = tuple(range(x.ndim - contract, x.ndim))
+    y = jax.lax.dot_general(
+      x.astype(self.dtype),
+      kernel.astype(self.dtype),
+      ((trailing, tuple(range(contract))), ((), ())),
+    )
+    return y + bias.astype(self.dtype)
+
+
+def layer_norm(
+  epsilon: float, dtype: jnp.dtype, name: str | None = None
+) -> nn.LayerNorm:
+  """LayerNorm over the last axis with float32 statistics."""
+  return nn.LayerNorm(
+    epsilon=epsilon,
+    dtype=dtype,
+    use_fast_variance=False,
+    scale_init=nn.with_logical_partitioning(
+      nn.initializers.ones_init(), ("norm",)
+    ),
+    bias_init=nn.with_logical_partitioning(
+      nn.initializers.zeros_init(), ("norm",)
+    ),
+    name=name,
+  )
+
+
+class Embedding(nn.Module):
+  """A table [size, features] in float32.
+
+  Rows are gathered in float32 and cast by the caller: the gradient of the
+  look-up is then a float32 scatter (in bfloat16 it was a third of a BERT-base
+  step on an H100). Small tables are read by a one-hot product instead, whose
+  gradient has no scatter: thousands of rows of a batch would collide in it.
+  """
+
+  size: int
+  features: int
+  init: Init
+  axes: tuple[str | None, str] = ("vocab", "embed")
+  one_hot: bool = False
+
+  def setup(self):
+    self.embedding = self.param(
+      "embedding",
+      nn.with_logical_partitioning(self.init, self.axes),
+      (self.size, self.features),
+      jnp.float32,
+    )
+
+  def __call__(self, ids: Int[Array, "..."]) -> Float[Array, "... d"]:
+    if self.one_hot:
+      return jnp.einsum(
+        "...v,vd->...d",
+        jax.nn.one_hot(ids, self.size),
+        self.embedding,
+        precision=jax.lax.Precision.HIGHEST,
+      )
+    return jnp.take(self.embedding, ids, axis=0)
+
+
+def gather_positions(
+  x: Float[Array, "b l d"], positions: Int[Array, "b m"]
+) -> Float[Array, "b m d"]:
+  """Rows of x at `positions`, as a one-hot product.
+
+  Exact (one non-zero term a sum), and its gradient is a product as well,
+  where a gather's would be a scatter in x's dtype.
+  """
+  one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
+  return jnp.einsum(
+    "bml,bld->bmd", one_hot, x, precision=jax.lax.Precision.HIGHEST
+  )

@@ -1,0 +1,27 @@
+"""Objectives: what the train loop knows of a model, its losses and its data."""
+
+from collections.abc import Callable
+from typing import Any
+
+from bert_jax.objectives import mlm
+from bert_jax.objectives.base import Objective
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {"mlm": mlm.build}
+
+
+def build(
+  name: str, model: dict[str, Any], options: dict[str, Any]
+) -> Objective:
+  """Builds an objective from the `objective` and `model` config sections.
+
+  Args:
+    name: a key of `OBJECTIVES`.
+    model: keyword arguments of the family's `build`, with `family`.
+    options: keyword arguments of the objective.
+
+  Raises:
+    ValueError: an unknown name or keyword; the known ones are named.
+  """
+  if name not in OBJECTIVES:
+    raise ValueError(f"objective.name={name!r}: not one of {list(OBJECTIVES)}.")
+  return OBJECTIVES[name](model, **options)

@@ -1,0 +1,65 @@
+"""The interface between an objective and the train loop."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+Batch = dict[str, Array]
+Sums = dict[str, Float[Array, ""]]
+
+
+class Objective(NamedTuple):
+  """Pure functions; `train.py` knows nothing else of a model.
+
+  Attributes:
+    init: (rng, batch) -> parameters, boxed with logical axis names.
+    weights: batch -> {name: float32 weight}, from the batch alone. Computed
+      for the whole global batch before it is split into micro-batches.
+    loss: (params, frozen, carry, batch, rng, train) -> ({name: float32 sum},
+      carry). Sums over micro-batches and devices are added and divided by the
+      weight of the same name once.
+    coefficients: {name: factor} of the sums that are losses; the others are
+      only reported.
+    flops: batch (arrays or shapes) -> floating-point operations of a training
+      step, matrix products of forward and backward pass (3 times forward).
+  """
+
+  init: Callable[[Array, Batch], Any]
+  weights: Callable[[Batch], Sums]
+  loss: Callable[[Any, Any, Any, Batch, Array, bool], tuple[Sums, Any]]
+  coefficients: dict[str, float]
+  flops: Callable[[Batch], float]
+
+
+def cross_entropy(
+  logits: Float[Array, "*n v"], labels: Int[Array, "*n"]
+) -> Float[Array, "*n"]:
+  """Cross-entropy in nats, in float32, without a gather.
+
+  The label's logit is picked by comparison: its gradient fuses with the
+  softmax, where a gather's is a scatter into an array of the logits' size.
+  A label outside [0, v) gives the log-sum-exp; give it weight 0.
+  """
+  logits = logits.astype(jnp.float32)
+  classes = jax.lax.broadcasted_iota(
+    labels.dtype, logits.shape, logits.ndim - 1
+  )
+  picked = jnp.where(classes == labels[..., None], logits, 0.0).sum(-1)
+  return jax.nn.logsumexp(logits, axis=-1) - picked
+
+
+def classification_sums(
+  prefix: str,
+  logits: Float[Array, "*n v"],
+  labels: Int[Array, "*n"],
+  weights: Float[Array, "*n"],
+) -> Sums:
+  """Returns weighted sums `PREFIX_loss` (nats) and `PREFIX_accuracy`."""
+  correct = (jnp.argmax(logits, -1) == labels).astype(jnp.float32)
+  return {
+    f"{prefix}_loss": (cross_entropy(logits, labels) * weights).sum(),
+    f"{prefix}_accuracy": (correct * weights).sum(),
+  }

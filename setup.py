@@ -1,0 +1,53 @@
+"""Package metadata; `pip install .` trains, `pip install '.[data]'` adds seqio."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+  r'__version__ = "(.+)"', (ROOT / "bert_jax" / "__init__.py").read_text()
+).group(1)
+
+EXTRAS = {
+  "data": [
+    "seqio>=0.0.20",
+    "tensorflow>=2.20",
+    "tensorflow-text>=2.20",
+    "tensorflow-datasets>=4.9.9",
+    "importlib_resources",  # tensorflow-datasets needs it to build a data set
+    "pyarrow",
+    "zstandard",
+  ],
+  "tpu": ["jax[tpu]"],
+  "cuda": ["jax[cuda12]"],
+  "test": ["pytest", "ruff"],
+}
+EXTRAS["all"] = EXTRAS["data"] + EXTRAS["test"]
+
+setup(
+  name="bert_jax",
+  version=VERSION,
+  description="Pre-train, fine-tune and study BERT-family encoders in JAX.",
+  long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+  long_description_content_type="text/markdown",
+  license="Apache-2.0",
+  python_requires=">=3.11,<3.14",
+  packages=find_packages(include=["bert_jax", "bert_jax.*"]),
+  install_requires=[
+    "jax>=0.10",
+    "flax>=0.12",
+    "optax>=0.2.8",
+    "orbax-checkpoint>=0.12",
+    "ml-collections>=1.1",
+    "absl-py",
+    "numpy>=2.0",
+    "jaxtyping",
+    "tensorboardX",
+    "tokenizers>=0.22",
+    "sentencex>=1.0",
+    "matplotlib",
+  ],
+  extras_require=EXTRAS,
+)
