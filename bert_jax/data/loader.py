@@ -1,0 +1,309 @@
+"""From a path to this host's batches, made ahead in a background thread."""
+
+import dataclasses
+import difflib
+import inspect
+import itertools
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from bert_jax.data.builders import BUILDERS, Builder
+from bert_jax.data.corpus import Corpus, Prepared, SpecialIds, open_prepared
+from bert_jax.data.features import Batch, Features
+from bert_jax.data.streams import Heldout, Mixture, Source, Stream, heldout
+
+__all__ = [
+  "Batches",
+  "Data",
+  "Heldout",
+  "Item",
+  "Mixture",
+  "Stream",
+  "batches",
+  "heldout",
+  "open_data",
+  "open_heldout",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+  """A stream or mixture with what a model must know about it.
+
+  Attributes:
+    source: where the rows come from.
+    vocab_size: number of pieces; every id in a batch is below it.
+    special: ids of the special tokens.
+    prepared: the opened folders, one a component.
+  """
+
+  source: Source
+  vocab_size: int
+  special: SpecialIds
+  prepared: tuple[Prepared, ...]
+
+  @property
+  def features(self) -> Features:
+    return self.source.features
+
+  def read(self, first: int, count: int) -> Batch:
+    return self.source.read(first, count)
+
+  def position(self) -> dict[str, int]:
+    return self.source.position()
+
+  def restore(self, position: dict[str, int]) -> None:
+    self.source.restore(position)
+
+
+def parse_mixture(path: str) -> list[tuple[str, float]]:
+  """Splits `DIR` or `DIR1=0.7,DIR2=0.3` into folders and weights.
+
+  Raises:
+    ValueError: a component has no weight, or one that is not a number.
+  """
+  if os.path.isdir(path) or not ("=" in path or "," in path):
+    return [(path, 1.0)]
+  parts = []
+  for part in path.split(","):
+    folder, _, weight = part.rpartition("=")
+    try:
+      parts.append((folder.strip(), float(weight)))
+    except ValueError as e:
+      raise ValueError(
+        f"data path {path!r}: {part!r} is no component of a mixture; write"
+        " DIR1=0.7,DIR2=0.3."
+      ) from e
+  return parts
+
+
+def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
+  """Opens the components of a path; they must share one vocabulary."""
+  folders, weights = zip(*parse_mixture(path), strict=True)
+  prepared = tuple(open_prepared(folder) for folder in folders)
+  for other in prepared[1:]:
+    if other.vocab != prepared[0].vocab:
+      raise ValueError(
+        f"{prepared[0].path} and {other.path} were prepared with different"
+        " vocabularies; prepare both with one vocab.txt."
+      )
+  return prepared, list(weights)
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+  """Returns "; did you mean ...?" or the list of what there is."""
+  words = sorted(words)
+  close = difflib.get_close_matches(word, words, 1)
+  return f"did you mean {close[0]}?" if close else f"choose {', '.join(words)}."
+
+
+def make_builder(
+  name: str, special: SpecialIds, vocab_size: int, options: dict[str, Any]
+) -> Builder:
+  """Makes a builder from its name in `BUILDERS` and its options.
+
+  Raises:
+    ValueError: no such builder or option (the nearest is named), or a value
+      out of range.
+  """
+  if name not in BUILDERS:
+    raise ValueError(f"no builder {name!r}; {_nearest(name, BUILDERS)}")
+  factory: Callable[..., Builder] = BUILDERS[name]
+  known = set(inspect.signature(factory).parameters) - {"special", "vocab_size"}
+  for option in options:
+    if option not in known:
+      raise ValueError(
+        f"{name} has no option {option!r}; {_nearest(option, known)}"
+      )
+  return factory(special, vocab_size, **options)
+
+
+def _split(prepared: Prepared, split: str) -> Corpus:
+  if split not in prepared.splits:
+    raise ValueError(
+      f"{prepared.path} has no documents in split {split!r}, only in"
+      f" {', '.join(prepared.splits) or 'none'}."
+    )
+  return prepared.splits[split]
+
+
+def open_data(
+  path: str, builder: str, split: str = "train", seed: int = 0, **options: Any
+) -> Data:
+  """Opens a prepared folder, or a mixture of some, as an endless stream.
+
+  Args:
+    path: a prepared folder, or a mixture `DIR1=0.7,DIR2=0.3`.
+    builder: a name in `BUILDERS`.
+    split: "train" or "validation".
+    seed: of order, pairs and masks.
+    **options: of the builder, for example `length=512`.
+
+  Raises:
+    ValueError: with one sentence that says what to change.
+  """
+  prepared, weights = _open_folders(path)
+  special, vocab_size = prepared[0].special, prepared[0].vocab_size
+  made = make_builder(builder, special, vocab_size, options)
+  streams = [
+    Stream(_split(part, split), made, seed, name=str(i))
+    for i, part in enumerate(prepared)
+  ]
+  source = streams[0] if len(streams) == 1 else Mixture(streams, weights, seed)
+  return Data(source, vocab_size, special, prepared)
+
+
+def open_heldout(
+  path: str,
+  builder: str,
+  split: str = "validation",
+  limit: int | None = None,
+  **options: Any,
+) -> Heldout:
+  """Opens the held-out documents of a folder, or of all in a mixture.
+
+  Args are those of `open_data`; `limit` as in `Heldout`. The rows depend on no
+  seed and no weight.
+
+  Raises:
+    ValueError: with one sentence that says what to change.
+  """
+  prepared, _ = _open_folders(path)
+  made = make_builder(
+    builder, prepared[0].special, prepared[0].vocab_size, options
+  )
+  return Heldout([_split(part, split) for part in prepared], made, limit)
+
+
+class Item(NamedTuple):
+  """This host's rows of one global batch, and where to continue after it."""
+
+  batch: Batch
+  position: dict[str, int]
+
+
+def host_rows(
+  first: int, count: int, host_index: int, host_count: int
+) -> tuple[int, int]:
+  """Returns (first, count) of one host's share of a global batch.
+
+  Raises:
+    ValueError: the hosts do not divide the batch, or there is no such host.
+  """
+  if not 0 <= host_index < host_count:
+    raise ValueError(f"host {host_index} of {host_count}: no such host.")
+  if count < 1 or count % host_count:
+    raise ValueError(
+      f"batch size {count} is not a positive multiple of {host_count} hosts."
+    )
+  share = count // host_count
+  return first + host_index * share, share
+
+
+class Batches:
+  """Iterates over this host's batches; a daemon thread makes them ahead.
+
+  An error of the thread is raised where the consumer would have got the batch.
+  The source belongs to the thread until `close`.
+  """
+
+  def __init__(
+    self,
+    source: Source | Data,
+    spans: Iterable[tuple[int, int]],
+    host_index: int = 0,
+    host_count: int = 1,
+    prefetch: int = 2,
+  ):
+    """Starts the thread.
+
+    Args:
+      source: what to read from.
+      spans: (first, count) of the global batch of each step.
+      host_index, host_count: this host reads an equal contiguous share.
+      prefetch: batches to make ahead, at least 1.
+    """
+    self._queue: queue.Queue = queue.Queue(maxsize=prefetch)
+    self._stop = threading.Event()
+    self._ended = False
+    self._thread = threading.Thread(
+      target=self._work,
+      args=(source, iter(spans), host_index, host_count),
+      name="batches",
+      daemon=True,
+    )
+    self._thread.start()
+
+  def _work(
+    self,
+    source: Source | Data,
+    spans: Iterator[tuple[int, int]],
+    host_index: int,
+    host_count: int,
+  ) -> None:
+    try:
+      for first, count in spans:
+        rows = host_rows(first, count, host_index, host_count)
+        batch = source.read(*rows)
+        self._put(Item(batch, source.position()))
+        if self._stop.is_set():
+          return
+      self._put(StopIteration())
+    except Exception as e:  # The consumer decides what to do about it.
+      self._put(e)
+
+  def _put(self, item: Item | Exception) -> None:
+    """Queues an item unless the consumer has closed."""
+    while not self._stop.is_set():
+      try:
+        return self._queue.put(item, timeout=0.1)
+      except queue.Full:
+        continue
+
+  def __iter__(self) -> "Batches":
+    return self
+
+  def __next__(self) -> Item:
+    if self._ended:
+      raise StopIteration
+    item = self._queue.get()
+    if isinstance(item, Exception):
+      self._ended = True
+      raise item
+    return item
+
+  def close(self) -> None:
+    """Stops the thread and waits for the batch it may be making."""
+    self._ended = True
+    self._stop.set()
+    self._thread.join()
+
+  def __enter__(self) -> "Batches":
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self.close()
+
+
+def batches(
+  source: Source | Data,
+  start_step: int,
+  batch_size: int,
+  host_index: int = 0,
+  host_count: int = 1,
+  prefetch: int = 2,
+) -> Batches:
+  """Returns the batches of steps `start_step`, `start_step` + 1, ...
+
+  Step s is rows [s * batch_size, (s + 1) * batch_size); `batch_size` counts all
+  hosts' rows.
+
+  Raises:
+    ValueError: the hosts do not divide the batch.
+  """
+  host_rows(0, batch_size, host_index, host_count)
+  spans = ((s * batch_size, batch_size) for s in itertools.count(start_step))
+  return Batches(source, spans, host_index, host_count, prefetch)

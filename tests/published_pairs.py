@@ -1,0 +1,85 @@
+"""The published pair program, re-stated in a straight line.
+
+Written from the description of create_pretraining_data.py (google-research/
+bert), one token and one draw at a time with Python's own generator, as an
+oracle for the vectorised builder. It shares no code with it.
+"""
+
+import random
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+  """One example: the kept segments and what was cut off them."""
+
+  a: list
+  b: list
+  is_random: bool
+  front: int  # tokens removed from the front of either segment
+  back: int
+  num_masks: int
+
+
+def truncate(a, b, max_tokens, rng):
+  """Removes tokens one at a time from the longer list; counts front, back."""
+  front = back = 0
+  while len(a) + len(b) > max_tokens:
+    longer = a if len(a) > len(b) else b
+    if rng.random() < 0.5:
+      del longer[0]
+      front += 1
+    else:
+      longer.pop()
+      back += 1
+  return front, back
+
+
+def rows_of_document(
+  documents, number, length, rng, short_probability=0.1, max_predictions=20
+):
+  """Returns the rows of one pass over one document (lists of token lists)."""
+  document = documents[number]
+  max_tokens = length - 3
+  target = max_tokens
+  if rng.random() < short_probability:
+    target = rng.randint(2, max_tokens)
+  rows, chunk, i = [], [], 0
+  while i < len(document):
+    chunk.append(document[i])
+    full = sum(map(len, chunk)) >= target
+    if not full and i < len(document) - 1:
+      i += 1
+      continue
+    first = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+    a = [token for sentence in chunk[:first] for token in sentence]
+    is_random = len(chunk) == 1 or rng.random() < 0.5
+    if is_random:
+      other = number
+      for _ in range(10):
+        other = rng.randint(0, len(documents) - 1)
+        if other != number:
+          break
+      b, start = [], rng.randint(0, len(documents[other]) - 1)
+      for sentence in documents[other][start:]:
+        b.extend(sentence)
+        if len(b) >= target - len(a):
+          break
+      i -= len(chunk) - first
+    else:
+      b = [token for sentence in chunk[first:] for token in sentence]
+    front, back = truncate(a, b, max_tokens, rng)
+    masks = max(1, int(round((len(a) + len(b) + 3) * 0.15)))
+    rows.append(Row(a, b, is_random, front, back, min(max_predictions, masks)))
+    chunk = []
+    i += 1
+  return rows
+
+
+def published_rows(documents, length, count, seed):
+  """Passes over all documents until there are `count` rows."""
+  rng = random.Random(seed)
+  rows = []
+  while len(rows) < count:
+    for number in range(len(documents)):
+      rows += rows_of_document(documents, number, length, rng)
+  return rows

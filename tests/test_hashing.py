@@ -1,0 +1,120 @@
+"""Stateless randomness: fixed values, uniform, independent of neighbours."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from bert_jax.data import hashing
+
+
+def chi_square(values: np.ndarray, cells: int) -> float:
+  """Returns the statistic in standard deviations from its expectation."""
+  counts = np.bincount(values.ravel().astype(np.int64), minlength=cells)
+  expected = values.size / cells
+  statistic = ((counts - expected) ** 2 / expected).sum()
+  return (statistic - (cells - 1)) / np.sqrt(2 * (cells - 1))
+
+
+def test_fixed_values():
+  # A checkpoint continues only if these stay the same for ever.
+  assert hashing.make_key("masks", 0) == 16625206765992953639
+  assert hashing.bits(9, [0, 1], 2).tolist() == [
+    17496761902140886356,
+    2028068707372879385,
+  ]
+  assert hashing.bits32(9, [0, 1], 2).tolist() == [3105080620, 69822690]
+
+
+def test_keys():
+  assert hashing.make_key(1, 2) != hashing.make_key(2, 1)
+  assert hashing.make_key("a", 1) != hashing.make_key("b", 1)
+  assert hashing.make_key(-1) == hashing.make_key(2**64 - 1)
+  keys = {hashing.make_key(seed, e) for seed in range(99) for e in range(99)}
+  assert len(keys) == 99 * 99
+
+
+def test_scalars_and_shapes():
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    for draw in (hashing.bits, hashing.bits32):
+      scalar = draw(7, 2**63, 3)
+      assert scalar.shape == ()
+      grid = draw(7, np.array([[5], [2**63]]).astype(np.uint64), np.arange(4))
+      assert grid.shape == (2, 4)
+      assert grid[1, 3] == scalar
+      assert draw(7, np.arange(0), 0).shape == (0,)
+
+
+@pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
+def test_every_byte_is_uniform(draw):
+  x = draw(3, np.arange(2000)[:, None], np.arange(128))
+  for shift in range(0, 8 * x.itemsize, 8):
+    assert (
+      abs(chi_square(x >> x.dtype.type(shift) & x.dtype.type(255), 256)) < 5
+    )
+
+
+@pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
+@pytest.mark.parametrize("shift", [0, 12, 26])
+def test_neighbours_are_independent(draw, shift):
+  """Pairs of draws of neighbouring rows, columns and keys fill a 64x64 grid."""
+
+  def cells(key):
+    x = draw(key, np.arange(1500)[:, None], np.arange(128))
+    return (x >> x.dtype.type(shift) & x.dtype.type(63)).astype(np.int64)
+
+  x = cells(11)
+  for a, b in (
+    (x[1:], x[:-1]),
+    (x[:, 1:], x[:, :-1]),
+    (x[1:, 1:], x[:-1, :-1]),
+    (x[1:, :-1], x[:-1, 1:]),
+    (x, cells(12)),
+  ):
+    assert abs(chi_square(a * 64 + b, 4096)) < 5
+
+
+@pytest.mark.parametrize("draw", [hashing.bits, hashing.bits32])
+def test_one_input_bit_flips_half_the_output(draw):
+  index = np.arange(4000, dtype=np.uint64)
+  base = draw(5, index, 1)
+  width = 8 * base.itemsize
+  for changed in (
+    [draw(5, index ^ np.uint64(1 << i), 1) for i in (0, 1, 20, 40, 63)]
+    + [draw(5, index, 1 ^ (1 << i)) for i in range(9)]
+    + [draw(5 ^ (1 << i), index, 1) for i in (0, 31, 63)]
+  ):
+    flips = np.bitwise_count(base ^ changed)
+    assert abs(flips.mean() / width - 0.5) < 0.01
+    assert abs(flips.var() / (width / 4) - 1) < 0.15
+
+
+def test_uniform_and_randint():
+  u = hashing.uniform(1, np.arange(100_000))
+  assert 0 <= u.min() and u.max() < 1
+  assert abs(u.mean() - 0.5) < 0.005
+  high = np.array([1, 2, 7, 1000])
+  x = hashing.randint(1, np.arange(50_000)[:, None], np.arange(4), high)
+  assert x.dtype == np.int64
+  assert (x.min(0) == 0).all() and (x.max(0) == high - 1).all()
+  assert abs(chi_square(x[:, 2], 7)) < 5
+
+
+def test_half_binomial():
+  trials = np.array([0, 1, 5, 63, 64, 65, 1000, 100_000])
+  repeats = 4000
+  x = hashing.half_binomial(
+    1, np.arange(repeats * 7), np.tile(trials[:-1], repeats)
+  ).reshape(repeats, 7)
+  assert (x >= 0).all() and (x <= trials[:-1]).all()
+  assert (x[:, 0] == 0).all()
+  np.testing.assert_allclose(x.mean(0), trials[:-1] / 2, rtol=0.03)
+  np.testing.assert_allclose(x[:, 1:].var(0), trials[1:-1] / 4, rtol=0.1)
+  # All six outcomes of five coins, in binomial proportions.
+  shares = np.bincount(x[:, 2], minlength=6) / repeats
+  np.testing.assert_allclose(
+    shares, np.array([1, 5, 10, 10, 5, 1]) / 32, atol=0.02
+  )
+  long = hashing.half_binomial(1, np.arange(20), np.full(20, 100_000))
+  assert (abs(long - 50_000) < 1000).all() and len(set(long.tolist())) > 10
