@@ -199,14 +199,15 @@ class Mixture:
           f" {stream.features} and {self.features}; give them equal options."
         )
     self._streams = streams
-    ends = np.cumsum(np.asarray(weights, np.float64))
-    ends = np.rint(ends / ends[-1] * MIXTURE_BLOCK).astype(np.int64)
-    self._counts = np.diff(ends, prepend=0)
-    if min(weights) <= 0 or self._counts.min() < 1:
+    ends = np.cumsum(weights, dtype=np.float64)
+    small = min(weights) * MIXTURE_BLOCK < ends[-1]
+    if small or min(weights) <= 0:
       raise ValueError(
         f"mixture weights {list(weights)}: each must be positive and at least"
         f" 1/{MIXTURE_BLOCK} of their sum; leave out the smallest."
       )
+    ends = np.rint(ends / ends[-1] * MIXTURE_BLOCK).astype(np.int64)
+    self._counts = np.diff(ends, prepend=0)
     self._key = hashing.make_key("mixture", seed)
 
   def _components(self, block: int) -> np.ndarray:

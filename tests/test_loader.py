@@ -1,0 +1,366 @@
+"""Streams, mixtures, the held-out set and hosts: the same rows, always."""
+
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from bert_jax.data import corpus as corpora
+from bert_jax.data import loader, streams
+from bert_jax.data.builders import bert_pairs
+from bert_jax.data.corpus import SpecialIds, corpus_from_documents
+
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+VOCAB = 500
+
+
+def some_corpus(documents=40, seed=0):
+  rng = np.random.default_rng(seed)
+  return corpus_from_documents(
+    [
+      [rng.integers(5, VOCAB, rng.integers(1, 12)) for _ in range(n)]
+      for n in rng.integers(1, 15, documents)
+    ]
+  )
+
+
+def builder(**options):
+  return bert_pairs(SPECIAL, VOCAB, **{"length": 24} | options)
+
+
+def stream(seed=0, **options):
+  # Shards and windows small enough that an epoch has several of each.
+  options = {"shard_tokens": 100, "window_shards": 3} | options
+  return streams.Stream(some_corpus(), builder(), seed, **options)
+
+
+def same(a, b):
+  return a.keys() == b.keys() and all(
+    a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a
+  )
+
+
+def join(parts):
+  return {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+
+
+def originals(batch):
+  """Rows before masking, as tuples."""
+  ids = batch["input_ids"].copy()
+  for row, where, what, weight in zip(
+    ids,
+    batch["mlm_positions"],
+    batch["mlm_ids"],
+    batch["mlm_weights"],
+    strict=True,
+  ):
+    row[where[weight > 0]] = what[weight > 0]
+  return [tuple(row) for row in ids.tolist()]
+
+
+def epoch_sizes(source, epochs):
+  """Counts the examples of the first epochs."""
+  sizes, first = [], 0
+  for _ in range(epochs):
+    epoch, start = source.position()["epoch"], first
+    while source.position()["epoch"] == epoch:
+      first += len(source._load())
+      source._advance()
+    sizes.append(first - start)
+  return sizes
+
+
+def test_any_steps_give_the_same_rows():
+  count = 2 * sum(epoch_sizes(stream(), 2))
+  whole = stream().read(0, count)
+  for step in (1, 7, 64):
+    source = stream()
+    parts = [
+      source.read(i, min(step, count - i)) for i in range(0, count, step)
+    ]
+    assert same(join(parts), whole)
+  source = stream()
+  for first in (count - 9, 3, count // 2, 0):  # back and forth
+    part = source.read(first, 9)
+    assert same(part, {k: v[first : first + 9] for k, v in whole.items()})
+  assert not same(stream(seed=1).read(0, count), whole)
+  assert not same(stream(name="other").read(0, count), whole)
+
+
+def test_restart_from_a_position_and_without():
+  full, batch = stream(), 16
+  items = []
+  for step in range(60):
+    items.append((full.read(step * batch, batch), full.position()))
+  assert items[-1][1]["epoch"] >= 2
+  for step in (1, 7, 31, 59):
+    position = json.loads(json.dumps(items[step - 1][1]))
+    resumed = stream()
+    resumed.restore(position)
+    # A cache only: the window is where reading continues, nothing is counted.
+    assert resumed._first == position["first"] <= step * batch
+    assert same(resumed.read(step * batch, batch), items[step][0])
+    assert same(stream().read(step * batch, batch), items[step][0])
+    foreign = stream(seed=5)
+    foreign.restore(position)
+    assert foreign.position()["first"] == 0
+
+
+def test_restart_at_epoch_edges_replays_nothing():
+  """10 examples, batch 2, 3 epochs, stops at step 5, 7, 10: ids go on."""
+  corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
+
+  def make():
+    return streams.Stream(corpus, builder(length=16), 0)
+
+  ids = [make().read(2 * s, 2)["input_ids"].tolist() for s in range(15)]
+  for hosts in (1, 2):
+    for stop in (5, 7, 10):
+      runs = []
+      for host in range(hosts):
+        with loader.batches(make(), 0, 2, host, hosts) as first:
+          before = [next(first) for _ in range(stop)]
+        source = make()
+        source.restore(before[-1].position)
+        with loader.batches(source, stop, 2, host, hosts) as second:
+          after = [next(second) for _ in range(15 - stop)]
+        runs.append([x.batch["input_ids"] for x in before + after])
+      joined = [
+        np.concatenate(step).tolist() for step in zip(*runs, strict=True)
+      ]
+      assert joined == ids
+  # Every document starts one row in each epoch, in another order.
+  rows = [originals(make().read(10 * e, 10)) for e in range(3)]
+  starts = [[row[1] for row in epoch] for epoch in rows]
+  assert all(sorted(epoch) == list(range(10, 20)) for epoch in starts)
+  assert starts[0] != starts[1] != starts[2]
+
+
+def test_masks_are_fresh_in_every_epoch_and_equal_on_a_second_run():
+  corpus = corpus_from_documents([[[7] * 100] for _ in range(5)])
+
+  def masks(seed):
+    source = streams.Stream(corpus, builder(length=128), seed)
+    return source.read(0, 15)["mlm_positions"].reshape(3, 5, -1)
+
+  first = masks(0)
+  np.testing.assert_array_equal(first, masks(0))
+  # The texts are equal too, hence 15 different rows of masks are asked for.
+  assert len(np.unique(first.reshape(15, -1), axis=0)) == 15
+  both = np.concatenate([first, masks(1)]).reshape(30, -1)
+  assert len(np.unique(both, axis=0)) == 30
+
+
+def test_an_epoch_is_every_chunk_once():
+  corpus = some_corpus()
+  bounds = streams.shard_bounds(corpus, 100)
+  assert bounds[0] == 0 and bounds[-1] == 40 and len(bounds) > 10
+  source = stream()
+  for _ in range(2):
+    rows = []
+    epoch = source.position()["epoch"]
+    while source.position()["epoch"] == epoch:
+      rows.append(source._load())
+      source._advance()
+    rows = np.concatenate(rows)
+    order = np.argsort(rows["sentence"])
+    used = np.where(rows["random"], rows["first"], rows["count"])
+    starts = np.append(rows["sentence"][order], len(corpus.sentences) - 1)
+    np.testing.assert_array_equal(np.cumsum(used[order]), starts[1:])
+    # Shuffled, and not shard by shard.
+    assert (np.diff(rows["sentence"]) > 0).mean() < 0.7
+
+
+def test_one_giant_document_is_one_shard():
+  corpus = corpus_from_documents([[[9] * 5] * 1000, [[8] * 5]])
+  assert streams.shard_bounds(corpus, 100).tolist() == [0, 1, 2]
+  assert streams.shard_bounds(corpus, 2**24).tolist() == [0, 2]
+
+
+def test_mixture():
+  names = "abc"
+  parts = [stream(name=n) for n in names]
+  mixture = streams.Mixture(parts, [5, 3, 2], seed=1)
+  count = 2 * streams.MIXTURE_BLOCK
+  slots = np.concatenate([mixture._components(i) for i in range(2)])
+  for block in slots.reshape(2, -1):
+    shares = np.bincount(block) / streams.MIXTURE_BLOCK
+    np.testing.assert_allclose(shares, [0.5, 0.3, 0.2], atol=1 / 4096)
+  assert not np.array_equal(*slots.reshape(2, -1))
+  whole = mixture.read(0, count)
+  for i, name in enumerate(names):
+    alone = stream(name=name).read(0, int((slots == i).sum()))
+    assert same(alone, {k: v[slots == i] for k, v in whole.items()})
+  for first in (4090, 17, 0):
+    fresh = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
+    expected = {k: v[first : first + 30] for k, v in whole.items()}
+    assert same(fresh.read(first, 30), expected)
+  again = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
+  mixture.read(4000, 96)
+  again.restore(mixture.position())
+  assert again._streams[0]._first == parts[0]._first > 0
+  expected = {k: v[4096:4200] for k, v in whole.items()}
+  assert same(again.read(4096, 104), expected)
+
+
+@pytest.mark.parametrize("weights", [[1, 0], [1, -1], [1, 1e-5]])
+def test_mixture_weights(weights):
+  with pytest.raises(ValueError, match="mixture weights"):
+    streams.Mixture([stream(), stream()], weights, 0)
+
+
+def test_mixture_of_other_features():
+  other = streams.Stream(some_corpus(), builder(length=32), 0)
+  with pytest.raises(ValueError, match="different batches"):
+    streams.Mixture([stream(), other], [1, 1], 0)
+
+
+def test_heldout():
+  corpus = some_corpus()
+  full = loader.heldout(corpus, builder(), None)
+  whole = full.read(0, len(full))
+  part = loader.heldout(corpus, builder(), 20)
+  assert len(part) == 20 < len(full)
+  batch = part.read(0, 20)
+  # Row by row what the full set has, masks included, in the same order.
+  numbers = part._numbers
+  assert (np.diff(numbers) > 0).all()
+  assert same(batch, {k: v[numbers] for k, v in whole.items()})
+  last = part.read(16, 8)
+  assert same(
+    {k: v[:4] for k, v in last.items()}, {k: v[16:] for k, v in batch.items()}
+  )
+  assert all((v[4:] == 0).all() and len(v) == 8 for v in last.values())
+  beyond = part.read(24, 8)
+  assert not any(v.any() for v in beyond.values())
+  assert beyond.keys() == batch.keys()
+  with pytest.raises(ValueError, match="limit .* is 0"):
+    loader.heldout(corpus, builder(), 0)
+
+
+def test_hosts_share_a_batch():
+  one = [stream().read(24 * s, 24) for s in range(5)]
+  for hosts in (1, 2, 4):
+    runs = []
+    for host in range(hosts):
+      with loader.batches(stream(), 0, 24, host, hosts) as items:
+        runs.append([next(items).batch for _ in range(5)])
+    for step, parts in enumerate(zip(*runs, strict=True)):
+      assert same(join(parts), one[step])
+  with pytest.raises(ValueError, match="batch size 24 .* 5 hosts"):
+    loader.batches(stream(), 0, 24, 0, 5)
+  with pytest.raises(ValueError, match="host 2 of 2"):
+    loader.batches(stream(), 0, 24, 2, 2)
+
+
+def test_finite_spans_of_any_size_end():
+  spans = [(0, 8), (8, 16), (100, 4)]
+  with loader.Batches(stream(), spans) as items:
+    got = [item.batch for item in items]
+    assert next(items, None) is None
+  for batch, span in zip(got, spans, strict=True):
+    assert same(batch, stream().read(*span))
+
+
+class Broken:
+  """Fails at row 16."""
+
+  features = {}
+
+  def read(self, first, count):
+    if first >= 16:
+      raise ValueError("row 16 is broken")
+    return {"x": np.arange(first, first + count)}
+
+  def position(self):
+    return {"first": 0}
+
+
+def test_errors_of_the_thread_reach_the_consumer():
+  items = loader.batches(Broken(), 0, 8)
+  assert next(items).batch["x"][0] == 0
+  assert next(items).batch["x"][0] == 8
+  with pytest.raises(ValueError, match="row 16 is broken"):
+    next(items)
+  with pytest.raises(StopIteration):
+    next(items)
+  items.close()
+
+
+def test_close_stops_the_thread():
+  items = loader.batches(stream(), 0, 8, prefetch=1)
+  next(items)
+  started = time.monotonic()
+  items.close()
+  assert time.monotonic() - started < 5
+  assert not items._thread.is_alive()
+  assert items._thread not in threading.enumerate()
+  with pytest.raises(StopIteration):
+    next(items)
+
+
+def write_folder(path, pieces=VOCAB, splits=("train", "validation")):
+  """Writes a prepared folder by hand."""
+  path.mkdir()
+  vocab = [*corpora.SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
+  (path / "vocab.txt").write_text("\n".join(vocab) + "\n")
+  sizes = {}
+  for seed, split in enumerate(corpora.SPLITS):
+    corpus = some_corpus(30 if split in splits else 0, seed)
+    if corpus.num_tokens:
+      for field, file in zip(
+        corpus, ("tokens", "sentences", "documents", "word_starts"), strict=True
+      ):
+        field.tofile(path / f"{split}.{file}")
+    sizes[split] = {
+      "tokens": corpus.num_tokens,
+      "sentences": len(corpus.sentences) - 1,
+      "documents": corpus.num_documents,
+    }
+  np.zeros(pieces, np.int64).tofile(path / "train.unigrams")
+  meta = {"format_version": 1, "vocab_size": pieces, "splits": sizes}
+  (path / "meta.json").write_text(json.dumps(meta))
+  return str(path)
+
+
+def test_open_data(tmp_path):
+  a, b = write_folder(tmp_path / "a"), write_folder(tmp_path / "b")
+  data = loader.open_data(a, "bert_pairs", seed=3, length=24)
+  assert data.vocab_size == VOCAB and data.special == SpecialIds(0, 1, 2, 3, 4)
+  assert data.features["input_ids"] == ((24,), np.dtype(np.int32))
+  memory = streams.Stream(some_corpus(30), builder(), 3, name="0")
+  assert same(data.read(0, 50), memory.read(0, 50))
+  position = data.position()
+  data.restore(position)
+  assert data.position() == position
+
+  mixed = loader.open_data(f"{a}=0.7,{b}=0.3", "bert_pairs", length=24)
+  assert isinstance(mixed.source, streams.Mixture)
+  assert mixed.read(0, 10)["input_ids"].shape == (10, 24)
+  validation = loader.open_data(a, "bert_pairs", "validation", length=24)
+  assert not same(validation.read(0, 50), data.read(0, 50))
+
+  held = loader.open_heldout(a, "bert_pairs", limit=5, length=24)
+  assert len(held) == 5
+  one = loader.open_heldout(a, "bert_pairs", length=24)
+  two = loader.open_heldout(f"{a}=0.7,{b}=0.3", "bert_pairs", length=24)
+  assert len(two) == 2 * len(one)
+  assert same(two.read(0, len(one)), one.read(0, len(one)))
+
+
+def test_open_data_errors(tmp_path):
+  a = write_folder(tmp_path / "a", splits=("train",))
+  small = write_folder(tmp_path / "small", pieces=VOCAB + 1)
+  for call, words in (
+    (dict(lenght=24), "no option 'lenght'; did you mean length"),
+    (dict(length=3), "length is 3"),
+    (dict(split="validation"), "no documents in split 'validation'"),
+    (dict(builder="bert_pair"), "no builder 'bert_pair'; did you mean bert_p"),
+    (dict(path=f"{a}=0.5,{small}=0.5"), "different vocabularies"),
+    (dict(path=f"{a}=0.5,{small}"), "no component of a mixture"),
+    (dict(path=str(tmp_path / "none")), "no such prepared folder"),
+  ):
+    with pytest.raises(ValueError, match=words):
+      loader.open_data(**{"path": a, "builder": "bert_pairs"} | call)

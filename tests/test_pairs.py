@@ -1,0 +1,280 @@
+"""Sentence pairs: against a straight-line re-statement, and exactly."""
+
+import numpy as np
+import pytest
+from published_pairs import published_rows
+
+from bert_jax.data import hashing, pairs
+from bert_jax.data.builders import bert_pairs
+from bert_jax.data.corpus import SpecialIds, corpus_from_documents
+
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+FIRST_ID = 5
+
+
+def numbered(sizes):
+  """Documents of sentences of the given sizes; every token has its own id."""
+  documents, token = [], FIRST_ID
+  for document in sizes:
+    documents.append([])
+    for size in document:
+      documents[-1].append(list(range(token, token + size)))
+      token += size
+  return documents, token
+
+
+def realistic(count, seed):
+  """Sizes like those of Wikipedia: many short documents, a few long ones."""
+  rng = np.random.default_rng(seed)
+  lengths = np.ceil(rng.lognormal(2.3, 1.0, count)).astype(int)
+  return [
+    np.ceil(rng.lognormal(3.1, 0.65, n)).astype(int).tolist() for n in lengths
+  ]
+
+
+def batch_of(corpus, builder, seed=0, count=None):
+  """Builds one batch of all chunks (or `count`) of an epoch."""
+  chunks = builder.index(corpus, 0, corpus.num_documents, seed)[:count]
+  positions = np.arange(len(chunks), dtype=np.uint64)
+  return builder.build(corpus, chunks, positions, seed)
+
+
+def document_of(corpus, tokens):
+  """Returns the document in which each token of a `numbered` corpus lies."""
+  starts = corpus.sentences[corpus.documents]
+  return np.searchsorted(starts, np.asarray(tokens) - FIRST_ID, "right") - 1
+
+
+@pytest.fixture(scope="module")
+def both():
+  """20,000 rows of the builder and 40,000 of the published program."""
+  documents, vocab_size = numbered(realistic(3000, 1))
+  corpus = corpus_from_documents(documents, dtype=np.uint32)
+  ours = []
+  epoch = 0
+  while sum(len(x["total"]) for x in ours) < 40_000:
+    key = hashing.make_key(epoch)
+    chunks = pairs.index_chunks(
+      corpus, 0, corpus.num_documents, key, max_tokens=125
+    )
+    positions = np.arange(len(chunks), dtype=np.uint64)
+    before = pairs.locate(corpus, chunks, positions, key)
+    after = pairs.truncate(before, positions, key, 125)
+    total = after.a_length + after.b_length + 3
+    cut = before.a_length + before.b_length + 3 - total
+    front = after.a_start - before.a_start + after.b_start - before.b_start
+    batch = bert_pairs(SPECIAL, vocab_size).build(
+      corpus, chunks, positions, key
+    )
+    ours.append(
+      {
+        "total": total,
+        "a": after.a_length,
+        "random": chunks["random"],
+        "front": front,
+        "back": cut - front,
+        "masks": batch["mlm_weights"].sum(1),
+      }
+    )
+    epoch += 1
+  ours = {key: np.concatenate([x[key] for x in ours]) for key in ours[0]}
+  theirs = published_rows(documents, 128, 40_000, 7)
+  theirs = {
+    "total": np.array([len(r.a) + len(r.b) + 3 for r in theirs]),
+    "a": np.array([len(r.a) for r in theirs]),
+    "random": np.array([r.is_random for r in theirs]),
+    "front": np.array([r.front for r in theirs]),
+    "back": np.array([r.back for r in theirs]),
+    "masks": np.array([r.num_masks for r in theirs]),
+  }
+  return ours, theirs
+
+
+@pytest.mark.parametrize("key", ["total", "a", "masks", "front", "back"])
+def test_distributions_match_the_published_program(both, key):
+  ours, theirs = (x[key] for x in both)
+  for decile in np.quantile(theirs, np.arange(1, 10) / 10):
+    share, published = (ours <= decile).mean(), (theirs <= decile).mean()
+    assert abs(share - published) < 0.01, (decile, share, published)
+
+
+def test_shares_match_the_published_program(both):
+  shares = [
+    (
+      x["random"].mean(),
+      (x["front"] + x["back"] > 0).mean(),
+      x["front"].sum() / (x["front"] + x["back"]).sum(),
+      x["front"].sum() / x["total"].sum(),
+      x["back"].sum() / x["total"].sum(),
+    )
+    for x in both
+  ]
+  np.testing.assert_allclose(*shares, atol=0.01)
+  # One-sentence chunks are always random: more than half in all.
+  assert shares[0][0] > 0.51
+
+
+def test_closed_form_truncation():
+  """Final lengths equal those of removing one token at a time."""
+  a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
+  for limit in (2, 3, 12, 13):
+    spans = pairs.Spans(a * 0, a, b * 0, b)
+    cut = pairs.truncate(spans, np.arange(len(a), dtype=np.uint64), 1, limit)
+    for i in range(len(a)):
+      x, y = int(a[i]), int(b[i])
+      while x + y > limit:
+        x, y = (x - 1, y) if x > y else (x, y - 1)
+      assert (cut.a_length[i], cut.b_length[i]) == (x, y)
+    for before, after, start in (
+      (a, cut.a_length, cut.a_start),
+      (b, cut.b_length, cut.b_start),
+    ):
+      assert (start >= 0).all() and (start + after <= before).all()
+
+
+def test_rows_are_cls_a_sep_b_sep():
+  documents, vocab_size = numbered(realistic(60, 2))
+  corpus = corpus_from_documents(documents)
+  builder = bert_pairs(SPECIAL, vocab_size, length=64, mask_rate=0.0)
+  batch = batch_of(corpus, builder)
+  for key, (shape, dtype) in builder.features.items():
+    assert batch[key].shape == (len(batch["input_ids"]), *shape)
+    assert batch[key].dtype == dtype
+  assert set(batch) == set(builder.features)
+  for i, row in enumerate(batch["input_ids"]):
+    row = row.copy()
+    used = batch["mlm_weights"][i] > 0
+    row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
+    n = batch["sequence_ids"][i].sum()
+    seps = np.flatnonzero(row == SPECIAL.sep)
+    assert row[0] == SPECIAL.cls and len(seps) == 2 and seps[1] == n - 1
+    assert not row[n:].any() and (batch["sequence_ids"][i, n:] == 0).all()
+    segments = [0] * (seps[0] + 1) + [1] * (n - seps[0] - 1) + [0] * (64 - n)
+    assert batch["segment_ids"][i].tolist() == segments
+    a, b = row[1 : seps[0]], row[seps[0] + 1 : seps[1]]
+    assert len(a) and len(b)
+    # Segments are runs of the text; a next pair is one run but for the cut.
+    assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
+    da, db = document_of(corpus, a), document_of(corpus, b)
+    assert len(set(da)) == len(set(db)) == 1
+    if batch["pair_labels"][i, 0]:
+      assert da[0] != db[0]
+    else:
+      assert da[0] == db[0] and b[0] > a[-1]
+      if n < 64:
+        assert b[0] == a[-1] + 1
+
+
+def test_random_never_means_the_same_document():
+  documents, vocab_size = numbered([[1, 2, 3], [2, 4]])
+  corpus = corpus_from_documents([*documents, [[]]])
+  for seed in range(1000):
+    batch = batch_of(corpus, bert_pairs(SPECIAL, vocab_size, length=16), seed)
+    for i, row in enumerate(batch["input_ids"]):
+      row = row.copy()
+      used = batch["mlm_weights"][i] > 0
+      row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
+      text = row[row >= FIRST_ID]
+      segment = batch["segment_ids"][i][row >= FIRST_ID]
+      places = document_of(corpus, text)
+      same = places[segment == 0][0] == places[segment == 1][0]
+      assert same == (batch["pair_labels"][i, 0] == 0)
+
+
+@pytest.mark.parametrize("second", [[], [[[]]], [[[], []]]])
+def test_one_document_is_an_error(second):
+  documents, vocab_size = numbered([[1, 2, 3]])
+  corpus = corpus_from_documents([*documents, *second])
+  with pytest.raises(ValueError, match="at least 2 documents.*has 1"):
+    bert_pairs(SPECIAL, vocab_size).check(corpus)
+
+
+def test_random_documents_are_uniform_over_the_others():
+  documents, _ = numbered([[3]] * 10)
+  corpus = corpus_from_documents(documents)
+  chunks = np.zeros(9000, pairs.CHUNK)
+  chunks["document"], chunks["sentence"] = 4, 4
+  chunks["first"] = chunks["count"] = 1
+  chunks["target"], chunks["random"] = 20, True
+  numbers = np.arange(9000, dtype=np.uint64)
+  spans = pairs.locate(corpus, chunks, numbers, 1)
+  counts = np.bincount(spans.b_start // 3, minlength=10)
+  assert counts[4] == 0
+  assert (abs(np.delete(counts, 4) - 1000) < 150).all()
+
+
+def test_every_sentence_is_in_an_epoch():
+  corpus = corpus_from_documents(
+    numbered(realistic(300, 3))[0], dtype=np.uint32
+  )
+  for seed in range(5):
+    chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
+    # A random pair uses `first` sentences, the rest start the next chunk.
+    used = np.where(chunks["random"], chunks["first"], chunks["count"])
+    assert chunks["sentence"][0] == 0
+    np.testing.assert_array_equal(
+      chunks["sentence"] + used,
+      np.append(chunks["sentence"][1:], len(corpus.sentences) - 1),
+    )
+    assert (chunks["first"] <= np.maximum(chunks["count"] - 1, 1)).all()
+    ends = corpus.documents[chunks["document"].astype(int) + 1]
+    assert (chunks["sentence"] + chunks["count"] <= ends).all()
+
+
+def test_a_range_of_documents_is_a_part_of_the_whole():
+  corpus = corpus_from_documents(numbered(realistic(100, 4))[0])
+  whole = pairs.index_chunks(corpus, 0, 100, 9, max_tokens=61)
+  parts = [
+    pairs.index_chunks(corpus, first, last, 9, max_tokens=61)
+    for first, last in ((0, 1), (1, 40), (40, 100))
+  ]
+  np.testing.assert_array_equal(whole, np.concatenate(parts))
+
+
+def test_half_of_the_pairs_are_random_by_name():
+  documents, vocab_size = numbered([[200] * 40 for _ in range(100)])
+  corpus = corpus_from_documents(documents, dtype=np.uint32)
+  published = batch_of(corpus, bert_pairs(SPECIAL, vocab_size))
+  assert published["pair_labels"].all()
+  half = batch_of(corpus, bert_pairs(SPECIAL, vocab_size, random_share=0.5))
+  assert abs(half["pair_labels"].mean() - 0.5) < 0.03
+  # A split sentence: both parts are there, in order, from one document.
+  for i in np.flatnonzero(half["pair_labels"][:, 0] == 0)[:50]:
+    row = half["input_ids"][i]
+    real = (row >= FIRST_ID) & (half["sequence_ids"][i] > 0)
+    real[half["mlm_positions"][i]] = False
+    assert (np.diff(row[real]) > 0).all()
+    assert len(set(document_of(corpus, row[real]))) == 1
+
+
+def test_extreme_sentences():
+  documents, vocab_size = numbered([[100_000, 1], [1], [1, 100_000, 3]])
+  corpus = corpus_from_documents(documents, dtype=np.uint32)
+  for length in (5, 6, 128, 512):
+    for seed in range(20):
+      builder = bert_pairs(SPECIAL, vocab_size, length=length)
+      batch = batch_of(corpus, builder, seed)
+      n = batch["sequence_ids"].sum(1)
+      assert (n <= length).all() and (n >= 5).all()
+
+
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"length": 4},
+    {"max_predictions": 0},
+    {"mask_rate": 1.5},
+    {"short_probability": -0.1},
+    {"random_share": 0.7},
+  ],
+)
+def test_options_out_of_range(options):
+  (name,) = options
+  with pytest.raises(ValueError, match=f"^{name} is {options[name]}"):
+    bert_pairs(SPECIAL, 100, **options)
+
+
+def test_ids_beyond_the_vocabulary():
+  corpus = corpus_from_documents([[[7, 8]], [[9, 100]]])
+  with pytest.raises(ValueError, match="token id 100 .* 50 pieces"):
+    batch_of(corpus, bert_pairs(SPECIAL, 50))
