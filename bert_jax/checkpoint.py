@@ -87,6 +87,20 @@ class Checkpointer:
       item_names=("state", "meta"),
     )
 
+  @classmethod
+  def of_run(cls, workdir: str) -> "Checkpointer":
+    """Opens the checkpoints of a run to read them.
+
+    Raises:
+      ValueError: there are none.
+    """
+    if not os.path.isdir(os.path.join(workdir, "checkpoints")):
+      raise ValueError(f"{workdir}: not the --workdir of a run.")
+    checkpointer = cls(workdir)
+    if checkpointer.latest_step() is None:
+      raise ValueError(f"{workdir}: the run has saved no checkpoint yet.")
+    return checkpointer
+
   def latest_step(self) -> int | None:
     return self._manager.latest_step()
 

@@ -21,7 +21,7 @@ def read_rows(path: str) -> list[dict[str, Any]]:
 
 
 def write_atomically(path: str, text: str) -> None:
-  """Writes beside and renames, so that a kill leaves the old file or the new."""
+  """Writes beside and renames: a kill leaves the old file or the new."""
   with open(path + ".tmp", "w", encoding="utf-8") as f:
     f.write(text)
     f.flush()

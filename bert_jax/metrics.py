@@ -1,4 +1,7 @@
-"""Speed: known peak rates of chips, model FLOPs utilisation."""
+"""Metrics of steps over a window, of speed, and the unigram baseline."""
+
+import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,7 +33,7 @@ def peak_flops(device: jax.Device) -> float | None:
 
 
 def utilisation(flops: float, seconds: float) -> float | None:
-  """Share of all devices' peak that `flops` in `seconds` is; None if unknown."""
+  """`flops` in `seconds` as a share of all devices' peak, if known."""
   peak = peak_flops(jax.devices()[0])
   if peak is None:
     return None
@@ -52,3 +55,49 @@ def unigram_cross_entropy(
   """
   log_p = np.log(counts + 1.0) - np.log((counts + 1.0).sum())
   return float(-(log_p[ids] * weights).sum() / weights.sum())
+
+
+class Window:
+  """Sums of the steps since the last logged row; they survive a restart."""
+
+  def __init__(self, saved: dict[str, Any] | None = None):
+    saved = saved or {"count": 0, "sums": {}}
+    self._count, self._sums = saved["count"], dict(saved["sums"])
+    self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+
+  def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+    """Notes a step's metrics without waiting for them."""
+    self._pending.append((step, metrics))
+
+  def saved(self) -> dict[str, Any]:
+    """Waits for the steps so far and returns what `__init__` takes.
+
+    Raises:
+      FloatingPointError: the loss of a step is not finite.
+    """
+    for step, metrics in self._pending:
+      values = {k: float(v) for k, v in jax.device_get(metrics).items()}
+      if not math.isfinite(values["loss"] + values["grad_norm"]):
+        raise FloatingPointError(
+          f"step {step}: the loss is {values['loss']} and the gradient's norm"
+          f" {values['grad_norm']}. The checkpoints before it are kept; lower"
+          " schedule.peak or lengthen schedule.warmup in a new --workdir."
+        )
+      for name, value in values.items():
+        self._sums[name] = self._sums.get(name, 0.0) + value
+      # A rate is not averaged: the row shows the last step's.
+      self._sums["learning_rate"] = values["learning_rate"]
+      self._count += 1
+    self._pending = []
+    return {"count": self._count, "sums": dict(self._sums)}
+
+  def close(self) -> tuple[dict[str, float], float]:
+    """Returns (means, sum of tokens) and starts anew."""
+    saved = self.saved()
+    means = {
+      name: value if name == "learning_rate" else value / saved["count"]
+      for name, value in saved["sums"].items()
+    }
+    means.pop("tokens")
+    self._count, self._sums = 0, {}
+    return means, saved["sums"]["tokens"]

@@ -1,0 +1,74 @@
+"""Trains: python -m bert_jax.main --config configs/NAME.py --workdir DIR."""
+
+import runpy
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import app, flags
+from ml_collections import config_flags
+
+from bert_jax import config as config_lib
+
+_CONFIG = config_flags.DEFINE_config_file(
+  "config",
+  None,
+  "The run, configs/NAME.py; override a value by --config.key=value.",
+)
+_WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
+flags.mark_flags_as_required(["config", "workdir"])
+
+
+def load_defaults(path: str) -> dict[str, Any]:
+  """The config of a file as it stands, without overrides."""
+  return runpy.run_path(path)["get_config"]().to_dict()
+
+
+def explain(argv: Sequence[str], error: Exception) -> str:
+  """One sentence for a failed override; names the nearest right key."""
+  overrides, path = [], None
+  for i, arg in enumerate(argv):
+    name = arg.lstrip("-").split("=")[0]
+    if name == "config":
+      path = (
+        arg.split("=", 1)[1] if "=" in arg else "".join(argv[i + 1 : i + 2])
+      )
+    elif name.startswith("config."):
+      overrides.append(name.removeprefix("config."))
+  known = config_lib.flatten(load_defaults(path)) if path else {}
+  for name in overrides:
+    if known and name not in known:
+      hint = config_lib.nearest(name, known)
+      return f"config.{name} is not a key of {path}; {hint}"
+  return str(error).strip()
+
+
+def parse(argv: Sequence[str]) -> list[str]:
+  """Parses the flags; exits with one sentence if one is bad."""
+  try:
+    return flags.FLAGS(argv)
+  except FileNotFoundError as e:
+    sys.exit(f"error: no such config file: {e.filename}.")
+  except flags.Error as e:
+    sys.exit(f"error: {str(e).strip()}")
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    sys.exit(f"error: {explain(argv, e)}")
+
+
+def main(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    sys.exit(f"error: unexpected argument {argv[1]!r}.")
+  # Imported late: a bad flag is answered before jax is loaded.
+  from bert_jax import train
+
+  path = config_flags.get_config_filename(flags.FLAGS["config"])
+  try:
+    config = _CONFIG.value.to_dict()
+    config_lib.check_types(config, load_defaults(path))
+    train.run(config, _WORKDIR.value)
+  except (ValueError, FloatingPointError, OSError) as e:
+    sys.exit(f"error: {e}")
+
+
+if __name__ == "__main__":
+  app.run(main, flags_parser=parse)

@@ -1,0 +1,84 @@
+"""A run and its machine: the folder's lock, stop signals, the profiler."""
+
+import contextlib
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+
+import jax
+from jax.experimental import multihost_utils
+
+
+@contextlib.contextmanager
+def lock(workdir: str) -> Iterator[None]:
+  """Holds the folder for this run; ValueError if another run holds it."""
+  os.makedirs(workdir, exist_ok=True)
+  name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
+  with open(os.path.join(workdir, name), "w") as f:
+    try:
+      fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+      raise ValueError(
+        f"{workdir}: another run is going on in this folder; stop it, or take"
+        " another --workdir."
+      ) from e
+    yield
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+  """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts."""
+  seen: list[int] = []
+
+  def note(number, frame):
+    if number == signal.SIGINT and seen:
+      signal.default_int_handler(number, frame)
+    seen.append(number)
+    print("stopping: saving a checkpoint ...", flush=True)
+
+  old = {n: signal.signal(n, note) for n in (signal.SIGTERM, signal.SIGINT)}
+  try:
+    yield seen
+  finally:
+    for number, handler in old.items():
+      signal.signal(number, handler)
+
+
+def stop_requested(step: int, seen: list[int]) -> bool:
+  """True at the step after which to save and stop; all hosts agree on it.
+
+  Args:
+    step: steps done.
+    seen: what `stop_signals` collected on this host.
+  """
+  if jax.process_count() > 1:
+    return multihost_utils.reached_preemption_sync_point(step)
+  return bool(seen)
+
+
+class Profiler:
+  """Writes a trace of named steps into WORKDIR/profile."""
+
+  def __init__(self, workdir: str, start: int, steps: int):
+    """Traces steps `start` to `start + steps - 1` (1 is the first); 0 none."""
+    self._path = os.path.join(workdir, "profile")
+    self._start, self._end = start, start + steps
+    self._on = False
+
+  @contextlib.contextmanager
+  def step(self, number: int) -> Iterator[None]:
+    """Wraps the dispatch of one step."""
+    if self._start <= number < self._end and not self._on:
+      jax.profiler.start_trace(self._path)
+      self._on = True
+    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+      yield
+
+  def finish(self, number: int, wait_for: jax.Array) -> None:
+    """Ends the trace once its last step is done."""
+    if self._on and number + 1 >= self._end:
+      wait_for.block_until_ready()
+      jax.profiler.stop_trace()
+      self._on = False
+      print(f"trace: {self._path}", flush=True)

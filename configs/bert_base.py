@@ -1,0 +1,67 @@
+"""BERT-base, masked LM and next sentence prediction, at 128 tokens.
+
+Paper: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
+  Transformers for Language Understanding", sections 3 and A.2.
+Sizes: 12 layers of 768, 12 heads, 110M parameters (section 3).
+Recipe: 256 sequences a batch, 1,000,000 steps, Adam 1e-4 with warm-up over
+  10,000 steps and linear decay, weight decay 0.01, dropout 0.1 (A.2); 20
+  predictions a sequence, 10% short sequences (google-research/bert README,
+  create_pretraining_data.py).
+Original hardware: 4 Cloud TPUs (16 chips), 4 days.
+Command:
+  python -m bert_jax.main --config configs/bert_base.py \\
+    --workdir runs/bert_base --config.data.path=PREPARED_FOLDER
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config() -> ConfigDict:
+  """The published recipe, complete and flat."""
+  return ConfigDict(
+    dict(
+      seed=0,
+      total_steps=1_000_000,
+      batch_size=256,
+      micro_batches=1,
+      init_from="",
+      model=dict(
+        family="bert",
+        variant="base",
+        vocab_size=placeholder(int),  # that of the data
+        max_positions=512,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation="gelu",
+        dtype="bfloat16",
+        attention="xla",
+        unroll=1,
+        remat=False,
+      ),
+      objective=dict(name="mlm", pairs=True),
+      data=dict(
+        path="",
+        builder="bert_pairs",
+        length=128,
+        max_predictions=20,
+        mask_rate=0.15,
+        short_probability=0.1,
+        random_share="published",
+      ),
+      optimizer=dict(
+        name="adamw_bert",
+        b1=0.9,
+        b2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        clip_norm=1.0,
+      ),
+      schedule=dict(name="bert", peak=1e-4, warmup=0.01),
+      mesh=dict(data=-1, fsdp=1, tensor=1),
+      log=dict(every=100),
+      evaluate=dict(every=10_000, examples=10_000),
+      checkpoint=dict(every=5_000, keep=2, keep_best=1),
+      profile=dict(start=0, steps=0),
+    )
+  )
