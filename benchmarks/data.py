@@ -1,0 +1,216 @@
+"""How many tokens a CPU-second the data pipelines make.
+
+  python benchmarks/data.py --input 'text/*.jsonl.xz' --vocab vocab.txt
+
+prepares the text (or takes a prepared folder as `--input`) and reads batches
+with pairs and masks from it, beside the usual way with Hugging Face's
+libraries on the same text: tokenise, concatenate, cut into rows, mask in
+`DataCollatorForLanguageModeling` (its numpy form, which needs no torch). Where
+`transformers` is not installed, `tokenizers` and the collator's rule in plain
+numpy stand in. There is no row for pairs on that side: current `transformers`
+has no next-sentence data set any more.
+
+Rates are per second of CPU time of the whole process, all its threads, so that
+libraries with and without threads compare. A real token is one that is not
+padding; slots are batch size x length.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tokenizers
+
+from bert_jax.data import loader, sources
+from bert_jax.data.corpus import SPECIAL_TOKENS
+
+# Rows of Hugging Face's way are tokenised so many texts at a time, as in
+# `datasets.map(batched=True)`.
+TEXTS_PER_CALL = 1000
+
+
+def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
+  """Draws [B, L] attention masks until `seconds` of CPU time are spent."""
+  real = slots = batches = 0
+  start = time.process_time()
+  for mask in masks:
+    real += int(np.count_nonzero(mask))
+    slots += mask.size
+    batches += 1
+    spent = time.process_time() - start
+    if spent > seconds:
+      break
+  return {
+    "pipeline": name,
+    "batches": batches,
+    "cpu_seconds": round(spent, 3),
+    "million_real_tokens_per_cpu_second": round(real / spent / 1e6, 3),
+    "million_slots_per_cpu_second": round(slots / spent / 1e6, 3),
+  }
+
+
+def prepare(pattern: str, vocab: str, output: str) -> dict:
+  """Runs `python -m bert_jax.prepare`; returns its row of the table."""
+  before = resource.getrusage(resource.RUSAGE_CHILDREN)
+  command = [sys.executable, "-m", "bert_jax.prepare", "--input", pattern]
+  done = subprocess.run(
+    [*command, "--vocab", vocab, "--output", output], stdout=sys.stderr
+  )
+  if done.returncode:
+    raise ValueError(f"preparing {pattern} failed; its message is above.")
+  after = resource.getrusage(resource.RUSAGE_CHILDREN)
+  spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+  with open(os.path.join(output, "meta.json"), encoding="utf-8") as f:
+    tokens = sum(split["tokens"] for split in json.load(f)["splits"].values())
+  return {
+    "pipeline": "bert_jax.prepare, once",
+    "cpu_seconds": round(spent, 3),
+    "million_real_tokens_per_cpu_second": round(tokens / spent / 1e6, 3),
+  }
+
+
+def our_masks(folder: str, batch: int, length: int) -> Iterator[np.ndarray]:
+  """Yields sequence_ids of endless training batches, indexing included."""
+  predictions = max(1, round(length * 0.15))
+  data = loader.open_data(
+    folder, "bert_pairs", length=length, max_predictions=predictions
+  )
+  for first in itertools.count(0, batch):
+    yield data.read(first, batch)["sequence_ids"]
+
+
+def rows(
+  texts: list[str], tokenise: Callable, length: int
+) -> Iterator[list[int]]:
+  """Tokenises, concatenates and cuts into rows, as run_mlm.py does."""
+  for begin in range(0, len(texts), TEXTS_PER_CALL):
+    ids = tokenise(texts[begin : begin + TEXTS_PER_CALL])
+    flat = list(itertools.chain.from_iterable(ids))
+    for start in range(0, len(flat) - length + 1, length):
+      yield flat[start : start + length]
+
+
+def numpy_collator(vocab_size: int, special: list[int], mask_id: int):
+  """The rule of DataCollatorForLanguageModeling in plain numpy."""
+  rng = np.random.default_rng(0)
+
+  def collate(features: list[dict]) -> dict[str, np.ndarray]:
+    ids = np.array([feature["input_ids"] for feature in features])
+    chosen = (rng.random(ids.shape) < 0.15) & ~np.isin(ids, special)
+    labels = np.where(chosen, ids, -100)
+    draw = rng.random(ids.shape)
+    other = rng.integers(0, vocab_size, ids.shape)
+    ids = np.where(chosen & (draw < 0.8), mask_id, ids)
+    ids = np.where(chosen & (draw >= 0.9), other, ids)
+    attention = np.ones(ids.shape, np.int64)
+    return {"input_ids": ids, "labels": labels, "attention_mask": attention}
+
+  return collate
+
+
+def hugging_face(vocab: str) -> tuple[str, Callable, Callable]:
+  """Returns (name, texts -> lists of ids, features -> batch)."""
+  fast = tokenizers.BertWordPieceTokenizer(vocab)
+  try:
+    import transformers
+  except ImportError:
+    special = [fast.token_to_id(piece) for piece in SPECIAL_TOKENS]
+    size = fast.get_vocab_size()
+    collate = numpy_collator(size, special, fast.token_to_id("[MASK]"))
+    return (
+      f"tokenizers {tokenizers.__version__} and numpy",
+      lambda texts: [encoded.ids for encoded in fast.encode_batch(texts)],
+      collate,
+    )
+  tokenizer = transformers.PreTrainedTokenizerFast(
+    tokenizer_object=fast._tokenizer,
+    pad_token="[PAD]",
+    unk_token="[UNK]",
+    cls_token="[CLS]",
+    sep_token="[SEP]",
+    mask_token="[MASK]",
+  )
+  # Whole documents are wanted, so no warning about their length.
+  tokenizer.model_max_length = sys.maxsize
+  collate = transformers.DataCollatorForLanguageModeling(
+    tokenizer, mlm_probability=0.15, return_tensors="np"
+  )
+  return (
+    f"transformers {transformers.__version__}",
+    lambda texts: tokenizer(texts)["input_ids"],
+    collate,
+  )
+
+
+def compare(
+  pattern: str, vocab: str, batch: int, length: int, seconds: float
+) -> list[dict]:
+  """Measures Hugging Face's way, with and without the tokenising."""
+  name, tokenise, collate = hugging_face(vocab)
+  # Reading and splitting is not measured on either side.
+  documents = itertools.islice(sources.read_documents(pattern), 5000)
+  texts = [sentence for document in documents for sentence in document]
+
+  def masks(source: Iterator[list[int]]) -> Iterator[np.ndarray]:
+    while len(chunk := list(itertools.islice(source, batch))) == batch:
+      yield collate([{"input_ids": ids} for ids in chunk])["attention_mask"]
+
+  endless = itertools.chain.from_iterable(
+    rows(texts, tokenise, length) for _ in itertools.count()
+  )
+  ready = list(itertools.islice(rows(texts, tokenise, length), 20 * batch))
+  if not ready:
+    raise ValueError(f"{pattern}: too little text for one row.")
+  return [
+    measure(f"{name}: tokenise, collate", masks(endless), seconds),
+    measure(f"{name}: collate only", masks(itertools.cycle(ready)), seconds),
+  ]
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--input", required=True, help="glob or prepared folder")
+  parser.add_argument("--vocab", help="vocab.txt, unless --input is a folder")
+  parser.add_argument("--length", type=int, default=128)
+  parser.add_argument("--batch", type=int, default=256)
+  parser.add_argument("--seconds", type=float, default=5.0, help="a pipeline")
+  parser.add_argument("--json", action="store_true", help="one object a line")
+  args = parser.parse_args()
+  prepared = os.path.isdir(args.input)
+  if not prepared and not args.vocab:
+    parser.error("--vocab is needed to prepare text")
+  sizes = args.batch, args.length
+  table = []
+  try:
+    with tempfile.TemporaryDirectory() as scratch:
+      folder = args.input
+      if not prepared:
+        folder = os.path.join(scratch, "prepared")
+        table.append(prepare(args.input, args.vocab, folder))
+      ours = "bert_jax: pairs and masks, prepared"
+      table.append(measure(ours, our_masks(folder, *sizes), args.seconds))
+    if not prepared:
+      table += compare(args.input, args.vocab, *sizes, args.seconds)
+  except ValueError as e:
+    sys.exit(f"error: {e}")
+  for row in table:
+    if args.json:
+      print(json.dumps(row | {"length": args.length, "batch": args.batch}))
+    else:
+      real = row["million_real_tokens_per_cpu_second"]
+      slots = row.get("million_slots_per_cpu_second", "")
+      print(f"{row['pipeline']:48} {real:>8} {slots:>8}")
+  if not args.json:
+    print("\nmillion real tokens, and slots, a CPU-second")
+
+
+if __name__ == "__main__":
+  main()
