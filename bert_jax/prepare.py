@@ -88,8 +88,10 @@ def main() -> None:
   except ValueError as e:
     sys.exit(f"error: {e}")
   except OSError as e:
+    what = f"{e.filename}: {e.strerror}" if e.filename else str(e)
     sys.exit(
-      f"error: {e}. Once that is mended, the same command goes on where it was."
+      f"error: {what.rstrip('.')}. Once that is mended, the same command goes"
+      " on where it was."
     )
   except KeyboardInterrupt:
     sys.exit("stopped; the same command goes on where it was.")

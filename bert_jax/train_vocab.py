@@ -57,8 +57,10 @@ def main() -> None:
       errors=args.errors,
       lower_case=not args.no_lower_case,
     )
-  except (ValueError, OSError) as e:
+  except ValueError as e:
     sys.exit(f"error: {e}")
+  except OSError as e:
+    sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
   except KeyboardInterrupt:
     sys.exit("stopped; nothing was written.")
 

@@ -1,0 +1,220 @@
+"""Writes a prepared folder piece by piece, safe against any interruption.
+
+Everything goes to `DIR.partial`. `progress.json` there holds the length of
+every file at the last save; a later run cuts the files to these lengths and
+goes on. The folder gets its name when it is complete. The format is described
+in `corpus.py`.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.data import corpus
+
+PROGRESS = "progress.json"
+_ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
+# A multiple of 8, since word-start bits of a chunk fill whole bytes.
+_CHUNK_TOKENS = 2**22
+
+
+class Part(NamedTuple):
+  """Consecutive documents of one split.
+
+  Attributes:
+    tokens: [T] token ids.
+    sentences: [S] tokens in each sentence.
+    documents: [D] sentences in each document.
+  """
+
+  tokens: np.ndarray
+  sentences: np.ndarray
+  documents: np.ndarray
+
+
+def write_json(path: str, value: Any) -> None:
+  """Writes a file that is either the old or the new one, never half."""
+  with open(path + ".new", "w", encoding="utf-8") as f:
+    json.dump(value, f, indent=2, ensure_ascii=False)
+    f.write("\n")
+    f.flush()
+    os.fsync(f.fileno())
+  os.replace(path + ".new", path)
+  sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+  descriptor = os.open(path or ".", os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def read_progress(partial: str) -> dict[str, Any] | None:
+  """Returns what `Writer.save` wrote last, None for an unused folder.
+
+  Raises:
+    ValueError: the folder holds something else.
+  """
+  path = os.path.join(partial, PROGRESS)
+  if not os.path.isdir(partial):
+    return None
+  if not os.path.exists(path):
+    if set(os.listdir(partial)) - {PROGRESS + ".new"}:
+      raise ValueError(
+        f"{partial} is in the way: it holds files but no {PROGRESS}. Move it"
+        " away, or delete it."
+      )
+    return None
+  try:
+    with open(path, encoding="utf-8") as f:
+      return json.load(f)
+  except ValueError as e:
+    raise ValueError(f"{path} is damaged ({e}); delete {partial}.") from e
+
+
+@contextlib.contextmanager
+def locked(partial: str) -> Iterator[None]:
+  """Makes the folder and holds it against a second run.
+
+  Raises:
+    ValueError: another process writes it.
+  """
+  os.makedirs(partial, exist_ok=True)
+  descriptor = os.open(partial, os.O_RDONLY)
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as e:
+    raise ValueError(f"{partial}: another run is writing it.") from e
+  else:
+    yield
+  finally:
+    os.close(descriptor)
+
+
+class Writer:
+  """Appends documents to the splits of an unfinished folder."""
+
+  def __init__(self, partial: str, dtype: np.dtype, progress: dict[str, Any]):
+    """Opens the files, cut to the lengths that `progress["files"]` gives.
+
+    Raises:
+      OSError: a file is shorter than that, or cannot be written.
+    """
+    self.partial = partial
+    self._dtype = dtype
+    self._files = {}
+    self._ends: dict[str, int] = {}
+    for split in corpus.SPLITS:
+      for array, kind in _ARRAYS.items():
+        name = f"{split}.{array}"
+        path = os.path.join(partial, name)
+        file = open(path, "r+b" if os.path.exists(path) else "w+b")
+        length = progress["files"].get(name, 0)
+        if file.seek(0, os.SEEK_END) < length:
+          raise OSError(f"{path} is damaged; delete {partial}")
+        file.seek(length)
+        file.truncate()
+        self._files[name] = file
+        if kind and not file.tell():
+          file.write(np.zeros(1, kind).tobytes())
+        item = np.dtype(kind or dtype).itemsize
+        self._ends[name] = file.tell() // item - (1 if kind else 0)
+
+  def append(self, split: str, part: Part) -> None:
+    self._write(split, "tokens", part.tokens.astype(self._dtype))
+    for array, lengths, unit in (
+      ("sentences", part.sentences, f"{split}.tokens"),
+      ("documents", part.documents, f"{split}.sentences"),
+    ):
+      # The unit's end has been moved already: count back from it.
+      start = self._ends[unit] - int(lengths.sum())
+      self._write(split, array, start + np.cumsum(lengths, dtype=np.int64))
+
+  def _write(self, split: str, array: str, values: np.ndarray) -> None:
+    name = f"{split}.{array}"
+    self._files[name].write(values.tobytes())
+    self._ends[name] += len(values)
+
+  def sizes(self) -> dict[str, dict[str, int]]:
+    """Returns tokens, sentences, documents of each split."""
+    return {
+      split: {array: self._ends[f"{split}.{array}"] for array in _ARRAYS}
+      for split in corpus.SPLITS
+    }
+
+  def save(self, progress: dict[str, Any]) -> None:
+    """Makes all that was appended durable, together with `progress`."""
+    for file in self._files.values():
+      file.flush()
+      os.fsync(file.fileno())
+    files = {name: file.tell() for name, file in self._files.items()}
+    write_json(
+      os.path.join(self.partial, PROGRESS), {**progress, "files": files}
+    )
+
+  def close(self) -> None:
+    for file in self._files.values():
+      # After a full disk, closing tries to write again what failed.
+      with contextlib.suppress(OSError):
+        file.close()
+
+
+def derive(partial: str, vocab_size: int, starts: np.ndarray) -> np.ndarray:
+  """Writes the files that follow from the tokens.
+
+  Args:
+    partial: the folder, with all tokens in it.
+    vocab_size: V.
+    starts: [V] bool, whether a piece starts a word.
+
+  Returns:
+    [V] int64, how often each piece occurs in training.
+  """
+  dtype = corpus.token_dtype(vocab_size)
+  unigrams = np.zeros(vocab_size, np.int64)
+  for split in corpus.SPLITS:
+    base = os.path.join(partial, split)
+    with (
+      open(base + ".tokens", "rb") as tokens,
+      open(base + ".word_starts", "wb") as bits,
+    ):
+      while data := tokens.read(_CHUNK_TOKENS * dtype.itemsize):
+        ids = np.frombuffer(data, dtype)
+        bits.write(np.packbits(starts[ids], bitorder="little").tobytes())
+        if split == "train":
+          unigrams += np.bincount(ids, minlength=vocab_size)
+      bits.flush()
+      os.fsync(bits.fileno())
+  with open(os.path.join(partial, "train.unigrams"), "wb") as f:
+    f.write(unigrams.tobytes())
+    f.flush()
+    os.fsync(f.fileno())
+  return unigrams
+
+
+def fingerprint(partial: str, options: dict[str, Any]) -> str:
+  """Returns the SHA-256 over options, vocabulary and every data file."""
+  digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
+  arrays = (*_ARRAYS, "word_starts")
+  names = [f"{split}.{array}" for split in corpus.SPLITS for array in arrays]
+  for name in ("vocab.txt", *names, "train.unigrams"):
+    with open(os.path.join(partial, name), "rb") as f:
+      content = hashlib.file_digest(f, "sha256").hexdigest()
+    digest.update(f"{name} {content}\n".encode())
+  return digest.hexdigest()
+
+
+def finish(partial: str, output: str, meta: dict[str, Any]) -> None:
+  """Writes `meta.json` and gives the folder its name."""
+  write_json(os.path.join(partial, "meta.json"), meta)
+  os.rename(partial, output)
+  sync_folder(os.path.dirname(output))
+  os.remove(os.path.join(output, PROGRESS))

@@ -1,0 +1,307 @@
+"""Text to a prepared folder: reads, tokenises in processes, writes, resumes."""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import bert_jax
+from bert_jax.data import corpus, folder, sources, tokenize, workers
+from bert_jax.data.vocabularies import WordPiece
+
+SAVE_SECONDS = 5.0
+_MANY_UNKNOWN = 0.03
+
+
+def prepare(
+  inputs: str | Sequence[str],
+  vocab: str,
+  output: str,
+  format: str = "auto",
+  errors: str = "strict",
+  heldout: float = 0.005,
+  processes: int | None = None,
+  lower_case: bool = True,
+  language: str = "en",
+  save_seconds: float = SAVE_SECONDS,
+) -> dict[str, Any]:
+  """Tokenises text once, into a folder that `corpus.open_prepared` opens.
+
+  Work is in `output + ".partial"` until it is complete; an interrupted call
+  goes on where it stopped when it is repeated. The folder's bytes depend on
+  inputs and options only, never on interruptions or `processes`.
+
+  Args:
+    inputs, format, errors: see `sources.find_sources`.
+    vocab: path of a WordPiece vocabulary.
+    output: the folder to make.
+    heldout: share of the documents that becomes the split `validation`, by a
+      hash of their content: exact copies are always in the same split.
+    processes: worker processes; None for one a usable core.
+    lower_case: True for an uncased vocabulary.
+    language: ISO 639 code, for splitting sentences.
+    save_seconds: time between saves, which an interruption can cost at most.
+
+  Returns:
+    The content of `meta.json`.
+
+  Raises:
+    ValueError: bad inputs, vocabulary or options; the text is empty; or the
+      output exists and was made from something else. Nothing is left behind.
+    OSError: cannot read or write, or a worker was killed; can be continued.
+  """
+  if not 0 <= heldout < 1:
+    raise ValueError(f"--heldout={heldout} is not a share between 0 and 1.")
+  if processes is not None and processes < 1:
+    raise ValueError(f"--processes={processes} is less than one.")
+  output = output.rstrip("/") or output
+  pieces = corpus.read_vocab(vocab)
+  tokenizer = WordPiece(pieces, lower_case, source=vocab)
+  found = sources.find_sources(inputs, format, errors)
+  options = {
+    "vocab_sha256": hashlib.sha256("\n".join(pieces).encode()).hexdigest(),
+    "format": format,
+    "errors": errors,
+    "heldout": heldout,
+    "lower_case": lower_case,
+    "language": language,
+  }
+  origin = {
+    "options": options,
+    "inputs": [
+      {"name": s.name, "format": s.kind, "version": s.version} for s in found
+    ],
+  }
+  if os.path.exists(output):
+    return _already_there(output, origin)
+  partial = output + ".partial"
+  with folder.locked(partial):
+    progress = folder.read_progress(partial)
+    if progress is None:
+      progress = _start(partial, origin, int(heldout * 2**64))
+    elif different := difference(progress["origin"], origin):
+      raise ValueError(
+        f"{partial} is the unfinished work of another run: {different}. To"
+        f" start anew, delete {partial}."
+      )
+    elif progress["records"]:
+      _log(f"going on after {progress['records']:,} documents of {partial}")
+    try:
+      sizes = _tokenize(
+        partial, tokenizer, found, progress, processes or _cores(), save_seconds
+      )
+      return _complete(partial, output, tokenizer, origin, sizes)
+    except ValueError:
+      # The text or the options are at fault: what is there is of no use.
+      shutil.rmtree(partial)
+      raise
+    except OSError as e:
+      if e.errno and not e.filename:
+        raise OSError(e.errno, e.strerror, partial) from e
+      raise
+
+
+def _start(
+  partial: str, origin: dict[str, Any], threshold: int
+) -> dict[str, Any]:
+  """Returns progress that has not begun, saved before any file is cut."""
+  progress = {
+    "origin": origin,
+    "threshold": threshold,
+    "records": 0,
+    "smallest": None,
+    "largest": None,
+    "files": {},
+  }
+  folder.write_json(os.path.join(partial, folder.PROGRESS), progress)
+  return progress
+
+
+def _already_there(output: str, origin: dict[str, Any]) -> dict[str, Any]:
+  if not os.path.isdir(output) or os.listdir(output) == []:
+    raise ValueError(f"{output} exists; delete it or choose another --output.")
+  meta = corpus.open_prepared(output).meta
+  if different := difference(meta, origin):
+    raise ValueError(
+      f"{output} is prepared already, from something else: {different}. Delete"
+      " it or choose another --output."
+    )
+  with contextlib.suppress(FileNotFoundError):
+    os.remove(os.path.join(output, folder.PROGRESS))
+  _log(f"{output} is prepared already from the same text; nothing to do.")
+  return meta
+
+
+def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
+  """Returns what differs first between two origins, or an empty string."""
+  # As after a round trip through JSON.
+  new = json.loads(json.dumps(new))
+  for key, value in new["options"].items():
+    if old["options"].get(key) != value:
+      if key == "vocab_sha256":
+        return "the vocabulary differs"
+      return f"{key} was {old['options'].get(key)}, is {value}"
+  before = {i["name"]: i for i in old["inputs"]}
+  after = {i["name"]: i for i in new["inputs"]}
+  for name in sorted(before.keys() | after.keys()):
+    if name not in before:
+      return f"the input {name} is new"
+    if name not in after:
+      return f"the input {name} is not given any more"
+    if before[name] != after[name]:
+      return f"the input {name} has changed since"
+  return "" if list(before) == list(after) else "the inputs' order differs"
+
+
+def _tokenize(
+  partial: str,
+  tokenizer: WordPiece,
+  found: Sequence[sources.Source],
+  progress: dict[str, Any],
+  processes: int,
+  save_seconds: float,
+) -> dict[str, dict[str, int]]:
+  """Writes all documents, with another held-out threshold if need be."""
+  language = progress["origin"]["options"]["language"]
+  dtype = corpus.token_dtype(tokenizer.vocab_size)
+  while True:
+    writer = folder.Writer(partial, dtype, progress)
+    try:
+      setup = (
+        tokenizer.pieces,
+        tokenizer.lower_case,
+        language,
+        progress["threshold"],
+      )
+      records = itertools.islice(
+        sources.read_records(found), progress["records"], None
+      )
+      results = workers.ordered_map(
+        tokenize.make_tokenizer, setup, tokenize.batches(records), processes
+      )
+      with contextlib.closing(results):
+        sizes = _write(writer, results, progress, save_seconds)
+    finally:
+      writer.close()
+    if not (sizes["train"]["documents"] or sizes["validation"]["documents"]):
+      names = ", ".join(source.name for source in found[:3])
+      raise ValueError(f"{names}: there is no text in it.")
+    threshold = _better_threshold(progress, sizes)
+    if threshold is None:
+      return sizes
+    _log("too few documents for this --heldout: choosing one for each split")
+    progress = _start(partial, progress["origin"], threshold)
+
+
+def _write(
+  writer: folder.Writer, results, progress: dict[str, Any], save_seconds: float
+) -> dict[str, dict[str, int]]:
+  """Appends results and updates `progress`, saving from time to time."""
+  meter = None
+  saved = time.monotonic()
+  for result in results:
+    meter = meter or _Meter(writer.sizes(), result.share)
+    for split, part in result.parts.items():
+      writer.append(split, part)
+    progress["records"] += result.records
+    for key, better in (("smallest", min), ("largest", max)):
+      seen = [progress[key], getattr(result, key)]
+      progress[key] = better((h for h in seen if h is not None), default=None)
+    if time.monotonic() >= saved + save_seconds:
+      writer.save(progress)
+      _log(meter.line(writer.sizes(), result.share))
+      saved = time.monotonic()
+  writer.save(progress)
+  return writer.sizes()
+
+
+def _better_threshold(
+  progress: dict[str, Any], sizes: dict[str, dict[str, int]]
+) -> int | None:
+  """Returns a threshold that leaves no split empty, None if all is well."""
+  if not sizes["train"]["documents"]:
+    return progress["largest"]
+  if sizes["validation"]["documents"] or not progress["threshold"]:
+    return None
+  if progress["smallest"] == progress["largest"]:
+    _log("warning: all text is one document; there is nothing to hold out.")
+    return None
+  return progress["smallest"] + 1
+
+
+def _complete(
+  partial: str,
+  output: str,
+  tokenizer: WordPiece,
+  origin: dict[str, Any],
+  sizes: dict[str, dict[str, int]],
+) -> dict[str, Any]:
+  """Writes the remaining files, reports, and gives the folder its name."""
+  with open(
+    os.path.join(partial, "vocab.txt"), "w", encoding="utf-8", newline="\n"
+  ) as f:
+    f.writelines(piece + "\n" for piece in tokenizer.pieces)
+    f.flush()
+    os.fsync(f.fileno())
+  starts = tokenizer.word_starts(range(tokenizer.vocab_size))
+  unigrams = folder.derive(partial, tokenizer.vocab_size, starts)
+  meta = {
+    "format_version": corpus.FORMAT_VERSION,
+    "created_by": f"bert_jax {bert_jax.__version__}",
+    "tokenizer": "wordpiece",
+    "lower_case": tokenizer.lower_case,
+    "vocab_size": tokenizer.vocab_size,
+    "splits": sizes,
+    "fingerprint": folder.fingerprint(partial, origin["options"]),
+    **origin,
+  }
+  folder.finish(partial, output, meta)
+  unknown = unigrams[tokenizer.special.unk] / unigrams.sum()
+  for split, size in sizes.items():
+    _log(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
+  _log(f"[UNK]: {unknown:.2%} of the tokens")
+  if unknown > _MANY_UNKNOWN:
+    _log(
+      "warning: many words are unknown to the vocabulary; is it one for this"
+      " language and case (--no-lower-case)?"
+    )
+  return meta
+
+
+class _Meter:
+  """Progress lines; rates are those of this run, not of earlier ones."""
+
+  def __init__(self, sizes: dict[str, dict[str, int]], share: float):
+    self._start, self._share = time.monotonic(), share
+    self._tokens = sum(size["tokens"] for size in sizes.values())
+
+  def line(self, sizes: dict[str, dict[str, int]], share: float) -> str:
+    seconds = max(time.monotonic() - self._start, 1e-3)
+    tokens = sum(size["tokens"] for size in sizes.values())
+    documents = sum(size["documents"] for size in sizes.values())
+    rate = (tokens - self._tokens) / seconds
+    text = (
+      f"{documents:,} documents, {tokens / 1e6:.1f} M tokens,"
+      f" {rate / 1e6:.2f} M tokens/s, {share:.0%}"
+    )
+    done = share - self._share
+    if done <= 0:
+      return text
+    left = round(seconds * (1 - share) / done)
+    return f"{text}, {left // 60}:{left % 60:02d} left"
+
+
+def _cores() -> int:
+  if hasattr(os, "sched_getaffinity"):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _log(line: str) -> None:
+  print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,216 @@
+"""Inputs (globs, TFDS names, `docstrings`) to documents of sentences.
+
+Two steps, so that a program can do them in different processes:
+`read_records` yields raw documents (fast, in order, streaming), and
+`split_sentences` makes one into sentences (slow, a pure function).
+"""
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from bert_jax.data import reading
+
+# A document is a list of sentences, none of them blank.
+Document = list[str]
+
+_BLANK_LINE = re.compile(r"\n[ \t\r\f\v]*\n")
+_GLOB = re.compile(r"[*?\[]")
+
+
+class Source(NamedTuple):
+  """One thing to read.
+
+  Attributes:
+    name: path or TFDS name.
+    kind: its format, for messages.
+    size: bytes on disk, or an estimate; what positions are measured against.
+    version: changes when the content does.
+    read: yields its raw documents in a fixed order.
+  """
+
+  name: str
+  kind: str
+  size: int
+  version: Any
+  read: Callable[[], Iterator[reading.Raw]]
+
+
+class Record(NamedTuple):
+  """The raw text of one document, `share` of all inputs read so far."""
+
+  text: str
+  layout: str
+  share: float
+
+
+def find_sources(
+  inputs: str | Sequence[str], format: str = "auto", errors: str = "strict"
+) -> list[Source]:
+  """Expands inputs; reads no text yet.
+
+  Args:
+    inputs: globs (`**` too; several with commas between them or as a list),
+      `tfds:NAME[:SPLIT]`, or `docstrings`. Files are read in sorted order,
+      globs in the given order, no file twice.
+    format: `auto` (by extension: .jsonl .ndjson .json, .parquet, else BERT's
+      a sentence a line) or one of `reading.FORMATS`.
+    errors: `strict` or `replace`, for bytes that are not UTF-8.
+
+  Raises:
+    ValueError: an input stands for no file, or cannot be read.
+  """
+  names = [inputs] if isinstance(inputs, str) else inputs
+  names = [n.strip() for name in names for n in name.split(",") if n.strip()]
+  if not names:
+    raise ValueError("no input; give a glob, tfds:NAME or docstrings.")
+  sources: dict[str, Source] = {}
+  for name in names:
+    if name == "docstrings":
+      found = [_docstrings()]
+    elif name.startswith("tfds:"):
+      found = [_tfds(name)]
+    else:
+      found = [_file(path, format, errors) for path in _expand(name)]
+    for source in found:
+      sources.setdefault(os.path.normpath(source.name), source)
+  return list(sources.values())
+
+
+def _expand(pattern: str) -> list[str]:
+  pattern = os.path.expanduser(pattern)
+  if os.path.isfile(pattern):
+    return [pattern]
+  if os.path.isdir(pattern):
+    raise ValueError(
+      f"{pattern} is a folder; name its files, as in"
+      f" '{os.path.join(pattern, '*.txt')}'."
+    )
+  if not _GLOB.search(pattern):
+    raise ValueError(f"{pattern}: no such file.")
+  paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
+  if not paths:
+    raise ValueError(f"{pattern}: no file has a name like this.")
+  return paths
+
+
+def _file(path: str, format: str, errors: str) -> Source:
+  kind = reading.format_of(path) if format == "auto" else format
+  stat = os.stat(path)
+  return Source(
+    path,
+    kind,
+    stat.st_size,
+    [stat.st_size, stat.st_mtime_ns],
+    lambda: reading.read_file(path, kind, errors),
+  )
+
+
+def _docstrings() -> Source:
+  from bert_jax.data import docstrings
+
+  modules = docstrings.find_modules()
+  size = sum(module.size for module in modules)
+
+  def read() -> Iterator[reading.Raw]:
+    position = 0
+    for module, text in docstrings.read_modules(modules):
+      position += module.size
+      if text:
+        yield reading.Raw(text, "wrapped", position)
+
+  version = docstrings.versions(modules)
+  return Source("docstrings", "docstrings", size, version, read)
+
+
+def _tfds(name: str) -> Source:
+  try:
+    import tensorflow_datasets as tfds
+  except ImportError as e:
+    raise ValueError(
+      f"{name}: reading a TFDS data set needs the packages tensorflow and"
+      " tensorflow-datasets; run `pip install 'bert_jax[data]'`."
+    ) from e
+  # TFDS names hold ":" only before a version, which is never a word.
+  match = re.fullmatch(r"tfds:([^:]+(?::\d[\d.*]*)?)(?::([^:]*))?", name)
+  if not match:
+    raise ValueError(f"{name}: write tfds:NAME or tfds:NAME:SPLIT.")
+  dataset, split = match[1], match[2] or "train"
+  try:
+    builder = tfds.builder(dataset)
+    builder.download_and_prepare()
+    count = builder.info.splits[split].num_examples
+    feature = builder.info.features.get("text")
+  except Exception as e:  # TFDS raises errors of many kinds.
+    message = " ".join(str(e).split())[:200]
+    raise ValueError(f"{name}: cannot be loaded by TFDS ({message}).") from e
+  if not isinstance(feature, tfds.features.Text):
+    raise ValueError(f"{name}: the data set has no feature `text`.")
+
+  def read() -> Iterator[reading.Raw]:
+    config = tfds.ReadConfig(interleave_cycle_length=1)
+    rows = builder.as_dataset(
+      split=split, shuffle_files=False, read_config=config
+    )
+    for i, row in enumerate(tfds.as_numpy(rows), 1):
+      text = row["text"].decode("utf-8", "replace")
+      yield reading.Raw(text, "paragraphs", i)
+
+  return Source(name, "tfds", count, str(builder.info.full_name), read)
+
+
+def read_records(sources: Sequence[Source]) -> Iterator[Record]:
+  """Yields the raw documents of all sources, blank ones left out.
+
+  Raises:
+    ValueError: from `reading.read_file`.
+  """
+  total = sum(source.size for source in sources) or 1
+  before = 0
+  for source in sources:
+    for text, layout, position in source.read():
+      if not text.isspace() and text:
+        share = min((before + position) / total, 1.0)
+        yield Record(text, layout, share)
+    before += source.size
+
+
+def split_sentences(record: Record, language: str = "en") -> Document:
+  """Splits one raw document into sentences.
+
+  Lines of BERT's format are sentences already. Other text is cut into
+  paragraphs (see `reading.Raw`), whose lines are joined; `sentencex` finds
+  the sentences in them.
+  """
+  if record.layout == "lines":
+    lines = (line.strip() for line in record.text.split("\n"))
+    return [line for line in lines if line]
+  from sentencex import segment
+
+  text = record.text.replace("\r\n", "\n").strip()
+  paragraphs = _BLANK_LINE.split(text)
+  if record.layout == "paragraphs" and len(paragraphs) == 1:
+    paragraphs = text.split("\n")
+  sentences = []
+  for paragraph in paragraphs:
+    flat = " ".join(paragraph.split())
+    sentences += [s.strip() for s in segment(language, flat)]
+  return [sentence for sentence in sentences if sentence]
+
+
+def read_documents(
+  inputs: str | Sequence[str],
+  format: str = "auto",
+  errors: str = "strict",
+  language: str = "en",
+) -> Iterator[Document]:
+  """Yields documents, each a list of sentences, in a fixed order.
+
+  Arguments and errors as in `find_sources`; `language` is an ISO 639 code.
+  """
+  for record in read_records(find_sources(inputs, format, errors)):
+    document = split_sentences(record, language)
+    if document:
+      yield document
