@@ -47,6 +47,55 @@ def _check_options(length: int, max_predictions: int, **shares: float) -> None:
       raise ValueError(f"{name} is {share}; it is a share, 0 to 1.")
 
 
+def build_pairs(
+  corpus: Corpus,
+  chunks: np.ndarray,
+  positions: np.ndarray,
+  key: int,
+  *,
+  special: SpecialIds,
+  vocab_size: int,
+  length: int,
+  max_predictions: int,
+  mask_rate: float,
+) -> Batch:
+  """Makes a batch of sentence pairs with masks; see `Builder.build`.
+
+  Raises:
+    ValueError: the corpus has ids beyond the vocabulary.
+  """
+  spans = pairs.locate(
+    corpus, chunks, positions, hashing.make_key(key, "pairs")
+  )
+  spans = pairs.truncate(
+    spans, positions, hashing.make_key(key, "truncation"), length - 3
+  )
+  batch, maskable, lengths = pairs.assemble(
+    np.asarray(corpus.tokens), spans, special, length
+  )
+  highest = int(batch["input_ids"].max(initial=0))
+  if highest >= vocab_size:
+    raise ValueError(
+      f"token id {highest} in the corpus, but the vocabulary has"
+      f" {vocab_size} pieces; prepare the text with this vocabulary."
+    )
+  batch |= masking.mask_tokens(
+    batch["input_ids"],
+    maskable,
+    lengths,
+    positions,
+    hashing.make_key(key, "masks"),
+    mask_id=special.mask,
+    vocab_size=vocab_size,
+    max_predictions=max_predictions,
+    mask_rate=mask_rate,
+  )
+  batch["pair_labels"] = chunks["random"].astype(np.int32)[:, None]
+  batch["cls_positions"] = np.zeros((len(chunks), 1), np.int32)
+  batch["pair_weights"] = np.ones((len(chunks), 1), np.float32)
+  return batch
+
+
 def bert_pairs(
   special: SpecialIds,
   vocab_size: int,
@@ -86,42 +135,6 @@ def bert_pairs(
     raise ValueError(
       f"random_share is {random_share!r}; choose 'published' or 0.5."
     )
-  max_tokens = length - 3
-
-  def build(
-    corpus: Corpus, chunks: np.ndarray, positions: np.ndarray, key: int
-  ) -> Batch:
-    spans = pairs.locate(
-      corpus, chunks, positions, hashing.make_key(key, "pairs")
-    )
-    spans = pairs.truncate(
-      spans, positions, hashing.make_key(key, "truncation"), max_tokens
-    )
-    batch, maskable, lengths = pairs.assemble(
-      np.asarray(corpus.tokens), spans, special, length
-    )
-    highest = int(batch["input_ids"].max(initial=0))
-    if highest >= vocab_size:
-      raise ValueError(
-        f"token id {highest} in the corpus, but the vocabulary has"
-        f" {vocab_size} pieces; prepare the text with this vocabulary."
-      )
-    batch |= masking.mask_tokens(
-      batch["input_ids"],
-      maskable,
-      lengths,
-      positions,
-      hashing.make_key(key, "masks"),
-      mask_id=special.mask,
-      vocab_size=vocab_size,
-      max_predictions=max_predictions,
-      mask_rate=mask_rate,
-    )
-    batch["pair_labels"] = chunks["random"].astype(np.int32)[:, None]
-    batch["cls_positions"] = np.zeros((len(chunks), 1), np.int32)
-    batch["pair_weights"] = np.ones((len(chunks), 1), np.float32)
-    return batch
-
   keys = (
     "input_ids segment_ids sequence_ids mlm_positions mlm_ids mlm_weights"
     " pair_labels cls_positions pair_weights"
@@ -131,11 +144,18 @@ def bert_pairs(
     pairs.check_pairs,
     functools.partial(
       pairs.index_chunks,
-      max_tokens=max_tokens,
+      max_tokens=length - 3,
       short_probability=short_probability,
       split_single=random_share == 0.5,
     ),
-    build,
+    functools.partial(
+      build_pairs,
+      special=special,
+      vocab_size=vocab_size,
+      length=length,
+      max_predictions=max_predictions,
+      mask_rate=mask_rate,
+    ),
   )
 
 
