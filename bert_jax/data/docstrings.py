@@ -36,7 +36,7 @@ _UNDERLINE = re.compile(r"\s*([-=~^*#+`])\1{2,}\s*$")
 _SECTION = re.compile(r"\s*[A-Z]\w+( \w+)?:$")
 _BULLET = re.compile(r"\s*([-*+•]|\(?\d+[.)])\s+(?=\S)")
 # numpydoc's `x, y : array_like`; the description is in the lines below.
-_NUMPY_ITEM = re.compile(r"\s*[\w*`.,\[\]{}\\ ]{1,60} : ?\S")
+_NUMPY_ITEM = re.compile(r"\s*[\w*`.,\[\]{}\\ ]{1,60} : \S")
 # Google's `name (type): description`.
 _GOOGLE_ITEM = re.compile(r"\s*[*`]*[\w.]+`?( \([^)]*\))?: +(?=\S)")
 _MARKUP = (

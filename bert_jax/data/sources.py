@@ -142,7 +142,7 @@ def _tfds(name: str) -> Source:
     builder = tfds.builder(dataset)
     builder.download_and_prepare()
     count = builder.info.splits[split].num_examples
-    feature = builder.info.features.get("text")
+    feature = dict(builder.info.features.items()).get("text")
   except Exception as e:  # TFDS raises errors of many kinds.
     message = " ".join(str(e).split())[:200]
     raise ValueError(f"{name}: cannot be loaded by TFDS ({message}).") from e

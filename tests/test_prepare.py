@@ -1,0 +1,343 @@
+"""`prepare`: what it writes, and that no interruption changes it."""
+
+import contextlib
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax.data import corpus, preparing, sources, tokenize, workers
+from bert_jax.data.vocabularies import WordPiece
+
+WORDS = [f"word{i}" for i in range(300)]
+PIECES = [*corpus.SPECIAL_TOKENS, "word", "##s", "."] + [
+  f"##{i}" for i in range(300)
+]
+# Small batches and a save after each, so that a kill finds work half done.
+COMMAND = """
+import sys
+from bert_jax.data import preparing, tokenize
+tokenize._BATCH_CHARS = 2000
+if __name__ == "__main__":
+  preparing.prepare(*sys.argv[1:4], processes=2, save_seconds=0, heldout=0.2)
+"""
+
+
+def make_text(documents: int, seed: int = 0) -> str:
+  draw = random.Random(seed)
+
+  def sentence() -> str:
+    return " ".join(draw.choices(WORDS, k=draw.randint(1, 9))) + "."
+
+  texts = [
+    "\n".join(sentence() for _ in range(draw.randint(1, 6)))
+    for _ in range(documents)
+  ]
+  return "\n\n".join(texts) + "\n"
+
+
+@pytest.fixture
+def text(tmp_path):
+  path = tmp_path / "text.txt"
+  path.write_text(make_text(200))
+  return str(path)
+
+
+@pytest.fixture
+def vocab(tmp_path):
+  path = tmp_path / "vocab.txt"
+  path.write_text("\n".join(PIECES) + "\n")
+  return str(path)
+
+
+def contents(folder) -> dict[str, bytes]:
+  result = {}
+  for name in sorted(os.listdir(folder)):
+    with open(os.path.join(folder, name), "rb") as f:
+      result[name] = f.read()
+  return result
+
+
+def expected(inputs: str, heldout: float) -> dict[str, corpus.Corpus]:
+  """Builds both splits in memory, one document at a time."""
+  tokenizer = WordPiece(PIECES)
+  documents = {"train": [], "validation": []}
+  for document in sources.read_documents(inputs):
+    share = tokenize.document_hash(document) / 2**64
+    split = "validation" if share < heldout else "train"
+    documents[split].append(tokenizer.encode_batch(document))
+  return {
+    split: corpus.corpus_from_documents(
+      d, [[tokenizer.word_starts(s) for s in sentences] for sentences in d]
+    )
+    for split, d in documents.items()
+  }
+
+
+def test_folder_holds_the_corpus(tmp_path, text, vocab):
+  output = str(tmp_path / "out")
+  meta = preparing.prepare(text, vocab, output, heldout=0.2, processes=1)
+  prepared = corpus.open_prepared(output)
+  want = expected(text, 0.2)
+  assert set(prepared.splits) == {"train", "validation"}
+  for split, have in prepared.splits.items():
+    for name, array in zip(have._fields, have, strict=True):
+      assert array.dtype == getattr(want[split], name).dtype
+      np.testing.assert_array_equal(array, getattr(want[split], name))
+    assert meta["splits"][split] == {
+      "tokens": have.num_tokens,
+      "sentences": len(have.sentences) - 1,
+      "documents": have.num_documents,
+    }
+  assert 20 < prepared.splits["validation"].num_documents < 60
+  counts = np.bincount(want["train"].tokens, minlength=len(PIECES))
+  np.testing.assert_array_equal(prepared.unigrams, counts)
+  assert prepared.vocab == PIECES
+  assert meta["lower_case"] is True and meta["tokenizer"] == "wordpiece"
+  assert len(meta["fingerprint"]) == 64
+  assert sorted(os.listdir(tmp_path)) == ["out", "text.txt", "vocab.txt"]
+
+
+def test_bytes_do_not_depend_on_processes(tmp_path, text, vocab, monkeypatch):
+  folders = []
+  for processes, size in ((1, 2**18), (3, 500), (2, 10)):
+    monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
+    output = str(tmp_path / f"out{processes}")
+    preparing.prepare(text, vocab, output, processes=processes)
+    folders.append(contents(output))
+  assert folders[0] == folders[1] == folders[2]
+
+
+def children(pid: int) -> list[int]:
+  try:
+    with open(f"/proc/{pid}/task/{pid}/children") as f:
+      return [int(child) for child in f.read().split()]
+  except OSError:
+    return []
+
+
+def alive(pid: int) -> bool:
+  try:
+    with open(f"/proc/{pid}/stat") as f:
+      return f.read().rpartition(")")[2].split()[0] not in "ZX"
+  except OSError:
+    return False
+
+
+def test_killed_run_continues_to_the_same_bytes(tmp_path, text, vocab):
+  whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  preparing.prepare(text, vocab, whole, heldout=0.2, processes=1)
+  script = tmp_path / "run.py"
+  script.write_text(COMMAND)
+  command = [sys.executable, str(script), text, vocab, output]
+  root = os.path.dirname(os.path.dirname(bert_jax.__file__))
+  options = {"env": {**os.environ, "PYTHONPATH": root}}
+  killed = 0
+  for target in (0, 60, 120):
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **options)
+    wait_for_records(process, output, target)
+    pids = children(process.pid)
+    process.kill()
+    process.wait()
+    for _ in range(2000):
+      if not any(map(alive, pids)):
+        break
+      time.sleep(0.01)
+    else:
+      pytest.fail("workers outlive a killed parent")
+    if os.path.exists(output):
+      break
+    killed += 1
+    # What lies behind the last save must not matter.
+    with open(output + ".partial/train.tokens", "ab") as f:
+      f.write(b"torn")
+  assert killed
+  result = subprocess.run(command, capture_output=True, text=True, **options)
+  assert result.returncode == 0, result.stderr
+  if killed == 3:
+    assert "going on after" in result.stderr
+  assert contents(output) == contents(whole)
+
+
+def wait_for_records(process, output: str, target: int) -> None:
+  while process.poll() is None:
+    with contextlib.suppress(FileNotFoundError):
+      with open(output + ".partial/progress.json") as f:
+        if json.load(f)["records"] >= target:
+          return
+    time.sleep(0.001)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
+  path = tmp_path / "text.txt"
+  path.write_text(make_text(300) * 100)
+  output = str(tmp_path / "out")
+  arguments = ("--input", str(path), "--vocab", vocab, "--output", output)
+  command = [sys.executable, "-m", "bert_jax.prepare", *arguments]
+  process = subprocess.Popen(
+    command,
+    stderr=subprocess.PIPE,
+    text=True,
+    # A test run in the background may have been started ignoring SIGINT.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  )
+  wait_for_records(process, output, 0)
+  process.send_signal(stop)
+  _, errors = process.communicate()
+  assert process.returncode == 1
+  assert errors == "stopped; the same command goes on where it was.\n"
+  with pytest.raises(ValueError, match="no such prepared folder"):
+    corpus.open_prepared(output)
+
+
+def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
+  path = tmp_path / "two.txt"
+  path.write_text("word1.\n\nword2.\n\nword1.\n")
+  output = str(tmp_path / "out")
+  start = preparing._start
+
+  def die_late(partial, origin, threshold):
+    progress = start(partial, origin, threshold)
+    if threshold != int(0.001 * 2**64):
+      raise KeyboardInterrupt
+    return progress
+
+  monkeypatch.setattr(preparing, "_start", die_late)
+  with pytest.raises(KeyboardInterrupt):
+    preparing.prepare(str(path), vocab, output, heldout=0.001)
+  monkeypatch.undo()
+  meta = preparing.prepare(str(path), vocab, output, heldout=0.001)
+  # Neither split is empty, and copies are on the same side.
+  documents = [meta["splits"][s]["documents"] for s in corpus.SPLITS]
+  assert sorted(documents) == [1, 2]
+
+
+@pytest.mark.parametrize("heldout", [0.0, 0.005, 0.999999])
+def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
+  path = tmp_path / "text.txt"
+  path.write_text(make_text(5))
+  meta = preparing.prepare(
+    str(path), vocab, str(tmp_path / "out"), heldout=heldout
+  )
+  held = {0.0: 0, 0.005: 1, 0.999999: 4}[heldout]
+  assert meta["splits"]["validation"]["documents"] == held
+  assert meta["splits"]["train"]["documents"] == 5 - held
+  path.write_text("word1.\n\nword1.\n")
+  meta = preparing.prepare(
+    str(path), vocab, str(tmp_path / "one"), heldout=heldout
+  )
+  assert meta["splits"]["train"]["documents"] == 2
+  assert ("nothing to hold out" in capfd.readouterr().err) == (heldout > 0)
+
+
+def test_finished_and_unfinished_folders_are_guarded(
+  tmp_path, text, vocab, capfd
+):
+  output = str(tmp_path / "out")
+  meta = preparing.prepare(text, vocab, output)
+  assert preparing.prepare(text, vocab, output) == meta
+  assert "nothing to do" in capfd.readouterr().err
+  with pytest.raises(ValueError, match=r"heldout was 0\.005, is 0\.1"):
+    preparing.prepare(text, vocab, output, heldout=0.1)
+  os.rename(output, output + ".partial")
+  with pytest.raises(ValueError, match=r"holds files but no progress\.json"):
+    preparing.prepare(text, vocab, output)
+  with open(output + ".partial/progress.json", "w") as f:
+    json.dump({"origin": meta, "records": 1}, f)
+  with open(text, "a") as f:
+    f.write("More.\n")
+  with pytest.raises(ValueError, match=r"text\.txt has changed.*delete"):
+    preparing.prepare(text, vocab, output)
+
+
+def test_difference_of_inputs():
+  def origin(*names):
+    return {
+      "options": {},
+      "inputs": [{"name": n, "format": "bert", "version": [1]} for n in names],
+    }
+
+  differ = preparing.difference
+  assert differ(origin("a", "b"), origin("a", "b")) == ""
+  assert differ(origin("a"), origin("a", "b")) == "the input b is new"
+  assert "a is not given any more" in differ(origin("a", "b"), origin("b"))
+  assert "order" in differ(origin("a", "b"), origin("b", "a"))
+
+
+def run(*arguments: str, **options) -> subprocess.CompletedProcess:
+  command = [sys.executable, "-m", "bert_jax.prepare", "--processes", "1"]
+  return subprocess.run(
+    [*command, *arguments], capture_output=True, text=True, **options
+  )
+
+
+@pytest.mark.parametrize(
+  "name, content, message",
+  [
+    ("a.txt", "", "there is no text in it"),
+    ("a.txt", " \n\x00\n\u200b\n", "there is no text in it"),
+    ("a.jsonl", '{"text": "word1."}\n{"text": 1}\n', "a.jsonl:2: "),
+    ("b.txt", None, "no such file"),
+  ],
+)
+def test_bad_text_leaves_nothing(tmp_path, vocab, name, content, message):
+  path = tmp_path / name
+  if content is not None:
+    path.write_text(content, encoding="utf-8")
+  before = sorted(os.listdir(tmp_path))
+  output = str(tmp_path / "out")
+  result = run("--input", str(path), "--vocab", vocab, "--output", output)
+  assert result.returncode == 1
+  assert result.stderr.startswith("error: ") and message in result.stderr
+  assert result.stderr.count("\n") == 1
+  assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):
+  output = str(tmp_path / "out")
+  arguments = ("--input", text, "--vocab", vocab, "--output", output)
+
+  def limit():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+
+  result = run(*arguments, preexec_fn=limit)
+  assert result.returncode == 1
+  assert result.stderr.startswith(f"error: {output}.partial: File too large.")
+  assert result.stderr.count("\n") == 1
+  result = run(*arguments)
+  assert result.returncode == 0, result.stderr
+  assert "next: python -m bert_jax.main" in result.stdout
+  assert corpus.open_prepared(output).splits["train"].num_documents > 150
+
+
+def test_unknown_words_are_reported(tmp_path, vocab):
+  path = tmp_path / "text.txt"
+  path.write_text("word1 nonsense.\n\nword2 balderdash.\n")
+  output = str(tmp_path / "out")
+  result = run("--input", str(path), "--vocab", vocab, "--output", output)
+  assert "[UNK]: 25.00% of the tokens" in result.stderr
+  assert "warning: many words are unknown" in result.stderr
+
+
+def test_a_killed_worker_is_reported():
+  with pytest.raises(ChildProcessError, match="exit code 7"):
+    list(workers.ordered_map(_exits, (7,), range(3), 2))
+  with pytest.raises(ZeroDivisionError):
+    list(workers.ordered_map(_divides, (), range(3), 2))
+
+
+def _exits(code: int):
+  os._exit(code)
+
+
+def _divides():
+  return lambda x: 1 // x

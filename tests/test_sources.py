@@ -1,0 +1,215 @@
+"""Inputs of every kind, good and bad, to documents of sentences."""
+
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pytest
+
+from bert_jax.data import reading, sources
+
+BERT = "One here.\nTwo there.\n\nThird document.\n"
+WANT = [["One here.", "Two there."], ["Third document."]]
+
+
+def documents(inputs, **options) -> list[list[str]]:
+  if not isinstance(inputs, list):
+    inputs = str(inputs)
+  return list(sources.read_documents(inputs, **options))
+
+
+def write(path, content):
+  if isinstance(content, str):
+    content = content.encode("utf-8")
+  path.write_bytes(content)
+  return path
+
+
+def jsonl(*texts: str) -> str:
+  return "".join(json.dumps({"id": 1, "text": t}) + "\n" for t in texts)
+
+
+def zstd(content: bytes) -> bytes:
+  zstandard = pytest.importorskip("zstandard")
+  half = len(content) // 2
+  compress = zstandard.ZstdCompressor().compress
+  return compress(content[:half]) + compress(content[half:])
+
+
+@pytest.mark.parametrize(
+  "content",
+  [
+    BERT,
+    BERT.rstrip("\n"),
+    BERT.replace("\n", "\r\n"),
+    "\ufeff" + BERT,
+    "\n \n\t\n" + BERT.replace("\n\n", "\n  \n\r\n\n") + "\n\n",
+    "  One here. \nTwo there.\n\nThird document.",
+  ],
+)
+def test_bert_format(tmp_path, content):
+  assert documents(write(tmp_path / "a.txt", content)) == WANT
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize(
+  "suffix, compress",
+  [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstd)],
+)
+def test_compressed(tmp_path, name, suffix, compress):
+  text = jsonl("One here. Two there.", "Third document.")
+  text = text if "json" in name else BERT
+  content = compress(text.encode())
+  path = write(tmp_path / (name + suffix), content)
+  assert documents(path) == WANT
+  write(path, content[:-6])
+  with pytest.raises(ValueError, match=f"{name}{suffix}: damaged"):
+    documents(path)
+
+
+def test_plain_text_joins_wrapped_lines(tmp_path):
+  text = "Dr. Smith came\nin. He sat\r\ndown.\r\n \r\nA new para-\ngraph\n"
+  path = write(tmp_path / "a.txt", text)
+  want = [["Dr. Smith came in.", "He sat down.", "A new para- graph"]]
+  assert documents(path, format="text") == want
+  # A plain text without blank lines is one hard-wrapped paragraph.
+  write(path, "One line goes\non. Then stops.")
+  assert documents(path, format="text") == [
+    ["One line goes on.", "Then stops."]
+  ]
+
+
+def test_jsonl_paragraphs(tmp_path):
+  path = write(
+    tmp_path / "a.jsonl",
+    jsonl("A title\nBody one. Body two.", "Wrapped\nline.\n\nNext.", " \n")
+    + "\n  \r\n",
+  )
+  assert documents(path) == [
+    ["A title", "Body one.", "Body two."],
+    ["Wrapped line.", "Next."],
+  ]
+
+
+@pytest.mark.parametrize(
+  "line", ["{", '"text"', '{"txt": "a"}', '{"text": 3}', '{"text": null}', "[]"]
+)
+def test_bad_jsonl_names_file_and_line(tmp_path, line):
+  path = write(tmp_path / "a.jsonl", jsonl("Fine.") + "\n" + line + "\n")
+  with pytest.raises(ValueError, match=r"a\.jsonl:3: "):
+    documents(path)
+
+
+def test_half_a_surrogate_pair(tmp_path):
+  path = write(tmp_path / "a.jsonl", '{"text": "bad \\ud800 end"}\n')
+  with pytest.raises(ValueError, match=r"a\.jsonl:1: .*surrogate"):
+    documents(path)
+  assert documents(path, errors="replace") == [["bad ? end"]]
+  write(path, '{"text": "good \\ud83d\\ude00 end"}\n')
+  assert documents(path) == [["good \U0001f600 end"]]
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+def test_not_utf8_names_the_byte(tmp_path, bom):
+  path = write(tmp_path / "a.txt", bom + b"Fine.\nB\xe4d.\n")
+  with pytest.raises(ValueError, match=rf"a\.txt: .*byte {7 + len(bom)};"):
+    documents(path)
+  assert documents(path, errors="replace") == [["Fine.", "B\ufffdd."]]
+
+
+def test_parquet(tmp_path):
+  pa = pytest.importorskip("pyarrow")
+  pq = pytest.importorskip("pyarrow.parquet")
+  path = tmp_path / "a.parquet"
+  texts = ["One here. Two there.", None, "", "Third document."]
+  pq.write_table(pa.table({"n": [1, 2, 3, 4], "text": texts}), path)
+  assert documents(path) == WANT
+  pq.write_table(pa.table({"body": texts}), path)
+  with pytest.raises(ValueError, match=r"no column `text`; it has body"):
+    documents(path)
+  pq.write_table(pa.table({"text": [1, 2]}), path)
+  with pytest.raises(ValueError, match="int64"):
+    documents(path)
+  write(path, "no parquet")
+  with pytest.raises(ValueError, match=r"a\.parquet: not a readable"):
+    documents(path)
+
+
+def test_tfds(tmp_path, monkeypatch):
+  tfds = pytest.importorskip("tensorflow_datasets")
+
+  class BertJaxTinyText(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+      features = {
+        "text": tfds.features.Text(),
+        "n": tfds.features.Scalar(np.int32),
+      }
+      return tfds.core.DatasetInfo(
+        builder=self, features=tfds.features.FeaturesDict(features)
+      )
+
+    def _split_generators(self, manager):
+      return {
+        "train": self._generate_examples(3),
+        "test": self._generate_examples(1),
+      }
+
+    def _generate_examples(self, count):
+      for i in range(count):
+        yield i, {"text": f"Text {i}. End.", "n": i}
+
+  load = tfds.builder
+  monkeypatch.setattr(
+    tfds, "builder", lambda name: load(name, data_dir=str(tmp_path))
+  )
+  train = documents("tfds:bert_jax_tiny_text")
+  assert sorted(train) == [[f"Text {i}.", "End."] for i in range(3)]
+  assert documents("tfds:bert_jax_tiny_text") == train
+  assert documents("tfds:bert_jax_tiny_text:test") == [["Text 0.", "End."]]
+  with pytest.raises(ValueError, match="tfds:no_such_thing: cannot be loaded"):
+    documents("tfds:no_such_thing")
+
+
+def test_globs_are_sorted_and_read_once(tmp_path):
+  for name in ("b.txt", "a.txt", "sub/c.txt"):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    write(tmp_path / name, name)
+  a, b, c = ["a.txt"], ["b.txt"], ["sub/c.txt"]
+  assert documents(tmp_path / "*.txt") == [a, b]
+  assert documents(tmp_path / "**/*.txt") == [a, b, c]
+  two = [f"{tmp_path}/b.txt, {tmp_path}/*", f"{tmp_path}/sub/../a.txt"]
+  assert documents(two) == [b, a]
+
+
+def test_missing_inputs(tmp_path):
+  with pytest.raises(ValueError, match=r"x\.txt: no such file"):
+    documents(tmp_path / "x.txt")
+  with pytest.raises(ValueError, match=r"\*\.txt: no file"):
+    documents(tmp_path / "*.txt")
+  with pytest.raises(ValueError, match="is a folder; name its files"):
+    documents(tmp_path)
+  with pytest.raises(ValueError, match="no input"):
+    documents(" , ")
+
+
+def test_long_documents_are_cut(tmp_path, monkeypatch):
+  monkeypatch.setattr(reading, "MAX_CHARS", 10)
+  lines = [f"Line {i}." for i in range(5)]
+  path = write(tmp_path / "a.txt", "\n".join(lines))
+  cut = [lines[:2], lines[2:4], lines[4:]]
+  assert documents(path) == cut
+  assert documents(path, format="text") == cut
+  path = write(tmp_path / "a.jsonl", jsonl("\n".join(lines)))
+  assert documents(path) == cut
+
+
+def test_share_grows_to_one(tmp_path):
+  write(tmp_path / "a.txt", BERT)
+  write(tmp_path / "b.jsonl", jsonl("One.", "Two."))
+  found = sources.find_sources(str(tmp_path / "*"))
+  assert [s.kind for s in found] == ["bert", "jsonl"]
+  shares = [record.share for record in sources.read_records(found)]
+  assert shares == sorted(shares) and shares[-1] == 1.0

@@ -1,0 +1,106 @@
+"""`train_vocab`: the same file every time, of the size that was asked."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.data import corpus, training_vocab
+from bert_jax.data.vocabularies import WordPiece
+
+
+def some_text() -> str:
+  """Returns words in which every pair of syllables is about as frequent."""
+  syllables = ["ka", "lo", "mi", "ru", "ste", "pon", "ta", "vi", "sol", "e"]
+  words = [a + b + c for a in syllables for b in syllables for c in syllables]
+  lines = [" ".join(words[i::37]) + " don't!" for i in range(37)]
+  return "\n\n".join(lines * 2) + "\nÉté Zürich [SEP] été.\n"
+
+
+def train(tmp_path, *arguments: str, threads: str = "2"):
+  output = tmp_path / f"vocab-{len(os.listdir(tmp_path))}.txt"
+  command = [sys.executable, "-m", "bert_jax.train_vocab", "--output", output]
+  result = subprocess.run(
+    [*command, *arguments],
+    env={**os.environ, "RAYON_NUM_THREADS": threads},
+    capture_output=True,
+    text=True,
+  )
+  return result, output
+
+
+def test_runs_agree_and_have_the_size(tmp_path):
+  text = tmp_path / "text.txt"
+  text.write_text(some_text(), encoding="utf-8")
+  contents = []
+  for threads in ("1", "2", "2"):
+    arguments = ("--input", str(text), "--size", "400")
+    result, output = train(tmp_path, *arguments, threads=threads)
+    assert result.returncode == 0, result.stderr
+    contents.append(output.read_bytes())
+  assert contents[0] == contents[1] == contents[2]
+  pieces = corpus.read_vocab(str(output))
+  assert len(pieces) == 400
+  assert tuple(pieces[:5]) == corpus.SPECIAL_TOKENS
+  assert "été" not in pieces and "##!" not in pieces and "!" in pieces
+  assert all(piece == piece.lower() for piece in pieces[5:])
+  tokenizer = WordPiece(pieces)
+  (ids,) = tokenizer.encode_batch([some_text()])
+  assert tokenizer.special.unk not in ids
+  assert len(ids) < 0.5 * len(some_text())
+
+
+def test_cased(tmp_path):
+  text = tmp_path / "text.txt"
+  text.write_text("Été Été Zürich Zürich " * 20, encoding="utf-8")
+  pieces = training_vocab.train_vocab(
+    str(text), 100, str(tmp_path / "v.txt"), lower_case=False
+  )
+  assert {"Été", "Zürich"} <= set(pieces)
+
+
+def test_too_little_text_writes_fewer_and_says_so(tmp_path):
+  text = tmp_path / "text.txt"
+  text.write_text("one two one two\n")
+  arguments = ("--input", str(text), "--size", "500")
+  result, output = train(tmp_path, *arguments)
+  assert result.returncode == 0
+  assert "too small for --size=500" in result.stderr
+  pieces = corpus.read_vocab(str(output))
+  assert len(pieces) < 30 and {"one", "two"} <= set(pieces)
+
+
+def test_merges_go_by_count():
+  counts = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
+  pieces = training_vocab.train(counts, 100)
+  # Letters in order, those that follow others, then the most frequent pair:
+  # e-s and s-t occur 9 times each.
+  alphabet = sorted(set("lowernewestwidest"))
+  assert pieces[5 : 5 + len(alphabet)] == alphabet
+  inner = sorted({c for word in counts for c in word[1:]})
+  start = 5 + len(alphabet)
+  stop = start + len(inner)
+  assert pieces[start:stop] == [f"##{c}" for c in inner]
+  assert pieces[stop : stop + 2] == ["##es", "##est"]
+
+
+@pytest.mark.parametrize(
+  "text, size, message",
+  [
+    ("", 500, "no text in it"),
+    (" \n\x00\n", 500, "no text in it"),
+    ("a", 20, "--size=20 is too small"),
+    (None, 500, "no such file"),
+  ],
+)
+def test_bad_input_is_one_sentence(tmp_path, text, size, message):
+  path = tmp_path / "text.txt"
+  if text is not None:
+    path.write_text(text)
+  arguments = ("--input", str(path), "--size", str(size))
+  result, output = train(tmp_path, *arguments)
+  assert result.returncode == 1
+  assert result.stderr.startswith("error: ") and message in result.stderr
+  assert result.stderr.count("\n") == 1
+  assert not output.exists()
