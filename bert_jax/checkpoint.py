@@ -84,7 +84,10 @@ class Checkpointer:
         enable_async_checkpointing=True,
         cleanup_tmp_directories=True,
       ),
-      item_names=("state", "meta"),
+      item_handlers={
+        "state": ocp.StandardCheckpointHandler(),
+        "meta": ocp.JsonCheckpointHandler(),
+      },
     )
 
   @classmethod
@@ -166,8 +169,19 @@ class Checkpointer:
     )
     return restored["state"], meta
 
-  def restore_params(self, step: int, params: Any) -> Any:
-    """Restores the parameters alone, as strictly as `restore`."""
+  def restore_params(self, step: int | None, params: Any) -> Any:
+    """Restores the parameters alone, as strictly as `restore`.
+
+    Args:
+      step: one of the checkpoints, None for the newest.
+      params: the wanted tree: shapes, dtypes, shardings.
+    """
+    step = self.latest_step() if step is None else step
+    if step not in self._manager.all_steps():
+      raise ValueError(
+        f"{self.path} has no step {step}, only"
+        f" {', '.join(map(str, self._manager.all_steps()))}."
+      )
     self._meta(step)
     source = os.path.join(self.path, str(step))
     check_same(self._saved_state(step)["params"], params, source)
@@ -189,3 +203,9 @@ class Checkpointer:
 
   def close(self) -> None:
     self._manager.close()
+
+  def __enter__(self) -> "Checkpointer":
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self.close()

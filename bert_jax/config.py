@@ -45,19 +45,16 @@ FREE = (
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-  """ "did you mean ...?" for a misspelt name, or the list of right ones."""
-  known = list(known)
-  close = difflib.get_close_matches(name, known, 1)
-  if close:
-    return f"did you mean {close[0]!r}?"
-  return f"known: {', '.join(known)}."
+  """Returns "; did you mean ...?" for a misspelt name, or ""."""
+  close = difflib.get_close_matches(name, list(known), 1)
+  return f"; did you mean {close[0]}?" if close else ""
 
 
 def check_keys(config: dict[str, Any]) -> None:
   """Raises ValueError at a top-level key that is unknown or missing."""
   for key in config:
     if key not in KEYS:
-      raise ValueError(f"config.{key} is not a key; {nearest(key, KEYS)}")
+      raise ValueError(f"config.{key} is not a key{nearest(key, KEYS)}.")
   for key in KEYS:
     if key not in config:
       raise ValueError(f"config.{key} is missing.")
@@ -84,10 +81,8 @@ def call(
     parameters = signature.parameters
     for key in arguments:
       if key not in parameters:
-        raise ValueError(
-          f"config.{section}.{key} is not a key;"
-          f" {nearest(key, list(parameters)[len(args) :])}"
-        ) from e
+        hint = nearest(key, list(parameters)[len(args) :])
+        raise ValueError(f"config.{section}.{key} is not a key{hint}.") from e
     raise ValueError(f"config.{section}: {e}.") from e
   return function(*bound.args, **bound.kwargs)
 

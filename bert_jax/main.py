@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from bert_jax import config as config_lib
@@ -39,7 +39,7 @@ def explain(argv: Sequence[str], error: Exception) -> str:
   for name in overrides:
     if known and name not in known:
       hint = config_lib.nearest(name, known)
-      return f"config.{name} is not a key of {path}; {hint}"
+      return f"config.{name}: {path} has no such key{hint}."
   return str(error).strip()
 
 
@@ -48,7 +48,7 @@ def parse(argv: Sequence[str]) -> list[str]:
   try:
     return flags.FLAGS(argv)
   except FileNotFoundError as e:
-    sys.exit(f"error: no such config file: {e.filename}.")
+    sys.exit(f"error: --config: {e.filename} not found.")
   except flags.Error as e:
     sys.exit(f"error: {str(e).strip()}")
   except (AttributeError, KeyError, TypeError, ValueError) as e:
@@ -58,6 +58,8 @@ def parse(argv: Sequence[str]) -> list[str]:
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     sys.exit(f"error: unexpected argument {argv[1]!r}.")
+  # Orbax tells every step of a save at the level of a warning.
+  logging.set_verbosity(logging.ERROR)
   # Imported late: a bad flag is answered before jax is loaded.
   from bert_jax import train
 

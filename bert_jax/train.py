@@ -20,7 +20,7 @@ from bert_jax import (
   steps,
 )
 from bert_jax import config as config_lib
-from bert_jax.data import loader
+from bert_jax.data import corpus, loader
 from bert_jax.metrics import Window
 from bert_jax.state import TrainState, init_state
 
@@ -88,9 +88,9 @@ def build(config: dict[str, Any]) -> Setup:
 
 
 def prepare_workdir(
-  workdir: str, config: dict[str, Any], vocab: list[str]
+  workdir: str, config: dict[str, Any], prepared: corpus.Prepared
 ) -> None:
-  """Writes config.json and vocab.txt, or checks them on a restart.
+  """Writes the config and the tokenizer's files, or checks the config.
 
   Raises:
     ValueError: the folder's run has a config that computes something else.
@@ -104,8 +104,15 @@ def prepare_workdir(
   if jax.process_index() == 0:
     text = json.dumps(config, indent=2)
     logs.write_atomically(path, text + "\n")
-    pieces = "".join(piece + "\n" for piece in vocab)
+    pieces = "".join(piece + "\n" for piece in prepared.vocab)
     logs.write_atomically(os.path.join(workdir, "vocab.txt"), pieces)
+    # Hugging Face's file and names.
+    tokenizer = {
+      "tokenizer_class": "BertTokenizer",
+      "do_lower_case": prepared.meta["lower_case"],
+    }
+    path = os.path.join(workdir, "tokenizer_config.json")
+    logs.write_atomically(path, json.dumps(tokenizer, indent=2) + "\n")
 
 
 def start(
@@ -135,13 +142,11 @@ def start(
     print(f"continuing from step {latest}", flush=True)
     return state, meta
   if config["init_from"]:
-    source = checkpoint.Checkpointer.of_run(config["init_from"])
-    params = source.restore_params(source.latest_step(), state.params)
+    with checkpoint.Checkpointer.of_run(config["init_from"]) as source:
+      params = source.restore_params(None, state.params)
+      step = source.latest_step()
     state = state.replace(params=params)
-    print(
-      f"parameters from {config['init_from']}, step {source.latest_step()}",
-      flush=True,
-    )
+    print(f"parameters from {config['init_from']}, step {step}", flush=True)
   return state, {}
 
 
@@ -188,7 +193,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       **{k: v for k, v in config["checkpoint"].items() if k != "every"},
     )
     stack.callback(saver.close)
-    prepare_workdir(workdir, config, setup.data.prepared[0].vocab)
+    prepare_workdir(workdir, config, setup.data.prepared[0])
     state, meta = start(setup, config, saver)
     log = logs.Logger(workdir, int(state.step), config["total_steps"])
     stack.callback(log.close)

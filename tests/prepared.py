@@ -1,0 +1,64 @@
+"""Writes small prepared folders for tests, from token ids."""
+
+import os
+
+import numpy as np
+
+from bert_jax.data import corpus, folder
+
+
+def write_prepared(path, documents, heldout, vocab_size=64, fingerprint="x"):
+  """Writes a prepared folder.
+
+  Args:
+    path: of the folder.
+    documents: training documents, lists of sentences of token ids.
+    heldout: the same for the split `validation`.
+    vocab_size: pieces of the made-up vocabulary.
+    fingerprint: what meta.json says.
+  """
+  partial = str(path) + ".partial"
+  os.makedirs(partial)
+  pieces = list(corpus.SPECIAL_TOKENS)
+  pieces += [f"w{i}" for i in range(len(pieces), vocab_size)]
+  with open(os.path.join(partial, "vocab.txt"), "w") as f:
+    f.write("\n".join(pieces) + "\n")
+  dtype = corpus.token_dtype(vocab_size)
+  writer = folder.Writer(partial, dtype, {"files": {}})
+  for split, docs in (("train", documents), ("validation", heldout)):
+    tokens = [t for d in docs for s in d for t in s]
+    part = folder.Part(
+      np.array(tokens, dtype),
+      np.array([len(s) for d in docs for s in d], np.int64),
+      np.array([len(d) for d in docs], np.int64),
+    )
+    writer.append(split, part)
+  writer.save({})
+  sizes = writer.sizes()
+  writer.close()
+  folder.derive(partial, vocab_size, np.ones(vocab_size, bool))
+  meta = {
+    "format_version": corpus.FORMAT_VERSION,
+    "vocab_size": vocab_size,
+    "splits": sizes,
+    "lower_case": True,
+    "fingerprint": fingerprint,
+  }
+  folder.finish(partial, str(path), meta)
+  return str(path)
+
+
+def random_documents(count, seed, vocab_size=64, sentences=8, words=9):
+  """Documents of random sentences whose words follow one another mod V."""
+  rng = np.random.default_rng(seed)
+  first = len(corpus.SPECIAL_TOKENS)
+  documents = []
+  for _ in range(count):
+    document = []
+    for _ in range(int(rng.integers(2, sentences + 1))):
+      length = int(rng.integers(3, words + 1))
+      start = int(rng.integers(vocab_size - first))
+      ids = (start + np.arange(length)) % (vocab_size - first) + first
+      document.append(ids.tolist())
+    documents.append(document)
+  return documents
