@@ -206,6 +206,16 @@ def test_long_documents_are_cut(tmp_path, monkeypatch):
   assert documents(path) == cut
 
 
+@pytest.mark.parametrize("sentence", ['He said " so. ', "no-stop ", "x"])
+def test_long_paragraphs_are_cut(tmp_path, sentence):
+  text = sentence * 30000
+  path = write(tmp_path / "a.txt", text)
+  (document,) = documents(path, format="text")
+  assert max(map(len, document)) <= sources.MAX_PARAGRAPH
+  joined = "".join("".join(document).split())
+  assert joined == "".join(text.split())
+
+
 def test_share_grows_to_one(tmp_path):
   write(tmp_path / "a.txt", BERT)
   write(tmp_path / "b.jsonl", jsonl("One.", "Two."))

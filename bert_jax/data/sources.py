@@ -16,6 +16,10 @@ from bert_jax.data import reading
 # A document is a list of sentences, none of them blank.
 Document = list[str]
 
+# `sentencex` keeps quotations whole, so that one stray quotation mark makes a
+# single sentence of all that follows: a longer paragraph is cut first.
+MAX_PARAGRAPH = 5000
+
 _BLANK_LINE = re.compile(r"\n[ \t\r\f\v]*\n")
 _GLOB = re.compile(r"[*?\[]")
 
@@ -195,9 +199,22 @@ def split_sentences(record: Record, language: str = "en") -> Document:
     paragraphs = text.split("\n")
   sentences = []
   for paragraph in paragraphs:
-    flat = " ".join(paragraph.split())
-    sentences += [s.strip() for s in segment(language, flat)]
+    for part in _parts(" ".join(paragraph.split())):
+      sentences += [s.strip() for s in segment(language, part)]
   return [sentence for sentence in sentences if sentence]
+
+
+def _parts(paragraph: str) -> Iterator[str]:
+  """Cuts at a full stop, else at a space, else anywhere."""
+  start = 0
+  while len(paragraph) - start > MAX_PARAGRAPH:
+    end = start + MAX_PARAGRAPH
+    stop = paragraph.rfind(". ", start, end) + 1
+    stop = stop or paragraph.rfind(" ", start + 1, end)
+    stop = stop if stop > start else end
+    yield paragraph[start:stop]
+    start = stop
+  yield paragraph[start:]
 
 
 def read_documents(
