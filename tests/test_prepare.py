@@ -176,6 +176,25 @@ def wait_for_records(process, output: str, target: int) -> None:
     time.sleep(0.001)
 
 
+@pytest.mark.parametrize("call", ["replace", "rename", "remove"])
+def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
+  whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  preparing.prepare(text, vocab, whole, processes=1)
+  original = getattr(os, call)
+
+  def interrupt(path, *arguments):
+    if call != "replace" or path.endswith("meta.json.new"):
+      raise KeyboardInterrupt
+    original(path, *arguments)
+
+  monkeypatch.setattr(os, call, interrupt)
+  with pytest.raises(KeyboardInterrupt):
+    preparing.prepare(text, vocab, output, processes=1)
+  monkeypatch.undo()
+  preparing.prepare(text, vocab, output, processes=1)
+  assert contents(output) == contents(whole)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   path = tmp_path / "text.txt"

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import bert_jax
@@ -60,24 +60,25 @@ def prepare(
     raise ValueError(f"--heldout={heldout} is not a share between 0 and 1.")
   if processes is not None and processes < 1:
     raise ValueError(f"--processes={processes} is less than one.")
+  if not os.path.isfile(vocab):
+    raise ValueError(
+      f"{vocab}: no such vocabulary file; make one with `python -m"
+      " bert_jax.train_vocab`, or use a published vocab.txt."
+    )
   output = output.rstrip("/") or output
   pieces = corpus.read_vocab(vocab)
   tokenizer = WordPiece(pieces, lower_case, source=vocab)
   found = sources.find_sources(inputs, format, errors)
+  digest = hashlib.sha256("\n".join(pieces).encode()).hexdigest()
   options = {
-    "vocab_sha256": hashlib.sha256("\n".join(pieces).encode()).hexdigest(),
+    "vocab_sha256": digest,
     "format": format,
     "errors": errors,
     "heldout": heldout,
     "lower_case": lower_case,
     "language": language,
   }
-  origin = {
-    "options": options,
-    "inputs": [
-      {"name": s.name, "format": s.kind, "version": s.version} for s in found
-    ],
-  }
+  origin = _origin(options, found)
   if os.path.exists(output):
     return _already_there(output, origin)
   partial = output + ".partial"
@@ -92,19 +93,36 @@ def prepare(
       )
     elif progress["records"]:
       _log(f"going on after {progress['records']:,} documents of {partial}")
-    try:
+    with _cleared_up(partial):
       sizes = _tokenize(
         partial, tokenizer, found, progress, processes or _cores(), save_seconds
       )
       return _complete(partial, output, tokenizer, origin, sizes)
-    except ValueError:
-      # The text or the options are at fault: what is there is of no use.
-      shutil.rmtree(partial)
-      raise
-    except OSError as e:
-      if e.errno and not e.filename:
-        raise OSError(e.errno, e.strerror, partial) from e
-      raise
+
+
+def _origin(
+  options: dict[str, Any], found: Sequence[sources.Source]
+) -> dict[str, Any]:
+  """Returns what a folder is made from, as `meta.json` holds it."""
+  inputs = [
+    {"name": s.name, "format": s.kind, "version": s.version} for s in found
+  ]
+  return {"options": options, "inputs": inputs}
+
+
+@contextlib.contextmanager
+def _cleared_up(partial: str) -> Iterator[None]:
+  """Deletes what can never be continued; names the folder in disk errors."""
+  try:
+    yield
+  except ValueError:
+    # The text is at fault, and mending it makes it another input.
+    shutil.rmtree(partial)
+    raise
+  except OSError as e:
+    if e.errno and not e.filename:
+      raise OSError(e.errno, e.strerror, partial) from e
+    raise
 
 
 def _start(

@@ -52,18 +52,19 @@ def train_vocab(
     The pieces.
 
   Raises:
-    ValueError: an input is bad or has no text, or `size` is far too small.
+    ValueError: an input is bad or has no text, `size` is far too small, or
+      `output` is a folder.
   """
   if size < 100:
     raise ValueError(f"--size={size} is too small; BERT has 30522 pieces.")
-  folder = os.path.dirname(output) or "."
-  if os.path.isdir(output) or not os.path.isdir(folder):
-    raise ValueError(f"{output}: name a file in a folder that exists.")
+  if os.path.isdir(output):
+    raise ValueError(f"{output} is a folder; name a file.")
   found = sources.find_sources(inputs, format, errors)
   counts = count_words(sources.read_records(found), lower_case)
   if not counts:
     raise ValueError(f"{', '.join(s.name for s in found[:3])}: no text in it.")
   pieces = train(counts, size)
+  os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
   partial = f"{output}.partial"
   with open(partial, "w", encoding="utf-8", newline="\n") as f:
     f.writelines(piece + "\n" for piece in pieces)
