@@ -6,6 +6,8 @@ import inspect
 import itertools
 import os
 import queue
+import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -121,7 +123,8 @@ def make_builder(
   return factory(special, vocab_size, **options)
 
 
-def _split(prepared: Prepared, split: str) -> Corpus:
+def split_of(prepared: Prepared, split: str) -> Corpus:
+  """Returns the corpus of a split; raises ValueError if there is none."""
   if split not in prepared.splits:
     raise ValueError(
       f"{prepared.path} has no documents in split {split!r}, only in"
@@ -130,13 +133,33 @@ def _split(prepared: Prepared, split: str) -> Corpus:
   return prepared.splits[split]
 
 
+def _tasks(path: str) -> Any:
+  """Returns the module `tasks` if `path` names a seqio task, else None."""
+  seqio = sys.modules.get("seqio")
+  registered = seqio and (
+    path in seqio.TaskRegistry.names() or path in seqio.MixtureRegistry.names()
+  )
+  named = registered or re.fullmatch(r"[A-Za-z_][\w.]*:[\w.:#]+", path)
+  if not named or os.path.isdir(path):
+    return None
+  try:
+    from bert_jax.data import tasks
+  except ImportError as e:
+    raise ValueError(
+      f"{path}: a seqio task needs the packages seqio and tensorflow; run"
+      " `pip install 'bert_jax[data]'`, or prepare the text."
+    ) from e
+  return tasks
+
+
 def open_data(
   path: str, builder: str, split: str = "train", seed: int = 0, **options: Any
 ) -> Data:
-  """Opens a prepared folder, or a mixture of some, as an endless stream.
+  """Opens a prepared folder, a mixture of some or a task as an endless stream.
 
   Args:
-    path: a prepared folder, or a mixture `DIR1=0.7,DIR2=0.3`.
+    path: a prepared folder, a mixture `DIR1=0.7,DIR2=0.3`, or a seqio task or
+      mixture: `MODULE:NAME` (MODULE registers it), or NAME if registered.
     builder: a name in `BUILDERS`.
     split: "train" or "validation".
     seed: of order, pairs and masks.
@@ -145,11 +168,13 @@ def open_data(
   Raises:
     ValueError: with one sentence that says what to change.
   """
+  if tasks := _tasks(path):
+    return tasks.open_data(path, builder, split, seed, **options)
   prepared, weights = _open_folders(path)
   special, vocab_size = prepared[0].special, prepared[0].vocab_size
   made = make_builder(builder, special, vocab_size, options)
   streams = [
-    Stream(_split(part, split), made, seed, name=str(i))
+    Stream(split_of(part, split), made, seed, name=str(i))
     for i, part in enumerate(prepared)
   ]
   source = streams[0] if len(streams) == 1 else Mixture(streams, weights, seed)
@@ -171,11 +196,13 @@ def open_heldout(
   Raises:
     ValueError: with one sentence that says what to change.
   """
+  if tasks := _tasks(path):
+    return tasks.open_heldout(path, builder, split, limit, **options)
   prepared, _ = _open_folders(path)
   made = make_builder(
     builder, prepared[0].special, prepared[0].vocab_size, options
   )
-  return Heldout([_split(part, split) for part in prepared], made, limit)
+  return Heldout([split_of(part, split) for part in prepared], made, limit)
 
 
 class Item(NamedTuple):

@@ -1,0 +1,209 @@
+"""Rows of any stream as a `seqio.DataSource`: by global example number."""
+
+import atexit
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from bert_jax.data import corpus, loader, streams
+from bert_jax.data.builders import Builder
+from bert_jax.data.features import Batch, padding
+from bert_jax.data.text import Text, TextStream
+from bert_jax.data.vocabularies import WordPiece
+
+# Rows that one call of a vectorised builder makes.
+BLOCK = 256
+ENDLESS = 2**62
+
+_readers: "weakref.WeakSet[_Reader]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_readers() -> None:
+  """Ends all pipelines: a TensorFlow thread must not ask a dying Python."""
+  for reader in list(_readers):
+    reader.close()
+
+
+class _Reader:
+  """Makes the blocks of one shard, inside of a TensorFlow pipeline."""
+
+  def __init__(
+    self, source: Any, end: int | None, shard: seqio.ShardInfo | None
+  ):
+    """Args: `end` is the number of rows, None if `read` stops by itself."""
+    self._source, self._end = source, end
+    self._shard = shard or seqio.ShardInfo(0, 1)
+    self._lock, self._closed = threading.Lock(), False
+    _readers.add(self)
+
+  def close(self) -> None:
+    """From now on there are no more rows; waits for a block in the making."""
+    with self._lock:
+      self._closed = True
+
+  def __call__(self, number: int) -> list[np.ndarray]:
+    """Returns this shard's part of block `number`, empty beyond the end."""
+    with self._lock:
+      return list(self._read(int(number)).values())
+
+  def _read(self, number: int) -> Batch:
+    size = BLOCK * self._shard.num_shards
+    first = number * size
+    if self._closed:
+      return padding(self._source.features, 0)
+    if self._end is None:
+      batch = self._source.read(first, size)
+      begin, end = self._part(len(next(iter(batch.values()))))
+      return {key: value[begin:end] for key, value in batch.items()}
+    begin, end = self._part(min(size, max(self._end - first, 0)))
+    if begin == end:
+      return padding(self._source.features, 0)
+    return self._source.read(first + begin, end - begin)
+
+  def _part(self, rows: int) -> tuple[int, int]:
+    index, shards = self._shard.index, self._shard.num_shards
+    return rows * index // shards, rows * (index + 1) // shards
+
+
+class EpochStream(streams.Stream):
+  """A stream that can tell where an epoch ends."""
+
+  def end(self, epochs: int) -> int:
+    """Returns the number of examples in the first `epochs` epochs."""
+    self._go_to(0, 0, 0)
+    while self._epoch < epochs:
+      self._advance()
+    return self._first
+
+
+class RowSource(seqio.DataSource):
+  """Counts global example numbers and makes the rows with these numbers.
+
+  Order and epochs are the stream's: `shuffle` has no effect, `seed` None is 0,
+  and an epoch is made anew, never repeated. Of each block of rows a shard gets
+  an equal contiguous part.
+  """
+
+  def __init__(
+    self, opener: Callable[[], Any], builder: str, options: Mapping[str, Any]
+  ):
+    """Describes a source; opens nothing yet.
+
+    Args:
+      opener: returns a `corpus.Prepared` or a `Text`.
+      builder: a name in `BUILDERS`.
+      options: of the builder.
+
+    Raises:
+      ValueError: no such builder or option, or a value out of range.
+    """
+    super().__init__(splits=corpus.SPLITS, caching_permitted=False)
+    self._performs_internal_shuffling = True
+    self._opener = opener
+    self._builder, self._options = builder, dict(options)
+    # What a row looks like depends on no vocabulary.
+    some = corpus.SpecialIds(0, 1, 2, 3, 4)
+    self.features = loader.make_builder(
+      builder, some, 5, self._options
+    ).features
+
+  @functools.cached_property
+  def opened(self) -> Any:
+    return self._opener()
+
+  def tokenizer(self) -> WordPiece:
+    """Returns the tokenizer of the vocabulary; reads it."""
+    opened = self.opened
+    return WordPiece(opened.vocab, opened.meta["lower_case"], opened.path)
+
+  def builder(self) -> Builder:
+    return loader.make_builder(
+      self._builder, self.opened.special, self.opened.vocab_size, self._options
+    )
+
+  def corpus(self, split: str) -> corpus.Corpus:
+    """Returns the documents of a split (of text: the held-out ones)."""
+    if isinstance(self.opened, Text):
+      return self.opened.validation
+    return loader.split_of(self.opened, split)
+
+  def stream(
+    self, builder: Builder, split: str, seed: int, name: str
+  ) -> streams.Source:
+    """Returns the endless rows of a split; see `streams.Stream`."""
+    if isinstance(self.opened, Text) and split == "train":
+      return TextStream(self.opened, builder, seed, name)
+    return streams.Stream(self.corpus(split), builder, seed, name)
+
+  @property
+  def supports_arbitrary_sharding(self) -> bool:
+    return True
+
+  def list_shards(self, split: str) -> Sequence[str]:
+    return [split]
+
+  @functools.cache  # noqa: B019 (registered sources live for ever)
+  def num_input_examples(self, split: str) -> int | None:
+    """Rows of one epoch (of seed 0); None for text to train on."""
+    if split == "validation":
+      return len(streams.heldout(self.corpus(split), self.builder()))
+    if isinstance(self.opened, Text):
+      return None
+    return EpochStream(self.corpus(split), self.builder(), 0, "0").end(1)
+
+  def _reader(
+    self,
+    split: str,
+    seed: int,
+    shard: seqio.ShardInfo | None,
+    epochs: int | None,
+  ) -> _Reader:
+    builder = self.builder()
+    if split == "validation":
+      rows = streams.heldout(self.corpus(split), builder)
+      return _Reader(rows, len(rows), shard)
+    # The name "0" is that of the first and only folder of `loader.open_data`.
+    if isinstance(self.opened, Text):
+      rows = TextStream(self.opened, builder, seed, "0", epochs)
+      return _Reader(rows, None, shard)
+    rows = EpochStream(self.corpus(split), builder, seed, "0")
+    return _Reader(rows, rows.end(epochs) if epochs else ENDLESS, shard)
+
+  def get_dataset(
+    self,
+    split: str = "train",
+    shuffle: bool = True,
+    seed: int | None = None,
+    shard_info: seqio.ShardInfo | None = None,
+    *,
+    sequence_length: Mapping[str, int] | None = None,
+    use_cached: bool = False,
+    num_epochs: int | None = 1,
+  ) -> tf.data.Dataset:
+    """Returns the rows; `num_epochs` None is for ever."""
+    if split not in self.splits:
+      raise ValueError(f"no split {split!r}; choose {', '.join(self.splits)}.")
+    reader = self._reader(split, int(seed or 0), shard_info, num_epochs)
+    features = self.features
+
+    def make(number: tf.Tensor) -> dict[str, tf.Tensor]:
+      types = [tf.as_dtype(dtype) for _, dtype in features.values()]
+      values = tf.numpy_function(reader, [number], types)
+      return {
+        key: tf.ensure_shape(value, (None, *features[key][0]))
+        for key, value in zip(features, values, strict=True)
+      }
+
+    blocks = tf.data.Dataset.range(ENDLESS).map(make)
+    some = next(iter(features))
+    blocks = blocks.take_while(lambda batch: tf.shape(batch[some])[0] > 0)
+    rows = blocks.unbatch()
+    # The held-out rows are fixed.
+    return rows.repeat(num_epochs) if split == "validation" else rows

@@ -1,0 +1,385 @@
+"""seqio's face of the data equals the folder's, and text restarts exactly."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+
+from bert_jax import logs, train
+from bert_jax.data import loader, preparing
+from configs import bert_base
+
+seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
+from bert_jax.data import tasks  # noqa: E402
+
+SIZES = {"length": 32, "max_predictions": 5}
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "."]
+PIECES += [f"w{i}" for i in range(56)]  # As many as the prepared folder has.
+
+
+@pytest.fixture(autouse=True)
+def registries():
+  """Leaves no name behind."""
+  yield
+  seqio.TaskRegistry.reset()
+  seqio.MixtureRegistry.reset()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("tasks") / "prepared"
+  return write_prepared(path, random_documents(90, 0), random_documents(20, 1))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+  """300 documents in BERT's format, in two files, and a vocabulary."""
+  path = tmp_path_factory.mktemp("text")
+  rng = np.random.default_rng(0)
+  (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+  for name in ("a.txt", "b.txt"):
+    with open(path / name, "w") as f:
+      for _ in range(150):
+        for _ in range(int(rng.integers(2, 9))):
+          words = rng.integers(40, size=int(rng.integers(3, 9)))
+          f.write(" ".join(f"W{w}" for w in words) + " unable.\n")
+        f.write("\n")
+  return path
+
+
+def register_text(text, name="mine", **options):
+  options = {"heldout": 0.1, "group": 32, **SIZES} | options
+  inputs = options.pop("inputs", str(text / "*.txt").replace("*", "[ab]"))
+  return tasks.register_text(name, inputs, str(text / "vocab.txt"), **options)
+
+
+def rows(name, split, count=None, **arguments):
+  """Rows of a task or mixture through seqio and our converter, stacked."""
+  converter = tasks.PretrainFeatureConverter(name)
+  ds = seqio.get_dataset(name, converter.lengths, converter, split, **arguments)
+  found = list(ds.take(count if count else -1).as_numpy_iterator())
+  return {
+    key: np.stack([row[key] for row in found]) for key in converter.lengths
+  }
+
+
+def assert_equal(a, b):
+  assert a.keys() == b.keys()
+  for key in a:
+    np.testing.assert_array_equal(a[key], b[key], key)
+    assert a[key].dtype == b[key].dtype
+
+
+def sort_rows(batch):
+  """The rows as sorted byte strings, to compare them as a multiset."""
+  keys = sorted(batch)
+  count = len(batch[keys[0]])
+  return sorted(
+    b"".join(batch[k][i].tobytes() for k in keys) for i in range(count)
+  )
+
+
+def test_prepared_task_equals_the_folder(folder):
+  tasks.register_prepared("p", folder, **SIZES)
+  for seed in (0, 7):
+    data = loader.open_data(folder, "bert_pairs", seed=seed, **SIZES)
+    found = rows("p", "train", 700, seed=seed, num_epochs=None)
+    assert_equal(found, data.read(0, 700))
+  heldout = loader.open_heldout(folder, "bert_pairs", **SIZES)
+  found = rows("p", "validation", shuffle=True, seed=3)
+  assert_equal(found, heldout.read(0, len(heldout)))
+
+
+def test_epochs_of_a_prepared_task(folder):
+  """An epoch has every chunk once; the next one has other masks."""
+  task = tasks.register_prepared("p", folder, **SIZES)
+  one = rows("p", "train")
+  count = task.num_input_examples("train")
+  assert len(one["input_ids"]) == count
+  # Position 0 of the next epoch: the stream says where it begins.
+  data = loader.open_data(folder, "bert_pairs", **SIZES)
+  data.read(count - 1, 1)
+  assert data.position()["epoch"] == 0
+  data.read(count, 1)
+  assert data.position() | {"first": count, "epoch": 1} == data.position()
+  two = rows("p", "train", num_epochs=2)
+  assert_equal({k: v[:count] for k, v in two.items()}, one)
+  assert not set(sort_rows(one)) & set(
+    sort_rows({k: v[count:] for k, v in two.items()})
+  )
+  heldout = rows("p", "validation")
+  assert len(heldout["input_ids"]) == task.num_input_examples("validation")
+  twice = rows("p", "validation", num_epochs=2)
+  for key, value in heldout.items():
+    np.testing.assert_array_equal(twice[key], np.concatenate([value, value]))
+
+
+@pytest.mark.parametrize("kind", ["prepared", "text"])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_shards_are_a_partition(folder, text, kind, split):
+  if kind == "prepared":
+    tasks.register_prepared("t", folder, **SIZES)
+  else:
+    register_text(text, "t")
+  whole = rows("t", split)
+  parts = [rows("t", split, shard_info=seqio.ShardInfo(i, 3)) for i in range(3)]
+  sizes = [len(part["input_ids"]) for part in parts]
+  assert max(sizes) - min(sizes) <= 1
+  joined = {k: np.concatenate([p[k] for p in parts]) for k in whole}
+  assert sort_rows(joined) == sort_rows(whole)
+
+
+def test_converter_and_lengths_refuse_what_does_not_fit(folder):
+  task = tasks.register_prepared("p", folder, **SIZES)
+  with pytest.raises(ValueError, match=r"sequence_length\['input_ids'\] is 16"):
+    task.get_dataset({"input_ids": 16})
+  converter = tasks.PretrainFeatureConverter("p")
+  ds = task.get_dataset(split="validation")
+  short = ds.map(lambda row: row | {"input_ids": row["input_ids"][:8]})
+  with pytest.raises(
+    ValueError, match=r"input_ids of shape \(8,\), not \(32,\)"
+  ):
+    converter(short, converter.lengths)
+  floats = ds.map(lambda row: row | {"mlm_ids": row["mlm_weights"]})
+  with pytest.raises(ValueError, match="incorrect type for feature 'mlm_ids'"):
+    converter(floats, converter.lengths)
+  with pytest.raises(ValueError, match="did you mean length"):
+    tasks.register_prepared("q", folder, lenght=32)
+
+
+def test_text_task_equals_what_training_reads(text):
+  register_text(text)
+  data = loader.open_data("mine", "bert_pairs", seed=3, **SIZES)
+  found = rows("mine", "train", 900, seed=3, num_epochs=None)
+  assert_equal(found, data.read(0, 900))
+  epoch = rows("mine", "train", seed=3)
+  count = len(epoch["input_ids"])
+  assert 300 < count < 900
+  # The same text again, with other masks.
+  again = {k: v[count : 2 * count] for k, v in found.items()}
+  assert len(set(sort_rows(epoch)) & set(sort_rows(again))) == 0
+
+
+def test_text_holds_out_the_documents_that_prepare_holds_out(text, tmp_path):
+  task = register_text(text)
+  folder = str(tmp_path / "prepared")
+  inputs = [str(text / "a.txt"), str(text / "b.txt")]
+  vocab = str(text / "vocab.txt")
+  preparing.prepare(inputs, vocab, folder, heldout=0.1, processes=1)
+  want = loader.open_heldout(folder, "bert_pairs", **SIZES)
+  assert_equal(rows("mine", "validation"), want.read(0, len(want)))
+  opened = loader.open_data(folder, "bert_pairs", **SIZES).prepared[0]
+  np.testing.assert_array_equal(task.source.opened.unigrams, opened.unigrams)
+  groups = [corpus for _, corpus in task.source.opened.groups(0)]
+  tokens = np.concatenate([corpus.tokens for corpus in groups])
+  np.testing.assert_array_equal(tokens, opened.splits["train"].tokens)
+
+
+def test_text_restarts_exactly(text):
+  register_text(text)
+  straight = loader.open_data("mine", "bert_pairs", **SIZES)
+  batches = [straight.read(8 * i, 8) for i in range(120)]
+  for start in (0, 1, 40, 119):
+    data = loader.open_data("mine", "bert_pairs", **SIZES)
+    assert_equal(data.read(8 * start, 8), batches[start])
+  # Anywhere, backwards too, and from a saved position.
+  assert_equal(straight.read(16, 8), batches[2])
+  straight.read(8 * 99, 8)
+  position = straight.position()
+  assert position["epoch"] == 1 and position["record"] > 0
+  data = loader.open_data("mine", "bert_pairs", **SIZES)
+  data.restore(position)
+  assert_equal(data.read(8 * 100, 8), batches[100])
+  other = loader.open_data("mine", "bert_pairs", seed=1, **SIZES)
+  other.restore(position)
+  assert other.position()["first"] == 0
+
+
+def test_a_small_group_joins_its_neighbour(text):
+  """5 documents in groups of 2: the last one is not alone."""
+  five = text / "five.txt"
+  five.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
+  task = register_text(text, inputs=str(five), group=2, heldout=0.0)
+  groups = list(task.source.opened.groups(0))
+  assert [(begin, c.num_documents) for begin, c in groups] == [(0, 2), (2, 3)]
+  assert [g[0] for g in task.source.opened.groups(2)] == [2]
+
+
+@pytest.mark.parametrize(
+  "content, message",
+  [("w1 w2\nw3\n", "at least 2 documents"), ("\n\n", "there is no text")],
+)
+def test_text_without_pairs_says_so(text, content, message):
+  (text / "bad.txt").write_text(content)
+  register_text(text, inputs=str(text / "bad.txt"), heldout=0.0)
+  data = loader.open_data("mine", "bert_pairs", **SIZES)
+  with pytest.raises(ValueError, match=message):
+    data.read(0, 1)
+  with pytest.raises(ValueError, match="no document is held out"):
+    loader.open_heldout("mine", "bert_pairs", **SIZES)
+
+
+def test_seqio_sources_of_text(text):
+  """BERT's format by seqio's reader, which interleaves files, equals ours."""
+  files = [str(text / "a.txt"), str(text / "b.txt")]
+  source = seqio.TextLineDataSource({"train": files, "validation": files[:1]})
+  register_text(text)
+  register_text(text, "lines", inputs=source, format="bert")
+  want = rows("mine", "train", 100)
+  assert_equal(rows("lines", "train", 100), want)
+  line = register_text(text, "line", inputs=source, validation=source)
+  opened = line.source.opened
+  count = sum(corpus.num_documents for _, corpus in opened.groups(0))
+  full = [s for f in files for s in open(f).read().split("\n") if s.strip()]
+  assert count == len(full)
+  assert opened.validation.num_documents < count
+
+  def numbers(split, shuffle_files):
+    import tensorflow as tf
+
+    return tf.data.Dataset.range(3).map(lambda i: {"text": i})
+
+  bad = seqio.FunctionDataSource(numbers, ["train"])
+  register_text(text, "bad", inputs=bad)
+  with pytest.raises(ValueError, match="must yield strings"):
+    loader.open_data("bad", "bert_pairs", **SIZES).read(0, 1)
+
+
+def test_mixture(folder, tmp_path):
+  """By seqio's registry, and as training mixes; both take 3 of 4 from `p`."""
+  other = write_prepared(
+    tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
+  )
+  tasks.register_prepared("p", folder, **SIZES)
+  tasks.register_prepared("q", other, **SIZES)
+  seqio.MixtureRegistry.add("both", [("p", 3), ("q", 1)])
+  found = rows("both", "train", 1000, seed=1, num_epochs=None)
+  p = set(sort_rows(rows("p", "train", 1000, seed=1, num_epochs=None)))
+  q = set(sort_rows(rows("q", "train", 1000, seed=1, num_epochs=None)))
+  drawn = sort_rows(found)
+  assert all(row in p or row in q for row in drawn)
+  assert 650 < sum(row in p for row in drawn) < 850
+  path = f"{folder}=3,{other}=1"
+  want = loader.open_data(path, "bert_pairs", seed=1, **SIZES)
+  data = loader.open_data("both", "bert_pairs", seed=1, **SIZES)
+  assert_equal(data.read(0, 300), want.read(0, 300))
+  held = loader.open_heldout("both", "bert_pairs", **SIZES)
+  want = loader.open_heldout(path, "bert_pairs", **SIZES)
+  assert_equal(held.read(0, len(held)), want.read(0, len(want)))
+
+
+def test_vocabulary(text):
+  task = register_text(text)
+  vocabulary = task.output_features["input_ids"].vocabulary
+  assert vocabulary.vocab_size == len(PIECES)
+  sentence = "W3 unable W5. zebra [SEP]"
+  want = [PIECES.index(p) for p in ("w3", "un", "##able", "w5", ".", "[UNK]")]
+  ids = vocabulary.encode(sentence)
+  assert ids[:6] == want
+  import tensorflow as tf
+
+  encoded = vocabulary.encode_tf(tf.constant(sentence))
+  assert encoded.dtype == tf.int32 and encoded.numpy().tolist() == ids
+  # No end of sequence: the text goes on after a [SEP].
+  row = [2, 8, 3, 5, 6, 3, 0]
+  assert vocabulary.decode(row) == "[CLS] w0 [SEP] unable [SEP] [PAD]"
+  both = vocabulary.decode_tf(tf.constant([row, row[::-1]])).numpy()
+  assert both[0].decode() == vocabulary.decode(row)
+  assert both[1].decode() == vocabulary.decode(row[::-1])
+  again = register_text(text, "again")
+  assert vocabulary == again.output_features["mlm_ids"].vocabulary
+  ds = tf.data.Dataset.from_tensors("W1 W2").map(vocabulary.encode_tf)
+  assert next(ds.as_numpy_iterator()).tolist() == [9, 10]
+
+
+@pytest.mark.parametrize(
+  "path, message",
+  [
+    ("no_such_module_here:x", "there is no module no_such_module_here"),
+    ("bert_jax.data.tasks:nothing", "no seqio task or mixture 'nothing'"),
+    ("/no/such/folder", "no such prepared folder"),
+  ],
+)
+def test_unknown_names(path, message):
+  with pytest.raises(ValueError, match=message):
+    loader.open_data(path, "bert_pairs", **SIZES)
+
+
+def test_without_seqio_the_extra_is_named():
+  code = (
+    "import sys; sys.modules['seqio'] = None\n"
+    "from bert_jax.data import loader\n"
+    "loader.open_data('mine:task', 'bert_pairs')"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True
+  )
+  assert re.search(
+    r"ValueError: mine:task: .*pip install 'bert_jax\[data\]'", done.stderr
+  )
+
+
+def run(path, workdir):
+  """Three steps of a tiny model; returns the rows of metrics.jsonl."""
+  config = bert_base.get_config()
+  config.total_steps, config.batch_size, config.micro_batches = 3, 8, 1
+  config.model.update(variant="tiny", dtype="float32")
+  config.data.update(path=path, **SIZES)
+  config.log.every = 1
+  config.evaluate.update(every=3, examples=16)
+  train.run(config.to_dict(), str(workdir))
+  timed = ("steps_per_second", "tokens_per_second", "mfu")
+  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  return [{k: v for k, v in r.items() if k not in timed} for r in found]
+
+
+def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
+  module = tmp_path / "my_tasks.py"
+  module.write_text(
+    "from bert_jax.data import tasks\n"
+    f"tasks.register_prepared('wiki', {folder!r})\n"
+  )
+  monkeypatch.syspath_prepend(str(tmp_path))
+  want = run(folder, tmp_path / "folder")
+  assert len(want) == 4
+  assert run("my_tasks:wiki", tmp_path / "task") == want
+  capsys.readouterr()
+  register_text(text)
+  found = run("mine", tmp_path / "text")
+  assert [row["step"] for row in found] == [1, 2, 3, 3]
+  assert all(np.isfinite(row["mlm_loss"]) for row in found)
+  assert "unigram cross-entropy: " in capsys.readouterr().out
+
+
+ENDLESS = """
+import sys
+import seqio
+from bert_jax.data import tasks
+name = sys.argv[1]
+if name == "p":
+  tasks.register_prepared("p", sys.argv[2], length=32)
+else:
+  tasks.register_text("t", sys.argv[2], sys.argv[3], length=32)
+ds = seqio.get_mixture_or_task(name).get_dataset(num_epochs=None)
+# Still filling when the process ends: half of them hung.
+iterator = iter(ds.batch(64).prefetch(500))
+for _ in range(3):
+  next(iterator)
+"""
+
+
+@pytest.mark.parametrize("name", ["p", "t"])
+def test_a_process_that_leaves_an_endless_task_ends(folder, text, name):
+  inputs = folder if name == "p" else str(text / "a.txt")
+  arguments = [name, inputs, str(text / "vocab.txt")]
+  done = subprocess.run(
+    [sys.executable, "-c", ENDLESS, *arguments],
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert done.returncode == 0, done.stderr
