@@ -111,7 +111,7 @@ def make_train_step(
     metrics = means | {
       "loss": total_loss(objective.coefficients, means),
       "learning_rate": schedule(state.step),
-      "grad_norm": optax.global_norm(grads),
+      "grad_norm": optax.tree.norm(grads),
       "tokens": (batch["sequence_ids"] > 0).sum(dtype=jnp.float32),
     }
     return TrainState(state.step + 1, params, opt_state, carry), metrics

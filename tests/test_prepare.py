@@ -247,7 +247,7 @@ def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   meta = preparing.prepare(
     str(path), vocab, str(tmp_path / "out"), heldout=heldout
   )
-  held = {0.0: 0, 0.005: 1, 0.999999: 4}[heldout]
+  held = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
   assert meta["splits"]["validation"]["documents"] == held
   assert meta["splits"]["train"]["documents"] == 5 - held
   path.write_text("word1.\n\nword1.\n")

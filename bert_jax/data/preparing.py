@@ -133,7 +133,7 @@ def _start(
     "origin": origin,
     "threshold": threshold,
     "records": 0,
-    "smallest": None,
+    "smallest": [],
     "largest": None,
     "files": {},
   }
@@ -228,9 +228,12 @@ def _write(
     for split, part in result.parts.items():
       writer.append(split, part)
     progress["records"] += result.records
-    for key, better in (("smallest", min), ("largest", max)):
-      seen = [progress[key], getattr(result, key)]
-      progress[key] = better((h for h in seen if h is not None), default=None)
+    smallest = {*progress["smallest"], *result.smallest}
+    progress["smallest"] = sorted(smallest)[:4]
+    largest = [progress["largest"], result.largest]
+    progress["largest"] = max(
+      (h for h in largest if h is not None), default=None
+    )
     if time.monotonic() >= saved + save_seconds:
       writer.save(progress)
       _log(meter.line(writer.sizes(), result.share))
@@ -242,15 +245,20 @@ def _write(
 def _better_threshold(
   progress: dict[str, Any], sizes: dict[str, dict[str, int]]
 ) -> int | None:
-  """Returns a threshold that leaves no split empty, None if all is well."""
+  """Returns a threshold that serves both splits, None if this one does.
+
+  Next-sentence pairs need two documents, also in the held-out split: it gets
+  two where there are four, else one.
+  """
   if not sizes["train"]["documents"]:
     return progress["largest"]
-  if sizes["validation"]["documents"] or not progress["threshold"]:
+  smallest = progress["smallest"]
+  wanted = len(smallest) // 2
+  if not progress["threshold"] or sizes["validation"]["documents"] >= wanted:
+    if not wanted and progress["threshold"]:
+      _log("warning: all text is one document; there is nothing to hold out.")
     return None
-  if progress["smallest"] == progress["largest"]:
-    _log("warning: all text is one document; there is nothing to hold out.")
-    return None
-  return progress["smallest"] + 1
+  return smallest[wanted - 1] + 1
 
 
 def _complete(

@@ -21,13 +21,14 @@ class Tokenized(NamedTuple):
     parts: the documents of each split, in order.
     records: how many records the batch had.
     share: share of the inputs read up to its end.
-    smallest, largest: of the documents' hashes; None without documents.
+    smallest: of the documents' hashes, up to four.
+    largest: of the documents' hashes; None without documents.
   """
 
   parts: dict[str, folder.Part]
   records: int
   share: float
-  smallest: int | None
+  smallest: list[int]
   largest: int | None
 
 
@@ -81,7 +82,7 @@ def make_tokenizer(
       {split: _part(documents, dtype) for split, documents in kept.items()},
       len(batch),
       batch[-1].share,
-      min(hashes, default=None),
+      sorted(set(hashes))[:4],
       max(hashes, default=None),
     )
 

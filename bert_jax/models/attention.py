@@ -82,7 +82,7 @@ class Attention(nn.Module):
   head_dim: int
   dropout: float
   dtype: jnp.dtype
-  init: layers.Init
+  kernel_init: layers.Init
   implementation: str = "xla"
 
   @nn.compact
@@ -94,7 +94,7 @@ class Attention(nn.Module):
       (self.heads, self.head_dim),
       ("embed", "heads", "head_dim"),
       self.dtype,
-      self.init,
+      self.kernel_init,
     )
     query, key, value = (
       nn.with_logical_constraint(
@@ -116,7 +116,7 @@ class Attention(nn.Module):
       (x.shape[-1],),
       ("heads", "head_dim", "embed"),
       self.dtype,
-      self.init,
+      self.kernel_init,
       name="output",
     )(mixed)
     return output, probabilities

@@ -63,7 +63,7 @@ class Bert(nn.Module):
   remat: bool = False
 
   @property
-  def init(self) -> layers.Init:
+  def kernel_init(self) -> layers.Init:
     return nn.initializers.truncated_normal(self.initializer_range)
 
   def setup(self):
@@ -73,10 +73,12 @@ class Bert(nn.Module):
       )
     table = layers.Embedding
     small = (None, "embed")
-    self.word = table(self.vocab_size, self.hidden, self.init)
-    self.position = table(self.max_positions, self.hidden, self.init, small)
+    self.word = table(self.vocab_size, self.hidden, self.kernel_init)
+    self.position = table(
+      self.max_positions, self.hidden, self.kernel_init, small
+    )
     self.segment = table(
-      self.num_segments, self.hidden, self.init, small, one_hot=True
+      self.num_segments, self.hidden, self.kernel_init, small, one_hot=True
     )
     self.norm = layers.layer_norm(self.norm_epsilon, self.dtype)
     self.embedding_dropout = layers.Dropout(self.dropout)
@@ -90,7 +92,7 @@ class Bert(nn.Module):
         activation=self.activation,
         norm_epsilon=self.norm_epsilon,
         dtype=self.dtype,
-        init=self.init,
+        kernel_init=self.kernel_init,
         attention=self.attention,
       ),
       unroll=self.unroll,
@@ -156,11 +158,11 @@ class BertForPreTraining(nn.Module):
   def setup(self):
     e = self.encoder
     self.mlm = heads.MaskedLanguageModel(
-      e.activation, e.norm_epsilon, e.dtype, e.init
+      e.activation, e.norm_epsilon, e.dtype, e.kernel_init
     )
     if self.pairs:
-      self.pooler = heads.Pooler(e.dtype, e.init)
-      self.nsp = heads.PairClassifier(e.init)
+      self.pooler = heads.Pooler(e.dtype, e.kernel_init)
+      self.nsp = heads.PairClassifier(e.kernel_init)
 
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False

@@ -17,7 +17,7 @@ class MaskedLanguageModel(nn.Module):
   activation: str
   norm_epsilon: float
   dtype: jnp.dtype
-  init: layers.Init
+  kernel_init: layers.Init
 
   @nn.compact
   def __call__(
@@ -32,7 +32,7 @@ class MaskedLanguageModel(nn.Module):
       (embedding.shape[1],),
       ("embed", "embed_out"),
       self.dtype,
-      self.init,
+      self.kernel_init,
       name="dense",
     )(x)
     x = layers.activation(self.activation)(x)
@@ -57,7 +57,7 @@ class Pooler(nn.Module):
   """Dense and tanh on the vectors at the [CLS] positions."""
 
   dtype: jnp.dtype
-  init: layers.Init
+  kernel_init: layers.Init
 
   @nn.compact
   def __call__(
@@ -66,7 +66,11 @@ class Pooler(nn.Module):
     cls = layers.gather_positions(hidden, cls_positions)
     width = hidden.shape[-1]
     dense = layers.Dense(
-      (width,), ("embed", "embed_out"), self.dtype, self.init, name="dense"
+      (width,),
+      ("embed", "embed_out"),
+      self.dtype,
+      self.kernel_init,
+      name="dense",
     )
     return jnp.tanh(dense(cls))
 
@@ -74,10 +78,14 @@ class Pooler(nn.Module):
 class PairClassifier(nn.Module):
   """Two float32 logits for each pooled vector: next sentence or order."""
 
-  init: layers.Init
+  kernel_init: layers.Init
 
   @nn.compact
   def __call__(self, pooled: Float[Array, "b s d"]) -> Float[Array, "b s 2"]:
     return layers.Dense(
-      (2,), ("embed", None), jnp.dtype(jnp.float32), self.init, name="dense"
+      (2,),
+      ("embed", None),
+      jnp.dtype(jnp.float32),
+      self.kernel_init,
+      name="dense",
     )(pooled)

@@ -116,20 +116,20 @@ class Dense(nn.Module):
     axes: logical axes of the kernel, inputs first; as many inputs are
       contracted as `axes` has more names than `features`.
     dtype: of the product.
-    init: of the kernel (of its full shape); the bias starts at zero.
+    kernel_init: of the kernel (of its full shape); the bias starts at zero.
   """
 
   features: tuple[int, ...]
   axes: tuple[str | None, ...]
   dtype: jnp.dtype
-  init: Init
+  kernel_init: Init
 
   @nn.compact
   def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
     contract = len(self.axes) - len(self.features)
     kernel = self.param(
       "kernel",
-      nn.with_logical_partitioning(self.init, self.axes),
+      nn.with_logical_partitioning(self.kernel_init, self.axes),
       x.shape[x.ndim - contract :] + self.features,
       jnp.float32,
     )
@@ -179,14 +179,14 @@ class Embedding(nn.Module):
 
   size: int
   features: int
-  init: Init
+  kernel_init: Init
   axes: tuple[str | None, str] = ("vocab", "embed")
   one_hot: bool = False
 
   def setup(self):
     self.embedding = self.param(
       "embedding",
-      nn.with_logical_partitioning(self.init, self.axes),
+      nn.with_logical_partitioning(self.kernel_init, self.axes),
       (self.size, self.features),
       jnp.float32,
     )

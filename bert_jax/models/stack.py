@@ -24,7 +24,7 @@ class TransformerLayer(nn.Module):
   activation: str
   norm_epsilon: float
   dtype: jnp.dtype
-  init: layers.Init
+  kernel_init: layers.Init
   attention: str = "xla"
 
   @nn.compact
@@ -37,7 +37,7 @@ class TransformerLayer(nn.Module):
       head_dim=width // self.heads,
       dropout=self.attention_dropout,
       dtype=self.dtype,
-      init=self.init,
+      kernel_init=self.kernel_init,
       implementation=self.attention,
       name="attention",
     )(x, mask, train)
@@ -45,12 +45,12 @@ class TransformerLayer(nn.Module):
     norm = layers.layer_norm(self.norm_epsilon, self.dtype, "attention_norm")
     x = nn.with_logical_constraint(norm(x + mixed), ACTIVATION_AXES)
     y = layers.Dense(
-      (self.mlp,), ("embed", "mlp"), self.dtype, self.init, name="mlp_in"
+      (self.mlp,), ("embed", "mlp"), self.dtype, self.kernel_init, name="mlp_in"
     )(x)
     y = layers.activation(self.activation)(y)
     y = nn.with_logical_constraint(y, ("batch", "length", "mlp"))
     y = layers.Dense(
-      (width,), ("mlp", "embed"), self.dtype, self.init, name="mlp_out"
+      (width,), ("mlp", "embed"), self.dtype, self.kernel_init, name="mlp_out"
     )(y)
     y = layers.Dropout(self.dropout, name="mlp_dropout")(y, train)
     norm = layers.layer_norm(self.norm_epsilon, self.dtype, "mlp_norm")

@@ -1,0 +1,95 @@
+"""Strict restore, newest and best, formats."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.checkpoint import Checkpointer
+from bert_jax.state import TrainState
+
+
+def make_state(**layers):
+  layers = layers or {"l0": 3, "l1": 3}
+  params = {name: {"kernel": jnp.arange(n) * 1.0} for name, n in layers.items()}
+  return TrainState(jnp.int32(4), params, {"mu": params}, {})
+
+
+def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
+  """A23: a run whose metric worsens resumes from its last step."""
+  state = make_state()
+  with Checkpointer(str(tmp_path), keep=1) as saver:
+    for step, loss in ((100, 0.6), (200, 0.7), (300, 0.8), (400, 0.9)):
+      state = state.replace(step=jnp.int32(step))
+      saver.save(step, state, {"best": 0.6}, loss)
+    saver.save(450, state.replace(step=jnp.int32(450)), {"best": 0.6}, None)
+  with Checkpointer(str(tmp_path), keep=1) as saver:
+    assert saver.latest_step() == 450
+    assert saver.best_step() == 100
+    for step in (100, 450):
+      restored, meta = saver.restore(step, state)
+      assert int(restored.step) == step
+      assert meta["best"] == 0.6
+
+
+@pytest.mark.parametrize(
+  "layers, message",
+  [
+    (dict(l0=3, l1=3, l2=3), "params/l2/kernel is missing"),
+    (dict(l0=3), "params/l1/kernel is not in the model"),
+    (dict(l0=5, l1=3), r"params/l0/kernel is \(\(3,\).*\(\(5,\)"),
+    (dict(l0=2, l1=3), r"params/l0/kernel is \(\(3,\).*\(\(2,\)"),
+    (dict(l0=3, l9=3), "params/l9/kernel is missing"),
+  ],
+)
+def test_whatever_does_not_fit_is_refused(tmp_path, layers, message):
+  """A22: extra, missing, bigger, smaller, renamed; resume and init-from."""
+  with Checkpointer(str(tmp_path)) as saver:
+    saver.save(1, make_state(), {}, None)
+    saver.wait()
+    other = make_state(**layers)
+    with pytest.raises(ValueError, match=message):
+      saver.restore(1, other)
+    with pytest.raises(ValueError, match=message.replace("params/", "")):
+      saver.restore_params(None, other.params)
+
+
+def test_values_and_dtypes_come_back(tmp_path):
+  state = make_state()
+  with Checkpointer(str(tmp_path)) as saver:
+    saver.save(1, state, {"data": {"epoch": 3}}, None)
+    saver.wait()
+    zeros = jax.tree.map(jnp.zeros_like, state)
+    restored, meta = saver.restore(1, zeros)
+    assert meta["data"] == {"epoch": 3}
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
+    params = saver.restore_params(1, zeros.params)
+    jax.tree.map(np.testing.assert_array_equal, params, state.params)
+    with pytest.raises(ValueError, match="no step 7, only 1"):
+      saver.restore_params(7, zeros.params)
+
+
+def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
+  """Saves go on in the background while the next step reuses the buffers."""
+  add = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
+  state = {"kernel": jnp.zeros((512, 1024))}
+  with Checkpointer(str(tmp_path), keep=50) as saver:
+    for step in range(1, 9):
+      state = add(state)
+      saver.save(step, TrainState(jnp.int32(step), state, {}, {}), {}, None)
+      for _ in range(3):
+        state = add(state)
+    saver.wait()
+    template = TrainState(jnp.int32(0), state, {}, {})
+    for step in range(1, 9):
+      restored, _ = saver.restore(step, template)
+      value = np.asarray(restored.params["kernel"])
+      assert (value == 4 * step - 3).all()
+
+
+def test_no_run_and_no_checkpoint(tmp_path):
+  with pytest.raises(ValueError, match="not the --workdir of a run"):
+    Checkpointer.of_run(str(tmp_path))
+  (tmp_path / "checkpoints").mkdir()
+  with pytest.raises(ValueError, match="no checkpoint yet"):
+    Checkpointer.of_run(str(tmp_path))

@@ -1,0 +1,222 @@
+"""Activations, dropout by hash, attention with masks, the scanned stack."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import attention, bert, layers
+
+TINY = dict(vocab_size=50, hidden=32, num_layers=3, heads=4, mlp=64)
+
+
+def test_both_gelus():
+  """A11: the exact form and the tanh form differ in the fourth decimal."""
+  x = jnp.array([-1.0, 1.0, 2.0, 3.0])
+  np.testing.assert_allclose(
+    layers.activation("gelu")(x),
+    [-0.158655, 0.841345, 1.954500, 2.995950],
+    atol=1e-6,
+  )
+  np.testing.assert_allclose(
+    layers.activation("gelu_new")(x),
+    [-0.158808, 0.841192, 1.954598, 2.996363],
+    atol=1e-6,
+  )
+  with pytest.raises(ValueError, match="swish.*gelu"):
+    layers.activation("swish")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_fully_masked_row_is_finite(dtype):
+  """A12: and a masked key gets exactly no weight."""
+  x = jax.random.normal(jax.random.key(0), (1, 3, 2, 4), dtype)
+  mask = jnp.array([[0, 0, 0], [1, 1, 0], [1, 1, 1]], bool)[None, None]
+  out, p = attention.attention(x, x, x, mask)
+  assert out.dtype == dtype and bool(jnp.isfinite(out).all())
+  assert p[0, :, 1, 2].tolist() == [0.0, 0.0]
+  np.testing.assert_allclose(p[0, :, 0], 1 / 3, rtol=1e-6)
+  grad = jax.grad(
+    lambda x: attention.attention(x, x, x, mask)[0].astype(jnp.float32).sum()
+  )(x)
+  assert bool(jnp.isfinite(grad).all())
+
+
+def test_unknown_attention_is_refused():
+  x = jnp.zeros((1, 2, 1, 4))
+  with pytest.raises(ValueError, match="flash.*xla"):
+    attention.attention(x, x, x, True, implementation="flash")
+
+
+def test_sequences_of_a_row_do_not_see_each_other():
+  mask = attention.attention_mask(jnp.array([[1, 1, 2, 0]]))[0, 0]
+  expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+  assert mask.astype(int).tolist() == expected
+
+
+def keep(shape, rate, seed=0):
+  x = jnp.ones(shape)
+  return np.asarray(layers.dropout(x, rate, jax.random.key(seed))) > 0
+
+
+def test_dropout_bits_are_uniform_and_independent():
+  shape = (64, 50, 128)
+  kept = keep(shape, 0.1)
+  n = kept.size
+  # Five standard deviations of a binomial mean.
+  bound = 5 * np.sqrt(0.09 / n)
+  assert abs(kept.mean() - 0.9) < bound
+  for axis in range(3):
+    means = kept.mean(axis=tuple(a for a in range(3) if a != axis))
+    assert abs(means - 0.9).max() < 6 * np.sqrt(0.09 * shape[axis] / n)
+    # Neighbours along an axis agree as often as independent draws do.
+    a, b = np.split(kept, [shape[axis] // 2], axis)
+    for one, two in ((a, b), (kept, np.roll(kept, 1, axis))):
+      agree = (one & two).mean()
+      assert abs(agree - 0.81) < 6 * np.sqrt(0.81 * 0.19 / one.size)
+  other = keep(shape, 0.1, seed=1)
+  assert abs((kept & other).mean() - 0.81) < 6 * np.sqrt(0.81 * 0.19 / n)
+
+
+def test_dropout_bits_cover_all_32_bits():
+  bits = np.asarray(
+    layers.dropout_bits(jnp.array([1, 2], jnp.uint32), (256, 1024))
+  )
+  ones = [((bits >> b) & 1).mean() for b in range(32)]
+  assert np.abs(np.array(ones) - 0.5).max() < 5 * 0.5 / np.sqrt(bits.size)
+  assert len(np.unique(bits)) > 0.9999 * bits.size
+
+
+def test_dropout_scales_and_its_gradient_uses_the_same_bits():
+  x = jax.random.normal(jax.random.key(3), (8, 16, 32))
+  key = jax.random.key(4)
+  y = layers.dropout(x, 0.25, key)
+  kept = np.asarray(y) != 0
+  np.testing.assert_allclose(y, np.where(kept, x / 0.75, 0), rtol=1e-6)
+  g = jax.grad(lambda x: (layers.dropout(x, 0.25, key) * 3).sum())(x)
+  np.testing.assert_allclose(g, np.where(kept, 4.0, 0.0), rtol=1e-6)
+  assert layers.dropout(x, 0.0, key) is x
+  with pytest.raises(ValueError, match="1.0"):
+    layers.dropout(x, 1.0, key)
+
+
+def test_dropout_of_a_shard_is_that_of_the_whole():
+  """The bits depend on the global index alone, so slices agree."""
+  words = jnp.array([7, 9], jnp.uint32)
+  whole = layers.dropout_bits(words, (8, 4, 6))
+  np.testing.assert_array_equal(
+    whole[:3], layers.dropout_bits(words, (3, 4, 6))
+  )
+
+
+def encoder(**overrides):
+  return bert.Bert(**TINY | overrides)
+
+
+def apply(module, params, seed=0, train=True, **inputs):
+  rngs = {"dropout": jax.random.key(seed)}
+  return module.apply({"params": params}, train=train, rngs=rngs, **inputs)
+
+
+@pytest.fixture(scope="module")
+def params():
+  ids = jnp.zeros((1, 4), jnp.int32)
+  return nn.unbox(encoder().init(jax.random.key(0), ids))["params"]
+
+
+@pytest.mark.parametrize("overrides", [dict(unroll=3), dict(remat=True)])
+def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
+  """A Python loop over layers would draw other dropout bits."""
+  ids = jax.random.randint(jax.random.key(1), (2, 9), 0, 50)
+
+  def loss(params, module):
+    return (apply(module, params, input_ids=ids)[0] ** 2).mean()
+
+  one, g_one = jax.value_and_grad(loss)(params, encoder())
+  two, g_two = jax.value_and_grad(loss)(params, encoder(**overrides))
+  # Another order of float32 additions, nothing else.
+  np.testing.assert_allclose(one, two, rtol=1e-6)
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), g_one, g_two
+  )
+
+
+def test_layers_draw_different_dropout(params):
+  same = jax.tree.map(lambda x: x.at[:].set(x[:1]), params["layers"])
+  ids = jax.random.randint(jax.random.key(1), (1, 9), 0, 50)
+  zero = jax.tree.map(jnp.zeros_like, same)
+  # With zero kernels a layer's output is its LayerNorm of dropout(0) + x, so
+  # give the MLP a bias to drop.
+  bias = zero["layer"]["mlp_out"]["bias"] + 1.0
+  zero["layer"]["mlp_out"]["bias"] = bias
+  zero["layer"]["attention_norm"]["scale"] += 1.0
+  zero["layer"]["mlp_norm"]["bias"] += 0.0
+  zero["layer"]["mlp_norm"]["scale"] += 1.0
+  module = encoder(dropout=0.5)
+  _, seen = apply(
+    module, params | {"layers": zero}, input_ids=ids, collect=True
+  )
+  first, second = seen["hidden"][0], seen["hidden"][1]
+  assert not np.allclose(first, second, atol=1e-3)
+  _, again = apply(
+    module, params | {"layers": zero}, input_ids=ids, collect=True
+  )
+  np.testing.assert_array_equal(seen["hidden"], again["hidden"])
+
+
+def test_padding_does_not_change_real_positions(params):
+  """A13 for the plain attention, and no gradient reaches the padding."""
+  ids = jax.random.randint(jax.random.key(1), (2, 7), 5, 50)
+  module = encoder()
+  short, _ = apply(module, params, train=False, input_ids=ids)
+  padded = jnp.pad(ids, ((0, 0), (0, 9)), constant_values=3)
+  mask = jnp.pad(jnp.ones_like(ids), ((0, 0), (0, 9)))
+
+  def real(params):
+    out, _ = apply(
+      module, params, train=False, input_ids=padded, sequence_ids=mask
+    )
+    return out[:, :7]
+
+  np.testing.assert_allclose(short, real(params), atol=1e-5)
+  grad = jax.grad(lambda p: (real(p) ** 2).sum())(params)
+  assert not np.asarray(grad["word"]["embedding"])[3].any()
+  assert not np.asarray(grad["position"]["embedding"])[7:].any()
+  assert np.asarray(grad["position"]["embedding"])[:7].any()
+
+
+def test_too_long_and_indivisible_are_refused():
+  ids = jnp.zeros((1, 9), jnp.int32)
+  with pytest.raises(ValueError, match="length 9.*max_positions=8"):
+    encoder(max_positions=8).init(jax.random.key(0), ids)
+  with pytest.raises(ValueError, match="hidden=30.*heads=4"):
+    encoder(hidden=30).init(jax.random.key(0), ids)
+  with pytest.raises(ValueError, match="'tinny'.*tiny"):
+    bert.build("tinny")
+  with pytest.raises(ValueError, match="dropuot.*'dropout'"):
+    bert.build("tiny", dropuot=0.1)
+
+
+def test_published_sizes():
+  """Paper, section 3: base 110M, large 340M; README: the miniatures."""
+  published = dict(
+    tiny=4.4, mini=11.3, small=29.1, medium=41.7, base=110.1, large=335.1
+  )
+  ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  for variant, millions in published.items():
+    module = bert.build(variant)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), ids)
+    pooler = module.hidden * (module.hidden + 1)
+    count = sum(x.size for x in jax.tree.leaves(shapes)) + pooler
+    # 0.7M of slack: the miniatures' published counts are rounded, and base
+    # and large are quoted with other heads here and there.
+    assert abs(count / 1e6 - millions) < 0.7, (variant, count)
+
+
+def test_computation_dtype_and_float32_parameters():
+  module = encoder(dtype=jnp.dtype("bfloat16"))
+  ids = jnp.zeros((1, 4), jnp.int32)
+  params = nn.unbox(module.init(jax.random.key(0), ids))["params"]
+  assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+  assert apply(module, params, input_ids=ids)[0].dtype == jnp.bfloat16

@@ -1,0 +1,142 @@
+"""Schedules, Adam as published and corrected, who is decayed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+
+from bert_jax import models, optim
+from bert_jax.models import bert
+
+SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, clip_norm=0.0)
+
+
+def rates(name, total, warmup, peak, steps):
+  schedule = optim.build_schedule(total, name, peak, warmup)
+  return [float(schedule(step)) for step in steps]
+
+
+def test_linear_schedule_never_goes_below_zero():
+  """A18."""
+  got = rates(
+    "linear", 40_000, 0.25, 5e-3, [0, 1, 10_000, 25_000, 40_000, 40_001, 10**6]
+  )
+  np.testing.assert_allclose(
+    got, [0, 5e-7, 5e-3, 2.5e-3, 0, 0, 0], rtol=1e-6, atol=1e-12
+  )
+
+
+def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
+  """Decay counts from step 0: the highest rate is peak * (1 - w / T)."""
+  got = rates(
+    "bert", 1_000_000, 0.01, 1e-4, [0, 1, 9_999, 10_000, 500_000, 1_000_000]
+  )
+  np.testing.assert_allclose(
+    got, [0, 1e-8, 0.9999e-4, 0.99e-4, 0.5e-4, 0], rtol=1e-5, atol=1e-12
+  )
+
+
+@pytest.mark.parametrize("name", ["bert", "linear"])
+def test_no_warm_up_starts_at_the_peak(name):
+  """A19."""
+  got = rates(name, 10, 0.0, 1.0, range(11))
+  np.testing.assert_allclose(got, [1 - i / 10 for i in range(11)], atol=1e-6)
+
+
+def test_bad_schedules_are_refused():
+  with pytest.raises(ValueError, match="cosine"):
+    optim.build_schedule(10, "cosine", 1.0, 0.1)
+  with pytest.raises(ValueError, match="warmup=1000"):
+    optim.build_schedule(10, "bert", 1.0, 1000)
+  with pytest.raises(ValueError, match="'adam'.*adamw_bert"):
+    optim.build_optimizer(lambda s: 1.0, "adam", **SECTION)
+
+
+def bert_params():
+  module = bert.ForPreTraining(bert.build("tiny", vocab_size=11))
+  ids = jnp.zeros((1, 3), jnp.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
+  return nn.unbox(module.init(jax.random.key(0), batch))["params"]
+
+
+def test_kernels_and_embeddings_decay_and_nothing_else():
+  """A17: by role, whatever the module is called and whatever the rank."""
+  params = bert_params()
+  params["layer_norm"] = {"scale": jnp.ones((2, 3)), "bias": jnp.ones((2, 3))}
+  params["ln_1"] = {"scale": jnp.ones(3)}
+  params = jax.tree.map(lambda x: x + 1.0, params)
+  optimizer = optim.build_optimizer(
+    lambda step: 0.1, "adamw_bert", **SECTION | {"weight_decay": 0.1}
+  )
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+  changed, kept = set(), set()
+  for path, leaf in jax.tree_util.tree_leaves_with_path(updates):
+    name = "/".join(key.key for key in path)
+    (changed if np.asarray(leaf).all() else kept).add(name)
+    assert np.asarray(leaf).all() or not np.asarray(leaf).any(), name
+  layer = "encoder/layers/layer"
+  assert changed == {
+    "encoder/word/embedding",
+    "encoder/position/embedding",
+    "encoder/segment/embedding",
+    f"{layer}/attention/query/kernel",
+    f"{layer}/attention/key/kernel",
+    f"{layer}/attention/value/kernel",
+    f"{layer}/attention/output/kernel",
+    f"{layer}/mlp_in/kernel",
+    f"{layer}/mlp_out/kernel",
+    "mlm/dense/kernel",
+    "pooler/dense/kernel",
+    "nsp/dense/kernel",
+  }
+  assert "mlm/bias" in kept and "layer_norm/scale" in kept
+  assert "ln_1/scale" in kept and f"{layer}/mlp_norm/scale" in kept
+  with pytest.raises(ValueError, match="mystery/gamma"):
+    optim.decay_mask({"mystery": {"gamma": jnp.ones(3)}})
+
+
+def straight_line(grads, w, rate, decay, correct):
+  """Adam in plain Python, for one number."""
+  m = v = 0.0
+  for t, g in enumerate(grads, 1):
+    m = 0.9 * m + 0.1 * g
+    v = 0.999 * v + 0.001 * g * g
+    mm, vv = (m / (1 - 0.9**t), v / (1 - 0.999**t)) if correct else (m, v)
+    w -= rate * (mm / (vv**0.5 + 1e-6) + decay * w)
+  return w
+
+
+@pytest.mark.parametrize("name", ["adamw_bert", "adamw"])
+def test_adam_against_straight_line(name):
+  grads = [0.3, -0.1, 0.7, 0.7]
+  optimizer = optim.build_optimizer(lambda step: 0.01, name, **SECTION)
+  params = {"kernel": jnp.array([0.5])}
+  state = optimizer.init(params)
+  for g in grads:
+    updates, state = optimizer.update({"kernel": jnp.array([g])}, state, params)
+    params = optax.apply_updates(params, updates)
+  expected = straight_line(grads, 0.5, 0.01, 0.01, name == "adamw")
+  np.testing.assert_allclose(params["kernel"][0], expected, rtol=1e-6)
+
+
+def test_clipping_by_the_global_norm():
+  optimizer = optim.build_optimizer(
+    lambda step: 1.0,
+    "adamw_bert",
+    **SECTION | {"clip_norm": 1.0, "b1": 0.0, "b2": 0.0, "weight_decay": 0.0},
+  )
+  params = {"a": {"kernel": jnp.zeros(1)}, "b": {"kernel": jnp.zeros(1)}}
+  grads = {"a": {"kernel": jnp.array([3.0])}, "b": {"kernel": jnp.array([4.0])}}
+  _, state = optimizer.update(grads, optimizer.init(params), params)
+  adam = state[1]
+  np.testing.assert_allclose(adam.mu["a"]["kernel"], [0.6], rtol=1e-6)
+  np.testing.assert_allclose(adam.mu["b"]["kernel"], [0.8], rtol=1e-6)
+
+
+def test_every_family_has_a_rule_for_every_parameter():
+  assert models.FAMILIES.keys() == {"bert"}
+  mask = optim.decay_mask(bert_params())
+  assert {type(leaf) for leaf in jax.tree.leaves(mask)} == {bool}

@@ -1,0 +1,263 @@
+"""Sums and weights: micro-batches, empty targets, the order of steps."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import evaluate, metrics, objectives, optim, sharding, steps
+from bert_jax.objectives.base import Objective, cross_entropy
+from bert_jax.state import TrainState, init_state
+
+MODEL = dict(family="bert", variant="tiny", vocab_size=40, hidden=32, mlp=64)
+NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
+
+
+def make_batch(masks, length=12, seed=0):
+  """A row for each number of masks; pairs labelled at random."""
+  rng = np.random.default_rng(seed)
+  rows, most = len(masks), max(max(masks), 1)
+  ids = rng.integers(5, 40, (rows, length), dtype=np.int32)
+  positions = np.stack([rng.permutation(length)[:most] for _ in masks])
+  weights = (np.arange(most) < np.array(masks)[:, None]).astype(np.float32)
+  return {
+    "input_ids": ids,
+    "segment_ids": (np.arange(length) >= 6)
+    .astype(np.int32)[None]
+    .repeat(rows, 0),
+    "sequence_ids": np.ones_like(ids),
+    "mlm_positions": positions.astype(np.int32),
+    "mlm_ids": rng.integers(5, 40, (rows, most), dtype=np.int32),
+    "mlm_weights": weights,
+    "pair_labels": rng.integers(0, 2, (rows, 1), dtype=np.int32),
+    "pair_weights": np.ones((rows, 1), np.float32),
+    "cls_positions": np.zeros((rows, 1), np.int32),
+  }
+
+
+@pytest.fixture(scope="module")
+def objective():
+  return objectives.build("mlm", MODEL | NO_DROPOUT, {})
+
+
+@pytest.fixture(scope="module")
+def params(objective):
+  boxed = objective.init(jax.random.key(0), make_batch([1, 1]))
+  return nn.unbox(boxed)
+
+
+def gradient(objective, params, batch, micro_batches=1):
+  state = TrainState(jnp.int32(0), params, {}, {})
+  return steps.accumulate(
+    objective, state, {}, batch, jax.random.key(0), micro_batches
+  )
+
+
+def assert_close(a, b, atol):
+  jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
+  """A20: very unequal numbers of targets; one micro-batch of 8 has none."""
+  batch = make_batch([11, 1, 2, 7, 0, 3, 1, 10])
+  whole = gradient(objective, params, batch)
+  split = gradient(objective, params, batch, micro_batches)
+  assert_close(whole[0], split[0], 1e-6)
+  assert_close(whole[1], split[1], 1e-6)
+
+
+def toy(losses):
+  """An objective whose loss sums are given numbers times one parameter."""
+  del losses
+  return Objective(
+    init=lambda rng, batch: {"w": jnp.ones(())},
+    weights=lambda batch: {"loss_a": batch["count"].sum()},
+    loss=lambda params, frozen, carry, batch, rng, train: (
+      {"loss_a": params["w"] * batch["sum"].sum()},
+      carry,
+    ),
+    coefficients={"loss_a": 1.0},
+    flops=lambda batch: 0.0,
+  )
+
+
+@pytest.mark.parametrize(
+  "sums, counts, mean",
+  [((11.0, 303.0), (11.0, 101.0), 2.803571), ((2.0, 12.0), (2.0, 3.0), 2.8)],
+)
+def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
+  """A20: the two examples with their numbers."""
+  batch = {"sum": jnp.array(sums), "count": jnp.array(counts)}
+  grads, means, _ = gradient(toy(sums), {"w": jnp.ones(())}, batch, 2)
+  assert float(means["loss_a"]) == pytest.approx(mean, abs=1e-6)
+  assert float(grads["w"]) == pytest.approx(mean, abs=1e-6)
+
+
+def test_batch_without_targets_has_zero_loss_and_gradient(objective, params):
+  """A07: never 0/0."""
+  batch = make_batch([0, 0]) | {"pair_weights": np.zeros((2, 1), np.float32)}
+  grads, means, _ = gradient(objective, params, batch)
+  assert all(float(v) == 0.0 for v in means.values())
+  assert all(not np.asarray(g).any() for g in jax.tree.leaves(grads))
+
+
+def test_row_without_targets_adds_nothing(objective, params):
+  """A07: one ignored row and a real one equal the real row alone."""
+  batch = make_batch([0, 5])
+  batch["pair_weights"][0] = 0.0
+  both = gradient(objective, params, batch)
+  alone = gradient(objective, params, {k: v[1:] for k, v in batch.items()})
+  assert_close(both[:2], alone[:2], 1e-6)
+
+
+def test_optimizer_steps_count_not_micro_steps():
+  """A21: 12 micro-batches of 3 steps see rates 0, 0.1, 0.2."""
+  schedule = optim.build_schedule(11, "linear", 1.0, 10 / 11)
+  optimizer = optim.build_optimizer(
+    schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
+  )
+  objective = toy(None)._replace(
+    init=lambda rng, batch: {"kernel": jnp.ones(())},
+    loss=lambda params, frozen, carry, batch, rng, train: (
+      {"loss_a": params["kernel"] * batch["sum"].sum()},
+      carry,
+    ),
+  )
+  batch = {k: jnp.ones(4) for k in ("sum", "count", "sequence_ids")}
+  params = {"kernel": jnp.zeros(())}
+  state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
+  step = steps.make_train_step(objective, optimizer, schedule, 4)
+  seen, values = [], []
+  for _ in range(3):
+    state, metrics = step(state, {}, batch, jax.random.key(0))
+    seen.append(float(metrics["learning_rate"]))
+    values.append(float(state.params["kernel"]))
+    assert float(metrics["tokens"]) == 4
+  np.testing.assert_allclose(seen, [0.0, 0.1, 0.2], atol=1e-6)
+  # A unit gradient moves by the rate: 0, then 0.1, then 0.2 more.
+  np.testing.assert_allclose(values, [0.0, -0.1, -0.3], atol=1e-6)
+  assert int(state.step) == 3
+
+
+def test_dropout_differs_by_step_seed_and_micro_batch():
+  objective = objectives.build("mlm", MODEL | dict(dropout=0.5), {})
+  batch = make_batch([3, 3])
+  params = nn.unbox(objective.init(jax.random.key(0), batch))
+
+  def loss(key):
+    return float(
+      objective.loss(params, {}, {}, batch, key, True)[0]["mlm_loss"]
+    )
+
+  key = jax.random.key(0)
+  values = [loss(jax.random.fold_in(key, step)) for step in range(3)]
+  assert len(set(values)) == 3
+  assert loss(jax.random.fold_in(key, 1)) == values[1]
+  other = jax.random.fold_in(jax.random.key(1), 0)
+  assert loss(other) != values[0]
+
+
+def test_cross_entropy_of_known_logits():
+  logits = jnp.log(jnp.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]))
+  got = cross_entropy(logits + 3.0, jnp.array([0, 2]))
+  np.testing.assert_allclose(got, [np.log(2), -np.log(0.8)], rtol=1e-6)
+
+
+class Fixed:
+  """A held-out set of given rows; those beyond the end are padding."""
+
+  def __init__(self, batch):
+    self._batch = batch
+
+  def __len__(self):
+    return len(self._batch["input_ids"])
+
+  def read(self, first, count):
+    out = {}
+    for key, value in self._batch.items():
+      part = value[first : first + count]
+      fill = np.zeros((count - len(part), *value.shape[1:]), value.dtype)
+      out[key] = np.concatenate([part, fill])
+    return out
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 7, 10, 16])
+def test_evaluation_counts_every_row_once(objective, params, batch_size):
+  """A27: the same means for any batch size, the last batch included."""
+  batch = make_batch([4, 1, 2, 0, 3, 5, 1, 1, 2, 4])
+  state = TrainState(jnp.int32(0), params, {}, {})
+  mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None
+  with sharding.use_mesh(mesh):
+    step = jax.jit(steps.make_eval_step(objective))
+    got = evaluate.evaluate(
+      step,
+      objective.coefficients,
+      state,
+      {},
+      Fixed(batch),
+      batch_size,
+      mesh,
+    )
+  _, means, _ = gradient(objective, params, batch)
+  for name, value in means.items():
+    assert got[name] == pytest.approx(float(value), abs=1e-5), name
+  assert got["loss"] == pytest.approx(got["mlm_loss"] + got["nsp_loss"])
+
+
+def test_unigram_baseline_by_hand():
+  counts = np.array([0, 1, 2])  # with one added: 1/6, 2/6, 3/6
+  batch = {
+    "input_ids": np.zeros((1, 2), np.int32),
+    "mlm_ids": np.array([[2, 0, 1]]),
+    "mlm_weights": np.array([[1.0, 1.0, 0.0]]),
+  }
+  expected = -(np.log(3 / 6) + np.log(1 / 6)) / 2
+  got = evaluate.unigram_baseline(Fixed(batch), counts)
+  assert got == pytest.approx(expected)
+
+
+def test_window_names_the_step_of_a_loss_that_is_not_finite():
+  window = metrics.Window()
+  good = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
+  window.add(7, good)
+  window.add(8, good | {"loss": float("nan")})
+  with pytest.raises(FloatingPointError, match="step 8"):
+    window.saved()
+
+
+def test_window_survives_a_restart():
+  rows = [
+    {"loss": x, "grad_norm": 1.0, "learning_rate": x / 10, "tokens": 5.0}
+    for x in (1.0, 2.0, 6.0)
+  ]
+  window = metrics.Window()
+  window.add(1, rows[0])
+  again = metrics.Window(window.saved())
+  again.add(2, rows[1])
+  again.add(3, rows[2])
+  means, tokens = again.close()
+  assert means == {"loss": 3.0, "grad_norm": 1.0, "learning_rate": 0.6}
+  assert tokens == 15.0
+
+
+def test_state_is_made_with_every_axis_named():
+  """Every axis of every parameter has a rule, and no rule is unused."""
+  objective = objectives.build("mlm", MODEL, {})
+  boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch([1, 1]))
+  specs = jax.tree.leaves(
+    nn.get_partition_spec(boxed), is_leaf=lambda x: hasattr(x, "index")
+  )
+  emitted = {axis for spec in specs for axis in spec if axis}
+  rules = {axis for axis, _ in sharding.RULES}
+  activations = {"batch", "length", "embed_activation"}
+  assert emitted <= rules
+  assert rules - emitted == activations
+  optimizer = optim.build_optimizer(
+    lambda s: 0.1, "adamw_bert", 0.9, 0.999, 1e-6, 0.01, 1.0
+  )
+  mesh = sharding.make_mesh()
+  with sharding.use_mesh(mesh):
+    state = init_state(objective, optimizer, mesh, 0, make_batch([1, 1]))
+  assert int(state.step) == 0
