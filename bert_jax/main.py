@@ -1,5 +1,6 @@
 """Trains: python -m bert_jax.main --config configs/NAME.py --workdir DIR."""
 
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -24,20 +25,22 @@ def load_defaults(path: str) -> dict[str, Any]:
   return runpy.run_path(path)["get_config"]().to_dict()
 
 
+def config_path(argv: Sequence[str]) -> str | None:
+  """The value of --config, however it is written."""
+  for arg, following in zip(argv, [*argv[1:], ""], strict=True):
+    name, given, value = arg.lstrip("-").partition("=")
+    if name == "config" and arg.startswith("-"):
+      return value if given else following
+  return None
+
+
 def explain(argv: Sequence[str], error: Exception) -> str:
   """One sentence for a failed override; names the nearest right key."""
-  overrides, path = [], None
-  for i, arg in enumerate(argv):
-    name = arg.lstrip("-").split("=")[0]
-    if name == "config":
-      path = (
-        arg.split("=", 1)[1] if "=" in arg else "".join(argv[i + 1 : i + 2])
-      )
-    elif name.startswith("config."):
-      overrides.append(name.removeprefix("config."))
+  path = config_path(argv)
   known = config_lib.flatten(load_defaults(path)) if path else {}
-  for name in overrides:
-    if known and name not in known:
+  for arg in argv:
+    name = arg.lstrip("-").partition("=")[0].removeprefix("config.")
+    if known and arg.lstrip("-").startswith("config.") and name not in known:
       hint = config_lib.nearest(name, known)
       return f"config.{name}: {path} has no such key{hint}."
   return str(error).strip()
@@ -45,10 +48,11 @@ def explain(argv: Sequence[str], error: Exception) -> str:
 
 def parse(argv: Sequence[str]) -> list[str]:
   """Parses the flags; exits with one sentence if one is bad."""
+  path = config_path(argv)
+  if path and not os.path.isfile(path):
+    sys.exit(f"error: --config={path}: no such file.")
   try:
     return flags.FLAGS(argv)
-  except FileNotFoundError as e:
-    sys.exit(f"error: --config: {e.filename} not found.")
   except flags.Error as e:
     sys.exit(f"error: {str(e).strip()}")
   except (AttributeError, KeyError, TypeError, ValueError) as e:

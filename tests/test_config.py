@@ -1,0 +1,168 @@
+"""Configs: typed overrides, misspelt keys, what a restart may change."""
+
+import glob
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from prepared import random_documents, write_prepared
+
+from bert_jax import config as config_lib
+from bert_jax import main, train
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("data") / "prepared"
+  return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
+
+
+def command(*flags, config="configs/bert_base.py", workdir="unused"):
+  """Runs the command, which must fail, and returns its last line."""
+  done = subprocess.run(
+    [
+      sys.executable,
+      "-m",
+      "bert_jax.main",
+      f"--config={config}",
+      f"--workdir={workdir}",
+      *flags,
+    ],
+    cwd=ROOT,
+    env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode != 0
+  assert "Traceback" not in done.stderr, done.stderr
+  assert not os.path.exists(os.path.join(ROOT, "unused"))
+  return done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+  "flag, words",
+  [
+    ("--config.seed=1e-3", ["config.seed", "1e-3"]),
+    ("--config.seed=True", ["config.seed", "True"]),
+    ("--config.model.remat=maybe", ["config.model.remat", "maybe"]),
+    ("--config.schedule.peek=1", ["config.schedule.peek", "schedule.peak"]),
+    ("--config.modle.variant=tiny", ["config.modle.variant", "model.variant"]),
+    ("--config.zzzz=1", ["config.zzzz", "bert_base.py"]),
+    ("--confg.seed=1", ["confg.seed"]),
+    ("--config.data.path=/no/such", ["/no/such", "prepared"]),
+    ("--config.batch_size=0", ["batch_size=0", "at least 1"]),
+    ("--config.micro_batches=3", ["batch_size=256", "micro_batches=3"]),
+    ("--config.mesh.data=7", ["data=7", "device"]),
+  ],
+)
+def test_a_bad_flag_gets_one_sentence(flag, words):
+  """A38 through the command line."""
+  line = command(flag)
+  assert line.startswith("error: ")
+  for word in words:
+    assert word in line, line
+
+
+def test_a_missing_config_file_is_named():
+  line = command(config="configs/no_such.py")
+  assert line.startswith("error: ") and "configs/no_such.py" in line
+
+
+def overridden(section, **values):
+  config = main.load_defaults(CONFIGS[0])
+  return config, config | {section: config[section] | values}
+
+
+def test_types_hold_where_ml_collections_lets_them_go():
+  """A38: True in an int field, anything in a field that was None."""
+  defaults, config = overridden("checkpoint", keep=True)
+  with pytest.raises(ValueError, match="checkpoint.keep=True.*int"):
+    config_lib.check_types(config, defaults)
+  defaults, config = overridden("schedule", peak=1)
+  config_lib.check_types(config, defaults)
+  defaults, config = overridden("schedule", peak="1")
+  with pytest.raises(ValueError, match="schedule.peak='1'.*float"):
+    config_lib.check_types(config, defaults)
+  defaults, config = overridden("model", remat=1)
+  with pytest.raises(ValueError, match="model.remat=1.*bool"):
+    config_lib.check_types(config, defaults)
+
+
+def test_unread_and_missing_keys_are_errors():
+  def function(a, *, peak, warmup):
+    return a, peak, warmup
+
+  call = config_lib.call
+  assert call("s", function, 1, peak=2, warmup=3) == (1, 2, 3)
+  with pytest.raises(ValueError, match="config.s.peek .* mean peak"):
+    call("s", function, 1, peek=2, warmup=3)
+  with pytest.raises(ValueError, match="config.s: .*warmup"):
+    call("s", function, 1, peak=2)
+  config = main.load_defaults(CONFIGS[0])
+  with pytest.raises(ValueError, match="config.sed .* mean seed"):
+    config_lib.check_keys(config | {"sed": 1})
+  with pytest.raises(ValueError, match="config.seed is missing"):
+    config_lib.check_keys({k: v for k, v in config.items() if k != "seed"})
+
+
+def test_a_restart_may_change_what_does_not_change_the_run():
+  old, new = overridden("log", every=7)
+  lines = config_lib.check_restart(old, new)
+  assert lines == [f"config.log.every: {old['log']['every']} -> 7"]
+  old, new = overridden("optimizer", b1=0.8)
+  new["total_steps"] = 5
+  with pytest.raises(ValueError, match="optimizer.b1.*total_steps"):
+    config_lib.check_restart(old, new)
+  assert config_lib.check_restart(old, old) == []
+
+
+def shrink(config, folder):
+  """A config at a size that takes seconds, everything else as it is."""
+  config["model"] |= dict(variant="tiny", dtype="float32")
+  config["data"] |= dict(path=folder, length=32, max_predictions=5)
+  config["checkpoint"]["every"] = config["log"]["every"] = 2
+  config["evaluate"] |= dict(every=2, examples=16)
+  return config | dict(total_steps=2, batch_size=8)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=os.path.basename)
+def test_every_config_is_loaded_and_stepped(path, folder, tmp_path):
+  """A38: and the resolved config beside the checkpoint reloads equal."""
+  with open(path) as f:
+    text = f.read()
+  for word in ("Paper:", "hardware:", "Command:"):
+    assert word in text, f"{path}: its docstring has no {word!r}"
+  config = shrink(main.load_defaults(path), folder)
+  state = train.run(config, str(tmp_path / "run"))
+  assert int(state.step) == 2
+  saved = json.loads((tmp_path / "run" / "config.json").read_text())
+  assert saved == json.loads(json.dumps(config))
+  assert saved["model"]["vocab_size"] == 64
+
+
+def test_vocabulary_of_another_size_is_refused(folder, tmp_path):
+  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config["model"]["vocab_size"] = 100
+  with pytest.raises(ValueError, match="vocab_size=100.*64 pieces"):
+    train.run(config, str(tmp_path / "run"))
+
+
+def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
+  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config["model"]["max_positions"] = 16
+  with pytest.raises(ValueError, match="length 32.*max_positions=16"):
+    train.run(config, str(tmp_path / "run"))
+
+
+def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
+  from bert_jax import runtime
+
+  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  with runtime.lock(str(tmp_path)):
+    with pytest.raises(ValueError, match="another run"):
+      train.run(config, str(tmp_path))
