@@ -1,0 +1,78 @@
+"""Filling [MASK] with the model of a run."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+from test_config import CONFIGS, shrink
+
+from bert_jax import fill_mask, main, train
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  path = tmp_path_factory.mktemp("fill")
+  folder = write_prepared(
+    path / "data", random_documents(60, 0), random_documents(9, 1)
+  )
+  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  train.run(config, str(path / "run"))
+  return str(path / "run")
+
+
+def test_probabilities_are_the_models(workdir):
+  filler = fill_mask.load(workdir)
+  texts = ["w9 [MASK] w11", "w20 w21 [MASK] [MASK] w24 w25"]
+  one, two = fill_mask.fill(filler, texts, top=64)
+  assert len(one) == 1 and len(two) == 2
+  for candidates in (*one, *two):
+    p = [p for _, p in candidates]
+    assert p == sorted(p, reverse=True)
+    assert sum(p) == pytest.approx(1.0, abs=1e-5)
+    assert len({piece for piece, _ in candidates}) == 64
+  # The same text alone: batch-mates and padding change nothing.
+  (alone,) = fill_mask.fill(filler, texts[:1], top=64)
+  np.testing.assert_allclose(
+    [p for _, p in alone[0]], [p for _, p in one[0]], rtol=1e-5
+  )
+
+
+def run_command(monkeypatch, *arguments):
+  monkeypatch.setattr(sys, "argv", ["fill_mask", *arguments])
+  fill_mask.main()
+
+
+def test_json_has_an_object_a_text(workdir, monkeypatch, capsys):
+  run_command(
+    monkeypatch, "--json", "--workdir", workdir, "[MASK] w9", "w9 [MASK] [MASK]"
+  )
+  lines = capsys.readouterr().out.splitlines()
+  first, second = map(json.loads, lines)
+  assert first["text"] == "[MASK] w9"
+  assert [len(m) for m in first["masks"]] == [5]
+  assert [len(m) for m in second["masks"]] == [5, 5]
+  assert set(first["masks"][0][0]) == {"token", "probability"}
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    (["w9 w10"], "no [MASK]"),
+    (["w9 [mask]"], "no [MASK]"),
+    ([" ".join(["w9"] * 600) + " [MASK]"], "603 tokens"),
+    (["--step", "7", "[MASK]"], "no step 7"),
+    (["--top", "0", "[MASK]"], "--top 0"),
+  ],
+)
+def test_bad_input_is_one_sentence(workdir, monkeypatch, arguments, words):
+  with pytest.raises(SystemExit) as e:
+    run_command(monkeypatch, "--workdir", workdir, *arguments)
+  assert str(e.value).startswith("error: ") and words in str(e.value)
+  assert "\n" not in str(e.value)
+
+
+def test_a_folder_that_is_no_run(tmp_path, monkeypatch):
+  with pytest.raises(SystemExit, match="not the --workdir of a run"):
+    run_command(monkeypatch, "--workdir", str(tmp_path), "[MASK]")
