@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
@@ -344,6 +345,9 @@ def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
     f"tasks.register_prepared('wiki', {folder!r})\n"
   )
   monkeypatch.syspath_prepend(str(tmp_path))
+  # The three runs are one program: compiled once.
+  jax.config.update("jax_compilation_cache_dir", str(tmp_path / "compiled"))
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
   want = run(folder, tmp_path / "folder")
   assert len(want) == 4
   assert run("my_tasks:wiki", tmp_path / "task") == want
@@ -353,6 +357,7 @@ def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
   assert [row["step"] for row in found] == [1, 2, 3, 3]
   assert all(np.isfinite(row["mlm_loss"]) for row in found)
   assert "unigram cross-entropy: " in capsys.readouterr().out
+  jax.config.update("jax_compilation_cache_dir", None)
 
 
 ENDLESS = """

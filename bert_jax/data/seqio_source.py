@@ -3,6 +3,7 @@
 import atexit
 import functools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,15 +21,27 @@ from bert_jax.data.vocabularies import WordPiece
 # Rows that one call of a vectorised builder makes.
 BLOCK = 256
 ENDLESS = 2**62
+EXIT_SECONDS = 1.0
 
 _readers: "weakref.WeakSet[_Reader]" = weakref.WeakSet()
 
 
 @atexit.register
 def _end_readers() -> None:
-  """Ends all pipelines: a TensorFlow thread must not ask a dying Python."""
-  for reader in list(_readers):
+  """Ends all pipelines.
+
+  A TensorFlow thread that calls a Python that is ending waits for ever, and
+  the iterator's destructor for the thread. The wait is short where a thread
+  fills a buffer; one whose buffer is full makes no call, hence the limit.
+  """
+  readers = list(_readers)
+  for reader in readers:
     reader.close()
+  limit = time.monotonic() + EXIT_SECONDS
+  for reader in readers:
+    reader.ended.wait(max(limit - time.monotonic(), 0))
+  if readers:
+    time.sleep(0.1)  # The last call has still to return.
 
 
 class _Reader:
@@ -41,6 +54,8 @@ class _Reader:
     self._source, self._end = source, end
     self._shard = shard or seqio.ShardInfo(0, 1)
     self._lock, self._closed = threading.Lock(), False
+    self.ended = threading.Event()  # Nobody waits for another block.
+    self.ended.set()
     _readers.add(self)
 
   def close(self) -> None:
@@ -51,7 +66,12 @@ class _Reader:
   def __call__(self, number: int) -> list[np.ndarray]:
     """Returns this shard's part of block `number`, empty beyond the end."""
     with self._lock:
-      return list(self._read(int(number)).values())
+      values = list(self._read(int(number)).values())
+      if len(values[0]):
+        self.ended.clear()
+      else:
+        self.ended.set()
+      return values
 
   def _read(self, number: int) -> Batch:
     size = BLOCK * self._shard.num_shards
