@@ -19,7 +19,7 @@ $(RUN)/text.txt: $(VENV)/installed
 	$(BIN) -m bert_jax.split_text --input docstrings --output $@
 
 $(RUN)/vocab.txt: $(RUN)/text.txt
-	$(BIN) -m bert_jax.train_vocab --input $< --size 8192 --output $@
+	$(BIN) -m bert_jax.train_vocab --input $< --size 4096 --output $@
 
 $(RUN)/data/meta.json: $(RUN)/vocab.txt
 	$(BIN) -m bert_jax.prepare --input $(RUN)/text.txt --vocab $< \

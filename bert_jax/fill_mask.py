@@ -1,6 +1,6 @@
 """Fills [MASK] with the model of a run.
 
-  python -m bert_jax.fill_mask --workdir DIR "text with [MASK]" ...
+python -m bert_jax.fill_mask --workdir DIR "text with [MASK]" ...
 """
 
 import argparse

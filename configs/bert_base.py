@@ -34,6 +34,7 @@ def get_config() -> ConfigDict:
         dropout=0.1,
         attention_dropout=0.1,
         activation="gelu",
+        initializer_range=0.02,
         dtype="bfloat16",
         attention="xla",
         unroll=1,

@@ -181,7 +181,9 @@ def _map_file(path: str, dtype: Any, count: int) -> np.ndarray:
   return np.memmap(path, dtype, mode="r", shape=(count,))
 
 
-def open_split(folder: str, split: str, sizes: dict[str, int], dtype) -> Corpus:
+def open_split(
+  folder: str, split: str, sizes: dict[str, int], dtype: Any
+) -> Corpus:
   """Maps the four files of one split; `sizes` is its entry in `meta.json`."""
   base = os.path.join(folder, split)
   t, s, d = sizes["tokens"], sizes["sentences"], sizes["documents"]

@@ -125,6 +125,7 @@ class NearDuplicates:
     self._seen: set[int] = set()
 
   def is_new(self, paragraph: str) -> bool:
+    """Notes a paragraph's 5-grams unless too many of them are known."""
     words = re.findall(r"\w+", paragraph.lower())
     ids = [self._ids.setdefault(word, len(self._ids)) for word in words]
     grams = {

@@ -50,6 +50,7 @@ def write_json(path: str, value: Any) -> None:
 
 
 def sync_folder(path: str) -> None:
+  """Makes renames in a folder durable."""
   descriptor = os.open(path or ".", os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -129,6 +130,7 @@ class Writer:
         self._ends[name] = file.tell() // item - (1 if kind else 0)
 
   def append(self, split: str, part: Part) -> None:
+    """Appends documents to a split; `save` makes them durable."""
     self._write(split, "tokens", part.tokens.astype(self._dtype))
     for array, lengths, unit in (
       ("sentences", part.sentences, f"{split}.tokens"),
