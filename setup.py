@@ -1,4 +1,4 @@
-"""Package metadata; `pip install .` trains, `pip install '.[data]'` adds seqio."""
+"""Package metadata: `pip install .` trains, `.[data]` adds seqio."""
 
 import pathlib
 import re

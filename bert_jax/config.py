@@ -14,6 +14,7 @@ KEYS = (
   "total_steps",
   "batch_size",
   "micro_batches",
+  "phases",
   "init_from",
   "model",
   "objective",

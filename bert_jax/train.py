@@ -1,6 +1,7 @@
 """A run from start or checkpoint to its end. Reads top to bottom."""
 
 import contextlib
+import dataclasses
 import json
 import os
 from typing import Any, NamedTuple
@@ -15,26 +16,60 @@ from bert_jax import (
   logs,
   objectives,
   optim,
+  phases,
   runtime,
   sharding,
   steps,
 )
 from bert_jax import config as config_lib
-from bert_jax.data import corpus, loader
+from bert_jax.data import corpus, hashing, loader
 from bert_jax.metrics import Window
 from bert_jax.state import TrainState, init_state
+
+
+class Feed(NamedTuple):
+  """A phase with its data."""
+
+  phase: phases.Phase
+  data: loader.Data
+  heldout: loader.Heldout | None
+  shapes: dict[str, jax.ShapeDtypeStruct]
 
 
 class Setup(NamedTuple):
   """What `build` makes of a config."""
 
   mesh: Mesh
-  data: loader.Data
-  heldout: loader.Heldout | None
+  feeds: list[Feed]
   objective: objectives.Objective
   optimizer: optax.GradientTransformation
   schedule: optim.Schedule
-  shapes: dict[str, jax.ShapeDtypeStruct]
+
+  @property
+  def prepared(self) -> tuple[corpus.Prepared, ...]:
+    return self.feeds[0].data.prepared
+
+  @property
+  def fingerprint(self) -> list[str]:
+    return [part.meta["fingerprint"] for part in self.prepared]
+
+
+def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
+  """Opens a phase's stream of examples and its held-out set."""
+  # Each phase has a stream of its own, from its beginning.
+  seed = config["seed"]
+  if phase.number:
+    seed = hashing.make_key("phase", phase.number, seed)
+  data = loader.open_data(seed=seed, **phase.data)
+  heldout = None
+  if config["evaluate"]["every"]:
+    limit = config["evaluate"]["examples"] or None
+    heldout = loader.open_heldout(limit=limit, **phase.data)
+  shapes = {
+    key: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype)
+    for key, (shape, dtype) in data.features.items()
+  }
+  return Feed(phase, data, heldout, shapes)
 
 
 def build(config: dict[str, Any]) -> Setup:
@@ -46,45 +81,42 @@ def build(config: dict[str, Any]) -> Setup:
     ValueError: with one sentence that names the key and the remedy.
   """
   mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
-  batch_size, micro = config["batch_size"], config["micro_batches"]
-  sharding.check_batch(mesh, batch_size, micro)
-  options = dict(config["data"])
-  data = loader.open_data(seed=config["seed"], **options)
-  model = config["model"]
+  plan = phases.plan(config)
+  for phase in plan:
+    sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
+  feeds = [open_feed(config, phase) for phase in plan]
+  model, vocab_size = config["model"], feeds[0].data.vocab_size
   if model["vocab_size"] is None:
-    model["vocab_size"] = data.vocab_size
-  if model["vocab_size"] != data.vocab_size:
+    model["vocab_size"] = vocab_size
+  if model["vocab_size"] != vocab_size:
     raise ValueError(
       f"model.vocab_size={model['vocab_size']}, but the vocabulary of"
-      f" {options['path']} has {data.vocab_size} pieces; leave"
+      f" {config['data']['path']} has {vocab_size} pieces; leave"
       " model.vocab_size unset to take it from the data."
     )
-  heldout = None
-  if config["evaluate"]["every"]:
-    heldout = loader.open_heldout(
-      limit=config["evaluate"]["examples"] or None, **options
-    )
+  objective, schedule, optimizer = make_parts(config)
+  for feed in feeds:
+    # A length beyond the position table is an error here, before any step.
+    jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
+  return Setup(mesh, feeds, objective, optimizer, schedule)
+
+
+def make_parts(
+  config: dict[str, Any],
+) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
+  """Objective, schedule and optimizer; needs no data."""
+  options = dict(config["objective"])
+  objective = objectives.build(options.pop("name"), config["model"], options)
   schedule = config_lib.call(
     "schedule",
     optim.build_schedule,
     config["total_steps"],
     **config["schedule"],
   )
-  objective = dict(config["objective"])
-  return Setup(
-    mesh=mesh,
-    data=data,
-    heldout=heldout,
-    objective=objectives.build(objective.pop("name"), model, objective),
-    optimizer=config_lib.call(
-      "optimizer", optim.build_optimizer, schedule, **config["optimizer"]
-    ),
-    schedule=schedule,
-    shapes={
-      key: jax.ShapeDtypeStruct((batch_size, *shape), dtype)
-      for key, (shape, dtype) in data.features.items()
-    },
+  optimizer = config_lib.call(
+    "optimizer", optim.build_optimizer, schedule, **config["optimizer"]
   )
+  return objective, schedule, optimizer
 
 
 def prepare_workdir(
@@ -127,18 +159,22 @@ def start(
     ValueError: the checkpoint is of another model or of other data.
   """
   state = init_state(
-    setup.objective, setup.optimizer, setup.mesh, config["seed"], setup.shapes
+    setup.objective,
+    setup.optimizer,
+    setup.mesh,
+    config["seed"],
+    setup.feeds[0].shapes,
   )
   latest = saver.latest_step()
   if latest is not None:
     state, meta = saver.restore(latest, state)
-    if meta["fingerprint"] != fingerprint(setup.data):
+    if meta["fingerprint"] != setup.fingerprint:
       raise ValueError(
         f"data.path={config['data']['path']} is not the text this run was"
         " started with (fingerprints differ); give the right folder, or start"
         " in a new --workdir."
       )
-    setup.data.restore(meta["data"])
+    setup.feeds[meta["phase"]].data.restore(meta["data"])
     print(f"continuing from step {latest}", flush=True)
     return state, meta
   if config["init_from"]:
@@ -150,19 +186,27 @@ def start(
   return state, {}
 
 
-def fingerprint(data: loader.Data) -> list[str]:
-  return [part.meta["fingerprint"] for part in data.prepared]
-
-
 def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
   """The last lines of a run: what it reached, and where to look."""
-  if setup.heldout is not None and "mlm_loss" in means:
-    counts = sum(part.unigrams for part in setup.data.prepared)
-    baseline = evaluate.unigram_baseline(setup.heldout, counts)
+  heldout = setup.feeds[-1].heldout
+  if heldout is not None and "mlm_loss" in means:
+    counts = sum(part.unigrams for part in setup.prepared)
+    baseline = evaluate.unigram_baseline(heldout, counts)
     print(f"unigram cross-entropy: {baseline:.4f} nats")
     print(f"held-out MLM loss: {means['mlm_loss']:.4f} nats")
   print(f"plot: {os.path.join(workdir, 'loss.png')}")
   print(f"TensorBoard: tensorboard --logdir {workdir}", flush=True)
+
+
+@dataclasses.dataclass
+class Progress:
+  """What changes while a run goes on, besides its files."""
+
+  state: TrainState
+  window: Window
+  best: float | None
+  means: dict[str, float]
+  stopped: bool = False
 
 
 def run(config: dict[str, Any], workdir: str) -> TrainState:
@@ -193,92 +237,100 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       **{k: v for k, v in config["checkpoint"].items() if k != "every"},
     )
     stack.callback(saver.close)
-    prepare_workdir(workdir, config, setup.data.prepared[0])
+    prepare_workdir(workdir, config, setup.prepared[0])
     state, meta = start(setup, config, saver)
     log = logs.Logger(workdir, int(state.step), config["total_steps"])
     stack.callback(log.close)
-    state, means = loop(setup, config, workdir, state, meta, saver, log, stop)
+    progress = Progress(
+      state,
+      Window(meta.get("window")),
+      meta.get("best"),
+      meta.get("heldout", {}),
+    )
+    profiler = config_lib.call(
+      "profile", runtime.Profiler, workdir, **config["profile"]
+    )
+    for feed in setup.feeds:
+      if not progress.stopped and progress.state.step < feed.phase.end:
+        run_phase(setup, feed, config, progress, saver, log, stop, profiler)
     saver.wait()
     log.plot()
-  if int(state.step) == config["total_steps"]:
-    summary(setup, means, workdir)
+  step = int(progress.state.step)
+  if step == config["total_steps"]:
+    summary(setup, progress.means, workdir)
   else:
-    print(f"stopped at step {state.step}; the same command continues.")
-  return state
+    print(f"stopped at step {step}; the same command continues.", flush=True)
+  return progress.state
 
 
-def loop(
+def run_phase(
   setup: Setup,
+  feed: Feed,
   config: dict[str, Any],
-  workdir: str,
-  state: TrainState,
-  meta: dict[str, Any],
+  progress: Progress,
   saver: checkpoint.Checkpointer,
   log: logs.Logger,
   stop: list[int],
-) -> tuple[TrainState, dict[str, float]]:
-  """Steps, rows, evaluations and checkpoints, all on step numbers only.
-
-  Returns:
-    The last state, and the means of the last evaluation ({} if none).
-  """
-  objective, total = setup.objective, config["total_steps"]
+  profiler: runtime.Profiler,
+) -> None:
+  """Steps, rows, evaluations and checkpoints, all on step numbers only."""
+  phase, objective, total = feed.phase, setup.objective, config["total_steps"]
   every = {name: config[name]["every"] for name in ("log", "checkpoint")}
-  every["evaluate"] = config["evaluate"]["every"] if setup.heldout else 0
-  micro = config["micro_batches"]
+  every["evaluate"] = config["evaluate"]["every"] if feed.heldout else 0
   train_step = jax.jit(
-    steps.make_train_step(objective, setup.optimizer, setup.schedule, micro),
+    steps.make_train_step(
+      objective, setup.optimizer, setup.schedule, phase.micro_batches
+    ),
     donate_argnums=0,
   )
   eval_step = jax.jit(steps.make_eval_step(objective))
   key = jax.random.key(config["seed"])
-  flops = objective.flops(setup.shapes)
-  window, best = Window(meta.get("window")), meta.get("best")
-  means = meta.get("heldout", {})
-  profiler = config_lib.call(
-    "profile", runtime.Profiler, workdir, **config["profile"]
+  flops = objective.flops(feed.shapes)
+  first = int(progress.state.step)
+  spans = (
+    (phase.first_example(step), phase.batch_size)
+    for step in range(first, phase.end)
   )
-  first = int(state.step)
   hosts = jax.process_index(), jax.process_count()
-  feed = loader.batches(setup.data, first, config["batch_size"], *hosts)
 
   def due(name, step):
     return every[name] and (step % every[name] == 0 or step == total)
 
-  with feed:
-    for step in range(first + 1, total + 1):
-      batch, position = next(feed)
+  with loader.Batches(feed.data, spans, *hosts) as batches:
+    for step, (batch, position) in enumerate(batches, first + 1):
       with profiler.step(step):
         batch = sharding.to_global(setup.mesh, batch)
-        state, metrics = train_step(state, {}, batch, key)
+        progress.state, metrics = train_step(progress.state, {}, batch, key)
       profiler.finish(step, metrics["loss"])
-      window.add(step, metrics)
+      progress.window.add(step, metrics)
       if step == first + 1:
-        window.saved()
+        progress.window.saved()
         log.pause()  # Compilation is not speed.
-      stopping = runtime.stop_requested(step, stop)
+      progress.stopped = runtime.stop_requested(step, stop)
       if due("log", step):
-        log.train(step, *window.close(), flops)
+        log.train(step, *progress.window.close(), flops)
       measured = None
       if due("evaluate", step):
-        means = evaluate.evaluate(
+        progress.means = evaluate.evaluate(
           eval_step,
           objective.coefficients,
-          state,
+          progress.state,
           {},
-          setup.heldout,
-          config["batch_size"] // micro,
+          feed.heldout,
+          phase.batch_size // phase.micro_batches,
           setup.mesh,
         )
-        measured = means["loss"]
-        log.heldout(step, means)
+        measured = progress.means["loss"]
+        log.heldout(step, progress.means)
         log.pause()
-      improved = measured is not None and (best is None or measured < best)
-      best = measured if improved else best
-      if due("checkpoint", step) or improved or stopping:
-        saved = dict(data=position, window=window.saved(), best=best)
-        saved |= dict(heldout=means, fingerprint=fingerprint(setup.data))
-        saver.save(step, state, saved, measured)
-      if stopping:
-        break
-  return state, means
+      improved = measured is not None and (
+        progress.best is None or measured < progress.best
+      )
+      progress.best = measured if improved else progress.best
+      if due("checkpoint", step) or improved or progress.stopped:
+        meta = dict(phase=phase.number, data=position, best=progress.best)
+        meta |= dict(window=progress.window.saved(), heldout=progress.means)
+        meta |= dict(fingerprint=setup.fingerprint)
+        saver.save(step, progress.state, meta, measured)
+      if progress.stopped:
+        return

@@ -1,12 +1,12 @@
-"""BERT-base, masked LM and next sentence prediction, at 128 tokens.
+"""BERT-base, masked LM and next sentence prediction, both phases.
 
 Paper: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
   Transformers for Language Understanding", sections 3 and A.2.
 Sizes: 12 layers of 768, 12 heads, 110M parameters (section 3).
 Recipe: 256 sequences a batch, 1,000,000 steps, Adam 1e-4 with warm-up over
-  10,000 steps and linear decay, weight decay 0.01, dropout 0.1 (A.2); 20
-  predictions a sequence, 10% short sequences (google-research/bert README,
-  create_pretraining_data.py).
+  10,000 steps and linear decay, weight decay 0.01, dropout 0.1; 128 tokens for
+  90% of the steps, then 512 (A.2); 20 and 80 predictions a sequence, 10% short
+  sequences (google-research/bert README, create_pretraining_data.py).
 Original hardware: 4 Cloud TPUs (16 chips), 4 days.
 Command:
   python -m bert_jax.main --config configs/bert_base.py \\
@@ -25,6 +25,22 @@ def get_config() -> ConfigDict:
       total_steps=1_000_000,
       batch_size=256,
       micro_batches=1,
+      phases=dict(
+        phase1=dict(
+          fraction=0.9,
+          length=128,
+          max_predictions=20,
+          batch_scale=1.0,
+          micro_scale=1,
+        ),
+        phase2=dict(
+          fraction=0.1,
+          length=512,
+          max_predictions=80,
+          batch_scale=1.0,
+          micro_scale=1,
+        ),
+      ),
       init_from="",
       model=dict(
         family="bert",
@@ -44,8 +60,6 @@ def get_config() -> ConfigDict:
       data=dict(
         path="",
         builder="bert_pairs",
-        length=128,
-        max_predictions=20,
         mask_rate=0.15,
         short_probability=0.1,
         random_share="published",

@@ -19,9 +19,10 @@ def get_config() -> ConfigDict:
   return ConfigDict(
     dict(
       seed=0,
-      total_steps=3000,
+      total_steps=2700,
       batch_size=16,
       micro_batches=1,
+      phases={},
       init_from="",
       model=dict(
         family="bert",

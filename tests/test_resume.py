@@ -21,8 +21,12 @@ OVERRIDES = {
   "model.dtype": "float32",
   "batch_size": 8,
   "micro_batches": 2,
-  "data.length": 32,
-  "data.max_predictions": 5,
+  "phases.phase1.length": 32,
+  "phases.phase1.max_predictions": 5,
+  # From step 108 on, with two rows where there were one.
+  "phases.phase2.length": 48,
+  "phases.phase2.max_predictions": 7,
+  "phases.phase2.batch_scale": 2.0,
   "total_steps": 120,
   "log.every": 7,
   "checkpoint.every": 10,
@@ -136,7 +140,8 @@ def test_rows_of_an_undisturbed_run(undisturbed):
 
 
 def test_killed_run_equals_undisturbed(folder, undisturbed, tmp_path):
-  kill_and_finish(folder, tmp_path / "run", [35], seed=0)
+  # Once inside each phase.
+  kill_and_finish(folder, tmp_path / "run", [35, 112], seed=0)
   assert_same_run(tmp_path / "run", undisturbed)
 
 

@@ -1,0 +1,105 @@
+"""Phases of a run: steps, length, batch size and predictions of each.
+
+`config.phases` is {} for a run of one phase, or {"phase1": {...}, "phase2":
+{...}}, each with the keyword arguments of `make_phase`. All share one learning
+rate line over `total_steps`.
+"""
+
+from typing import Any, NamedTuple
+
+from bert_jax import config as config_lib
+
+
+class Phase(NamedTuple):
+  """A stretch of steps with batches of one shape.
+
+  Attributes:
+    name: of its section, "phase1", ...
+    number: 0 for the first.
+    start: first step (0 is the run's first).
+    end: the step after its last.
+    batch_size: rows of all hosts.
+    micro_batches: parts that a batch is split into.
+    data: keyword arguments of `loader.open_data`, seed excepted.
+  """
+
+  name: str
+  number: int
+  start: int
+  end: int
+  batch_size: int
+  micro_batches: int
+  data: dict[str, Any]
+
+  def first_example(self, step: int) -> int:
+    """The phase's example that the batch of `step` begins with."""
+    return (step - self.start) * self.batch_size
+
+
+class _Scale(NamedTuple):
+  fraction: float
+  data: dict[str, Any]
+  batch_scale: float
+  micro_scale: int
+
+
+def make_phase(
+  fraction: float,
+  length: int,
+  max_predictions: int,
+  batch_scale: float,
+  micro_scale: int,
+) -> _Scale:
+  """Args of a section of `config.phases`.
+
+  Args:
+    fraction: of `total_steps`; those of all phases add up to 1.
+    length: tokens in a row.
+    max_predictions: prediction slots in a row.
+    batch_scale: times `batch_size`, a whole number of rows.
+    micro_scale: times `micro_batches`.
+  """
+  data = dict(length=length, max_predictions=max_predictions)
+  return _Scale(fraction, data, batch_scale, micro_scale)
+
+
+def plan(config: dict[str, Any]) -> list[Phase]:
+  """The phases of a run, in order; they cover every step once.
+
+  In a run of a few steps a phase may have none.
+
+  Raises:
+    ValueError: fractions that do not add up to 1, a batch that is no whole
+      number, a key in both places.
+  """
+  total, data = config["total_steps"], dict(config["data"])
+  scales = {
+    name: config_lib.call(f"phases.{name}", make_phase, **section)
+    for name, section in sorted(config["phases"].items())
+  } or {"": _Scale(1.0, {}, 1.0, 1)}
+  whole = sum(scale.fraction for scale in scales.values())
+  if abs(whole - 1.0) > 1e-6 or min(s.fraction for s in scales.values()) <= 0:
+    raise ValueError(
+      f"config.phases: the fractions must be positive and add up to 1; they"
+      f" add up to {whole:g}."
+    )
+  phases, done = [], 0.0
+  for number, (name, scale) in enumerate(scales.items()):
+    start = round(done * total)
+    done += scale.fraction
+    end = total if number == len(scales) - 1 else round(done * total)
+    rows = config["batch_size"] * scale.batch_scale
+    if rows != int(rows) or rows < 1:
+      raise ValueError(
+        f"config.phases.{name}.batch_scale={scale.batch_scale}: batch_size"
+        f"={config['batch_size']} times it is {rows:g}, no number of rows."
+      )
+    for key in scale.data.keys() & data.keys():
+      raise ValueError(
+        f"config.data.{key}: each of config.phases has its own; remove it."
+      )
+    micro = config["micro_batches"] * scale.micro_scale
+    phases.append(
+      Phase(name, number, start, end, int(rows), micro, data | scale.data)
+    )
+  return phases

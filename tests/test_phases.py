@@ -1,0 +1,80 @@
+"""Phases: which steps, which examples, one learning-rate line."""
+
+import pytest
+
+from bert_jax import phases
+
+SECTION = dict(
+  fraction=1.0, length=128, max_predictions=20, batch_scale=1.0, micro_scale=1
+)
+
+
+def make(total=1_000_000, batch=256, data=None, **sections):
+  return phases.plan(
+    dict(
+      total_steps=total,
+      batch_size=batch,
+      micro_batches=2,
+      data=dict(path="x") if data is None else data,
+      phases={k: SECTION | v for k, v in sections.items()},
+    )
+  )
+
+
+def test_berts_two_phases():
+  """Paper, A.2: 128 tokens for 90% of the steps, then 512."""
+  one, two = make(
+    phase1=dict(fraction=0.9),
+    phase2=dict(
+      fraction=0.1,
+      length=512,
+      max_predictions=80,
+      batch_scale=0.5,
+      micro_scale=4,
+    ),
+  )
+  assert (one.start, one.end) == (0, 900_000)
+  assert (two.start, two.end) == (900_000, 1_000_000)
+  assert (one.batch_size, one.micro_batches) == (256, 2)
+  assert (two.batch_size, two.micro_batches) == (128, 8)
+  assert one.data == dict(path="x", length=128, max_predictions=20)
+  assert two.data == dict(path="x", length=512, max_predictions=80)
+  assert one.first_example(0) == 0 and one.first_example(3) == 768
+  assert two.first_example(900_000) == 0
+  assert two.first_example(900_003) == 3 * 128
+
+
+@pytest.mark.parametrize("total", range(1, 40))
+def test_every_step_is_in_one_phase(total):
+  plan = make(
+    total,
+    phase1=dict(fraction=0.3),
+    phase2=dict(fraction=0.6),
+    phase3=dict(fraction=0.1),
+  )
+  steps = [s for p in plan for s in range(p.start, p.end)]
+  assert steps == list(range(total))
+
+
+def test_no_phases_is_one_with_the_datas_length():
+  (only,) = make(data=dict(path="x", length=64))
+  assert (only.start, only.end, only.data["length"]) == (0, 1_000_000, 64)
+
+
+@pytest.mark.parametrize(
+  "sections, data, message",
+  [
+    (dict(phase1=dict(fraction=0.9)), None, "add up to 0.9"),
+    (
+      dict(phase1=dict(fraction=1.5), phase2=dict(fraction=-0.5)),
+      None,
+      "positive",
+    ),
+    (dict(phase1=dict(batch_scale=0.3)), None, "76.8"),
+    (dict(phase1={}), dict(length=3), "config.data.length"),
+    (dict(phase1=dict(lenght=3)), None, "phases.phase1.lenght.*length"),
+  ],
+)
+def test_bad_phases_are_refused(sections, data, message):
+  with pytest.raises(ValueError, match=message):
+    make(data=data, **sections)
