@@ -1,7 +1,7 @@
 """The mesh, one table of rules for logical axes, and what follows from them."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -28,18 +28,26 @@ RULES: tuple[tuple[str, Any], ...] = (
 BATCH = PartitionSpec(("data", "fsdp"))
 
 
-def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1) -> Mesh:
+def make_mesh(
+  data: int = -1,
+  fsdp: int = 1,
+  tensor: int = 1,
+  devices: Sequence[jax.Device] | None = None,
+) -> Mesh:
   """Makes the mesh over all devices of all processes.
 
   Args:
     data: devices that only split the batch; -1 for all that are left.
     fsdp: devices that split the batch and the parameters.
     tensor: devices that split heads, MLP and vocabulary.
+    devices: others than this machine's, to compile for; `jax.devices()` if
+      None.
 
   Raises:
     ValueError: the sizes do not make up the number of devices.
   """
-  count = jax.device_count()
+  devices = jax.devices() if devices is None else devices
+  count = len(devices)
   if data == -1:
     data = count // (fsdp * tensor)
   if data < 1 or data * fsdp * tensor != count:
@@ -49,7 +57,8 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1) -> Mesh:
     )
   # Linen's constraints raise on Explicit axes, which are make_mesh's default.
   types = (AxisType.Auto,) * len(AXES)
-  return jax.make_mesh((data, fsdp, tensor), AXES, axis_types=types)
+  shape = (data, fsdp, tensor)
+  return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
 
 
 @contextlib.contextmanager

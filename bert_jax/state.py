@@ -1,5 +1,6 @@
 """The train state and its initial value."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax
@@ -30,6 +31,34 @@ class TrainState:
   carry: Any
 
 
+def abstract_state(
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh,
+  batch: Batch,
+) -> TrainState:
+  """The state's shapes and dtypes, each with its sharding; nothing is made.
+
+  Args:
+    objective: whose parameters.
+    optimizer: whose state.
+    mesh: of any devices, also of such as this machine lacks.
+    batch: a batch, or its shapes.
+  """
+  boxed = jax.eval_shape(_init(objective, optimizer), jax.random.key(0), batch)
+  placed = sharding.shardings(mesh, boxed)
+  # By leaves: unboxing inside a mesh would constrain what is only a shape.
+  return jax.tree.unflatten(
+    jax.tree.structure(placed),
+    [
+      jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+      for x, s in zip(
+        jax.tree.leaves(boxed), jax.tree.leaves(placed), strict=True
+      )
+    ],
+  )
+
+
 def init_state(
   objective: Objective,
   optimizer: optax.GradientTransformation,
@@ -46,19 +75,26 @@ def init_state(
     seed: of the parameters.
     batch: a batch, or its shapes.
   """
+  init = _init(objective, optimizer)
+  abstract = abstract_state(objective, optimizer, mesh, batch)
+  make = jax.jit(
+    lambda key: nn.unbox(init(key, jax.tree.map(_zeros, batch))),
+    out_shardings=jax.tree.map(lambda x: x.sharding, abstract),
+  )
+  return make(jax.random.key(seed))
+
+
+def _init(
+  objective: Objective, optimizer: optax.GradientTransformation
+) -> Callable[[jax.Array, Batch], TrainState]:
+  """Returns (key, batch) -> the initial state, boxed with logical axes."""
 
   def init(key, batch):
     params = objective.init(key, batch)
     step = jnp.zeros((), jnp.int32)
     return TrainState(step, params, optimizer.init(params), {})
 
-  key = jax.random.key(seed)
-  boxed = jax.eval_shape(init, key, batch)
-  make = jax.jit(
-    lambda key: nn.unbox(init(key, jax.tree.map(_zeros, batch))),
-    out_shardings=sharding.shardings(mesh, boxed),
-  )
-  return make(key)
+  return init
 
 
 def _zeros(x: Any) -> jax.Array:
