@@ -77,11 +77,17 @@ def prepare(pattern: str, vocab: str, output: str) -> dict:
   }
 
 
-def our_masks(folder: str, batch: int, length: int) -> Iterator[np.ndarray]:
+def our_masks(
+  folder: str, batch: int, length: int, whole_word: bool
+) -> Iterator[np.ndarray]:
   """Yields sequence_ids of endless training batches, indexing included."""
   predictions = max(1, round(length * 0.15))
   data = loader.open_data(
-    folder, "bert_pairs", length=length, max_predictions=predictions
+    folder,
+    "bert_pairs",
+    length=length,
+    max_predictions=predictions,
+    whole_word=whole_word,
   )
   for first in itertools.count(0, batch):
     yield data.read(first, batch)["sequence_ids"]
@@ -195,8 +201,10 @@ def main() -> None:
       if not prepared:
         folder = os.path.join(scratch, "prepared")
         table.append(prepare(args.input, args.vocab, folder))
-      ours = "bert_jax: pairs and masks, prepared"
-      table.append(measure(ours, our_masks(folder, *sizes), args.seconds))
+      for masks in ("masks", "whole-word masks"):
+        ours = our_masks(folder, *sizes, masks != "masks")
+        name = f"bert_jax: pairs and {masks}, prepared"
+        table.append(measure(name, ours, args.seconds))
     if not prepared:
       table += compare(args.input, args.vocab, *sizes, args.seconds)
   except ValueError as e:

@@ -1,9 +1,12 @@
 """Masked-LM predictions: how many, where, and what replaces the tokens."""
 
+import random
+
 import numpy as np
 import pytest
 
-from bert_jax.data import masking
+from bert_jax.data import corpus, masking
+from bert_jax.data.builders import bert_pairs
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 
@@ -124,3 +127,159 @@ def test_draws_depend_on_seed_and_number_only():
   other = mask(ids, maskable, lengths, first=40, seed=1)
   rows_seen = np.concatenate([whole["mlm_positions"], other["mlm_positions"]])
   assert len(np.unique(rows_seen, axis=0)) == 16
+
+
+def word_rows(count, width, seed):
+  """Rows as `rows` makes them, and where words of 1 to 5 pieces start."""
+  rng = np.random.default_rng(seed)
+  lengths = rng.choice([width, width, width, 9, 30], count)
+  ids, maskable, lengths = rows(lengths.tolist(), width)
+  starts = np.zeros(ids.shape, bool)
+  for row in starts:
+    sizes = rng.choice([1, 1, 1, 1, 2, 2, 3, 5], width)
+    begins = np.cumsum(sizes) - sizes + 1
+    row[begins[begins < width]] = True
+  return ids, maskable, lengths, starts
+
+
+def words_of(maskable, starts):
+  """The words of one row, lists of columns, as the program finds them."""
+  words = []
+  for column in np.flatnonzero(maskable).tolist():
+    if words and words[-1][-1] == column - 1 and not starts[column]:
+      words[-1].append(column)
+    else:
+      words.append([column])
+  return words
+
+
+def published_words(words, count, rng):
+  """The published choice of whole words, one at a time; a set of columns."""
+  words, chosen = list(words), []
+  rng.shuffle(words)
+  for word in words:
+    if len(chosen) >= count:
+      break
+    if len(chosen) + len(word) > count:
+      continue
+    chosen += word
+  return set(chosen)
+
+
+def chosen_columns(out):
+  used = out["mlm_weights"] > 0
+  pairs = zip(out["mlm_positions"], used, strict=True)
+  return [set(row[use].tolist()) for row, use in pairs]
+
+
+def test_all_pieces_of_a_word_or_none():
+  """A06, WordPiece: ["test", "##ing"]."""
+  ids, maskable, lengths = rows([4] * 500, 4)
+  starts = np.array([[False, True, False, False]] * 500)
+  for rate, number in ((0.15, 0), (0.5, 2)):
+    # A count of 1 has no room for the word, so nothing is masked.
+    out = mask(ids, maskable, lengths, word_starts=starts, mask_rate=rate)
+    assert (out["mlm_weights"].sum(1) == number).all()
+
+  ids, maskable, lengths, starts = word_rows(500, 128, 0)
+  single = mask(ids, maskable, lengths)
+  out = mask(ids, maskable, lengths, word_starts=starts)
+  counts = out["mlm_weights"].sum(1)
+  assert (counts <= single["mlm_weights"].sum(1)).all()
+  assert (counts >= single["mlm_weights"].sum(1) - 1).mean() > 0.9
+  for i, chosen in enumerate(chosen_columns(out)):
+    for word in words_of(maskable[i], starts[i]):
+      assert len(chosen & set(word)) in (0, len(word))
+  # The rest is as with single tokens: order, labels, padding, untouched ids.
+  row, slot = np.nonzero(out["mlm_weights"])
+  column = out["mlm_positions"][row, slot]
+  np.testing.assert_array_equal(out["mlm_ids"][row, slot], ids[row, column])
+  assert (np.diff(row * 128 + column) > 0).all()
+  assert (slot < counts[row]).all()
+  untouched = np.ones(ids.shape, bool)
+  untouched[row, column] = False
+  np.testing.assert_array_equal(out["input_ids"][untouched], ids[untouched])
+  assert not out["mlm_positions"][out["mlm_weights"] == 0].any()
+
+
+def test_words_of_one_piece_are_single_tokens():
+  ids, maskable, lengths = rows([128] * 100, 128)
+  single = mask(ids, maskable, lengths)
+  words = mask(ids, maskable, lengths, word_starts=np.ones(ids.shape, bool))
+  for key, value in single.items():
+    np.testing.assert_array_equal(words[key], value)
+
+
+def test_whole_words_are_chosen_as_published():
+  """20,000 rows beside the program re-stated, within a point."""
+  ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
+  out = mask(ids, maskable, lengths, word_starts=starts)
+  rng = random.Random(2)
+  totals = []
+  ours = chosen_columns(out)
+  words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
+  published = [
+    published_words(words[i], min(20, max(1, round(n * 0.15))), rng)
+    for i, n in enumerate(lengths.tolist())
+  ]
+  for chosen in (ours, published):
+    sizes, places, numbers = np.zeros(6), np.zeros(128), np.zeros(21)
+    for i, columns in enumerate(chosen):
+      numbers[len(columns)] += 1
+      places[list(columns)] += 1
+      for word in words[i]:
+        sizes[len(word)] += word[0] in columns
+    totals.append((sizes, places.reshape(16, 8).sum(1), numbers))
+  for one, other in zip(*totals, strict=True):
+    assert one.sum() > 0
+    np.testing.assert_allclose(
+      one / one.sum(), other / other.sum(), rtol=0, atol=0.01
+    )
+  assert abs(totals[0][1].sum() / totals[1][1].sum() - 1) < 0.01
+
+
+def test_each_piece_has_its_own_replacement():
+  ids, maskable, lengths = rows([128] * 4000, 128)
+  starts = np.zeros(ids.shape, bool)
+  starts[:, 1::2] = True
+  out = mask(ids, maskable, lengths, word_starts=starts)
+  new = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[:, :18]
+  assert (out["mlm_weights"].sum(1) == 18).all()
+  hidden = (new == MASK).reshape(-1, 2)
+  assert abs(hidden.mean() - 0.8) < 0.005
+  assert abs(hidden.all(1).mean() - 0.64) < 0.01
+
+
+def test_words_of_a_corpus_keep_together_in_its_pairs():
+  """Bits of the corpus end up with their tokens, cut words included."""
+  rng = np.random.default_rng(3)
+  documents = [
+    [
+      # Ids from 500 on continue a word; none begins a sentence with one.
+      [10, *rng.choice([*range(11, 20), *range(500, 510)], 12).tolist()]
+      for _ in range(6)
+    ]
+    for _ in range(40)
+  ]
+  starts = [[[t < 500 for t in s] for s in d] for d in documents]
+  text = corpus.corpus_from_documents(documents, starts)
+  special = corpus.SpecialIds(0, 1, CLS, SEP, MASK)
+  builder = bert_pairs(special, VOCAB, length=32, whole_word=True)
+  chunks = builder.index(text, 0, text.num_documents, 0)
+  numbers = np.arange(len(chunks), dtype=np.uint64)
+  out = builder.build(text, chunks, numbers, 0)
+  ids, at_front = out["input_ids"].copy(), 0
+  row, slot = np.nonzero(out["mlm_weights"])
+  ids[row, out["mlm_positions"][row, slot]] = out["mlm_ids"][row, slot]
+  masked = 0
+  for tokens, chosen in zip(ids, chosen_columns(out), strict=True):
+    words = words_of(tokens >= 10, tokens < 500)
+    at_front += sum(tokens[word[0]] >= 500 for word in words)
+    masked += sum(len(word) > 1 and word[0] in chosen for word in words)
+    for word in words:
+      assert len(chosen & set(word)) in (0, len(word))
+  assert at_front > 20 and masked > 100
+  # Any part of the batch has the same masks.
+  part = builder.build(text, chunks[7:20], numbers[7:20], 0)
+  for key, value in part.items():
+    np.testing.assert_array_equal(value, out[key][7:20])

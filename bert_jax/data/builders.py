@@ -58,6 +58,7 @@ def build_pairs(
   length: int,
   max_predictions: int,
   mask_rate: float,
+  whole_word: bool,
 ) -> Batch:
   """Makes a batch of sentence pairs with masks; see `Builder.build`.
 
@@ -79,6 +80,9 @@ def build_pairs(
       f"token id {highest} in the corpus, but the vocabulary has"
       f" {vocab_size} pieces; prepare the text with this vocabulary."
     )
+  starts = None
+  if whole_word:
+    starts = pairs.word_starts(np.asarray(corpus.word_starts), spans, length)
   batch |= masking.mask_tokens(
     batch["input_ids"],
     maskable,
@@ -89,6 +93,7 @@ def build_pairs(
     vocab_size=vocab_size,
     max_predictions=max_predictions,
     mask_rate=mask_rate,
+    word_starts=starts,
   )
   batch["pair_labels"] = chunks["random"].astype(np.int32)[:, None]
   batch["cls_positions"] = np.zeros((len(chunks), 1), np.int32)
@@ -104,6 +109,7 @@ def bert_pairs(
   mask_rate: float = 0.15,
   short_probability: float = 0.1,
   random_share: str | float = "published",
+  whole_word: bool = False,
 ) -> Builder:
   """BERT's pre-training: masked tokens and next-sentence prediction.
 
@@ -121,6 +127,8 @@ def bert_pairs(
       total. 0.5: half; a chunk that is a single sentence then makes a "next"
       pair by a split inside it, at a uniform place (if it is a single token, at
       a document's end, it stays random).
+    whole_word: mask all pieces of a word or none (`do_whole_word_mask`), see
+      `masking.choose_words`.
 
   Raises:
     ValueError: an option is out of its range.
@@ -155,6 +163,7 @@ def bert_pairs(
       length=length,
       max_predictions=max_predictions,
       mask_rate=mask_rate,
+      whole_word=whole_word,
     ),
   )
 

@@ -199,6 +199,38 @@ def truncate(
   return Spans(a_start + a_front, a_kept, b_start + b_front, b_kept)
 
 
+def _columns(spans: Spans, length: int) -> np.ndarray:
+  """Where in the corpus each column of [CLS] A [SEP] B [SEP] lies, [B, L].
+
+  Columns of special tokens and padding lie anywhere, even outside.
+  """
+  column = np.arange(length)
+  index = np.where(
+    column <= spans.a_length[:, None],
+    spans.a_start[:, None] - 1,
+    (spans.b_start - spans.a_length)[:, None] - 2,
+  )
+  index += column
+  return index
+
+
+def word_starts(bits: np.ndarray, spans: Spans, length: int) -> np.ndarray:
+  """Says where words start in the rows of `assemble`.
+
+  Args:
+    bits: `Corpus.word_starts`.
+    spans: those given to `assemble`.
+    length: L.
+
+  Returns:
+    [B, L] bool; at special tokens and padding it means nothing.
+  """
+  index = _columns(spans, length)
+  found = bits.take(index >> 3, mode="clip")
+  found >>= (index & 7).astype(np.uint8)
+  return (found & 1).astype(bool)
+
+
 def assemble(
   tokens: np.ndarray, spans: Spans, special: SpecialIds, length: int
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -214,13 +246,10 @@ def assemble(
     input_ids, segment_ids, sequence_ids [B, L] int32; which tokens may be
     masked, [B, L] bool; row lengths [B] int64.
   """
-  a_start, a, b_start, b = (x[:, None] for x in spans)
-  column = np.arange(length)
-  index = np.where(column <= a, a_start - 1, b_start - a - 2)
-  index += column
+  a, column = spans.a_length[:, None], np.arange(length)
   # Slots of special tokens and padding read something, overwritten below.
-  ids = tokens.take(index, mode="clip").astype(np.int32)
-  real = column < a + b + 3
+  ids = tokens.take(_columns(spans, length), mode="clip").astype(np.int32)
+  real = column < a + spans.b_length[:, None] + 3
   ids[~real] = special.pad
   maskable = real.copy()
   row = np.arange(len(ids))
