@@ -45,7 +45,9 @@ def abstract_state(
     mesh: of any devices, also of such as this machine lacks.
     batch: a batch, or its shapes.
   """
-  boxed = jax.eval_shape(_init(objective, optimizer), jax.random.key(0), batch)
+  init = _init(objective, optimizer)
+  # The key is made inside: the mesh's devices may be unable to make one.
+  boxed = jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
   placed = sharding.shardings(mesh, boxed)
   # By leaves: unboxing inside a mesh would constrain what is only a shape.
   return jax.tree.unflatten(
