@@ -1,15 +1,13 @@
 """Trains: python -m bert_jax.main --config configs/NAME.py --workdir DIR."""
 
-import os
-import runpy
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from bert_jax import config as config_lib
+from bert_jax.command_line import load_defaults, parse
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
@@ -18,45 +16,6 @@ _CONFIG = config_flags.DEFINE_config_file(
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
 flags.mark_flags_as_required(["config", "workdir"])
-
-
-def load_defaults(path: str) -> dict[str, Any]:
-  """The config of a file as it stands, without overrides."""
-  return runpy.run_path(path)["get_config"]().to_dict()
-
-
-def config_path(argv: Sequence[str]) -> str | None:
-  """The value of --config, however it is written."""
-  for arg, following in zip(argv, [*argv[1:], ""], strict=True):
-    name, given, value = arg.lstrip("-").partition("=")
-    if name == "config" and arg.startswith("-"):
-      return value if given else following
-  return None
-
-
-def explain(argv: Sequence[str], error: Exception) -> str:
-  """One sentence for a failed override; names the nearest right key."""
-  path = config_path(argv)
-  known = config_lib.flatten(load_defaults(path)) if path else {}
-  for arg in argv:
-    name = arg.lstrip("-").partition("=")[0].removeprefix("config.")
-    if known and arg.lstrip("-").startswith("config.") and name not in known:
-      hint = config_lib.nearest(name, known)
-      return f"config.{name}: {path} has no such key{hint}."
-  return str(error).strip()
-
-
-def parse(argv: Sequence[str]) -> list[str]:
-  """Parses the flags; exits with one sentence if one is bad."""
-  path = config_path(argv)
-  if path and not os.path.isfile(path):
-    sys.exit(f"error: --config={path}: no such file.")
-  try:
-    return flags.FLAGS(argv)
-  except flags.Error as e:
-    sys.exit(f"error: {str(e).strip()}")
-  except (AttributeError, KeyError, TypeError, ValueError) as e:
-    sys.exit(f"error: {explain(argv, e)}")
 
 
 def main(argv: Sequence[str]) -> None:
