@@ -1,6 +1,7 @@
 """BERT (Devlin et al. 2019): the encoder and its pre-training heads."""
 
 import difflib
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -27,7 +28,7 @@ class Bert(nn.Module):
   """The encoder: embeddings and a stack of layers; no head.
 
   Attributes:
-    vocab_size: rows of the word table.
+    vocab_size: pieces, the rows of the word table.
     hidden: width, a multiple of `heads`.
     num_layers: Transformer layers.
     heads: attention heads.
@@ -43,6 +44,8 @@ class Bert(nn.Module):
     attention: implementation, see `attention.attention`.
     unroll: see `stack.Stack`.
     remat: see `stack.Stack`.
+    vocab_multiple: the word table gets rows of zeros up to a multiple of it:
+      the devices that split the vocabulary. No file holds those rows.
   """
 
   vocab_size: int = 30522
@@ -61,6 +64,7 @@ class Bert(nn.Module):
   attention: str = "xla"
   unroll: int = 1
   remat: bool = False
+  vocab_multiple: int = 1
 
   @property
   def kernel_init(self) -> layers.Init:
@@ -73,7 +77,11 @@ class Bert(nn.Module):
       )
     table = layers.Embedding
     small = (None, "embed")
-    self.word = table(self.vocab_size, self.hidden, self.kernel_init)
+    self.word = table(
+      math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple,
+      self.hidden,
+      layers.padded(self.kernel_init, self.vocab_size),
+    )
     self.position = table(
       self.max_positions, self.hidden, self.kernel_init, small
     )
@@ -158,7 +166,7 @@ class BertForPreTraining(nn.Module):
   def setup(self):
     e = self.encoder
     self.mlm = heads.MaskedLanguageModel(
-      e.activation, e.norm_epsilon, e.dtype, e.kernel_init
+      e.vocab_size, e.activation, e.norm_epsilon, e.dtype, e.kernel_init
     )
     if self.pairs:
       self.pooler = heads.Pooler(e.dtype, e.kernel_init)
@@ -168,6 +176,8 @@ class BertForPreTraining(nn.Module):
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:
     """Returns float32 {"mlm_logits" [b m v], "pair_logits" [b s 2]}.
+
+    v is the word table's rows, those of `vocab_multiple` included.
 
     Args:
       batch: `input_ids`, `mlm_positions`, and where they are there

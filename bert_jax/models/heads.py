@@ -1,6 +1,7 @@
 """Heads on an encoder's hidden states: masked language model, pairs."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -12,8 +13,17 @@ class MaskedLanguageModel(nn.Module):
 
   Looks at the masked positions only; logits of all positions, [b, l, v], are
   never made (google-research/bert run_pretraining.py, get_masked_lm_output).
+
+  Attributes:
+    vocab_size: pieces. Rows of the table beyond it get the lowest float32 as
+      logits: probability 0, no gradient, never the argmax.
+    activation: between the dense layer and the LayerNorm.
+    norm_epsilon: of the LayerNorm.
+    dtype: of the computation.
+    kernel_init: of the dense layer.
   """
 
+  vocab_size: int
   activation: str
   norm_epsilon: float
   dtype: jnp.dtype
@@ -50,7 +60,12 @@ class MaskedLanguageModel(nn.Module):
       preferred_element_type=jnp.float32,
     )
     logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
-    return logits + bias
+    logits = logits + bias
+    if embedding.shape[0] == self.vocab_size:
+      return logits
+    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    lowest = jnp.finfo(jnp.float32).min
+    return jnp.where(ids < self.vocab_size, logits, lowest)
 
 
 class Pooler(nn.Module):

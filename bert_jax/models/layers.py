@@ -168,6 +168,20 @@ def layer_norm(
   )
 
 
+def padded(init: Init, rows: int) -> Init:
+  """`init` for the first `rows` rows, drawn as if there were no more; then 0.
+
+  The rows beyond are there for the mesh's layout: no id points at them.
+  """
+
+  def pad(key, shape, dtype):
+    drawn = init(key, (rows, *shape[1:]), dtype)
+    more = (0, shape[0] - rows)
+    return jnp.pad(drawn, [more] + [(0, 0)] * (len(shape) - 1))
+
+  return pad
+
+
 class Embedding(nn.Module):
   """A table [size, features] in float32.
 
