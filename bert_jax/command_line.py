@@ -1,4 +1,4 @@
-"""Flags of the commands that take a config: parsed, or refused in a sentence."""
+"""Flags of commands that take a config: parsed, or refused in a sentence."""
 
 import os
 import runpy
