@@ -1,30 +1,38 @@
 """One Checkpointer: train state, data position, metadata; strict restore."""
 
 import os
+import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from bert_jax import integrity
+
 FORMAT_VERSION = 1
 METRIC = "heldout_loss"
 
 
+class Mismatch(ValueError):
+  """A whole checkpoint that is not for this model or program."""
+
+
+class Damaged(ValueError):
+  """A checkpoint that cannot be read, or reads otherwise than it was saved."""
+
+
 def _describe(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
   """{path: (shape, dtype)} of a tree of arrays, shapes or orbax metadata."""
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {
-    "/".join(str(getattr(k, "key", getattr(k, "name", k))) for k in path): (
-      tuple(leaf.shape),
-      str(leaf.dtype),
-    )
-    for path, leaf in leaves
+    path: (tuple(leaf.shape), str(leaf.dtype))
+    for path, leaf in integrity.paths(tree).items()
   }
 
 
 def check_same(saved: Any, wanted: Any, source: str) -> None:
-  """Raises ValueError unless both trees have the same paths, shapes, dtypes.
+  """Raises Mismatch unless both trees have the same paths, shapes, dtypes.
 
   Orbax's partial restore and `strict=False` would silently keep, pad or cut
   what does not match.
@@ -43,7 +51,7 @@ def check_same(saved: Any, wanted: Any, source: str) -> None:
     # The optimizer's moments only repeat what is wrong with the parameters.
     problems.sort(key=lambda problem: problem.startswith("opt_state"))
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-    raise ValueError(
+    raise Mismatch(
       f"{source} does not fit this model: {'; '.join(problems[:3])}{more}."
     )
 
@@ -121,27 +129,53 @@ class Checkpointer:
       meta: JSON values: data position, log window, fingerprint, ...
       heldout: held-out loss at this step if it was measured.
     """
+    meta = {
+      "format_version": FORMAT_VERSION,
+      "checksums": integrity.checksums(vars(state)),
+      **meta,
+    }
     self._manager.save(
       step,
       args=ocp.args.Composite(
         state=ocp.args.StandardSave(state),
-        meta=ocp.args.JsonSave({"format_version": FORMAT_VERSION, **meta}),
+        meta=ocp.args.JsonSave(integrity.seal(meta)),
       ),
       metrics=None if heldout is None else {METRIC: float(heldout)},
       force=True,
     )
+
+  def _read(self, step: int, read: Callable[[], Any]) -> Any:
+    """Calls `read`; what it raises but a Mismatch means a damaged checkpoint.
+
+    Orbax, tensorstore and the JSON reader raise errors of many types.
+    """
+    try:
+      return read()
+    except (Mismatch, Damaged):
+      raise
+    except Exception as e:
+      reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
+      raise Damaged(f"{self.path}/{step} is damaged: {reason}") from e
 
   def _meta(self, step: int) -> dict[str, Any]:
     restored = self._manager.restore(
       step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
     )
     meta = restored["meta"]
+    if not integrity.is_sealed(meta):
+      raise Damaged(f"{self.path}/{step}: its metadata are damaged.")
     if meta["format_version"] != FORMAT_VERSION:
-      raise ValueError(
+      raise Mismatch(
         f"{self.path}/{step} has format version {meta['format_version']}, this"
         f" program reads {FORMAT_VERSION}; use the program that wrote it."
       )
     return meta
+
+  def _check(self, step: int, meta: dict[str, Any], tree: Any) -> None:
+    """Raises Damaged if an array differs from what was saved."""
+    changed = integrity.changed(meta["checksums"], tree)
+    if changed:
+      raise Damaged(f"{self.path}/{step}: {changed[0]} is damaged.")
 
   def _saved_state(self, step: int) -> Any:
     return self._manager.item_metadata(step)["state"]
@@ -157,34 +191,98 @@ class Checkpointer:
       The state and the metadata.
 
     Raises:
-      ValueError: any path, shape or dtype differs, or a newer format.
+      Mismatch: any path, shape or dtype differs, or another format.
+      Damaged: not what was saved.
     """
-    meta = self._meta(step)
-    source = os.path.join(self.path, str(step))
-    check_same(self._saved_state(step), vars(state), source)
-    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-    restored = self._manager.restore(
-      step,
-      args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)),
-    )
-    return restored["state"], meta
 
-  def restore_params(self, step: int | None, params: Any) -> Any:
+    def read():
+      meta = self._meta(step)
+      source = os.path.join(self.path, str(step))
+      check_same(self._saved_state(step), vars(state), source)
+      abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+      restored = self._manager.restore(
+        step,
+        args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)),
+      )["state"]
+      self._check(step, meta, vars(restored))
+      return restored, meta
+
+    return self._read(step, read)
+
+  def restore_newest(self, state: Any) -> tuple[Any, dict[str, Any], int]:
+    """Restores the newest whole checkpoint; damaged ones are moved aside.
+
+    Returns:
+      The state, the metadata, the step.
+
+    Raises:
+      ValueError: none is whole, or they are of another model or format.
+    """
+    return self._newest(lambda step: self.restore(step, state))
+
+  def _newest(self, restore: Callable[[int], tuple]) -> tuple:
+    errors: dict[int, ValueError] = {}
+    for step in sorted(self._manager.all_steps(), reverse=True):
+      try:
+        result = restore(step)
+      except (Mismatch, Damaged) as e:
+        errors[step] = e
+        continue
+      for newer, error in errors.items():
+        print(f"{error} Using step {step}.", flush=True)
+        self._move_aside(newer)
+      return (*result, step)
+    # Damage can look like another model; then an older checkpoint fitted.
+    for error in errors.values():
+      if isinstance(error, Mismatch):
+        raise error
+    raise ValueError(
+      f"no checkpoint in {self.path} is whole"
+      f" ({'; '.join(map(str, errors.values()))}). Start in a new --workdir."
+    )
+
+  def _move_aside(self, step: int) -> None:
+    """Moves a damaged checkpoint out of the way of a new one."""
+    if jax.process_index() == 0:
+      aside = os.path.join(os.path.dirname(self.path), "damaged")
+      os.makedirs(aside, exist_ok=True)
+      target = os.path.join(aside, f"{step}-{time.time_ns()}")
+      os.rename(os.path.join(self.path, str(step)), target)
+      print(f"It is kept in {target}.", flush=True)
+    self._manager.reload()
+
+  def restore_params(self, step: int | None, params: Any) -> tuple[Any, int]:
     """Restores the parameters alone, as strictly as `restore`.
 
     Args:
-      step: one of the checkpoints, None for the newest.
+      step: one of the checkpoints, None for the newest whole one.
       params: the wanted tree: shapes, dtypes, shardings.
+
+    Returns:
+      The parameters and their step.
     """
-    step = self.latest_step() if step is None else step
+
+    def read(step):
+      meta = self._meta(step)
+      source = os.path.join(self.path, str(step))
+      check_same(self._saved_state(step)["params"], params, source)
+      restored = self._restore_params(step, params)
+      self._check(step, meta, {"params": restored})
+      return (restored,)
+
+    def restore(step):
+      return self._read(step, lambda: read(step))
+
+    if step is None:
+      return self._newest(restore)
     if step not in self._manager.all_steps():
       raise ValueError(
         f"{self.path} has no step {step}, only"
         f" {', '.join(map(str, self._manager.all_steps()))}."
       )
-    self._meta(step)
-    source = os.path.join(self.path, str(step))
-    check_same(self._saved_state(step)["params"], params, source)
+    return (*restore(step), step)
+
+  def _restore_params(self, step: int, params: Any) -> Any:
     item = {"params": jax.tree.map(ocp.utils.to_shape_dtype_struct, params)}
     args = ocp.args.PyTreeRestore(
       item,

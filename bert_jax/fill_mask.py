@@ -51,7 +51,7 @@ def load(workdir: str, step: int | None = None) -> Filler:
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
     shapes = jax.eval_shape(module.init, jax.random.key(0), batch)
-    params = saver.restore_params(step, nn.unbox(shapes)["params"])
+    params, _ = saver.restore_params(step, nn.unbox(shapes)["params"])
   path = os.path.join(workdir, "vocab.txt")
   lower_case = _read_json(workdir, "tokenizer_config.json")["do_lower_case"]
   tokenizer = WordPiece(corpus.read_vocab(path), lower_case, path)

@@ -24,7 +24,7 @@ from bert_jax import (
 from bert_jax import config as config_lib
 from bert_jax.data import corpus, hashing, loader
 from bert_jax.metrics import Window
-from bert_jax.state import TrainState, init_state
+from bert_jax.state import TrainState, file_state, init_state, resize
 
 
 class Feed(NamedTuple):
@@ -44,6 +44,7 @@ class Setup(NamedTuple):
   objective: objectives.Objective
   optimizer: optax.GradientTransformation
   schedule: optim.Schedule
+  in_file: TrainState  # shapes; see `state.file_state`
 
   @property
   def prepared(self) -> tuple[corpus.Prepared, ...]:
@@ -94,19 +95,27 @@ def build(config: dict[str, Any]) -> Setup:
       f" {config['data']['path']} has {vocab_size} pieces; leave"
       " model.vocab_size unset to take it from the data."
     )
-  objective, schedule, optimizer = make_parts(config)
+  objective, schedule, optimizer = make_parts(config, mesh.shape["tensor"])
   for feed in feeds:
     # A length beyond the position table is an error here, before any step.
-    jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
-  return Setup(mesh, feeds, objective, optimizer, schedule)
+    boxed = jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
+  sharding.check_sizes(mesh, boxed)
+  in_file = file_state(objective, optimizer, mesh, feed.shapes, vocab_size)
+  return Setup(mesh, feeds, objective, optimizer, schedule, in_file)
 
 
 def make_parts(
-  config: dict[str, Any],
+  config: dict[str, Any], vocab_multiple: int = 1
 ) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
-  """Objective, schedule and optimizer; needs no data."""
+  """Objective, schedule and optimizer; needs no data.
+
+  Args:
+    config: of the run.
+    vocab_multiple: devices of the mesh that split the vocabulary.
+  """
   options = dict(config["objective"])
-  objective = objectives.build(options.pop("name"), config["model"], options)
+  model = config["model"] | {"vocab_multiple": vocab_multiple}
+  objective = objectives.build(options.pop("name"), model, options)
   schedule = config_lib.call(
     "schedule",
     optim.build_schedule,
@@ -167,7 +176,8 @@ def start(
   )
   latest = saver.latest_step()
   if latest is not None:
-    state, meta = saver.restore(latest, state)
+    saved, meta = saver.restore(latest, setup.in_file)
+    state = resize(saved, state)
     if meta["fingerprint"] != setup.fingerprint:
       raise ValueError(
         f"data.path={config['data']['path']} is not the text this run was"
@@ -175,13 +185,13 @@ def start(
         " in a new --workdir."
       )
     setup.feeds[meta["phase"]].data.restore(meta["data"])
-    print(f"continuing from step {latest}", flush=True)
+    print(f"continuing from step {step}", flush=True)
     return state, meta
   if config["init_from"]:
     with checkpoint.Checkpointer.of_run(config["init_from"]) as source:
-      params = source.restore_params(None, state.params)
+      params = source.restore_params(None, setup.in_file.params)
       step = source.latest_step()
-    state = state.replace(params=params)
+    state = state.replace(params=resize(params, state.params))
     print(f"parameters from {config['init_from']}, step {step}", flush=True)
   return state, {}
 
@@ -282,6 +292,8 @@ def run_phase(
       objective, setup.optimizer, setup.schedule, phase.micro_batches
     ),
     donate_argnums=0,
+    # Left to itself, the compiler may replicate what a rule splits.
+    out_shardings=(jax.tree.map(lambda x: x.sharding, progress.state), None),
   )
   eval_step = jax.jit(steps.make_eval_step(objective))
   key = jax.random.key(config["seed"])
@@ -291,7 +303,7 @@ def run_phase(
     (phase.first_example(step), phase.batch_size)
     for step in range(first, phase.end)
   )
-  hosts = jax.process_index(), jax.process_count()
+  hosts = sharding.host_share(setup.mesh)
 
   def due(name, step):
     return every[name] and (step % every[name] == 0 or step == total)
@@ -331,6 +343,7 @@ def run_phase(
         meta = dict(phase=phase.number, data=position, best=progress.best)
         meta |= dict(window=progress.window.saved(), heldout=progress.means)
         meta |= dict(fingerprint=setup.fingerprint)
-        saver.save(step, progress.state, meta, measured)
+        in_file = resize(progress.state, setup.in_file)
+        saver.save(step, in_file, meta, measured)
       if progress.stopped:
         return

@@ -63,7 +63,8 @@ def test_values_and_dtypes_come_back(tmp_path):
     restored, meta = saver.restore(1, zeros)
     assert meta["data"] == {"epoch": 3}
     jax.tree.map(np.testing.assert_array_equal, restored, state)
-    params = saver.restore_params(1, zeros.params)
+    params, step = saver.restore_params(1, zeros.params)
+    assert step == 1
     jax.tree.map(np.testing.assert_array_equal, params, state.params)
     with pytest.raises(ValueError, match="no step 7, only 1"):
       saver.restore_params(7, zeros.params)
