@@ -364,3 +364,22 @@ def test_open_data_errors(tmp_path):
   ):
     with pytest.raises(ValueError, match=words):
       loader.open_data(**{"path": a, "builder": "bert_pairs"} | call)
+
+
+@pytest.mark.parametrize("cased", [False, True])
+def test_cased_data_is_told_from_uncased(tmp_path, cased):
+  path = str(tmp_path / "a")
+  write_folder(tmp_path / "a")
+  meta = json.loads((tmp_path / "a" / "meta.json").read_text())
+  meta["lower_case"] = not cased
+  (tmp_path / "a" / "meta.json").write_text(json.dumps(meta))
+  words = (
+    f"{path} was {'not ' if cased else ''}lower-cased.*"
+    f"--config.data.cased={cased}, or prepare the text"
+    f" {'without' if cased else 'with'} --no-lower-case"
+  )
+  for opener in (loader.open_data, loader.open_heldout):
+    opener(path, "bert_pairs", length=24, cased=cased)
+    opener(path, "bert_pairs", length=24)
+    with pytest.raises(ValueError, match=words):
+      opener(path, "bert_pairs", length=24, cased=not cased)

@@ -180,6 +180,14 @@ def test_text_holds_out_the_documents_that_prepare_holds_out(text, tmp_path):
   np.testing.assert_array_equal(tokens, opened.splits["train"].tokens)
 
 
+def test_cased_text_is_told_from_uncased(text):
+  register_text(text)
+  for opener in (loader.open_data, loader.open_heldout):
+    opener("mine", "bert_pairs", cased=False, **SIZES)
+    with pytest.raises(ValueError, match="lower_case=False"):
+      opener("mine", "bert_pairs", cased=True, **SIZES)
+
+
 def test_text_restarts_exactly(text):
   register_text(text)
   straight = loader.open_data("mine", "bert_pairs", **SIZES)
@@ -332,7 +340,7 @@ def run(path, workdir):
   config.data.update(path=path, **SIZES)
   config.log.every = 1
   config.evaluate.update(every=3, examples=16)
-  train.run(config.to_dict(), str(workdir))
+  train.run(config.to_dict() | {"phases": {}}, str(workdir))
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in found]

@@ -95,6 +95,26 @@ def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
   return prepared, list(weights)
 
 
+def check_cased(parts: Iterable[Any], cased: bool | None) -> None:
+  """Checks how the text was tokenised.
+
+  Args:
+    parts: opened folders or texts, with `path` and `meta`.
+    cased: if capitals and accents were kept; None asks for neither.
+
+  Raises:
+    ValueError: they were, and should not, or the other way round.
+  """
+  for part in parts:
+    if cased is not None and part.meta["lower_case"] == cased:
+      done, remedy = ("", "with") if cased else ("not ", "without")
+      raise ValueError(
+        f"{part.path} was {done}lower-cased, but data.cased={cased}; pass"
+        f" --config.data.cased={not cased}, or prepare the text {remedy}"
+        f" --no-lower-case (a task: register it with lower_case={not cased})."
+      )
+
+
 def _nearest(word: str, words: Iterable[str]) -> str:
   """Returns "; did you mean ...?" or the list of what there is."""
   words = sorted(words)
@@ -153,7 +173,12 @@ def _tasks(path: str) -> Any:
 
 
 def open_data(
-  path: str, builder: str, split: str = "train", seed: int = 0, **options: Any
+  path: str,
+  builder: str,
+  split: str = "train",
+  seed: int = 0,
+  cased: bool | None = None,
+  **options: Any,
 ) -> Data:
   """Opens a prepared folder, a mixture of some or a task as an endless stream.
 
@@ -163,14 +188,17 @@ def open_data(
     builder: a name in `BUILDERS`.
     split: "train" or "validation".
     seed: of order, pairs and masks.
+    cased: if the text must have kept its capitals and accents; None takes it
+      either way.
     **options: of the builder, for example `length=512`.
 
   Raises:
     ValueError: with one sentence that says what to change.
   """
   if tasks := _tasks(path):
-    return tasks.open_data(path, builder, split, seed, **options)
+    return tasks.open_data(path, builder, split, seed, cased, **options)
   prepared, weights = _open_folders(path)
+  check_cased(prepared, cased)
   special, vocab_size = prepared[0].special, prepared[0].vocab_size
   made = make_builder(builder, special, vocab_size, options)
   streams = [
@@ -186,6 +214,7 @@ def open_heldout(
   builder: str,
   split: str = "validation",
   limit: int | None = None,
+  cased: bool | None = None,
   **options: Any,
 ) -> Heldout:
   """Opens the held-out documents of a folder, or of all in a mixture.
@@ -197,8 +226,9 @@ def open_heldout(
     ValueError: with one sentence that says what to change.
   """
   if tasks := _tasks(path):
-    return tasks.open_heldout(path, builder, split, limit, **options)
+    return tasks.open_heldout(path, builder, split, limit, cased, **options)
   prepared, _ = _open_folders(path)
+  check_cased(prepared, cased)
   made = make_builder(
     builder, prepared[0].special, prepared[0].vocab_size, options
   )

@@ -289,7 +289,12 @@ def components(name: str) -> tuple[list[RowSource], list[float]]:
 
 
 def open_data(
-  name: str, builder: str, split: str, seed: int, **options: Any
+  name: str,
+  builder: str,
+  split: str,
+  seed: int,
+  cased: bool | None,
+  **options: Any,
 ) -> loader.Data:
   """Opens a task or mixture as `loader.open_data` opens a folder.
 
@@ -310,6 +315,7 @@ def open_data(
         f"{name}: {opened[0].path} and {other.path} have different"
         " vocabularies; register both with one vocab.txt."
       )
+  loader.check_cased(opened, cased)
   special, size = opened[0].special, opened[0].vocab_size
   made = loader.make_builder(builder, special, size, options)
   rows = [p.stream(made, split, seed, str(i)) for i, p in enumerate(parts)]
@@ -318,11 +324,17 @@ def open_data(
 
 
 def open_heldout(
-  name: str, builder: str, split: str, limit: int | None, **options: Any
+  name: str,
+  builder: str,
+  split: str,
+  limit: int | None,
+  cased: bool | None,
+  **options: Any,
 ) -> streams.Heldout:
   """Opens the held-out documents as `loader.open_heldout` does a folder's."""
   parts, _ = components(name)
   opened = parts[0].opened
+  loader.check_cased([part.opened for part in parts], cased)
   made = loader.make_builder(
     builder, opened.special, opened.vocab_size, options
   )
