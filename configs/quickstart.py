@@ -47,6 +47,8 @@ def get_config() -> ConfigDict:
         mask_rate=0.15,
         short_probability=0.1,
         random_share="published",
+        whole_word=False,
+        cased=False,
       ),
       optimizer=dict(
         name="adamw",

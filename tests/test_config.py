@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from prepared import random_documents, write_prepared
 
 from bert_jax import config as config_lib
@@ -20,6 +22,16 @@ CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+  """Programs that shrunk configs have in common are compiled once."""
+  path = str(tmp_path_factory.mktemp("compiled"))
+  jax.config.update("jax_compilation_cache_dir", path)
+  yield
+  jax.config.update("jax_compilation_cache_dir", None)
+  compilation_cache.reset_cache()
 
 
 def command(*flags, config="configs/bert_base.py", workdir="unused"):
@@ -133,7 +145,7 @@ def shrink(config, folder):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=os.path.basename)
-def test_every_config_is_loaded_and_stepped(path, folder, tmp_path):
+def test_every_config_is_loaded_and_stepped(path, folder, tmp_path, compiled):
   """A38: and the resolved config beside the checkpoint reloads equal."""
   with open(path) as f:
     text = f.read()
@@ -151,6 +163,13 @@ def test_vocabulary_of_another_size_is_refused(folder, tmp_path):
   config = shrink(main.load_defaults(CONFIGS[0]), folder)
   config["model"]["vocab_size"] = 100
   with pytest.raises(ValueError, match="vocab_size=100.*64 pieces"):
+    train.run(config, str(tmp_path / "run"))
+
+
+def test_data_of_the_other_case_is_refused(folder, tmp_path):
+  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config["data"]["cased"] = True
+  with pytest.raises(ValueError, match="config.data.cased=False, or prepare"):
     train.run(config, str(tmp_path / "run"))
 
 

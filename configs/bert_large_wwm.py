@@ -1,0 +1,103 @@
+"""BERT-large with whole-word masks, both phases.
+
+Paper: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
+  Transformers for Language Understanding"; the masks: google-research/bert
+  README, "May 31st, 2019: Whole Word Masking Models".
+Sizes: 24 layers of 1024, 16 heads, 340M parameters (README).
+Recipe: that of BERT-large, but all pieces of a word are masked or none, at the
+  same rate; each piece is predicted by itself (README). 256 sequences a batch,
+  1,000,000 steps, Adam 1e-4 with warm-up over 10,000 steps and linear decay,
+  weight decay 0.01, dropout 0.1; 128 tokens for 90% of the steps, then 512; 20
+  and 80 predictions a sequence, 10% short sequences [not published apart from
+  BERT-large; as it].
+Original hardware: [not published]; BERT-large took 16 Cloud TPUs (64 chips) 4
+  days (paper, A.2).
+Scores: SQuAD 1.1 dev 86.7 EM, 92.8 F1, MNLI 87.07 (README, uncased; BERT-large
+  there: 84.3, 91.0, 86.05).
+Cased: --config.data.cased=True, with text prepared with --no-lower-case and a
+  cased vocabulary.
+Command:
+  python -m bert_jax.main --config configs/bert_large_wwm.py \\
+    --workdir runs/bert_large_wwm --config.data.path=PREPARED_FOLDER
+  (--config.micro_batches=N, where the batch of 256 exceeds the memory)
+On a TPU pod slice (folders that every host sees):
+  gcloud compute tpus tpu-vm ssh SLICE --zone=ZONE --worker=all \\
+    --command="cd bert_jax && python -m bert_jax.main --distributed \\
+    --config configs/bert_large_wwm.py --workdir SHARED/bert_large_wwm \\
+    --config.data.path=SHARED/PREPARED_FOLDER"
+On several GPU hosts, the same on each, with I from 0 to N - 1:
+  python -m bert_jax.main --coordinator HOST:PORT --num_processes N \\
+    --process_id I \\
+    --config configs/bert_large_wwm.py --workdir SHARED/bert_large_wwm \\
+    --config.data.path=SHARED/PREPARED_FOLDER
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config() -> ConfigDict:
+  """The published recipe, complete and flat."""
+  return ConfigDict(
+    dict(
+      seed=0,
+      total_steps=1_000_000,
+      batch_size=256,
+      micro_batches=1,
+      phases=dict(
+        phase1=dict(
+          fraction=0.9,
+          length=128,
+          max_predictions=20,
+          batch_scale=1.0,
+          micro_scale=1,
+        ),
+        phase2=dict(
+          fraction=0.1,
+          length=512,
+          max_predictions=80,
+          batch_scale=1.0,
+          micro_scale=1,
+        ),
+      ),
+      init_from="",
+      model=dict(
+        family="bert",
+        variant="large",
+        vocab_size=placeholder(int),  # that of the data
+        max_positions=512,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation="gelu",
+        initializer_range=0.02,
+        dtype="bfloat16",
+        attention="xla",
+        unroll=1,
+        remat=False,
+      ),
+      objective=dict(name="mlm", pairs=True),
+      data=dict(
+        path="",
+        builder="bert_pairs",
+        mask_rate=0.15,
+        short_probability=0.1,
+        random_share="published",
+        whole_word=True,
+        cased=False,
+      ),
+      optimizer=dict(
+        name="adamw_bert",
+        b1=0.9,
+        b2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        clip_norm=1.0,
+      ),
+      schedule=dict(name="bert", peak=1e-4, warmup=0.01),
+      mesh=dict(data=-1, fsdp=1, tensor=1),
+      log=dict(every=100),
+      evaluate=dict(every=10_000, examples=10_000),
+      checkpoint=dict(every=5_000, keep=2, keep_best=1),
+      profile=dict(start=0, steps=0),
+    )
+  )
