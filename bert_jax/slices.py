@@ -1,0 +1,303 @@
+"""Compiles a run's train step for a TPU slice that is not there."""
+
+import copy
+import importlib.metadata
+import importlib.util
+import inspect
+import math
+import re
+import time
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax import config as config_lib
+from bert_jax import hlo, phases, sharding, steps, train
+from bert_jax.data import loader
+from bert_jax.data.corpus import SpecialIds
+from bert_jax.state import abstract_state
+
+GIB = 2**30
+# Pieces of the published vocabularies (google-research/bert README).
+UNCASED, CASED = 30522, 28996
+
+
+class Generation(NamedTuple):
+  """What is known of a generation of TPUs.
+
+  Attributes:
+    hbm: GiB of memory a device has. A device is a core on v2 and v3, a chip
+      from v4 on.
+    layouts: slices that are named when a larger or a known one is asked for,
+      from small to large.
+    options: of the topology's description.
+  """
+
+  hbm: int
+  layouts: tuple[str, ...]
+  options: dict[str, str] = {}
+
+
+_SQUARES = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
+# HBM of a chip: cloud.google.com/tpu/docs, "TPU versions": v2 16 and v3 32 GiB
+# for two cores; v4 32, v5e 16, v5p 95, v6e 32 GiB.
+GENERATIONS = {
+  "v2": Generation(8, _SQUARES),
+  "v3": Generation(16, (*_SQUARES, "16x32", "32x32")),
+  # Both cores of a chip are one device there, unlike libtpu's default.
+  "v4": Generation(32, _CUBES, {"chip_config_name": "megacore"}),
+  "v5e": Generation(16, _SQUARES),
+  "v5p": Generation(95, _CUBES),
+  "v6e": Generation(32, _SQUARES),
+}
+
+
+class Step(NamedTuple):
+  """One phase's train step with all that it is called with, as shapes.
+
+  Attributes:
+    phase: of the run.
+    mesh: over the slice's devices.
+    function: (state, frozen, batch, key) -> (state, metrics).
+    arguments: of `function`, shapes with shardings.
+    flops: the model's own count for a step of the whole slice.
+  """
+
+  phase: phases.Phase
+  mesh: Mesh
+  function: Any
+  arguments: tuple[Any, ...]
+  flops: float
+
+
+def versions() -> dict[str, str]:
+  """Versions of jax and of libtpu, which is the compiler."""
+  names = ("jax", "libtpu")
+  return {name: importlib.metadata.version(name) for name in names}
+
+
+def known_topologies() -> str:
+  """Names of slices: "v2:2x2, 4x4; v3:2x2 ...", each from small to large."""
+  return "; ".join(
+    f"{name}:{', '.join(generation.layouts)}"
+    for name, generation in GENERATIONS.items()
+  )
+
+
+def describe(topology: str) -> list[jax.Device]:
+  """Devices of a slice, which can be compiled for but run nothing.
+
+  Args:
+    topology: generation and chips along each axis, for example "v2:4x4".
+
+  Raises:
+    ValueError: libtpu is not installed, or there is no such slice.
+  """
+  if importlib.util.find_spec("libtpu") is None:
+    raise ValueError(
+      "the TPU compiler, libtpu, is not installed: pip install 'bert_jax[tpu]'."
+    )
+  name, _, layout = topology.partition(":")
+  unknown = ValueError(
+    f"--topology={topology}: no such slice; known ones are"
+    f" {known_topologies()}."
+  )
+  if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
+    raise unknown
+  try:
+    options = GENERATIONS[name].options
+    return list(
+      topologies.get_topology_desc(topology, "tpu", **options).devices
+    )
+  except jax.errors.JaxRuntimeError as e:
+    if "INVALID_ARGUMENT" in str(e):
+      raise unknown from e
+    raise ValueError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
+
+
+def features(config: dict[str, Any], phase: phases.Phase) -> dict[str, Any]:
+  """{batch key: shape} of a phase, without any data.
+
+  Args:
+    config: its `model.vocab_size` is filled in.
+    phase: whose length, batch and predictions.
+  """
+  # What is left of `open_data`'s arguments are the builder's.
+  own = inspect.signature(loader.open_data).parameters
+  options = {key: v for key, v in phase.data.items() if key not in own}
+  builder = loader.make_builder(
+    phase.data["builder"],
+    SpecialIds(0, 1, 2, 3, 4),
+    config["model"]["vocab_size"],
+    options,
+  )
+  return {
+    key: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype)
+    for key, (shape, dtype) in builder.features.items()
+  }
+
+
+def with_vocab_size(config: dict[str, Any]) -> dict[str, Any]:
+  """The config with the published vocabulary's size, if it names none."""
+  config = copy.deepcopy(config)
+  if config["model"]["vocab_size"] is None:
+    cased = config["data"].get("cased")
+    config["model"]["vocab_size"] = CASED if cased else UNCASED
+  return config
+
+
+def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
+  """The train step of a phase, for a slice.
+
+  Args:
+    config: as `train.run` takes it; `data.path` is not read.
+    number: of the phase, 0 is the first.
+    topology: see `describe`.
+
+  Raises:
+    ValueError: in one sentence: of the config, or no such slice.
+  """
+  config_lib.check_keys(config)
+  config = with_vocab_size(config)
+  mesh = config_lib.call(
+    "mesh", sharding.make_mesh, devices=describe(topology), **config["mesh"]
+  )
+  phase = phases.plan(config)[number]
+  sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
+  objective, schedule, optimizer = train.make_parts(config)
+  function = steps.make_train_step(
+    objective, optimizer, schedule, phase.micro_batches
+  )
+  rows = NamedSharding(mesh, sharding.BATCH)
+  batch = {
+    key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows)
+    for key, x in features(config, phase).items()
+  }
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  whole = NamedSharding(mesh, PartitionSpec())
+  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
+  with sharding.use_mesh(mesh):
+    state = abstract_state(objective, optimizer, mesh, batch)
+  arguments = (state, {}, batch, key)
+  return Step(phase, mesh, function, arguments, objective.flops(batch))
+
+
+def shard_bytes(tree: Any) -> int:
+  """Bytes that a device holds of a tree of shapes with shardings."""
+  return sum(
+    math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+    for x in jax.tree.leaves(tree)
+  )
+
+
+def refusal(message: str) -> dict[str, int] | None:
+  """Bytes {"needed", "usable"} of the compiler's out-of-memory message.
+
+  None if it is no such message.
+  """
+  if "RESOURCE_EXHAUSTED" not in message:
+    return None
+  number = r"([\d.]+)([KMGT]?)"
+  found = re.search(
+    rf"\({number}\) exceeds available HBM \({number}\)", message
+  ) or re.search(rf"[Uu]sed {number} of {number} hbm", message)
+  if not found:
+    return {}
+  unit = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+  return {
+    "needed": round(float(found[1]) * unit[found[2]]),
+    "usable": round(float(found[3]) * unit[found[4]]),
+  }
+
+
+def compile_step(
+  config: dict[str, Any], number: int, topology: str
+) -> dict[str, Any]:
+  """Compiles a phase's step and reports what a device would hold and do.
+
+  Args:
+    config: and `number`, `topology`: see `make_step`.
+
+  Returns:
+    The report, fit for JSON; bytes and FLOPs are a device's. Where the
+    compiler itself ran out of memory, `refused` is its sentence, `temporaries`
+    what it says it needs, and what only a program has is None.
+
+  Raises:
+    ValueError: see `make_step`.
+  """
+  step = make_step(config, number, topology)
+  phase, devices = step.phase, step.mesh.size
+  hbm = GENERATIONS[topology.partition(":")[0]].hbm * GIB
+  report = dict(
+    topology=topology,
+    devices=devices,
+    mesh=dict(step.mesh.shape),
+    phase=phase.name or "the only phase",
+    number=number + 1,
+    length=phase.data["length"],
+    batch_size=phase.batch_size,
+    micro_batches=phase.micro_batches,
+    hbm_bytes=hbm,
+    gradient_bytes=shard_bytes(step.arguments[0].params),
+    model_flops=step.flops / devices,
+  )
+  start = time.monotonic()
+  try:
+    with sharding.use_mesh(step.mesh):
+      traced = jax.jit(step.function, donate_argnums=0).trace(*step.arguments)
+      compiled = traced.lower(lowering_platforms=("tpu",)).compile()
+  except jax.errors.JaxRuntimeError as e:
+    room = refusal(str(e))
+    if room is None:
+      raise ValueError(f"the TPU compiler failed: {_sentence(e)}") from e
+    report |= dict(
+      arguments_bytes=shard_bytes(step.arguments),
+      temporaries_bytes=room.get("needed"),
+      usable_bytes=room.get("usable"),
+      fits=False,
+      refused=_sentence(e),
+    )
+  else:
+    report |= measure(compiled, report)
+  return report | dict(compile_seconds=round(time.monotonic() - start, 1))
+
+
+def _sentence(error: Exception) -> str:
+  return str(error).partition("\n")[0].strip().rstrip(".") + "."
+
+
+def measure(
+  compiled: jax.stages.Compiled, report: dict[str, Any]
+) -> dict[str, Any]:
+  """Numbers of a compiled step, beside those already in the report."""
+  memory = compiled.memory_analysis()
+  total = (
+    memory.argument_size_in_bytes
+    + memory.output_size_in_bytes
+    - memory.alias_size_in_bytes
+    + memory.temp_size_in_bytes
+    + memory.generated_code_size_in_bytes
+  )
+  flops = compiled.cost_analysis()["flops"]
+  program = hlo.parse(compiled.as_text())
+  found = hlo.collectives(program)
+  reduced = found["all-reduce"].bytes if "all-reduce" in found else 0
+  return dict(
+    arguments_bytes=memory.argument_size_in_bytes,
+    outputs_bytes=memory.output_size_in_bytes,
+    aliased_bytes=memory.alias_size_in_bytes,
+    temporaries_bytes=memory.temp_size_in_bytes,
+    code_bytes=memory.generated_code_size_in_bytes,
+    total_bytes=total,
+    fits=total <= report["hbm_bytes"],
+    flops=flops,
+    flops_ratio=round(flops / report["model_flops"], 4),
+    loops=hlo.loops(program),
+    collectives={kind: dict(t._asdict()) for kind, t in sorted(found.items())},
+    all_reduced_bytes=reduced,
+    all_reduced_ratio=round(reduced / report["gradient_bytes"], 4),
+  )
