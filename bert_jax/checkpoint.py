@@ -1,8 +1,12 @@
 """One Checkpointer: train state, data position, metadata; strict restore."""
 
+import contextlib
+import glob
+import json
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -63,17 +67,26 @@ class Checkpointer:
   leaves the ones before it.
   """
 
-  def __init__(self, workdir: str, keep: int = 2, keep_best: int = 1):
+  def __init__(
+    self,
+    workdir: str,
+    keep: int = 2,
+    keep_best: int = 1,
+    read_only: bool = False,
+  ):
     """Opens `WORKDIR/checkpoints`.
 
     Args:
       workdir: the run's folder.
       keep: how many of the newest stay.
       keep_best: how many of those with the lowest held-out loss stay.
+      read_only: change nothing in the folder; its run may be going on.
     """
     if keep < 1:
       raise ValueError(f"checkpoint.keep={keep}: must be at least 1.")
     self.path = os.path.join(os.path.abspath(workdir), "checkpoints")
+    self._read_only = read_only
+    self._check_metrics()
     policies = checkpoint_managers
     best = policies.BestN(
       get_metric_fn=lambda metrics: metrics[METRIC],
@@ -90,7 +103,8 @@ class Checkpointer:
         best_fn=lambda metrics: metrics[METRIC],
         best_mode="min",
         enable_async_checkpointing=True,
-        cleanup_tmp_directories=True,
+        cleanup_tmp_directories=not read_only,
+        read_only=read_only,
       ),
       item_handlers={
         "state": ocp.StandardCheckpointHandler(),
@@ -107,7 +121,7 @@ class Checkpointer:
     """
     if not os.path.isdir(os.path.join(workdir, "checkpoints")):
       raise ValueError(f"{workdir}: not the --workdir of a run.")
-    checkpointer = cls(workdir)
+    checkpointer = cls(workdir, read_only=True)
     if checkpointer.latest_step() is None:
       raise ValueError(f"{workdir}: the run has saved no checkpoint yet.")
     return checkpointer
@@ -134,15 +148,35 @@ class Checkpointer:
       "checksums": integrity.checksums(vars(state)),
       **meta,
     }
-    self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardSave(state),
-        meta=ocp.args.JsonSave(integrity.seal(meta)),
-      ),
-      metrics=None if heldout is None else {METRIC: float(heldout)},
-      force=True,
-    )
+    with self._saving():
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          state=ocp.args.StandardSave(state),
+          meta=ocp.args.JsonSave(integrity.seal(meta)),
+        ),
+        metrics=None if heldout is None else {METRIC: float(heldout)},
+        force=True,
+      )
+
+  @contextlib.contextmanager
+  def _saving(self) -> Iterator[None]:
+    """Gives whatever stopped a save, this one or the one before, a name.
+
+    Raises:
+      OSError: the disk is full, or not to be written.
+    """
+    try:
+      yield
+    except Exception as e:
+      text = str(e)
+      reason = text.strip().split("\n")[0]
+      if "No space left" in text or "RESOURCE_EXHAUSTED" in text:
+        reason = "no space left on the disk"
+      raise OSError(
+        f"{self.path}: a checkpoint could not be saved ({reason}); those before"
+        " it are kept. Free the disk and give the same command again."
+      ) from e
 
   def _read(self, step: int, read: Callable[[], Any]) -> Any:
     """Calls `read`; what it raises but a Mismatch means a damaged checkpoint.
@@ -231,6 +265,8 @@ class Checkpointer:
       for newer, error in errors.items():
         print(f"{error} Using step {step}.", flush=True)
         self._move_aside(newer)
+      if errors:
+        self._manager.reload()
       return (*result, step)
     # Damage can look like another model; then an older checkpoint fitted.
     for error in errors.values():
@@ -243,13 +279,34 @@ class Checkpointer:
 
   def _move_aside(self, step: int) -> None:
     """Moves a damaged checkpoint out of the way of a new one."""
-    if jax.process_index() == 0:
+    if jax.process_index() == 0 and not self._read_only:
       aside = os.path.join(os.path.dirname(self.path), "damaged")
       os.makedirs(aside, exist_ok=True)
       target = os.path.join(aside, f"{step}-{time.time_ns()}")
       os.rename(os.path.join(self.path, str(step)), target)
       print(f"It is kept in {target}.", flush=True)
-    self._manager.reload()
+
+  def _check_metrics(self) -> None:
+    """Moves checkpoints aside whose metrics are damaged.
+
+    Orbax reads those of all checkpoints when it opens the folder, and stops at
+    one that is no JSON.
+    """
+    for path in sorted(
+      glob.glob(os.path.join(self.path, "*", "metrics", "metrics"))
+    ):
+      step = os.path.relpath(path, self.path).split(os.sep)[0]
+      try:
+        with open(path, encoding="utf-8") as f:
+          whole = math.isfinite(json.load(f)[METRIC])
+      except (ValueError, KeyError, TypeError):
+        whole = False
+      if not whole and step.isdigit():
+        message = f"{self.path}/{step} is damaged: its metrics."
+        if self._read_only:
+          raise Damaged(message)
+        print(message, flush=True)
+        self._move_aside(int(step))
 
   def restore_params(self, step: int | None, params: Any) -> tuple[Any, int]:
     """Restores the parameters alone, as strictly as `restore`.
@@ -297,7 +354,8 @@ class Checkpointer:
 
   def wait(self) -> None:
     """Blocks until the last save is whole; raises what it raised."""
-    self._manager.wait_until_finished()
+    with self._saving():
+      self._manager.wait_until_finished()
 
   def close(self) -> None:
     self._manager.close()

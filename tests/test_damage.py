@@ -1,0 +1,116 @@
+"""Damaged checkpoints: truncated, flipped, missing files; a full disk."""
+
+import os
+import random
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import integrity
+from bert_jax.checkpoint import Checkpointer
+from bert_jax.state import TrainState
+
+
+def make_state(step):
+  key = jax.random.key(step)
+  params = {"a": {"kernel": jax.random.normal(key, (64, 33))}}
+  return TrainState(jnp.int32(step), params, {"nu": params}, {})
+
+
+def same(a, b):
+  return all(
+    np.array_equal(x, y)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  )
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  path = tmp_path_factory.mktemp("saved")
+  with Checkpointer(str(path)) as saver:
+    for step in (10, 20):
+      saver.save(step, make_state(step), {"data": {"x": step}}, 1.0 / step)
+  return path
+
+
+def files(folder):
+  return sorted(
+    os.path.join(root, name)
+    for root, _, names in os.walk(folder)
+    for name in names
+  )
+
+
+def restore(workdir):
+  """Restores; what comes back must be what one of the saves wrote."""
+  with Checkpointer(str(workdir)) as saver:
+    state, meta, step = saver.restore_newest(make_state(0))
+  assert same(state, make_state(step)) and meta["data"] == {"x": step}
+  return step
+
+
+def flip(path, rng):
+  content = bytearray(open(path, "rb").read())
+  at = rng.randrange(len(content))
+  content[at] ^= 1 << rng.randrange(8)
+  open(path, "wb").write(bytes(content))
+
+
+def truncate(path, rng):
+  os.truncate(path, rng.randrange(os.path.getsize(path)))
+
+
+@pytest.mark.parametrize("damage", [flip, truncate])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_file_never_gives_a_wrong_state(
+  saved, tmp_path, damage, seed, capfd
+):
+  rng = random.Random(seed)
+  names = files(saved / "checkpoints" / "20")
+  assert len(names) > 5
+  taken = []
+  for i, name in enumerate(names):
+    if not os.path.getsize(name):
+      continue
+    workdir = tmp_path / str(i)
+    shutil.copytree(saved, workdir)
+    damage(str(workdir) + name.removeprefix(str(saved)), rng)
+    taken.append(restore(workdir))
+    if taken[-1] == 10:
+      assert os.listdir(workdir / "checkpoints") == ["10"]
+      assert os.listdir(workdir / "damaged")[0].startswith("20-")
+      assert "damaged" in capfd.readouterr().out
+  # The arrays and the metadata at least are noticed.
+  assert taken.count(10) >= 2
+
+
+def test_a_missing_file_is_noticed(saved, tmp_path):
+  shutil.copytree(saved, tmp_path / "run")
+  shutil.rmtree(tmp_path / "run" / "checkpoints" / "20" / "state")
+  assert restore(tmp_path / "run") == 10
+
+
+def test_nothing_whole_is_an_error(saved, tmp_path):
+  shutil.copytree(saved, tmp_path / "run")
+  for step in ("10", "20"):
+    for name in files(tmp_path / "run" / "checkpoints" / step / "state"):
+      os.truncate(name, 0)
+  with pytest.raises(ValueError, match="no checkpoint .* is whole"):
+    restore(tmp_path / "run")
+
+
+def test_checksums_notice_one_bit_anywhere():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(7, 5, 3)).astype(np.float32)
+  before = integrity.checksums({"x": jnp.array(x)})
+  for i in range(x.size):
+    bits = x.copy().view(np.uint32).reshape(-1)
+    bits[i] ^= np.uint32(1) << np.uint32(rng.integers(32))
+    y = bits.view(np.float32).reshape(x.shape)
+    assert integrity.checksums({"x": jnp.array(y)}) != before
+  swapped = x.copy()
+  swapped[0, 0], swapped[0, 1] = x[0, 1], x[0, 0]
+  assert integrity.checksums({"x": jnp.array(swapped)}) != before
