@@ -34,7 +34,7 @@ def evaluate(
     batch_size: rows of all hosts.
     mesh: for the global arrays.
   """
-  rows = host_rows(0, batch_size, jax.process_index(), jax.process_count())
+  rows = host_rows(0, batch_size, *sharding.host_share(mesh))
   totals = []
   for first in range(0, len(heldout), batch_size):
     batch = sharding.to_global(mesh, heldout.read(first + rows[0], rows[1]))

@@ -1,6 +1,7 @@
 """Trains: python -m bert_jax.main --config configs/NAME.py --workdir DIR."""
 
 import sys
+import threading
 from collections.abc import Sequence
 
 from absl import app, flags, logging
@@ -15,22 +16,42 @@ _CONFIG = config_flags.DEFINE_config_file(
   "The run, configs/NAME.py; override a value by --config.key=value.",
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
+_COORDINATOR = flags.DEFINE_string(
+  "coordinator", None, "HOST:PORT of process 0, where there are several."
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+  "num_processes", None, "How many processes the run has, on all hosts."
+)
+_PROCESS_ID = flags.DEFINE_integer(
+  "process_id", None, "Which of them this is, from 0."
+)
+_DISTRIBUTED = flags.DEFINE_bool(
+  "distributed", False, "Find the other hosts of this TPU pod slice."
+)
 flags.mark_flags_as_required(["config", "workdir"])
 
 
 def main(argv: Sequence[str]) -> None:
   if len(argv) > 1:
     sys.exit(f"error: unexpected argument {argv[1]!r}.")
-  # Orbax tells every step of a save at the level of a warning.
-  logging.set_verbosity(logging.ERROR)
+  # Orbax logs every step of a save, and a trace for what it raises as well.
+  logging.set_verbosity(logging.FATAL)
+  # What stops a save's thread is raised again where the run waits for it.
+  threading.excepthook = lambda _: None
   # Imported late: a bad flag is answered before jax is loaded.
-  from bert_jax import train
+  from bert_jax import hosts, train
 
   path = config_flags.get_config_filename(flags.FLAGS["config"])
   try:
     config = _CONFIG.value.to_dict()
     config_lib.check_types(config, load_defaults(path))
-    train.run(config, _WORKDIR.value)
+    with hosts.joined(
+      _COORDINATOR.value,
+      _NUM_PROCESSES.value,
+      _PROCESS_ID.value,
+      _DISTRIBUTED.value,
+    ):
+      train.run(config, _WORKDIR.value)
   except (ValueError, FloatingPointError, OSError) as e:
     sys.exit(f"error: {e}")
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import jax
 from jax.experimental import multihost_utils
 
+from bert_jax import hosts
+
 
 @contextlib.contextmanager
 def lock(workdir: str) -> Iterator[None]:
@@ -23,21 +25,35 @@ def lock(workdir: str) -> Iterator[None]:
         f"{workdir}: another run is going on in this folder; stop it, or take"
         " another --workdir."
       ) from e
+    hosts.wait_for_all("lock")
+    if not os.path.exists(os.path.join(workdir, "lock")):
+      raise ValueError(
+        f"{workdir}: process 0 has another folder of this name; the --workdir"
+        " must be on a file system that all hosts share."
+      )
     yield
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-  """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts."""
+  """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts.
+
+  With several processes SIGTERM is left to jax, whose notifier tells all of
+  them, and SIGINT becomes SIGTERM.
+  """
   seen: list[int] = []
+  several = jax.process_count() > 1
 
   def note(number, frame):
     if number == signal.SIGINT and seen:
       signal.default_int_handler(number, frame)
     seen.append(number)
     print("stopping: saving a checkpoint ...", flush=True)
+    if several:
+      os.kill(os.getpid(), signal.SIGTERM)
 
-  old = {n: signal.signal(n, note) for n in (signal.SIGTERM, signal.SIGINT)}
+  numbers = [signal.SIGINT] if several else [signal.SIGINT, signal.SIGTERM]
+  old = {number: signal.signal(number, note) for number in numbers}
   try:
     yield seen
   finally:

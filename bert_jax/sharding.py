@@ -1,6 +1,7 @@
 """The mesh, one table of rules for logical axes, and what follows from them."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,13 @@ RULES: tuple[tuple[str, Any], ...] = (
   ("layers", None),
 )
 BATCH = PartitionSpec(("data", "fsdp"))
+# The config key that sets the size of a parameter's logical axis.
+SIZE_KEYS = {
+  "embed": "model.hidden",
+  "embed_out": "model.hidden",
+  "heads": "model.heads",
+  "mlp": "model.mlp",
+}
 
 
 def make_mesh(
@@ -53,7 +61,8 @@ def make_mesh(
   if data < 1 or data * fsdp * tensor != count:
     raise ValueError(
       f"mesh data={data} x fsdp={fsdp} x tensor={tensor} does not make up the"
-      f" {count} devices."
+      f" {count} devices; the product must be {count} (data=-1 takes all that"
+      " are left)."
     )
   # Linen's constraints raise on Explicit axes, which are make_mesh's default.
   types = (AxisType.Auto,) * len(AXES)
@@ -81,14 +90,62 @@ def shardings(mesh: Mesh, boxed: Any) -> Any:
   return nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, RULES)
 
 
+def check_sizes(mesh: Mesh, boxed: Any) -> None:
+  """Raises ValueError unless the mesh divides every parameter that it splits.
+
+  XLA would replicate such an array silently.
+
+  Args:
+    mesh: the mesh.
+    boxed: parameters or their shapes, boxed with logical axis names.
+  """
+  rules = dict(RULES)
+  leaves = jax.tree.leaves(boxed, is_leaf=lambda x: hasattr(x, "names"))
+  for leaf in leaves:
+    for size, name in zip(leaf.value.shape, leaf.names, strict=True):
+      axis = rules.get(name)
+      if axis and size % mesh.shape[axis]:
+        largest = math.gcd(size, mesh.shape[axis])
+        raise ValueError(
+          f"{SIZE_KEYS[name]}={size} is not a multiple of mesh.{axis}"
+          f"={mesh.shape[axis]}; choose a mesh.{axis} that divides it, for"
+          f" example {largest}."
+        )
+
+
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
   """Raises ValueError unless each micro-batch splits evenly over the mesh."""
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   if batch_size % (micro_batches * shards):
     raise ValueError(
       f"batch_size={batch_size} is not a multiple of micro_batches="
-      f"{micro_batches} times the {shards} devices that split the batch."
+      f"{micro_batches} times the {shards} devices that split the batch; change"
+      " batch_size, micro_batches or the mesh."
     )
+
+
+def host_share(mesh: Mesh) -> tuple[int, int]:
+  """Which equal share of each batch this process reads, and of how many.
+
+  Processes whose devices hold the same rows read the same share: those that a
+  tensor axis joins.
+
+  Raises:
+    ValueError: the processes hold overlapping parts of a batch.
+  """
+  rows = mesh.devices.reshape(-1, mesh.shape["tensor"])
+  held: dict[int, set[int]] = {}
+  for number, row in enumerate(rows):
+    for device in row:
+      held.setdefault(device.process_index, set()).add(number)
+  shares = sorted({tuple(sorted(part)) for part in held.values()})
+  if sum(map(len, shares)) != len(rows) or len({*map(len, shares)}) != 1:
+    raise ValueError(
+      f"mesh.tensor={mesh.shape['tensor']} does not fit the devices of a"
+      " process; choose a divisor or a multiple of their number."
+    )
+  mine = tuple(sorted(held[jax.process_index()]))
+  return shares.index(mine), len(shares)
 
 
 def to_global(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:

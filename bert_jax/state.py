@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import sharding
 from bert_jax.objectives.base import Batch, Objective
@@ -45,9 +45,7 @@ def abstract_state(
     mesh: of any devices, also of such as this machine lacks.
     batch: a batch, or its shapes.
   """
-  init = _init(objective, optimizer)
-  # The key is made inside: the mesh's devices may be unable to make one.
-  boxed = jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
+  boxed = _boxed(objective, optimizer, batch)
   placed = sharding.shardings(mesh, boxed)
   # By leaves: unboxing inside a mesh would constrain what is only a shape.
   return jax.tree.unflatten(
@@ -59,6 +57,55 @@ def abstract_state(
       )
     ],
   )
+
+
+def file_state(
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  mesh: Mesh,
+  batch: Batch,
+  vocab_size: int,
+) -> TrainState:
+  """`abstract_state` as files hold it: every "vocab" axis has `vocab_size`.
+
+  Such an axis is not split where the mesh's layout pads it.
+  """
+
+  def exact(x, names):
+    shape, spec = list(x.shape), list(x.sharding.spec)
+    for axis, name in enumerate(names):
+      if name == "vocab" and shape[axis] != vocab_size:
+        shape[axis], spec[axis] = vocab_size, None
+    place = NamedSharding(mesh, PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=place)
+
+  names = nn.get_partition_spec(_boxed(objective, optimizer, batch))
+  abstract = abstract_state(objective, optimizer, mesh, batch)
+  return jax.tree.map(exact, abstract, names)
+
+
+def resize(tree: Any, layout: Any) -> Any:
+  """Cuts arrays, or fills them up with zeros, to the shapes of `layout`.
+
+  Args:
+    tree: arrays, as in memory or as in a file.
+    layout: arrays or their shapes, with shardings. Those of equal shape in
+      `tree` are returned as they are.
+  """
+
+  def change(x, wanted):
+    if x.shape == wanted.shape:
+      return x
+    make = jax.jit(_resize, static_argnums=1, out_shardings=wanted.sharding)
+    return make(x, wanted.shape)
+
+  return jax.tree.map(change, tree, layout)
+
+
+def _resize(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  x = x[tuple(slice(size) for size in shape)]
+  more = [(0, size - had) for size, had in zip(shape, x.shape, strict=True)]
+  return jnp.pad(x, more)
 
 
 def init_state(
@@ -97,6 +144,15 @@ def _init(
     return TrainState(step, params, optimizer.init(params), {})
 
   return init
+
+
+def _boxed(
+  objective: Objective, optimizer: optax.GradientTransformation, batch: Batch
+) -> TrainState:
+  """Shapes of the initial state, boxed with logical axes."""
+  init = _init(objective, optimizer)
+  # The key is made inside: the mesh's devices may be unable to make one.
+  return jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
 
 
 def _zeros(x: Any) -> jax.Array:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from bert_jax import (
   checkpoint,
   evaluate,
+  hosts,
   logs,
   objectives,
   optim,
@@ -236,6 +237,8 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   """
   config_lib.check_keys(config)
   setup = build(config)
+  same = config | {"data": config["data"] | {"path": setup.fingerprint}}
+  hosts.check_same("config", same)
   with contextlib.ExitStack() as stack:
     stack.enter_context(runtime.lock(workdir))
     stack.enter_context(sharding.use_mesh(setup.mesh))
@@ -251,6 +254,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     state, meta = start(setup, config, saver)
     log = logs.Logger(workdir, int(state.step), config["total_steps"])
     stack.callback(log.close)
+    stack.enter_context(hosts.ends_all())
     progress = Progress(
       state,
       Window(meta.get("window")),
@@ -303,12 +307,12 @@ def run_phase(
     (phase.first_example(step), phase.batch_size)
     for step in range(first, phase.end)
   )
-  hosts = sharding.host_share(setup.mesh)
+  share = sharding.host_share(setup.mesh)
 
   def due(name, step):
     return every[name] and (step % every[name] == 0 or step == total)
 
-  with loader.Batches(feed.data, spans, *hosts) as batches:
+  with loader.Batches(feed.data, spans, *share) as batches:
     for step, (batch, position) in enumerate(batches, first + 1):
       with profiler.step(step):
         batch = sharding.to_global(setup.mesh, batch)
