@@ -13,7 +13,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import integrity
+from bert_jax import hosts, integrity
 
 FORMAT_VERSION = 1
 METRIC = "heldout_loss"
@@ -86,7 +86,11 @@ class Checkpointer:
       raise ValueError(f"checkpoint.keep={keep}: must be at least 1.")
     self.path = os.path.join(os.path.abspath(workdir), "checkpoints")
     self._read_only = read_only
-    self._check_metrics()
+    # Process 0 moves what is damaged before any other looks.
+    if jax.process_index() == 0 or read_only:
+      self._check_metrics()
+    if not read_only:
+      hosts.wait_for_all("checkpoints")
     policies = checkpoint_managers
     best = policies.BestN(
       get_metric_fn=lambda metrics: metrics[METRIC],

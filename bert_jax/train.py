@@ -175,9 +175,8 @@ def start(
     config["seed"],
     setup.feeds[0].shapes,
   )
-  latest = saver.latest_step()
-  if latest is not None:
-    saved, meta = saver.restore(latest, setup.in_file)
+  if saver.latest_step() is not None:
+    saved, meta, step = saver.restore_newest(setup.in_file)
     state = resize(saved, state)
     if meta["fingerprint"] != setup.fingerprint:
       raise ValueError(
@@ -190,8 +189,7 @@ def start(
     return state, meta
   if config["init_from"]:
     with checkpoint.Checkpointer.of_run(config["init_from"]) as source:
-      params = source.restore_params(None, setup.in_file.params)
-      step = source.latest_step()
+      params, step = source.restore_params(None, setup.in_file.params)
     state = state.replace(params=resize(params, state.params))
     print(f"parameters from {config['init_from']}, step {step}", flush=True)
   return state, {}
