@@ -36,8 +36,9 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(f"error: unexpected argument {argv[1]!r}.")
   # Orbax logs every step of a save, and a trace for what it raises as well.
   logging.set_verbosity(logging.FATAL)
-  # What stops a save's thread is raised again where the run waits for it.
-  threading.excepthook = lambda _: None
+  # What stops a save is raised again where the run waits for it; its threads
+  # and callbacks would print a trace each.
+  threading.excepthook = sys.unraisablehook = lambda _: None
   # Imported late: a bad flag is answered before jax is loaded.
   from bert_jax import hosts, train
 
