@@ -37,6 +37,7 @@ quickstart: $(RUN)/data/meta.json
 	@echo
 	@echo "plot of the losses: $(RUN)/loss.png"
 	@echo "TensorBoard: $(VENV)/bin/tensorboard --logdir $(RUN)"
+	@echo "a notebook to look inside: notebooks/predictions.ipynb"
 
 test: $(VENV)/installed
 	$(BIN) -m ruff check .

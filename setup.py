@@ -24,7 +24,7 @@ EXTRAS = {
   "cuda": ["jax[cuda12]"],
   "test": ["pytest", "ruff"],
 }
-EXTRAS["all"] = EXTRAS["data"] + EXTRAS["test"]
+EXTRAS["all"] = EXTRAS["data"] + EXTRAS["test"] + ["tensorboard"]
 
 setup(
   name="bert_jax",

@@ -1,0 +1,36 @@
+"""Every notebook runs from top to bottom on a tiny run."""
+
+import glob
+import json
+import os
+
+import matplotlib
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+from test_config import CONFIGS, shrink
+
+from bert_jax import main, train
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+NOTEBOOKS = sorted(glob.glob(os.path.join(ROOT, "notebooks", "*.ipynb")))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=os.path.basename)
+def test_notebook(path, tmp_path, monkeypatch):
+  folder = write_prepared(
+    tmp_path / "data", random_documents(60, 0), random_documents(9, 1)
+  )
+  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  train.run(config, str(tmp_path / "run"))
+  monkeypatch.setenv("WORKDIR", str(tmp_path / "run"))
+  matplotlib.use("agg")
+  with open(path, encoding="utf-8") as f:
+    cells = json.load(f)["cells"]
+  names: dict = {}
+  for cell in cells:
+    if cell["cell_type"] == "code":
+      assert not cell["outputs"], "commit notebooks without outputs"
+      exec(compile("".join(cell["source"]), path, "exec"), names)
+  # What the last section shows: every row of every head sums to one.
+  np.testing.assert_allclose(names["attention"].sum(-1), 1.0, rtol=1e-5)
