@@ -1,0 +1,285 @@
+"""Runs a tiny model on every mesh of 8 forced devices; see test_mesh.py."""
+
+import json
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from bert_jax import checkpoint, evaluate, objectives, optim, sharding, steps
+from bert_jax.models import bert, layers
+from bert_jax.objectives.base import Objective
+from bert_jax.state import abstract_state, file_state, init_state, resize
+
+# (data, fsdp, tensor) and parts of a batch. A vocabulary of 61 divides over 1.
+QUICK = [(1, 1, 1), (2, 2, 2)], (1, 4)
+FULL = (
+  [(1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (2, 2, 2)],
+  (1, 2, 4, 8),
+)
+MODEL = dict(
+  family="bert", variant="tiny", hidden=32, heads=4, mlp=64, vocab_size=61
+)
+NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
+STEPS = 3
+
+
+def make_batch(seed, rows=32, length=12, slots=11):
+  """Rows with 0 to 11 targets, unevenly spread over the rows."""
+  rng = np.random.default_rng(seed)
+  ids = rng.integers(5, 60, (rows, length), dtype=np.int32)
+  counts = rng.choice([0, 1, 2, 11], rows, p=[0.3, 0.3, 0.2, 0.2])
+  counts[: rows // 4] = 11
+  positions = np.stack([rng.permutation(length)[:slots] for _ in range(rows)])
+  return {
+    "input_ids": ids,
+    "segment_ids": rng.integers(0, 2, ids.shape, dtype=np.int32),
+    "sequence_ids": np.ones_like(ids),
+    "mlm_positions": positions.astype(np.int32),
+    "mlm_ids": rng.integers(5, 61, (rows, slots), dtype=np.int32),
+    "mlm_weights": (np.arange(slots) < counts[:, None]).astype(np.float32),
+    "pair_labels": rng.integers(0, 2, (rows, 1), dtype=np.int32),
+    "pair_weights": np.ones((rows, 1), np.float32),
+    "cls_positions": np.zeros((rows, 1), np.int32),
+  }
+
+
+def make_mesh(shape):
+  return sharding.make_mesh(*shape, jax.devices()[: np.prod(shape)])
+
+
+def make_parts(mesh, **model):
+  model = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
+  objective = objectives.build("mlm", model, {})
+  schedule = optim.build_schedule(10, "bert", 1e-3, 0.1)
+  # Adam's first steps are about the gradient's sign, which rounding turns
+  # over where the gradient is near 0: a larger epsilon keeps them smooth.
+  return (
+    objective,
+    optim.build_optimizer(schedule, "adamw_bert", 0.9, 0.999, 1e-3, 0.01, 1.0),
+    schedule,
+  )
+
+
+def names(tree):
+  return {
+    jax.tree_util.keystr(path): leaf
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+  }
+
+
+def count_shards(state):
+  """{name: how many different parts the devices hold}."""
+  return {
+    name: len({str(shard.index) for shard in x.addressable_shards})
+    for name, x in names(state).items()
+  }
+
+
+def train(mesh, micro_batches=1, **model):
+  """Some steps; returns losses, the state before, in memory and in files."""
+  objective, optimizer, schedule = make_parts(mesh, **model)
+  batches = [make_batch(i) for i in range(STEPS)]
+  state = init_state(objective, optimizer, mesh, 0, batches[0])
+  layout = file_state(objective, optimizer, mesh, batches[0], 61)
+  shards = {"init": count_shards(state)}
+  step = jax.jit(
+    steps.make_train_step(objective, optimizer, schedule, micro_batches),
+    donate_argnums=0,
+    out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
+  )
+  losses = []
+  for batch in batches:
+    batch = sharding.to_global(mesh, batch)
+    state, metrics = step(state, {}, batch, jax.random.key(0))
+    losses.append(float(metrics["loss"]))
+  shards["after"] = count_shards(state)
+  return losses, shards, state, layout
+
+
+def run_meshes(folder, found, meshes):
+  first = None
+  for shape in meshes:
+    mesh, name = make_mesh(shape), "x".join(map(str, shape))
+    with sharding.use_mesh(mesh):
+      losses, shards, state, layout = train(mesh)
+      found["losses"][name], found["shards"][name] = losses, shards
+      in_file = resize(state, layout)
+      np.savez(folder / name, **jax.device_get(names(in_file)))
+      found["rows"][name] = len(state.params["encoder"]["word"]["embedding"])
+      if shape == (2, 2, 2):
+        check_padding(found, mesh, state)
+      if first is None:
+        first = in_file
+        with checkpoint.Checkpointer(str(folder)) as saver:
+          saver.save(STEPS, in_file, {}, None)
+      with checkpoint.Checkpointer(str(folder)) as saver:
+        saved, _ = saver.restore(STEPS, layout)
+      back = resize(saved, state)
+      same = jax.tree.map(lambda a, b: a.sharding == b.sharding, back, state)
+      files = jax.device_get([resize(back, layout), first])
+      equal = jax.tree.map(np.array_equal, *files)
+      found["restored"][name] = all(jax.tree.leaves([same, equal]))
+
+
+def check_padding(found, mesh, state):
+  padded = [
+    x[61:]
+    for name, x in names(state).items()
+    if "['word']" in name or "['mlm']['bias']" in name
+  ]
+  found["padded_rows_are_zero"] = len(padded) == 6 and not any(
+    np.asarray(x).any() or not len(x) for x in padded
+  )
+  logits = logits_of(mesh)(state.params, make_batch(0))["mlm_logits"]
+  probability = jax.nn.softmax(logits)[..., 61:].max()
+  found["padded_probability"] = float(probability)
+
+
+def logits_of(mesh, **model):
+  options = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
+  options.pop("family")
+  module = bert.ForPreTraining(bert.build(**options))
+  return jax.jit(lambda params, batch: module.apply({"params": params}, batch))
+
+
+def look_at_graphs(found):
+  """Constraints with and without the rules; masks with and without padding."""
+  mesh = make_mesh((2, 2, 2))
+  batch = make_batch(0)
+  objective, optimizer, _ = make_parts(mesh)
+  params = abstract_state(objective, optimizer, mesh, batch).params
+
+  def constraints(function):
+    text = function.lower(params, batch).as_text()
+    return text.count("sdy.sharding_constraint ")
+
+  with sharding.use_mesh(mesh):
+    found["constraints"]["with"] = constraints(logits_of(mesh))
+  found["constraints"]["without"] = constraints(logits_of(mesh))
+  for size in (60, 61):
+    objective, optimizer, _ = make_parts(mesh, vocab_size=size)
+    params = abstract_state(objective, optimizer, mesh, batch).params
+    with sharding.use_mesh(mesh):
+      text = logits_of(mesh, vocab_size=size).lower(params, batch).as_text()
+    # Attention has masks of its own; 11 slots are the head's.
+    masks = [s for s in text.splitlines() if "select" in s and "32x11x" in s]
+    found["masks_in_graph"][str(size)] = bool(masks)
+
+
+def run_micro_batches(folder, found, splits):
+  mesh = make_mesh((2, 2, 2))
+  with sharding.use_mesh(mesh):
+    for parts in splits:
+      losses, _, state, layout = train(mesh, parts, **NO_DROPOUT)
+      found["losses"][f"parts{parts}"] = losses
+      saved = jax.device_get(names(resize(state, layout)))
+      np.savez(folder / f"parts{parts}", **saved)
+
+
+def run_dropout(found):
+  for count in (1, 2, 4):
+    mesh = make_mesh((count, 1, 1))
+    place = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    make = jax.jit(
+      lambda x: layers.dropout(x, 0.5, jax.random.key(0)), out_shardings=place
+    )
+    kept = make(jax.device_put(jnp.ones((8, 16)), place))
+    parts = {np.asarray(s.data).tobytes() for s in kept.addressable_shards}
+    whole = np.asarray(
+      layers.dropout(jnp.ones((8, 16)), 0.5, jax.random.key(0))
+    )
+    same = bool((np.asarray(kept) == whole).all())
+    found["dropout"][str(count)] = {"distinct": len(parts), "same": same}
+
+
+class Ten:
+  """Ten examples, eight of them right; those beyond are padding."""
+
+  def __len__(self):
+    return 10
+
+  def read(self, first, count):
+    number = np.arange(first, first + count)
+    weight = (number < 10).astype(np.float32)
+    return {"right": (number < 8).astype(np.float32), "weight": weight}
+
+
+def run_evaluation(found):
+  objective = Objective(
+    init=None,
+    weights=lambda batch: {"accuracy": batch["weight"].sum()},
+    loss=lambda params, frozen, carry, batch, rng, train: (
+      {"accuracy": (batch["right"] * batch["weight"]).sum()},
+      carry,
+    ),
+    coefficients={"accuracy": 1.0},
+    flops=None,
+  )
+  state = type("State", (), dict(params={}, carry={}))
+  step = jax.jit(steps.make_eval_step(objective))
+  for devices in (1, 2, 4):
+    mesh = make_mesh((devices, 1, 1))
+    with sharding.use_mesh(mesh):
+      for size in {1, 3, 4, 7, 10, 16, 8}:
+        if size % devices == 0:
+          means = evaluate.evaluate(
+            step, objective.coefficients, state, {}, Ten(), size, mesh
+          )
+          name = f"{devices} devices, batch {size}"
+          found["evaluation"][name] = means["accuracy"]
+
+
+def refuse(found, name, function):
+  try:
+    function()
+  except ValueError as e:
+    found["refused"][name] = str(e)
+
+
+def run_refusals(found):
+  def sizes(shape, **model):
+    mesh = make_mesh(shape)
+    objective, _, _ = make_parts(mesh, **model)
+    boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch(0))
+    sharding.check_sizes(mesh, boxed)
+
+  refuse(found, "heads", lambda: sizes((2, 1, 4), heads=2))
+  refuse(found, "mlp", lambda: sizes((2, 1, 4), mlp=62))
+  refuse(found, "hidden", lambda: sizes((1, 8, 1), hidden=36))
+  mesh = make_mesh((4, 2, 1))
+  refuse(found, "batch", lambda: sharding.check_batch(mesh, 12, 1))
+  refuse(found, "devices", lambda: sharding.make_mesh(3, 1, 2))
+
+
+def main(size, folder):
+  meshes, splits = QUICK if size == "quick" else FULL
+  found = {
+    key: {}
+    for key in (
+      "losses",
+      "shards",
+      "rows",
+      "restored",
+      "constraints",
+      "masks_in_graph",
+      "dropout",
+      "evaluation",
+      "refused",
+    )
+  }
+  run_refusals(found)
+  run_dropout(found)
+  run_evaluation(found)
+  look_at_graphs(found)
+  run_meshes(folder, found, meshes)
+  run_micro_batches(folder, found, splits)
+  with open(folder / "results.json", "w", encoding="utf-8") as f:
+    json.dump(found, f)
+
+
+if __name__ == "__main__":
+  main(sys.argv[1], pathlib.Path(sys.argv[2]))

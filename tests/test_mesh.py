@@ -1,0 +1,180 @@
+"""Any mesh computes the same, splits what it should, and moves its files."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import sharding
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@pytest.fixture(
+  scope="module",
+  params=["quick", pytest.param("full", marks=pytest.mark.slow)],
+)
+def results(request, tmp_path_factory):
+  """What `mesh_worker.py` finds on 8 forced devices, in one process."""
+  folder = tmp_path_factory.mktemp("mesh")
+  environment = os.environ | {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+  }
+  command = [sys.executable, "-m", "tests.mesh_worker", request.param, folder]
+  subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=900)
+  with open(folder / "results.json", encoding="utf-8") as f:
+    found = json.load(f)
+  assert len(found["shards"]) == (2 if request.param == "quick" else 7)
+  return folder, found
+
+
+def arrays(folder, name):
+  with np.load(folder / f"{name}.npz") as file:
+    return {key: file[key] for key in file}
+
+
+def assert_same_runs(folder, found, first, other):
+  """Losses and every array of the state, within 1e-5 in float32."""
+  losses = found["losses"]
+  np.testing.assert_allclose(losses[other], losses[first], rtol=0, atol=1e-5)
+  one, many = arrays(folder, first), arrays(folder, other)
+  assert one.keys() == many.keys() and len(one) > 60
+  for key, value in one.items():
+    np.testing.assert_allclose(
+      many[key], value, rtol=0, atol=1e-5, err_msg=f"{other} {key}"
+    )
+
+
+def test_losses_and_parameters_of_any_mesh(results):
+  """Dropout on, targets from 0 to 11 a row."""
+  folder, found = results
+  for mesh in found["shards"]:
+    assert_same_runs(folder, found, "1x1x1", mesh)
+
+
+def test_micro_batches_on_a_mesh(results):
+  folder, found = results
+  parts = [name for name in found["losses"] if name.startswith("parts")]
+  assert len(parts) > 1
+  for name in parts:
+    assert_same_runs(folder, found, "parts1", name)
+
+
+def test_what_a_rule_splits_is_split(results):
+  """A42: after init and after steps, parameters and moments."""
+  _, found = results
+  layer = ".params['encoder']['layers']['layer']"
+  for mesh, moments in found["shards"].items():
+    _, fsdp, tensor = map(int, mesh.split("x"))
+    for split in moments.values():
+      assert split[".params['encoder']['word']['embedding']"] == fsdp * tensor
+      assert split[".params['mlm']['bias']"] == tensor
+      assert split[f"{layer}['mlp_in']['kernel']"] == fsdp * tensor
+      assert split[f"{layer}['attention']['query']['kernel']"] == fsdp * tensor
+      assert split[f"{layer}['attention']['query']['bias']"] == tensor
+      copies = [n for n in split if ".mu[" in n or ".nu[" in n]
+      assert len(copies) > 40
+      for name in copies:
+        parameter = ".params" + name.split(".mu")[-1].split(".nu")[-1]
+        assert split[name] == split[parameter], name
+
+
+def test_no_constraint_is_dropped(results):
+  """Embedding, 3 projections, 2 norms, MLP, logits; none without rules."""
+  _, found = results
+  assert found["constraints"] == {"with": 8, "without": 0}
+
+
+def test_padding_of_the_vocabulary(results):
+  """Memory has rows of zeros, files and results have 61 rows."""
+  folder, found = results
+  for mesh, rows in found["rows"].items():
+    tensor = int(mesh.split("x")[2])
+    assert rows == {1: 61, 2: 62, 4: 64}[tensor]
+    saved = arrays(folder, mesh)
+    assert [len(v) for k, v in saved.items() if "['word']" in k] == [61] * 3
+  assert found["padded_rows_are_zero"]
+  assert found["padded_probability"] == 0.0
+  # No mask in the graph where nothing is padded.
+  assert found["masks_in_graph"] == {"60": False, "61": True}
+
+
+def test_checkpoint_moves_between_meshes(results):
+  _, found = results
+  assert found["restored"] == dict.fromkeys(found["shards"], True)
+
+
+def test_dropout_does_not_depend_on_devices(results):
+  """A26: shards differ from one another, the whole is the same."""
+  _, found = results
+  assert found["dropout"] == {
+    str(n): {"distinct": n, "same": True} for n in (1, 2, 4)
+  }
+
+
+def test_evaluation_counts_every_example_once(results):
+  """A27: 10 examples, the last two wrong, any batch and devices."""
+  _, found = results
+  assert len(found["evaluation"]) == 14
+  for name, accuracy in found["evaluation"].items():
+    assert accuracy == pytest.approx(0.8, abs=1e-6), name
+
+
+def test_sizes_that_do_not_divide_are_refused(results):
+  _, found = results
+  assert found["refused"] == {
+    "heads": "model.heads=2 is not a multiple of mesh.tensor=4; choose a"
+    " mesh.tensor that divides it, for example 2.",
+    "mlp": "model.mlp=62 is not a multiple of mesh.tensor=4; choose a"
+    " mesh.tensor that divides it, for example 2.",
+    "hidden": "model.hidden=36 is not a multiple of mesh.fsdp=8; choose a"
+    " mesh.fsdp that divides it, for example 4.",
+    "batch": "batch_size=12 is not a multiple of micro_batches=1 times the 8"
+    " devices that split the batch; change batch_size, micro_batches or the"
+    " mesh.",
+    "devices": "mesh data=3 x fsdp=1 x tensor=2 does not make up the 8"
+    " devices; the product must be 8 (data=-1 takes all that are left).",
+  }
+
+
+class Device:
+  """A device of a process, as `host_share` sees it."""
+
+  def __init__(self, process_index):
+    self.process_index = process_index
+
+
+class FakeMesh:
+  def __init__(self, processes, tensor):
+    devices = [Device(p) for p in processes]
+    self.devices = np.array(devices).reshape(-1, 1, tensor)
+    self.shape = {"tensor": tensor}
+
+
+@pytest.mark.parametrize(
+  "processes, tensor, shares",
+  [
+    ([0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
+    # A tensor axis inside of a process, over both, and over pairs of four.
+    ([0, 0, 1, 1], 2, [(0, 2), (1, 2)]),
+    ([0, 0, 1, 1], 4, [(0, 1), (0, 1)]),
+    ([0, 1, 2, 3], 2, [(0, 2), (0, 2), (1, 2), (1, 2)]),
+    # The order that a torus of TPUs may have.
+    ([0, 0, 1, 1, 0, 0, 1, 1], 1, [(0, 2), (1, 2)]),
+  ],
+)
+def test_share_of_a_host(monkeypatch, processes, tensor, shares):
+  mesh = FakeMesh(processes, tensor)
+  for process, share in enumerate(shares):
+    monkeypatch.setattr(jax, "process_index", lambda p=process: p)
+    assert sharding.host_share(mesh) == share
+
+
+def test_tensor_axis_that_cuts_through_hosts_is_refused():
+  with pytest.raises(ValueError, match="mesh.tensor=2 does not fit"):
+    sharding.host_share(FakeMesh([0, 0, 0, 1, 1, 1], 2))
