@@ -167,7 +167,9 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   )
   phase = phases.plan(config)[number]
   sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
-  objective, schedule, optimizer = train.make_parts(config)
+  objective, schedule, optimizer = train.make_parts(
+    config, mesh.shape["tensor"]
+  )
   function = steps.make_train_step(
     objective, optimizer, schedule, phase.micro_batches
   )
@@ -180,6 +182,10 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   whole = NamedSharding(mesh, PartitionSpec())
   key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
   with sharding.use_mesh(mesh):
+    boxed = jax.eval_shape(
+      lambda x: objective.init(jax.random.key(0), x), batch
+    )
+    sharding.check_sizes(mesh, boxed)
     state = abstract_state(objective, optimizer, mesh, batch)
   arguments = (state, {}, batch, key)
   return Step(phase, mesh, function, arguments, objective.flops(batch))

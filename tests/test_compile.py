@@ -1,0 +1,278 @@
+"""Compiling for TPU slices that are not here, and reading what came out."""
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax import hlo, offers, slices
+
+ROOT = pathlib.Path(__file__).parent.parent
+needs_libtpu = pytest.mark.skipif(
+  importlib.util.find_spec("libtpu") is None,
+  reason="libtpu is not installed: pip install 'bert_jax[tpu]'",
+)
+# Compiled in seconds.
+TINY = ["--config.model.variant=tiny", "--config.model.vocab_size=512"]
+
+PROGRAM = """HloModule jit_step, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[]{:T(256)} parameter(0)
+  %b = f32[]{:T(256)} parameter(1)
+  ROOT %sum = f32[]{:T(256)} add(%a, %b)
+}
+
+%inner_condition (p: (s32[], f32[4])) -> pred[] {
+  %three = s32[]{:T(256)} constant(3)
+  %p = (s32[], f32[4]) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  ROOT %lt = pred[] compare(%i, %three), direction=LT
+}
+
+%inner_body (q: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %q = (s32[], f32[4]) parameter(0)
+  %start = ((f32[2]{0}), f32[4]{0:T(128)}, u32[]) all-gather-start(%q), to_apply=%none
+  %done = f32[4]{0:T(128)} all-gather-done(%start)
+  ROOT %next = (s32[], f32[4]) tuple(%i, %done)
+}
+
+%outer_condition (r: (s32[])) -> pred[] {
+  ROOT %r = (s32[]) parameter(0)
+}
+
+%outer_body (s: (s32[])) -> (s32[]) {
+  %x = (bf16[1,8,2]{2,1,0:T(8,128)(2,1)}, /*index=1*/f32[3]) all-reduce(%g, %h), replica_groups={}, to_apply=%add
+  %loop = (s32[], f32[4]) while(%t), condition=%inner_condition, body=%inner_body
+  ROOT %y = (s32[]) tuple(%c)
+}
+
+%branch (u: f32[2]) -> f32[2] {
+  ROOT %permuted = f32[2] collective-permute(%u), source_target_pairs={{0,1}}
+}
+
+%fused (v: f32[8]) -> f32[2] {
+  ROOT %part = f32[2] reduce-scatter(%v), dimensions={0}, to_apply=%add
+}
+
+ENTRY %main (w: f32[8]) -> f32[8] {
+  %w = f32[8]{0} parameter(0)
+  %used = f32[8]{0} fusion(%all-reduce.7), kind=kLoop, calls=%fused
+  %either = f32[2] conditional(%k, %w, %w), branch_computations={%branch, %add}
+  %times = (s32[]) while(%w), condition=%outer_condition, body=%outer_body, backend_config={"known_trip_count":{"n":"5"}}
+  ROOT %last = f32[8]{0} all-reduce(%w), to_apply=%add
+}
+"""  # noqa: E501
+
+
+def test_bytes_of_types():
+  sizes = {
+    "f32[2,3]{1,0:T(8,128)}": 24,
+    "bf16[4]": 8,
+    "f32[]{:T(256)}": 4,
+    "(s32[], pred[8], /*index=2*/f8e4m3fn[16], s4[8])": 32,
+    "token[]": 0,
+    "c64[2]": 16,
+    "bf16[0,7]": 0,
+  }
+  assert {shape: hlo.num_bytes(shape) for shape in sizes} == sizes
+
+
+def test_collectives_are_counted_as_often_as_they_run():
+  """In loops of known and of inferred counts, pairs once, fusions, branches."""
+  program = hlo.parse(PROGRAM)
+  assert program.entry == "main"
+  assert hlo.loops(program) == [5, 3]
+  assert hlo.collectives(program) == {
+    "reduce-scatter": (1, 8),
+    "collective-permute": (1, 8),
+    "all-reduce": (5 + 1, 5 * (32 + 12) + 32),
+    "all-gather": (5 * 3, 5 * 3 * 16),
+  }
+
+
+def test_a_text_without_a_program_is_refused():
+  with pytest.raises(ValueError, match="no ENTRY"):
+    hlo.parse("HloModule nothing\n")
+
+
+def test_sentences_of_the_compiler_without_memory():
+  both = [
+    "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required"
+    " for HLO temporaries (27.50G) exceeds available HBM (15.75G).",
+    "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 27.50G of"
+    " 15.75G hbm. Exceeded hbm capacity by 11.75G.",
+  ]
+  for message in both:
+    assert slices.refusal(message) == {
+      "needed": 27.5 * 2**30,
+      "usable": 15.75 * 2**30,
+    }
+  assert slices.refusal("RESOURCE_EXHAUSTED: Ran out of vmem.") == {}
+  assert slices.refusal("INTERNAL: no") is None
+
+
+REPORT = dict(
+  topology="v5e:4x4",
+  devices=16,
+  mesh=dict(data=16, fsdp=1, tensor=1),
+  batch_size=256,
+  micro_batches=1,
+  hbm_bytes=16,
+  arguments_bytes=4,
+  gradient_bytes=1,
+  temporaries_bytes=28,
+)
+CONFIG = dict(
+  phases=dict(one=dict(micro_scale=1), two=dict(micro_scale=2)),
+  micro_batches=1,
+  model=dict(remat=False),
+  mesh=dict(data=-1, fsdp=1),
+)
+
+
+def test_offers_are_those_that_compiled(monkeypatch):
+  """What is offered was compiled; what does not divide is passed over."""
+  seen = []
+
+  def compile_step(config, number, topology):
+    seen.append((config["phases"]["two"]["micro_scale"], config, topology))
+    if len(seen) == 1:
+      raise ValueError("does not divide")
+    return dict(fits=config["model"]["remat"], total_bytes=9)
+
+  monkeypatch.setattr(slices, "compile_step", compile_step)
+  offer = offers.find_offer(CONFIG, 1, REPORT)
+  # 28 of temporaries into 16 - 4 - 1: by 4 at least.
+  assert [scale for scale, _, _ in seen] == [8, 16, 2]
+  assert offer == dict(
+    offer="--config.model.remat=True",
+    offer_total_bytes=9,
+    tried=["--config.phases.two.micro_scale=16"],
+  )
+  assert not CONFIG["model"]["remat"]
+
+
+def test_a_state_that_is_too_large_is_split(monkeypatch):
+  seen = []
+
+  def compile_step(config, number, topology):
+    seen.append((config["mesh"], topology))
+    return dict(fits=False)
+
+  monkeypatch.setattr(slices, "compile_step", compile_step)
+  report = REPORT | dict(arguments_bytes=40)
+  offer = offers.find_offer(CONFIG, 0, report)
+  assert seen[0] == (dict(data=1, fsdp=16), "v5e:4x4")
+  assert len(seen) == offers.MAX_TRIALS
+  assert offer["offer"] is None
+  assert offer["tried"][:2] == [
+    "--config.mesh.data=1 --config.mesh.fsdp=16",
+    "--topology=v5e:4x8",
+  ]
+
+
+def command(*flags, config="bert_base"):
+  return subprocess.run(
+    [
+      *(sys.executable, "-m", "bert_jax.compile"),
+      *(f"--config=configs/{config}.py", *flags),
+    ],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+  )
+
+
+def reports(done):
+  return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def assert_refused(done, *words):
+  assert done.returncode == 1 and not done.stdout
+  assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+  for word in words:
+    assert word in done.stderr
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+  "flags, words",
+  [
+    (["--topology=v9:4x4"], ["v9:4x4", "v2:2x2, 4x4", "v6e:"]),
+    (["--topology=v2:3x3"], ["v2:3x3", "known"]),
+    (["--topology=v2:4x4", "--phase=3"], ["--phase=3", "has 2"]),
+    (["--topology=v2:16x16"], ["batch_size=256", "512 devices"]),
+    (
+      ["--topology=v2:4x4", "--config.mesh.tensor=5"],
+      ["tensor=5", "32 devices"],
+    ),
+  ],
+)
+def test_bad_flags_get_one_sentence(flags, words):
+  assert_refused(command(*flags), *words)
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  with pytest.raises(ValueError, match=r"pip install 'bert_jax\[tpu\]'"):
+    slices.describe("v2:4x4")
+
+
+@needs_libtpu
+def test_a_small_step_is_compiled_and_reported():
+  done = command(
+    *("--topology=v2:2x2", "--phase=1", "--json", *TINY),
+    "--config.model.unroll=2",
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stderr == ""
+  (report,) = reports(done)
+  assert report["devices"] == 8 and report["hbm_bytes"] == 8 * 2**30
+  assert report["length"] == 128 and report["loops"] == []
+  # Float32 parameters and two moments, each device holds them all.
+  assert report["arguments_bytes"] > 3 * report["gradient_bytes"]
+  # They are given back in their own place.
+  assert report["aliased_bytes"] > 0.99 * 3 * report["gradient_bytes"]
+  assert report["total_bytes"] > report["temporaries_bytes"] > 0
+  assert set(report["collectives"]) == {"all-reduce"}
+  # Nearly all of the gradients; some are summed in bfloat16.
+  assert 0.5 < report["all_reduced_ratio"]
+  assert report["fits"]
+
+
+def compiled(topology, phase, *flags, config="bert_base"):
+  done = command(
+    *(f"--topology={topology}", f"--phase={phase}", "--json", *flags),
+    config=config,
+  )
+  assert done.returncode == 0, done.stderr + done.stdout
+  (report,) = reports(done)
+  assert report["fits"]
+  assert report["all_reduced_ratio"] <= 1.05
+  return report
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "config, topology", [("bert_base", "v2:4x4"), ("bert_large", "v2:8x8")]
+)
+def test_the_published_runs_fit_the_published_slices(config, topology):
+  """The longer rows need more of everything: phase 2 stands for both."""
+  compiled(topology, 2, config=config)
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_dropout_costs_no_memory_and_operations_are_the_models():
+  """Unrolled, so that no loop's body counts once."""
+  small = ["--config.model.variant=small", "--config.model.unroll=4"]
+  none = ["--config.model.dropout=0.0", "--config.model.attention_dropout=0.0"]
+  with_it = compiled("v2:4x4", 1, *small)
+  without = compiled("v2:4x4", 1, *small, *none)
+  assert with_it["temporaries_bytes"] <= 1.1 * without["temporaries_bytes"]
+  assert 0.97 <= with_it["flops_ratio"] <= 1.1
