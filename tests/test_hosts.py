@@ -1,0 +1,303 @@
+"""Several processes on loopback compute, save, stop and fail as one."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from prepared import random_documents, write_prepared
+from test_resume import rows
+
+from bert_jax import hosts, logs
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+STEPS = 12
+CONFIG = """
+import runpy
+
+def get_config():
+  config = runpy.run_path("configs/bert_base.py")["get_config"]()
+  config.model.update(
+    variant="tiny", dtype="float32", hidden=32, heads=4, mlp=64
+  )
+  config.batch_size = 8
+  config.total_steps = STEPS
+  config.phases = {}
+  config.data.update(length=24, max_predictions=4)
+  config.schedule.peak = 1e-3
+  # A rounding error in a gradient near zero stays one.
+  config.optimizer.epsilon = 1e-3
+  config.log.every = 1
+  config.checkpoint.every = 8
+  config.evaluate.update(every=6, examples=0)
+  return config
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A prepared folder and config.py; 61 pieces divide over one device only."""
+  path = tmp_path_factory.mktemp("hosts")
+  train, heldout = (
+    random_documents(count, seed, vocab_size=61)
+    for seed, count in enumerate((60, 9))
+  )
+  write_prepared(path / "prepared", train, heldout, vocab_size=61)
+  (path / "config.py").write_text(CONFIG.replace("STEPS", str(STEPS)))
+  return path
+
+
+def free_port():
+  with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    return s.getsockname()[1]
+
+
+def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
+  """Starts `count` processes; `own` are flags of single ones.
+
+  Args:
+    folder: with the config and the data.
+    workdir: of the run.
+    count: processes; 1 starts without `jax.distributed`.
+    flags: of all processes.
+    own: {process: flags}.
+    devices: forced, a process.
+    code: Python to run instead of the command.
+  """
+  main = ["-c", code] if code else ["-m", "bert_jax.main"]
+  command = [
+    sys.executable,
+    *main,
+    f"--config={folder / 'config.py'}",
+    f"--workdir={workdir}",
+    f"--config.data.path={folder / 'prepared'}",
+    *flags,
+  ]
+  force = f"--xla_force_host_platform_device_count={devices}"
+  environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": force}
+  port, processes = free_port(), []
+  for i in range(count):
+    joins = [
+      f"--coordinator=127.0.0.1:{port}",
+      f"--num_processes={count}",
+      f"--process_id={i}",
+    ]
+    more = (joins if count > 1 else []) + list((own or {}).get(i, []))
+    processes.append(
+      subprocess.Popen(
+        command + more,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+      )
+    )
+  return processes
+
+
+def ends(processes, code=0):
+  """Waits for all; returns their (stdout, stderr)."""
+  outputs = []
+  for process in processes:
+    try:
+      outputs.append(process.communicate(timeout=240))
+    except subprocess.TimeoutExpired:
+      for other in processes:
+        other.kill()
+      raise
+  assert [p.returncode for p in processes] == [code] * len(outputs), outputs
+  return outputs
+
+
+def wait_for_row(processes, workdir, step):
+  path = os.path.join(workdir, "metrics.jsonl")
+  while not any(row["step"] >= step for row in logs.read_rows(path)):
+    assert processes[0].poll() is None, processes[0].communicate()
+    time.sleep(0.02)
+
+
+def arrays(workdir, step):
+  """Every array of a checkpoint, whatever the devices that saved it."""
+  path = os.path.join(workdir, "checkpoints", str(step), "state")
+  with ocp.PyTreeCheckpointer() as reader:
+    tree = reader.metadata(path).item_metadata.tree
+    whole = ocp.RestoreArgs(restore_type=np.ndarray)
+    args = jax.tree.map(lambda _: whole, tree)
+    restored = reader.restore(path, restore_args=args)
+  return {
+    jax.tree_util.keystr(name): value
+    for name, value in jax.tree_util.tree_leaves_with_path(restored)
+  }
+
+
+def assert_close_runs(one, many):
+  """Same rows and targets, losses within 1e-5, parameters of the end too."""
+  assert len(rows(one)) == len(rows(many)) == STEPS + 2
+  for a, b in zip(rows(one), rows(many), strict=True):
+    assert a.keys() == b.keys()
+    for key, value in a.items():
+      if key == "grad_norm":
+        assert b[key] == pytest.approx(value, rel=1e-4), (a["step"], key)
+      elif isinstance(value, float):
+        assert b[key] == pytest.approx(value, abs=1e-5), (a["step"], key)
+      else:
+        assert b[key] == value
+  a, b = arrays(one, STEPS), arrays(many, STEPS)
+  assert a.keys() == b.keys() and len(a) > 60
+  for name, value in a.items():
+    np.testing.assert_allclose(b[name], value, atol=1e-5, err_msg=name)
+
+
+def spoken(output):
+  """Lines of stdout but for those of the collectives' library."""
+  return [line for line in output.splitlines() if "[Gloo]" not in line]
+
+
+@pytest.fixture(scope="module")
+def one(folder, tmp_path_factory):
+  """A run of one process."""
+  workdir = tmp_path_factory.mktemp("one") / "run"
+  ends(start(folder, workdir, 1))
+  return workdir
+
+
+@pytest.fixture(scope="module")
+def two(folder, tmp_path_factory):
+  """A run of two processes."""
+  workdir = tmp_path_factory.mktemp("two") / "run"
+  outputs = ends(start(folder, workdir, 2))
+  (workdir / "stdout-1").write_text(outputs[1][0])
+  return workdir
+
+
+def test_two_processes_equal_one(one, two):
+  assert_close_runs(one, two)
+  # Process 0 alone writes.
+  assert spoken((two / "stdout-1").read_text()) == []
+  assert len([n for n in os.listdir(two) if n.startswith("events")]) == 1
+  saved = [set(os.listdir(run / "checkpoints")) for run in (one, two)]
+  assert saved[0] == saved[1] == {"8", "12"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "count, devices, mesh",
+  [
+    (4, 1, {}),
+    (2, 2, {}),
+    (2, 2, {"tensor": 2}),
+    # The tensor axis joins both processes: they read the same rows.
+    (2, 1, {"tensor": 2}),
+    (2, 2, {"fsdp": 2, "tensor": 2}),
+  ],
+)
+def test_processes_and_meshes(folder, one, tmp_path, count, devices, mesh):
+  flags = [f"--config.mesh.{axis}={size}" for axis, size in mesh.items()]
+  run = tmp_path / "run"
+  ends(start(folder, run, count, flags, devices=devices))
+  assert_close_runs(one, run)
+
+
+@pytest.fixture(scope="module")
+def stopped(folder, tmp_path_factory):
+  """Two processes, one of which got SIGTERM; returns the folder and step."""
+  workdir = tmp_path_factory.mktemp("stopped") / "run"
+  processes = start(folder, workdir, 2)
+  wait_for_row(processes, workdir, 2)
+  processes[1].send_signal(signal.SIGTERM)
+  outputs = ends(processes)
+  steps = [int(s) for s in os.listdir(workdir / "checkpoints")]
+  assert f"stopped at step {max(steps)}; the same" in outputs[0][0]
+  return workdir, max(steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_sigterm_to_one_stops_all(folder, stopped, two, tmp_path, count):
+  """And a restart goes on, also with other processes."""
+  workdir, step = stopped
+  assert 2 <= step < STEPS
+  run = tmp_path / "run"
+  subprocess.run(["cp", "-r", str(workdir), str(run)], check=True)
+  outputs = ends(start(folder, run, count))
+  assert f"continuing from step {step}" in outputs[0][0]
+  assert_close_runs(two, run)
+  if count == 2:
+    assert rows(run) == rows(two)
+    a, b = arrays(two, STEPS), arrays(run, STEPS)
+    for name, value in a.items():
+      np.testing.assert_array_equal(b[name], value, err_msg=name)
+
+
+BROKEN = """
+import runpy, sys
+from bert_jax.data import loader
+read = loader.Data.read
+
+def broken(self, first, count):
+  if first >= 32 and "--process_id=1" in sys.argv:
+    raise ValueError("row 33 is broken.")
+  return read(self, first, count)
+
+loader.Data.read = broken
+runpy.run_module("bert_jax.main", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.slow
+def test_error_of_one_ends_all(folder, tmp_path):
+  outputs = ends(start(folder, tmp_path / "run", 2, code=BROKEN), code=1)
+  assert "error: process 1: row 33 is broken." in outputs[0][1]
+  assert "error: row 33 is broken." in outputs[1][1]
+  assert not any("Traceback" in text for pair in outputs for text in pair)
+
+
+@pytest.mark.slow
+def test_other_config_or_folder_is_refused_by_all(folder, two, tmp_path):
+  own = {1: ["--config.seed=7"]}
+  outputs = ends(start(folder, tmp_path / "run", 2, own=own), code=1)
+  assert (
+    "process 1: config differs from that of process 0: seed=7, not 0"
+    in (outputs[0][1])
+  )
+  # A restart of the run with another config, by both.
+  outputs = ends(start(folder, two, 2, ["--config.seed=7"]), code=1)
+  assert all("config.seed: 0 -> 7" in err for _, err in outputs)
+
+
+@pytest.mark.slow
+def test_lost_process_ends_all(folder, tmp_path):
+  run = tmp_path / "run"
+  processes = start(folder, run, 2, ["--config.total_steps=100000"])
+  wait_for_row(processes, run, 2)
+  # A second run in the folder is refused, the first goes on.
+  outputs = ends(start(folder, run, 2, ["--config.total_steps=100000"]), code=1)
+  assert all("another run is going on" in err for _, err in outputs)
+  assert processes[0].poll() is None
+  processes[1].kill()
+  out, err = processes[0].communicate(timeout=200)
+  assert processes[0].returncode not in (0, None), (out, err)
+  processes[1].communicate()
+
+
+@pytest.mark.parametrize(
+  "flags, message",
+  [
+    (("h:1", 2, None, False), "give --coordinator=HOST:PORT, --num_processes"),
+    ((None, 2, 0, False), "together"),
+    (("h:1", 2, 0, True), "--distributed alone"),
+    (("host", 2, 0, False), "--coordinator=host: must be HOST:PORT"),
+    (("h:1", 2, 2, False), "--process_id=2: must be 0 to 1"),
+  ],
+)
+def test_incomplete_flags(flags, message):
+  with pytest.raises(ValueError, match=message):
+    hosts.check_flags(*flags)
