@@ -73,7 +73,7 @@ def get_config() -> ConfigDict:
         dtype="bfloat16",
         attention="xla",
         unroll=1,
-        remat=False,
+        remat=True,
       ),
       objective=dict(name="mlm", pairs=True),
       data=dict(

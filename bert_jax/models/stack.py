@@ -1,6 +1,7 @@
 """The stack of Transformer layers: the only nn.scan and nn.remat here."""
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -66,7 +67,8 @@ class Stack(nn.Module):
     layer: keyword arguments of `TransformerLayer`.
     unroll: layers a loop iteration holds; `num_layers` unrolls all. The stored
       tree and the dropout bits do not depend on it.
-    remat: recompute each layer's activations in the backward pass.
+    remat: keep the products with weights alone for the backward pass and make
+      the rest of each layer again.
     collect: also return every layer's hidden states and attention
       probabilities.
   """
@@ -90,8 +92,16 @@ class Stack(nn.Module):
       x, seen = layer(x, mask, train)
       return x, seen if collect else {}
 
+    options = dict(
+      # What the layers' weights made is kept; scores, softmax, activations and
+      # norms, most of the memory and few of the operations, are made again.
+      policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+      # Without a loop around it, the compiler would merge what is made again
+      # with what was made first, and keep it.
+      prevent_cse=self.unroll >= self.num_layers,
+    )
     scanned = nn.scan(
-      nn.remat(body, prevent_cse=False) if self.remat else body,
+      nn.remat(body, **options) if self.remat else body,
       variable_axes={"params": 0},
       split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast,
