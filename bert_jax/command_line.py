@@ -3,17 +3,36 @@
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
+from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
 
 
 def load_defaults(path: str) -> dict[str, Any]:
-  """The config of a file as it stands, without overrides."""
-  return runpy.run_path(path)["get_config"]().to_dict()
+  """The config of a file as it stands, without overrides.
+
+  Raises:
+    ValueError: the file is no config; names its line where it has an error.
+  """
+  try:
+    config = runpy.run_path(path)["get_config"]()
+  except KeyError as e:
+    raise ValueError(f"--config={path}: it has no {e}.") from e
+  except Exception as e:
+    frames = traceback.extract_tb(e.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path]
+    line = e.lineno if isinstance(e, SyntaxError) else (lines or [1])[-1]
+    raise ValueError(f"--config={path}: line {line}: {e!r}.") from e
+  if not isinstance(config, ConfigDict):
+    raise ValueError(
+      f"--config={path}: get_config() returned no ml_collections.ConfigDict."
+    )
+  return config.to_dict()
 
 
 def config_path(argv: Sequence[str]) -> str | None:
@@ -43,8 +62,14 @@ def parse(argv: Sequence[str]) -> list[str]:
   if path and not os.path.isfile(path):
     sys.exit(f"error: --config={path}: no such file.")
   try:
+    if path:
+      load_defaults(path)
     return flags.FLAGS(argv)
   except flags.Error as e:
     sys.exit(f"error: {str(e).strip()}")
-  except (AttributeError, KeyError, TypeError, ValueError) as e:
+  except ValueError as e:
+    if path and str(e).startswith(f"--config={path}: "):
+      sys.exit(f"error: {e}")
+    sys.exit(f"error: {explain(argv, e)}")
+  except (AttributeError, KeyError, TypeError) as e:
     sys.exit(f"error: {explain(argv, e)}")

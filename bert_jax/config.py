@@ -3,6 +3,7 @@
 import difflib
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -44,6 +45,52 @@ FREE = (
   "model.remat",
 )
 
+# Keys of these sections that the program sets, not a config.
+RESERVED = (
+  "data.seed",
+  "mesh.devices",
+  "checkpoint.read_only",
+  "model.vocab_multiple",
+)
+
+# What a number must be, whatever the section's reader would make of another:
+# most of them would train, and silently compute something else. Keys that a
+# config lacks are not looked at.
+AT_LEAST = {
+  "total_steps": 1,
+  "batch_size": 1,
+  "micro_batches": 1,
+  "seed": 0,
+  "model.unroll": 1,
+  "mesh.fsdp": 1,
+  "mesh.tensor": 1,
+  "log.every": 0,
+  "evaluate.every": 0,
+  "evaluate.examples": 0,
+  "checkpoint.every": 1,
+  "checkpoint.keep": 1,
+  "checkpoint.keep_best": 0,
+  "profile.start": 0,
+  "profile.steps": 0,
+}
+POSITIVE = (
+  "schedule.peak",
+  "optimizer.epsilon",
+  "model.initializer_range",
+  "data.mask_rate",
+)
+NOT_NEGATIVE = ("optimizer.weight_decay", "optimizer.clip_norm")
+BELOW_ONE = (
+  "optimizer.b1",
+  "optimizer.b2",
+  "model.dropout",
+  "model.attention_dropout",
+)
+# Without a loss scale, gradients vanish in float16.
+DTYPES = ("float32", "bfloat16")
+# A larger seed would lose its upper bits on the way to jax.
+MAX_SEED = 2**32
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
   """Returns "; did you mean ...?" for a misspelt name, or ""."""
@@ -52,16 +99,55 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check_keys(config: dict[str, Any]) -> None:
-  """Raises ValueError at a top-level key that is unknown or missing."""
+  """Raises ValueError at a key that is unknown or missing, or a bad number."""
   for key in config:
     if key not in KEYS:
       raise ValueError(f"config.{key} is not a key{nearest(key, KEYS)}.")
   for key in KEYS:
     if key not in config:
       raise ValueError(f"config.{key} is missing.")
-  for key in ("total_steps", "batch_size", "micro_batches"):
-    if config[key] < 1:
-      raise ValueError(f"config.{key}={config[key]}: must be at least 1.")
+  for key in KEYS[KEYS.index("model") :] + ("phases",):
+    if not isinstance(config[key], dict):
+      raise ValueError(f"config.{key}={config[key]!r}: must be a section.")
+  for name, section in config["phases"].items():
+    if not isinstance(section, dict):
+      raise ValueError(f"config.phases.{name}={section!r}: must be a section.")
+  flat = flatten(config)
+  for key in RESERVED:
+    if key in flat:
+      raise ValueError(f"config.{key} is not a key; the program sets it.")
+  check_numbers(flat)
+  dtype = flat.get("model.dtype", DTYPES[0])
+  if dtype not in DTYPES:
+    raise ValueError(
+      f"config.model.dtype={dtype!r}: not one of {', '.join(DTYPES)}."
+    )
+
+
+def check_numbers(flat: dict[str, Any]) -> None:
+  """Raises ValueError at a number out of its range, or that is no number.
+
+  Args:
+    flat: of `flatten`.
+  """
+  rules = [
+    (key, int, f"at least {least}", lambda x, least=least: x >= least)
+    for key, least in AT_LEAST.items()
+  ]
+  rules += [("seed", int, "below 2**32", lambda x: x < MAX_SEED)]
+  real = (int, float)
+  rules += [(k, real, "above 0", lambda x: x > 0) for k in POSITIVE]
+  rules += [(k, real, "at least 0", lambda x: x >= 0) for k in NOT_NEGATIVE]
+  rules += [(k, real, "in [0, 1)", lambda x: 0 <= x < 1) for k in BELOW_ONE]
+  for key, kind, words, test in rules:
+    if key not in flat:
+      continue
+    value = flat[key]
+    if isinstance(value, bool) or not isinstance(value, kind):
+      what = "a whole number" if kind is int else "a number"
+      raise ValueError(f"config.{key}={value!r}: must be {what}.")
+    if not test(value) or math.isinf(value):
+      raise ValueError(f"config.{key}={value!r}: must be {words}.")
 
 
 def call(
@@ -108,7 +194,7 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
   old = flatten(defaults)
   for key, value in flatten(config).items():
     before = old.get(key)
-    if value is None or before is None:
+    if before is None or value is before:
       continue
     if isinstance(value, bool) != isinstance(before, bool) or not isinstance(
       value, (int, float) if isinstance(before, float) else type(before)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from bert_jax import checkpoint, models
+from bert_jax import checkpoint, logs, models
 from bert_jax.data import corpus
 from bert_jax.data.vocabularies import WordPiece
 
@@ -41,8 +41,12 @@ def load(workdir: str, step: int | None = None) -> Filler:
     ValueError: no run, no such checkpoint, or another objective.
   """
   with checkpoint.Checkpointer.of_run(workdir) as saver:
-    config = _read_json(workdir, "config.json")
-    objective, model = config["objective"], dict(config["model"])
+    config = logs.read_json(os.path.join(workdir, "config.json"))
+    try:
+      objective, model = config["objective"], dict(config["model"])
+      vocab_size, lower_case = model["vocab_size"], _lower_case(workdir)
+    except (KeyError, TypeError) as e:
+      raise ValueError(f"{workdir}: its .json files are damaged ({e}).") from e
     if objective["name"] != "mlm":
       raise ValueError(f"{workdir}: its objective is {objective['name']!r}.")
     family = models.family(model.pop("family"))
@@ -53,14 +57,20 @@ def load(workdir: str, step: int | None = None) -> Filler:
     shapes = jax.eval_shape(module.init, jax.random.key(0), batch)
     params, _ = saver.restore_params(step, nn.unbox(shapes)["params"])
   path = os.path.join(workdir, "vocab.txt")
-  lower_case = _read_json(workdir, "tokenizer_config.json")["do_lower_case"]
-  tokenizer = WordPiece(corpus.read_vocab(path), lower_case, path)
+  pieces = corpus.read_vocab(path)
+  if len(pieces) != vocab_size:
+    raise ValueError(
+      f"{path} has {len(pieces)} pieces, the model {vocab_size}; it is not the"
+      " vocabulary of this run."
+    )
+  tokenizer = WordPiece(pieces, lower_case, path)
   return Filler(module, params, tokenizer, encoder.max_positions)
 
 
-def _read_json(workdir: str, name: str) -> dict[str, Any]:
-  with open(os.path.join(workdir, name), encoding="utf-8") as f:
-    return json.load(f)
+def _lower_case(workdir: str) -> bool:
+  return logs.read_json(os.path.join(workdir, "tokenizer_config.json"))[
+    "do_lower_case"
+  ]
 
 
 def encode(filler: Filler, texts: Sequence[str]) -> dict[str, np.ndarray]:
@@ -72,6 +82,8 @@ def encode(filler: Filler, texts: Sequence[str]) -> dict[str, np.ndarray]:
   special = filler.tokenizer.special
   rows, positions = [], []
   for text in texts:
+    if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
+      raise ValueError(f"{text!r} is not UTF-8.")
     ids = filler.tokenizer.encode_special(text)
     rows.append([special.cls, *ids, special.sep])
     masked = [i for i, token in enumerate(rows[-1]) if token == special.mask]

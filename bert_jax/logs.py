@@ -11,13 +11,34 @@ from bert_jax import metrics
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
-  """Rows of a metrics.jsonl; a last line cut by a kill is left out."""
+  """Rows of a metrics.jsonl; lines that are cut or damaged are left out."""
   if not os.path.exists(path):
     return []
-  with open(path, encoding="utf-8") as f:
+  with open(path, encoding="utf-8", errors="replace") as f:
     lines = f.read().split("\n")
+  rows = []
   # Whole lines end with a newline, so the last item is "" or a cut line.
-  return [json.loads(line) for line in lines[:-1] if line]
+  for number, line in enumerate(lines[:-1], 1):
+    try:
+      row = json.loads(line)
+      rows.append({"step": int(row["step"]), "split": row["split"], **row})
+    except (ValueError, KeyError, TypeError):
+      print(f"{path}:{number}: damaged, left out.", flush=True)
+  return rows
+
+
+def read_json(path: str) -> dict[str, Any]:
+  """Reads a run's file; ValueError if it is missing or damaged."""
+  try:
+    with open(path, encoding="utf-8") as f:
+      value = json.load(f)
+  except FileNotFoundError as e:
+    raise ValueError(f"{path} is missing; put the run's own back.") from e
+  except ValueError as e:
+    raise ValueError(f"{path} is damaged ({e}); put it back.") from e
+  if not isinstance(value, dict):
+    raise ValueError(f"{path} is damaged: it holds no JSON object.")
+  return value
 
 
 def write_atomically(path: str, text: str) -> None:

@@ -42,6 +42,8 @@ def main(argv: Sequence[str]) -> None:
   # Imported late: a bad flag is answered before jax is loaded.
   from bert_jax import hosts, train
 
+  if not _WORKDIR.value:
+    sys.exit("error: --workdir is empty; name the run's folder.")
   path = config_flags.get_config_filename(flags.FLAGS["config"])
   try:
     config = _CONFIG.value.to_dict()

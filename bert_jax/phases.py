@@ -73,12 +73,21 @@ def plan(config: dict[str, Any]) -> list[Phase]:
       number, a key in both places.
   """
   total, data = config["total_steps"], dict(config["data"])
+  names = [f"phase{i + 1}" for i in range(len(config["phases"]))]
+  if sorted(config["phases"]) != sorted(names):
+    raise ValueError(
+      f"config.phases: name them phase1, phase2, ... in their order, not"
+      f" {', '.join(config['phases'])}."
+    )
   scales = {
-    name: config_lib.call(f"phases.{name}", make_phase, **section)
-    for name, section in sorted(config["phases"].items())
+    name: config_lib.call(
+      f"phases.{name}", make_phase, **config["phases"][name]
+    )
+    for name in names
   } or {"": _Scale(1.0, {}, 1.0, 1)}
   whole = sum(scale.fraction for scale in scales.values())
-  if abs(whole - 1.0) > 1e-6 or min(s.fraction for s in scales.values()) <= 0:
+  positive = all(scale.fraction > 0 for scale in scales.values())
+  if not (positive and abs(whole - 1.0) <= 1e-6):
     raise ValueError(
       f"config.phases: the fractions must be positive and add up to 1; they"
       f" add up to {whole:g}."
@@ -89,7 +98,7 @@ def plan(config: dict[str, Any]) -> list[Phase]:
     done += scale.fraction
     end = total if number == len(scales) - 1 else round(done * total)
     rows = config["batch_size"] * scale.batch_scale
-    if rows != int(rows) or rows < 1:
+    if not (rows >= 1 and rows % 1 == 0):
       raise ValueError(
         f"config.phases.{name}.batch_scale={scale.batch_scale}: batch_size"
         f"={config['batch_size']} times it is {rows:g}, no number of rows."
@@ -97,6 +106,11 @@ def plan(config: dict[str, Any]) -> list[Phase]:
     for key in scale.data.keys() & data.keys():
       raise ValueError(
         f"config.data.{key}: each of config.phases has its own; remove it."
+      )
+    if scale.micro_scale < 1:
+      raise ValueError(
+        f"config.phases.{name}.micro_scale={scale.micro_scale}: must be at"
+        " least 1."
       )
     micro = config["micro_batches"] * scale.micro_scale
     phases.append(

@@ -15,7 +15,12 @@ from bert_jax import hosts
 @contextlib.contextmanager
 def lock(workdir: str) -> Iterator[None]:
   """Holds the folder for this run; ValueError if another run holds it."""
-  os.makedirs(workdir, exist_ok=True)
+  try:
+    os.makedirs(workdir, exist_ok=True)
+  except OSError as e:
+    raise ValueError(
+      f"--workdir={workdir}: no such folder can be made ({e.strerror})."
+    ) from e
   name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
   with open(os.path.join(workdir, name), "w") as f:
     try:
@@ -95,6 +100,11 @@ class Profiler:
     """Ends the trace once its last step is done."""
     if self._on and number + 1 >= self._end:
       wait_for.block_until_ready()
+      self.close()
+
+  def close(self) -> None:
+    """Ends a trace that is going on."""
+    if self._on:
       jax.profiler.stop_trace()
       self._on = False
       print(f"trace: {self._path}", flush=True)

@@ -27,6 +27,8 @@ def split_text(
   Raises:
     ValueError: bad input, or no text in it.
   """
+  if os.path.isdir(output):
+    raise ValueError(f"{output} is a folder; name a file.")
   documents = words = 0
   partial = output + ".partial"
   try:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from bert_jax import (
   evaluate,
   hosts,
   logs,
+  metrics,
   objectives,
   optim,
   phases,
@@ -24,7 +26,6 @@ from bert_jax import (
 )
 from bert_jax import config as config_lib
 from bert_jax.data import corpus, hashing, loader
-from bert_jax.metrics import Window
 from bert_jax.state import TrainState, file_state, init_state, resize
 
 
@@ -66,7 +67,13 @@ def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
   heldout = None
   if config["evaluate"]["every"]:
     limit = config["evaluate"]["examples"] or None
-    heldout = loader.open_heldout(limit=limit, **phase.data)
+    try:
+      heldout = loader.open_heldout(limit=limit, **phase.data)
+    except ValueError as e:
+      raise ValueError(
+        f"held-out documents: {e} Prepare the text with a larger --heldout, or"
+        " pass --config.evaluate.every=0."
+      ) from e
   shapes = {
     key: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype)
     for key, (shape, dtype) in data.features.items()
@@ -130,18 +137,27 @@ def make_parts(
 
 
 def prepare_workdir(
-  workdir: str, config: dict[str, Any], prepared: corpus.Prepared
+  workdir: str,
+  config: dict[str, Any],
+  prepared: corpus.Prepared,
+  started: bool,
 ) -> None:
   """Writes the config and the tokenizer's files, or checks the config.
 
+  Args:
+    workdir: of the run.
+    config: of the run.
+    prepared: the data.
+    started: if there are checkpoints. What failed before the first one may be
+      given again with another config.
+
   Raises:
-    ValueError: the folder's run has a config that computes something else.
+    ValueError: the folder's run has a config that computes something else, or
+      a damaged one.
   """
   path = os.path.join(workdir, "config.json")
-  if os.path.exists(path):
-    with open(path, encoding="utf-8") as f:
-      old = json.load(f)
-    for line in config_lib.check_restart(old, config):
+  if started:
+    for line in config_lib.check_restart(logs.read_json(path), config):
       print(f"changed: {line}", flush=True)
   if jax.process_index() == 0:
     text = json.dumps(config, indent=2)
@@ -155,6 +171,18 @@ def prepare_workdir(
     }
     path = os.path.join(workdir, "tokenizer_config.json")
     logs.write_atomically(path, json.dumps(tokenizer, indent=2) + "\n")
+
+
+def check_vocab(run: str, prepared: corpus.Prepared) -> None:
+  """Raises ValueError unless a run has the vocabulary of the data."""
+  path = os.path.join(run, "vocab.txt")
+  pairs = itertools.zip_longest(corpus.read_vocab(path), prepared.vocab)
+  for line, (old, new) in enumerate(pairs, 1):
+    if old != new:
+      raise ValueError(
+        f"config.init_from: line {line} of {path} is {old!r}, the vocabulary of"
+        f" {prepared.path} has {new!r}; prepare the text with {path}."
+      )
 
 
 def start(
@@ -189,6 +217,7 @@ def start(
     return state, meta
   if config["init_from"]:
     with checkpoint.Checkpointer.of_run(config["init_from"]) as source:
+      check_vocab(config["init_from"], setup.prepared[0])
       params, step = source.restore_params(None, setup.in_file.params)
     state = state.replace(params=resize(params, state.params))
     print(f"parameters from {config['init_from']}, step {step}", flush=True)
@@ -212,7 +241,7 @@ class Progress:
   """What changes while a run goes on, besides its files."""
 
   state: TrainState
-  window: Window
+  window: metrics.Window
   best: float | None
   means: dict[str, float]
   stopped: bool = False
@@ -248,20 +277,22 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       **{k: v for k, v in config["checkpoint"].items() if k != "every"},
     )
     stack.callback(saver.close)
-    prepare_workdir(workdir, config, setup.prepared[0])
+    started = saver.latest_step() is not None
+    prepare_workdir(workdir, config, setup.prepared[0], started)
     state, meta = start(setup, config, saver)
     log = logs.Logger(workdir, int(state.step), config["total_steps"])
     stack.callback(log.close)
     stack.enter_context(hosts.ends_all())
     progress = Progress(
       state,
-      Window(meta.get("window")),
+      metrics.Window(meta.get("window")),
       meta.get("best"),
       meta.get("heldout", {}),
     )
     profiler = config_lib.call(
       "profile", runtime.Profiler, workdir, **config["profile"]
     )
+    stack.callback(profiler.close)
     for feed in setup.feeds:
       if not progress.stopped and progress.state.step < feed.phase.end:
         run_phase(setup, feed, config, progress, saver, log, stop, profiler)
@@ -314,9 +345,9 @@ def run_phase(
     for step, (batch, position) in enumerate(batches, first + 1):
       with profiler.step(step):
         batch = sharding.to_global(setup.mesh, batch)
-        progress.state, metrics = train_step(progress.state, {}, batch, key)
-      profiler.finish(step, metrics["loss"])
-      progress.window.add(step, metrics)
+        progress.state, values = train_step(progress.state, {}, batch, key)
+      profiler.finish(step, values["loss"])
+      progress.window.add(step, values)
       if step == first + 1:
         progress.window.saved()
         log.pause()  # Compilation is not speed.
@@ -345,6 +376,7 @@ def run_phase(
         meta = dict(phase=phase.number, data=position, best=progress.best)
         meta |= dict(window=progress.window.saved(), heldout=progress.means)
         meta |= dict(fingerprint=setup.fingerprint)
+        metrics.check_parameters(step, progress.state.params)
         in_file = resize(progress.state, setup.in_file)
         saver.save(step, in_file, meta, measured)
       if progress.stopped:

@@ -7,7 +7,7 @@ import numpy as np
 from bert_jax.data import corpus, folder
 
 
-def write_prepared(path, documents, heldout, vocab_size=64, fingerprint="x"):
+def write_prepared(path, documents, heldout, vocab_size=64):
   """Writes a prepared folder.
 
   Args:
@@ -15,7 +15,6 @@ def write_prepared(path, documents, heldout, vocab_size=64, fingerprint="x"):
     documents: training documents, lists of sentences of token ids.
     heldout: the same for the split `validation`.
     vocab_size: pieces of the made-up vocabulary.
-    fingerprint: what meta.json says.
   """
   partial = str(path) + ".partial"
   os.makedirs(partial)
@@ -37,12 +36,14 @@ def write_prepared(path, documents, heldout, vocab_size=64, fingerprint="x"):
   sizes = writer.sizes()
   writer.close()
   folder.derive(partial, vocab_size, np.ones(vocab_size, bool))
+  options = {"lower_case": True}
   meta = {
     "format_version": corpus.FORMAT_VERSION,
     "vocab_size": vocab_size,
     "splits": sizes,
     "lower_case": True,
-    "fingerprint": fingerprint,
+    "options": options,
+    "fingerprint": corpus.fingerprint(partial, options),
   }
   folder.finish(partial, str(path), meta)
   return str(path)

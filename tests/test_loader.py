@@ -301,7 +301,9 @@ def test_close_stops_the_thread():
     next(items)
 
 
-def write_folder(path, pieces=VOCAB, splits=("train", "validation")):
+def write_folder(
+  path, pieces=VOCAB, splits=("train", "validation"), lower_case=True
+):
   """Writes a prepared folder by hand."""
   path.mkdir()
   vocab = [*corpora.SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
@@ -309,18 +311,25 @@ def write_folder(path, pieces=VOCAB, splits=("train", "validation")):
   sizes = {}
   for seed, split in enumerate(corpora.SPLITS):
     corpus = some_corpus(30 if split in splits else 0, seed)
-    if corpus.num_tokens:
-      for field, file in zip(
-        corpus, ("tokens", "sentences", "documents", "word_starts"), strict=True
-      ):
-        field.tofile(path / f"{split}.{file}")
+    for field, file in zip(
+      corpus, ("tokens", "sentences", "documents", "word_starts"), strict=True
+    ):
+      field.tofile(path / f"{split}.{file}")
     sizes[split] = {
       "tokens": corpus.num_tokens,
       "sentences": len(corpus.sentences) - 1,
       "documents": corpus.num_documents,
     }
   np.zeros(pieces, np.int64).tofile(path / "train.unigrams")
-  meta = {"format_version": 1, "vocab_size": pieces, "splits": sizes}
+  options = {"lower_case": lower_case}
+  meta = {
+    "format_version": 1,
+    "vocab_size": pieces,
+    "splits": sizes,
+    "lower_case": lower_case,
+    "options": options,
+    "fingerprint": corpora.fingerprint(str(path), options),
+  }
   (path / "meta.json").write_text(json.dumps(meta))
   return str(path)
 
@@ -369,10 +378,7 @@ def test_open_data_errors(tmp_path):
 @pytest.mark.parametrize("cased", [False, True])
 def test_cased_data_is_told_from_uncased(tmp_path, cased):
   path = str(tmp_path / "a")
-  write_folder(tmp_path / "a")
-  meta = json.loads((tmp_path / "a" / "meta.json").read_text())
-  meta["lower_case"] = not cased
-  (tmp_path / "a" / "meta.json").write_text(json.dumps(meta))
+  write_folder(tmp_path / "a", lower_case=not cased)
   words = (
     f"{path} was {'not ' if cased else ''}lower-cased.*"
     f"--config.data.cased={cased}, or prepare the text"

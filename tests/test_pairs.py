@@ -135,7 +135,7 @@ def test_closed_form_truncation():
 def test_rows_are_cls_a_sep_b_sep():
   documents, vocab_size = numbered(realistic(60, 2))
   corpus = corpus_from_documents(documents)
-  builder = bert_pairs(SPECIAL, vocab_size, length=64, mask_rate=0.0)
+  builder = bert_pairs(SPECIAL, vocab_size, length=64, mask_rate=0.15)
   batch = batch_of(corpus, builder)
   for key, (shape, dtype) in builder.features.items():
     assert batch[key].shape == (len(batch["input_ids"]), *shape)

@@ -264,7 +264,7 @@ def test_finished_and_unfinished_folders_are_guarded(
   output = str(tmp_path / "out")
   meta = preparing.prepare(text, vocab, output)
   assert preparing.prepare(text, vocab, output) == meta
-  assert "nothing to do" in capfd.readouterr().err
+  assert "is prepared already" in capfd.readouterr().err
   with pytest.raises(ValueError, match=r"heldout was 0\.005, is 0\.1"):
     preparing.prepare(text, vocab, output, heldout=0.1)
   os.rename(output, output + ".partial")

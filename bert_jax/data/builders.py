@@ -42,6 +42,8 @@ def _check_options(length: int, max_predictions: int, **shares: float) -> None:
     )
   if max_predictions < 1:
     raise ValueError(f"max_predictions is {max_predictions}; at least 1.")
+  if shares.get("mask_rate") == 0:
+    raise ValueError("mask_rate is 0; there would be nothing to predict.")
   for name, share in shares.items():
     if not 0 <= share <= 1:
       raise ValueError(f"{name} is {share}; it is a share, 0 to 1.")
@@ -139,7 +141,9 @@ def bert_pairs(
     mask_rate=mask_rate,
     short_probability=short_probability,
   )
-  if random_share not in ("published", 0.5):
+  # On a command line it is a string.
+  split_single = str(random_share) == "0.5"
+  if random_share != "published" and not split_single:
     raise ValueError(
       f"random_share is {random_share!r}; choose 'published' or 0.5."
     )
@@ -154,7 +158,7 @@ def bert_pairs(
       pairs.index_chunks,
       max_tokens=length - 3,
       short_probability=short_probability,
-      split_single=random_share == 0.5,
+      split_single=split_single,
     ),
     functools.partial(
       build_pairs,

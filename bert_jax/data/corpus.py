@@ -12,8 +12,13 @@ A prepared folder is self-contained and written once by `bert_jax.prepare`:
 
 with SPLIT `train` and `validation` (the held-out documents). All arrays are
 read through memory maps, so a corpus may be larger than RAM.
+
+The fingerprint covers every byte of the data. It is checked whenever a folder
+of up to `VERIFY_BYTES` is opened, and whatever the size where `prepare` is
+asked again for a folder that is there.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -22,6 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FORMAT_VERSION = 1
+# Hashing takes a second for 256 MB to 2 GB, by the processor.
+VERIFY_BYTES = 2**28
 SPLITS = ("train", "validation")
 # In the order of the ids that `train_vocab` gives them.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -143,6 +150,8 @@ def read_vocab(path: str) -> list[str]:
   Raises:
     ValueError: not UTF-8, empty, or a piece occurs twice (line numbers named).
   """
+  if not os.path.isfile(path):
+    raise ValueError(f"{path}: no such vocabulary file.")
   try:
     with open(path, encoding="utf-8", newline="\n") as f:
       vocab = [line.rstrip("\r\n") for line in f]
@@ -195,12 +204,42 @@ def open_split(
   )
 
 
+def fingerprint(path: str, options: dict[str, Any]) -> str:
+  """Returns the SHA-256 over options, vocabulary and every data file."""
+  digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
+  arrays = ("tokens", "sentences", "documents", "word_starts")
+  names = [f"{split}.{array}" for split in SPLITS for array in arrays]
+  for name in ("vocab.txt", *names, "train.unigrams"):
+    with open(os.path.join(path, name), "rb") as f:
+      content = hashlib.file_digest(f, "sha256").hexdigest()
+    digest.update(f"{name} {content}\n".encode())
+  return digest.hexdigest()
+
+
+def verify(prepared: Prepared) -> None:
+  """Reads the whole folder; ValueError if a byte is not what was written."""
+  meta = prepared.meta
+  options = meta["options"]
+  if (
+    fingerprint(prepared.path, options) != meta["fingerprint"]
+    or options.get("lower_case") != meta["lower_case"]
+  ):
+    raise ValueError(
+      f"{prepared.path} is damaged: its content is not that of its fingerprint."
+      " Delete it and run `python -m bert_jax.prepare` again."
+    )
+
+
+def _size(path: str) -> int:
+  return sum(entry.stat().st_size for entry in os.scandir(path))
+
+
 def open_prepared(path: str) -> Prepared:
-  """Opens a prepared folder.
+  """Opens a prepared folder; one of up to `VERIFY_BYTES` is read as a whole.
 
   Raises:
     ValueError: no such folder, an unfinished one, another format version, or
-      files whose sizes disagree with `meta.json`.
+      a damaged one.
   """
   meta_path = os.path.join(path, "meta.json")
   if not os.path.isdir(path):
@@ -213,13 +252,27 @@ def open_prepared(path: str) -> Prepared:
   with open(meta_path, encoding="utf-8") as f:
     try:
       meta = json.load(f)
-    except ValueError as e:
+      version = meta["format_version"]
+    except (ValueError, KeyError, TypeError) as e:
       raise ValueError(f"{meta_path} is damaged: {e}.") from e
-  if meta.get("format_version") != FORMAT_VERSION:
+  if version != FORMAT_VERSION:
     raise ValueError(
-      f"{path} has format version {meta.get('format_version')}, this program"
-      f" reads {FORMAT_VERSION}; prepare the text again."
+      f"{path} has format version {version}, this program reads"
+      f" {FORMAT_VERSION}; prepare the text again."
     )
+  try:
+    prepared = _open(path, meta)
+    if "options" in meta and _size(path) <= VERIFY_BYTES:
+      verify(prepared)
+  except (KeyError, TypeError) as e:
+    raise ValueError(
+      f"{meta_path} is damaged: {e}. Run `python -m bert_jax.prepare` again."
+    ) from e
+  return prepared
+
+
+def _open(path: str, meta: dict[str, Any]) -> Prepared:
+  """Maps the files of a folder; KeyError or TypeError if `meta` is damaged."""
   vocab_path = os.path.join(path, "vocab.txt")
   vocab = read_vocab(vocab_path)
   if len(vocab) != meta["vocab_size"]:

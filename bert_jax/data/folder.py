@@ -8,7 +8,6 @@ in `corpus.py`.
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -200,18 +199,6 @@ def derive(partial: str, vocab_size: int, starts: np.ndarray) -> np.ndarray:
     f.flush()
     os.fsync(f.fileno())
   return unigrams
-
-
-def fingerprint(partial: str, options: dict[str, Any]) -> str:
-  """Returns the SHA-256 over options, vocabulary and every data file."""
-  digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
-  arrays = (*_ARRAYS, "word_starts")
-  names = [f"{split}.{array}" for split in corpus.SPLITS for array in arrays]
-  for name in ("vocab.txt", *names, "train.unigrams"):
-    with open(os.path.join(partial, name), "rb") as f:
-      content = hashlib.file_digest(f, "sha256").hexdigest()
-    digest.update(f"{name} {content}\n".encode())
-  return digest.hexdigest()
 
 
 def finish(partial: str, output: str, meta: dict[str, Any]) -> None:

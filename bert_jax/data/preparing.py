@@ -65,7 +65,9 @@ def prepare(
       f"{vocab}: no such vocabulary file; make one with `python -m"
       " bert_jax.train_vocab`, or use a published vocab.txt."
     )
-  output = output.rstrip("/") or output
+  output = output.rstrip("/")
+  if not output:
+    raise ValueError("--output is empty; name the folder to make.")
   pieces = corpus.read_vocab(vocab)
   tokenizer = WordPiece(pieces, lower_case, source=vocab)
   found = sources.find_sources(inputs, format, errors)
@@ -144,12 +146,14 @@ def _start(
 def _already_there(output: str, origin: dict[str, Any]) -> dict[str, Any]:
   if not os.path.isdir(output) or os.listdir(output) == []:
     raise ValueError(f"{output} exists; delete it or choose another --output.")
-  meta = corpus.open_prepared(output).meta
+  prepared = corpus.open_prepared(output)
+  meta = prepared.meta
   if different := difference(meta, origin):
     raise ValueError(
       f"{output} is prepared already, from something else: {different}. Delete"
       " it or choose another --output."
     )
+  corpus.verify(prepared)
   with contextlib.suppress(FileNotFoundError):
     os.remove(os.path.join(output, folder.PROGRESS))
   _log(f"{output} is prepared already from the same text; nothing to do.")
@@ -284,7 +288,7 @@ def _complete(
     "lower_case": tokenizer.lower_case,
     "vocab_size": tokenizer.vocab_size,
     "splits": sizes,
-    "fingerprint": folder.fingerprint(partial, origin["options"]),
+    "fingerprint": corpus.fingerprint(partial, origin["options"]),
     **origin,
   }
   folder.finish(partial, output, meta)

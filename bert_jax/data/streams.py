@@ -201,7 +201,7 @@ class Mixture:
     self._streams = streams
     ends = np.cumsum(weights, dtype=np.float64)
     small = min(weights) * MIXTURE_BLOCK < ends[-1]
-    if small or min(weights) <= 0:
+    if small or min(weights) <= 0 or not np.isfinite(ends[-1]):
       raise ValueError(
         f"mixture weights {list(weights)}: each must be positive and at least"
         f" 1/{MIXTURE_BLOCK} of their sum; leave out the smallest."

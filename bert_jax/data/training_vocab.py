@@ -26,6 +26,8 @@ from bert_jax.data.vocabularies import (
 MAX_ALPHABET = 1000
 MIN_FREQUENCY = 2
 _BATCH_CHARS = 2**18
+# Of ids; the largest published vocabularies have a quarter of it.
+MAX_SIZE = 2**20
 
 
 def train_vocab(
@@ -57,6 +59,8 @@ def train_vocab(
   """
   if size < 100:
     raise ValueError(f"--size={size} is too small; BERT has 30522 pieces.")
+  if size > MAX_SIZE:
+    raise ValueError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
   if os.path.isdir(output):
     raise ValueError(f"{output} is a folder; name a file.")
   found = sources.find_sources(inputs, format, errors)

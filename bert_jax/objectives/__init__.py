@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from bert_jax import config as config_lib
 from bert_jax.objectives import mlm
 from bert_jax.objectives.base import Objective
 
@@ -24,4 +25,4 @@ def build(
   """
   if name not in OBJECTIVES:
     raise ValueError(f"objective.name={name!r}: not one of {list(OBJECTIVES)}.")
-  return OBJECTIVES[name](model, **options)
+  return config_lib.call("objective", OBJECTIVES[name], model, **options)

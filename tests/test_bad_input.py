@@ -1,0 +1,413 @@
+"""Bad input gets one sentence, and never a silently different run."""
+
+import json
+import os
+import shutil
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from prepared import random_documents, write_prepared
+
+from bert_jax import (
+  command_line,
+  fill_mask,
+  logs,
+  metrics,
+  phases,
+  runtime,
+  split_text,
+  train,
+)
+from bert_jax import config as config_lib
+from bert_jax.data import builders, corpus, preparing, streams, training_vocab
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def load(name="quickstart"):
+  return command_line.load_defaults(os.path.join(ROOT, f"configs/{name}.py"))
+
+
+def changed(config, key, value):
+  """Sets a dotted key, also one that is not there."""
+  *sections, last = key.split(".")
+  section = config
+  for name in sections:
+    section = section[name]
+  section[last] = value
+  return config
+
+
+@pytest.mark.parametrize(
+  "key, value, words",
+  [
+    ("batch_size", 8.5, "whole number"),
+    ("batch_size", "8", "whole number"),
+    ("seed", 2**32, "below 2"),
+    ("seed", -1, "at least 0"),
+    ("log.every", -1, "at least 0"),
+    ("evaluate.every", -1, "at least 0"),
+    ("evaluate.examples", -5, "at least 0"),
+    ("checkpoint.every", 0, "at least 1"),
+    ("checkpoint.keep", 0, "at least 1"),
+    ("checkpoint.read_only", True, "not a key"),
+    ("profile.start", -1, "at least 0"),
+    ("schedule.peak", -1.0, "above 0"),
+    ("schedule.peak", float("nan"), "above 0"),
+    ("schedule.peak", float("inf"), "above 0"),
+    ("optimizer.b1", 1.5, r"\[0, 1\)"),
+    ("optimizer.b2", 1.0, r"\[0, 1\)"),
+    ("optimizer.epsilon", 0.0, "above 0"),
+    ("optimizer.clip_norm", -1.0, "at least 0"),
+    ("model.dropout", 1.0, r"\[0, 1\)"),
+    ("model.attention_dropout", -0.5, r"\[0, 1\)"),
+    ("model.unroll", 0, "at least 1"),
+    ("model.dtype", "float8", "float32, bfloat16"),
+    ("model.dtype", "float16", "float32, bfloat16"),
+    ("mesh.fsdp", 0, "at least 1"),
+    ("data.mask_rate", 0.0, "above 0"),
+    ("data.seed", 3, "not a key"),
+    ("model", None, "section"),
+    ("data", 5, "section"),
+    ("phases", None, "section"),
+  ],
+)
+def test_values_that_would_train_something_else(key, value, words):
+  with pytest.raises(ValueError, match=f"config.{key}.*{words}"):
+    config_lib.check_keys(changed(load(), key, value))
+
+
+def test_every_number_that_a_config_has_is_at_its_lowest_right_value():
+  for key, least in config_lib.AT_LEAST.items():
+    config_lib.check_keys(changed(load(), key, least))
+
+
+def test_none_is_no_value_for_a_key_that_has_one():
+  with pytest.raises(ValueError, match="data.path=None.*str"):
+    config_lib.check_types(changed(load(), "data.path", None), load())
+
+
+@pytest.mark.parametrize(
+  "key, value, words",
+  [
+    ("fraction", 0.5, "add up to 0.6"),
+    ("fraction", float("nan"), "add up to nan"),
+    ("batch_scale", 0.3, "no number of rows"),
+    ("batch_scale", float("nan"), "no number of rows"),
+    ("batch_scale", float("inf"), "no number of rows"),
+    ("micro_scale", 0, "at least 1"),
+  ],
+)
+def test_phases(key, value, words):
+  config = changed(load("bert_tiny"), f"phases.phase1.{key}", value)
+  with pytest.raises(ValueError, match=f"config.phases.*{words}"):
+    phases.plan(config)
+
+
+def test_phases_go_by_number():
+  config = load("bert_tiny")
+  config["phases"]["warm"] = config["phases"].pop("phase1")
+  with pytest.raises(ValueError, match="name them phase1, phase2"):
+    phases.plan(config)
+  config = changed(load("bert_tiny"), "phases.phase1", None)
+  with pytest.raises(ValueError, match="phases.phase1=None: must be a section"):
+    config_lib.check_keys(config)
+
+
+def test_an_unknown_option_of_the_objective():
+  config = changed(load(), "objective.paris", True)
+  with pytest.raises(ValueError, match="objective.paris .* mean pairs"):
+    train.make_parts(config)
+
+
+@pytest.mark.parametrize(
+  "text, words",
+  [
+    ("x = 1\ndef get_config(:\n", "line 2: SyntaxError"),
+    ("x = 1\n", "no 'get_config'"),
+    ("def get_config():\n  return 5\n", "ConfigDict"),
+    ("def get_config():\n  return 1 / 0\n", "line 2: ZeroDivisionError"),
+    ("import no_such_module\n", "line 1: ModuleNotFoundError"),
+  ],
+)
+def test_a_config_file_with_an_error(tmp_path, capsys, text, words):
+  path = tmp_path / "mine.py"
+  path.write_text(text)
+  with pytest.raises(SystemExit) as e:
+    command_line.parse(["main", f"--config={path}", "--workdir=unused"])
+  assert e.value.code.startswith(f"error: --config={path}: ")
+  assert words in e.value.code and "\n" not in e.value.code
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+  """A folder as `prepare` makes it."""
+  path = tmp_path_factory.mktemp("text")
+  pieces = [*corpus.SPECIAL_TOKENS, *(f"w{i}" for i in range(50)), "."]
+  (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  rng = np.random.default_rng(0)
+  lines = [
+    "\n" if i % 5 == 4 else " ".join(f"w{j}" for j in rng.integers(50, size=9))
+    for i in range(200)
+  ]
+  (path / "a.txt").write_text("\n".join(lines) + "\n")
+  arguments = dict(heldout=0.1, processes=1)
+  output = str(path / "out")
+  source, vocab = str(path / "a.txt"), str(path / "vocab.txt")
+  preparing.prepare(source, vocab, output, **arguments)
+  return output, lambda folder: preparing.prepare(
+    source, vocab, folder, **arguments
+  )
+
+
+def flip(path, place):
+  content = bytearray(path.read_bytes())
+  content[int(place * len(content))] ^= 2
+  path.write_bytes(bytes(content))
+
+
+def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
+  names = sorted(n for n in os.listdir(prepared[0]) if n != "meta.json")
+  assert len(names) == 10
+  for name in names:
+    for place in (0.0, 0.5, 0.99):
+      folder = tmp_path / f"{name}-{place}"
+      shutil.copytree(prepared[0], folder)
+      flip(folder / name, place)
+      with pytest.raises(ValueError, match=str(folder)):
+        corpus.open_prepared(str(folder))
+
+
+@pytest.mark.parametrize(
+  "key, value",
+  [
+    ("fingerprint", "0" * 64),
+    ("lower_case", False),
+    ("vocab_size", 7),
+    ("splits", {}),
+    ("splits", 3),
+    ("format_version", 2),
+    ("options", {"heldout": 0.2}),
+  ],
+)
+def test_damaged_metadata(prepared, tmp_path, key, value):
+  folder = tmp_path / "out"
+  shutil.copytree(prepared[0], folder)
+  meta = json.loads((folder / "meta.json").read_text())
+  for damaged in ({**meta, key: value}, {k: meta[k] for k in meta if k != key}):
+    if key == "options" and key not in damaged:
+      continue
+    (folder / "meta.json").write_text(json.dumps(damaged))
+    with pytest.raises(ValueError, match=str(folder)):
+      corpus.open_prepared(str(folder))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff\xfe", b"{"])
+def test_metadata_that_are_none(prepared, tmp_path, content):
+  folder = tmp_path / "out"
+  shutil.copytree(prepared[0], folder)
+  (folder / "meta.json").write_bytes(content)
+  with pytest.raises(ValueError, match="meta.json is damaged"):
+    corpus.open_prepared(str(folder))
+
+
+def test_a_large_folder_is_checked_by_prepare(prepared, tmp_path, monkeypatch):
+  folder = tmp_path / "out"
+  shutil.copytree(prepared[0], folder)
+  monkeypatch.setattr(corpus, "VERIFY_BYTES", 0)
+  prepared[1](str(folder))
+  flip(folder / "train.tokens", 0.5)
+  corpus.open_prepared(str(folder))
+  with pytest.raises(ValueError, match="is damaged"):
+    prepared[1](str(folder))
+
+
+def shrunk(folder):
+  config = load()
+  config["model"] |= dict(variant="tiny", unroll=1)
+  config["data"] |= dict(path=folder, length=32, max_predictions=5)
+  config["evaluate"] |= dict(every=2, examples=8)
+  config["checkpoint"]["every"] = config["log"]["every"] = 2
+  return config | dict(total_steps=2, batch_size=4)
+
+
+@pytest.mark.parametrize("heldout", [0, 1])
+def test_too_few_documents_held_out(tmp_path, heldout):
+  folder = write_prepared(
+    tmp_path / "p", random_documents(9, 0), random_documents(heldout, 1)
+  )
+  with pytest.raises(ValueError, match="held-out.*--config.evaluate.every=0"):
+    train.run(shrunk(folder), str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()
+
+
+def test_no_path_and_bad_weights():
+  with pytest.raises(ValueError, match="--config.data.path=DIR"):
+    train.build(shrunk(""))
+  special = corpus.SpecialIds(0, 1, 2, 3, 4)
+  builder = builders.bert_pairs(special, 64, random_share="0.5")
+  docs = corpus.corpus_from_documents(random_documents(5, 0))
+  parts = [streams.Stream(docs, builder, 0, str(i)) for i in range(2)]
+  with pytest.raises(ValueError, match="mixture weights"):
+    streams.Mixture(parts, [float("nan"), 1.0], 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory):
+  """Programs that the runs have in common are compiled once."""
+  path = str(tmp_path_factory.mktemp("compiled"))
+  jax.config.update("jax_compilation_cache_dir", path)
+  yield
+  jax.config.update("jax_compilation_cache_dir", None)
+  compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+  """A run of two steps, and its config."""
+  path = tmp_path_factory.mktemp("finished")
+  folder = write_prepared(
+    path / "p", random_documents(20, 0), random_documents(5, 1)
+  )
+  train.run(shrunk(folder), str(path / "run"))
+  return path / "run", folder
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+  shutil.copytree(finished[0], tmp_path / "run")
+  return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+  "content, words",
+  [(b"", "damaged"), (b"\xff", "damaged"), (b"[1]", "damaged"), (None, "miss")],
+)
+def test_a_damaged_config_is_not_overwritten(finished, run, content, words):
+  path = run / "config.json"
+  path.unlink()
+  if content is not None:
+    path.write_bytes(content)
+  with pytest.raises(ValueError, match=f"config.json is {words}"):
+    train.run(shrunk(finished[1]), str(run))
+  assert path.exists() == (content is not None)
+  assert content is None or path.read_bytes() == content
+
+
+def test_before_the_first_checkpoint_another_config_may_be_given(
+  finished, tmp_path
+):
+  config = shrunk(finished[1]) | {"init_from": str(tmp_path / "none")}
+  with pytest.raises(ValueError, match="not the --workdir of a run"):
+    train.run(config, str(tmp_path / "run"))
+  config = shrunk(finished[1]) | {"seed": 5}
+  assert int(train.run(config, str(tmp_path / "run")).step) == 2
+  config["seed"] = 6
+  with pytest.raises(ValueError, match="config.seed: 5 -> 6"):
+    train.run(config, str(tmp_path / "run"))
+
+
+def test_damaged_metrics_do_not_stop_a_run(finished, run, capsys):
+  path = run / "metrics.jsonl"
+  whole = path.read_text()
+  path.write_bytes(b"\xff\n{}\n" + whole.encode() + whole[:40].encode())
+  train.run(shrunk(finished[1]), str(run))
+  assert "metrics.jsonl:1: damaged" in capsys.readouterr().out
+  assert logs.read_rows(str(path)) == [
+    json.loads(line) for line in whole.splitlines()
+  ]
+
+
+def test_parameters_of_another_vocabulary_of_the_same_size(finished, tmp_path):
+  other = tmp_path / "p"
+  shutil.copytree(finished[1], other)
+  text = (other / "vocab.txt").read_text()
+  (other / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
+  meta = json.loads((other / "meta.json").read_text())
+  meta["fingerprint"] = corpus.fingerprint(str(other), meta["options"])
+  (other / "meta.json").write_text(json.dumps(meta))
+  config = shrunk(str(other)) | {"init_from": str(finished[0])}
+  with pytest.raises(ValueError, match="line 11 of .*'w10'.*'zzz'"):
+    train.run(config, str(tmp_path / "run"))
+
+
+def test_parameters_that_are_not_finite_are_never_saved():
+  good = {"a": jnp.ones(3), "b": jnp.zeros((2, 2))}
+  metrics.check_parameters(3, good)
+  for bad in (jnp.nan, jnp.inf):
+    with pytest.raises(FloatingPointError, match="step 3"):
+      metrics.check_parameters(3, good | {"a": jnp.array([0.0, bad])})
+
+
+def test_a_loss_that_is_not_finite_keeps_what_is_good(
+  finished, run, monkeypatch
+):
+  """A learning rate of inf in step 4 spoils what step 4 would save."""
+  from bert_jax import optim
+
+  monkeypatch.setattr(
+    optim,
+    "build_schedule",
+    lambda total_steps, name, peak, warmup: (
+      lambda step: jnp.where(step == 3, jnp.inf, 1e-3)
+    ),
+  )
+  config = json.loads((run / "config.json").read_text())
+  (run / "config.json").write_text(json.dumps(config | {"total_steps": 6}))
+  with pytest.raises(FloatingPointError, match="step 4"):
+    train.run(shrunk(finished[1]) | {"total_steps": 6}, str(run))
+  assert os.listdir(run / "checkpoints") == ["2"]
+
+
+def test_workdir_that_cannot_be_one(tmp_path):
+  (tmp_path / "file").write_text("")
+  for name in ("file", "file/below"):
+    with pytest.raises(ValueError, match="--workdir=.*no such folder can"):
+      with runtime.lock(str(tmp_path / name)):
+        pass
+
+
+@pytest.mark.parametrize(
+  "name, content, words",
+  [
+    ("vocab.txt", None, "no such vocabulary"),
+    ("config.json", None, "is missing"),
+    ("config.json", "{", "is damaged"),
+    ("config.json", "{}", "damaged"),
+    ("tokenizer_config.json", "{}", "damaged"),
+    ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", "has 6 pieces"),
+  ],
+)
+def test_fill_mask_of_a_damaged_run(run, monkeypatch, name, content, words):
+  (run / name).unlink()
+  if content is not None:
+    (run / name).write_text(content)
+  monkeypatch.setattr(sys, "argv", ["", "--workdir", str(run), "[MASK]"])
+  with pytest.raises(SystemExit) as e:
+    fill_mask.main()
+  assert e.value.code.startswith("error: ") and words in e.value.code
+
+
+def test_fill_mask_of_bytes_that_are_no_text(run, monkeypatch):
+  arguments = ["", "--workdir", str(run), "\udcff [MASK]"]
+  monkeypatch.setattr(sys, "argv", arguments)
+  with pytest.raises(SystemExit, match="not UTF-8"):
+    fill_mask.main()
+
+
+def test_outputs_that_cannot_be(tmp_path):
+  text = tmp_path / "a.txt"
+  text.write_text("some words .\n")
+  with pytest.raises(ValueError, match="is a folder"):
+    split_text.split_text([str(text)], str(tmp_path), "auto", "strict", "en")
+  with pytest.raises(ValueError, match="--size=2000000000 is over"):
+    training_vocab.train_vocab(str(text), 2_000_000_000, str(tmp_path / "v"))
+  vocab = tmp_path / "vocab.txt"
+  vocab.write_text("\n".join([*corpus.SPECIAL_TOKENS, "some"]) + "\n")
+  with pytest.raises(ValueError, match="--output is empty"):
+    preparing.prepare(str(text), str(vocab), "")
+  assert sorted(os.listdir(tmp_path)) == ["a.txt", "vocab.txt"]
