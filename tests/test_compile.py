@@ -265,15 +265,15 @@ def test_base_fits_the_published_slice():
 
 @needs_libtpu
 @pytest.mark.slow
-def test_what_large_is_offered_on_the_published_slice_is_true():
-  """As configured phase 2 is refused; what is offered is then compiled."""
+def test_large_fits_the_published_slice_and_the_offer_is_true():
+  """Without remat phase 2 is refused; what is offered is the config's own."""
   flags = ("--topology=v2:8x8", "--phase=2", "--json")
-  done = command(*flags, config="bert_large")
+  done = command(*flags, "--config.model.remat=False", config="bert_large")
   assert done.returncode == 2, done.stderr
   (report,) = reports(done)
   assert not report["fits"] and "Ran out of memory" in report["refused"]
-  offered = report["offer"].split()
-  again = compiled("v2:8x8", 2, *offered, config="bert_large")
+  assert report["offer"] == "--config.model.remat=True"
+  again = compiled("v2:8x8", 2, config="bert_large")
   assert again["total_bytes"] == report["offer_total_bytes"]
 
 
