@@ -123,7 +123,8 @@ def make_parts(
   """
   options = dict(config["objective"])
   model = config["model"] | {"vocab_multiple": vocab_multiple}
-  objective = objectives.build(options.pop("name"), model, options)
+  factory = objectives.factory(options.pop("name"))
+  objective = config_lib.call("objective", factory, model, **options)
   schedule = config_lib.call(
     "schedule",
     optim.build_schedule,

@@ -16,7 +16,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 @pytest.fixture(
   scope="module",
-  params=["quick", pytest.param("full", marks=pytest.mark.slow)],
+  params=[
+    pytest.param(size, marks=pytest.mark.slow) for size in ("quick", "full")
+  ],
 )
 def results(request, tmp_path_factory):
   """What `mesh_worker.py` finds on 8 forced devices, in one process."""

@@ -65,8 +65,7 @@ def prepare(
       f"{vocab}: no such vocabulary file; make one with `python -m"
       " bert_jax.train_vocab`, or use a published vocab.txt."
     )
-  output = output.rstrip("/")
-  if not output:
+  if not (output := output.rstrip("/")):
     raise ValueError("--output is empty; name the folder to make.")
   pieces = corpus.read_vocab(vocab)
   tokenizer = WordPiece(pieces, lower_case, source=vocab)

@@ -3,11 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax import config as config_lib
 from bert_jax.objectives import mlm
 from bert_jax.objectives.base import Objective
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {"mlm": mlm.build}
+
+
+def factory(name: str) -> Callable[..., Objective]:
+  """Returns (model, **options) -> objective by its name in `OBJECTIVES`.
+
+  Raises:
+    ValueError: an unknown name; the known ones are named.
+  """
+  if name not in OBJECTIVES:
+    raise ValueError(f"objective.name={name!r}: not one of {list(OBJECTIVES)}.")
+  return OBJECTIVES[name]
 
 
 def build(
@@ -19,10 +29,5 @@ def build(
     name: a key of `OBJECTIVES`.
     model: keyword arguments of the family's `build`, with `family`.
     options: keyword arguments of the objective.
-
-  Raises:
-    ValueError: an unknown name or keyword; the known ones are named.
   """
-  if name not in OBJECTIVES:
-    raise ValueError(f"objective.name={name!r}: not one of {list(OBJECTIVES)}.")
-  return config_lib.call("objective", OBJECTIVES[name], model, **options)
+  return factory(name)(model, **options)
