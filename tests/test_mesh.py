@@ -60,24 +60,13 @@ def test_losses_and_parameters_of_any_mesh(results):
 
 
 def test_micro_batches_on_a_mesh(results):
+  """Down to one row a device: gradients were wrong without the constraint on
+  the hidden states that the masked-LM decoder reads."""
   folder, found = results
   parts = {name for name in found["losses"] if name.startswith("parts")}
   assert len(parts) > 1
-  for name in parts - {"parts8"}:
+  for name in parts:
     assert_same_runs(folder, found, "parts1", name)
-
-
-@pytest.mark.xfail(
-  strict=True,
-  reason="the partitioner's gradients are wrong on data=2 x fsdp=2 x tensor=2"
-  " with one row a device in each micro-batch, while the loss is right; with"
-  " two rows, or on any mesh of fewer axes, they are right",
-)
-def test_one_row_a_micro_batch(results):
-  folder, found = results
-  if "parts8" not in found["losses"]:
-    pytest.skip("in the larger run only")
-  assert_same_runs(folder, found, "parts1", "parts8")
 
 
 def test_what_a_rule_splits_is_split(results):
@@ -100,9 +89,9 @@ def test_what_a_rule_splits_is_split(results):
 
 
 def test_no_constraint_is_dropped(results):
-  """Embedding, 3 projections, 2 norms, MLP, logits; none without rules."""
+  """Table, embedding, 3 projections, 2 norms, MLP, the head's input, logits."""
   _, found = results
-  assert found["constraints"] == {"with": 8, "without": 0}
+  assert found["constraints"] == {"with": 10, "without": 0}
 
 
 def test_padding_of_the_vocabulary(results):

@@ -47,6 +47,9 @@ class MaskedLanguageModel(nn.Module):
     )(x)
     x = layers.activation(self.activation)(x)
     x = layers.layer_norm(self.norm_epsilon, self.dtype, "norm")(x)
+    # Without it the partitioner (jax 0.10) permutes rows of the gradient on a
+    # mesh of three axes with one row a device.
+    x = nn.with_logical_constraint(x, ("batch", None, "embed_activation"))
     bias = self.param(
       "bias",
       nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",)),

@@ -213,7 +213,10 @@ class Embedding(nn.Module):
         self.embedding,
         precision=jax.lax.Precision.HIGHEST,
       )
-    return jnp.take(self.embedding, ids, axis=0)
+    # Gathered whole over the axis that splits the features, as the batch is
+    # split over it too: the partitioner would copy the rows to every device.
+    table = nn.with_logical_constraint(self.embedding, (self.axes[0], None))
+    return jnp.take(table, ids, axis=0)
 
 
 def gather_positions(
