@@ -64,7 +64,7 @@ def load(workdir: str, step: int | None = None) -> Filler:
       " vocabulary of this run."
     )
   tokenizer = WordPiece(pieces, lower_case, path)
-  return Filler(module, params, tokenizer, encoder.max_positions)
+  return Filler(module, params, tokenizer, encoder.max_length)
 
 
 def _lower_case(workdir: str) -> bool:

@@ -50,8 +50,9 @@ def test_unknown_attention_is_refused():
 
 
 def test_sequences_of_a_row_do_not_see_each_other():
+  """Padding is seen by nobody and sees every real key, as published."""
   mask = attention.attention_mask(jnp.array([[1, 1, 2, 0]]))[0, 0]
-  expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+  expected = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 0]]
   assert mask.astype(int).tolist() == expected
 
 
@@ -181,9 +182,9 @@ def test_padding_does_not_change_real_positions(params):
 
   np.testing.assert_allclose(short, real(params), atol=1e-5)
   grad = jax.grad(lambda p: (real(p) ** 2).sum())(params)
-  assert not np.asarray(grad["word"]["embedding"])[3].any()
-  assert not np.asarray(grad["position"]["embedding"])[7:].any()
-  assert np.asarray(grad["position"]["embedding"])[:7].any()
+  assert not np.asarray(grad["embeddings"]["word"]["embedding"])[3].any()
+  assert not np.asarray(grad["embeddings"]["position"]["embedding"])[7:].any()
+  assert np.asarray(grad["embeddings"]["position"]["embedding"])[:7].any()
 
 
 def test_too_long_and_indivisible_are_refused():

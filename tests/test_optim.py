@@ -79,9 +79,9 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
     assert np.asarray(leaf).all() or not np.asarray(leaf).any(), name
   layer = "encoder/layers/layer"
   assert changed == {
-    "encoder/word/embedding",
-    "encoder/position/embedding",
-    "encoder/segment/embedding",
+    "encoder/embeddings/word/embedding",
+    "encoder/embeddings/position/embedding",
+    "encoder/embeddings/segment/embedding",
     f"{layer}/attention/query/kernel",
     f"{layer}/attention/key/kernel",
     f"{layer}/attention/value/kernel",
@@ -90,7 +90,7 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
     f"{layer}/mlp_out/kernel",
     "mlm/dense/kernel",
     "pooler/dense/kernel",
-    "nsp/dense/kernel",
+    "pair/dense/kernel",
   }
   assert "mlm/bias" in kept and "layer_norm/scale" in kept
   assert "ln_1/scale" in kept and f"{layer}/mlp_norm/scale" in kept
@@ -136,7 +136,24 @@ def test_clipping_by_the_global_norm():
   np.testing.assert_allclose(adam.mu["b"]["kernel"], [0.8], rtol=1e-6)
 
 
-def test_every_family_has_a_rule_for_every_parameter():
-  assert models.FAMILIES.keys() == {"bert"}
-  mask = optim.decay_mask(bert_params())
-  assert {type(leaf) for leaf in jax.tree.leaves(mask)} == {bool}
+SMALL = dict(hidden=8, heads=2, mlp=16, num_layers=2, vocab_size=11)
+EXTRA = {
+  "albert": dict(embedding_size=4),
+  "electra": dict(embedding_size=4, generator_hidden=8),
+}
+
+
+@pytest.mark.parametrize("name", models.FAMILIES)
+def test_every_family_has_a_rule_for_every_parameter(name):
+  family = models.family(name)
+  variant = next(iter(family.VARIANTS))
+  encoder = family.build(variant, **SMALL | EXTRA.get(name, {}))
+  ids = jnp.zeros((1, 3), jnp.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
+  module = family.ForPreTraining(encoder)
+  shapes = jax.eval_shape(module.init, jax.random.key(0), batch)["params"]
+  mask = optim.decay_mask(nn.unbox(shapes))
+  for path, decays in jax.tree_util.tree_leaves_with_path(mask):
+    names = [key.key for key in path]
+    norm_or_bias = "norm" in names[-2] or names[-1] == "bias"
+    assert decays == (not norm_or_bias), names

@@ -8,11 +8,28 @@ Imports jax, flax and jaxtyping only:
 
 from types import ModuleType
 
-from bert_jax.models import bert
+from bert_jax.models import (
+  albert,
+  bert,
+  distilbert,
+  electra,
+  gpt,
+  roberta,
+  tinybert,
+)
 
 # A family is a module with VARIANTS, build(variant, **overrides) -> encoder,
-# ForPreTraining (encoder and heads), and flops(encoder, rows, length, preds).
-FAMILIES: dict[str, ModuleType] = {"bert": bert}
+# POOLING (how a classifier reads it), ForPreTraining (encoder and heads), and
+# flops(encoder, rows, length, predictions).
+FAMILIES: dict[str, ModuleType] = {
+  "bert": bert,
+  "roberta": roberta,
+  "albert": albert,
+  "electra": electra,
+  "distilbert": distilbert,
+  "tinybert": tinybert,
+  "gpt": gpt,
+}
 
 
 def family(name: str) -> ModuleType:

@@ -17,12 +17,14 @@ IMPLEMENTATIONS = ("xla",)
 def attention_mask(
   sequence_ids: Int[Array, "b l"],
 ) -> Bool[Array, "b 1 l l"]:
-  """True where a query may see a key: both in one sequence.
+  """True where a query may see a key: a real one of its own sequence.
 
-  Packed rows hold several sequences; 0 is padding, which sees padding only, so
-  no row of the mask is empty and a real position never depends on padding.
+  Packed rows hold several sequences; 0 is padding. No query sees padding, and
+  padding sees every real key, as published (google-research/bert modeling.py,
+  create_attention_mask_from_input_mask): what it gets is never read.
   """
-  return (sequence_ids[:, :, None] == sequence_ids[:, None, :])[:, None]
+  query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
+  return ((key != 0) & ((query == key) | (query == 0)))[:, None]
 
 
 def attention(

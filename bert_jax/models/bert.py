@@ -1,19 +1,18 @@
-"""BERT (Devlin et al. 2019): the encoder and its pre-training heads."""
+"""BERT (Devlin et al. 2019): the encoder."""
 
-import difflib
-import math
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import heads, layers, stack
+from bert_jax.models import base, heads, layers, pretraining, stack
 from bert_jax.models.attention import attention_mask
+from bert_jax.models.embeddings import Embeddings
 
 # Google's sizes: the miniatures (google-research/bert README, "24 smaller
-# models"), base and large (paper, section 3). A head is 64 wide and the MLP 4
-# times the hidden size throughout.
+# models"), base and large (paper, section 3); xlarge is the one that Lan et al.
+# 2020 train for comparison (Table 2). The MLP is 4 times the hidden size.
 VARIANTS: dict[str, dict[str, int]] = {
   "tiny": dict(hidden=128, num_layers=2, heads=2, mlp=512),
   "mini": dict(hidden=256, num_layers=4, heads=4, mlp=1024),
@@ -21,7 +20,10 @@ VARIANTS: dict[str, dict[str, int]] = {
   "medium": dict(hidden=512, num_layers=8, heads=8, mlp=2048),
   "base": dict(hidden=768, num_layers=12, heads=12, mlp=3072),
   "large": dict(hidden=1024, num_layers=24, heads=16, mlp=4096),
+  "xlarge": dict(hidden=2048, num_layers=24, heads=32, mlp=8192),
 }
+# Dense and tanh on [CLS], then dropout (run_classifier.py, create_model).
+POOLING = heads.Pooling(activation="tanh")
 
 
 class Bert(nn.Module):
@@ -44,8 +46,7 @@ class Bert(nn.Module):
     attention: implementation, see `attention.attention`.
     unroll: see `stack.Stack`.
     remat: see `stack.Stack`.
-    vocab_multiple: the word table gets rows of zeros up to a multiple of it:
-      the devices that split the vocabulary. No file holds those rows.
+    vocab_multiple: see `embeddings.Embeddings`.
   """
 
   vocab_size: int = 30522
@@ -70,42 +71,30 @@ class Bert(nn.Module):
   def kernel_init(self) -> layers.Init:
     return nn.initializers.truncated_normal(self.initializer_range)
 
+  @property
+  def max_length(self) -> int:
+    """The longest row."""
+    return self.max_positions
+
+  @property
+  def word_embedding(self) -> Float[Array, "v d"]:
+    """The word table, for a head that is tied to it."""
+    return self.embeddings.word.embedding
+
   def setup(self):
-    if self.hidden % self.heads:
-      raise ValueError(
-        f"hidden={self.hidden} is not a multiple of heads={self.heads}."
-      )
-    table = layers.Embedding
-    small = (None, "embed")
-    self.word = table(
-      math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple,
+    base.check_heads(self.hidden, self.heads)
+    self.embeddings = Embeddings(
+      self.vocab_size,
       self.hidden,
-      layers.padded(self.kernel_init, self.vocab_size),
+      self.max_positions,
+      self.num_segments,
+      self.dropout,
+      self.norm_epsilon,
+      self.dtype,
+      self.kernel_init,
+      self.vocab_multiple,
     )
-    self.position = table(
-      self.max_positions, self.hidden, self.kernel_init, small
-    )
-    self.segment = table(
-      self.num_segments, self.hidden, self.kernel_init, small, one_hot=True
-    )
-    self.norm = layers.layer_norm(self.norm_epsilon, self.dtype)
-    self.embedding_dropout = layers.Dropout(self.dropout)
-    self.layers = stack.Stack(
-      self.num_layers,
-      dict(
-        heads=self.heads,
-        mlp=self.mlp,
-        dropout=self.dropout,
-        attention_dropout=self.attention_dropout,
-        activation=self.activation,
-        norm_epsilon=self.norm_epsilon,
-        dtype=self.dtype,
-        kernel_init=self.kernel_init,
-        attention=self.attention,
-      ),
-      unroll=self.unroll,
-      remat=self.remat,
-    )
+    self.layers = stack.build(self)
 
   def __call__(
     self,
@@ -124,7 +113,7 @@ class Bert(nn.Module):
       segment_ids: 0 for the first segment, 1 for the second; all 0 if None.
       sequence_ids: 1 at real tokens, 0 at padding (1, 2, ... for the sequences
         of a packed row); all 1 if None.
-      position_ids: rows of the position table; 0, 1, 2, ... if None.
+      position_ids: 0, 1, 2, ... in each sequence; along the row if None.
       train: apply dropout; needs a "dropout" rng.
       collect: return every layer's hidden states and probabilities.
 
@@ -135,105 +124,26 @@ class Bert(nn.Module):
     Raises:
       ValueError: longer than the position table.
     """
-    length = input_ids.shape[1]
-    if length > self.max_positions:
-      raise ValueError(
-        f"length {length} is over max_positions={self.max_positions}; shorten"
-        " the input or raise model.max_positions."
-      )
-    if segment_ids is None:
-      segment_ids = jnp.zeros_like(input_ids)
-    if sequence_ids is None:
-      sequence_ids = jnp.ones_like(input_ids)
-    if position_ids is None:
-      positions = self.position.embedding[:length]
-    else:
-      positions = self.position(position_ids)
-    x = self.word(input_ids) + self.segment(segment_ids) + positions
-    x = nn.with_logical_constraint(self.norm(x), stack.ACTIVATION_AXES)
-    x = self.embedding_dropout(x, train)
+    x = self.embeddings(input_ids, segment_ids, position_ids, train=train)
+    sequence_ids = base.default_sequence_ids(input_ids, sequence_ids)
+    mask = attention_mask(sequence_ids)
     embedded = x
-    x, seen = self.layers(x, attention_mask(sequence_ids), train, collect)
+    x, seen = self.layers(x, mask, train, collect)
     return x, dict(embeddings=embedded, **seen) if collect else {}
 
 
-class BertForPreTraining(nn.Module):
-  """The encoder, its masked-LM head and, if `pairs`, pooler and NSP head."""
-
-  encoder: Bert
-  pairs: bool = True
-
-  def setup(self):
-    e = self.encoder
-    self.mlm = heads.MaskedLanguageModel(
-      e.vocab_size, e.activation, e.norm_epsilon, e.dtype, e.kernel_init
-    )
-    if self.pairs:
-      self.pooler = heads.Pooler(e.dtype, e.kernel_init)
-      self.nsp = heads.PairClassifier(e.kernel_init)
-
-  def __call__(
-    self, batch: dict[str, Array], *, train: bool = False
-  ) -> dict[str, Array]:
-    """Returns float32 {"mlm_logits" [b m v], "pair_logits" [b s 2]}.
-
-    v is the word table's rows, those of `vocab_multiple` included.
-
-    Args:
-      batch: `input_ids`, `mlm_positions`, and where they are there
-        `segment_ids`, `sequence_ids`, `position_ids`; `cls_positions` if
-        `pairs`.
-      train: apply dropout; needs a "dropout" rng.
-    """
-    hidden, _ = self.encoder(
-      batch["input_ids"],
-      batch.get("segment_ids"),
-      batch.get("sequence_ids"),
-      batch.get("position_ids"),
-      train=train,
-    )
-    table = self.encoder.word.embedding
-    logits = self.mlm(hidden, batch["mlm_positions"], table)
-    if not self.pairs:
-      return {"mlm_logits": logits}
-    pooled = self.pooler(hidden, batch["cls_positions"])
-    return {"mlm_logits": logits, "pair_logits": self.nsp(pooled)}
-
-
-ForPreTraining = BertForPreTraining
+ForPreTraining = pretraining.ForPreTraining
 
 
 def build(variant: str, **overrides: Any) -> Bert:
-  """Builds a published size.
-
-  Args:
-    variant: a key of `VARIANTS`.
-    **overrides: attributes of `Bert`; `dtype` may be a name.
-
-  Raises:
-    ValueError: unknown variant or attribute; the known ones are named.
-  """
-  if variant not in VARIANTS:
-    raise ValueError(f"model.variant={variant!r}: not one of {list(VARIANTS)}.")
-  fields = Bert.__dataclass_fields__
-  for name in overrides:
-    if name not in fields or name in ("parent", "name"):
-      near = difflib.get_close_matches(name, fields, 1)
-      hint = f"; did you mean {near[0]!r}?" if near else "."
-      raise ValueError(f"model.{name}: BERT has no such attribute{hint}")
-  if "dtype" in overrides:
-    overrides["dtype"] = jnp.dtype(overrides["dtype"])
-  return Bert(**{**VARIANTS[variant], **overrides})
+  """Builds a published size, see `base.build`."""
+  return base.build(Bert, VARIANTS, variant, overrides)
 
 
 def flops(encoder: Bert, rows: int, length: int, predictions: int) -> float:
-  """Floating-point operations of a forward pass, matrix products only.
-
-  A row costs, in each layer, 2 l (4 d^2 + 2 d f) for the projections and the
-  MLP and 4 l^2 d for attention; 2 m (d^2 + d v) for the masked-LM head at m
-  predictions; 2 d^2 for the pooler.
-  """
-  d, f, v = encoder.hidden, encoder.mlp, encoder.vocab_size
-  layer = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d
-  head = 2 * predictions * (d * d + d * v) + 2 * d * d
-  return float(rows * (encoder.num_layers * layer + head))
+  """Operations of a forward pass of encoder and pre-training heads."""
+  e = encoder
+  layers_ = base.stack_flops(e.num_layers, e.hidden, e.mlp, rows, length)
+  return layers_ + pretraining.flops(
+    e.hidden, e.hidden, e.vocab_size, rows, predictions
+  )

@@ -1,4 +1,6 @@
-"""Heads on an encoder's hidden states: masked language model, pairs."""
+"""Heads on an encoder's hidden states."""
+
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -47,63 +49,102 @@ class MaskedLanguageModel(nn.Module):
     )(x)
     x = layers.activation(self.activation)(x)
     x = layers.layer_norm(self.norm_epsilon, self.dtype, "norm")(x)
-    # Without it the partitioner (jax 0.10) permutes rows of the gradient on a
-    # mesh of three axes with one row a device.
-    x = nn.with_logical_constraint(x, ("batch", None, "embed_activation"))
     bias = self.param(
       "bias",
       nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",)),
       (embedding.shape[0],),
       jnp.float32,
     )
-    logits = jnp.einsum(
-      "bme,ve->bmv",
-      x,
-      embedding.astype(self.dtype),
-      preferred_element_type=jnp.float32,
-    )
-    logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+    return decode(x, embedding, self.vocab_size, bias)
+
+
+def decode(
+  x: Float[Array, "b m e"],
+  embedding: Float[Array, "v e"],
+  vocab_size: int,
+  bias: Float[Array, "v"] | None = None,
+) -> Float[Array, "b m v"]:
+  """Float32 logits of the pieces, by the table of word embeddings.
+
+  Rows of the table beyond `vocab_size` get the lowest float32.
+  """
+  # Without it the partitioner (jax 0.10) permutes rows of the gradient on a
+  # mesh of three axes with one row a device.
+  x = nn.with_logical_constraint(x, ("batch", None, "embed_activation"))
+  logits = jnp.einsum(
+    "bme,ve->bmv",
+    x,
+    embedding.astype(x.dtype),
+    preferred_element_type=jnp.float32,
+  )
+  logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
+  if bias is not None:
     logits = logits + bias
-    if embedding.shape[0] == self.vocab_size:
-      return logits
-    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    lowest = jnp.finfo(jnp.float32).min
-    return jnp.where(ids < self.vocab_size, logits, lowest)
+  if embedding.shape[0] == vocab_size:
+    return logits
+  ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+  return jnp.where(ids < vocab_size, logits, jnp.finfo(jnp.float32).min)
+
+
+class Pooling(NamedTuple):
+  """How a family makes one vector of a sequence for a classifier.
+
+  Attributes:
+    activation: of a dense layer on the picked vector; None for no such layer.
+    last: pick the last real position, not the first.
+    input_dropout: drop before the dense layer as well.
+    dropout: before the classifier.
+  """
+
+  activation: str | None
+  last: bool = False
+  input_dropout: bool = False
+  dropout: float = 0.1
 
 
 class Pooler(nn.Module):
-  """Dense and tanh on the vectors at the [CLS] positions."""
+  """Dense and activation on the vectors at some positions, [CLS] mostly."""
 
   dtype: jnp.dtype
   kernel_init: layers.Init
+  activation: str = "tanh"
+  dropout: float = 0.0
 
   @nn.compact
   def __call__(
-    self, hidden: Float[Array, "b l d"], cls_positions: Int[Array, "b s"]
+    self,
+    hidden: Float[Array, "b l d"],
+    positions: Int[Array, "b s"],
+    train: bool = False,
   ) -> Float[Array, "b s d"]:
-    cls = layers.gather_positions(hidden, cls_positions)
-    width = hidden.shape[-1]
+    x = layers.gather_positions(hidden, positions)
+    x = layers.Dropout(self.dropout)(x, train)
     dense = layers.Dense(
-      (width,),
+      (hidden.shape[-1],),
       ("embed", "embed_out"),
       self.dtype,
       self.kernel_init,
       name="dense",
     )
-    return jnp.tanh(dense(cls))
+    return layers.activation(self.activation)(dense(x))
 
 
-class PairClassifier(nn.Module):
-  """Two float32 logits for each pooled vector: next sentence or order."""
+class Classifier(nn.Module):
+  """Dropout and a linear map to float32 logits."""
 
+  num_labels: int
+  dropout: float
   kernel_init: layers.Init
 
   @nn.compact
-  def __call__(self, pooled: Float[Array, "b s d"]) -> Float[Array, "b s 2"]:
+  def __call__(
+    self, x: Float[Array, "*b d"], train: bool = False
+  ) -> Float[Array, "*b n"]:
+    x = layers.Dropout(self.dropout)(x, train)
     return layers.Dense(
-      (2,),
+      (self.num_labels,),
       ("embed", None),
       jnp.dtype(jnp.float32),
       self.kernel_init,
       name="dense",
-    )(pooled)
+    )(x)

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 Init = Callable[..., Array]
+# Logical axes of hidden states.
+ACTIVATION_AXES = ("batch", "length", "embed_activation")
 
 # "gelu" is the exact form (BERT's released weights, RoBERTa, ELECTRA,
 # DistilBERT); "gelu_new" the tanh form (ALBERT, GPT-1). The names are those of

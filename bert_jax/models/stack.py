@@ -1,5 +1,7 @@
 """The stack of Transformer layers: the only nn.scan and nn.remat here."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,6 @@ from jaxtyping import Array, Bool, Float
 
 from bert_jax.models import layers
 from bert_jax.models.attention import Attention
-
-ACTIVATION_AXES = ("batch", "length", "embed_activation")
 
 
 class TransformerLayer(nn.Module):
@@ -44,7 +44,7 @@ class TransformerLayer(nn.Module):
     )(x, mask, train)
     mixed = layers.Dropout(self.dropout, name="attention_dropout")(mixed, train)
     norm = layers.layer_norm(self.norm_epsilon, self.dtype, "attention_norm")
-    x = nn.with_logical_constraint(norm(x + mixed), ACTIVATION_AXES)
+    x = nn.with_logical_constraint(norm(x + mixed), layers.ACTIVATION_AXES)
     y = layers.Dense(
       (self.mlp,), ("embed", "mlp"), self.dtype, self.kernel_init, name="mlp_in"
     )(x)
@@ -55,7 +55,7 @@ class TransformerLayer(nn.Module):
     )(y)
     y = layers.Dropout(self.dropout, name="mlp_dropout")(y, train)
     norm = layers.layer_norm(self.norm_epsilon, self.dtype, "mlp_norm")
-    x = nn.with_logical_constraint(norm(x + y), ACTIVATION_AXES)
+    x = nn.with_logical_constraint(norm(x + y), layers.ACTIVATION_AXES)
     return x, {"hidden": x, "attention": probabilities}
 
 
@@ -69,14 +69,19 @@ class Stack(nn.Module):
       tree and the dropout bits do not depend on it.
     remat: keep the products with weights alone for the backward pass and make
       the rest of each layer again.
-    collect: also return every layer's hidden states and attention
-      probabilities.
+    groups: 0: each layer has parameters of its own. Else that many sets of
+      parameters, each applied `num_layers` / `groups` times in a row with
+      dropout of its own each time (ALBERT); the leading axis is the group's.
+
+  Raises:
+    ValueError: `num_layers` is not a multiple of `groups`.
   """
 
   num_layers: int
   layer: dict
   unroll: int = 1
   remat: bool = False
+  groups: int = 0
 
   @nn.compact
   def __call__(
@@ -87,6 +92,9 @@ class Stack(nn.Module):
     collect: bool = False,
   ) -> tuple[Float[Array, "b l d"], dict[str, Array]]:
     """Returns the last hidden states and, if `collect`, stacks over layers."""
+    count, groups = self.num_layers, self.groups or self.num_layers
+    if count % groups:
+      raise ValueError(f"num_layers={count} is not a multiple of {groups}.")
 
     def body(layer, x, mask):
       x, seen = layer(x, mask, train)
@@ -98,15 +106,51 @@ class Stack(nn.Module):
       policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
       # Without a loop around it, the compiler would merge what is made again
       # with what was made first, and keep it.
-      prevent_cse=self.unroll >= self.num_layers,
+      prevent_cse=self.unroll >= count,
     )
-    scanned = nn.scan(
-      nn.remat(body, **options) if self.remat else body,
+    run = nn.remat(body, **options) if self.remat else body
+    repeats = count // groups
+    if self.groups:
+      run = nn.scan(
+        run,
+        variable_broadcast="params",
+        split_rngs={"params": False, "dropout": True},
+        in_axes=nn.broadcast,
+        length=repeats,
+        unroll=min(self.unroll, repeats),
+      )
+    run = nn.scan(
+      run,
       variable_axes={"params": 0},
       split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast,
-      length=self.num_layers,
-      unroll=self.unroll,
+      length=groups,
+      unroll=max(self.unroll // repeats, 1),
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
-    return scanned(TransformerLayer(**self.layer, name="layer"), x, mask)
+    x, seen = run(TransformerLayer(**self.layer, name="layer"), x, mask)
+    if self.groups:
+      seen = jax.tree.map(lambda s: s.reshape(count, *s.shape[2:]), seen)
+    return x, seen
+
+
+def build(encoder: Any, groups: int = 0, name: str | None = None) -> Stack:
+  """The stack of an encoder, whose attributes have the names used here."""
+  return Stack(
+    encoder.num_layers,
+    dict(
+      heads=encoder.heads,
+      mlp=encoder.mlp,
+      dropout=encoder.dropout,
+      attention_dropout=encoder.attention_dropout,
+      activation=encoder.activation,
+      norm_epsilon=encoder.norm_epsilon,
+      dtype=encoder.dtype,
+      kernel_init=encoder.kernel_init,
+      attention=encoder.attention,
+    ),
+    unroll=encoder.unroll,
+    remat=encoder.remat,
+    groups=groups,
+    name=name,
+  )

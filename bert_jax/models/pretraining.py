@@ -1,0 +1,64 @@
+"""An encoder with the heads of masked language models and sentence pairs."""
+
+from typing import Any
+
+import flax.linen as nn
+from jaxtyping import Array
+
+from bert_jax.models import base, heads
+
+
+class ForPreTraining(nn.Module):
+  """The encoder, its masked-LM head and, if `pairs`, pooler and pair head.
+
+  Attributes:
+    encoder: of BERT, RoBERTa, ALBERT, DistilBERT.
+    pairs: also tell which order or neighbourhood two segments have: BERT's
+      next sentence, ALBERT's sentence order.
+  """
+
+  encoder: Any
+  pairs: bool = True
+
+  def setup(self):
+    e = self.encoder
+    self.mlm = heads.MaskedLanguageModel(
+      e.vocab_size, e.activation, e.norm_epsilon, e.dtype, e.kernel_init
+    )
+    if self.pairs:
+      self.pooler = heads.Pooler(e.dtype, e.kernel_init)
+      self.pair = heads.Classifier(2, 0.0, e.kernel_init)
+
+  def __call__(
+    self, batch: dict[str, Array], *, train: bool = False
+  ) -> dict[str, Array]:
+    """Returns float32 {"mlm_logits" [b m v], "pair_logits" [b s 2]}.
+
+    v is the word table's rows, those of `vocab_multiple` included.
+
+    Args:
+      batch: `input_ids`, `mlm_positions`, and where they are there
+        `segment_ids`, `sequence_ids`, `position_ids`; `cls_positions` if
+        `pairs`.
+      train: apply dropout; needs a "dropout" rng.
+    """
+    inputs = (batch.get(key) for key in base.INPUTS)
+    hidden, _ = self.encoder(*inputs, train=train)
+    table = self.encoder.word_embedding
+    logits = self.mlm(hidden, batch["mlm_positions"], table)
+    if not self.pairs:
+      return {"mlm_logits": logits}
+    pooled = self.pooler(hidden, batch["cls_positions"])
+    return {"mlm_logits": logits, "pair_logits": self.pair(pooled)}
+
+
+def flops(
+  hidden: int, embedding: int, vocab_size: int, rows: int, predictions: int
+) -> float:
+  """Operations of the heads' forward pass, matrix products only.
+
+  A row costs 2 m (d e + e v) for the masked-LM head at m predictions and 2 d^2
+  for the pooler.
+  """
+  d, e, v = hidden, embedding, vocab_size
+  return float(rows * (2 * predictions * (d * e + e * v) + 2 * d * d))

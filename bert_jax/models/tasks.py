@@ -1,0 +1,129 @@
+"""An encoder with the head of a task: classes, tags, spans, choices."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bert_jax.models import base, heads, layers
+
+Batch = dict[str, Array]
+
+
+def _encode(
+  encoder: nn.Module, batch: Batch, train: bool
+) -> Float[Array, "b l d"]:
+  return encoder(*(batch.get(key) for key in base.INPUTS), train=train)[0]
+
+
+class SequenceClassifier(nn.Module):
+  """One vector a row and a linear classifier, as the family publishes it.
+
+  Classes, a regression (one label), or multiple choice: rows [b, c, l] of c
+  choices get a score each; the softmax over them is the loss's.
+
+  The dense layer of BERT and ALBERT is the pre-trained pooler and has its name
+  in the tree; that of the others, of the same name, is new.
+
+  Attributes:
+    encoder: of any family.
+    pooling: the family's `POOLING`, or another.
+    num_labels: classes; 1 for a regression or multiple choice.
+  """
+
+  encoder: Any
+  pooling: heads.Pooling
+  num_labels: int
+
+  def setup(self):
+    e, p = self.encoder, self.pooling
+    if p.activation is not None:
+      self.pooler = heads.Pooler(
+        e.dtype,
+        e.kernel_init,
+        p.activation,
+        p.dropout if p.input_dropout else 0.0,
+      )
+    self.classifier = heads.Classifier(
+      self.num_labels, p.dropout, e.kernel_init
+    )
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> Float[Array, "b n"]:
+    """Returns float32 logits, [b, c] for choices.
+
+    Args:
+      batch: `input_ids`, and where they are there `segment_ids`,
+        `sequence_ids` (0 at padding), `position_ids`: [b, l] or [b, c, l].
+      train: apply dropout; needs a "dropout" rng.
+
+    Raises:
+      ValueError: choices for a classifier of several labels.
+    """
+    shape = batch["input_ids"].shape
+    if len(shape) == 3:
+      if self.num_labels != 1:
+        raise ValueError(
+          f"input_ids of shape {shape} are choices: num_labels must be 1, not"
+          f" {self.num_labels}."
+        )
+      flat = {
+        k: batch[k].reshape(-1, shape[2]) for k in base.INPUTS if k in batch
+      }
+      return self(flat, train=train).reshape(shape[:2])
+    hidden = _encode(self.encoder, batch, train)
+    positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
+    if self.pooling.last:
+      positions = positions + hidden.shape[1] - 1
+      if "sequence_ids" in batch:
+        real = batch["sequence_ids"] != 0
+        index = jnp.arange(hidden.shape[1], dtype=jnp.int32)
+        positions = jnp.where(real, index, 0).max(-1, keepdims=True)
+    if self.pooling.activation is None:
+      x = layers.gather_positions(hidden, positions)
+    else:
+      x = self.pooler(hidden, positions, train)
+    return self.classifier(x[:, 0], train)
+
+
+class TokenClassifier(nn.Module):
+  """Logits of tags at every position: float32 [b, l, n]."""
+
+  encoder: Any
+  num_labels: int
+  dropout: float = 0.1
+
+  def setup(self):
+    self.classifier = heads.Classifier(
+      self.num_labels, self.dropout, self.encoder.kernel_init
+    )
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> Float[Array, "b l n"]:
+    """See `SequenceClassifier.__call__` for the batch."""
+    return self.classifier(_encode(self.encoder, batch, train), train)
+
+
+class SpanClassifier(nn.Module):
+  """Logits of an answer's start and end: float32 [b, l, 2].
+
+  SQuAD 1.1 and 2.0 (google-research/bert run_squad.py, create_model): no
+  dropout before the linear map; no answer is the span at [CLS].
+  """
+
+  encoder: Any
+  dropout: float = 0.0
+
+  def setup(self):
+    self.classifier = heads.Classifier(
+      2, self.dropout, self.encoder.kernel_init
+    )
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> Float[Array, "b l 2"]:
+    """See `SequenceClassifier.__call__` for the batch."""
+    return self.classifier(_encode(self.encoder, batch, train), train)
