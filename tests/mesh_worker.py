@@ -109,7 +109,8 @@ def run_meshes(folder, found, meshes):
       found["losses"][name], found["shards"][name] = losses, shards
       in_file = resize(state, layout)
       np.savez(folder / name, **jax.device_get(names(in_file)))
-      found["rows"][name] = len(state.params["encoder"]["embeddings"]["word"]["embedding"])
+      tables = state.params["encoder"]["embeddings"]
+      found["rows"][name] = len(tables["word"]["embedding"])
       if shape == (2, 2, 2):
         check_padding(found, mesh, state)
       if first is None:

@@ -76,7 +76,8 @@ def test_what_a_rule_splits_is_split(results):
   for mesh, moments in found["shards"].items():
     _, fsdp, tensor = map(int, mesh.split("x"))
     for split in moments.values():
-      assert split[".params['encoder']['embeddings']['word']['embedding']"] == fsdp * tensor
+      word = ".params['encoder']['embeddings']['word']['embedding']"
+      assert split[word] == fsdp * tensor
       assert split[".params['mlm']['bias']"] == tensor
       assert split[f"{layer}['mlp_in']['kernel']"] == fsdp * tensor
       assert split[f"{layer}['attention']['query']['kernel']"] == fsdp * tensor
