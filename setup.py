@@ -20,11 +20,13 @@ EXTRAS = {
     "pyarrow",
     "zstandard",
   ],
+  "convert": ["safetensors", "h5py"],  # h5py: ELMo's weights
   "tpu": ["jax[tpu]"],
   "cuda": ["jax[cuda12]"],
-  "test": ["pytest", "ruff"],
+  # The reference implementations that the parity tests compare with.
+  "test": ["pytest", "ruff", "torch==2.13.0", "transformers>=5.0"],
 }
-EXTRAS["all"] = EXTRAS["data"] + EXTRAS["test"] + ["tensorboard"]
+EXTRAS["all"] = EXTRAS["data"] + EXTRAS["convert"] + ["tensorboard"]
 
 setup(
   name="bert_jax",
