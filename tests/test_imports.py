@@ -18,9 +18,16 @@ OBJECTIVES = {"jax", "flax", "jaxtyping", "bert_jax.models"} | {
   "bert_jax.objectives"
 }
 CORE = {"jax", "flax", "optax", "jaxtyping", "numpy"}
+# Of these, each reads files of its own kind: only inside of functions.
+READERS = {"torch", "tensorflow", "h5py"}
+CONVERT = {"jax", "flax", "jaxtyping", "numpy", "ml_dtypes"} | READERS
+CONVERT |= {
+  f"bert_jax.{part}" for part in ("models", "convert", "checkpoint", "logs")
+}
 ALLOWED = {
   "models": MODELS,
   "objectives": OBJECTIVES,
+  "convert": CONVERT,
   "optim.py": CORE,
   "sharding.py": CORE,
   "metrics.py": CORE,
@@ -29,7 +36,7 @@ ALLOWED = {
 # These, and only inside of functions what their users may lack.
 SEQIO = {"seqio", "tensorflow", "tensorflow_datasets", "tensorflow_text"}
 SEQIO_FILES = ("tasks.py", "seqio_source.py", "seqio_vocabulary.py")
-LAZY_FILES = ("sources.py", "reading.py")
+LAZY_FILES = ("sources.py", "reading.py", "tf1.py")
 # Nothing in the package imports what stands above it.
 TOP = ("configs", "experiments", "notebooks", "tests", "benchmarks")
 COMMANDS = ("main", "prepare", "train_vocab", "fill_mask")
@@ -71,6 +78,15 @@ def test_a_part_imports_only_what_is_below_it(part):
       )
 
 
+def test_conversion_needs_only_the_reader_of_what_it_reads():
+  for file in sources("bert_jax/convert"):
+    tree = parse(file)
+    for name, node in imports(tree):
+      if within(name, READERS):
+        where = f"{file}:{node.lineno} imports {name}"
+        assert node not in tree.body, where
+
+
 def test_data_knows_no_model_and_only_some_files_know_seqio():
   for file in sources("bert_jax"):
     tree = parse(file)
@@ -101,7 +117,8 @@ def test_nothing_imports_what_stands_above():
   [
     "bert_jax.models",
     "bert_jax.train, bert_jax.data.loader, bert_jax.prepare,"
-    " bert_jax.fill_mask, bert_jax.main, bert_jax.train_vocab",
+    " bert_jax.fill_mask, bert_jax.main, bert_jax.train_vocab,"
+    " bert_jax.convert.folder",
   ],
 )
 def test_neither_tensorflow_nor_seqio_is_loaded(modules):

@@ -1,0 +1,275 @@
+"""A converted model on disk: config.json, model.safetensors, a tokenizer."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+
+from bert_jax import models
+from bert_jax.convert import mapping, modules, tensors
+from bert_jax.models import heads, tasks
+
+FORMAT_VERSION = 1
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+TOKENIZER_FILES = (
+  "vocab.txt",
+  "vocab.json",
+  "merges.txt",
+  "tokenizer.json",
+  "tokenizer_config.json",
+  "special_tokens_map.json",
+  "added_tokens.json",
+  "spiece.model",
+  "sentencepiece.bpe.model",
+)
+KEYS = ("family", "task", "model", "head", "labels", "problem", "pooler")
+# Attributes of an encoder that change how it computes, not what.
+COMPUTATION = ("dtype", "attention", "unroll", "remat", "vocab_multiple")
+
+
+class Weights(NamedTuple):
+  """A model in memory.
+
+  Attributes:
+    config: what `config.json` holds, see docs/conversion.md.
+    arrays: path in the parameter tree, joined by "/", -> float32 array.
+    tokenizer_files: name -> bytes, as they were.
+  """
+
+  config: dict[str, Any]
+  arrays: dict[str, np.ndarray]
+  tokenizer_files: dict[str, bytes]
+
+
+def attributes(encoder: nn.Module) -> dict[str, Any]:
+  """What makes an encoder the one it is: `config["model"]`."""
+  skip = (*COMPUTATION, "parent", "name")
+  fields = encoder.__dataclass_fields__
+  return {f: getattr(encoder, f) for f in fields if f not in skip}
+
+
+def make_config(
+  family: str, task: str, model: dict[str, Any], **rest: Any
+) -> dict[str, Any]:
+  """A folder's config, complete.
+
+  Args:
+    family: a key of `models.FAMILIES`.
+    task: see `module_of`.
+    model: attributes of the encoder.
+    **rest: `head` (keyword arguments of the task's module), `labels`,
+      `problem`, `pooler`, `source` where they are not empty.
+  """
+  config = {
+    "format_version": FORMAT_VERSION,
+    "family": family,
+    "task": task,
+    "model": model,
+    "head": {},
+    "labels": None,
+    "problem": None,
+    "pooler": False,
+    "source": {},
+  }
+  assert rest.keys() <= config.keys(), rest.keys()
+  return config | rest
+
+
+def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
+  """Builds the module of a config.
+
+  The tasks: "encoder"; "pretraining" with the heads that there are;
+  "generator" and "discriminator", one tower of ELECTRA with its head;
+  "sequence_classification" and "multiple_choice"; "token_classification";
+  "span".
+
+  Args:
+    config: of a folder.
+    **computation: attributes of `COMPUTATION`.
+
+  Raises:
+    ValueError: unknown family, task or attribute.
+  """
+  family, task = models.family(config["family"]), config["task"]
+  for name in computation:
+    if name not in COMPUTATION:
+      raise ValueError(f"{name}: may not be changed, only {COMPUTATION}.")
+  variant = next(iter(family.VARIANTS))
+  encoder = family.build(variant, **config["model"], **computation)
+  head = dict(config["head"])
+  if task == "encoder":
+    return modules.Headless(encoder, config["pooler"])
+  if task == "pretraining":
+    return family.ForPreTraining(encoder, **head)
+  if task == "generator":
+    return models.bert.ForPreTraining(encoder, pairs=False)
+  if task == "discriminator":
+    return modules.Discriminator(encoder)
+  if task in ("sequence_classification", "multiple_choice"):
+    pooling = heads.Pooling(**head.pop("pooling"))
+    return tasks.SequenceClassifier(encoder, pooling, **head)
+  if task == "token_classification":
+    return tasks.TokenClassifier(encoder, **head)
+  if task == "span":
+    return tasks.SpanClassifier(encoder, **head)
+  raise ValueError(f"task {task!r}: unknown.")
+
+
+def shapes_of(
+  module: nn.Module, config: Mapping[str, Any]
+) -> dict[str, mapping.Shape]:
+  """Path -> shape of every parameter of a config's module.
+
+  A pooler that the file has and the module does not read counts as well: a
+  classifier made from it later needs it.
+  """
+  ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
+  boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
+  flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
+  shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
+  if config["pooler"]:
+    width = config["model"]["hidden"]
+    shapes.setdefault("pooler/dense/kernel", (width, width))
+    shapes.setdefault("pooler/dense/bias", (width,))
+  return shapes
+
+
+def unflatten(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """The parameter tree of a folder's arrays."""
+  return traverse_util.unflatten_dict(dict(arrays), sep="/")
+
+
+def flatten(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+  """The arrays of an unboxed parameter tree, as float32."""
+  flat = traverse_util.flatten_dict(params, sep="/")
+  return {path: np.asarray(leaf, np.float32) for path, leaf in flat.items()}
+
+
+def read_json(path: str) -> dict[str, Any]:
+  """Reads a JSON object; ValueError if it is missing or damaged."""
+  try:
+    with open(path, encoding="utf-8") as f:
+      value = json.load(f)
+  except FileNotFoundError as e:
+    raise ValueError(f"{path} is missing.") from e
+  except ValueError as e:
+    raise ValueError(f"{path} is damaged ({e}).") from e
+  if not isinstance(value, dict):
+    raise ValueError(f"{path} is damaged: it holds no JSON object.")
+  return value
+
+
+def read_tokenizer(path: str) -> dict[str, bytes]:
+  """Name -> bytes of the tokenizer files that a folder has."""
+  files = {}
+  for name in TOKENIZER_FILES:
+    if os.path.isfile(os.path.join(path, name)):
+      with open(os.path.join(path, name), "rb") as f:
+        files[name] = f.read()
+  return files
+
+
+def is_folder(path: str) -> bool:
+  """Whether `path` is a folder that `write` wrote."""
+  config = os.path.join(path, CONFIG)
+  return os.path.isfile(config) and "format_version" in read_json(config)
+
+
+def read(path: str) -> Weights:
+  """Reads a folder that `write` wrote, strictly.
+
+  Raises:
+    ValueError: a file is missing or damaged, or an array is missing, has no
+      place or another shape; one sentence.
+  """
+  where = os.path.join(path, CONFIG)
+  config = read_json(where)
+  if config.get("format_version") != FORMAT_VERSION:
+    raise ValueError(
+      f"{where}: format_version is {config.get('format_version')!r}, this"
+      f" program reads {FORMAT_VERSION}; convert the model again."
+    )
+  missing = [key for key in KEYS if key not in config]
+  if missing:
+    raise ValueError(f"{where} is damaged: it has no {', '.join(missing)}.")
+  try:
+    shapes = shapes_of(module_of(config), config)
+  except (KeyError, TypeError, ValueError) as e:
+    raise ValueError(f"{where} is damaged: {e}") from e
+  weights = os.path.join(path, WEIGHTS)
+  arrays = tensors.read(weights)
+  found = {name: array.shape for name, array in arrays.items()}
+  mapping.check(found, shapes, weights)
+  wrong = [name for name in arrays if arrays[name].dtype != np.float32]
+  if wrong:
+    raise ValueError(f"{weights}: {wrong[0]} is {arrays[wrong[0]].dtype}.")
+  ordered = {name: arrays[name] for name in shapes}
+  return Weights(config, ordered, read_tokenizer(path))
+
+
+def write(path: str, weights: Weights) -> None:
+  """Writes a folder that is whole or not there.
+
+  Raises:
+    ValueError: `path` exists and is not empty, or an array is missing, has no
+      place or another shape.
+  """
+  shapes = shapes_of(module_of(weights.config), weights.config)
+  found = {name: array.shape for name, array in weights.arrays.items()}
+  mapping.check(found, shapes, path)
+  with new_folder(path) as new:
+    write_files(new, weights.config, weights.arrays, weights.tokenizer_files)
+
+
+def write_files(
+  path: str,
+  config: Mapping[str, Any],
+  arrays: Mapping[str, np.ndarray],
+  tokenizer_files: Mapping[str, bytes],
+  metadata: Mapping[str, str] | None = None,
+) -> None:
+  """Writes a model's files into a folder that is there."""
+  with open(os.path.join(path, CONFIG), "w", encoding="utf-8") as f:
+    f.write(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+  tensors.write(os.path.join(path, WEIGHTS), arrays, metadata)
+  for name, content in tokenizer_files.items():
+    with open(os.path.join(path, name), "wb") as f:
+      f.write(content)
+
+
+def check_new(path: str) -> None:
+  """Raises ValueError unless a folder can be made at `path`."""
+  if os.path.isdir(path) and not os.listdir(path):
+    return
+  if os.path.lexists(path):
+    raise ValueError(f"{path} exists and is not empty; name a new folder.")
+
+
+@contextlib.contextmanager
+def new_folder(path: str) -> Iterator[str]:
+  """Gives a folder to fill; it gets its name once all is written.
+
+  Raises:
+    ValueError: `path` exists and is not empty, or cannot be written.
+  """
+  check_new(path)
+  path = os.path.abspath(path)
+  parent, name = os.path.split(path)
+  temporary = os.path.join(parent, f".{name}.{os.getpid()}.tmp")
+  try:
+    os.makedirs(temporary)
+    yield temporary
+    os.rename(temporary, path)
+  except OSError as e:
+    raise ValueError(f"{path} could not be written: {e}.") from e
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,214 @@
+"""Arrays of one naming to arrays of another by rules; nothing is left over."""
+
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+Shape = tuple[int, ...]
+LAYER = "{i}"
+# Problems that one sentence names; the rest are counted.
+MAX_NAMED = 10
+
+
+class Rule(NamedTuple):
+  """One parameter and the array, or arrays, that it is in a file.
+
+  Attributes:
+    ours: path in the tree, such as "encoder/embeddings/word/embedding".
+    theirs: name in the file. With `{i}` there is one array a layer, and the
+      parameter stacks them along a leading axis.
+    move: a key of `MOVES`.
+    part: (n, of): the parameter is the n-th of `of` equal parts of the array's
+      last axis; the rules of all parts stand together.
+  """
+
+  ours: str
+  theirs: str
+  move: str = "copy"
+  part: tuple[int, int] | None = None
+
+
+class Move(NamedTuple):
+  """How an array of a file becomes a parameter, and back.
+
+  Attributes:
+    to_ours: (array, wanted shape without layer axis) -> array.
+    to_theirs: its inverse: array -> array.
+  """
+
+  to_ours: Callable[[np.ndarray, Shape], np.ndarray]
+  to_theirs: Callable[[np.ndarray], np.ndarray]
+
+
+def _copy(array: np.ndarray) -> np.ndarray:
+  return array
+
+
+def _join_inputs(array: np.ndarray) -> np.ndarray:
+  return array.reshape(-1, array.shape[-1])
+
+
+def _join_outputs(array: np.ndarray) -> np.ndarray:
+  return array.reshape(array.shape[0], -1)
+
+
+# The transposed ones are torch's Linear: [outputs, inputs]. Heads are axes of
+# their own here, in both namings the outer ones.
+MOVES: dict[str, Move] = {
+  "copy": Move(lambda array, shape: array, _copy),
+  "transpose": Move(lambda array, shape: array.T, np.transpose),
+  # Query, key, value: [h k, d] -> [d, h, k], and [d, h k] as TF1 has it.
+  "heads": Move(
+    lambda array, shape: array.T.reshape(shape),
+    lambda array: _join_outputs(array).T,
+  ),
+  "split_outputs": Move(
+    lambda array, shape: array.reshape(shape), _join_outputs
+  ),
+  # Their bias: [h k] -> [h, k].
+  "heads_bias": Move(
+    lambda array, shape: array.reshape(shape), lambda array: array.reshape(-1)
+  ),
+  # What attention puts out: [d, h k] -> [h, k, d], and [h k, d] in TF1.
+  "output": Move(
+    lambda array, shape: array.T.reshape(shape),
+    lambda array: _join_inputs(array).T,
+  ),
+  "split_inputs": Move(lambda array, shape: array.reshape(shape), _join_inputs),
+}
+
+
+def keys_of(rule: Rule, shape: Shape) -> list[str]:
+  """Names in the file of a rule whose parameter has `shape`."""
+  if LAYER not in rule.theirs:
+    return [rule.theirs]
+  return [rule.theirs.replace(LAYER, str(i)) for i in range(shape[0])]
+
+
+def _inner(rule: Rule, shape: Shape) -> Shape:
+  return shape[1:] if LAYER in rule.theirs else shape
+
+
+def _their_shape(rule: Rule, shape: Shape) -> Shape:
+  theirs = MOVES[rule.move].to_theirs(np.empty(_inner(rule, shape))).shape
+  if rule.part:
+    return (*theirs[:-1], theirs[-1] * rule.part[1])
+  return theirs
+
+
+def is_skipped(key: str, patterns: Iterable[str]) -> bool:
+  """Whether a name matches one of the patterns, `*` for any characters."""
+  return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+
+
+def complain(problems: Sequence[str], where: str) -> None:
+  """Raises ValueError with one sentence if there are problems."""
+  if problems:
+    more = len(problems) - MAX_NAMED
+    rest = f"; and {more} more" if more > 0 else ""
+    raise ValueError(f"{where}: {'; '.join(problems[:MAX_NAMED])}{rest}.")
+
+
+def check(
+  shapes: Mapping[str, Shape], wanted: Mapping[str, Shape], where: str
+) -> None:
+  """Raises ValueError unless both have the same names and shapes.
+
+  Args:
+    shapes: what there is.
+    wanted: what there must be.
+    where: of `shapes`, for the message.
+  """
+  complain(
+    [f"{name} is missing" for name in wanted if name not in shapes]
+    + [f"{name} has no place" for name in shapes if name not in wanted]
+    + [
+      f"{name} has shape {list(shapes[name])}, not {list(shape)}"
+      for name, shape in wanted.items()
+      if name in shapes and tuple(shapes[name]) != tuple(shape)
+    ],
+    where,
+  )
+
+
+def to_ours(
+  rules: Sequence[Rule],
+  arrays: Mapping[str, np.ndarray],
+  shapes: Mapping[str, Shape],
+  skipped: Iterable[str],
+  where: str,
+) -> dict[str, np.ndarray]:
+  """Makes the parameters of a model from the arrays of a file.
+
+  Args:
+    rules: one for each parameter.
+    arrays: name in the file -> array; float arrays become float32.
+    shapes: path -> shape of every parameter.
+    skipped: patterns of names that need no rule.
+    where: the file, for messages.
+
+  Returns:
+    Path -> array, in the order of `shapes`.
+
+  Raises:
+    ValueError: an array is missing, has no place, or another shape. One
+      sentence names the first of them all.
+  """
+  by_path = {rule.ours: rule for rule in rules}
+  if by_path.keys() != shapes.keys():
+    odd = sorted(by_path.keys() ^ shapes.keys())
+    raise ValueError(f"{where}: no rules for this model, such as for {odd[0]}.")
+  wanted = {
+    key: _their_shape(rule, shapes[rule.ours])
+    for rule in rules
+    for key in keys_of(rule, shapes[rule.ours])
+  }
+  skipped = tuple(skipped)
+  there = {
+    key: array.shape
+    for key, array in arrays.items()
+    if key in wanted or not is_skipped(key, skipped)
+  }
+  check(there, wanted, where)
+  result = {}
+  for path, shape in shapes.items():
+    rule = by_path[path]
+    inner, result[path] = _inner(rule, shape), np.empty(shape, np.float32)
+    # Written in place: a stack is never held twice.
+    slots = result[path] if LAYER in rule.theirs else result[path][None]
+    for slot, key in zip(slots, keys_of(rule, shape), strict=True):
+      array = arrays[key]
+      if rule.part:
+        n, of = rule.part
+        array = np.split(array, of, axis=-1)[n]
+      slot[...] = MOVES[rule.move].to_ours(array, inner)
+  return result
+
+
+def to_theirs(
+  rules: Sequence[Rule], params: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+  """Makes the arrays of a file from parameters: the inverse of `to_ours`.
+
+  Args:
+    rules: of the parameters to write; others are left out.
+    params: path -> array.
+
+  Returns:
+    Name -> contiguous array of the parameter's dtype.
+  """
+  parts: dict[str, list[np.ndarray]] = {}
+  for rule in rules:
+    array = np.asarray(params[rule.ours])
+    slots = array if LAYER in rule.theirs else array[None]
+    keys = keys_of(rule, array.shape)
+    for slot, key in zip(slots, keys, strict=True):
+      parts.setdefault(key, []).append(MOVES[rule.move].to_theirs(slot))
+  return {
+    key: np.ascontiguousarray(
+      arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
+    )
+    for key, arrays in parts.items()
+  }

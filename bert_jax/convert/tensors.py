@@ -1,0 +1,98 @@
+"""Named arrays in one file: the safetensors format, in numpy alone.
+
+A file is the length of a header (8 bytes, little-endian), the header (JSON:
+name -> dtype, shape, begin and end of its bytes after the header), the bytes
+(github.com/huggingface/safetensors, README, "Format"). The package of that
+name reads no bfloat16 into numpy.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+
+import ml_dtypes
+import numpy as np
+
+DTYPES: dict[str, np.dtype] = {
+  "F64": np.dtype("<f8"),
+  "F32": np.dtype("<f4"),
+  "F16": np.dtype("<f2"),
+  "BF16": np.dtype(ml_dtypes.bfloat16),
+  "I64": np.dtype("<i8"),
+  "I32": np.dtype("<i4"),
+  "I16": np.dtype("<i2"),
+  "I8": np.dtype("i1"),
+  "U8": np.dtype("u1"),
+  "BOOL": np.dtype("?"),
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_ALIGNMENT = 8
+
+
+def read(path: str) -> dict[str, np.ndarray]:
+  """Reads all arrays of a file; they stay on the disk until they are used.
+
+  Raises:
+    ValueError: no such file, or it is no whole safetensors file.
+  """
+  try:
+    size = os.path.getsize(path)
+    with open(path, "rb") as f:
+      length = int.from_bytes(f.read(8), "little")
+      if length > size - 8:
+        raise ValueError("the header is cut")
+      header = json.loads(f.read(length))
+    header.pop("__metadata__", None)
+    # An empty file cannot be mapped.
+    data = np.memmap(path, np.uint8, "r") if size > 8 + length else b""
+    arrays, end = {}, 0
+    for name, entry in header.items():
+      dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
+      start, stop = entry["data_offsets"]
+      if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
+        raise ValueError(f"{name} has {stop - start} bytes for {list(shape)}")
+      if 8 + length + stop > size:
+        raise ValueError(f"{name} ends beyond the file")
+      part = np.frombuffer(data[8 + length + start : 8 + length + stop], dtype)
+      arrays[name], end = part.reshape(shape), max(end, stop)
+    if 8 + length + end != size:
+      raise ValueError("bytes are left over")
+  except FileNotFoundError as e:
+    raise ValueError(f"{path}: no such file.") from e
+  except (ValueError, KeyError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f"{path} is no whole safetensors file ({e}); get it again."
+    ) from e
+  return arrays
+
+
+def write(
+  path: str,
+  arrays: Mapping[str, np.ndarray],
+  metadata: Mapping[str, str] | None = None,
+) -> None:
+  """Writes arrays by the order of their names.
+
+  Args:
+    path: of the new file.
+    arrays: name -> array of a dtype of `DTYPES`.
+    metadata: names and values for the header.
+  """
+  header, end = {}, 0
+  if metadata:
+    header["__metadata__"] = dict(metadata)
+  for name in sorted(arrays):
+    array = arrays[name]
+    begin, end = end, end + array.nbytes
+    header[name] = {
+      "dtype": _NAMES[array.dtype],
+      "shape": list(array.shape),
+      "data_offsets": [begin, end],
+    }
+  text = json.dumps(header, separators=(",", ":")).encode()
+  text += b" " * (-len(text) % _ALIGNMENT)
+  with open(path, "wb") as f:
+    f.write(len(text).to_bytes(8, "little") + text)
+    for name in sorted(arrays):
+      f.write(np.ascontiguousarray(arrays[name]).tobytes())
