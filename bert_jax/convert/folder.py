@@ -56,6 +56,11 @@ def attributes(encoder: nn.Module) -> dict[str, Any]:
   return {f: getattr(encoder, f) for f in fields if f not in skip}
 
 
+def without(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
+  """A copy that lacks some keys."""
+  return {key: value for key, value in config.items() if key not in names}
+
+
 def make_config(
   family: str, task: str, model: dict[str, Any], **rest: Any
 ) -> dict[str, Any]:

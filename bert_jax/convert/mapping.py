@@ -98,6 +98,23 @@ def _their_shape(rule: Rule, shape: Shape) -> Shape:
   return theirs
 
 
+def wanted(
+  rules: Sequence[Rule], shapes: Mapping[str, Shape]
+) -> dict[str, Shape]:
+  """Name -> shape of every array that a file must have.
+
+  Args:
+    rules: one for each parameter.
+    shapes: path -> shape of every parameter.
+  """
+  return {
+    key: _their_shape(rule, shapes[rule.ours])
+    for rule in rules
+    if rule.ours in shapes
+    for key in keys_of(rule, shapes[rule.ours])
+  }
+
+
 def is_skipped(key: str, patterns: Iterable[str]) -> bool:
   """Whether a name matches one of the patterns, `*` for any characters."""
   return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
@@ -112,21 +129,21 @@ def complain(problems: Sequence[str], where: str) -> None:
 
 
 def check(
-  shapes: Mapping[str, Shape], wanted: Mapping[str, Shape], where: str
+  shapes: Mapping[str, Shape], needed: Mapping[str, Shape], where: str
 ) -> None:
   """Raises ValueError unless both have the same names and shapes.
 
   Args:
     shapes: what there is.
-    wanted: what there must be.
+    needed: what there must be.
     where: of `shapes`, for the message.
   """
   complain(
-    [f"{name} is missing" for name in wanted if name not in shapes]
-    + [f"{name} has no place" for name in shapes if name not in wanted]
+    [f"{name} is missing" for name in needed if name not in shapes]
+    + [f"{name} has no place" for name in shapes if name not in needed]
     + [
       f"{name} has shape {list(shapes[name])}, not {list(shape)}"
-      for name, shape in wanted.items()
+      for name, shape in needed.items()
       if name in shapes and tuple(shapes[name]) != tuple(shape)
     ],
     where,
@@ -157,21 +174,15 @@ def to_ours(
       sentence names the first of them all.
   """
   by_path = {rule.ours: rule for rule in rules}
-  if by_path.keys() != shapes.keys():
-    odd = sorted(by_path.keys() ^ shapes.keys())
-    raise ValueError(f"{where}: no rules for this model, such as for {odd[0]}.")
-  wanted = {
-    key: _their_shape(rule, shapes[rule.ours])
-    for rule in rules
-    for key in keys_of(rule, shapes[rule.ours])
-  }
-  skipped = tuple(skipped)
+  odd = sorted(by_path.keys() ^ shapes.keys())
+  complain([f"{path} has no rule or no place" for path in odd], where)
+  needed, skipped = wanted(rules, shapes), tuple(skipped)
   there = {
     key: array.shape
     for key, array in arrays.items()
-    if key in wanted or not is_skipped(key, skipped)
+    if key in needed or not is_skipped(key, skipped)
   }
-  check(there, wanted, where)
+  check(there, needed, where)
   result = {}
   for path, shape in shapes.items():
     rule = by_path[path]

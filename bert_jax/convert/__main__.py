@@ -1,0 +1,68 @@
+"""Converts published weights into a folder, or a folder into published form.
+
+  python -m bert_jax.convert --family bert --from hf --input PATH --output DIR
+  python -m bert_jax.convert --family bert --to hf --input DIR --output DIR2
+
+PATH is a folder of Hugging Face's, a TF1 checkpoint, or a folder of bilm-tf;
+DIR may also be the --workdir of a run, whose newest checkpoint is taken.
+"""
+
+import argparse
+import importlib
+import sys
+
+from absl import logging
+
+from bert_jax.convert import folder, hf, runs, towers
+
+# Each reads its format; loaded when it is asked for.
+SOURCES = ("hf", "tf1", "bilm")
+
+
+def convert_from(args: argparse.Namespace) -> None:
+  """Reads a published format, writes a folder."""
+  reader = importlib.import_module(f"bert_jax.convert.{args.source}")
+  weights = reader.read(args.input, args.family, args.tower)
+  folder.write(args.output, weights)
+
+
+def convert_to(args: argparse.Namespace) -> None:
+  """Reads a folder or a run, writes a published format."""
+  read = runs.read if runs.is_run(args.input) else folder.read
+  weights = read(args.input)
+  family = weights.config["family"]
+  if family != args.family:
+    raise ValueError(f"--family={args.family}: {args.input} is of {family}.")
+  hf.write(args.output, weights, args.tower)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+    prog="python -m bert_jax.convert",
+    description="Converts weights from published formats and to them.",
+  )
+  parser.add_argument("--family", required=True, help="bert, roberta, ...")
+  way = parser.add_mutually_exclusive_group(required=True)
+  way.add_argument("--from", dest="source", choices=SOURCES)
+  way.add_argument("--to", dest="target", choices=("hf",))
+  parser.add_argument("--input", required=True, help="what to convert")
+  parser.add_argument("--output", required=True, help="the folder to write")
+  parser.add_argument(
+    "--tower",
+    choices=(*towers.TOWERS, "both"),
+    help="of ELECTRA (default: what the input holds)",
+  )
+  args = parser.parse_args()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    folder.check_new(args.output)
+    (convert_from if args.source else convert_to)(args)
+  except (ValueError, OSError) as e:
+    sys.exit(f"error: {e}")
+  except KeyboardInterrupt:
+    sys.exit("stopped; nothing was written.")
+  print(f"wrote {args.output}")
+
+
+if __name__ == "__main__":
+  main()

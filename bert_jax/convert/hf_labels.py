@@ -1,0 +1,65 @@
+"""Names of labels in Hugging Face's config.json; they travel by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def default_labels(count: int) -> list[str]:
+  """The names that transformers gives to labels without any."""
+  return [f"LABEL_{i}" for i in range(count)]
+
+
+def read(config: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
+  """Label names in the order of their ids, and notes.
+
+  Args:
+    config: of a classifier.
+    where: its file, for messages.
+
+  Raises:
+    ValueError: ids are not 0, 1, ..., a name stands twice, or the two maps or
+      the count disagree.
+  """
+  names, count = config.get("id2label"), config.get("num_labels")
+  if names is None:
+    if count is None:
+      labels = default_labels(2)
+      return labels, [f"{where} has no labels: {labels}, as transformers reads"]
+    if type(count) is not int or count < 1:
+      raise ValueError(f"{where}: num_labels is {count!r}.")
+    return default_labels(count), []
+  try:
+    by_id = {int(key): str(name) for key, name in names.items()}
+  except (AttributeError, ValueError) as e:
+    raise ValueError(f"{where}: id2label is no map from ids to names.") from e
+  if sorted(by_id) != list(range(len(names))) or not by_id:
+    raise ValueError(
+      f"{where}: the ids of id2label are {sorted(by_id)}, not 0, 1, ... ."
+    )
+  labels = [by_id[i] for i in range(len(by_id))]
+  if len(set(labels)) != len(labels):
+    twice = next(name for name in labels if labels.count(name) > 1)
+    raise ValueError(f"{where}: id2label names {twice!r} twice.")
+  backward = config.get("label2id")
+  if backward and backward != {name: i for i, name in enumerate(labels)}:
+    raise ValueError(
+      f"{where}: id2label and label2id disagree; take out the wrong one."
+    )
+  if count is None or count == len(labels):
+    return labels, []
+  # Files of 2019 have their own count beside the unchanged default.
+  if labels == default_labels(2):
+    return default_labels(count), [
+      f"{where}: id2label is the default, num_labels={count} counts"
+    ]
+  raise ValueError(
+    f"{where}: num_labels is {count}, id2label has {len(labels)} names."
+  )
+
+
+def write(labels: list[str]) -> dict[str, Any]:
+  """The fields for labels."""
+  return {
+    "id2label": {str(i): name for i, name in enumerate(labels)},
+    "label2id": {name: i for i, name in enumerate(labels)},
+  }

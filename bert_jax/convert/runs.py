@@ -1,0 +1,58 @@
+"""The newest checkpoint of a training run, as a converted model."""
+
+import os
+
+import jax
+
+from bert_jax import checkpoint, logs, models
+from bert_jax.convert import folder
+from bert_jax.convert.folder import Weights
+
+# Their parameters are those of the family's ForPreTraining.
+OBJECTIVES = ("mlm", "electra", "lm")
+
+
+def is_run(path: str) -> bool:
+  """Whether `path` is the --workdir of a run that has saved."""
+  return os.path.isdir(os.path.join(path, "checkpoints"))
+
+
+def read(path: str) -> Weights:
+  """Reads the newest whole checkpoint of a run and its tokenizer.
+
+  Args:
+    path: the --workdir of the run, which may be going on.
+
+  Raises:
+    ValueError: no run, no checkpoint, or an objective whose model has no
+      place in a folder.
+  """
+  with checkpoint.Checkpointer.of_run(path) as saver:
+    run = logs.read_json(os.path.join(path, "config.json"))
+    try:
+      objective, model = run["objective"], dict(run["model"])
+      name, family = objective["name"], models.family(model.pop("family"))
+      encoder = family.build(**model)
+    except (KeyError, TypeError) as e:
+      raise ValueError(f"{path}/config.json is damaged ({e}).") from e
+    if name not in OBJECTIVES:
+      raise ValueError(
+        f"{path}: the objective is {name!r}; exported are {OBJECTIVES}."
+      )
+    head = {"pairs": objective["pairs"]} if "pairs" in objective else {}
+    config = folder.make_config(
+      run["model"]["family"],
+      "pretraining",
+      folder.attributes(encoder),
+      head=head,
+      source={"format": "run", "dtype": "float32"},
+    )
+    shapes = folder.shapes_of(folder.module_of(config), config)
+    wanted = folder.unflatten(
+      {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
+    )
+    params, step = saver.restore_params(None, wanted)
+  config["source"] |= {"step": step}
+  arrays = folder.flatten(jax.device_get(params))
+  ordered = {name: arrays[name] for name in shapes}
+  return Weights(config, ordered, folder.read_tokenizer(path))
