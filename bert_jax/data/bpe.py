@@ -1,0 +1,216 @@
+"""Byte-pair encodings: byte-level (GPT-2, RoBERTa) and GPT-1's.
+
+Byte-level BPE loses nothing: any text is 256 kinds of bytes, and decoding
+gives back what was encoded (Radford et al. 2019, section 2.2; openai/gpt-2
+encoder.py). GPT-1's marks the end of a word (openai/finetune-transformer-lm
+text_utils.py); its text is cleaned as BERT's is, which is what transformers
+does where spaCy is not installed.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tokenizers import (
+  Tokenizer,
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+)
+
+from bert_jax.data.corpus import SpecialIds
+from bert_jax.data.tokenizer import Vocabulary, mark
+
+# Names of the roles in the published vocabularies. RoBERTa: fairseq
+# data/dictionary.py and gpt2_bpe; the others have fewer.
+ROBERTA = dict(cls="<s>", pad="<pad>", sep="</s>", unk="<unk>", mask="<mask>")
+GPT2 = dict(cls="<|endoftext|>", sep="<|endoftext|>", pad="<|endoftext|>")
+GPT1 = dict(unk="<unk>")
+END_OF_WORD = "</w>"
+# A space between two words belongs to the second.
+WORDS = re.compile(" ?[^ ]+")
+# RoBERTa's dictionary was padded by three to a multiple of eight.
+MAX_FILLERS = 64
+# What a space is among the printable characters that stand for bytes.
+SPACE = "Ġ"
+
+
+def bytelevel(
+  vocab: Mapping[str, int],
+  merges: Sequence[tuple[str, str]],
+  source: str = "vocabulary",
+  add_prefix_space: bool = False,
+) -> Vocabulary:
+  """Builds a byte-level BPE tokenizer, GPT-2's or RoBERTa's by its tokens.
+
+  Args:
+    vocab: piece -> id.
+    merges: pairs of pieces in the order of their learning.
+    source: where they come from, for messages.
+    add_prefix_space: treat the first word as one in the middle of a text.
+
+  Raises:
+    ValueError: bytes, special tokens or ids are missing.
+  """
+  pieces = in_order(vocab, source)
+  missing = [p for p in pre_tokenizers.ByteLevel.alphabet() if p not in vocab]
+  if missing:
+    raise ValueError(
+      f"{source}: no byte-level BPE: {len(missing)} of the 256 bytes are not"
+      f" among its pieces, {sorted(missing)[0]!r} first."
+    )
+  roles = ROBERTA if ROBERTA["mask"] in vocab else GPT2
+  tokenizer = Tokenizer(models.BPE(dict(vocab), check(merges, vocab, source)))
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+    add_prefix_space=add_prefix_space
+  )
+  tokenizer.decoder = decoders.ByteLevel()
+  if roles is ROBERTA:
+    # As published there: the space before a word is no part of its offsets.
+    tokenizer.post_processor = processors.ByteLevel(
+      add_prefix_space=add_prefix_space, trim_offsets=True
+    )
+  tokens = [t for t in dict.fromkeys(roles.values()) if t in vocab]
+  begins = [p.startswith(SPACE) or p in tokens for p in pieces]
+  return Vocabulary(
+    kind="bytelevel",
+    pieces=pieces,
+    special=special_ids(vocab, roles, source),
+    plain=tokenizer,
+    marked=mark(tokenizer, tokens),
+    boundary=np.array(begins),
+    options=dict(add_prefix_space=add_prefix_space),
+    files=files(vocab, merges),
+    atoms=WORDS,
+  )
+
+
+def gpt1(
+  vocab: Mapping[str, int],
+  merges: Sequence[tuple[str, str]],
+  source: str = "vocabulary",
+) -> Vocabulary:
+  """Builds GPT-1's tokenizer: lower case, BERT's words, `</w>` at their end.
+
+  Raises:
+    ValueError: `<unk>` or ids are missing.
+  """
+  pieces = in_order(vocab, source)
+  tokenizer = Tokenizer(
+    models.BPE(
+      dict(vocab),
+      check(merges, vocab, source),
+      unk_token=GPT1["unk"],
+      end_of_word_suffix=END_OF_WORD,
+    )
+  )
+  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  tokenizer.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+  ends = [p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces]
+  return Vocabulary(
+    kind="gpt1",
+    pieces=pieces,
+    special=special_ids(vocab, GPT1, source),
+    plain=tokenizer,
+    marked=mark(tokenizer, [GPT1["unk"]]),
+    boundary=np.array(ends),
+    ends=True,
+    options={"lower_case": True},
+    files=files(vocab, merges),
+  )
+
+
+def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
+  """Returns the pieces by id, ids without one as fairseq's fillers.
+
+  Raises:
+    ValueError: an id twice, below 0, or far beyond the number of pieces.
+  """
+  by_id = {i: piece for piece, i in vocab.items()}
+  size = max(by_id, default=-1) + 1
+  if len(by_id) != len(vocab) or not by_id or min(by_id) < 0:
+    raise ValueError(f"{source}: ids must be different and not below 0.")
+  if size - len(by_id) > MAX_FILLERS:
+    raise ValueError(
+      f"{source}: {size - len(by_id)} ids below {size} have no piece."
+    )
+  gaps = [i for i in range(size) if i not in by_id]
+  by_id |= {g: f"madeupword{n:04d}" for n, g in enumerate(gaps)}
+  return [by_id[i] for i in range(size)]
+
+
+def check(
+  merges: Sequence[tuple[str, str]], vocab: Mapping[str, int], source: str
+) -> list[tuple[str, str]]:
+  """Returns the merges; ValueError names one whose pieces are not there."""
+  for i, (left, right) in enumerate(merges):
+    if not (left in vocab and right in vocab and left + right in vocab):
+      raise ValueError(
+        f"{source}: merge {i + 1}, {left!r} and {right!r}, has pieces that are"
+        " not in the vocabulary; are both files of one model?"
+      )
+  return list(merges)
+
+
+def special_ids(
+  vocab: Mapping[str, int], roles: Mapping[str, str], source: str
+) -> SpecialIds:
+  """Returns ids by role, None for a role that the family does not have."""
+  missing = [token for token in roles.values() if token not in vocab]
+  if missing:
+    raise ValueError(f"{source}: special tokens are missing: {missing}.")
+  return SpecialIds(
+    **{r: vocab.get(roles.get(r, "")) for r in SpecialIds._fields}
+  )
+
+
+def read_merges(text: str, source: str) -> list[tuple[str, str]]:
+  """Reads `merges.txt`: a pair a line, after a line that begins `#version`.
+
+  Raises:
+    ValueError: a line that is not a pair, by its number.
+  """
+  merges = []
+  for number, line in enumerate(text.split("\n"), 1):
+    if not line.strip() or (number == 1 and line.startswith("#version")):
+      continue
+    pair = line.rstrip("\r").split(" ")
+    if len(pair) != 2:
+      raise ValueError(f"{source}:{number}: {line[:40]!r} is not a pair.")
+    merges.append((pair[0], pair[1]))
+  return merges
+
+
+def read_json(text: str, source: str) -> dict[str, Any]:
+  """Reads a JSON object; ValueError names the line of a mistake."""
+  try:
+    value = json.loads(text)
+  except json.JSONDecodeError as e:
+    raise ValueError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
+  if not isinstance(value, dict):
+    raise ValueError(f"{source}: not a JSON object.")
+  return value
+
+
+def read_pieces(text: str, source: str) -> dict[str, int]:
+  """Reads `vocab.json`, an object from pieces to ids; ValueError if not."""
+  vocab = read_json(text, source)
+  if not all(type(i) is int for i in vocab.values()):
+    raise ValueError(f"{source}: not an object from pieces to ids.")
+  return vocab
+
+
+def files(
+  vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
+) -> dict[str, bytes]:
+  """The two files, with Hugging Face's names."""
+  lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+  return {
+    "vocab.json": json.dumps(vocab, ensure_ascii=False).encode("utf-8"),
+    "merges.txt": ("\n".join(lines) + "\n").encode("utf-8"),
+  }

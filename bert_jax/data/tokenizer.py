@@ -1,0 +1,232 @@
+"""A tokenizer: text to ids, offsets and back, around the `tokenizers` library.
+
+One class serves every kind; the files beside this one build it: `wordpiece`,
+`bpe` (byte-level and GPT-1's), `unigram` (SentencePiece models). Where nothing
+else is said the ids are those of Hugging Face's fast tokenizers.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+
+from bert_jax.data.corpus import SpecialIds
+
+# Distinct chunks of text whose ids are kept; English needs about 10,000 for
+# 95% of its running words. A chunk longer than this many characters is not.
+_CACHE_SIZE = 2**18
+_CACHED_CHARS = 64
+
+
+class Encoded(NamedTuple):
+  """Ids of a text and where they come from.
+
+  Attributes:
+    ids: [T] ids.
+    offsets: [T] pairs (begin, end) of characters of the raw text.
+  """
+
+  ids: list[int]
+  offsets: list[tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+  """Text to ids and back; deterministic, and may be pickled.
+
+  Attributes:
+    kind: "wordpiece", "bytelevel", "gpt1" or "unigram".
+    pieces: the vocabulary in the order of the ids.
+    special: ids of the special tokens.
+    plain: the library's tokenizer, to which `[SEP]` in a text is text.
+    marked: the same, to which it is a special token.
+    boundary: [V] bool, True where a piece begins a word, or, for a kind that
+      marks the ends, ends one.
+    options: what builds it again from `files`.
+    files: file name -> content, as published.
+    ends: `boundary` is about ends (GPT-1).
+    atoms: matches parts of printable text whose ids do not depend on what is
+      around them; None: what is between spaces.
+    words: an ASCII atom is one word that needs no cleaning but lower case.
+    clean: raw text -> (the text that the library sees, for each of its
+      characters the index of the raw one); None where they are the same.
+  """
+
+  kind: str
+  pieces: Sequence[str]
+  special: SpecialIds
+  plain: Tokenizer
+  marked: Tokenizer
+  boundary: np.ndarray
+  options: Mapping[str, Any]
+  files: Mapping[str, bytes]
+  ends: bool = False
+  atoms: re.Pattern | None = None
+  words: bool = False
+  clean: Callable[[str], tuple[str, list[int]]] | None = None
+  _cache: dict[str, list[int]] = dataclasses.field(
+    default_factory=dict, repr=False
+  )
+
+  @property
+  def vocab_size(self) -> int:
+    return len(self.pieces)
+
+  @property
+  def lower_case(self) -> bool:
+    return bool(self.options.get("lower_case", False))
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the ids of each text, for corpora.
+
+    No special token is added, and a literal `[SEP]` is text like any other:
+    a corpus must not be able to write special tokens.
+    """
+    if len(self._cache) > _CACHE_SIZE:
+      self._cache.clear()
+    chunks = [self._chunks(text) for text in texts]
+    known = self._cache
+    new = dict.fromkeys(c for row in chunks for c in row if c not in known)
+    rest, local = list(new), {}
+    if self.words:
+      local = {c: self._look_up(c) for c in new if is_simple(c)}
+      rest = [c for c in new if c not in local]
+    local |= zip(rest, self._encode(rest), strict=True)
+    for chunk, ids in local.items():
+      if len(chunk) <= _CACHED_CHARS:
+        known[chunk] = ids
+    result = []
+    for row in chunks:
+      ids: list[int] = []
+      for chunk in row:
+        ids += known[chunk] if chunk in known else local[chunk]
+      result.append(ids)
+    return result
+
+  def _chunks(self, text: str) -> list[str]:
+    """Cuts a text where the tokenizer has a boundary whatever is around it.
+
+    Text with controls, other white space or several spaces stays whole.
+    """
+    if not text.isprintable() or "  " in text or text.strip() != text:
+      return [text] if text else []
+    if self.atoms is not None:
+      return self.atoms.findall(text)
+    return text.split()
+
+  def _look_up(self, word: str) -> list[int]:
+    """Ids of a simple word by the model alone, six times faster."""
+    text = word.lower() if self.lower_case else word
+    return [token.id for token in self.plain.model.tokenize(text)]
+
+  def _encode(self, texts: list[str]) -> list[list[int]]:
+    seen = [self._clean(text, False)[0] for text in texts]
+    encodings = self.plain.encode_batch_fast(seen, add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+  def encode_special(self, text: str) -> list[int]:
+    """Returns the ids of a text in which `[MASK]` and the like are special.
+
+    Special tokens are known by their exact spelling only: with lower-casing
+    too, `[MASK]` is one id and `[mask]` is three. None is added.
+    """
+    return self.encode_offsets([text], special=True)[0].ids
+
+  def encode_offsets(
+    self, texts: Sequence[str], special: bool = False
+  ) -> list[Encoded]:
+    """Returns ids and offsets into the raw texts.
+
+    Args:
+      texts: raw texts.
+      special: whether special tokens in a text are special.
+    """
+    seen = [self._clean(text, special) for text in texts]
+    encodings = (self.marked if special else self.plain).encode_batch(
+      [text for text, _ in seen], add_special_tokens=False
+    )
+    result = []
+    for encoding, (_, origin) in zip(encodings, seen, strict=True):
+      offsets = encoding.offsets
+      if origin is not None:
+        offsets = [(origin[b], origin[e - 1] + 1) for b, e in offsets]
+      result.append(Encoded(encoding.ids, offsets))
+    return result
+
+  def _clean(self, text: str, special: bool) -> tuple[str, list[int] | None]:
+    """What the library sees, and where it comes from; None: as it is."""
+    text = valid(text)
+    if self.clean is None:
+      return text, None
+    if not special:
+      return self.clean(text)
+    tokens = "|".join(map(re.escape, self._marks))
+    cleaned, origin, begin = [], [], 0
+    for part in re.split(f"({tokens})", text):
+      text, source = part, list(range(len(part)))
+      if part not in self._marks:
+        text, source = self.clean(part)
+      cleaned.append(f"{text} ")
+      origin += [*(i + begin if i >= 0 else -1 for i in source), -1]
+      begin += len(part)
+    return "".join(cleaned), origin
+
+  @functools.cached_property
+  def _marks(self) -> list[str]:
+    added = self.marked.get_added_tokens_decoder().values()
+    return [token.content for token in added]
+
+  def word_starts(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Returns a bool array of the shape of `ids`, True where a word starts.
+
+    The first id along the last axis starts a word whatever piece it is: the
+    first word of a text has no space before it.
+    """
+    flags = self.boundary[np.asarray(ids, np.int64)]
+    if self.ends:
+      flags = np.roll(flags, 1, axis=-1)
+    if flags.size:
+      flags[..., 0] = True
+    return flags
+
+  def decode(self, ids: Iterable[int]) -> str:
+    """Returns the text; byte-level BPE gives back exactly what was encoded."""
+    return self.plain.decoder.decode([self.pieces[i] for i in ids])
+
+  def __getstate__(self) -> dict[str, Any]:
+    return self.__dict__ | {"_cache": {}}
+
+  def __eq__(self, other: object) -> bool:
+    if not isinstance(other, Vocabulary):
+      return False
+    return (self.plain.to_str(), self.special) == (
+      other.plain.to_str(),
+      other.special,
+    )
+
+
+def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
+  """Returns a copy to which `tokens`, by their exact spelling, are special."""
+  copy = Tokenizer.from_str(tokenizer.to_str())
+  copy.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
+  return copy
+
+
+def is_simple(chunk: str) -> bool:
+  """Whether a chunk is printable ASCII without spaces."""
+  return chunk.isascii() and chunk.isprintable() and " " not in chunk
+
+
+def valid(text: str) -> str:
+  """`text` with lone surrogates, which no UTF-8 has, replaced by U+FFFD."""
+  if text.isascii():
+    return text
+  try:
+    text.encode("utf-8")
+  except UnicodeEncodeError:
+    return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+  return text

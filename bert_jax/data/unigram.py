@@ -1,0 +1,119 @@
+"""SentencePiece unigram models (ALBERT) through the `tokenizers` library.
+
+The pieces, scores and normalisation come from the model's file, whose format
+is github.com/google/sentencepiece sentencepiece_model.proto; the rules around
+them are those of transformers' AlbertTokenizer: quotes as `"`, compatibility
+decomposition, accents stripped, lower case, words apart. Two differences from
+google-research/albert tokenization.py follow from that: a comma after a digit
+is not split off again, and words are segmented one at a time.
+"""
+
+from typing import Any
+
+import numpy as np
+from tokenizers import (
+  Tokenizer,
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+)
+
+from bert_jax.data import bpe
+from bert_jax.data.tokenizer import Vocabulary, mark
+
+# google-research/albert: the order of the published model's special pieces is
+# <pad> <unk> [CLS] [SEP] [MASK].
+ALBERT = dict(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
+SPACE = "▁"
+UNIGRAM = 1  # TrainerSpec.ModelType
+
+
+def parse(model: bytes, source: str) -> Any:
+  """Returns the ModelProto of a SentencePiece file.
+
+  Raises:
+    ValueError: not such a file, or not a unigram model; or the library that
+      knows the format is not installed.
+  """
+  try:
+    from sentencepiece import sentencepiece_model_pb2 as format
+  except ImportError as e:
+    raise ValueError(
+      f"{source}: SentencePiece files need the package sentencepiece: pip"
+      " install 'bert_jax[data]'."
+    ) from e
+  proto = format.ModelProto()
+  try:
+    proto.ParseFromString(model)
+  except Exception as e:
+    raise ValueError(f"{source}: not a SentencePiece model ({e}).") from e
+  if not proto.pieces or proto.trainer_spec.model_type != UNIGRAM:
+    raise ValueError(f"{source}: not a unigram model of SentencePiece.")
+  return proto
+
+
+def unigram(
+  model: bytes,
+  source: str = "model",
+  lower_case: bool = True,
+  keep_accents: bool = False,
+) -> Vocabulary:
+  """Builds ALBERT's tokenizer from a SentencePiece file.
+
+  Args:
+    model: content of a `.model` file.
+    source: its name, for messages.
+    lower_case: as the published models do.
+    keep_accents: as they do not.
+
+  Raises:
+    ValueError: no unigram model, or special pieces are missing.
+  """
+  proto = parse(model, source)
+  pieces = [p.piece for p in proto.pieces]
+  ids = {piece: i for i, piece in enumerate(pieces)}
+  special = bpe.special_ids(ids, ALBERT, source)
+  # No word has a space in it: a piece that ends with one is never matched.
+  hidden = [p + " " if p in ALBERT.values() else p for p in pieces]
+  scores = [p.score for p in proto.pieces]
+  chain = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+  if not keep_accents:
+    chain += [normalizers.NFKD(), normalizers.StripAccents()]
+  if lower_case:
+    chain.append(normalizers.Lowercase())
+  charsmap = proto.normalizer_spec.precompiled_charsmap
+  if charsmap:
+    chain.append(normalizers.Precompiled(charsmap))
+
+  def build(names):
+    tokenizer = Tokenizer(
+      models.Unigram(
+        list(zip(names, scores, strict=True)),
+        unk_id=special.unk,
+        byte_fallback=False,
+      )
+    )
+    tokenizer.normalizer = normalizers.Sequence(chain)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+      [
+        pre_tokenizers.WhitespaceSplit(),
+        pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always"),
+      ]
+    )
+    tokenizer.decoder = decoders.Metaspace(
+      replacement=SPACE, prepend_scheme="always"
+    )
+    return tokenizer
+
+  begins = [p.startswith(SPACE) or p in ALBERT.values() for p in pieces]
+  return Vocabulary(
+    kind="unigram",
+    pieces=pieces,
+    special=special,
+    plain=build(hidden),
+    marked=mark(build(pieces), ALBERT.values()),
+    boundary=np.array(begins),
+    options=dict(lower_case=lower_case, keep_accents=keep_accents),
+    files={"spiece.model": model},
+  )
