@@ -20,7 +20,7 @@ EXTRAS = {
     "pyarrow",
     "zstandard",
   ],
-  "convert": ["safetensors", "h5py"],  # h5py: ELMo's weights
+  "convert": ["h5py"],  # ELMo's weights
   "tpu": ["jax[tpu]"],
   "cuda": ["jax[cuda12]"],
   # The reference implementations that the parity tests compare with.

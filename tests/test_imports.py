@@ -20,7 +20,7 @@ OBJECTIVES = {"jax", "flax", "jaxtyping", "bert_jax.models"} | {
 CORE = {"jax", "flax", "optax", "jaxtyping", "numpy"}
 # Of these, each reads files of its own kind: only inside of functions.
 READERS = {"torch", "tensorflow", "h5py"}
-CONVERT = {"jax", "flax", "jaxtyping", "numpy", "ml_dtypes"} | READERS
+CONVERT = CORE - {"optax"} | {"ml_dtypes", "tokenizers", "absl"} | READERS
 CONVERT |= {
   f"bert_jax.{part}" for part in ("models", "convert", "checkpoint", "logs")
 }

@@ -32,7 +32,7 @@ TOKENIZER_FILES = (
 )
 KEYS = ("family", "task", "model", "head", "labels", "problem", "pooler")
 # Attributes of an encoder that change how it computes, not what.
-COMPUTATION = ("dtype", "attention", "unroll", "remat", "vocab_multiple")
+COMPUTATION = ("dtype", "attention", "unroll", "remat")
 
 
 class Weights(NamedTuple):
@@ -51,7 +51,7 @@ class Weights(NamedTuple):
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:
   """What makes an encoder the one it is: `config["model"]`."""
-  skip = (*COMPUTATION, "parent", "name")
+  skip = (*COMPUTATION, "vocab_multiple", "parent", "name")
   fields = encoder.__dataclass_fields__
   return {f: getattr(encoder, f) for f in fields if f not in skip}
 
@@ -106,7 +106,7 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   family, task = models.family(config["family"]), config["task"]
   for name in computation:
     if name not in COMPUTATION:
-      raise ValueError(f"{name}: may not be changed, only {COMPUTATION}.")
+      raise ValueError(f"{name}=: may not be given, only {COMPUTATION}.")
   variant = next(iter(family.VARIANTS))
   encoder = family.build(variant, **config["model"], **computation)
   head = dict(config["head"])

@@ -53,6 +53,18 @@ def class_of(family: str, task: str, pairs: bool = False) -> str:
   return classes[0]
 
 
+def family_of(config: Mapping[str, Any], where: str) -> str:
+  """The family that a config.json names; ValueError if it names none."""
+  kind, named = config.get("model_type"), (config.get("architectures") or [""])
+  for family, naming in hf_names.NAMINGS.items():
+    if kind == naming.model_type or named[0] in tasks_of(family):
+      return family
+  raise ValueError(
+    f"{where}: model_type is {kind!r}, architectures {named}; of these families"
+    f" it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass family=."
+  )
+
+
 def has_pairs(family: str, keys: Collection[str]) -> bool:
   """Whether there are arrays of a head for pairs among these names."""
   if not has_pair_head(family):

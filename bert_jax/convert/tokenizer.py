@@ -1,0 +1,133 @@
+"""The tokenizer of a converted model, from the files that came with it.
+
+As transformers builds them (tokenization_bert.py, tokenization_roberta.py,
+tokenization_openai.py) where there is no tokenizer.json.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import (
+  AddedToken,
+  Tokenizer,
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+)
+
+_BERT_TOKENS = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
+_ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def build(family: str, files: Mapping[str, bytes]) -> Tokenizer | None:
+  """Builds a tokenizer that adds special tokens, and neither pads nor cuts.
+
+  Args:
+    family: a key of `models.FAMILIES`.
+    files: name -> bytes; the first of tokenizer.json, vocab.txt, vocab.json
+      with merges.txt counts.
+
+  Returns:
+    None if there is none of them, as with a SentencePiece model alone.
+
+  Raises:
+    ValueError: a damaged file.
+  """
+  try:
+    if "tokenizer.json" in files:
+      tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode("utf-8"))
+      # Files remember the length of their last batch; transformers forgets it.
+      tokenizer.no_padding()
+      tokenizer.no_truncation()
+      return tokenizer
+    options = json.loads(files.get("tokenizer_config.json", b"{}"))
+    if "vocab.txt" in files:
+      return _wordpiece(files["vocab.txt"].decode("utf-8"), options)
+    if "vocab.json" in files and "merges.txt" in files:
+      vocab = json.loads(files["vocab.json"])
+      merges = _merges(files["merges.txt"].decode("utf-8"))
+      make = _gpt if family == "gpt" else _byte_level
+      return make(vocab, merges, options)
+  except Exception as e:
+    # The library raises plain Exceptions.
+    raise ValueError(f"the tokenizer's files are damaged: {e}.") from e
+  return None
+
+
+def _merges(text: str) -> list[tuple[str, str]]:
+  lines = [line for line in text.split("\n") if line.strip()]
+  if lines and lines[0].startswith("#version"):
+    lines = lines[1:]
+  return [tuple(line.split(" ")) for line in lines]
+
+
+def _add_special(tokenizer: Tokenizer, tokens: tuple[str, ...]) -> None:
+  """Marks the tokens that the vocabulary has; none is added to it."""
+  tokenizer.add_special_tokens(
+    [
+      AddedToken(token, normalized=False, special=True)
+      for token in tokens
+      if tokenizer.token_to_id(token) is not None
+    ]
+  )
+
+
+def _wordpiece(text: str, options: Mapping[str, Any]) -> Tokenizer:
+  lower = options.get("do_lower_case", True)
+  accents = options.get("strip_accents")
+  vocab = {piece: i for i, piece in enumerate(text.splitlines())}
+  tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+  tokenizer.normalizer = normalizers.BertNormalizer(
+    clean_text=True,
+    handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+    strip_accents=lower if accents is None else accents,
+    lowercase=lower,
+  )
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  tokenizer.decoder = decoders.WordPiece(prefix="##")
+  _add_special(tokenizer, _BERT_TOKENS)
+  if "[CLS]" in vocab and "[SEP]" in vocab:
+    tokenizer.post_processor = processors.BertProcessing(
+      ("[SEP]", vocab["[SEP]"]), ("[CLS]", vocab["[CLS]"])
+    )
+  return tokenizer
+
+
+def _byte_level(
+  vocab: dict[str, int],
+  merges: list[tuple[str, str]],
+  options: Mapping[str, Any],
+) -> Tokenizer:
+  space = options.get("add_prefix_space", False)
+  tokenizer = Tokenizer(models.BPE(vocab, merges))
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+  tokenizer.decoder = decoders.ByteLevel()
+  _add_special(tokenizer, _ROBERTA_TOKENS[:-1])
+  if "<mask>" in vocab:
+    # The space before a mask belongs to it.
+    mask = AddedToken("<mask>", lstrip=True, normalized=False, special=True)
+    tokenizer.add_special_tokens([mask])
+  if "<s>" in vocab and "</s>" in vocab:
+    tokenizer.post_processor = processors.RobertaProcessing(
+      ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), add_prefix_space=space
+    )
+  return tokenizer
+
+
+def _gpt(
+  vocab: dict[str, int],
+  merges: list[tuple[str, str]],
+  options: Mapping[str, Any],
+) -> Tokenizer:
+  del options
+  tokenizer = Tokenizer(
+    models.BPE(vocab, merges, unk_token="<unk>", end_of_word_suffix="</w>")
+  )
+  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+  _add_special(tokenizer, ("<unk>",))
+  return tokenizer

@@ -1,0 +1,115 @@
+"""Opens a model for another project: `bert_jax.load`."""
+
+import glob
+import os
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from tokenizers import Tokenizer
+
+from bert_jax.convert import folder, hf, hf_tasks, runs, tokenizer, towers
+from bert_jax.convert.folder import Weights
+
+# What is fetched of a model on the hub; torch's files where there are no others.
+_PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
+_TORCH = ("pytorch_model*.bin",)
+
+
+class Loaded(NamedTuple):
+  """A model that is ready to run.
+
+  Attributes:
+    module: encoder and head of the task, the encoder as `.encoder`.
+    params: its parameters: `module.apply({"params": params}, batch)`.
+    tokenizer: adds the special tokens itself; None if the model came without,
+      or with a SentencePiece model alone.
+    config: family, task, sizes, label names, where it came from.
+  """
+
+  module: nn.Module
+  params: dict[str, Any]
+  tokenizer: Tokenizer | None
+  config: dict[str, Any]
+
+
+def load(
+  path: str,
+  *,
+  family: str | None = None,
+  tower: str | None = None,
+  **computation: Any,
+) -> Loaded:
+  """Opens a converted folder, a folder of transformers, a run, a hub name.
+
+  Args:
+    path: a folder that `bert_jax.convert` wrote; one of transformers, which is
+      converted in memory; the --workdir of a run, whose newest checkpoint is
+      taken; or else the name of a model on the Hugging Face hub.
+    family: of a folder of transformers whose config.json names none.
+    tower: of ELECTRA: "generator", "discriminator", "both".
+    **computation: `dtype`, `attention`, `unroll`, `remat` of the encoder.
+
+  Raises:
+    ValueError: with one sentence, whatever is wrong.
+  """
+  weights = read(path, family, tower)
+  config = weights.config
+  module = folder.module_of(config, **computation)
+  params = jax.tree.map(jnp.asarray, folder.unflatten(weights.arrays))
+  made = tokenizer.build(config["family"], weights.tokenizer_files)
+  return Loaded(module, params, made, config)
+
+
+def read(path: str, family: str | None, tower: str | None) -> Weights:
+  """Reads what `load` opens."""
+  if not os.path.isdir(path):
+    path = _download(path)
+  if runs.is_run(path):
+    weights = runs.read(path)
+  elif folder.is_folder(path):
+    weights = folder.read(path)
+  else:
+    return hf.read(path, family or _family_of(path), tower)
+  if family not in (None, weights.config["family"]):
+    raise ValueError(f"{path} is of family {weights.config['family']}.")
+  both = weights.config["task"] == "pretraining"
+  if weights.config["family"] != "electra" or not both:
+    if tower is not None:
+      towers.check_name(weights.config["family"], tower)
+      towers.check_is(weights, tower, path)
+    return weights
+  towers.check_name("electra", tower)
+  return weights if tower in (None, "both") else towers.split(weights, tower)
+
+
+def _family_of(path: str) -> str:
+  if all(os.path.isdir(os.path.join(path, tower)) for tower in towers.TOWERS):
+    return "electra"
+  where = os.path.join(path, folder.CONFIG)
+  return hf_tasks.family_of(folder.read_json(where), where)
+
+
+def _download(name: str) -> str:
+  if os.path.exists(name) or name.count("/") > 1 or name[:1] in "./~":
+    raise ValueError(f"{name}: no such folder.")
+  try:
+    import huggingface_hub
+  except ImportError as e:
+    raise ValueError(
+      f"{name}: no such folder; to fetch a model of that name from the hub, pip"
+      " install huggingface_hub."
+    ) from e
+  try:
+    fetch = huggingface_hub.snapshot_download
+    path = fetch(name, allow_patterns=[*_PATTERNS])
+    if not glob.glob(os.path.join(path, "**", "*.safetensors"), recursive=True):
+      path = fetch(name, allow_patterns=[*_PATTERNS, *_TORCH])
+    return path
+  except Exception as e:
+    # Errors of the network, of the hub and of names have many types.
+    reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
+    raise ValueError(
+      f"{name}: no such folder, and the hub did not give it ({reason})."
+    ) from e
