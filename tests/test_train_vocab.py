@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bert_jax.data import corpus, training_vocab
+from bert_jax.data import corpus, training_vocab, training_wordpiece
 from bert_jax.data.vocabularies import WordPiece
 
 
@@ -73,7 +73,7 @@ def test_too_little_text_writes_fewer_and_says_so(tmp_path):
 
 def test_merges_go_by_count():
   counts = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
-  pieces = training_vocab.train(counts, 100)
+  pieces = training_wordpiece.train(counts, 100)
   # Letters in order, those that follow others, then the most frequent pair:
   # e-s and s-t occur 9 times each.
   alphabet = sorted(set("lowernewestwidest"))

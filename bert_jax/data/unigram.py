@@ -53,6 +53,16 @@ def parse(model: bytes, source: str) -> Any:
   return proto
 
 
+def cleaning(lower_case: bool, keep_accents: bool) -> normalizers.Normalizer:
+  """What happens to text before the model's own normalisation."""
+  chain = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+  if not keep_accents:
+    chain += [normalizers.NFKD(), normalizers.StripAccents()]
+  if lower_case:
+    chain.append(normalizers.Lowercase())
+  return normalizers.Sequence(chain)
+
+
 def unigram(
   model: bytes,
   source: str = "model",
@@ -77,14 +87,10 @@ def unigram(
   # No word has a space in it: a piece that ends with one is never matched.
   hidden = [p + " " if p in ALBERT.values() else p for p in pieces]
   scores = [p.score for p in proto.pieces]
-  chain = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-  if not keep_accents:
-    chain += [normalizers.NFKD(), normalizers.StripAccents()]
-  if lower_case:
-    chain.append(normalizers.Lowercase())
+  chain = cleaning(lower_case, keep_accents)
   charsmap = proto.normalizer_spec.precompiled_charsmap
   if charsmap:
-    chain.append(normalizers.Precompiled(charsmap))
+    chain = normalizers.Sequence([chain, normalizers.Precompiled(charsmap)])
 
   def build(names):
     tokenizer = Tokenizer(
@@ -94,7 +100,7 @@ def unigram(
         byte_fallback=False,
       )
     )
-    tokenizer.normalizer = normalizers.Sequence(chain)
+    tokenizer.normalizer = chain
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
       [
         pre_tokenizers.WhitespaceSplit(),

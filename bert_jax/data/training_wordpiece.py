@@ -1,0 +1,76 @@
+"""Trains a WordPiece vocabulary with the `tokenizers` library.
+
+The library's trainer gives other pieces in every run: it numbers the
+continuation characters in the order of a randomly seeded hash table, and ties
+between merges go by those numbers. Here the words are counted first and the
+alphabet is given to the trainer in sorted order, which leaves nothing to
+chance, whatever the number of threads.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from bert_jax.data import corpus, sources
+from bert_jax.data.word_counts import MIN_FREQUENCY, cut, repeat
+from bert_jax.data.wordpiece import (
+  CONTINUATION,
+  MAX_WORD_CHARS,
+  normalizer,
+)
+
+# As in Hugging Face's BertWordPieceTokenizer: rarer characters are [UNK].
+MAX_ALPHABET = 1000
+
+
+def count_words(
+  records: Iterable[sources.Record], lower_case: bool
+) -> dict[str, int]:
+  """Counts the words as BERT's basic tokenizer splits them."""
+  normalize = normalizer(lower_case).normalize_str
+  chunks: Counter[str] = Counter()
+  for record in records:
+    for text in cut(record.text):
+      chunks.update(normalize(text).split())
+  # Punctuation is split off once a distinct chunk, not once an occurrence.
+  split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+  words: Counter[str] = Counter()
+  for chunk, count in chunks.items():
+    for word, _ in split(chunk):
+      words[word] += count
+  return words
+
+
+def train(counts: dict[str, int], size: int) -> list[str]:
+  """Returns at most `size` pieces for words that occur `counts` times."""
+  characters: Counter[str] = Counter()
+  for word, count in counts.items():
+    for character in word:
+      characters[character] += count
+  kept = min(MAX_ALPHABET, size // 4)
+  ranked = sorted(characters, key=lambda c: (-characters[c], c))
+  alphabet = set(ranked[:kept])
+  words = sorted(
+    word
+    for word in counts
+    if len(word) <= MAX_WORD_CHARS["huggingface"] and alphabet.issuperset(word)
+  )
+  inner = {character for word in words for character in word[1:]}
+  first = [
+    *corpus.SPECIAL_TOKENS,
+    *sorted(alphabet),
+    *(CONTINUATION + character for character in sorted(inner)),
+  ]
+  trainer = trainers.WordPieceTrainer(
+    vocab_size=size,
+    min_frequency=MIN_FREQUENCY,
+    special_tokens=first,
+    continuing_subword_prefix=CONTINUATION,
+    show_progress=False,
+  )
+  tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+  tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+  tokenizer.train_from_iterator(repeat(words, counts), trainer)
+  vocab = tokenizer.get_vocab()
+  return sorted(vocab, key=vocab.__getitem__)
