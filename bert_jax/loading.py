@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from bert_jax.convert import folder, hf, hf_tasks, runs, tokenizer, towers
 from bert_jax.convert.folder import Weights
 
-# What is fetched of a model on the hub; torch's files where there are no others.
+# What is fetched of a model on the hub; torch's files if there are no others.
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
 _TORCH = ("pytorch_model*.bin",)
 

@@ -1,0 +1,348 @@
+"""transformers' models into ours and back: the same logits, bits, configs."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny_families import jit
+
+from bert_jax.convert import folder, hf
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip(
+  "transformers", reason="transformers is not installed"
+)
+
+SIZES = dict(
+  vocab_size=30,
+  hidden_size=16,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+  intermediate_size=24,
+  max_position_embeddings=20,
+)
+OPTIONS = {
+  "bert": SIZES,
+  "roberta": SIZES | dict(layer_norm_eps=1e-5, type_vocab_size=1),
+  "albert": SIZES | dict(embedding_size=8, num_hidden_groups=2),
+  "electra": SIZES | dict(embedding_size=8),
+  "distilbert": dict(
+    vocab_size=30,
+    dim=16,
+    n_layers=2,
+    n_heads=4,
+    hidden_dim=24,
+    max_position_embeddings=20,
+  ),
+  "gpt": dict(
+    vocab_size=30,
+    n_embd=16,
+    n_layer=2,
+    n_head=4,
+    n_positions=20,
+    pad_token_id=0,
+  ),
+}
+BEGIN = {
+  "bert": "Bert",
+  "roberta": "Roberta",
+  "albert": "Albert",
+  "electra": "Electra",
+  "distilbert": "DistilBert",
+  "gpt": "OpenAIGPT",
+}
+HEADS = (
+  "Model",
+  "ForPreTraining",
+  "ForMaskedLM",
+  "ForSequenceClassification",
+  "ForTokenClassification",
+  "ForQuestionAnswering",
+  "ForMultipleChoice",
+)
+CASES = [
+  (family, head)
+  for family in BEGIN
+  for head in HEADS
+  if family != "gpt"
+  and not (head == "ForPreTraining" and family in ("roberta", "distilbert"))
+] + [
+  ("gpt", head)
+  for head in (
+    "Model",
+    "LMHeadModel",
+    "ForSequenceClassification",
+    "DoubleHeadsModel",
+  )
+]
+# One of each family in the quick tests.
+QUICK = (
+  ("bert", "ForPreTraining"),
+  ("roberta", "ForSequenceClassification"),
+  ("albert", "ForMultipleChoice"),
+  ("electra", "ForMaskedLM"),
+  ("distilbert", "ForQuestionAnswering"),
+  ("gpt", "LMHeadModel"),
+)
+LABELS = {0: "contra", 1: "neutral", 2: "entail"}
+
+
+def make(family, head, **options):
+  """A random model, nowhere trivial."""
+  cls = getattr(transformers, BEGIN[family] + head)
+  options = OPTIONS[family] | options
+  if head in ("ForSequenceClassification", "ForTokenClassification"):
+    options["id2label"] = LABELS
+    options["label2id"] = {name: i for i, name in LABELS.items()}
+  config = cls.config_class(**options)
+  torch.manual_seed(0)
+  model = cls(config).eval()
+  with torch.no_grad():
+    for name, parameter in model.named_parameters():
+      scale = name.endswith(("Norm.weight", "norm.weight")) or ".ln_" in name
+      parameter.normal_(1.0 if scale else 0.0, 0.3)
+  return model
+
+
+def batch(family, head):
+  """Ids and mask: two rows of six, or of three choices each."""
+  shape = (
+    (2, 3, 6)
+    if head in ("ForMultipleChoice", "DoubleHeadsModel")
+    else (
+      2,
+      6,
+    )
+  )
+  ids = np.random.default_rng(0).integers(3, 30, shape)
+  mask = np.ones(shape, np.int64)
+  # transformers' GPT-1 takes the last position for choices, padded or not.
+  if head != "DoubleHeadsModel":
+    padding = OPTIONS[family].get(
+      "pad_token_id", 1 if family == "roberta" else 0
+    )
+    ids[-1, ..., 4:], mask[-1, ..., 4:] = padding, 0
+  return ids, mask
+
+
+def theirs(model, head, ids, mask):
+  """transformers' outputs, by the names that ours have."""
+  inputs = {
+    "input_ids": torch.tensor(ids),
+    "attention_mask": torch.tensor(mask),
+  }
+  if head == "DoubleHeadsModel":
+    # It takes no mask of choices.
+    del inputs["attention_mask"]
+  with torch.no_grad():
+    out = model(**inputs)
+  if head == "Model":
+    pooled = {"pooled": out.pooler_output} if "pooler_output" in out else {}
+    named = {"hidden_states": out.last_hidden_state} | pooled
+  elif head == "DoubleHeadsModel":
+    named = {"logits": out.mc_logits}
+  elif head == "ForQuestionAnswering":
+    named = {"logits": torch.stack([out.start_logits, out.end_logits], -1)}
+  elif hasattr(out, "prediction_logits"):
+    pair = out.get("seq_relationship_logits", out.get("sop_logits"))
+    named = {"mlm_logits": out.prediction_logits, "pair_logits": pair[:, None]}
+  else:
+    names = {
+      "ForMaskedLM": "mlm_logits",
+      "LMHeadModel": "lm_logits",
+      "ForPreTraining": "rtd_logits",
+    }
+    named = {names.get(head, "logits"): out.logits}
+  return {name: value.numpy() for name, value in named.items()}
+
+
+def ours(weights, ids, mask):
+  """Our module's outputs at all positions."""
+  module = folder.module_of(weights.config)
+  inputs = {
+    "input_ids": ids.astype(np.int32),
+    "sequence_ids": mask.astype(np.int32),
+  }
+  if weights.config["task"] in ("pretraining", "generator"):
+    positions = np.arange(ids.shape[1], dtype=np.int32)
+    inputs["mlm_positions"] = np.broadcast_to(positions, ids.shape)
+    inputs["cls_positions"] = np.zeros((len(ids), 1), np.int32)
+  params = folder.unflatten(weights.arrays)
+  out = jit(module.apply)({"params": params}, inputs)
+  return out if isinstance(out, dict) else {"logits": out}
+
+
+def assert_same_arrays(model, path):
+  """A folder opens as the class of `model`, with the same bits, all used."""
+  again, info = type(model).from_pretrained(path, output_loading_info=True)
+  assert not any(info.values()), info
+  state = again.state_dict()
+  assert state.keys() == model.state_dict().keys()
+  for name, value in model.state_dict().items():
+    assert state[name].dtype == value.dtype, name
+    assert torch.equal(state[name], value), name
+  return again
+
+
+def fields(config):
+  """A config's fields but those that say where it was opened."""
+  values = config.to_dict()
+  return {
+    k: v for k, v in values.items() if k not in ("_name_or_path", "dtype")
+  }
+
+
+@pytest.mark.parametrize(
+  "family, head",
+  [
+    case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
+    for case in CASES
+  ],
+)
+def test_logits_and_round_trip(family, head, tmp_path, capsys):
+  model = make(family, head)
+  model.save_pretrained(tmp_path / "hf")
+  weights = hf.read(str(tmp_path / "hf"), family)
+  ids, mask = batch(family, head)
+  expected, got = theirs(model, head, ids, mask), ours(weights, ids, mask)
+  assert got.keys() == expected.keys()
+  for name, value in expected.items():
+    real = mask.astype(bool)
+    if value.shape[: mask.ndim] != mask.shape:
+      real = slice(None)
+    np.testing.assert_allclose(
+      np.asarray(got[name])[real], value[real], atol=2e-5, rtol=0
+    )
+  folder.write(str(tmp_path / "ours"), weights)
+  hf.write(str(tmp_path / "back"), folder.read(str(tmp_path / "ours")))
+  again = assert_same_arrays(model, tmp_path / "back")
+  assert fields(again.config) == fields(model.config)
+  assert again.config.id2label == model.config.id2label
+  # Every field was there: nothing is read from a default.
+  assert "note:" not in capsys.readouterr().out
+  twice = hf.read(str(tmp_path / "back"), family)
+  assert twice.config["model"] == weights.config["model"]
+  for path, array in weights.arrays.items():
+    np.testing.assert_array_equal(twice.arrays[path], array)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
+  model = make("bert", "ForMaskedLM").to(getattr(torch, dtype))
+  model.save_pretrained(tmp_path / "hf")
+  weights = hf.read(str(tmp_path / "hf"), "bert")
+  assert weights.config["source"]["dtype"] == dtype
+  assert {a.dtype for a in weights.arrays.values()} == {np.dtype(np.float32)}
+  hf.write(str(tmp_path / "back"), weights)
+  again = assert_same_arrays(model, tmp_path / "back")
+  assert again.dtype == getattr(torch, dtype)
+
+
+def test_torch_files_whole_and_in_parts(tmp_path):
+  """Both zip files and those of torch before 1.6."""
+  model = make("bert", "Model")
+  model.save_pretrained(tmp_path / "safe")
+  expected = hf.read(str(tmp_path / "safe"), "bert")
+  state = model.state_dict()
+  for name, zipped in (("new", True), ("old", False)):
+    folder_ = tmp_path / name
+    folder_.mkdir()
+    model.config.save_pretrained(folder_)
+    torch.save(
+      state,
+      folder_ / "pytorch_model.bin",
+      _use_new_zipfile_serialization=zipped,
+    )
+  parts = tmp_path / "parts"
+  parts.mkdir()
+  model.config.save_pretrained(parts)
+  places = {}
+  for i in range(2):
+    file = f"pytorch_model-{i}.bin"
+    part = {k: state[k] for k in sorted(state)[i::2]}
+    torch.save(part, parts / file)
+    places |= dict.fromkeys(part, file)
+  index = parts / "pytorch_model.bin.index.json"
+  index.write_text(json.dumps({"weight_map": places}))
+  for name in ("new", "old", "parts"):
+    # A file without architectures: the arrays tell.
+    config = json.loads((tmp_path / name / "config.json").read_text())
+    del config["architectures"]
+    (tmp_path / name / "config.json").write_text(json.dumps(config))
+    got = hf.read(str(tmp_path / name), "bert")
+    assert got.config["task"] == "encoder" and got.config["pooler"]
+    for path, array in expected.arrays.items():
+      np.testing.assert_array_equal(got.arrays[path], array)
+
+
+def test_a_pickle_with_code_is_not_run(tmp_path):
+  class Bomb:
+    def __reduce__(self):
+      return (open, (str(tmp_path / "ran"), "w"))
+
+  model = make("bert", "Model")
+  model.config.architectures = ["BertModel"]
+  model.config.save_pretrained(tmp_path)
+  torch.save({"x": Bomb()}, tmp_path / "pytorch_model.bin")
+  with pytest.raises(ValueError, match="more than tensors and is not opened"):
+    hf.read(str(tmp_path), "bert")
+  assert not (tmp_path / "ran").exists()
+  torch.save({"x": {"y": torch.ones(1)}}, tmp_path / "pytorch_model.bin")
+  with pytest.raises(ValueError, match="no dictionary of tensors"):
+    hf.read(str(tmp_path), "bert")
+  (tmp_path / "pytorch_model.bin").write_bytes(b"no weights")
+  with pytest.raises(ValueError, match="pytorch_model.bin"):
+    hf.read(str(tmp_path), "bert")
+
+
+def test_both_towers(tmp_path):
+  """Two folders, one tree, two folders; either alone as well."""
+  generator = make(
+    "electra", "ForMaskedLM", num_attention_heads=1, intermediate_size=64
+  )
+  discriminator = make("electra", "ForPreTraining", hidden_size=24)
+  discriminator.electra.embeddings = generator.electra.embeddings
+  for name, model in (
+    ("generator", generator),
+    ("discriminator", discriminator),
+  ):
+    model.save_pretrained(tmp_path / "hf" / name)
+  weights = hf.read(str(tmp_path / "hf"), "electra")
+  assert weights.config["model"]["generator_hidden"] == 16
+  ids, mask = batch("electra", "ForMaskedLM")
+  got, real = ours(weights, ids, mask), mask.astype(bool)
+  for name, model, head in (
+    ("mlm_logits", generator, "ForMaskedLM"),
+    ("rtd_logits", discriminator, "ForPreTraining"),
+  ):
+    expected = theirs(model, head, ids, mask)[name]
+    np.testing.assert_allclose(
+      np.asarray(got[name])[real], expected[real], atol=2e-5, rtol=0
+    )
+  folder.write(str(tmp_path / "ours"), weights)
+  weights = folder.read(str(tmp_path / "ours"))
+  hf.write(str(tmp_path / "back"), weights)
+  assert_same_arrays(generator, tmp_path / "back" / "generator")
+  assert_same_arrays(discriminator, tmp_path / "back" / "discriminator")
+  hf.write(str(tmp_path / "one"), weights, "generator")
+  again = assert_same_arrays(generator, tmp_path / "one")
+  assert fields(again.config) == fields(generator.config)
+
+
+def test_auto_classes_open_model_and_tokenizer(tmp_path):
+  model = make("bert", "ForTokenClassification")
+  model.save_pretrained(tmp_path / "hf")
+  words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Ab", "ab", "##c"]
+  (tmp_path / "hf" / "vocab.txt").write_text("\n".join(words) + "\n")
+  options = json.dumps({"do_lower_case": False})
+  (tmp_path / "hf" / "tokenizer_config.json").write_text(options)
+  hf.write(str(tmp_path / "back"), hf.read(str(tmp_path / "hf"), "bert"))
+  auto = transformers.AutoModelForTokenClassification
+  again = auto.from_pretrained(tmp_path / "back")
+  assert type(again) is type(model)
+  assert again.config.id2label == LABELS
+  assert again.config.label2id == {"contra": 0, "neutral": 1, "entail": 2}
+  encoder = transformers.AutoModel.from_pretrained(tmp_path / "back")
+  assert type(encoder).__name__ == "BertModel"
+  tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+  assert tokenizer("Abc ab")["input_ids"] == [2, 5, 7, 6, 3]
