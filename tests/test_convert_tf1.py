@@ -1,0 +1,350 @@
+"""TF1 checkpoints, written by TensorFlow, become our trees bit by bit."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from tf1_releases import (
+  CONFIG,
+  EXTRA,
+  HEADS,
+  LAYERS,
+  MLP,
+  D,
+  E,
+  G,
+  H,
+  P,
+  S,
+  V,
+  albert_shapes,
+  bert_shapes,
+  draw,
+  electra_shapes,
+  release,
+  save,
+  write_json,
+)
+
+from bert_jax.convert import folder, hf, tf1
+
+pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
+
+
+def ours_of_layers(at, v, names, layer, heads):
+  """What the layers are to be: kernels as they are, heads apart, stacked."""
+  count = len(names)
+  expected = {}
+
+  def stack(name):
+    return np.stack([v[f"{names[i]}/{name}"] for i in range(count)])
+
+  for ours, name in layer.items():
+    path = f"{at}/layers/layer/{ours}"
+    if ours.endswith("norm"):
+      expected[f"{path}/scale"] = stack(f"{name}/gamma")
+      expected[f"{path}/bias"] = stack(f"{name}/beta")
+      continue
+    kernel, bias = stack(f"{name}/kernel"), stack(f"{name}/bias")
+    if ours == "attention/output":
+      kernel = kernel.reshape(count, heads, -1, kernel.shape[-1])
+    elif ours.startswith("attention"):
+      kernel = kernel.reshape(count, kernel.shape[1], heads, -1)
+      bias = bias.reshape(count, heads, -1)
+    expected[f"{path}/kernel"], expected[f"{path}/bias"] = kernel, bias
+  return expected
+
+
+BERT_LAYER = {
+  "attention/query": "attention/self/query",
+  "attention/key": "attention/self/key",
+  "attention/value": "attention/self/value",
+  "attention/output": "attention/output/dense",
+  "attention_norm": "attention/output/LayerNorm",
+  "mlp_in": "intermediate/dense",
+  "mlp_out": "output/dense",
+  "mlp_norm": "output/LayerNorm",
+}
+ALBERT_LAYER = {
+  "attention/query": "attention_1/self/query",
+  "attention/key": "attention_1/self/key",
+  "attention/value": "attention_1/self/value",
+  "attention/output": "attention_1/output/dense",
+  "attention_norm": "LayerNorm",
+  "mlp_in": "ffn_1/intermediate/dense",
+  "mlp_out": "ffn_1/intermediate/output/dense",
+  "mlp_norm": "LayerNorm_1",
+}
+
+
+def ours_of_tables(at, v, scope):
+  return {
+    f"{at}/word/embedding": v[f"{scope}/word_embeddings"],
+    f"{at}/position/embedding": v[f"{scope}/position_embeddings"],
+    f"{at}/segment/embedding": v[f"{scope}/token_type_embeddings"],
+    f"{at}/norm/scale": v[f"{scope}/LayerNorm/gamma"],
+    f"{at}/norm/bias": v[f"{scope}/LayerNorm/beta"],
+  }
+
+
+def ours_of_dense(at, v, name):
+  return {f"{at}/kernel": v[f"{name}/kernel"], f"{at}/bias": v[f"{name}/bias"]}
+
+
+def ours_of_mlm(v, dense, norm, bias):
+  return ours_of_dense("mlm/dense", v, dense) | {
+    "mlm/norm/scale": v[f"{norm}/gamma"],
+    "mlm/norm/bias": v[f"{norm}/beta"],
+    "mlm/bias": v[bias],
+  }
+
+
+def ours_of_pretraining(v):
+  at = "cls/predictions"
+  found = ours_of_mlm(
+    v, f"{at}/transform/dense", f"{at}/transform/LayerNorm", f"{at}/output_bias"
+  )
+  found |= ours_of_dense("pooler/dense", v, "bert/pooler/dense")
+  # The one that TF1 keeps as [outputs, inputs].
+  found["pair/dense/kernel"] = v["cls/seq_relationship/output_weights"].T
+  return found | {"pair/dense/bias": v["cls/seq_relationship/output_bias"]}
+
+
+def bert_encoder(v):
+  names = [f"bert/encoder/layer_{i}" for i in range(LAYERS)]
+  found = ours_of_tables("encoder/embeddings", v, "bert/embeddings")
+  return found | ours_of_layers("encoder", v, names, BERT_LAYER, HEADS)
+
+
+def check_equal(weights, expected):
+  assert weights.arrays.keys() == expected.keys()
+  for path, array in expected.items():
+    found = weights.arrays[path]
+    assert found.dtype == np.float32 and found.shape == array.shape, path
+    assert found.tobytes() == np.ascontiguousarray(array).tobytes(), path
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+  """A release of BERT in training, its arrays, what training adds."""
+  path, arrays = str(tmp_path_factory.mktemp("bert")), draw(bert_shapes())
+  return path, arrays, release(path, arrays, slots=True, **EXTRA)
+
+
+def test_bert_with_pretraining_heads(bert, tmp_path):
+  path, arrays, extra = bert
+  weights = tf1.read(path, "bert")
+  check_equal(weights, bert_encoder(arrays) | ours_of_pretraining(arrays))
+  config = weights.config
+  assert (config["family"], config["task"]) == ("bert", "pretraining")
+  assert config["head"] == {"pairs": True} and config["labels"] is None
+  assert config["model"] == dict(
+    vocab_size=V,
+    hidden=H,
+    num_layers=LAYERS,
+    heads=HEADS,
+    mlp=MLP,
+    max_positions=P,
+    num_segments=S,
+    dropout=0.1,
+    attention_dropout=0.2,
+    initializer_range=0.03,
+    activation="gelu",
+    norm_epsilon=1e-12,
+  )
+  assert config["source"] == dict(
+    format="tf1", dtype="float32", skipped=extra, config=EXTRA
+  )
+  settings = json.loads(weights.tokenizer_files["tokenizer_config.json"])
+  assert settings == {"do_lower_case": True}
+  folder.write(str(tmp_path / "ours"), weights)
+  again = folder.read(str(tmp_path / "ours"))
+  check_equal(again, weights.arrays)
+  assert again.config == config
+  assert again.tokenizer_files == weights.tokenizer_files
+
+
+def release_albert(path, groups, **fields):
+  """Writes a release of ALBERT with 4 layers; returns its arrays."""
+  arrays = draw(albert_shapes(groups))
+  save(path, "model.ckpt-best", arrays, slots=False)
+  config = CONFIG | {"embedding_size": E, "num_hidden_layers": 4} | fields
+  config |= {"num_hidden_groups": groups}
+  write_json(os.path.join(path, "albert_config.json"), config)
+  with open(os.path.join(path, "30k-clean.model"), "wb") as f:
+    f.write(b"a model")
+  return arrays
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_albert(tmp_path, groups):
+  path = str(tmp_path)
+  unused = {"inner_group_num": 1, "net_structure_type": 0, "gap_size": 0}
+  v = release_albert(path, groups, **unused)
+  weights = tf1.read(path, "albert")
+  scope = "bert/encoder/transformer"
+  names = [f"{scope}/group_{i}/inner_group_0" for i in range(groups)]
+  expected = ours_of_tables("encoder/embeddings", v, "bert/embeddings")
+  expected |= ours_of_layers("encoder", v, names, ALBERT_LAYER, HEADS)
+  expected |= ours_of_dense(
+    "encoder/project", v, "bert/encoder/embedding_hidden_mapping_in"
+  )
+  check_equal(weights, expected | ours_of_pretraining(v))
+  model = weights.config["model"]
+  assert (model["num_layers"], model["groups"]) == (4, groups)
+  assert model["embedding_size"] == E
+  # What ALBERT calls gelu is the tanh form.
+  assert model["activation"] == "gelu_new"
+  assert weights.config["source"]["config"] == unused
+  assert weights.tokenizer_files == {"spiece.model": b"a model"}
+
+
+@pytest.fixture(scope="module")
+def electra(tmp_path_factory):
+  """A release of ELECTRA, which has no config, and its arrays."""
+  path, arrays = str(tmp_path_factory.mktemp("electra")), draw(electra_shapes())
+  save(path, "electra_small", arrays)
+  return path, arrays
+
+
+def ours_of_tower(at, v, scope, heads):
+  names = [f"{scope}/encoder/layer_{i}" for i in range(LAYERS)]
+  found = ours_of_layers(at, v, names, BERT_LAYER, heads)
+  return found | ours_of_dense(
+    f"{at}/project", v, f"{scope}/embeddings_project"
+  )
+
+
+def ours_of_electra(v, tower):
+  both = tower == "both"
+  at = "embeddings" if both else "encoder/embeddings"
+  found = ours_of_tables(at, v, "electra/embeddings")
+  if tower != "generator":
+    at = "discriminator" if both else "encoder/tower"
+    found |= ours_of_tower(at, v, "electra", D // 64)
+    scope = "discriminator_predictions"
+    found |= ours_of_dense("rtd/dense", v, f"{scope}/dense")
+    found |= ours_of_dense("rtd/output/dense", v, f"{scope}/dense_1")
+  if tower != "discriminator":
+    at = "generator" if both else "encoder/tower"
+    found |= ours_of_tower(at, v, "generator", G // 64)
+    scope = "generator_predictions"
+    names = (f"{scope}/dense", f"{scope}/LayerNorm", f"{scope}/output_bias")
+    found |= ours_of_mlm(v, *names)
+  return found
+
+
+@pytest.mark.parametrize("tower", ["both", "generator", "discriminator"])
+def test_electra_without_a_config(electra, tower, capsys):
+  path, arrays = electra
+  weights = tf1.read(path, "electra", tower)
+  check_equal(weights, ours_of_electra(arrays, tower))
+  generator = tower == "generator"
+  width, mlp = (G, 4 * G) if generator else (D, MLP)
+  own = {"generator_hidden": G} if tower == "both" else {}
+  assert weights.config["model"] == own | dict(
+    vocab_size=V,
+    embedding_size=E,
+    hidden=width,
+    num_layers=LAYERS,
+    heads=width // 64,
+    mlp=mlp,
+    max_positions=P,
+    num_segments=S,
+    dropout=0.1,
+    attention_dropout=0.1,
+    initializer_range=0.02,
+    activation="gelu",
+    norm_epsilon=1e-12,
+  )
+  assert "no electra_config.json: sizes are those" in capsys.readouterr().out
+  skipped = weights.config["source"]["skipped"]
+  left = {name for name in skipped if "/adam_" not in name} - {"global_step"}
+  used = {name for name in arrays if name not in left}
+  other = {"generator": "discriminator", "discriminator": "generator"}
+  if tower == "both":
+    assert not left
+    assert tf1.read(path, "electra").config == weights.config
+  else:
+    assert used | left == arrays.keys()
+    assert any(n.startswith(f"{other[tower]}_predictions/") for n in left)
+    shared = {n for n in arrays if n.startswith("electra/embeddings/")}
+    assert shared <= used and len(shared) == 5
+
+
+def test_electra_with_a_config(tmp_path):
+  arrays = draw(electra_shapes())
+  save(str(tmp_path), "model.ckpt-7", arrays, slots=False)
+  config = {"num_attention_heads": 4, "hidden_dropout_prob": 0.25}
+  write_json(tmp_path / "electra_config.json", config)
+  model = tf1.read(str(tmp_path), "electra").config["model"]
+  assert (model["heads"], model["dropout"], model["hidden"]) == (4, 0.25, D)
+  # The config is the discriminator's: the generator's width gives its heads.
+  model = tf1.read(str(tmp_path), "electra", "generator").config["model"]
+  assert (model["heads"], model["dropout"], model["hidden"]) == (1, 0.25, G)
+
+
+@pytest.mark.parametrize("head", ["classifier", "span", "encoder"])
+def test_fine_tuned_bert(tmp_path, head):
+  arrays = draw(bert_shapes(head))
+  release(str(tmp_path), arrays, hidden_act="relu", type_vocab_size=None)
+  weights = tf1.read(str(tmp_path), "bert")
+  scope = {"classifier": "", "span": "cls/squad/"}.get(head)
+  expected = bert_encoder(arrays)
+  expected |= ours_of_dense("pooler/dense", arrays, "bert/pooler/dense")
+  if scope is not None:
+    expected["classifier/dense/kernel"] = arrays[f"{scope}output_weights"].T
+    expected["classifier/dense/bias"] = arrays[f"{scope}output_bias"]
+  check_equal(weights, expected)
+  config = weights.config
+  assert config["model"]["activation"] == "relu"
+  # Not stated: the class's default is 16, the table has 2.
+  assert config["model"]["num_segments"] == S
+  # A span head does not read the pooler; it is kept.
+  assert config["pooler"] == (head != "classifier")
+  if head == "classifier":
+    assert config["task"] == "sequence_classification"
+    assert config["problem"] == "classification"
+    assert config["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    assert config["head"]["pooling"]["dropout"] == 0.1
+  hf.write(str(tmp_path / "hf"), weights)
+  again = hf.read(str(tmp_path / "hf"), "bert")
+  check_equal(again, expected)
+  for key in ("task", "model", "head", "labels", "problem", "pooler"):
+    assert again.config[key] == config[key], key
+
+
+def test_slots_of_other_optimizers_and_half_precision(tmp_path):
+  half = {k: v.astype(np.float16) for k, v in draw(bert_shapes()).items()}
+  name, slots = "bert/pooler/dense/kernel", {}
+  for slot in ("Adam", "Adam_1", "lamb_m", "lamb_v", "LAMBOptimizer_1"):
+    slots[f"{name}/{slot}"] = np.zeros((H, H), np.float32)
+  slots["beta1_power"] = np.float32(0.5)
+  release(str(tmp_path), half | slots)
+  weights = tf1.read(str(tmp_path), "bert")
+  whole = {k: v.astype(np.float32) for k, v in half.items()}
+  check_equal(weights, bert_encoder(whole) | ours_of_pretraining(whole))
+  source = weights.config["source"]
+  assert (source["dtype"], source["skipped"]) == ("float16", sorted(slots))
+
+
+def test_a_cased_vocabulary_is_not_lower_cased(tmp_path):
+  release(str(tmp_path), draw(bert_shapes()))
+  (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\nthe\nThe\n")
+  files = tf1.read(str(tmp_path), "bert").tokenizer_files
+  assert json.loads(files["tokenizer_config.json"]) == {"do_lower_case": False}
+
+
+def test_to_hugging_face_and_back(bert, electra, tmp_path):
+  release_albert(str(tmp_path / "albert"), 2)
+  paths = {"bert": bert[0], "electra": electra[0]}
+  paths["albert"] = str(tmp_path / "albert")
+  for family, path in paths.items():
+    first = tf1.read(path, family)
+    hf.write(str(tmp_path / f"{family}_hf"), first)
+    again = hf.read(str(tmp_path / f"{family}_hf"), family)
+    check_equal(again, first.arrays)
+    for key in ("family", "task", "model", "head", "pooler"):
+      assert again.config[key] == first.config[key], (family, key)
+    assert again.tokenizer_files == first.tokenizer_files

@@ -1,0 +1,268 @@
+"""Damaged, ambiguous and unknown TF1 checkpoints: named, nothing written."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tf1_releases import (
+  CONFIG,
+  E,
+  H,
+  P,
+  V,
+  albert_shapes,
+  bert_shapes,
+  draw,
+  electra_shapes,
+  release,
+  save,
+  write_json,
+)
+
+from bert_jax.convert import __main__ as command
+from bert_jax.convert import tf1
+
+pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
+
+
+def convert(monkeypatch, capsys, source, output, *more, family="bert"):
+  """Runs the command; returns its exit code or sentence."""
+  words = ["--family", family, "--from", "tf1", "--input", str(source)]
+  words += ["--output", str(output), *more]
+  monkeypatch.setattr(sys, "argv", ["convert", *words])
+  try:
+    command.main()
+  except SystemExit as e:
+    return e.code
+  return capsys.readouterr().out
+
+
+def test_the_command_writes_a_folder(tmp_path, monkeypatch, capsys):
+  release(str(tmp_path / "release"), draw(bert_shapes()))
+  output = tmp_path / "ours"
+  for path in (
+    tmp_path / "release",
+    tmp_path / "release" / "bert_model.ckpt",
+    tmp_path / "release" / "bert_model.ckpt.index",
+  ):
+    said = convert(monkeypatch, capsys, path, output)
+    assert said == f"wrote {output}\n"
+    assert sorted(os.listdir(output)) == [
+      "config.json",
+      "model.safetensors",
+      "tokenizer_config.json",
+      "vocab.txt",
+    ]
+    shutil.rmtree(output)
+
+
+QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
+NORM = "bert/embeddings/LayerNorm/gamma"
+PAIR = "cls/seq_relationship/output_weights"
+
+
+DAMAGES = {
+  "missing": (lambda v: v.pop(QUERY), [f"{QUERY} is missing"]),
+  "missing norm": (lambda v: v.pop(NORM), [f"{NORM} is missing"]),
+  "missing pooler": (
+    lambda v: [v.pop(f"bert/pooler/dense/{p}") for p in ("kernel", "bias")],
+    ["bert/pooler/dense/kernel is missing"],
+  ),
+  "extra": (
+    lambda v: v.update(extra=np.ones(3, np.float32)),
+    ["extra has no place"],
+  ),
+  "a third layer": (
+    lambda v: v.update({QUERY.replace("_1", "_2"): v[QUERY]}),
+    [f"{QUERY.replace('_1', '_2')} has no place"],
+  ),
+  "a slot of nobody": (
+    lambda v: v.update({f"{QUERY}/momentum": v[QUERY]}),
+    [f"{QUERY}/momentum has no place"],
+  ),
+  "no weight": (
+    lambda v: v.update({QUERY: v[QUERY].astype(np.int32)}),
+    [f"{QUERY} is int32"],
+  ),
+  "renamed": (
+    lambda v: v.update({f"{PAIR}_": v.pop(PAIR)}),
+    [f"{PAIR} is missing", f"{PAIR}_ has no place"],
+  ),
+  "transposed": (
+    lambda v: v.update({PAIR: v[PAIR].T}),
+    [f"{PAIR} has shape [{H}, 2], not [2, {H}]"],
+  ),
+  "longer": (
+    lambda v: v.update(
+      {"bert/embeddings/position_embeddings": np.ones((5, H), np.float32)}
+    ),
+    [
+      "bert/embeddings/position_embeddings has shape [5, 12], not [9, 12]",
+      "bert_config.json",
+    ],
+  ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_one_wrong_variable_is_named(damage, tmp_path, monkeypatch, capsys):
+  arrays = draw(bert_shapes())
+  change, named = DAMAGES[damage]
+  change(arrays)
+  release(str(tmp_path / "release"), arrays)
+  said = convert(monkeypatch, capsys, tmp_path / "release", tmp_path / "ours")
+  assert said.startswith("error: ") and "\n" not in said
+  for words in (*named, "bert_model.ckpt"):
+    assert words in said
+  assert os.listdir(tmp_path) == ["release"]
+
+
+FIELDS = {
+  "num_attention_heads": (None, "has no num_attention_heads; write it in"),
+  "hidden_act": ("swish", "hidden_act is 'swish'; known are"),
+  "hidden_size": (H + 1, f"hidden={H + 1} is not a multiple of heads=3"),
+  "vocab_size": (V + 1, f"has shape [{V}, {H}], not [{V + 1}, {H}]"),
+  "type_vocab_size": (16, f"has shape [2, {H}], not [16, {H}]"),
+  "max_position_embeddings": ("many", "it must be a whole number from 1"),
+  "hidden_dropout_prob": (-0.1, "it must be a number from 0"),
+  "inner_group_num": (2, "only 1 is known here"),
+  "layer_norm_eps": (1e-5, "only 1e-12 is known here"),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_one_wrong_field_is_named(field, tmp_path):
+  value, named = FIELDS[field]
+  path = str(tmp_path)
+  release(path, draw(bert_shapes()), **{field: value})
+  with pytest.raises(ValueError) as e:
+    tf1.read(path, "bert")
+  assert named in str(e.value) and "bert_config.json" in str(e.value)
+
+
+def test_a_release_needs_its_config(tmp_path):
+  save(str(tmp_path), "bert_model.ckpt", draw(bert_shapes()), slots=False)
+  with pytest.raises(ValueError, match="bert_config.json is missing"):
+    tf1.read(str(tmp_path), "bert")
+
+
+def test_families_and_towers(tmp_path):
+  path = str(tmp_path / "bert")
+  release(path, draw(bert_shapes()))
+  with pytest.raises(ValueError, match="those of bert, not of albert"):
+    tf1.read(path, "albert")
+  with pytest.raises(ValueError, match="those of bert, not of electra"):
+    tf1.read(path, "electra")
+  with pytest.raises(ValueError, match="known are bert, albert, electra"):
+    tf1.read(path, "roberta")
+  with pytest.raises(ValueError, match="only ELECTRA has towers"):
+    tf1.read(path, "bert", "generator")
+  path = str(tmp_path / "albert")
+  save(path, "model.ckpt-best", draw(albert_shapes(1)), slots=False)
+  with pytest.raises(ValueError, match="those of albert, not of bert"):
+    tf1.read(path, "bert")
+  shapes = electra_shapes()
+  one = {k: v for k, v in shapes.items() if not k.startswith("generator")}
+  path = str(tmp_path / "electra")
+  save(path, "electra", draw(one), slots=False)
+  assert tf1.read(path, "electra").config["task"] == "discriminator"
+  for tower in ("both", "generator"):
+    with pytest.raises(ValueError) as e:
+      tf1.read(path, "electra", tower)
+    assert "holds no generator" in str(e.value)
+    assert "pass --tower=discriminator" in str(e.value)
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    "electra/embeddings/word_embeddings",
+    "electra/encoder/layer_1/output/dense/kernel",
+    "generator/encoder/layer_0/intermediate/dense/bias",
+    "generator_predictions/output_bias",
+    "discriminator_predictions/dense_1/kernel",
+  ],
+)
+def test_one_missing_variable_of_electra_is_named(name, tmp_path):
+  arrays = draw(electra_shapes())
+  del arrays[name]
+  save(str(tmp_path), "electra", arrays, slots=False)
+  with pytest.raises(ValueError, match=f"{name} is missing"):
+    tf1.read(str(tmp_path), "electra")
+
+
+def test_groups_that_do_not_divide_the_layers(tmp_path):
+  save(str(tmp_path), "model.ckpt-best", draw(albert_shapes(2)), slots=False)
+  config = CONFIG | {"embedding_size": E, "num_hidden_layers": 3}
+  write_json(tmp_path / "albert_config.json", config)
+  with pytest.raises(ValueError, match="json: num_layers=3 is not a multiple"):
+    tf1.read(str(tmp_path), "albert")
+
+
+def test_which_of_several_checkpoints(tmp_path):
+  path = str(tmp_path)
+  with pytest.raises(ValueError, match="no TF1 checkpoint in it"):
+    tf1.find_checkpoint(path)
+  with pytest.raises(ValueError, match="no such checkpoint; name its folder"):
+    tf1.find_checkpoint(os.path.join(path, "model.ckpt"))
+  for step in (1, 20):
+    (tmp_path / f"model.ckpt-{step}.index").write_bytes(b"")
+  with pytest.raises(ValueError, match="model.ckpt-1, model.ckpt-20; name one"):
+    tf1.find_checkpoint(path)
+  one = os.path.join(path, "model.ckpt-1")
+  assert tf1.find_checkpoint(one) == tf1.find_checkpoint(f"{one}.index") == one
+  # Whatever folder it was written in.
+  (tmp_path / "checkpoint").write_text(
+    'model_checkpoint_path: "/home/somebody/model.ckpt-20"\n'
+    'all_model_checkpoint_paths: "/home/somebody/model.ckpt-1"\n'
+  )
+  assert tf1.find_checkpoint(path) == os.path.join(path, "model.ckpt-20")
+
+
+def test_damaged_files(tmp_path, monkeypatch, capsys):
+  path = tmp_path / "release"
+  release(str(path), draw(bert_shapes()))
+  data = path / "bert_model.ckpt.data-00000-of-00001"
+  whole = data.read_bytes()
+  flipped = bytearray(whole)
+  flipped[len(whole) // 2] ^= 1
+  for content in (whole[: len(whole) // 2], b"", bytes(flipped)):
+    data.write_bytes(content)
+    said = convert(monkeypatch, capsys, path, tmp_path / "ours")
+    assert "bert_model.ckpt: cannot be read" in said and "\n" not in said
+  data.unlink()
+  said = convert(monkeypatch, capsys, path, tmp_path / "ours")
+  assert "bert_model.ckpt: cannot be read" in said and "\n" not in said
+  assert os.listdir(tmp_path) == ["release"]
+
+
+def test_tensorflow_2s_objects(tmp_path):
+  import tensorflow as tf
+
+  model = tf.train.Checkpoint(table=tf.Variable(np.ones((P, H), np.float32)))
+  prefix = model.write(str(tmp_path / "model.ckpt"))
+  with pytest.raises(ValueError, match="of TensorFlow 2's objects"):
+    tf1.read(prefix, "bert")
+
+
+def test_without_tensorflow(tmp_path):
+  (tmp_path / "bert_model.ckpt.index").write_bytes(b"")
+  code = (
+    "import sys\n"
+    "sys.modules['tensorflow'] = None\n"
+    "from bert_jax.convert import __main__ as command\n"
+    "command.main()\n"
+  )
+  words = ["--family", "bert", "--from", "tf1", "--input", str(tmp_path)]
+  words += ["--output", str(tmp_path / "ours")]
+  done = subprocess.run(
+    [sys.executable, "-c", code, *words], capture_output=True, text=True
+  )
+  assert done.returncode == 1
+  assert done.stderr == (
+    "error: reading a TF1 checkpoint needs TensorFlow; run `pip install"
+    " 'bert_jax[data]'`.\n"
+  )
