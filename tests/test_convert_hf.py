@@ -1,0 +1,267 @@
+"""Hugging Face's folders by hand: every array, field and label name."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tiny_hf
+
+from bert_jax.convert import folder, hf, tensors
+
+# A pattern of their names, and our path; {} is kernel, bias or scale.
+PLACES = [
+  (r"(word_embeddings|tokens_embed)\.", "encoder/embeddings/word/embedding"),
+  (
+    r"(position_embeddings|positions_embed)\.",
+    "encoder/embeddings/position/embedding",
+  ),
+  (r"token_type_embeddings\.", "encoder/embeddings/segment/embedding"),
+  (r"embeddings\.LayerNorm\.", "encoder/embeddings/norm/{}"),
+  (r"hidden_mapping_in\.|embeddings_project\.", "project/{}"),
+  (r"(attention.*\.query|q_lin)\.", "layers/layer/attention/query/{}"),
+  (r"(attention.*\.key|k_lin)\.", "layers/layer/attention/key/{}"),
+  (r"(attention.*\.value|v_lin)\.", "layers/layer/attention/value/{}"),
+  (
+    r"(attention(\.output)?\.dense|out_lin|attn\.c_proj)\.",
+    "layers/layer/attention/output/{}",
+  ),
+  (
+    r"(attention.*LayerNorm|sa_layer_norm|ln_1)\.",
+    "layers/layer/attention_norm/{}",
+  ),
+  (r"(intermediate\.dense|ffn|lin1|c_fc)\.[wb]", "layers/layer/mlp_in/{}"),
+  (
+    r"(\d\.output\.dense|ffn_output|lin2|mlp\.c_proj)\.",
+    "layers/layer/mlp_out/{}",
+  ),
+  (
+    r"(\d\.output\.LayerNorm|full_layer_layer_norm|output_layer_norm|ln_2)\.",
+    "layers/layer/mlp_norm/{}",
+  ),
+  (
+    r"discriminator_predictions\.dense_prediction\.",
+    "rtd/output/dense/{}",
+  ),
+  (r"discriminator_predictions\.dense\.", "rtd/dense/{}"),
+  (
+    r"(predictions|lm_head|vocab_projector)\.bias|generator_lm_head",
+    "mlm/bias",
+  ),
+  (
+    r"(predictions.*|lm_head)\.dense\.|vocab_transform\.",
+    "mlm/dense/{}",
+  ),
+  (
+    r"predictions.*LayerNorm|lm_head\.layer_norm|vocab_layer_norm",
+    "mlm/norm/{}",
+  ),
+  (r"seq_relationship|sop_classifier", "pair/dense/{}"),
+  (
+    r"pooler\.|pre_classifier\.|classifier\.dense\.|sequence_summary",
+    "pooler/dense/{}",
+  ),
+  (
+    r"classifier\.|qa_outputs\.|score\.|multiple_choice_head",
+    "classifier/dense/{}",
+  ),
+]
+
+
+def place(key, tower):
+  """Our path of one of their names, and the layer or None."""
+  path = next(path for pattern, path in PLACES if re.search(pattern, key))
+  norm = re.search(r"norm|ln_", key, re.IGNORECASE)
+  kind = "scale" if norm else "kernel"
+  path = path.format("bias" if key.endswith("bias") else kind)
+  if path.startswith(("layers", "project")):
+    path = f"encoder/tower/{path}" if tower else f"encoder/{path}"
+  layer = re.search(r"(?:layer|h|groups)\.(\d)\.", key)
+  return path, int(layer[1]) if layer else None
+
+
+@pytest.mark.parametrize("name", tiny_hf.HEADS)
+def test_every_array_goes_where_it_belongs(name, tmp_path):
+  path, family = tmp_path / "hf", tiny_hf.family_of(name)
+  weights = hf.read(tiny_hf.write(path, name), family)
+  expected = {p: np.zeros_like(a) for p, a in weights.arrays.items()}
+  for key, array in tiny_hf.constants(name).items():
+    value = array.flat[0]
+    if "c_attn" in key:
+      layer = int(key.split(".")[2])
+      kind = "bias" if key.endswith("bias") else "kernel"
+      for part in ("query", "key", "value"):
+        at = f"encoder/layers/layer/attention/{part}/{kind}"
+        expected[at][layer] = value
+      continue
+    at, layer = place(key, family == "electra")
+    # Nothing is written twice.
+    slot = expected[at] if layer is None else expected[at][layer]
+    assert not slot.any(), (key, at)
+    slot[...] = value
+  for at, array in expected.items():
+    np.testing.assert_array_equal(weights.arrays[at], array, err_msg=at)
+    if (family, at) != ("gpt", "classifier/dense/bias"):
+      assert array.all(), at
+
+
+def random_arrays(name, dtype=np.float32, **sizes):
+  rng = np.random.default_rng(0)
+  shapes = tiny_hf.shapes(name, **sizes).items()
+  return {key: rng.normal(size=shape).astype(dtype) for key, shape in shapes}
+
+
+def test_kernels_turn_and_split_by_heads(tmp_path):
+  arrays = random_arrays("BertModel")
+  path = tiny_hf.write(tmp_path / "bert", "BertModel", arrays)
+  got = hf.read(path, "bert").arrays
+  at = "encoder.layer.1.attention"
+  query = arrays[f"{at}.self.query.weight"]
+  output = arrays[f"{at}.output.dense.weight"]
+  for d, h, k in np.ndindex(8, 2, 4):
+    kernel = got["encoder/layers/layer/attention/query/kernel"]
+    assert kernel[1, d, h, k] == query[4 * h + k, d]
+    kernel = got["encoder/layers/layer/attention/output/kernel"]
+    assert kernel[1, h, k, d] == output[d, 4 * h + k]
+  arrays = random_arrays("OpenAIGPTLMHeadModel")
+  path = tiny_hf.write(tmp_path / "gpt", "OpenAIGPTLMHeadModel", arrays)
+  got = hf.read(path, "gpt").arrays
+  fused = arrays["transformer.h.0.attn.c_attn.weight"]
+  for n, part in enumerate(("query", "key", "value")):
+    kernel = got[f"encoder/layers/layer/attention/{part}/kernel"]
+    np.testing.assert_array_equal(
+      kernel[0].reshape(8, 8), fused[:, 8 * n : 8 * n + 8]
+    )
+
+
+@pytest.mark.parametrize(
+  "name, dtype",
+  [
+    ("BertForPreTraining", "F32"),
+    ("OpenAIGPTDoubleHeadsModel", "F16"),
+    ("AlbertForPreTraining", "BF16"),
+    ("OpenAIGPTForSequenceClassification", "F32"),
+    ("ElectraForMultipleChoice", "F32"),
+  ],
+)
+def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
+  arrays = random_arrays(name, tensors.DTYPES[dtype])
+  options = {"seen_nowhere": [1, {"a": None}], "torch_dtype": "float32"}
+  path = tiny_hf.write(tmp_path / "hf", name, arrays, **options)
+  (tmp_path / "hf" / "merges.txt").write_bytes(b"#version\r\n\xff")
+  family = tiny_hf.family_of(name)
+  folder.write(str(tmp_path / "ours"), hf.read(path, family))
+  hf.write(str(tmp_path / "back"), folder.read(str(tmp_path / "ours")))
+  again = tensors.read(str(tmp_path / "back" / "model.safetensors"))
+  assert again.keys() == arrays.keys()
+  for key, array in arrays.items():
+    assert again[key].dtype == array.dtype
+    np.testing.assert_array_equal(again[key], array, err_msg=key)
+  config = json.loads((tmp_path / "back" / "config.json").read_text())
+  # What the file had is there, and the truth about its dtype.
+  names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+  options["torch_dtype"] = names[dtype]
+  assert config == tiny_hf.config(name, **options)
+  merges = (tmp_path / "back" / "merges.txt").read_bytes()
+  assert merges == b"#version\r\n\xff"
+  twice = hf.read(str(tmp_path / "back"), family)
+  for at, array in folder.read(str(tmp_path / "ours")).arrays.items():
+    np.testing.assert_array_equal(twice.arrays[at], array)
+  assert "note:" not in capsys.readouterr().out
+
+
+def rename(arrays, *pairs):
+  result = {}
+  for key, array in arrays.items():
+    for old, new in pairs:
+      key = re.sub(old, new, key)
+    result[key] = array
+  return result
+
+
+def test_other_spellings_of_the_same_arrays(tmp_path):
+  """Old names of LayerNorm's, no prefix, buffers, copies, shards."""
+  name = "BertForMaskedLM"
+  arrays = random_arrays(name)
+  expected = hf.read(tiny_hf.write(tmp_path / "new", name, arrays), "bert")
+  words = arrays["bert.embeddings.word_embeddings.weight"]
+  bias = arrays["cls.predictions.bias"]
+  copies = {
+    "cls.predictions.decoder.weight": words,
+    "cls.predictions.decoder.bias": bias,
+    "bert.embeddings.position_ids": np.arange(10)[None],
+  }
+  moved = {k: v for k, v in arrays.items() if k != "cls.predictions.bias"}
+  files = {
+    "old": rename(
+      arrays, (r"Norm\.weight", "Norm.gamma"), (r"Norm\.bias", "Norm.beta")
+    ),
+    "bare": rename(arrays, (r"^bert\.", "")),
+    "copies": arrays | copies,
+    "moved": moved | {"cls.predictions.decoder.bias": bias},
+  }
+  for case, those in files.items():
+    got = hf.read(tiny_hf.write(tmp_path / case, name, those), "bert")
+    for at, array in expected.arrays.items():
+      np.testing.assert_array_equal(got.arrays[at], array, err_msg=case)
+    skipped = sorted(copies) if case == "copies" else []
+    skipped = ["cls.predictions.decoder.bias"] if case == "moved" else skipped
+    assert got.config["source"]["skipped"] == skipped
+  shards = tmp_path / "shards"
+  tiny_hf.write(shards, name, {})
+  (shards / "model.safetensors").unlink()
+  places = {key: f"{i % 2}.safetensors" for i, key in enumerate(arrays)}
+  for shard in ("0.safetensors", "1.safetensors"):
+    part = {k: v for k, v in arrays.items() if places[k] == shard}
+    tensors.write(str(shards / shard), part)
+  index = shards / "model.safetensors.index.json"
+  index.write_text(json.dumps({"weight_map": places}))
+  got = hf.read(str(shards), "bert")
+  for at, array in expected.arrays.items():
+    np.testing.assert_array_equal(got.arrays[at], array)
+
+
+def test_a_pooler_that_is_not_read_is_kept(tmp_path):
+  """roberta-base's masked LM has one; a classifier of old versions too."""
+  extra = {
+    "roberta.pooler.dense.weight": np.ones((8, 8), np.float32),
+    "roberta.pooler.dense.bias": np.ones(8, np.float32),
+  }
+  for name, kept in (
+    ("RobertaForMaskedLM", True),
+    ("RobertaForSequenceClassification", False),
+  ):
+    arrays = random_arrays(name) | extra
+    path = tiny_hf.write(tmp_path / name, name, arrays)
+    weights = hf.read(path, "roberta")
+    assert weights.config["pooler"] is kept
+    assert weights.config["source"]["skipped"] == (
+      [] if kept else [*extra][::-1]
+    )
+    hf.write(str(tmp_path / f"{name}-back"), weights)
+    back = tmp_path / f"{name}-back" / "model.safetensors"
+    assert (extra.keys() <= tensors.read(str(back)).keys()) is kept
+
+
+def test_tasks_of_files_that_do_not_say(tmp_path):
+  for name, task in (
+    ("BertModel", "encoder"),
+    ("BertForPreTraining", "pretraining"),
+    ("BertForMaskedLM", "pretraining"),
+    ("ElectraForPreTraining", "discriminator"),
+    ("RobertaForSequenceClassification", "sequence_classification"),
+    ("OpenAIGPTDoubleHeadsModel", "multiple_choice"),
+    ("OpenAIGPTLMHeadModel", "encoder"),
+  ):
+    drop = ("architectures", "model_type")
+    path = tiny_hf.write(tmp_path / name, name, drop=drop)
+    config = hf.read(path, tiny_hf.family_of(name)).config
+    assert config["task"] == task
+    if name.startswith("BertFor"):
+      assert config["head"] == {"pairs": name == "BertForPreTraining"}
+  name = "BertForSequenceClassification"
+  path = tiny_hf.write(tmp_path / name, name, drop=("architectures",))
+  with pytest.raises(
+    ValueError, match="no architectures, and the arrays could"
+  ):
+    hf.read(path, "bert")

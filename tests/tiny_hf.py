@@ -1,0 +1,251 @@
+"""Hand-made folders of transformers: names and shapes written out again."""
+
+import json
+import re
+
+import numpy as np
+
+from bert_jax.convert import tensors
+
+V, D, E, F, P, N = 20, 8, 4, 12, 10, 2  # words, widths, MLP, positions, layers
+_SIZES = dict(
+  vocab_size=V,
+  hidden_size=D,
+  num_hidden_layers=N,
+  num_attention_heads=2,
+  intermediate_size=F,
+  max_position_embeddings=P,
+  type_vocab_size=2,
+  hidden_act="gelu",
+  hidden_dropout_prob=0.1,
+  attention_probs_dropout_prob=0.2,
+  initializer_range=0.02,
+  layer_norm_eps=1e-12,
+  classifier_dropout=None,
+)
+CONFIGS = {
+  "bert": _SIZES | dict(model_type="bert"),
+  "roberta": _SIZES
+  | dict(model_type="roberta", pad_token_id=1, layer_norm_eps=1e-5),
+  "albert": _SIZES
+  | dict(
+    model_type="albert",
+    embedding_size=E,
+    num_hidden_groups=N,
+    inner_group_num=1,
+    hidden_act="gelu_new",
+    classifier_dropout_prob=0.1,
+  ),
+  "electra": _SIZES
+  | dict(
+    model_type="electra",
+    embedding_size=E,
+    summary_type="first",
+    summary_use_proj=True,
+    summary_activation="gelu",
+    summary_last_dropout=0.1,
+  ),
+  "distilbert": dict(
+    model_type="distilbert",
+    vocab_size=V,
+    dim=D,
+    n_layers=N,
+    n_heads=2,
+    hidden_dim=F,
+    max_position_embeddings=P,
+    activation="gelu",
+    dropout=0.1,
+    attention_dropout=0.2,
+    initializer_range=0.02,
+    qa_dropout=0.3,
+    seq_classif_dropout=0.2,
+  ),
+  "gpt": dict(
+    model_type="openai-gpt",
+    vocab_size=V,
+    n_embd=D,
+    n_layer=N,
+    n_head=2,
+    n_positions=P,
+    afn="gelu",
+    resid_pdrop=0.1,
+    embd_pdrop=0.1,
+    attn_pdrop=0.2,
+    layer_norm_epsilon=1e-5,
+    initializer_range=0.02,
+    summary_type="cls_index",
+    summary_use_proj=True,
+    summary_activation=None,
+    summary_proj_to_labels=True,
+    summary_first_dropout=0.1,
+  ),
+}
+PREFIX = {
+  "bert": "bert.",
+  "roberta": "roberta.",
+  "albert": "albert.",
+  "electra": "electra.",
+  "distilbert": "distilbert.",
+  "gpt": "transformer.",
+}
+# A name without weight and bias, its shape [outputs, inputs] or [width].
+_TABLES = """
+embeddings.word_embeddings {v},{e}
+embeddings.position_embeddings {p},{e}
+embeddings.token_type_embeddings 2,{e}
+embeddings.LayerNorm {e}
+"""
+_LAYER = """
+encoder.layer.I.attention.self.query {d},{d}
+encoder.layer.I.attention.self.key {d},{d}
+encoder.layer.I.attention.self.value {d},{d}
+encoder.layer.I.attention.output.dense {d},{d}
+encoder.layer.I.attention.output.LayerNorm {d}
+encoder.layer.I.intermediate.dense {f},{d}
+encoder.layer.I.output.dense {d},{f}
+encoder.layer.I.output.LayerNorm {d}
+"""
+_ALBERT = """
+encoder.embedding_hidden_mapping_in {d},{e}
+encoder.albert_layer_groups.I.albert_layers.0.attention.query {d},{d}
+encoder.albert_layer_groups.I.albert_layers.0.attention.key {d},{d}
+encoder.albert_layer_groups.I.albert_layers.0.attention.value {d},{d}
+encoder.albert_layer_groups.I.albert_layers.0.attention.dense {d},{d}
+encoder.albert_layer_groups.I.albert_layers.0.attention.LayerNorm {d}
+encoder.albert_layer_groups.I.albert_layers.0.ffn {f},{d}
+encoder.albert_layer_groups.I.albert_layers.0.ffn_output {d},{f}
+encoder.albert_layer_groups.I.albert_layers.0.full_layer_layer_norm {d}
+"""
+_DISTILBERT = """
+transformer.layer.I.attention.q_lin {d},{d}
+transformer.layer.I.attention.k_lin {d},{d}
+transformer.layer.I.attention.v_lin {d},{d}
+transformer.layer.I.attention.out_lin {d},{d}
+transformer.layer.I.sa_layer_norm {d}
+transformer.layer.I.ffn.lin1 {f},{d}
+transformer.layer.I.ffn.lin2 {d},{f}
+transformer.layer.I.output_layer_norm {d}
+"""
+# GPT-1's are [inputs, outputs], its MLP 4 times the width.
+_GPT = """
+tokens_embed {v},{d}
+positions_embed {p},{d}
+h.I.attn.c_attn {d},24
+h.I.attn.c_proj {d},{d}
+h.I.ln_1 {d}
+h.I.mlp.c_fc {d},32
+h.I.mlp.c_proj 32,{d}
+h.I.ln_2 {d}
+"""
+_ENCODERS = {
+  "bert": _TABLES + _LAYER,
+  "roberta": _TABLES + _LAYER,
+  "albert": _TABLES + _ALBERT,
+  "electra": _TABLES + "embeddings_project {d},{e}\n" + _LAYER,
+  "distilbert": _TABLES.replace("embeddings.token_type_embeddings 2,{e}\n", "")
+  + _DISTILBERT,
+  "gpt": _GPT,
+}
+# Class -> heads. "+" stands before a name that has the encoder's prefix.
+HEADS = {
+  "BertModel": "+pooler.dense {d},{d}",
+  "BertForPreTraining": """+pooler.dense {d},{d}
+cls.predictions.transform.dense {d},{d}
+cls.predictions.transform.LayerNorm {d}
+cls.predictions.bias {v}
+cls.seq_relationship 2,{d}""",
+  "BertForMaskedLM": """cls.predictions.transform.dense {d},{d}
+cls.predictions.transform.LayerNorm {d}
+cls.predictions.bias {v}""",
+  "BertForSequenceClassification": """+pooler.dense {d},{d}
+classifier 3,{d}""",
+  "BertForMultipleChoice": "+pooler.dense {d},{d}\nclassifier 1,{d}",
+  "RobertaForMaskedLM": """lm_head.dense {d},{d}
+lm_head.layer_norm {d}
+lm_head.bias {v}""",
+  "RobertaForSequenceClassification": """classifier.dense {d},{d}
+classifier.out_proj 3,{d}""",
+  "RobertaForTokenClassification": "classifier 3,{d}",
+  "AlbertForPreTraining": """+pooler {d},{d}
+predictions.dense {e},{d}
+predictions.LayerNorm {e}
+predictions.bias {v}
+sop_classifier.classifier 2,{d}""",
+  "AlbertForQuestionAnswering": "qa_outputs 2,{d}",
+  "ElectraForMaskedLM": """generator_predictions.dense {e},{d}
+generator_predictions.LayerNorm {e}
+generator_lm_head.bias {v}""",
+  "ElectraForPreTraining": """discriminator_predictions.dense {d},{d}
+discriminator_predictions.dense_prediction 1,{d}""",
+  "ElectraForSequenceClassification": """classifier.dense {d},{d}
+classifier.out_proj 3,{d}""",
+  "ElectraForMultipleChoice": """sequence_summary.summary {d},{d}
+classifier 1,{d}""",
+  "DistilBertForMaskedLM": """vocab_transform {d},{d}
+vocab_layer_norm {d}
+vocab_projector.bias {v}""",
+  "DistilBertForSequenceClassification": """pre_classifier {d},{d}
+classifier 3,{d}""",
+  "OpenAIGPTLMHeadModel": "",
+  "OpenAIGPTForSequenceClassification": "score.weight 3,{d}",
+  "OpenAIGPTDoubleHeadsModel": "multiple_choice_head.summary 1,{d}",
+}
+
+
+def family_of(name):
+  """The family of a class."""
+  begin = re.split("For|Model|LMHead|DoubleHeads", name)[0].lower()
+  return {"openaigpt": "gpt"}.get(begin, begin)
+
+
+def shapes(name, **sizes):
+  """Name -> shape of every array in a file of a class."""
+  family = family_of(name)
+  narrow = family in ("albert", "electra")
+  sizes = dict(v=V, d=D, e=E if narrow else D, f=F, p=P) | sizes
+  alone = name.endswith("Model") and family != "gpt"
+  prefix = "" if alone else PREFIX[family]
+  lines = [prefix + x for x in _ENCODERS[family].split("\n") if x]
+  lines += [x.replace("+", prefix) for x in HEADS[name].split("\n") if x]
+  result = {}
+  for line in lines:
+    key, shape = line.format(**sizes).split()
+    shape = tuple(int(n) for n in shape.split(","))
+    for i in range(N) if ".I." in key else [0]:
+      at = key.replace(".I.", f".{i}.")
+      if at.endswith((".bias", "score.weight")):
+        result[at] = shape
+        continue
+      result[f"{at}.weight"] = shape
+      if not at.endswith(("_embeddings", "_embed")):
+        # Of GPT-1's kernels the outputs are the last axis.
+        result[f"{at}.bias"] = shape[-1:] if ".c_" in at else shape[:1]
+  return result
+
+
+def constants(name):
+  """Arrays of a class, each filled with a number of its own."""
+  return {
+    key: np.full(shape, i + 1, np.float32)
+    for i, (key, shape) in enumerate(shapes(name).items())
+  }
+
+
+def config(name, **options):
+  """The config.json of a class."""
+  result = CONFIGS[family_of(name)] | {"architectures": [name]}
+  if "SequenceClass" in name or "TokenClass" in name:
+    labels = ["contra", "neutral", "entail"]
+    result["id2label"] = {str(i): label for i, label in enumerate(labels)}
+    result["label2id"] = {label: i for i, label in enumerate(labels)}
+  return result | options
+
+
+def write(path, name, arrays=None, drop=(), **options):
+  """Writes a folder of a class; returns its path as a string."""
+  path.mkdir(parents=True)
+  fields = {k: v for k, v in config(name, **options).items() if k not in drop}
+  (path / "config.json").write_text(json.dumps(fields))
+  arrays = constants(name) if arrays is None else arrays
+  tensors.write(str(path / "model.safetensors"), arrays, {"format": "pt"})
+  return str(path)
