@@ -1,0 +1,325 @@
+"""transformers' models beside ours: everything that comes out, and gradients.
+
+Models are random, every bias and LayerNorm too, and go through the same
+conversion that users' files do. Used by the tests and by the script that
+writes experiments/parity/README.md.
+"""
+
+import tempfile
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import transformers
+
+from bert_jax.convert import folder, hf
+from bert_jax.objectives.base import cross_entropy
+
+IGNORED = -100
+SMALL = dict(
+  vocab_size=60,
+  hidden_size=32,
+  num_hidden_layers=3,
+  num_attention_heads=4,
+  intermediate_size=48,
+  max_position_embeddings=24,
+)
+
+
+# What is compared: our family, transformers' class, its small configuration,
+# that of a published size.
+class Model(NamedTuple):
+  family: str
+  cls: str
+  small: dict
+  published: dict
+
+
+_TOWER = dict(hidden_size=256, num_attention_heads=4, intermediate_size=1024)
+MODELS = {
+  "bert": Model("bert", "BertForPreTraining", SMALL, {}),
+  "roberta": Model(
+    "roberta",
+    "RobertaForMaskedLM",
+    SMALL | dict(layer_norm_eps=1e-5, type_vocab_size=1),
+    dict(
+      vocab_size=50265,
+      max_position_embeddings=514,
+      layer_norm_eps=1e-5,
+      type_vocab_size=1,
+    ),
+  ),
+  "albert": Model(
+    "albert",
+    "AlbertForPreTraining",
+    SMALL | dict(embedding_size=16),
+    dict(
+      hidden_size=768,
+      num_attention_heads=12,
+      intermediate_size=3072,
+      num_hidden_layers=12,
+    ),
+  ),
+  "electra generator": Model(
+    "electra",
+    "ElectraForMaskedLM",
+    SMALL | dict(embedding_size=16),
+    dict(embedding_size=768) | _TOWER,
+  ),
+  "electra discriminator": Model(
+    "electra",
+    "ElectraForPreTraining",
+    SMALL | dict(embedding_size=16),
+    dict(embedding_size=128) | _TOWER,
+  ),
+  "distilbert": Model(
+    "distilbert",
+    "DistilBertForMaskedLM",
+    dict(
+      vocab_size=60,
+      dim=32,
+      n_layers=3,
+      n_heads=4,
+      hidden_dim=48,
+      max_position_embeddings=24,
+    ),
+    {},
+  ),
+  "gpt": Model(
+    "gpt",
+    "OpenAIGPTLMHeadModel",
+    dict(vocab_size=60, n_embd=32, n_layer=3, n_head=4, n_positions=24),
+    {},
+  ),
+}
+
+
+def make(model: Model, published: bool = False) -> torch.nn.Module:
+  """A random model in which nothing is trivial, without dropout."""
+  cls = getattr(transformers, model.cls)
+  options = model.published if published else model.small
+  config = cls.config_class(**options, attn_implementation="eager")
+  torch.manual_seed(0)
+  made = cls(config).eval()
+  spread = 0.05 if published else 0.3
+  with torch.no_grad():
+    for name, parameter in made.named_parameters():
+      norm = "norm" in name.lower() or ".ln_" in name
+      if norm or name.endswith("bias"):
+        center = 1.0 if norm and name.endswith("weight") else 0.0
+        parameter.normal_(center, spread)
+      elif not published:
+        parameter.normal_(0.0, spread)
+  return made
+
+
+def converted(made: torch.nn.Module, family: str) -> folder.Weights:
+  """The model as `python -m bert_jax.convert` would read it."""
+  with tempfile.TemporaryDirectory() as path:
+    made.save_pretrained(path)
+    return hf.read(path, family)
+
+
+class Batch(NamedTuple):
+  """Rows [b, l]: ids, 1 at real tokens, segments, targets or -100."""
+
+  ids: np.ndarray
+  mask: np.ndarray
+  segments: np.ndarray
+  labels: np.ndarray
+
+
+def batches(made: torch.nn.Module, length: int) -> dict[str, Batch]:
+  """Padding and pairs, one row, one token, the longest row.
+
+  Args:
+    made: whose sizes to keep to.
+    length: of the padded rows.
+  """
+  config = made.config
+  positions = getattr(config, "max_position_embeddings", None)
+  positions = positions or config.n_positions
+  longest = positions - 2 if "Roberta" in type(made).__name__ else positions
+  pad = config.pad_token_id or 0
+  return {
+    "padded": _batch(config.vocab_size, [length, length // 2, 1], pad),
+    "one row": _batch(config.vocab_size, [min(9, length)], pad),
+    "one token": _batch(config.vocab_size, [1, 1], pad),
+    "longest": _batch(config.vocab_size, [longest], pad),
+  }
+
+
+def _batch(vocab_size: int, lengths: list[int], pad: int) -> Batch:
+  rng = np.random.default_rng(len(lengths) + max(lengths))
+  shape = len(lengths), max(lengths)
+  mask = (np.arange(shape[1]) < np.array(lengths)[:, None]).astype(np.int64)
+  ids = np.where(mask, rng.integers(3, vocab_size, shape), pad)
+  segments = mask * (np.arange(shape[1]) >= np.array(lengths)[:, None] // 2)
+  targets = rng.integers(3, vocab_size, shape)
+  chosen = (rng.random(shape) < 0.4) | (np.arange(shape[1]) == 0)
+  labels = np.where(mask & chosen, targets, IGNORED)
+  return Batch(ids, mask, segments, labels)
+
+
+def theirs(model: Model, made: torch.nn.Module, batch: Batch) -> dict[str, Any]:
+  """Hidden states, attention, logits, loss; the gradient stays in `made`."""
+  kind = model.cls
+  inputs = dict(
+    input_ids=torch.tensor(batch.ids), attention_mask=torch.tensor(batch.mask)
+  )
+  if kind.startswith(("Bert", "Albert", "Electra")):
+    inputs["token_type_ids"] = torch.tensor(batch.segments)
+  labels = torch.tensor(batch.labels)
+  if kind == "ElectraForPreTraining":
+    inputs["labels"] = (labels != IGNORED).long()
+  else:
+    inputs["labels"] = labels
+  if kind.endswith("ForPreTraining") and model.family != "electra":
+    name = (
+      "next_sentence_label" if "Bert" == kind[:4] else "sentence_order_label"
+    )
+    inputs[name] = torch.arange(len(batch.ids)) % 2
+  out = made(**inputs, output_hidden_states=True, output_attentions=True)
+  made.zero_grad()
+  out.loss.backward()
+  logits = [v for k, v in out.items() if k.endswith("logits")]
+  return dict(
+    hidden=np.stack([h.detach().numpy() for h in out.hidden_states]),
+    attention=np.stack([a.detach().numpy() for a in out.attentions]),
+    logits=[x.detach().numpy() for x in logits],
+    loss=out.loss.item(),
+  )
+
+
+def gradients(made: torch.nn.Module, family: str) -> dict[str, np.ndarray]:
+  """The gradients in `made`, in our shapes, through the same conversion."""
+  kept = [p.detach().clone() for p in made.parameters()]
+  with torch.no_grad():
+    for parameter in made.parameters():
+      grad = parameter.grad
+      parameter.copy_(torch.zeros_like(parameter) if grad is None else grad)
+  arrays = converted(made, family).arrays
+  with torch.no_grad():
+    for parameter, value in zip(made.parameters(), kept, strict=True):
+      parameter.copy_(value)
+  return arrays
+
+
+def ours(
+  model: Model, weights: folder.Weights, batch: Batch, gradient: bool
+) -> dict[str, Any]:
+  """The same from our module, and {path: gradient} if asked."""
+  module = folder.module_of(weights.config)
+  rows, length = batch.ids.shape
+  inputs = dict(
+    input_ids=jnp.asarray(batch.ids, jnp.int32),
+    segment_ids=jnp.asarray(batch.segments, jnp.int32),
+    sequence_ids=jnp.asarray(batch.mask, jnp.int32),
+    mlm_positions=jnp.tile(jnp.arange(length, dtype=jnp.int32), (rows, 1)),
+    cls_positions=jnp.zeros((rows, 1), jnp.int32),
+  )
+  if model.cls.startswith(("Roberta", "Distil", "OpenAI")):
+    del inputs["segment_ids"]
+
+  def run(params):
+    out = module.apply({"params": params}, inputs)
+    out = out if isinstance(out, dict) else {"logits": out}
+    return _loss(model, out, batch), out
+
+  def look(params):
+    names = ("input_ids", "segment_ids", "sequence_ids")
+    return module.apply(
+      {"params": params},
+      *(inputs.get(name) for name in names),
+      collect=True,
+      method=lambda m, *a, **k: m.encoder(*a, **k),
+    )[1]
+
+  def everything(params):
+    if not gradient:
+      return run(params), {}, look(params)
+    value, grads = jax.value_and_grad(run, has_aux=True)(params)
+    return value, grads, look(params)
+
+  params = folder.unflatten(weights.arrays)
+  (loss, out), grads, seen = jax.jit(everything)(params)
+  hidden = jnp.concatenate([seen["embeddings"][None], seen["hidden"]])
+  logits = [x[:, 0] if k == "pair_logits" else x for k, x in out.items()]
+  return dict(
+    hidden=np.asarray(hidden),
+    attention=np.asarray(seen["attention"]),
+    logits=[np.asarray(x) for x in logits],
+    loss=float(loss),
+    gradients=folder.flatten(grads) if gradient else {},
+  )
+
+
+def _loss(model: Model, out: dict[str, jax.Array], batch: Batch) -> jax.Array:
+  """The published loss, straight from its definition."""
+  labels, real = jnp.asarray(batch.labels), jnp.asarray(batch.mask)
+  if "rtd_logits" in out:
+    logits, replaced = out["rtd_logits"], labels != IGNORED
+    each = jnp.logaddexp(0.0, jnp.where(replaced, -logits, logits))
+    return (each * real).sum() / real.sum()
+  if "lm_logits" in out:
+    logits, labels = out["lm_logits"][:, :-1], labels[:, 1:]
+  else:
+    logits = out["mlm_logits"]
+  weight = labels != IGNORED
+  each = cross_entropy(logits, jnp.where(weight, labels, 0))
+  loss = (each * weight).sum() / weight.sum()
+  if "pair_logits" in out:
+    pair = jnp.arange(len(batch.ids)) % 2
+    loss += cross_entropy(out["pair_logits"][:, 0], pair).mean()
+  return loss
+
+
+def differences(
+  model: Model, published: bool = False, only: tuple[str, ...] = ()
+) -> dict[str, float]:
+  """Largest absolute differences over all batches; gradients relative.
+
+  A gradient's difference is in parts of its array's largest magnitude.
+
+  Args:
+    model: of `MODELS`.
+    published: its published size, not the small one.
+    only: names of `batches`; all if empty.
+  """
+  made = make(model, published)
+  weights = converted(made, model.family)
+  worst = dict.fromkeys(("hidden", "attention", "logits", "loss"), 0.0)
+  for name, batch in batches(made, 128 if published else 12).items():
+    if only and name not in only:
+      continue
+    # A language model has no target in a row of one token.
+    a = theirs(model, made, batch)
+    b = ours(model, weights, batch, gradient=name == "padded")
+    for key in ("hidden", "attention"):
+      assert a[key].shape == b[key].shape, (key, a[key].shape, b[key].shape)
+      worst[key] = max(worst[key], float(abs(a[key] - b[key]).max()))
+    assert len(a["logits"]) == len(b["logits"]) > 0
+    for x, y in zip(a["logits"], b["logits"], strict=True):
+      assert x.shape == y.shape
+      worst["logits"] = max(worst["logits"], float(abs(x - y).max()))
+    if np.isfinite(a["loss"]):
+      worst["loss"] = max(worst["loss"], abs(a["loss"] - b["loss"]))
+    if b["gradients"]:
+      worst["gradients"] = _gradient_difference(
+        gradients(made, model.family), b["gradients"]
+      )
+  return worst
+
+
+def _gradient_difference(
+  a: dict[str, np.ndarray], b: dict[str, np.ndarray]
+) -> float:
+  assert a.keys() == b.keys()
+  # An attention's key bias has no gradient: softmax does not see it.
+  return max(
+    float(abs(a[k] - b[k]).max() / abs(a[k]).max())
+    for k in a
+    if not k.endswith("key/bias")
+  )
