@@ -1,0 +1,313 @@
+"""Bad input to conversion: named, refused, and nothing is written."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tiny_hf
+
+from bert_jax.convert import __main__ as command
+from bert_jax.convert import folder, hf, hf_tasks, mapping, tensors
+
+NAME = "BertForMaskedLM"
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+def refused(path, words, family="bert", tower=None):
+  with pytest.raises(ValueError) as caught:
+    hf.read(str(path), family, tower)
+  message = str(caught.value)
+  for word in [words] if isinstance(words, str) else words:
+    assert word in message
+  assert "\n" not in message
+
+
+def without(arrays, *keys):
+  return {k: v for k, v in arrays.items() if k not in keys}
+
+
+def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
+  whole = tiny_hf.constants(NAME)
+  # Larger, smaller, turned: none is padded, cut or broadcast.
+  for i, shape in enumerate([(9, 8), (7, 8), (1, 8), (8,), (8, 8, 1)]):
+    arrays = whole | {QUERY: np.ones(shape, np.float32)}
+    words = [QUERY, f"has shape {list(shape)}, not [8, 8]"]
+    refused(tiny_hf.write(tmp_path / f"shape{i}", NAME, arrays), words)
+  arrays = without(whole, QUERY)
+  refused(
+    tiny_hf.write(tmp_path / "missing", NAME, arrays), f"{QUERY} is missing"
+  )
+  renamed = arrays | {"bert.encoder.layer.1.attention.q": whole[QUERY]}
+  words = [f"{QUERY} is missing", "layer.1.attention.q has no place"]
+  refused(tiny_hf.write(tmp_path / "renamed", NAME, renamed), words)
+  extra = {k.replace("layer.1.", "layer.2."): v for k, v in whole.items()}
+  words = ["bert.encoder.layer.2.attention.self.value.bias has no place"]
+  refused(tiny_hf.write(tmp_path / "extra", NAME, whole | extra), words)
+  path = tiny_hf.write(tmp_path / "deeper", NAME, whole, num_hidden_layers=3)
+  refused(path, ["layer.2.attention.self.query.weight is missing", "more"])
+
+
+def test_each_array_is_missed_by_its_name(tmp_path):
+  name = "AlbertForPreTraining"
+  config = hf.read(tiny_hf.write(tmp_path / "hf", name), "albert").config
+  shapes = folder.shapes_of(folder.module_of(config), config)
+  rules = hf_tasks.rules_of(config, "albert.")
+  whole = tiny_hf.constants(name)
+  assert len(whole) == 48
+  for key in whole:
+    with pytest.raises(ValueError) as caught:
+      mapping.to_ours(rules, without(whole, key), shapes, (), "file")
+    assert str(caught.value) == f"file: {key} is missing."
+
+
+def test_copies_must_equal_what_they_are_tied_to(tmp_path):
+  whole = tiny_hf.constants(NAME)
+  for key, like in (
+    (
+      "cls.predictions.decoder.weight",
+      "bert.embeddings.word_embeddings.weight",
+    ),
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+  ):
+    copy = whole[like].copy()
+    copy.flat[3] += 1e-6 + 1
+    path = tiny_hf.write(tmp_path / key, NAME, whole | {key: copy})
+    refused(path, [f"{key} differs from {like}"])
+
+
+def test_both_spellings_of_an_array(tmp_path):
+  key = "bert.embeddings.LayerNorm"
+  arrays = tiny_hf.constants(NAME)
+  arrays[f"{key}.gamma"] = arrays[f"{key}.weight"]
+  path = tiny_hf.write(tmp_path / "hf", NAME, arrays)
+  refused(path, f"{key}.weight is there under its old name as well")
+
+
+def test_arrays_that_are_no_floats(tmp_path):
+  for dtype in (np.float64, np.int32):
+    arrays = tiny_hf.constants(NAME)
+    arrays[QUERY] = arrays[QUERY].astype(dtype)
+    path = tiny_hf.write(tmp_path / np.dtype(dtype).name, NAME, arrays)
+    refused(path, [QUERY, np.dtype(dtype).name, "bfloat16"])
+
+
+def test_the_wrong_family_or_class(tmp_path):
+  path = tiny_hf.write(tmp_path / "bert", NAME)
+  refused(path, ["model_type is 'bert'", "--family"], "roberta")
+  refused(path, "--family=t5", "t5")
+  refused(path, "only ELECTRA has towers", "bert", "generator")
+  path = tiny_hf.write(
+    tmp_path / "odd", NAME, architectures=["BertLMHeadModel"]
+  )
+  refused(path, ["BertLMHeadModel", "BertForMaskedLM"])
+  # The class and the arrays disagree.
+  path = tiny_hf.write(
+    tmp_path / "other", NAME, architectures=["BertForQuestionAnswering"]
+  )
+  refused(path, ["qa_outputs.weight is missing", "BertForQuestionAnswering"])
+  path = tiny_hf.write(
+    tmp_path / "pairs", NAME, architectures=["BertForPreTraining"]
+  )
+  refused(path, ["cls.seq_relationship.weight is missing"])
+  path = tiny_hf.write(tmp_path / "untyped", NAME, drop=["model_type"])
+  refused(path, "architectures", "roberta")
+
+
+def test_folders_that_lack_something(tmp_path):
+  refused(tmp_path / "nowhere", "no such folder")
+  path = tiny_hf.write(tmp_path / "hf", NAME)
+  os.rename(f"{path}/model.safetensors", f"{path}/other")
+  refused(path, ["holds no weights", "pytorch_model.bin"])
+  os.rename(f"{path}/other", f"{path}/model.safetensors")
+  config = f"{path}/config.json"
+  for text, word in (("{", "is damaged"), ("[]", "no JSON object")):
+    with open(config, "w") as f:
+      f.write(text)
+    refused(path, word)
+  os.remove(config)
+  refused(path, "config.json is missing")
+
+
+def test_damaged_safetensors(tmp_path):
+  path = tiny_hf.write(tmp_path / "hf", NAME)
+  file = tmp_path / "hf" / "model.safetensors"
+  whole = file.read_bytes()
+  length = int.from_bytes(whole[:8], "little")
+  header = json.loads(whole[8 : 8 + length])
+  moved = dict(header, **{QUERY: dict(header[QUERY], data_offsets=[0, 10**9])})
+  wide = dict(header, **{QUERY: dict(header[QUERY], dtype="F8")})
+
+  def pack(header):
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + whole[8 + length :]
+
+  for content in (
+    b"",
+    b"no",
+    whole[:100],
+    whole[:-1],
+    whole + b"\0",
+    (2**60).to_bytes(8, "little") + whole[8:],
+    pack(moved),
+    pack(wide),
+    pack([1]),
+    pack(dict(header, x=3)),
+  ):
+    file.write_bytes(content)
+    refused(path, "model.safetensors is no whole safetensors file")
+
+
+def test_an_index_may_not_point_outside(tmp_path):
+  path = tiny_hf.write(tmp_path / "hf", NAME)
+  os.rename(f"{path}/model.safetensors", tmp_path / "out.safetensors")
+  index = tmp_path / "hf" / "model.safetensors.index.json"
+  places = dict.fromkeys(tiny_hf.shapes(NAME), "../out.safetensors")
+  index.write_text(json.dumps({"weight_map": places}))
+  refused(path, "'../out.safetensors' is no file of this folder")
+  index.write_text("{}")
+  refused(path, "no weight_map")
+
+
+def towers(path, **options):
+  """A folder of both towers whose embeddings are equal."""
+  generator = dict(num_attention_heads=1, intermediate_size=32)
+  shapes = tiny_hf.shapes("ElectraForMaskedLM", f=32)
+  arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
+  tiny_hf.write(
+    path / "generator", "ElectraForMaskedLM", arrays, **generator | options
+  )
+  shapes = tiny_hf.shapes("ElectraForPreTraining")
+  arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
+  tiny_hf.write(path / "discriminator", "ElectraForPreTraining", arrays)
+  return path
+
+
+def test_towers_that_do_not_fit(tmp_path):
+  both = towers(tmp_path / "both")
+  weights = hf.read(str(both), "electra", "both")
+  assert weights.config["model"]["generator_hidden"] == 8
+  for tower in ("generator", "discriminator"):
+    config = hf.read(str(both), "electra", tower).config
+    assert config["task"] == tower
+  one = both / "generator"
+  refused(one, "is a model for generator", "electra", "discriminator")
+  refused(one, "does not hold both towers", "electra", "both")
+  refused(both, "not one of discriminator", "electra", "left")
+  other = towers(tmp_path / "other", hidden_dropout_prob=0.3)
+  refused(other, ["generator's dropout is 0.3", "--tower"], "electra")
+  file = str(both / "generator" / "model.safetensors")
+  arrays = {k: np.array(v) for k, v in tensors.read(file).items()}
+  arrays["electra.embeddings.LayerNorm.bias"][0] = 2.0
+  tensors.write(file, arrays)
+  words = ["embeddings/norm/bias of the generator", "--tower=generator"]
+  refused(both, words, "electra")
+  os.rename(both / "generator", tmp_path / "kept")
+  os.rename(both / "discriminator", both / "generator")
+  os.rename(tmp_path / "kept", both / "discriminator")
+  refused(both, "is a model for", "electra")
+
+
+def run(monkeypatch, *arguments):
+  monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
+  command.main()
+
+
+def test_commands_that_are_refused_write_nothing(tmp_path, monkeypatch):
+  path = tiny_hf.write(tmp_path / "hf", NAME)
+  full, out = tmp_path / "full", tmp_path / "out"
+  full.mkdir()
+  (full / "mine").write_text("mine")
+  common = ["--family", "bert", "--from", "hf", "--input"]
+  broken = tiny_hf.write(
+    tmp_path / "broken", NAME, without(tiny_hf.constants(NAME), QUERY)
+  )
+  run(monkeypatch, *common, path, "--output", tmp_path / "ours")
+  back = ["--family", "roberta", "--to", "hf", "--input", tmp_path / "ours"]
+  for arguments, word in (
+    ([*common, path, "--output", full], "exists and is not empty"),
+    ([*common, broken, "--output", out], QUERY),
+    ([*common, tmp_path, "--output", out], "config.json is missing"),
+    ([*back, "--output", out], "is of bert"),
+    ([*back[:5], path, "--output", out], "format_version"),
+  ):
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(SystemExit) as caught:
+      run(monkeypatch, *arguments)
+    assert str(caught.value).startswith("error: ") and word in str(caught.value)
+    assert sorted(os.listdir(tmp_path)) == before
+  assert os.listdir(full) == ["mine"]
+
+
+def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
+  weights = hf.read(tiny_hf.write(tmp_path / "hf", NAME), "bert")
+
+  def fail(*arguments):
+    raise OSError(28, "No space left on device")
+
+  monkeypatch.setattr(tensors, "write", fail)
+  for write in (folder.write, hf.write):
+    with pytest.raises(ValueError, match="No space left"):
+      write(str(tmp_path / "out"), weights)
+  assert os.listdir(tmp_path) == ["hf"]
+
+
+def test_our_folder_is_read_as_strictly(tmp_path):
+  weights = hf.read(tiny_hf.write(tmp_path / "hf", NAME), "bert")
+  path = str(tmp_path / "ours")
+  folder.write(path, weights)
+  at = "encoder/embeddings/norm/bias"
+  for change, word in (
+    (without(weights.arrays, at), f"{at} is missing"),
+    (weights.arrays | {"x": np.ones(1, np.float32)}, "x has no place"),
+    (weights.arrays | {at: np.ones(9, np.float32)}, "has shape [9], not [8]"),
+    (weights.arrays | {at: np.ones(8, np.float16)}, "is float16"),
+  ):
+    tensors.write(f"{path}/model.safetensors", change)
+    with pytest.raises(ValueError) as caught:
+      folder.read(path)
+    assert word in str(caught.value)
+  for change, word in (
+    ({"format_version": 2}, "format_version is 2"),
+    ({"task": "poetry"}, "task 'poetry'"),
+    (
+      {"model": weights.config["model"] | {"hiden": 8}},
+      "did you mean 'hidden'",
+    ),
+    ({"family": "t5"}, "t5"),
+  ):
+    with open(f"{path}/config.json", "w") as f:
+      json.dump(weights.config | change, f)
+    with pytest.raises(ValueError) as caught:
+      folder.read(path)
+    assert word in str(caught.value)
+  with pytest.raises(ValueError, match="is missing"):
+    folder.write(
+      str(tmp_path / "bad"),
+      weights._replace(arrays=without(weights.arrays, at)),
+    )
+  assert not (tmp_path / "bad").exists()
+
+
+def test_rules_and_parameters_must_match():
+  rules = [mapping.Rule("a", "A"), mapping.Rule("b", "B")]
+  with pytest.raises(ValueError, match="b has no rule or no place"):
+    mapping.to_ours(rules, {"A": np.ones(2)}, {"a": (2,)}, (), "file")
+
+
+def test_the_command_itself(tmp_path):
+  """As a process: one sentence on stderr, a status, no traceback."""
+  done = subprocess.run(
+    [
+      *(sys.executable, "-m", "bert_jax.convert", "--family", "bert"),
+      *("--from", "hf", "--input", str(tmp_path), "--output"),
+      str(tmp_path / "out"),
+    ],
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 1
+  assert done.stderr == f"error: {tmp_path}/config.json is missing.\n"
+  assert os.listdir(tmp_path) == []
