@@ -1,0 +1,119 @@
+"""Ids and offsets are those of transformers' tokenizers."""
+
+import json
+import os
+import random
+import unicodedata
+
+import pytest
+
+from bert_jax.data import bpe, unigram, vocabulary_files
+
+transformers = pytest.importorskip(
+  "transformers", reason="transformers is not installed"
+)
+DATA = os.environ.get("BERT_JAX_TEST_DATA")
+if not DATA:
+  pytest.skip("BERT_JAX_TEST_DATA names no folder", allow_module_level=True)
+VOCAB = os.path.join(DATA, "vocab")
+
+
+def read(name):
+  with open(os.path.join(VOCAB, name), encoding="utf-8") as f:
+    return f.read()
+
+
+def wordpiece(name, lower_case):
+  path = os.path.join(VOCAB, f"bert-base-{name}-vocab.txt")
+  return (
+    vocabulary_files.load(path, lower_case=lower_case),
+    transformers.BertTokenizer(vocab=path, do_lower_case=lower_case),
+  )
+
+
+def gpt2(pieces="gpt2/encoder.json", cls="GPT2Tokenizer"):
+  vocab = json.loads(read(pieces))
+  merges = bpe.read_merges(read("gpt2/vocab.bpe"), "vocab.bpe")
+  theirs = getattr(transformers, cls)(vocab=vocab, merges=merges)
+  return bpe.bytelevel(vocab, merges), theirs
+
+
+def gpt1():
+  vocab = json.loads(read("gpt1/encoder_bpe_40000.json"))
+  merges = bpe.read_merges(read("gpt1/vocab_40000.bpe"), "vocab_40000.bpe")
+  theirs = transformers.OpenAIGPTTokenizer(vocab=vocab, merges=merges)
+  return bpe.gpt1(vocab, merges), theirs
+
+
+def albert():
+  path = os.path.join(VOCAB, "albert_like", "30k-clean.model")
+  with open(path, "rb") as f:
+    content = f.read()
+  proto = unigram.parse(content, path)
+  theirs = transformers.AlbertTokenizer(
+    vocab=[(p.piece, p.score) for p in proto.pieces],
+    _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap,
+  )
+  return unigram.unigram(content, path), theirs
+
+
+KINDS = {
+  "uncased": lambda: wordpiece("uncased", True),
+  "cased": lambda: wordpiece("cased", False),
+  "gpt2": gpt2,
+  "roberta": lambda: gpt2("roberta/vocab.json", "RobertaTokenizer"),
+  "gpt1": gpt1,
+  "albert": albert,
+}
+
+
+def strings(points, count):
+  """Each code point between letters; random mixtures; what was no UTF-8."""
+  rng = random.Random(0)
+
+  def part():
+    kind = rng.random()
+    if kind < 0.4:
+      return rng.choice(["the ", "Ab", " ", "don't", "x" * 120, "  ", "1,000"])
+    if kind < 0.5:
+      return chr(rng.randrange(0x300, 0x370))
+    if kind < 0.6:
+      return rng.choice(["[MASK]", "<mask>", "</s>", "<pad>", "[SEP]"])
+    if kind < 0.7:
+      return rng.choice(["\U0001f468\u200d\U0001f469", "\u2764\ufe0f", "\t\n"])
+    return rng.choice(points)
+
+  yield from (f"a{point}b" for point in points)
+  for _ in range(count):
+    yield "".join(part() for _ in range(rng.randrange(20)))
+    broken = bytes(rng.randrange(256) for _ in range(9))
+    yield broken.decode("utf-8", "replace")
+
+
+def compare(kind, step, count):
+  ours, theirs = KINDS[kind]()
+  points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
+  points = [p for p in points if unicodedata.category(p) != "Cn"][::step]
+  rows = list(strings(points, count))
+  for begin in range(0, len(rows), 10_000):
+    batch = rows[begin : begin + 10_000]
+    right = theirs(batch, add_special_tokens=False, return_offsets_mapping=True)
+    found = ours.encode_offsets(batch, special=True)
+    for text, ids, offsets, mine in zip(
+      batch, right["input_ids"], right["offset_mapping"], found, strict=True
+    ):
+      assert mine.ids == list(ids), repr(text)
+      assert mine.offsets == list(map(tuple, offsets)), repr(text)
+    plain = [encoded.ids for encoded in ours.encode_offsets(batch)]
+    assert ours.encode_batch(batch) == plain
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sample(kind):
+  compare(kind, step=97, count=500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_code_point(kind):
+  compare(kind, step=1, count=100_000)

@@ -1,0 +1,260 @@
+"""Tokenizers of every kind: ids, offsets, words, special tokens, files."""
+
+import json
+import os
+import pickle
+import random
+
+import numpy as np
+import pytest
+from tokenizers import pre_tokenizers
+
+from bert_jax.data import (
+  bpe,
+  corpus,
+  original_rules,
+  unigram,
+  vocabulary_files,
+  wordpiece,
+)
+
+DATA = os.environ.get("BERT_JAX_TEST_DATA")
+needs_data = pytest.mark.skipif(
+  not DATA, reason="BERT_JAX_TEST_DATA names no folder with vocabularies"
+)
+SPECIAL = list(corpus.SPECIAL_TOKENS)
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("a", "n")]
+
+
+def bert(words, rules="huggingface", lower_case=True):
+  return wordpiece.build(SPECIAL + words.split(), lower_case, "v", rules)
+
+
+def roberta():
+  pieces = ["<s>", "<pad>", "</s>", "<unk>", *BYTES]
+  pieces += [a + b for a, b in MERGES] + ["<mask>"]
+  return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, MERGES)
+
+
+def gpt1():
+  pieces = ["<unk>", *"abct", "a</w>", "t</w>", "at</w>", "cat</w>", ".</w>"]
+  merges = [("a", "t</w>"), ("c", "at</w>")]
+  return bpe.gpt1({p: i for i, p in enumerate(pieces)}, merges)
+
+
+def texts(count, seed=0):
+  """Scripts, combining marks, controls, emoji, spaces, long words mixed."""
+  rng = random.Random(seed)
+  points = [*range(0x250), *range(0x300, 0x370), *range(0x5D0, 0x5EB)]
+  points += [*range(0x4E00, 0x4E40), *range(0x1F600, 0x1F640), 0x200D, 0x2028]
+  points += [0xFFFD, 0xE000, 0x378, 0x0, 0xFEFF]
+
+  def word():
+    kind = rng.random()
+    if kind < 0.5:
+      return rng.choice(["the", "a", "an", "Word", "don't", "x" * 150, "  "])
+    return "".join(chr(rng.choice(points)) for _ in range(rng.randrange(6)))
+
+  return [
+    rng.choice([" ", "", " "]).join(word() for _ in range(rng.randrange(9)))
+    for _ in range(count)
+  ]
+
+
+def tokens(vocabulary, text, special=False):
+  """[(piece, slice of the raw text)]."""
+  (encoded,) = vocabulary.encode_offsets([text], special)
+  pieces = [vocabulary.pieces[i] for i in encoded.ids]
+  slices = [text[begin:end] for begin, end in encoded.offsets]
+  return list(zip(pieces, slices, strict=True))
+
+
+@pytest.mark.parametrize("rules", wordpiece.RULES)
+def test_symbols_are_no_punctuation(rules):
+  """A01: a heart is a symbol and stays in its word."""
+  v = bert("to send your vote good rush ##ers ! ♥", rules)
+  assert tokens(v, "to send your vote♡♡")[-1] == ("[UNK]", "vote♡♡")
+  pieces = [piece for piece, _ in tokens(v, "good Rushers!♥♡")]
+  assert pieces == ["good", "rush", "##ers", "!", "[UNK]"]
+  assert tokens(v, "good rushers!♥")[-1] == ("♥", "♥")
+
+
+@pytest.mark.parametrize("rules", wordpiece.RULES)
+def test_dashes_and_quotes_stand_alone(rules):
+  """A03, with the published offsets."""
+  v = bert("cretaceous – pale ##ogene ’ tis $ 5 . 00 don ' t", rules)
+  (encoded,) = v.encode_offsets(["Cretaceous–Paleogene"])
+  assert [v.pieces[i] for i in encoded.ids] == SPECIAL[:0] + [
+    "cretaceous",
+    "–",
+    "pale",
+    "##ogene",
+  ]
+  assert encoded.offsets == [(0, 10), (10, 11), (11, 15), (15, 20)]
+  assert [p for p, _ in tokens(v, "’tis $5.00 don't")] == (
+    "’ tis $ 5 . 00 don ' t".split()
+  )
+
+
+@pytest.mark.parametrize("rules", wordpiece.RULES)
+def test_special_tokens_are_text_until_asked(rules):
+  """A02: by exact spelling, with and without spaces, and offsets stay."""
+  v = bert("i [ mask ] to", rules)
+  text = "i [MASK]to[mask] [MASK]"
+  assert [p for p, _ in tokens(v, text)].count("[MASK]") == 0
+  found = tokens(v, text, special=True)
+  assert found == [
+    ("i", "i"),
+    ("[MASK]", "[MASK]"),
+    ("to", "to"),
+    ("[", "["),
+    ("mask", "mask"),
+    ("]", "]"),
+    ("[MASK]", "[MASK]"),
+  ]
+  assert v.encode_special("[MASK]") == [v.special.mask]
+
+
+def test_original_rules_differ_where_they_should():
+  """Private characters are kept, 101 letters are a word, capital sigma."""
+  words = "ab σας " + "x" * 101
+  new, old = bert(words), bert(words, "original")
+  assert [p for p, _ in tokens(new, "a\ue000b")] == ["ab"]
+  assert [p for p, _ in tokens(old, "a\ue000b")] == ["[UNK]"]
+  assert tokens(new, "x" * 101)[0][0] == "[UNK]"
+  assert tokens(old, "x" * 101)[0][0] == "x" * 101
+  assert [p for p, _ in tokens(old, "ΣΑΣ")] == ["σας"]
+  assert original_rules.clean("Éa\u200db\t中!", True) == (
+    "eab 中 !",
+    [0, 1, 3, -1, 5, -1, 6],
+  )
+
+
+def test_byte_level_loses_nothing():
+  v = roberta()
+  everything = "".join(map(chr, range(1, 0x3000)))
+  for text in [*texts(500), everything, " a  b ", "\U0010ffff"]:
+    assert v.decode(v.encode_batch([text])[0]) == text
+  assert v.decode(v.encode_batch(["a\ud800b"])[0]) == "a\ufffdb"
+
+
+def test_byte_level_pieces_and_offsets():
+  v = roberta()
+  assert tokens(v, "the the  an")[:2] == [("the", "the"), ("Ġthe", "the")]
+  assert [p for p, _ in tokens(v, "the<mask>")] != ["the", "<mask>"]
+  assert tokens(v, "the <mask>", special=True)[-1] == ("<mask>", "<mask>")
+  assert (v.special.cls, v.special.pad, v.special.sep) == (0, 1, 2)
+  # Both bytes of a letter point at it.
+  assert [s for _, s in tokens(v, "é")] == ["é", "é"]
+
+
+@pytest.mark.parametrize("make", [lambda: bert("the a ##n"), roberta, gpt1])
+def test_batches_give_what_single_texts_give(make):
+  """Whatever was seen before."""
+  v, rows = make(), texts(2000)
+  together = v.encode_batch(rows)
+  assert together == [e.ids for e in v.encode_offsets(rows)]
+  assert together == v.encode_batch(rows)
+  copy = pickle.loads(pickle.dumps(v))
+  assert copy == v and copy.encode_batch(rows[::-1]) == together[::-1]
+  for row, encoded in zip(rows, v.encode_offsets(rows), strict=True):
+    assert all(0 <= b <= e <= len(row) for b, e in encoded.offsets)
+
+
+def test_words():
+  """A06: a word's pieces go together, the first one starts it anyhow."""
+  v = roberta()
+  (ids,) = v.encode_batch(["than the an"])
+  starts = v.word_starts(np.array(ids)).astype(int).tolist()
+  assert [v.pieces[i] for i in ids] == ["th", "an", "Ġthe", "Ġa", "n"]
+  assert starts == [1, 0, 1, 1, 0]
+  (ids,) = bert("a ##n the").encode_batch(["an the"])
+  assert bert("a ##n the").word_starts(ids).tolist() == [True, False, True]
+  v = gpt1()
+  (ids,) = v.encode_batch(["cat bat."])
+  assert [v.pieces[i] for i in ids] == ["cat</w>", "b", "at</w>", ".</w>"]
+  assert v.word_starts(ids).tolist() == [True, True, False, True]
+
+
+def test_files_and_folders(tmp_path):
+  for name, v in dict(bert=bert("a b"), roberta=roberta(), gpt=gpt1()).items():
+    folder = tmp_path / name
+    folder.mkdir()
+    vocabulary_files.save(v, str(folder))
+    again = vocabulary_files.load(str(folder))
+    assert again == v and again.options == v.options
+    assert again.encode_batch(texts(50)) == v.encode_batch(texts(50))
+    # transformers' file of the same tokenizer.
+    (folder / "tokenizer.json").write_text(v.marked.to_str(), encoding="utf-8")
+    other = vocabulary_files.load(str(folder))
+    assert other.kind == v.kind and other.special == v.special
+    assert other.encode_batch(texts(50)) == v.encode_batch(texts(50))
+    assert other.boundary.tolist() == v.boundary.tolist()
+    assert other.ends == v.ends
+  (tmp_path / "bert" / "tokenizer.json").unlink()
+  original = vocabulary_files.load(str(tmp_path / "bert"), rules="original")
+  assert original.options["rules"] == "original"
+
+
+def test_bad_files_are_named(tmp_path):
+  def write(name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    return str(tmp_path / name)
+
+  def refused(path, message, **options):
+    with pytest.raises(ValueError, match=message):
+      vocabulary_files.load(path, **options)
+
+  refused(str(tmp_path / "none"), "no such vocabulary.*train_vocab")
+  refused(str(tmp_path), "no vocabulary in it")
+  refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
+  good = write("good.txt", "\n".join(SPECIAL) + "\na\n")
+  refused(good, "has no option 'keep_accents'", keep_accents=True)
+  refused(good, "rules 'old': not one of", rules="old")
+  pieces = write("vocab.json", json.dumps({"a": 0, "b": 0}))
+  refused(pieces, "no merges beside it")
+  merges = write("merges.txt", "#version: 0.2\na b c\n")
+  refused(pieces, f"{merges}:2: 'a b c' is not a pair")
+  write("merges.txt", "a b\n")
+  refused(pieces, "ids must be different")
+  write("vocab.json", json.dumps({"a": 0, "b": 1}))
+  refused(pieces, "254 of the 256 bytes")
+  write("vocab.json", "[1")
+  refused(pieces, "vocab.json:1: not JSON")
+  refused(write("x.model", "no"), "not a SentencePiece model|sentencepiece")
+  broken = {"model": {"type": "WordLevel", "vocab": {"a": 0}}}
+  refused(write("tokenizer.json", json.dumps(broken)), "a WordLevel model")
+  (tmp_path / "b.txt").write_bytes(b"a\xff")
+  refused(str(tmp_path / "b.txt"), r"not UTF-8 \(byte 1\)")
+
+
+@needs_data
+def test_published_files():
+  """Sizes and special tokens of what the papers' models have."""
+  found = {}
+  for name, path in {
+    "uncased": "bert-base-uncased-vocab.txt",
+    "gpt2": "gpt2/encoder.json",
+    "gpt1": "gpt1/encoder_bpe_40000.json",
+    "albert": "albert_like/30k-clean.model",
+  }.items():
+    found[name] = vocabulary_files.load(f"{DATA}/vocab/{path}")
+  sizes = {name: v.vocab_size for name, v in found.items()}
+  assert sizes == dict(uncased=30522, gpt2=50257, gpt1=40478, albert=30000)
+  text = "i am going to [MASK] to study math"
+  ids = found["uncased"].encode_special(text)
+  assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
+  assert found["gpt2"].encode_batch(["Hello world"]) == [[15496, 995]]
+  albert = found["albert"]
+  assert albert.special == (0, 1, 2, 3, 4)
+  assert albert.marked.token_to_id("[MASK]") == 4
+  # A corpus cannot write special tokens, though they are pieces.
+  (ids,) = albert.encode_batch(["<pad> [MASK] [CLS] <unk>"])
+  assert not {0, 2, 3, 4} & set(ids)
+  assert albert.encode_special("<pad>[MASK]") == [0, 4]
+  words = albert.encode_batch(["Testing masking"])[0]
+  pieces = [albert.pieces[i] for i in words]
+  assert albert.word_starts(words).tolist() == [
+    p.startswith(unigram.SPACE) for p in pieces
+  ]
