@@ -1,0 +1,301 @@
+"""Fields and label names of Hugging Face's config.json, both ways."""
+
+import json
+
+import pytest
+import tiny_hf
+
+from bert_jax.convert import folder, hf, hf_config_back, tensors
+
+CLASSIFIER = "BertForSequenceClassification"
+
+
+def read(path, name, drop=(), **options):
+  made = tiny_hf.write(path, name, drop=drop, **options)
+  return hf.read(made, tiny_hf.family_of(name))
+
+
+def back(path, weights):
+  hf.write(str(path), weights)
+  return json.loads((path / "config.json").read_text())
+
+
+def test_every_field_becomes_an_attribute(tmp_path):
+  common = dict(
+    vocab_size=20,
+    hidden=8,
+    num_layers=2,
+    heads=2,
+    max_positions=10,
+    dropout=0.1,
+    attention_dropout=0.2,
+    initializer_range=0.02,
+  )
+  wide = dict(mlp=12, num_segments=2)
+  for name, own in (
+    ("BertModel", wide | dict(activation="gelu", norm_epsilon=1e-12)),
+    (
+      "RobertaForMaskedLM",
+      wide | dict(activation="gelu", norm_epsilon=1e-5, padding_id=1),
+    ),
+    (
+      "AlbertForPreTraining",
+      wide
+      | dict(
+        activation="gelu_new", norm_epsilon=1e-12, embedding_size=4, groups=2
+      ),
+    ),
+    (
+      "ElectraForPreTraining",
+      wide | dict(activation="gelu", norm_epsilon=1e-12, embedding_size=4),
+    ),
+    (
+      "DistilBertForMaskedLM",
+      dict(mlp=12, activation="gelu", norm_epsilon=1e-12),
+    ),
+    (
+      "OpenAIGPTLMHeadModel",
+      dict(mlp=32, activation="gelu_new", norm_epsilon=1e-5),
+    ),
+  ):
+    config = read(tmp_path / name, name).config
+    assert config["model"] == common | own, name
+    assert config["family"] == tiny_hf.family_of(name)
+
+
+@pytest.mark.parametrize("name", tiny_hf.HEADS)
+def test_no_size_has_a_default(name, tmp_path):
+  family = tiny_hf.family_of(name)
+  sizes = {
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "embedding_size",
+    "num_hidden_groups",
+    *("dim", "n_layers", "n_heads", "hidden_dim"),
+    *("n_embd", "n_layer", "n_head", "n_positions"),
+  }
+  for field in sizes & tiny_hf.CONFIGS[family].keys():
+    path = tmp_path / field
+    with pytest.raises(ValueError, match=f"has no {field}, without which"):
+      read(path, name, drop=[field])
+    for i, value in enumerate((0, -1, 2.0, "2", True)):
+      with pytest.raises(ValueError, match=f"{field} is {value!r}; it must be"):
+        read(tmp_path / f"{field}{i}", name, **{field: value})
+
+
+def test_an_absent_field_is_noted(tmp_path, capsys):
+  drop = ["layer_norm_eps", "hidden_act"]
+  config = read(tmp_path / "bert", CLASSIFIER, drop).config
+  assert config["model"]["norm_epsilon"] == 1e-12
+  assert config["model"]["activation"] == "gelu"
+  (note,) = capsys.readouterr().out.splitlines()
+  assert note.startswith("note: ")
+  assert "layer_norm_eps=1e-12" in note and "hidden_act='gelu'" in note
+  with pytest.raises(ValueError) as caught:
+    read(tmp_path / "roberta", "RobertaForMaskedLM", ["layer_norm_eps"])
+  for word in ("layer_norm_eps", "fairseq", "1e-05", "1e-12"):
+    assert word in str(caught.value)
+  config = read(tmp_path / "albert", "AlbertForPreTraining", ["hidden_act"])
+  assert config.config["model"]["activation"] == "gelu_new"
+
+
+@pytest.mark.parametrize(
+  "name, options",
+  [
+    (CLASSIFIER, dict(position_embedding_type="relative_key")),
+    (CLASSIFIER, dict(is_decoder=True)),
+    (CLASSIFIER, dict(add_cross_attention=True)),
+    (CLASSIFIER, dict(hidden_act="swish")),
+    (CLASSIFIER, dict(hidden_dropout_prob="0.1")),
+    (CLASSIFIER, dict(layer_norm_eps=-1.0)),
+    (CLASSIFIER, dict(pruned_heads={"0": [1]})),
+    (CLASSIFIER, dict(problem_type="ranking")),
+    ("AlbertForPreTraining", dict(inner_group_num=2)),
+    ("RobertaForMaskedLM", dict(hidden_act="relu")),
+    ("ElectraForMaskedLM", dict(hidden_act="gelu_new")),
+    ("ElectraForMultipleChoice", dict(summary_type="mean")),
+    ("ElectraForMultipleChoice", dict(summary_activation="tanh")),
+    ("OpenAIGPTDoubleHeadsModel", dict(summary_proj_to_labels=False)),
+    ("OpenAIGPTLMHeadModel", dict(embd_pdrop=0.5)),
+    ("OpenAIGPTLMHeadModel", dict(afn="silu")),
+  ],
+)
+def test_what_is_not_built_here_is_refused(name, options, tmp_path):
+  (field, value), *_ = options.items()
+  with pytest.raises(ValueError) as caught:
+    read(tmp_path / "hf", name, **options)
+  assert field in str(caught.value) and repr(value) in str(caught.value)
+
+
+def test_sizes_that_do_not_divide_name_their_file(tmp_path):
+  for i, (name, options) in enumerate(
+    (
+      (CLASSIFIER, dict(num_attention_heads=3)),
+      ("AlbertForPreTraining", dict(num_hidden_layers=3)),
+    )
+  ):
+    with pytest.raises(ValueError, match="config.json: .* multiple of"):
+      read(tmp_path / str(i), name, **options)
+
+
+def test_spellings_come_back_as_they_were(tmp_path):
+  for name, options, activation in (
+    ("BertModel", dict(hidden_act="gelu_pytorch_tanh"), "gelu_new"),
+    ("BertModel", dict(hidden_act="gelu_python"), "gelu"),
+    ("OpenAIGPTLMHeadModel", dict(afn="gelu"), "gelu_new"),
+  ):
+    path = tmp_path / "-".join([name, *options.values()])
+    weights = read(path, name, **options)
+    assert weights.config["model"]["activation"] == activation
+    fields = back(tmp_path / f"{path.name}-back", weights)
+    assert fields.items() >= options.items()
+  untied = read(tmp_path / "untied", "BertModel", tie_word_embeddings=False)
+  assert back(tmp_path / "tied", untied)["tie_word_embeddings"] is True
+
+
+def test_a_model_that_transformers_cannot_say(tmp_path):
+  weights = read(tmp_path / "hf", "DistilBertForMaskedLM")
+  config = weights.config
+
+  def change(**fields):
+    model = config["model"] | fields
+    return config | {"model": model, "source": {"format": "run"}}
+
+  for changed, word in (
+    (change(norm_epsilon=1e-5), "norm_epsilon=1e-05"),
+    (change(activation="tanh"), "activation='tanh'"),
+    (config | {"head": {"pairs": True}}, "no class for distilbert"),
+    (
+      config | {"family": "roberta", "head": {"pairs": True}},
+      "no class for roberta",
+    ),
+  ):
+    with pytest.raises(ValueError) as caught:
+      hf_config_back.make(changed, {}, "float32")
+    assert word in str(caught.value)
+  weights = read(tmp_path / "gpt", "OpenAIGPTForSequenceClassification")
+  weights.arrays["classifier/dense/bias"][1] = 0.5
+  with pytest.raises(ValueError, match="classifier/dense/bias is not zero"):
+    hf.write(str(tmp_path / "back"), weights)
+  assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize(
+  "name, options, dropout",
+  [
+    (CLASSIFIER, {}, 0.1),
+    (CLASSIFIER, dict(classifier_dropout=0.4), 0.4),
+    ("RobertaForTokenClassification", dict(classifier_dropout=0.0), 0.0),
+    ("AlbertForQuestionAnswering", {}, 0.0),
+    ("ElectraForMultipleChoice", dict(summary_last_dropout=0.3), 0.3),
+    ("DistilBertForSequenceClassification", {}, 0.2),
+    ("OpenAIGPTDoubleHeadsModel", dict(summary_first_dropout=0.6), 0.6),
+    ("OpenAIGPTForSequenceClassification", {}, 0.0),
+  ],
+)
+def test_dropout_before_the_classifier(name, options, dropout, tmp_path):
+  weights = read(tmp_path / "hf", name, **options)
+  head = weights.config["head"]
+  assert head.get("pooling", head)["dropout"] == dropout
+  # Changed here, and not the source's any more, it is written.
+  field = {
+    "BertForSequenceClassification": "classifier_dropout",
+    "RobertaForTokenClassification": "classifier_dropout",
+    "ElectraForMultipleChoice": "summary_last_dropout",
+    "DistilBertForSequenceClassification": "seq_classif_dropout",
+    "OpenAIGPTDoubleHeadsModel": "summary_first_dropout",
+  }.get(name)
+  if field:
+    head.get("pooling", head)["dropout"] = 0.25
+    assert back(tmp_path / "back", weights)[field] == 0.25
+
+
+def test_labels_travel_by_name(tmp_path):
+  """A permuted order moves the rows' names along, never the rows."""
+  orders = (["a", "b", "c"], ["c", "a", "b"])
+  for labels in orders:
+    # Keys of JSON are text, in any order.
+    by_id = {str(i): labels[i] for i in (2, 0, 1)}
+    at = "-".join(labels)
+    weights = read(
+      tmp_path / at,
+      CLASSIFIER,
+      id2label=by_id,
+      label2id={name: i for i, name in enumerate(labels)},
+    )
+    assert weights.config["labels"] == labels
+    fields = back(tmp_path / f"{at}-back", weights)
+    assert fields["id2label"] == {str(i): x for i, x in enumerate(labels)}
+    assert fields["label2id"] == {x: i for i, x in enumerate(labels)}
+    rows = tensors.read(str(tmp_path / at / "model.safetensors"))
+    again = tensors.read(str(tmp_path / f"{at}-back" / "model.safetensors"))
+    assert (again["classifier.weight"] == rows["classifier.weight"]).all()
+
+
+@pytest.mark.parametrize(
+  "options, word",
+  [
+    (dict(id2label={"0": "a", "2": "b"}, label2id=None), "not 0, 1"),
+    (dict(id2label={}, label2id=None), "not 0, 1"),
+    (dict(id2label={"x": "a"}, label2id=None), "no map"),
+    (dict(id2label=["a"], label2id=None), "no map"),
+    (dict(id2label={"0": "a", "1": "a"}, label2id=None), "'a' twice"),
+    (dict(label2id={"contra": 1, "neutral": 0, "entail": 2}), "disagree"),
+    (dict(num_labels=4), "num_labels is 4, id2label has 3"),
+    (dict(id2label=None, label2id=None, num_labels="3"), "num_labels is '3'"),
+    # The classifier has three rows.
+    (dict(id2label={"0": "a", "1": "b"}, label2id=None), "classifier.weight"),
+  ],
+)
+def test_labels_that_cannot_be_right(options, word, tmp_path):
+  with pytest.raises(ValueError) as caught:
+    read(tmp_path / "hf", CLASSIFIER, **options)
+  assert word in str(caught.value)
+
+
+def test_labels_without_names(tmp_path, capsys):
+  default = {"0": "LABEL_0", "1": "LABEL_1"}
+  for i, options in enumerate(
+    (dict(num_labels=3), dict(num_labels=3, id2label=default))
+  ):
+    options = dict(id2label=None, label2id=None) | options
+    config = read(tmp_path / str(i), CLASSIFIER, **options).config
+    assert config["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+  assert "num_labels=3 counts" in capsys.readouterr().out
+  # Other tasks keep the maps that they do not read.
+  weights = read(tmp_path / "lm", "BertForMaskedLM", id2label=default)
+  assert weights.config["labels"] is None
+  assert back(tmp_path / "back", weights)["id2label"] == default
+
+
+def test_problems(tmp_path):
+  for i, (given, problem) in enumerate(
+    (
+      (None, "classification"),
+      ("single_label_classification", "classification"),
+      ("multi_label_classification", "multi_label"),
+      ("regression", "regression"),
+    )
+  ):
+    weights = read(tmp_path / str(i), CLASSIFIER, problem_type=given)
+    assert weights.config["problem"] == problem
+    path = tmp_path / f"ours{i}"
+    folder.write(str(path), weights)
+    weights = folder.read(str(path))
+    assert back(tmp_path / f"{i}-back", weights)["problem_type"] == given
+    weights.config["source"] = {"format": "run"}
+    fields = back(tmp_path / f"{i}-run", weights)
+    expected = given if problem != "classification" else None
+    assert fields.get("problem_type") == expected
+
+
+def test_the_padding_id_is_the_vocabularys(tmp_path):
+  weights = read(tmp_path / "hf", "BertModel", drop=["pad_token_id"])
+  files = {"vocab.txt": b"[UNK]\n[CLS]\n[PAD]\n"}
+  weights = weights._replace(tokenizer_files=files)
+  assert back(tmp_path / "back", weights)["pad_token_id"] == 2
