@@ -14,50 +14,16 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import hosts, integrity
+from bert_jax.integrity import Damaged, Mismatch, check_same
 
 FORMAT_VERSION = 1
 METRIC = "heldout_loss"
+PHASE = "phase"
 
 
-class Mismatch(ValueError):
-  """A whole checkpoint that is not for this model or program."""
-
-
-class Damaged(ValueError):
-  """A checkpoint that cannot be read, or reads otherwise than it was saved."""
-
-
-def _describe(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-  """{path: (shape, dtype)} of a tree of arrays, shapes or orbax metadata."""
-  return {
-    path: (tuple(leaf.shape), str(leaf.dtype))
-    for path, leaf in integrity.paths(tree).items()
-  }
-
-
-def check_same(saved: Any, wanted: Any, source: str) -> None:
-  """Raises Mismatch unless both trees have the same paths, shapes, dtypes.
-
-  Orbax's partial restore and `strict=False` would silently keep, pad or cut
-  what does not match.
-  """
-  saved, wanted = _describe(saved), _describe(wanted)
-  problems = (
-    [f"{path} is missing" for path in wanted if path not in saved]
-    + [f"{path} is not in the model" for path in saved if path not in wanted]
-    + [
-      f"{path} is {saved[path]}, the model's {wanted[path]}"
-      for path in wanted
-      if path in saved and saved[path] != wanted[path]
-    ]
-  )
-  if problems:
-    # The optimizer's moments only repeat what is wrong with the parameters.
-    problems.sort(key=lambda problem: problem.startswith("opt_state"))
-    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-    raise Mismatch(
-      f"{source} does not fit this model: {'; '.join(problems[:3])}{more}."
-    )
+def _rank(metrics: dict[str, float]) -> tuple[float, float]:
+  """Lowest first: the latest phase, and in it the lowest held-out loss."""
+  return -metrics.get(PHASE, 0), metrics[METRIC]
 
 
 class Checkpointer:
@@ -79,13 +45,20 @@ class Checkpointer:
     Args:
       workdir: the run's folder.
       keep: how many of the newest stay.
-      keep_best: how many of those with the lowest held-out loss stay.
+      keep_best: how many of those with the lowest held-out loss stay. Losses
+        of phases of different lengths do not compare: a later phase's
+        checkpoints come first, and in time push out those of the one before.
       read_only: change nothing in the folder; its run may be going on.
     """
     if keep < 1:
       raise ValueError(f"checkpoint.keep={keep}: must be at least 1.")
     self.path = os.path.join(os.path.abspath(workdir), "checkpoints")
     self._read_only = read_only
+    if os.path.exists(self.path) and not os.path.isdir(self.path):
+      raise ValueError(
+        f"{self.path} is a file where a run has a folder; move it away, or take"
+        " another --workdir."
+      )
     # Process 0 moves what is damaged before any other looks.
     if jax.process_index() == 0 or read_only:
       self._check_metrics()
@@ -93,7 +66,7 @@ class Checkpointer:
       hosts.wait_for_all("checkpoints")
     policies = checkpoint_managers
     best = policies.BestN(
-      get_metric_fn=lambda metrics: metrics[METRIC],
+      get_metric_fn=_rank,
       reverse=True,
       n=keep_best,
       keep_checkpoints_without_metrics=False,
@@ -104,7 +77,7 @@ class Checkpointer:
         preservation_policy=policies.AnyPreservationPolicy(
           [policies.LatestN(keep), best]
         ),
-        best_fn=lambda metrics: metrics[METRIC],
+        best_fn=_rank,
         best_mode="min",
         enable_async_checkpointing=True,
         cleanup_tmp_directories=not read_only,
@@ -137,7 +110,12 @@ class Checkpointer:
     return self._manager.best_step()
 
   def save(
-    self, step: int, state: Any, meta: dict[str, Any], heldout: float | None
+    self,
+    step: int,
+    state: Any,
+    meta: dict[str, Any],
+    heldout: float | None,
+    phase: int = 0,
   ) -> None:
     """Starts a save; waits first for the one before it.
 
@@ -146,7 +124,11 @@ class Checkpointer:
       state: the train state.
       meta: JSON values: data position, log window, fingerprint, ...
       heldout: held-out loss at this step if it was measured.
+      phase: number of the phase that the step is of.
     """
+    measured = None
+    if heldout is not None:
+      measured = {METRIC: float(heldout), PHASE: phase}
     meta = {
       "format_version": FORMAT_VERSION,
       "checksums": integrity.checksums(vars(state)),
@@ -159,7 +141,7 @@ class Checkpointer:
           state=ocp.args.StandardSave(state),
           meta=ocp.args.JsonSave(integrity.seal(meta)),
         ),
-        metrics=None if heldout is None else {METRIC: float(heldout)},
+        metrics=measured,
         force=True,
       )
 
@@ -182,24 +164,32 @@ class Checkpointer:
         " it are kept. Free the disk and give the same command again."
       ) from e
 
-  def _read(self, step: int, read: Callable[[], Any]) -> Any:
-    """Calls `read`; what it raises but a Mismatch means a damaged checkpoint.
+  def _together(self, step: int, read: Callable[[], Any]) -> Any:
+    """Calls `read` in every process, which must wait for no other in it.
 
-    Orbax, tensorstore and the JSON reader raise errors of many types.
+    Raises:
+      Mismatch, Damaged: in all processes, what the first that failed raised.
+        Whatever it raises but a Mismatch means a damaged checkpoint: orbax and
+        its libraries raise errors of many types.
     """
+    result, error = None, None
     try:
-      return read()
-    except (Mismatch, Damaged):
-      raise
+      result = read()
+    except (Mismatch, Damaged) as e:
+      error = e
     except Exception as e:
       reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
-      raise Damaged(f"{self.path}/{step} is damaged: {reason}") from e
+      error = Damaged(f"{self.path}/{step} is damaged: {reason}")
+      error.__cause__ = e
+    kinds = {kind.__name__: kind for kind in (Mismatch, Damaged)}
+    said = [type(error).__name__, str(error)] if error else None
+    for other in hosts.gather(said):
+      if other:
+        raise kinds[other[0]](other[1]) from error
+    return result
 
   def _meta(self, step: int) -> dict[str, Any]:
-    restored = self._manager.restore(
-      step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
-    )
-    meta = restored["meta"]
+    meta = ocp.JsonCheckpointHandler().restore(self._item(step, "meta"))
     if not integrity.is_sealed(meta):
       raise Damaged(f"{self.path}/{step}: its metadata are damaged.")
     if meta["format_version"] != FORMAT_VERSION:
@@ -215,8 +205,15 @@ class Checkpointer:
     if changed:
       raise Damaged(f"{self.path}/{step}: {changed[0]} is damaged.")
 
+  def _item(self, step: int, name: str) -> Any:
+    """Path of a part of a checkpoint, for orbax's handlers.
+
+    They read without waiting for the other processes, as the manager does.
+    """
+    return self._manager.directory / str(step) / name
+
   def _saved_state(self, step: int) -> Any:
-    return self._manager.item_metadata(step)["state"]
+    return ocp.StandardCheckpointHandler().metadata(self._item(step, "state"))
 
   def restore(self, step: int, state: Any) -> tuple[Any, dict[str, Any]]:
     """Restores a train state in full.
@@ -238,17 +235,19 @@ class Checkpointer:
       source = os.path.join(self.path, str(step))
       check_same(self._saved_state(step), vars(state), source)
       abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-      restored = self._manager.restore(
-        step,
-        args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract)),
-      )["state"]
-      self._check(step, meta, vars(restored))
+      restored = ocp.StandardCheckpointHandler().restore(
+        self._item(step, "state"), args=ocp.args.StandardRestore(abstract)
+      )
       return restored, meta
 
-    return self._read(step, read)
+    restored, meta = self._together(step, read)
+    self._together(step, lambda: self._check(step, meta, vars(restored)))
+    return restored, meta
 
   def restore_newest(self, state: Any) -> tuple[Any, dict[str, Any], int]:
-    """Restores the newest whole checkpoint; damaged ones are moved aside.
+    """Restores the newest checkpoint that every process finds whole.
+
+    What is newer is moved aside, and said.
 
     Returns:
       The state, the metadata, the step.
@@ -260,7 +259,8 @@ class Checkpointer:
 
   def _newest(self, restore: Callable[[int], tuple]) -> tuple:
     errors: dict[int, ValueError] = {}
-    for step in sorted(self._manager.all_steps(), reverse=True):
+    # Process 0's list: another may see the folder otherwise.
+    for step in hosts.gather(sorted(self._manager.all_steps()))[0][::-1]:
       try:
         result = restore(step)
       except (Mismatch, Damaged) as e:
@@ -270,6 +270,7 @@ class Checkpointer:
         print(f"{error} Using step {step}.", flush=True)
         self._move_aside(newer)
       if errors:
+        hosts.gather("moved")
         self._manager.reload()
       return (*result, step)
     # Damage can look like another model; then an older checkpoint fitted.
@@ -302,8 +303,8 @@ class Checkpointer:
       step = os.path.relpath(path, self.path).split(os.sep)[0]
       try:
         with open(path, encoding="utf-8") as f:
-          whole = math.isfinite(json.load(f)[METRIC])
-      except (ValueError, KeyError, TypeError):
+          whole = all(map(math.isfinite, _rank(json.load(f))))
+      except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
       if not whole and step.isdigit():
         message = f"{self.path}/{step} is damaged: its metrics."
@@ -327,12 +328,13 @@ class Checkpointer:
       meta = self._meta(step)
       source = os.path.join(self.path, str(step))
       check_same(self._saved_state(step)["params"], params, source)
-      restored = self._restore_params(step, params)
-      self._check(step, meta, {"params": restored})
-      return (restored,)
+      return self._restore_params(step, params), meta
 
     def restore(step):
-      return self._read(step, lambda: read(step))
+      restored, meta = self._together(step, lambda: read(step))
+      named = {"params": restored}
+      self._together(step, lambda: self._check(step, meta, named))
+      return (restored,)
 
     if step is None:
       return self._newest(restore)
@@ -350,11 +352,8 @@ class Checkpointer:
       restore_args=ocp.checkpoint_utils.construct_restore_args(item),
       partial_restore=True,
     )
-    with ocp.CheckpointManager(
-      self.path, item_handlers={"state": ocp.PyTreeCheckpointHandler()}
-    ) as manager:
-      restored = manager.restore(step, args=ocp.args.Composite(state=args))
-    return restored["state"]["params"]
+    handler = ocp.PyTreeCheckpointHandler()
+    return handler.restore(self._item(step, "state"), args=args)["params"]
 
   def wait(self) -> None:
     """Blocks until the last save is whole; raises what it raised."""

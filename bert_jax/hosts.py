@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 # The table of keys and values has no public name; orbax takes it from here too.
 from jax._src import distributed
+from jax.experimental import multihost_utils
 
 from bert_jax import config as config_lib
 
@@ -197,6 +199,21 @@ def check_same(name: str, value: dict[str, Any]) -> None:
       f"{name} differs from that of process 0: {'; '.join(different)}; start"
       " every process by the same command on the same data."
     )
+
+
+def gather(value: Any) -> list[Any]:
+  """The JSON values of all processes, in their order; all must call it."""
+  if jax.process_count() == 1:
+    return [value]
+  text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+  sizes = multihost_utils.process_allgather(np.int32(len(text)))
+  padded = np.zeros(sizes.max(), np.uint8)
+  padded[: len(text)] = text
+  rows = multihost_utils.process_allgather(padded)
+  return [
+    json.loads(row[:size].tobytes())
+    for row, size in zip(rows, sizes, strict=True)
+  ]
 
 
 def wait_for_all(name: str) -> None:

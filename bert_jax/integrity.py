@@ -1,4 +1,4 @@
-"""Checksums of what a checkpoint holds, to notice a flipped byte on restore."""
+"""Whether a checkpoint fits the model, and is what was saved: checksums."""
 
 import json
 import zlib
@@ -7,6 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+
+class Mismatch(ValueError):
+  """A whole checkpoint that is not for this model or program."""
+
+
+class Damaged(ValueError):
+  """A checkpoint that cannot be read, or reads otherwise than it was saved."""
 
 
 def paths(tree: Any) -> dict[str, Any]:
@@ -19,6 +27,39 @@ def paths(tree: Any) -> dict[str, Any]:
     ): leaf
     for path, leaf in leaves
   }
+
+
+def _describe(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+  """{path: (shape, dtype)} of a tree of arrays, shapes or orbax metadata."""
+  return {
+    path: (tuple(leaf.shape), str(leaf.dtype))
+    for path, leaf in paths(tree).items()
+  }
+
+
+def check_same(saved: Any, wanted: Any, source: str) -> None:
+  """Raises Mismatch unless both trees have the same paths, shapes, dtypes.
+
+  Orbax's partial restore and `strict=False` would silently keep, pad or cut
+  what does not match.
+  """
+  saved, wanted = _describe(saved), _describe(wanted)
+  problems = (
+    [f"{path} is missing" for path in wanted if path not in saved]
+    + [f"{path} is not in the model" for path in saved if path not in wanted]
+    + [
+      f"{path} is {saved[path]}, the model's {wanted[path]}"
+      for path in wanted
+      if path in saved and saved[path] != wanted[path]
+    ]
+  )
+  if problems:
+    # The optimizer's moments only repeat what is wrong with the parameters.
+    problems.sort(key=lambda problem: problem.startswith("opt_state"))
+    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+    raise Mismatch(
+      f"{source} does not fit this model: {'; '.join(problems[:3])}{more}."
+    )
 
 
 def _checksum(x: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from bert_jax import metrics
+from bert_jax.data.files import write_atomically
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
@@ -39,15 +40,6 @@ def read_json(path: str) -> dict[str, Any]:
   if not isinstance(value, dict):
     raise ValueError(f"{path} is damaged: it holds no JSON object.")
   return value
-
-
-def write_atomically(path: str, text: str) -> None:
-  """Writes beside and renames: a kill leaves the old file or the new."""
-  with open(path + ".tmp", "w", encoding="utf-8") as f:
-    f.write(text)
-    f.flush()
-    os.fsync(f.fileno())
-  os.replace(path + ".tmp", path)
 
 
 def duration(seconds: float) -> str:

@@ -15,14 +15,16 @@ from bert_jax import hosts
 @contextlib.contextmanager
 def lock(workdir: str) -> Iterator[None]:
   """Holds the folder for this run; ValueError if another run holds it."""
+  name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
   try:
     os.makedirs(workdir, exist_ok=True)
+    file = open(os.path.join(workdir, name), "w")
   except OSError as e:
     raise ValueError(
-      f"--workdir={workdir}: no such folder can be made ({e.strerror})."
+      f"--workdir={workdir}: no such folder can be made or written"
+      f" ({e.strerror})."
     ) from e
-  name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
-  with open(os.path.join(workdir, name), "w") as f:
+  with file as f:
     try:
       fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from bert_jax import (
   steps,
 )
 from bert_jax import config as config_lib
-from bert_jax.data import corpus, hashing, loader
+from bert_jax.data import corpus, files, hashing, loader
 from bert_jax.state import TrainState, file_state, init_state, resize
 
 
@@ -161,17 +160,15 @@ def prepare_workdir(
     for line in config_lib.check_restart(logs.read_json(path), config):
       print(f"changed: {line}", flush=True)
   if jax.process_index() == 0:
-    text = json.dumps(config, indent=2)
-    logs.write_atomically(path, text + "\n")
+    files.write_json(path, config)
     pieces = "".join(piece + "\n" for piece in prepared.vocab)
-    logs.write_atomically(os.path.join(workdir, "vocab.txt"), pieces)
+    files.write_atomically(os.path.join(workdir, "vocab.txt"), pieces)
     # Hugging Face's file and names.
     tokenizer = {
       "tokenizer_class": "BertTokenizer",
       "do_lower_case": prepared.meta["lower_case"],
     }
-    path = os.path.join(workdir, "tokenizer_config.json")
-    logs.write_atomically(path, json.dumps(tokenizer, indent=2) + "\n")
+    files.write_json(os.path.join(workdir, "tokenizer_config.json"), tokenizer)
 
 
 def check_vocab(run: str, prepared: corpus.Prepared) -> None:
@@ -239,7 +236,16 @@ def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
 
 @dataclasses.dataclass
 class Progress:
-  """What changes while a run goes on, besides its files."""
+  """What changes while a run goes on, besides its files.
+
+  Attributes:
+    state: the train state.
+    window: sums of the steps since the last row.
+    best: lowest held-out loss of the phase so far; each phase starts anew,
+      since longer rows are easier to predict.
+    means: of the last evaluation.
+    stopped: if SIGTERM or SIGINT came.
+  """
 
   state: TrainState
   window: metrics.Window
@@ -278,12 +284,12 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       **{k: v for k, v in config["checkpoint"].items() if k != "every"},
     )
     stack.callback(saver.close)
+    stack.enter_context(hosts.ends_all())
     started = saver.latest_step() is not None
     prepare_workdir(workdir, config, setup.prepared[0], started)
     state, meta = start(setup, config, saver)
     log = logs.Logger(workdir, int(state.step), config["total_steps"])
     stack.callback(log.close)
-    stack.enter_context(hosts.ends_all())
     progress = Progress(
       state,
       metrics.Window(meta.get("window")),
@@ -333,6 +339,8 @@ def run_phase(
   key = jax.random.key(config["seed"])
   flops = objective.flops(feed.shapes)
   first = int(progress.state.step)
+  if first == phase.start:
+    progress.best = None  # Losses of other lengths do not compare.
   spans = (
     (phase.first_example(step), phase.batch_size)
     for step in range(first, phase.end)
@@ -379,6 +387,6 @@ def run_phase(
         meta |= dict(fingerprint=setup.fingerprint)
         metrics.check_parameters(step, progress.state.params)
         in_file = resize(progress.state, setup.in_file)
-        saver.save(step, in_file, meta, measured)
+        saver.save(step, in_file, meta, measured, phase.number)
       if progress.stopped:
         return

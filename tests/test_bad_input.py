@@ -5,10 +5,8 @@ import os
 import shutil
 import sys
 
-import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from prepared import random_documents, write_prepared
 
 from bert_jax import (
@@ -24,6 +22,7 @@ from bert_jax import (
 from bert_jax import config as config_lib
 from bert_jax.data import builders, corpus, preparing, streams, training_vocab
 
+pytestmark = pytest.mark.usefixtures("compiled")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -170,16 +169,6 @@ def test_no_path_and_bad_weights():
   parts = [streams.Stream(docs, builder, 0, str(i)) for i in range(2)]
   with pytest.raises(ValueError, match="mixture weights"):
     streams.Mixture(parts, [float("nan"), 1.0], 0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory):
-  """Programs that the runs have in common are compiled once."""
-  path = str(tmp_path_factory.mktemp("compiled"))
-  jax.config.update("jax_compilation_cache_dir", path)
-  yield
-  jax.config.update("jax_compilation_cache_dir", None)
-  compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,23 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
       assert meta["best"] == 0.6
 
 
+def test_a_later_phase_has_a_best_of_its_own(tmp_path):
+  """Losses at other lengths do not compare."""
+  saves = ((100, 0.4, 0), (200, 0.9, 1), (300, 0.7, 1), (400, 0.8, 1))
+  kept = []
+  for step, loss, phase in saves:
+    with Checkpointer(str(tmp_path), keep=1) as saver:
+      state = make_state().replace(step=jnp.int32(step))
+      saver.save(step, state, {}, loss, phase)
+      saver.wait()
+      kept.append(saver.best_step())
+  assert kept == [100, 200, 300, 300]
+  assert sorted(p.name for p in tmp_path.glob("checkpoints/*")) == [
+    "300",
+    "400",
+  ]
+
+
 @pytest.mark.parametrize(
   "layers, message",
   [

@@ -6,9 +6,7 @@ import os
 import subprocess
 import sys
 
-import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from prepared import random_documents, write_prepared
 
 from bert_jax import config as config_lib
@@ -22,16 +20,6 @@ CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
-  """Programs that shrunk configs have in common are compiled once."""
-  path = str(tmp_path_factory.mktemp("compiled"))
-  jax.config.update("jax_compilation_cache_dir", path)
-  yield
-  jax.config.update("jax_compilation_cache_dir", None)
-  compilation_cache.reset_cache()
 
 
 def command(*flags, config="configs/bert_base.py", workdir="unused"):

@@ -82,6 +82,8 @@ def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
   ]
   force = f"--xla_force_host_platform_device_count={devices}"
   environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": force}
+  # Starts of one mesh compile the same programs.
+  environment["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
   port, processes = free_port(), []
   for i in range(count):
     joins = [
@@ -258,6 +260,34 @@ def test_error_of_one_ends_all(folder, tmp_path):
   assert "error: process 1: row 33 is broken." in outputs[0][1]
   assert "error: row 33 is broken." in outputs[1][1]
   assert not any("Traceback" in text for pair in outputs for text in pair)
+
+
+def damage_shards(workdir, step, process):
+  """Cuts what only this process wrote, and reads."""
+  state = workdir / "checkpoints" / str(step) / "state"
+  shards = (state / f"ocdbt.process_{process}").rglob("*")
+  os.truncate(max(filter(os.path.isfile, shards), key=os.path.getsize), 10)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_one_process_cannot_read(folder, tmp_path):
+  """All take the one before it, or end; none waits for ever."""
+  run, flags = tmp_path / "run", ["--config.mesh.fsdp=2"]
+  ends(start(folder, run, 2, flags))
+  before = rows(run)
+  damage_shards(run, STEPS, process=1)
+  outputs = ends(start(folder, run, 2, flags))
+  assert f"{run}/checkpoints/{STEPS} is damaged: " in outputs[0][0]
+  assert "continuing from step 8" in outputs[0][0]
+  assert rows(run) == before
+  assert os.listdir(run / "damaged")[0].startswith(f"{STEPS}-")
+  for step in (8, STEPS):
+    damage_shards(run, step, process=1)
+  outputs = ends(start(folder, run, 2, flags), code=1)
+  for _, err in outputs:
+    assert f"no checkpoint in {run}/checkpoints is whole" in err
+    assert "Traceback" not in err
+  assert sorted(os.listdir(run / "checkpoints")) == [str(STEPS), "8"]
 
 
 @pytest.mark.slow

@@ -1,8 +1,14 @@
 """Phases: which steps, which examples, one learning-rate line."""
 
-import pytest
+import json
+import os
 
-from bert_jax import phases
+import pytest
+from prepared import random_documents, write_prepared
+
+from bert_jax import checkpoint, command_line, evaluate, phases, runtime, train
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 SECTION = dict(
   fraction=1.0, length=128, max_predictions=20, batch_scale=1.0, micro_scale=1
@@ -78,3 +84,37 @@ def test_no_phases_is_one_with_the_datas_length():
 def test_bad_phases_are_refused(sections, data, message):
   with pytest.raises(ValueError, match=message):
     make(data=data, **sections)
+
+
+def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
+  """Also after a restart inside of the second; kept are newest and best."""
+  losses = {2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 10: 0.85}
+  monkeypatch.setattr(
+    evaluate,
+    "evaluate",
+    lambda eval_step, coefficients, state, *rest: {
+      "loss": losses[int(state.step)]
+    },
+  )
+  monkeypatch.setattr(runtime, "stop_requested", lambda step, seen: step == 6)
+  config = command_line.load_defaults(
+    os.path.join(ROOT, "configs/bert_tiny.py")
+  )
+  config["model"] |= dict(hidden=32, heads=2, mlp=64)
+  for section in config["phases"].values():
+    section |= dict(fraction=0.5, length=16, max_predictions=3)
+  config["evaluate"] |= dict(every=2, examples=4)
+  config["checkpoint"] |= dict(every=100, keep=1)
+  config |= dict(total_steps=10, batch_size=4)
+  config["data"]["path"] = write_prepared(
+    tmp_path / "p", random_documents(20, 0), random_documents(5, 1)
+  )
+  run = str(tmp_path / "run")
+  assert int(train.run(config, run).step) == 6
+  assert sorted(os.listdir(f"{run}/checkpoints")) == ["6"]
+  assert int(train.run(config, run).step) == 10
+  assert sorted(os.listdir(f"{run}/checkpoints")) == ["10", "8"]
+  with checkpoint.Checkpointer.of_run(run) as saver:
+    assert saver.best_step() == 8
+  with open(f"{run}/checkpoints/10/meta/metadata") as f:
+    assert json.load(f)["best"] == 0.8

@@ -183,7 +183,7 @@ def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
   original = getattr(os, call)
 
   def interrupt(path, *arguments):
-    if call != "replace" or path.endswith("meta.json.new"):
+    if call != "replace" or path.endswith("meta.json.tmp"):
       raise KeyboardInterrupt
     original(path, *arguments)
 

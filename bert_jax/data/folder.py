@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data import corpus
+from bert_jax.data.files import sync_folder, write_json
 
 PROGRESS = "progress.json"
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
@@ -37,26 +38,6 @@ class Part(NamedTuple):
   documents: np.ndarray
 
 
-def write_json(path: str, value: Any) -> None:
-  """Writes a file that is either the old or the new one, never half."""
-  with open(path + ".new", "w", encoding="utf-8") as f:
-    json.dump(value, f, indent=2, ensure_ascii=False)
-    f.write("\n")
-    f.flush()
-    os.fsync(f.fileno())
-  os.replace(path + ".new", path)
-  sync_folder(os.path.dirname(path))
-
-
-def sync_folder(path: str) -> None:
-  """Makes renames in a folder durable."""
-  descriptor = os.open(path or ".", os.O_RDONLY)
-  try:
-    os.fsync(descriptor)
-  finally:
-    os.close(descriptor)
-
-
 def read_progress(partial: str) -> dict[str, Any] | None:
   """Returns what `Writer.save` wrote last, None for an unused folder.
 
@@ -67,7 +48,7 @@ def read_progress(partial: str) -> dict[str, Any] | None:
   if not os.path.isdir(partial):
     return None
   if not os.path.exists(path):
-    if set(os.listdir(partial)) - {PROGRESS + ".new"}:
+    if set(os.listdir(partial)) - {PROGRESS + ".tmp"}:
       raise ValueError(
         f"{partial} is in the way: it holds files but no {PROGRESS}. Move it"
         " away, or delete it."

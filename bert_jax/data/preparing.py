@@ -12,7 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import bert_jax
-from bert_jax.data import corpus, folder, sources, tokenize, workers
+from bert_jax.data import (
+  corpus,
+  files,
+  folder,
+  reading,
+  sources,
+  tokenize,
+  workers,
+)
 from bert_jax.data.vocabularies import WordPiece
 
 SAVE_SECONDS = 5.0
@@ -45,7 +53,7 @@ def prepare(
       hash of their content: exact copies are always in the same split.
     processes: worker processes; None for one a usable core.
     lower_case: True for an uncased vocabulary.
-    language: ISO 639 code, for splitting sentences.
+    language: of `reading.LANGUAGES`, for splitting sentences.
     save_seconds: time between saves, which an interruption can cost at most.
 
   Returns:
@@ -60,6 +68,7 @@ def prepare(
     raise ValueError(f"--heldout={heldout} is not a share between 0 and 1.")
   if processes is not None and processes < 1:
     raise ValueError(f"--processes={processes} is less than one.")
+  reading.check_language(language)
   if not os.path.isfile(vocab):
     raise ValueError(
       f"{vocab}: no such vocabulary file; make one with `python -m"
@@ -138,7 +147,7 @@ def _start(
     "largest": None,
     "files": {},
   }
-  folder.write_json(os.path.join(partial, folder.PROGRESS), progress)
+  files.write_json(os.path.join(partial, folder.PROGRESS), progress)
   return progress
 
 

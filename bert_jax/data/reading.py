@@ -5,6 +5,7 @@ split elsewhere (`sources.split_sentences`), since that is the slow part and
 belongs in worker processes.
 """
 
+import argparse
 import contextlib
 import gzip
 import io
@@ -26,6 +27,18 @@ _BY_EXTENSION = {
   ".json": "jsonl",
   ".parquet": "parquet",
 }
+# ISO 639-1. `sentencex` takes any word, and splits what it does not know as
+# English.
+LANGUAGES = (
+  "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch"
+  " co cr cs cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga"
+  " gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja"
+  " jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv"
+  " mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or"
+  " os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr"
+  " ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi"
+  " vo wa wo xh yi yo za zh zu"
+).split()
 _COMPRESSED = (".gz", ".xz", ".zst")
 
 
@@ -43,6 +56,50 @@ class Raw(NamedTuple):
   text: str
   layout: str
   position: int
+
+
+def add_input_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds --input, --format and --errors: what a command reads, and how."""
+  parser.add_argument(
+    "--input",
+    nargs="+",
+    required=True,
+    metavar="GLOB",
+    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed",
+  )
+  parser.add_argument(
+    "--format",
+    choices=("auto", *FORMATS),
+    default="auto",
+    help="auto (default) goes by the extension; .txt is bert: a sentence a"
+    " line, a blank line between documents; text is plain text, a file a"
+    " document",
+  )
+  parser.add_argument(
+    "--errors",
+    choices=("strict", "replace"),
+    default="strict",
+    help="what to do with bytes that are not UTF-8",
+  )
+
+
+def add_language_flag(parser: argparse.ArgumentParser) -> None:
+  """Adds --language, where a command finds sentences."""
+  parser.add_argument(
+    "--language",
+    default="en",
+    metavar="CODE",
+    help="two-letter ISO 639 code, for finding sentences (default %(default)s)",
+  )
+
+
+def check_language(code: str) -> None:
+  """Raises ValueError unless it is a code of `LANGUAGES`."""
+  if code not in LANGUAGES:
+    raise ValueError(
+      f"--language={code} is no two-letter ISO 639 code; choose one of"
+      f" {', '.join(LANGUAGES)}; a language without one is split well by en."
+    )
 
 
 def format_of(path: str) -> str:

@@ -1,0 +1,18 @@
+"""Fixtures that several files share."""
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+  """Programs that a file's runs have in common are compiled once."""
+  path = str(tmp_path_factory.mktemp("compiled"))
+  old = jax.config.jax_persistent_cache_min_compile_time_secs
+  jax.config.update("jax_compilation_cache_dir", path)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+  yield
+  jax.config.update("jax_compilation_cache_dir", None)
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", old)
+  compilation_cache.reset_cache()
