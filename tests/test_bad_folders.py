@@ -1,5 +1,6 @@
 """Damaged prepared folders are noticed when they are opened."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -59,6 +60,9 @@ def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
     ("splits", 3),
     ("format_version", 2),
     ("options", {"heldout": 0.2}),
+    ("options", None),
+    ("options", [1]),
+    ("options", "x"),
   ],
 )
 def test_damaged_metadata(prepared, tmp_path, key, value):
@@ -66,8 +70,6 @@ def test_damaged_metadata(prepared, tmp_path, key, value):
   shutil.copytree(prepared[0], folder)
   meta = json.loads((folder / "meta.json").read_text())
   for damaged in ({**meta, key: value}, {k: meta[k] for k in meta if k != key}):
-    if key == "options" and key not in damaged:
-      continue
     (folder / "meta.json").write_text(json.dumps(damaged))
     with pytest.raises(ValueError, match=str(folder)):
       corpus.open_prepared(str(folder))
@@ -82,12 +84,34 @@ def test_metadata_that_are_none(prepared, tmp_path, content):
     corpus.open_prepared(str(folder))
 
 
-def test_a_large_folder_is_checked_by_prepare(prepared, tmp_path, monkeypatch):
+def test_a_folder_beyond_the_limit_says_what_checks_it(
+  prepared, tmp_path, monkeypatch, capsys
+):
   folder = tmp_path / "out"
   shutil.copytree(prepared[0], folder)
   monkeypatch.setattr(corpus, "VERIFY_BYTES", 0)
   prepared[1](str(folder))
   flip(folder / "train.tokens", 0.5)
-  corpus.open_prepared(str(folder))
+  for _ in range(2):
+    corpus.open_prepared(str(folder))
+  assert capsys.readouterr().out.count("not checked at every start") == 1
   with pytest.raises(ValueError, match="is damaged"):
     prepared[1](str(folder))
+
+
+def test_files_are_read_once_unless_they_change(
+  prepared, tmp_path, monkeypatch
+):
+  folder = tmp_path / "out"
+  shutil.copytree(prepared[0], folder)
+  read, digest = [], hashlib.file_digest
+  monkeypatch.setattr(
+    hashlib, "file_digest", lambda f, kind: read.append(f) or digest(f, kind)
+  )
+  for _ in range(3):
+    corpus.open_prepared(str(folder))
+  assert len(read) == 10
+  flip(folder / "train.sentences", 0.5)
+  with pytest.raises(ValueError, match="is damaged"):
+    corpus.open_prepared(str(folder))
+  assert len(read) == 11
