@@ -11,6 +11,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
+from bert_jax.data.names import nearest
 
 
 def load_defaults(path: str) -> dict[str, Any]:
@@ -51,8 +52,7 @@ def explain(argv: Sequence[str], error: Exception) -> str:
   for arg in argv:
     name = arg.lstrip("-").partition("=")[0].removeprefix("config.")
     if known and arg.lstrip("-").startswith("config.") and name not in known:
-      hint = config_lib.nearest(name, known)
-      return f"config.{name}: {path} has no such key{hint}."
+      return f"config.{name}: {path} has no such key{nearest(name, known)}"
   return str(error).strip()
 
 

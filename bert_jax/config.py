@@ -1,11 +1,12 @@
 """Configs: checks before anything starts, and what a restart may change."""
 
-import difflib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
+
+from bert_jax.data.names import nearest
 
 # Every key of a pre-training config. A section is the keyword arguments of one
 # function and is checked against its signature, so a misspelt or unread key is
@@ -92,17 +93,11 @@ DTYPES = ("float32", "bfloat16")
 MAX_SEED = 2**32
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-  """Returns "; did you mean ...?" for a misspelt name, or ""."""
-  close = difflib.get_close_matches(name, list(known), 1)
-  return f"; did you mean {close[0]}?" if close else ""
-
-
 def check_keys(config: dict[str, Any]) -> None:
   """Raises ValueError at a key that is unknown or missing, or a bad number."""
   for key in config:
     if key not in KEYS:
-      raise ValueError(f"config.{key} is not a key{nearest(key, KEYS)}.")
+      raise ValueError(f"config.{key} is not a key{nearest(key, KEYS)}")
   for key in KEYS:
     if key not in config:
       raise ValueError(f"config.{key} is missing.")
@@ -169,7 +164,7 @@ def call(
     for key in arguments:
       if key not in parameters:
         hint = nearest(key, list(parameters)[len(args) :])
-        raise ValueError(f"config.{section}.{key} is not a key{hint}.") from e
+        raise ValueError(f"config.{section}.{key} is not a key{hint}") from e
     raise ValueError(f"config.{section}: {e}.") from e
   return function(*bound.args, **bound.kwargs)
 

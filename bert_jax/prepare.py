@@ -19,31 +19,12 @@ def _parser() -> argparse.ArgumentParser:
     description="Tokenises text once, into a folder that training reads."
     " Killed or stopped, the same command goes on where it was.",
   )
-  parser.add_argument(
-    "--input",
-    nargs="+",
-    required=True,
-    metavar="GLOB",
-    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed",
-  )
+  reading.add_input_flags(parser)
+  reading.add_language_flag(parser)
   parser.add_argument(
     "--vocab", required=True, help="a WordPiece vocabulary, a piece a line"
   )
   parser.add_argument("--output", required=True, help="the folder to make")
-  parser.add_argument(
-    "--format",
-    choices=("auto", *reading.FORMATS),
-    default="auto",
-    help="auto (default) goes by the extension; .txt is bert: a sentence a"
-    " line, a blank line between documents; text is plain text, a file a"
-    " document",
-  )
-  parser.add_argument(
-    "--errors",
-    choices=("strict", "replace"),
-    default="strict",
-    help="what to do with bytes that are not UTF-8",
-  )
   parser.add_argument(
     "--heldout",
     type=float,
@@ -57,11 +38,6 @@ def _parser() -> argparse.ArgumentParser:
     "--no-lower-case",
     action="store_true",
     help="keep capitals and accents (for a cased vocabulary)",
-  )
-  parser.add_argument(
-    "--language",
-    default="en",
-    help="ISO 639 code, for finding sentences (default %(default)s)",
   )
   return parser
 

@@ -14,6 +14,15 @@ from collections.abc import Sequence
 from bert_jax.data import reading, sources
 
 
+def _words(sentence: str) -> list[str]:
+  """Its words, without those that every tokenizer drops as a whole."""
+  return [
+    word
+    for word in sentence.split()
+    if any(c.isprintable() and c != "\ufffd" for c in word)
+  ]
+
+
 def split_text(
   inputs: Sequence[str], output: str, format: str, errors: str, language: str
 ) -> tuple[int, int]:
@@ -29,15 +38,18 @@ def split_text(
   """
   if os.path.isdir(output):
     raise ValueError(f"{output} is a folder; name a file.")
+  reading.check_language(language)
   documents = words = 0
   partial = output + ".partial"
   try:
     with open(partial, "w", encoding="utf-8") as f:
       for document in sources.read_documents(inputs, format, errors, language):
+        sentences = [found for s in document if (found := _words(s))]
+        if not sentences:
+          continue
         f.write("\n" * bool(documents))
-        for sentence in document:
-          words += len(sentence.split())
-          f.write(" ".join(sentence.split()) + "\n")
+        f.writelines(" ".join(sentence) + "\n" for sentence in sentences)
+        words += sum(map(len, sentences))
         documents += 1
       f.flush()
       os.fsync(f.fileno())
@@ -56,31 +68,9 @@ def main() -> None:
     description="Writes any text in BERT's format: a sentence a line, a blank"
     " line between documents.",
   )
-  parser.add_argument(
-    "--input",
-    nargs="+",
-    required=True,
-    metavar="GLOB",
-    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed",
-  )
+  reading.add_input_flags(parser)
+  reading.add_language_flag(parser)
   parser.add_argument("--output", required=True, help="the file to write")
-  parser.add_argument(
-    "--format",
-    choices=("auto", *reading.FORMATS),
-    default="auto",
-    help="auto (default) goes by the extension",
-  )
-  parser.add_argument(
-    "--errors",
-    choices=("strict", "replace"),
-    default="strict",
-    help="what to do with bytes that are not UTF-8",
-  )
-  parser.add_argument(
-    "--language",
-    default="en",
-    help="ISO 639 code, for finding sentences (default %(default)s)",
-  )
   args = parser.parse_args()
   try:
     documents, words = split_text(
@@ -90,6 +80,8 @@ def main() -> None:
     sys.exit(f"error: {e}")
   except OSError as e:
     sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
+  except KeyboardInterrupt:
+    sys.exit("stopped; nothing was written.")
   print(f"{args.output}: {documents:,} documents, {words:,} words.")
 
 

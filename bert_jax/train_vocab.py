@@ -1,4 +1,4 @@
-"""Trains a WordPiece vocabulary from text.
+"""Trains a vocabulary from text: WordPiece, byte-level BPE, SentencePiece.
 
   python -m bert_jax.train_vocab --input 'text/*.txt' --size 30522 \\
     --output vocab.txt
@@ -13,34 +13,26 @@ from bert_jax.data import reading, training_vocab
 def main() -> None:
   parser = argparse.ArgumentParser(
     prog="python -m bert_jax.train_vocab",
-    description="Trains a WordPiece vocabulary from text.",
+    description="Trains a vocabulary from text.",
   )
-  parser.add_argument(
-    "--input",
-    nargs="+",
-    required=True,
-    metavar="GLOB",
-    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed",
-  )
+  reading.add_input_flags(parser)
   parser.add_argument(
     "--size",
     type=int,
     required=True,
     help="pieces in the vocabulary, special tokens included (BERT: 30522)",
   )
-  parser.add_argument("--output", required=True, help="the file to write")
   parser.add_argument(
-    "--format",
-    choices=("auto", *reading.FORMATS),
-    default="auto",
-    help="auto (default) goes by the extension; .txt is bert: a sentence a"
-    " line, a blank line between documents; text is plain text",
+    "--kind",
+    choices=training_vocab.KINDS,
+    default="wordpiece",
+    help="wordpiece (default): BERT's; bytelevel: RoBERTa's byte-level BPE;"
+    " unigram: ALBERT's SentencePiece model",
   )
   parser.add_argument(
-    "--errors",
-    choices=("strict", "replace"),
-    default="strict",
-    help="what to do with bytes that are not UTF-8",
+    "--output",
+    required=True,
+    help="the file to write (unigram: NAME.model; bytelevel: a new folder)",
   )
   parser.add_argument(
     "--no-lower-case",
@@ -53,6 +45,7 @@ def main() -> None:
       args.input,
       args.size,
       args.output,
+      kind=args.kind,
       format=args.format,
       errors=args.errors,
       lower_case=not args.no_lower_case,

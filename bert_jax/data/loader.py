@@ -1,7 +1,6 @@
 """From a path to this host's batches, made ahead in a background thread."""
 
 import dataclasses
-import difflib
 import inspect
 import itertools
 import os
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 from bert_jax.data.builders import BUILDERS, Builder
 from bert_jax.data.corpus import Corpus, Prepared, SpecialIds, open_prepared
 from bert_jax.data.features import Batch, Features
+from bert_jax.data.names import nearest
 from bert_jax.data.streams import Heldout, Mixture, Source, Stream, heldout
 
 __all__ = [
@@ -120,13 +120,6 @@ def check_cased(parts: Iterable[Any], cased: bool | None) -> None:
       )
 
 
-def _nearest(word: str, words: Iterable[str]) -> str:
-  """Returns "; did you mean ...?" or the list of what there is."""
-  words = sorted(words)
-  close = difflib.get_close_matches(word, words, 1)
-  return f"did you mean {close[0]}?" if close else f"choose {', '.join(words)}."
-
-
 def make_builder(
   name: str, special: SpecialIds, vocab_size: int, options: dict[str, Any]
 ) -> Builder:
@@ -137,13 +130,13 @@ def make_builder(
       out of range.
   """
   if name not in BUILDERS:
-    raise ValueError(f"no builder {name!r}; {_nearest(name, BUILDERS)}")
+    raise ValueError(f"no builder {name!r}{nearest(name, BUILDERS)}")
   factory: Callable[..., Builder] = BUILDERS[name]
   known = set(inspect.signature(factory).parameters) - {"special", "vocab_size"}
   for option in options:
     if option not in known:
       raise ValueError(
-        f"{name} has no option {option!r}; {_nearest(option, known)}"
+        f"{name} has no option {option!r}{nearest(option, known)}"
       )
   return factory(special, vocab_size, **options)
 

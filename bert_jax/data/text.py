@@ -13,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import corpus, folder, hashing, sources, tokenize
+from bert_jax.data import (
+  corpus,
+  folder,
+  hashing,
+  reading,
+  sources,
+  tokenize,
+)
 from bert_jax.data.builders import Builder
 from bert_jax.data.features import Batch, padding
 from bert_jax.data.vocabularies import WordPiece
@@ -52,15 +59,17 @@ class Text:
       tokenizer: text to ids.
       heldout: share of the documents of `train` to hold out, by a hash of their
         content, as `prepare` does; without effect if `validation` is given.
-      language: ISO 639 code, for splitting sentences.
+      language: of `reading.LANGUAGES`, for splitting sentences.
       group: documents that are tokenised, paired and shuffled together.
       version: changes when the text does.
 
     Raises:
-      ValueError: `heldout` is no share, or `group` is below 2.
+      ValueError: `heldout` is no share, `group` is below 2, or there is no such
+        language.
     """
     if not 0 <= heldout < 1:
       raise ValueError(f"heldout={heldout} is not a share between 0 and 1.")
+    reading.check_language(language)
     if group < 2:
       raise ValueError(f"group={group}: documents are paired, at least 2.")
     self.path = path
