@@ -194,6 +194,17 @@ def test_one_missing_variable_of_electra_is_named(name, tmp_path):
     tf1.read(str(tmp_path), "electra")
 
 
+def test_shapes_of_electra_that_disagree(tmp_path):
+  arrays = draw(electra_shapes())
+  name = "generator_predictions/output_bias"
+  arrays[name] = arrays[name][1:]
+  save(str(tmp_path), "electra", arrays, slots=False)
+  with pytest.raises(ValueError) as e:
+    tf1.read(str(tmp_path), "electra")
+  assert "electra, with the sizes of electra/embeddings/*" in str(e.value)
+  assert f"{name} has shape [{V - 1}], not [{V}]" in str(e.value)
+
+
 def test_groups_that_do_not_divide_the_layers(tmp_path):
   save(str(tmp_path), "model.ckpt-best", draw(albert_shapes(2)), slots=False)
   config = CONFIG | {"embedding_size": E, "num_hidden_layers": 3}

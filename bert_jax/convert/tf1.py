@@ -261,7 +261,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     wanted = folder.shapes_of(folder.module_of(config), config)
   except ValueError as e:
     raise ValueError(f"{file if fields else prefix}: {e}") from e
-  where = f"{prefix}, by {file}" if fields else prefix
+  sized = file if fields else "electra/embeddings/* and the layers 0 in it"
+  where = f"{prefix}, with the sizes of {sized}"
   params = mapping.to_ours(tf1_names.rules(config), arrays, wanted, (), where)
   config["source"] = {
     "format": "tf1",
