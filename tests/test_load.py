@@ -1,0 +1,281 @@
+"""`bert_jax.load`: folders of every kind, runs, names; the command as well."""
+
+import functools
+import json
+import subprocess
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_hf
+from tiny_families import jit
+
+import bert_jax
+from bert_jax import checkpoint, models
+from bert_jax.convert import __main__ as command
+from bert_jax.convert import folder, hf
+from bert_jax.state import TrainState
+
+WORDS = [
+  "[PAD]",
+  "[UNK]",
+  "[CLS]",
+  "[SEP]",
+  "[MASK]",
+  "ab",
+  "##c",
+  "cafe",
+  "Ab",
+]
+
+
+def run(monkeypatch, *arguments):
+  monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
+  command.main()
+
+
+def same(left, right):
+  jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def test_importing_the_package_loads_nothing_else():
+  code = (
+    "import sys, bert_jax\n"
+    "print(sorted({'jax', 'flax', 'numpy', 'tokenizers'} & set(sys.modules)))\n"
+    "from bert_jax.models import bert\n"
+    "assert callable(bert_jax.load) and bert_jax.load is bert_jax.load\n"
+    "try: bert_jax.nothing\n"
+    "except AttributeError as e: print(e)"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  first, second = done.stdout.splitlines()
+  assert first == "[]" and "no attribute 'nothing'" in second
+
+
+def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
+  name = "BertForSequenceClassification"
+  path = tiny_hf.write(tmp_path / "hf", name)
+  (tmp_path / "hf" / "vocab.txt").write_text("\n".join(WORDS))
+  common = ["--family", "bert", "--input", path, "--output"]
+  run(monkeypatch, "--from", "hf", *common, tmp_path / "ours")
+  direct, ours = bert_jax.load(path), bert_jax.load(str(tmp_path / "ours"))
+  assert direct.config == ours.config
+  assert ours.config["labels"] == ["contra", "neutral", "entail"]
+  assert ours.module == direct.module
+  same(direct.params, ours.params)
+  assert ours.tokenizer.encode("abc CAFÉ").ids == [2, 5, 6, 7, 3]
+  batch = {"input_ids": jnp.array([[2, 5, 6, 3]])}
+  logits = jit(ours.module.apply)({"params": ours.params}, batch)
+  assert logits.shape == (1, 3) and logits.dtype == jnp.float32
+  encoder = {"params": ours.params["encoder"]}
+  hidden, _ = jit(ours.module.encoder.apply)(encoder, batch["input_ids"])
+  assert hidden.shape == (1, 4, 8)
+
+
+def test_only_the_computation_may_be_changed(tmp_path):
+  path = tiny_hf.write(tmp_path / "hf", "BertModel")
+  half = bert_jax.load(path, dtype="bfloat16", unroll=2, remat=True)
+  encoder = half.module.encoder
+  assert encoder.dtype == jnp.bfloat16 and encoder.unroll == 2
+  batch = {"input_ids": jnp.array([[2, 5]])}
+  collect = functools.partial(half.module.apply, collect=True)
+  out = jit(collect)({"params": half.params}, batch)
+  assert out["hidden_states"].dtype == jnp.bfloat16
+  assert out["pooled"].shape == (1, 8)
+  assert out["attention"].shape == (2, 1, 2, 2, 2)
+  for options in ({"hidden": 16}, {"vocab_multiple": 2}):
+    with pytest.raises(ValueError, match="may not be given"):
+      bert_jax.load(path, **options)
+
+
+def test_families_are_found_or_asked_for(tmp_path):
+  for i, (name, drop) in enumerate(
+    (
+      ("AlbertForQuestionAnswering", ()),
+      ("DistilBertForMaskedLM", ("architectures",)),
+      ("OpenAIGPTLMHeadModel", ("model_type",)),
+    )
+  ):
+    path = tiny_hf.write(tmp_path / str(i), name, drop=drop)
+    assert bert_jax.load(path).config["family"] == tiny_hf.family_of(name)
+  drop = ("model_type", "architectures")
+  path = tiny_hf.write(tmp_path / "none", "BertModel", drop=drop)
+  with pytest.raises(ValueError, match="pass family="):
+    bert_jax.load(path)
+  assert bert_jax.load(path, family="bert").config["task"] == "encoder"
+  folder.write(str(tmp_path / "ours"), hf.read(path, "tinybert"))
+  ours = bert_jax.load(str(tmp_path / "ours"))
+  assert ours.config["family"] == "tinybert" and ours.tokenizer is None
+  with pytest.raises(ValueError, match="is of family tinybert"):
+    bert_jax.load(str(tmp_path / "ours"), family="bert")
+  with pytest.raises(ValueError, match="only ELECTRA"):
+    bert_jax.load(str(tmp_path / "ours"), tower="generator")
+
+
+def both_towers(path):
+  for name, tower, f in (
+    ("ElectraForMaskedLM", "generator", 32),
+    ("ElectraForPreTraining", "discriminator", 12),
+  ):
+    rng = np.random.default_rng(0)
+    shapes = tiny_hf.shapes(name, f=f)
+    arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
+    one = {"num_attention_heads": 1, "intermediate_size": f}
+    options = one if tower == "generator" else {}
+    tiny_hf.write(path / tower, name, arrays, **options)
+  return str(path)
+
+
+def test_both_towers_and_either(tmp_path):
+  path = both_towers(tmp_path / "hf")
+  both = bert_jax.load(path)
+  folder.write(str(tmp_path / "ours"), hf.read(path, "electra"))
+  same(both.params, bert_jax.load(str(tmp_path / "ours")).params)
+  for tower, head in (("generator", "mlm"), ("discriminator", "rtd")):
+    for source in (path, str(tmp_path / "ours")):
+      one = bert_jax.load(source, tower=tower)
+      assert one.config["task"] == tower
+      encoder = one.params["encoder"]
+      same(encoder["embeddings"], both.params["embeddings"])
+      same(encoder["tower"], both.params[tower])
+      same(one.params[head], both.params[head])
+
+
+@pytest.fixture
+def workdir(tmp_path):
+  """The folder of a run that has saved twice."""
+  model = dict(family="bert", variant="tiny", vocab_size=len(WORDS))
+  model |= dict(hidden=8, heads=2, mlp=16, max_positions=8, dtype="bfloat16")
+  path = tmp_path / "run"
+  path.mkdir()
+  objective = {"name": "mlm", "pairs": True}
+  text = json.dumps({"objective": objective, "model": model})
+  (path / "config.json").write_text(text)
+  (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  (path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+  encoder = models.bert.build(**{k: model[k] for k in model if k != "family"})
+  config = folder.make_config(
+    "bert", "pretraining", folder.attributes(encoder), head={"pairs": True}
+  )
+  shapes = folder.shapes_of(folder.module_of(config), config)
+  rng = np.random.default_rng(0)
+  with checkpoint.Checkpointer(str(path)) as saver:
+    for step in (1, 2):
+      params = folder.unflatten(
+        {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
+      )
+      state = TrainState(jnp.int32(step), params, {}, {})
+      saver.save(step, state, {}, None)
+    saver.wait()
+  return path, params
+
+
+def test_a_run_is_opened_and_exported(workdir, tmp_path, monkeypatch):
+  path, params = workdir
+  run_ = bert_jax.load(str(path))
+  same(run_.params, params)
+  assert run_.config["source"]["step"] == 2
+  assert run_.tokenizer.encode("Ab ab").ids == [2, 8, 5, 3]
+  arguments = ["--family", "bert", "--to", "hf", "--input", path, "--output"]
+  run(monkeypatch, *arguments, tmp_path / "hf")
+  again = hf.read(str(tmp_path / "hf"), "bert")
+  same(folder.unflatten(again.arrays), params)
+  fields = json.loads((tmp_path / "hf" / "config.json").read_text())
+  assert fields["architectures"] == ["BertForPreTraining"]
+  assert fields["pad_token_id"] == 0 and fields["hidden_act"] == "gelu"
+  assert (tmp_path / "hf" / "vocab.txt").read_text().split() == WORDS
+
+
+def test_runs_that_cannot_be_opened(workdir, tmp_path):
+  path, _ = workdir
+  run_ = json.loads((path / "config.json").read_text())
+  for change, word in (
+    ({"objective": {"name": "elmo"}}, "the objective is 'elmo'"),
+    ({"model": {"variant": "tiny"}}, "config.json is damaged"),
+    ({"model": run_["model"] | {"num_layers": 3}}, "does not fit"),
+  ):
+    (path / "config.json").write_text(json.dumps(run_ | change))
+    with pytest.raises(ValueError, match=word):
+      bert_jax.load(str(path))
+  (tmp_path / "new" / "checkpoints").mkdir(parents=True)
+  with pytest.raises(ValueError, match="no checkpoint"):
+    bert_jax.load(str(tmp_path / "new"))
+
+
+def test_names_go_to_the_hub(tmp_path, monkeypatch):
+  with pytest.raises(ValueError, match="^/nowhere/at/all: no such folder.$"):
+    bert_jax.load("/nowhere/at/all")
+  monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+  with pytest.raises(ValueError, match="pip install huggingface_hub"):
+    bert_jax.load("somebody/model")
+  path, asked = tiny_hf.write(tmp_path / "hf", "BertModel"), []
+
+  def snapshot_download(name, allow_patterns):
+    if name != "somebody/model":
+      raise OSError("401 Client Error.\nmore")
+    asked.append(allow_patterns)
+    return path
+
+  hub = types.SimpleNamespace(snapshot_download=snapshot_download)
+  monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+  assert bert_jax.load("somebody/model").config["family"] == "bert"
+  # Torch's files are not fetched beside safetensors.
+  assert len(asked) == 1 and not any("bin" in p for p in asked[0])
+  with pytest.raises(ValueError, match="did not give it .401 Client Error.."):
+    bert_jax.load("somebody/else")
+  with pytest.raises(ValueError, match="does not hold both|only ELECTRA"):
+    bert_jax.load("somebody/model", tower="both")
+
+
+@pytest.mark.parametrize(
+  "family, files, text, ids",
+  [
+    (
+      "roberta",
+      {
+        "vocab.json": json.dumps(
+          {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5}
+          | {"ab": 6, "Ġ": 7, "Ġab": 8, "<mask>": 9}
+        ),
+        "merges.txt": "#version: 0.2\na b\nĠ ab\n",
+      },
+      "ab ab <mask>",
+      [0, 6, 8, 9, 2],
+    ),
+    (
+      "gpt",
+      {
+        "vocab.json": json.dumps(
+          {"<unk>": 0, "a": 1, "b": 2, "b</w>": 3, "ab</w>": 4}
+        ),
+        "merges.txt": "#version: 0.2\na b</w>\n",
+      },
+      "AB b",
+      [4, 3],
+    ),
+    ("albert", {"spiece.model": "not read"}, None, None),
+    ("bert", {"tokenizer.json": "{"}, None, "damaged"),
+  ],
+)
+def test_tokenizers_of_files(family, files, text, ids, tmp_path):
+  name = {
+    "roberta": "RobertaForMaskedLM",
+    "gpt": "OpenAIGPTLMHeadModel",
+    "albert": "AlbertForQuestionAnswering",
+    "bert": "BertModel",
+  }[family]
+  path = tiny_hf.write(tmp_path / "hf", name)
+  for file, content in files.items():
+    (tmp_path / "hf" / file).write_text(content, encoding="utf-8")
+  if ids == "damaged":
+    with pytest.raises(ValueError, match="tokenizer's files are damaged"):
+      bert_jax.load(path)
+    return
+  tokenizer = bert_jax.load(path).tokenizer
+  assert (tokenizer.encode(text).ids if tokenizer else None) == ids
