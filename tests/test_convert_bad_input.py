@@ -103,6 +103,8 @@ def test_the_wrong_family_or_class(tmp_path):
     tmp_path / "odd", NAME, architectures=["BertLMHeadModel"]
   )
   refused(path, ["BertLMHeadModel", "BertForMaskedLM"])
+  path = tiny_hf.write(tmp_path / "odder", NAME, architectures={"a": 1})
+  refused(path, "architectures is {'a': 1}")
   # The class and the arrays disagree.
   path = tiny_hf.write(
     tmp_path / "other", NAME, architectures=["BertForQuestionAnswering"]
@@ -152,7 +154,7 @@ def test_damaged_safetensors(tmp_path):
     whole + b"\0",
     (2**60).to_bytes(8, "little") + whole[8:],
     pack(moved),
-    pack(wide),
+    pack(wide),  # a dtype that numpy has not
     pack([1]),
     pack(dict(header, x=3)),
   ):

@@ -5,7 +5,7 @@ import json
 import pytest
 import tiny_hf
 
-from bert_jax.convert import folder, hf, hf_config_back, tensors
+from bert_jax.convert import folder, hf, hf_config, hf_config_back, tensors
 
 CLASSIFIER = "BertForSequenceClassification"
 
@@ -246,6 +246,8 @@ def test_labels_travel_by_name(tmp_path):
     (dict(id2label=["a"], label2id=None), "no map"),
     (dict(id2label={"0": "a", "1": "a"}, label2id=None), "'a' twice"),
     (dict(label2id={"contra": 1, "neutral": 0, "entail": 2}), "disagree"),
+    (dict(label2id={"contra": 0, "neutral": 1}), "disagree"),
+    (dict(label2id=["contra"]), "disagree"),
     (dict(num_labels=4), "num_labels is 4, id2label has 3"),
     (dict(id2label=None, label2id=None, num_labels="3"), "num_labels is '3'"),
     # The classifier has three rows.
@@ -266,6 +268,9 @@ def test_labels_without_names(tmp_path, capsys):
     options = dict(id2label=None, label2id=None) | options
     config = read(tmp_path / str(i), CLASSIFIER, **options).config
     assert config["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+  # Ids that are text.
+  names = {"contra": "0", "neutral": "1", "entail": "2"}
+  assert read(tmp_path / "text", CLASSIFIER, label2id=names).config["labels"]
   assert "num_labels=3 counts" in capsys.readouterr().out
   # Other tasks keep the maps that they do not read.
   weights = read(tmp_path / "lm", "BertForMaskedLM", id2label=default)
@@ -292,6 +297,8 @@ def test_problems(tmp_path):
     fields = back(tmp_path / f"{i}-run", weights)
     expected = given if problem != "classification" else None
     assert fields.get("problem_type") == expected
+  # As transformers has it; the label of a regression is no class.
+  assert hf_config.problem_of({}, 1, "file") == "regression"
 
 
 def test_the_padding_id_is_the_vocabularys(tmp_path):

@@ -221,6 +221,48 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
     np.testing.assert_array_equal(got.arrays[at], array)
 
 
+def test_bare_names_and_buffers_of_other_families(tmp_path):
+  """openai-gpt's file has no prefix and its masks; TinyBERT's, more maps."""
+  for name, family, prefix, extra in (
+    (
+      "OpenAIGPTLMHeadModel",
+      "gpt",
+      r"^transformer\.",
+      {"h.0.attn.bias": np.ones((1, 1, 10, 10), np.float32)},
+    ),
+    (
+      "BertForPreTraining",
+      "tinybert",
+      "^$",
+      {"fit_dense.weight": np.ones((8, 8), np.float32)},
+    ),
+  ):
+    arrays = rename(random_arrays(name), (prefix, "")) | extra
+    path = tiny_hf.write(tmp_path / family, name, arrays)
+    weights = hf.read(path, family)
+    assert weights.config["family"] == family
+    assert weights.config["task"] == "pretraining"
+    assert weights.config["source"]["skipped"] == [*extra]
+    if family == "gpt":
+      words = arrays["tokens_embed.weight"]
+      got = weights.arrays["encoder/embeddings/word/embedding"]
+      np.testing.assert_array_equal(got, words)
+
+
+def test_several_dtypes_become_the_widest(tmp_path):
+  arrays = random_arrays("BertModel", np.float16)
+  path = tiny_hf.write(tmp_path / "hf", "BertModel", arrays, dtype="float16")
+  arrays["pooler.dense.bias"] = arrays["pooler.dense.bias"].astype(np.float32)
+  tensors.write(f"{path}/model.safetensors", arrays)
+  hf.write(str(tmp_path / "back"), hf.read(path, "bert"))
+  again = tensors.read(str(tmp_path / "back" / "model.safetensors"))
+  for key, array in arrays.items():
+    assert again[key].dtype == np.float32
+    np.testing.assert_array_equal(again[key], array)
+  fields = json.loads((tmp_path / "back" / "config.json").read_text())
+  assert fields["dtype"] == "float32"
+
+
 def test_a_pooler_that_is_not_read_is_kept(tmp_path):
   """roberta-base's masked LM has one; a classifier of old versions too."""
   extra = {

@@ -1,4 +1,13 @@
-"""A converted model on disk: config.json, model.safetensors, a tokenizer."""
+"""A converted model on disk: config.json, model.safetensors, a tokenizer.
+
+The config holds `format_version`, `family`, `task` (see `module_of`), `model`
+(attributes of the encoder), `head` (keyword arguments of the task's module),
+`labels` (names in the order of their ids), `problem` ("classification",
+"multi_label", "regression"), `pooler` (whether there is one that the head does
+not read), and `source`: the format it came from, the dtype there, names that
+were dropped, fields to write back. Labels and problem are null where a task
+has none. Arrays are float32, named by their paths in the parameter tree.
+"""
 
 import contextlib
 import json
@@ -30,7 +39,10 @@ TOKENIZER_FILES = (
   "spiece.model",
   "sentencepiece.bpe.model",
 )
-KEYS = ("family", "task", "model", "head", "labels", "problem", "pooler")
+KEYS = (
+  *("family", "task", "model", "head"),
+  *("labels", "problem", "pooler", "source"),
+)
 # Attributes of an encoder that change how it computes, not what.
 COMPUTATION = ("dtype", "attention", "unroll", "remat")
 
@@ -39,7 +51,7 @@ class Weights(NamedTuple):
   """A model in memory.
 
   Attributes:
-    config: what `config.json` holds, see docs/conversion.md.
+    config: what `config.json` holds.
     arrays: path in the parameter tree, joined by "/", -> float32 array.
     tokenizer_files: name -> bytes, as they were.
   """

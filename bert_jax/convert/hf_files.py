@@ -87,10 +87,10 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
     isinstance(value, torch.Tensor) for value in values.values()
   ):
     raise ValueError(f"{path} is no dictionary of tensors.")
-  return {name: _numpy(value) for name, value in values.items()}
+  return {name: _numpy(value, name, path) for name, value in values.items()}
 
 
-def _numpy(tensor) -> np.ndarray:
+def _numpy(tensor, name: str, path: str) -> np.ndarray:
   import torch
 
   tensor = tensor.detach()
@@ -98,7 +98,11 @@ def _numpy(tensor) -> np.ndarray:
     return (
       tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     )
-  return tensor.numpy()
+  try:
+    return tensor.numpy()
+  except (TypeError, RuntimeError) as e:
+    kind = f"{tensor.dtype} ({tensor.layout})"
+    raise ValueError(f"{path}: {name} is {kind}, unknown here.") from e
 
 
 def _new_names(

@@ -40,8 +40,7 @@ def read(config: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
   if len(set(labels)) != len(labels):
     twice = next(name for name in labels if labels.count(name) > 1)
     raise ValueError(f"{where}: id2label names {twice!r} twice.")
-  backward = config.get("label2id")
-  if backward and backward != {name: i for i, name in enumerate(labels)}:
+  if not _agree(labels, config.get("label2id")):
     raise ValueError(
       f"{where}: id2label and label2id disagree; take out the wrong one."
     )
@@ -55,6 +54,17 @@ def read(config: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
   raise ValueError(
     f"{where}: num_labels is {count}, id2label has {len(labels)} names."
   )
+
+
+def _agree(labels: list[str], backward: Any) -> bool:
+  """Whether label2id, if there, says the same; its ids may be text."""
+  if not backward:
+    return True
+  try:
+    ids = {str(name): int(i) for name, i in backward.items()}
+  except (AttributeError, TypeError, ValueError):
+    return False
+  return ids == {name: i for i, name in enumerate(labels)}
 
 
 def write(labels: list[str]) -> dict[str, Any]:

@@ -55,9 +55,10 @@ def class_of(family: str, task: str, pairs: bool = False) -> str:
 
 def family_of(config: Mapping[str, Any], where: str) -> str:
   """The family that a config.json names; ValueError if it names none."""
-  kind, named = config.get("model_type"), (config.get("architectures") or [""])
+  kind, named = config.get("model_type"), config.get("architectures")
   for family, naming in hf_names.NAMINGS.items():
-    if kind == naming.model_type or named[0] in tasks_of(family):
+    known = tasks_of(family)
+    if kind == naming.model_type or any(name in known for name in named or ()):
       return family
   raise ValueError(
     f"{where}: model_type is {kind!r}, architectures {named}; of these families"

@@ -48,6 +48,8 @@ def read(path: str) -> dict[str, np.ndarray]:
     data = np.memmap(path, np.uint8, "r") if size > 8 + length else b""
     arrays, end = {}, 0
     for name, entry in header.items():
+      if entry["dtype"] not in DTYPES:
+        raise ValueError(f"{name} is {entry['dtype']}, unknown here")
       dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
       start, stop = entry["data_offsets"]
       if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
@@ -62,7 +64,8 @@ def read(path: str) -> dict[str, np.ndarray]:
     raise ValueError(f"{path}: no such file.") from e
   except (ValueError, KeyError, TypeError, AttributeError) as e:
     raise ValueError(
-      f"{path} is no whole safetensors file ({e}); get it again."
+      f"{path} is no whole safetensors file of known dtypes ({e}); get it"
+      " again."
     ) from e
   return arrays
 
@@ -95,4 +98,5 @@ def write(
   with open(path, "wb") as f:
     f.write(len(text).to_bytes(8, "little") + text)
     for name in sorted(arrays):
-      f.write(np.ascontiguousarray(arrays[name]).tobytes())
+      # As bytes: bfloat16 has no buffer of its own.
+      f.write(np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8))
