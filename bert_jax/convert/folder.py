@@ -210,10 +210,12 @@ def read(path: str) -> Weights:
   """
   where = os.path.join(path, CONFIG)
   config = read_json(where)
-  if config.get("format_version") != FORMAT_VERSION:
+  if "format_version" not in config:
+    raise ValueError(f"{where} is of no converted model: convert it first.")
+  if config["format_version"] != FORMAT_VERSION:
     raise ValueError(
-      f"{where}: format_version is {config.get('format_version')!r}, this"
-      f" program reads {FORMAT_VERSION}; convert the model again."
+      f"{where}: format_version is {config['format_version']!r}, this program"
+      f" reads {FORMAT_VERSION}; convert the model again."
     )
   missing = [key for key in KEYS if key not in config]
   if missing:
