@@ -191,6 +191,9 @@ class Embedding(nn.Module):
   look-up is then a float32 scatter (in bfloat16 it was a third of a BERT-base
   step on an H100). Small tables are read by a one-hot product instead, whose
   gradient has no scatter: thousands of rows of a batch would collide in it.
+
+  An id that is negative or not below `size` gives NaN: on a device nothing can
+  be raised, and neither a wrong row nor zeros would be noticed.
   """
 
   size: int
@@ -208,17 +211,20 @@ class Embedding(nn.Module):
     )
 
   def __call__(self, ids: Int[Array, "..."]) -> Float[Array, "... d"]:
+    known = (ids >= 0) & (ids < self.size)
     if self.one_hot:
-      return jnp.einsum(
+      rows = jnp.einsum(
         "...v,vd->...d",
         jax.nn.one_hot(ids, self.size),
         self.embedding,
         precision=jax.lax.Precision.HIGHEST,
       )
+      return jnp.where(known[..., None], rows, jnp.nan)
     # Gathered whole over the axis that splits the features, as the batch is
     # split over it too: the partitioner would copy the rows to every device.
     table = nn.with_logical_constraint(self.embedding, (self.axes[0], None))
-    return jnp.take(table, ids, axis=0)
+    # `take` fills with NaN beyond the end, but counts negative ids from it.
+    return jnp.take(table, jnp.where(known, ids, self.size), axis=0)
 
 
 def gather_positions(
