@@ -15,9 +15,10 @@ VARIANTS: dict[str, dict[str, int]] = {
   "base": dict(hidden=768, num_layers=12, heads=12, mlp=3072),
   "large": dict(hidden=1024, num_layers=24, heads=16, mlp=4096),
 }
-# A head of its own on <s>: dropout, dense, tanh, dropout, linear (fairseq
-# models/roberta/model.py, RobertaClassificationHead).
-POOLING = heads.Pooling(activation="tanh", input_dropout=True)
+# A head of its own on <s>: dropout, dense, tanh, dropout, linear; its rate,
+# fairseq's pooler_dropout, is 0 in every published recipe (models/roberta/
+# model.py, RobertaClassificationHead). Ported ones have 0.1.
+POOLING = heads.Pooling(activation="tanh", input_dropout=True, dropout=0.0)
 
 
 def make_position_ids(
@@ -119,7 +120,8 @@ class Roberta(nn.Module):
 
     Args:
       input_ids: token ids.
-      segment_ids: all 0 if None; the published models know no other.
+      segment_ids: all 0 if None; the published models know no other, and a 1
+        gives NaN: leave out what a pair's builder makes for BERT.
       sequence_ids: 1 at real tokens, 0 at padding (1, 2, ... for the sequences
         of a packed row); all 1 if None.
       position_ids: 0, 1, 2, ... in each sequence; made from `input_ids`, see
