@@ -199,22 +199,6 @@ def test_too_long_and_indivisible_are_refused():
     bert.build("tiny", dropuot=0.1)
 
 
-def test_published_sizes():
-  """Paper, section 3: base 110M, large 340M; README: the miniatures."""
-  published = dict(
-    tiny=4.4, mini=11.3, small=29.1, medium=41.7, base=110.1, large=335.1
-  )
-  ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-  for variant, millions in published.items():
-    module = bert.build(variant)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), ids)
-    pooler = module.hidden * (module.hidden + 1)
-    count = sum(x.size for x in jax.tree.leaves(shapes)) + pooler
-    # 0.7M of slack: the miniatures' published counts are rounded, and base
-    # and large are quoted with other heads here and there.
-    assert abs(count / 1e6 - millions) < 0.7, (variant, count)
-
-
 def test_computation_dtype_and_float32_parameters():
   module = encoder(dtype=jnp.dtype("bfloat16"))
   ids = jnp.zeros((1, 4), jnp.int32)

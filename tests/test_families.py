@@ -1,0 +1,185 @@
+"""What every encoder keeps: padding, packing, masks, causality, dtypes."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_families import (
+  HIDDEN,
+  LAYERS,
+  NAMES,
+  build,
+  encoder,
+  jit,
+  parameters,
+  token_ids,
+)
+
+# RoBERTa's padding id, and here everybody's: no real token has it.
+PAD = 1
+REAL = 7
+IDS = token_ids(1, REAL)
+ALL = pytest.mark.parametrize("name", NAMES)
+assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
+
+
+def segments(name, ids):
+  """The second half is another segment where the family has two."""
+  second = np.arange(ids.shape[1]) > ids.shape[1] // 2
+  return (second & (name != "roberta")).astype(np.int32) + np.zeros_like(ids)
+
+
+def pad(name, ids, length, left=False):
+  """Returns padded ids, segments and sequence ids."""
+  missing = length - ids.shape[1]
+  width = ((0, 0), (missing, 0) if left else (0, missing))
+  return (
+    np.pad(ids, width, constant_values=PAD),
+    np.pad(segments(name, ids), width),
+    np.pad(np.ones_like(ids), width),
+  )
+
+
+@functools.cache
+def alone(name, seed=0):
+  """Hidden states of a sequence of REAL tokens, nothing beside it."""
+  ids = token_ids(1, REAL, seed=seed)
+  return encode(name, ids, segments(name, ids), np.ones_like(ids))
+
+
+def encode(name, *inputs):
+  return encoder(name)(*inputs)[0]
+
+
+def crowd(name):
+  """Three rows of 32: the sequence, a longer one, a full one."""
+  rows = [pad(name, token_ids(1, n), 32) for n in (REAL, 20, 32)]
+  return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
+
+
+@ALL
+def test_padding_and_other_rows_change_nothing(name):
+  """A13, RoBERTa's positions made from the ids included."""
+  padded = encode(name, *pad(name, IDS, 16))
+  assert_close(padded[:, :REAL], alone(name))
+  assert_close(encode(name, *crowd(name))[:1, :REAL], alone(name))
+
+
+@ALL
+def test_padding_on_the_left_changes_nothing(name):
+  positions = np.maximum(np.arange(16) - 9, 0)[None].astype(np.int32)
+  padded = encode(name, *pad(name, IDS, 16, left=True), positions)
+  assert_close(padded[:, 9:], alone(name))
+  if name == "roberta":
+    padded = encode(name, *pad(name, IDS, 16, left=True))
+    assert_close(padded[:, 9:], alone(name))
+
+
+@functools.cache
+def gradient(name, dtype="float32"):
+  """Of the sum over some positions, with the hidden states."""
+  module = build(name, dtype=dtype)
+
+  def loss(params, positions, *inputs):
+    hidden, _ = module.apply({"params": params}, *inputs)
+    picked = hidden.astype(jnp.float32) ** 3 * positions[..., None]
+    return picked.sum(), hidden
+
+  run = jit(jax.grad(loss, has_aux=True))
+  return functools.partial(run, parameters(name))
+
+
+@ALL
+def test_no_gradient_reaches_padding(name):
+  """A13: exactly 0 for rows of the tables that only padding reads."""
+  inputs = pad(name, IDS, 16)
+  tables = gradient(name)(inputs[2], *inputs)[0]["embeddings"]
+  word, position = (
+    np.flatnonzero(np.abs(tables[key]["embedding"]).max(-1)).tolist()
+    for key in ("word", "position")
+  )
+  first = 2 if name == "roberta" else 0
+  assert word == sorted({*IDS[0].tolist()})
+  assert position == list(range(first, first + REAL))
+
+
+@ALL
+def test_sequences_of_a_packed_row_do_not_meet(name):
+  """Two sequences in a row of 16; positions start anew, from 0."""
+  second = token_ids(1, REAL, seed=1)
+  rows = [pad(name, IDS, REAL), pad(name, second, REAL + 2)]
+  ids, segment_ids, real = (
+    np.concatenate(parts, 1) for parts in zip(*rows, strict=True)
+  )
+  sequence_ids = real + (np.arange(16) >= REAL) * real
+  positions = np.array([[*range(REAL), *range(REAL), 0, 0]], np.int32)
+  packed = encode(name, ids, segment_ids, sequence_ids, positions)
+  assert_close(packed[:, :REAL], alone(name))
+  assert_close(packed[:, REAL:-2], alone(name, seed=1))
+
+
+@pytest.mark.parametrize(
+  "name,dtype",
+  [
+    # Half precision of encoders that differ in nothing but tables is slow.
+    pytest.param(name, dtype, marks=[pytest.mark.slow] * bool(slow))
+    for name in NAMES
+    for dtype in ("float32", "bfloat16", "float16")
+    for slow in [dtype != "float32" and name not in ("albert", "gpt")]
+  ],
+)
+def test_fully_masked_rows_stay_finite(name, dtype):
+  """A12 for whole encoders, forward and gradient."""
+  ids, segment_ids, _ = pad(name, IDS, 16)
+  nothing, everything = np.zeros_like(ids), np.ones_like(ids)
+  grads, hidden = gradient(name, dtype)(everything, ids, segment_ids, nothing)
+  assert hidden.dtype == dtype
+  for x in [hidden, *jax.tree.leaves(grads)]:
+    assert np.isfinite(np.asarray(x, np.float32)).all()
+
+
+@ALL
+def test_collected_states_and_probabilities(name):
+  inputs = crowd(name)
+  hidden, seen = encoder(name, collect=True)(*inputs)
+  assert_close(hidden, encode(name, *inputs), atol=1e-6)
+  assert {key: x.shape for key, x in seen.items()} == {
+    "embeddings": (3, 32, HIDDEN),
+    "hidden": (LAYERS, 3, 32, HIDDEN),
+    "attention": (LAYERS, 3, 4, 32, 32),
+  }
+  np.testing.assert_array_equal(seen["hidden"][-1], hidden)
+  attention = np.asarray(seen["attention"])
+  assert attention.dtype == np.float32
+  assert_close(attention.sum(-1), 1)
+  key_is_real = inputs[2][:, None, :] * np.ones((1, 32, 1), int)
+  if name == "gpt":
+    key_is_real = np.tril(key_is_real)
+  masked = attention.transpose(1, 3, 4, 0, 2)[key_is_real == 0]
+  seen_by_all = attention.transpose(1, 3, 4, 0, 2)[key_is_real == 1]
+  assert masked.size and not masked.any() and (seen_by_all > 0).all()
+
+
+@pytest.mark.parametrize("name", ["bert", "electra"])
+def test_first_layer_alone_gives_the_first_collected_state(name):
+  inputs = crowd(name)
+  _, seen = encoder(name, collect=True)(*inputs)
+  first = dict(parameters(name))
+  holder = first["tower"] if name == "electra" else first
+  one = dict(holder, layers=jax.tree.map(lambda x: x[:1], holder["layers"]))
+  first = dict(first, tower=one) if name == "electra" else one
+  hidden, _ = jit(build(name, num_layers=1).apply)({"params": first}, *inputs)
+  assert_close(hidden, seen["hidden"][0])
+
+
+@ALL
+def test_only_gpt_is_causal(name):
+  """Later tokens change nothing before them, to the bit; encoders see them."""
+  ids = token_ids(1, REAL)
+  changed = np.concatenate([ids[:, :4], ids[:, 4:] + 1], 1)
+  rest = segments(name, ids), np.ones_like(ids)
+  one, two = (np.asarray(encode(name, i, *rest)) for i in (ids, changed))
+  same = (one == two).all(-1)[0]
+  assert same.tolist() == [name == "gpt"] * 4 + [False] * 3

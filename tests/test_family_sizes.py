@@ -1,0 +1,156 @@
+"""Published sizes, counted; axes of every array, and what splits them."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from tiny_families import shapes
+
+from bert_jax import models, sharding
+from bert_jax.models import electra, tasks
+
+IDS = jax.ShapeDtypeStruct((1, 4), jnp.int32)
+BATCH = {
+  "input_ids": IDS,
+  "mlm_positions": jax.ShapeDtypeStruct((1, 2), jnp.int32),
+  "cls_positions": jax.ShapeDtypeStruct((1, 1), jnp.int32),
+}
+# What is counted, millions as published, and the slack: half a unit of the last
+# published digit, or what the line says.
+PUBLISHED = [
+  # Turc et al. 2019, Table 1, and their model cards: with both heads.
+  ("bert", "tiny", "heads", 4.4, 0.05),
+  ("bert", "mini", "heads", 11.3, 0.05),
+  ("bert", "small", "heads", 29.1, 0.05),
+  ("bert", "medium", "heads", 41.7, 0.05),
+  # Devlin et al. 2019, section 3. Large has 336.2M whatever is counted as
+  # published: the paper rounds up.
+  ("bert", "base", "heads", 110.0, 0.5),
+  ("bert", "large", "heads", 340.0, 5.0),
+  # Lan et al. 2020, Table 2: with 30,000 pieces, 1.1M fewer.
+  ("bert", "xlarge", "encoder", 1270.0, 5.0),
+  # fairseq README, with the masked-LM head.
+  ("roberta", "base", "heads", 125.0, 0.5),
+  ("roberta", "large", "heads", 355.0, 0.5),
+  # Lan et al. 2020; its README says 59M of xlarge, the paper 60M.
+  # xxlarge: the paper says 235M; the released file has 222.6M, with the pooler.
+  ("albert", "base_v1", "pooler", 12.0, 0.5),
+  ("albert", "large_v1", "pooler", 18.0, 0.5),
+  ("albert", "xlarge_v1", "pooler", 59.0, 0.5),
+  ("albert", "xxlarge_v1", "pooler", 222.6, 0.05),
+  ("albert", "base_v2", "pooler", 12.0, 0.5),
+  ("albert", "large_v2", "pooler", 18.0, 0.5),
+  ("albert", "xlarge_v2", "pooler", 59.0, 0.5),
+  ("albert", "xxlarge_v2", "pooler", 222.6, 0.05),
+  # google-research/electra README. The discriminator alone has 13.5M, 108.9M
+  # and 334.1M: small and large round up, base is said to be as large as BERT.
+  ("electra", "small", "encoder", 14.0, 0.6),
+  ("electra", "base", "encoder", 110.0, 1.2),
+  ("electra", "large", "encoder", 335.0, 1.0),
+  # Sanh et al. 2019, Table 3.
+  ("distilbert", "base", "encoder", 66.0, 0.5),
+  # Jiao et al. 2020, Table 1; the smaller has 14.35M.
+  ("tinybert", "4x312", "pooler", 14.5, 0.2),
+  ("tinybert", "6x768", "pooler", 67.0, 0.5),
+  # Radford et al. 2019, Table 2.
+  ("gpt", "base", "encoder", 117.0, 0.5),
+]
+VARIANTS = pytest.mark.parametrize(
+  "name,variant", [row[:2] for row in PUBLISHED]
+)
+
+
+def build(name, variant, **overrides):
+  """A published size with its pre-training heads."""
+  family = models.family(name)
+  return family.ForPreTraining(family.build(variant, **overrides))
+
+
+def axes(tree):
+  """Name of each array -> its logical axes."""
+  boxes = jax.tree_util.tree_flatten_with_path(
+    tree, is_leaf=lambda x: hasattr(x, "names")
+  )[0]
+  return {"/".join(k.key for k in path): box.names for path, box in boxes}
+
+
+def test_every_published_size_is_counted():
+  known = {(n, v) for n, f in models.FAMILIES.items() for v in f.VARIANTS}
+  assert known == {(name, variant) for name, variant, *_ in PUBLISHED}
+
+
+@pytest.mark.parametrize("name,variant,part,millions,slack", PUBLISHED)
+def test_parameter_count(name, variant, part, millions, slack):
+  module = models.family(name).build(variant)
+  if part == "heads":
+    heads = models.family(name).ForPreTraining(module, pairs=name == "bert")
+    tree = shapes(heads, BATCH)
+  else:
+    tree = shapes(module, IDS)
+  total = sum(x.size for x in jax.tree.leaves(tree))
+  if part == "pooler":
+    total += module.hidden * (module.hidden + 1)
+  assert abs(total / 1e6 - millions) <= slack, total
+
+
+def test_sizes_of_electras_generator():
+  """Clark et al. 2020, Table 6: 1/4, 1/3, 1/4 of the width; heads of 64."""
+  sizes = {
+    v: electra.generator_sizes(electra.build(v)) for v in electra.VARIANTS
+  }
+  assert sizes == {
+    "small": dict(hidden=64, heads=1, mlp=256),
+    "base": dict(hidden=256, heads=4, mlp=1024),
+    "large": dict(hidden=256, heads=4, mlp=1024),
+  }
+  tree = nn.unbox(shapes(build("electra", "base"), BATCH))
+  assert tree["generator"]["project"]["kernel"].shape == (768, 256)
+  assert "project" not in tree["discriminator"]
+  assert tree["generator"]["layers"]["layer"]["mlp_in"]["kernel"].shape == (
+    12,
+    256,
+    1024,
+  )
+  assert tree["mlm"]["dense"]["kernel"].shape == (256, 768)
+
+
+def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
+  """Of arrays and of activations, in pre-training and in a task."""
+  used = set()
+  constrain = nn.with_logical_constraint
+
+  def record(x, names):
+    assert len(names) == x.ndim
+    used.update(names)
+    return constrain(x, names)
+
+  monkeypatch.setattr(nn, "with_logical_constraint", record)
+  for name, family in models.FAMILIES.items():
+    encoder = family.build(next(iter(family.VARIANTS)))
+    task = tasks.SequenceClassifier(encoder, family.POOLING, 2)
+    for module in (family.ForPreTraining(encoder), task):
+      for names in axes(shapes(module, BATCH)).values():
+        used.update(names)
+    assert used - {None} <= dict(sharding.RULES).keys(), name
+  assert used - {None} == dict(sharding.RULES).keys()
+
+
+@VARIANTS
+def test_a_mesh_of_two_by_two_takes_published_sizes(name, variant):
+  """fsdp=2, tensor=2, and where a tower has one head fsdp=4."""
+  shape = (1, 4, 1) if (name, variant) == ("electra", "small") else (1, 2, 2)
+  mesh = jax.sharding.AbstractMesh(shape, sharding.AXES)
+  tree = shapes(build(name, variant, vocab_multiple=shape[2]), BATCH)
+  sharding.check_sizes(mesh, tree)
+
+
+def test_axes_of_maps_between_widths():
+  """The tables' width is whole, the model's is split as everywhere."""
+  for name in ("albert", "electra"):
+    variant = next(iter(models.family(name).VARIANTS))
+    found = axes(shapes(build(name, variant), BATCH))
+    maps = {k: v for k, v in found.items() if "project" in k}
+    assert len(maps) == (2 if name == "albert" else 4)
+    for key, names in maps.items():
+      expected = (None, "embed") if key.endswith("kernel") else ("embed",)
+      assert names == expected, key

@@ -1,0 +1,105 @@
+"""Positions and lengths as published; ids out of range are not a number."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_families import NAMES, build, encoder, jit, token_ids
+
+from bert_jax.models import layers, roberta
+
+
+@pytest.mark.parametrize(
+  "padding_id,ids,positions",
+  [
+    (3, [[4, 5, 6], [4, 3, 3]], [[4, 5, 6], [4, 3, 3]]),
+    (1, [[0, 100, 2, 1, 1]], [[2, 3, 4, 1, 1]]),
+  ],
+)
+def test_positions_of_roberta(padding_id, ids, positions):
+  """A14: counted from the padding's id; padding has its own row."""
+  found = roberta.make_position_ids(jnp.array(ids), padding_id)
+  assert found.tolist() == positions and found.dtype == jnp.int32
+
+
+@pytest.mark.parametrize("padding_id,longest", [(1, 512), (3, 510)])
+def test_longest_length_of_roberta(padding_id, longest):
+  """A14: a table of 514 rows; one token more is refused before any step."""
+  module = build("roberta", max_positions=514, padding_id=padding_id)
+  assert module.max_length == longest
+
+  def init(length):
+    ids = jnp.full((1, length), 7)
+    return jax.eval_shape(module.init, jax.random.key(0), ids)
+
+  init(longest)
+  made = roberta.make_position_ids(np.full((1, longest), 7), padding_id)
+  assert made.max() == 513
+  with pytest.raises(
+    ValueError,
+    match=f"length {longest + 1} is over {longest}.*{padding_id + 1} in a"
+    " table of max_positions=514.*model.max_positions",
+  ):
+    init(longest + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lengths_over_the_longest_are_refused(name):
+  module = build(name)
+  assert module.max_length == (38 if name == "roberta" else 40)
+  ids = jnp.ones((1, module.max_length + 1), jnp.int32)
+  with pytest.raises(
+    ValueError, match=f"length {module.max_length + 1} is ove"
+  ):
+    jax.eval_shape(module.init, jax.random.key(0), ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_out_of_range_are_not_a_number(name):
+  """Neither a wrong row nor a silent zero; those a family reads."""
+  zero = np.zeros((1, 7), np.int32)
+  inputs = dict(
+    input_ids=token_ids(1, 7),
+    segment_ids=zero,
+    sequence_ids=zero + 1,
+    position_ids=np.arange(7, dtype=np.int32)[None],
+  )
+  run = encoder(name)
+  assert np.isfinite(run(*inputs.values())[0]).all()
+  read = {"input_ids": (-100, -1, 50), "position_ids": (-100, 40)}
+  if name not in ("distilbert", "gpt"):
+    read["segment_ids"] = (-1, 1 if name == "roberta" else 2)
+  for key, bad in read.items():
+    for value in bad:
+      changed = inputs[key].copy()
+      changed[0, -1] = value
+      hidden = run(*(inputs | {key: changed}).values())[0]
+      assert np.isnan(hidden[:, -1]).all(), (key, value)
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+def test_gradient_of_a_table_is_a_sum_over_its_readers(one_hot):
+  """With ids out of range as well: they add nothing."""
+  table = layers.Embedding(
+    5, 3, jax.nn.initializers.ones, (None, "embed"), one_hot=one_hot
+  )
+  params = {"embedding": jnp.arange(15.0).reshape(5, 3)}
+  ids = jnp.array([[4, 0, 4], [-1, 5, 2]])
+  weights = jnp.arange(18.0).reshape(2, 3, 3)
+
+  @jit
+  @jax.grad
+  def gradient(params):
+    rows = table.apply({"params": params}, ids)
+    known = ((ids >= 0) & (ids < 5))[..., None]
+    return (jnp.where(known, rows, 0) * weights).sum()
+
+  expected = np.zeros((5, 3))
+  for i, w in zip(ids.ravel(), weights.reshape(-1, 3), strict=True):
+    if 0 <= i < 5:
+      expected[i] += w
+  np.testing.assert_array_equal(gradient(params)["embedding"], expected)
+  rows = table.apply({"params": params}, ids)
+  np.testing.assert_array_equal(rows[0], params["embedding"][ids[0]])
+  np.testing.assert_array_equal(rows[1, 2], params["embedding"][2])
+  assert np.isnan(rows[1, :2]).all()

@@ -1,0 +1,176 @@
+"""One loop over layers: unrolled, made again, shared, with its own dropout."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
+
+from bert_jax.models import albert, heads, layers, stack, tasks
+
+IDS = token_ids(2, 9)
+DEEP = 4
+
+
+def rngs(seed=0):
+  return {"dropout": jax.random.key(seed)}
+
+
+def shared(groups, **overrides):
+  return build("albert", num_layers=DEEP, groups=groups, **overrides)
+
+
+@functools.cache
+def shared_parameters(groups):
+  return fill(shared(groups), jnp.ones((1, 4), jnp.int32))
+
+
+SLOW = [(name, 0) for name in NAMES if name != "albert"]
+SLOW += [("albert", groups) for groups in (1, 2, 4)]
+
+
+@pytest.mark.parametrize(
+  "name,groups",
+  [("albert", 0), *(pytest.param(*c, marks=pytest.mark.slow) for c in SLOW)],
+)
+def test_unrolled_and_made_again_equal_the_loop(name, groups):
+  """Outputs with dropout and gradients; they differ by roundings only."""
+  if groups:
+    make, params = functools.partial(shared, groups), shared_parameters(groups)
+  else:
+    make, params = functools.partial(build, name), parameters(name)
+  # A wide layer sums many gradients: of order 1 after the division.
+  weights = np.random.default_rng(0).normal(size=(2, 9, HIDDEN)) / 20
+
+  def run(module):
+    def loss(params):
+      hidden, _ = module.apply({"params": params}, IDS, train=True, rngs=rngs())
+      return (hidden * weights).sum(), hidden
+
+    (_, hidden), grads = jit(jax.value_and_grad(loss, has_aux=True))(params)
+    return [hidden, *jax.tree.leaves(grads)]
+
+  unroll = make().num_layers
+  one, two = run(make()), run(make(unroll=unroll, remat=True))
+  for expected, found in zip(one, two, strict=True):
+    atol = 1e-6 * max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+def states(module, params, train=False, seed=0):
+  """Hidden states of all layers."""
+  run = jit(functools.partial(module.apply, train=train, collect=True))
+  return run({"params": params}, IDS, rngs=rngs(seed))[1]["hidden"]
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_groups_are_layers_of_their_own_repeated(groups):
+  """ALBERT's stack equals one that holds each layer as often as it is used."""
+  module = build("bert", num_layers=DEEP)
+  options = stack.build(module)
+  inputs = jnp.ones((1, 4, HIDDEN)), jnp.ones((1, 1, 4, 4), bool)
+  few = fill(options.copy(groups=groups), *inputs, train=False)
+  many = jax.tree.map(lambda x: jnp.repeat(x, DEEP // groups, 0), few)
+  x = np.random.default_rng(1).normal(size=(2, 4, HIDDEN)).astype(np.float32)
+  mask = np.tril(np.ones((1, 1, 4, 4), bool))
+  one, two = (
+    jit(functools.partial(o.apply, train=False, collect=True))(
+      {"params": p}, x, mask
+    )
+    for o, p in ((options.copy(groups=groups), few), (options, many))
+  )
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, atol=1e-6), one, two
+  )
+
+
+def test_depth_of_a_shared_layer_is_free():
+  """As a Universal Transformer's: fewer and more steps, one tree."""
+  params = shared_parameters(1)
+  deep = states(build("albert", num_layers=6), params)
+  usual = states(shared(1), params)
+  shallow = states(build("albert", num_layers=1, unroll=DEEP), params)
+  np.testing.assert_allclose(deep[:DEEP], usual, atol=1e-6)
+  np.testing.assert_allclose(shallow, usual[:1], atol=1e-6)
+  with pytest.raises(ValueError, match="num_layers=3 is not a multiple of 2"):
+    states(build("albert", num_layers=3, groups=2), params)
+
+
+def kept(module, params, train=True):
+  """Which elements the MLP's dropout kept in each layer, by the states.
+
+  Kernels are 0, the MLP's bias is 1 and the first LayerNorm gives 0: a layer's
+  output is the normalised dropout of ones, positive where it kept them.
+  """
+  zero = jax.tree.map(jnp.zeros_like, params["layers"])
+  zero["layer"]["mlp_out"]["bias"] += 1.0
+  zero["layer"]["mlp_norm"]["scale"] += 1.0
+  return np.asarray(states(module, params | {"layers": zero}, train)) > 0
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_each_application_of_a_layer_drops_others(groups):
+  """A16: the MLP's dropout acts, and no two applications share their bits."""
+  masks = kept(shared(groups, dropout=0.5), shared_parameters(groups))
+  assert masks.shape[0] == DEEP
+  bound = 5 * 0.5 / np.sqrt(masks[0].size)
+  for i, mask in enumerate(masks):
+    assert abs(mask.mean() - 0.5) < bound
+    for other in masks[:i]:
+      assert abs((mask == other).mean() - 0.5) < bound
+
+
+def test_mlp_branch_is_dropped_and_used():
+  """A16: by capture; the output is made from what dropout gave."""
+  options = stack.build(build("bert", dropout=0.5, attention_dropout=0.0)).layer
+  layer = stack.TransformerLayer(**options)
+  x = jnp.asarray(np.random.default_rng(2).normal(size=(2, 4, HIDDEN)))
+  inputs = x, jnp.ones((1, 1, 4, 4), bool)
+  params = fill(layer, *inputs, train=False)
+
+  def run(seed):
+    (out, _), found = layer.apply(
+      {"params": params},
+      *inputs,
+      train=True,
+      rngs=rngs(seed),
+      capture_intermediates=True,
+    )
+    found = found["intermediates"]
+    names = ("mlp_out", "mlp_dropout", "attention_norm")
+    return out, *(np.asarray(found[n]["__call__"][0]) for n in names)
+
+  branches = []
+  for seed in (0, 1):
+    out, made, branch, residual = run(seed)
+    drops = branch == 0
+    assert 0.3 < drops.mean() < 0.7
+    np.testing.assert_allclose(branch[~drops], 2 * made[~drops], rtol=1e-6)
+    norm = layers.layer_norm(1e-12, jnp.dtype("float32"))
+    rebuilt = norm.apply({"params": params["mlp_norm"]}, residual + branch)
+    np.testing.assert_allclose(out, rebuilt, atol=1e-5)
+    branches.append(drops)
+  assert (branches[0] != branches[1]).any()
+
+
+def test_albert_without_dropout_has_a_classifier_with():
+  """A16: version 2; the encoder is deterministic, the logits vary."""
+  published = {name: albert.build(name) for name in albert.VARIANTS}
+  rates = {n: (m.dropout, m.attention_dropout) for n, m in published.items()}
+  dropped = [name for name, rate in rates.items() if rate == (0.1, 0.1)]
+  assert dropped == ["base_v1", "large_v1", "xlarge_v1"]
+  assert {rates[n] for n in rates if n not in dropped} == {(0.0, 0.0)}
+  assert albert.POOLING == heads.Pooling("tanh", dropout=0.1)
+  module = build("albert", dropout=0.0, attention_dropout=0.0)
+  np.testing.assert_array_equal(
+    *(states(module, parameters("albert"), True, seed) for seed in (0, 1))
+  )
+  model = tasks.SequenceClassifier(module, albert.POOLING, 3)
+  params = fill(model, {"input_ids": IDS})
+  run = jit(functools.partial(model.apply, train=True))
+  one, two = (
+    run({"params": params}, {"input_ids": IDS}, rngs=rngs(s)) for s in (0, 1)
+  )
+  assert (np.asarray(one) != np.asarray(two)).all()

@@ -1,0 +1,247 @@
+"""Heads of tasks on every family, and ELECTRA's two towers on one table."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
+
+from bert_jax import models
+from bert_jax.models import electra, heads, tasks
+
+assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
+
+
+def batch_of(lengths, length=8):
+  """Rows of these lengths, padded."""
+  ids = token_ids(len(lengths), length)
+  real = np.arange(length) < np.array(lengths)[:, None]
+  return {
+    "input_ids": np.where(real, ids, 1).astype(np.int32),
+    "sequence_ids": real.astype(np.int32),
+  }
+
+
+def make(name, kind, *args):
+  """Parameters of a task's model; batch -> logits, the encoder's states."""
+  model = kind(build(name), *args)
+  params = fill(model, batch_of([4]))
+
+  @jit
+  def run(params, batch):
+    logits, seen = model.apply(
+      {"params": params},
+      batch,
+      capture_intermediates=lambda module, _: module.name == "encoder",
+    )
+    return logits, seen["intermediates"]["encoder"]["__call__"][0][0]
+
+  return params, functools.partial(run, params)
+
+
+def pooling(name):
+  return models.family(name).POOLING
+
+
+def test_pooling_of_each_family():
+  assert {n: f.POOLING for n, f in models.FAMILIES.items()} == {
+    "bert": heads.Pooling("tanh"),
+    "roberta": heads.Pooling("tanh", input_dropout=True, dropout=0.0),
+    "albert": heads.Pooling("tanh"),
+    "electra": heads.Pooling(None),
+    "distilbert": heads.Pooling("relu", dropout=0.2),
+    "tinybert": heads.Pooling("tanh"),
+    "gpt": heads.Pooling(None, last=True),
+  }
+  assert heads.Pooling("tanh").dropout == 0.1
+  assert electra.DENSE_POOLING == heads.Pooling("gelu", input_dropout=True)
+
+
+BY_HAND = {
+  "tanh": np.tanh,
+  "relu": lambda x: np.maximum(x, 0),
+  "gelu": lambda x: x * np.vectorize(math.erf)(x / math.sqrt(2)) / 2 + x / 2,
+}
+
+
+def by_hand(params, vectors, activation=None):
+  """A head in numpy on what the encoder gave."""
+  parts = [("classifier", lambda x: x)]
+  if activation:
+    parts.insert(0, ("pooler", BY_HAND[activation]))
+  for part, function in parts:
+    dense = jax.tree.map(np.asarray, params[part]["dense"])
+    vectors = function(np.asarray(vectors) @ dense["kernel"] + dense["bias"])
+  return vectors
+
+
+@pytest.mark.parametrize(
+  "name,pooling",
+  [*((n, pooling(n)) for n in NAMES), ("electra", electra.DENSE_POOLING)],
+)
+def test_classifier_reads_the_published_vector(name, pooling):
+  """The first position, GPT's last real one; padding and none at all."""
+  lengths = [3, 8, 1]
+  params, run = make(name, tasks.SequenceClassifier, pooling, 3)
+  logits, hidden = run(batch_of(lengths))
+  last = np.array(lengths) - 1 if name == "gpt" else 0
+  vector = np.asarray(hidden)[np.arange(3), last]
+  assert logits.shape == (3, 3) and logits.dtype == jnp.float32
+  assert_close(logits, by_hand(params, vector, pooling.activation))
+
+
+def test_without_sequence_ids_the_last_position_is_read():
+  _, run = make("gpt", tasks.SequenceClassifier, pooling("gpt"), 2)
+  batch = batch_of([8, 8])
+  assert_close(run({"input_ids": batch["input_ids"]})[0], run(batch)[0])
+
+
+@pytest.mark.parametrize(
+  "name,kind,args",
+  [
+    *((name, tasks.TokenClassifier, (5,)) for name in NAMES),
+    ("bert", tasks.SpanClassifier, ()),
+  ],
+)
+def test_tokens_and_spans(name, kind, args):
+  """Every position by itself: what a linear map makes of its vector."""
+  params, run = make(name, kind, *args)
+  logits, hidden = run(batch_of([3, 8]))
+  assert logits.shape == (2, 8, *(args or (2,)))
+  assert logits.dtype == jnp.float32
+  assert_close(logits, by_hand(params, hidden))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt"])
+def test_choices_and_one_row(name):
+  """A39 and A35: [2, 4, 8] gives [2, 4], one row a regression [1, 1]."""
+  _, run = make(name, tasks.SequenceClassifier, pooling(name), 1)
+  flat = batch_of([3, 8, 5, 1, 7, 2, 8, 4])
+  choices = {key: x.reshape(2, 4, 8) for key, x in flat.items()}
+  logits = np.asarray(run(choices)[0])
+  assert logits.shape == (2, 4) and len(np.unique(logits.round(4))) == 8
+  order = np.array([2, 0, 3, 1])
+  permuted = {k: x.copy() for k, x in choices.items()}
+  for x in permuted.values():
+    x[0] = x[0, order]
+  found = np.asarray(run(permuted)[0])
+  assert_close(found[0], logits[0, order])
+  # The other example's rows are what they were.
+  assert_close(found[1], logits[1])
+  for row in (0, 5):
+    one = run({key: x[row : row + 1] for key, x in flat.items()})[0]
+    assert one.shape == (1, 1)
+    assert_close(one[0, 0], logits.ravel()[row])
+
+
+def test_choices_need_one_label():
+  model = tasks.SequenceClassifier(build("bert"), pooling("bert"), 4)
+  batch = {"input_ids": np.ones((2, 4, 8), np.int32)}
+  with pytest.raises(ValueError, match="num_labels must be 1, not 4"):
+    model.init(jax.random.key(0), batch)
+
+
+def test_dropout_of_heads_acts_in_training_only():
+  """The encoder has none; a head's own is all there is."""
+  batch = batch_of([3, 8])
+  quiet = build("bert", num_layers=1, dropout=0.0, attention_dropout=0.0)
+  silent = heads.Pooling("tanh", dropout=0.0, input_dropout=True)
+  for model, expected in (
+    (tasks.SequenceClassifier(quiet, heads.Pooling(None), 2), True),
+    (tasks.SequenceClassifier(quiet, silent, 2), False),
+    (tasks.TokenClassifier(quiet, 3), True),
+    (tasks.SpanClassifier(quiet), False),
+  ):
+    params = fill(model, batch)
+    jax.eval_shape(model.apply, {"params": params}, batch)  # Needs no rng.
+
+    @jit
+    def run(params, key, model=model):
+      rngs = {"dropout": key}
+      return model.apply({"params": params}, batch, train=True, rngs=rngs)
+
+    one, two = (np.asarray(run(params, jax.random.key(s))) for s in (0, 1))
+    assert (one != two).any() == expected, model
+
+
+def test_dropout_before_the_dense_layer_is_one_of_its_own():
+  """RoBERTa's head: with it the dense layer's input is dropped as well."""
+  hidden = np.ones((1, 2, 64), np.float32)
+  at = np.zeros((1, 1), np.int32)
+  pooler = heads.Pooler(
+    jnp.dtype("float32"), jax.nn.initializers.ones, "relu", dropout=0.5
+  )
+  params = {"dense": {"kernel": np.eye(64), "bias": np.zeros(64)}}
+  key = {"dropout": jax.random.key(0)}
+  x = pooler.apply({"params": params}, hidden, at, True, rngs=key)
+  assert set(np.unique(x)) == {0.0, 2.0}
+  np.testing.assert_array_equal(pooler.apply({"params": params}, hidden, at), 1)
+
+
+@functools.cache
+def towers():
+  module = electra.ForPreTraining(build("electra"))
+  batch = batch_of([6, 8])
+  batch["mlm_positions"] = np.array([[1, 2], [0, 7]], np.int32)
+  params = fill(module, batch)
+  return module, params, batch, jit(module.apply)
+
+
+def test_both_towers_read_the_same_tables():
+  _, params, batch, run = towers()
+  before = run({"params": params}, batch)
+  assert {k: x.shape for k, x in before.items()} == {
+    "mlm_logits": (2, 2, 50),
+    "rtd_logits": (2, 8),
+  }
+  assert {x.dtype for x in before.values()} == {jnp.dtype("float32")}
+  row = int(batch["input_ids"][0, 1])
+  for table, index in (("word", row), ("position", 1), ("segment", 0)):
+    change = params["embeddings"][table]["embedding"].at[index].add(0.5)
+    tables = params["embeddings"] | {table: {"embedding": change}}
+    after = run({"params": params | {"embeddings": tables}}, batch)
+    for key in before:
+      assert (np.asarray(before[key]) != np.asarray(after[key])).any(), table
+
+
+def test_discriminators_loss_leaves_the_generator_alone():
+  """No gradient of its own weights; the tables get some from both."""
+  module, params, batch, _ = towers()
+
+  def gradient(method):
+    def loss(params):
+      logits = module.apply({"params": params}, batch, method=method)
+      return (logits**2).sum()
+
+    grads = jit(jax.grad(loss))(params)
+    return {
+      part: any(np.asarray(x).any() for x in jax.tree.leaves(tree))
+      for part, tree in grads.items()
+    }
+
+  assert gradient("discriminate") == dict(
+    embeddings=True, discriminator=True, rtd=True, generator=False, mlm=False
+  )
+  assert gradient("generate") == dict(
+    embeddings=True, discriminator=False, rtd=False, generator=True, mlm=True
+  )
+
+
+def test_discriminator_is_the_encoder_to_fine_tune():
+  """Electra's own tree holds the tables and one tower, of equal names."""
+  module, params, batch, _ = towers()
+  assert set(parameters("electra")) == {"embeddings", "tower"}
+  moved = {"embeddings": params["embeddings"], "tower": params["discriminator"]}
+  hidden, _ = build("electra").apply(
+    {"params": moved}, batch["input_ids"], None, batch["sequence_ids"]
+  )
+  assert hidden.shape == (2, 8, HIDDEN)
+  rtd = electra.TokenDiscriminator(
+    "gelu", jnp.dtype("float32"), jax.nn.initializers.ones
+  )
+  logits = rtd.apply({"params": params["rtd"]}, hidden)
+  found = module.apply({"params": params}, batch, method="discriminate")
+  assert_close(logits, found)
