@@ -59,12 +59,21 @@ def crowd(name):
   return [np.concatenate(parts) for parts in zip(*rows, strict=True)]
 
 
+@functools.cache
+def crowded(name):
+  """The rows, and what an encoder that collects makes of them."""
+  inputs = crowd(name)
+  return inputs, encoder(name, collect=True)(*inputs)
+
+
 @ALL
 def test_padding_and_other_rows_change_nothing(name):
   """A13, RoBERTa's positions made from the ids included."""
   padded = encode(name, *pad(name, IDS, 16))
   assert_close(padded[:, :REAL], alone(name))
-  assert_close(encode(name, *crowd(name))[:1, :REAL], alone(name))
+  # Collecting what layers give does not change their output.
+  for hidden in crowded(name)[1][0], crowded(name)[1][1]["hidden"][-1]:
+    assert_close(hidden[:1, :REAL], alone(name))
 
 
 @ALL
@@ -127,7 +136,7 @@ def test_sequences_of_a_packed_row_do_not_meet(name):
     pytest.param(name, dtype, marks=[pytest.mark.slow] * bool(slow))
     for name in NAMES
     for dtype in ("float32", "bfloat16", "float16")
-    for slow in [dtype != "float32" and name not in ("albert", "gpt")]
+    for slow in [dtype != "float32" and name != "albert"]
   ],
 )
 def test_fully_masked_rows_stay_finite(name, dtype):
@@ -142,9 +151,7 @@ def test_fully_masked_rows_stay_finite(name, dtype):
 
 @ALL
 def test_collected_states_and_probabilities(name):
-  inputs = crowd(name)
-  hidden, seen = encoder(name, collect=True)(*inputs)
-  assert_close(hidden, encode(name, *inputs), atol=1e-6)
+  inputs, (hidden, seen) = crowded(name)
   assert {key: x.shape for key, x in seen.items()} == {
     "embeddings": (3, 32, HIDDEN),
     "hidden": (LAYERS, 3, 32, HIDDEN),
@@ -164,8 +171,7 @@ def test_collected_states_and_probabilities(name):
 
 @pytest.mark.parametrize("name", ["bert", "electra"])
 def test_first_layer_alone_gives_the_first_collected_state(name):
-  inputs = crowd(name)
-  _, seen = encoder(name, collect=True)(*inputs)
+  inputs, (_, seen) = crowded(name)
   first = dict(parameters(name))
   holder = first["tower"] if name == "electra" else first
   one = dict(holder, layers=jax.tree.map(lambda x: x[:1], holder["layers"]))
