@@ -20,6 +20,8 @@ def decay_mask(params: Any) -> Any:
     ValueError: a leaf whose role is not known.
   """
   roles = {"kernel": True, "embedding": True, "bias": False, "scale": False}
+  # Of ELMo: an LSTM's output; the weights of a mixture of layers.
+  roles |= {"projection": True, "layer_weights": False, "gamma": False}
 
   def role(path, _):
     names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]

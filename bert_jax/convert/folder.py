@@ -24,7 +24,8 @@ from flax import traverse_util
 
 from bert_jax import models
 from bert_jax.convert import mapping, modules, tensors
-from bert_jax.models import heads, tasks
+from bert_jax.data import characters
+from bert_jax.models import elmo, heads, tasks
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -115,6 +116,10 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   Raises:
     ValueError: unknown family, task or attribute.
   """
+  if config["family"] == "elmo":
+    return modules.Words(
+      elmo.build("original", **config["model"], **computation)
+    )
   family, task = models.family(config["family"]), config["task"]
   for name in computation:
     if name not in COMPUTATION:
@@ -149,7 +154,9 @@ def shapes_of(
   classifier made from it later needs it.
   """
   ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  chars = jax.ShapeDtypeStruct((1, 1, characters.MAX_CHARS), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
+  batch |= dict(char_ids=chars)
   boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
   flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
   shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}

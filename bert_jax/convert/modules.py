@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bert_jax.models import base, electra, heads
+from bert_jax.models import base, electra, elmo, heads
 
 Batch = dict[str, Array]
 
@@ -64,3 +64,21 @@ class Discriminator(nn.Module):
     inputs = map(batch.get, base.INPUTS)
     hidden, _ = self.encoder(*inputs, train=train)
     return {"rtd_logits": self.rtd(hidden)}
+
+
+class Words(nn.Module):
+  """ELMo's encoder."""
+
+  encoder: elmo.Elmo
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> dict[str, Float[Array, "b n l d"]]:
+    """Returns {"layers"}, the words first.
+
+    Args:
+      batch: `char_ids` [b, l, 50], `sequence_ids` [b, l] where it is there.
+      train: apply dropout; needs a "dropout" rng.
+    """
+    ids = batch["char_ids"], batch.get("sequence_ids")
+    return {"layers": self.encoder(*ids, train=train)}

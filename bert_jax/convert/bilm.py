@@ -1,0 +1,163 @@
+"""ELMo as published: options.json and an HDF5 file of allenai/bilm-tf."""
+
+import glob
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax.convert import folder, mapping
+from bert_jax.convert.folder import Weights
+from bert_jax.convert.mapping import Rule
+from bert_jax.data import characters
+
+OPTIONS = "options.json"
+# Of training, and the softmax: not part of the encoder.
+SKIPPED = ("softmax/*",)
+NUM_CHARS = characters.NUM_CHARS
+DROPOUT = 0.1  # bin/train_elmo.py
+_LSTM = "RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/"
+
+
+def read(path: str, family: str, tower: str | None = None) -> Weights:
+  """Reads a folder with `options.json` and one HDF5 file of weights.
+
+  Args:
+    path: the folder, or the HDF5 file with the options beside it.
+    family: "elmo".
+    tower: None; ELMo has none.
+
+  Raises:
+    ValueError: with one sentence, whatever is wrong.
+  """
+  if family != "elmo":
+    raise ValueError(f"--family={family}: bilm's files are elmo's.")
+  if tower is not None:
+    raise ValueError(f"--tower={tower}: elmo has no towers.")
+  weights, options = _find(path)
+  model = read_options(folder.read_json(options), options)
+  config = folder.make_config(
+    "elmo", "encoder", model, source={"format": "bilm"}
+  )
+  shapes = folder.shapes_of(folder.module_of(config), config)
+  arrays = _read_hdf5(weights)
+  skipped = sorted(n for n in arrays if mapping.is_skipped(n, SKIPPED))
+  config["source"] |= {"dtype": "float32", "skipped": skipped}
+  made = mapping.to_ours(
+    rules(model), _prepare(arrays), shapes, SKIPPED, weights
+  )
+  return Weights(config, made, {})
+
+
+def _find(path: str) -> tuple[str, str]:
+  """Paths of the weights and of the options."""
+  if os.path.isfile(path):
+    path, weights = os.path.dirname(path), [path]
+  elif os.path.isdir(path):
+    found = glob.glob(os.path.join(glob.escape(path), "*weights*.hdf5"))
+    weights = found or glob.glob(os.path.join(glob.escape(path), "*.hdf5"))
+  else:
+    raise ValueError(f"{path}: no such folder or file.")
+  if len(weights) != 1:
+    raise ValueError(
+      f"{path}: {len(weights)} files of weights (*weights*.hdf5) in it, not"
+      " one; name the file."
+    )
+  found = glob.glob(os.path.join(glob.escape(path), f"*{OPTIONS}"))
+  if len(found) != 1:
+    raise ValueError(f"{path}: {len(found)} files *{OPTIONS} in it, not one.")
+  return weights[0], found[0]
+
+
+def read_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
+  """Translates options.json to attributes of `Elmo`, field by field.
+
+  Raises:
+    ValueError: a field is missing, or has a value that is not implemented.
+  """
+  try:
+    lstm, chars = options["lstm"], options["char_cnn"]
+    if lstm["cell_clip"] != lstm["proj_clip"]:
+      raise ValueError(f"{where}: cell_clip and proj_clip differ.")
+    if chars["max_characters_per_token"] != characters.MAX_CHARS:
+      raise ValueError(
+        f"{where}: max_characters_per_token must be {characters.MAX_CHARS}."
+      )
+    # One more with the id of no character, which training did not count.
+    if chars["n_characters"] not in (NUM_CHARS - 1, NUM_CHARS):
+      raise ValueError(f"{where}: n_characters must be {NUM_CHARS}.")
+    return dict(
+      num_chars=NUM_CHARS,
+      char_dim=chars["embedding"]["dim"],
+      filters=[list(pair) for pair in chars["filters"]],
+      highways=chars["n_highway"],
+      hidden=lstm["projection_dim"],
+      cell=lstm["dim"],
+      num_layers=lstm["n_layers"],
+      clip=float(lstm["cell_clip"]),
+      residual=lstm["use_skip_connections"],
+      activation=chars["activation"],
+      # Files for prediction do not say it: the published run's.
+      dropout=options.get("dropout", DROPOUT),
+    )
+  except (KeyError, TypeError) as e:
+    raise ValueError(f"{where}: the field {e} is missing or damaged.") from e
+
+
+def _read_hdf5(path: str) -> dict[str, np.ndarray]:
+  try:
+    import h5py
+  except ImportError as e:
+    raise ValueError(
+      f"{path}: HDF5 needs the package h5py: pip install 'bert_jax[convert]'."
+    ) from e
+  arrays: dict[str, np.ndarray] = {}
+
+  def visit(name, item):
+    if isinstance(item, h5py.Dataset):
+      arrays[name] = item[...]
+
+  try:
+    with h5py.File(path, "r") as file:
+      file.visititems(visit)
+  except OSError as e:
+    raise ValueError(f"{path}: not an HDF5 file, or damaged ({e}).") from e
+  return arrays
+
+
+def _prepare(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The row for no character, and convolutions in one dimension."""
+  result = dict(arrays)
+  for name, array in arrays.items():
+    if name == "char_embed":
+      result[name] = np.pad(array, ((1, 0), (0, 0)))
+    elif name.startswith("CNN/W_cnn_") and array.ndim == 4:
+      result[name] = array[0]
+  return result
+
+
+def rules(model: Mapping[str, Any]) -> list[Rule]:
+  """Parameter -> array, for attributes of `Elmo`."""
+  words = "encoder/words/"
+  made = [
+    Rule(f"{words}chars/embedding", "char_embed"),
+    Rule(f"{words}project/kernel", "CNN_proj/W_proj"),
+    Rule(f"{words}project/bias", "CNN_proj/b_proj"),
+  ]
+  for i in range(len(model["filters"])):
+    made.append(Rule(f"{words}convolution_{i}/kernel", f"CNN/W_cnn_{i}"))
+    made.append(Rule(f"{words}convolution_{i}/bias", f"CNN/b_cnn_{i}"))
+  for i in range(model["highways"]):
+    for ours, theirs in (("gate", "carry"), ("new", "transform")):
+      path = f"{words}highway_{i}/{ours}"
+      made.append(Rule(f"{path}/kernel", f"CNN_high_{i}/W_{theirs}"))
+      made.append(Rule(f"{path}/bias", f"CNN_high_{i}/b_{theirs}"))
+  for side, way in enumerate(("forward", "backward")):
+    for i in range(model["num_layers"]):
+      name = _LSTM.format(side=side, layer=i)
+      path = f"encoder/lstm_{way}_{i}"
+      made.append(Rule(f"{path}/kernel", f"{name}W_0"))
+      made.append(Rule(f"{path}/bias", f"{name}B"))
+      made.append(Rule(f"{path}/projection", f"{name}W_P_0"))
+  return made

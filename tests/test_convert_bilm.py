@@ -1,0 +1,117 @@
+"""bilm's folders: every array finds its place, or is named."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from bert_jax.convert import bilm, folder
+
+h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+
+OPTIONS = {
+  "lstm": dict(
+    cell_clip=3,
+    proj_clip=3,
+    use_skip_connections=True,
+    n_layers=2,
+    projection_dim=5,
+    dim=7,
+  ),
+  "char_cnn": dict(
+    embedding={"dim": 4},
+    filters=[[1, 3], [2, 6]],
+    n_highway=1,
+    n_characters=262,
+    max_characters_per_token=50,
+    activation="relu",
+  ),
+}
+SHAPES = {
+  "char_embed": (261, 4),
+  "CNN/W_cnn_0": (1, 1, 4, 3),
+  "CNN/b_cnn_0": (3,),
+  "CNN/W_cnn_1": (1, 2, 4, 6),
+  "CNN/b_cnn_1": (6,),
+  "CNN_high_0/W_carry": (9, 9),
+  "CNN_high_0/b_carry": (9,),
+  "CNN_high_0/W_transform": (9, 9),
+  "CNN_high_0/b_transform": (9,),
+  "CNN_proj/W_proj": (9, 5),
+  "CNN_proj/b_proj": (5,),
+  "softmax/W": (11, 5),
+} | {
+  f"RNN_{side}/RNN/MultiRNNCell/Cell{i}/LSTMCell/{name}": shape
+  for side in (0, 1)
+  for i in (0, 1)
+  for name, shape in {"W_0": (10, 28), "B": (28,), "W_P_0": (7, 5)}.items()
+}
+
+
+def write(path, shapes=SHAPES, options=OPTIONS):
+  """A folder in which array number n holds n everywhere."""
+  path.mkdir(exist_ok=True)
+  with h5py.File(path / "lm_weights.hdf5", "w") as file:
+    for number, (name, shape) in enumerate(shapes.items(), 1):
+      file[name] = np.full(shape, number, np.float32)
+  (path / "options.json").write_text(json.dumps(options))
+  return str(path)
+
+
+def test_every_array_finds_its_place(tmp_path):
+  weights = bilm.read(write(tmp_path / "in"), "elmo")
+  number = {name: i for i, name in enumerate(SHAPES, 1)}
+  for rule in bilm.rules(weights.config["model"]):
+    found = weights.arrays[rule.ours]
+    if rule.theirs == "char_embed":
+      assert not found[0].any()
+      found = found[1:]
+    assert (found == number[rule.theirs]).all(), rule
+  assert len(weights.arrays) == len(SHAPES) - 1
+  assert weights.config["source"]["skipped"] == ["softmax/W"]
+  model = weights.config["model"]
+  assert (model["hidden"], model["cell"], model["clip"]) == (5, 7, 3.0)
+
+
+def test_the_command_writes_a_folder_that_opens(tmp_path):
+  output = tmp_path / "out"
+  command = [sys.executable, "-m", "bert_jax.convert", "--family", "elmo"]
+  command += ["--from", "bilm", "--input", write(tmp_path / "in")]
+  subprocess.run([*command, "--output", output], check=True)
+  again = folder.read(str(output))
+  first = bilm.read(str(tmp_path / "in"), "elmo")
+  assert again.config["model"] == first.config["model"]
+  for path, array in first.arrays.items():
+    np.testing.assert_array_equal(array, again.arrays[path])
+
+
+def test_what_does_not_fit_is_named(tmp_path):
+  def refused(message, shapes=SHAPES, options=OPTIONS):
+    path = write(tmp_path / "bad", shapes, options)
+    with pytest.raises(ValueError, match=message):
+      bilm.read(path, "elmo")
+
+  less = {k: v for k, v in SHAPES.items() if k != "CNN_proj/b_proj"}
+  refused("CNN_proj/b_proj is missing", less)
+  refused("extra/W has no place", SHAPES | {"extra/W": (2,)})
+  refused(r"b_proj has shape \[6\]", SHAPES | {"CNN_proj/b_proj": (6,)})
+  lstm = OPTIONS["lstm"]
+  refused(
+    "proj_clip differ", options=OPTIONS | {"lstm": lstm | {"proj_clip": 2}}
+  )
+  lstm = {k: v for k, v in lstm.items() if k != "dim"}
+  refused("'dim' is missing", options=OPTIONS | {"lstm": lstm})
+  path = pathlib.Path(write(tmp_path / "bad"))
+  with pytest.raises(ValueError, match="--family=bert"):
+    bilm.read(str(path), "bert")
+  (path / "lm_weights.hdf5").write_bytes(b"no")
+  with pytest.raises(ValueError, match="not an HDF5 file"):
+    bilm.read(str(path), "elmo")
+  (path / "lm_weights.hdf5").unlink()
+  with pytest.raises(ValueError, match="0 files of weights"):
+    bilm.read(str(path), "elmo")
+  with pytest.raises(ValueError, match="no such folder"):
+    bilm.read(str(path / "none"), "elmo")

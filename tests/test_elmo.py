@@ -1,0 +1,268 @@
+"""ELMo: both directions, padding, state, characters, published embeddings."""
+
+import json
+import os
+import pathlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_families import jit
+
+from bert_jax.convert import folder
+from bert_jax.data import characters
+from bert_jax.models import elmo, lstm
+
+DATA = os.environ.get("BERT_JAX_TEST_DATA")
+TINY = dict(filters=[[1, 4], [2, 6]], highways=1, hidden=5, cell=7)
+SENTENCES = [["A", "naïve", "cat"], ["x" * 60], ["one", "two"] * 4]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+  """The module, parameters far from their initial values, a jitted apply."""
+  module = elmo.build("original", **TINY)
+  batch = characters.batch(SENTENCES)
+  shapes = jax.eval_shape(module.init, jax.random.key(0), batch["char_ids"])
+  rng = np.random.default_rng(0)
+  draw = lambda x: rng.normal(0, 0.7, x.shape).astype(np.float32)  # noqa: E731
+  params = jax.tree.map(draw, nn.unbox(shapes)["params"])
+  apply = jit(lambda p, **inputs: module.apply({"params": p}, **inputs))
+  return module, params, apply
+
+
+def straight_line(x, kernel, bias, projection, clip):
+  """TensorFlow's LSTMCell with num_proj, one word after the other."""
+  sigmoid = lambda v: 1 / (1 + np.exp(-v))  # noqa: E731
+  c, h, outputs = np.zeros(len(projection)), np.zeros(projection.shape[1]), []
+  for word in x:
+    i, j, f, o = np.split(np.concatenate([word, h]) @ kernel + bias, 4)
+    c = sigmoid(f + 1) * c + sigmoid(i) * np.tanh(j)
+    c = np.clip(c, -clip, clip)
+    h = np.clip((sigmoid(o) * np.tanh(c)) @ projection, -clip, clip)
+    outputs.append(h)
+  return np.array(outputs)
+
+
+@pytest.mark.parametrize("unroll", [1, 3])
+def test_a_layer_against_straight_line(unroll):
+  layer = lstm.Lstm(6, 4, 0.3, jnp.dtype("float32"), unroll)
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(3, 9, 5)).astype(np.float32)
+  lengths = [9, 4, 1]
+  ids = (np.arange(9) < np.array(lengths)[:, None]).astype(np.int32)
+  shapes = jax.eval_shape(layer.init, jax.random.key(0), x, ids)
+  params = jax.tree.map(
+    lambda s: rng.normal(size=s.shape).astype(np.float32),
+    nn.unbox(shapes)["params"],
+  )
+  args = [params[name] for name in ("kernel", "bias", "projection")]
+  for reverse in (False, True):
+    out, (_, last) = layer.apply({"params": params}, x, ids, reverse=reverse)
+    for row, length in enumerate(lengths):
+      words = x[row, :length]
+      right = straight_line(words[::-1] if reverse else words, *args, 0.3)
+      np.testing.assert_allclose(last[row], right[-1], atol=1e-5)
+      right = right[::-1] if reverse else right
+      np.testing.assert_allclose(out[row, :length], right, atol=1e-5)
+      assert not np.asarray(out[row, length:]).any()
+    # Both bounds were reached.
+    assert np.isclose(abs(np.asarray(out)).max(), 0.3)
+
+
+def test_neither_padding_nor_others_in_the_batch_matter(tiny):
+  """A13, A15: alone, beside others, padded on either side, twice."""
+  _, params, apply = tiny
+  batch = characters.batch(SENTENCES)
+  together = apply(params, **batch)
+  assert together.shape == (3, 3, 10, 10)
+  np.testing.assert_array_equal(together, apply(params, **batch))
+  for i, sentence in enumerate(SENTENCES):
+    alone = characters.batch([sentence])
+    length = len(sentence) + 2
+    found = apply(params, **alone)[0]
+    np.testing.assert_allclose(found, together[i, :, :length], atol=1e-5)
+    assert not np.asarray(together[i, :, length:]).any()
+    for before, after in ((0, 4), (4, 0)):
+      pad = ((0, 0), (before, after))
+      wide = apply(
+        params,
+        char_ids=np.pad(alone["char_ids"], (*pad, (0, 0))),
+        sequence_ids=np.pad(alone["sequence_ids"], pad),
+      )[0]
+      np.testing.assert_allclose(
+        wide[:, before : before + length], found, atol=1e-5
+      )
+
+
+def test_sentences_of_a_packed_row_do_not_see_each_other(tiny):
+  _, params, apply = tiny
+  parts = [characters.batch([s]) for s in (SENTENCES[0], SENTENCES[2])]
+  chars = [p["char_ids"] for p in parts]
+  gap = np.zeros((1, 2, characters.MAX_CHARS), np.int32)
+  ids = np.array([[1] * 5 + [0] * 2 + [2] * 10], np.int32)
+  row = np.concatenate([chars[0], gap, chars[1]], 1)
+  found = apply(params, char_ids=row, sequence_ids=ids)[0]
+  for part, begin in zip(chars, (0, 7), strict=True):
+    alone = apply(params, char_ids=part)[0]
+    end = begin + part.shape[1]
+    np.testing.assert_allclose(found[:, begin:end], alone, atol=1e-5)
+
+
+def test_each_direction_sees_one_side(tiny):
+  """And the layer of words sees the word alone."""
+  _, params, apply = tiny
+  one = apply(params, **characters.batch([["a", "b", "c"]]))[0]
+  two = apply(params, **characters.batch([["a", "X", "c"]]))[0]
+  differs = np.asarray((one != two).any(-1))
+  ahead = np.asarray((one[..., :5] != two[..., :5]).any(-1))
+  back = np.asarray((one[..., 5:] != two[..., 5:]).any(-1))
+  assert differs[0].tolist() == [False, False, True, False, False]
+  for layer in (1, 2):
+    assert ahead[layer].tolist() == [False, False, True, True, True]
+    assert back[layer].tolist() == [True, True, True, False, False]
+
+
+def test_the_first_layer_is_the_words_twice_and_the_second_has_a_residual(tiny):
+  module, params, apply = tiny
+  batch = characters.batch(SENTENCES)
+  with_it = np.asarray(apply(params, **batch))
+  np.testing.assert_array_equal(with_it[:, 0, :, :5], with_it[:, 0, :, 5:])
+  other = module.copy(residual=False)
+  without = jit(lambda p: other.apply({"params": p}, **batch))(params)
+  np.testing.assert_allclose(with_it[:, 1], without[:, 1], atol=1e-6)
+  np.testing.assert_allclose(
+    with_it[:, 2], without[:, 2] + with_it[:, 1], atol=1e-6
+  )
+
+
+def test_state_is_an_argument(tiny):
+  """Two halves with the state between them are the whole, going forward."""
+  module, params, apply = tiny
+  row = characters.batch([["a", "b", "c", "d"]])["char_ids"]
+  ids = np.ones(row.shape[:2], np.int32)
+
+  def run(chars, ids, states):
+    return module.apply(
+      {"params": params}, chars, ids, states, method=module.run
+    )
+
+  whole, _ = run(row, ids, None)
+  first, states = run(row[:, :2], ids[:, :2], None)
+  second, _ = run(row[:, 2:], ids[:, 2:], states)
+  halves = jnp.concatenate([first, second], 2)[..., :5]
+  np.testing.assert_allclose(halves, whole[..., :5], atol=1e-6)
+  fresh, _ = run(row[:, 2:], ids[:, 2:], None)
+  assert abs(fresh - second).max() > 1e-3
+
+
+def test_dropout_and_finite_halves(tiny):
+  module, params, _ = tiny
+  batch = characters.batch(SENTENCES)
+
+  @jit
+  def train(seed):
+    rngs = {"dropout": jax.random.key(seed)}
+    return module.apply({"params": params}, **batch, train=True, rngs=rngs)
+
+  assert (train(0) == train(0)).all() and (train(0) != train(1)).any()
+  other = module.copy(dtype=jnp.dtype("bfloat16"))
+  half = jit(lambda p: other.apply({"params": p}, **batch))(params)
+  assert half.dtype == jnp.bfloat16 and bool(jnp.isfinite(half).all())
+
+
+def test_mixture_of_layers():
+  rng = np.random.default_rng(0)
+  stacked = rng.normal(2.0, 3.0, (2, 3, 4, 6)).astype(np.float32)
+  ids = np.array([[1, 1, 1, 0], [1, 0, 0, 0]], np.int32)
+  w, gamma = np.array([0.3, -1.0, 2.0], np.float32), np.float32(1.7)
+  params = {"layer_weights": w, "gamma": gamma}
+  exps = np.exp(w + 1 / 3)
+  mixed = elmo.ScalarMix().apply({"params": params}, stacked, ids)
+  right = gamma * np.einsum("n,bnld->bld", exps / exps.sum(), stacked)
+  np.testing.assert_allclose(mixed, right, rtol=1e-5)
+  words = stacked.transpose(1, 0, 2, 3)[:, ids != 0]
+  normal = [
+    (s - x.mean()) / x.std()
+    for s, x in zip(stacked.transpose(1, 0, 2, 3), words, strict=True)
+  ]
+  mixed = elmo.ScalarMix(norm=True).apply({"params": params}, stacked, ids)
+  right = gamma * np.einsum("n,nbld->bld", exps / exps.sum(), np.array(normal))
+  np.testing.assert_allclose(mixed, right, rtol=1e-4, atol=1e-5)
+  fresh = elmo.ScalarMix().init(jax.random.key(0), stacked, ids)["params"]
+  assert not fresh["layer_weights"].any() and fresh["gamma"] == 1.0
+
+
+def test_characters_of_words():
+  """bilm/data.py: markers, 48 bytes, padding, then one more for each."""
+  ids = characters.word_ids("aé")
+  assert ids[:6] == [259, 98, 196, 170, 260, 261] and set(ids[5:]) == {261}
+  long = characters.word_ids("x" * 99)
+  assert long == [259] + [121] * 48 + [260]
+  assert characters.word_ids(characters.BEGIN_SENTENCE)[:3] == [259, 257, 260]
+  batch = characters.batch([["a"], ["b", "c"]])
+  assert batch["char_ids"].shape == (2, 4, 50)
+  assert batch["sequence_ids"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+  assert not batch["char_ids"][0, 3].any()
+
+
+def test_published_sizes():
+  """allennlp.org/elmo: 93.6M, 28.0M, 13.6M without the softmax."""
+  chars = jax.ShapeDtypeStruct((1, 1, 50), jnp.int32)
+  for variant, millions in dict(original=93.6, medium=28.0, small=13.6).items():
+    module = elmo.build(variant)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), chars)
+    count = sum(x.size for x in jax.tree.leaves(shapes))
+    assert abs(count / 1e6 - millions) < 0.05, variant
+  with pytest.raises(ValueError, match="widest filter needs words of 7"):
+    elmo.build("small").init(jax.random.key(0), jnp.ones((1, 1, 6), jnp.int32))
+
+
+@pytest.mark.skipif(
+  not DATA, reason="BERT_JAX_TEST_DATA names no folder with ELMo's fixtures"
+)
+@pytest.mark.parametrize(
+  "name, sentences",
+  [
+    ("bilm", "lm_embeddings_sentences.json"),
+    ("allennlp", "sentences.json"),
+  ],
+)
+def test_published_embeddings(name, sentences):
+  """Top layers of bilm-tf, with residuals off and on, within 1e-5.
+
+  They were recorded with the state kept from each of a group's sentences to
+  the next. A group's first sentence therefore is what a call without state
+  gives; for the others the state is passed on, which must be asked for.
+  """
+  h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+  from bert_jax.convert import bilm
+
+  path = pathlib.Path(DATA) / "elmo_fixtures" / name
+  weights = bilm.read(str(path), "elmo")
+  module = folder.module_of(weights.config)
+  params = folder.unflatten(weights.arrays)
+  groups = json.loads((path / sentences).read_text())
+  run = jit(
+    lambda chars, ids, states: module.apply(
+      {"params": params},
+      chars,
+      ids,
+      states,
+      method=lambda m, *args: m.encoder.run(*args),
+    )
+  )
+  files = [h5py.File(path / f"lm_embeddings_{i}.hdf5") for i in range(3)]
+  states = None
+  for number in range(10):
+    batch = characters.batch([group[number].split() for group in groups])
+    found, states = run(batch["char_ids"], batch["sequence_ids"], states)
+    if number == 0:
+      plain = module.apply({"params": params}, batch)["layers"]
+      np.testing.assert_allclose(plain, found, atol=1e-6)
+    for row, file in enumerate(files):
+      right = np.concatenate(file[str(number)][...], -1)
+      top = found[row, -1, 1 : len(right) + 1]
+      np.testing.assert_allclose(top, right, rtol=0, atol=1e-5)
