@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import hosts, integrity
+from bert_jax.data.files import is_sealed, seal
 from bert_jax.integrity import Damaged, Mismatch, check_same
 
 FORMAT_VERSION = 1
@@ -139,7 +140,7 @@ class Checkpointer:
         step,
         args=ocp.args.Composite(
           state=ocp.args.StandardSave(state),
-          meta=ocp.args.JsonSave(integrity.seal(meta)),
+          meta=ocp.args.JsonSave(seal(meta)),
         ),
         metrics=measured,
         force=True,
@@ -179,6 +180,8 @@ class Checkpointer:
       error = e
     except Exception as e:
       reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
+      if "TensorStore" in reason:
+        reason = "an array cannot be read"
       error = Damaged(f"{self.path}/{step} is damaged: {reason}")
       error.__cause__ = e
     kinds = {kind.__name__: kind for kind in (Mismatch, Damaged)}
@@ -190,7 +193,7 @@ class Checkpointer:
 
   def _meta(self, step: int) -> dict[str, Any]:
     meta = ocp.JsonCheckpointHandler().restore(self._item(step, "meta"))
-    if not integrity.is_sealed(meta):
+    if not is_sealed(meta):
       raise Damaged(f"{self.path}/{step}: its metadata are damaged.")
     if meta["format_version"] != FORMAT_VERSION:
       raise Mismatch(

@@ -1,6 +1,7 @@
 """Flags of commands that take a config: parsed, or refused in a sentence."""
 
 import os
+import re
 import runpy
 import sys
 import traceback
@@ -45,14 +46,26 @@ def config_path(argv: Sequence[str]) -> str | None:
   return None
 
 
+_KINDS = {float: "a number", bool: "True or False"}
+
+
 def explain(argv: Sequence[str], error: Exception) -> str:
   """One sentence for a failed override; names the nearest right key."""
   path = config_path(argv)
   known = config_lib.flatten(load_defaults(path)) if path else {}
-  for arg in argv:
-    name = arg.lstrip("-").partition("=")[0].removeprefix("config.")
-    if known and arg.lstrip("-").startswith("config.") and name not in known:
+  for arg, following in zip(argv, [*argv[1:], ""], strict=True):
+    flag, given, value = arg.lstrip("-").partition("=")
+    name = flag.removeprefix("config.")
+    if not known or name == flag:
+      continue
+    if name not in known:
       return f"config.{name}: {path} has no such key{nearest(name, known)}"
+    value = value if given else following
+    if f"--{flag}={value}: " in str(error):
+      kind = _KINDS.get(type(known[name]), "a whole number")
+      return f"config.{name}={value!r}: must be {kind}."
+  if match := re.match(r"flag --(\w+)=None: ", str(error)):
+    return f"--{match[1]} is missing."
   return str(error).strip()
 
 
@@ -66,7 +79,7 @@ def parse(argv: Sequence[str]) -> list[str]:
       load_defaults(path)
     return flags.FLAGS(argv)
   except flags.Error as e:
-    sys.exit(f"error: {str(e).strip()}")
+    sys.exit(f"error: {explain(argv, e)}")
   except ValueError as e:
     if path and str(e).startswith(f"--config={path}: "):
       sys.exit(f"error: {e}")

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,9 @@ RESERVED = (
 # most of them would train, and silently compute something else. Keys that a
 # config lacks are not looked at.
 AT_LEAST = {
+  # Room for [CLS] A [SEP] B [SEP].
+  "data.length": 5,
+  "data.max_predictions": 1,
   "total_steps": 1,
   "batch_size": 1,
   "micro_batches": 1,
@@ -134,15 +138,16 @@ def check_numbers(flat: dict[str, Any]) -> None:
   rules += [(k, real, "above 0", lambda x: x > 0) for k in POSITIVE]
   rules += [(k, real, "at least 0", lambda x: x >= 0) for k in NOT_NEGATIVE]
   rules += [(k, real, "in [0, 1)", lambda x: 0 <= x < 1) for k in BELOW_ONE]
-  for key, kind, words, test in rules:
-    if key not in flat:
-      continue
-    value = flat[key]
-    if isinstance(value, bool) or not isinstance(value, kind):
-      what = "a whole number" if kind is int else "a number"
-      raise ValueError(f"config.{key}={value!r}: must be {what}.")
-    if not test(value) or math.isinf(value):
-      raise ValueError(f"config.{key}={value!r}: must be {words}.")
+  for name, kind, words, test in rules:
+    for key, value in flat.items():
+      # A phase has keys of `data`.
+      if re.sub(r"^phases\.[^.]*\.", "data.", key) != name:
+        continue
+      if isinstance(value, bool) or not isinstance(value, kind):
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"config.{key}={value!r}: must be {what}.")
+      if not test(value) or math.isinf(value):
+        raise ValueError(f"config.{key}={value!r}: must be {words}.")
 
 
 def call(

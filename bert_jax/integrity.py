@@ -1,7 +1,5 @@
 """Whether a checkpoint fits the model, and is what was saved: checksums."""
 
-import json
-import zlib
 from typing import Any
 
 import jax
@@ -93,18 +91,3 @@ def checksums(tree: Any) -> dict[str, int]:
 def changed(saved: dict[str, int], tree: Any) -> list[str]:
   """Paths of `tree` whose checksum is not the saved one."""
   return [p for p, s in checksums(tree).items() if saved.get(p) != s]
-
-
-def seal(meta: dict[str, Any]) -> dict[str, Any]:
-  """Adds a checksum to JSON values."""
-  return meta | {"checksum": _of_json(meta)}
-
-
-def is_sealed(meta: dict[str, Any]) -> bool:
-  """True if the values are those that were sealed."""
-  rest = {key: value for key, value in meta.items() if key != "checksum"}
-  return meta.get("checksum") == _of_json(rest)
-
-
-def _of_json(value: dict[str, Any]) -> int:
-  return zlib.crc32(json.dumps(value, sort_keys=True).encode())

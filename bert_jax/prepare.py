@@ -6,21 +6,20 @@
 Killed or stopped, the same command goes on where it was.
 """
 
-import argparse
 import signal
 import sys
 
-from bert_jax.data import preparing, reading
+from bert_jax.data import flags, preparing
 
 
-def _parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(
+def _parser() -> flags.Parser:
+  parser = flags.Parser(
     prog="python -m bert_jax.prepare",
     description="Tokenises text once, into a folder that training reads."
     " Killed or stopped, the same command goes on where it was.",
   )
-  reading.add_input_flags(parser)
-  reading.add_language_flag(parser)
+  flags.add_input_flags(parser)
+  flags.add_language_flag(parser)
   parser.add_argument(
     "--vocab", required=True, help="a WordPiece vocabulary, a piece a line"
   )

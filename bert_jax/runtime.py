@@ -42,6 +42,20 @@ def lock(workdir: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def named_errors(workdir: str) -> Iterator[None]:
+  """Makes a sentence of what the system says of a file or the disk."""
+  try:
+    yield
+  except OSError as e:
+    if e.errno is None:
+      raise
+    raise OSError(
+      f"{e.filename or workdir}: {e.strerror}. Once that is mended, the same"
+      " command continues."
+    ) from e
+
+
+@contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
   """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts.
 

@@ -6,12 +6,11 @@ Not needed before `prepare`, which splits by itself; for looking at a text, and
 for one that is slow to extract and read more than once.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 
-from bert_jax.data import reading, sources
+from bert_jax.data import flags, reading, sources
 
 
 def _words(sentence: str) -> list[str]:
@@ -63,13 +62,13 @@ def split_text(
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(
+  parser = flags.Parser(
     prog="python -m bert_jax.split_text",
     description="Writes any text in BERT's format: a sentence a line, a blank"
     " line between documents.",
   )
-  reading.add_input_flags(parser)
-  reading.add_language_flag(parser)
+  flags.add_input_flags(parser)
+  flags.add_language_flag(parser)
   parser.add_argument("--output", required=True, help="the file to write")
   args = parser.parse_args()
   try:

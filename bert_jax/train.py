@@ -136,39 +136,21 @@ def make_parts(
   return objective, schedule, optimizer
 
 
-def prepare_workdir(
-  workdir: str,
-  config: dict[str, Any],
-  prepared: corpus.Prepared,
-  started: bool,
+def write_workdir(
+  workdir: str, config: dict[str, Any], prepared: corpus.Prepared
 ) -> None:
-  """Writes the config and the tokenizer's files, or checks the config.
-
-  Args:
-    workdir: of the run.
-    config: of the run.
-    prepared: the data.
-    started: if there are checkpoints. What failed before the first one may be
-      given again with another config.
-
-  Raises:
-    ValueError: the folder's run has a config that computes something else, or
-      a damaged one.
-  """
-  path = os.path.join(workdir, "config.json")
-  if started:
-    for line in config_lib.check_restart(logs.read_json(path), config):
-      print(f"changed: {line}", flush=True)
-  if jax.process_index() == 0:
-    files.write_json(path, config)
-    pieces = "".join(piece + "\n" for piece in prepared.vocab)
-    files.write_atomically(os.path.join(workdir, "vocab.txt"), pieces)
-    # Hugging Face's file and names.
-    tokenizer = {
-      "tokenizer_class": "BertTokenizer",
-      "do_lower_case": prepared.meta["lower_case"],
-    }
-    files.write_json(os.path.join(workdir, "tokenizer_config.json"), tokenizer)
+  """Writes the config and the tokenizer's files; process 0 alone does."""
+  if jax.process_index():
+    return
+  files.write_json(os.path.join(workdir, "config.json"), config)
+  pieces = "".join(piece + "\n" for piece in prepared.vocab)
+  files.write_atomically(os.path.join(workdir, "vocab.txt"), pieces)
+  # Hugging Face's file and names.
+  tokenizer = {
+    "tokenizer_class": "BertTokenizer",
+    "do_lower_case": prepared.meta["lower_case"],
+  }
+  files.write_json(os.path.join(workdir, "tokenizer_config.json"), tokenizer)
 
 
 def check_vocab(run: str, prepared: corpus.Prepared) -> None:
@@ -285,9 +267,15 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     )
     stack.callback(saver.close)
     stack.enter_context(hosts.ends_all())
-    started = saver.latest_step() is not None
-    prepare_workdir(workdir, config, setup.prepared[0], started)
+    stack.enter_context(runtime.named_errors(workdir))
+    # What failed before the first checkpoint may be given again otherwise.
+    if saver.latest_step() is not None:
+      before = logs.read_json(os.path.join(workdir, "config.json"))
+      for line in config_lib.check_restart(before, config):
+        print(f"changed: {line}", flush=True)
     state, meta = start(setup, config, saver)
+    # Not before it is sure that they are the run's own.
+    write_workdir(workdir, config, setup.prepared[0])
     log = logs.Logger(workdir, int(state.step), config["total_steps"])
     stack.callback(log.close)
     progress = Progress(

@@ -4,18 +4,17 @@
     --output vocab.txt
 """
 
-import argparse
 import sys
 
-from bert_jax.data import reading, training_vocab
+from bert_jax.data import flags, training_vocab
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(
+  parser = flags.Parser(
     prog="python -m bert_jax.train_vocab",
     description="Trains a vocabulary from text.",
   )
-  reading.add_input_flags(parser)
+  flags.add_input_flags(parser)
   parser.add_argument(
     "--size",
     type=int,

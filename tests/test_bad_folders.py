@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax.data import corpus, preparing
+from bert_jax.data import corpus, folder, preparing
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,8 @@ def prepared(tmp_path_factory):
   output = str(path / "out")
   source, vocab = str(path / "a.txt"), str(path / "vocab.txt")
   preparing.prepare(source, vocab, output, **arguments)
-  return output, lambda folder: preparing.prepare(
-    source, vocab, folder, **arguments
+  return output, lambda output: preparing.prepare(
+    source, vocab, output, **arguments
   )
 
 
@@ -43,11 +43,11 @@ def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
   assert len(names) == 10
   for name in names:
     for place in (0.0, 0.5, 0.99):
-      folder = tmp_path / f"{name}-{place}"
-      shutil.copytree(prepared[0], folder)
-      flip(folder / name, place)
-      with pytest.raises(ValueError, match=str(folder)):
-        corpus.open_prepared(str(folder))
+      output = tmp_path / f"{name}-{place}"
+      shutil.copytree(prepared[0], output)
+      flip(output / name, place)
+      with pytest.raises(ValueError, match=str(output)):
+        corpus.open_prepared(str(output))
 
 
 @pytest.mark.parametrize(
@@ -66,52 +66,81 @@ def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
   ],
 )
 def test_damaged_metadata(prepared, tmp_path, key, value):
-  folder = tmp_path / "out"
-  shutil.copytree(prepared[0], folder)
-  meta = json.loads((folder / "meta.json").read_text())
+  output = tmp_path / "out"
+  shutil.copytree(prepared[0], output)
+  meta = json.loads((output / "meta.json").read_text())
   for damaged in ({**meta, key: value}, {k: meta[k] for k in meta if k != key}):
-    (folder / "meta.json").write_text(json.dumps(damaged))
-    with pytest.raises(ValueError, match=str(folder)):
-      corpus.open_prepared(str(folder))
+    (output / "meta.json").write_text(json.dumps(damaged))
+    with pytest.raises(ValueError, match=str(output)):
+      corpus.open_prepared(str(output))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff\xfe", b"{"])
 def test_metadata_that_are_none(prepared, tmp_path, content):
-  folder = tmp_path / "out"
-  shutil.copytree(prepared[0], folder)
-  (folder / "meta.json").write_bytes(content)
+  output = tmp_path / "out"
+  shutil.copytree(prepared[0], output)
+  (output / "meta.json").write_bytes(content)
   with pytest.raises(ValueError, match="meta.json is damaged"):
-    corpus.open_prepared(str(folder))
+    corpus.open_prepared(str(output))
 
 
 def test_a_folder_beyond_the_limit_says_what_checks_it(
   prepared, tmp_path, monkeypatch, capsys
 ):
-  folder = tmp_path / "out"
-  shutil.copytree(prepared[0], folder)
+  output = tmp_path / "out"
+  shutil.copytree(prepared[0], output)
   monkeypatch.setattr(corpus, "VERIFY_BYTES", 0)
-  prepared[1](str(folder))
-  flip(folder / "train.tokens", 0.5)
+  prepared[1](str(output))
+  flip(output / "train.tokens", 0.5)
   for _ in range(2):
-    corpus.open_prepared(str(folder))
+    corpus.open_prepared(str(output))
   assert capsys.readouterr().out.count("not checked at every start") == 1
   with pytest.raises(ValueError, match="is damaged"):
-    prepared[1](str(folder))
+    prepared[1](str(output))
 
 
 def test_files_are_read_once_unless_they_change(
   prepared, tmp_path, monkeypatch
 ):
-  folder = tmp_path / "out"
-  shutil.copytree(prepared[0], folder)
+  output = tmp_path / "out"
+  shutil.copytree(prepared[0], output)
   read, digest = [], hashlib.file_digest
   monkeypatch.setattr(
     hashlib, "file_digest", lambda f, kind: read.append(f) or digest(f, kind)
   )
   for _ in range(3):
-    corpus.open_prepared(str(folder))
+    corpus.open_prepared(str(output))
   assert len(read) == 10
-  flip(folder / "train.sentences", 0.5)
+  flip(output / "train.sentences", 0.5)
   with pytest.raises(ValueError, match="is damaged"):
-    corpus.open_prepared(str(folder))
+    corpus.open_prepared(str(output))
   assert len(read) == 11
+
+
+@pytest.mark.parametrize("inputs", [None, 3, [{}], [3]])
+def test_prepare_over_metadata_without_origin(prepared, tmp_path, inputs):
+  output = tmp_path / "out"
+  shutil.copytree(prepared[0], output)
+  meta = json.loads((output / "meta.json").read_text()) | {"inputs": inputs}
+  if inputs is None:
+    del meta["inputs"]
+  (output / "meta.json").write_text(json.dumps(meta))
+  with pytest.raises(ValueError, match="meta.json is damaged.*Delete the fold"):
+    prepared[1](str(output))
+
+
+def test_progress_that_is_none(prepared, tmp_path):
+  partial = tmp_path / "out.partial"
+  partial.write_text("")
+  with pytest.raises(ValueError, match="out.partial is a file, in the way"):
+    prepared[1](str(tmp_path / "out"))
+  partial.unlink()
+  partial.mkdir()
+  path = partial / folder.PROGRESS
+  folder.write_progress(str(partial), {"records": 12345})
+  assert folder.read_progress(str(partial))["records"] == 12345
+  whole = path.read_text()
+  for text in ("", "{", "[]", "3", "{}", whole.replace("12345", "12355")):
+    path.write_text(text)
+    with pytest.raises(ValueError, match="progress.json is damaged; delete"):
+      prepared[1](str(tmp_path / "out"))

@@ -1,5 +1,6 @@
 """Bad input gets one sentence, and never a silently different run."""
 
+import errno
 import json
 import os
 import shutil
@@ -20,7 +21,14 @@ from bert_jax import (
   train,
 )
 from bert_jax import config as config_lib
-from bert_jax.data import builders, corpus, preparing, streams, training_vocab
+from bert_jax.data import (
+  builders,
+  corpus,
+  files,
+  preparing,
+  streams,
+  training_vocab,
+)
 
 pytestmark = pytest.mark.usefixtures("compiled")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -68,6 +76,9 @@ def changed(config, key, value):
     ("model.dtype", "float16", "float32, bfloat16"),
     ("mesh.fsdp", 0, "at least 1"),
     ("data.mask_rate", 0.0, "above 0"),
+    ("data.length", 4, "at least 5"),
+    ("data.length", 24.0, "whole number"),
+    ("data.max_predictions", 0, "at least 1"),
     ("data.seed", 3, "not a key"),
     ("model", None, "section"),
     ("data", 5, "section"),
@@ -114,6 +125,10 @@ def test_phases_go_by_number():
   config = changed(load("bert_tiny"), "phases.phase1", None)
   with pytest.raises(ValueError, match="phases.phase1=None: must be a section"):
     config_lib.check_keys(config)
+  for key, least in (("length", 5), ("max_predictions", 1)):
+    config = changed(load("bert_tiny"), f"phases.phase2.{key}", 0)
+    with pytest.raises(ValueError, match=f"phase2.{key}=0: .* least {least}"):
+      config_lib.check_keys(config)
 
 
 def test_an_unknown_option_of_the_objective():
@@ -266,6 +281,45 @@ def test_a_loss_that_is_not_finite_keeps_what_is_good(
   with pytest.raises(FloatingPointError, match="step 4"):
     train.run(shrunk(finished[1]) | {"total_steps": 6}, str(run))
   assert os.listdir(run / "checkpoints") == ["2"]
+
+
+def test_a_refused_restart_leaves_the_run_as_it_was(finished, run, tmp_path):
+  other = write_prepared(
+    tmp_path / "p", random_documents(20, 2), random_documents(5, 3), 70
+  )
+  names = ("config.json", "vocab.txt", "tokenizer_config.json", "metrics.jsonl")
+  before = [(run / name).read_bytes() for name in names]
+  config = json.loads(before[0])
+  config["model"]["vocab_size"] = 70
+  for path, words in ((other, "vocab_size: 64 -> 70"), (finished[1], "_size=")):
+    with pytest.raises(ValueError, match=words):
+      train.run(shrunk(path) | {"model": config["model"]}, str(run))
+  same_size = write_prepared(
+    tmp_path / "q", random_documents(20, 2), random_documents(5, 3)
+  )
+  with pytest.raises(ValueError, match="is not the text this run was"):
+    train.run(shrunk(same_size), str(run))
+  assert [(run / name).read_bytes() for name in names] == before
+
+
+def test_a_disk_that_is_full_at_the_start(finished, run, monkeypatch):
+  before = (run / "config.json").read_bytes()
+
+  def full(descriptor):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+  monkeypatch.setattr(files.os, "fsync", full)
+  words = "config.json: No space left on device. Once that is mended, the same"
+  with pytest.raises(OSError, match=words):
+    train.run(shrunk(finished[1]) | {"seed": 0}, str(run))
+  assert (run / "config.json").read_bytes() == before
+  assert not list(run.glob("*.tmp"))
+
+
+def test_checkpoints_that_are_a_file(finished, tmp_path):
+  (tmp_path / "checkpoints").write_text("")
+  with pytest.raises(ValueError, match="checkpoints is a file where a run has"):
+    train.run(shrunk(finished[1]), str(tmp_path))
 
 
 def test_workdir_that_cannot_be_one(tmp_path):

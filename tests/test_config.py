@@ -3,14 +3,16 @@
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+from absl import flags
 from prepared import random_documents, write_prepared
 
+from bert_jax import command_line, main, train
 from bert_jax import config as config_lib
-from bert_jax import main, train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
@@ -66,6 +68,33 @@ def test_a_bad_flag_gets_one_sentence(flag, words):
   assert line.startswith("error: ")
   for word in words:
     assert word in line, line
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    (["batch_size=8.5"], "config.batch_size='8.5': must be a whole number."),
+    (
+      ["total_steps", "1e2"],
+      "config.total_steps='1e2': must be a whole number.",
+    ),
+    (["log.every=True"], "config.log.every='True': must be a whole number."),
+    (["seed=None"], "config.seed='None': must be a whole number."),
+    (["model.vocab_size=x"], "config.model.vocab_size='x': must be a whole nu"),
+    (["schedule.peak=hi"], "config.schedule.peak='hi': must be a number."),
+    (["model.remat=yes"], "config.model.remat='yes': must be True or False."),
+    (["modle.remat=yes"], "has no such key; did you mean model.remat?"),
+    (["zzzz=1"], "quickstart.py has no such key."),
+  ],
+)
+def test_a_flag_of_another_type(monkeypatch, arguments, words):
+  path = os.path.join(ROOT, "configs/quickstart.py")
+  argv = ["main", f"--config={path}", "--workdir=unused"]
+  argv += [f"--config.{arguments[0]}", *arguments[1:]]
+  # Where config_flags looks for the keys.
+  monkeypatch.setattr(sys, "argv", argv)
+  with pytest.raises(SystemExit, match=f"^error: .*{re.escape(words)}"):
+    command_line.parse(argv)
 
 
 def test_a_missing_config_file_is_named():
@@ -145,6 +174,20 @@ def test_every_config_is_loaded_and_stepped(path, folder, tmp_path, compiled):
   saved = json.loads((tmp_path / "run" / "config.json").read_text())
   assert saved == json.loads(json.dumps(config))
   assert saved["model"]["vocab_size"] == 64
+
+
+def test_half_of_the_second_sentences_random(
+  folder, tmp_path, compiled, monkeypatch
+):
+  """A float on the command line, where the default is a word."""
+  argv = ["main", f"--config={CONFIGS[0]}", "--workdir=unused"]
+  argv.append("--config.data.random_share=0.5")
+  monkeypatch.setattr(sys, "argv", argv)
+  command_line.parse(argv)
+  config = shrink(flags.FLAGS.config.to_dict(), folder)
+  assert int(train.run(config, str(tmp_path / "run")).step) == 4
+  saved = json.loads((tmp_path / "run" / "config.json").read_text())
+  assert saved["data"]["random_share"] == "0.5"
 
 
 def test_vocabulary_of_another_size_is_refused(folder, tmp_path):

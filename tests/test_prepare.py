@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.data import corpus, preparing, sources, tokenize, workers
+from bert_jax.data import (
+  corpus,
+  folder,
+  preparing,
+  sources,
+  tokenize,
+  workers,
+)
 from bert_jax.data.vocabularies import WordPiece
 
 WORDS = [f"word{i}" for i in range(300)]
@@ -58,10 +65,10 @@ def vocab(tmp_path):
   return str(path)
 
 
-def contents(folder) -> dict[str, bytes]:
+def contents(path) -> dict[str, bytes]:
   result = {}
-  for name in sorted(os.listdir(folder)):
-    with open(os.path.join(folder, name), "rb") as f:
+  for name in sorted(os.listdir(path)):
+    with open(os.path.join(path, name), "rb") as f:
       result[name] = f.read()
   return result
 
@@ -270,8 +277,7 @@ def test_finished_and_unfinished_folders_are_guarded(
   os.rename(output, output + ".partial")
   with pytest.raises(ValueError, match=r"holds files but no progress\.json"):
     preparing.prepare(text, vocab, output)
-  with open(output + ".partial/progress.json", "w") as f:
-    json.dump({"origin": meta, "records": 1}, f)
+  folder.write_progress(output + ".partial", {"origin": meta, "records": 1})
   with open(text, "a") as f:
     f.write("More.\n")
   with pytest.raises(ValueError, match=r"text\.txt has changed.*delete"):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bert_jax import split_text
-from bert_jax.data import sources
+from bert_jax.data import preparing, reading, sources
 
 
 def run_command(monkeypatch, *arguments):
@@ -28,10 +28,47 @@ def test_reads_back_as_the_same_documents(tmp_path, monkeypatch, capsys):
   assert "2 documents, 7 words" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", [b"\n \n", b"a\xff"])
+def test_words_that_no_tokenizer_keeps_are_left_out(tmp_path):
+  path, out = tmp_path / "in.txt", tmp_path / "out.txt"
+  path.write_bytes(b"\x00\x01 \xe2\x80\x8b\n\nA \x02 word\x03.\n\x04\n\n\xff\n")
+  split_text.split_text([str(path)], str(out), "auto", "replace", "en")
+  assert out.read_text() == "A word\x03.\n"
+
+
+@pytest.mark.parametrize(
+  "content", [b"\n \n", b"a\xff", b"\x00\x01\n\x02 \x03\n"]
+)
 def test_bad_text_leaves_nothing_behind(tmp_path, monkeypatch, content):
   (tmp_path / "in.txt").write_bytes(content)
   out = tmp_path / "out.txt"
   with pytest.raises(SystemExit, match="error: .*in.txt"):
     run_command(monkeypatch, "--input", tmp_path / "in.txt", "--output", out)
   assert [p.name for p in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_a_language_that_is_none(tmp_path):
+  (tmp_path / "in.txt").write_text("Some words.\n")
+  arguments = [str(tmp_path / "in.txt")], str(tmp_path / "out")
+  for code in ("xx", "EN", "english", ""):
+    message = f"--language={code} is no .*choose one of aa, .* zu;"
+    with pytest.raises(ValueError, match=message):
+      split_text.split_text(*arguments, "auto", "strict", code)
+    with pytest.raises(ValueError, match=message):
+      preparing.prepare(*arguments, "unused", language=code)
+  assert len(reading.LANGUAGES) == len(set(reading.LANGUAGES)) == 184
+  assert all(len(code) == 2 for code in reading.LANGUAGES)
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    (["--input", "a"], "required: --output; python -m bert_jax.split_text"),
+    (["--input", "a", "--output", "b", "--format", "docx"], "'docx'"),
+    (["--input", "a", "--output", "b", "--lang", "de", "--x", "1"], "--x 1"),
+  ],
+)
+def test_a_bad_flag_gets_one_sentence(monkeypatch, arguments, words):
+  with pytest.raises(SystemExit) as e:
+    run_command(monkeypatch, *arguments)
+  assert e.value.code.startswith("error: ") and words in e.value.code
+  assert "\n" not in e.value.code

@@ -158,7 +158,10 @@ def read_vocab(path: str) -> list[str]:
     ValueError: not UTF-8, empty, or a piece occurs twice (line numbers named).
   """
   if not os.path.isfile(path):
-    raise ValueError(f"{path}: no such vocabulary file.")
+    raise ValueError(
+      f"{path}: no such vocabulary file; make one with `python -m"
+      " bert_jax.train_vocab`, or use a published vocab.txt."
+    )
   try:
     with open(path, encoding="utf-8", newline="\n") as f:
       vocab = [line.rstrip("\r\n") for line in f]
@@ -179,18 +182,23 @@ def read_vocab(path: str) -> list[str]:
   return vocab
 
 
-def _map_file(path: str, dtype: Any, count: int) -> np.ndarray:
-  """Memory-maps a file that must hold exactly `count` items."""
+def _check_exists(path: str) -> None:
   if not os.path.exists(path):
     raise ValueError(
-      f"{path} is missing; run `python -m bert_jax.prepare` again."
+      f"{path} is missing; delete the folder and run `python -m"
+      " bert_jax.prepare` again."
     )
+
+
+def _map_file(path: str, dtype: Any, count: int) -> np.ndarray:
+  """Memory-maps a file that must hold exactly `count` items."""
+  _check_exists(path)
   want = count * np.dtype(dtype).itemsize
   have = os.path.getsize(path)
   if have != want:
     raise ValueError(
       f"{path} has {have} bytes where meta.json says {want}; the folder is"
-      " damaged, run `python -m bert_jax.prepare` again."
+      " damaged, delete it and run `python -m bert_jax.prepare` again."
     )
   if not count:
     return np.zeros(0, dtype)
@@ -278,12 +286,12 @@ def open_prepared(path: str) -> Prepared:
       f"{path} has no meta.json: not a prepared folder, or not finished. Make"
       " one with `python -m bert_jax.prepare`."
     )
-  with open(meta_path, encoding="utf-8") as f:
-    try:
+  try:
+    with open(meta_path, encoding="utf-8") as f:
       meta = json.load(f)
-      version = meta["format_version"]
-    except (ValueError, KeyError, TypeError) as e:
-      raise ValueError(f"{meta_path} is damaged: {e}.") from e
+    version = meta["format_version"]
+  except (ValueError, KeyError, TypeError, IsADirectoryError) as e:
+    raise _damaged(meta_path, e) from e
   if version != FORMAT_VERSION:
     raise ValueError(
       f"{path} has format version {version}, this program reads"
@@ -301,15 +309,22 @@ def open_prepared(path: str) -> Prepared:
         " -m bert_jax.prepare` with the arguments that made them does it."
       )
   except (KeyError, TypeError) as e:
-    raise ValueError(
-      f"{meta_path} is damaged: {e}. Run `python -m bert_jax.prepare` again."
-    ) from e
+    raise _damaged(meta_path, e) from e
   return prepared
+
+
+def _damaged(path: str, error: Exception) -> ValueError:
+  what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+  return ValueError(
+    f"{path} is damaged: {what}. Delete its folder and run `python -m"
+    " bert_jax.prepare` again."
+  )
 
 
 def _open(path: str, meta: dict[str, Any]) -> Prepared:
   """Maps the files of a folder; KeyError or TypeError if `meta` is damaged."""
   vocab_path = os.path.join(path, "vocab.txt")
+  _check_exists(vocab_path)
   vocab = read_vocab(vocab_path)
   if len(vocab) != meta["vocab_size"]:
     raise ValueError(

@@ -1,7 +1,9 @@
 """Files that are either the old ones or the new ones, never half of one."""
 
+import contextlib
 import json
 import os
+import zlib
 from typing import Any
 
 
@@ -13,10 +15,15 @@ def write_atomically(path: str, text: str) -> None:
   Raises:
     OSError: it cannot be written; the old file is as it was.
   """
-  with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as f:
-    f.write(text)
-    f.flush()
-    os.fsync(f.fileno())
+  try:
+    with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as f:
+      f.write(text)
+      f.flush()
+      os.fsync(f.fileno())
+  except OSError as e:
+    with contextlib.suppress(OSError):
+      os.remove(path + ".tmp")
+    raise OSError(e.errno, e.strerror, path) from e
   os.replace(path + ".tmp", path)
   sync_folder(os.path.dirname(path))
 
@@ -34,3 +41,18 @@ def sync_folder(path: str) -> None:
     os.fsync(descriptor)
   finally:
     os.close(descriptor)
+
+
+def seal(value: dict[str, Any]) -> dict[str, Any]:
+  """Adds a checksum to JSON values, in place of an old one."""
+  return value | {"checksum": _checksum(value)}
+
+
+def is_sealed(value: dict[str, Any]) -> bool:
+  """True if the values are those that were sealed."""
+  return value.get("checksum") == _checksum(value)
+
+
+def _checksum(value: dict[str, Any]) -> int:
+  rest = {key: item for key, item in value.items() if key != "checksum"}
+  return zlib.crc32(json.dumps(rest, sort_keys=True).encode())

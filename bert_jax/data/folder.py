@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data import corpus
-from bert_jax.data.files import sync_folder, write_json
+from bert_jax.data.files import is_sealed, seal, sync_folder, write_json
 
 PROGRESS = "progress.json"
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
@@ -39,10 +39,10 @@ class Part(NamedTuple):
 
 
 def read_progress(partial: str) -> dict[str, Any] | None:
-  """Returns what `Writer.save` wrote last, None for an unused folder.
+  """Returns what `write_progress` wrote last, None for an unused folder.
 
   Raises:
-    ValueError: the folder holds something else.
+    ValueError: the folder holds something else, or what is damaged.
   """
   path = os.path.join(partial, PROGRESS)
   if not os.path.isdir(partial):
@@ -56,9 +56,18 @@ def read_progress(partial: str) -> dict[str, Any] | None:
     return None
   try:
     with open(path, encoding="utf-8") as f:
-      return json.load(f)
-  except ValueError as e:
-    raise ValueError(f"{path} is damaged ({e}); delete {partial}.") from e
+      progress = json.load(f)
+    if is_sealed(progress):
+      return progress
+  except (ValueError, AttributeError):
+    pass
+  raise ValueError(f"{path} is damaged; delete {partial}.")
+
+
+def write_progress(partial: str, progress: dict[str, Any]) -> None:
+  """Writes what `read_progress` returns."""
+  path = os.path.join(partial, PROGRESS)
+  write_json(path, seal(progress))
 
 
 @contextlib.contextmanager
@@ -66,8 +75,10 @@ def locked(partial: str) -> Iterator[None]:
   """Makes the folder and holds it against a second run.
 
   Raises:
-    ValueError: another process writes it.
+    ValueError: another process writes it, or a file has its name.
   """
+  if os.path.exists(partial) and not os.path.isdir(partial):
+    raise ValueError(f"{partial} is a file, in the way; move it away.")
   os.makedirs(partial, exist_ok=True)
   descriptor = os.open(partial, os.O_RDONLY)
   try:
@@ -138,9 +149,7 @@ class Writer:
       file.flush()
       os.fsync(file.fileno())
     files = {name: file.tell() for name, file in self._files.items()}
-    write_json(
-      os.path.join(self.partial, PROGRESS), {**progress, "files": files}
-    )
+    write_progress(self.partial, {**progress, "files": files})
 
   def close(self) -> None:
     for file in self._files.values():

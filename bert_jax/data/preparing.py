@@ -14,7 +14,6 @@ from typing import Any
 import bert_jax
 from bert_jax.data import (
   corpus,
-  files,
   folder,
   reading,
   sources,
@@ -69,11 +68,6 @@ def prepare(
   if processes is not None and processes < 1:
     raise ValueError(f"--processes={processes} is less than one.")
   reading.check_language(language)
-  if not os.path.isfile(vocab):
-    raise ValueError(
-      f"{vocab}: no such vocabulary file; make one with `python -m"
-      " bert_jax.train_vocab`, or use a published vocab.txt."
-    )
   if not (output := output.rstrip("/")):
     raise ValueError("--output is empty; name the folder to make.")
   pieces = corpus.read_vocab(vocab)
@@ -147,7 +141,7 @@ def _start(
     "largest": None,
     "files": {},
   }
-  files.write_json(os.path.join(partial, folder.PROGRESS), progress)
+  folder.write_progress(partial, progress)
   return progress
 
 
@@ -156,7 +150,14 @@ def _already_there(output: str, origin: dict[str, Any]) -> dict[str, Any]:
     raise ValueError(f"{output} exists; delete it or choose another --output.")
   prepared = corpus.open_prepared(output)
   meta = prepared.meta
-  if different := difference(meta, origin):
+  try:
+    different = difference(meta, origin)
+  except (KeyError, TypeError) as e:
+    raise ValueError(
+      f"{output}/meta.json is damaged: it does not say what the folder was made"
+      " from. Delete the folder and give the same command again."
+    ) from e
+  if different:
     raise ValueError(
       f"{output} is prepared already, from something else: {different}. Delete"
       " it or choose another --output."

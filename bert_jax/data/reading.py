@@ -5,7 +5,6 @@ split elsewhere (`sources.split_sentences`), since that is the slow part and
 belongs in worker processes.
 """
 
-import argparse
 import contextlib
 import gzip
 import io
@@ -56,41 +55,6 @@ class Raw(NamedTuple):
   text: str
   layout: str
   position: int
-
-
-def add_input_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds --input, --format and --errors: what a command reads, and how."""
-  parser.add_argument(
-    "--input",
-    nargs="+",
-    required=True,
-    metavar="GLOB",
-    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed",
-  )
-  parser.add_argument(
-    "--format",
-    choices=("auto", *FORMATS),
-    default="auto",
-    help="auto (default) goes by the extension; .txt is bert: a sentence a"
-    " line, a blank line between documents; text is plain text, a file a"
-    " document",
-  )
-  parser.add_argument(
-    "--errors",
-    choices=("strict", "replace"),
-    default="strict",
-    help="what to do with bytes that are not UTF-8",
-  )
-
-
-def add_language_flag(parser: argparse.ArgumentParser) -> None:
-  """Adds --language, where a command finds sentences."""
-  parser.add_argument(
-    "--language",
-    default="en",
-    metavar="CODE",
-    help="two-letter ISO 639 code, for finding sentences (default %(default)s)",
-  )
 
 
 def check_language(code: str) -> None:

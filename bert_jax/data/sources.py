@@ -92,6 +92,8 @@ def _expand(pattern: str) -> list[str]:
       f"{pattern} is a folder; name its files, as in"
       f" '{os.path.join(pattern, '*.txt')}'."
     )
+  if os.path.exists(pattern):
+    raise ValueError(f"{pattern} is no regular file; write the text to one.")
   if not _GLOB.search(pattern):
     raise ValueError(f"{pattern}: no such file.")
   paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
@@ -148,7 +150,7 @@ def _tfds(name: str) -> Source:
     count = builder.info.splits[split].num_examples
     feature = dict(builder.info.features.items()).get("text")
   except Exception as e:  # TFDS raises errors of many kinds.
-    message = " ".join(str(e).split())[:200]
+    message = " ".join(str(e).partition("Available")[0].split())[:200]
     raise ValueError(f"{name}: cannot be loaded by TFDS ({message}).") from e
   if not isinstance(feature, tfds.features.Text):
     raise ValueError(f"{name}: the data set has no feature `text`.")

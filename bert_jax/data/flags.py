@@ -1,0 +1,49 @@
+"""Flags that the commands which read text have in common."""
+
+import argparse
+import sys
+from typing import NoReturn
+
+from bert_jax.data.reading import FORMATS
+
+
+class Parser(argparse.ArgumentParser):
+  """Answers a bad flag in one sentence, as every other bad input."""
+
+  def error(self, message: str) -> NoReturn:
+    sys.exit(f"error: {message}; {self.prog} --help shows all flags.")
+
+
+def add_input_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds --input, --format and --errors: what a command reads, and how."""
+  parser.add_argument(
+    "--input",
+    nargs="+",
+    required=True,
+    metavar="GLOB",
+    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed",
+  )
+  parser.add_argument(
+    "--format",
+    choices=("auto", *FORMATS),
+    default="auto",
+    help="auto (default) goes by the extension; .txt is bert: a sentence a"
+    " line, a blank line between documents; text is plain text, a file a"
+    " document",
+  )
+  parser.add_argument(
+    "--errors",
+    choices=("strict", "replace"),
+    default="strict",
+    help="what to do with bytes that are not UTF-8",
+  )
+
+
+def add_language_flag(parser: argparse.ArgumentParser) -> None:
+  """Adds --language, where a command finds sentences."""
+  parser.add_argument(
+    "--language",
+    default="en",
+    metavar="CODE",
+    help="two-letter ISO 639 code, for finding sentences (default %(default)s)",
+  )
