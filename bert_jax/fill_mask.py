@@ -51,7 +51,7 @@ def load(workdir: str, step: int | None = None) -> Filler:
       raise ValueError(f"{workdir}: its objective is {objective['name']!r}.")
     family = models.family(model.pop("family"))
     encoder = family.build(**model)
-    module = family.ForPreTraining(encoder, objective["pairs"])
+    module = family.ForPreTraining(encoder, pairs=objective["pairs"])
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
     shapes = jax.eval_shape(module.init, jax.random.key(0), batch)

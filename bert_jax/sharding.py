@@ -29,6 +29,7 @@ RULES: tuple[tuple[str, Any], ...] = (
 BATCH = PartitionSpec(("data", "fsdp"))
 # The config key that sets the size of a parameter's logical axis.
 SIZE_KEYS = {
+  "vocab": "model.vocab_size",
   "embed": "model.hidden",
   "embed_out": "model.hidden",
   "heads": "model.heads",
@@ -100,16 +101,19 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
     boxed: parameters or their shapes, boxed with logical axis names.
   """
   rules = dict(RULES)
-  leaves = jax.tree.leaves(boxed, is_leaf=lambda x: hasattr(x, "names"))
-  for leaf in leaves:
+  leaves = jax.tree_util.tree_leaves_with_path(
+    boxed, is_leaf=lambda x: hasattr(x, "names")
+  )
+  for path, leaf in leaves:
     for size, name in zip(leaf.value.shape, leaf.names, strict=True):
       axis = rules.get(name)
       if axis and size % mesh.shape[axis]:
+        where = jax.tree_util.keystr(path, simple=True, separator="/")
         largest = math.gcd(size, mesh.shape[axis])
         raise ValueError(
-          f"{SIZE_KEYS[name]}={size} is not a multiple of mesh.{axis}"
-          f"={mesh.shape[axis]}; choose a mesh.{axis} that divides it, for"
-          f" example {largest}."
+          f"{SIZE_KEYS[name]}={size} (of {where}) is not a multiple of"
+          f" mesh.{axis}={mesh.shape[axis]}; choose a mesh.{axis} that divides"
+          f" it, for example {largest}."
         )
 
 

@@ -1,5 +1,6 @@
 """DistilBERT (Sanh et al. 2019): BERT with half the layers, no segments."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -124,7 +125,8 @@ class DistilBert(nn.Module):
     return x, dict(embeddings=embedded, **seen) if collect else {}
 
 
-ForPreTraining = pretraining.ForPreTraining
+# Published without a head for pairs.
+ForPreTraining = functools.partial(pretraining.ForPreTraining, pairs=False)
 
 
 def build(variant: str, **overrides: Any) -> DistilBert:

@@ -1,5 +1,6 @@
 """RoBERTa (Liu et al. 2019): BERT's encoder with positions after padding."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -155,7 +156,8 @@ class Roberta(nn.Module):
     return x, dict(embeddings=embedded, **seen) if collect else {}
 
 
-ForPreTraining = pretraining.ForPreTraining
+# Published without a head for pairs.
+ForPreTraining = functools.partial(pretraining.ForPreTraining, pairs=False)
 
 
 def build(variant: str, **overrides: Any) -> Roberta:

