@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import integrity
+from bert_jax import hosts, integrity
 from bert_jax.checkpoint import Checkpointer
 from bert_jax.state import TrainState
 
@@ -101,6 +101,31 @@ def test_nothing_whole_is_an_error(saved, tmp_path):
       os.truncate(name, 0)
   with pytest.raises(ValueError, match="no checkpoint .* is whole"):
     restore(tmp_path / "run")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_another_process_cannot_read_is_not_taken(
+  saved, tmp_path, late, monkeypatch, capsys
+):
+  """Before the checksums are compared, or only by them."""
+  shutil.copytree(saved, tmp_path / "run")
+  calls = []
+
+  def gather(value):
+    """This process finds all whole, process 1 not the step 20."""
+    calls.append(value)
+    if isinstance(value, list):
+      return [value, value]
+    refused = len(calls) == (3 if late else 2)
+    return [
+      value,
+      ["Damaged", "a shard of 20 is damaged."] if refused else None,
+    ]
+
+  monkeypatch.setattr(hosts, "gather", gather)
+  assert restore(tmp_path / "run") == 10
+  assert "a shard of 20 is damaged. Using step 10." in capsys.readouterr().out
+  assert os.listdir(tmp_path / "run" / "checkpoints") == ["10"]
 
 
 def test_checksums_notice_one_bit_anywhere():
