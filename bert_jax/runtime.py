@@ -14,7 +14,16 @@ from bert_jax import hosts
 
 @contextlib.contextmanager
 def lock(workdir: str) -> Iterator[None]:
-  """Holds the folder for this run; ValueError if another run holds it."""
+  """Holds the folder for this run.
+
+  Raises:
+    ValueError: another run holds it, it cannot be written, or it holds data.
+  """
+  if os.path.exists(os.path.join(workdir, "meta.json")):
+    raise ValueError(
+      f"--workdir={workdir}: this is a prepared folder (it has a meta.json)"
+      ", and a run would write over its vocab.txt; take another."
+    )
   name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
   try:
     os.makedirs(workdir, exist_ok=True)

@@ -322,7 +322,11 @@ def test_checkpoints_that_are_a_file(finished, tmp_path):
     train.run(shrunk(finished[1]), str(tmp_path))
 
 
-def test_workdir_that_cannot_be_one(tmp_path):
+def test_workdir_that_cannot_be_one(tmp_path, finished):
+  before = sorted(os.listdir(finished[1]))
+  with pytest.raises(ValueError, match="this is a prepared folder"):
+    train.run(shrunk(finished[1]), finished[1])
+  assert sorted(os.listdir(finished[1])) == before
   (tmp_path / "file").write_text("")
   for name in ("file", "file/below"):
     with pytest.raises(ValueError, match="--workdir=.*no such folder can"):
