@@ -98,12 +98,9 @@ def test_what_does_not_fit_is_named(tmp_path):
   refused("CNN_proj/b_proj is missing", less)
   refused("extra/W has no place", SHAPES | {"extra/W": (2,)})
   refused(r"b_proj has shape \[6\]", SHAPES | {"CNN_proj/b_proj": (6,)})
-  lstm = OPTIONS["lstm"]
-  refused(
-    "proj_clip differ", options=OPTIONS | {"lstm": lstm | {"proj_clip": 2}}
-  )
-  lstm = {k: v for k, v in lstm.items() if k != "dim"}
-  refused("'dim' is missing", options=OPTIONS | {"lstm": lstm})
+  deep = SHAPES | {"CNN/W_cnn_0": (2, 1, 4, 3)}
+  refused(r"W_cnn_0 has shape \[2, 1, 4, 3\]", deep)
+  refused(r"char_embed has shape \[261\]", SHAPES | {"char_embed": (261,)})
   path = pathlib.Path(write(tmp_path / "bad"))
   with pytest.raises(ValueError, match="--family=bert"):
     bilm.read(str(path), "bert")
@@ -115,3 +112,36 @@ def test_what_does_not_fit_is_named(tmp_path):
     bilm.read(str(path), "elmo")
   with pytest.raises(ValueError, match="no such folder"):
     bilm.read(str(path / "none"), "elmo")
+  write(path)
+  with h5py.File(path / "lm_weights.hdf5", "a") as file:
+    file["softmax/b"] = [b"text"]
+  with pytest.raises(ValueError, match=r"softmax/b is .*, not of numbers"):
+    bilm.read(str(path), "elmo")
+
+
+@pytest.mark.parametrize(
+  "part, field, value",
+  [
+    ("lstm", "proj_clip", 2),
+    ("lstm", "cell_clip", None),
+    ("lstm", "dim", "7"),
+    ("lstm", "projection_dim", -5),
+    ("lstm", "use_skip_connections", 1),
+    ("char_cnn", "n_highway", None),
+    ("char_cnn", "n_characters", 100),
+    ("char_cnn", "max_characters_per_token", 40),
+    ("char_cnn", "activation", "gelu"),
+    ("char_cnn", "filters", [1, 3]),
+    ("char_cnn", "filters", []),
+    ("char_cnn", "filters", [[51, 3]]),
+  ],
+)
+def test_an_option_that_is_not_known_is_named(part, field, value):
+  changed = OPTIONS | {part: OPTIONS[part] | {field: value}}
+  with pytest.raises(ValueError, match=f"^o.json: {part}.{field} is .*must be"):
+    bilm.read_options(changed, "o.json")
+  less = {k: v for k, v in OPTIONS[part].items() if k != field}
+  with pytest.raises(ValueError, match=f"^o.json has no {part}.{field};"):
+    bilm.read_options(OPTIONS | {part: less}, "o.json")
+  with pytest.raises(ValueError, match="dropout is 2"):
+    bilm.read_options(OPTIONS | {"dropout": 2}, "o.json")

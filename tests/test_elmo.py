@@ -85,7 +85,7 @@ def test_neither_padding_nor_others_in_the_batch_matter(tiny):
     found = apply(params, **alone)[0]
     np.testing.assert_allclose(found, together[i, :, :length], atol=1e-5)
     assert not np.asarray(together[i, :, length:]).any()
-    for before, after in ((0, 4), (4, 0)):
+    for before, after in ((0, 14 - length), (14 - length, 0)):
       pad = ((0, 0), (before, after))
       wide = apply(
         params,
@@ -144,17 +144,18 @@ def test_state_is_an_argument(tiny):
   row = characters.batch([["a", "b", "c", "d"]])["char_ids"]
   ids = np.ones(row.shape[:2], np.int32)
 
+  @jit
   def run(chars, ids, states):
     return module.apply(
       {"params": params}, chars, ids, states, method=module.run
     )
 
   whole, _ = run(row, ids, None)
-  first, states = run(row[:, :2], ids[:, :2], None)
-  second, _ = run(row[:, 2:], ids[:, 2:], states)
+  first, states = run(row[:, :3], ids[:, :3], None)
+  second, _ = run(row[:, 3:], ids[:, 3:], states)
   halves = jnp.concatenate([first, second], 2)[..., :5]
   np.testing.assert_allclose(halves, whole[..., :5], atol=1e-6)
-  fresh, _ = run(row[:, 2:], ids[:, 2:], None)
+  fresh, _ = run(row[:, 3:], ids[:, 3:], None)
   assert abs(fresh - second).max() > 1e-3
 
 
@@ -202,6 +203,8 @@ def test_characters_of_words():
   long = characters.word_ids("x" * 99)
   assert long == [259] + [121] * 48 + [260]
   assert characters.word_ids(characters.BEGIN_SENTENCE)[:3] == [259, 257, 260]
+  assert elmo.NUM_CHARS == characters.NUM_CHARS == characters.PAD + 2
+  assert elmo.MAX_CHARS == characters.MAX_CHARS
   batch = characters.batch([["a"], ["b", "c"]])
   assert batch["char_ids"].shape == (2, 4, 50)
   assert batch["sequence_ids"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
@@ -220,9 +223,71 @@ def test_published_sizes():
     elmo.build("small").init(jax.random.key(0), jnp.ones((1, 1, 6), jnp.int32))
 
 
-@pytest.mark.skipif(
+def test_padding_gets_no_gradient(tiny):
+  """A13: characters that stand at padding alone are as if not there."""
+  module, params, _ = tiny
+  batch = characters.batch([["a", "b", "c"]])
+  batch["sequence_ids"][0, 2:4] = 0
+
+  @jit
+  def gradient(params):
+    out = lambda p: module.apply({"params": p}, **batch)  # noqa: E731
+    return jax.grad(lambda p: (out(p) ** 2).sum())(params)
+
+  rows = np.asarray(gradient(params)["words"]["chars"]["embedding"])
+  assert np.isfinite(rows).all()
+  assert rows[ord("a") + 1].any()
+  for absent in (0, ord("b") + 1, ord("c") + 1):
+    assert not rows[absent].any()
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_initial_values(activation):
+  """bilm/training.py; an LSTM's are TensorFlow's default."""
+  module = elmo.build(
+    "small", filters=[[3, 64]], cell=96, hidden=32, activation=activation
+  )
+  chars = characters.batch([["a"]])["char_ids"]
+  params = nn.unbox(jit(module.init)(jax.random.key(0), chars))["params"]
+
+  def check_uniform(array, bound):
+    assert bound * 0.98 < array.max() <= bound, array.max()
+    assert -bound * 0.98 > array.min() >= -bound, array.min()
+    assert abs(array.mean()) < bound * 0.1
+
+  words, layer = params["words"], params["lstm_backward_1"]
+  check_uniform(words["chars"]["embedding"], 1.0)
+  kernel = words["convolution_0"]["kernel"]
+  if activation == "relu":
+    check_uniform(kernel, 0.05)
+  else:
+    assert np.isclose(kernel.std(), (3 * 16) ** -0.5, rtol=0.1)
+  check_uniform(layer["kernel"], (6 / (64 + 4 * 96)) ** 0.5)
+  check_uniform(layer["projection"], (6 / (96 + 32)) ** 0.5)
+  highway = words["highway_0"]
+  assert (highway["gate"]["bias"] == -2).all()
+  for name in ("gate", "new"):
+    assert np.isclose(highway[name]["kernel"].std(), 64**-0.5, rtol=0.1)
+  assert np.isclose(words["project"]["kernel"].std(), 64**-0.5, rtol=0.1)
+
+
+fixtures = pytest.mark.skipif(
   not DATA, reason="BERT_JAX_TEST_DATA names no folder with ELMo's fixtures"
 )
+
+
+def opened(name):
+  """A fixture's folder, module and parameters, and h5py."""
+  h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+  from bert_jax.convert import bilm
+
+  path = pathlib.Path(DATA) / "elmo_fixtures" / name
+  weights = bilm.read(str(path), "elmo")
+  params = folder.unflatten(weights.arrays)
+  return path, folder.module_of(weights.config), params, h5py
+
+
+@fixtures
 @pytest.mark.parametrize(
   "name, sentences",
   [
@@ -237,32 +302,51 @@ def test_published_embeddings(name, sentences):
   the next. A group's first sentence therefore is what a call without state
   gives; for the others the state is passed on, which must be asked for.
   """
-  h5py = pytest.importorskip("h5py", reason="h5py is not installed")
-  from bert_jax.convert import bilm
-
-  path = pathlib.Path(DATA) / "elmo_fixtures" / name
-  weights = bilm.read(str(path), "elmo")
-  module = folder.module_of(weights.config)
-  params = folder.unflatten(weights.arrays)
+  path, module, params, h5py = opened(name)
   groups = json.loads((path / sentences).read_text())
+  plain = jit(lambda batch: module.apply({"params": params}, batch)["layers"])
   run = jit(
-    lambda chars, ids, states: module.apply(
+    lambda batch, states: module.apply(
       {"params": params},
-      chars,
-      ids,
-      states,
+      *(batch["char_ids"], batch["sequence_ids"], states),
       method=lambda m, *args: m.encoder.run(*args),
     )
   )
+  zeros = np.zeros((3, 64), np.float32), np.zeros((3, 16), np.float32)
+  states = ((zeros,) * 2,) * 2
   files = [h5py.File(path / f"lm_embeddings_{i}.hdf5") for i in range(3)]
-  states = None
   for number in range(10):
     batch = characters.batch([group[number].split() for group in groups])
-    found, states = run(batch["char_ids"], batch["sequence_ids"], states)
-    if number == 0:
-      plain = module.apply({"params": params}, batch)["layers"]
-      np.testing.assert_allclose(plain, found, atol=1e-6)
+    # One length, one compilation: padding changes nothing.
+    more = 55 - batch["char_ids"].shape[1]
+    batch = {
+      key: np.pad(array, ((0, 0), (0, more), (0, 0))[: array.ndim])
+      for key, array in batch.items()
+    }
+    found, states = run(batch, states)
+    alone = np.asarray(plain(batch))
     for row, file in enumerate(files):
       right = np.concatenate(file[str(number)][...], -1)
       top = found[row, -1, 1 : len(right) + 1]
       np.testing.assert_allclose(top, right, rtol=0, atol=1e-5)
+      difference = abs(alone[row, -1, 1 : len(right) + 1] - right).max()
+      assert difference < 1e-5 if number == 0 else difference > 1e-4
+
+
+@fixtures
+def test_published_words():
+  """The vectors of 458 words, which no state ever reached, within 1e-5."""
+  path, module, params, h5py = opened("allennlp")
+  marks = {
+    "<S>": characters.BEGIN_SENTENCE,
+    "</S>": characters.END_SENTENCE,
+  }
+  words = (path / "vocab_test.txt").read_text().split("\n")
+  ids = [characters.word_ids(marks.get(word, word)) for word in words]
+  chars = np.array(ids, np.int32)[:, None]
+  found = jit(lambda: module.apply({"params": params}, {"char_ids": chars}))()
+  with h5py.File(path / "elmo_token_embeddings.hdf5") as file:
+    right = file["embedding"][...]
+  words = found["layers"][:, 0, 0]
+  np.testing.assert_allclose(words[:, :16], right, rtol=0, atol=1e-5)
+  np.testing.assert_array_equal(words[:, :16], words[:, 16:])

@@ -1,6 +1,7 @@
 """ELMo as published: options.json and an HDF5 file of allenai/bilm-tf."""
 
 import glob
+import numbers
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,13 +11,13 @@ import numpy as np
 from bert_jax.convert import folder, mapping
 from bert_jax.convert.folder import Weights
 from bert_jax.convert.mapping import Rule
-from bert_jax.data import characters
+from bert_jax.models.elmo import MAX_CHARS, NUM_CHARS
 
 OPTIONS = "options.json"
 # Of training, and the softmax: not part of the encoder.
 SKIPPED = ("softmax/*",)
-NUM_CHARS = characters.NUM_CHARS
-DROPOUT = 0.1  # bin/train_elmo.py
+# bin/train_elmo.py; files for prediction do not say it.
+DROPOUT = 0.1
 _LSTM = "RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/"
 
 
@@ -70,39 +71,79 @@ def _find(path: str) -> tuple[str, str]:
   return weights[0], found[0]
 
 
+def _is_number(value: Any) -> bool:
+  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _are_filters(value: Any) -> bool:
+  """Whether a value is a list of [width in characters, number]."""
+  return (
+    isinstance(value, list)
+    and len(value) > 0
+    and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
+    and all(type(n) is int and n > 0 for pair in value for n in pair)
+    and max(width for width, _ in value) <= MAX_CHARS
+  )
+
+
 def read_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
   """Translates options.json to attributes of `Elmo`, field by field.
 
   Raises:
     ValueError: a field is missing, or has a value that is not implemented.
   """
-  try:
-    lstm, chars = options["lstm"], options["char_cnn"]
-    if lstm["cell_clip"] != lstm["proj_clip"]:
-      raise ValueError(f"{where}: cell_clip and proj_clip differ.")
-    if chars["max_characters_per_token"] != characters.MAX_CHARS:
-      raise ValueError(
-        f"{where}: max_characters_per_token must be {characters.MAX_CHARS}."
-      )
-    # One more with the id of no character, which training did not count.
-    if chars["n_characters"] not in (NUM_CHARS - 1, NUM_CHARS):
-      raise ValueError(f"{where}: n_characters must be {NUM_CHARS}.")
-    return dict(
-      num_chars=NUM_CHARS,
-      char_dim=chars["embedding"]["dim"],
-      filters=[list(pair) for pair in chars["filters"]],
-      highways=chars["n_highway"],
-      hidden=lstm["projection_dim"],
-      cell=lstm["dim"],
-      num_layers=lstm["n_layers"],
-      clip=float(lstm["cell_clip"]),
-      residual=lstm["use_skip_connections"],
-      activation=chars["activation"],
-      # Files for prediction do not say it: the published run's.
-      dropout=options.get("dropout", DROPOUT),
-    )
-  except (KeyError, TypeError) as e:
-    raise ValueError(f"{where}: the field {e} is missing or damaged.") from e
+
+  def field(name, right, what):
+    value = options
+    for part in name.split("."):
+      if not isinstance(value, Mapping) or part not in value:
+        raise ValueError(f"{where} has no {name}; write it in: {what}.")
+      value = value[part]
+    if not right(value):
+      raise ValueError(f"{where}: {name} is {value!r}; it must be {what}.")
+    return value
+
+  def size(name, least=1):
+    right = lambda v: type(v) is int and v >= least  # noqa: E731
+    return field(name, right, f"a whole number from {least}")
+
+  clip = field(
+    "lstm.cell_clip", lambda v: _is_number(v) and v > 0, "a number above 0"
+  )
+  field("lstm.proj_clip", lambda v: v == clip, f"{clip!r}, as cell_clip is")
+  length = MAX_CHARS
+  name = "char_cnn.max_characters_per_token"
+  field(name, lambda v: v == length, f"{length}")
+  # One more with the id of no character, which training did not count.
+  known = NUM_CHARS - 1, NUM_CHARS
+  field("char_cnn.n_characters", lambda v: v in known, f"one of {known}")
+  what = f"a list of [width up to {length}, number]"
+  filters = field("char_cnn.filters", _are_filters, what)
+  dropout = DROPOUT
+  if "dropout" in options:
+    right = lambda v: _is_number(v) and 0 <= v < 1  # noqa: E731
+    dropout = field("dropout", right, "a number from 0 to below 1")
+  return dict(
+    num_chars=NUM_CHARS,
+    char_dim=size("char_cnn.embedding.dim"),
+    filters=[list(pair) for pair in filters],
+    highways=size("char_cnn.n_highway", least=0),
+    hidden=size("lstm.projection_dim"),
+    cell=size("lstm.dim"),
+    num_layers=size("lstm.n_layers"),
+    clip=float(clip),
+    residual=field(
+      "lstm.use_skip_connections",
+      lambda v: isinstance(v, bool),
+      "true or false",
+    ),
+    activation=field(
+      "char_cnn.activation",
+      lambda v: v in ("relu", "tanh"),
+      "'relu' or 'tanh'",
+    ),
+    dropout=dropout,
+  )
 
 
 def _read_hdf5(path: str) -> dict[str, np.ndarray]:
@@ -123,6 +164,9 @@ def _read_hdf5(path: str) -> dict[str, np.ndarray]:
       file.visititems(visit)
   except OSError as e:
     raise ValueError(f"{path}: not an HDF5 file, or damaged ({e}).") from e
+  for name, array in arrays.items():
+    if array.dtype.kind != "f":
+      raise ValueError(f"{path}: {name} is {array.dtype}, not of numbers.")
   return arrays
 
 
@@ -130,9 +174,9 @@ def _prepare(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   """The row for no character, and convolutions in one dimension."""
   result = dict(arrays)
   for name, array in arrays.items():
-    if name == "char_embed":
+    if name == "char_embed" and array.ndim == 2:
       result[name] = np.pad(array, ((1, 0), (0, 0)))
-    elif name.startswith("CNN/W_cnn_") and array.ndim == 4:
+    elif name.startswith("CNN/W_cnn_") and array.shape[:1] == (1,):
       result[name] = array[0]
   return result
 

@@ -24,7 +24,6 @@ from flax import traverse_util
 
 from bert_jax import models
 from bert_jax.convert import mapping, modules, tensors
-from bert_jax.data import characters
 from bert_jax.models import elmo, heads, tasks
 
 FORMAT_VERSION = 1
@@ -154,7 +153,7 @@ def shapes_of(
   classifier made from it later needs it.
   """
   ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-  chars = jax.ShapeDtypeStruct((1, 1, characters.MAX_CHARS), jnp.int32)
+  chars = jax.ShapeDtypeStruct((1, 1, elmo.MAX_CHARS), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
   batch |= dict(char_ids=chars)
   boxed = jax.eval_shape(module.init, jax.random.key(0), batch)

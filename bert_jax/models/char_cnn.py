@@ -8,6 +8,22 @@ from jaxtyping import Array, Float, Int
 from bert_jax.models import layers
 
 
+def symmetric(bound: float) -> layers.Init:
+  """An initializer, uniform between -bound and bound."""
+
+  def init(key, shape, dtype=jnp.float32):
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+  return init
+
+
+def convolution_init(activation: str, width: int, char_dim: int) -> layers.Init:
+  """How the filters of a width begin (allenai/bilm-tf bilm/training.py)."""
+  if activation == "tanh":
+    return nn.initializers.normal((width * char_dim) ** -0.5)
+  return symmetric(0.05)
+
+
 class Highway(nn.Module):
   """A gated layer: g relu(W x + b) + (1 - g) x, g = sigmoid(W' x + b').
 
@@ -73,7 +89,7 @@ class CharCnn(nn.Module):
     table = layers.Embedding(
       self.num_chars,
       self.char_dim,
-      nn.initializers.uniform(1.0),
+      symmetric(1.0),
       axes=(None, None),
       one_hot=True,
       name="chars",
@@ -87,7 +103,7 @@ class CharCnn(nn.Module):
         (width,),
         padding="VALID",
         dtype=self.dtype,
-        kernel_init=nn.initializers.uniform(0.1),
+        kernel_init=convolution_init(self.activation, width, self.char_dim),
         name=f"convolution_{i}",
       )
       found.append(convolution(x).max(-2))

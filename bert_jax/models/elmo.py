@@ -13,6 +13,9 @@ from bert_jax.models.lstm import Lstm, State
 
 # Of the layers of each direction, forward first.
 States = tuple[tuple[State, ...], tuple[State, ...]]
+# Ids of characters, and how many make a word: those of bert_jax/data's
+# characters.py, which a test compares (models import no data).
+NUM_CHARS, MAX_CHARS = 262, 50
 # (characters, filters); allenai/bilm-tf bin/train_elmo.py.
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 # Paper, section 3.4, and bin/train_elmo.py; small and medium are AllenNLP's
@@ -45,7 +48,7 @@ class Elmo(nn.Module):
     unroll: steps of time that a loop iteration holds.
   """
 
-  num_chars: int = 262
+  num_chars: int = NUM_CHARS
   char_dim: int = 16
   filters: tuple[tuple[int, int], ...] = FILTERS
   highways: int = 2

@@ -54,7 +54,8 @@ class Lstm(nn.Module):
     """
     width = x.shape[-1]
     axes = nn.with_logical_partitioning
-    glorot = nn.initializers.lecun_normal()
+    # What TensorFlow gives a variable without an initializer, as here.
+    glorot = nn.initializers.glorot_uniform()
     # One variable, as published: rules a variable see the layer as a whole.
     kernel = self.param(
       "kernel",
