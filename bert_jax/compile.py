@@ -2,8 +2,9 @@
 
   python -m bert_jax.compile --config configs/NAME.py --topology v2:4x4
 
-Exits with 0 if every phase fits into the devices' memory, 2 if one does not, 1
-after an error. Needs libtpu (`pip install 'bert_jax[tpu]'`), no TPU, no data.
+Exits with 0 if every phase fits into the devices' memory, 2 if one does not or
+the compiler crashed at it, 1 after an error. Needs libtpu, no TPU, no data:
+`pip install 'bert_jax[tpu]'`.
 """
 
 import json
@@ -74,6 +75,13 @@ def offer_text(report: dict[str, Any]) -> str:
   return f"found nothing that makes it fit (compiled: {tried})"
 
 
+def verdict(report: dict[str, Any]) -> str:
+  """Whether it fits: "yes", "no", or that the compiler crashed."""
+  if "crashed" in report:
+    return f"not known, compiler crashed ({report['crashed']})"
+  return "yes" if report["fits"] else "no"
+
+
 def text(report: dict[str, Any]) -> str:
   """The report as lines of text."""
   mesh = " ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
@@ -84,9 +92,10 @@ def text(report: dict[str, Any]) -> str:
     f"  arguments    {gib(report['arguments_bytes'])} GiB a device",
     f"  temporaries  {gib(report['temporaries_bytes'])} GiB",
   ]
-  hbm, fits = gib(report["hbm_bytes"]), "yes" if report["fits"] else "no"
-  if "refused" in report:
-    rows.append(f"  HBM          {hbm} GiB; {report['refused']}")
+  hbm = gib(report["hbm_bytes"])
+  if "flops" not in report:
+    refused = f"; {report['refused']}" if "refused" in report else ""
+    rows.append(f"  HBM          {hbm} GiB{refused}")
   else:
     looped = ""
     if report["loops"]:
@@ -111,7 +120,7 @@ def text(report: dict[str, Any]) -> str:
     ]
   rows += [
     f"  compiled in  {report['compile_seconds']:.0f} s",
-    f"  fits         {fits}",
+    f"  fits         {verdict(report)}",
   ]
   if not report["fits"]:
     rows.append(f"  offer        {offer_text(report)}")
@@ -121,7 +130,7 @@ def text(report: dict[str, Any]) -> str:
 def markdown(report: dict[str, Any]) -> str:
   """The report as a row of a table with `COLUMNS`; sizes in GiB."""
   ratios = ["-", "-"]
-  if "refused" not in report:
+  if "flops" in report:
     looped = " (scanned)" if report["loops"] else ""
     ratios = [
       f"{report['flops_ratio']:.3f}{looped}",
@@ -134,7 +143,7 @@ def markdown(report: dict[str, Any]) -> str:
     gib(report["arguments_bytes"]),
     gib(report["temporaries_bytes"]),
     gib(report["hbm_bytes"]),
-    "yes" if report["fits"] else f"no; {offer_text(report)}",
+    verdict(report) + ("" if report["fits"] else f"; {offer_text(report)}"),
     *ratios,
     f"{report['compile_seconds']:.0f}",
   ]
@@ -163,7 +172,11 @@ def run(config: dict[str, Any]) -> bool:
   numbers = range(count)
   if _PHASE.value is not None:
     if not 1 <= _PHASE.value <= count:
-      raise ValueError(f"--phase={_PHASE.value}: the run has {count}.")
+      raise ValueError(
+        f"--phase={_PHASE.value}: the run's phases are 1 to {count}."
+        if count > 1
+        else f"--phase={_PHASE.value}: the run has one phase only."
+      )
     numbers = [_PHASE.value - 1]
   for topology in _TOPOLOGY.value:
     slices.describe(topology)

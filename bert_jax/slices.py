@@ -1,20 +1,22 @@
 """Compiles a run's train step for a TPU slice that is not there."""
 
 import copy
+import difflib
 import importlib.metadata
 import importlib.util
 import inspect
 import math
 import re
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from bert_jax import apart, hlo, phases, sharding, steps, train
 from bert_jax import config as config_lib
-from bert_jax import hlo, phases, sharding, steps, train
 from bert_jax.data import loader
 from bert_jax.data.corpus import SpecialIds
 from bert_jax.state import abstract_state
@@ -30,12 +32,14 @@ class Generation(NamedTuple):
   Attributes:
     hbm: GiB of memory a device has. A device is a core on v2 and v3, a chip
       from v4 on.
+    cores: what a chip counts in the names of Cloud TPU, such as v3-32.
     layouts: slices that are named when a larger or a known one is asked for,
       from small to large.
     options: of the topology's description.
   """
 
   hbm: int
+  cores: int
   layouts: tuple[str, ...]
   options: dict[str, str] = {}
 
@@ -45,13 +49,13 @@ _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
 # HBM of a chip: cloud.google.com/tpu/docs, "TPU versions": v2 16 and v3 32 GiB
 # for two cores; v4 32, v5e 16, v5p 95, v6e 32 GiB.
 GENERATIONS = {
-  "v2": Generation(8, _SQUARES),
-  "v3": Generation(16, (*_SQUARES, "16x32", "32x32")),
+  "v2": Generation(8, 2, _SQUARES),
+  "v3": Generation(16, 2, (*_SQUARES, "16x32", "32x32")),
   # Both cores of a chip are one device there, unlike libtpu's default.
-  "v4": Generation(32, _CUBES, {"chip_config_name": "megacore"}),
-  "v5e": Generation(16, _SQUARES),
-  "v5p": Generation(95, _CUBES),
-  "v6e": Generation(32, _SQUARES),
+  "v4": Generation(32, 2, _CUBES, {"chip_config_name": "megacore"}),
+  "v5e": Generation(16, 1, _SQUARES),
+  "v5p": Generation(95, 2, _CUBES),
+  "v6e": Generation(32, 1, _SQUARES),
 }
 
 
@@ -79,12 +83,23 @@ def versions() -> dict[str, str]:
   return {name: importlib.metadata.version(name) for name in names}
 
 
-def known_topologies() -> str:
-  """Names of slices: "v2:2x2, 4x4; v3:2x2 ...", each from small to large."""
-  return "; ".join(
-    f"{name}:{', '.join(generation.layouts)}"
-    for name, generation in GENERATIONS.items()
-  )
+def nearest_topology(topology: str) -> str:
+  """The known slice that a name which is not known most likely means.
+
+  Cloud TPU's own names count what a slice has: v3-32 is v3:4x4.
+  """
+  name, rest = re.match(r"([a-z]*\d*[a-z]*)(.*)", topology.lower()).groups()
+  name = name.replace("litepod", "e")
+  (near,) = difflib.get_close_matches(name, GENERATIONS, 1, cutoff=0.0)
+  cores, layouts = GENERATIONS[near].cores, GENERATIONS[near].layouts
+  count = math.prod(int(n) for n in re.findall(r"\d+", rest))
+  count //= cores if "-" in rest else 1
+  return f"{near}:{min(layouts, key=lambda x: abs(chips(x) - count))}"
+
+
+def chips(layout: str) -> int:
+  """How many chips a layout such as "2x2x4" has."""
+  return math.prod(int(n) for n in layout.split("x"))
 
 
 def describe(topology: str) -> list[jax.Device]:
@@ -101,9 +116,12 @@ def describe(topology: str) -> list[jax.Device]:
       "the TPU compiler, libtpu, is not installed: pip install 'bert_jax[tpu]'."
     )
   name, _, layout = topology.partition(":")
+  near = nearest_topology(topology)
+  kind = near.partition(":")[0]
   unknown = ValueError(
-    f"--topology={topology}: no such slice; known ones are"
-    f" {known_topologies()}."
+    f"--topology={topology}: no such slice; did you mean {near}? Known are"
+    f" {', '.join(GENERATIONS)}; of {kind}"
+    f" {', '.join(GENERATIONS[kind].layouts)}."
   )
   if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
     raise unknown
@@ -224,20 +242,43 @@ def compile_step(
 ) -> dict[str, Any]:
   """Compiles a phase's step and reports what a device would hold and do.
 
+  In a process of its own: the compiler has crashed, and it keeps the memory
+  that it took.
+
   Args:
     config: and `number`, `topology`: see `make_step`.
 
   Returns:
     The report, fit for JSON; bytes and FLOPs are a device's. Where the
     compiler itself ran out of memory, `refused` is its sentence, `temporaries`
-    what it says it needs, and what only a program has is None.
+    what it says it needs, and what only a program has is left out. Where it
+    crashed, `crashed` says how, and `fits` is None: nobody knows.
 
   Raises:
     ValueError: see `make_step`.
   """
+  report: dict[str, Any] = {}
+  start = time.monotonic()
+  try:
+    for more in apart.run(compile_here, config, number, topology):
+      report |= more
+  except apart.Crash as e:
+    if not report:
+      raise ValueError(f"the process that compiles ended: {e}.") from e
+    report |= dict(crashed=str(e), fits=None, temporaries_bytes=None)
+    report |= dict(compile_seconds=round(time.monotonic() - start, 1))
+  return report
+
+
+def compile_here(
+  config: dict[str, Any], number: int, topology: str
+) -> Iterator[dict[str, Any]]:
+  """Yields a report's parts: what is known before compiling, then the rest.
+
+  See `compile_step`.
+  """
   step = make_step(config, number, topology)
   phase, devices = step.phase, step.mesh.size
-  hbm = GENERATIONS[topology.partition(":")[0]].hbm * GIB
   report = dict(
     topology=topology,
     devices=devices,
@@ -247,29 +288,35 @@ def compile_step(
     length=phase.data["length"],
     batch_size=phase.batch_size,
     micro_batches=phase.micro_batches,
-    hbm_bytes=hbm,
+    hbm_bytes=GENERATIONS[topology.partition(":")[0]].hbm * GIB,
+    arguments_bytes=shard_bytes(step.arguments),
     gradient_bytes=shard_bytes(step.arguments[0].params),
     model_flops=step.flops / devices,
   )
+  yield report
   start = time.monotonic()
   try:
-    with sharding.use_mesh(step.mesh):
-      traced = jax.jit(step.function, donate_argnums=0).trace(*step.arguments)
-      compiled = traced.lower(lowering_platforms=("tpu",)).compile()
+    found = measure(compile_program(step), report)
   except jax.errors.JaxRuntimeError as e:
     room = refusal(str(e))
     if room is None:
       raise ValueError(f"the TPU compiler failed: {_sentence(e)}") from e
-    report |= dict(
-      arguments_bytes=shard_bytes(step.arguments),
+    found = dict(
       temporaries_bytes=room.get("needed"),
       usable_bytes=room.get("usable"),
       fits=False,
       refused=_sentence(e),
     )
-  else:
-    report |= measure(compiled, report)
-  return report | dict(compile_seconds=round(time.monotonic() - start, 1))
+  yield found | dict(compile_seconds=round(time.monotonic() - start, 1))
+
+
+def compile_program(step: Step) -> jax.stages.Compiled:
+  """Compiles a step as the train loop does."""
+  state = jax.tree.map(lambda x: x.sharding, step.arguments[0])
+  jitted = jax.jit(step.function, donate_argnums=0, out_shardings=(state, None))
+  with sharding.use_mesh(step.mesh):
+    lowered = jitted.trace(*step.arguments).lower(lowering_platforms=("tpu",))
+    return lowered.compile()
 
 
 def _sentence(error: Exception) -> str:

@@ -6,15 +6,20 @@ import pathlib
 import subprocess
 import sys
 
+import children
 import pytest
 
-from bert_jax import hlo, offers, slices
+from bert_jax import apart, hlo, offers, slices
 
 ROOT = pathlib.Path(__file__).parent.parent
 needs_libtpu = pytest.mark.skipif(
   importlib.util.find_spec("libtpu") is None,
   reason="libtpu is not installed: pip install 'bert_jax[tpu]'",
 )
+NO_DROPOUT = [
+  "--config.model.dropout=0.0",
+  "--config.model.attention_dropout=0.0",
+]
 # Compiled in seconds.
 TINY = ["--config.model.variant=tiny", "--config.model.vocab_size=512"]
 
@@ -115,6 +120,36 @@ def test_sentences_of_the_compiler_without_memory():
   assert slices.refusal("INTERNAL: no") is None
 
 
+@pytest.mark.parametrize(
+  "name, near",
+  [
+    ("v2:3x3", "v2:2x2"),
+    ("V4:2X2X4", "v4:2x2x4"),
+    ("v4:4x4", "v4:2x2x4"),  # 16 chips
+    ("v5lite:4x4", "v5e:4x4"),
+    ("v3-32", "v3:4x4"),  # cores
+    ("v5litepod-16", "v5e:4x4"),  # chips
+    ("v6e", "v6e:2x2"),
+    ("", "v6e:2x2"),
+  ],
+)
+def test_the_nearest_slice_is_found(name, near):
+  assert slices.nearest_topology(name) == near
+
+
+def test_a_process_apart_gives_its_values_and_errors():
+  assert list(apart.run(children.two)) == [1, 2]
+  for function, error, words in (
+    (children.wrong, ValueError, "a sentence"),
+    (children.killed, apart.Crash, "segmentation fault"),
+    (children.leaving, apart.Crash, "exit code 3"),
+  ):
+    values = apart.run(function)
+    assert next(values) == 1
+    with pytest.raises(error, match=words):
+      next(values)
+
+
 REPORT = dict(
   topology="v5e:4x4",
   devices=16,
@@ -127,52 +162,90 @@ REPORT = dict(
   temporaries_bytes=28,
 )
 CONFIG = dict(
-  phases=dict(one=dict(micro_scale=1), two=dict(micro_scale=2)),
+  phases=dict(phase1=dict(micro_scale=1), phase2=dict(micro_scale=2)),
   micro_batches=1,
   model=dict(remat=False),
-  mesh=dict(data=-1, fsdp=1),
+  mesh=dict(data=-1, fsdp=1, tensor=1),
 )
+
+
+def compiler(monkeypatch, fits):
+  """Stands in for the compiler; returns (values, topology) of its calls."""
+  seen = []
+
+  def compile_step(config, number, topology):
+    values = dict(
+      micro=config["phases"][f"phase{number + 1}"]["micro_scale"],
+      remat=config["model"]["remat"],
+      fsdp=config["mesh"]["fsdp"],
+      topology=topology,
+    )
+    seen.append(values)
+    answer = fits(**values)
+    if answer is None:
+      raise ValueError("does not divide")
+    return dict(fits=answer, total_bytes=9)
+
+  monkeypatch.setattr(slices, "compile_step", compile_step)
+  return seen
 
 
 def test_offers_are_those_that_compiled(monkeypatch):
   """What is offered was compiled; what does not divide is passed over."""
-  seen = []
-
-  def compile_step(config, number, topology):
-    seen.append((config["phases"]["two"]["micro_scale"], config, topology))
-    if len(seen) == 1:
-      raise ValueError("does not divide")
-    return dict(fits=config["model"]["remat"], total_bytes=9)
-
-  monkeypatch.setattr(slices, "compile_step", compile_step)
+  seen = compiler(
+    monkeypatch,
+    lambda micro, remat, **_: None if micro == 8 and not remat else remat,
+  )
   offer = offers.find_offer(CONFIG, 1, REPORT)
-  # 28 of temporaries into 16 - 4 - 1: by 4 at least.
-  assert [scale for scale, _, _ in seen] == [8, 16, 2]
+  # 28 of temporaries into 16 - 4 - 1: by 4 at least; 16 rows a device.
+  assert [values["micro"] for values in seen] == [8, 16, 32, 2]
   assert offer == dict(
     offer="--config.model.remat=True",
     offer_total_bytes=9,
-    tried=["--config.phases.two.micro_scale=16"],
+    tried=[
+      "--config.phases.phase2.micro_scale=16",
+      "--config.phases.phase2.micro_scale=32",
+    ],
   )
   assert not CONFIG["model"]["remat"]
 
 
 def test_a_state_that_is_too_large_is_split(monkeypatch):
-  seen = []
+  seen = compiler(
+    monkeypatch, lambda topology, remat, **_: topology != "v5e:4x4" and remat
+  )
+  offer = offers.find_offer(CONFIG, 0, REPORT | dict(arguments_bytes=16))
+  assert seen[0] == dict(micro=1, remat=False, fsdp=16, topology="v5e:4x4")
+  assert offer["tried"][0] == "--config.mesh.data=1 --config.mesh.fsdp=16"
+  assert offer["offer"] == (
+    "--topology=v5e:4x8 --config.mesh.data=1 --config.mesh.fsdp=32"
+    " --config.model.remat=True"
+  )
 
-  def compile_step(config, number, topology):
-    seen.append((config["mesh"], topology))
-    return dict(fits=False)
 
-  monkeypatch.setattr(slices, "compile_step", compile_step)
-  report = REPORT | dict(arguments_bytes=40)
-  offer = offers.find_offer(CONFIG, 0, report)
-  assert seen[0] == (dict(data=1, fsdp=16), "v5e:4x4")
-  assert len(seen) == offers.MAX_TRIALS
-  assert offer["offer"] is None
-  assert offer["tried"][:2] == [
-    "--config.mesh.data=1 --config.mesh.fsdp=16",
-    "--topology=v5e:4x8",
-  ]
+def test_nothing_is_offered_that_does_not_fit(monkeypatch):
+  seen = compiler(monkeypatch, lambda **_: False)
+  offer = offers.find_offer(CONFIG, 0, REPORT)
+  assert len(seen) == len(offer["tried"]) == offers.MAX_TRIALS
+  assert offer["offer"] is None and offer["offer_total_bytes"] is None
+
+
+def test_a_crash_of_the_compiler_is_reported(monkeypatch):
+  """With what else compiles: the other form of remat first."""
+
+  def crash(function, *args):
+    yield dict(REPORT)
+    raise apart.Crash("segmentation fault")
+
+  monkeypatch.setattr(apart, "run", crash)
+  config = CONFIG | dict(model=dict(remat=True))
+  report = slices.compile_step(config, 1, "v5e:4x4")
+  assert report["fits"] is None
+  assert report["crashed"] == "segmentation fault"
+  seen = compiler(monkeypatch, lambda **_: True)
+  offer = offers.find_offer(config, 1, report)
+  assert offer["offer"] == "--config.model.remat=False"
+  assert len(seen) == 1
 
 
 def command(*flags, config="bert_base"):
@@ -202,9 +275,8 @@ def assert_refused(done, *words):
 @pytest.mark.parametrize(
   "flags, words",
   [
-    (["--topology=v9:4x4"], ["v9:4x4", "v2:2x2, 4x4", "v6e:"]),
-    (["--topology=v2:3x3"], ["v2:3x3", "known"]),
-    (["--topology=v2:4x4", "--phase=3"], ["--phase=3", "has 2"]),
+    (["--topology=v2:3x3"], ["v2:3x3", "v2:2x2"]),
+    (["--topology=v2:4x4", "--phase=3"], ["--phase=3", "1 to 2"]),
     (["--topology=v2:16x16"], ["batch_size=256", "512 devices"]),
     (
       ["--topology=v2:4x4", "--config.mesh.tensor=5"],
@@ -222,10 +294,20 @@ def test_a_missing_compiler_is_named(monkeypatch):
     slices.describe("v2:4x4")
 
 
+def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+  with pytest.raises(ValueError) as e:
+    slices.describe("v9:4x4")
+  assert str(e.value) == (
+    "--topology=v9:4x4: no such slice; did you mean v4:2x2x4? Known are v2, v3,"
+    " v4, v5e, v5p, v6e; of v4 2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8."
+  )
+
+
 @needs_libtpu
 def test_a_small_step_is_compiled_and_reported():
   done = command(
-    *("--topology=v2:2x2", "--phase=1", "--json", *TINY),
+    *("--topology=v2:2x2", "--phase=1", "--json", *TINY, *NO_DROPOUT),
     "--config.model.unroll=2",
   )
   assert done.returncode == 0, done.stderr
@@ -293,7 +375,6 @@ def test_operations_are_the_models():
   strict=True, reason="attention dropout's result is kept: 1.22 times, not 1.1"
 )
 def test_dropout_costs_no_memory():
-  none = ["--config.model.dropout=0.0", "--config.model.attention_dropout=0.0"]
   with_it = compiled("v2:4x4", 2, *SMALL)
-  without = compiled("v2:4x4", 2, *SMALL, *none)
+  without = compiled("v2:4x4", 2, *SMALL, *NO_DROPOUT)
   assert with_it["temporaries_bytes"] <= 1.1 * without["temporaries_bytes"]
