@@ -17,8 +17,8 @@ import numpy as np
 from absl import logging
 
 from bert_jax import checkpoint, logs, models
-from bert_jax.data import corpus
-from bert_jax.data.vocabularies import WordPiece
+from bert_jax.data import vocabulary_files
+from bert_jax.data.tokenizer import Vocabulary
 
 
 class Filler(NamedTuple):
@@ -26,7 +26,7 @@ class Filler(NamedTuple):
 
   module: nn.Module
   params: Any
-  tokenizer: WordPiece
+  tokenizer: Vocabulary
   max_length: int
 
 
@@ -44,7 +44,7 @@ def load(workdir: str, step: int | None = None) -> Filler:
     config = logs.read_json(os.path.join(workdir, "config.json"))
     try:
       objective, model = config["objective"], dict(config["model"])
-      vocab_size, lower_case = model["vocab_size"], _lower_case(workdir)
+      vocab_size = model["vocab_size"]
     except (KeyError, TypeError) as e:
       raise ValueError(f"{workdir}: its .json files are damaged ({e}).") from e
     if objective["name"] != "mlm":
@@ -56,21 +56,16 @@ def load(workdir: str, step: int | None = None) -> Filler:
     batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
     shapes = jax.eval_shape(module.init, jax.random.key(0), batch)
     params, _ = saver.restore_params(step, nn.unbox(shapes)["params"])
-  path = os.path.join(workdir, "vocab.txt")
-  pieces = corpus.read_vocab(path)
-  if len(pieces) != vocab_size:
+  settings = os.path.join(workdir, vocabulary_files.SETTINGS)
+  if not logs.read_json(settings):
+    raise ValueError(f"{settings} is damaged: it says nothing.")
+  tokenizer = vocabulary_files.load(workdir)
+  if tokenizer.vocab_size != vocab_size:
     raise ValueError(
-      f"{path} has {len(pieces)} pieces, the model {vocab_size}; it is not the"
-      " vocabulary of this run."
+      f"{workdir}: its vocabulary has {tokenizer.vocab_size} pieces, the model"
+      f" {vocab_size}; it is not the vocabulary of this run."
     )
-  tokenizer = WordPiece(pieces, lower_case, path)
   return Filler(module, params, tokenizer, encoder.max_length)
-
-
-def _lower_case(workdir: str) -> bool:
-  return logs.read_json(os.path.join(workdir, "tokenizer_config.json"))[
-    "do_lower_case"
-  ]
 
 
 def encode(filler: Filler, texts: Sequence[str]) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ Killed or stopped, the same command goes on where it was.
 import signal
 import sys
 
-from bert_jax.data import flags, preparing
+from bert_jax.data import flags, preparing, wordpiece
 
 
 def _parser() -> flags.Parser:
@@ -21,7 +21,10 @@ def _parser() -> flags.Parser:
   flags.add_input_flags(parser)
   flags.add_language_flag(parser)
   parser.add_argument(
-    "--vocab", required=True, help="a WordPiece vocabulary, a piece a line"
+    "--vocab",
+    required=True,
+    help="a vocabulary: a piece a line (WordPiece), a SentencePiece .model,"
+    " tokenizer.json, vocab.json beside its merges, or a model's folder",
   )
   parser.add_argument("--output", required=True, help="the folder to make")
   parser.add_argument(
@@ -37,6 +40,11 @@ def _parser() -> flags.Parser:
     "--no-lower-case",
     action="store_true",
     help="keep capitals and accents (for a cased vocabulary)",
+  )
+  parser.add_argument(
+    "--rules",
+    choices=wordpiece.RULES,
+    help="of WordPiece: huggingface (default) or those of the first release",
   )
   return parser
 
@@ -57,7 +65,8 @@ def main() -> None:
       errors=args.errors,
       heldout=args.heldout,
       processes=args.processes,
-      lower_case=not args.no_lower_case,
+      lower_case=False if args.no_lower_case else None,
+      rules=args.rules,
       language=args.language,
     )
   except ValueError as e:

@@ -24,7 +24,7 @@ from bert_jax import (
   steps,
 )
 from bert_jax import config as config_lib
-from bert_jax.data import corpus, files, hashing, loader
+from bert_jax.data import corpus, files, hashing, loader, vocabulary_files
 from bert_jax.state import TrainState, file_state, init_state, resize
 
 
@@ -143,25 +143,19 @@ def write_workdir(
   if jax.process_index():
     return
   files.write_json(os.path.join(workdir, "config.json"), config)
-  pieces = "".join(piece + "\n" for piece in prepared.vocab)
-  files.write_atomically(os.path.join(workdir, "vocab.txt"), pieces)
-  # Hugging Face's file and names.
-  tokenizer = {
-    "tokenizer_class": "BertTokenizer",
-    "do_lower_case": prepared.meta["lower_case"],
-  }
-  files.write_json(os.path.join(workdir, "tokenizer_config.json"), tokenizer)
+  for name, content in vocabulary_files.of_part(prepared).items():
+    files.write_atomically(os.path.join(workdir, name), content)
 
 
 def check_vocab(run: str, prepared: corpus.Prepared) -> None:
   """Raises ValueError unless a run has the vocabulary of the data."""
-  path = os.path.join(run, "vocab.txt")
-  pairs = itertools.zip_longest(corpus.read_vocab(path), prepared.vocab)
-  for line, (old, new) in enumerate(pairs, 1):
+  pairs = itertools.zip_longest(corpus.read_pieces(run), prepared.vocab)
+  for number, (old, new) in enumerate(pairs):
     if old != new:
       raise ValueError(
-        f"config.init_from: line {line} of {path} is {old!r}, the vocabulary of"
-        f" {prepared.path} has {new!r}; prepare the text with {path}."
+        f"config.init_from: piece {number} of {run} is {old!r}, that of"
+        f" {prepared.path} is {new!r}; prepare the text with the vocabulary of"
+        f" {run}."
       )
 
 

@@ -40,7 +40,7 @@ def flip(path, place):
 
 def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
   names = sorted(n for n in os.listdir(prepared[0]) if n != "meta.json")
-  assert len(names) == 10
+  assert len(names) == 11
   for name in names:
     for place in (0.0, 0.5, 0.99):
       output = tmp_path / f"{name}-{place}"
@@ -110,11 +110,11 @@ def test_files_are_read_once_unless_they_change(
   )
   for _ in range(3):
     corpus.open_prepared(str(output))
-  assert len(read) == 10
+  assert len(read) == 11
   flip(output / "train.sentences", 0.5)
   with pytest.raises(ValueError, match="is damaged"):
     corpus.open_prepared(str(output))
-  assert len(read) == 11
+  assert len(read) == 12
 
 
 @pytest.mark.parametrize("inputs", [None, 3, [{}], [3]])

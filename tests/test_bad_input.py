@@ -251,7 +251,7 @@ def test_parameters_of_another_vocabulary_of_the_same_size(finished, tmp_path):
   meta["fingerprint"] = corpus.fingerprint(str(other), meta["options"])
   (other / "meta.json").write_text(json.dumps(meta))
   config = shrunk(str(other)) | {"init_from": str(finished[0])}
-  with pytest.raises(ValueError, match="line 11 of .*'w10'.*'zzz'"):
+  with pytest.raises(ValueError, match="piece 10 of .*'w10'.*'zzz'"):
     train.run(config, str(tmp_path / "run"))
 
 
@@ -337,7 +337,7 @@ def test_workdir_that_cannot_be_one(tmp_path, finished):
 @pytest.mark.parametrize(
   "name, content, words",
   [
-    ("vocab.txt", None, "no such vocabulary"),
+    ("vocab.txt", None, "no vocabulary in it"),
     ("config.json", None, "is missing"),
     ("config.json", "{", "is damaged"),
     ("config.json", "{}", "damaged"),

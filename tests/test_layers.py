@@ -126,6 +126,7 @@ def params():
   return nn.unbox(encoder().init(jax.random.key(0), ids))["params"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [dict(unroll=3), dict(remat=True)])
 def test_unroll_and_remat_keep_tree_bits_and_gradients(params, overrides):
   """A Python loop over layers would draw other dropout bits."""
@@ -164,27 +165,6 @@ def test_layers_draw_different_dropout(params):
     module, params | {"layers": zero}, input_ids=ids, collect=True
   )
   np.testing.assert_array_equal(seen["hidden"], again["hidden"])
-
-
-def test_padding_does_not_change_real_positions(params):
-  """A13 for the plain attention, and no gradient reaches the padding."""
-  ids = jax.random.randint(jax.random.key(1), (2, 7), 5, 50)
-  module = encoder()
-  short, _ = apply(module, params, train=False, input_ids=ids)
-  padded = jnp.pad(ids, ((0, 0), (0, 9)), constant_values=3)
-  mask = jnp.pad(jnp.ones_like(ids), ((0, 0), (0, 9)))
-
-  def real(params):
-    out, _ = apply(
-      module, params, train=False, input_ids=padded, sequence_ids=mask
-    )
-    return out[:, :7]
-
-  np.testing.assert_allclose(short, real(params), atol=1e-5)
-  grad = jax.grad(lambda p: (real(p) ** 2).sum())(params)
-  assert not np.asarray(grad["embeddings"]["word"]["embedding"])[3].any()
-  assert not np.asarray(grad["embeddings"]["position"]["embedding"])[7:].any()
-  assert np.asarray(grad["embeddings"]["position"]["embedding"])[:7].any()
 
 
 def test_too_long_and_indivisible_are_refused():

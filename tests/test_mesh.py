@@ -133,13 +133,14 @@ def test_evaluation_counts_every_example_once(results):
 def test_sizes_that_do_not_divide_are_refused(results):
   _, found = results
   assert found["refused"] == {
-    "heads": "model.heads=2 (of encoder/layers/layer/attention/key/bias) is not a"
+    "heads": "model.heads=2 (of encoder/layers/layer/attention/key/bias) is not"
+    " a multiple of mesh.tensor=4; choose a mesh.tensor that divides it, for"
+    " example 2.",
+    "mlp": "model.mlp=62 (of encoder/layers/layer/mlp_in/bias) is not a"
     " multiple of mesh.tensor=4; choose a mesh.tensor that divides it, for"
     " example 2.",
-    "mlp": "model.mlp=62 (of encoder/layers/layer/mlp_in/bias) is not a multiple"
-    " of mesh.tensor=4; choose a mesh.tensor that divides it, for example 2.",
-    "hidden": "model.hidden=36 (of encoder/embeddings/position/embedding) is not"
-    " a multiple of mesh.fsdp=8; choose a mesh.fsdp that divides it, for"
+    "hidden": "model.hidden=36 (of encoder/embeddings/position/embedding) is"
+    " not a multiple of mesh.fsdp=8; choose a mesh.fsdp that divides it, for"
     " example 4.",
     "batch": "batch_size=12 is not a multiple of micro_batches=1 times the 8"
     " devices that split the batch; change batch_size, micro_batches or the"

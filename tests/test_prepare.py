@@ -20,9 +20,9 @@ from bert_jax.data import (
   preparing,
   sources,
   tokenize,
+  wordpiece,
   workers,
 )
-from bert_jax.data.vocabularies import WordPiece
 
 WORDS = [f"word{i}" for i in range(300)]
 PIECES = [*corpus.SPECIAL_TOKENS, "word", "##s", "."] + [
@@ -75,7 +75,7 @@ def contents(path) -> dict[str, bytes]:
 
 def expected(inputs: str, heldout: float) -> dict[str, corpus.Corpus]:
   """Builds both splits in memory, one document at a time."""
-  tokenizer = WordPiece(PIECES)
+  tokenizer = wordpiece.build(PIECES)
   documents = {"train": [], "validation": []}
   for document in sources.read_documents(inputs):
     share = tokenize.document_hash(document) / 2**64

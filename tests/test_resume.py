@@ -153,6 +153,7 @@ def test_often_killed_run(folder, undisturbed, tmp_path, seed):
   assert_same_run(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_continues(folder, undisturbed, tmp_path):
   process = start(folder, tmp_path / "run")
   wait_for_step(process, tmp_path / "run", 28)
@@ -195,6 +196,7 @@ def test_restart_with_another_config_is_refused(folder, undisturbed):
   assert config["schedule"]["peak"] == 1e-3
 
 
+@pytest.mark.slow
 def test_init_from_takes_the_parameters_only(folder, undisturbed, tmp_path):
   output = finish(
     start(

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from bert_jax.data import corpus, training_vocab, training_wordpiece
-from bert_jax.data.vocabularies import WordPiece
+from bert_jax.data import corpus, training_vocab, training_wordpiece, wordpiece
 
 
 def some_text() -> str:
@@ -45,7 +44,7 @@ def test_runs_agree_and_have_the_size(tmp_path):
   assert tuple(pieces[:5]) == corpus.SPECIAL_TOKENS
   assert "été" not in pieces and "##!" not in pieces and "!" in pieces
   assert all(piece == piece.lower() for piece in pieces[5:])
-  tokenizer = WordPiece(pieces)
+  tokenizer = wordpiece.build(pieces)
   (ids,) = tokenizer.encode_batch([some_text()])
   assert tokenizer.special.unk not in ids
   assert len(ids) < 0.5 * len(some_text())

@@ -3,7 +3,8 @@
 A prepared folder is self-contained and written once by `bert_jax.prepare`:
 
   meta.json             format version, sizes, fingerprint; written last
-  vocab.txt             the WordPiece vocabulary, a piece a line
+  vocab.txt             a WordPiece vocabulary, a piece a line; of another kind
+                        pieces.json, a list, and the tokenizer's own files
   SPLIT.tokens          flat token ids, uint16 (uint32 from 65,537 pieces on)
   SPLIT.sentences       int64 [S + 1], sentence s is tokens[s]:tokens[s + 1]
   SPLIT.documents       int64 [D + 1], the same, in sentences
@@ -37,6 +38,17 @@ VERIFY_BYTES = 2**35
 # A check of more is announced.
 _LARGE = 2**32
 SPLITS = ("train", "validation")
+PIECES = "pieces.json"
+# Of all kinds of tokenizers, with transformers' names where it has them.
+TOKENIZER_FILES = (
+  "vocab.txt",
+  PIECES,
+  "vocab.json",
+  "merges.txt",
+  "spiece.model",
+  "tokenizer.json",
+  "tokenizer_config.json",
+)
 # In the order of the ids that `train_vocab` gives them.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -66,13 +78,13 @@ class Corpus(NamedTuple):
 
 
 class SpecialIds(NamedTuple):
-  """Ids of the special tokens of a vocabulary."""
+  """Ids of the special tokens of a vocabulary; None for those it lacks."""
 
-  pad: int
-  unk: int
-  cls: int
-  sep: int
-  mask: int
+  pad: int | None
+  unk: int | None
+  cls: int | None
+  sep: int | None
+  mask: int | None
 
 
 class Prepared(NamedTuple):
@@ -182,6 +194,42 @@ def read_vocab(path: str) -> list[str]:
   return vocab
 
 
+def read_pieces(folder: str) -> list[str]:
+  """Reads the vocabulary of a folder, of whatever kind.
+
+  Raises:
+    ValueError: damaged.
+  """
+  path = os.path.join(folder, PIECES)
+  if not os.path.exists(path):
+    return read_vocab(os.path.join(folder, "vocab.txt"))
+  try:
+    with open(path, encoding="utf-8") as f:
+      pieces = json.load(f)
+  except ValueError as e:
+    raise ValueError(f"{path} is damaged ({e}).") from e
+  if not isinstance(pieces, list) or not pieces:
+    raise ValueError(f"{path} is damaged: it holds no list of pieces.")
+  return pieces
+
+
+def tokenizer_files(folder: str) -> list[str]:
+  """Names of the tokenizer's files that a folder has."""
+  there = set(os.listdir(folder))
+  return [name for name in TOKENIZER_FILES if name in there]
+
+
+def mark_starts(flags: np.ndarray, sentences: np.ndarray) -> np.ndarray:
+  """Marks the first token of each sentence, which starts a word anyhow.
+
+  Args:
+    flags: [T] bool, True where a piece starts a word; changed in place.
+    sentences: offsets of sentences into them.
+  """
+  flags[sentences[(sentences >= 0) & (sentences < len(flags))]] = True
+  return flags
+
+
 def _check_exists(path: str) -> None:
   if not os.path.exists(path):
     raise ValueError(
@@ -238,7 +286,7 @@ def fingerprint(path: str, options: dict[str, Any]) -> str:
   digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
   arrays = ("tokens", "sentences", "documents", "word_starts")
   names = [f"{split}.{array}" for split in SPLITS for array in arrays]
-  names = ["vocab.txt", *names, "train.unigrams"]
+  names = [*tokenizer_files(path), *names, "train.unigrams"]
   files = [os.path.join(path, name) for name in names]
   stats = [os.stat(file) for file in files]
   with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -324,8 +372,10 @@ def _damaged(path: str, error: Exception) -> ValueError:
 def _open(path: str, meta: dict[str, Any]) -> Prepared:
   """Maps the files of a folder; KeyError or TypeError if `meta` is damaged."""
   vocab_path = os.path.join(path, "vocab.txt")
+  if "special" in meta:
+    vocab_path = os.path.join(path, PIECES)
   _check_exists(vocab_path)
-  vocab = read_vocab(vocab_path)
+  vocab = read_pieces(path)
   if len(vocab) != meta["vocab_size"]:
     raise ValueError(
       f"{vocab_path} has {len(vocab)} pieces where meta.json says"
@@ -340,6 +390,8 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
   unigrams = _map_file(
     os.path.join(path, "train.unigrams"), np.int64, len(vocab)
   )
-  return Prepared(
-    path, meta, splits, vocab, special_ids(vocab, vocab_path), unigrams
-  )
+  if "special" in meta:
+    special = SpecialIds(**meta["special"])
+  else:
+    special = special_ids(vocab, vocab_path)
+  return Prepared(path, meta, splits, vocab, special, unigrams)

@@ -7,7 +7,7 @@ import zlib
 from typing import Any
 
 
-def write_atomically(path: str, text: str) -> None:
+def write_atomically(path: str, content: str | bytes) -> None:
   """Writes beside, makes that durable, and renames.
 
   A kill or a full disk at any moment leaves the old file or the new.
@@ -16,8 +16,8 @@ def write_atomically(path: str, text: str) -> None:
     OSError: it cannot be written; the old file is as it was.
   """
   try:
-    with open(path + ".tmp", "w", encoding="utf-8", newline="\n") as f:
-      f.write(text)
+    with open(path + ".tmp", "wb") as f:
+      f.write(content if isinstance(content, bytes) else content.encode())
       f.flush()
       os.fsync(f.fileno())
   except OSError as e:

@@ -158,13 +158,16 @@ class Writer:
         file.close()
 
 
-def derive(partial: str, vocab_size: int, starts: np.ndarray) -> np.ndarray:
+def derive(
+  partial: str, vocab_size: int, boundary: np.ndarray, ends: bool = False
+) -> np.ndarray:
   """Writes the files that follow from the tokens.
 
   Args:
     partial: the folder, with all tokens in it.
     vocab_size: V.
-    starts: [V] bool, whether a piece starts a word.
+    boundary: [V] bool, whether a piece starts a word.
+    ends: it ends one instead.
 
   Returns:
     [V] int64, how often each piece occurs in training.
@@ -173,13 +176,20 @@ def derive(partial: str, vocab_size: int, starts: np.ndarray) -> np.ndarray:
   unigrams = np.zeros(vocab_size, np.int64)
   for split in corpus.SPLITS:
     base = os.path.join(partial, split)
+    sentences = np.fromfile(base + ".sentences", np.int64)
+    done, last = 0, True
     with (
       open(base + ".tokens", "rb") as tokens,
       open(base + ".word_starts", "wb") as bits,
     ):
       while data := tokens.read(_CHUNK_TOKENS * dtype.itemsize):
         ids = np.frombuffer(data, dtype)
-        bits.write(np.packbits(starts[ids], bitorder="little").tobytes())
+        flags = boundary[ids]
+        if ends:
+          flags, last = np.append(last, flags[:-1]), flags[-1]
+        flags = corpus.mark_starts(flags, sentences - done)
+        bits.write(np.packbits(flags, bitorder="little").tobytes())
+        done += len(ids)
         if split == "train":
           unigrams += np.bincount(ids, minlength=vocab_size)
       bits.flush()

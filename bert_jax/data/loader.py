@@ -120,6 +120,10 @@ def check_cased(parts: Iterable[Any], cased: bool | None) -> None:
       )
 
 
+# Of the special tokens, what every builder needs.
+ROLES = ("pad", "cls", "sep", "mask")
+
+
 def make_builder(
   name: str, special: SpecialIds, vocab_size: int, options: dict[str, Any]
 ) -> Builder:
@@ -138,6 +142,12 @@ def make_builder(
       raise ValueError(
         f"{name} has no option {option!r}{nearest(option, known)}"
       )
+  lacking = [role for role in ROLES if getattr(special, role) is None]
+  if lacking:
+    raise ValueError(
+      f"{name}: the vocabulary has no token for {', '.join(lacking)}; prepare"
+      " the text with one that has."
+    )
   return factory(special, vocab_size, **options)
 
 

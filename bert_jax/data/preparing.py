@@ -18,9 +18,10 @@ from bert_jax.data import (
   reading,
   sources,
   tokenize,
+  vocabulary_files,
   workers,
 )
-from bert_jax.data.vocabularies import WordPiece
+from bert_jax.data.tokenizer import Vocabulary
 
 SAVE_SECONDS = 5.0
 _MANY_UNKNOWN = 0.03
@@ -34,7 +35,8 @@ def prepare(
   errors: str = "strict",
   heldout: float = 0.005,
   processes: int | None = None,
-  lower_case: bool = True,
+  lower_case: bool | None = None,
+  rules: str | None = None,
   language: str = "en",
   save_seconds: float = SAVE_SECONDS,
 ) -> dict[str, Any]:
@@ -46,12 +48,14 @@ def prepare(
 
   Args:
     inputs, format, errors: see `sources.find_sources`.
-    vocab: path of a WordPiece vocabulary.
+    vocab: path of a vocabulary of any kind, see `vocabulary_files.load`.
     output: the folder to make.
     heldout: share of the documents that becomes the split `validation`, by a
       hash of their content: exact copies are always in the same split.
     processes: worker processes; None for one a usable core.
-    lower_case: True for an uncased vocabulary.
+    lower_case: False for a cased vocabulary; None for what its folder says,
+      True if nothing does.
+    rules: of WordPiece, see `wordpiece.build`.
     language: of `reading.LANGUAGES`, for splitting sentences.
     save_seconds: time between saves, which an interruption can cost at most.
 
@@ -70,16 +74,16 @@ def prepare(
   reading.check_language(language)
   if not (output := output.rstrip("/")):
     raise ValueError("--output is empty; name the folder to make.")
-  pieces = corpus.read_vocab(vocab)
-  tokenizer = WordPiece(pieces, lower_case, source=vocab)
+  asked = {"lower_case": lower_case, "rules": rules}
+  asked = {name: value for name, value in asked.items() if value is not None}
+  tokenizer = vocabulary_files.load(vocab, **asked)
   found = sources.find_sources(inputs, format, errors)
-  digest = hashlib.sha256("\n".join(pieces).encode()).hexdigest()
   options = {
-    "vocab_sha256": digest,
+    "vocab_sha256": _digest(tokenizer),
     "format": format,
     "errors": errors,
     "heldout": heldout,
-    "lower_case": lower_case,
+    "lower_case": tokenizer.lower_case,
     "language": language,
   }
   origin = _origin(options, found)
@@ -102,6 +106,16 @@ def prepare(
         partial, tokenizer, found, progress, processes or _cores(), save_seconds
       )
       return _complete(partial, output, tokenizer, origin, sizes)
+
+
+def _digest(tokenizer: Vocabulary) -> str:
+  """SHA-256 of all that ids depend on, lower case apart."""
+  parts = ["\n".join(tokenizer.pieces).encode("utf-8")]
+  if tokenizer.kind != "wordpiece":
+    parts += [tokenizer.plain.to_str().encode("utf-8")]
+  elif tokenizer.clean is not None:
+    parts += [b"original"]
+  return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def _origin(
@@ -192,7 +206,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 def _tokenize(
   partial: str,
-  tokenizer: WordPiece,
+  tokenizer: Vocabulary,
   found: Sequence[sources.Source],
   progress: dict[str, Any],
   processes: int,
@@ -204,12 +218,7 @@ def _tokenize(
   while True:
     writer = folder.Writer(partial, dtype, progress)
     try:
-      setup = (
-        tokenizer.pieces,
-        tokenizer.lower_case,
-        language,
-        progress["threshold"],
-      )
+      setup = tokenizer, language, progress["threshold"]
       records = itertools.islice(
         sources.read_records(found), progress["records"], None
       )
@@ -277,34 +286,34 @@ def _better_threshold(
 def _complete(
   partial: str,
   output: str,
-  tokenizer: WordPiece,
+  tokenizer: Vocabulary,
   origin: dict[str, Any],
   sizes: dict[str, dict[str, int]],
 ) -> dict[str, Any]:
   """Writes the remaining files, reports, and gives the folder its name."""
-  with open(
-    os.path.join(partial, "vocab.txt"), "w", encoding="utf-8", newline="\n"
-  ) as f:
-    f.writelines(piece + "\n" for piece in tokenizer.pieces)
-    f.flush()
-    os.fsync(f.fileno())
-  starts = tokenizer.word_starts(range(tokenizer.vocab_size))
-  unigrams = folder.derive(partial, tokenizer.vocab_size, starts)
+  vocabulary_files.save(tokenizer, partial)
+  unigrams = folder.derive(
+    partial, tokenizer.vocab_size, tokenizer.boundary, tokenizer.ends
+  )
   meta = {
     "format_version": corpus.FORMAT_VERSION,
     "created_by": f"bert_jax {bert_jax.__version__}",
-    "tokenizer": "wordpiece",
+    "tokenizer": tokenizer.kind,
     "lower_case": tokenizer.lower_case,
     "vocab_size": tokenizer.vocab_size,
     "splits": sizes,
+    **vocabulary_files.meta(tokenizer),
     "fingerprint": corpus.fingerprint(partial, origin["options"]),
     **origin,
   }
   folder.finish(partial, output, meta)
-  unknown = unigrams[tokenizer.special.unk] / unigrams.sum()
+  unk = tokenizer.special.unk
   for split, size in sizes.items():
     _log(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
-  _log(f"[UNK]: {unknown:.2%} of the tokens")
+  if unk is None:
+    return meta
+  unknown = unigrams[unk] / unigrams.sum()
+  _log(f"{tokenizer.pieces[unk]}: {unknown:.2%} of the tokens")
   if unknown > _MANY_UNKNOWN:
     _log(
       "warning: many words are unknown to the vocabulary; is it one for this"

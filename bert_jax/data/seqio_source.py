@@ -12,11 +12,11 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from bert_jax.data import corpus, loader, streams
+from bert_jax.data import corpus, loader, streams, vocabulary_files
 from bert_jax.data.builders import Builder
 from bert_jax.data.features import Batch, padding
 from bert_jax.data.text import Text, TextStream
-from bert_jax.data.vocabularies import WordPiece
+from bert_jax.data.tokenizer import Vocabulary
 
 # Rows that one call of a vectorised builder makes.
 BLOCK = 256
@@ -138,10 +138,12 @@ class RowSource(seqio.DataSource):
   def opened(self) -> Any:
     return self._opener()
 
-  def tokenizer(self) -> WordPiece:
+  def tokenizer(self) -> Vocabulary:
     """Returns the tokenizer of the vocabulary; reads it."""
     opened = self.opened
-    return WordPiece(opened.vocab, opened.meta["lower_case"], opened.path)
+    if isinstance(opened, corpus.Prepared):
+      return vocabulary_files.of_prepared(opened.path, opened.meta)
+    return opened.tokenizer
 
   def builder(self) -> Builder:
     return loader.make_builder(

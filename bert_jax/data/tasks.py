@@ -18,12 +18,11 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from bert_jax.data import corpus, loader, sources, streams
+from bert_jax.data import corpus, loader, sources, streams, vocabulary_files
 from bert_jax.data.features import Features
 from bert_jax.data.seqio_source import RowSource
-from bert_jax.data.seqio_vocabulary import WordPieceVocabulary
+from bert_jax.data.seqio_vocabulary import TextVocabulary
 from bert_jax.data.text import Records, Text
-from bert_jax.data.vocabularies import WordPiece
 
 # Keys whose values are pieces of the vocabulary.
 PIECES = ("input_ids", "mlm_ids")
@@ -110,7 +109,7 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
 
 
 def _register(name: str, source: RowSource) -> seqio.Task:
-  vocabulary = WordPieceVocabulary(source.tokenizer)
+  vocabulary = TextVocabulary(source.tokenizer)
   other = seqio.PassThroughVocabulary(size=0)
   return seqio.TaskRegistry.add(
     name,
@@ -158,7 +157,7 @@ def register_text(
   *,
   validation: str | Sequence[str] | seqio.DataSource | None = None,
   format: str = "auto",
-  lower_case: bool = True,
+  lower_case: bool | None = None,
   heldout: float = 0.005,
   language: str = "en",
   group: int = 128,
@@ -170,13 +169,14 @@ def register_text(
     name: of the task.
     inputs: as in `sources.find_sources`, or a seqio source (its split `train`)
       of strings or of dicts with a string `text`.
-    vocab: path of a WordPiece vocabulary.
+    vocab: path of a vocabulary of any kind, see `vocabulary_files.load`.
     builder: a name in `BUILDERS`.
     validation: the held-out text, like `inputs` (a seqio source's split
       `validation`); None holds out a share of the documents of `inputs`.
     format: as in `sources.find_sources`. Of a seqio source every string is a
       document; with `bert` a sentence, and a blank one ends a document.
-    lower_case: True for an uncased vocabulary.
+    lower_case: False for a cased vocabulary; None for what its folder says,
+      True if nothing does.
     heldout, language, group: see `Text`.
     **options: of the builder.
 
@@ -190,7 +190,8 @@ def register_text(
     if validation is not None:
       held, other = _records(validation, "validation", format)
       version = [version, other]
-    tokenizer = WordPiece(corpus.read_vocab(vocab), lower_case, vocab)
+    asked = {} if lower_case is None else {"lower_case": lower_case}
+    tokenizer = vocabulary_files.load(vocab, **asked)
     return Text(
       name,
       train,

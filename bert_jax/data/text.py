@@ -23,7 +23,7 @@ from bert_jax.data import (
 )
 from bert_jax.data.builders import Builder
 from bert_jax.data.features import Batch, padding
-from bert_jax.data.vocabularies import WordPiece
+from bert_jax.data.tokenizer import Vocabulary
 
 Records = Callable[[], Iterator[sources.Record]]
 
@@ -36,6 +36,7 @@ class Text:
     meta: `lower_case`, and `fingerprint` of everything the examples depend on.
     vocab: the pieces in the order of their ids.
     special: ids of the special tokens.
+    tokenizer: text to ids.
   """
 
   def __init__(
@@ -43,7 +44,7 @@ class Text:
     path: str,
     train: Records,
     validation: Records | None,
-    tokenizer: WordPiece,
+    tokenizer: Vocabulary,
     *,
     heldout: float,
     language: str,
@@ -75,10 +76,11 @@ class Text:
     self.path = path
     self.vocab, self.special = tokenizer.pieces, tokenizer.special
     self._train, self._validation = train, validation
-    self._tokenizer, self._group, self._language = tokenizer, group, language
+    self.tokenizer, self._group, self._language = tokenizer, group, language
     self._threshold = 0 if validation else int(heldout * 2**64)
     lower = tokenizer.lower_case
-    key = repr((self.vocab, lower, self._threshold, language, group, version))
+    options = sorted(tokenizer.options.items())
+    key = repr((self.vocab, options, self._threshold, language, group, version))
     self.meta = {"lower_case": lower, "fingerprint": _digest(key)}
 
   @property
@@ -89,9 +91,7 @@ class Text:
     self, records: Iterator[sources.Record], split: str, threshold: int
   ) -> Iterator[folder.Part]:
     """Yields the documents of a split, a part for each group of records."""
-    run = tokenize.make_tokenizer(
-      self.vocab, self.meta["lower_case"], self._language, threshold
-    )
+    run = tokenize.make_tokenizer(self.tokenizer, self._language, threshold)
     while batch := list(itertools.islice(records, self._group)):
       yield run(batch).parts[split]
 
@@ -99,10 +99,11 @@ class Text:
     tokens, sentences, documents = (
       np.concatenate(arrays) for arrays in zip(*parts, strict=True)
     )
-    starts = self._tokenizer.word_starts(tokens)
+    ends = np.append(0, np.cumsum(sentences))
+    starts = corpus.mark_starts(self.tokenizer.word_starts(tokens), ends)
     return corpus.Corpus(
       tokens,
-      np.append(0, np.cumsum(sentences)),
+      ends,
       np.append(0, np.cumsum(documents)),
       np.packbits(starts, bitorder="little"),
     )

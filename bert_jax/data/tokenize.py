@@ -1,13 +1,13 @@
 """Raw documents to token ids: what a worker process of `prepare` does."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.data import corpus, folder, sources
-from bert_jax.data.vocabularies import WordPiece
+from bert_jax.data.tokenizer import Vocabulary
 
 # About 0.2 seconds of work, and a few MB of the tokenizer's memory.
 _BATCH_CHARS = 2**18
@@ -55,18 +55,16 @@ def document_hash(document: sources.Document) -> int:
 
 
 def make_tokenizer(
-  pieces: Sequence[str], lower_case: bool, language: str, threshold: int
+  tokenizer: Vocabulary, language: str, threshold: int
 ) -> Callable[[list[sources.Record]], Tokenized]:
   """Returns the function from a batch of records to `Tokenized`.
 
   Args:
-    pieces: the vocabulary.
-    lower_case: see `WordPiece`.
+    tokenizer: text to ids.
     language: see `sources.split_sentences`.
     threshold: documents whose hash is below it are held out.
   """
-  tokenizer = WordPiece(pieces, lower_case)
-  dtype = corpus.token_dtype(len(pieces))
+  dtype = corpus.token_dtype(tokenizer.vocab_size)
 
   def run(batch: list[sources.Record]) -> Tokenized:
     kept: dict[str, list] = {split: [] for split in corpus.SPLITS}
@@ -90,7 +88,7 @@ def make_tokenizer(
 
 
 def encode(
-  tokenizer: WordPiece, document: sources.Document, dtype: np.dtype
+  tokenizer: Vocabulary, document: sources.Document, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns [T] ids and [S] lengths; sentences without a token are dropped."""
   tokens, lengths = [np.zeros(0, dtype)], []

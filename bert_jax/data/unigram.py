@@ -113,13 +113,18 @@ def unigram(
     return tokenizer
 
   begins = [p.startswith(SPACE) or p in ALBERT.values() for p in pieces]
+  marked = mark(build(pieces), ALBERT.values())
   return Vocabulary(
     kind="unigram",
     pieces=pieces,
     special=special,
     plain=build(hidden),
-    marked=mark(build(pieces), ALBERT.values()),
+    marked=marked,
     boundary=np.array(begins),
     options=dict(lower_case=lower_case, keep_accents=keep_accents),
-    files={"spiece.model": model},
+    # The second is read without the library that knows the first.
+    files={
+      "spiece.model": model,
+      "tokenizer.json": marked.to_str().encode("utf-8"),
+    },
   )

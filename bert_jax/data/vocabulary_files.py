@@ -2,17 +2,23 @@
 
 import functools
 import inspect
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bert_jax.data import bpe, corpus, files, unigram, wordpiece
+from bert_jax.data import bpe, corpus, unigram, wordpiece
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.tokenizer_json import from_json
 
 # The settings of a folder, with the names of transformers where it has them.
 SETTINGS = "tokenizer_config.json"
 _NAMES = {"lower_case": "do_lower_case"}
+_CLASSES = {
+  "wordpiece": "BertTokenizer",
+  "gpt1": "OpenAIGPTTokenizer",
+  "unigram": "AlbertTokenizer",
+}
 _OPTIONS = ("lower_case", "rules", "add_prefix_space", "keep_accents")
 # Names of one thing: transformers', and those of the releases.
 _PIECES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
@@ -99,13 +105,55 @@ def _builder(path: str) -> Callable[..., Vocabulary]:
   return functools.partial(build, vocab, merges, source=path)
 
 
+def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
+  """Name -> content of all files of a tokenizer, its settings among them."""
+  made = dict(vocabulary.files)
+  if vocabulary.kind != "wordpiece":
+    pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
+    made[corpus.PIECES] = pieces.encode("utf-8")
+  names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
+  if vocabulary.kind in _CLASSES:
+    names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
+  text = json.dumps(names, indent=2) + "\n"
+  return made | {SETTINGS: text.encode("utf-8")}
+
+
 def save(vocabulary: Vocabulary, folder: str) -> None:
-  """Writes the files of a tokenizer and its settings, for `load`."""
-  for name, content in vocabulary.files.items():
+  """Writes all files of a tokenizer, for `load`."""
+  for name, content in contents(vocabulary).items():
     with open(os.path.join(folder, name), "wb") as f:
       f.write(content)
-  names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
-  files.write_json(os.path.join(folder, SETTINGS), names)
+      f.flush()
+      os.fsync(f.fileno())
+
+
+def meta(vocabulary: Vocabulary) -> dict[str, Any]:
+  """What `meta.json` of a prepared folder says of a tokenizer."""
+  if vocabulary.kind == "wordpiece":
+    return {}
+  return {"special": vocabulary.special._asdict()}
+
+
+def of_part(part: Any) -> dict[str, bytes]:
+  """Name -> content of the tokenizer's files of an opened folder or text."""
+  if not isinstance(part, corpus.Prepared):
+    return contents(part.tokenizer)
+  names = corpus.tokenizer_files(part.path)
+  made = {name: _bytes(os.path.join(part.path, name)) for name in names}
+  if SETTINGS not in made:
+    settings = {
+      "tokenizer_class": _CLASSES["wordpiece"],
+      _NAMES["lower_case"]: part.meta["lower_case"],
+    }
+    made[SETTINGS] = json.dumps(settings, indent=2).encode("utf-8") + b"\n"
+  return made
+
+
+def of_prepared(path: str, meta: Mapping[str, Any]) -> Vocabulary:
+  """Opens the tokenizer of a prepared folder."""
+  if os.path.exists(os.path.join(path, SETTINGS)):
+    return load(path)
+  return load(path, lower_case=meta["lower_case"])
 
 
 def _bytes(path: str) -> bytes:

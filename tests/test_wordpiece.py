@@ -6,19 +6,19 @@ import pickle
 import numpy as np
 import pytest
 
-from bert_jax.data import corpus
-from bert_jax.data.vocabularies import WordPiece
+from bert_jax.data import corpus, wordpiece
+from bert_jax.data.tokenizer import Vocabulary
 
 SPECIAL = list(corpus.SPECIAL_TOKENS)
 
 
-def tokens(tokenizer: WordPiece, text: str) -> list[str]:
+def tokens(tokenizer: Vocabulary, text: str) -> list[str]:
   (ids,) = tokenizer.encode_batch([text])
   return [tokenizer.pieces[i] for i in ids]
 
 
-def tiny(pieces: str, lower_case: bool = True) -> WordPiece:
-  return WordPiece(SPECIAL + pieces.split(), lower_case)
+def tiny(pieces: str, lower_case: bool = True) -> Vocabulary:
+  return wordpiece.build(SPECIAL + pieces.split(), lower_case)
 
 
 def test_symbols_outside_punctuation_stay_with_their_word():
@@ -51,13 +51,13 @@ def test_published_vocabulary():
   if not data:
     pytest.skip("BERT_JAX_TEST_DATA names no folder with real data")
   path = os.path.join(data, "vocab", "bert-base-uncased-vocab.txt")
-  bert = WordPiece(corpus.read_vocab(path))
+  bert = wordpiece.build(corpus.read_vocab(path))
   ids = bert.encode_special("i am going to [MASK] to study math")
   assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
   path = os.path.join(data, "vocab", "bert-base-cased-vocab.txt")
   with pytest.raises(ValueError, match="no-lower-case"):
-    WordPiece(corpus.read_vocab(path), source=path)
-  cased = WordPiece(corpus.read_vocab(path), lower_case=False)
+    wordpiece.build(corpus.read_vocab(path), source=path)
+  cased = wordpiece.build(corpus.read_vocab(path), lower_case=False)
   assert tokens(cased, "The École") == ["The", "École"]
 
 
@@ -107,4 +107,4 @@ def test_pickles_to_the_same_tokenizer():
 
 def test_missing_special_token_is_named():
   with pytest.raises(ValueError, match=r"v\.txt.*no \[CLS\], \[MASK\]"):
-    WordPiece(["[PAD]", "[UNK]", "[SEP]", "a"], source="v.txt")
+    wordpiece.build(["[PAD]", "[UNK]", "[SEP]", "a"], source="v.txt")
