@@ -117,6 +117,22 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
         )
 
 
+def compiler_options(mesh: Mesh, remat: bool) -> dict[str, str]:
+  """What the compiler must be told to compile a train step.
+
+  On TPU v6e, libtpu 0.0.42 overflows its stack over attention that is made
+  again for the backward pass; without this fusion it does not.
+
+  Args:
+    mesh: of the step.
+    remat: see `models.stack.Stack`.
+  """
+  kind = mesh.devices.flat[0].device_kind
+  if remat and kind.startswith("TPU v6"):
+    return {"xla_tpu_dot_dot_fusion": "false"}
+  return {}
+
+
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
   """Raises ValueError unless each micro-batch splits evenly over the mesh."""
   shards = mesh.shape["data"] * mesh.shape["fsdp"]

@@ -68,6 +68,7 @@ class Step(NamedTuple):
     function: (state, frozen, batch, key) -> (state, metrics).
     arguments: of `function`, shapes with shardings.
     flops: the model's own count for a step of the whole slice.
+    remat: of the model.
   """
 
   phase: phases.Phase
@@ -75,6 +76,7 @@ class Step(NamedTuple):
   function: Any
   arguments: tuple[Any, ...]
   flops: float
+  remat: bool
 
 
 def versions() -> dict[str, str]:
@@ -206,7 +208,8 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
     sharding.check_sizes(mesh, boxed)
     state = abstract_state(objective, optimizer, mesh, batch)
   arguments = (state, {}, batch, key)
-  return Step(phase, mesh, function, arguments, objective.flops(batch))
+  remat, flops = config["model"]["remat"], objective.flops(batch)
+  return Step(phase, mesh, function, arguments, flops, remat)
 
 
 def shard_bytes(tree: Any) -> int:
@@ -313,7 +316,12 @@ def compile_here(
 def compile_program(step: Step) -> jax.stages.Compiled:
   """Compiles a step as the train loop does."""
   state = jax.tree.map(lambda x: x.sharding, step.arguments[0])
-  jitted = jax.jit(step.function, donate_argnums=0, out_shardings=(state, None))
+  jitted = jax.jit(
+    step.function,
+    donate_argnums=0,
+    out_shardings=(state, None),
+    compiler_options=sharding.compiler_options(step.mesh, step.remat),
+  )
   with sharding.use_mesh(step.mesh):
     lowered = jitted.trace(*step.arguments).lower(lowering_platforms=("tpu",))
     return lowered.compile()

@@ -316,6 +316,9 @@ def run_phase(
     donate_argnums=0,
     # Left to itself, the compiler may replicate what a rule splits.
     out_shardings=(jax.tree.map(lambda x: x.sharding, progress.state), None),
+    compiler_options=sharding.compiler_options(
+      setup.mesh, config["model"]["remat"]
+    ),
   )
   eval_step = jax.jit(steps.make_eval_step(objective))
   key = jax.random.key(config["seed"])

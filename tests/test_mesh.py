@@ -16,9 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 @pytest.fixture(
   scope="module",
-  params=[
-    pytest.param(size, marks=pytest.mark.slow) for size in ("quick", "full")
-  ],
+  params=[pytest.param(size, marks=pytest.mark.slow) for size in ("full",)],
 )
 def results(request, tmp_path_factory):
   """What `mesh_worker.py` finds on 8 forced devices, in one process."""
@@ -186,3 +184,18 @@ def test_share_of_a_host(monkeypatch, processes, tensor, shares):
 def test_tensor_axis_that_cuts_through_hosts_is_refused():
   with pytest.raises(ValueError, match="mesh.tensor=2 does not fit"):
     sharding.host_share(FakeMesh([0, 0, 0, 1, 1, 1], 2))
+
+
+@pytest.mark.parametrize(
+  "kind, remat, options",
+  [
+    ("TPU v6 lite", True, {"xla_tpu_dot_dot_fusion": "false"}),
+    ("TPU v6 lite", False, {}),
+    ("TPU v5 lite", True, {}),
+    ("cpu", True, {}),
+  ],
+)
+def test_one_generation_needs_a_word_to_its_compiler(kind, remat, options):
+  mesh = FakeMesh([0], 1)
+  mesh.devices.flat[0].device_kind = kind
+  assert sharding.compiler_options(mesh, remat) == options

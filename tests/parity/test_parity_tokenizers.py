@@ -117,5 +117,5 @@ def test_sample(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_code_point(kind):
   # The others clean text as one of these does.
-  step = 1 if kind in ("uncased", "roberta", "albert") else 5
-  compare(kind, step=step, count=10_000)
+  step = 1 if kind in ("uncased", "albert") else 5
+  compare(kind, step=step, count=5_000)
