@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from tokenizers import Tokenizer
 
-from bert_jax.convert import folder, hf, hf_tasks, runs, tokenizer, towers
+from bert_jax.convert import folder, hf, hf_tasks, runs, towers
 from bert_jax.convert.folder import Weights
+from bert_jax.data import model_tokenizer
 
 # What is fetched of a model on the hub; torch's files if there are no others.
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
@@ -58,7 +59,7 @@ def load(
   config = weights.config
   module = folder.module_of(config, **computation)
   params = jax.tree.map(jnp.asarray, folder.unflatten(weights.arrays))
-  made = tokenizer.build(config["family"], weights.tokenizer_files)
+  made = model_tokenizer.build(config["family"], weights.tokenizer_files)
   return Loaded(module, params, made, config)
 
 

@@ -28,15 +28,28 @@ def read_rows(path: str) -> list[dict[str, Any]]:
   return rows
 
 
-def read_json(path: str) -> dict[str, Any]:
-  """Reads a run's file; ValueError if it is missing or damaged."""
+def read_json(
+  path: str,
+  if_missing: str = "; put the run's own back",
+  if_damaged: str = "; put it back",
+) -> dict[str, Any]:
+  """Reads a JSON object, a run's file by default.
+
+  Args:
+    path: of the file.
+    if_missing: the remedy that the sentence ends with.
+    if_damaged: the same for a file that is no JSON.
+
+  Raises:
+    ValueError: it is missing or damaged.
+  """
   try:
     with open(path, encoding="utf-8") as f:
       value = json.load(f)
   except FileNotFoundError as e:
-    raise ValueError(f"{path} is missing; put the run's own back.") from e
+    raise ValueError(f"{path} is missing{if_missing}.") from e
   except ValueError as e:
-    raise ValueError(f"{path} is damaged ({e}); put it back.") from e
+    raise ValueError(f"{path} is damaged ({e}){if_damaged}.") from e
   if not isinstance(value, dict):
     raise ValueError(f"{path} is damaged: it holds no JSON object.")
   return value

@@ -15,7 +15,6 @@ from bert_jax.objectives.base import Objective
 from bert_jax.state import abstract_state, file_state, init_state, resize
 
 # (data, fsdp, tensor) and parts of a batch. A vocabulary of 61 divides over 1.
-QUICK = [(1, 1, 1), (2, 2, 2)], (1, 4)
 FULL = (
   [(1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (2, 2, 2)],
   (1, 2, 4, 8),
@@ -256,8 +255,8 @@ def run_refusals(found):
   refuse(found, "devices", lambda: sharding.make_mesh(3, 1, 2))
 
 
-def main(size, folder):
-  meshes, splits = QUICK if size == "quick" else FULL
+def main(folder):
+  meshes, splits = FULL
   found = {
     key: {}
     for key in (
@@ -283,4 +282,4 @@ def main(size, folder):
 
 
 if __name__ == "__main__":
-  main(sys.argv[1], pathlib.Path(sys.argv[2]))
+  main(pathlib.Path(sys.argv[1]))

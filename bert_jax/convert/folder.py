@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from bert_jax import models
+from bert_jax import logs, models
 from bert_jax.convert import mapping, modules, tensors
 from bert_jax.models import elmo, heads, tasks
 
@@ -179,16 +179,7 @@ def flatten(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def read_json(path: str) -> dict[str, Any]:
   """Reads a JSON object; ValueError if it is missing or damaged."""
-  try:
-    with open(path, encoding="utf-8") as f:
-      value = json.load(f)
-  except FileNotFoundError as e:
-    raise ValueError(f"{path} is missing.") from e
-  except ValueError as e:
-    raise ValueError(f"{path} is damaged ({e}).") from e
-  if not isinstance(value, dict):
-    raise ValueError(f"{path} is damaged: it holds no JSON object.")
-  return value
+  return logs.read_json(path, if_missing="", if_damaged="")
 
 
 def read_tokenizer(path: str) -> dict[str, bytes]:

@@ -109,7 +109,7 @@ def _read_config(
 ) -> tuple[dict[str, Any], list[str]]:
   """A folder's config without its source, and notes on what was absent."""
   task, pairs = _task(config, family, keys, where)
-  fields = hf_config.Fields(config, family, where)
+  fields = hf_config.HfFields(config, family, where)
   model = hf_config.read_model(fields, task)
   labels, problem, notes = None, None, []
   if task in hf_config.WITH_LABELS:

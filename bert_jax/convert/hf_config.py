@@ -4,11 +4,11 @@ Their names, and what an absent one means, from transformers
 (configuration_bert.py and its like).
 """
 
-import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax import models
+from bert_jax.convert.fields import Fields
 from bert_jax.models import electra
 
 Config = dict[str, Any]
@@ -161,18 +161,13 @@ DISTILBERT_EPSILON = 1e-12
 WITH_LABELS = ("sequence_classification", "token_classification")
 
 
-class Fields:
-  """Fields of one config; remembers which were absent."""
+class HfFields(Fields):
+  """Fields of one config of transformers; remembers which were absent."""
 
   def __init__(self, config: Mapping[str, Any], family: str, where: str):
-    self.config, self.family, self.where = config, family, where
+    super().__init__(config, where)
+    self.family = family
     self.absent: Config = {}
-
-  def refuse(self, field: str, why: str) -> ValueError:
-    """The error that a field's value is worth."""
-    return ValueError(
-      f"{self.where}: {field} is {self.config.get(field)!r}; {why}."
-    )
 
   def notes(self) -> list[str]:
     """What was read for absent fields."""
@@ -183,15 +178,12 @@ class Fields:
 
   def size(self, field: str) -> int:
     """A whole number from 1; ValueError if it is absent or another."""
-    value = self.config.get(field)
-    if value is None:
+    if self.config.get(field) is None:
       raise ValueError(
         f"{self.where} has no {field}, without which the model's shape is not"
         " known; write it in."
       )
-    if type(value) is not int or value < 1:
-      raise self.refuse(field, "it must be a whole number from 1")
-    return value
+    return super().size(field)
 
   def value(self, field: str) -> Any:
     """A field, or what its absence means; ValueError if that is not known."""
@@ -206,14 +198,6 @@ class Fields:
       )
     self.absent[field] = ABSENT[self.family][field]
     return self.absent[field]
-
-  def number(self, field: str) -> float:
-    """A number from 0."""
-    value = self.value(field)
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not value >= 0:
-      raise self.refuse(field, "it must be a number from 0")
-    return value
 
   def only(self, field: str, allowed: Iterable[Any]) -> None:
     """Raises ValueError if a field is there with a value not allowed."""
@@ -236,7 +220,7 @@ def exact_gelu(family: str, task: str) -> bool:
   return roberta or task == "generator"
 
 
-def read_model(fields: Fields, task: str) -> Config:
+def read_model(fields: HfFields, task: str) -> Config:
   """Attributes of the encoder; ValueError names the field that is wrong."""
   family = fields.family
   for field, allowed in _ONLY.items():
@@ -276,7 +260,7 @@ def dropout_field(family: str, task: str) -> str | None:
   return None if task == "span" else "classifier_dropout"
 
 
-def dropout_before(fields: Fields, task: str, model: Config) -> float:
+def dropout_before(fields: HfFields, task: str, model: Config) -> float:
   """The dropout before a task's classifier; 0 where the class has none."""
   field = dropout_field(fields.family, task)
   if field is None:
@@ -313,7 +297,7 @@ def pooling(family: str, task: str, dropout: float) -> Config:
 
 
 def read_head(
-  fields: Fields, task: str, model: Config, num_labels: int, pairs: bool
+  fields: HfFields, task: str, model: Config, num_labels: int, pairs: bool
 ) -> Config:
   """Keyword arguments of the task's module; see `folder.module_of`."""
   family, choice = fields.family, task == "multiple_choice"

@@ -127,7 +127,7 @@ def _set_head(result: Config, config: Mapping[str, Any]) -> None:
     dropout = head["dropout"]
   else:
     return
-  fields = hf_config.Fields(result, family, "config.json")
+  fields = hf_config.HfFields(result, family, "config.json")
   if hf_config.dropout_before(fields, task, config["model"]) == dropout:
     return
   field = hf_config.dropout_field(family, task)

@@ -4,12 +4,12 @@ A size that the config does not state is read off the stored shapes; a stated
 one must be theirs, as any array of another shape is refused.
 """
 
-import numbers
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.convert import mapping, tf1_names
+from bert_jax.convert.fields import Fields
 from bert_jax.convert.mapping import Shape
 
 Config = dict[str, Any]
@@ -123,35 +123,6 @@ def stored_sizes(
   return sizes | {layers: _count(shapes, begin)}
 
 
-class _Fields:
-  """Fields of one config, with the sentence for what is wrong with them."""
-
-  def __init__(self, config: Mapping[str, Any], where: str):
-    self.config, self.where = config, where
-
-  def refuse(self, field: str, why: str) -> ValueError:
-    value = self.config.get(field)
-    return ValueError(f"{self.where}: {field} is {value!r}; {why}.")
-
-  def value(self, field: str) -> Any:
-    if field not in self.config:
-      raise ValueError(f"{self.where} has no {field}; write it in.")
-    return self.config[field]
-
-  def size(self, field: str) -> int:
-    value = self.value(field)
-    if type(value) is not int or value < 1:
-      raise self.refuse(field, "it must be a whole number from 1")
-    return value
-
-  def number(self, field: str) -> float:
-    value = self.value(field)
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not value >= 0:
-      raise self.refuse(field, "it must be a number from 0")
-    return value
-
-
 def read_model(
   family: str,
   task: str,
@@ -174,7 +145,7 @@ def read_model(
   """
   if family == "electra":
     config = ELECTRA | dict(config)
-  fields = _Fields(config, where[0])
+  fields = Fields(config, where[0])
   for field, value in _ONLY.items():
     if field in config and config[field] != value:
       raise fields.refuse(field, f"only {value!r} is known here")

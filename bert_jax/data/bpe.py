@@ -64,11 +64,8 @@ def bytelevel(
       f" among its pieces, {sorted(missing)[0]!r} first."
     )
   roles = ROBERTA if ROBERTA["mask"] in vocab else GPT2
-  tokenizer = Tokenizer(models.BPE(dict(vocab), check(merges, vocab, source)))
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
-    add_prefix_space=add_prefix_space
-  )
-  tokenizer.decoder = decoders.ByteLevel()
+  merges = check(merges, vocab, source)
+  tokenizer = bytelevel_rules(vocab, merges, add_prefix_space)
   if roles is ROBERTA:
     # As published there: the space before a word is no part of its offsets.
     tokenizer.post_processor = processors.ByteLevel(
@@ -89,6 +86,20 @@ def bytelevel(
   )
 
 
+def bytelevel_rules(
+  vocab: Mapping[str, int],
+  merges: Sequence[tuple[str, str]],
+  add_prefix_space: bool,
+) -> Tokenizer:
+  """The library's byte-level BPE, without special tokens."""
+  tokenizer = Tokenizer(models.BPE(dict(vocab), list(merges)))
+  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+    add_prefix_space=add_prefix_space
+  )
+  tokenizer.decoder = decoders.ByteLevel()
+  return tokenizer
+
+
 def gpt1(
   vocab: Mapping[str, int],
   merges: Sequence[tuple[str, str]],
@@ -100,17 +111,7 @@ def gpt1(
     ValueError: `<unk>` or ids are missing.
   """
   pieces = in_order(vocab, source)
-  tokenizer = Tokenizer(
-    models.BPE(
-      dict(vocab),
-      check(merges, vocab, source),
-      unk_token=GPT1["unk"],
-      end_of_word_suffix=END_OF_WORD,
-    )
-  )
-  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-  tokenizer.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+  tokenizer = gpt1_rules(vocab, check(merges, vocab, source))
   ends = [p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces]
   return Vocabulary(
     kind="gpt1",
@@ -123,6 +124,24 @@ def gpt1(
     options={"lower_case": True},
     files=files(vocab, merges),
   )
+
+
+def gpt1_rules(
+  vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
+) -> Tokenizer:
+  """The library's form of GPT-1's BPE, without special tokens."""
+  tokenizer = Tokenizer(
+    models.BPE(
+      dict(vocab),
+      list(merges),
+      unk_token=GPT1["unk"],
+      end_of_word_suffix=END_OF_WORD,
+    )
+  )
+  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  tokenizer.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+  return tokenizer
 
 
 def in_order(vocab: Mapping[str, int], source: str) -> list[str]:

@@ -5,7 +5,7 @@ tokenization_openai.py) where there is no tokenizer.json.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tokenizers import (
@@ -18,8 +18,8 @@ from tokenizers import (
   processors,
 )
 
-_BERT_TOKENS = ("[UNK]", "[SEP]", "[PAD]", "[CLS]", "[MASK]")
-_ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+from bert_jax.data import bpe, corpus
+from bert_jax.data.tokenizer import mark
 
 
 def build(family: str, files: Mapping[str, bytes]) -> Tokenizer | None:
@@ -48,7 +48,7 @@ def build(family: str, files: Mapping[str, bytes]) -> Tokenizer | None:
       return _wordpiece(files["vocab.txt"].decode("utf-8"), options)
     if "vocab.json" in files and "merges.txt" in files:
       vocab = json.loads(files["vocab.json"])
-      merges = _merges(files["merges.txt"].decode("utf-8"))
+      merges = bpe.read_merges(files["merges.txt"].decode(), "merges.txt")
       make = _gpt if family == "gpt" else _byte_level
       return make(vocab, merges, options)
   except Exception as e:
@@ -57,22 +57,9 @@ def build(family: str, files: Mapping[str, bytes]) -> Tokenizer | None:
   return None
 
 
-def _merges(text: str) -> list[tuple[str, str]]:
-  lines = [line for line in text.split("\n") if line.strip()]
-  if lines and lines[0].startswith("#version"):
-    lines = lines[1:]
-  return [tuple(line.split(" ")) for line in lines]
-
-
-def _add_special(tokenizer: Tokenizer, tokens: tuple[str, ...]) -> None:
-  """Marks the tokens that the vocabulary has; none is added to it."""
-  tokenizer.add_special_tokens(
-    [
-      AddedToken(token, normalized=False, special=True)
-      for token in tokens
-      if tokenizer.token_to_id(token) is not None
-    ]
-  )
+def _present(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[str]:
+  """The tokens that the vocabulary has; none is added to it."""
+  return [t for t in tokens if tokenizer.token_to_id(t) is not None]
 
 
 def _wordpiece(text: str, options: Mapping[str, Any]) -> Tokenizer:
@@ -88,7 +75,7 @@ def _wordpiece(text: str, options: Mapping[str, Any]) -> Tokenizer:
   )
   tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
   tokenizer.decoder = decoders.WordPiece(prefix="##")
-  _add_special(tokenizer, _BERT_TOKENS)
+  tokenizer = mark(tokenizer, _present(tokenizer, corpus.SPECIAL_TOKENS))
   if "[CLS]" in vocab and "[SEP]" in vocab:
     tokenizer.post_processor = processors.BertProcessing(
       ("[SEP]", vocab["[SEP]"]), ("[CLS]", vocab["[CLS]"])
@@ -102,10 +89,9 @@ def _byte_level(
   options: Mapping[str, Any],
 ) -> Tokenizer:
   space = options.get("add_prefix_space", False)
-  tokenizer = Tokenizer(models.BPE(vocab, merges))
-  tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
-  tokenizer.decoder = decoders.ByteLevel()
-  _add_special(tokenizer, _ROBERTA_TOKENS[:-1])
+  made = bpe.bytelevel_rules(vocab, merges, space)
+  plain = [t for t in bpe.ROBERTA.values() if t != bpe.ROBERTA["mask"]]
+  tokenizer = mark(made, _present(made, plain))
   if "<mask>" in vocab:
     # The space before a mask belongs to it.
     mask = AddedToken("<mask>", lstrip=True, normalized=False, special=True)
@@ -123,11 +109,5 @@ def _gpt(
   options: Mapping[str, Any],
 ) -> Tokenizer:
   del options
-  tokenizer = Tokenizer(
-    models.BPE(vocab, merges, unk_token="<unk>", end_of_word_suffix="</w>")
-  )
-  tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-  tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
-  _add_special(tokenizer, ("<unk>",))
-  return tokenizer
+  made = bpe.gpt1_rules(vocab, merges)
+  return mark(made, _present(made, bpe.GPT1.values()))
