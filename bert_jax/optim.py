@@ -1,5 +1,6 @@
 """Optimizers and schedules as published and as corrected, by name."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -57,6 +58,44 @@ def scale_by_uncorrected_adam(
   return optax.GradientTransformation(init, update)
 
 
+def scale_by_trust_ratio(
+  mask: Callable[[Any], Any],
+) -> optax.GradientTransformation:
+  """Scales each variable's update to the norm of the variable itself.
+
+  You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2,
+  with phi the identity; the ratio is 1 where either norm is 0 (google-research/
+  albert lamb_optimizer.py). The layers of a stack (the groups, in ALBERT) are
+  variables of their own, each with its ratio.
+
+  Args:
+    mask: parameters -> True at the leaves that are scaled.
+  """
+
+  def scale(path, update, param, scaled):
+    if not scaled:
+      return update
+    stacked = any(getattr(key, "key", None) == "layers" for key in path)
+    axes = tuple(range(int(stacked), param.ndim))
+    norm = jnp.sqrt(jnp.square(param).sum(axes, keepdims=True))
+    length = jnp.sqrt(jnp.square(update).sum(axes, keepdims=True))
+    usable = (norm > 0) & (length > 0)
+    return update * jnp.where(usable, norm / jnp.where(usable, length, 1), 1)
+
+  def update(updates, state, params=None):
+    scaled = jax.tree_util.tree_map_with_path(
+      scale, updates, params, mask(params)
+    )
+    return scaled, state
+
+  return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def everything(params: Any) -> Any:
+  """True at every leaf: the mask of a rule without exceptions."""
+  return jax.tree.map(lambda _: True, params)
+
+
 def build_optimizer(
   schedule: Schedule,
   name: str,
@@ -66,45 +105,67 @@ def build_optimizer(
   weight_decay: float,
   clip_norm: float,
 ) -> optax.GradientTransformation:
-  """Clip by the global norm, Adam, decoupled weight decay, learning rate.
+  """Clip by the global norm, Adam, decay, trust ratio, learning rate.
+
+  | name | Adam's bias | decayed | trust ratio |
+  |---|---|---|---|
+  | adamw_bert | as it is | kernels, embeddings | none |
+  | adamw | corrected | kernels, embeddings | none |
+  | adamw_fairseq | corrected | everything | none |
+  | lamb | as it is | kernels, embeddings | kernels, embeddings |
+  | lamb_optax | corrected | kernels, embeddings | everything |
+
+  "adamw_bert" is that of BERT and ELECTRA (google-research/bert
+  optimization.py), "adamw" that of Loshchilov & Hutter 2019, "adamw_fairseq"
+  RoBERTa's and SpanBERT's (fairseq optim/adam.py, one group of parameters; it
+  adds epsilon before the correction of v, not after), "lamb" ALBERT's
+  (google-research/albert lamb_optimizer.py), "lamb_optax" `optax.lamb`'s rule
+  for each layer of a stack.
 
   Args:
     schedule: step -> learning rate.
-    name: "adamw_bert" as published, without bias correction; "adamw" with it
-      (Loshchilov & Hutter 2019).
+    name: of the table.
     b1: and `b2`, `epsilon`: of Adam.
-    weight_decay: on kernels and embeddings, times the learning rate.
+    weight_decay: times the learning rate; with a trust ratio, decay is part of
+      the update that is scaled.
     clip_norm: largest global norm of the gradients, 0 for none. Applied after
       the reduction over devices (the paper's code: before, per device).
 
   Raises:
     ValueError: unknown name.
   """
-  adams = {
-    "adamw_bert": scale_by_uncorrected_adam(b1, b2, epsilon),
-    "adamw": optax.scale_by_adam(b1, b2, epsilon),
+  published = scale_by_uncorrected_adam(b1, b2, epsilon)
+  corrected = optax.scale_by_adam(b1, b2, epsilon)
+  rules = {
+    "adamw_bert": (published, decay_mask, None),
+    "adamw": (corrected, decay_mask, None),
+    "adamw_fairseq": (corrected, everything, None),
+    "lamb": (published, decay_mask, decay_mask),
+    "lamb_optax": (corrected, decay_mask, everything),
   }
-  if name not in adams:
-    raise ValueError(f"optimizer.name={name!r}: not one of {list(adams)}.")
+  if name not in rules:
+    raise ValueError(f"optimizer.name={name!r}: not one of {list(rules)}.")
+  adam, decayed, trusted = rules[name]
   clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
-  return optax.chain(
-    clip,
-    adams[name],
-    optax.add_decayed_weights(weight_decay, mask=decay_mask),
-    optax.scale_by_learning_rate(schedule),
-  )
+  decay = optax.add_decayed_weights(weight_decay, mask=decayed)
+  ratio = [scale_by_trust_ratio(trusted)] if trusted else []
+  rate = optax.scale_by_learning_rate(schedule)
+  return optax.chain(clip, adam, decay, *ratio, rate)
 
 
 def build_schedule(
   total_steps: int, name: str, peak: float, warmup: float
 ) -> Schedule:
-  """Linear warm-up and decay.
+  """Linear warm-up, then decay to zero.
 
   Args:
     total_steps: optimizer steps of the run, whatever the micro-batches.
-    name: "bert": decay runs from step 0, so the rate jumps down at the end of
-      warm-up (google-research/bert optimization.py); "linear": from the peak
-      at the end of warm-up to zero (fairseq, Hugging Face).
+    name: "bert": linear decay from step 0, so the rate jumps down at the end of
+      warm-up (google-research/bert optimization.py); "electra": the same times
+      the share of warm-up, without a jump (google-research/electra
+      model/optimization.py); "linear": from the peak at the end of warm-up
+      (fairseq, Hugging Face); "cosine": half a cosine from there (Radford et
+      al. 2018, section 4.1).
     peak: learning rate that warm-up aims at.
     warmup: share of `total_steps` spent in warm-up, in [0, 1).
 
@@ -114,8 +175,9 @@ def build_schedule(
   Raises:
     ValueError: unknown name or a share out of range.
   """
-  if name not in ("bert", "linear"):
-    raise ValueError(f"schedule.name={name!r}: not one of bert, linear.")
+  names = ("bert", "electra", "linear", "cosine")
+  if name not in names:
+    raise ValueError(f"schedule.name={name!r}: not one of {', '.join(names)}.")
   if not 0.0 <= warmup < 1.0:
     raise ValueError(
       f"schedule.warmup={warmup}: a share of total_steps, in [0, 1)."
@@ -124,10 +186,14 @@ def build_schedule(
 
   def schedule(step):
     step = jnp.asarray(step, jnp.float32)
-    start = 0 if name == "bert" else warm
+    start = 0 if name in ("bert", "electra") else warm
     left = (total_steps - step) / max(total_steps - start, 1)
+    left = jnp.maximum(left, 0.0)
+    if name == "cosine":
+      left = 0.5 - 0.5 * jnp.cos(math.pi * left)
     rising = step / max(warm, 1)
-    rate = jnp.where(step < warm, rising, jnp.maximum(left, 0.0))
-    return peak * rate
+    if name == "electra":
+      rising = rising * left
+    return peak * jnp.where(step < warm, rising, left)
 
   return schedule

@@ -38,7 +38,24 @@ def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
   )
 
 
-@pytest.mark.parametrize("name", ["bert", "linear"])
+def test_electra_schedule_multiplies_decay_and_warm_up():
+  """No jump: just below the peak at the end of warm-up."""
+  got = rates("electra", 1000, 0.1, 2e-4, [0, 50, 99, 100, 500, 1000, 1001])
+  shares = [0, 0.5 * 0.95, 0.99 * 0.901, 0.9, 0.5, 0, 0]
+  np.testing.assert_allclose(
+    got, np.multiply(shares, 2e-4), rtol=1e-5, atol=1e-12
+  )
+
+
+def test_cosine_schedule_ends_at_zero():
+  got = rates("cosine", 1000, 0.2, 2.5e-4, [0, 100, 200, 400, 600, 1000, 2000])
+  shares = [0, 0.5, 1, 0.5 + 0.5 * 0.5**0.5, 0.5, 0, 0]
+  np.testing.assert_allclose(
+    got, np.multiply(shares, 2.5e-4), rtol=1e-5, atol=1e-10
+  )
+
+
+@pytest.mark.parametrize("name", ["bert", "electra", "linear"])
 def test_no_warm_up_starts_at_the_peak(name):
   """A19."""
   got = rates(name, 10, 0.0, 1.0, range(11))
@@ -46,8 +63,8 @@ def test_no_warm_up_starts_at_the_peak(name):
 
 
 def test_bad_schedules_are_refused():
-  with pytest.raises(ValueError, match="cosine"):
-    optim.build_schedule(10, "cosine", 1.0, 0.1)
+  with pytest.raises(ValueError, match="'cosines'.*bert, electra, linear"):
+    optim.build_schedule(10, "cosines", 1.0, 0.1)
   with pytest.raises(ValueError, match="warmup=1000"):
     optim.build_schedule(10, "bert", 1.0, 1000)
   with pytest.raises(ValueError, match="'adam'.*adamw_bert"):

@@ -1,0 +1,141 @@
+"""LAMB against a restatement in plain numpy, variable by variable."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax import optim
+
+SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0)
+# A stack of three layers, a shared group, and variables of their own. The scale
+# of each layer differs, so that one ratio over a stack would be far off.
+SHAPES = {
+  ("encoder", "layers", "layer", "mlp_in", "kernel"): (3, 4, 5),
+  ("encoder", "layers", "layer", "mlp_in", "bias"): (3, 5),
+  ("encoder", "layers", "layer", "mlp_norm", "scale"): (3, 4),
+  ("generator", "layers", "layer", "attention", "query", "kernel"): (
+    1,
+    4,
+    2,
+    2,
+  ),
+  ("encoder", "embeddings", "word", "embedding"): (7, 4),
+  ("mlm", "dense", "kernel"): (4, 4),
+  ("mlm", "norm", "bias"): (4,),
+}
+RATE, STEPS = 0.01, 4
+
+
+def draw(seed):
+  """A tree of arrays; each leading slice has another scale."""
+  rng = np.random.default_rng(seed)
+  tree = {}
+  for path, shape in SHAPES.items():
+    x = rng.normal(size=shape)
+    if "layers" in path:
+      x *= 4.0 ** np.arange(len(x)).reshape(-1, *[1] * (x.ndim - 1))
+    node = tree
+    for name in path[:-1]:
+      node = node.setdefault(name, {})
+    node[path[-1]] = jnp.asarray(x, jnp.float32)
+  return tree
+
+
+def variables(tree):
+  """{(path, layer): array} with each layer of a stack by itself."""
+  found = {}
+  for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
+    path = tuple(key.key for key in keys)
+    parts = leaf if "layers" in path else [leaf]
+    found |= {(path, i): np.asarray(p, np.float64) for i, p in enumerate(parts)}
+  return found
+
+
+def norm(x):
+  return np.sqrt((x * x).sum())
+
+
+def restated(name, params, grads):
+  """The published algorithm on one variable, step by step."""
+  path = name[0]
+  excluded = path[-1] in ("bias", "scale")
+  w, m, v = params[name].copy(), 0.0, 0.0
+  for g in (step[name] for step in grads):
+    m = 0.9 * m + 0.1 * g
+    v = 0.999 * v + 0.001 * g * g
+    update = m / (np.sqrt(v) + 1e-6)
+    ratio = 1.0
+    if not excluded:
+      update = update + 0.1 * w
+      ratio = norm(w) / norm(update)
+    w = w - RATE * ratio * update
+  return w
+
+
+def train(name, params, grads):
+  optimizer = optim.build_optimizer(lambda step: RATE, name, **SECTION)
+  state = optimizer.init(params)
+  for g in grads:
+    updates, state = optimizer.update(g, state, params)
+    params = optax.apply_updates(params, updates)
+  return params
+
+
+def test_lamb_is_the_published_one_layer_by_layer():
+  params, grads = draw(0), [draw(seed) for seed in range(1, STEPS + 1)]
+  got = variables(train("lamb", params, grads))
+  before, steps = variables(params), [variables(g) for g in grads]
+  for name in before:
+    np.testing.assert_allclose(
+      got[name], restated(name, before, steps), rtol=2e-5, err_msg=str(name)
+    )
+
+
+def test_lamb_optax_is_optax_on_layers_apart():
+  """Bias correction, and a ratio for norms and biases as well."""
+  params, grads = draw(0), [draw(seed) for seed in range(1, STEPS + 1)]
+  got = variables(train("lamb_optax", params, grads))
+
+  def flat(tree):
+    return {k: jnp.asarray(x, jnp.float32) for k, x in variables(tree).items()}
+
+  apart = flat(params)
+  mask = {k: k[0][-1] not in ("bias", "scale") for k in apart}
+  reference = optax.lamb(RATE, 0.9, 0.999, 1e-6, weight_decay=0.1, mask=mask)
+  state = reference.init(apart)
+  for g in grads:
+    updates, state = reference.update(flat(g), state, apart)
+    apart = optax.apply_updates(apart, updates)
+  for name, x in apart.items():
+    np.testing.assert_allclose(got[name], x, rtol=2e-5, err_msg=str(name))
+
+
+@pytest.mark.parametrize("name", ["lamb", "lamb_optax"])
+def test_variables_and_updates_of_zero_norm_stay_finite(name):
+  """Ratio 1: a fresh table of zeros learns, one without gradient decays."""
+  params = {"a": {"kernel": jnp.zeros((2, 2))}, "b": {"kernel": jnp.ones(2)}}
+  grads = jax.tree.map(jnp.zeros_like, params)
+  grads["a"]["kernel"] = jnp.ones((2, 2))
+  optimizer = optim.build_optimizer(
+    lambda step: RATE, name, **SECTION | {"weight_decay": 0.0}
+  )
+  updates, _ = optimizer.update(grads, optimizer.init(params), params)
+  adam = 0.1 / (0.001**0.5 + 1e-6) if name == "lamb" else 1.0
+  np.testing.assert_allclose(updates["a"]["kernel"], -RATE * adam, rtol=1e-4)
+  assert not np.asarray(updates["b"]["kernel"]).any()
+
+
+def test_fairseq_decays_norms_and_biases_too():
+  params = draw(0)
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  optimizer = optim.build_optimizer(
+    lambda step: RATE, "adamw_fairseq", **SECTION
+  )
+  updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+  jax.tree.map(
+    lambda u, p: np.testing.assert_allclose(u, -RATE * 0.1 * p, rtol=1e-6),
+    updates,
+    params,
+  )
