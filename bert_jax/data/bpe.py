@@ -23,6 +23,7 @@ from tokenizers import (
 )
 
 from bert_jax.data.corpus import SpecialIds
+from bert_jax.data.tokenizer import WORDS as BERT_WORDS
 from bert_jax.data.tokenizer import Vocabulary, mark
 
 # Names of the roles in the published vocabularies. RoBERTa: fairseq
@@ -31,8 +32,16 @@ ROBERTA = dict(cls="<s>", pad="<pad>", sep="</s>", unk="<unk>", mask="<mask>")
 GPT2 = dict(cls="<|endoftext|>", sep="<|endoftext|>", pad="<|endoftext|>")
 GPT1 = dict(unk="<unk>")
 END_OF_WORD = "</w>"
-# A space between two words belongs to the second.
-WORDS = re.compile(" ?[^ ]+")
+# A space between two words belongs to the second; see `Vocabulary.atoms`. In
+# the first pattern ASCII is cut as encoder.py of GPT-2 does, unless what is not
+# ASCII follows, which could belong to the same word.
+_WORDS = re.compile(
+  r"(?>'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+)(?![^ -~])"
+  r"| ?[^ ]+"
+)
+_SPACED = re.compile(" ?[^ ]+")
+# Of several spaces the last one belongs to a word, the others do not.
+_WHOLE = re.compile(r"\s(?:\s|\Z)")
 # RoBERTa's dictionary was padded by three to a multiple of eight.
 MAX_FILLERS = 64
 # What a space is among the printable characters that stand for bytes.
@@ -82,7 +91,7 @@ def bytelevel(
     boundary=np.array(begins),
     options=dict(add_prefix_space=add_prefix_space),
     files=files(vocab, merges),
-    atoms=WORDS,
+    **cuts(add_prefix_space),
   )
 
 
@@ -98,6 +107,18 @@ def bytelevel_rules(
   )
   tokenizer.decoder = decoders.ByteLevel()
   return tokenizer
+
+
+def cuts(add_prefix_space: bool) -> dict[str, Any]:
+  """How `Vocabulary` may cut the text of a byte-level BPE."""
+  if add_prefix_space:
+    # A part of a word alone would get a space.
+    return dict(atoms=_SPACED, whole=_WHOLE)
+  return dict(atoms=_WORDS, whole=_WHOLE, ascii=_spell)
+
+
+def _spell(word: str) -> str:
+  return word.replace(" ", SPACE)
 
 
 def gpt1(
@@ -123,6 +144,8 @@ def gpt1(
     ends=True,
     options={"lower_case": True},
     files=files(vocab, merges),
+    atoms=BERT_WORDS,
+    ascii=str.lower,
   )
 
 

@@ -1,7 +1,6 @@
 """Tokenizers as a `seqio.Vocabulary`: text tasks, and rows to look at."""
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -74,10 +73,7 @@ class TextVocabulary(seqio.Vocabulary):
 
     def encode(texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       decoded = [text.decode("utf-8", "replace") for text in texts]
-      rows = self.tokenizer.encode_batch(decoded)
-      flat = itertools.chain.from_iterable(rows)
-      lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-      return np.fromiter(flat, np.int32, int(lengths.sum())), lengths
+      return self.tokenizer.encode_flat(decoded)
 
     types = (tf.int32, tf.int64)
     ids, lengths = tf.numpy_function(encode, [s], types, stateful=False)

@@ -5,8 +5,10 @@ One class serves every kind; the files beside this one build it: `wordpiece`,
 else is said the ids are those of Hugging Face's fast tokenizers.
 """
 
+import array
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +22,12 @@ from bert_jax.data.corpus import SpecialIds
 # 95% of its running words. A chunk longer than this many characters is not.
 _CACHE_SIZE = 2**18
 _CACHED_CHARS = 64
+# Parts of texts, see `Vocabulary.atoms`. By default a text is one part.
+WHOLE = re.compile("(?s:.+)")
+# Where only white space and punctuation separate, and both always do.
+WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
+# White space separates; a mark after a space could be one character with it.
+SPACED = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 
 
 class Encoded(NamedTuple):
@@ -49,9 +57,11 @@ class Vocabulary:
     options: what builds it again from `files`.
     files: file name -> content, as published.
     ends: `boundary` is about ends (GPT-1).
-    atoms: matches parts of printable text whose ids do not depend on what is
-      around them; None: what is between spaces.
-    words: an ASCII atom is one word that needs no cleaning but lower case.
+    atoms: matches parts of a text whose ids do not depend on what is around
+      them; what it leaves out are spaces.
+    whole: a text in which it matches may not be cut; None: any may.
+    ascii: an atom of printable ASCII -> the one word that the model sees of it;
+      None where such an atom may be more.
     clean: raw text -> (the text that the library sees, for each of its
       characters the index of the raw one); None where they are the same.
   """
@@ -65,11 +75,12 @@ class Vocabulary:
   options: Mapping[str, Any]
   files: Mapping[str, bytes]
   ends: bool = False
-  atoms: re.Pattern | None = None
-  words: bool = False
+  atoms: re.Pattern = WHOLE
+  whole: re.Pattern | None = None
+  ascii: Callable[[str], str] | None = None
   clean: Callable[[str], tuple[str, list[int]]] | None = None
-  _cache: dict[str, list[int]] = dataclasses.field(
-    default_factory=dict, repr=False
+  _caches: list[dict[str, bytes]] = dataclasses.field(
+    default_factory=lambda: [{}], repr=False
   )
 
   @property
@@ -86,42 +97,54 @@ class Vocabulary:
     No special token is added, and a literal `[SEP]` is text like any other:
     a corpus must not be able to write special tokens.
     """
-    if len(self._cache) > _CACHE_SIZE:
-      self._cache.clear()
+    rows = self._encode_rows(texts)
+    return [np.frombuffer(row, np.int32).tolist() for row in rows]
+
+  def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of `encode_batch` end to end, twice as fast.
+
+    Args:
+      texts: [N] texts.
+
+    Returns:
+      [T] int32 ids of all texts, and [N] int64, how many each one has.
+    """
+    rows = self._encode_rows(texts)
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    size = np.dtype(np.int32).itemsize
+    return np.frombuffer(b"".join(rows), np.int32), lengths // size
+
+  def _encode_rows(self, texts: Sequence[str]) -> list[bytes]:
+    """Returns the int32 ids of each text as bytes."""
+    if len(self._caches[0]) > _CACHE_SIZE:
+      # A new one: another thread may be reading the old one.
+      self._caches[0] = {}
+    known = self._caches[0]
     chunks = [self._chunks(text) for text in texts]
-    known = self._cache
-    new = dict.fromkeys(c for row in chunks for c in row if c not in known)
-    rest, local = list(new), {}
-    if self.words:
-      local = {c: self._look_up(c) for c in new if is_simple(c)}
-      rest = [c for c in new if c not in local]
-    local |= zip(rest, self._encode(rest), strict=True)
-    for chunk, ids in local.items():
-      if len(chunk) <= _CACHED_CHARS:
-        known[chunk] = ids
-    result = []
-    for row in chunks:
-      ids: list[int] = []
-      for chunk in row:
-        ids += known[chunk] if chunk in known else local[chunk]
-      result.append(ids)
-    return result
+    new = set(itertools.chain.from_iterable(chunks)).difference(known)
+    made = self._make(new)
+    long = {c: made.pop(c) for c in new if len(c) > _CACHED_CHARS}
+    known.update(made)
+    return [_join(row, known, long) for row in chunks]
 
   def _chunks(self, text: str) -> list[str]:
-    """Cuts a text where the tokenizer has a boundary whatever is around it.
+    """Cuts a text where there is a boundary whatever is around it."""
+    if self.whole is not None and self.whole.search(text):
+      return [text]
+    return self.atoms.findall(text)
 
-    Text with controls, other white space or several spaces stays whole.
-    """
-    if not text.isprintable() or "  " in text or text.strip() != text:
-      return [text] if text else []
-    if self.atoms is not None:
-      return self.atoms.findall(text)
-    return text.split()
-
-  def _look_up(self, word: str) -> list[int]:
-    """Ids of a simple word by the model alone, six times faster."""
-    text = word.lower() if self.lower_case else word
-    return [token.id for token in self.plain.model.tokenize(text)]
+  def _make(self, chunks: Iterable[str]) -> dict[str, bytes]:
+    """Returns the ids of chunks, as bytes."""
+    rest, made = [], {}
+    model, seen = self.plain.model, self.ascii
+    for chunk in chunks:
+      # By the model alone, six times faster.
+      if seen is not None and is_simple(chunk):
+        made[chunk] = [token.id for token in model.tokenize(seen(chunk))]
+      else:
+        rest.append(chunk)
+    made |= zip(rest, self._encode(rest), strict=True)
+    return {chunk: array.array("i", made[chunk]).tobytes() for chunk in made}
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
     seen = [self._clean(text, False)[0] for text in texts]
@@ -198,7 +221,7 @@ class Vocabulary:
     return self.plain.decoder.decode([self.pieces[i] for i in ids])
 
   def __getstate__(self) -> dict[str, Any]:
-    return self.__dict__ | {"_cache": {}}
+    return self.__dict__ | {"_caches": [{}]}
 
   def __eq__(self, other: object) -> bool:
     if not isinstance(other, Vocabulary):
@@ -217,8 +240,17 @@ def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
 
 
 def is_simple(chunk: str) -> bool:
-  """Whether a chunk is printable ASCII without spaces."""
-  return chunk.isascii() and chunk.isprintable() and " " not in chunk
+  """Whether a chunk is printable ASCII without spaces after its first one."""
+  return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
+
+
+def _join(
+  row: list[str], known: dict[str, bytes], long: dict[str, bytes]
+) -> bytes:
+  try:
+    return b"".join(map(known.__getitem__, row))
+  except KeyError:
+    return b"".join(long[c] if c in long else known[c] for c in row)
 
 
 def valid(text: str) -> str:

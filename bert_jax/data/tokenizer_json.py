@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bert_jax.data import bpe, corpus, unigram, wordpiece
-from bert_jax.data.tokenizer import Vocabulary
+from bert_jax.data.tokenizer import SPACED, WORDS, Vocabulary
 
 _BERT = dict(zip(corpus.SpecialIds._fields, corpus.SPECIAL_TOKENS, strict=True))
 # Roles of the special tokens, the first of which all tokens are there.
@@ -52,8 +52,27 @@ def from_json(text: str, source: str = "tokenizer.json") -> Vocabulary:
     options={"lower_case": _lowers(spec.get("normalizer"))},
     files={"tokenizer.json": text.encode("utf-8")},
     ends=kind == "gpt1",
-    atoms=bpe.WORDS if kind == "bytelevel" else None,
+    **_cuts(spec),
   )
+
+
+def _cuts(spec: dict[str, Any]) -> dict[str, Any]:
+  """How `Vocabulary` may cut a text; not at all where rules are unknown."""
+  normalizer, splitter = (
+    spec.get(key) or {} for key in ("normalizer", "pre_tokenizer")
+  )
+  parts = splitter.get("pretokenizers") or [splitter]
+  first = parts[0].get("type")
+  if first == "WhitespaceSplit":
+    return dict(atoms=SPACED)
+  if normalizer.get("type") == "BertNormalizer" and len(parts) == 1:
+    if first == "BertPreTokenizer":
+      lower = normalizer.get("lowercase", True)
+      return dict(atoms=WORDS, ascii=str.lower if lower else str)
+  if not normalizer and first == "ByteLevel" and len(parts) == 1:
+    if splitter.get("use_regex", True):
+      return bpe.cuts(splitter.get("add_prefix_space", True))
+  return {}
 
 
 def _pieces(spec: dict[str, Any], source: str) -> tuple[str, list[str]]:

@@ -20,7 +20,7 @@ from tokenizers import (
 )
 
 from bert_jax.data import bpe
-from bert_jax.data.tokenizer import Vocabulary, mark
+from bert_jax.data.tokenizer import SPACED, Vocabulary, mark
 
 # google-research/albert: the order of the published model's special pieces is
 # <pad> <unk> [CLS] [SEP] [MASK].
@@ -121,6 +121,7 @@ def unigram(
     plain=build(hidden),
     marked=marked,
     boundary=np.array(begins),
+    atoms=SPACED,
     options=dict(lower_case=lower_case, keep_accents=keep_accents),
     # The second is read without the library that knows the first.
     files={

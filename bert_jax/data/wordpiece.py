@@ -19,14 +19,13 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.data import corpus, original_rules
-from bert_jax.data.tokenizer import Vocabulary, mark
+from bert_jax.data.tokenizer import WORDS, Vocabulary, mark
 
 CONTINUATION = "##"
 MAX_WORD_CHARS = {"huggingface": 100, "original": 200}
 RULES = tuple(MAX_WORD_CHARS)
-# ASCII punctuation stands alone, so words between it and spaces do not depend
-# on one another.
-_ATOMS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
+# What a capital sigma becomes depends on the punctuation around it.
+_ORIGINAL_WORDS = re.compile("[^ ]+")
 
 
 def normalizer(lower_case: bool) -> normalizers.Normalizer:
@@ -75,10 +74,11 @@ def build(
   if rules == "huggingface":
     tokenizer.normalizer = normalizer(lower_case)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    clean = None
+    clean, atoms, ascii = None, WORDS, str.lower if lower_case else str
   else:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     clean = functools.partial(original_rules.clean, lower_case=lower_case)
+    atoms, ascii = _ORIGINAL_WORDS, None
   tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
   return Vocabulary(
     kind="wordpiece",
@@ -89,8 +89,8 @@ def build(
     boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
     options=dict(lower_case=lower_case, rules=rules),
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
-    atoms=_ATOMS,
-    words=True,
+    atoms=atoms,
+    ascii=ascii,
     clean=clean,
   )
 

@@ -46,6 +46,7 @@ def gpt1():
 
 
 def albert():
+  pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
   path = os.path.join(VOCAB, "albert_like", "30k-clean.model")
   with open(path, "rb") as f:
     content = f.read()
