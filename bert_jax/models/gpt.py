@@ -121,6 +121,16 @@ class ForPreTraining(nn.Module):
 
   encoder: Gpt
 
+  def encode(
+    self, batch: dict[str, Array], *, train: bool = False
+  ) -> tuple[Float[Array, "b l d"], Float[Array, "v d"]]:
+    """The last hidden states and the table that decodes them.
+
+    For whoever makes logits in parts; arguments are those of `__call__`.
+    """
+    hidden, _ = self.encoder(*map(batch.get, base.INPUTS), train=train)
+    return hidden, self.encoder.word_embedding
+
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:
@@ -131,9 +141,7 @@ class ForPreTraining(nn.Module):
         `position_ids`.
       train: apply dropout; needs a "dropout" rng.
     """
-    inputs = map(batch.get, base.INPUTS)
-    hidden, _ = self.encoder(*inputs, train=train)
-    table = self.encoder.word_embedding
+    hidden, table = self.encode(batch, train=train)
     return {"lm_logits": heads.decode(hidden, table, self.encoder.vocab_size)}
 
 

@@ -9,6 +9,11 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.models import layers
 
+# Of SpanBERT's boundary head: positions in a span that have a vector, and its
+# width (facebookresearch/SpanBERT pretraining/README.md, --max-pair-targets and
+# --pair-positional-embedding-size; Joshi et al. 2020, section 4.2).
+SPAN_TARGETS, SPAN_WIDTH = 15, 200
+
 
 class MaskedLanguageModel(nn.Module):
   """Dense, activation, LayerNorm, the tied decoder and its own output bias.
@@ -49,13 +54,82 @@ class MaskedLanguageModel(nn.Module):
     )(x)
     x = layers.activation(self.activation)(x)
     x = layers.layer_norm(self.norm_epsilon, self.dtype, "norm")(x)
-    bias = self.param(
-      "bias",
-      nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",)),
-      (embedding.shape[0],),
-      jnp.float32,
+    return decode(x, embedding, self.vocab_size, output_bias(self, embedding))
+
+
+class SpanBoundary(nn.Module):
+  """SpanBERT's head: a token from what stands on both sides of its span.
+
+  Of the two hidden states and a vector for the token's place in the span: twice
+  dense, activation, LayerNorm; the tied decoder and its own output bias (Joshi
+  et al. 2020, section 3.2; facebookresearch/SpanBERT
+  pretraining/fairseq/models/pair_bert.py, BertPairTargetPredictionHead).
+
+  Attributes:
+    vocab_size: and the others: see `MaskedLanguageModel`.
+  """
+
+  vocab_size: int
+  activation: str
+  norm_epsilon: float
+  dtype: jnp.dtype
+  kernel_init: layers.Init
+
+  @nn.compact
+  def __call__(
+    self,
+    hidden: Float[Array, "b l d"],
+    positions: Int[Array, "b m"],
+    spans: Int[Array, "b m 2"],
+    embedding: Float[Array, "v e"],
+  ) -> Float[Array, "b m v"]:
+    """Returns float32 logits.
+
+    Args:
+      hidden: of the encoder.
+      positions: of the tokens. One that stands further from the left side than
+        `SPAN_TARGETS` gets the last one's vector; give it weight 0.
+      spans: positions just outside of each token's span, left and right.
+      embedding: the table of word embeddings.
+    """
+    rows, count = positions.shape
+    ends = layers.gather_positions(hidden, spans.reshape(rows, 2 * count))
+    place = jnp.clip(positions - spans[..., 0] - 1, 0, SPAN_TARGETS - 1)
+    table = layers.Embedding(
+      SPAN_TARGETS,
+      SPAN_WIDTH,
+      self.kernel_init,
+      (None, None),
+      one_hot=True,
+      name="position",
     )
-    return decode(x, embedding, self.vocab_size, bias)
+    x = jnp.concatenate(
+      [ends.reshape(rows, count, -1), table(place).astype(ends.dtype)], axis=-1
+    )
+    for number in (1, 2):
+      x = layers.Dense(
+        (embedding.shape[1],),
+        (None, "embed") if number == 1 else ("embed", "embed_out"),
+        self.dtype,
+        self.kernel_init,
+        name=f"dense_{number}",
+      )(x)
+      x = layers.activation(self.activation)(x)
+      norm = layers.layer_norm(self.norm_epsilon, self.dtype, f"norm_{number}")
+      x = norm(x)
+    return decode(x, embedding, self.vocab_size, output_bias(self, embedding))
+
+
+def output_bias(
+  module: nn.Module, embedding: Float[Array, "v e"]
+) -> Float[Array, "v"]:
+  """A bias for each row of the table, which the decoder adds to its logits."""
+  return module.param(
+    "bias",
+    nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",)),
+    (embedding.shape[0],),
+    jnp.float32,
+  )
 
 
 def decode(

@@ -15,16 +15,25 @@ class ForPreTraining(nn.Module):
     encoder: of BERT, RoBERTa, ALBERT, DistilBERT.
     pairs: also tell which order or neighbourhood two segments have: BERT's
       next sentence, ALBERT's sentence order.
+    span_boundary: also predict tokens from both sides of their span: SpanBERT.
   """
 
   encoder: Any
   pairs: bool = True
+  span_boundary: bool = False
 
   def setup(self):
     e = self.encoder
-    self.mlm = heads.MaskedLanguageModel(
-      e.vocab_size, e.activation, e.norm_epsilon, e.dtype, e.kernel_init
+    options = (
+      e.vocab_size,
+      e.activation,
+      e.norm_epsilon,
+      e.dtype,
+      e.kernel_init,
     )
+    self.mlm = heads.MaskedLanguageModel(*options)
+    if self.span_boundary:
+      self.span = heads.SpanBoundary(*options)
     if self.pairs:
       self.pooler = heads.Pooler(e.dtype, e.kernel_init)
       self.pair = heads.Classifier(2, 0.0, e.kernel_init)
@@ -32,24 +41,30 @@ class ForPreTraining(nn.Module):
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:
-    """Returns float32 {"mlm_logits" [b m v], "pair_logits" [b s 2]}.
+    """Returns float32 {"mlm_logits" [b m v]} and what the other heads give.
 
-    v is the word table's rows, those of `vocab_multiple` included.
+    "pair_logits" [b s 2], "span_logits" [b m v]. v is the word table's rows,
+    those of `vocab_multiple` included.
 
     Args:
       batch: `input_ids`, `mlm_positions`, and where they are there
         `segment_ids`, `sequence_ids`, `position_ids`; `cls_positions` if
-        `pairs`.
+        `pairs`; `span_positions` for the boundary head, which is not used
+        without.
       train: apply dropout; needs a "dropout" rng.
     """
     inputs = (batch.get(key) for key in base.INPUTS)
     hidden, _ = self.encoder(*inputs, train=train)
     table = self.encoder.word_embedding
-    logits = self.mlm(hidden, batch["mlm_positions"], table)
-    if not self.pairs:
-      return {"mlm_logits": logits}
-    pooled = self.pooler(hidden, batch["cls_positions"])
-    return {"mlm_logits": logits, "pair_logits": self.pair(pooled)}
+    positions = batch["mlm_positions"]
+    logits = {"mlm_logits": self.mlm(hidden, positions, table)}
+    if self.pairs:
+      pooled = self.pooler(hidden, batch["cls_positions"])
+      logits["pair_logits"] = self.pair(pooled)
+    if self.span_boundary and "span_positions" in batch:
+      spans = batch["span_positions"]
+      logits["span_logits"] = self.span(hidden, positions, spans, table)
+    return logits
 
 
 def flops(
@@ -62,3 +77,9 @@ def flops(
   """
   d, e, v = hidden, embedding, vocab_size
   return float(rows * (2 * predictions * (d * e + e * v) + 2 * d * d))
+
+
+def span_flops(hidden: int, vocab_size: int, predictions: int) -> float:
+  """Operations of the boundary head's forward pass, matrix products only."""
+  d, p, v = hidden, heads.SPAN_WIDTH, vocab_size
+  return 2.0 * predictions * ((2 * d + p) * d + d * d + d * v)

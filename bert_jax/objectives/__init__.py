@@ -3,10 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.objectives import mlm
+from bert_jax.objectives import electra, lm, mlm
 from bert_jax.objectives.base import Objective
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {"mlm": mlm.build}
+OBJECTIVES: dict[str, Callable[..., Objective]] = {
+  "mlm": mlm.build,
+  "electra": electra.build,
+  "lm": lm.build,
+}
 
 
 def factory(name: str) -> Callable[..., Objective]:

@@ -1,6 +1,6 @@
 """The interface between an objective and the train loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +32,25 @@ class Objective(NamedTuple):
   loss: Callable[[Any, Any, Any, Batch, Array, bool], tuple[Sums, Any]]
   coefficients: dict[str, float]
   flops: Callable[[Batch], float]
+
+
+def check_family(objective: str, name: str, families: Iterable[str]) -> None:
+  """Raises ValueError if a model's family has not the objective's heads."""
+  if name not in families:
+    raise ValueError(
+      f"model.family={name!r}: objective {objective!r} trains"
+      f" {', '.join(families)}."
+    )
+
+
+def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
+  """Raises ValueError if a batch lacks some of the keys."""
+  lacking = [key for key in keys if key not in batch]
+  if lacking:
+    raise ValueError(
+      f"objective {objective!r} needs {', '.join(lacking)}, which data.builder"
+      f" does not make; it makes {', '.join(batch)}."
+    )
 
 
 def cross_entropy(

@@ -1,57 +1,127 @@
-"""BERT's objective: masked language model and next sentence prediction."""
+"""Masked language model of BERT, RoBERTa, ALBERT, SpanBERT and the small ones.
+
+With it, as the model has them: the label of a pair of segments (BERT's next
+sentence prediction, ALBERT's sentence order), SpanBERT's boundary objective.
+"""
 
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.objectives.base import Objective, classification_sums
+from bert_jax.models import heads, pretraining
+from bert_jax.objectives.base import (
+  Batch,
+  Objective,
+  check_batch,
+  check_family,
+  classification_sums,
+)
+
+FAMILIES = ("bert", "roberta", "albert", "distilbert", "tinybert")
+# Of a metric -> what label 1 says of a pair.
+PAIRS = {"nsp": "the second is random", "sop": "the two are swapped"}
+MLM_KEYS = ("mlm_positions", "mlm_ids", "mlm_weights")
+PAIR_KEYS = ("cls_positions", "pair_labels", "pair_weights")
 
 
-def build(model: dict[str, Any], pairs: bool = True) -> Objective:
-  """Masked LM, plus a pair label (0 next, 1 random) if `pairs`.
+def span_weights(batch: Batch) -> Float[Array, "b m"]:
+  """`mlm_weights`, but 0 beyond the boundary head's table of positions.
 
-  The loss is the sum of both means, each over its own targets of the global
-  batch (paper, A.2: "the sum of the mean masked LM likelihood and the mean
-  next sentence prediction likelihood").
+  The released model does not predict those (facebookresearch/SpanBERT
+  pretraining/fairseq/data/masking.py, pad_to_len).
+  """
+  offsets = batch["mlm_positions"] - batch["span_positions"][..., 0]
+  return batch["mlm_weights"] * (offsets <= heads.SPAN_TARGETS)
+
+
+def targets(
+  batch: Batch, pair_name: str | None, span_boundary: bool
+) -> dict[str, tuple[Array, Array]]:
+  """{metric's prefix: (labels, weights)} of each head that is trained."""
+  _, ids, weights = (batch[key] for key in MLM_KEYS)
+  found = {"mlm": (ids, weights)}
+  if pair_name:
+    found[pair_name] = (batch["pair_labels"], batch["pair_weights"])
+  if span_boundary:
+    found["span"] = (ids, span_weights(batch))
+  return found
+
+
+def build(
+  model: dict[str, Any],
+  pairs: bool = True,
+  pair_name: str = "nsp",
+  span_boundary: bool = False,
+) -> Objective:
+  """Masked LM, and what else is asked for.
+
+  The loss is the sum of the means, each over its own targets of the global
+  batch (Devlin et al. 2019, A.2: "the sum of the mean masked LM likelihood and
+  the mean next sentence prediction likelihood"; SpanBERT's
+  pretraining/fairseq/criterions/spanbert_loss.py).
 
   Args:
     model: keyword arguments of the family's `build`, with `family`.
     pairs: train the pooler and the pair head as well.
+    pair_name: of the pair label's metrics, see `PAIRS`; the data's builder
+      decides what the label is.
+    span_boundary: train SpanBERT's boundary head as well.
+
+  Raises:
+    ValueError: another family, or another name.
   """
   model = dict(model)
-  family = models.family(model.pop("family"))
+  name = model.pop("family")
+  check_family("mlm", name, FAMILIES)
+  if pair_name not in PAIRS:
+    raise ValueError(
+      f"objective.pair_name={pair_name!r}: not one of {', '.join(PAIRS)}."
+    )
+  family = models.family(name)
   encoder = family.build(**model)
-  module = family.ForPreTraining(encoder, pairs=pairs)
+  module = family.ForPreTraining(
+    encoder, pairs=pairs, span_boundary=span_boundary
+  )
+  trained = (pair_name if pairs else None, span_boundary)
+  keys = ("sequence_ids", *MLM_KEYS)
+  keys += PAIR_KEYS if pairs else ()
+  keys += ("span_positions",) if span_boundary else ()
 
   def init(rng, batch):
+    check_batch("mlm", batch, keys)
     return module.init(rng, batch)["params"]
 
   def weights(batch):
-    masked = batch["mlm_weights"].sum(dtype=jnp.float32)
-    result = {"mlm_loss": masked, "mlm_accuracy": masked}
-    if pairs:
-      pair = batch["pair_weights"].sum(dtype=jnp.float32)
-      result |= {"nsp_loss": pair, "nsp_accuracy": pair}
-    return result
+    return {
+      f"{prefix}_{metric}": weights.sum(dtype=jnp.float32)
+      for prefix, (_, weights) in targets(batch, *trained).items()
+      for metric in ("loss", "accuracy")
+    }
 
   def loss(params, frozen, carry, batch, rng, train):
     del frozen
     rngs = {"dropout": rng} if train else None
     out = module.apply({"params": params}, batch, train=train, rngs=rngs)
-    sums = classification_sums(
-      "mlm", out["mlm_logits"], batch["mlm_ids"], batch["mlm_weights"]
-    )
-    if pairs:
-      sums |= classification_sums(
-        "nsp", out["pair_logits"], batch["pair_labels"], batch["pair_weights"]
-      )
+    sums = {}
+    for prefix, (labels, weights) in targets(batch, *trained).items():
+      head = "pair" if prefix == pair_name else prefix
+      logits = out[f"{head}_logits"]
+      sums |= classification_sums(prefix, logits, labels, weights)
     return sums, carry
 
   def flops(batch):
     rows, length = batch["input_ids"].shape
     predictions = batch["mlm_positions"].shape[1]
-    return 3 * family.flops(encoder, rows, length, predictions)
+    total = family.flops(encoder, rows, length, predictions)
+    if span_boundary:
+      total += pretraining.span_flops(
+        encoder.hidden, encoder.vocab_size, rows * predictions
+      )
+    return 3 * total
 
-  coefficients = {"mlm_loss": 1.0} | ({"nsp_loss": 1.0} if pairs else {})
+  coefficients = {"mlm_loss": 1.0}
+  coefficients |= {f"{pair_name}_loss": 1.0} if pairs else {}
+  coefficients |= {"span_loss": 1.0} if span_boundary else {}
   return Objective(init, weights, loss, coefficients, flops)

@@ -1,0 +1,237 @@
+"""Replaced token detection: samples, labels, losses and gradients."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_families import jit
+
+from bert_jax import objectives
+from bert_jax.models import electra
+from bert_jax.objectives import electra as objective_lib
+
+MODEL = dict(
+  variant="small",
+  vocab_size=30,
+  embedding_size=16,
+  hidden=32,
+  num_layers=2,
+  heads=2,
+  mlp=64,
+  generator_hidden=16,
+  max_positions=16,
+  dropout=0.1,
+  # Wide, so that the generator's choices differ and gradients are seen.
+  initializer_range=0.3,
+)
+ROWS, LENGTH, SLOTS = 6, 12, 4
+
+
+def make_batch(seed=0):
+  """Rows of several lengths; the last has no real token at all."""
+  rng = np.random.default_rng(seed)
+  lengths = np.array([12, 9, 5, 12, 7, 0])
+  real = np.arange(LENGTH) < lengths[:, None]
+  original = rng.integers(5, 30, (ROWS, LENGTH)) * real
+  used = np.array([4, 2, 1, 3, 2, 0])
+  weights = (np.arange(SLOTS) < used[:, None]).astype(np.float32)
+  positions = np.zeros((ROWS, SLOTS), np.int32)
+  for row in range(ROWS):
+    places = 1 + rng.permutation(max(lengths[row] - 1, 0))[: used[row]]
+    positions[row, : used[row]] = places
+  ids = np.take_along_axis(original, positions, 1) * (weights > 0)
+  masked = original.copy()
+  for row in range(ROWS):
+    masked[row, positions[row, : used[row]]] = 4
+  batch = dict(
+    input_ids=masked,
+    sequence_ids=real,
+    segment_ids=np.zeros_like(masked),
+    mlm_positions=positions,
+    mlm_ids=ids,
+  )
+  batch = {key: jnp.asarray(x, jnp.int32) for key, x in batch.items()}
+  return batch | {"mlm_weights": jnp.asarray(weights)}, original
+
+
+def build(**options):
+  return objectives.build("electra", MODEL | {"family": "electra"}, options)
+
+
+@pytest.fixture(scope="module")
+def params():
+  batch, _ = make_batch()
+  return nn.unbox(jit(build().init)(jax.random.key(3), batch))
+
+
+def test_labels_of_a_correct_sample_and_a_wrong_one():
+  """A41, with a slot that is not used: it points at [CLS]."""
+  ids = jnp.array([[5, 4, 4, 8]])
+  positions = jnp.array([[1, 2, 0]])
+  weights = jnp.array([[1.0, 1.0, 0.0]])
+  samples = jnp.array([[6, 3, 9]])
+  labels = jnp.array([[6, 7, 0]])
+  seen = objective_lib.write_ids(ids, positions, samples, weights)
+  original = objective_lib.write_ids(ids, positions, labels, weights)
+  np.testing.assert_array_equal(seen, [[5, 6, 3, 8]])
+  np.testing.assert_array_equal(original, [[5, 6, 7, 8]])
+  np.testing.assert_array_equal(seen != original, [[0, 0, 1, 0]])
+
+
+def test_first_of_two_slots_at_one_position_counts():
+  """Positions drawn with replacement, as in the released code."""
+  seen = objective_lib.write_ids(
+    jnp.array([[1, 4, 2]]),
+    jnp.array([[1, 1]]),
+    jnp.array([[7, 8]]),
+    jnp.array([[1.0, 1.0]]),
+  )
+  np.testing.assert_array_equal(seen, [[1, 7, 2]])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_samples_follow_the_softmax(temperature):
+  logits = jnp.array([2.0, 1.0, 0.0, -1.0, -3.0, jnp.finfo(jnp.float32).min])
+  count = 40_000
+  ids = objective_lib.sample(
+    jnp.broadcast_to(logits, (count // 8, 8, 6)), jax.random.key(0), temperature
+  )
+  got = np.bincount(np.asarray(ids).ravel(), minlength=6) / count
+  expected = np.exp(np.asarray(logits[:5], np.float64) / temperature)
+  expected = np.append(expected / expected.sum(), 0.0)
+  error = np.sqrt(expected * (1 - expected) / count)
+  assert (np.abs(got - expected) <= 4 * error + 1e-9).all()
+  # Rows and slots draw apart.
+  ids = np.asarray(ids)
+  assert 0.2 < (ids[:, 0] != ids[:, 1]).mean() < 0.8
+  assert 0.2 < (ids[0::2] != ids[1::2]).mean() < 0.8
+
+
+def test_rows_added_to_the_vocabulary_change_no_sample():
+  """A42: a padded id is never drawn, and the noise of the others is kept."""
+  logits = jax.random.normal(jax.random.key(1), (50, 4, 30))
+  more = jnp.full((50, 4, 2), jnp.finfo(jnp.float32).min)
+  padded = jnp.concatenate([logits, more], axis=-1)
+  for key in map(jax.random.key, range(3)):
+    np.testing.assert_array_equal(
+      objective_lib.sample(logits, key, 1.0),
+      objective_lib.sample(padded, key, 1.0),
+    )
+
+
+def test_sums_against_a_restatement(params):
+  batch, original = make_batch()
+  objective = build()
+  key = jax.random.key(7)
+  sums, _ = jit(objective.loss, static_argnums=5)(
+    params, {}, {}, batch, key, False
+  )
+  weights = objective.weights(batch)
+  assert sums.keys() == weights.keys()
+  module = electra.ForPreTraining(electra.build(**MODEL))
+  apply = jit(module.apply, static_argnames="method")
+  logits = apply({"params": params}, batch, method="generate")
+  _, _, noise = jax.random.split(key, 3)
+  drawn = np.asarray(objective_lib.sample(logits, noise, 1.0))
+
+  seen, replaced = original.copy(), np.zeros(original.shape, bool)
+  for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
+    place = batch["mlm_positions"][row, slot]
+    seen[row, place] = drawn[row, slot]
+    replaced[row, place] = drawn[row, slot] != original[row, place]
+  found = apply(
+    {"params": params},
+    batch | {"input_ids": jnp.asarray(seen)},
+    method="discriminate",
+  )
+  real = np.asarray(batch["sequence_ids"]) > 0
+  found, replaced = np.asarray(found, np.float64)[real], replaced[real]
+  p = 1 / (1 + np.exp(-found))
+  loss = -np.where(replaced, np.log(p), np.log(1 - p)).sum()
+  assert sums["rtd_loss"] == pytest.approx(loss, rel=1e-5)
+  assert weights["rtd_loss"] == 12 + 9 + 5 + 12 + 7
+  assert 3 <= replaced.sum() <= 12
+  counts = dict(
+    accuracy=((found > 0) == replaced).sum(),
+    replaced=replaced.sum(),
+    flagged=(found > 0).sum(),
+    found=((found > 0) & replaced).sum(),
+  )
+  for name, count in counts.items():
+    assert sums[f"rtd_{name}"] == count, name
+  assert weights["mlm_loss"] == 12
+  assert objective.coefficients == {"mlm_loss": 1.0, "rtd_loss": 50.0}
+
+
+def test_discriminator_gives_the_generator_no_gradient(params):
+  """A41: only what both read is reached, and by the discriminator's look-up."""
+  batch, _ = make_batch()
+  objective, key = build(), jax.random.key(7)
+
+  module = electra.ForPreTraining(electra.build(**MODEL))
+  apply = jit(module.apply, static_argnames="method")
+  _, _, noise = jax.random.split(key, 3)
+  logits = apply({"params": params}, batch, method="generate")
+  ids, slots, right, used = (
+    batch[k] for k in ("input_ids", "mlm_positions", "mlm_ids", "mlm_weights")
+  )
+  drawn = objective_lib.sample(logits, noise, 1.0)
+  seen = objective_lib.write_ids(ids, slots, drawn, used)
+  replaced = seen != objective_lib.write_ids(ids, slots, right, used)
+
+  def loss(params, name):
+    return objective.loss(params, {}, {}, batch, key, False)[0][name]
+
+  def alone(params):
+    """The discriminator's with the sampled ids as mere data."""
+    found = module.apply(
+      {"params": params}, batch | {"input_ids": seen}, method="discriminate"
+    )
+    each = jnp.logaddexp(0.0, jnp.where(replaced, -found, found))
+    return (each * (batch["sequence_ids"] > 0)).sum()
+
+  def grads(params):
+    both = {n: jax.grad(loss)(params, n) for n in ("rtd_loss", "mlm_loss")}
+    return both, jax.grad(alone)(params)["embeddings"]
+
+  found, expected = jit(grads)(params)
+  total = jax.tree.map(lambda g: float(jnp.abs(g).sum()), found)
+  for name in ("generator", "mlm"):
+    assert all(x == 0 for x in jax.tree.leaves(total["rtd_loss"][name]))
+    assert any(x > 0 for x in jax.tree.leaves(total["mlm_loss"][name]))
+  for name in ("discriminator", "rtd", "embeddings"):
+    assert any(x > 0 for x in jax.tree.leaves(total["rtd_loss"][name])), name
+  for name in ("discriminator", "rtd"):
+    assert all(x == 0 for x in jax.tree.leaves(total["mlm_loss"][name]))
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4),
+    found["rtd_loss"]["embeddings"],
+    expected,
+  )
+
+
+def test_samples_are_keyed_and_dropout_differs_between_towers(params):
+  batch, _ = make_batch()
+  objective = build()
+  run = jit(objective.loss, static_argnums=5)
+
+  def losses(seed, train):
+    sums, _ = run(params, {}, {}, batch, jax.random.key(seed), train)
+    return {k: float(v) for k, v in sums.items()}
+
+  assert losses(0, False) == losses(0, False)
+  assert losses(0, False)["rtd_loss"] != losses(1, False)["rtd_loss"]
+  assert losses(0, False)["mlm_loss"] == losses(1, False)["mlm_loss"]
+  assert losses(0, True)["mlm_loss"] != losses(1, True)["mlm_loss"]
+
+
+def test_what_cannot_train_is_refused():
+  with pytest.raises(ValueError, match="family='bert'.*electra"):
+    objectives.build("electra", MODEL | {"family": "bert"}, {})
+  with pytest.raises(ValueError, match="temperature=0.0"):
+    build(temperature=0.0)
+  batch, _ = make_batch()
+  del batch["mlm_ids"]
+  with pytest.raises(ValueError, match="needs mlm_ids.*makes input_ids"):
+    build().init(jax.random.key(0), batch)

@@ -1,0 +1,122 @@
+"""The next token's loss, made part by part."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_families import jit
+
+from bert_jax import objectives
+from bert_jax.models import gpt
+from bert_jax.objectives import lm
+
+MODEL = dict(
+  variant="base",
+  vocab_size=37,
+  hidden=16,
+  num_layers=2,
+  heads=2,
+  mlp=32,
+  max_positions=16,
+  dropout=0.1,
+  initializer_range=0.3,
+)
+ROWS, LENGTH = 3, 11
+
+
+@pytest.fixture(scope="module")
+def batch():
+  """Rows of 11 tokens, one with padding, one that is nothing else."""
+  rng = np.random.default_rng(0)
+  lengths = np.array([11, 6, 0])
+  real = np.arange(LENGTH) < lengths[:, None]
+  ids = rng.integers(0, 37, (ROWS, LENGTH)) * real
+  following = np.roll(ids, -1, axis=1)
+  targets = np.arange(LENGTH) < lengths[:, None] - 1
+  return dict(
+    input_ids=jnp.asarray(ids, jnp.int32),
+    sequence_ids=jnp.asarray(real, jnp.int32),
+    lm_ids=jnp.asarray(following * targets, jnp.int32),
+    lm_weights=jnp.asarray(targets, jnp.float32),
+  )
+
+
+@pytest.fixture(scope="module")
+def objective():
+  return objectives.build("lm", MODEL | {"family": "gpt"}, {})
+
+
+@pytest.fixture(scope="module")
+def params(objective, batch):
+  return nn.unbox(jit(objective.init)(jax.random.key(0), batch))
+
+
+def test_parts_add_up_to_the_whole(objective, params, batch, monkeypatch):
+  """Loss, accuracy and gradient, where the length is no multiple of a part."""
+  monkeypatch.setattr(lm, "POSITIONS", 4)
+  module = gpt.ForPreTraining(gpt.build(**MODEL))
+
+  def whole(params):
+    logits = module.apply({"params": params}, batch)["lm_logits"]
+    right = jnp.take_along_axis(
+      jax.nn.log_softmax(logits), batch["lm_ids"][..., None], -1
+    )[..., 0]
+    hits = (logits.argmax(-1) == batch["lm_ids"]) * batch["lm_weights"]
+    return -(right * batch["lm_weights"]).sum(), hits.sum()
+
+  def parts(params):
+    sums, carry = objective.loss(params, {}, {}, batch, None, False)
+    assert carry == {}
+    return sums["lm_loss"], sums["lm_accuracy"]
+
+  (loss, hits), grads = jit(jax.value_and_grad(whole, has_aux=True))(params)
+  (got, got_hits), got_grads = jit(jax.value_and_grad(parts, has_aux=True))(
+    params
+  )
+  assert got == pytest.approx(float(loss), rel=1e-6) and got_hits == hits
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+    got_grads,
+    grads,
+  )
+  weights = objective.weights(batch)
+  assert weights == {"lm_loss": 15.0, "lm_accuracy": 15.0}
+
+
+def test_logits_of_all_positions_are_never_made(
+  objective, params, batch, monkeypatch
+):
+  monkeypatch.setattr(lm, "POSITIONS", 4)
+
+  def loss(params):
+    return objective.loss(params, {}, {}, batch, None, False)[0]["lm_loss"]
+
+  text = str(jax.make_jaxpr(jax.grad(loss))(params))
+  assert f"f32[{ROWS},4,37]" in text
+  for length in (LENGTH, 12):
+    assert f"[{ROWS},{length},37]" not in text
+
+
+def test_no_later_token_is_seen(objective, params, batch):
+  """Another last token leaves the other positions' losses as they were."""
+  weights = batch["lm_weights"].at[0, -2:].set(0.0)
+  changed = batch["input_ids"].at[0, -1].add(1) % 37
+  run = jit(objective.loss, static_argnums=5)
+  one = batch | {"lm_weights": weights}
+  two = one | {"input_ids": changed}
+  losses = [
+    float(run(params, {}, {}, b, jax.random.key(0), False)[0]["lm_loss"])
+    for b in (one, two)
+  ]
+  assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_what_cannot_train_is_refused(batch):
+  with pytest.raises(ValueError, match="family='bert'.*gpt"):
+    objectives.build("lm", MODEL | {"family": "bert"}, {})
+  objective = objectives.build("lm", MODEL | {"family": "gpt"}, {})
+  with pytest.raises(ValueError, match="'lm' needs lm_ids, lm_weights"):
+    objective.init(
+      jax.random.key(0), {k: batch[k] for k in ("input_ids", "sequence_ids")}
+    )

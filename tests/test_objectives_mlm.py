@@ -1,0 +1,147 @@
+"""Masked LM with the heads beside it: sentence order, span boundaries."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tiny_families import fill, jit
+
+from bert_jax import objectives
+from bert_jax.models import bert, heads, pretraining
+
+SIZES = dict(vocab_size=30, hidden=16, num_layers=2, heads=2, mlp=32)
+BERT = dict(family="bert", variant="tiny", max_positions=40, **SIZES)
+ALBERT = BERT | dict(family="albert", variant="base_v2", embedding_size=8)
+
+
+def make_batch():
+  """Two packed rows: two pairs and one; a span of two, and one of 18."""
+  rng = np.random.default_rng(0)
+  ids = rng.integers(5, 30, (2, 40))
+  sequences = np.repeat([[1, 2], [1, 0]], 20, axis=1)
+  positions = np.zeros((2, 20), np.int32)
+  spans = np.zeros((2, 20, 2), np.int32)
+  weights = np.zeros((2, 20), np.float32)
+  positions[0, :2], spans[0, :2], weights[0, :2] = [3, 4], [2, 5], 1
+  positions[1, :18], spans[1, :18] = np.arange(1, 19), [0, 19]
+  weights[1, :18] = 1
+  batch = dict(
+    input_ids=ids,
+    sequence_ids=sequences,
+    position_ids=np.tile(np.arange(20), (2, 2)),
+    segment_ids=np.zeros_like(ids),
+    mlm_positions=positions,
+    mlm_ids=np.take_along_axis(ids, positions, 1) * (weights > 0),
+    span_positions=spans,
+    cls_positions=np.array([[0, 20], [0, 0]]),
+    pair_labels=np.array([[1, 0], [1, 0]]),
+  )
+  batch = {key: jnp.asarray(x, jnp.int32) for key, x in batch.items()}
+  pairs = jnp.array([[1.0, 1.0], [1.0, 0.0]])
+  return batch | {"mlm_weights": jnp.asarray(weights), "pair_weights": pairs}
+
+
+def test_sentence_order_of_packed_pairs():
+  """Metrics are named sop_*; three of the four places hold a pair."""
+  batch = make_batch()
+  objective = objectives.build("mlm", ALBERT, {"pair_name": "sop"})
+  params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
+  sums, _ = jit(objective.loss, static_argnums=5)(
+    params, {}, {}, batch, jax.random.key(0), False
+  )
+  weights = objective.weights(batch)
+  names = {"mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"}
+  assert sums.keys() == weights.keys() == names
+  assert weights["sop_loss"] == 3 and weights["mlm_loss"] == 20
+  assert objective.coefficients == {"mlm_loss": 1.0, "sop_loss": 1.0}
+
+  family = objectives.mlm.models.family("albert")
+  options = {k: v for k, v in ALBERT.items() if k != "family"}
+  module = family.ForPreTraining(family.build(**options))
+  logits = jit(module.apply)({"params": params}, batch)["pair_logits"]
+  assert logits.shape == (2, 2, 2)
+  log_p = np.asarray(jax.nn.log_softmax(logits))
+  loss = -(log_p[0, 0, 1] + log_p[0, 1, 0] + log_p[1, 0, 1])
+  assert sums["sop_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def gelu(x):
+  return np.asarray(jax.nn.gelu(x, approximate=False))
+
+
+def norm(x, p):
+  x = x - x.mean(-1, keepdims=True)
+  x = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-12)
+  return x * p["scale"] + p["bias"]
+
+
+def test_boundary_head_by_hand():
+  """Token by token, from the two states beside its span and its place."""
+  batch = make_batch()
+  encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
+  module = pretraining.ForPreTraining(encoder, pairs=False, span_boundary=True)
+  params = fill(module, batch)
+  out = jit(module.apply)({"params": params}, batch)
+  inputs = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
+  hidden, _ = jit(encoder.apply)(
+    {"params": params["encoder"]}, *(batch[key] for key in inputs)
+  )
+  p = jax.tree.map(np.asarray, params["span"])
+  assert p["position"]["embedding"].shape == (15, 200)
+  table = np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
+  # The second of a span of two; places 1, 15 and, as the last, 18 of the long.
+  for row, slot, place in ((0, 1, 2), (1, 0, 1), (1, 14, 15), (1, 17, 15)):
+    left, right = np.asarray(batch["span_positions"])[row, slot]
+    x = np.concatenate(
+      [
+        hidden[row, left],
+        hidden[row, right],
+        p["position"]["embedding"][place - 1],
+      ]
+    )
+    for number in ("1", "2"):
+      dense = p["dense_" + number]
+      x = gelu(x @ dense["kernel"] + dense["bias"])
+      x = norm(x, p["norm_" + number])
+    np.testing.assert_allclose(
+      out["span_logits"][row, slot], table @ x + p["bias"], rtol=1e-4, atol=1e-4
+    )
+  del batch["span_positions"]
+  assert jit(module.apply)({"params": params}, batch).keys() == {"mlm_logits"}
+
+
+def test_boundary_objective_sums():
+  """Places beyond the table are masked tokens, but no targets of the head."""
+  batch = make_batch()
+  objective = objectives.build(
+    "mlm", BERT, dict(pairs=False, span_boundary=True)
+  )
+  weights = objective.weights(batch)
+  assert weights["mlm_loss"] == 20 and weights["span_loss"] == 2 + 15
+  assert objective.coefficients == {"mlm_loss": 1.0, "span_loss": 1.0}
+  params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
+  run = jit(objective.loss, static_argnums=5)
+  sums, _ = run(params, {}, {}, batch, jax.random.key(0), False)
+  assert sums.keys() == weights.keys()
+  # What stands in the places beyond does not matter.
+  other = batch | {"mlm_ids": batch["mlm_ids"].at[1, 15:18].set(7)}
+  changed, _ = run(params, {}, {}, other, jax.random.key(0), False)
+  assert changed["span_loss"] == sums["span_loss"]
+  assert changed["mlm_loss"] != sums["mlm_loss"]
+  plain = objectives.build("mlm", BERT, dict(pairs=False)).flops(batch)
+  more = 3 * 2 * 40 * (232 * 16 + 16 * 16 + 16 * 30)
+  assert objective.flops(batch) - plain == more
+  assert heads.SPAN_TARGETS == 15
+
+
+def test_what_cannot_train_is_refused():
+  with pytest.raises(ValueError, match="family='gpt'.*bert, roberta, albert"):
+    objectives.build("mlm", BERT | {"family": "gpt"}, {})
+  with pytest.raises(ValueError, match="pair_name='order'.*nsp, sop"):
+    objectives.build("mlm", BERT, {"pair_name": "order"})
+  batch = make_batch()
+  del batch["span_positions"], batch["pair_labels"]
+  objective = objectives.build("mlm", BERT, {"span_boundary": True})
+  with pytest.raises(ValueError, match="needs pair_labels, span_positions"):
+    objective.init(jax.random.key(0), batch)
