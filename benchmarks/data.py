@@ -87,7 +87,7 @@ def our_masks(
     "bert_pairs",
     length=length,
     max_predictions=predictions,
-    whole_word=whole_word,
+    masking="whole_word" if whole_word else "token",
   )
   for first in itertools.count(0, batch):
     yield data.read(first, batch)["sequence_ids"]

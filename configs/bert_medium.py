@@ -67,7 +67,8 @@ def get_config() -> ConfigDict:
         activation="gelu",
         initializer_range=0.02,
         dtype="bfloat16",
-        attention="xla",
+        attention="auto",
+        elementwise="auto",
         unroll=1,
         remat=False,
       ),
@@ -78,7 +79,7 @@ def get_config() -> ConfigDict:
         mask_rate=0.15,
         short_probability=0.1,
         random_share="published",
-        whole_word=False,
+        masking="token",
         cased=False,
       ),
       optimizer=dict(

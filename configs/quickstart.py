@@ -34,7 +34,8 @@ def get_config() -> ConfigDict:
         activation="gelu",
         initializer_range=0.05,
         dtype="float32",
-        attention="xla",
+        attention="auto",
+        elementwise="auto",
         unroll=2,
         remat=False,
       ),
@@ -47,7 +48,7 @@ def get_config() -> ConfigDict:
         mask_rate=0.15,
         short_probability=0.1,
         random_share="published",
-        whole_word=False,
+        masking="token",
         cased=False,
       ),
       optimizer=dict(

@@ -9,6 +9,7 @@ from bert_jax.data import corpus, masking
 from bert_jax.data.builders import bert_pairs
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
+WORDS = "whole_word"
 
 
 def rows(lengths, width, pad=0, left=False):
@@ -24,8 +25,14 @@ def rows(lengths, width, pad=0, left=False):
 
 def mask(ids, maskable, lengths, seed=0, first=0, **options):
   positions = np.arange(first, first + len(ids), dtype=np.uint64)
+  own = masking.Masks._fields
+  masks = masking.check_masks(
+    masking.Masks(**{k: options.pop(k) for k in own if k in options})
+  )
   options = {"mask_id": MASK, "vocab_size": VOCAB} | options
-  return masking.mask_tokens(ids, maskable, lengths, positions, seed, **options)
+  return masking.mask_tokens(
+    ids, maskable, lengths, positions, seed, masks, **options
+  )
 
 
 @pytest.mark.parametrize("pad", [0, 1])
@@ -178,12 +185,14 @@ def test_all_pieces_of_a_word_or_none():
   starts = np.array([[False, True, False, False]] * 500)
   for rate, number in ((0.15, 0), (0.5, 2)):
     # A count of 1 has no room for the word, so nothing is masked.
-    out = mask(ids, maskable, lengths, word_starts=starts, mask_rate=rate)
+    out = mask(
+      ids, maskable, lengths, masking=WORDS, word_starts=starts, mask_rate=rate
+    )
     assert (out["mlm_weights"].sum(1) == number).all()
 
   ids, maskable, lengths, starts = word_rows(500, 128, 0)
   single = mask(ids, maskable, lengths)
-  out = mask(ids, maskable, lengths, word_starts=starts)
+  out = mask(ids, maskable, lengths, masking=WORDS, word_starts=starts)
   counts = out["mlm_weights"].sum(1)
   assert (counts <= single["mlm_weights"].sum(1)).all()
   assert (counts >= single["mlm_weights"].sum(1) - 1).mean() > 0.9
@@ -205,7 +214,9 @@ def test_all_pieces_of_a_word_or_none():
 def test_words_of_one_piece_are_single_tokens():
   ids, maskable, lengths = rows([128] * 100, 128)
   single = mask(ids, maskable, lengths)
-  words = mask(ids, maskable, lengths, word_starts=np.ones(ids.shape, bool))
+  words = mask(
+    ids, maskable, lengths, masking=WORDS, word_starts=np.ones(ids.shape, bool)
+  )
   for key, value in single.items():
     np.testing.assert_array_equal(words[key], value)
 
@@ -213,7 +224,7 @@ def test_words_of_one_piece_are_single_tokens():
 def test_whole_words_are_chosen_as_published():
   """20,000 rows beside the program re-stated, within a point."""
   ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
-  out = mask(ids, maskable, lengths, word_starts=starts)
+  out = mask(ids, maskable, lengths, masking=WORDS, word_starts=starts)
   rng = random.Random(2)
   totals = []
   ours = chosen_columns(out)
@@ -242,7 +253,7 @@ def test_each_piece_has_its_own_replacement():
   ids, maskable, lengths = rows([128] * 4000, 128)
   starts = np.zeros(ids.shape, bool)
   starts[:, 1::2] = True
-  out = mask(ids, maskable, lengths, word_starts=starts)
+  out = mask(ids, maskable, lengths, masking=WORDS, word_starts=starts)
   new = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[:, :18]
   assert (out["mlm_weights"].sum(1) == 18).all()
   hidden = (new == MASK).reshape(-1, 2)
@@ -264,7 +275,7 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
   starts = [[[t < 500 for t in s] for s in d] for d in documents]
   text = corpus.corpus_from_documents(documents, starts)
   special = corpus.SpecialIds(0, 1, CLS, SEP, MASK)
-  builder = bert_pairs(special, VOCAB, length=32, whole_word=True)
+  builder = bert_pairs(special, VOCAB, length=32, masking=WORDS)
   chunks = builder.index(text, 0, text.num_documents, 0)
   numbers = np.arange(len(chunks), dtype=np.uint64)
   out = builder.build(text, chunks, numbers, 0)

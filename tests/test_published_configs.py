@@ -73,7 +73,8 @@ def test_numbers_are_the_published_ones(name):
     for part in key.split("."):
       value = value[part]
     assert value == published and type(value) is type(published), key
-  assert config["data"]["whole_word"] == (name == "bert_large_wwm")
+  masking = "whole_word" if name == "bert_large_wwm" else "token"
+  assert config["data"]["masking"] == masking
   assert config["schedule"]["warmup"] * config["total_steps"] == 10_000
   first, second = phases.plan(config)
   assert (first.start, first.end, second.end) == (0, 900_000, 1_000_000)

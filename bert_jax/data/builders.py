@@ -11,9 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data import hashing, masking, pairs
+from bert_jax.data import hashing, pairs
 from bert_jax.data.corpus import Corpus, SpecialIds
 from bert_jax.data.features import Batch, Features, select
+from bert_jax.data.masking import (
+  Masks,
+  check_masks,
+  check_words,
+  mask_tokens,
+  needs_words,
+)
 
 
 class Builder(NamedTuple):
@@ -34,19 +41,21 @@ class Builder(NamedTuple):
   build: Callable[[Corpus, np.ndarray, np.ndarray, int], Batch]
 
 
-def _check_options(length: int, max_predictions: int, **shares: float) -> None:
+def _check_options(length: int, **shares: float) -> None:
   """Raises ValueError, naming the option, its value and its range."""
   if not 5 <= length <= 2**15:
     raise ValueError(
       f"length is {length}; [CLS] A [SEP] B [SEP] needs 5 to 32,768."
     )
-  if max_predictions < 1:
-    raise ValueError(f"max_predictions is {max_predictions}; at least 1.")
-  if shares.get("mask_rate") == 0:
-    raise ValueError("mask_rate is 0; there would be nothing to predict.")
   for name, share in shares.items():
     if not 0 <= share <= 1:
       raise ValueError(f"{name} is {share}; it is a share, 0 to 1.")
+
+
+def check(corpus: Corpus, masks: Masks) -> None:
+  """Raises ValueError if a corpus cannot serve sentence pairs with masks."""
+  pairs.check_pairs(corpus)
+  check_words(corpus, masks)
 
 
 def build_pairs(
@@ -58,9 +67,7 @@ def build_pairs(
   special: SpecialIds,
   vocab_size: int,
   length: int,
-  max_predictions: int,
-  mask_rate: float,
-  whole_word: bool,
+  masks: Masks,
 ) -> Batch:
   """Makes a batch of sentence pairs with masks; see `Builder.build`.
 
@@ -83,18 +90,18 @@ def build_pairs(
       f" {vocab_size} pieces; prepare the text with this vocabulary."
     )
   starts = None
-  if whole_word:
+  if needs_words(masks):
     starts = pairs.word_starts(np.asarray(corpus.word_starts), spans, length)
-  batch |= masking.mask_tokens(
+  batch |= mask_tokens(
     batch["input_ids"],
     maskable,
     lengths,
     positions,
     hashing.make_key(key, "masks"),
+    masks,
     mask_id=special.mask,
     vocab_size=vocab_size,
-    max_predictions=max_predictions,
-    mask_rate=mask_rate,
+    reserved=tuple({i for i in special if i is not None}),
     word_starts=starts,
   )
   batch["pair_labels"] = chunks["random"].astype(np.int32)[:, None]
@@ -111,7 +118,10 @@ def bert_pairs(
   mask_rate: float = 0.15,
   short_probability: float = 0.1,
   random_share: str | float = "published",
-  whole_word: bool = False,
+  masking: str = "token",
+  replacement: str = "bert",
+  count: str = "round",
+  repeat_positions: bool = False,
 ) -> Builder:
   """BERT's pre-training: masked tokens and next-sentence prediction.
 
@@ -121,25 +131,28 @@ def bert_pairs(
     special: ids of the special tokens.
     vocab_size: number of pieces.
     length: L, tokens in a row, with [CLS] and two [SEP].
-    max_predictions: M, prediction slots in a row.
-    mask_rate: share of a row's tokens to predict.
+    max_predictions, mask_rate, masking, replacement, count, repeat_positions:
+      see `Masks`.
     short_probability: share of documents cut into short rows.
     random_share: share of pairs whose second segment is random. "published":
       half, and every chunk that is a single sentence, so more than half in
       total. 0.5: half; a chunk that is a single sentence then makes a "next"
       pair by a split inside it, at a uniform place (if it is a single token, at
       a document's end, it stays random).
-    whole_word: mask all pieces of a word or none (`do_whole_word_mask`), see
-      `masking.choose_words`.
 
   Raises:
     ValueError: an option is out of its range.
   """
-  _check_options(
-    length,
-    max_predictions,
-    mask_rate=mask_rate,
-    short_probability=short_probability,
+  _check_options(length, short_probability=short_probability)
+  masks = check_masks(
+    Masks(
+      max_predictions,
+      mask_rate,
+      masking,
+      replacement,
+      count,
+      repeat_positions,
+    )
   )
   # On a command line it is a string.
   split_single = str(random_share) == "0.5"
@@ -151,9 +164,10 @@ def bert_pairs(
     "input_ids segment_ids sequence_ids mlm_positions mlm_ids mlm_weights"
     " pair_labels cls_positions pair_weights"
   )
+  keys += " span_positions" if masking == "span" else ""
   return Builder(
     select(keys.split(), {"L": length, "M": max_predictions, "S": 1}),
-    pairs.check_pairs,
+    functools.partial(check, masks=masks),
     functools.partial(
       pairs.index_chunks,
       max_tokens=length - 3,
@@ -165,9 +179,7 @@ def bert_pairs(
       special=special,
       vocab_size=vocab_size,
       length=length,
-      max_predictions=max_predictions,
-      mask_rate=mask_rate,
-      whole_word=whole_word,
+      masks=masks,
     ),
   )
 

@@ -2,8 +2,9 @@
 
 Every task's batch is a dict with a subset of these keys; each array has the
 batch as its first axis. L is the row length, M the number of prediction slots,
-S the number of sentence pairs in a row (1 unless rows are packed). A padded row
-has weight 0 in every `*_weights` and 0 in `sequence_ids`.
+S the places for sequences in a row (1 unless rows are packed). A padded row
+has weight 0 in every `*_weights` and 0 in `sequence_ids`, so the share of
+padding is that of zeros in `sequence_ids`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,10 @@ Batch = dict[str, np.ndarray]
 # key: (axes after the batch's, dtype)
 FEATURES = {
   "input_ids": ("L", np.int32),
+  # 0 or 1, of pairs only.
   "segment_ids": ("L", np.int32),
+  # 0, 1, ... in each sequence, of packed rows only.
+  "position_ids": ("L", np.int32),
   # 1, 2, ... for the packed sequences of a row, 0 for padding: the only source
   # of the attention mask.
   "sequence_ids": ("L", np.int32),
@@ -24,7 +28,15 @@ FEATURES = {
   "mlm_positions": ("M", np.int32),
   "mlm_ids": ("M", np.int32),
   "mlm_weights": ("M", np.float32),
-  # 0 = is next, 1 = random, as in google-research/bert.
+  # Of each prediction the columns before and after its span ("2" is the length
+  # of an axis). A target's place in its span, from 1 on, is its position less
+  # the first of the two.
+  "span_positions": ("M2", np.int32),
+  # What follows each token; weight 0 and id 0 at padding.
+  "lm_ids": ("L", np.int32),
+  "lm_weights": ("L", np.float32),
+  # 0 = is next, 1 = random, as in google-research/bert; 0 = in order, 1 =
+  # swapped, as in google-research/albert. Unused places: 0, weight 0.
   "pair_labels": ("S", np.int32),
   "cls_positions": ("S", np.int32),
   "pair_weights": ("S", np.float32),
@@ -38,6 +50,7 @@ def select(keys: Iterable[str], sizes: Mapping[str, int]) -> Features:
     keys: keys of `FEATURES`.
     sizes: the length of every axis that occurs, for example {"L": 128}.
   """
+  sizes = {"2": 2, **sizes}
   return {
     key: (tuple(sizes[axis] for axis in axes), np.dtype(dtype))
     for key in keys

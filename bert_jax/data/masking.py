@@ -1,134 +1,123 @@
 """Masked-LM predictions, as published, a batch at a time.
 
 Devlin et al. 2019, section 3.1, and `create_masked_lm_predictions` of
-google-research/bert's create_pretraining_data.py.
+google-research/bert's create_pretraining_data.py; the rules of the other
+families are those of their own programs, see `Masks` and `spans.KINDS`.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data import hashing
+from bert_jax.data import hashing, spans
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.names import nearest
 
-# Of the chosen tokens 80% become [MASK], 10% stay, 10% become a random id.
-MASK_SHARE = 0.8
-KEEP_SHARE = 0.1
+# Shares of the chosen tokens that become [MASK], and that stay; the rest become
+# a random id. ELECTRA: google-research/electra pretrain/pretrain_helpers.py.
+REPLACEMENTS = {
+  "bert": (0.8, 0.1),
+  "roberta": (0.8, 0.1),
+  "electra": (0.85, 0.15),
+}
+COUNTS = ("round", "stochastic", "ceil")
 
 
-def shuffle_columns(
-  eligible: np.ndarray, positions: np.ndarray, key: int
+class Masks(NamedTuple):
+  """What is hidden, and how.
+
+  Attributes:
+    max_predictions: M, prediction slots in a row (20 at length 128: flag
+      default of create_pretraining_data.py).
+    mask_rate: share of a sequence's tokens (0.15 in the papers).
+    masking: a name in `spans.KINDS`.
+    replacement: "bert": 80% [MASK], 10% a random id of the whole vocabulary,
+      10% unchanged; "roberta": the same, but no special token (fairseq,
+      mask_tokens_dataset.py); "electra": 85% [MASK], 15% unchanged. A random id
+      may equal the original.
+    count: of n tokens, special ones included, "round": round(rate * n), at
+      least 1 (BERT, ALBERT, ELECTRA); "stochastic": the integer part of
+      rate * n + U(0, 1) (fairseq); "ceil": rate * n without special tokens,
+      rounded up (SpanBERT, data/masking.py).
+    repeat_positions: draw positions with replacement, so that one may have
+      several predictions (ELECTRA as released).
+  """
+
+  max_predictions: int = 20
+  mask_rate: float = 0.15
+  masking: str = "token"
+  replacement: str = "bert"
+  count: str = "round"
+  repeat_positions: bool = False
+
+
+def check_masks(masks: Masks) -> Masks:
+  """Returns `masks`.
+
+  Raises:
+    ValueError: an option is out of its range, or two do not go together.
+  """
+  if masks.max_predictions < 1:
+    raise ValueError(f"max_predictions is {masks.max_predictions}; at least 1.")
+  if masks.mask_rate == 0:
+    raise ValueError("mask_rate is 0; there would be nothing to predict.")
+  for name, known in (
+    ("masking", spans.KINDS),
+    ("replacement", REPLACEMENTS),
+    ("count", COUNTS),
+  ):
+    value = getattr(masks, name)
+    if value not in known:
+      raise ValueError(f"{name} is {value!r}{nearest(str(value), known)}")
+  if not 0 <= masks.mask_rate <= 1:
+    raise ValueError(f"mask_rate is {masks.mask_rate}; it is a share, 0 to 1.")
+  plain = masks.masking == "token" and masks.replacement == "electra"
+  if masks.repeat_positions and not plain:
+    raise ValueError(
+      "repeat_positions=True draws single tokens that are masked or kept: it"
+      f" needs masking='token' and replacement='electra', not {masks.masking!r}"
+      f" and {masks.replacement!r}."
+    )
+  return masks
+
+
+def needs_words(masks: Masks) -> bool:
+  return spans.KINDS[masks.masking] is not None
+
+
+def check_words(corpus: Corpus, masks: Masks) -> None:
+  """Raises ValueError if words are asked for and the corpus knows of none."""
+  if needs_words(masks) and 8 * len(corpus.word_starts) < corpus.num_tokens:
+    raise ValueError(
+      f"masking={masks.masking!r} needs to know where words start, and the"
+      " corpus does not say it; prepare the text again, or choose"
+      " masking='token'."
+    )
+
+
+def count_masks(
+  lengths: np.ndarray,
+  text: np.ndarray,
+  masks: Masks,
+  draw: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Puts the columns of each row into random order, the eligible ones first.
+  """Counts the tokens to hide in each sequence, before any cap.
 
   Args:
-    eligible: [B, L] bool.
-    positions: [B] uint64 global numbers of the examples.
-    key: from `make_key`.
-
-  Returns:
-    [B, L] uint32, of which as many are columns as are eligible in the row; what
-    follows them means nothing.
+    lengths: integers of any shape, special tokens included; 0 for no sequence.
+    text: the same without special tokens.
+    masks: the rule.
+    draw: uniform in [0, 1), for the stochastic rule; None for the most that it
+      can give.
   """
-  length = eligible.shape[1]
-  columns = np.arange(length, dtype=np.uint32)
-  low = np.uint32((1 << (length - 1).bit_length()) - 1)
-  # The lowest random numbers win. Their low bits give way to the column: ties
-  # are gone, and sorting the numbers also tells where they stood.
-  scores = hashing.bits32(key, positions[:, None], columns)
-  scores &= ~low
-  scores |= columns
-  np.copyto(scores, np.uint32(0xFFFFFFFF), where=~eligible)
-  scores.sort(axis=1)
-  scores &= low
-  return scores
-
-
-def choose_positions(
-  maskable: np.ndarray,
-  counts: np.ndarray,
-  positions: np.ndarray,
-  key: int,
-  slots: int,
-) -> np.ndarray:
-  """Draws distinct positions, each maskable one with equal chance.
-
-  Args:
-    maskable: [B, L] bool.
-    counts: [B] integers, how many to draw; at most `slots`, and at most the
-      number of maskable tokens of the row.
-    positions: [B] uint64 global numbers of the examples.
-    key: from `make_key`.
-    slots: M, the width of the result.
-
-  Returns:
-    [B, M] int32, ascending; L in unused slots.
-  """
-  length = maskable.shape[1]
-  order = shuffle_columns(maskable, positions, key)
-  chosen = np.full((len(maskable), slots), length, np.int32)
-  width = min(slots, length)
-  chosen[:, :width] = order[:, :width]
-  chosen[np.arange(slots) >= counts[:, None]] = length
-  chosen.sort(axis=1)
-  return chosen
-
-
-def choose_words(
-  maskable: np.ndarray,
-  word_starts: np.ndarray,
-  counts: np.ndarray,
-  positions: np.ndarray,
-  key: int,
-  slots: int,
-) -> np.ndarray:
-  """Draws whole words: all of a word's pieces or none.
-
-  The published rule (`do_whole_word_mask`, google-research/bert, May 31st
-  2019): words are taken in random order, and one that would exceed the row's
-  count is skipped for the next. One deviation: pieces that truncation parted
-  from their word's start are a word of their own at the front of the second
-  segment too, where the program adds them to the last word of the first.
-
-  Args:
-    maskable: [B, L] bool.
-    word_starts: [B, L] bool, True where a word starts. The first maskable token
-      of a stretch starts one in any case.
-    counts: [B] integers, how many tokens to draw at most; at most `slots`.
-    positions: [B] uint64 global numbers of the examples.
-    key: from `make_key`.
-    slots: M, the width of the result.
-
-  Returns:
-    [B, M] int32, ascending; L in unused slots.
-  """
-  length = maskable.shape[1]
-  heads = maskable & word_starts
-  heads[:, :1] = maskable[:, :1]
-  heads[:, 1:] |= maskable[:, 1:] & ~maskable[:, :-1]
-  # Rows laid end to end and cut before every word and every other token.
-  cuts = np.flatnonzero(heads | ~maskable)
-  pieces = np.diff(cuts, append=maskable.size)
-  sizes = np.zeros(maskable.shape, np.int64)
-  sizes.ravel()[cuts] = pieces
-
-  order = shuffle_columns(heads, positions, key)
-  words = np.count_nonzero(heads, axis=1)
-  room, picked = counts.copy(), np.zeros_like(heads)
-  for rank in range(words.max(initial=0)):
-    row = np.flatnonzero((room > 0) & (rank < words))
-    if not len(row):
-      break
-    column = order[row, rank]
-    size = sizes[row, column]
-    fits = size <= room[row]
-    picked[row[fits], column[fits]] = True
-    room[row[fits]] -= size[fits]
-
-  flat = np.flatnonzero(np.repeat(picked.ravel()[cuts], pieces))
-  row, column = np.divmod(flat, length)
-  drawn = counts - room
-  slot = np.arange(len(row)) - (np.cumsum(drawn) - drawn)[row]
-  chosen = np.full((len(maskable), slots), length, np.int32)
-  chosen[row, slot] = column
-  return chosen
+  expected = lengths * masks.mask_rate
+  if masks.count == "round":
+    counts = np.maximum(np.rint(expected), 1)
+  elif masks.count == "ceil":
+    counts = np.ceil(text * masks.mask_rate)
+  else:
+    counts = np.ceil(expected) if draw is None else np.floor(expected + draw)
+  return np.where(lengths > 0, counts, 0).astype(np.int64)
 
 
 def mask_tokens(
@@ -137,37 +126,39 @@ def mask_tokens(
   lengths: np.ndarray,
   positions: np.ndarray,
   key: int,
+  masks: Masks,
   *,
   mask_id: int,
   vocab_size: int,
-  max_predictions: int = 20,
-  mask_rate: float = 0.15,
+  reserved: tuple[int, ...] = (),
   word_starts: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
   """Hides tokens and says what they were.
 
-  A row gets round(`mask_rate` * length) predictions, at least 1, at most
-  `max_predictions`, and no more than it has maskable tokens; with whole words
-  there may be fewer. A random replacement comes from the whole vocabulary,
-  special tokens included, may equal the original, and is each token's own.
+  A sequence gets the predictions of `count_masks`, no more than it has maskable
+  tokens, and a row no more than `max_predictions`; with words there may be
+  fewer. Each token has a replacement of its own; in a span, which is hidden
+  words that follow each other, all are masked, kept or random.
 
   Args:
     ids: [B, L] int32.
     maskable: [B, L] bool, False at special tokens and padding.
-    lengths: [B] integers, row lengths with special tokens, without padding.
-    positions: [B] uint64 global numbers of the examples; with `key` and the
-      column they determine every draw.
+    lengths: [B] or [B, S] integers, tokens of each sequence with special tokens
+      (0: none). Several in a row follow each other from its first column on.
+    positions: [B] or [B, S] uint64 numbers of the examples; with `key` and the
+      column in the sequence they determine every draw.
     key: from `make_key`.
+    masks: from `check_masks`.
     mask_id: id of [MASK].
     vocab_size: random replacements are below it.
-    max_predictions: M (20 at length 128: flag default of
-      create_pretraining_data.py).
-    mask_rate: 0.15 in the paper.
-    word_starts: [B, L] bool, to choose whole words; None for single tokens.
+    reserved: ids that "roberta" never draws.
+    word_starts: [B, L] bool; not used for single tokens.
 
   Returns:
     input_ids [B, L] int32, a copy with replacements; mlm_positions (ascending),
-    mlm_ids [B, M] int32, mlm_weights [B, M] float32; unused slots are 0.
+    mlm_ids [B, M] int32, mlm_weights [B, M] float32; unused slots are 0. With
+    masking="span" span_positions [B, M, 2] int32 too, of each prediction the
+    columns before and after its span.
 
   Raises:
     ValueError: `maskable` has another shape than `ids`.
@@ -177,35 +168,99 @@ def mask_tokens(
       f"maskable has shape {maskable.shape}, ids {ids.shape}; make it after"
       " padding, so that padding cannot be masked."
     )
-  counts = np.maximum(np.rint(lengths * mask_rate), 1).astype(np.int64)
-  counts = np.minimum(counts, np.count_nonzero(maskable, axis=1))
-  counts = np.minimum(counts, max_predictions)
-  draw = counts, positions, hashing.make_key(key, "positions"), max_predictions
-  if word_starts is None:
-    chosen = choose_positions(maskable, *draw)
-  else:
-    chosen = choose_words(maskable, word_starts, *draw)
-  used = chosen < ids.shape[1]
-  row, slot = np.nonzero(used)
-  column = chosen[row, slot]
-  labels = ids[row, column]
+  slots = spans.make_slots(lengths, positions, ids.shape[1])
+  flat, slot = _choose(maskable, slots, key, masks, word_starts)
+  width = ids.shape[1]
+  row, column = np.divmod(flat, width)
+  labels = ids.ravel()[flat]
 
-  draws = hashing.bits(
-    hashing.make_key(key, "replacements"), positions[row], column
+  # Where each draw of a replacement belongs to.
+  origin = column - slots.begin[slot]
+  if masks.repeat_positions:
+    firsts = np.searchsorted(slot, slot)
+    origin = np.arange(len(slot)) - firsts
+  bits = hashing.bits(
+    hashing.make_key(key, "replacements"), slots.number[slot], origin
   )
-  share = (draws >> np.uint64(32)) * 2.0**-32
-  # 32 bits times a vocabulary below 2**32 stays within 64.
-  other = (draws & np.uint64(0xFFFFFFFF)) * np.uint64(vocab_size)
-  other = (other >> np.uint64(32)).astype(np.int32)
-  other = np.where(share < MASK_SHARE + KEEP_SHARE, labels, other)
-  input_ids = ids.copy()
-  input_ids[row, column] = np.where(share < MASK_SHARE, mask_id, other)
+  share = (bits >> np.uint64(32)) * 2.0**-32
+  ends = None
+  if masks.masking == "span":
+    starts = np.flatnonzero(np.diff(flat, prepend=-2) > 1)
+    sizes = np.diff(starts, append=len(flat))
+    share = np.repeat(share[starts], sizes)
+    outer = np.stack([column[starts] - 1, column[starts] + sizes], 1)
+    ends = np.repeat(outer, sizes, axis=0)
+  hidden, kept = REPLACEMENTS[masks.replacement]
+  new = labels.copy()
+  if hidden + kept < 1:
+    excluded = reserved if masks.replacement == "roberta" else ()
+    drawn = _random_ids(bits, vocab_size, excluded)
+    new = np.where(share < hidden + kept, labels, drawn)
+  new[share < hidden] = mask_id
 
-  mlm_ids = np.zeros(used.shape, np.int32)
-  mlm_ids[row, slot] = labels
-  return {
+  input_ids = ids.copy()
+  # A place of several predictions is masked if one of them says so.
+  change = new != labels
+  input_ids.ravel()[flat[change]] = new[change]
+  place = row * masks.max_predictions + _count_up(row, len(ids))
+  shape = (len(ids), masks.max_predictions)
+  batch = {
     "input_ids": input_ids,
-    "mlm_positions": np.where(used, chosen, 0).astype(np.int32),
-    "mlm_ids": mlm_ids,
-    "mlm_weights": used.astype(np.float32),
+    "mlm_positions": np.zeros(shape, np.int32),
+    "mlm_ids": np.zeros(shape, np.int32),
+    "mlm_weights": np.zeros(shape, np.float32),
   }
+  batch["mlm_positions"].ravel()[place] = column
+  batch["mlm_ids"].ravel()[place] = labels
+  batch["mlm_weights"].ravel()[place] = 1
+  if ends is not None:
+    batch["span_positions"] = np.zeros((*shape, 2), np.int32)
+    batch["span_positions"].reshape(-1, 2)[place] = ends
+  return batch
+
+
+def _choose(
+  maskable: np.ndarray,
+  slots: spans.Slots,
+  key: int,
+  masks: Masks,
+  word_starts: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns places in the rows laid end to end, ascending, and their slots."""
+  if slots.of_column is None:
+    text = np.count_nonzero(maskable, axis=1)
+  else:
+    text = np.bincount(slots.of_column[maskable], minlength=len(slots.length))
+  draw = None
+  if masks.count == "stochastic":
+    draw = hashing.uniform(hashing.make_key(key, "counts"), slots.number)
+  counts = count_masks(slots.length, text, masks, draw)
+  counts = np.minimum(counts, text).reshape(len(maskable), -1)
+  ends = np.minimum(np.cumsum(counts, axis=1), masks.max_predictions)
+  counts = np.diff(ends, prepend=0, axis=1).ravel()
+  key = hashing.make_key(key, "positions")
+  if masks.repeat_positions:
+    return spans.choose_repeated(maskable, slots, counts, key)
+  units = spans.KINDS[masks.masking]
+  if units is None:
+    return spans.choose_tokens(maskable, slots, counts, key)
+  return spans.choose_words(maskable, word_starts, slots, counts, key, units)
+
+
+def _count_up(row: np.ndarray, rows: int) -> np.ndarray:
+  """Numbers the elements of each row; `row` ascends."""
+  number = np.bincount(row, minlength=rows)
+  return np.arange(len(row)) - (np.cumsum(number) - number)[row]
+
+
+def _random_ids(
+  bits: np.ndarray, vocab_size: int, excluded: tuple[int, ...]
+) -> np.ndarray:
+  """Maps the low 32 bits of uint64 draws to int32 ids, none of `excluded`."""
+  size = vocab_size - len(excluded)
+  # 32 bits times a vocabulary below 2**32 stays within 64.
+  ids = (bits & np.uint64(0xFFFFFFFF)) * np.uint64(size)
+  ids = (ids >> np.uint64(32)).astype(np.int32)
+  for special in sorted(excluded):
+    ids += ids >= special
+  return ids
