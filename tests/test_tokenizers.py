@@ -31,10 +31,11 @@ def bert(words, rules="huggingface", lower_case=True):
   return wordpiece.build(SPECIAL + words.split(), lower_case, "v", rules)
 
 
-def roberta():
+def roberta(**options):
   pieces = ["<s>", "<pad>", "</s>", "<unk>", *BYTES]
   pieces += [a + b for a, b in MERGES] + ["<mask>"]
-  return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, MERGES)
+  vocab = {p: i for i, p in enumerate(pieces)}
+  return bpe.bytelevel(vocab, MERGES, **options)
 
 
 def gpt1():
@@ -149,17 +150,57 @@ def test_byte_level_pieces_and_offsets():
   assert [s for _, s in tokens(v, "é")] == ["é", "é"]
 
 
-@pytest.mark.parametrize("make", [lambda: bert("the a ##n"), roberta, gpt1])
+# Where a boundary is one only in some surroundings.
+CONTEXT = ["'ll  's", "a  'd", "a\u00a0 b", "'s\u00e9", "\u00e9's", " a", "a "]
+CONTEXT += ["  \u0301a", "a \u0301", "\u0391\u03a3.\u0392", "\u0391\u03a3,"]
+CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda: bert("the a ##n \u03b1\u03c3 \u03b1\u03c2 \u03b2"),
+    lambda: bert("the a ##n \u03b1\u03c3 \u03b1\u03c2 \u03b2", "original"),
+    roberta,
+    lambda: roberta(add_prefix_space=True),
+    gpt1,
+  ],
+)
 def test_batches_give_what_single_texts_give(make):
   """Whatever was seen before."""
-  v, rows = make(), texts(2000)
+  v, rows = make(), texts(2000) + CONTEXT
   together = v.encode_batch(rows)
+  flat, lengths = v.encode_flat(rows)
+  assert flat.tolist() == sum(together, []) and flat.dtype == np.int32
+  assert lengths.tolist() == list(map(len, together))
   assert together == [e.ids for e in v.encode_offsets(rows)]
   assert together == v.encode_batch(rows)
   copy = pickle.loads(pickle.dumps(v))
   assert copy == v and copy.encode_batch(rows[::-1]) == together[::-1]
   for row, encoded in zip(rows, v.encode_offsets(rows), strict=True):
     assert all(0 <= b <= e <= len(row) for b, e in encoded.offsets)
+    assert encoded.offsets == sorted(encoded.offsets)
+
+
+@pytest.mark.parametrize("make", [lambda: bert("the a ##n"), roberta, gpt1])
+def test_seqio_forms_are_equal(make):
+  tf = pytest.importorskip("tensorflow", reason="the extra [data] is not there")
+  pytest.importorskip("seqio", reason="the extra [data] is not there")
+  from bert_jax.data.seqio_vocabulary import TextVocabulary
+
+  v, rows = TextVocabulary(make), [t for t in texts(300) if t] + [""]
+  right = [v.encode(row) for row in rows]
+  assert v.encode_tf(tf.constant(rows)).to_list() == right
+  data = tf.data.Dataset.from_tensor_slices(rows).repeat(4)
+  # Threads share the tokenizer.
+  ds = data.batch(50).map(v.encode_tf, num_parallel_calls=4).unbatch()
+  assert [row.tolist() for row in ds.as_numpy_iterator()] == right * 4
+  ds = data.take(len(rows)).map(v.encode_tf).map(v.decode_tf)
+  decoded = [text.decode() for text in ds.as_numpy_iterator()]
+  assert decoded == [v.decode(ids) for ids in right]
+  broken = b"the \xff\xc3"
+  want = v.encode(broken.decode("utf-8", "replace"))
+  assert v.encode_tf(tf.constant(broken)).numpy().tolist() == want
 
 
 def test_words():
@@ -192,6 +233,9 @@ def test_files_and_folders(tmp_path):
     assert other.encode_batch(texts(50)) == v.encode_batch(texts(50))
     assert other.boundary.tolist() == v.boundary.tolist()
     assert other.ends == v.ends
+    # What is cut before it is tokenised does not change with the file.
+    assert (other.atoms, other.whole) == (v.atoms, v.whole)
+    assert other.ascii == v.ascii
   (tmp_path / "bert" / "tokenizer.json").unlink()
   original = vocabulary_files.load(str(tmp_path / "bert"), rules="original")
   assert original.options["rules"] == "original"
