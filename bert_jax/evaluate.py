@@ -1,5 +1,6 @@
 """Evaluation on held-out text: sums over the whole set, divided once."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,14 +50,61 @@ def evaluate(
   return {"loss": loss, **means}
 
 
-def unigram_baseline(heldout: Heldout, counts: Any) -> float:
-  """Cross-entropy in nats of the masked tokens under training frequencies.
+def unigram_baseline(
+  heldout: Heldout, counts: Any, targets: str = "mlm"
+) -> float:
+  """Cross-entropy in nats of the targets under training frequencies.
 
   Args:
-    heldout: the examples, with `mlm_ids` and `mlm_weights`.
+    heldout: the examples, with `TARGETS_ids` and `TARGETS_weights`.
     counts: [V] occurrences in the training text.
+    targets: "mlm" for masked tokens, "lm" for next ones.
   """
   batch = heldout.read(0, len(heldout))
   return metrics.unigram_cross_entropy(
-    counts, batch["mlm_ids"], batch["mlm_weights"]
+    counts, batch[f"{targets}_ids"], batch[f"{targets}_weights"]
   )
+
+
+def entropy(share: float) -> float:
+  """Entropy in nats of a coin that shows heads with probability `share`."""
+  return -sum(p * math.log(p) for p in (share, 1.0 - share) if p > 0.0)
+
+
+def summary(
+  heldout: Heldout, counts: Any, means: dict[str, float]
+) -> list[str]:
+  """Lines that say what was reached, each loss beside what guessing costs.
+
+  Args:
+    heldout: the examples.
+    counts: [V] occurrences in the training text.
+    means: of `evaluate`.
+  """
+  lines = []
+  for name in ("mlm", "lm"):
+    if f"{name}_loss" in means:
+      baseline = unigram_baseline(heldout, counts, name)
+      lines += [
+        f"unigram cross-entropy: {baseline:.4f} nats",
+        f"held-out {name.upper()} loss: {means[f'{name}_loss']:.4f} nats",
+      ]
+  for name in ("span", "nsp", "sop"):
+    if f"{name}_loss" in means:
+      lines.append(
+        f"held-out {name.upper()} loss: {means[f'{name}_loss']:.4f} nats,"
+        f" accuracy {means[f'{name}_accuracy']:.4f}"
+      )
+  if "rtd_loss" in means:
+    replaced, flagged, found = (
+      means[f"rtd_{name}"] for name in ("replaced", "flagged", "found")
+    )
+    loss, guessing = means["rtd_loss"], entropy(replaced)
+    under = 1.0 - loss / guessing if guessing else 0.0
+    lines += [
+      f"entropy of the replaced share, {replaced:.4f}: {guessing:.4f} nats",
+      f"held-out RTD loss: {loss:.4f} nats, {under:.1%} under it",
+      f"replaced tokens: precision {found / max(flagged, 1e-30):.4f},"
+      f" recall {found / max(replaced, 1e-30):.4f}",
+    ]
+  return lines

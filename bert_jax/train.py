@@ -201,11 +201,10 @@ def start(
 def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
   """The last lines of a run: what it reached, and where to look."""
   heldout = setup.feeds[-1].heldout
-  if heldout is not None and "mlm_loss" in means:
+  if heldout is not None and means:
     counts = sum(part.unigrams for part in setup.prepared)
-    baseline = evaluate.unigram_baseline(heldout, counts)
-    print(f"unigram cross-entropy: {baseline:.4f} nats")
-    print(f"held-out MLM loss: {means['mlm_loss']:.4f} nats")
+    for line in evaluate.summary(heldout, counts, means):
+      print(line)
   print(f"plot: {os.path.join(workdir, 'loss.png')}")
   print(f"TensorBoard: tensorboard --logdir {workdir}", flush=True)
 
