@@ -19,6 +19,7 @@ from absl import logging
 from bert_jax import checkpoint, logs, models
 from bert_jax.data import vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
+from bert_jax.models import pretraining
 
 
 class Filler(NamedTuple):
@@ -55,7 +56,10 @@ def load(workdir: str, step: int | None = None) -> Filler:
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
     shapes = jax.eval_shape(module.init, jax.random.key(0), batch)
-    params, _ = saver.restore_params(step, nn.unbox(shapes)["params"])
+    wanted = nn.unbox(shapes)["params"]
+    if objective.get("span_boundary"):
+      wanted |= {"span": pretraining.span_shapes(encoder)}
+    params, _ = saver.restore_params(step, wanted)
   settings = os.path.join(workdir, vocabulary_files.SETTINGS)
   if not logs.read_json(settings):
     raise ValueError(f"{settings} is damaged: it says nothing.")

@@ -15,15 +15,15 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax import apart, hlo, phases, sharding, steps, train
+from bert_jax import apart, hlo, models, phases, sharding, steps, train
 from bert_jax import config as config_lib
 from bert_jax.data import loader
 from bert_jax.data.corpus import SpecialIds
 from bert_jax.state import abstract_state
 
 GIB = 2**30
-# Pieces of the published vocabularies (google-research/bert README).
-UNCASED, CASED = 30522, 28996
+# Pieces of BERT's cased vocabulary (google-research/bert README).
+CASED = 28996
 
 
 class Generation(NamedTuple):
@@ -163,9 +163,12 @@ def features(config: dict[str, Any], phase: phases.Phase) -> dict[str, Any]:
 def with_vocab_size(config: dict[str, Any]) -> dict[str, Any]:
   """The config with the published vocabulary's size, if it names none."""
   config = copy.deepcopy(config)
-  if config["model"]["vocab_size"] is None:
-    cased = config["data"].get("cased")
-    config["model"]["vocab_size"] = CASED if cased else UNCASED
+  model = config["model"]
+  if model["vocab_size"] is None:
+    family = models.family(model["family"])
+    published = family.build(next(iter(family.VARIANTS))).vocab_size
+    cased = model["family"] == "bert" and config["data"].get("cased")
+    model["vocab_size"] = CASED if cased else published
   return config
 
 

@@ -7,6 +7,7 @@ import jax
 from bert_jax import checkpoint, logs, models
 from bert_jax.convert import folder
 from bert_jax.convert.folder import Weights
+from bert_jax.models import pretraining
 
 # Their parameters are those of the family's ForPreTraining.
 OBJECTIVES = ("mlm", "electra", "lm")
@@ -39,7 +40,8 @@ def read(path: str) -> Weights:
       raise ValueError(
         f"{path}: the objective is {name!r}; exported are {OBJECTIVES}."
       )
-    head = {"pairs": objective["pairs"]} if "pairs" in objective else {}
+    # Of what was trained, only the run itself has a boundary head.
+    head = {k: v for k, v in objective.items() if k == "pairs"}
     config = folder.make_config(
       run["model"]["family"],
       "pretraining",
@@ -51,6 +53,8 @@ def read(path: str) -> Weights:
     wanted = folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
     )
+    if objective.get("span_boundary"):
+      wanted |= {"span": pretraining.span_shapes(encoder)}
     params, step = saver.restore_params(None, wanted)
   config["source"] |= {"step": step}
   arrays = folder.flatten(jax.device_get(params))

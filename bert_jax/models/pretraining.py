@@ -3,6 +3,8 @@
 from typing import Any
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from bert_jax.models import base, heads
@@ -65,6 +67,16 @@ class ForPreTraining(nn.Module):
       spans = batch["span_positions"]
       logits["span_logits"] = self.span(hidden, positions, spans, table)
     return logits
+
+
+def span_shapes(encoder: Any) -> dict[str, Any]:
+  """Shapes of the boundary head's parameters, which no published file has."""
+  ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  spans = jax.ShapeDtypeStruct((1, 1, 2), jnp.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, span_positions=spans)
+  module = ForPreTraining(encoder, pairs=False, span_boundary=True)
+  boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
+  return nn.unbox(boxed)["params"]["span"]
 
 
 def flops(
