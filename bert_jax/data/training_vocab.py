@@ -119,7 +119,7 @@ def _write(vocabulary: Vocabulary, output: str) -> None:
       os.rmdir(output)
     os.rename(partial, output)
     return
-  (name,) = vocabulary.files
+  name = next(iter(vocabulary.files))
   os.replace(os.path.join(partial, name), output)
   shutil.rmtree(partial)
 
