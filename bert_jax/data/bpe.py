@@ -35,11 +35,11 @@ END_OF_WORD = "</w>"
 # A space between two words belongs to the second; see `Vocabulary.atoms`. In
 # the first pattern ASCII is cut as encoder.py of GPT-2 does, unless what is not
 # ASCII follows, which could belong to the same word.
-_WORDS = re.compile(
+_ASCII_WORDS = re.compile(
   r"(?>'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+)(?![^ -~])"
   r"| ?[^ ]+"
 )
-_SPACED = re.compile(" ?[^ ]+")
+WORDS = re.compile(" ?[^ ]+")
 # Of several spaces the last one belongs to a word, the others do not.
 _WHOLE = re.compile(r"\s(?:\s|\Z)")
 # RoBERTa's dictionary was padded by three to a multiple of eight.
@@ -113,8 +113,8 @@ def cuts(add_prefix_space: bool) -> dict[str, Any]:
   """How `Vocabulary` may cut the text of a byte-level BPE."""
   if add_prefix_space:
     # A part of a word alone would get a space.
-    return dict(atoms=_SPACED, whole=_WHOLE)
-  return dict(atoms=_WORDS, whole=_WHOLE, ascii=_spell)
+    return dict(atoms=WORDS, whole=_WHOLE)
+  return dict(atoms=_ASCII_WORDS, whole=_WHOLE, ascii=_spell)
 
 
 def _spell(word: str) -> str:
