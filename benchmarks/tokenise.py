@@ -1,0 +1,157 @@
+"""Tokens a CPU-second, beside Hugging Face's libraries on the same text.
+
+  python benchmarks/tokenise.py --input wiki.jsonl --vocab vocab.txt
+
+Lines of text by the thousand, through TensorFlow as in a seqio task (left out
+where it is not installed) and in Python. `cold`: a new tokenizer reads the
+first half of the text; `warm`: the same one goes on with the second half. CPU
+time is that of the whole process, all its threads, so that libraries with and
+without threads compare; of several rounds the best counts.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tokenizers
+
+from bert_jax.data import sources, vocabulary_files
+from bert_jax.data.tokenizer import Vocabulary
+
+Row = dict[str, Any]
+
+
+def measure(name: str, counts: Iterable[int]) -> Row:
+  """Draws numbers of tokens until there are no more."""
+  start = time.process_time()
+  tokens = sum(counts)
+  spent = time.process_time() - start
+  return {
+    "form": name,
+    "tokens": tokens,
+    "cpu_seconds": round(spent, 3),
+    "million_tokens_per_cpu_second": round(tokens / spent / 1e6, 3),
+  }
+
+
+def read(pattern: str, megabytes: float) -> list[str]:
+  """Returns lines that are not blank, at most of so many million characters."""
+  lines, size = [], 0
+  for record in sources.read_records(sources.find_sources(pattern)):
+    for line in filter(str.strip, record.text.split("\n")):
+      lines.append(line)
+      size += len(line)
+      if size > megabytes * 1e6:
+        return lines
+  return lines
+
+
+def batches(lines: list[str], size: int) -> Iterator[list[str]]:
+  for begin in range(0, len(lines), size):
+    yield lines[begin : begin + size]
+
+
+def tensorflow_form(
+  tokenizer: Vocabulary, halves: list[list[str]], size: int
+) -> list[Row]:
+  """Measures what a seqio task does, without making the data set."""
+  try:
+    import tensorflow as tf
+
+    from bert_jax.data.seqio_vocabulary import TextVocabulary
+  except ImportError:
+    return []
+  vocabulary = TextVocabulary(lambda: tokenizer)
+
+  def make(lines: list[str]):
+    texts = tf.data.Dataset.from_tensor_slices(lines).batch(size)
+    return texts.map(vocabulary.encode_tf, num_parallel_calls=1)
+
+  names = "bert_jax, TensorFlow, cold", "bert_jax, TensorFlow, warm"
+  return [
+    measure(name, (int(ids.flat_values.shape[0]) for ids in data))
+    for name, data in zip(names, list(map(make, halves)), strict=True)
+  ]
+
+
+def in_python(
+  name: str,
+  encode: Callable[[list[str]], list[Any]],
+  lines: list[str],
+  size: int,
+) -> Row:
+  """Measures a function from texts to something as long as their ids."""
+  parts = batches(lines, size)
+  return measure(name, (sum(map(len, encode(part))) for part in parts))
+
+
+def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
+  """Measures the library's fastest call, and transformers' usual one."""
+  plain = tokenizer.plain
+
+  def fast(texts: list[str]) -> list[Any]:
+    return plain.encode_batch_fast(texts, add_special_tokens=False)
+
+  name = f"tokenizers {tokenizers.__version__}, encode_batch_fast"
+  rows = [in_python(name, fast, lines, size)]
+  try:
+    import transformers
+  except ImportError:
+    return rows
+  theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=plain)
+  # Whole paragraphs are wanted, so no warning about their length.
+  theirs.model_max_length = sys.maxsize
+  name = f"transformers {transformers.__version__}"
+  return rows + [in_python(name, lambda t: theirs(t)["input_ids"], lines, size)]
+
+
+def compare(
+  lines: list[str], make: Callable[[], Vocabulary], size: int
+) -> list[Row]:
+  """Measures everything once, with tokenizers that have seen nothing."""
+  middle = len(lines) // 2
+  halves = [lines[:middle], lines[middle:]]
+  rows = tensorflow_form(make(), halves, size)
+  ours = make().encode_batch
+  names = "bert_jax, encode_batch, cold", "bert_jax, encode_batch, warm"
+  for name, half in zip(names, halves, strict=True):
+    rows.append(in_python(name, ours, half, size))
+  return rows + hugging_face(make(), halves[1], size)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--input", required=True, help="glob of text files")
+  parser.add_argument("--vocab", required=True, help="a file or folder")
+  parser.add_argument("--no-lower-case", action="store_true", help="cased")
+  parser.add_argument("--megabytes", type=float, default=16.0, help="of text")
+  parser.add_argument("--batch", type=int, default=1000, help="lines a call")
+  parser.add_argument("--rounds", type=int, default=3)
+  args = parser.parse_args()
+  # One core each; read at the libraries' first use.
+  os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+  options = {"lower_case": False} if args.no_lower_case else {}
+
+  def make() -> Vocabulary:
+    return vocabulary_files.load(args.vocab, **options)
+
+  try:
+    kind = make().kind
+    lines = read(args.input, args.megabytes)
+    if len(lines) < 2:
+      raise ValueError(f"{args.input}: fewer than two lines of text.")
+    rounds = [compare(lines, make, args.batch) for _ in range(args.rounds)]
+  except ValueError as e:
+    sys.exit(f"error: {e}")
+  for same in zip(*rounds, strict=True):
+    print(
+      json.dumps({"kind": kind} | min(same, key=lambda r: r["cpu_seconds"]))
+    )
+
+
+if __name__ == "__main__":
+  main()
