@@ -1,113 +1,13 @@
-"""Builders: from a corpus to batches, one for each pre-training objective.
-
-A builder is a few pure numpy functions. `index` cuts an epoch of a range of
-documents into examples; `build` turns any of them into a batch. Streams,
-mixtures and seqio tasks know no more about an objective than this.
-"""
+"""The builders by name: each published way to make rows from documents."""
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
-import numpy as np
-
-from bert_jax.data import hashing, pairs
-from bert_jax.data.corpus import Corpus, SpecialIds
-from bert_jax.data.features import Batch, Features, select
-from bert_jax.data.masking import (
-  Masks,
-  check_masks,
-  check_words,
-  mask_tokens,
-  needs_words,
-)
-
-
-class Builder(NamedTuple):
-  """What a stream needs to know about an objective.
-
-  Attributes:
-    features: key -> (shape of one row, dtype).
-    check: (corpus); raises ValueError if it cannot serve the objective.
-    index: (corpus, first document, last document, key) -> structured array,
-      one element an example of this epoch.
-    build: (corpus, [B] elements of the index, [B] uint64 global numbers of the
-      examples, key) -> batch. The numbers and the key determine every draw.
-  """
-
-  features: Features
-  check: Callable[[Corpus], None]
-  index: Callable[[Corpus, int, int, int], np.ndarray]
-  build: Callable[[Corpus, np.ndarray, np.ndarray, int], Batch]
-
-
-def _check_options(length: int, **shares: float) -> None:
-  """Raises ValueError, naming the option, its value and its range."""
-  if not 5 <= length <= 2**15:
-    raise ValueError(
-      f"length is {length}; [CLS] A [SEP] B [SEP] needs 5 to 32,768."
-    )
-  for name, share in shares.items():
-    if not 0 <= share <= 1:
-      raise ValueError(f"{name} is {share}; it is a share, 0 to 1.")
-
-
-def check(corpus: Corpus, masks: Masks) -> None:
-  """Raises ValueError if a corpus cannot serve sentence pairs with masks."""
-  pairs.check_pairs(corpus)
-  check_words(corpus, masks)
-
-
-def build_pairs(
-  corpus: Corpus,
-  chunks: np.ndarray,
-  positions: np.ndarray,
-  key: int,
-  *,
-  special: SpecialIds,
-  vocab_size: int,
-  length: int,
-  masks: Masks,
-) -> Batch:
-  """Makes a batch of sentence pairs with masks; see `Builder.build`.
-
-  Raises:
-    ValueError: the corpus has ids beyond the vocabulary.
-  """
-  spans = pairs.locate(
-    corpus, chunks, positions, hashing.make_key(key, "pairs")
-  )
-  spans = pairs.truncate(
-    spans, positions, hashing.make_key(key, "truncation"), length - 3
-  )
-  batch, maskable, lengths = pairs.assemble(
-    np.asarray(corpus.tokens), spans, special, length
-  )
-  highest = int(batch["input_ids"].max(initial=0))
-  if highest >= vocab_size:
-    raise ValueError(
-      f"token id {highest} in the corpus, but the vocabulary has"
-      f" {vocab_size} pieces; prepare the text with this vocabulary."
-    )
-  starts = None
-  if needs_words(masks):
-    starts = pairs.word_starts(np.asarray(corpus.word_starts), spans, length)
-  batch |= mask_tokens(
-    batch["input_ids"],
-    maskable,
-    lengths,
-    positions,
-    hashing.make_key(key, "masks"),
-    masks,
-    mask_id=special.mask,
-    vocab_size=vocab_size,
-    reserved=tuple({i for i in special if i is not None}),
-    word_starts=starts,
-  )
-  batch["pair_labels"] = chunks["random"].astype(np.int32)[:, None]
-  batch["cls_positions"] = np.zeros((len(chunks), 1), np.int32)
-  batch["pair_weights"] = np.ones((len(chunks), 1), np.float32)
-  return batch
+from bert_jax.data import assembly, builder, pairs, sentences
+from bert_jax.data.builder import Builder
+from bert_jax.data.corpus import SpecialIds
+from bert_jax.data.masking import Masks, check_masks
+from bert_jax.data.names import nearest
 
 
 def bert_pairs(
@@ -122,6 +22,8 @@ def bert_pairs(
   replacement: str = "bert",
   count: str = "round",
   repeat_positions: bool = False,
+  static_masks: int = 0,
+  max_sequences: int = 1,
 ) -> Builder:
   """BERT's pre-training: masked tokens and next-sentence prediction.
 
@@ -132,18 +34,28 @@ def bert_pairs(
     vocab_size: number of pieces.
     length: L, tokens in a row, with [CLS] and two [SEP].
     max_predictions, mask_rate, masking, replacement, count, repeat_positions:
-      see `Masks`.
+      see `masking.Masks`.
     short_probability: share of documents cut into short rows.
     random_share: share of pairs whose second segment is random. "published":
       half, and every chunk that is a single sentence, so more than half in
       total. 0.5: half; a chunk that is a single sentence then makes a "next"
       pair by a split inside it, at a uniform place (if it is a single token, at
       a document's end, it stays random).
+    static_masks: the number of copies with fixed pairs and masks that the
+      epochs go through (10 in the released program, dupe_factor); 0 for new
+      ones in every epoch.
+    max_sequences: S, the most pairs in a row; 1 for a pair a row, more packs.
 
   Raises:
     ValueError: an option is out of its range.
   """
-  _check_options(length, short_probability=short_probability)
+  builder.check_shares(short_probability=short_probability)
+  # On a command line it is a string.
+  split_single = str(random_share) == "0.5"
+  if random_share != "published" and not split_single:
+    raise ValueError(
+      f"random_share is {random_share!r}; choose 'published' or 0.5."
+    )
   masks = check_masks(
     Masks(
       max_predictions,
@@ -154,34 +66,250 @@ def bert_pairs(
       repeat_positions,
     )
   )
-  # On a command line it is a string.
-  split_single = str(random_share) == "0.5"
-  if random_share != "published" and not split_single:
-    raise ValueError(
-      f"random_share is {random_share!r}; choose 'published' or 0.5."
+  layout = assembly.Layout(
+    special,
+    vocab_size,
+    length,
+    masks,
+    pairs=True,
+    segments=True,
+    max_sequences=max_sequences,
+  )
+  index = functools.partial(
+    pairs.index_chunks,
+    max_tokens=length - 3,
+    short_probability=short_probability,
+    split_single=split_single,
+  )
+  settle = functools.partial(pairs.resolve, max_tokens=length - 3)
+  return builder.make(layout, index, static_masks, settle, needs_two=True)
+
+
+def albert_pairs(
+  special: SpecialIds,
+  vocab_size: int,
+  length: int = 512,
+  max_predictions: int = 77,
+  mask_rate: float = 0.15,
+  short_probability: float = 0.1,
+  single: str = "split",
+  masking: str = "ngram",
+  replacement: str = "bert",
+  count: str = "round",
+  static_masks: int = 0,
+  max_sequences: int = 1,
+) -> Builder:
+  """ALBERT's pre-training: masked n-grams and sentence-order prediction.
+
+  google-research/albert create_pretraining_data.py; its flag for
+  `max_predictions` is 20, at length 512 too, which hides 4%: by default there
+  is room for the 15% of the paper.
+
+  Args:
+    special, vocab_size, length: as in `bert_pairs`.
+    max_predictions, mask_rate, masking, replacement, count: see
+      `masking.Masks`.
+    short_probability: share of documents cut into short rows.
+    single: what a chunk of one sentence becomes. "split": the sentence in two,
+      at a uniform place, so that both segments are of one document always (a
+      single token makes no pair). "random_document": its second segment is
+      random, with the label of swapped ones, as released.
+    static_masks: as in `bert_pairs` (dupe_factor 40 as released).
+    max_sequences: S, the most pairs in a row; 1 for a pair a row, more packs.
+
+  Raises:
+    ValueError: an option is out of its range.
+  """
+  builder.check_shares(short_probability=short_probability)
+  singles = ("split", "random_document")
+  if single not in singles:
+    raise ValueError(f"single is {single!r}{nearest(str(single), singles)}")
+  masks = check_masks(
+    Masks(max_predictions, mask_rate, masking, replacement, count)
+  )
+  layout = assembly.Layout(
+    special,
+    vocab_size,
+    length,
+    masks,
+    pairs=True,
+    segments=True,
+    max_sequences=max_sequences,
+  )
+  index = functools.partial(
+    pairs.index_chunks,
+    max_tokens=length - 3,
+    short_probability=short_probability,
+    split_single=single == "split",
+    order=True,
+  )
+  settle = functools.partial(pairs.resolve, max_tokens=length - 3)
+  two = single != "split"
+  return builder.make(layout, index, static_masks, settle, needs_two=two)
+
+
+def electra_segments(
+  special: SpecialIds,
+  vocab_size: int,
+  length: int = 128,
+  max_predictions: int = 19,
+  mask_rate: float = 0.15,
+  short_probability: float = 0.05,
+  masking: str = "token",
+  replacement: str = "electra",
+  count: str = "round",
+  repeat_positions: bool = False,
+  static_masks: int = 0,
+  max_sequences: int = 1,
+) -> Builder:
+  """ELECTRA's rows: one or two segments of one document, without a label.
+
+  google-research/electra build_pretraining_dataset.py; `max_predictions` is
+  (mask_rate + 0.005) * length in its configure_pretraining.py.
+
+  Args:
+    special, vocab_size, length: as in `bert_pairs`.
+    max_predictions, mask_rate, masking, replacement, count, repeat_positions:
+      see `masking.Masks`.
+    short_probability: share of short rows.
+    static_masks: as in `bert_pairs`.
+    max_sequences: S, the most sequences in a row; 1 for one a row, more packs.
+
+  Raises:
+    ValueError: an option is out of its range.
+  """
+  builder.check_shares(short_probability=short_probability)
+  masks = check_masks(
+    Masks(
+      max_predictions,
+      mask_rate,
+      masking,
+      replacement,
+      count,
+      repeat_positions,
     )
-  keys = (
-    "input_ids segment_ids sequence_ids mlm_positions mlm_ids mlm_weights"
-    " pair_labels cls_positions pair_weights"
   )
-  keys += " span_positions" if masking == "span" else ""
-  return Builder(
-    select(keys.split(), {"L": length, "M": max_predictions, "S": 1}),
-    functools.partial(check, masks=masks),
-    functools.partial(
-      pairs.index_chunks,
-      max_tokens=length - 3,
-      short_probability=short_probability,
-      split_single=split_single,
-    ),
-    functools.partial(
-      build_pairs,
-      special=special,
-      vocab_size=vocab_size,
-      length=length,
-      masks=masks,
-    ),
+  layout = assembly.Layout(
+    special,
+    vocab_size,
+    length,
+    masks,
+    segments=True,
+    max_sequences=max_sequences,
   )
+  index = functools.partial(
+    sentences.index_segments,
+    length=length,
+    short_probability=short_probability,
+  )
+  return builder.make(layout, index, static_masks)
 
 
-BUILDERS = {"bert_pairs": bert_pairs}
+def full_sentences(
+  special: SpecialIds,
+  vocab_size: int,
+  length: int = 512,
+  max_predictions: int = 80,
+  mask_rate: float = 0.15,
+  masking: str = "token",
+  replacement: str = "roberta",
+  count: str = "stochastic",
+  static_masks: int = 0,
+) -> Builder:
+  """RoBERTa's FULL-SENTENCES: <s> sentences </s>, across documents.
+
+  Where a document ends within a row there is one </s> more, and tokens attend
+  across it (Liu et al. 2019, section 4.2; fairseq "complete").
+
+  Args:
+    special, vocab_size: as in `bert_pairs`.
+    length: L, tokens in a row, with <s> and </s>.
+    max_predictions, mask_rate, masking, replacement, count: see
+      `masking.Masks`.
+    static_masks: as in `bert_pairs` (10 in the paper, section 4.1).
+
+  Raises:
+    ValueError: an option is out of its range.
+  """
+  masks = check_masks(
+    Masks(max_predictions, mask_rate, masking, replacement, count)
+  )
+  layout = assembly.Layout(special, vocab_size, length, masks, crossing=True)
+  index = functools.partial(
+    sentences.index_sentences, room=length - 2, cross=True
+  )
+  return builder.make(layout, index, static_masks)
+
+
+def doc_sentences(
+  special: SpecialIds,
+  vocab_size: int,
+  length: int = 512,
+  max_predictions: int = 80,
+  mask_rate: float = 0.15,
+  masking: str = "token",
+  replacement: str = "roberta",
+  count: str = "stochastic",
+  static_masks: int = 0,
+  max_sequences: int = 1,
+) -> Builder:
+  """RoBERTa's DOC-SENTENCES: <s> sentences </s>, of one document.
+
+  With masking="span", replacement="bert" and count="ceil" it makes SpanBERT's
+  rows (Joshi et al. 2020; no_nsp_span_bert_dataset.py of
+  facebookresearch/SpanBERT).
+
+  Args:
+    special, vocab_size, length: as in `full_sentences`.
+    max_predictions, mask_rate, masking, replacement, count: see
+      `masking.Masks`.
+    static_masks: as in `bert_pairs`.
+    max_sequences: S, the most sequences in a row; 1 for one a row, more packs.
+
+  Raises:
+    ValueError: an option is out of its range.
+  """
+  masks = check_masks(
+    Masks(max_predictions, mask_rate, masking, replacement, count)
+  )
+  layout = assembly.Layout(
+    special, vocab_size, length, masks, max_sequences=max_sequences
+  )
+  index = functools.partial(
+    sentences.index_sentences, room=length - 2, cross=False
+  )
+  return builder.make(layout, index, static_masks)
+
+
+def lm(
+  special: SpecialIds,
+  vocab_size: int,
+  length: int = 512,
+  max_sequences: int = 1,
+) -> Builder:
+  """GPT-1's rows: contiguous tokens of one document and what follows each.
+
+  Args:
+    special: not needed; padding has id 0 if there is no special one.
+    vocab_size: number of pieces.
+    length: L, tokens in a row.
+    max_sequences: S, the most sequences in a row; 1 for one a row, more packs.
+
+  Raises:
+    ValueError: an option is out of its range.
+  """
+  layout = assembly.Layout(
+    special, vocab_size, length, None, max_sequences=max_sequences
+  )
+  index = functools.partial(sentences.index_tokens, length=length)
+  return builder.make(layout, index)
+
+
+BUILDERS: dict[str, Callable[..., Builder]] = {
+  "bert_pairs": bert_pairs,
+  "albert_pairs": albert_pairs,
+  "electra_segments": electra_segments,
+  "full_sentences": full_sentences,
+  "doc_sentences": doc_sentences,
+  "lm": lm,
+}

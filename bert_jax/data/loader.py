@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from bert_jax.data.builders import BUILDERS, Builder
+from bert_jax.data.builder import Builder
+from bert_jax.data.builders import BUILDERS
 from bert_jax.data.corpus import Corpus, Prepared, SpecialIds, open_prepared
 from bert_jax.data.features import Batch, Features
 from bert_jax.data.names import nearest
@@ -120,10 +121,6 @@ def check_cased(parts: Iterable[Any], cased: bool | None) -> None:
       )
 
 
-# Of the special tokens, what every builder needs.
-ROLES = ("pad", "cls", "sep", "mask")
-
-
 def make_builder(
   name: str, special: SpecialIds, vocab_size: int, options: dict[str, Any]
 ) -> Builder:
@@ -142,13 +139,14 @@ def make_builder(
       raise ValueError(
         f"{name} has no option {option!r}{nearest(option, known)}"
       )
-  lacking = [role for role in ROLES if getattr(special, role) is None]
+  made = factory(special, vocab_size, **options)
+  lacking = [role for role in made.roles if getattr(special, role) is None]
   if lacking:
     raise ValueError(
       f"{name}: the vocabulary has no token for {', '.join(lacking)}; prepare"
       " the text with one that has."
     )
-  return factory(special, vocab_size, **options)
+  return made
 
 
 def split_of(prepared: Prepared, split: str) -> Corpus:

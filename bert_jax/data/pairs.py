@@ -1,12 +1,13 @@
-"""Sentence pairs for next-sentence prediction, as published, vectorised.
+"""Sentence pairs for next-sentence and sentence-order prediction, vectorised.
 
 `create_instances_from_document` and `truncate_seq_pair` of google-research's
 bert/create_pretraining_data.py, with one deviation: the random document is
 drawn from the *other* documents. (The program tries ten times and may end with
 the document itself, so that a true continuation can be labelled random.)
+ALBERT's pairs are cut in the same way (google-research/albert).
 
 An epoch is first cut into chunks (`index_chunks`, cheap, no token is read);
-the tokens of a batch of chunks are fetched later (`locate`, `assemble`).
+which tokens a batch of chunks stands for is settled later (`resolve`).
 """
 
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.data import hashing
-from bert_jax.data.corpus import Corpus, SpecialIds
+from bert_jax.data.corpus import Corpus
+from bert_jax.data.rows import EXAMPLE
 
 # Consecutive sentences of one document: `first` of them make segment A, the
 # others segment B, unless B comes from a random other document.
@@ -26,6 +28,7 @@ CHUNK = np.dtype(
     ("count", np.uint32),
     ("target", np.uint16),  # length in tokens that the pair aims at
     ("random", np.bool_),
+    ("swapped", np.bool_),  # segment B comes first
   ],
   align=True,
 )
@@ -58,6 +61,15 @@ def _below(draws: np.ndarray, high: np.ndarray | int) -> np.ndarray:
   )
 
 
+def walk(following: np.ndarray) -> np.ndarray:
+  """Numbers of the elements that one passes from 0 on, going by the links."""
+  links, passed, i = following.tolist(), [], 0
+  while i < len(links):
+    passed.append(i)
+    i = links[i]
+  return np.array(passed, np.int64)
+
+
 def index_chunks(
   corpus: Corpus,
   first_document: int,
@@ -67,6 +79,7 @@ def index_chunks(
   max_tokens: int,
   short_probability: float = 0.1,
   split_single: bool = False,
+  order: bool = False,
 ) -> np.ndarray:
   """Cuts the documents [first_document, last_document) into chunks.
 
@@ -89,8 +102,11 @@ def index_chunks(
     key: from `make_key`; another key (epoch) gives other chunks.
     max_tokens: row length without special tokens.
     short_probability: 0.1 in the program's flags.
-    split_single: if a chunk of one sentence may be a "next" pair too, to be
-      split inside; if not it is always random, as published.
+    split_single: if a chunk of one sentence may be a pair from one document
+      too, to be split inside; if not it is always random, as published.
+    order: the second segment is the following one, and the two are swapped with
+      probability 1/2 (ALBERT); a chunk that must be split and is a single token
+      is left out.
 
   Returns:
     `CHUNK` array in corpus order.
@@ -117,22 +133,21 @@ def index_chunks(
   single = count == 1
   if split_single:
     single &= np.diff(offsets) == 1
-  is_random = (draws >> np.uint64(63) == 1) | single
+  coin = draws >> np.uint64(63) == 1
+  is_random = single if order else coin | single
   first = 1 + _below(draws, np.maximum(count - 1, 1))
 
-  following = (sentence + np.where(is_random, first, count)).tolist()
-  starts, i = [], 0
-  while i < len(following):
-    starts.append(i)
-    i = following[i]
-
+  starts = walk(sentence + np.where(is_random, first, count))
   chunks = np.empty(len(starts), CHUNK)
-  chunks["sentence"] = np.add(starts, begin)
+  chunks["sentence"] = starts + begin
   chunks["document"] = document[starts] + first_document
   chunks["first"] = first[starts]
   chunks["count"] = count[starts]
   chunks["target"] = target[document[starts]]
   chunks["random"] = is_random[starts]
+  chunks["swapped"] = (order & coin & ~is_random)[starts]
+  if order and split_single:
+    return chunks[~chunks["random"]]
   return chunks
 
 
@@ -160,20 +175,28 @@ def locate(
     a_stop = np.where(inside, cut, a_stop)
   a_length = a_stop - a_start
 
-  others = corpus.num_documents - 1
-  other = hashing.randint(key, positions, 1, others)
-  other += other >= chunks["document"]
-  first, last = documents[other], documents[other + 1]
-  start = first + hashing.randint(key, positions, 2, last - first)
-  start_token = sentences[start]
-  # One sentence at least, even if A alone reaches the target.
-  wanted = np.maximum(chunks["target"] - a_length, 1)
-  stop = np.searchsorted(sentences, start_token + wanted)
-  stop_token = sentences[np.minimum(stop, last)]
-
-  b_start = np.where(chunks["random"], start_token, a_stop)
-  b_stop = np.where(chunks["random"], stop_token, b_stop)
-  return Spans(a_start, a_length, b_start, b_stop - b_start)
+  b_start, b_length = a_stop.copy(), b_stop - a_stop
+  random = np.flatnonzero(chunks["random"])
+  if len(random):
+    others = corpus.num_documents - 1
+    numbers = positions[random]
+    other = hashing.randint(key, numbers, 1, others)
+    other += other >= chunks["document"][random]
+    first, last = documents[other], documents[other + 1]
+    start = first + hashing.randint(key, numbers, 2, last - first)
+    start_token = sentences[start]
+    # One sentence at least, even if A alone reaches the target.
+    wanted = np.maximum(chunks["target"] - a_length, 1)[random]
+    stop = np.searchsorted(sentences, start_token + wanted)
+    b_start[random] = start_token
+    b_length[random] = sentences[np.minimum(stop, last)] - start_token
+  swapped = chunks["swapped"]
+  return Spans(
+    np.where(swapped, b_start, a_start),
+    np.where(swapped, b_length, a_length),
+    np.where(swapped, a_start, b_start),
+    np.where(swapped, a_length, b_length),
+  )
 
 
 def truncate(
@@ -199,72 +222,35 @@ def truncate(
   return Spans(a_start + a_front, a_kept, b_start + b_front, b_kept)
 
 
-def _columns(spans: Spans, length: int) -> np.ndarray:
-  """Where in the corpus each column of [CLS] A [SEP] B [SEP] lies, [B, L].
+def resolve(
+  corpus: Corpus,
+  chunks: np.ndarray,
+  positions: np.ndarray,
+  key: int,
+  *,
+  max_tokens: int,
+) -> np.ndarray:
+  """Settles which tokens make each pair.
 
-  Columns of special tokens and padding lie anywhere, even outside.
+  Args:
+    corpus: the documents.
+    chunks: [N] of `CHUNK`.
+    positions: [N] uint64 numbers of the examples.
+    key: from `make_key`.
+    max_tokens: row length without special tokens.
+
+  Returns:
+    [N] of `EXAMPLE`, with label 1 if the second segment is random or the order
+    is swapped.
   """
-  column = np.arange(length)
-  index = np.where(
-    column <= spans.a_length[:, None],
-    spans.a_start[:, None] - 1,
-    (spans.b_start - spans.a_length)[:, None] - 2,
+  spans = locate(corpus, chunks, positions, hashing.make_key(key, "pairs"))
+  spans = truncate(
+    spans, positions, hashing.make_key(key, "truncation"), max_tokens
   )
-  index += column
-  return index
-
-
-def word_starts(bits: np.ndarray, spans: Spans, length: int) -> np.ndarray:
-  """Says where words start in the rows of `assemble`.
-
-  Args:
-    bits: `Corpus.word_starts`.
-    spans: those given to `assemble`.
-    length: L.
-
-  Returns:
-    [B, L] bool; at special tokens and padding it means nothing.
-  """
-  index = _columns(spans, length)
-  found = bits.take(index >> 3, mode="clip")
-  found >>= (index & 7).astype(np.uint8)
-  return (found & 1).astype(bool)
-
-
-def assemble(
-  tokens: np.ndarray, spans: Spans, special: SpecialIds, length: int
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-  """Fetches [CLS] A [SEP] B [SEP] and pads to `length`.
-
-  Args:
-    tokens: [T] flat token ids of the corpus.
-    spans: truncated, a_length + b_length <= length - 3.
-    special: ids of [CLS], [SEP], [PAD].
-    length: L.
-
-  Returns:
-    input_ids, segment_ids, sequence_ids [B, L] int32; which tokens may be
-    masked, [B, L] bool; row lengths [B] int64.
-  """
-  a, column = spans.a_length[:, None], np.arange(length)
-  # Slots of special tokens and padding read something, overwritten below.
-  ids = tokens.take(_columns(spans, length), mode="clip").astype(np.int32)
-  real = column < a + spans.b_length[:, None] + 3
-  ids[~real] = special.pad
-  maskable = real.copy()
-  row = np.arange(len(ids))
-  lengths = spans.a_length + spans.b_length + 3
-  for place, piece in (
-    (np.zeros_like(lengths), special.cls),
-    (spans.a_length + 1, special.sep),
-    (lengths - 1, special.sep),
+  examples = np.zeros(len(chunks), EXAMPLE)
+  for field, values in zip(
+    ("start", "length", "second", "second_length"), spans, strict=True
   ):
-    ids[row, place] = piece
-    maskable[row, place] = False
-  second = real & (column >= a + 2)
-  batch = {
-    "input_ids": ids,
-    "segment_ids": second.astype(np.int32),
-    "sequence_ids": real.astype(np.int32),
-  }
-  return batch, maskable, lengths
+    examples[field] = values
+  examples["label"] = chunks["random"] | chunks["swapped"]
+  return examples

@@ -13,7 +13,7 @@ import seqio
 import tensorflow as tf
 
 from bert_jax.data import corpus, loader, streams, vocabulary_files
-from bert_jax.data.builders import Builder
+from bert_jax.data.builder import Builder
 from bert_jax.data.features import Batch, padding
 from bert_jax.data.text import Text, TextStream
 from bert_jax.data.tokenizer import Vocabulary

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from bert_jax.data import hashing
-from bert_jax.data.builders import Builder
+from bert_jax.data.builder import Builder, draws_key, fixed_numbers
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.features import Batch, Features, padding
 
@@ -52,7 +52,8 @@ class Stream:
   Epoch e visits all shards in an order permuted by (seed, e). The chunks of a
   window of 16 consecutive shards are permuted together: a corpus below 2**28
   tokens is shuffled as a whole, a larger one in bounded memory. An epoch is all
-  chunks of all shards; their number differs by epoch.
+  chunks of all shards; their number differs by epoch. With `Builder.copies`
+  only the order is new in every epoch.
   """
 
   def __init__(
@@ -85,6 +86,7 @@ class Stream:
     self._key = hashing.make_key("stream", name, seed)
     # What a position of this stream can be used for; below 2**53 for JSON.
     layout = f"{builder.features} {shard_tokens} {window_shards}"
+    layout += f" copies {builder.copies}" if builder.copies else ""
     self._identity = (
       hashing.make_key(self._key, layout, corpus.num_tokens) >> 11
     )
@@ -93,27 +95,33 @@ class Stream:
   def _go_to(self, epoch: int, window: int, first: int) -> None:
     self._epoch, self._window, self._first = epoch, window, first
     self._rows: np.ndarray | None = None
+    # Of the rows, where a builder has copies; else they are the global ones.
+    self._numbers: np.ndarray | None = None
 
   def _load(self) -> np.ndarray:
     """Returns the current window's chunks in their order."""
     if self._rows is None:
       key = hashing.make_key(self._key, "epoch", self._epoch)
+      draws = draws_key(self._builder, self._key, self._epoch)
       shards = np.arange(len(self._bounds) - 1)
       order = np.argsort(hashing.bits(hashing.make_key(key, "shards"), shards))
       begin = self._window * self._window_shards
-      rows = np.concatenate(
-        [
+      parts, numbers = [], []
+      for shard in order[begin : begin + self._window_shards]:
+        first, last = self._bounds[shard : shard + 2].tolist()
+        parts.append(
           self._builder.index(
-            self._corpus,
-            int(self._bounds[shard]),
-            int(self._bounds[shard + 1]),
-            hashing.make_key(key, "index"),
+            self._corpus, first, last, hashing.make_key(draws, "index")
           )
-          for shard in order[begin : begin + self._window_shards]
-        ]
-      )
+        )
+        own = hashing.make_key(draws, "shard", first)
+        numbers.append(fixed_numbers(own, len(parts[-1])))
+      rows = np.concatenate(parts)
       key = hashing.make_key(key, "chunks", self._window)
-      self._rows = rows[np.argsort(hashing.bits(key, np.arange(len(rows))))]
+      order = np.argsort(hashing.bits(key, np.arange(len(rows))))
+      self._rows = rows[order]
+      if self._builder.copies:
+        self._numbers = np.concatenate(numbers)[order]
     return self._rows
 
   def _advance(self) -> None:
@@ -128,26 +136,29 @@ class Stream:
       )
     self._go_to(epoch, window, first)
 
-  def _slice(self, first: int, count: int) -> np.ndarray:
-    """Returns the index rows [first, first + count)."""
+  def _slice(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the index rows [first, first + count) and their numbers."""
     if first < self._first:
       self._go_to(0, 0, 0)
     parts, have = [], 0
+    # The global number of an example enters its draws, so that every epoch has
+    # its own pairs and masks.
+    positions = np.arange(first, first + count, dtype=np.uint64)
     while have < count:
       begin = first + have - self._first
       part = self._load()[begin : begin + count - have]
       parts.append(part)
+      if self._numbers is not None:
+        fixed = self._numbers[begin : begin + len(part)]
+        positions[have : have + len(part)] = fixed
       have += len(part)
       if have < count:
         self._advance()
-    return np.concatenate(parts)
+    return np.concatenate(parts), positions
 
   def read(self, first: int, count: int) -> Batch:
     """Returns examples [first, first + count), first >= 0, count >= 1."""
-    rows = self._slice(first, count)
-    # The global number of an example enters its draws, so that every epoch has
-    # its own pairs and masks.
-    positions = np.arange(first, first + count, dtype=np.uint64)
+    rows, positions = self._slice(first, count)
     key = hashing.make_key(self._key, "build")
     return self._builder.build(self._corpus, rows, positions, key)
 

@@ -25,7 +25,7 @@ from bert_jax.data.seqio_vocabulary import TextVocabulary
 from bert_jax.data.text import Records, Text
 
 # Keys whose values are pieces of the vocabulary.
-PIECES = ("input_ids", "mlm_ids")
+PIECES = ("input_ids", "mlm_ids", "lm_ids")
 
 
 class RowTask(seqio.Task):

@@ -21,7 +21,7 @@ from bert_jax.data import (
   sources,
   tokenize,
 )
-from bert_jax.data.builders import Builder
+from bert_jax.data.builder import Builder, draws_key, fixed_numbers
 from bert_jax.data.features import Batch, padding
 from bert_jax.data.tokenizer import Vocabulary
 
@@ -189,6 +189,7 @@ class TextStream:
     self._key = hashing.make_key("text", name, seed)
     # What a position of this stream can be used for; below 2**53 for JSON.
     layout = f"{builder.features} {text.meta['fingerprint']}"
+    layout += f" copies {builder.copies}" if builder.copies else ""
     self._identity = hashing.make_key(self._key, layout) >> 11
     self._go_to(0, 0, 0)
 
@@ -225,10 +226,16 @@ class TextStream:
     """Returns the current group's chunks in their order."""
     self._builder.check(self._corpus)
     key = hashing.make_key(self._key, "epoch", self._epoch, self._record)
+    draws = draws_key(self._builder, self._key, self._epoch, self._record)
     rows = self._builder.index(
-      self._corpus, 0, self._corpus.num_documents, hashing.make_key(key, "rows")
+      self._corpus,
+      0,
+      self._corpus.num_documents,
+      hashing.make_key(draws, "rows"),
     )
-    return rows[np.argsort(hashing.bits(key, np.arange(len(rows))))]
+    order = np.argsort(hashing.bits(key, np.arange(len(rows))))
+    self._numbers = fixed_numbers(draws, len(rows))[order]
+    return rows[order]
 
   def read(self, first: int, count: int) -> Batch:
     """Returns examples [first, first + count), fewer where `epochs` end."""
@@ -241,11 +248,10 @@ class TextStream:
       rows = self._rows[begin : begin + count - have]
       if len(rows):
         positions = np.arange(first + have, first + have + len(rows))
-        parts.append(
-          self._builder.build(
-            self._corpus, rows, positions.astype(np.uint64), key
-          )
-        )
+        positions = positions.astype(np.uint64)
+        if self._builder.copies:
+          positions = self._numbers[begin : begin + len(rows)]
+        parts.append(self._builder.build(self._corpus, rows, positions, key))
         have += len(rows)
       if have < count:
         self._first += len(self._rows)
