@@ -136,9 +136,9 @@ def mask_tokens(
   """Hides tokens and says what they were.
 
   A sequence gets the predictions of `count_masks`, no more than it has maskable
-  tokens, and a row no more than `max_predictions`; with words there may be
-  fewer. Each token has a replacement of its own; in a span, which is hidden
-  words that follow each other, all are masked, kept or random.
+  tokens, and a row no more than M; with words there may be fewer. Each token
+  has a replacement of its own; in a span, which is hidden words that follow
+  each other, all are masked, kept or random.
 
   Args:
     ids: [B, L] int32.
@@ -155,10 +155,8 @@ def mask_tokens(
     word_starts: [B, L] bool; not used for single tokens.
 
   Returns:
-    input_ids [B, L] int32, a copy with replacements; mlm_positions (ascending),
-    mlm_ids [B, M] int32, mlm_weights [B, M] float32; unused slots are 0. With
-    masking="span" span_positions [B, M, 2] int32 too, of each prediction the
-    columns before and after its span.
+    What `features.FEATURES` says of input_ids (a copy), mlm_positions
+    (ascending), mlm_ids, mlm_weights, and with masking="span" span_positions.
 
   Raises:
     ValueError: `maskable` has another shape than `ids`.
@@ -168,55 +166,74 @@ def mask_tokens(
       f"maskable has shape {maskable.shape}, ids {ids.shape}; make it after"
       " padding, so that padding cannot be masked."
     )
-  slots = spans.make_slots(lengths, positions, ids.shape[1])
-  flat, slot = _choose(maskable, slots, key, masks, word_starts)
   width = ids.shape[1]
+  slots = spans.make_slots(lengths, positions, width)
+  flat, slot = _choose(maskable, slots, key, masks, word_starts)
   row, column = np.divmod(flat, width)
   labels = ids.ravel()[flat]
 
-  # Where each draw of a replacement belongs to.
   origin = column - slots.begin[slot]
   if masks.repeat_positions:
-    firsts = np.searchsorted(slot, slot)
-    origin = np.arange(len(slot)) - firsts
-  bits = hashing.bits(
-    hashing.make_key(key, "replacements"), slots.number[slot], origin
-  )
-  share = (bits >> np.uint64(32)) * 2.0**-32
-  ends = None
-  if masks.masking == "span":
-    starts = np.flatnonzero(np.diff(flat, prepend=-2) > 1)
-    sizes = np.diff(starts, append=len(flat))
-    share = np.repeat(share[starts], sizes)
-    outer = np.stack([column[starts] - 1, column[starts] + sizes], 1)
-    ends = np.repeat(outer, sizes, axis=0)
-  hidden, kept = REPLACEMENTS[masks.replacement]
-  new = labels.copy()
-  if hidden + kept < 1:
-    excluded = reserved if masks.replacement == "roberta" else ()
-    drawn = _random_ids(bits, vocab_size, excluded)
-    new = np.where(share < hidden + kept, labels, drawn)
-  new[share < hidden] = mask_id
-
+    # Predictions of one place draw apart.
+    origin = np.arange(len(slot)) - np.searchsorted(slot, slot)
+  key = hashing.make_key(key, "replacements")
+  draws = hashing.bits(key, slots.number[slot], origin)
+  is_span = masks.masking == "span"
+  starts, sizes = _runs(flat) if is_span else (np.arange(len(flat)), 1)
+  first = np.repeat(starts, sizes)
+  excluded = reserved if masks.replacement == "roberta" else ()
+  drawn = _random_ids(draws, vocab_size, excluded)
+  new = _replace(labels, drawn, draws[first], masks.replacement, mask_id)
   input_ids = ids.copy()
   # A place of several predictions is masked if one of them says so.
   change = new != labels
   input_ids.ravel()[flat[change]] = new[change]
-  place = row * masks.max_predictions + _count_up(row, len(ids))
-  shape = (len(ids), masks.max_predictions)
-  batch = {
-    "input_ids": input_ids,
-    "mlm_positions": np.zeros(shape, np.int32),
-    "mlm_ids": np.zeros(shape, np.int32),
-    "mlm_weights": np.zeros(shape, np.float32),
+
+  values = {
+    "mlm_positions": column.astype(np.int32),
+    "mlm_ids": labels,
+    "mlm_weights": np.ones(len(flat), np.float32),
   }
-  batch["mlm_positions"].ravel()[place] = column
-  batch["mlm_ids"].ravel()[place] = labels
-  batch["mlm_weights"].ravel()[place] = 1
-  if ends is not None:
-    batch["span_positions"] = np.zeros((*shape, 2), np.int32)
-    batch["span_positions"].reshape(-1, 2)[place] = ends
-  return batch
+  if is_span:
+    # Special tokens are never hidden: both columns are in the sequence.
+    ends = np.stack([column[starts] - 1, column[starts] + sizes], 1)
+    values["span_positions"] = np.repeat(ends, sizes, axis=0).astype(np.int32)
+  arranged = _arrange(values, row, len(ids), masks.max_predictions)
+  return {"input_ids": input_ids} | arranged
+
+
+def _runs(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Where runs of consecutive numbers begin, and how long they are."""
+  starts = np.flatnonzero(np.diff(flat, prepend=-2) > 1)
+  return starts, np.diff(starts, append=len(flat))
+
+
+def _replace(
+  labels: np.ndarray,
+  drawn: np.ndarray,
+  draws: np.ndarray,
+  replacement: str,
+  mask_id: int,
+) -> np.ndarray:
+  """Returns ids: masks, labels or drawn ones, by the high 32 bits of draws."""
+  shares = (draws >> np.uint64(32)) * 2.0**-32
+  hidden, kept = REPLACEMENTS[replacement]
+  new = np.where(shares < hidden + kept, labels, drawn)
+  new[shares < hidden] = mask_id
+  return new
+
+
+def _arrange(
+  values: dict[str, np.ndarray], row: np.ndarray, rows: int, slots: int
+) -> dict[str, np.ndarray]:
+  """Lays values of predictions out in the slots of their rows, [B, M, ...]."""
+  number = np.bincount(row, minlength=rows)
+  place = np.arange(len(row)) - (np.cumsum(number) - number)[row]
+  arranged = {}
+  for key, value in values.items():
+    arranged[key] = np.zeros((rows, slots, *value.shape[1:]), value.dtype)
+    arranged[key][row, place] = value
+  return arranged
 
 
 def _choose(
@@ -245,12 +262,6 @@ def _choose(
   if units is None:
     return spans.choose_tokens(maskable, slots, counts, key)
   return spans.choose_words(maskable, word_starts, slots, counts, key, units)
-
-
-def _count_up(row: np.ndarray, rows: int) -> np.ndarray:
-  """Numbers the elements of each row; `row` ascends."""
-  number = np.bincount(row, minlength=rows)
-  return np.arange(len(row)) - (np.cumsum(number) - number)[row]
 
 
 def _random_ids(
