@@ -5,10 +5,10 @@ import os
 
 import flax.linen as nn
 import jax
-import numpy as np
 import pytest
 
-from bert_jax import main, objectives, phases
+from bert_jax import config as config_lib
+from bert_jax import main, objectives, phases, slices
 from bert_jax.models import bert
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -65,6 +65,198 @@ def test_every_bert_config_is_in_the_table():
   assert names == set(SIZES)
 
 
+# As `RECIPE`; the number of warm-up steps stands for schedule.warmup.
+NO_DROPOUT = {"model.dropout": 0.0, "model.attention_dropout": 0.0}
+DROPOUT = {"model.dropout": 0.1, "model.attention_dropout": 0.1}
+# Liu et al. 2019, Table 9; fairseq config/pretraining/base.yaml.
+ROBERTA = DROPOUT | {
+  "batch_size": 8192,
+  "total_steps": 500_000,
+  "model.max_positions": 514,
+  "model.activation": "gelu",
+  "objective.pairs": False,
+  "data.builder": "full_sentences",
+  "data.length": 512,
+  "data.mask_rate": 0.15,
+  "data.masking": "token",
+  "data.replacement": "roberta",
+  "data.count": "stochastic",
+  "data.static_masks": 0,
+  "optimizer.name": "adamw_fairseq",
+  "optimizer.b1": 0.9,
+  "optimizer.b2": 0.98,
+  "optimizer.epsilon": 1e-6,
+  "optimizer.weight_decay": 0.01,
+  "optimizer.clip_norm": 0.0,
+  "schedule.name": "linear",
+}
+# Lan et al. 2020, section 4.1; google-research/albert README, optimization.py.
+ALBERT = {
+  "batch_size": 4096,
+  "warmup_steps": 3125,
+  "model.activation": "gelu_new",
+  "objective.pairs": True,
+  "objective.pair_name": "sop",
+  "data.builder": "albert_pairs",
+  "data.length": 512,
+  "data.max_predictions": 77,
+  "data.short_probability": 0.1,
+  "data.single": "split",
+  "data.masking": "ngram",
+  "data.replacement": "bert",
+  "optimizer.name": "lamb",
+  "optimizer.b1": 0.9,
+  "optimizer.b2": 0.999,
+  "optimizer.epsilon": 1e-6,
+  "optimizer.weight_decay": 0.01,
+  "optimizer.clip_norm": 1.0,
+  "schedule.name": "bert",
+  "schedule.peak": 0.00176,
+}
+# Clark et al. 2020, Table 6; google-research/electra configure_pretraining.py.
+ELECTRA = DROPOUT | {
+  "warmup_steps": 10_000,
+  "model.activation": "gelu",
+  "objective.discriminator_weight": 50.0,
+  "objective.temperature": 1.0,
+  "data.builder": "electra_segments",
+  "data.masking": "token",
+  "data.replacement": "electra",
+  "data.repeat_positions": False,
+  "optimizer.name": "adamw_bert",
+  "optimizer.b2": 0.999,
+  "optimizer.epsilon": 1e-6,
+  "optimizer.weight_decay": 0.01,
+  "optimizer.clip_norm": 1.0,
+  "schedule.name": "electra",
+}
+# facebookresearch/SpanBERT pretraining/README.md.
+SPANBERT = DROPOUT | {
+  "batch_size": 256,
+  "total_steps": 2_400_000,
+  "warmup_steps": 10_000,
+  "objective.pairs": False,
+  "objective.span_boundary": True,
+  "data.builder": "doc_sentences",
+  "data.length": 512,
+  "data.mask_rate": 0.15,
+  "data.masking": "span",
+  "data.replacement": "bert",
+  "data.count": "ceil",
+  "data.cased": True,
+  "optimizer.name": "adamw_fairseq",
+  "optimizer.b2": 0.999,
+  "optimizer.epsilon": 1e-8,
+  "optimizer.weight_decay": 0.01,
+  "optimizer.clip_norm": 1.0,
+  "schedule.name": "linear",
+  "schedule.peak": 1e-4,
+}
+
+
+def electra(batch_size, length, predictions, rate, peak, total_steps):
+  return ELECTRA | {
+    "batch_size": batch_size,
+    "data.length": length,
+    "data.max_predictions": predictions,
+    "data.mask_rate": rate,
+    "schedule.peak": peak,
+    "total_steps": total_steps,
+  }
+
+
+RECIPES = {
+  "roberta_base": ROBERTA | {"schedule.peak": 6e-4, "warmup_steps": 24_000},
+  "roberta_large": ROBERTA | {"schedule.peak": 4e-4, "warmup_steps": 30_000},
+  "albert_base_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
+  "albert_large_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
+  "albert_xlarge_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
+  "albert_xxlarge_v1": ALBERT | NO_DROPOUT | {"total_steps": 1_500_000},
+  "albert_base_v2": ALBERT | NO_DROPOUT | {"total_steps": 10_000_000},
+  "albert_large_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
+  "albert_xlarge_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
+  "albert_xxlarge_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
+  "electra_small": electra(128, 128, 19, 0.15, 5e-4, 1_000_000),
+  "electra_base": electra(256, 512, 79, 0.15, 2e-4, 766_000),
+  "electra_large": electra(2048, 512, 130, 0.25, 2e-4, 400_000),
+  "spanbert_base": SPANBERT,
+  "spanbert_large": SPANBERT,
+  # Radford et al. 2018, section 4.1; openai/finetune-transformer-lm train.py.
+  "gpt1": DROPOUT
+  | {
+    "batch_size": 64,
+    "warmup_steps": 2000,
+    "model.activation": "gelu_new",
+    "data.builder": "lm",
+    "data.length": 512,
+    "optimizer.name": "adamw",
+    "optimizer.b2": 0.999,
+    "optimizer.epsilon": 1e-8,
+    "optimizer.weight_decay": 0.01,
+    "schedule.name": "cosine",
+    "schedule.peak": 2.5e-4,
+  },
+}
+# Layers, width, pieces, positions, segments of the encoders without projections.
+WIDTHS = {
+  "roberta_base": (12, 768, 50265, 514, 1),
+  "roberta_large": (24, 1024, 50265, 514, 1),
+  "spanbert_base": (12, 768, 28996, 512, 2),
+  "spanbert_large": (24, 1024, 28996, 512, 2),
+  "gpt1": (12, 768, 40478, 512, 0),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_the_published_ones(name):
+  config = load(name)
+  config_lib.check_keys(config)
+  flat = config_lib.flatten(config)
+  schedule = config["schedule"]
+  flat["warmup_steps"] = round(schedule["warmup"] * config["total_steps"])
+  for key, published in RECIPES[name].items():
+    assert flat[key] == published, key
+    assert type(flat[key]) is type(published), key
+  family, _, variant = name.partition("_")
+  family = {"spanbert": "bert", "gpt1": "gpt"}.get(family, family)
+  assert flat["model.family"] == family
+  assert flat["model.variant"] == (variant or "base")
+  assert flat["model.initializer_range"] == 0.02
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_builder_and_objective_of_a_recipe_fit(name):
+  """Every key that the objective asks for is one that the builder makes."""
+  config = slices.with_vocab_size(load(name))
+  (phase,) = phases.plan(config)
+  options = dict(config["objective"])
+  objective = objectives.build(options.pop("name"), config["model"], options)
+  batch = slices.features(config, phase)
+  shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
+  if name in WIDTHS:
+    count = sum(x.size for x in jax.tree.leaves(shapes))
+    assert count == parameters(name, *WIDTHS[name])
+  weights = jax.eval_shape(objective.weights, batch)
+  assert set(objective.coefficients) <= set(weights)
+  assert objective.flops(batch) > 0
+
+
+def parameters(name, layers, d, v, positions, segments):
+  """How many a run of it has, heads included."""
+  norm = 2 * d
+  attention = 4 * (d * d + d) + norm
+  mlp = d * 4 * d + 4 * d + 4 * d * d + d + norm
+  tables = (v + positions + segments) * d
+  total = tables + layers * (attention + mlp)
+  if name == "gpt1":
+    return total
+  total += norm + d * d + d + norm + v
+  if name.startswith("spanbert"):
+    first = (2 * d + 200) * d + d + norm
+    total += 15 * 200 + first + d * d + d + norm + v
+  return total
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_numbers_are_the_published_ones(name):
   config = load(name)
@@ -96,9 +288,9 @@ def test_parameters_are_as_many_as_published(name):
   objective = objectives.build(
     "mlm", config["model"] | {"vocab_size": v}, {"pairs": True}
   )
-  ids = jax.ShapeDtypeStruct((1, 8), np.int32)
-  one = jax.ShapeDtypeStruct((1, 1), np.int32)
-  batch = dict(input_ids=ids, mlm_positions=one, cls_positions=one)
+  batch = slices.features(
+    slices.with_vocab_size(config), phases.plan(config)[0]
+  )
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   count = sum(x.size for x in jax.tree.leaves(shapes))
 

@@ -1,0 +1,90 @@
+"""ALBERT-base, version 2, masked n-grams and sentence order.
+
+Paper: Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of
+  Language Representations", sections 3 and 4.
+Sizes: 12 times one layer of 768, 12 heads, tables of 128, 12M parameters (Table
+  1).
+Recipe: 4,096 sequences of 512 tokens a batch, LAMB 1.76e-3 with warm-up over
+  3,125 steps and linear decay, 10,000,000 steps (README, version 2; rate and
+  warm-up [not published apart from version 1; as it]), decay 0.01, clipping at
+  1.0, no dropout (README, version 2) (section 4.1; google-research/albert
+  README, run_pretraining.py, optimization.py). Masked n-grams of up to 3 words,
+  sentence order prediction, 10% short sequences (section 3.1, 4.1).
+Predictions: 15% of a row. The README's command has
+  --max_predictions_per_seq=20, 4% of a row of 512:
+  --config.data.max_predictions=20. Text is duplicated 40 times there
+  (create_pretraining_data.py): --config.data.static_masks=40; masks are new in
+  every epoch here.
+Data: that of version 1 and more, [not published] (README); a SentencePiece
+  unigram model of 30,000 pieces.
+Original hardware: 64 to 512 Cloud TPU v3 by size (section 4.1).
+Scores: average of five tasks' dev sets 82.3 (SQuAD 1.1 dev F1/EM 90.2/83.2, 2.0
+  82.1/79.3, MNLI 84.6, SST-2 92.9, RACE 66.8) (README, V2).
+Command:
+  python -m bert_jax.main --config configs/albert_base_v2.py \\
+    --workdir runs/albert_base_v2 --config.data.path=PREPARED_FOLDER
+On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
+  docs/tpu.md.
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config() -> ConfigDict:
+  """The published recipe, complete and flat."""
+  return ConfigDict(
+    dict(
+      seed=0,
+      total_steps=10_000_000,
+      batch_size=4096,
+      micro_batches=8,
+      phases={},
+      init_from="",
+      model=dict(
+        family="albert",
+        variant="base_v2",
+        vocab_size=placeholder(int),  # that of the data
+        max_positions=512,
+        dropout=0.0,
+        attention_dropout=0.0,
+        activation="gelu_new",
+        initializer_range=0.02,
+        dtype="bfloat16",
+        attention="auto",
+        elementwise="auto",
+        unroll=1,
+        remat=False,
+      ),
+      objective=dict(name="mlm", pairs=True, pair_name="sop"),
+      data=dict(
+        path="",
+        builder="albert_pairs",
+        length=512,
+        max_predictions=77,
+        mask_rate=0.15,
+        short_probability=0.1,
+        single="split",
+        masking="ngram",
+        replacement="bert",
+        count="round",
+        static_masks=0,
+        max_sequences=1,
+        cased=False,
+      ),
+      optimizer=dict(
+        name="lamb",
+        b1=0.9,
+        b2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        clip_norm=1.0,
+      ),
+      schedule=dict(name="bert", peak=1.76e-3, warmup=3_125 / 10_000_000),
+      mesh=dict(data=-1, fsdp=1, tensor=1),
+      log=dict(every=100),
+      evaluate=dict(every=10_000, examples=10_000),
+      checkpoint=dict(every=1000, keep=2, keep_best=1),
+      profile=dict(start=0, steps=0),
+    )
+  )
