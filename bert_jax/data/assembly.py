@@ -183,12 +183,7 @@ def assemble(
     parts = rows.pair_parts(examples, special)
   places = examples.shape[1]
   laid = rows.lay_out(tokens, parts, places, layout.length, special.pad or 0)
-  highest = int(laid.ids.max(initial=0))
-  if highest >= layout.vocab_size:
-    raise ValueError(
-      f"token id {highest} in the corpus, but the vocabulary has"
-      f" {layout.vocab_size} pieces; prepare the text with this vocabulary."
-    )
+  _check_ids(laid.ids, layout.vocab_size)
   batch = {"input_ids": laid.ids, "sequence_ids": laid.sequences}
   if layout.segments:
     batch["segment_ids"] = laid.segments
@@ -197,6 +192,7 @@ def assemble(
   if layout.masks is None:
     following = tokens.take(laid.index + 1, mode="clip").astype(np.int32)
     batch["lm_ids"] = np.where(laid.text, following, 0).astype(np.int32)
+    _check_ids(batch["lm_ids"], layout.vocab_size)
     batch["lm_weights"] = laid.text.astype(np.float32)
     return batch
   batch |= _hide(corpus, laid, numbers, key, layout)
@@ -207,6 +203,15 @@ def assemble(
     batch["cls_positions"] = np.where(used, begin, 0).astype(np.int32)
     batch["pair_weights"] = used.astype(np.float32)
   return batch
+
+
+def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
+  highest = int(ids.max(initial=0))
+  if highest >= vocab_size:
+    raise ValueError(
+      f"token id {highest} in the corpus, but the vocabulary has"
+      f" {vocab_size} pieces; prepare the text with this vocabulary."
+    )
 
 
 def _hide(

@@ -199,6 +199,12 @@ def choose_words(
   What would exceed the count is shortened (see `Units`), a first word that
   would is skipped for the next. So fewer than `counts` may be drawn.
 
+  Deviations from the programs. Pieces that truncation parted from their word's
+  start are a word of their own at the front of the second segment too, where
+  BERT's adds them to the last word of the first. ALBERT's n-grams may go on
+  beyond a [SEP]. SpanBERT's spans begin at the word of a uniform token, here at
+  a uniform word, and the last word may be cut to make the count.
+
   Args:
     maskable: [B, L] bool.
     word_starts: [B, L] bool, True where a word starts. The first maskable token

@@ -114,13 +114,14 @@ class Stream:
             self._corpus, first, last, hashing.make_key(draws, "index")
           )
         )
-        own = hashing.make_key(draws, "shard", first)
-        numbers.append(fixed_numbers(own, len(parts[-1])))
+        if self._builder.copies:
+          own = hashing.make_key(draws, "shard", first)
+          numbers.append(fixed_numbers(own, len(parts[-1])))
       rows = np.concatenate(parts)
       key = hashing.make_key(key, "chunks", self._window)
       order = np.argsort(hashing.bits(key, np.arange(len(rows))))
       self._rows = rows[order]
-      if self._builder.copies:
+      if numbers:
         self._numbers = np.concatenate(numbers)[order]
     return self._rows
 

@@ -197,6 +197,8 @@ class TextStream:
     self._epoch, self._record, self._first = epoch, record, first
     self._groups: Iterator[tuple[int, corpus.Corpus]] | None = None
     self._rows: np.ndarray | None = None
+    # Of the rows, where a builder has copies; else they are the global ones.
+    self._numbers: np.ndarray | None = None
 
   def _load(self) -> bool:
     """Makes the current group's index; returns False beyond the last epoch.
@@ -234,7 +236,9 @@ class TextStream:
       hashing.make_key(draws, "rows"),
     )
     order = np.argsort(hashing.bits(key, np.arange(len(rows))))
-    self._numbers = fixed_numbers(draws, len(rows))[order]
+    self._numbers = None
+    if self._builder.copies:
+      self._numbers = fixed_numbers(draws, len(rows))[order]
     return rows[order]
 
   def read(self, first: int, count: int) -> Batch:
@@ -249,7 +253,7 @@ class TextStream:
       if len(rows):
         positions = np.arange(first + have, first + have + len(rows))
         positions = positions.astype(np.uint64)
-        if self._builder.copies:
+        if self._numbers is not None:
           positions = self._numbers[begin : begin + len(rows)]
         parts.append(self._builder.build(self._corpus, rows, positions, key))
         have += len(rows)
