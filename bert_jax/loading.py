@@ -24,8 +24,7 @@ class Loaded(NamedTuple):
   Attributes:
     module: encoder and head of the task, the encoder as `.encoder`.
     params: its parameters: `module.apply({"params": params}, batch)`.
-    tokenizer: adds the special tokens itself; None if the model came without,
-      or with a SentencePiece model alone.
+    tokenizer: adds the special tokens itself; None if the model came without.
     config: family, task, sizes, label names, where it came from.
   """
 
@@ -59,7 +58,7 @@ def load(
   config = weights.config
   module = folder.module_of(config, **computation)
   params = jax.tree.map(jnp.asarray, folder.unflatten(weights.arrays))
-  made = model_tokenizer.build(config["family"], weights.tokenizer_files)
+  made = model_tokenizer.build(weights.tokenizer_files, path)
   return Loaded(module, params, made, config)
 
 

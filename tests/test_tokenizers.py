@@ -267,7 +267,8 @@ def test_bad_files_are_named(tmp_path):
   write("vocab.json", "[1")
   refused(pieces, "vocab.json:1: not JSON")
   refused(write("x.model", "no"), "not a SentencePiece model|sentencepiece")
-  broken = {"model": {"type": "WordLevel", "vocab": {"a": 0}}}
+  model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+  broken = {"version": "1.0", "model": model}
   refused(write("tokenizer.json", json.dumps(broken)), "a WordLevel model")
   (tmp_path / "b.txt").write_bytes(b"a\xff")
   refused(str(tmp_path / "b.txt"), r"not UTF-8 \(byte 1\)")

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from bert_jax.data import corpus, wordpiece
+from bert_jax.data import corpus, vocabulary_files, wordpiece
 from bert_jax.data.tokenizer import Vocabulary
 
 SPECIAL = list(corpus.SPECIAL_TOKENS)
@@ -56,8 +56,8 @@ def test_published_vocabulary():
   assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
   path = os.path.join(data, "vocab", "bert-base-cased-vocab.txt")
   with pytest.raises(ValueError, match="no-lower-case"):
-    wordpiece.build(corpus.read_vocab(path), source=path)
-  cased = wordpiece.build(corpus.read_vocab(path), lower_case=False)
+    vocabulary_files.load(path)
+  cased = vocabulary_files.load(path, lower_case=False)
   assert tokens(cased, "The École") == ["The", "École"]
 
 

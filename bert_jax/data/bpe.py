@@ -42,8 +42,6 @@ _ASCII_WORDS = re.compile(
 WORDS = re.compile(" ?[^ ]+")
 # Of several spaces the last one belongs to a word, the others do not.
 _WHOLE = re.compile(r"\s(?:\s|\Z)")
-# RoBERTa's dictionary was padded by three to a multiple of eight.
-MAX_FILLERS = 64
 # What a space is among the printable characters that stand for bytes.
 SPACE = "Ġ"
 
@@ -168,21 +166,27 @@ def gpt1_rules(
 
 
 def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
-  """Returns the pieces by id, ids without one as fairseq's fillers.
+  """Returns the pieces by id.
+
+  Only fairseq's fillers may be missing, which stand before RoBERTa's `<mask>`
+  and make the size of its dictionary a multiple of eight.
 
   Raises:
-    ValueError: an id twice, below 0, or far beyond the number of pieces.
+    ValueError: an id twice, below 0, or without a piece.
   """
   by_id = {i: piece for piece, i in vocab.items()}
   size = max(by_id, default=-1) + 1
   if len(by_id) != len(vocab) or not by_id or min(by_id) < 0:
     raise ValueError(f"{source}: ids must be different and not below 0.")
-  if size - len(by_id) > MAX_FILLERS:
+  mask = vocab.get(ROBERTA["mask"], 0)
+  fillers = [i for i in range(max(mask - 7, 0), mask) if i not in by_id]
+  by_id |= {g: f"madeupword{n:04d}" for n, g in enumerate(fillers)}
+  if missing := size - len(by_id):
+    first = next(i for i in range(size) if i not in by_id)
     raise ValueError(
-      f"{source}: {size - len(by_id)} ids below {size} have no piece."
+      f"{source}: {missing} ids below {size} have no piece, {first} first; is a"
+      " piece there twice?"
     )
-  gaps = [i for i in range(size) if i not in by_id]
-  by_id |= {g: f"madeupword{n:04d}" for n, g in enumerate(gaps)}
   return [by_id[i] for i in range(size)]
 
 
@@ -234,17 +238,18 @@ def read_json(text: str, source: str) -> dict[str, Any]:
     value = json.loads(text)
   except json.JSONDecodeError as e:
     raise ValueError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
+  except (ValueError, RecursionError) as e:
+    raise ValueError(f"{source}: not JSON ({e}).") from e
   if not isinstance(value, dict):
     raise ValueError(f"{source}: not a JSON object.")
   return value
 
 
-def read_pieces(text: str, source: str) -> dict[str, int]:
-  """Reads `vocab.json`, an object from pieces to ids; ValueError if not."""
-  vocab = read_json(text, source)
+def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
+  """Returns an object from pieces to ids; ValueError if it is none."""
   if not all(type(i) is int for i in vocab.values()):
     raise ValueError(f"{source}: not an object from pieces to ids.")
-  return vocab
+  return dict(vocab)
 
 
 def files(

@@ -1,113 +1,61 @@
 """The tokenizer of a converted model, from the files that came with it.
 
-As transformers builds them (tokenization_bert.py, tokenization_roberta.py,
-tokenization_openai.py) where there is no tokenizer.json.
+It adds the special tokens of the model's family, as transformers does
+(tokenization_bert.py, tokenization_roberta.py, tokenization_albert.py).
 """
 
-import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+import os
+from collections.abc import Mapping
 
-from tokenizers import (
-  AddedToken,
-  Tokenizer,
-  decoders,
-  models,
-  normalizers,
-  pre_tokenizers,
-  processors,
-)
+from tokenizers import AddedToken, Tokenizer, decoders, processors
 
-from bert_jax.data import bpe, corpus
-from bert_jax.data.tokenizer import mark
+from bert_jax.data import tokenizer_json, vocabulary_files, wordpiece
+from bert_jax.data.tokenizer import Vocabulary, mark, share
 
 
-def build(family: str, files: Mapping[str, bytes]) -> Tokenizer | None:
+def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   """Builds a tokenizer that adds special tokens, and neither pads nor cuts.
 
   Args:
-    family: a key of `models.FAMILIES`.
-    files: name -> bytes; the first of tokenizer.json, vocab.txt, vocab.json
-      with merges.txt counts.
+    files: name -> bytes.
+    folder: where they are, for messages.
 
   Returns:
-    None if there is none of them, as with a SentencePiece model alone.
+    None if no vocabulary is among them.
 
   Raises:
     ValueError: a damaged file.
   """
-  try:
-    if "tokenizer.json" in files:
-      tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode("utf-8"))
-      # Files remember the length of their last batch; transformers forgets it.
-      tokenizer.no_padding()
-      tokenizer.no_truncation()
-      return tokenizer
-    options = json.loads(files.get("tokenizer_config.json", b"{}"))
-    if "vocab.txt" in files:
-      return _wordpiece(files["vocab.txt"].decode("utf-8"), options)
-    if "vocab.json" in files and "merges.txt" in files:
-      vocab = json.loads(files["vocab.json"])
-      merges = bpe.read_merges(files["merges.txt"].decode(), "merges.txt")
-      make = _gpt if family == "gpt" else _byte_level
-      return make(vocab, merges, options)
-  except Exception as e:
-    # The library raises plain Exceptions.
-    raise ValueError(f"the tokenizer's files are damaged: {e}.") from e
-  return None
+  if not vocabulary_files.has_tokenizer(files):
+    return None
+  name = vocabulary_files.JSON
+  if name in files:
+    # Whatever it is, it says itself what it adds.
+    path = os.path.join(folder, name)
+    return tokenizer_json.read(vocabulary_files.text(files[name], path), path)
+  vocabulary = vocabulary_files.of_files(files, folder)
+  if vocabulary.special.mask is None:
+    return vocabulary.marked
+  return _adding(vocabulary)
 
 
-def _present(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[str]:
-  """The tokens that the vocabulary has; none is added to it."""
-  return [t for t in tokens if tokenizer.token_to_id(t) is not None]
-
-
-def _wordpiece(text: str, options: Mapping[str, Any]) -> Tokenizer:
-  lower = options.get("do_lower_case", True)
-  accents = options.get("strip_accents")
-  vocab = {piece: i for i, piece in enumerate(text.splitlines())}
-  tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-  tokenizer.normalizer = normalizers.BertNormalizer(
-    clean_text=True,
-    handle_chinese_chars=options.get("tokenize_chinese_chars", True),
-    strip_accents=lower if accents is None else accents,
-    lowercase=lower,
-  )
-  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-  tokenizer.decoder = decoders.WordPiece(prefix="##")
-  tokenizer = mark(tokenizer, _present(tokenizer, corpus.SPECIAL_TOKENS))
-  if "[CLS]" in vocab and "[SEP]" in vocab:
-    tokenizer.post_processor = processors.BertProcessing(
-      ("[SEP]", vocab["[SEP]"]), ("[CLS]", vocab["[CLS]"])
-    )
-  return tokenizer
-
-
-def _byte_level(
-  vocab: dict[str, int],
-  merges: list[tuple[str, str]],
-  options: Mapping[str, Any],
-) -> Tokenizer:
-  space = options.get("add_prefix_space", False)
-  made = bpe.bytelevel_rules(vocab, merges, space)
-  plain = [t for t in bpe.ROBERTA.values() if t != bpe.ROBERTA["mask"]]
-  tokenizer = mark(made, _present(made, plain))
-  if "<mask>" in vocab:
+def _adding(vocabulary: Vocabulary) -> Tokenizer:
+  """[CLS] text [SEP], with the names and segments of the kind."""
+  special, pieces = vocabulary.special, vocabulary.pieces
+  ends = [(pieces[i], i) for i in (special.sep, special.cls)]
+  made = share(vocabulary.marked)
+  if vocabulary.kind == "bytelevel":
+    made = mark(made, [pieces[i] for i in special if i != special.mask])
     # The space before a mask belongs to it.
-    mask = AddedToken("<mask>", lstrip=True, normalized=False, special=True)
-    tokenizer.add_special_tokens([mask])
-  if "<s>" in vocab and "</s>" in vocab:
-    tokenizer.post_processor = processors.RobertaProcessing(
-      ("</s>", vocab["</s>"]), ("<s>", vocab["<s>"]), add_prefix_space=space
+    token = pieces[special.mask]
+    made.add_special_tokens([AddedToken(token, lstrip=True, normalized=False)])
+    space = vocabulary.options["add_prefix_space"]
+    made.post_processor = processors.RobertaProcessing(
+      *ends, add_prefix_space=space
     )
-  return tokenizer
-
-
-def _gpt(
-  vocab: dict[str, int],
-  merges: list[tuple[str, str]],
-  options: Mapping[str, Any],
-) -> Tokenizer:
-  del options
-  made = bpe.gpt1_rules(vocab, merges)
-  return mark(made, _present(made, bpe.GPT1.values()))
+    return made
+  made = mark(made, [pieces[i] for i in special])
+  made.post_processor = processors.BertProcessing(*ends)
+  if vocabulary.kind == "wordpiece":
+    made.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)
+  return made

@@ -232,11 +232,19 @@ class Vocabulary:
     )
 
 
+def share(tokenizer: Tokenizer) -> Tokenizer:
+  """Returns one of the same parts, without the tokens added to the first."""
+  made = Tokenizer(tokenizer.model)
+  for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+    setattr(made, part, getattr(tokenizer, part))
+  return made
+
+
 def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
-  """Returns a copy to which `tokens`, by their exact spelling, are special."""
-  copy = Tokenizer.from_str(tokenizer.to_str())
-  copy.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
-  return copy
+  """Returns one to which `tokens`, by their exact spelling, are special."""
+  made = share(tokenizer)
+  made.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
+  return made
 
 
 def is_simple(chunk: str) -> bool:

@@ -1,15 +1,15 @@
 """Hugging Face's `tokenizer.json` as a `Vocabulary`, with its own rules."""
 
-import copy
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from bert_jax.data import bpe, corpus, unigram, wordpiece
-from bert_jax.data.tokenizer import SPACED, WORDS, Vocabulary
+from bert_jax.data.tokenizer import SPACED, WORDS, Vocabulary, share
 
 _BERT = dict(zip(corpus.SpecialIds._fields, corpus.SPECIAL_TOKENS, strict=True))
 # Roles of the special tokens, the first of which all tokens are there.
@@ -30,40 +30,78 @@ def from_json(text: str, source: str = "tokenizer.json") -> Vocabulary:
     ValueError: damaged, a model that is none of WordPiece, BPE, Unigram, or
       special tokens of no family.
   """
-  spec = bpe.read_json(text, source)
-  kind, pieces = _pieces(spec, source)
+  marked = read(text, source)
+  kind = _kind(marked, source)
+  pieces = bpe.in_order(marked.get_vocab(), source)
   ids = {piece: i for i, piece in enumerate(pieces)}
   roles = next((r for r in _ROLES if set(r.values()) <= ids.keys()), None)
   if roles is None:
     raise ValueError(f"{source}: its special tokens are those of no family.")
-  spec |= {"truncation": None, "padding": None}
-  plain = copy.deepcopy(spec) | {"added_tokens": []}
+  plain = share(marked)
   if kind == "unigram":
-    # No word has a space in it: such a piece is never matched.
-    for token in set(roles.values()):
-      plain["model"]["vocab"][ids[token]][0] += " "
+    plain.model = _without(text, roles.values())
+  rules = _rules(marked)
   return Vocabulary(
     kind=kind,
     pieces=pieces,
     special=bpe.special_ids(ids, roles, source),
-    plain=_tokenizer(plain, source),
-    marked=_tokenizer(spec, source),
+    plain=plain,
+    marked=marked,
     boundary=np.array([_bounds(kind, p, roles) for p in pieces]),
-    options={"lower_case": _lowers(spec.get("normalizer"))},
+    options={"lower_case": _lowers(rules["normalizer"])},
     files={"tokenizer.json": text.encode("utf-8")},
     ends=kind == "gpt1",
-    **_cuts(spec),
+    **_cuts(rules),
   )
 
 
-def _cuts(spec: dict[str, Any]) -> dict[str, Any]:
+def read(text: str, source: str) -> Tokenizer:
+  """Opens the file as the library does, without padding and truncation.
+
+  Files remember the length of their last batch; transformers forgets it.
+  """
+  try:
+    tokenizer = Tokenizer.from_str(text)
+  except Exception as e:
+    raise ValueError(f"{source}: damaged ({e}).") from e
+  tokenizer.no_padding()
+  tokenizer.no_truncation()
+  return tokenizer
+
+
+def _kind(tokenizer: Tokenizer, source: str) -> str:
+  name = type(tokenizer.model).__name__
+  kinds = {"WordPiece": "wordpiece", "Unigram": "unigram", "BPE": "bytelevel"}
+  if name not in kinds:
+    raise ValueError(f"{source}: a {name} model: not one of {sorted(kinds)}.")
+  ends = name == "BPE" and tokenizer.model.end_of_word_suffix
+  return "gpt1" if ends else kinds[name]
+
+
+def _rules(tokenizer: Tokenizer) -> dict[str, Any]:
+  """The parts of the file around its model, which may be large."""
+  small = share(tokenizer)
+  small.model = models.WordLevel({}, unk_token="")
+  return json.loads(small.to_str())
+
+
+def _without(text: str, tokens: Iterable[str]) -> models.Model:
+  """The unigram model of a file, in which no text can be special tokens."""
+  spec = json.loads(text)["model"]
+  # No word has a space in it: such a piece is never matched.
+  vocab = [(p + " " if p in tokens else p, s) for p, s in spec["vocab"]]
+  fallback = spec.get("byte_fallback", False)
+  return models.Unigram(vocab, spec["unk_id"], fallback)
+
+
+def _cuts(rules: dict[str, Any]) -> dict[str, Any]:
   """How `Vocabulary` may cut a text; not at all where rules are unknown."""
   normalizer, splitter = (
-    spec.get(key) or {} for key in ("normalizer", "pre_tokenizer")
+    rules[key] or {} for key in ("normalizer", "pre_tokenizer")
   )
   parts = splitter.get("pretokenizers") or [splitter]
   first = parts[0].get("type")
-  if first == "WhitespaceSplit":
+  if first == "WhitespaceSplit" and "Prepend" not in json.dumps(normalizer):
     return dict(atoms=SPACED)
   if normalizer.get("type") == "BertNormalizer" and len(parts) == 1:
     if first == "BertPreTokenizer":
@@ -73,32 +111,6 @@ def _cuts(spec: dict[str, Any]) -> dict[str, Any]:
     if splitter.get("use_regex", True):
       return bpe.cuts(splitter.get("add_prefix_space", True))
   return {}
-
-
-def _pieces(spec: dict[str, Any], source: str) -> tuple[str, list[str]]:
-  """Returns the kind of tokenizer and its pieces, added ones included."""
-  try:
-    model, added = spec["model"], spec.get("added_tokens") or []
-    vocab = model["vocab"]
-    if isinstance(vocab, list):
-      vocab = {piece: i for i, (piece, _) in enumerate(vocab)}
-    vocab = vocab | {token["content"]: token["id"] for token in added}
-    name = model.get("type") or ("BPE" if "merges" in model else "WordPiece")
-    suffix = model.get("end_of_word_suffix")
-  except (KeyError, TypeError, ValueError, AttributeError) as e:
-    raise ValueError(f"{source}: damaged ({e}).") from e
-  kinds = {"WordPiece": "wordpiece", "Unigram": "unigram"}
-  kinds["BPE"] = "gpt1" if suffix else "bytelevel"
-  if name not in kinds:
-    raise ValueError(f"{source}: a {name} model: not one of {sorted(kinds)}.")
-  return kinds[name], bpe.in_order(vocab, source)
-
-
-def _tokenizer(spec: dict[str, Any], source: str) -> Tokenizer:
-  try:
-    return Tokenizer.from_str(json.dumps(spec))
-  except Exception as e:
-    raise ValueError(f"{source}: damaged ({e}).") from e
 
 
 def _lowers(normalizer: dict[str, Any] | None) -> bool:

@@ -1,14 +1,12 @@
 """SentencePiece unigram models (ALBERT) through the `tokenizers` library.
 
-The pieces, scores and normalisation come from the model's file, whose format
-is github.com/google/sentencepiece sentencepiece_model.proto; the rules around
-them are those of transformers' AlbertTokenizer: quotes as `"`, compatibility
-decomposition, accents stripped, lower case, words apart. Two differences from
-google-research/albert tokenization.py follow from that: a comma after a digit
-is not split off again, and words are segmented one at a time.
+The pieces, scores and normalisation come from the model's file; the rules
+around them are those of transformers' AlbertTokenizer: quotes as `"`,
+compatibility decomposition, accents stripped, lower case, words apart. Two
+differences from google-research/albert tokenization.py follow from that: a
+comma after a digit is not split off again, and words are segmented one at a
+time.
 """
-
-from typing import Any
 
 import numpy as np
 from tokenizers import (
@@ -19,38 +17,13 @@ from tokenizers import (
   pre_tokenizers,
 )
 
-from bert_jax.data import bpe
+from bert_jax.data import bpe, sentencepiece_model
 from bert_jax.data.tokenizer import SPACED, Vocabulary, mark
 
 # google-research/albert: the order of the published model's special pieces is
 # <pad> <unk> [CLS] [SEP] [MASK].
 ALBERT = dict(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
 SPACE = "▁"
-UNIGRAM = 1  # TrainerSpec.ModelType
-
-
-def parse(model: bytes, source: str) -> Any:
-  """Returns the ModelProto of a SentencePiece file.
-
-  Raises:
-    ValueError: not such a file, or not a unigram model; or the library that
-      knows the format is not installed.
-  """
-  try:
-    from sentencepiece import sentencepiece_model_pb2 as format
-  except ImportError as e:
-    raise ValueError(
-      f"{source}: SentencePiece files need the package sentencepiece: pip"
-      " install 'bert_jax[data]'."
-    ) from e
-  proto = format.ModelProto()
-  try:
-    proto.ParseFromString(model)
-  except Exception as e:
-    raise ValueError(f"{source}: not a SentencePiece model ({e}).") from e
-  if not proto.pieces or proto.trainer_spec.model_type != UNIGRAM:
-    raise ValueError(f"{source}: not a unigram model of SentencePiece.")
-  return proto
 
 
 def cleaning(lower_case: bool, keep_accents: bool) -> normalizers.Normalizer:
@@ -80,15 +53,12 @@ def unigram(
   Raises:
     ValueError: no unigram model, or special pieces are missing.
   """
-  proto = parse(model, source)
-  pieces = [p.piece for p in proto.pieces]
+  pieces, scores, charsmap = sentencepiece_model.parse(model, source)
   ids = {piece: i for i, piece in enumerate(pieces)}
   special = bpe.special_ids(ids, ALBERT, source)
   # No word has a space in it: a piece that ends with one is never matched.
   hidden = [p + " " if p in ALBERT.values() else p for p in pieces]
-  scores = [p.score for p in proto.pieces]
   chain = cleaning(lower_case, keep_accents)
-  charsmap = proto.normalizer_spec.precompiled_charsmap
   if charsmap:
     chain = normalizers.Sequence([chain, normalizers.Precompiled(charsmap)])
 
@@ -123,7 +93,7 @@ def unigram(
     boundary=np.array(begins),
     atoms=SPACED,
     options=dict(lower_case=lower_case, keep_accents=keep_accents),
-    # The second is read without the library that knows the first.
+    # The second is transformers' form.
     files={
       "spiece.model": model,
       "tokenizer.json": marked.to_str().encode("utf-8"),

@@ -4,6 +4,7 @@ import functools
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,17 +14,29 @@ from bert_jax.data.tokenizer_json import from_json
 
 # The settings of a folder, with the names of transformers where it has them.
 SETTINGS = "tokenizer_config.json"
+# transformers' own file of a tokenizer of any kind.
+JSON = "tokenizer.json"
 _NAMES = {"lower_case": "do_lower_case"}
 _CLASSES = {
   "wordpiece": "BertTokenizer",
   "gpt1": "OpenAIGPTTokenizer",
   "unigram": "AlbertTokenizer",
 }
-_OPTIONS = ("lower_case", "rules", "add_prefix_space", "keep_accents")
+_TYPES = {
+  "lower_case": bool,
+  "rules": str,
+  "add_prefix_space": bool,
+  "keep_accents": bool,
+  "strip_accents": bool,
+  "tokenize_chinese_chars": bool,
+}
 # Names of one thing: transformers', and those of the releases.
 _PIECES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 _MODELS = ("spiece.model", "30k-clean.model")
+_NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECES)
+# Of a vocabulary's JSON no value is an object.
+_MODEL = re.compile(r'"model"\s*:\s*\{')
 
 
 def load(path: str, **options: Any) -> Vocabulary:
@@ -33,9 +46,10 @@ def load(path: str, **options: Any) -> Vocabulary:
     path: a WordPiece vocabulary (a piece a line), a SentencePiece `.model`,
       `tokenizer.json`, `vocab.json` with its merges beside it, or a folder with
       any of these, that of a Hugging Face model for example.
-    **options: over those of the folder's settings: `lower_case` and `rules`
-      (WordPiece), `add_prefix_space` (byte-level BPE), `lower_case` and
-      `keep_accents` (SentencePiece).
+    **options: over those of the folder's settings: `lower_case`, `rules`,
+      `strip_accents` and `tokenize_chinese_chars` (WordPiece),
+      `add_prefix_space` (byte-level BPE), `lower_case` and `keep_accents`
+      (SentencePiece).
 
   Raises:
     ValueError: nothing there, damaged, or an option that the kind has not.
@@ -45,11 +59,56 @@ def load(path: str, **options: Any) -> Vocabulary:
       f"{path}: no such vocabulary; make one with `python -m"
       " bert_jax.train_vocab`."
     )
-  settings: dict[str, Any] = {}
-  if os.path.isdir(path):
-    settings, path = _settings(path), _main_file(path, options)
-  build = _builder(path)
-  known = set(inspect.signature(build).parameters) & set(_OPTIONS)
+  folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
+  wanted = [*_NAMED, *_MERGES, SETTINGS] if name is None else [name, *_MERGES]
+  paths = {n: os.path.join(folder, n) for n in wanted}
+  files = {n: _bytes(p) for n, p in paths.items() if os.path.isfile(p)}
+  if name is None:
+    made = of_files(files, folder, **options)
+  else:
+    made = _build(_builder(files, name, folder), path, {}, options)
+  if made.kind == "wordpiece" and JSON not in made.files:
+    wordpiece.check_uncased(made, path)
+  return made
+
+
+def of_files(
+  files: Mapping[str, bytes], folder: str, **options: Any
+) -> Vocabulary:
+  """Builds the tokenizer of a folder's files.
+
+  Args:
+    files: name -> content; any others are ignored.
+    folder: where they are, for messages.
+    **options: see `load`.
+
+  Raises:
+    ValueError: see `load`.
+  """
+  # transformers' own file is exact, but leaves nothing to choose.
+  order = sorted(_NAMED, key=lambda n: n == JSON and bool(options))
+  name = next((name for name in order if name in files), None)
+  if name is None:
+    raise ValueError(
+      f"{folder}: no vocabulary in it: none of {', '.join(_NAMED)}."
+    )
+  path = os.path.join(folder, name)
+  settings = _settings(files, folder)
+  return _build(_builder(files, name, folder), path, settings, options)
+
+
+def has_tokenizer(files: Mapping[str, bytes]) -> bool:
+  """Whether `of_files` would find a vocabulary."""
+  return any(name in files for name in _NAMED)
+
+
+def _build(
+  build: Callable[..., Vocabulary],
+  path: str,
+  settings: Mapping[str, Any],
+  options: Mapping[str, Any],
+) -> Vocabulary:
+  known = inspect.signature(build).parameters.keys() & _TYPES.keys()
   for name in options:
     if name not in known:
       raise ValueError(
@@ -59,47 +118,42 @@ def load(path: str, **options: Any) -> Vocabulary:
   return build(**{k: v for k, v in settings.items() if k in known} | options)
 
 
-def _main_file(folder: str, options: Mapping[str, Any]) -> str:
-  there = set(os.listdir(folder))
-  names = ["tokenizer.json", "vocab.txt", *_MODELS, *_PIECES]
-  # transformers' own file is exact, but leaves nothing to choose.
-  order = (
-    sorted(names, key=lambda n: n == "tokenizer.json") if options else names
-  )
-  for name in order:
-    if name in there:
-      return os.path.join(folder, name)
-  raise ValueError(
-    f"{folder}: no vocabulary in it: none of {', '.join(names)}."
-  )
-
-
-def _settings(folder: str) -> dict[str, Any]:
+def _settings(files: Mapping[str, bytes], folder: str) -> dict[str, Any]:
   path = os.path.join(folder, SETTINGS)
-  if not os.path.exists(path):
+  if SETTINGS not in files:
     return {}
-  read = bpe.read_json(_text(path), path)
-  keys = {name: _NAMES.get(name, name) for name in _OPTIONS}
-  return {name: read[key] for name, key in keys.items() if key in read}
+  read = bpe.read_json(text(files[SETTINGS], path), path)
+  keys = {name: _NAMES.get(name, name) for name in _TYPES}
+  found = {name: read[key] for name, key in keys.items() if key in read}
+  for name, value in found.items():
+    if value is not None and not isinstance(value, _TYPES[name]):
+      raise ValueError(
+        f"{path}: {keys[name]!r} is {value!r:.40}, not"
+        f" {'text' if _TYPES[name] is str else 'true or false'}."
+      )
+  # transformers writes null for what it decides itself.
+  return {name: value for name, value in found.items() if value is not None}
 
 
-def _builder(path: str) -> Callable[..., Vocabulary]:
+def _builder(
+  files: Mapping[str, bytes], name: str, folder: str
+) -> Callable[..., Vocabulary]:
   """Returns what builds the tokenizer of a file from options."""
-  if path.endswith(".model"):
-    return functools.partial(unigram.unigram, _bytes(path), source=path)
-  if not path.endswith(".json"):
-    pieces = corpus.read_vocab(path)
+  path, content = os.path.join(folder, name), files[name]
+  if name.endswith(".model"):
+    return functools.partial(unigram.unigram, content, source=path)
+  if not name.endswith(".json"):
+    pieces = wordpiece.read(content, path)
     return functools.partial(wordpiece.build, pieces, source=path)
-  text = _text(path)
-  if isinstance(bpe.read_json(text, path).get("model"), dict):
-    return functools.partial(from_json, text, source=path)
-  vocab = bpe.read_pieces(text, path)
-  folder = os.path.dirname(path)
-  paths = [os.path.join(folder, name) for name in _MERGES]
-  there = [p for p in paths if os.path.exists(p)]
-  if not there:
+  decoded = text(content, path)
+  if name not in _PIECES and _MODEL.search(decoded):
+    return functools.partial(from_json, decoded, source=path)
+  vocab = bpe.check_pieces(bpe.read_json(decoded, path), path)
+  beside = next((n for n in _MERGES if n in files), None)
+  if beside is None:
     raise ValueError(f"{path}: no merges beside it: none of {_MERGES}.")
-  merges = bpe.read_merges(_text(there[0]), there[0])
+  where = os.path.join(folder, beside)
+  merges = bpe.read_merges(text(files[beside], where), where)
   ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
   build = bpe.gpt1 if ends else bpe.bytelevel
   return functools.partial(build, vocab, merges, source=path)
@@ -114,8 +168,8 @@ def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
   if vocabulary.kind in _CLASSES:
     names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
-  text = json.dumps(names, indent=2) + "\n"
-  return made | {SETTINGS: text.encode("utf-8")}
+  settings = json.dumps(names, indent=2) + "\n"
+  return made | {SETTINGS: settings.encode("utf-8")}
 
 
 def save(vocabulary: Vocabulary, folder: str) -> None:
@@ -161,8 +215,9 @@ def _bytes(path: str) -> bytes:
     return f.read()
 
 
-def _text(path: str) -> str:
+def text(content: bytes, path: str) -> str:
+  """Decodes a file; ValueError names it if it is not UTF-8."""
   try:
-    return _bytes(path).decode("utf-8")
+    return content.decode("utf-8")
   except UnicodeDecodeError as e:
     raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e

@@ -28,14 +28,47 @@ RULES = tuple(MAX_WORD_CHARS)
 _ORIGINAL_WORDS = re.compile("[^ ]+")
 
 
-def normalizer(lower_case: bool) -> normalizers.Normalizer:
+def normalizer(
+  lower_case: bool,
+  strip_accents: bool | None = None,
+  tokenize_chinese_chars: bool = True,
+) -> normalizers.Normalizer:
   """Returns BERT's clean-up of raw text, shared with `train_vocab`."""
   return normalizers.BertNormalizer(
     clean_text=True,
-    handle_chinese_chars=True,
-    strip_accents=lower_case,
+    handle_chinese_chars=tokenize_chinese_chars,
+    strip_accents=lower_case if strip_accents is None else strip_accents,
     lowercase=lower_case,
   )
+
+
+def read(content: bytes, source: str) -> list[str]:
+  """Reads a vocabulary file, a piece a line.
+
+  Args:
+    content: of the file.
+    source: its name, for messages.
+
+  Raises:
+    ValueError: not UTF-8, empty, or a piece occurs twice (line numbers named).
+  """
+  try:
+    lines = content.decode("utf-8").split("\n")
+  except UnicodeDecodeError as e:
+    raise ValueError(f"{source}: not UTF-8 (byte {e.start}).") from e
+  pieces = [line.rstrip("\r") for line in lines]
+  while pieces and not pieces[-1]:
+    pieces.pop()
+  if not pieces:
+    raise ValueError(f"{source}: the vocabulary is empty.")
+  seen: dict[str, int] = {}
+  for i, piece in enumerate(pieces):
+    if seen.setdefault(piece, i) != i:
+      raise ValueError(
+        f"{source}: {piece!r:.40} stands in line {seen[piece] + 1} and again in"
+        f" line {i + 1}; every piece needs one id. Remove one of them."
+      )
+  return pieces
 
 
 def build(
@@ -43,26 +76,35 @@ def build(
   lower_case: bool = True,
   source: str = "vocabulary",
   rules: str = "huggingface",
+  strip_accents: bool | None = None,
+  tokenize_chinese_chars: bool = True,
 ) -> Vocabulary:
   """Builds the tokenizer.
 
   Args:
-    pieces: from `corpus.read_vocab`, for example.
+    pieces: from `read`, for example.
     lower_case: True for an uncased vocabulary.
     source: where the pieces come from, for messages.
     rules: one of `RULES`.
+    strip_accents: None for what `lower_case` says; a few published models
+      lower-case and keep accents.
+    tokenize_chinese_chars: whether ideographs stand alone.
 
   Raises:
-    ValueError: a special token is missing, `rules` is unknown, or `lower_case`
-      is asked of a cased vocabulary, most of whose words it could never
-      produce.
+    ValueError: a special token is missing, or `rules` is unknown or has not
+      what the last two ask for.
   """
   if rules not in RULES:
     raise ValueError(f"rules {rules!r}: not one of {list(RULES)}.")
+  more = {}
+  if strip_accents not in (None, lower_case):
+    more["strip_accents"] = strip_accents
+  if not tokenize_chinese_chars:
+    more["tokenize_chinese_chars"] = False
+  if more and rules == "original":
+    raise ValueError(f"{source}: the original rules have no {list(more)}.")
   pieces = list(pieces)
   special = corpus.special_ids(pieces, source)
-  if lower_case:
-    check_uncased(pieces, source)
   tokenizer = Tokenizer(
     models.WordPiece(
       {piece: i for i, piece in enumerate(pieces)},
@@ -72,7 +114,9 @@ def build(
     )
   )
   if rules == "huggingface":
-    tokenizer.normalizer = normalizer(lower_case)
+    tokenizer.normalizer = normalizer(
+      lower_case, strip_accents, tokenize_chinese_chars
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     clean, atoms, ascii = None, WORDS, str.lower if lower_case else str
   else:
@@ -87,7 +131,8 @@ def build(
     plain=tokenizer,
     marked=mark(tokenizer, corpus.SPECIAL_TOKENS),
     boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
-    options=dict(lower_case=lower_case, rules=rules),
+    # The last two only where they are unusual: options tell texts apart.
+    options=dict(lower_case=lower_case, rules=rules) | more,
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
     atoms=atoms,
     ascii=ascii,
@@ -95,13 +140,18 @@ def build(
   )
 
 
-def check_uncased(pieces: Sequence[str], source: str) -> None:
-  """Raises ValueError if over 1% of the pieces have capitals."""
-  words = [p for p in pieces if not (p.startswith("[") and p.endswith("]"))]
+def check_uncased(vocabulary: Vocabulary, source: str) -> None:
+  """Refuses to lower-case for a cased vocabulary.
+
+  Raises:
+    ValueError: over 1% of the pieces have capitals, which no text could give.
+  """
+  words = [p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)]
   cased = [p for p in words if p != p.lower()]
-  if len(cased) > 0.01 * len(words):
+  if vocabulary.lower_case and len(cased) > 0.01 * len(words):
     raise ValueError(
       f"{source}: a cased vocabulary ({len(cased)} pieces with capitals, such"
       f" as {cased[0]!r}) cannot be used with lower-casing; pass"
-      " --no-lower-case (lower_case=False)."
+      " --no-lower-case (lower_case=False), or set do_lower_case to false in"
+      " the tokenizer_config.json of its folder."
     )

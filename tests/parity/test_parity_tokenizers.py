@@ -7,7 +7,12 @@ import unicodedata
 
 import pytest
 
-from bert_jax.data import bpe, unigram, vocabulary_files
+from bert_jax.data import (
+  bpe,
+  sentencepiece_model,
+  unigram,
+  vocabulary_files,
+)
 
 transformers = pytest.importorskip(
   "transformers", reason="transformers is not installed"
@@ -46,14 +51,13 @@ def gpt1():
 
 
 def albert():
-  pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
   path = os.path.join(VOCAB, "albert_like", "30k-clean.model")
   with open(path, "rb") as f:
     content = f.read()
-  proto = unigram.parse(content, path)
+  model = sentencepiece_model.parse(content, path)
   theirs = transformers.AlbertTokenizer(
-    vocab=[(p.piece, p.score) for p in proto.pieces],
-    _spm_precompiled_charsmap=proto.normalizer_spec.precompiled_charsmap,
+    vocab=list(zip(model.pieces, model.scores, strict=True)),
+    _spm_precompiled_charsmap=model.charsmap,
   )
   return unigram.unigram(content, path), theirs
 
