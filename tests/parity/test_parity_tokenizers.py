@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.data import (
   bpe,
+  model_tokenizer,
   sentencepiece_model,
   unigram,
   vocabulary_files,
@@ -124,3 +125,51 @@ def test_every_code_point(kind):
   # The others clean text as one of these does.
   step = 1 if kind in ("uncased", "albert") else 5
   compare(kind, step=step, count=5_000)
+
+
+def folder_of(kind, path):
+  """Files of a model without tokenizer.json; transformers' tokenizer of it."""
+  if kind in ("uncased", "cased", "accents"):
+    name = "cased" if kind == "cased" else "uncased"
+    options = {"do_lower_case": kind != "cased"}
+    if kind == "accents":
+      options |= {"strip_accents": False, "tokenize_chinese_chars": False}
+    (path / "vocab.txt").write_text(read(f"bert-base-{name}-vocab.txt"))
+    (path / "tokenizer_config.json").write_text(json.dumps(options))
+    return transformers.BertTokenizer(str(path / "vocab.txt"), **options)
+  ours, theirs = KINDS[kind]()
+  for name, content in ours.files.items():
+    if name != "tokenizer.json":
+      (path / name).write_bytes(content)
+  if kind == "roberta":
+    # As in the files of the published models.
+    mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
+    theirs.add_special_tokens({"mask_token": mask})
+  return theirs
+
+
+@pytest.mark.parametrize(
+  "kind", ["uncased", "cased", "accents", "roberta", "gpt1", "albert"]
+)
+def test_a_models_tokenizer(kind, tmp_path):
+  """It adds special tokens; settings are heeded for corpora as well."""
+  theirs = folder_of(kind, tmp_path)
+  files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+  ours = model_tokenizer.build(files, str(tmp_path))
+  points = map(chr, range(0x3000))
+  points = [c for c in points if unicodedata.category(c) != "Cn"]
+  rows = list(strings(points, 500))
+  right = theirs(rows)["input_ids"]
+  assert [e.ids for e in ours.encode_batch(rows)] == list(map(list, right))
+  pairs = ours.encode_batch(list(zip(rows, rows[::-1], strict=True)))
+  right = theirs(rows, rows[::-1], return_token_type_ids=True)
+  assert [e.ids for e in pairs] == list(map(list, right["input_ids"]))
+  segments = list(map(list, right["token_type_ids"]))
+  assert [e.type_ids for e in pairs] == segments
+  plain = vocabulary_files.load(str(tmp_path))
+  found = [e.ids for e in plain.encode_offsets(rows)]
+  assert plain.encode_batch(rows) == found
+  if kind != "roberta":
+    right = theirs(rows, add_special_tokens=False)["input_ids"]
+    found = [e.ids for e in plain.encode_offsets(rows, special=True)]
+    assert found == list(map(list, right))
