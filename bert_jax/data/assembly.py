@@ -38,7 +38,12 @@ class Layout(NamedTuple):
 
 
 def check_layout(layout: Layout) -> Layout:
-  """Returns `layout`; ValueError names an option that is out of its range."""
+  """Returns `layout`.
+
+  Raises:
+    ValueError: an option is out of its range; packed rows could not be filled,
+      because their prediction slots end before their tokens.
+  """
   if not 5 <= layout.length <= 2**15:
     raise ValueError(
       f"length is {layout.length}; [CLS] A [SEP] B [SEP] needs 5 to 32,768."
@@ -47,6 +52,13 @@ def check_layout(layout: Layout) -> Layout:
     raise ValueError(
       f"max_sequences is {layout.max_sequences}; 1 to length={layout.length}."
     )
+  if layout.masks and layout.max_sequences > 1:
+    full = round(layout.length * layout.masks.mask_rate)
+    if layout.masks.max_predictions < full:
+      raise ValueError(
+        f"max_predictions is {layout.masks.max_predictions}, but packed rows of"
+        f" length={layout.length} need {full}: sequences share them."
+      )
   return layout
 
 

@@ -1,0 +1,150 @@
+"""Sentence order: both segments of one document, swapped half of the time."""
+
+import random
+
+import numpy as np
+import pytest
+from test_pairs import FIRST_ID, SPECIAL, document_of, numbered, realistic
+
+from bert_jax.data.builders import albert_pairs, bert_pairs
+from bert_jax.data.corpus import corpus_from_documents
+
+
+def batches(corpus, builder, rows, first=0):
+  """Yields batches of whole epochs, at least `rows` rows in all."""
+  done = epoch = 0
+  while done < rows:
+    chunks = builder.index(corpus, 0, corpus.num_documents, epoch)
+    numbers = np.arange(done, done + len(chunks), dtype=np.uint64)
+    yield builder.build(corpus, chunks, numbers, first)
+    done, epoch = done + len(chunks), epoch + 1
+
+
+def texts(batch):
+  """Yields (segment A, segment B, label), masks undone."""
+  for i, row in enumerate(batch["input_ids"]):
+    row = row.copy()
+    used = batch["mlm_weights"][i] > 0
+    row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
+    text, second = row >= FIRST_ID, batch["segment_ids"][i] == 1
+    label = int(batch["pair_labels"][i, 0])
+    yield row[text & ~second], row[text & second], label
+
+
+@pytest.fixture(scope="module")
+def corpus():
+  sizes = realistic(2000, 6)
+  return corpus_from_documents(numbered(sizes)[0], dtype=np.uint32)
+
+
+def builder(corpus, **options):
+  return albert_pairs(SPECIAL, corpus.num_tokens + FIRST_ID, **options)
+
+
+def test_labels(corpus):
+  """A10: one document, neighbours, 1 where swapped: 20,000 rows."""
+  made = builder(corpus, length=128, max_predictions=20)
+  labels, neighbours = [], 0
+  for batch in batches(corpus, made, 20_000):
+    for a, b, label in texts(batch):
+      labels.append(label)
+      for segment in (a, b):
+        assert len(segment) and (np.diff(segment) == 1).all()
+      assert len(set(document_of(corpus, [a[0], b[0]]))) == 1
+      first, second = (b, a) if label else (a, b)
+      assert first[-1] < second[0]
+      if len(a) + len(b) < 125:  # Nothing was cut off.
+        assert second[0] == first[-1] + 1
+        neighbours += 1
+  assert neighbours > 5000
+  assert abs(np.mean(labels) - 0.5) < 0.015
+
+
+def test_segments_are_as_long_as_published(corpus):
+  """Beside the program re-stated: lengths of the text's first half, of rows."""
+  made = builder(corpus, length=128, max_predictions=20)
+  rng, theirs = random.Random(4), []
+  sizes = np.diff(corpus.sentences)
+  while len(theirs) < 20_000:
+    for number in range(corpus.num_documents):
+      begin, end = corpus.documents[number : number + 2]
+      target = rng.randint(2, 125) if rng.random() < 0.1 else 125
+      chunk = []
+      for i in range(begin, end):
+        chunk.append(int(sizes[i]))
+        if i < end - 1 and sum(chunk) < target:
+          continue
+        n = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
+        a, b = sum(chunk[:n]), sum(chunk[n:])
+        if len(chunk) == 1:
+          # Ours: split inside.
+          a = rng.randint(1, chunk[0] - 1) if chunk[0] > 1 else 0
+          b = chunk[0] - a
+        chunk = []
+        if not a:
+          continue
+        if rng.random() < 0.5:
+          a, b = b, a
+        while a + b > 125:
+          a, b = (a - 1, b) if a > b else (a, b - 1)
+        theirs.append((a, b))
+  ours = [
+    (len(a), len(b))
+    for batch in batches(corpus, made, 20_000)
+    for a, b, _ in texts(batch)
+  ]
+  for one, other in zip(np.array(ours).T, np.array(theirs).T, strict=True):
+    for decile in np.quantile(other, np.arange(1, 10) / 10):
+      assert abs((one <= decile).mean() - (other <= decile).mean()) < 0.015
+
+
+def test_one_sentence():
+  """A10: a document of one sentence and one of six."""
+  documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
+  corpus = corpus_from_documents(documents)
+  made = albert_pairs(SPECIAL, vocab, length=32)
+  seen = set()
+  for batch in batches(corpus, made, 600):
+    for a, b, label in texts(batch):
+      places = document_of(corpus, [a[0], b[0]])
+      assert places[0] == places[1] and label == (a[0] > b[0])
+      seen.add(int(places[0]))
+      if not places[0]:
+        assert sorted([*a, *b]) == documents[0][0]
+  # A single token makes no pair.
+  assert seen == {0, 1}
+  # It needs no other document.
+  made.check(corpus_from_documents([[[7, 8]]]))
+
+
+def test_random_document_by_name():
+  """As released: single sentences get one, labelled as if swapped."""
+  documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
+  corpus = corpus_from_documents(documents)
+  made = albert_pairs(SPECIAL, vocab, length=32, single="random_document")
+  singles = 0
+  for batch in batches(corpus, made, 600):
+    for a, b, label in texts(batch):
+      first, second = document_of(corpus, [a[0], b[0]])
+      if first == 1 and second == 1:
+        assert label == (a[0] > b[0])
+      else:
+        assert first != second and label == 1
+        singles += 1
+  assert singles > 100
+  with pytest.raises(ValueError, match="at least 2 documents"):
+    made.check(corpus_from_documents([[[7, 8]]]))
+  with pytest.raises(ValueError, match="single is 'both'; choose random_d"):
+    albert_pairs(SPECIAL, vocab, single="both")
+
+
+def test_random_is_never_the_same_document():
+  """A09: three sentences in one document, or a second one that is empty."""
+  for documents in ([[[5, 6], [7], [8]]], [[[5, 6], [7], [8]], [[]]]):
+    corpus = corpus_from_documents(documents)
+    for made in (
+      bert_pairs(SPECIAL, 9),
+      albert_pairs(SPECIAL, 9, single="random_document"),
+    ):
+      with pytest.raises(ValueError, match="another document"):
+        made.check(corpus)

@@ -1,0 +1,229 @@
+"""Packed rows: each sequence as alone, little padding, the same on any host."""
+
+import json
+
+import numpy as np
+import pytest
+from test_loader import join, same
+from test_pairs import SPECIAL, numbered
+
+from bert_jax.data import assembly, builders, loader, packing, streams
+from bert_jax.data.corpus import corpus_from_documents
+
+BUILDERS = {
+  "bert_pairs": dict(max_predictions=12),
+  "bert_words": dict(max_predictions=12, masking="whole_word"),
+  "albert_pairs": dict(max_predictions=12),
+  "electra_segments": dict(max_predictions=12),
+  "electra_repeated": dict(max_predictions=12, repeat_positions=True),
+  "doc_sentences": dict(max_predictions=12),
+  "doc_spans": dict(max_predictions=12, masking="span", count="ceil"),
+  "lm": {},
+}
+NAMES = {
+  "bert_words": "bert_pairs",
+  "electra_repeated": "electra_segments",
+  "doc_spans": "doc_sentences",
+}
+
+
+@pytest.fixture(scope="module")
+def corpus():
+  rng = np.random.default_rng(0)
+  sizes = [
+    rng.integers(1, 16, n).tolist() for n in rng.integers(1, 7, 700).tolist()
+  ]
+  documents, _ = numbered(sizes)
+  starts = [[rng.random(len(s)) < 0.7 for s in d] for d in documents]
+  return corpus_from_documents(documents, starts, dtype=np.uint32)
+
+
+def make(corpus, name, places, **options):
+  factory = builders.BUILDERS[NAMES.get(name, name)]
+  options = dict(length=64, max_sequences=places) | BUILDERS[name] | options
+  return factory(SPECIAL, corpus.num_tokens + 5, **options)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_packed_sequence_is_as_alone(corpus, name):
+  builder, single = make(corpus, name, 5), make(corpus, name, 1)
+  units = builder.index(corpus, 0, corpus.num_documents, 7)
+  assert units.shape[1] == 5
+  numbers = np.arange(100, 100 + len(units), dtype=np.uint64)
+  batch = builder.build(corpus, units, numbers, 3)
+  assert set(batch) == set(builder.features)
+  for key, (shape, dtype) in builder.features.items():
+    assert batch[key].shape == (len(units), *shape)
+    assert batch[key].dtype == dtype
+  # The same examples, one a row; the layout is that of the single builder.
+  row, place = np.nonzero(units["length"])
+  own = numbers[row] * np.uint64(5) + place.astype(np.uint64)
+  layout = single.build.keywords["layout"]
+  alone = assembly.assemble(
+    corpus, units[row, place][:, None], own[:, None], 3, layout
+  )
+  sequences = np.bincount(row)
+  assert sequences.max() >= 4 and (sequences > 1).mean() > 0.5
+  for i in range(len(row)):
+    where = batch["sequence_ids"][row[i]] == place[i] + 1
+    (columns,) = np.nonzero(where)
+    n, begin = len(columns), columns[0]
+    assert columns.tolist() == list(range(begin, begin + n))
+    assert n == (alone["sequence_ids"][i] == 1).sum()
+    for key in ("input_ids", "segment_ids", "lm_ids", "lm_weights"):
+      if key in batch:
+        np.testing.assert_array_equal(
+          batch[key][row[i], columns], alone[key][i, :n]
+        )
+    assert batch["position_ids"][row[i], columns].tolist() == list(range(n))
+    if "mlm_ids" in batch:
+      positions = batch["mlm_positions"][row[i]]
+      mine = (positions >= begin) & (positions < begin + n)
+      mine &= batch["mlm_weights"][row[i]] > 0
+      used = alone["mlm_weights"][i] > 0
+      np.testing.assert_array_equal(
+        positions[mine] - begin, alone["mlm_positions"][i][used]
+      )
+      np.testing.assert_array_equal(
+        batch["mlm_ids"][row[i]][mine], alone["mlm_ids"][i][used]
+      )
+      if "span_positions" in batch:
+        np.testing.assert_array_equal(
+          batch["span_positions"][row[i]][mine] - begin,
+          alone["span_positions"][i][used],
+        )
+    if "pair_labels" in batch:
+      assert batch["pair_weights"][row[i], place[i]] == 1
+      assert batch["cls_positions"][row[i], place[i]] == begin
+      label = batch["pair_labels"][row[i], place[i]]
+      assert label == alone["pair_labels"][i, 0]
+  padding = batch["sequence_ids"] == 0
+  for key in ("position_ids", "segment_ids", "lm_weights", "input_ids"):
+    if key in batch:
+      assert not batch[key][padding].any()
+  if "pair_weights" in batch:
+    unused = units["length"] == 0
+    for key in ("pair_labels", "cls_positions", "pair_weights"):
+      assert not batch[key][unused].any()
+
+
+@pytest.mark.parametrize("name", ["doc_sentences", "lm", "electra_segments"])
+def test_packing_loses_and_repeats_nothing(corpus, name):
+  """What is packed is what would be alone, each once."""
+  single, packed = make(corpus, name, 1), make(corpus, name, 5)
+  one = single.index(corpus, 30, 200, 2)
+  many = packed.index(corpus, 30, 200, 2)
+  many = many[many["length"] > 0]
+  order = np.argsort(many["start"])
+  np.testing.assert_array_equal(many[order], one)
+
+
+def test_little_padding_is_left(corpus):
+  """Short documents: over half without packing, under a fiftieth with it."""
+  for name, own in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
+    shares = []
+    for places in (1, 12):
+      builder = make(corpus, name, places, length=128, **own)
+      units = builder.index(corpus, 0, corpus.num_documents, 0)
+      numbers = np.arange(len(units), dtype=np.uint64)
+      batch = builder.build(corpus, units, numbers, 0)
+      shares.append((batch["sequence_ids"] == 0).mean())
+    assert shares[0] > 0.5 and shares[1] < 0.02
+
+
+def test_fill_keeps_every_limit():
+  rng = np.random.default_rng(1)
+  for slots, places in ((20, 8), (9, 8), (20, 2), (9, 1)):
+    lengths = np.sort(rng.integers(1, 65, 3000))[::-1]
+    demands = np.minimum(np.ceil(lengths * 0.15).astype(int), slots)
+    rows, ranks = packing.fill(lengths, demands, 64, slots, places)
+    count = max(rows) + 1
+    assert (np.bincount(rows, lengths) <= 64).all()
+    assert (np.bincount(rows, demands) <= slots).all()
+    assert np.bincount(rows).max() <= places
+    assert len(set(zip(rows, ranks, strict=True))) == 3000
+    assert max(ranks) < places and min(np.bincount(rows)) > 0
+    if (slots, places) == (20, 8):
+      assert lengths.sum() / (64 * count) > 0.99
+
+
+def source(corpus, name, places=5, seed=0):
+  builder = make(corpus, name, places)
+  # Shards and windows small enough that an epoch has several of each.
+  return streams.Stream(
+    corpus, builder, seed, shard_tokens=2000, window_shards=3
+  )
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
+  whole = source(corpus, name).read(0, 24 * 60)
+  for hosts in (1, 3):
+    parts = []
+    for host in range(hosts):
+      with loader.batches(source(corpus, name), 0, 24, host, hosts) as items:
+        parts.append([next(items).batch for _ in range(8)])
+    for step, shares in enumerate(zip(*parts, strict=True)):
+      expected = {k: v[24 * step : 24 * step + 24] for k, v in whole.items()}
+      assert same(join(shares), expected)
+  first = source(corpus, name)
+  first.read(0, 24 * 41)
+  position = json.loads(json.dumps(first.position()))
+  assert position["epoch"] >= 1
+  resumed = source(corpus, name)
+  resumed.restore(position)
+  expected = {k: v[24 * 41 :] for k, v in whole.items()}
+  assert same(resumed.read(24 * 41, 24 * 19), expected)
+  assert not same(source(corpus, name, seed=1).read(0, 24), first.read(0, 24))
+
+
+def test_an_epoch_has_rows_of_its_own(corpus):
+  builder = make(corpus, "bert_pairs", 5)
+  one, two, again = (
+    builder.index(corpus, 0, corpus.num_documents, key) for key in (1, 2, 1)
+  )
+  np.testing.assert_array_equal(one, again)
+  made = [set(x[x["length"] > 0].tolist()) for x in (one, two)]
+  assert len(made[0] & made[1]) < 0.3 * len(made[0])
+  rows = [set(map(tuple, x.tolist())) for x in (one, two)]
+  assert len(rows[0] & rows[1]) < 0.05 * len(rows[0])
+
+
+def test_options_out_of_range():
+  with pytest.raises(ValueError, match="max_sequences is 0; 1 to length=128"):
+    builders.bert_pairs(SPECIAL, 9, max_sequences=0)
+  with pytest.raises(ValueError, match="max_predictions is 20, but .* need 77"):
+    builders.bert_pairs(SPECIAL, 9, 512, 20, max_sequences=4)
+  with pytest.raises(ValueError, match="static_masks is -1"):
+    builders.bert_pairs(SPECIAL, 9, static_masks=-1)
+
+
+@pytest.mark.parametrize("places", [1, 5])
+def test_static_masks(corpus, places):
+  """Epoch e repeats epoch e - 3, row by row, in another order."""
+  factory = builders.BUILDERS["bert_pairs"]
+  builder = factory(
+    SPECIAL,
+    corpus.num_tokens + 5,
+    length=64,
+    max_predictions=12,
+    max_sequences=places,
+    static_masks=3,
+  )
+  stream = streams.Stream(corpus, builder, 0, "", 2000, 3)
+  rows, first = [], 0
+  for epoch in range(7):
+    begin = first
+    while stream.position()["epoch"] == epoch:
+      first += len(stream._load())
+      stream._advance()
+    batch = streams.Stream(corpus, builder, 0, "", 2000, 3).read(
+      begin, first - begin
+    )
+    flat = [v.reshape(first - begin, -1).astype(float) for v in batch.values()]
+    rows.append([tuple(row) for row in np.concatenate(flat, 1).tolist()])
+  for epoch in range(3, 7):
+    assert sorted(rows[epoch]) == sorted(rows[epoch - 3])
+    assert rows[epoch] != rows[epoch - 3]
+  assert len(set(rows[0]) & set(rows[1])) < 5
+  assert len(set(rows[1]) & set(rows[2])) < 5

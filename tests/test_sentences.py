@@ -1,0 +1,220 @@
+"""Rows of running text beside straight re-statements of the programs."""
+
+import random
+
+import numpy as np
+import pytest
+from test_pairs import FIRST_ID, SPECIAL, document_of, numbered, realistic
+
+from bert_jax.data import builders
+from bert_jax.data.corpus import SpecialIds, corpus_from_documents
+
+CLS, SEP = SPECIAL.cls, SPECIAL.sep
+
+
+def epoch(corpus, builder, key=0):
+  """Returns one epoch as one batch."""
+  units = builder.index(corpus, 0, corpus.num_documents, key)
+  numbers = np.arange(len(units), dtype=np.uint64)
+  batch = builder.build(corpus, units, numbers, key)
+  assert set(batch) == set(builder.features)
+  for name, (shape, dtype) in builder.features.items():
+    assert batch[name].shape == (len(units), *shape)
+    assert batch[name].dtype == dtype
+  return batch
+
+
+def originals(batch):
+  """The rows without padding, masks undone."""
+  rows = []
+  for i, row in enumerate(batch["input_ids"]):
+    row = row.copy()
+    used = batch["mlm_weights"][i] > 0
+    row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
+    real = batch["sequence_ids"][i] > 0
+    assert not row[~real].any() and (np.diff(real.astype(int)) <= 0).all()
+    rows.append(row[real].tolist())
+  return rows
+
+
+def whole_sentences(documents, length, cross):
+  """Rows as the paper describes them, a sentence at a time."""
+  room, rows, row, fresh = length - 2, [], [], False
+
+  def close():
+    nonlocal row
+    if row:
+      rows.append([CLS, *row, SEP])
+    row = []
+
+  for document in documents:
+    for number, sentence in enumerate(document):
+      for begin in range(0, len(sentence), room):
+        part = sentence[begin : begin + room]
+        fresh = cross and number == 0 and begin == 0 and bool(row)
+        if len(row) + fresh + len(part) > room:
+          close()
+          fresh = False
+        row += [SEP] * fresh + part
+    if not cross:
+      close()
+  close()
+  return rows
+
+
+@pytest.mark.parametrize("length", [16, 64])
+@pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
+def test_whole_sentences_fill_rows(name, length):
+  documents, vocab = numbered(realistic(60, 2) + [[1], [100, 1], [14], [1, 1]])
+  corpus = corpus_from_documents(documents)
+  builder = getattr(builders, name)(SPECIAL, vocab, length, 20)
+  rows = originals(epoch(corpus, builder))
+  assert rows == whole_sentences(documents, length, name == "full_sentences")
+  assert max(map(len, rows)) == length
+  separators = [row[1:-1].count(SEP) for row in rows]
+  assert (max(separators) > 0) == (name == "full_sentences")
+  # A range of documents fills rows of its own.
+  part = builder.index(corpus, 20, 40, 0)
+  numbers = np.arange(len(part), dtype=np.uint64)
+  rows = originals(builder.build(corpus, part, numbers, 0))
+  cross = name == "full_sentences"
+  assert rows == whole_sentences(documents[20:40], length, cross)
+
+
+def test_many_documents_in_a_row():
+  """More ends of documents in a row than in any other."""
+  documents, vocab = numbered([[2]] * 40 + [[30] * 3] + [[1]] * 7)
+  corpus = corpus_from_documents(documents)
+  builder = builders.full_sentences(SPECIAL, vocab, 64, 12)
+  rows = originals(epoch(corpus, builder))
+  assert rows == whole_sentences(documents, 64, True)
+
+
+def test_masks_of_roberta():
+  """Stochastic count, 80/10/10 without special ids: 20,000 rows."""
+  documents, vocab = numbered([[20] * 1500] * 10)
+  corpus = corpus_from_documents(documents, dtype=np.uint32)
+  builder = builders.doc_sentences(SPECIAL, vocab, 42, 10)
+  units = builder.index(corpus, 0, 10, 0)
+  units = np.tile(units, -(-20_000 // len(units)))
+  numbers = np.arange(len(units), dtype=np.uint64)
+  batch = builder.build(corpus, units, numbers, 3)
+  counts = batch["mlm_weights"].sum(1)
+  # int(0.15 * 42 + U): 6 or 7, 6.3 on average.
+  assert set(counts.tolist()) == {6, 7}
+  assert abs(counts.mean() - 6.3) < 0.02
+  used = batch["mlm_weights"] > 0
+  new = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)[used]
+  old = batch["mlm_ids"][used]
+  assert old.min() >= FIRST_ID
+  assert abs((new == SPECIAL.mask).mean() - 0.8) < 0.005
+  assert abs((new == old).mean() - 0.1) < 0.005
+  assert set(new[new < FIRST_ID].tolist()) == {SPECIAL.mask}
+
+
+def electra_rows(document, length, rng):
+  """Rows of one document: `ExampleBuilder` re-stated, (A, B) each."""
+  rows, sentences, size, target = [], [], 0, length
+
+  def make():
+    if rng.random() < 0.1:
+      goal = 100_000
+    else:
+      goal = (target - 3) // 2
+    first, second = [], []
+    for sentence in sentences:
+      if not first or len(first) + len(sentence) < goal:
+        fits = True
+      else:
+        fits = not second and len(first) < goal and rng.random() < 0.5
+      # Once a sentence is in the second segment, all are.
+      if fits and not second:
+        first += sentence
+      else:
+        second += sentence
+    first = first[: length - 2]
+    rows.append((first, second[: max(0, length - len(first) - 3)]))
+
+  def draw():
+    return rng.randint(5, length) if rng.random() < 0.05 else length
+
+  target = draw()
+  for sentence in document:
+    sentences.append(sentence)
+    size += len(sentence)
+    if size >= target:
+      make()
+      sentences, size, target = [], 0, draw()
+  if sentences:
+    make()
+  return rows
+
+
+def test_segments_of_electra():
+  """20,000 rows beside the program, re-stated."""
+  documents, vocab = numbered(realistic(1500, 8))
+  corpus = corpus_from_documents(documents, dtype=np.uint32)
+  builder = builders.electra_segments(SPECIAL, vocab, length=128)
+  ours, theirs, rng, key = [], [], random.Random(1), 0
+  while len(theirs) < 20_000:
+    for document in documents:
+      theirs += electra_rows(document, 128, rng)
+  while len(ours) < 20_000:
+    batch = epoch(corpus, builder, key)
+    for i, row in enumerate(originals(batch)):
+      assert row[0] == CLS and row[-1] == SEP
+      segments = batch["segment_ids"][i, : len(row)]
+      text = np.array(row)
+      a = text[(segments == 0) & (text >= FIRST_ID)]
+      b = text[(segments == 1) & (text >= FIRST_ID)]
+      assert len(a) and (np.diff(np.append(a, b[:1])) >= 1).all()
+      assert len(set(document_of(corpus, [a[0], [*a, *b][-1]]))) == 1
+      assert row.count(SEP) == 1 + (len(b) > 0)
+      assert segments.sum() == (len(b) + 1 if len(b) else 0)
+      ours.append((len(a), len(b)))
+    key += 1
+  theirs = [(len(a), len(b)) for a, b in theirs]
+  shares = [np.mean([b == 0 for _, b in rows]) for rows in (ours, theirs)]
+  assert abs(shares[0] - shares[1]) < 0.01
+  for one, other in zip(np.array(ours).T, np.array(theirs).T, strict=True):
+    for decile in np.quantile(other, np.arange(1, 10) / 10):
+      assert abs((one <= decile).mean() - (other <= decile).mean()) < 0.012
+
+
+def test_rows_of_a_language_model():
+  documents, vocab = numbered([[5] * 30, [1], [2], [9], [10], [11], [3, 6, 40]])
+  corpus = corpus_from_documents(documents)
+  # A vocabulary without any special token.
+  bare = SpecialIds(None, None, None, None, None)
+  builder = builders.lm(bare, vocab, length=9)
+  assert builder.roles == ()
+  starts = []
+  for key in range(20):
+    batch = epoch(corpus, builder, key)
+    real = batch["sequence_ids"] == 1
+    np.testing.assert_array_equal(batch["lm_weights"], real)
+    assert not batch["lm_ids"][~real].any()
+    assert not batch["input_ids"][~real].any()
+    # Every token but a document's first is predicted once, from the one before.
+    np.testing.assert_array_equal(
+      batch["lm_ids"][real], batch["input_ids"][real] + 1
+    )
+    first = [document[0][0] for document in documents]
+    last = [document[-1][-1] for document in documents]
+    every = set(range(FIRST_ID, vocab))
+    assert sorted(batch["lm_ids"][real]) == sorted(every - set(first))
+    assert sorted(batch["input_ids"][real]) == sorted(every - set(last))
+    # Contiguous, and full but at the ends of documents.
+    for row, n in zip(batch["input_ids"], real.sum(1), strict=True):
+      assert n and (np.diff(row[:n]) == 1).all()
+      assert n == 9 or row[0] in first or row[n - 1] + 1 in last
+    starts.append(tuple(batch["input_ids"][:, 0].tolist()))
+  assert len(set(starts)) > 15
+
+
+def test_ids_beyond_the_vocabulary():
+  corpus = corpus_from_documents([[[7, 8], [9, 100]]])
+  for name in ("full_sentences", "doc_sentences", "electra_segments", "lm"):
+    builder = builders.BUILDERS[name](SPECIAL, 50, length=16)
+    with pytest.raises(ValueError, match="token id 100 .* 50 pieces"):
+      epoch(corpus, builder)

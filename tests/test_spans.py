@@ -1,0 +1,364 @@
+"""Words, n-grams and spans: beside straight re-statements of the programs."""
+
+import collections
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+from test_masking import (
+  CLS,
+  MASK,
+  SEP,
+  VOCAB,
+  chosen_columns,
+  mask,
+  rows,
+  word_rows,
+  words_of,
+)
+
+from bert_jax.data import builders, corpus, masking, spans
+
+SPECIAL = corpus.SpecialIds(0, 1, CLS, SEP, MASK)
+SPAN = dict(masking="span", count="ceil")
+
+
+def albert_ngrams(words, count, rng):
+  """ALBERT's choice, one n-gram at a time; a set of columns."""
+  starts, chosen = list(range(len(words))), set()
+  rng.shuffle(starts)
+  for start in starts:
+    if len(chosen) >= count:
+      break
+    # A stretch of text ends where the next column is not the next word's.
+    sizes = [1]
+    while (
+      len(sizes) < 3
+      and start + len(sizes) < len(words)
+      and words[start + len(sizes)][0] == words[start + len(sizes) - 1][-1] + 1
+    ):
+      sizes.append(len(sizes) + 1)
+    n = rng.choices(sizes, [1 / size for size in sizes])[0]
+    while n and len(chosen) + sum(map(len, words[start : start + n])) > count:
+      n -= 1
+    columns = {c for word in words[start : start + n] for c in word}
+    if not columns & chosen:
+      chosen |= columns
+  return chosen
+
+
+def spanbert_spans(words, count, rng):
+  """SpanBERT's choice in whole words, a span at a time; a set of columns."""
+  starts, chosen = list(range(len(words))), set()
+  rng.shuffle(starts)
+  for start in starts:
+    if words[start][0] in chosen:
+      continue
+    n = rng.choices(range(1, 11), [0.2 * 0.8 ** (k - 1) for k in range(1, 11)])
+    for i in range(start, min(start + n[0], len(words))):
+      if i > start and words[i][0] != words[i - 1][-1] + 1:
+        break
+      if len(chosen | set(words[i])) > count:
+        break
+      chosen |= set(words[i])
+  return chosen
+
+
+def runs(words, chosen):
+  """Lengths in words of the stretches of hidden words."""
+  lengths, last = [], -2
+  for word in words:
+    if word[0] in chosen:
+      if word[0] == last + 1:
+        lengths[-1] += 1
+      else:
+        lengths.append(1)
+      last = word[-1]
+  return lengths
+
+
+@pytest.mark.parametrize(
+  "options, published",
+  [(dict(masking="ngram"), albert_ngrams), (SPAN, spanbert_spans)],
+)
+def test_units_are_chosen_as_published(options, published):
+  """20,000 rows beside the program re-stated, within a point."""
+  ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
+  # A second segment: no unit goes on beyond a separator.
+  maskable[:, 40] = False
+  out = mask(ids, maskable, lengths, word_starts=starts, **options)
+  rng = random.Random(2)
+  words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
+  text = maskable.sum(1).tolist()
+  theirs = []
+  for i, n in enumerate(lengths.tolist()):
+    count = max(1, round(n * 0.15))
+    if options is SPAN:
+      count = math.ceil(text[i] * 0.15)
+    theirs.append(published(words[i], min(20, count), rng))
+  totals = []
+  for chosen in (chosen_columns(out), theirs):
+    together, sizes = collections.Counter(), np.zeros(6)
+    places, numbers = np.zeros(128), np.zeros(21)
+    for i, columns in enumerate(chosen):
+      numbers[len(columns)] += 1
+      places[list(columns)] += 1
+      together.update(runs(words[i], columns))
+      for word in words[i]:
+        assert len(columns & set(word)) in (0, len(word))
+        sizes[len(word)] += word[0] in columns
+    by_length = np.array([together[n] for n in range(1, 16)])
+    totals.append((by_length, sizes, places.reshape(16, 8).sum(1), numbers))
+  for one, other in zip(*totals, strict=True):
+    assert one.sum() > 0 and abs(one.sum() / other.sum() - 1) < 0.01
+    np.testing.assert_allclose(
+      one / one.sum(), other / other.sum(), rtol=0, atol=0.01
+    )
+  # Nearly every row has its exact count.
+  wanted = masking.count_masks(
+    lengths, maskable.sum(1), masking.Masks(**options)
+  )
+  assert (out["mlm_weights"].sum(1) == np.minimum(wanted, 20)).mean() > 0.95
+
+
+def test_lengths_of_ngrams():
+  """Room for three single-piece words: one n-gram of 3, 2 and 1, or 1 + 1 + 1.
+
+  The chances follow from p(n) = (1/n) / (1 + 1/2 + 1/3) = 6/11, 3/11, 2/11.
+  """
+  ids, maskable, lengths = rows([128] * 20_000, 128)
+  starts = np.ones(ids.shape, bool)
+  out = mask(
+    ids,
+    maskable,
+    lengths,
+    masking="ngram",
+    word_starts=starts,
+    mask_rate=3 / 128,
+  )
+  assert (out["mlm_weights"].sum(1) == 3).all()
+  steps = np.diff(out["mlm_positions"][:, :3], axis=1) == 1
+  joined = np.bincount(steps.sum(1), minlength=3) / len(ids)
+  # Units that happen to touch: 3 in about 126 places.
+  np.testing.assert_allclose(
+    joined, [36 / 121, 3 / 11 + 30 / 121, 2 / 11], atol=0.03
+  )
+
+
+def test_lengths_of_spans():
+  """Geometric with p = 0.2, 1 to 10 words: 3.8 on average (paper, 3.1)."""
+  ends = spans.KINDS["span"].ends
+  chances = np.diff(ends, prepend=0)
+  assert len(chances) == 10 and ends[-1] == 1
+  np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)
+  assert round((chances * np.arange(1, 11)).sum(), 1) == 3.8
+  # Long rows, few spans: what is cut or touches is little.
+  ids, maskable, lengths = rows([514] * 3000, 514)
+  starts = np.ones(ids.shape, bool)
+  out = mask(
+    ids, maskable, lengths, word_starts=starts, max_predictions=77, **SPAN
+  )
+  assert (out["mlm_weights"].sum(1) == 77).all()
+  left, right = np.moveaxis(out["span_positions"], 2, 0)
+  seen = np.bincount((right - left - 1).ravel())[1:]
+  seen = seen / np.arange(
+    1, len(seen) + 1
+  )  # A span once for each of its words.
+  assert 3.4 < (seen * np.arange(1, len(seen) + 1)).sum() / seen.sum() < 4.6
+  # Up to ten words, since longer ones are spans that touch.
+  ratios = seen[1:9] / seen[:8]
+  assert (abs(ratios - 0.8) < 0.08).all()
+
+
+def test_boundaries_and_replacements_of_spans():
+  ids, maskable, lengths, starts = word_rows(6000, 128, 5)
+  own = dict(replacement="roberta", reserved=(MASK,))
+  out = mask(ids, maskable, lengths, word_starts=starts, **SPAN, **own)
+  new = out["input_ids"]
+  kinds = collections.Counter()
+  for i in range(len(ids)):
+    n = int(out["mlm_weights"][i].sum())
+    hidden = set(out["mlm_positions"][i, :n].tolist())
+    for position, (left, right) in zip(
+      out["mlm_positions"][i, :n], out["span_positions"][i, :n], strict=True
+    ):
+      assert left < position < right
+      assert not {left, right} & hidden
+      assert hidden >= set(range(left + 1, right))
+      assert 0 <= left and right < lengths[i]
+    assert not out["span_positions"][i, n:].any()
+    for left, right in set(map(tuple, out["span_positions"][i, :n].tolist())):
+      now, was = new[i, left + 1 : right], ids[i, left + 1 : right]
+      if (now == MASK).any():
+        assert (now == MASK).all()
+        kinds["mask"] += 1
+      else:
+        kinds["kept" if (now == was).all() else "random"] += 1
+        # Tokens of a random span are drawn one by one.
+        assert (now == was).all() or len(now) < 3 or len(set(now.tolist())) > 1
+  total = sum(kinds.values())
+  for kind, share in (("mask", 0.8), ("kept", 0.1), ("random", 0.1)):
+    assert abs(kinds[kind] / total - share) < 0.01
+
+
+FAMILIES = {
+  # A06: pieces of huggingface/transformers#9866 and what starts a word.
+  "bytelevel": (
+    ["Testing", "Ġmask", "ing", "Ġwhole", "Ġwords"],
+    lambda piece: piece.startswith("Ġ"),
+  ),
+  "unigram": (
+    ["▁Testing", "▁mask", "ing"],
+    lambda piece: piece.startswith("▁"),
+  ),
+  "wordpiece": (["test", "##ing"], lambda piece: not piece.startswith("##")),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["whole_word", "ngram", "span"])
+def test_all_pieces_of_a_word_or_none(family, kind):
+  """A06: over 500 seeds, through corpus and builder."""
+  pieces, begins = FAMILIES[family]
+  flags = np.array([begins(piece) for piece in pieces])
+  flags = corpus.mark_starts(flags, np.array([0]))
+  tokens = list(range(10, 10 + len(pieces)))
+  text = corpus.corpus_from_documents([[tokens]], [[flags.tolist()]])
+  builder = builders.doc_sentences(
+    SPECIAL, 64, 16, 8, 0.5, masking=kind, count="round"
+  )
+  unit = builder.index(text, 0, 1, 0)
+  numbers = np.arange(500, dtype=np.uint64)
+  out = builder.build(text, np.repeat(unit, 500), numbers, 0)
+  hidden = [{c - 1 for c in columns} for columns in chosen_columns(out)]
+  words = np.cumsum(flags) - 1
+  seen = collections.Counter()
+  for columns in hidden:
+    for word in range(words[-1] + 1):
+      own = set(np.flatnonzero(words == word).tolist())
+      assert columns & own in (set(), own)
+      seen[word] += own <= columns
+  assert all(seen[word] for word in range(words[-1] + 1))
+
+
+def test_unused_words_are_refused():
+  text = corpus.corpus_from_documents([[[10, 11]] * 9] * 2)
+  text = text._replace(word_starts=text.word_starts[:1])
+  for kind in ("whole_word", "ngram", "span"):
+    builder = builders.bert_pairs(SPECIAL, 64, masking=kind)
+    with pytest.raises(ValueError, match=f"masking='{kind}' needs to know wh"):
+      builder.check(text)
+  builders.bert_pairs(SPECIAL, 64).check(text)
+
+
+@pytest.mark.parametrize(
+  "options, words",
+  [
+    (dict(masking="words"), "masking is 'words'"),
+    (dict(masking="spans"), "masking is 'spans'; did you mean span"),
+    (dict(replacement="albert"), "replacement is 'albert'; did you mean bert"),
+    (dict(count="floor"), "count is 'floor'"),
+    (dict(repeat_positions=True), "replacement='electra', not 'token' and 'b"),
+    (
+      dict(repeat_positions=True, masking="span", replacement="electra"),
+      "needs masking='token' and replacement='electra', not 'span'",
+    ),
+  ],
+)
+def test_options_that_do_not_exist_or_go_together(options, words):
+  with pytest.raises(ValueError, match=words) as e:
+    builders.bert_pairs(SPECIAL, 64, **options)
+  assert "\n" not in str(e.value)
+
+
+def test_pieces_of_every_family_count_alike():
+  """Stochastic: the integer part of 0.15 n + U(0, 1); never a minimum."""
+  sizes = [5, 64, 100, 512]
+  ids, maskable, lengths = rows(sizes * 5000, 512)
+  out = mask(ids, maskable, lengths, count="stochastic", max_predictions=80)
+  counts = out["mlm_weights"].sum(1).reshape(-1, len(sizes))
+  for size, column in zip(sizes, counts.T, strict=True):
+    low = math.floor(0.15 * size)
+    assert set(column.tolist()) <= {low, low + 1}
+    assert abs(column.mean() - 0.15 * size) < 0.03
+  masks = masking.Masks(count="stochastic")
+  most = masking.count_masks(np.array(sizes), np.array(sizes) - 2, masks)
+  assert most.tolist() == [1, 10, 15, 77]
+  out = mask(ids, maskable, lengths, count="ceil", max_predictions=80)
+  expected = [math.ceil((size - 2) * 0.15) for size in sizes]
+  assert out["mlm_weights"].sum(1)[:4].tolist() == expected
+
+
+def drawn(out, ids):
+  """(new ids, old ids) of all predictions."""
+  used = out["mlm_weights"] > 0
+  new = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[used]
+  return new, out["mlm_ids"][used]
+
+
+def test_roberta_draws_no_special_token():
+  ids, maskable, lengths = rows([128] * 12_000, 128)
+  reserved = (0, 1, CLS, SEP, MASK, VOCAB - 1)
+  out = mask(ids, maskable, lengths, replacement="roberta", reserved=reserved)
+  new, old = drawn(out, ids)
+  assert abs((new == MASK).mean() - 0.8) < 0.005
+  assert abs((new == old).mean() - 0.1) < 0.005
+  other = new[(new != MASK) & (new != old)]
+  counts = np.bincount(other, minlength=VOCAB)
+  assert not counts[list(reserved)].any()
+  counts = counts[200 : VOCAB - 1]
+  statistic = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
+  assert abs(statistic - len(counts)) < 5 * np.sqrt(2 * len(counts))
+
+
+def test_electra_masks_or_keeps():
+  ids, maskable, lengths = rows([128] * 12_000, 128)
+  out = mask(ids, maskable, lengths, replacement="electra")
+  new, old = drawn(out, ids)
+  assert ((new == MASK) | (new == old)).all()
+  assert abs((new == MASK).mean() - 0.85) < 0.003
+  assert all(len(set(row[:19])) == 19 for row in out["mlm_positions"].tolist())
+
+
+def test_positions_may_repeat_by_name():
+  """As released: 19 draws of 126 tokens, masked if one of a token's is."""
+  ids, maskable, lengths = rows([128] * 12_000, 128)
+  out = mask(
+    ids, maskable, lengths, replacement="electra", repeat_positions=True
+  )
+  used = out["mlm_weights"] > 0
+  assert (used.sum(1) == 19).all()
+  positions = out["mlm_positions"][:, :19]
+  counts = np.bincount(positions.ravel(), minlength=128)[1:127]
+  assert (abs(counts - counts.mean()) < 5 * np.sqrt(counts.mean())).all()
+  distinct = np.array([len(set(row)) for row in positions.tolist()])
+  assert abs(distinct.mean() - 126 * (1 - (125 / 126) ** 19)) < 0.05
+  hidden = np.take_along_axis(out["input_ids"], positions, 1) == MASK
+  twice = np.zeros(positions.shape, bool)
+  twice[:, 1:] = np.diff(positions, axis=1) == 0
+  twice[:, :-1] |= np.diff(positions, axis=1) == 0
+  assert abs(hidden[~twice].mean() - 0.85) < 0.005
+  # Nearly all are pairs: 1 - 0.15 ** 2.
+  assert abs(hidden[twice].mean() - 0.9775) < 0.01
+  labels = np.take_along_axis(ids, positions, 1)
+  np.testing.assert_array_equal(out["mlm_ids"][:, :19], labels)
+
+
+@pytest.mark.parametrize("kind", ["ngram", "span"])
+def test_any_part_of_a_batch_has_the_same_units(kind):
+  ids, maskable, lengths, starts = word_rows(64, 128, 9)
+  call = dict(masking=kind, count="stochastic")
+  whole = mask(ids, maskable, lengths, word_starts=starts, **call)
+  for first, last in itertools.pairwise((0, 1, 20, 64)):
+    part = mask(
+      ids[first:last],
+      maskable[first:last],
+      lengths[first:last],
+      first=first,
+      word_starts=starts[first:last],
+      **call,
+    )
+    for key, value in part.items():
+      np.testing.assert_array_equal(value, whole[key][first:last])
