@@ -119,7 +119,7 @@ def test_packing_loses_and_repeats_nothing(corpus, name):
 
 
 def test_little_padding_is_left(corpus):
-  """Short documents: over half without packing, under a fiftieth with it."""
+  """Short documents: over half without packing, under a thirtieth with it."""
   for name, own in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
     shares = []
     for places in (1, 12):
@@ -128,7 +128,7 @@ def test_little_padding_is_left(corpus):
       numbers = np.arange(len(units), dtype=np.uint64)
       batch = builder.build(corpus, units, numbers, 0)
       shares.append((batch["sequence_ids"] == 0).mean())
-    assert shares[0] > 0.5 and shares[1] < 0.02
+    assert shares[0] > 0.5 and shares[1] < 0.03
 
 
 def test_fill_keeps_every_limit():
