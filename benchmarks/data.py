@@ -3,8 +3,8 @@
   python benchmarks/data.py --input 'text/*.jsonl.xz' --vocab vocab.txt
 
 prepares the text (or takes a prepared folder as `--input`) and reads batches
-with pairs and masks from it, beside the usual way with Hugging Face's
-libraries on the same text: tokenise, concatenate, cut into rows, mask in
+of every builder and kind of masks from it, beside the usual way with Hugging
+Face's libraries on the same text: tokenise, concatenate, cut into rows, mask in
 `DataCollatorForLanguageModeling` (its numpy form, which needs no torch). Where
 `transformers` is not installed, `tokenizers` and the collator's rule in plain
 numpy stand in. There is no row for pairs on that side: current `transformers`
@@ -16,8 +16,10 @@ padding; slots are batch size x length.
 """
 
 import argparse
+import inspect
 import itertools
 import json
+import math
 import os
 import resource
 import subprocess
@@ -30,7 +32,9 @@ import numpy as np
 import tokenizers
 
 from bert_jax.data import loader, sources
+from bert_jax.data.builders import BUILDERS
 from bert_jax.data.corpus import SPECIAL_TOKENS
+from bert_jax.data.spans import KINDS
 
 # Rows of Hugging Face's way are tokenised so many texts at a time, as in
 # `datasets.map(batched=True)`.
@@ -78,19 +82,29 @@ def prepare(pattern: str, vocab: str, output: str) -> dict:
 
 
 def our_masks(
-  folder: str, batch: int, length: int, whole_word: bool
+  folder: str, batch: int, builder: str, options: dict
 ) -> Iterator[np.ndarray]:
   """Yields sequence_ids of endless training batches, indexing included."""
-  predictions = max(1, round(length * 0.15))
-  data = loader.open_data(
-    folder,
-    "bert_pairs",
-    length=length,
-    max_predictions=predictions,
-    masking="whole_word" if whole_word else "token",
-  )
+  data = loader.open_data(folder, builder, **options)
   for first in itertools.count(0, batch):
     yield data.read(first, batch)["sequence_ids"]
+
+
+def cases(args: argparse.Namespace) -> Iterator[tuple[str, str, dict]]:
+  """Yields (name of a row, builder, its options), as the flags ask for."""
+  for name in args.builder or BUILDERS:
+    known = inspect.signature(BUILDERS[name]).parameters
+    options = {"length": args.length}
+    if args.max_sequences > 1:
+      if "max_sequences" not in known:
+        continue
+      options["max_sequences"] = args.max_sequences
+    if "masking" not in known:
+      yield name, name, options
+      continue
+    options["max_predictions"] = max(1, math.ceil(args.length * 0.15))
+    for kind in args.masking or KINDS:
+      yield f"{name}, {kind}", name, options | {"masking": kind}
 
 
 def rows(
@@ -185,6 +199,15 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--input", required=True, help="glob or prepared folder")
   parser.add_argument("--vocab", help="vocab.txt, unless --input is a folder")
+  parser.add_argument(
+    "--builder", action="append", choices=BUILDERS, help="all if not given"
+  )
+  parser.add_argument(
+    "--masking", action="append", choices=KINDS, help="all if not given"
+  )
+  parser.add_argument(
+    "--max-sequences", type=int, default=1, help="over 1 packs rows"
+  )
   parser.add_argument("--length", type=int, default=128)
   parser.add_argument("--batch", type=int, default=256)
   parser.add_argument("--seconds", type=float, default=5.0, help="a pipeline")
@@ -201,10 +224,9 @@ def main() -> None:
       if not prepared:
         folder = os.path.join(scratch, "prepared")
         table.append(prepare(args.input, args.vocab, folder))
-      for masks in ("masks", "whole-word masks"):
-        ours = our_masks(folder, *sizes, masks != "masks")
-        name = f"bert_jax: pairs and {masks}, prepared"
-        table.append(measure(name, ours, args.seconds))
+      for name, builder, options in cases(args):
+        ours = our_masks(folder, args.batch, builder, options)
+        table.append(measure(f"bert_jax: {name}", ours, args.seconds))
     if not prepared:
       table += compare(args.input, args.vocab, *sizes, args.seconds)
   except ValueError as e:

@@ -1,0 +1,144 @@
+"""Every builder through folders, text and seqio: the same rows."""
+
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+
+from bert_jax.data import corpus, loader, sources, streams, wordpiece
+from bert_jax.data.text import Text, TextStream
+
+BUILDERS = {
+  "albert_pairs": dict(max_predictions=5),
+  "electra_segments": dict(max_predictions=5, max_sequences=3),
+  "full_sentences": dict(max_predictions=5),
+  "doc_sentences": dict(max_predictions=8, masking="span", max_sequences=4),
+  "lm": dict(max_sequences=3),
+}
+LENGTH = dict(length=32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("builders") / "prepared"
+  return write_prepared(path, random_documents(90, 0), random_documents(20, 1))
+
+
+def assert_equal(a, b):
+  assert a.keys() == b.keys()
+  for key in a:
+    np.testing.assert_array_equal(a[key], b[key], key)
+    assert a[key].dtype == b[key].dtype
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_task_of_a_folder(folder, name):
+  seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
+  from bert_jax.data import tasks
+
+  options = BUILDERS[name] | LENGTH
+  data = loader.open_data(folder, name, seed=2, **options)
+  heldout = loader.open_heldout(folder, name, **options)
+  try:
+    tasks.register_prepared("p", folder, name, **options)
+    converter = tasks.PretrainFeatureConverter("p")
+    for split, want in (
+      ("train", data.read(0, 300)),
+      ("validation", heldout.read(0, len(heldout))),
+    ):
+      ds = seqio.get_dataset(
+        "p", converter.lengths, converter, split, seed=2, num_epochs=None
+      )
+      count = len(want["input_ids"])
+      found = list(ds.take(count).as_numpy_iterator())
+      assert_equal({k: np.stack([r[k] for r in found]) for k in want}, want)
+  finally:
+    seqio.TaskRegistry.reset()
+
+
+def make_text():
+  pieces = [*corpus.SPECIAL_TOKENS, *(f"w{i}" for i in range(40))]
+  rng = np.random.default_rng(0)
+
+  def read():
+    for _ in range(80):
+      lines = [
+        " ".join(f"w{w}" for w in rng.integers(40, size=rng.integers(2, 9)))
+        for _ in range(rng.integers(1, 6))
+      ]
+      yield sources.Record("\n".join(lines), "lines", 0.0)
+
+  records = list(read())
+  return Text(
+    "text",
+    lambda: iter(records),
+    None,
+    wordpiece.build(pieces, True, "v"),
+    heldout=0.0,
+    language="en",
+    group=16,
+    version=1,
+  )
+
+
+def text_stream(name, options, **own):
+  text = make_text()
+  options = options | LENGTH
+  made = loader.make_builder(name, text.special, text.vocab_size, options)
+  return TextStream(text, made, 0, **own)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_text_restarts(name):
+  whole = text_stream(name, BUILDERS[name]).read(0, 200)
+  source = text_stream(name, BUILDERS[name])
+  source.read(0, 150)
+  again = text_stream(name, BUILDERS[name])
+  again.restore(source.position())
+  want = {key: value[150:] for key, value in whole.items()}
+  assert_equal(again.read(150, 50), want)
+
+
+def test_static_masks_of_text():
+  """Two copies: epochs 0 and 2 have the same rows, epoch 1 has others."""
+  options = dict(max_predictions=5, static_masks=2)
+  ends = [
+    len(text_stream("albert_pairs", options, epochs=n).read(0, 10_000)[key])
+    for key in ("input_ids",)
+    for n in range(1, 4)
+  ]
+  whole = text_stream("albert_pairs", options).read(0, ends[-1])
+  flat = np.concatenate(
+    [v.reshape(ends[-1], -1).astype(float) for v in whole.values()], 1
+  )
+  epochs = [
+    list(map(tuple, part.tolist())) for part in np.split(flat, ends[:-1])
+  ]
+  assert sorted(epochs[0]) == sorted(epochs[2]) and epochs[0] != epochs[2]
+  assert len(set(epochs[0]) & set(epochs[1])) < 0.1 * len(epochs[0])
+
+
+def test_special_tokens_that_a_builder_needs(folder):
+  bare = corpus.SpecialIds(None, 3, None, None, None)
+  made = loader.make_builder("lm", bare, 64, LENGTH)
+  assert set(made.features) == {
+    "input_ids",
+    "sequence_ids",
+    "lm_ids",
+    "lm_weights",
+  }
+  prepared = corpus.open_prepared(folder)
+  rows = streams.Stream(prepared.splits["train"], made, 0).read(0, 50)
+  assert rows["lm_weights"].any()
+  words = "no token for pad, cls, sep, mask"
+  for name in ("bert_pairs", "doc_sentences"):
+    with pytest.raises(ValueError, match=f"{name}: .* {words}"):
+      loader.make_builder(name, bare, 64, LENGTH)
+
+
+def test_streams_of_other_rows_do_not_mix(folder):
+  one, two = (
+    loader.open_data(folder, "doc_sentences", max_sequences=n, **LENGTH)
+    for n in (1, 4)
+  )
+  with pytest.raises(ValueError, match="different batches"):
+    streams.Mixture([one.source, two.source], [1, 1], 0)
