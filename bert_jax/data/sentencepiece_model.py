@@ -59,6 +59,7 @@ def parse(content: bytes, source: str) -> Model:
     raise ValueError(f"{source}: not a SentencePiece model ({e}).") from e
   if not pieces or kind != _UNIGRAM or not isinstance(charsmap, bytes):
     raise ValueError(f"{source}: not a unigram model of SentencePiece.")
+  check_charsmap(charsmap, source)
   seen: dict[str, int] = {}
   for i, piece in enumerate(pieces):
     if seen.setdefault(piece, i) != i:
@@ -66,6 +67,23 @@ def parse(content: bytes, source: str) -> Model:
         f"{source}: {piece!r} is piece {seen[piece]} and piece {i} as well."
       )
   return Model(pieces, scores, charsmap)
+
+
+def check_charsmap(charsmap: bytes, source: str) -> None:
+  """Checks compiled rules: the size of a trie, the trie, text in UTF-8.
+
+  Raises:
+    ValueError: cut off or not such rules; the library would panic over them.
+  """
+  if not charsmap:
+    return
+  size = int.from_bytes(charsmap[:4], "little")
+  try:
+    if size % 4 or len(charsmap) < 4 + size:
+      raise ValueError(f"{len(charsmap)} bytes, a trie of {size}")
+    charsmap[4 + size :].decode("utf-8")
+  except ValueError as e:
+    raise ValueError(f"{source}: its charsmap is damaged ({e}).") from e
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

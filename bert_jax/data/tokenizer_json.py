@@ -1,5 +1,6 @@
 """Hugging Face's `tokenizer.json` as a `Vocabulary`, with its own rules."""
 
+import base64
 import json
 import re
 from collections.abc import Iterable
@@ -8,12 +9,20 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from bert_jax.data import bpe, corpus, unigram, wordpiece
+from bert_jax.data import (
+  bpe,
+  corpus,
+  sentencepiece_model,
+  unigram,
+  wordpiece,
+)
 from bert_jax.data.tokenizer import SPACED, WORDS, Vocabulary, share
 
 _BERT = dict(zip(corpus.SpecialIds._fields, corpus.SPECIAL_TOKENS, strict=True))
 # Roles of the special tokens, the first of which all tokens are there.
 _ROLES = (_BERT, unigram.ALBERT, bpe.ROBERTA, bpe.GPT2, bpe.GPT1)
+
+_CHARSMAP = re.compile(r'"precompiled_charsmap"\s*:\s*("[^"]*"|[^\s,}]*)')
 
 
 def from_json(text: str, source: str = "tokenizer.json") -> Vocabulary:
@@ -60,10 +69,19 @@ def read(text: str, source: str) -> Tokenizer:
 
   Files remember the length of their last batch; transformers forgets it.
   """
+  for found in _CHARSMAP.finditer(text):
+    try:
+      charsmap = base64.b64decode(json.loads(found[1]), validate=True)
+    except (ValueError, TypeError) as e:
+      raise ValueError(f"{source}: its charsmap is damaged ({e}).") from e
+    sentencepiece_model.check_charsmap(charsmap, source)
   try:
     tokenizer = Tokenizer.from_str(text)
   except Exception as e:
     raise ValueError(f"{source}: damaged ({e}).") from e
+  unknown = getattr(tokenizer.model, "unk_token", None)
+  if unknown is not None and tokenizer.token_to_id(unknown) is None:
+    raise ValueError(f"{source}: its pieces lack {unknown!r}, the unknown one.")
   tokenizer.no_padding()
   tokenizer.no_truncation()
   return tokenizer

@@ -95,7 +95,7 @@ def build(
       what the last two ask for.
   """
   if rules not in RULES:
-    raise ValueError(f"rules {rules!r}: not one of {list(RULES)}.")
+    raise ValueError(f"{source}: rules {rules!r}: not one of {list(RULES)}.")
   more = {}
   if strip_accents not in (None, lower_case):
     more["strip_accents"] = strip_accents

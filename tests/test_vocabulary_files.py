@@ -1,0 +1,176 @@
+"""Tokenizers from files and folders of every kind, whole and damaged."""
+
+import json
+import random
+import struct
+
+import pytest
+from test_tokenizers import bert, gpt1, roberta, texts, tokens
+
+from bert_jax.data import (
+  model_tokenizer,
+  sentencepiece_model,
+  unigram,
+  vocabulary_files,
+)
+
+
+def field(number, content):
+  """A field of a protocol buffer that holds bytes."""
+  size, length = len(content), b""
+  while size > 127:
+    length, size = length + bytes([size & 127 | 128]), size >> 7
+  return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+def sentencepiece(pieces):
+  """A `.model`; the pieces are the less likely the later they come."""
+  made = b""
+  for i, piece in enumerate(pieces):
+    score = b"\x15" + struct.pack("<f", -float(i))
+    made += field(1, field(1, piece.encode()) + score + b"\x18\x01")
+  # A trainer's settings, of which the model type is a number: unigram.
+  return made + field(2, field(1, b"text.txt") + b"\x18\x01") + field(3, b"")
+
+
+ALBERT = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁the", "▁a", "n", "▁"]
+
+
+def files_of(kind, as_json=False):
+  """What a folder of that kind holds."""
+  made = {
+    "bert": lambda: bert("the a ##n é ##é 中 x中"),
+    "roberta": roberta,
+    "gpt1": gpt1,
+    "albert": lambda: unigram.unigram(sentencepiece(ALBERT)),
+  }[kind]()
+  files = vocabulary_files.contents(made)
+  files.pop("pieces.json", None)
+  if as_json:
+    return {"tokenizer.json": made.marked.to_str().encode()}
+  return {n: c for n, c in files.items() if n != "tokenizer.json"}
+
+
+def write(folder, files):
+  folder.mkdir(exist_ok=True)
+  for name, content in files.items():
+    (folder / name).write_bytes(content)
+  return str(folder)
+
+
+def test_a_sentencepiece_model_alone(tmp_path):
+  content = sentencepiece(ALBERT)
+  model = sentencepiece_model.parse(content, "x")
+  assert model.pieces == ALBERT and model.scores[3] == -3.0
+  folder = write(tmp_path / "albert", {"spiece.model": content})
+  v = vocabulary_files.load(folder)
+  assert [p for p, _ in tokens(v, "The an")] == ["▁the", "▁a", "n"]
+  assert v == vocabulary_files.load(f"{folder}/spiece.model")
+  made = model_tokenizer.build({"spiece.model": content}, folder)
+  assert made.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
+  assert model_tokenizer.build({"config.json": b"{}"}, folder) is None
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
+def test_both_forms_of_a_folder_are_one(kind, tmp_path):
+  one = vocabulary_files.load(write(tmp_path / "a", files_of(kind)))
+  two = vocabulary_files.load(write(tmp_path / "b", files_of(kind, True)))
+  rows = texts(200)
+  assert one.encode_batch(rows) == two.encode_batch(rows)
+  assert one.encode_offsets(rows, True) == two.encode_offsets(rows, True)
+  assert one.special == two.special and list(one.pieces) == list(two.pieces)
+  assert (one.atoms, one.ascii) == (two.atoms, two.ascii)
+
+
+def test_settings_of_a_folder_are_heeded(tmp_path):
+  def load(**settings):
+    text = json.dumps(settings).encode()
+    files = files_of("bert") | {"tokenizer_config.json": text}
+    folder = write(tmp_path / "x", files)
+    return vocabulary_files.load(folder), model_tokenizer.build(files, folder)
+
+  for settings, pieces in (
+    ({"do_lower_case": False}, ["[UNK]", "é", "x中"]),
+    ({"do_lower_case": False, "strip_accents": True}, ["[UNK]"] * 2 + ["x中"]),
+    ({"do_lower_case": True, "strip_accents": False}, ["é", "é", "x中"]),
+    ({"do_lower_case": True}, ["[UNK]", "[UNK]", "x中"]),
+  ):
+    v, model = load(tokenize_chinese_chars=False, **settings)
+    assert [p for p, _ in tokens(v, "É é x中")] == pieces
+    assert model.encode("É é x中").tokens == ["[CLS]", *pieces, "[SEP]"]
+    (ids,) = v.encode_batch(["É é x中"])
+    assert [v.pieces[i] for i in ids] == pieces
+    folder = tmp_path / "again"
+    folder.mkdir(exist_ok=True)
+    vocabulary_files.save(v, str(folder))
+    again = vocabulary_files.load(str(folder))
+    assert again == v and again.options == v.options
+  v, _ = load(do_lower_case=False, strip_accents=None)
+  assert [p for p, _ in tokens(v, "é x中")] == ["é", "[UNK]", "中"]
+  for settings, message in (
+    ({"do_lower_case": "no"}, "'do_lower_case' is 'no', not true or false"),
+    ({"do_lower_case": True, "rules": 3}, "'rules' is 3, not text"),
+    ({"rules": "original", "strip_accents": False}, "have no .'strip_accents'"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      load(**settings)
+
+
+def refuse(folder, main):
+  """The sentence about a folder, or None if it is taken."""
+  try:
+    v = vocabulary_files.load(folder)
+    v.encode_special("the [MASK] <mask> \ud800")
+  except ValueError as e:
+    assert "\n" not in str(e) and str(e).startswith(f"{folder}/"), e
+    return str(e)
+  assert main is None, f"{main} was taken"
+  return None
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_damaged_files_are_named(kind, as_json, tmp_path):
+  good, rng = files_of(kind, as_json), random.Random(0)
+  for name, content in good.items():
+    broken = {
+      "empty": b"",
+      "binary": bytes(range(128, 256)) + content,
+      "cut": content[: len(content) // 2 - 1],
+    }
+    if name == "merges.txt":
+      # Merges may be few, but not half a pair, nor of other pieces.
+      broken["empty"], broken["cut"] = b"a b", content[:-1] + b" x"
+    for what, bad in broken.items():
+      folder = write(tmp_path / "x", good | {name: bad})
+      message = refuse(folder, f"{name} ({what})")
+      assert name in message or name == "merges.txt", message
+  # Anything else may be taken, if it is, but nothing else may be raised.
+  for _ in range(60):
+    name = rng.choice(list(good))
+    bad = bytearray(good[name])
+    for _ in range(3):
+      bad[rng.randrange(len(bad))] = rng.randrange(256)
+    refuse(write(tmp_path / "x", good | {name: bytes(bad)}), None)
+
+
+def test_pieces_that_are_there_twice(tmp_path):
+  def refused(files, message):
+    with pytest.raises(ValueError, match=message):
+      vocabulary_files.load(write(tmp_path / "x", files))
+    for name in files:
+      (tmp_path / "x" / name).unlink()
+
+  vocab = files_of("bert")["vocab.txt"]
+  refused({"vocab.txt": vocab + b"a\n"}, "'a' stands in line 7 and again in")
+  model = sentencepiece([*ALBERT, "n"])
+  refused({"spiece.model": model}, "'n' is piece 7 and piece 9 as well")
+  files = files_of("roberta")
+  twice = files["vocab.json"].replace(b'"#"', b'"$"')
+  refused(files | {"vocab.json": twice}, "1 ids below 266 have no piece, 6")
+  text = files_of("bert", True)["tokenizer.json"]
+  twice = text.replace(b'"##n":7', b'"a":7')
+  refused({"tokenizer.json": twice}, "1 ids below 12 have no piece, 6 first")
+  other = text.replace(b'"unk_token":"[UNK]"', b'"unk_token":"[X]"')
+  refused({"tokenizer.json": other}, r"its pieces lack '\[X\]'")
+  refused({k: v for k, v in files.items() if k != "merges.txt"}, "no merges")
