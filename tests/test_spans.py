@@ -32,15 +32,13 @@ def albert_ngrams(words, count, rng):
   for start in starts:
     if len(chosen) >= count:
       break
+    n = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
     # A stretch of text ends where the next column is not the next word's.
-    sizes = [1]
-    while (
-      len(sizes) < 3
-      and start + len(sizes) < len(words)
-      and words[start + len(sizes)][0] == words[start + len(sizes) - 1][-1] + 1
-    ):
-      sizes.append(len(sizes) + 1)
-    n = rng.choices(sizes, [1 / size for size in sizes])[0]
+    for i in range(1, n):
+      after = start + i
+      if after == len(words) or words[after][0] != words[after - 1][-1] + 1:
+        n = i
+        break
     while n and len(chosen) + sum(map(len, words[start : start + n])) > count:
       n -= 1
     columns = {c for word in words[start : start + n] for c in word}

@@ -219,7 +219,8 @@ def full_sentences(
   """RoBERTa's FULL-SENTENCES: <s> sentences </s>, across documents.
 
   Where a document ends within a row there is one </s> more, and tokens attend
-  across it (Liu et al. 2019, section 4.2; fairseq "complete").
+  across it (Liu et al. 2019, section 4.2; fairseq "complete"). Special tokens
+  are never hidden, where fairseq's masks take no notice of what a token is.
 
   Args:
     special, vocab_size: as in `bert_pairs`.

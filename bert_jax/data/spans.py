@@ -206,7 +206,7 @@ def choose_words(
   a uniform word, and the last word may be cut to make the count.
 
   Args:
-    maskable: [B, L] bool.
+    maskable: [B, L] bool; False where a sequence begins.
     word_starts: [B, L] bool, True where a word starts. The first maskable token
       of a stretch starts one in any case.
     slots: the sequences.
@@ -247,9 +247,6 @@ def choose_words(
     inside = np.logical_and.accumulate(word[window], axis=1)
     if widest > 1:
       draw = hashing.uniform(lengths_key, slots.number[slot], column)
-      if not units.merge:
-        # Near the end of a stretch the chances of what fits are scaled up.
-        draw *= units.ends[inside.sum(1) - 1]
       inside &= step <= np.searchsorted(units.ends, draw, "right")[:, None]
     taken = picked[window]
     costs = size[window]
