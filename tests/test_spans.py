@@ -311,6 +311,20 @@ def test_roberta_draws_no_special_token():
   assert abs(statistic - len(counts)) < 5 * np.sqrt(2 * len(counts))
 
 
+def test_another_id_by_name():
+  ids, maskable, lengths = rows([128] * 4000, 128)
+  ids[maskable] %= 5  # Ids from 0 to 4, of 7.
+  call = dict(mask_id=6, vocab_size=7)
+  for replacement, kept in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
+    out = mask(ids, maskable, lengths, replacement=replacement, **call)
+    new, old = drawn(out, ids)
+    assert abs((new == old).mean() - kept) < 0.004
+    # Each other id, that of the mask among them, is as likely as the next.
+    share = 0.1 / (7 if replacement == "bert" else 6)
+    assert abs((new == 5).mean() - share) < 0.002
+    assert abs((new == 6).mean() - 0.8 - share) < 0.005
+
+
 def test_electra_masks_or_keeps():
   ids, maskable, lengths = rows([128] * 12_000, 128)
   out = mask(ids, maskable, lengths, replacement="electra")

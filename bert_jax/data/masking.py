@@ -19,6 +19,7 @@ REPLACEMENTS = {
   "bert": (0.8, 0.1),
   "roberta": (0.8, 0.1),
   "electra": (0.85, 0.15),
+  "other": (0.8, 0.1),
 }
 COUNTS = ("round", "stochastic", "ceil")
 
@@ -34,7 +35,7 @@ class Masks(NamedTuple):
     replacement: "bert": 80% [MASK], 10% a random id of the whole vocabulary,
       10% unchanged; "roberta": the same, but no special token (fairseq,
       mask_tokens_dataset.py); "electra": 85% [MASK], 15% unchanged. A random id
-      may equal the original.
+      may equal the original, except with "other": as "bert", but another id.
     count: of n tokens, special ones included, "round": round(rate * n), at
       least 1 (BERT, ALBERT, ELECTRA); "stochastic": the integer part of
       rate * n + U(0, 1) (fairseq); "ceil": rate * n without special tokens,
@@ -181,8 +182,7 @@ def mask_tokens(
   is_span = masks.masking == "span"
   starts, sizes = _runs(flat) if is_span else (np.arange(len(flat)), 1)
   first = np.repeat(starts, sizes)
-  excluded = reserved if masks.replacement == "roberta" else ()
-  drawn = _random_ids(draws, vocab_size, excluded)
+  drawn = _random_ids(draws, vocab_size, labels, masks.replacement, reserved)
   new = _replace(labels, drawn, draws[first], masks.replacement, mask_id)
   input_ids = ids.copy()
   # A place of several predictions is masked if one of them says so.
@@ -265,13 +265,22 @@ def _choose(
 
 
 def _random_ids(
-  bits: np.ndarray, vocab_size: int, excluded: tuple[int, ...]
+  draws: np.ndarray,
+  vocab_size: int,
+  labels: np.ndarray,
+  replacement: str,
+  reserved: tuple[int, ...],
 ) -> np.ndarray:
-  """Maps the low 32 bits of uint64 draws to int32 ids, none of `excluded`."""
+  """Maps the low 32 bits of uint64 draws to int32 ids."""
+  excluded: list[int | np.ndarray] = []
+  if replacement == "roberta":
+    excluded += sorted(reserved)
+  elif replacement == "other":
+    excluded.append(labels)
   size = vocab_size - len(excluded)
   # 32 bits times a vocabulary below 2**32 stays within 64.
-  ids = (bits & np.uint64(0xFFFFFFFF)) * np.uint64(size)
+  ids = (draws & np.uint64(0xFFFFFFFF)) * np.uint64(size)
   ids = (ids >> np.uint64(32)).astype(np.int32)
-  for special in sorted(excluded):
-    ids += ids >= special
+  for one in excluded:
+    ids += ids >= one
   return ids
