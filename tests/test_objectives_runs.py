@@ -1,0 +1,182 @@
+"""Runs of every objective: exact restarts, both exports, their last lines."""
+
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+from tiny_families import jit
+
+from bert_jax import checkpoint, logs, main, train
+from bert_jax import config as config_lib
+from bert_jax.convert import folder as folders
+from bert_jax.convert import runs, towers
+from bert_jax.models import electra
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TOTAL, HALF = 8, 4
+TINY = {
+  "total_steps": TOTAL,
+  "batch_size": 4,
+  "micro_batches": 2,
+  "data.length": 32,
+  "data.max_predictions": 6,
+  "model.max_positions": 34,
+  "model.hidden": 16,
+  "model.num_layers": 2,
+  "model.heads": 2,
+  "model.mlp": 32,
+  "model.dtype": "float32",
+  "model.remat": False,
+  "schedule.peak": 1e-2,
+  "schedule.warmup": 0.25,
+  "log.every": 1,
+  "evaluate.every": HALF,
+  "evaluate.examples": 16,
+  "checkpoint.every": HALF,
+  "data.cased": False,
+}
+ALBERT = {"model.embedding_size": 8, "data.max_sequences": 3}
+ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
+# Its rows are static, and its padding that of the tests' vocabulary.
+ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
+EXTRA = {
+  "electra_small": ELECTRA,
+  "gpt1": {"data.max_predictions": None},
+  "albert_base_v1": ALBERT,
+  "spanbert_base": {},
+  "roberta_base": ROBERTA,
+}
+QUICK = ("electra_small", "gpt1")
+
+
+def tiny(name, path):
+  """A published config in a size for tests."""
+  config = main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  for key, value in (TINY | EXTRA[name] | {"data.path": path}).items():
+    section = config
+    *parts, last = key.split(".")
+    for part in parts:
+      section = section[part]
+    if value is not None:
+      section[last] = value
+  config_lib.check_keys(config)
+  return config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plainly(compiled):
+  """Compiling is what these tests wait for."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+  path = tmp_path_factory.mktemp("data") / "prepared"
+  return write_prepared(path, random_documents(20, 0), random_documents(6, 1))
+
+
+def arrays(state):
+  return {
+    jax.tree_util.keystr(k): np.asarray(v)
+    for k, v in jax.tree_util.tree_leaves_with_path(state)
+  }
+
+
+def rows(workdir):
+  timed = ("steps_per_second", "tokens_per_second", "mfu")
+  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  return [{k: v for k, v in r.items() if k not in timed} for r in found]
+
+
+@pytest.fixture(scope="module")
+def finished(prepared, tmp_path_factory):
+  """Runs a config once: name -> (workdir, last state)."""
+  done = {}
+
+  def run(name):
+    if name not in done:
+      workdir = str(tmp_path_factory.mktemp(name) / "run")
+      done[name] = workdir, train.run(tiny(name, prepared), workdir)
+    return done[name]
+
+  return run
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+    for name in EXTRA
+  ],
+)
+def test_restart_is_exact(name, prepared, finished, tmp_path):
+  """From the checkpoint of the middle: rows, parameters, optimizer, samples."""
+  workdir, state = finished(name)
+  again = str(tmp_path / "run")
+  shutil.copytree(workdir, again)
+  shutil.rmtree(os.path.join(again, "checkpoints", str(TOTAL)))
+  restarted = train.run(tiny(name, prepared), again)
+  expected, got = arrays(state), arrays(restarted)
+  assert expected.keys() == got.keys()
+  for key, x in expected.items():
+    np.testing.assert_array_equal(x, got[key], err_msg=key)
+  assert rows(workdir) == rows(again)
+  steps = [row["step"] for row in rows(again) if row["split"] == "train"]
+  assert steps == [*range(1, TOTAL + 1)]
+  # Something was learnt after the checkpoint.
+  with checkpoint.Checkpointer.of_run(workdir) as saver:
+    middle, _ = saver.restore_params(HALF, restarted.params)
+  moved = jax.tree.map(lambda a, b: bool((a != b).any()), middle, state.params)
+  assert any(jax.tree.leaves(moved))
+
+
+def test_both_towers_are_exported(finished):
+  """Each tower by itself gives what the run's model gives."""
+  workdir, state = finished("electra_small")
+  both = runs.read(workdir)
+  ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)
+  batch = dict(input_ids=ids, mlm_positions=np.array([[1, 2], [3, 8]]))
+  config = tiny("electra_small", "")["model"]
+  del config["family"]
+  module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
+  whole = jit(module.apply)({"params": state.params}, batch)
+  for tower, logits in (("generator", "mlm_logits"), ("discriminator", "rtd")):
+    part = towers.split(both, tower)
+    alone = folders.module_of(part.config)
+    params = jax.tree.map(jnp.asarray, folders.unflatten(part.arrays))
+    found = jit(alone.apply)({"params": params}, batch)
+    name = logits if logits in whole else "rtd_logits"
+    found = found[name] if isinstance(found, dict) else found
+    np.testing.assert_allclose(found, whole[name], atol=1e-5)
+
+
+def test_last_lines_of_a_run(finished, prepared, capsys):
+  workdir, _ = finished("electra_small")
+  capsys.readouterr()
+  train.run(tiny("electra_small", prepared), workdir)
+  printed = capsys.readouterr().out
+  last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  assert f"held-out MLM loss: {last['mlm_loss']:.4f} nats" in printed
+  assert f"held-out RTD loss: {last['rtd_loss']:.4f} nats" in printed
+  assert f"replaced share, {last['rtd_replaced']:.4f}" in printed
+  assert last["loss"] == pytest.approx(
+    last["mlm_loss"] + 50 * last["rtd_loss"], rel=1e-5
+  )
+
+
+@pytest.mark.slow
+def test_a_run_with_a_boundary_head_is_exported_without(finished):
+  workdir, state = finished("spanbert_base")
+  weights = runs.read(workdir)
+  assert not [path for path in weights.arrays if path.startswith("span/")]
+  assert weights.config["head"] == {"pairs": False}
+  table = state.params["encoder"]["embeddings"]["word"]["embedding"]
+  np.testing.assert_array_equal(
+    weights.arrays["encoder/embeddings/word/embedding"], table
+  )
