@@ -197,7 +197,7 @@ RECIPES = {
     "schedule.peak": 2.5e-4,
   },
 }
-# Layers, width, pieces, positions, segments of the encoders without projections.
+# Layers, width, pieces, positions, segments of encoders without projections.
 WIDTHS = {
   "roberta_base": (12, 768, 50265, 514, 1),
   "roberta_large": (24, 1024, 50265, 514, 1),
