@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
       seed=0,
       total_steps=1_500_000,
       batch_size=4096,
-      micro_batches=32,
+      micro_batches=16,
       phases={},
       init_from="",
       model=dict(

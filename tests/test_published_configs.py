@@ -224,10 +224,17 @@ def test_recipes_are_the_published_ones(name):
   assert flat["model.initializer_range"] == 0.02
 
 
-@pytest.mark.parametrize("name", RECIPES)
+SMALL = sorted(
+  os.path.splitext(os.path.basename(path))[0]
+  for path in glob.glob(os.path.join(ROOT, "configs", "small_*.py"))
+)
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *SMALL])
 def test_builder_and_objective_of_a_recipe_fit(name):
   """Every key that the objective asks for is one that the builder makes."""
   config = slices.with_vocab_size(load(name))
+  config_lib.check_keys(config)
   (phase,) = phases.plan(config)
   options = dict(config["objective"])
   objective = objectives.build(options.pop("name"), config["model"], options)
