@@ -1,12 +1,14 @@
 """LAMB against a restatement in plain numpy, variable by variable."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny_families
 
-from bert_jax import optim
+from bert_jax import models, optim
 
 SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0)
 # A stack of three layers, a shared group, and variables of their own. The scale
@@ -76,9 +78,9 @@ def restated(name, params, grads):
 
 def train(name, params, grads):
   optimizer = optim.build_optimizer(lambda step: RATE, name, **SECTION)
-  state = optimizer.init(params)
+  state, update = optimizer.init(params), tiny_families.jit(optimizer.update)
   for g in grads:
-    updates, state = optimizer.update(g, state, params)
+    updates, state = update(g, state, params)
     params = optax.apply_updates(params, updates)
   return params
 
@@ -104,12 +106,45 @@ def test_lamb_optax_is_optax_on_layers_apart():
   apart = flat(params)
   mask = {k: k[0][-1] not in ("bias", "scale") for k in apart}
   reference = optax.lamb(RATE, 0.9, 0.999, 1e-6, weight_decay=0.1, mask=mask)
-  state = reference.init(apart)
+  state, update = reference.init(apart), tiny_families.jit(reference.update)
   for g in grads:
-    updates, state = reference.update(flat(g), state, apart)
+    updates, state = update(flat(g), state, apart)
     apart = optax.apply_updates(apart, updates)
   for name, x in apart.items():
     np.testing.assert_allclose(got[name], x, rtol=2e-5, err_msg=str(name))
+
+
+@pytest.mark.parametrize("family", tiny_families.NAMES)
+def test_every_stack_is_known_by_its_path(family):
+  """Where a first axis is named "layers", each index of it has a ratio."""
+  module = models.family(family).ForPreTraining(tiny_families.build(family))
+  ids = jnp.zeros((1, 3), jnp.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
+  names = nn.get_partition_spec(tiny_families.shapes(module, batch))
+  sizes = nn.unbox(tiny_families.shapes(module, batch))
+  params = jax.tree.map(lambda x: np.full(x.shape, 2.0, np.float32), sizes)
+
+  def draw(x):
+    """Each index of the first axis has another scale."""
+    scales = np.arange(1, len(x) + 1, dtype=np.float32)
+    return x * scales.reshape(-1, *[1] * (x.ndim - 1))
+
+  updates = jax.tree.map(draw, params)
+  ratio = optim.scale_by_trust_ratio(optim.everything)
+  scaled, _ = tiny_families.jit(ratio.update)(updates, (), params)
+
+  def check(path, x, spec, update):
+    ratios = np.asarray(x) / update
+    if spec and spec[0] == "layers":
+      expected = 1 / np.arange(1.0, len(x) + 1)
+      expected = expected.reshape(-1, *[1] * (x.ndim - 1))
+    else:
+      expected = 1 / np.sqrt(np.mean(np.arange(1.0, len(x) + 1) ** 2))
+    np.testing.assert_allclose(
+      ratios, np.broadcast_to(expected, x.shape), rtol=1e-4, err_msg=str(path)
+    )
+
+  jax.tree_util.tree_map_with_path(check, scaled, names, updates)
 
 
 @pytest.mark.parametrize("name", ["lamb", "lamb_optax"])
