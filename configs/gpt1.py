@@ -10,10 +10,10 @@ Recipe: 64 rows of 512 tokens a batch, 100 epochs, Adam 2.5e-4 with warm-up over
   train.py). 100 epochs of the books' 985 M words, about 1.2 pieces each, are
   3,600,000 steps [derived]; set total_steps, and warmup=2,000 / total_steps,
   for other text.
-Differences: the released Adam multiplies decay by the bias-corrected rate, and
-  measures the cosine from step 0 (opt.py): both differ from this only while the
-  steps are few. Its softmax runs over the positions' vectors too, see
-  objectives/lm.py.
+Differences: the released Adam multiplies decay by the bias-corrected rate,
+  which matters for the first thousands of steps, and the released cosine counts
+  from step 0, under 0.1% of the peak away (opt.py). Its softmax runs over the
+  positions' vectors too, see objectives/lm.py.
 Data: books, lower-cased; BPE of 40,478 pieces (section 4.1).
 Original hardware: 8 P600, one month (openai.com, Improving language
   understanding with unsupervised learning).
