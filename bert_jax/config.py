@@ -43,6 +43,7 @@ FREE = (
   "init_from",
   "data.path",
   "model.attention",
+  "model.elementwise",
   "model.unroll",
   "model.remat",
 )

@@ -117,6 +117,16 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
         )
 
 
+def vocab_multiple(mesh: Mesh) -> int:
+  """What the rows of a word table are a multiple of in memory.
+
+  The devices that split the vocabulary; and on accelerators 128, the width of
+  what their matrix units take. No file holds the rows beyond the vocabulary.
+  """
+  lanes = 1 if mesh.devices.flat[0].platform == "cpu" else 128
+  return math.lcm(lanes, mesh.shape["tensor"])
+
+
 def compiler_options(mesh: Mesh, remat: bool) -> dict[str, str]:
   """What the compiler must be told to compile a train step.
 

@@ -191,7 +191,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   phase = phases.plan(config)[number]
   sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
   objective, schedule, optimizer = train.make_parts(
-    config, mesh.shape["tensor"]
+    config, sharding.vocab_multiple(mesh)
   )
   function = steps.make_train_step(
     objective, optimizer, schedule, phase.micro_batches

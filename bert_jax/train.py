@@ -102,7 +102,9 @@ def build(config: dict[str, Any]) -> Setup:
       f" {config['data']['path']} has {vocab_size} pieces; leave"
       " model.vocab_size unset to take it from the data."
     )
-  objective, schedule, optimizer = make_parts(config, mesh.shape["tensor"])
+  objective, schedule, optimizer = make_parts(
+    config, sharding.vocab_multiple(mesh)
+  )
   for feed in feeds:
     # A length beyond the position table is an error here, before any step.
     boxed = jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
@@ -118,7 +120,7 @@ def make_parts(
 
   Args:
     config: of the run.
-    vocab_multiple: devices of the mesh that split the vocabulary.
+    vocab_multiple: see `sharding.vocab_multiple`.
   """
   options = dict(config["objective"])
   model = config["model"] | {"vocab_multiple": vocab_multiple}

@@ -70,14 +70,14 @@ def test_groups_are_layers_of_their_own_repeated(groups):
   """ALBERT's stack equals one that holds each layer as often as it is used."""
   module = build("bert", num_layers=DEEP)
   options = stack.build(module)
-  inputs = jnp.ones((1, 4, HIDDEN)), jnp.ones((1, 1, 4, 4), bool)
+  inputs = jnp.ones((1, 4, HIDDEN)), jnp.ones((1, 4), jnp.int32)
   few = fill(options.copy(groups=groups), *inputs, train=False)
   many = jax.tree.map(lambda x: jnp.repeat(x, DEEP // groups, 0), few)
   x = np.random.default_rng(1).normal(size=(2, 4, HIDDEN)).astype(np.float32)
-  mask = np.tril(np.ones((1, 1, 4, 4), bool))
+  ids = np.array([[1, 1, 2, 0], [1, 1, 1, 1]], np.int32)
   one, two = (
     jit(functools.partial(o.apply, train=False, collect=True))(
-      {"params": p}, x, mask
+      {"params": p}, x, ids
     )
     for o, p in ((options.copy(groups=groups), few), (options, many))
   )
@@ -122,37 +122,24 @@ def test_each_application_of_a_layer_drops_others(groups):
       assert abs((mask == other).mean() - 0.5) < bound
 
 
-def test_mlp_branch_is_dropped_and_used():
-  """A16: by capture; the output is made from what dropout gave."""
-  options = stack.build(build("bert", dropout=0.5, attention_dropout=0.0)).layer
-  layer = stack.TransformerLayer(**options)
-  x = jnp.asarray(np.random.default_rng(2).normal(size=(2, 4, HIDDEN)))
-  inputs = x, jnp.ones((1, 1, 4, 4), bool)
-  params = fill(layer, *inputs, train=False)
-
-  def run(seed):
-    (out, _), found = layer.apply(
-      {"params": params},
-      *inputs,
-      train=True,
-      rngs=rngs(seed),
-      capture_intermediates=True,
-    )
-    found = found["intermediates"]
-    names = ("mlp_out", "mlp_dropout", "attention_norm")
-    return out, *(np.asarray(found[n]["__call__"][0]) for n in names)
-
-  branches = []
-  for seed in (0, 1):
-    out, made, branch, residual = run(seed)
-    drops = branch == 0
-    assert 0.3 < drops.mean() < 0.7
-    np.testing.assert_allclose(branch[~drops], 2 * made[~drops], rtol=1e-6)
-    norm = layers.layer_norm(1e-12, jnp.dtype("float32"))
-    rebuilt = norm.apply({"params": params["mlp_norm"]}, residual + branch)
-    np.testing.assert_allclose(out, rebuilt, atol=1e-5)
-    branches.append(drops)
-  assert (branches[0] != branches[1]).any()
+def test_a_branch_is_dropped_before_it_is_added():
+  """A16: the output is made from what dropout gave."""
+  rng = np.random.default_rng(2)
+  x, y = rng.normal(size=(2, 3, 4, HIDDEN)).astype(np.float32)
+  bias = rng.normal(size=HIDDEN).astype(np.float32)
+  layer = layers.AddNorm(1e-12, 0.5, jnp.dtype("float32"))
+  params = fill(layer, x, y, bias, train=False)
+  p = {"params": params}
+  key = layer.apply(p, method=lambda m: m.make_rng("dropout"), rngs=rngs(0))
+  out, again = layer.apply(p, x, y, bias, train=True, rngs=rngs(0))
+  branch = np.asarray(layers.dropout(y + bias, 0.5, key))
+  assert 0.3 < (branch == 0).mean() < 0.7
+  total = x + branch
+  total -= total.mean(-1, keepdims=True)
+  total /= np.sqrt((total**2).mean(-1, keepdims=True))
+  expected = total * params["scale"] + params["bias"]
+  np.testing.assert_allclose(out, expected, atol=1e-5)
+  np.testing.assert_array_equal(out, again)
 
 
 def test_albert_without_dropout_has_a_classifier_with():

@@ -44,7 +44,7 @@ KEYS = (
   *("labels", "problem", "pooler", "source"),
 )
 # Attributes of an encoder that change how it computes, not what.
-COMPUTATION = ("dtype", "attention", "unroll", "remat")
+COMPUTATION = ("dtype", "attention", "elementwise", "unroll", "remat")
 
 
 class Weights(NamedTuple):

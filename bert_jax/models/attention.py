@@ -1,6 +1,5 @@
 """Multi-head attention: one function, several implementations, one module."""
 
-import functools
 import math
 
 import flax.linen as nn
@@ -9,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import layers
-
-IMPLEMENTATIONS = ("xla",)
+from bert_jax.models import fused, fused_attention, layers
 
 
 def attention_mask(
@@ -19,51 +16,80 @@ def attention_mask(
 ) -> Bool[Array, "b 1 l l"]:
   """True where a query may see a key: a real one of its own sequence.
 
-  Packed rows hold several sequences; 0 is padding. No query sees padding, and
-  padding sees every real key, as published (google-research/bert modeling.py,
+  Packed rows hold several sequences; 0 is padding. No query sees padding;
+  padding sees the first sequence, in a row of one sequence all of it, as
+  published (google-research/bert modeling.py,
   create_attention_mask_from_input_mask): what it gets is never read.
   """
-  query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
-  return ((key != 0) & ((query == key) | (query == 0)))[:, None]
+  query = jnp.maximum(sequence_ids, 1)
+  return (query[:, :, None] == sequence_ids[:, None, :])[:, None]
+
+
+def causal_mask(length: int) -> Bool[Array, "1 1 l l"]:
+  """True where a query may see a key: at its own position or before it."""
+  return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
 def attention(
-  query: Float[Array, "b q h k"],
-  key: Float[Array, "b s h k"],
-  value: Float[Array, "b s h k"],
-  mask: Bool[Array, "b #h q s"],
+  qkv: Float[Array, "b l h 3 k"],
+  bias: Float[Array, "h 3 k"],
+  sequence_ids: Int[Array, "b l"],
   *,
+  causal: bool = False,
   dropout_rate: float = 0.0,
   dropout_key: Array | None = None,
   implementation: str = "xla",
-) -> tuple[Float[Array, "b q h k"], Float[Array, "b h q s"]]:
+) -> tuple[Float[Array, "b l h k"], Float[Array, "b h l l"] | None]:
   """Scaled dot-product attention with dropout on the probabilities.
 
   The softmax is in float32 whatever the dtype of the inputs. A masked key gets
   probability exactly 0; a row whose keys are all masked stays finite.
 
   Args:
-    query: and `key`, `value`: of one dtype.
-    mask: True where the key is seen.
+    qkv: queries, keys and values of each head, as products without bias.
+    bias: float32, theirs.
+    sequence_ids: see `attention_mask`.
+    causal: no query sees a key after it.
     dropout_rate: on the probabilities; needs `dropout_key` if above 0.
     dropout_key: a jax PRNG key.
-    implementation: one of `IMPLEMENTATIONS`.
+    implementation: one of `fused.CHOICES`. All draw the same bits for
+      dropout; "cudnn" has none.
 
   Returns:
-    The mixed values in the dtype of `value`, and the probabilities before
-    dropout in float32 (unused, the compiler drops them).
+    The mixed values in the dtype of `qkv`, and, by "xla" alone, the
+    probabilities before dropout in float32 (unused, the compiler drops them).
 
   Raises:
-    ValueError: unknown implementation.
+    ValueError: unknown implementation, or one that cannot do it here.
   """
-  if implementation not in IMPLEMENTATIONS:
-    raise ValueError(
-      f"attention {implementation!r}: not one of {IMPLEMENTATIONS}."
+  implementation = fused.implementation("attention", implementation, qkv.dtype)
+  if implementation == "triton":
+    words = jnp.zeros(2, jnp.uint32)
+    if dropout_rate > 0.0:
+      words = layers.dropout_words(dropout_key)
+    out = fused_attention.attention(
+      qkv, bias, sequence_ids, words, dropout_rate, causal
     )
+    return out, None
+  query, key, value = jnp.moveaxis(fused_attention.with_bias(qkv, bias), 3, 0)
+  mask = attention_mask(sequence_ids)
+  if causal:
+    mask &= causal_mask(qkv.shape[1])
+  if implementation == "cudnn":
+    if dropout_rate > 0.0:
+      raise ValueError(
+        "attention 'cudnn' has no dropout; set model.attention_dropout=0.0 or"
+        " model.attention='triton'."
+      )
+    return jax.nn.dot_product_attention(
+      query, key, value, mask=mask, implementation="cudnn"
+    ), None
+  return _plain(query, key, value, mask, dropout_rate, dropout_key)
+
+
+def _plain(query, key, value, mask, dropout_rate, dropout_key):
   scale = 1.0 / math.sqrt(query.shape[-1])
-  scores = jnp.einsum(
-    "bqhk,bshk->bhqs", query, key, preferred_element_type=jnp.float32
-  )
+  scores = layers.float32_einsum("bqhk,bshk->bhqs", query, key)
   # Finite, so that a row of masked keys gives 1/n and not 0/0.
   scores = jnp.where(mask, scores * scale, np.finfo(np.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1)
@@ -77,48 +103,55 @@ class Attention(nn.Module):
   """Self-attention with separate query, key, value and output projections.
 
   They stay separate variables, as published: an optimizer with one trust ratio
-  a variable (LAMB) must see each alone.
+  a variable (LAMB) must see each alone. One product makes all three.
   """
 
   heads: int
   head_dim: int
   dropout: float
+  causal: bool
   dtype: jnp.dtype
   kernel_init: layers.Init
   implementation: str = "xla"
 
   @nn.compact
   def __call__(
-    self, x: Float[Array, "b l d"], mask: Bool[Array, "b #h l l"], train: bool
-  ) -> tuple[Float[Array, "b l d"], Float[Array, "b h l l"]]:
-    project = functools.partial(
-      layers.Dense,
-      (self.heads, self.head_dim),
-      ("embed", "heads", "head_dim"),
-      self.dtype,
-      self.kernel_init,
-    )
-    query, key, value = (
-      nn.with_logical_constraint(
-        project(name=name)(x), ("batch", "length", "heads", "head_dim")
-      )
+    self, x: Float[Array, "b l d"], sequence_ids: Int[Array, "b l"], train: bool
+  ) -> tuple[
+    Float[Array, "b l d"], Float[Array, "d"], Float[Array, "b h l l"] | None
+  ]:
+    """Returns the output without its bias, the bias, and probabilities."""
+    projections = [
+      layers.Dense(
+        (self.heads, self.head_dim),
+        ("embed", "heads", "head_dim"),
+        self.dtype,
+        self.kernel_init,
+        name=name,
+      ).weights(x.shape)
       for name in ("query", "key", "value")
+    ]
+    kernels, biases = zip(*projections, strict=True)
+    kernel = jnp.stack([k.astype(self.dtype) for k in kernels], 2)
+    qkv = nn.with_logical_constraint(
+      layers.product(x, kernel, 1, self.dtype),
+      ("batch", "length", "heads", None, "head_dim"),
     )
     rate = self.dropout if train else 0.0
     mixed, probabilities = attention(
-      query,
-      key,
-      value,
-      mask,
+      qkv,
+      jnp.stack(biases, 1),
+      sequence_ids,
+      causal=self.causal,
       dropout_rate=rate,
       dropout_key=self.make_rng("dropout") if rate > 0.0 else None,
       implementation=self.implementation,
     )
-    output = layers.Dense(
+    y, bias = layers.Dense(
       (x.shape[-1],),
       ("heads", "head_dim", "embed"),
       self.dtype,
       self.kernel_init,
       name="output",
-    )(mixed)
-    return output, probabilities
+    ).apart(mixed)
+    return y, bias, probabilities

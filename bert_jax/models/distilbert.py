@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bert_jax.models import base, heads, layers, pretraining, stack
-from bert_jax.models.attention import attention_mask
 from bert_jax.models.embeddings import Embeddings
 
 # Paper, section 2: BERT-base with every other layer.
@@ -36,7 +35,8 @@ class DistilBert(nn.Module):
     norm_epsilon: of every LayerNorm.
     initializer_range: standard deviation of the truncated normal.
     dtype: of the computation; parameters are float32 always.
-    attention: implementation, see `attention.attention`.
+    attention: implementation, see `fused.implementation`.
+    elementwise: the same of bias, dropout, residual, LayerNorm, activation.
     unroll: see `stack.Stack`.
     remat: see `stack.Stack`.
     vocab_multiple: see `embeddings.Embeddings`.
@@ -54,7 +54,8 @@ class DistilBert(nn.Module):
   norm_epsilon: float = 1e-12
   initializer_range: float = 0.02
   dtype: jnp.dtype = jnp.dtype(jnp.float32)
-  attention: str = "xla"
+  attention: str = "auto"
+  elementwise: str = "auto"
   unroll: int = 1
   remat: bool = False
   vocab_multiple: int = 1
@@ -119,9 +120,8 @@ class DistilBert(nn.Module):
     del segment_ids
     x = self.embeddings(input_ids, None, position_ids, train=train)
     sequence_ids = base.default_sequence_ids(input_ids, sequence_ids)
-    mask = attention_mask(sequence_ids)
     embedded = x
-    x, seen = self.layers(x, mask, train, collect)
+    x, seen = self.layers(x, sequence_ids, train, collect)
     return x, dict(embeddings=embedded, **seen) if collect else {}
 
 

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bert_jax.models import base, heads, layers, stack
-from bert_jax.models.attention import attention_mask
 from bert_jax.models.embeddings import Embeddings
 
 # google-research/electra util/training_utils.py, get_bert_config; the width of
@@ -67,6 +66,7 @@ class Tower(nn.Module):
   dtype: jnp.dtype
   kernel_init: layers.Init
   attention: str
+  elementwise: str
   unroll: int
   remat: bool
 
@@ -91,7 +91,7 @@ class Tower(nn.Module):
       x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
     embedded = x
     run = stack.build(self, name="layers")
-    x, seen = run(x, attention_mask(sequence_ids), train, collect)
+    x, seen = run(x, sequence_ids, train, collect)
     return x, dict(embeddings=embedded, **seen) if collect else {}
 
 
@@ -114,7 +114,8 @@ class Electra(nn.Module):
     norm_epsilon: of every LayerNorm.
     initializer_range: standard deviation of the truncated normal.
     dtype: of the computation; parameters are float32 always.
-    attention: implementation, see `attention.attention`.
+    attention: implementation, see `fused.implementation`.
+    elementwise: the same of bias, dropout, residual, LayerNorm, activation.
     unroll: see `stack.Stack`.
     remat: see `stack.Stack`.
     vocab_multiple: see `embeddings.Embeddings`.
@@ -135,7 +136,8 @@ class Electra(nn.Module):
   norm_epsilon: float = 1e-12
   initializer_range: float = 0.02
   dtype: jnp.dtype = jnp.dtype(jnp.float32)
-  attention: str = "xla"
+  attention: str = "auto"
+  elementwise: str = "auto"
   unroll: int = 1
   remat: bool = False
   vocab_multiple: int = 1

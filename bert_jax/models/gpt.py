@@ -4,10 +4,9 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from bert_jax.models import base, heads, layers, stack
-from bert_jax.models.attention import attention_mask
 from bert_jax.models.embeddings import Embeddings
 
 # Paper, section 4.1; 40,000 merges make 40,478 pieces (openai/
@@ -35,7 +34,8 @@ class Gpt(nn.Module):
     norm_epsilon: of every LayerNorm.
     initializer_range: standard deviation of the normal.
     dtype: of the computation; parameters are float32 always.
-    attention: implementation, see `attention.attention`.
+    attention: implementation, see `fused.implementation`.
+    elementwise: the same of bias, dropout, residual, LayerNorm, activation.
     unroll: see `stack.Stack`.
     remat: see `stack.Stack`.
     vocab_multiple: see `embeddings.Embeddings`.
@@ -53,7 +53,8 @@ class Gpt(nn.Module):
   norm_epsilon: float = 1e-5
   initializer_range: float = 0.02
   dtype: jnp.dtype = jnp.dtype(jnp.float32)
-  attention: str = "xla"
+  attention: str = "auto"
+  elementwise: str = "auto"
   unroll: int = 1
   remat: bool = False
   vocab_multiple: int = 1
@@ -85,7 +86,7 @@ class Gpt(nn.Module):
       self.kernel_init,
       self.vocab_multiple,
     )
-    self.layers = stack.build(self)
+    self.layers = stack.build(self, causal=True)
 
   def __call__(
     self,
@@ -105,15 +106,9 @@ class Gpt(nn.Module):
     del segment_ids
     x = self.embeddings(input_ids, None, position_ids, train=train)
     sequence_ids = base.default_sequence_ids(input_ids, sequence_ids)
-    mask = attention_mask(sequence_ids) & causal_mask(input_ids.shape[1])
     embedded = x
-    x, seen = self.layers(x, mask, train, collect)
+    x, seen = self.layers(x, sequence_ids, train, collect)
     return x, dict(embeddings=embedded, **seen) if collect else {}
-
-
-def causal_mask(length: int) -> Bool[Array, "1 1 l l"]:
-  """True where a query may see a key: at its own position or before it."""
-  return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
 class ForPreTraining(nn.Module):

@@ -145,12 +145,7 @@ def decode(
   # Without it the partitioner (jax 0.10) permutes rows of the gradient on a
   # mesh of three axes with one row a device.
   x = nn.with_logical_constraint(x, ("batch", None, "embed_activation"))
-  logits = jnp.einsum(
-    "bme,ve->bmv",
-    x,
-    embedding.astype(x.dtype),
-    preferred_element_type=jnp.float32,
-  )
+  logits = layers.float32_einsum("bme,ve->bmv", x, embedding.astype(x.dtype))
   logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
   if bias is not None:
     logits = logits + bias

@@ -1,6 +1,7 @@
 """Layers that the families share: activations, dropout, dense, norm, tables."""
 
 import functools
+import math
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -8,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
+
+from bert_jax.models import fused, fused_activation, fused_norm
 
 Init = Callable[..., Array]
 # Logical axes of hidden states.
@@ -17,7 +20,7 @@ ACTIVATION_AXES = ("batch", "length", "embed_activation")
 # DistilBERT); "gelu_new" the tanh form (ALBERT, GPT-1). The names are those of
 # the published configuration files.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-  "gelu": functools.partial(jax.nn.gelu, approximate=False),
+  "gelu": lambda x: 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5))),
   "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
   "relu": jax.nn.relu,
   "tanh": jnp.tanh,
@@ -31,13 +34,6 @@ def activation(name: str) -> Callable[[Array], Array]:
   return ACTIVATIONS[name]
 
 
-def _mix(x: Array) -> Array:
-  """A bijection on 32 bits with full avalanche ("lowbias32", C. Wellons)."""
-  x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
-  x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
-  return x ^ (x >> 16)
-
-
 def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   """Returns uint32 random bits of `shape`, a hash of (key words, index).
 
@@ -45,8 +41,7 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   every shard makes its own part, and any mesh gives the same bits. The first
   axis is hashed apart, so that the index within a row stays below 2**32.
   """
-  row = jnp.arange(shape[0], dtype=jnp.uint32)
-  row = _mix(_mix(row + words[0]) ^ words[1])
+  row = fused.row_hash(words, jnp.arange(shape[0]))
   column = jnp.zeros(shape[1:], jnp.uint32)
   stride = 1
   for axis in reversed(range(1, len(shape))):
@@ -56,12 +51,11 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   if stride > 2**32:
     raise ValueError(f"dropout over {shape}: a row has over 2**32 elements.")
   row = row.reshape((shape[0],) + (1,) * (len(shape) - 1))
-  return _mix(column * np.uint32(0x9E3779B1) + row)
+  return fused.bits(row, fused.spread(column))
 
 
 def _apply_dropout(x: Array, words: Array, rate: float) -> Array:
-  threshold = np.uint32(round(rate * 2**32))
-  keep = dropout_bits(words, x.shape) >= threshold
+  keep = dropout_bits(words, x.shape) >= fused.threshold(rate)
   return jnp.where(keep, x * (1.0 / (1.0 - rate)), 0).astype(x.dtype)
 
 
@@ -76,11 +70,15 @@ def _dropout_fwd(x, words, rate):
 
 def _dropout_bwd(rate, words, g):
   # The bits are made again from the key: nothing of x's size is saved.
-  no_gradient = np.zeros(words.shape, jax.dtypes.float0)
-  return _apply_dropout(g, words, rate), no_gradient
+  return _apply_dropout(g, words, rate), fused.no_gradient(words)
 
 
 _dropout.defvjp(_dropout_fwd, _dropout_bwd)
+
+
+def dropout_words(key: Array) -> UInt32[Array, "2"]:
+  """What `dropout_bits` takes, of a jax PRNG key."""
+  return jax.random.bits(key, (2,), jnp.uint32)
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: Array) -> Array:
@@ -95,7 +93,7 @@ def dropout(x: Float[Array, "..."], rate: float, key: Array) -> Array:
     return x
   if not 0.0 < rate < 1.0:
     raise ValueError(f"dropout rate {rate}: must be in [0, 1).")
-  return _dropout(x, jax.random.bits(key, (2,), jnp.uint32), rate)
+  return _dropout(x, dropout_words(key), rate)
 
 
 class Dropout(nn.Module):
@@ -126,30 +124,147 @@ class Dense(nn.Module):
   dtype: jnp.dtype
   kernel_init: Init
 
+  @property
+  def contracted(self) -> int:
+    """Trailing axes of the input that a product sums over."""
+    return len(self.axes) - len(self.features)
+
   @nn.compact
-  def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-    contract = len(self.axes) - len(self.features)
+  def weights(self, inputs: tuple[int, ...]) -> tuple[Array, Array]:
+    """Returns the float32 kernel and bias for an input of this shape."""
     kernel = self.param(
       "kernel",
       nn.with_logical_partitioning(self.kernel_init, self.axes),
-      x.shape[x.ndim - contract :] + self.features,
+      inputs[len(inputs) - self.contracted :] + self.features,
       jnp.float32,
     )
     bias = self.param(
       "bias",
       nn.with_logical_partitioning(
-        nn.initializers.zeros_init(), self.axes[contract:]
+        nn.initializers.zeros_init(), self.axes[self.contracted :]
       ),
       self.features,
       jnp.float32,
     )
-    trailing = tuple(range(x.ndim - contract, x.ndim))
-    y = jax.lax.dot_general(
-      x.astype(self.dtype),
-      kernel.astype(self.dtype),
-      ((trailing, tuple(range(contract))), ((), ())),
-    )
+    return kernel, bias
+
+  def apart(self, x: Float[Array, "..."]) -> tuple[Array, Array]:
+    """The product alone in `dtype`, and the float32 bias."""
+    kernel, bias = self.weights(x.shape)
+    return product(x, kernel, self.contracted, self.dtype), bias
+
+  def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    y, bias = self.apart(x)
     return y + bias.astype(self.dtype)
+
+
+def product(
+  x: Float[Array, "..."],
+  kernel: Float[Array, "..."],
+  contracted: int,
+  dtype: jnp.dtype,
+) -> Float[Array, "..."]:
+  """Sums the last `contracted` axes of x with the first of the kernel."""
+  trailing = tuple(range(x.ndim - contracted, x.ndim))
+  dimensions = ((trailing, tuple(range(contracted))), ((), ()))
+  return jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), dimensions)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
+  """A product of two arrays of one dtype, summed and returned in float32.
+
+  Its gradient is rounded to the inputs' dtype before the products that make
+  theirs, as everywhere else; left to itself it would stay in float32 and make
+  them slower products of another kind.
+  """
+  return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
+
+
+def _float32_einsum_forward(spec, a, b):
+  return float32_einsum(spec, a, b), (a, b)
+
+
+def _float32_einsum_backward(spec, saved, gradient):
+  a, b = saved
+  _, pull = jax.vjp(functools.partial(jnp.einsum, spec), a, b)
+  return pull(gradient.astype(a.dtype))
+
+
+float32_einsum.defvjp(_float32_einsum_forward, _float32_einsum_backward)
+
+
+class AddNorm(nn.Module):
+  """LayerNorm(x + dropout(y + bias)): what follows each part of a layer.
+
+  Attributes:
+    epsilon: of the LayerNorm.
+    rate: of the dropout.
+    dtype: of the result.
+    implementation: "xla", or "triton" for one kernel each way.
+  """
+
+  epsilon: float
+  rate: float
+  dtype: jnp.dtype
+  implementation: str = "xla"
+
+  @nn.compact
+  def __call__(
+    self,
+    x: Float[Array, "b l d"],
+    y: Float[Array, "b l d"],
+    bias: Float[Array, "d"],
+    train: bool,
+  ) -> tuple[Float[Array, "b l d"], Float[Array, "b l d"]]:
+    """Returns the result twice; see `fused_norm.add_norm`."""
+    ones, zeros = nn.initializers.ones_init(), nn.initializers.zeros_init()
+    scale, shift = (
+      self.param(
+        name,
+        nn.with_logical_partitioning(init, ("norm",)),
+        x.shape[-1:],
+        jnp.float32,
+      )
+      for name, init in (("scale", ones), ("bias", zeros))
+    )
+    rate = self.rate if train else 0.0
+    key = self.make_rng("dropout") if rate else None
+    if self.implementation == "triton":
+      words = dropout_words(key) if rate else jnp.zeros(2, jnp.uint32)
+      return fused_norm.add_norm(
+        x, y, bias, scale, shift, words, rate, self.epsilon
+      )
+    y = dropout(y + bias.astype(self.dtype), rate, key)
+    out = normalise(x + y, scale, shift, self.epsilon).astype(self.dtype)
+    return out, out
+
+
+def normalise(
+  x: Float[Array, "... d"],
+  scale: Float[Array, "d"],
+  shift: Float[Array, "d"],
+  epsilon: float,
+) -> Float[Array, "... d"]:
+  """LayerNorm over the last axis, in float32."""
+  x = x.astype(jnp.float32)
+  x = x - x.mean(-1, keepdims=True)
+  variance = jnp.square(x).mean(-1, keepdims=True)
+  return x * (jax.lax.rsqrt(variance + epsilon) * scale) + shift
+
+
+def bias_activation(
+  x: Float[Array, "b l f"],
+  bias: Float[Array, "f"],
+  name: str,
+  implementation: str,
+) -> Float[Array, "b l f"]:
+  """activation(x + bias); by "xla", or "triton" for one backward kernel."""
+  function = activation(name)
+  if implementation == "triton":
+    chosen = fused_activation.functions(name, function)
+    return fused_activation.bias_activation(x, bias, *chosen)
+  return function(x + bias.astype(x.dtype))
 
 
 def layer_norm(

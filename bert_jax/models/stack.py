@@ -1,13 +1,14 @@
 """The stack of Transformer layers: the only nn.scan and nn.remat here."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float, Int
 
-from bert_jax.models import layers
+from bert_jax.models import fused, layers
 from bert_jax.models.attention import Attention
 
 
@@ -26,36 +27,46 @@ class TransformerLayer(nn.Module):
   norm_epsilon: float
   dtype: jnp.dtype
   kernel_init: layers.Init
+  causal: bool = False
   attention: str = "xla"
+  elementwise: str = "xla"
 
   @nn.compact
   def __call__(
-    self, x: Float[Array, "b l d"], mask: Bool[Array, "b #h l l"], train: bool
+    self, x: Float[Array, "b l d"], sequence_ids: Int[Array, "b l"], train: bool
   ) -> tuple[Float[Array, "b l d"], dict[str, Array]]:
     width = x.shape[-1]
-    mixed, probabilities = Attention(
+    mixed, bias, probabilities = Attention(
       heads=self.heads,
       head_dim=width // self.heads,
       dropout=self.attention_dropout,
+      causal=self.causal,
       dtype=self.dtype,
       kernel_init=self.kernel_init,
       implementation=self.attention,
       name="attention",
-    )(x, mask, train)
-    mixed = layers.Dropout(self.dropout, name="attention_dropout")(mixed, train)
-    norm = layers.layer_norm(self.norm_epsilon, self.dtype, "attention_norm")
-    x = nn.with_logical_constraint(norm(x + mixed), layers.ACTIVATION_AXES)
-    y = layers.Dense(
+    )(x, sequence_ids, train)
+    add_norm = functools.partial(
+      layers.AddNorm,
+      self.norm_epsilon,
+      self.dropout,
+      self.dtype,
+      self.elementwise,
+    )
+    x, residual = (
+      nn.with_logical_constraint(copy, layers.ACTIVATION_AXES)
+      for copy in add_norm(name="attention_norm")(x, mixed, bias, train)
+    )
+    y, bias = layers.Dense(
       (self.mlp,), ("embed", "mlp"), self.dtype, self.kernel_init, name="mlp_in"
-    )(x)
-    y = layers.activation(self.activation)(y)
+    ).apart(x)
+    y = layers.bias_activation(y, bias, self.activation, self.elementwise)
     y = nn.with_logical_constraint(y, ("batch", "length", "mlp"))
-    y = layers.Dense(
+    y, bias = layers.Dense(
       (width,), ("mlp", "embed"), self.dtype, self.kernel_init, name="mlp_out"
-    )(y)
-    y = layers.Dropout(self.dropout, name="mlp_dropout")(y, train)
-    norm = layers.layer_norm(self.norm_epsilon, self.dtype, "mlp_norm")
-    x = nn.with_logical_constraint(norm(x + y), layers.ACTIVATION_AXES)
+    ).apart(y)
+    x, _ = add_norm(name="mlp_norm")(residual, y, bias, train)
+    x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
     return x, {"hidden": x, "attention": probabilities}
 
 
@@ -87,7 +98,7 @@ class Stack(nn.Module):
   def __call__(
     self,
     x: Float[Array, "b l d"],
-    mask: Bool[Array, "b #h l l"],
+    sequence_ids: Int[Array, "b l"],
     train: bool,
     collect: bool = False,
   ) -> tuple[Float[Array, "b l d"], dict[str, Array]]:
@@ -96,8 +107,8 @@ class Stack(nn.Module):
     if count % groups:
       raise ValueError(f"num_layers={count} is not a multiple of {groups}.")
 
-    def body(layer, x, mask):
-      x, seen = layer(x, mask, train)
+    def body(layer, x, sequence_ids):
+      x, seen = layer(x, sequence_ids, train)
       return x, seen if collect else {}
 
     options = dict(
@@ -128,13 +139,23 @@ class Stack(nn.Module):
       unroll=max(self.unroll // repeats, 1),
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
-    x, seen = run(TransformerLayer(**self.layer, name="layer"), x, mask)
+    options = dict(self.layer)
+    for name in ("attention", "elementwise"):
+      options[name] = fused.implementation(
+        name, options[name], options["dtype"]
+      )
+    if collect:  # No other makes the probabilities.
+      options["attention"] = "xla"
+    layer = TransformerLayer(**options, name="layer")
+    x, seen = run(layer, x, sequence_ids)
     if self.groups:
       seen = jax.tree.map(lambda s: s.reshape(count, *s.shape[2:]), seen)
     return x, seen
 
 
-def build(encoder: Any, groups: int = 0, name: str | None = None) -> Stack:
+def build(
+  encoder: Any, groups: int = 0, causal: bool = False, name: str | None = None
+) -> Stack:
   """The stack of an encoder, whose attributes have the names used here."""
   return Stack(
     encoder.num_layers,
@@ -147,7 +168,9 @@ def build(encoder: Any, groups: int = 0, name: str | None = None) -> Stack:
       norm_epsilon=encoder.norm_epsilon,
       dtype=encoder.dtype,
       kernel_init=encoder.kernel_init,
+      causal=causal,
       attention=encoder.attention,
+      elementwise=encoder.elementwise,
     ),
     unroll=encoder.unroll,
     remat=encoder.remat,

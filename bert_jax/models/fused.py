@@ -1,0 +1,131 @@
+"""What the fused kernels share: random bits, shards, choice by platform."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, UInt32
+
+Axes = tuple[str | None, ...]
+
+
+CHOICES = {
+  "attention": ("xla", "cudnn", "triton"),
+  "elementwise": ("xla", "triton"),
+}
+
+
+def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
+  """Chooses what computes a part of a layer.
+
+  Args:
+    kind: a key of `CHOICES`.
+    name: one of its values, or "auto": kernels written for the platform of the
+      mesh in use (without one, of the first device) where there are some.
+    dtype: of the computation. The kernels are fast in 16 bits, so "auto" takes
+      none for more.
+
+  Raises:
+    ValueError: an unknown name, or kernels of another platform.
+  """
+  if name != "auto" and name not in CHOICES[kind]:
+    raise ValueError(
+      f"model.{kind}={name!r}: not one of auto, {', '.join(CHOICES[kind])}."
+    )
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  platform = jax.default_backend() if device is None else device.platform
+  gpu = platform in ("gpu", "cuda")
+  if name == "auto":
+    return "triton" if gpu and jnp.dtype(dtype).itemsize == 2 else "xla"
+  if name != "xla" and not gpu:
+    raise ValueError(
+      f"model.{kind}={name!r} runs on GPUs of NVIDIA, this is {platform!r};"
+      f" leave model.{kind}='auto'."
+    )
+  return name
+
+
+def mix(x: Array) -> Array:
+  """A bijection on 32 bits with full avalanche ("lowbias32", C. Wellons)."""
+  x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+  x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+  return x ^ (x >> 16)
+
+
+def row_hash(words: Sequence[Array], row: Array) -> Array:
+  """Hash of (key words, index on the first axis)."""
+  return mix(mix(row.astype(jnp.uint32) + words[0]) ^ words[1])
+
+
+def bits(hashed_row: Array, spread: Array) -> Array:
+  """uint32 random bits, of which the lowest are the worst.
+
+  `mix` without its last step, which changes the lower half alone: what
+  compares with a threshold has no use for it.
+
+  Args:
+    hashed_row: from `row_hash`.
+    spread: from `spread`, of the index within the row.
+  """
+  x = hashed_row + spread
+  x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+  return (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+
+
+def spread(index: Array) -> Array:
+  """Index times the golden ratio of 32 bits; additive, as kernels use it."""
+  return index.astype(jnp.uint32) * np.uint32(0x9E3779B1)
+
+
+def threshold(rate: float) -> np.uint32:
+  """Elements whose bits are below it are dropped."""
+  return np.uint32(round(rate * 2**32))
+
+
+def no_gradient(x: UInt32[Array, "..."] | Int[Array, "..."]) -> np.ndarray:
+  """The cotangent of an integer array."""
+  return np.zeros(x.shape, jax.dtypes.float0)
+
+
+def over_shards(
+  kernel: Callable[..., Any],
+  in_axes: Sequence[Axes],
+  out_axes: Sequence[Axes],
+  *arrays: Array,
+) -> Any:
+  """Runs a kernel on each device's part of its arguments.
+
+  The partitioner does not look into a kernel.
+
+  Args:
+    kernel: (int32 [2], *parts) -> tuple; the first argument tells which part
+      of the batch and which part of the heads the device has.
+    in_axes: logical axes of each of `arrays`.
+    out_axes: of each result.
+    *arrays: whole arrays.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1:
+    return kernel(jnp.zeros(2, jnp.int32), *arrays)
+  specs = [nn.logical_to_mesh_axes(axes) for axes in (*in_axes, *out_axes)]
+  parts = nn.logical_to_mesh_axes(("batch", "heads"))
+
+  def on_device(*local):
+    which = [jax.lax.axis_index(part) if part else 0 for part in parts]
+    return kernel(jnp.array(which, jnp.int32), *local)
+
+  return jax.shard_map(
+    on_device,
+    mesh=mesh,
+    in_specs=tuple(specs[: len(in_axes)]),
+    out_specs=tuple(specs[len(in_axes) :]),
+    check_vma=False,
+  )(*arrays)
+
+
+def power_of_2(size: int, least: int = 1) -> int:
+  """The smallest power of 2 that is not below `size` nor `least`."""
+  return max(least, 1 << (size - 1).bit_length())

@@ -1,0 +1,145 @@
+"""An activation of a dense layer with its bias, for GPUs."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float
+
+from bert_jax.models import fused
+
+Function = Callable[[Array], Array]
+
+# Elements of a block of the backward kernel, and blocks of rows that one
+# program adds up over.
+ROWS, COLUMNS, WARPS = 32, 128, 8
+PROGRAMS = 64
+
+
+def _backward_kernel(x, bias, g, dx, sums, *, derivative, count, width):
+  columns = pl.ds(pl.program_id(0) * COLUMNS, COLUMNS)
+  seen = pl.program_id(0) * COLUMNS + jnp.arange(COLUMNS) < width
+  bias_row = triton.load(bias.at[columns], mask=seen, other=0.0)
+  program, programs = pl.program_id(1), pl.num_programs(1)
+
+  def one_block(i, total):
+    first = (program + i * programs) * ROWS
+    rows = pl.ds(first, ROWS)
+    mask = (first + jnp.arange(ROWS) < count)[:, None] & seen[None]
+    block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
+    gradient = triton.load(g.at[rows, columns], mask=mask, other=0.0)
+    block_32 = block.astype(jnp.float32) + bias_row[None]
+    d = derivative(block_32) * gradient.astype(jnp.float32)
+    triton.store(dx.at[rows, columns], d.astype(block.dtype), mask=mask)
+    return total + d
+
+  blocks = pl.cdiv(count, ROWS)
+  zero = jnp.zeros((ROWS, COLUMNS), jnp.float32)
+  own = (blocks - program + programs - 1) // programs
+  total = jax.lax.fori_loop(0, own, one_block, zero)
+  triton.store(sums.at[program, columns], total.sum(0), mask=seen)
+
+
+def _gelu_parts(x):
+  """The normal distribution below `x`, within 1e-7, and its density.
+
+  Abramowitz & Stegun 1964, 7.1.26, whose exponential is the density's too;
+  kernels have no error function.
+  """
+  density = jnp.exp(-0.5 * x * x)
+  t = 1.0 / (1.0 + 0.3275911 * math.sqrt(0.5) * jnp.abs(x))
+  tail = 0.0
+  for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736):
+    tail = (tail + factor) * t
+  tail = 0.5 * (tail + 0.254829592) * t * density
+  return jnp.where(x > 0, 1.0 - tail, tail), density / math.sqrt(2.0 * math.pi)
+
+
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+  """The exact gelu, within 2e-7 of `x`."""
+  return x * _gelu_parts(x)[0]
+
+
+def gelu_derivative(x: Float[Array, "..."]) -> Float[Array, "..."]:
+  """The derivative of the exact gelu, within 2e-7."""
+  below, density = _gelu_parts(x)
+  return below + x * density
+
+
+def functions(name: str, function: Function) -> tuple[Function, Function]:
+  """What `bias_activation` takes for an activation: it, and its derivative."""
+  if name == "gelu":
+    return gelu, gelu_derivative
+  return function, lambda x: jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def bias_activation(
+  x: Float[Array, "b l f"],
+  bias: Float[Array, "f"],
+  function: Function,
+  derivative: Function,
+  interpret: bool = False,
+) -> Float[Array, "b l f"]:
+  """function(x + bias), in float32 inside.
+
+  The compiler makes one pass of it; of its gradients it makes several, where
+  the kernel reads `x` and the gradient once and adds up the bias's.
+
+  Args:
+    x: what a dense layer made, without its bias.
+    bias: float32.
+    function: elementwise.
+    derivative: its own.
+    interpret: run without a GPU, slowly.
+  """
+  y = function(x.astype(jnp.float32) + bias)
+  return y.astype(x.dtype)
+
+
+def _forward(x, bias, function, derivative, interpret):
+  y = bias_activation(x, bias, function, derivative, interpret)
+  return y, (x, bias)
+
+
+def _backward(function, derivative, interpret, saved, gradient):
+  del function
+  x, bias = saved
+
+  def on_device(which, x, bias, gradient):
+    del which
+    width = x.shape[-1]
+    count = x.size // width
+    programs = min(PROGRAMS, pl.cdiv(count, ROWS))
+    dx, sums = pl.pallas_call(
+      functools.partial(
+        _backward_kernel, derivative=derivative, count=count, width=width
+      ),
+      grid=(pl.cdiv(width, COLUMNS), programs),
+      out_shape=(
+        jax.ShapeDtypeStruct((count, width), x.dtype),
+        jax.ShapeDtypeStruct((programs, width), jnp.float32),
+      ),
+      compiler_params=triton.CompilerParams(num_warps=WARPS),
+      interpret=interpret,
+      name="bias_activation_backward",
+    )(x.reshape(count, width), bias, gradient.reshape(count, width))
+    return dx.reshape(x.shape), sums
+
+  hidden = ("batch", "length", "mlp")
+  dx, sums = fused.over_shards(
+    on_device,
+    [hidden, ("mlp",), hidden],
+    [hidden, ("batch", "mlp")],
+    x,
+    bias,
+    gradient,
+  )
+  return dx, sums.sum(0)
+
+
+bias_activation.defvjp(_forward, _backward)

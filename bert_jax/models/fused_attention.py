@@ -1,0 +1,184 @@
+"""Attention in one kernel each way, for GPUs: no array of [b, h, l, l].
+
+The arithmetic is that of FlashAttention (Dao et al. 2022): blocks of queries
+against blocks of keys, the softmax's maximum and sum kept along.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float, Int, UInt32
+
+from bert_jax.models import attention_kernels as kernels
+from bert_jax.models import fused
+
+# Of a kernel: queries and keys of a block, warps, stages of its pipeline.
+# The fastest on an H100 at 512 tokens, heads of 64, and nearly so at 128.
+FORWARD = (128, 64, 4, 3)
+QUERIES = (128, 64, 4, 3)
+KEYS = (32, 128, 4, 4)
+IDS = ("batch", "length")
+PROJECTED = ("batch", "length", "heads", None, "head_dim")
+MIXED = ("batch", "length", "heads", "head_dim")
+TOKENS = ("batch", "heads", "length")
+SUMS = ("batch", None, "heads", None, "head_dim")
+
+
+def _shape(shape, dtype=jnp.float32):
+  return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
+  """Runs a kernel with a program for each head and block.
+
+  Args:
+    kernel: of `attention_kernels`.
+    tuning: such as `FORWARD`.
+    by: "queries" or "keys", whose blocks have programs of their own.
+    options: rate, causal, interpret.
+    outputs: (number of blocks) -> shapes.
+    arrays: which part, words, ids, qkv, and more.
+    aliases: pairs of an input and the output that is written over it.
+  """
+  rate, causal, interpret = options
+  qkv = arrays[3]
+  rows, length, heads, _, head_dim = qkv.shape
+  limit = fused.power_of_2(length, 16)
+  queries, keys = (min(size, limit) for size in tuning[:2])
+  if by == "queries" and length <= 128:
+    keys = min(keys, 32)
+  if qkv.dtype == jnp.float32:  # Blocks twice as large must fit as well.
+    queries, keys = min(queries, 64), min(keys, 32)
+  plan = kernels.Plan(
+    rows, length, heads, head_dim, rate, causal, qkv.dtype, queries, keys
+  )
+  blocks = pl.cdiv(length, getattr(plan, by))
+  return pl.pallas_call(
+    functools.partial(kernel, plan=plan),
+    grid=(rows * heads, blocks),
+    out_shape=outputs(blocks),
+    input_output_aliases=dict(aliases),
+    compiler_params=triton.CompilerParams(
+      num_warps=tuning[2], num_stages=tuning[3]
+    ),
+    interpret=interpret,
+    name="attention_" + kernel.__name__.removesuffix("_kernel"),
+  )(*arrays)
+
+
+def _forward(qkv, ids, words, *options):
+  def on_device(*arrays):
+    rows, length, heads, _, head_dim = arrays[3].shape
+
+    def outputs(_):
+      out = _shape((rows, length, heads, head_dim), qkv.dtype)
+      return out, _shape((rows, heads, length))
+
+    return _call(
+      kernels.forward_kernel, FORWARD, "queries", options, outputs, arrays
+    )
+
+  return fused.over_shards(
+    on_device,
+    [(None,), IDS, PROJECTED],
+    [MIXED, TOKENS],
+    words,
+    ids,
+    qkv,
+  )
+
+
+def with_bias(
+  qkv: Float[Array, "b l h 3 k"], bias: Float[Array, "h 3 k"]
+) -> Float[Array, "b l h 3 k"]:
+  """Adds the bias in the one form that the compiler fuses with a product."""
+  flat = qkv.reshape(*qkv.shape[:2], -1) + bias.reshape(-1).astype(qkv.dtype)
+  return flat.reshape(qkv.shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def attention(
+  qkv: Float[Array, "b l h 3 k"],
+  bias: Float[Array, "h 3 k"],
+  ids: Int[Array, "b l"],
+  words: UInt32[Array, "2"],
+  rate: float,
+  causal: bool = False,
+  interpret: bool = False,
+) -> Float[Array, "b l h k"]:
+  """Attention over projected queries, keys and values.
+
+  Args:
+    qkv: side by side, without their bias.
+    bias: float32, theirs.
+    ids: `sequence_ids`: see `attention.attention_mask`.
+    words: of the dropout's key; see `layers.dropout_bits`.
+    rate: of dropout on the probabilities, in [0, 1).
+    causal: a query sees no key after it.
+    interpret: run without a GPU, slowly.
+  """
+  qkv = with_bias(qkv, bias)
+  return _forward(qkv, ids, words, rate, causal, interpret)[0]
+
+
+def _attention_forward(qkv, bias, ids, words, *options):
+  # The product before takes the bias in; a kernel would have to wait for each
+  # block to add it.
+  qkv = with_bias(qkv, bias)
+  out, log_sums = _forward(qkv, ids, words, *options)
+  return out, (qkv, ids, words, log_sums, out)
+
+
+def _backward(options, *arrays):
+  *common, log_sums, out, gradient = arrays
+  qkv = common[3]
+
+  def sums(blocks):
+    return _shape((qkv.shape[0], blocks, *qkv.shape[2:]))
+
+  def outputs(blocks):
+    whole = _shape(qkv.shape, qkv.dtype)
+    return whole, sums(blocks), _shape(log_sums.shape)
+
+  arrays = (*common, log_sums, out, gradient)
+  d_qkv, of_queries, deltas = _call(
+    kernels.queries_kernel, QUERIES, "queries", options, outputs, arrays
+  )
+  arrays = (*common, log_sums, deltas, gradient, d_qkv)
+  d_qkv, of_keys = _call(
+    kernels.keys_kernel,
+    KEYS,
+    "keys",
+    options,
+    lambda blocks: outputs(blocks)[:2],
+    arrays,
+    aliases=[(len(arrays) - 1, 0)],
+  )
+  # Each kernel leaves the others' part unwritten.
+  of_queries, of_keys = (x.sum(1, keepdims=True) for x in (of_queries, of_keys))
+  return d_qkv, jnp.concatenate(
+    [of_queries[..., :1, :], of_keys[..., 1:, :]], -2
+  )
+
+
+def _attention_backward(rate, causal, interpret, saved, gradient):
+  qkv, ids, words, log_sums, out = saved
+  d_qkv, sums = fused.over_shards(
+    functools.partial(_backward, (rate, causal, interpret)),
+    [(None,), IDS, PROJECTED, TOKENS, MIXED, MIXED],
+    [PROJECTED, SUMS],
+    words,
+    ids,
+    qkv,
+    log_sums,
+    out,
+    gradient,
+  )
+  no = fused.no_gradient
+  return d_qkv, sums.sum((0, 1)), no(ids), no(words)
+
+
+attention.defvjp(_attention_forward, _attention_backward)

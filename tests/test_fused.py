@@ -1,0 +1,201 @@
+"""Fused kernels beside the plain formulas, in Pallas' interpreter.
+
+Everything is in float32 here, where both sides make the same roundings up to
+the order of their sums: 2e-6 of the largest value bounds them.
+"""
+
+import math
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.models import (
+  attention,
+  fused_activation,
+  fused_attention,
+  fused_norm,
+  layers,
+)
+
+WORDS = jnp.array([3, 4], jnp.uint32)
+
+
+def draw(*shapes):
+  rng = np.random.default_rng(0)
+  return [jnp.asarray(rng.normal(size=s).astype(np.float32)) for s in shapes]
+
+
+def check(one, two):
+  for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+    assert a.shape == b.shape and a.dtype == b.dtype
+    scale = float(jnp.abs(b).max())
+    np.testing.assert_allclose(a, b, atol=2e-6 * max(scale, 1.0), rtol=0)
+
+
+def compare(fast, plain, arguments, gradients):
+  """Outputs, and gradients by random ones of the outputs."""
+  (one, pull_one), (two, pull_two) = (
+    jax.vjp(f, *arguments) for f in (fast, plain)
+  )
+  check(one, two)
+  check(pull_one(gradients), pull_two(gradients))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(3, 5, 48), (2, 4, 64)])
+def test_add_norm(shape, rate):
+  x, y, g, h = draw(*[shape] * 4)
+  vectors = draw(*[shape[-1:]] * 3)
+
+  def plain(x, y, bias, scale, shift):
+    y = y + bias
+    if rate:
+      y = layers._dropout(y, WORDS, rate)
+    out = layers.normalise(x + y, scale, shift, 1e-5)
+    return out, out
+
+  def fast(*arrays):
+    return fused_norm.add_norm(*arrays, WORDS, rate, 1e-5, True)
+
+  compare(fast, plain, (x, y, *vectors), (g, h))
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "relu"])
+def test_bias_activation(name):
+  x, g = draw((2, 37, 200), (2, 37, 200))
+  (bias,) = draw((200,))
+  function = layers.activation(name)
+  chosen = fused_activation.functions(name, function)
+
+  def fast(x, bias):
+    return fused_activation.bias_activation(x, bias, *chosen, True)
+
+  compare(fast, lambda x, bias: function(x + bias), (3 * x, bias), g)
+
+
+def plain_attention(qkv, bias, ids, rate, causal):
+  query, key, value = jnp.moveaxis(qkv + bias, 3, 0)
+  mask = attention.attention_mask(ids)
+  if causal:
+    mask &= attention.causal_mask(ids.shape[1])
+  scores = jnp.einsum("bqhk,bshk->bhqs", query, key) / query.shape[-1] ** 0.5
+  weights = jax.nn.softmax(jnp.where(mask, scores, -1e30), -1)
+  if rate:
+    weights = layers._dropout(weights, WORDS, rate)
+  return jnp.einsum("bhqs,bshk->bqhk", weights, value)
+
+
+@pytest.mark.parametrize(
+  "rate,causal", [(0.0, False), (0.2, False), (0.2, True)]
+)
+@pytest.mark.parametrize(
+  "shape", [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
+)
+def test_attention_of_packed_and_padded_rows(shape, rate, causal):
+  b, length, h, k = shape
+  qkv, g, bias = draw((b, length, h, 3, k), shape, (h, 3, k))
+  ids = np.ones((b, length), np.int32)
+  ids[0, length // 3 :] = 2
+  ids[0, -3:] = 0
+  ids[1:2] = 0  # A row of padding alone stays finite.
+
+  def fast(qkv, bias):
+    return fused_attention.attention(qkv, bias, ids, WORDS, rate, causal, True)
+
+  def plain(qkv, bias):
+    return plain_attention(qkv, bias, ids, rate, causal)
+
+  compare(fast, plain, (qkv, bias), g)
+
+
+def test_gelu_of_kernels_is_the_exact_one():
+  """Beside double precision; 2e-7 of x is what its sources promise."""
+  x = np.linspace(-12, 12, 10_001)
+  below = 0.5 * np.array([math.erfc(-v / math.sqrt(2)) for v in x])
+  slope = below + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+  single = jnp.asarray(x, jnp.float32)
+  bound = 3e-7 * np.maximum(np.abs(x), 1.0)
+  assert (np.abs(fused_activation.gelu(single) - x * below) < bound).all()
+  found = fused_activation.gelu_derivative(single)
+  assert (np.abs(found - slope) < bound).all()
+
+
+def all_of_them(x, y, qkv, mid, ids):
+  """Each kernel once, with dropout and what a mesh splits."""
+  width, (_, _, h, _, k) = x.shape[-1], qkv.shape
+  vector = jnp.linspace(0.5, 1.5, width)
+  norm, _ = fused_norm.add_norm(
+    x, y, vector, vector, vector, WORDS, 0.1, 1e-5, True
+  )
+  bias = jnp.linspace(-1, 1, h * 3 * k).reshape(h, 3, k)
+  mixed = fused_attention.attention(qkv, bias, ids, WORDS, 0.1, False, True)
+  pair = fused_activation.functions("gelu", layers.activation("gelu"))
+  bias = jnp.linspace(-1, 1, mid.shape[-1])
+  act = fused_activation.bias_activation(mid, bias, *pair, True)
+  return (norm**2).sum() + (mixed**2).sum() + (act**2).sum()
+
+
+def on_a_mesh():
+  """Gradients on 2 x 2 x 2 devices and without a mesh; run as a program."""
+  from bert_jax import sharding
+
+  shapes = (8, 4, 32), (8, 4, 32), (8, 4, 2, 3, 16), (8, 4, 64)
+  arrays, ids = draw(*shapes), jnp.ones((8, 4), jnp.int32).at[:, 3].set(0)
+  grad = jax.value_and_grad(all_of_them, argnums=(0, 1, 2, 3))
+  alone = jax.jit(grad)(*arrays, ids)
+  with sharding.use_mesh(sharding.make_mesh(2, 2, 2)):
+    spread = jax.jit(lambda *a: grad(*a))(*arrays, ids)
+  check(alone, spread)
+
+
+@pytest.mark.slow
+def test_kernels_on_a_mesh():
+  flags = "--xla_force_host_platform_device_count=8"
+  code = f"import os; os.environ['XLA_FLAGS'] = '{flags}'; "
+  code += "from tests import test_fused; test_fused.on_a_mesh()"
+  subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def lowered(function, *shapes):
+  arrays = [jax.ShapeDtypeStruct(s, d) for s, d in shapes]
+  traced = jax.jit(jax.grad(function)).trace(*arrays)
+  return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_kernels_lower_for_a_gpu(dtype):
+  """All but what the card's own compiler does."""
+  if jax.__version_info__ >= (0, 11):
+    pytest.skip("from jax 0.11 on it asks for the card")
+
+  def total(function):
+    return lambda x, *rest: function(x, *rest).astype(jnp.float32).sum()
+
+  vector = ((96,), "float32")
+  text = lowered(
+    total(lambda x, v: fused_norm.add_norm(x, x, v, v, v, WORDS, 0.1, 1e-5)[0]),
+    ((2, 128, 96), dtype),
+    vector,
+  )
+  assert text.count("triton") >= 2
+  text = lowered(
+    total(
+      lambda x, v: fused_activation.bias_activation(
+        x, v, fused_activation.gelu, fused_activation.gelu_derivative
+      )
+    ),
+    ((2, 128, 96), dtype),
+    vector,
+  )
+  assert "triton" in text
+  ids = jnp.ones((2, 200), jnp.int32)
+  text = lowered(
+    total(lambda x, v: fused_attention.attention(x, v, ids, WORDS, 0.1)),
+    ((2, 200, 2, 3, 64), dtype),
+    ((2, 3, 64), "float32"),
+  )
+  assert text.count("triton") >= 3
