@@ -21,7 +21,7 @@ TOTAL, HALF = 8, 4
 TINY = {
   "total_steps": TOTAL,
   "batch_size": 4,
-  "micro_batches": 2,
+  "micro_batches": 1,
   "data.length": 32,
   "data.max_predictions": 6,
   "model.max_positions": 34,
@@ -40,6 +40,7 @@ TINY = {
   "data.cased": False,
 }
 ALBERT = {"model.embedding_size": 8, "data.max_sequences": 3}
+ALBERT |= {"micro_batches": 2}
 ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
 # Its rows are static, and its padding that of the tests' vocabulary.
 ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
