@@ -1,24 +1,24 @@
-"""A pre-training step of ours beside transformers' compiled one, on one GPU.
+"""A pre-training step of ours beside transformers', on one GPU or a CPU.
 
   python benchmarks/train_step.py --rows 256 --length 128
+  JAX_PLATFORMS=cpu python benchmarks/train_step.py --rows 8 --dtype float32 \
+    --steps 1 --windows 3
 
-Both run in this call on the same card, one after the other, each in a process
-of its own, on random token ids: forward and backward pass, bfloat16 with
-float32 master weights, dropout, AdamW. Ours also clips the gradient and masks
-at `--predictions` positions of a row; the peer's labels are at the same
-positions, and it makes logits for all of them, as its users get it. Prints one
-JSON object; the ratio is of the medians of tokens a second.
+Both run in this call on the same device, one after the other, each in a process
+of its own, on random token ids: forward and backward pass, float32 master
+weights, dropout, AdamW; on a GPU the peer is compiled. Ours also clips the
+gradient, and makes logits at the `--predictions` masked positions of a row; the
+peer's labels are at the same positions, and it makes logits for all of them, as
+its users get it. Prints one JSON object; the ratio is of the medians of tokens
+a second.
 """
 
 import argparse
-import functools
 import json
-import statistics
-import subprocess
-import sys
 import time
 
 import numpy as np
+import side_by_side
 
 BATCHES = 4
 
@@ -51,19 +51,13 @@ def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
   return batches
 
 
-def measure(args: argparse.Namespace, run_steps, compile_seconds: float):
-  """Times windows of steps; `run_steps(n)` ends when n steps have."""
-  run_steps(args.steps)
-  seconds = []
-  for _ in range(args.windows):
-    start = time.perf_counter()
-    run_steps(args.steps)
-    seconds.append((time.perf_counter() - start) / args.steps)
-  median = statistics.median(seconds)
+def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
+  """Milliseconds a step and tokens a second; `run_steps(n)` ends when done."""
+  ms, all_ms = side_by_side.windows(run_steps, args.steps, args.windows)
   return dict(
-    ms=round(median * 1e3, 3),
-    tokens_per_second=round(args.rows * args.length / median),
-    windows_ms=[round(s * 1e3, 3) for s in seconds],
+    ms=round(ms, 3),
+    tokens_per_second=round(args.rows * args.length / ms * 1e3),
+    windows_ms=all_ms,
     compile_seconds=round(compile_seconds, 1),
   )
 
@@ -86,6 +80,7 @@ def ours(args: argparse.Namespace) -> dict:
     attention=args.attention,
     elementwise=args.elementwise,
     remat=args.remat,
+    unroll=args.unroll,
   )
   model |= json.loads(args.model)
   objective = objectives.build("mlm", model, dict(pairs=True))
@@ -117,7 +112,7 @@ def ours(args: argparse.Namespace) -> dict:
         train_state, metrics = step(train_state, {}, batch, key)
       losses.append(float(metrics["loss"]))
 
-    result = measure(args, run_steps, compile_seconds)
+    result = speed(args, run_steps, compile_seconds)
     flops = objective.flops(batches[0])
     memory = step.memory_analysis()
     result["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
@@ -154,7 +149,7 @@ def kernels(folder: str, steps: int) -> dict[str, float]:
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """transformers' BertForPreTraining: torch.compile, SDPA, fused AdamW."""
+  """transformers' BertForPreTraining: SDPA, fused AdamW, torch.compile."""
   import torch
   import transformers
 
@@ -174,9 +169,11 @@ def peer(args: argparse.Namespace) -> dict:
   )
   torch.manual_seed(0)
   torch.set_float32_matmul_precision("high")
-  model = transformers.BertForPreTraining(config).cuda().train()
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  model = transformers.BertForPreTraining(config).to(device).train()
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-  compiled = torch.compile(model)
+  compiled = torch.compile(model) if device == "cuda" else model
+  dtype = getattr(torch, args.dtype)
   batches = []
   for batch in make_batches(args):
     labels = np.full(batch["input_ids"].shape, -100, np.int64)
@@ -188,40 +185,32 @@ def peer(args: argparse.Namespace) -> dict:
       labels=labels,
       next_sentence_label=batch["pair_labels"][:, 0].astype(np.int64),
     )
-    batches.append({k: torch.tensor(v).cuda() for k, v in inputs.items()})
+    batches.append({k: torch.tensor(v).to(device) for k, v in inputs.items()})
 
   def run_steps(count):
     for i in range(count):
-      with torch.autocast("cuda", torch.bfloat16):
+      with torch.autocast(device, dtype, enabled=args.dtype != "float32"):
         loss = compiled(**batches[i % BATCHES]).loss
       loss.backward()
       optimizer.step()
       optimizer.zero_grad(set_to_none=True)
-    torch.cuda.synchronize()
+    if device == "cuda":
+      torch.cuda.synchronize()
 
   start = time.perf_counter()
   run_steps(2)
-  result = measure(args, run_steps, time.perf_counter() - start)
+  result = speed(args, run_steps, time.perf_counter() - start)
   return dict(
-    device=torch.cuda.get_device_name(),
+    device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
     torch=torch.__version__,
     transformers=transformers.__version__,
     **result,
   )
 
 
-def in_process(argv: list[str], part: str) -> dict:
-  """Runs a part in a process of its own, so that each has the whole card."""
-  command = [sys.executable, __file__, *argv, "--part", part]
-  done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-  if done.returncode:
-    return dict(failed=done.returncode)
-  return json.loads(done.stdout.splitlines()[-1])
-
-
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-  add = functools.partial(parser.add_argument)
+  add = parser.add_argument
   add("--size", default="base", choices=("base", "large"))
   add("--rows", type=int, default=256)
   add("--length", type=int, default=128)
@@ -231,6 +220,7 @@ def main() -> None:
   add("--dtype", default="bfloat16")
   add("--attention", default="auto")
   add("--elementwise", default="auto")
+  add("--unroll", type=int, default=0, help="layers of a loop's iteration")
   add("--remat", action="store_true")
   add("--model", default="{}", help="JSON: other attributes of the model")
   add("--compiler_options", default="{}", help="JSON: more of XLA's")
@@ -242,10 +232,7 @@ def main() -> None:
   if args.part != "both":
     print(json.dumps({"ours": ours, "peer": peer}[args.part](args)))
     return
-  parts = {p: in_process(sys.argv[1:], p) for p in ("ours", "peer")}
-  speeds = [parts[p].get("tokens_per_second", 0) for p in ("ours", "peer")]
-  ratio = round(speeds[0] / speeds[1], 3) if all(speeds) else None
-  print(json.dumps(dict(work=vars(args), **parts, ratio=ratio), indent=1))
+  print(side_by_side.both(__file__, vars(args), "tokens_per_second"))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ AT_LEAST = {
   "batch_size": 1,
   "micro_batches": 1,
   "seed": 0,
-  "model.unroll": 1,
+  "model.unroll": 0,
   "mesh.fsdp": 1,
   "mesh.tensor": 1,
   "log.every": 0,

@@ -1,14 +1,18 @@
 """What a run writes for people: metrics.jsonl, TensorBoard, progress, plot."""
 
+import contextlib
 import json
 import os
 import time
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import jax
 
 from bert_jax import metrics
 from bert_jax.data.files import write_atomically
+
+Item = TypeVar("Item")
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
@@ -75,6 +79,7 @@ class Logger:
     self._path = os.path.join(workdir, "metrics.jsonl")
     self._plot = os.path.join(workdir, "loss.png")
     self._last = (time.perf_counter(), start_step)
+    self._waits = {"data": 0.0, "checkpoint": 0.0}
     if not self._on:
       return
     from tensorboardX import SummaryWriter
@@ -92,9 +97,43 @@ class Logger:
         tag = f"{row['split']}/{name}"
         self._board.add_scalar(tag, value, row["step"])
 
-  def pause(self) -> None:
-    """Leaves out of the speed what passed since the last row."""
-    self._last = (time.perf_counter(), self._last[1])
+  @contextlib.contextmanager
+  def waiting(self, name: str) -> Iterator[None]:
+    """Counts the time within as spent on "data" or "checkpoint"."""
+    start = time.perf_counter()
+    try:
+      yield
+    finally:
+      self._waits[name] += time.perf_counter() - start
+
+  def timed(self, items: Iterable[Item]) -> Iterator[Item]:
+    """The items; how long each is waited for counts as spent on "data"."""
+    iterator = iter(items)
+    while True:
+      with self.waiting("data"):
+        try:
+          item = next(iterator)
+        except StopIteration:
+          return
+      yield item
+
+  def _shares(self, seconds: float) -> dict[str, float]:
+    """Returns the shares of `seconds` that were waited, and starts anew."""
+    shares = {f"{name}_wait": w / seconds for name, w in self._waits.items()}
+    self._waits = dict.fromkeys(self._waits, 0.0)
+    return shares
+
+  @contextlib.contextmanager
+  def apart(self, steps: int = 0) -> Iterator[None]:
+    """Leaves out of the speed what happens within: compiling, evaluating.
+
+    Args:
+      steps: optimizer steps within.
+    """
+    start = time.perf_counter()
+    yield
+    spent = time.perf_counter() - start
+    self._last = (self._last[0] + spent, self._last[1] + steps)
 
   def train(
     self, step: int, means: dict[str, float], tokens: float, flops: float
@@ -104,28 +143,29 @@ class Logger:
     Args:
       step: optimizer steps done.
       means: over the steps since the last row.
-      tokens: real tokens in those steps, of all hosts.
+      tokens: real ones of a step, of all hosts.
       flops: of one step.
     """
     now = time.perf_counter()
-    seconds = max(now - self._last[0], 1e-9)
-    steps = max(step - self._last[1], 1)
+    seconds, steps = now - self._last[0], step - self._last[1]
     self._last = (now, step)
+    shares = self._shares(seconds)
     if not self._on:
       return
-    rate = steps / seconds
-    speed = {"steps_per_second": rate, "tokens_per_second": tokens / seconds}
-    mfu = metrics.utilisation(flops * steps, seconds)
-    if mfu is not None:
-      speed["mfu"] = mfu
-    self._write({"step": step, "split": "train", **means, **speed})
-    part = f" mfu {mfu:.1%}" if mfu is not None else ""
-    print(
-      f"step {step}/{self._total} loss {means['loss']:.4f}"
-      f" {rate:.2f} steps/s {tokens / seconds:,.0f} tokens/s{part}"
-      f" ETA {duration((self._total - step) / rate)}",
-      flush=True,
-    )
+    row = {"step": step, "split": "train", **means}
+    line = f"step {step}/{self._total} loss {means['loss']:.4f}"
+    if steps:
+      rate = steps / seconds
+      row |= {"steps_per_second": rate, "tokens_per_second": tokens * rate}
+      row |= shares
+      line += f" {rate:.2f} steps/s {tokens * rate:,.0f} tokens/s"
+      mfu = metrics.utilisation(flops * steps, seconds)
+      if mfu is not None:
+        row["mfu"] = mfu
+        line += f" mfu {mfu:.1%}"
+      line += f" ETA {duration((self._total - step) / rate)}"
+    self._write(row)
+    print(line, flush=True)
 
   def heldout(self, step: int, means: dict[str, float]) -> None:
     """A row and a line of the evaluation on held-out text."""

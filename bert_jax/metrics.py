@@ -112,7 +112,7 @@ class Window:
     return {"count": self._count, "sums": dict(self._sums)}
 
   def close(self) -> tuple[dict[str, float], float]:
-    """Returns (means, sum of tokens) and starts anew."""
+    """Returns (means, tokens of a step) and starts anew."""
     saved = self.saved()
     means = {
       name: value if name == "learning_rate" else value / saved["count"]
@@ -120,4 +120,4 @@ class Window:
     }
     means.pop("tokens")
     self._count, self._sums = 0, {}
-    return means, saved["sums"]["tokens"]
+    return means, saved["sums"]["tokens"] / saved["count"]

@@ -127,20 +127,31 @@ def vocab_multiple(mesh: Mesh) -> int:
   return math.lcm(lanes, mesh.shape["tensor"])
 
 
-def compiler_options(mesh: Mesh, remat: bool) -> dict[str, str]:
+def compiler_options(mesh: Mesh, remat: bool) -> dict[str, Any]:
   """What the compiler must be told to compile a train step.
 
   On TPU v6e, libtpu 0.0.42 overflows its stack over attention that is made
-  again for the backward pass; without this fusion it does not.
+  again for the backward pass; without this fusion it does not. On a GPU,
+  products go to cuBLASLt, which adds biases and residuals within.
 
   Args:
     mesh: of the step.
     remat: see `models.stack.Stack`.
   """
-  kind = mesh.devices.flat[0].device_kind
-  if remat and kind.startswith("TPU v6"):
+  device = mesh.devices.flat[0]
+  if remat and device.device_kind.startswith("TPU v6"):
     return {"xla_tpu_dot_dot_fusion": "false"}
-  return {}
+  if device.platform != "gpu":
+    return {}
+  options = {
+    "xla_gpu_enable_triton_gemm": False,
+    "xla_gpu_enable_cublaslt": True,
+  }
+  try:  # A compiler of another year may not know them.
+    jax.jit(lambda: 0, compiler_options=options).lower().compile()
+  except Exception:
+    return {}
+  return options
 
 
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:

@@ -336,43 +336,61 @@ def run_phase(
   def due(name, step):
     return every[name] and (step % every[name] == 0 or step == total)
 
+  def advance(step, batch):
+    with profiler.step(step):
+      batch = sharding.to_global(setup.mesh, batch)
+      progress.state, values = train_step(progress.state, {}, batch, key)
+    profiler.finish(step, values["loss"])
+    progress.window.add(step, values)
+
   with loader.Batches(feed.data, spans, *share) as batches:
-    for step, (batch, position) in enumerate(batches, first + 1):
-      with profiler.step(step):
-        batch = sharding.to_global(setup.mesh, batch)
-        progress.state, values = train_step(progress.state, {}, batch, key)
-      profiler.finish(step, values["loss"])
-      progress.window.add(step, values)
+    for step, (batch, position) in enumerate(log.timed(batches), first + 1):
       if step == first + 1:
-        progress.window.saved()
-        log.pause()  # Compilation is not speed.
+        progress.window.saved()  # Waits for the phase before.
+        with log.apart(steps=1):  # Compilation is not speed.
+          advance(step, batch)
+          progress.window.saved()
+      else:
+        advance(step, batch)
       progress.stopped = runtime.stop_requested(step, stop)
       if due("log", step):
         log.train(step, *progress.window.close(), flops)
       measured = None
       if due("evaluate", step):
-        progress.means = evaluate.evaluate(
-          eval_step,
-          objective.coefficients,
-          progress.state,
-          {},
-          feed.heldout,
-          phase.batch_size // phase.micro_batches,
-          setup.mesh,
-        )
+        progress.window.saved()
+        with log.apart():
+          rows = phase.batch_size // phase.micro_batches
+          data = progress.state, {}, feed.heldout, rows, setup.mesh
+          progress.means = evaluate.evaluate(
+            eval_step, objective.coefficients, *data
+          )
         measured = progress.means["loss"]
         log.heldout(step, progress.means)
-        log.pause()
       improved = measured is not None and (
         progress.best is None or measured < progress.best
       )
       progress.best = measured if improved else progress.best
       if due("checkpoint", step) or improved or progress.stopped:
-        meta = dict(phase=phase.number, data=position, best=progress.best)
-        meta |= dict(window=progress.window.saved(), heldout=progress.means)
-        meta |= dict(fingerprint=setup.fingerprint)
-        metrics.check_parameters(step, progress.state.params)
-        in_file = resize(progress.state, setup.in_file)
-        saver.save(step, in_file, meta, measured, phase.number)
+        save(setup, phase, progress, saver, log, step, position, measured)
       if progress.stopped:
         return
+
+
+def save(
+  setup: Setup,
+  phase: phases.Phase,
+  progress: Progress,
+  saver: checkpoint.Checkpointer,
+  log: logs.Logger,
+  step: int,
+  position: dict[str, int],
+  measured: float | None,
+) -> None:
+  """Starts to save a checkpoint, with all that a restart needs to go on."""
+  meta = dict(phase=phase.number, data=position, best=progress.best)
+  meta |= dict(window=progress.window.saved(), heldout=progress.means)
+  meta |= dict(fingerprint=setup.fingerprint)
+  with log.waiting("checkpoint"):
+    metrics.check_parameters(step, progress.state.params)
+    in_file = resize(progress.state, setup.in_file)
+    saver.save(step, in_file, meta, measured, phase.number)

@@ -51,7 +51,7 @@ def get_config() -> ConfigDict:
         dtype="bfloat16",
         attention="auto",
         elementwise="auto",
-        unroll=1,
+        unroll=0,
         remat=True,
       ),
       objective=dict(name="mlm", pairs=True, pair_name="sop"),

@@ -69,7 +69,7 @@ def get_config() -> ConfigDict:
         dtype="bfloat16",
         attention="auto",
         elementwise="auto",
-        unroll=1,
+        unroll=0,
         remat=False,
       ),
       objective=dict(name="mlm", pairs=True),

@@ -71,7 +71,7 @@ def changed(config, key, value):
     ("optimizer.clip_norm", -1.0, "at least 0"),
     ("model.dropout", 1.0, r"\[0, 1\)"),
     ("model.attention_dropout", -0.5, r"\[0, 1\)"),
-    ("model.unroll", 0, "at least 1"),
+    ("model.unroll", -1, "at least 0"),
     ("model.dtype", "float8", "float32, bfloat16"),
     ("model.dtype", "float16", "float32, bfloat16"),
     ("mesh.fsdp", 0, "at least 1"),

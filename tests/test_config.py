@@ -16,6 +16,7 @@ from bert_jax import config as config_lib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
+BERT = os.path.join(ROOT, "configs", "bert_base.py")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ def test_a_missing_config_file_is_named():
 
 
 def overridden(section, **values):
-  config = main.load_defaults(CONFIGS[0])
+  config = main.load_defaults(BERT)
   return config, config | {section: config[section] | values}
 
 
@@ -132,7 +133,7 @@ def test_unread_and_missing_keys_are_errors():
     call("s", function, 1, peek=2, warmup=3)
   with pytest.raises(ValueError, match="config.s: .*warmup"):
     call("s", function, 1, peak=2)
-  config = main.load_defaults(CONFIGS[0])
+  config = main.load_defaults(BERT)
   with pytest.raises(ValueError, match="config.sed .* mean seed"):
     config_lib.check_keys(config | {"sed": 1})
   with pytest.raises(ValueError, match="config.seed is missing"):
@@ -150,15 +151,31 @@ def test_a_restart_may_change_what_does_not_change_the_run():
   assert config_lib.check_restart(old, old) == []
 
 
+SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)
+MORE_SIZES = {
+  "albert": dict(embedding_size=16),
+  "electra": dict(embedding_size=16, generator_hidden=64),
+}
+
+
 def shrink(config, folder):
   """A config at a size that takes seconds, everything else as it is."""
-  config["model"] |= dict(variant="tiny", dtype="float32")
-  config["data"]["path"] = folder
-  for section in list(config["phases"].values()) or [config["data"]]:
-    section |= dict(length=32, max_predictions=5)
+  model, data = config["model"], config["data"]
+  model |= SIZES | MORE_SIZES.get(model["family"], {}) | dict(dtype="float32")
+  data |= dict(path=folder, cased=False)
+  for section in list(config["phases"].values()) or [data]:
+    section["length"] = 32
+    if "max_predictions" in section:
+      section["max_predictions"] = 5
   config["checkpoint"]["every"] = config["log"]["every"] = 2
   config["evaluate"] |= dict(every=2, examples=16)
-  return config | dict(total_steps=4, batch_size=8)
+  return config | dict(total_steps=4, batch_size=8, micro_batches=1)
+
+
+# One of each objective and family is trained, the others are built.
+TRAINED = (
+  "bert_base roberta_base spanbert_base albert_base_v1 electra_small gpt1"
+).split()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=os.path.basename)
@@ -169,6 +186,13 @@ def test_every_config_is_loaded_and_stepped(path, folder, tmp_path, compiled):
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in text, f"{path}: its docstring has no {word!r}"
   config = shrink(main.load_defaults(path), folder)
+  config_lib.check_keys(config)
+  name = os.path.basename(path).removesuffix(".py")
+  if name not in TRAINED:
+    setup = train.build(config)
+    assert config["model"]["vocab_size"] == 64
+    assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
+    return
   state = train.run(config, str(tmp_path / "run"))
   assert int(state.step) == 4
   saved = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -180,7 +204,7 @@ def test_half_of_the_second_sentences_random(
   folder, tmp_path, compiled, monkeypatch
 ):
   """A float on the command line, where the default is a word."""
-  argv = ["main", f"--config={CONFIGS[0]}", "--workdir=unused"]
+  argv = ["main", f"--config={BERT}", "--workdir=unused"]
   argv.append("--config.data.random_share=0.5")
   monkeypatch.setattr(sys, "argv", argv)
   command_line.parse(argv)
@@ -191,21 +215,21 @@ def test_half_of_the_second_sentences_random(
 
 
 def test_vocabulary_of_another_size_is_refused(folder, tmp_path):
-  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config = shrink(main.load_defaults(BERT), folder)
   config["model"]["vocab_size"] = 100
   with pytest.raises(ValueError, match="vocab_size=100.*64 pieces"):
     train.run(config, str(tmp_path / "run"))
 
 
 def test_data_of_the_other_case_is_refused(folder, tmp_path):
-  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config = shrink(main.load_defaults(BERT), folder)
   config["data"]["cased"] = True
   with pytest.raises(ValueError, match="config.data.cased=False, or prepare"):
     train.run(config, str(tmp_path / "run"))
 
 
 def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
-  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config = shrink(main.load_defaults(BERT), folder)
   config["model"]["max_positions"] = 16
   with pytest.raises(ValueError, match="length 32.*max_positions=16"):
     train.run(config, str(tmp_path / "run"))
@@ -214,7 +238,7 @@ def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
 def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
   from bert_jax import runtime
 
-  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config = shrink(main.load_defaults(BERT), folder)
   with runtime.lock(str(tmp_path)):
     with pytest.raises(ValueError, match="another run"):
       train.run(config, str(tmp_path))

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from test_config import CONFIGS, shrink
+from test_config import BERT, shrink
 
 from bert_jax import fill_mask, main, train
 
@@ -17,7 +17,7 @@ def workdir(tmp_path_factory):
   folder = write_prepared(
     path / "data", random_documents(60, 0), random_documents(9, 1)
   )
-  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config = shrink(main.load_defaults(BERT), folder)
   train.run(config, str(path / "run"))
   return str(path / "run")
 

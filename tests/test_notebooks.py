@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from test_config import CONFIGS, shrink
+from test_config import BERT, shrink
 
 from bert_jax import main, train
 
@@ -21,7 +21,7 @@ def test_notebook(path, tmp_path, monkeypatch):
   folder = write_prepared(
     tmp_path / "data", random_documents(60, 0), random_documents(9, 1)
   )
-  config = shrink(main.load_defaults(CONFIGS[0]), folder)
+  config = shrink(main.load_defaults(BERT), folder)
   train.run(config, str(tmp_path / "run"))
   monkeypatch.setenv("WORKDIR", str(tmp_path / "run"))
   matplotlib.use("agg")

@@ -91,6 +91,7 @@ def arrays(state):
 
 def rows(workdir):
   timed = ("steps_per_second", "tokens_per_second", "mfu")
+  timed += ("data_wait", "checkpoint_wait")
   found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in found]
 

@@ -78,6 +78,7 @@ def undisturbed(folder, tmp_path_factory):
 def rows(workdir):
   """Rows of metrics.jsonl without the speed."""
   timed = ("steps_per_second", "tokens_per_second", "mfu")
+  timed += ("data_wait", "checkpoint_wait")
   found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in found]
 

@@ -342,6 +342,7 @@ def run(path, workdir):
   config.evaluate.update(every=3, examples=16)
   train.run(config.to_dict() | {"phases": {}}, str(workdir))
   timed = ("steps_per_second", "tokens_per_second", "mfu")
+  timed += ("data_wait", "checkpoint_wait")
   found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in found]
 

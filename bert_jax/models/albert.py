@@ -79,7 +79,7 @@ class Albert(nn.Module):
   dtype: jnp.dtype = jnp.dtype(jnp.float32)
   attention: str = "auto"
   elementwise: str = "auto"
-  unroll: int = 1
+  unroll: int = 0
   remat: bool = False
   vocab_multiple: int = 1
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,8 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array
 
 from bert_jax.models import fused
+
+Ref = Any  # Of an array, as Pallas gives it to a kernel.
 
 # The score of a key that is not seen; finite, so that a row without any gives
 # equal weights and not 0/0; a power of 2, so that its product with a scale is
@@ -64,7 +68,7 @@ class Plan:
 class Program:
   """One program of a kernel: a row of the batch, a head, and what it reads."""
 
-  def __init__(self, plan, which, words, ids, qkv):
+  def __init__(self, plan: Plan, which: Ref, words: Ref, ids: Ref, qkv: Ref):
     self.plan, self.ids, self.qkv = plan, ids, qkv
     program = pl.program_id(0)
     self.b, self.h = program // plan.heads, program % plan.heads
@@ -76,7 +80,7 @@ class Program:
       head = (which[1] * plan.heads + self.h) * (plan.length * plan.length)
       self.hashed = row + fused.spread(head)
 
-  def real(self, first, size):
+  def real(self, first: Array, size: int) -> Array | None:
     """Which tokens of a block are there, or None if all are."""
     if not self.plan.length % size:
       return None
@@ -92,31 +96,44 @@ class Program:
     at = (self.b, pl.ds(first, size), self.h, *index, self.features)
     return ref.at[at], mask
 
-  def load(self, ref, first, size, *index):
+  def load(self, ref: Ref, first: Array, size: int, *index: Array) -> Array:
     """A block [size, features] from token `first` on; 0 beyond the end."""
     at, mask = self._block(ref, first, size, index)
     return triton.load(at, mask=mask, other=None if mask is None else 0.0)
 
-  def store(self, ref, value, first, size, *index):
+  def store(
+    self, ref: Ref, value: Array, first: Array, size: int, *index: Array
+  ) -> None:
+    """Writes what `load` would read."""
     at, mask = self._block(ref, first, size, index)
     triton.store(at, value.astype(self.plan.dtype), mask=mask)
 
-  def projected(self, number, first, size):
+  def projected(self, number: int, first: Array, size: int) -> Array:
     """Queries (0), keys (1) or values (2) of a block."""
     return self.load(self.qkv, first, size, self.zero + number)
 
-  def vector(self, ref, first, size):
+  def vector(self, ref: Ref, first: Array, size: int) -> Array:
     """A number for each token of a block, of this head if there are heads."""
     index = (self.b, self.h) if len(ref.shape) == 3 else (self.b,)
     mask = self.real(first, size)
     at = ref.at[(*index, pl.ds(first, size))]
     return triton.load(at, mask=mask, other=None if mask is None else 0)
 
-  def store_vector(self, ref, value, first, size):
+  def store_vector(
+    self, ref: Ref, value: Array, first: Array, size: int
+  ) -> None:
+    """Writes a number for each token of a block."""
     at = ref.at[self.b, self.h, pl.ds(first, size)]
     triton.store(at, value, mask=self.real(first, size))
 
-  def scores(self, query, key, q_first, k_first, transposed=False):
+  def scores(
+    self,
+    query: Array,
+    key: Array,
+    q_first: Array,
+    k_first: Array,
+    transposed: bool = False,
+  ) -> Array:
     """Of queries and keys, before their scale.
 
     Transposed they are [keys, queries]: their products with queries then read
@@ -139,7 +156,13 @@ class Program:
       scores = jnp.where(column < plan.length, scores, -jnp.inf)
     return scores
 
-  def keep(self, q_first, k_first, *values, transposed=False):
+  def keep(
+    self,
+    q_first: Array,
+    k_first: Array,
+    *values: Array,
+    transposed: bool = False,
+  ) -> Sequence[Array]:
     """Zeroes what dropout drops."""
     plan = self.plan
     if not plan.rate:
@@ -151,7 +174,16 @@ class Program:
     kept = fused.bits(row, column) >= fused.threshold(plan.rate)
     return [jnp.where(kept, value, 0.0) for value in values]
 
-  def store_gradient(self, d_qkv, sums, block, number, value, first, size):
+  def store_gradient(
+    self,
+    d_qkv: Ref,
+    sums: Ref,
+    block: Array,
+    number: int,
+    value: Array,
+    first: Array,
+    size: int,
+  ) -> None:
     """A block's gradient, and its sum over the tokens."""
     number = self.zero + number
     self.store(d_qkv, value, first, size, number)
@@ -174,7 +206,16 @@ def _loop(count, body, start):
   return jax.lax.fori_loop(0, count, body, start)
 
 
-def forward_kernel(which, words, ids, qkv, out, sums, *, plan):
+def forward_kernel(
+  which: Ref,
+  words: Ref,
+  ids: Ref,
+  qkv: Ref,
+  out: Ref,
+  sums: Ref,
+  *,
+  plan: Plan,
+) -> None:
   """Mixed values, and log2 of each query's sum of exponentials."""
   p = Program(plan, which, words, ids, qkv)
   q_first = pl.program_id(1) * plan.queries
@@ -216,8 +257,19 @@ def _row_factors(plan, log_sums):
 
 
 def queries_kernel(
-  which, words, ids, qkv, log_sums, out, g, d_qkv, sums, deltas, *, plan
-):
+  which: Ref,
+  words: Ref,
+  ids: Ref,
+  qkv: Ref,
+  log_sums: Ref,
+  out: Ref,
+  g: Ref,
+  d_qkv: Ref,
+  sums: Ref,
+  deltas: Ref,
+  *,
+  plan: Plan,
+) -> None:
   """Gradients of a block of queries; each query's output times gradient."""
   p = Program(plan, which, words, ids, qkv)
   block, size = pl.program_id(1), plan.queries
@@ -246,8 +298,19 @@ def queries_kernel(
 
 
 def keys_kernel(
-  which, words, ids, qkv, log_sums, deltas, g, _, d_qkv, sums, *, plan
-):
+  which: Ref,
+  words: Ref,
+  ids: Ref,
+  qkv: Ref,
+  log_sums: Ref,
+  deltas: Ref,
+  g: Ref,
+  _: Ref,
+  d_qkv: Ref,
+  sums: Ref,
+  *,
+  plan: Plan,
+) -> None:
   """Gradients of a block of keys and values."""
   p = Program(plan, which, words, ids, qkv)
   block, size = pl.program_id(1), plan.keys

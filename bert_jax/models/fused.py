@@ -18,6 +18,16 @@ CHOICES = {
 }
 
 
+def platform() -> str:
+  """Of the mesh in use; without one, of the first device."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.default_backend() if device is None else device.platform
+
+
+def on_gpu() -> bool:
+  return platform() in ("gpu", "cuda")
+
+
 def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
   """Chooses what computes a part of a layer.
 
@@ -35,14 +45,12 @@ def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
     raise ValueError(
       f"model.{kind}={name!r}: not one of auto, {', '.join(CHOICES[kind])}."
     )
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  platform = jax.default_backend() if device is None else device.platform
-  gpu = platform in ("gpu", "cuda")
+  gpu = on_gpu()
   if name == "auto":
     return "triton" if gpu and jnp.dtype(dtype).itemsize == 2 else "xla"
   if name != "xla" and not gpu:
     raise ValueError(
-      f"model.{kind}={name!r} runs on GPUs of NVIDIA, this is {platform!r};"
+      f"model.{kind}={name!r} runs on GPUs of NVIDIA, this is {platform()!r};"
       f" leave model.{kind}='auto'."
     )
   return name

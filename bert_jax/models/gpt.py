@@ -55,7 +55,7 @@ class Gpt(nn.Module):
   dtype: jnp.dtype = jnp.dtype(jnp.float32)
   attention: str = "auto"
   elementwise: str = "auto"
-  unroll: int = 1
+  unroll: int = 0
   remat: bool = False
   vocab_multiple: int = 1
 

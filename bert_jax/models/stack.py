@@ -76,8 +76,9 @@ class Stack(nn.Module):
   Attributes:
     num_layers: how many.
     layer: keyword arguments of `TransformerLayer`.
-    unroll: layers a loop iteration holds; `num_layers` unrolls all. The stored
-      tree and the dropout bits do not depend on it.
+    unroll: layers a loop iteration holds; `num_layers` unrolls all; 0 does so
+      on a GPU, and nowhere else: steps are faster, compiling takes longer. The
+      stored tree and the dropout bits do not depend on it.
     remat: keep the products with weights alone for the backward pass and make
       the rest of each layer again.
     groups: 0: each layer has parameters of its own. Else that many sets of
@@ -90,7 +91,7 @@ class Stack(nn.Module):
 
   num_layers: int
   layer: dict
-  unroll: int = 1
+  unroll: int = 0
   remat: bool = False
   groups: int = 0
 
@@ -107,6 +108,8 @@ class Stack(nn.Module):
     if count % groups:
       raise ValueError(f"num_layers={count} is not a multiple of {groups}.")
 
+    unroll = self.unroll or (count if fused.on_gpu() else 1)
+
     def body(layer, x, sequence_ids):
       x, seen = layer(x, sequence_ids, train)
       return x, seen if collect else {}
@@ -117,7 +120,7 @@ class Stack(nn.Module):
       policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
       # Without a loop around it, the compiler would merge what is made again
       # with what was made first, and keep it.
-      prevent_cse=self.unroll >= count,
+      prevent_cse=unroll >= count,
     )
     run = nn.remat(body, **options) if self.remat else body
     repeats = count // groups
@@ -128,7 +131,7 @@ class Stack(nn.Module):
         split_rngs={"params": False, "dropout": True},
         in_axes=nn.broadcast,
         length=repeats,
-        unroll=min(self.unroll, repeats),
+        unroll=min(unroll, repeats),
       )
     run = nn.scan(
       run,
@@ -136,7 +139,7 @@ class Stack(nn.Module):
       split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast,
       length=groups,
-      unroll=max(self.unroll // repeats, 1),
+      unroll=max(unroll // repeats, 1),
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
     options = dict(self.layer)

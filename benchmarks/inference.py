@@ -1,0 +1,136 @@
+"""Sentence vectors a second, by length, beside transformers' compiled BERT.
+
+  python benchmarks/inference.py --lengths 32,128,512
+
+Both run in this call on the same device, one after the other, each in a process
+of its own: BERT with random weights in bfloat16, batches of `--tokens` places,
+rows half to wholly full, the mean over each row's real tokens. The peer is
+compiled for each length, with SDPA. Prints one JSON object; the ratio is of the
+medians.
+"""
+
+import argparse
+import json
+
+import numpy as np
+import side_by_side
+
+SIZES = {"base": (768, 12, 12), "large": (1024, 24, 16)}
+
+
+def batch(
+  length: int, tokens: int, vocab: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Ids and masks [rows, length], int32."""
+  rng = np.random.default_rng(0)
+  rows = max(tokens // length, 1)
+  ids = rng.integers(1000, vocab, (rows, length), dtype=np.int32)
+  real = rng.integers(length // 2, length + 1, (rows, 1))
+  mask = (np.arange(length) < real).astype(np.int32)
+  return ids * mask, mask
+
+
+def ours(args: argparse.Namespace) -> dict:
+  """`models.bert` under `jax.jit`, weights cast once."""
+  import flax.linen as nn
+  import jax
+  import jax.numpy as jnp
+
+  from bert_jax.models import bert
+
+  model = bert.build(args.size, vocab_size=args.vocab, dtype=args.dtype)
+  first = jnp.zeros((1, 8), jnp.int32)
+  params = nn.unbox(jax.jit(model.init)(jax.random.key(0), first))
+  params = jax.tree.map(lambda x: x.astype(args.dtype), params)
+
+  @jax.jit
+  def vectors(params, ids, mask):
+    hidden, _ = model.apply(params, ids, None, mask)
+    weights = mask[..., None].astype(jnp.float32)
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+  speeds = {}
+  for length in map(int, args.lengths.split(",")):
+    ids, mask = map(jnp.asarray, batch(length, args.tokens, args.vocab))
+
+    def run(count, ids=ids, mask=mask):
+      for _ in range(count):
+        out = vectors(params, ids, mask)
+      out.block_until_ready()
+
+    ms, _ = side_by_side.windows(run, args.steps, args.windows)
+    speeds[str(length)] = round(len(ids) / ms * 1e3)
+  device = jax.devices()[0].device_kind
+  return dict(device=device, jax=jax.__version__, sentences_per_second=speeds)
+
+
+def peer(args: argparse.Namespace) -> dict:
+  """transformers' BertModel under torch.compile (not on a CPU)."""
+  import torch
+  import transformers
+
+  width, layers, heads = SIZES[args.size]
+  config = transformers.BertConfig(
+    vocab_size=args.vocab,
+    hidden_size=width,
+    num_hidden_layers=layers,
+    num_attention_heads=heads,
+    intermediate_size=4 * width,
+    attn_implementation="sdpa",
+  )
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  model = transformers.BertModel(config, add_pooling_layer=False)
+  model = model.to(device, getattr(torch, args.dtype)).eval()
+
+  def vectors(ids, mask):
+    hidden = model(ids, attention_mask=mask).last_hidden_state.float()
+    weights = mask[..., None].float()
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+  speeds = {}
+  for length in map(int, args.lengths.split(",")):
+    torch._dynamo.reset()
+    call = (
+      torch.compile(vectors, dynamic=False) if device == "cuda" else vectors
+    )
+    ids, mask = batch(length, args.tokens, args.vocab)
+    ids, mask = (torch.tensor(x, device=device).long() for x in (ids, mask))
+
+    def run(count, call=call, ids=ids, mask=mask):
+      with torch.inference_mode():
+        for _ in range(count):
+          call(ids, mask)
+      if device == "cuda":
+        torch.cuda.synchronize()
+
+    ms, _ = side_by_side.windows(run, args.steps, args.windows)
+    speeds[str(length)] = round(len(ids) / ms * 1e3)
+  name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+  return dict(
+    device=name,
+    torch=torch.__version__,
+    transformers=transformers.__version__,
+    sentences_per_second=speeds,
+  )
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--size", default="base", choices=tuple(SIZES))
+  add("--lengths", default="32,64,128,256,512")
+  add("--tokens", type=int, default=32768, help="places of a batch")
+  add("--vocab", type=int, default=30522)
+  add("--dtype", default="bfloat16")
+  add("--steps", type=int, default=20, help="batches of a window")
+  add("--windows", type=int, default=5)
+  add("--part", choices=("ours", "peer", "both"), default="both")
+  args = parser.parse_args()
+  if args.part == "both":
+    print(side_by_side.both(__file__, vars(args), "sentences_per_second"))
+  else:
+    print(json.dumps({"ours": ours, "peer": peer}[args.part](args)))
+
+
+if __name__ == "__main__":
+  main()

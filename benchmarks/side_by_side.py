@@ -1,0 +1,60 @@
+"""What the benchmarks beside other libraries share."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def windows(
+  run: Callable[[int], None], count: int, number: int
+) -> tuple[float, list[float]]:
+  """Times windows of calls, after one to warm up.
+
+  Args:
+    run: does its work so many times and ends when the device has.
+    count: how many times in a window.
+    number: of windows.
+
+  Returns:
+    Milliseconds of one time: their median, and each window's.
+  """
+  run(count)
+  found = []
+  for _ in range(number):
+    start = time.perf_counter()
+    run(count)
+    found.append((time.perf_counter() - start) / count * 1e3)
+  return statistics.median(found), [round(ms, 3) for ms in found]
+
+
+def both(script: str, arguments: dict[str, Any], key: str) -> str:
+  """Runs a script's two parts in processes of their own, one after the other.
+
+  Each then has the whole device. A part prints JSON as its last line.
+
+  Args:
+    script: its path; it takes `--part ours` and `--part peer`.
+    arguments: what it was called with, for the result.
+    key: of a part's result, larger is better: a number, or numbers by name.
+
+  Returns:
+    JSON: the work, both parts and the ratio, ours over the peer's.
+  """
+  result: dict[str, Any] = {"work": arguments}
+  for part in ("ours", "peer"):
+    command = [sys.executable, script, *sys.argv[1:], "--part", part]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+      result[part] = {"failed": done.returncode}
+    else:
+      result[part] = json.loads(done.stdout.splitlines()[-1])
+  one, two = (result[part].get(key) for part in ("ours", "peer"))
+  if isinstance(one, dict) and isinstance(two, dict):
+    result["ratio"] = {k: round(one[k] / two[k], 3) for k in one if k in two}
+  elif one and two:
+    result["ratio"] = round(one / two, 3)
+  return json.dumps(result, indent=1)
