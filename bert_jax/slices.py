@@ -160,15 +160,17 @@ def features(config: dict[str, Any], phase: phases.Phase) -> dict[str, Any]:
   }
 
 
-def with_vocab_size(config: dict[str, Any]) -> dict[str, Any]:
-  """The config with the published vocabulary's size, if it names none."""
+def with_published(config: dict[str, Any]) -> dict[str, Any]:
+  """The config with what it leaves to its data as published."""
   config = copy.deepcopy(config)
   model = config["model"]
+  family = models.family(model["family"])
+  published = family.build(next(iter(family.VARIANTS)))
   if model["vocab_size"] is None:
-    family = models.family(model["family"])
-    published = family.build(next(iter(family.VARIANTS))).vocab_size
     cased = model["family"] == "bert" and config["data"].get("cased")
-    model["vocab_size"] = CASED if cased else published
+    model["vocab_size"] = CASED if cased else published.vocab_size
+  if model.get("padding_id", 0) is None:
+    model["padding_id"] = published.padding_id
   return config
 
 
@@ -184,7 +186,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
     ValueError: in one sentence: of the config, or no such slice.
   """
   config_lib.check_keys(config)
-  config = with_vocab_size(config)
+  config = with_published(config)
   mesh = config_lib.call(
     "mesh", sharding.make_mesh, devices=describe(topology), **config["mesh"]
   )

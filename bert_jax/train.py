@@ -83,7 +83,8 @@ def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
 def build(config: dict[str, Any]) -> Setup:
   """Makes everything that does not train yet, and checks that it fits.
 
-  Fills `config["model"]["vocab_size"]` from the data where it is None.
+  Fills what `config["model"]` leaves to the data: `vocab_size`, and RoBERTa's
+  `padding_id`.
 
   Raises:
     ValueError: with one sentence that names the key and the remedy.
@@ -93,15 +94,20 @@ def build(config: dict[str, Any]) -> Setup:
   for phase in plan:
     sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
   feeds = [open_feed(config, phase) for phase in plan]
-  model, vocab_size = config["model"], feeds[0].data.vocab_size
-  if model["vocab_size"] is None:
-    model["vocab_size"] = vocab_size
-  if model["vocab_size"] != vocab_size:
-    raise ValueError(
-      f"model.vocab_size={model['vocab_size']}, but the vocabulary of"
-      f" {config['data']['path']} has {vocab_size} pieces; leave"
-      " model.vocab_size unset to take it from the data."
-    )
+  data, vocab_size = feeds[0].data, feeds[0].data.vocab_size
+  of_data = {"vocab_size": vocab_size}
+  if config["model"]["family"] == "roberta":
+    # Its positions begin after this number, and skip tokens that have it.
+    of_data["padding_id"] = data.special.pad
+  for name, value in of_data.items():
+    if config["model"].get(name) is None:
+      config["model"][name] = value
+    if config["model"][name] != value:
+      raise ValueError(
+        f"model.{name}={config['model'][name]}, but with the vocabulary of"
+        f" {config['data']['path']} it is {value}; leave model.{name} unset to"
+        " take it from the data."
+      )
   objective, schedule, optimizer = make_parts(
     config, sharding.vocab_multiple(mesh)
   )

@@ -45,7 +45,7 @@ def get_config() -> ConfigDict:
         variant="base",
         vocab_size=placeholder(int),  # that of the data
         max_positions=514,
-        padding_id=1,
+        padding_id=placeholder(int),  # that of the data
         dropout=0.1,
         attention_dropout=0.1,
         activation="gelu",

@@ -38,7 +38,7 @@ def get_config() -> ConfigDict:
         num_layers=2,
         heads=2,
         mlp=512,
-        padding_id=1,
+        padding_id=placeholder(int),  # that of the data
         vocab_size=placeholder(int),  # that of the data
         max_positions=130,
         dropout=0.0,

@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
         num_layers=4,
         heads=8,
         mlp=2048,
-        padding_id=1,
+        padding_id=placeholder(int),  # that of the data
         vocab_size=placeholder(int),  # that of the data
         max_positions=130,
         dropout=0.1,

@@ -198,6 +198,8 @@ def test_every_config_is_loaded_and_stepped(path, folder, tmp_path, compiled):
   saved = json.loads((tmp_path / "run" / "config.json").read_text())
   assert saved == json.loads(json.dumps(config))
   assert saved["model"]["vocab_size"] == 64
+  if saved["model"]["family"] == "roberta":
+    assert saved["model"]["padding_id"] == 0  # Of the text, not the default.
 
 
 def test_half_of_the_second_sentences_random(
@@ -217,7 +219,7 @@ def test_half_of_the_second_sentences_random(
 def test_vocabulary_of_another_size_is_refused(folder, tmp_path):
   config = shrink(main.load_defaults(BERT), folder)
   config["model"]["vocab_size"] = 100
-  with pytest.raises(ValueError, match="vocab_size=100.*64 pieces"):
+  with pytest.raises(ValueError, match="vocab_size=100.*it is 64"):
     train.run(config, str(tmp_path / "run"))
 
 

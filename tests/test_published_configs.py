@@ -233,7 +233,7 @@ SMALL = sorted(
 @pytest.mark.parametrize("name", [*RECIPES, *SMALL])
 def test_builder_and_objective_of_a_recipe_fit(name):
   """Every key that the objective asks for is one that the builder makes."""
-  config = slices.with_vocab_size(load(name))
+  config = slices.with_published(load(name))
   config_lib.check_keys(config)
   (phase,) = phases.plan(config)
   options = dict(config["objective"])
@@ -295,9 +295,7 @@ def test_parameters_are_as_many_as_published(name):
   objective = objectives.build(
     "mlm", config["model"] | {"vocab_size": v}, {"pairs": True}
   )
-  batch = slices.features(
-    slices.with_vocab_size(config), phases.plan(config)[0]
-  )
+  batch = slices.features(slices.with_published(config), phases.plan(config)[0])
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   count = sum(x.size for x in jax.tree.leaves(shapes))
 
