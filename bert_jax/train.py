@@ -83,8 +83,7 @@ def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
 def build(config: dict[str, Any]) -> Setup:
   """Makes everything that does not train yet, and checks that it fits.
 
-  Fills what `config["model"]` leaves to the data: `vocab_size`, and RoBERTa's
-  `padding_id`.
+  Fills in `config["model"]` what is the data's: `vocab_size`, `padding_id`.
 
   Raises:
     ValueError: with one sentence that names the key and the remedy.
@@ -367,9 +366,8 @@ def run_phase(
         with log.apart():
           rows = phase.batch_size // phase.micro_batches
           data = progress.state, {}, feed.heldout, rows, setup.mesh
-          progress.means = evaluate.evaluate(
-            eval_step, objective.coefficients, *data
-          )
+          means = evaluate.evaluate(eval_step, objective.coefficients, *data)
+        progress.means = means
         measured = progress.means["loss"]
         log.heldout(step, progress.means)
       improved = measured is not None and (
@@ -395,7 +393,7 @@ def save(
   """Starts to save a checkpoint, with all that a restart needs to go on."""
   meta = dict(phase=phase.number, data=position, best=progress.best)
   meta |= dict(window=progress.window.saved(), heldout=progress.means)
-  meta |= dict(fingerprint=setup.fingerprint)
+  meta["fingerprint"] = setup.fingerprint
   with log.waiting("checkpoint"):
     metrics.check_parameters(step, progress.state.params)
     in_file = resize(progress.state, setup.in_file)

@@ -340,6 +340,21 @@ def compiled(topology, phase, *flags, config="bert_base"):
 
 @needs_libtpu
 @pytest.mark.slow
+def test_attention_in_a_kernel_needs_less():
+  """Long rows: the scores of no layer are kept. Not on the oldest TPUs."""
+  kernel = "--config.model.attention=tpu"
+  sizes = [
+    compiled("v5e:2x2", 2, *TINY, *more)["temporaries_bytes"]
+    for more in ([], [kernel])
+  ]
+  assert sizes[1] < 0.8 * sizes[0]
+  done = command("--topology=v2:2x2", *TINY, kernel)
+  assert done.returncode != 0
+  assert "TPUs from v4 on, this is 'TPU v2'" in done.stderr
+
+
+@needs_libtpu
+@pytest.mark.slow
 def test_base_fits_the_published_slice():
   """The longer rows need more of everything: phase 2 stands for both."""
   compiled("v2:4x4", 2)

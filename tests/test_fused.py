@@ -19,6 +19,7 @@ from bert_jax.models import (
   fused_attention,
   fused_norm,
   layers,
+  tpu_attention,
 )
 
 WORDS = jnp.array([3, 4], jnp.uint32)
@@ -112,6 +113,31 @@ def test_attention_of_packed_and_padded_rows(shape, rate, causal):
   compare(fast, plain, (qkv, bias), g)
 
 
+@pytest.mark.parametrize("rate,causal", [(0.0, False), (0.2, True)])
+def test_attention_for_tpus(rate, causal):
+  shape = b, length, h, k = 2, 100, 3, 24
+  qkv, g, bias = draw((b, length, h, 3, k), shape, (h, 3, k))
+  ids = np.ones((b, length), np.int32)
+  ids[0, length // 3 :] = 2
+  ids[0, -3:] = 0
+  ids[1] = 0
+
+  def fast(qkv, bias):
+    heads_first = jnp.moveaxis(qkv + bias, (3, 2), (0, 2))
+    out = tpu_attention.attention(
+      *heads_first, jnp.asarray(ids), WORDS, rate, causal, True
+    )
+    return jnp.swapaxes(out, 1, 2)
+
+  def plain(qkv, bias):
+    return plain_attention(qkv, bias, ids, rate, causal)
+
+  compare(fast, plain, (qkv, bias), g)
+  long = jnp.zeros((1, 1, 513, 8))
+  with pytest.raises(ValueError, match="512 tokens, this one has 513"):
+    tpu_attention.attention(long, long, long, ids, WORDS, 0.0)
+
+
 def test_gelu_of_kernels_is_the_exact_one():
   """Beside double precision; 2e-7 of x is what its sources promise."""
   x = np.linspace(-12, 12, 10_001)
@@ -133,10 +159,13 @@ def all_of_them(x, y, qkv, mid, ids):
   )
   bias = jnp.linspace(-1, 1, h * 3 * k).reshape(h, 3, k)
   mixed = fused_attention.attention(qkv, bias, ids, WORDS, 0.1, False, True)
+  again = tpu_attention.attention(
+    *jnp.moveaxis(qkv + bias, (3, 2), (0, 2)), ids, WORDS, 0.1, False, True
+  )
   pair = fused_activation.functions("gelu", layers.activation("gelu"))
   bias = jnp.linspace(-1, 1, mid.shape[-1])
   act = fused_activation.bias_activation(mid, bias, *pair, True)
-  return (norm**2).sum() + (mixed**2).sum() + (act**2).sum()
+  return (norm**2).sum() + (mixed**2).sum() + (again**2).sum() + (act**2).sum()
 
 
 def on_a_mesh():

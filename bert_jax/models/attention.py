@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import fused, fused_attention, layers
+from bert_jax.models import fused, fused_attention, layers, tpu_attention
 
 
 def attention_mask(
@@ -63,15 +63,21 @@ def attention(
     ValueError: unknown implementation, or one that cannot do it here.
   """
   implementation = fused.implementation("attention", implementation, qkv.dtype)
+  words = jnp.zeros(2, jnp.uint32)
+  if dropout_rate > 0.0:
+    words = layers.dropout_words(dropout_key)
   if implementation == "triton":
-    words = jnp.zeros(2, jnp.uint32)
-    if dropout_rate > 0.0:
-      words = layers.dropout_words(dropout_key)
     out = fused_attention.attention(
       qkv, bias, sequence_ids, words, dropout_rate, causal
     )
     return out, None
   query, key, value = jnp.moveaxis(fused_attention.with_bias(qkv, bias), 3, 0)
+  if implementation == "tpu":
+    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))
+    out = tpu_attention.attention(
+      query, key, value, sequence_ids, words, dropout_rate, causal
+    )
+    return jnp.swapaxes(out, 1, 2), None
   mask = attention_mask(sequence_ids)
   if causal:
     mask &= causal_mask(qkv.shape[1])

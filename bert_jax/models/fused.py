@@ -13,19 +13,22 @@ Axes = tuple[str | None, ...]
 
 
 CHOICES = {
-  "attention": ("xla", "cudnn", "triton"),
+  "attention": ("xla", "cudnn", "triton", "tpu"),
   "elementwise": ("xla", "triton"),
 }
 
 
-def platform() -> str:
-  """Of the mesh in use; without one, of the first device."""
-  device = jax.sharding.get_abstract_mesh().abstract_device
-  return jax.default_backend() if device is None else device.platform
+def device() -> Any:
+  """Of the mesh in use; without one, the first. Has `platform`, `device_kind`.
+
+  A TPU's or a GPU's program may be made on a machine that has none.
+  """
+  found = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.devices()[0] if found is None else found
 
 
 def on_gpu() -> bool:
-  return platform() in ("gpu", "cuda")
+  return device().platform in ("gpu", "cuda")
 
 
 def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
@@ -45,12 +48,19 @@ def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
     raise ValueError(
       f"model.{kind}={name!r}: not one of auto, {', '.join(CHOICES[kind])}."
     )
-  gpu = on_gpu()
   if name == "auto":
-    return "triton" if gpu and jnp.dtype(dtype).itemsize == 2 else "xla"
-  if name != "xla" and not gpu:
+    fast = on_gpu() and jnp.dtype(dtype).itemsize == 2
+    return "triton" if fast else "xla"
+  kind_of_device = device().device_kind
+  if name == "tpu":
+    # Before version 4 their matrix units lack some products of kernels.
+    fits = kind_of_device.startswith("TPU") and kind_of_device[5:6] not in "23"
+    needs = "TPUs from v4 on"
+  else:
+    fits, needs = name == "xla" or on_gpu(), "GPUs of NVIDIA"
+  if not fits:
     raise ValueError(
-      f"model.{kind}={name!r} runs on GPUs of NVIDIA, this is {platform()!r};"
+      f"model.{kind}={name!r} runs on {needs}, this is {kind_of_device!r};"
       f" leave model.{kind}='auto'."
     )
   return name

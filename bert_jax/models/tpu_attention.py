@@ -1,0 +1,191 @@
+"""Attention in one kernel each way, for TPUs: no array of [b, h, l, l] in HBM.
+
+A program has one row of the batch and one head; its scores, [l, l], stay in the
+core's own memory, and the backward pass makes them again.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu
+from jaxtyping import Array, Float, Int, UInt32
+
+from bert_jax.models import fused
+
+# Scores of so many tokens fit, several times over.
+LONGEST = 512
+UNSEEN = -1e30
+HEADS = ("batch", "heads", "length", "head_dim")
+
+
+def _dot(a, b, contract):
+  """A float32 product; of float32 without a shortcut."""
+  exact = a.dtype == jnp.float32
+  return jax.lax.dot_general(
+    a,
+    b,
+    (((contract[0],), (contract[1],)), ((), ())),
+    precision=jax.lax.Precision.HIGHEST if exact else None,
+    preferred_element_type=jnp.float32,
+  )
+
+
+def _weights(query, key, q_ids, k_ids, causal):
+  """Probabilities [l, l] in float32, and which keys are seen."""
+  scores = _dot(query[...], key[...], (1, 1))
+  scores = scores * (1.0 / math.sqrt(query.shape[-1]))
+  seen = jnp.maximum(q_ids[...], 1) == k_ids[...]
+  if causal:
+    row, column = (
+      jax.lax.broadcasted_iota(jnp.int32, scores.shape, axis) for axis in (0, 1)
+    )
+    seen &= row >= column
+  scores = jnp.where(seen, scores, UNSEEN)
+  weights = jnp.exp(scores - scores.max(1, keepdims=True))
+  return weights / weights.sum(1, keepdims=True), seen
+
+
+def _kept(which, words, shape, rate):
+  """What dropout multiplies the probabilities with."""
+  rows, heads, length = shape
+  b, h = pl.program_id(0), pl.program_id(1)
+  word = [words[i].astype(jnp.uint32) for i in (0, 1)]
+  hashed = fused.row_hash(word, which[0] * rows + b)
+  head = (which[1] * heads + h) * (length * length)
+  index = [
+    jax.lax.broadcasted_iota(jnp.int32, (length, length), axis)
+    for axis in (0, 1)
+  ]
+  spread = fused.spread(index[0] * length + index[1])
+  bits = fused.bits(hashed + fused.spread(head), spread)
+  grow = np.float32(1.0 / (1.0 - rate))
+  return jnp.where(bits >= fused.threshold(rate), grow, np.float32(0.0))
+
+
+def _forward_kernel(
+  which, words, q_ids, k_ids, query, key, value, out, *, shape, rate, causal
+):
+  weights, _ = _weights(query, key, q_ids, k_ids, causal)
+  if rate:
+    weights *= _kept(which, words, shape, rate)
+  mixed = _dot(weights.astype(value.dtype), value[...], (1, 0))
+  out[...] = mixed.astype(out.dtype)
+
+
+def _backward_kernel(
+  which,
+  words,
+  q_ids,
+  k_ids,
+  query,
+  key,
+  value,
+  gradient,
+  d_query,
+  d_key,
+  d_value,
+  *,
+  shape,
+  rate,
+  causal,
+):
+  weights, seen = _weights(query, key, q_ids, k_ids, causal)
+  d_out, dtype = gradient[...], query.dtype
+  d_weights, dropped = _dot(d_out, value[...], (1, 1)), weights
+  if rate:
+    kept = _kept(which, words, shape, rate)
+    d_weights, dropped = d_weights * kept, weights * kept
+  d_value[...] = _dot(dropped.astype(dtype), d_out, (0, 0)).astype(dtype)
+  delta = (weights * d_weights).sum(1, keepdims=True)
+  d_scores = weights * (d_weights - delta) * (1.0 / math.sqrt(query.shape[-1]))
+  d_scores = jnp.where(seen, d_scores, 0.0).astype(dtype)
+  d_query[...] = _dot(d_scores, key[...], (1, 0)).astype(dtype)
+  d_key[...] = _dot(d_scores, query[...], (0, 0)).astype(dtype)
+
+
+def _call(kernel, results, options, words, ids, *arrays):
+  """Runs a kernel over [b, h, l, k] arrays; `results` come out alike."""
+  rate, causal, interpret = options
+
+  def on_device(which, words, ids, *arrays):
+    rows, heads, length, width = arrays[0].shape
+    scalars = pl.BlockSpec(memory_space=tpu.SMEM)
+    block = pl.BlockSpec((None, None, length, width), lambda b, h: (b, h, 0, 0))
+    q_ids = pl.BlockSpec((None, length, 1), lambda b, h: (b, 0, 0))
+    k_ids = pl.BlockSpec((None, 1, length), lambda b, h: (b, 0, 0))
+    out = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
+    return pl.pallas_call(
+      functools.partial(
+        kernel, shape=(rows, heads, length), rate=rate, causal=causal
+      ),
+      grid=(rows, heads),
+      in_specs=[scalars, scalars, q_ids, k_ids, *[block] * len(arrays)],
+      out_specs=[block] * results,
+      out_shape=[out] * results,
+      interpret=interpret,
+      name="attention_" + kernel.__name__.split("_")[1],
+    )(which, words.astype(jnp.int32), ids[:, :, None], ids[:, None, :], *arrays)
+
+  return fused.over_shards(
+    on_device,
+    [(None,), ("batch", "length"), *[HEADS] * len(arrays)],
+    [HEADS] * results,
+    words,
+    ids,
+    *arrays,
+  )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
+def attention(
+  query: Float[Array, "b h l k"],
+  key: Float[Array, "b h l k"],
+  value: Float[Array, "b h l k"],
+  ids: Int[Array, "b l"],
+  words: UInt32[Array, "2"],
+  rate: float,
+  causal: bool = False,
+  interpret: bool = False,
+) -> Float[Array, "b h l k"]:
+  """Attention of projected queries, keys and values, heads before tokens.
+
+  Args:
+    query: and `key`, `value`: of one dtype.
+    ids: `sequence_ids`: see `attention.attention_mask`.
+    words: of the dropout's key; see `layers.dropout_bits`.
+    rate: of dropout on the probabilities, in [0, 1).
+    causal: a query sees no key after it.
+    interpret: run without a TPU, slowly.
+
+  Raises:
+    ValueError: longer than `LONGEST`.
+  """
+  return _attention_forward(
+    query, key, value, ids, words, rate, causal, interpret
+  )[0]
+
+
+def _attention_forward(query, key, value, ids, words, *options):
+  if query.shape[2] > LONGEST:
+    raise ValueError(
+      f"attention 'tpu' takes rows of up to {LONGEST} tokens, this one has"
+      f" {query.shape[2]}; set model.attention='xla'."
+    )
+  (out,) = _call(_forward_kernel, 1, options, words, ids, query, key, value)
+  return out, (query, key, value, ids, words)
+
+
+def _attention_backward(rate, causal, interpret, saved, gradient):
+  query, key, value, ids, words = saved
+  options = rate, causal, interpret
+  gradients = _call(
+    _backward_kernel, 3, options, words, ids, query, key, value, gradient
+  )
+  return (*gradients, fused.no_gradient(ids), fused.no_gradient(words))
+
+
+attention.defvjp(_attention_forward, _attention_backward)
