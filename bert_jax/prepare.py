@@ -12,6 +12,15 @@ import sys
 from bert_jax.data import flags, preparing, wordpiece
 
 
+# A recipe that was published with a tokenizer of this kind.
+RECIPES = {
+  "wordpiece": "bert_base",
+  "bytelevel": "roberta_base",
+  "unigram": "albert_base_v2",
+  "gpt1": "gpt1",
+}
+
+
 def _parser() -> flags.Parser:
   parser = flags.Parser(
     prog="python -m bert_jax.prepare",
@@ -57,7 +66,7 @@ def main() -> None:
   args = _parser().parse_args()
   signal.signal(signal.SIGTERM, _stop)
   try:
-    preparing.prepare(
+    meta = preparing.prepare(
       args.input,
       args.vocab,
       args.output,
@@ -79,9 +88,11 @@ def main() -> None:
     )
   except KeyboardInterrupt:
     sys.exit("stopped; the same command goes on where it was.")
+  recipe = RECIPES[meta["tokenizer"]]
   print(
-    "next: python -m bert_jax.main --config configs/bert_base.py --workdir"
+    f"next: python -m bert_jax.main --config configs/{recipe}.py --workdir"
     f" runs/mine --config.data.path={args.output}"
+    f" --config.data.cased={not meta['lower_case']}"
   )
 
 
