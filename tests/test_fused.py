@@ -90,12 +90,17 @@ def plain_attention(qkv, bias, ids, rate, causal):
   return jnp.einsum("bhqs,bshk->bqhk", weights, value)
 
 
-@pytest.mark.parametrize(
-  "rate,causal", [(0.0, False), (0.2, False), (0.2, True)]
-)
-@pytest.mark.parametrize(
-  "shape", [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
-)
+SHAPES = [(3, 16, 2, 16), (2, 100, 3, 24), (1, 192, 1, 64)]
+RATES = [(0.0, False), (0.2, True), (0.2, False)]
+# Each once; the rest of the combinations are slow.
+CASES = [
+  pytest.param(s, *r, marks=[pytest.mark.slow] if i != j else [])
+  for i, s in enumerate(SHAPES)
+  for j, r in enumerate(RATES)
+]
+
+
+@pytest.mark.parametrize("shape,rate,causal", CASES)
 def test_attention_of_packed_and_padded_rows(shape, rate, causal):
   b, length, h, k = shape
   qkv, g, bias = draw((b, length, h, 3, k), shape, (h, 3, k))

@@ -259,7 +259,7 @@ def test_window_survives_a_restart():
   again.add(3, rows[2])
   means, tokens = again.close()
   assert means == {"loss": 3.0, "grad_norm": 1.0, "learning_rate": 0.6}
-  assert tokens == 15.0
+  assert tokens == 5.0
 
 
 def test_state_is_made_with_every_axis_named():
