@@ -67,6 +67,13 @@ AT_LEAST = {
   "batch_size": 1,
   "micro_batches": 1,
   "seed": 0,
+  "model.hidden": 1,
+  "model.embedding_size": 1,
+  "model.generator_hidden": 1,
+  "model.num_layers": 1,
+  "model.heads": 1,
+  "model.mlp": 1,
+  "model.max_positions": 1,
   "model.unroll": 0,
   "mesh.fsdp": 1,
   "mesh.tensor": 1,
@@ -83,9 +90,14 @@ POSITIVE = (
   "schedule.peak",
   "optimizer.epsilon",
   "model.initializer_range",
+  "objective.temperature",
   "data.mask_rate",
 )
-NOT_NEGATIVE = ("optimizer.weight_decay", "optimizer.clip_norm")
+NOT_NEGATIVE = (
+  "objective.discriminator_weight",
+  "optimizer.weight_decay",
+  "optimizer.clip_norm",
+)
 BELOW_ONE = (
   "optimizer.b1",
   "optimizer.b2",
@@ -94,6 +106,8 @@ BELOW_ONE = (
 )
 # Without a loss scale, gradients vanish in float16.
 DTYPES = ("float32", "bfloat16")
+# What the label of a builder's pairs is; the metrics bear the name.
+PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # A larger seed would lose its upper bits on the way to jax.
 MAX_SEED = 2**32
 
@@ -122,6 +136,22 @@ def check_keys(config: dict[str, Any]) -> None:
     raise ValueError(
       f"config.model.dtype={dtype!r}: not one of {', '.join(DTYPES)}."
     )
+  check_pair_name(flat)
+
+
+def check_pair_name(flat: dict[str, Any]) -> None:
+  """Raises ValueError if the pairs' loss would bear another label's name."""
+  pairs = flat.get("objective.pairs", True)
+  if flat.get("objective.name") != "mlm" or not pairs:
+    return
+  builder, name = flat.get("data.builder"), flat.get("objective.pair_name")
+  for known, made in PAIR_NAMES.items():
+    if builder == known and (name or "nsp") != made:
+      raise ValueError(
+        f"config.objective.pair_name={name!r}: the labels that data.builder"
+        f"={builder} makes are {made!r}; set objective.pair_name={made}, or"
+        " choose another builder."
+      )
 
 
 def check_numbers(flat: dict[str, Any]) -> None:
@@ -147,6 +177,8 @@ def check_numbers(flat: dict[str, Any]) -> None:
       if isinstance(value, bool) or not isinstance(value, kind):
         what = "a whole number" if kind is int else "a number"
         raise ValueError(f"config.{key}={value!r}: must be {what}.")
+      if math.isinf(value):
+        words = f"{words}, and finite"
       if not test(value) or math.isinf(value):
         raise ValueError(f"config.{key}={value!r}: must be {words}.")
 

@@ -70,7 +70,7 @@ def plan(config: dict[str, Any]) -> list[Phase]:
 
   Raises:
     ValueError: fractions that do not add up to 1, a batch that is no whole
-      number, a key in both places.
+      number, a key in both places, more prediction slots than tokens.
   """
   total, data = config["total_steps"], dict(config["data"])
   names = [f"phase{i + 1}" for i in range(len(config["phases"]))]
@@ -113,7 +113,18 @@ def plan(config: dict[str, Any]) -> list[Phase]:
         " least 1."
       )
     micro = config["micro_batches"] * scale.micro_scale
-    phases.append(
-      Phase(name, number, start, end, int(rows), micro, data | scale.data)
-    )
+    options = data | scale.data
+    _check_slots(f"phases.{name}" if name else "data", options)
+    phases.append(Phase(name, number, start, end, int(rows), micro, options))
   return phases
+
+
+def _check_slots(section: str, options: dict[str, Any]) -> None:
+  """Raises ValueError at more prediction slots than tokens in a row."""
+  slots, length = options.get("max_predictions"), options.get("length")
+  # Without one of them, it is the builder's own.
+  if slots is not None and length is not None and slots > length:
+    raise ValueError(
+      f"config.{section}.max_predictions={slots}: must be at most"
+      f" {section}.length={length}, a slot for each token."
+    )

@@ -71,7 +71,15 @@ def changed(config, key, value):
     ("optimizer.clip_norm", -1.0, "at least 0"),
     ("model.dropout", 1.0, r"\[0, 1\)"),
     ("model.attention_dropout", -0.5, r"\[0, 1\)"),
+    ("model.hidden", 0, "at least 1"),
+    ("model.generator_hidden", -8, "at least 1"),
+    ("model.num_layers", 0, "at least 1"),
+    ("model.heads", 0, "at least 1"),
     ("model.unroll", -1, "at least 0"),
+    ("objective.temperature", float("nan"), "above 0"),
+    ("objective.temperature", float("inf"), "finite"),
+    ("objective.discriminator_weight", -50.0, "at least 0"),
+    ("objective.pair_name", "sop", "bert_pairs makes are 'nsp'"),
     ("model.dtype", "float8", "float32, bfloat16"),
     ("model.dtype", "float16", "float32, bfloat16"),
     ("mesh.fsdp", 0, "at least 1"),
@@ -129,6 +137,22 @@ def test_phases_go_by_number():
     config = changed(load("bert_tiny"), f"phases.phase2.{key}", 0)
     with pytest.raises(ValueError, match=f"phase2.{key}=0: .* least {least}"):
       config_lib.check_keys(config)
+
+
+def test_more_prediction_slots_than_tokens():
+  config = changed(load("bert_tiny"), "phases.phase2.max_predictions", 513)
+  with pytest.raises(ValueError, match="phase2.max_predictions=513.*=512"):
+    phases.plan(config)
+  config = changed(load(), "data.max_predictions", 129)
+  with pytest.raises(ValueError, match="config.data.max_pred.*data.length=128"):
+    phases.plan(config)
+
+
+def test_a_pair_label_of_another_name():
+  config = changed(load(), "data.builder", "albert_pairs")
+  with pytest.raises(ValueError, match="set objective.pair_name=sop"):
+    config_lib.check_keys(config)
+  config_lib.check_keys(changed(config, "objective.pairs", False))
 
 
 def test_an_unknown_option_of_the_objective():
