@@ -145,3 +145,9 @@ def test_what_cannot_train_is_refused():
   objective = objectives.build("mlm", BERT, {"span_boundary": True})
   with pytest.raises(ValueError, match="needs pair_labels, span_positions"):
     objective.init(jax.random.key(0), batch)
+
+
+def test_rows_of_two_segments_are_not_for_a_table_of_one():
+  objective = objectives.build("mlm", BERT | {"num_segments": 1}, {})
+  with pytest.raises(ValueError, match="one segment.*full_sentences"):
+    objective.init(jax.random.key(0), make_batch())

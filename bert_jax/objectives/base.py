@@ -53,6 +53,18 @@ def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
     )
 
 
+def check_segments(batch: Batch, num_segments: int) -> None:
+  """Raises ValueError if rows of two segments meet a table of one.
+
+  A row of a table that is not there is NaN.
+  """
+  if "segment_ids" in batch and num_segments == 1:
+    raise ValueError(
+      "the model knows one segment (RoBERTa), and data.builder makes rows of"
+      " two; choose data.builder=full_sentences or doc_sentences."
+    )
+
+
 def cross_entropy(
   logits: Float[Array, "*n v"], labels: Int[Array, "*n"]
 ) -> Float[Array, "*n"]:

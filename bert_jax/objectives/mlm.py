@@ -16,6 +16,7 @@ from bert_jax.objectives.base import (
   Objective,
   check_batch,
   check_family,
+  check_segments,
   classification_sums,
 )
 
@@ -91,6 +92,7 @@ def build(
 
   def init(rng, batch):
     check_batch("mlm", batch, keys)
+    check_segments(batch, getattr(encoder, "num_segments", 0))
     return module.init(rng, batch)["params"]
 
   def weights(batch):
