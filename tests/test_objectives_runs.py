@@ -51,7 +51,7 @@ EXTRA = {
   "spanbert_base": {},
   "roberta_base": ROBERTA,
 }
-QUICK = ("electra_small", "gpt1")
+QUICK = ("gpt1",)
 
 
 def tiny(name, path):
