@@ -167,6 +167,8 @@ def run(config: dict[str, Any]) -> bool:
   # Imported late: the environment is read when jax is loaded.
   from bert_jax import offers, phases, slices
 
+  if not _TOPOLOGY.value:
+    raise ValueError("--topology is empty; name a slice, for example v2:4x4.")
   config_lib.check_keys(config)
   count = len(phases.plan(config))
   numbers = range(count)

@@ -11,7 +11,6 @@ import sys
 
 from bert_jax.data import flags, preparing, wordpiece
 
-
 # A recipe that was published with a tokenizer of this kind.
 RECIPES = {
   "wordpiece": "bert_base",

@@ -91,6 +91,8 @@ def _train(
 def _check_output(output: str, kind: str) -> None:
   if kind not in KINDS:
     raise ValueError(f"kind {kind!r}: not one of {list(KINDS)}.")
+  if not output:
+    raise ValueError("--output is empty; name what to write.")
   if kind == "bytelevel":
     if os.path.isfile(output) or (os.path.isdir(output) and os.listdir(output)):
       raise ValueError(
