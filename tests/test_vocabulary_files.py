@@ -68,6 +68,10 @@ def test_a_sentencepiece_model_alone(tmp_path):
   assert v == vocabulary_files.load(f"{folder}/spiece.model")
   made = model_tokenizer.build({"spiece.model": content}, folder)
   assert made.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
+  # As it stands in a run's folder, beside its tokenizer.json.
+  beside = model_tokenizer.build(v.files, folder)
+  assert beside.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
+  assert beside.decode([2, 5, 3]) == made.decode([2, 5, 3]) == "the"
   assert model_tokenizer.build({"config.json": b"{}"}, folder) is None
 
 

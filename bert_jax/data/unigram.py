@@ -15,6 +15,7 @@ from tokenizers import (
   models,
   normalizers,
   pre_tokenizers,
+  processors,
 )
 
 from bert_jax.data import bpe, sentencepiece_model
@@ -84,6 +85,10 @@ def unigram(
 
   begins = [p.startswith(SPACE) or p in ALBERT.values() for p in pieces]
   marked = mark(build(pieces), ALBERT.values())
+  # transformers' form: it adds the special tokens itself.
+  adding = mark(marked, ALBERT.values())
+  ends = [(pieces[i], i) for i in (special.sep, special.cls)]
+  adding.post_processor = processors.BertProcessing(*ends)
   return Vocabulary(
     kind="unigram",
     pieces=pieces,
@@ -93,9 +98,8 @@ def unigram(
     boundary=np.array(begins),
     atoms=SPACED,
     options=dict(lower_case=lower_case, keep_accents=keep_accents),
-    # The second is transformers' form.
     files={
       "spiece.model": model,
-      "tokenizer.json": marked.to_str().encode("utf-8"),
+      "tokenizer.json": adding.to_str().encode("utf-8"),
     },
   )
