@@ -74,6 +74,8 @@ AT_LEAST = {
   "model.heads": 1,
   "model.mlp": 1,
   "model.max_positions": 1,
+  "model.vocab_size": 1,
+  "model.padding_id": 0,
   "model.unroll": 0,
   "mesh.fsdp": 1,
   "mesh.tensor": 1,
@@ -104,6 +106,8 @@ BELOW_ONE = (
   "model.dropout",
   "model.attention_dropout",
 )
+# None takes that of the data.
+OF_DATA = ("model.vocab_size", "model.padding_id")
 # Without a loss scale, gradients vanish in float16.
 DTYPES = ("float32", "bfloat16")
 # What the label of a builder's pairs is; the metrics bear the name.
@@ -173,6 +177,8 @@ def check_numbers(flat: dict[str, Any]) -> None:
     for key, value in flat.items():
       # A phase has keys of `data`.
       if re.sub(r"^phases\.[^.]*\.", "data.", key) != name:
+        continue
+      if value is None and key in OF_DATA:
         continue
       if isinstance(value, bool) or not isinstance(value, kind):
         what = "a whole number" if kind is int else "a number"

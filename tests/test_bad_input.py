@@ -75,6 +75,7 @@ def changed(config, key, value):
     ("model.generator_hidden", -8, "at least 1"),
     ("model.num_layers", 0, "at least 1"),
     ("model.heads", 0, "at least 1"),
+    ("model.vocab_size", -5, "at least 1"),
     ("model.unroll", -1, "at least 0"),
     ("objective.temperature", float("nan"), "above 0"),
     ("objective.temperature", float("inf"), "finite"),
@@ -137,15 +138,6 @@ def test_phases_go_by_number():
     config = changed(load("bert_tiny"), f"phases.phase2.{key}", 0)
     with pytest.raises(ValueError, match=f"phase2.{key}=0: .* least {least}"):
       config_lib.check_keys(config)
-
-
-def test_more_prediction_slots_than_tokens():
-  config = changed(load("bert_tiny"), "phases.phase2.max_predictions", 513)
-  with pytest.raises(ValueError, match="phase2.max_predictions=513.*=512"):
-    phases.plan(config)
-  config = changed(load(), "data.max_predictions", 129)
-  with pytest.raises(ValueError, match="config.data.max_pred.*data.length=128"):
-    phases.plan(config)
 
 
 def test_a_pair_label_of_another_name():
@@ -393,6 +385,8 @@ def test_outputs_that_cannot_be(tmp_path):
     split_text.split_text([str(text)], str(tmp_path), "auto", "strict", "en")
   with pytest.raises(ValueError, match="--size=2000000000 is over"):
     training_vocab.train_vocab(str(text), 2_000_000_000, str(tmp_path / "v"))
+  with pytest.raises(ValueError, match="--output is empty"):
+    training_vocab.train_vocab(str(text), 600, "")
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("\n".join([*corpus.SPECIAL_TOKENS, "some"]) + "\n")
   with pytest.raises(ValueError, match="--output is empty"):

@@ -79,6 +79,8 @@ def test_no_phases_is_one_with_the_datas_length():
     (dict(phase1=dict(batch_scale=0.3)), None, "76.8"),
     (dict(phase1={}), dict(length=3), "config.data.length"),
     (dict(phase1=dict(lenght=3)), None, "phases.phase1.lenght.*length"),
+    (dict(phase1=dict(max_predictions=129)), None, "phase1.max_.*=129.*=128"),
+    ({}, dict(length=64, max_predictions=65), "config.data.max_.*=65.*=64"),
   ],
 )
 def test_bad_phases_are_refused(sections, data, message):
