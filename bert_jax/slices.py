@@ -57,6 +57,8 @@ GENERATIONS = {
   "v5p": Generation(95, 2, _CUBES),
   "v6e": Generation(32, 1, _SQUARES),
 }
+# Of the largest slice there is, v5p's (the same page).
+MAX_CHIPS = 8960
 
 
 class Step(NamedTuple):
@@ -126,6 +128,10 @@ def describe(topology: str) -> list[jax.Device]:
     f" {', '.join(GENERATIONS[kind].layouts)}."
   )
   if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
+    raise unknown
+  # libtpu takes any, and crashes at very large ones.
+  axes = GENERATIONS[name].layouts[0].count("x")
+  if layout.count("x") != axes or chips(layout) > MAX_CHIPS:
     raise unknown
   try:
     options = GENERATIONS[name].options
