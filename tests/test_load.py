@@ -95,6 +95,9 @@ def test_only_the_computation_may_be_changed(tmp_path):
   for options in ({"hidden": 16}, {"vocab_multiple": 2}):
     with pytest.raises(ValueError, match="may not be given"):
       bert_jax.load(path, **options)
+  for dtype in ("float99", "int8"):
+    with pytest.raises(ValueError, match=f"model.dtype='{dtype}'.*bfloat16"):
+      bert_jax.load(path, dtype=dtype)
 
 
 def test_families_are_found_or_asked_for(tmp_path):

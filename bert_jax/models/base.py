@@ -28,7 +28,8 @@ def build(
     overrides: other attributes; `dtype` may be a name.
 
   Raises:
-    ValueError: unknown variant or attribute; the known ones are named.
+    ValueError: unknown variant or attribute, the known ones are named; a
+      `dtype` that is none of floats.
   """
   if variant not in variants:
     raise ValueError(f"model.variant={variant!r}: not one of {list(variants)}.")
@@ -43,8 +44,19 @@ def build(
       )
   attributes = {**variants[variant], **overrides}
   if "dtype" in attributes:
-    attributes["dtype"] = jnp.dtype(attributes["dtype"])
+    attributes["dtype"] = _dtype(attributes["dtype"])
   return encoder(**attributes)
+
+
+def _dtype(value: Any) -> jnp.dtype:
+  """A dtype or its name; ValueError unless it is one of floats."""
+  try:
+    dtype = jnp.dtype(value)
+  except TypeError:
+    dtype = None
+  if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+    raise ValueError(f"model.dtype={value!r}: not one of float32, bfloat16.")
+  return dtype
 
 
 def check_heads(hidden: int, heads: int) -> None:
