@@ -113,3 +113,8 @@ def test_seqio(bounded):
   want = [v.encode(text.decode("utf-8", "replace")) for text in broken]
   assert v.encode_tf(tf.constant(broken)).to_list() == want
   assert v.encode_tf(tf.constant(broken[0])).numpy().tolist() == want[0]
+
+
+def test_text_is_no_words():
+  with pytest.raises(ValueError, match="'a text' is text.*split"):
+    characters.batch(["a text"])

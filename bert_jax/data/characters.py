@@ -101,7 +101,15 @@ def word_ids(word: str | int) -> list[int]:
 def sentence_ids(
   words: Sequence[str | int], boundaries: bool = True
 ) -> np.ndarray:
-  """Returns int32 [T, 50]; with `boundaries` a sentence's begin and end too."""
+  """Returns int32 [T, 50]; with `boundaries` a sentence's begin and end too.
+
+  Raises:
+    ValueError: text, not words.
+  """
+  if isinstance(words, str):
+    raise ValueError(
+      f"sentence {words[:40]!r} is text; pass its words, as text.split() gives."
+    )
   return _ids(_bounded(words) if boundaries else words)
 
 
