@@ -285,9 +285,19 @@ class ForPreTraining(nn.Module):
 
 
 def generator_sizes(encoder: Electra) -> dict[str, int]:
-  """Attributes of the generator's tower that differ from the encoder's."""
+  """Attributes of the generator's tower that differ from the encoder's.
+
+  Raises:
+    ValueError: its heads do not split its width evenly.
+  """
   hidden = encoder.generator_hidden
-  return dict(hidden=hidden, heads=max(1, hidden // 64), mlp=4 * hidden)
+  heads_ = max(1, hidden // 64)
+  if hidden % heads_:
+    raise ValueError(
+      f"model.generator_hidden={hidden}: its {heads_} heads of about 64 do"
+      " not split it evenly; choose a multiple of 64."
+    )
+  return dict(hidden=hidden, heads=heads_, mlp=4 * hidden)
 
 
 def build(variant: str, **overrides: Any) -> Electra:
