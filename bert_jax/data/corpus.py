@@ -32,6 +32,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.data.pieces import parse
+
 FORMAT_VERSION = 1
 # 20 seconds at 1.8 GB/s; BERT's 3.3 billion words make about 10 GB.
 VERIFY_BYTES = 2**35
@@ -174,24 +176,8 @@ def read_vocab(path: str) -> list[str]:
       f"{path}: no such vocabulary file; make one with `python -m"
       " bert_jax.train_vocab`, or use a published vocab.txt."
     )
-  try:
-    with open(path, encoding="utf-8", newline="\n") as f:
-      vocab = [line.rstrip("\r\n") for line in f]
-  except UnicodeDecodeError as e:
-    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
-  while vocab and not vocab[-1]:
-    vocab.pop()
-  if not vocab:
-    raise ValueError(f"{path}: the vocabulary is empty.")
-  seen: dict[str, int] = {}
-  for i, piece in enumerate(vocab):
-    if piece in seen:
-      raise ValueError(
-        f"{path}: {piece!r} stands in line {seen[piece] + 1} and again in line"
-        f" {i + 1}; every piece needs one id. Remove one of them."
-      )
-    seen[piece] = i
-  return vocab
+  with open(path, "rb") as f:
+    return parse(f.read(), path)
 
 
 def read_pieces(folder: str) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_jax.data import bpe, corpus, unigram, wordpiece
+from bert_jax.data.pieces import parse
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.tokenizer_json import from_json
 
@@ -143,7 +144,7 @@ def _builder(
   if name.endswith(".model"):
     return functools.partial(unigram.unigram, content, source=path)
   if not name.endswith(".json"):
-    pieces = wordpiece.read(content, path)
+    pieces = parse(content, path)
     return functools.partial(wordpiece.build, pieces, source=path)
   decoded = text(content, path)
   if name not in _PIECES and _MODEL.search(decoded):

@@ -53,17 +53,6 @@ class Plan:
     """What dropout multiplies the kept with."""
     return 1.0 / (1.0 - self.rate)
 
-  def dot(self, a: Array, b: Array, contract: tuple[int, int]) -> Array:
-    """A float32 product; of float32 without a shortcut."""
-    exact = self.dtype == jnp.float32
-    return jax.lax.dot_general(
-      a,
-      b,
-      (((contract[0],), (contract[1],)), ((), ())),
-      precision=jax.lax.Precision.HIGHEST if exact else None,
-      preferred_element_type=jnp.float32,
-    )
-
 
 class Program:
   """One program of a kernel: a row of the batch, a head, and what it reads."""
@@ -141,7 +130,7 @@ class Program:
     """
     plan, turn = self.plan, _turned if transposed else _kept
     ab = (key, query) if transposed else (query, key)
-    scores = plan.dot(*ab, (1, 1))
+    scores = fused.dot(*ab, (1, 1))
     q_ids = jnp.maximum(self.vector(self.ids, q_first, plan.queries), 1)
     k_ids = self.vector(self.ids, k_first, plan.keys)
     q_ids, k_ids = turn(q_ids, k_ids)
@@ -232,7 +221,7 @@ def forward_kernel(
     shrink = jnp.exp2(highest - new)
     total = total * shrink + weights.sum(1)
     (weights,) = p.keep(q_first, k_first, weights)
-    more = plan.dot(weights.astype(plan.dtype), value, (1, 0))
+    more = fused.dot(weights.astype(plan.dtype), value, (1, 0))
     return new, total, mixed * shrink[:, None] + more
 
   start = (
@@ -286,10 +275,10 @@ def queries_kernel(
     key, value = (p.projected(n, k_first, plan.keys) for n in (1, 2))
     scores = p.scores(query, key, first, k_first)
     weights = jnp.exp2(scores * plan.scale_2 - row[:, None])
-    d_weights = plan.dot(d_out, value, (1, 1))
+    d_weights = fused.dot(d_out, value, (1, 1))
     (d_weights,) = p.keep(first, k_first, d_weights)
     d_scores = weights * (d_weights - delta[:, None])
-    return d_query + plan.dot(d_scores.astype(plan.dtype), key, (1, 0))
+    return d_query + fused.dot(d_scores.astype(plan.dtype), key, (1, 0))
 
   zero = jnp.zeros((size, plan.features), jnp.float32)
   d_query = _loop(pl.cdiv(plan.length, plan.keys), one_block, zero)
@@ -327,7 +316,7 @@ def keys_kernel(
     )
     scores = p.scores(query, key, q_first, first, transposed=True)
     weights = jnp.exp2(scores * plan.scale_2 - row[None])
-    d_weights = plan.dot(value, d_out, (1, 1))
+    d_weights = fused.dot(value, d_out, (1, 1))
     dropped, d_weights = p.keep(
       q_first, first, weights, d_weights, transposed=True
     )
@@ -335,8 +324,8 @@ def keys_kernel(
     of_scores, of_value = _row_factors(plan, row)
     query = (query.astype(jnp.float32) * of_scores).astype(plan.dtype)
     d_out = (d_out.astype(jnp.float32) * of_value).astype(plan.dtype)
-    d_key += plan.dot(d_scores, query, (1, 0))
-    more = plan.dot(dropped.astype(plan.dtype), d_out, (1, 0))
+    d_key += fused.dot(d_scores, query, (1, 0))
+    more = fused.dot(dropped.astype(plan.dtype), d_out, (1, 0))
     return d_key, d_value + more
 
   zero = jnp.zeros((size, plan.features), jnp.float32)

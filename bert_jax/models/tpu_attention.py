@@ -22,21 +22,9 @@ UNSEEN = -1e30
 HEADS = ("batch", "heads", "length", "head_dim")
 
 
-def _dot(a, b, contract):
-  """A float32 product; of float32 without a shortcut."""
-  exact = a.dtype == jnp.float32
-  return jax.lax.dot_general(
-    a,
-    b,
-    (((contract[0],), (contract[1],)), ((), ())),
-    precision=jax.lax.Precision.HIGHEST if exact else None,
-    preferred_element_type=jnp.float32,
-  )
-
-
 def _weights(query, key, q_ids, k_ids, causal):
   """Probabilities [l, l] in float32, and which keys are seen."""
-  scores = _dot(query[...], key[...], (1, 1))
+  scores = fused.dot(query[...], key[...], (1, 1))
   scores = scores * (1.0 / math.sqrt(query.shape[-1]))
   seen = jnp.maximum(q_ids[...], 1) == k_ids[...]
   if causal:
@@ -72,7 +60,7 @@ def _forward_kernel(
   weights, _ = _weights(query, key, q_ids, k_ids, causal)
   if rate:
     weights *= _kept(which, words, shape, rate)
-  mixed = _dot(weights.astype(value.dtype), value[...], (1, 0))
+  mixed = fused.dot(weights.astype(value.dtype), value[...], (1, 0))
   out[...] = mixed.astype(out.dtype)
 
 
@@ -95,16 +83,16 @@ def _backward_kernel(
 ):
   weights, seen = _weights(query, key, q_ids, k_ids, causal)
   d_out, dtype = gradient[...], query.dtype
-  d_weights, dropped = _dot(d_out, value[...], (1, 1)), weights
+  d_weights, dropped = fused.dot(d_out, value[...], (1, 1)), weights
   if rate:
     kept = _kept(which, words, shape, rate)
     d_weights, dropped = d_weights * kept, weights * kept
-  d_value[...] = _dot(dropped.astype(dtype), d_out, (0, 0)).astype(dtype)
+  d_value[...] = fused.dot(dropped.astype(dtype), d_out, (0, 0)).astype(dtype)
   delta = (weights * d_weights).sum(1, keepdims=True)
   d_scores = weights * (d_weights - delta) * (1.0 / math.sqrt(query.shape[-1]))
   d_scores = jnp.where(seen, d_scores, 0.0).astype(dtype)
-  d_query[...] = _dot(d_scores, key[...], (1, 0)).astype(dtype)
-  d_key[...] = _dot(d_scores, query[...], (0, 0)).astype(dtype)
+  d_query[...] = fused.dot(d_scores, key[...], (1, 0)).astype(dtype)
+  d_key[...] = fused.dot(d_scores, query[...], (0, 0)).astype(dtype)
 
 
 def _call(kernel, results, options, words, ids, *arrays):
