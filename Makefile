@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN ?= runs/quickstart
 BIN := $(VENV)/bin/python
-TEST := PYTHONPATH=$(abspath $(VENV))/libtpu JAX_PLATFORMS=cpu $(BIN) -m pytest
+# Processes that share the tests; each needs up to 4 GB.
+WORKERS ?= 2
+TEST := PYTHONPATH=$(abspath $(VENV))/libtpu JAX_PLATFORMS=cpu $(BIN) -m pytest \
+  -n $(WORKERS) --dist loadscope
 # The version that the installed jax names in its extra `tpu`.
 LIBTPU := "from importlib.metadata import requires as r; \
   print(*(x.split(';')[0] for x in r('jax') if x.startswith('libtpu')))"

@@ -24,7 +24,13 @@ EXTRAS = {
   "tpu": ["jax[tpu]"],
   "cuda": ["jax[cuda12]"],
   # The reference implementations that the parity tests compare with.
-  "test": ["pytest", "ruff", "torch==2.13.0", "transformers>=5.0"],
+  "test": [
+    "pytest",
+    "pytest-xdist",
+    "ruff",
+    "torch==2.13.0",
+    "transformers>=5.0",
+  ],
 }
 EXTRAS["all"] = EXTRAS["data"] + EXTRAS["convert"] + ["tensorboard"]
 

@@ -1,54 +1,50 @@
 """A pre-training step of ours beside transformers', on one GPU or a CPU.
 
   python benchmarks/train_step.py --rows 256 --length 128
+  python benchmarks/train_step.py --family roberta
+  python benchmarks/train_step.py --family albert
+  python benchmarks/train_step.py --family electra
   JAX_PLATFORMS=cpu python benchmarks/train_step.py --rows 8 --dtype float32 \
     --steps 1 --windows 3
 
 Both run in this call on the same device, one after the other, each in a process
 of its own, on random token ids: forward and backward pass, float32 master
-weights, dropout, AdamW; on a GPU the peer is compiled. Ours also clips the
-gradient, and makes logits at the `--predictions` masked positions of a row; the
-peer's labels are at the same positions, and it makes logits for all of them, as
-its users get it. Prints one JSON object; the ratio is of the medians of tokens
-a second.
+weights, the published dropout, AdamW; on a GPU the peer is compiled. The family
+chooses the objective: BERT's masked LM and next sentence, RoBERTa's masked LM,
+ALBERT's masked LM and sentence order, ELECTRA's two towers, 1 x generator + 50
+x discriminator. The optimizer is AdamW for ALBERT as well, on both sides: torch
+has no LAMB.
+
+Ours clips the gradient where the published recipe does, and makes logits at the
+`--predictions` masked positions of a row; the peer's labels are at the same
+positions, and it makes logits for all of them, as its users get it. RoBERTa's
+rows are full: the peer gets no attention mask, also where `--sequences` packs
+several into a row of ours, each attending to itself alone and counting its own
+positions. The peer then has less to do than ours, which reads `sequence_ids`
+always. The others' peers get the mask that their padded pairs need.
+
+Prints one JSON object: both sides' speeds, parameters and losses (at each
+window's end); the ratio is of the medians of tokens a second.
 """
 
 import argparse
 import json
+import sys
 import time
+from typing import Any
 
-import numpy as np
 import side_by_side
+import step_batches
 
-BATCHES = 4
-
-
-def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
-  """Random rows without padding, two segments each."""
-  rng = np.random.default_rng(0)
-  shape = (args.rows, args.length)
-  batches = []
-  for _ in range(BATCHES):
-    positions = rng.random(shape).argsort(1)[:, : args.predictions]
-    ids = rng.integers(1000, args.vocab, shape, dtype=np.int32)
-    positions = np.sort(positions, 1).astype(np.int32)
-    labels = np.take_along_axis(ids, positions, 1)
-    np.put_along_axis(ids, positions, 103, 1)
-    segments = np.arange(args.length) >= args.length // 2
-    batches.append(
-      dict(
-        input_ids=ids,
-        segment_ids=np.broadcast_to(segments, shape).astype(np.int32),
-        sequence_ids=np.ones(shape, np.int32),
-        mlm_positions=positions,
-        mlm_ids=labels,
-        mlm_weights=np.ones(labels.shape, np.float32),
-        pair_labels=rng.integers(0, 2, (args.rows, 1), dtype=np.int32),
-        cls_positions=np.zeros((args.rows, 1), np.int32),
-        pair_weights=np.ones((args.rows, 1), np.float32),
-      )
-    )
-  return batches
+FAMILIES = tuple(step_batches.WORKS)
+# The objective, the optimizer's name, its b2 and largest norm of the gradient:
+# as configs/ have them, but for ALBERT's LAMB. Schedules cost nothing.
+RECIPES: dict[str, tuple[str, dict[str, Any], str, float, float]] = {
+  "bert": ("mlm", dict(pairs=True), "adamw_bert", 0.999, 1.0),
+  "roberta": ("mlm", dict(pairs=False), "adamw_fairseq", 0.98, 0.0),
+  "albert": ("mlm", dict(pairs=True, pair_name="sop"), "adamw", 0.999, 1.0),
+  "electra": ("electra", {}, "adamw_bert", 0.999, 1.0),
+}
 
 
 def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
@@ -70,8 +66,8 @@ def ours(args: argparse.Namespace) -> dict:
 
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   model = dict(
-    family="bert",
-    variant=args.size,
+    family=args.family,
+    variant=args.size + ("_v1" if args.family == "albert" else ""),
     vocab_size=args.vocab,
     vocab_multiple=sharding.vocab_multiple(mesh),
     dropout=args.dropout,
@@ -83,12 +79,13 @@ def ours(args: argparse.Namespace) -> dict:
     unroll=args.unroll,
   )
   model |= json.loads(args.model)
-  objective = objectives.build("mlm", model, dict(pairs=True))
+  name, options, rule, b2, clip_norm = RECIPES[args.family]
+  objective = objectives.build(name, model, options)
   schedule = optim.build_schedule(1_000_000, "bert", 1e-4, 0.01)
   optimizer = optim.build_optimizer(
-    schedule, "adamw_bert", 0.9, 0.999, 1e-6, 0.01, 1.0
+    schedule, rule, 0.9, b2, 1e-6, 0.01, clip_norm
   )
-  batches = make_batches(args)
+  batches = step_batches.make_batches(args)
   with sharding.use_mesh(mesh):
     train_state = state.init_state(objective, optimizer, mesh, 0, batches[0])
     step = jax.jit(
@@ -108,7 +105,7 @@ def ours(args: argparse.Namespace) -> dict:
     def run_steps(count):
       nonlocal train_state
       for i in range(count):
-        batch = batches[i % BATCHES]
+        batch = batches[i % len(batches)]
         train_state, metrics = step(train_state, {}, batch, key)
       losses.append(float(metrics["loss"]))
 
@@ -116,6 +113,10 @@ def ours(args: argparse.Namespace) -> dict:
     flops = objective.flops(batches[0])
     memory = step.memory_analysis()
     result["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
+    result["parameters"] = count(
+      state.file_state(objective, optimizer, mesh, batches[0], args.vocab)
+    )
+    result["model_tflop"] = round(flops / 1e12, 3)
     result["model_tflops"] = round(flops / result["ms"] / 1e9, 1)
     result["losses"] = [round(loss, 4) for loss in losses]
     if args.profile:
@@ -125,6 +126,13 @@ def ours(args: argparse.Namespace) -> dict:
   return dict(
     device=jax.devices()[0].device_kind, jax=jax.__version__, **result
   )
+
+
+def count(train_state: Any) -> int:
+  """Parameters of a state, or of its shapes."""
+  import jax
+
+  return sum(x.size for x in jax.tree.leaves(train_state.params))
 
 
 def kernels(folder: str, steps: int) -> dict[str, float]:
@@ -149,51 +157,35 @@ def kernels(folder: str, steps: int) -> dict[str, float]:
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """transformers' BertForPreTraining: SDPA, fused AdamW, torch.compile."""
+  """transformers' model: SDPA, fused AdamW, torch.compile."""
+  import step_peers
   import torch
   import transformers
 
-  width, layers, heads = {
-    "base": (768, 12, 12),
-    "large": (1024, 24, 16),
-  }[args.size]
-  config = transformers.BertConfig(
-    vocab_size=args.vocab,
-    hidden_size=width,
-    num_hidden_layers=layers,
-    num_attention_heads=heads,
-    intermediate_size=4 * width,
-    hidden_dropout_prob=args.dropout,
-    attention_probs_dropout_prob=args.dropout,
-    attn_implementation="sdpa",
-  )
   torch.manual_seed(0)
   torch.set_float32_matmul_precision("high")
   device = "cuda" if torch.cuda.is_available() else "cpu"
-  model = transformers.BertForPreTraining(config).to(device).train()
+  model = step_peers.BUILD[args.family](args).to(device).train()
   optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
   compiled = torch.compile(model) if device == "cuda" else model
   dtype = getattr(torch, args.dtype)
-  batches = []
-  for batch in make_batches(args):
-    labels = np.full(batch["input_ids"].shape, -100, np.int64)
-    np.put_along_axis(labels, batch["mlm_positions"], batch["mlm_ids"], 1)
-    inputs = dict(
-      input_ids=batch["input_ids"].astype(np.int64),
-      token_type_ids=batch["segment_ids"].astype(np.int64),
-      attention_mask=batch["sequence_ids"].astype(np.int64),
-      labels=labels,
-      next_sentence_label=batch["pair_labels"][:, 0].astype(np.int64),
-    )
-    batches.append({k: torch.tensor(v).to(device) for k, v in inputs.items()})
+  batches = [
+    {
+      key: torch.tensor(value).to(device)
+      for key, value in step_peers.inputs(args.family, batch).items()
+    }
+    for batch in step_batches.make_batches(args)
+  ]
+  losses = []
 
   def run_steps(count):
     for i in range(count):
       with torch.autocast(device, dtype, enabled=args.dtype != "float32"):
-        loss = compiled(**batches[i % BATCHES]).loss
+        loss = compiled(**batches[i % len(batches)])[0]
       loss.backward()
       optimizer.step()
       optimizer.zero_grad(set_to_none=True)
+    losses.append(loss.item())
     if device == "cuda":
       torch.cuda.synchronize()
 
@@ -205,17 +197,21 @@ def peer(args: argparse.Namespace) -> dict:
     torch=torch.__version__,
     transformers=transformers.__version__,
     **result,
+    parameters=sum(x.numel() for x in model.parameters()),
+    losses=[round(loss, 4) for loss in losses],
   )
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   add = parser.add_argument
-  add("--size", default="base", choices=("base", "large"))
-  add("--rows", type=int, default=256)
-  add("--length", type=int, default=128)
-  add("--predictions", type=int, default=20)
-  add("--vocab", type=int, default=30522)
+  add("--family", default="bert", choices=FAMILIES)
+  add("--size", help="published; base, of ELECTRA small, if not given")
+  add("--rows", type=int, help="and the rest: as published, or what fits")
+  add("--length", type=int)
+  add("--predictions", type=int, help="in proportion to --length")
+  add("--vocab", type=int)
+  add("--sequences", type=int, default=1, help="in a row of RoBERTa's")
   add("--dropout", type=float, default=0.1)
   add("--dtype", default="bfloat16")
   add("--attention", default="auto")
@@ -229,6 +225,10 @@ def main() -> None:
   add("--profile", default="", help="folder of a trace of our step")
   add("--part", choices=("ours", "peer", "both"), default="both")
   args = parser.parse_args()
+  try:
+    step_batches.fill_in(args)
+  except ValueError as e:
+    sys.exit(f"error: {e}")
   if args.part != "both":
     print(json.dumps({"ours": ours, "peer": peer}[args.part](args)))
     return

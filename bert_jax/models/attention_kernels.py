@@ -65,9 +65,9 @@ class Program:
     self.features = pl.ds(0, plan.features)
     self.real_features = jnp.arange(plan.features) < plan.head_dim
     if plan.rate:
-      row = fused.row_hash((words[0], words[1]), which[0] * plan.rows + self.b)
-      head = (which[1] * plan.heads + self.h) * (plan.length * plan.length)
-      self.hashed = row + fused.spread(head)
+      row = which[0] * plan.rows + self.b
+      self.hashed = fused.first_hash((words[0], words[1]), row)
+      self.first_place = (which[1] * plan.heads + self.h) * plan.length
 
   def real(self, first: Array, size: int) -> Array | None:
     """Which tokens of a block are there, or None if all are."""
@@ -156,9 +156,9 @@ class Program:
     plan = self.plan
     if not plan.rate:
       return values
-    row = (q_first + jnp.arange(plan.queries)) * plan.length
-    row = self.hashed + fused.spread(row)
-    column = fused.spread(k_first + jnp.arange(plan.keys))
+    row = self.first_place + q_first + jnp.arange(plan.queries)
+    row = fused.mix(self.hashed + fused.place_hash(row, 1))
+    column = fused.place_hash(k_first + jnp.arange(plan.keys), 0)
     row, column = (_turned if transposed else _kept)(row, column)
     kept = fused.bits(row, column) >= fused.threshold(plan.rate)
     return [jnp.where(kept, value, 0.0) for value in values]

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int, UInt32
 
 Axes = tuple[str | None, ...]
-
+PLACES = 0x3C6EF372  # Where the hashes of places begin: mix(0) is 0.
 
 CHOICES = {
   "attention": ("xla", "cudnn", "triton", "tpu"),
@@ -73,29 +73,36 @@ def mix(x: Array) -> Array:
   return x ^ (x >> 16)
 
 
-def row_hash(words: Sequence[Array], row: Array) -> Array:
+def first_hash(words: Sequence[Array], index: Array) -> Array:
   """Hash of (key words, index on the first axis)."""
-  return mix(mix(row.astype(jnp.uint32) + words[0]) ^ words[1])
+  return mix(mix(index.astype(jnp.uint32) + words[0]) ^ words[1])
 
 
-def bits(hashed_row: Array, spread: Array) -> Array:
-  """uint32 random bits, of which the lowest are the worst.
-
-  `mix` without its last step, which changes the lower half alone: what
-  compares with a threshold has no use for it.
+def place_hash(index: Array, place: int) -> Array:
+  """Hash of where an element lies, whatever the key.
 
   Args:
-    hashed_row: from `row_hash`.
-    spread: from `spread`, of the index within the row.
+    index: below 2**31, a jax or numpy array.
+    place: 0 for the index on the last axis, 1 for that on the axes between the
+      first and the last, flattened.
   """
-  x = hashed_row + spread
-  x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
-  return (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+  return mix(index.astype(np.uint32) * np.uint32(2) + np.uint32(PLACES + place))
 
 
-def spread(index: Array) -> Array:
-  """Index times the golden ratio of 32 bits; additive, as kernels use it."""
-  return index.astype(jnp.uint32) * np.uint32(0x9E3779B1)
+def bits(row: Array, column: Array) -> Array:
+  """uint32 random bits, of which the lowest are the worst.
+
+  A product and a sum an element: strongly universal hashing (Dietzfelbinger
+  1996), whose two numbers a row are both made of its hash. Good for comparing
+  with a threshold: pairs, rectangles of four, and sums over rows and columns
+  are as those of independent draws (tests/test_layers.py).
+
+  Args:
+    row: `mix` of the sum of `first_hash` and `place_hash` of place 1.
+    column: `place_hash` of place 0.
+  """
+  factor = row | np.uint32(1)
+  return column * factor + row * factor
 
 
 def threshold(rate: float) -> np.uint32:

@@ -45,10 +45,10 @@ def _vector(ref, shape):
 def _kept(which, words, t, shape):
   """What dropout multiplies row `t` with: 0 or 1 / (1 - rate)."""
   row = which[0] * shape.rows + t // shape.length
-  hashed = fused.row_hash((words[0], words[1]), row)
-  first = fused.spread((t % shape.length) * shape.width)
-  column = fused.spread(jnp.arange(shape.columns))
-  keep = fused.bits(hashed + first, column) >= fused.threshold(shape.rate)
+  hashed = fused.first_hash((words[0], words[1]), row)
+  hashed = fused.mix(hashed + fused.place_hash(t % shape.length, 1))
+  column = fused.place_hash(jnp.arange(shape.columns), 0)
+  keep = fused.bits(hashed, column) >= fused.threshold(shape.rate)
   return jnp.where(keep, np.float32(1.0 / (1.0 - shape.rate)), 0.0)
 
 

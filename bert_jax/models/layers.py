@@ -38,20 +38,19 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   """Returns uint32 random bits of `shape`, a hash of (key words, index).
 
   Elementwise in the global index: the compiler fuses it into its consumer,
-  every shard makes its own part, and any mesh gives the same bits. The first
-  axis is hashed apart, so that the index within a row stays below 2**32.
+  every shard makes its own part, and any mesh gives the same bits. The hashes
+  of the axes between the first and the last, and of the last, are constants.
   """
-  row = fused.row_hash(words, jnp.arange(shape[0]))
-  column = jnp.zeros(shape[1:], jnp.uint32)
-  stride = 1
-  for axis in reversed(range(1, len(shape))):
-    index = jax.lax.broadcasted_iota(jnp.uint32, shape[1:], axis - 1)
-    column = column + index * np.uint32(stride)
-    stride *= shape[axis]
-  if stride > 2**32:
-    raise ValueError(f"dropout over {shape}: a row has over 2**32 elements.")
-  row = row.reshape((shape[0],) + (1,) * (len(shape) - 1))
-  return fused.bits(row, fused.spread(column))
+  first, between, last = shape[0], shape[1:-1], shape[1:][-1:]
+  if max(math.prod(between), *last, 0) > 2**31:
+    raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
+  row = fused.first_hash(words, jnp.arange(first))
+  row = row.reshape(first, *(1 for _ in shape[1:]))
+  place = np.arange(math.prod(between)).reshape(*between, *(1 for _ in last))
+  column = np.arange(math.prod(last)).reshape(last)
+  return fused.bits(
+    fused.mix(row + fused.place_hash(place, 1)), fused.place_hash(column, 0)
+  )
 
 
 def _apply_dropout(x: Array, words: Array, rate: float) -> Array:

@@ -42,14 +42,12 @@ def _kept(which, words, shape, rate):
   rows, heads, length = shape
   b, h = pl.program_id(0), pl.program_id(1)
   word = [words[i].astype(jnp.uint32) for i in (0, 1)]
-  hashed = fused.row_hash(word, which[0] * rows + b)
-  head = (which[1] * heads + h) * (length * length)
-  index = [
-    jax.lax.broadcasted_iota(jnp.int32, (length, length), axis)
-    for axis in (0, 1)
-  ]
-  spread = fused.spread(index[0] * length + index[1])
-  bits = fused.bits(hashed + fused.spread(head), spread)
+  hashed = fused.first_hash(word, which[0] * rows + b)
+  head = (which[1] * heads + h) * length
+  row = head + jax.lax.broadcasted_iota(jnp.int32, (length, 1), 0)
+  column = jax.lax.broadcasted_iota(jnp.int32, (1, length), 1)
+  row = fused.mix(hashed + fused.place_hash(row, 1))
+  bits = fused.bits(row, fused.place_hash(column, 0))
   grow = np.float32(1.0 / (1.0 - rate))
   return jnp.where(bits >= fused.threshold(rate), grow, np.float32(0.0))
 

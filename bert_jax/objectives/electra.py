@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import electra, layers
+from bert_jax.models import electra, fused, layers
 from bert_jax.objectives.base import (
   Objective,
   Sums,
@@ -32,6 +32,7 @@ def sample(
   rows, predictions, vocabulary = logits.shape
   words = jax.random.bits(rng, (2,), jnp.uint32)
   bits = layers.dropout_bits(words, (rows * predictions, vocabulary))
+  bits = fused.mix(bits)  # All of them count here.
   # From exponential noise near 0, where floats are dense: the largest Gumbel
   # noise, which decides, is then as fine as 32 bits allow.
   uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32

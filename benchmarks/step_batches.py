@@ -1,0 +1,125 @@
+"""Works that train steps are timed on, and their random rows."""
+
+import argparse
+from typing import NamedTuple
+
+import numpy as np
+
+BATCHES = 4
+# Of a family and size: width, layers, heads, and of ELECTRA the generator's
+# width. As in bert_jax.models, which would load jax into the peer's process.
+BERT = {"base": (768, 12, 12), "large": (1024, 24, 16)}
+SIZES: dict[str, dict[str, tuple[int, ...]]] = {
+  "bert": BERT,
+  "roberta": BERT,
+  "albert": BERT | {"xlarge": (2048, 24, 16), "xxlarge": (4096, 12, 64)},
+  "electra": {
+    "small": (256, 12, 4, 64),
+    "base": (768, 12, 12, 256),
+    "large": (1024, 24, 16, 256),
+  },
+}
+
+
+class Work(NamedTuple):
+  """What a family is timed on unless flags say otherwise.
+
+  Attributes:
+    size: published name, without a version.
+    rows: of a batch; of RoBERTa and ALBERT what a GPU of 80 GB holds of the
+      published thousands.
+    length: and predictions of a row: as in the family's configuration of that
+      size.
+    predictions: see `length`.
+    vocab: pieces of the published vocabulary.
+    pairs: rows are two segments with a label.
+  """
+
+  size: str
+  rows: int
+  length: int
+  predictions: int
+  vocab: int
+  pairs: bool
+
+
+WORKS = {
+  "bert": Work("base", 256, 128, 20, 30522, True),
+  "roberta": Work("base", 64, 512, 80, 50265, False),
+  "albert": Work("base", 128, 512, 77, 30000, True),
+  "electra": Work("small", 128, 128, 19, 30522, False),
+}
+
+
+def fill_in(args: argparse.Namespace) -> None:
+  """Sets what was not given: `WORKS`, predictions in proportion to the length.
+
+  Raises:
+    ValueError: a size that the family does not have; several sequences a row of another family than RoBERTa, or of
+      more sequences or predictions than tokens.
+  """
+  work = WORKS[args.family]
+  for name in ("size", "rows", "length", "vocab"):
+    if getattr(args, name) is None:
+      setattr(args, name, getattr(work, name))
+  if args.predictions is None:
+    share = work.predictions * args.length // work.length
+    args.predictions = max(share, 1)
+  if args.size not in SIZES[args.family]:
+    raise ValueError(
+      f"--size={args.size}: of {args.family} there are"
+      f" {', '.join(SIZES[args.family])}."
+    )
+  if args.sequences > 1 and args.family != "roberta":
+    raise ValueError(
+      f"--sequences={args.sequences}: rows of several are of RoBERTa here; add"
+      " --family roberta."
+    )
+  for name in ("sequences", "predictions"):
+    if not 0 < getattr(args, name) <= args.length:
+      raise ValueError(
+        f"--{name}={getattr(args, name)}: must be 1 to --length={args.length}."
+      )
+
+
+def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
+  """`BATCHES` batches of random ids without padding, with our batch keys.
+
+  BERT's, ALBERT's and ELECTRA's rows are two segments. RoBERTa's have none;
+  with `sequences` over 1 a row is so many, each attending to itself alone.
+  """
+  rng = np.random.default_rng(0)
+  shape = (args.rows, args.length)
+  places = np.arange(args.length)
+  sequence = places * args.sequences // args.length
+  batches = []
+  for _ in range(BATCHES):
+    positions = rng.random(shape).argsort(1)[:, : args.predictions]
+    ids = rng.integers(1000, args.vocab, shape, dtype=np.int32)
+    positions = np.sort(positions, 1).astype(np.int32)
+    labels = np.take_along_axis(ids, positions, 1)
+    np.put_along_axis(ids, positions, 103, 1)
+
+    def same(row):
+      return np.broadcast_to(row, shape).astype(np.int32)
+
+    batch = dict(
+      input_ids=ids,
+      sequence_ids=same(sequence + 1),
+      mlm_positions=positions,
+      mlm_ids=labels,
+      mlm_weights=np.ones(labels.shape, np.float32),
+    )
+    if args.family != "roberta":
+      batch["segment_ids"] = same(places >= args.length // 2)
+    if args.sequences > 1:
+      starts = np.searchsorted(sequence, sequence)
+      batch["position_ids"] = same(places - starts)
+    if WORKS[args.family].pairs:
+      batch |= dict(
+        pair_labels=rng.integers(0, 2, (args.rows, 1), dtype=np.int32),
+        cls_positions=np.zeros((args.rows, 1), np.int32),
+        pair_weights=np.ones((args.rows, 1), np.float32),
+      )
+    batches.append(batch)
+  return batches
