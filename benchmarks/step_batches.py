@@ -26,11 +26,9 @@ class Work(NamedTuple):
 
   Attributes:
     size: published name, without a version.
-    rows: of a batch; of RoBERTa and ALBERT what a GPU of 80 GB holds of the
-      published thousands.
-    length: and predictions of a row: as in the family's configuration of that
-      size.
-    predictions: see `length`.
+    rows: of a batch; of RoBERTa and ALBERT a part of the published thousands.
+    length: tokens of a row, as in the configuration of that size.
+    predictions: of a row, likewise.
     vocab: pieces of the published vocabulary.
     pairs: rows are two segments with a label.
   """
@@ -55,8 +53,9 @@ def fill_in(args: argparse.Namespace) -> None:
   """Sets what was not given: `WORKS`, predictions in proportion to the length.
 
   Raises:
-    ValueError: a size that the family does not have; several sequences a row of another family than RoBERTa, or of
-      more sequences or predictions than tokens.
+    ValueError: a size that the family does not have; several sequences a row
+      of another family than RoBERTa; more of them or more predictions than
+      tokens.
   """
   work = WORKS[args.family]
   for name in ("size", "rows", "length", "vocab"):
