@@ -13,6 +13,7 @@ from bert_jax.models import (
   bert,
   distilbert,
   electra,
+  elmo,
   gpt,
   roberta,
   tinybert,
@@ -30,10 +31,13 @@ FAMILIES: dict[str, ModuleType] = {
   "tinybert": tinybert,
   "gpt": gpt,
 }
+# The same for words made of characters; no classifier reads them.
+WORD_FAMILIES: dict[str, ModuleType] = {"elmo": elmo}
 
 
 def family(name: str) -> ModuleType:
   """Returns a family's module; ValueError names the known ones."""
-  if name not in FAMILIES:
-    raise ValueError(f"model.family={name!r}: not one of {sorted(FAMILIES)}.")
-  return FAMILIES[name]
+  known = FAMILIES | WORD_FAMILIES
+  if name not in known:
+    raise ValueError(f"model.family={name!r}: not one of {sorted(known)}.")
+  return known[name]

@@ -1,5 +1,6 @@
 """ELMo (Peters et al. 2018): words from characters, two LSTMs each way."""
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -7,15 +8,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import base, layers
+from bert_jax.models import base, heads, layers, lstm
 from bert_jax.models.char_cnn import CharCnn
-from bert_jax.models.lstm import Lstm, State
 
 # Of the layers of each direction, forward first.
-States = tuple[tuple[State, ...], tuple[State, ...]]
+States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
 # Ids of characters, and how many make a word: those of bert_jax/data's
 # characters.py, which a test compares (models import no data).
 NUM_CHARS, MAX_CHARS = 262, 50
+# Words of the softmax; bin/train_elmo.py's vocabulary of the 1B Word Benchmark
+# (README.md of allenai/bilm-tf).
+VOCABULARY = 793_471
 # (characters, filters); allenai/bilm-tf bin/train_elmo.py.
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 # Paper, section 3.4, and bin/train_elmo.py; small and medium are AllenNLP's
@@ -46,6 +49,9 @@ class Elmo(nn.Module):
     dropout: on the input of each layer.
     dtype: of the products; states and parameters are float32 always.
     unroll: steps of time that a loop iteration holds.
+    remat: make what words are of their characters again in the backward pass.
+    vocab_size: words of the softmax that `ForPreTraining` adds.
+    vocab_multiple: the softmax gets rows of zeros up to a multiple of it.
   """
 
   num_chars: int = NUM_CHARS
@@ -61,9 +67,13 @@ class Elmo(nn.Module):
   dropout: float = 0.1
   dtype: jnp.dtype = jnp.dtype(jnp.float32)
   unroll: int = 1
+  remat: bool = False
+  vocab_size: int = VOCABULARY
+  vocab_multiple: int = 1
 
   def setup(self):
-    self.words = CharCnn(
+    words = nn.remat(CharCnn) if self.remat else CharCnn
+    self.words = words(
       self.num_chars,
       self.char_dim,
       self.filters,
@@ -76,8 +86,8 @@ class Elmo(nn.Module):
     self.lstm_backward = [self._layer() for _ in range(self.num_layers)]
     self.drop = layers.Dropout(self.dropout)
 
-  def _layer(self) -> Lstm:
-    return Lstm(self.cell, self.hidden, self.clip, self.dtype, self.unroll)
+  def _layer(self) -> lstm.Lstm:
+    return lstm.Lstm(self.cell, self.hidden, self.clip, self.dtype)
 
   def __call__(
     self,
@@ -120,26 +130,125 @@ class Elmo(nn.Module):
     Returns:
       The layers, and the state of each layer and direction.
     """
+    ways, after = self.ways((char_ids,), sequence_ids, states, train=train)
+    return jnp.concatenate([way.swapaxes(0, 1) for way in ways], -1), after
+
+  def ways(
+    self,
+    char_ids: tuple[Int[Array, "b l c"], ...],
+    sequence_ids: Int[Array, "b l"] | None,
+    states: States | None,
+    *,
+    train: bool = False,
+  ) -> tuple[tuple[Float[Array, "n b l d"], ...], States]:
+    """The layers of each direction apart, whose words may differ.
+
+    Args:
+      char_ids: of both directions, or of each, forward first.
+      sequence_ids: see `__call__`; those of both.
+      states: see `run`.
+      train: see `__call__`.
+
+    Returns:
+      The layers of the directions in the order of the text, d is `hidden`;
+      the states.
+    """
     if sequence_ids is None:
-      sequence_ids = (char_ids != 0).any(-1).astype(jnp.int32)
+      sequence_ids = (char_ids[0] != 0).any(-1).astype(jnp.int32)
     real = (sequence_ids != 0)[..., None]
-    words = jnp.where(real, self.words(char_ids), 0)
-    ways, after = [], []
-    for way, stack in enumerate((self.lstm_forward, self.lstm_backward)):
-      outputs, left = [words], []
-      for i, layer in enumerate(stack):
-        # Dropout is outside of the residual connection, as published
-        # (bilm/training.py: DropoutWrapper around ResidualWrapper).
-        x = self.drop(outputs[-1], train)
-        state = None if states is None else states[way][i]
-        y, state = layer(x, sequence_ids, state, reverse=way == 1)
-        if self.residual and i:
-          y = jnp.where(real, x + y, 0)
-        outputs.append(y)
-        left.append(state)
-      ways.append(jnp.stack(outputs, 1))
-      after.append(tuple(left))
-    return jnp.concatenate(ways, -1), tuple(after)
+    words = [jnp.where(real, self.words(ids), 0) for ids in char_ids]
+    # In the order in which they are read.
+    read = sequence_ids, sequence_ids[:, ::-1]
+    outputs = [jnp.stack([words[0], words[-1][:, ::-1]])]
+    both = jnp.stack(read)
+    after = []
+    loop = lstm.Loop(self.clip, self.dtype, self.unroll)
+    pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
+    for i, pair in enumerate(pairs):
+      # Dropout is outside of the residual connection, as published
+      # (bilm/training.py: DropoutWrapper around ResidualWrapper).
+      x = jnp.stack([self.drop(way, train) for way in outputs[-1]])
+      before = None
+      if states is not None:
+        before = tuple(
+          jnp.stack(s) for s in zip(*(way[i] for way in states), strict=True)
+        )
+      weights = [layer.weights(self.hidden) for layer in pair]
+      y, state = lstm.run(weights, x, both, before, loop)
+      if self.residual and i:
+        y = jnp.where((both != 0)[..., None], x + y, 0)
+      outputs.append(y)
+      after.append(state)
+    stacked = jnp.stack(outputs)
+    states = tuple(tuple((c[way], h[way]) for c, h in after) for way in (0, 1))
+    return (stacked[:, 0], stacked[:, 1, :, ::-1]), states
+
+
+class ForPreTraining(nn.Module):
+  """The encoder and the softmax over words, which both directions share.
+
+  allenai/bilm-tf bilm/training.py, `_build_loss`.
+  """
+
+  encoder: Elmo
+
+  def setup(self):
+    e = self.encoder
+    rows = math.ceil(e.vocab_size / e.vocab_multiple) * e.vocab_multiple
+    init = nn.initializers.normal(e.hidden**-0.5)
+    init = layers.padded(init, e.vocab_size)
+    self.softmax = layers.Embedding(rows, e.hidden, init)
+    self.bias = heads.output_bias(self, self.softmax.embedding)
+    self.drop = layers.Dropout(e.dropout)
+
+  def encode(
+    self,
+    batch: dict[str, Array],
+    states: States | None = None,
+    *,
+    train: bool = False,
+  ) -> tuple[tuple[Float[Array, "b l d"], ...], States]:
+    """Last hidden states of both directions, and the states after them.
+
+    Dropped out before the softmax as well, as published.
+
+    Args:
+      batch: `char_ids`, `sequence_ids`; `back_char_ids` if the backward
+        direction reads other words.
+      states: see `Elmo.run`.
+      train: apply dropout; needs a "dropout" rng.
+    """
+    keys = [key for key in ("char_ids", "back_char_ids") if key in batch]
+    ways, states = self.encoder.ways(
+      tuple(batch[key] for key in keys),
+      batch.get("sequence_ids"),
+      states,
+      train=train,
+    )
+    return tuple(self.drop(way[-1], train) for way in ways), states
+
+  def table(self) -> tuple[Float[Array, "v d"], Float[Array, "v"]]:
+    """The softmax's rows, those of `vocab_multiple` included, and biases."""
+    return self.softmax.embedding, self.bias
+
+  def rows(self, ids: Int[Array, "*n"]) -> Float[Array, "*n d"]:
+    """Rows of the softmax; NaN for ids that it has not."""
+    return self.softmax(ids)
+
+  def __call__(
+    self, batch: dict[str, Array], *, train: bool = False
+  ) -> dict[str, Array]:
+    """Returns {"next_logits", "previous_logits"}, float32 [b l v].
+
+    Of the word after each, and of the word before. See `encode`.
+    """
+    hidden, _ = self.encode(batch, train=train)
+    names = ("next_logits", "previous_logits")
+    return {
+      name: heads.decode(x, self.softmax.embedding, e.vocab_size, self.bias)
+      for e in [self.encoder]
+      for name, x in zip(names, hidden, strict=True)
+    }
 
 
 class ScalarMix(nn.Module):
@@ -181,3 +290,22 @@ def build(variant: str, **overrides: Any) -> Elmo:
     pairs = overrides["filters"]
     overrides["filters"] = tuple((width, count) for width, count in pairs)
   return base.build(Elmo, VARIANTS, variant, overrides)
+
+
+def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
+  """Operations of a forward pass, matrix products only.
+
+  Args:
+    encoder: the sizes.
+    rows: of words.
+    length: words in a row.
+    predictions: logits of a word and direction.
+  """
+  e = encoder
+  filters = sum(count for _, count in e.filters)
+  word = 2.0 * filters * (2 * e.highways * filters + e.hidden)
+  for width, count in e.filters:
+    word += 2.0 * (MAX_CHARS - width + 1) * width * e.char_dim * count
+  layer = 2 * e.hidden * 4 * e.cell + e.cell * e.hidden
+  word += 2 * 2.0 * (e.num_layers * layer + predictions * e.hidden)
+  return rows * length * word
