@@ -9,7 +9,7 @@ Killed or stopped, the same command goes on where it was.
 import signal
 import sys
 
-from bert_jax.data import flags, preparing, wordpiece
+from bert_jax.data import flags, preparing, wordpiece, words
 
 # A recipe that was published with a tokenizer of this kind.
 RECIPES = {
@@ -17,6 +17,7 @@ RECIPES = {
   "bytelevel": "roberta_base",
   "unigram": "albert_base_v2",
   "gpt1": "gpt1",
+  "words": "elmo_original",
 }
 
 
@@ -31,7 +32,7 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--vocab",
     required=True,
-    help="a vocabulary: a piece a line (WordPiece), a SentencePiece .model,"
+    help="a vocabulary: a piece or word a line, a SentencePiece .model,"
     " tokenizer.json, vocab.json beside its merges, or a model's folder",
   )
   parser.add_argument("--output", required=True, help="the folder to make")
@@ -51,8 +52,9 @@ def _parser() -> flags.Parser:
   )
   parser.add_argument(
     "--rules",
-    choices=wordpiece.RULES,
-    help="of WordPiece: huggingface (default) or those of the first release",
+    choices=(*wordpiece.RULES, *words.RULES),
+    help="of WordPiece: huggingface (default) or those of the first release;"
+    " of words: words (default), or spaces for text that was split before",
   )
   return parser
 

@@ -1,4 +1,4 @@
-"""Trains a vocabulary from text: WordPiece, byte-level BPE, SentencePiece.
+"""Trains a vocabulary: WordPiece, byte-level BPE, SentencePiece, words.
 
   python -m bert_jax.train_vocab --input 'text/*.txt' --size 30522 \\
     --output vocab.txt
@@ -6,7 +6,7 @@
 
 import sys
 
-from bert_jax.data import flags, training_vocab
+from bert_jax.data import flags, training_vocab, words
 
 
 def main() -> None:
@@ -26,7 +26,12 @@ def main() -> None:
     choices=training_vocab.KINDS,
     default="wordpiece",
     help="wordpiece (default): BERT's; bytelevel: RoBERTa's byte-level BPE;"
-    " unigram: ALBERT's SentencePiece model",
+    " unigram: ALBERT's SentencePiece model; words: ELMo's, by count",
+  )
+  parser.add_argument(
+    "--rules",
+    choices=words.RULES,
+    help="of words: how text becomes words, as `prepare` takes it too",
   )
   parser.add_argument(
     "--output",
@@ -48,6 +53,7 @@ def main() -> None:
       format=args.format,
       errors=args.errors,
       lower_case=not args.no_lower_case,
+      rules=args.rules,
     )
   except ValueError as e:
     sys.exit(f"error: {e}")

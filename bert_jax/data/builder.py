@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.data import assembly, hashing, pairs
 from bert_jax.data.corpus import Corpus
 from bert_jax.data.features import Batch, Features, select
-from bert_jax.data.masking import Masks, check_words
+from bert_jax.data.masking import Masks, check_corpus
 
 # The special tokens of a masked language model, of `SpecialIds`.
 ROLES = ("pad", "cls", "sep", "mask")
@@ -33,6 +33,8 @@ class Builder(NamedTuple):
     roles: the special tokens that it needs, of `SpecialIds`.
     copies: 0 if every epoch has examples of its own; else epoch e repeats those
       of epoch e mod `copies`, masks and all, in another order.
+    lanes: 0, or the streams of text that go on from batch to batch, one a row;
+      see `lanes.Lanes`.
   """
 
   features: Features
@@ -41,6 +43,7 @@ class Builder(NamedTuple):
   build: Callable[[Corpus, np.ndarray, np.ndarray, int], Batch]
   roles: tuple[str, ...]
   copies: int
+  lanes: int = 0
 
 
 def draws_key(builder: Builder, key: int, *place: int) -> int:
@@ -78,7 +81,7 @@ def _check(corpus: Corpus, masks: Masks | None, needs_two: bool) -> None:
   if needs_two:
     pairs.check_pairs(corpus)
   if masks is not None:
-    check_words(corpus, masks)
+    check_corpus(corpus, masks)
 
 
 def make(

@@ -8,6 +8,7 @@ from bert_jax.data.builder import Builder
 from bert_jax.data.corpus import SpecialIds
 from bert_jax.data.masking import Masks, check_masks
 from bert_jax.data.names import nearest
+from bert_jax.data.word_windows import elmo
 
 
 def bert_pairs(
@@ -214,6 +215,7 @@ def full_sentences(
   masking: str = "token",
   replacement: str = "roberta",
   count: str = "stochastic",
+  smoothing: float = 0.0,
   static_masks: int = 0,
 ) -> Builder:
   """RoBERTa's FULL-SENTENCES: <s> sentences </s>, across documents.
@@ -225,7 +227,7 @@ def full_sentences(
   Args:
     special, vocab_size: as in `bert_pairs`.
     length: L, tokens in a row, with <s> and </s>.
-    max_predictions, mask_rate, masking, replacement, count: see
+    max_predictions, mask_rate, masking, replacement, count, smoothing: see
       `masking.Masks`.
     static_masks: as in `bert_pairs` (10 in the paper, section 4.1).
 
@@ -233,7 +235,14 @@ def full_sentences(
     ValueError: an option is out of its range.
   """
   masks = check_masks(
-    Masks(max_predictions, mask_rate, masking, replacement, count)
+    Masks(
+      max_predictions,
+      mask_rate,
+      masking,
+      replacement,
+      count,
+      smoothing=smoothing,
+    )
   )
   layout = assembly.Layout(special, vocab_size, length, masks, crossing=True)
   index = functools.partial(
@@ -251,6 +260,7 @@ def doc_sentences(
   masking: str = "token",
   replacement: str = "roberta",
   count: str = "stochastic",
+  smoothing: float = 0.0,
   static_masks: int = 0,
   max_sequences: int = 1,
 ) -> Builder:
@@ -262,7 +272,7 @@ def doc_sentences(
 
   Args:
     special, vocab_size, length: as in `full_sentences`.
-    max_predictions, mask_rate, masking, replacement, count: see
+    max_predictions, mask_rate, masking, replacement, count, smoothing: see
       `masking.Masks`.
     static_masks: as in `bert_pairs`.
     max_sequences: S, the most sequences in a row; 1 for one a row, more packs.
@@ -271,7 +281,14 @@ def doc_sentences(
     ValueError: an option is out of its range.
   """
   masks = check_masks(
-    Masks(max_predictions, mask_rate, masking, replacement, count)
+    Masks(
+      max_predictions,
+      mask_rate,
+      masking,
+      replacement,
+      count,
+      smoothing=smoothing,
+    )
   )
   layout = assembly.Layout(
     special, vocab_size, length, masks, max_sequences=max_sequences
@@ -313,4 +330,5 @@ BUILDERS: dict[str, Callable[..., Builder]] = {
   "full_sentences": full_sentences,
   "doc_sentences": doc_sentences,
   "lm": lm,
+  "elmo": elmo,
 }

@@ -5,11 +5,12 @@ A prepared folder is self-contained and written once by `bert_jax.prepare`:
   meta.json             format version, sizes, fingerprint; written last
   vocab.txt             a WordPiece vocabulary, a piece a line; of another kind
                         pieces.json, a list, and the tokenizer's own files
+  others.txt            of words: those with ids beyond the vocabulary
   SPLIT.tokens          flat token ids, uint16 (uint32 from 65,537 pieces on)
   SPLIT.sentences       int64 [S + 1], sentence s is tokens[s]:tokens[s + 1]
   SPLIT.documents       int64 [D + 1], the same, in sentences
   SPLIT.word_starts     a bit a token, 1 where a word starts (little-endian)
-  train.unigrams        int64 [V], how often each piece occurs in training
+  train.unigrams        int64 [V], how often each id occurs in training
 
 with SPLIT `train` and `validation` (the held-out documents). All arrays are
 read through memory maps, so a corpus may be larger than RAM.
@@ -33,6 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data.pieces import parse
+from bert_jax.data.spelling import Spellings, read_others, spell
 
 FORMAT_VERSION = 1
 # 20 seconds at 1.8 GB/s; BERT's 3.3 billion words make about 10 GB.
@@ -40,7 +42,7 @@ VERIFY_BYTES = 2**35
 # A check of more is announced.
 _LARGE = 2**32
 SPLITS = ("train", "validation")
-PIECES = "pieces.json"
+PIECES, OTHERS = "pieces.json", "others.txt"
 # Of all kinds of tokenizers, with transformers' names where it has them.
 TOKENIZER_FILES = (
   "vocab.txt",
@@ -59,16 +61,21 @@ class Corpus(NamedTuple):
   """Flat arrays of one split.
 
   Attributes:
-    tokens: [T] uint16 or uint32 token ids, no special tokens in it.
+    tokens: [T] uint16 or uint32 token ids, no special tokens in it but those
+      around sentences of words.
     sentences: [S + 1] int64 offsets into `tokens`; no sentence is empty.
     documents: [D + 1] int64 offsets into `sentences`; none is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
+    spellings: of every id, where pieces are whole words.
+    unigrams: [V] int64 counts of the training split; None if nobody counted.
   """
 
   tokens: np.ndarray
   sentences: np.ndarray
   documents: np.ndarray
   word_starts: np.ndarray
+  spellings: Spellings | None = None
+  unigrams: np.ndarray | None = None
 
   @property
   def num_documents(self) -> int:
@@ -98,7 +105,8 @@ class Prepared(NamedTuple):
     splits: a `Corpus` for each split that has at least one document.
     vocab: the pieces in the order of their ids.
     special: ids of the special tokens.
-    unigrams: [V] int64 counts of the training split.
+    unigrams: [V] int64 counts of the training split; words beyond the
+      vocabulary count as its unknown one.
   """
 
   path: str
@@ -273,6 +281,7 @@ def fingerprint(path: str, options: dict[str, Any]) -> str:
   arrays = ("tokens", "sentences", "documents", "word_starts")
   names = [f"{split}.{array}" for split in SPLITS for array in arrays]
   names = [*tokenizer_files(path), *names, "train.unigrams"]
+  names += [OTHERS] if os.path.exists(os.path.join(path, OTHERS)) else []
   files = [os.path.join(path, name) for name in names]
   stats = [os.stat(file) for file in files]
   with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -367,17 +376,23 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
       f"{vocab_path} has {len(vocab)} pieces where meta.json says"
       f" {meta['vocab_size']}; it is not the vocabulary of this folder."
     )
-  dtype = token_dtype(len(vocab))
+  others = read_others(os.path.join(path, OTHERS), meta.get("others", 0))
+  words = spell([*vocab, *others]) if "others" in meta else None
+  dtype = token_dtype(len(vocab) + len(others))
   splits = {
     split: open_split(path, split, meta["splits"][split], dtype)
     for split in SPLITS
     if meta["splits"][split]["documents"]
   }
-  unigrams = _map_file(
-    os.path.join(path, "train.unigrams"), np.int64, len(vocab)
-  )
+  splits = {k: part._replace(spellings=words) for k, part in splits.items()}
+  counts_path = os.path.join(path, "train.unigrams")
+  unigrams = _map_file(counts_path, np.int64, len(vocab) + len(others))
   if "special" in meta:
     special = SpecialIds(**meta["special"])
   else:
     special = special_ids(vocab, vocab_path)
+  if others:
+    unigrams, beyond = np.split(unigrams, [len(vocab)])
+    unigrams = np.array(unigrams)
+    unigrams[special.unk] += beyond.sum()
   return Prepared(path, meta, splits, vocab, special, unigrams)

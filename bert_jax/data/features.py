@@ -2,9 +2,9 @@
 
 Every task's batch is a dict with a subset of these keys; each array has the
 batch as its first axis. L is the row length, M the number of prediction slots,
-S the places for sequences in a row (1 unless rows are packed). A padded row
-has weight 0 in every `*_weights` and 0 in `sequence_ids`, so the share of
-padding is that of zeros in `sequence_ids`.
+C the characters of a word, S the places for sequences in a row (1 unless rows
+are packed). A padded row has weight 0 in every `*_weights` and 0 in
+`sequence_ids`, so the share of padding is that of zeros in `sequence_ids`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,6 +35,15 @@ FEATURES = {
   # What follows each token; weight 0 and id 0 at padding.
   "lm_ids": ("L", np.int32),
   "lm_weights": ("L", np.float32),
+  # Characters of words, 0 at padding; of the backward direction, where it reads
+  # other words.
+  "char_ids": ("LC", np.int32),
+  "back_char_ids": ("LC", np.int32),
+  # The words after and before each; weight 0 and id 0 where there are none.
+  "next_ids": ("L", np.int32),
+  "next_weights": ("L", np.float32),
+  "previous_ids": ("L", np.int32),
+  "previous_weights": ("L", np.float32),
   # 0 = is next, 1 = random, as in google-research/bert; 0 = in order, 1 =
   # swapped, as in google-research/albert. Unused places: 0, weight 0.
   "pair_labels": ("S", np.int32),

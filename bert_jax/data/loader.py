@@ -15,6 +15,7 @@ from bert_jax.data.builder import Builder
 from bert_jax.data.builders import BUILDERS
 from bert_jax.data.corpus import Corpus, Prepared, SpecialIds, open_prepared
 from bert_jax.data.features import Batch, Features
+from bert_jax.data.lanes import Lanes
 from bert_jax.data.names import nearest
 from bert_jax.data.streams import Heldout, Mixture, Source, Stream, heldout
 
@@ -156,7 +157,7 @@ def split_of(prepared: Prepared, split: str) -> Corpus:
       f"{prepared.path} has no documents in split {split!r}, only in"
       f" {', '.join(prepared.splits) or 'none'}."
     )
-  return prepared.splits[split]
+  return prepared.splits[split]._replace(unigrams=prepared.unigrams)
 
 
 def _tasks(path: str) -> Any:
@@ -207,6 +208,14 @@ def open_data(
   check_cased(prepared, cased)
   special, vocab_size = prepared[0].special, prepared[0].vocab_size
   made = make_builder(builder, special, vocab_size, options)
+  if made.lanes:
+    if len(prepared) > 1:
+      raise ValueError(
+        f"data.streams={made.lanes}: of one folder only, not of the"
+        f" {len(prepared)} of a mixture; set data.streams=0."
+      )
+    lanes = Lanes(split_of(prepared[0], split), made, seed)
+    return Data(lanes, vocab_size, special, prepared)
   streams = [
     Stream(split_of(part, split), made, seed, name=str(i))
     for i, part in enumerate(prepared)

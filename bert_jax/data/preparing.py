@@ -19,6 +19,7 @@ from bert_jax.data import (
   sources,
   tokenize,
   vocabulary_files,
+  words,
   workers,
 )
 from bert_jax.data.tokenizer import Vocabulary
@@ -78,6 +79,9 @@ def prepare(
   asked = {name: value for name, value in asked.items() if value is not None}
   tokenizer = vocabulary_files.load(vocab, **asked)
   found = sources.find_sources(inputs, format, errors)
+  if tokenizer.kind == "words":
+    _log("counting words")
+    tokenizer = words.cover(tokenizer, sources.read_records(found))
   options = {
     "vocab_sha256": _digest(tokenizer),
     "format": format,
@@ -214,7 +218,7 @@ def _tokenize(
 ) -> dict[str, dict[str, int]]:
   """Writes all documents, with another held-out threshold if need be."""
   language = progress["origin"]["options"]["language"]
-  dtype = corpus.token_dtype(tokenizer.vocab_size)
+  dtype = corpus.token_dtype(tokenizer.num_ids)
   while True:
     writer = folder.Writer(partial, dtype, progress)
     try:
@@ -293,7 +297,7 @@ def _complete(
   """Writes the remaining files, reports, and gives the folder its name."""
   vocabulary_files.save(tokenizer, partial)
   unigrams = folder.derive(
-    partial, tokenizer.vocab_size, tokenizer.boundary, tokenizer.ends
+    partial, tokenizer.num_ids, tokenizer.boundary, tokenizer.ends
   )
   meta = {
     "format_version": corpus.FORMAT_VERSION,
@@ -312,9 +316,10 @@ def _complete(
     _log(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
   if unk is None:
     return meta
-  unknown = unigrams[unk] / unigrams.sum()
+  beyond = unigrams[tokenizer.vocab_size :].sum()
+  unknown = (unigrams[unk] + beyond) / unigrams.sum()
   _log(f"{tokenizer.pieces[unk]}: {unknown:.2%} of the tokens")
-  if unknown > _MANY_UNKNOWN:
+  if unknown > _MANY_UNKNOWN and tokenizer.kind != "words":
     _log(
       "warning: many words are unknown to the vocabulary; is it one for this"
       " language and case (--no-lower-case)?"

@@ -64,7 +64,7 @@ def make_tokenizer(
     language: see `sources.split_sentences`.
     threshold: documents whose hash is below it are held out.
   """
-  dtype = corpus.token_dtype(tokenizer.vocab_size)
+  dtype = corpus.token_dtype(tokenizer.num_ids)
 
   def run(batch: list[sources.Record]) -> Tokenized:
     kept: dict[str, list] = {split: [] for split in corpus.SPLITS}
@@ -95,6 +95,8 @@ def encode(
   # A long document at once would take a hundred times its size in memory.
   for i in range(0, len(document), _SENTENCES):
     encoded = tokenizer.encode_batch(document[i : i + _SENTENCES])
+    if any(around := tokenizer.around):
+      encoded = [[*around[0], *x, *around[1]] for x in encoded if x]
     lengths += [len(ids) for ids in encoded if ids]
     tokens.append(np.array([x for ids in encoded for x in ids], dtype))
   return np.concatenate(tokens), np.array(lengths, np.int64)

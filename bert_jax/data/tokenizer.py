@@ -47,13 +47,13 @@ class Vocabulary:
   """Text to ids and back; deterministic, and may be pickled.
 
   Attributes:
-    kind: "wordpiece", "bytelevel", "gpt1" or "unigram".
+    kind: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
     pieces: the vocabulary in the order of the ids.
     special: ids of the special tokens.
     plain: the library's tokenizer, to which `[SEP]` in a text is text.
     marked: the same, to which it is a special token.
     boundary: [V] bool, True where a piece begins a word, or, for a kind that
-      marks the ends, ends one.
+      marks the ends, ends one; `others` count too.
     options: what builds it again from `files`.
     files: file name -> content, as published.
     ends: `boundary` is about ends (GPT-1).
@@ -64,6 +64,8 @@ class Vocabulary:
       None where such an atom may be more.
     clean: raw text -> (the text that the library sees, for each of its
       characters the index of the raw one); None where they are the same.
+    others: words that have ids from V on (words).
+    around: ids that a corpus has before and after each sentence (words).
   """
 
   kind: str
@@ -79,6 +81,8 @@ class Vocabulary:
   whole: re.Pattern | None = None
   ascii: Callable[[str], str] | None = None
   clean: Callable[[str], tuple[str, list[int]]] | None = None
+  others: Sequence[str] = ()
+  around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
   _caches: list[dict[str, bytes]] = dataclasses.field(
     default_factory=lambda: [{}], repr=False
   )
@@ -86,6 +90,10 @@ class Vocabulary:
   @property
   def vocab_size(self) -> int:
     return len(self.pieces)
+
+  @property
+  def num_ids(self) -> int:
+    return len(self.pieces) + len(self.others)
 
   @property
   def lower_case(self) -> bool:

@@ -13,12 +13,13 @@ from bert_jax.data import (
   training_wordpiece,
   vocabulary_files,
   wordpiece,
+  words,
 )
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.word_counts import MIN_FREQUENCY
 
-KINDS = ("wordpiece", "bytelevel", "unigram")
-# Of ids; the largest published vocabularies have a quarter of it.
+KINDS = ("wordpiece", "bytelevel", "unigram", "words")
+# Of ids; the largest published vocabulary, of words, has 793,471.
 MAX_SIZE = 2**20
 
 
@@ -30,6 +31,7 @@ def train_vocab(
   format: str = "auto",
   errors: str = "strict",
   lower_case: bool = True,
+  rules: str | None = None,
 ) -> Sequence[str]:
   """Trains a vocabulary on all text of `inputs` and writes it.
 
@@ -40,11 +42,12 @@ def train_vocab(
   Args:
     inputs, format, errors: see `sources.find_sources`.
     size: number of pieces.
-    output: path of a file (WordPiece: a piece a line; unigram: a SentencePiece
-      model, its name ends with .model), of a new folder for the two files of
-      byte-level BPE.
-    kind: one of `KINDS`: BERT's, RoBERTa's, ALBERT's.
-    lower_case: lower-case and strip accents; byte-level BPE never does.
+    output: path of a file (WordPiece, words: one a line; unigram: a
+      SentencePiece model, its name ends with .model), of a new folder for the
+      two files of byte-level BPE.
+    kind: one of `KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
+    lower_case: lower-case and strip accents; byte-level BPE and words never do.
+    rules: of `words.RULES`, if `kind` is "words"; None for the first.
 
   Returns:
     The pieces.
@@ -57,10 +60,12 @@ def train_vocab(
     raise ValueError(f"--size={size} is too small; BERT has 30522 pieces.")
   if size > MAX_SIZE:
     raise ValueError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
+  if rules is not None and kind != "words":
+    raise ValueError(f"--rules={rules}: only of --kind=words; leave it out.")
   _check_output(output, kind)
   found = sources.find_sources(inputs, format, errors)
   records = _progress(sources.read_records(found))
-  vocabulary = _train(kind, records, size, lower_case)
+  vocabulary = _train(kind, records, size, lower_case, rules or words.RULES[0])
   if vocabulary is None:
     raise ValueError(f"{', '.join(s.name for s in found[:3])}: no text in it.")
   _write(vocabulary, output)
@@ -74,9 +79,15 @@ def train_vocab(
 
 
 def _train(
-  kind: str, records: Iterable[sources.Record], size: int, lower_case: bool
+  kind: str,
+  records: Iterable[sources.Record],
+  size: int,
+  lower_case: bool,
+  rules: str,
 ) -> Vocabulary | None:
   """Returns the tokenizer, None without text."""
+  if kind == "words":
+    return words.train(records, size, rules)
   if kind == "unigram":
     return training_unigram.train(records, size, lower_case)
   if kind == "bytelevel":

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bert_jax.data import bpe, corpus, unigram, wordpiece
+from bert_jax.data import bpe, corpus, unigram, wordpiece, words
 from bert_jax.data.pieces import parse
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.tokenizer_json import from_json
@@ -44,13 +44,13 @@ def load(path: str, **options: Any) -> Vocabulary:
   """Opens a tokenizer.
 
   Args:
-    path: a WordPiece vocabulary (a piece a line), a SentencePiece `.model`,
-      `tokenizer.json`, `vocab.json` with its merges beside it, or a folder with
-      any of these, that of a Hugging Face model for example.
+    path: a vocabulary of WordPiece or of words (one a line), a SentencePiece
+      `.model`, `tokenizer.json`, `vocab.json` with its merges beside it, or a
+      folder with any of these, that of a Hugging Face model for example.
     **options: over those of the folder's settings: `lower_case`, `rules`,
       `strip_accents` and `tokenize_chinese_chars` (WordPiece),
       `add_prefix_space` (byte-level BPE), `lower_case` and `keep_accents`
-      (SentencePiece).
+      (SentencePiece), `rules` (words).
 
   Raises:
     ValueError: nothing there, damaged, or an option that the kind has not.
@@ -145,6 +145,8 @@ def _builder(
     return functools.partial(unigram.unigram, content, source=path)
   if not name.endswith(".json"):
     pieces = parse(content, path)
+    if words.are_words(pieces):
+      return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
   decoded = text(content, path)
   if name not in _PIECES and _MODEL.search(decoded):
@@ -166,6 +168,9 @@ def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
   if vocabulary.kind != "wordpiece":
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
     made[corpus.PIECES] = pieces.encode("utf-8")
+  if vocabulary.others:
+    others = "".join(f"{word}\n" for word in vocabulary.others)
+    made[corpus.OTHERS] = others.encode("utf-8")
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
   if vocabulary.kind in _CLASSES:
     names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
@@ -186,7 +191,10 @@ def meta(vocabulary: Vocabulary) -> dict[str, Any]:
   """What `meta.json` of a prepared folder says of a tokenizer."""
   if vocabulary.kind == "wordpiece":
     return {}
-  return {"special": vocabulary.special._asdict()}
+  made: dict[str, Any] = {"special": vocabulary.special._asdict()}
+  if vocabulary.kind == "words":
+    made["others"] = len(vocabulary.others)
+  return made
 
 
 def of_part(part: Any) -> dict[str, bytes]:
