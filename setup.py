@@ -19,6 +19,7 @@ EXTRAS = {
     "importlib_resources",  # tensorflow-datasets needs it to build a data set
     "pyarrow",
     "zstandard",
+    "datasketch>=2.0",  # prepare --near_duplicates
   ],
   "convert": ["h5py"],  # ELMo's weights
   "tpu": ["jax[tpu]"],

@@ -9,7 +9,7 @@ Killed or stopped, the same command goes on where it was.
 import signal
 import sys
 
-from bert_jax.data import flags, preparing, wordpiece, words
+from bert_jax.data import filters, flags, preparing, wordpiece, words
 
 # A recipe that was published with a tokenizer of this kind.
 RECIPES = {
@@ -56,7 +56,46 @@ def _parser() -> flags.Parser:
     help="of WordPiece: huggingface (default) or those of the first release;"
     " of words: words (default), or spaces for text that was split before",
   )
+  _add_filter_flags(parser)
   return parser
+
+
+def _add_filter_flags(parser: flags.Parser) -> None:
+  group = parser.add_argument_group(
+    "filters", "Each is off by default; docs/corpus.md has published values."
+  )
+  group.add_argument(
+    "--normalise", choices=filters.FORMS, help="put the text in a Unicode form"
+  )
+  group.add_argument(
+    "--min_words", type=int, metavar="N", help="drop shorter documents"
+  )
+  group.add_argument(
+    "--max_symbols",
+    type=float,
+    metavar="SHARE",
+    help="drop documents with a larger share of characters that are neither"
+    " letters, digits, punctuation nor space",
+  )
+  group.add_argument(
+    "--max_repetition",
+    type=float,
+    metavar="SHARE",
+    help="drop documents with a larger share of characters in 5 words that"
+    " occurred before in the document",
+  )
+  group.add_argument(
+    "--drop_duplicates",
+    action="store_true",
+    help="keep the first of documents with the same words",
+  )
+  group.add_argument(
+    "--near_duplicates",
+    type=float,
+    metavar="SIMILARITY",
+    help="drop documents that share this much (Jaccard index of their sets of"
+    " 5 words, by MinHash) with an earlier one; 6 KB of memory a document",
+  )
 
 
 def _stop(number, frame) -> None:
@@ -66,6 +105,8 @@ def _stop(number, frame) -> None:
 def main() -> None:
   args = _parser().parse_args()
   signal.signal(signal.SIGTERM, _stop)
+  names = filters.Filters._fields
+  chosen = filters.Filters(**{name: getattr(args, name) for name in names})
   try:
     meta = preparing.prepare(
       args.input,
@@ -78,6 +119,7 @@ def main() -> None:
       lower_case=False if args.no_lower_case else None,
       rules=args.rules,
       language=args.language,
+      filters=chosen,
     )
   except ValueError as e:
     sys.exit(f"error: {e}")

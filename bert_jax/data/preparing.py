@@ -14,6 +14,7 @@ from typing import Any
 import bert_jax
 from bert_jax.data import (
   corpus,
+  filtering,
   folder,
   reading,
   sources,
@@ -22,6 +23,7 @@ from bert_jax.data import (
   words,
   workers,
 )
+from bert_jax.data.filters import Filters, normalised
 from bert_jax.data.tokenizer import Vocabulary
 
 SAVE_SECONDS = 5.0
@@ -39,6 +41,7 @@ def prepare(
   lower_case: bool | None = None,
   rules: str | None = None,
   language: str = "en",
+  filters: Filters = Filters(),  # noqa: B008
   save_seconds: float = SAVE_SECONDS,
 ) -> dict[str, Any]:
   """Tokenises text once, into a folder that `corpus.open_prepared` opens.
@@ -58,6 +61,7 @@ def prepare(
       True if nothing does.
     rules: of WordPiece, see `wordpiece.build`.
     language: of `reading.LANGUAGES`, for splitting sentences.
+    filters: which documents to drop, and Unicode normalisation.
     save_seconds: time between saves, which an interruption can cost at most.
 
   Returns:
@@ -73,6 +77,7 @@ def prepare(
   if processes is not None and processes < 1:
     raise ValueError(f"--processes={processes} is less than one.")
   reading.check_language(language)
+  filters.check()
   if not (output := output.rstrip("/")):
     raise ValueError("--output is empty; name the folder to make.")
   asked = {"lower_case": lower_case, "rules": rules}
@@ -81,7 +86,11 @@ def prepare(
   found = sources.find_sources(inputs, format, errors)
   if tokenizer.kind == "words":
     _log("counting words")
-    tokenizer = words.cover(tokenizer, sources.read_records(found))
+    records = sources.read_records(found)
+    form = filters.normalise
+    tokenizer = words.cover(
+      tokenizer, (normalised(record, form) for record in records)
+    )
   options = {
     "vocab_sha256": _digest(tokenizer),
     "format": format,
@@ -89,6 +98,7 @@ def prepare(
     "heldout": heldout,
     "lower_case": tokenizer.lower_case,
     "language": language,
+    **filters.used(),
   }
   origin = _origin(options, found)
   if os.path.exists(output):
@@ -106,10 +116,11 @@ def prepare(
     elif progress["records"]:
       _log(f"going on after {progress['records']:,} documents of {partial}")
     with _cleared_up(partial):
-      sizes = _tokenize(
-        partial, tokenizer, found, progress, processes or _cores(), save_seconds
-      )
-      return _complete(partial, output, tokenizer, origin, sizes)
+      work = progress, processes or _cores(), save_seconds
+      filtering.run(partial, filters, found, *work)
+      sizes = _tokenize(partial, tokenizer, found, filters, *work)
+      report = filtering.report(partial, filters)
+      return _complete(partial, output, tokenizer, origin, sizes, report)
 
 
 def _digest(tokenizer: Vocabulary) -> str:
@@ -183,6 +194,7 @@ def _already_there(output: str, origin: dict[str, Any]) -> dict[str, Any]:
   corpus.verify(prepared)
   with contextlib.suppress(FileNotFoundError):
     os.remove(os.path.join(output, folder.PROGRESS))
+  filtering.clear(output)
   _log(f"{output} is prepared already from the same text; nothing to do.")
   return meta
 
@@ -191,11 +203,13 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
   """Returns what differs first between two origins, or an empty string."""
   # As after a round trip through JSON.
   new = json.loads(json.dumps(new))
-  for key, value in new["options"].items():
-    if old["options"].get(key) != value:
+  # Filters that are off are in neither.
+  for key in {**new["options"], **old["options"]}:
+    was, now = old["options"].get(key), new["options"].get(key)
+    if was != now:
       if key == "vocab_sha256":
         return "the vocabulary differs"
-      return f"{key} was {old['options'].get(key)}, is {value}"
+      return f"{key} was {was}, is {now}"
   before = {i["name"]: i for i in old["inputs"]}
   after = {i["name"]: i for i in new["inputs"]}
   for name in sorted(before.keys() | after.keys()):
@@ -212,6 +226,7 @@ def _tokenize(
   partial: str,
   tokenizer: Vocabulary,
   found: Sequence[sources.Source],
+  filters: Filters,
   progress: dict[str, Any],
   processes: int,
   save_seconds: float,
@@ -223,9 +238,8 @@ def _tokenize(
     writer = folder.Writer(partial, dtype, progress)
     try:
       setup = tokenizer, language, progress["threshold"]
-      records = itertools.islice(
-        sources.read_records(found), progress["records"], None
-      )
+      records = filtering.kept(partial, filters, sources.read_records(found))
+      records = itertools.islice(records, progress["records"], None)
       results = workers.ordered_map(
         tokenize.make_tokenizer, setup, tokenize.batches(records), processes
       )
@@ -293,6 +307,7 @@ def _complete(
   tokenizer: Vocabulary,
   origin: dict[str, Any],
   sizes: dict[str, dict[str, int]],
+  report: dict[str, Any],
 ) -> dict[str, Any]:
   """Writes the remaining files, reports, and gives the folder its name."""
   vocabulary_files.save(tokenizer, partial)
@@ -307,10 +322,14 @@ def _complete(
     "vocab_size": tokenizer.vocab_size,
     "splits": sizes,
     **vocabulary_files.meta(tokenizer),
+    **report,
     "fingerprint": corpus.fingerprint(partial, origin["options"]),
     **origin,
   }
   folder.finish(partial, output, meta)
+  filtering.clear(output)
+  for line in filtering.lines(report):
+    _log(line)
   unk = tokenizer.special.unk
   for split, size in sizes.items():
     _log(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
