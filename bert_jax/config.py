@@ -30,9 +30,12 @@ KEYS = (
   "checkpoint",
   "profile",
 )
+# A section that the objectives with a teacher need; see `teacher.read`.
+TEACHER = "teacher"
 
 # What a restart may change: none of it changes what the run computes, beyond
-# rounding. `data.path` may move; the folder's fingerprint must be the same.
+# rounding. `data.path` and `teacher.path` may move; the folder's fingerprint,
+# the teacher's digest must be the same.
 FREE = (
   "mesh",
   "log",
@@ -42,6 +45,7 @@ FREE = (
   "micro_batches",
   "init_from",
   "data.path",
+  "teacher.path",
   "model.attention",
   "model.elementwise",
   "model.unroll",
@@ -54,6 +58,7 @@ RESERVED = (
   "mesh.devices",
   "checkpoint.read_only",
   "model.vocab_multiple",
+  "teacher.model.vocab_multiple",
 )
 
 # What a number must be, whatever the section's reader would make of another:
@@ -63,6 +68,7 @@ AT_LEAST = {
   # Room for [CLS] A [SEP] B [SEP].
   "data.length": 5,
   "data.max_predictions": 1,
+  "data.streams": 0,
   "total_steps": 1,
   "batch_size": 1,
   "micro_batches": 1,
@@ -74,9 +80,12 @@ AT_LEAST = {
   "model.heads": 1,
   "model.mlp": 1,
   "model.max_positions": 1,
+  "model.cell": 1,
+  "model.highways": 0,
   "model.vocab_size": 1,
   "model.padding_id": 0,
   "model.unroll": 0,
+  "objective.negatives": 0,
   "mesh.fsdp": 1,
   "mesh.tensor": 1,
   "log.every": 0,
@@ -91,12 +100,22 @@ AT_LEAST = {
 POSITIVE = (
   "schedule.peak",
   "optimizer.epsilon",
+  "optimizer.initial_accumulator",
+  "optimizer.gradient_scale",
   "model.initializer_range",
+  "model.clip",
   "objective.temperature",
   "data.mask_rate",
 )
 NOT_NEGATIVE = (
   "objective.discriminator_weight",
+  "objective.kl_weight",
+  "objective.mlm_weight",
+  "objective.cosine_weight",
+  "objective.attention_weight",
+  "objective.hidden_weight",
+  "objective.embedding_weight",
+  "data.smoothing",
   "optimizer.weight_decay",
   "optimizer.clip_norm",
 )
@@ -119,13 +138,13 @@ MAX_SEED = 2**32
 def check_keys(config: dict[str, Any]) -> None:
   """Raises ValueError at a key that is unknown or missing, or a bad number."""
   for key in config:
-    if key not in KEYS:
+    if key not in (*KEYS, TEACHER):
       raise ValueError(f"config.{key} is not a key{nearest(key, KEYS)}")
   for key in KEYS:
     if key not in config:
       raise ValueError(f"config.{key} is missing.")
-  for key in KEYS[KEYS.index("model") :] + ("phases",):
-    if not isinstance(config[key], dict):
+  for key in (*KEYS[KEYS.index("model") :], "phases", TEACHER):
+    if not isinstance(config.get(key, {}), dict):
       raise ValueError(f"config.{key}={config[key]!r}: must be a section.")
   for name, section in config["phases"].items():
     if not isinstance(section, dict):
@@ -141,6 +160,23 @@ def check_keys(config: dict[str, Any]) -> None:
       f"config.model.dtype={dtype!r}: not one of {', '.join(DTYPES)}."
     )
   check_pair_name(flat)
+  check_streams(flat)
+
+
+def check_streams(flat: dict[str, Any]) -> None:
+  """Raises ValueError unless every stream of text is one row of every batch."""
+  streams, rows = flat.get("data.streams", 0), flat["batch_size"]
+  if streams not in (0, rows):
+    raise ValueError(
+      f"config.data.streams={streams}: must be batch_size={rows}, or 0 for"
+      " windows of text in any order."
+    )
+  phases = any(key.startswith("phases.") for key in flat)
+  if streams and (flat["micro_batches"] > 1 or phases):
+    raise ValueError(
+      f"config.data.streams={streams}: each goes on from batch to batch; set"
+      " micro_batches=1 and phases={}."
+    )
 
 
 def check_pair_name(flat: dict[str, Any]) -> None:
@@ -175,10 +211,10 @@ def check_numbers(flat: dict[str, Any]) -> None:
   rules += [(k, real, "in [0, 1)", lambda x: 0 <= x < 1) for k in BELOW_ONE]
   for name, kind, words, test in rules:
     for key, value in flat.items():
-      # A phase has keys of `data`.
-      if re.sub(r"^phases\.[^.]*\.", "data.", key) != name:
-        continue
-      if value is None and key in OF_DATA:
+      # A phase has keys of `data`, a teacher those of `model`.
+      usual = re.sub(r"^phases\.[^.]*\.", "data.", key)
+      usual = usual.removeprefix("teacher.")
+      if usual != name or (value is None and usual in OF_DATA):
         continue
       if isinstance(value, bool) or not isinstance(value, kind):
         what = "a whole number" if kind is int else "a number"

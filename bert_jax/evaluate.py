@@ -5,11 +5,24 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax import metrics, sharding
 from bert_jax.data.loader import host_rows
 from bert_jax.data.streams import Heldout
+
+# What a student is measured by, beside its teacher.
+TAUGHT = {
+  "kl_loss": "KL to the teacher, nats times the temperature squared",
+  "cosine_loss": "1 - cosine to the teacher's hidden states",
+  "attention_loss": "squared difference of attention scores, all layers",
+  "hidden_loss": "squared difference of hidden states, all layers",
+  "embedding_loss": "squared difference of embeddings",
+}
+# Of ELMo's directions: what each predicts; the id that it never does, <S> and
+# </S>.
+WAYS = {"forward": ("next", 0), "backward": ("previous", 1)}
 
 
 def evaluate(
@@ -47,7 +60,16 @@ def evaluate(
     weight = sum(float(weights[name]) for _, weights in totals)
     means[name] = value / weight if weight else 0.0
   loss = sum(factor * means[name] for name, factor in coefficients.items())
-  return {"loss": loss, **means}
+  return {"loss": loss, **means, **perplexities(means)}
+
+
+def perplexities(means: dict[str, float]) -> dict[str, float]:
+  """Of ELMo's directions, e to the mean loss; {} of other objectives."""
+  ways = [way for way in WAYS if f"{way}_loss" in means]
+  return {
+    f"{way}_perplexity": math.exp(min(means[f"{way}_loss"], 700.0))
+    for way in ways
+  }
 
 
 def unigram_baseline(
@@ -58,7 +80,8 @@ def unigram_baseline(
   Args:
     heldout: the examples, with `TARGETS_ids` and `TARGETS_weights`.
     counts: [V] occurrences in the training text.
-    targets: "mlm" for masked tokens, "lm" for next ones.
+    targets: "mlm" for masked tokens, "lm" for next ones; "next" and "previous"
+      for ELMo's.
   """
   batch = heldout.read(0, len(heldout))
   return metrics.unigram_cross_entropy(
@@ -89,11 +112,25 @@ def summary(
         f"unigram cross-entropy: {baseline:.4f} nats",
         f"held-out {name.upper()} loss: {means[f'{name}_loss']:.4f} nats",
       ]
+  lines += [
+    f"held-out {what}: {means[name]:.4f}"
+    for name, what in TAUGHT.items()
+    if name in means
+  ]
   for name in ("span", "nsp", "sop"):
     if f"{name}_loss" in means:
       lines.append(
         f"held-out {name.upper()} loss: {means[f'{name}_loss']:.4f} nats,"
         f" accuracy {means[f'{name}_accuracy']:.4f}"
+      )
+  for way, (target, never) in WAYS.items():
+    if f"{way}_loss" in means:
+      possible = np.where(np.arange(len(counts)) == never, 0, counts)
+      baseline = unigram_baseline(heldout, possible, target)
+      lines.append(
+        f"held-out {way} loss: {means[f'{way}_loss']:.4f} nats, perplexity"
+        f" {means[f'{way}_perplexity']:.2f}; unigram cross-entropy:"
+        f" {baseline:.4f} nats"
       )
   if "rtd_loss" in means:
     replaced, flagged, found = (

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import optax
 
 Schedule = Callable[[Any], Any]
+# Of ELMo; by what each clips.
+ADAGRADS = ("adagrad", "adagrad_each")
 
 
 def decay_mask(params: Any) -> Any:
@@ -96,6 +98,94 @@ def everything(params: Any) -> Any:
   return jax.tree.map(lambda _: True, params)
 
 
+class AdagradState(NamedTuple):
+  accumulator: Any
+
+
+def scale_by_adagrad(initial: float) -> optax.GradientTransformation:
+  """Duchi et al. 2011: over the root of the sum of all squares so far.
+
+  Args:
+    initial: what each sum begins with; nothing else keeps it from 0
+      (tf.train.AdagradOptimizer).
+  """
+
+  def init(params):
+    return AdagradState(
+      jax.tree.map(lambda p: jnp.full_like(p, initial), params)
+    )
+
+  def update(grads, state, params=None):
+    del params
+    sums = jax.tree.map(lambda g, a: a + g * g, grads, state.accumulator)
+    updates = jax.tree.map(lambda g, a: g * jax.lax.rsqrt(a), grads, sums)
+    return updates, AdagradState(sums)
+
+  return optax.GradientTransformation(init, update)
+
+
+def clip_each(norm: float) -> optax.GradientTransformation:
+  """Clips the gradient of every variable to a norm of its own.
+
+  The layers of a stack are variables of their own.
+  """
+
+  def clip(path, grad):
+    stacked = any(getattr(key, "key", None) == "layers" for key in path)
+    axes = tuple(range(int(stacked), grad.ndim))
+    length = jnp.sqrt(jnp.square(grad).sum(axes, keepdims=True))
+    return grad * (norm / jnp.maximum(length, norm))
+
+  def update(updates, state, params=None):
+    del params
+    return jax.tree_util.tree_map_with_path(clip, updates), state
+
+  return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def build_adagrad(
+  schedule: Schedule,
+  name: str,
+  initial_accumulator: float,
+  gradient_scale: float,
+  clip_norm: float,
+) -> optax.GradientTransformation:
+  """ELMo's optimizer (allenai/bilm-tf bilm/training.py).
+
+  Args:
+    schedule: step -> learning rate (0.2 as published).
+    name: "adagrad": all gradients are clipped by their global norm, as the
+      released code does; "adagrad_each": the gradient of each variable by its
+      own norm.
+    initial_accumulator: see `scale_by_adagrad` (1.0 as published).
+    gradient_scale: times the gradients, before they are clipped; the released
+      code has the steps of a row there, 20. Not without effect, as the
+      accumulator begins above 0.
+    clip_norm: largest norm, 0 for none (10.0 as published).
+
+  Raises:
+    ValueError: an accumulator that is not above 0.
+  """
+  if initial_accumulator <= 0:
+    raise ValueError(
+      f"optimizer.initial_accumulator={initial_accumulator}: must be above 0."
+    )
+  clips = (optax.clip_by_global_norm, clip_each)
+  clip = dict(zip(ADAGRADS, clips, strict=True))[name]
+  clip = clip(clip_norm) if clip_norm else optax.identity()
+  return optax.chain(
+    optax.scale(gradient_scale),
+    clip,
+    scale_by_adagrad(initial_accumulator),
+    optax.scale_by_learning_rate(schedule),
+  )
+
+
+def factory(name: str) -> Callable[..., optax.GradientTransformation]:
+  """What builds the optimizer of a name: it has its own arguments."""
+  return build_adagrad if name in ADAGRADS else build_optimizer
+
+
 def build_optimizer(
   schedule: Schedule,
   name: str,
@@ -144,7 +234,8 @@ def build_optimizer(
     "lamb_optax": (corrected, decay_mask, everything),
   }
   if name not in rules:
-    raise ValueError(f"optimizer.name={name!r}: not one of {list(rules)}.")
+    known = [*rules, *ADAGRADS]
+    raise ValueError(f"optimizer.name={name!r}: not one of {known}.")
   adam, decayed, trusted = rules[name]
   clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
   decay = optax.add_decayed_weights(weight_decay, mask=decayed)
@@ -156,7 +247,7 @@ def build_optimizer(
 def build_schedule(
   total_steps: int, name: str, peak: float, warmup: float
 ) -> Schedule:
-  """Linear warm-up, then decay to zero.
+  """Linear warm-up, then decay to zero, or none.
 
   Args:
     total_steps: optimizer steps of the run, whatever the micro-batches.
@@ -165,17 +256,18 @@ def build_schedule(
       the share of warm-up, without a jump (google-research/electra
       model/optimization.py); "linear": from the peak at the end of warm-up
       (fairseq, Hugging Face); "cosine": half a cosine from there (Radford et
-      al. 2018, section 4.1).
+      al. 2018, section 4.1); "constant": the peak for good (ELMo).
     peak: learning rate that warm-up aims at.
     warmup: share of `total_steps` spent in warm-up, in [0, 1).
 
   Returns:
-    Step (0 is the first) -> learning rate, never below 0, 0 from `total_steps`.
+    Step (0 is the first) -> learning rate, never below 0, 0 from `total_steps`
+    unless it is constant.
 
   Raises:
     ValueError: unknown name or a share out of range.
   """
-  names = ("bert", "electra", "linear", "cosine")
+  names = ("bert", "electra", "linear", "cosine", "constant")
   if name not in names:
     raise ValueError(f"schedule.name={name!r}: not one of {', '.join(names)}.")
   if not 0.0 <= warmup < 1.0:
@@ -189,6 +281,8 @@ def build_schedule(
     start = 0 if name in ("bert", "electra") else warm
     left = (total_steps - step) / max(total_steps - start, 1)
     left = jnp.maximum(left, 0.0)
+    if name == "constant":
+      left = jnp.ones_like(left)
     if name == "cosine":
       left = 0.5 - 0.5 * jnp.cos(math.pi * left)
     rising = step / max(warm, 1)

@@ -45,7 +45,28 @@ def abstract_state(
     mesh: of any devices, also of such as this machine lacks.
     batch: a batch, or its shapes.
   """
-  boxed = _boxed(objective, optimizer, batch)
+  return _placed(mesh, _boxed(objective, optimizer, batch))
+
+
+def frozen_shapes(objective: Objective, mesh: Mesh, batch: Batch) -> Any:
+  """The same of what an objective needs of a teacher; {} if it has none.
+
+  Raises:
+    ValueError: the mesh does not divide the teacher.
+  """
+  if objective.init_frozen is None:
+    return {}
+  init = objective.init_frozen
+  boxed = jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
+  try:
+    sharding.check_sizes(mesh, boxed)
+  except ValueError as e:
+    raise ValueError(f"the teacher's {e}") from e
+  return _placed(mesh, boxed)
+
+
+def _placed(mesh: Mesh, boxed: Any) -> Any:
+  """Shapes and dtypes with shardings, of a tree boxed with logical axes."""
   placed = sharding.shardings(mesh, boxed)
   # By leaves: unboxing inside a mesh would constrain what is only a shape.
   return jax.tree.unflatten(
@@ -141,7 +162,8 @@ def _init(
   def init(key, batch):
     params = objective.init(key, batch)
     step = jnp.zeros((), jnp.int32)
-    return TrainState(step, params, optimizer.init(params), {})
+    carry = objective.carry(batch)
+    return TrainState(step, params, optimizer.init(params), carry)
 
   return init
 

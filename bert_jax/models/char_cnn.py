@@ -96,14 +96,18 @@ class CharCnn(nn.Module):
     )
     x = jnp.where((char_ids != 0)[..., None], table(char_ids), 0.0)
     x = x.reshape(-1, *x.shape[2:]).astype(self.dtype)
-    found = []
+    found, axes = [], nn.with_logical_partitioning
     for i, (width, count) in enumerate(self.filters):
       convolution = nn.Conv(
         count,
         (width,),
         padding="VALID",
         dtype=self.dtype,
-        kernel_init=convolution_init(self.activation, width, self.char_dim),
+        kernel_init=axes(
+          convolution_init(self.activation, width, self.char_dim),
+          (None, None, None),
+        ),
+        bias_init=axes(nn.initializers.zeros_init(), (None,)),
         name=f"convolution_{i}",
       )
       found.append(convolution(x).max(-2))

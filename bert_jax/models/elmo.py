@@ -284,6 +284,15 @@ class ScalarMix(nn.Module):
     return gamma * jnp.einsum("n,bnld->bld", weights, x)
 
 
+def softmax_shapes(encoder: Elmo) -> dict[str, Any]:
+  """Shapes, as files hold them, of what `ForPreTraining` adds to an encoder."""
+  table = encoder.vocab_size, encoder.hidden
+  return {
+    "softmax": {"embedding": jax.ShapeDtypeStruct(table, jnp.float32)},
+    "bias": jax.ShapeDtypeStruct(table[:1], jnp.float32),
+  }
+
+
 def build(variant: str, **overrides: Any) -> Elmo:
   """Builds a published size, see `base.build`; `filters` may be lists."""
   if "filters" in overrides:

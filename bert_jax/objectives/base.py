@@ -25,6 +25,12 @@ class Objective(NamedTuple):
       only reported.
     flops: batch (arrays or shapes) -> floating-point operations of a training
       step, matrix products of forward and backward pass (3 times forward).
+    init_frozen: the same as `init` of what it needs of a teacher; None if it
+      has none.
+    inherit: (parameters, the teacher's) -> parameters that a student begins
+      with; None if it begins with those of `init`.
+    carry: batch (arrays or shapes) -> what the first `loss` is called with,
+      boxed with logical axis names; {} unless states go from step to step.
   """
 
   init: Callable[[Array, Batch], Any]
@@ -32,6 +38,9 @@ class Objective(NamedTuple):
   loss: Callable[[Any, Any, Any, Batch, Array, bool], tuple[Sums, Any]]
   coefficients: dict[str, float]
   flops: Callable[[Batch], float]
+  init_frozen: Callable[[Array, Batch], Any] | None = None
+  inherit: Callable[[Any, Any], Any] | None = None
+  carry: Callable[[Batch], Any] = lambda batch: {}
 
 
 def check_family(objective: str, name: str, families: Iterable[str]) -> None:
