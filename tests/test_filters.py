@@ -8,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+pytest.importorskip("datasketch", reason="the extra [data] is not there")
+
 from bert_jax import prepare as command
 from bert_jax.data import corpus, filtering, preparing, tokenize, workers
 from bert_jax.data import filters as rules
@@ -91,7 +93,10 @@ def test_shares_by_hand():
   # Vowel signs and viramas are marks of letters; U+FFFD and controls are not.
   assert share("हिन्दी नमस्ते") == 0
   assert share("ab\ufffd\x00") == 0.5
-  repetition = rules.repetition
+
+  def repetition(words: list[str]) -> float:
+    return rules.repetition(words, rules.shingles(words))
+
   assert repetition("one two three four five".split()) == 0
   # The second run of five words is repeated, the first is not.
   twice = "aa bb cc dd ee x aa bb cc dd ee".split()
@@ -130,7 +135,9 @@ def test_sketches_estimate_the_jaccard_index():
   for shared in range(20, 400, 20):
     one = made_of(*range(400))
     other = made_of(*range(400 - shared, 800 - shared))
-    sketches = [rules.sketch(empty, t.split()) for t in (one, other)]
+    sketches = [
+      rules.sketch(empty, rules.shingles(text.split())) for text in (one, other)
+    ]
     estimate = np.mean(sketches[0] == sketches[1])
     errors.append(estimate - jaccard(one, other))
   # Of 128 values each; the largest deviation is sqrt(1 / 4 / 128) = 0.044.

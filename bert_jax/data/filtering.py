@@ -33,8 +33,8 @@ _EXACT, _NEAR = (
 class _Earlier:
   """What is remembered of earlier documents.
 
-  Measured: 100 bytes a document for exact copies, 6 KB a kept document for
-  near ones.
+  Measured: 100 bytes a document for exact copies; for near ones 11 KB a kept
+  document at a threshold of 0.5, 7.5 KB at 0.7, 5.6 KB at 0.8, 3.8 KB at 0.9.
   """
 
   def __init__(self, chosen: Filters):

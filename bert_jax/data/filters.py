@@ -128,15 +128,18 @@ def shingles(words: Sequence[str]) -> np.ndarray:
   return total
 
 
-def repetition(words: Sequence[str]) -> float:
+def repetition(words: Sequence[str], grams: np.ndarray) -> float:
   """Returns the share of characters in words of repeated 5-grams.
 
   A word counts once if any 5-gram that it is in occurred earlier in the
   document; the first occurrence does not count.
+
+  Args:
+    words: from `words_of`.
+    grams: their `shingles`.
   """
   if len(words) <= NGRAM:
     return 0.0
-  grams = shingles(words)
   repeated = np.ones(len(grams), bool)
   repeated[np.unique(grams, return_index=True)[1]] = False
   covered = np.zeros(len(words), bool)
@@ -169,15 +172,15 @@ def empty_sketch() -> Any:
   return datasketch.MinHash(num_perm=SKETCH, hashfunc=int)
 
 
-def sketch(empty: Any, words: Sequence[str]) -> np.ndarray:
-  """Returns [SKETCH] uint32, the MinHash of a document's shingles.
+def sketch(empty: Any, grams: np.ndarray) -> np.ndarray:
+  """Returns [SKETCH] uint32, the MinHash of a document.
 
   Args:
     empty: from `empty_sketch`.
-    words: from `words_of`.
+    grams: its `shingles`.
   """
   result = empty.copy()
-  hashes = (shingles(words) >> np.uint64(32)).tolist()
+  hashes = (grams >> np.uint64(32)).tolist()
   for i in range(0, len(hashes), _CHUNK):
     result.update_batch(hashes[i : i + _CHUNK])
   return result.hashvalues
@@ -214,29 +217,31 @@ def make_judge(
       text = normalised(record, filters.normalise).text
       row["changed"] = text != record.text
       row["words"] = len(text.split())
-      row["verdict"] = _alone(filters, text, int(row["words"]))
-      if row["verdict"]:
-        continue
-      if filters.drop_duplicates:
+      verdict, grams = _alone(filters, text, int(row["words"]))
+      row["verdict"] = verdict
+      if not verdict and filters.drop_duplicates:
         row["digest"] = digest(text)
-      if empty is not None:
-        row["sketch"] = sketch(empty, words_of(text))
+      if not verdict and empty is not None:
+        row["sketch"] = sketch(empty, grams)
     return rows, batch[-1].share
 
   return judge
 
 
-def _alone(filters: Filters, text: str, words: int) -> int:
-  """Returns the verdict of the filters that look at one document alone."""
-  dropped = (
-    lambda: filters.min_words is not None and words < filters.min_words,
-    lambda: (
-      filters.max_symbols is not None
-      and symbol_share(text) > filters.max_symbols
-    ),
-    lambda: (
-      filters.max_repetition is not None
-      and repetition(words_of(text)) > filters.max_repetition
-    ),
-  )
-  return next((k for k, drops in enumerate(dropped, 1) if drops()), 0)
+def _alone(
+  filters: Filters, text: str, count: int
+) -> tuple[int, np.ndarray | None]:
+  """Returns the verdict on one document alone, and shingles if it is kept."""
+  if filters.min_words is not None and count < filters.min_words:
+    return 1, None
+  limit = filters.max_symbols
+  if limit is not None and symbol_share(text) > limit:
+    return 2, None
+  limit = filters.max_repetition
+  if limit is None and filters.near_duplicates is None:
+    return 0, None
+  words = words_of(text)
+  grams = shingles(words)
+  if limit is not None and repetition(words, grams) > limit:
+    return 3, None
+  return 0, grams
