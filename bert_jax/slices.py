@@ -15,11 +15,11 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax import apart, hlo, models, phases, sharding, steps, train
+from bert_jax import apart, building, hlo, models, phases, sharding, steps
 from bert_jax import config as config_lib
 from bert_jax.data import loader
 from bert_jax.data.corpus import SpecialIds
-from bert_jax.state import abstract_state
+from bert_jax.state import abstract_state, frozen_shapes
 
 GIB = 2**30
 # Pieces of BERT's cased vocabulary (google-research/bert README).
@@ -198,7 +198,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   )
   phase = phases.plan(config)[number]
   sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
-  objective, schedule, optimizer = train.make_parts(
+  objective, schedule, optimizer = building.make_parts(
     config, sharding.vocab_multiple(mesh)
   )
   function = steps.make_train_step(
@@ -218,7 +218,8 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
     )
     sharding.check_sizes(mesh, boxed)
     state = abstract_state(objective, optimizer, mesh, batch)
-  arguments = (state, {}, batch, key)
+    frozen = frozen_shapes(objective, mesh, batch)
+  arguments = (state, frozen, batch, key)
   remat, flops = config["model"]["remat"], objective.flops(batch)
   return Step(phase, mesh, function, arguments, flops, remat)
 

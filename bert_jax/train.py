@@ -4,11 +4,9 @@ import contextlib
 import dataclasses
 import itertools
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import optax
-from jax.sharding import Mesh
 
 from bert_jax import (
   checkpoint,
@@ -16,131 +14,15 @@ from bert_jax import (
   hosts,
   logs,
   metrics,
-  objectives,
-  optim,
   phases,
   runtime,
   sharding,
   steps,
 )
 from bert_jax import config as config_lib
-from bert_jax.data import corpus, files, hashing, loader, vocabulary_files
-from bert_jax.state import TrainState, file_state, init_state, resize
-
-
-class Feed(NamedTuple):
-  """A phase with its data."""
-
-  phase: phases.Phase
-  data: loader.Data
-  heldout: loader.Heldout | None
-  shapes: dict[str, jax.ShapeDtypeStruct]
-
-
-class Setup(NamedTuple):
-  """What `build` makes of a config."""
-
-  mesh: Mesh
-  feeds: list[Feed]
-  objective: objectives.Objective
-  optimizer: optax.GradientTransformation
-  schedule: optim.Schedule
-  in_file: TrainState  # shapes; see `state.file_state`
-
-  @property
-  def prepared(self) -> tuple[corpus.Prepared, ...]:
-    return self.feeds[0].data.prepared
-
-  @property
-  def fingerprint(self) -> list[str]:
-    return [part.meta["fingerprint"] for part in self.prepared]
-
-
-def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
-  """Opens a phase's stream of examples and its held-out set."""
-  # Each phase has a stream of its own, from its beginning.
-  seed = config["seed"]
-  if phase.number:
-    seed = hashing.make_key("phase", phase.number, seed)
-  data = loader.open_data(seed=seed, **phase.data)
-  heldout = None
-  if config["evaluate"]["every"]:
-    limit = config["evaluate"]["examples"] or None
-    try:
-      heldout = loader.open_heldout(limit=limit, **phase.data)
-    except ValueError as e:
-      raise ValueError(
-        f"held-out documents: {e} Prepare the text with a larger --heldout, or"
-        " pass --config.evaluate.every=0."
-      ) from e
-  shapes = {
-    key: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype)
-    for key, (shape, dtype) in data.features.items()
-  }
-  return Feed(phase, data, heldout, shapes)
-
-
-def build(config: dict[str, Any]) -> Setup:
-  """Makes everything that does not train yet, and checks that it fits.
-
-  Fills in `config["model"]` what is the data's: `vocab_size`, `padding_id`.
-
-  Raises:
-    ValueError: with one sentence that names the key and the remedy.
-  """
-  mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
-  plan = phases.plan(config)
-  for phase in plan:
-    sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
-  feeds = [open_feed(config, phase) for phase in plan]
-  data, vocab_size = feeds[0].data, feeds[0].data.vocab_size
-  of_data = {"vocab_size": vocab_size}
-  if config["model"]["family"] == "roberta":
-    # Its positions begin after this number, and skip tokens that have it.
-    of_data["padding_id"] = data.special.pad
-  for name, value in of_data.items():
-    if config["model"].get(name) is None:
-      config["model"][name] = value
-    if config["model"][name] != value:
-      raise ValueError(
-        f"model.{name}={config['model'][name]}, but with the vocabulary of"
-        f" {config['data']['path']} it is {value}; leave model.{name} unset to"
-        " take it from the data."
-      )
-  objective, schedule, optimizer = make_parts(
-    config, sharding.vocab_multiple(mesh)
-  )
-  for feed in feeds:
-    # A length beyond the position table is an error here, before any step.
-    boxed = jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
-  sharding.check_sizes(mesh, boxed)
-  in_file = file_state(objective, optimizer, mesh, feed.shapes, vocab_size)
-  return Setup(mesh, feeds, objective, optimizer, schedule, in_file)
-
-
-def make_parts(
-  config: dict[str, Any], vocab_multiple: int = 1
-) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
-  """Objective, schedule and optimizer; needs no data.
-
-  Args:
-    config: of the run.
-    vocab_multiple: see `sharding.vocab_multiple`.
-  """
-  options = dict(config["objective"])
-  model = config["model"] | {"vocab_multiple": vocab_multiple}
-  factory = objectives.factory(options.pop("name"))
-  objective = config_lib.call("objective", factory, model, **options)
-  schedule = config_lib.call(
-    "schedule",
-    optim.build_schedule,
-    config["total_steps"],
-    **config["schedule"],
-  )
-  optimizer = config_lib.call(
-    "optimizer", optim.build_optimizer, schedule, **config["optimizer"]
-  )
-  return objective, schedule, optimizer
+from bert_jax.building import Feed, Setup, build
+from bert_jax.data import corpus, files, loader, vocabulary_files
+from bert_jax.state import TrainState, init_state, resize
 
 
 def write_workdir(
@@ -171,11 +53,13 @@ def start(
 ) -> tuple[TrainState, dict[str, Any]]:
   """The state to go on from: newest checkpoint, `init_from`, or the seed.
 
+  With the seed, a student takes over what its objective says of its teacher.
+
   Returns:
     The state and the checkpoint's metadata ({} at a fresh start).
 
   Raises:
-    ValueError: the checkpoint is of another model or of other data.
+    ValueError: the checkpoint is of another model, other data, another teacher.
   """
   state = init_state(
     setup.objective,
@@ -193,6 +77,12 @@ def start(
         " started with (fingerprints differ); give the right folder, or start"
         " in a new --workdir."
       )
+    if meta.get("teacher") != setup.digest:
+      raise ValueError(
+        f"teacher.path={config['teacher']['path']} is not the teacher that this"
+        " run was started with (digests differ); give the right one, or start"
+        " in a new --workdir."
+      )
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     print(f"continuing from step {step}", flush=True)
     return state, meta
@@ -202,6 +92,10 @@ def start(
       params, step = source.restore_params(None, setup.in_file.params)
     state = state.replace(params=resize(params, state.params))
     print(f"parameters from {config['init_from']}, step {step}", flush=True)
+  elif setup.objective.inherit:
+    places = jax.tree.map(lambda x: x.sharding, state.params)
+    inherit = jax.jit(setup.objective.inherit, out_shardings=places)
+    state = state.replace(params=inherit(state.params, setup.frozen))
   return state, {}
 
 
@@ -254,6 +148,8 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   config_lib.check_keys(config)
   setup = build(config)
   same = config | {"data": config["data"] | {"path": setup.fingerprint}}
+  if setup.digest:
+    same["teacher"] = config["teacher"] | {"path": setup.digest}
   hosts.check_same("config", same)
   with contextlib.ExitStack() as stack:
     stack.enter_context(runtime.lock(workdir))
@@ -344,7 +240,9 @@ def run_phase(
   def advance(step, batch):
     with profiler.step(step):
       batch = sharding.to_global(setup.mesh, batch)
-      progress.state, values = train_step(progress.state, {}, batch, key)
+      progress.state, values = train_step(
+        progress.state, setup.frozen, batch, key
+      )
     profiler.finish(step, values["loss"])
     progress.window.add(step, values)
 
@@ -365,7 +263,7 @@ def run_phase(
         progress.window.saved()
         with log.apart():
           rows = phase.batch_size // phase.micro_batches
-          data = progress.state, {}, feed.heldout, rows, setup.mesh
+          data = progress.state, setup.frozen, feed.heldout, rows, setup.mesh
           means = evaluate.evaluate(eval_step, objective.coefficients, *data)
         progress.means = means
         measured = progress.means["loss"]
@@ -393,7 +291,7 @@ def save(
   """Starts to save a checkpoint, with all that a restart needs to go on."""
   meta = dict(phase=phase.number, data=position, best=progress.best)
   meta |= dict(window=progress.window.saved(), heldout=progress.means)
-  meta["fingerprint"] = setup.fingerprint
+  meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
   with log.waiting("checkpoint"):
     metrics.check_parameters(step, progress.state.params)
     in_file = resize(progress.state, setup.in_file)

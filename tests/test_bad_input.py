@@ -11,6 +11,7 @@ import pytest
 from prepared import random_documents, write_prepared
 
 from bert_jax import (
+  building,
   command_line,
   fill_mask,
   logs,
@@ -150,7 +151,7 @@ def test_a_pair_label_of_another_name():
 def test_an_unknown_option_of_the_objective():
   config = changed(load(), "objective.paris", True)
   with pytest.raises(ValueError, match="objective.paris .* mean pairs"):
-    train.make_parts(config)
+    building.make_parts(config)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import jax
 from bert_jax import checkpoint, logs, models
 from bert_jax.convert import folder
 from bert_jax.convert.folder import Weights
-from bert_jax.models import pretraining
+from bert_jax.models import pretraining, tinybert
 
 # Their parameters are those of the family's ForPreTraining.
-OBJECTIVES = ("mlm", "electra", "lm")
+OBJECTIVES = ("mlm", "electra", "lm", "elmo", "distil", "tinybert")
+# Of these the encoder alone: the rest is of no use but in training.
+BARE = ("elmo", "tinybert")
 
 
 def is_run(path: str) -> bool:
@@ -42,9 +44,10 @@ def read(path: str) -> Weights:
       )
     # Of what was trained, only the run itself has a boundary head.
     head = {k: v for k, v in objective.items() if k == "pairs"}
+    head |= {"pairs": False} if name == "distil" else {}
     config = folder.make_config(
       run["model"]["family"],
-      "pretraining",
+      "encoder" if name in BARE else "pretraining",
       folder.attributes(encoder),
       head=head,
       source={"format": "run", "dtype": "float32"},
@@ -55,6 +58,12 @@ def read(path: str) -> Weights:
     )
     if objective.get("span_boundary"):
       wanted |= {"span": pretraining.span_shapes(encoder)}
+    if name == "elmo":
+      wanted |= family.softmax_shapes(encoder)
+    if name == "tinybert":
+      width = run["teacher"]["model"]["hidden"]
+      maps = objective.get("maps", tinybert.MAPS[0])
+      wanted |= tinybert.map_shapes(encoder, width, maps)
     params, step = saver.restore_params(None, wanted)
   config["source"] |= {"step": step}
   arrays = folder.flatten(jax.device_get(params))

@@ -21,7 +21,7 @@ REPLACEMENTS = {
   "electra": (0.85, 0.15),
   "other": (0.8, 0.1),
 }
-COUNTS = ("round", "stochastic", "ceil")
+COUNTS = ("round", "stochastic", "ceil", "ceil_all")
 
 
 class Masks(NamedTuple):
@@ -39,9 +39,13 @@ class Masks(NamedTuple):
     count: of n tokens, special ones included, "round": round(rate * n), at
       least 1 (BERT, ALBERT, ELECTRA); "stochastic": the integer part of
       rate * n + U(0, 1) (fairseq); "ceil": rate * n without special tokens,
-      rounded up (SpanBERT, data/masking.py).
+      rounded up (SpanBERT, data/masking.py); "ceil_all": rate * n rounded up
+      (DistilBERT, whose distiller.py counts over the batch that a device has).
     repeat_positions: draw positions with replacement, so that one may have
       several predictions (ELECTRA as released).
+    smoothing: s: a token is chosen with a weight of count**-s, of how often its
+      piece occurs in training, at least 1; 0 for equal chances (0.7 in
+      DistilBERT's train.py, --mlm_smoothing).
   """
 
   max_predictions: int = 20
@@ -50,6 +54,7 @@ class Masks(NamedTuple):
   replacement: str = "bert"
   count: str = "round"
   repeat_positions: bool = False
+  smoothing: float = 0.0
 
 
 def check_masks(masks: Masks) -> Masks:
@@ -79,6 +84,14 @@ def check_masks(masks: Masks) -> Masks:
       f" needs masking='token' and replacement='electra', not {masks.masking!r}"
       f" and {masks.replacement!r}."
     )
+  if masks.smoothing < 0:
+    raise ValueError(f"smoothing is {masks.smoothing}; it must be at least 0.")
+  if masks.smoothing and (masks.masking != "token" or masks.repeat_positions):
+    raise ValueError(
+      f"smoothing={masks.smoothing} chooses single tokens by their frequency:"
+      f" it needs masking='token', not {masks.masking!r}, and no"
+      " repeat_positions."
+    )
   return masks
 
 
@@ -86,8 +99,13 @@ def needs_words(masks: Masks) -> bool:
   return spans.KINDS[masks.masking] is not None
 
 
-def check_words(corpus: Corpus, masks: Masks) -> None:
-  """Raises ValueError if words are asked for and the corpus knows of none."""
+def check_corpus(corpus: Corpus, masks: Masks) -> None:
+  """Raises ValueError if a corpus does not know what the masks go by."""
+  if masks.smoothing and corpus.unigrams is None:
+    raise ValueError(
+      f"smoothing={masks.smoothing} needs to know how often each piece occurs;"
+      " prepare the text, or choose smoothing=0."
+    )
   if needs_words(masks) and 8 * len(corpus.word_starts) < corpus.num_tokens:
     raise ValueError(
       f"masking={masks.masking!r} needs to know where words start, and the"
@@ -116,6 +134,8 @@ def count_masks(
     counts = np.maximum(np.rint(expected), 1)
   elif masks.count == "ceil":
     counts = np.ceil(text * masks.mask_rate)
+  elif masks.count == "ceil_all":
+    counts = np.ceil(expected)
   else:
     counts = np.ceil(expected) if draw is None else np.floor(expected + draw)
   return np.where(lengths > 0, counts, 0).astype(np.int64)
@@ -133,6 +153,7 @@ def mask_tokens(
   vocab_size: int,
   reserved: tuple[int, ...] = (),
   word_starts: np.ndarray | None = None,
+  unigrams: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
   """Hides tokens and says what they were.
 
@@ -154,6 +175,7 @@ def mask_tokens(
     vocab_size: random replacements are below it.
     reserved: ids that "roberta" never draws.
     word_starts: [B, L] bool; not used for single tokens.
+    unigrams: [V] counts of the pieces; used for smoothing alone.
 
   Returns:
     What `features.FEATURES` says of input_ids (a copy), mlm_positions
@@ -169,7 +191,10 @@ def mask_tokens(
     )
   width = ids.shape[1]
   slots = spans.make_slots(lengths, positions, width)
-  flat, slot = _choose(maskable, slots, key, masks, word_starts)
+  weights = None
+  if masks.smoothing:
+    weights = np.maximum(unigrams[ids], 1.0) ** -masks.smoothing
+  flat, slot = _choose(maskable, slots, key, masks, word_starts, weights)
   row, column = np.divmod(flat, width)
   labels = ids.ravel()[flat]
 
@@ -242,6 +267,7 @@ def _choose(
   key: int,
   masks: Masks,
   word_starts: np.ndarray | None,
+  weights: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns places in the rows laid end to end, ascending, and their slots."""
   if slots.of_column is None:
@@ -260,7 +286,7 @@ def _choose(
     return spans.choose_repeated(maskable, slots, counts, key)
   units = spans.KINDS[masks.masking]
   if units is None:
-    return spans.choose_tokens(maskable, slots, counts, key)
+    return spans.choose_tokens(maskable, slots, counts, key, weights)
   return spans.choose_words(maskable, word_starts, slots, counts, key, units)
 
 

@@ -111,13 +111,31 @@ class Order(NamedTuple):
     return local.astype(np.int64), start + local
 
 
-def shuffle(eligible: np.ndarray, slots: Slots, key: int) -> Order:
+def _favour(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
+  """Turns uint32 draws into others, of which the larger weight's is lower.
+
+  Exponential times, at a rate of the weight each: the first of any is each with
+  a chance in proportion to its weight (Efraimidis & Spirakis 2006). Positive
+  floats are in the order of their bits.
+  """
+  times = -np.log((bits + 0.5) * 2.0**-32) / weights
+  return times.astype(np.float32).view(np.uint32)
+
+
+def shuffle(
+  eligible: np.ndarray,
+  slots: Slots,
+  key: int,
+  weights: np.ndarray | None = None,
+) -> Order:
   """Puts the eligible columns of each sequence into random order.
 
   Args:
     eligible: [B, L] bool.
     slots: the sequences.
     key: from `make_key`.
+    weights: [B, L] positive; of those left, each comes next with a chance in
+      proportion to its own. None for equal ones.
   """
   rows, length = eligible.shape
   columns = np.arange(length, dtype=np.uint32)
@@ -126,6 +144,7 @@ def shuffle(eligible: np.ndarray, slots: Slots, key: int) -> Order:
   # are gone, and sorting the numbers also tells where they stood.
   if slots.of_column is None:
     scores = hashing.bits32(key, slots.number[:, None], columns)
+    scores = scores if weights is None else _favour(scores, weights)
     scores &= ~low
     scores |= columns
     np.copyto(scores, np.uint32(0xFFFFFFFF), where=~eligible)
@@ -136,6 +155,7 @@ def shuffle(eligible: np.ndarray, slots: Slots, key: int) -> Order:
   place = slots.of_column
   local = (columns - slots.begin[place]).astype(np.uint32)
   scores = hashing.bits32(key, slots.number[place], local)
+  scores = scores if weights is None else _favour(scores, weights)
   scores &= ~low
   scores |= local
   ranked = (place << 32).astype(np.uint64)
@@ -149,20 +169,25 @@ def shuffle(eligible: np.ndarray, slots: Slots, key: int) -> Order:
 
 
 def choose_tokens(
-  maskable: np.ndarray, slots: Slots, counts: np.ndarray, key: int
+  maskable: np.ndarray,
+  slots: Slots,
+  counts: np.ndarray,
+  key: int,
+  weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws distinct tokens, each maskable one of a sequence with equal chance.
+  """Draws distinct tokens of the maskable ones of each sequence.
 
   Args:
     maskable: [B, L] bool.
     slots: the sequences.
     counts: [B * S] how many to draw; at most as many as there are.
     key: from `make_key`.
+    weights: [B, L] positive, see `shuffle`; None for equal chances.
 
   Returns:
     [N] places in the rows laid end to end, ascending; [N] their slots.
   """
-  order = shuffle(maskable, slots, key)
+  order = shuffle(maskable, slots, key, weights)
   slot = np.repeat(np.arange(len(counts)), counts)
   rank = np.arange(len(slot)) - np.repeat(np.cumsum(counts) - counts, counts)
   _, flat = order.take(slots, slot, rank)

@@ -1,8 +1,14 @@
 """TinyBERT (Jiao et al. 2020): BERT's encoder in two sizes of its own."""
 
+from collections.abc import Callable
 from typing import Any
 
-from bert_jax.models import base
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bert_jax.models import base, layers
 from bert_jax.models.bert import POOLING, Bert, ForPreTraining, flops
 
 __all__ = ["POOLING", "VARIANTS", "Bert", "ForPreTraining", "build", "flops"]
@@ -11,8 +17,70 @@ VARIANTS: dict[str, dict[str, int]] = {
   "4x312": dict(hidden=312, num_layers=4, heads=12, mlp=1200),
   "6x768": dict(hidden=768, num_layers=6, heads=12, mlp=3072),
 }
+MAPS = ("shared", "two")
 
 
 def build(variant: str, **overrides: Any) -> Bert:
   """Builds a published size, see `base.build`."""
   return base.build(Bert, VARIANTS, variant, overrides)
+
+
+class ForDistillation(nn.Module):
+  """An encoder, and learnt maps of its states to its teacher's width.
+
+  Attributes:
+    encoder: of a family whose `collect` gives "embeddings" and "hidden".
+    width: of the teacher.
+    maps: "shared": one of embeddings and hidden states (huawei-noah/
+      Pretrained-Language-Model TinyBERT transformer/modeling.py, fit_dense);
+      "two": one of each (paper, equations 8 and 9).
+  """
+
+  encoder: Any
+  width: int
+  maps: str = "shared"
+
+  def setup(self):
+    e = self.encoder
+    options = ((self.width,), ("embed", None), e.dtype, e.kernel_init)
+    self.fit = layers.Dense(*options)
+    if self.maps == "two":
+      self.fit_embeddings = layers.Dense(*options)
+
+  def __call__(
+    self, batch: dict[str, Array], *, train: bool = False
+  ) -> tuple[Float[Array, "n b l d"], Float[Array, "n b l w"]]:
+    """Returns embeddings and each layer's output, as they are and mapped.
+
+    Args:
+      batch: see `pretraining.ForPreTraining`.
+      train: apply dropout; needs a "dropout" rng.
+    """
+    states = collect(self.encoder, batch, train)
+    first = self.fit_embeddings if self.maps == "two" else self.fit
+    mapped = first(states[:1]), self.fit(states[1:])
+    return states, jnp.concatenate(mapped)
+
+
+def collect(
+  encoder: Callable[..., Any], batch: dict[str, Array], train: bool = False
+) -> Float[Array, "n b l d"]:
+  """The embeddings and each layer's output.
+
+  Args:
+    encoder: an encoder, or its `apply` with the parameters.
+    batch: see `pretraining.ForPreTraining`.
+    train: apply dropout.
+  """
+  inputs = map(batch.get, base.INPUTS)
+  _, seen = encoder(*inputs, train=train, collect=True)
+  return jnp.concatenate([seen["embeddings"][None], seen["hidden"]])
+
+
+def map_shapes(encoder: Any, width: int, maps: str) -> dict[str, Any]:
+  """Shapes of the maps' parameters, which no published file has."""
+  batch = {"input_ids": jax.ShapeDtypeStruct((1, 1), jnp.int32)}
+  module = ForDistillation(encoder, width, maps)
+  boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
+  params = nn.unbox(boxed)["params"]
+  return {name: params[name] for name in params if name != "encoder"}

@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.objectives import electra, lm, mlm
+from bert_jax.objectives import distil, electra, elmo, lm, mlm, tinybert
 from bert_jax.objectives.base import Objective
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
   "mlm": mlm.build,
   "electra": electra.build,
   "lm": lm.build,
+  "distil": distil.build,
+  "tinybert": tinybert.build,
+  "elmo": elmo.build,
 }
 
 

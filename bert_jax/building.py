@@ -1,0 +1,190 @@
+"""All that a run needs before it trains, made of its config and checked."""
+
+import inspect
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from jax.sharding import Mesh
+
+from bert_jax import config as config_lib
+from bert_jax import objectives, optim, phases, sharding, teacher
+from bert_jax.data import corpus, hashing, loader
+from bert_jax.state import TrainState, file_state, frozen_shapes
+
+# Of a model's config, what its teacher computes with unless it says otherwise.
+SHARED = ("dtype", "attention", "elementwise", "unroll")
+# What the data and the mesh say of both.
+OF_DATA = ("vocab_size", "padding_id")
+
+
+class Feed(NamedTuple):
+  """A phase with its data."""
+
+  phase: phases.Phase
+  data: loader.Data
+  heldout: loader.Heldout | None
+  shapes: dict[str, jax.ShapeDtypeStruct]
+
+
+class Setup(NamedTuple):
+  """What `build` makes of a config."""
+
+  mesh: Mesh
+  feeds: list[Feed]
+  objective: objectives.Objective
+  optimizer: optax.GradientTransformation
+  schedule: optim.Schedule
+  in_file: TrainState  # shapes; see `state.file_state`
+  frozen: Any  # the teacher's parameters; {} without one
+  digest: str | None  # the teacher's
+
+  @property
+  def prepared(self) -> tuple[corpus.Prepared, ...]:
+    return self.feeds[0].data.prepared
+
+  @property
+  def fingerprint(self) -> list[str]:
+    return [part.meta["fingerprint"] for part in self.prepared]
+
+
+def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
+  """Opens a phase's stream of examples and its held-out set."""
+  # Each phase has a stream of its own, from its beginning.
+  seed = config["seed"]
+  if phase.number:
+    seed = hashing.make_key("phase", phase.number, seed)
+  data = loader.open_data(seed=seed, **phase.data)
+  heldout = None
+  if config["evaluate"]["every"]:
+    limit = config["evaluate"]["examples"] or None
+    try:
+      heldout = loader.open_heldout(limit=limit, **phase.data)
+    except ValueError as e:
+      raise ValueError(
+        f"held-out documents: {e} Prepare the text with a larger --heldout, or"
+        " pass --config.evaluate.every=0."
+      ) from e
+  shapes = {
+    key: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype)
+    for key, (shape, dtype) in data.features.items()
+  }
+  return Feed(phase, data, heldout, shapes)
+
+
+def build(config: dict[str, Any]) -> Setup:
+  """Makes everything that does not train yet, and checks that it fits.
+
+  Fills in `config["model"]` what is the data's, `vocab_size` and `padding_id`,
+  and `config["teacher"]["model"]` from the teacher's files.
+
+  Raises:
+    ValueError: with one sentence that names the key and the remedy.
+  """
+  mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
+  plan = phases.plan(config)
+  for phase in plan:
+    sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
+  feeds = [open_feed(config, phase) for phase in plan]
+  data, vocab_size = feeds[0].data, feeds[0].data.vocab_size
+  take_from_data(config, data)
+  taught = None
+  if "teacher" in config:
+    taught = config_lib.call(
+      "teacher", teacher.read, data.prepared[0], **config["teacher"]
+    )
+    config["teacher"]["model"] = taught.model
+  objective, schedule, optimizer = make_parts(
+    config, sharding.vocab_multiple(mesh)
+  )
+  for feed in feeds:
+    # A length beyond the position table is an error here, before any step.
+    boxed = jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
+  sharding.check_sizes(mesh, boxed)
+  in_file = file_state(objective, optimizer, mesh, feed.shapes, vocab_size)
+  frozen, digest = {}, None
+  if taught:
+    frozen = teacher.place(taught, frozen_shapes(objective, mesh, feed.shapes))
+    digest = taught.digest
+  return Setup(
+    mesh, feeds, objective, optimizer, schedule, in_file, frozen, digest
+  )
+
+
+def take_from_data(config: dict[str, Any], data: loader.Data) -> None:
+  """Fills in what of `config["model"]` is the data's.
+
+  Raises:
+    ValueError: it says otherwise.
+  """
+  of_data = {"vocab_size": data.vocab_size}
+  if config["model"]["family"] == "roberta":
+    # Its positions begin after this number, and skip tokens that have it.
+    of_data["padding_id"] = data.special.pad
+  for name, value in of_data.items():
+    if config["model"].get(name) is None:
+      config["model"][name] = value
+    if config["model"][name] != value:
+      raise ValueError(
+        f"model.{name}={config['model'][name]}, but with the vocabulary of"
+        f" {config['data']['path']} it is {value}; leave model.{name} unset to"
+        " take it from the data."
+      )
+
+
+def make_parts(
+  config: dict[str, Any], vocab_multiple: int = 1
+) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
+  """Objective, schedule and optimizer; needs neither data nor a teacher.
+
+  Args:
+    config: of the run.
+    vocab_multiple: see `sharding.vocab_multiple`.
+  """
+  options = dict(config["objective"])
+  name = options.pop("name")
+  factory = objectives.factory(name)
+  models = [config["model"] | {"vocab_multiple": vocab_multiple}]
+  if takes_teacher(name, config):
+    models.append(_teacher_model(config, models[0]))
+  objective = config_lib.call("objective", factory, *models, **options)
+  schedule = config_lib.call(
+    "schedule",
+    optim.build_schedule,
+    config["total_steps"],
+    **config["schedule"],
+  )
+  make = optim.factory(config["optimizer"].get("name", ""))
+  optimizer = config_lib.call(
+    "optimizer", make, schedule, **config["optimizer"]
+  )
+  return objective, schedule, optimizer
+
+
+def takes_teacher(name: str, config: dict[str, Any]) -> bool:
+  """Whether an objective learns from a teacher.
+
+  Raises:
+    ValueError: the config has one where it does not, or has none where it does.
+  """
+  takes = "teacher" in inspect.signature(objectives.factory(name)).parameters
+  if takes and "teacher" not in config:
+    raise ValueError(
+      f"config.teacher is missing: objective {name!r} learns from one; add"
+      " teacher=dict(path=..., model=dict(family=..., variant=...))."
+    )
+  if "teacher" in config and not takes:
+    raise ValueError(
+      f"config.teacher: objective {name!r} learns from none; remove it."
+    )
+  return takes
+
+
+def _teacher_model(
+  config: dict[str, Any], model: dict[str, Any]
+) -> dict[str, Any]:
+  """Keyword arguments of the teacher's `build`, with `family`."""
+  same = {name: model[name] for name in SHARED if name in model}
+  placed = {"vocab_multiple": model["vocab_multiple"]}
+  of_data = {name: model[name] for name in OF_DATA if name in model}
+  return of_data | same | config["teacher"]["model"] | placed

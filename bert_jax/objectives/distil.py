@@ -1,0 +1,258 @@
+"""DistilBERT's objective: a student learns from its teacher (Sanh et al. 2019).
+
+Three terms: the teacher's distribution over the pieces (Hinton et al. 2015),
+masked LM, and the direction of the teacher's last hidden states.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bert_jax import models
+from bert_jax.models import pretraining
+from bert_jax.models.layers import gather_positions
+from bert_jax.objectives import teaching
+from bert_jax.objectives.base import (
+  Batch,
+  Objective,
+  Sums,
+  check_batch,
+  check_segments,
+  classification_sums,
+)
+
+# Of a teacher of 12 layers (huggingface/transformers
+# research_projects/distillation/scripts/extract_distilbert.py).
+LAYERS = (0, 2, 4, 7, 9, 11)
+TOKENS = ("all", "masked")
+KEYS = ("sequence_ids", "mlm_positions", "mlm_ids", "mlm_weights")
+# Positions of a row whose logits are there at once, the student's and the
+# teacher's: float32 [256, 32, 30522] are 1 GB each.
+POSITIONS = 32
+Reader = Callable[..., Array]
+
+
+def predict(
+  module: nn.Module,
+  hidden: Float[Array, "b l d"],
+  positions: Int[Array, "b m"] | None = None,
+) -> Float[Array, "b m v"]:
+  """Float32 logits at `positions`, at all if None."""
+  if positions is None:
+    columns = jnp.arange(hidden.shape[1])
+    positions = jnp.broadcast_to(columns, hidden.shape[:2])
+  return module.mlm(hidden, positions, module.encoder.word_embedding)
+
+
+def divergence(
+  student: Float[Array, "*n v"],
+  teacher: Float[Array, "*n v"],
+  temperature: float,
+) -> Float[Array, "*n"]:
+  """KL(teacher || student) of softmax(logits / temperature), nats, float32.
+
+  Exactly 0 for equal logits.
+  """
+  chances = jax.nn.softmax(teacher / temperature)
+  # Divided last: both are the lowest float32 in rows beyond the vocabulary.
+  gap = (chances * ((teacher - student) / temperature)).sum(-1)
+  normal = functools.partial(jax.nn.logsumexp, axis=-1)
+  return gap + normal(student / temperature) - normal(teacher / temperature)
+
+
+def divergence_sum(
+  read: Reader,
+  read_teacher: Reader,
+  hidden: tuple[Float[Array, "b l d"], Float[Array, "b l d"]],
+  weights: Float[Array, "b l"],
+  temperature: float,
+) -> Float[Array, ""]:
+  """The weighted sum of `divergence`, `POSITIONS` of each row at a time.
+
+  The backward pass makes a part's logits again.
+
+  Args:
+    read: hidden states -> the student's logits; and `read_teacher`.
+    hidden: the student's and the teacher's.
+    weights: of the positions.
+    temperature: of both.
+  """
+  rows, length = weights.shape
+  size = min(POSITIONS, length)
+  parts = -(-length // size)
+
+  def split(x):
+    more = [(0, 0), (0, parts * size - length)] + [(0, 0)] * (x.ndim - 2)
+    x = jnp.pad(x, more).reshape(rows, parts, size, *x.shape[2:])
+    return x.swapaxes(0, 1)
+
+  def add(total, part):
+    own, other, weights = part
+    apart = divergence(read(own), read_teacher(other), temperature)
+    return total + (apart * weights).sum(), None
+
+  total, _ = jax.lax.scan(
+    # In a loop, what is made again is not merged with what was made first.
+    jax.checkpoint(add, prevent_cse=False),
+    jnp.zeros((), jnp.float32),
+    tuple(map(split, (*hidden, weights))),
+  )
+  return total
+
+
+def cosine_distance(
+  a: Float[Array, "*n d"], b: Float[Array, "*n d"]
+) -> Float[Array, "*n"]:
+  """1 - cosine, in float32; 1e-12 is added to squared norms as by torch."""
+  a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+  squared = ((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)
+  return 1.0 - (a * b).sum(-1) * jax.lax.rsqrt(squared)
+
+
+def count_targets(
+  batch: Batch,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+  """How many tokens are predicted, and how many are no padding."""
+  masked = batch["mlm_weights"].sum(dtype=jnp.float32)
+  return masked, (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
+
+
+def sums_of(
+  read: Reader,
+  read_teacher: Reader,
+  hidden: tuple[Float[Array, "b l d"], Float[Array, "b l d"]],
+  batch: Batch,
+  temperature: float,
+  kl_tokens: str,
+) -> Sums:
+  """Sums of every term.
+
+  Args:
+    read: (hidden states, positions or none) -> the student's logits.
+    read_teacher: the same of the teacher.
+    hidden: the last of the student and of the teacher.
+    batch: with `KEYS`.
+    temperature: and `kl_tokens`: see `build`.
+  """
+  _, slots, ids, used = (batch[key] for key in KEYS)
+  real = (batch["sequence_ids"] > 0).astype(jnp.float32)
+  sums = classification_sums("mlm", read(hidden[0], slots), ids, used)
+  sums["cosine_loss"] = (cosine_distance(*hidden) * real).sum()
+  weights = real
+  if kl_tokens == "masked":
+    hidden = tuple(gather_positions(x, slots) for x in hidden)
+    weights = used
+  apart = divergence_sum(read, read_teacher, hidden, weights, temperature)
+  return sums | {"kl_loss": apart * temperature**2}
+
+
+def build(
+  model: dict[str, Any],
+  teacher: dict[str, Any],
+  layers: Sequence[int] = LAYERS,
+  kl_weight: float = 5.0,
+  mlm_weight: float = 2.0,
+  cosine_weight: float = 1.0,
+  temperature: float = 2.0,
+  kl_tokens: str = "all",
+) -> Objective:
+  """Distillation in pre-training: KL, masked LM, cosine.
+
+  `kl_loss` is KL(teacher || student) at the temperature, times its square, a
+  token; `cosine_loss` is 1 - cosine of the last hidden states, a token. Every
+  term is reported, one of weight 0 too. Padding enters none. The teacher has no
+  dropout.
+
+  Args:
+    model: keyword arguments of the student's `build`, with `family`.
+    teacher: the same of the teacher.
+    layers: of the teacher, that the student begins with, with its embeddings
+      and its masked-LM head; () to begin from the seed.
+    kl_weight: and `mlm_weight`, `cosine_weight`: of the three losses
+      (research_projects/distillation/README.md, --alpha_ce 5.0 --alpha_mlm 2.0
+      --alpha_cos 1.0).
+    temperature: of the KL (the same, --temperature 2).
+    kl_tokens: "all": all that are no padding; "masked": those of the masked LM
+      (distiller.py, restrict_ce_to_mask).
+
+  Raises:
+    ValueError: teacher and student do not fit; an option is out of its range.
+  """
+  encoders = teaching.make_encoders("distil", model, teacher)
+  teaching.check_sizes(*encoders, layers)
+  student, master = (
+    pretraining.ForPreTraining(encoder, pairs=False) for encoder in encoders
+  )
+  if temperature <= 0:
+    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
+  if kl_tokens not in TOKENS:
+    raise ValueError(
+      f"objective.kl_tokens={kl_tokens!r}: not one of {', '.join(TOKENS)}."
+    )
+  options = (temperature, kl_tokens)
+
+  def init(rng, batch):
+    check_batch("distil", batch, KEYS)
+    check_segments(batch, getattr(student.encoder, "num_segments", 0))
+    return student.init(rng, batch)["params"]
+
+  def init_frozen(rng, batch):
+    return master.init(rng, batch)["params"]
+
+  def inherit(params, frozen):
+    return teaching.copy_layers(params, frozen, layers)
+
+  def weights(batch):
+    masked, real = count_targets(batch)
+    of_kl = real if kl_tokens == "all" else masked
+    sums = {"kl_loss": of_kl, "mlm_loss": masked, "mlm_accuracy": masked}
+    return sums | {"cosine_loss": real}
+
+  def loss(params, frozen, carry, batch, rng, train):
+    rngs = {"dropout": rng} if train else None
+    hidden = student.apply(
+      {"params": params}, batch, train, rngs=rngs, method=teaching.encode
+    )
+    frozen = {"params": jax.lax.stop_gradient(frozen)}
+    target = master.apply(frozen, batch, method=teaching.encode)
+    read = functools.partial(student.apply, {"params": params}, method=predict)
+    read_master = functools.partial(master.apply, frozen, method=predict)
+    seen = (hidden, target)
+    return sums_of(read, read_master, seen, batch, *options), carry
+
+  def flops(batch):
+    family, other = models.family(model["family"]), teacher["family"]
+    rows, length = batch["input_ids"].shape
+    masked = batch["mlm_positions"].shape[1]
+    read = length if kl_tokens == "all" else masked
+    e, own = student.encoder, family.flops
+    decoded = read * (3 if kl_weight else 1)
+    return (
+      3 * own(e, rows, length, masked)
+      + pretraining.flops(e.hidden, e.hidden, e.vocab_size, rows, decoded)
+      + models.family(other).flops(master.encoder, rows, length, read)
+    )
+
+  factors = {"kl_loss": kl_weight, "mlm_loss": mlm_weight}
+  factors |= {"cosine_loss": cosine_weight}
+  # What counts for nothing needs no gradient.
+  coefficients = {name: factor for name, factor in factors.items() if factor}
+  if not coefficients:
+    raise ValueError(
+      "objective.kl_weight, mlm_weight and cosine_weight are all 0; nothing"
+      " would be learnt."
+    )
+  return Objective(
+    init,
+    weights,
+    loss,
+    coefficients,
+    flops,
+    init_frozen,
+    inherit if layers else None,
+  )

@@ -1,0 +1,230 @@
+"""TinyBERT's general distillation: inner states (Jiao et al. 2020, 3.1).
+
+Layer m of a student of M layers learns from layer g(m) = m N / M of a teacher
+of N, its embeddings from the teacher's (g(0) = 0): 3m for 4 layers and 2m for 6
+of BERT-base (section 4.2; huawei-noah/Pretrained-Language-Model TinyBERT
+general_distill.py, layers_per_block).
+"""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from bert_jax.models import attention, base, layers, tinybert
+from bert_jax.objectives import teaching
+from bert_jax.objectives.base import (
+  Batch,
+  Objective,
+  Sums,
+  check_batch,
+  check_segments,
+)
+from bert_jax.objectives.electra import write_ids
+
+KEYS = ("sequence_ids", "mlm_positions", "mlm_ids", "mlm_weights")
+# A score at or below it counts as 0: the released way to leave out masked keys,
+# whose scores have -10,000 added (general_distill.py).
+MASKED = -100.0
+
+
+def attention_scores(
+  weights: Any, x: Float[Array, "b l d"], dtype: jnp.dtype
+) -> Float[Array, "b h l l"]:
+  """A layer's float32 scores before mask and softmax, scaled.
+
+  Args:
+    weights: of the layer's attention.
+    x: the layer's input.
+    dtype: of the projections.
+  """
+  query, key = (
+    layers.product(x, weights[name]["kernel"], 1, dtype)
+    + weights[name]["bias"].astype(dtype)
+    for name in ("query", "key")
+  )
+  scores = layers.float32_einsum("bqhk,bshk->bhqs", query, key)
+  return scores * (1.0 / math.sqrt(query.shape[-1]))
+
+
+def attention_sum(
+  student: tuple[Any, Float[Array, "n b l d"]],
+  teacher: tuple[Any, Float[Array, "n b l w"]],
+  pairs: Bool[Array, "b 1 l l"],
+  dtypes: tuple[jnp.dtype, jnp.dtype],
+) -> Float[Array, ""]:
+  """Squared differences of scores at `pairs`, a head, summed over layers.
+
+  The scores of one layer are there at once; the backward pass makes them again.
+
+  Args:
+    student: its layers' weights, stacked, and their inputs.
+    teacher: the same of the layers that it learns from.
+    pairs: of a query and a key that count.
+    dtypes: of the student and of the teacher.
+  """
+
+  def add(total, layer):
+    own, other = (
+      attention_scores(*one, dtype)
+      for one, dtype in zip(layer, dtypes, strict=True)
+    )
+    own, other = (jnp.where(x <= MASKED, 0.0, x) for x in (own, other))
+    gap = jnp.where(pairs, jnp.square(own - other), 0.0)
+    return total + gap.sum() / own.shape[1], None
+
+  total, _ = jax.lax.scan(
+    jax.checkpoint(add, prevent_cse=False),
+    jnp.zeros((), jnp.float32),
+    (student, teacher),
+  )
+  return total
+
+
+def state_sums(
+  student: Float[Array, "n b l w"],
+  teacher: Float[Array, "n b l w"],
+  real: Float[Array, "b l"],
+) -> Sums:
+  """Mean squared differences of the real tokens' states, summed.
+
+  The first of both are the embeddings, the others add up over the layers.
+  """
+  gap = student.astype(jnp.float32) - teacher.astype(jnp.float32)
+  sums = (jnp.square(gap).mean(-1) * real).sum((1, 2))
+  return {"embedding_loss": sums[0], "hidden_loss": sums[1:].sum()}
+
+
+def counted(batch: Batch) -> tuple[Bool[Array, "b 1 l l"], Float[Array, "b l"]]:
+  """Pairs of tokens that see each other, and tokens, that are no padding."""
+  ids = batch["sequence_ids"]
+  pairs = attention.attention_mask(ids) & (ids > 0)[:, None, :, None]
+  return pairs, (ids > 0).astype(jnp.float32)
+
+
+def restored(batch: Batch) -> Int[Array, "b l"]:
+  """The ids with what was hidden."""
+  return write_ids(batch["input_ids"], *(batch[key] for key in KEYS[1:]))
+
+
+def _attention(encoder: Any, times: int) -> Any:
+  """Attention's weights of layer `times`, 2 `times`, ... (1 is the first)."""
+  weights = encoder["layers"]["layer"]["attention"]
+  return jax.tree.map(lambda x: x[times - 1 :: times], weights)
+
+
+def check_sizes(student: Any, teacher: Any) -> int:
+  """Returns N / M.
+
+  Raises:
+    ValueError: heads, vocabularies or numbers of layers do not fit.
+  """
+  names = ["heads", "vocab_size"]
+  names += ["padding_id"] if hasattr(student, "padding_id") else []
+  for name in names:
+    own, other = getattr(student, name), getattr(teacher, name)
+    if own != other:
+      raise ValueError(
+        f"model.{name}={own}, but the teacher's is {other}, and both must be"
+        f" equal; set --config.model.{name}={other}."
+      )
+  times, rest = divmod(teacher.num_layers, student.num_layers)
+  if rest or not times:
+    total = teacher.num_layers
+    fitting = [str(n) for n in range(1, total + 1) if total % n == 0]
+    raise ValueError(
+      f"model.num_layers={student.num_layers} does not divide the teacher's"
+      f" {total} layers; choose one of {', '.join(fitting)}."
+    )
+  return times
+
+
+def build(
+  model: dict[str, Any],
+  teacher: dict[str, Any],
+  maps: str = "shared",
+  attention_weight: float = 1.0,
+  hidden_weight: float = 1.0,
+  embedding_weight: float = 1.0,
+) -> Objective:
+  """Mean squared differences of attention scores, hidden states, embeddings.
+
+  Each is a mean over what is no padding, a layer: `attention_loss` over heads
+  and pairs of tokens, `hidden_loss` and `embedding_loss` over tokens and the
+  teacher's width. Those of the layers add up. The released program takes means
+  over padding as well; without padding both are the same.
+
+  No token is hidden, as released (pregenerate_training_data.py,
+  --masked_lm_prob 0.0): what the data's builder masked is put back.
+
+  Args:
+    model: keyword arguments of the student's `build`, with `family`.
+    teacher: the same of the teacher.
+    maps: see `tinybert.ForDistillation`.
+    attention_weight: and `hidden_weight`, `embedding_weight`: of the losses
+      (all 1 in general_distill.py).
+
+  Raises:
+    ValueError: teacher and student do not fit, or an unknown map.
+  """
+  encoder, master = teaching.make_encoders("tinybert", model, teacher)
+  times = check_sizes(encoder, master)
+  if maps not in tinybert.MAPS:
+    raise ValueError(
+      f"objective.maps={maps!r}: not one of {', '.join(tinybert.MAPS)}."
+    )
+  module = tinybert.ForDistillation(encoder, master.hidden, maps)
+
+  def init(rng, batch):
+    check_batch("tinybert", batch, KEYS)
+    check_segments(batch, getattr(encoder, "num_segments", 0))
+    return module.init(rng, batch)["params"]
+
+  def init_frozen(rng, batch):
+    inputs = map(batch.get, base.INPUTS)
+    return {"encoder": master.init(rng, *inputs)["params"]}
+
+  def weights(batch):
+    pairs, real = counted(batch)
+    tokens = real.sum()
+    return {
+      "attention_loss": pairs.sum(dtype=jnp.float32),
+      "hidden_loss": tokens,
+      "embedding_loss": tokens,
+    }
+
+  def loss(params, frozen, carry, batch, rng, train):
+    rngs = {"dropout": rng} if train else None
+    batch = batch | {"input_ids": restored(batch)}
+    states, mapped = module.apply(
+      {"params": params}, batch, train=train, rngs=rngs
+    )
+    frozen = jax.lax.stop_gradient(frozen["encoder"])
+    run = functools.partial(master.apply, {"params": frozen})
+    target = tinybert.collect(run, batch)
+    own = _attention(params["encoder"], 1), states[:-1]
+    other = _attention(frozen, times), target[:-1][times - 1 :: times]
+    pairs, real = counted(batch)
+    sums = state_sums(mapped, target[::times], real)
+    total = attention_sum(own, other, pairs, (encoder.dtype, master.dtype))
+    return sums | {"attention_loss": total}, carry
+
+  def flops(batch):
+    rows, length = batch["input_ids"].shape
+    own, other = (
+      base.stack_flops(e.num_layers, e.hidden, e.mlp, rows, length)
+      for e in (encoder, master)
+    )
+    mapped = rows * length * (encoder.num_layers + 1)
+    own += 2.0 * mapped * encoder.hidden * master.hidden
+    return 3 * own + other
+
+  coefficients = {
+    "attention_loss": attention_weight,
+    "hidden_loss": hidden_weight,
+    "embedding_loss": embedding_weight,
+  }
+  return Objective(init, weights, loss, coefficients, flops, init_frozen)

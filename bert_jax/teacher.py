@@ -1,0 +1,153 @@
+"""The teacher of a run: a model that was trained before, and does not change.
+
+A run's --workdir, a converted folder or one of transformers, opened as
+`bert_jax.load` does. Its parameters are an argument of the train step, never
+donated and never saved; a checkpoint keeps their digest.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from bert_jax import loading, models
+from bert_jax.convert.folder import COMPUTATION, Weights
+from bert_jax.data import model_tokenizer
+from bert_jax.data.corpus import Prepared
+
+# What of a model is for its own training alone.
+_TRAINING = ("dropout", "attention_dropout", "initializer_range")
+
+
+class Teacher(NamedTuple):
+  """A teacher as its files have it.
+
+  Attributes:
+    path: of the files.
+    model: keyword arguments of the family's `build`, with `family`.
+    arrays: path in the parameter tree, joined by "/", -> float32 array.
+    digest: of encoder and masked-LM head, the same for every format.
+  """
+
+  path: str
+  model: dict[str, Any]
+  arrays: Mapping[str, np.ndarray]
+  digest: str
+
+
+def read(prepared: Prepared, path: str, model: dict[str, Any]) -> Teacher:
+  """Reads a teacher, and checks that it is the one meant and fits the data.
+
+  Args:
+    prepared: the text that it will read.
+    path: a --workdir, a folder, or the name of a model on the hub.
+    model: `family`, `variant`, and other sizes as they must be.
+
+  Raises:
+    ValueError: with one sentence: of the files, or they are of another model or
+      another vocabulary.
+  """
+  if not path:
+    raise ValueError(
+      "teacher.path is empty; pass --config.teacher.path=PATH, the --workdir of"
+      " a run, a converted folder or one of transformers."
+    )
+  weights = loading.read(path, None, None)
+  _check_model(path, weights, model)
+  _check_pieces(path, weights, prepared)
+  kept = ("family", "variant", *COMPUTATION)
+  found = {key: value for key, value in model.items() if key in kept}
+  return Teacher(
+    path, found | weights.config["model"], weights.arrays, _digest(weights)
+  )
+
+
+def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
+  """Raises ValueError unless a config means the model that the files hold."""
+  wanted = {"family": model.get("family")}
+  there = {"family": weights.config["family"]}
+  if wanted == there:
+    given = {k: v for k, v in model.items() if k != "family" and v is not None}
+    family = models.family(wanted["family"])
+    encoder = family.build(**given)
+    skip = (*COMPUTATION, *_TRAINING, "variant")
+    names = [n for n in family.VARIANTS[given["variant"]] | given]
+    names = [name for name in names if name not in skip]
+    wanted = {name: getattr(encoder, name) for name in names}
+    there = {name: weights.config["model"][name] for name in names}
+  other = [name for name in wanted if wanted[name] != there[name]]
+  if other:
+    raise ValueError(
+      f"teacher.path={path} has "
+      + ", ".join(f"{name}={there[name]}" for name in other)
+      + ", but the config says "
+      + ", ".join(f"teacher.model.{name}={wanted[name]}" for name in other)
+      + "; pass "
+      + " ".join(
+        f"--config.teacher.model.{name}={there[name]}" for name in other
+      )
+      + ", or another teacher."
+    )
+
+
+def _check_pieces(path: str, weights: Weights, prepared: Prepared) -> None:
+  """Raises ValueError unless a teacher has the vocabulary of the data."""
+  tokenizer = model_tokenizer.build(weights.tokenizer_files, path)
+  if tokenizer is None:
+    raise ValueError(
+      f"teacher.path={path} has no vocabulary, so that nobody knows if it is"
+      f" that of {prepared.path}; put its tokenizer's files beside it."
+    )
+  known = tokenizer.get_vocab(with_added_tokens=True)
+  pieces = sorted(known, key=known.get)
+  pairs = itertools.zip_longest(pieces, prepared.vocab)
+  for number, (theirs, ours) in enumerate(pairs):
+    if theirs != ours:
+      raise ValueError(
+        f"teacher.path={path}: its piece {number} is {theirs!r}, that of"
+        f" {prepared.path} is {ours!r}; prepare the text with the teacher's"
+        " vocabulary."
+      )
+
+
+def _digest(weights: Weights) -> str:
+  """A hash of the arrays that a student may learn from."""
+  digest = hashlib.sha256()
+  for path, array in sorted(weights.arrays.items()):
+    if path.startswith(("encoder/", "mlm/")):
+      digest.update(f"{path} {array.shape}".encode())
+      digest.update(np.ascontiguousarray(array).data)
+  return digest.hexdigest()
+
+
+def place(teacher: Teacher, layout: Any) -> Any:
+  """Puts the parameters that are needed on the devices.
+
+  Args:
+    teacher: whose.
+    layout: tree of shapes with shardings; rows that it has more are zeros.
+
+  Raises:
+    ValueError: the teacher has not all of them.
+  """
+
+  def put(path, wanted):
+    if path not in teacher.arrays:
+      raise ValueError(
+        f"teacher.path={teacher.path} has no {path}, which the objective needs;"
+        " choose a teacher with its masked-LM head."
+      )
+    array = teacher.arrays[path]
+    more = zip(wanted.shape, array.shape, strict=True)
+    array = np.pad(array, [(0, size - had) for size, had in more])
+    return jax.make_array_from_callback(
+      wanted.shape, wanted.sharding, lambda index: array[index]
+    )
+
+  flat = traverse_util.flatten_dict(layout, sep="/")
+  placed = {path: put(path, wanted) for path, wanted in flat.items()}
+  return traverse_util.unflatten_dict(placed, sep="/")

@@ -1,0 +1,98 @@
+"""A small TinyBERT in minutes on one GPU, from a teacher trained here.
+
+Paper: Jiao et al. 2020, sections 3.1 and 3.2, for objective and layers.
+Sizes: chosen here, for one GPU and minutes: 4 layers of 128 with the
+  teacher's 4 heads, rows of 128 tokens, 128 of them a batch, 10,000 steps; the
+  teacher of small_teacher_gpu.py, 12 layers of 256.
+Text: Wikipedia, prepared with BERT's uncased vocabulary; ten million tokens are
+  enough.
+Original hardware: none; one GPU.
+Command:
+  python -m bert_jax.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
+    --vocab VOCABULARY --output PREPARED_FOLDER
+  python -m bert_jax.main --config configs/small_tinybert_gpu.py \\
+    --workdir runs/small_tinybert_gpu --config.data.path=PREPARED_FOLDER \\
+    --config.teacher.path=runs/small_teacher_gpu
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config() -> ConfigDict:
+  """The published recipe, complete and flat."""
+  return ConfigDict(
+    dict(
+      seed=0,
+      total_steps=10_000,
+      batch_size=128,
+      micro_batches=1,
+      phases={},
+      init_from="",
+      model=dict(
+        family="tinybert",
+        variant="4x312",
+        hidden=128,
+        num_layers=4,
+        heads=4,
+        mlp=512,
+        vocab_size=placeholder(int),  # that of the data
+        max_positions=128,
+        dropout=0.1,
+        attention_dropout=0.1,
+        activation="gelu",
+        initializer_range=0.02,
+        dtype="bfloat16",
+        attention="auto",
+        elementwise="auto",
+        unroll=0,
+        remat=False,
+      ),
+      teacher=dict(
+        path="",
+        model=dict(
+          family="bert",
+          variant="base",
+          hidden=256,
+          num_layers=12,
+          heads=4,
+          mlp=1024,
+          max_positions=128,
+        ),
+      ),
+      objective=dict(
+        name="tinybert",
+        maps="shared",
+        attention_weight=1.0,
+        hidden_weight=1.0,
+        embedding_weight=1.0,
+      ),
+      data=dict(
+        path="",
+        builder="doc_sentences",
+        length=128,
+        max_predictions=20,
+        mask_rate=0.15,
+        masking="token",
+        replacement="bert",
+        count="round",
+        static_masks=0,
+        max_sequences=1,
+        cased=False,
+      ),
+      optimizer=dict(
+        name="adamw_bert",
+        b1=0.9,
+        b2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        clip_norm=1.0,
+      ),
+      schedule=dict(name="linear", peak=5e-4, warmup=0.1),
+      mesh=dict(data=-1, fsdp=1, tensor=1),
+      log=dict(every=500),
+      evaluate=dict(every=1000, examples=2048),
+      checkpoint=dict(every=2000, keep=2, keep_best=1),
+      profile=dict(start=0, steps=0),
+    )
+  )

@@ -1,0 +1,375 @@
+"""DistilBERT's objective, beside straight numpy; runs with a teacher."""
+
+import functools
+import os
+import shutil
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+from test_objectives_runs import TINY, arrays, plainly, rows
+from tiny_families import fill, jit
+from tiny_teachers import write_teacher
+
+import bert_jax
+from bert_jax import building, checkpoint, main, objectives, train
+from bert_jax import config as config_lib
+from bert_jax.models import bert, distilbert, pretraining
+from bert_jax.objectives import distil
+
+__all__ = ["plainly"]  # Of all tests here: compiling is what they wait for.
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SIZES = dict(
+  variant="base",
+  vocab_size=37,
+  hidden=16,
+  num_layers=2,
+  heads=2,
+  mlp=32,
+  max_positions=16,
+  initializer_range=0.3,
+)
+STUDENT = SIZES | {"family": "distilbert"}
+TEACHER = SIZES | {"family": "bert", "num_layers": 4}
+ROWS, LENGTH = 3, 11
+
+
+@pytest.fixture(scope="module")
+def batch():
+  """Rows of 11 tokens, 6 and none, with 3, 2 and no predictions."""
+  rng = np.random.default_rng(0)
+  real = np.arange(LENGTH) < np.array([11, 6, 0])[:, None]
+  used = np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0]])
+  whole = dict(
+    input_ids=rng.integers(0, 37, (ROWS, LENGTH)) * real,
+    sequence_ids=real,
+    mlm_positions=np.array([[1, 4, 8], [2, 3, 0], [0, 0, 0]]),
+    mlm_ids=rng.integers(0, 37, (ROWS, 3)) * used,
+  )
+  made = {key: jnp.asarray(x, jnp.int32) for key, x in whole.items()}
+  return made | {"mlm_weights": jnp.asarray(used, jnp.float32)}
+
+
+def build(**options):
+  options = {"layers": (0, 2)} | options
+  return objectives.factory("distil")(STUDENT, TEACHER, **options)
+
+
+@pytest.fixture(scope="module")
+def parameters(batch):
+  """Of student and teacher, unequal and nowhere trivial."""
+  return tuple(
+    fill(pretraining.ForPreTraining(encoder, pairs=False), batch, seed=seed)
+    for seed, encoder in enumerate(
+      (
+        distilbert.build(**SIZES),
+        bert.build(**SIZES | {"num_layers": 4}),
+      )
+    )
+  )
+
+
+def measure(objective, params, frozen, batch, train=False):
+  loss = jit(objective.loss, static_argnums=5)
+  sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), train)
+  return {name: float(value) for name, value in sums.items()}
+
+
+def softmax(x):
+  e = np.exp(x - x.max(-1, keepdims=True))
+  return e / e.sum(-1, keepdims=True)
+
+
+def everywhere(params, batch, encoder):
+  """Float64 logits of all positions, and last hidden states."""
+  module = pretraining.ForPreTraining(encoder, pairs=False)
+  columns = jnp.broadcast_to(jnp.arange(LENGTH), (ROWS, LENGTH))
+  out = jit(module.apply)(
+    {"params": params}, batch | {"mlm_positions": columns}
+  )
+  hidden, _ = jit(encoder.apply)(
+    {"params": params["encoder"]},
+    batch["input_ids"],
+    None,
+    batch["sequence_ids"],
+  )
+  return np.asarray(out["mlm_logits"], np.float64), np.asarray(hidden)
+
+
+@pytest.mark.parametrize("tokens", ["all", "masked"])
+def test_sums_are_those_of_numpy(batch, parameters, tokens, monkeypatch):
+  monkeypatch.setattr(distil, "POSITIONS", 4)
+  objective = build(kl_tokens=tokens)
+  found = measure(objective, *parameters, batch)
+  own, x = everywhere(parameters[0], batch, distilbert.build(**SIZES))
+  theirs, y = everywhere(
+    parameters[1], batch, bert.build(**SIZES | {"num_layers": 4})
+  )
+  p, q = softmax(theirs / 2.0), softmax(own / 2.0)
+  kl = 4.0 * (p * np.log(p / q)).sum(-1)
+  places = [(0, 1), (0, 4), (0, 8), (1, 2), (1, 3)]
+  real = [(r, c) for r, count in ((0, 11), (1, 6)) for c in range(count)]
+  counted = real if tokens == "all" else places
+  cosine = [
+    1 - x[at] @ y[at] / np.linalg.norm(x[at]) / np.linalg.norm(y[at])
+    for at in real
+  ]
+  ids = np.asarray(batch["mlm_ids"])[[0, 0, 0, 1, 1], [0, 1, 2, 0, 1]]
+  mlm = [
+    -np.log(softmax(own[at])[i]) for at, i in zip(places, ids, strict=True)
+  ]
+  hits = [own[at].argmax() == i for at, i in zip(places, ids, strict=True)]
+  expected = dict(
+    kl_loss=sum(kl[at] for at in counted),
+    cosine_loss=sum(cosine),
+    mlm_loss=sum(mlm),
+    mlm_accuracy=sum(hits),
+  )
+  assert found == pytest.approx(expected, rel=2e-5)
+  assert objective.weights(batch) == dict(
+    kl_loss=len(counted), cosine_loss=17, mlm_loss=5, mlm_accuracy=5
+  )
+  assert objective.coefficients == dict(
+    kl_loss=5.0, mlm_loss=2.0, cosine_loss=1.0
+  )
+
+
+def test_an_equal_student_has_nothing_to_learn(batch, parameters):
+  teacher = parameters[1]
+  same = TEACHER | {"vocab_multiple": 8}  # Its table has rows beyond.
+  objective = objectives.factory("distil")(same, same, (0, 1, 2, 3))
+  teacher = nn.unbox(jit(objective.init)(jax.random.key(3), batch))
+  found = measure(objective, teacher, teacher, batch)
+  assert found["kl_loss"] == 0.0
+  assert found["cosine_loss"] == pytest.approx(0.0, abs=1e-5)
+  assert found["mlm_loss"] > 0.0
+
+
+def test_padding_changes_nothing(batch, parameters):
+  padded = np.asarray(batch["sequence_ids"]) == 0
+  ids = np.where(padded, 30, np.asarray(batch["input_ids"]))
+  slots = np.where(np.asarray(batch["mlm_weights"]) > 0, 0, 7)
+  other = batch | dict(
+    input_ids=jnp.asarray(ids, jnp.int32),
+    mlm_ids=batch["mlm_ids"] + jnp.asarray(slots, jnp.int32),
+  )
+  objective = build()
+  a, b = (measure(objective, *parameters, one) for one in (batch, other))
+  assert a == pytest.approx(b, rel=1e-6)
+
+
+def test_gradients(batch, parameters, monkeypatch):
+  """By parts as of the whole; none to the teacher."""
+
+  def total(params, frozen):
+    sums, _ = build().loss(params, frozen, {}, batch, None, False)
+    return 5.0 * sums["kl_loss"] + 2.0 * sums["mlm_loss"] + sums["cosine_loss"]
+
+  whole, _ = jit(jax.grad(total, argnums=(0, 1)))(*parameters)
+  monkeypatch.setattr(distil, "POSITIONS", 4)
+  parts, frozen = jit(jax.grad(total, argnums=(0, 1)))(*parameters)
+  for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+    assert np.abs(a).max() > 0
+  assert all(not np.any(x) for x in jax.tree.leaves(frozen))
+  text = str(jax.make_jaxpr(jax.grad(total))(*parameters))
+  assert f"f32[{ROWS},4,37]" in text
+  assert not any(f"[{ROWS},{n},37]" in text for n in (LENGTH, 12))
+
+
+def test_only_the_student_has_dropout(batch, parameters):
+  objective = build()
+  still, moved = (
+    measure(objective, *parameters, batch, train) for train in (False, True)
+  )
+  assert all(still[name] != moved[name] for name in ("kl_loss", "cosine_loss"))
+  sure = objectives.factory("distil")(
+    STUDENT | dict(dropout=0.0, attention_dropout=0.0), TEACHER, (0, 2)
+  )
+  again = measure(sure, *parameters, batch, True)
+  assert again == pytest.approx(still, rel=1e-6)
+
+
+def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
+  params, teacher = parameters
+  begun = build(layers=(3, 1)).inherit(params, teacher)
+  embeddings = begun["encoder"]["embeddings"]
+  assert "segment" not in embeddings
+  for name, table in embeddings.items():
+    jax.tree.map(
+      np.testing.assert_array_equal,
+      table,
+      teacher["encoder"]["embeddings"][name],
+    )
+  jax.tree.map(np.testing.assert_array_equal, begun["mlm"], teacher["mlm"])
+  jax.tree.map(
+    lambda a, b: np.testing.assert_array_equal(a, b[np.array([3, 1])]),
+    begun["encoder"]["layers"],
+    teacher["encoder"]["layers"],
+  )
+  assert build(layers=()).inherit is None
+
+
+@pytest.mark.parametrize(
+  "model, teacher, options, words",
+  [
+    (dict(family="gpt"), {}, {}, "model.family='gpt'.* knows bert"),
+    ({}, dict(family="albert"), {}, "teacher.model.family='albert'"),
+    ({}, dict(family="roberta"), {}, "cannot learn .*choose roberta"),
+    (dict(hidden=8), {}, {}, "model.hidden=8, .*model.hidden=16"),
+    (dict(mlp=8), {}, {}, r"model.mlp=8.*32.*objective.layers=\(\)"),
+    ({}, dict(vocab_size=9), {}, "model.vocab_size=37, .* 9"),
+    ({}, {}, dict(layers=(0, 2, 3)), "are 3, but model.num_layers=2"),
+    ({}, {}, dict(layers=(0, 4)), "4 is no layer.* 0 to 3"),
+    ({}, {}, dict(layers=(0, True)), "True is no layer"),
+    ({}, {}, dict(temperature=0), "temperature=0: must be above 0"),
+    ({}, {}, dict(kl_tokens="some"), "'some': not one of all, masked"),
+    (
+      {},
+      {},
+      dict(kl_weight=0, mlm_weight=0, cosine_weight=0),
+      "all 0; nothing would be learnt",
+    ),
+  ],
+)
+def test_what_does_not_fit_is_refused(model, teacher, options, words):
+  with pytest.raises(ValueError, match=words):
+    objectives.factory("distil")(
+      STUDENT | model, TEACHER | teacher, **{"layers": (0, 2)} | options
+    )
+
+
+# Runs.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("data")
+  prepared = write_prepared(
+    path / "prepared", random_documents(20, 0), random_documents(6, 1)
+  )
+  return prepared, write_teacher(path / "teacher", prepared)
+
+
+def tiny(folder, name="distilbert", **changes):
+  """A published config in a size for tests."""
+  config = main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  prepared, teacher = folder
+  changes = {
+    "data.path": prepared,
+    "teacher.path": teacher,
+    "teacher.model.hidden": 16,
+    "teacher.model.num_layers": 4,
+    "teacher.model.heads": 2,
+    "teacher.model.mlp": 32,
+    "objective.layers": (0, 3),
+  } | changes
+  for key, value in (TINY | changes).items():
+    section = config
+    *parts, last = key.split(".")
+    for part in parts:
+      section = section[part]
+    section[last] = value
+  config_lib.check_keys(config)
+  return config
+
+
+def test_restart_is_exact(folder, tmp_path, compiled, capsys):
+  """And another teacher is refused; the run is loaded as any other."""
+  whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
+  state = train.run(tiny(folder), whole)
+  assert "held-out KL to the teacher" in capsys.readouterr().out
+  shutil.copytree(whole, again)
+  shutil.rmtree(os.path.join(again, "checkpoints", "8"))
+  moved = str(tmp_path / "moved")
+  shutil.copytree(folder[1], moved)
+  restarted = train.run(tiny((folder[0], moved)), again)
+  expected, got = arrays(state), arrays(restarted)
+  for key, x in expected.items():
+    np.testing.assert_array_equal(x, got[key], err_msg=key)
+  assert rows(whole) == rows(again)
+  terms = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
+  assert all(terms <= row.keys() for row in rows(whole))
+  assert not any("teacher" in key for key in expected)
+  with checkpoint.Checkpointer.of_run(whole) as saver:
+    assert len(saver._meta(8)["teacher"]) == 64
+
+  shutil.rmtree(os.path.join(again, "checkpoints", "8"))
+  other = write_teacher(tmp_path / "other", folder[0], seed=1)
+  with pytest.raises(ValueError, match="is not the teacher .*digests differ"):
+    train.run(tiny((folder[0], other)), again)
+
+  loaded = bert_jax.load(whole)
+  assert loaded.config["family"] == "distilbert"
+  table = state.params["encoder"]["embeddings"]["word"]["embedding"]
+  np.testing.assert_array_equal(
+    loaded.params["encoder"]["embeddings"]["word"]["embedding"], table
+  )
+
+
+@pytest.mark.slow
+def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
+  folder, tmp_path, compiled
+):
+  """The student alone: what its teacher says is measured, not learnt."""
+  first = str(tmp_path / "first")
+  alone = {
+    "objective.kl_weight": 0.0,
+    "objective.cosine_weight": 0.0,
+    "objective.mlm_weight": 1.0,
+    "total_steps": 4,
+  }
+  train.run(tiny(folder, **alone), first)
+  last = [row for row in rows(first) if row["split"] == "heldout"][-1]
+  assert last["loss"] == pytest.approx(last["mlm_loss"])
+  assert last["kl_loss"] > 0 and last["cosine_loss"] > 0
+  config = tiny(
+    (folder[0], first),
+    **alone,
+    **{
+      "objective.layers": (1, 0),
+      "teacher.model.family": "distilbert",
+      "teacher.model.num_layers": 2,
+    },
+  )
+  setup = building.build(config)
+  assert setup.digest and config["teacher"]["model"]["dropout"] == 0.1
+  with checkpoint.Checkpointer.of_run(first) as saver:
+    saved, _ = saver.restore_params(None, setup.frozen)
+  jax.tree.map(np.testing.assert_array_equal, saved, setup.frozen)
+
+
+def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
+  prepared, teacher = folder
+  refused = functools.partial(pytest.raises, ValueError)
+  with refused(match="teacher.path is empty; pass --config.teacher.path"):
+    building.build(tiny((prepared, "")))
+  with refused(match="/no/such: no such folder"):
+    building.build(tiny((prepared, "/no/such")))
+  with refused(match="has hidden=16, num_layers=4, but .*hidden=8.*--config"):
+    sizes = {"teacher.model.hidden": 8, "teacher.model.num_layers": 3}
+    building.build(tiny(folder, **sizes))
+  with refused(match="family=bert, but .*teacher.model.family=roberta"):
+    building.build(tiny(folder, **{"teacher.model.family": "roberta"}))
+  other = str(tmp_path / "other")
+  shutil.copytree(teacher, other)
+  vocab = os.path.join(other, "vocab.txt")
+  with open(vocab) as f:
+    text = f.read()
+  with open(vocab, "w") as f:
+    f.write(text.replace("w9\n", "x9\n"))
+  with refused(match="piece 9 is 'x9', that of .*prepared is 'w9'"):
+    building.build(tiny((prepared, other)))
+  os.remove(vocab)
+  with refused(match="has no vocabulary"):
+    building.build(tiny((prepared, other)))
+  config = tiny(folder)
+  del config["teacher"]
+  with refused(match="config.teacher is missing: objective 'distil'"):
+    building.make_parts(config)
+  config = tiny(folder) | {"objective": {"name": "mlm", "pairs": False}}
+  with refused(match="objective 'mlm' learns from none; remove it"):
+    building.make_parts(config)

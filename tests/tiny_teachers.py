@@ -1,0 +1,41 @@
+"""Writes small teachers with random parameters for tests."""
+
+import numpy as np
+from tiny_families import fill
+
+from bert_jax import models
+from bert_jax.convert import folder
+from bert_jax.models import pretraining
+
+SIZES = dict(hidden=16, num_layers=4, heads=2, mlp=32, max_positions=34)
+
+
+def write_teacher(path, prepared, family="bert", seed=0, **sizes):
+  """Writes a converted folder with a masked-LM head.
+
+  Args:
+    path: of the folder.
+    prepared: whose vocabulary it has.
+    family: a key of `models.FAMILIES`.
+    seed: of the parameters.
+    **sizes: others than `SIZES`.
+  """
+  chosen = models.family(family)
+  variant = next(iter(chosen.VARIANTS))
+  with open(f"{prepared}/vocab.txt", "rb") as f:
+    vocab = f.read()
+  sizes = SIZES | dict(vocab_size=len(vocab.split())) | sizes
+  encoder = chosen.build(variant, **sizes)
+  module = pretraining.ForPreTraining(encoder, pairs=False)
+  ids = np.ones((1, 2), np.int32)
+  params = fill(module, dict(input_ids=ids, mlm_positions=ids), seed=seed)
+  config = folder.make_config(
+    family,
+    "pretraining",
+    folder.attributes(encoder),
+    head={"pairs": False},
+    source={"format": "test"},
+  )
+  weights = folder.Weights(config, folder.flatten(params), {"vocab.txt": vocab})
+  folder.write(str(path), weights)
+  return str(path)
