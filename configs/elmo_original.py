@@ -50,7 +50,7 @@ def get_config() -> ConfigDict:
         vocab_size=placeholder(int),  # that of the data
         dropout=0.1,
         dtype="bfloat16",
-        unroll=20,
+        unroll=4,
         remat=False,
       ),
       objective=dict(name="elmo", negatives=8192, stateful=True),

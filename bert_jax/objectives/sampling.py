@@ -49,11 +49,6 @@ def draws(count: int, vocab_size: int) -> int:
   high = count
   while not enough(high):
     high *= 2
-    if high > 100 * vocab_size:
-      raise ValueError(
-        f"objective.negatives={count}: nearly all of the vocabulary's"
-        f" {vocab_size} words; set 0 for the full softmax."
-      )
   low = high // 2
   while high - low > 1:
     middle = (low + high) // 2

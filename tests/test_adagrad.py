@@ -1,0 +1,44 @@
+"""ELMo's optimizer against straight numpy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import optim
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adagrad_each"])
+def test_adagrad_against_straight_numpy(name):
+  """allenai/bilm-tf: scaled, clipped, over the root of the sum of squares."""
+  optimizer = optim.factory(name)(lambda step: 0.2, name, 1.0, 20.0, 10.0)
+  rng = np.random.default_rng(0)
+  shapes = {"a": (3, 2), "layers": {"kernel": (2, 4)}, "b": (5,)}
+  is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
+  params = jax.tree.map(lambda s: jnp.zeros(s), shapes, is_leaf=is_shape)
+  state = optimizer.init(params)
+  sums = jax.tree.map(lambda p: np.ones(p.shape), params)
+  for scale in (0.01, 3.0):
+    grads = jax.tree.map(
+      lambda p, s=scale: rng.normal(size=p.shape) * s, params
+    )
+    as_float32 = jax.tree.map(jnp.float32, grads)
+    updates, state = optimizer.update(as_float32, state)
+    scaled = jax.tree.map(lambda g: g * 20.0, grads)
+    if name == "adagrad":
+      norm = math.sqrt(sum((g**2).sum() for g in jax.tree.leaves(scaled)))
+      clipped = jax.tree.map(lambda g, n=norm: g * min(1, 10 / n), scaled)
+    else:
+      shrink = lambda g: g * min(1, 10 / np.linalg.norm(g))  # noqa: E731
+      clipped = {k: shrink(scaled[k]) for k in ("a", "b")}
+      layers = scaled["layers"]["kernel"]
+      clipped["layers"] = {"kernel": np.stack([shrink(g) for g in layers])}
+    sums = jax.tree.map(lambda a, g: a + g**2, sums, clipped)
+    right = jax.tree.map(lambda g, a: -0.2 * g / np.sqrt(a), clipped, sums)
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), updates, right
+    )
+  with pytest.raises(ValueError, match="initial_accumulator=0"):
+    optim.build_adagrad(lambda step: 0.2, name, 0.0, 1.0, 10.0)

@@ -1,0 +1,197 @@
+"""A run of ELMo: restarted exactly, evaluated, loaded, its config's numbers."""
+
+import os
+import shutil
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax import config as config_lib
+from bert_jax import logs, main, models, objectives, sharding, train
+from bert_jax.convert import runs
+from bert_jax.data import characters, corpus, loader, preparing, words
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TOTAL, HALF = 6, 3
+TINY = {
+  "total_steps": TOTAL,
+  "batch_size": 4,
+  "data.streams": 4,
+  "data.length": 6,
+  "model.filters": [[1, 4], [2, 6]],
+  "model.hidden": 8,
+  "model.cell": 12,
+  "model.highways": 1,
+  "model.dtype": "float32",
+  "objective.negatives": 10,
+  "log.every": 1,
+  "evaluate.every": HALF,
+  "evaluate.examples": 16,
+  "checkpoint.every": HALF,
+}
+# Peters et al. 2018; bin/train_elmo.py, bilm/training.py of allenai/bilm-tf.
+PUBLISHED = {
+  "batch_size": 3 * 128,
+  "data.length": 20,
+  "data.streams": 3 * 128,
+  "model.hidden": 512,
+  "model.cell": 4096,
+  "model.num_layers": 2,
+  "model.highways": 2,
+  "model.clip": 3.0,
+  "model.dropout": 0.1,
+  "objective.negatives": 8192,
+  "objective.stateful": True,
+  "optimizer.name": "adagrad",
+  "optimizer.initial_accumulator": 1.0,
+  "optimizer.gradient_scale": 20.0,
+  "optimizer.clip_norm": 10.0,
+  "schedule.name": "constant",
+  "schedule.peak": 0.2,
+}
+
+
+def load(name, changes):
+  config = main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  for key, value in changes.items():
+    section, _, last = key.rpartition(".")
+    (config[section] if section else config)[last] = value
+  config_lib.check_keys(config)
+  return config
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+  """Sentences that count, of 20 known words and some others."""
+  path = tmp_path_factory.mktemp("elmo")
+  known = [f"w{i}" for i in range(20)]
+  documents = []
+  for i in range(30):
+    start = [(i * 7 + j) % 19 for j in range(5)]
+    lines = [" ".join(f"w{(s + k) % 21}" for k in range(8)) for s in start]
+    documents.append("\n".join([*lines, f"other{i} w3 ."]))
+  (path / "t.txt").write_text("\n\n".join(documents) + "\n")
+  (path / "w.txt").write_text("\n".join([*words.SPECIAL, *known]) + "\n")
+  output = str(path / "prepared")
+  preparing.prepare(
+    str(path / "t.txt"),
+    str(path / "w.txt"),
+    output,
+    heldout=0.2,
+    processes=1,
+    rules="spaces",
+  )
+  return output
+
+
+@pytest.fixture(scope="module")
+def finished(prepared, tmp_path_factory):
+  workdir = str(tmp_path_factory.mktemp("run") / "run")
+  jax.config.update("jax_disable_most_optimizations", True)
+  config = load("elmo_original", TINY | {"data.path": prepared})
+  yield workdir, train.run(config, workdir)
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+def rows(workdir):
+  timed = ("steps_per_second", "tokens_per_second", "mfu")
+  timed += ("data_wait", "checkpoint_wait")
+  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  return [{k: v for k, v in r.items() if k not in timed} for r in found]
+
+
+def test_restart_is_exact(prepared, finished, tmp_path):
+  """Of the states that go from batch to batch too."""
+  workdir, state = finished
+  again = str(tmp_path / "run")
+  shutil.copytree(workdir, again)
+  shutil.rmtree(os.path.join(again, "checkpoints", str(TOTAL)))
+  config = load("elmo_original", TINY | {"data.path": prepared})
+  restarted = train.run(config, again)
+  assert jax.tree.leaves(state.carry)
+  jax.tree.map(np.testing.assert_array_equal, state, restarted)
+  assert rows(workdir) == rows(again)
+  held = [row for row in rows(workdir) if row["split"] == "heldout"]
+  for way in ("forward", "backward"):
+    assert held[-1][f"{way}_perplexity"] == pytest.approx(
+      np.exp(held[-1][f"{way}_loss"]), rel=1e-5
+    )
+  steps = [row for row in rows(workdir) if row["split"] == "train"]
+  assert all({"forward_loss", "backward_loss"} <= row.keys() for row in steps)
+
+
+def test_last_lines_of_a_run(prepared, finished, capsys):
+  """Each direction's loss beside the unigrams' that it can predict."""
+  workdir, _ = finished
+  train.run(load("elmo_original", TINY | {"data.path": prepared}), workdir)
+  printed = capsys.readouterr().out
+  counts = corpus.open_prepared(prepared).unigrams
+  assert counts[words.BEGIN] == counts[words.END] > 0
+  held = loader.open_heldout(prepared, "elmo", length=6, streams=4, limit=16)
+  batch = held.read(0, len(held))
+  last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  for way, target, never in (
+    ("forward", "next", words.BEGIN),
+    ("backward", "previous", words.END),
+  ):
+    p = np.where(np.arange(len(counts)) == never, 0, counts) + 1
+    right = -np.log(p / p.sum())[batch[f"{target}_ids"]].mean()
+    assert (
+      f"held-out {way} loss: {last[f'{way}_loss']:.4f} nats, perplexity"
+      f" {last[f'{way}_perplexity']:.2f}; unigram cross-entropy: {right:.4f}"
+    ) in printed
+
+
+def test_a_run_is_loaded_as_an_encoder(finished):
+  """Without its softmax; layers of sentences, by the exported arrays."""
+  workdir, state = finished
+  loaded = bert_jax.load(workdir)
+  assert set(loaded.params) == {"encoder"}
+  batch = characters.batch([["w1", "never", "seen"], ["w3"]])
+  out = loaded.module.apply({"params": loaded.params}, batch)["layers"]
+  assert out.shape == (2, 3, 5, 16)
+  encoder = loaded.module.encoder
+  right = encoder.apply({"params": state.params["encoder"]}, **batch)
+  np.testing.assert_allclose(out, right, atol=1e-5)
+  weights = runs.read(workdir)
+  assert weights.config["task"] == "encoder"
+  assert not [p for p in weights.arrays if not p.startswith("encoder/")]
+  assert loaded.tokenizer.encode("w1 w2").tokens == ["w1", "w2"]
+
+
+def test_the_published_numbers():
+  config = load("elmo_original", {})
+  flat = config_lib.flatten(config)
+  assert {key: flat[key] for key in PUBLISHED} == PUBLISHED
+  # 10 epochs of the 1B Word Benchmark's training text.
+  assert flat["total_steps"] == 10 * (768_648_884 // (384 * 20))
+  for name in ("small_elmo_cpu", "small_elmo_gpu"):
+    load(name, {})
+  with pytest.raises(ValueError, match="streams=384: must be batch_size=8"):
+    load("elmo_original", {"batch_size": 8})
+  with pytest.raises(ValueError, match="micro_batches=1"):
+    load("elmo_original", {"micro_batches": 2})
+
+
+def test_parameters_of_the_published_size_and_their_axes():
+  """93.6 million, the softmax apart; every axis has a rule."""
+  model = load("elmo_original", {"model.vocab_size": 793_471})["model"]
+  objective = objectives.build("elmo", model, {})
+  shape = jax.ShapeDtypeStruct
+  batch = {"char_ids": shape((2, 4, 50), "int32")}
+  batch["sequence_ids"] = shape((2, 4), "int32")
+  for name in ("next", "previous"):
+    batch[f"{name}_ids"] = shape((2, 4), "int32")
+    batch[f"{name}_weights"] = shape((2, 4), "float32")
+  boxed = jax.eval_shape(objective.init, jax.random.key(0), batch)
+  leaves = jax.tree.leaves(boxed, is_leaf=lambda x: hasattr(x, "names"))
+  used = {name for leaf in leaves for name in leaf.names} - {None}
+  assert used <= dict(sharding.RULES).keys()
+  tree = nn.unbox(boxed)
+  count = sum(x.size for x in jax.tree.leaves(tree["encoder"]))
+  assert count / 1e6 == pytest.approx(93.6, abs=0.05)
+  assert tree["softmax"]["embedding"].shape == (793_471, 512)
+  assert models.family("elmo").VARIANTS["original"]["cell"] == 4096

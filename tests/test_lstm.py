@@ -1,0 +1,88 @@
+"""The gradient of LSTM layers, which is made by hand."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tiny_families import jit
+
+from bert_jax.models import lstm
+
+
+def test_the_gradient_made_by_hand_is_the_gradient():
+  """Against one that jax takes of a plain loop, with padding and states."""
+  rng = np.random.default_rng(0)
+  draw = lambda *s: jnp.asarray(rng.normal(size=s), jnp.float32)  # noqa: E731
+  weights = [lstm.Weights(draw(9, 24), draw(24), draw(6, 4)) for _ in (0, 1)]
+  x = draw(2, 3, 6, 5)
+  ids = np.array(
+    [[[1, 1, 1, 2, 2, 0], [0, 0, 1, 1, 1, 1], [0, 1, 0, 1, 2, 2]]] * 2
+  )
+  states = draw(2, 3, 6), draw(2, 3, 4)
+  loop = lstm.Loop(0.4, jnp.dtype("float32"), 2)
+  pull = draw(2, 3, 6, 4), (draw(2, 3, 6), draw(2, 3, 4))
+
+  def plain(weights, x, states):
+    rows, last = [], []
+    for way, (kernel, bias, projection) in enumerate(weights):
+      for row in range(3):
+        c, h = (s[way, row] for s in states)
+        seen, outputs = False, []
+        for t in range(6):
+          now = int(ids[way, row, t])
+          if now and seen and now != int(ids[way, row, t - 1]):
+            c, h = jnp.zeros_like(c), jnp.zeros_like(h)
+          if now:
+            seen = True
+            gates = jnp.concatenate([x[way, row, t], h]) @ kernel + bias
+            i, j, f, o = jnp.split(gates, 4)
+            c = jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(j)
+            c = jnp.clip(c, -0.4, 0.4)
+            h = (jax.nn.sigmoid(o) * jnp.tanh(c)) @ projection
+            h = jnp.clip(h, -0.4, 0.4)
+          outputs.append(h if now else jnp.zeros_like(h))
+        rows.append(jnp.stack(outputs))
+        last.append((c, h))
+    cells, output = (
+      jnp.stack(s).reshape(2, 3, -1) for s in zip(*last, strict=True)
+    )
+    return jnp.stack(rows).reshape(2, 3, 6, 4), (cells, output)
+
+  def ours(weights, x, states):
+    return lstm.run(weights, x, jnp.asarray(ids), states, loop)
+
+  def total(run, *args):
+    return sum(
+      (a * b).sum()
+      for a, b in zip(
+        jax.tree.leaves(run(*args)), jax.tree.leaves(pull), strict=True
+      )
+    )
+
+  found, right = (
+    jit(jax.value_and_grad(lambda *a, run=run: total(run, *a), (0, 1, 2)))(
+      weights, x, states
+    )
+    for run in (ours, plain)
+  )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5),
+    found,
+    right,
+  )
+
+
+def test_no_gradient_of_the_size_of_the_weights_is_in_the_loop():
+  """What is added up over time are products of all steps at once."""
+  layer = lstm.Lstm(7, 5, 3.0, jnp.dtype("float32"))
+  x, ids = jnp.ones((2, 6, 5)), jnp.ones((2, 6), jnp.int32)
+  weights = nn.unbox(layer.init(jax.random.key(0), x, ids)["params"])
+
+  def loss(weights):
+    return layer.apply({"params": weights}, x, ids)[0].sum()
+
+  graph = jax.make_jaxpr(jax.grad(loss))(weights)
+  scans = [e for e in graph.eqns if e.primitive.name == "scan"]
+  assert len(scans) == 2
+  shapes = [v.aval.shape for e in scans for v in e.outvars]
+  assert not [s for s in shapes if s[-2:] in ((5, 28), (7, 5), (10, 28))]
