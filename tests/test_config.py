@@ -10,8 +10,9 @@ import sys
 import pytest
 from absl import flags
 from prepared import random_documents, write_prepared
+from tiny_teachers import write_teacher
 
-from bert_jax import command_line, main, train
+from bert_jax import building, command_line, main, train
 from bert_jax import config as config_lib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -169,6 +170,16 @@ def shrink(config, folder):
       section["max_predictions"] = 5
   config["checkpoint"]["every"] = config["log"]["every"] = 2
   config["evaluate"] |= dict(every=2, examples=16)
+  if "teacher" in config:
+    path = os.path.join(os.path.dirname(folder), f"t{model['max_positions']}")
+    sizes = SIZES | dict(max_positions=model["max_positions"])
+    if not os.path.exists(path):
+      write_teacher(path, folder, **sizes)
+    config["teacher"] = dict(
+      path=path, model=sizes | dict(family="bert", variant="base")
+    )
+    if "layers" in config["objective"]:
+      config["objective"]["layers"] = (1, 0)
   return config | dict(total_steps=4, batch_size=8, micro_batches=1)
 
 
@@ -201,7 +212,7 @@ def test_every_config_is_loaded_and_stepped(path, folder, tmp_path, compiled):
   config = shrink(main.load_defaults(path), folder)
   config_lib.check_keys(config)
   if name_of(path) not in TRAINED + TRAINED_SLOW:
-    setup = train.build(config)
+    setup = building.build(config)
     assert config["model"]["vocab_size"] == 64
     assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
     return

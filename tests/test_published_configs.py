@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import pytest
 
+from bert_jax import building, main, objectives, phases, slices
 from bert_jax import config as config_lib
-from bert_jax import main, objectives, phases, slices
 from bert_jax.models import bert
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -152,6 +152,55 @@ SPANBERT = DROPOUT | {
   "schedule.name": "linear",
   "schedule.peak": 1e-4,
 }
+# Sanh et al. 2019; huggingface/transformers research_projects/distillation.
+DISTILBERT = DROPOUT | {
+  "batch_size": 4096,
+  "model.activation": "gelu",
+  "teacher.model.family": "bert",
+  "teacher.model.variant": "base",
+  "objective.layers": (0, 2, 4, 7, 9, 11),
+  "objective.kl_weight": 5.0,
+  "objective.mlm_weight": 2.0,
+  "objective.cosine_weight": 1.0,
+  "objective.temperature": 2.0,
+  "objective.kl_tokens": "all",
+  "data.builder": "doc_sentences",
+  "data.length": 512,
+  "data.max_predictions": 77,
+  "data.mask_rate": 0.15,
+  "data.smoothing": 0.7,
+  "data.replacement": "bert",
+  "data.count": "ceil_all",
+  "optimizer.name": "adamw",
+  "optimizer.b1": 0.9,
+  "optimizer.b2": 0.98,
+  "optimizer.epsilon": 1e-6,
+  "optimizer.weight_decay": 0.0,
+  "optimizer.clip_norm": 5.0,
+  "schedule.name": "linear",
+  "schedule.peak": 5e-4,
+  "schedule.warmup": 0.05,
+}
+# Jiao et al. 2020, section 4.2; huawei-noah/Pretrained-Language-Model TinyBERT.
+TINYBERT = DROPOUT | {
+  "batch_size": 256,
+  "warmup_steps": 10_000,
+  "model.activation": "gelu",
+  "teacher.model.family": "bert",
+  "teacher.model.variant": "base",
+  "objective.maps": "shared",
+  "objective.attention_weight": 1.0,
+  "objective.hidden_weight": 1.0,
+  "objective.embedding_weight": 1.0,
+  "data.builder": "bert_pairs",
+  "data.length": 128,
+  "data.short_probability": 0.1,
+  "optimizer.name": "adamw_bert",
+  "optimizer.b2": 0.999,
+  "optimizer.weight_decay": 0.01,
+  "optimizer.clip_norm": 1.0,
+  "schedule.peak": 1e-4,
+}
 
 
 def electra(batch_size, length, predictions, rate, peak, total_steps):
@@ -181,6 +230,9 @@ RECIPES = {
   "electra_large": electra(2048, 512, 130, 0.25, 2e-4, 400_000),
   "spanbert_base": SPANBERT,
   "spanbert_large": SPANBERT,
+  "distilbert": DISTILBERT,
+  "tinybert_4x312": TINYBERT,
+  "tinybert_6x768": TINYBERT,
   # Radford et al. 2018, section 4.1; openai/finetune-transformer-lm train.py.
   "gpt1": DROPOUT
   | {
@@ -236,8 +288,7 @@ def test_builder_and_objective_of_a_recipe_fit(name):
   config = slices.with_published(load(name))
   config_lib.check_keys(config)
   (phase,) = phases.plan(config)
-  options = dict(config["objective"])
-  objective = objectives.build(options.pop("name"), config["model"], options)
+  objective, _, _ = building.make_parts(config)
   batch = slices.features(config, phase)
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   if name in WIDTHS:

@@ -247,5 +247,5 @@ def _hide(
     vocab_size=layout.vocab_size,
     reserved=tuple({i for i in layout.special if i is not None}),
     word_starts=starts,
-    unigrams=corpus.unigrams,
+    weights=masking.weigh(laid.ids, corpus.unigrams, layout.masks),
   )

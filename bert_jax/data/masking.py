@@ -141,6 +141,22 @@ def count_masks(
   return np.where(lengths > 0, counts, 0).astype(np.int64)
 
 
+def weigh(
+  ids: np.ndarray, unigrams: np.ndarray | None, masks: Masks
+) -> np.ndarray | None:
+  """How much each token is favoured, [B, L] positive; None if all equally.
+
+  Args:
+    ids: [B, L] int32.
+    unigrams: [V] counts of the pieces in training, of a corpus that
+      `check_corpus` passed.
+    masks: the rule.
+  """
+  if not masks.smoothing:
+    return None
+  return np.maximum(unigrams[ids], 1.0) ** -masks.smoothing
+
+
 def mask_tokens(
   ids: np.ndarray,
   maskable: np.ndarray,
@@ -153,7 +169,7 @@ def mask_tokens(
   vocab_size: int,
   reserved: tuple[int, ...] = (),
   word_starts: np.ndarray | None = None,
-  unigrams: np.ndarray | None = None,
+  weights: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
   """Hides tokens and says what they were.
 
@@ -175,7 +191,7 @@ def mask_tokens(
     vocab_size: random replacements are below it.
     reserved: ids that "roberta" never draws.
     word_starts: [B, L] bool; not used for single tokens.
-    unigrams: [V] counts of the pieces; used for smoothing alone.
+    weights: [B, L], from `weigh`; None for equal chances of single tokens.
 
   Returns:
     What `features.FEATURES` says of input_ids (a copy), mlm_positions
@@ -191,13 +207,9 @@ def mask_tokens(
     )
   width = ids.shape[1]
   slots = spans.make_slots(lengths, positions, width)
-  weights = None
-  if masks.smoothing:
-    weights = np.maximum(unigrams[ids], 1.0) ** -masks.smoothing
   flat, slot = _choose(maskable, slots, key, masks, word_starts, weights)
   row, column = np.divmod(flat, width)
   labels = ids.ravel()[flat]
-
   origin = column - slots.begin[slot]
   if masks.repeat_positions:
     # Predictions of one place draw apart.

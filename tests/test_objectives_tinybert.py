@@ -1,0 +1,220 @@
+"""TinyBERT's general stage, beside straight numpy."""
+
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+from test_objectives_distil import batch, tiny
+from test_objectives_runs import arrays, plainly, rows
+from tiny_families import fill, jit
+from tiny_teachers import write_teacher
+
+import bert_jax
+from bert_jax import objectives, train
+from bert_jax.models import bert, tinybert
+from bert_jax.objectives import tinybert as objective_lib
+
+__all__ = ["batch", "plainly"]
+SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
+STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
+TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=6, mlp=24)
+
+
+def build(model=None, teacher=None, **options):
+  return objectives.factory("tinybert")(
+    STUDENT | {"family": "tinybert"} | (model or {}),
+    TEACHER | {"family": "bert"} | (teacher or {}),
+    **options,
+  )
+
+
+def draw(model, batch, maps="shared", width=12, seed=0):
+  module = tinybert.ForDistillation(tinybert.build(**model), width, maps)
+  return fill(module, batch, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def teacher(batch):
+  encoder = bert.build(**TEACHER)
+  return {"encoder": fill(encoder, batch["input_ids"], seed=5, scale=0.4)}
+
+
+def measure(objective, params, frozen, batch, train=False):
+  loss = jit(objective.loss, static_argnums=5)
+  sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), train)
+  return {name: float(value) for name, value in sums.items()}
+
+
+def unmasked(batch):
+  """The ids as the loss must see them."""
+  ids = np.array(batch["input_ids"])
+  for row, slot in np.argwhere(np.asarray(batch["mlm_weights"]) > 0):
+    column = batch["mlm_positions"][row, slot]
+    ids[row, column] = batch["mlm_ids"][row, slot]
+  return ids
+
+
+def look(encoder, params, ids, batch):
+  """Embeddings and hidden states [n + 1, b, l, d], and probabilities."""
+  run = jit(encoder.apply, static_argnames=("collect",))
+  _, seen = run(
+    {"params": params}, ids, None, batch["sequence_ids"], collect=True
+  )
+  states = [np.asarray(seen["embeddings"]), *np.asarray(seen["hidden"])]
+  return states, np.asarray(seen["attention"])
+
+
+def raw_scores(params, layer, x):
+  """[b, h, l, l] of a layer, by its own weights."""
+  weights = params["layers"]["layer"]["attention"]
+  query, key = (
+    np.einsum("bld,dhk->bhlk", x, np.asarray(weights[name]["kernel"][layer]))
+    + np.asarray(weights[name]["bias"][layer])[:, None]
+    for name in ("query", "key")
+  )
+  return query @ key.swapaxes(2, 3) / np.sqrt(query.shape[-1])
+
+
+def affine(weights, x):
+  return x @ np.asarray(weights["kernel"]) + np.asarray(weights["bias"])
+
+
+@pytest.mark.parametrize("maps", tinybert.MAPS)
+def test_sums_are_those_of_numpy(batch, teacher, maps):
+  params = draw(STUDENT, batch, maps)
+  found = measure(build(maps=maps), params, teacher, batch)
+  ids = unmasked(batch)
+  own, own_chances = look(
+    tinybert.build(**STUDENT), params["encoder"], ids, batch
+  )
+  theirs, _ = look(bert.build(**TEACHER), teacher["encoder"], ids, batch)
+  counts = (11, 6)
+
+  # The scores are those of which the model makes its probabilities.
+  scores = raw_scores(params["encoder"], 1, own[1])[1, :, :6, :6]
+  e = np.exp(scores)
+  np.testing.assert_allclose(
+    e / e.sum(-1, keepdims=True), own_chances[1][1, :, :6, :6], rtol=1e-4
+  )
+
+  attention = hidden = 0.0
+  for m in (1, 2):
+    a = raw_scores(params["encoder"], m - 1, own[m - 1])
+    b = raw_scores(teacher["encoder"], 3 * m - 1, theirs[3 * m - 1])
+    mapped = affine(params["fit"], own[m])
+    for row, n in enumerate(counts):
+      gap = np.square(a - b)[row, :, :n, :n]
+      attention += gap.mean(0).sum()
+      hidden += np.square(mapped - theirs[3 * m])[row, :n].mean(-1).sum()
+  first = params["fit_embeddings" if maps == "two" else "fit"]
+  gap = np.square(affine(first, own[0]) - theirs[0])
+  embedding = sum(gap[row, :n].mean(-1).sum() for row, n in enumerate(counts))
+  expected = dict(
+    attention_loss=attention, hidden_loss=hidden, embedding_loss=embedding
+  )
+  assert found == pytest.approx(expected, rel=1e-4)
+  assert build().weights(batch) == dict(
+    attention_loss=11 * 11 + 6 * 6, hidden_loss=17, embedding_loss=17
+  )
+
+
+def test_scores_of_masked_keys_count_as_nothing(batch, teacher, monkeypatch):
+  """As released, so do all at or below -100."""
+  params = draw(STUDENT, batch)
+  whole = measure(build(), params, teacher, batch)["attention_loss"]
+  monkeypatch.setattr(objective_lib, "MASKED", 1e9)
+  none = measure(build(), params, teacher, batch)["attention_loss"]
+  assert whole > 0 and none == 0.0
+
+
+def test_an_equal_student_has_nothing_to_learn(batch, teacher):
+  """Its map being the identity."""
+  frozen = teacher["encoder"]
+  eye = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
+  params = {"encoder": frozen, "fit": eye}
+  objective = build(TEACHER | {"family": "bert"})
+  found = measure(objective, params, teacher, batch)
+  assert found == pytest.approx(dict.fromkeys(found, 0.0), abs=1e-8)
+
+
+def test_padding_and_masks_change_nothing(batch, teacher):
+  params = draw(STUDENT, batch)
+  padded = np.asarray(batch["sequence_ids"]) == 0
+  ids = np.where(padded, 30, np.asarray(batch["input_ids"]))
+  ids[0, 4] = 9  # A hidden place.
+  other = batch | {"input_ids": jnp.asarray(ids, jnp.int32)}
+  objective = build()
+  a, b = (measure(objective, params, teacher, one) for one in (batch, other))
+  assert a == pytest.approx(b, rel=1e-6)
+
+
+def test_packed_sequences_do_not_see_each_other(batch, teacher):
+  """The pairs that count are those within a sequence."""
+  ids = np.where(np.arange(11) < 7, 1, 2) * np.ones((3, 1), np.int32)
+  pairs, real = objective_lib.counted({"sequence_ids": jnp.asarray(ids)})
+  assert pairs.sum() == 3 * (49 + 16) and real.sum() == 33
+
+
+def test_no_gradient_reaches_the_teacher(batch, teacher):
+  def total(params, frozen):
+    sums, _ = build().loss(params, frozen, {}, batch, None, False)
+    return sum(sums.values())
+
+  params = draw(STUDENT, batch)
+  own, other = jit(jax.grad(total, argnums=(0, 1)))(params, teacher)
+  assert all(not np.any(x) for x in jax.tree.leaves(other))
+  for name in ("query", "key", "value"):
+    weights = own["encoder"]["layers"]["layer"]["attention"][name]["kernel"]
+    # Of the last layer its values count for its output alone.
+    assert np.abs(weights).max(axis=(1, 2, 3)).min() > 0
+  assert np.any(own["fit"]["kernel"])
+
+
+@pytest.mark.parametrize(
+  "model, teacher, options, words",
+  [
+    (dict(heads=4), {}, {}, "model.heads=4, .* is 2.*model.heads=2"),
+    (dict(num_layers=4), {}, {}, "does not divide .* 6 layers.*1, 2, 3, 6"),
+    (dict(num_layers=12), {}, {}, "num_layers=12 does not divide"),
+    (dict(vocab_size=9), {}, {}, "model.vocab_size=9, .* 37"),
+    (dict(family="electra"), {}, {}, "family='electra': objective 'tinybert'"),
+    ({}, dict(family="roberta"), {}, "cannot learn from"),
+    ({}, {}, dict(maps="three"), "'three': not one of shared, two"),
+  ],
+)
+def test_what_does_not_fit_is_refused(model, teacher, options, words):
+  with pytest.raises(ValueError, match=words):
+    build(model, teacher, **options)
+
+
+@pytest.mark.slow
+def test_restart_is_exact(tmp_path, compiled):
+  """And the encoder alone is exported."""
+  prepared = write_prepared(
+    tmp_path / "p", random_documents(20, 0), random_documents(6, 1)
+  )
+  folder = prepared, write_teacher(tmp_path / "teacher", prepared)
+  changes = {"total_steps": 4, "checkpoint.every": 2, "evaluate.every": 2}
+  changes |= {"model.hidden": 8, "objective.layers": None}
+  whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
+
+  def config():
+    made = tiny(folder, "tinybert_4x312", **changes)
+    del made["objective"]["layers"]
+    return made
+
+  state = train.run(config(), whole)
+  shutil.copytree(whole, again)
+  shutil.rmtree(os.path.join(again, "checkpoints", "4"))
+  expected, got = arrays(state), arrays(train.run(config(), again))
+  for key, x in expected.items():
+    np.testing.assert_array_equal(x, got[key], err_msg=key)
+  assert rows(whole) == rows(again)
+  loaded = bert_jax.load(whole)
+  assert loaded.config["task"] == "encoder" and "fit" not in loaded.params
+  words = loaded.params["encoder"]["embeddings"]["word"]["embedding"]
+  assert words.shape == (64, 8)

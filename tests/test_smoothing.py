@@ -1,0 +1,142 @@
+"""Masks weighted by frequency: exact counts, published chances."""
+
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+
+from bert_jax.data import builders, corpus, hashing, loader, masking, spans
+
+RULE = dict(count="ceil_all", smoothing=0.7, max_predictions=12)
+
+
+def choose(rows, masks, counts, ids, lengths=None):
+  maskable = np.ones(ids.shape, bool)
+  maskable[:, 0] = maskable[:, -1] = False
+  lengths = np.full(rows, ids.shape[1]) if lengths is None else lengths
+  return masking.mask_tokens(
+    ids,
+    maskable,
+    lengths,
+    np.arange(rows, dtype=np.uint64),
+    hashing.make_key("test"),
+    masks,
+    mask_id=4,
+    vocab_size=64,
+    weights=masking.weigh(ids, counts, masks),
+  )
+
+
+def test_chances_of_a_draw_are_in_proportion_to_the_weights():
+  """One of four pieces of counts 1 to 10,000, in 40,000 rows."""
+  rows, counts = 40_000, np.zeros(64, np.int64)
+  counts[5:9] = (10_000, 100, 10, 0)  # Never seen counts as once.
+  ids = np.tile(np.array([2, 5, 6, 7, 8, 3], np.int32), (rows, 1))
+  masks = masking.Masks(mask_rate=0.1, **RULE)
+  out = choose(rows, masks, counts, ids)
+  assert (out["mlm_weights"].sum(1) == 1).all()
+  shares = np.bincount(out["mlm_ids"][:, 0], minlength=64)[5:9] / rows
+  weights = np.array([10_000, 100, 10, 1.0]) ** -0.7
+  expected = weights / weights.sum()
+  error = np.sqrt(expected * (1 - expected) / rows)
+  assert (np.abs(shares - expected) < 5 * error + 1e-4).all(), shares
+
+
+def test_draws_without_replacement_follow_one_another():
+  """Two of three: chances of the pair are those of one draw, then another."""
+  rows, counts = 40_000, np.zeros(64, np.int64)
+  counts[5:8] = (16, 4, 1)
+  ids = np.tile(np.array([2, 5, 6, 7, 3], np.int32), (rows, 1))
+  masks = masking.Masks(mask_rate=0.4, **RULE)
+  out = choose(rows, masks, counts, ids)
+  assert (out["mlm_weights"].sum(1) == 2).all()
+  p = np.array([16, 4, 1.0]) ** -0.7
+  p /= p.sum()
+  left_out = 11 + 7 - out["mlm_ids"][:, :2].sum(1)
+  for i in range(3):
+    j, k = {0, 1, 2} - {i}
+    expected = p[j] * p[k] * (1 / (1 - p[j]) + 1 / (1 - p[k]))
+    error = np.sqrt(expected / rows)
+    assert abs((left_out == 5 + i).mean() - expected) < 5 * error
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.7])
+def test_packed_rows_choose_as_single_ones(smoothing):
+  """A sequence has the same masks alone and in a packed row."""
+  rng = np.random.default_rng(0)
+  counts = rng.integers(0, 1000, 64)
+  ids = rng.integers(5, 64, (1, 24)).astype(np.int32)
+  weights = np.maximum(counts[ids], 1.0) ** -smoothing
+  key, wanted = hashing.make_key("k"), np.array([3, 4])
+  numbers = np.array([7, 9], np.uint64)
+  packed, slot = spans.choose_tokens(
+    np.ones((1, 24), bool),
+    spans.make_slots(np.array([[10, 14]]), numbers[None], 24),
+    wanted,
+    key,
+    weights,
+  )
+  assert np.bincount(slot).tolist() == [3, 4]
+  for i, (first, last) in enumerate(((0, 10), (10, 24))):
+    alone, _ = spans.choose_tokens(
+      np.ones((1, last - first), bool),
+      spans.make_slots(np.array([last - first]), numbers[i : i + 1], last),
+      wanted[i : i + 1],
+      key,
+      weights[:, first:last],
+    )
+    # Ties beyond the bits that a shorter row keeps are not to be seen here.
+    assert packed[slot == i].tolist() == (alone + first).tolist()
+
+
+def test_counts_are_those_of_all_tokens_rounded_up():
+  masks = masking.Masks(count="ceil_all")
+  lengths = np.array([0, 1, 20, 21, 40])
+  counts = masking.count_masks(lengths, np.maximum(lengths - 2, 0), masks)
+  assert counts.tolist() == [0, 1, 3, 4, 6]
+
+
+def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
+  """Of both splits; the same rows again for the same numbers."""
+  path = write_prepared(
+    tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
+  )
+  options = dict(length=32, replacement="bert", mask_rate=0.15) | RULE
+  data = loader.open_data(path, "doc_sentences", **options)
+  batch = data.read(0, 64)
+  again = loader.open_data(path, "doc_sentences", **options).read(0, 64)
+  for key, x in batch.items():
+    np.testing.assert_array_equal(x, again[key])
+  real = (batch["sequence_ids"] > 0).sum(1)
+  expected = np.minimum(np.ceil(real * 0.15), real - 2)
+  np.testing.assert_array_equal(batch["mlm_weights"].sum(1), expected)
+  counts = corpus.open_prepared(path).unigrams
+  heldout = loader.open_heldout(path, "doc_sentences", **options)
+  assert heldout.read(0, len(heldout))["mlm_weights"].sum() > 0
+
+  def mean(smoothing):
+    options["smoothing"] = smoothing
+    read = loader.open_data(path, "doc_sentences", **options).read(0, 512)
+    return np.average(counts[read["mlm_ids"]], weights=read["mlm_weights"])
+
+  assert mean(5.0) < mean(0.7) < mean(0.0)
+
+
+@pytest.mark.parametrize(
+  "options, words",
+  [
+    (dict(smoothing=-1.0), "smoothing is -1.0; it must be at least 0"),
+    (dict(smoothing=0.7, masking="span"), "needs masking='token', not 'span'"),
+  ],
+)
+def test_bad_options_are_refused(options, words):
+  special = corpus.SpecialIds(0, 1, 2, 3, 4)
+  with pytest.raises(ValueError, match=words):
+    builders.doc_sentences(special, 64, **options)
+
+
+def test_a_corpus_without_counts_is_refused():
+  special = corpus.SpecialIds(0, 1, 2, 3, 4)
+  builder = builders.doc_sentences(special, 64, smoothing=0.7)
+  text = corpus.corpus_from_documents(random_documents(3, 0))
+  with pytest.raises(ValueError, match="prepare the text, or choose smoothing"):
+    builder.check(text)
