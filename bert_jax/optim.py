@@ -158,10 +158,9 @@ def build_adagrad(
       released code does; "adagrad_each": the gradient of each variable by its
       own norm.
     initial_accumulator: see `scale_by_adagrad` (1.0 as published).
-    gradient_scale: times the gradients, before they are clipped; the released
-      code has the steps of a row there, 20. Not without effect, as the
-      accumulator begins above 0.
-    clip_norm: largest norm, 0 for none (10.0 as published).
+    gradient_scale: times the gradients; the released code has the steps of a
+      row there, 20. Not without effect, as the accumulator begins above 0.
+    clip_norm: largest norm of scaled gradients, 0 for none (10.0 as published).
 
   Raises:
     ValueError: an accumulator that is not above 0.
@@ -172,10 +171,11 @@ def build_adagrad(
     )
   clips = (optax.clip_by_global_norm, clip_each)
   clip = dict(zip(ADAGRADS, clips, strict=True))[name]
-  clip = clip(clip_norm) if clip_norm else optax.identity()
+  # Before they are scaled: the norm is then that which the step reports.
+  clip = clip(clip_norm / gradient_scale) if clip_norm else optax.identity()
   return optax.chain(
-    optax.scale(gradient_scale),
     clip,
+    optax.scale(gradient_scale),
     scale_by_adagrad(initial_accumulator),
     optax.scale_by_learning_rate(schedule),
   )

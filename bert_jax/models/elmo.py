@@ -231,9 +231,11 @@ class ForPreTraining(nn.Module):
     """The softmax's rows, those of `vocab_multiple` included, and biases."""
     return self.softmax.embedding, self.bias
 
-  def rows(self, ids: Int[Array, "*n"]) -> Float[Array, "*n d"]:
-    """Rows of the softmax; NaN for ids that it has not."""
-    return self.softmax(ids)
+  def rows(
+    self, ids: Int[Array, "n"]
+  ) -> tuple[Float[Array, "n d"], Float[Array, "n"]]:
+    """Some rows and biases of the softmax; NaN for ids that it has not."""
+    return self.softmax(ids), jnp.take(self.bias, ids)
 
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False

@@ -1,5 +1,7 @@
 """ELMo's objective: the words after and before (Peters et al. 2018)."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -103,20 +105,22 @@ def build(
 
     def run(module):
       hidden, after = module.encode(batch, before, train=train)
-      parts = zip(TARGETS.items(), hidden, strict=True)
-      sums = {}
-      for number, ((way, target), x) in enumerate(parts):
-        labels, weight = (batch[f"{target}_{k}"] for k in ("ids", "weights"))
-        if train and negatives:
-          key = jax.random.fold_in(rng, number)
-          losses = _sampled(module, x, labels, key, negatives, size)
-          sums[f"{way}_loss"] = (losses * weight).sum()
-        else:
-          table = module.table()
-          sums[f"{way}_loss"] = sampling.full_sum(
-            x, labels, weight, *table, size
-          )
-      return sums, after
+      if train and negatives:
+        losses = _sampled(module, hidden, batch, rng, negatives)
+        return {
+          f"{way}_loss": (some * batch[f"{target}_weights"]).sum()
+          for (way, target), some in zip(TARGETS.items(), losses, strict=True)
+        }, after
+      return {
+        f"{way}_loss": sampling.full_sum(
+          x,
+          batch[f"{target}_ids"],
+          batch[f"{target}_weights"],
+          *module.table(),
+          size,
+        )
+        for (way, target), x in zip(TARGETS.items(), hidden, strict=True)
+      }, after
 
     rngs = {"dropout": jax.random.fold_in(rng, 2)} if train else None
     sums, after = nn.apply(run, module)({"params": params}, rngs=rngs)
@@ -133,17 +137,32 @@ def build(
 
 def _sampled(
   module: elmo.ForPreTraining,
-  hidden: Array,
-  labels: Array,
-  key: Array,
+  hidden: Sequence[Array],
+  batch: Batch,
+  rng: Array,
   negatives: int,
-  vocab_size: int,
-) -> Array:
-  """Losses of a direction, with candidates of its own, as published."""
-  ids, tries = sampling.candidates(key, negatives, vocab_size)
-  rows, sampled = (
-    (module.rows(some), jnp.take(module.bias, some)) for some in (labels, ids)
-  )
-  return sampling.sampled_losses(
-    hidden, labels, rows, sampled, ids, tries, vocab_size
-  )
+) -> list[Array]:
+  """Losses of both directions, with candidates of each, as published."""
+  size = module.encoder.vocab_size
+  labels = [batch[f"{target}_ids"] for target in TARGETS.values()]
+  drawn = [
+    sampling.candidates(jax.random.fold_in(rng, way), negatives, size)
+    for way in range(len(labels))
+  ]
+  # All at once: the gradient of each look-up is as large as the table.
+  wanted = [*labels, *(ids for ids, _ in drawn)]
+  rows, biases = module.rows(jnp.concatenate([ids.ravel() for ids in wanted]))
+  ends = list(itertools.accumulate(ids.size for ids in wanted))[:-1]
+  found = [
+    (row.reshape(*ids.shape, -1), bias.reshape(ids.shape))
+    for ids, row, bias in zip(
+      wanted, jnp.split(rows, ends), jnp.split(biases, ends), strict=True
+    )
+  ]
+  ways = len(labels)
+  return [
+    sampling.sampled_losses(
+      hidden[way], labels[way], found[way], found[ways + way], *drawn[way], size
+    )
+    for way in range(ways)
+  ]

@@ -1,0 +1,287 @@
+"""ELMo's training step of ours beside a cuDNN LSTM's in torch.
+
+  python benchmarks/elmo_step.py
+  python benchmarks/elmo_step.py --size medium --length 64 --vocab 32000 \
+    --negatives 0
+  JAX_PLATFORMS=cpu python benchmarks/elmo_step.py --rows 4 --size small \
+    --vocab 2000 --negatives 100 --dtype float32 --steps 1 --windows 3
+
+Both run in this call on the same device, one after the other, each in a process
+of its own, on random words: characters, convolutions, highways, two LSTM layers
+with a projection in each direction, forward and backward pass, float32 master
+weights, dropout, the full or the sampled softmax, the same optimizer. Rows are
+windows without states, so that both directions share a pass over the words.
+
+The peer is torch.nn.LSTM with proj_size and both layers in one call, bf16
+autocast, its words compiled on a GPU. It has no residual connection between the
+layers and clips neither cells nor gradients, so it has less to do; its
+candidates may repeat. Prints one JSON object; the ratio is of the medians of
+words a second.
+"""
+
+import argparse
+import json
+import math
+import time
+
+import numpy as np
+import side_by_side
+
+BATCHES = 4
+FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+# Width, cells, highways.
+SIZES = {
+  "original": (512, 4096, 2),
+  "medium": (256, 2048, 1),
+  "small": (128, 1024, 1),
+}
+
+
+def make_batches(args: argparse.Namespace) -> list[dict[str, np.ndarray]]:
+  """Rows of random words of 1 to 12 letters; targets as Zipf has them."""
+  rng = np.random.default_rng(0)
+  shape = (args.rows, args.length)
+  column = np.arange(50)
+  batches = []
+  for _ in range(BATCHES):
+    size = rng.integers(1, 13, (*shape, 1))
+    chars = rng.integers(98, 123, (*shape, 50))
+    chars = np.where(
+      column <= size, chars, np.where(column > size + 1, 261, 260)
+    )
+    chars[..., 0] = 259
+    batch = dict(char_ids=chars.astype(np.int32))
+    batch["sequence_ids"] = np.ones(shape, np.int32)
+    for name in ("next", "previous"):
+      ids = (
+        np.exp(rng.random(shape) * math.log(args.vocab)).astype(np.int32) - 1
+      )
+      batch[f"{name}_ids"] = ids
+      batch[f"{name}_weights"] = np.ones(shape, np.float32)
+    batches.append(batch)
+  return batches
+
+
+def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
+  """Milliseconds a step and words a second; `run_steps(n)` ends when done."""
+  ms, all_ms = side_by_side.windows(run_steps, args.steps, args.windows)
+  return dict(
+    ms=round(ms, 3),
+    words_per_second=round(args.rows * args.length / ms * 1e3),
+    windows_ms=all_ms,
+    compile_seconds=round(compile_seconds, 1),
+  )
+
+
+def ours(args: argparse.Namespace) -> dict:
+  """Our step, as `bert_jax.train` compiles it."""
+  import jax
+
+  from bert_jax import objectives, optim, sharding, state, steps
+
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  model = dict(
+    family="elmo",
+    variant=args.size,
+    vocab_size=args.vocab,
+    vocab_multiple=sharding.vocab_multiple(mesh),
+    dropout=args.dropout,
+    dtype=args.dtype,
+    unroll=args.unroll,
+    remat=args.remat,
+  )
+  objective = objectives.build("elmo", model, dict(negatives=args.negatives))
+  schedule = optim.build_schedule(1_000_000, "constant", 1e-3, 0.0)
+  rest = dict(adagrad=(1.0, 20.0, 10.0), adamw=(0.9, 0.999, 1e-8, 0.01, 10.0))[
+    args.optimizer
+  ]
+  optimizer = optim.factory(args.optimizer)(schedule, args.optimizer, *rest)
+  batches = make_batches(args)
+  with sharding.use_mesh(mesh):
+    train_state = state.init_state(objective, optimizer, mesh, 0, batches[0])
+    step = jax.jit(
+      steps.make_train_step(objective, optimizer, schedule, 1),
+      donate_argnums=0,
+      out_shardings=(jax.tree.map(lambda x: x.sharding, train_state), None),
+      compiler_options=sharding.compiler_options(mesh, args.remat)
+      | json.loads(args.compiler_options),
+    )
+    batches = [sharding.to_global(mesh, batch) for batch in batches]
+    key = jax.random.key(0)
+    start = time.perf_counter()
+    step = step.lower(train_state, {}, batches[0], key).compile()
+    compile_seconds = time.perf_counter() - start
+    losses = []
+
+    def run_steps(count):
+      nonlocal train_state
+      for i in range(count):
+        batch = batches[i % BATCHES]
+        train_state, metrics = step(train_state, {}, batch, key)
+      losses.append(float(metrics["loss"]))
+
+    result = speed(args, run_steps, compile_seconds)
+    flops = objective.flops(batches[0])
+    memory = step.memory_analysis()
+    result["parameters"] = sum(
+      x.size for x in jax.tree.leaves(train_state.params)
+    )
+    result["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
+    result["model_tflops"] = round(flops / result["ms"] / 1e9, 1)
+    result["losses"] = [round(loss, 4) for loss in losses]
+    if args.profile:
+      with jax.profiler.trace(args.profile):
+        run_steps(args.steps)
+  return dict(
+    device=jax.devices()[0].device_kind, jax=jax.__version__, **result
+  )
+
+
+def make_peer(args: argparse.Namespace):
+  """The torch module: batch -> loss."""
+  import torch
+  from torch import nn
+  from torch.nn import functional
+
+  hidden, cell, highways = SIZES[args.size]
+  width = sum(count for _, count in FILTERS)
+
+  class Words(nn.Module):
+    def __init__(self):
+      super().__init__()
+      self.chars = nn.Embedding(262, 16, padding_idx=0)
+      self.convolutions = nn.ModuleList(nn.Conv1d(16, n, w) for w, n in FILTERS)
+      self.gates = nn.ModuleList(
+        nn.Linear(width, 2 * width) for _ in range(highways)
+      )
+      self.project = nn.Linear(width, hidden)
+
+    def forward(self, ids):
+      x = self.chars(ids.flatten(0, 1)).transpose(1, 2)
+      x = torch.cat([c(x).max(-1).values for c in self.convolutions], -1).relu()
+      for gates in self.gates:
+        new, gate = gates(x).chunk(2, -1)
+        gate = gate.sigmoid()
+        x = gate * new.relu() + (1 - gate) * x
+      return self.project(x).view(*ids.shape[:2], -1)
+
+  class Peer(nn.Module):
+    def __init__(self):
+      super().__init__()
+      self.words = Words()
+      sizes = dict(num_layers=2, proj_size=hidden, dropout=args.dropout)
+      self.ways = nn.ModuleList(
+        nn.LSTM(hidden, cell, batch_first=True, **sizes) for _ in range(2)
+      )
+      self.softmax = nn.Linear(hidden, args.vocab)
+      nn.init.normal_(self.softmax.weight, std=hidden**-0.5)
+
+    def sampled(self, x, labels):
+      scale = math.log(args.vocab + 1)
+
+      def log_expected(ids):
+        p = torch.log1p(1 / (ids + 1)) / scale
+        return torch.log(-torch.expm1(args.negatives * torch.log1p(-p)))
+
+      u = torch.rand(args.negatives, device=x.device, dtype=torch.float64)
+      ids = ((u * scale).exp().long() - 1).clamp(0, args.vocab - 1)
+      table, bias = self.softmax.weight, self.softmax.bias
+      negative = functional.linear(x, table[ids], bias[ids]).float()
+      negative = negative - log_expected(ids)
+      negative = negative.masked_fill(labels[:, None] == ids, -1e30)
+      true = (x.float() * table[labels]).sum(-1) + bias[labels]
+      true = (true - log_expected(labels))[:, None]
+      return functional.cross_entropy(
+        torch.cat([true, negative], -1), torch.zeros_like(labels)
+      )
+
+    def forward(self, chars, following, preceding):
+      words = functional.dropout(self.words(chars), args.dropout)
+      losses = []
+      for way, labels in enumerate((following, preceding)):
+        x, _ = self.ways[way](words.flip(1) if way else words)
+        x = functional.dropout(x.flip(1) if way else x, args.dropout)
+        x, labels = x.flatten(0, 1), labels.flatten()
+        if args.negatives:
+          losses.append(self.sampled(x, labels))
+        else:
+          logits = self.softmax(x).float()
+          losses.append(functional.cross_entropy(logits, labels))
+      return sum(losses) / 2
+
+  return Peer()
+
+
+def peer(args: argparse.Namespace) -> dict:
+  """torch's LSTM: cuDNN on a GPU, bf16 autocast, fused AdamW or Adagrad."""
+  import torch
+
+  torch.manual_seed(0)
+  torch.set_float32_matmul_precision("high")
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  model = make_peer(args).to(device).train()
+  parameters = sum(p.numel() for p in model.parameters())
+  if device == "cuda":
+    model.words = torch.compile(model.words)
+  if args.optimizer == "adamw":
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+  else:
+    optimizer = torch.optim.Adagrad(
+      model.parameters(), lr=1e-3, initial_accumulator_value=1.0
+    )
+  dtype = getattr(torch, args.dtype)
+  names = ("char_ids", "next_ids", "previous_ids")
+  batches = [
+    [torch.tensor(batch[name].astype(np.int64)).to(device) for name in names]
+    for batch in make_batches(args)
+  ]
+  losses = []
+
+  def run_steps(count):
+    for i in range(count):
+      with torch.autocast(device, dtype, enabled=args.dtype != "float32"):
+        loss = model(*batches[i % BATCHES])
+      (loss * args.length).backward()
+      optimizer.step()
+      optimizer.zero_grad(set_to_none=True)
+    losses.append(round(loss.item(), 4))
+
+  start = time.perf_counter()
+  run_steps(2)
+  result = speed(args, run_steps, time.perf_counter() - start)
+  return dict(
+    device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
+    torch=torch.__version__,
+    parameters=parameters,
+    losses=losses,
+    **result,
+  )
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--size", default="original", choices=tuple(SIZES))
+  add("--rows", type=int, default=128)
+  add("--length", type=int, default=20)
+  add("--vocab", type=int, default=793_471)
+  add("--negatives", type=int, default=8192, help="0: the full softmax")
+  add("--optimizer", default="adagrad", choices=("adagrad", "adamw"))
+  add("--dropout", type=float, default=0.1)
+  add("--dtype", default="bfloat16")
+  add("--unroll", type=int, default=4, help="words of a loop's iteration")
+  add("--remat", action="store_true")
+  add("--compiler_options", default="{}", help="JSON: more of XLA's")
+  add("--steps", type=int, default=20, help="of a window")
+  add("--windows", type=int, default=5)
+  add("--profile", default="", help="folder of a trace of our step")
+  add("--part", choices=("ours", "peer", "both"), default="both")
+  args = parser.parse_args()
+  if args.part != "both":
+    print(json.dumps({"ours": ours, "peer": peer}[args.part](args)))
+    return
+  print(side_by_side.both(__file__, vars(args), "words_per_second"))
+
+
+if __name__ == "__main__":
+  main()
