@@ -1,0 +1,118 @@
+"""Parameters and speed of a teacher and of its students, in one table.
+
+  python benchmarks/teacher_student.py
+  python benchmarks/teacher_student.py --models runs/teacher,runs/student
+
+Each model's encoder under `jax.jit` with its weights cast once, one after the
+other in this process: batches of `--tokens` places, rows half to wholly full,
+the mean over each row's real tokens (as benchmarks/inference.py). Random
+weights of the published sizes, or those of a folder that `bert_jax.load` opens.
+Prints one JSON object; `speedup` is over the first model. Parameters are
+counted without heads.
+"""
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+import flax.linen as nn
+import inference
+import jax
+import jax.numpy as jnp
+import side_by_side
+
+import bert_jax
+from bert_jax import models
+
+PUBLISHED = {
+  "bert-base": ("bert", "base"),
+  "distilbert-base": ("distilbert", "base"),
+  "tinybert-6x768": ("tinybert", "6x768"),
+  "tinybert-4x312": ("tinybert", "4x312"),
+}
+
+
+def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
+  """An encoder and its parameters: of `PUBLISHED`, random; else loaded."""
+  if os.path.isdir(name):
+    loaded = bert_jax.load(name, dtype=dtype)
+    return loaded.module.encoder, loaded.params["encoder"]
+  if name not in PUBLISHED:
+    raise ValueError(f"{name}: no folder, and not one of {list(PUBLISHED)}.")
+  family, variant = PUBLISHED[name]
+  encoder = models.family(family).build(variant, dtype=dtype)
+  first = jnp.zeros((1, 8), jnp.int32)
+  boxed = jax.jit(encoder.init)(jax.random.key(0), first)
+  return encoder, nn.unbox(boxed)["params"]
+
+
+def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
+  """A row of the table."""
+  encoder, params = open_encoder(name, args.dtype)
+  count = sum(x.size for x in jax.tree.leaves(params))
+  params = jax.tree.map(lambda x: x.astype(args.dtype), params)
+
+  @jax.jit
+  def vectors(params, ids, mask):
+    hidden, _ = encoder.apply({"params": params}, ids, None, mask)
+    weights = mask[..., None].astype(jnp.float32)
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+  speeds, spread = {}, {}
+  for length in map(int, args.lengths.split(",")):
+    made = inference.batch(length, args.tokens, encoder.vocab_size)
+    ids, mask = map(jnp.asarray, made)
+
+    def run(times, ids=ids, mask=mask):
+      for _ in range(times):
+        out = vectors(params, ids, mask)
+      out.block_until_ready()
+
+    ms, each = side_by_side.windows(run, args.steps, args.windows)
+    speeds[str(length)] = round(len(ids) / ms * 1e3, 1)
+    spread[str(length)] = each
+  return dict(
+    parameters=count,
+    layers=encoder.num_layers,
+    width=encoder.hidden,
+    sentences_per_second=speeds,
+    window_ms=spread,
+  )
+
+
+def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
+  """Rows by name, each with its size and speed over the first one's."""
+  rows = {name: measure(name, args) for name in models_}
+  first = rows[models_[0]]
+  for row in rows.values():
+    row["of_parameters"] = round(row["parameters"] / first["parameters"], 3)
+    row["speedup"] = {
+      length: round(speed / first["sentences_per_second"][length], 2)
+      for length, speed in row["sentences_per_second"].items()
+    }
+  return rows
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--models", default=",".join(PUBLISHED), help="the teacher first")
+  add("--lengths", default="32,128,512")
+  add("--tokens", type=int, default=32768, help="places of a batch")
+  add("--dtype", default="bfloat16")
+  add("--steps", type=int, default=20, help="batches of a window")
+  add("--windows", type=int, default=5)
+  args = parser.parse_args()
+  try:
+    rows = table(args.models.split(","), args)
+  except ValueError as e:
+    sys.exit(f"error: {e}")
+  device = jax.devices()[0].device_kind
+  result = dict(work=vars(args), device=device, jax=jax.__version__)
+  print(json.dumps(result | {"models": rows}, indent=1))
+
+
+if __name__ == "__main__":
+  main()
