@@ -56,7 +56,10 @@ def read(prepared: Prepared, path: str, model: dict[str, Any]) -> Teacher:
       "teacher.path is empty; pass --config.teacher.path=PATH, the --workdir of"
       " a run, a converted folder or one of transformers."
     )
-  weights = loading.read(path, None, None)
+  try:
+    weights = loading.read(path, None, None)
+  except ValueError as e:
+    raise ValueError(f"teacher.path: {e}") from e
   _check_model(path, weights, model)
   _check_pieces(path, weights, prepared)
   kept = ("family", "variant", *COMPUTATION)
