@@ -4,9 +4,10 @@
 
 Both run in this call on the same device, one after the other, each in a process
 of its own: BERT with random weights in bfloat16, batches of `--tokens` places,
-rows half to wholly full, the mean over each row's real tokens. The peer is
-compiled for each length, with SDPA. Prints one JSON object; the ratio is of the
-medians.
+rows half to wholly full, the mean over each row's real tokens. Ours gets the
+sentences of a batch in one row without padding, or, with `--padded` and where
+no kernel looks at each sentence's blocks alone, as rows. The peer is compiled
+for each length, with SDPA. Prints one JSON object; the ratio is of the medians.
 """
 
 import argparse
@@ -30,38 +31,65 @@ def batch(
   return ids * mask, mask
 
 
+def our_inputs(args: argparse.Namespace, length: int, flat: bool) -> dict:
+  """A batch as the model takes it."""
+  from bert_jax.data.flat import flat_row
+
+  ids, mask = batch(length, args.tokens, args.vocab)
+  if not flat:
+    return dict(input_ids=ids, sequence_ids=mask)
+  rows = zip(ids, mask.sum(1), strict=True)
+  return flat_row([row[:real] for row, real in rows])
+
+
 def ours(args: argparse.Namespace) -> dict:
   """`models.bert` under `jax.jit`, weights cast once."""
+  import functools
+
   import flax.linen as nn
   import jax
   import jax.numpy as jnp
 
-  from bert_jax.models import bert
+  from bert_jax.models import bert, fused
 
+  dtype = jnp.dtype(args.dtype)
+  flat = not args.padded and "triton" == fused.implementation(
+    "attention", "auto", dtype
+  )
   model = bert.build(args.size, vocab_size=args.vocab, dtype=args.dtype)
   first = jnp.zeros((1, 8), jnp.int32)
   params = nn.unbox(jax.jit(model.init)(jax.random.key(0), first))
-  params = jax.tree.map(lambda x: x.astype(args.dtype), params)
+  params = jax.tree.map(lambda x: x.astype(dtype), params)
 
-  @jax.jit
-  def vectors(params, ids, mask):
-    hidden, _ = model.apply(params, ids, None, mask)
-    weights = mask[..., None].astype(jnp.float32)
+  @functools.partial(jax.jit, static_argnums=2)
+  def vectors(params, inputs, count):
+    hidden, _ = model.apply(params, **inputs)
+    ids = inputs["sequence_ids"]
+    if flat:
+      own = (ids == jnp.arange(1, count + 1)[:, None]).astype(hidden.dtype)
+      sums = jnp.dot(own, hidden[0], preferred_element_type=jnp.float32)
+      return sums / own.sum(1, keepdims=True, dtype=jnp.float32)
+    weights = ids[..., None].astype(jnp.float32)
     return (hidden * weights).sum(1) / weights.sum(1)
 
   speeds = {}
   for length in map(int, args.lengths.split(",")):
-    ids, mask = map(jnp.asarray, batch(length, args.tokens, args.vocab))
+    inputs = jax.tree.map(jnp.asarray, our_inputs(args, length, flat))
+    rows = max(args.tokens // length, 1)
 
-    def run(count, ids=ids, mask=mask):
+    def run(count, inputs=inputs, rows=rows):
       for _ in range(count):
-        out = vectors(params, ids, mask)
+        out = vectors(params, inputs, rows)
       out.block_until_ready()
 
     ms, _ = side_by_side.windows(run, args.steps, args.windows)
-    speeds[str(length)] = round(len(ids) / ms * 1e3)
-  device = jax.devices()[0].device_kind
-  return dict(device=device, jax=jax.__version__, sentences_per_second=speeds)
+    speeds[str(length)] = round(rows / ms * 1e3)
+  return dict(
+    device=jax.devices()[0].device_kind,
+    jax=jax.__version__,
+    flat=flat,
+    sentences_per_second=speeds,
+  )
 
 
 def peer(args: argparse.Namespace) -> dict:
@@ -124,6 +152,7 @@ def main() -> None:
   add("--dtype", default="bfloat16")
   add("--steps", type=int, default=20, help="batches of a window")
   add("--windows", type=int, default=5)
+  add("--padded", action="store_true", help="rows with padding, ours too")
   add("--part", choices=("ours", "peer", "both"), default="both")
   args = parser.parse_args()
   if args.part == "both":

@@ -48,6 +48,7 @@ FREE = (
   "teacher.path",
   "model.attention",
   "model.elementwise",
+  "model.products",
   "model.unroll",
   "model.remat",
 )

@@ -42,6 +42,7 @@ def get_config() -> ConfigDict:
         dtype="float32",
         attention="auto",
         elementwise="auto",
+        products="auto",
         unroll=0,
         remat=False,
       ),

@@ -40,6 +40,7 @@ def get_config() -> ConfigDict:
         dtype="float32",
         attention="auto",
         elementwise="auto",
+        products="auto",
         unroll=2,
         remat=False,
       ),

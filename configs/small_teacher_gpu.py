@@ -45,6 +45,7 @@ def get_config() -> ConfigDict:
         dtype="bfloat16",
         attention="auto",
         elementwise="auto",
+        products="auto",
         unroll=0,
         remat=False,
       ),

@@ -44,7 +44,10 @@ KEYS = (
   *("labels", "problem", "pooler", "source"),
 )
 # Attributes of an encoder that change how it computes, not what.
-COMPUTATION = ("dtype", "attention", "elementwise", "unroll", "remat")
+COMPUTATION = (
+  *("dtype", "attention", "elementwise", "products"),
+  *("unroll", "remat"),
+)
 
 
 class Weights(NamedTuple):

@@ -119,6 +119,7 @@ class Attention(nn.Module):
   dtype: jnp.dtype
   kernel_init: layers.Init
   implementation: str = "xla"
+  products: str = "dtype"
 
   @nn.compact
   def __call__(
@@ -140,7 +141,7 @@ class Attention(nn.Module):
     kernels, biases = zip(*projections, strict=True)
     kernel = jnp.stack([k.astype(self.dtype) for k in kernels], 2)
     qkv = nn.with_logical_constraint(
-      layers.product(x, kernel, 1, self.dtype),
+      layers.product(x, kernel, 1, self.dtype, self.products),
       ("batch", "length", "heads", None, "head_dim"),
     )
     rate = self.dropout if train else 0.0
@@ -158,6 +159,7 @@ class Attention(nn.Module):
       ("heads", "head_dim", "embed"),
       self.dtype,
       self.kernel_init,
+      self.products,
       name="output",
     ).apart(mixed)
     return y, bias, probabilities

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,23 @@ class Plan:
   dtype: jnp.dtype
   queries: int
   keys: int
+  by: str
+
+  @property
+  def blocks(self) -> int:
+    """Programs of a head."""
+    return pl.cdiv(self.length, getattr(self, self.by))
+
+  @property
+  def looped(self) -> int:
+    """Blocks of the other side, over which a program goes."""
+    other = self.keys if self.by == "queries" else self.queries
+    return pl.cdiv(self.length, other)
+
+  @property
+  def skips(self) -> bool:
+    """If it is told which of them count."""
+    return self.looped > 2
 
   @property
   def features(self) -> int:
@@ -54,20 +71,35 @@ class Plan:
     return 1.0 / (1.0 - self.rate)
 
 
-class Program:
-  """One program of a kernel: a row of the batch, a head, and what it reads."""
+class _Side(NamedTuple):
+  """Of queries or keys: places, sequences, hashes for dropout."""
 
-  def __init__(self, plan: Plan, which: Ref, words: Ref, ids: Ref, qkv: Ref):
-    self.plan, self.ids, self.qkv = plan, ids, qkv
-    program = pl.program_id(0)
+  index: Array
+  ids: Array
+  hashed: Array | None
+
+
+class Program:
+  """One program of a kernel: a row of the batch, a head, and what it reads.
+
+  Args:
+    plan: of the kernel.
+    refs: `ids` and `qkv`; the range of blocks of each block if the plan skips;
+      hashes of rows and columns if it drops; what is the kernel's own.
+  """
+
+  def __init__(self, plan: Plan, refs: Sequence[Ref]):
+    self.plan, rest = plan, iter(refs)
+    self.ids, self.qkv = next(rest), next(rest)
+    program, self.block = pl.program_id(0), pl.program_id(1)
     self.b, self.h = program // plan.heads, program % plan.heads
     self.zero = program * 0  # The interpreter takes no constant index.
     self.features = pl.ds(0, plan.features)
     self.real_features = jnp.arange(plan.features) < plan.head_dim
+    self.ranges = next(rest) if plan.skips else None
     if plan.rate:
-      row = which[0] * plan.rows + self.b
-      self.hashed = fused.first_hash((words[0], words[1]), row)
-      self.first_place = (which[1] * plan.heads + self.h) * plan.length
+      self.rows, self.columns = next(rest), next(rest)
+    self.own = tuple(rest)
 
   def real(self, first: Array, size: int) -> Array | None:
     """Which tokens of a block are there, or None if all are."""
@@ -102,8 +134,8 @@ class Program:
     return self.load(self.qkv, first, size, self.zero + number)
 
   def vector(self, ref: Ref, first: Array, size: int) -> Array:
-    """A number for each token of a block, of this head if there are heads."""
-    index = (self.b, self.h) if len(ref.shape) == 3 else (self.b,)
+    """A number for each token of a block, of this row and head if it has."""
+    index = (self.b, self.h)[: len(ref.shape) - 1]
     mask = self.real(first, size)
     at = ref.at[(*index, pl.ds(first, size))]
     return triton.load(at, mask=mask, other=None if mask is None else 0)
@@ -115,59 +147,63 @@ class Program:
     at = ref.at[self.b, self.h, pl.ds(first, size)]
     triton.store(at, value, mask=self.real(first, size))
 
-  def scores(
-    self,
-    query: Array,
-    key: Array,
-    q_first: Array,
-    k_first: Array,
-    transposed: bool = False,
-  ) -> Array:
-    """Of queries and keys, before their scale.
+  def side(
+    self, first: Array, keys: bool = False, turned: bool = False
+  ) -> _Side:
+    """What queries or keys from token `first` on bring to their scores."""
+    plan, size = self.plan, self.plan.keys if keys else self.plan.queries
+    ids, hashed = self.vector(self.ids, first, size), None
+    if not keys:
+      ids = jnp.maximum(ids, 1)
+    if plan.rate:
+      hashes = self.columns if keys else self.rows
+      hashed = self.vector(hashes, first, size)
+    index = first + jnp.arange(size)
+    axis = 1 if keys == turned else 0
+    return _Side(
+      *(
+        None if x is None else jnp.expand_dims(x, axis)
+        for x in (index, ids, hashed)
+      )
+    )
 
-    Transposed they are [keys, queries]: their products with queries then read
-    them as they stand.
+  def scores(self, product: Array, queries: "_Side", keys: "_Side") -> Array:
+    """Of products of queries and keys, before their scale.
+
+    Both are [queries, keys], or [keys, queries] of sides that are `turned`:
+    products with queries then read the scores as they stand.
     """
-    plan, turn = self.plan, _turned if transposed else _kept
-    ab = (key, query) if transposed else (query, key)
-    scores = fused.dot(*ab, (1, 1))
-    q_ids = jnp.maximum(self.vector(self.ids, q_first, plan.queries), 1)
-    k_ids = self.vector(self.ids, k_first, plan.keys)
-    q_ids, k_ids = turn(q_ids, k_ids)
-    seen = q_ids == k_ids
-    row = q_first + jnp.arange(plan.queries)
-    column = k_first + jnp.arange(plan.keys)
-    row, column = turn(row, column)
-    if plan.causal:
-      seen &= row >= column
-    scores = jnp.where(seen, scores, UNSEEN)
-    if plan.length % plan.keys:
-      scores = jnp.where(column < plan.length, scores, -jnp.inf)
+    seen = queries.ids == keys.ids
+    if self.plan.causal:
+      seen &= queries.index >= keys.index
+    scores = jnp.where(seen, product, UNSEEN)
+    if self.plan.length % self.plan.keys:
+      scores = jnp.where(keys.index < self.plan.length, scores, -jnp.inf)
     return scores
 
   def keep(
-    self,
-    q_first: Array,
-    k_first: Array,
-    *values: Array,
-    transposed: bool = False,
+    self, queries: "_Side", keys: "_Side", *values: Array
   ) -> Sequence[Array]:
     """Zeroes what dropout drops."""
-    plan = self.plan
-    if not plan.rate:
+    rate = self.plan.rate
+    if not rate:
       return values
-    row = self.first_place + q_first + jnp.arange(plan.queries)
-    row = fused.mix(self.hashed + fused.place_hash(row, 1))
-    column = fused.place_hash(k_first + jnp.arange(plan.keys), 0)
-    row, column = (_turned if transposed else _kept)(row, column)
-    kept = fused.bits(row, column) >= fused.threshold(plan.rate)
+    kept = fused.bits(queries.hashed, keys.hashed) >= fused.threshold(rate)
     return [jnp.where(kept, value, 0.0) for value in values]
+
+  def loop(self, body: Callable[[Array, Any], Any], start: Any) -> Any:
+    """Over the blocks of the other side that count."""
+    if self.plan.looped == 1:
+      return body(0, start)
+    first, end = 0, self.plan.looped
+    if self.ranges is not None:
+      first, end = (self.ranges[self.b, self.block, i] for i in (0, 1))
+    return jax.lax.fori_loop(first, end, body, start)
 
   def store_gradient(
     self,
     d_qkv: Ref,
     sums: Ref,
-    block: Array,
     number: int,
     value: Array,
     first: Array,
@@ -176,51 +212,30 @@ class Program:
     """A block's gradient, and its sum over the tokens."""
     number = self.zero + number
     self.store(d_qkv, value, first, size, number)
-    at = sums.at[self.b, block, self.h, number, self.features]
+    at = sums.at[self.b, self.block, self.h, number, self.features]
     triton.store(at, value.sum(0), mask=self.real_features)
 
 
-def _kept(rows, columns):
-  return rows[:, None], columns[None]
-
-
-def _turned(rows, columns):
-  return rows[None], columns[:, None]
-
-
-def _loop(count, body, start):
-  """A loop, or one call where there is one block."""
-  if count == 1:
-    return body(0, start)
-  return jax.lax.fori_loop(0, count, body, start)
-
-
-def forward_kernel(
-  which: Ref,
-  words: Ref,
-  ids: Ref,
-  qkv: Ref,
-  out: Ref,
-  sums: Ref,
-  *,
-  plan: Plan,
-) -> None:
+def forward_kernel(*refs: Ref, plan: Plan) -> None:
   """Mixed values, and log2 of each query's sum of exponentials."""
-  p = Program(plan, which, words, ids, qkv)
-  q_first = pl.program_id(1) * plan.queries
+  p = Program(plan, refs)
+  out, sums = p.own
+  q_first = p.block * plan.queries
   query = p.projected(0, q_first, plan.queries)
+  queries = p.side(q_first)
 
   def one_block(j, carry):
     highest, total, mixed = carry
     k_first = p.zero + j * plan.keys
     key = p.projected(1, k_first, plan.keys)
     value = p.projected(2, k_first, plan.keys)
-    scores = p.scores(query, key, q_first, k_first)
+    keys = p.side(k_first, keys=True)
+    scores = p.scores(fused.dot(query, key, (1, 1)), queries, keys)
     new = jnp.maximum(highest, scores.max(1) * plan.scale_2)
     weights = jnp.exp2(scores * plan.scale_2 - new[:, None])
     shrink = jnp.exp2(highest - new)
     total = total * shrink + weights.sum(1)
-    (weights,) = p.keep(q_first, k_first, weights)
+    (weights,) = p.keep(queries, keys, weights)
     more = fused.dot(weights.astype(plan.dtype), value, (1, 0))
     return new, total, mixed * shrink[:, None] + more
 
@@ -229,8 +244,7 @@ def forward_kernel(
     jnp.zeros(plan.queries, jnp.float32),
     jnp.zeros((plan.queries, plan.features), jnp.float32),
   )
-  blocks = pl.cdiv(plan.length, plan.keys)
-  highest, total, mixed = _loop(blocks, one_block, start)
+  highest, total, mixed = p.loop(one_block, start)
   p.store(out, mixed * (plan.grow / total)[:, None], q_first, plan.queries)
   p.store_vector(sums, highest + jnp.log2(total), q_first, plan.queries)
 
@@ -242,28 +256,16 @@ def _row_factors(plan, log_sums):
   """
   seeing = log_sums > 0.5 * UNSEEN * plan.scale_2
   scores = jnp.where(seeing, plan.grow * plan.scale, 0.0)
-  return scores[:, None], jnp.where(seeing, 1.0, 1.0 / plan.length)[:, None]
+  return scores, jnp.where(seeing, 1.0, 1.0 / plan.length)
 
 
-def queries_kernel(
-  which: Ref,
-  words: Ref,
-  ids: Ref,
-  qkv: Ref,
-  log_sums: Ref,
-  out: Ref,
-  g: Ref,
-  d_qkv: Ref,
-  sums: Ref,
-  deltas: Ref,
-  *,
-  plan: Plan,
-) -> None:
+def queries_kernel(*refs: Ref, plan: Plan) -> None:
   """Gradients of a block of queries; each query's output times gradient."""
-  p = Program(plan, which, words, ids, qkv)
-  block, size = pl.program_id(1), plan.queries
-  first = block * size
-  query = p.projected(0, first, size)
+  p = Program(plan, refs)
+  log_sums, out, g, d_qkv, sums, deltas = p.own
+  size = plan.queries
+  first = p.block * size
+  query, queries = p.projected(0, first, size), p.side(first)
   d_out = p.load(g, first, size)
   mixed = p.load(out, first, size).astype(jnp.float32)
   delta = (d_out.astype(jnp.float32) * mixed).sum(1) * (1.0 / plan.grow)
@@ -273,38 +275,28 @@ def queries_kernel(
   def one_block(j, d_query):
     k_first = p.zero + j * plan.keys
     key, value = (p.projected(n, k_first, plan.keys) for n in (1, 2))
-    scores = p.scores(query, key, first, k_first)
+    keys = p.side(k_first, keys=True)
+    scores = p.scores(fused.dot(query, key, (1, 1)), queries, keys)
     weights = jnp.exp2(scores * plan.scale_2 - row[:, None])
     d_weights = fused.dot(d_out, value, (1, 1))
-    (d_weights,) = p.keep(first, k_first, d_weights)
+    (d_weights,) = p.keep(queries, keys, d_weights)
     d_scores = weights * (d_weights - delta[:, None])
     return d_query + fused.dot(d_scores.astype(plan.dtype), key, (1, 0))
 
   zero = jnp.zeros((size, plan.features), jnp.float32)
-  d_query = _loop(pl.cdiv(plan.length, plan.keys), one_block, zero)
-  d_query = d_query * _row_factors(plan, row)[0]
-  p.store_gradient(d_qkv, sums, block, 0, d_query, first, size)
+  d_query = p.loop(one_block, zero)
+  d_query = d_query * _row_factors(plan, row)[0][:, None]
+  p.store_gradient(d_qkv, sums, 0, d_query, first, size)
 
 
-def keys_kernel(
-  which: Ref,
-  words: Ref,
-  ids: Ref,
-  qkv: Ref,
-  log_sums: Ref,
-  deltas: Ref,
-  g: Ref,
-  _: Ref,
-  d_qkv: Ref,
-  sums: Ref,
-  *,
-  plan: Plan,
-) -> None:
+def keys_kernel(*refs: Ref, plan: Plan) -> None:
   """Gradients of a block of keys and values."""
-  p = Program(plan, which, words, ids, qkv)
-  block, size = pl.program_id(1), plan.keys
-  first = block * size
+  p = Program(plan, refs)
+  log_sums, deltas, g, _, d_qkv, sums = p.own
+  size = plan.keys
+  first = p.block * size
   key, value = (p.projected(n, first, size) for n in (1, 2))
+  keys = p.side(first, keys=True, turned=True)
 
   def one_block(i, carry):
     d_key, d_value = carry
@@ -314,22 +306,19 @@ def keys_kernel(
     row, delta = (
       p.vector(v, q_first, plan.queries) for v in (log_sums, deltas)
     )
-    scores = p.scores(query, key, q_first, first, transposed=True)
+    queries = p.side(q_first, turned=True)
+    scores = p.scores(fused.dot(key, query, (1, 1)), queries, keys)
     weights = jnp.exp2(scores * plan.scale_2 - row[None])
     d_weights = fused.dot(value, d_out, (1, 1))
-    dropped, d_weights = p.keep(
-      q_first, first, weights, d_weights, transposed=True
-    )
-    d_scores = (weights * (d_weights - delta[None])).astype(plan.dtype)
+    dropped, d_weights = p.keep(queries, keys, weights, d_weights)
     of_scores, of_value = _row_factors(plan, row)
-    query = (query.astype(jnp.float32) * of_scores).astype(plan.dtype)
-    d_out = (d_out.astype(jnp.float32) * of_value).astype(plan.dtype)
+    d_weights = d_weights * of_scores[None] - (delta * of_scores)[None]
+    d_scores = (weights * d_weights).astype(plan.dtype)
+    dropped = (dropped * of_value[None]).astype(plan.dtype)
     d_key += fused.dot(d_scores, query, (1, 0))
-    more = fused.dot(dropped.astype(plan.dtype), d_out, (1, 0))
-    return d_key, d_value + more
+    return d_key, d_value + fused.dot(dropped, d_out, (1, 0))
 
   zero = jnp.zeros((size, plan.features), jnp.float32)
-  blocks = pl.cdiv(plan.length, plan.queries)
-  d_key, d_value = _loop(blocks, one_block, (zero, zero))
+  d_key, d_value = p.loop(one_block, (zero, zero))
   for number, value in ((1, d_key), (2, d_value * plan.grow)):
-    p.store_gradient(d_qkv, sums, block, number, value, first, size)
+    p.store_gradient(d_qkv, sums, number, value, first, size)

@@ -37,6 +37,7 @@ class DistilBert(nn.Module):
     dtype: of the computation; parameters are float32 always.
     attention: implementation, see `fused.implementation`.
     elementwise: the same of bias, dropout, residual, LayerNorm, activation.
+    products: "auto" for products in `dtype`, or "fp8": see fp8.py.
     unroll: see `stack.Stack`.
     remat: see `stack.Stack`.
     vocab_multiple: see `embeddings.Embeddings`.
@@ -56,6 +57,7 @@ class DistilBert(nn.Module):
   dtype: jnp.dtype = jnp.dtype(jnp.float32)
   attention: str = "auto"
   elementwise: str = "auto"
+  products: str = "auto"
   unroll: int = 0
   remat: bool = False
   vocab_multiple: int = 1

@@ -1,5 +1,6 @@
 """What the fused kernels share: random bits, shards, choice by platform."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ PLACES = 0x3C6EF372  # Where the hashes of places begin: mix(0) is 0.
 CHOICES = {
   "attention": ("xla", "cudnn", "triton", "tpu"),
   "elementwise": ("xla", "triton"),
+  "products": ("dtype", "fp8"),
 }
 
 
@@ -48,6 +50,8 @@ def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
     raise ValueError(
       f"model.{kind}={name!r}: not one of auto, {', '.join(CHOICES[kind])}."
     )
+  if kind == "products":
+    return "dtype" if name == "auto" else name
   if name == "auto":
     fast = on_gpu() and jnp.dtype(dtype).itemsize == 2
     return "triton" if fast else "xla"
@@ -73,20 +77,24 @@ def mix(x: Array) -> Array:
   return x ^ (x >> 16)
 
 
-def first_hash(words: Sequence[Array], index: Array) -> Array:
-  """Hash of (key words, index on the first axis)."""
-  return mix(mix(index.astype(jnp.uint32) + words[0]) ^ words[1])
-
-
-def place_hash(index: Array, place: int) -> Array:
-  """Hash of where an element lies, whatever the key.
+def row_hashes(words: Sequence[Array], shape: Sequence[int]) -> Array:
+  """A hash of the key and of each place on all axes but the last.
 
   Args:
-    index: below 2**31, a jax or numpy array.
-    place: 0 for the index on the last axis, 1 for that on the axes between the
-      first and the last, flattened.
+    words: uint32 [2], of the key.
+    shape: without the last axis; below 2**31 elements after the first.
   """
-  return mix(index.astype(np.uint32) * np.uint32(2) + np.uint32(PLACES + place))
+  first, *between = shape
+  row = mix(mix(jnp.arange(first, dtype=jnp.uint32) + words[0]) ^ words[1])
+  place = np.arange(math.prod(between), dtype=np.uint32)
+  place = mix(place * np.uint32(2) + np.uint32(PLACES + 1)).reshape(between)
+  return mix(row.reshape(first, *(1 for _ in between)) + place)
+
+
+def column_hashes(size: int) -> np.ndarray:
+  """uint32 [size], of each place on the last axis, whatever the key."""
+  place = np.arange(size, dtype=np.uint32)
+  return mix(place * np.uint32(2) + np.uint32(PLACES))
 
 
 def bits(row: Array, column: Array) -> Array:
@@ -98,8 +106,8 @@ def bits(row: Array, column: Array) -> Array:
   are as those of independent draws (tests/test_layers.py).
 
   Args:
-    row: `mix` of the sum of `first_hash` and `place_hash` of place 1.
-    column: `place_hash` of place 0.
+    row: of `row_hashes`.
+    column: of `column_hashes`.
   """
   factor = row | np.uint32(1)
   return column * factor + row * factor
@@ -126,24 +134,17 @@ def over_shards(
   The partitioner does not look into a kernel.
 
   Args:
-    kernel: (int32 [2], *parts) -> tuple; the first argument tells which part
-      of the batch and which part of the heads the device has.
+    kernel: (*parts) -> tuple.
     in_axes: logical axes of each of `arrays`.
     out_axes: of each result.
     *arrays: whole arrays.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
-    return kernel(jnp.zeros(2, jnp.int32), *arrays)
+    return kernel(*arrays)
   specs = [nn.logical_to_mesh_axes(axes) for axes in (*in_axes, *out_axes)]
-  parts = nn.logical_to_mesh_axes(("batch", "heads"))
-
-  def on_device(*local):
-    which = [jax.lax.axis_index(part) if part else 0 for part in parts]
-    return kernel(jnp.array(which, jnp.int32), *local)
-
   return jax.shard_map(
-    on_device,
+    kernel,
     mesh=mesh,
     in_specs=tuple(specs[: len(in_axes)]),
     out_specs=tuple(specs[len(in_axes) :]),

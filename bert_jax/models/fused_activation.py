@@ -110,8 +110,7 @@ def _backward(function, derivative, interpret, saved, gradient):
   del function
   x, bias = saved
 
-  def on_device(which, x, bias, gradient):
-    del which
+  def on_device(x, bias, gradient):
     width = x.shape[-1]
     count = x.size // width
     programs = min(PROGRAMS, pl.cdiv(count, ROWS))

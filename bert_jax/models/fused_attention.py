@@ -12,8 +12,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int, UInt32
 
+from bert_jax.models import attention_blocks, fused
 from bert_jax.models import attention_kernels as kernels
-from bert_jax.models import fused
 
 # Of a kernel: queries and keys of a block, warps, stages of its pipeline.
 # The fastest on an H100 at 512 tokens, heads of 64, and nearly so at 128.
@@ -40,38 +40,56 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
     by: "queries" or "keys", whose blocks have programs of their own.
     options: rate, causal, interpret.
     outputs: (number of blocks) -> shapes.
-    arrays: which part, words, ids, qkv, and more.
-    aliases: pairs of an input and the output that is written over it.
+    arrays: `_common`'s, and the kernel's own.
+    aliases: pairs of an own array and the output that is written over it.
   """
   rate, causal, interpret = options
-  qkv = arrays[3]
-  rows, length, heads, _, head_dim = qkv.shape
+  ids, qkv, rows, columns, *own = arrays
+  count, length, heads, _, head_dim = qkv.shape
   limit = fused.power_of_2(length, 16)
   queries, keys = (min(size, limit) for size in tuning[:2])
   if by == "queries" and length <= 128:
     keys = min(keys, 32)
   if qkv.dtype == jnp.float32:  # Blocks twice as large must fit as well.
     queries, keys = min(queries, 64), min(keys, 32)
-  plan = kernels.Plan(
-    rows, length, heads, head_dim, rate, causal, qkv.dtype, queries, keys
-  )
-  blocks = pl.cdiv(length, getattr(plan, by))
+  sizes = (count, length, heads, head_dim)
+  plan = kernels.Plan(*sizes, rate, causal, qkv.dtype, queries, keys, by)
+  inputs = [ids, qkv]
+  if plan.skips:
+    ranges = attention_blocks.token_ranges(ids, causal)
+    way = 1 if by == "queries" else -1
+    inputs.append(
+      attention_blocks.block_ranges(
+        ranges[by == "keys"], *(queries, keys)[::way]
+      )
+    )
+  inputs += [rows, columns] if rate else []
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
-    grid=(rows * heads, blocks),
-    out_shape=outputs(blocks),
-    input_output_aliases=dict(aliases),
+    grid=(count * heads, plan.blocks),
+    out_shape=outputs(plan.blocks),
+    input_output_aliases={len(inputs) + i: o for i, o in aliases},
     compiler_params=triton.CompilerParams(
       num_warps=tuning[2], num_stages=tuning[3]
     ),
     interpret=interpret,
     name="attention_" + kernel.__name__.removesuffix("_kernel"),
-  )(*arrays)
+  )(*inputs, *own)
+
+
+def _common(ids, qkv, words):
+  """What all kernels take: with hashes for dropout, used if there is any."""
+  rows, length, heads = qkv.shape[:3]
+  hashes = fused.row_hashes(words, (rows, heads, length))
+  return ids, qkv, hashes, jnp.asarray(fused.column_hashes(length))
+
+
+COMMON = [IDS, PROJECTED, TOKENS, (None,)]
 
 
 def _forward(qkv, ids, words, *options):
   def on_device(*arrays):
-    rows, length, heads, _, head_dim = arrays[3].shape
+    rows, length, heads, _, head_dim = arrays[1].shape
 
     def outputs(_):
       out = _shape((rows, length, heads, head_dim), qkv.dtype)
@@ -82,12 +100,7 @@ def _forward(qkv, ids, words, *options):
     )
 
   return fused.over_shards(
-    on_device,
-    [(None,), IDS, PROJECTED],
-    [MIXED, TOKENS],
-    words,
-    ids,
-    qkv,
+    on_device, COMMON, [MIXED, TOKENS], *_common(ids, qkv, words)
   )
 
 
@@ -134,7 +147,7 @@ def _attention_forward(qkv, bias, ids, words, *options):
 
 def _backward(options, *arrays):
   *common, log_sums, out, gradient = arrays
-  qkv = common[3]
+  qkv = common[1]
 
   def sums(blocks):
     return _shape((qkv.shape[0], blocks, *qkv.shape[2:]))
@@ -155,7 +168,7 @@ def _backward(options, *arrays):
     options,
     lambda blocks: outputs(blocks)[:2],
     arrays,
-    aliases=[(len(arrays) - 1, 0)],
+    aliases=[(3, 0)],
   )
   # Each kernel leaves the others' part unwritten.
   of_queries, of_keys = (x.sum(1, keepdims=True) for x in (of_queries, of_keys))
@@ -168,11 +181,9 @@ def _attention_backward(rate, causal, interpret, saved, gradient):
   qkv, ids, words, log_sums, out = saved
   d_qkv, sums = fused.over_shards(
     functools.partial(_backward, (rate, causal, interpret)),
-    [(None,), IDS, PROJECTED, TOKENS, MIXED, MIXED],
+    [*COMMON, TOKENS, MIXED, MIXED],
     [PROJECTED, SUMS],
-    words,
-    ids,
-    qkv,
+    *_common(ids, qkv, words),
     log_sums,
     out,
     gradient,

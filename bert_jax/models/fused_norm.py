@@ -39,17 +39,14 @@ def _row(ref, t, shape):
 
 def _vector(ref, shape):
   seen = jnp.arange(shape.columns) < shape.width
-  return triton.load(ref.at[pl.ds(0, shape.columns)], mask=seen, other=0.0)
+  return triton.load(ref.at[pl.ds(0, shape.columns)], mask=seen, other=0)
 
 
-def _kept(which, words, t, shape):
+def _kept(hashes, columns, t, shape):
   """What dropout multiplies row `t` with: 0 or 1 / (1 - rate)."""
-  row = which[0] * shape.rows + t // shape.length
-  hashed = fused.first_hash((words[0], words[1]), row)
-  hashed = fused.mix(hashed + fused.place_hash(t % shape.length, 1))
-  column = fused.place_hash(jnp.arange(shape.columns), 0)
-  keep = fused.bits(hashed, column) >= fused.threshold(shape.rate)
-  return jnp.where(keep, np.float32(1.0 / (1.0 - shape.rate)), 0.0)
+  row = triton.load(hashes.at[t])
+  kept = fused.bits(row, _vector(columns, shape)) >= fused.threshold(shape.rate)
+  return jnp.where(kept, np.float32(1.0 / (1.0 - shape.rate)), 0.0)
 
 
 def _normalised(x, shape):
@@ -61,12 +58,12 @@ def _normalised(x, shape):
 
 
 def _forward_kernel(
-  which, words, x, y, bias, scale, shift, out, *, shape, dtype
+  hashes, columns, x, y, bias, scale, shift, out, *, shape, dtype
 ):
   t = pl.program_id(0)
   y_row = _row(y, t, shape) + _vector(bias, shape)
   if shape.rate:
-    y_row = y_row * _kept(which, words, t, shape)
+    y_row = y_row * _kept(hashes, columns, t, shape)
   row, _ = _normalised(_row(x, t, shape) + y_row, shape)
   row = row * _vector(scale, shape) + _vector(shift, shape)
   seen = jnp.arange(shape.columns) < shape.width
@@ -75,7 +72,7 @@ def _forward_kernel(
 
 
 def _backward_kernel(
-  which, words, x, y, bias, scale, g1, g2, dx, dy, sums, *, shape, dtype
+  hashes, columns, x, y, bias, scale, g1, g2, dx, dy, sums, *, shape, dtype
 ):
   program, programs = pl.program_id(0), pl.num_programs(0)
   seen = jnp.arange(shape.columns) < shape.width
@@ -92,7 +89,7 @@ def _backward_kernel(
     x_row, y_row, g, more = (row.astype(jnp.float32) for row in rows)
     y_row, g = y_row + bias_row, g + more
     if shape.rate:
-      kept = _kept(which, words, t, shape)
+      kept = _kept(hashes, columns, t, shape)
       y_row = y_row * kept
     row, inverse = _normalised(x_row + y_row, shape)
     d_scale, d_shift = d_scale + g * row, d_shift + g
@@ -100,11 +97,11 @@ def _backward_kernel(
     mean = jnp.sum(g) / shape.width
     along = jnp.sum(g * row) / shape.width
     g = inverse * (g - mean - row * along)
-    columns = pl.ds(0, shape.columns)
-    triton.store(dx.at[t, columns], g.astype(dtype), mask=seen)
+    whole_row = pl.ds(0, shape.columns)
+    triton.store(dx.at[t, whole_row], g.astype(dtype), mask=seen)
     if shape.rate:
       g = g * kept
-      triton.store(dy.at[t, columns], g.astype(dtype), mask=seen)
+      triton.store(dy.at[t, whole_row], g.astype(dtype), mask=seen)
     return (d_bias + g, d_scale, d_shift), ahead
 
   zero = jnp.zeros(shape.columns, jnp.float32)
@@ -133,21 +130,27 @@ def _call(kernel, shape, grid, outputs, interpret, *arrays):
 
 HIDDEN = ("batch", "length", "embed_activation")
 ROW = ("embed_activation",)
+HASHES = [("batch", "length"), ROW]
+
+
+def _hashes(words, x):
+  rows = fused.row_hashes(words, x.shape[:2])
+  return rows, jnp.asarray(fused.column_hashes(x.shape[2]))
 
 
 def _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret):
-  def on_device(which, words, x, *rest):
+  def on_device(hashes, columns, x, *rest):
     shape = _Shape(x, rate, epsilon)
     out = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
-    arrays = (which, words, x, *rest)
+    arrays = (hashes.reshape(-1), columns, x, *rest)
     out = _call(_forward_kernel, shape, shape.count, out, interpret, *arrays)
     return (out.reshape(x.shape),)
 
   (out,) = fused.over_shards(
     on_device,
-    [(None,), HIDDEN, HIDDEN, ROW, ROW, ROW],
+    [*HASHES, HIDDEN, HIDDEN, ROW, ROW, ROW],
     [HIDDEN],
-    words,
+    *_hashes(words, x),
     x,
     y,
     bias,
@@ -200,13 +203,13 @@ def _add_norm_forward(
 def _add_norm_backward(rate, epsilon, interpret, saved, gradients):
   x, y, bias, scale, words = saved
 
-  def on_device(which, words, x, *rest):
+  def on_device(hashes, columns, x, *rest):
     shape = _Shape(x, rate, epsilon)
     whole = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
     programs = min(PROGRAMS, shape.count)
     sums = (programs, 3, shape.width)
     outputs = (whole, whole, jax.ShapeDtypeStruct(sums, jnp.float32))
-    arrays = (which, words, x, *rest)
+    arrays = (hashes.reshape(-1), columns, x, *rest)
     dx, dy, sums = _call(
       _backward_kernel, shape, programs, outputs, interpret, *arrays
     )
@@ -215,9 +218,9 @@ def _add_norm_backward(rate, epsilon, interpret, saved, gradients):
 
   dx, dy, sums = fused.over_shards(
     on_device,
-    [(None,), HIDDEN, HIDDEN, ROW, ROW, HIDDEN, HIDDEN],
+    [*HASHES, HIDDEN, HIDDEN, ROW, ROW, HIDDEN, HIDDEN],
     [HIDDEN, HIDDEN, ("batch", None, "embed_activation")],
-    words,
+    *_hashes(words, x),
     x,
     y,
     bias,

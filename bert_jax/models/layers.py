@@ -7,10 +7,9 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
-from bert_jax.models import fused, fused_activation, fused_norm
+from bert_jax.models import fp8, fused, fused_activation, fused_norm
 
 Init = Callable[..., Array]
 # Logical axes of hidden states.
@@ -41,16 +40,11 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   every shard makes its own part, and any mesh gives the same bits. The hashes
   of the axes between the first and the last, and of the last, are constants.
   """
-  first, between, last = shape[0], shape[1:-1], shape[1:][-1:]
-  if max(math.prod(between), *last, 0) > 2**31:
+  *rows, columns = shape
+  if max(math.prod(rows[1:]), columns) > 2**31:
     raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
-  row = fused.first_hash(words, jnp.arange(first))
-  row = row.reshape(first, *(1 for _ in shape[1:]))
-  place = np.arange(math.prod(between)).reshape(*between, *(1 for _ in last))
-  column = np.arange(math.prod(last)).reshape(last)
-  return fused.bits(
-    fused.mix(row + fused.place_hash(place, 1)), fused.place_hash(column, 0)
-  )
+  hashes = fused.row_hashes(words, rows or (1,))[..., None]
+  return fused.bits(hashes, fused.column_hashes(columns)).reshape(shape)
 
 
 def _apply_dropout(x: Array, words: Array, rate: float) -> Array:
@@ -116,12 +110,14 @@ class Dense(nn.Module):
       contracted as `axes` has more names than `features`.
     dtype: of the product.
     kernel_init: of the kernel (of its full shape); the bias starts at zero.
+    products: "dtype", or "fp8": see fp8.py.
   """
 
   features: tuple[int, ...]
   axes: tuple[str | None, ...]
   dtype: jnp.dtype
   kernel_init: Init
+  products: str = "dtype"
 
   @property
   def contracted(self) -> int:
@@ -150,7 +146,8 @@ class Dense(nn.Module):
   def apart(self, x: Float[Array, "..."]) -> tuple[Array, Array]:
     """The product alone in `dtype`, and the float32 bias."""
     kernel, bias = self.weights(x.shape)
-    return product(x, kernel, self.contracted, self.dtype), bias
+    y = product(x, kernel, self.contracted, self.dtype, self.products)
+    return y, bias
 
   def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
     y, bias = self.apart(x)
@@ -162,8 +159,11 @@ def product(
   kernel: Float[Array, "..."],
   contracted: int,
   dtype: jnp.dtype,
+  products: str = "dtype",
 ) -> Float[Array, "..."]:
   """Sums the last `contracted` axes of x with the first of the kernel."""
+  if products == "fp8":
+    return fp8.product(x.astype(dtype), kernel.astype(dtype), contracted)
   trailing = tuple(range(x.ndim - contracted, x.ndim))
   dimensions = ((trailing, tuple(range(contracted))), ((), ()))
   return jax.lax.dot_general(x.astype(dtype), kernel.astype(dtype), dimensions)

@@ -30,6 +30,7 @@ class TransformerLayer(nn.Module):
   causal: bool = False
   attention: str = "xla"
   elementwise: str = "xla"
+  products: str = "dtype"
 
   @nn.compact
   def __call__(
@@ -44,6 +45,7 @@ class TransformerLayer(nn.Module):
       dtype=self.dtype,
       kernel_init=self.kernel_init,
       implementation=self.attention,
+      products=self.products,
       name="attention",
     )(x, sequence_ids, train)
     add_norm = functools.partial(
@@ -57,13 +59,14 @@ class TransformerLayer(nn.Module):
       nn.with_logical_constraint(copy, layers.ACTIVATION_AXES)
       for copy in add_norm(name="attention_norm")(x, mixed, bias, train)
     )
+    options = self.dtype, self.kernel_init, self.products
     y, bias = layers.Dense(
-      (self.mlp,), ("embed", "mlp"), self.dtype, self.kernel_init, name="mlp_in"
+      (self.mlp,), ("embed", "mlp"), *options, name="mlp_in"
     ).apart(x)
     y = layers.bias_activation(y, bias, self.activation, self.elementwise)
     y = nn.with_logical_constraint(y, ("batch", "length", "mlp"))
     y, bias = layers.Dense(
-      (width,), ("mlp", "embed"), self.dtype, self.kernel_init, name="mlp_out"
+      (width,), ("mlp", "embed"), *options, name="mlp_out"
     ).apart(y)
     x, _ = add_norm(name="mlp_norm")(residual, y, bias, train)
     x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
@@ -143,7 +146,7 @@ class Stack(nn.Module):
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
     options = dict(self.layer)
-    for name in ("attention", "elementwise"):
+    for name in fused.CHOICES:
       options[name] = fused.implementation(
         name, options[name], options["dtype"]
       )
@@ -174,6 +177,7 @@ def build(
       causal=causal,
       attention=encoder.attention,
       elementwise=encoder.elementwise,
+      products=encoder.products,
     ),
     unroll=encoder.unroll,
     remat=encoder.remat,

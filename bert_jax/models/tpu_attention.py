@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax.models import fused
@@ -37,34 +36,27 @@ def _weights(query, key, q_ids, k_ids, causal):
   return weights / weights.sum(1, keepdims=True), seen
 
 
-def _kept(which, words, shape, rate):
+def _kept(row, column, rate):
   """What dropout multiplies the probabilities with."""
-  rows, heads, length = shape
-  b, h = pl.program_id(0), pl.program_id(1)
-  word = [words[i].astype(jnp.uint32) for i in (0, 1)]
-  hashed = fused.first_hash(word, which[0] * rows + b)
-  head = (which[1] * heads + h) * length
-  row = head + jax.lax.broadcasted_iota(jnp.int32, (length, 1), 0)
-  column = jax.lax.broadcasted_iota(jnp.int32, (1, length), 1)
-  row = fused.mix(hashed + fused.place_hash(row, 1))
-  bits = fused.bits(row, fused.place_hash(column, 0))
+  hashes = (ref[...].astype(jnp.uint32) for ref in (row, column))
   grow = np.float32(1.0 / (1.0 - rate))
-  return jnp.where(bits >= fused.threshold(rate), grow, np.float32(0.0))
+  kept = fused.bits(*hashes) >= fused.threshold(rate)
+  return jnp.where(kept, grow, np.float32(0.0))
 
 
 def _forward_kernel(
-  which, words, q_ids, k_ids, query, key, value, out, *, shape, rate, causal
+  row, column, q_ids, k_ids, query, key, value, out, *, rate, causal
 ):
   weights, _ = _weights(query, key, q_ids, k_ids, causal)
   if rate:
-    weights *= _kept(which, words, shape, rate)
+    weights *= _kept(row, column, rate)
   mixed = fused.dot(weights.astype(value.dtype), value[...], (1, 0))
   out[...] = mixed.astype(out.dtype)
 
 
 def _backward_kernel(
-  which,
-  words,
+  row,
+  column,
   q_ids,
   k_ids,
   query,
@@ -75,7 +67,6 @@ def _backward_kernel(
   d_key,
   d_value,
   *,
-  shape,
   rate,
   causal,
 ):
@@ -83,7 +74,7 @@ def _backward_kernel(
   d_out, dtype = gradient[...], query.dtype
   d_weights, dropped = fused.dot(d_out, value[...], (1, 1)), weights
   if rate:
-    kept = _kept(which, words, shape, rate)
+    kept = _kept(row, column, rate)
     d_weights, dropped = d_weights * kept, weights * kept
   d_value[...] = fused.dot(dropped.astype(dtype), d_out, (0, 0)).astype(dtype)
   delta = (weights * d_weights).sum(1, keepdims=True)
@@ -97,30 +88,32 @@ def _call(kernel, results, options, words, ids, *arrays):
   """Runs a kernel over [b, h, l, k] arrays; `results` come out alike."""
   rate, causal, interpret = options
 
-  def on_device(which, words, ids, *arrays):
+  def on_device(hashes, columns, ids, *arrays):
     rows, heads, length, width = arrays[0].shape
-    scalars = pl.BlockSpec(memory_space=tpu.SMEM)
     block = pl.BlockSpec((None, None, length, width), lambda b, h: (b, h, 0, 0))
+    row = pl.BlockSpec((None, None, length, 1), lambda b, h: (b, h, 0, 0))
+    column = pl.BlockSpec((1, length), lambda b, h: (0, 0))
     q_ids = pl.BlockSpec((None, length, 1), lambda b, h: (b, 0, 0))
     k_ids = pl.BlockSpec((None, 1, length), lambda b, h: (b, 0, 0))
     out = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
     return pl.pallas_call(
-      functools.partial(
-        kernel, shape=(rows, heads, length), rate=rate, causal=causal
-      ),
+      functools.partial(kernel, rate=rate, causal=causal),
       grid=(rows, heads),
-      in_specs=[scalars, scalars, q_ids, k_ids, *[block] * len(arrays)],
+      in_specs=[row, column, q_ids, k_ids, *[block] * len(arrays)],
       out_specs=[block] * results,
       out_shape=[out] * results,
       interpret=interpret,
       name="attention_" + kernel.__name__.split("_")[1],
-    )(which, words.astype(jnp.int32), ids[:, :, None], ids[:, None, :], *arrays)
+    )(hashes[..., None], columns, ids[:, :, None], ids[:, None, :], *arrays)
 
+  hashes = fused.row_hashes(words, arrays[0].shape[:3]).astype(jnp.int32)
+  columns = fused.column_hashes(ids.shape[1]).astype(np.int32)[None]
   return fused.over_shards(
     on_device,
-    [(None,), ("batch", "length"), *[HEADS] * len(arrays)],
+    [HEADS[:3], (None, None), ("batch", "length"), *[HEADS] * len(arrays)],
     [HEADS] * results,
-    words,
+    hashes,
+    jnp.asarray(columns),
     ids,
     *arrays,
   )

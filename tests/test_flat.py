@@ -1,0 +1,76 @@
+"""Sequences in one long row: the same vectors as alone."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.data.flat import flat_row
+from bert_jax.models import attention_blocks, bert
+
+
+def sequences(*lengths):
+  rng = np.random.default_rng(0)
+  return [rng.integers(1, 50, n).astype(np.int32) for n in lengths]
+
+
+def test_a_row_holds_its_sequences():
+  row = flat_row([np.array([5, 6, 7]), np.array([8])], multiple=6)
+  assert row["input_ids"].tolist() == [[5, 6, 7, 8, 0, 0]]
+  assert row["position_ids"].tolist() == [[0, 1, 2, 0, 0, 1]]
+  assert row["sequence_ids"].tolist() == [[1, 1, 1, 2, 3, 3]]
+  assert all(values.dtype == np.int32 for values in row.values())
+  with pytest.raises(ValueError, match="empty"):
+    flat_row([np.array([5]), np.array([], int)])
+
+
+def test_vectors_are_those_of_each_sequence_alone():
+  model = bert.build(
+    "tiny", vocab_size=50, hidden=32, heads=2, mlp=64, max_positions=12
+  )
+  texts = sequences(12, 3, 7, 1)
+  row = jax.tree.map(jnp.asarray, flat_row(texts, multiple=16))
+  assert row["input_ids"].shape == (1, 32)  # Longer than the position table.
+  params = nn.unbox(model.init(jax.random.key(0), row["input_ids"][:, :12]))
+  hidden, _ = model.apply(params, **row)
+  assert np.isfinite(hidden).all()
+  for number, ids in enumerate(texts, 1):
+    alone, _ = model.apply(params, ids[None])
+    mine = hidden[0][row["sequence_ids"][0] == number]
+    np.testing.assert_allclose(mine, alone[0], atol=2e-6, rtol=0)
+
+
+def pairs(ids, causal):
+  """Which query sees which key, by definition."""
+  query = np.maximum(ids, 1)
+  seen = query[:, :, None] == ids[:, None]
+  if causal:
+    seen &= np.tril(np.ones(seen.shape[1:], bool))
+  seen[~seen.any(2)] = True  # It has equal weights.
+  return seen
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size,other", [(4, 4), (8, 2), (16, 5)])
+def test_blocks_hold_every_pair(size, other, causal):
+  """And none more, where each sequence is in one piece and none is blind."""
+  tidy = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
+  rng = np.random.default_rng(1)
+  rows = [tidy, np.where(tidy < 4, tidy, 0), np.zeros(36), np.full(36, 99)]
+  rows += [rng.integers(0, 5, 36), np.where(np.arange(36) < 5, 0, 1)]
+  ids = np.array(rows, np.int32)
+  seen = pairs(ids, causal)
+  ranges = attention_blocks.token_ranges(jnp.asarray(ids), causal)
+  for side, mask in zip(ranges, (seen, seen.swapaxes(1, 2)), strict=True):
+    found = np.asarray(attention_blocks.block_ranges(side, size, other))
+    for b, row in enumerate(mask):
+      for i in range(-(-36 // size)):
+        needed = np.flatnonzero(row[i * size : (i + 1) * size].any(0)) // other
+        first, end = found[b, i]
+        if not needed.size:
+          assert end <= first or b > 1
+          continue
+        assert first <= needed.min() and end > needed.max()
+        if b == 0:
+          assert (first, end) == (needed.min(), needed.max() + 1)
