@@ -1,5 +1,6 @@
 """A run of ELMo: restarted exactly, evaluated, loaded, its config's numbers."""
 
+import glob
 import os
 import shutil
 
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 
 import bert_jax
+from bert_jax import building, logs, main, models, objectives, sharding, train
 from bert_jax import config as config_lib
-from bert_jax import logs, main, models, objectives, sharding, train
 from bert_jax.convert import runs
 from bert_jax.data import characters, corpus, loader, preparing, words
 
@@ -168,12 +169,28 @@ def test_the_published_numbers():
   assert {key: flat[key] for key in PUBLISHED} == PUBLISHED
   # 10 epochs of the 1B Word Benchmark's training text.
   assert flat["total_steps"] == 10 * (768_648_884 // (384 * 20))
-  for name in ("small_elmo_cpu", "small_elmo_gpu"):
-    load(name, {})
   with pytest.raises(ValueError, match="streams=384: must be batch_size=8"):
     load("elmo_original", {"batch_size": 8})
   with pytest.raises(ValueError, match="micro_batches=1"):
     load("elmo_original", {"micro_batches": 2})
+
+
+def test_every_config_is_loaded_and_built(prepared):
+  paths = glob.glob(os.path.join(ROOT, "configs", "*elmo*.py"))
+  assert len(paths) == 3
+  for path in paths:
+    with open(path) as f:
+      text = f.read()
+    for word in ("Paper:", "hardware:", "Command:"):
+      assert word in text, f"{path}: its docstring has no {word!r}"
+    name = os.path.basename(path).removesuffix(".py")
+    changes = dict(TINY, **{"data.path": prepared})
+    if name != "elmo_original":
+      changes |= {"data.streams": 0, "objective.negatives": 0}
+    config = load(name, changes)
+    setup = building.build(config)
+    assert config["model"]["vocab_size"] == 23
+    assert all(f.data.read(0, 8)["char_ids"].size for f in setup.feeds)
 
 
 def test_parameters_of_the_published_size_and_their_axes():

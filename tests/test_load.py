@@ -202,7 +202,7 @@ def test_runs_that_cannot_be_opened(workdir, tmp_path):
   path, _ = workdir
   run_ = json.loads((path / "config.json").read_text())
   for change, word in (
-    ({"objective": {"name": "elmo"}}, "the objective is 'elmo'"),
+    ({"objective": {"name": "other"}}, "the objective is 'other'"),
     ({"model": {"variant": "tiny"}}, "config.json is damaged"),
     ({"model": run_["model"] | {"num_layers": 3}}, "does not fit"),
   ):

@@ -11,7 +11,7 @@ from tiny_families import jit
 
 from bert_jax import objectives, optim, steps
 from bert_jax.data import characters
-from bert_jax.models import elmo
+from bert_jax.models import candidates, elmo
 from bert_jax.objectives import sampling
 from bert_jax.state import TrainState
 
@@ -174,7 +174,7 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
   table, bias = rng.normal(size=(v, 4)), rng.normal(size=v)
   labels = rng.integers(0, v, (2, 3))
-  ids, tries = jit(sampling.candidates, static_argnums=(1, 2))(
+  ids, tries = jit(candidates.draw, static_argnums=(1, 2))(
     jax.random.key(0), k, v
   )
   ids, tries = np.asarray(ids), float(tries)
@@ -199,13 +199,13 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
 def test_candidates_are_drawn_until_there_are_enough():
   """Different ones, as often as the formula says, in the tries it says."""
   v, k, times = 40, 10, 3000
-  ids, tries = jax.vmap(lambda key: sampling.candidates(key, k, v))(
+  ids, tries = jax.vmap(lambda key: candidates.draw(key, k, v))(
     jax.random.split(jax.random.key(0), times)
   )
   ids, tries = np.asarray(ids), np.asarray(tries)
   assert all(len(set(row)) == k for row in ids.tolist())
   assert ids.min() == 0 and ids.max() == v - 1
-  assert tries.min() >= k and tries.max() <= sampling.draws(k, v)
+  assert tries.min() >= k and tries.max() <= candidates.draws_for(k, v)
   share = np.bincount(ids.ravel(), minlength=v) / times
   p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
   # As numpy draws them, one after the other without those drawn before.
@@ -214,13 +214,13 @@ def test_candidates_are_drawn_until_there_are_enough():
   right = np.bincount(np.argsort(race, 1)[:, :k].ravel(), minlength=v) / times
   np.testing.assert_allclose(share, right, atol=5 * math.sqrt(0.5 / times))
   with pytest.raises(ValueError, match="negatives=40.*fewer"):
-    sampling.draws(v, v)
+    candidates.draws_for(v, v)
 
 
 def test_large_vocabularies_are_reached_as_a_whole():
   """Classes beyond the steps of a float32 number are drawn too."""
   v = 793_471
-  ids, tries = jit(sampling.candidates, static_argnums=(1, 2))(
+  ids, tries = jit(candidates.draw, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v
   )
   ids = np.asarray(ids)

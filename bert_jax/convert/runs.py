@@ -7,7 +7,7 @@ import jax
 from bert_jax import checkpoint, logs, models
 from bert_jax.convert import folder
 from bert_jax.convert.folder import Weights
-from bert_jax.models import pretraining, tinybert
+from bert_jax.models import elmo, pretraining, tinybert
 
 # Their parameters are those of the family's ForPreTraining.
 OBJECTIVES = ("mlm", "electra", "lm", "elmo", "distil", "tinybert")
@@ -59,7 +59,7 @@ def read(path: str) -> Weights:
     if objective.get("span_boundary"):
       wanted |= {"span": pretraining.span_shapes(encoder)}
     if name == "elmo":
-      wanted |= family.softmax_shapes(encoder)
+      wanted |= elmo.softmax_shapes(encoder)
     if name == "tinybert":
       width = run["teacher"]["model"]["hidden"]
       maps = objective.get("maps", tinybert.MAPS[0])

@@ -85,12 +85,7 @@ def prepare(
   tokenizer = vocabulary_files.load(vocab, **asked)
   found = sources.find_sources(inputs, format, errors)
   if tokenizer.kind == "words":
-    _log("counting words")
-    records = sources.read_records(found)
-    form = filters.normalise
-    tokenizer = words.cover(
-      tokenizer, (normalised(record, form) for record in records)
-    )
+    tokenizer = _cover(tokenizer, found, filters)
   options = {
     "vocab_sha256": _digest(tokenizer),
     "format": format,
@@ -105,22 +100,39 @@ def prepare(
     return _already_there(output, origin)
   partial = output + ".partial"
   with folder.locked(partial):
-    progress = folder.read_progress(partial)
-    if progress is None:
-      progress = _start(partial, origin, int(heldout * 2**64))
-    elif different := difference(progress["origin"], origin):
-      raise ValueError(
-        f"{partial} is the unfinished work of another run: {different}. To"
-        f" start anew, delete {partial}."
-      )
-    elif progress["records"]:
-      _log(f"going on after {progress['records']:,} documents of {partial}")
+    progress = _begin(partial, origin, int(heldout * 2**64))
     with _cleared_up(partial):
       work = progress, processes or _cores(), save_seconds
       filtering.run(partial, filters, found, *work)
       sizes = _tokenize(partial, tokenizer, found, filters, *work)
       report = filtering.report(partial, filters)
       return _complete(partial, output, tokenizer, origin, sizes, report)
+
+
+def _cover(
+  tokenizer: Vocabulary, found: Sequence[sources.Source], filters: Filters
+) -> Vocabulary:
+  """The tokenizer with ids for every word of the text."""
+  _log("counting words")
+  records, form = sources.read_records(found), filters.normalise
+  return words.cover(tokenizer, (normalised(r, form) for r in records))
+
+
+def _begin(
+  partial: str, origin: dict[str, Any], threshold: int
+) -> dict[str, Any]:
+  """Returns the progress of an earlier run, or that has not begun."""
+  progress = folder.read_progress(partial)
+  if progress is None:
+    return _start(partial, origin, threshold)
+  if different := difference(progress["origin"], origin):
+    raise ValueError(
+      f"{partial} is the unfinished work of another run: {different}. To start"
+      f" anew, delete {partial}."
+    )
+  if progress["records"]:
+    _log(f"going on after {progress['records']:,} documents of {partial}")
+  return progress
 
 
 def _digest(tokenizer: Vocabulary) -> str:

@@ -1,4 +1,4 @@
-"""Classes to sample a softmax from (tf.random.log_uniform_candidate_sampler)."""
+"""Classes that a softmax is sampled from, as TensorFlow draws them."""
 
 import functools
 import math

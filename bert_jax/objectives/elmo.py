@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bert_jax.models import elmo
+from bert_jax.models import candidates, elmo
 from bert_jax.objectives import sampling
 from bert_jax.objectives.base import (
   Batch,
@@ -80,7 +80,7 @@ def build(
   module = elmo.ForPreTraining(encoder)
   size = encoder.vocab_size
   if negatives:
-    sampling.draws(negatives, size)
+    candidates.draws_for(negatives, size)
 
   def init(rng, batch):
     check_batch("elmo", batch, KEYS)
@@ -146,7 +146,7 @@ def _sampled(
   size = module.encoder.vocab_size
   labels = [batch[f"{target}_ids"] for target in TARGETS.values()]
   drawn = [
-    sampling.candidates(jax.random.fold_in(rng, way), negatives, size)
+    candidates.draw(jax.random.fold_in(rng, way), negatives, size)
     for way in range(len(labels))
   ]
   # All at once: the gradient of each look-up is as large as the table.
