@@ -1,0 +1,60 @@
+"""Products of 8-bit floats beside numpy's with the same roundings."""
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from bert_jax.models import bert, fp8, fused
+
+
+def rounded(x, dtype):
+  largest = np.float32(ml_dtypes.finfo(dtype).max)
+  scale = np.float32(np.abs(x).max()) / largest
+  return (x / scale).astype(dtype).astype(np.float32) * scale
+
+
+def test_product_and_gradients_are_of_rounded_operands():
+  rng = np.random.default_rng(0)
+  x, kernel, g = (
+    rng.normal(size=s).astype(np.float32)
+    for s in ((3, 5, 8), (8, 2, 6), (3, 5, 2, 6))
+  )
+  y, pull = jax.vjp(lambda x, k: fp8.product(x, k, 1), x, kernel)
+  e4, e5 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+  rx, rk, rg = rounded(x, e4), rounded(kernel, e4), rounded(g, e5)
+  np.testing.assert_allclose(y, np.tensordot(rx, rk, 1), atol=1e-5)
+  dx, dk = pull(g)
+  np.testing.assert_allclose(
+    dx, np.tensordot(rg, rk, ((2, 3), (1, 2))), atol=1e-5
+  )
+  np.testing.assert_allclose(
+    dk, np.tensordot(rx, rg, ((0, 1), (0, 1))), atol=1e-5
+  )
+  # Not the plain product: 3 bits of mantissa are off by up to 1/16.
+  error = np.abs(y - np.tensordot(x, kernel, 1))
+  bound = np.tensordot(np.abs(x), np.abs(kernel), 1) * (2 / 16 + 1 / 256)
+  assert (error <= bound + 1e-2).all() and error.max() > 1e-3
+
+
+def test_zeros_and_large_values_stay_finite():
+  x = jnp.array([[0.0, 3e38], [1.0, -3e38]])
+  q, scale = fp8.quantise(x, fp8.FORWARD)
+  assert np.isfinite(q.astype(jnp.float32)).all() and np.isfinite(scale)
+  zeros, scale = fp8.quantise(jnp.zeros((2, 2)), fp8.BACKWARD)
+  assert not zeros.astype(jnp.float32).any() and scale == 1.0
+
+
+def test_it_is_taken_by_name_alone():
+  ids = jnp.arange(12).reshape(1, 12)
+  plain, fast = (
+    bert.build("tiny", vocab_size=50, hidden=32, heads=2, mlp=64, products=p)
+    for p in ("auto", "fp8")
+  )
+  params = plain.init(jax.random.key(0), ids)
+  one, two = (model.apply(params, ids)[0] for model in (plain, fast))
+  assert one.dtype == two.dtype
+  assert 1e-3 < jnp.abs(one - two).max() < 0.5
+  with pytest.raises(ValueError, match="model.products='fp4': not one of"):
+    fused.implementation("products", "fp4", jnp.bfloat16)
