@@ -48,11 +48,13 @@ def load(workdir: str, step: int | None = None) -> Filler:
       vocab_size = model["vocab_size"]
     except (KeyError, TypeError) as e:
       raise ValueError(f"{workdir}: its .json files are damaged ({e}).") from e
-    if objective["name"] != "mlm":
-      raise ValueError(f"{workdir}: its objective is {objective['name']!r}.")
+    name = objective["name"]
+    if name not in ("mlm", "distil"):
+      raise ValueError(f"{workdir}: its objective is {name!r}.")
     family = models.family(model.pop("family"))
     encoder = family.build(**model)
-    module = family.ForPreTraining(encoder, pairs=objective["pairs"])
+    pairs = name == "mlm" and objective["pairs"]
+    module = family.ForPreTraining(encoder, pairs=pairs)
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
     shapes = jax.eval_shape(module.init, jax.random.key(0), batch)

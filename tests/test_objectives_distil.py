@@ -15,7 +15,7 @@ from tiny_families import fill, jit
 from tiny_teachers import write_teacher
 
 import bert_jax
-from bert_jax import building, checkpoint, main, objectives, train
+from bert_jax import building, checkpoint, fill_mask, main, objectives, train
 from bert_jax import config as config_lib
 from bert_jax.models import bert, distilbert, pretraining
 from bert_jax.objectives import distil
@@ -302,6 +302,8 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
   with pytest.raises(ValueError, match="is not the teacher .*digests differ"):
     train.run(tiny((folder[0], other)), again)
 
+  filler = fill_mask.load(whole)
+  assert filler.module.encoder.num_layers == 2
   loaded = bert_jax.load(whole)
   assert loaded.config["family"] == "distilbert"
   table = state.params["encoder"]["embeddings"]["word"]["embedding"]
