@@ -6,9 +6,9 @@ Sizes: 6 layers of 768, 12 heads, 66M parameters (section 2, Table 3); the
   teacher has 12 layers, 110M.
 Recipe: 5 KL at temperature 2 over all tokens, 2 masked LM, 1 cosine of the last
   hidden states; begun with the teacher's layers 0, 2, 4, 7, 9, 11, embeddings
-  and head; 15% of the tokens hidden, chosen by count^-0.7; batches of up to 4K
-  rows of 512 tokens, no next sentence prediction, new masks in every epoch
-  (section 3); AdamW 5e-4 with b2 0.98, epsilon 1e-6, no decay, warm-up over 5%,
+  and head, the positions kept as they are; 15% of the tokens hidden, chosen by
+  count^-0.7; batches of up to 4K rows of 512 tokens, no next sentence
+  prediction, new masks in every epoch (section 3); AdamW 5e-4 with b2 0.98, epsilon 1e-6, no decay, warm-up over 5%,
   linear decay, clip 5.0, 3 epochs (huggingface/transformers
   research_projects/distillation README.md, train.py, distiller.py,
   scripts/extract_distilbert.py).
@@ -20,9 +20,7 @@ Original hardware: 8 V100 of 16 GB, about 90 hours (section 3).
 Scores: GLUE dev, macro 77.0 (BERT-base 79.5): CoLA 51.3, MNLI 82.1, MRPC 87.5,
   QNLI 89.2, QQP 88.5, RTE 59.9, SST-2 91.3, STS-B 86.9, WNLI 56.3; SQuAD 1.1
   dev F1 86.9 (README.md).
-DistilRoBERTa: --config.model.family=roberta --config.teacher.model.family=
-  roberta --config.model.num_layers=6 --config.model.max_positions=514, with
-  text of RoBERTa's vocabulary, --config.data.cased=True.
+DistilRoBERTa: configs/distilroberta.py.
 Command:
   python -m bert_jax.main --config configs/distilbert.py \\
     --workdir runs/distilbert --config.data.path=PREPARED_FOLDER \\
@@ -69,6 +67,7 @@ def get_config() -> ConfigDict:
         cosine_weight=1.0,
         temperature=2.0,
         kl_tokens="all",
+        freeze_positions=True,
       ),
       data=dict(
         path="",

@@ -3,7 +3,8 @@
 Paper: Sanh et al. 2019, section 4.1, for what is compared: the losses of
   distillation left out, the same initial layers, data and steps.
 Sizes: those of small_distil_gpu.py. `kl_loss` and `cosine_loss` are logged with
-  weight 0; from the seed instead: --config.objective.layers='()'.
+  weight 0; from the seed instead: --config.objective.layers='()'
+  --config.objective.freeze_positions=False.
 Text: Wikipedia, prepared with BERT's uncased vocabulary; ten million tokens are
   enough.
 Original hardware: none; one GPU.
@@ -69,6 +70,7 @@ def get_config() -> ConfigDict:
         cosine_weight=0.0,
         temperature=2.0,
         kl_tokens="all",
+        freeze_positions=True,
       ),
       data=dict(
         path="",

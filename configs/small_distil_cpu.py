@@ -66,6 +66,7 @@ def get_config() -> ConfigDict:
         cosine_weight=1.0,
         temperature=2.0,
         kl_tokens="all",
+        freeze_positions=True,
       ),
       data=dict(
         path="",

@@ -173,12 +173,14 @@ def shrink(config, folder):
   config["checkpoint"]["every"] = config["log"]["every"] = 2
   config["evaluate"] |= dict(every=2, examples=16)
   if "teacher" in config:
+    family = config["teacher"]["model"]["family"]
     path = os.path.join(os.path.dirname(folder), f"t{model['max_positions']}")
     sizes = SIZES | dict(max_positions=model["max_positions"])
+    sizes |= {"padding_id": 0} if family == "roberta" else {}
     if not os.path.exists(path):
-      write_teacher(path, folder, **sizes)
+      write_teacher(path, folder, family, **sizes)
     config["teacher"] = dict(
-      path=path, model=sizes | dict(family="bert", variant="base")
+      path=path, model=sizes | dict(family=family, variant="base")
     )
     if "layers" in config["objective"]:
       config["objective"]["layers"] = (1, 0)

@@ -171,9 +171,17 @@ def test_gradients(batch, parameters, monkeypatch):
   whole, _ = jit(jax.grad(total, argnums=(0, 1)))(*parameters)
   monkeypatch.setattr(distil, "POSITIONS", 4)
   parts, frozen = jit(jax.grad(total, argnums=(0, 1)))(*parameters)
-  for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
-    np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
-    assert np.abs(a).max() > 0
+  jax.tree.map(
+    functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4),
+    whole,
+    parts,
+  )
+  moving = {
+    jax.tree_util.keystr(path): bool(np.any(x))
+    for path, x in jax.tree_util.tree_leaves_with_path(whole)
+  }
+  still = [path for path, moves in moving.items() if not moves]
+  assert still == ["['encoder']['embeddings']['position']['embedding']"]
   assert all(not np.any(x) for x in jax.tree.leaves(frozen))
   text = str(jax.make_jaxpr(jax.grad(total))(*parameters))
   assert f"f32[{ROWS},4,37]" in text
@@ -210,7 +218,7 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
     begun["encoder"]["layers"],
     teacher["encoder"]["layers"],
   )
-  assert build(layers=()).inherit is None
+  assert build(layers=(), freeze_positions=False).inherit is None
 
 
 @pytest.mark.parametrize(
@@ -227,6 +235,7 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
     ({}, {}, dict(layers=(0, True)), "True is no layer"),
     ({}, {}, dict(temperature=0), "temperature=0: must be above 0"),
     ({}, {}, dict(kl_tokens="some"), "'some': not one of all, masked"),
+    ({}, {}, dict(layers=()), "freeze_positions=True .*positions=False"),
     (
       {},
       {},

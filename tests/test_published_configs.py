@@ -164,6 +164,7 @@ DISTILBERT = DROPOUT | {
   "objective.cosine_weight": 1.0,
   "objective.temperature": 2.0,
   "objective.kl_tokens": "all",
+  "objective.freeze_positions": True,
   "data.builder": "doc_sentences",
   "data.length": 512,
   "data.max_predictions": 77,

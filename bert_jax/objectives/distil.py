@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax import models
-from bert_jax.models import pretraining
+from bert_jax.models import base, pretraining
 from bert_jax.models.layers import gather_positions
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
@@ -114,12 +113,12 @@ def cosine_distance(
   return 1.0 - (a * b).sum(-1) * jax.lax.rsqrt(squared)
 
 
-def count_targets(
-  batch: Batch,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-  """How many tokens are predicted, and how many are no padding."""
+def count_targets(batch: Batch, kl_tokens: str) -> Sums:
+  """Weights of the terms: hidden tokens, or all that are no padding."""
   masked = batch["mlm_weights"].sum(dtype=jnp.float32)
-  return masked, (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
+  real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
+  weights = {"mlm_loss": masked, "mlm_accuracy": masked, "cosine_loss": real}
+  return weights | {"kl_loss": real if kl_tokens == "all" else masked}
 
 
 def sums_of(
@@ -151,6 +150,69 @@ def sums_of(
   return sums | {"kl_loss": apart * temperature**2}
 
 
+def check_options(
+  temperature: float,
+  kl_tokens: str,
+  freeze_positions: bool,
+  layers: Sequence[int],
+) -> None:
+  """Raises ValueError at an option of `build` that is out of its range."""
+  if temperature <= 0:
+    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
+  if kl_tokens not in TOKENS:
+    raise ValueError(
+      f"objective.kl_tokens={kl_tokens!r}: not one of {', '.join(TOKENS)}."
+    )
+  if freeze_positions and not layers:
+    raise ValueError(
+      "objective.freeze_positions=True keeps the teacher's, which a student has"
+      " not with objective.layers=(); set"
+      " --config.objective.freeze_positions=False."
+    )
+
+
+def make_coefficients(kl: float, mlm: float, cosine: float) -> dict[str, float]:
+  """Those above 0: what counts for nothing needs no gradient.
+
+  Raises:
+    ValueError: none is.
+  """
+  factors = {"kl_loss": kl, "mlm_loss": mlm, "cosine_loss": cosine}
+  found = {name: factor for name, factor in factors.items() if factor}
+  if not found:
+    raise ValueError(
+      "objective.kl_weight, mlm_weight and cosine_weight are all 0; nothing"
+      " would be learnt."
+    )
+  return found
+
+
+def count_flops(
+  student: Any, teacher: Any, batch: Batch, kl_tokens: str, learns: bool
+) -> float:
+  """Operations of a step: the student's three times, the teacher's once.
+
+  Args:
+    student: its encoder; and `teacher`.
+    batch: arrays or shapes.
+    kl_tokens: see `build`.
+    learns: whether the KL has a gradient.
+  """
+  rows, length = batch["input_ids"].shape
+  masked = batch["mlm_positions"].shape[1]
+  read = length if kl_tokens == "all" else masked
+
+  def stack(e):
+    return base.stack_flops(e.num_layers, e.hidden, e.mlp, rows, length)
+
+  def head(e, decoded):
+    return pretraining.flops(e.hidden, e.hidden, e.vocab_size, rows, decoded)
+
+  compared = head(student, read) * (3 if learns else 1)
+  own = 3 * (stack(student) + head(student, masked)) + compared
+  return own + stack(teacher) + head(teacher, read)
+
+
 def build(
   model: dict[str, Any],
   teacher: dict[str, Any],
@@ -160,6 +222,7 @@ def build(
   cosine_weight: float = 1.0,
   temperature: float = 2.0,
   kl_tokens: str = "all",
+  freeze_positions: bool = True,
 ) -> Objective:
   """Distillation in pre-training: KL, masked LM, cosine.
 
@@ -179,22 +242,18 @@ def build(
     temperature: of the KL (the same, --temperature 2).
     kl_tokens: "all": all that are no padding; "masked": those of the masked LM
       (distiller.py, restrict_ce_to_mask).
+    freeze_positions: keep the teacher's position embeddings as they are (the
+      README's commands, --freeze_pos_embs); weight decay would shrink them.
 
   Raises:
     ValueError: teacher and student do not fit; an option is out of its range.
   """
   encoders = teaching.make_encoders("distil", model, teacher)
   teaching.check_sizes(*encoders, layers)
+  check_options(temperature, kl_tokens, freeze_positions, layers)
   student, master = (
     pretraining.ForPreTraining(encoder, pairs=False) for encoder in encoders
   )
-  if temperature <= 0:
-    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
-  if kl_tokens not in TOKENS:
-    raise ValueError(
-      f"objective.kl_tokens={kl_tokens!r}: not one of {', '.join(TOKENS)}."
-    )
-  options = (temperature, kl_tokens)
 
   def init(rng, batch):
     check_batch("distil", batch, KEYS)
@@ -207,52 +266,27 @@ def build(
   def inherit(params, frozen):
     return teaching.copy_layers(params, frozen, layers)
 
-  def weights(batch):
-    masked, real = count_targets(batch)
-    of_kl = real if kl_tokens == "all" else masked
-    sums = {"kl_loss": of_kl, "mlm_loss": masked, "mlm_accuracy": masked}
-    return sums | {"cosine_loss": real}
-
   def loss(params, frozen, carry, batch, rng, train):
     rngs = {"dropout": rng} if train else None
-    hidden = student.apply(
-      {"params": params}, batch, train, rngs=rngs, method=teaching.encode
+    held = teaching.hold_positions(params) if freeze_positions else params
+    own, other = {"params": held}, {"params": jax.lax.stop_gradient(frozen)}
+    hidden = student.apply(own, batch, train, rngs=rngs, method=teaching.encode)
+    target = master.apply(other, batch, method=teaching.encode)
+    readers = (
+      functools.partial(student.apply, own, method=predict),
+      functools.partial(master.apply, other, method=predict),
     )
-    frozen = {"params": jax.lax.stop_gradient(frozen)}
-    target = master.apply(frozen, batch, method=teaching.encode)
-    read = functools.partial(student.apply, {"params": params}, method=predict)
-    read_master = functools.partial(master.apply, frozen, method=predict)
     seen = (hidden, target)
-    return sums_of(read, read_master, seen, batch, *options), carry
+    return sums_of(*readers, seen, batch, temperature, kl_tokens), carry
 
-  def flops(batch):
-    family, other = models.family(model["family"]), teacher["family"]
-    rows, length = batch["input_ids"].shape
-    masked = batch["mlm_positions"].shape[1]
-    read = length if kl_tokens == "all" else masked
-    e, own = student.encoder, family.flops
-    decoded = read * (3 if kl_weight else 1)
-    return (
-      3 * own(e, rows, length, masked)
-      + pretraining.flops(e.hidden, e.hidden, e.vocab_size, rows, decoded)
-      + models.family(other).flops(master.encoder, rows, length, read)
-    )
-
-  factors = {"kl_loss": kl_weight, "mlm_loss": mlm_weight}
-  factors |= {"cosine_loss": cosine_weight}
-  # What counts for nothing needs no gradient.
-  coefficients = {name: factor for name, factor in factors.items() if factor}
-  if not coefficients:
-    raise ValueError(
-      "objective.kl_weight, mlm_weight and cosine_weight are all 0; nothing"
-      " would be learnt."
-    )
   return Objective(
     init,
-    weights,
+    functools.partial(count_targets, kl_tokens=kl_tokens),
     loss,
-    coefficients,
-    flops,
+    make_coefficients(kl_weight, mlm_weight, cosine_weight),
+    functools.partial(
+      count_flops, *encoders, kl_tokens=kl_tokens, learns=kl_weight > 0
+    ),
     init_frozen,
     inherit if layers else None,
   )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax import traverse_util
 from jaxtyping import Array, Float
@@ -109,6 +110,14 @@ def copy_layers(params: Any, teacher: Any, picked: Sequence[int]) -> Any:
     return found[index] if "layers" in path and path in other else found
 
   return traverse_util.unflatten_dict({p: value(p, x) for p, x in own.items()})
+
+
+def hold_positions(params: Any) -> Any:
+  """The same parameters; no gradient reaches the position embeddings."""
+  encoder = params["encoder"]
+  held = jax.lax.stop_gradient(encoder["embeddings"]["position"])
+  embeddings = encoder["embeddings"] | {"position": held}
+  return params | {"encoder": encoder | {"embeddings": embeddings}}
 
 
 def encode(

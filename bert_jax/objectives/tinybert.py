@@ -105,6 +105,33 @@ def counted(batch: Batch) -> tuple[Bool[Array, "b 1 l l"], Float[Array, "b l"]]:
   return pairs, (ids > 0).astype(jnp.float32)
 
 
+def count_targets(batch: Batch) -> Sums:
+  """Weights of the terms."""
+  pairs, real = counted(batch)
+  tokens = real.sum()
+  return {
+    "attention_loss": pairs.sum(dtype=jnp.float32),
+    "hidden_loss": tokens,
+    "embedding_loss": tokens,
+  }
+
+
+def count_flops(student: Any, teacher: Any, batch: Batch) -> float:
+  """Operations of a step: the student's three times, the teacher's once.
+
+  Args:
+    student: its encoder; and `teacher`.
+    batch: arrays or shapes.
+  """
+  rows, length = batch["input_ids"].shape
+  own, other = (
+    base.stack_flops(e.num_layers, e.hidden, e.mlp, rows, length)
+    for e in (student, teacher)
+  )
+  mapped = rows * length * (student.num_layers + 1)
+  return 3 * (own + 2.0 * mapped * student.hidden * teacher.hidden) + other
+
+
 def restored(batch: Batch) -> Int[Array, "b l"]:
   """The ids with what was hidden."""
   return write_ids(batch["input_ids"], *(batch[key] for key in KEYS[1:]))
@@ -187,15 +214,6 @@ def build(
     inputs = map(batch.get, base.INPUTS)
     return {"encoder": master.init(rng, *inputs)["params"]}
 
-  def weights(batch):
-    pairs, real = counted(batch)
-    tokens = real.sum()
-    return {
-      "attention_loss": pairs.sum(dtype=jnp.float32),
-      "hidden_loss": tokens,
-      "embedding_loss": tokens,
-    }
-
   def loss(params, frozen, carry, batch, rng, train):
     rngs = {"dropout": rng} if train else None
     batch = batch | {"input_ids": restored(batch)}
@@ -212,19 +230,10 @@ def build(
     total = attention_sum(own, other, pairs, (encoder.dtype, master.dtype))
     return sums | {"attention_loss": total}, carry
 
-  def flops(batch):
-    rows, length = batch["input_ids"].shape
-    own, other = (
-      base.stack_flops(e.num_layers, e.hidden, e.mlp, rows, length)
-      for e in (encoder, master)
-    )
-    mapped = rows * length * (encoder.num_layers + 1)
-    own += 2.0 * mapped * encoder.hidden * master.hidden
-    return 3 * own + other
-
   coefficients = {
     "attention_loss": attention_weight,
     "hidden_loss": hidden_weight,
     "embedding_loss": embedding_weight,
   }
-  return Objective(init, weights, loss, coefficients, flops, init_frozen)
+  flops = functools.partial(count_flops, encoder, master)
+  return Objective(init, count_targets, loss, coefficients, flops, init_frozen)
