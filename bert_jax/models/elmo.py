@@ -48,7 +48,7 @@ class Elmo(nn.Module):
     activation: of the convolutions.
     dropout: on the input of each layer.
     dtype: of the products; states and parameters are float32 always.
-    unroll: steps of time that a loop iteration holds.
+    unroll: steps of time that a loop iteration holds; 0 for all.
     remat: make what words are of their characters again in the backward pass.
     vocab_size: words of the softmax that `ForPreTraining` adds.
     vocab_multiple: the softmax gets rows of zeros up to a multiple of it.

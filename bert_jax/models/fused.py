@@ -91,9 +91,12 @@ def row_hashes(words: Sequence[Array], shape: Sequence[int]) -> Array:
   return mix(row.reshape(first, *(1 for _ in between)) + place)
 
 
-def column_hashes(size: int) -> np.ndarray:
-  """uint32 [size], of each place on the last axis, whatever the key."""
-  place = np.arange(size, dtype=np.uint32)
+def column_hashes(place: Array) -> Array:
+  """A hash of places on the last axis, whatever the key.
+
+  Args:
+    place: uint32, a jax or numpy array.
+  """
   return mix(place * np.uint32(2) + np.uint32(PLACES))
 
 

@@ -44,7 +44,7 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
     aliases: pairs of an own array and the output that is written over it.
   """
   rate, causal, interpret = options
-  ids, qkv, rows, columns, *own = arrays
+  ids, qkv, rows, *own = arrays
   count, length, heads, _, head_dim = qkv.shape
   limit = fused.power_of_2(length, 16)
   queries, keys = (min(size, limit) for size in tuning[:2])
@@ -63,7 +63,7 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
         ranges[by == "keys"], *(queries, keys)[::way]
       )
     )
-  inputs += [rows, columns] if rate else []
+  inputs += [rows] if rate else []
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
     grid=(count * heads, plan.blocks),
@@ -80,11 +80,10 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
 def _common(ids, qkv, words):
   """What all kernels take: with hashes for dropout, used if there is any."""
   rows, length, heads = qkv.shape[:3]
-  hashes = fused.row_hashes(words, (rows, heads, length))
-  return ids, qkv, hashes, jnp.asarray(fused.column_hashes(length))
+  return ids, qkv, fused.row_hashes(words, (rows, heads, length))
 
 
-COMMON = [IDS, PROJECTED, TOKENS, (None,)]
+COMMON = [IDS, PROJECTED, TOKENS]
 
 
 def _forward(qkv, ids, words, *options):

@@ -135,7 +135,8 @@ HASHES = [("batch", "length"), ROW]
 
 def _hashes(words, x):
   rows = fused.row_hashes(words, x.shape[:2])
-  return rows, jnp.asarray(fused.column_hashes(x.shape[2]))
+  columns = np.arange(x.shape[2], dtype=np.uint32)
+  return rows, jnp.asarray(fused.column_hashes(columns))
 
 
 def _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret):

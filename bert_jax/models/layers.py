@@ -7,6 +7,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax.models import fp8, fused, fused_activation, fused_norm
@@ -44,7 +45,8 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   if max(math.prod(rows[1:]), columns) > 2**31:
     raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
   hashes = fused.row_hashes(words, rows or (1,))[..., None]
-  return fused.bits(hashes, fused.column_hashes(columns)).reshape(shape)
+  columns = fused.column_hashes(np.arange(columns, dtype=np.uint32))
+  return fused.bits(hashes, columns).reshape(shape)
 
 
 def _apply_dropout(x: Array, words: Array, rate: float) -> Array:

@@ -49,7 +49,7 @@ class Lstm(nn.Module):
     features: width of the projected output.
     clip: bound of cells and outputs.
     dtype: of the products; the state is float32.
-    unroll: steps of time that a loop iteration holds.
+    unroll: steps of time that a loop iteration holds; 0 for all.
   """
 
   cell: int
@@ -220,7 +220,7 @@ def _forward(loop, inputs, recurrent, projection, states, fresh, real):
     return (cells, output), (gates, cells, output.astype(dtype))
 
   last, (gates, cells, outputs) = jax.lax.scan(
-    step, states, (inputs, fresh, real), unroll=unroll
+    step, states, (inputs, fresh, real), unroll=unroll or True
   )
   saved = gates, cells, outputs, recurrent, projection, states, fresh, real
   return (outputs, last), saved
@@ -255,7 +255,7 @@ def _backward(loop, saved, gradients):
 
   over_time = (gates, before(states[0], cells), outputs, d_outputs, fresh, real)
   d_states, (d_gates, d_made, seen) = jax.lax.scan(
-    step, d_last, over_time, reverse=True, unroll=unroll
+    step, d_last, over_time, reverse=True, unroll=unroll or True
   )
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
   last_outputs = before(states[1], outputs)

@@ -107,13 +107,13 @@ def _call(kernel, results, options, words, ids, *arrays):
     )(hashes[..., None], columns, ids[:, :, None], ids[:, None, :], *arrays)
 
   hashes = fused.row_hashes(words, arrays[0].shape[:3]).astype(jnp.int32)
-  columns = fused.column_hashes(ids.shape[1]).astype(np.int32)[None]
+  columns = fused.column_hashes(np.arange(ids.shape[1], dtype=np.uint32))
   return fused.over_shards(
     on_device,
     [HEADS[:3], (None, None), ("batch", "length"), *[HEADS] * len(arrays)],
     [HEADS] * results,
     hashes,
-    jnp.asarray(columns),
+    jnp.asarray(columns.astype(np.int32)[None]),
     ids,
     *arrays,
   )
