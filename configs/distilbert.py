@@ -8,10 +8,10 @@ Recipe: 5 KL at temperature 2 over all tokens, 2 masked LM, 1 cosine of the last
   hidden states; begun with the teacher's layers 0, 2, 4, 7, 9, 11, embeddings
   and head, the positions kept as they are; 15% of the tokens hidden, chosen by
   count^-0.7; batches of up to 4K rows of 512 tokens, no next sentence
-  prediction, new masks in every epoch (section 3); AdamW 5e-4 with b2 0.98, epsilon 1e-6, no decay, warm-up over 5%,
-  linear decay, clip 5.0, 3 epochs (huggingface/transformers
-  research_projects/distillation README.md, train.py, distiller.py,
-  scripts/extract_distilbert.py).
+  prediction, new masks in every epoch (section 3); AdamW 5e-4 with b2 0.98,
+  epsilon 1e-6, no decay, warm-up over 5%, linear decay, clip 5.0, 3 epochs
+  (huggingface/transformers research_projects/distillation README.md, train.py,
+  distiller.py, scripts/extract_distilbert.py).
 Steps: computed here: 3 epochs of 3,300M words of Wikipedia and books at 1.3
   pieces a word are 6,150 batches of 4,096 rows of 512.
 Masks are counted a row, where distiller.py counts them over the batch that a
