@@ -46,7 +46,7 @@ def straight_line(x, kernel, bias, projection, clip):
   return np.array(outputs)
 
 
-@pytest.mark.parametrize("unroll", [1, 3])
+@pytest.mark.parametrize("unroll", [0, 1, 3])
 def test_a_layer_against_straight_line(unroll):
   layer = lstm.Lstm(6, 4, 0.3, jnp.dtype("float32"), unroll)
   rng = np.random.default_rng(0)
