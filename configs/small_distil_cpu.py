@@ -50,11 +50,7 @@ def get_config() -> ConfigDict:
         path="",
         model=dict(
           family="bert",
-          variant="base",
-          hidden=128,
-          num_layers=2,
-          heads=2,
-          mlp=512,
+          variant="tiny",
           max_positions=128,
         ),
       ),

@@ -54,11 +54,8 @@ def get_config() -> ConfigDict:
         path="",
         model=dict(
           family="bert",
-          variant="base",
-          hidden=256,
+          variant="mini",
           num_layers=12,
-          heads=4,
-          mlp=1024,
           max_positions=128,
         ),
       ),
