@@ -91,7 +91,8 @@ class Program:
   Args:
     plan: of the kernel.
     refs: `ids` and `qkv`; the range of blocks of each block if the plan skips;
-      hashes of rows if it drops; what is the kernel's own.
+      `fused.first_hashes` and the number of each head if it drops; what is the
+      kernel's own.
   """
 
   def __init__(self, plan: Plan, refs: Sequence[Ref]):
@@ -104,7 +105,7 @@ class Program:
     self.real_features = jnp.arange(plan.features) < plan.head_dim
     self.ranges = next(rest) if plan.skips else None
     if plan.rate:
-      self.rows = next(rest)
+      self.first, self.heads = next(rest), next(rest)
     self.own = tuple(rest)
 
   def real(self, first: Array, size: int) -> Array | None:
@@ -153,28 +154,41 @@ class Program:
     at = ref.at[self.b, self.h, pl.ds(first, size)]
     triton.store(at, value, mask=self.real(first, size))
 
+  def hashes(self, index: Array) -> Array | None:
+    """Of queries; None without dropout."""
+    if not self.plan.rate:
+      return None
+    place = self.heads[self.h] * self.plan.length + index
+    return fused.row_hashes(self.first[self.b], place.astype(jnp.uint32))
+
   def side(
-    self, first: Array, keys: bool = False, turned: bool = False
+    self,
+    first: Array,
+    keys: bool = False,
+    turned: bool = False,
+    hashes: Array | None = None,
   ) -> _Side:
-    """What queries or keys from token `first` on bring to their scores."""
-    plan, size = self.plan, self.plan.keys if keys else self.plan.queries
-    ids, hashed = self.vector(self.ids, first, size), None
-    if not keys:
+    """What queries or keys from token `first` on bring to their scores.
+
+    Args:
+      first: the token.
+      keys: of keys, not queries.
+      turned: of scores that are [keys, queries].
+      hashes: of queries, if there is dropout and they are already made.
+    """
+    size = self.plan.keys if keys else self.plan.queries
+    index, ids = first + jnp.arange(size), self.vector(self.ids, first, size)
+    if keys:
+      if self.plan.rate:
+        hashes = fused.column_hashes(index.astype(jnp.uint32))
+    else:
       ids = jnp.maximum(ids, 1)
-    index = first + jnp.arange(size)
-    if plan.rate:
-      hashed = (
-        fused.column_hashes(index.astype(jnp.uint32))
-        if keys
-        else self.vector(self.rows, first, size)
-      )
+      hashes = self.hashes(index) if hashes is None else hashes
     axis = 1 if keys == turned else 0
-    return _Side(
-      *(
-        None if x is None else jnp.expand_dims(x, axis)
-        for x in (index, ids, hashed)
-      )
-    )
+    ids, index = (jnp.expand_dims(x, axis) for x in (ids, index))
+    if hashes is not None:
+      hashes = jnp.expand_dims(hashes, axis)
+    return _Side(index, ids, hashes)
 
   def scores(self, product: Array, queries: "_Side", keys: "_Side") -> Array:
     """Of products of queries and keys, before their scale.
@@ -271,7 +285,7 @@ def _row_factors(plan, log_sums):
 def queries_kernel(*refs: Ref, plan: Plan) -> None:
   """Gradients of a block of queries; each query's output times gradient."""
   p = Program(plan, refs)
-  log_sums, out, g, d_qkv, sums, deltas = p.own
+  log_sums, out, g, d_qkv, sums, deltas, *hashes = p.own
   size = plan.queries
   first = p.block * size
   query, queries = p.projected(0, first, size), p.side(first)
@@ -279,6 +293,9 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
   mixed = p.load(out, first, size).astype(jnp.float32)
   delta = (d_out.astype(jnp.float32) * mixed).sum(1) * (1.0 / plan.grow)
   p.store_vector(deltas, delta, first, size)
+  if hashes:  # Making them takes longer than reading them.
+    index = first + jnp.arange(size)
+    p.store_vector(hashes[0], p.hashes(index), first, size)
   row = p.vector(log_sums, first, size)
 
   def one_block(j, d_query):
@@ -301,7 +318,7 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
 def keys_kernel(*refs: Ref, plan: Plan) -> None:
   """Gradients of a block of keys and values."""
   p = Program(plan, refs)
-  log_sums, deltas, g, _, d_qkv, sums = p.own
+  *hashes, log_sums, deltas, g, _, d_qkv, sums = p.own
   size = plan.keys
   first = p.block * size
   key, value = (p.projected(n, first, size) for n in (1, 2))
@@ -315,7 +332,8 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
     row, delta = (
       p.vector(v, q_first, plan.queries) for v in (log_sums, deltas)
     )
-    queries = p.side(q_first, turned=True)
+    hashed = [p.vector(x, q_first, plan.queries) for x in hashes]
+    queries = p.side(q_first, turned=True, hashes=hashed[0] if hashed else None)
     scores = p.scores(fused.dot(key, query, (1, 1)), queries, keys)
     weights = jnp.exp2(scores * plan.scale_2 - row[None])
     d_weights = fused.dot(value, d_out, (1, 1))

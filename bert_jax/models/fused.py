@@ -1,6 +1,5 @@
 """What the fused kernels share: random bits, shards, choice by platform."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int, UInt32
 
 Axes = tuple[str | None, ...]
-PLACES = 0x3C6EF372  # Where the hashes of places begin: mix(0) is 0.
+GOLDEN = 0x9E3779B1  # The golden ratio of 32 bits.
 
 CHOICES = {
   "attention": ("xla", "cudnn", "triton", "tpu"),
@@ -77,18 +76,21 @@ def mix(x: Array) -> Array:
   return x ^ (x >> 16)
 
 
-def row_hashes(words: Sequence[Array], shape: Sequence[int]) -> Array:
-  """A hash of the key and of each place on all axes but the last.
+def first_hashes(words: Sequence[Array], count: int) -> Array:
+  """uint32 [count]: of the key, uint32 [2], and places on the first axis."""
+  first = jnp.arange(count, dtype=jnp.uint32)
+  return mix(mix(first + words[0]) ^ words[1])
+
+
+def row_hashes(first: Array, place: Array) -> Array:
+  """A hash of the key and of all places but the last.
 
   Args:
-    words: uint32 [2], of the key.
-    shape: without the last axis; below 2**31 elements after the first.
+    first: of `first_hashes`.
+    place: on the axes between the first and the last, flattened: uint32, a jax
+      or numpy array, below 2**31.
   """
-  first, *between = shape
-  row = mix(mix(jnp.arange(first, dtype=jnp.uint32) + words[0]) ^ words[1])
-  place = np.arange(math.prod(between), dtype=np.uint32)
-  place = mix(place * np.uint32(2) + np.uint32(PLACES + 1)).reshape(between)
-  return mix(row.reshape(first, *(1 for _ in between)) + place)
+  return mix(first + mix(place * np.uint32(2) + np.uint32(GOLDEN)))
 
 
 def column_hashes(place: Array) -> Array:
@@ -97,7 +99,8 @@ def column_hashes(place: Array) -> Array:
   Args:
     place: uint32, a jax or numpy array.
   """
-  return mix(place * np.uint32(2) + np.uint32(PLACES))
+  x = place * np.uint32(GOLDEN) + np.uint32(GOLDEN)
+  return x ^ (x >> 15)
 
 
 def bits(row: Array, column: Array) -> Array:

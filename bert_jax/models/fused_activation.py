@@ -13,11 +13,24 @@ from jaxtyping import Array, Float
 from bert_jax.models import fused
 
 Function = Callable[[Array], Array]
+HIDDEN = ("batch", "length", "mlp")
 
-# Elements of a block of the backward kernel, and blocks of rows that one
-# program adds up over.
+# Elements of a block, and blocks of rows that one program of the backward
+# kernel adds up over.
 ROWS, COLUMNS, WARPS = 32, 128, 8
 PROGRAMS = 64
+
+
+def _forward_kernel(x, bias, y, *, function, count, width):
+  columns = pl.ds(pl.program_id(1) * COLUMNS, COLUMNS)
+  seen = pl.program_id(1) * COLUMNS + jnp.arange(COLUMNS) < width
+  bias_row = triton.load(bias.at[columns], mask=seen, other=0.0)
+  first = pl.program_id(0) * ROWS
+  rows = pl.ds(first, ROWS)
+  mask = (first + jnp.arange(ROWS) < count)[:, None] & seen[None]
+  block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
+  out = function(block.astype(jnp.float32) + bias_row[None])
+  triton.store(y.at[rows, columns], out.astype(block.dtype), mask=mask)
 
 
 def _backward_kernel(x, bias, g, dx, sums, *, derivative, count, width):
@@ -87,8 +100,8 @@ def bias_activation(
 ) -> Float[Array, "b l f"]:
   """function(x + bias), in float32 inside.
 
-  The compiler makes one pass of it; of its gradients it makes several, where
-  the kernel reads `x` and the gradient once and adds up the bias's.
+  Of its gradients the compiler makes several passes, where the kernel reads
+  `x` and the gradient once and adds up the bias's.
 
   Args:
     x: what a dense layer made, without its bias.
@@ -97,8 +110,24 @@ def bias_activation(
     derivative: its own.
     interpret: run without a GPU, slowly.
   """
-  y = function(x.astype(jnp.float32) + bias)
-  return y.astype(x.dtype)
+
+  def on_device(x, bias):
+    width = x.shape[-1]
+    count = x.size // width
+    y = pl.pallas_call(
+      functools.partial(
+        _forward_kernel, function=function, count=count, width=width
+      ),
+      grid=(pl.cdiv(count, ROWS), pl.cdiv(width, COLUMNS)),
+      out_shape=jax.ShapeDtypeStruct((count, width), x.dtype),
+      compiler_params=triton.CompilerParams(num_warps=WARPS),
+      interpret=interpret,
+      name="bias_activation_forward",
+    )(x.reshape(count, width), bias)
+    return (y.reshape(x.shape),)
+
+  (y,) = fused.over_shards(on_device, [HIDDEN, ("mlp",)], [HIDDEN], x, bias)
+  return y
 
 
 def _forward(x, bias, function, derivative, interpret):
@@ -129,11 +158,10 @@ def _backward(function, derivative, interpret, saved, gradient):
     )(x.reshape(count, width), bias, gradient.reshape(count, width))
     return dx.reshape(x.shape), sums
 
-  hidden = ("batch", "length", "mlp")
   dx, sums = fused.over_shards(
     on_device,
-    [hidden, ("mlp",), hidden],
-    [hidden, ("batch", "mlp")],
+    [HIDDEN, ("mlp",), HIDDEN],
+    [HIDDEN, ("batch", "mlp")],
     x,
     bias,
     gradient,

@@ -24,7 +24,7 @@ IDS = ("batch", "length")
 PROJECTED = ("batch", "length", "heads", None, "head_dim")
 MIXED = ("batch", "length", "heads", "head_dim")
 TOKENS = ("batch", "heads", "length")
-SUMS = ("batch", None, "heads", None, "head_dim")
+SUMS = ("batch", "heads", None, "head_dim")
 
 
 def _shape(shape, dtype=jnp.float32):
@@ -44,7 +44,7 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
     aliases: pairs of an own array and the output that is written over it.
   """
   rate, causal, interpret = options
-  ids, qkv, rows, *own = arrays
+  ids, qkv, first, numbers, *own = arrays
   count, length, heads, _, head_dim = qkv.shape
   limit = fused.power_of_2(length, 16)
   queries, keys = (min(size, limit) for size in tuning[:2])
@@ -63,7 +63,7 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
         ranges[by == "keys"], *(queries, keys)[::way]
       )
     )
-  inputs += [rows] if rate else []
+  inputs += [first, numbers] if rate else []
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
     grid=(count * heads, plan.blocks),
@@ -79,11 +79,11 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
 
 def _common(ids, qkv, words):
   """What all kernels take: with hashes for dropout, used if there is any."""
-  rows, length, heads = qkv.shape[:3]
-  return ids, qkv, fused.row_hashes(words, (rows, heads, length))
+  rows, _, heads = qkv.shape[:3]
+  return ids, qkv, fused.first_hashes(words, rows), jnp.arange(heads)
 
 
-COMMON = [IDS, PROJECTED, TOKENS]
+COMMON = [IDS, PROJECTED, ("batch",), ("heads",)]
 
 
 def _forward(qkv, ids, words, *options):
@@ -153,13 +153,14 @@ def _backward(options, *arrays):
 
   def outputs(blocks):
     whole = _shape(qkv.shape, qkv.dtype)
-    return whole, sums(blocks), _shape(log_sums.shape)
+    found = whole, sums(blocks), _shape(log_sums.shape)
+    return found + ((_shape(log_sums.shape, jnp.uint32),) if options[0] else ())
 
   arrays = (*common, log_sums, out, gradient)
-  d_qkv, of_queries, deltas = _call(
+  d_qkv, of_queries, deltas, *hashes = _call(
     kernels.queries_kernel, QUERIES, "queries", options, outputs, arrays
   )
-  arrays = (*common, log_sums, deltas, gradient, d_qkv)
+  arrays = (*common, *hashes, log_sums, deltas, gradient, d_qkv)
   d_qkv, of_keys = _call(
     kernels.keys_kernel,
     KEYS,
@@ -167,13 +168,14 @@ def _backward(options, *arrays):
     options,
     lambda blocks: outputs(blocks)[:2],
     arrays,
-    aliases=[(3, 0)],
+    aliases=[(3 + len(hashes), 0)],
   )
   # Each kernel leaves the others' part unwritten.
-  of_queries, of_keys = (x.sum(1, keepdims=True) for x in (of_queries, of_keys))
-  return d_qkv, jnp.concatenate(
-    [of_queries[..., :1, :], of_keys[..., 1:, :]], -2
+  of_queries, of_keys = (
+    jax.lax.optimization_barrier(part.sum((0, 1)))
+    for part in (of_queries[..., :1, :], of_keys[..., 1:, :])
   )
+  return d_qkv, jnp.concatenate([of_queries, of_keys], -2)[None]
 
 
 def _attention_backward(rate, causal, interpret, saved, gradient):
@@ -188,7 +190,7 @@ def _attention_backward(rate, causal, interpret, saved, gradient):
     gradient,
   )
   no = fused.no_gradient
-  return d_qkv, sums.sum((0, 1)), no(ids), no(words)
+  return d_qkv, sums.sum(0), no(ids), no(words)
 
 
 attention.defvjp(_attention_forward, _attention_backward)

@@ -134,7 +134,8 @@ HASHES = [("batch", "length"), ROW]
 
 
 def _hashes(words, x):
-  rows = fused.row_hashes(words, x.shape[:2])
+  place = np.arange(x.shape[1], dtype=np.uint32)
+  rows = fused.row_hashes(fused.first_hashes(words, len(x))[:, None], place)
   columns = np.arange(x.shape[2], dtype=np.uint32)
   return rows, jnp.asarray(fused.column_hashes(columns))
 
@@ -228,7 +229,8 @@ def _add_norm_backward(rate, epsilon, interpret, saved, gradients):
     scale,
     *gradients,
   )
-  d_bias, d_scale, d_shift = sums.sum(0)
+  # One pass over them; the compiler would make one for each of the three.
+  d_bias, d_scale, d_shift = jax.lax.optimization_barrier(sums.sum(0))
   return dx, dy, d_bias, d_scale, d_shift, fused.no_gradient(words)
 
 

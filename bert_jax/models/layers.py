@@ -44,7 +44,10 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   *rows, columns = shape
   if max(math.prod(rows[1:]), columns) > 2**31:
     raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
-  hashes = fused.row_hashes(words, rows or (1,))[..., None]
+  first, *between = rows or (1,)
+  hashes = fused.first_hashes(words, first).reshape(first, *(1 for _ in rows))
+  place = np.arange(math.prod(between), dtype=np.uint32)
+  hashes = fused.row_hashes(hashes, place.reshape(*between, 1))
   columns = fused.column_hashes(np.arange(columns, dtype=np.uint32))
   return fused.bits(hashes, columns).reshape(shape)
 

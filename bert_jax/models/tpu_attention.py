@@ -106,7 +106,10 @@ def _call(kernel, results, options, words, ids, *arrays):
       name="attention_" + kernel.__name__.split("_")[1],
     )(hashes[..., None], columns, ids[:, :, None], ids[:, None, :], *arrays)
 
-  hashes = fused.row_hashes(words, arrays[0].shape[:3]).astype(jnp.int32)
+  rows, heads, length = arrays[0].shape[:3]
+  place = np.arange(heads * length, dtype=np.uint32).reshape(heads, length)
+  hashes = fused.first_hashes(words, rows)[:, None, None]
+  hashes = fused.row_hashes(hashes, place).astype(jnp.int32)
   columns = fused.column_hashes(np.arange(ids.shape[1], dtype=np.uint32))
   return fused.over_shards(
     on_device,
