@@ -4,6 +4,7 @@ import itertools
 import json
 import lzma
 import os
+import re
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ ROWS, LENGTH, SLOTS = 20_000, 64, 12
 BEGINS = {
   "wordpiece": lambda piece: not piece.startswith("##"),
   "bytelevel": lambda piece: piece.startswith("Ġ"),
-  "unigram": lambda piece: piece.startswith("▁"),
+  # ALBERT's program: not of English letters and signs, or a sign alone.
+  "unigram": lambda piece: (
+    not re.fullmatch(r"[A-Za-z]|[A-Za-z!-&(-/:;?@\[-`{-~]{2,}", piece)
+  ),
 }
 # Shares of [MASK] and of kept tokens; which random ids are never drawn.
 BERT, ELECTRA = (0.8, 0.1), (0.85, 0.15)

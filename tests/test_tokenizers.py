@@ -203,6 +203,27 @@ def test_seqio_forms_are_equal(make):
   assert v.encode_tf(tf.constant(broken)).numpy().tolist() == want
 
 
+def test_words_of_sentence_pieces_begin_as_published():
+  """google-research/albert create_pretraining_data.py, _is_start_piece_sp."""
+  begin = [
+    "▁the",
+    "▁",
+    "<pad>",
+    ",",
+    "-",
+    "'",
+    "25",
+    "n't",
+    "é",
+    "ß",
+    "_",
+    "日",
+  ]
+  inside = ["ing", "S", ".com", "e-", "--", "[a]"]
+  assert all(map(unigram.begins_word, begin))
+  assert not any(map(unigram.begins_word, inside))
+
+
 def test_words():
   """A06: a word's pieces go together, the first one starts it anyhow."""
   v = roberta()
@@ -303,3 +324,8 @@ def test_published_files():
   assert albert.word_starts(words).tolist() == [
     p.startswith(unigram.SPACE) for p in pieces
   ]
+  (ids,) = albert.encode_batch(["masking, don't re-mask 25ths"])
+  starts = zip(
+    (albert.pieces[i] for i in ids), albert.word_starts(ids), strict=True
+  )
+  assert [p for p, begins in starts if not begins and p in ",'-"] == []

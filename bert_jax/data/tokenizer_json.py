@@ -144,4 +144,6 @@ def _bounds(kind: str, piece: str, roles: dict[str, str]) -> bool:
     return not piece.startswith(wordpiece.CONTINUATION)
   if kind == "gpt1":
     return piece.endswith(bpe.END_OF_WORD)
-  return piece.startswith(bpe.SPACE if kind == "bytelevel" else unigram.SPACE)
+  if kind == "bytelevel":
+    return piece.startswith(bpe.SPACE)
+  return unigram.begins_word(piece)

@@ -8,6 +8,8 @@ comma after a digit is not split off again, and words are segmented one at a
 time.
 """
 
+import string
+
 import numpy as np
 from tokenizers import (
   Tokenizer,
@@ -25,6 +27,22 @@ from bert_jax.data.tokenizer import SPACED, Vocabulary, mark
 # <pad> <unk> [CLS] [SEP] [MASK].
 ALBERT = dict(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
 SPACE = "▁"
+LETTERS = string.ascii_lowercase
+SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
+
+
+def begins_word(piece: str) -> bool:
+  """Whether a piece starts a word, as ALBERT's masks see it.
+
+  One with a space before it, a sign alone, and one with anything but English
+  letters and these signs in it: digits, an apostrophe, another script (google-
+  research/albert create_pretraining_data.py, _is_start_piece_sp).
+  """
+  return (
+    piece.startswith((SPACE, "<"))
+    or (len(piece) == 1 and piece in SIGNS)
+    or not all(c.lower() in LETTERS + SIGNS for c in piece)
+  )
 
 
 def cleaning(lower_case: bool, keep_accents: bool) -> normalizers.Normalizer:
@@ -83,7 +101,7 @@ def unigram(
     )
     return tokenizer
 
-  begins = [p.startswith(SPACE) or p in ALBERT.values() for p in pieces]
+  begins = [begins_word(p) or p in ALBERT.values() for p in pieces]
   marked = mark(build(pieces), ALBERT.values())
   # transformers' form: it adds the special tokens itself.
   adding = mark(marked, ALBERT.values())
