@@ -1,0 +1,341 @@
+"""Filters of `prepare`: what each drops, counts, and that order decides."""
+
+import json
+import os
+import random
+import sys
+
+import numpy as np
+import pytest
+from test_filters import LETTERS, made_of
+
+pytest.importorskip("datasketch", reason="the extra [data] is not there")
+
+from bert_jax import prepare as command
+from bert_jax.data import corpus, filtering, preparing, tokenize, workers
+from bert_jax.data import filters as rules
+from bert_jax.data.filters import Filters
+
+PIECES = [*corpus.SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS)]
+PLAIN = "the cat sat on a mat and the dog lay on a rug by the door"
+LOOP = "so it goes on and " * 8
+SIGNS = "tea | milk | $ 1 + 1 = 2 | ~ ~ ~ | rye < oats"
+SHORT = "not much"
+ALL = Filters("NFKC", 5, 0.1, 0.3, True, 0.7)
+
+
+@pytest.fixture
+def here(monkeypatch):
+  """Work in this process: starting others takes seconds."""
+
+  def ordered_map(setup, arguments, items, processes):
+    function = setup(*arguments)
+    for item in items:
+      yield function(item)
+
+  monkeypatch.setattr(workers, "ordered_map", ordered_map)
+  monkeypatch.setattr(tokenize, "_BATCH_CHARS", 1500)
+
+
+@pytest.fixture
+def vocab(tmp_path):
+  path = tmp_path / "vocab.txt"
+  path.write_text("\n".join(PIECES) + "\n")
+  return str(path)
+
+
+def write(path, texts) -> str:
+  path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+  return str(path)
+
+
+def texts_of(folder: str) -> list[str]:
+  """All documents of a prepared folder, its splits one after the other."""
+  prepared = corpus.open_prepared(folder)
+  result = []
+  for part in prepared.splits.values():
+    starts = np.asarray(part.sentences)[np.asarray(part.documents)]
+    for begin, end in zip(starts, starts[1:], strict=False):
+      pieces = [prepared.vocab[i] for i in part.tokens[begin:end]]
+      result.append(" ".join(pieces).replace(" ##", ""))
+  return result
+
+
+def contents(path: str) -> dict[str, bytes]:
+  result = {}
+  for name in sorted(os.listdir(path)):
+    with open(os.path.join(path, name), "rb") as f:
+      result[name] = f.read()
+  return result
+
+
+NEAR = made_of(*range(300))
+NEARER = made_of(*range(297), 5000, 5001)
+CORPUS = {
+  "kept": PLAIN,
+  "near": NEAR,
+  "copy": "  the cat sat on a mat\nand the dog lay on a rug by the door\n\n",
+  "nearer": NEARER,
+  "short": SHORT,
+  "signs": SIGNS,
+  "loop": LOOP,
+  "nearer again": NEARER,
+  "ligature": "ﬁve ﬂags ﬂy ﬁne over there",
+}
+
+
+def counts(*names: str) -> dict[str, int]:
+  words = sum(len(CORPUS[name].split()) for name in names)
+  return {"documents": len(names), "words": words}
+
+
+def test_each_filter_drops_and_counts(tmp_path, vocab, here):
+  path = write(tmp_path / "in.jsonl", CORPUS.values())
+
+  def dropped(**filters) -> dict[str, dict[str, int]]:
+    output = str(tmp_path / "_".join(map(str, filters.values())))
+    chosen = Filters(**filters)
+    meta = preparing.prepare(path, vocab, output, filters=chosen)
+    assert meta["filtered"]["read"] == counts(*CORPUS)
+    total = {
+      key: sum(c[key] for c in meta["filtered"]["dropped"].values())
+      for key in ("documents", "words")
+    }
+    kept = meta["filtered"]["kept"]
+    assert {k: kept[k] + total[k] for k in kept} == counts(*CORPUS)
+    assert len(texts_of(output)) == kept["documents"]
+    assert {k: meta["options"][k] for k in filters} == filters
+    return meta["filtered"]["dropped"]
+
+  assert dropped(min_words=3) == {"min_words": counts("short")}
+  assert dropped(min_words=2) == {"min_words": counts()}
+  assert dropped(max_symbols=0.1) == {"max_symbols": counts("signs")}
+  assert dropped(max_repetition=0.3) == {"max_repetition": counts("loop")}
+  exact = {"drop_duplicates": counts("copy", "nearer again")}
+  assert dropped(drop_duplicates=True) == exact
+  near = counts("copy", "nearer", "nearer again")
+  assert dropped(near_duplicates=0.8) == {"near_duplicates": near}
+  assert dropped(**ALL._asdict()) == {
+    "min_words": counts("short"),
+    "max_symbols": counts("signs"),
+    "max_repetition": counts("loop"),
+    # An exact copy of a near one is an exact one.
+    "drop_duplicates": counts("copy", "nearer again"),
+    "near_duplicates": counts("nearer"),
+  }
+
+
+def test_all_together_keep_the_first_and_normalise(tmp_path, vocab, here):
+  path = write(tmp_path / "in.jsonl", CORPUS.values())
+  output = str(tmp_path / "out")
+  meta = preparing.prepare(path, vocab, output, filters=ALL, heldout=0)
+  assert texts_of(output) == [PLAIN, NEAR, "five flags fly fine over there"]
+  assert meta["filtered"]["normalised"] == {"documents": 1}
+  assert meta["filtered"]["kept"] == counts("kept", "near", "ligature")
+  # The other way round, others are first.
+  path = write(tmp_path / "other.jsonl", list(CORPUS.values())[::-1])
+  other = str(tmp_path / "other")
+  preparing.prepare(path, vocab, other, filters=ALL, heldout=0)
+  want = ["five flags fly fine over there", NEARER, PLAIN]
+  assert texts_of(other) == want
+  # Without filters there is no report, and nothing is dropped.
+  meta = preparing.prepare(path, vocab, str(tmp_path / "none"))
+  assert "filtered" not in meta and not set(meta["options"]) & set(ALL._fields)
+  assert sum(s["documents"] for s in meta["splits"].values()) == len(CORPUS)
+
+
+def test_sentences_stay_sentences(tmp_path, vocab, here):
+  """Of every layout: the same as of text that was clean before."""
+  dirty = "ﬁrst a line\nthe second is longer\n\nshort\n\nthird ﬁne line here\n"
+  clean = "first a line\nthe second is longer\n\nthird fine line here\n"
+  corpora = []
+  for name, text in (("dirty", dirty), ("clean", clean)):
+    path = tmp_path / f"{name}.txt"
+    path.write_text(text)
+    output = str(tmp_path / name)
+    preparing.prepare(
+      str(path), vocab, output, filters=Filters("NFKC", 2), heldout=0
+    )
+    corpora.append(corpus.open_prepared(output).splits["train"])
+  assert corpora[0].num_documents == 2 and len(corpora[0].sentences) == 4
+  for one, other in zip(*corpora, strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def many_texts() -> list[str]:
+  draw = random.Random(0)
+  texts = []
+  for k in range(40):
+    words = list(range(1000 * k, 1000 * k + draw.randint(2, 60)))
+    texts += [made_of(*words)] * draw.randint(1, 2)
+    texts += [made_of(*words[:-1])] * draw.randint(0, 1)
+  draw.shuffle(texts)
+  return texts
+
+
+def test_bytes_do_not_depend_on_processes(tmp_path, vocab, monkeypatch):
+  path = write(tmp_path / "in.jsonl", many_texts())
+  folders = []
+  for processes, size in ((1, 2**18), (3, 700)):
+    monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
+    output = str(tmp_path / f"out{processes}")
+    meta = preparing.prepare(
+      path, vocab, output, processes=processes, filters=ALL
+    )
+    folders.append(contents(output))
+  assert folders[0] == folders[1]
+  dropped = meta["filtered"]["dropped"]
+  assert all(
+    dropped[name]["documents"]
+    for name in ("min_words", "drop_duplicates", "near_duplicates")
+  )
+
+
+def test_an_interrupted_pass_goes_on(tmp_path, vocab, here, monkeypatch, capfd):
+  path = write(tmp_path / "in.jsonl", many_texts())
+  whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  preparing.prepare(path, vocab, whole, filters=ALL)
+  judge, calls = filtering._Earlier.judge, []
+
+  def interrupt(self, row):
+    calls.append(row)
+    if len(calls) in (30, 70):
+      raise KeyboardInterrupt
+    return judge(self, row)
+
+  monkeypatch.setattr(filtering._Earlier, "judge", interrupt)
+  for _ in range(2):
+    with pytest.raises(KeyboardInterrupt):
+      preparing.prepare(path, vocab, output, filters=ALL, save_seconds=0)
+    # What lies behind the last save must not matter.
+    with open(f"{output}.partial/{filtering.ROWS}", "ab") as f:
+      f.write(b"torn")
+  with pytest.raises(ValueError, match=r"min_words was 5, is None"):
+    preparing.prepare(path, vocab, output, filters=ALL._replace(min_words=None))
+  capfd.readouterr()
+  preparing.prepare(path, vocab, output, filters=ALL, save_seconds=0)
+  assert "filters: going on after" in capfd.readouterr().err
+  # Five or less words are dropped before they are compared.
+  judged = sum(len(t.split()) >= 5 for t in many_texts())
+  assert judged < len(calls) < judged + 30
+  assert contents(output) == contents(whole)
+
+
+def test_a_finished_pass_is_not_repeated(tmp_path, vocab, here, monkeypatch):
+  path = write(tmp_path / "in.jsonl", many_texts())
+  whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
+  preparing.prepare(path, vocab, whole, filters=ALL)
+  write_part, calls = preparing.folder.Writer.append, []
+
+  def interrupt(self, split, part):
+    calls.append(split)
+    if len(calls) == 10:
+      raise KeyboardInterrupt
+    write_part(self, split, part)
+
+  monkeypatch.setattr(preparing.folder.Writer, "append", interrupt)
+  arguments = {"filters": ALL, "save_seconds": 0}
+  with pytest.raises(KeyboardInterrupt):
+    preparing.prepare(path, vocab, output, **arguments)
+  monkeypatch.setattr(rules, "make_judge", None)
+  preparing.prepare(path, vocab, output, **arguments)
+  assert contents(output) == contents(whole)
+
+
+def test_another_filter_is_another_folder(tmp_path, vocab, here, capfd):
+  path = write(tmp_path / "in.jsonl", CORPUS.values())
+  output = str(tmp_path / "out")
+  chosen = Filters(near_duplicates=0.8)
+  meta = preparing.prepare(path, vocab, output, filters=chosen)
+  assert preparing.prepare(path, vocab, output, filters=chosen) == meta
+  assert "nothing to do" in capfd.readouterr().err
+  for other, message in (
+    (Filters(near_duplicates=0.7), "near_duplicates was 0.8, is 0.7"),
+    (Filters(), "near_duplicates was 0.8, is None"),
+    (chosen._replace(min_words=3), "min_words was None, is 3"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      preparing.prepare(path, vocab, output, filters=other)
+  # What nothing was dropped from is still another folder: it says so itself.
+  more = chosen._replace(min_words=2)
+  other = preparing.prepare(path, vocab, str(tmp_path / "more"), filters=more)
+  assert other["splits"] == meta["splits"]
+  assert other["fingerprint"] != meta["fingerprint"]
+
+
+def run(monkeypatch, *arguments) -> None:
+  monkeypatch.setattr(sys, "argv", ["prepare", *map(str, arguments)])
+  command.main()
+
+
+def test_the_report(tmp_path, vocab, here, monkeypatch, capfd):
+  path = write(tmp_path / "in.jsonl", CORPUS.values())
+  output = tmp_path / "out"
+  files = ["--input", path, "--vocab", vocab, "--output", output]
+  chosen = "--normalise NFKC --min_words 5 --max_symbols 0.1"
+  chosen += " --max_repetition 0.3 --drop_duplicates --near_duplicates 0.7"
+  run(monkeypatch, *files, *chosen.split())
+  lines = capfd.readouterr().err.splitlines()
+  words = sum(len(text.split()) for text in CORPUS.values())
+  first = lines.index(f"filters: 9 documents, {words} words read")
+  assert lines[first + 1 : first + 8] == [
+    "  normalise: 1 documents changed",
+    "  min_words: 1 documents, 2 words dropped",
+    "  max_symbols: 1 documents, 18 words dropped",
+    "  max_repetition: 1 documents, 40 words dropped",
+    "  drop_duplicates: 2 documents, 315 words dropped",
+    "  near_duplicates: 1 documents, 299 words dropped",
+    "  kept: 3 documents, 322 words",
+  ]
+  assert filtering.ROWS not in os.listdir(output)
+
+
+@pytest.mark.parametrize(
+  "arguments, message",
+  [
+    ("--min_words 0", "--min_words=0 is less than one"),
+    ("--min_words many", "argument --min_words: invalid int value: 'many'"),
+    ("--max_symbols 1", "--max_symbols=1.0 is not a share, from 0 to below 1"),
+    ("--max_symbols -0.1", "--max_symbols=-0.1 is not a share"),
+    ("--max_repetition nan", "--max_repetition=nan is not a share"),
+    ("--near_duplicates 1", "use --drop_duplicates for exact copies"),
+    ("--near_duplicates 0", "--near_duplicates=0.0 is no similarity"),
+    ("--normalise NFD", "invalid choice: 'NFD'"),
+    (
+      "--min_words 999",
+      "drop all 9 documents, most by --min_words=999; loosen",
+    ),
+  ],
+)
+def test_refusals(tmp_path, vocab, here, monkeypatch, arguments, message):
+  path = write(tmp_path / "in.jsonl", CORPUS.values())
+  before = sorted(os.listdir(tmp_path))
+  files = ["--input", path, "--vocab", vocab, "--output", tmp_path / "out"]
+  with pytest.raises(SystemExit) as e:
+    run(monkeypatch, *files, *arguments.split())
+  assert e.value.code.startswith("error: ") and message in e.value.code
+  assert "\n" not in e.value.code
+  assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_without_the_package(tmp_path, vocab, monkeypatch):
+  monkeypatch.setitem(sys.modules, "datasketch", None)
+  message = r"near_duplicates needs the package datasketch; run `pip install"
+  with pytest.raises(ValueError, match=message):
+    Filters(near_duplicates=0.8).check()
+  Filters(drop_duplicates=True).check()
+  with pytest.raises(ValueError, match="--normalise=NFD is none of NFC, NFKC"):
+    Filters(normalise="NFD").check()
+
+
+def test_text_that_changes_meanwhile(tmp_path, vocab, here, monkeypatch):
+  path = write(tmp_path / "in.jsonl", CORPUS.values())
+  run_filters = filtering.run
+
+  def then_change(*arguments):
+    run_filters(*arguments)
+    write(tmp_path / "in.jsonl", [PLAIN])
+
+  monkeypatch.setattr(filtering, "run", then_change)
+  with pytest.raises(ValueError, match="had 9 documents and now has 1: it was"):
+    preparing.prepare(path, vocab, str(tmp_path / "out"), filters=ALL)
