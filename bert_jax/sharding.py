@@ -130,8 +130,8 @@ def vocab_multiple(mesh: Mesh) -> int:
 def compiler_options(mesh: Mesh, remat: bool) -> dict[str, Any]:
   """What the compiler must be told to compile a train step.
 
-  On TPU v6e, libtpu 0.0.42 overflows its stack over attention that is made
-  again for the backward pass; without this fusion it does not. On a GPU,
+  On TPU v4 and v6e, libtpu 0.0.42 overflows its stack over some layers that are
+  made again for the backward pass; without this fusion it does not. On a GPU,
   products go to cuBLASLt, which adds biases and residuals within.
 
   Args:
@@ -139,7 +139,7 @@ def compiler_options(mesh: Mesh, remat: bool) -> dict[str, Any]:
     remat: see `models.stack.Stack`.
   """
   device = mesh.devices.flat[0]
-  if remat and device.device_kind.startswith("TPU v6"):
+  if remat and device.device_kind.startswith(("TPU v4", "TPU v6")):
     return {"xla_tpu_dot_dot_fusion": "false"}
   if device.platform != "gpu":
     return {}
