@@ -1,0 +1,1 @@
+"""Fine-tuning: data of tasks, logits to predictions, official metrics."""

@@ -1,0 +1,243 @@
+"""A task's examples as rows of token ids, and the folder that holds them.
+
+The folder has `meta.json` (the task, what made the rows, a checksum),
+`SPLIT.npz` (the arrays of `Rows`), `SPLIT.examples.jsonl` (the raw fields, an
+example a line, in order) and the tokenizer's files. It is complete or absent.
+"""
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.data.files import is_sealed, seal, sync_folder, write_json
+
+FORMAT_VERSION = 1
+KINDS = ("classification", "regression", "choice", "tagging", "span")
+META = "meta.json"
+
+
+class Task(NamedTuple):
+  """What a model and a metric must know of a task.
+
+  Attributes:
+    name: "sst2", "squad", or a user's own name.
+    kind: one of `KINDS`.
+    labels: names of classes or tags, in the order of their ids; () for
+      regression and spans.
+    columns: rows an example: choices of "choice", else 1. Windows of a long
+      text are more rows of one example.
+    metrics: names of metrics, of which the first decides what is best.
+  """
+
+  name: str
+  kind: str
+  labels: tuple[str, ...]
+  columns: int
+  metrics: tuple[str, ...]
+
+
+class Rows(NamedTuple):
+  """The encoded rows of one split; N rows of T tokens in all.
+
+  The tokens of row i are `ids[starts[i]:starts[i + 1]]`, special tokens
+  included, no padding.
+
+  Attributes:
+    ids: int32 [T].
+    starts: int64 [N + 1].
+    second: int32 [N], place in the row where segment 1 begins; the row's length
+      if there is one segment.
+    example: int64 [N], number of the example a row is of, ascending, in the
+      file's order.
+    labels: classification int32 [N] (-1: unlabelled); regression float32 [N]
+      (NaN); choice int32 [N], that of its example (-1); tagging int32 [T] (-1:
+      no word's first piece, or unlabelled); span int32 [N, 2], the answer's
+      first and last token (0, 0: none in this window; -1, -1: unlabelled).
+    offsets: int32 [T, 2]; span: characters (begin, end) of the raw context;
+      tagging: at a word's first piece its number in the example, twice; (-1,
+      -1) at other tokens; [0, 2] for the other kinds.
+  """
+
+  ids: np.ndarray
+  starts: np.ndarray
+  second: np.ndarray
+  example: np.ndarray
+  labels: np.ndarray
+  offsets: np.ndarray
+
+
+Examples = list[dict[str, Any]]
+Split = tuple[Rows, Examples]
+
+
+def lengths(rows: Rows) -> np.ndarray:
+  """Tokens of each row, int64 [N]."""
+  return np.diff(rows.starts)
+
+
+def save(
+  folder: str,
+  task: Task,
+  splits: Mapping[str, Split],
+  meta: Mapping[str, Any],
+  files: Mapping[str, bytes] | None = None,
+) -> None:
+  """Writes a folder of features; a stop at any moment leaves no folder.
+
+  Args:
+    folder: its name; it must not exist.
+    task: the task.
+    splits: split -> (rows, examples).
+    meta: JSON values that say what made the rows; `pad` (the id of padding) and
+      `vocab_size` are needed by whoever makes batches.
+    files: name -> content of the tokenizer's files.
+
+  Raises:
+    ValueError: the folder exists, or rows and examples do not fit together.
+    OSError: it cannot be written.
+  """
+  if os.path.exists(folder):
+    raise ValueError(f"{folder} exists; delete it, or choose another name.")
+  for name, (rows, examples) in splits.items():
+    _check(task, rows, len(examples), f"{folder}: split {name}")
+  partial = folder + ".partial"
+  shutil.rmtree(partial, ignore_errors=True)
+  os.makedirs(partial)
+  try:
+    for name, (rows, examples) in splits.items():
+      with open(os.path.join(partial, f"{name}.npz"), "wb") as f:
+        np.savez(f, allow_pickle=False, **rows._asdict())
+        _sync(f)
+      with open(os.path.join(partial, f"{name}.examples.jsonl"), "wb") as f:
+        for example in examples:
+          f.write(json.dumps(example).encode("utf-8") + b"\n")
+        _sync(f)
+    for name, content in (files or {}).items():
+      with open(os.path.join(partial, name), "wb") as f:
+        f.write(content)
+        _sync(f)
+    whole = {**meta, "format_version": FORMAT_VERSION, "task": task._asdict()}
+    whole["splits"] = {
+      name: dict(examples=len(e), rows=len(r.example), tokens=len(r.ids))
+      for name, (r, e) in splits.items()
+    }
+    write_json(os.path.join(partial, META), seal(json.loads(json.dumps(whole))))
+    os.rename(partial, folder)
+  except BaseException:
+    shutil.rmtree(partial, ignore_errors=True)
+    raise
+  sync_folder(os.path.dirname(folder))
+
+
+def _sync(file: Any) -> None:
+  file.flush()
+  os.fsync(file.fileno())
+
+
+def read_meta(folder: str) -> dict[str, Any]:
+  """Reads `meta.json`.
+
+  Raises:
+    ValueError: no folder of features, another version's, or damaged.
+  """
+  path = os.path.join(folder, META)
+  try:
+    with open(path, encoding="utf-8") as f:
+      meta = json.load(f)
+  except FileNotFoundError as e:
+    raise ValueError(
+      f"{folder}: no folder of a task's features ({META} is missing); make one"
+      " with `python -m bert_jax.prepare_task`."
+    ) from e
+  except (ValueError, RecursionError) as e:
+    raise ValueError(f"{path} is damaged ({e}); make it anew.") from e
+  if not isinstance(meta, dict) or "task" not in meta:
+    raise ValueError(f"{folder}: a folder, but not of a task's features.")
+  if meta.get("format_version") != FORMAT_VERSION:
+    raise ValueError(
+      f"{path}: format {meta.get('format_version')}, this program reads"
+      f" {FORMAT_VERSION}; make the folder anew."
+    )
+  if not is_sealed(meta):
+    raise ValueError(f"{path} is damaged (its checksum differs).")
+  return meta
+
+
+def task_of(fields: Mapping[str, Any]) -> Task:
+  """The task of JSON fields, as in `meta.json` and a checkpoint's metadata."""
+  return Task(
+    fields["name"],
+    fields["kind"],
+    tuple(fields["labels"]),
+    int(fields["columns"]),
+    tuple(fields["metrics"]),
+  )
+
+
+def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
+  """Reads one split.
+
+  Raises:
+    ValueError: no such folder or split, or a damaged file.
+  """
+  meta = read_meta(folder)
+  if split not in meta["splits"]:
+    raise ValueError(
+      f"{folder}: no split {split!r}; it has {', '.join(meta['splits'])}."
+    )
+  task = task_of(meta["task"])
+  path = os.path.join(folder, f"{split}.npz")
+  try:
+    with np.load(path, allow_pickle=False) as arrays:
+      rows = Rows(**{name: arrays[name] for name in Rows._fields})
+    with open(os.path.join(folder, f"{split}.examples.jsonl"), "rb") as f:
+      examples = [json.loads(line) for line in f]
+    _check(task, rows, meta["splits"][split]["examples"], path)
+    if len(examples) != meta["splits"][split]["examples"]:
+      raise ValueError(f"{len(examples)} examples")
+  except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
+    raise ValueError(
+      f"{folder}: split {split} is damaged ({e}); make the folder anew."
+    ) from e
+  return task, rows, examples
+
+
+def _check(task: Task, rows: Rows, examples: int, where: str) -> None:
+  """Raises ValueError unless shapes, types and numbers fit together."""
+  if task.kind not in KINDS:
+    raise ValueError(f"{where}: kind {task.kind!r} is none of {list(KINDS)}.")
+  n, t = len(rows.example), len(rows.ids)
+  per_token = task.kind in ("tagging", "span")
+  number = np.float32 if task.kind == "regression" else np.int32
+  labels = {"tagging": (t,), "span": (n, 2)}.get(task.kind, (n,))
+  wanted = Rows(
+    ((t,), np.int32),
+    ((n + 1,), np.int64),
+    ((n,), np.int32),
+    ((n,), np.int64),
+    (labels, number),
+    ((t if per_token else 0, 2), np.int32),
+  )
+  for name, array, (shape, dtype) in zip(
+    Rows._fields, rows, wanted, strict=True
+  ):
+    if array.shape != shape or array.dtype != dtype:
+      raise ValueError(
+        f"{where}: {name} is {array.dtype} {list(array.shape)}, not"
+        f" {np.dtype(dtype)} {list(shape)}."
+      )
+  sizes = lengths(rows)
+  if rows.starts[0] or rows.starts[-1] != t or (sizes < 1).any():
+    raise ValueError(f"{where}: `starts` are not those of {t} tokens.")
+  counts = np.bincount(rows.example, minlength=examples) if n else np.zeros(0)
+  if (np.diff(rows.example) < 0).any() or len(counts) != examples:
+    raise ValueError(f"{where}: rows are of other than {examples} examples.")
+  if task.columns > 1 and (counts != task.columns).any():
+    raise ValueError(f"{where}: not {task.columns} rows an example.")
+  if (counts < 1).any():
+    raise ValueError(f"{where}: an example has no row.")
