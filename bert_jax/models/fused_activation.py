@@ -65,10 +65,11 @@ def _gelu_parts(x):
   """
   density = jnp.exp(-0.5 * x * x)
   t = 1.0 / (1.0 + 0.3275911 * math.sqrt(0.5) * jnp.abs(x))
-  tail = 0.0
-  for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736):
-    tail = (tail + factor) * t
-  tail = 0.5 * (tail + 0.254829592) * t * density
+  tail = 1.061405429
+  # Each step is one fused multiply-add.
+  for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+    tail = tail * t + factor
+  tail = tail * (0.5 * t * density)
   return jnp.where(x > 0, 1.0 - tail, tail), density / math.sqrt(2.0 * math.pi)
 
 
