@@ -3,6 +3,18 @@
 The folder has `meta.json` (the task, what made the rows, a checksum),
 `SPLIT.npz` (the arrays of `Rows`), `SPLIT.examples.jsonl` (the raw fields, an
 example a line, in order) and the tokenizer's files. It is complete or absent.
+
+Fields of an example, `id` (text) in all:
+
+  classification, regression   texts: one or two; label: its name or a number,
+                               None if unlabelled; group: what several examples
+                               are answers of (MultiRC, ReCoRD); answer: that
+                               text; answers: all right ones (ReCoRD)
+  choice                       texts: one or two of each choice; label: its name
+  tagging                      words; tags: names, None if unlabelled
+  span                         question; context; answers: [{text,
+                               answer_start}], [] if there is none, None if
+                               unlabelled; title
 """
 
 import json
