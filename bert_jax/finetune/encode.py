@@ -1,0 +1,96 @@
+"""Examples of texts (classification, regression, choice) to rows."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.data.tokenizer import Vocabulary
+from bert_jax.finetune import layout as layouts
+from bert_jax.finetune.rows import Examples, Rows, Task
+
+
+class Encoded(NamedTuple):
+  """Rows, and what is worth a line to whoever made them.
+
+  Attributes:
+    rows: the rows.
+    notes: what happened -> the ids of the examples, or the words, it was with.
+  """
+
+  rows: Rows
+  notes: dict[str, list[str]]
+
+
+def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
+  """Ids of names, by their place in `task.labels`; -1 for None: int32 [N].
+
+  Raises:
+    ValueError: a name that the task has not.
+  """
+  ids: dict[Any, int] = {name: i for i, name in enumerate(task.labels)}
+  ids[None] = -1
+  try:
+    return np.array([ids[label] for label in labels], np.int32)
+  except KeyError as e:
+    raise ValueError(
+      f"label {e} is none of task {task.name}'s: {', '.join(task.labels)}."
+    ) from e
+
+
+def texts(
+  task: Task, examples: Examples, vocabulary: Vocabulary, length: int
+) -> Encoded:
+  """Encodes examples of one or two texts, or of choices of such.
+
+  Args:
+    task: of kind classification, regression or choice.
+    examples: with `texts` and `label`, see `rows`.
+    vocabulary: text to ids.
+    length: tokens in a row at most; the longer text of a pair is cut first.
+
+  Raises:
+    ValueError: no room, or an unknown label.
+  """
+  layout = layouts.of_vocabulary(vocabulary)
+  layouts.check_length(layout, length)
+  choice = task.kind == "choice"
+  rows = [e["texts"] for e in examples]
+  if choice:
+    rows = [row for choices in rows for row in choices]
+  ids = _encode(vocabulary, [text for row in rows for text in row])
+  parts, second, sizes, cut, at = [], [], [], [], 0
+  for i, row in enumerate(rows):
+    made, place, short = layouts.row(layout, ids[at : at + len(row)], length)
+    at += len(row)
+    parts += made
+    second.append(place)
+    sizes.append(sum(map(len, made)))
+    if short:
+      cut.append(str(examples[i // task.columns]["id"]))
+  labels = [e["label"] for e in examples]
+  if task.kind == "regression":
+    numbers = [np.nan if x is None else x for x in labels]
+    labels = np.array(numbers, np.float32)
+  else:
+    labels = np.repeat(label_ids(task, labels), task.columns)
+  return Encoded(
+    Rows(
+      np.concatenate([np.zeros(0, np.int32), *parts]),
+      np.cumsum([0, *sizes], dtype=np.int64),
+      np.array(second, np.int32),
+      np.repeat(np.arange(len(examples)), task.columns),
+      labels,
+      np.zeros((0, 2), np.int32),
+    ),
+    {"texts cut to the length": cut} if cut else {},
+  )
+
+
+def _encode(vocabulary: Vocabulary, texts: list[str]) -> list[np.ndarray]:
+  """Ids of each text; a text that occurs again is encoded once."""
+  distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+  flat, lengths = vocabulary.encode_flat(list(distinct))
+  ends = np.cumsum(lengths)
+  begins = ends - lengths
+  return [flat[begins[i] : ends[i]] for i in map(distinct.__getitem__, texts)]
