@@ -22,6 +22,7 @@ EXTRAS = {
     "datasketch>=2.0",  # prepare --near_duplicates
   ],
   "convert": ["h5py"],  # ELMo's weights
+  "finetune": ["scikit-learn", "scipy", "seqeval"],  # official metrics
   "tpu": ["jax[tpu]"],
   "cuda": ["jax[cuda12]"],
   # The reference implementations that the parity tests compare with.
@@ -33,7 +34,9 @@ EXTRAS = {
     "transformers>=5.0",
   ],
 }
-EXTRAS["all"] = EXTRAS["data"] + EXTRAS["convert"] + ["tensorboard"]
+EXTRAS["all"] = (
+  EXTRAS["data"] + EXTRAS["convert"] + EXTRAS["finetune"] + ["tensorboard"]
+)
 
 setup(
   name="bert_jax",

@@ -1,0 +1,341 @@
+"""Official metrics of tasks, over the whole set.
+
+A metric takes the predictions of all examples (`outputs.predictions`) and is
+computed once; a mean of batches' values is another number. Shares are between 0
+and 1, as scikit-learn, scipy and seqeval have them; SQuAD's numbers are in
+percent, as its official scripts print them.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.finetune import answers
+from bert_jax.finetune.rows import Examples, Task
+
+Scores = dict[str, float]
+Metric = Callable[[Task, Sequence[Any], Examples], Scores]
+_PREFIXES = ("B-", "I-", "E-", "S-")
+
+
+def _library(name: str, package: str) -> Any:
+  try:
+    return importlib.import_module(name)
+  except ImportError as e:
+    raise ValueError(
+      f"The metrics need {package}, which is not here: pip install {package}"
+    ) from e
+
+
+def gold(task: Task, example: dict[str, Any]) -> Any:
+  """What is right for an example, None where the example has no label.
+
+  A class's or choice's name, a number, a tag for each word, or the texts of the
+  right answers ([]: there is none); `rows` has the fields.
+  """
+  if task.kind == "span" and example["answers"] is not None:
+    return [answer["text"] for answer in example["answers"]]
+  return example[{"tagging": "tags", "span": "answers"}.get(task.kind, "label")]
+
+
+def evaluate(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """All metrics of a task; {} if no example has a label.
+
+  The first number is that of the task's first metric, under that metric's
+  name, and decides what is best; `examples` is how many were scored, those
+  with a label.
+
+  Raises:
+    ValueError: another number of predictions than of examples, a metric that
+      does not exist or does not fit, or a missing package.
+  """
+  if len(predictions) != len(examples):
+    raise ValueError(
+      f"task {task.name}: {len(predictions)} predictions of {len(examples)}"
+      " examples; each needs one, in order."
+    )
+  unknown = set(task.metrics) - METRICS.keys()
+  if unknown:
+    raise ValueError(
+      f"task {task.name}: no metric {min(unknown)!r}; there are"
+      f" {', '.join(METRICS)}."
+    )
+  kept = [i for i, e in enumerate(examples) if gold(task, e) is not None]
+  if not kept:
+    return {}
+  _check_names(task, predictions, examples)
+  chosen = [predictions[i] for i in kept], [examples[i] for i in kept]
+  result: Scores = {}
+  for name in task.metrics:
+    result |= METRICS[name](task, *chosen)
+  return result | {"examples": float(len(kept))}
+
+
+def _check_names(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> None:
+  """Raises ValueError for a name, right or predicted, that is no label's."""
+  if not task.labels:
+    return
+  known = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
+  for i, (p, example) in enumerate(zip(predictions, examples, strict=True)):
+    for kind, x in (("label", gold(task, example)), ("prediction", p)):
+      other = set(x if isinstance(x, list) else [x]) - known
+      if other:
+        raise ValueError(
+          f"task {task.name}: the {kind} {min(other)!r} of example {i} is none"
+          f" of its labels {', '.join(task.labels)}."
+        )
+
+
+def _pairs(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns (right, predicted), one item an example or a word."""
+  right = [gold(task, example) for example in examples]
+  if any(isinstance(r, list) for r in right):
+    _check_lengths(task, predictions, right)
+    right = [item for r in right for item in r]
+    predictions = [item for p in predictions for item in p]
+  return np.array(right), np.array(predictions)
+
+
+def _check_lengths(
+  task: Task, predictions: Sequence[Any], right: Sequence[Any]
+) -> None:
+  for i, (ours, theirs) in enumerate(zip(predictions, right, strict=True)):
+    if len(ours) != len(theirs):
+      raise ValueError(
+        f"task {task.name}: example {i} has {len(theirs)} labels and"
+        f" {len(ours)} predictions; each needs one."
+      )
+
+
+def accuracy(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """Share of examples, or of all words or hidden pieces, that are right."""
+  right, ours = _pairs(task, predictions, examples)
+  return {"accuracy": float((right == ours).mean())}
+
+
+def masked_accuracy(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """Share of hidden pieces of all texts that are guessed.
+
+  Predictions and `label` of the examples are a list of pieces or of ids each.
+  """
+  return {"masked_accuracy": accuracy(task, predictions, examples)["accuracy"]}
+
+
+def f1(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
+  """F1 of the positive class, which is the second of two labels."""
+  if len(task.labels) != 2:
+    raise ValueError(
+      f"task {task.name}: f1 is of two classes, not {len(task.labels)}; use"
+      " f1_macro."
+    )
+  right, ours = _pairs(task, predictions, examples)
+  positive = task.labels[1]
+  value = _library("sklearn.metrics", "scikit-learn").f1_score(
+    right == positive, ours == positive, zero_division=0.0
+  )
+  return {"f1": float(value)}
+
+
+def f1_macro(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """Mean F1 of the classes that are right or predicted somewhere."""
+  value = _library("sklearn.metrics", "scikit-learn").f1_score(
+    *_pairs(task, predictions, examples), average="macro", zero_division=0.0
+  )
+  return {"f1_macro": float(value)}
+
+
+def matthews(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """Matthews' correlation, 0 if all predictions are the same (CoLA)."""
+  value = _library("sklearn.metrics", "scikit-learn").matthews_corrcoef(
+    *_pairs(task, predictions, examples)
+  )
+  return {"matthews": float(value)}
+
+
+def pearson(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """Pearson's correlation, NaN if all predictions are the same."""
+  return {"pearson": _correlation("pearsonr", task, predictions, examples)}
+
+
+def spearman(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """Spearman's rank correlation, NaN if all predictions are the same."""
+  return {"spearman": _correlation("spearmanr", task, predictions, examples)}
+
+
+def _correlation(
+  name: str, task: Task, predictions: Sequence[Any], examples: Examples
+) -> float:
+  right, ours = _pairs(task, predictions, examples)
+  if len(right) < 2:
+    raise ValueError(f"task {task.name}: a correlation needs two examples.")
+  if np.ptp(ours) == 0 or np.ptp(right) == 0:
+    return float("nan")
+  stats = _library("scipy.stats", "scipy")
+  return float(
+    getattr(stats, name)(right.astype(np.float64), ours.astype(np.float64))[0]
+  )
+
+
+def _mean_of(name: str, *parts: Metric) -> Metric:
+  """A metric that is the mean of others, as GLUE and SuperGLUE report it."""
+
+  def mean(
+    task: Task, predictions: Sequence[Any], examples: Examples
+  ) -> Scores:
+    scores: Scores = {}
+    for part in parts:
+      scores |= part(task, predictions, examples)
+    return {name: float(np.mean(list(scores.values())))} | scores
+
+  return mean
+
+
+def multirc(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """SuperGLUE's MultiRC, the mean of `f1a` and `em`.
+
+  `f1a` is F1 over all answers, `em` the share of questions (examples of one
+  `group`) all answers of which are right.
+  """
+  right, ours = _pairs(task, predictions, examples)
+  questions: dict[Any, bool] = {}
+  for example, same in zip(examples, right == ours, strict=True):
+    group = example["group"]
+    questions[group] = questions.get(group, True) and bool(same)
+  f1a = f1(task, predictions, examples)["f1"]
+  em = float(np.mean(list(questions.values())))
+  return {"multirc": (f1a + em) / 2, "f1a": f1a, "em": em}
+
+
+def record(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """SuperGLUE's ReCoRD, the mean of `f1` and `em`.
+
+  The answer to a query (examples of one `group`) is that of its first example
+  of the positive class, which is the second label.
+  """
+  texts, golds = {}, {}
+  for example, predicted in zip(examples, predictions, strict=True):
+    golds[example["group"]] = example["answers"]
+    if predicted == task.labels[1]:
+      texts.setdefault(example["group"], example["answer"])
+  pairs = [
+    answers.best(texts.get(group, ""), golds[group], "1.1") for group in golds
+  ]
+  em, f = (float(x) for x in np.mean(pairs, 0))
+  return {"record": (f + em) / 2, "f1": f, "em": em}
+
+
+def tagging_f1(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """F1, precision and recall of entities by the rule of conlleval.
+
+  The rule of CoNLL-2003's script: an entity begins at B-, or at I- after
+  another type or O.
+  """
+  return _entities(task, predictions, examples, "", {})
+
+
+def tagging_f1_strict(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """The same where an entity begins at B- alone (seqeval, strict IOB2)."""
+  scheme = _library("seqeval.scheme", "seqeval").IOB2
+  options = {"mode": "strict", "scheme": scheme}
+  return _entities(task, predictions, examples, "_strict", options)
+
+
+def _entities(
+  task: Task,
+  predictions: Sequence[Any],
+  examples: Examples,
+  suffix: str,
+  options: dict[str, Any],
+) -> Scores:
+  right = [list(gold(task, example)) for example in examples]
+  ours = [list(p) for p in predictions]
+  _check_lengths(task, ours, right)
+  for tag in sorted({t for tags in right + ours for t in tags} - {"O"}):
+    if not tag.startswith(_PREFIXES):
+      raise ValueError(
+        f"task {task.name}: {tag!r} is neither O nor begins with B- or I-, and"
+        " entities cannot be told; use the metric accuracy."
+      )
+  seqeval = _library("seqeval.metrics", "seqeval")
+  parts = {"tagging_f1": "f1", "precision": "precision", "recall": "recall"}
+  return {
+    name + suffix: float(
+      getattr(seqeval, f"{part}_score")(right, ours, zero_division=0, **options)
+    )
+    for name, part in parts.items()
+  }
+
+
+def squad(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
+  """SQuAD 1.1: `squad` is its F1; see `answers.squad`."""
+  scores = answers.squad(
+    [p["text"] for p in predictions], [gold(task, e) for e in examples]
+  )
+  return {"squad": scores["f1"]} | scores
+
+
+def squad2(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """SQuAD 2.0: `squad2` is its F1; see `answers.squad2`.
+
+  The best threshold is that of the best answer that is not empty, so that it
+  does not depend on the threshold of the predictions.
+  """
+  golds = [gold(task, example) for example in examples]
+  scores = answers.squad2([p["text"] for p in predictions], golds)
+  swept = answers.squad2(
+    [p["best"] for p in predictions],
+    golds,
+    [p["null_odds"] for p in predictions],
+  )
+  scores |= {k: v for k, v in swept.items() if k.startswith("best_")}
+  return {"squad2": scores["f1"]} | scores
+
+
+METRICS: dict[str, Metric] = {
+  "accuracy": accuracy,
+  "f1": f1,
+  "f1_macro": f1_macro,
+  "matthews": matthews,
+  "pearson": pearson,
+  "spearman": spearman,
+  "accuracy_f1": _mean_of("accuracy_f1", accuracy, f1),
+  "accuracy_f1_macro": _mean_of("accuracy_f1_macro", accuracy, f1_macro),
+  "pearson_spearman": _mean_of("pearson_spearman", pearson, spearman),
+  "multirc": multirc,
+  "record": record,
+  "tagging_f1": tagging_f1,
+  "tagging_f1_strict": tagging_f1_strict,
+  "squad": squad,
+  "squad2": squad2,
+  "masked_accuracy": masked_accuracy,
+}
