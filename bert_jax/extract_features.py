@@ -1,0 +1,123 @@
+"""Writes vectors of texts from a frozen model.
+
+  python -m bert_jax.extract_features --model PATH --input FILE --output FILE
+
+The input has a text a line, or (.jsonl) an object with "text" or "words" and
+perhaps an "id"; the output is .jsonl, .npz, .h5 or .hdf5, in the same order.
+"""
+
+import sys
+import time
+
+from absl import logging
+
+from bert_jax import feature_files, features_of, text_rows
+from bert_jax.data import flags
+from bert_jax.features_of import Spec
+
+
+def _numbers(text: str, kind: type, flag: str) -> tuple:
+  try:
+    return tuple(kind(part) for part in text.split(",") if part.strip())
+  except ValueError as e:
+    raise ValueError(f"{flag} {text}: numbers with commas between them.") from e
+
+
+def _parser() -> flags.Parser:
+  parser = flags.Parser(
+    prog="python -m bert_jax.extract_features",
+    description="Writes vectors of texts from a frozen model.",
+  )
+  add, spec = parser.add_argument, Spec()
+  add("--model", required=True, help="what bert_jax.load opens")
+  add("--input", required=True, help="a text a line, or .jsonl")
+  add("--output", required=True, help="a .jsonl, .npz, .h5 or .hdf5 file")
+  add(
+    "--layers",
+    default="-1",
+    help="numbers with commas, 0 for the embeddings, -1 (default) for the last"
+    " layer; or all; write --layers=-2,-1",
+  )
+  add(
+    "--combine",
+    choices=features_of.COMBINE,
+    default=spec.combine,
+    help="what is made of several layers (default %(default)s)",
+  )
+  add("--mix", default="", help="learnt weights of the layers, with commas")
+  add("--gamma", type=float, default=spec.gamma, help="the mix's factor")
+  add(
+    "--vectors",
+    choices=features_of.UNITS,
+    default=spec.unit,
+    help="one a piece (default) or word; or one a text, that of [CLS] or the"
+    " mean of all pieces",
+  )
+  add(
+    "--pieces",
+    choices=features_of.PIECES,
+    default=spec.pieces,
+    help="which of a word's pieces (default %(default)s)",
+  )
+  add("--normalize", action="store_true", help="make vectors of length 1")
+  add("--max_length", type=int, help="of a window (default: the model's)")
+  add(
+    "--overlap",
+    type=int,
+    default=spec.overlap,
+    help="pieces that windows of a long text share (default %(default)s)",
+  )
+  add("--batch_tokens", type=int, default=8192, help="padding included")
+  add("--dtype", choices=("float32", "bfloat16"), default="float32")
+  add("--family", help="of a folder whose config.json names none")
+  add(
+    "--tower",
+    choices=("discriminator", "generator"),
+    help="of ELECTRA (default: the discriminator where there are both)",
+  )
+  return parser
+
+
+def main() -> None:
+  args = _parser().parse_args()
+  logging.set_verbosity(logging.ERROR)
+  begin = time.monotonic()
+  try:
+    if args.batch_tokens < 1:
+      raise ValueError(f"--batch_tokens {args.batch_tokens}: 1 or more.")
+    feature_files.check(args.output)
+    layers = None
+    if args.layers != "all":
+      layers = _numbers(args.layers, int, "--layers")
+    mix = _numbers(args.mix, float, "--mix")
+    model = text_rows.open_model(
+      args.model, args.family, args.tower, dtype=args.dtype
+    )
+    if layers is None:
+      layers = tuple(range(features_of.num_layers(model)))
+    spec = Spec(
+      layers,
+      args.combine,
+      mix,
+      args.gamma,
+      args.vectors,
+      args.pieces,
+      args.normalize,
+      args.max_length,
+      args.overlap,
+    )
+    texts = text_rows.read_texts(args.input)
+    found = features_of.extract_texts(model, texts, spec, args.batch_tokens)
+    count = feature_files.write(args.output, found)
+  except ValueError as e:
+    sys.exit(f"error: {e}")
+  except OSError as e:
+    sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
+  except KeyboardInterrupt:
+    sys.exit("stopped; nothing was written.")
+  seconds = time.monotonic() - begin
+  print(f"{args.output}: {count:,} texts in {seconds:.1f} s.")
+
+
+if __name__ == "__main__":
+  main()

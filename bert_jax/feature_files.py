@@ -1,0 +1,156 @@
+"""Files of features: JSONL, npz, HDF5.
+
+The last two hold `ids`, `vectors` and, where a text has a vector a token,
+`tokens` and `starts`: text i has rows starts[i] to starts[i + 1].
+"""
+
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from bert_jax.features_of import Features
+
+# Texts that a write to an HDF5 file holds.
+_CHUNK = 256
+
+
+def write(path: str, features: Iterable[Features]) -> int:
+  """Writes a file in one piece or not at all, by its extension.
+
+  Args:
+    path: .jsonl, .npz, .h5 or .hdf5.
+    features: of texts; all have a vector, or all have some.
+
+  Returns:
+    The number of texts.
+
+  Raises:
+    ValueError: another extension, or no h5py.
+  """
+  writer = check(path)
+  partial = path + ".partial"
+  try:
+    count = writer(partial, features)
+    os.replace(partial, path)
+  finally:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(partial)
+  return count
+
+
+def check(path: str) -> Callable[[str, Iterable[Features]], int]:
+  """The writer for a file's extension.
+
+  Raises:
+    ValueError: see `write`.
+  """
+  extension = os.path.splitext(path)[1]
+  if extension not in _WRITERS:
+    raise ValueError(
+      f"--output {path}: its name ends in none of {', '.join(_WRITERS)}."
+    )
+  if extension in (".h5", ".hdf5"):
+    try:
+      import h5py  # noqa: F401
+    except ImportError as e:
+      raise ValueError(
+        f"--output {path}: HDF5 needs the package h5py: pip install"
+        " 'bert_jax[convert]'."
+      ) from e
+  return _WRITERS[extension]
+
+
+def _numbers(x: np.ndarray) -> list:
+  """The shortest decimals that are the same float32."""
+  return x.astype(str).astype(np.float64).tolist()
+
+
+def _jsonl(path: str, features: Iterable[Features]) -> int:
+  """An object a text: id, and tokens with vectors or one vector."""
+  count = 0
+  with open(path, "w", encoding="utf-8") as f:
+    for found in features:
+      row = {"id": found.id}
+      if found.tokens is None:
+        row["vector"] = _numbers(found.vectors)
+      else:
+        row |= {"tokens": found.tokens, "vectors": _numbers(found.vectors)}
+      f.write(json.dumps(row, ensure_ascii=False) + "\n")
+      count += 1
+  return count
+
+
+def _npz(path: str, features: Iterable[Features]) -> int:
+  """Arrays; they are in memory until all are there."""
+  arrays = _arrays(list(features))
+  with open(path, "wb") as f:
+    np.savez(f, **arrays)
+  return len(arrays["ids"])
+
+
+def _arrays(features: list[Features]) -> dict[str, np.ndarray]:
+  ids = np.array([str(found.id) for found in features])
+  if not features or features[0].tokens is None:
+    vectors = [found.vectors for found in features]
+    return {"ids": ids, "vectors": np.array(vectors, np.float32)}
+  counts = [len(found.tokens) for found in features]
+  tokens = [token for found in features for token in found.tokens]
+  return {
+    "ids": ids,
+    "starts": np.cumsum([0, *counts], dtype=np.int64),
+    "tokens": np.array(tokens, str),
+    "vectors": np.concatenate([found.vectors for found in features]),
+  }
+
+
+def _hdf5(path: str, features: Iterable[Features]) -> int:
+  """The same arrays, some texts at a time."""
+  import h5py
+
+  features, rows, count = iter(features), 0, 0
+  with h5py.File(path, "w") as f:
+    for part in _parts(features):
+      arrays = _arrays(part)
+      if "starts" in arrays:
+        # Each part counts from 0; the first 0 is the file's.
+        starts = arrays["starts"] + rows
+        rows = int(starts[-1])
+        arrays["starts"] = starts[1:] if count else starts
+      for name, array in arrays.items():
+        _append(f, name, array)
+      count += len(part)
+  return count
+
+
+def _parts(features: Iterator[Features]) -> Iterator[list[Features]]:
+  """Some texts at a time; one empty part if there are none."""
+  part = list(itertools.islice(features, _CHUNK))
+  yield part
+  while part := list(itertools.islice(features, _CHUNK)):
+    yield part
+
+
+def _append(file: Any, name: str, array: np.ndarray) -> None:
+  """Adds rows to a dataset of an HDF5 file, which is made if need be."""
+  if name not in file:
+    import h5py
+
+    text = array.dtype.kind == "U"
+    file.create_dataset(
+      name,
+      (0, *array.shape[1:]),
+      h5py.string_dtype() if text else array.dtype,
+      maxshape=(None, *array.shape[1:]),
+      chunks=True,
+    )
+  dataset, before = file[name], len(file[name])
+  dataset.resize(before + len(array), axis=0)
+  dataset[before:] = array.tolist() if array.dtype.kind == "U" else array
+
+
+_WRITERS = {".jsonl": _jsonl, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}

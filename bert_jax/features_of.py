@@ -1,0 +1,334 @@
+"""Vectors of texts from a frozen encoder: `extract`.
+
+model = bert_jax.load(PATH)
+spec = features_of.Spec(layers=(-4, -3, -2, -1), combine="concat")
+for found in features_of.extract(model, ["One text.", "Another."], spec):
+  found.vectors  # float32 [pieces, 4 x width]
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bert_jax import models, text_rows
+from bert_jax.loading import Loaded
+from bert_jax.models import base
+from bert_jax.text_rows import Text, Tokens
+
+COMBINE = ("concat", "sum", "mean", "mix", "stack")
+UNITS = ("piece", "word", "cls", "mean")
+PIECES = ("first", "mean")
+# Texts that are sorted by length at once; their vectors wait in memory.
+BLOCK = 1024
+
+
+class Spec(NamedTuple):
+  """Which vectors.
+
+  Attributes:
+    layers: numbers of layers, 0 for the embeddings (of ELMo: the words), -1 for
+      the last one.
+    combine: "concat" and "sum" as in BERT's Table 7; "mean"; "mix", ELMo's
+      weighted sum; "stack" leaves the layers apart, on an axis of their own.
+    mix: of "mix": learnt weights, one a layer, before their softmax.
+    gamma: of "mix": the factor.
+    unit: "piece", special tokens included; "word"; of a whole text "cls", the
+      vector at its first token (of GPT-1 its last), or "mean", that of all
+      tokens, special ones included.
+    pieces: of "word": the vector of its "first" piece, or their "mean".
+    normalize: divide each vector by its length.
+    max_length: of a window; None for the model's longest row, any for ELMo.
+    overlap: tokens that neighbouring windows share at least.
+  """
+
+  layers: tuple[int, ...] = (-1,)
+  combine: str = "concat"
+  mix: tuple[float, ...] = ()
+  gamma: float = 1.0
+  unit: str = "piece"
+  pieces: str = "first"
+  normalize: bool = False
+  max_length: int | None = None
+  overlap: int = 64
+
+
+class Features(NamedTuple):
+  """The vectors of a text.
+
+  Attributes:
+    id: of the text.
+    tokens: names of pieces or words; None for a whole text.
+    vectors: float32 [tokens, width], [width] of a whole text; "stack" has
+      [.., layers, width]. Zeros for a word without pieces.
+  """
+
+  id: Any
+  tokens: tuple[str, ...] | None
+  vectors: np.ndarray
+
+
+class _Window(NamedTuple):
+  """A row: text `number`'s tokens, of which `own` are taken from it."""
+
+  number: int
+  ids: np.ndarray
+  own: tuple[int, int]  # In the row.
+  place: int  # Of the first of these in the text.
+
+
+def extract(
+  model: Loaded,
+  texts: Iterable[str | Sequence[str]],
+  spec: Spec = Spec(),  # noqa: B008, it is immutable
+  tokens: int = 8192,
+) -> Iterator[Features]:
+  """Yields the vectors of each text, in the order of the texts.
+
+  Args:
+    model: of any family, see `text_rows.open_model` for ELECTRA's.
+    texts: strings, or lists of words.
+    spec: which vectors.
+    tokens: of a batch.
+
+  Raises:
+    ValueError: a spec that the model has not.
+  """
+  made = (
+    text_rows.of_text(i, text)
+    if isinstance(text, str)
+    else text_rows.of_words(i, text)
+    for i, text in enumerate(texts)
+  )
+  return extract_texts(model, made, spec, tokens)
+
+
+def extract_texts(
+  model: Loaded, texts: Iterable[Text], spec: Spec, tokens: int = 8192
+) -> Iterator[Features]:
+  """`extract` of texts with ids."""
+  check(model, spec)
+  run = jax.jit(_program(model, spec))
+  texts = iter(texts)
+  return itertools.chain.from_iterable(
+    _block(model, run, block, spec, tokens)
+    for block in iter(lambda: list(itertools.islice(texts, BLOCK)), [])
+  )
+
+
+def num_layers(model: Loaded) -> int:
+  """Layers that a model has, the embeddings or words among them."""
+  return model.module.encoder.num_layers + 1
+
+
+def check(model: Loaded, spec: Spec) -> None:
+  """Raises ValueError if a model cannot give what a spec asks for."""
+  count, family = num_layers(model), model.config["family"]
+  for name, known in (
+    *(("combine", COMBINE), ("unit", UNITS)),
+    ("pieces", PIECES),
+  ):
+    if getattr(spec, name) not in known:
+      raise ValueError(f"{name}={getattr(spec, name)!r}: not one of {known}.")
+  for layer in spec.layers:
+    if not -count <= layer < count:
+      raise ValueError(
+        f"layer {layer}: the model has 0 (embeddings) to {count - 1}, -1 is the"
+        " last one."
+      )
+  if not spec.layers:
+    raise ValueError("no layers: name one at least.")
+  wanted = len(spec.layers) if spec.combine == "mix" else 0
+  if len(spec.mix) != wanted:
+    raise ValueError(
+      f"{len(spec.mix)} weights of a mix for {wanted} layers that are mixed."
+    )
+  if family == "elmo" and spec.unit == "cls":
+    raise ValueError("ELMo has no [CLS]; take the mean.")
+  longest = _longest(model)
+  length = spec.max_length or longest
+  if length is not None and (length < 8 or length > (longest or length)):
+    raise ValueError(
+      f"windows of {length} tokens: the model takes 8 to {longest or 'any'}."
+    )
+  if spec.overlap < 0:
+    raise ValueError(f"overlap {spec.overlap}: it must be 0 or more.")
+
+
+def _longest(model: Loaded) -> int | None:
+  return getattr(model.module.encoder, "max_length", None)
+
+
+def layers_of(
+  encoder: nn.Module,
+  params: Any,
+  batch: dict[str, Array],
+  wanted: Sequence[int],
+) -> list[Float[Array, "b l d"]]:
+  """Runs an encoder of any family; returns some of its layers.
+
+  Args:
+    encoder: of a loaded model.
+    params: its part of the parameters.
+    batch: `char_ids` of ELMo, else `input_ids`; `sequence_ids`.
+    wanted: numbers of layers, see `Spec`.
+  """
+  variables = {"params": params}
+  if "char_ids" in batch:
+    ids = batch["char_ids"], batch["sequence_ids"]
+    stacked = encoder.apply(variables, *ids)
+    return [stacked[:, layer] for layer in wanted]
+  inputs = [batch.get(key) for key in base.INPUTS]
+  count = encoder.num_layers + 1
+  numbers = [layer % count for layer in wanted]
+  # Whoever needs the last layer alone gets the fast kernels.
+  collect = set(numbers) != {count - 1}
+  last, seen = encoder.apply(variables, *inputs, collect=collect)
+  if not collect:
+    return [last for _ in numbers]
+  hidden = seen["hidden"]
+  return [hidden[n - 1] if n else seen["embeddings"] for n in numbers]
+
+
+def _program(model: Loaded, spec: Spec) -> Callable[..., Array]:
+  """(params, batch, weights) -> vectors of positions, or of rows if weighted.
+
+  `weights` float32 [b, l] sum a row's vectors on the device.
+  """
+  encoder = model.module.encoder
+
+  def run(params, batch, weights):
+    found = layers_of(encoder, params, batch, spec.layers)
+    x = _combine([layer.astype(jnp.float32) for layer in found], spec)
+    return x if weights is None else jnp.einsum("bl,bl...->b...", weights, x)
+
+  return run
+
+
+def _combine(layers: list[Array], spec: Spec) -> Array:
+  if spec.combine == "concat":
+    return jnp.concatenate(layers, -1)
+  stacked = jnp.stack(layers, 2)
+  if spec.combine == "stack":
+    return stacked
+  if spec.combine == "mix":
+    weights = jax.nn.softmax(jnp.array(spec.mix, jnp.float32))
+    return spec.gamma * jnp.einsum("n,blnd->bld", weights, stacked)
+  return stacked.sum(2) if spec.combine == "sum" else stacked.mean(2)
+
+
+def _block(
+  model: Loaded, run: Callable, texts: list[Text], spec: Spec, tokens: int
+) -> Iterator[Features]:
+  """The features of some texts."""
+  encoded = text_rows.encode(model, texts)
+  longest = spec.max_length or _longest(model)
+  rows = [
+    window
+    for i, one in enumerate(encoded)
+    for window in _windows(i, one, longest, spec.overlap)
+  ]
+  pool = _weigher(model, spec)
+  params = model.params["encoder"]
+  sums: list[Any] = [None] * len(texts)
+  for batch in text_rows.batches([r.ids for r in rows], longest, tokens):
+    mine = [rows[i] for i in batch.numbers]
+    weights = pool and pool(mine, batch.inputs["sequence_ids"].shape)
+    vectors = np.asarray(run(params, batch.inputs, weights))
+    for window, x in zip(mine, vectors, strict=False):
+      n, (begin, end) = window.number, window.own
+      if pool:
+        sums[n] = x if sums[n] is None else sums[n] + x
+        continue
+      if sums[n] is None:
+        sums[n] = np.zeros((len(encoded[n].ids), *x.shape[1:]), np.float32)
+      sums[n][window.place : window.place + end - begin] = x[begin:end]
+  counts = np.bincount([row.number for row in rows], minlength=len(texts))
+  for text, one, x, count in zip(texts, encoded, sums, counts, strict=True):
+    yield _finish(text, one, x, int(count), spec)
+
+
+def _windows(
+  number: int, one: Tokens, longest: int | None, overlap: int
+) -> Iterator[_Window]:
+  """Rows of a text, which own each of its tokens once.
+
+  Where two overlap, each owns the half that is further from its edge.
+  """
+  begin, end, count = one.begin, one.end, len(one.ids)
+  if longest is None or count <= longest:
+    yield _Window(number, one.ids, (0, count), 0)
+    return
+  head, tail = one.ids[:begin], one.ids[end:]
+  room = longest - len(head) - len(tail)
+  cuts = text_rows.windows(end - begin, room, min(overlap, room // 2))
+  place = 0
+  for i, (start, stop) in enumerate(cuts):
+    ids = np.concatenate([head, one.ids[begin + start : begin + stop], tail])
+    last = i + 1 == len(cuts)
+    until = count if last else begin + (stop + cuts[i + 1][0]) // 2
+    yield _Window(number, ids, (place - start, until - start), place)
+    place = until
+
+
+def _weigher(model: Loaded, spec: Spec) -> Callable | None:
+  """What makes `weights` of rows; None where each position counts."""
+  if spec.unit not in ("cls", "mean"):
+    return None
+  family = model.config["family"]
+  last = spec.unit == "cls" and models.family(family).POOLING.last
+
+  def weigh(rows: list[_Window], shape: tuple[int, int]) -> np.ndarray:
+    weights = np.zeros(shape, np.float32)
+    for i, row in enumerate(rows):
+      if spec.unit == "mean":
+        weights[i, row.own[0] : row.own[1]] = 1.0
+      elif len(row.ids):
+        weights[i, len(row.ids) - 1 if last else 0] = 1.0
+    return weights
+
+  return weigh
+
+
+def _finish(
+  text: Text, one: Tokens, x: np.ndarray, rows: int, spec: Spec
+) -> Features:
+  """What a text's vectors are to be."""
+  names: Sequence[str] | None = None
+  if spec.unit == "mean":
+    x = x / np.float32(max(len(one.ids), 1))
+  elif spec.unit == "cls":
+    x = x / np.float32(rows)
+  elif spec.unit == "piece":
+    names = one.pieces
+  else:
+    names, x = _words(text, one, x, spec.pieces)
+  if spec.normalize:
+    # As torch.nn.functional.normalize, which sentence-transformers uses.
+    length = np.linalg.norm(x, axis=-1, keepdims=True)
+    x = x / np.maximum(length, np.float32(1e-12))
+  return Features(text.id, None if names is None else tuple(names), x)
+
+
+def _words(
+  text: Text, one: Tokens, x: np.ndarray, pieces: str
+) -> tuple[list[str], np.ndarray]:
+  """Names and vectors of words."""
+  if len(one.ids) and one.ids.ndim > 1:  # ELMo's own, one row each.
+    return one.pieces[1:-1], x[1:-1]
+  names = [text.text[begin:end] for begin, end in text.words]
+  found = np.flatnonzero(one.words >= 0)
+  result = np.zeros((len(names), *x.shape[1:]), np.float32)
+  if pieces == "first":
+    words, first = np.unique(one.words[found], return_index=True)
+    result[words] = x[found[first]]
+    return names, result
+  np.add.at(result, one.words[found], x[found])
+  counts = np.bincount(one.words[found], minlength=len(names))
+  counts = np.maximum(counts, 1).astype(np.float32)
+  return names, result / counts.reshape(-1, *[1] * (x.ndim - 1))
