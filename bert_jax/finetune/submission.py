@@ -1,0 +1,32 @@
+"""Packs predictions for GLUE's or SuperGLUE's server.
+
+python -m bert_jax.finetune.submission --output glue.zip runs/*/CoLA.tsv ...
+"""
+
+import argparse
+import sys
+
+from bert_jax.finetune import formats
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(
+    prog="python -m bert_jax.finetune.submission",
+    description="Packs predictions for GLUE's or SuperGLUE's server.",
+  )
+  parser.add_argument("--output", required=True, help="the .zip to make")
+  parser.add_argument(
+    "files", nargs="+", metavar="FILE", help="CoLA.tsv, BoolQ.jsonl, ..."
+  )
+  args = parser.parse_args()
+  try:
+    missing = formats.submission(args.output, args.files)
+  except (ValueError, OSError) as e:
+    sys.exit(f"error: {e}")
+  print(args.output)
+  if missing:
+    print(f"The server also wants {', '.join(missing)}.", file=sys.stderr)
+
+
+if __name__ == "__main__":
+  main()
