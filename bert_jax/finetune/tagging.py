@@ -68,7 +68,9 @@ def rows(
   for e, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
     spans = windows(end - begin, room, max(room // 2, 1))
     if around is not None and len(spans) == 1:
-      made.append(_Window(e, *_spread(begin, end, *around[e], room), begin, end))
+      made.append(
+        _Window(e, *_spread(begin, end, *around[e], room), begin, end)
+      )
       continue
     best = best_windows(end - begin, spans)
     if len(spans) > 1:
@@ -77,7 +79,7 @@ def rows(
       # Whole numbers of windows ascend, so that the part is contiguous.
       own = begin + np.searchsorted(best, [k, k + 1])
       made.append(_Window(e, begin + a, begin + b, *own))
-  silent = [repr(words[i]) for i in np.flatnonzero(pieces == 0)]
+  silent = [ascii(words[i]) for i in np.flatnonzero(pieces == 0)]
   notes = {"words without a piece": silent, "sentences in windows": long}
   notes = {what: found for what, found in notes.items() if found}
   return Encoded(_build(layout, made, flat), notes)
@@ -138,9 +140,7 @@ def _spread(
   return begin - left, min(high, end + spare - left)
 
 
-def _build(
-  layout: layouts.Layout, made: list[_Window], flat: _Flat
-) -> Rows:
+def _build(layout: layouts.Layout, made: list[_Window], flat: _Flat) -> Rows:
   before, after = np.int32(layout.begin), np.int32(layout.end)
   parts, words, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [0]
   for window in made:

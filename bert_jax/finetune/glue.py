@@ -1,0 +1,84 @@
+"""GLUE's files (gluebenchmark.com), and those GLUE was made from."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.finetune import labels, tables
+from bert_jax.finetune.rows import Task
+from bert_jax.finetune.tables import Record
+
+# Columns of the texts.
+TEXTS = {
+  "cola": ("sentence",),
+  "sst2": ("sentence",),
+  "mrpc": ("sentence1", "sentence2"),
+  "stsb": ("sentence1", "sentence2"),
+  "qqp": ("question1", "question2"),
+  "mnli": ("sentence1", "sentence2"),
+  "qnli": ("question", "sentence"),
+  "rte": ("sentence1", "sentence2"),
+  "wnli": ("sentence1", "sentence2"),
+}
+# Other names of columns: in MRPC, QQP, MNLI, STS-B, TensorFlow Datasets.
+_NAMES = {
+  "#1 String": "sentence1",
+  "#2 String": "sentence2",
+  "premise": "sentence1",
+  "hypothesis": "sentence2",
+  "Quality": "label",
+  "is_duplicate": "label",
+  "gold_label": "label",
+  "score": "label",
+  "index": "id",
+  "idx": "id",
+}
+# CoLA has no header (nyu-mll.github.io/CoLA); nor has STSbenchmark, with or
+# without its first columns (ixa2.si.ehu.eus/stswiki).
+_COLA = ("source", "label", "star", "sentence")
+_STSB = ("genre", "file", "year", "number", "label", "sentence1", "sentence2")
+_STSB_SHORT = ("sentence1", "sentence2", "label")
+
+
+def records(name: str, path: str, skipped: list[str]) -> Iterator[Record]:
+  """Reads a file of a task.
+
+  Args:
+    name: of the task.
+    path: the file: .tsv, .txt or .csv, or .jsonl (SuperGLUE's RTE).
+    skipped: takes where the lines stand that QQP's published file has with
+      columns missing.
+
+  Raises:
+    ValueError: names the file and line.
+  """
+  if tables.is_jsonl(path):
+    return tables.jsonl(path)
+  first = tables.lines(path)[0].split(tables.delimiter_of(path))
+  if name == "cola" and len(first) == 4 and first[1] in "01":
+    return tables.with_names(path, _COLA)
+  if name == "stsb" and not {"sentence1", "sentence"} & set(first):
+    if len(first) < len(_STSB):
+      return tables.with_names(path, _STSB_SHORT)
+    return tables.with_names(path, _STSB, longer=True)
+  return tables.table(path, skipped if name == "qqp" else None)
+
+
+def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
+  """Makes an example of a line.
+
+  Args:
+    task: of GLUE, or of the same form.
+    record: the line.
+    needed: whether it must have a label.
+
+  Raises:
+    ValueError: names the file and line.
+  """
+  fields = {_NAMES.get(k, k): v for k, v in record.fields.items()}
+  record = Record(fields, record.where)
+  texts = [tables.get_text(record, column) for column in TEXTS[task.name]]
+  if task.kind == "regression":
+    label: Any = labels.number(record, "label", needed)
+  else:
+    label = labels.name(record, "label", task.labels, needed)
+  return dict(id=fields.get("id"), texts=texts, label=label)

@@ -1,0 +1,105 @@
+"""Labels of records by name, whatever the file writes for them."""
+
+import math
+import re
+from typing import Any
+
+from bert_jax.finetune.tables import Record, get
+
+# What files and data sets write where the label is kept back.
+_HIDDEN = ("", "-1", None, -1)
+
+
+def name(
+  record: Record, column: str, labels: tuple[str, ...], needed: bool
+) -> str | None:
+  """The name of a record's label.
+
+  Args:
+    record: a line.
+    column: where the label is.
+    labels: names of the task; () takes any.
+    needed: whether a line without a label is an error.
+
+  Returns:
+    None for a line without one.
+
+  Raises:
+    ValueError: no column or label where one is needed, or a name that is none
+      of `labels`.
+  """
+  value = _value(record, column, needed)
+  if value is None:
+    return None
+  if isinstance(value, bool):
+    value = str(value).lower()
+  label = str(value).strip()
+  # TensorFlow Datasets has True and False, SuperGLUE's files true and false.
+  if label not in labels and label.lower() in labels:
+    label = label.lower()
+  if labels and label not in labels:
+    raise ValueError(
+      f"{record.where}: label {label!r:.60} is none of {', '.join(labels)}."
+    )
+  return label
+
+
+def number(record: Record, column: str, needed: bool) -> float | None:
+  """The same of a regression: a number.
+
+  Raises:
+    ValueError: see `name`, or no finite number.
+  """
+  # -1 may be a value of a regression: only an empty one is hidden.
+  if column not in record.fields and not needed:
+    return None
+  value = get(record, column)
+  if value in ("", None):
+    return _value(record, column, needed)
+  try:
+    found = float(value)
+  except (TypeError, ValueError):
+    found = math.nan
+  if not math.isfinite(found):
+    raise ValueError(f"{record.where}: {column} {value!r:.60} is no number.")
+  return found
+
+
+def _value(record: Record, column: str, needed: bool) -> Any:
+  if column not in record.fields and not needed:
+    return None
+  value = get(record, column)
+  if value not in _HIDDEN:
+    return value
+  if needed:
+    raise ValueError(
+      f"{record.where}: no label in column {column!r}; training and validation"
+      " need one in every line."
+    )
+  return None
+
+
+_TAG = re.compile(r"O|[BI]-.+")
+
+
+def check_tags(tags: list[str], where: str) -> None:
+  """Raises ValueError unless every tag is O, B-TYPE or I-TYPE."""
+  for tag in tags:
+    if not _TAG.fullmatch(tag):
+      raise ValueError(
+        f"{where}: tag {tag!r:.60} is not O, B-TYPE or I-TYPE; entities are"
+        " scored by these prefixes, write the tags with them."
+      )
+
+
+def to_iob2(tags: list[str]) -> list[str]:
+  """IOB1, where B- stands only between neighbours of a type, as IOB2.
+
+  The files of CoNLL-2003 are in IOB1; IOB2 stays as it is.
+  """
+  made, before = [], "O"
+  for tag in tags:
+    begins = tag[:2] == "I-" and before[2:] != tag[2:]
+    made.append("B-" + tag[2:] if begins else tag)
+    before = tag
+  return made

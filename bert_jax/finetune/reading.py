@@ -1,0 +1,199 @@
+"""Files of a task's splits to examples, known tasks and one's own alike."""
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bert_jax.data.names import nearest
+from bert_jax.finetune import own
+from bert_jax.finetune.known import TASKS, Known
+from bert_jax.finetune.rows import Examples, Task
+from bert_jax.finetune.tables import Record
+
+_SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+TFDS = "tfds"
+
+
+class Input(NamedTuple):
+  """One thing to read.
+
+  Attributes:
+    split: whose examples it has.
+    path: a file, a folder (RACE), or `tfds:NAME:SPLIT`.
+  """
+
+  split: str
+  path: str
+
+
+class Read(NamedTuple):
+  """What a task's inputs hold.
+
+  Attributes:
+    known: the task; its labels are those found where it is one's own.
+    splits: split -> examples.
+    skipped: where lines stand that were left out (QQP).
+  """
+
+  known: Known
+  splits: dict[str, Examples]
+  skipped: list[str]
+
+
+def find(
+  name: str,
+  kind: str | None = None,
+  columns: str | None = None,
+  labels: Sequence[str] = (),
+) -> Known:
+  """The published task of a name, or one's own, if `columns` or a kind says so.
+
+  Args:
+    name: of the task.
+    kind: of one's own, one of `own.KINDS`; None is classification.
+    columns: see `own.columns`.
+    labels: names in the order of their ids; () for those found, sorted.
+
+  Raises:
+    ValueError: an unknown name, or one's own by a published name.
+  """
+  if kind is None and columns is None:
+    if name in TASKS:
+      if labels:
+        raise ValueError(
+          f"--labels: those of {name} are published; give your task another"
+          " name, and --columns."
+        )
+      return TASKS[name]
+    raise ValueError(
+      f"--task={name}: no such task{nearest(name, TASKS)} For one of your own"
+      " say its columns: --columns text=...,label=..."
+    )
+  if name in TASKS:
+    raise ValueError(
+      f"--task={name} is a published task; give your own another name."
+    )
+  kind = kind or "classification"
+  if columns is None and kind != "tagging":
+    raise ValueError("--columns is missing; for example text=...,label=...")
+  chosen = own.columns(columns, kind) if columns else {}
+  task = Task(name, kind, tuple(labels), 1, own.METRICS[kind])
+  return _own(task, chosen)
+
+
+def _own(task: Task, chosen: Mapping[str, str]) -> Known:
+  parse = functools.partial(own.parse, task, chosen)
+  return Known(
+    task,
+    lambda path, skipped: own.records(path, task.kind),
+    lambda record, needed: [parse(record, needed)],
+    "",
+  )
+
+
+def parse_inputs(known: Known, given: Iterable[str]) -> list[Input]:
+  """Reads `SPLIT=PATH`; `tfds` alone stands for all splits of a known task.
+
+  Raises:
+    ValueError: written otherwise.
+  """
+  made = []
+  for text in given:
+    split, equal, path = text.partition("=")
+    if text == TFDS and known.tfds:
+      from bert_jax.finetune import seqio_tasks
+
+      names = seqio_tasks.splits(known.tfds)
+      made += [Input(s, f"{TFDS}:{known.tfds}:{s}") for s in names]
+    elif not equal or not _SPLIT.fullmatch(split) or not path:
+      raise ValueError(
+        f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
+        + (", or tfds." if known.tfds else ".")
+      )
+    else:
+      made.append(Input(split, path))
+  return made
+
+
+def needs_labels(split: str) -> bool:
+  """Whether a split's lines must have labels: training and validation."""
+  return split.startswith(("train", "validation", "dev"))
+
+
+def read(known: Known, inputs: Sequence[Input]) -> Read:
+  """Reads all inputs; those of a split follow each other.
+
+  Raises:
+    ValueError: the first thing that is wrong, with its file and line.
+  """
+  splits: dict[str, Examples] = {}
+  skipped: list[str] = []
+  wheres: dict[str, list[str]] = {}
+  task = known.task
+  for split, path in inputs:
+    before = len(splits.setdefault(split, []))
+    for record in _records(known, path, skipped):
+      for example in known.parse(record, needs_labels(split)):
+        splits[split].append(example)
+        wheres.setdefault(split, []).append(record.where)
+    if len(splits[split]) == before:
+      raise ValueError(f"{path}: no examples in it.")
+  if not task.labels and task.kind in ("classification", "tagging"):
+    task = task._replace(labels=_found(task, splits, wheres))
+    known = known._replace(task=task)
+  for split, examples in splits.items():
+    _number(task, split, examples)
+  return Read(known, splits, skipped)
+
+
+def _records(known: Known, path: str, skipped: list[str]) -> Iterable[Record]:
+  if path.startswith(TFDS + ":"):
+    from bert_jax.finetune import seqio_tasks
+
+    return seqio_tasks.records(path)
+  return known.records(path, skipped)
+
+
+def _found(
+  task: Task,
+  splits: Mapping[str, Examples],
+  wheres: Mapping[str, list[str]],
+) -> tuple[str, ...]:
+  """The labels of training; every other split may have these alone."""
+  first = "train" if "train" in splits else next(iter(splits))
+  labels = own.found_labels(task.kind, splits[first])
+  if len(labels) < 2:
+    raise ValueError(
+      f"split {first} has {len(labels)} labels ({', '.join(labels)}); a"
+      f" {task.kind} needs two or more."
+    )
+  for split, examples in splits.items():
+    for example, where in zip(examples, wheres[split], strict=True):
+      tags = example["tags"] if task.kind == "tagging" else [example["label"]]
+      for label in tags or ():
+        if label is not None and label not in labels:
+          raise ValueError(
+            f"{where}: label {label!r:.60} is not in split {first}"
+            f" ({', '.join(labels)}); correct it, or give all with --labels."
+          )
+  return labels
+
+
+def _number(task: Task, split: str, examples: Examples) -> None:
+  """Gives each example an id, a text; those of questions must differ."""
+  seen = set()
+  for i, example in enumerate(examples):
+    if example.get("id") is None:
+      example["id"] = i
+    example["id"] = _id(example["id"])
+    if task.kind == "span" and example["id"] in seen:
+      raise ValueError(
+        f"split {split}: two questions have the id {example['id']!r}; answers"
+        " are told apart by it."
+      )
+    seen.add(example["id"])
+
+
+def _id(value: Any) -> str:
+  return value if isinstance(value, str) else str(value)

@@ -1,0 +1,91 @@
+"""SQuAD's JSON (rajpurkar.github.io/SQuAD-explorer), 1.1 and 2.0."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.finetune import tables
+from bert_jax.finetune.rows import Task
+from bert_jax.finetune.tables import Record, get_text
+
+
+def records(path: str) -> Iterator[Record]:
+  """Reads the questions of a file, in order.
+
+  Raises:
+    ValueError: no JSON of SQuAD; names the file and the line or place.
+  """
+  text = tables.content(path)
+  if not text.strip():
+    raise ValueError(f"{path}: the file is empty.")
+  try:
+    data = json.loads(text)["data"]
+  except json.JSONDecodeError as e:
+    raise ValueError(f"{path}:{e.lineno}: not JSON ({e.msg}).") from e
+  except (KeyError, TypeError, RecursionError) as e:
+    raise ValueError(f"{path}: no file of SQuAD: it has no `data`.") from e
+  try:
+    for a, article in enumerate(data):
+      for p, paragraph in enumerate(article["paragraphs"]):
+        for q, asked in enumerate(paragraph["qas"]):
+          number = asked.get("id", f"question {a}.{p}.{q}")
+          fields = {**asked, "context": paragraph["context"]}
+          fields["title"] = article.get("title", "")
+          yield Record(fields, f"{path}: id {number}")
+  except (KeyError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f"{path}: article {a + 1} is not as SQuAD's are ({e!r:.60})."
+    ) from e
+
+
+def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
+  """Makes an example of a question.
+
+  A question without answers has none (2.0), or they are kept back (1.1).
+
+  Args:
+    task: squad or squad2, or a user's own of kind span.
+    record: the question; `answers` as in the file or in TensorFlow Datasets.
+    needed: whether there must be answers.
+
+  Raises:
+    ValueError: names the file and the question.
+  """
+  answers = _answers(record)
+  if record.fields.get("is_impossible"):
+    answers = []
+  unanswerable = "squad2" in task.metrics
+  if not answers and not unanswerable:
+    answers = None
+  if answers is None and needed:
+    raise ValueError(
+      f"{record.where} has no answers; training and validation need them"
+      " (task squad2 has questions without one)."
+    )
+  return dict(
+    id=get_text(record, "id"),
+    title=record.fields.get("title", ""),
+    question=get_text(record, "question"),
+    context=get_text(record, "context"),
+    answers=answers,
+  )
+
+
+def _answers(record: Record) -> list[dict[str, Any]] | None:
+  answers = record.fields.get("answers")
+  if answers is None:
+    return None
+  if isinstance(answers, dict):
+    pairs = zip(answers["text"], answers["answer_start"], strict=True)
+    answers = [dict(text=text, answer_start=start) for text, start in pairs]
+  made = []
+  for answer in answers:
+    part = Record(answer, record.where)
+    start = tables.get(part, "answer_start")
+    if isinstance(start, bool) or not hasattr(start, "__index__"):
+      raise ValueError(f"{record.where}: answer_start {start!r} is no number.")
+    made.append(
+      dict(text=get_text(part, "text"), answer_start=start.__index__())
+    )
+  # An empty answer is no answer, wherever it would begin.
+  return [answer for answer in made if answer["text"]]

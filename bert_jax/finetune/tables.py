@@ -1,0 +1,198 @@
+"""Lines of TSV, CSV and JSONL files as records, with where they stand."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from bert_jax.data import vocabulary_files
+
+
+class Record(NamedTuple):
+  """One line of a table.
+
+  Attributes:
+    fields: column -> value.
+    where: "FILE:LINE", for messages.
+  """
+
+  fields: dict[str, Any]
+  where: str
+
+
+def content(path: str) -> str:
+  """The text of a UTF-8 file, without a byte-order mark.
+
+  Raises:
+    ValueError: no such file, or not UTF-8.
+  """
+  try:
+    with open(path, "rb") as f:
+      return vocabulary_files.text(f.read(), path).removeprefix("\ufeff")
+  except FileNotFoundError as e:
+    raise ValueError(f"{path}: no such file.") from e
+  except IsADirectoryError as e:
+    raise ValueError(f"{path} is a folder; name a file.") from e
+
+
+def lines(path: str) -> list[str]:
+  """All lines of a UTF-8 file, without line ends and byte-order mark.
+
+  Only a newline ends a line: texts hold other separators (U+2028, form feed).
+
+  Raises:
+    ValueError: from `content`, or an empty file.
+  """
+  found = content(path).split("\n")
+  found = [line.removesuffix("\r") for line in found]
+  while found and not found[-1].strip():
+    found.pop()
+  if not found:
+    raise ValueError(f"{path}: the file is empty.")
+  return found
+
+
+def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
+  """Rows of a table and the lines they begin at.
+
+  Tabs separate as they stand, and quotes are text (GLUE's files have single
+  ones). Of commas the file has quoted fields, with newlines in them too.
+
+  Raises:
+    ValueError: from `lines`, or a quote that is never closed.
+  """
+  if delimiter == "\t":
+    for number, line in enumerate(lines(path), 1):
+      if line.strip():
+        yield line.split("\t"), number
+    return
+  text = "\n".join(lines(path)) + "\n"
+  reader = csv.reader(
+    io.StringIO(text, newline=""), delimiter=delimiter, strict=True
+  )
+  number = 1
+  try:
+    for row in reader:
+      if row:
+        yield row, number
+      number = reader.line_num + 1
+  except csv.Error as e:
+    raise ValueError(f"{path}:{number}: no CSV ({e}).") from e
+
+
+def delimiter_of(path: str) -> str:
+  """What separates columns: a comma in a .csv whose first line has no tab."""
+  first = lines(path)[0]
+  return "," if path.lower().endswith(".csv") and "\t" not in first else "\t"
+
+
+def with_names(
+  path: str, names: Sequence[str], longer: bool = False
+) -> Iterator[Record]:
+  """Records of a table without a header.
+
+  Args:
+    path: the file.
+    names: of its columns.
+    longer: a row may have more, which are left out.
+
+  Raises:
+    ValueError: from `split_rows`, or another number of columns.
+  """
+  rows = split_rows(path, delimiter_of(path))
+  if longer:
+    rows = ((values[: len(names)], number) for values, number in rows)
+  yield from _records(path, rows, list(names), None)
+
+
+def table(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
+  """Records of a table whose first line names the columns.
+
+  Args:
+    path: the file, tabs or (.csv) commas between columns.
+    ragged: takes where rows with another number of columns stand, which are
+      left out; None makes them an error.
+
+  Raises:
+    ValueError: from `split_rows`, a name that occurs twice, or a ragged row.
+  """
+  rows = split_rows(path, delimiter_of(path))
+  names = [name.strip() for name in next(rows)[0]]
+  if len(set(names)) < len(names):
+    twice = next(n for n in names if names.count(n) > 1)
+    raise ValueError(f"{path}:1: two columns have the name {twice!r}.")
+  yield from _records(path, rows, names, ragged)
+
+
+def _records(
+  path: str,
+  rows: Iterator[tuple[list[str], int]],
+  names: list[str],
+  ragged: list[str] | None,
+) -> Iterator[Record]:
+  for values, number in rows:
+    where = f"{path}:{number}"
+    if len(values) != len(names):
+      if ragged is None:
+        raise ValueError(
+          f"{where}: {len(values)} columns, but {len(names)} in the first line"
+          f" ({', '.join(names)}); mend the line."
+        )
+      ragged.append(where)
+      continue
+    yield Record(dict(zip(names, values, strict=True)), where)
+
+
+def jsonl(path: str) -> Iterator[Record]:
+  """Records of a file with a JSON object a line.
+
+  Raises:
+    ValueError: from `lines`, or a line that is no object.
+  """
+  for number, line in enumerate(lines(path), 1):
+    if not line.strip():
+      continue
+    where = f"{path}:{number}"
+    try:
+      fields = json.loads(line)
+    except (ValueError, RecursionError) as e:
+      raise ValueError(f"{where}: not a JSON object ({e}).") from e
+    if not isinstance(fields, dict):
+      raise ValueError(f"{where}: not a JSON object.")
+    yield Record(fields, where)
+
+
+def is_jsonl(path: str) -> bool:
+  """Whether a file's name says that it has a JSON object a line."""
+  end = os.path.splitext(path.lower())[1]
+  return end in (".jsonl", ".ndjson", ".json")
+
+
+def get(record: Record, name: str) -> Any:
+  """The value of a column.
+
+  Raises:
+    ValueError: there is no such column; names those there are.
+  """
+  if name not in record.fields:
+    raise ValueError(
+      f"{record.where}: no column {name!r}; there are"
+      f" {', '.join(map(str, record.fields))}."
+    )
+  return record.fields[name]
+
+
+def get_text(record: Record, name: str) -> str:
+  """The same, a text.
+
+  Raises:
+    ValueError: also if it is something else.
+  """
+  value = get(record, name)
+  if isinstance(value, bytes):
+    return value.decode("utf-8", "replace")
+  if not isinstance(value, str):
+    raise ValueError(f"{record.where}: {name!r} is {value!r:.60}, not a text.")
+  return value
