@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RUN ?= runs/quickstart
 BIN := $(VENV)/bin/python
-# Processes that share the tests; each needs up to 4 GB.
+# Processes that share the tests; each needs up to 6 GB.
 WORKERS ?= 2
 TEST := PYTHONPATH=$(abspath $(VENV))/libtpu JAX_PLATFORMS=cpu $(BIN) -m pytest \
   -n $(WORKERS) --dist loadscope
