@@ -9,6 +9,7 @@ Killed or stopped, the same command goes on where it was.
 import signal
 import sys
 
+from bert_jax import prepare_task
 from bert_jax.data import filters, flags, preparing, wordpiece, words
 
 # A recipe that was published with a tokenizer of this kind.
@@ -25,7 +26,8 @@ def _parser() -> flags.Parser:
   parser = flags.Parser(
     prog="python -m bert_jax.prepare",
     description="Tokenises text once, into a folder that training reads."
-    " Killed or stopped, the same command goes on where it was.",
+    " Killed or stopped, the same command goes on where it was. With --task it"
+    " encodes the files of a task: see --task=NAME --help.",
   )
   flags.add_input_flags(parser)
   flags.add_language_flag(parser)
@@ -103,6 +105,9 @@ def _stop(number, frame) -> None:
 
 
 def main() -> None:
+  if any(argument.split("=")[0] == "--task" for argument in sys.argv[1:]):
+    prepare_task.main()
+    return
   args = _parser().parse_args()
   signal.signal(signal.SIGTERM, _stop)
   names = filters.Filters._fields

@@ -38,20 +38,34 @@ def race_records(path: str) -> Iterator[Record]:
       name = os.path.splitext(os.path.basename(file))[0]
     try:
       fields = json.loads("\n".join(tables.lines(file)))
-      many = [fields[k] for k in ("questions", "options")]
-      answers = fields.get("answers")
-      for i, (asked, options) in enumerate(zip(*many, strict=True)):
-        made = dict(
-          id=f"{name}-{i}",
-          article=fields["article"],
-          question=asked,
-          options=options,
-        )
-        if answers is not None:
-          made["answer"] = answers[i]
-        yield Record(made, f"{file}: question {i + 1}")
-    except (KeyError, IndexError, TypeError, json.JSONDecodeError) as e:
-      raise ValueError(f"{file}: no passage of RACE ({e!r:.60}).") from e
+      made = list(race_questions(Record(fields, file), name))
+    except json.JSONDecodeError as e:
+      raise ValueError(f"{file}:{e.lineno}: not JSON ({e.msg}).") from e
+    yield from made
+
+
+def race_questions(passage: Record, name: str) -> Iterator[Record]:
+  """The questions of a passage.
+
+  Args:
+    passage: as a file has it.
+    name: its name, for the questions' ids.
+
+  Raises:
+    ValueError: something is missing, or of another number.
+  """
+  try:
+    fields, answers = passage.fields, passage.fields.get("answers")
+    many = [fields["questions"], fields["options"]]
+    many.append(many[0] if answers is None else answers)
+    for i, (asked, options, answer) in enumerate(zip(*many, strict=True)):
+      made = dict(article=fields["article"], question=asked, options=options)
+      made["id"] = f"{name}-{i}"
+      if answers is not None:
+        made["answer"] = answer
+      yield Record(made, f"{passage.where}: question {i + 1}")
+  except (KeyError, TypeError, AttributeError, ValueError) as e:
+    raise ValueError(f"{passage.where}: no passage of RACE ({e!r:.60}).") from e
 
 
 def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:

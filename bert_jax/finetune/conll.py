@@ -56,7 +56,7 @@ def records(path: str, tag: int = -1) -> Iterator[Record]:
 def _sentence(
   path: str, words: list[str], tags: list[str], document: int, begin: int
 ) -> Record:
-  fields: dict[str, Any] = dict(words=words, document=document)
+  fields: dict[str, Any] = dict(words=words, document=document or None)
   if tags:
     fields["tags"] = tags
   return Record(fields, f"{path}:{begin}")
@@ -91,7 +91,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     _check(task, tags, record.where)
     if task.name == "conll2003":
       tags = labels.to_iob2(tags)
-  return dict(words=words, tags=tags, document=record.fields.get("document", 0))
+  return dict(words=words, tags=tags, document=record.fields.get("document"))
 
 
 def _check(task: Task, tags: list[Any], where: str) -> None:

@@ -78,6 +78,9 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   record = Record(fields, record.where)
   texts = [tables.get_text(record, column) for column in TEXTS[task.name]]
   if task.kind == "regression":
+    # TensorFlow Datasets has -1 for what is kept back; the scale is 0 to 5.
+    if fields.get("label") in (-1.0, "-1"):
+      record = Record({**fields, "label": ""}, record.where)
     label: Any = labels.number(record, "label", needed)
   else:
     label = labels.name(record, "label", task.labels, needed)

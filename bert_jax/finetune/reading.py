@@ -151,7 +151,7 @@ def _records(known: Known, path: str, skipped: list[str]) -> Iterable[Record]:
   if path.startswith(TFDS + ":"):
     from bert_jax.finetune import seqio_tasks
 
-    return seqio_tasks.records(path)
+    return seqio_tasks.records(path, known.task.labels)
   return known.records(path, skipped)
 
 

@@ -7,7 +7,7 @@ section 5.3) labels first pieces, and puts the document around a sentence.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -123,12 +123,13 @@ class _Window(NamedTuple):
 
 
 def _documents(examples: Examples, ends: np.ndarray) -> list[tuple[int, int]]:
-  """First and last piece of each example's document."""
-  bounds: dict[int, tuple[int, int]] = {}
-  for i, example in enumerate(examples):
-    begin, _ = bounds.get(example["document"], (ends[i], 0))
-    bounds[example["document"]] = begin, ends[i + 1]
-  return [bounds[example["document"]] for example in examples]
+  """First and last piece of each example's document; None: it is its own."""
+  names = [e["document"] for e in examples]
+  names = [(i,) if name is None else name for i, name in enumerate(names)]
+  bounds: dict[Any, tuple[int, int]] = {}
+  for i, name in enumerate(names):
+    bounds[name] = bounds.get(name, (ends[i], 0))[0], ends[i + 1]
+  return [bounds[name] for name in names]
 
 
 def _spread(
