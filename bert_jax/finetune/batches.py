@@ -17,9 +17,10 @@ from bert_jax.finetune.rows import Rows, Task, lengths
 Batch = dict[str, np.ndarray]
 
 BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512)
-# Batches whose rows are sorted by length together (`group`): transformers'
-# group_by_length has as many.
-POOL = 50
+# Batches whose rows are sorted by length together (`group`), at most; and pools
+# of an epoch at least, so that batches differ from epoch to epoch. Both as in
+# transformers' group_by_length.
+POOL, POOLS = 50, 4
 
 
 class Batches:
@@ -57,7 +58,7 @@ class Batches:
       batch_size: over all hosts, a multiple of `hosts`.
       seed: of the order.
       shuffle: False for the order of the rows, every epoch.
-      group: put rows of like length together, within pools of `POOL` batches.
+      group: put rows of like length together, within shuffled pools of them.
       buckets: lengths; one for the longest row is added if none holds it.
       host: number of this one, whose part of each batch is made.
       hosts: how many there are.
@@ -109,7 +110,8 @@ class Batches:
     return batches
 
   def _grouped(self, order: np.ndarray) -> np.ndarray:
-    size = POOL * self.batch_size
+    pool = len(order) // (POOLS * self.batch_size)
+    size = min(max(pool, 1), POOL) * self.batch_size
     pools = [order[i : i + size] for i in range(0, len(order), size)]
     # What the last batch has too few of are the shortest of its pool.
     return np.concatenate(
