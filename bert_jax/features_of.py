@@ -6,6 +6,7 @@ for found in features_of.extract(model, ["One text.", "Another."], spec):
   found.vectors  # float32 [pieces, 4 x width]
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -113,10 +114,9 @@ def extract_texts(
 ) -> Iterator[Features]:
   """`extract` of texts with ids."""
   check(model, spec)
-  run = jax.jit(_program(model, spec))
   texts = iter(texts)
   return itertools.chain.from_iterable(
-    _block(model, run, block, spec, tokens)
+    _block(model, block, spec, tokens)
     for block in iter(lambda: list(itertools.islice(texts, BLOCK)), [])
   )
 
@@ -195,19 +195,18 @@ def layers_of(
   return [hidden[n - 1] if n else seen["embeddings"] for n in numbers]
 
 
-def _program(model: Loaded, spec: Spec) -> Callable[..., Array]:
-  """(params, batch, weights) -> vectors of positions, or of rows if weighted.
-
-  `weights` float32 [b, l] sum a row's vectors on the device.
-  """
-  encoder = model.module.encoder
-
-  def run(params, batch, weights):
-    found = layers_of(encoder, params, batch, spec.layers)
-    x = _combine([layer.astype(jnp.float32) for layer in found], spec)
-    return x if weights is None else jnp.einsum("bl,bl...->b...", weights, x)
-
-  return run
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _run(
+  encoder: nn.Module,
+  spec: Spec,
+  params: Any,
+  batch: dict[str, Array],
+  weights: Float[Array, "b l"] | None,
+) -> Array:
+  """Vectors of positions; with weights, of rows, summed on the device."""
+  found = layers_of(encoder, params, batch, spec.layers)
+  x = _combine([layer.astype(jnp.float32) for layer in found], spec)
+  return x if weights is None else jnp.einsum("bl,bl...->b...", weights, x)
 
 
 def _combine(layers: list[Array], spec: Spec) -> Array:
@@ -223,7 +222,7 @@ def _combine(layers: list[Array], spec: Spec) -> Array:
 
 
 def _block(
-  model: Loaded, run: Callable, texts: list[Text], spec: Spec, tokens: int
+  model: Loaded, texts: list[Text], spec: Spec, tokens: int
 ) -> Iterator[Features]:
   """The features of some texts."""
   encoded = text_rows.encode(model, texts)
@@ -234,12 +233,18 @@ def _block(
     for window in _windows(i, one, longest, spec.overlap)
   ]
   pool = _weigher(model, spec)
-  params = model.params["encoder"]
+  run = functools.partial(
+    _run,
+    model.module.encoder,
+    # What else is asked for compiles nothing new.
+    Spec(tuple(spec.layers), spec.combine, tuple(spec.mix), spec.gamma),
+    model.params["encoder"],
+  )
   sums: list[Any] = [None] * len(texts)
   for batch in text_rows.batches([r.ids for r in rows], longest, tokens):
     mine = [rows[i] for i in batch.numbers]
     weights = pool and pool(mine, batch.inputs["sequence_ids"].shape)
-    vectors = np.asarray(run(params, batch.inputs, weights))
+    vectors = np.asarray(run(batch.inputs, weights))
     for window, x in zip(mine, vectors, strict=False):
       n, (begin, end) = window.number, window.own
       if pool:

@@ -37,6 +37,8 @@ class Tokens(NamedTuple):
     pieces: [T], as the vocabulary spells them; of ELMo the words.
     offsets: [T] characters (begin, end) of the text.
     words: int32 [T], number of the word that a piece is of; -1 for none.
+    splits: int32 [T], number of the word as the tokenizer splits them,
+      punctuation apart; -1 for special tokens.
     begin: special tokens at the begin.
     end: where those at the end begin.
   """
@@ -45,6 +47,7 @@ class Tokens(NamedTuple):
   pieces: list[str]
   offsets: list[tuple[int, int]]
   words: np.ndarray
+  splits: np.ndarray
   begin: int
   end: int
 
@@ -199,7 +202,9 @@ def _tokens(text: Text, row: Any) -> Tokens:
     word = bisect.bisect_right(ends, start)
     words[i] = min(word, len(ends) - 1)
   ids = np.array(row.ids, np.int32)
-  return Tokens(ids, row.tokens, row.offsets, words, int(begin), int(end))
+  splits = np.array([-1 if n is None else n for n in row.word_ids], np.int32)
+  ends = int(begin), int(end)
+  return Tokens(ids, row.tokens, row.offsets, words, splits, *ends)
 
 
 def _characters(model: Loaded, text: Text) -> Tokens:
@@ -210,11 +215,13 @@ def _characters(model: Loaded, text: Text) -> Tokens:
     spans = [span for _, span in split]
   words = [text.text[b:e] for b, e in spans]
   count = len(text.text)
+  numbers = np.array([-1, *range(len(words)), -1], np.int32)
   return Tokens(
     characters.sentence_ids(words),
     ["<S>", *words, "</S>"],
     [(0, 0), *spans, (count, count)],
-    np.array([-1, *range(len(words)), -1], np.int32),
+    numbers,
+    numbers,
     1,
     len(words) + 1,
   )
@@ -244,8 +251,8 @@ def batches(
     tokens: of a batch, padding included; one row may be more.
 
   Yields:
-    Every row once, padded to the next of `LENGTHS`; the number of rows of a
-    length's last batch is the next power of two.
+    Every row once, padded to the next of `LENGTHS`. A length's last batch is
+    as large as the others; if it is the only one, a power of two.
   """
   lengths = np.fromiter(map(len, rows), np.int64, len(rows))
   last = LENGTHS[-1]
@@ -262,7 +269,7 @@ def batches(
     size = max(tokens // int(length), 1)
     for start in range(0, len(numbers), size):
       part = numbers[start : start + size]
-      count = size if len(part) == size else _power(len(part))
+      count = size if start else _power(len(part))
       yield Batch(part, _pad(rows, part, min(count, size), int(length)))
 
 

@@ -1,0 +1,324 @@
+"""Features: layers, mixes, words, windows, batches, files, the command."""
+
+import functools
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+import tiny_models
+
+import bert_jax
+from bert_jax import extract_features, feature_files, features_of, text_rows
+from bert_jax.features_of import Spec
+
+TEXT = "the cats sat. unaffable"
+# float32 and sums in another order, for values of about 1.
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+  """Compiling is what these tests wait for."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+def opened(path, family, **options):
+  return bert_jax.load(tiny_models.write(path / family, family, **options))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+  return opened(tmp_path_factory.mktemp("bert"), "bert")
+
+
+def extract(model, texts, **options):
+  tokens = options.pop("tokens", 8192)
+  return list(features_of.extract(model, texts, Spec(**options), tokens))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(encoder, params, ids):
+  """All layers [l, n, d] of one row without padding, by the encoder itself."""
+  if ids.ndim == 2:
+    return encoder.apply({"params": params}, ids[None])[0].swapaxes(0, 1)
+  _, seen = encoder.apply({"params": params}, ids[None], collect=True)
+  every = [seen["embeddings"], *seen["hidden"]]
+  return jax.numpy.stack([layer[0] for layer in every], 1)
+
+
+def layers(model, ids):
+  ids = np.asarray(ids, np.int32)
+  return np.asarray(run(model.module.encoder, model.params["encoder"], ids))
+
+
+@pytest.mark.parametrize("family", ["roberta", "gpt", "elmo"])
+def test_layers_are_the_encoders_own(family, tmp_path):
+  model = opened(tmp_path, family)
+  text = text_rows.of_text(0, TEXT)
+  (one,) = text_rows.encode(model, [text])
+  want = layers(model, one.ids)
+  count = features_of.num_layers(model)
+  assert want.shape[1] == count
+  texts = [TEXT, "", "cat"]
+  found = extract(model, texts, layers=range(count), combine="stack")
+  assert [len(f.vectors) for f in found] == [
+    len(t.ids)
+    for t in text_rows.encode(model, [text_rows.of_text(0, t) for t in texts])
+  ]
+  np.testing.assert_allclose(found[0].vectors, want, atol=TOLERANCE)
+  last = "mean" if family == "elmo" else "cls"
+  (whole,) = extract(model, [TEXT], layers=(0, -1), unit=last)
+  rows = {"gpt": want[-1], "elmo": want.mean(0)}.get(family, want[0])
+  np.testing.assert_allclose(
+    whole.vectors, np.concatenate(rows[[0, -1]]), atol=TOLERANCE
+  )
+
+
+def test_electra_gives_the_discriminators_unless_a_tower_is_named(tmp_path):
+  path = tiny_models.write(
+    tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
+  )
+  found = {}
+  for tower in (None, "generator"):
+    model = text_rows.open_model(path, None, tower)
+    found[tower] = extract(model, ["the cat"])[0].vectors
+  assert found[None].shape == (4, 16)
+  assert found["generator"].shape == (4, 8)
+
+
+def test_layers_are_combined(bert):
+  stack = Spec((0, -2, -1), "stack")
+  apart = extract(bert, [TEXT], **stack._asdict())[0].vectors
+  assert apart.shape == (9, 3, 16)
+  weights = np.array([0.5, -1.0, 2.0])
+  share = np.exp(weights) / np.exp(weights).sum()
+  mix = stack._replace(combine="mix", mix=tuple(weights), gamma=1.5)
+  wanted = {
+    stack._replace(combine="concat"): apart.reshape(9, 48),
+    stack._replace(combine="sum"): apart.sum(1),
+    stack._replace(combine="mean"): apart.mean(1),
+    mix: 1.5 * (apart * share[:, None]).sum(1),
+  }
+  layers_ = [apart[None, :, i] for i in range(3)]
+  for spec, want in wanted.items():
+    (found,) = features_of._combine(layers_, spec)
+    np.testing.assert_allclose(found, want, atol=TOLERANCE)
+  (found,) = extract(bert, [TEXT], **mix._asdict())
+  np.testing.assert_allclose(found.vectors, wanted[mix], atol=TOLERANCE)
+
+
+def test_words_have_their_first_piece_or_the_mean(bert):
+  (piece,) = extract(bert, [TEXT])
+  # [CLS] the cats sat . un ##aff ##able [SEP]
+  rows = [[1], [2], [3, 4], [5, 6, 7]]
+  (first,) = extract(bert, [TEXT], unit="word")
+  assert first.tokens == ("the", "cats", "sat.", "unaffable")
+  np.testing.assert_allclose(
+    first.vectors, piece.vectors[[1, 2, 3, 5]], atol=TOLERANCE
+  )
+  (mean,) = extract(bert, [TEXT], unit="word", pieces="mean")
+  want = [piece.vectors[row].mean(0) for row in rows]
+  np.testing.assert_allclose(mean.vectors, want, atol=TOLERANCE)
+
+
+def test_given_words_have_one_vector_each_whatever_they_are(bert):
+  words = ["the cats", "", "sat", "\u200b", "."]
+  (found,) = extract(bert, [words], unit="word", pieces="mean")
+  assert found.tokens == tuple(words)
+  (piece,) = extract(bert, ["the cats sat ."])
+  want = piece.vectors[[1, 3, 4]]
+  want[0] = piece.vectors[1:3].mean(0)
+  np.testing.assert_allclose(found.vectors[[0, 2, 4]], want, atol=TOLERANCE)
+  assert not found.vectors[[1, 3]].any()
+
+
+def test_words_of_bytes_begin_after_the_space(tmp_path):
+  model = opened(tmp_path, "roberta")
+  (one,) = text_rows.encode(model, [text_rows.of_words(0, ["é", "a b", "c"])])
+  # <s> and the two bytes of é; the space goes with what follows it.
+  assert one.words.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
+
+
+def test_windows_have_no_gaps_and_each_token_has_the_most_context():
+  rng = np.random.default_rng(0)
+  for _ in range(200):
+    count, longest = int(rng.integers(0, 60)), int(rng.integers(8, 20))
+    overlap = int(rng.integers(0, 12))
+    ids = np.arange(count + 2)
+    one = text_rows.Tokens(ids, [], [], ids, ids, 1, count + 1)
+    found = list(features_of._windows(0, one, longest, overlap))
+    owned = []
+    for row in found:
+      begin, end = row.own
+      assert len(row.ids) <= longest and begin < end
+      assert row.ids[0] == 0 and row.ids[-1] == count + 1
+      assert row.place == len(owned)
+      owned += row.ids[begin:end].tolist()
+    assert owned == ids.tolist()
+    spans = [(row.ids[1], row.ids[-2]) for row in found if count]
+    for row in found if len(found) > 1 else []:
+      for token in row.ids[row.own[0] : row.own[1]]:
+        mine = [
+          min(token - a if a > 1 else 99, b - token if b < count else 99)
+          for a, b in [(row.ids[1], row.ids[-2]), *spans]
+          if a <= token <= b
+        ]
+        assert not mine or mine[0] >= max(mine) - 1
+
+
+def test_a_long_text_is_read_in_windows(bert):
+  words = ["the", "cat", "sat", "on", "a", "mat"] * 7  # The model takes 34.
+  (found,) = extract(bert, [words], overlap=10)
+  (one,) = text_rows.encode(bert, [text_rows.of_words(0, words)])
+  cls, sep = one.ids[[0, -1]]
+  # Two windows of 32 words; they share words 10 to 32, halved at 21.
+  first, second = (
+    layers(bert, [cls, *one.ids[1:-1][part], sep])[:, -1]
+    for part in (slice(0, 32), slice(10, 42))
+  )
+  want = np.concatenate([first[:22], second[12:]])
+  np.testing.assert_allclose(found.vectors, want, atol=TOLERANCE)
+  (mean,) = extract(bert, [words], overlap=10, unit="mean", normalize=True)
+  want_mean = want.mean(0) / np.linalg.norm(want.mean(0))
+  np.testing.assert_allclose(mean.vectors, want_mean, atol=TOLERANCE)
+  (whole,) = extract(bert, [words], overlap=10, unit="cls")
+  want_cls = (first[0] + second[0]) / 2
+  np.testing.assert_allclose(whole.vectors, want_cls, atol=TOLERANCE)
+
+
+def test_batches_hold_every_row_once_in_few_shapes():
+  rng = np.random.default_rng(1)
+  rows = [np.full(n, n, np.int32) for n in rng.integers(0, 81, 300)]
+  seen, shapes = [], set()
+  for batch in text_rows.batches(rows, 80, 640):
+    ids, real = batch.inputs["input_ids"], batch.inputs["sequence_ids"]
+    shapes.add(ids.shape)
+    assert ids.size <= 640 and ids.shape[1] <= 80
+    for number, row, mask in zip(batch.numbers, ids, real, strict=False):
+      np.testing.assert_array_equal(row[mask == 1], rows[number])
+    assert not real[len(batch.numbers) :].any()
+    seen += batch.numbers.tolist()
+  assert sorted(seen) == list(range(300))
+  assert len({length for _, length in shapes}) == len(shapes) == 6
+
+
+def test_neither_order_nor_batches_change_a_text(bert):
+  rng = np.random.default_rng(2)
+  texts = [["cat"] * int(n) for n in rng.integers(0, 20, 40)]
+  alone = extract(bert, texts, tokens=1, unit="mean")
+  both = extract(bert, texts[::-1], tokens=512, unit="mean")[::-1]
+  assert [f.id for f in alone] == list(range(40))
+  for one, other in zip(alone, both, strict=True):
+    np.testing.assert_allclose(one.vectors, other.vectors, atol=TOLERANCE)
+
+
+def test_the_three_files_hold_the_same(bert, tmp_path, monkeypatch):
+  h5py = pytest.importorskip("h5py")
+  monkeypatch.setattr(feature_files, "_CHUNK", 2)
+  found = extract(bert, ["the cat", "", "a b c"], layers=(0, 1))
+  paths = {e: str(tmp_path / f"f.{e}") for e in ("jsonl", "npz", "h5")}
+  for path in paths.values():
+    assert feature_files.write(path, found) == 3
+  vectors = np.concatenate([f.vectors for f in found])
+  with open(paths["jsonl"]) as f:
+    rows = [json.loads(line) for line in f]
+  assert [row["tokens"] for row in rows] == [list(f.tokens) for f in found]
+  read = np.concatenate([np.array(r["vectors"], np.float32) for r in rows])
+  np.testing.assert_array_equal(read, vectors)
+  arrays = np.load(paths["npz"])
+  with h5py.File(paths["h5"]) as f:
+    for key in arrays:
+      there = f[key].asstr()[:] if key in ("ids", "tokens") else f[key][:]
+      np.testing.assert_array_equal(there, arrays[key])
+  assert arrays["starts"].tolist() == [0, 4, 6, 11]
+  np.testing.assert_array_equal(arrays["vectors"], vectors)
+  assert arrays["tokens"][:4].tolist() == ["[CLS]", "the", "cat", "[SEP]"]
+
+
+def command(monkeypatch, *arguments):
+  monkeypatch.setattr(sys, "argv", ["extract_features", *map(str, arguments)])
+  extract_features.main()
+
+
+@pytest.fixture
+def files(tmp_path):
+  model = tiny_models.write(tmp_path / "model", "bert")
+  (tmp_path / "in.txt").write_text("the cat\na b\n")
+  return "--model", model, "--output", tmp_path / "out.jsonl", "--input"
+
+
+def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
+  lines = [
+    {"id": "x", "words": ["un", "cats"]},
+    {"text": "the cat sat"},
+    {"id": 7, "text": "cat"},
+  ]
+  path = tmp_path / "in.jsonl"
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  command(monkeypatch, *files, path, "--vectors", "word", "--layers", "all")
+  assert "3 texts" in capsys.readouterr().out
+  with open(tmp_path / "out.jsonl") as f:
+    rows = [json.loads(line) for line in f]
+  assert [row["id"] for row in rows] == ["x", 1, 7]
+  assert rows[0]["tokens"] == ["un", "cats"]
+  assert np.shape(rows[1]["vectors"]) == (3, 48)
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    (["--layers", "3"], "layer 3: the model has 0 (embeddings) to 2"),
+    (["--layers", "x"], "--layers x"),
+    (["--combine", "mix"], "0 weights of a mix for 1 layers"),
+    (["--max_length", "35"], "the model takes 8 to 34"),
+    (["--vectors", "mean", "--output", "a.txt"], "ends in none of .jsonl"),
+    (["--model", "nowhere/at/all"], "no such folder"),
+    (["--input", "bad.jsonl"], 'bad.jsonl:2: neither "text"'),
+    (["--input", "not.jsonl"], "not.jsonl:1: no JSON"),
+    (["--input", "latin.txt"], "latin.txt:2: not UTF-8"),
+    (["--input", "none.txt"], "none.txt: No such file"),
+  ],
+)
+def test_bad_input_is_one_sentence(
+  arguments, words, files, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"words": "a"}\n')
+  (tmp_path / "not.jsonl").write_text("a\n")
+  (tmp_path / "latin.txt").write_bytes(b"a\n\xe9\n")
+  before = sorted(tmp_path.iterdir())
+  with pytest.raises(SystemExit) as e:
+    command(monkeypatch, *files, "in.txt", *arguments)
+  assert str(e.value).startswith("error: ") and words in str(e.value)
+  assert "\n" not in str(e.value)
+  assert sorted(tmp_path.iterdir()) == before
+
+
+def test_sentence_vectors_are_those_of_transformers(tmp_path):
+  torch = pytest.importorskip("torch")
+  transformers = pytest.importorskip("transformers")
+  sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+  config = transformers.BertConfig(
+    vocab_size=len(tiny_models.WORDS), intermediate_size=24, **sizes
+  )
+  torch.manual_seed(0)
+  theirs = transformers.BertModel(config).eval()
+  theirs.save_pretrained(tmp_path / "hf")
+  (tmp_path / "hf" / "vocab.txt").write_text("\n".join(tiny_models.WORDS))
+  tokenizer = transformers.BertTokenizerFast(str(tmp_path / "hf" / "vocab.txt"))
+  texts = [TEXT, "the", "a b c " * 9]
+  batch = tokenizer(texts, padding=True, return_tensors="pt")
+  with torch.no_grad():
+    hidden = theirs(**batch)[0]
+  mask = batch["attention_mask"][..., None]
+  mean = (hidden * mask).sum(1) / mask.sum(1)
+  want = torch.nn.functional.normalize(mean).numpy()
+  model = bert_jax.load(str(tmp_path / "hf"))
+  found = extract(model, texts, unit="mean", normalize=True)
+  np.testing.assert_allclose(
+    [f.vectors for f in found], want, atol=TOLERANCE, rtol=0
+  )

@@ -1,0 +1,262 @@
+"""Scores without training, against the same sums in numpy; BLiMP; blanks."""
+
+import io
+import json
+import sys
+import tarfile
+
+import jax
+import numpy as np
+import pytest
+import tiny_models
+
+from bert_jax import blimp, scoring, text_rows, zero_shot
+
+TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
+MASK, CLS, SEP = 4, 2, 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+  """Compiling is what these tests wait for."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  path = tmp_path_factory.mktemp("bert") / "model"
+  return tiny_models.write(path, "bert", "pretraining", dict(pairs=True))
+
+
+@pytest.fixture(scope="module")
+def bert(folder):
+  return text_rows.open_model(folder, None, None)
+
+
+def log_softmax(x):
+  x = np.asarray(x, np.float64)
+  return x - x.max() - np.log(np.exp(x - x.max()).sum())
+
+
+def padded(ids):
+  """A batch of one row, always of one shape."""
+  row, real = np.zeros((2, 1, 16), np.int32)
+  row[0, : len(ids)], real[0, : len(ids)] = ids, 1
+  return dict(input_ids=row, sequence_ids=real)
+
+
+def masked(model, ids, positions):
+  """log P at the first of the positions, all of which are masked."""
+  batch = padded(ids)
+  batch["input_ids"][0, positions] = MASK
+  batch["cls_positions"] = np.zeros((1, 1), np.int32)
+  batch["mlm_positions"] = np.array([positions[:1]], np.int32)
+  out = run(model.module, model.params, batch)
+  return log_softmax(out["mlm_logits"][0, 0])
+
+
+def run(module, params, batch):
+  return jax.jit(apply, static_argnums=0)(module, params, batch)
+
+
+def apply(module, params, batch):
+  return module.apply({"params": params}, batch)
+
+
+# [CLS] ... [SEP], and the pieces of one word.
+ROWS = [
+  ([2, 5, 7, 8, 12, 3], [[1], [2], [3], [4]]),
+  ([2, 3], []),
+  ([2, 13, 14, 15, 6, 3], [[1, 2, 3], [4]]),
+  ([2, 16, 17, 18, 19, 12, 5, 11, 3], [[1], [2], [3, 4], [5], [6], [7]]),
+]
+
+
+def test_rows_are_as_written_here(bert):
+  made = text_rows.encode(bert, [text_rows.of_text(0, t) for t in TEXTS])
+  assert [one.ids.tolist() for one in made] == [ids for ids, _ in ROWS]
+
+
+def test_each_token_is_masked_in_turn(bert):
+  want = [
+    sum(masked(bert, ids, [i])[ids[i]] for i in range(1, len(ids) - 1))
+    for ids, _ in ROWS
+  ]
+  found = scoring.score(bert, TEXTS, "pll")
+  np.testing.assert_allclose(found, want, atol=1e-4)
+  # Neither order nor batch changes a text's score.
+  alone = scoring.score(bert, TEXTS[::-1], "pll", tokens=40)
+  np.testing.assert_allclose(alone[::-1], found, atol=1e-4)
+
+
+def test_later_pieces_of_the_word_are_masked_by_name(bert):
+  want = [
+    sum(
+      masked(bert, ids, word[i:])[ids[word[i]]]
+      for word in words
+      for i in range(len(word))
+    )
+    for ids, words in ROWS
+  ]
+  found = scoring.score(bert, TEXTS, "pll_word_l2r")
+  np.testing.assert_allclose(found, want, atol=1e-4)
+  assert abs(found[2] - scoring.score(bert, TEXTS[2:3])[0]) > 1e-3
+
+
+def test_electras_discriminator_scores_the_original(tmp_path):
+  path = tiny_models.write(
+    tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
+  )
+  model = text_rows.open_model(path, None, None)
+  assert scoring.method_of(model) == "rtd"
+  found = scoring.score(model, TEXTS)
+  for (ids, _), score in zip(ROWS, found, strict=True):
+    out = run(model.module, model.params, padded(ids))["rtd_logits"]
+    logits = np.asarray(out, np.float64)[0, 1 : len(ids) - 1]
+    want = -np.log1p(np.exp(logits)).sum()
+    np.testing.assert_allclose(score, want, atol=1e-4)
+
+
+def test_causal_models_are_exact(tmp_path):
+  path = tiny_models.write(tmp_path / "gpt", "gpt", "pretraining")
+  model = text_rows.open_model(path, None, None)
+  (one,) = text_rows.encode(model, [text_rows.of_text(0, "abc de")])
+  out = run(model.module, model.params, padded(one.ids))
+  logits = out["lm_logits"][0]
+  want = sum(
+    log_softmax(logits[i])[one.ids[i + 1]] for i in range(len(one.ids) - 1)
+  )
+  found = scoring.score(model, ["abc de", "a", ""])
+  np.testing.assert_allclose(found, [want, 0, 0], atol=1e-4)
+
+
+def test_blanks_are_filled(bert):
+  texts = ["the [MASK] sat.", "a [MASK] b", "un[MASK] . the"]
+  answers = ["cats", "unaffable", "b"]
+  found = scoring.cloze(bert, texts, answers)
+  log_p = masked(bert, [2, 5, 7, 8, 12, 3], [2])
+  assert found[0].answer == pytest.approx(log_p[7], abs=1e-4)
+  assert found[0].best == tiny_models.WORDS[log_p.argmax()]
+  assert found[0].right == (log_p.argmax() == 7)
+  # Three pieces; and in "unb" there is no b after un.
+  assert [f.answer for f in found[1:]] == [None, None]
+  assert not any(f.right for f in found[1:])
+  (sure,) = scoring.cloze(bert, texts[:1], [found[0].best])
+  assert sure.right
+
+
+def pair(uid, term, good, bad):
+  return dict(
+    sentence_good=good, sentence_bad=bad, UID=uid, linguistics_term=term
+  )
+
+
+FILES = {
+  "x": [pair("x", "binding", "the cat", "the cats")] * 2,
+  "y": [pair("y", "s-selection", "a b", "a b")],
+  "z": [pair("z", "argument_structure", "a mat", "a on")],
+}
+
+
+def write_files(path):
+  path.mkdir()
+  for name, items in FILES.items():
+    lines = "".join(json.dumps(item) + "\n" for item in items)
+    (path / f"{name}.jsonl").write_text(lines)
+  with tarfile.open(path.parent / "blimp.tar.xz", "w:xz") as tar:
+    for name in FILES:
+      content = (path / f"{name}.jsonl").read_bytes()
+      info = tarfile.TarInfo(f"data/{name}.jsonl")
+      info.size = len(content)
+      tar.addfile(info, io.BytesIO(content))
+  return path
+
+
+def test_means_are_over_files():
+  files = [
+    blimp.Pairs("x", "binding", ["a"] * 4, ["b"] * 4),
+    blimp.Pairs("y", "binding", ["a"] * 2, ["b"] * 2),
+    blimp.Pairs("z", "ellipsis", ["a"] * 2, ["b"] * 2),
+  ]
+  good = [np.array([1, 1, 1, 0]), np.array([0, 0]), np.array([2, 2])]
+  bad = [np.zeros(4), np.array([0, 1]), np.array([1, 3])]
+  found = blimp.results(files, good, bad)
+  assert found["files"]["x"]["accuracy"] == 0.75
+  assert found["files"]["y"] == dict(
+    phenomenon="binding", accuracy=0.0, pairs=2, ties=1
+  )
+  assert found["phenomena"]["binding"] == dict(accuracy=0.375, files=2)
+  assert found["accuracy"] == pytest.approx((0.75 + 0.0 + 0.5) / 3)
+  assert "| **binding** | 6 | 0.3750 |" in blimp.table(found)
+  assert "| **mean of 3 of 67 files** | 8 | 0.4167 |" in blimp.table(found)
+
+
+def command(monkeypatch, *arguments):
+  monkeypatch.setattr(sys, "argv", ["zero_shot", *map(str, arguments)])
+  zero_shot.main()
+
+
+def test_the_command_reads_a_folder_or_tar_and_a_cloze(
+  folder, bert, tmp_path, monkeypatch, capsys
+):
+  path = write_files(tmp_path / "blimp")
+  (tmp_path / "c.jsonl").write_text('{"text": "a [MASK]", "answer": "b"}\n')
+  output = tmp_path / "found.json"
+  arguments = ["--model", folder, "--output", output]
+  command(
+    monkeypatch, *arguments, "--blimp", path, "--cloze", tmp_path / "c.jsonl"
+  )
+  assert "cloze: accuracy" in capsys.readouterr().out
+  found = json.loads(output.read_text())
+  assert found["method"] == "pll" and found["cloze"]["texts"] == 1
+  good, bad = scoring.score(bert, ["the cat", "the cats"])
+  assert found["blimp"]["files"]["x"]["accuracy"] == float(good > bad)
+  assert found["blimp"]["files"]["y"]["ties"] == 1
+  assert found["blimp"]["phenomena"]["argument_structure"]["files"] == 2
+  command(monkeypatch, *arguments, "--blimp", tmp_path / "blimp.tar.xz")
+  assert json.loads(output.read_text())["blimp"] == found["blimp"]
+  command(monkeypatch, *arguments, "--blimp", path, "--pairs", 1)
+  rows = json.loads(output.read_text())["blimp"]["files"]
+  assert [row["pairs"] for row in rows.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+  "arguments, words",
+  [
+    ([], "--blimp or --cloze"),
+    (["--blimp", "none"], "none: no folder or tar file"),
+    (["--blimp", "empty"], "empty: no .jsonl file"),
+    (["--blimp", "bad"], "bad: a.jsonl:2: no 'sentence_bad'"),
+    (["--blimp", "blimp", "--method", "lm"], "this model's head gives 'pll'"),
+    (["--cloze", "two.jsonl"], 'two.jsonl:1: no "text" with one [MASK]'),
+    (["--cloze", "long.jsonl"], "36 tokens; the model takes 34"),
+    (["--blimp", "blimp", "--pairs", "0"], "must be 1 or more"),
+  ],
+)
+def test_bad_input_is_one_sentence(
+  arguments, words, folder, tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  write_files(tmp_path / "blimp")
+  (tmp_path / "empty").mkdir()
+  (tmp_path / "bad").mkdir()
+  bad = dict(sentence_good="a", UID="a", linguistics_term="b")
+  lines = [bad | dict(sentence_bad="b"), bad]
+  (tmp_path / "bad" / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+  (tmp_path / "two.jsonl").write_text('{"text": "[MASK] [MASK]"}\n')
+  long = {"text": "[MASK] " + "the " * 33, "answer": "a"}
+  (tmp_path / "long.jsonl").write_text(json.dumps(long) + "\n")
+  with pytest.raises(SystemExit) as e:
+    command(monkeypatch, "--model", folder, *arguments)
+  assert str(e.value).startswith("error: ") and words in str(e.value)
+  assert "\n" not in str(e.value)
+
+
+def test_a_model_without_such_a_head_is_refused(tmp_path, monkeypatch):
+  path = tiny_models.write(tmp_path / "encoder", "bert")
+  with pytest.raises(SystemExit, match="family bert for encoder; a score"):
+    command(
+      monkeypatch, "--model", path, "--blimp", write_files(tmp_path / "b")
+    )

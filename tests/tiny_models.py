@@ -1,0 +1,63 @@
+"""Tiny converted models of all families with tokenizers, in folders."""
+
+import jax
+import numpy as np
+from tiny_families import fill
+from tokenizers import pre_tokenizers
+
+from bert_jax import models
+from bert_jax.convert import folder
+from bert_jax.data import bpe, vocabulary_files
+from bert_jax.models import elmo, heads
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS += ["the", "cat", "cats", "sat", "sit", "on", "mat", ".", "un", "##aff"]
+WORDS += ["##able", "a", "b", "c", "##d"]
+_BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+SIZES = dict(hidden=16, num_layers=2, heads=2, mlp=24, max_positions=34)
+ELMO = dict(
+  filters=[[1, 4], [2, 4]], hidden=8, cell=6, char_dim=4, vocab_size=5
+)
+
+
+def _tokenizer(family):
+  """Files and vocabulary size."""
+  if family == "roberta":
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *_BYTES, "<mask>"]
+    made = bpe.bytelevel({p: i for i, p in enumerate(pieces)}, [])
+  elif family == "gpt":
+    letters = "abcdefghijklmnopqrstuvwxyz.,"
+    pieces = ["<unk>", *letters, *(f"{c}</w>" for c in letters)]
+    made = bpe.gpt1({p: i for i, p in enumerate(pieces)}, [])
+  else:
+    return {"vocab.txt": "".join(f"{w}\n" for w in WORDS).encode()}, len(WORDS)
+  return vocabulary_files.contents(made), len(pieces)
+
+
+def write(path, family, task="encoder", head=None, labels=None, **sizes):
+  """Writes a converted model of random parameters; returns its path."""
+  if family == "elmo":
+    encoder, files = elmo.build("original", **ELMO | sizes), {}
+  else:
+    files, size = _tokenizer(family)
+    own = dict(embedding_size=8) if family in ("albert", "electra") else {}
+    encoder = models.family(family).build(
+      next(iter(models.family(family).VARIANTS)),
+      **SIZES | own | sizes | dict(vocab_size=size),
+    )
+  head = dict(head or {})
+  if task == "sequence_classification":
+    pooling = models.family(family).POOLING
+    head["pooling"] = heads.Pooling(*pooling)._asdict()
+  config = folder.make_config(
+    family, task, folder.attributes(encoder), head=head, labels=labels
+  )
+  module = folder.module_of(config)
+  ids = np.ones((1, 4), np.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
+  if family == "elmo":
+    batch = dict(char_ids=np.ones((1, 4, 50), np.int32))
+  params = jax.tree.map(np.asarray, fill(module, batch))
+  weights = folder.Weights(config, folder.flatten(params), files)
+  folder.write(str(path), weights)
+  return str(path)
