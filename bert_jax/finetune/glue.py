@@ -75,6 +75,8 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     ValueError: names the file and line.
   """
   fields = {_NAMES.get(k, k): v for k, v in record.fields.items()}
+  # A column that has the name already is the one.
+  fields |= record.fields
   record = Record(fields, record.where)
   texts = [tables.get_text(record, column) for column in TEXTS[task.name]]
   if task.kind == "regression":

@@ -1,0 +1,346 @@
+"""The original files of every task, and what is said of bad ones."""
+
+import json
+import os
+
+import finetune_files as files
+import pytest
+
+from bert_jax.finetune import labels, preparing, reading
+from bert_jax.finetune.known import TASKS
+from bert_jax.finetune.reading import Input
+
+DATA = os.environ.get("BERT_JAX_TEST_DATA")
+
+
+def read(name, path, split="train", **own):
+  known = reading.find(name, **own)
+  return reading.read(known, [Input(split, str(path))]).splits[split]
+
+
+# Task, file, content; texts and label of its one example.
+TABLES = [
+  ("cola", "a.tsv", "gj04\t1\t\tA cat.", ["A cat."], "1"),
+  ("sst2", "a.tsv", 'sentence\tlabel\na "cat \t0', ['a "cat '], "0"),
+  (
+    "mrpc",
+    "a.txt",
+    "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\ta\tb\r\n",
+    ["a", "b"],
+    "1",
+  ),
+  (
+    "stsb",
+    "a.tsv",
+    "index\tgenre\tsentence1\tsentence2\tscore\n4\tx\ta\tb\t3.8",
+    ["a", "b"],
+    3.8,
+  ),
+  ("stsb", "a.csv", '"a, c",b,2.5', ["a, c", "b"], 2.5),
+  ("stsb", "b.csv", "g\tf\t2012\t0001\t5.0\ta\tb\tlicence", ["a", "b"], 5.0),
+  (
+    "qqp",
+    "a.tsv",
+    "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n3\t1\t2\ta\tb\t1",
+    ["a", "b"],
+    "1",
+  ),
+  (
+    "mnli",
+    "a.tsv",
+    "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\t"
+    "contradiction",
+    ["a", "b"],
+    "contradiction",
+  ),
+  (
+    "qnli",
+    "a.tsv",
+    "index\tquestion\tsentence\tlabel\n0\ta\tb\tentailment",
+    ["a", "b"],
+    "entailment",
+  ),
+  (
+    "rte",
+    "a.tsv",
+    "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment",
+    ["a", "b"],
+    "not_entailment",
+  ),
+  (
+    "rte",
+    "a.jsonl",
+    '{"premise": "a", "hypothesis": "b", "label": "entailment", "idx": 0}',
+    ["a", "b"],
+    "entailment",
+  ),
+  (
+    "wnli",
+    "a.tsv",
+    "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1",
+    ["a", "b"],
+    "1",
+  ),
+  (
+    "boolq",
+    "a.jsonl",
+    '{"question": "a", "passage": "b", "label": true}',
+    ["a", "b"],
+    "true",
+  ),
+  (
+    "cb",
+    "a.jsonl",
+    '{"premise": "a", "hypothesis": "b", "label": "neutral", "idx": 1}',
+    ["a", "b"],
+    "neutral",
+  ),
+  (
+    "wic",
+    "a.jsonl",
+    '{"word": "w", "sentence1": "a", "sentence2": "b", "label": false}',
+    ["w: a", "b"],
+    "false",
+  ),
+  (
+    "wsc",
+    "a.jsonl",
+    '{"text": "Mark told Pete he lied", "label": true, "target":'
+    ' {"span1_index": 0, "span1_text": "Mark", "span2_index": 3,'
+    ' "span2_text": "he"}}',
+    ["* Mark * told Pete # he # lied"],
+    "true",
+  ),
+  (
+    "copa",
+    "a.jsonl",
+    '{"premise": "P.", "choice1": "x", "choice2": "y", "question": "cause",'
+    ' "label": 1, "idx": 0}',
+    [
+      ["P. What was the cause of this?", "x"],
+      ["P. What was the cause of this?", "y"],
+    ],
+    "1",
+  ),
+  (
+    "swag",
+    "a.csv",
+    ",video-id,sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+    '7,v,"A, b.",She,w,x,y,z,2',
+    [["A, b.", f"She {e}"] for e in "wxyz"],
+    "2",
+  ),
+]
+
+
+@pytest.mark.parametrize("name, file, content, texts, label", TABLES)
+def test_original_files(tmp_path, name, file, content, texts, label):
+  path = files.write(tmp_path / file, content)
+  (example,) = read(name, path)
+  assert (example["texts"], example["label"]) == (texts, label)
+  assert isinstance(example["id"], str)
+
+
+def test_test_sets_have_no_labels(tmp_path):
+  path = files.write(tmp_path / "t.tsv", "index\tsentence\n5\ta cat\n6\tb\n")
+  for name in ("cola", "sst2"):
+    found = read(name, path, "test")
+    assert [e["label"] for e in found] == [None, None]
+    assert [e["id"] for e in found] == ["5", "6"]
+    with pytest.raises(ValueError, match=r"t\.tsv:2: no column 'label'"):
+      read(name, path, "validation")
+  line = '{"question": "a", "passage": "b", "idx": 3}'
+  path = files.write(tmp_path / "t.jsonl", line)
+  assert read("boolq", path, "test")[0]["label"] is None
+
+
+def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
+  head = "id\tquestion1\tquestion2\tis_duplicate\n"
+  path = files.write(tmp_path / "q.tsv", head + "0\ta\tb\t1\n1\ta\n2\tc\td\t0")
+  found = reading.read(TASKS["qqp"], [Input("train", path)])
+  assert [e["id"] for e in found.splits["train"]] == ["0", "2"]
+  assert found.skipped == [f"{path}:3"]
+
+
+def test_answers_of_multirc_and_record(tmp_path):
+  answers = [dict(text=t, idx=i, label=i) for i, t in enumerate("xy")]
+  asked = [dict(question="q?", idx=4, answers=answers)]
+  path = files.write_jsonl(
+    tmp_path / "m.jsonl", [dict(idx=2, passage=dict(text="p", questions=asked))]
+  )
+  found = read("multirc", path)
+  assert [(e["id"], e["group"], e["answer"], e["label"]) for e in found] == [
+    ("2-4-0", "2-4", "x", "0"),
+    ("2-4-1", "2-4", "y", "1"),
+  ]
+  assert found[1]["texts"] == ["p", "q? y"]
+  text = "Ann met Bob.\n@highlight\nBob left"
+  spans = [(0, 2), (8, 10), (24, 26)]
+  entities = [dict(start=a, end=b) for a, b in spans]
+  asks = [
+    dict(query="@placeholder left", idx=9, answers=[dict(text="Bob", start=8)])
+  ]
+  path = files.write_jsonl(
+    tmp_path / "r.jsonl",
+    [dict(idx=0, passage=dict(text=text, entities=entities), qas=asks)],
+  )
+  found = read("record", path)
+  assert [(e["answer"], e["label"], e["group"]) for e in found] == [
+    ("Ann", "false", "9"),
+    ("Bob", "true", "9"),
+  ]
+  assert found[1]["texts"] == ["Ann met Bob. Bob left", "Bob left"]
+  assert found[0]["answers"] == ["Bob"]
+
+
+def test_race_is_a_folder(tmp_path):
+  passage = dict(
+    article="p",
+    questions=["I _ it.", "Why?"],
+    options=[list("wxyz"), list("stuv")],
+    answers=["B", "D"],
+  )
+  files.write(tmp_path / "dev" / "high" / "1.txt", json.dumps(passage))
+  found = read("race", tmp_path / "dev")
+  assert [(e["id"], e["label"]) for e in found] == [
+    ("high/1-0", "B"),
+    ("high/1-1", "D"),
+  ]
+  assert found[0]["texts"][1] == ["p", "I x it."]
+  assert found[1]["texts"][3] == ["p", "Why? v"]
+  bad = files.write(tmp_path / "x" / "1.txt", '{"article": "p"}')
+  with pytest.raises(ValueError, match=r"1\.txt: no passage of RACE"):
+    read("race", bad)
+
+
+def test_columns_of_words(tmp_path):
+  path = files.write(
+    tmp_path / "c.txt",
+    "-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nUN NNP I-NP B-ORG\nand CC O O\n"
+    "\n-DOCSTART- -X- -X- O\n\nBonn NNP B-NP I-LOC\n",
+  )
+  first, second = read("conll2003", path)
+  # The original files have B- only between neighbours of a type.
+  assert first["words"] == ["EU", "UN", "and"]
+  assert first["tags"] == ["B-ORG", "B-ORG", "O"]
+  assert (first["document"], second["document"]) == (1, 2)
+  path = files.write(tmp_path / "w.conll", "@a\tO\n\t\nBig Ben\tB-location\n")
+  found = read("wnut17", path)
+  assert [e["words"] for e in found] == [["@a"], ["Big Ben"]]
+  assert labels.to_iob2(["I-A", "I-A", "I-B", "O", "I-B", "B-B"]) == (
+    ["B-A", "I-A", "B-B", "O", "B-B", "B-B"]
+  )
+
+
+def test_ones_own_columns(tmp_path):
+  path = files.write(
+    tmp_path / "own.csv",
+    'n,first,second,same\n7,"a\nb",c,yes\n8,d,"e ""f""",no',
+  )
+  own = dict(columns="text=first,pair=second,label=same,id=n")
+  found = read("same", path, **own)
+  assert found[0] == {"id": "7", "texts": ["a\nb", "c"], "label": "yes"}
+  assert found[1]["texts"] == ["d", 'e "f"']
+  known = reading.find("same", **own)
+  assert reading.read(known, [Input("train", path)]).known.task.labels == (
+    "no",
+    "yes",
+  )
+  path = files.write_jsonl(tmp_path / "o.jsonl", [{"x": "a", "y": 3}])
+  own = dict(kind="regression", columns="text=x,label=y")
+  assert read("price", path, **own)[0]["label"] == 3.0
+  lines = [{"w": ["a", "b"], "t": ["B-Z", "O"]}, {"w": ["c"], "t": ["O"]}]
+  path = files.write_jsonl(tmp_path / "t.jsonl", lines)
+  known = reading.find("z", "tagging", "words=w,tags=t")
+  found = reading.read(known, [Input("train", path)])
+  assert found.known.task.labels == ("O", "B-Z", "I-Z")
+  assert found.splits["train"][0]["tags"] == ["B-Z", "O"]
+
+
+BAD = [
+  ("sst2", "sentence\tlabel\na\t1\nb\t2", r"x\.tsv:3: label '2' is none of 0"),
+  ("sst2", "text\tlabel\na\t1", r"x\.tsv:2: no column 'sentence'"),
+  ("sst2", "sentence\tlabel\na\t", r"x\.tsv:2: no label in column 'label'"),
+  ("sst2", "sentence\tlabel\na\t1\tb", r"x\.tsv:2: 3 columns, but 2"),
+  ("sst2", "a\ta\n", r"x\.tsv:1: two columns have the name 'a'"),
+  ("sst2", "", r"x\.tsv: the file is empty"),
+  ("sst2", "sentence\tlabel\n", r"x\.tsv: no examples"),
+  ("stsb", "sentence1\tsentence2\tscore\na\tb\tx", r"label 'x' is no number"),
+  ("stsb", "sentence1\tsentence2\tscore\na\tb\tnan", "is no number"),
+  ("wnut17", "a\tO\nb\tperson\n", r"x\.tsv:2: tag 'person' is not O, B-TYPE"),
+  ("wnut17", "a\tO\nb\tB-animal\n", r"x\.tsv:2: tag 'B-animal' is none of O"),
+  ("wnut17", "a\tO\nb\n", r"x\.tsv:2: 1 columns where the first line has 2"),
+  ("wnut17", "a\nb\n", r"x\.tsv:1: no column 'tags'"),
+]
+
+
+@pytest.mark.parametrize("name, content, message", BAD)
+def test_bad_files_are_named(tmp_path, name, content, message):
+  path = files.write(tmp_path / "x.tsv", content)
+  with pytest.raises(ValueError, match=message):
+    read(name, path)
+
+
+def test_bad_flags_and_own_files(tmp_path):
+  with pytest.raises(ValueError, match="no such task; did you mean sst2"):
+    reading.find("sst")
+  with pytest.raises(ValueError, match="is a published task"):
+    reading.find("sst2", columns="text=a,label=b")
+  with pytest.raises(ValueError, match="it does not say text=COLUMN"):
+    reading.find("mine", columns="label=b")
+  with pytest.raises(ValueError, match="is not ROLE=COLUMN"):
+    reading.find("mine", columns="text=a,tags=b")
+  with pytest.raises(ValueError, match="write SPLIT=FILE"):
+    reading.parse_inputs(TASKS["sst2"], ["train.tsv"])
+  with pytest.raises(ValueError, match="no.tsv: no such file"):
+    read("sst2", tmp_path / "no.tsv")
+  path = files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "p"}] * 2)
+  own = dict(columns="text=x,label=y")
+  with pytest.raises(ValueError, match=r"has 1 labels \(p\)"):
+    read("mine", path, **own)
+  other = files.write_jsonl(
+    tmp_path / "b.jsonl", [{"x": "a", "y": v} for v in "pqr"]
+  )
+  known = reading.find("mine", **own)
+  inputs = [Input("train", other), Input("validation", path)]
+  assert reading.read(known, inputs).known.task.labels == ("p", "q", "r")
+  files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "s"}])
+  with pytest.raises(
+    ValueError, match=r"a\.jsonl:1: label 's' is not in split"
+  ):
+    reading.read(known, inputs)
+  # Another number of labels than said.
+  with pytest.raises(
+    ValueError, match=r"b\.jsonl:3: label 'r' is none of p, q"
+  ):
+    read("mine", other, columns="text=x,label=y", labels=["p", "q"])
+  files.write(tmp_path / "a.jsonl", '{"x": "a"\n')
+  with pytest.raises(ValueError, match=r"a\.jsonl:1: not a JSON object"):
+    read("mine", path, **own)
+  line = {"words": ["a", "b"], "tags": ["O"]}
+  files.write_jsonl(tmp_path / "a.jsonl", [line])
+  with pytest.raises(ValueError, match=r"a\.jsonl:1: 1 tags for 2 words"):
+    read("mine", path, kind="tagging")
+  vocab = files.wordpiece(tmp_path)
+  with pytest.raises(ValueError, match="--length=5 leaves no room"):
+    preparing.prepare(
+      TASKS["sst2"],
+      [Input("test", files.write(tmp_path / "s.tsv", "sentence\na"))],
+      vocab,
+      str(tmp_path / "out"),
+      5,
+    )
+  assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
+def test_real_files():
+  counts = {
+    ("sst2", "sst2/train.tsv"): 67349,
+    ("cola", "cola/in_domain_train.tsv"): 8551,
+    ("rte", "rte/dev.tsv"): 277,
+    ("stsb", "stsb/stsb-en-test.csv"): 1379,
+    ("wnut17", "wnut17/wnut17train.conll"): 3394,
+  }
+  for (name, file), count in counts.items():
+    assert len(read(name, f"{DATA}/eval/{file}")) == count

@@ -1,0 +1,135 @@
+"""Tasks through seqio and TensorFlow Datasets are those of the files."""
+
+import finetune_files as files
+import numpy as np
+import pytest
+
+from bert_jax.finetune import batches, preparing, reading, rows
+from bert_jax.finetune.known import TASKS
+
+seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
+from bert_jax.finetune import seqio_tasks  # noqa: E402
+
+KEYS = ("input_ids", "segment_ids", "sequence_ids", "labels", "label_weights")
+
+
+@pytest.fixture(autouse=True)
+def registries():
+  """Leaves no name behind."""
+  yield
+  seqio.TaskRegistry.reset()
+
+
+CONTEXT = "the cat sat on the mat"
+TASK_FILES = {
+  "rte": "index\tsentence1\tsentence2\tlabel\n0\ta cat\tb\tentailment\n"
+  "1\tthe dog\tsat on\tnot_entailment\n",
+  "stsb": "a cat,b,3.8\nthe dog,sat on,0.5\n",
+  "wnut17": "the\tO\ncat\tB-person\n\nxyz\tB-group\nsat\tI-group\n",
+  "swag": ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+  "0,a,b,the,cat,sat,on the mat,3\n",
+  "squad": files.squad(
+    [(CONTEXT, [("1", "the", [("cat", 4)]), ("2", "a", [("mat", 19)])])]
+  ),
+}
+
+
+@pytest.mark.parametrize("name", TASK_FILES)
+def test_rows_are_those_of_the_batches(tmp_path, name):
+  ending = {"stsb": "csv", "swag": "csv", "squad": "json"}.get(name, "tsv")
+  path = files.write(tmp_path / f"a.{ending}", TASK_FILES[name])
+  vocab = files.wordpiece(tmp_path)
+  given = [f"train={path}"]
+  known = TASKS[name]
+  inputs = reading.parse_inputs(known, given)
+  folder = str(tmp_path / "out")
+  preparing.prepare(known, inputs, vocab, folder, length=24)
+  task, made, _ = rows.load(folder, "train")
+  count = len(made.example) // task.columns
+  wanted = batches.Batches(task, made, 0, count, shuffle=False, buckets=(24,))
+  wanted = wanted.batch(0)
+  one = seqio_tasks.register("one", name, given, vocab, 24)
+  two = seqio_tasks.register_folder("two", folder)
+  for task in (one, two):
+    ds = task.get_dataset(split="train", shuffle=False)
+    found = list(ds.as_numpy_iterator())
+    assert len(found) == count
+    for key in KEYS:
+      together = np.stack([row[key] for row in found])
+      np.testing.assert_array_equal(together, wanted[key], key)
+      assert together.dtype == wanted[key].dtype
+  assert one.output_features["input_ids"].vocabulary.pad_id == 0
+
+
+def test_data_sets_read_as_files(tmp_path, monkeypatch):
+  tfds = pytest.importorskip("tensorflow_datasets")
+  features = tfds.features
+  named = features.ClassLabel(names=["entailment", "not_entailment"])
+  other = features.ClassLabel(names=["negative", "positive"])
+
+  class BertJaxTinyTask(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+      fields = {
+        "sentence1": features.Text(),
+        "sentence2": features.Text(),
+        "sentence": features.Text(),
+        "label": named,
+        "idx": np.int32,
+        "other": other,
+        "score": np.float32,
+        "words": features.Sequence(features.Text()),
+        "tags": features.Sequence(features.ClassLabel(names=["O", "B-X"])),
+        "answers": features.Sequence(
+          {"text": features.Text(), "answer_start": np.int32}
+        ),
+      }
+      return tfds.core.DatasetInfo(
+        builder=self, features=features.FeaturesDict(fields)
+      )
+
+    def _split_generators(self, manager):
+      return {"train": self._generate_examples(1)}
+
+    def _generate_examples(self, label):
+      answers = {"text": ["cat"], "answer_start": [4]}
+      yield (
+        0,
+        dict(
+          sentence1="a\u00e9",
+          sentence2="b",
+          sentence="c",
+          label=label,
+          idx=7,
+          other=label,
+          score=3.8,
+          words=["a", "b"],
+          tags=[1, 0],
+          answers=answers,
+        ),
+      )
+
+  load = tfds.builder
+  monkeypatch.setattr(
+    tfds, "builder", lambda name: load(name, data_dir=str(tmp_path))
+  )
+  path = "tfds:bert_jax_tiny_task:train"
+  (record,) = seqio_tasks.records(path, ("0", "1"))
+  assert record.where == f"{path}: example 0"
+  fields = record.fields
+  assert fields["other"] == "1" and fields["idx"] == 7
+  assert fields["words"] == ["a", "b"] and fields["tags"] == ["1", "0"]
+  assert fields["answers"] == {"text": ["cat"], "answer_start": [4]}
+  known = TASKS["rte"]
+  read = reading.read(known, reading.parse_inputs(known, [f"train={path}"]))
+  assert read.splits["train"] == [
+    {"id": "7", "texts": ["a\u00e9", "b"], "label": "not_entailment"}
+  ]
+  known = reading.find("mine", "tagging")
+  read = reading.read(known, [reading.Input("train", path)])
+  assert read.splits["train"][0]["tags"] == ["B-X", "O"]
+  with pytest.raises(ValueError, match="no split 'dev'"):
+    list(seqio_tasks.records("tfds:bert_jax_tiny_task:dev"))
+  with pytest.raises(ValueError, match="tfds:no_such: cannot be loaded"):
+    list(seqio_tasks.records("tfds:no_such:train"))

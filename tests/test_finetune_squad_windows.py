@@ -1,0 +1,207 @@
+"""Questions: windows without gaps, answers by characters of the raw context."""
+
+import os
+
+import finetune_files as files
+import numpy as np
+import pytest
+
+from bert_jax.finetune import reading, rows, spans
+from bert_jax.finetune.windows import best_windows, windows
+
+DATA = os.environ.get("BERT_JAX_TEST_DATA")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+  return files.load(files.wordpiece(tmp_path_factory.mktemp("v")))
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory):
+  return files.load(files.roberta(tmp_path_factory.mktemp("v")))
+
+
+def question(context, text=None, start=0, asked="the cat"):
+  answers = [] if text is None else [dict(text=text, answer_start=start)]
+  return dict(
+    id="q", title="", question=asked, context=context, answers=answers
+  )
+
+
+def test_windows_of_published_sizes():
+  # Length 128, a question of 11 and three special tokens: the stride is cut.
+  assert windows(157, 114, 128) == [(0, 114), (114, 157)]
+  assert windows(400, 370, 128) == [(0, 370), (128, 400)]
+  assert windows(114, 114, 128) == [(0, 114)]
+  assert windows(0, 114, 128) == [(0, 0)]
+  with pytest.raises(ValueError, match="windows of 0 tokens"):
+    windows(5, 0, 1)
+
+
+def test_no_window_leaves_a_gap():
+  rng = np.random.default_rng(0)
+  for _ in range(500):
+    count, room, stride = (int(x) for x in rng.integers(1, 200, 3))
+    made = windows(count, room, stride)
+    covered = set().union(*(range(a, b) for a, b in made))
+    assert covered == set(range(count))
+    assert max(b - a for a, b in made) <= room
+    # None is without use: each begins after the one before, and ends later.
+    assert (np.diff(made, axis=0) > 0).all()
+
+
+def test_the_best_window_is_that_of_most_context():
+  made = windows(20, 10, 4)
+  best = best_windows(20, made)
+  for token in range(20):
+    scores = [
+      min(token - a, b - 1 - token) + 0.01 * (b - a) if a <= token < b else -1
+      for a, b in made
+    ]
+    assert scores[best[token]] == max(scores)
+
+
+def texts(example, made, i):
+  """The text of the context at the label of row i."""
+  start, end = made.labels[i]
+  offsets = made.offsets[made.starts[i] : made.starts[i + 1]]
+  return example["context"][offsets[start][0] : offsets[end][1]]
+
+
+@pytest.mark.parametrize(
+  "context, answer",
+  [
+    ("  The Pure Land school", "Pure Land"),
+    ("\tthe cat\n sat  on", "sat"),
+    ("\n\n the  mat", "the  mat"),
+    ("é\u00e9 the good\u00a0film", "good"),
+    ("A\u200dB cat, dog. (1990)", "1990"),
+    ("cat", "cat"),
+  ],
+)
+def test_an_answer_is_the_raw_text(bert, roberta, context, answer):
+  start = context.index(answer)
+  for vocabulary in (bert, roberta):
+    example = question(context, answer, start)
+    made = spans.rows([example], vocabulary, 64).rows
+    assert len(made.example) == 1
+    assert texts(example, made, 0) == answer
+    assert made.labels[0, 0] > 0
+
+
+def test_a_row_is_the_question_and_the_context(bert, roberta):
+  example = question("a dog", "dog", 2)
+  made = spans.rows([example], bert, 32).rows
+  pieces = [bert.pieces[i] for i in made.ids]
+  assert pieces == ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
+  assert made.second.tolist() == [4] and made.labels.tolist() == [[5, 5]]
+  none = [-1, -1]
+  assert made.offsets.tolist() == [none] * 4 + [[0, 1], [2, 5], none]
+  made = spans.rows([example], roberta, 32).rows
+  assert made.second.tolist() == [len(made.ids)]
+  two = [i for i in made.ids.tolist() if i == roberta.special.sep]
+  assert len(two) == 3
+
+
+def test_answers_in_windows_at_edges_and_cut(bert):
+  words = files.WORDS * 3
+  context = " ".join(words)
+  begins = np.cumsum([0] + [len(w) + 1 for w in words[:-1]])
+  # Length 15: 15 - 3 - 2 = 10 tokens of the context.
+  for first in range(len(words)):
+    for count in (1, 3, 10, 11):
+      last = first + count - 1
+      if last >= len(words):
+        continue
+      start, end = begins[first], begins[last] + len(words[last])
+      example = question(context, context[start:end], int(start))
+      made = spans.rows([example], bert, 15, stride=4).rows
+      held = 0
+      for i, (a, b) in enumerate(windows(len(words), 10, 4)):
+        inside = a <= first and last < b
+        assert (made.labels[i, 0] > 0) == inside
+        if inside:
+          held += 1
+          assert texts(example, made, i) == context[start:end]
+          assert made.labels[i].tolist() == [first - a + 4, last - a + 4]
+        else:
+          assert made.labels[i].tolist() == [0, 0]
+      assert held or count > 6
+
+
+def test_no_answer_and_no_label_and_a_wrong_place(bert):
+  there = question("the cat sat", "sat", 8)
+  moved = question("  the cat sat", "sat", 8) | {"id": "moved"}
+  hidden = there | {"answers": None, "id": "hidden"}
+  made = spans.rows([question("the cat"), there, moved, hidden], bert, 32)
+  labels = made.rows.labels.tolist()
+  assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
+  what = "answers that are not at their offset, not trained on"
+  assert made.notes == {what: ["moved"]}
+  # Spaces have no piece: such an answer has no place.
+  made = spans.rows([question("the  cat", " ", 4)], bert, 32)
+  assert made.notes == {"answers that no piece holds, not trained on": ["q"]}
+
+
+def test_questions_and_contexts_of_any_size(bert):
+  long = " ".join(["dog"] * 100)
+  made = spans.rows([question(long, asked=long)], bert, 32)
+  assert rows.lengths(made.rows).max() <= 32
+  assert made.notes == {"questions cut": ["q"]}
+  seen = made.rows.offsets[made.rows.offsets[:, 0] >= 0, 0]
+  assert set(seen) == {4 * i for i in range(100)}
+  made = spans.rows([question(" \n ", asked="")], bert, 32)
+  assert [bert.pieces[i] for i in made.rows.ids] == ["[CLS]", "[SEP]", "[SEP]"]
+
+
+def test_files_of_both_versions(tmp_path):
+  context = "the cat sat on the mat"
+  good, none = ("1", "who", [("cat", 4)]), ("2", "why", [])
+  path = files.write(
+    tmp_path / "a.json", files.squad([(context, [good, none])])
+  )
+
+  def read(name, split):
+    known = reading.find(name)
+    return reading.read(known, [reading.Input(split, path)]).splits[split]
+
+  found = read("squad2", "train")
+  assert [e["answers"] for e in found] == [
+    [{"text": "cat", "answer_start": 4}],
+    [],
+  ]
+  assert read("squad", "test")[1]["answers"] is None
+  with pytest.raises(ValueError, match=r"a\.json: id 2 has no answers"):
+    read("squad", "train")
+  files.write(tmp_path / "a.json", files.squad([(context, [good, good])]))
+  with pytest.raises(ValueError, match="two questions have the id '1'"):
+    read("squad", "train")
+  for text, message in (
+    ('{"data": [{}]}', "article 1 is not as SQuAD's are"),
+    ('{"data":\n [}', r"a\.json:2: not JSON"),
+    ("[]", "no file of SQuAD"),
+    (" ", "the file is empty"),
+  ):
+    files.write(tmp_path / "a.json", text)
+    with pytest.raises(ValueError, match=message):
+      read("squad", "train")
+
+
+@pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
+def test_real_questions(tmp_path):
+  vocabulary = files.load(f"{DATA}/vocab/bert-base-uncased-vocab.txt")
+  known = reading.find("squad")
+  path = f"{DATA}/eval/squad/xquad.en.json"
+  examples = reading.read(known, [reading.Input("validation", path)])
+  examples = examples.splits["validation"]
+  encoded = spans.rows(examples, vocabulary, 384)
+  made = encoded.rows
+  assert len(examples) == 1190 and not encoded.notes
+  answered = set()
+  for i, e in enumerate(made.example):
+    if made.labels[i, 0] > 0:
+      answered.add(int(e))
+      gold = examples[e]["answers"][0]["text"]
+      assert gold in texts(examples[e], made, i)
+  assert answered == set(range(1190))
