@@ -223,6 +223,12 @@ def test_published_sizes():
     elmo.build("small").init(jax.random.key(0), jnp.ones((1, 1, 6), jnp.int32))
 
 
+@pytest.mark.parametrize("filters", [(), 3, [(0, 4)], [(1, 2, 3)], [(51, 4)]])
+def test_filters_that_are_none(filters):
+  with pytest.raises(ValueError, match="^model.filters=.*must be pairs"):
+    elmo.build("small", filters=filters)
+
+
 def test_padding_gets_no_gradient(tiny):
   """A13: characters that stand at padding alone are as if not there."""
   module, params, _ = tiny

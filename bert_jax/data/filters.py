@@ -34,6 +34,8 @@ NGRAM = 5
 # Values of a MinHash sketch: an estimate of a similarity of 0.8 is off by
 # sqrt(0.8 * 0.2 / 128) = 0.035 in the mean.
 SKETCH = 128
+# Above it datasketch cuts no bands of a sketch: all 128 values would be one.
+MAX_SIMILARITY = 0.99
 # Shingles hashed at once: temporaries of 4 MB.
 _CHUNK = 8192
 _WORD = re.compile(r"\w+")
@@ -50,7 +52,8 @@ class Filters(NamedTuple):
     drop_duplicates: whether to drop a document whose words are those of an
       earlier one, white space apart.
     near_duplicates: similarity to an earlier, kept document (Jaccard index of
-      their sets of word 5-grams, see `shingles`) from which one is dropped.
+      their sets of word 5-grams, see `shingles`) from which one is dropped;
+      at most `MAX_SIMILARITY`.
   """
 
   normalise: str | None = None
@@ -78,10 +81,10 @@ class Filters(NamedTuple):
       if share is not None and not 0 <= share < 1:
         raise ValueError(f"--{name}={share} is not a share, from 0 to below 1.")
     if self.near_duplicates is not None:
-      if not 0 < self.near_duplicates < 1:
+      if not 0 < self.near_duplicates <= MAX_SIMILARITY:
         raise ValueError(
-          f"--near_duplicates={self.near_duplicates} is no similarity between"
-          " 0 and 1; use --drop_duplicates for exact copies."
+          f"--near_duplicates={self.near_duplicates} is no similarity above 0"
+          f" and at most {MAX_SIMILARITY}; --drop_duplicates finds exact copies."
         )
       empty_sketch()
 

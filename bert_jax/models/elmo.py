@@ -295,11 +295,33 @@ def softmax_shapes(encoder: Elmo) -> dict[str, Any]:
   }
 
 
+def _pairs(filters: Any) -> tuple[tuple[int, int], ...]:
+  """Filters as tuples.
+
+  Raises:
+    ValueError: they are no pairs, or one is out of its range.
+  """
+  try:
+    pairs = tuple((width, count) for width, count in filters)
+  except (TypeError, ValueError):
+    pairs = ()
+  whole = all(isinstance(n, int) and n > 0 for pair in pairs for n in pair)
+  if not pairs or not whole or max(pairs)[0] > MAX_CHARS:
+    raise ValueError(
+      f"model.filters={filters!r}: must be pairs of characters, 1 to"
+      f" {MAX_CHARS}, and a number of filters, as ((1, 32), (2, 64))."
+    )
+  return pairs
+
+
 def build(variant: str, **overrides: Any) -> Elmo:
-  """Builds a published size, see `base.build`; `filters` may be lists."""
+  """Builds a published size, see `base.build`; `filters` may be lists.
+
+  Raises:
+    ValueError: see there, or filters that are none.
+  """
   if "filters" in overrides:
-    pairs = overrides["filters"]
-    overrides["filters"] = tuple((width, count) for width, count in pairs)
+    overrides["filters"] = _pairs(overrides["filters"])
   return base.build(Elmo, VARIANTS, variant, overrides)
 
 
