@@ -298,7 +298,7 @@ def test_the_report(tmp_path, vocab, here, monkeypatch, capfd):
     ("--max_symbols 1", "--max_symbols=1.0 is not a share, from 0 to below 1"),
     ("--max_symbols -0.1", "--max_symbols=-0.1 is not a share"),
     ("--max_repetition nan", "--max_repetition=nan is not a share"),
-    ("--near_duplicates 1", "--drop_duplicates finds exact copies"),
+    ("--near_duplicates 1", "--drop_duplicates finds copies"),
     ("--near_duplicates 0.999", "similarity above 0 and at most 0.99"),
     ("--near_duplicates 0", "--near_duplicates=0.0 is no similarity"),
     ("--normalise NFD", "invalid choice: 'NFD'"),

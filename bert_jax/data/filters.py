@@ -84,7 +84,7 @@ class Filters(NamedTuple):
       if not 0 < self.near_duplicates <= MAX_SIMILARITY:
         raise ValueError(
           f"--near_duplicates={self.near_duplicates} is no similarity above 0"
-          f" and at most {MAX_SIMILARITY}; --drop_duplicates finds exact copies."
+          f" and at most {MAX_SIMILARITY}; --drop_duplicates finds copies."
         )
       empty_sketch()
 
