@@ -8,8 +8,10 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
-from bert_jax import objectives, optim, phases, sharding, teacher
+from bert_jax import objectives, optim, phases, pretrained, sharding, teacher
 from bert_jax.data import corpus, hashing, loader
+from bert_jax.finetune import data as task_data
+from bert_jax.finetune.rows import Task
 from bert_jax.state import TrainState, file_state, frozen_shapes
 
 # Of a model's config, what its teacher computes with unless it says otherwise.
@@ -19,11 +21,11 @@ OF_DATA = ("vocab_size", "padding_id")
 
 
 class Feed(NamedTuple):
-  """A phase with its data."""
+  """A phase with its data; the shapes are those of the largest batch."""
 
   phase: phases.Phase
-  data: loader.Data
-  heldout: loader.Heldout | None
+  data: loader.Data | task_data.Data
+  heldout: loader.Heldout | task_data.Splits | None
   shapes: dict[str, jax.ShapeDtypeStruct]
 
 
@@ -38,6 +40,8 @@ class Setup(NamedTuple):
   in_file: TrainState  # shapes; see `state.file_state`
   frozen: Any  # the teacher's parameters; {} without one
   digest: str | None  # the teacher's
+  task: Task | None = None  # of a run that fine-tunes
+  found: pretrained.Pretrained | None = None  # what such a run begins with
 
   @property
   def prepared(self) -> tuple[corpus.Prepared, ...]:
@@ -65,11 +69,58 @@ def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
         f"held-out documents: {e} Prepare the text with a larger --heldout, or"
         " pass --config.evaluate.every=0."
       ) from e
+  return make_feed(phase, data, heldout)
+
+
+def make_feed(phase: phases.Phase, data: Any, heldout: Any) -> Feed:
+  """A phase with its data and the shapes of their batches."""
   shapes = {
     key: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype)
     for key, (shape, dtype) in data.features.items()
   }
   return Feed(phase, data, heldout, shapes)
+
+
+def open_task(
+  config: dict[str, Any],
+) -> tuple[
+  task_data.Data, task_data.Splits | None, pretrained.Pretrained | None
+]:
+  """Opens a task's folder, and the model that fine-tuning begins with.
+
+  Fills in what is theirs: steps, kind and labels of the objective, the model.
+
+  Raises:
+    ValueError: with one sentence.
+  """
+  data = config_lib.call(
+    "data",
+    task_data.open_data,
+    config["batch_size"],
+    config["seed"],
+    **config["data"],
+  )
+  steps = data.steps_of_epochs
+  if config["total_steps"] is None:
+    config["total_steps"] = steps
+  for section in ("evaluate", "checkpoint"):
+    if config[section]["every"] is None:
+      config[section]["every"] = data.steps_of_epoch
+  config["objective"] |= dict(kind=data.task.kind, labels=[*data.task.labels])
+  found = None
+  if config["init_from"]:
+    where = config["data"]["path"]
+    found = pretrained.read(config["init_from"], data.prepared[0].vocab, where)
+    config["model"] = pretrained.fill_model(config["model"], found)
+  elif config["model"].get("family") is None:
+    raise ValueError(
+      "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
+      " the --workdir of a run, a converted folder or one of transformers."
+    )
+  splits = None
+  if config["evaluate"]["every"]:
+    splits = task_data.open_splits(data)
+  return data, splits, found
 
 
 def build(config: dict[str, Any]) -> Setup:
@@ -82,10 +133,17 @@ def build(config: dict[str, Any]) -> Setup:
     ValueError: with one sentence that names the key and the remedy.
   """
   mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
+  task, found = None, None
+  if config_lib.is_task(config):
+    data, splits, found = open_task(config)
+    task = data.task
   plan = phases.plan(config)
   for phase in plan:
     sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
-  feeds = [open_feed(config, phase) for phase in plan]
+  if task:
+    feeds = [make_feed(phase, data, splits) for phase in plan]
+  else:
+    feeds = [open_feed(config, phase) for phase in plan]
   data, vocab_size = feeds[0].data, feeds[0].data.vocab_size
   take_from_data(config, data)
   taught = None
@@ -106,9 +164,8 @@ def build(config: dict[str, Any]) -> Setup:
   if taught:
     frozen = teacher.place(taught, frozen_shapes(objective, mesh, feed.shapes))
     digest = taught.digest
-  return Setup(
-    mesh, feeds, objective, optimizer, schedule, in_file, frozen, digest
-  )
+  setup = (mesh, feeds, objective, optimizer, schedule, in_file, frozen, digest)
+  return Setup(*setup, task, found)
 
 
 def take_from_data(config: dict[str, Any], data: loader.Data) -> None:
@@ -117,6 +174,11 @@ def take_from_data(config: dict[str, Any], data: loader.Data) -> None:
   Raises:
     ValueError: it says otherwise.
   """
+  # What is not set: the files of a pre-trained model, or the family, say it.
+  if config_lib.is_task(config):
+    section = config["model"]
+    for name in [name for name, value in section.items() if value is None]:
+      del section[name]
   of_data = {"vocab_size": data.vocab_size}
   if config["model"]["family"] == "roberta":
     # Its positions begin after this number, and skip tokens that have it.

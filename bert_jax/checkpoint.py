@@ -191,6 +191,14 @@ class Checkpointer:
         raise kinds[other[0]](other[1]) from error
     return result
 
+  def meta(self, step: int) -> dict[str, Any]:
+    """The metadata that a checkpoint was saved with.
+
+    Raises:
+      Mismatch, Damaged: of another format, or not what was saved.
+    """
+    return self._together(step, lambda: self._meta(step))
+
   def _meta(self, step: int) -> dict[str, Any]:
     meta = ocp.JsonCheckpointHandler().restore(self._item(step, "meta"))
     if not is_sealed(meta):

@@ -4,7 +4,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from bert_jax.data.names import nearest
@@ -60,6 +60,8 @@ RESERVED = (
   "checkpoint.read_only",
   "model.vocab_multiple",
   "teacher.model.vocab_multiple",
+  "objective.kind",
+  "objective.labels",
 )
 
 # What a number must be, whatever the section's reader would make of another:
@@ -103,6 +105,8 @@ POSITIVE = (
   "optimizer.epsilon",
   "optimizer.initial_accumulator",
   "optimizer.gradient_scale",
+  "optimizer.layer_decay",
+  "data.epochs",
   "model.initializer_range",
   "model.clip",
   "objective.temperature",
@@ -116,6 +120,7 @@ NOT_NEGATIVE = (
   "objective.attention_weight",
   "objective.hidden_weight",
   "objective.embedding_weight",
+  "objective.lm_weight",
   "data.smoothing",
   "optimizer.weight_decay",
   "optimizer.clip_norm",
@@ -125,9 +130,19 @@ BELOW_ONE = (
   "optimizer.b2",
   "model.dropout",
   "model.attention_dropout",
+  "objective.head_dropout",
 )
 # None takes that of the data.
 OF_DATA = ("model.vocab_size", "model.padding_id")
+# The same where the data are a task's: see finetune/data.py.
+OF_TASK = (
+  "total_steps",
+  "evaluate.every",
+  "checkpoint.every",
+  "model.dropout",
+  "model.attention_dropout",
+  "objective.head_dropout",
+)
 # Without a loss scale, gradients vanish in float16.
 DTYPES = ("float32", "bfloat16")
 # What the label of a builder's pairs is; the metrics bear the name.
@@ -154,7 +169,7 @@ def check_keys(config: dict[str, Any]) -> None:
   for key in RESERVED:
     if key in flat:
       raise ValueError(f"config.{key} is not a key; the program sets it.")
-  check_numbers(flat)
+  check_numbers(flat, OF_DATA + (OF_TASK if is_task(config) else ()))
   dtype = flat.get("model.dtype", DTYPES[0])
   if dtype not in DTYPES:
     raise ValueError(
@@ -162,6 +177,11 @@ def check_keys(config: dict[str, Any]) -> None:
     )
   check_pair_name(flat)
   check_streams(flat)
+
+
+def is_task(config: dict[str, Any]) -> bool:
+  """Whether a run fine-tunes: its data are the rows of a task."""
+  return config["objective"].get("name") == "finetune"
 
 
 def check_streams(flat: dict[str, Any]) -> None:
@@ -195,11 +215,14 @@ def check_pair_name(flat: dict[str, Any]) -> None:
       )
 
 
-def check_numbers(flat: dict[str, Any]) -> None:
+def check_numbers(
+  flat: dict[str, Any], open_keys: Collection[str] = OF_DATA
+) -> None:
   """Raises ValueError at a number out of its range, or that is no number.
 
   Args:
     flat: of `flatten`.
+    open_keys: may be None: the program fills them in.
   """
   rules = [
     (key, int, f"at least {least}", lambda x, least=least: x >= least)
@@ -215,7 +238,7 @@ def check_numbers(flat: dict[str, Any]) -> None:
       # A phase has keys of `data`, a teacher those of `model`.
       usual = re.sub(r"^phases\.[^.]*\.", "data.", key)
       usual = usual.removeprefix("teacher.")
-      if usual != name or (value is None and usual in OF_DATA):
+      if usual != name or (value is None and usual in open_keys):
         continue
       if isinstance(value, bool) or not isinstance(value, kind):
         what = "a whole number" if kind is int else "a number"

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import optax
 
 Schedule = Callable[[Any], Any]
+# How far a layer's rate lies below the head's, in powers of the decay.
+LAYER_RULES = ("released", "written")
 # Of ELMo; by what each clips.
 ADAGRADS = ("adagrad", "adagrad_each")
 
@@ -96,6 +98,61 @@ def scale_by_trust_ratio(
 def everything(params: Any) -> Any:
   """True at every leaf: the mask of a rule without exceptions."""
   return jax.tree.map(lambda _: True, params)
+
+
+def layer_scales(params: Any, decay: float, rule: str = "released") -> Any:
+  """Factor of each leaf's learning rate: smaller, the nearer to the input.
+
+  Of n layers, the head and the pooler have 1. By the "released" rule the last
+  layer has decay^2, the first decay^(n + 1), the embeddings decay^(n + 2); by
+  the one as "written", decay, decay^n and decay^(n + 1) (Clark et al. 2020,
+  section 3.1; google-research/electra model/optimization.py, _get_layer_lrs,
+  whose authors kept the power that is one too many).
+
+  Args:
+    params: with an `encoder`; or their shapes.
+    decay: in (0, 1].
+    rule: of `LAYER_RULES`.
+
+  Returns:
+    A tree of floats, and for stacked layers of arrays that broadcast.
+
+  Raises:
+    ValueError: no layers.
+  """
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  names = [[getattr(key, "key", None) for key in path] for path, _ in leaves]
+  depths = [
+    leaf.shape[0]
+    for path, (_, leaf) in zip(names, leaves, strict=True)
+    if path[0] == "encoder" and "layers" in path
+  ]
+  if not depths:
+    raise ValueError("optimizer.layer_decay: the model has no encoder.layers.")
+  count = depths[0]
+  top = count + (2 if rule == "released" else 1)
+
+  def scale(path, leaf):
+    keys = [getattr(key, "key", None) for key in path]
+    if keys[0] != "encoder":
+      return 1.0
+    if "layers" not in keys:
+      return decay**top
+    powers = decay ** (top - 1.0 - jnp.arange(count))
+    return powers.reshape(-1, *[1] * (leaf.ndim - 1)).astype(jnp.float32)
+
+  return jax.tree_util.tree_map_with_path(scale, params)
+
+
+def scale_by_layer(decay: float, rule: str) -> optax.GradientTransformation:
+  """Scales updates by `layer_scales`."""
+
+  def update(updates, state, params=None):
+    del params
+    scales = layer_scales(updates, decay, rule)
+    return jax.tree.map(jnp.multiply, updates, scales), state
+
+  return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
 class AdagradState(NamedTuple):
@@ -194,6 +251,8 @@ def build_optimizer(
   epsilon: float,
   weight_decay: float,
   clip_norm: float,
+  layer_decay: float = 1.0,
+  layer_rule: str = "released",
 ) -> optax.GradientTransformation:
   """Clip by the global norm, Adam, decay, trust ratio, learning rate.
 
@@ -220,10 +279,18 @@ def build_optimizer(
       the update that is scaled.
     clip_norm: largest global norm of the gradients, 0 for none. Applied after
       the reduction over devices (the paper's code: before, per device).
+    layer_decay: and `layer_rule`: see `layer_scales`; 1 for one rate.
 
   Raises:
-    ValueError: unknown name.
+    ValueError: unknown name or rule, a decay out of range.
   """
+  if not 0.0 < layer_decay <= 1.0:
+    raise ValueError(f"optimizer.layer_decay={layer_decay}: must be in (0, 1].")
+  if layer_rule not in LAYER_RULES:
+    raise ValueError(
+      f"optimizer.layer_rule={layer_rule!r}: not one of"
+      f" {', '.join(LAYER_RULES)}."
+    )
   published = scale_by_uncorrected_adam(b1, b2, epsilon)
   corrected = optax.scale_by_adam(b1, b2, epsilon)
   rules = {
@@ -240,6 +307,8 @@ def build_optimizer(
   clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
   decay = optax.add_decayed_weights(weight_decay, mask=decayed)
   ratio = [scale_by_trust_ratio(trusted)] if trusted else []
+  if layer_decay < 1.0:
+    ratio.append(scale_by_layer(layer_decay, layer_rule))
   rate = optax.scale_by_learning_rate(schedule)
   return optax.chain(clip, adam, decay, *ratio, rate)
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from bert_jax import (
   logs,
   metrics,
   phases,
+  pretrained,
   runtime,
   sharding,
   steps,
@@ -22,6 +24,7 @@ from bert_jax import (
 from bert_jax import config as config_lib
 from bert_jax.building import Feed, Setup, build
 from bert_jax.data import corpus, files, loader, vocabulary_files
+from bert_jax.finetune import scoring
 from bert_jax.state import TrainState, init_state, resize
 
 
@@ -86,7 +89,12 @@ def start(
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     print(f"continuing from step {step}", flush=True)
     return state, meta
-  if config["init_from"]:
+  if setup.found:
+    taken = (setup.objective.takes, setup.task.labels)
+    params, lines = pretrained.take(setup.found, state.params, *taken)
+    state = state.replace(params=params)
+    print(f"parameters from {config['init_from']}", *lines, sep="\n  ")
+  elif config["init_from"]:
     with checkpoint.Checkpointer.of_run(config["init_from"]) as source:
       check_vocab(config["init_from"], setup.prepared[0])
       params, step = source.restore_params(None, setup.in_file.params)
@@ -102,7 +110,10 @@ def start(
 def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
   """The last lines of a run: what it reached, and where to look."""
   heldout = setup.feeds[-1].heldout
-  if heldout is not None and means:
+  if setup.task:
+    for name, value in means.items():
+      print(f"{name}: {value:.4f}")
+  elif heldout is not None and means:
     counts = sum(part.unigrams for part in setup.prepared)
     for line in evaluate.summary(heldout, counts, means):
       print(line)
@@ -117,9 +128,10 @@ class Progress:
   Attributes:
     state: the train state.
     window: sums of the steps since the last row.
-    best: lowest held-out loss of the phase so far; each phase starts anew,
-      since longer rows are easier to predict.
+    best: lowest held-out loss of the phase so far, of a task minus its best
+      score; each phase starts anew, since longer rows are easier to predict.
     means: of the last evaluation.
+    work: operations of the steps since the last row.
     stopped: if SIGTERM or SIGINT came.
   """
 
@@ -127,6 +139,7 @@ class Progress:
   window: metrics.Window
   best: float | None
   means: dict[str, float]
+  work: list[float] = dataclasses.field(default_factory=list)
   stopped: bool = False
 
 
@@ -209,8 +222,8 @@ def run_phase(
 ) -> None:
   """Steps, rows, evaluations and checkpoints, all on step numbers only."""
   phase, objective, total = feed.phase, setup.objective, config["total_steps"]
-  every = {name: config[name]["every"] for name in ("log", "checkpoint")}
-  every["evaluate"] = config["evaluate"]["every"] if feed.heldout else 0
+  every = {n: config[n]["every"] for n in ("log", "checkpoint", "evaluate")}
+  every["evaluate"] *= bool(feed.heldout)
   train_step = jax.jit(
     steps.make_train_step(
       objective, setup.optimizer, setup.schedule, phase.micro_batches
@@ -222,9 +235,8 @@ def run_phase(
       setup.mesh, config["model"]["remat"]
     ),
   )
-  eval_step = jax.jit(steps.make_eval_step(objective))
+  measure = make_measure(setup, feed)
   key = jax.random.key(config["seed"])
-  flops = objective.flops(feed.shapes)
   first = int(progress.state.step)
   if first == phase.start:
     progress.best = None  # Losses of other lengths do not compare.
@@ -232,12 +244,13 @@ def run_phase(
     (phase.first_example(step), phase.batch_size)
     for step in range(first, phase.end)
   )
-  share = sharding.host_share(setup.mesh)
+  share, shapes = sharding.host_share(setup.mesh), set()
 
   def due(name, step):
     return every[name] and (step % every[name] == 0 or step == total)
 
   def advance(step, batch):
+    progress.work.append(objective.flops(batch) * share[1])
     with profiler.step(step):
       batch = sharding.to_global(setup.mesh, batch)
       progress.state, values = train_step(
@@ -248,8 +261,10 @@ def run_phase(
 
   with loader.Batches(feed.data, spans, *share) as batches:
     for step, (batch, position) in enumerate(log.timed(batches), first + 1):
-      if step == first + 1:
-        progress.window.saved()  # Waits for the phase before.
+      shape = batch["sequence_ids"].shape
+      if shape not in shapes:
+        shapes.add(shape)
+        progress.window.saved()  # Waits for the steps before.
         with log.apart(steps=1):  # Compilation is not speed.
           advance(step, batch)
           progress.window.saved()
@@ -257,16 +272,14 @@ def run_phase(
         advance(step, batch)
       progress.stopped = runtime.stop_requested(step, stop)
       if due("log", step):
-        log.train(step, *progress.window.close(), flops)
+        work = sum(progress.work) / len(progress.work)
+        log.train(step, *progress.window.close(), work)
+        progress.work.clear()
       measured = None
       if due("evaluate", step):
         progress.window.saved()
         with log.apart():
-          rows = phase.batch_size // phase.micro_batches
-          data = progress.state, setup.frozen, feed.heldout, rows, setup.mesh
-          means = evaluate.evaluate(eval_step, objective.coefficients, *data)
-        progress.means = means
-        measured = progress.means["loss"]
+          progress.means, measured = measure(progress.state)
         log.heldout(step, progress.means)
       improved = measured is not None and (
         progress.best is None or measured < progress.best
@@ -276,6 +289,35 @@ def run_phase(
         save(setup, phase, progress, saver, log, step, position, measured)
       if progress.stopped:
         return
+
+
+def make_measure(
+  setup: Setup, feed: Feed
+) -> Callable[[TrainState], tuple[dict[str, float], float]]:
+  """Returns a state -> what the held-out set says, and that as one number.
+
+  The lower the number the better: the loss, or minus a task's first metric.
+  """
+  objective, phase = setup.objective, feed.phase
+  rows = phase.batch_size // phase.micro_batches
+  eval_step = steps.make_eval_step(objective)
+  if setup.task:
+    scorer = scoring.make_scorer(eval_step, objective.predict, setup.mesh)
+
+    def score(state):
+      means = scoring.score(scorer, state, feed.heldout, rows)
+      best = means.get(setup.task.metrics[0], -means["loss"])
+      return means, -best
+
+    return score
+  compiled = jax.jit(eval_step)
+
+  def measure(state):
+    data = state, setup.frozen, feed.heldout, rows, setup.mesh
+    means = evaluate.evaluate(compiled, objective.coefficients, *data)
+    return means, means["loss"]
+
+  return measure
 
 
 def save(
@@ -292,6 +334,7 @@ def save(
   meta = dict(phase=phase.number, data=position, best=progress.best)
   meta |= dict(window=progress.window.saved(), heldout=progress.means)
   meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
+  meta |= dict(task=setup.task._asdict()) if setup.task else {}
   with log.waiting("checkpoint"):
     metrics.check_parameters(step, progress.state.params)
     in_file = resize(progress.state, setup.in_file)

@@ -24,7 +24,7 @@ from flax import traverse_util
 
 from bert_jax import logs, models
 from bert_jax.convert import mapping, modules, tensors
-from bert_jax.models import elmo, heads, tasks
+from bert_jax.models import elmo, tasks
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -137,13 +137,8 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     return models.bert.ForPreTraining(encoder, pairs=False)
   if task == "discriminator":
     return modules.Discriminator(encoder)
-  if task in ("sequence_classification", "multiple_choice"):
-    pooling = heads.Pooling(**head.pop("pooling"))
-    return tasks.SequenceClassifier(encoder, pooling, **head)
-  if task == "token_classification":
-    return tasks.TokenClassifier(encoder, **head)
-  if task == "span":
-    return tasks.SpanClassifier(encoder, **head)
+  if task in tasks.NAMES.values():
+    return tasks.build(task, encoder, head)
   raise ValueError(f"task {task!r}: unknown.")
 
 

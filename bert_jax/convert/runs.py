@@ -1,16 +1,17 @@
 """The newest checkpoint of a training run, as a converted model."""
 
 import os
+from typing import Any
 
 import jax
 
 from bert_jax import checkpoint, logs, models
-from bert_jax.convert import folder
+from bert_jax.convert import folder, hf_labels
 from bert_jax.convert.folder import Weights
-from bert_jax.models import elmo, pretraining, tinybert
+from bert_jax.models import elmo, pretraining, tasks, tinybert
 
 # Their parameters are those of the family's ForPreTraining.
-OBJECTIVES = ("mlm", "electra", "lm", "elmo", "distil", "tinybert")
+OBJECTIVES = ("mlm", "electra", "lm", "elmo", "distil", "tinybert", "finetune")
 # Of these the encoder alone: the rest is of no use but in training.
 BARE = ("elmo", "tinybert")
 
@@ -20,11 +21,36 @@ def is_run(path: str) -> bool:
   return os.path.isdir(os.path.join(path, "checkpoints"))
 
 
-def read(path: str) -> Weights:
-  """Reads the newest whole checkpoint of a run and its tokenizer.
+def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
+  """What a folder's config says of a fine-tuned run's head.
+
+  Args:
+    objective: the section of the run's config, as the program filled it in.
+    family: a key of `models.FAMILIES`.
+  """
+  kind, labels = objective["kind"], list(objective["labels"])
+  rate = objective.get("head_dropout")
+  pooling = models.family(family).POOLING
+  made = {
+    "task": tasks.NAMES[kind],
+    "head": tasks.head_of(kind, pooling, len(labels), rate),
+  }
+  if kind == "regression":
+    # The name that transformers gives to the one output.
+    labels = hf_labels.default_labels(1)
+  if kind in ("classification", "regression", "tagging"):
+    made |= {"labels": labels}
+  if kind in ("classification", "regression"):
+    made |= {"problem": kind}
+  return made
+
+
+def read(path: str, best: bool = False) -> Weights:
+  """Reads a whole checkpoint of a run and its tokenizer.
 
   Args:
     path: the --workdir of the run, which may be going on.
+    best: the checkpoint with the best score, not the newest.
 
   Raises:
     ValueError: no run, no checkpoint, or an objective whose model has no
@@ -45,6 +71,7 @@ def read(path: str) -> Weights:
     # Of what was trained, only the run itself has a boundary head.
     head = {k: v for k, v in objective.items() if k == "pairs"}
     head |= {"pairs": False} if name == "distil" else {}
+    step = saver.best_step() if best else None
     config = folder.make_config(
       run["model"]["family"],
       "encoder" if name in BARE else "pretraining",
@@ -52,6 +79,8 @@ def read(path: str) -> Weights:
       head=head,
       source={"format": "run", "dtype": "float32"},
     )
+    if name == "finetune":
+      config |= fine_tuned(objective, config["family"])
     shapes = folder.shapes_of(folder.module_of(config), config)
     wanted = folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
@@ -64,7 +93,9 @@ def read(path: str) -> Weights:
       width = run["teacher"]["model"]["hidden"]
       maps = objective.get("maps", tinybert.MAPS[0])
       wanted |= tinybert.map_shapes(encoder, width, maps)
-    params, step = saver.restore_params(None, wanted)
+    params, step = saver.restore_params(step, wanted)
+    if name == "finetune":
+      config["source"] |= {"fine_tuned": saver.meta(step)["task"]}
   config["source"] |= {"step": step}
   arrays = folder.flatten(jax.device_get(params))
   ordered = {name: arrays[name] for name in shapes}

@@ -1,5 +1,6 @@
 """An encoder with the head of a task: classes, tags, spans, choices."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -9,6 +10,55 @@ from jaxtyping import Array, Float
 from bert_jax.models import base, heads, layers
 
 Batch = dict[str, Array]
+# Kind of a task -> the name of its module in a converted model's config.
+NAMES = {
+  "classification": "sequence_classification",
+  "regression": "sequence_classification",
+  "choice": "multiple_choice",
+  "tagging": "token_classification",
+  "span": "span",
+}
+
+
+def build(
+  name: str, encoder: nn.Module, head: Mapping[str, Any]
+) -> "SequenceClassifier | TokenClassifier | SpanClassifier":
+  """The module of a task.
+
+  Args:
+    name: a value of `NAMES`.
+    encoder: of any family.
+    head: keyword arguments of the module, of `pooling` its fields.
+  """
+  head = dict(head)
+  if "pooling" in head:
+    pooling = heads.Pooling(**head.pop("pooling"))
+    return SequenceClassifier(encoder, pooling, **head)
+  made = SpanClassifier if name == "span" else TokenClassifier
+  return made(encoder, **head)
+
+
+def head_of(
+  kind: str, pooling: heads.Pooling, num_labels: int, dropout: float | None
+) -> dict[str, Any]:
+  """The `head` of a kind of task, a key of `NAMES`, for `build`.
+
+  Args:
+    kind: of the task.
+    pooling: the family's.
+    num_labels: classes or tags; not read for the other kinds.
+    dropout: before the classifier; None for the published rate, which is the
+      pooling's, 0.1 of tags, 0 of spans.
+  """
+  rate = {} if dropout is None else {"dropout": dropout}
+  if kind == "span":
+    return {"dropout": 0.0} | rate
+  if kind == "tagging":
+    return {"num_labels": num_labels, "dropout": 0.1} | rate
+  return {
+    "pooling": pooling._asdict() | rate,
+    "num_labels": num_labels if kind == "classification" else 1,
+  }
 
 
 def _encode(
@@ -73,7 +123,12 @@ class SequenceClassifier(nn.Module):
         k: batch[k].reshape(-1, shape[2]) for k in base.INPUTS if k in batch
       }
       return self(flat, train=train).reshape(shape[:2])
-    hidden = _encode(self.encoder, batch, train)
+    return self.classify(_encode(self.encoder, batch, train), batch, train)
+
+  def classify(
+    self, hidden: Float[Array, "b l d"], batch: Batch, train: bool
+  ) -> Float[Array, "b n"]:
+    """Float32 logits from the encoder's hidden states of rows [b, l]."""
     positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
     if self.pooling.last:
       positions = positions + hidden.shape[1] - 1

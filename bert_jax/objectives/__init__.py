@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.objectives import distil, electra, elmo, lm, mlm, tinybert
+from bert_jax.objectives import (
+  distil,
+  electra,
+  elmo,
+  finetune,
+  lm,
+  mlm,
+  tinybert,
+)
 from bert_jax.objectives.base import Objective
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
@@ -13,6 +21,7 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
   "distil": distil.build,
   "tinybert": tinybert.build,
   "elmo": elmo.build,
+  "finetune": finetune.build,
 }
 
 

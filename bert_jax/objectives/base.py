@@ -31,6 +31,10 @@ class Objective(NamedTuple):
       with; None if it begins with those of `init`.
     carry: batch (arrays or shapes) -> what the first `loss` is called with,
       boxed with logical axis names; {} unless states go from step to step.
+    predict: (parameters, batch) -> a task's logits of every row; None unless
+      the objective is one with predictions.
+    takes: path of a parameter, joined by "/" -> whether it is taken from a
+      pre-trained model; None where such a model must be all that is trained.
   """
 
   init: Callable[[Array, Batch], Any]
@@ -41,6 +45,8 @@ class Objective(NamedTuple):
   init_frozen: Callable[[Array, Batch], Any] | None = None
   inherit: Callable[[Any, Any], Any] | None = None
   carry: Callable[[Batch], Any] = lambda batch: {}
+  predict: Callable[[Any, Batch], Array] | None = None
+  takes: Callable[[str], bool] | None = None
 
 
 def check_family(objective: str, name: str, families: Iterable[str]) -> None:

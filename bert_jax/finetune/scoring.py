@@ -1,0 +1,136 @@
+"""A model's logits of all rows of a split, and the official metrics of them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax import sharding
+from bert_jax.finetune import metrics, outputs
+from bert_jax.finetune.batches import Batches
+from bert_jax.finetune.data import Split, Splits
+from bert_jax.finetune.rows import lengths
+
+Scorer = Callable[[Any, Batches], tuple[list[np.ndarray], dict[str, float]]]
+
+
+def run(
+  step: Callable[[Any, dict[str, jax.Array]], Any],
+  params: Any,
+  batches: Batches,
+  mesh: Mesh,
+) -> Iterator[tuple[np.ndarray, Any]]:
+  """Yields (numbers of a batch's units, what `step` makes of the batch).
+
+  Args:
+    step: (parameters, global batch) -> arrays, replicated; jitted.
+    params: of the model.
+    batches: of one host; every process makes all and gives its part.
+    mesh: for the global arrays.
+  """
+  host, hosts = sharding.host_share(mesh)
+  part = batches.batch_size // hosts
+  mine = slice(host * part, (host + 1) * part)
+  for number in range(batches.steps_per_epoch):
+    batch = batches.batch(number)
+    units = batch.pop("row")
+    made = sharding.to_global(mesh, {k: v[mine] for k, v in batch.items()})
+    yield units, step(params, made)
+
+
+def jit(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+  """Compiles a function whose results every process needs."""
+  whole = NamedSharding(mesh, PartitionSpec())
+  return jax.jit(function, out_shardings=whole)
+
+
+def logits_of_units(
+  results: list[tuple[np.ndarray, np.ndarray]], count: int
+) -> list[np.ndarray]:
+  """Logits of each unit in order, from (numbers, logits) of the batches."""
+  logits: list[Any] = [None] * count
+  for units, values in results:
+    for unit, value in zip(units, np.asarray(values), strict=True):
+      if unit >= 0:
+        logits[unit] = value
+  return logits
+
+
+def make_scorer(
+  eval_step: Callable[..., Any], predict: Callable[..., Any], mesh: Mesh
+) -> Scorer:
+  """Returns (state, batches) -> (logits of the batches' units, mean losses).
+
+  Args:
+    eval_step: (params, frozen, carry, batch) -> (sums, weights).
+    predict: (params, batch) -> logits.
+    mesh: for the global arrays.
+  """
+  both = jit(
+    lambda params, batch: (
+      eval_step(params, {}, {}, batch),
+      predict(params, batch),
+    ),
+    mesh,
+  )
+
+  def scorer(state, batches):
+    found, totals = [], []
+    for units, ((sums, weights), logits) in run(
+      both, state.params, batches, mesh
+    ):
+      found.append((units, logits))
+      totals.append((sums, weights))
+    found, totals = jax.device_get((found, totals))
+    means = {}
+    for name in totals[0][0]:
+      value = sum(float(sums[name]) for sums, _ in totals)
+      weight = sum(float(weights[name]) for _, weights in totals)
+      means[name] = value / weight if weight else 0.0
+    count = 1 + max(int(units.max()) for units, _ in found)
+    return logits_of_units(found, count), means
+
+  return scorer
+
+
+def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
+  """Predictions of a split's examples from its units' logits.
+
+  A unit of choices is an example, its number that of its first row.
+  """
+  task, rows = split.task, split.rows
+  if task.kind == "choice":
+    logits = [x for x in logits if x is not None]
+  elif task.kind in ("tagging", "span"):
+    sizes = lengths(rows)
+    logits = [x[:n] for x, n in zip(logits, sizes, strict=True)]
+  return outputs.predictions(task, rows, logits, split.examples)
+
+
+def score(
+  scorer: Scorer, state: Any, splits: Splits, batch_size: int
+) -> dict[str, float]:
+  """The official metrics over every split, `loss` and the mean losses.
+
+  Names of all splits but the first begin with the split's. A split without
+  labels has none.
+
+  Args:
+    scorer: of `make_scorer`.
+    state: the train state.
+    splits: what is scored.
+    batch_size: over all hosts.
+  """
+  result: dict[str, float] = {}
+  for number, split in enumerate(splits):
+    logits, means = scorer(state, split.batches(batch_size))
+    made = predictions(split, logits)
+    found = metrics.evaluate(split.task, made, split.examples)
+    found |= means | {"loss": means["task_loss"]}
+    if split.task.kind in ("classification", "choice"):
+      found["predicted_labels"] = float(len(set(made)))
+    prefix = f"{split.name}/" if number else ""
+    result |= {prefix + name: value for name, value in found.items()}
+  return result

@@ -1,0 +1,214 @@
+"""Fine-tuning: the loss of a task on an encoder with the task's head.
+
+Classes, a regression, choices, tags, spans (Devlin et al. 2019, section 4 and
+appendix A.5); with GPT-1, its auxiliary language model (Radford et al. 2018,
+section 3.2).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bert_jax import models
+from bert_jax.models import base, tasks
+from bert_jax.objectives import lm
+from bert_jax.objectives.base import (
+  Batch,
+  Objective,
+  Sums,
+  check_batch,
+  check_family,
+  classification_sums,
+  cross_entropy,
+)
+
+KEYS = ("input_ids", "sequence_ids", "labels", "label_weights")
+SPAN_POSITIONS = ("all", "real")
+HEADS = ("new", "taken")
+# Whose dense layer before the classifier is the pre-trained pooler.
+POOLERS = ("bert", "albert", "tinybert")
+
+
+def task_sums(
+  kind: str, logits: Array, labels: Array, weights: Float[Array, "*n"]
+) -> Sums:
+  """Weighted sums `task_loss`, and `task_accuracy` where there are labels.
+
+  Cross-entropy in nats; the squared error of a regression; of spans the mean
+  of start and end (google-research/bert run_squad.py, model_fn), right if both
+  are.
+
+  Args:
+    kind: of the task, a key of `tasks.NAMES`.
+    logits: of the head, see models/tasks.py.
+    labels: int32 or float32 [b]; [b, l] of tags; [b, 2] of spans.
+    weights: [b]; [b, l] of tags. Where it is 0 the label is not read.
+  """
+  if kind == "regression":
+    error = jnp.where(weights > 0, logits[..., 0] - labels, 0.0)
+    return {"task_loss": (jnp.square(error) * weights).sum()}
+  if kind == "span":
+    ends = jnp.swapaxes(logits, 1, 2)
+    loss = cross_entropy(ends, labels).mean(-1)
+    right = (jnp.argmax(ends, -1) == labels).all(-1).astype(jnp.float32)
+    return {
+      "task_loss": (loss * weights).sum(),
+      "task_accuracy": (right * weights).sum(),
+    }
+  return classification_sums("task", logits, labels, weights)
+
+
+def language_model_sums(
+  hidden: Float[Array, "n l d"], module: Any, batch: Batch
+) -> Sums:
+  """Sums over rows of each row's mean `lm_loss` and `lm_accuracy`.
+
+  Every token of a row is a target but the first (openai/
+  finetune-transformer-lm train.py, model: lm_losses).
+  """
+  length = batch["input_ids"].shape[-1]
+  ids = batch["input_ids"].reshape(-1, length)
+  ids = jnp.pad(ids[:, 1:], [(0, 0), (0, 1)])
+  targets = next_targets(batch).reshape(-1, length)
+  weights = targets / jnp.maximum(targets.sum(-1, keepdims=True), 1.0)
+  encoder = module.encoder
+  return lm.language_model_sums(
+    hidden, encoder.word_embedding, encoder.vocab_size, ids, weights
+  )
+
+
+def next_targets(batch: Batch) -> Float[Array, "*b l"]:
+  """1 where the next token is real, else 0."""
+  real = (batch["sequence_ids"][..., 1:] > 0).astype(jnp.float32)
+  return jnp.pad(real, [(0, 0)] * (real.ndim - 1) + [(0, 1)])
+
+
+def _both(module: Any, batch: Batch, train: bool) -> tuple[Array, Sums]:
+  """Logits, and the sums of the language model on the same hidden states."""
+  length = batch["input_ids"].shape[-1]
+  flat = {
+    key: batch[key].reshape(-1, length) for key in base.INPUTS if key in batch
+  }
+  hidden = module.encoder(*map(flat.get, base.INPUTS), train=train)[0]
+  logits = module.classify(hidden, flat, train)
+  sums = language_model_sums(hidden, module, batch)
+  if batch["input_ids"].ndim == 3:
+    logits = logits.reshape(batch["input_ids"].shape[:2])
+  return logits, sums
+
+
+def _check(
+  family: str, kind: str, head: str, lm_weight: float, span_positions: str
+) -> None:
+  check_family("finetune", family, models.FAMILIES)
+  known = {
+    "kind": (kind, tasks.NAMES),
+    "head": (head, HEADS),
+    "span_positions": (span_positions, SPAN_POSITIONS),
+  }
+  for key, (value, names) in known.items():
+    if value not in names:
+      raise ValueError(
+        f"objective.{key}={value!r}: not one of {', '.join(names)}."
+      )
+  if lm_weight:
+    check_family("finetune with lm_weight", family, ["gpt"])
+    if kind in ("tagging", "span"):
+      raise ValueError(f"objective.lm_weight={lm_weight}: must be 0 of {kind}.")
+
+
+def training_flops(
+  encoder: Any, shape: tuple[int, ...], language_model: bool
+) -> float:
+  """Operations of a step on `input_ids` of a shape, [b, l] or [b, c, l]."""
+  *rows, length = shape
+  e, count = encoder, math.prod(rows)
+  total = base.stack_flops(e.num_layers, e.hidden, e.mlp, count, length)
+  if language_model:
+    total += 2.0 * count * length * e.hidden * e.vocab_size
+  return 3 * total
+
+
+def build(
+  model: dict[str, Any],
+  kind: str,
+  labels: Sequence[str],
+  head: str = "new",
+  head_dropout: float | None = None,
+  lm_weight: float = 0.0,
+  span_positions: str = "all",
+) -> Objective:
+  """The mean loss over the labelled examples, words or windows of a batch.
+
+  Args:
+    model: keyword arguments of the family's `build`, with `family`.
+    kind: of the task, a key of `tasks.NAMES`; and `labels`, the names of its
+      classes or tags: both are the data's.
+    head: "new": of a pre-trained model, encoder and pooler are taken, the rest
+      is drawn; "taken": its classifier as well.
+    head_dropout: see `tasks.head_of`.
+    lm_weight: times the loss of GPT-1's language model, the mean over rows of
+      each row's mean; 0.5 as published.
+    span_positions: the softmax of a span's ends runs over "all" positions of a
+      row, padding too (google-research/bert run_squad.py, transformers), or
+      over "real" tokens alone, so that no loss depends on the padding.
+
+  Raises:
+    ValueError: an unknown kind or name, another family.
+  """
+  model = dict(model)
+  name = model.pop("family")
+  _check(name, kind, head, lm_weight, span_positions)
+  family = models.family(name)
+  encoder = family.build(**model)
+  options = tasks.head_of(kind, family.POOLING, len(labels), head_dropout)
+  module = tasks.build(tasks.NAMES[kind], encoder, options)
+  segments = getattr(encoder, "num_segments", 0) > 1
+
+  def inputs(batch):
+    keys = [k for k in base.INPUTS if segments or k != "segment_ids"]
+    return {key: batch[key] for key in keys if key in batch}
+
+  def init(rng, batch):
+    check_batch("finetune", batch, KEYS)
+    return module.init(rng, inputs(batch))["params"]
+
+  def weights(batch):
+    count = batch["label_weights"].sum(dtype=jnp.float32)
+    found = {"task_loss": count}
+    found |= {} if kind == "regression" else {"task_accuracy": count}
+    if lm_weight:
+      rows = (next_targets(batch).sum(-1) > 0).sum(dtype=jnp.float32)
+      found |= {"lm_loss": rows, "lm_accuracy": rows}
+    return found
+
+  def loss(params, frozen, carry, batch, rng, train):
+    del frozen
+    rngs = {"dropout": rng} if train else None
+    options = dict(train=train, rngs=rngs, method=_both if lm_weight else None)
+    found = module.apply({"params": params}, inputs(batch), **options)
+    logits, sums = found if lm_weight else (found, {})
+    if kind == "span" and span_positions == "real":
+      real = batch["sequence_ids"][..., None] > 0
+      logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
+    labels, weights = batch["labels"], batch["label_weights"]
+    return sums | task_sums(kind, logits, labels, weights), carry
+
+  def flops(batch):
+    return training_flops(encoder, batch["input_ids"].shape, bool(lm_weight))
+
+  def predict(params, batch):
+    return module.apply({"params": params}, inputs(batch))
+
+  def takes(path):
+    pooler = path.startswith("pooler/") and name in POOLERS
+    return head == "taken" or path.startswith("encoder/") or pooler
+
+  coefficients = {"task_loss": 1.0}
+  coefficients |= {"lm_loss": lm_weight} if lm_weight else {}
+  return Objective(
+    init, weights, loss, coefficients, flops, predict=predict, takes=takes
+  )

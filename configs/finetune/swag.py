@@ -1,0 +1,84 @@
+"""SWAG: which of four endings goes on (Zellers et al. 2018).
+
+Recipe: Devlin et al. 2019, section 4.4: 3 epochs, 2e-5, 16 examples a batch, a
+  score of each ending and a softmax over the four. Warm-up over 10%, decay from
+  step 0, clip 1.0, weight decay 0.01 (google-research/bert optimization.py);
+  Adam's bias is corrected (as released: --config.optimizer.name=adamw_bert).
+Metric: accuracy.
+Scores: dev, 81.6 (base), 86.6 (large), Table 4.
+Other families (flags beside those of the command):
+  GPT-1 (Radford et al. 2018, section 4.1; openai/finetune-transformer-lm
+    train.py):
+    --config.schedule.name=linear --config.schedule.peak=6.25e-5
+    --config.schedule.warmup=0.002 --config.objective.lm_weight=0.5
+    --config.data.epochs=3.0
+Command (TRAIN and DEV: the original files):
+  python -m bert_jax.prepare --task swag --input train=TRAIN \\
+    --input validation=DEV --vocab PRETRAINED \\
+    --output TASK_FOLDER
+  python -m bert_jax.main --config configs/finetune/swag.py \\
+    --workdir runs/swag --config.init_from=PRETRAINED \\
+    --config.data.path=TASK_FOLDER
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config() -> ConfigDict:
+  """BERT's recipe for SWAG, complete and flat."""
+  return ConfigDict(
+    dict(
+      seed=0,
+      total_steps=placeholder(int),  # data.epochs of the training rows
+      batch_size=16,
+      micro_batches=1,
+      phases={},
+      init_from="",  # the pre-trained model
+      model=dict(
+        family=placeholder(str),  # that of init_from, as all its sizes
+        variant=placeholder(str),
+        vocab_size=placeholder(int),
+        dropout=placeholder(float),
+        attention_dropout=placeholder(float),
+        dtype="bfloat16",
+        attention="auto",
+        elementwise="auto",
+        products="auto",
+        unroll=0,
+        remat=False,
+      ),
+      objective=dict(
+        name="finetune",
+        head="new",
+        head_dropout=placeholder(float),  # the family's
+        lm_weight=0.0,
+        span_positions="all",
+      ),
+      data=dict(
+        path="",
+        train="train",
+        validation="validation",
+        epochs=3.0,
+        shuffle=True,
+        group=True,
+        buckets=(16, 32, 48, 64, 96, 128),
+      ),
+      optimizer=dict(
+        name="adamw",
+        b1=0.9,
+        b2=0.999,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        layer_decay=1.0,
+        layer_rule="released",
+      ),
+      schedule=dict(name="bert", peak=2e-5, warmup=0.1),
+      mesh=dict(data=-1, fsdp=1, tensor=1),
+      log=dict(every=200),
+      evaluate=dict(every=placeholder(int)),  # once an epoch
+      checkpoint=dict(every=placeholder(int), keep=1, keep_best=1),
+      profile=dict(start=0, steps=0),
+    )
+  )
