@@ -7,6 +7,7 @@
 tasks there are, and which files each has.
 """
 
+import signal
 import sys
 from typing import Any
 
@@ -91,8 +92,13 @@ def _report(meta: dict[str, Any]) -> None:
       )
 
 
+def _stop(number: int, frame: Any) -> None:
+  raise KeyboardInterrupt
+
+
 def main() -> None:
   args = _parser().parse_args()
+  signal.signal(signal.SIGTERM, _stop)
   options = {"lower_case": False} if args.no_lower_case else {}
   labels = [x.strip() for x in (args.labels or "").split(",") if x.strip()]
   try:
@@ -115,6 +121,8 @@ def main() -> None:
   except OSError as e:
     what = f"{e.filename}: {e.strerror}" if e.filename else str(e)
     sys.exit(f"error: {what}.")
+  except KeyboardInterrupt:
+    sys.exit("stopped; nothing was written.")
   _report(meta)
   task = meta["task"]
   print(

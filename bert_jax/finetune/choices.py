@@ -90,9 +90,8 @@ def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   """
   passage, question = (get_text(record, n) for n in ("article", "question"))
   options = get(record, "options")
-  if len(options) != task.columns or not all(
-    isinstance(option, str) for option in options
-  ):
+  options = options if isinstance(options, list) else []
+  if [type(option) for option in options] != [str] * task.columns:
     raise ValueError(f"{record.where}: not {task.columns} options.")
   rows = []
   for option in options:

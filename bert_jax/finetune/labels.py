@@ -58,7 +58,7 @@ def number(record: Record, column: str, needed: bool) -> float | None:
     return _value(record, column, needed)
   try:
     found = float(value)
-  except (TypeError, ValueError):
+  except (TypeError, ValueError, OverflowError):
     found = math.nan
   if not math.isfinite(found):
     raise ValueError(f"{record.where}: {column} {value!r:.60} is no number.")

@@ -113,6 +113,7 @@ def save(
     ValueError: the folder exists, or rows and examples do not fit together.
     OSError: it cannot be written.
   """
+  folder = os.path.normpath(folder)
   if os.path.exists(folder):
     raise ValueError(f"{folder} exists; delete it, or choose another name.")
   for name, (rows, examples) in splits.items():

@@ -6,7 +6,7 @@ from typing import Any
 
 from bert_jax.finetune import tables
 from bert_jax.finetune.rows import Task
-from bert_jax.finetune.tables import Record, get_text
+from bert_jax.finetune.tables import Record, get, get_int, get_text
 
 
 def records(path: str) -> Iterator[Record]:
@@ -24,6 +24,7 @@ def records(path: str) -> Iterator[Record]:
     raise ValueError(f"{path}:{e.lineno}: not JSON ({e.msg}).") from e
   except (KeyError, TypeError, RecursionError) as e:
     raise ValueError(f"{path}: no file of SQuAD: it has no `data`.") from e
+  a = 0
   try:
     for a, article in enumerate(data):
       for p, paragraph in enumerate(article["paragraphs"]):
@@ -76,16 +77,19 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
   if answers is None:
     return None
   if isinstance(answers, dict):
-    pairs = zip(answers["text"], answers["answer_start"], strict=True)
-    answers = [dict(text=text, answer_start=start) for text, start in pairs]
+    part = Record(answers, record.where)
+    texts, starts = get(part, "text"), get(part, "answer_start")
+    if isinstance(texts, list) and isinstance(starts, list):
+      pairs = zip(texts, starts, strict=False)
+      answers = [dict(text=text, answer_start=start) for text, start in pairs]
+  if not isinstance(answers, list) or not all(
+    isinstance(answer, dict) for answer in answers
+  ):
+    raise ValueError(f"{record.where}: answers are {answers!r:.60}, no list.")
   made = []
   for answer in answers:
     part = Record(answer, record.where)
-    start = tables.get(part, "answer_start")
-    if isinstance(start, bool) or not hasattr(start, "__index__"):
-      raise ValueError(f"{record.where}: answer_start {start!r} is no number.")
-    made.append(
-      dict(text=get_text(part, "text"), answer_start=start.__index__())
-    )
+    start = get_int(part, "answer_start")
+    made.append(dict(text=get_text(part, "text"), answer_start=start))
   # An empty answer is no answer, wherever it would begin.
   return [answer for answer in made if answer["text"]]

@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax.finetune import labels, tables
 from bert_jax.finetune.rows import Task
-from bert_jax.finetune.tables import Record, get, get_text
+from bert_jax.finetune.tables import Record, get, get_int, get_text
 
 NAMES = ("boolq", "cb", "copa", "multirc", "record", "wic", "wsc")
 # Roemmele et al. 2011, section 3.
@@ -56,7 +56,8 @@ def _queries(record: Record) -> Iterator[Record]:
   passage = record._replace(fields=_dict(record, "passage"))
   text = get_text(passage, "text")
   spans = [
-    (get(e, "start"), get(e, "end") + 1) for e in _dicts(passage, "entities")
+    (get_int(e, "start"), get_int(e, "end") + 1)
+    for e in _dicts(passage, "entities")
   ]
   entities = list(dict.fromkeys(text[begin:end] for begin, end in spans))
   for query in _dicts(record, "qas"):
@@ -161,7 +162,7 @@ def _marked(record: Record) -> list[str]:
   """WSC: the text with * around the first span and # around the second."""
   words = get_text(record, "text").split(" ")
   # The later one first, so that its words are still where they were.
-  spans = sorted((get(record, f"span{k}_index"), k) for k in (1, 2))[::-1]
+  spans = sorted((get_int(record, f"span{k}_index"), k) for k in (1, 2))[::-1]
   for begin, k in spans:
     count = len(get_text(record, f"span{k}_text").split(" "))
     if not 0 <= begin <= len(words) - count:

@@ -184,6 +184,20 @@ def get(record: Record, name: str) -> Any:
   return record.fields[name]
 
 
+def get_int(record: Record, name: str) -> int:
+  """The same, a whole number.
+
+  Raises:
+    ValueError: also if it is something else.
+  """
+  value = get(record, name)
+  if isinstance(value, bool) or not hasattr(value, "__index__"):
+    raise ValueError(
+      f"{record.where}: {name!r} is {value!r:.60}, not a whole number."
+    )
+  return value.__index__()
+
+
 def get_text(record: Record, name: str) -> str:
   """The same, a text.
 
