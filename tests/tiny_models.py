@@ -46,7 +46,7 @@ def write(path, family, task="encoder", head=None, labels=None, **sizes):
       **SIZES | own | sizes | dict(vocab_size=size),
     )
   head = dict(head or {})
-  if task == "sequence_classification":
+  if task in ("sequence_classification", "multiple_choice"):
     pooling = models.family(family).POOLING
     head["pooling"] = heads.Pooling(*pooling)._asdict()
   config = folder.make_config(

@@ -1,0 +1,250 @@
+"""An exported file predicts what the live model does, or is refused."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+import tiny_models
+
+from bert_jax import (
+  answering,
+  export_program,
+  exported,
+  loading,
+  run_exported,
+)
+
+LENGTHS = (16, 32)
+LINES = {
+  "classification": [
+    {"id": "x", "text": "the cats sat ."},
+    {"texts": ["a b", "c"]},
+    {"text": ""},
+    {"text": "unaffable " * 20},
+  ],
+  "regression": [{"text": "the cat"}, {"texts": ["a", "b c d"]}],
+  "choice": [
+    {"texts": [["a", "b"], ["a", "the cat"], ["a", "c"]]},
+    {"id": 7, "texts": [["cats"], ["a mat ."]]},
+  ],
+  "tagging": [
+    {"words": ["unaffable", "cats", "\u200b", "sat"]},
+    {"text": "the cat sat on a mat " * 8},
+    {"words": []},
+  ],
+  "span": [
+    {"question": "a b ?", "context": "the cats sat  on a mat. " * 5},
+    {"question": "c", "context": ""},
+  ],
+}
+TASKS = {
+  "classification": ("sequence_classification", dict(num_labels=2)),
+  "regression": ("sequence_classification", dict(num_labels=1)),
+  "choice": ("multiple_choice", dict(num_labels=1)),
+  "tagging": ("token_classification", dict(num_labels=3)),
+  "span": ("span", {}),
+}
+LABELS = {"classification": ["no", "yes"], "tagging": ["O", "B-X", "I-X"]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+  """Compiling is what these tests wait for."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+  """Kind -> a converted model for it."""
+  path = tmp_path_factory.mktemp("models")
+  made = {}
+  for kind, (task, head) in TASKS.items():
+    where = tiny_models.write(path / kind, "bert", task, head, LABELS.get(kind))
+    if kind == "regression":
+      with open(os.path.join(where, "config.json")) as f:
+        config = json.load(f)
+      with open(os.path.join(where, "config.json"), "w") as f:
+        json.dump(config | {"problem": "regression"}, f)
+    made[kind] = where
+  return made
+
+
+def write_lines(path, lines):
+  path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+  return str(path)
+
+
+def numbers(predictions):
+  """All numbers of predictions, and the rest."""
+  rows, rest = [], []
+  for one in predictions:
+    one = dict(one)
+    p = one.pop("probabilities", [])
+    rows += p.values() if isinstance(p, dict) else p
+    rows.append(one.pop("probability", 0.0))
+    if isinstance(one["prediction"], float):
+      rows.append(one.pop("prediction"))
+    rest.append(one)
+  return rows, rest
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
+  weights = loading.read(folders[kind], None, None)
+  path = str(tmp_path / "model.bin")
+  # A length is two compilations.
+  lengths = LENGTHS if kind == "classification" else LENGTHS[1:]
+  exported.save(path, weights, kind, lengths, ("cpu",))
+  loaded = exported.load(path)
+  live = exported.live(weights, kind, lengths)
+  assert loaded.task == live.task and loaded.task.kind == kind
+  lines = write_lines(tmp_path / "in.jsonl", LINES[kind])
+  examples = list(answering.read(lines, loaded.task))
+  found = list(answering.predict(loaded, examples, 2))
+  assert [one["id"] for one in found] == [
+    line.get("id", i) for i, line in enumerate(LINES[kind])
+  ]
+  want = list(answering.predict(live, examples, 2))
+  for ours, theirs in zip(numbers(found)[0], numbers(want)[0], strict=True):
+    assert ours == pytest.approx(theirs, abs=1e-6)
+  assert numbers(found)[1] == numbers(want)[1]
+  check(kind, found)
+
+
+def check(kind, found):
+  """Predictions of a kind are what they must be."""
+  for line, one in zip(LINES[kind], found, strict=True):
+    if kind == "classification":
+      p = one["probabilities"]
+      assert sum(p.values()) == pytest.approx(1) and list(p) == ["no", "yes"]
+      assert one["prediction"] == max(p, key=p.get)
+    elif kind == "choice":
+      assert len(one["probabilities"]) == len(line["texts"])
+      assert one["prediction"] == np.argmax(one["probabilities"])
+    elif kind == "tagging":
+      words = line.get("words", line.get("text", "").split())
+      assert len(one["prediction"]) == len(words)
+      assert set(one["prediction"]) <= set(LABELS["tagging"])
+    elif kind == "span":
+      assert one["prediction"] in line["context"]
+    else:
+      assert np.isfinite(one["prediction"])
+
+
+def test_a_text_alone_is_answered_as_among_others(folders, tmp_path):
+  weights = loading.read(folders["classification"], None, None)
+  live = exported.live(weights, "live", LENGTHS[1:])
+  lines = write_lines(tmp_path / "in.jsonl", LINES["classification"] * 3)
+  examples = list(answering.read(lines, live.task))
+  want = list(answering.predict(live, examples, 4))
+  for i in (0, 5, 11):
+    (one,) = answering.predict(live, examples[i : i + 1], 1)
+    assert numbers([one])[0] == pytest.approx(numbers(want[i : i + 1])[0])
+  assert list(answering.predict(live, [])) == []
+
+
+def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
+  path = str(tmp_path / "model.bin")
+  arguments = ["--model", folders["classification"], "--output", path]
+  monkeypatch.setattr(
+    sys, "argv", ["export_program", *arguments, "--lengths", "32,512"]
+  )
+  export_program.main()
+  lines = write_lines(tmp_path / "in.jsonl", LINES["classification"])
+  code = "from bert_jax import run_exported; run_exported.main()"
+  output = tmp_path / "out.jsonl"
+  done = subprocess.run(
+    [sys.executable, "-c", code, path, "--input", lines, "--output", output],
+    capture_output=True,
+    text=True,
+    cwd=tmp_path,
+    env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(__file__))},
+  )
+  assert done.returncode == 0, done.stderr
+  assert "4 predictions" in done.stdout
+  found = [json.loads(line) for line in output.read_text().splitlines()]
+  assert [one["id"] for one in found] == ["x", 1, 2, 3]
+  weights = loading.read(folders["classification"], None, None)
+  live = exported.live(weights, "live", (32,))
+  examples = answering.read(lines, live.task)
+  want = numbers(answering.predict(live, examples))[0]
+  assert numbers(found)[0] == pytest.approx(want, abs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def file(folders, tmp_path_factory):
+  path = str(tmp_path_factory.mktemp("file") / "model.bin")
+  weights = loading.read(folders["tagging"], None, None)
+  exported.save(path, weights, "tagging", (16,), ("cpu", "tpu"))
+  return path
+
+
+def rewritten(path, old, **changes):
+  """A copy of a file with other values in its meta.json."""
+  with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
+    for name in source.namelist():
+      content = source.read(name)
+      if name == "meta.json":
+        content = json.dumps(json.loads(content) | changes)
+      if name == "program_16" and "program" in changes:
+        content = changes["program"]
+      target.writestr(name, content)
+  return str(path)
+
+
+def test_a_damaged_file_is_refused_in_a_sentence(file, tmp_path, monkeypatch):
+  with open(file, "rb") as f:
+    content = bytearray(f.read())
+  (tmp_path / "cut").write_bytes(content[: len(content) // 2])
+  with zipfile.ZipFile(file) as f:
+    big = max(f.infolist(), key=lambda info: info.file_size)
+  content[big.header_offset + big.file_size // 2] ^= 255
+  (tmp_path / "flipped").write_bytes(content)
+  rewritten(tmp_path / "format", file, format_version=9)
+  rewritten(tmp_path / "garbage", file, program="no program")
+  words = {
+    "none": "No such file",
+    "cut": "no exported model, or damaged",
+    "flipped": "no exported model, or damaged",
+    "format": "format_version is 9",
+    "garbage": "does not read its program",
+  }
+  lines = write_lines(tmp_path / "in.jsonl", LINES["tagging"])
+  output = str(tmp_path / "out.jsonl")
+  for name, expected in words.items():
+    where = str(tmp_path / name)
+    run(monkeypatch, expected, where, "--input", lines, "--output", output)
+  bad = write_lines(tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}])
+  expected = 'bad.jsonl:2: no "words"'
+  run(monkeypatch, expected, file, "--input", bad, "--output", output)
+  assert not os.path.exists(output) and not os.path.exists(output + ".partial")
+
+
+def run(monkeypatch, expected, *arguments, command=run_exported):
+  monkeypatch.setattr(sys, "argv", ["command", *arguments])
+  with pytest.raises(SystemExit) as e:
+    command.main()
+  assert str(e.value).startswith("error: ") and expected in str(e.value)
+  assert "\n" not in str(e.value)
+
+
+def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
+  bare = tiny_models.write(tmp_path / "bare", "bert")
+  output = str(tmp_path / "out")
+  for expected, *arguments in (
+    ("is a model for encoder", "--model", bare),
+    ("--lengths x", "--model", folders["span"], "--lengths", "x"),
+    ("34 at most", "--model", folders["span"], "--lengths", "64"),
+    ("no room for text", "--model", folders["span"], "--lengths", "4"),
+    ("--platforms gpu", "--model", folders["span"], "--platforms", "gpu"),
+  ):
+    arguments += ["--output", output]
+    run(monkeypatch, expected, *arguments, command=export_program)
+  assert sorted(os.listdir(tmp_path)) == ["bare"]
