@@ -1,0 +1,94 @@
+"""An exported model beside the live one: outputs and rows a second.
+
+  python benchmarks/exported.py --model DIR [--dtype bfloat16]
+
+Both run the same batches of random ids in this call, on the same device, in
+turns; the program is read back from its file. Prints one JSON object a length:
+the largest difference of the logits, the medians of rows a second and their
+ratio (exported / live), and once the seconds until the first batch is done.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+
+import jax
+import numpy as np
+
+from bert_jax import exported, loading
+
+
+def make_batch(rows: int, length: int, size: int) -> dict[str, np.ndarray]:
+  """Random ids without padding."""
+  rng = np.random.default_rng(length)
+  ones = np.ones((rows, length), np.int32)
+  ids = rng.integers(0, size, (rows, length)).astype(np.int32)
+  return dict(input_ids=ids, segment_ids=ones * 0, sequence_ids=ones)
+
+
+def seconds(run: exported.Runner, batch: dict, steps: int) -> float:
+  """Seconds of some steps."""
+  start = time.perf_counter()
+  for _ in range(steps):
+    result = run(batch)
+  jax.block_until_ready(result)
+  return time.perf_counter() - start
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--model", required=True, help="a fine-tuned model")
+  add("--rows", type=int, default=32)
+  add("--lengths", default="32,128")
+  add("--dtype", default="float32")
+  add("--steps", type=int, default=5, help="of a window")
+  add("--windows", type=int, default=7)
+  args = parser.parse_args()
+  lengths = [int(n) for n in args.lengths.split(",")]
+  weights = loading.read(args.model, None, None)
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "model")
+    exported.save(path, weights, args.model, lengths, dtype=args.dtype)
+    size = os.path.getsize(path)
+    start = time.perf_counter()
+    loaded = exported.load(path)
+    opened = time.perf_counter() - start
+  live = exported.live(weights, args.model, lengths, dtype=args.dtype)
+  for length in lengths:
+    pieces = weights.config["model"]["vocab_size"]
+    batch = make_batch(args.rows, length, pieces)
+    first, outputs, times = {}, {}, {"live": [], "exported": []}
+    runs = {"live": live.run, "exported": loaded.run}
+    for name, run in runs.items():
+      start = time.perf_counter()
+      outputs[name] = np.asarray(run(batch))
+      first[name] = round(time.perf_counter() - start, 2)
+    for _ in range(args.windows):
+      for name, run in runs.items():
+        times[name].append(seconds(run, batch, args.steps))
+    rate = {
+      name: args.rows * args.steps / statistics.median(found)
+      for name, found in times.items()
+    }
+    difference = np.abs(outputs["live"] - outputs["exported"]).max()
+    result = dict(
+      device=jax.devices()[0].device_kind,
+      jax=jax.__version__,
+      length=length,
+      rows=args.rows,
+      difference=float(difference),
+      rows_per_second={name: round(r, 1) for name, r in rate.items()},
+      ratio=round(rate["exported"] / rate["live"], 3),
+      seconds_to_open=round(opened, 2),
+      seconds_of_first_batch=first,
+      file_bytes=size,
+    )
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+  main()
