@@ -126,6 +126,8 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
   assert read.splits["train"] == [
     {"id": "7", "texts": ["a\u00e9", "b"], "label": "not_entailment"}
   ]
+  tiny = known._replace(tfds="bert_jax_tiny_task")
+  assert reading.parse_inputs(tiny, ["tfds"]) == [reading.Input("train", path)]
   known = reading.find("mine", "tagging")
   read = reading.read(known, [reading.Input("train", path)])
   assert read.splits["train"][0]["tags"] == ["B-X", "O"]
