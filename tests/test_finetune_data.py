@@ -307,7 +307,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
     prepare(tmp_path, "sst2", [f"train={train}"], length=12, vocab=vocab)
   files.write(tmp_path / "train.tsv", text + "dog\t0\n")
   files.wordpiece(tmp_path)
-  with pytest.raises(ValueError, match="made with another inputs"):
+  with pytest.raises(ValueError, match="made with another input"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=12)
   with open(os.path.join(output, "train.npz"), "r+b") as f:
     f.seek(300)

@@ -84,7 +84,7 @@ def prepare(
     stride=stride,
     max_question=max_question,
     tokenizer=_digest_tokenizer(vocabulary),
-    inputs=[[i.split, _digest(i.path)] for i in inputs],
+    input=[[i.split, _digest(i.path)] for i in inputs],
   )
   # As JSON has it.
   made_from["task"] = [list(x) if type(x) is tuple else x for x in known.task]
