@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from bert_jax.data.flat import flat_row
-from bert_jax.models import attention_blocks, bert
+from bert_jax.models import attention_blocks, bert, roberta
 
 
 def sequences(*lengths):
   rng = np.random.default_rng(0)
-  return [rng.integers(1, 50, n).astype(np.int32) for n in lengths]
+  # 1 is the padding of RoBERTa, which counts no position.
+  return [rng.integers(2, 50, n).astype(np.int32) for n in lengths]
 
 
 def test_a_row_holds_its_sequences():
@@ -23,13 +24,18 @@ def test_a_row_holds_its_sequences():
   assert all(values.dtype == np.int32 for values in row.values())
   with pytest.raises(ValueError, match="empty"):
     flat_row([np.array([5]), np.array([], int)])
+  with pytest.raises(ValueError, match="multiple=0 must be at least 1"):
+    flat_row([np.array([5])], multiple=0)
+  for wrong in ([np.array([5]), np.array([1.5])], [np.ones((2, 2), int)]):
+    with pytest.raises(ValueError, match=r"sequence \d is .*; pass the ids"):
+      flat_row(wrong)
 
 
-def test_vectors_are_those_of_each_sequence_alone():
-  model = bert.build(
-    "tiny", vocab_size=50, hidden=32, heads=2, mlp=64, max_positions=12
-  )
-  texts = sequences(12, 3, 7, 1)
+@pytest.mark.parametrize("family", [bert, roberta])
+def test_vectors_are_those_of_each_sequence_alone(family):
+  sizes = dict(hidden=32, num_layers=2, heads=2, mlp=64, max_positions=14)
+  model = family.build(next(iter(family.VARIANTS)), vocab_size=50, **sizes)
+  texts = sequences(12, 3, 7, 2)
   row = jax.tree.map(jnp.asarray, flat_row(texts, multiple=16))
   assert row["input_ids"].shape == (1, 32)  # Longer than the position table.
   params = nn.unbox(model.init(jax.random.key(0), row["input_ids"][:, :12]))

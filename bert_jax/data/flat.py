@@ -25,8 +25,17 @@ def flat_row(
     their own, with the number after the last, whose tokens are id 0.
 
   Raises:
-    ValueError: no sequence, or one without tokens.
+    ValueError: no sequence, one without tokens, one that is not ids [l], or a
+      multiple below 1.
   """
+  if multiple < 1:
+    raise ValueError(f"flat_row: multiple={multiple} must be at least 1.")
+  for number, ids in enumerate(map(np.asarray, sequences)):
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+      raise ValueError(
+        f"flat_row: sequence {number} is {ids.dtype} of shape {ids.shape}; pass"
+        " the ids of one sequence, integers [l]."
+      )
   lengths = np.array([len(ids) for ids in sequences], np.int64)
   if not lengths.size or not lengths.all():
     raise ValueError(

@@ -138,9 +138,12 @@ class Roberta(nn.Module):
       "hidden" [n b l d], "attention" float32 [n b h l l]}, else {}.
 
     Raises:
-      ValueError: longer than `max_length`.
+      ValueError: longer than `max_length`, unless positions are given and
+        `train` is not.
     """
-    if input_ids.shape[1] > self.max_length:
+    # As in the other families: of given positions a row may hold more.
+    bound = position_ids is None or train or self.is_initializing()
+    if bound and input_ids.shape[1] > self.max_length:
       raise ValueError(
         f"length {input_ids.shape[1]} is over {self.max_length}: positions of"
         f" real tokens begin at {self.padding_id + 1} in a table of"
