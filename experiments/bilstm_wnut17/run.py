@@ -1,0 +1,119 @@
+"""BERT's Table 7 on WNUT17: a biLSTM tagger on frozen features.
+
+  python experiments/bilstm_wnut17/run.py --model MINILM --data WNUT17 \
+    --output experiments/bilstm_wnut17/results.jsonl
+
+WNUT17 holds wnut17train.conll, emerging.dev.conll, emerging.test.annotated. A
+line of the output is a choice of features and a seed: F1 (conlleval's rule) of
+the epoch that is best on the development set, there and on the test set.
+"""
+
+import argparse
+import json
+import os
+import time
+
+import numpy as np
+
+from bert_jax import features_of, text_rows
+from bert_jax.features_of import Spec
+from bert_jax.finetune import bilstm, metrics, reading
+from bert_jax.finetune.bilstm import BiLstmTagger, Recipe, Sentences
+from bert_jax.finetune.rows import Examples, Task
+from bert_jax.loading import Loaded
+
+FILES = dict(
+  train="wnut17train.conll",
+  validation="emerging.dev.conll",
+  test="emerging.test.annotated",
+)
+# The embeddings and the last four layers, of which each choice is made.
+LAYERS = (0, -4, -3, -2, -1)
+# Rows of Table 7, for an encoder of any depth: [words, 5, d] -> [words, ..].
+FEATURES = {
+  "embeddings": lambda x: x[:, 0],
+  "second_to_last": lambda x: x[:, -2],
+  "last": lambda x: x[:, -1],
+  "sum_last_four": lambda x: x[:, 1:].sum(1),
+  "concat_last_four": lambda x: x[:, 1:].reshape(len(x), -1),
+}
+Layers = dict[str, list[np.ndarray]]
+
+
+def extract(model: Loaded, splits: dict[str, Examples]) -> Layers:
+  """Layers of each word, float32 [words, 5, d] of each sentence of a split."""
+  spec = Spec(LAYERS, "stack", unit="word")
+  made = {}
+  for name in FILES:
+    words = [example["words"] for example in splits[name]]
+    found = features_of.extract(model, words, spec)
+    made[name] = [features.vectors for features in found]
+  return made
+
+
+def sentences(
+  task: Task, examples: Examples, layers: list[np.ndarray], name: str
+) -> Sentences:
+  """Features and tags of a split."""
+  ids = {tag: i for i, tag in enumerate(task.labels)}
+  tags = [np.int32([ids[tag] for tag in e["tags"]]) for e in examples]
+  return Sentences([FEATURES[name](x) for x in layers], tags)
+
+
+def run(
+  args: argparse.Namespace, task: Task, splits, layers: Layers, name: str
+) -> dict:
+  """Trains one tagger; a line of the output."""
+  start = time.perf_counter()
+  data = {s: sentences(task, splits[s], layers[s], name) for s in FILES}
+  module = BiLstmTagger(len(task.labels), args.hidden)
+  recipe = Recipe(epochs=args.epochs, seed=args.seed)
+  best: dict = {"validation": -1.0}
+  for epoch, (params, loss) in enumerate(
+    bilstm.fit(module, data["train"], recipe), 1
+  ):
+    scores = {}
+    for split in ("validation", "test"):
+      made = bilstm.predict(module, params, data[split])
+      tags = [[task.labels[i] for i in row] for row in made]
+      found = metrics.evaluate(task, tags, splits[split])
+      scores[split] = found[task.metrics[0]]
+    print(name, epoch, f"{loss:.4f}", scores, flush=True)
+    if scores["validation"] > best["validation"]:
+      best = dict(epoch=epoch, **scores)
+  return dict(
+    features=name,
+    hidden=args.hidden,
+    **recipe._asdict(),
+    best=best,
+    seconds=round(time.perf_counter() - start, 1),
+  )
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--model", required=True)
+  add("--data", required=True, help="folder of WNUT17")
+  add("--features", nargs="+", choices=tuple(FEATURES), default=list(FEATURES))
+  add("--hidden", type=int, default=768)
+  add("--epochs", type=int, default=10)
+  add("--seed", type=int, default=0)
+  add("--output", required=True)
+  args = parser.parse_args()
+  task = reading.find("wnut17")
+  inputs = [
+    reading.Input(split, os.path.join(args.data, name))
+    for split, name in FILES.items()
+  ]
+  read = reading.read(task, inputs)
+  model = text_rows.open_model(args.model, None, None)
+  layers = extract(model, read.splits)
+  for name in args.features:
+    row = run(args, read.known.task, read.splits, layers, name)
+    with open(args.output, "a", encoding="utf-8") as f:
+      f.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+  main()
