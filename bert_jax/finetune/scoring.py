@@ -21,6 +21,7 @@ def run(
   params: Any,
   batches: Batches,
   mesh: Mesh,
+  extra: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None,
 ) -> Iterator[tuple[np.ndarray, Any]]:
   """Yields (numbers of a batch's units, what `step` makes of the batch).
 
@@ -29,6 +30,7 @@ def run(
     params: of the model.
     batches: of one host; every process makes all and gives its part.
     mesh: for the global arrays.
+    extra: numbers of units -> more arrays of their batch.
   """
   host, hosts = sharding.host_share(mesh)
   part = batches.batch_size // hosts
@@ -36,6 +38,7 @@ def run(
   for number in range(batches.steps_per_epoch):
     batch = batches.batch(number)
     units = batch.pop("row")
+    batch |= extra(units) if extra else {}
     made = sharding.to_global(mesh, {k: v[mine] for k, v in batch.items()})
     yield units, step(params, made)
 

@@ -1,0 +1,242 @@
+"""A model with its head: examples to predictions, in order."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax import loading, sharding
+from bert_jax.convert import folder, runs, towers
+from bert_jax.convert.folder import Weights
+from bert_jax.data import vocabulary_files
+from bert_jax.data.tokenizer import Vocabulary
+from bert_jax.finetune import layout as layouts
+from bert_jax.finetune import long_texts, scoring, spans, tagging
+from bert_jax.finetune import rows as rows_lib
+from bert_jax.finetune.batches import BUCKETS, Batches
+from bert_jax.finetune.results import make_results
+from bert_jax.finetune.rows import Rows, Task
+from bert_jax.models import base
+
+# Examples that are read, run and written together.
+CHUNK = 1024
+_KINDS = {
+  "multiple_choice": "choice",
+  "token_classification": "tagging",
+  "span": "span",
+  "pretraining": "fill",
+  "generator": "fill",
+}
+
+
+class Predictor(NamedTuple):
+  """A model that is ready to predict.
+
+  Attributes:
+    kind: what it predicts, a key of `requests.PARSERS`.
+    task: labels and metrics.
+    vocabulary: text to ids.
+    length: tokens in a row at most.
+    batch_size: rows of all devices.
+    top: candidates for a mask.
+    params: on the devices.
+    step: (params, batch) -> logits; of masks, (probabilities, ids).
+    mesh: of the devices.
+  """
+
+  kind: str
+  task: Task
+  vocabulary: Vocabulary
+  length: int
+  batch_size: int
+  top: int
+  params: Any
+  step: Any
+  mesh: Mesh
+
+
+def kind_of(config: dict[str, Any], path: str) -> str:
+  """What a model predicts; ValueError if it has no head for that."""
+  name = config["task"]
+  if name == "sequence_classification":
+    return config["problem"] or "classification"
+  if name not in _KINDS or config["family"] == "gpt" and name == "pretraining":
+    raise ValueError(
+      f"{path} is a model for {name} of family {config['family']}: it has no"
+      " head to predict with; fine-tune it first."
+    )
+  return _KINDS[name]
+
+
+def read(path: str, best: bool) -> Weights:
+  """Reads a model; of a run the newest checkpoint, or the best."""
+  if best and not runs.is_run(path):
+    raise ValueError(f"{path} is no run's --workdir, so it has no best step.")
+  weights = (
+    runs.read(path, best=True) if best else loading.read(path, None, None)
+  )
+  both = weights.config["task"] == "pretraining"
+  if weights.config["family"] == "electra" and both:
+    return towers.split(weights, "generator")
+  return weights
+
+
+def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
+  """The task that a model was fine-tuned for, as far as its files say."""
+  saved = config["source"].get("fine_tuned")
+  if saved:
+    task = rows_lib.task_of(saved)
+  else:
+    labels = config["labels"] if kind in ("classification", "tagging") else None
+    task = Task("", kind, tuple(labels or ()), 1, ())
+  return task._replace(metrics=("squad2",)) if null else task
+
+
+def open_model(
+  path: str,
+  batch_size: int = 32,
+  length: int = 512,
+  top: int = 5,
+  best: bool = False,
+  null: bool = False,
+  dtype: str = "float32",
+) -> Predictor:
+  """Opens a run, a converted folder or one of transformers, to predict.
+
+  Args:
+    path: see `bert_jax.load`.
+    batch_size: rows at a time; rounded up to a multiple of the devices.
+    length: tokens in a row at most, bounded by the model's positions.
+    top: candidates for each mask.
+    best: of a run, the checkpoint with the best score.
+    null: a question may have no answer, as in SQuAD 2.0.
+    dtype: of the computation.
+
+  Raises:
+    ValueError: no model, no head, no tokenizer, or not its own.
+  """
+  weights = read(path, best)
+  config = weights.config
+  kind = kind_of(config, path)
+  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
+    raise ValueError(f"{path} has no tokenizer's files; put them beside it.")
+  vocabulary = vocabulary_files.of_files(weights.tokenizer_files, path)
+  needed = layouts.of_vocabulary(vocabulary).vocab_size
+  if needed > config["model"]["vocab_size"]:
+    raise ValueError(
+      f"{path}: its rows need {needed} pieces, the model has"
+      f" {config['model']['vocab_size']}; it was not fine-tuned with this"
+      " layout or tokenizer."
+    )
+  module = folder.module_of(config, dtype=dtype)
+  mesh = sharding.make_mesh()
+  devices = mesh.shape["data"]
+  place = NamedSharding(mesh, PartitionSpec())
+  params = jax.device_put(folder.unflatten(weights.arrays), place)
+  return Predictor(
+    kind,
+    task_of(config, kind, null),
+    vocabulary,
+    min(length, module.encoder.max_length),
+    -(-batch_size // devices) * devices,
+    min(top, vocabulary.vocab_size),
+    params,
+    scoring.jit(
+      _make_step(module, kind, min(top, vocabulary.vocab_size)), mesh
+    ),
+    mesh,
+  )
+
+
+def _make_step(module: Any, kind: str, top: int) -> Any:
+  segments = getattr(module.encoder, "num_segments", 0) > 1
+  keys = [key for key in base.INPUTS if segments or key != "segment_ids"]
+
+  def step(params, batch):
+    inputs = {key: batch[key] for key in keys if key in batch}
+    if kind != "fill":
+      return module.apply({"params": params}, inputs)
+    first = jnp.zeros_like(batch["mlm_positions"])
+    inputs |= dict(mlm_positions=batch["mlm_positions"], cls_positions=first)
+    logits = module.apply({"params": params}, inputs)["mlm_logits"][:, 0]
+    values, ids = jax.lax.top_k(jax.nn.log_softmax(logits), top)
+    # One array; ids are exact in float32.
+    return jnp.stack([values, ids.astype(jnp.float32)], -1)
+
+  return step
+
+
+def encode(
+  predictor: Predictor, examples: Sequence[dict[str, Any]]
+) -> tuple[Rows, np.ndarray | None]:
+  """Rows of examples, each with as many windows as it needs.
+
+  Returns:
+    The rows, whose `example` of choices counts choices; places of masks.
+  """
+  kind, vocabulary = predictor.kind, predictor.vocabulary
+  examples, length = list(examples), predictor.length
+  if kind == "tagging":
+    made = tagging.rows(predictor.task, examples, vocabulary, length)
+    return made.rows, None
+  if kind == "span":
+    return spans.rows(examples, vocabulary, length).rows, None
+  if kind == "fill":
+    texts = [example["text"] for example in examples]
+    return long_texts.masked_rows(texts, vocabulary, length)
+  texts = [example["texts"] for example in examples]
+  if kind == "choice":
+    texts = [choice for choices in texts for choice in choices]
+  return long_texts.rows(texts, vocabulary, length), None
+
+
+def run(
+  predictor: Predictor, rows: Rows, places: np.ndarray | None
+) -> list[np.ndarray]:
+  """The model's outputs of each row, in order."""
+  if not len(rows.example):
+    return []
+  # Labels are not read: rows of one kind do for all.
+  task = predictor.task._replace(kind="classification", columns=1)
+  rows = rows._replace(labels=np.full(len(rows.example), -1, np.int32))
+  pad = layouts.of_vocabulary(predictor.vocabulary).pad
+  buckets = [size for size in BUCKETS if size < predictor.length]
+  buckets = (*buckets, predictor.length)
+  size = predictor.batch_size
+  batches = Batches(task, rows, pad, size, group=True, buckets=buckets)
+
+  def extra(units):
+    positions = np.where(units < 0, 0, places[units])
+    return {"mlm_positions": positions[:, None].astype(np.int32)}
+
+  add = None if places is None else extra
+  with sharding.use_mesh(predictor.mesh):
+    step, params = predictor.step, predictor.params
+    found = [*scoring.run(step, params, batches, predictor.mesh, add)]
+  return scoring.logits_of_units(jax.device_get(found), len(rows.example))
+
+
+def predict(
+  predictor: Predictor, examples: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+  """Predictions of examples, one each, in order; see `results`."""
+  if not examples:
+    return []
+  rows, places = encode(predictor, examples)
+  outputs = run(predictor, rows, places)
+  return make_results(predictor, rows, outputs, list(examples))
+
+
+def chunks(items: Iterator[Any], size: int = CHUNK) -> Iterator[list[Any]]:
+  """Lists of `size` items; the last one may be shorter."""
+  chunk = []
+  for item in items:
+    chunk.append(item)
+    if len(chunk) == size:
+      yield chunk
+      chunk = []
+  if chunk:
+    yield chunk

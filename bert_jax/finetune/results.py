@@ -1,0 +1,158 @@
+"""What a prediction is as JSON, by kind of model.
+
+| kind | fields |
+|---|---|
+| classification | label, probability, probabilities {label: number} |
+| multi_label | labels (those above one half), probabilities {label: number} |
+| regression | score |
+| choice | choice (its number), probability, probabilities [number] |
+| tagging | words, tags, probabilities, one each a word |
+| span | answer, probability, nbest; null_odds where there may be no answer |
+| fill | masks: for each the candidates, {token, probability} |
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.finetune import outputs
+from bert_jax.finetune.rows import Examples, Rows, lengths
+
+Result = dict[str, Any]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+  """Along the last axis, in float64."""
+  logits = np.asarray(logits, np.float64)
+  chances = np.exp(logits - logits.max(-1, keepdims=True))
+  return chances / chances.sum(-1, keepdims=True)
+
+
+def make_results(
+  predictor: Any, rows: Rows, logits: Sequence[np.ndarray], examples: Examples
+) -> list[Result]:
+  """Makes each example's prediction.
+
+  Args:
+    predictor: a `predicting.Predictor`.
+    rows: of `predicting.encode`.
+    logits: of each row.
+    examples: their raw fields.
+
+  Raises:
+    ValueError: logits that are not finite.
+  """
+  kind, task = predictor.kind, predictor.task
+  if kind == "fill":
+    return _masks(predictor, rows, logits, examples)
+  if kind == "span":
+    cut = _cut(rows, logits)
+    found = outputs.predictions(task, rows, cut, examples)
+    return [_answer(one) for one in found]
+  if kind == "tagging":
+    cut = _cut(rows, logits)
+    tags = outputs.predictions(task, rows, cut, examples)
+    chances = tag_chances(rows, cut, examples, tags, task.labels)
+    return [
+      {"words": e["words"], "tags": t, "probabilities": p}
+      for e, t, p in zip(examples, tags, chances, strict=True)
+    ]
+  means = _means(rows, np.asarray(logits, np.float64))
+  if not np.isfinite(means).all():
+    raise ValueError("the model's logits are not finite; it is broken.")
+  if kind == "regression":
+    return [{"score": float(x[0])} for x in means]
+  if kind == "choice":
+    counts = [len(e["texts"]) for e in examples]
+    parts = np.split(means[:, 0], np.cumsum(counts)[:-1])
+    return [_chosen(softmax(part)) for part in parts]
+  if kind == "multi_label":
+    return [_labels(task.labels, 1 / (1 + np.exp(-x))) for x in means]
+  return [_label(task.labels, x) for x in softmax(means)]
+
+
+def _cut(rows: Rows, logits: Sequence[np.ndarray]) -> list[np.ndarray]:
+  sizes = lengths(rows)
+  return [x[:size] for x, size in zip(logits, sizes, strict=True)]
+
+
+def _means(rows: Rows, logits: np.ndarray) -> np.ndarray:
+  """The mean logits of each item's windows."""
+  count = np.bincount(rows.example)
+  sums = np.zeros((len(count), logits.shape[1]))
+  np.add.at(sums, rows.example, logits)
+  return sums / count[:, None]
+
+
+def _label(labels: Sequence[str], chances: np.ndarray) -> Result:
+  best = int(chances.argmax())
+  return {
+    "label": labels[best],
+    "probability": float(chances[best]),
+    "probabilities": dict(zip(labels, chances.tolist(), strict=True)),
+  }
+
+
+def _labels(labels: Sequence[str], chances: np.ndarray) -> Result:
+  named = dict(zip(labels, chances.tolist(), strict=True))
+  chosen = [name for name, chance in named.items() if chance > 0.5]
+  return {"labels": chosen, "probabilities": named}
+
+
+def _chosen(chances: np.ndarray) -> Result:
+  best = int(chances.argmax())
+  return {
+    "choice": best,
+    "probability": float(chances[best]),
+    "probabilities": chances.tolist(),
+  }
+
+
+def _answer(found: dict[str, Any]) -> Result:
+  chance = [
+    x["probability"] for x in found["nbest"] if x["text"] == found["text"]
+  ]
+  result = {"answer": found["text"], "probability": (chance or [0.0])[0]}
+  odds = {k: found[k] for k in ("null_odds",) if k in found}
+  nbest = [
+    {"text": x["text"], "probability": x["probability"]} for x in found["nbest"]
+  ]
+  return result | odds | {"nbest": nbest}
+
+
+def tag_chances(
+  rows: Rows,
+  logits: Sequence[np.ndarray],
+  examples: Examples,
+  tags: Sequence[Sequence[str]],
+  labels: Sequence[str],
+) -> list[list[float]]:
+  """The probability of each word's tag, in the window that it is read in.
+
+  A word counts in one window only (`tagging.rows`); 1 for one without a piece,
+  whose tag is O whatever the model says.
+  """
+  ids = {name: i for i, name in enumerate(labels)}
+  chances = [[1.0] * len(e["words"]) for e in examples]
+  for i, example in enumerate(rows.example):
+    words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
+    places = np.flatnonzero(words >= 0)
+    found = softmax(logits[i][places])
+    for word, chance in zip(words[places], found, strict=True):
+      chances[example][word] = float(chance[ids[tags[example][word]]])
+  return chances
+
+
+def _masks(
+  predictor: Any, rows: Rows, found: Sequence[np.ndarray], examples: Examples
+) -> list[Result]:
+  results: list[Result] = [{"masks": []} for _ in examples]
+  pieces = predictor.vocabulary.pieces
+  for example, candidates in zip(rows.example, found, strict=True):
+    named = [
+      {"token": pieces[int(i)], "probability": float(np.exp(value))}
+      for value, i in candidates
+    ]
+    results[example]["masks"].append(named)
+  return results

@@ -1,0 +1,308 @@
+"""Fine-tuning: losses, layer-wise decay, runs from a pre-trained folder."""
+
+import copy
+import glob
+import json
+import os
+import shutil
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_families
+import tiny_tasks
+
+import bert_jax
+from bert_jax import command_line, logs, optim, pretrained, train
+from bert_jax import config as config_lib
+from bert_jax.checkpoint import Checkpointer
+from bert_jax.convert import hf, runs
+from bert_jax.finetune import sweeping
+from bert_jax.objectives import finetune
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "finetune", "*.py")))
+
+
+def softmax_loss(logits, label):
+  logits = np.asarray(logits, np.float64)
+  return np.log(np.exp(logits).sum()) - logits[label]
+
+
+def test_losses_of_every_kind():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(3, 4)).astype(np.float32)
+  sums = finetune.task_sums(
+    "classification", x, jnp.array([1, 3, 0]), jnp.array([1.0, 0.0, 1.0])
+  )
+  wanted = softmax_loss(x[0], 1) + softmax_loss(x[2], 0)
+  np.testing.assert_allclose(sums["task_loss"], wanted, rtol=1e-6)
+  # 3.8 is not 3, one row is no broadcast, and an unlabelled row is not read.
+  labels = jnp.array([3.8, jnp.nan], jnp.float32)
+  found = finetune.task_sums(
+    "regression", jnp.array([[1.0], [9.0]]), labels, jnp.array([1.0, 0.0])
+  )
+  np.testing.assert_allclose(found["task_loss"], 2.8**2, rtol=1e-6)
+  one = finetune.task_sums(
+    "regression", jnp.ones((1, 1)), jnp.zeros(1), jnp.ones(1)
+  )
+  assert one["task_loss"].shape == () and one.keys() == {"task_loss"}
+  # Logits 0..7 of two examples of four choices.
+  choices = jnp.arange(8.0).reshape(2, 4)
+  found = finetune.task_sums("choice", choices, jnp.array([3, 0]), jnp.ones(2))
+  wanted = softmax_loss([0, 1, 2, 3], 3) + softmax_loss([4, 5, 6, 7], 0)
+  np.testing.assert_allclose(found["task_loss"], wanted, rtol=1e-6)
+  assert found["task_accuracy"] == 1.0
+  spans = rng.normal(size=(1, 5, 2)).astype(np.float32)
+  found = finetune.task_sums("span", spans, jnp.array([[1, 3]]), jnp.ones(1))
+  wanted = softmax_loss(spans[0, :, 0], 1) + softmax_loss(spans[0, :, 1], 3)
+  np.testing.assert_allclose(found["task_loss"], wanted / 2, rtol=1e-6)
+
+
+def tiny_batch(shape, labels, **more):
+  ids = tiny_families.token_ids(*shape)
+  real = np.ones(shape, np.int32)
+  real[..., -2:] = 0
+  weights = np.ones(np.shape(labels), np.float32)
+  return (
+    dict(input_ids=ids, sequence_ids=real, labels=labels, label_weights=weights)
+    | more
+  )
+
+
+def test_gpt_learns_its_language_model_beside_the_task():
+  model = dict(family="gpt", variant="base", **tiny_families.SIZES)
+  build = dict(model=model, kind="choice", labels=("0", "1"))
+  made = finetune.build(**build, lm_weight=0.5)
+  batch = tiny_batch((2, 2, 6), np.array([1, 0], np.int32))
+  init = tiny_families.jit(lambda key: nn.unbox(made.init(key, batch)))
+  params = init(jax.random.key(0))
+
+  def sums_of(objective):
+    args = {}, {}, batch, jax.random.key(0), False
+    return tiny_families.jit(lambda p: objective.loss(p, *args)[0])(params)
+
+  sums, alone = sums_of(made), sums_of(finetune.build(**build))
+  np.testing.assert_allclose(sums["task_loss"], alone["task_loss"], rtol=1e-6)
+  assert made.coefficients == {"task_loss": 1.0, "lm_loss": 0.5}
+  # Each row's mean over its three next tokens, by hand.
+  encoder = tiny_families.build("gpt")
+  ids, real = (batch[k].reshape(4, 6) for k in ("input_ids", "sequence_ids"))
+  hidden, _ = tiny_families.jit(encoder.apply)(
+    {"params": params["encoder"]}, ids, None, real
+  )
+  table = params["encoder"]["embeddings"]["word"]["embedding"]
+  logits = np.asarray(hidden @ table.T)
+  rows = [
+    np.mean([softmax_loss(logits[r, i], ids[r, i + 1]) for i in range(3)])
+    for r in range(4)
+  ]
+  np.testing.assert_allclose(sums["lm_loss"], np.sum(rows), rtol=1e-5)
+  assert made.weights(batch)["lm_loss"] == 4.0
+  with pytest.raises(ValueError, match="trains gpt"):
+    finetune.build(model | {"family": "bert"}, "choice", (), lm_weight=0.5)
+
+
+def test_layers_near_the_input_learn_slower():
+  tree = {
+    "encoder": {
+      "embeddings": {"word": {"embedding": jnp.ones((5, 2))}},
+      "layers": {"mlp": {"kernel": jnp.ones((3, 2, 2))}},
+    },
+    "pooler": {"dense": {"kernel": jnp.ones((2, 2))}},
+    "classifier": {"dense": {"bias": jnp.ones(2)}},
+  }
+  for rule, top in (("released", 2), ("written", 1)):
+    found = optim.layer_scales(tree, 0.5, rule)
+    layers = found["encoder"]["layers"]["mlp"]["kernel"].ravel()
+    wanted = [0.5 ** (top + 2), 0.5 ** (top + 1), 0.5**top]
+    np.testing.assert_allclose(layers, wanted)
+    embeddings = found["encoder"]["embeddings"]["word"]["embedding"]
+    assert embeddings == 0.5 ** (3 + top)
+    assert found["pooler"]["dense"]["kernel"] == 1.0
+    assert found["classifier"]["dense"]["bias"] == 1.0
+  # The whole update is scaled, decay too.
+  options = dict(
+    b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=1.0
+  )
+  grads = jax.tree.map(lambda x: 0.3 * x, tree)
+  steps = []
+  for decay in (1.0, 0.5):
+    made = optim.build_optimizer(
+      lambda step: 0.1, "adamw", **options, layer_decay=decay
+    )
+    steps.append(made.update(grads, made.init(tree), tree)[0])
+  ratio = jax.tree.map(lambda a, b: (b / a).mean(), *steps)
+  np.testing.assert_allclose(
+    ratio["encoder"]["embeddings"]["word"]["embedding"], 0.5**5, rtol=1e-5
+  )
+  with pytest.raises(ValueError, match="layer_rule"):
+    optim.build_optimizer(
+      lambda step: 0.1, "adamw", **options, layer_rule="papers"
+    )
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=os.path.basename)
+def test_every_recipe_is_a_config(path):
+  config = command_line.load_defaults(path)
+  config_lib.check_keys(config)
+  assert config["objective"]["name"] == "finetune"
+  made = finetune.build(
+    dict(family="bert", variant="tiny", vocab_size=64),
+    "classification",
+    ("a", "b"),
+    **{k: v for k, v in config["objective"].items() if k != "name"},
+  )
+  schedule = optim.build_schedule(100, **config["schedule"])
+  optim.build_optimizer(schedule, **config["optimizer"])
+  assert made.takes("pooler/dense/kernel")
+  assert not made.takes("classifier/dense/kernel")
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, compiled):
+  """A run of six steps: (its config, its folder, the pre-trained weights)."""
+  path = tmp_path_factory.mktemp("finetune")
+  weights = tiny_tasks.write_model(path / "model")
+  config = command_line.load_defaults(CONFIGS[0])
+  config["data"] |= dict(path=tiny_tasks.write_task(path / "task"))
+  config["data"] |= dict(buckets=(8, 16), epochs=2.0)
+  config |= dict(init_from=str(path / "model"), batch_size=8)
+  config["model"] |= dict(dtype="float32")
+  config["schedule"]["peak"] = 1e-2
+  config["log"]["every"] = 1
+  config["checkpoint"] |= dict(every=3, keep=3)
+  train.run(copy.deepcopy(config), str(path / "run"))
+  return config, path / "run", weights
+
+
+def test_a_run_begins_with_the_encoder_and_pooler(tuned):
+  config, run, weights = tuned
+  read = pretrained.read(config["init_from"], tiny_tasks.PIECES, "task")
+  takes = finetune.build(
+    dict(family="bert", variant="tiny"), "classification", ("a", "b")
+  ).takes
+  drawn = runs.read(str(run)).arrays
+  tree = {}
+  for name, array in drawn.items():
+    *parts, last = name.split("/")
+    node = tree
+    for part in parts:
+      node = node.setdefault(part, {})
+    node[last] = jnp.asarray(array)
+  params, lines = pretrained.take(read, tree, takes, ("cat", "dog"))
+  np.testing.assert_array_equal(
+    params["pooler"]["dense"]["kernel"], weights.arrays["pooler/dense/kernel"]
+  )
+  np.testing.assert_array_equal(
+    params["encoder"]["embeddings"]["word"]["embedding"],
+    weights.arrays["encoder/embeddings/word/embedding"],
+  )
+  np.testing.assert_array_equal(
+    params["classifier"]["dense"]["kernel"], drawn["classifier/dense/kernel"]
+  )
+  assert [line.split(":")[0] for line in lines] == ["taken", "new", "left"]
+  assert "classifier/dense/kernel" in lines[1] and "mlm" in lines[2]
+  with pytest.raises(ValueError, match="piece 5 is 'red', that of task"):
+    pieces = (*tiny_tasks.SPECIAL, "other")
+    pretrained.read(config["init_from"], pieces, "task")
+
+
+def test_a_run_says_what_it_reached_and_what_it_knows(tuned):
+  _, run, _ = tuned
+  rows = logs.read_rows(str(run / "metrics.jsonl"))
+  # 21 rows in batches of 8 are three steps, and there are two epochs.
+  assert [r["step"] for r in rows if r["split"] == "train"] == [*range(1, 7)]
+  scored = [r for r in rows if r["split"] == "heldout"]
+  assert [r["step"] for r in scored] == [3, 6]
+  assert scored[-1]["examples"] == 10 and 0 <= scored[-1]["accuracy"] <= 1
+  loaded = bert_jax.load(str(run))
+  assert loaded.config["labels"] == ["cat", "dog"]
+  task = loaded.config["source"]["fine_tuned"]
+  assert (task["name"], task["metrics"]) == ("animals", ["accuracy"])
+  with Checkpointer.of_run(str(run)) as saver:
+    meta = saver.meta(6)
+    assert meta["task"] == task and saver.best_step() in (3, 6)
+    best = max(scored, key=lambda r: (r["accuracy"], -r["step"]))
+    assert meta["best"] == -best["accuracy"]
+  # Through the evaluation's own batches the accuracy is that of a plain loop.
+  words = tiny_tasks.vocabulary()
+  apply = tiny_families.jit(loaded.module.apply)
+  right = 0
+  for example in tiny_tasks.classified(10, 2):
+    ids = words.encode_batch(example["texts"])[0]
+    row = np.zeros((1, 16), np.int32)
+    row[0, : len(ids) + 2] = [2, *ids, 3]
+    batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
+    logits = apply({"params": loaded.params}, batch)
+    right += ("cat", "dog")[int(logits.argmax())] == example["label"]
+  assert right / 10 == scored[-1]["accuracy"]
+
+
+def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
+  config, run, _ = tuned
+  again = tmp_path / "again"
+  shutil.copytree(run, again)
+  shutil.rmtree(again / "checkpoints" / "6")
+  train.run(copy.deepcopy(config), str(again))
+  old, new = (runs.read(str(x)).arrays for x in (run, again))
+  for name in old:
+    np.testing.assert_array_equal(old[name], new[name], name)
+
+
+def test_labels_travel_by_name(tuned, tmp_path):
+  config, run, _ = tuned
+  weights = runs.read(str(run))
+  hf.write(str(tmp_path / "hf"), weights)
+  written = json.loads((tmp_path / "hf" / "config.json").read_text())
+  assert written["id2label"] == {"0": "cat", "1": "dog"}
+  read = hf.read(str(tmp_path / "hf"), "bert")
+  assert read.config["labels"] == ["cat", "dog"]
+  # The head of a model whose classes have another order.
+  found = pretrained.Pretrained("x", read.config, read.arrays)
+  tree = {"classifier": {"dense": {"kernel": jnp.zeros((32, 2))}}}
+  params, _ = pretrained.take(found, tree, lambda path: True, ("dog", "cat"))
+  np.testing.assert_array_equal(
+    params["classifier"]["dense"]["kernel"],
+    read.arrays["classifier/dense/kernel"][:, ::-1],
+  )
+  with pytest.raises(ValueError, match="has the labels"):
+    pretrained.take(found, tree, lambda path: True, ("dog", "cow"))
+
+
+def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
+  config, run, _ = tuned
+  runs_ = sweeping.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
+  assert [r.point["schedule.peak"] for r in runs_] == [1e-2, -1.0]
+  folder = tmp_path / "sweep"
+  # The first has ended; the second has a rate that is refused.
+  shutil.copytree(run, folder / runs_[0].name)
+  done = sweeping.run_all(runs_, str(folder), CONFIGS[0], 0)
+  jax.config.update("jax_compilation_cache_dir", None)
+  assert done[0].error is None and "schedule.peak" in done[1].error
+  lines = sweeping.report(str(folder), done, sweeping.metric_of(config))
+  saved = json.loads((folder / "sweep.json").read_text())
+  assert [row["failed"] for row in saved["table"]] == [0, 1]
+  assert saved["table"][0]["median"] == saved["runs"][0]["last"]["accuracy"]
+  assert lines[0] == "accuracy at the last step:"
+  with pytest.raises(ValueError, match="did you mean schedule.peak"):
+    sweeping.plan(config, ["schedule.peek=1"], [0])
+
+
+def test_median_mean_and_deviation_of_a_sweep():
+  one = sweeping.Run({}, 0, {})
+  values = (0.5, 0.7, 0.9)
+  done = [
+    sweeping.Done(
+      one, None, [{"accuracy": v, "predicted_labels": 1 + (v > 0.5)}]
+    )
+    for v in values
+  ]
+  done.append(sweeping.Done(one, "diverged", []))
+  (row,) = sweeping.summarise(done, "accuracy")
+  assert (row["runs"], row["failed"], row["constant"]) == (4, 1, 1)
+  np.testing.assert_allclose(
+    [row["median"], row["mean"], row["deviation"]], [0.7, 0.7, 0.2]
+  )

@@ -1,0 +1,118 @@
+"""Tiny pre-trained models and folders of tasks, for tests of fine-tuning."""
+
+import numpy as np
+import tiny_families
+
+from bert_jax.convert import folder
+from bert_jax.data import vocabulary_files
+from bert_jax.finetune import preparing
+from bert_jax.finetune import rows as rows_lib
+from bert_jax.finetune.rows import Task
+from bert_jax.models import tasks
+
+WORDS = (
+  "red",
+  "green",
+  "blue",
+  "cat",
+  "dog",
+  "bird",
+  "runs",
+  "sleeps",
+  "sings",
+)
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PIECES = (*SPECIAL, *WORDS, ".", "?", "##s")
+TASKS = {
+  "classification": Task(
+    "animals", "classification", ("cat", "dog"), 1, ("accuracy",)
+  ),
+  "regression": Task("sizes", "regression", (), 1, ("pearson",)),
+  "choice": Task("ends", "choice", ("0", "1", "2"), 3, ("accuracy",)),
+  "tagging": Task("names", "tagging", ("O", "B-X", "I-X"), 1, ("tagging_f1",)),
+  "span": Task("answers", "span", (), 1, ("squad",)),
+}
+
+
+def tokenizer_files():
+  """Name -> bytes of an uncased WordPiece tokenizer."""
+  return {"vocab.txt": "".join(f"{p}\n" for p in PIECES).encode()}
+
+
+def vocabulary():
+  return vocabulary_files.of_files(tokenizer_files(), "tiny", lower_case=True)
+
+
+def write_model(path, task="pretraining", seed=0, **rest):
+  """Writes a converted folder of a tiny BERT with random weights."""
+  encoder = tiny_families.build("bert", vocab_size=len(PIECES))
+  head = {"pairs": True} if task == "pretraining" else rest.pop("head")
+  config = folder.make_config(
+    "bert", task, folder.attributes(encoder), head=head, **rest
+  )
+  rng = np.random.default_rng(seed)
+  shapes = folder.shapes_of(folder.module_of(config), config)
+  arrays = {
+    name: (rng.normal(size=shape) * 0.2 + name.endswith("scale")).astype(
+      np.float32
+    )
+    for name, shape in shapes.items()
+  }
+  weights = folder.Weights(config, arrays, tokenizer_files())
+  folder.write(str(path), weights)
+  return weights
+
+
+def write_tuned(path, kind, **rest):
+  """The same with the head of a kind of task."""
+  task = TASKS[kind]
+  from bert_jax.models import bert
+
+  head = tasks.head_of(kind, bert.POOLING, len(task.labels), None)
+  labels = [*task.labels] if kind in ("classification", "tagging") else None
+  if kind == "regression":
+    labels = ["LABEL_0"]
+  problem = kind if kind in ("classification", "regression") else None
+  return write_model(
+    path, tasks.NAMES[kind], head=head, labels=labels, problem=problem, **rest
+  )
+
+
+def sentences(count, seed=0, most=9):
+  rng = np.random.default_rng(seed)
+  return [
+    " ".join(rng.choice(WORDS, rng.integers(1, most + 1))) for _ in range(count)
+  ]
+
+
+def classified(count, seed=0):
+  """Examples whose label is the animal that they begin with."""
+  rng = np.random.default_rng(seed)
+  made = []
+  for i, text in enumerate(sentences(count, seed)):
+    animal = ("cat", "dog")[rng.integers(2)]
+    made.append(dict(id=str(i), texts=[f"{animal} {text}"], label=animal))
+  return made
+
+
+def write_task(path, length=16, train=21, validation=10):
+  """A folder of the classification task."""
+  task, words = TASKS["classification"], vocabulary()
+  splits = {}
+  for split, count, seed in (
+    ("train", train, 1),
+    ("validation", validation, 2),
+  ):
+    examples = classified(count, seed)
+    made = preparing.encode_examples(task, examples, words, length)
+    splits[split] = made.rows, examples
+  meta = dict(
+    pad=0,
+    vocab_size=len(PIECES),
+    special=words.special._asdict(),
+    tokenizer="wordpiece",
+    lower_case=True,
+  )
+  files = vocabulary_files.contents(words)
+  rows_lib.save(str(path), task, splits, meta, files)
+  return str(path)
