@@ -1,4 +1,4 @@
-"""Features: layers, mixes, words, windows, batches, files, the command."""
+"""Features: layers, mixes, words, windows, batches, files; a tagger on them."""
 
 import functools
 import json
@@ -12,6 +12,7 @@ import tiny_models
 import bert_jax
 from bert_jax import extract_features, feature_files, features_of, text_rows
 from bert_jax.features_of import Spec
+from bert_jax.finetune import bilstm
 
 TEXT = "the cats sat. unaffable"
 # float32 and sums in another order, for values of about 1.
@@ -322,3 +323,34 @@ def test_sentence_vectors_are_those_of_transformers(tmp_path):
   np.testing.assert_allclose(
     [f.vectors for f in found], want, atol=TOLERANCE, rtol=0
   )
+
+
+def test_a_tagger_on_frozen_features_learns(bert):
+  rng = np.random.default_rng(3)
+  words = ["cat", "cats", "a", "b", "mat"]
+  texts = [rng.choice(words, n).tolist() for n in rng.integers(1, 9, 24)]
+  # Whether the same word stood just before: no word says it alone.
+  tags = [
+    np.int32([i > 0 and text[i] == text[i - 1] for i in range(len(text))])
+    for text in texts
+  ]
+  features = [f.vectors for f in extract(bert, texts, layers=(0,), unit="word")]
+  features.insert(2, np.zeros((0, 16), np.float32))
+  tags.insert(2, np.zeros(0, np.int32))
+  data = bilstm.Sentences(features, tags)
+  module = bilstm.BiLstmTagger(2, hidden=16, num_layers=1, dropout=0.1)
+  recipe = bilstm.Recipe(epochs=60, batch_size=24, rate=0.03)
+  *_, (params, loss) = bilstm.fit(module, data, recipe)
+  found = bilstm.predict(module, params, data, size=24)
+  right = np.concatenate([a == b for a, b in zip(found, tags, strict=True)])
+  assert loss < 0.1 and right.mean() > 0.97
+  assert [len(row) for row in found] == [len(row) for row in tags]
+  # What stands beyond a row's words, and the rows beside, change nothing.
+  _, batch = next(bilstm.batches(data, 24))
+  apply = jax.jit(module.apply)
+  logits = apply(params, batch["features"], batch["lengths"])
+  noise = batch["features"].copy()
+  real = np.arange(noise.shape[1]) < batch["lengths"][:, None]
+  noise[~real] = 7.0
+  again = apply(params, noise, batch["lengths"])
+  np.testing.assert_array_equal(logits[real], again[real])
