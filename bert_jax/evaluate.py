@@ -95,7 +95,7 @@ def entropy(share: float) -> float:
 
 
 def summary(
-  heldout: Heldout, counts: Any, means: dict[str, float]
+  heldout: Heldout, counts: Any, means: dict[str, float], smoothing: float = 0.0
 ) -> list[str]:
   """Lines that say what was reached, each loss beside what guessing costs.
 
@@ -103,11 +103,13 @@ def summary(
     heldout: the examples.
     counts: [V] occurrences in the training text.
     means: of `evaluate`.
+    smoothing: of the masks: a piece is hidden as often as count**(1 - it) says.
   """
   lines = []
-  for name in ("mlm", "lm"):
+  hidden = counts * np.maximum(counts, 1.0) ** -smoothing
+  for name, often in (("mlm", hidden), ("lm", counts)):
     if f"{name}_loss" in means:
-      baseline = unigram_baseline(heldout, counts, name)
+      baseline = unigram_baseline(heldout, often, name)
       lines += [
         f"unigram cross-entropy: {baseline:.4f} nats",
         f"held-out {name.upper()} loss: {means[f'{name}_loss']:.4f} nats",

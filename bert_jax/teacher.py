@@ -76,7 +76,10 @@ def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
   if wanted == there:
     given = {k: v for k, v in model.items() if k != "family" and v is not None}
     family = models.family(wanted["family"])
-    encoder = family.build(**given)
+    try:
+      encoder = family.build(**given)
+    except ValueError as e:
+      raise ValueError(f"teacher.{e}") from e
     skip = (*COMPUTATION, *_TRAINING, "variant")
     names = [n for n in family.VARIANTS[given["variant"]] | given]
     names = [name for name in names if name not in skip]
@@ -89,12 +92,28 @@ def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
       + ", ".join(f"{name}={there[name]}" for name in other)
       + ", but the config says "
       + ", ".join(f"teacher.model.{name}={wanted[name]}" for name in other)
-      + "; pass "
-      + " ".join(
-        f"--config.teacher.model.{name}={there[name]}" for name in other
-      )
-      + ", or another teacher."
+      + f"; {_remedy(model, {name: there[name] for name in other})}, or choose"
+      " another teacher."
     )
+
+
+def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
+  """How to say what is right: flags set no key that a config lacks."""
+  flags = [name for name in right if name in model]
+  lines = [name for name in right if name not in model]
+  parts = []
+  if flags:
+    parts.append(
+      "pass "
+      + " ".join(f"--config.teacher.model.{n}={right[n]}" for n in flags)
+    )
+  if lines:
+    parts.append(
+      "write "
+      + ", ".join(f"{n}={right[n]!r}" for n in lines)
+      + " into teacher.model of the config's file"
+    )
+  return " and ".join(parts)
 
 
 def _check_pieces(path: str, weights: Weights, prepared: Prepared) -> None:

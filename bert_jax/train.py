@@ -115,7 +115,8 @@ def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
       print(f"{name}: {value:.4f}")
   elif heldout is not None and means:
     counts = sum(part.unigrams for part in setup.prepared)
-    for line in evaluate.summary(heldout, counts, means):
+    smoothing = setup.feeds[-1].phase.data.get("smoothing", 0.0)
+    for line in evaluate.summary(heldout, counts, means, smoothing):
       print(line)
   print(f"plot: {os.path.join(workdir, 'loss.png')}")
   print(f"TensorBoard: tensorboard --logdir {workdir}", flush=True)

@@ -363,6 +363,12 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   with refused(match="has hidden=16, num_layers=4, but .*hidden=8.*--config"):
     sizes = {"teacher.model.hidden": 8, "teacher.model.num_layers": 3}
     building.build(tiny(folder, **sizes))
+  with refused(match="write hidden=16, num_layers=4.* into teacher.model"):
+    config = tiny(folder)
+    config["teacher"]["model"] = {"family": "bert", "variant": "base"}
+    building.build(config)
+  with refused(match="teacher.model.variant='nope': not one of"):
+    building.build(tiny(folder, **{"teacher.model.variant": "nope"}))
   with refused(match="family=bert, but .*teacher.model.family=roberta"):
     building.build(tiny(folder, **{"teacher.model.family": "roberta"}))
   other = str(tmp_path / "other")

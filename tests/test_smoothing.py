@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
+from bert_jax import evaluate
 from bert_jax.data import builders, corpus, hashing, loader, masking, spans
 
 RULE = dict(count="ceil_all", smoothing=0.7, max_predictions=12)
@@ -140,3 +141,16 @@ def test_a_corpus_without_counts_is_refused():
   text = corpus.corpus_from_documents(random_documents(3, 0))
   with pytest.raises(ValueError, match="prepare the text, or choose smoothing"):
     builder.check(text)
+
+
+def test_the_last_lines_guess_by_how_often_a_piece_is_hidden():
+  """With s = 1 every piece that was seen is hidden equally often."""
+
+  class Heldout(list):
+    def read(self, first, count):
+      return {"mlm_ids": np.array([[0, 1]]), "mlm_weights": np.ones((1, 2))}
+
+  counts = np.array([1000, 3])
+  means = {"mlm_loss": 0.5}
+  lines = evaluate.summary(Heldout(), counts, means, smoothing=1.0)
+  assert lines[0] == f"unigram cross-entropy: {np.log(2):.4f} nats"
