@@ -1,0 +1,184 @@
+"""The losses of fine-tuning beside transformers', step by step.
+
+The same weights, head, rows, order, AdamW, clip and warm-up; no dropout;
+float32 on a CPU. Needs torch and transformers.
+
+  python experiments/finetune_minilm/parity.py --model MINILM --data EVAL \\
+    --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100]
+"""
+
+import argparse
+import json
+import os
+
+import jax
+import numpy as np
+import torch
+import transformers
+
+from bert_jax import command_line, logs, train
+from bert_jax.finetune import preparing, reading
+from bert_jax.finetune import rows as rows_lib
+from bert_jax.finetune.batches import Batches
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+FILES = {
+  "sst2": "sst2/train.tsv",
+  "stsb": "stsb/stsb-en-train.csv",
+  "wnut17": "wnut17/wnut17train.conll",
+  "squad": "squad/xquad.en.json",
+}
+CLASSES = {
+  "classification": transformers.AutoModelForSequenceClassification,
+  "regression": transformers.AutoModelForSequenceClassification,
+  "tagging": transformers.AutoModelForTokenClassification,
+  "span": transformers.AutoModelForQuestionAnswering,
+}
+PEAK, WARMUP, DECAY, CLIP, ROWS = 5e-5, 0.1, 0.01, 1.0, 8
+BOUND = 1e-4
+
+
+def prepare(name, args):
+  """Encodes a task with the model's tokenizer; returns folder and task."""
+  folder = os.path.join(args.output, name, "rows")
+  inputs = [reading.Input("train", os.path.join(args.data, FILES[name]))]
+  preparing.prepare(reading.find(name), inputs, args.model, folder)
+  return folder, *rows_lib.load(folder, "train")[:2]
+
+
+def make_model(task, args, path):
+  """Writes the encoder with a drawn head; transformers draws it."""
+  torch.manual_seed(0)
+  names = task.labels or ("LABEL_0",)
+  options = (
+    {}
+    if task.kind == "span"
+    else dict(
+      num_labels=len(names),
+      id2label=dict(enumerate(names)),
+      label2id={name: i for i, name in enumerate(names)},
+    )
+  )
+  rates = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+  model = CLASSES[task.kind].from_pretrained(
+    args.model, dtype=torch.float32, **rates, **options
+  )
+  model.save_pretrained(path)
+  transformers.AutoTokenizer.from_pretrained(args.model).save_pretrained(path)
+  return model
+
+
+def ours(name, folder, args, model):
+  """The losses of `train.run` by the task's config."""
+  path = os.path.join(ROOT, "configs", "finetune", f"{name}.py")
+  config = command_line.load_defaults(path)
+  workdir = os.path.join(args.output, name, f"run_{args.steps}")
+  config |= dict(total_steps=args.steps, batch_size=ROWS, init_from=model)
+  config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)
+  config["objective"] |= dict(head="taken", head_dropout=0.0)
+  config["data"] |= dict(path=folder, shuffle=False)
+  config["optimizer"] |= dict(epsilon=1e-8, weight_decay=DECAY, clip_norm=CLIP)
+  config["schedule"] = dict(name="linear", peak=PEAK, warmup=WARMUP)
+  config["log"]["every"] = 1
+  config["evaluate"]["every"] = 0
+  config["checkpoint"]["every"] = args.steps
+  train.run(config, workdir)
+  rows = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  return [r["loss"] for r in rows if r["split"] == "train"], config
+
+
+def inputs_of(task, batch):
+  """A batch as transformers' arguments; what is not learnt is ignored."""
+  known = torch.from_numpy(batch["label_weights"] > 0)
+  labels = torch.from_numpy(batch["labels"])
+  named = {
+    "input_ids": batch["input_ids"],
+    "token_type_ids": batch["segment_ids"],
+    "attention_mask": batch["sequence_ids"],
+  }
+  made = {k: torch.from_numpy(v.astype(np.int64)) for k, v in named.items()}
+  if task.kind == "regression":
+    return made | {"labels": labels}
+  if task.kind == "span":
+    ends = torch.where(known[:, None], labels, batch["input_ids"].shape[1])
+    start, end = ends.long().unbind(1)
+    return made | {"start_positions": start, "end_positions": end}
+  return made | {"labels": torch.where(known, labels, -100).long()}
+
+
+def theirs(task, rows, pad, buckets, args, model):
+  """The losses of transformers' model, by torch's AdamW."""
+  batches = Batches(task, rows, pad, ROWS, shuffle=False, buckets=buckets)
+  plain = [[], []]  # With decay, without.
+  for name, parameter in model.named_parameters():
+    plain["bias" in name or "LayerNorm" in name].append(parameter)
+  groups = [
+    {"params": plain[0], "weight_decay": DECAY},
+    {"params": plain[1], "weight_decay": 0.0},
+  ]
+  optimizer = torch.optim.AdamW(groups, lr=PEAK, eps=1e-8)
+  warm = round(WARMUP * args.steps)
+  schedule = transformers.get_linear_schedule_with_warmup(
+    optimizer, warm, args.steps
+  )
+  model.train()
+  losses = []
+  for step in range(args.steps):
+    loss = model(**inputs_of(task, batches.batch(step))).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+    losses.append(loss.item())
+  return losses
+
+
+def compare(name, args):
+  """Trains both ways and returns what they differ by."""
+  folder, task, rows = prepare(name, args)
+  path = os.path.join(args.output, name, "model")
+  model = make_model(task, args, path)
+  mine, config = ours(name, folder, args, path)
+  pad = rows_lib.read_meta(folder)["pad"]
+  other = theirs(task, rows, pad, config["data"]["buckets"], args, model)
+  gaps = np.abs(np.array(mine) - np.array(other))
+  return {
+    "task": name,
+    "steps": args.steps,
+    "largest": float(gaps.max()),
+    "at_step": int(gaps.argmax()) + 1,
+    "first": [mine[0], other[0]],
+    "last": [mine[-1], other[-1]],
+    "ours": mine,
+    "theirs": other,
+  }
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument("--model", required=True, help="folder of MiniLM")
+  parser.add_argument(
+    "--data", required=True, help="folder of the tasks' files"
+  )
+  parser.add_argument("--output", required=True)
+  parser.add_argument("--tasks", default=",".join(FILES))
+  parser.add_argument("--steps", type=int, default=100)
+  args = parser.parse_args()
+  jax.config.update("jax_default_matmul_precision", "highest")
+  for name in args.tasks.split(","):
+    found = compare(name, args)
+    path = os.path.join(args.output, f"{name}_{args.steps}.json")
+    with open(path, "w", encoding="utf-8") as f:
+      json.dump(found, f, indent=1)
+    verdict = "within" if found["largest"] <= BOUND else "BEYOND"
+    print(
+      f"{name}: losses of {args.steps} steps differ by {found['largest']:.2g}"
+      f" at most (step {found['at_step']}), {verdict} {BOUND:g};"
+      f" {found['first'][0]:.5f} at first, {found['last'][0]:.5f} at last",
+      flush=True,
+    )
+
+
+if __name__ == "__main__":
+  main()
