@@ -19,6 +19,8 @@ import jax
 import numpy as np
 
 from bert_jax import exported, loading
+from bert_jax.finetune import predicting
+from bert_jax.finetune.predicting import Predictor
 
 
 def make_batch(rows: int, length: int, size: int) -> dict[str, np.ndarray]:
@@ -29,11 +31,11 @@ def make_batch(rows: int, length: int, size: int) -> dict[str, np.ndarray]:
   return dict(input_ids=ids, segment_ids=ones * 0, sequence_ids=ones)
 
 
-def seconds(run: exported.Runner, batch: dict, steps: int) -> float:
+def seconds(model: Predictor, batch: dict, steps: int) -> float:
   """Seconds of some steps."""
   start = time.perf_counter()
   for _ in range(steps):
-    result = run(batch)
+    result = model.step(model.params, batch)
   jax.block_until_ready(result)
   return time.perf_counter() - start
 
@@ -57,19 +59,19 @@ def main() -> None:
     start = time.perf_counter()
     loaded = exported.load(path)
     opened = time.perf_counter() - start
-  live = exported.live(weights, args.model, lengths, dtype=args.dtype)
+  live = predicting.open_model(args.model, args.rows, dtype=args.dtype)
   for length in lengths:
     pieces = weights.config["model"]["vocab_size"]
     batch = make_batch(args.rows, length, pieces)
     first, outputs, times = {}, {}, {"live": [], "exported": []}
-    runs = {"live": live.run, "exported": loaded.run}
-    for name, run in runs.items():
+    models = {"live": live, "exported": loaded}
+    for name, model in models.items():
       start = time.perf_counter()
-      outputs[name] = np.asarray(run(batch))
+      outputs[name] = np.asarray(model.step(model.params, batch))
       first[name] = round(time.perf_counter() - start, 2)
     for _ in range(args.windows):
-      for name, run in runs.items():
-        times[name].append(seconds(run, batch, args.steps))
+      for name, model in models.items():
+        times[name].append(seconds(model, batch, args.steps))
     rate = {
       name: args.rows * args.steps / statistics.median(found)
       for name, found in times.items()

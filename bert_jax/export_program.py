@@ -47,7 +47,7 @@ def main() -> None:
     if os.path.isdir(args.output):
       raise ValueError(f"{args.output} is a folder; name a file.")
     weights = loading.read(args.model, args.family, None)
-    made = exported.save(
+    meta = exported.save(
       args.output,
       weights,
       args.model,
@@ -61,8 +61,8 @@ def main() -> None:
     sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
   except KeyboardInterrupt:
     sys.exit("stopped; nothing was written.")
-  lengths = ", ".join(map(str, made.lengths))
-  print(f"{args.output}: {made.task.kind}, rows of {lengths} tokens.")
+  lengths = ", ".join(map(str, meta["lengths"]))
+  print(f"{args.output}: {meta['kind']}, rows of {lengths} tokens.")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The file is a zip archive: `meta.json`, a `jax.export` program for each of a
 few lengths (any number of rows), the parameters as .npy, the tokenizer's files.
-It runs without the model's Python code, on other platforms and later versions
+It runs without the Python code of models, on other platforms and later versions
 of jax, as long as jax reads its own programs (half a year at least).
 """
 
@@ -13,7 +13,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,127 +21,56 @@ import numpy as np
 from jax import export
 from jaxtyping import Array
 
+from bert_jax import sharding
 from bert_jax.convert import folder
 from bert_jax.convert.folder import Weights
 from bert_jax.data import vocabulary_files
-from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.finetune import layout as layouts
-from bert_jax.finetune.rows import Task, task_of
-from bert_jax.models import tasks
+from bert_jax.finetune import predicting, scoring
+from bert_jax.finetune.predicting import Predictor
+from bert_jax.finetune.rows import task_of
 
 FORMAT_VERSION = 1
-LENGTHS = (32, 64, 128, 256, 512)
+# Rows of other lengths are padded to the next.
+LENGTHS = (16, 32, 64, 128, 256, 512)
 PLATFORMS = ("cpu", "cuda", "tpu")
 INPUTS = ("input_ids", "segment_ids", "sequence_ids")
 _META = "meta.json"
-# (batch of `INPUTS`, each [b, l]) -> logits [b, ...].
-Runner = Callable[[Mapping[str, np.ndarray]], Array]
+# (parameters by path, `INPUTS` [b, l] each) -> logits [b, ...].
+Program = Callable[..., Array]
 
 
-class Exported(NamedTuple):
-  """What is needed to predict, from a file or from a live model.
-
-  Attributes:
-    task: kind and labels.
-    vocabulary: text to ids.
-    lengths: that rows may have.
-    pad: id of padding.
-    run: the model.
-  """
-
-  task: Task
-  vocabulary: Vocabulary
-  lengths: tuple[int, ...]
-  pad: int
-  run: Runner
-
-
-def task_of_model(config: Mapping[str, Any], where: str) -> Task:
-  """The task of a converted folder or of a fine-tuned run.
+def program(config: Mapping[str, Any], **computation: Any) -> Program:
+  """The model of a converted folder's config as a function.
 
   Args:
     config: of `Weights`.
-    where: the model, for messages.
-
-  Raises:
-    ValueError: no fine-tuned model of a kind that has one answer.
-  """
-  if "fine_tuned" in config["source"]:
-    return task_of(config["source"]["fine_tuned"])
-  name, labels = config["task"], tuple(config["labels"] or ())
-  kinds = [kind for kind, known in tasks.NAMES.items() if known == name]
-  if not kinds or config["problem"] == "multi_label":
-    raise ValueError(
-      f"{where} is a model for {config['problem'] or name}; exported are"
-      f" {', '.join(tasks.NAMES)}."
-    )
-  if config["problem"] == "regression":
-    return Task(name, "regression", (), 1, ())
-  if kinds[0] in ("span", "choice"):
-    labels = ()
-  return Task(name, kinds[0], labels, 1, ())
-
-
-def _check_lengths(
-  lengths: Sequence[int], longest: int, layout: layouts.Layout
-) -> tuple[int, ...]:
-  lengths = tuple(sorted(set(lengths)))
-  if not lengths or lengths[-1] > longest:
-    raise ValueError(f"lengths {lengths}: one at least, {longest} at most.")
-  layouts.check_length(layout, lengths[0])
-  return lengths
-
-
-def live(
-  weights: Weights, where: str, lengths: Sequence[int], **computation: Any
-) -> Exported:
-  """A model of `loading.read` that predicts by its Python code.
-
-  Args:
-    weights: the model.
-    where: it is, for messages.
-    lengths: that rows may have.
     **computation: see `loading.load`.
-
-  Raises:
-    ValueError: no fine-tuned model, no tokenizer or another's, lengths.
   """
-  run, made = _model(weights, where, lengths, **computation)
-  params = jax.tree.map(jnp.asarray, dict(weights.arrays))
-  jitted = jax.jit(run)
-  return made._replace(
-    run=lambda batch: jitted(params, *(batch[key] for key in INPUTS))
-  )
-
-
-def _model(
-  weights: Weights, where: str, lengths: Sequence[int], **computation: Any
-) -> tuple[Callable[..., Array], Exported]:
-  """(parameters by path, inputs) -> logits, and an `Exported` without it."""
-  config = weights.config
-  task = task_of_model(config, where)
-  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
-    raise ValueError(f"{where} has no tokenizer; put its files beside it.")
-  vocabulary = vocabulary_files.of_files(weights.tokenizer_files, where)
-  layout = layouts.of_vocabulary(vocabulary)
-  size = config["model"]["vocab_size"]
-  if layout.vocab_size > size:
-    raise ValueError(
-      f"{where}: its tokenizer needs {layout.vocab_size} ids, special ones"
-      f" included; the model has {size}."
-    )
   module = folder.module_of(config, **computation)
-  longest = module.encoder.max_length
-  lengths = _check_lengths(
-    [n for n in lengths if n <= longest] or lengths, longest, layout
-  )
+  segments = getattr(module.encoder, "num_segments", 0) > 1
 
   def run(params, *inputs):
     batch = dict(zip(INPUTS, inputs, strict=True))
+    if not segments:
+      del batch["segment_ids"]
     return module.apply({"params": folder.unflatten(params)}, batch)
 
-  nothing: Any = None
-  return run, Exported(task, vocabulary, lengths, layout.pad, nothing)
+  return run
+
+
+def _layout(weights: Weights, where: str) -> layouts.Layout:
+  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
+    raise ValueError(f"{where} has no tokenizer's files; put them beside it.")
+  vocabulary = vocabulary_files.of_files(weights.tokenizer_files, where)
+  size = weights.config["model"]["vocab_size"]
+  layout = layouts.of_vocabulary(vocabulary)
+  if layout.vocab_size > size:
+    raise ValueError(
+      f"{where}: its rows need {layout.vocab_size} pieces, the model has"
+      f" {size}; it was not fine-tuned with this layout or tokenizer."
+    )
+  return layout
 
 
 def save(
@@ -151,43 +80,43 @@ def save(
   lengths: Sequence[int] = LENGTHS,
   platforms: Sequence[str] = PLATFORMS,
   dtype: str = "float32",
-) -> Exported:
+) -> dict[str, Any]:
   """Writes a file that is whole or not there.
 
   Args:
     path: of the file.
     weights: the model, of `loading.read`.
     where: it is, for messages.
-    lengths: of rows; those that the model does not take are left out.
+    lengths: of rows; the model's longest stands for those beyond it.
     platforms: that the program is for; no such device is needed here.
     dtype: of the computation.
 
   Returns:
-    What the file holds, without the program.
+    The file's `meta.json`.
 
   Raises:
-    ValueError: see `live`.
+    ValueError: no fine-tuned model, no tokenizer or another's, lengths.
     OSError: it cannot be written.
   """
+  config = weights.config
+  kind = predicting.kind_of(config, where)
+  if kind == "fill":
+    raise ValueError(f"{where} is a masked language model; fine-tune it first.")
+  layout = _layout(weights, where)
   # What every platform has, and one program for all of them.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
-  run, made = _model(weights, where, lengths, **computation)
-  shapes = {
-    name: jax.ShapeDtypeStruct(a.shape, a.dtype)
-    for name, a in weights.arrays.items()
-  }
-  (rows,) = export.symbolic_shape("b")
-  programs = {}
-  for length in made.lengths:
-    ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    exporter = export.export(jax.jit(run), platforms=list(platforms))
-    programs[length] = exporter(shapes, *[ids] * len(INPUTS)).serialize()
+  run = program(config, **computation)
+  longest = folder.module_of(config).encoder.max_length
+  lengths = sorted({min(length, longest) for length in lengths})
+  layouts.check_length(layout, lengths[-1])
+  if lengths[0] < 1:
+    raise ValueError(f"--lengths: {lengths[0]} is none of rows.")
   meta = {
     "format_version": FORMAT_VERSION,
-    "family": weights.config["family"],
-    "task": made.task._asdict(),
-    "pad": made.pad,
-    "lengths": made.lengths,
+    "family": config["family"],
+    "kind": kind,
+    "task": predicting.task_of(config, kind, False)._asdict(),
+    "lengths": lengths,
     "platforms": list(platforms),
     "dtype": dtype,
     "jax": jax.__version__,
@@ -199,8 +128,9 @@ def save(
       file.writestr(_META, json.dumps(meta, indent=2))
       for name, content in weights.tokenizer_files.items():
         file.writestr(f"tokenizer/{name}", content)
-      for length, program in programs.items():
-        file.writestr(f"program_{length}", bytes(program))
+      for length in lengths:
+        made = _exported(run, weights, length, platforms)
+        file.writestr(f"program_{length}", bytes(made))
       for name, array in weights.arrays.items():
         with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
           np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
@@ -208,7 +138,21 @@ def save(
   finally:
     with contextlib.suppress(FileNotFoundError):
       os.remove(partial)
-  return made
+  return meta
+
+
+def _exported(
+  run: Program, weights: Weights, length: int, platforms: Sequence[str]
+) -> bytearray:
+  """The program for any number of rows of a length."""
+  params = {
+    name: jax.ShapeDtypeStruct(a.shape, a.dtype)
+    for name, a in weights.arrays.items()
+  }
+  (rows,) = export.symbolic_shape("b")
+  ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+  exporter = export.export(jax.jit(run), platforms=list(platforms))
+  return exporter(params, *[ids] * len(INPUTS)).serialize()
 
 
 @contextlib.contextmanager
@@ -223,8 +167,16 @@ def _reading(path: str) -> Iterator[None]:
     raise ValueError(f"{path} is no exported model, or damaged ({e}).") from e
 
 
-def load(path: str) -> Exported:
+def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   """Opens a file that `save` wrote; nothing else is needed.
+
+  Args:
+    path: of the file.
+    batch_size: rows at a time.
+    null: a question may have no answer, as in SQuAD 2.0.
+
+  Returns:
+    What `predicting.predict` takes, on one device.
 
   Raises:
     ValueError: no such file, damaged, of another format, or for other
@@ -248,25 +200,38 @@ def load(path: str) -> Exported:
         content = io.BytesIO(file.read(name))
         array = np.lib.format.read_array(content, allow_pickle=False)
         params[name.removeprefix("params/").removesuffix(".npy")] = array
-    made = Exported(
-      task_of(meta["task"]),
-      vocabulary_files.of_files(files, path),
-      tuple(meta["lengths"]),
-      meta["pad"],
-      lambda _: None,
-    )
-  params = jax.tree.map(jnp.asarray, params)
+    task = task_of(meta["task"])
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  return Predictor(
+    kind=meta["kind"],
+    task=task._replace(metrics=("squad2",)) if null else task,
+    vocabulary=vocabulary_files.of_files(files, path),
+    length=max(programs),
+    batch_size=batch_size,
+    top=0,
+    params=jax.tree.map(jnp.asarray, params),
+    step=scoring.jit(_step(programs), mesh),
+    mesh=mesh,
+  )
 
-  def run(batch):
-    ids = [batch[key] for key in INPUTS]
-    return programs[ids[0].shape[1]](params, *ids)
 
-  return made._replace(run=run)
+def _step(programs: Mapping[int, Program]) -> Program:
+  """(parameters, batch) -> logits; a batch is padded to the next length."""
+
+  def step(params, batch):
+    length = batch["input_ids"].shape[1]
+    to = min(n for n in programs if n >= length)
+    pad = [(0, 0), (0, to - length)]
+    logits = programs[to](params, *(jnp.pad(batch[k], pad) for k in INPUTS))
+    # Of tags and answers there is one a position.
+    return logits[:, :length] if logits.shape[1:2] == (to,) else logits
+
+  return step
 
 
-def _program(content: bytearray, path: str) -> Callable[..., Array]:
+def _program(content: bytearray, path: str) -> Program:
   try:
-    program = export.deserialize(content)
+    made = export.deserialize(content)
   except Exception as e:
     # Its errors have many types, of flatbuffers and of MLIR.
     reason = str(e).split("\n")[0][:200]
@@ -276,9 +241,9 @@ def _program(content: bytearray, path: str) -> Callable[..., Array]:
     ) from e
   platform = jax.default_backend()
   platform = {"gpu": "cuda"}.get(platform, platform)
-  if platform not in program.platforms:
+  if platform not in made.platforms:
     raise ValueError(
-      f"{path} is for {', '.join(program.platforms)}, this is a {platform};"
+      f"{path} is for {', '.join(made.platforms)}, this is a {platform};"
       " export it with --platforms."
     )
-  return jax.jit(program.call)
+  return made.call

@@ -2,18 +2,53 @@
 
   python -m bert_jax.run_exported FILE --input FILE.jsonl --output FILE.jsonl
 
-`bert_jax/answering.py` says what lines hold.
+Lines in and out are those of `bert_jax.predict`.
 """
 
 import contextlib
+import json
 import os
 import sys
 import time
 
 from absl import logging
 
-from bert_jax import answering, exported
+from bert_jax import exported, text_rows
 from bert_jax.data import flags
+from bert_jax.finetune import predicting, requests
+from bert_jax.finetune.predicting import Predictor
+
+
+def run(predictor: Predictor, source: str, target: str) -> int:
+  """Answers every line of a file; writes it in one piece or not at all.
+
+  Args:
+    predictor: the model.
+    source: the file with a line an example.
+    target: the file with a line a prediction.
+
+  Returns:
+    The number of predictions.
+
+  Raises:
+    ValueError: a bad line; file and line are named.
+  """
+  partial, count = f"{target}.partial", 0
+  lines = text_rows.read_lines(source)
+  examples = requests.read(lines, predictor.kind, source)
+  try:
+    with open(partial, "w", encoding="utf-8") as f:
+      for chunk in predicting.chunks(examples):
+        found = predicting.predict(predictor, chunk)
+        for example, result in zip(chunk, found, strict=True):
+          row = {"id": example["id"]} | result
+          f.write(json.dumps(row, ensure_ascii=False) + "\n")
+        count += len(chunk)
+    os.replace(partial, target)
+  finally:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(partial)
+  return count
 
 
 def main() -> None:
@@ -26,27 +61,25 @@ def main() -> None:
   add("--input", required=True, help="a .jsonl file, an example a line")
   add("--output", required=True, help="the .jsonl file to write")
   add("--batch_size", type=int, default=32, help="rows (default %(default)s)")
+  add(
+    "--no_answer",
+    action="store_true",
+    help="a question may have no answer (SQuAD 2.0)",
+  )
   args = parser.parse_args()
   logging.set_verbosity(logging.ERROR)
   begin = time.monotonic()
-  partial = f"{args.output}.partial"
   try:
     if args.batch_size < 1:
       raise ValueError(f"--batch_size {args.batch_size}: 1 or more.")
-    model = exported.load(args.file)
-    examples = answering.read(args.input, model.task)
-    found = answering.predict(model, examples, args.batch_size)
-    count = answering.write(partial, found)
-    os.replace(partial, args.output)
+    model = exported.load(args.file, args.batch_size, args.no_answer)
+    count = run(model, args.input, args.output)
   except ValueError as e:
     sys.exit(f"error: {e}")
   except OSError as e:
     sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
   except KeyboardInterrupt:
     sys.exit("stopped; nothing was written.")
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(partial)
   seconds = time.monotonic() - begin
   print(f"{args.output}: {count:,} predictions in {seconds:.1f} s.")
 

@@ -11,15 +11,9 @@ import numpy as np
 import pytest
 import tiny_models
 
-from bert_jax import (
-  answering,
-  export_program,
-  exported,
-  loading,
-  run_exported,
-)
+from bert_jax import export_program, exported, loading, run_exported
+from bert_jax.finetune import predicting, requests
 
-LENGTHS = (16, 32)
 LINES = {
   "classification": [
     {"id": "x", "text": "the cats sat ."},
@@ -34,8 +28,7 @@ LINES = {
   ],
   "tagging": [
     {"words": ["unaffable", "cats", "\u200b", "sat"]},
-    {"text": "the cat sat on a mat " * 8},
-    {"words": []},
+    {"words": ["the", "cats"] * 20},
   ],
   "span": [
     {"question": "a b ?", "context": "the cats sat  on a mat. " * 5},
@@ -81,73 +74,60 @@ def write_lines(path, lines):
   return str(path)
 
 
-def numbers(predictions):
-  """All numbers of predictions, and the rest."""
-  rows, rest = [], []
-  for one in predictions:
-    one = dict(one)
-    p = one.pop("probabilities", [])
-    rows += p.values() if isinstance(p, dict) else p
-    rows.append(one.pop("probability", 0.0))
-    if isinstance(one["prediction"], float):
-      rows.append(one.pop("prediction"))
-    rest.append(one)
-  return rows, rest
+def numbers(value):
+  """All numbers of a prediction, and the rest of it."""
+  if isinstance(value, float):
+    return [value], None
+  if isinstance(value, (dict, list, tuple)):
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    parts = [numbers(value[key]) for key in keys]
+    return [n for ns, _ in parts for n in ns], [
+      (key, rest) for key, (_, rest) in zip(keys, parts, strict=True)
+    ]
+  return [], value
+
+
+def predict(model, kind, lines):
+  examples = requests.read(map(json.dumps, lines), kind, "in.jsonl")
+  return predicting.predict(model, list(examples))
+
+
+def same(found, want):
+  assert numbers(found)[1] == numbers(want)[1]
+  assert numbers(found)[0] == pytest.approx(numbers(want)[0], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
-  weights = loading.read(folders[kind], None, None)
   path = str(tmp_path / "model.bin")
-  # A length is two compilations.
-  lengths = LENGTHS if kind == "classification" else LENGTHS[1:]
+  # A length is two compilations; rows of 16 are padded to 32.
+  lengths = (16, 32) if kind == "classification" else (32,)
+  weights = loading.read(folders[kind], None, None)
   exported.save(path, weights, kind, lengths, ("cpu",))
-  loaded = exported.load(path)
-  live = exported.live(weights, kind, lengths)
-  assert loaded.task == live.task and loaded.task.kind == kind
-  lines = write_lines(tmp_path / "in.jsonl", LINES[kind])
-  examples = list(answering.read(lines, loaded.task))
-  found = list(answering.predict(loaded, examples, 2))
-  assert [one["id"] for one in found] == [
-    line.get("id", i) for i, line in enumerate(LINES[kind])
-  ]
-  want = list(answering.predict(live, examples, 2))
-  for ours, theirs in zip(numbers(found)[0], numbers(want)[0], strict=True):
-    assert ours == pytest.approx(theirs, abs=1e-6)
-  assert numbers(found)[1] == numbers(want)[1]
+  loaded = exported.load(path, batch_size=2)
+  live = predicting.open_model(folders[kind], batch_size=2, length=32)
+  assert loaded.task == live.task and loaded.kind == live.kind == kind
+  found = predict(loaded, kind, LINES[kind])
+  same(found, predict(live, kind, LINES[kind]))
   check(kind, found)
 
 
 def check(kind, found):
-  """Predictions of a kind are what they must be."""
+  """As many predictions as lines, each what it must be."""
   for line, one in zip(LINES[kind], found, strict=True):
     if kind == "classification":
       p = one["probabilities"]
       assert sum(p.values()) == pytest.approx(1) and list(p) == ["no", "yes"]
-      assert one["prediction"] == max(p, key=p.get)
+      assert one["label"] == max(p, key=p.get)
     elif kind == "choice":
       assert len(one["probabilities"]) == len(line["texts"])
-      assert one["prediction"] == np.argmax(one["probabilities"])
     elif kind == "tagging":
-      words = line.get("words", line.get("text", "").split())
-      assert len(one["prediction"]) == len(words)
-      assert set(one["prediction"]) <= set(LABELS["tagging"])
+      assert len(one["tags"]) == len(line.get("words", line.get("text")))
+      assert set(one["tags"]) <= set(LABELS["tagging"])
     elif kind == "span":
-      assert one["prediction"] in line["context"]
+      assert one["answer"] in line["context"]
     else:
-      assert np.isfinite(one["prediction"])
-
-
-def test_a_text_alone_is_answered_as_among_others(folders, tmp_path):
-  weights = loading.read(folders["classification"], None, None)
-  live = exported.live(weights, "live", LENGTHS[1:])
-  lines = write_lines(tmp_path / "in.jsonl", LINES["classification"] * 3)
-  examples = list(answering.read(lines, live.task))
-  want = list(answering.predict(live, examples, 4))
-  for i in (0, 5, 11):
-    (one,) = answering.predict(live, examples[i : i + 1], 1)
-    assert numbers([one])[0] == pytest.approx(numbers(want[i : i + 1])[0])
-  assert list(answering.predict(live, [])) == []
+      assert np.isfinite(one["score"])
 
 
 def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
@@ -157,6 +137,8 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
     sys, "argv", ["export_program", *arguments, "--lengths", "32,512"]
   )
   export_program.main()
+  with zipfile.ZipFile(path) as f:
+    assert json.loads(f.read("meta.json"))["lengths"] == [32, 34]
   lines = write_lines(tmp_path / "in.jsonl", LINES["classification"])
   code = "from bert_jax import run_exported; run_exported.main()"
   output = tmp_path / "out.jsonl"
@@ -170,12 +152,9 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
   assert done.returncode == 0, done.stderr
   assert "4 predictions" in done.stdout
   found = [json.loads(line) for line in output.read_text().splitlines()]
-  assert [one["id"] for one in found] == ["x", 1, 2, 3]
-  weights = loading.read(folders["classification"], None, None)
-  live = exported.live(weights, "live", (32,))
-  examples = answering.read(lines, live.task)
-  want = numbers(answering.predict(live, examples))[0]
-  assert numbers(found)[0] == pytest.approx(want, abs=1e-6)
+  assert [one.pop("id") for one in found] == ["x", 2, 3, 4]
+  live = predicting.open_model(folders["classification"])
+  same(found, predict(live, "classification", LINES["classification"]))
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +201,7 @@ def test_a_damaged_file_is_refused_in_a_sentence(file, tmp_path, monkeypatch):
     where = str(tmp_path / name)
     run(monkeypatch, expected, where, "--input", lines, "--output", output)
   bad = write_lines(tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}])
-  expected = 'bad.jsonl:2: no "words"'
+  expected = "bad.jsonl:2: no field 'text'"
   run(monkeypatch, expected, file, "--input", bad, "--output", output)
   assert not os.path.exists(output) and not os.path.exists(output + ".partial")
 
@@ -241,7 +220,7 @@ def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
   for expected, *arguments in (
     ("is a model for encoder", "--model", bare),
     ("--lengths x", "--model", folders["span"], "--lengths", "x"),
-    ("34 at most", "--model", folders["span"], "--lengths", "64"),
+    ("--lengths: 0 is none", "--model", folders["span"], "--lengths", "0,32"),
     ("no room for text", "--model", folders["span"], "--lengths", "4"),
     ("--platforms gpu", "--model", folders["span"], "--platforms", "gpu"),
   ):
