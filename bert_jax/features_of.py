@@ -129,10 +129,8 @@ def num_layers(model: Loaded) -> int:
 def check(model: Loaded, spec: Spec) -> None:
   """Raises ValueError if a model cannot give what a spec asks for."""
   count, family = num_layers(model), model.config["family"]
-  for name, known in (
-    *(("combine", COMBINE), ("unit", UNITS)),
-    ("pieces", PIECES),
-  ):
+  choices = dict(combine=COMBINE, unit=UNITS, pieces=PIECES)
+  for name, known in choices.items():
     if getattr(spec, name) not in known:
       raise ValueError(f"{name}={getattr(spec, name)!r}: not one of {known}.")
   for layer in spec.layers:
@@ -150,9 +148,8 @@ def check(model: Loaded, spec: Spec) -> None:
     )
   if family == "elmo" and spec.unit == "cls":
     raise ValueError("ELMo has no [CLS]; take the mean.")
-  longest = _longest(model)
-  length = spec.max_length or longest
-  if length is not None and (length < 8 or length > (longest or length)):
+  longest, length = _longest(model), spec.max_length
+  if length is not None and not 8 <= length <= (longest or length):
     raise ValueError(
       f"windows of {length} tokens: the model takes 8 to {longest or 'any'}."
     )

@@ -276,6 +276,7 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
     (["--layers", "x"], "--layers x"),
     (["--combine", "mix"], "0 weights of a mix for 1 layers"),
     (["--max_length", "35"], "the model takes 8 to 34"),
+    (["--max_length", "0"], "windows of 0 tokens"),
     (["--vectors", "mean", "--output", "a.txt"], "ends in none of .jsonl"),
     (["--model", "nowhere/at/all"], "no such folder"),
     (["--input", "bad.jsonl"], 'bad.jsonl:2: neither "text"'),
