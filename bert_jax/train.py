@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -294,10 +295,11 @@ def run_phase(
 
 def make_measure(
   setup: Setup, feed: Feed
-) -> Callable[[TrainState], tuple[dict[str, float], float]]:
+) -> Callable[[TrainState], tuple[dict[str, float], float | None]]:
   """Returns a state -> what the held-out set says, and that as one number.
 
-  The lower the number the better: the loss, or minus a task's first metric.
+  The lower the number the better: the loss, or minus a task's first metric;
+  None where that is no number.
   """
   objective, phase = setup.objective, feed.phase
   rows = phase.batch_size // phase.micro_batches
@@ -308,7 +310,8 @@ def make_measure(
     def score(state):
       means = scoring.score(scorer, state, feed.heldout, rows)
       best = means.get(setup.task.metrics[0], -means["loss"])
-      return means, -best
+      # A correlation of one and the same number is none.
+      return means, -best if math.isfinite(best) else None
 
     return score
   compiled = jax.jit(eval_step)

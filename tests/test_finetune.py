@@ -18,8 +18,8 @@ import bert_jax
 from bert_jax import command_line, logs, optim, pretrained, train
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpointer
-from bert_jax.convert import hf, runs
-from bert_jax.finetune import sweeping
+from bert_jax.convert import folder, hf, runs
+from bert_jax.finetune import data, metrics, predicting, sweeping
 from bert_jax.objectives import finetune
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -270,6 +270,35 @@ def test_labels_travel_by_name(tuned, tmp_path):
   )
   with pytest.raises(ValueError, match="has the labels"):
     pretrained.take(found, tree, lambda path: True, ("dog", "cow"))
+
+
+def test_a_model_with_its_labels_in_another_order_scores_the_same(
+  tuned, tmp_path
+):
+  config, run, _ = tuned
+  weights = runs.read(str(run))
+  arrays = dict(weights.arrays)
+  for name in ("classifier/dense/kernel", "classifier/dense/bias"):
+    arrays[name] = arrays[name][..., ::-1]
+  turned = folder.without(weights.config, "labels") | {"labels": ["dog", "cat"]}
+  turned["source"] = {}
+  folder.write(
+    str(tmp_path / "turned"), weights._replace(config=turned, arrays=arrays)
+  )
+  where = config["data"]["path"]
+  split = data.open_split(data.open_part(where), "validation")
+  wanted = logs.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
+  for path, size in ((run, 4), (tmp_path / "turned", 7)):
+    predictor = predicting.open_model(str(path), size, length=16)
+    made = predicting.predict_split(predictor, split, where)
+    found = metrics.evaluate(split.task, made, split.examples)
+    assert found["accuracy"] == wanted and found["examples"] == 10
+  other = split._replace(task=split.task._replace(labels=("cat", "cow")))
+  with pytest.raises(ValueError, match="has the labels cat, cow, the model"):
+    predicting.predict_split(predictor, other, where)
+  other = split._replace(pieces=split.pieces[:-1])
+  with pytest.raises(ValueError, match="another vocabulary"):
+    predicting.predict_split(predictor, other, where)
 
 
 def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):

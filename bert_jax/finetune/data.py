@@ -1,6 +1,7 @@
 """A task's folder as a run reads it: batches to train on, splits to score."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ class Split(NamedTuple):
     rows: the rows.
     examples: their raw fields.
     buckets: lengths of its batches.
+    pieces: of the tokenizer that made the rows.
   """
 
   name: str
@@ -50,6 +52,7 @@ class Split(NamedTuple):
   rows: Rows
   examples: Examples
   buckets: tuple[int, ...]
+  pieces: Sequence[str]
 
   def batches(self, batch_size: int) -> Batches:
     """All rows once, those of like length together."""
@@ -224,4 +227,5 @@ def open_splits(data: Data) -> Splits:
 def open_split(part: Part, name: str) -> Split:
   """Opens a split of a folder to score it, or to predict its labels."""
   task, rows, examples = rows_lib.load(part.path, name)
-  return Split(name, task, part.meta["pad"], rows, examples, BUCKETS)
+  pieces = part.tokenizer.pieces
+  return Split(name, task, part.meta["pad"], rows, examples, BUCKETS, pieces)

@@ -14,9 +14,10 @@ from bert_jax.convert.folder import Weights
 from bert_jax.data import vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.finetune import layout as layouts
-from bert_jax.finetune import long_texts, scoring, spans, tagging
+from bert_jax.finetune import long_texts, outputs, scoring, spans, tagging
 from bert_jax.finetune import rows as rows_lib
 from bert_jax.finetune.batches import BUCKETS, Batches
+from bert_jax.finetune.data import Split
 from bert_jax.finetune.results import make_results
 from bert_jax.finetune.rows import Rows, Task
 from bert_jax.models import base
@@ -228,6 +229,51 @@ def predict(
   rows, places = encode(predictor, examples)
   outputs = run(predictor, rows, places)
   return make_results(predictor, rows, outputs, list(examples))
+
+
+def lengths_of(split: Split) -> list[int]:
+  """Tokens of each row of a split."""
+  return rows_lib.lengths(split.rows).tolist()
+
+
+def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
+  """Predictions of a split's examples, as `outputs.predictions` has them.
+
+  Labels go by name: the model may have them in another order.
+
+  Args:
+    predictor: the model.
+    split: the rows.
+    where: their folder, for messages.
+
+  Raises:
+    ValueError: a model of another kind, vocabulary or other labels.
+  """
+  task, theirs = split.task, predictor.task.labels
+  if predictor.kind != task.kind:
+    raise ValueError(
+      f"{where} is of kind {task.kind}, the model of {predictor.kind}."
+    )
+  if list(split.pieces) != list(predictor.vocabulary.pieces):
+    raise ValueError(
+      f"{where} was prepared with another vocabulary than the model's; prepare"
+      " it with the model's tokenizer."
+    )
+  order = None
+  if task.kind in ("classification", "tagging"):
+    if sorted(theirs) != sorted(task.labels):
+      raise ValueError(
+        f"{where} has the labels {', '.join(task.labels)}, the model"
+        f" {', '.join(theirs)}."
+      )
+    order = [theirs.index(name) for name in task.labels]
+  logits = run(predictor, split.rows, None)
+  if order is not None:
+    logits = [x[..., order] for x in logits]
+  if task.kind in ("tagging", "span"):
+    sizes = lengths_of(split)
+    logits = [x[:size] for x, size in zip(logits, sizes, strict=True)]
+  return outputs.predictions(task, split.rows, logits, split.examples)
 
 
 def chunks(items: Iterator[Any], size: int = CHUNK) -> Iterator[list[Any]]:

@@ -1,0 +1,68 @@
+"""Scores a model on a split of a task, and writes the official files.
+
+python -m bert_jax.score --model PATH --data TASK_FOLDER --split validation \\
+  --output FOLDER
+"""
+
+import argparse
+import sys
+
+from absl import logging
+
+from bert_jax.finetune import data, formats, metrics, predicting
+
+
+def _parser() -> argparse.ArgumentParser:
+  parser = argparse.ArgumentParser(
+    prog="python -m bert_jax.score",
+    description="Scores a model on a split of a task by the official metrics,"
+    " and writes its predictions in the official format.",
+  )
+  parser.add_argument(
+    "--model",
+    required=True,
+    help="a run's folder, a converted one, one of transformers",
+  )
+  parser.add_argument("--data", required=True, help="the task's folder")
+  parser.add_argument("--split", default="validation")
+  parser.add_argument("--output", help="folder for the predictions")
+  parser.add_argument(
+    "--batch_size", type=int, default=32, help="rows at a time"
+  )
+  parser.add_argument(
+    "--best", action="store_true", help="of a run the best step, not the last"
+  )
+  parser.add_argument(
+    "--dtype", default="float32", choices=("float32", "bfloat16")
+  )
+  return parser
+
+
+def main() -> None:
+  args = _parser().parse_args()
+  logging.set_verbosity(logging.ERROR)
+  try:
+    if args.batch_size < 1:
+      raise ValueError("--batch_size must be at least 1.")
+    split = data.open_split(data.open_part(args.data), args.split)
+    predictor = predicting.open_model(
+      args.model,
+      args.batch_size,
+      length=max(predicting.lengths_of(split)),
+      best=args.best,
+      dtype=args.dtype,
+    )
+    made = predicting.predict_split(predictor, split, args.data)
+    if args.output:
+      for path in formats.write(args.output, split.task, made, split.examples):
+        print(path)
+    for name, value in metrics.evaluate(
+      split.task, made, split.examples
+    ).items():
+      print(f"{name}: {value:.6g}")
+  except (ValueError, OSError) as e:
+    sys.exit(f"error: {e}")
+
+
+if __name__ == "__main__":
+  main()
