@@ -201,7 +201,9 @@ def _here(run: Run, workdir: str) -> str | None:
   try:
     state = train.run(copy.deepcopy(run.config), workdir)
   except Exception as e:  # Whatever it is, the other runs go on.
-    return f"{type(e).__name__}: {e}" if not str(e) else str(e)
+    return str(e) or type(e).__name__
+  finally:
+    jax.clear_caches()  # A run's programs are its own.
   total = logs.read_json(os.path.join(workdir, "config.json"))["total_steps"]
   if int(state.step) < total:
     raise ValueError(
