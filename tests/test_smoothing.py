@@ -135,6 +135,12 @@ def test_bad_options_are_refused(options, words):
     builders.doc_sentences(special, 64, **options)
 
 
+def test_a_weight_beyond_32_bits_is_refused(tmp_path):
+  path = write_prepared(tmp_path / "p", random_documents(40, 1), [])
+  with pytest.raises(ValueError, match="smoothing=100.0 is too large for piec"):
+    loader.open_data(path, "doc_sentences", length=16, smoothing=100.0)
+
+
 def test_a_corpus_without_counts_is_refused():
   special = corpus.SpecialIds(0, 1, 2, 3, 4)
   builder = builders.doc_sentences(special, 64, smoothing=0.7)

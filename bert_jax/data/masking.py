@@ -106,6 +106,13 @@ def check_corpus(corpus: Corpus, masks: Masks) -> None:
       f"smoothing={masks.smoothing} needs to know how often each piece occurs;"
       " prepare the text, or choose smoothing=0."
     )
+  # Beyond it 32-bit times overflow, and the first tokens of a row are chosen.
+  most = corpus.unigrams.max() if masks.smoothing else 0
+  if masks.smoothing * np.log10(most + 1.0) > 36.0:
+    raise ValueError(
+      f"smoothing={masks.smoothing} is too large for pieces that occur"
+      f" {most:,} times; lower it (0.7 in DistilBERT)."
+    )
   if needs_words(masks) and 8 * len(corpus.word_starts) < corpus.num_tokens:
     raise ValueError(
       f"masking={masks.masking!r} needs to know where words start, and the"
