@@ -57,7 +57,7 @@ def train_vocab(
       `output` does not fit the kind or is in the way.
   """
   if size < 100:
-    raise ValueError(f"--size={size} is too small; BERT has 30522 pieces.")
+    raise ValueError(f"--size={size} is too small: 100 or more (BERT: 30522).")
   if size > MAX_SIZE:
     raise ValueError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
   if rules is not None and kind != "words":
