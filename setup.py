@@ -22,6 +22,7 @@ EXTRAS = {
     "datasketch>=2.0",  # prepare --near_duplicates
   ],
   "convert": ["h5py"],  # ELMo's weights
+  "export": ["flatbuffers"],  # what jax.export writes
   "finetune": ["scikit-learn", "scipy", "seqeval"],  # official metrics
   "tpu": ["jax[tpu]"],
   "cuda": ["jax[cuda12]"],
@@ -34,9 +35,8 @@ EXTRAS = {
     "transformers>=5.0",
   ],
 }
-EXTRAS["all"] = (
-  EXTRAS["data"] + EXTRAS["convert"] + EXTRAS["finetune"] + ["tensorboard"]
-)
+PARTS = ("data", "convert", "finetune", "export")
+EXTRAS["all"] = [*sum((EXTRAS[part] for part in PARTS), []), "tensorboard"]
 
 setup(
   name="bert_jax",

@@ -7,6 +7,7 @@ of jax, as long as jax reads its own programs (half a year at least).
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -98,6 +99,7 @@ def save(
     ValueError: no fine-tuned model, no tokenizer or another's, lengths.
     OSError: it cannot be written.
   """
+  _check_package()
   config = weights.config
   kind = predicting.kind_of(config, where)
   if kind == "fill":
@@ -155,6 +157,15 @@ def _exported(
   return exporter(params, *[ids] * len(INPUTS)).serialize()
 
 
+def _check_package() -> None:
+  """jax.export serializes by a package that jax does not ask for."""
+  if importlib.util.find_spec("flatbuffers") is None:
+    raise ValueError(
+      "jax.export needs the package flatbuffers: pip install"
+      " 'bert_jax[export]'."
+    )
+
+
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
   """Turns what a damaged file raises into one sentence."""
@@ -182,6 +193,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
     ValueError: no such file, damaged, of another format, or for other
       platforms than this one.
   """
+  _check_package()
   with _reading(path), zipfile.ZipFile(path) as file:
     meta = json.loads(file.read(_META))
     if meta["format_version"] != FORMAT_VERSION:

@@ -14,6 +14,7 @@ import tiny_models
 from bert_jax import export_program, exported, loading, run_exported
 from bert_jax.finetune import predicting, requests
 
+pytest.importorskip("flatbuffers")
 LINES = {
   "classification": [
     {"id": "x", "text": "the cats sat ."},
