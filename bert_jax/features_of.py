@@ -129,6 +129,11 @@ def num_layers(model: Loaded) -> int:
 def check(model: Loaded, spec: Spec) -> None:
   """Raises ValueError if a model cannot give what a spec asks for."""
   count, family = num_layers(model), model.config["family"]
+  if "encoder" not in model.params:
+    raise ValueError(
+      "the model has both towers of ELECTRA; load it with tower="
+      '"discriminator" or "generator".'
+    )
   choices = dict(combine=COMBINE, unit=UNITS, pieces=PIECES)
   for name, known in choices.items():
     if getattr(spec, name) not in known:

@@ -22,11 +22,13 @@ class Text(NamedTuple):
     id: what the input calls it, or its number from 0.
     text: as it is; words given one by one stand with spaces between them.
     words: (begin, end) in `text` of each word.
+    given: whether the words were given one by one.
   """
 
   id: Any
   text: str
   words: list[tuple[int, int]]
+  given: bool = False
 
 
 class Tokens(NamedTuple):
@@ -98,7 +100,7 @@ def of_words(id: Any, words: Sequence[str]) -> Text:
   ends = np.cumsum([len(word) + 1 for word in words]).tolist()
   pairs = zip(words, ends, strict=True)
   spans = [(end - 1 - len(word), end - 1) for word, end in pairs]
-  return Text(id, " ".join(words), spans)
+  return Text(id, " ".join(words), spans, given=True)
 
 
 def read_texts(path: str) -> Iterator[Text]:
@@ -210,7 +212,7 @@ def _tokens(text: Text, row: Any) -> Tokens:
 def _characters(model: Loaded, text: Text) -> Tokens:
   """Words of ELMo; a text's are split as its tokenizer does, if it has one."""
   spans = text.words
-  if model.tokenizer is not None and spans == spaced(text.text):
+  if model.tokenizer is not None and not text.given:
     split = model.tokenizer.pre_tokenizer.pre_tokenize_str(text.text)
     spans = [span for _, span in split]
   words = [text.text[b:e] for b, e in spans]

@@ -11,6 +11,7 @@ import tiny_models
 
 import bert_jax
 from bert_jax import extract_features, feature_files, features_of, text_rows
+from bert_jax.data import words as word_vocabulary
 from bert_jax.features_of import Spec
 from bert_jax.finetune import bilstm
 
@@ -89,6 +90,19 @@ def test_electra_gives_the_discriminators_unless_a_tower_is_named(tmp_path):
     found[tower] = extract(model, ["the cat"])[0].vectors
   assert found[None].shape == (4, 16)
   assert found["generator"].shape == (4, 8)
+  with pytest.raises(ValueError, match="both towers of ELECTRA"):
+    extract(bert_jax.load(path), ["the cat"])
+
+
+def test_elmo_reads_its_tokenizers_words_or_those_that_are_given(tmp_path):
+  model = opened(tmp_path, "elmo")
+  made = word_vocabulary.build([*word_vocabulary.SPECIAL, "a"])
+  model = model._replace(tokenizer=made.marked)
+  texts = [text_rows.of_text(0, "a-b (c)"), text_rows.of_words(0, ["(c)", "a"])]
+  text, given = text_rows.encode(model, texts)
+  assert text.pieces[1:-1] == ["a-b", "(", "c", ")"]
+  assert given.pieces[1:-1] == ["(c)", "a"]
+  assert text.ids.shape == (6, 50) and given.ids.shape == (4, 50)
 
 
 def test_layers_are_combined(bert):
