@@ -10,7 +10,8 @@ import numpy as np
 from bert_jax.text_rows import parse_object
 
 FILES = 67
-# The paper's Table 2 has no other; the files name two terms as one there.
+# The paper counts 12 phenomena; the files have this term beside them. That its
+# two files are of argument structure there is from memory of the paper.
 PHENOMENA = {"s-selection": "argument_structure"}
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 
