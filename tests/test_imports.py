@@ -44,7 +44,10 @@ SEQIO_FILES = (
 LAZY_FILES = ("sources.py", "reading.py", "tf1.py")
 # Nothing in the package imports what stands above it.
 TOP = ("configs", "experiments", "notebooks", "tests", "benchmarks")
-COMMANDS = ("main", "prepare", "train_vocab", "fill_mask")
+COMMANDS = (
+  *("main", "prepare", "train_vocab", "fill_mask", "predict", "sweep"),
+  *("extract_features", "zero_shot", "export_program", "run_exported"),
+)
 
 
 def sources(*folders):
