@@ -308,7 +308,6 @@ def make_measure(
     scorer = scoring.make_scorer(eval_step, objective.predict, setup.mesh)
 
     def score(state):
-      metrics.check_parameters(int(state.step), state.params)
       means = scoring.score(scorer, state, feed.heldout, rows)
       best = means.get(setup.task.metrics[0], -means["loss"])
       # A correlation of one and the same number is none.

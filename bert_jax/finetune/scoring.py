@@ -1,5 +1,6 @@
 """A model's logits of all rows of a split, and the official metrics of them."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -125,10 +126,14 @@ def score(
     state: the train state.
     splits: what is scored.
     batch_size: over all hosts.
+
+  Raises:
+    FloatingPointError: the loss of a split is not finite.
   """
   result: dict[str, float] = {}
   for number, split in enumerate(splits):
     logits, means = scorer(state, split.batches(batch_size))
+    _check_loss(int(state.step), split.name, means["task_loss"])
     made = predictions(split, logits)
     found = metrics.evaluate(split.task, made, split.examples)
     found |= means | {"loss": means["task_loss"]}
@@ -137,3 +142,12 @@ def score(
     prefix = f"{split.name}/" if number else ""
     result |= {prefix + name: value for name, value in found.items()}
   return result
+
+
+def _check_loss(step: int, split: str, loss: float) -> None:
+  if not math.isfinite(loss):
+    raise FloatingPointError(
+      f"step {step}: the loss of split {split} is {loss}. The checkpoints before"
+      " it are kept; lower schedule.peak or lengthen schedule.warmup in a new"
+      " --workdir."
+    )
