@@ -147,7 +147,7 @@ def score(
 def _check_loss(step: int, split: str, loss: float) -> None:
   if not math.isfinite(loss):
     raise FloatingPointError(
-      f"step {step}: the loss of split {split} is {loss}. The checkpoints before"
-      " it are kept; lower schedule.peak or lengthen schedule.warmup in a new"
-      " --workdir."
+      f"step {step}: the loss of split {split} is {loss}. The checkpoints"
+      " before it are kept; lower schedule.peak or lengthen schedule.warmup in"
+      " a new --workdir."
     )
