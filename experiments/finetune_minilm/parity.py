@@ -1,10 +1,12 @@
 """The losses of fine-tuning beside transformers', step by step.
 
 The same weights, head, rows, order, AdamW, clip and warm-up; no dropout;
-float32 on a CPU. Needs torch and transformers.
+float32 on a CPU. With --control transformers trains once more, every weight one
+float32 up or down at the start: what rounding alone becomes in so many steps.
+Needs torch and transformers.
 
   python experiments/finetune_minilm/parity.py --model MINILM --data EVAL \\
-    --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100]
+    --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100] [--control]
 """
 
 import argparse
@@ -34,7 +36,7 @@ CLASSES = {
   "tagging": transformers.AutoModelForTokenClassification,
   "span": transformers.AutoModelForQuestionAnswering,
 }
-PEAK, WARMUP, DECAY, CLIP, ROWS = 5e-5, 0.1, 0.01, 1.0, 8
+PEAK, WARMUP, DECAY, CLIP, ROWS = 2e-5, 0.1, 0.01, 1.0, 8
 BOUND = 1e-4
 
 
@@ -134,6 +136,17 @@ def theirs(task, rows, pad, buckets, args, model):
   return losses
 
 
+def shake(model):
+  """Moves every weight to the next float32, up or down by chance."""
+  torch.manual_seed(1)
+  with torch.no_grad():
+    for weights in model.parameters():
+      up = torch.rand_like(weights) < 0.5
+      way = torch.where(up, torch.inf, -torch.inf)
+      weights.copy_(torch.nextafter(weights, way))
+  return model
+
+
 def compare(name, args):
   """Trains both ways and returns what they differ by."""
   folder, task, rows = prepare(name, args)
@@ -141,18 +154,23 @@ def compare(name, args):
   model = make_model(task, args, path)
   mine, config = ours(name, folder, args, path)
   pad = rows_lib.read_meta(folder)["pad"]
-  other = theirs(task, rows, pad, config["data"]["buckets"], args, model)
+  data = task, rows, pad, config["data"]["buckets"], args
+  other = theirs(*data, model)
   gaps = np.abs(np.array(mine) - np.array(other))
-  return {
+  found = {
     "task": name,
     "steps": args.steps,
+    "peak": PEAK,
     "largest": float(gaps.max()),
     "at_step": int(gaps.argmax()) + 1,
-    "first": [mine[0], other[0]],
-    "last": [mine[-1], other[-1]],
     "ours": mine,
     "theirs": other,
   }
+  if args.control:
+    again = theirs(*data, shake(CLASSES[task.kind].from_pretrained(path)))
+    gaps = np.abs(np.array(again) - np.array(other))
+    found |= {"control": float(gaps.max()), "shaken": again}
+  return found
 
 
 def main():
@@ -164,6 +182,7 @@ def main():
   parser.add_argument("--output", required=True)
   parser.add_argument("--tasks", default=",".join(FILES))
   parser.add_argument("--steps", type=int, default=100)
+  parser.add_argument("--control", action="store_true")
   args = parser.parse_args()
   jax.config.update("jax_default_matmul_precision", "highest")
   for name in args.tasks.split(","):
@@ -172,10 +191,12 @@ def main():
     with open(path, "w", encoding="utf-8") as f:
       json.dump(found, f, indent=1)
     verdict = "within" if found["largest"] <= BOUND else "BEYOND"
+    control = found.get("control")
+    rounding = f"; by rounding alone {control:.2g}" if args.control else ""
     print(
       f"{name}: losses of {args.steps} steps differ by {found['largest']:.2g}"
-      f" at most (step {found['at_step']}), {verdict} {BOUND:g};"
-      f" {found['first'][0]:.5f} at first, {found['last'][0]:.5f} at last",
+      f" at most (step {found['at_step']}), {verdict} {BOUND:g}{rounding};"
+      f" {found['ours'][0]:.5f} at first, {found['ours'][-1]:.5f} at last",
       flush=True,
     )
 
