@@ -46,7 +46,7 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
 
   def run(module):
     def loss(params):
-      hidden, _ = module.apply({"params": params}, IDS, train=True, rngs=rngs())
+      hidden, _ = module.apply({"params": params}, IDS, train=True, rngs=rngs(1))
       return (hidden * weights).sum(), hidden
 
     (_, hidden), grads = jit(jax.value_and_grad(loss, has_aux=True))(params)
