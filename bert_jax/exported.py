@@ -10,7 +10,6 @@ import contextlib
 import importlib.util
 import io
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from jaxtyping import Array
 from bert_jax import sharding
 from bert_jax.convert import folder
 from bert_jax.convert.folder import Weights
-from bert_jax.data import vocabulary_files
+from bert_jax.data import files, vocabulary_files
 from bert_jax.finetune import layout as layouts
 from bert_jax.finetune import predicting, scoring
 from bert_jax.finetune.predicting import Predictor
@@ -60,20 +59,6 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
   return run
 
 
-def _layout(weights: Weights, where: str) -> layouts.Layout:
-  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
-    raise ValueError(f"{where} has no tokenizer's files; put them beside it.")
-  vocabulary = vocabulary_files.of_files(weights.tokenizer_files, where)
-  size = weights.config["model"]["vocab_size"]
-  layout = layouts.of_vocabulary(vocabulary)
-  if layout.vocab_size > size:
-    raise ValueError(
-      f"{where}: its rows need {layout.vocab_size} pieces, the model has"
-      f" {size}; it was not fine-tuned with this layout or tokenizer."
-    )
-  return layout
-
-
 def save(
   path: str,
   weights: Weights,
@@ -104,7 +89,7 @@ def save(
   kind = predicting.kind_of(config, where)
   if kind == "fill":
     raise ValueError(f"{where} is a masked language model; fine-tune it first.")
-  layout = _layout(weights, where)
+  layout = layouts.of_vocabulary(predicting.vocabulary_of(weights, where))
   # What every platform has, and one program for all of them.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
   run = program(config, **computation)
@@ -124,8 +109,7 @@ def save(
     "jax": jax.__version__,
     "tokenizer": sorted(weights.tokenizer_files),
   }
-  partial = f"{path}.partial"
-  try:
+  with files.whole(path) as partial:
     with zipfile.ZipFile(partial, "w") as file:
       file.writestr(_META, json.dumps(meta, indent=2))
       for name, content in weights.tokenizer_files.items():
@@ -136,10 +120,6 @@ def save(
       for name, array in weights.arrays.items():
         with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
           np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
-    os.replace(partial, path)
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(partial)
   return meta
 
 
@@ -201,7 +181,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
         f"{path}: format_version is {meta['format_version']}, this program"
         f" reads {FORMAT_VERSION}; export the model again."
       )
-    files = {n: file.read(f"tokenizer/{n}") for n in meta["tokenizer"]}
+    contents = {n: file.read(f"tokenizer/{n}") for n in meta["tokenizer"]}
     programs = {
       n: _program(bytearray(file.read(f"program_{n}")), path)
       for n in meta["lengths"]
@@ -217,7 +197,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   return Predictor(
     kind=meta["kind"],
     task=task._replace(metrics=("squad2",)) if null else task,
-    vocabulary=vocabulary_files.of_files(files, path),
+    vocabulary=vocabulary_files.of_files(contents, path),
     length=max(programs),
     batch_size=batch_size,
     top=0,

@@ -4,7 +4,6 @@ The last two hold `ids`, `vectors` and, where a text has a vector a token,
 `tokens` and `starts`: text i has rows starts[i] to starts[i + 1].
 """
 
-import contextlib
 import itertools
 import json
 import os
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.data import files
 from bert_jax.features_of import Features
 
 # Texts that a write to an HDF5 file holds.
@@ -33,14 +33,8 @@ def write(path: str, features: Iterable[Features]) -> int:
     ValueError: another extension, or no h5py.
   """
   writer = check(path)
-  partial = path + ".partial"
-  try:
-    count = writer(partial, features)
-    os.replace(partial, path)
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(partial)
-  return count
+  with files.whole(path) as partial:
+    return writer(partial, features)
 
 
 def check(path: str) -> Callable[[str, Iterable[Features]], int]:

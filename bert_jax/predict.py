@@ -5,14 +5,13 @@ python -m bert_jax.predict --model PATH --input FILE.jsonl --output FILE.jsonl
 
 import argparse
 import contextlib
-import json
-import os
 import sys
 from collections.abc import Iterator
 from typing import IO
 
 from absl import logging
 
+from bert_jax.data import files
 from bert_jax.finetune import predicting, requests
 
 _EPILOG = """Lines of the input: {"text": "..."} and, of pairs, "text_pair";
@@ -66,14 +65,9 @@ def _written(path: str) -> Iterator[IO[str]]:
   if path == "-":
     yield sys.stdout
     return
-  partial = path + ".partial"
-  try:
+  with files.whole(path) as partial:
     with open(partial, "w", encoding="utf-8") as f:
       yield f
-    os.replace(partial, path)
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(partial)
 
 
 @contextlib.contextmanager
@@ -124,12 +118,7 @@ def main() -> None:
     where = "stdin" if args.input == "-" else args.input
     with _lines(args.input) as lines, _written(args.output) as out:
       examples = requests.read(lines, predictor.kind, where)
-      for chunk in predicting.chunks(examples):
-        found = predicting.predict(predictor, chunk)
-        for example, result in zip(chunk, found, strict=True):
-          row = {"id": example["id"]} | result
-          out.write(json.dumps(row, ensure_ascii=False) + "\n")
-        out.flush()
+      predicting.write(predictor, examples, out)
   except (ValueError, OSError) as e:
     sys.exit(f"error: {e}")
 

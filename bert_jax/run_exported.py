@@ -5,16 +5,13 @@
 Lines in and out are those of `bert_jax.predict`.
 """
 
-import contextlib
-import json
-import os
 import sys
 import time
 
 from absl import logging
 
 from bert_jax import exported, text_rows
-from bert_jax.data import flags
+from bert_jax.data import files, flags
 from bert_jax.finetune import predicting, requests
 from bert_jax.finetune.predicting import Predictor
 
@@ -33,22 +30,10 @@ def run(predictor: Predictor, source: str, target: str) -> int:
   Raises:
     ValueError: a bad line; file and line are named.
   """
-  partial, count = f"{target}.partial", 0
-  lines = text_rows.read_lines(source)
-  examples = requests.read(lines, predictor.kind, source)
-  try:
+  examples = requests.read(text_rows.read_lines(source), predictor.kind, source)
+  with files.whole(target) as partial:
     with open(partial, "w", encoding="utf-8") as f:
-      for chunk in predicting.chunks(examples):
-        found = predicting.predict(predictor, chunk)
-        for example, result in zip(chunk, found, strict=True):
-          row = {"id": example["id"]} | result
-          f.write(json.dumps(row, ensure_ascii=False) + "\n")
-        count += len(chunk)
-    os.replace(partial, target)
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(partial)
-  return count
+      return predicting.write(predictor, examples, f)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import sys
 
 from absl import logging
 
-from bert_jax.finetune import data, formats, metrics, predicting
+from bert_jax.finetune import data, formats, metrics, predicting, rows
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,7 +48,7 @@ def main() -> None:
     predictor = predicting.open_model(
       args.model,
       args.batch_size,
-      length=max(predicting.lengths_of(split)),
+      length=int(rows.lengths(split.rows).max()),
       best=args.best,
       dtype=args.dtype,
     )

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bert_jax.data import flags, reading, sources
+from bert_jax.data import files, flags, reading, sources
 
 
 def _words(sentence: str) -> list[str]:
@@ -39,8 +39,7 @@ def split_text(
     raise ValueError(f"{output} is a folder; name a file.")
   reading.check_language(language)
   documents = words = 0
-  partial = output + ".partial"
-  try:
+  with files.whole(output) as partial:
     with open(partial, "w", encoding="utf-8") as f:
       for document in sources.read_documents(inputs, format, errors, language):
         sentences = [found for s in document if (found := _words(s))]
@@ -54,10 +53,6 @@ def split_text(
       os.fsync(f.fileno())
     if not documents:
       raise ValueError(f"{', '.join(inputs)}: there is no text in it.")
-    os.replace(partial, output)
-  finally:
-    if os.path.exists(partial):
-      os.remove(partial)
   return documents, words
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -26,6 +27,21 @@ def write_atomically(path: str, content: str | bytes) -> None:
     raise OSError(e.errno, e.strerror, path) from e
   os.replace(path + ".tmp", path)
   sync_folder(os.path.dirname(path))
+
+
+@contextlib.contextmanager
+def whole(path: str) -> Iterator[str]:
+  """Gives a path beside, which is renamed to `path` if nothing is raised.
+
+  For what is written bit by bit; on an error nothing is left.
+  """
+  partial = path + ".partial"
+  try:
+    yield partial
+    os.replace(partial, path)
+  finally:
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(partial)
 
 
 def write_json(path: str, value: Any) -> None:

@@ -1,7 +1,8 @@
 """A model with its head: examples to predictions, in order."""
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from bert_jax.convert.folder import Weights
 from bert_jax.data import vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.finetune import layout as layouts
-from bert_jax.finetune import long_texts, outputs, scoring, spans, tagging
+from bert_jax.finetune import long_texts, scoring, spans, tagging
 from bert_jax.finetune import rows as rows_lib
 from bert_jax.finetune.batches import BUCKETS, Batches
 from bert_jax.finetune.data import Split
@@ -85,6 +86,21 @@ def read(path: str, best: bool) -> Weights:
   return weights
 
 
+def vocabulary_of(weights: Weights, where: str) -> Vocabulary:
+  """A model's vocabulary; ValueError if it has none, or another model's."""
+  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
+    raise ValueError(f"{where} has no tokenizer's files; put them beside it.")
+  vocabulary = vocabulary_files.of_files(weights.tokenizer_files, where)
+  size = weights.config["model"]["vocab_size"]
+  needed = layouts.of_vocabulary(vocabulary).vocab_size
+  if needed > size:
+    raise ValueError(
+      f"{where}: its rows need {needed} pieces, the model has {size}; it was"
+      " not fine-tuned with this layout or tokenizer."
+    )
+  return vocabulary
+
+
 def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
   """The task that a model was fine-tuned for, as far as its files say."""
   saved = config["source"].get("fine_tuned")
@@ -122,16 +138,7 @@ def open_model(
   weights = read(path, best)
   config = weights.config
   kind = kind_of(config, path)
-  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
-    raise ValueError(f"{path} has no tokenizer's files; put them beside it.")
-  vocabulary = vocabulary_files.of_files(weights.tokenizer_files, path)
-  needed = layouts.of_vocabulary(vocabulary).vocab_size
-  if needed > config["model"]["vocab_size"]:
-    raise ValueError(
-      f"{path}: its rows need {needed} pieces, the model has"
-      f" {config['model']['vocab_size']}; it was not fine-tuned with this"
-      " layout or tokenizer."
-    )
+  vocabulary = vocabulary_of(weights, path)
   module = folder.module_of(config, dtype=dtype)
   mesh = sharding.make_mesh()
   devices = mesh.shape["data"]
@@ -231,9 +238,19 @@ def predict(
   return make_results(predictor, rows, outputs, list(examples))
 
 
-def lengths_of(split: Split) -> list[int]:
-  """Tokens of each row of a split."""
-  return rows_lib.lengths(split.rows).tolist()
+def write(
+  predictor: Predictor, examples: Iterator[dict[str, Any]], file: IO[str]
+) -> int:
+  """Writes a line of JSON an example, in order; returns how many."""
+  count = 0
+  for chunk in chunks(examples):
+    found = predict(predictor, chunk)
+    for example, result in zip(chunk, found, strict=True):
+      row = {"id": example["id"]} | result
+      file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    file.flush()
+    count += len(chunk)
+  return count
 
 
 def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
@@ -270,10 +287,7 @@ def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
   logits = run(predictor, split.rows, None)
   if order is not None:
     logits = [x[..., order] for x in logits]
-  if task.kind in ("tagging", "span"):
-    sizes = lengths_of(split)
-    logits = [x[:size] for x, size in zip(logits, sizes, strict=True)]
-  return outputs.predictions(task, split.rows, logits, split.examples)
+  return scoring.predictions(split, logits)
 
 
 def chunks(items: Iterator[Any], size: int = CHUNK) -> Iterator[list[Any]]:

@@ -97,6 +97,37 @@ def cross_entropy(
   return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
+def sum_by_parts(sum_of: Callable[..., Any], size: int, *arrays: Array) -> Any:
+  """Sums of a batch, of `size` positions of each row at a time.
+
+  The backward pass makes what a part needs again, so that its logits are there
+  for one part at once.
+
+  Args:
+    sum_of: parts [b, size, ...] of the arrays -> a tree of scalars. It sees
+      zeros beyond the rows' end: give those weight 0.
+    size: of a part.
+    *arrays: [b, l, ...] each.
+  """
+  rows, length = arrays[0].shape[:2]
+  parts = -(-length // size)
+
+  def split(x):
+    more = [(0, 0), (0, parts * size - length)] + [(0, 0)] * (x.ndim - 2)
+    x = jnp.pad(x, more).reshape(rows, parts, size, *x.shape[2:])
+    return x.swapaxes(0, 1)
+
+  def add(sums, part):
+    return jax.tree.map(jnp.add, sums, sum_of(*part)), None
+
+  split_arrays = tuple(split(x) for x in arrays)
+  shapes = jax.eval_shape(sum_of, *(x[0] for x in split_arrays))
+  zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+  # In a loop, what is made again is not merged with what was made first.
+  body = jax.checkpoint(add, prevent_cse=False)
+  return jax.lax.scan(body, zeros, split_arrays)[0]
+
+
 def classification_sums(
   prefix: str,
   logits: Float[Array, "*n v"],

@@ -23,6 +23,7 @@ from bert_jax.objectives.base import (
   check_batch,
   check_segments,
   classification_sums,
+  sum_by_parts,
 )
 
 # Of a teacher of 12 layers (huggingface/transformers
@@ -81,27 +82,13 @@ def divergence_sum(
     weights: of the positions.
     temperature: of both.
   """
-  rows, length = weights.shape
-  size = min(POSITIONS, length)
-  parts = -(-length // size)
 
-  def split(x):
-    more = [(0, 0), (0, parts * size - length)] + [(0, 0)] * (x.ndim - 2)
-    x = jnp.pad(x, more).reshape(rows, parts, size, *x.shape[2:])
-    return x.swapaxes(0, 1)
-
-  def add(total, part):
-    own, other, weights = part
+  def sum_of(own, other, weights):
     apart = divergence(read(own), read_teacher(other), temperature)
-    return total + (apart * weights).sum(), None
+    return (apart * weights).sum()
 
-  total, _ = jax.lax.scan(
-    # In a loop, what is made again is not merged with what was made first.
-    jax.checkpoint(add, prevent_cse=False),
-    jnp.zeros((), jnp.float32),
-    tuple(map(split, (*hidden, weights))),
-  )
-  return total
+  size = min(POSITIONS, weights.shape[1])
+  return sum_by_parts(sum_of, size, *hidden, weights)
 
 
 def cosine_distance(

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -13,6 +12,7 @@ from bert_jax.objectives.base import (
   check_batch,
   check_family,
   classification_sums,
+  sum_by_parts,
 )
 
 # Positions of a row whose logits are there at once. All of a batch, float32
@@ -31,28 +31,13 @@ def language_model_sums(
 
   The backward pass makes a part's logits again.
   """
-  rows, length = ids.shape
-  size = min(POSITIONS, length)
-  parts = -(-length // size)
+  size = min(POSITIONS, ids.shape[1])
 
-  def split(x):
-    more = [(0, 0), (0, parts * size - length)] + [(0, 0)] * (x.ndim - 2)
-    return jnp.pad(x, more).reshape(rows, parts, size, *x.shape[2:])
-
-  def add(sums, part):
-    x, ids, weights = part
+  def sum_of(x, ids, weights):
     logits = heads.decode(x, table, vocab_size)
-    more = classification_sums("lm", logits, ids, weights)
-    return jax.tree.map(jnp.add, sums, more), None
+    return classification_sums("lm", logits, ids, weights)
 
-  zero = jnp.zeros((), jnp.float32)
-  sums, _ = jax.lax.scan(
-    # In a loop, what is made again is not merged with what was made first.
-    jax.checkpoint(add, prevent_cse=False),
-    {"lm_loss": zero, "lm_accuracy": zero},
-    tuple(split(x).swapaxes(0, 1) for x in (hidden, ids, weights)),
-  )
-  return sums
+  return sum_by_parts(sum_of, size, hidden, ids, weights)
 
 
 def build(model: dict[str, Any]) -> Objective:

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.models import heads
 from bert_jax.models.candidates import log_expected
-from bert_jax.objectives.base import cross_entropy
+from bert_jax.objectives.base import cross_entropy, sum_by_parts
 
 # Logits that are there at once, of all devices: float32, 1 GiB. Of a published
 # batch, 384 rows of 20 words, they would be 23 GiB, and as much again for
@@ -73,19 +73,4 @@ def full_sum(
 
   if size == length:
     return sum_of(hidden, labels, weights)
-  parts = -(-length // size)
-
-  def split(x):
-    more = [(0, 0), (0, parts * size - length)] + [(0, 0)] * (x.ndim - 2)
-    x = jnp.pad(x, more).reshape(count, parts, size, *x.shape[2:])
-    return x.swapaxes(0, 1)
-
-  total, _ = jax.lax.scan(
-    # In a loop, what is made again is not merged with what was made first.
-    jax.checkpoint(
-      lambda total, part: (total + sum_of(*part), None), prevent_cse=False
-    ),
-    jnp.zeros((), jnp.float32),
-    tuple(split(x) for x in (hidden, labels, weights)),
-  )
-  return total
+  return sum_by_parts(sum_of, size, hidden, labels, weights)
