@@ -15,6 +15,7 @@ import pytest
 
 from bert_jax.models import (
   attention,
+  attention_kernels,
   fused_activation,
   fused_attention,
   fused_norm,
@@ -116,6 +117,22 @@ def test_attention_of_packed_and_padded_rows(shape, rate, causal):
     return plain_attention(qkv, bias, ids, rate, causal)
 
   compare(fast, plain, (qkv, bias), g)
+
+
+@pytest.mark.parametrize("queries", [16, 32])
+def test_attention_of_rows_of_one_block(monkeypatch, queries):
+  """Rows short enough have all their gradients from one kernel."""
+  monkeypatch.setattr(fused_attention, "ROW", (queries, 32, 4, 1))
+  made = []
+  kernel = attention_kernels.row_kernel
+
+  def row_kernel(*refs, plan):
+    made.append(plan)
+    kernel(*refs, plan=plan)
+
+  monkeypatch.setattr(attention_kernels, "row_kernel", row_kernel)
+  test_attention_of_packed_and_padded_rows((3, 24, 2, 24), 0.2, queries == 16)
+  assert {(plan.queries, plan.blocks) for plan in made} == {(queries, 1)}
 
 
 @pytest.mark.parametrize("rate,causal", [(0.0, False), (0.2, True)])
@@ -226,10 +243,11 @@ def test_kernels_lower_for_a_gpu(dtype):
     vector,
   )
   assert "triton" in text
-  ids = jnp.ones((2, 200), jnp.int32)
-  text = lowered(
-    total(lambda x, v: fused_attention.attention(x, v, ids, WORDS, 0.1)),
-    ((2, 200, 2, 3, 64), dtype),
-    ((2, 3, 64), "float32"),
-  )
-  assert text.count("triton") >= 3
+  for length, kernels in ((200, 3), (20, 2)):
+    ids = jnp.ones((2, length), jnp.int32)
+    text = lowered(
+      total(lambda x, v, i=ids: fused_attention.attention(x, v, i, WORDS, 0.1)),
+      ((2, length, 2, 3, 64), dtype),
+      ((2, 3, 64), "float32"),
+    )
+    assert text.count("triton") >= kernels

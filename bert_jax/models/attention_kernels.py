@@ -233,10 +233,13 @@ class Program:
     size: int,
   ) -> None:
     """A block's gradient, and its sum over the tokens."""
-    number = self.zero + number
-    self.store(d_qkv, value, first, size, number)
-    at = sums.at[self.b, self.block, self.h, number, self.features]
-    triton.store(at, value.sum(0), mask=self.real_features)
+    self.store(d_qkv, value, first, size, self.zero + number)
+    self.store_sums(sums, number, value.sum(0))
+
+  def store_sums(self, sums: Ref, number: int, value: Array) -> None:
+    """Sums over the tokens of queries' (0), keys' or values' gradients."""
+    at = (self.b, self.block, self.h, self.zero + number, self.features)
+    triton.store(sums.at[at], value, mask=self.real_features)
 
 
 def forward_kernel(*refs: Ref, plan: Plan) -> None:
@@ -349,3 +352,45 @@ def keys_kernel(*refs: Ref, plan: Plan) -> None:
   d_key, d_value = p.loop(one_block, (zero, zero))
   for number, value in ((1, d_key), (2, d_value * plan.grow)):
     p.store_gradient(d_qkv, sums, number, value, first, size)
+
+
+def row_kernel(*refs: Ref, plan: Plan) -> None:
+  """All gradients of a row whose keys are one block.
+
+  With all keys at hand a query's output times gradient is a sum over them, and
+  the weights are made once for the three gradients.
+  """
+  p = Program(plan, refs)
+  log_sums, g, d_qkv, sums = p.own
+  size = plan.keys
+  key, value = (p.projected(n, p.zero, size) for n in (1, 2))
+  keys = p.side(p.zero, keys=True, turned=True)
+
+  def one_block(i, carry):
+    d_key, d_value, d_queries = carry
+    first = p.zero + i * plan.queries
+    query = p.projected(0, first, plan.queries)
+    d_out = p.load(g, first, plan.queries)
+    row = p.vector(log_sums, first, plan.queries)
+    queries = p.side(first, turned=True)
+    scores = p.scores(fused.dot(key, query, (1, 1)), queries, keys)
+    weights = jnp.exp2(scores * plan.scale_2 - row[None])
+    d_weights = fused.dot(value, d_out, (1, 1))
+    dropped, d_weights = p.keep(queries, keys, weights, d_weights)
+    delta = (weights * d_weights).sum(0)
+    of_scores, of_value = _row_factors(plan, row)
+    d_scores = weights * ((d_weights - delta[None]) * of_scores[None])
+    d_scores = d_scores.astype(plan.dtype)
+    dropped = (dropped * of_value[None]).astype(plan.dtype)
+    d_query = fused.dot(d_scores, key, (0, 0))
+    p.store(d_qkv, d_query, first, plan.queries, p.zero)
+    d_key += fused.dot(d_scores, query, (1, 0))
+    d_value += fused.dot(dropped, d_out, (1, 0))
+    return d_key, d_value, d_queries + d_query.sum(0)
+
+  zero = jnp.zeros((size, plan.features), jnp.float32)
+  start = zero, zero, jnp.zeros(plan.features, jnp.float32)
+  d_key, d_value, d_queries = p.loop(one_block, start)
+  p.store_sums(sums, 0, d_queries)
+  for number, value in ((1, d_key), (2, d_value * plan.grow)):
+    p.store_gradient(d_qkv, sums, number, value, p.zero, size)

@@ -20,6 +20,8 @@ from bert_jax.models import attention_kernels as kernels
 FORWARD = (128, 64, 4, 3)
 QUERIES = (128, 64, 4, 3)
 KEYS = (32, 128, 4, 4)
+# Rows up to its keys have all gradients from one kernel.
+ROW = (64, 128, 8, 2)
 IDS = ("batch", "length")
 PROJECTED = ("batch", "length", "heads", None, "head_dim")
 MIXED = ("batch", "length", "heads", "head_dim")
@@ -29,6 +31,17 @@ SUMS = ("batch", "heads", None, "head_dim")
 
 def _shape(shape, dtype=jnp.float32):
   return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def _blocks(tuning, by, length, dtype):
+  """Queries and keys of a block."""
+  limit = fused.power_of_2(length, 16)
+  queries, keys = (min(size, limit) for size in tuning[:2])
+  if by == "queries" and length <= 128:
+    keys = min(keys, 32)
+  if dtype == jnp.float32:  # Blocks twice as large must fit as well.
+    queries, keys = min(queries, 64), min(keys, 32)
+  return queries, keys
 
 
 def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
@@ -46,12 +59,7 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
   rate, causal, interpret = options
   ids, qkv, first, numbers, *own = arrays
   count, length, heads, _, head_dim = qkv.shape
-  limit = fused.power_of_2(length, 16)
-  queries, keys = (min(size, limit) for size in tuning[:2])
-  if by == "queries" and length <= 128:
-    keys = min(keys, 32)
-  if qkv.dtype == jnp.float32:  # Blocks twice as large must fit as well.
-    queries, keys = min(queries, 64), min(keys, 32)
+  queries, keys = _blocks(tuning, by, length, qkv.dtype)
   sizes = (count, length, heads, head_dim)
   plan = kernels.Plan(*sizes, rate, causal, qkv.dtype, queries, keys, by)
   inputs = [ids, qkv]
@@ -144,19 +152,36 @@ def _attention_forward(qkv, bias, ids, words, *options):
   return out, (qkv, ids, words, log_sums, out)
 
 
+def _gradients(qkv, blocks):
+  """Shapes of the projections' gradient and of its sums over blocks."""
+  sums = (qkv.shape[0], blocks, *qkv.shape[2:])
+  return _shape(qkv.shape, qkv.dtype), _shape(sums)
+
+
+def _row_backward(options, *arrays):
+  """`_backward` of rows that are one block of keys."""
+  *common, log_sums, _, gradient = arrays
+  d_qkv, sums = _call(
+    kernels.row_kernel,
+    ROW,
+    "keys",
+    options,
+    functools.partial(_gradients, common[1]),
+    (*common, log_sums, gradient),
+  )
+  return d_qkv, jax.lax.optimization_barrier(sums.sum((0, 1)))[None]
+
+
 def _backward(options, *arrays):
   *common, log_sums, out, gradient = arrays
   qkv = common[1]
-
-  def sums(blocks):
-    return _shape((qkv.shape[0], blocks, *qkv.shape[2:]))
+  if qkv.shape[1] <= _blocks(ROW, "keys", qkv.shape[1], qkv.dtype)[1]:
+    return _row_backward(options, *arrays)
 
   def outputs(blocks):
-    whole = _shape(qkv.shape, qkv.dtype)
-    found = whole, sums(blocks), _shape(log_sums.shape)
+    found = *_gradients(qkv, blocks), _shape(log_sums.shape)
     return found + ((_shape(log_sums.shape, jnp.uint32),) if options[0] else ())
 
-  arrays = (*common, log_sums, out, gradient)
   d_qkv, of_queries, deltas, *hashes = _call(
     kernels.queries_kernel, QUERIES, "queries", options, outputs, arrays
   )
@@ -166,7 +191,7 @@ def _backward(options, *arrays):
     KEYS,
     "keys",
     options,
-    lambda blocks: outputs(blocks)[:2],
+    functools.partial(_gradients, qkv),
     arrays,
     aliases=[(3 + len(hashes), 0)],
   )
