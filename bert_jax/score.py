@@ -54,7 +54,9 @@ def main() -> None:
     )
     made = predicting.predict_split(predictor, split, args.data)
     if args.output:
-      for path in formats.write(args.output, split.task, made, split.examples):
+      for path in formats.write(
+        args.output, split.task, made, split.examples, split.name
+      ):
         print(path)
     for name, value in metrics.evaluate(
       split.task, made, split.examples

@@ -101,6 +101,36 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     command.main()
 
 
+@pytest.mark.parametrize(
+  "name, split, names",
+  [
+    ("mnli", "test_matched", ["MNLI-m.tsv"]),
+    ("mnli", "validation_mismatched", ["MNLI-mm.tsv"]),
+    ("mnli", "test_mismatched", ["MNLI-mm.tsv"]),
+    ("mnli", "diagnostic", ["AX.tsv"]),
+    ("mnli", "ax", ["AX.tsv"]),
+    ("rte", "test", ["RTE.tsv", "RTE.jsonl"]),
+    ("rte", "axb", ["AX-b.jsonl"]),
+    ("rte", "axg", ["AX-g.jsonl"]),
+    ("cola", "test_mismatched", ["CoLA.tsv"]),
+  ],
+)
+def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
+  mine = task("classification", ("a", "b"), name=name)
+  paths = formats.write(str(tmp_path), mine, ["b"], [{"id": 4}], split)
+  assert [path.removeprefix(f"{tmp_path}/") for path in paths] == names
+  known = {*formats.GLUE_FILES, *formats.SUPERGLUE_FILES}
+  assert {*names} <= known
+  by_name = name in ("mnli", "rte")
+  wanted = {
+    "tsv": f"index\tprediction\n0\t{'b' if by_name else 1}\n",
+    "jsonl": '{"idx": 4, "label": "b"}\n',
+  }
+  assert [read(path) for path in paths] == [
+    wanted[path.rpartition(".")[2]] for path in paths
+  ]
+
+
 def test_superglue_files(tmp_path):
   truth = ("false", "true")
 

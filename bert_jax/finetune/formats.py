@@ -14,7 +14,7 @@ from typing import Any
 from bert_jax.data.files import write_atomically, write_json
 from bert_jax.finetune.rows import Examples, Task
 
-# Names of files by names of tasks; MNLI's other sets have the same task.
+# Names of files by names of tasks.
 GLUE = {
   "cola": "CoLA",
   "sst2": "SST-2",
@@ -40,12 +40,42 @@ SUPERGLUE = {
 SUPERGLUE_FILES = tuple(
   f"{n}.jsonl" for n in (*SUPERGLUE.values(), "AX-b", "AX-g")
 )
+# Sets that models of other tasks predict -> their files, by a word of the name
+# of the split.
+OTHER_SETS = {
+  "mnli": {
+    "mismatched": "MNLI-mm.tsv",
+    "diagnostic": "AX.tsv",
+    "ax": "AX.tsv",
+  },
+  "rte": {"axb": "AX-b.jsonl", "axg": "AX-g.jsonl"},
+}
 # GLUE's server wants these by name, all other classes by number.
 _BY_NAME = ("mnli", "qnli", "rte")
 
 
+def server_files(task: str, split: str) -> tuple[str, ...]:
+  """Names of the files in which servers want a task's predictions.
+
+  Args:
+    task: its name.
+    split: its name; "validation_mismatched" and "test_mismatched" of mnli give
+      MNLI-mm.tsv, "ax" and "diagnostic" AX.tsv; of rte "axb" and "axg" give
+      AX-b.jsonl and AX-g.jsonl.
+  """
+  for word in split.lower().split("_"):
+    if name := OTHER_SETS.get(task, {}).get(word):
+      return (name,)
+  names = [f"{GLUE[task]}.tsv"] if task in GLUE else []
+  return (*names, *([f"{SUPERGLUE[task]}.jsonl"] if task in SUPERGLUE else []))
+
+
 def write(
-  folder: str, task: Task, predictions: Sequence[Any], examples: Examples
+  folder: str,
+  task: Task,
+  predictions: Sequence[Any],
+  examples: Examples,
+  split: str = "",
 ) -> list[str]:
   """Writes predictions in every official format of a task.
 
@@ -56,6 +86,7 @@ def write(
     task: the task.
     predictions: of each example, from `outputs.predictions`.
     examples: the raw fields.
+    split: name of the split, which may name another file of the server's.
 
   Returns:
     Paths: span, SQuAD's `predictions.json`, `nbest_predictions.json` and, if
@@ -79,11 +110,11 @@ def write(
   files: dict[str, str] = {}
   if task.kind == "tagging":
     files["predictions.conll"] = conll(predictions, examples)
-  if task.name in GLUE:
-    files[f"{GLUE[task.name]}.tsv"] = glue(task, predictions)
-  if task.name in SUPERGLUE:
-    text = superglue(task, predictions, examples)
-    files[f"{SUPERGLUE[task.name]}.jsonl"] = text
+  for name in server_files(task.name, split):
+    tsv = name.endswith(".tsv")
+    files[name] = (
+      glue(task, predictions) if tsv else superglue(task, predictions, examples)
+    )
   if not files:
     files["predictions.jsonl"] = _json_lines(
       {"id": e.get("id"), "prediction": p}
@@ -197,8 +228,7 @@ def submission(path: str, files: Sequence[str]) -> list[str]:
   Args:
     path: the zip to make.
     files: with the names that the server knows, all of GLUE or all of
-      SuperGLUE. MNLI's mismatched set and the diagnostic ones are of the same
-      tasks: name theirs MNLI-mm.tsv, AX.tsv, AX-b.jsonl, AX-g.jsonl.
+      SuperGLUE.
 
   Returns:
     The files that the server wants beside these.
