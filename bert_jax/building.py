@@ -149,7 +149,7 @@ def build(config: dict[str, Any]) -> Setup:
   taught = None
   if "teacher" in config:
     taught = config_lib.call(
-      "teacher", teacher.read, data.prepared[0], **config["teacher"]
+      "teacher", teacher.read, data.prepared[0], task, **config["teacher"]
     )
     config["teacher"]["model"] = taught.model
   objective, schedule, optimizer = make_parts(

@@ -143,6 +143,8 @@ OF_TASK = (
   "model.attention_dropout",
   "objective.head_dropout",
 )
+# Objectives whose data are a task's.
+TASKS = ("finetune", "tinybert_task")
 # Without a loss scale, gradients vanish in float16.
 DTYPES = ("float32", "bfloat16")
 # What the label of a builder's pairs is; the metrics bear the name.
@@ -181,7 +183,7 @@ def check_keys(config: dict[str, Any]) -> None:
 
 def is_task(config: dict[str, Any]) -> bool:
   """Whether a run fine-tunes: its data are the rows of a task."""
-  return config["objective"].get("name") == "finetune"
+  return config["objective"].get("name") in TASKS
 
 
 def check_streams(flat: dict[str, Any]) -> None:

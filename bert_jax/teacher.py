@@ -18,6 +18,9 @@ from bert_jax import loading, models
 from bert_jax.convert.folder import COMPUTATION, Weights
 from bert_jax.data import model_tokenizer
 from bert_jax.data.corpus import Prepared
+from bert_jax.finetune.data import Part
+from bert_jax.finetune.rows import Task
+from bert_jax.models import tasks
 
 # What of a model is for its own training alone.
 _TRAINING = ("dropout", "attention_dropout", "initializer_range")
@@ -30,7 +33,7 @@ class Teacher(NamedTuple):
     path: of the files.
     model: keyword arguments of the family's `build`, with `family`.
     arrays: path in the parameter tree, joined by "/", -> float32 array.
-    digest: of encoder and masked-LM head, the same for every format.
+    digest: of encoder and head, the same for every format.
   """
 
   path: str
@@ -39,17 +42,25 @@ class Teacher(NamedTuple):
   digest: str
 
 
-def read(prepared: Prepared, path: str, model: dict[str, Any]) -> Teacher:
+def read(
+  prepared: Prepared | Part,
+  task: Task | None,
+  path: str,
+  model: dict[str, Any],
+) -> Teacher:
   """Reads a teacher, and checks that it is the one meant and fits the data.
 
   Args:
-    prepared: the text that it will read.
+    prepared: the text or the task's folder that it will read.
+    task: that it must have been fine-tuned for; the columns of its classifier
+      are put in the order of the task's labels. None: it has a masked-LM head.
     path: a --workdir, a folder, or the name of a model on the hub.
-    model: `family`, `variant`, and other sizes as they must be.
+    model: `family`, `variant`, and other sizes as they must be; without a
+      family, those of the files.
 
   Raises:
-    ValueError: with one sentence: of the files, or they are of another model or
-      another vocabulary.
+    ValueError: with one sentence: of the files, or they are of another model,
+      another vocabulary or another task.
   """
   if not path:
     raise ValueError(
@@ -60,13 +71,57 @@ def read(prepared: Prepared, path: str, model: dict[str, Any]) -> Teacher:
     weights = loading.read(path, None, None)
   except ValueError as e:
     raise ValueError(f"teacher.path: {e}") from e
+  model = _filled(model, weights)
   _check_model(path, weights, model)
   _check_pieces(path, weights, prepared)
+  if task:
+    weights = _for_task(path, weights, task)
   kept = ("family", "variant", *COMPUTATION)
   found = {key: value for key, value in model.items() if key in kept}
-  return Teacher(
-    path, found | weights.config["model"], weights.arrays, _digest(weights)
-  )
+  heads = ("pooler/", "classifier/") if task else ("mlm/",)
+  digest = _digest(weights, ("encoder/", *heads))
+  return Teacher(path, found | weights.config["model"], weights.arrays, digest)
+
+
+def _filled(model: dict[str, Any], weights: Weights) -> dict[str, Any]:
+  """A config's model; what it leaves open is the files'."""
+  given = {name: value for name, value in model.items() if value is not None}
+  family = weights.config["family"]
+  if given.get("family") or family not in models.FAMILIES:
+    return model
+  variant = next(iter(models.family(family).VARIANTS))
+  theirs = weights.config["model"]
+  return {"family": family, "variant": variant} | theirs | given
+
+
+def _for_task(path: str, weights: Weights, task: Task) -> Weights:
+  """A model with its labels in a task's order.
+
+  Raises:
+    ValueError: it was not fine-tuned for such a task, or has other labels.
+  """
+  config, name = weights.config, tasks.NAMES[task.kind]
+  if config["task"] != name or config["problem"] not in (None, task.kind):
+    raise ValueError(
+      f"teacher.path={path} is a model for"
+      f" {config['problem'] or config['task']}, the task {task.name} is a"
+      f" {task.kind}; choose a model that was fine-tuned for it."
+    )
+  if task.kind != "classification":
+    return weights
+  theirs = config["labels"]
+  if sorted(theirs) != sorted(task.labels):
+    raise ValueError(
+      f"teacher.path={path} has the labels {', '.join(theirs)}, the task"
+      f" {task.name} {', '.join(task.labels)}; choose a model that was"
+      " fine-tuned for it."
+    )
+  order = [theirs.index(name) for name in task.labels]
+  arrays = {
+    name: array[..., order] if name.startswith("classifier/") else array
+    for name, array in weights.arrays.items()
+  }
+  return weights._replace(arrays=arrays)
 
 
 def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
@@ -116,7 +171,9 @@ def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
   return " and ".join(parts)
 
 
-def _check_pieces(path: str, weights: Weights, prepared: Prepared) -> None:
+def _check_pieces(
+  path: str, weights: Weights, prepared: Prepared | Part
+) -> None:
   """Raises ValueError unless a teacher has the vocabulary of the data."""
   tokenizer = model_tokenizer.build(weights.tokenizer_files, path)
   if tokenizer is None:
@@ -131,16 +188,16 @@ def _check_pieces(path: str, weights: Weights, prepared: Prepared) -> None:
     if theirs != ours:
       raise ValueError(
         f"teacher.path={path}: its piece {number} is {theirs!r}, that of"
-        f" {prepared.path} is {ours!r}; prepare the text with the teacher's"
+        f" {prepared.path} is {ours!r}; prepare it with the teacher's"
         " vocabulary."
       )
 
 
-def _digest(weights: Weights) -> str:
+def _digest(weights: Weights, parts: tuple[str, ...]) -> str:
   """A hash of the arrays that a student may learn from."""
   digest = hashlib.sha256()
   for path, array in sorted(weights.arrays.items()):
-    if path.startswith(("encoder/", "mlm/")):
+    if path.startswith(parts):
       digest.update(f"{path} {array.shape}".encode())
       digest.update(np.ascontiguousarray(array).data)
   return digest.hexdigest()

@@ -308,7 +308,8 @@ def make_measure(
     scorer = scoring.make_scorer(eval_step, objective.predict, setup.mesh)
 
     def score(state):
-      means = scoring.score(scorer, state, feed.heldout, rows)
+      data = state, setup.frozen, feed.heldout, rows
+      means = scoring.score(scorer, *data, objective.coefficients)
       best = means.get(setup.task.metrics[0], -means["loss"])
       # A correlation of one and the same number is none.
       return means, -best if math.isfinite(best) else None

@@ -11,7 +11,10 @@ from bert_jax.convert.folder import Weights
 from bert_jax.models import elmo, pretraining, tasks, tinybert
 
 # Their parameters are those of the family's ForPreTraining.
-OBJECTIVES = ("mlm", "electra", "lm", "elmo", "distil", "tinybert", "finetune")
+OBJECTIVES = (
+  *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
+  *("finetune", "tinybert_task"),
+)
 # Of these the encoder alone: the rest is of no use but in training.
 BARE = ("elmo", "tinybert")
 
@@ -71,6 +74,10 @@ def read(path: str, best: bool = False) -> Weights:
     # Of what was trained, only the run itself has a boundary head.
     head = {k: v for k, v in objective.items() if k == "pairs"}
     head |= {"pairs": False} if name == "distil" else {}
+    # TinyBERT's stages for a task are as its general one, and as fine-tuning.
+    if name == "tinybert_task":
+      stages = {"layers": "tinybert", "prediction": "finetune"}
+      name = stages[objective.get("stage", "layers")]
     step = saver.best_step() if best else None
     config = folder.make_config(
       run["model"]["family"],

@@ -1,7 +1,7 @@
 """A model's logits of all rows of a split, and the official metrics of them."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +14,9 @@ from bert_jax.finetune.batches import Batches
 from bert_jax.finetune.data import Split, Splits
 from bert_jax.finetune.rows import lengths
 
-Scorer = Callable[[Any, Batches], tuple[list[np.ndarray], dict[str, float]]]
+Scorer = Callable[
+  [Any, Any, Batches], tuple[list[np.ndarray], dict[str, float]]
+]
 
 
 def run(
@@ -63,27 +65,28 @@ def logits_of_units(
 
 
 def make_scorer(
-  eval_step: Callable[..., Any], predict: Callable[..., Any], mesh: Mesh
+  eval_step: Callable[..., Any], predict: Callable[..., Any] | None, mesh: Mesh
 ) -> Scorer:
-  """Returns (state, batches) -> (logits of the batches' units, mean losses).
+  """Returns (state, frozen, batches) -> (logits of the units, mean losses).
 
   Args:
     eval_step: (params, frozen, carry, batch) -> (sums, weights).
-    predict: (params, batch) -> logits.
+    predict: (params, batch) -> logits; None where there are none: the logits
+      are [].
     mesh: for the global arrays.
   """
-  both = jit(
-    lambda params, batch: (
-      eval_step(params, {}, {}, batch),
-      predict(params, batch),
-    ),
-    mesh,
-  )
 
-  def scorer(state, batches):
+  def both(params, batch):
+    params, frozen = params
+    logits = predict(params, batch) if predict else ()
+    return eval_step(params, frozen, {}, batch), logits
+
+  step = jit(both, mesh)
+
+  def scorer(state, frozen, batches):
     found, totals = [], []
     for units, ((sums, weights), logits) in run(
-      both, state.params, batches, mesh
+      step, (state.params, frozen), batches, mesh
     ):
       found.append((units, logits))
       totals.append((sums, weights))
@@ -93,6 +96,8 @@ def make_scorer(
       value = sum(float(sums[name]) for sums, _ in totals)
       weight = sum(float(weights[name]) for _, weights in totals)
       means[name] = value / weight if weight else 0.0
+    if predict is None:
+      return [], means
     count = 1 + max(int(units.max()) for units, _ in found)
     return logits_of_units(found, count), means
 
@@ -114,30 +119,40 @@ def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
 
 
 def score(
-  scorer: Scorer, state: Any, splits: Splits, batch_size: int
+  scorer: Scorer,
+  state: Any,
+  frozen: Any,
+  splits: Splits,
+  batch_size: int,
+  coefficients: Mapping[str, float],
 ) -> dict[str, float]:
   """The official metrics over every split, `loss` and the mean losses.
 
   Names of all splits but the first begin with the split's. A split without
-  labels has none.
+  labels has none, nor has a model without predictions. `loss` is the task's;
+  of such a model that of training.
 
   Args:
     scorer: of `make_scorer`.
     state: the train state.
+    frozen: the teacher's parameters, {} without one.
     splits: what is scored.
     batch_size: over all hosts.
+    coefficients: of the losses.
 
   Raises:
     FloatingPointError: the loss of a split is not finite.
   """
   result: dict[str, float] = {}
   for number, split in enumerate(splits):
-    logits, means = scorer(state, split.batches(batch_size))
-    _check_loss(int(state.step), split.name, means["task_loss"])
-    made = predictions(split, logits)
-    found = metrics.evaluate(split.task, made, split.examples)
-    found |= means | {"loss": means["task_loss"]}
-    if split.task.kind in ("classification", "choice"):
+    logits, means = scorer(state, frozen, split.batches(batch_size))
+    total = sum(c * means[name] for name, c in coefficients.items())
+    loss = means.get("task_loss", total)
+    _check_loss(int(state.step), split.name, loss)
+    made = predictions(split, logits) if logits else []
+    found = metrics.evaluate(split.task, made, split.examples) if made else {}
+    found |= means | {"loss": loss}
+    if made and split.task.kind in ("classification", "choice"):
       found["predicted_labels"] = float(len(set(made)))
     prefix = f"{split.name}/" if number else ""
     result |= {prefix + name: value for name, value in found.items()}

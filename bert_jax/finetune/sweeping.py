@@ -126,8 +126,9 @@ def plan(
 
 
 def metric_of(config: dict[str, Any]) -> str:
-  """The first metric of a config's task; "loss" without a task."""
-  if not config_lib.is_task(config):
+  """The first metric of a config's task; "loss" where nothing is predicted."""
+  stage = config["objective"].get("stage")
+  if not config_lib.is_task(config) or stage == "layers":
     return "loss"
   meta = rows.read_meta(config["data"]["path"])
   return rows.task_of(meta["task"]).metrics[0]

@@ -11,6 +11,7 @@ from bert_jax.objectives import (
   lm,
   mlm,
   tinybert,
+  tinybert_task,
 )
 from bert_jax.objectives.base import Objective
 
@@ -20,6 +21,7 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
   "lm": lm.build,
   "distil": distil.build,
   "tinybert": tinybert.build,
+  "tinybert_task": tinybert_task.build,
   "elmo": elmo.build,
   "finetune": finetune.build,
 }

@@ -143,21 +143,30 @@ def _attention(encoder: Any, times: int) -> Any:
   return jax.tree.map(lambda x: x[times - 1 :: times], weights)
 
 
+def _check_equal(student: Any, teacher: Any, name: str) -> None:
+  own, other = getattr(student, name), getattr(teacher, name)
+  if own != other:
+    raise ValueError(
+      f"model.{name}={own}, but the teacher's is {other}, and both must be"
+      f" equal; set --config.model.{name}={other}."
+    )
+
+
+def check_vocabulary(student: Any, teacher: Any) -> None:
+  """Raises ValueError unless student and teacher read the same ids."""
+  for name in ("vocab_size", "padding_id"):
+    if hasattr(student, name):
+      _check_equal(student, teacher, name)
+
+
 def check_sizes(student: Any, teacher: Any) -> int:
   """Returns N / M.
 
   Raises:
     ValueError: heads, vocabularies or numbers of layers do not fit.
   """
-  names = ["heads", "vocab_size"]
-  names += ["padding_id"] if hasattr(student, "padding_id") else []
-  for name in names:
-    own, other = getattr(student, name), getattr(teacher, name)
-    if own != other:
-      raise ValueError(
-        f"model.{name}={own}, but the teacher's is {other}, and both must be"
-        f" equal; set --config.model.{name}={other}."
-      )
+  _check_equal(student, teacher, "heads")
+  check_vocabulary(student, teacher)
   times, rest = divmod(teacher.num_layers, student.num_layers)
   if rest or not times:
     total = teacher.num_layers
@@ -167,6 +176,56 @@ def check_sizes(student: Any, teacher: Any) -> int:
       f" {total} layers; choose one of {', '.join(fitting)}."
     )
   return times
+
+
+def make_module(
+  student: Any, teacher: Any, maps: str
+) -> tinybert.ForDistillation:
+  """A student's encoder with the maps to its teacher's width.
+
+  Raises:
+    ValueError: they do not fit, or an unknown map.
+  """
+  check_sizes(student, teacher)
+  if maps not in tinybert.MAPS:
+    raise ValueError(
+      f"objective.maps={maps!r}: not one of {', '.join(tinybert.MAPS)}."
+    )
+  return tinybert.ForDistillation(student, teacher.hidden, maps)
+
+
+def layer_sums(
+  student: tuple[tinybert.ForDistillation, Any],
+  teacher: tuple[Any, Any],
+  batch: Batch,
+  rng: Array,
+  train: bool,
+) -> Sums:
+  """The three sums of a batch whose weights are those of `count_targets`.
+
+  Args:
+    student: `make_module`'s module, and its parameters.
+    teacher: its encoder and the encoder's parameters, which get no gradient.
+    batch: see `pretraining.ForPreTraining`; nothing of it is hidden.
+    rng: of the student's dropout.
+    train: apply it.
+  """
+  (module, params), (master, frozen) = student, teacher
+  encoder = module.encoder
+  times = check_sizes(encoder, master)
+  rngs = {"dropout": rng} if train else None
+  states, mapped = module.apply(
+    {"params": params}, batch, train=train, rngs=rngs
+  )
+  frozen = jax.lax.stop_gradient(frozen)
+  run = functools.partial(master.apply, {"params": frozen})
+  target = tinybert.collect(run, batch)
+  own = _attention(params["encoder"], 1), states[:-1]
+  other = _attention(frozen, times), target[:-1][times - 1 :: times]
+  pairs, real = counted(batch)
+  sums = state_sums(mapped, target[::times], real)
+  total = attention_sum(own, other, pairs, (encoder.dtype, master.dtype))
+  return sums | {"attention_loss": total}
 
 
 def build(
@@ -198,12 +257,7 @@ def build(
     ValueError: teacher and student do not fit, or an unknown map.
   """
   encoder, master = teaching.make_encoders("tinybert", model, teacher)
-  times = check_sizes(encoder, master)
-  if maps not in tinybert.MAPS:
-    raise ValueError(
-      f"objective.maps={maps!r}: not one of {', '.join(tinybert.MAPS)}."
-    )
-  module = tinybert.ForDistillation(encoder, master.hidden, maps)
+  module = make_module(encoder, master, maps)
 
   def init(rng, batch):
     check_batch("tinybert", batch, KEYS)
@@ -215,20 +269,9 @@ def build(
     return {"encoder": master.init(rng, *inputs)["params"]}
 
   def loss(params, frozen, carry, batch, rng, train):
-    rngs = {"dropout": rng} if train else None
     batch = batch | {"input_ids": restored(batch)}
-    states, mapped = module.apply(
-      {"params": params}, batch, train=train, rngs=rngs
-    )
-    frozen = jax.lax.stop_gradient(frozen["encoder"])
-    run = functools.partial(master.apply, {"params": frozen})
-    target = tinybert.collect(run, batch)
-    own = _attention(params["encoder"], 1), states[:-1]
-    other = _attention(frozen, times), target[:-1][times - 1 :: times]
-    pairs, real = counted(batch)
-    sums = state_sums(mapped, target[::times], real)
-    total = attention_sum(own, other, pairs, (encoder.dtype, master.dtype))
-    return sums | {"attention_loss": total}, carry
+    other = master, frozen["encoder"]
+    return layer_sums((module, params), other, batch, rng, train), carry
 
   coefficients = {
     "attention_loss": attention_weight,

@@ -1,0 +1,242 @@
+"""TinyBERT's task stages (Jiao et al. 2020, sections 3.1, 3.2 and 4.2).
+
+A teacher that was fine-tuned for a task shows a student first its inner states
+on the task's rows ("layers"), then its predictions ("prediction").
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bert_jax import models
+from bert_jax.models import base, tasks
+from bert_jax.objectives import finetune, teaching, tinybert
+from bert_jax.objectives.base import Batch, Objective, check_batch
+
+KINDS = ("classification", "regression")
+STAGES = ("layers", "prediction")
+TARGETS = ("teacher", "labels")
+
+
+def soft_losses(
+  student: Float[Array, "b n"],
+  teacher: Float[Array, "b n"],
+  temperature: float = 1.0,
+) -> Float[Array, "b"]:
+  """Soft cross-entropy of each row, less the teacher's own entropy, in nats.
+
+  Equation 10 has the cross-entropy. What is taken off is no function of the
+  student: its gradient is the same, and a student equal to its teacher has 0.
+  The released program divides by the number of classes besides (task_distill
+  .py, soft_cross_entropy).
+  """
+  own, other = (
+    jax.nn.log_softmax(x.astype(jnp.float32) / temperature)
+    for x in (student, teacher)
+  )
+  return (jnp.exp(other) * (other - own)).sum(-1)
+
+
+def prediction_sum(
+  kind: str,
+  student: Float[Array, "b n"],
+  teacher: Float[Array, "b n"],
+  batch: Batch,
+  targets: str = "teacher",
+  temperature: float = 1.0,
+) -> Float[Array, ""]:
+  """What a student's predictions lack of its teacher's, summed over rows.
+
+  Args:
+    kind: of the task, one of `KINDS`.
+    student: its logits; of a regression its numbers, n = 1.
+    teacher: the same.
+    batch: its padded rows count nothing.
+    targets: see `build`.
+    temperature: of both softmaxes.
+  """
+  if kind == "classification":
+    losses = soft_losses(student, teacher, temperature)
+  else:
+    wanted = batch["labels"] if targets == "labels" else teacher[:, 0]
+    losses = jnp.square(student[:, 0] - wanted)
+  return jnp.where(_counted(batch, targets) > 0, losses, 0.0).sum()
+
+
+def _counted(batch: Batch, targets: str) -> Float[Array, "b"]:
+  """1 for the rows that count: a teacher needs no label, nor has padding one.
+
+  The rows that fill the last batch of an epoch up have no token.
+  """
+  if targets == "labels":
+    return (batch["label_weights"] > 0).astype(jnp.float32)
+  return (batch["sequence_ids"] > 0).any(-1).astype(jnp.float32)
+
+
+def _check(kind: str, stage: str, targets: str, temperature: float) -> None:
+  known = {
+    "kind": (kind, KINDS),
+    "stage": (stage, STAGES),
+    "targets": (targets, TARGETS),
+  }
+  for key, (value, names) in known.items():
+    if value not in names:
+      raise ValueError(
+        f"objective.{key}={value!r}: objective 'tinybert_task' knows"
+        f" {', '.join(names)}."
+      )
+  if targets == "labels" and kind != "regression":
+    raise ValueError(
+      "objective.targets='labels' is for a regression; of classes that is"
+      " objective 'finetune'. Set objective.targets=teacher."
+    )
+  if temperature <= 0:
+    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
+
+
+def build(
+  model: dict[str, Any],
+  teacher: dict[str, Any],
+  kind: str,
+  labels: Sequence[str],
+  stage: str = "layers",
+  maps: str = "shared",
+  attention_weight: float = 1.0,
+  hidden_weight: float = 1.0,
+  embedding_weight: float = 1.0,
+  head_dropout: float | None = None,
+  targets: str = "teacher",
+  temperature: float = 1.0,
+) -> Objective:
+  """One of the two stages, each a run of its own.
+
+  "layers": the losses of `objectives/tinybert.py`; only encoder and map learn,
+  and there is nothing to predict with. "prediction": `prediction_loss` alone, a
+  mean over rows; `task_loss` and `task_accuracy`, those of the labels, are
+  reported beside.
+
+  Args:
+    model: keyword arguments of the student's `build`, with `family`.
+    teacher: the same of the teacher.
+    kind: of the task, one of `KINDS`; and `labels`, the names of its classes:
+      both are the data's.
+    stage: one of `STAGES`.
+    maps: and the three weights: see `tinybert.build`; of stage "layers".
+    head_dropout: see `tasks.head_of`; this and the rest of stage "prediction".
+    targets: of a regression, the "teacher"'s numbers, or the gold "labels" as
+      released (task_distill.py, cls_loss).
+    temperature: of the softmaxes (section 4.2: 1).
+
+  Raises:
+    ValueError: teacher and student do not fit, or an option is out of range.
+  """
+  _check(kind, stage, targets, temperature)
+  encoders = teaching.make_encoders("tinybert_task", model, teacher)
+  if stage == "layers":
+    weights = attention_weight, hidden_weight, embedding_weight
+    return _layers(*encoders, maps, weights)
+  tinybert.check_vocabulary(*encoders)
+  student, master = (
+    _classifier(encoder, options["family"], kind, len(labels), rate)
+    for encoder, options, rate in (
+      (encoders[0], model, head_dropout),
+      (encoders[1], teacher, None),
+    )
+  )
+  return _prediction(student, master, kind, targets, temperature)
+
+
+def _classifier(
+  encoder: Any, family: str, kind: str, count: int, dropout: float | None
+) -> Any:
+  head = tasks.head_of(kind, models.family(family).POOLING, count, dropout)
+  return tasks.build(tasks.NAMES[kind], encoder, head)
+
+
+def _layers(
+  student: Any, teacher: Any, maps: str, weights: tuple[float, float, float]
+) -> Objective:
+  module = tinybert.make_module(student, teacher, maps)
+
+  def init(rng, batch):
+    check_batch("tinybert_task", batch, finetune.KEYS)
+    return module.init(rng, batch)["params"]
+
+  def init_frozen(rng, batch):
+    inputs = map(batch.get, base.INPUTS)
+    return {"encoder": teacher.init(rng, *inputs)["params"]}
+
+  def loss(params, frozen, carry, batch, rng, train):
+    other = teacher, frozen["encoder"]
+    sums = tinybert.layer_sums((module, params), other, batch, rng, train)
+    return sums, carry
+
+  names = ("attention_loss", "hidden_loss", "embedding_loss")
+  return Objective(
+    init,
+    tinybert.count_targets,
+    loss,
+    dict(zip(names, weights, strict=True)),
+    functools.partial(tinybert.count_flops, student, teacher),
+    init_frozen,
+    takes=lambda path: path.startswith("encoder/"),
+  )
+
+
+def _prediction(
+  student: Any, teacher: Any, kind: str, targets: str, temperature: float
+) -> Objective:
+  def init(rng, batch):
+    check_batch("tinybert_task", batch, finetune.KEYS)
+    return student.init(rng, batch)["params"]
+
+  def init_frozen(rng, batch):
+    return teacher.init(rng, batch)["params"]
+
+  def weights(batch):
+    labelled = batch["label_weights"].sum(dtype=jnp.float32)
+    found = {
+      "prediction_loss": _counted(batch, targets).sum(),
+      "task_loss": labelled,
+    }
+    return found | ({} if kind == "regression" else {"task_accuracy": labelled})
+
+  def loss(params, frozen, carry, batch, rng, train):
+    rngs = {"dropout": rng} if train else None
+    own = student.apply({"params": params}, batch, train=train, rngs=rngs)
+    frozen = jax.lax.stop_gradient(frozen)
+    other = teacher.apply({"params": frozen}, batch)
+    sums = finetune.task_sums(
+      kind, own, batch["labels"], batch["label_weights"]
+    )
+    total = prediction_sum(kind, own, other, batch, targets, temperature)
+    return sums | {"prediction_loss": total}, carry
+
+  def predict(params, batch):
+    return student.apply({"params": params}, batch)
+
+  def flops(batch):
+    shape = batch["input_ids"].shape
+    own, other = (
+      finetune.training_flops(m.encoder, shape, False)
+      for m in (student, teacher)
+    )
+    return own + other / 3
+
+  def takes(path):
+    return path.startswith(("encoder/", "pooler/"))
+
+  return Objective(
+    init,
+    weights,
+    loss,
+    {"prediction_loss": 1.0},
+    flops,
+    init_frozen,
+    predict=predict,
+    takes=takes,
+  )

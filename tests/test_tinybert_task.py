@@ -1,0 +1,345 @@
+"""TinyBERT's task stages, beside straight numpy; runs of both."""
+
+import copy
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_families
+import tiny_tasks
+from tiny_families import fill, jit
+
+from bert_jax import command_line, logs, objectives, teacher, train
+from bert_jax import config as config_lib
+from bert_jax.convert import folder, runs
+from bert_jax.finetune import data, predicting
+from bert_jax.models import bert, tasks, tinybert
+from bert_jax.objectives import tinybert_task
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CONFIG = os.path.join(ROOT, "configs", "finetune", "tinybert_sst2.py")
+SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
+STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
+TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=4, mlp=24)
+LENGTHS = (9, 5, 7, 0)
+
+
+def build(kind="classification", student=None, master=None, **options):
+  return objectives.factory("tinybert_task")(
+    STUDENT | {"family": "tinybert"} | (student or {}),
+    TEACHER | {"family": "bert"} | (master or {}),
+    kind=kind,
+    labels=("a", "b", "c") if kind == "classification" else (),
+    **options,
+  )
+
+
+def module(build_encoder, sizes, kind):
+  head = tasks.head_of(kind, bert.POOLING, 3, None)
+  return tasks.build(tasks.NAMES[kind], build_encoder(**sizes), head)
+
+
+@pytest.fixture(scope="module")
+def batch():
+  """Rows of 9, 5 and 7 tokens, the third without a label; one fills up."""
+  rng = np.random.default_rng(0)
+  real = np.arange(9) < np.array(LENGTHS)[:, None]
+  second = real & (np.arange(9) >= 4)
+  made = dict(
+    input_ids=rng.integers(1, 37, real.shape) * real,
+    segment_ids=second,
+    sequence_ids=real,
+    labels=np.array([2, 0, 0, 0]),
+  )
+  made = {key: jnp.asarray(x, jnp.int32) for key, x in made.items()}
+  return made | {"label_weights": jnp.array([1.0, 1.0, 0.0, 0.0])}
+
+
+def measure(objective, params, frozen, batch):
+  loss = jit(objective.loss, static_argnums=5)
+  sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), False)
+  return {name: float(value) for name, value in sums.items()}
+
+
+def both(kind, batch):
+  """Student and teacher with a head: ((module, parameters), ...)."""
+  made = (
+    module(tinybert.build, STUDENT, kind),
+    module(bert.build, TEACHER, kind),
+  )
+  return tuple((m, fill(m, batch, seed=i)) for i, m in enumerate(made))
+
+
+def logits(model, batch):
+  found = jit(model[0].apply)({"params": model[1]}, batch)
+  return np.asarray(found, np.float64)
+
+
+def softmax(x):
+  e = np.exp(x - x.max(-1, keepdims=True))
+  return e / e.sum(-1, keepdims=True)
+
+
+def test_predictions_of_classes(batch):
+  student, master = both("classification", batch)
+  objective = build(stage="prediction")
+  found = measure(objective, student[1], master[1], batch)
+  scores = [logits(model, batch) for model in (student, master)]
+
+  def divergence(temperature):
+    own, other = (softmax(x / temperature) for x in scores)
+    return (other * (np.log(other) - np.log(own))).sum(-1)
+
+  wanted = divergence(1.0)[:3].sum()
+  assert found["prediction_loss"] == pytest.approx(wanted, rel=1e-4)
+  warm = tinybert_task.soft_losses(*map(jnp.asarray, scores), 2.0)
+  np.testing.assert_allclose(warm, divergence(2.0), rtol=1e-3)
+  plain = softmax(scores[0])
+  wanted = -np.log(plain[[0, 1], [2, 0]]).sum()
+  assert found["task_loss"] == pytest.approx(wanted, rel=1e-5)
+  right = (plain.argmax(-1) == np.array([2, 0, -1, -1])).sum()
+  assert found["task_accuracy"] == right
+  assert objective.weights(batch) == dict(
+    prediction_loss=3, task_loss=2, task_accuracy=2
+  )
+  assert objective.coefficients == {"prediction_loss": 1.0}
+
+
+@pytest.mark.parametrize("targets", tinybert_task.TARGETS)
+def test_predictions_of_numbers(batch, targets):
+  batch = batch | {"labels": jnp.array([2.5, -1.0, jnp.nan, 0.0])}
+  student, master = both("regression", batch)
+  objective = build("regression", stage="prediction", targets=targets)
+  found = measure(objective, student[1], master[1], batch)
+  own, other = (logits(x, batch)[:, 0] for x in (student, master))
+  gold = np.array([2.5, -1.0])
+  labelled = np.square(own[:2] - gold).sum()
+  taught = np.square(own - other)[:3].sum()
+  wanted = dict(
+    prediction_loss=taught if targets == "teacher" else labelled,
+    task_loss=labelled,
+  )
+  assert found == pytest.approx(wanted, rel=1e-4)
+  weights = objective.weights(batch)
+  assert weights["prediction_loss"] == (3 if targets == "teacher" else 2)
+
+
+def test_layers_are_those_of_the_general_stage(batch):
+  """On the same tokens, none of them hidden."""
+  student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
+  params = fill(student, batch)
+  frozen = {"encoder": fill(bert.build(**TEACHER), batch["input_ids"], seed=5)}
+  found = measure(build(), params, frozen, batch)
+  general = objectives.factory("tinybert")(
+    STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
+  )
+  none = jnp.zeros((4, 1), jnp.int32)
+  masks = dict(mlm_positions=none, mlm_ids=none, mlm_weights=none * 0.0)
+  assert found == measure(general, params, frozen, batch | masks)
+  assert min(found.values()) > 0
+
+
+@pytest.mark.parametrize("stage", tinybert_task.STAGES)
+def test_an_equal_student_has_nothing_to_learn(batch, stage):
+  master = both("classification", batch)[1][1]
+  objective = build(student=TEACHER | {"family": "bert"}, stage=stage)
+  params, frozen = master, master
+  if stage == "layers":
+    fit = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
+    params = {"encoder": master["encoder"], "fit": fit}
+    frozen = {"encoder": master["encoder"]}
+  found = measure(objective, params, frozen, batch)
+  losses = {name: found[name] for name in objective.coefficients}
+  assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
+  other = measure(
+    objective, jax.tree.map(lambda x: 1.1 * x, params), frozen, batch
+  )
+  assert min(other[name] for name in losses) > 1e-4
+
+
+@pytest.mark.parametrize("stage", tinybert_task.STAGES)
+def test_padding_enters_no_loss(batch, stage):
+  student, master = both("classification", batch)
+  params, frozen = student[1], master[1]
+  if stage == "layers":
+    fit = fill(tinybert.ForDistillation(tinybert.build(**STUDENT), 12), batch)[
+      "fit"
+    ]
+    params = {"encoder": params["encoder"], "fit": fit}
+    frozen = {"encoder": frozen["encoder"]}
+  objective = build(stage=stage)
+  padded = batch["sequence_ids"] == 0
+  other = batch | {"input_ids": jnp.where(padded, 30, batch["input_ids"])}
+  longer = {
+    key: jnp.pad(x, [(0, 1), (0, 4)] if x.ndim == 2 else [(0, 1)])
+    for key, x in other.items()
+  }
+  wanted = measure(objective, params, frozen, batch)
+  found = measure(objective, params, frozen, longer)
+  assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  "options, words",
+  [
+    (dict(student=dict(heads=4)), "model.heads=4, .* is 2.*model.heads=2"),
+    (dict(student=dict(num_layers=3)), "does not divide .* 4 layers.* 1, 2, 4"),
+    (
+      dict(student=dict(vocab_size=9), stage="prediction"),
+      "model.vocab_size=9, .* 37",
+    ),
+    (dict(stage="both"), "stage='both': .* layers, prediction"),
+    (dict(kind="tagging"), "kind='tagging': .* classification, regression"),
+    (dict(targets="labels"), "targets='labels' is for a regression"),
+    (dict(temperature=0.0), "temperature=0.0"),
+    (dict(maps="three"), "'three': not one of shared, two"),
+    (dict(student=dict(family="gpt")), "'gpt': objective 'tinybert_task'"),
+  ],
+)
+def test_what_does_not_fit_is_refused(options, words):
+  with pytest.raises(ValueError, match=words):
+    build(**options)
+
+
+def test_heads_and_layers_are_free_where_predictions_alone_count():
+  build(student=dict(heads=4, num_layers=3), stage="prediction")
+
+
+def turned(path, weights):
+  """The same model, its labels in another order."""
+  arrays = {
+    name: x[..., ::-1] if name.startswith("classifier/") else x
+    for name, x in weights.arrays.items()
+  }
+  config = weights.config | {"labels": weights.config["labels"][::-1]}
+  folder.write(str(path), weights._replace(config=config, arrays=arrays))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+  """A task's folder, a teacher and a student for it."""
+  path = tmp_path_factory.mktemp("made")
+  tiny_tasks.write_task(path / "task")
+  weights = tiny_tasks.write_tuned(path / "teacher", "classification", seed=1)
+  turned(path / "turned", weights)
+  tiny_tasks.write_tuned(path / "number", "regression")
+  tiny_tasks.write_model(path / "student")
+  return path
+
+
+def read(made, name, **model):
+  part = data.open_part(str(made / "task"))
+  task = data.rows_lib.task_of(part.meta["task"])
+  model = dict(family=None, variant=None) | model
+  return teacher.read(part, task, str(made / name), model)
+
+
+def test_labels_of_a_teacher_go_by_name(made):
+  one, other = read(made, "teacher"), read(made, "turned")
+  assert one.digest == other.digest and one.model["family"] == "bert"
+  name = "classifier/dense/kernel"
+  np.testing.assert_array_equal(one.arrays[name], other.arrays[name])
+  assert one.model["num_layers"] == tiny_families.LAYERS
+
+
+@pytest.mark.parametrize(
+  "name, model, words",
+  [
+    ("student", {}, "is a model for pretraining, the task animals is a class"),
+    ("number", {}, "is a model for regression, the task animals"),
+    ("teacher", dict(hidden=8), "has hidden=32, .* teacher.model.hidden=8"),
+    ("teacher", dict(family="roberta", variant="base"), "has family=bert"),
+    ("nowhere", {}, "no such folder"),
+  ],
+)
+def test_another_teacher_is_refused(made, name, model, words):
+  with pytest.raises(ValueError, match=words):
+    read(made, name, **model)
+
+
+def test_a_teacher_of_other_labels_is_refused(made, tmp_path):
+  tiny_tasks.write_tuned(tmp_path / "t", "classification")
+  weights = folder.read(str(tmp_path / "t"))
+  config = weights.config | {"labels": ["cat", "cow"]}
+  folder.write(str(tmp_path / "cow"), weights._replace(config=config))
+  with pytest.raises(ValueError, match="labels cat, cow, the task animals cat"):
+    read(made, tmp_path / "cow")
+
+
+def config_of(made, stage, **changes):
+  config = command_line.load_defaults(CONFIG)
+  config["data"] |= dict(path=str(made / "task"), buckets=(16,), epochs=2.0)
+  config |= dict(init_from=str(made / "student"), batch_size=8)
+  config["teacher"]["path"] = str(made / "teacher")
+  config["model"]["dtype"] = "float32"
+  config["objective"]["stage"] = stage
+  config["schedule"]["peak"] = 1e-2
+  config["log"]["every"] = 1
+  config["checkpoint"] |= dict(every=3, keep=3)
+  for key, value in changes.items():
+    config[key] |= value
+  config_lib.check_keys(config)
+  return config
+
+
+@pytest.fixture(scope="module")
+def trained(made, compiled):
+  """The folders of a run of each stage, the second after the first."""
+  train.run(config_of(made, "layers"), str(made / "layers"))
+  second = config_of(made, "prediction") | {"init_from": str(made / "layers")}
+  train.run(second, str(made / "prediction"))
+  return made
+
+
+def test_both_stages_log_every_term_and_are_exported(trained):
+  terms = {
+    "layers": {"attention_loss", "hidden_loss", "embedding_loss"},
+    "prediction": {"prediction_loss", "task_loss", "task_accuracy"},
+  }
+  for stage, names in terms.items():
+    rows = logs.read_rows(str(trained / stage / "metrics.jsonl"))
+    split = {
+      s: [r for r in rows if r["split"] == s] for s in ("train", "heldout")
+    }
+    assert [r["step"] for r in split["train"]] == [*range(1, 7)]
+    assert [r["step"] for r in split["heldout"]] == [3, 6]
+    for row in rows:
+      assert names <= row.keys()
+    losses = [r["loss"] for r in split["heldout"]]
+    assert losses[1] < losses[0]
+    assert ("accuracy" in split["heldout"][0]) == (stage == "prediction")
+  layers = runs.read(str(trained / "layers"))
+  assert layers.config["task"] == "encoder"
+  assert not [name for name in layers.arrays if name.startswith("fit")]
+  student = predicting.open_model(str(trained / "prediction"), length=16)
+  assert student.task.labels == ("cat", "dog")
+  first = logs.read_rows(str(trained / "layers" / "metrics.jsonl"))[-1]
+  total = sum(first[name] for name in terms["layers"])
+  assert first["loss"] == pytest.approx(total, rel=1e-5)
+
+
+@pytest.mark.parametrize("stage", tinybert_task.STAGES)
+def test_a_killed_stage_equals_an_uninterrupted_one(trained, stage, tmp_path):
+  config = config_of(trained, stage)
+  if stage == "prediction":
+    config["init_from"] = str(trained / "layers")
+  again = str(tmp_path / "again")
+  shutil.copytree(trained / stage, again)
+  shutil.rmtree(os.path.join(again, "checkpoints", "6"))
+  # The same teacher under another name, its labels in another order.
+  config["teacher"]["path"] = str(trained / "turned")
+  train.run(copy.deepcopy(config), again)
+  old, new = (runs.read(x).arrays for x in (str(trained / stage), again))
+  for name in old:
+    np.testing.assert_array_equal(old[name], new[name], name)
+
+
+def test_a_restart_with_another_teacher_is_refused(trained, tmp_path):
+  tiny_tasks.write_tuned(tmp_path / "other", "classification", seed=9)
+  config = config_of(trained, "layers")
+  config["teacher"]["path"] = str(tmp_path / "other")
+  with pytest.raises(ValueError, match="not the teacher that this run was"):
+    train.run(config, str(trained / "layers"))
