@@ -47,6 +47,7 @@ TOP = ("configs", "experiments", "notebooks", "tests", "benchmarks")
 COMMANDS = (
   *("main", "prepare", "train_vocab", "fill_mask", "predict", "sweep"),
   *("extract_features", "zero_shot", "export_program", "run_exported"),
+  "augment",
 )
 
 
