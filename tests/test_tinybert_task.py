@@ -1,6 +1,7 @@
 """TinyBERT's task stages, beside straight numpy; runs of both."""
 
 import copy
+import functools
 import os
 import shutil
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_families
 import tiny_tasks
+from test_objectives_runs import plainly
 from tiny_families import fill, jit
 
 from bert_jax import command_line, logs, objectives, teacher, train
@@ -19,6 +21,7 @@ from bert_jax.finetune import data, predicting
 from bert_jax.models import bert, tasks, tinybert
 from bert_jax.objectives import tinybert_task
 
+__all__ = ["plainly"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIG = os.path.join(ROOT, "configs", "finetune", "tinybert_sst2.py")
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
@@ -58,19 +61,39 @@ def batch():
   return made | {"label_weights": jnp.array([1.0, 1.0, 0.0, 0.0])}
 
 
+@functools.cache
+def loss_of(equal=False, **options):
+  """An objective, and its jitted loss; `equal` of a student as its teacher."""
+  student = TEACHER | {"family": "bert"} if equal else None
+  objective = build(student=student, **options)
+  return objective, jit(objective.loss, static_argnums=5)
+
+
 def measure(objective, params, frozen, batch):
-  loss = jit(objective.loss, static_argnums=5)
+  loss = objective[1]
   sums, _ = loss(params, frozen, {}, batch, jax.random.key(0), False)
   return {name: float(value) for name, value in sums.items()}
 
 
-def both(kind, batch):
-  """Student and teacher with a head: ((module, parameters), ...)."""
-  made = (
-    module(tinybert.build, STUDENT, kind),
-    module(bert.build, TEACHER, kind),
-  )
-  return tuple((m, fill(m, batch, seed=i)) for i, m in enumerate(made))
+@pytest.fixture(scope="module")
+def models(batch):
+  """Kind -> student and teacher with a head: (module, parameters) each."""
+  made = {}
+  for kind in tinybert_task.KINDS:
+    modules = (
+      module(tinybert.build, STUDENT, kind),
+      module(bert.build, TEACHER, kind),
+    )
+    made[kind] = [(m, fill(m, batch, seed=i)) for i, m in enumerate(modules)]
+  return made
+
+
+@pytest.fixture(scope="module")
+def layers(batch, models):
+  """Parameters of a student of the first stage, and of its teacher."""
+  student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
+  frozen = {"encoder": models["classification"][1][1]["encoder"]}
+  return fill(student, batch), frozen
 
 
 def logits(model, batch):
@@ -83,10 +106,10 @@ def softmax(x):
   return e / e.sum(-1, keepdims=True)
 
 
-def test_predictions_of_classes(batch):
-  student, master = both("classification", batch)
-  objective = build(stage="prediction")
-  found = measure(objective, student[1], master[1], batch)
+def test_predictions_of_classes(batch, models):
+  student, master = models["classification"]
+  objective, _ = made = loss_of(stage="prediction")
+  found = measure(made, student[1], master[1], batch)
   scores = [logits(model, batch) for model in (student, master)]
 
   def divergence(temperature):
@@ -109,14 +132,15 @@ def test_predictions_of_classes(batch):
 
 
 @pytest.mark.parametrize("targets", tinybert_task.TARGETS)
-def test_predictions_of_numbers(batch, targets):
+def test_predictions_of_numbers(batch, models, targets):
   batch = batch | {"labels": jnp.array([2.5, -1.0, jnp.nan, 0.0])}
-  student, master = both("regression", batch)
-  objective = build("regression", stage="prediction", targets=targets)
-  found = measure(objective, student[1], master[1], batch)
+  student, master = models["regression"]
+  objective, _ = made = loss_of(
+    kind="regression", stage="prediction", targets=targets
+  )
+  found = measure(made, student[1], master[1], batch)
   own, other = (logits(x, batch)[:, 0] for x in (student, master))
-  gold = np.array([2.5, -1.0])
-  labelled = np.square(own[:2] - gold).sum()
+  labelled = np.square(own[:2] - np.array([2.5, -1.0])).sum()
   taught = np.square(own - other)[:3].sum()
   wanted = dict(
     prediction_loss=taught if targets == "teacher" else labelled,
@@ -127,59 +151,47 @@ def test_predictions_of_numbers(batch, targets):
   assert weights["prediction_loss"] == (3 if targets == "teacher" else 2)
 
 
-def test_layers_are_those_of_the_general_stage(batch):
+def test_layers_are_those_of_the_general_stage(batch, layers):
   """On the same tokens, none of them hidden."""
-  student = tinybert.ForDistillation(tinybert.build(**STUDENT), 12, "shared")
-  params = fill(student, batch)
-  frozen = {"encoder": fill(bert.build(**TEACHER), batch["input_ids"], seed=5)}
-  found = measure(build(), params, frozen, batch)
+  found = measure(loss_of(), *layers, batch)
   general = objectives.factory("tinybert")(
     STUDENT | {"family": "tinybert"}, TEACHER | {"family": "bert"}
   )
   none = jnp.zeros((4, 1), jnp.int32)
   masks = dict(mlm_positions=none, mlm_ids=none, mlm_weights=none * 0.0)
-  assert found == measure(general, params, frozen, batch | masks)
+  made = general, jit(general.loss, static_argnums=5)
+  assert found == measure(made, *layers, batch | masks)
   assert min(found.values()) > 0
+  weights = loss_of()[0].weights(batch)
+  assert weights == general.weights(batch | masks)
+  assert weights["hidden_loss"] == sum(LENGTHS)
 
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)
-def test_an_equal_student_has_nothing_to_learn(batch, stage):
-  master = both("classification", batch)[1][1]
-  objective = build(student=TEACHER | {"family": "bert"}, stage=stage)
-  params, frozen = master, master
+def test_an_equal_student_has_nothing_to_learn(batch, models, stage):
+  params = frozen = models["classification"][1][1]
   if stage == "layers":
-    fit = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
-    params = {"encoder": master["encoder"], "fit": fit}
-    frozen = {"encoder": master["encoder"]}
-  found = measure(objective, params, frozen, batch)
+    frozen = {"encoder": params["encoder"]}
+    eye = dict(kernel=jnp.eye(12), bias=jnp.zeros(12))
+    params = frozen | {"fit": eye}
+  objective, _ = made = loss_of(equal=True, stage=stage)
+  found = measure(made, params, frozen, batch)
   losses = {name: found[name] for name in objective.coefficients}
   assert losses == pytest.approx(dict.fromkeys(losses, 0.0), abs=1e-7)
-  other = measure(
-    objective, jax.tree.map(lambda x: 1.1 * x, params), frozen, batch
-  )
+  more = jax.tree.map(lambda x: 1.1 * x, params)
+  other = measure(made, more, frozen, batch)
   assert min(other[name] for name in losses) > 1e-4
 
 
 @pytest.mark.parametrize("stage", tinybert_task.STAGES)
-def test_padding_enters_no_loss(batch, stage):
-  student, master = both("classification", batch)
-  params, frozen = student[1], master[1]
-  if stage == "layers":
-    fit = fill(tinybert.ForDistillation(tinybert.build(**STUDENT), 12), batch)[
-      "fit"
-    ]
-    params = {"encoder": params["encoder"], "fit": fit}
-    frozen = {"encoder": frozen["encoder"]}
-  objective = build(stage=stage)
+def test_padding_enters_no_loss(batch, models, layers, stage):
+  student, master = models["classification"]
+  params = layers if stage == "layers" else (student[1], master[1])
   padded = batch["sequence_ids"] == 0
   other = batch | {"input_ids": jnp.where(padded, 30, batch["input_ids"])}
-  longer = {
-    key: jnp.pad(x, [(0, 1), (0, 4)] if x.ndim == 2 else [(0, 1)])
-    for key, x in other.items()
-  }
-  wanted = measure(objective, params, frozen, batch)
-  found = measure(objective, params, frozen, longer)
-  assert found == pytest.approx(wanted, rel=1e-5)
+  made = loss_of() if stage == "layers" else loss_of(stage=stage)
+  wanted = measure(made, *params, batch)
+  assert measure(made, *params, other) == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +255,9 @@ def test_labels_of_a_teacher_go_by_name(made):
   name = "classifier/dense/kernel"
   np.testing.assert_array_equal(one.arrays[name], other.arrays[name])
   assert one.model["num_layers"] == tiny_families.LAYERS
+  arrays = one.arrays | {name: one.arrays[name][..., ::-1]}
+  weights = folder.Weights({}, arrays, {})
+  assert teacher._digest(weights, ("encoder/", "classifier/")) != one.digest
 
 
 @pytest.mark.parametrize(
@@ -286,7 +301,7 @@ def config_of(made, stage, **changes):
 
 
 @pytest.fixture(scope="module")
-def trained(made, compiled):
+def trained(made, plainly):
   """The folders of a run of each stage, the second after the first."""
   train.run(config_of(made, "layers"), str(made / "layers"))
   second = config_of(made, "prediction") | {"init_from": str(made / "layers")}
@@ -321,7 +336,9 @@ def test_both_stages_log_every_term_and_are_exported(trained):
   assert first["loss"] == pytest.approx(total, rel=1e-5)
 
 
-@pytest.mark.parametrize("stage", tinybert_task.STAGES)
+@pytest.mark.parametrize(
+  "stage", ["layers", pytest.param("prediction", marks=pytest.mark.slow)]
+)
 def test_a_killed_stage_equals_an_uninterrupted_one(trained, stage, tmp_path):
   config = config_of(trained, stage)
   if stage == "prediction":
@@ -335,11 +352,3 @@ def test_a_killed_stage_equals_an_uninterrupted_one(trained, stage, tmp_path):
   old, new = (runs.read(x).arrays for x in (str(trained / stage), again))
   for name in old:
     np.testing.assert_array_equal(old[name], new[name], name)
-
-
-def test_a_restart_with_another_teacher_is_refused(trained, tmp_path):
-  tiny_tasks.write_tuned(tmp_path / "other", "classification", seed=9)
-  config = config_of(trained, "layers")
-  config["teacher"]["path"] = str(tmp_path / "other")
-  with pytest.raises(ValueError, match="not the teacher that this run was"):
-    train.run(config, str(trained / "layers"))
