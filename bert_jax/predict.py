@@ -5,13 +5,16 @@ python -m bert_jax.predict --model PATH --input FILE.jsonl --output FILE.jsonl
 
 import argparse
 import contextlib
+import os
+import signal
 import sys
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 from absl import logging
 
-from bert_jax.data import files
+from bert_jax import text_rows
+from bert_jax.data import files, flags
 from bert_jax.finetune import predicting, requests
 
 _EPILOG = """Lines of the input: {"text": "..."} and, of pairs, "text_pair";
@@ -20,8 +23,8 @@ _EPILOG = """Lines of the input: {"text": "..."} and, of pairs, "text_pair";
 language model. Each line of the output has the input's "id", or its number."""
 
 
-def _parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(
+def _parser() -> flags.Parser:
+  parser = flags.Parser(
     prog="python -m bert_jax.predict",
     description="Predicts with any model that has a head.",
     epilog=_EPILOG,
@@ -70,57 +73,67 @@ def _written(path: str) -> Iterator[IO[str]]:
       yield f
 
 
-@contextlib.contextmanager
-def _lines(path: str) -> Iterator[Iterator[str]]:
-  """A file's lines; a ValueError names the one that is not UTF-8."""
+def _lines(path: str) -> Iterator[str]:
   if path == "-":
-    yield iter(sys.stdin)
-    return
-  with open(path, "rb") as f:
-    yield _decoded(f, path)
+    return text_rows.decode(sys.stdin.buffer, "stdin")
+  return text_rows.read_lines(path)
 
 
-def _decoded(lines: IO[bytes], path: str) -> Iterator[str]:
-  for number, line in enumerate(lines, 1):
-    try:
-      yield line.decode("utf-8")
-    except UnicodeDecodeError as e:
-      raise ValueError(f"{path}:{number}: not UTF-8.") from e
+def _check_flags(args: argparse.Namespace) -> None:
+  for name in ("batch_size", "length", "top"):
+    if getattr(args, name) < 1:
+      raise ValueError(f"--{name} must be at least 1.")
+  where = os.path.realpath(args.output)
+  if args.output != "-" and where == os.path.realpath(args.input):
+    raise ValueError(f"--output={args.output} is the input; choose another.")
 
 
-def _check(path: str, kind: str) -> None:
-  """Reads a whole file, so that a bad line is named before the model runs."""
-  if path == "-":
-    return
-  with _lines(path) as lines:
-    count = sum(1 for _ in requests.read(lines, kind, path))
-  if not count:
-    raise ValueError(f"{path} has no lines.")
+def run(args: argparse.Namespace) -> None:
+  """Does what the flags ask for.
+
+  Raises:
+    ValueError: with one sentence; of a file, no line has been answered.
+    OSError: a file cannot be written.
+  """
+  _check_flags(args)
+  predictor = predicting.open_model(
+    args.model,
+    args.batch_size,
+    args.length,
+    args.top,
+    args.best,
+    args.no_answer,
+    args.dtype,
+  )
+  where = "stdin" if args.input == "-" else args.input
+  if args.input != "-":
+    # A bad line is named before the model runs.
+    for _ in requests.read(_lines(args.input), predictor.kind, where):
+      pass
+  with _written(args.output) as out:
+    examples = requests.read(_lines(args.input), predictor.kind, where)
+    if not predicting.write(predictor, examples, out):
+      raise ValueError(f"{where} has no lines.")
+
+
+def _stop(number: int, frame: Any) -> None:
+  raise KeyboardInterrupt
 
 
 def main() -> None:
   args = _parser().parse_args()
   logging.set_verbosity(logging.ERROR)
+  signal.signal(signal.SIGTERM, _stop)
   try:
-    for name in ("batch_size", "length", "top"):
-      if getattr(args, name) < 1:
-        raise ValueError(f"--{name} must be at least 1.")
-    predictor = predicting.open_model(
-      args.model,
-      args.batch_size,
-      args.length,
-      args.top,
-      args.best,
-      args.no_answer,
-      args.dtype,
-    )
-    _check(args.input, predictor.kind)
-    where = "stdin" if args.input == "-" else args.input
-    with _lines(args.input) as lines, _written(args.output) as out:
-      examples = requests.read(lines, predictor.kind, where)
-      predicting.write(predictor, examples, out)
-  except (ValueError, OSError) as e:
+    run(args)
+  except ValueError as e:
     sys.exit(f"error: {e}")
+  except OSError as e:
+    sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
+  except KeyboardInterrupt:
+    print("stopped; no file was written.", file=sys.stderr, flush=True)
+    # The threads of jax may be at work, which an ordinary exit dies of.
+    os._exit(1)
 
 
 if __name__ == "__main__":

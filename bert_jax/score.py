@@ -5,15 +5,19 @@ python -m bert_jax.score --model PATH --data TASK_FOLDER --split validation \\
 """
 
 import argparse
+import os
+import signal
 import sys
+from typing import Any
 
 from absl import logging
 
+from bert_jax.data import flags
 from bert_jax.finetune import data, formats, metrics, predicting, rows
 
 
-def _parser() -> argparse.ArgumentParser:
-  parser = argparse.ArgumentParser(
+def _parser() -> flags.Parser:
+  parser = flags.Parser(
     prog="python -m bert_jax.score",
     description="Scores a model on a split of a task by the official metrics,"
     " and writes its predictions in the official format.",
@@ -38,32 +42,55 @@ def _parser() -> argparse.ArgumentParser:
   return parser
 
 
+def run(args: argparse.Namespace) -> None:
+  """Does what the flags ask for.
+
+  Raises:
+    ValueError: with one sentence.
+    OSError: the predictions cannot be written.
+  """
+  if args.batch_size < 1:
+    raise ValueError("--batch_size must be at least 1.")
+  split = data.open_split(data.open_part(args.data), args.split)
+  predictor = predicting.open_model(
+    args.model,
+    args.batch_size,
+    length=int(rows.lengths(split.rows).max()),
+    best=args.best,
+    dtype=args.dtype,
+  )
+  if args.output:
+    # Before the model runs, which may take long.
+    os.makedirs(args.output, exist_ok=True)
+  made = predicting.predict_split(predictor, split, args.data)
+  found = metrics.evaluate(split.task, made, split.examples)
+  if args.output:
+    for path in formats.write(
+      args.output, split.task, made, split.examples, split.name
+    ):
+      print(path)
+  for name, value in found.items():
+    print(f"{name}: {value:.6g}")
+
+
+def _stop(number: int, frame: Any) -> None:
+  raise KeyboardInterrupt
+
+
 def main() -> None:
   args = _parser().parse_args()
   logging.set_verbosity(logging.ERROR)
+  signal.signal(signal.SIGTERM, _stop)
   try:
-    if args.batch_size < 1:
-      raise ValueError("--batch_size must be at least 1.")
-    split = data.open_split(data.open_part(args.data), args.split)
-    predictor = predicting.open_model(
-      args.model,
-      args.batch_size,
-      length=int(rows.lengths(split.rows).max()),
-      best=args.best,
-      dtype=args.dtype,
-    )
-    made = predicting.predict_split(predictor, split, args.data)
-    if args.output:
-      for path in formats.write(
-        args.output, split.task, made, split.examples, split.name
-      ):
-        print(path)
-    for name, value in metrics.evaluate(
-      split.task, made, split.examples
-    ).items():
-      print(f"{name}: {value:.6g}")
-  except (ValueError, OSError) as e:
+    run(args)
+  except ValueError as e:
     sys.exit(f"error: {e}")
+  except OSError as e:
+    sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
+  except KeyboardInterrupt:
+    print("stopped.", file=sys.stderr, flush=True)
+    # The threads of jax may be at work, which an ordinary exit dies of.
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Texts as rows of a loaded model: read, encoded, batched by length."""
 
 import bisect
+import codecs
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,21 +131,26 @@ def read_texts(path: str) -> Iterator[Text]:
 
 
 def read_lines(path: str) -> Iterator[str]:
-  """Lines of a UTF-8 file without their ends.
+  """Lines of a UTF-8 file without their ends and a byte-order mark.
 
   Raises:
     ValueError: no such file, or not UTF-8.
   """
-  number = 0
   try:
     with open(path, "rb") as f:
-      for line in f:
-        number += 1
-        yield line.decode("utf-8").rstrip("\r\n")
-  except UnicodeDecodeError as e:
-    raise ValueError(f"{path}:{number}: not UTF-8.") from e
+      yield from decode(f, path)
   except OSError as e:
     raise ValueError(f"{path}: {e.strerror}.") from e
+
+
+def decode(lines: Iterable[bytes], where: str) -> Iterator[str]:
+  """The same of lines that are open; ValueError names where they stand."""
+  for number, line in enumerate(lines, 1):
+    line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+    try:
+      yield line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as e:
+      raise ValueError(f"{where}:{number}: not UTF-8.") from e
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def race_records(path: str) -> Iterator[Record]:
     if not os.path.isdir(path):
       name = os.path.splitext(os.path.basename(file))[0]
     try:
-      fields = json.loads("\n".join(tables.lines(file)))
+      fields = tables.parse_json("\n".join(tables.lines(file)))
       made = list(race_questions(Record(fields, file), name))
     except json.JSONDecodeError as e:
       raise ValueError(f"{file}:{e.lineno}: not JSON ({e.msg}).") from e

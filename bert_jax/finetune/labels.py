@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from bert_jax.finetune.tables import Record, get
@@ -31,6 +32,10 @@ def name(
   value = _value(record, column, needed)
   if value is None:
     return None
+  if isinstance(value, list | dict):
+    raise ValueError(
+      f"{record.where}: label {value!r:.60} is neither a name nor a number."
+    )
   if isinstance(value, bool):
     value = str(value).lower()
   label = str(value).strip()
@@ -82,7 +87,7 @@ def _value(record: Record, column: str, needed: bool) -> Any:
 _TAG = re.compile(r"O|[BI]-.+")
 
 
-def check_tags(tags: list[str], where: str) -> None:
+def check_tags(tags: Sequence[str], where: str) -> None:
   """Raises ValueError unless every tag is O, B-TYPE or I-TYPE."""
   for tag in tags:
     if not _TAG.fullmatch(tag):

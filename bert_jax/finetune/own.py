@@ -6,7 +6,7 @@
 --task names --kind tagging --columns words=tokens,tags=ner
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.finetune import conll, labels, tables
@@ -40,7 +40,7 @@ def columns(text: str, kind: str) -> dict[str, str]:
   roles = _ROLES[kind]
   made: dict[str, str] = {}
   for part in text.split(","):
-    role, equal, column = part.strip().partition("=")
+    role, equal, column = map(str.strip, part.partition("="))
     if not equal or role not in roles or role in made or not column:
       raise ValueError(
         f"--columns={text}: {part!r} is not ROLE=COLUMN, or is there twice; the"
@@ -50,6 +50,19 @@ def columns(text: str, kind: str) -> dict[str, str]:
   if roles[0] not in made:
     raise ValueError(f"--columns={text}: it does not say {roles[0]}=COLUMN.")
   return made
+
+
+def check_labels(kind: str, names: Sequence[str]) -> None:
+  """Raises ValueError at names of labels that a task cannot have."""
+  if kind == "regression":
+    raise ValueError("--labels: a regression has none, its labels are numbers.")
+  twice = [name for i, name in enumerate(names) if name in names[:i]]
+  if twice:
+    raise ValueError(f"--labels: {twice[0]!r} is there twice.")
+  if len(names) < 2:
+    raise ValueError(f"--labels: a {kind} needs two or more.")
+  if kind == "tagging":
+    labels.check_tags(names, "--labels")
 
 
 def records(path: str, kind: str) -> Iterator[Record]:

@@ -138,6 +138,10 @@ def open_model(
   weights = read(path, best)
   config = weights.config
   kind = kind_of(config, path)
+  if null and kind != "span":
+    raise ValueError(
+      f"{path} is a model for {kind}; only questions can have no answer."
+    )
   vocabulary = vocabulary_of(weights, path)
   module = folder.module_of(config, dtype=dtype)
   mesh = sharding.make_mesh()

@@ -56,7 +56,8 @@ def find(
     labels: names in the order of their ids; () for those found, sorted.
 
   Raises:
-    ValueError: an unknown name, or one's own by a published name.
+    ValueError: an unknown name, one's own by a published name, or labels that
+      cannot be.
   """
   if kind is None and columns is None:
     if name in TASKS:
@@ -77,6 +78,8 @@ def find(
   kind = kind or "classification"
   if columns is None and kind != "tagging":
     raise ValueError("--columns is missing; for example text=...,label=...")
+  if labels:
+    own.check_labels(kind, labels)
   chosen = own.columns(columns, kind) if columns else {}
   task = Task(name, kind, tuple(labels), 1, own.METRICS[kind])
   return _own(task, chosen)

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from bert_jax.finetune import tables
+
 Example = dict[str, Any]
 
 
@@ -32,7 +34,7 @@ def read(lines: Iterable[str], kind: str, where: str) -> Iterator[Example]:
   for number, line in enumerate(lines, 1):
     try:
       try:
-        value = json.loads(line)
+        value = tables.parse_json(line)
       except (ValueError, RecursionError) as e:
         what = "it is empty" if not line.strip() else f"no JSON ({e})"
         raise ValueError(what) from e

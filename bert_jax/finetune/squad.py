@@ -19,7 +19,7 @@ def records(path: str) -> Iterator[Record]:
   if not text.strip():
     raise ValueError(f"{path}: the file is empty.")
   try:
-    data = json.loads(text)["data"]
+    data = tables.parse_json(text)["data"]
   except json.JSONDecodeError as e:
     raise ValueError(f"{path}:{e.lineno}: not JSON ({e.msg}).") from e
   except (KeyError, TypeError, RecursionError) as e:

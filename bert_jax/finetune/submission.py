@@ -3,14 +3,14 @@
 python -m bert_jax.finetune.submission --output glue.zip runs/*/CoLA.tsv ...
 """
 
-import argparse
 import sys
 
+from bert_jax.data import flags
 from bert_jax.finetune import formats
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(
+  parser = flags.Parser(
     prog="python -m bert_jax.finetune.submission",
     description="Packs predictions for GLUE's or SuperGLUE's server.",
   )
@@ -21,8 +21,10 @@ def main() -> None:
   args = parser.parse_args()
   try:
     missing = formats.submission(args.output, args.files)
-  except (ValueError, OSError) as e:
+  except ValueError as e:
     sys.exit(f"error: {e}")
+  except OSError as e:
+    sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
   print(args.output)
   if missing:
     print(f"The server also wants {', '.join(missing)}.", file=sys.stderr)

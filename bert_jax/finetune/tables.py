@@ -4,10 +4,14 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.data import vocabulary_files
+from bert_jax.data.tokenizer import valid
+
+_SURROGATE = re.compile(r"\\u[dD]")
 
 
 class Record(NamedTuple):
@@ -145,6 +149,29 @@ def _records(
     yield Record(dict(zip(names, values, strict=True)), where)
 
 
+def parse_json(text: str) -> Any:
+  """A JSON value; half of a surrogate pair, which JSON can spell, is U+FFFD.
+
+  No UTF-8 has one, so that it could not be written again.
+
+  Raises:
+    ValueError: no JSON.
+    RecursionError: too deep.
+  """
+  value = json.loads(text)
+  return _all_valid(value) if _SURROGATE.search(text) else value
+
+
+def _all_valid(value: Any) -> Any:
+  if isinstance(value, str):
+    return valid(value)
+  if isinstance(value, list):
+    return [_all_valid(item) for item in value]
+  if isinstance(value, dict):
+    return {valid(key): _all_valid(item) for key, item in value.items()}
+  return value
+
+
 def jsonl(path: str) -> Iterator[Record]:
   """Records of a file with a JSON object a line.
 
@@ -156,7 +183,7 @@ def jsonl(path: str) -> Iterator[Record]:
       continue
     where = f"{path}:{number}"
     try:
-      fields = json.loads(line)
+      fields = parse_json(line)
     except (ValueError, RecursionError) as e:
       raise ValueError(f"{where}: not a JSON object ({e}).") from e
     if not isinstance(fields, dict):

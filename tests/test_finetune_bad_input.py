@@ -1,0 +1,138 @@
+"""What users give `prepare`, `predict` and `score`: one sentence, or mended."""
+
+import io
+import json
+import sys
+
+import finetune_files as files
+import pytest
+import tiny_tasks
+
+from bert_jax import predict, score, text_rows
+from bert_jax.finetune import reading, tables
+from bert_jax.finetune.reading import Input
+
+OWN = dict(columns=" text = my text , label = my label")
+
+
+def read(path, **own):
+  known = reading.find("mine", **own)
+  return reading.read(known, [Input("train", str(path))])
+
+
+@pytest.mark.parametrize(
+  "own, message",
+  [
+    (OWN | dict(labels=["a", "b", "a"]), "--labels: 'a' is there twice"),
+    (OWN | dict(labels=["a"]), "a classification needs two or more"),
+    (OWN | dict(kind="regression", labels=["1", "2"]), "a regression has none"),
+    (dict(kind="tagging", labels=["O", "B-X", "Y"]), "--labels: tag 'Y' is"),
+  ],
+)
+def test_labels_that_cannot_be(own, message):
+  with pytest.raises(ValueError, match=message):
+    reading.find("mine", **own)
+
+
+def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
+  path = tmp_path / "a.tsv"
+  path.write_bytes(
+    b"\xef\xbb\xbfmy text\tmy label\r\na\tnot spam \r\nb\tspam\r\n"
+  )
+  found = read(path, **OWN)
+  assert found.known.task.labels == ("not spam", "spam")
+  assert [e["texts"] for e in found.splits["train"]] == [["a"], ["b"]]
+  line = '{"my text": "x \\ud83d", "my label": "\\uDC00"}\n'
+  path = files.write(tmp_path / "a.jsonl", line + line.replace("\\uDC00", "b"))
+  found = read(path, **OWN)
+  assert found.splits["train"][0]["texts"] == ["x \ufffd"]
+  assert found.known.task.labels == ("b", "\ufffd")
+  # A whole pair is a character.
+  assert tables.parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
+  lines = [{"my text": "a", "my label": ["b"]}]
+  path = files.write_jsonl(tmp_path / "b.jsonl", lines)
+  with pytest.raises(ValueError, match=r"b\.jsonl:1: label \['b'\] is neither"):
+    read(path, **OWN)
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_bytes(b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf")
+  assert [*text_rows.read_lines(str(path))] == ["a", "b\ufeff"]
+  path.write_bytes(b"a\n\xff\n")
+  with pytest.raises(ValueError, match=r"a\.txt:2: not UTF-8"):
+    list(text_rows.read_lines(str(path)))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+  path = tmp_path_factory.mktemp("models")
+  for kind in ("classification", "tagging"):
+    tiny_tasks.write_tuned(path / kind, kind)
+  return path
+
+
+def command(monkeypatch, module, **given):
+  argv = ["command", *(f"--{name}={value}" for name, value in given.items())]
+  monkeypatch.setattr(sys, "argv", argv)
+  monkeypatch.setattr(module.signal, "signal", lambda *_: None)
+  module.main()
+
+
+def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
+  source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+  lines = b'{"words": ["cat", "\\ud800", ""]}\r\n{"text": " "}'
+  source.write_bytes(b"\xef\xbb\xbf" + lines)
+  given = dict(model=models / "tagging", input=source, output=target)
+  command(monkeypatch, predict, **given)
+  rows = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
+  assert [row["words"] for row in rows] == [["cat", "\ufffd", ""], []]
+  assert [len(row["tags"]) for row in rows] == [3, 0]
+
+
+@pytest.mark.parametrize(
+  "content, given, message",
+  [
+    (b"", {}, "in.jsonl has no lines"),
+    (b'{"text": "a"}\n[]', {}, "in.jsonl:2: no object"),
+    (b"\xff", {}, "in.jsonl:1: not UTF-8"),
+    (b'{"text": "a"}', dict(output="in.jsonl"), "--output=in.jsonl is the inp"),
+    (b'{"text": "a"}', dict(input="no"), "error: no: No such file or directo"),
+    (b'{"text": "a"}', dict(output="no/o"), "no/o.partial: No such file"),
+    (b'{"text": "a"}', dict(dtype="half"), "error: argument --dtype: invalid"),
+    (b"", dict(input="-"), "error: stdin has no lines"),
+    (b"\xff", dict(input="-"), "error: stdin:1: not UTF-8"),
+  ],
+)
+def test_predict_says_what_is_wrong(
+  models, tmp_path, monkeypatch, content, given, message
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "in.jsonl").write_bytes(content)
+  monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+  flags = dict(model=models / "classification", input="in.jsonl", output="out")
+  with pytest.raises(SystemExit) as e:
+    command(monkeypatch, predict, **flags | given)
+  assert message in str(e.value) and "\n" not in str(e.value)
+  assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
+  assert (tmp_path / "in.jsonl").read_bytes() == content
+
+
+def test_only_questions_have_no_answer(models):
+  with pytest.raises(ValueError, match="only questions can have no answer"):
+    predict.predicting.open_model(str(models / "classification"), null=True)
+
+
+def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
+  where = tiny_tasks.write_task(tmp_path / "task")
+  (tmp_path / "file").write_text("")
+  flags = dict(model=models / "classification", data=where)
+  for given, message in (
+    (dict(output=tmp_path / "file"), "file: File exists"),
+    (dict(split="tets"), "no split 'tets'; it has train, validation"),
+    (dict(batch_size=0), "--batch_size must be at least 1"),
+    (dict(batch_size="x"), "argument --batch_size: invalid int"),
+  ):
+    with pytest.raises(SystemExit) as e:
+      command(monkeypatch, score, **flags | given)
+    assert message in str(e.value) and "\n" not in str(e.value)
