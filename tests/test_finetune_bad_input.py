@@ -9,7 +9,7 @@ import pytest
 import tiny_tasks
 
 from bert_jax import predict, score, text_rows
-from bert_jax.finetune import reading, tables
+from bert_jax.finetune import data, preparing, reading, tables
 from bert_jax.finetune.reading import Input
 
 OWN = dict(columns=" text = my text , label = my label")
@@ -136,3 +136,15 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as e:
       command(monkeypatch, score, **flags | given)
     assert message in str(e.value) and "\n" not in str(e.value)
+
+
+def test_a_run_is_not_scored_without_labels(tmp_path):
+  path = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
+  hidden = files.write(tmp_path / "b.tsv", "my text\nred\n")
+  vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
+  where = str(tmp_path / "task")
+  inputs = [Input("train", path), Input("test", hidden)]
+  preparing.prepare(reading.find("mine", **OWN), inputs, vocab, where)
+  opened = data.open_data(2, 0, where, validation="train,test")
+  with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
+    data.open_splits(opened)

@@ -139,6 +139,12 @@ def _fingerprint(rows: Rows) -> str:
   return digest.hexdigest()
 
 
+def _has_labels(task: Task, rows: Rows) -> bool:
+  if task.kind == "regression":
+    return bool(np.isfinite(rows.labels).any())
+  return bool((rows.labels >= 0).any())
+
+
 def open_part(path: str) -> Part:
   """Opens a task's folder without its rows.
 
@@ -184,10 +190,7 @@ def open_data(
   """
   part = open_part(path)
   task, rows, _ = rows_lib.load(path, train)
-  labelled = np.isfinite(rows.labels) & (rows.labels >= 0)
-  if task.kind == "regression":
-    labelled = np.isfinite(rows.labels)
-  if not labelled.any():
+  if not _has_labels(task, rows):
     raise ValueError(f"{path}: no example of split {train!r} has a label.")
   fingerprint = _fingerprint(rows)
   part = part._replace(meta=part.meta | {"fingerprint": fingerprint})
@@ -210,12 +213,17 @@ def open_splits(data: Data) -> Splits:
   """Opens the splits to score.
 
   Raises:
-    ValueError: the folder has not all of them.
+    ValueError: the folder has not all of them, or one has no labels.
   """
   splits = []
   for name in data.validation:
     try:
-      splits.append(open_split(data.part, name))
+      split = open_split(data.part, name)
+      if not _has_labels(split.task, split.rows):
+        raise ValueError(
+          f"{data.part.path}: no example of split {name!r} has a label."
+        )
+      splits.append(split)
     except ValueError as e:
       raise ValueError(
         f"{e} Pass --config.data.validation=SPLIT, or --config.evaluate.every=0"
