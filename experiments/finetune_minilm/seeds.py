@@ -1,0 +1,275 @@
+"""Fine-tuning beside transformers': scores over seeds, time of a whole run.
+
+Both sides with one recipe (`RECIPE`): AdamW, linear warm-up and decay, dropout
+and the head as MiniLM's config has them, bfloat16 on a GPU, the score of the
+last step on the development set. Every run is a process of its own.
+
+  python experiments/finetune_minilm/seeds.py --model MINILM --data FOLDERS \\
+    --output OUT.jsonl --tasks cola,rte,stsb --seeds 20 [--side ours]
+    [--processes 8] [--until SECONDS] [--limit STEPS]
+  python experiments/finetune_minilm/seeds.py ... --speed sst2
+  python experiments/finetune_minilm/seeds.py --output OUT.jsonl --table
+
+FOLDERS has one of `bert_jax.prepare` for each task. --limit is for a try.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+SIDES = ("ours", "theirs")
+RECIPE = dict(epochs=3, batch_size=32, warmup=0.1, decay=0.01, clip=1.0)
+EPSILON = 1e-8
+
+
+def meta_of(folder):
+  with open(os.path.join(folder, "meta.json"), encoding="utf-8") as f:
+    return json.load(f)
+
+
+def our_command(args, task, seed, workdir):
+  """`bert_jax.main` with the task's config and the common recipe."""
+  folder = os.path.join(args.data, task)
+  rows = meta_of(folder)["splits"]["train"]["rows"]
+  steps = args.limit or -(-rows // RECIPE["batch_size"]) * RECIPE["epochs"]
+  values = {
+    "seed": seed,
+    "init_from": args.model,
+    "total_steps": steps,
+    "batch_size": RECIPE["batch_size"],
+    "data.path": folder,
+    "optimizer.epsilon": EPSILON,
+    "optimizer.weight_decay": RECIPE["decay"],
+    "optimizer.clip_norm": RECIPE["clip"],
+    "schedule.name": "linear",
+    "schedule.peak": args.peak,
+    "schedule.warmup": RECIPE["warmup"],
+  }
+  if not args.speed:  # Once, at the end; every epoch otherwise.
+    values |= {"evaluate.every": steps, "checkpoint.every": steps}
+  path = os.path.join(ROOT, "configs", "finetune", f"{task}.py")
+  command = [sys.executable, "-m", "bert_jax.main", f"--config={path}"]
+  flags = [f"--config.{key}={value}" for key, value in values.items()]
+  return [*command, f"--workdir={workdir}", *flags]
+
+
+def their_command(args, task, seed, workdir):
+  """`theirs.py` with the common recipe."""
+  command = [args.python or sys.executable, os.path.join(HERE, "theirs.py")]
+  command += [f"--model={args.model}", f"--data={args.data}/{task}"]
+  command += [f"--output={workdir}/result.json", f"--seed={seed}"]
+  command += [f"--peak={args.peak}", f"--limit={args.limit}"]
+  command += [f"--{key}={value}" for key, value in RECIPE.items()]
+  command += ["--each_epoch"] if args.speed else []
+  return command + (["--compile"] if args.compile else [])
+
+
+def our_result(workdir, metric):
+  """The scores of a run's evaluations."""
+  path = os.path.join(workdir, "metrics.jsonl")
+  with open(path, encoding="utf-8") as f:
+    rows = [json.loads(line) for line in f]
+  return [row[metric] for row in rows if row["split"] == "heldout"]
+
+
+def their_result(workdir, metric):
+  with open(os.path.join(workdir, "result.json"), encoding="utf-8") as f:
+    found = json.load(f)
+  assert found["metric"] == metric
+  return found["each_epoch"]
+
+
+def run(args, task, seed, side):
+  """One run as a process; returns its row."""
+  metric = meta_of(os.path.join(args.data, task))["task"]["metrics"][0]
+  command, result = {
+    "ours": (our_command, our_result),
+    "theirs": (their_command, their_result),
+  }[side]
+  with tempfile.TemporaryDirectory() as folder:
+    workdir = os.path.join(folder, "run")
+    os.makedirs(workdir)
+    began = time.monotonic()
+    made = subprocess.run(
+      command(args, task, seed, workdir),
+      cwd=ROOT,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+      check=False,
+    )
+    seconds = time.monotonic() - began
+    row = {"task": task, "seed": seed, "side": side, "peak": args.peak}
+    row |= {"compile": args.compile} if side == "theirs" else {}
+    if made.returncode:
+      return row | {"error": made.stdout[-2000:]}
+    values = result(workdir, metric)
+  row |= {"metric": metric, "value": values[-1], "each_epoch": values}
+  return row | {"seconds": round(seconds, 2)}
+
+
+def append(path, row):
+  with open(path, "a", encoding="utf-8") as f:
+    f.write(json.dumps(row) + "\n")
+
+
+def describe(row):
+  """A row as a line of progress."""
+  name = f"{row['task']} {row['side']} seed {row['seed']}"
+  if "error" in row:
+    return f"{name} FAILED: {row['error']}"
+  return f"{name}: {row['metric']} {row['value']:.4f}, {row['seconds']:.1f} s"
+
+
+def run_seeds(args):
+  """All runs, several at a time; those of one seed begin together."""
+  jobs = [
+    (task, seed, side)
+    for seed in range(args.first, args.first + args.seeds)
+    for task in args.tasks.split(",")
+    for side in args.sides
+  ]
+  began = time.monotonic()
+
+  def one(job):
+    # By the clock alone: which seeds are run must not depend on results.
+    if args.until and time.monotonic() - began > args.until:
+      return
+    row = run(args, *job)
+    append(args.output, row)
+    print(f"{time.monotonic() - began:5.0f} s  {describe(row)}", flush=True)
+
+  with concurrent.futures.ThreadPoolExecutor(args.processes) as pool:
+    list(pool.map(one, jobs))
+
+
+def run_speed(args):
+  """Whole runs of a task, one after the other, each evaluated every epoch."""
+  for seed in range(args.first, args.first + args.seeds):
+    for side in args.sides:
+      row = run(args, args.speed, seed, side) | {"speed": True}
+      append(args.output, row)
+      print(describe(row), flush=True)
+
+
+def interval(ours, theirs):
+  """The difference of means and its 95% interval, in pooled deviations.
+
+  Welch's interval, for two samples of unequal variances.
+  """
+  from scipy import stats
+
+  parts = [statistics.variance(x) / len(x) for x in (ours, theirs)]
+  both = len(ours) + len(theirs) - 2
+  squares = sum((len(x) - 1) * statistics.variance(x) for x in (ours, theirs))
+  pooled = math.sqrt(squares / both)
+  freedom = sum(parts) ** 2 / sum(
+    part**2 / (len(x) - 1)
+    for part, x in zip(parts, (ours, theirs), strict=True)
+  )
+  half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(parts))
+  gap = statistics.fmean(ours) - statistics.fmean(theirs)
+  return [(gap + shift) / pooled for shift in (0.0, -half, half)]
+
+
+def table(rows):
+  """Lines of a table: each task's means, deviations, interval, seconds."""
+  lines = [
+    "| task | metric | runs | ours | transformers | difference in deviations"
+    " (95%) | failed |",
+    "|---|---|---|---|---|---|---|",
+  ]
+  scored = [row for row in rows if not row.get("speed")]
+  for task in dict.fromkeys(row["task"] for row in scored):
+    mine = [row for row in scored if row["task"] == task]
+    found = {
+      side: {r["seed"]: r["value"] for r in mine if ended(r, side)}
+      for side in SIDES
+    }
+    failed = sum("error" in row for row in mine)
+    metric = next((row["metric"] for row in mine if "metric" in row), "-")
+    values = [list(found[side].values()) for side in SIDES]
+    if min(map(len, values)) < 2:
+      lines.append(f"| {task} | two runs of each side are needed |")
+      continue
+    shown = [
+      f"{statistics.fmean(x):.4f} ± {statistics.stdev(x):.4f}" for x in values
+    ]
+    gap, low, high = interval(*values)
+    counts = " + ".join(str(len(x)) for x in values)
+    lines.append(
+      f"| {task} | {metric} | {counts} | {shown[0]} | {shown[1]} |"
+      f" {gap:+.2f} ({low:+.2f} to {high:+.2f}) | {failed} |"
+    )
+  return lines + speed_lines([r for r in rows if r.get("speed")])
+
+
+def ended(row, side):
+  return row["side"] == side and "value" in row
+
+
+def speed_lines(rows):
+  """Lines on the time of whole runs; the ratio is of the medians."""
+  lines, medians = [], {}
+  for row in rows:
+    if "value" in row:
+      key = row["side"] + (", torch.compile" if row.get("compile") else "")
+      medians.setdefault(key, []).append((row["seconds"], row["value"]))
+  for key, pairs in medians.items():
+    seconds, values = zip(*pairs, strict=True)
+    lines.append(
+      f"{key}: {', '.join(f'{s:.1f}' for s in seconds)} s, median"
+      f" {statistics.median(seconds):.1f}; scores"
+      f" {', '.join(f'{v:.4f}' for v in values)}"
+    )
+    medians[key] = statistics.median(seconds)
+  if "ours" in medians:
+    lines += [
+      f"ours / {key}: {medians['ours'] / value:.2f}"
+      for key, value in medians.items()
+      if key != "ours"
+    ]
+  return lines
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__)
+  add = parser.add_argument
+  add("--output", required=True, help="a JSON line a run; is appended to")
+  add("--model", help="folder of MiniLM")
+  add("--data", help="folder of prepared tasks")
+  add("--tasks", default="cola,rte,stsb")
+  add("--seeds", type=int, default=20)
+  add("--first", type=int, default=0, help="first seed")
+  add("--side", choices=(*SIDES, "both"), default="both")
+  add("--peak", type=float, default=1e-4)
+  add("--processes", type=int, default=1, help="runs at a time")
+  add("--until", type=float, default=0, help="begin no run after SECONDS")
+  add("--limit", type=int, default=0, help="steps of a run; 0: all")
+  add("--compile", action="store_true", help="torch.compile on their side")
+  add("--python", help="interpreter of their side (default: this one)")
+  add("--speed", help="a task whose whole runs are timed")
+  add("--table", action="store_true", help="print what OUTPUT says")
+  args = parser.parse_args()
+  args.sides = SIDES if args.side == "both" else (args.side,)
+  if args.table:
+    with open(args.output, encoding="utf-8") as f:
+      print("\n".join(table([json.loads(line) for line in f])))
+    return
+  if not args.model or not args.data:
+    parser.error("--model and --data are needed")
+  args.model, args.data = map(os.path.abspath, (args.model, args.data))
+  run_speed(args) if args.speed else run_seeds(args)
+
+
+if __name__ == "__main__":
+  main()

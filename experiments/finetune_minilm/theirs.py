@@ -1,0 +1,186 @@
+"""Fine-tunes one task with transformers: a loop with nothing in it to wait for.
+
+Rows of a folder of `bert_jax.prepare`. Batches of like length as transformers'
+LengthGroupedSampler makes them, padded to the longest row; bfloat16 autocast
+on a GPU, fused AdamW, one transfer a batch. Nothing of bert_jax is imported.
+
+  python experiments/finetune_minilm/theirs.py --model MINILM --data FOLDER \\
+    --output RESULT.json [--seed 0] [--peak 1e-4] [--each_epoch] [--compile]
+"""
+
+import argparse
+import json
+import os
+
+import numpy as np
+import torch
+import transformers
+
+# Batches whose rows are sorted together (LengthGroupedSampler), tokens that the
+# length is a multiple of (tensor cores), and rows of a batch to score.
+POOL, MULTIPLE, SCORED = 50, 8, 128
+
+
+def read(folder, split):
+  """Rows of a split: `ids` of all, `starts` of each, `second`, `labels`."""
+  with np.load(os.path.join(folder, f"{split}.npz")) as arrays:
+    return {k: arrays[k] for k in ("ids", "starts", "second", "labels")}
+
+
+def grouped(sizes, batch_size, generator):
+  """An epoch's rows: shuffled, those of like length together.
+
+  transformers' get_length_grouped_indices: within pools of batches the longest
+  come first; the longest row of all is in the first batch.
+  """
+  pool = batch_size * max(min(len(sizes) // (4 * batch_size), POOL), 1)
+  order = torch.randperm(len(sizes), generator=generator).numpy()
+  pools = [order[i : i + pool] for i in range(0, len(order), pool)]
+  pools = [part[np.argsort(-sizes[part], kind="stable")] for part in pools]
+  longest = int(np.argmax([sizes[part[0]] for part in pools]))
+  pools[0][0], pools[longest][0] = pools[longest][0], pools[0][0]
+  return np.concatenate(pools)
+
+
+def collate(rows, chosen, pad, device):
+  """Rows by number as the model's arguments, on the device."""
+  starts = rows["starts"][chosen][:, None]
+  sizes = rows["starts"][chosen + 1][:, None] - starts
+  place = np.arange(-(-int(sizes.max()) // MULTIPLE) * MULTIPLE)
+  real = place < sizes
+  ids = np.where(real, rows["ids"].take(starts + place, mode="clip"), pad)
+  types = real & (place >= rows["second"][chosen][:, None])
+  made = torch.from_numpy(np.stack([ids, types, real]).astype(np.int64))
+  labels = torch.from_numpy(rows["labels"][chosen])
+  if labels.dtype != torch.float32:
+    labels = labels.long()
+  if device == "cuda":
+    made, labels = made.pin_memory(), labels.pin_memory()
+  ids, types, real = made.to(device, non_blocking=True)
+  return {
+    "input_ids": ids,
+    "token_type_ids": types,
+    "attention_mask": real,
+    "labels": labels.to(device, non_blocking=True),
+  }
+
+
+def autocast(device):
+  return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+
+
+def score(model, rows, pad, kind, device):
+  """The metric of a split: accuracy, Matthews', or Pearson and Spearman."""
+  model.eval()
+  sizes = np.diff(rows["starts"])
+  order = np.argsort(-sizes, kind="stable")
+  found = []
+  with torch.no_grad(), autocast(device):
+    for i in range(0, len(order), SCORED):
+      batch = collate(rows, order[i : i + SCORED], pad, device)
+      found.append(model(**batch).logits.float())
+  model.train()
+  logits = torch.cat(found).cpu().numpy()[np.argsort(order)]
+  right = rows["labels"]
+  if kind == "pearson_spearman":
+    from scipy import stats
+
+    pair = right.astype(np.float64), logits[:, 0].astype(np.float64)
+    return float((stats.pearsonr(*pair)[0] + stats.spearmanr(*pair)[0]) / 2)
+  if kind == "matthews":
+    from sklearn import metrics
+
+    return float(metrics.matthews_corrcoef(right, logits.argmax(1)))
+  return float((right == logits.argmax(1)).mean())
+
+
+def make_optimizer(model, args, steps):
+  """AdamW without decay of biases and LayerNorm, and its schedule."""
+  plain = [[], []]  # With decay, without.
+  for name, parameter in model.named_parameters():
+    plain["bias" in name or "LayerNorm" in name].append(parameter)
+  groups = [
+    {"params": plain[0], "weight_decay": args.decay},
+    {"params": plain[1], "weight_decay": 0.0},
+  ]
+  optimizer = torch.optim.AdamW(groups, lr=args.peak, eps=1e-8, fused=True)
+  warm = round(args.warmup * steps)
+  return optimizer, transformers.get_linear_schedule_with_warmup(
+    optimizer, warm, steps
+  )
+
+
+def train(args, device):
+  """Trains, and returns the metric's name, its values and the last loss."""
+  with open(os.path.join(args.data, "meta.json"), encoding="utf-8") as f:
+    meta = json.load(f)
+  transformers.set_seed(args.seed)
+  model = transformers.AutoModelForSequenceClassification.from_pretrained(
+    args.model,
+    dtype=torch.float32,
+    num_labels=len(meta["task"]["labels"]) or 1,
+  ).to(device)
+  rows, dev = read(args.data, "train"), read(args.data, "validation")
+  sizes = np.diff(rows["starts"])
+  epoch = -(-len(sizes) // args.batch_size)
+  steps = args.limit or epoch * args.epochs
+  optimizer, schedule = make_optimizer(model, args, steps)
+  run = torch.compile(model, dynamic=True) if args.compile else model
+  generator = torch.Generator().manual_seed(args.seed)
+  metric, values = meta["task"]["metrics"][0], []
+  model.train()
+  for step in range(steps):
+    place = step % epoch * args.batch_size
+    if not place:
+      order = grouped(sizes, args.batch_size, generator)
+    chosen = order[place : place + args.batch_size]
+    batch = collate(rows, chosen, meta["pad"], device)
+    with autocast(device):
+      loss = run(**batch).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+    last = step + 1 == steps
+    if last or args.each_epoch and (step + 1) % epoch == 0:
+      values.append(score(model, dev, meta["pad"], metric, device))
+      if args.each_epoch:
+        folder = os.path.join(os.path.dirname(args.output), f"step_{step + 1}")
+        model.save_pretrained(folder)
+        state = optimizer.state_dict(), schedule.state_dict()
+        torch.save(state, os.path.join(folder, "optimizer.pt"))
+  return {
+    "metric": metric,
+    "value": values[-1],
+    "each_epoch": values,
+    "steps": steps,
+    "loss": loss.item(),
+  }
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__)
+  add = parser.add_argument
+  add("--model", required=True, help="folder of MiniLM")
+  add("--data", required=True, help="folder of bert_jax.prepare")
+  add("--output", required=True, help="file of the result")
+  add("--seed", type=int, default=0)
+  add("--peak", type=float, default=1e-4)
+  add("--epochs", type=int, default=3)
+  add("--batch_size", type=int, default=32)
+  add("--warmup", type=float, default=0.1)
+  add("--decay", type=float, default=0.01)
+  add("--clip", type=float, default=1.0)
+  add("--limit", type=int, default=0, help="steps; 0: all epochs")
+  add("--each_epoch", action="store_true", help="score and save every epoch")
+  add("--compile", action="store_true", help="torch.compile")
+  args = parser.parse_args()
+  torch.set_float32_matmul_precision("high")
+  found = train(args, "cuda" if torch.cuda.is_available() else "cpu")
+  with open(args.output, "w", encoding="utf-8") as f:
+    json.dump(found, f)
+
+
+if __name__ == "__main__":
+  main()
