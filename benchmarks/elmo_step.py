@@ -103,7 +103,7 @@ def ours(args: argparse.Namespace) -> dict:
       steps.make_train_step(objective, optimizer, schedule, 1),
       donate_argnums=0,
       out_shardings=(jax.tree.map(lambda x: x.sharding, train_state), None),
-      compiler_options=sharding.compiler_options(mesh, args.remat)
+      compiler_options=sharding.compiler_options(jax.devices()[0], args.remat)
       | json.loads(args.compiler_options),
     )
     batches = [sharding.to_global(mesh, batch) for batch in batches]

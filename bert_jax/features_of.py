@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bert_jax import models, text_rows
+from bert_jax import models, sharding, text_rows
 from bert_jax.loading import Loaded
 from bert_jax.models import base
 from bert_jax.text_rows import Text, Tokens
@@ -197,7 +197,7 @@ def layers_of(
   return [hidden[n - 1] if n else seen["embeddings"] for n in numbers]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(sharding.jit, static_argnums=(0, 1))
 def _run(
   encoder: nn.Module,
   spec: Spec,

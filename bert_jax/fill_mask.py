@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from bert_jax import checkpoint, logs, models
+from bert_jax import checkpoint, logs, models, sharding
 from bert_jax.data import vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.models import pretraining
@@ -118,7 +118,7 @@ def fill(
 ) -> list[list[list[tuple[str, float]]]]:
   """Returns for each text and each [MASK] the `top` (piece, probability)."""
   batch = encode(filler, texts)
-  out = jax.jit(filler.module.apply)({"params": filler.params}, batch)
+  out = sharding.jit(filler.module.apply)({"params": filler.params}, batch)
   log_p = jax.nn.log_softmax(out["mlm_logits"], axis=-1)
   values, ids = jax.lax.top_k(log_p, top)
   values, ids = np.exp(np.asarray(values)), np.asarray(ids)

@@ -21,14 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bert_jax import text_rows
+from bert_jax import sharding, text_rows
 from bert_jax.loading import Loaded
 from bert_jax.text_rows import Text, Tokens
 
 METHODS = ("pll", "pll_word_l2r", "rtd", "lm")
 # Texts whose rows are made and sorted at once.
 BLOCK = 2048
-_jit = functools.partial(jax.jit, static_argnums=0)
+_jit = functools.partial(sharding.jit, static_argnums=0)
 _MASKS = ("[MASK]", "<mask>")
 
 

@@ -1,8 +1,9 @@
 """The mesh, one table of rules for logical axes, and what follows from them."""
 
 import contextlib
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -127,22 +128,24 @@ def vocab_multiple(mesh: Mesh) -> int:
   return math.lcm(lanes, mesh.shape["tensor"])
 
 
-def compiler_options(mesh: Mesh, remat: bool) -> dict[str, Any]:
-  """What the compiler must be told to compile a train step.
+def compiler_options(device: jax.Device, remat: bool = False) -> dict[str, Any]:
+  """What the compiler must be told.
 
   On TPU v4 and v6e, libtpu 0.0.42 overflows its stack over some layers that are
   made again for the backward pass; without this fusion it does not. On a GPU,
   products go to cuBLASLt, which adds biases and residuals within.
 
   Args:
-    mesh: of the step.
-    remat: see `models.stack.Stack`.
+    device: one of those to compile for.
+    remat: of a train step; see `models.stack.Stack`.
   """
-  device = mesh.devices.flat[0]
   if remat and device.device_kind.startswith(("TPU v4", "TPU v6")):
     return {"xla_tpu_dot_dot_fusion": "false"}
-  if device.platform != "gpu":
-    return {}
+  return _gpu_options() if device.platform == "gpu" else {}
+
+
+@functools.cache
+def _gpu_options() -> dict[str, Any]:
   options = {
     "xla_gpu_enable_triton_gemm": False,
     "xla_gpu_enable_cublaslt": True,
@@ -152,6 +155,21 @@ def compiler_options(mesh: Mesh, remat: bool) -> dict[str, Any]:
   except Exception:
     return {}
   return options
+
+
+def jit(function: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
+  """`jax.jit` with `compiler_options`, of the device at the first call."""
+
+  @functools.cache
+  def compiled() -> Callable[..., Any]:
+    options = compiler_options(jax.devices()[0])
+    return jax.jit(function, compiler_options=options, **keywords)
+
+  @functools.wraps(function)
+  def call(*arguments: Any) -> Any:
+    return compiled()(*arguments)
+
+  return call
 
 
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:

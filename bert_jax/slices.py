@@ -332,7 +332,9 @@ def compile_program(step: Step) -> jax.stages.Compiled:
     step.function,
     donate_argnums=0,
     out_shardings=(state, None),
-    compiler_options=sharding.compiler_options(step.mesh, step.remat),
+    compiler_options=sharding.compiler_options(
+      step.mesh.devices.flat[0], step.remat
+    ),
   )
   with sharding.use_mesh(step.mesh):
     lowered = jitted.trace(*step.arguments).lower(lowering_platforms=("tpu",))

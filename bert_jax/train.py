@@ -234,7 +234,7 @@ def run_phase(
     # Left to itself, the compiler may replicate what a rule splits.
     out_shardings=(jax.tree.map(lambda x: x.sharding, progress.state), None),
     compiler_options=sharding.compiler_options(
-      setup.mesh, config["model"]["remat"]
+      setup.mesh.devices.flat[0], config["model"]["remat"]
     ),
   )
   measure = make_measure(setup, feed)
@@ -315,7 +315,7 @@ def make_measure(
       return means, -best if math.isfinite(best) else None
 
     return score
-  compiled = jax.jit(eval_step)
+  compiled = sharding.jit(eval_step)
 
   def measure(state):
     data = state, setup.frozen, feed.heldout, rows, setup.mesh

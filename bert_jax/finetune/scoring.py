@@ -49,7 +49,7 @@ def run(
 def jit(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
   """Compiles a function whose results every process needs."""
   whole = NamedSharding(mesh, PartitionSpec())
-  return jax.jit(function, out_shardings=whole)
+  return sharding.jit(function, out_shardings=whole)
 
 
 def logits_of_units(

@@ -79,11 +79,11 @@ class Embeddings(nn.Module):
     if position_ids is None:
       x = self.word(input_ids) + self.position.embedding[:length]
     else:
-      x = self.word(input_ids) + self.position(position_ids)
+      x = self.word(input_ids) + self.position(position_ids, train)
     if self.num_segments:
       if segment_ids is None:
         segment_ids = jnp.zeros_like(input_ids)
-      x = x + self.segment(segment_ids)
+      x = x + self.segment(segment_ids, train)
     x = x.astype(self.dtype) if self.norm_epsilon is None else self.norm(x)
     x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
     return self.drop(x, train)

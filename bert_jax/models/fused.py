@@ -1,5 +1,6 @@
 """What the fused kernels share: random bits, shards, choice by platform."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 Axes = tuple[str | None, ...]
 GOLDEN = 0x9E3779B1  # The golden ratio of 32 bits.
@@ -168,6 +169,20 @@ def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
     precision=jax.lax.Precision.HIGHEST if exact else None,
     preferred_element_type=jnp.float32,
   )
+
+
+def fewer_rows(x: Float[Array, "n ..."]) -> Float[Array, "m ..."]:
+  """Sums of groups of rows, at most 32 of them; of few rows, the rows.
+
+  The compiler gives a processor some columns and all their rows: over a
+  thousand rows of few columns most processors have nothing to do.
+  """
+  count = len(x)
+  groups = math.gcd(count, 32)
+  if count <= 256 or groups == 1:
+    return x
+  sums = x.reshape(groups, count // groups, *x.shape[1:]).sum(1)
+  return jax.lax.optimization_barrier(sums)  # Not to be made one sum again.
 
 
 def power_of_2(size: int, least: int = 1) -> int:

@@ -11,10 +11,11 @@ from jaxtyping import Array, Float, UInt32
 
 from bert_jax.models import fused
 
-# Programs of the backward kernel, each of which adds up the gradients of bias
-# and scale over its rows: 8 for each of the 132 processors of an H100.
-PROGRAMS = 1056
-WARPS = 1
+# Warps of a program; and programs of the backward kernel, each of which adds up
+# the gradients of bias and scale over its rows: 8 for each of the 132
+# processors of an H100.
+FORWARD_WARPS = 1
+BACKWARD_WARPS, PROGRAMS = 1, 1056
 
 
 class _Shape:
@@ -114,7 +115,7 @@ def _backward_kernel(
     triton.store(at, total, mask=seen)
 
 
-def _call(kernel, shape, grid, outputs, interpret, *arrays):
+def _call(kernel, shape, grid, warps, outputs, interpret, *arrays):
   flat = [
     a.reshape(shape.count, shape.width) if a.ndim == 3 else a for a in arrays
   ]
@@ -122,7 +123,7 @@ def _call(kernel, shape, grid, outputs, interpret, *arrays):
     functools.partial(kernel, shape=shape, dtype=flat[2].dtype),
     grid=(grid,),
     out_shape=outputs,
-    compiler_params=triton.CompilerParams(num_warps=WARPS),
+    compiler_params=triton.CompilerParams(num_warps=warps),
     interpret=interpret,
     name=kernel.__name__.strip("_"),
   )(*flat)
@@ -145,7 +146,8 @@ def _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret):
     shape = _Shape(x, rate, epsilon)
     out = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
     arrays = (hashes.reshape(-1), columns, x, *rest)
-    out = _call(_forward_kernel, shape, shape.count, out, interpret, *arrays)
+    grid = shape.count, FORWARD_WARPS
+    out = _call(_forward_kernel, shape, *grid, out, interpret, *arrays)
     return (out.reshape(x.shape),)
 
   (out,) = fused.over_shards(
@@ -212,11 +214,12 @@ def _add_norm_backward(rate, epsilon, interpret, saved, gradients):
     sums = (programs, 3, shape.width)
     outputs = (whole, whole, jax.ShapeDtypeStruct(sums, jnp.float32))
     arrays = (hashes.reshape(-1), columns, x, *rest)
+    grid = programs, BACKWARD_WARPS
     dx, dy, sums = _call(
-      _backward_kernel, shape, programs, outputs, interpret, *arrays
+      _backward_kernel, shape, *grid, outputs, interpret, *arrays
     )
     dx = dx.reshape(x.shape)
-    return dx, dy.reshape(x.shape) if rate else dx, sums
+    return dx, dy.reshape(x.shape) if rate else dx, fused.fewer_rows(sums)
 
   dx, dy, sums = fused.over_shards(
     on_device,

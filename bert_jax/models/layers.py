@@ -308,8 +308,9 @@ class Embedding(nn.Module):
 
   Rows are gathered in float32 and cast by the caller: the gradient of the
   look-up is then a float32 scatter (in bfloat16 it was a third of a BERT-base
-  step on an H100). Small tables are read by a one-hot product instead, whose
-  gradient has no scatter: thousands of rows of a batch would collide in it.
+  step on an H100). In training small tables are read by a one-hot product
+  instead, whose gradient has no scatter: thousands of rows of a batch would
+  collide in it.
 
   An id that is negative or not below `size` gives NaN: on a device nothing can
   be raised, and neither a wrong row nor zeros would be noticed.
@@ -329,9 +330,11 @@ class Embedding(nn.Module):
       jnp.float32,
     )
 
-  def __call__(self, ids: Int[Array, "..."]) -> Float[Array, "... d"]:
+  def __call__(
+    self, ids: Int[Array, "..."], train: bool = True
+  ) -> Float[Array, "... d"]:
     known = (ids >= 0) & (ids < self.size)
-    if self.one_hot:
+    if self.one_hot and train:
       rows = jnp.einsum(
         "...v,vd->...d",
         jax.nn.one_hot(ids, self.size),
