@@ -55,8 +55,8 @@ def read(
     task: that it must have been fine-tuned for; the columns of its classifier
       are put in the order of the task's labels. None: it has a masked-LM head.
     path: a --workdir, a folder, or the name of a model on the hub.
-    model: `family`, `variant`, and other sizes as they must be; without a
-      family, those of the files.
+    model: `family`, `variant`, and other sizes as they must be; what is None is
+      the files', without a variant all sizes.
 
   Raises:
     ValueError: with one sentence: of the files, or they are of another model,
@@ -87,8 +87,8 @@ def _filled(model: dict[str, Any], weights: Weights) -> dict[str, Any]:
   """A config's model; what it leaves open is the files'."""
   given = {name: value for name, value in model.items() if value is not None}
   family = weights.config["family"]
-  if given.get("family") or family not in models.FAMILIES:
-    return model
+  if "variant" in given or family not in models.FAMILIES:
+    return {"family": family} | given
   variant = next(iter(models.family(family).VARIANTS))
   theirs = weights.config["model"]
   return {"family": family, "variant": variant} | theirs | given

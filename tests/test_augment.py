@@ -14,7 +14,13 @@ from tiny_families import jit
 import bert_jax
 from bert_jax import augment
 from bert_jax.data import hashing
-from bert_jax.finetune import augmentation, predicting, reading, word_vectors
+from bert_jax.finetune import (
+  augmentation,
+  glue,
+  predicting,
+  reading,
+  word_vectors,
+)
 
 # "cats" is two pieces, "ox" none; "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
@@ -218,6 +224,19 @@ def test_the_output_is_read_as_the_task(made, capsys):
   assert not list(made.glob("*.partial"))
   said = capsys.readouterr().out.splitlines()[-1]
   assert said == f"{made / 'out.tsv'}: {len(read)} examples of 10"
+
+
+@pytest.mark.parametrize("task", glue.TEXTS)
+def test_what_is_written_of_every_task_is_read(tmp_path, task):
+  known, names = augment.columns(task, None, None)
+  label = (known.task.labels or ("2.5",))[-1]
+  texts = [f"a {i} cat" for i in range(len(names) - 1)]
+  lines = ["\t".join(names), "\t".join([*texts, label])]
+  (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
+  (example,) = reading.read(
+    known, [reading.Input("train", str(tmp_path / "a.tsv"))]
+  ).splits["train"]
+  assert (example["texts"], str(example["label"])) == (texts, label)
 
 
 def test_a_task_of_ones_own(made):

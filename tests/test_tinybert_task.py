@@ -266,7 +266,8 @@ def test_labels_of_a_teacher_go_by_name(made):
     ("student", {}, "is a model for pretraining, the task animals is a class"),
     ("number", {}, "is a model for regression, the task animals"),
     ("teacher", dict(hidden=8), "has hidden=32, .* teacher.model.hidden=8"),
-    ("teacher", dict(family="roberta", variant="base"), "has family=bert"),
+    ("teacher", dict(variant="base"), "teacher.model.hidden=768"),
+    ("teacher", dict(family="roberta"), "has family=bert"),
     ("nowhere", {}, "no such folder"),
   ],
 )
