@@ -131,24 +131,24 @@ def test_predictions_of_classes(batch, models):
   assert objective.coefficients == {"prediction_loss": 1.0}
 
 
-@pytest.mark.parametrize("targets", tinybert_task.TARGETS)
-def test_predictions_of_numbers(batch, models, targets):
+def test_predictions_of_numbers(batch, models):
   batch = batch | {"labels": jnp.array([2.5, -1.0, jnp.nan, 0.0])}
   student, master = models["regression"]
-  objective, _ = made = loss_of(
-    kind="regression", stage="prediction", targets=targets
-  )
+  options = dict(kind="regression", stage="prediction")
+  objective, _ = made = loss_of(**options)
   found = measure(made, student[1], master[1], batch)
-  own, other = (logits(x, batch)[:, 0] for x in (student, master))
-  labelled = np.square(own[:2] - np.array([2.5, -1.0])).sum()
+  own, other = (logits(x, batch) for x in (student, master))
+  labelled = np.square(own[:2, 0] - np.array([2.5, -1.0])).sum()
   taught = np.square(own - other)[:3].sum()
-  wanted = dict(
-    prediction_loss=taught if targets == "teacher" else labelled,
-    task_loss=labelled,
-  )
+  wanted = dict(prediction_loss=taught, task_loss=labelled)
   assert found == pytest.approx(wanted, rel=1e-4)
-  weights = objective.weights(batch)
-  assert weights["prediction_loss"] == (3 if targets == "teacher" else 2)
+  # As released, of the gold labels.
+  args = map(jnp.asarray, (own, other))
+  total = tinybert_task.prediction_sum("regression", *args, batch, "labels")
+  np.testing.assert_allclose(total, labelled, rtol=1e-5)
+  released = build(**options, targets="labels")
+  for one, rows in ((objective, 3), (released, 2)):
+    assert one.weights(batch)["prediction_loss"] == rows
 
 
 def test_layers_are_those_of_the_general_stage(batch, layers):
