@@ -166,7 +166,8 @@ def predicted(
   made = masked_rows(jobs, vocabulary.special, predictor.length)
   found = []
   for values in predicting.run(predictor, *made):
-    ids = values[:, 1].astype(int)
+    # A model may have more rows than its vocabulary pieces.
+    ids = [i for i in values[:, 1].astype(int) if i < vocabulary.vocab_size]
     pieces = [vocabulary.pieces[i] for i in ids if vocabulary.boundary[i]]
     found.append([p for p in pieces if not _SPECIAL.fullmatch(p)])
   return found

@@ -19,6 +19,8 @@ class WordVectors:
   def __init__(self, words: list[str], matrix: np.ndarray):
     self.words, self.matrix = words, matrix
     self._number = {word: i for i, word in enumerate(words)}
+    # A word occurs many times in a file, and sorting all words takes 10 ms.
+    self._known: dict[tuple[str, int], list[str]] = {}
 
   def nearest(self, word: str, count: int) -> list[str]:
     """The words whose vectors have the largest cosine with a word's.
@@ -35,6 +37,11 @@ class WordVectors:
     """
     if word not in self._number:
       return []
+    if (word, count) not in self._known:
+      self._known[word, count] = self._find(word, count)
+    return self._known[word, count]
+
+  def _find(self, word: str, count: int) -> list[str]:
     number = self._number[word]
     cosine = self.matrix @ self.matrix[number]
     cosine[number] = -np.inf
