@@ -114,8 +114,7 @@ def test_electras_discriminator_scores_the_original(tmp_path):
   found = scoring.score(model, TEXTS)
   for (ids, _), score in zip(ROWS, found, strict=True):
     out = run(model.module, model.params, padded(ids))["rtd_logits"]
-    logits = np.asarray(out, np.float64)[0, 1 : len(ids) - 1]
-    want = -np.log1p(np.exp(logits)).sum()
+    want = surely(out[0, 1 : len(ids) - 1]).sum()
     np.testing.assert_allclose(score, want, atol=1e-4)
 
 
@@ -191,6 +190,45 @@ def test_means_are_over_files():
   assert found["accuracy"] == pytest.approx((0.75 + 0.0 + 0.5) / 3)
   assert "| **binding** | 6 | 0.3750 |" in blimp.table(found)
   assert "| **mean of 3 of 67 files** | 8 | 0.4167 |" in blimp.table(found)
+
+
+def surely(logits):
+  """log P(original) of a discriminator's logits."""
+  return -np.log1p(np.exp(np.asarray(logits, np.float64)))
+
+
+@pytest.mark.parametrize("family", ["gpt", "electra"])
+def test_other_models_prefer_a_sentence_as_restated(family, tmp_path):
+  sizes = dict(generator_hidden=8) if family == "electra" else {}
+  path = tiny_models.write(tmp_path / family, family, "pretraining", **sizes)
+  model = text_rows.open_model(path, None, None)
+  good = ["the cat sat", "a cat sat on", "on a mat", "b c", "sat the mat"]
+  bad = ["the cats sat", "a cats sat on", "on mat a", "c b", "sit the mat"]
+  items = [pair("x", "binding", *two) for two in zip(good, bad, strict=True)]
+  (tmp_path / "blimp").mkdir()
+  lines = "".join(json.dumps(item) + "\n" for item in items)
+  (tmp_path / "blimp" / "x.jsonl").write_text(lines)
+
+  def restated(text):
+    if family == "gpt":
+      # A letter is a piece; the last of a word has its mark.
+      letters = [w[:-1] + w[-1].upper() for w in text.split()]
+      vocabulary = "abcdefghijklmnopqrstuvwxyz.,"
+      vocabulary = ["?", *vocabulary, *vocabulary.upper()]
+      ids = [vocabulary.index(c) for c in "".join(letters)]
+      out = run(model.module, model.params, padded(ids))["lm_logits"][0]
+      return sum(log_softmax(out[i - 1])[ids[i]] for i in range(1, len(ids)))
+    ids = [CLS, *map(tiny_models.WORDS.index, text.split()), SEP]
+    out = run(model.module, model.params, padded(ids))["rtd_logits"][0]
+    return surely(out[1 : len(ids) - 1]).sum()
+
+  want = np.array([[restated(t) for t in texts] for texts in (good, bad)])
+  found = scoring.score(model, [*good, *bad]).reshape(2, -1)
+  np.testing.assert_allclose(found, want, atol=1e-4)
+  method = scoring.method_of(model)
+  made = zero_shot.run_blimp(model, str(tmp_path / "blimp"), method, None, 99)
+  assert made["files"]["x"]["accuracy"] == np.mean(want[0] > want[1])
+  assert 0.0 < made["accuracy"] < 1.0
 
 
 def command(monkeypatch, *arguments):
