@@ -175,19 +175,21 @@ def _label_order(found: Pretrained, labels: Sequence[str]) -> Any:
 
 
 def _place(array: np.ndarray, drawn: jax.Array, where: str) -> jax.Array:
-  """`array` as `drawn` lies; rows that it lacks stay as they were drawn."""
-  rows = array.shape[0] if array.ndim else 0
-  if array.shape[1:] != drawn.shape[1:] or rows > drawn.shape[0]:
+  """`array` as `drawn` lies.
+
+  Of the word table, rows that it lacks (GPT-1's new ids) stay as they were
+  drawn, and those beyond the vocabulary (a table padded to a round number) are
+  left out: no token has their ids.
+  """
+  words = where.endswith("word/embedding")
+  begin = 1 if words else 0
+  if array.shape[begin:] != drawn.shape[begin:] or array.ndim != drawn.ndim:
     raise ValueError(
       f"{where} has shape {list(array.shape)}, not {list(drawn.shape)}."
     )
-  grows = rows < drawn.shape[0]
-  if grows and not where.endswith("word/embedding"):
-    raise ValueError(
-      f"{where} has shape {list(array.shape)}, not {list(drawn.shape)}."
-    )
-  if grows:
-    array = np.concatenate([array, np.asarray(jax.device_get(drawn))[rows:]])
+  if words:
+    rows = np.asarray(jax.device_get(drawn))[len(array) :]
+    array = np.concatenate([array[: len(drawn)], rows])
   return jax.make_array_from_callback(
     drawn.shape, drawn.sharding, lambda index: array[index]
   )

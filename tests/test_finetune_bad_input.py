@@ -5,10 +5,14 @@ import json
 import sys
 
 import finetune_files as files
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import tiny_models
 import tiny_tasks
 
-from bert_jax import predict, score, text_rows
+from bert_jax import predict, pretrained, score, text_rows
 from bert_jax.finetune import data, preparing, reading, tables
 from bert_jax.finetune.reading import Input
 
@@ -148,3 +152,36 @@ def test_a_run_is_not_scored_without_labels(tmp_path):
   opened = data.open_data(2, 0, where, validation="train,test")
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
     data.open_splits(opened)
+
+
+def test_word_tables_grow_and_padding_is_left_out():
+  word = "encoder/embeddings/word/embedding"
+  drawn = np.arange(12, dtype=np.float32).reshape(6, 2)
+  tree = {"encoder": {"embeddings": {"word": {"embedding": None}}}}
+  tree = jax.tree.map(
+    lambda _: jnp.asarray(drawn), tree, is_leaf=lambda x: x is None
+  )
+
+  def taken(array):
+    found = pretrained.Pretrained("x", {"labels": None}, {word: array})
+    params, _ = pretrained.take(found, tree, lambda path: True, ())
+    return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
+
+  # GPT-1's three new ids keep their drawn rows.
+  old = np.full((3, 2), -1.0, np.float32)
+  np.testing.assert_array_equal(taken(old), [*old, *drawn[3:]])
+  padded = np.arange(16, dtype=np.float32).reshape(8, 2) + 50.0
+  np.testing.assert_array_equal(taken(padded), padded[:6])
+  with pytest.raises(ValueError, match=r"x: encoder/.* \[8, 3\], not \[6, 2\]"):
+    taken(np.zeros((8, 3), np.float32))
+
+
+def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
+  head = dict(num_labels=2)
+  path = tiny_models.write(
+    tmp_path / "gpt", "gpt", "sequence_classification", head, ["a", "b"]
+  )
+  with pytest.raises(
+    ValueError, match="need 60 pieces, the model has 57; fine"
+  ):
+    predict.predicting.open_model(path)

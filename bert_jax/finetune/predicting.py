@@ -95,8 +95,8 @@ def vocabulary_of(weights: Weights, where: str) -> Vocabulary:
   needed = layouts.of_vocabulary(vocabulary).vocab_size
   if needed > size:
     raise ValueError(
-      f"{where}: its rows need {needed} pieces, the model has {size}; it was"
-      " not fine-tuned with this layout or tokenizer."
+      f"{where}: its rows need {needed} pieces, the model has {size}; fine-tune"
+      " it, which adds the new ones, or put its own tokenizer's files there."
     )
   return vocabulary
 
