@@ -369,3 +369,27 @@ def test_a_tagger_on_frozen_features_learns(bert):
   noise[~real] = 7.0
   again = apply(params, noise, batch["lengths"])
   np.testing.assert_array_equal(logits[real], again[real])
+
+
+def test_a_tagger_learns_which_layer_to_read():
+  rng = np.random.default_rng(1)
+  features = [rng.normal(size=(5, 3, 4)).astype(np.float32) for _ in range(32)]
+  # Only the second layer says the tag.
+  tags = [(x[:, 1, 0] > 0).astype(np.int32) for x in features]
+  data = bilstm.Sentences(features, tags)
+  module = bilstm.BiLstmTagger(2, hidden=4, num_layers=1, dropout=0.0)
+  recipe = bilstm.Recipe(epochs=30, batch_size=32, rate=0.05)
+  *_, (params, loss) = bilstm.fit(module, data, recipe)
+  mix = params["params"]["mix"]
+  assert np.argmax(mix["weights"]) == 1 and loss < 0.3
+  # The mix by hand, of one layer, is a tagger without one.
+  share = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
+  mixed = [mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features]
+  rest = {k: v for k, v in params["params"].items() if k != "mix"}
+  plain = bilstm.Sentences([np.asarray(x) for x in mixed], tags)
+  for a, b in zip(
+    bilstm.predict(module, params, data, size=32),
+    bilstm.predict(module, {"params": rest}, plain, size=32),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(a, b)

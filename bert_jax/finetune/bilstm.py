@@ -19,6 +19,19 @@ from jaxtyping import Array, Float, Int
 from bert_jax.text_rows import LENGTHS
 
 
+class ScalarMix(nn.Module):
+  """Layers times a softmax of weights, times a factor, both learnt.
+
+  Peters et al. 2018, equation 1. At the start it is the layers' mean.
+  """
+
+  @nn.compact
+  def __call__(self, layers: Float[Array, "b l k d"]) -> Float[Array, "b l d"]:
+    weights = self.param("weights", nn.initializers.zeros, layers.shape[2:3])
+    gamma = self.param("gamma", nn.initializers.ones, ())
+    return gamma * jnp.einsum("blkd,k->bld", layers, jax.nn.softmax(weights))
+
+
 class BiLstmTagger(nn.Module):
   """LSTM layers of both directions and a linear map to tags.
 
@@ -37,7 +50,7 @@ class BiLstmTagger(nn.Module):
   @nn.compact
   def __call__(
     self,
-    features: Float[Array, "b l d"],
+    features: Float[Array, "b l *k d"],
     lengths: Int[Array, "b"],
     *,
     train: bool = False,
@@ -45,12 +58,13 @@ class BiLstmTagger(nn.Module):
     """Returns float32 logits.
 
     Args:
-      features: of words, anything after the last of each row.
+      features: of words, anything after the last of each row; of several
+        layers, [b, l, k, d], a learnt mix is taken.
       lengths: words of each row.
       train: apply dropout; needs a "dropout" rng.
     """
     drop = nn.Dropout(self.dropout, deterministic=not train)
-    x = features
+    x = features if features.ndim == 3 else ScalarMix(name="mix")(features)
     for _ in range(self.num_layers):
       ways = (nn.RNN(nn.OptimizedLSTMCell(self.hidden)) for _ in range(2))
       x = nn.Bidirectional(*ways)(drop(x), seq_lengths=lengths)
@@ -76,7 +90,7 @@ class Recipe(NamedTuple):
 
 
 class Sentences(NamedTuple):
-  """Features float32 [words, d] and tags int32 [words] of each sentence."""
+  """Of each sentence features float32 [words, (k,) d], tags int32 [words]."""
 
   features: Sequence[np.ndarray]
   tags: Sequence[np.ndarray]
@@ -106,8 +120,8 @@ def batches(
     part = order[start : start + size]
     longest = int(lengths[part].max())
     length = next((n for n in LENGTHS if n >= longest), longest)
-    width = data.features[part[0]].shape[-1]
-    features = np.zeros((size, length, width), np.float32)
+    shape = data.features[part[0]].shape[1:]
+    features = np.zeros((size, length, *shape), np.float32)
     tags = np.zeros((size, length), np.int32)
     for row, number in enumerate(part):
       count = lengths[number]

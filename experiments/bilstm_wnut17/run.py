@@ -13,6 +13,7 @@ import json
 import os
 import time
 
+import jax
 import numpy as np
 
 from bert_jax import features_of, text_rows
@@ -27,22 +28,33 @@ FILES = dict(
   validation="emerging.dev.conll",
   test="emerging.test.annotated",
 )
-# The embeddings and the last four layers, of which each choice is made.
+# The embeddings and the last four layers, of which most choices are made.
 LAYERS = (0, -4, -3, -2, -1)
-# Rows of Table 7, for an encoder of any depth: [words, 5, d] -> [words, ..].
+# Rows of Table 7, for an encoder of any depth: [words, n, d] -> [words, ...].
+# The tagger learns how to weight several layers; the sum weights all alike.
 FEATURES = {
   "embeddings": lambda x: x[:, 0],
   "second_to_last": lambda x: x[:, -2],
   "last": lambda x: x[:, -1],
-  "sum_last_four": lambda x: x[:, 1:].sum(1),
-  "concat_last_four": lambda x: x[:, 1:].reshape(len(x), -1),
+  "sum_last_four": lambda x: x[:, -4:].sum(1),
+  "mix_last_four": lambda x: x[:, -4:],
+  "concat_last_four": lambda x: x[:, -4:].reshape(len(x), -1),
+  "mix_all": lambda x: x[:, 1:],
 }
 Layers = dict[str, list[np.ndarray]]
 
 
-def extract(model: Loaded, splits: dict[str, Examples]) -> Layers:
-  """Layers of each word, float32 [words, 5, d] of each sentence of a split."""
-  spec = Spec(LAYERS, "stack", unit="word")
+def extract(
+  model: Loaded, splits: dict[str, Examples], chosen: list[str]
+) -> Layers:
+  """Layers of each word, float32 [words, n, d] of each sentence of a split.
+
+  `LAYERS`; where "mix_all" is chosen, all.
+  """
+  layers = LAYERS
+  if "mix_all" in chosen:
+    layers = tuple(range(features_of.num_layers(model)))
+  spec = Spec(layers, "stack", unit="word")
   made = {}
   for name in FILES:
     words = [example["words"] for example in splits[name]]
@@ -69,6 +81,7 @@ def run(
   module = BiLstmTagger(len(task.labels), args.hidden)
   recipe = Recipe(epochs=args.epochs, seed=args.seed)
   best: dict = {"validation": -1.0}
+  mix: list[float] = []
   for epoch, (params, loss) in enumerate(
     bilstm.fit(module, data["train"], recipe), 1
   ):
@@ -81,11 +94,15 @@ def run(
     print(name, epoch, f"{loss:.4f}", scores, flush=True)
     if scores["validation"] > best["validation"]:
       best = dict(epoch=epoch, **scores)
+      learnt = params["params"].get("mix", {"weights": np.zeros(0)})
+      mix = jax.nn.softmax(learnt["weights"]).round(3).tolist()
   return dict(
     features=name,
     hidden=args.hidden,
     **recipe._asdict(),
+    sentences=len(splits["train"]),
     best=best,
+    mix=mix,
     seconds=round(time.perf_counter() - start, 1),
   )
 
@@ -99,6 +116,7 @@ def main() -> None:
   add("--hidden", type=int, default=768)
   add("--epochs", type=int, default=10)
   add("--seed", type=int, default=0)
+  add("--sentences", type=int, help="of training, the first (default: all)")
   add("--output", required=True)
   args = parser.parse_args()
   task = reading.find("wnut17")
@@ -108,7 +126,8 @@ def main() -> None:
   ]
   read = reading.read(task, inputs)
   model = text_rows.open_model(args.model, None, None)
-  layers = extract(model, read.splits)
+  read.splits["train"] = read.splits["train"][: args.sentences]
+  layers = extract(model, read.splits, args.features)
   for name in args.features:
     row = run(args, read.known.task, read.splits, layers, name)
     with open(args.output, "a", encoding="utf-8") as f:
