@@ -16,8 +16,8 @@ Function = Callable[[Array], Array]
 HIDDEN = ("batch", "length", "mlp")
 
 # Rows and columns of a block, warps.
-FORWARD = (32, 128, 8)
-BACKWARD = (32, 128, 8)
+FORWARD = (64, 128, 8)
+BACKWARD = (32, 128, 4)
 # Programs of the backward kernel that share the blocks of a column.
 PROGRAMS = 64
 

@@ -21,7 +21,7 @@ FORWARD = (128, 64, 4, 3)
 QUERIES = (128, 64, 4, 3)
 KEYS = (32, 128, 4, 4)
 # Rows up to its keys have all gradients from one kernel.
-ROW = (16, 128, 4, 3)
+ROW = (16, 128, 4, 5)
 IDS = ("batch", "length")
 PROJECTED = ("batch", "length", "heads", None, "head_dim")
 MIXED = ("batch", "length", "heads", "head_dim")

@@ -11,11 +11,14 @@ from jaxtyping import Array, Float, UInt32
 
 from bert_jax.models import fused
 
-# Warps of a program; and programs of the backward kernel, each of which adds up
-# the gradients of bias and scale over its rows: 8 for each of the 132
-# processors of an H100.
 FORWARD_WARPS = 1
-BACKWARD_WARPS, PROGRAMS = 1, 1056
+# Of the backward kernel: warps, and programs, each of which adds up the
+# gradients of bias and scale over its rows; 8 or 4 for each of the 132
+# processors of an H100. Of 1,024 columns a warp keeps more than its registers
+# hold: 121 us by four warps, 158 by one (16,384 rows, H200, with the sum over
+# programs). Of 768 they are 178 by one, 192 by four (32,768 rows).
+NARROW, WIDE = (1, 1056), (4, 528)
+WIDE_FROM = 1024
 
 
 class _Shape:
@@ -210,13 +213,13 @@ def _add_norm_backward(rate, epsilon, interpret, saved, gradients):
   def on_device(hashes, columns, x, *rest):
     shape = _Shape(x, rate, epsilon)
     whole = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
-    programs = min(PROGRAMS, shape.count)
+    warps, programs = WIDE if shape.width >= WIDE_FROM else NARROW
+    programs = min(programs, shape.count)
     sums = (programs, 3, shape.width)
     outputs = (whole, whole, jax.ShapeDtypeStruct(sums, jnp.float32))
     arrays = (hashes.reshape(-1), columns, x, *rest)
-    grid = programs, BACKWARD_WARPS
     dx, dy, sums = _call(
-      _backward_kernel, shape, *grid, outputs, interpret, *arrays
+      _backward_kernel, shape, programs, warps, outputs, interpret, *arrays
     )
     dx = dx.reshape(x.shape)
     return dx, dy.reshape(x.shape) if rate else dx, fused.fewer_rows(sums)
