@@ -6,6 +6,8 @@ The input has a text a line, or (.jsonl) an object with "text" or "words" and
 perhaps an "id"; the output is .jsonl, .npz, .h5 or .hdf5, in the same order.
 """
 
+import math
+import os
 import sys
 import time
 
@@ -18,9 +20,12 @@ from bert_jax.features_of import Spec
 
 def _numbers(text: str, kind: type, flag: str) -> tuple:
   try:
-    return tuple(kind(part) for part in text.split(",") if part.strip())
+    found = tuple(kind(part) for part in text.split(",") if part.strip())
   except ValueError as e:
     raise ValueError(f"{flag} {text}: numbers with commas between them.") from e
+  if not all(map(math.isfinite, found)):
+    raise ValueError(f"{flag} {text}: not all are finite numbers.")
+  return found
 
 
 def _parser() -> flags.Parser:
@@ -86,6 +91,10 @@ def main() -> None:
     if args.batch_tokens < 1:
       raise ValueError(f"--batch_tokens {args.batch_tokens}: 1 or more.")
     feature_files.check(args.output)
+    if os.path.realpath(args.output) == os.path.realpath(args.input):
+      raise ValueError(f"--output {args.output} is the input; choose another.")
+    if not math.isfinite(args.gamma):
+      raise ValueError(f"--gamma {args.gamma}: a finite number.")
     layers = None
     if args.layers != "all":
       layers = _numbers(args.layers, int, "--layers")

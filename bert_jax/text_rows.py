@@ -2,7 +2,6 @@
 
 import bisect
 import codecs
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from bert_jax.data import characters
 from bert_jax.data.tokenizer import valid
+from bert_jax.finetune import tables
 from bert_jax.loading import Loaded, load
 
 # What rows are padded to; longer ones to a multiple of the last.
@@ -156,8 +156,8 @@ def decode(lines: Iterable[bytes], where: str) -> Iterator[str]:
 def parse_object(line: str, where: str) -> dict[str, Any]:
   """A JSON object; ValueError names where it stands if it is none."""
   try:
-    item = json.loads(line)
-  except ValueError as e:
+    item = tables.parse_json(line)
+  except (ValueError, RecursionError) as e:
     raise ValueError(f"{where}: no JSON ({e}).") from e
   if not isinstance(item, dict):
     raise ValueError(f"{where}: no JSON object.")

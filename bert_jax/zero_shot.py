@@ -127,6 +127,8 @@ def main() -> None:
       found["blimp"] = run_blimp(model, args.blimp, method, args.pairs, tokens)
     if args.cloze:
       found["cloze"] = run_cloze(model, args.cloze, tokens)
+    # First of all on the screen, should the file not be to be had.
+    _show(found)
     if args.output:
       write_json(args.output, found)
   except ValueError as e:
@@ -135,7 +137,6 @@ def main() -> None:
     sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
   except KeyboardInterrupt:
     sys.exit("stopped; nothing was written.")
-  _show(found)
 
 
 if __name__ == "__main__":

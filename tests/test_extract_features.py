@@ -297,6 +297,8 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
     (["--input", "not.jsonl"], "not.jsonl:1: no JSON"),
     (["--input", "latin.txt"], "latin.txt:2: not UTF-8"),
     (["--input", "none.txt"], "none.txt: No such file"),
+    (["--combine", "mix", "--mix", "nan"], "--mix nan: not all are finite"),
+    (["--output", "bad.jsonl", "--input", "bad.jsonl"], "is the input"),
   ],
 )
 def test_bad_input_is_one_sentence(

@@ -63,6 +63,10 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf")
   assert [*text_rows.read_lines(str(path))] == ["a", "b\ufeff"]
+  odd = '{"id": "\\ud800", "words": ["a\\udfff"]}'
+  (tmp_path / "a.jsonl").write_text(odd)
+  (found,) = text_rows.read_texts(str(tmp_path / "a.jsonl"))
+  assert (found.id, found.text) == ("\ufffd", "a\ufffd")
   path.write_bytes(b"a\n\xff\n")
   with pytest.raises(ValueError, match=r"a\.txt:2: not UTF-8"):
     list(text_rows.read_lines(str(path)))
