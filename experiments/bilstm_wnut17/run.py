@@ -9,6 +9,7 @@ the epoch that is best on the development set, there and on the test set.
 """
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -72,6 +73,12 @@ def sentences(
   return Sentences([FEATURES[name](x) for x in layers], tags)
 
 
+def _score(task: Task, module, params, data, splits, name: str) -> float:
+  made = bilstm.predict(module, params, data[name])
+  tags = [[task.labels[i] for i in row] for row in made]
+  return metrics.evaluate(task, tags, splits[name])[task.metrics[0]]
+
+
 def run(
   args: argparse.Namespace, task: Task, splits, layers: Layers, name: str
 ) -> dict:
@@ -85,22 +92,17 @@ def run(
   for epoch, (params, loss) in enumerate(
     bilstm.fit(module, data["train"], recipe), 1
   ):
-    scores = {}
-    for split in ("validation", "test"):
-      made = bilstm.predict(module, params, data[split])
-      tags = [[task.labels[i] for i in row] for row in made]
-      found = metrics.evaluate(task, tags, splits[split])
-      scores[split] = found[task.metrics[0]]
-    print(name, epoch, f"{loss:.4f}", scores, flush=True)
-    if scores["validation"] > best["validation"]:
-      best = dict(epoch=epoch, **scores)
+    score = functools.partial(_score, task, module, params, data, splits)
+    validation = score("validation")
+    print(name, epoch, f"{loss:.4f} {validation:.4f}", flush=True)
+    if validation > best["validation"]:
+      best = dict(epoch=epoch, validation=validation, test=score("test"))
       learnt = params["params"].get("mix", {"weights": np.zeros(0)})
       mix = jax.nn.softmax(learnt["weights"]).round(3).tolist()
   return dict(
     features=name,
     hidden=args.hidden,
     **recipe._asdict(),
-    sentences=len(splits["train"]),
     best=best,
     mix=mix,
     seconds=round(time.perf_counter() - start, 1),
@@ -116,7 +118,6 @@ def main() -> None:
   add("--hidden", type=int, default=768)
   add("--epochs", type=int, default=10)
   add("--seed", type=int, default=0)
-  add("--sentences", type=int, help="of training, the first (default: all)")
   add("--output", required=True)
   args = parser.parse_args()
   task = reading.find("wnut17")
@@ -126,7 +127,6 @@ def main() -> None:
   ]
   read = reading.read(task, inputs)
   model = text_rows.open_model(args.model, None, None)
-  read.splits["train"] = read.splits["train"][: args.sentences]
   layers = extract(model, read.splits, args.features)
   for name in args.features:
     row = run(args, read.known.task, read.splits, layers, name)
