@@ -43,18 +43,22 @@ def main(argv: Sequence[str]) -> None:
   from bert_jax.finetune import sweeping
 
   path = config_flags.get_config_filename(flags.FLAGS["config"])
+  folder = os.path.abspath(_WORKDIR.value)
   try:
     config = _CONFIG.value.to_dict()
     config_lib.check_types(config, load_defaults(path))
     seeds = range(_FIRST.value, _FIRST.value + _SEEDS.value)
     runs = sweeping.plan(config, _GRID.value, seeds)
     metric = _METRIC.value or sweeping.metric_of(config)
-    folder = os.path.abspath(_WORKDIR.value)
     done = sweeping.run_all(runs, folder, path, _PROCESSES.value)
     lines = sweeping.report(folder, done, metric)
-  except (ValueError, OSError) as e:
+  except ValueError as e:
     sys.exit(f"error: {e}")
+  except OSError as e:
+    sys.exit(f"error: {e.filename or folder}: {e.strerror}.")
   print("\n".join(lines), flush=True)
+  if all(one.error for one in done):
+    sys.exit(f"error: every run failed, the first so: {done[0].error}")
 
 
 if __name__ == "__main__":

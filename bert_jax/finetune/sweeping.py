@@ -100,7 +100,7 @@ def plan(
     seeds: of each point.
 
   Raises:
-    ValueError: a key twice, or as `parse_axis`; no run at all.
+    ValueError: a key or value twice, or as `parse_axis`; no run at all.
   """
   axes = [parse_axis(text, config) for text in grid]
   keys, seeds = [key for key, _ in axes], list(seeds)
@@ -122,6 +122,10 @@ def plan(
       runs.append(Run(point, seed, made))
   if not runs:
     raise ValueError("--seeds must be at least 1.")
+  names = [run.name for run in runs]
+  twice = [name for i, name in enumerate(names) if name in names[:i]]
+  if twice:
+    raise ValueError(f"--grid: {twice[0]} is there twice; give values once.")
   return runs
 
 
