@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import side_by_side
 
 import bert_jax
-from bert_jax import models
+from bert_jax import models, sharding
 
 PUBLISHED = {
   "bert-base": ("bert", "base"),
@@ -54,7 +54,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
   count = sum(x.size for x in jax.tree.leaves(params))
   params = jax.tree.map(lambda x: x.astype(args.dtype), params)
 
-  @jax.jit
+  @sharding.jit
   def vectors(params, ids, mask):
     hidden, _ = encoder.apply({"params": params}, ids, None, mask)
     weights = mask[..., None].astype(jnp.float32)

@@ -42,7 +42,7 @@ def get_config() -> ConfigDict:
         dropout=0.1,
         attention_dropout=0.1,
         activation="gelu",
-        initializer_range=0.02,
+        initializer_range=0.04,
         dtype="bfloat16",
         attention="auto",
         elementwise="auto",
