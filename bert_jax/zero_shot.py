@@ -7,6 +7,7 @@ A line of the latter is {"text": "... [MASK] ...", "answer": "..."}.
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ def run_blimp(
   files = blimp.read(path, most)
   texts = [text for pairs in files for text in (*pairs.good, *pairs.bad)]
   scores = scoring.score(model, texts, method, tokens)
+  _check_finite(scores)
   counts = [n for pairs in files for n in (len(pairs.good), len(pairs.bad))]
   parts = np.split(scores, np.cumsum(counts)[:-1])
   return blimp.results(files, parts[::2], parts[1::2])
@@ -66,6 +68,7 @@ def run_cloze(model: Loaded, path: str, tokens: int) -> dict[str, Any]:
     raise ValueError(f"{path} is empty.")
   guesses = scoring.cloze(model, texts, answers, tokens)
   known = [guess.answer for guess in guesses if guess.answer is not None]
+  _check_finite(known)
   return {
     "accuracy": float(np.mean([guess.right for guess in guesses])),
     "texts": len(texts),
@@ -73,6 +76,12 @@ def run_cloze(model: Loaded, path: str, tokens: int) -> dict[str, Any]:
     "mean_log_probability": float(np.mean(known)) if known else None,
     "guesses": [guess.best for guess in guesses],
   }
+
+
+def _check_finite(scores: Sequence[float] | np.ndarray) -> None:
+  """Not a number would count as wrong, pair for pair."""
+  if not np.isfinite(scores).all():
+    raise ValueError("the model's scores are not finite; it is broken.")
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ import pytest
 import tiny_models
 import tiny_tasks
 
-from bert_jax import predict, pretrained, score, text_rows
+from bert_jax import predict, pretrained, score, text_rows, zero_shot
+from bert_jax.convert import folder
 from bert_jax.finetune import data, preparing, reading, tables
 from bert_jax.finetune.reading import Input
 
@@ -124,6 +125,23 @@ def test_predict_says_what_is_wrong(
   assert message in str(e.value) and "\n" not in str(e.value)
   assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
   assert (tmp_path / "in.jsonl").read_bytes() == content
+
+
+def test_a_broken_model_answers_nothing(tmp_path):
+  weights = tiny_tasks.write_model(tmp_path / "whole")
+  arrays = weights.arrays | {"mlm/bias": weights.arrays["mlm/bias"] * np.nan}
+  path = str(tmp_path / "broken")
+  folder.write(path, weights._replace(arrays=arrays))
+  predictor = predict.predicting.open_model(path)
+  with pytest.raises(ValueError, match="logits are not finite; it is broken"):
+    predict.predicting.predict(predictor, [{"id": 1, "text": "cat [MASK]"}])
+  pair = dict(sentence_good="cat", sentence_bad="dog", UID="x")
+  lines = [pair | dict(linguistics_term="binding")]
+  (tmp_path / "blimp").mkdir()
+  files.write_jsonl(tmp_path / "blimp" / "x.jsonl", lines)
+  model = text_rows.open_model(path, None, None)
+  with pytest.raises(ValueError, match="scores are not finite; it is broken"):
+    zero_shot.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
 
 
 def test_only_questions_have_no_answer(models):

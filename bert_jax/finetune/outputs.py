@@ -68,7 +68,7 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
       " number of labels?"
     )
   scores = scores.reshape(len(rows.example), width)
-  _check_finite(task, scores)
+  check_finite(scores)
   if task.kind == "choice":
     return scores.reshape(-1, task.columns)
   count = np.bincount(rows.example)
@@ -98,14 +98,13 @@ def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
         f"task {task.name}: logits of row {i} are {list(np.shape(row))}, not"
         f" [{length}, {width}]; has the model another number of labels?"
       )
-    _check_finite(task, row[:length])
+    check_finite(row[:length])
 
 
-def _check_finite(task: Task, logits: np.ndarray) -> None:
-  if not np.isfinite(logits).all():
-    raise ValueError(
-      f"task {task.name}: logits that are not finite; the model is broken."
-    )
+def check_finite(*logits: np.ndarray) -> None:
+  """Raises ValueError unless all are numbers."""
+  if not all(np.isfinite(x).all() for x in logits):
+    raise ValueError("the model's logits are not finite; it is broken.")
 
 
 def _tags(

@@ -45,6 +45,7 @@ def make_results(
   """
   kind, task = predictor.kind, predictor.task
   if kind == "fill":
+    outputs.check_finite(*logits)
     return _masks(predictor, rows, logits, examples)
   if kind == "span":
     cut = _cut(rows, logits)
@@ -59,8 +60,7 @@ def make_results(
       for e, t, p in zip(examples, tags, chances, strict=True)
     ]
   means = _means(rows, np.asarray(logits, np.float64))
-  if not np.isfinite(means).all():
-    raise ValueError("the model's logits are not finite; it is broken.")
+  outputs.check_finite(means)
   if kind == "regression":
     return [{"score": float(x[0])} for x in means]
   if kind == "choice":
