@@ -98,7 +98,8 @@ def run(
     if validation > best["validation"]:
       best = dict(epoch=epoch, validation=validation, test=score("test"))
       learnt = params["params"].get("mix", {"weights": np.zeros(0)})
-      mix = jax.nn.softmax(learnt["weights"]).round(3).tolist()
+      shares = np.asarray(jax.nn.softmax(learnt["weights"]), np.float64)
+      mix = shares.round(3).tolist()
   return dict(
     features=name,
     hidden=args.hidden,
