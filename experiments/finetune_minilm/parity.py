@@ -3,22 +3,35 @@
 The same weights, head, rows, order, AdamW, clip and warm-up; no dropout;
 float32 on a CPU. With --control transformers trains once more, every weight one
 float32 up or down at the start: what rounding alone becomes in so many steps.
-Needs torch and transformers.
+With --double both sides compute in float64, where rounding becomes nothing and
+what is left is a difference of the programs. Needs torch and transformers.
 
   python experiments/finetune_minilm/parity.py --model MINILM --data EVAL \\
-    --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100] [--control]
+    --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100] [--peak 2e-5]
+    [--control] [--double]
 """
 
 import argparse
 import json
 import os
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
 
-from bert_jax import command_line, logs, train
+from bert_jax import (
+  building,
+  command_line,
+  logs,
+  pretrained,
+  sharding,
+  state,
+  steps,
+  train,
+)
 from bert_jax.finetune import preparing, reading
 from bert_jax.finetune import rows as rows_lib
 from bert_jax.finetune.batches import Batches
@@ -36,7 +49,7 @@ CLASSES = {
   "tagging": transformers.AutoModelForTokenClassification,
   "span": transformers.AutoModelForQuestionAnswering,
 }
-PEAK, WARMUP, DECAY, CLIP, ROWS = 2e-5, 0.1, 0.01, 1.0, 8
+WARMUP, DECAY, CLIP, ROWS = 0.1, 0.01, 1.0, 8
 BOUND = 1e-4
 
 
@@ -70,26 +83,55 @@ def make_model(task, args, path):
   return model
 
 
-def ours(name, folder, args, model):
-  """The losses of `train.run` by the task's config."""
+def make_config(name, folder, args, model):
+  """The task's config with the numbers of `theirs`."""
   path = os.path.join(ROOT, "configs", "finetune", f"{name}.py")
   config = command_line.load_defaults(path)
-  workdir = os.path.join(args.output, name, f"run_{args.steps}")
   config |= dict(total_steps=args.steps, batch_size=ROWS, init_from=model)
   config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)
   config["objective"] |= dict(head="taken", head_dropout=0.0)
   config["data"] |= dict(path=folder, shuffle=False)
   config["optimizer"] |= dict(epsilon=1e-8, weight_decay=DECAY, clip_norm=CLIP)
-  config["schedule"] = dict(name="linear", peak=PEAK, warmup=WARMUP)
+  config["schedule"] = dict(name="linear", peak=args.peak, warmup=WARMUP)
   config["log"]["every"] = 1
   config["evaluate"]["every"] = 0
   config["checkpoint"]["every"] = args.steps
+  return config
+
+
+def ours(config, workdir):
+  """The losses of `train.run`."""
   train.run(config, workdir)
   rows = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return [r["loss"] for r in rows if r["split"] == "train"], config
+  return [r["loss"] for r in rows if r["split"] == "train"]
 
 
-def inputs_of(task, batch):
+def ours_in_double(config):
+  """The losses of the same steps where the code's float32 is float64."""
+  config["model"]["dtype"] = "float64"
+  with mock.patch.object(jnp, "float32", jnp.float64):
+    setup = building.build(config)
+    objective, optimizer = setup.objective, setup.optimizer
+    feed = setup.feeds[0]
+    with sharding.use_mesh(setup.mesh):
+      key = jax.random.key(config["seed"])
+      parts = objective, optimizer, setup.mesh, 0, feed.shapes
+      now = state.init_state(*parts)
+      taken = objective.takes, setup.task.labels
+      params, _ = pretrained.take(setup.found, now.params, *taken)
+      params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+      now = now.replace(params=params, opt_state=optimizer.init(params))
+      step = steps.make_train_step(objective, optimizer, setup.schedule, 1)
+      step, losses = jax.jit(step), []
+      for number in range(config["total_steps"]):
+        batch = feed.data.read(number * ROWS, ROWS)
+        now, values = step(now, {}, batch, key)
+        losses.append(float(values["loss"]))
+  assert all(x.dtype == jnp.float64 for x in jax.tree.leaves(now.params))
+  return losses
+
+
+def inputs_of(task, batch, dtype):
   """A batch as transformers' arguments; what is not learnt is ignored."""
   known = torch.from_numpy(batch["label_weights"] > 0)
   labels = torch.from_numpy(batch["labels"])
@@ -100,7 +142,7 @@ def inputs_of(task, batch):
   }
   made = {k: torch.from_numpy(v.astype(np.int64)) for k, v in named.items()}
   if task.kind == "regression":
-    return made | {"labels": labels}
+    return made | {"labels": labels.to(dtype)}
   if task.kind == "span":
     ends = torch.where(known[:, None], labels, batch["input_ids"].shape[1])
     start, end = ends.long().unbind(1)
@@ -118,7 +160,7 @@ def theirs(task, rows, pad, buckets, args, model):
     {"params": plain[0], "weight_decay": DECAY},
     {"params": plain[1], "weight_decay": 0.0},
   ]
-  optimizer = torch.optim.AdamW(groups, lr=PEAK, eps=1e-8)
+  optimizer = torch.optim.AdamW(groups, lr=args.peak, eps=1e-8)
   warm = round(WARMUP * args.steps)
   schedule = transformers.get_linear_schedule_with_warmup(
     optimizer, warm, args.steps
@@ -126,7 +168,8 @@ def theirs(task, rows, pad, buckets, args, model):
   model.train()
   losses = []
   for step in range(args.steps):
-    loss = model(**inputs_of(task, batches.batch(step))).loss
+    batch = inputs_of(task, batches.batch(step), model.dtype)
+    loss = model(**batch).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()
@@ -152,7 +195,11 @@ def compare(name, args):
   folder, task, rows = prepare(name, args)
   path = os.path.join(args.output, name, "model")
   model = make_model(task, args, path)
-  mine, config = ours(name, folder, args, path)
+  config = make_config(name, folder, args, path)
+  if args.double:
+    mine, model = ours_in_double(config), model.double()
+  else:
+    mine = ours(config, os.path.join(args.output, name, f"run_{args.steps}"))
   pad = rows_lib.read_meta(folder)["pad"]
   data = task, rows, pad, config["data"]["buckets"], args
   other = theirs(*data, model)
@@ -160,7 +207,7 @@ def compare(name, args):
   found = {
     "task": name,
     "steps": args.steps,
-    "peak": PEAK,
+    "peak": args.peak,
     "largest": float(gaps.max()),
     "at_step": int(gaps.argmax()) + 1,
     "ours": mine,
@@ -182,12 +229,18 @@ def main():
   parser.add_argument("--output", required=True)
   parser.add_argument("--tasks", default=",".join(FILES))
   parser.add_argument("--steps", type=int, default=100)
+  parser.add_argument("--peak", type=float, default=2e-5)
   parser.add_argument("--control", action="store_true")
+  parser.add_argument("--double", action="store_true")
   args = parser.parse_args()
+  if args.control and args.double:
+    parser.error("--control is of float32")
+  jax.config.update("jax_enable_x64", args.double)
   jax.config.update("jax_default_matmul_precision", "highest")
+  suffix = "_double" if args.double else ""
   for name in args.tasks.split(","):
     found = compare(name, args)
-    path = os.path.join(args.output, f"{name}_{args.steps}.json")
+    path = os.path.join(args.output, f"{name}_{args.steps}{suffix}.json")
     with open(path, "w", encoding="utf-8") as f:
       json.dump(found, f, indent=1)
     verdict = "within" if found["largest"] <= BOUND else "BEYOND"
