@@ -88,9 +88,10 @@ def test_what_a_rule_splits_is_split(results):
 
 
 def test_no_constraint_is_dropped(results):
-  """Table, embedding, projection, 3 of 2 norms, MLP, head's input, logits."""
+  """Tables of words and segments, embedding, projection, 3 of 2 norms, MLP,
+  head's input, logits."""
   _, found = results
-  assert found["constraints"] == {"with": 9, "without": 0}
+  assert found["constraints"] == {"with": 10, "without": 0}
 
 
 def test_padding_of_the_vocabulary(results):
@@ -196,7 +197,6 @@ def test_tensor_axis_that_cuts_through_hosts_is_refused():
   ],
 )
 def test_one_generation_needs_a_word_to_its_compiler(kind, remat, options):
-  mesh = FakeMesh([0], 1)
-  device = mesh.devices.flat[0]
+  device = Device(0)
   device.device_kind, device.platform = kind, kind.split()[0].lower()
-  assert sharding.compiler_options(mesh, remat) == options
+  assert sharding.compiler_options(device, remat) == options
