@@ -5,11 +5,14 @@ float32 on a CPU. With --control transformers trains once more, every weight one
 float32 up or down at the start: what rounding alone becomes in so many steps.
 With --double both sides compute in float64, where rounding becomes nothing and
 what is left is a difference of the programs; torch then clips without the 1e-6
-that it adds to the norm. Needs torch and transformers.
+that it adds to the norm. transformers never trains the embedding of [PAD]
+(torch's padding_idx), which answers' losses reach through the softmax over all
+positions; with --train_padding it does, as BERT's own code and ours. Needs
+torch and transformers.
 
   python experiments/finetune_minilm/parity.py --model MINILM --data EVAL \\
     --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100] [--peak 2e-5]
-    [--control] [--double]
+    [--control] [--double] [--train_padding]
 """
 
 import argparse
@@ -177,6 +180,8 @@ def theirs(task, rows, pad, buckets, args, model):
   schedule = transformers.get_linear_schedule_with_warmup(
     optimizer, warm, args.steps
   )
+  if args.train_padding:
+    model.get_input_embeddings().padding_idx = None
   model.train()
   losses = []
   for step in range(args.steps):
@@ -244,12 +249,14 @@ def main():
   parser.add_argument("--peak", type=float, default=2e-5)
   parser.add_argument("--control", action="store_true")
   parser.add_argument("--double", action="store_true")
+  parser.add_argument("--train_padding", action="store_true")
   args = parser.parse_args()
   if args.control and args.double:
     parser.error("--control is of float32")
   jax.config.update("jax_enable_x64", args.double)
   jax.config.update("jax_default_matmul_precision", "highest")
   suffix = "_double" if args.double else ""
+  suffix += "_train_padding" if args.train_padding else ""
   for name in args.tasks.split(","):
     found = compare(name, args)
     path = os.path.join(args.output, f"{name}_{args.steps}{suffix}.json")
