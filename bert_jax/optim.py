@@ -62,6 +62,40 @@ def scale_by_uncorrected_adam(
   return optax.GradientTransformation(init, update)
 
 
+def scale_by_corrected_adam(
+  b1: float, b2: float, epsilon: float
+) -> optax.GradientTransformation:
+  """Adam with bias correction (Kingma & Ba 2015, algorithm 1).
+
+  As `optax.scale_by_adam`, whose state it has, but for the corrections: there
+  1 - b2**count is of the float32 nearest to b2, for 0.999 wrong by 1.3e-5 in
+  the first thousand steps, and so is every update by half of that. Alone it
+  was 4e-4 of the loss after 48 steps of fine-tuning on STS-B.
+  """
+
+  logarithms = [math.log(b) if b else -math.inf for b in (b1, b2)]
+
+  def init(params):
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return optax.ScaleByAdamState(
+      jnp.zeros((), jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params)
+    )
+
+  def update(grads, state, params=None):
+    del params
+    count = optax.safe_increment(state.count)
+    mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
+    nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.nu)
+    # 1 - b**count without a difference of nearly equal numbers.
+    m_sum, v_sum = (-jnp.expm1(count * x) for x in logarithms)
+    updates = jax.tree.map(
+      lambda m, v: (m / m_sum) / (jnp.sqrt(v / v_sum) + epsilon), mu, nu
+    )
+    return updates, optax.ScaleByAdamState(count, mu, nu)
+
+  return optax.GradientTransformation(init, update)
+
+
 def scale_by_trust_ratio(
   mask: Callable[[Any], Any],
 ) -> optax.GradientTransformation:
@@ -292,7 +326,7 @@ def build_optimizer(
       f" {', '.join(LAYER_RULES)}."
     )
   published = scale_by_uncorrected_adam(b1, b2, epsilon)
-  corrected = optax.scale_by_adam(b1, b2, epsilon)
+  corrected = scale_by_corrected_adam(b1, b2, epsilon)
   rules = {
     "adamw_bert": (published, decay_mask, None),
     "adamw": (corrected, decay_mask, None),
