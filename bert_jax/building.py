@@ -107,6 +107,8 @@ def open_task(
     if config[section]["every"] is None:
       config[section]["every"] = data.steps_of_epoch
   config["objective"] |= dict(kind=data.task.kind, labels=[*data.task.labels])
+  if config["objective"]["name"] == "finetune":
+    config["objective"]["padding_id"] = data.part.meta["pad"]
   found = None
   if config["init_from"]:
     where = config["data"]["path"]

@@ -62,6 +62,7 @@ RESERVED = (
   "teacher.model.vocab_multiple",
   "objective.kind",
   "objective.labels",
+  "objective.padding_id",
 )
 
 # What a number must be, whatever the section's reader would make of another:

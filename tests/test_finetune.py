@@ -110,6 +110,37 @@ def test_gpt_learns_its_language_model_beside_the_task():
     finetune.build(model | {"family": "bert"}, "choice", (), lm_weight=0.5)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt"])
+def test_the_embedding_of_padding_is_trained_by_name(family):
+  variant = "base_v2" if family == "albert" else "base"
+  model = dict(family=family, variant=variant, **tiny_families.SIZES)
+  pad = 1
+  batch = tiny_batch((2, 8), np.array([[1, 3], [2, 2]], np.int32))
+  batch["input_ids"] = np.where(batch["sequence_ids"] > 0, 7, pad)
+
+  def gradients(**options):
+    made = finetune.build(model, "span", (), **options)
+    init = tiny_families.jit(lambda key: nn.unbox(made.init(key, batch)))
+    params = init(jax.random.key(0))
+    args = {}, {}, batch, jax.random.key(0), False
+    loss = jax.grad(lambda p: made.loss(p, *args)[0]["task_loss"])
+    return jax.tree.map(np.array, tiny_families.jit(loss)(params))
+
+  fixed = gradients(padding_id=pad)
+  trained = gradients(padding_id=pad, train_padding=True)
+  for name in ("word", "position"):
+    tables = [
+      g["encoder"]["embeddings"][name]["embedding"] for g in (fixed, trained)
+    ]
+    assert tables[1][pad].any()
+    if name == "word" or family == "roberta":
+      assert not tables[0][pad].any()
+      tables[0][pad] = tables[1][pad]
+  jax.tree.map(np.testing.assert_array_equal, fixed, trained)
+  # Without a vocabulary nothing is known of padding.
+  jax.tree.map(np.testing.assert_array_equal, gradients(), trained)
+
+
 def test_layers_near_the_input_learn_slower():
   tree = {
     "encoder": {

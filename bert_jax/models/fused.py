@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int, UInt32
 
 Axes = tuple[str | None, ...]
@@ -123,6 +124,32 @@ def bits(row: Array, column: Array) -> Array:
 def threshold(rate: float) -> np.uint32:
   """Elements whose bits are below it are dropped."""
   return np.uint32(round(rate * 2**32))
+
+
+def _instruction(asm: str, x: Array) -> Array:
+  """An instruction of the GPU on each float32."""
+  (y,) = triton.elementwise_inline_asm(
+    f"{asm} $0, $1;",
+    args=[x],
+    constraints="=f,f",
+    pack=1,
+    result_shape_dtypes=[jax.ShapeDtypeStruct(x.shape, jnp.float32)],
+  )
+  return y
+
+
+def exp2(x: Float[Array, "..."], plain: bool) -> Float[Array, "..."]:
+  """2**x in a kernel, to 2 units in the last place; 0 below 2**-126.
+
+  Results so small cost three instructions more. `plain` is for the interpreter,
+  which knows no instructions.
+  """
+  return jnp.exp2(x) if plain else _instruction("ex2.approx.ftz.f32", x)
+
+
+def reciprocal(x: Float[Array, "..."], plain: bool) -> Float[Array, "..."]:
+  """1 / x in a kernel, to a unit in the last place; of x from 1 to 2**126."""
+  return 1.0 / x if plain else _instruction("rcp.approx.ftz.f32", x)
 
 
 def no_gradient(x: UInt32[Array, "..."] | Int[Array, "..."]) -> np.ndarray:

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 
 from bert_jax.models import fused
 
-Function = Callable[[Array], Array]
+# Of float32, and whether the interpreter runs it.
+Function = Callable[[Array, bool], Array]
 HIDDEN = ("batch", "length", "mlp")
 
 # Rows and columns of a block, warps.
@@ -22,7 +23,7 @@ BACKWARD = (32, 128, 4)
 PROGRAMS = 64
 
 
-def _forward_kernel(x, bias, y, *, function, count, width):
+def _forward_kernel(x, bias, y, *, function, count, width, interpret):
   height, breadth, _ = FORWARD
   columns = pl.ds(pl.program_id(1) * breadth, breadth)
   seen = pl.program_id(1) * breadth + jnp.arange(breadth) < width
@@ -31,11 +32,13 @@ def _forward_kernel(x, bias, y, *, function, count, width):
   rows = pl.ds(first, height)
   mask = (first + jnp.arange(height) < count)[:, None] & seen[None]
   block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
-  out = function(block.astype(jnp.float32) + bias_row[None])
+  out = function(block.astype(jnp.float32) + bias_row[None], interpret)
   triton.store(y.at[rows, columns], out.astype(block.dtype), mask=mask)
 
 
-def _backward_kernel(x, bias, g, dx, sums, *, derivative, count, width):
+def _backward_kernel(
+  x, bias, g, dx, sums, *, derivative, count, width, interpret
+):
   height, breadth, _ = BACKWARD
   columns = pl.ds(pl.program_id(0) * breadth, breadth)
   seen = pl.program_id(0) * breadth + jnp.arange(breadth) < width
@@ -49,7 +52,7 @@ def _backward_kernel(x, bias, g, dx, sums, *, derivative, count, width):
     block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
     gradient = triton.load(g.at[rows, columns], mask=mask, other=0.0)
     block_32 = block.astype(jnp.float32) + bias_row[None]
-    d = derivative(block_32) * gradient.astype(jnp.float32)
+    d = derivative(block_32, interpret) * gradient.astype(jnp.float32)
     triton.store(dx.at[rows, columns], d.astype(block.dtype), mask=mask)
     return total + d
 
@@ -60,38 +63,45 @@ def _backward_kernel(x, bias, g, dx, sums, *, derivative, count, width):
   triton.store(sums.at[program, columns], total.sum(0), mask=seen)
 
 
-def _tail(x):
+def _tail(x, plain):
   """The normal distribution below -|x|, within 1e-7, and exp(-x**2 / 2).
 
   Abramowitz & Stegun 1964, 7.1.26, whose exponential is the density's too;
   kernels have no error function. Written for the fewest instructions: powers of
   2 and fused multiply-adds.
   """
-  bell = jnp.exp2((-0.5 * math.log2(math.e)) * (x * x))
-  t = 1.0 / (0.3275911 * math.sqrt(0.5) * jnp.abs(x) + 1.0)
+  bell = fused.exp2((-0.5 * math.log2(math.e)) * (x * x), plain)
+  t = 0.3275911 * math.sqrt(0.5) * jnp.abs(x) + 1.0
+  t = fused.reciprocal(t, plain)
   tail = 0.5 * 1.061405429
   for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
     tail = tail * t + 0.5 * factor
   return tail * (t * bell), bell
 
 
-def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def gelu(x: Float[Array, "..."], plain: bool = True) -> Float[Array, "..."]:
   """The exact gelu, within 2e-7 of `x`."""
-  return jnp.maximum(x, 0.0) - jnp.abs(x) * _tail(x)[0]
+  return jnp.maximum(x, 0.0) - jnp.abs(x) * _tail(x, plain)[0]
 
 
-def gelu_derivative(x: Float[Array, "..."]) -> Float[Array, "..."]:
+def gelu_derivative(
+  x: Float[Array, "..."], plain: bool = True
+) -> Float[Array, "..."]:
   """The derivative of the exact gelu, within 2e-7."""
-  tail, bell = _tail(x)
+  tail, bell = _tail(x, plain)
   below = jnp.where(x > 0, 1.0 - tail, tail)
   return below + x * bell * (1.0 / math.sqrt(2.0 * math.pi))
 
 
-def functions(name: str, function: Function) -> tuple[Function, Function]:
+@functools.cache
+def functions(name: str, function: Callable) -> tuple[Function, Function]:
   """What `bias_activation` takes for an activation: it, and its derivative."""
   if name == "gelu":
     return gelu, gelu_derivative
-  return function, lambda x: jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
+  return (
+    lambda x, _: function(x),
+    lambda x, _: jax.jvp(function, (x,), (jnp.ones_like(x),))[1],
+  )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -121,7 +131,11 @@ def bias_activation(
     height, breadth, warps = FORWARD
     y = pl.pallas_call(
       functools.partial(
-        _forward_kernel, function=function, count=count, width=width
+        _forward_kernel,
+        function=function,
+        count=count,
+        width=width,
+        interpret=interpret,
       ),
       grid=(pl.cdiv(count, height), pl.cdiv(width, breadth)),
       out_shape=jax.ShapeDtypeStruct((count, width), x.dtype),
@@ -151,7 +165,11 @@ def _backward(function, derivative, interpret, saved, gradient):
     programs = min(PROGRAMS, pl.cdiv(count, height))
     dx, sums = pl.pallas_call(
       functools.partial(
-        _backward_kernel, derivative=derivative, count=count, width=width
+        _backward_kernel,
+        derivative=derivative,
+        count=count,
+        width=width,
+        interpret=interpret,
       ),
       grid=(pl.cdiv(width, breadth), programs),
       out_shape=(

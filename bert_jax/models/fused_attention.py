@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int, UInt32
 
-from bert_jax.models import attention_blocks, fused
+from bert_jax.models import attention_blocks, attention_program, fused
 from bert_jax.models import attention_kernels as kernels
 
 # Of a kernel: queries and keys of a block, warps, stages of its pipeline.
@@ -53,15 +53,17 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
     by: "queries" or "keys", whose blocks have programs of their own.
     options: rate, causal, interpret.
     outputs: (number of blocks) -> shapes.
-    arrays: `_common`'s, and the kernel's own.
+    arrays: `ids` and `qkv`, and the kernel's own.
     aliases: pairs of an own array and the output that is written over it.
   """
   rate, causal, interpret = options
-  ids, qkv, first, numbers, *own = arrays
+  ids, qkv, *own = arrays
   count, length, heads, _, head_dim = qkv.shape
   queries, keys = _blocks(tuning, by, length, qkv.dtype)
   sizes = (count, length, heads, head_dim)
-  plan = kernels.Plan(*sizes, rate, causal, qkv.dtype, queries, keys, by)
+  plan = attention_program.Plan(
+    *sizes, rate, causal, qkv.dtype, queries, keys, by, interpret
+  )
   inputs = [ids, qkv]
   if plan.skips:
     ranges = attention_blocks.token_ranges(ids, causal)
@@ -71,7 +73,6 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
         ranges[by == "keys"], *(queries, keys)[::way]
       )
     )
-  inputs += [first, numbers] if rate else []
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
     grid=(count * heads, plan.blocks),
@@ -85,30 +86,31 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
   )(*inputs, *own)
 
 
-def _common(ids, qkv, words):
-  """What all kernels take: with hashes for dropout, used if there is any."""
-  rows, _, heads = qkv.shape[:3]
-  return ids, qkv, fused.first_hashes(words, rows), jnp.arange(heads)
-
-
-COMMON = [IDS, PROJECTED, ("batch",), ("heads",)]
-
-
 def _forward(qkv, ids, words, *options):
+  """Returns what is mixed, and for the backward pass a tuple of the rest."""
+  drops = options[0] > 0
+
   def on_device(*arrays):
     rows, length, heads, _, head_dim = arrays[1].shape
 
     def outputs(_):
       out = _shape((rows, length, heads, head_dim), qkv.dtype)
-      return out, _shape((rows, heads, length))
+      tokens = (rows, heads, length)
+      hashes = (_shape(tokens, jnp.uint32),) if drops else ()
+      return out, _shape(tokens), *hashes
 
     return _call(
       kernels.forward_kernel, FORWARD, "queries", options, outputs, arrays
     )
 
-  return fused.over_shards(
-    on_device, COMMON, [MIXED, TOKENS], *_common(ids, qkv, words)
-  )
+  arrays, axes = [ids, qkv], [IDS, PROJECTED]
+  if drops:
+    rows, _, heads = qkv.shape[:3]
+    arrays += [fused.first_hashes(words, rows), jnp.arange(heads)]
+    axes += [("batch",), ("heads",)]
+  made = [MIXED, TOKENS, *([TOKENS] if drops else [])]
+  out, *rest = fused.over_shards(on_device, axes, made, *arrays)
+  return out, tuple(rest)
 
 
 def with_bias(
@@ -148,8 +150,8 @@ def _attention_forward(qkv, bias, ids, words, *options):
   # The product before takes the bias in; a kernel would have to wait for each
   # block to add it.
   qkv = with_bias(qkv, bias)
-  out, log_sums = _forward(qkv, ids, words, *options)
-  return out, (qkv, ids, words, log_sums, out)
+  out, (log_sums, *hashes) = _forward(qkv, ids, words, *options)
+  return out, (ids, qkv, *hashes, log_sums, out, words)
 
 
 def _gradients(qkv, blocks):
@@ -160,40 +162,38 @@ def _gradients(qkv, blocks):
 
 def _row_backward(options, *arrays):
   """`_backward` of rows that are one block of keys."""
-  *common, log_sums, _, gradient = arrays
+  *before, _, gradient = arrays
   d_qkv, sums = _call(
     kernels.row_kernel,
     ROW,
     "keys",
     options,
-    functools.partial(_gradients, common[1]),
-    (*common, log_sums, gradient),
+    functools.partial(_gradients, arrays[1]),
+    (*before, gradient),
   )
   return d_qkv, jax.lax.optimization_barrier(sums.sum((0, 1)))[None]
 
 
 def _backward(options, *arrays):
-  *common, log_sums, out, gradient = arrays
-  qkv = common[1]
+  *before, _, gradient = arrays
+  qkv, log_sums = before[1], before[-1]
   if qkv.shape[1] <= _blocks(ROW, "keys", qkv.shape[1], qkv.dtype)[1]:
     return _row_backward(options, *arrays)
 
   def outputs(blocks):
-    found = *_gradients(qkv, blocks), _shape(log_sums.shape)
-    return found + ((_shape(log_sums.shape, jnp.uint32),) if options[0] else ())
+    return *_gradients(qkv, blocks), _shape(log_sums.shape)
 
-  d_qkv, of_queries, deltas, *hashes = _call(
+  d_qkv, of_queries, deltas = _call(
     kernels.queries_kernel, QUERIES, "queries", options, outputs, arrays
   )
-  arrays = (*common, *hashes, log_sums, deltas, gradient, d_qkv)
   d_qkv, of_keys = _call(
     kernels.keys_kernel,
     KEYS,
     "keys",
     options,
     functools.partial(_gradients, qkv),
-    arrays,
-    aliases=[(3 + len(hashes), 0)],
+    (*before, deltas, gradient, d_qkv),
+    aliases=[(len(before), 0)],
   )
   # Each kernel leaves the others' part unwritten.
   of_queries, of_keys = (
@@ -204,14 +204,14 @@ def _backward(options, *arrays):
 
 
 def _attention_backward(rate, causal, interpret, saved, gradient):
-  qkv, ids, words, log_sums, out = saved
+  ids, *arrays, words = saved
+  numbers = [TOKENS] * (len(arrays) - 2)  # Sums, with dropout hashes.
   d_qkv, sums = fused.over_shards(
     functools.partial(_backward, (rate, causal, interpret)),
-    [*COMMON, TOKENS, MIXED, MIXED],
+    [IDS, PROJECTED, *numbers, MIXED, MIXED],
     [PROJECTED, SUMS],
-    *_common(ids, qkv, words),
-    log_sums,
-    out,
+    ids,
+    *arrays,
     gradient,
   )
   no = fused.no_gradient

@@ -1,6 +1,7 @@
 """Bias, dropout, residual and LayerNorm in one pass, for GPUs."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -12,110 +13,126 @@ from jaxtyping import Array, Float, UInt32
 from bert_jax.models import fused
 
 FORWARD_WARPS = 1
-# Of the backward kernel: warps, and programs, each of which adds up the
-# gradients of bias and scale over its rows; 8 or 4 for each of the 132
-# processors of an H100. Of 1,024 columns a warp keeps more than its registers
+# Of the backward kernel: warps; programs, each of which adds up the gradients
+# of bias and scale over its rows, 8 or 4 for each of the 132 processors of an
+# H100; rows at a time. Of 1,024 columns a warp keeps more than its registers
 # hold: 121 us by four warps, 158 by one (16,384 rows, H200, with the sum over
-# programs). Of 768 they are 178 by one, 192 by four (32,768 rows).
-NARROW, WIDE = (1, 1056), (4, 528)
+# programs). Of 768 they are 178 by one, 192 by four (32,768 rows). Measured
+# before the forward kernel kept what a row's mean and deviation are.
+NARROW, WIDE = (1, 1056, 1), (4, 528, 1)
 WIDE_FROM = 1024
 
 
 class _Shape:
   """Sizes of a part, and where it lies in the whole array."""
 
-  def __init__(self, x: Array, rate: float, epsilon: float):
-    self.rows, self.length, self.width = x.shape
-    self.count = self.rows * self.length
+  def __init__(self, x: Array, rate: float, epsilon: float, tile: int = 1):
+    rows, length, self.width = x.shape
+    self.count = rows * length
     self.columns = fused.power_of_2(self.width)
     self.rate, self.epsilon = rate, epsilon
+    self.tile = math.gcd(tile, self.count)  # Rows at a time.
 
 
-def _raw(ref, t, shape):
-  seen = jnp.arange(shape.columns) < shape.width
-  at = ref.at[t, pl.ds(0, shape.columns)]
-  return triton.load(at, mask=seen, other=0.0)
+class _Program:
+  """One program of a kernel: which it is, and how it reads whole rows."""
 
+  def __init__(self, shape: _Shape):
+    self.shape, self.number = shape, pl.program_id(0)
+    # A constant start would have the end checked, without regard to the mask.
+    self.columns = pl.ds(self.number * 0, shape.columns)
+    self.real = jnp.arange(shape.columns) < shape.width
 
-def _row(ref, t, shape):
-  return _raw(ref, t, shape).astype(jnp.float32)
+  def _mask(self, rows):
+    if isinstance(rows, jax.Array):
+      return self.real
+    return jnp.broadcast_to(self.real, (rows.size, self.shape.columns))
 
+  def rows(self, ref, rows):
+    """Of one row by its number, or of some by a slice; 0 beyond the width."""
+    at = ref.at[rows, self.columns]
+    return triton.load(at, mask=self._mask(rows), other=0.0)
 
-def _vector(ref, shape):
-  seen = jnp.arange(shape.columns) < shape.width
-  return triton.load(ref.at[pl.ds(0, shape.columns)], mask=seen, other=0)
+  def vector(self, ref):
+    return triton.load(ref.at[self.columns], mask=self.real, other=0)
 
+  def store(self, ref, *index, value):
+    at = ref.at[*index, self.columns]
+    mask = self._mask(index[-1])
+    triton.store(at, value.astype(ref.dtype), mask=mask)
 
-def _kept(hashes, columns, t, shape):
-  """What dropout multiplies row `t` with: 0 or 1 / (1 - rate)."""
-  row = triton.load(hashes.at[t])
-  kept = fused.bits(row, _vector(columns, shape)) >= fused.threshold(shape.rate)
-  return jnp.where(kept, np.float32(1.0 / (1.0 - shape.rate)), 0.0)
-
-
-def _normalised(x, shape):
-  """Returns the row at mean 0 and variance 1, and 1 / deviation."""
-  seen = jnp.arange(shape.columns) < shape.width
-  x = jnp.where(seen, x - jnp.sum(x) / shape.width, 0.0)
-  inverse = jax.lax.rsqrt(jnp.sum(x * x) / shape.width + shape.epsilon)
-  return x * inverse, inverse
+  def kept(self, hashes, columns):
+    """What dropout multiplies rows of these hashes with: 0, 1 / (1 - rate)."""
+    rate = self.shape.rate
+    kept = fused.bits(hashes, columns) >= fused.threshold(rate)
+    return jnp.where(kept, np.float32(1.0 / (1.0 - rate)), 0.0)
 
 
 def _forward_kernel(
-  hashes, columns, x, y, bias, scale, shift, out, *, shape, dtype
+  hashes, columns, x, y, bias, scale, shift, out, *stats, shape
 ):
-  t = pl.program_id(0)
-  y_row = _row(y, t, shape) + _vector(bias, shape)
+  p = _Program(shape)
+  t = p.number
+  y_row = p.rows(y, t).astype(jnp.float32) + p.vector(bias)
   if shape.rate:
-    y_row = y_row * _kept(hashes, columns, t, shape)
-  row, _ = _normalised(_row(x, t, shape) + y_row, shape)
-  row = row * _vector(scale, shape) + _vector(shift, shape)
-  seen = jnp.arange(shape.columns) < shape.width
-  at = out.at[t, pl.ds(0, shape.columns)]
-  triton.store(at, row.astype(dtype), mask=seen)
+    y_row = y_row * p.kept(triton.load(hashes.at[t]), p.vector(columns))
+  row = p.rows(x, t).astype(jnp.float32) + y_row
+  mean = jnp.sum(row) / shape.width  # Beyond the width are zeros.
+  row = jnp.where(p.real, row - mean, 0.0)
+  inverse = jax.lax.rsqrt(jnp.sum(row * row) / shape.width + shape.epsilon)
+  for ref, value in zip(stats, (mean, inverse), strict=False):
+    triton.store(ref.at[t], value)
+  row = row * inverse * p.vector(scale) + p.vector(shift)
+  p.store(out, t, value=row)
 
 
 def _backward_kernel(
-  hashes, columns, x, y, bias, scale, g1, g2, dx, dy, sums, *, shape, dtype
+  hashes, columns, x, y, bias, scale, means, inverses, g1, g2, *outputs, shape
 ):
-  program, programs = pl.program_id(0), pl.num_programs(0)
-  seen = jnp.arange(shape.columns) < shape.width
-  bias_row, scale_row = _vector(bias, shape), _vector(scale, shape)
+  dx, dy, sums = outputs
+  p, programs, tile = _Program(shape), pl.num_programs(0), shape.tile
+  bias_row, scale_row = p.vector(bias), p.vector(scale)
+  column_hashes = p.vector(columns)
 
-  def read(t):
-    return tuple(_raw(ref, t, shape) for ref in (x, y, g1, g2))
+  def rows_of(i):
+    return pl.ds(jnp.minimum(i * tile, shape.count - tile), tile)
 
-  def one_row(i, carry):
-    (d_bias, d_scale, d_shift), rows = carry
-    t = program + i * programs
-    # Of the next row, while this one's sums are made.
-    ahead = read(jnp.minimum(t + programs, shape.count - 1))
-    x_row, y_row, g, more = (row.astype(jnp.float32) for row in rows)
+  def read(i):
+    rows = rows_of(i)
+    wide = [p.rows(ref, rows) for ref in (x, y, g1, g2)]
+    return *wide, *(triton.load(r.at[rows]) for r in (means, inverses, hashes))
+
+  def some_rows(number, carry):
+    (d_bias, d_scale, d_shift), now = carry
+    i = p.number + number * programs
+    # Of the next rows, while these ones' sums are made.
+    ahead = read(i + programs)
+    wide, (mean, inverse, hashed) = now[:4], now[4:]
+    x_row, y_row, g, more = (part.astype(jnp.float32) for part in wide)
     y_row, g = y_row + bias_row, g + more
     if shape.rate:
-      kept = _kept(hashes, columns, t, shape)
+      kept = p.kept(hashed[:, None], column_hashes)
       y_row = y_row * kept
-    row, inverse = _normalised(x_row + y_row, shape)
-    d_scale, d_shift = d_scale + g * row, d_shift + g
+    inverse = inverse[:, None]
+    row = (x_row + y_row - mean[:, None]) * inverse
+    d_scale, d_shift = d_scale + (g * row).sum(0), d_shift + g.sum(0)
     g = g * scale_row
-    mean = jnp.sum(g) / shape.width
-    along = jnp.sum(g * row) / shape.width
-    g = inverse * (g - mean - row * along)
-    whole_row = pl.ds(0, shape.columns)
-    triton.store(dx.at[t, whole_row], g.astype(dtype), mask=seen)
+    level = jnp.sum(g, 1, keepdims=True) / shape.width
+    along = jnp.sum(g * row, 1, keepdims=True) / shape.width
+    g = inverse * (g - level - row * along)
+    p.store(dx, rows_of(i), value=g)
     if shape.rate:
       g = g * kept
-      triton.store(dy.at[t, whole_row], g.astype(dtype), mask=seen)
-    return (d_bias + g, d_scale, d_shift), ahead
+      p.store(dy, rows_of(i), value=g)
+    return (d_bias + g.sum(0), d_scale, d_shift), ahead
 
   zero = jnp.zeros(shape.columns, jnp.float32)
-  # Rows program, program + programs, ...
-  count = (shape.count - program + programs - 1) // programs
-  start = ((zero, zero, zero), read(program))
-  totals, _ = jax.lax.fori_loop(0, count, one_row, start)
+  # Tiles number, number + programs, ...
+  count = (shape.count // tile - p.number + programs - 1) // programs
+  start = ((zero, zero, zero), read(p.number))
+  totals, _ = jax.lax.fori_loop(0, count, some_rows, start)
   for number, total in enumerate(totals):
-    at = sums.at[program, program * 0 + number, pl.ds(0, shape.columns)]
-    triton.store(at, total, mask=seen)
+    p.store(sums, p.number, p.number * 0 + number, value=total)
 
 
 def _call(kernel, shape, grid, warps, outputs, interpret, *arrays):
@@ -123,7 +140,7 @@ def _call(kernel, shape, grid, warps, outputs, interpret, *arrays):
     a.reshape(shape.count, shape.width) if a.ndim == 3 else a for a in arrays
   ]
   return pl.pallas_call(
-    functools.partial(kernel, shape=shape, dtype=flat[2].dtype),
+    functools.partial(kernel, shape=shape),
     grid=(grid,),
     out_shape=outputs,
     compiler_params=triton.CompilerParams(num_warps=warps),
@@ -134,7 +151,8 @@ def _call(kernel, shape, grid, warps, outputs, interpret, *arrays):
 
 HIDDEN = ("batch", "length", "embed_activation")
 ROW = ("embed_activation",)
-HASHES = [("batch", "length"), ROW]
+NUMBERS = ("batch", "length")  # One for each of the rows.
+HASHES = [NUMBERS, ROW]
 
 
 def _hashes(words, x):
@@ -144,19 +162,24 @@ def _hashes(words, x):
   return rows, jnp.asarray(fused.column_hashes(columns))
 
 
-def _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret):
+def _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret, stats):
+  """Returns a tuple: the result, and with `stats` means and 1 / deviations."""
+  keeps = 2 if stats else 0
+
   def on_device(hashes, columns, x, *rest):
     shape = _Shape(x, rate, epsilon)
-    out = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
+    number = jax.ShapeDtypeStruct((shape.count,), jnp.float32)
+    whole = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
     arrays = (hashes.reshape(-1), columns, x, *rest)
     grid = shape.count, FORWARD_WARPS
-    out = _call(_forward_kernel, shape, *grid, out, interpret, *arrays)
-    return (out.reshape(x.shape),)
+    outputs = (whole, *[number] * keeps)
+    made = _call(_forward_kernel, shape, *grid, outputs, interpret, *arrays)
+    return made[0].reshape(x.shape), *(a.reshape(x.shape[:2]) for a in made[1:])
 
-  (out,) = fused.over_shards(
+  return fused.over_shards(
     on_device,
     [*HASHES, HIDDEN, HIDDEN, ROW, ROW, ROW],
-    [HIDDEN],
+    [HIDDEN, *[NUMBERS] * keeps],
     *_hashes(words, x),
     x,
     y,
@@ -164,7 +187,6 @@ def _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret):
     scale,
     shift,
   )
-  return out
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
@@ -196,43 +218,46 @@ def add_norm(
     epsilon: of the LayerNorm.
     interpret: run without a GPU, slowly.
   """
-  out = _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret)
+  (out,) = _forward(
+    x, y, bias, scale, shift, words, rate, epsilon, interpret, False
+  )
   return out, out
 
 
 def _add_norm_forward(
   x, y, bias, scale, shift, words, rate, epsilon, interpret
 ):
-  out = _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret)
-  return (out, out), (x, y, bias, scale, words)
+  out, *stats = _forward(
+    x, y, bias, scale, shift, words, rate, epsilon, interpret, True
+  )
+  return (out, out), (x, y, bias, scale, *stats, words)
 
 
 def _add_norm_backward(rate, epsilon, interpret, saved, gradients):
-  x, y, bias, scale, words = saved
+  *saved, words = saved
 
   def on_device(hashes, columns, x, *rest):
-    shape = _Shape(x, rate, epsilon)
+    warps, programs, tile = WIDE if x.shape[-1] >= WIDE_FROM else NARROW
+    shape = _Shape(x, rate, epsilon, tile)
     whole = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
-    warps, programs = WIDE if shape.width >= WIDE_FROM else NARROW
-    programs = min(programs, shape.count)
+    programs = min(programs, shape.count // shape.tile)
     sums = (programs, 3, shape.width)
     outputs = (whole, whole, jax.ShapeDtypeStruct(sums, jnp.float32))
-    arrays = (hashes.reshape(-1), columns, x, *rest)
+    arrays = (hashes, columns, x, *rest)
+    arrays = [a.reshape(-1) if a.ndim == 2 else a for a in arrays]
+    grid = programs, warps
     dx, dy, sums = _call(
-      _backward_kernel, shape, programs, warps, outputs, interpret, *arrays
+      _backward_kernel, shape, *grid, outputs, interpret, *arrays
     )
     dx = dx.reshape(x.shape)
     return dx, dy.reshape(x.shape) if rate else dx, fused.fewer_rows(sums)
 
   dx, dy, sums = fused.over_shards(
     on_device,
-    [*HASHES, HIDDEN, HIDDEN, ROW, ROW, HIDDEN, HIDDEN],
+    [*HASHES, HIDDEN, HIDDEN, ROW, ROW, NUMBERS, NUMBERS, HIDDEN, HIDDEN],
     [HIDDEN, HIDDEN, ("batch", None, "embed_activation")],
-    *_hashes(words, x),
-    x,
-    y,
-    bias,
-    scale,
+    *_hashes(words, saved[0]),
+    *saved,
     *gradients,
   )
   # One pass over them; the compiler would make one for each of the three.

@@ -5,10 +5,12 @@ appendix A.5); with GPT-1, its auxiliary language model (Radford et al. 2018,
 section 3.2).
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -100,6 +102,33 @@ def _both(module: Any, batch: Batch, train: bool) -> tuple[Array, Sums]:
   return logits, sums
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def fixed_row(table: Float[Array, "v d"], row: int) -> Float[Array, "v d"]:
+  """The table, whose row of that number gets no gradient."""
+  return table
+
+
+def _fixed_row_backward(row, _, gradient):
+  return (gradient.at[row].set(0.0),)
+
+
+fixed_row.defvjp(lambda table, row: (table, None), _fixed_row_backward)
+
+
+def fix_padding(params: Any, padding_id: int, family: str) -> Any:
+  """Parameters whose embedding of padding is not trained.
+
+  As torch's `padding_idx`: the row of the word table, of RoBERTa that of the
+  position table as well (transformers modeling_bert.py, modeling_roberta.py).
+  """
+  embeddings = dict(params["encoder"]["embeddings"])
+  for name in ("word", "position") if family == "roberta" else ("word",):
+    table = embeddings[name]["embedding"]
+    embeddings[name] = {"embedding": fixed_row(table, padding_id)}
+  encoder = {**params["encoder"], "embeddings": embeddings}
+  return {**params, "encoder": encoder}
+
+
 def _check(
   family: str, kind: str, head: str, lm_weight: float, span_positions: str
 ) -> None:
@@ -118,6 +147,22 @@ def _check(
     check_family("finetune with lm_weight", family, ["gpt"])
     if kind in ("tagging", "span"):
       raise ValueError(f"objective.lm_weight={lm_weight}: must be 0 of {kind}.")
+
+
+def _pretrained(path: str, family: str) -> bool:
+  """Whether a parameter is of the encoder or of a pre-trained pooler."""
+  pooler = path.startswith("pooler/") and family in POOLERS
+  return path.startswith("encoder/") or pooler
+
+
+def _weights(batch: Batch, kind: str, language_model: bool) -> Sums:
+  count = batch["label_weights"].sum(dtype=jnp.float32)
+  found = {"task_loss": count}
+  found |= {} if kind == "regression" else {"task_accuracy": count}
+  if language_model:
+    rows = (next_targets(batch).sum(-1) > 0).sum(dtype=jnp.float32)
+    found |= {"lm_loss": rows, "lm_accuracy": rows}
+  return found
 
 
 def training_flops(
@@ -140,6 +185,8 @@ def build(
   head_dropout: float | None = None,
   lm_weight: float = 0.0,
   span_positions: str = "all",
+  train_padding: bool = False,
+  padding_id: int | None = None,
 ) -> Objective:
   """The mean loss over the labelled examples, words or windows of a batch.
 
@@ -155,6 +202,9 @@ def build(
     span_positions: the softmax of a span's ends runs over "all" positions of a
       row, padding too (google-research/bert run_squad.py, transformers), or
       over "real" tokens alone, so that no loss depends on the padding.
+    train_padding: if a softmax over "all" trains the embedding of padding too
+      (run_squad.py), or leaves it as it is (transformers).
+    padding_id: of the data's vocabulary; None without data.
 
   Raises:
     ValueError: an unknown kind or name, another family.
@@ -167,6 +217,7 @@ def build(
   options = tasks.head_of(kind, family.POOLING, len(labels), head_dropout)
   module = tasks.build(tasks.NAMES[kind], encoder, options)
   segments = getattr(encoder, "num_segments", 0) > 1
+  fixed = kind == "span" and not train_padding and padding_id is not None
 
   def inputs(batch):
     keys = [k for k in base.INPUTS if segments or k != "segment_ids"]
@@ -176,17 +227,9 @@ def build(
     check_batch("finetune", batch, KEYS)
     return module.init(rng, inputs(batch))["params"]
 
-  def weights(batch):
-    count = batch["label_weights"].sum(dtype=jnp.float32)
-    found = {"task_loss": count}
-    found |= {} if kind == "regression" else {"task_accuracy": count}
-    if lm_weight:
-      rows = (next_targets(batch).sum(-1) > 0).sum(dtype=jnp.float32)
-      found |= {"lm_loss": rows, "lm_accuracy": rows}
-    return found
-
   def loss(params, frozen, carry, batch, rng, train):
     del frozen
+    params = fix_padding(params, padding_id, name) if fixed else params
     rngs = {"dropout": rng} if train else None
     options = dict(train=train, rngs=rngs, method=_both if lm_weight else None)
     found = module.apply({"params": params}, inputs(batch), **options)
@@ -204,11 +247,13 @@ def build(
     return module.apply({"params": params}, inputs(batch))
 
   def takes(path):
-    pooler = path.startswith("pooler/") and name in POOLERS
-    return head == "taken" or path.startswith("encoder/") or pooler
+    return head == "taken" or _pretrained(path, name)
 
-  coefficients = {"task_loss": 1.0}
-  coefficients |= {"lm_loss": lm_weight} if lm_weight else {}
+  language_model = {"lm_loss": lm_weight} if lm_weight else {}
+  coefficients = {"task_loss": 1.0, **language_model}
+  weights = functools.partial(
+    _weights, kind=kind, language_model=bool(lm_weight)
+  )
   return Objective(
     init, weights, loss, coefficients, flops, predict=predict, takes=takes
   )

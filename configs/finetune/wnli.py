@@ -65,6 +65,7 @@ def get_config() -> ConfigDict:
         head_dropout=placeholder(float),  # the family's
         lm_weight=0.0,
         span_positions="all",
+        train_padding=False,
       ),
       data=dict(
         path="",
