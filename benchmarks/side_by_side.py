@@ -1,6 +1,9 @@
 """What the benchmarks beside other libraries share."""
 
+import collections
+import glob
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -58,3 +61,25 @@ def both(script: str, arguments: dict[str, Any], key: str) -> str:
   elif one and two:
     result["ratio"] = round(one / two, 3)
   return json.dumps(result, indent=1)
+
+
+def kernels(folder: str, steps: int) -> dict[str, float]:
+  """Milliseconds a step by kernel name, the largest first.
+
+  Args:
+    folder: of a trace by `jax.profiler`.
+    steps: in it.
+  """
+  import jax
+
+  (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+  total = collections.Counter()
+  for plane in jax.profiler.ProfileData.from_file(path).planes:
+    if not plane.name.startswith("/device:GPU"):
+      continue
+    for line in plane.lines:
+      if line.name.startswith("Stream"):
+        for event in line.events:
+          name = re.sub(r"[._]?\d+$", "", event.name)
+          total[name] += event.duration_ns / 1e6 / steps
+  return {name: round(ms, 3) for name, ms in total.most_common(60)}

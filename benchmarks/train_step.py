@@ -122,7 +122,7 @@ def ours(args: argparse.Namespace) -> dict:
     if args.profile:
       with jax.profiler.trace(args.profile):
         run_steps(args.steps)
-      result["kernels_ms"] = kernels(args.profile, args.steps)
+      result["kernels_ms"] = side_by_side.kernels(args.profile, args.steps)
   return dict(
     device=jax.devices()[0].device_kind, jax=jax.__version__, **result
   )
@@ -133,27 +133,6 @@ def count(train_state: Any) -> int:
   import jax
 
   return sum(x.size for x in jax.tree.leaves(train_state.params))
-
-
-def kernels(folder: str, steps: int) -> dict[str, float]:
-  """Milliseconds a step by kernel name, the largest first."""
-  import collections
-  import glob
-  import re
-
-  import jax
-
-  (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
-  total = collections.Counter()
-  for plane in jax.profiler.ProfileData.from_file(path).planes:
-    if not plane.name.startswith("/device:GPU"):
-      continue
-    for line in plane.lines:
-      if line.name.startswith("Stream"):
-        for event in line.events:
-          name = re.sub(r"[._]?\d+$", "", event.name)
-          total[name] += event.duration_ns / 1e6 / steps
-  return {name: round(ms, 3) for name, ms in total.most_common(60)}
 
 
 def peer(args: argparse.Namespace) -> dict:

@@ -18,6 +18,7 @@ from bert_jax.models import attention_kernels as kernels
 # Of a kernel: queries and keys of a block, warps, stages of its pipeline.
 # The fastest on an H100 at 512 tokens, heads of 64, and nearly so at 128.
 FORWARD = (128, 64, 4, 3)
+FORWARD_SHORT = (128, 32, 4, 3)  # Of rows of up to 128 tokens.
 QUERIES = (128, 64, 4, 3)
 KEYS = (32, 128, 4, 4)
 # Rows up to its keys have all gradients from one kernel.
@@ -33,12 +34,10 @@ def _shape(shape, dtype=jnp.float32):
   return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _blocks(tuning, by, length, dtype):
+def _blocks(tuning, length, dtype):
   """Queries and keys of a block."""
   limit = fused.power_of_2(length, 16)
   queries, keys = (min(size, limit) for size in tuning[:2])
-  if by == "queries" and length <= 128:
-    keys = min(keys, 32)
   if dtype == jnp.float32:  # Blocks twice as large must fit as well.
     queries, keys = min(queries, 64), min(keys, 32)
   return queries, keys
@@ -59,7 +58,7 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
   rate, causal, interpret = options
   ids, qkv, *own = arrays
   count, length, heads, _, head_dim = qkv.shape
-  queries, keys = _blocks(tuning, by, length, qkv.dtype)
+  queries, keys = _blocks(tuning, length, qkv.dtype)
   sizes = (count, length, heads, head_dim)
   plan = attention_program.Plan(
     *sizes, rate, causal, qkv.dtype, queries, keys, by, interpret
@@ -99,8 +98,9 @@ def _forward(qkv, ids, words, *options):
       hashes = (_shape(tokens, jnp.uint32),) if drops else ()
       return out, _shape(tokens), *hashes
 
+    tuning = FORWARD_SHORT if length <= 128 else FORWARD
     return _call(
-      kernels.forward_kernel, FORWARD, "queries", options, outputs, arrays
+      kernels.forward_kernel, tuning, "queries", options, outputs, arrays
     )
 
   arrays, axes = [ids, qkv], [IDS, PROJECTED]
@@ -177,7 +177,7 @@ def _row_backward(options, *arrays):
 def _backward(options, *arrays):
   *before, _, gradient = arrays
   qkv, log_sums = before[1], before[-1]
-  if qkv.shape[1] <= _blocks(ROW, "keys", qkv.shape[1], qkv.dtype)[1]:
+  if qkv.shape[1] <= _blocks(ROW, qkv.shape[1], qkv.dtype)[1]:
     return _row_backward(options, *arrays)
 
   def outputs(blocks):

@@ -5,10 +5,10 @@ float32 on a CPU. With --control transformers trains once more, every weight one
 float32 up or down at the start: what rounding alone becomes in so many steps.
 With --double both sides compute in float64, where rounding becomes nothing and
 what is left is a difference of the programs; torch then clips without the 1e-6
-that it adds to the norm. transformers never trains the embedding of [PAD]
-(torch's padding_idx), which answers' losses reach through the softmax over all
-positions; with --train_padding it does, as BERT's own code and ours. Needs
-torch and transformers.
+that it adds to the norm. The embedding of [PAD], which answers' losses reach
+through the softmax over all positions, is not trained, as transformers has it
+(torch's padding_idx); with --train_padding it is on both sides, as in
+run_squad.py. Needs torch and transformers.
 
   python experiments/finetune_minilm/parity.py --model MINILM --data EVAL \\
     --output OUT [--tasks sst2,stsb,wnut17,squad] [--steps 100] [--peak 2e-5]
@@ -94,6 +94,7 @@ def make_config(name, folder, args, model):
   config |= dict(total_steps=args.steps, batch_size=ROWS, init_from=model)
   config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)
   config["objective"] |= dict(head="taken", head_dropout=0.0)
+  config["objective"]["train_padding"] = args.train_padding
   config["data"] |= dict(path=folder, shuffle=False)
   config["optimizer"] |= dict(epsilon=1e-8, weight_decay=DECAY, clip_norm=CLIP)
   config["schedule"] = dict(name="linear", peak=args.peak, warmup=WARMUP)

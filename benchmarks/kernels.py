@@ -1,0 +1,188 @@
+"""The fused kernels alone, as they are tuned and otherwise, on one GPU.
+
+  python benchmarks/kernels.py --rows 128 --width 1024 --heads 16 --mlp 4096
+  python benchmarks/kernels.py --rows 64 --length 512 --sweep
+
+One line of JSON for each kernel and tuning: microseconds of a call by the
+profiler, the mean of `--calls`. What the numbers of a tuning are stands beside
+it in `bert_jax/models/fused_*.py`. A tuning that the card has no room for gives
+its error. Dropout 0.1, bfloat16.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import side_by_side
+
+from bert_jax.models import fused_activation, fused_attention, fused_norm
+
+RATE = 0.1
+PROCESSORS = 132  # Of an H100 and of an H200.
+
+# Values to try: see the tuning of the same kernel.
+FORWARD = [
+  (*block, stages)
+  for block in (
+    (128, 32, 4),
+    (128, 64, 4),
+    (128, 64, 8),
+    (128, 128, 8),
+    (64, 32, 4),
+    (64, 64, 4),
+    (64, 128, 4),
+  )
+  for stages in (2, 3)
+]
+ROW = [
+  (*block, stages)
+  for block in ((16, 128, 4), (16, 128, 8), (32, 128, 4), (32, 128, 8))
+  for stages in (2, 3, 5)
+]
+QUERIES = [
+  (*block, stages)
+  for block in ((128, 64, 4), (128, 32, 4), (64, 64, 4), (64, 128, 4))
+  for stages in (2, 3)
+]
+KEYS = [
+  (*block, stages)
+  for block in ((16, 128, 4), (32, 128, 4), (32, 64, 4), (64, 128, 8))
+  for stages in (3, 4)
+]
+NORM = [
+  (warps, each * PROCESSORS, tile)
+  for warps, tile, many in (
+    (1, 1, (8,)),
+    (2, 1, (4, 8)),
+    (4, 1, (2, 4, 8)),
+    (4, 2, (2, 4)),
+    (8, 1, (1, 2, 4)),
+    (8, 2, (1, 2)),
+    (16, 2, (1,)),
+  )
+  for each in many
+]
+ACTIVATION = [
+  (*block, warps)
+  for block in ((16, 128), (32, 128), (64, 128), (32, 256), (16, 512))
+  for warps in (4, 8)
+]
+
+
+def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
+  """Kernels by their names, the modules and names of their tunings, others."""
+  attention, norm, activation = fused_attention, fused_norm, fused_activation
+  if length <= 128:
+    found = [
+      ("attention_forward", attention, "FORWARD_SHORT", FORWARD),
+      ("attention_row", attention, "ROW", ROW),
+    ]
+  else:
+    found = [
+      ("attention_forward", attention, "FORWARD", FORWARD),
+      ("attention_queries", attention, "QUERIES", QUERIES),
+      ("attention_keys", attention, "KEYS", KEYS),
+    ]
+  of_norm = "WIDE" if width >= norm.WIDE_FROM else "NARROW"
+  return found + [
+    ("forward_kernel", norm, "FORWARD_WARPS", [1, 2, 4]),
+    ("backward_kernel", norm, of_norm, NORM),
+    ("bias_activation_forward", activation, "FORWARD", ACTIVATION),
+    ("bias_activation_backward", activation, "BACKWARD", ACTIVATION),
+  ]
+
+
+def work(module: Any, args: argparse.Namespace) -> Callable[[], Any]:
+  """A call of a module's kernels, forward and backward, once compiled."""
+  keys = iter(jax.random.split(jax.random.key(0), 8))
+  rows = args.rows, args.length
+  words = jax.random.bits(next(keys), (2,))
+
+  def draw(*shape, dtype=jnp.bfloat16):
+    return jax.random.normal(next(keys), shape, dtype)
+
+  def vector(*shape):
+    return draw(*shape, dtype=jnp.float32)
+
+  if module is fused_attention:
+    head = args.width // args.heads
+    ids = jnp.ones(rows, jnp.int32)
+    inputs = [draw(*rows, args.heads, 3, head), vector(args.heads, 3, head)]
+    gradient = draw(*rows, args.heads, head)
+
+    def call(qkv, bias):
+      return fused_attention.attention(qkv, bias, ids, words, RATE)
+
+  elif module is fused_norm:
+    width = args.width
+    inputs = [draw(*rows, width), draw(*rows, width)]
+    inputs += [vector(width) for _ in range(3)]
+    gradient = (draw(*rows, width),) * 2
+
+    def call(*arrays):
+      return fused_norm.add_norm(*arrays, words, RATE, 1e-12)
+
+  else:
+    inputs, gradient = [draw(*rows, args.mlp), vector(args.mlp)], None
+    gradient = draw(*rows, args.mlp)
+    pair = fused_activation.gelu, fused_activation.gelu_derivative
+
+    def call(x, bias):
+      return fused_activation.bias_activation(x, bias, *pair)
+
+  def both(*arrays):
+    out, back = jax.vjp(call, *arrays[:-1])
+    return out, back(arrays[-1])
+
+  compiled = jax.jit(both).lower(*inputs, gradient).compile()
+  return lambda: compiled(*inputs, gradient)
+
+
+def measure(name: str, module: Any, args: argparse.Namespace) -> float:
+  """Microseconds of a call of a kernel."""
+  run = work(module, args)
+  jax.block_until_ready(run())
+  with tempfile.TemporaryDirectory() as folder:
+    with jax.profiler.trace(folder):
+      for _ in range(args.calls):
+        out = run()
+      jax.block_until_ready(out)
+    return round(side_by_side.kernels(folder, args.calls)[name] * 1e3, 1)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--rows", type=int, default=256)
+  add("--length", type=int, default=128)
+  add("--width", type=int, default=768)
+  add("--heads", type=int, default=12)
+  add("--mlp", type=int, default=3072)
+  add("--calls", type=int, default=10)
+  add("--kernels", default="", help="names, by commas; all if not given")
+  add("--sweep", action="store_true", help="other tunings as well")
+  args = parser.parse_args()
+  wanted = args.kernels.split(",") if args.kernels else None
+  for name, module, tuning, others in tunings(args.length, args.width):
+    if wanted and name not in wanted:
+      continue
+    first = getattr(module, tuning)
+    rest = [value for value in others if value != first]
+    for value in [first, *(rest if args.sweep else [])]:
+      setattr(module, tuning, value)
+      jax.clear_caches()
+      found: dict[str, Any] = {"kernel": name, tuning: value}
+      try:
+        found["us"] = measure(name, module, args)
+      except Exception as e:
+        found["error"] = str(e).splitlines()[0][:200]
+      print(json.dumps(found), flush=True)
+    setattr(module, tuning, first)
+
+
+if __name__ == "__main__":
+  main()
