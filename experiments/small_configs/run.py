@@ -1,0 +1,142 @@
+"""Runs the small configs, several at a time, and tables what they reach.
+
+  python experiments/small_configs/run.py --kind gpu --data DATA --output OUT \\
+    --lanes roberta,spanbert,teacher,distil,alone electra,albert,gpt,elmo
+  python experiments/small_configs/run.py --output OUT --table
+
+DATA holds prepared folders by the names of `FOLDERS`. A lane is configs that
+run one after the other, each in a process of its own; lane i has GPU i modulo
+--gpus, or on a CPU all cores. A run that takes over --limit seconds gets
+SIGTERM: it saves, and the same command goes on with it. Other flags, such as
+--config.total_steps=100, go to each run. OUT/results.jsonl has a line for each
+start.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(
+  os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)
+FOLDERS = {
+  "roberta": "bytelevel",
+  "albert": "unigram",
+  "gpt": "bpe",
+  "elmo": "words",
+}
+STUDENTS = ("distil", "alone", "tinybert")
+# What the rows of metrics.jsonl hold of an objective.
+LOSSES = ("mlm_loss", "lm_loss", "forward_loss", "rtd_loss", "rtd_replaced")
+OTHERS = ("sop_accuracy", "kl_loss", "span_loss")
+
+
+def command(name: str, args: argparse.Namespace) -> list[str]:
+  """Of `bert_jax.main` for a config."""
+  folder = FOLDERS.get(name, "wordpiece")
+  if args.kind == "cpu" and folder == "bpe":
+    folder = "wordpiece"
+  found = [sys.executable, "-m", "bert_jax.main"]
+  found += [f"--config=configs/small_{name}_{args.kind}.py"]
+  found += [f"--workdir={args.output}/{name}"]
+  found += [f"--config.data.path={args.data}/{folder}"]
+  if name in STUDENTS:
+    found += [f"--config.teacher.path={args.output}/teacher"]
+  return found + args.flags
+
+
+def run(name: str, lane: int, args: argparse.Namespace) -> dict:
+  """One start of a config; returns its line."""
+  environment = dict(os.environ)
+  if args.kind == "gpu":
+    environment["CUDA_VISIBLE_DEVICES"] = str(lane % args.gpus)
+    sharing = -(-len(args.lanes) // args.gpus)
+    environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
+  began = time.monotonic()
+  with open(f"{args.output}/{name}.log", "a", encoding="utf-8") as log:
+    process = subprocess.Popen(
+      command(name, args), cwd=ROOT, env=environment, stdout=log, stderr=log
+    )
+    try:
+      process.wait(args.limit)
+    except subprocess.TimeoutExpired:
+      process.send_signal(signal.SIGTERM)
+      process.wait()
+  found = {"config": f"small_{name}_{args.kind}", "status": process.returncode}
+  return found | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def reached(name: str, args: argparse.Namespace) -> dict:
+  """The last evaluation of a run, and its unigrams' cross-entropy."""
+  rows = []
+  path = f"{args.output}/{name}/metrics.jsonl"
+  if os.path.exists(path):
+    with open(path, encoding="utf-8") as f:
+      rows = [json.loads(line) for line in f]
+  rows = [row for row in rows if row["split"] == "heldout"]
+  if not rows:
+    return {}
+  found = {k: v for k, v in rows[-1].items() if k in (*LOSSES, *OTHERS)}
+  with open(f"{args.output}/{name}.log", encoding="utf-8") as f:
+    said = [line for line in f if "unigram cross-entropy" in line]
+  if said:  # Of ELMo both directions', the forward one first.
+    found["unigrams"] = float(said[-2:][0].rsplit(": ", 1)[1].split()[0])
+  return {"step": rows[-1]["step"], **found}
+
+
+def run_lane(number: int, args: argparse.Namespace) -> None:
+  for name in args.lanes[number].split(","):
+    line = json.dumps(run(name, number, args) | reached(name, args))
+    print(line, flush=True)
+    with open(f"{args.output}/results.jsonl", "a", encoding="utf-8") as f:
+      f.write(line + "\n")
+
+
+def table(lines: list[dict]) -> str:
+  """Markdown."""
+  made = [
+    "| config | seconds | steps | unigrams | held out |",
+    "|---|---|---|---|---|",
+  ]
+  for line in lines:
+    shown = [
+      f"{key} {line[key]:.3f}" for key in (*LOSSES, *OTHERS) if key in line
+    ]
+    first = (line["config"], line["seconds"], line.get("step", "-"))
+    unigrams = line.get("unigrams", "-")
+    cells = " | ".join(map(str, (*first, unigrams, ", ".join(shown))))
+    made.append(f"| {cells} |")
+  return "\n".join(made)
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--output", required=True, help="folder of the runs; is gone on with")
+  add("--kind", choices=("cpu", "gpu"), default="gpu")
+  add("--data", help="folder of prepared folders")
+  add("--lanes", nargs="*", default=[], help="names of configs, by commas")
+  add("--gpus", type=int, default=1)
+  add("--limit", type=float, default=300.0, help="seconds of a start")
+  add("--table", action="store_true", help="print what OUTPUT says")
+  args, args.flags = parser.parse_known_args()
+  args.output = os.path.abspath(args.output)
+  if args.table:
+    with open(f"{args.output}/results.jsonl", encoding="utf-8") as f:
+      print(table([json.loads(line) for line in f]))
+    return
+  if not args.data or not args.lanes:
+    parser.error("--data and --lanes are needed")
+  args.data = os.path.abspath(args.data)
+  os.makedirs(args.output, exist_ok=True)
+  with concurrent.futures.ThreadPoolExecutor(len(args.lanes)) as pool:
+    list(pool.map(lambda i: run_lane(i, args), range(len(args.lanes))))
+
+
+if __name__ == "__main__":
+  main()
