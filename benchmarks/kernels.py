@@ -4,9 +4,10 @@
   python benchmarks/kernels.py --rows 64 --length 512 --sweep
 
 One line of JSON for each kernel and tuning: microseconds of a call by the
-profiler, the mean of `--calls`. What the numbers of a tuning are stands beside
-it in `bert_jax/models/fused_*.py`. A tuning that the card has no room for gives
-its error. Dropout 0.1, bfloat16.
+profiler, the mean of `--calls`; `all_us` is of all kernels of the same part,
+forward and backward, the sums that follow included. What the numbers of a
+tuning are stands beside it in `bert_jax/models/fused_*.py`. A tuning that the
+card has no room for gives its error. Dropout 0.1, bfloat16.
 """
 
 import argparse
@@ -142,8 +143,10 @@ def work(module: Any, args: argparse.Namespace) -> Callable[[], Any]:
   return lambda: compiled(*inputs, gradient)
 
 
-def measure(name: str, module: Any, args: argparse.Namespace) -> float:
-  """Microseconds of a call of a kernel."""
+def measure(
+  name: str, module: Any, args: argparse.Namespace
+) -> dict[str, float]:
+  """Microseconds of a call of a kernel, and of all of its module's."""
   run = work(module, args)
   jax.block_until_ready(run())
   with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +154,11 @@ def measure(name: str, module: Any, args: argparse.Namespace) -> float:
       for _ in range(args.calls):
         out = run()
       jax.block_until_ready(out)
-    return round(side_by_side.kernels(folder, args.calls)[name] * 1e3, 1)
+    found = side_by_side.kernels(folder, args.calls)
+  return {
+    "us": round(found[name] * 1e3, 1),
+    "all_us": round(sum(found.values()) * 1e3, 1),
+  }
 
 
 def main() -> None:
@@ -177,7 +184,7 @@ def main() -> None:
       jax.clear_caches()
       found: dict[str, Any] = {"kernel": name, tuning: value}
       try:
-        found["us"] = measure(name, module, args)
+        found |= measure(name, module, args)
       except Exception as e:
         found["error"] = str(e).splitlines()[0][:200]
       print(json.dumps(found), flush=True)

@@ -110,8 +110,9 @@ def read_texts(path: str) -> Iterator[Text]:
   An object has "text" or "words" (a list), and may have an "id".
 
   Raises:
-    ValueError: a line that is not so; file and line are named.
+    ValueError: a line that is not so; file and line are named. No lines.
   """
+  number = -1
   for number, line in enumerate(read_lines(path)):
     if not path.endswith(".jsonl"):
       yield of_text(number, line)
@@ -128,6 +129,8 @@ def read_texts(path: str) -> Iterator[Text]:
       raise ValueError(
         f'{where}: neither "text" (a string) nor "words" (a list of strings).'
       )
+  if number < 0:
+    raise ValueError(f"{path} has no lines.")
 
 
 def read_lines(path: str) -> Iterator[str]:

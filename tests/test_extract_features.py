@@ -297,6 +297,7 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
     (["--input", "not.jsonl"], "not.jsonl:1: no JSON"),
     (["--input", "latin.txt"], "latin.txt:2: not UTF-8"),
     (["--input", "none.txt"], "none.txt: No such file"),
+    (["--input", "empty.txt"], "empty.txt has no lines"),
     (["--combine", "mix", "--mix", "nan"], "--mix nan: not all are finite"),
     (["--output", "bad.jsonl", "--input", "bad.jsonl"], "is the input"),
   ],
@@ -308,6 +309,7 @@ def test_bad_input_is_one_sentence(
   (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"words": "a"}\n')
   (tmp_path / "not.jsonl").write_text("a\n")
   (tmp_path / "latin.txt").write_bytes(b"a\n\xe9\n")
+  (tmp_path / "empty.txt").touch()
   before = sorted(tmp_path.iterdir())
   with pytest.raises(SystemExit) as e:
     command(monkeypatch, *files, "in.txt", *arguments)

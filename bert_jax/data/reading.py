@@ -161,15 +161,16 @@ class _ZstdReader(io.RawIOBase):
 def _lines(path: str, stream: IO[bytes], errors: str) -> Iterator[str]:
   """Decodes line by line, without line ends and byte-order mark."""
   offset = 0
-  for line in stream:
+  for number, line in enumerate(stream, 1):
     if not offset and line.startswith(b"\xef\xbb\xbf"):
       offset, line = 3, line[3:]
     try:
       text = line.decode("utf-8", errors)
     except UnicodeDecodeError as e:
       raise ValueError(
-        f"{path}: not UTF-8 at byte {offset + e.start}; convert the file, or"
-        " pass --errors=replace to put U+FFFD for such bytes."
+        f"{path}: not UTF-8 in line {number}, at byte {offset + e.start};"
+        " convert the file, or pass --errors=replace to put U+FFFD for such"
+        " bytes."
       ) from e
     offset += len(line)
     yield text.rstrip("\r\n")
