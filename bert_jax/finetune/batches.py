@@ -81,6 +81,8 @@ class Batches:
     self.batch_size, self._seed = batch_size, seed
     self._shuffle, self._group = shuffle, group
     self._host, self._hosts = host, hosts
+    if task.kind == "span":
+      self._unanswerable = unanswerable(rows)
     # A choice is as long as its longest row.
     self._lengths = lengths(rows).reshape(-1, self._columns).max(1)
     longest = int(self._lengths.max())
@@ -141,6 +143,7 @@ class Batches:
       choice [b, c, l]; `sequence_ids` are 1, 0 at padding. `labels`: int32 or
       float32 [b]; tagging [b, l]; span [b, 2]. `label_weights`: float32 [b],
       tagging [b, l]; 0 where nothing is to be learnt, and there the label is 0.
+      `unanswerable`: of span, float32 [b], 1 if its question has no answer.
       `row`: int64 [b], number of the (first) row, -1 for one that fills up.
     """
     epoch, place = divmod(step, self.steps_per_epoch)
@@ -155,7 +158,19 @@ class Batches:
     if self._columns > 1:
       shape = (part, self._columns, length)
       batch = {name: x.reshape(shape) for name, x in batch.items()}
-    return batch | _labels(self._task, self._rows, row, length) | {"row": row}
+    batch |= _labels(self._task, self._rows, row, length) | {"row": row}
+    if self._task.kind == "span":
+      batch["unanswerable"] = np.where(row < 0, 0, self._unanswerable[row])
+    return batch
+
+
+def unanswerable(rows: Rows) -> np.ndarray:
+  """float32 [N] of kind span: 1 for the rows of a question without an answer.
+
+  None of its windows holds one: an answer that all have only in part is none.
+  """
+  held = np.bincount(rows.example, (rows.labels > 0).any(1))
+  return (held[rows.example] == 0).astype(np.float32)
 
 
 def _lay_out(rows: Rows, row: np.ndarray, length: int, pad: int) -> Batch:

@@ -128,6 +128,8 @@ def _features(task: Task, rows: Rows, length: int) -> Features:
   made: Features = {key: (row, np.dtype(np.int32)) for key in ids}
   made["labels"] = (shape, rows.labels.dtype)
   made["label_weights"] = (weight, np.dtype(np.float32))
+  if task.kind == "span":
+    made["unanswerable"] = ((), np.dtype(np.float32))
   return made
 
 

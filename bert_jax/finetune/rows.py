@@ -63,7 +63,8 @@ class Rows(NamedTuple):
     ids: int32 [T].
     starts: int64 [N + 1].
     second: int32 [N], place in the row where segment 1 begins; the row's length
-      if there is one segment.
+      if there is one segment. Of span, where the context begins, in families
+      without segments too.
     example: int64 [N], number of the example a row is of, ascending, in the
       file's order.
     labels: classification int32 [N] (-1: unlabelled); regression float32 [N]
@@ -247,6 +248,11 @@ def _check(task: Task, rows: Rows, examples: int, where: str) -> None:
   sizes = lengths(rows)
   if rows.starts[0] or rows.starts[-1] != t or (sizes < 1).any():
     raise ValueError(f"{where}: `starts` are not those of {t} tokens.")
+  if task.kind == "span" and (rows.second >= sizes).any():
+    raise ValueError(
+      f"{where}: `second` is not where the contexts begin, as in folders of"
+      " earlier versions."
+    )
   counts = np.bincount(rows.example, minlength=examples) if n else np.zeros(0)
   if (np.diff(rows.example) < 0).any() or len(counts) != examples:
     raise ValueError(f"{where}: rows are of other than {examples} examples.")

@@ -18,7 +18,7 @@ import tensorflow as tf
 from bert_jax.data import vocabulary_files
 from bert_jax.data.seqio_vocabulary import TextVocabulary
 from bert_jax.data.tokenizer import Vocabulary
-from bert_jax.finetune import choices, layout, preparing, reading
+from bert_jax.finetune import batches, choices, layout, preparing, reading
 from bert_jax.finetune import rows as task_rows
 from bert_jax.finetune.known import Known
 from bert_jax.finetune.rows import Rows, Task
@@ -182,18 +182,21 @@ def _register(
   def feature(vocabulary: seqio.Vocabulary, dtype: Any, rank: int):
     return seqio.Feature(vocabulary, add_eos=False, dtype=dtype, rank=rank)
 
+  features = {
+    "input_ids": feature(TextVocabulary(tokenizer), tf.int32, rank),
+    "segment_ids": feature(other, tf.int32, rank),
+    "sequence_ids": feature(other, tf.int32, rank),
+    "labels": feature(other, number, label),
+    "label_weights": feature(other, tf.float32, task.kind == "tagging"),
+    "row": feature(other, tf.int64, 0),
+  }
+  if task.kind == "span":
+    features["unanswerable"] = feature(other, tf.float32, 0)
   return seqio.TaskRegistry.add(
     name,
     source=seqio.FunctionDataSource(dataset, names),
     preprocessors=[],
-    output_features={
-      "input_ids": feature(TextVocabulary(tokenizer), tf.int32, rank),
-      "segment_ids": feature(other, tf.int32, rank),
-      "sequence_ids": feature(other, tf.int32, rank),
-      "labels": feature(other, number, label),
-      "label_weights": feature(other, tf.float32, task.kind == "tagging"),
-      "row": feature(other, tf.int64, 0),
-    },
+    output_features=features,
   )
 
 
@@ -209,6 +212,8 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
     "labels": ragged(labels) if task.kind == "tagging" else labels,
     "row": np.arange(len(rows.example)),
   }
+  if task.kind == "span":
+    table["unanswerable"] = batches.unanswerable(rows)
 
   def fill(x: tf.Tensor, value: int) -> tf.Tensor:
     more = [[0, length - tf.shape(x)[0]]]
@@ -221,13 +226,13 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
       own = fill(own, -1)
     known = tf.math.is_finite(own) if own.dtype.is_floating else own >= 0
     weight = tf.reduce_all(known) if task.kind == "span" else known
-    return {
+    kept = {k: row[k] for k in ("row", "unanswerable") if k in row}
+    return kept | {
       "input_ids": fill(row["ids"], pad),
       "segment_ids": tf.cast(real & (place >= row["second"]), tf.int32),
       "sequence_ids": tf.cast(real, tf.int32),
       "labels": tf.where(known, own, tf.zeros_like(own)),
       "label_weights": tf.cast(weight, tf.float32),
-      "row": row["row"],
     }
 
   ds = tf.data.Dataset.from_tensor_slices(table).map(lay_out)

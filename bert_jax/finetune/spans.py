@@ -113,7 +113,7 @@ def rows(
       where[place : place + b - a] = context.offsets[a:b]
       parts += row
       sizes.append(size)
-      second.append(place if layout.segments else size)
+      second.append(place)
       number.append(e)
       offsets.append(where)
       labels.append(_label(answer, a, b, place))
