@@ -29,6 +29,7 @@ from bert_jax.finetune import layout as layouts
 from bert_jax.finetune import predicting, scoring
 from bert_jax.finetune.predicting import Predictor
 from bert_jax.finetune.rows import task_of
+from bert_jax.models import tasks
 
 FORMAT_VERSION = 1
 # Rows of other lengths are padded to the next.
@@ -48,12 +49,11 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
     **computation: see `loading.load`.
   """
   module = folder.module_of(config, **computation)
-  segments = getattr(module.encoder, "num_segments", 0) > 1
+  keys = tasks.input_keys(module)
 
   def run(params, *inputs):
     batch = dict(zip(INPUTS, inputs, strict=True))
-    if not segments:
-      del batch["segment_ids"]
+    batch = {key: x for key, x in batch.items() if key in keys}
     return module.apply({"params": folder.unflatten(params)}, batch)
 
   return run
@@ -214,9 +214,8 @@ def _step(programs: Mapping[int, Program]) -> Program:
     length = batch["input_ids"].shape[1]
     to = min(n for n in programs if n >= length)
     pad = [(0, 0), (0, to - length)]
-    logits = programs[to](params, *(jnp.pad(batch[k], pad) for k in INPUTS))
-    # Of tags and answers there is one a position.
-    return logits[:, :length] if logits.shape[1:2] == (to,) else logits
+    # Of tags and answers there are logits of the padding as well.
+    return programs[to](params, *(jnp.pad(batch[k], pad) for k in INPUTS))
 
   return step
 

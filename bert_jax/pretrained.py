@@ -143,7 +143,8 @@ def take(
       new.append(path)
       continue
     if lacking:
-      raise ValueError(f"init_from={found.path} has no {path}.")
+      hint = "; pass --config.objective.head=new" if head else ""
+      raise ValueError(f"init_from={found.path} has no {path}{hint}.")
     array = found.arrays[path]
     if order is not None and path.startswith("classifier/"):
       array = array[..., order]

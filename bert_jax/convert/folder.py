@@ -153,7 +153,7 @@ def shapes_of(
   ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   chars = jax.ShapeDtypeStruct((1, 1, elmo.MAX_CHARS), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
-  batch |= dict(char_ids=chars)
+  batch |= dict(segment_ids=ids, char_ids=chars)
   boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
   flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
   shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}

@@ -202,6 +202,11 @@ def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   """The config and arrays of transformers."""
   config, arrays = weights.config, dict(weights.arrays)
   family, task = config["family"], config["task"]
+  if task == "span" and "beam" in config["head"]:
+    raise ValueError(
+      "transformers has no place for a head that finds the end of an answer by"
+      " its start (objective.span_head=joint); export_program keeps it."
+    )
   dtype = config["source"].get("dtype", "float32")
   theirs = hf_config_back.make(config, weights.tokenizer_files, dtype)
   for name in ZERO.get((family, task), ()):

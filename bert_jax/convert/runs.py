@@ -33,10 +33,11 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   """
   kind, labels = objective["kind"], list(objective["labels"])
   rate = objective.get("head_dropout")
+  span_head = objective.get("span_head", "apart")
   pooling = models.family(family).POOLING
   made = {
     "task": tasks.NAMES[kind],
-    "head": tasks.head_of(kind, pooling, len(labels), rate),
+    "head": tasks.head_of(kind, pooling, len(labels), rate, span_head),
   }
   if kind == "regression":
     # The name that transformers gives to the one output.

@@ -3,6 +3,10 @@
 As google-research/bert run_squad.py, write_predictions, with two differences:
 an answer is a slice of the raw context, by characters, and a question without
 a legal span has the answer "", where the original fails or answers "empty".
+
+A beam's spans (ELECTRA's head) as google-research/electra finetune/qa/
+qa_metrics.py has them: scores are log probabilities, and no answer has a score
+of its own, which stands beside the list.
 """
 
 from collections.abc import Sequence
@@ -20,10 +24,11 @@ class SpanRules(NamedTuple):
   The values are those of google-research/bert run_squad.py.
 
   Attributes:
-    n_best: starts and ends of a window that are tried, and answers in a list.
+    n_best: starts and ends of a window that are tried, and answers in a list;
+      what a beam tries is the model's.
     max_length: pieces in an answer at most.
-    threshold: SQuAD 2.0 has no answer where the score of the null span exceeds
-      the best answer's by more.
+    threshold: SQuAD 2.0 has no answer where `null_odds` exceed it (ELECTRA's
+      configure_finetuning.py has -2.75, qa_na_threshold, for the test set).
     max_context: a start counts in the one window where it has most context;
       Hugging Face's run_qa.py counts it in all.
   """
@@ -54,7 +59,8 @@ def answers(
 
   Args:
     rows: of kind span, N of them.
-    logits: of each row [at least its length, 2], start and end.
+    logits: of each row [at least its length, 2], start and end; or the spans
+      of a beam [s, 4], see `models.answers.JointAnswers`.
     examples: with `context`.
     null: whether a question may have no answer, as in SQuAD 2.0.
     rules: see `SpanRules`.
@@ -63,8 +69,12 @@ def answers(
     For each example `text`, the answer; `best`, the answer that is best beside
     "" ("" if there is no legal one); `nbest`, the list with `text`,
     `probability`, `start_logit`, `end_logit`; if `null` also `null_odds`, the
-    null span's score less that of `best` (0 if there is none).
+    null span's score less that of `best` (0 if there is none), of a beam the
+    logit of no answer.
   """
+  if not examples:
+    return []
+  beam = is_beam(logits[0])
   bounds = np.searchsorted(rows.example, np.arange(len(examples) + 1))
   results = []
   for number, example in enumerate(examples):
@@ -72,19 +82,42 @@ def answers(
     offsets = [
       rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in windows
     ]
-    scores = [
-      np.asarray(logits[i], np.float64)[: len(o)]
-      for i, o in zip(windows, offsets, strict=True)
-    ]
-    spans = _candidates(offsets, scores, rules)
+    scores = [np.asarray(logits[i], np.float64) for i in windows]
     # Of several windows the one that is least sure of "no answer".
-    first = min((s[0] for s in scores), key=sum) if null else None
-    results.append(_answer(example["context"], spans, first, rules))
+    first = min((s[0, -2:] for s in scores), key=sum) if null else None
+    pairs = [
+      _beam_pairs(s, len(o)) if beam else _pairs(s[: len(o)], rules.n_best)
+      for s, o in zip(scores, offsets, strict=True)
+    ]
+    spans = _candidates(offsets, pairs, rules)
+    results.append(_answer(example["context"], spans, first, rules, beam))
   return results
 
 
+def is_beam(logits: np.ndarray) -> bool:
+  """Whether a row's logits are a beam's spans, not those of positions."""
+  return np.shape(logits)[1:] == (4,)
+
+
+def _pairs(scores: np.ndarray, n_best: int) -> tuple[np.ndarray, ...]:
+  """Places and logits [K] of the best starts, each with the best ends."""
+  order = np.argsort(-scores, 0, kind="stable")[:n_best]
+  i, j = (x.ravel() for x in np.meshgrid(*order.T, indexing="ij"))
+  return i, j, scores[i, 0], scores[j, 1]
+
+
+def _beam_pairs(spans: np.ndarray, length: int) -> tuple[np.ndarray, ...]:
+  """The same of a beam's spans; those in the padding are left out."""
+  spans = spans[1:]
+  spans = spans[(spans[:, :2] < length).all(1)]
+  i, j = spans[:, :2].astype(np.int64).T
+  return i, j, spans[:, 2], spans[:, 3]
+
+
 def _candidates(
-  offsets: list[np.ndarray], scores: list[np.ndarray], rules: SpanRules
+  offsets: list[np.ndarray],
+  pairs: list[tuple[np.ndarray, ...]],
+  rules: SpanRules,
 ) -> _Spans:
   """Legal spans of all windows of a question, in the original's order."""
   legal = [o[:, 0] >= 0 for o in offsets]
@@ -97,14 +130,12 @@ def _candidates(
     for k, (begin, end) in enumerate(spans):
       starts[k][legal[k]] = best[begin:end] == k
   found = []
-  for offset, score, start_ok, end_ok in zip(
-    offsets, scores, starts, legal, strict=True
+  for offset, (i, j, start, end), start_ok, end_ok in zip(
+    offsets, pairs, starts, legal, strict=True
   ):
-    order = np.argsort(-score, 0, kind="stable")[: rules.n_best]
-    i, j = np.meshgrid(order[:, 0], order[:, 1], indexing="ij")
     keep = start_ok[i] & end_ok[j] & (j >= i) & (j - i < rules.max_length)
-    i, j = i[keep], j[keep]
-    found.append(_Spans(offset[i, 0], offset[j, 1], score[i, 0], score[j, 1]))
+    begins, ends = offset[i[keep], 0], offset[j[keep], 1]
+    found.append(_Spans(begins, ends, start[keep], end[keep]))
   return _Spans(*map(np.concatenate, zip(*found, strict=True)))
 
 
@@ -123,12 +154,17 @@ def _context_spans(contexts: list[np.ndarray]) -> list[tuple[int, int]]:
 
 
 def _answer(
-  context: str, spans: _Spans, null: np.ndarray | None, rules: SpanRules
+  context: str,
+  spans: _Spans,
+  null: np.ndarray | None,
+  rules: SpanRules,
+  beam: bool,
 ) -> dict[str, Any]:
   """Makes the list of a question and chooses; `null` is [2], or None."""
   scores = spans.start_logit + spans.end_logit
   entries: dict[str, tuple[float, float]] = {}
-  if null is not None:
+  listed = null is not None and not beam
+  if listed:
     scores = np.append(scores, null.sum())
   for k in np.argsort(-scores, kind="stable"):
     if len(entries) >= rules.n_best:
@@ -139,14 +175,15 @@ def _answer(
     text = context[spans.begin[k] : spans.end[k]].strip()
     if text and text not in entries:
       entries[text] = float(spans.start_logit[k]), float(spans.end_logit[k])
-  if null is not None:
+  if listed:
     entries.setdefault("", (float(null[0]), float(null[1])))
   if not entries:
     entries[""] = 0.0, 0.0
   best = next((text for text in entries if text), "")
   result: dict[str, Any] = {"text": best, "best": best}
   if null is not None:
-    odds = float(null.sum()) - (sum(entries[best]) if best else 0.0)
+    less = sum(entries[best]) if best and not beam else 0.0
+    odds = float(null.sum()) - less
     result["null_odds"] = odds
     result["text"] = "" if odds > rules.threshold else best
   totals = np.array([sum(pair) for pair in entries.values()])

@@ -26,8 +26,9 @@ def predictions(
     task: the task.
     rows: N rows of the examples.
     logits: of each row, in order: classification [classes]; regression and
-      choice one number; tagging [length, tags]; span [length, 2]. Positions
-      from the row's length on are padding. Of choices [E, choices] will do.
+      choice one number; tagging [length, tags]; span [length, 2], or a beam's
+      spans. Positions from the row's length on are padding. Of choices [E,
+      choices] will do.
     examples: the raw fields of E examples.
     spans: how answers of kind span are chosen; a task with the metric squad2
       may have none.
@@ -91,6 +92,9 @@ def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
       f"task {task.name}: logits of {len(logits)} rows, not of"
       f" {len(rows.example)}."
     )
+  if task.kind == "span" and all(map(nbest.is_beam, logits)):
+    check_finite(*logits)
+    return
   width = len(task.labels) if task.kind == "tagging" else 2
   for i, (row, length) in enumerate(zip(logits, lengths(rows), strict=True)):
     if len(row) < length or np.shape(row)[1:] != (width,):

@@ -21,7 +21,7 @@ from bert_jax.finetune.batches import BUCKETS, Batches
 from bert_jax.finetune.data import Split
 from bert_jax.finetune.results import make_results
 from bert_jax.finetune.rows import Rows, Task
-from bert_jax.models import base
+from bert_jax.models import tasks
 
 # Examples that are read, run and written together.
 CHUNK = 1024
@@ -164,8 +164,7 @@ def open_model(
 
 
 def _make_step(module: Any, kind: str, top: int) -> Any:
-  segments = getattr(module.encoder, "num_segments", 0) > 1
-  keys = [key for key in base.INPUTS if segments or key != "segment_ids"]
+  keys = tasks.input_keys(module)
 
   def step(params, batch):
     inputs = {key: batch[key] for key in keys if key in batch}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.finetune import outputs
-from bert_jax.finetune.rows import Examples, Rows, lengths
+from bert_jax.finetune.rows import Examples, Rows
 
 Result = dict[str, Any]
 
@@ -48,13 +48,11 @@ def make_results(
     outputs.check_finite(*logits)
     return _masks(predictor, rows, logits, examples)
   if kind == "span":
-    cut = _cut(rows, logits)
-    found = outputs.predictions(task, rows, cut, examples)
+    found = outputs.predictions(task, rows, logits, examples)
     return [_answer(one) for one in found]
   if kind == "tagging":
-    cut = _cut(rows, logits)
-    tags = outputs.predictions(task, rows, cut, examples)
-    chances = tag_chances(rows, cut, examples, tags, task.labels)
+    tags = outputs.predictions(task, rows, logits, examples)
+    chances = tag_chances(rows, logits, examples, tags, task.labels)
     return [
       {"words": e["words"], "tags": t, "probabilities": p}
       for e, t, p in zip(examples, tags, chances, strict=True)
@@ -70,11 +68,6 @@ def make_results(
   if kind == "multi_label":
     return [_labels(task.labels, 1 / (1 + np.exp(-x))) for x in means]
   return [_label(task.labels, x) for x in softmax(means)]
-
-
-def _cut(rows: Rows, logits: Sequence[np.ndarray]) -> list[np.ndarray]:
-  sizes = lengths(rows)
-  return [x[:size] for x, size in zip(logits, sizes, strict=True)]
 
 
 def _means(rows: Rows, logits: np.ndarray) -> np.ndarray:

@@ -12,7 +12,6 @@ from bert_jax import sharding
 from bert_jax.finetune import metrics, outputs
 from bert_jax.finetune.batches import Batches
 from bert_jax.finetune.data import Split, Splits
-from bert_jax.finetune.rows import lengths
 
 Scorer = Callable[
   [Any, Any, Batches], tuple[list[np.ndarray], dict[str, float]]
@@ -112,9 +111,6 @@ def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
   task, rows = split.task, split.rows
   if task.kind == "choice":
     logits = [x for x in logits if x is not None]
-  elif task.kind in ("tagging", "span"):
-    sizes = lengths(rows)
-    logits = [x[:n] for x, n in zip(logits, sizes, strict=True)]
   return outputs.predictions(task, rows, logits, split.examples)
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import base, heads, layers
+from bert_jax.models import answers, base, heads, layers
 
 Batch = dict[str, Array]
 # Kind of a task -> the name of its module in a converted model's config.
@@ -18,28 +18,39 @@ NAMES = {
   "tagging": "token_classification",
   "span": "span",
 }
+# Heads of spans: BERT's, or ELECTRA's.
+SPAN_HEADS = ("apart", "joint")
 
 
 def build(
   name: str, encoder: nn.Module, head: Mapping[str, Any]
-) -> "SequenceClassifier | TokenClassifier | SpanClassifier":
+) -> (
+  "SequenceClassifier | TokenClassifier | SpanClassifier | JointSpanClassifier"
+):
   """The module of a task.
 
   Args:
     name: a value of `NAMES`.
     encoder: of any family.
-    head: keyword arguments of the module, of `pooling` its fields.
+    head: keyword arguments of the module, of `pooling` its fields; of spans
+      with `beam` ELECTRA's.
   """
   head = dict(head)
   if "pooling" in head:
     pooling = heads.Pooling(**head.pop("pooling"))
     return SequenceClassifier(encoder, pooling, **head)
-  made = SpanClassifier if name == "span" else TokenClassifier
+  if name != "span":
+    return TokenClassifier(encoder, **head)
+  made = JointSpanClassifier if "beam" in head else SpanClassifier
   return made(encoder, **head)
 
 
 def head_of(
-  kind: str, pooling: heads.Pooling, num_labels: int, dropout: float | None
+  kind: str,
+  pooling: heads.Pooling,
+  num_labels: int,
+  dropout: float | None,
+  span_head: str = "apart",
 ) -> dict[str, Any]:
   """The `head` of a kind of task, a key of `NAMES`, for `build`.
 
@@ -49,16 +60,29 @@ def head_of(
     num_labels: classes or tags; not read for the other kinds.
     dropout: before the classifier; None for the published rate, which is the
       pooling's, 0.1 of tags, 0 of spans.
+    span_head: one of `SPAN_HEADS`; read for spans alone.
   """
   rate = {} if dropout is None else {"dropout": dropout}
   if kind == "span":
-    return {"dropout": 0.0} | rate
+    beam = {"beam": answers.BEAM} if span_head == "joint" else {}
+    return {"dropout": 0.0} | beam | rate
   if kind == "tagging":
     return {"num_labels": num_labels, "dropout": 0.1} | rate
   return {
     "pooling": pooling._asdict() | rate,
     "num_labels": num_labels if kind == "classification" else 1,
   }
+
+
+def input_keys(module: Any) -> list[str]:
+  """Keys of a batch that a module with an encoder takes, where they are there.
+
+  An encoder of one segment takes no `segment_ids`; ELECTRA's head for questions
+  finds the context by them, whatever its encoder.
+  """
+  segments = getattr(module.encoder, "num_segments", 0) > 1
+  segments |= isinstance(module, JointSpanClassifier)
+  return [key for key in base.INPUTS if segments or key != "segment_ids"]
 
 
 def _encode(
@@ -182,3 +206,62 @@ class SpanClassifier(nn.Module):
   ) -> Float[Array, "b l 2"]:
     """See `SequenceClassifier.__call__` for the batch."""
     return self.classifier(_encode(self.encoder, batch, train), train)
+
+
+class JointSpanClassifier(nn.Module):
+  """ELECTRA's head for questions on any encoder; see `answers.JointAnswers`.
+
+  An answer lies in segment 1; the first position, no answer's place, counts as
+  well (google-research/electra finetune/qa/qa_tasks.py, answer_mask).
+
+  Attributes:
+    encoder: of any family.
+    dropout: of the hidden states; 0 as published.
+    beam: see `answers.JointAnswers`.
+  """
+
+  encoder: Any
+  dropout: float = 0.0
+  beam: int = answers.BEAM
+
+  def setup(self):
+    self.drop = layers.Dropout(self.dropout)
+    self.answers = answers.JointAnswers(self.beam, self.encoder.dtype)
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> Float[Array, "b s 4"]:
+    """The spans of `answers.JointAnswers.__call__`.
+
+    Args:
+      batch: as of `SequenceClassifier.__call__`, with `segment_ids`: 1 in the
+        context, of families without segments too.
+      train: apply dropout; needs a "dropout" rng.
+
+    Raises:
+      ValueError: no `segment_ids`.
+    """
+    return self.answers(*self._inputs(batch, train))
+
+  def given(
+    self, batch: Batch, starts: Int[Array, "b"], *, train: bool = False
+  ) -> answers.Given:
+    """Logits with the right starts known; the rest as of `__call__`."""
+    return self.answers.given(*self._inputs(batch, train), starts)
+
+  def _inputs(
+    self, batch: Batch, train: bool
+  ) -> tuple[Float[Array, "b l d"], Bool[Array, "b l"]]:
+    if "segment_ids" not in batch:
+      raise ValueError(
+        "the head that finds the end of an answer by its start needs"
+        " segment_ids, 1 in the context; the batch has"
+        f" {', '.join(batch)}."
+      )
+    mask = batch["segment_ids"] > 0
+    if "sequence_ids" in batch:
+      mask &= batch["sequence_ids"] > 0
+    mask |= jnp.arange(mask.shape[1]) == 0
+    if getattr(self.encoder, "num_segments", 0) < 2:
+      batch = {k: x for k, x in batch.items() if k != "segment_ids"}
+    return self.drop(_encode(self.encoder, batch, train), train), mask

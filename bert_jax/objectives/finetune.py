@@ -7,7 +7,7 @@ section 3.2).
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from bert_jax import models
 from bert_jax.models import base, tasks
-from bert_jax.objectives import lm
+from bert_jax.objectives import answers, lm
 from bert_jax.objectives.base import (
   Batch,
   Objective,
@@ -129,20 +129,59 @@ def fix_padding(params: Any, padding_id: int, family: str) -> Any:
   return {**params, "encoder": encoder}
 
 
+def _make_sums(
+  module: Any, kind: str, lm_weight: float, span_positions: str
+) -> Callable[..., Sums]:
+  """Returns (params, batch, rngs, train) -> the sums of all losses."""
+  joint = isinstance(module, tasks.JointSpanClassifier)
+  method = "given" if joint else _both if lm_weight else None
+
+  def sums_of(params, batch, rngs, train):
+    inputs = _inputs(module, batch)
+    labels, weights = batch["labels"], batch["label_weights"]
+    starts = [labels[:, 0]] if joint else []
+    options = dict(train=train, rngs=rngs, method=method)
+    found = module.apply({"params": params}, inputs, *starts, **options)
+    if joint:
+      return answers.joint_sums(found, batch)
+    logits, sums = found if lm_weight else (found, {})
+    if kind == "span" and span_positions == "real":
+      real = batch["sequence_ids"][..., None] > 0
+      logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
+    return sums | task_sums(kind, logits, labels, weights)
+
+  return sums_of
+
+
+def _inputs(module: Any, batch: Batch) -> Batch:
+  return {k: batch[k] for k in tasks.input_keys(module) if k in batch}
+
+
 def _check(
-  family: str, kind: str, head: str, lm_weight: float, span_positions: str
+  family: str,
+  kind: str,
+  head: str,
+  lm_weight: float,
+  span_positions: str,
+  span_head: str,
 ) -> None:
   check_family("finetune", family, models.FAMILIES)
   known = {
     "kind": (kind, tasks.NAMES),
     "head": (head, HEADS),
     "span_positions": (span_positions, SPAN_POSITIONS),
+    "span_head": (span_head, tasks.SPAN_HEADS),
   }
   for key, (value, names) in known.items():
     if value not in names:
       raise ValueError(
         f"objective.{key}={value!r}: not one of {', '.join(names)}."
       )
+  if span_head == "joint" and kind != "span":
+    raise ValueError(
+      f"objective.span_head='joint' is for questions, and the task is {kind};"
+      " set objective.span_head=apart."
+    )
   if lm_weight:
     check_family("finetune with lm_weight", family, ["gpt"])
     if kind in ("tagging", "span"):
@@ -187,6 +226,7 @@ def build(
   span_positions: str = "all",
   train_padding: bool = False,
   padding_id: int | None = None,
+  span_head: str = "apart",
 ) -> Objective:
   """The mean loss over the labelled examples, words or windows of a batch.
 
@@ -205,46 +245,41 @@ def build(
     train_padding: if a softmax over "all" trains the embedding of padding too
       (run_squad.py), or leaves it as it is (transformers).
     padding_id: of the data's vocabulary; None without data.
+    span_head: of questions: start and end "apart", no answer by the score at
+      the first position (BERT's); or "joint", see `models.answers` (ELECTRA's),
+      which looks at the context alone, whatever `span_positions` says.
 
   Raises:
     ValueError: an unknown kind or name, another family.
   """
   model = dict(model)
   name = model.pop("family")
-  _check(name, kind, head, lm_weight, span_positions)
+  _check(name, kind, head, lm_weight, span_positions, span_head)
   family = models.family(name)
   encoder = family.build(**model)
-  options = tasks.head_of(kind, family.POOLING, len(labels), head_dropout)
+  options = tasks.head_of(
+    kind, family.POOLING, len(labels), head_dropout, span_head
+  )
   module = tasks.build(tasks.NAMES[kind], encoder, options)
-  segments = getattr(encoder, "num_segments", 0) > 1
+  sums_of = _make_sums(module, kind, lm_weight, span_positions)
   fixed = kind == "span" and not train_padding and padding_id is not None
-
-  def inputs(batch):
-    keys = [k for k in base.INPUTS if segments or k != "segment_ids"]
-    return {key: batch[key] for key in keys if key in batch}
+  more = ("segment_ids", "unanswerable") if span_head == "joint" else ()
 
   def init(rng, batch):
-    check_batch("finetune", batch, KEYS)
-    return module.init(rng, inputs(batch))["params"]
+    check_batch("finetune", batch, KEYS + more)
+    return module.init(rng, _inputs(module, batch))["params"]
 
   def loss(params, frozen, carry, batch, rng, train):
     del frozen
     params = fix_padding(params, padding_id, name) if fixed else params
     rngs = {"dropout": rng} if train else None
-    options = dict(train=train, rngs=rngs, method=_both if lm_weight else None)
-    found = module.apply({"params": params}, inputs(batch), **options)
-    logits, sums = found if lm_weight else (found, {})
-    if kind == "span" and span_positions == "real":
-      real = batch["sequence_ids"][..., None] > 0
-      logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
-    labels, weights = batch["labels"], batch["label_weights"]
-    return sums | task_sums(kind, logits, labels, weights), carry
+    return sums_of(params, batch, rngs, train), carry
 
   def flops(batch):
     return training_flops(encoder, batch["input_ids"].shape, bool(lm_weight))
 
   def predict(params, batch):
-    return module.apply({"params": params}, inputs(batch))
+    return module.apply({"params": params}, _inputs(module, batch))
 
   def takes(path):
     return head == "taken" or _pretrained(path, name)

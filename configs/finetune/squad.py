@@ -17,7 +17,8 @@ Other families (flags beside those of the command):
   ALBERT (Lan et al. 2020, Table 14; 365 steps of warm-up; head dropout 0):
     --config.total_steps=3649 --config.batch_size=48 --config.schedule.peak=5e-5
     --config.schedule.warmup=0.1
-  ELECTRA small and base (configure_finetuning.py; rows of 512):
+  ELECTRA small and base (configure_finetuning.py; rows of 512; its head):
+    --config.objective.span_head=joint
     --config.schedule.name=electra --config.schedule.peak=1e-4
     --config.optimizer.layer_decay=0.8 --config.data.epochs=2.0
 Command (TRAIN and DEV: the original files):
@@ -63,6 +64,7 @@ def get_config() -> ConfigDict:
         lm_weight=0.0,
         span_positions="all",
         train_padding=False,
+        span_head="apart",
       ),
       data=dict(
         path="",

@@ -14,8 +14,9 @@ Other families (flags beside those of the command):
   ALBERT (Lan et al. 2020, Table 14; 814 steps of warm-up; head dropout 0):
     --config.total_steps=8144 --config.schedule.peak=3e-5
     --config.schedule.warmup=0.1
-  ELECTRA small and base (configure_finetuning.py; rows of 512; its head for
-    unanswerable questions, of weight 0.5, is not here):
+  ELECTRA small and base (configure_finetuning.py; rows of 512; its head, with
+    a classifier for unanswerable questions):
+    --config.objective.span_head=joint
     --config.batch_size=32 --config.schedule.name=electra
     --config.schedule.peak=1e-4 --config.optimizer.layer_decay=0.8
 Command (TRAIN and DEV: the original files):
@@ -61,6 +62,7 @@ def get_config() -> ConfigDict:
         lm_weight=0.0,
         span_positions="all",
         train_padding=False,
+        span_head="apart",
       ),
       data=dict(
         path="",

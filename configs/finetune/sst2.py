@@ -73,6 +73,7 @@ def get_config() -> ConfigDict:
         lm_weight=0.0,
         span_positions="all",
         train_padding=False,
+        span_head="apart",
       ),
       data=dict(
         path="",

@@ -1,0 +1,394 @@
+"""ELECTRA's head for questions against plain numpy, and runs that have it."""
+
+import copy
+import functools
+import json
+import math
+import os
+import shutil
+
+import finetune_files as files
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_families
+import tiny_tasks
+
+from bert_jax import command_line, exported, loading, logs, train
+from bert_jax.convert import hf, runs
+from bert_jax.data import vocabulary_files
+from bert_jax.finetune import (
+  batches,
+  data,
+  metrics,
+  nbest,
+  predicting,
+  preparing,
+  reading,
+  spans,
+)
+from bert_jax.finetune import rows as rows_lib
+from bert_jax.finetune.rows import Task
+from bert_jax.models import answers, tasks
+from bert_jax.objectives import finetune
+from bert_jax.objectives.answers import joint_sums
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DATA = os.environ.get("BERT_JAX_TEST_DATA")
+TASK = Task("answers", "span", (), 1, ("squad2",))
+
+
+def gelu(x):
+  return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
+def log_softmax(x):
+  x = x - x.max(-1, keepdims=True)
+  return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+class ByHand:
+  """One row through the head as the release writes it, in float64."""
+
+  def __init__(self, params, hidden, mask):
+    self._params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    self._hidden = np.asarray(hidden, np.float64)
+    self._less = 1000.0 * (np.asarray(mask, np.float64) - 1)
+    self.start = self._dense("start", self._hidden)[:, 0] + self._less
+
+  def _dense(self, name, x):
+    return x @ self._params[name]["kernel"] + self._params[name]["bias"]
+
+  def end(self, start):
+    """Logits of the ends given a start."""
+    at = np.tile(self._hidden[start], (len(self._hidden), 1))
+    x = gelu(self._dense("end_hidden", np.concatenate([at, self._hidden], 1)))
+    return self._dense("end", x)[:, 0] + self._less
+
+  def null(self):
+    """The logit of no answer."""
+    mean = np.exp(log_softmax(self.start)) @ self._hidden
+    x = np.concatenate([self._hidden[0], mean])
+    return self._dense("null", gelu(self._dense("null_hidden", x)))[0]
+
+
+def head(beam, length, seed=0):
+  """The head with parameters that are nowhere trivial; rows and masks."""
+  module = answers.JointAnswers(beam, jnp.dtype("float32"))
+  rng = np.random.default_rng(seed)
+  hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
+  place = np.arange(length)
+  mask = (place >= 3) & (place < np.array([[length], [7], [5]]))
+  mask[:, 0] = True
+  params = tiny_families.fill(module, hidden, mask)
+  rows = [ByHand(params, *row) for row in zip(hidden, mask, strict=True)]
+  return module, params, hidden, mask, rows
+
+
+def test_the_loss_is_that_of_the_release():
+  module, params, hidden, mask, rows = head(4, 9)
+  labels = np.array([[4, 6], [0, 0], [3, 3]], np.int32)
+  run = functools.partial(module.apply, {"params": params}, method="given")
+  given = tiny_families.jit(run)(hidden, mask, labels[:, 0])
+  losses, right = [], []
+  none = np.array([0.0, 1.0, 0.0], np.float32)
+  for row, (start, end), empty in zip(rows, labels, none, strict=True):
+    loss = -log_softmax(row.start)[start] - log_softmax(row.end(start))[end]
+    chance = 1 / (1 + np.exp(-row.null()))
+    loss = loss / 2 - 0.5 * np.log(chance if empty else 1 - chance)
+    losses.append(loss)
+    found = row.start.argmax(), row.end(start).argmax()
+    right.append(found == (start, end))
+  np.testing.assert_allclose(given.start, [r.start for r in rows], rtol=1e-5)
+  for weights in ([1.0, 1.0, 1.0], [1.0, 0.5, 0.0]):
+    weights = np.array(weights, np.float32)
+    batch = dict(labels=labels, label_weights=weights, unanswerable=none)
+    sums = joint_sums(given, batch)
+    np.testing.assert_allclose(sums["task_loss"], weights @ losses, rtol=1e-5)
+    np.testing.assert_allclose(sums["task_accuracy"], weights @ right)
+  # The best spans are right.
+  best = [(r.start.argmax(), r.end(r.start.argmax()).argmax()) for r in rows]
+  best = np.array(best, np.int32)
+  given = run(hidden, mask, best[:, 0])
+  batch = dict(labels=best, label_weights=np.ones(3), unanswerable=none)
+  assert joint_sums(given, batch)["task_accuracy"] == 3.0
+
+
+@pytest.mark.parametrize("beam", [3, 20])
+def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
+  module, params, hidden, mask, rows = head(beam, 9)
+  found = np.asarray(
+    tiny_families.jit(module.apply)({"params": params}, hidden, mask)
+  )
+  k = min(beam, 9)
+  assert found.shape == (3, 1 + k * k, 4) and found.dtype == np.float32
+  for row, made in zip(rows, found, strict=True):
+    np.testing.assert_allclose(made[0], [0, 0, row.null(), 0], rtol=1e-5)
+    starts = log_softmax(row.start)
+    wanted = []
+    for i in np.argsort(-starts, kind="stable")[:k]:
+      ends = log_softmax(row.end(i))
+      for j in np.argsort(-ends, kind="stable")[:k]:
+        wanted.append([i, j, starts[i], ends[j]])
+    np.testing.assert_allclose(made[1:], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", tiny_families.NAMES)
+def test_every_family_answers_from_the_context(name):
+  encoder = tiny_families.build(name)
+  module = tasks.build("span", encoder, {"dropout": 0.0, "beam": 2})
+  ids = tiny_families.token_ids(2, 8)
+  real = np.arange(8) < np.array([[8], [6]])
+  context = (real & (np.arange(8) >= 3)).astype(np.int32)
+  batch = dict(input_ids=np.where(real, ids, 1).astype(np.int32))
+  batch |= dict(sequence_ids=real.astype(np.int32), segment_ids=context)
+  params = tiny_families.fill(module, batch)
+  run = tiny_families.jit(module.apply)
+  found = np.asarray(run({"params": params}, batch))
+  # Segments are the encoder's own business, where it knows them.
+  own = context if getattr(encoder, "num_segments", 0) > 1 else None
+  hidden, _ = encoder.apply(
+    {"params": params["encoder"]}, batch["input_ids"], own, real.astype("int32")
+  )
+  for made, states, mask in zip(found, hidden, context > 0, strict=True):
+    mask[0] = True
+    row = ByHand(params["answers"], states, mask)
+    np.testing.assert_allclose(made[0, 2], row.null(), rtol=1e-4)
+    i = row.start.argmax()
+    assert made[1, :2].tolist() == [i, row.end(i).argmax()]
+    assert all(mask[int(x)] for x in made[:, :2].ravel())
+  del batch["segment_ids"]
+  with pytest.raises(ValueError, match="needs segment_ids, 1 in the context"):
+    module.apply({"params": params}, batch)
+
+
+def questions(windows=True):
+  """Examples of short contexts, a third without an answer."""
+  rng = np.random.default_rng(0)
+  made = []
+  for number in range(12):
+    animals = rng.permutation(["cat", "dog", "bird"])
+    verbs = rng.permutation(["runs", "sleeps", "sings"])
+    kept = [f"{a} {v} ." for a, v in zip(animals, verbs, strict=True)]
+    gone, asked = number % 3 == 0, animals[number % 2]
+    if gone:
+      kept = [text for text in kept if not text.startswith(asked)]
+    elif windows and number % 4 == 1:
+      kept += ["red green blue ."] * 4
+    context = "  ".join(kept)
+    verb = verbs[number % 2]
+    found = [dict(text=verb, answer_start=context.find(verb))]
+    fields = dict(id=f"q{number}", title="", question=f"{asked} ?")
+    made.append(fields | dict(context=context, answers=[] if gone else found))
+  return made
+
+
+def encoded(vocabulary, length=20):
+  return spans.rows(questions(), vocabulary, length, stride=6).rows
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_a_beam_of_independent_ends_answers_as_bert_does(null):
+  """The list of answers is the official one, whatever gives the scores."""
+  rows, asked = encoded(tiny_tasks.vocabulary()), questions()
+  assert len(rows.example) > len(asked)
+  rng = np.random.default_rng(1)
+  rules = nbest.SpanRules(n_best=7, max_length=3)
+  apart, joint = [], []
+  for size in np.diff(rows.starts):
+    logits = rng.normal(size=(size, 2))
+    i, j = np.argsort(-logits, 0)[:7].T
+    pairs = [[a, b, logits[a, 0], logits[b, 1]] for a in i for b in j]
+    # Places in the padding are no answer's.
+    pairs.insert(3, [size, size, 90.0, 90.0])
+    apart.append(logits)
+    joint.append(np.array([[0, 0, rng.normal(), 0], *pairs]))
+  wanted = nbest.answers(rows, apart, asked, False, rules)
+  found = nbest.answers(rows, joint, asked, null, rules)
+  for number, (one, two) in enumerate(zip(found, wanted, strict=True)):
+    assert one["nbest"] == two["nbest"] and one["best"] == two["best"]
+    if not null:
+      assert one["text"] == one["best"]
+      continue
+    mine = np.flatnonzero(rows.example == number)
+    least = min(joint[i][0, 2] for i in mine)
+    assert one["null_odds"] == least
+    assert one["text"] == ("" if least > 0 else one["best"])
+  if null:
+    never = rules._replace(threshold=-99.0)
+    found = nbest.answers(rows, joint, asked, True, never)
+    assert {one["text"] for one in found} == {""}
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "roberta", "gpt1"])
+def test_batches_say_which_questions_have_no_answer(family, tmp_path):
+  """A window without it is another matter."""
+  vocabulary = files.load(getattr(files, family)(tmp_path))
+  rows, asked = encoded(vocabulary, 40), questions()
+  made = batches.Batches(TASK, rows, 0, 8, shuffle=False)
+  windows = 0
+  for step in range(made.steps_per_epoch):
+    batch = made.batch(step)
+    for k, row in enumerate(batch["row"]):
+      none = row >= 0 and not asked[rows.example[row]]["answers"]
+      assert batch["unanswerable"][k] == none
+      windows += row >= 0 and not none and not batch["labels"][k].any()
+      if row >= 0:
+        # The context and what ends the row, in families without segments too.
+        offsets = rows.offsets[rows.starts[row] : rows.starts[row + 1], 0]
+        segment = batch["segment_ids"][k, : len(offsets)]
+        assert segment[:-1].tolist() == (offsets[:-1] >= 0).tolist()
+        assert segment[-1] == 1
+  assert batch["unanswerable"].dtype == np.float32 and windows > 3
+
+
+def test_bad_options(tmp_path):
+  model = dict(family="bert", variant="tiny", vocab_size=64)
+  with pytest.raises(ValueError, match="span_head='beam': not one of apart"):
+    finetune.build(model, "span", (), span_head="beam")
+  with pytest.raises(ValueError, match="is for questions, and the task is tag"):
+    finetune.build(model, "tagging", ("O",), span_head="joint")
+  made = finetune.build(model, "span", (), span_head="joint")
+  batch = dict.fromkeys([*finetune.KEYS, "segment_ids"])
+  with pytest.raises(ValueError, match="needs unanswerable"):
+    made.init(jax.random.key(0), batch)
+  # A folder that does not say where contexts begin.
+  words = tiny_tasks.vocabulary()
+  rows = encoded(words)
+  old = rows._replace(second=np.diff(rows.starts).astype(np.int32))
+  with pytest.raises(ValueError, match="`second` is not where the contexts"):
+    splits = {"train": (old, questions())}
+    rows_lib.save(str(tmp_path / "old"), TASK, splits, {}, {})
+
+
+def write_folder(path):
+  words = tiny_tasks.vocabulary()
+  split = encoded(words), questions()
+  meta = dict(
+    pad=0,
+    vocab_size=len(tiny_tasks.PIECES),
+    special=words.special._asdict(),
+    tokenizer="wordpiece",
+    lower_case=True,
+  )
+  both = {"train": split, "validation": split}
+  rows_lib.save(path, TASK, both, meta, vocabulary_files.contents(words))
+
+
+def config_of(model, folder, **more):
+  path = os.path.join(ROOT, "configs", "finetune", "squad2.py")
+  config = command_line.load_defaults(path)
+  config["data"] |= dict(path=folder, buckets=(20, 64, 128))
+  config["objective"] |= dict(span_head="joint")
+  config |= dict(init_from=model, batch_size=8) | more
+  config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)
+  return config
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, compiled):
+  """A run that has learnt twelve questions: its config and its folder."""
+  path = tmp_path_factory.mktemp("joint")
+  tiny_tasks.write_model(path / "model")
+  write_folder(str(path / "task"))
+  config = config_of(str(path / "model"), str(path / "task"), total_steps=120)
+  config["schedule"]["peak"] = 5e-3
+  config["log"]["every"] = 20
+  config["evaluate"]["every"] = 60
+  config["checkpoint"] |= dict(every=60, keep=3)
+  train.run(copy.deepcopy(config), str(path / "run"))
+  return config, str(path / "run")
+
+
+def heldout(run):
+  rows = logs.read_rows(os.path.join(run, "metrics.jsonl"))
+  return [row for row in rows if row["split"] == "heldout"]
+
+
+def test_a_run_learns_answers_and_that_there_is_none(tuned):
+  _, run = tuned
+  last = heldout(run)[-1]
+  assert last["step"] == 120 and last["loss"] < 0.1
+  assert last["exact"] == last["NoAns_exact"] == last["HasAns_exact"] == 100.0
+  found = runs.read(run)
+  assert found.config["head"] == {"dropout": 0.0, "beam": 20}
+  assert found.arrays["answers/end_hidden/kernel"].shape == (64, 512)
+
+
+def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
+  config, run = tuned
+  again = str(tmp_path / "again")
+  shutil.copytree(run, again)
+  shutil.rmtree(os.path.join(again, "checkpoints", "120"))
+  train.run(copy.deepcopy(config), again)
+  old, new = (runs.read(x).arrays for x in (run, again))
+  for name in old:
+    np.testing.assert_array_equal(old[name], new[name], name)
+
+
+def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
+  pytest.importorskip("flatbuffers")
+  config, run = tuned
+  part = data.open_part(config["data"]["path"])
+  split = data.open_split(part, "validation")
+  predictor = predicting.open_model(run, 5, length=20, null=True)
+  made = predicting.predict_split(predictor, split, "task")
+  scores = metrics.evaluate(split.task, made, split.examples)
+  assert scores["exact"] == heldout(run)[-1]["exact"]
+  asked = questions()
+  live = predicting.predict(predictor, asked)
+  for one, example in zip(live, asked, strict=True):
+    right = example["answers"][0]["text"] if example["answers"] else ""
+    assert one["answer"] == right
+    assert (one["null_odds"] > 0) == (not right)
+    assert all(entry["text"] in example["context"] for entry in one["nbest"])
+  weights = loading.read(run, None, None)
+  path = str(tmp_path / "model.bin")
+  # Rows of 20 are padded, and the beam of 401 spans is no row.
+  exported.save(path, weights, run, (32, 40), ("cpu",))
+  loaded = exported.load(path, batch_size=3, null=True)._replace(length=20)
+  for one, two in zip(live, predicting.predict(loaded, asked), strict=True):
+    assert one["answer"] == two["answer"]
+    np.testing.assert_allclose(one["null_odds"], two["null_odds"], rtol=1e-4)
+  with pytest.raises(ValueError, match="transformers has no place for a head"):
+    hf.write(str(tmp_path / "hf"), weights)
+
+
+def test_the_head_is_taken_by_name(tuned, tmp_path):
+  config, run = tuned
+  config = copy.deepcopy(config) | dict(init_from=run, total_steps=1)
+  config["objective"]["head"] = "taken"
+  config["evaluate"]["every"] = config["checkpoint"]["every"] = 1
+  config["schedule"]["peak"] = 1e-9
+  train.run(copy.deepcopy(config), str(tmp_path / "taken"))
+  assert heldout(str(tmp_path / "taken"))[-1]["exact"] == 100.0
+  config["objective"]["span_head"] = "apart"
+  with pytest.raises(ValueError, match="has no classifier/dense/bias; pass"):
+    train.run(config, str(tmp_path / "apart"))
+
+
+@pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
+def test_a_run_learns_real_questions(tmp_path, compiled):
+  """Of XQuAD, in windows; every fourth has lost its answer."""
+  with open(f"{DATA}/eval/squad/xquad.en.json", encoding="utf-8") as f:
+    paragraphs = json.load(f)["data"][0]["paragraphs"][:3]
+  asked = [qa for paragraph in paragraphs for qa in paragraph["qas"]]
+  for qa in asked[::4]:
+    qa["answers"] = []
+  source = tmp_path / "some.json"
+  source.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+  vocab = f"{DATA}/vocab/bert-base-uncased-vocab.txt"
+  inputs = [reading.Input(s, str(source)) for s in ("train", "validation")]
+  folder = str(tmp_path / "task")
+  known = reading.find("squad2")
+  preparing.prepare(known, inputs, vocab, folder, 128, 64)
+  model = dict(variant="tiny", family="bert")
+  config = config_of("", folder, total_steps=240)
+  config["model"] |= model
+  config["schedule"]["peak"] = 2e-3
+  config["checkpoint"] |= dict(every=240)
+  config["evaluate"]["every"] = 240
+  train.run(config, str(tmp_path / "run"))
+  last = heldout(str(tmp_path / "run"))[-1]
+  assert last["exact"] > 90.0, last
