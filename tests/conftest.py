@@ -1,8 +1,14 @@
 """Fixtures that several files share."""
 
+import sys
+
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+
+# Triton, which torch imports where it is installed, ends a process that has
+# loaded TensorFlow with a segmentation fault. Nothing here runs Triton's code.
+sys.modules.setdefault("triton", None)
 
 
 @pytest.fixture(scope="module")
