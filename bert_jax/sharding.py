@@ -169,6 +169,7 @@ def jit(function: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
   def call(*arguments: Any) -> Any:
     return compiled()(*arguments)
 
+  call.lower = lambda *arguments: compiled().lower(*arguments)
   return call
 
 

@@ -6,11 +6,13 @@ import itertools
 import math
 import os
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 import jax
 
 from bert_jax import (
+  ahead,
   checkpoint,
   evaluate,
   hosts,
@@ -226,18 +228,8 @@ def run_phase(
   phase, objective, total = feed.phase, setup.objective, config["total_steps"]
   every = {n: config[n]["every"] for n in ("log", "checkpoint", "evaluate")}
   every["evaluate"] *= bool(feed.heldout)
-  train_step = jax.jit(
-    steps.make_train_step(
-      objective, setup.optimizer, setup.schedule, phase.micro_batches
-    ),
-    donate_argnums=0,
-    # Left to itself, the compiler may replicate what a rule splits.
-    out_shardings=(jax.tree.map(lambda x: x.sharding, progress.state), None),
-    compiler_options=sharding.compiler_options(
-      setup.mesh.devices.flat[0], config["model"]["remat"]
-    ),
-  )
-  measure = make_measure(setup, feed)
+  jitted = jit_step(setup, phase, config, progress.state)
+  train_step = ahead.Ahead(jitted, 2, setup.mesh)
   key = jax.random.key(config["seed"])
   first = int(progress.state.step)
   if first == phase.start:
@@ -261,7 +253,14 @@ def run_phase(
     profiler.finish(step, values["loss"])
     progress.window.add(step, values)
 
-  with loader.Batches(feed.data, spans, *share) as batches:
+  with (
+    ahead.threads() as pool,
+    loader.Batches(feed.data, spans, *share) as batches,
+  ):
+    if setup.task:
+      for batch in feed.data.shapes(phase.batch_size):
+        train_step.prepare(pool, progress.state, setup.frozen, batch, key)
+    measure = make_measure(setup, feed, progress.state, pool)
     for step, (batch, position) in enumerate(log.timed(batches), first + 1):
       shape = batch["sequence_ids"].shape
       if shape not in shapes:
@@ -293,19 +292,38 @@ def run_phase(
         return
 
 
+def jit_step(
+  setup: Setup, phase: phases.Phase, config: dict[str, Any], state: TrainState
+) -> Callable[..., tuple[TrainState, steps.Metrics]]:
+  """The step of a phase, jitted."""
+  return jax.jit(
+    steps.make_train_step(
+      setup.objective, setup.optimizer, setup.schedule, phase.micro_batches
+    ),
+    donate_argnums=0,
+    # Left to itself, the compiler may replicate what a rule splits.
+    out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
+    compiler_options=sharding.compiler_options(
+      setup.mesh.devices.flat[0], config["model"]["remat"]
+    ),
+  )
+
+
 def make_measure(
-  setup: Setup, feed: Feed
+  setup: Setup, feed: Feed, state: TrainState, pool: Executor
 ) -> Callable[[TrainState], tuple[dict[str, float], float | None]]:
   """Returns a state -> what the held-out set says, and that as one number.
 
   The lower the number the better: the loss, or minus a task's first metric;
-  None where that is no number.
+  None where that is no number. Of a task, what it needs is compiled by `pool`.
   """
   objective, phase = setup.objective, feed.phase
   rows = phase.batch_size // phase.micro_batches
   eval_step = steps.make_eval_step(objective)
   if setup.task:
-    scorer = scoring.make_scorer(eval_step, objective.predict, setup.mesh)
+    scorer = scoring.Scorer(eval_step, objective.predict, setup.mesh)
+    if feed.heldout:
+      scorer.prepare(pool, state, setup.frozen, feed.heldout, rows)
 
     def score(state):
       data = state, setup.frozen, feed.heldout, rows

@@ -129,6 +129,11 @@ class Batches:
     longest = np.where(units < 0, 0, self._lengths[units]).max(1)
     return np.array(self.buckets)[np.searchsorted(self.buckets, longest)]
 
+  def first_lengths(self) -> list[int]:
+    """Lengths of the first epoch's batches, in the order of their coming."""
+    lengths = self._batch_lengths(self._order(0)).tolist()
+    return list(dict.fromkeys(lengths))
+
   def padding(self, epoch: int = 0) -> float:
     """The share of an epoch's places that hold no token."""
     order = self._order(epoch)

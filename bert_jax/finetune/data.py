@@ -4,8 +4,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from bert_jax import ahead
 from bert_jax.data import vocabulary_files
 from bert_jax.data.corpus import SpecialIds
 from bert_jax.data.features import Features
@@ -88,7 +90,8 @@ class Data:
     self.task = rows_lib.task_of(part.meta["task"])
     self.vocab_size = part.meta["vocab_size"]
     self.special = SpecialIds(**part.meta["special"])
-    self.features = _features(self.task, rows, max(batches.buckets))
+    self.features = features(self.task, rows, max(batches.buckets))
+    self._rows = rows
     self._batches, self._epochs = batches, epochs
     # Set by `open_data`; what `open_splits` opens beside.
     self.validation: tuple[str, ...] = ()
@@ -105,6 +108,10 @@ class Data:
   def padding(self) -> float:
     return self._batches.padding()
 
+  def shapes(self, batch_size: int) -> list[ahead.Shapes]:
+    """Of the first epoch's batches, one of each length."""
+    return shapes(self.task, self._rows, self._batches, batch_size)
+
   def read(self, first: int, count: int) -> Batch:
     """This host's part of the batch whose examples begin with `first`."""
     step, place = divmod(first, self._batches.batch_size)
@@ -119,7 +126,27 @@ class Data:
     del position
 
 
-def _features(task: Task, rows: Rows, length: int) -> Features:
+def shapes(
+  task: Task, rows: Rows, batches: Batches, batch_size: int
+) -> list[ahead.Shapes]:
+  """Of the batches of the first epoch, one of each length.
+
+  Args:
+    task: of the rows.
+    rows: a split.
+    batches: of them.
+    batch_size: over all hosts.
+  """
+  return [
+    {
+      key: jax.ShapeDtypeStruct((batch_size, *shape), dtype)
+      for key, (shape, dtype) in features(task, rows, length).items()
+    }
+    for length in batches.first_lengths()
+  ]
+
+
+def features(task: Task, rows: Rows, length: int) -> Features:
   """{key: (shape of one row of a batch, dtype)}."""
   row = (task.columns, length) if task.kind == "choice" else (length,)
   shape = {"tagging": (length,), "span": (2,)}.get(task.kind, ())

@@ -2,20 +2,17 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax import sharding
+from bert_jax import ahead, sharding
 from bert_jax.finetune import metrics, outputs
 from bert_jax.finetune.batches import Batches
-from bert_jax.finetune.data import Split, Splits
-
-Scorer = Callable[
-  [Any, Any, Batches], tuple[list[np.ndarray], dict[str, float]]
-]
+from bert_jax.finetune.data import Split, Splits, shapes
 
 
 def run(
@@ -63,29 +60,53 @@ def logits_of_units(
   return logits
 
 
-def make_scorer(
-  eval_step: Callable[..., Any], predict: Callable[..., Any] | None, mesh: Mesh
-) -> Scorer:
-  """Returns (state, frozen, batches) -> (logits of the units, mean losses).
+class Scorer:
+  """Logits and losses of all rows of a split."""
 
-  Args:
-    eval_step: (params, frozen, carry, batch) -> (sums, weights).
-    predict: (params, batch) -> logits; None where there are none: the logits
-      are [].
-    mesh: for the global arrays.
-  """
+  def __init__(
+    self,
+    eval_step: Callable[..., Any],
+    predict: Callable[..., Any] | None,
+    mesh: Mesh,
+  ):
+    """Compiles nothing yet.
 
-  def both(params, batch):
-    params, frozen = params
-    logits = predict(params, batch) if predict else ()
-    return eval_step(params, frozen, {}, batch), logits
+    Args:
+      eval_step: (params, frozen, carry, batch) -> (sums, weights).
+      predict: (params, batch) -> logits; None where there are none: the logits
+        are [].
+      mesh: for the global arrays.
+    """
 
-  step = jit(both, mesh)
+    def both(params, batch):
+      params, frozen = params
+      logits = predict(params, batch) if predict else ()
+      return eval_step(params, frozen, {}, batch), logits
 
-  def scorer(state, frozen, batches):
+    self._mesh, self._predicts = mesh, predict is not None
+    self._step = ahead.Ahead(jit(both, mesh), 1, mesh)
+
+  def prepare(
+    self,
+    pool: Executor,
+    state: Any,
+    frozen: Any,
+    splits: Splits,
+    batch_size: int,
+  ) -> None:
+    """Begins to compile for the batches of the splits."""
+    for split in splits:
+      batches = split.batches(batch_size)
+      for batch in shapes(split.task, split.rows, batches, batch_size):
+        self._step.prepare(pool, (state.params, frozen), batch)
+
+  def __call__(
+    self, state: Any, frozen: Any, batches: Batches
+  ) -> tuple[list[np.ndarray], dict[str, float]]:
+    """Returns logits of the units and mean losses."""
     found, totals = [], []
     for units, ((sums, weights), logits) in run(
-      step, (state.params, frozen), batches, mesh
+      self._step, (state.params, frozen), batches, self._mesh
     ):
       found.append((units, logits))
       totals.append((sums, weights))
@@ -95,12 +116,10 @@ def make_scorer(
       value = sum(float(sums[name]) for sums, _ in totals)
       weight = sum(float(weights[name]) for _, weights in totals)
       means[name] = value / weight if weight else 0.0
-    if predict is None:
+    if not self._predicts:
       return [], means
     count = 1 + max(int(units.max()) for units, _ in found)
     return logits_of_units(found, count), means
-
-  return scorer
 
 
 def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
@@ -129,7 +148,7 @@ def score(
   of such a model that of training.
 
   Args:
-    scorer: of `make_scorer`.
+    scorer: of the model.
     state: the train state.
     frozen: the teacher's parameters, {} without one.
     splits: what is scored.

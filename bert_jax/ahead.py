@@ -1,0 +1,87 @@
+"""Programs compiled in the background, before batches of their shapes come."""
+
+import concurrent.futures
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from bert_jax import sharding
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+@contextlib.contextmanager
+def threads() -> Iterator[concurrent.futures.Executor]:
+  """Threads that compile: the compiler runs outside of Python's lock.
+
+  At the end what has not begun never does.
+  """
+  found = concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+  try:
+    yield found
+  finally:
+    found.shutdown(wait=False, cancel_futures=True)
+
+
+class Ahead:
+  """A jitted function of a batch, a program for each length of its rows.
+
+  A length that was not prepared is compiled when it comes.
+  """
+
+  def __init__(self, function: Callable[..., Any], place: int, mesh: Mesh):
+    """Compiles nothing yet.
+
+    Args:
+      function: jitted, or by `sharding.jit`.
+      place: of the batch among its arguments.
+      mesh: of the arguments.
+    """
+    self._function, self._place, self._mesh = function, place, mesh
+    self._programs: dict[
+      tuple[int, ...], concurrent.futures.Future[Callable[..., Any]]
+    ] = {}
+
+  def prepare(self, pool: concurrent.futures.Executor, *arguments: Any) -> None:
+    """Begins to compile for arguments, the batch's given as shapes.
+
+    Where there are several processes nothing is done: their programs must be
+    made in one order.
+    """
+    shape = arguments[self._place]["sequence_ids"].shape
+    if jax.process_count() == 1 and shape not in self._programs:
+      parts = list(arguments)
+      batch = parts.pop(self._place)
+      parts = jax.tree.map(_shape_of, parts)
+      parts.insert(self._place, _global_shapes(self._mesh, batch))
+      self._programs[shape] = pool.submit(self._compile, parts)
+
+  def _compile(self, arguments):
+    with sharding.use_mesh(self._mesh):  # Each thread has its own.
+      return self._function.lower(*arguments).compile()
+
+  def __call__(self, *arguments: Any) -> Any:
+    shape = arguments[self._place]["sequence_ids"].shape
+    if shape in self._programs:
+      return self._programs[shape].result()(*arguments)
+    return self._function(*arguments)
+
+
+def _shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
+  weak = getattr(x.aval, "weak_type", False)  # Random keys have none.
+  return jax.ShapeDtypeStruct(
+    x.shape, x.dtype, sharding=x.sharding, weak_type=weak
+  )
+
+
+def _global_shapes(mesh: Mesh, batch: Shapes) -> Shapes:
+  """What `sharding.to_global` makes of a batch of these shapes."""
+  place = NamedSharding(mesh, sharding.BATCH)
+  return {
+    key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+    for key, x in batch.items()
+  }

@@ -1,0 +1,51 @@
+"""Programs compiled in the background."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import ahead, sharding
+
+
+def batch_of(length):
+  return {"sequence_ids": np.ones((2, length), np.int32)}
+
+
+def shapes_of(length):
+  batch = batch_of(length)
+  return {k: jax.ShapeDtypeStruct(x.shape, x.dtype) for k, x in batch.items()}
+
+
+def test_a_prepared_length_is_compiled_once_and_another_when_it_comes():
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  traced = []
+
+  def step(weight, batch, key):
+    traced.append(batch["sequence_ids"].shape)
+    assert not jax.sharding.get_abstract_mesh().empty
+    return weight * batch["sequence_ids"].sum() + jax.random.uniform(key)
+
+  function = ahead.Ahead(sharding.jit(step), 1, mesh)
+  key, weight = jax.random.key(0), jnp.float32(2.0)
+  with sharding.use_mesh(mesh), ahead.threads() as pool:
+    for length in (4, 8, 4):
+      function.prepare(pool, weight, shapes_of(length), key)
+    for length in (8, 4, 8, 6, 6):
+      batch = sharding.to_global(mesh, batch_of(length))
+      wanted = 4.0 * length + jax.random.uniform(key)
+      np.testing.assert_allclose(function(weight, batch, key), wanted)
+  assert sorted(traced) == [(2, 4), (2, 6), (2, 8)]
+
+
+def test_what_fails_in_the_background_is_raised_where_it_is_needed():
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+
+  def step(batch):
+    raise ValueError("length 4 is over 2.")
+
+  function = ahead.Ahead(sharding.jit(step), 0, mesh)
+  with sharding.use_mesh(mesh), ahead.threads() as pool:
+    function.prepare(pool, shapes_of(4))
+    with pytest.raises(ValueError, match="over 2"):
+      function(sharding.to_global(mesh, batch_of(4)))
