@@ -48,7 +48,8 @@ setup(
   python_requires=">=3.11,<3.14",
   packages=find_packages(include=["bert_jax", "bert_jax.*"]),
   install_requires=[
-    "jax>=0.10",
+    # Kernels for GPUs are in Pallas' Triton form, which jax means to remove.
+    "jax>=0.10,<0.13",
     "flax>=0.12",
     "optax>=0.2.8",
     "orbax-checkpoint>=0.12",
