@@ -368,6 +368,7 @@ def test_the_head_is_taken_by_name(tuned, tmp_path):
     train.run(config, str(tmp_path / "apart"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_a_run_learns_real_questions(tmp_path, compiled):
   """Of XQuAD, in windows; every fourth has lost its answer."""
