@@ -90,7 +90,7 @@ class Data:
     self.task = rows_lib.task_of(part.meta["task"])
     self.vocab_size = part.meta["vocab_size"]
     self.special = SpecialIds(**part.meta["special"])
-    self.features = features(self.task, rows, max(batches.buckets))
+    self.features = _features(self.task, rows, max(batches.buckets))
     self._rows = rows
     self._batches, self._epochs = batches, epochs
     # Set by `open_data`; what `open_splits` opens beside.
@@ -140,13 +140,13 @@ def shapes(
   return [
     {
       key: jax.ShapeDtypeStruct((batch_size, *shape), dtype)
-      for key, (shape, dtype) in features(task, rows, length).items()
+      for key, (shape, dtype) in _features(task, rows, length).items()
     }
     for length in batches.first_lengths()
   ]
 
 
-def features(task: Task, rows: Rows, length: int) -> Features:
+def _features(task: Task, rows: Rows, length: int) -> Features:
   """{key: (shape of one row of a batch, dtype)}."""
   row = (task.columns, length) if task.kind == "choice" else (length,)
   shape = {"tagging": (length,), "span": (2,)}.get(task.kind, ())
