@@ -11,6 +11,7 @@ card has no room for gives its error. Dropout 0.1, bfloat16.
 """
 
 import argparse
+import concurrent.futures
 import json
 import tempfile
 from collections.abc import Callable
@@ -97,8 +98,10 @@ def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
   ]
 
 
-def work(module: Any, args: argparse.Namespace) -> Callable[[], Any]:
-  """A call of a module's kernels, forward and backward, once compiled."""
+def work(
+  module: Any, args: argparse.Namespace
+) -> tuple[Callable[..., Any], list[jax.Array]]:
+  """A module's kernels, forward and backward, and arrays to call them with."""
   keys = iter(jax.random.split(jax.random.key(0), 8))
   rows = args.rows, args.length
   words = jax.random.bits(next(keys), (2,))
@@ -128,7 +131,7 @@ def work(module: Any, args: argparse.Namespace) -> Callable[[], Any]:
       return fused_norm.add_norm(*arrays, words, RATE, 1e-12)
 
   else:
-    inputs, gradient = [draw(*rows, args.mlp), vector(args.mlp)], None
+    inputs = [draw(*rows, args.mlp), vector(args.mlp)]
     gradient = draw(*rows, args.mlp)
     pair = fused_activation.gelu, fused_activation.gelu_derivative
 
@@ -139,26 +142,53 @@ def work(module: Any, args: argparse.Namespace) -> Callable[[], Any]:
     out, back = jax.vjp(call, *arrays[:-1])
     return out, back(arrays[-1])
 
-  compiled = jax.jit(both).lower(*inputs, gradient).compile()
-  return lambda: compiled(*inputs, gradient)
+  return both, [*inputs, gradient]
 
 
 def measure(
-  name: str, module: Any, args: argparse.Namespace
+  name: str, compiled: Any, inputs: list[jax.Array], calls: int
 ) -> dict[str, float]:
   """Microseconds of a call of a kernel, and of all of its module's."""
-  run = work(module, args)
-  jax.block_until_ready(run())
+  jax.block_until_ready(compiled(*inputs))
   with tempfile.TemporaryDirectory() as folder:
     with jax.profiler.trace(folder):
-      for _ in range(args.calls):
-        out = run()
+      for _ in range(calls):
+        out = compiled(*inputs)
       jax.block_until_ready(out)
-    found = side_by_side.kernels(folder, args.calls)
+    found = side_by_side.kernels(folder, calls)
+  own = [ms for key, ms in found.items() if name in key]
+  if not own:
+    raise ValueError(f"{name}: not among the kernels {list(found)}.")
   return {
-    "us": round(found[name] * 1e3, 1),
+    "us": round(sum(own) * 1e3, 1),
     "all_us": round(sum(found.values()) * 1e3, 1),
   }
+
+
+def run(
+  kernel: tuple[str, Any, str, list[Any]],
+  args: argparse.Namespace,
+  pool: concurrent.futures.Executor,
+) -> None:
+  """Prints a line for each tuning of a kernel; they are compiled at once."""
+  name, module, tuning, others = kernel
+  first = getattr(module, tuning)
+  values = [first]
+  values += [value for value in others if args.sweep and value != first]
+  call, inputs = work(module, args)
+  programs = []
+  for value in values:
+    setattr(module, tuning, value)
+    jax.clear_caches()  # Of what was traced with another tuning.
+    programs.append(pool.submit(jax.jit(call).lower(*inputs).compile))
+  setattr(module, tuning, first)
+  for value, program in zip(values, programs, strict=True):
+    found: dict[str, Any] = {"kernel": name, tuning: value}
+    try:
+      found |= measure(name, program.result(), inputs, args.calls)
+    except Exception as e:
+      found["error"] = str(e).splitlines()[0][:200]
+    print(json.dumps(found), flush=True)
 
 
 def main() -> None:
@@ -174,21 +204,10 @@ def main() -> None:
   add("--sweep", action="store_true", help="other tunings as well")
   args = parser.parse_args()
   wanted = args.kernels.split(",") if args.kernels else None
-  for name, module, tuning, others in tunings(args.length, args.width):
-    if wanted and name not in wanted:
-      continue
-    first = getattr(module, tuning)
-    rest = [value for value in others if value != first]
-    for value in [first, *(rest if args.sweep else [])]:
-      setattr(module, tuning, value)
-      jax.clear_caches()
-      found: dict[str, Any] = {"kernel": name, tuning: value}
-      try:
-        found |= measure(name, module, args)
-      except Exception as e:
-        found["error"] = str(e).splitlines()[0][:200]
-      print(json.dumps(found), flush=True)
-    setattr(module, tuning, first)
+  with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    for kernel in tunings(args.length, args.width):
+      if not wanted or kernel[0] in wanted:
+        run(kernel, args, pool)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def compare(fast, plain, arguments, gradients):
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("shape", [(3, 5, 48), (2, 4, 64)])
+@pytest.mark.parametrize("shape", [(3, 5, 48), (2, 4, 64), (2, 75, 48)])
 def test_add_norm(shape, rate):
   x, y, g, h = draw(*[shape] * 4)
   vectors = draw(*[shape[-1:]] * 3)

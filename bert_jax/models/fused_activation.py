@@ -17,8 +17,8 @@ Function = Callable[[Array, bool], Array]
 HIDDEN = ("batch", "length", "mlp")
 
 # Rows and columns of a block, warps.
-FORWARD = (64, 128, 8)
-BACKWARD = (32, 128, 4)
+FORWARD = (32, 128, 8)
+BACKWARD = (32, 128, 8)
 # Programs of the backward kernel that share the blocks of a column.
 PROGRAMS = 64
 

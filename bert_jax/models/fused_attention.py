@@ -19,10 +19,10 @@ from bert_jax.models import attention_kernels as kernels
 # The fastest on an H100 at 512 tokens, heads of 64, and nearly so at 128.
 FORWARD = (128, 64, 4, 3)
 FORWARD_SHORT = (128, 32, 4, 3)  # Of rows of up to 128 tokens.
-QUERIES = (128, 64, 4, 3)
+QUERIES = (64, 64, 4, 3)
 KEYS = (32, 128, 4, 4)
 # Rows up to its keys have all gradients from one kernel.
-ROW = (16, 128, 4, 5)
+ROW = (16, 128, 4, 3)
 IDS = ("batch", "length")
 PROJECTED = ("batch", "length", "heads", None, "head_dim")
 MIXED = ("batch", "length", "heads", "head_dim")
