@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from bert_jax import sharding
-
-Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 @contextlib.contextmanager
@@ -57,7 +55,7 @@ class Ahead:
       parts = list(arguments)
       batch = parts.pop(self._place)
       parts = jax.tree.map(_shape_of, parts)
-      parts.insert(self._place, _global_shapes(self._mesh, batch))
+      parts.insert(self._place, sharding.global_shapes(self._mesh, batch))
       self._programs[shape] = pool.submit(self._compile, parts)
 
   def _compile(self, arguments):
@@ -76,12 +74,3 @@ def _shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(
     x.shape, x.dtype, sharding=x.sharding, weak_type=weak
   )
-
-
-def _global_shapes(mesh: Mesh, batch: Shapes) -> Shapes:
-  """What `sharding.to_global` makes of a batch of these shapes."""
-  place = NamedSharding(mesh, sharding.BATCH)
-  return {
-    key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
-    for key, x in batch.items()
-  }

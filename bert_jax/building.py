@@ -26,7 +26,7 @@ class Feed(NamedTuple):
   phase: phases.Phase
   data: loader.Data | task_data.Data
   heldout: loader.Heldout | task_data.Splits | None
-  shapes: dict[str, jax.ShapeDtypeStruct]
+  shapes: sharding.Shapes
 
 
 class Setup(NamedTuple):
@@ -74,10 +74,7 @@ def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
 
 def make_feed(phase: phases.Phase, data: Any, heldout: Any) -> Feed:
   """A phase with its data and the shapes of their batches."""
-  shapes = {
-    key: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype)
-    for key, (shape, dtype) in data.features.items()
-  }
+  shapes = sharding.batch_shapes(data.features, phase.batch_size)
   return Feed(phase, data, heldout, shapes)
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+Shapes = dict[str, jax.ShapeDtypeStruct]
 AXES = ("data", "fsdp", "tensor")
 
 # Logical axis of a parameter or activation -> mesh axes.
@@ -206,6 +207,30 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
     )
   mine = tuple(sorted(held[jax.process_index()]))
   return shares.index(mine), len(shares)
+
+
+def batch_shapes(
+  features: Mapping[str, tuple[tuple[int, ...], Any]], batch_size: int
+) -> Shapes:
+  """Shapes of a batch of so many rows over all hosts.
+
+  Args:
+    features: {key: (shape of one row, dtype)}.
+    batch_size: over all hosts.
+  """
+  return {
+    key: jax.ShapeDtypeStruct((batch_size, *shape), dtype)
+    for key, (shape, dtype) in features.items()
+  }
+
+
+def global_shapes(mesh: Mesh, batch: Shapes) -> Shapes:
+  """What `to_global` makes of a batch of these shapes."""
+  place = NamedSharding(mesh, BATCH)
+  return {
+    key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+    for key, x in batch.items()
+  }
 
 
 def to_global(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:

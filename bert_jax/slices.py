@@ -144,7 +144,7 @@ def describe(topology: str) -> list[jax.Device]:
     raise ValueError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
 
 
-def features(config: dict[str, Any], phase: phases.Phase) -> dict[str, Any]:
+def features(config: dict[str, Any], phase: phases.Phase) -> sharding.Shapes:
   """{batch key: shape} of a phase, without any data.
 
   Args:
@@ -160,10 +160,7 @@ def features(config: dict[str, Any], phase: phases.Phase) -> dict[str, Any]:
     config["model"]["vocab_size"],
     options,
   )
-  return {
-    key: jax.ShapeDtypeStruct((phase.batch_size, *shape), dtype)
-    for key, (shape, dtype) in builder.features.items()
-  }
+  return sharding.batch_shapes(builder.features, phase.batch_size)
 
 
 def with_published(config: dict[str, Any]) -> dict[str, Any]:
@@ -204,11 +201,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   function = steps.make_train_step(
     objective, optimizer, schedule, phase.micro_batches
   )
-  rows = NamedSharding(mesh, sharding.BATCH)
-  batch = {
-    key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows)
-    for key, x in features(config, phase).items()
-  }
+  batch = sharding.global_shapes(mesh, features(config, phase))
   key = jax.eval_shape(lambda: jax.random.key(0))
   whole = NamedSharding(mesh, PartitionSpec())
   key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)

@@ -4,10 +4,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from bert_jax import ahead
+from bert_jax import sharding
 from bert_jax.data import vocabulary_files
 from bert_jax.data.corpus import SpecialIds
 from bert_jax.data.features import Features
@@ -108,7 +107,7 @@ class Data:
   def padding(self) -> float:
     return self._batches.padding()
 
-  def shapes(self, batch_size: int) -> list[ahead.Shapes]:
+  def shapes(self, batch_size: int) -> list[sharding.Shapes]:
     """Of the first epoch's batches, one of each length."""
     return shapes(self.task, self._rows, self._batches, batch_size)
 
@@ -128,7 +127,7 @@ class Data:
 
 def shapes(
   task: Task, rows: Rows, batches: Batches, batch_size: int
-) -> list[ahead.Shapes]:
+) -> list[sharding.Shapes]:
   """Of the batches of the first epoch, one of each length.
 
   Args:
@@ -138,10 +137,7 @@ def shapes(
     batch_size: over all hosts.
   """
   return [
-    {
-      key: jax.ShapeDtypeStruct((batch_size, *shape), dtype)
-      for key, (shape, dtype) in _features(task, rows, length).items()
-    }
+    sharding.batch_shapes(_features(task, rows, length), batch_size)
     for length in batches.first_lengths()
   ]
 
