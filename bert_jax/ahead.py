@@ -54,7 +54,7 @@ class Ahead:
     if jax.process_count() == 1 and shape not in self._programs:
       parts = list(arguments)
       batch = parts.pop(self._place)
-      parts = jax.tree.map(_shape_of, parts)
+      parts = jax.tree.map(shape_of, parts)
       parts.insert(self._place, sharding.global_shapes(self._mesh, batch))
       self._programs[shape] = pool.submit(self._compile, parts)
 
@@ -69,7 +69,8 @@ class Ahead:
     return self._function(*arguments)
 
 
-def _shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
+def shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
+  """What a program must know of an argument to be compiled for it."""
   weak = getattr(x.aval, "weak_type", False)  # Random keys have none.
   return jax.ShapeDtypeStruct(
     x.shape, x.dtype, sharding=x.sharding, weak_type=weak

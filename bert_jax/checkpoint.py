@@ -117,6 +117,7 @@ class Checkpointer:
     meta: dict[str, Any],
     heldout: float | None,
     phase: int = 0,
+    checksums: dict[str, int] | None = None,
   ) -> None:
     """Starts a save; waits first for the one before it.
 
@@ -126,13 +127,14 @@ class Checkpointer:
       meta: JSON values: data position, log window, fingerprint, ...
       heldout: held-out loss at this step if it was measured.
       phase: number of the phase that the step is of.
+      checksums: of `integrity.checksums`, if they are known.
     """
     measured = None
     if heldout is not None:
       measured = {METRIC: float(heldout), PHASE: phase}
     meta = {
       "format_version": FORMAT_VERSION,
-      "checksums": integrity.checksums(vars(state)),
+      "checksums": checksums or integrity.checksums(vars(state)),
       **meta,
     }
     with self._saving():

@@ -60,7 +60,7 @@ def check_same(saved: Any, wanted: Any, source: str) -> None:
     )
 
 
-def _checksum(x: jax.Array) -> jax.Array:
+def checksum(x: jax.Array) -> jax.Array:
   """A uint32 sum over all elements' bits, each times an odd number of its own.
 
   Any single changed element changes it; it is the same on every mesh.
@@ -78,7 +78,7 @@ def _checksum(x: jax.Array) -> jax.Array:
 
 @jax.jit
 def _checksums(leaves: list[jax.Array]) -> list[jax.Array]:
-  return [_checksum(x) for x in leaves]
+  return [checksum(x) for x in leaves]
 
 
 def checksums(tree: Any) -> dict[str, int]:

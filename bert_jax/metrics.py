@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 # Dense bfloat16 FLOP/s of one JAX device, from the vendors' data sheets; on
@@ -56,25 +55,6 @@ def unigram_cross_entropy(
   """
   log_p = np.log(counts + 1.0) - np.log((counts + 1.0).sum())
   return float(-(log_p[ids] * weights).sum() / weights.sum())
-
-
-@jax.jit
-def _all_finite(tree: Any) -> jax.Array:
-  leaves = [jnp.isfinite(x).all() for x in jax.tree.leaves(tree)]
-  return jnp.stack(leaves).all()
-
-
-def check_parameters(step: int, params: Any) -> None:
-  """Raises FloatingPointError unless all parameters are finite.
-
-  A step's loss and gradient are those of the parameters before it.
-  """
-  if not _all_finite(params):
-    raise FloatingPointError(
-      f"step {step}: it gave parameters that are not finite. The checkpoints"
-      " before it are kept; lower schedule.peak or lengthen schedule.warmup in"
-      " a new --workdir."
-    )
 
 
 class Window:

@@ -117,13 +117,14 @@ def resize(tree: Any, layout: Any) -> Any:
   def change(x, wanted):
     if x.shape == wanted.shape:
       return x
-    make = jax.jit(_resize, static_argnums=1, out_shardings=wanted.sharding)
+    make = jax.jit(cut_or_fill, static_argnums=1, out_shardings=wanted.sharding)
     return make(x, wanted.shape)
 
   return jax.tree.map(change, tree, layout)
 
 
-def _resize(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def cut_or_fill(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """An array without its ends, or with zeros after them."""
   x = x[tuple(slice(size) for size in shape)]
   more = [(0, size - had) for size, had in zip(shape, x.shape, strict=True)]
   return jnp.pad(x, more)

@@ -28,6 +28,7 @@ from bert_jax import config as config_lib
 from bert_jax.building import Feed, Setup, build
 from bert_jax.data import corpus, files, loader, vocabulary_files
 from bert_jax.finetune import scoring
+from bert_jax.snapshot import Snapshots
 from bert_jax.state import TrainState, init_state, resize
 
 
@@ -261,6 +262,8 @@ def run_phase(
       for batch in feed.data.shapes(phase.batch_size):
         train_step.prepare(pool, progress.state, setup.frozen, batch, key)
     measure = make_measure(setup, feed, progress.state, pool)
+    # After the steps' and the measures': it is needed last.
+    snapshots = Snapshots(pool, progress.state, setup.in_file, setup.mesh)
     for step, (batch, position) in enumerate(log.timed(batches), first + 1):
       shape = batch["sequence_ids"].shape
       if shape not in shapes:
@@ -287,7 +290,8 @@ def run_phase(
       )
       progress.best = measured if improved else progress.best
       if due("checkpoint", step) or improved or progress.stopped:
-        save(setup, phase, progress, saver, log, step, position, measured)
+        rest = step, position, measured, snapshots
+        save(setup, phase, progress, saver, log, *rest)
       if progress.stopped:
         return
 
@@ -352,6 +356,7 @@ def save(
   step: int,
   position: dict[str, int],
   measured: float | None,
+  snapshots: Snapshots,
 ) -> None:
   """Starts to save a checkpoint, with all that a restart needs to go on."""
   meta = dict(phase=phase.number, data=position, best=progress.best)
@@ -359,6 +364,5 @@ def save(
   meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
   meta |= dict(task=setup.task._asdict()) if setup.task else {}
   with log.waiting("checkpoint"):
-    metrics.check_parameters(step, progress.state.params)
-    in_file = resize(progress.state, setup.in_file)
-    saver.save(step, in_file, meta, measured, phase.number)
+    in_file, sums = snapshots(step, progress.state)
+    saver.save(step, in_file, meta, measured, phase.number, sums)

@@ -1,0 +1,53 @@
+"""What a checkpoint holds of a state, made by one program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import ahead, integrity, sharding
+from bert_jax.snapshot import Snapshots
+from bert_jax.state import TrainState, resize
+
+
+def make_state(mesh, rows):
+  """A state whose table has so many rows, with its layout of 5 in files."""
+  place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+  def build(count):
+    table = np.zeros((count, 3), np.float32)
+    table[: min(count, 5)] = np.arange(15).reshape(5, 3)[:count]
+    params = {"table": table, "bias": np.ones(4, np.float32)}
+    moments = {"mu": params, "count": np.int32(7)}
+    return TrainState(np.int32(2), params, moments, {})
+
+  state = jax.device_put(build(rows), place)
+  layout = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), build(5)
+  )
+  return state, layout
+
+
+@pytest.mark.parametrize("rows", [5, 8, 3])
+def test_a_snapshot_is_what_resize_and_checksums_make(rows):
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  state, layout = make_state(mesh, rows)
+  with sharding.use_mesh(mesh), ahead.threads() as pool:
+    in_file, sums = Snapshots(pool, state, layout, mesh)(2, state)
+    wanted = resize(state, layout)
+    jax.tree.map(np.testing.assert_array_equal, in_file, wanted)
+    assert sums == integrity.checksums(vars(wanted))
+  assert in_file.params["table"].shape == (5, 3)
+  assert in_file.params["bias"] is state.params["bias"]  # Nothing is copied.
+
+
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_parameters_that_are_not_finite_are_never_saved(bad):
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  state, layout = make_state(mesh, 8)
+  spoilt = state.params | {"bias": state.params["bias"].at[2].set(bad)}
+  with sharding.use_mesh(mesh), ahead.threads() as pool:
+    snapshots = Snapshots(pool, state, layout, mesh)
+    snapshots(3, state)
+    with pytest.raises(FloatingPointError, match="step 3"):
+      snapshots(3, state.replace(params=spoilt))
