@@ -8,7 +8,7 @@ other in this process: batches of `--tokens` places, rows half to wholly full,
 the mean over each row's real tokens (as benchmarks/inference.py). Random
 weights of the published sizes, or those of a folder that `bert_jax.load` opens.
 Prints one JSON object; `speedup` is over the first model. Parameters are
-counted without heads.
+counted without heads. Lengths over a model's positions are left out.
 """
 
 import argparse
@@ -61,7 +61,11 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return (hidden * weights).sum(1) / weights.sum(1)
 
   speeds, spread = {}, {}
-  for length in map(int, args.lengths.split(",")):
+  longest = getattr(encoder, "max_length", encoder.max_positions)
+  lengths = [n for n in args.lengths if n <= longest]
+  if not lengths:
+    raise ValueError(f"{name}: all --lengths are over its {longest} positions.")
+  for length in lengths:
     made = inference.batch(length, args.tokens, encoder.vocab_size)
     ids, mask = map(jnp.asarray, made)
 
@@ -82,6 +86,10 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
   )
 
 
+def numbers(text: str) -> list[int]:
+  return [int(part) for part in text.split(",")]
+
+
 def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
   """Rows by name, each with its size and speed over the first one's."""
   rows = {name: measure(name, args) for name in models_}
@@ -91,6 +99,7 @@ def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
     row["speedup"] = {
       length: round(speed / first["sentences_per_second"][length], 2)
       for length, speed in row["sentences_per_second"].items()
+      if length in first["sentences_per_second"]
     }
   return rows
 
@@ -99,7 +108,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
   add = parser.add_argument
   add("--models", default=",".join(PUBLISHED), help="the teacher first")
-  add("--lengths", default="32,128,512")
+  add("--lengths", type=numbers, default=(32, 128, 512), help="by commas")
   add("--tokens", type=int, default=32768, help="places of a batch")
   add("--dtype", default="bfloat16")
   add("--steps", type=int, default=20, help="batches of a window")

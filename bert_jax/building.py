@@ -161,8 +161,11 @@ def build(config: dict[str, Any]) -> Setup:
   in_file = file_state(objective, optimizer, mesh, feed.shapes, vocab_size)
   frozen, digest = {}, None
   if taught:
-    frozen = teacher.place(taught, frozen_shapes(objective, mesh, feed.shapes))
-    digest = taught.digest
+    try:
+      shapes = [frozen_shapes(objective, mesh, feed.shapes) for feed in feeds]
+    except ValueError as e:  # Of its own encoder.
+      raise ValueError(f"teacher.path={taught.path}: {e}") from e
+    frozen, digest = teacher.place(taught, shapes[0]), taught.digest
   setup = (mesh, feeds, objective, optimizer, schedule, in_file, frozen, digest)
   return Setup(*setup, task, found)
 
@@ -209,6 +212,13 @@ def make_parts(
   if takes_teacher(name, config):
     models.append(_teacher_model(config, models[0]))
   objective = config_lib.call("objective", factory, *models, **options)
+  decay = config["optimizer"].get("weight_decay")
+  if name == "distil" and options.get("freeze_positions", True) and decay:
+    raise ValueError(
+      f"optimizer.weight_decay={decay} would shrink the position embeddings"
+      " that objective.freeze_positions=True keeps; set it to 0, or pass"
+      " --config.objective.freeze_positions=False."
+    )
   schedule = config_lib.call(
     "schedule",
     optim.build_schedule,

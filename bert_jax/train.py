@@ -104,6 +104,8 @@ def start(
       params, step = source.restore_params(None, setup.in_file.params)
     state = state.replace(params=resize(params, state.params))
     print(f"parameters from {config['init_from']}, step {step}", flush=True)
+    if setup.objective.inherit:
+      print("  none from the teacher: init_from comes before objective.layers")
   elif setup.objective.inherit:
     places = jax.tree.map(lambda x: x.sharding, state.params)
     inherit = jax.jit(setup.objective.inherit, out_shardings=places)

@@ -228,6 +228,8 @@ def test_the_student_begins_with_layers_of_its_teacher(batch, parameters):
     ({}, dict(family="albert"), {}, "teacher.model.family='albert'"),
     ({}, dict(family="roberta"), {}, "cannot learn .*choose roberta"),
     (dict(hidden=8), {}, {}, "model.hidden=8, .*model.hidden=16"),
+    ({}, dict(activation="relu"), {}, "model.activation=gelu, .* is relu"),
+    ({}, dict(norm_epsilon=0.1), {}, "model.norm_epsilon=1e-12, .* is 0.1"),
     (dict(mlp=8), {}, {}, r"model.mlp=8.*32.*objective.layers=\(\)"),
     ({}, dict(vocab_size=9), {}, "model.vocab_size=37, .* 9"),
     ({}, {}, dict(layers=(0, 2, 3)), "are 3, but model.num_layers=2"),
@@ -367,6 +369,8 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
     config = tiny(folder)
     config["teacher"]["model"] = {"family": "bert", "variant": "base"}
     building.build(config)
+  with refused(match="weight_decay=0.1 would shrink .*freeze_positions=True"):
+    building.build(tiny(folder, **{"optimizer.weight_decay": 0.1}))
   with refused(match="teacher.model.variant='nope': not one of"):
     building.build(tiny(folder, **{"teacher.model.variant": "nope"}))
   with refused(match="family=bert, but .*teacher.model.family=roberta"):

@@ -183,6 +183,12 @@ def test_no_gradient_reaches_the_teacher(batch, teacher):
     (dict(vocab_size=9), {}, {}, "model.vocab_size=9, .* 37"),
     (dict(family="electra"), {}, {}, "family='electra': objective 'tinybert'"),
     ({}, dict(family="roberta"), {}, "cannot learn from"),
+    (
+      {},
+      {},
+      dict(attention_weight=0, hidden_weight=0, embedding_weight=0),
+      "all 0; nothing would be learnt",
+    ),
     ({}, {}, dict(maps="three"), "'three': not one of shared, two"),
   ],
 )

@@ -230,7 +230,8 @@ def build(
     kl_tokens: "all": all that are no padding; "masked": those of the masked LM
       (distiller.py, restrict_ce_to_mask).
     freeze_positions: keep the teacher's position embeddings as they are (the
-      README's commands, --freeze_pos_embs); weight decay would shrink them.
+      README's commands, --freeze_pos_embs); a run refuses weight decay, which
+      would shrink them.
 
   Raises:
     ValueError: teacher and student do not fit; an option is out of its range.

@@ -65,7 +65,9 @@ def check_sizes(student: Any, teacher: Any, picked: Sequence[int]) -> None:
     picked: layers of the teacher that the student begins with; may be empty.
   """
   names = ["hidden", "vocab_size"]
-  names += ["heads", "mlp", "max_positions"] if picked else []
+  # A layer computes what it did in the teacher only with all of these.
+  if picked:
+    names += ["heads", "mlp", "max_positions", "activation", "norm_epsilon"]
   names += ["padding_id"] if hasattr(student, "padding_id") else []
   for name in names:
     own, other = getattr(student, name), getattr(teacher, name)

@@ -254,8 +254,13 @@ def build(
       (all 1 in general_distill.py).
 
   Raises:
-    ValueError: teacher and student do not fit, or an unknown map.
+    ValueError: teacher and student do not fit, an unknown map, all weights 0.
   """
+  if not any((attention_weight, hidden_weight, embedding_weight)):
+    raise ValueError(
+      "objective.attention_weight, hidden_weight and embedding_weight are all"
+      " 0; nothing would be learnt."
+    )
   encoder, master = teaching.make_encoders("tinybert", model, teacher)
   module = make_module(encoder, master, maps)
 
