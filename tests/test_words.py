@@ -268,6 +268,13 @@ def test_rows_depend_on_their_number_alone(prepared, streams):
   assert not batch["next_weights"][-2:].any()
 
 
+def test_words_in_another_order_are_refused(tmp_path):
+  path = tmp_path / "words.txt"
+  path.write_text("</S>\n<S>\n<UNK>\nthe\n")
+  with pytest.raises(ValueError, match="begins with <S>, </S>, <UNK>; put"):
+    vocabulary_files.load(str(path))
+
+
 def test_what_cannot_serve_is_refused(prepared, tmp_path):
   with pytest.raises(ValueError, match="length is 1"):
     loader.open_data(prepared, "elmo", length=1)

@@ -145,7 +145,7 @@ def _builder(
     return functools.partial(unigram.unigram, content, source=path)
   if not name.endswith(".json"):
     pieces = parse(content, path)
-    if words.are_words(pieces):
+    if set(words.SPECIAL) <= set(pieces):
       return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
   decoded = text(content, path)

@@ -38,11 +38,6 @@ def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
   return pre_tokenizers.Sequence([spaces, split])
 
 
-def are_words(pieces: Sequence[str]) -> bool:
-  """Whether a list of pieces is a vocabulary of words."""
-  return tuple(pieces[: len(SPECIAL)]) == SPECIAL
-
-
 def build(
   pieces: Sequence[str],
   others: Sequence[str] = (),
@@ -60,9 +55,10 @@ def build(
   Raises:
     ValueError: `rules` is unknown, or the first pieces are others.
   """
-  if not are_words(pieces):
+  if tuple(pieces[: len(SPECIAL)]) != SPECIAL:
     raise ValueError(
-      f"{source}: a vocabulary of words begins with {', '.join(SPECIAL)}."
+      f"{source}: a vocabulary of words begins with {', '.join(SPECIAL)};"
+      " put these lines first, in this order."
     )
   names = [f" {piece}" for piece in SPECIAL]  # Which no word of a text can be.
   ids = {w: i for i, w in enumerate([*names, *pieces[3:], *others])}

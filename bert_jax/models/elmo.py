@@ -277,7 +277,7 @@ class ScalarMix(nn.Module):
     x = stacked.astype(jnp.float32)
     if self.norm:
       real = (sequence_ids != 0)[:, None, :, None]
-      size = real.sum() * x.shape[-1]
+      size = jnp.maximum(real.sum(), 1) * x.shape[-1]
       mean = jnp.where(real, x, 0).sum((0, 2, 3), keepdims=True) / size
       squares = jnp.where(real, (x - mean) ** 2, 0)
       variance = squares.sum((0, 2, 3), keepdims=True) / size

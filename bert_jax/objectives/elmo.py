@@ -43,7 +43,7 @@ def check_rows(batch: Batch, states: elmo.States) -> None:
   if rows != known:
     raise ValueError(
       f"objective.stateful goes on with {known} rows, and a micro-batch has"
-      f" {rows}; set micro_batches=1, and phases of one batch size."
+      f" {rows}; set micro_batches=1."
     )
 
 
