@@ -223,3 +223,12 @@ def test_share_grows_to_one(tmp_path):
   assert [s.kind for s in found] == ["bert", "jsonl"]
   shares = [record.share for record in sources.read_records(found)]
   assert shares == sorted(shares) and shares[-1] == 1.0
+
+
+def test_input_given_twice_reads_both():
+  from bert_jax.data import flags
+
+  parser = flags.Parser()
+  flags.add_input_flags(parser)
+  args = parser.parse_args(["--input", "a", "b", "--input", "c"])
+  assert args.input == ["a", "b", "c"]

@@ -19,6 +19,7 @@ def add_input_flags(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--input",
     nargs="+",
+    action="extend",  # Given again, it adds; the last alone would lose text.
     required=True,
     metavar="GLOB",
     help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed",
