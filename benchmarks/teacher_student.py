@@ -61,10 +61,11 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return (hidden * weights).sum(1) / weights.sum(1)
 
   speeds, spread = {}, {}
-  longest = getattr(encoder, "max_length", encoder.max_positions)
-  lengths = [n for n in args.lengths if n <= longest]
+  lengths = [n for n in args.lengths if n <= encoder.max_length]
   if not lengths:
-    raise ValueError(f"{name}: all --lengths are over its {longest} positions.")
+    raise ValueError(
+      f"{name}: all --lengths are over its longest row, {encoder.max_length}."
+    )
   for length in lengths:
     made = inference.batch(length, args.tokens, encoder.vocab_size)
     ids, mask = map(jnp.asarray, made)

@@ -25,6 +25,34 @@ def threads() -> Iterator[concurrent.futures.Executor]:
     found.shutdown(wait=False, cancel_futures=True)
 
 
+def begin(
+  pool: concurrent.futures.Executor,
+  function: Callable[..., Any],
+  mesh: Mesh,
+  *shapes: Any,
+) -> concurrent.futures.Future[Callable[..., Any]] | None:
+  """Begins to compile a program of a jitted function.
+
+  Args:
+    pool: of `threads`.
+    function: jitted, or by `sharding.jit`.
+    mesh: of the arguments.
+    shapes: of the arguments, with shardings.
+
+  Returns:
+    The program to come; None where there are several processes: theirs must be
+    made in one order.
+  """
+  if jax.process_count() > 1:
+    return None
+
+  def make():
+    with sharding.use_mesh(mesh):  # Each thread has its own.
+      return function.lower(*shapes).compile()
+
+  return pool.submit(make)
+
+
 class Ahead:
   """A jitted function of a batch, a program for each length of its rows.
 
@@ -47,20 +75,17 @@ class Ahead:
   def prepare(self, pool: concurrent.futures.Executor, *arguments: Any) -> None:
     """Begins to compile for arguments, the batch's given as shapes.
 
-    Where there are several processes nothing is done: their programs must be
-    made in one order.
+    Where there are several processes nothing is done; see `begin`.
     """
     shape = arguments[self._place]["sequence_ids"].shape
-    if jax.process_count() == 1 and shape not in self._programs:
+    if shape not in self._programs:
       parts = list(arguments)
       batch = parts.pop(self._place)
       parts = jax.tree.map(shape_of, parts)
       parts.insert(self._place, sharding.global_shapes(self._mesh, batch))
-      self._programs[shape] = pool.submit(self._compile, parts)
-
-  def _compile(self, arguments):
-    with sharding.use_mesh(self._mesh):  # Each thread has its own.
-      return self._function.lower(*arguments).compile()
+      begun = begin(pool, self._function, self._mesh, *parts)
+      if begun:
+        self._programs[shape] = begun
 
   def __call__(self, *arguments: Any) -> Any:
     shape = arguments[self._place]["sequence_ids"].shape

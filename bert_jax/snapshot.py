@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax import ahead, integrity, sharding
+from bert_jax import ahead, integrity
 from bert_jax.state import TrainState, cut_or_fill
 
 
@@ -29,7 +29,6 @@ class Snapshots:
       layout: the same as files have it; see `state.resize`.
       mesh: of the arrays.
     """
-    self._layout, self._mesh = layout, mesh
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(layout), strict=True)
     self._changed = {
       number: wanted
@@ -38,19 +37,14 @@ class Snapshots:
     }
     places = {number: x.sharding for number, x in self._changed.items()}
     self._jitted = jax.jit(self._make, out_shardings=(places, None, None))
-    self._program = None
-    if jax.process_count() == 1:
-      shapes = jax.tree.map(ahead.shape_of, state)
-      self._program = pool.submit(self._compile, shapes)
-
-  def _compile(self, shapes: Any) -> Any:
-    with sharding.use_mesh(self._mesh):  # Each thread has its own.
-      return self._jitted.lower(shapes).compile()
+    shapes = jax.tree.map(ahead.shape_of, state)
+    self._program = ahead.begin(pool, self._jitted, mesh, shapes)
 
   def _make(self, state: TrainState) -> tuple[Any, list[Any], jax.Array]:
     """Arrays of another shape in files; checksums; whether all is finite."""
+    leaves = jax.tree.leaves(state)
     changed = {
-      number: cut_or_fill(jax.tree.leaves(state)[number], wanted.shape)
+      number: cut_or_fill(leaves[number], wanted.shape)
       for number, wanted in self._changed.items()
     }
     named = integrity.paths(vars(self._in_file(state, changed)))

@@ -265,7 +265,7 @@ def run_phase(
         train_step.prepare(pool, progress.state, setup.frozen, batch, key)
     measure = make_measure(setup, feed, progress.state, pool)
     # After the steps' and the measures': it is needed last.
-    snapshots = Snapshots(pool, progress.state, setup.in_file, setup.mesh)
+    snapshot = Snapshots(pool, progress.state, setup.in_file, setup.mesh)
     for step, (batch, position) in enumerate(log.timed(batches), first + 1):
       shape = batch["sequence_ids"].shape
       if shape not in shapes:
@@ -292,8 +292,9 @@ def run_phase(
       )
       progress.best = measured if improved else progress.best
       if due("checkpoint", step) or improved or progress.stopped:
-        rest = step, position, measured, snapshots
-        save(setup, phase, progress, saver, log, *rest)
+        save(
+          setup, phase, progress, saver, log, step, position, measured, snapshot
+        )
       if progress.stopped:
         return
 
@@ -358,7 +359,7 @@ def save(
   step: int,
   position: dict[str, int],
   measured: float | None,
-  snapshots: Snapshots,
+  snapshot: Snapshots,
 ) -> None:
   """Starts to save a checkpoint, with all that a restart needs to go on."""
   meta = dict(phase=phase.number, data=position, best=progress.best)
@@ -366,5 +367,5 @@ def save(
   meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
   meta |= dict(task=setup.task._asdict()) if setup.task else {}
   with log.waiting("checkpoint"):
-    in_file, sums = snapshots(step, progress.state)
+    in_file, sums = snapshot(step, progress.state)
     saver.save(step, in_file, meta, measured, phase.number, sums)

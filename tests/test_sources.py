@@ -7,7 +7,7 @@ import lzma
 import numpy as np
 import pytest
 
-from bert_jax.data import reading, sources
+from bert_jax.data import flags, reading, sources
 
 BERT = "One here.\nTwo there.\n\nThird document.\n"
 WANT = [["One here.", "Two there."], ["Third document."]]
@@ -226,8 +226,6 @@ def test_share_grows_to_one(tmp_path):
 
 
 def test_input_given_twice_reads_both():
-  from bert_jax.data import flags
-
   parser = flags.Parser()
   flags.add_input_flags(parser)
   args = parser.parse_args(["--input", "a", "b", "--input", "c"])

@@ -164,14 +164,9 @@ def make_coefficients(kl: float, mlm: float, cosine: float) -> dict[str, float]:
   Raises:
     ValueError: none is.
   """
+  teaching.check_weights(kl_weight=kl, mlm_weight=mlm, cosine_weight=cosine)
   factors = {"kl_loss": kl, "mlm_loss": mlm, "cosine_loss": cosine}
-  found = {name: factor for name, factor in factors.items() if factor}
-  if not found:
-    raise ValueError(
-      "objective.kl_weight, mlm_weight and cosine_weight are all 0; nothing"
-      " would be learnt."
-    )
-  return found
+  return {name: factor for name, factor in factors.items() if factor}
 
 
 def count_flops(

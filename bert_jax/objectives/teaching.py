@@ -95,6 +95,16 @@ def check_sizes(student: Any, teacher: Any, picked: Sequence[int]) -> None:
       )
 
 
+def check_weights(**weights: float) -> None:
+  """Raises ValueError if every loss of an objective has the weight 0."""
+  if not any(weights.values()):
+    *names, last = weights
+    raise ValueError(
+      f"objective.{', '.join(names)} and {last} are all 0; nothing would be"
+      " learnt."
+    )
+
+
 def copy_layers(params: Any, teacher: Any, picked: Sequence[int]) -> Any:
   """A student's parameters, with what its teacher has in their place.
 

@@ -256,11 +256,11 @@ def build(
   Raises:
     ValueError: teacher and student do not fit, an unknown map, all weights 0.
   """
-  if not any((attention_weight, hidden_weight, embedding_weight)):
-    raise ValueError(
-      "objective.attention_weight, hidden_weight and embedding_weight are all"
-      " 0; nothing would be learnt."
-    )
+  teaching.check_weights(
+    attention_weight=attention_weight,
+    hidden_weight=hidden_weight,
+    embedding_weight=embedding_weight,
+  )
   encoder, master = teaching.make_encoders("tinybert", model, teacher)
   module = make_module(encoder, master, maps)
 
