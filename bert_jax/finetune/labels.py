@@ -7,12 +7,19 @@ from typing import Any
 
 from bert_jax.finetune.tables import Record, get
 
-# What files and data sets write where the label is kept back.
-_HIDDEN = ("", "-1", None, -1)
+# What stands where there is no label; in the published tasks -1 as well, which
+# TensorFlow Datasets writes where the label is kept back. In one's own files -1
+# is a class like any other.
+EMPTY = ("", None)
+PUBLISHED = (*EMPTY, "-1", -1)
 
 
 def name(
-  record: Record, column: str, labels: tuple[str, ...], needed: bool
+  record: Record,
+  column: str,
+  labels: tuple[str, ...],
+  needed: bool,
+  hidden: Sequence[Any] = PUBLISHED,
 ) -> str | None:
   """The name of a record's label.
 
@@ -21,6 +28,7 @@ def name(
     column: where the label is.
     labels: names of the task; () takes any.
     needed: whether a line without a label is an error.
+    hidden: values that stand for no label, `PUBLISHED` or `EMPTY`.
 
   Returns:
     None for a line without one.
@@ -29,7 +37,7 @@ def name(
     ValueError: no column or label where one is needed, or a name that is none
       of `labels`.
   """
-  value = _value(record, column, needed)
+  value = _value(record, column, needed, hidden)
   if value is None:
     return None
   if isinstance(value, list | dict):
@@ -38,7 +46,7 @@ def name(
     )
   if isinstance(value, bool):
     value = str(value).lower()
-  label = str(value).strip()
+  label = str(value)
   # TensorFlow Datasets has True and False, SuperGLUE's files true and false.
   if label not in labels and label.lower() in labels:
     label = label.lower()
@@ -60,7 +68,7 @@ def number(record: Record, column: str, needed: bool) -> float | None:
     return None
   value = get(record, column)
   if value in ("", None):
-    return _value(record, column, needed)
+    return _value(record, column, needed, EMPTY)
   try:
     found = float(value)
   except (TypeError, ValueError, OverflowError):
@@ -70,11 +78,15 @@ def number(record: Record, column: str, needed: bool) -> float | None:
   return found
 
 
-def _value(record: Record, column: str, needed: bool) -> Any:
+def _value(
+  record: Record, column: str, needed: bool, hidden: Sequence[Any]
+) -> Any:
   if column not in record.fields and not needed:
     return None
   value = get(record, column)
-  if value not in _HIDDEN:
+  if isinstance(value, str):
+    value = value.strip()
+  if value not in hidden:
     return value
   if needed:
     raise ValueError(

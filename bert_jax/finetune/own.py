@@ -112,7 +112,7 @@ def parse(
   if task.kind == "regression":
     label: Any = labels.number(record, column, needed)
   else:
-    label = labels.name(record, column, task.labels, needed)
+    label = labels.name(record, column, task.labels, needed, labels.EMPTY)
   return dict(id=number, texts=texts, label=label)
 
 
