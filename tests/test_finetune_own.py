@@ -35,3 +35,20 @@ def test_minus_one_is_a_class_of_ones_own(tmp_path):
   assert example["label"] is None
   with pytest.raises(ValueError, match=r"c\.tsv:2: no label in column 'label'"):
     reading.read(reading.find("sst2"), [Input("train", table)])
+
+
+def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
+  lines = [{"text": "a", "label": x} for x in (0, 1.0, 1, 2.5, -0.0, 1e3)]
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  found = read({"train": path}, columns=COLUMNS)
+  assert labels_of(found, "train") == ["0", "1", "1", "2.5", "0", "1000"]
+  assert found.known.task.labels == ("0", "1", "1000", "2.5")
+  # Names that were given stay as they were given.
+  lines = [{"text": "a", "label": x} for x in (0.0, 1.0)]
+  path = files.write_jsonl(tmp_path / "b.jsonl", lines)
+  for names in (["0", "1"], ["0.0", "1.0"]):
+    found = read({"train": path}, columns=COLUMNS, labels=names)
+    assert labels_of(found, "train") == names
+  path = files.write(tmp_path / "c.jsonl", '{"text": "a", "label": NaN}')
+  with pytest.raises(ValueError, match=r"c\.jsonl:1: label nan is neither a n"):
+    read({"train": path}, columns=COLUMNS)

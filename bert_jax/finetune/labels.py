@@ -40,13 +40,18 @@ def name(
   value = _value(record, column, needed, hidden)
   if value is None:
     return None
-  if isinstance(value, list | dict):
+  odd = isinstance(value, float) and not math.isfinite(value)
+  if odd or isinstance(value, list | dict):
     raise ValueError(
       f"{record.where}: label {value!r:.60} is neither a name nor a number."
     )
   if isinstance(value, bool):
     value = str(value).lower()
   label = str(value)
+  # pandas writes 1 as 1.0 where another line has no label.
+  whole = isinstance(value, float) and value.is_integer()
+  if whole and label not in labels:
+    label = str(int(value))
   # TensorFlow Datasets has True and False, SuperGLUE's files true and false.
   if label not in labels and label.lower() in labels:
     label = label.lower()
