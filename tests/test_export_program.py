@@ -22,6 +22,7 @@ LINES = {
     {"text": ""},
     {"text": "unaffable " * 20},
   ],
+  "multi_label": [{"text": "the cat"}, {"texts": ["a b", "c"]}, {"text": "d"}],
   "regression": [{"text": "the cat"}, {"texts": ["a", "b c d"]}],
   "choice": [
     {"texts": [["a", "b"], ["a", "the cat"], ["a", "c"]]},
@@ -38,12 +39,17 @@ LINES = {
 }
 TASKS = {
   "classification": ("sequence_classification", dict(num_labels=2)),
+  "multi_label": ("sequence_classification", dict(num_labels=3)),
   "regression": ("sequence_classification", dict(num_labels=1)),
   "choice": ("multiple_choice", dict(num_labels=1)),
   "tagging": ("token_classification", dict(num_labels=3)),
   "span": ("span", {}),
 }
-LABELS = {"classification": ["no", "yes"], "tagging": ["O", "B-X", "I-X"]}
+LABELS = {
+  "classification": ["no", "yes"],
+  "multi_label": ["new", "old", "odd"],
+  "tagging": ["O", "B-X", "I-X"],
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,11 +67,11 @@ def folders(tmp_path_factory):
   made = {}
   for kind, (task, head) in TASKS.items():
     where = tiny_models.write(path / kind, "bert", task, head, LABELS.get(kind))
-    if kind == "regression":
+    if kind in ("multi_label", "regression"):
       with open(os.path.join(where, "config.json")) as f:
         config = json.load(f)
       with open(os.path.join(where, "config.json"), "w") as f:
-        json.dump(config | {"problem": "regression"}, f)
+        json.dump(config | {"problem": kind}, f)
     made[kind] = where
   return made
 
@@ -111,6 +117,11 @@ def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   found = predict(loaded, kind, LINES[kind])
   same(found, predict(live, kind, LINES[kind]))
   check(kind, found)
+  source = write_lines(tmp_path / "in.jsonl", LINES[kind])
+  output = tmp_path / "out.jsonl"
+  assert run_exported.run(loaded, source, str(output)) == len(found)
+  lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+  same([{k: v for k, v in x.items() if k != "id"} for x in lines], found)
 
 
 def check(kind, found):
@@ -120,6 +131,10 @@ def check(kind, found):
       p = one["probabilities"]
       assert sum(p.values()) == pytest.approx(1) and list(p) == ["no", "yes"]
       assert one["label"] == max(p, key=p.get)
+    elif kind == "multi_label":
+      p = one["probabilities"]
+      assert list(p) == LABELS[kind] and all(0 < x < 1 for x in p.values())
+      assert one["labels"] == [name for name in p if p[name] > 0.5]
     elif kind == "choice":
       assert len(one["probabilities"]) == len(line["texts"])
     elif kind == "tagging":

@@ -14,6 +14,7 @@ import tiny_tasks
 
 import bert_jax
 from bert_jax.finetune import long_texts, predicting, requests, results
+from bert_jax.models import bert, heads
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -85,6 +86,28 @@ def test_classes_in_order_for_any_batch(models):
     batch_size=3,
   )
   assert close(one[0], found[0]) and not close(one[1], found[0])
+
+
+def test_several_labels_at_once(tmp_path):
+  named = ["x", "y", "z"]
+  head = dict(num_labels=3, pooling=heads.Pooling(*bert.POOLING)._asdict())
+  tiny_tasks.write_model(
+    tmp_path / "m",
+    "sequence_classification",
+    head=head,
+    labels=named,
+    problem="multi_label",
+  )
+  path, texts = str(tmp_path / "m"), tiny_tasks.sentences(3)
+  _, found = predict(path, [{"text": text} for text in texts])
+  for text, result in zip(texts, found, strict=True):
+    chances = 1 / (1 + np.exp(-alone(path, text)))
+    assert list(result["probabilities"]) == named
+    np.testing.assert_allclose(
+      [*result["probabilities"].values()], chances, atol=1e-6
+    )
+    wanted = [n for n, p in zip(named, chances, strict=True) if p > 0.5]
+    assert result["labels"] == wanted
 
 
 def test_a_long_text_is_the_mean_of_its_windows(models):

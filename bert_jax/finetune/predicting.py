@@ -107,7 +107,8 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
   if saved:
     task = rows_lib.task_of(saved)
   else:
-    labels = config["labels"] if kind in ("classification", "tagging") else None
+    named = kind in ("classification", "multi_label", "tagging")
+    labels = config["labels"] if named else None
     task = Task("", kind, tuple(labels or ()), 1, ())
   return task._replace(metrics=("squad2",)) if null else task
 
