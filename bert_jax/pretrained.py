@@ -15,7 +15,7 @@ from flax import traverse_util
 from bert_jax import loading, models
 from bert_jax.convert import towers
 from bert_jax.convert.folder import Weights
-from bert_jax.data import model_tokenizer
+from bert_jax.data import vocabulary_files
 
 # Of the report: names of each sort that are written out.
 _NAMED = 6
@@ -67,14 +67,16 @@ def _check_pieces(
   path: str, weights: Weights, pieces: Sequence[str], where: str
 ) -> None:
   """Raises ValueError unless a model has the vocabulary of the data."""
-  tokenizer = model_tokenizer.build(weights.tokenizer_files, path)
-  if tokenizer is None:
+  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
     raise ValueError(
       f"init_from={path} has no vocabulary, so that nobody knows if it is that"
       f" of {where}; put its tokenizer's files beside it."
     )
-  known = tokenizer.get_vocab(with_added_tokens=True)
-  theirs = sorted(known, key=known.get)
+  try:
+    # As the data was prepared, which fills gaps between ids.
+    theirs = vocabulary_files.of_files(weights.tokenizer_files, path).pieces
+  except ValueError as e:
+    raise ValueError(f"init_from: {e}") from e
   for number, (old, new) in enumerate(itertools.zip_longest(theirs, pieces)):
     if old != new:
       raise ValueError(

@@ -14,6 +14,7 @@ import tiny_tasks
 
 from bert_jax import predict, pretrained, score, text_rows, zero_shot
 from bert_jax.convert import folder
+from bert_jax.data import model_tokenizer
 from bert_jax.finetune import data, preparing, reading, tables
 from bert_jax.finetune.reading import Input
 
@@ -207,3 +208,25 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
     ValueError, match="need 60 pieces, the model has 57; fine"
   ):
     predict.predicting.open_model(path)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
+  """fairseq's dictionaries are padded before <mask>; no piece has those ids."""
+  path = tiny_models.write(tmp_path / "roberta", "roberta")
+  vocab = tmp_path / "roberta" / "vocab.json"
+  ids = json.loads(vocab.read_text("utf-8"))
+  ids["<mask>"] += 3
+  vocab.write_text(json.dumps(ids))
+  if whole:
+    made = model_tokenizer.build(folder.read_tokenizer(path), path)
+    (tmp_path / "roberta" / "tokenizer.json").write_text(made.to_str())
+  table = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
+  where = str(tmp_path / "task")
+  known, inputs = reading.find("mine", **OWN), [Input("train", table)]
+  preparing.prepare(known, inputs, path, where)
+  pieces = data.open_part(where).vocab
+  assert len(pieces) == ids["<mask>"] + 1 and pieces[-2] == "madeupword0002"
+  pretrained.read(path, pieces, where)
+  with pytest.raises(ValueError, match="its piece 262 is 'madeupword0002', th"):
+    pretrained.read(path, [*pieces[:-2], "x", "<mask>"], where)
