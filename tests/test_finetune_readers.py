@@ -160,6 +160,9 @@ def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
   found = reading.read(TASKS["qqp"], [Input("train", path)])
   assert [e["id"] for e in found.splits["train"]] == ["0", "2"]
   assert found.skipped == [f"{path}:3"]
+  # Of a test set the server reads predictions by their places.
+  with pytest.raises(ValueError, match=r"q\.tsv:3: 2 columns, but 4 in the fi"):
+    reading.read(TASKS["qqp"], [Input("test", path)])
 
 
 def test_answers_of_multirc_and_record(tmp_path):

@@ -39,14 +39,16 @@ _STSB = ("genre", "file", "year", "number", "label", "sentence1", "sentence2")
 _STSB_SHORT = ("sentence1", "sentence2", "label")
 
 
-def records(name: str, path: str, skipped: list[str]) -> Iterator[Record]:
+def records(
+  name: str, path: str, skipped: list[str] | None
+) -> Iterator[Record]:
   """Reads a file of a task.
 
   Args:
     name: of the task.
     path: the file: .tsv, .txt or .csv, or .jsonl (SuperGLUE's RTE).
     skipped: takes where the lines stand that QQP's published file has with
-      columns missing.
+      columns missing; None makes such a line an error.
 
   Raises:
     ValueError: names the file and line.

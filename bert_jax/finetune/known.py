@@ -14,7 +14,8 @@ class Known(NamedTuple):
 
   Attributes:
     task: labels in their published order.
-    records: (path, where skipped lines stand) -> its lines.
+    records: (path, where skipped lines stand, or None: none may be skipped) ->
+      its lines.
     parse: (record, whether it must have a label) -> examples.
     tfds: its name in TensorFlow Datasets.
     length: tokens in a row, as published.
@@ -22,7 +23,7 @@ class Known(NamedTuple):
   """
 
   task: Task
-  records: Callable[[str, list[str]], Iterator[Record]]
+  records: Callable[[str, list[str] | None], Iterator[Record]]
   parse: Callable[[Record, bool], Iterable[dict[str, Any]]]
   tfds: str
   length: int = 128

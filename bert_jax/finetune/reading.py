@@ -136,8 +136,10 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
   task = known.task
   for split, path in inputs:
     before = len(splits.setdefault(split, []))
-    for record in _records(known, path, skipped):
-      for example in known.parse(record, needs_labels(split)):
+    needed = needs_labels(split)
+    # Of a test set no line may be missing: predictions go by their places.
+    for record in _records(known, path, skipped if needed else None):
+      for example in known.parse(record, needed):
         splits[split].append(example)
         wheres.setdefault(split, []).append(record.where)
     if len(splits[split]) == before:
@@ -150,7 +152,9 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
   return Read(known, splits, skipped)
 
 
-def _records(known: Known, path: str, skipped: list[str]) -> Iterable[Record]:
+def _records(
+  known: Known, path: str, skipped: list[str] | None
+) -> Iterable[Record]:
   if path.startswith(TFDS + ":"):
     from bert_jax.finetune import seqio_tasks
 
