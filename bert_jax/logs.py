@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -10,13 +11,16 @@ from typing import Any, TypeVar
 import jax
 
 from bert_jax import metrics
-from bert_jax.data.files import write_atomically
+from bert_jax.data.files import without_nan, write_atomically
 
 Item = TypeVar("Item")
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
-  """Rows of a metrics.jsonl; lines that are cut or damaged are left out."""
+  """Rows of a metrics.jsonl; lines that are cut or damaged are left out.
+
+  A number that is null is NaN, a metric that is not defined.
+  """
   if not os.path.exists(path):
     return []
   with open(path, encoding="utf-8", errors="replace") as f:
@@ -26,10 +30,15 @@ def read_rows(path: str) -> list[dict[str, Any]]:
   for number, line in enumerate(lines[:-1], 1):
     try:
       row = json.loads(line)
+      row = {k: math.nan if v is None else v for k, v in row.items()}
       rows.append({"step": int(row["step"]), "split": row["split"], **row})
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
       print(f"{path}:{number}: damaged, left out.", flush=True)
   return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+  return json.dumps(without_nan(row)) + "\n"
 
 
 def read_json(
@@ -85,12 +94,12 @@ class Logger:
     from tensorboardX import SummaryWriter
 
     rows = [r for r in read_rows(self._path) if r["step"] <= start_step]
-    write_atomically(self._path, "".join(json.dumps(r) + "\n" for r in rows))
+    write_atomically(self._path, "".join(map(_line, rows)))
     self._file = open(self._path, "a", encoding="utf-8")
     self._board = SummaryWriter(workdir, purge_step=start_step + 1)
 
   def _write(self, row: dict[str, Any]) -> None:
-    self._file.write(json.dumps(row) + "\n")
+    self._file.write(_line(row))
     self._file.flush()
     for name, value in row.items():
       if isinstance(value, float):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterator
@@ -48,6 +49,16 @@ def write_json(path: str, value: Any) -> None:
   """`write_atomically` of a JSON value."""
   text = json.dumps(value, indent=2, ensure_ascii=False)
   write_atomically(path, text + "\n")
+
+
+def without_nan(value: Any) -> Any:
+  """A JSON value with null for NaN and infinity, which JSON has not."""
+  if isinstance(value, dict):
+    return {key: without_nan(item) for key, item in value.items()}
+  if isinstance(value, list | tuple):
+    return [without_nan(item) for item in value]
+  odd = isinstance(value, float) and not math.isfinite(value)
+  return None if odd else value
 
 
 def sync_folder(path: str) -> None:

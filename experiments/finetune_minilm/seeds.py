@@ -78,7 +78,8 @@ def our_result(workdir, metric):
   path = os.path.join(workdir, "metrics.jsonl")
   with open(path, encoding="utf-8") as f:
     rows = [json.loads(line) for line in f]
-  return [row[metric] for row in rows if row["split"] == "heldout"]
+  found = [row[metric] for row in rows if row["split"] == "heldout"]
+  return [math.nan if value is None else value for value in found]
 
 
 def their_result(workdir, metric):

@@ -1,0 +1,38 @@
+"""metrics.jsonl: what is written is JSON, and is read back as it was."""
+
+import json
+import math
+
+from bert_jax import logs
+
+
+def strict(line):
+  """A line by the rules of JSON, which has no NaN."""
+
+  def refuse(name):
+    raise AssertionError(f"{name} is no JSON")
+
+  return json.loads(line, parse_constant=refuse)
+
+
+def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
+  path = tmp_path / "metrics.jsonl"
+  # As earlier versions wrote it.
+  path.write_text('{"step": 1, "split": "heldout", "pearson": NaN}\n[1]\n')
+  log = logs.Logger(str(tmp_path), 1, 3)
+  log.heldout(2, {"pearson": math.nan, "task_loss": 0.5})
+  log.plot()
+  log.close()
+  assert "metrics.jsonl:2: damaged, left out" in capsys.readouterr().out
+  rows = [strict(line) for line in path.read_text().splitlines()]
+  wanted = [{"step": 1, "split": "heldout", "pearson": None}]
+  wanted.append(
+    {"step": 2, "split": "heldout", "pearson": None, "task_loss": 0.5}
+  )
+  assert rows == wanted
+  # Another run of the program keeps the rows.
+  logs.Logger(str(tmp_path), 2, 3).close()
+  assert [strict(line) for line in path.read_text().splitlines()] == wanted
+  first, last = logs.read_rows(str(path))
+  assert math.isnan(first["pearson"]) and math.isnan(last["pearson"])
+  assert last["task_loss"] == 0.5
