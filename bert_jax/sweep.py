@@ -57,6 +57,7 @@ def main(argv: Sequence[str]) -> None:
   except OSError as e:
     sys.exit(f"error: {e.filename or folder}: {e.strerror}.")
   print("\n".join(lines), flush=True)
+  done = sweeping.judge(done, metric)
   if all(one.error for one in done):
     sys.exit(f"error: every run failed, the first so: {done[0].error}")
 

@@ -167,8 +167,10 @@ def score(
     made = predictions(split, logits) if logits else []
     found = metrics.evaluate(split.task, made, split.examples) if made else {}
     found |= means | {"loss": loss}
-    if made and split.task.kind in ("classification", "choice"):
-      found["predicted_labels"] = float(len(set(made)))
+    if made and split.task.kind in ("classification", "choice", "tagging"):
+      tagging = split.task.kind == "tagging"
+      labels = {tag for tags in made for tag in tags} if tagging else set(made)
+      found["predicted_labels"] = float(len(labels))
     prefix = f"{split.name}/" if number else ""
     result |= {prefix + name: value for name, value in found.items()}
   return result

@@ -5,6 +5,7 @@ import concurrent.futures
 import copy
 import itertools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -16,7 +17,7 @@ import jax
 
 from bert_jax import config as config_lib
 from bert_jax import logs, train
-from bert_jax.data.files import write_json
+from bert_jax.data.files import without_nan, write_json
 from bert_jax.data.names import nearest
 from bert_jax.finetune import rows
 
@@ -243,22 +244,36 @@ def _written(value: Any) -> str:
   return repr(value) if isinstance(value, (tuple, list)) else str(value)
 
 
+def judge(done: Sequence[Done], metric: str) -> list[Done]:
+  """The same; of a run whose last step has no finite metric, `error` says so.
+
+  A correlation is NaN where all predictions are the same.
+  """
+  made = []
+  for one in done:
+    last = one.rows[-1] if one.rows else {}
+    if not one.error and not math.isfinite(last.get(metric, math.nan)):
+      what = "is not a finite number" if metric in last else "is not there"
+      one = one._replace(error=f"{metric} at the last step {what}.")
+    made.append(one)
+  return made
+
+
 def summarise(done: Sequence[Done], metric: str) -> list[dict[str, Any]]:
   """What each point of the grid reached at the last step, over its seeds.
 
   Returns:
-    For each point its `point`, `runs`, `failed` (without a result), `constant`
-    (one label for every example: a run that did not train), and `median`,
-    `mean`, `deviation` (of the sample), `least`, `most` of the results of all
-    that did not fail.
+    For each point its `point`, `runs`, `failed` (without a result, see
+    `judge`), `constant` (one label for every example, or tag for every word: a
+    run that did not train), and `median`, `mean`, `deviation` (of the sample),
+    `least`, `most` of the results of all that did not fail.
   """
   points: dict[str, list[Done]] = {}
-  for one in done:
+  for one in judge(done, metric):
     points.setdefault(json.dumps(one.run.point), []).append(one)
   table = []
   for group in points.values():
-    last = [one.rows[-1] for one in group if not one.error and one.rows]
-    last = [row for row in last if metric in row]
+    last = [one.rows[-1] for one in group if not one.error]
     values = [row[metric] for row in last]
     table.append(
       {
@@ -277,8 +292,12 @@ def summarise(done: Sequence[Done], metric: str) -> list[dict[str, Any]]:
 
 
 def report(folder: str, done: Sequence[Done], metric: str) -> list[str]:
-  """Writes `sweep.json` and returns the lines of a table."""
-  table = summarise(done, metric)
+  """Writes `sweep.json` and returns the lines of a table.
+
+  Below it stand the runs that ended without a result.
+  """
+  table, ended = summarise(done, metric), done
+  done = judge(ended, metric)
   runs = [
     {
       "name": one.run.name,
@@ -290,7 +309,8 @@ def report(folder: str, done: Sequence[Done], metric: str) -> list[str]:
     for one in done
   ]
   path = os.path.join(folder, RESULTS)
-  write_json(path, {"metric": metric, "table": table, "runs": runs})
+  found = {"metric": metric, "table": table, "runs": runs}
+  write_json(path, without_nan(found))
   numbers = ("median", "mean", "deviation", "least", "most")
   names = ["point", "runs", "failed", "constant", *numbers]
   lines = [[*names]]
@@ -303,5 +323,10 @@ def report(folder: str, done: Sequence[Done], metric: str) -> list[str]:
   made = [
     "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))
     for line in lines
+  ]
+  made += [
+    f"run {now.run.name} failed: {now.error}"
+    for now, before in zip(done, ended, strict=True)
+    if now.error != before.error
   ]
   return [f"{metric} at the last step:", *map(str.rstrip, made), f"all: {path}"]
