@@ -170,6 +170,35 @@ def test_answers_are_slices_of_the_context(models):
   assert isinstance(found[0]["null_odds"], float)
 
 
+@pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
+def test_no_answer_of_a_beam_has_its_own_chance(models, odds):
+  """ELECTRA's head: a list given that there is an answer, and whether."""
+  predictor = predicting.open_model(models["span"], length=24, null=True)
+  asked = [{"id": 1, "question": "cat ?", "context": "red cat runs"}]
+  asked[0]["answers"] = None
+  rows, _ = predicting.encode(predictor, asked)
+  (first,) = np.flatnonzero(rows.offsets[:, 0] == 0)
+  begins = first + np.arange(3)
+  spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(begins)]
+  beam = np.array([[0, 0, odds, 0], *spans])
+  (found,) = results.make_results(predictor, rows, [beam], asked)
+  given = {x["text"]: x["probability"] for x in found["nbest"]}
+  assert list(given) == ["red", "cat", "runs"]
+  np.testing.assert_allclose(sum(given.values()), 1.0)
+  none = 1 / (1 + np.exp(-odds))
+  if odds > 0:
+    assert found["answer"] == "" and found["probability"] > 0.5
+    np.testing.assert_allclose(found["probability"], none)
+  else:
+    assert found["answer"] == "red"
+    np.testing.assert_allclose(
+      found["probability"], (1 - none) * given["red"], rtol=1e-12
+    )
+  # Without a legal span nothing else can be said.
+  (found,) = results.make_results(predictor, rows, [beam[:1]], asked)
+  assert (found["answer"], found["probability"]) == ("", 1.0)
+
+
 def test_masks_are_filled_in_texts_of_any_length(models):
   texts = ["red [MASK] runs .", "cat", "[MASK] dog [MASK]"]
   texts.append(" ".join(["blue"] * 30 + ["[MASK]"] + ["bird"] * 30))

@@ -9,6 +9,9 @@
 | tagging | words, tags, probabilities, one each a word |
 | span | answer, probability, nbest; null_odds where there may be no answer |
 | fill | masks: for each the candidates, {token, probability} |
+
+Of ELECTRA's head for questions the probabilities of `nbest` are given that
+there is an answer; `probability` is not: it is that of the answer, or of none.
 """
 
 from collections.abc import Sequence
@@ -103,15 +106,19 @@ def _chosen(chances: np.ndarray) -> Result:
 
 
 def _answer(found: dict[str, Any]) -> Result:
-  chance = [
-    x["probability"] for x in found["nbest"] if x["text"] == found["text"]
-  ]
-  result = {"answer": found["text"], "probability": (chance or [0.0])[0]}
   odds = {k: found[k] for k in ("null_odds",) if k in found}
   nbest = [
     {"text": x["text"], "probability": x["probability"]} for x in found["nbest"]
   ]
-  return result | odds | {"nbest": nbest}
+  chances = {x["text"]: x["probability"] for x in nbest}
+  text = found["text"]
+  chance = chances.get(text, 0.0)
+  if odds and "" not in chances:
+    # A beam's list is of answers, given that there is one; that there is none
+    # has a chance of its own, of which `null_odds` is the logit.
+    none, some = softmax(np.array([found["null_odds"], 0.0])).tolist()
+    chance = chance * some if text else none
+  return {"answer": text, "probability": chance} | odds | {"nbest": nbest}
 
 
 def tag_chances(
