@@ -118,7 +118,8 @@ def open_task(
     )
   splits = None
   if config["evaluate"]["every"]:
-    splits = task_data.open_splits(data)
+    predicts = config["objective"].get("stage") != "layers"
+    splits = task_data.open_splits(data, predicts)
   return data, splits, found
 
 

@@ -177,6 +177,29 @@ def test_a_run_is_not_scored_without_labels(tmp_path):
     data.open_splits(opened)
 
 
+@pytest.mark.parametrize("labels", ["2.5", "2.5 2.5", "2.5  1"])
+def test_a_run_is_not_scored_where_no_correlation_is_defined(tmp_path, labels):
+  lines = "".join(f"red\t{label}\n" for label in labels.split(" "))
+  table = files.write(tmp_path / "a.tsv", "my text\tmy label\n" + lines)
+  vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
+  where = str(tmp_path / "task")
+  # Of this split a line may have no label.
+  inputs = [Input("held", table)]
+  known = reading.find("mine", "regression", **OWN)
+  preparing.prepare(known, inputs, vocab, where)
+  opened = data.open_data(2, 0, where, train="held", validation="held")
+  if "1" in labels:
+    (split,) = data.open_splits(opened)
+    assert len(split.examples) == 3
+    return
+  with pytest.raises(
+    ValueError, match=r"'held' has only the label 2.5 .*validation="
+  ):
+    data.open_splits(opened)
+  # A model that predicts nothing is not scored by it.
+  assert len(data.open_splits(opened, predicts=False)) == 1
+
+
 def test_word_tables_grow_and_padding_is_left_out():
   word = "encoder/embeddings/word/embedding"
   drawn = np.arange(12, dtype=np.float32).reshape(6, 2)

@@ -90,8 +90,9 @@ def test_numbers_agree_with_scipy():
   assert scores["pearson_spearman"] == pytest.approx(mean)
   scores = score((), ["pearson_spearman"], [1.0, 2.0], [3.0, 3.0])
   assert math.isnan(scores["pearson_spearman"])
-  with pytest.raises(ValueError, match="needs two examples"):
-    score((), ["pearson"], [1.0], [1.0])
+  # One example has no correlation.
+  assert math.isnan(score((), ["pearson"], [1.0], [1.0])["pearson"])
+  assert math.isnan(score((), ["spearman"], [1.0] * 2, [1.0, 2.0])["spearman"])
 
 
 def test_all_predictions_the_same_are_scored():

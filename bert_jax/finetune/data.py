@@ -11,6 +11,7 @@ from bert_jax.data import vocabulary_files
 from bert_jax.data.corpus import SpecialIds
 from bert_jax.data.features import Features
 from bert_jax.data.tokenizer import Vocabulary
+from bert_jax.finetune import metrics
 from bert_jax.finetune import rows as rows_lib
 from bert_jax.finetune.batches import BUCKETS, Batch, Batches
 from bert_jax.finetune.rows import Examples, Rows, Task
@@ -234,11 +235,16 @@ def open_data(
   return data
 
 
-def open_splits(data: Data) -> Splits:
+def open_splits(data: Data, predicts: bool = True) -> Splits:
   """Opens the splits to score.
 
+  Args:
+    data: with the names of the splits.
+    predicts: whether the model does, so that there is a metric of it.
+
   Raises:
-    ValueError: the folder has not all of them, or one has no labels.
+    ValueError: the folder has not all of them, or one has no labels, or those
+      of which the task's metric is not defined.
   """
   splits = []
   for name in data.validation:
@@ -248,6 +254,8 @@ def open_splits(data: Data) -> Splits:
         raise ValueError(
           f"{data.part.path}: no example of split {name!r} has a label."
         )
+      if predicts:
+        _check_varied(split, data.part.path)
       splits.append(split)
     except ValueError as e:
       raise ValueError(
@@ -255,6 +263,20 @@ def open_splits(data: Data) -> Splits:
         " to train without."
       ) from e
   return splits
+
+
+def _check_varied(split: Split, path: str) -> None:
+  """Raises ValueError if no prediction could have the task's correlation."""
+  if not set(metrics.CORRELATIONS) & set(split.task.metrics):
+    return
+  labels = [metrics.gold(split.task, example) for example in split.examples]
+  known = [label for label in labels if label is not None]
+  if len(set(known)) < 2:
+    raise ValueError(
+      f"{path}: split {split.name!r} has only the label {known[0]:g}"
+      f" (examples: {len(known)}), so that {split.task.metrics[0]} is not"
+      " defined; it needs two examples of different labels."
+    )
 
 
 def open_split(part: Part, name: str) -> Split:

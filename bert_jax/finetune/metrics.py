@@ -171,14 +171,14 @@ def matthews(
 def pearson(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Pearson's correlation, NaN if all predictions are the same."""
+  """Pearson's correlation, NaN if all predictions, or labels, are the same."""
   return {"pearson": _correlation("pearsonr", task, predictions, examples)}
 
 
 def spearman(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Spearman's rank correlation, NaN if all predictions are the same."""
+  """Spearman's rank correlation, NaN where Pearson's is."""
   return {"spearman": _correlation("spearmanr", task, predictions, examples)}
 
 
@@ -186,8 +186,6 @@ def _correlation(
   name: str, task: Task, predictions: Sequence[Any], examples: Examples
 ) -> float:
   right, ours = _pairs(task, predictions, examples)
-  if len(right) < 2:
-    raise ValueError(f"task {task.name}: a correlation needs two examples.")
   if np.ptp(ours) == 0 or np.ptp(right) == 0:
     return float("nan")
   stats = _library("scipy.stats", "scipy")
@@ -321,6 +319,8 @@ def squad2(
   return {"squad2": scores["f1"]} | scores
 
 
+# Not defined where all examples have the same label, as one alone has.
+CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
 METRICS: dict[str, Metric] = {
   "accuracy": accuracy,
   "f1": f1,
