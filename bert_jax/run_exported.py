@@ -5,8 +5,11 @@
 Lines in and out are those of `bert_jax.predict`.
 """
 
+import os
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 from absl import logging
 
@@ -28,12 +31,20 @@ def run(predictor: Predictor, source: str, target: str) -> int:
     The number of predictions.
 
   Raises:
-    ValueError: a bad line; file and line are named.
+    ValueError: a bad line, which is named, no line, or one file for both.
   """
-  examples = requests.read(text_rows.read_lines(source), predictor.kind, source)
+  if os.path.realpath(source) == os.path.realpath(target):
+    raise ValueError(f"--output={target} is the input; choose another.")
+
+  def examples() -> Iterator[dict[str, Any]]:
+    return requests.read(text_rows.read_lines(source), predictor.kind, source)
+
+  # A bad line is named before the model runs.
+  if not sum(1 for _ in examples()):
+    raise ValueError(f"{source} has no lines.")
   with files.whole(target) as partial:
     with open(partial, "w", encoding="utf-8") as f:
-      return predicting.write(predictor, examples, f)
+      return predicting.write(predictor, examples(), f)
 
 
 def main() -> None:

@@ -219,7 +219,14 @@ def test_a_damaged_file_is_refused_in_a_sentence(file, tmp_path, monkeypatch):
   bad = write_lines(tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}])
   expected = "bad.jsonl:2: no field 'text'"
   run(monkeypatch, expected, file, "--input", bad, "--output", output)
+  empty = write_lines(tmp_path / "empty.jsonl", [])
+  expected = "empty.jsonl has no lines"
+  run(monkeypatch, expected, file, "--input", empty, "--output", output)
   assert not os.path.exists(output) and not os.path.exists(output + ".partial")
+  expected = "is the input; choose another"
+  run(monkeypatch, expected, file, "--input", lines, "--output", lines)
+  with open(lines) as f:
+    assert [json.loads(line) for line in f] == LINES["tagging"]
 
 
 def run(monkeypatch, expected, *arguments, command=run_exported):
