@@ -1,7 +1,9 @@
 """BLiMP (Warstadt et al. 2020): 67 files of minimal pairs, 12 phenomena."""
 
+import lzma
 import os
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +15,8 @@ FILES = 67
 # The paper counts 12 phenomena; the files have this term beside them. That its
 # two files are of argument structure there is from memory of the paper.
 PHENOMENA = {"s-selection": "argument_structure"}
+# What unpacking and decoding raise beside tarfile's own.
+_DAMAGED = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 
 
@@ -79,8 +83,13 @@ def _contents(path: str) -> Iterator[tuple[str, str]]:
         if member.isfile() and member.name.endswith(".jsonl"):
           content = tar.extractfile(member).read().decode("utf-8")
           yield os.path.basename(member.name), content
-  except (OSError, EOFError, tarfile.TarError, UnicodeDecodeError) as e:
-    raise ValueError(f"{path}: no folder or tar file of BLiMP ({e}).") from e
+  except (OSError, EOFError, tarfile.TarError, *_DAMAGED) as e:
+    # tarfile says for every form of packing why it is none, a line each.
+    reason = getattr(e, "strerror", None) or str(e).split("\n")[0].rstrip(":")
+    raise ValueError(
+      f"{path}: no folder or tar file of BLiMP ({reason}); give its folder of"
+      " .jsonl files, or a tar file of that."
+    ) from e
 
 
 def results(

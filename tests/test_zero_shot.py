@@ -264,7 +264,9 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
   "arguments, words",
   [
     ([], "--blimp or --cloze"),
-    (["--blimp", "none"], "none: no folder or tar file"),
+    (["--blimp", "none"], "folder or tar file of BLiMP (No such file or dire"),
+    (["--blimp", "two.jsonl"], "two.jsonl: no folder or tar file of BLiMP (fi"),
+    (["--blimp", "cut.tar.xz"], "cut.tar.xz: no folder or tar file of BLiMP ("),
     (["--blimp", "empty"], "empty: no .jsonl file"),
     (["--blimp", "bad"], "bad: a.jsonl:2: no 'sentence_bad'"),
     (["--blimp", "blimp", "--method", "lm"], "this model's head gives 'pll'"),
@@ -278,6 +280,8 @@ def test_bad_input_is_one_sentence(
 ):
   monkeypatch.chdir(tmp_path)
   write_files(tmp_path / "blimp")
+  whole = (tmp_path / "blimp.tar.xz").read_bytes()
+  (tmp_path / "cut.tar.xz").write_bytes(whole[: len(whole) // 2])
   (tmp_path / "empty").mkdir()
   (tmp_path / "bad").mkdir()
   bad = dict(sentence_good="a", UID="a", linguistics_term="b")
