@@ -270,6 +270,8 @@ BAD = [
   ("sst2", "sentence\tlabel\n", r"x\.tsv: no examples"),
   ("stsb", "sentence1\tsentence2\tscore\na\tb\tx", r"label 'x' is no number"),
   ("stsb", "sentence1\tsentence2\tscore\na\tb\tnan", "is no number"),
+  ("stsb", "a cat\tb\n", r"x\.tsv:1: 2 columns, but 3 are .* the names of its"),
+  ("stsb", "a\tb\t3\nc\td\n", r"x\.tsv:2: 2 columns, but 3 are .*; mend the"),
   ("wnut17", "a\tO\nb\tperson\n", r"x\.tsv:2: tag 'person' is not O, B-TYPE"),
   ("wnut17", "a\tO\nb\tB-animal\n", r"x\.tsv:2: tag 'B-animal' is none of O"),
   ("wnut17", "a\tO\nb\n", r"x\.tsv:2: 1 columns where the first line has 2"),

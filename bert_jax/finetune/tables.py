@@ -108,7 +108,11 @@ def with_names(
   rows = split_rows(path, delimiter_of(path))
   if longer:
     rows = ((values[: len(names)], number) for values, number in rows)
-  yield from _records(path, rows, list(names), None)
+  remedy = (
+    "are those of a file whose first line names none ({}); mend the"
+    " line, or write the names of its columns into a first line"
+  )
+  yield from _records(path, rows, list(names), None, remedy)
 
 
 def table(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
@@ -135,14 +139,15 @@ def _records(
   rows: Iterator[tuple[list[str], int]],
   names: list[str],
   ragged: list[str] | None,
+  remedy: str = "in the first line ({}); mend the line",
 ) -> Iterator[Record]:
   for values, number in rows:
     where = f"{path}:{number}"
     if len(values) != len(names):
       if ragged is None:
         raise ValueError(
-          f"{where}: {len(values)} columns, but {len(names)} in the first line"
-          f" ({', '.join(names)}); mend the line."
+          f"{where}: {len(values)} columns, but {len(names)}"
+          f" {remedy.format(', '.join(names))}."
         )
       ragged.append(where)
       continue
