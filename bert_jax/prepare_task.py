@@ -55,7 +55,8 @@ def _parser() -> flags.Parser:
   group.add_argument(
     "--columns",
     metavar="ROLE=COLUMN,...",
-    help="text, pair, label, id; of tagging words, tags, id",
+    help="text, pair, label, id; of tagging words, tags, id, or numbers of"
+    " columns where a line is a word",
   )
   group.add_argument("--kind", choices=own.KINDS)
   group.add_argument(

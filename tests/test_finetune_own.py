@@ -52,3 +52,113 @@ def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
   path = files.write(tmp_path / "c.jsonl", '{"text": "a", "label": NaN}')
   with pytest.raises(ValueError, match=r"c\.jsonl:1: label nan is neither a n"):
     read({"train": path}, columns=COLUMNS)
+
+
+WORDS = [["in", "New", "York"], ["it", "ran"]]
+TAGS = [["O", "B-LOC", "I-LOC"], ["O", "O"]]
+NAMES, NUMBERS = "words=tokens,tags=ner", "words=2,tags=1"
+TABLE = "n\ttokens\tner\n7\tin New  York\tO B-LOC I-LOC\n8\tit ran \tO O\n"
+FIRST = "O\tin\nB-LOC\tNew\nI-LOC\tYork\n\nO\tit\nO\tran\n"
+# File, --columns, content.
+TAGGED = [
+  ("a.tsv", NAMES, TABLE),
+  ("a.txt", NAMES, TABLE),
+  ("a.csv", NAMES, 'tokens,ner\nin New York,O B-LOC I-LOC\n"it\nran",O O\n'),
+  ("a.tsv", NUMBERS, FIRST),
+  ("a.conll", NUMBERS, "O -X- -DOCSTART-\n\n" + FIRST.replace("\t", " ")),
+  (
+    "a.csv",
+    "words=2,tags=-1",
+    "1\tin\tO\n2\tNew\tB-LOC\n3\tYork\tI-LOC\n\n1\tit\tO\n2\tran\tO\n",
+  ),
+  ("a.conll", None, "in x O\nNew x B-LOC\nYork x I-LOC\n\nit x O\nran x O\n"),
+]
+
+
+@pytest.mark.parametrize("name, columns, content", TAGGED)
+def test_words_and_tags(tmp_path, name, columns, content):
+  path = files.write(tmp_path / name, content)
+  found = read({"train": path}, kind="tagging", columns=columns)
+  examples = found.splits["train"]
+  assert [e["words"] for e in examples] == WORDS
+  assert [e["tags"] for e in examples] == TAGS
+  assert found.known.task.labels == ("O", "B-LOC", "I-LOC")
+  # Lists in JSON are the same examples.
+  lines = [
+    dict(tokens=words, ner=tags)
+    for words, tags in zip(WORDS, TAGS, strict=True)
+  ]
+  path = files.write_jsonl(tmp_path / "b.jsonl", lines)
+  same = read({"train": path}, kind="tagging", columns=NAMES)
+  assert same.splits["train"] == [e | {"document": None} for e in examples]
+
+
+def test_a_split_may_have_words_alone(tmp_path):
+  train = files.write(tmp_path / "a.tsv", TABLE)
+  # A space that is no break is part of a word.
+  test = files.write(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
+  empty = files.write(tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n")
+  inputs = {"train": train, "test": test, "more": empty}
+  found = read(inputs, kind="tagging", columns=NAMES + ",id=n")
+  (example,) = found.splits["test"]
+  assert (example["words"], example["tags"]) == (["in", "5\u00a0km"], None)
+  assert example["id"] == "x" and found.splits["more"][0]["tags"] is None
+  with pytest.raises(ValueError, match=r"c\.tsv:2: no tags; training needs th"):
+    read({"train": empty}, kind="tagging", columns=NAMES)
+  train = files.write(tmp_path / "d.conll", FIRST)
+  test = files.write(tmp_path / "e.conll", "in\nRome\n")
+  found = read({"train": train, "test": test}, kind="tagging", columns=NUMBERS)
+  (example,) = found.splits["test"]
+  assert (example["words"], example["tags"]) == (["in", "Rome"], None)
+  with pytest.raises(
+    ValueError, match=r"e\.conll:1: no column '1'; there are 2"
+  ):
+    read({"train": test}, kind="tagging", columns=NUMBERS)
+
+
+BAD = [
+  ("x.tsv", NAMES, "tokens\tner\na\tO\na b\tO\n", r"x\.tsv:3: 1 tags for 2 wo"),
+  ("x.csv", NAMES, "tokens,ner\na,O\n\nb,O x\n", r"x\.csv:4: 2 tags for 1 wor"),
+  (
+    "x.tsv",
+    NAMES,
+    "tokens\tner\na b c\tO O x\n",
+    r"x\.tsv:2: tag 'x' is not O",
+  ),
+  ("x.tsv", NAMES, "tokens\nin\n", r"x\.tsv:2: no column 'ner'; there are"),
+  (
+    "x.tsv",
+    NAMES,
+    FIRST,
+    r"x\.tsv:1: no column 'tokens'; there are O, in\. .* "
+    r"numbers of a file with a word a line \(words=1,tags=2\)",
+  ),
+  ("x.tsv", NUMBERS, "a b\n\n", r"tag 'a' is not O"),
+  ("x.tsv", NUMBERS, "O\ta\nB-X\n", r"x\.tsv:2: 1 columns where the first li"),
+  ("x.tsv", NUMBERS, "O\ta\nB\tb\n", r"x\.tsv:2: tag 'B' is not O"),
+  ("x.tsv", "words=3,tags=1", FIRST, r"x\.tsv:1: no column 3 for the words"),
+  ("x.tsv", "words=1,tags=-3", FIRST, r"x\.tsv:1: no column -3 for the tags"),
+  ("x.tsv", "words=2", FIRST, r"x\.tsv:1: of 2 columns, 2 and -1 are the same"),
+  ("x.tsv", NUMBERS + ",id=3", FIRST, r"x\.tsv: --columns says id=3, but a fi"),
+]
+
+
+@pytest.mark.parametrize("name, columns, content, message", BAD)
+def test_bad_words_and_tags(tmp_path, name, columns, content, message):
+  path = files.write(tmp_path / name, content)
+  with pytest.raises(ValueError, match=message):
+    read({"train": path}, kind="tagging", columns=columns)
+
+
+def test_what_is_wrong_stands_on_the_line_that_is_named(tmp_path):
+  lines = [{"tokens": ["a", "b"], "ner": ["O", "x"]}]
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  with pytest.raises(ValueError, match=r"a\.jsonl:1: tag 'x' is not O, B-TYPE"):
+    read({"train": path}, kind="tagging", columns=NAMES)
+  path = files.write(tmp_path / "b.csv", "a cat,yes\nb,no\n")
+  with pytest.raises(
+    ValueError,
+    match=r"b\.csv:1: no column 'text'; there are "
+    "a cat, yes. The first line of a table names its columns",
+  ):
+    read({"train": path}, columns=COLUMNS)

@@ -14,15 +14,21 @@ from bert_jax.finetune.tables import Record, get
 DOCUMENT = "-DOCSTART-"
 
 
-def records(path: str, tag: int = -1) -> Iterator[Record]:
+class Sentence(Record):
+  """A record whose words stand on lines of their own, from `where` on."""
+
+
+def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
   """Reads the sentences of a file, in order.
 
   Args:
-    path: the file. The first column is the word.
-    tag: number of the tag's column, from the end if negative.
+    path: the file; if it has one column, that is the word.
+    tag: number of the tag's column, from 1, or from the end by -1.
+    word: the same of the word.
 
   Raises:
-    ValueError: a line with another number of columns than the first.
+    ValueError: a line with another number of columns than the first, or no
+      column of that number.
   """
   words: list[str] = []
   tags: list[str] = []
@@ -35,31 +41,48 @@ def records(path: str, tag: int = -1) -> Iterator[Record]:
       words, tags = [], []
       continue
     values = line.split("\t") if "\t" in line else line.split()
-    if values[0] == DOCUMENT:
+    if DOCUMENT in values:
       document += 1
       continue
-    columns = columns or len(values)
-    if len(values) != columns or not values[0].strip():
+    if columns is None:
+      columns = len(values)
+      places = _places(columns, word, tag, f"{path}:{number}")
+    if len(values) != columns or not values[places[0]].strip():
       raise ValueError(
         f"{path}:{number}: {len(values)} columns where the first line has"
         f" {columns}; a word and its tag stand in each line."
       )
     if not words:
       begin = number
-    words.append(values[0])
-    if columns > 1:
-      if not -columns <= tag < columns:
-        raise ValueError(f"{path}:{number}: no column {tag}.")
-      tags.append(values[tag].strip())
+    words.append(values[places[0]])
+    tags += [values[place].strip() for place in places[1:]]
+
+
+def _places(columns: int, word: int, tag: int, where: str) -> list[int]:
+  """Places of the word and, of several columns, of its tag."""
+  if columns == 1:
+    return [0]
+  for what, place in (("words", word), ("tags", tag)):
+    if not 1 <= abs(place) <= columns:
+      raise ValueError(
+        f"{where}: no column {place} for the {what}; there are {columns}."
+      )
+  found = [(place - (place > 0)) % columns for place in (word, tag)]
+  if found[0] == found[1]:
+    raise ValueError(
+      f"{where}: of {columns} columns, {word} and {tag} are the same; words and"
+      " tags need one each."
+    )
+  return found
 
 
 def _sentence(
   path: str, words: list[str], tags: list[str], document: int, begin: int
-) -> Record:
+) -> Sentence:
   fields: dict[str, Any] = dict(words=words, document=document or None)
   if tags:
     fields["tags"] = tags
-  return Record(fields, f"{path}:{begin}")
+  return Sentence(fields, f"{path}:{begin}")
 
 
 def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
@@ -88,17 +111,19 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
         f"{record.where}: {count} tags for {len(words)} words; every word has"
         " one."
       )
-    _check(task, tags, record.where)
+    _check(task, tags, record)
     if task.name == "conll2003":
       tags = labels.to_iob2(tags)
   return dict(words=words, tags=tags, document=record.fields.get("document"))
 
 
-def _check(task: Task, tags: list[Any], where: str) -> None:
-  # A file's lines are its words: the tag's own line can be named.
-  path, _, line = where.rpartition(":")
+def _check(task: Task, tags: list[Any], record: Record) -> None:
+  path, _, line = record.where.rpartition(":")
   for i, tag in enumerate(tags):
-    own = f"{path}:{int(line) + i}" if line.isdigit() else where
+    own = record.where
+    if isinstance(record, Sentence):
+      # The tag's own line can be named.
+      own = f"{path}:{int(line) + i}"
     labels.check_tags([str(tag)], own)
     if task.labels and tag not in task.labels:
       raise ValueError(

@@ -4,9 +4,15 @@
 --task same --columns text=a,pair=b,label=same
 --task price --kind regression --columns text=review,label=euros
 --task names --kind tagging --columns words=tokens,tags=ner
+--task names --kind tagging --columns words=2,tags=1
+
+Words and tags are lists in JSONL, and in a table texts with spaces between
+them. Numbers are columns of a file with a word a line (CoNLL), from 1, or from
+the end by -1; without --columns the first is the word and the last the tag.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.finetune import conll, labels, tables
@@ -20,11 +26,16 @@ METRICS = {
   "regression": ("pearson_spearman",),
   "tagging": ("tagging_f1",),
 }
+# The role that a line without a label may lack.
+_RIGHT = {"classification": "label", "regression": "label", "tagging": "tags"}
 _ROLES = {
   "classification": ("text", "pair", "label", "id"),
   "regression": ("text", "pair", "label", "id"),
   "tagging": ("words", "tags", "id"),
 }
+_NUMBER = re.compile(r"-?[1-9][0-9]*")
+# What stands between two words in a table; any other space is part of a word.
+_BETWEEN = re.compile(r"[ \t\r\n]+")
 
 
 def columns(text: str, kind: str) -> dict[str, str]:
@@ -65,19 +76,78 @@ def check_labels(kind: str, names: Sequence[str]) -> None:
     labels.check_tags(names, "--labels")
 
 
-def records(path: str, kind: str) -> Iterator[Record]:
+def records(
+  path: str, kind: str, chosen: Mapping[str, str]
+) -> Iterator[Record]:
   """Reads a file; ValueError names the file and line.
 
   Args:
-    path: .jsonl; else a table with names in its first line; else, of tagging,
-      CoNLL columns.
+    path: .jsonl; else a table with names in its first line; else, of tagging
+      without columns or with their numbers, CoNLL columns.
     kind: of the task.
+    chosen: role -> column.
   """
   if tables.is_jsonl(path):
     return tables.jsonl(path)
-  if kind == "tagging":
-    return conll.records(path)
-  return tables.table(path)
+  if kind != "tagging":
+    return _table(path, kind, chosen)
+  both = [chosen[role] for role in ("words", "tags") if role in chosen]
+  if not all(map(_NUMBER.fullmatch, both)):
+    return map(_split(chosen), _table(path, kind, chosen))
+  if "id" in chosen:
+    raise ValueError(
+      f"{path}: --columns says id={chosen['id']}, but a file with a word a line"
+      " has no ids of sentences; leave it out."
+    )
+  return _conll(path, chosen)
+
+
+def _table(path: str, kind: str, chosen: Mapping[str, str]) -> Iterator[Record]:
+  """Records of a table that has all columns but those that may be missing."""
+  needed = [chosen[role] for role in _ROLES[kind] if role in chosen]
+  needed = [c for c in needed if c != chosen.get(_RIGHT[kind])]
+  other = ", or give the numbers of a file with a word a line (words=1,tags=2)"
+  for record in tables.table(path):
+    for column in needed:
+      if column not in record.fields:
+        raise ValueError(
+          f"{path}:1: no column {column!r}; there are"
+          f" {', '.join(record.fields)}. The first line of a table names its"
+          " columns: write one, or correct --columns"
+          f"{other if kind == 'tagging' else ''}."
+        )
+    yield record
+
+
+def _split(chosen: Mapping[str, str]) -> Callable[[Record], Record]:
+  """Makes lists of a table's words and tags; an empty field is no tags."""
+  names = [chosen.get(role, role) for role in ("words", "tags")]
+
+  def split(record: Record) -> Record:
+    lists = {
+      name: [part for part in _BETWEEN.split(record.fields[name]) if part]
+      for name in names
+      if name in record.fields
+    }
+    words, tags = names
+    if lists[words] and not lists.get(tags, True):
+      lists[tags] = None
+    return record._replace(fields=record.fields | lists)
+
+  return split
+
+
+def _conll(path: str, chosen: Mapping[str, str]) -> Iterator[Record]:
+  """Sentences of a file with a word a line, under the chosen names."""
+  places = {
+    role: int(chosen.get(role, default))
+    for role, default in (("words", 1), ("tags", -1))
+  }
+  for sentence in conll.records(path, places["tags"], places["words"]):
+    fields = {
+      chosen.get(name, name): value for name, value in sentence.fields.items()
+    }
+    yield sentence._replace(fields=fields)
 
 
 def parse(
@@ -100,9 +170,8 @@ def parse(
     tags = chosen.get("tags", "tags")
     if tags in record.fields or needed:
       fields["tags"] = get(record, tags)
-    return conll.parse(task, Record(fields, record.where), needed) | {
-      "id": number
-    }
+    made = conll.parse(task, record._replace(fields=fields), needed)
+    return made | {"id": number}
   texts = [
     get_text(record, chosen[role])
     for role in ("text", "pair")

@@ -89,7 +89,7 @@ def _own(task: Task, chosen: Mapping[str, str]) -> Known:
   parse = functools.partial(own.parse, task, chosen)
   return Known(
     task,
-    lambda path, skipped: own.records(path, task.kind),
+    lambda path, skipped: own.records(path, task.kind, chosen),
     lambda record, needed: [parse(record, needed)],
     "",
   )
