@@ -1,6 +1,7 @@
 """One loop over layers: unrolled, made again, shared, with its own dropout."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,21 @@ def test_unrolled_and_made_again_equal_the_loop(name, groups):
   for expected, found in zip(one, two, strict=True):
     atol = 1e-6 * max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
+
+
+def test_what_unrolled_layers_keep_is_not_stacked():
+  """A loop of one turn around them copied it into an array of all layers."""
+  found = {}
+  for unroll in (1, DEEP):
+    module = shared(1, unroll=unroll)
+
+    def loss(params, module=module):
+      return module.apply({"params": params}, IDS, train=True, rngs=rngs())[0]
+
+    grad = jax.jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
+    text = grad.lower(shared_parameters(1)).compile().as_text()
+    found[unroll] = re.findall(rf"f32\[{DEEP},2,9,\S*", text)
+  assert found[1] and not found[DEEP]
 
 
 def states(module, params, train=False, seed=0):

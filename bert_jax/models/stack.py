@@ -73,6 +73,15 @@ class TransformerLayer(nn.Module):
     return x, {"hidden": x, "attention": probabilities}
 
 
+def _turns(unroll: int, length: int) -> int:
+  """What lax.scan calls unroll: 0, no loop at all, where one turn would do.
+
+  A loop of one turn would still stack what the layers in it keep for the
+  backward pass: a copy of all of it.
+  """
+  return 0 if unroll >= length or length == 1 else max(unroll, 1)
+
+
 class Stack(nn.Module):
   """`num_layers` layers as one scan; every parameter has a leading layer axis.
 
@@ -134,7 +143,7 @@ class Stack(nn.Module):
         split_rngs={"params": False, "dropout": True},
         in_axes=nn.broadcast,
         length=repeats,
-        unroll=min(unroll, repeats),
+        unroll=_turns(unroll, repeats),
       )
     run = nn.scan(
       run,
@@ -142,7 +151,7 @@ class Stack(nn.Module):
       split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast,
       length=groups,
-      unroll=max(unroll // repeats, 1),
+      unroll=_turns(unroll // repeats, groups),
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
     options = dict(self.layer)
