@@ -56,9 +56,8 @@ def albert(args: argparse.Namespace) -> torch.nn.Module:
 class Electra(torch.nn.Module):
   """Generator and discriminator on one set of embeddings.
 
-  transformers has both models and not the joint step. The generator makes
-  logits for all positions, as that model does; its loss and samples are of the
-  masked ones.
+  transformers has both models and not the joint step. The generator's head sees
+  the masked positions alone.
   """
 
   def __init__(self, args: argparse.Namespace) -> None:
@@ -99,9 +98,11 @@ class Electra(torch.nn.Module):
       original: [b, m], the ids there.
     """
     more = dict(token_type_ids=token_type_ids, attention_mask=attention_mask)
-    logits = self.generator(input_ids=input_ids, **more).logits
-    rows = torch.arange(len(logits), device=logits.device)[:, None]
-    logits = logits[rows, positions].float()
+    hidden = self.generator.electra(input_ids=input_ids, **more)[0]
+    places = positions[..., None].expand(-1, -1, hidden.shape[-1])
+    hidden = hidden.gather(1, places)
+    head = self.generator.generator_lm_head
+    logits = head(self.generator.generator_predictions(hidden)).float()
     generator_loss = functional.cross_entropy(
       logits.flatten(0, 1), original.flatten()
     )
