@@ -121,7 +121,10 @@ def test_restart_is_exact(prepared, finished, tmp_path):
       np.exp(held[-1][f"{way}_loss"]), rel=1e-5
     )
   steps = [row for row in rows(workdir) if row["split"] == "train"]
-  assert all({"forward_loss", "backward_loss"} <= row.keys() for row in steps)
+  logged = {"forward_loss", "backward_loss", "padding"}
+  assert all(logged <= row.keys() for row in steps)
+  # Streams leave no slot empty.
+  assert {row["padding"] for row in steps} == {0.0}
 
 
 def test_last_lines_of_a_run(prepared, finished, capsys):
