@@ -217,6 +217,7 @@ def full_sentences(
   count: str = "stochastic",
   smoothing: float = 0.0,
   static_masks: int = 0,
+  max_sequences: int = 1,
 ) -> Builder:
   """RoBERTa's FULL-SENTENCES: <s> sentences </s>, across documents.
 
@@ -230,10 +231,17 @@ def full_sentences(
     max_predictions, mask_rate, masking, replacement, count, smoothing: see
       `masking.Masks`.
     static_masks: as in `bert_pairs` (10 in the paper, section 4.1).
+    max_sequences: 1, one text a row: it is full already.
 
   Raises:
     ValueError: an option is out of its range.
   """
+  if max_sequences > 1:
+    raise ValueError(
+      f"max_sequences is {max_sequences}, but full_sentences fills its rows"
+      " already; choose builder doc_sentences, whose rows can be packed, or"
+      " max_sequences=1."
+    )
   masks = check_masks(
     Masks(
       max_predictions,
@@ -244,7 +252,14 @@ def full_sentences(
       smoothing=smoothing,
     )
   )
-  layout = assembly.Layout(special, vocab_size, length, masks, crossing=True)
+  layout = assembly.Layout(
+    special,
+    vocab_size,
+    length,
+    masks,
+    crossing=True,
+    max_sequences=max_sequences,
+  )
   index = functools.partial(
     sentences.index_sentences, room=length - 2, cross=True
   )

@@ -93,7 +93,7 @@ def check_masks(masks: Masks) -> Masks:
     raise ValueError(
       f"smoothing={masks.smoothing} chooses single tokens by their frequency:"
       f" it needs masking='token', not {masks.masking!r}, and no"
-      " repeat_positions."
+      " repeat_positions; set smoothing=0 for equal chances."
     )
   return masks
 
