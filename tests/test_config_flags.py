@@ -13,6 +13,9 @@ from test_config import shrink
 
 from bert_jax import building, command_line, logs, phases, slices, train
 from bert_jax import config as config_lib
+from bert_jax.data.builders import BUILDERS
+from bert_jax.data.corpus import SpecialIds
+from bert_jax.objectives import distil, electra, mlm, tinybert
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = {
@@ -127,3 +130,72 @@ def test_packed_roberta_from_the_command_line(monkeypatch, tmp_path, compiled):
     padding.append([r["padding"] for r in found if r["split"] == "train"])
     assert all(r["mlm_loss"] > 0 for r in found)
   assert max(padding[1]) < min(padding[0]) / 2
+
+
+@pytest.mark.parametrize(
+  "name, flag, words",
+  [
+    (
+      "small_roberta_cpu",
+      "data.builder=lm",
+      "config.data.builder=lm: objective mlm cannot train roberta on its rows;"
+      " choose full_sentences or doc_sentences.",
+    ),
+    (
+      "roberta_base",
+      "data.builder=bert_pairs",
+      "choose full_sentences or doc_sentences.",
+    ),
+    (
+      "bert_base",
+      "data.builder=doc_sentences",
+      "choose bert_pairs or albert_pairs, or set objective.pairs=False.",
+    ),
+    ("bert_base", "data.builder=lm", "choose bert_pairs or albert_pairs."),
+    ("gpt1", "data.builder=elmo", "objective lm .*; choose lm."),
+    ("small_elmo_cpu", "data.builder=lm", "objective elmo .*; choose elmo."),
+    ("distilbert", "data.builder=lm", "objective distil .* electra_segments"),
+  ],
+)
+def test_rows_that_an_objective_cannot_train_on(name, flag, words, monkeypatch):
+  with pytest.raises(ValueError, match=words):
+    parsed(monkeypatch, CONFIGS[name], flag)
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("name", config_lib.ROWS)
+def test_what_is_refused_is_what_would_fail(builder, name):
+  """The config's table beside the keys of batches."""
+  needed = {
+    "lm": {"lm_ids"},
+    "elmo": {"next_ids"},
+    "distil": set(distil.KEYS),
+    "tinybert": set(tinybert.KEYS),
+    "electra": set(electra.KEYS),
+  }
+  made = set(BUILDERS[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
+  for family in ("bert", "roberta"):
+    for pairs in (True, False):
+      keys = needed.get(name) or {*mlm.MLM_KEYS, *(mlm.PAIR_KEYS * pairs)}
+      if family == "roberta" and pairs:
+        continue
+      fits = keys <= made and not (
+        family == "roberta" and "segment_ids" in made
+      )
+      flat = {"objective.name": name, "objective.pairs": pairs}
+      flat |= {"data.builder": builder, "model.family": family}
+      if fits:
+        config_lib.check_rows(flat)
+      else:
+        with pytest.raises(ValueError, match=f"builder={builder}: .* choose "):
+          config_lib.check_rows(flat)
+
+
+def test_a_boundary_objective_needs_spans(monkeypatch):
+  path = CONFIGS["small_spanbert_cpu"]
+  config = parsed(monkeypatch, path, "data.masking=token")
+  objective, _, _ = building.make_parts(config)
+  (batch,) = rows(config)
+  words = "set data.masking=span, or objective.span_boundary=False"
+  with pytest.raises(ValueError, match=words):
+    jax.eval_shape(objective.init, jax.random.key(0), batch)
