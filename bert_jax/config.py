@@ -153,8 +153,10 @@ PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of masked rows; those of two segments first.
 SEGMENTED = (*PAIR_NAMES, "electra_segments")
 MASKED = (*SEGMENTED, "full_sentences", "doc_sentences")
+# Those whose rows hide nothing, each of the objective of its name.
+BARE = ("lm", "elmo")
 # Of an objective -> the builders whose rows it can train on.
-ROWS = {"lm": ("lm",), "elmo": ("elmo",)}
+ROWS = {name: (name,) for name in BARE}
 ROWS |= dict.fromkeys(("mlm", "electra", "distil", "tinybert"), MASKED)
 # A larger seed would lose its upper bits on the way to jax.
 MAX_SEED = 2**32
@@ -213,7 +215,7 @@ def check_streams(flat: dict[str, Any]) -> None:
 def check_rows(flat: dict[str, Any]) -> None:
   """Raises ValueError if an objective lacks what a builder does not make."""
   name, builder = flat.get("objective.name"), flat.get("data.builder")
-  if name not in ROWS or builder not in (*MASKED, "lm", "elmo"):
+  if name not in ROWS or builder not in (*MASKED, *BARE):
     return  # Unknown ones have a sentence of their own.
   choice, more = ROWS[name], ""
   if flat.get("model.family") == "roberta":  # It knows one segment.

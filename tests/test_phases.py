@@ -88,6 +88,21 @@ def test_bad_phases_are_refused(sections, data, message):
     make(data=data, **sections)
 
 
+def test_rows_that_hide_nothing_have_no_slots():
+  section = {k: v for k, v in SECTION.items() if k != "max_predictions"}
+  config = dict(total_steps=10, batch_size=4, micro_batches=1)
+  for builder in ("lm", "elmo"):
+    config |= dict(data=dict(builder=builder), phases=dict(phase1=section))
+    (phase,) = phases.plan(config)
+    assert phase.data == dict(builder=builder, length=128)
+    with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
+      phases.plan(config | dict(phases=dict(phase1=SECTION)))
+  # Others do not fall back on the builder's own number.
+  config["data"] = dict(builder="bert_pairs")
+  with pytest.raises(ValueError, match="phase1.max_predictions is missing"):
+    phases.plan(config)
+
+
 def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
   """Also after a restart inside of the second; kept are newest and best."""
   losses = {2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 10: 0.85}
