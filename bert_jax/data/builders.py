@@ -196,6 +196,7 @@ def electra_segments(
     length,
     masks,
     segments=True,
+    returning=True,
     max_sequences=max_sequences,
   )
   index = functools.partial(
