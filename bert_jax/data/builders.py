@@ -1,7 +1,9 @@
 """The builders by name: each published way to make rows from documents."""
 
 import functools
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from bert_jax.data import assembly, builder, pairs, sentences
 from bert_jax.data.builder import Builder
@@ -348,3 +350,27 @@ BUILDERS: dict[str, Callable[..., Builder]] = {
   "lm": lm,
   "elmo": elmo,
 }
+
+
+def shortfall(name: str, options: dict[str, Any]) -> str | None:
+  """Says that full rows have fewer prediction slots than `mask_rate` asks for.
+
+  As ALBERT's released data have; None if there are enough.
+
+  Args:
+    name: a key of `BUILDERS`.
+    options: of the builder, and others, which are not looked at.
+  """
+  known = inspect.signature(BUILDERS[name]).parameters
+  if "max_predictions" not in known:
+    return None
+  length, slots, rate = (
+    options.get(option, known[option].default)
+    for option in ("length", "max_predictions", "mask_rate")
+  )
+  if slots >= round(length * rate):
+    return None
+  return (
+    f"max_predictions {slots} hides at most {slots / length:.1%} of a full row"
+    f" of {length}, not mask_rate's {100 * rate:g}%"
+  )
