@@ -1,5 +1,6 @@
 """Flags of commands that take a config: parsed, or refused in a sentence."""
 
+import inspect
 import os
 import re
 import runpy
@@ -12,6 +13,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from bert_jax import config as config_lib
+from bert_jax.data.builders import BUILDERS
 from bert_jax.data.names import nearest
 
 
@@ -49,6 +51,23 @@ def config_path(argv: Sequence[str]) -> str | None:
 _KINDS = {float: "a number", bool: "True or False"}
 
 
+def _remedy(name: str, known: dict[str, Any]) -> str:
+  """How a sentence about a key that a config lacks ends."""
+  section, _, option = name.partition(".")
+  takers = [
+    builder
+    for builder, factory in BUILDERS.items()
+    if option in inspect.signature(factory).parameters
+  ]
+  builder = known.get("data.builder")
+  if section != "data" or not takers or builder in (None, *takers):
+    return nearest(name, known)
+  return (
+    f": data.builder={builder} makes no use of it; choose a config with one of"
+    f" {', '.join(takers)}."
+  )
+
+
 def explain(argv: Sequence[str], error: Exception) -> str:
   """One sentence for a failed override; names the nearest right key."""
   path = config_path(argv)
@@ -59,7 +78,7 @@ def explain(argv: Sequence[str], error: Exception) -> str:
     if not known or name == flag:
       continue
     if name not in known:
-      return f"config.{name}: {path} has no such key{nearest(name, known)}"
+      return f"config.{name}: {path} has no such key{_remedy(name, known)}"
     value = value if given else following
     if f"--{flag}={value}: " in str(error):
       kind = _KINDS.get(type(known[name]), "a whole number")

@@ -150,6 +150,14 @@ TASKS = ("finetune", "tinybert_task")
 DTYPES = ("float32", "bfloat16")
 # What the label of a builder's pairs is; the metrics bear the name.
 PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
+# Builders of masked rows; those of two segments first.
+SEGMENTED = (*PAIR_NAMES, "electra_segments")
+MASKED = (*SEGMENTED, "full_sentences", "doc_sentences")
+# Those whose rows hide nothing, each of the objective of its name.
+BARE = ("lm", "elmo")
+# Of an objective -> the builders whose rows it can train on.
+ROWS = {name: (name,) for name in BARE}
+ROWS |= dict.fromkeys(("mlm", "electra", "distil", "tinybert"), MASKED)
 # A larger seed would lose its upper bits on the way to jax.
 MAX_SEED = 2**32
 
@@ -178,6 +186,7 @@ def check_keys(config: dict[str, Any]) -> None:
     raise ValueError(
       f"config.model.dtype={dtype!r}: not one of {', '.join(DTYPES)}."
     )
+  check_rows(flat)
   check_pair_name(flat)
   check_streams(flat)
 
@@ -200,6 +209,25 @@ def check_streams(flat: dict[str, Any]) -> None:
     raise ValueError(
       f"config.data.streams={streams}: each goes on from batch to batch; set"
       " micro_batches=1 and phases={}."
+    )
+
+
+def check_rows(flat: dict[str, Any]) -> None:
+  """Raises ValueError if an objective lacks what a builder does not make."""
+  name, builder = flat.get("objective.name"), flat.get("data.builder")
+  if name not in ROWS or builder not in (*MASKED, *BARE):
+    return  # Unknown ones have a sentence of their own.
+  choice, more = ROWS[name], ""
+  if flat.get("model.family") == "roberta":  # It knows one segment.
+    choice = [one for one in choice if one not in SEGMENTED]
+  elif name == "mlm" and flat.get("objective.pairs", True):
+    more = ", or set objective.pairs=False" if builder in choice else ""
+    choice = PAIR_NAMES
+  if builder not in choice:
+    raise ValueError(
+      f"config.data.builder={builder}: objective {name} cannot train"
+      f" {flat.get('model.family')} on its rows; choose {' or '.join(choice)}"
+      f"{more}."
     )
 
 

@@ -151,7 +151,7 @@ class Logger:
 
     Args:
       step: optimizer steps done.
-      means: over the steps since the last row.
+      means: over the steps since the last row; `padding` is a share of slots.
       tokens: real ones of a step, of all hosts.
       flops: of one step.
     """
@@ -168,6 +168,7 @@ class Logger:
       row |= {"steps_per_second": rate, "tokens_per_second": tokens * rate}
       row |= shares
       line += f" {rate:.2f} steps/s {tokens * rate:,.0f} tokens/s"
+      line += f" padding {means['padding']:.1%}"
       mfu = metrics.utilisation(flops * steps, seconds)
       if mfu is not None:
         row["mfu"] = mfu

@@ -46,20 +46,22 @@ class _Scale(NamedTuple):
 def make_phase(
   fraction: float,
   length: int,
-  max_predictions: int,
   batch_scale: float,
   micro_scale: int,
+  max_predictions: int | None = None,
 ) -> _Scale:
   """Args of a section of `config.phases`.
 
   Args:
     fraction: of `total_steps`; those of all phases add up to 1.
     length: tokens in a row.
-    max_predictions: prediction slots in a row.
     batch_scale: times `batch_size`, a whole number of rows.
     micro_scale: times `micro_batches`.
+    max_predictions: prediction slots in a row; None where nothing is hidden.
   """
-  data = dict(length=length, max_predictions=max_predictions)
+  data = dict(length=length)
+  if max_predictions is not None:
+    data["max_predictions"] = max_predictions
   return _Scale(fraction, data, batch_scale, micro_scale)
 
 
@@ -70,7 +72,8 @@ def plan(config: dict[str, Any]) -> list[Phase]:
 
   Raises:
     ValueError: fractions that do not add up to 1, a batch that is no whole
-      number, a key in both places, more prediction slots than tokens.
+      number, a key in both places, more prediction slots than tokens, none
+      where tokens are hidden, some where none are.
   """
   total, data = config["total_steps"], dict(config["data"])
   names = [f"phase{i + 1}" for i in range(len(config["phases"]))]
@@ -114,9 +117,26 @@ def plan(config: dict[str, Any]) -> list[Phase]:
       )
     micro = config["micro_batches"] * scale.micro_scale
     options = data | scale.data
+    if name:
+      _check_hidden(f"phases.{name}", options)
     _check_slots(f"phases.{name}" if name else "data", options)
     phases.append(Phase(name, number, start, end, int(rows), micro, options))
   return phases
+
+
+def _check_hidden(section: str, options: dict[str, Any]) -> None:
+  """Raises ValueError unless a phase has slots where its rows hide tokens."""
+  builder, key = options.get("builder"), f"config.{section}.max_predictions"
+  bare = builder in config_lib.BARE
+  if bare and "max_predictions" in options:
+    raise ValueError(
+      f"{key}: data.builder={builder} hides no tokens; remove it."
+    )
+  if not bare and "max_predictions" not in options:
+    raise ValueError(
+      f"{key} is missing: data.builder={builder} hides tokens; say how many of"
+      " a row at most."
+    )
 
 
 def _check_slots(section: str, options: dict[str, Any]) -> None:

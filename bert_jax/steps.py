@@ -97,8 +97,9 @@ def make_train_step(
   """Returns the step (state, frozen, batch, key) -> (state, metrics).
 
   Metrics are float32 scalars of the step: the objective's means, `loss`,
-  `learning_rate`, `grad_norm` (before clipping) and `tokens` (real ones).
-  All randomness derives from (key, state.step).
+  `learning_rate`, `grad_norm` (before clipping), `tokens` (real ones) and
+  `padding` (its share of the global batch's slots). All randomness derives from
+  (key, state.step).
   """
 
   def train_step(state, frozen, batch, key):
@@ -108,11 +109,14 @@ def make_train_step(
     )
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
+    sequences = batch["sequence_ids"]
+    tokens = (sequences > 0).sum(dtype=jnp.float32)
     metrics = means | {
       "loss": total_loss(objective.coefficients, means),
       "learning_rate": schedule(state.step),
       "grad_norm": optax.tree.norm(grads),
-      "tokens": (batch["sequence_ids"] > 0).sum(dtype=jnp.float32),
+      "tokens": tokens,
+      "padding": 1 - tokens / sequences.size,
     }
     return TrainState(state.step + 1, params, opt_state, carry), metrics
 

@@ -26,7 +26,7 @@ from bert_jax import (
 )
 from bert_jax import config as config_lib
 from bert_jax.building import Feed, Setup, build
-from bert_jax.data import corpus, files, loader, vocabulary_files
+from bert_jax.data import builders, corpus, files, loader, vocabulary_files
 from bert_jax.finetune import scoring
 from bert_jax.snapshot import Snapshots
 from bert_jax.state import TrainState, init_state, resize
@@ -41,6 +41,16 @@ def write_workdir(
   files.write_json(os.path.join(workdir, "config.json"), config)
   for name, content in vocabulary_files.of_part(prepared).items():
     files.write_atomically(os.path.join(workdir, name), content)
+
+
+def print_shortfalls(setup: Setup) -> None:
+  """Prints a line for each phase whose slots cap its masks; process 0 alone."""
+  if setup.task or jax.process_index():
+    return
+  for feed in setup.feeds:
+    data = feed.phase.data
+    if line := builders.shortfall(data["builder"], data):
+      print(*filter(None, [feed.phase.name, line]), sep=": ", flush=True)
 
 
 def check_vocab(run: str, prepared: corpus.Prepared) -> None:
@@ -192,6 +202,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     state, meta = start(setup, config, saver)
     # Not before it is sure that they are the run's own.
     write_workdir(workdir, config, setup.prepared[0])
+    print_shortfalls(setup)
     log = logs.Logger(workdir, int(state.step), config["total_steps"])
     stack.callback(log.close)
     progress = Progress(

@@ -85,6 +85,8 @@ def get_config() -> ConfigDict:
         short_probability=0.1,
         random_share="published",
         masking="whole_word",
+        static_masks=0,
+        max_sequences=1,
         cased=False,
       ),
       optimizer=dict(

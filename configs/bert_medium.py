@@ -81,6 +81,8 @@ def get_config() -> ConfigDict:
         short_probability=0.1,
         random_share="published",
         masking="token",
+        static_masks=0,
+        max_sequences=1,
         cased=False,
       ),
       optimizer=dict(

@@ -68,6 +68,7 @@ def get_config() -> ConfigDict:
         replacement="roberta",
         count="stochastic",
         static_masks=0,
+        max_sequences=1,
         cased=True,
       ),
       optimizer=dict(

@@ -1,5 +1,6 @@
 """A run of ELMo: restarted exactly, evaluated, loaded, its config's numbers."""
 
+import copy
 import glob
 import os
 import shutil
@@ -121,7 +122,34 @@ def test_restart_is_exact(prepared, finished, tmp_path):
       np.exp(held[-1][f"{way}_loss"]), rel=1e-5
     )
   steps = [row for row in rows(workdir) if row["split"] == "train"]
-  assert all({"forward_loss", "backward_loss"} <= row.keys() for row in steps)
+  logged = {"forward_loss", "backward_loss", "padding"}
+  assert all(logged <= row.keys() for row in steps)
+  # Streams leave no slot empty.
+  assert {row["padding"] for row in steps} == {0.0}
+
+
+def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
+  """Windows of text, of another length in the second; no slots to count."""
+  changes = TINY | {"data.path": prepared, "data.streams": 0}
+  changes |= {"objective.negatives": 0, "checkpoint.every": 2}
+  config = load("small_elmo_cpu", changes)
+  del config["data"]["length"]
+  same = dict(batch_scale=1.0, micro_scale=1)
+  config["phases"] = dict(
+    phase1=dict(fraction=0.5, length=5, **same),
+    phase2=dict(fraction=0.5, length=8, **same),
+  )
+  whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
+  state = train.run(copy.deepcopy(config), whole)
+  shutil.copytree(whole, again)
+  shutil.rmtree(os.path.join(again, "checkpoints", str(TOTAL)))
+  restarted = train.run(copy.deepcopy(config), again)
+  assert int(state.step) == TOTAL
+  jax.tree.map(np.testing.assert_array_equal, state, restarted)
+  assert rows(whole) == rows(again)
+  setup = building.build(config)
+  lengths = [feed.data.read(0, 2)["char_ids"].shape[1] for feed in setup.feeds]
+  assert lengths == [5, 8]
 
 
 def test_last_lines_of_a_run(prepared, finished, capsys):

@@ -302,6 +302,8 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
   for key, x in expected.items():
     np.testing.assert_array_equal(x, got[key], err_msg=key)
   assert rows(whole) == rows(again)
+  steps = [row for row in rows(whole) if row["split"] == "train"]
+  assert all(0 < row["padding"] < 1 for row in steps)
   terms = {"kl_loss", "mlm_loss", "cosine_loss", "mlm_accuracy"}
   assert all(terms <= row.keys() for row in rows(whole))
   assert not any("teacher" in key for key in expected)

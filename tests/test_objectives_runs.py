@@ -14,6 +14,7 @@ from bert_jax import checkpoint, logs, main, train
 from bert_jax import config as config_lib
 from bert_jax.convert import folder as folders
 from bert_jax.convert import runs, towers
+from bert_jax.data import loader
 from bert_jax.models import electra
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -129,8 +130,13 @@ def test_restart_is_exact(name, prepared, finished, tmp_path):
   for key, x in expected.items():
     np.testing.assert_array_equal(x, got[key], err_msg=key)
   assert rows(workdir) == rows(again)
-  steps = [row["step"] for row in rows(again) if row["split"] == "train"]
-  assert steps == [*range(1, TOTAL + 1)]
+  logged = [row for row in rows(again) if row["split"] == "train"]
+  assert [row["step"] for row in logged] == [*range(1, TOTAL + 1)]
+  data = loader.open_data(seed=0, **tiny(name, prepared)["data"])
+  read = data.read(0, 4 * TOTAL)["sequence_ids"].reshape(TOTAL, -1)
+  np.testing.assert_allclose(
+    [row["padding"] for row in logged], (read == 0).mean(1), rtol=1e-6
+  )
   # Something was learnt after the checkpoint.
   with checkpoint.Checkpointer.of_run(workdir) as saver:
     middle, _ = saver.restore_params(HALF, restarted.params)

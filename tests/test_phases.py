@@ -7,6 +7,7 @@ import pytest
 from prepared import random_documents, write_prepared
 
 from bert_jax import checkpoint, command_line, evaluate, phases, runtime, train
+from bert_jax.data import builders
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -86,6 +87,62 @@ def test_no_phases_is_one_with_the_datas_length():
 def test_bad_phases_are_refused(sections, data, message):
   with pytest.raises(ValueError, match=message):
     make(data=data, **sections)
+
+
+def test_rows_that_hide_nothing_have_no_slots():
+  section = {k: v for k, v in SECTION.items() if k != "max_predictions"}
+  config = dict(total_steps=10, batch_size=4, micro_batches=1)
+  for builder in ("lm", "elmo"):
+    config |= dict(data=dict(builder=builder), phases=dict(phase1=section))
+    (phase,) = phases.plan(config)
+    assert phase.data == dict(builder=builder, length=128)
+    with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
+      phases.plan(config | dict(phases=dict(phase1=SECTION)))
+  # Others do not fall back on the builder's own number.
+  config["data"] = dict(builder="bert_pairs")
+  with pytest.raises(ValueError, match="phase1.max_predictions is missing"):
+    phases.plan(config)
+
+
+def test_too_few_slots_for_the_mask_rate_are_told(
+  tmp_path, capsys, monkeypatch, compiled
+):
+  """Not refused: ALBERT's released data have 20 for rows of 512."""
+  published = dict(length=512, max_predictions=20)
+  assert builders.shortfall("albert_pairs", published) == (
+    "max_predictions 20 hides at most 3.9% of a full row of 512, not"
+    " mask_rate's 15%"
+  )
+  assert builders.shortfall("bert_pairs", dict(length=512)).startswith("max_")
+  for name, options in (
+    ("albert_pairs", published | dict(max_predictions=77)),
+    ("albert_pairs", {}),
+    ("bert_pairs", dict(mask_rate=0.16)),
+    ("electra_segments", {}),
+    ("full_sentences", {}),
+    ("doc_sentences", dict(masking="span", count="ceil")),
+    ("lm", dict(length=512)),
+    ("elmo", {}),
+  ):
+    assert builders.shortfall(name, options) is None
+  path = os.path.join(ROOT, "configs/bert_tiny.py")
+  config = command_line.load_defaults(path)
+  config["model"] |= dict(hidden=32, heads=2, mlp=64)
+  for name, slots in (("phase1", 2), ("phase2", 1)):
+    sizes = dict(fraction=0.5, length=16, max_predictions=slots)
+    config["phases"][name] |= sizes
+  config["evaluate"]["every"] = 0
+  config |= dict(total_steps=2, batch_size=4)
+  config["data"]["path"] = write_prepared(
+    tmp_path / "p", random_documents(20, 0), []
+  )
+  monkeypatch.setattr(train, "run_phase", lambda *args: None)
+  train.run(config, str(tmp_path / "run"))
+  lines = capsys.readouterr().out.splitlines()
+  assert [line for line in lines if "max_predictions" in line] == [
+    "phase2: max_predictions 1 hides at most 6.2% of a full row of 16, not"
+    " mask_rate's 15%"
+  ]
 
 
 def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_pairs import FIRST_ID, SPECIAL, document_of, numbered, realistic
 
-from bert_jax.data import builders
+from bert_jax.data import builders, hashing
 from bert_jax.data.corpus import SpecialIds, corpus_from_documents
 
 CLS, SEP = SPECIAL.cls, SPECIAL.sep
@@ -112,71 +112,115 @@ def test_masks_of_roberta():
   assert set(new[new < FIRST_ID].tolist()) == {SPECIAL.mask}
 
 
-def electra_rows(document, length, rng):
-  """Rows of one document: `ExampleBuilder` re-stated, (A, B) each."""
-  rows, sentences, size, target = [], [], 0, length
+def electra_rows(document, length, draw):
+  """Rows of one document: `ExampleBuilder` re-stated, (A, B) each.
+
+  Args:
+    document: sentences of ids.
+    length: of rows.
+    draw: number of the sentence that a row begins with -> (its target, whether
+      it is one segment, whether a sentence too long for the first is put there
+      all the same, which is asked once at most).
+  """
+  rows, sentences, size, draws = [], [], 0, draw(0)
 
   def make():
-    if rng.random() < 0.1:
-      goal = 100_000
-    else:
-      goal = (target - 3) // 2
+    target, one, longer = draws
+    goal = 100_000 if one else (target - 3) // 2
     first, second = [], []
     for sentence in sentences:
       if not first or len(first) + len(sentence) < goal:
-        fits = True
-      else:
-        fits = not second and len(first) < goal and rng.random() < 0.5
-      # Once a sentence is in the second segment, all are.
-      if fits and not second:
+        first += sentence
+      elif not second and len(first) < goal and longer:
         first += sentence
       else:
         second += sentence
     first = first[: length - 2]
     rows.append((first, second[: max(0, length - len(first) - 3)]))
 
-  def draw():
-    return rng.randint(5, length) if rng.random() < 0.05 else length
-
-  target = draw()
-  for sentence in document:
+  for number, sentence in enumerate(document):
+    if not sentences:
+      draws = draw(number)
     sentences.append(sentence)
     size += len(sentence)
-    if size >= target:
+    if size >= draws[0]:
       make()
-      sentences, size, target = [], 0, draw()
+      sentences, size = [], 0
   if sentences:
     make()
   return rows
 
 
+def two_segments(batch):
+  """(A, B) of each row, masks undone."""
+  for i, row in enumerate(originals(batch)):
+    segments = batch["segment_ids"][i, : len(row)]
+    text = np.array(row)
+    a, b = (text[(segments == n) & (text >= FIRST_ID)].tolist() for n in (0, 1))
+    assert row == [CLS, *a, SEP, *b, *[SEP] * bool(b)]
+    assert segments.sum() == (len(b) + 1 if b else 0)
+    yield a, b
+
+
+@pytest.mark.parametrize("length, share", [(32, 0), (128, 0.06), (512, 0.1)])
+def test_rows_of_electra_token_by_token(length, share):
+  """The program's rows for the draws that were made."""
+  documents, vocab = numbered(realistic(1500, 8))
+  corpus = corpus_from_documents(documents, dtype=np.uint32)
+  builder = builders.electra_segments(
+    SPECIAL, vocab, length=length, short_probability=0.3
+  )
+  rows, returned = 0, 0
+  for key in range(3):
+    own = hashing.make_key(key, "segments")
+    numbers = np.arange(len(corpus.sentences) - 1)
+    short, longer, one = (
+      hashing.uniform(own, numbers, which) for which in (0, 2, 3)
+    )
+    targets = 5 + hashing.randint(own, numbers, 1, length - 4)
+    targets = np.where(short < 0.3, targets, length)
+    draws = list(zip(targets, one < 0.1, longer < 0.5, strict=True))
+    expected = []
+    for document, begin in zip(documents, corpus.documents, strict=False):
+      draw = draws[begin : begin + len(document)].__getitem__
+      expected += electra_rows(document, length, draw)
+    assert list(two_segments(epoch(corpus, builder, key))) == expected
+    rows += len(expected)
+    returned += sum(bool(b) and a[-1] > b[0] for a, b in expected)
+  assert rows > 5000 and returned > share * rows
+
+
 def test_segments_of_electra():
-  """20,000 rows beside the program, re-stated."""
+  """20,000 rows beside the program, re-stated, with draws of its own."""
   documents, vocab = numbered(realistic(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = builders.electra_segments(SPECIAL, vocab, length=128)
   ours, theirs, rng, key = [], [], random.Random(1), 0
+
+  def draw(number):
+    target = rng.randint(5, 128) if rng.random() < 0.05 else 128
+    return target, rng.random() < 0.1, rng.random() < 0.5
+
   while len(theirs) < 20_000:
     for document in documents:
-      theirs += electra_rows(document, 128, rng)
+      theirs += electra_rows(document, 128, draw)
   while len(ours) < 20_000:
     batch = epoch(corpus, builder, key)
-    for i, row in enumerate(originals(batch)):
-      assert row[0] == CLS and row[-1] == SEP
-      segments = batch["segment_ids"][i, : len(row)]
-      text = np.array(row)
-      a = text[(segments == 0) & (text >= FIRST_ID)]
-      b = text[(segments == 1) & (text >= FIRST_ID)]
-      assert len(a) and (np.diff(np.append(a, b[:1])) >= 1).all()
-      assert len(set(document_of(corpus, [a[0], [*a, *b][-1]]))) == 1
-      assert row.count(SEP) == 1 + (len(b) > 0)
-      assert segments.sum() == (len(b) + 1 if len(b) else 0)
-      ours.append((len(a), len(b)))
+    for a, b in two_segments(batch):
+      assert (np.diff(a) > 0).all() and (np.diff(b) > 0).all()
+      assert len(set(document_of(corpus, [*a, *b]))) == 1
+      ours.append((a, b))
     key += 1
-  theirs = [(len(a), len(b)) for a, b in theirs]
-  shares = [np.mean([b == 0 for _, b in rows]) for rows in (ours, theirs)]
-  assert abs(shares[0] - shares[1]) < 0.01
-  for one, other in zip(np.array(ours).T, np.array(theirs).T, strict=True):
+  assert len(theirs) > 20_000
+  sides = [
+    np.array([(len(a), len(b), bool(b) and a[-1] > b[0]) for a, b in rows])
+    for rows in (ours, theirs)
+  ]
+  one, other = ((x[:, 1] == 0).mean() for x in sides)
+  assert abs(one - other) < 0.01
+  one, other = (x[:, 2].mean() for x in sides)
+  assert other > 0.05 and abs(one - other) < 0.01
+  for one, other in zip(sides[0].T[:2], sides[1].T[:2], strict=True):
     for decile in np.quantile(other, np.arange(1, 10) / 10):
       assert abs((one <= decile).mean() - (other <= decile).mean()) < 0.012
 

@@ -1,5 +1,8 @@
 """Masks weighted by frequency: exact counts, published chances."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
@@ -94,6 +97,19 @@ def test_counts_are_those_of_all_tokens_rounded_up():
   lengths = np.array([0, 1, 20, 21, 40])
   counts = masking.count_masks(lengths, np.maximum(lengths - 2, 0), masks)
   assert counts.tolist() == [0, 1, 3, 4, 6]
+
+
+@pytest.mark.parametrize("count", ["ceil", "ceil_all"])
+def test_counts_are_rounded_up_from_the_decimal_as_written(count):
+  """As floats 0.07 * 100 is above 7, and would count 8."""
+  numbers = np.arange(513)
+  for percent in range(1, 51):
+    masks = masking.Masks(count=count, mask_rate=percent / 100)
+    rate = Fraction(str(masks.mask_rate))
+    found = masking.count_masks(numbers, numbers, masks)
+    assert found.tolist() == [math.ceil(rate * n) for n in range(513)], rate
+  masks = masking.Masks(count=count, mask_rate=0.07)
+  assert masking.count_masks(numbers, numbers, masks)[100] == 7
 
 
 def test_a_stream_weighs_by_the_counts_of_training(tmp_path):

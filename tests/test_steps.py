@@ -6,7 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import evaluate, metrics, objectives, optim, sharding, steps
+from bert_jax import (
+  evaluate,
+  logs,
+  metrics,
+  objectives,
+  optim,
+  sharding,
+  steps,
+)
 from bert_jax.objectives.base import Objective, cross_entropy
 from bert_jax.state import TrainState, init_state
 
@@ -139,6 +147,53 @@ def test_optimizer_steps_count_not_micro_steps():
   # A unit gradient moves by the rate: 0, then 0.1, then 0.2 more.
   np.testing.assert_allclose(values, [0.0, -0.1, -0.3], atol=1e-6)
   assert int(state.step) == 3
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 4])
+def test_padding_is_the_share_of_all_slots(micro_batches):
+  """Of the whole batch, however unequal its micro-batches."""
+  schedule = optim.build_schedule(11, "linear", 1.0, 0.5)
+  optimizer = optim.build_optimizer(
+    schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
+  )
+  objective = toy(None)._replace(
+    loss=lambda params, frozen, carry, batch, rng, train: (
+      {"loss_a": params["kernel"] * batch["sum"].sum()},
+      carry,
+    ),
+  )
+  lengths = np.array([8, 1, 3, 0])
+  # Packed rows: other numbers than 1 are tokens as well.
+  sequences = (np.arange(8) < lengths[:, None]) * np.array([[2], [1], [3], [1]])
+  batch = {k: jnp.ones(4) for k in ("sum", "count")}
+  batch["sequence_ids"] = jnp.asarray(sequences, jnp.int32)
+  params = {"kernel": jnp.zeros(())}
+  state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
+  step = steps.make_train_step(objective, optimizer, schedule, micro_batches)
+  _, metrics = jax.jit(step)(state, {}, batch, jax.random.key(0))
+  assert float(metrics["tokens"]) == 12
+  assert float(metrics["padding"]) == 1 - 12 / 32
+
+
+def test_padding_is_logged(tmp_path, capsys, monkeypatch):
+  """Averaged over the window: in the row, the line and TensorBoard."""
+  window = metrics.Window()
+  row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
+  window.add(1, row | {"padding": 0.125})
+  window.add(2, row | {"padding": 0.5, "tokens": 7.0})
+  log, board = logs.Logger(str(tmp_path), 0, 10), {}
+  monkeypatch.setattr(
+    log._board,
+    "add_scalar",
+    lambda tag, value, step: board.update({tag: value}),
+  )
+  log.train(2, *window.close(), 1.0)
+  log.close()
+  (logged,) = logs.read_rows(str(tmp_path / "metrics.jsonl"))
+  assert logged["padding"] == board["train/padding"] == 0.3125
+  rate = logged["steps_per_second"]
+  assert logged["tokens_per_second"] == pytest.approx(6 * rate)
+  assert " tokens/s padding 31.2% " in capsys.readouterr().out
 
 
 def test_dropout_differs_by_step_seed_and_micro_batch():

@@ -23,6 +23,7 @@ class Layout(NamedTuple):
     masks: what is hidden; None for a language model, whose rows are bare text.
     pairs: of two texts, with a label.
     segments: the two texts are told apart.
+    returning: sentences of the second text may return to the first.
     crossing: rows cross from document to document.
     max_sequences: S, sequences in a row; more than 1 packs.
   """
@@ -33,6 +34,7 @@ class Layout(NamedTuple):
   masks: masking.Masks | None
   pairs: bool = False
   segments: bool = False
+  returning: bool = False
   crossing: bool = False
   max_sequences: int = 1
 
@@ -191,6 +193,8 @@ def assemble(
     parts = rows.bare_parts(examples)
   elif layout.crossing:
     parts = rows.separated_parts(corpus, examples, special)
+  elif layout.returning:
+    parts = rows.returning_parts(corpus, examples, special)
   else:
     parts = rows.pair_parts(examples, special)
   places = examples.shape[1]

@@ -1,7 +1,9 @@
 """The builders by name: each published way to make rows from documents."""
 
 import functools
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from bert_jax.data import assembly, builder, pairs, sentences
 from bert_jax.data.builder import Builder
@@ -196,6 +198,7 @@ def electra_segments(
     length,
     masks,
     segments=True,
+    returning=True,
     max_sequences=max_sequences,
   )
   index = functools.partial(
@@ -217,6 +220,7 @@ def full_sentences(
   count: str = "stochastic",
   smoothing: float = 0.0,
   static_masks: int = 0,
+  max_sequences: int = 1,
 ) -> Builder:
   """RoBERTa's FULL-SENTENCES: <s> sentences </s>, across documents.
 
@@ -230,10 +234,17 @@ def full_sentences(
     max_predictions, mask_rate, masking, replacement, count, smoothing: see
       `masking.Masks`.
     static_masks: as in `bert_pairs` (10 in the paper, section 4.1).
+    max_sequences: 1, one text a row: it is full already.
 
   Raises:
     ValueError: an option is out of its range.
   """
+  if max_sequences > 1:
+    raise ValueError(
+      f"max_sequences is {max_sequences}, but full_sentences fills its rows"
+      " already; choose builder doc_sentences, whose rows can be packed, or"
+      " max_sequences=1."
+    )
   masks = check_masks(
     Masks(
       max_predictions,
@@ -244,7 +255,14 @@ def full_sentences(
       smoothing=smoothing,
     )
   )
-  layout = assembly.Layout(special, vocab_size, length, masks, crossing=True)
+  layout = assembly.Layout(
+    special,
+    vocab_size,
+    length,
+    masks,
+    crossing=True,
+    max_sequences=max_sequences,
+  )
   index = functools.partial(
     sentences.index_sentences, room=length - 2, cross=True
   )
@@ -332,3 +350,27 @@ BUILDERS: dict[str, Callable[..., Builder]] = {
   "lm": lm,
   "elmo": elmo,
 }
+
+
+def shortfall(name: str, options: dict[str, Any]) -> str | None:
+  """Says that full rows have fewer prediction slots than `mask_rate` asks for.
+
+  As ALBERT's released data have; None if there are enough.
+
+  Args:
+    name: a key of `BUILDERS`.
+    options: of the builder, and others, which are not looked at.
+  """
+  known = inspect.signature(BUILDERS[name]).parameters
+  if "max_predictions" not in known:
+    return None
+  length, slots, rate = (
+    options.get(option, known[option].default)
+    for option in ("length", "max_predictions", "mask_rate")
+  )
+  if slots >= round(length * rate):
+    return None
+  return (
+    f"max_predictions {slots} hides at most {slots / length:.1%} of a full row"
+    f" of {length}, not mask_rate's {100 * rate:g}%"
+  )

@@ -5,6 +5,8 @@ google-research/bert's create_pretraining_data.py; the rules of the other
 families are those of their own programs, see `Masks` and `spans.KINDS`.
 """
 
+import functools
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +43,7 @@ class Masks(NamedTuple):
       rate * n + U(0, 1) (fairseq); "ceil": rate * n without special tokens,
       rounded up (SpanBERT, data/masking.py); "ceil_all": rate * n rounded up
       (DistilBERT, whose distiller.py counts over the batch that a device has).
+      Rounded up is the product with the decimal as written: 0.07 * 100 is 7.
     repeat_positions: draw positions with replacement, so that one may have
       several predictions (ELECTRA as released).
     smoothing: s: a token is chosen with a weight of count**-s, of how often its
@@ -90,7 +93,7 @@ def check_masks(masks: Masks) -> Masks:
     raise ValueError(
       f"smoothing={masks.smoothing} chooses single tokens by their frequency:"
       f" it needs masking='token', not {masks.masking!r}, and no"
-      " repeat_positions."
+      " repeat_positions; set smoothing=0 for equal chances."
     )
   return masks
 
@@ -140,12 +143,24 @@ def count_masks(
   if masks.count == "round":
     counts = np.maximum(np.rint(expected), 1)
   elif masks.count == "ceil":
-    counts = np.ceil(text * masks.mask_rate)
+    counts = _ceil(text, masks.mask_rate)
   elif masks.count == "ceil_all":
-    counts = np.ceil(expected)
+    counts = _ceil(lengths, masks.mask_rate)
   else:
     counts = np.ceil(expected) if draw is None else np.floor(expected + draw)
   return np.where(lengths > 0, counts, 0).astype(np.int64)
+
+
+def _ceil(numbers: np.ndarray, rate: float) -> np.ndarray:
+  """`rate * numbers` rounded up, without the error of a float product."""
+  size = 1 << int(np.max(numbers, initial=0)).bit_length()
+  return _ceilings(float(rate), size)[numbers]
+
+
+@functools.cache
+def _ceilings(rate: float, size: int) -> np.ndarray:
+  over, under = Fraction(str(rate)).as_integer_ratio()
+  return np.array([-(-number * over // under) for number in range(size)])
 
 
 def weigh(

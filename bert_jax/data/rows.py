@@ -15,7 +15,9 @@ EXAMPLE = np.dtype(
   [
     ("start", np.int64),  # first token, in the corpus
     ("second", np.int64),
-    ("length", np.uint16),  # tokens; 0 for no sequence
+    # Tokens; 0 for no sequence. Of a text that ends before the second begins,
+    # and is longer than that, see `returning_parts`.
+    ("length", np.uint16),
     ("second_length", np.uint16),
     ("label", np.uint8),  # of a pair
   ],
@@ -84,6 +86,89 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
     np.tile(one, places),
     np.repeat(np.arange(places), 5),
     np.tile([0, 0, 0, 1, 1], places),
+  )
+
+
+def _returned(
+  sentences: np.ndarray, second: np.ndarray, spare: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Finds the sentences of second texts that belong to the first ones.
+
+  Args:
+    sentences: `Corpus.sentences`.
+    second: [N] first token of each second text.
+    spare: [N] tokens that the first one takes, sentence by sentence, of those
+      that fit into what is left of it.
+
+  Returns:
+    [N, K] first tokens, and lengths, 0 behind the last.
+  """
+  place = np.searchsorted(sentences, second)
+  (rows,) = np.nonzero(spare > 0)
+  count, found = np.zeros(len(second), np.int64), []
+  spare = spare.copy()
+  while len(rows):
+    begin = np.asarray(sentences[place[rows]])
+    size = np.asarray(sentences[place[rows] + 1]) - begin
+    fits = size <= spare[rows]
+    taken = rows[fits]
+    found.append((taken, count[taken], begin[fits], size[fits]))
+    count[taken] += 1
+    spare[taken] -= size[fits]
+    place[rows] += 1
+    rows = rows[spare[rows] > 0]
+  shape = len(second), int(count.max(initial=0))
+  starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+  for taken, number, begin, size in found:
+    starts[taken, number], lengths[taken, number] = begin, size
+  return starts, lengths
+
+
+def returning_parts(
+  corpus: Corpus, examples: np.ndarray, special: SpecialIds
+) -> Parts:
+  """As `pair_parts`, where later sentences may return to the first text.
+
+  A is the tokens from its beginning to B's, and if it is longer than that, the
+  sentences from there on that fit into what is left of its length, each in its
+  turn; B is the others.
+
+  Args:
+    corpus: the documents.
+    examples: [B, S] of `EXAMPLE`.
+    special: ids of [CLS] and [SEP].
+  """
+  rows, places = examples.shape
+  flat = examples.ravel()
+  start, second = flat["start"], flat["second"]
+  length = flat["length"].astype(np.int64)
+  spare = length - (second - start)
+  spare = np.where(length > 0, np.maximum(spare, 0), 0)
+  starts, lengths = _returned(corpus.sentences, second, spare)
+  if not starts.shape[1]:
+    return pair_parts(examples, special)
+  # B's parts lie before, between and behind those that return.
+  none = np.zeros((len(flat), 1), np.int64)
+  total = flat["second_length"].astype(np.int64)[:, None]
+  begins = np.append(second[:, None], starts + lengths, 1)
+  gaps = np.append(starts, none, 1) - begins
+  gaps = np.where(np.append(lengths, none, 1) > 0, gaps, total)
+  sizes = np.diff(np.minimum(np.cumsum(gaps, 1), total), axis=1, prepend=0)
+  some, both = length[:, None] > 0, total > 0
+  own = (length - spare)[:, None]
+  split = 2 + lengths.shape[1]
+  one = np.full(split + sizes.shape[1] + 2, -1)
+  one[0], one[split], one[-1] = special.cls, special.sep, special.sep
+  return Parts(
+    np.concatenate(
+      [none, start[:, None], starts, none, begins, none], 1
+    ).reshape(rows, -1),
+    np.concatenate([some, own, lengths, some, sizes, both], 1).reshape(
+      rows, -1
+    ),
+    np.tile(one, places),
+    np.repeat(np.arange(places), len(one)),
+    np.tile((np.arange(len(one)) > split).astype(np.int64), places),
   )
 
 

@@ -87,9 +87,11 @@ def index_segments(
 
   `ExampleBuilder` of google-research/electra build_pretraining_dataset.py:
   sentences accumulate until a row's target is reached or the document ends. One
-  row in ten is a single segment. Of the others the first segment ends before
-  the sentence with which it would reach half of the row, or, with equal chance,
-  after it. Each segment is cut at its end to what the row has room for.
+  row in ten is a single segment. Of the others the sentence with which the
+  first segment would reach half of the row begins the second one, or, with
+  equal chance, ends the first. A later sentence with which the first segment
+  still stays under the half goes there too, see `rows.returning_parts`. Each
+  segment is cut at its end to what the row has room for.
 
   Args:
     corpus: the documents.
@@ -131,13 +133,39 @@ def index_segments(
   one = hashing.uniform(key, numbers[passed], 3) < 0.1
   split = np.where(one, following, split)
 
-  first = np.minimum(offsets[split] - start, length - 2)
-  second = np.minimum(
-    offsets[following] - offsets[split], np.maximum(length - 3 - first, 0)
-  )
+  first = offsets[split] - start
+  spare = np.where(one, 0, half - 1 - first)
+  first = first + _returning(offsets, split + 1, following, spare)
+  left = offsets[following] - start - first
+  first = np.minimum(first, length - 2)
+  second = np.minimum(left, np.maximum(length - 3 - first, 0))
   examples = _examples(start, first, second)
   examples["second"] = offsets[split]
   return examples
+
+
+def _returning(
+  offsets: np.ndarray, place: np.ndarray, stop: np.ndarray, spare: np.ndarray
+) -> np.ndarray:
+  """Tokens that first segments take from behind the second's beginning.
+
+  Args:
+    offsets: first tokens of the sentences.
+    place: [N] the first sentences that may return, and where these end, `stop`.
+    stop: [N].
+    spare: [N] how many tokens each first segment may still take.
+  """
+  taken = np.zeros_like(spare)
+  (rows,) = np.nonzero((spare > 0) & (place < stop))
+  place, stop, spare = place[rows], stop[rows], spare[rows]
+  while len(rows):
+    size = offsets[place + 1] - offsets[place]
+    size = np.where(size <= spare, size, 0)
+    taken[rows] += size
+    spare, place = spare - size, place + 1
+    on = (spare > 0) & (place < stop)
+    rows, place, stop, spare = rows[on], place[on], stop[on], spare[on]
+  return taken
 
 
 def index_tokens(

@@ -61,6 +61,12 @@ def check_family(objective: str, name: str, families: Iterable[str]) -> None:
 def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
   """Raises ValueError if a batch lacks some of the keys."""
   lacking = [key for key in keys if key not in batch]
+  if lacking == ["span_positions"]:
+    raise ValueError(
+      f"objective {objective!r} with span_boundary=True predicts spans from"
+      " their ends, and these rows are hidden otherwise; set data.masking=span,"
+      " or objective.span_boundary=False."
+    )
   if lacking:
     raise ValueError(
       f"objective {objective!r} needs {', '.join(lacking)}, which data.builder"

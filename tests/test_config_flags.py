@@ -1,0 +1,201 @@
+"""The flags that the README names, for every pre-training config."""
+
+import glob
+import os
+import sys
+
+import jax
+import pytest
+from absl import flags
+from ml_collections import config_flags
+from prepared import random_documents, write_prepared
+from test_config import shrink
+
+from bert_jax import building, command_line, logs, phases, slices, train
+from bert_jax import config as config_lib
+from bert_jax.data.builders import BUILDERS
+from bert_jax.data.corpus import SpecialIds
+from bert_jax.objectives import distil, electra, mlm, tinybert
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CONFIGS = {
+  os.path.basename(path).removesuffix(".py"): path
+  for path in sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
+}
+MASKS = [
+  f"data.masking={kind}" for kind in ("token", "whole_word", "ngram", "span")
+]
+NAMED = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
+
+
+def parsed(monkeypatch, path, *given):
+  """The config of a command line."""
+  argv = ["main", f"--config={path}", "--workdir=unused"]
+  argv += [f"--config.{flag}" for flag in given]
+  # Where config_flags looks for the keys; a config's are defined once.
+  monkeypatch.setattr(sys, "argv", argv)
+  values = flags.FlagValues()
+  monkeypatch.setattr(flags, "FLAGS", values)
+  config_flags.DEFINE_config_file("config", None, "", values)
+  flags.DEFINE_string("workdir", None, "", values)
+  command_line.parse(argv)
+  config = values.config.to_dict()
+  config_lib.check_types(config, command_line.load_defaults(path))
+  config_lib.check_keys(config)
+  return slices.with_published(config)
+
+
+def rows(config):
+  """The batches' shapes of every phase; an option out of range raises."""
+  return [slices.features(config, phase) for phase in phases.plan(config)]
+
+
+def test_readme_names_these():
+  with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+    text = f.read()
+  for flag in NAMED[len(MASKS) :]:
+    assert f"`{flag}`" in text
+  for flag in MASKS:
+    assert f"`{flag.partition('=')[2]}`" in text
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_flags_of_the_readme(name, monkeypatch):
+  """Accepted, or refused by a sentence that says what takes them."""
+  path = CONFIGS[name]
+  builder = command_line.load_defaults(path)["data"]["builder"]
+  bare = {"lm": ("data.max_sequences=8",), "elmo": ()}
+  for flag in NAMED:
+    if flag in bare.get(builder, NAMED):
+      made = parsed(monkeypatch, path, flag)
+      if made["data"].get("smoothing") and flag in MASKS[1:]:
+        with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
+          rows(made)
+        made = parsed(monkeypatch, path, flag, "data.smoothing=0.0")
+      if builder == "full_sentences" and "max_sequences" in flag:
+        with pytest.raises(ValueError, match="builder doc_sentences, whose"):
+          rows(made)
+        made = parsed(monkeypatch, path, flag, "data.builder=doc_sentences")
+      for batch in rows(made):
+        assert ("position_ids" in batch) == ("max_sequences" in flag)
+      continue
+    with pytest.raises(SystemExit) as refused:
+      parsed(monkeypatch, path, flag)
+    key = flag.partition("=")[0]
+    start = f"error: config.{key}: {path} has no such key: data.builder="
+    message = str(refused.value)
+    assert message.startswith(f"{start}{builder} makes no use of it; choose a")
+    assert "bert_pairs" in message and message.endswith(
+      "doc_sentences" + (", lm." if "max_sequences" in flag else ".")
+    )
+
+
+PACKED = [n for n in CONFIGS if "elmo" not in n]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_rows_fit_the_objective(name, monkeypatch):
+  given = ["data.max_sequences=8"]
+  if "roberta" in name:
+    given.append("data.builder=doc_sentences")
+  config = parsed(monkeypatch, CONFIGS[name], *given)
+  objective, _, _ = building.make_parts(config)
+  for batch in rows(config):
+    assert batch["position_ids"].shape == batch["input_ids"].shape
+    jax.eval_shape(objective.init, jax.random.key(0), batch)
+    weights = jax.eval_shape(objective.weights, batch)
+    assert set(objective.coefficients) <= set(weights)
+
+
+def test_packed_roberta_from_the_command_line(monkeypatch, tmp_path, compiled):
+  """It trains, on rows with less padding than unpacked ones."""
+  folder = write_prepared(
+    tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
+  )
+  padding = []
+  for places in (1, 8):
+    config = parsed(
+      monkeypatch,
+      CONFIGS["small_roberta_cpu"],
+      "data.builder=doc_sentences",
+      f"data.max_sequences={places}",
+    )
+    config["model"] |= dict(vocab_size=None, padding_id=None)
+    config = shrink(config, folder)
+    config["data"] |= dict(length=128, max_predictions=20)
+    config["model"] |= dict(hidden=32, mlp=64)
+    run = tmp_path / f"run{places}"
+    assert int(train.run(config, str(run)).step) == 4
+    found = logs.read_rows(str(run / "metrics.jsonl"))
+    padding.append([r["padding"] for r in found if r["split"] == "train"])
+    assert all(r["mlm_loss"] > 0 for r in found)
+  assert max(padding[1]) < min(padding[0]) / 2
+
+
+@pytest.mark.parametrize(
+  "name, flag, words",
+  [
+    (
+      "small_roberta_cpu",
+      "data.builder=lm",
+      "config.data.builder=lm: objective mlm cannot train roberta on its rows;"
+      " choose full_sentences or doc_sentences.",
+    ),
+    (
+      "roberta_base",
+      "data.builder=bert_pairs",
+      "choose full_sentences or doc_sentences.",
+    ),
+    (
+      "bert_base",
+      "data.builder=doc_sentences",
+      "choose bert_pairs or albert_pairs, or set objective.pairs=False.",
+    ),
+    ("bert_base", "data.builder=lm", "choose bert_pairs or albert_pairs."),
+    ("gpt1", "data.builder=elmo", "objective lm .*; choose lm."),
+    ("small_elmo_cpu", "data.builder=lm", "objective elmo .*; choose elmo."),
+    ("distilbert", "data.builder=lm", "objective distil .* electra_segments"),
+  ],
+)
+def test_rows_that_an_objective_cannot_train_on(name, flag, words, monkeypatch):
+  with pytest.raises(ValueError, match=words):
+    parsed(monkeypatch, CONFIGS[name], flag)
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("name", config_lib.ROWS)
+def test_what_is_refused_is_what_would_fail(builder, name):
+  """The config's table beside the keys of batches."""
+  needed = {
+    "lm": {"lm_ids"},
+    "elmo": {"next_ids"},
+    "distil": set(distil.KEYS),
+    "tinybert": set(tinybert.KEYS),
+    "electra": set(electra.KEYS),
+  }
+  made = set(BUILDERS[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
+  for family in ("bert", "roberta"):
+    for pairs in (True, False):
+      keys = needed.get(name) or {*mlm.MLM_KEYS, *(mlm.PAIR_KEYS * pairs)}
+      if family == "roberta" and pairs:
+        continue
+      fits = keys <= made and not (
+        family == "roberta" and "segment_ids" in made
+      )
+      flat = {"objective.name": name, "objective.pairs": pairs}
+      flat |= {"data.builder": builder, "model.family": family}
+      if fits:
+        config_lib.check_rows(flat)
+      else:
+        with pytest.raises(ValueError, match=f"builder={builder}: .* choose "):
+          config_lib.check_rows(flat)
+
+
+def test_a_boundary_objective_needs_spans(monkeypatch):
+  path = CONFIGS["small_spanbert_cpu"]
+  config = parsed(monkeypatch, path, "data.masking=token")
+  objective, _, _ = building.make_parts(config)
+  (batch,) = rows(config)
+  words = "set data.masking=span, or objective.span_boundary=False"
+  with pytest.raises(ValueError, match=words):
+    jax.eval_shape(objective.init, jax.random.key(0), batch)
