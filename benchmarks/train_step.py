@@ -19,8 +19,8 @@ Ours clips the gradient where the published recipe does, and makes logits at the
 `--predictions` masked positions of a row; the peer's labels are at the same
 positions, and it makes logits for all of a row, as its users get it (ELECTRA's
 joint step, written in step_peers.py, for the masked ones alone). RoBERTa's rows
-are full: the peer gets no attention mask, also where `--sequences` packs several
-into a row of ours, each attending to itself alone and counting its own
+are full: the peer gets no attention mask, also where `--sequences` packs
+several into a row of ours, each attending to itself alone and counting its own
 positions. The peer then has less to do than ours, which reads `sequence_ids`
 always. The others' peers get the mask that their padded pairs need.
 
