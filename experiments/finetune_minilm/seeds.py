@@ -2,7 +2,9 @@
 
 Both sides with one recipe (`RECIPE`): AdamW, linear warm-up and decay, dropout
 and the head as MiniLM's config has them, bfloat16 on a GPU, the score of the
-last step on the development set. Every run is a process of its own.
+last step on the development set. For scores, seeds share a process, `--chunk`
+of them: ours is `bert_jax.sweep`, and theirs shuffles rows as Trainer does. A
+timed run is a process of its own, and theirs groups lengths.
 
   python experiments/finetune_minilm/seeds.py --model MINILM --data FOLDERS \\
     --output OUT.jsonl --tasks cola,rte,stsb --seeds 20 [--side ours]
@@ -36,13 +38,12 @@ def meta_of(folder):
     return json.load(f)
 
 
-def our_command(args, task, seed, workdir):
-  """`bert_jax.main` with the task's config and the common recipe."""
+def our_command(args, task, seeds, workdir):
+  """`bert_jax.main`, or `sweep`, by the task's config and the common recipe."""
   folder = os.path.join(args.data, task)
   rows = meta_of(folder)["splits"]["train"]["rows"]
   steps = args.limit or -(-rows // RECIPE["batch_size"]) * RECIPE["epochs"]
   values = {
-    "seed": seed,
     "init_from": args.model,
     "total_steps": steps,
     "batch_size": RECIPE["batch_size"],
@@ -54,43 +55,58 @@ def our_command(args, task, seed, workdir):
     "schedule.peak": args.peak,
     "schedule.warmup": RECIPE["warmup"],
   }
-  if not args.speed:  # Once, at the end; every epoch otherwise.
+  if args.speed:
+    values["seed"] = seeds[0]
+    flags = []
+  else:  # Evaluated once, at the end; every epoch otherwise.
     values |= {"evaluate.every": steps, "checkpoint.every": steps}
+    flags = [f"--seeds={len(seeds)}", f"--first_seed={seeds[0]}"]
   path = os.path.join(ROOT, "configs", "finetune", f"{task}.py")
-  command = [sys.executable, "-m", "bert_jax.main", f"--config={path}"]
-  flags = [f"--config.{key}={value}" for key, value in values.items()]
-  return [*command, f"--workdir={workdir}", *flags]
+  command = [sys.executable, "-m", f"bert_jax.{'sweep' if flags else 'main'}"]
+  command += [f"--config={path}", f"--workdir={workdir}", *flags]
+  return command + [f"--config.{key}={value}" for key, value in values.items()]
 
 
-def their_command(args, task, seed, workdir):
+def their_command(args, task, seeds, workdir):
   """`theirs.py` with the common recipe."""
   command = [args.python or sys.executable, os.path.join(HERE, "theirs.py")]
   command += [f"--model={args.model}", f"--data={args.data}/{task}"]
-  command += [f"--output={workdir}/result.json", f"--seed={seed}"]
-  command += [f"--peak={args.peak}", f"--limit={args.limit}"]
+  command += [f"--output={workdir}/results.jsonl", "--seeds"]
+  command += [*map(str, seeds), f"--peak={args.peak}", f"--limit={args.limit}"]
   command += [f"--{key}={value}" for key, value in RECIPE.items()]
-  command += ["--each_epoch"] if args.speed else []
+  command += ["--grouped", "--each_epoch"] if args.speed else []
   return command + (["--compile"] if args.compile else [])
 
 
-def our_result(workdir, metric):
-  """The scores of a run's evaluations."""
-  path = os.path.join(workdir, "metrics.jsonl")
+def lines_of(path):
+  """The JSON values of a file's lines; none of a file that is not there."""
+  if not os.path.exists(path):
+    return []
   with open(path, encoding="utf-8") as f:
-    rows = [json.loads(line) for line in f]
-  found = [row[metric] for row in rows if row["split"] == "heldout"]
-  return [math.nan if value is None else value for value in found]
+    return [json.loads(line) for line in f]
 
 
-def their_result(workdir, metric):
-  with open(os.path.join(workdir, "result.json"), encoding="utf-8") as f:
-    found = json.load(f)
-  assert found["metric"] == metric
-  return found["each_epoch"]
+def our_result(workdir, seed, metric):
+  """The scores of a run's evaluations, none of a run that did not end."""
+  for folder in (os.path.join(workdir, f"seed={seed}"), workdir):
+    rows = lines_of(os.path.join(folder, "metrics.jsonl"))
+    rows = [row for row in rows if row["split"] == "heldout"]
+    if rows:
+      found = [row[metric] for row in rows]
+      return [math.nan if value is None else value for value in found]
+  return []
 
 
-def run(args, task, seed, side):
-  """One run as a process; returns its row."""
+def their_result(workdir, seed, metric):
+  for row in lines_of(os.path.join(workdir, "results.jsonl")):
+    if row["seed"] == seed:
+      assert row["metric"] == metric
+      return row["each_epoch"]
+  return []
+
+
+def run(args, task, seeds, side):
+  """One process; returns a row for each seed."""
   metric = meta_of(os.path.join(args.data, task))["task"]["metrics"][0]
   command, result = {
     "ours": (our_command, our_result),
@@ -101,21 +117,26 @@ def run(args, task, seed, side):
     os.makedirs(workdir)
     began = time.monotonic()
     made = subprocess.run(
-      command(args, task, seed, workdir),
+      command(args, task, seeds, workdir),
       cwd=ROOT,
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
       check=False,
     )
-    seconds = time.monotonic() - began
-    row = {"task": task, "seed": seed, "side": side, "peak": args.peak}
-    row |= {"compile": args.compile} if side == "theirs" else {}
-    if made.returncode:
-      return row | {"error": made.stdout[-2000:]}
-    values = result(workdir, metric)
-  row |= {"metric": metric, "value": values[-1], "each_epoch": values}
-  return row | {"seconds": round(seconds, 2)}
+    seconds = round((time.monotonic() - began) / len(seeds), 2)
+    found = {seed: result(workdir, seed, metric) for seed in seeds}
+  common = {"task": task, "side": side, "peak": args.peak}
+  common |= {"compile": args.compile} if side == "theirs" else {}
+  rows = []
+  for seed, values in found.items():
+    row = common | {"seed": seed}
+    if not values:
+      rows.append(row | {"error": made.stdout[-2000:]})
+      continue
+    row |= {"metric": metric, "value": values[-1], "each_epoch": values}
+    rows.append(row | {"seconds": seconds})
+  return rows
 
 
 def append(path, row):
@@ -132,10 +153,11 @@ def describe(row):
 
 
 def run_seeds(args):
-  """All runs, several at a time; those of one seed begin together."""
+  """All runs, several processes at a time, each of a few seeds."""
+  end = args.first + args.seeds
   jobs = [
-    (task, seed, side)
-    for seed in range(args.first, args.first + args.seeds)
+    (task, range(first, min(first + args.chunk, end)), side)
+    for first in range(args.first, end, args.chunk)
     for task in args.tasks.split(",")
     for side in args.sides
   ]
@@ -145,9 +167,9 @@ def run_seeds(args):
     # By the clock alone: which seeds are run must not depend on results.
     if args.until and time.monotonic() - began > args.until:
       return
-    row = run(args, *job)
-    append(args.output, row)
-    print(f"{time.monotonic() - began:5.0f} s  {describe(row)}", flush=True)
+    for row in run(args, *job):
+      append(args.output, row)
+      print(f"{time.monotonic() - began:5.0f} s  {describe(row)}", flush=True)
 
   with concurrent.futures.ThreadPoolExecutor(args.processes) as pool:
     list(pool.map(one, jobs))
@@ -157,7 +179,7 @@ def run_speed(args):
   """Whole runs of a task, one after the other, each evaluated every epoch."""
   for seed in range(args.first, args.first + args.seeds):
     for side in args.sides:
-      row = run(args, args.speed, seed, side) | {"speed": True}
+      row = run(args, args.speed, [seed], side)[0] | {"speed": True}
       append(args.output, row)
       print(describe(row), flush=True)
 
@@ -253,8 +275,9 @@ def main():
   add("--first", type=int, default=0, help="first seed")
   add("--side", choices=(*SIDES, "both"), default="both")
   add("--peak", type=float, default=1e-4)
-  add("--processes", type=int, default=1, help="runs at a time")
-  add("--until", type=float, default=0, help="begin no run after SECONDS")
+  add("--processes", type=int, default=1, help="at a time")
+  add("--chunk", type=int, default=4, help="seeds of a process")
+  add("--until", type=float, default=0, help="begin no process after SECONDS")
   add("--limit", type=int, default=0, help="steps of a run; 0: all")
   add("--compile", action="store_true", help="torch.compile on their side")
   add("--python", help="interpreter of their side (default: this one)")
@@ -263,8 +286,7 @@ def main():
   args = parser.parse_args()
   args.sides = SIDES if args.side == "both" else (args.side,)
   if args.table:
-    with open(args.output, encoding="utf-8") as f:
-      print("\n".join(table([json.loads(line) for line in f])))
+    print("\n".join(table(lines_of(args.output))))
     return
   if not args.model or not args.data:
     parser.error("--model and --data are needed")

@@ -1,11 +1,13 @@
 """Fine-tunes one task with transformers: a loop with nothing in it to wait for.
 
-Rows of a folder of `bert_jax.prepare`. Batches of like length as transformers'
-LengthGroupedSampler makes them, padded to the longest row; bfloat16 autocast
-on a GPU, fused AdamW, one transfer a batch. Nothing of bert_jax is imported.
+Rows of a folder of `bert_jax.prepare`, shuffled as transformers' Trainer does,
+or with --grouped batches of like length as its LengthGroupedSampler makes them,
+padded to the longest row; bfloat16 autocast on a GPU, fused AdamW, one transfer
+a batch. Nothing of bert_jax is imported. A line of --output for each seed.
 
   python experiments/finetune_minilm/theirs.py --model MINILM --data FOLDER \\
-    --output RESULT.json [--seed 0] [--peak 1e-4] [--each_epoch] [--compile]
+    --output RESULTS.jsonl [--seeds 0 1] [--peak 1e-4] [--grouped]
+    [--each_epoch] [--compile]
 """
 
 import argparse
@@ -27,14 +29,13 @@ def read(folder, split):
     return {k: arrays[k] for k in ("ids", "starts", "second", "labels")}
 
 
-def grouped(sizes, batch_size, generator):
-  """An epoch's rows: shuffled, those of like length together.
+def grouped(order, sizes, batch_size):
+  """An epoch's shuffled rows, those of like length together.
 
   transformers' get_length_grouped_indices: within pools of batches the longest
   come first; the longest row of all is in the first batch.
   """
   pool = batch_size * max(min(len(sizes) // (4 * batch_size), POOL), 1)
-  order = torch.randperm(len(sizes), generator=generator).numpy()
   pools = [order[i : i + pool] for i in range(0, len(order), pool)]
   pools = [part[np.argsort(-sizes[part], kind="stable")] for part in pools]
   longest = int(np.argmax([sizes[part[0]] for part in pools]))
@@ -110,11 +111,11 @@ def make_optimizer(model, args, steps):
   )
 
 
-def train(args, device):
+def train(args, seed, device):
   """Trains, and returns the metric's name, its values and the last loss."""
   with open(os.path.join(args.data, "meta.json"), encoding="utf-8") as f:
     meta = json.load(f)
-  transformers.set_seed(args.seed)
+  transformers.set_seed(seed)
   model = transformers.AutoModelForSequenceClassification.from_pretrained(
     args.model,
     dtype=torch.float32,
@@ -126,13 +127,15 @@ def train(args, device):
   steps = args.limit or epoch * args.epochs
   optimizer, schedule = make_optimizer(model, args, steps)
   run = torch.compile(model, dynamic=True) if args.compile else model
-  generator = torch.Generator().manual_seed(args.seed)
+  generator = torch.Generator().manual_seed(seed)
   metric, values = meta["task"]["metrics"][0], []
   model.train()
   for step in range(steps):
     place = step % epoch * args.batch_size
     if not place:
-      order = grouped(sizes, args.batch_size, generator)
+      order = torch.randperm(len(sizes), generator=generator).numpy()
+      if args.grouped:
+        order = grouped(order, sizes, args.batch_size)
     chosen = order[place : place + args.batch_size]
     batch = collate(rows, chosen, meta["pad"], device)
     with autocast(device):
@@ -151,6 +154,7 @@ def train(args, device):
         state = optimizer.state_dict(), schedule.state_dict()
         torch.save(state, os.path.join(folder, "optimizer.pt"))
   return {
+    "seed": seed,
     "metric": metric,
     "value": values[-1],
     "each_epoch": values,
@@ -164,8 +168,9 @@ def main():
   add = parser.add_argument
   add("--model", required=True, help="folder of MiniLM")
   add("--data", required=True, help="folder of bert_jax.prepare")
-  add("--output", required=True, help="file of the result")
-  add("--seed", type=int, default=0)
+  add("--output", required=True, help="file of the results, a line a seed")
+  add("--seeds", type=int, nargs="+", default=[0])
+  add("--grouped", action="store_true", help="batches of like length")
   add("--peak", type=float, default=1e-4)
   add("--epochs", type=int, default=3)
   add("--batch_size", type=int, default=32)
@@ -177,9 +182,11 @@ def main():
   add("--compile", action="store_true", help="torch.compile")
   args = parser.parse_args()
   torch.set_float32_matmul_precision("high")
-  found = train(args, "cuda" if torch.cuda.is_available() else "cpu")
-  with open(args.output, "w", encoding="utf-8") as f:
-    json.dump(found, f)
+  device = "cuda" if torch.cuda.is_available() else "cpu"
+  for seed in args.seeds:
+    found = train(args, seed, device)
+    with open(args.output, "a", encoding="utf-8") as f:
+      f.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":
