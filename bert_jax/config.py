@@ -334,8 +334,16 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
       )
 
 
-def check_restart(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def check_restart(
+  old: dict[str, Any], new: dict[str, Any], defaults: dict[str, Any]
+) -> list[str]:
   """Compares a run's config with the one it is started again with.
+
+  Args:
+    old: of the run's folder.
+    new: that it is started with.
+    defaults: of `building.defaults`. A key that the old config lacks, being
+      older than the key, had its default.
 
   Returns:
     A line for each key that differs and may.
@@ -343,8 +351,10 @@ def check_restart(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
   Raises:
     ValueError: keys differ that change what the run computes; all are named.
   """
-  old = flatten(json.loads(json.dumps(old)))
-  new = flatten(json.loads(json.dumps(new)))
+  old, new, defaults = (
+    flatten(json.loads(json.dumps(part))) for part in (old, new, defaults)
+  )
+  old = {key: defaults[key] for key in defaults.keys() & new.keys()} | old
   changed = [
     key
     for key in sorted(old.keys() | new.keys())
