@@ -158,8 +158,9 @@ BARE = ("lm", "elmo")
 # Of an objective -> the builders whose rows it can train on.
 ROWS = {name: (name,) for name in BARE}
 ROWS |= dict.fromkeys(("mlm", "electra", "distil", "tinybert"), MASKED)
-# A larger seed would lose its upper bits on the way to jax.
-MAX_SEED = 2**32
+# A larger seed would lose its upper bits on the way to jax, whose counts of
+# steps and rows are int32.
+BELOW = {"seed": 2**32, "total_steps": 2**31, "batch_size": 2**31}
 
 
 def check_keys(config: dict[str, Any]) -> None:
@@ -259,7 +260,10 @@ def check_numbers(
     (key, int, f"at least {least}", lambda x, least=least: x >= least)
     for key, least in AT_LEAST.items()
   ]
-  rules += [("seed", int, "below 2**32", lambda x: x < MAX_SEED)]
+  rules += [
+    (key, int, f"below 2**{end.bit_length() - 1}", lambda x, end=end: x < end)
+    for key, end in BELOW.items()
+  ]
   real = (int, float)
   rules += [(k, real, "above 0", lambda x: x > 0) for k in POSITIVE]
   rules += [(k, real, "at least 0", lambda x: x >= 0) for k in NOT_NEGATIVE]

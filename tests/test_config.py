@@ -63,6 +63,8 @@ def command(*flags, config="configs/bert_base.py", workdir="unused"):
     ("--confg.seed=1", ["confg.seed"]),
     ("--config.data.path=/no/such", ["/no/such", "prepared"]),
     ("--config.batch_size=0", ["batch_size=0", "at least 1"]),
+    ("--config.batch_size=2147483648", ["config.batch_size=2", "below 2**31"]),
+    ("--config.total_steps=2147483648", ["config.total_steps=2", "below 2**"]),
     ("--config.micro_batches=3", ["batch_size=256", "micro_batches=3"]),
     ("--config.mesh.data=7", ["data=7", "device"]),
   ],
