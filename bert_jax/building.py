@@ -4,12 +4,21 @@ import inspect
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
-from bert_jax import objectives, optim, phases, pretrained, sharding, teacher
-from bert_jax.data import corpus, hashing, loader
+from bert_jax import (
+  models,
+  objectives,
+  optim,
+  phases,
+  pretrained,
+  sharding,
+  teacher,
+)
+from bert_jax.data import builders, corpus, hashing, loader
 from bert_jax.finetune import data as task_data
 from bert_jax.finetune.rows import Task
 from bert_jax.state import TrainState, file_state, frozen_shapes
@@ -197,6 +206,40 @@ def take_from_data(config: dict[str, Any], data: loader.Data) -> None:
       )
 
 
+def defaults(config: dict[str, Any]) -> dict[str, Any]:
+  """{"data": {...}, ...}: what the keys mean that a run's config lacks.
+
+  Args:
+    config: complete; its builder, objective and families decide.
+  """
+  objective = objectives.factory(config["objective"]["name"])
+  takers = {"objective": [objective], "data": [task_data.open_data]}
+  if not config_lib.is_task(config):
+    builder = builders.BUILDERS[config["data"]["builder"]]
+    takers["data"] = [builder, loader.open_data]
+  found = {
+    section: {
+      name: parameter.default
+      for function in functions
+      for name, parameter in inspect.signature(function).parameters.items()
+      if parameter.default is not parameter.empty
+    }
+    for section, functions in takers.items()
+  }
+  found["model"] = _model_defaults(config["model"])
+  if "teacher" in config:
+    found["teacher"] = {"model": _model_defaults(config["teacher"]["model"])}
+  return found
+
+
+def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
+  """Every attribute of a family's variant as it is published."""
+  encoder = models.family(model["family"]).build(model["variant"])
+  names = encoder.__dataclass_fields__.keys() - {"parent", "name"}
+  found = {name: getattr(encoder, name) for name in names}
+  return found | {"dtype": jnp.dtype(encoder.dtype).name}
+
+
 def make_parts(
   config: dict[str, Any], vocab_multiple: int = 1
 ) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
@@ -209,10 +252,10 @@ def make_parts(
   options = dict(config["objective"])
   name = options.pop("name")
   factory = objectives.factory(name)
-  models = [config["model"] | {"vocab_multiple": vocab_multiple}]
+  sizes = [config["model"] | {"vocab_multiple": vocab_multiple}]
   if takes_teacher(name, config):
-    models.append(_teacher_model(config, models[0]))
-  objective = config_lib.call("objective", factory, *models, **options)
+    sizes.append(_teacher_model(config, sizes[0]))
+  objective = config_lib.call("objective", factory, *sizes, **options)
   decay = config["optimizer"].get("weight_decay")
   if name == "distil" and options.get("freeze_positions", True) and decay:
     raise ValueError(

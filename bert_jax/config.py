@@ -158,8 +158,9 @@ BARE = ("lm", "elmo")
 # Of an objective -> the builders whose rows it can train on.
 ROWS = {name: (name,) for name in BARE}
 ROWS |= dict.fromkeys(("mlm", "electra", "distil", "tinybert"), MASKED)
-# A larger seed would lose its upper bits on the way to jax.
-MAX_SEED = 2**32
+# A larger seed would lose its upper bits on the way to jax, whose counts of
+# steps and rows are int32.
+BELOW = {"seed": 2**32, "total_steps": 2**31, "batch_size": 2**31}
 
 
 def check_keys(config: dict[str, Any]) -> None:
@@ -259,7 +260,10 @@ def check_numbers(
     (key, int, f"at least {least}", lambda x, least=least: x >= least)
     for key, least in AT_LEAST.items()
   ]
-  rules += [("seed", int, "below 2**32", lambda x: x < MAX_SEED)]
+  rules += [
+    (key, int, f"below 2**{end.bit_length() - 1}", lambda x, end=end: x < end)
+    for key, end in BELOW.items()
+  ]
   real = (int, float)
   rules += [(k, real, "above 0", lambda x: x > 0) for k in POSITIVE]
   rules += [(k, real, "at least 0", lambda x: x >= 0) for k in NOT_NEGATIVE]
@@ -334,8 +338,16 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
       )
 
 
-def check_restart(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def check_restart(
+  old: dict[str, Any], new: dict[str, Any], defaults: dict[str, Any]
+) -> list[str]:
   """Compares a run's config with the one it is started again with.
+
+  Args:
+    old: of the run's folder.
+    new: that it is started with.
+    defaults: of `building.defaults`. A key that the old config lacks, being
+      older than the key, had its default.
 
   Returns:
     A line for each key that differs and may.
@@ -343,8 +355,10 @@ def check_restart(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
   Raises:
     ValueError: keys differ that change what the run computes; all are named.
   """
-  old = flatten(json.loads(json.dumps(old)))
-  new = flatten(json.loads(json.dumps(new)))
+  old, new, defaults = (
+    flatten(json.loads(json.dumps(part))) for part in (old, new, defaults)
+  )
+  old = {key: defaults[key] for key in defaults.keys() & new.keys()} | old
   changed = [
     key
     for key in sorted(old.keys() | new.keys())

@@ -25,7 +25,7 @@ from bert_jax import (
   steps,
 )
 from bert_jax import config as config_lib
-from bert_jax.building import Feed, Setup, build
+from bert_jax.building import Feed, Setup, build, defaults
 from bert_jax.data import builders, corpus, files, loader, vocabulary_files
 from bert_jax.finetune import scoring
 from bert_jax.snapshot import Snapshots
@@ -197,7 +197,8 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     # What failed before the first checkpoint may be given again otherwise.
     if saver.latest_step() is not None:
       before = logs.read_json(os.path.join(workdir, "config.json"))
-      for line in config_lib.check_restart(before, config):
+      known = defaults(config)
+      for line in config_lib.check_restart(before, config, known):
         print(f"changed: {line}", flush=True)
     state, meta = start(setup, config, saver)
     # Not before it is sure that they are the run's own.

@@ -1,5 +1,6 @@
 """Configs: typed overrides, misspelt keys, what a restart may change."""
 
+import copy
 import glob
 import json
 import os
@@ -62,6 +63,8 @@ def command(*flags, config="configs/bert_base.py", workdir="unused"):
     ("--confg.seed=1", ["confg.seed"]),
     ("--config.data.path=/no/such", ["/no/such", "prepared"]),
     ("--config.batch_size=0", ["batch_size=0", "at least 1"]),
+    ("--config.batch_size=2147483648", ["config.batch_size=2", "below 2**31"]),
+    ("--config.total_steps=2147483648", ["config.total_steps=2", "below 2**"]),
     ("--config.micro_batches=3", ["batch_size=256", "micro_batches=3"]),
     ("--config.mesh.data=7", ["data=7", "device"]),
   ],
@@ -145,13 +148,84 @@ def test_unread_and_missing_keys_are_errors():
 
 def test_a_restart_may_change_what_does_not_change_the_run():
   old, new = overridden("log", every=7)
-  lines = config_lib.check_restart(old, new)
+  lines = config_lib.check_restart(old, new, {})
   assert lines == [f"config.log.every: {old['log']['every']} -> 7"]
   old, new = overridden("optimizer", b1=0.8)
   new["total_steps"] = 5
   with pytest.raises(ValueError, match="optimizer.b1.*total_steps"):
-    config_lib.check_restart(old, new)
-  assert config_lib.check_restart(old, old) == []
+    config_lib.check_restart(old, new, {})
+  assert config_lib.check_restart(old, old, {}) == []
+
+
+@pytest.mark.parametrize(
+  "name, section, key, other",
+  [
+    ("bert_base", "data", "static_masks", 3),
+    ("bert_base", "data", "cased", True),
+    ("bert_base", "model", "num_segments", 3),
+    ("spanbert_base", "objective", "span_boundary", True),
+    ("albert_base_v2", "model", "initializer_range", 0.5),
+    ("distilbert", "objective", "kl_tokens", "masked"),
+    ("distilbert", "teacher", "norm_epsilon", 0.1),
+    ("elmo_original", "model", "filters", ((1, 4),)),
+    ("finetune/sst2", "objective", "head_dropout", 0.3),
+    ("finetune/sst2", "data", "group", False),
+  ],
+)
+def test_a_restart_may_have_keys_that_the_run_is_older_than(
+  name, section, key, other
+):
+  """At their defaults, whatever these are; at another value it may not."""
+  old = main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  old["model"] = {"family": "bert", "variant": "base"} | {
+    k: v for k, v in old["model"].items() if v is not None
+  }
+  new = copy.deepcopy(old)
+  mine, theirs = new[section], old[section]
+  if section == "teacher":
+    mine, theirs, section = mine["model"], theirs["model"], "teacher.model"
+  theirs.pop(key, None)
+  known = building.defaults(new)
+  value = known
+  for part in [*section.split("."), key]:
+    value = value[part]
+  assert value != other
+  mine[key] = value
+  assert config_lib.check_restart(old, new, known) == []
+  mine[key] = other
+  with pytest.raises(ValueError, match=rf"config.{section}.{key}: .* -> "):
+    config_lib.check_restart(old, new, known)
+  # What a run had is no default.
+  theirs[key] = other
+  mine[key] = value
+  with pytest.raises(ValueError, match=rf"config.{section}.{key}: "):
+    config_lib.check_restart(old, new, known)
+
+
+def test_a_run_of_before_a_key_goes_on(folder, tmp_path, compiled, capsys):
+  """And nothing is said of it."""
+  workdir = tmp_path / "run"
+  config = shrink(main.load_defaults(BERT), folder)
+  config["phases"] = {}
+  config["data"] |= dict(length=32, max_predictions=5)
+  train.run(config | {"total_steps": 2}, str(workdir))
+  saved = json.loads((workdir / "config.json").read_text())
+  for section, key in (
+    ("data", "static_masks"),
+    ("data", "max_sequences"),
+    ("model", "activation"),
+    ("model", "products"),
+  ):
+    del saved[section][key]
+  (workdir / "config.json").write_text(json.dumps(saved))
+  capsys.readouterr()
+  train.run(config | {"total_steps": 2}, str(workdir))
+  printed = capsys.readouterr().out
+  assert "continuing from step 2" in printed and "changed" not in printed
+  (workdir / "config.json").write_text(json.dumps(saved))
+  config["data"]["static_masks"] = 2
+  with pytest.raises(ValueError, match="data.static_masks: 0 -> 2"):
+    train.run(config | {"total_steps": 2}, str(workdir))
 
 
 SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from bert_jax import building, logs, train
 from bert_jax import config as config_lib
-from bert_jax import logs, train
 from bert_jax.data.files import without_nan, write_json
 from bert_jax.data.names import nearest
 from bert_jax.finetune import rows
@@ -198,8 +198,9 @@ def _ended(workdir: str, config: dict[str, Any]) -> bool:
   flat = config_lib.flatten(config)
   before = config_lib.flatten(old)
   set_now = {key: value for key, value in flat.items() if value is not None}
-  kept = {key: before.get(key) for key in set_now}
-  config_lib.check_restart(kept, set_now)
+  kept = {key: before[key] for key in set_now.keys() & before.keys()}
+  known = config_lib.flatten(building.defaults(old))
+  config_lib.check_restart(kept, set_now, known)
   return True
 
 
