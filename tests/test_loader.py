@@ -371,6 +371,9 @@ def test_open_data_errors(tmp_path):
     (dict(builder="bert_pair"), "no builder 'bert_pair'; did you mean bert_p"),
     (dict(path=f"{a}=0.5,{small}=0.5"), "different vocabularies"),
     (dict(path=f"{a}=0.5,{small}"), "no component of a mixture"),
+    (dict(path=f"{a}=nan"), "weight nan is not a positive number"),
+    (dict(path=f"{a}=0,{small}=1"), "weight 0 is not a positive number"),
+    (dict(path=f"{a}=0.5,{a}/=0.5"), "is there twice"),
     (dict(path=str(tmp_path / "none")), "no such prepared folder"),
   ):
     with pytest.raises(ValueError, match=words):

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import itertools
+import math
 import os
 import queue
 import re
@@ -67,7 +68,8 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
   """Splits `DIR` or `DIR1=0.7,DIR2=0.3` into folders and weights.
 
   Raises:
-    ValueError: a component has no weight, or one that is not a number.
+    ValueError: a component has no weight, or one that is no positive number;
+      a folder is there twice.
   """
   if os.path.isdir(path) or not ("=" in path or "," in path):
     return [(path, 1.0)]
@@ -81,6 +83,16 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
         f"data path {path!r}: {part!r} is no component of a mixture; write"
         " DIR1=0.7,DIR2=0.3."
       ) from e
+    if not 0 < parts[-1][1] < math.inf:
+      raise ValueError(
+        f"data path {path!r}: the weight {weight} is not a positive number."
+      )
+  folders = [os.path.realpath(folder) for folder, _ in parts]
+  for i, (folder, _) in enumerate(parts):
+    if folders[i] in folders[:i]:
+      raise ValueError(
+        f"data path {path!r}: {folder} is there twice; add up its weights."
+      )
   return parts
 
 
