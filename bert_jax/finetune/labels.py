@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from bert_jax.finetune.tables import Record, get
 
 # What stands where there is no label; in the published tasks -1 as well, which
@@ -12,6 +14,8 @@ from bert_jax.finetune.tables import Record, get
 # is a class like any other.
 EMPTY = ("", None)
 PUBLISHED = (*EMPTY, "-1", -1)
+# Labels of regressions are float32.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def name(
@@ -71,15 +75,20 @@ def number(record: Record, column: str, needed: bool) -> float | None:
   # -1 may be a value of a regression: only an empty one is hidden.
   if column not in record.fields and not needed:
     return None
-  value = get(record, column)
-  if value in ("", None):
-    return _value(record, column, needed, EMPTY)
+  value = _value(record, column, needed, EMPTY)
+  if value is None:
+    return None
   try:
     found = float(value)
   except (TypeError, ValueError, OverflowError):
     found = math.nan
   if not math.isfinite(found):
     raise ValueError(f"{record.where}: {column} {value!r:.60} is no number.")
+  if abs(found) > _LARGEST:
+    raise ValueError(
+      f"{record.where}: {column} {value!r:.60} is beyond what float32 holds;"
+      " write the numbers in another unit."
+    )
   return found
 
 

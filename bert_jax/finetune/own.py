@@ -50,7 +50,7 @@ def columns(text: str, kind: str) -> dict[str, str]:
   """
   roles = _ROLES[kind]
   made: dict[str, str] = {}
-  for part in text.split(","):
+  for part in tables.split_commas(text, "--columns"):
     role, equal, column = map(str.strip, part.partition("="))
     if not equal or role not in roles or role in made or not column:
       raise ValueError(
