@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> None:
     best=args.best,
     dtype=args.dtype,
   )
+  predicting.label_order(predictor, split, args.data)
   if args.output:
     # Before the model runs, which may take long.
     os.makedirs(args.output, exist_ok=True)

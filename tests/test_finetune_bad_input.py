@@ -108,7 +108,7 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
     (b"\xff", {}, "in.jsonl:1: not UTF-8"),
     (b'{"text": "a"}', dict(output="in.jsonl"), "--output=in.jsonl is the inp"),
     (b'{"text": "a"}', dict(input="no"), "error: no: No such file or directo"),
-    (b'{"text": "a"}', dict(output="no/o"), "no/o.partial: No such file"),
+    (b'{"text": "a"}', dict(output="no/o"), "no/o: No such file"),
     (b'{"text": "a"}', dict(dtype="half"), "error: argument --dtype: invalid"),
     (b"", dict(input="-"), "error: stdin has no lines"),
     (b"\xff", dict(input="-"), "error: stdin:1: not UTF-8"),
@@ -159,10 +159,13 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     (dict(split="tets"), "no split 'tets'; it has train, validation"),
     (dict(batch_size=0), "--batch_size must be at least 1"),
     (dict(batch_size="x"), "argument --batch_size: invalid int"),
+    (dict(model=models / "tagging"), "kind classification, the model of tag"),
   ):
+    given = dict(output=tmp_path / "out") | given
     with pytest.raises(SystemExit) as e:
       command(monkeypatch, score, **flags | given)
     assert message in str(e.value) and "\n" not in str(e.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_is_not_scored_without_labels(tmp_path):
