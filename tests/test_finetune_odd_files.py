@@ -1,6 +1,7 @@
 """Files that few have: long fields, empty rows, other spaces, large numbers."""
 
 import csv
+import json
 import sys
 
 import finetune_files as files
@@ -132,3 +133,30 @@ def test_tags_with_spaces_are_a_column_each(tmp_path):
   examples = read(path, kind="tagging")
   found = formats.conll([["B-New York", "O"]], examples)
   assert found == "cats B-New_York B-New_York\nran O O\n"
+
+
+@pytest.mark.parametrize(
+  "fields, message",
+  [
+    (
+      dict(is_impossible="false"),
+      "id 1: is_impossible is 'false', not true or",
+    ),
+    (
+      dict(answers=dict(text=["cat", "cat"], answer_start=[0])),
+      "id 1: answers are .*, no list",
+    ),
+  ],
+)
+def test_answers_are_not_silently_left_out(tmp_path, fields, message):
+  asked = dict(id="1", question="what?", is_impossible=0)
+  asked["answers"] = [dict(text="cat", answer_start=0)]
+  for more in ({}, fields):
+    paragraph = dict(context="cat sat", qas=[asked | more])
+    content = json.dumps(dict(data=[dict(paragraphs=[paragraph])]))
+    path = files.write(tmp_path / "a.json", content)
+    if not more:
+      (example,) = read(path, "squad2", "train")
+      assert example["answers"] == asked["answers"]
+  with pytest.raises(ValueError, match=message):
+    read(path, "squad2", "train")
