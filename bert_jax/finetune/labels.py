@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.finetune import tables
 from bert_jax.finetune.tables import Record, get
 
 # What stands where there is no label; in the published tasks -1 as well, which
@@ -42,10 +43,37 @@ def name(
       of `labels`.
   """
   value = _value(record, column, needed, hidden)
-  if value is None:
+  return None if value is None else _name(record, value, labels)
+
+
+def names(
+  record: Record, column: str, labels: tuple[str, ...], needed: bool
+) -> list[str] | None:
+  """The names of all labels that a record has at once, [] for none.
+
+  A list; or a text with commas between them, and quotes around one with a
+  comma. Arguments, and what is raised, are those of `name`.
+  """
+  if column not in record.fields and not needed:
     return None
+  value = get(record, column)
+  if value is None and not needed:
+    return None
+  if isinstance(value, str):
+    parts = tables.split_commas(value, f"{record.where}: {column}")
+    value = [part for part in parts if part]
+  if not isinstance(value, list):
+    raise ValueError(
+      f"{record.where}: {column} is {value!r:.60}, not a list of labels; an"
+      " empty one says that none applies."
+    )
+  parts = [x.strip() if isinstance(x, str) else x for x in value]
+  return [*dict.fromkeys(_name(record, part, labels) for part in parts)]
+
+
+def _name(record: Record, value: Any, labels: tuple[str, ...]) -> str:
   odd = isinstance(value, float) and not math.isfinite(value)
-  if odd or isinstance(value, list | dict):
+  if odd or value in EMPTY or isinstance(value, list | dict):
     raise ValueError(
       f"{record.where}: label {value!r:.60} is neither a name nor a number."
     )

@@ -280,7 +280,7 @@ def label_order(
       f"{where} was prepared with another vocabulary than the model's; prepare"
       " it with the model's tokenizer."
     )
-  if task.kind not in ("classification", "tagging"):
+  if task.kind not in ("classification", "multi_label", "tagging"):
     return None
   if sorted(theirs) != sorted(task.labels):
     raise ValueError(

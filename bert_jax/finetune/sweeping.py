@@ -164,7 +164,7 @@ def _numbers(config: dict[str, Any]) -> Iterator[str]:
   """Names of the numbers of a task's run, over each of its splits."""
   objective, data = config["objective"], config["data"]
   task = _task(config)
-  named = task.kind in ("classification", "choice", "tagging")
+  named = task.kind not in ("regression", "span")
   if objective.get("stage") == "layers":
     found = ["attention_loss", "hidden_loss", "embedding_loss"]
   else:
