@@ -195,7 +195,7 @@ def encode(
     made = tagging.rows(predictor.task, examples, vocabulary, length)
     return made.rows, None
   if kind == "span":
-    return spans.rows(examples, vocabulary, length).rows, None
+    return spans.rows(examples, vocabulary, length, stride=None).rows, None
   if kind == "fill":
     texts = [example["text"] for example in examples]
     return long_texts.masked_rows(texts, vocabulary, length)
