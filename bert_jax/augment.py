@@ -29,6 +29,7 @@ from bert_jax.finetune.augmentation import Example, Options
 from bert_jax.finetune.known import Known
 
 KINDS = ("classification", "regression")
+_BREAKS = re.compile(r"[\t\r\n]")
 
 
 def _parser() -> flags.Parser:
@@ -130,8 +131,14 @@ def _examples(known: Known, path: str, skipped: list[str]) -> Iterator[Example]:
   for record in known.records(path, skipped):
     for example in known.parse(record, True):
       # In a JSON or CSV file they may be part of a text.
-      texts = (re.sub(r"[\t\r\n]", " ", text) for text in example["texts"])
-      yield Example(tuple(texts), str(example["label"]))
+      texts = (_BREAKS.sub(" ", text) for text in example["texts"])
+      label = str(example["label"])
+      if _BREAKS.search(label):
+        raise ValueError(
+          f"{record.where}: label {label!r:.60} has a tab or the end of a line"
+          " in it, which no .tsv can hold."
+        )
+      yield Example(tuple(texts), label)
 
 
 def _open_model(args: Any) -> predicting.Predictor:

@@ -48,20 +48,23 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
   """
   made = []
   for name, content in sorted(_contents(path)):
-    lines = [line for line in content.split("\n") if line.strip()][:most]
-    items = [
-      parse_object(line, f"{path}: {name}:{i}")
-      for i, line in enumerate(lines, 1)
-    ]
-    for i, item in enumerate(items, 1):
+    lines = content.removeprefix("\ufeff").split("\n")
+    numbers = [i for i, line in enumerate(lines, 1) if line.strip()][:most]
+    items = []
+    for i in numbers:
+      where = f"{path}: {name}:{i}"
+      item = parse_object(lines[i - 1], where)
       for field in _FIELDS:
         if not isinstance(item.get(field), str):
-          raise ValueError(f"{path}: {name}:{i}: no {field!r}, not BLiMP's.")
+          raise ValueError(f"{where}: no {field!r}, not BLiMP's.")
+      items.append(item)
     if not items:
       raise ValueError(f"{path}: {name} is empty.")
     good, bad, uid, term = (
       [item[field] for item in items] for field in _FIELDS
     )
+    if uid[0] in (pairs.name for pairs in made):
+      raise ValueError(f"{path}: two files have the UID {uid[0]!r}; give one.")
     made.append(Pairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad))
   if not made:
     raise ValueError(f"{path}: no .jsonl file in it.")

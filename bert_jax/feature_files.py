@@ -17,6 +17,8 @@ from bert_jax.features_of import Features
 
 # Texts that a write to an HDF5 file holds.
 _CHUNK = 256
+# Bytes of the names in an .npz.
+_MOST = 1 << 33
 
 
 def write(path: str, features: Iterable[Features]) -> int:
@@ -80,26 +82,47 @@ def _jsonl(path: str, features: Iterable[Features]) -> int:
 
 
 def _npz(path: str, features: Iterable[Features]) -> int:
-  """Arrays; they are in memory until all are there."""
+  """Arrays; they are in memory until all are there.
+
+  Raises:
+    ValueError: words so long that an array of them fits nowhere.
+  """
   arrays = _arrays(list(features))
+  for name in ("ids", "tokens"):
+    names = arrays.get(name, [])
+    longest = max(map(len, names), default=0)
+    if 4 * longest * len(names) > _MOST:
+      raise ValueError(
+        f"{name}: {len(names):,} texts, the longest of {longest:,} characters,"
+        " have no room in an .npz, which keeps as much for each; write a .jsonl"
+        " or .h5."
+      )
+    if name in arrays:
+      arrays[name] = np.array(names, str)
   with open(path, "wb") as f:
     np.savez(f, **arrays)
   return len(arrays["ids"])
 
 
-def _arrays(features: list[Features]) -> dict[str, np.ndarray]:
-  ids = np.array([str(found.id) for found in features])
+def _arrays(features: list[Features]) -> dict[str, Any]:
+  """Numbers are arrays, names lists: an array is as wide as its longest."""
+  ids = [_named(str(found.id)) for found in features]
   if not features or features[0].tokens is None:
     vectors = [found.vectors for found in features]
     return {"ids": ids, "vectors": np.array(vectors, np.float32)}
   counts = [len(found.tokens) for found in features]
-  tokens = [token for found in features for token in found.tokens]
+  tokens = [_named(token) for found in features for token in found.tokens]
   return {
     "ids": ids,
     "starts": np.cumsum([0, *counts], dtype=np.int64),
-    "tokens": np.array(tokens, str),
+    "tokens": tokens,
     "vectors": np.concatenate([found.vectors for found in features]),
   }
+
+
+def _named(text: str) -> str:
+  """A name without NUL, which HDF5 has not, and numpy not at the end."""
+  return text.replace("\0", "\ufffd")
 
 
 def _hdf5(path: str, features: Iterable[Features]) -> int:
@@ -129,22 +152,23 @@ def _parts(features: Iterator[Features]) -> Iterator[list[Features]]:
     yield part
 
 
-def _append(file: Any, name: str, array: np.ndarray) -> None:
+def _append(file: Any, name: str, array: np.ndarray | list[str]) -> None:
   """Adds rows to a dataset of an HDF5 file, which is made if need be."""
   if name not in file:
     import h5py
 
-    text = array.dtype.kind == "U"
+    text = isinstance(array, list)
+    shape = () if text else array.shape[1:]
     file.create_dataset(
       name,
-      (0, *array.shape[1:]),
+      (0, *shape),
       h5py.string_dtype() if text else array.dtype,
-      maxshape=(None, *array.shape[1:]),
+      maxshape=(None, *shape),
       chunks=True,
     )
   dataset, before = file[name], len(file[name])
   dataset.resize(before + len(array), axis=0)
-  dataset[before:] = array.tolist() if array.dtype.kind == "U" else array
+  dataset[before:] = array
 
 
 _WRITERS = {".jsonl": _jsonl, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}

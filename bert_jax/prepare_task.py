@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from bert_jax.data import flags
-from bert_jax.finetune import own, preparing, reading, spans
+from bert_jax.finetune import own, preparing, reading, spans, tables
 from bert_jax.finetune.known import TASKS
 
 
@@ -60,7 +60,9 @@ def _parser() -> flags.Parser:
   )
   group.add_argument("--kind", choices=own.KINDS)
   group.add_argument(
-    "--labels", help="all labels, in order (default: those found, sorted)"
+    "--labels",
+    help="all labels, in order (default: those found, sorted); quotes around"
+    " one with a comma",
   )
   group = parser.add_argument_group("questions")
   group.add_argument(
@@ -101,12 +103,14 @@ def main() -> None:
   args = _parser().parse_args()
   signal.signal(signal.SIGTERM, _stop)
   options = {"lower_case": False} if args.no_lower_case else {}
-  labels = [x.strip() for x in (args.labels or "").split(",") if x.strip()]
   try:
+    labels = tables.split_commas(args.labels or "", "--labels")
     for name in ("length", "stride", "max_question"):
       if (value := getattr(args, name)) is not None and value < 1:
         raise ValueError(f"--{name}={value}: must be 1 or more.")
-    known = reading.find(args.task, args.kind, args.columns, labels)
+    known = reading.find(
+      args.task, args.kind, args.columns, [x for x in labels if x]
+    )
     meta = preparing.prepare(
       known,
       reading.parse_inputs(known, args.input),

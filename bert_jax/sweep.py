@@ -50,6 +50,7 @@ def main(argv: Sequence[str]) -> None:
     seeds = range(_FIRST.value, _FIRST.value + _SEEDS.value)
     runs = sweeping.plan(config, _GRID.value, seeds)
     metric = _METRIC.value or sweeping.metric_of(config)
+    sweeping.check_metric(metric, runs)
     done = sweeping.run_all(runs, folder, path, _PROCESSES.value)
     lines = sweeping.report(folder, done, metric)
   except ValueError as e:

@@ -259,6 +259,10 @@ def test_a_task_of_ones_own(made):
     (dict(output="x.csv"), "ends in .tsv"),
     (dict(input="nowhere.tsv"), "nowhere.tsv: no such file"),
     (dict(input="bad.tsv"), "bad.tsv:3: label '7' is none of 0, 1"),
+    (
+      dict(input="tab.csv", task="own", columns="text=x,label=y"),
+      r"tab.csv:2: label 'a\\tb' has a tab",
+    ),
     (dict(vectors="bad.txt"), "bad.txt:2: no word with 3 finite numbers"),
     (dict(vectors="header.txt"), "header.txt:1: .* without a header"),
     (dict(vectors="nowhere.txt"), "nowhere.txt: no such file"),
@@ -267,6 +271,7 @@ def test_a_task_of_ones_own(made):
 )
 def test_bad_input_is_one_sentence(made, flags, words):
   (made / "bad.tsv").write_text("sentence\tlabel\na cat\t1\na dog\t7\n")
+  (made / "tab.csv").write_text('x,y\na cat,"a\tb"\na dog,c\n')
   (made / "bad.txt").write_text("a 1 2 3\nb 1 2\n")
   (made / "header.txt").write_text("4000 300\na 1 2 3\n")
   files = ("input", "model", "vectors")

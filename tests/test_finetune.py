@@ -356,6 +356,14 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
     sweeping.plan(config, ["schedule.peak=1e-2,0.01"], [0])
   with pytest.raises(ValueError, match="did you mean schedule.peak"):
     sweeping.plan(config, ["schedule.peek=1"], [0])
+  # What is reported is refused before a run begins, if none has it.
+  for name in logs.read_rows(str(run / "metrics.jsonl"))[-1]:
+    if name not in ("split", "step", "time"):
+      sweeping.check_metric(name, runs_)
+  with pytest.raises(ValueError, match="--metric=acuracy: .* mean accuracy?"):
+    sweeping.check_metric("acuracy", runs_)
+  with pytest.raises(ValueError, match="data.path is empty; pass"):
+    sweeping.metric_of(config | {"data": config["data"] | {"path": ""}})
 
 
 def test_median_mean_and_deviation_of_a_sweep():

@@ -111,7 +111,7 @@ def test_a_split_may_have_words_alone(tmp_path):
   (example,) = found.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "Rome"], None)
   with pytest.raises(
-    ValueError, match=r"e\.conll:1: no column '1'; there are 2"
+    ValueError, match=r"e\.conll:1: no tags: the first line has one column"
   ):
     read({"train": test}, kind="tagging", columns=NUMBERS)
 

@@ -275,7 +275,7 @@ BAD = [
   ("wnut17", "a\tO\nb\tperson\n", r"x\.tsv:2: tag 'person' is not O, B-TYPE"),
   ("wnut17", "a\tO\nb\tB-animal\n", r"x\.tsv:2: tag 'B-animal' is none of O"),
   ("wnut17", "a\tO\nb\n", r"x\.tsv:2: 1 columns where the first line has 2"),
-  ("wnut17", "a\nb\n", r"x\.tsv:1: no column 'tags'"),
+  ("wnut17", "a\nb\n", r"x\.tsv:1: no tags: the first"),
 ]
 
 

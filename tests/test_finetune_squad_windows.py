@@ -60,6 +60,9 @@ def test_the_best_window_is_that_of_most_context():
       for a, b in made
     ]
     assert scores[best[token]] == max(scores)
+  # Of a very long text nothing is kept for each window and token.
+  best = best_windows(10**6, windows(10**6, 100, 50))
+  assert (np.diff(best) >= 0).all() and best[-1] == 19_998
 
 
 def texts(example, made, i):

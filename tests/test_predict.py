@@ -170,6 +170,19 @@ def test_answers_are_slices_of_the_context(models):
   assert isinstance(found[0]["null_odds"], float)
 
 
+def test_windows_of_a_context_overlap_by_half(models):
+  line = {"question": "cat", "context": "red dog " * 40, "answers": None}
+  predictor = predicting.open_model(models["span"], length=24)
+  rows, _ = predicting.encode(predictor, [line])
+  inner = [
+    np.flatnonzero(rows.offsets[a:b, 0] >= 0) + a
+    for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
+  ]
+  begins = [int(rows.offsets[own[0], 0]) // 4 for own in inner]
+  # Of 24 places 20 are the context's.
+  assert len(inner[0]) == 20 and set(np.diff(begins)) == {10}
+
+
 @pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
 def test_no_answer_of_a_beam_has_its_own_chance(models, odds):
   """ELECTRA's head: a list given that there is an answer, and whether."""

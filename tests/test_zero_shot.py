@@ -268,7 +268,9 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
     (["--blimp", "two.jsonl"], "two.jsonl: no folder or tar file of BLiMP (fi"),
     (["--blimp", "cut.tar.xz"], "cut.tar.xz: no folder or tar file of BLiMP ("),
     (["--blimp", "empty"], "empty: no .jsonl file"),
-    (["--blimp", "bad"], "bad: a.jsonl:2: no 'sentence_bad'"),
+    (["--blimp", "bad"], "bad: a.jsonl:3: no 'sentence_bad'"),
+    (["--blimp", "twice"], "twice: two files have the UID 'a'; give one"),
+    (["--blimp", "blimp", "--output", "no/x.json"], "no/x.json: No such file"),
     (["--blimp", "blimp", "--method", "lm"], "this model's head gives 'pll'"),
     (["--cloze", "two.jsonl"], 'two.jsonl:1: no "text" with one [MASK]'),
     (["--cloze", "long.jsonl"], "36 tokens; the model takes 34"),
@@ -286,7 +288,13 @@ def test_bad_input_is_one_sentence(
   (tmp_path / "bad").mkdir()
   bad = dict(sentence_good="a", UID="a", linguistics_term="b")
   lines = [bad | dict(sentence_bad="b"), bad]
-  (tmp_path / "bad" / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+  lines = "\n\n".join(map(json.dumps, lines))
+  # With a byte-order mark, and a blank line, which counts.
+  (tmp_path / "bad" / "a.jsonl").write_text("\ufeff" + lines)
+  (tmp_path / "twice").mkdir()
+  for name in "xy":
+    path = tmp_path / "twice" / f"{name}.jsonl"
+    path.write_text("\ufeff" + lines.split("\n")[0] + "\r\n")
   (tmp_path / "two.jsonl").write_text('{"text": "[MASK] [MASK]"}\n')
   long = {"text": "[MASK] " + "the " * 33, "answer": "a"}
   (tmp_path / "long.jsonl").write_text(json.dumps(long) + "\n")

@@ -42,9 +42,10 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   if kind == "regression":
     # The name that transformers gives to the one output.
     labels = hf_labels.default_labels(1)
-  if kind in ("classification", "regression", "tagging"):
+  named = ("classification", "multi_label", "regression")
+  if kind in (*named, "tagging"):
     made |= {"labels": labels}
-  if kind in ("classification", "regression"):
+  if kind in named:
     made |= {"problem": kind}
   return made
 

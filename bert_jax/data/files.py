@@ -40,6 +40,10 @@ def whole(path: str) -> Iterator[str]:
   try:
     yield partial
     os.replace(partial, path)
+  except OSError as e:
+    # Who reads it named the file without the ending.
+    e.filename = path if e.filename == partial else e.filename
+    raise
   finally:
     with contextlib.suppress(FileNotFoundError):
       os.remove(partial)

@@ -146,8 +146,9 @@ class Batches:
     Returns:
       `input_ids`, `segment_ids`, `sequence_ids` int32 [b, l], of multiple
       choice [b, c, l]; `sequence_ids` are 1, 0 at padding. `labels`: int32 or
-      float32 [b]; tagging [b, l]; span [b, 2]. `label_weights`: float32 [b],
-      tagging [b, l]; 0 where nothing is to be learnt, and there the label is 0.
+      float32 [b]; multi_label [b, n]; tagging [b, l]; span [b, 2].
+      `label_weights`: float32 [b], tagging [b, l]; 0 where nothing is to be
+      learnt, and there the label is 0.
       `unanswerable`: of span, float32 [b], 1 if its question has no answer.
       `row`: int64 [b], number of the (first) row, -1 for one that fills up.
     """
@@ -207,7 +208,7 @@ def _labels(task: Task, rows: Rows, row: np.ndarray, length: int) -> Batch:
     if task.kind == "regression":
       known = np.isfinite(labels) & (row >= 0)
       labels = np.where(known, labels, np.float32(0))
-    elif task.kind == "span":
+    elif task.kind in ("span", "multi_label"):
       known = (labels >= 0).all(1) & (row >= 0)
       labels = np.where(known[:, None], labels, 0)
     else:

@@ -12,6 +12,7 @@ from bert_jax.finetune.rows import Task
 from bert_jax.finetune.tables import Record, get
 
 DOCUMENT = "-DOCSTART-"
+_SPACES = " \t"
 
 
 class Sentence(Record):
@@ -34,28 +35,48 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
   tags: list[str] = []
   document, begin, columns = 0, 0, None
   for number, line in enumerate([*tables.lines(path), ""], 1):
-    # WNUT17 has a tab in its blank lines.
-    if not line.strip():
+    # WNUT17 has a tab in its blank lines; other white space may be a word.
+    blank = not line.strip(_SPACES if columns == 1 else None)
+    values = line.split("\t") if "\t" in line else line.split(" ")
+    if "\t" not in line:
+      values = [value for value in values if value]
+    if blank or DOCUMENT in values:
       if words:
         yield _sentence(path, words, tags, document, begin)
       words, tags = [], []
+      document += not blank
       continue
-    values = line.split("\t") if "\t" in line else line.split()
-    if DOCUMENT in values:
-      document += 1
-      continue
+    where = f"{path}:{number}"
     if columns is None:
       columns = len(values)
-      places = _places(columns, word, tag, f"{path}:{number}")
-    if len(values) != columns or not values[places[0]].strip():
+      _check_commas(path, values, where)
+      places = _places(columns, word, tag, where)
+    if len(values) != columns:
       raise ValueError(
-        f"{path}:{number}: {len(values)} columns where the first line has"
-        f" {columns}; a word and its tag stand in each line."
+        f"{where}: {len(values)} columns where the first line has {columns}; a"
+        " word and its tag stand in each line."
+      )
+    if not values[places[0]].strip(_SPACES):
+      raise ValueError(
+        f"{where}: no word in column {places[0] + 1}; blank lines alone stand"
+        " between sentences."
       )
     if not words:
       begin = number
     words.append(values[places[0]])
     tags += [values[place].strip() for place in places[1:]]
+
+
+def _check_commas(path: str, values: list[str], where: str) -> None:
+  """Raises ValueError for the first line of a .csv with commas alone."""
+  parts = values[0].split(",")
+  if path.lower().endswith(".csv") and len(values) == 1 and all(parts[:2]):
+    if len(parts) > 1:
+      raise ValueError(
+        f"{where}: commas between the columns of a file with a word a line;"
+        " write tabs or spaces for them, or, of a table with a sentence a line,"
+        " its names: --columns words=NAME,tags=NAME."
+      )
 
 
 def _places(columns: int, word: int, tag: int, where: str) -> list[int]:
@@ -79,9 +100,7 @@ def _places(columns: int, word: int, tag: int, where: str) -> list[int]:
 def _sentence(
   path: str, words: list[str], tags: list[str], document: int, begin: int
 ) -> Sentence:
-  fields: dict[str, Any] = dict(words=words, document=document or None)
-  if tags:
-    fields["tags"] = tags
+  fields = dict(words=words, tags=tags or None, document=document or None)
   return Sentence(fields, f"{path}:{begin}")
 
 
@@ -103,7 +122,13 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   tags = record.fields.get("tags")
   if tags is None and needed:
     get(record, "tags")
-    raise ValueError(f"{record.where}: no tags; training needs them.")
+    what = "; training needs them"
+    if isinstance(record, Sentence):
+      what = (
+        ": the first line has one column, and training needs tags in another;"
+        " tabs or spaces stand between columns"
+      )
+    raise ValueError(f"{record.where}: no tags{what}.")
   if tags is not None:
     if not isinstance(tags, list) or len(tags) != len(words):
       count = len(tags) if isinstance(tags, list) else "no list of"

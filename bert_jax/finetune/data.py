@@ -146,7 +146,7 @@ def shapes(
 def _features(task: Task, rows: Rows, length: int) -> Features:
   """{key: (shape of one row of a batch, dtype)}."""
   row = (task.columns, length) if task.kind == "choice" else (length,)
-  shape = {"tagging": (length,), "span": (2,)}.get(task.kind, ())
+  shape = (length,) if task.kind == "tagging" else rows.labels.shape[1:]
   weight = (length,) if task.kind == "tagging" else ()
   ids = dict.fromkeys(("input_ids", "segment_ids", "sequence_ids"))
   made: Features = {key: (row, np.dtype(np.int32)) for key in ids}

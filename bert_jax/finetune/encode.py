@@ -38,13 +38,24 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
     ) from e
 
 
+def _marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
+  """1 for the labels that apply, 0 for others, -1 if unlabelled: int32."""
+  marks = np.zeros((len(labels), len(task.labels)), np.int32)
+  for mark, names in zip(marks, labels, strict=True):
+    if names is None:
+      mark[:] = -1
+    else:
+      mark[label_ids(task, names)] = 1
+  return marks
+
+
 def texts(
   task: Task, examples: Examples, vocabulary: Vocabulary, length: int
 ) -> Encoded:
   """Encodes examples of one or two texts, or of choices of such.
 
   Args:
-    task: of kind classification, regression or choice.
+    task: of kind classification, regression, multi_label or choice.
     examples: with `texts` and `label`, see `rows`.
     vocabulary: text to ids.
     length: tokens in a row at most; the longer text of a pair is cut first.
@@ -72,6 +83,8 @@ def texts(
   if task.kind == "regression":
     numbers = [np.nan if x is None else x for x in labels]
     labels = np.array(numbers, np.float32)
+  elif task.kind == "multi_label":
+    labels = _marks(task, labels)
   else:
     labels = np.repeat(label_ids(task, labels), task.columns)
   return Encoded(

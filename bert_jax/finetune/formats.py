@@ -151,13 +151,16 @@ def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
   """Columns word, right tag (if there is one), predicted tag.
 
   conlleval reads the last two of them. It takes any space as the end of a
-  column, so that spaces within a word become underlines.
+  column, so that spaces within a word or a tag become underlines.
   """
   blocks = []
   for example, tags in zip(examples, predictions, strict=True):
-    words = ["_".join(word.split()) or "_" for word in example["words"]]
-    columns = [words, example["tags"], tags]
-    rows = zip(*(c for c in columns if c is not None), strict=True)
+    columns = [
+      ["_".join(cell.split()) or "_" for cell in column]
+      for column in (example["words"], example["tags"], tags)
+      if column is not None
+    ]
+    rows = zip(*columns, strict=True)
     blocks.append("".join(" ".join(row) + "\n" for row in rows))
   return "\n".join(blocks)
 

@@ -56,13 +56,23 @@ def records(
   if tables.is_jsonl(path):
     return tables.jsonl(path)
   first = tables.lines(path)[0].split(tables.delimiter_of(path))
-  if name == "cola" and len(first) == 4 and first[1] in "01":
+  if name == "cola" and _is_colas_own(first):
     return tables.with_names(path, _COLA)
   if name == "stsb" and not {"sentence1", "sentence"} & set(first):
     if len(first) < len(_STSB):
       return tables.with_names(path, _STSB_SHORT)
     return tables.with_names(path, _STSB, longer=True)
   return tables.table(path, skipped if name == "qqp" else None)
+
+
+def _is_colas_own(first: list[str]) -> bool:
+  """Whether a first line is a row of CoLA's own files, which name no columns.
+
+  A row with a label may have the name of a column for its sentence.
+  """
+  if len(first) != len(_COLA):
+    return False
+  return "sentence" not in first or first[1] in ("0", "1")
 
 
 def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:

@@ -5,6 +5,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from bert_jax.finetune import tables
 from bert_jax.finetune.tables import Record, get
 
 # What stands where there is no label; in the published tasks -1 as well, which
@@ -12,6 +15,8 @@ from bert_jax.finetune.tables import Record, get
 # is a class like any other.
 EMPTY = ("", None)
 PUBLISHED = (*EMPTY, "-1", -1)
+# Labels of regressions are float32.
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def name(
@@ -38,10 +43,37 @@ def name(
       of `labels`.
   """
   value = _value(record, column, needed, hidden)
-  if value is None:
+  return None if value is None else _name(record, value, labels)
+
+
+def names(
+  record: Record, column: str, labels: tuple[str, ...], needed: bool
+) -> list[str] | None:
+  """The names of all labels that a record has at once, [] for none.
+
+  A list; or a text with commas between them, and quotes around one with a
+  comma. Arguments, and what is raised, are those of `name`.
+  """
+  if column not in record.fields and not needed:
     return None
+  value = get(record, column)
+  if value is None and not needed:
+    return None
+  if isinstance(value, str):
+    parts = tables.split_commas(value, f"{record.where}: {column}")
+    value = [part for part in parts if part]
+  if not isinstance(value, list):
+    raise ValueError(
+      f"{record.where}: {column} is {value!r:.60}, not a list of labels; an"
+      " empty one says that none applies."
+    )
+  parts = [x.strip() if isinstance(x, str) else x for x in value]
+  return [*dict.fromkeys(_name(record, part, labels) for part in parts)]
+
+
+def _name(record: Record, value: Any, labels: tuple[str, ...]) -> str:
   odd = isinstance(value, float) and not math.isfinite(value)
-  if odd or isinstance(value, list | dict):
+  if odd or value in EMPTY or isinstance(value, list | dict):
     raise ValueError(
       f"{record.where}: label {value!r:.60} is neither a name nor a number."
     )
@@ -71,15 +103,20 @@ def number(record: Record, column: str, needed: bool) -> float | None:
   # -1 may be a value of a regression: only an empty one is hidden.
   if column not in record.fields and not needed:
     return None
-  value = get(record, column)
-  if value in ("", None):
-    return _value(record, column, needed, EMPTY)
+  value = _value(record, column, needed, EMPTY)
+  if value is None:
+    return None
   try:
     found = float(value)
   except (TypeError, ValueError, OverflowError):
     found = math.nan
   if not math.isfinite(found):
     raise ValueError(f"{record.where}: {column} {value!r:.60} is no number.")
+  if abs(found) > _LARGEST:
+    raise ValueError(
+      f"{record.where}: {column} {value!r:.60} is beyond what float32 holds;"
+      " write the numbers in another unit."
+    )
   return found
 
 

@@ -32,8 +32,9 @@ def _library(name: str, package: str) -> Any:
 def gold(task: Task, example: dict[str, Any]) -> Any:
   """What is right for an example, None where the example has no label.
 
-  A class's or choice's name, a number, a tag for each word, or the texts of the
-  right answers ([]: there is none); `rows` has the fields.
+  A class's or choice's name, a number, the names of all labels that apply, a
+  tag for each word, or the texts of the right answers ([]: there is none);
+  `rows` has the fields.
   """
   if task.kind == "span" and example["answers"] is not None:
     return [answer["text"] for answer in example["answers"]]
@@ -156,6 +157,29 @@ def f1_macro(
     *_pairs(task, predictions, examples), average="macro", zero_division=0.0
   )
   return {"f1_macro": float(value)}
+
+
+def f1_micro(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """Of several labels at once: F1 of all, mean of the labels', all of a text.
+
+  `f1_micro` counts the labels of all examples together, `f1_macro` is the mean
+  over the task's labels (0 for one that is nowhere right or predicted), `exact`
+  the share of examples all labels of which are right.
+  """
+  places = {name: i for i, name in enumerate(task.labels)}
+  both = np.zeros((2, len(examples), len(places)), bool)
+  right = [gold(task, example) for example in examples]
+  for marks, sets in zip(both, (right, predictions), strict=True):
+    for mark, names in zip(marks, sets, strict=True):
+      mark[[places[name] for name in names]] = True
+  score = _library("sklearn.metrics", "scikit-learn").f1_score
+  found = {
+    f"f1_{mean}": float(score(*both, average=mean, zero_division=0.0))
+    for mean in ("micro", "macro")
+  }
+  return found | {"exact": float((both[0] == both[1]).all(-1).mean())}
 
 
 def matthews(
@@ -325,6 +349,7 @@ METRICS: dict[str, Metric] = {
   "accuracy": accuracy,
   "f1": f1,
   "f1_macro": f1_macro,
+  "f1_micro": f1_micro,
   "matthews": matthews,
   "pearson": pearson,
   "spearman": spearman,
@@ -339,3 +364,24 @@ METRICS: dict[str, Metric] = {
   "squad2": squad2,
   "masked_accuracy": masked_accuracy,
 }
+
+
+def names(task: Task) -> list[str]:
+  """Names of all numbers that `evaluate` may give for a task."""
+  examples: Examples = []
+  right: list[Any] = []
+  for number, text in enumerate(task.labels or ("0", "1")):
+    example = dict(words=[text], group=str(number), answer="x", answers=["x"])
+    example |= dict(label=text, tags=[text])
+    if task.kind == "multi_label":
+      example["label"] = [text]
+    if task.kind == "regression":
+      example["label"] = float(number)
+    if task.kind == "span":
+      # Every second question has no answer.
+      text = "x" * (number % 2)
+      example["answers"] = [dict(text=text)] if text else []
+    examples.append(example)
+    one = dict(text=text, best=text, null_odds=0.0)
+    right.append(one if task.kind == "span" else gold(task, example))
+  return [*evaluate(task, right, examples)]

@@ -34,8 +34,9 @@ def predictions(
       may have none.
 
   Returns:
-    Classification and choice: the label's name. Regression: a number. Tagging:
-    a list of tags, one a word. Span: see `nbest.answers`.
+    Classification and choice: the label's name. Several at once: a list of
+    those whose chance is above one half. Regression: a number. Tagging: a list
+    of tags, one a word. Span: see `nbest.answers`.
 
   Raises:
     ValueError: logits of another number of rows or labels, or not finite.
@@ -49,6 +50,9 @@ def predictions(
   scores = example_logits(task, rows, logits)
   if task.kind == "regression":
     return scores[:, 0].tolist()
+  if task.kind == "multi_label":
+    names = np.array(task.labels, object)
+    return [names[own > 0].tolist() for own in scores]
   if "record" in task.metrics:
     return _one_of_each_group(task, scores, examples)
   return [task.labels[i] for i in scores.argmax(1)]
@@ -60,7 +64,8 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
   Those of an example of several rows (windows of a long text) are the mean of
   its rows'. The arguments, and what is raised, are those of `predictions`.
   """
-  width = len(task.labels) if task.kind == "classification" else 1
+  named = task.kind in ("classification", "multi_label")
+  width = len(task.labels) if named else 1
   scores = np.asarray(logits, np.float64)
   if scores.size != len(rows.example) * width:
     raise ValueError(

@@ -3,6 +3,7 @@
 --task spam --columns text=message,label=verdict
 --task same --columns text=a,pair=b,label=same
 --task price --kind regression --columns text=review,label=euros
+--task moods --kind multi_label --columns text=post,label=moods
 --task names --kind tagging --columns words=tokens,tags=ner
 --task names --kind tagging --columns words=2,tags=1
 
@@ -19,20 +20,18 @@ from bert_jax.finetune import conll, labels, tables
 from bert_jax.finetune.rows import Task
 from bert_jax.finetune.tables import Record, get, get_text
 
-KINDS = ("classification", "regression", "tagging")
+KINDS = ("classification", "multi_label", "regression", "tagging")
 # The first decides what is best.
 METRICS = {
   "classification": ("accuracy", "f1_macro"),
+  "multi_label": ("f1_micro",),
   "regression": ("pearson_spearman",),
   "tagging": ("tagging_f1",),
 }
 # The role that a line without a label may lack.
-_RIGHT = {"classification": "label", "regression": "label", "tagging": "tags"}
-_ROLES = {
-  "classification": ("text", "pair", "label", "id"),
-  "regression": ("text", "pair", "label", "id"),
-  "tagging": ("words", "tags", "id"),
-}
+_RIGHT = {kind: "tags" if kind == "tagging" else "label" for kind in KINDS}
+_ROLES = {kind: ("text", "pair", "label", "id") for kind in KINDS}
+_ROLES["tagging"] = ("words", "tags", "id")
 _NUMBER = re.compile(r"-?[1-9][0-9]*")
 # What stands between two words in a table; any other space is part of a word.
 _BETWEEN = re.compile(r"[ \t\r\n]+")
@@ -50,7 +49,7 @@ def columns(text: str, kind: str) -> dict[str, str]:
   """
   roles = _ROLES[kind]
   made: dict[str, str] = {}
-  for part in text.split(","):
+  for part in tables.split_commas(text, "--columns"):
     role, equal, column = map(str.strip, part.partition("="))
     if not equal or role not in roles or role in made or not column:
       raise ValueError(
@@ -180,6 +179,8 @@ def parse(
   column = chosen.get("label", "label")
   if task.kind == "regression":
     label: Any = labels.number(record, column, needed)
+  elif task.kind == "multi_label":
+    label = labels.names(record, column, task.labels, needed)
   else:
     label = labels.name(record, column, task.labels, needed, labels.EMPTY)
   return dict(id=number, texts=texts, label=label)
@@ -195,6 +196,8 @@ def found_labels(kind: str, examples: list[dict[str, Any]]) -> tuple[str, ...]:
   if kind == "classification":
     found = {e["label"] for e in examples if e["label"] is not None}
     return tuple(sorted(found))
+  if kind == "multi_label":
+    return tuple(sorted({name for e in examples for name in e["label"] or ()}))
   tags = {tag for e in examples for tag in e["tags"] or ()}
   types = sorted({tag[2:] for tag in tags if tag != "O"})
   return ("O", *(f"{p}-{t}" for t in types for p in "BI"))

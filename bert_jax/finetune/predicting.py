@@ -195,7 +195,7 @@ def encode(
     made = tagging.rows(predictor.task, examples, vocabulary, length)
     return made.rows, None
   if kind == "span":
-    return spans.rows(examples, vocabulary, length).rows, None
+    return spans.rows(examples, vocabulary, length, stride=None).rows, None
   if kind == "fill":
     texts = [example["text"] for example in examples]
     return long_texts.masked_rows(texts, vocabulary, length)
@@ -257,10 +257,10 @@ def write(
   return count
 
 
-def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
-  """Predictions of a split's examples, as `outputs.predictions` has them.
-
-  Labels go by name: the model may have them in another order.
+def label_order(
+  predictor: Predictor, split: Split, where: str
+) -> list[int] | None:
+  """Places of a split's labels among the model's; None where it has none.
 
   Args:
     predictor: the model.
@@ -280,14 +280,23 @@ def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
       f"{where} was prepared with another vocabulary than the model's; prepare"
       " it with the model's tokenizer."
     )
-  order = None
-  if task.kind in ("classification", "tagging"):
-    if sorted(theirs) != sorted(task.labels):
-      raise ValueError(
-        f"{where} has the labels {', '.join(task.labels)}, the model"
-        f" {', '.join(theirs)}."
-      )
-    order = [theirs.index(name) for name in task.labels]
+  if task.kind not in ("classification", "multi_label", "tagging"):
+    return None
+  if sorted(theirs) != sorted(task.labels):
+    raise ValueError(
+      f"{where} has the labels {', '.join(task.labels)}, the model"
+      f" {', '.join(theirs)}."
+    )
+  return [theirs.index(name) for name in task.labels]
+
+
+def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
+  """Predictions of a split's examples, as `outputs.predictions` has them.
+
+  Labels go by name: the model may have them in another order. Arguments, and
+  what is raised, are those of `label_order`.
+  """
+  order = label_order(predictor, split, where)
   logits = run(predictor, split.rows, None)
   if order is not None:
     logits = [x[..., order] for x in logits]

@@ -13,6 +13,8 @@ from bert_jax.finetune.tables import Record
 
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 TFDS = "tfds"
+# Kinds with several labels an example, and the field that has them.
+_SEVERAL = {"multi_label": "label", "tagging": "tags"}
 
 
 class Input(NamedTuple):
@@ -92,6 +94,7 @@ def _own(task: Task, chosen: Mapping[str, str]) -> Known:
     lambda path, skipped: own.records(path, task.kind, chosen),
     lambda record, needed: [parse(record, needed)],
     "",
+    columns=dict(chosen),
   )
 
 
@@ -144,7 +147,9 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
         wheres.setdefault(split, []).append(record.where)
     if len(splits[split]) == before:
       raise ValueError(f"{path}: no examples in it.")
-  if not task.labels and task.kind in ("classification", "tagging"):
+  if task.kind == "multi_label":
+    _hide_empty(splits)
+  if not task.labels and task.kind in ("classification", *_SEVERAL):
     task = task._replace(labels=_found(task, splits, wheres))
     known = known._replace(task=task)
   for split, examples in splits.items():
@@ -162,6 +167,14 @@ def _records(
   return known.records(path, skipped)
 
 
+def _hide_empty(splits: Mapping[str, Examples]) -> None:
+  """A test set that names no label at all has none, whatever its column is."""
+  for split, examples in splits.items():
+    if not needs_labels(split) and not any(e["label"] for e in examples):
+      for example in examples:
+        example["label"] = None
+
+
 def _found(
   task: Task,
   splits: Mapping[str, Examples],
@@ -177,8 +190,8 @@ def _found(
     )
   for split, examples in splits.items():
     for example, where in zip(examples, wheres[split], strict=True):
-      tags = example["tags"] if task.kind == "tagging" else [example["label"]]
-      for label in tags or ():
+      found = example[_SEVERAL.get(task.kind, "label")]
+      for label in (found or ()) if task.kind in _SEVERAL else [found]:
         if label is not None and label not in labels:
           raise ValueError(
             f"{where}: label {label!r:.60} is not in split {first}"

@@ -10,6 +10,8 @@ Fields of an example, `id` (text) in all:
                                None if unlabelled; group: what several examples
                                are answers of (MultiRC, ReCoRD); answer: that
                                text; answers: all right ones (ReCoRD)
+  multi_label                  texts: one or two; label: the names of all that
+                               apply, [] for none, None if unlabelled
   choice                       texts: one or two of each choice; label: its name
   tagging                      words; tags: names, None if unlabelled
   span                         question; context; answers: [{text,
@@ -29,7 +31,10 @@ import numpy as np
 from bert_jax.data.files import is_sealed, seal, sync_folder, write_json
 
 FORMAT_VERSION = 1
-KINDS = ("classification", "regression", "choice", "tagging", "span")
+KINDS = (
+  *("classification", "regression", "multi_label"),
+  *("choice", "tagging", "span"),
+)
 META = "meta.json"
 
 
@@ -68,9 +73,10 @@ class Rows(NamedTuple):
     example: int64 [N], number of the example a row is of, ascending, in the
       file's order.
     labels: classification int32 [N] (-1: unlabelled); regression float32 [N]
-      (NaN); choice int32 [N], that of its example (-1); tagging int32 [T] (-1:
-      no word's first piece, or unlabelled); span int32 [N, 2], the answer's
-      first and last token (0, 0: none in this window; -1, -1: unlabelled).
+      (NaN); multi_label int32 [N, labels], 1 for those that apply (-1); choice
+      int32 [N], that of its example (-1); tagging int32 [T] (-1: no word's
+      first piece, or unlabelled); span int32 [N, 2], the answer's first and
+      last token (0, 0: none in this window; -1, -1: unlabelled).
     offsets: int32 [T, 2]; span: characters (begin, end) of the raw context;
       tagging: at a word's first piece its number in the example, twice; (-1,
       -1) at other tokens; [0, 2] for the other kinds.
@@ -228,7 +234,9 @@ def _check(task: Task, rows: Rows, examples: int, where: str) -> None:
   n, t = len(rows.example), len(rows.ids)
   per_token = task.kind in ("tagging", "span")
   number = np.float32 if task.kind == "regression" else np.int32
-  labels = {"tagging": (t,), "span": (n, 2)}.get(task.kind, (n,))
+  several = {"multi_label": (n, len(task.labels))}
+  several |= {"tagging": (t,), "span": (n, 2)}
+  labels = several.get(task.kind, (n,))
   wanted = Rows(
     ((t,), np.int32),
     ((n + 1,), np.int64),

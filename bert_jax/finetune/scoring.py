@@ -167,13 +167,18 @@ def score(
     made = predictions(split, logits) if logits else []
     found = metrics.evaluate(split.task, made, split.examples) if made else {}
     found |= means | {"loss": loss}
-    if made and split.task.kind in ("classification", "choice", "tagging"):
-      tagging = split.task.kind == "tagging"
-      labels = {tag for tags in made for tag in tags} if tagging else set(made)
-      found["predicted_labels"] = float(len(labels))
+    if made and split.task.kind not in ("regression", "span"):
+      found["predicted_labels"] = float(len(_distinct(split.task.kind, made)))
     prefix = f"{split.name}/" if number else ""
     result |= {prefix + name: value for name, value in found.items()}
   return result
+
+
+def _distinct(kind: str, made: list[Any]) -> set[Any]:
+  """The labels that are predicted; of several at once the sets of them."""
+  if kind == "tagging":
+    return {tag for tags in made for tag in tags}
+  return set(map(tuple, made) if kind == "multi_label" else made)
 
 
 def _check_loss(step: int, split: str, loss: float) -> None:

@@ -174,7 +174,7 @@ def _register(
     pad = layout.of_vocabulary(tokenizer()).pad
     return _dataset(*split_rows(split), length, pad)
 
-  label = {"tagging": 1, "span": 1}.get(task.kind, 0)
+  label = int(task.kind in ("multi_label", "tagging", "span"))
   number = tf.float32 if task.kind == "regression" else tf.int32
   rank = 2 if task.kind == "choice" else 1
   other = seqio.PassThroughVocabulary(size=0)
@@ -225,7 +225,8 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
     if task.kind == "tagging":
       own = fill(own, -1)
     known = tf.math.is_finite(own) if own.dtype.is_floating else own >= 0
-    weight = tf.reduce_all(known) if task.kind == "span" else known
+    several = task.kind in ("multi_label", "span")
+    weight = tf.reduce_all(known) if several else known
     kept = {k: row[k] for k in ("row", "unanswerable") if k in row}
     return kept | {
       "input_ids": fill(row["ids"], pad),

@@ -65,7 +65,7 @@ def rows(
   examples: Examples,
   vocabulary: Vocabulary,
   length: int,
-  stride: int = STRIDE,
+  stride: int | None = STRIDE,
   max_question: int = MAX_QUESTION,
 ) -> Encoded:
   """Encodes questions, each with as many windows as its context needs.
@@ -78,7 +78,8 @@ def rows(
     examples: of kind span, see `rows`.
     vocabulary: text to ids.
     length: tokens in a row at most.
-    stride: tokens of the context from one window's beginning to the next.
+    stride: tokens of the context from one window's beginning to the next; None
+      for `STRIDE`, less where windows would not overlap by half.
     max_question: tokens of the question at most; half of the row at most.
 
   Raises:
@@ -106,7 +107,9 @@ def rows(
       notes.setdefault(wrong, []).append(example["id"])
     query = np.array(ids[:most], np.int32)
     place = len(begin) + len(query) + len(between)
-    for a, b in windows(len(context.ids), length - around - len(query), stride):
+    room = length - around - len(query)
+    step = min(STRIDE, max(room // 2, 1)) if stride is None else stride
+    for a, b in windows(len(context.ids), room, step):
       row = [begin, query, between, context.ids[a:b], end]
       size = sum(map(len, row))
       where = np.full((size, 2), -1, np.int32)

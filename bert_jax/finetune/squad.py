@@ -53,7 +53,12 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     ValueError: names the file and the question.
   """
   answers = _answers(record)
-  if record.fields.get("is_impossible"):
+  impossible = record.fields.get("is_impossible")
+  if impossible not in (True, False, None):
+    raise ValueError(
+      f"{record.where}: is_impossible is {impossible!r:.60}, not true or false."
+    )
+  if impossible:
     answers = []
   unanswerable = "squad2" in task.metrics
   if not answers and not unanswerable:
@@ -79,8 +84,9 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
   if isinstance(answers, dict):
     part = Record(answers, record.where)
     texts, starts = get(part, "text"), get(part, "answer_start")
-    if isinstance(texts, list) and isinstance(starts, list):
-      pairs = zip(texts, starts, strict=False)
+    both = isinstance(texts, list) and isinstance(starts, list)
+    if both and len(texts) == len(starts):
+      pairs = zip(texts, starts, strict=True)
       answers = [dict(text=text, answer_start=start) for text, start in pairs]
   if not isinstance(answers, list) or not all(
     isinstance(answer, dict) for answer in answers

@@ -10,7 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,8 @@ from bert_jax import building, logs, train
 from bert_jax import config as config_lib
 from bert_jax.data.files import without_nan, write_json
 from bert_jax.data.names import nearest
-from bert_jax.finetune import rows
+from bert_jax.finetune import data as data_lib
+from bert_jax.finetune import metrics, rows
 
 RESULTS = "sweep.json"
 
@@ -135,8 +136,47 @@ def metric_of(config: dict[str, Any]) -> str:
   stage = config["objective"].get("stage")
   if not config_lib.is_task(config) or stage == "layers":
     return "loss"
-  meta = rows.read_meta(config["data"]["path"])
-  return rows.task_of(meta["task"]).metrics[0]
+  return _task(config).metrics[0]
+
+
+def _task(config: dict[str, Any]) -> rows.Task:
+  part = data_lib.open_part(config["data"]["path"])
+  return rows.task_of(part.meta["task"])
+
+
+def check_metric(metric: str, runs: Sequence[Run]) -> None:
+  """Raises ValueError for what no row of a task's runs has.
+
+  Before the first of them begins; of pre-training nothing is known ahead.
+  """
+  known: set[str] = set()
+  for run in runs:
+    if not config_lib.is_task(run.config):
+      return
+    known.update(_numbers(run.config))
+  if metric not in known:
+    raise ValueError(
+      f"--metric={metric}: the runs have no such number{nearest(metric, known)}"
+    )
+
+
+def _numbers(config: dict[str, Any]) -> Iterator[str]:
+  """Names of the numbers of a task's run, over each of its splits."""
+  objective, data = config["objective"], config["data"]
+  task = _task(config)
+  named = task.kind not in ("regression", "span")
+  if objective.get("stage") == "layers":
+    found = ["attention_loss", "hidden_loss", "embedding_loss"]
+  else:
+    found = [*metrics.names(task), "task_loss"]
+    found += ["predicted_labels"] if named else []
+    found += [] if task.kind == "regression" else ["task_accuracy"]
+    found += ["prediction_loss"] if "stage" in objective else []
+    found += ["lm_loss", "lm_accuracy"] if objective.get("lm_weight") else []
+  found.append("loss")
+  for number, split in enumerate(data["validation"].split(",")):
+    for name in found:
+      yield f"{split.strip()}/{name}" if number else name
 
 
 def run_all(

@@ -51,9 +51,10 @@ def lines(path: str) -> list[str]:
   """
   found = content(path).split("\n")
   found = [line.removesuffix("\r") for line in found]
-  while found and not found[-1].strip():
+  # One of tabs is a row of a table, all of whose fields are empty.
+  while found and not found[-1].strip(" "):
     found.pop()
-  if not found:
+  if not any(line.strip() for line in found):
     raise ValueError(f"{path}: the file is empty.")
   return found
 
@@ -69,10 +70,12 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
   """
   if delimiter == "\t":
     for number, line in enumerate(lines(path), 1):
-      if line.strip():
+      if line.strip() or "\t" in line:
         yield line.split("\t"), number
     return
   text = "\n".join(lines(path)) + "\n"
+  # The limit is the process's, and smaller than some texts are.
+  csv.field_size_limit(max(csv.field_size_limit(), len(text)))
   reader = csv.reader(
     io.StringIO(text, newline=""), delimiter=delimiter, strict=True
   )
@@ -194,6 +197,23 @@ def jsonl(path: str) -> Iterator[Record]:
     if not isinstance(fields, dict):
       raise ValueError(f"{where}: not a JSON object.")
     yield Record(fields, where)
+
+
+def split_commas(text: str, flag: str) -> list[str]:
+  """What stands between commas; quotes hold those of a name.
+
+  Args:
+    text: the value of a flag.
+    flag: its name, for messages.
+
+  Raises:
+    ValueError: a quote that is never closed.
+  """
+  try:
+    (parts,) = csv.reader([text], skipinitialspace=True, strict=True)
+  except csv.Error as e:
+    raise ValueError(f"{flag}={text}: {e}.") from e
+  return [part.strip() for part in parts]
 
 
 def is_jsonl(path: str) -> bool:

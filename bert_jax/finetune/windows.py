@@ -34,10 +34,12 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
   The lesser of what is left and right counts, as in google-research/bert
   run_squad.py, _check_is_max_context; the first of equals.
   """
-  place = np.arange(count)
-  score = np.full((len(spans), count), -1, np.float64)
+  found = np.zeros(count, np.int64)
+  score = np.full(count, -1, np.float64)
   for k, (begin, end) in enumerate(spans):
-    inside = place[begin:end]
-    least = np.minimum(inside - begin, end - 1 - inside)
-    score[k, begin:end] = least + 0.01 * (end - begin)
-  return score.argmax(0)
+    inside = np.arange(end - begin)
+    least = np.minimum(inside, inside[::-1]) + 0.01 * (end - begin)
+    better = least > score[begin:end]
+    found[begin:end][better] = k
+    score[begin:end][better] = least[better]
+  return found

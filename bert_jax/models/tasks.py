@@ -14,6 +14,7 @@ Batch = dict[str, Array]
 NAMES = {
   "classification": "sequence_classification",
   "regression": "sequence_classification",
+  "multi_label": "sequence_classification",
   "choice": "multiple_choice",
   "tagging": "token_classification",
   "span": "span",
@@ -70,7 +71,7 @@ def head_of(
     return {"num_labels": num_labels, "dropout": 0.1} | rate
   return {
     "pooling": pooling._asdict() | rate,
-    "num_labels": num_labels if kind == "classification" else 1,
+    "num_labels": 1 if kind in ("regression", "choice") else num_labels,
   }
 
 

@@ -39,19 +39,30 @@ def task_sums(
 ) -> Sums:
   """Weighted sums `task_loss`, and `task_accuracy` where there are labels.
 
-  Cross-entropy in nats; the squared error of a regression; of spans the mean
-  of start and end (google-research/bert run_squad.py, model_fn), right if both
-  are.
+  Cross-entropy in nats; the squared error of a regression; of several labels at
+  once the mean over all of their binary cross-entropies, right if all are; of
+  spans the mean of start and end (google-research/bert run_squad.py, model_fn),
+  right if both are.
 
   Args:
     kind: of the task, a key of `tasks.NAMES`.
     logits: of the head, see models/tasks.py.
-    labels: int32 or float32 [b]; [b, l] of tags; [b, 2] of spans.
+    labels: int32 or float32 [b]; [b, n] of several at once; [b, l] of tags;
+      [b, 2] of spans.
     weights: [b]; [b, l] of tags. Where it is 0 the label is not read.
   """
   if kind == "regression":
     error = jnp.where(weights > 0, logits[..., 0] - labels, 0.0)
     return {"task_loss": (jnp.square(error) * weights).sum()}
+  if kind == "multi_label":
+    # As torch's BCEWithLogitsLoss, with which transformers trains them.
+    logits, labels = logits.astype(jnp.float32), labels.astype(jnp.float32)
+    losses = jax.nn.softplus(logits) - logits * labels
+    right = ((logits > 0) == (labels > 0)).all(-1).astype(jnp.float32)
+    return {
+      "task_loss": (losses.mean(-1) * weights).sum(),
+      "task_accuracy": (right * weights).sum(),
+    }
   if kind == "span":
     ends = jnp.swapaxes(logits, 1, 2)
     loss = cross_entropy(ends, labels).mean(-1)

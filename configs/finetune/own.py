@@ -1,4 +1,4 @@
-"""A task of one's own: classes, a number, pairs or tags of words.
+"""A task of one's own: classes, several labels, a number, pairs, tags of words.
 
 Recipe: BERT's for GLUE (Devlin et al. 2019, section 4.1): 32 examples a batch,
   3 epochs, 5e-5, 4e-5, 3e-5 or 2e-5 (here 2e-5), dropout 0.1, warm-up over 10%,

@@ -1,0 +1,43 @@
+"""Names in files of features: NUL, which few files can hold, and long words."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax import feature_files
+from bert_jax.features_of import Features
+
+
+def made(*tokens):
+  vectors = np.arange(len(tokens) * 2, dtype=np.float32).reshape(-1, 2)
+  return Features("a\0", tokens, vectors)
+
+
+def test_a_word_may_have_a_nul(tmp_path):
+  h5py = pytest.importorskip("h5py")
+  found, wanted = [made("a\0b", "c\0"), made()], ["a\ufffdb", "c\ufffd"]
+  paths = [str(tmp_path / f"a.{end}") for end in ("jsonl", "npz", "h5")]
+  for path in paths:
+    assert feature_files.write(path, found) == 2
+  with open(paths[0], encoding="utf-8") as f:
+    assert json.loads(f.readline())["tokens"] == ["a\0b", "c\0"]
+  with np.load(paths[1]) as arrays:
+    assert arrays["tokens"].tolist() == wanted
+    assert arrays["ids"].tolist() == ["a\ufffd"] * 2
+  with h5py.File(paths[2]) as f:
+    assert f["tokens"].asstr()[:].tolist() == wanted
+    assert f["starts"][:].tolist() == [0, 2, 2]
+
+
+def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
+  pytest.importorskip("h5py")
+  monkeypatch.setattr(feature_files, "_MOST", 4 * 1000 * 3 - 1)
+  found, path = [made("x" * 1000, "a", "b")], tmp_path / "a.npz"
+  with pytest.raises(ValueError, match="tokens: 3 texts, the longest of 1,000"):
+    feature_files.write(str(path), found)
+  assert not list(tmp_path.iterdir())
+  # Half a gigabyte for each of these in an array.
+  monkeypatch.undo()
+  found = [made("x" * (1 << 27)), made(*["a"] * 1000)]
+  assert feature_files.write(str(tmp_path / "a.h5"), found) == 2

@@ -1,0 +1,182 @@
+"""Several labels at once: files, loss, metrics, a run, its predictions."""
+
+import json
+import os
+import sys
+
+import finetune_files as files
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_tasks
+
+from bert_jax import logs, predict, prepare_task, score, train
+from bert_jax.command_line import load_defaults
+from bert_jax.convert import hf
+from bert_jax.finetune import (
+  encode,
+  metrics,
+  outputs,
+  predicting,
+  reading,
+  sweeping,
+)
+from bert_jax.finetune.reading import Input
+from bert_jax.finetune.rows import Task
+from bert_jax.objectives import finetune
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COLUMNS = "text=text,label=moods"
+TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
+
+
+def read(inputs, **own):
+  known = reading.find("mine", "multi_label", COLUMNS, **own)
+  return reading.read(known, [Input(*pair) for pair in inputs.items()])
+
+
+def labels_of(found, split):
+  return [example["label"] for example in found.splits[split]]
+
+
+def test_lists_and_commas_are_the_same(tmp_path):
+  wanted = [["joy", "hope, at last"], [], ["joy"], ["7"]]
+  moods = [["joy", " hope, at last", "joy"], [], ["joy"], [7.0]]
+  lines = [{"text": "a", "moods": names} for names in moods]
+  train = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  rows = 'a\tjoy, "hope, at last", joy\nb\t\nc\t joy \nd\t7\n'
+  table = files.write(tmp_path / "a.tsv", "text\tmoods\n" + rows)
+  found = read({"train": train, "validation": table})
+  assert labels_of(found, "train") == wanted == labels_of(found, "validation")
+  assert found.known.task.labels == ("7", "hope, at last", "joy")
+  assert found.known.task.metrics == ("f1_micro",)
+  # A test set may have no labels at all, or none for some of its texts.
+  none = files.write(tmp_path / "b.csv", "text,moods\na,\nb,\n")
+  bare = files.write(tmp_path / "c.csv", "text\na\n")
+  inputs = {"train": train, "test": none, "more": bare, "some": table}
+  found = read(inputs)
+  assert labels_of(found, "test") == [None, None]
+  assert labels_of(found, "more") == [None]
+  assert labels_of(found, "some") == wanted
+
+
+@pytest.mark.parametrize(
+  "line, message",
+  [
+    ({"moods": "x, d"}, r"a\.jsonl:2: label 'd' is none of x, y"),
+    ({"moods": 3}, r"a\.jsonl:2: moods is 3, not a list of labels"),
+    ({"moods": None}, r"a\.jsonl:2: moods is None, not a list of labels"),
+    ({"moods": ["x", ["y"]]}, r"a\.jsonl:2: label \['y'\] is neither"),
+    ({"moods": ["x", " "]}, r"a\.jsonl:2: label '' is neither a name"),
+    ({"moods": 'x, "y'}, r"a\.jsonl:2: moods=x, \"y: unexpected end"),
+    ({}, r"a\.jsonl:2: no column 'moods'; there are text"),
+  ],
+)
+def test_bad_labels_are_named(tmp_path, line, message):
+  lines = [{"text": "a", "moods": ["x", "y"]}, {"text": "b"} | line]
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  with pytest.raises(ValueError, match=message):
+    read({"train": path}, labels=["x", "y"])
+
+
+def test_the_loss_is_the_mean_binary_cross_entropy():
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(3, 4)).astype(np.float32) * 3
+  labels = rng.integers(0, 2, (3, 4))
+  labels[1] = x[1] > 0
+  weights = jnp.array([1.0, 1.0, 0.0])
+  found = finetune.task_sums("multi_label", x, jnp.array(labels), weights)
+  chances = 1 / (1 + np.exp(-x.astype(np.float64)))
+  losses = -np.log(np.where(labels, chances, 1 - chances)).mean(-1)
+  np.testing.assert_allclose(found["task_loss"], losses[:2].sum(), rtol=1e-5)
+  assert found["task_accuracy"] == 1.0 + (labels[0] == (x[0] > 0)).all()
+
+
+def test_metrics_are_those_of_the_counts():
+  rng = np.random.default_rng(0)
+  right, logits = rng.integers(0, 2, (20, 3)), rng.normal(size=(20, 3))
+  right[:, 2], logits[:, 2] = 0, -1.0
+  names = np.array(TASK.labels)
+  examples = [
+    dict(id=str(i), texts=["a"], label=names[mark > 0].tolist()[::-1])
+    for i, mark in enumerate(right)
+  ]
+  rows = encode.texts(TASK, examples, tiny_tasks.vocabulary(), 16).rows
+  np.testing.assert_array_equal(rows.labels, right)
+  made = outputs.predictions(TASK, rows, logits, examples)
+  assert made == [names[x > 0].tolist() for x in logits]
+  ours = logits > 0
+  both = (right & ours).sum(0)
+  counts = right.sum(0) + ours.sum(0)
+  found = metrics.evaluate(TASK, made, examples)
+  assert list(found) == metrics.names(TASK)
+  assert found["f1_micro"] == pytest.approx(2 * both.sum() / counts.sum())
+  each = 2 * both / np.maximum(counts, 1)
+  assert each[2] == 0 and found["f1_macro"] == pytest.approx(each.mean())
+  assert found["exact"] == pytest.approx((right == ours).all(-1).mean())
+  # Unlabelled ones are left out; a name that is none of the task's is not.
+  examples[0]["label"] = None
+  assert metrics.evaluate(TASK, made, examples)["examples"] == 19
+  with pytest.raises(ValueError, match="label 'd' of example 0 is none"):
+    examples[0]["label"] = ["a", "d"]
+    metrics.evaluate(TASK, made, examples)
+
+
+def command(monkeypatch, module, **given):
+  flags = [f"--{name}={value}" for name, value in given.items()]
+  monkeypatch.setattr(sys, "argv", ["x", *flags])
+  module.main()
+
+
+def read_lines(path):
+  with open(path, encoding="utf-8") as f:
+    return [json.loads(line) for line in f]
+
+
+def test_a_run_learns_and_predicts(tmp_path, monkeypatch, capsys):
+  # The labels are the animals that a text names.
+  texts = tiny_tasks.sentences(80, most=5)
+  lines = [
+    {"text": text, "moods": sorted({"cat", "dog"} & set(text.split()))}
+    for text in texts
+  ]
+  vocab = tmp_path / "vocab.txt"
+  vocab.write_bytes(tiny_tasks.tokenizer_files()["vocab.txt"])
+  tiny_tasks.write_model(tmp_path / "pre")
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  flags = dict(task="moods", kind="multi_label", columns=COLUMNS)
+  flags |= dict(input=f"train={path}", vocab=vocab, length=16)
+  flags |= dict(output=tmp_path / "task")
+  command(monkeypatch, prepare_task, **flags)
+  config_path = os.path.join(ROOT, "configs", "finetune", "own.py")
+  config = load_defaults(config_path)
+  config["init_from"] = str(tmp_path / "pre")
+  config["data"] |= dict(path=str(tmp_path / "task"), validation="train")
+  config["data"] |= dict(epochs=24.0, buckets=(16,))
+  config["model"] |= dict(dtype="float32")
+  config["schedule"]["peak"] = 5e-3
+  config["batch_size"] = 16
+  run = str(tmp_path / "run")
+  train.run(config, run)
+  last = logs.read_rows(os.path.join(run, "metrics.jsonl"))[-1]
+  assert last["f1_micro"] > 0.9 and last["predicted_labels"] > 1
+  runs = sweeping.plan(config, [], [0])
+  for name in ("f1_micro", "f1_macro", "exact", "task_loss", "task_accuracy"):
+    assert name in last
+    sweeping.check_metric(name, runs)
+  # The same from the model's files, of any family of files.
+  flags = dict(model=run, data=tmp_path / "task", split="train")
+  command(monkeypatch, score, **flags, output=tmp_path / "out")
+  printed = capsys.readouterr().out
+  assert f"f1_micro: {last['f1_micro']:.6g}" in printed
+  scored = read_lines(tmp_path / "out" / "predictions.jsonl")
+  flags = dict(input=path, output=tmp_path / "p.jsonl")
+  command(monkeypatch, predict, model=run, **flags)
+  made = read_lines(tmp_path / "p.jsonl")
+  assert [x["labels"] for x in made] == [x["prediction"] for x in scored]
+  weights = predicting.read(run, False)
+  assert weights.config["problem"] == "multi_label"
+  hf.write(str(tmp_path / "hf"), weights)
+  command(monkeypatch, predict, model=tmp_path / "hf", **flags)
+  again = read_lines(tmp_path / "p.jsonl")
+  assert [x["labels"] for x in again] == [x["labels"] for x in made]
