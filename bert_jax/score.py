@@ -52,14 +52,20 @@ def run(args: argparse.Namespace) -> None:
   if args.batch_size < 1:
     raise ValueError("--batch_size must be at least 1.")
   split = data.open_split(data.open_part(args.data), args.split)
+  longest = int(rows.lengths(split.rows).max())
   predictor = predicting.open_model(
     args.model,
     args.batch_size,
-    length=int(rows.lengths(split.rows).max()),
+    length=longest,
     best=args.best,
     dtype=args.dtype,
   )
   predicting.label_order(predictor, split, args.data)
+  if predictor.length < longest:
+    raise ValueError(
+      f"{args.data} has rows of {longest} tokens, the model takes"
+      f" {predictor.length}; prepare it with --length={predictor.length}."
+    )
   if args.output:
     # Before the model runs, which may take long.
     os.makedirs(args.output, exist_ok=True)

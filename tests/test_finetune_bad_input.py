@@ -16,6 +16,7 @@ from bert_jax import predict, pretrained, score, text_rows, zero_shot
 from bert_jax.convert import folder
 from bert_jax.data import model_tokenizer
 from bert_jax.finetune import data, preparing, reading, tables
+from bert_jax.finetune import rows as rows_lib
 from bert_jax.finetune.reading import Input
 
 OWN = dict(columns=" text = my text , label = my label")
@@ -152,6 +153,15 @@ def test_only_questions_have_no_answer(models):
 
 def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
   where = tiny_tasks.write_task(tmp_path / "task")
+  long = str(tmp_path / "long")
+  task = tiny_tasks.TASKS["classification"]
+  texts = [dict(id="0", texts=["red " * 40], label="cat")]
+  encoded = preparing.encode_examples(task, texts, tiny_tasks.vocabulary(), 64)
+  meta = rows_lib.read_meta(where)
+  tokenizer = tiny_tasks.tokenizer_files()
+  rows_lib.save(
+    long, task, {"validation": (encoded.rows, texts)}, meta, tokenizer
+  )
   (tmp_path / "file").write_text("")
   flags = dict(model=models / "classification", data=where)
   for given, message in (
@@ -159,6 +169,7 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     (dict(split="tets"), "no split 'tets'; it has train, validation"),
     (dict(batch_size=0), "--batch_size must be at least 1"),
     (dict(batch_size="x"), "argument --batch_size: invalid int"),
+    (dict(data=long), "has rows of 42 tokens, the model takes 40; prepare it"),
     (dict(model=models / "tagging"), "kind classification, the model of tag"),
   ):
     given = dict(output=tmp_path / "out") | given

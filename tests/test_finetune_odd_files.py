@@ -8,7 +8,7 @@ import finetune_files as files
 import pytest
 
 from bert_jax import prepare_task
-from bert_jax.finetune import formats, reading, rows
+from bert_jax.finetune import formats, preparing, reading, rows
 from bert_jax.finetune.reading import Input
 
 COLUMNS = "text=text,label=label"
@@ -160,3 +160,17 @@ def test_answers_are_not_silently_left_out(tmp_path, fields, message):
       assert example["answers"] == asked["answers"]
   with pytest.raises(ValueError, match=message):
     read(path, "squad2", "train")
+
+
+def test_other_columns_make_another_folder(tmp_path):
+  path = files.write(tmp_path / "a.tsv", "x\ty\na\tb\nb\ta\n")
+  vocab, output = files.wordpiece(tmp_path), str(tmp_path / "out")
+
+  def prepare(columns):
+    known = reading.find("mine", columns=columns)
+    inputs = [Input("train", path)]
+    return preparing.prepare(known, inputs, vocab, output, 16)
+
+  assert prepare("text=x,label=y") == prepare("label=y,text=x")
+  with pytest.raises(ValueError, match="made with another columns; delete it"):
+    prepare("text=y,label=x")

@@ -20,6 +20,7 @@ class Known(NamedTuple):
     tfds: its name in TensorFlow Datasets.
     length: tokens in a row, as published.
     context: whether rows have the document around a sentence.
+    columns: of one's own, role -> column; None of a published task.
   """
 
   task: Task
@@ -28,6 +29,7 @@ class Known(NamedTuple):
   tfds: str
   length: int = 128
   context: bool = False
+  columns: dict[str, str] | None = None
 
 
 _BINARY, _TRUTH = ("0", "1"), ("false", "true")

@@ -86,6 +86,8 @@ def prepare(
     tokenizer=_digest_tokenizer(vocabulary),
     input=[[i.split, _digest(i.path)] for i in inputs],
   )
+  if known.columns is not None:
+    made_from["columns"] = known.columns
   # As JSON has it.
   made_from["task"] = [list(x) if type(x) is tuple else x for x in known.task]
   if os.path.exists(output):

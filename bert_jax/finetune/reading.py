@@ -94,6 +94,7 @@ def _own(task: Task, chosen: Mapping[str, str]) -> Known:
     lambda path, skipped: own.records(path, task.kind, chosen),
     lambda record, needed: [parse(record, needed)],
     "",
+    columns=dict(chosen),
   )
 
 
