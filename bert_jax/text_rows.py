@@ -105,7 +105,7 @@ def of_words(id: Any, words: Sequence[str]) -> Text:
 
 
 def read_texts(path: str) -> Iterator[Text]:
-  """Reads a text a line, or of .jsonl an object a line.
+  """Reads a text a line, or of .jsonl (.json, .ndjson) an object a line.
 
   An object has "text" or "words" (a list), and may have an "id".
 
@@ -114,7 +114,7 @@ def read_texts(path: str) -> Iterator[Text]:
   """
   number = -1
   for number, line in enumerate(read_lines(path)):
-    if not path.endswith(".jsonl"):
+    if not tables.is_jsonl(path):
       yield of_text(number, line)
       continue
     where = f"{path}:{number + 1}"
