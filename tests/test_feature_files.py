@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax import feature_files
+from bert_jax import feature_files, text_rows
 from bert_jax.features_of import Features
 
 
@@ -41,3 +41,11 @@ def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
   monkeypatch.undo()
   found = [made("x" * (1 << 27)), made(*["a"] * 1000)]
   assert feature_files.write(str(tmp_path / "a.h5"), found) == 2
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.JSONL", "a.ndjson", "a.json"])
+def test_objects_a_line_by_the_names_of_their_files(tmp_path, name):
+  path = tmp_path / name
+  path.write_text('{"text": "the cat", "id": "x"}\n')
+  (text,) = text_rows.read_texts(str(path))
+  assert (text.id, text.text) == ("x", "the cat")
