@@ -1,6 +1,7 @@
 """Text as whole words: vocabulary, prepared folder, ELMo's windows."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -282,9 +283,10 @@ def test_what_cannot_serve_is_refused(prepared, tmp_path):
     loader.open_data(prepared, "elmo", streams=-1)
   with pytest.raises(ValueError, match="too few for data.streams=900"):
     loader.open_data(prepared, "elmo", streams=900)
+  other = shutil.copytree(prepared, tmp_path / "other")
   with pytest.raises(ValueError, match="one folder only"):
     loader.open_data(
-      f"{prepared}=0.5,{prepared}=0.5", "elmo", length=LENGTH, streams=2
+      f"{prepared}=0.5,{other}=0.5", "elmo", length=LENGTH, streams=2
     )
   with pytest.raises(ValueError, match="no token for pad, mask"):
     loader.open_data(prepared, "doc_sentences", length=16)
