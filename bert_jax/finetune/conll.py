@@ -69,14 +69,15 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
 
 def _check_commas(path: str, values: list[str], where: str) -> None:
   """Raises ValueError for the first line of a .csv with commas alone."""
+  if len(values) > 1 or not path.lower().endswith(".csv"):
+    return
   parts = values[0].split(",")
-  if path.lower().endswith(".csv") and len(values) == 1 and all(parts[:2]):
-    if len(parts) > 1:
-      raise ValueError(
-        f"{where}: commas between the columns of a file with a word a line;"
-        " write tabs or spaces for them, or, of a table with a sentence a line,"
-        " its names: --columns words=NAME,tags=NAME."
-      )
+  if len(parts) > 1 and all(parts[:2]):
+    raise ValueError(
+      f"{where}: commas between the columns of a file with a word a line;"
+      " write tabs or spaces for them, or, of a table with a sentence a line,"
+      " its names: --columns words=NAME,tags=NAME."
+    )
 
 
 def _places(columns: int, word: int, tag: int, where: str) -> list[int]:

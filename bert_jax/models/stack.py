@@ -79,7 +79,8 @@ def _turns(unroll: int, length: int) -> int:
   A loop of one turn would still stack what the layers in it keep for the
   backward pass: a copy of all of it.
   """
-  return 0 if unroll >= length or length == 1 else max(unroll, 1)
+  unroll = max(unroll, 1)
+  return unroll if unroll < length else 0
 
 
 class Stack(nn.Module):
