@@ -105,8 +105,11 @@ def their_result(workdir, seed, metric):
   return []
 
 
-def run(args, task, seeds, side):
-  """One process; returns a row for each seed."""
+def run(args, task, seeds, side, left=None):
+  """One process; returns a row for each seed.
+
+  Stopped after `left` seconds; then only the seeds that ended have rows.
+  """
   metric = meta_of(os.path.join(args.data, task))["task"]["metrics"][0]
   command, result = {
     "ours": (our_command, our_result),
@@ -116,23 +119,29 @@ def run(args, task, seeds, side):
     workdir = os.path.join(folder, "run")
     os.makedirs(workdir)
     began = time.monotonic()
-    made = subprocess.run(
-      command(args, task, seeds, workdir),
-      cwd=ROOT,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-      check=False,
-    )
+    try:
+      output = subprocess.run(
+        command(args, task, seeds, workdir),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=left,
+      ).stdout
+    except subprocess.TimeoutExpired:
+      output = None
     seconds = round((time.monotonic() - began) / len(seeds), 2)
     found = {seed: result(workdir, seed, metric) for seed in seeds}
+    if output is None:
+      found = {seed: values for seed, values in found.items() if values}
   common = {"task": task, "side": side, "peak": args.peak}
   common |= {"compile": args.compile} if side == "theirs" else {}
   rows = []
   for seed, values in found.items():
     row = common | {"seed": seed}
     if not values:
-      rows.append(row | {"error": made.stdout[-2000:]})
+      rows.append(row | {"error": output[-2000:]})
       continue
     row |= {"metric": metric, "value": values[-1], "each_epoch": values}
     rows.append(row | {"seconds": seconds})
@@ -165,9 +174,10 @@ def run_seeds(args):
 
   def one(job):
     # By the clock alone: which seeds are run must not depend on results.
-    if args.until and time.monotonic() - began > args.until:
+    left = args.until - (time.monotonic() - began) if args.until else None
+    if left is not None and left <= 0:
       return
-    for row in run(args, *job):
+    for row in run(args, *job, left):
       append(args.output, row)
       print(f"{time.monotonic() - began:5.0f} s  {describe(row)}", flush=True)
 
@@ -277,7 +287,7 @@ def main():
   add("--peak", type=float, default=1e-4)
   add("--processes", type=int, default=1, help="at a time")
   add("--chunk", type=int, default=4, help="seeds of a process")
-  add("--until", type=float, default=0, help="begin no process after SECONDS")
+  add("--until", type=float, default=0, help="end after SECONDS")
   add("--limit", type=int, default=0, help="steps of a run; 0: all")
   add("--compile", action="store_true", help="torch.compile on their side")
   add("--python", help="interpreter of their side (default: this one)")
