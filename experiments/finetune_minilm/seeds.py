@@ -2,9 +2,10 @@
 
 Both sides with one recipe (`RECIPE`): AdamW, linear warm-up and decay, dropout
 and the head as MiniLM's config has them, bfloat16 on a GPU, the score of the
-last step on the development set. For scores, seeds share a process, `--chunk`
-of them: ours is `bert_jax.sweep`, and theirs shuffles rows as Trainer does. A
-timed run is a process of its own, and theirs groups lengths.
+last step on the development set. For scores, seeds share a process,
+`--chunk` of them (ours is `bert_jax.sweep`), and rows are shuffled as Trainer
+does by default, or with --grouped put together by length. A timed run is a
+process of its own, and both sides group lengths.
 
   python experiments/finetune_minilm/seeds.py --model MINILM --data FOLDERS \\
     --output OUT.jsonl --tasks cola,rte,stsb --seeds 20 [--side ours]
@@ -48,6 +49,7 @@ def our_command(args, task, seeds, workdir):
     "total_steps": steps,
     "batch_size": RECIPE["batch_size"],
     "data.path": folder,
+    "data.group": args.grouped,
     "optimizer.epsilon": EPSILON,
     "optimizer.weight_decay": RECIPE["decay"],
     "optimizer.clip_norm": RECIPE["clip"],
@@ -74,7 +76,8 @@ def their_command(args, task, seeds, workdir):
   command += [f"--output={workdir}/results.jsonl", "--seeds"]
   command += [*map(str, seeds), f"--peak={args.peak}", f"--limit={args.limit}"]
   command += [f"--{key}={value}" for key, value in RECIPE.items()]
-  command += ["--grouped", "--each_epoch"] if args.speed else []
+  command += ["--grouped"] if args.grouped else []
+  command += ["--each_epoch"] if args.speed else []
   return command + (["--compile"] if args.compile else [])
 
 
@@ -136,6 +139,7 @@ def run(args, task, seeds, side, left=None):
     if output is None:
       found = {seed: values for seed, values in found.items() if values}
   common = {"task": task, "side": side, "peak": args.peak}
+  common["grouped"] = args.grouped
   common |= {"compile": args.compile} if side == "theirs" else {}
   rows = []
   for seed, values in found.items():
@@ -289,11 +293,13 @@ def main():
   add("--chunk", type=int, default=4, help="seeds of a process")
   add("--until", type=float, default=0, help="end after SECONDS")
   add("--limit", type=int, default=0, help="steps of a run; 0: all")
+  add("--grouped", action="store_true", help="rows of like length together")
   add("--compile", action="store_true", help="torch.compile on their side")
   add("--python", help="interpreter of their side (default: this one)")
   add("--speed", help="a task whose whole runs are timed")
   add("--table", action="store_true", help="print what OUTPUT says")
   args = parser.parse_args()
+  args.grouped = args.grouped or bool(args.speed)
   args.sides = SIDES if args.side == "both" else (args.side,)
   if args.table:
     print("\n".join(table(lines_of(args.output))))
