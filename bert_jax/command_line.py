@@ -48,6 +48,16 @@ def config_path(argv: Sequence[str]) -> str | None:
   return None
 
 
+def is_out_of_memory(error: Exception) -> bool:
+  """Whether the host's or a device's memory did not suffice.
+
+  JAX says it of a device by a RuntimeError with XLA's status.
+  """
+  return isinstance(error, MemoryError) or (
+    isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+  )
+
+
 _KINDS = {float: "a number", bool: "True or False"}
 
 

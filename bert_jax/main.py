@@ -8,7 +8,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from bert_jax import config as config_lib
-from bert_jax.command_line import load_defaults, parse
+from bert_jax.command_line import is_out_of_memory, load_defaults, parse
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
@@ -57,6 +57,15 @@ def main(argv: Sequence[str]) -> None:
       train.run(config, _WORKDIR.value)
   except (ValueError, FloatingPointError, OSError) as e:
     sys.exit(f"error: {e}")
+  except (MemoryError, RuntimeError) as e:
+    if not is_out_of_memory(e):
+      raise
+    text = str(e).partition("\n")[0]
+    sys.exit(
+      f"error: out of memory ({text}). Raise config.micro_batches, which splits"
+      f" the batch_size={config['batch_size']} rows of a step, or lower"
+      " config.batch_size; checkpoints are whole."
+    )
 
 
 if __name__ == "__main__":

@@ -194,6 +194,12 @@ def test_answers_of_multirc_and_record(tmp_path):
   ]
   assert found[1]["texts"] == ["Ann met Bob. Bob left", "Bob left"]
   assert found[0]["answers"] == ["Bob"]
+  passage = dict(text=text, entities=[])
+  path = files.write_jsonl(
+    tmp_path / "none.jsonl", [dict(idx=0, passage=passage, qas=asks)]
+  )
+  with pytest.raises(ValueError, match=r"none\.jsonl:1: query 9 has no entit"):
+    read("record", path)
 
 
 def test_race_is_a_folder(tmp_path):

@@ -132,7 +132,12 @@ def _entities(record: Record, needed: bool) -> Iterator[dict[str, Any]]:
   answers = [_text(a) for a in record.fields.get("answers", ())]
   if needed and not answers:
     raise ValueError(f"{record.where}: query {number} has no answers.")
-  for k, entity in enumerate(map(_text, get(record, "entities"))):
+  entities = [_text(e) for e in get(record, "entities")]
+  if not entities:
+    raise ValueError(
+      f"{record.where}: query {number} has no entities to choose an answer from."
+    )
+  for k, entity in enumerate(entities):
     label = str(entity in answers).lower() if answers else None
     yield dict(
       id=f"{number}-{k}",
