@@ -135,7 +135,7 @@ def _entities(record: Record, needed: bool) -> Iterator[dict[str, Any]]:
   entities = [_text(e) for e in get(record, "entities")]
   if not entities:
     raise ValueError(
-      f"{record.where}: query {number} has no entities to choose an answer from."
+      f"{record.where}: query {number} has no entities to choose from."
     )
   for k, entity in enumerate(entities):
     label = str(entity in answers).lower() if answers else None
