@@ -167,15 +167,23 @@ def main() -> None:
     results = fill(filler, args.texts, args.top)
   except (ValueError, OSError) as e:
     sys.exit(f"error: {e}")
+  lines = []
   for text, masks in zip(args.texts, results, strict=True):
     if args.json:
       named = [
         [{"token": piece, "probability": p} for piece, p in candidates]
         for candidates in masks
       ]
-      print(json.dumps({"text": text, "masks": named}, ensure_ascii=False))
+      row = {"text": text, "masks": named}
+      lines.append(json.dumps(row, ensure_ascii=False))
     else:
-      print(show(text, masks))
+      lines.append(show(text, masks))
+  try:
+    print("\n".join(lines), flush=True)
+  except OSError as e:
+    # What is left in the buffer would be tried again at the exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(f"error: standard output: {e.strerror}.")
 
 
 if __name__ == "__main__":

@@ -91,20 +91,36 @@ class Logger:
     self._waits = {"data": 0.0, "checkpoint": 0.0}
     if not self._on:
       return
-    from tensorboardX import SummaryWriter
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto.event_pb2 import SessionLog
 
     rows = [r for r in read_rows(self._path) if r["step"] <= start_step]
     write_atomically(self._path, "".join(map(_line, rows)))
     self._file = open(self._path, "a", encoding="utf-8")
-    self._board = SummaryWriter(workdir, purge_step=start_step + 1)
+    # In this thread: one of its own that dies of a full disk is waited for.
+    prefix = os.path.join(workdir, "events")
+    self._board = event_file_writer.EventsWriter(prefix)
+    # TensorBoard drops what it has from this step on.
+    began = SessionLog(status=SessionLog.START)
+    self._event(step=start_step + 1, session_log=began)
+
+  def _event(self, **fields: Any) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    self._board.write_event(Event(wall_time=time.time(), **fields))
+    self._board.flush()
 
   def _write(self, row: dict[str, Any]) -> None:
+    from tensorboardX.proto.summary_pb2 import Summary
+
     self._file.write(_line(row))
     self._file.flush()
-    for name, value in row.items():
-      if isinstance(value, float):
-        tag = f"{row['split']}/{name}"
-        self._board.add_scalar(tag, value, row["step"])
+    scalars = [
+      Summary.Value(tag=f"{row['split']}/{name}", simple_value=value)
+      for name, value in row.items()
+      if isinstance(value, float)
+    ]
+    self._event(step=row["step"], summary=Summary(value=scalars))
 
   @contextlib.contextmanager
   def waiting(self, name: str) -> Iterator[None]:

@@ -65,6 +65,21 @@ def check_vocab(run: str, prepared: corpus.Prepared) -> None:
       )
 
 
+def _params_of_run(run: str, setup: Setup) -> tuple[Any, int]:
+  """Parameters and step of another run's newest checkpoint."""
+  try:
+    with checkpoint.Checkpointer.of_run(run) as source:
+      check_vocab(run, setup.prepared[0])
+      return source.restore_params(None, setup.in_file.params)
+  except ValueError as e:
+    if str(e).startswith("config.init_from"):
+      raise
+    raise ValueError(
+      f"config.init_from: {e} Give the --workdir of a run of the same model"
+      " (another library's weights become one by `python -m bert_jax.convert`)."
+    ) from e
+
+
 def start(
   setup: Setup, config: dict[str, Any], saver: checkpoint.Checkpointer
 ) -> tuple[TrainState, dict[str, Any]]:
@@ -109,9 +124,7 @@ def start(
     state = state.replace(params=params)
     print(f"parameters from {config['init_from']}", *lines, sep="\n  ")
   elif config["init_from"]:
-    with checkpoint.Checkpointer.of_run(config["init_from"]) as source:
-      check_vocab(config["init_from"], setup.prepared[0])
-      params, step = source.restore_params(None, setup.in_file.params)
+    params, step = _params_of_run(config["init_from"], setup)
     state = state.replace(params=resize(params, state.params))
     print(f"parameters from {config['init_from']}, step {step}", flush=True)
     if setup.objective.inherit:

@@ -1,4 +1,4 @@
-"""A run that needs more memory than there is ends in one sentence."""
+"""Runs that need more memory or disk than there is end, and say so."""
 
 import os
 import subprocess
@@ -7,7 +7,9 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
+from bert_jax import logs
 from bert_jax.command_line import is_out_of_memory
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,6 +26,19 @@ def run(config, workdir):
 
 train.run = run
 app.run(main.main, flags_parser=parse)
+"""
+
+
+# The events outgrow the limit first.
+LOGGING = """
+import resource, signal, sys
+from bert_jax import logs
+log = logs.Logger(sys.argv[1], 0, 1000)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+row = {"loss": 1.0, "padding": 0.0, "mlm_loss": 1.0}
+for step in range(1, 400):
+  log.train(step, row, 1, 1)
 """
 
 
@@ -63,3 +78,33 @@ def test_a_run_says_what_to_change():
 def test_another_error_keeps_its_trace():
   code, lines = end_of("raise RuntimeError('INTERNAL: no such kernel')")
   assert code == 1 and any("Traceback" in line for line in lines)
+
+
+def test_logging_on_a_full_disk_raises_and_never_waits(tmp_path):
+  done = subprocess.run(
+    [sys.executable, "-c", LOGGING, str(tmp_path)],
+    capture_output=True,
+    text=True,
+    check=False,
+    cwd=ROOT,
+    timeout=120,
+  )
+  assert done.returncode == 1
+  assert "OSError: [Errno 27]" in done.stderr
+  assert "record_writer" in done.stderr
+
+
+def test_tensorboard_reads_what_is_logged(tmp_path):
+  log = logs.Logger(str(tmp_path), 4, 10)
+  log.heldout(5, {"loss": 1.5})
+  log.close()
+  (path,) = tmp_path.glob("events.out.tfevents.*")
+  data, events = path.read_bytes(), []
+  while data:  # A record: length, its checksum, the event, its checksum.
+    size = int.from_bytes(data[:8], "little")
+    events.append(Event.FromString(data[12 : 12 + size]))
+    data = data[16 + size :]
+  assert [event.step for event in events[1:]] == [5, 5]
+  assert events[1].session_log.status == SessionLog.START
+  (value,) = events[2].summary.value
+  assert (value.tag, value.simple_value) == ("heldout/loss", 1.5)

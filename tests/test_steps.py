@@ -184,8 +184,10 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
   log, board = logs.Logger(str(tmp_path), 0, 10), {}
   monkeypatch.setattr(
     log._board,
-    "add_scalar",
-    lambda tag, value, step: board.update({tag: value}),
+    "write_event",
+    lambda event: board.update(
+      {value.tag: value.simple_value for value in event.summary.value}
+    ),
   )
   log.train(2, *window.close(), 1.0)
   log.close()

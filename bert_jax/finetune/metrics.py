@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.finetune import answers
-from bert_jax.finetune.rows import Examples, Task
+from bert_jax.finetune.rows import Examples, Task, gold_field
 
 Scores = dict[str, float]
 Metric = Callable[[Task, Sequence[Any], Examples], Scores]
@@ -38,7 +38,7 @@ def gold(task: Task, example: dict[str, Any]) -> Any:
   """
   if task.kind == "span" and example["answers"] is not None:
     return [answer["text"] for answer in example["answers"]]
-  return example[{"tagging": "tags", "span": "answers"}.get(task.kind, "label")]
+  return example[gold_field(task)]
 
 
 def evaluate(

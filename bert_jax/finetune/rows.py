@@ -36,6 +36,11 @@ KINDS = (
   *("choice", "tagging", "span"),
 )
 META = "meta.json"
+# What numpy and json raise at a file that is cut, empty or another's.
+_DAMAGED = (
+  *(OSError, KeyError, ValueError, EOFError, TypeError, AttributeError),
+  zipfile.BadZipFile,
+)
 
 
 class Task(NamedTuple):
@@ -172,7 +177,7 @@ def read_meta(folder: str) -> dict[str, Any]:
   except FileNotFoundError as e:
     raise ValueError(
       f"{folder}: no folder of a task's features ({META} is missing); make one"
-      " with `python -m bert_jax.prepare_task`."
+      " with `python -m bert_jax.prepare --task NAME`."
     ) from e
   except (ValueError, RecursionError) as e:
     raise ValueError(f"{path} is damaged ({e}); make it anew.") from e
@@ -199,6 +204,11 @@ def task_of(fields: Mapping[str, Any]) -> Task:
   )
 
 
+def gold_field(task: Task) -> str:
+  """The name of an example's field that holds what is right, or None."""
+  return {"tagging": "tags", "span": "answers"}.get(task.kind, "label")
+
+
 def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
   """Reads one split.
 
@@ -220,7 +230,10 @@ def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
     _check(task, rows, meta["splits"][split]["examples"], path)
     if len(examples) != meta["splits"][split]["examples"]:
       raise ValueError(f"{len(examples)} examples")
-  except (OSError, KeyError, ValueError, zipfile.BadZipFile) as e:
+    for number, example in enumerate(examples, 1):
+      if not isinstance(example, dict) or gold_field(task) not in example:
+        raise ValueError(f"line {number} of the examples has no label's field")
+  except _DAMAGED as e:
     raise ValueError(
       f"{folder}: split {split} is damaged ({e}); make the folder anew."
     ) from e
@@ -268,3 +281,8 @@ def _check(task: Task, rows: Rows, examples: int, where: str) -> None:
     raise ValueError(f"{where}: not {task.columns} rows an example.")
   if (counts < 1).any():
     raise ValueError(f"{where}: an example has no row.")
+  named = task.kind in ("classification", "tagging")
+  if named and rows.labels.size and rows.labels.max() >= len(task.labels):
+    raise ValueError(
+      f"{where}: label {rows.labels.max()}, of {len(task.labels)} labels."
+    )
