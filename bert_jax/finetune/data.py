@@ -216,11 +216,6 @@ def open_data(
   """
   part = open_part(path)
   task, rows, _ = rows_lib.load(path, train)
-  if rows.ids.max() >= part.meta["vocab_size"]:
-    raise ValueError(
-      f"{path}: split {train} is damaged (piece {rows.ids.max()} of"
-      f" {part.meta['vocab_size']}); make the folder anew."
-    )
   if not _has_labels(task, rows):
     raise ValueError(f"{path}: no example of split {train!r} has a label.")
   fingerprint = _fingerprint(rows)

@@ -230,8 +230,13 @@ def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
     _check(task, rows, meta["splits"][split]["examples"], path)
     if len(examples) != meta["splits"][split]["examples"]:
       raise ValueError(f"{len(examples)} examples")
+    # Folders that `write` was given no size of a vocabulary for have none.
+    size = meta.get("vocab_size")
+    if size is not None and rows.ids.size and rows.ids.max() >= size:
+      raise ValueError(f"piece {rows.ids.max()} of {size}")
+    field = gold_field(task)
     for number, example in enumerate(examples, 1):
-      if not isinstance(example, dict) or gold_field(task) not in example:
+      if not isinstance(example, dict) or field not in example:
         raise ValueError(f"line {number} of the examples has no label's field")
   except _DAMAGED as e:
     raise ValueError(

@@ -136,8 +136,6 @@ def run(args, task, seeds, side, left=None):
       output = None
     seconds = round((time.monotonic() - began) / len(seeds), 2)
     found = {seed: result(workdir, seed, metric) for seed in seeds}
-    if output is None:
-      found = {seed: values for seed, values in found.items() if values}
   common = {"task": task, "side": side, "peak": args.peak}
   common["grouped"] = args.grouped
   common |= {"compile": args.compile} if side == "theirs" else {}
@@ -145,7 +143,8 @@ def run(args, task, seeds, side, left=None):
   for seed, values in found.items():
     row = common | {"seed": seed}
     if not values:
-      rows.append(row | {"error": output[-2000:]})
+      if output is not None:
+        rows.append(row | {"error": output[-2000:]})
       continue
     row |= {"metric": metric, "value": values[-1], "each_epoch": values}
     rows.append(row | {"seconds": seconds})
