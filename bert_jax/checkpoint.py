@@ -16,6 +16,7 @@ from orbax.checkpoint import checkpoint_managers
 from bert_jax import hosts, integrity
 from bert_jax.data.files import is_sealed, seal
 from bert_jax.integrity import Damaged, Mismatch, check_same
+from bert_jax.logs import note
 
 FORMAT_VERSION = 1
 METRIC = "heldout_loss"
@@ -280,7 +281,7 @@ class Checkpointer:
         errors[step] = e
         continue
       for newer, error in errors.items():
-        print(f"{error} Using step {step}.", flush=True)
+        self._say(f"{error} Using step {step}.")
         self._move_aside(newer)
       if errors:
         hosts.gather("moved")
@@ -294,6 +295,13 @@ class Checkpointer:
       f"no checkpoint in {self.path} is whole"
       f" ({'; '.join(map(str, errors.values()))}). Start in a new --workdir."
     )
+
+  def _say(self, line: str) -> None:
+    """Prints on a run's own stdout; on stderr of a command that reads it."""
+    if self._read_only:
+      note(line)
+    else:
+      print(line, flush=True)
 
   def _move_aside(self, step: int) -> None:
     """Moves a damaged checkpoint out of the way of a new one."""

@@ -78,7 +78,7 @@ def encode(filler: Filler, texts: Sequence[str]) -> dict[str, np.ndarray]:
   """Returns a batch of `[CLS] text [SEP]` rows with their masked positions.
 
   Raises:
-    ValueError: a text without [MASK], or one that is too long.
+    ValueError: a text without the tokenizer's mask, or one that is too long.
   """
   special = filler.tokenizer.special
   rows, positions = [], []
@@ -89,7 +89,8 @@ def encode(filler: Filler, texts: Sequence[str]) -> dict[str, np.ndarray]:
     rows.append([special.cls, *ids, special.sep])
     masked = [i for i, token in enumerate(rows[-1]) if token == special.mask]
     if not masked:
-      raise ValueError(f"{text!r} has no [MASK] to fill.")
+      spelling = filler.tokenizer.pieces[special.mask]
+      raise ValueError(f"{text!r} has no {spelling} to fill.")
     if len(rows[-1]) > filler.max_length:
       raise ValueError(
         f"{text[:40]!r}... has {len(rows[-1])} tokens with [CLS] and [SEP]; the"

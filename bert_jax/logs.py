@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
@@ -14,6 +15,11 @@ from bert_jax import metrics
 from bert_jax.data.files import without_nan, write_atomically
 
 Item = TypeVar("Item")
+
+
+def note(line: str) -> None:
+  """Prints a line on stderr, since stdout may be the data of a command."""
+  print(line, file=sys.stderr, flush=True)
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:

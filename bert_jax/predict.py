@@ -4,18 +4,15 @@ python -m bert_jax.predict --model PATH --input FILE.jsonl --output FILE.jsonl
 """
 
 import argparse
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 from absl import logging
 
-from bert_jax import text_rows
 from bert_jax.data import files, flags
-from bert_jax.finetune import predicting, requests
+from bert_jax.finetune import predicting, serving
 
 _EPILOG = """Lines of the input: {"text": "..."} and, of pairs, "text_pair";
 {"text": "...", "choices": ["...", ...]}; {"words": [...]} to tag;
@@ -34,7 +31,11 @@ def _parser() -> flags.Parser:
     required=True,
     help="a run's folder, a converted one, one of transformers",
   )
-  parser.add_argument("--input", required=True, help="JSON lines; - for stdin")
+  parser.add_argument(
+    "--input",
+    required=True,
+    help="JSON lines; - for stdin, whose lines are answered as they come",
+  )
   parser.add_argument("--output", required=True, help="the same; - for stdout")
   parser.add_argument(
     "--batch_size", type=int, default=32, help="rows at a time"
@@ -62,30 +63,11 @@ def _parser() -> flags.Parser:
   return parser
 
 
-@contextlib.contextmanager
-def _written(path: str) -> Iterator[IO[str]]:
-  """A file that gets its name once it is whole; stdout for -."""
-  if path == "-":
-    yield sys.stdout
-    return
-  with files.whole(path) as partial:
-    with open(partial, "w", encoding="utf-8") as f:
-      yield f
-
-
-def _lines(path: str) -> Iterator[str]:
-  if path == "-":
-    return text_rows.decode(sys.stdin.buffer, "stdin")
-  return text_rows.read_lines(path)
-
-
 def _check_flags(args: argparse.Namespace) -> None:
   for name in ("batch_size", "length", "top"):
     if getattr(args, name) < 1:
       raise ValueError(f"--{name} must be at least 1.")
-  where = os.path.realpath(args.output)
-  if args.output != "-" and where == os.path.realpath(args.input):
-    raise ValueError(f"--output={args.output} is the input; choose another.")
+  serving.check_paths(args.input, args.output)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -96,24 +78,17 @@ def run(args: argparse.Namespace) -> None:
     OSError: a file cannot be written.
   """
   _check_flags(args)
-  predictor = predicting.open_model(
-    args.model,
-    args.batch_size,
-    args.length,
-    args.top,
-    args.best,
-    args.no_answer,
-    args.dtype,
-  )
-  where = "stdin" if args.input == "-" else args.input
-  if args.input != "-":
-    # A bad line is named before the model runs.
-    for _ in requests.read(_lines(args.input), predictor.kind, where):
-      pass
-  with _written(args.output) as out:
-    examples = requests.read(_lines(args.input), predictor.kind, where)
-    if not predicting.write(predictor, examples, out):
-      raise ValueError(f"{where} has no lines.")
+  with files.text_output(args.output) as out:
+    predictor = predicting.open_model(
+      args.model,
+      args.batch_size,
+      args.length,
+      args.top,
+      args.best,
+      args.no_answer,
+      args.dtype,
+    )
+    serving.answer(predictor, args.input, out)
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -131,7 +106,8 @@ def main() -> None:
   except OSError as e:
     sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
   except KeyboardInterrupt:
-    print("stopped; no file was written.", file=sys.stderr, flush=True)
+    what = "." if args.output == "-" else "; no file was written."
+    print(f"stopped{what}", file=sys.stderr, flush=True)
     # The threads of jax may be at work, which an ordinary exit dies of.
     os._exit(1)
 

@@ -5,27 +5,24 @@
 Lines in and out are those of `bert_jax.predict`.
 """
 
-import os
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
 
 from absl import logging
 
-from bert_jax import exported, text_rows
+from bert_jax import exported
 from bert_jax.data import files, flags
-from bert_jax.finetune import predicting, requests
+from bert_jax.finetune import serving
 from bert_jax.finetune.predicting import Predictor
 
 
 def run(predictor: Predictor, source: str, target: str) -> int:
-  """Answers every line of a file; writes it in one piece or not at all.
+  """Answers every line of a file; a file is written whole or not at all.
 
   Args:
     predictor: the model.
-    source: the file with a line an example.
-    target: the file with a line a prediction.
+    source: the file with a line an example; "-" is stdin.
+    target: the file with a line a prediction; "-" is stdout.
 
   Returns:
     The number of predictions.
@@ -33,18 +30,9 @@ def run(predictor: Predictor, source: str, target: str) -> int:
   Raises:
     ValueError: a bad line, which is named, no line, or one file for both.
   """
-  if os.path.realpath(source) == os.path.realpath(target):
-    raise ValueError(f"--output={target} is the input; choose another.")
-
-  def examples() -> Iterator[dict[str, Any]]:
-    return requests.read(text_rows.read_lines(source), predictor.kind, source)
-
-  # A bad line is named before the model runs.
-  if not sum(1 for _ in examples()):
-    raise ValueError(f"{source} has no lines.")
-  with files.whole(target) as partial:
-    with open(partial, "w", encoding="utf-8") as f:
-      return predicting.write(predictor, examples(), f)
+  serving.check_paths(source, target)
+  with files.text_output(target) as out:
+    return serving.answer(predictor, source, out)
 
 
 def main() -> None:
@@ -54,8 +42,12 @@ def main() -> None:
   )
   add = parser.add_argument
   add("file", help="that export_program wrote")
-  add("--input", required=True, help="a .jsonl file, an example a line")
-  add("--output", required=True, help="the .jsonl file to write")
+  add(
+    "--input",
+    required=True,
+    help="a .jsonl file, an example a line; - for stdin",
+  )
+  add("--output", required=True, help="the .jsonl file to write; - for stdout")
   add("--batch_size", type=int, default=32, help="rows (default %(default)s)")
   add(
     "--no_answer",
@@ -77,6 +69,8 @@ def main() -> None:
   except KeyboardInterrupt:
     sys.exit("stopped; nothing was written.")
   seconds = time.monotonic() - begin
+  if args.output == "-":
+    return
   print(f"{args.output}: {count:,} predictions in {seconds:.1f} s.")
 
 

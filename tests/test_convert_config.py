@@ -93,7 +93,7 @@ def test_an_absent_field_is_noted(tmp_path, capsys):
   config = read(tmp_path / "bert", CLASSIFIER, drop).config
   assert config["model"]["norm_epsilon"] == 1e-12
   assert config["model"]["activation"] == "gelu"
-  (note,) = capsys.readouterr().out.splitlines()
+  (note,) = capsys.readouterr().err.splitlines()
   assert note.startswith("note: ")
   assert "layer_norm_eps=1e-12" in note and "hidden_act='gelu'" in note
   with pytest.raises(ValueError) as caught:
@@ -271,7 +271,7 @@ def test_labels_without_names(tmp_path, capsys):
   # Ids that are text.
   names = {"contra": "0", "neutral": "1", "entail": "2"}
   assert read(tmp_path / "text", CLASSIFIER, label2id=names).config["labels"]
-  assert "num_labels=3 counts" in capsys.readouterr().out
+  assert "num_labels=3 counts" in capsys.readouterr().err
   # Other tasks keep the maps that they do not read.
   weights = read(tmp_path / "lm", "BertForMaskedLM", id2label=default)
   assert weights.config["labels"] is None

@@ -167,7 +167,7 @@ def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
   twice = hf.read(str(tmp_path / "back"), family)
   for at, array in folder.read(str(tmp_path / "ours")).arrays.items():
     np.testing.assert_array_equal(twice.arrays[at], array)
-  assert "note:" not in capsys.readouterr().out
+  assert "note:" not in capsys.readouterr().err
 
 
 def rename(arrays, *pairs):

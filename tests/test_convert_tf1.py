@@ -258,7 +258,7 @@ def test_electra_without_a_config(electra, tower, capsys):
     activation="gelu",
     norm_epsilon=1e-12,
   )
-  assert "no electra_config.json: sizes are those" in capsys.readouterr().out
+  assert "no electra_config.json: sizes are those" in capsys.readouterr().err
   skipped = weights.config["source"]["skipped"]
   left = {name for name in skipped if "/adam_" not in name} - {"global_step"}
   used = {name for name in arrays if name not in left}

@@ -219,7 +219,7 @@ def test_logits_and_round_trip(family, head, tmp_path, capsys):
   assert fields(again.config) == fields(model.config)
   assert again.config.id2label == model.config.id2label
   # Every field was there: nothing is read from a default.
-  assert "note:" not in capsys.readouterr().out
+  assert "note:" not in capsys.readouterr().err
   twice = hf.read(str(tmp_path / "back"), family)
   assert twice.config["model"] == weights.config["model"]
   for path, array in weights.arrays.items():

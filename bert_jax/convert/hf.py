@@ -18,6 +18,7 @@ from bert_jax.convert import (
   towers,
 )
 from bert_jax.convert.folder import Weights
+from bert_jax.logs import note
 
 # Arrays that the classes of transformers lack: always zero there.
 ZERO = {("gpt", "sequence_classification"): ("classifier/dense/bias",)}
@@ -158,8 +159,8 @@ def _read_one(path: str, family: str) -> Weights:
     "skipped": sorted(arrays.keys() - used),
     "config": hf_config_back.kept(theirs, family, task),
   }
-  for note in notes:
-    print(f"note: {note}.", flush=True)
+  for line in notes:
+    note(f"note: {line}.")
   return Weights(config, params | zeros, folder.read_tokenizer(path))
 
 

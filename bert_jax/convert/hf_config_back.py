@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.convert import hf_config, hf_labels, hf_names, hf_tasks
+from bert_jax.logs import note
 
 Config = dict[str, Any]
 
@@ -133,9 +134,8 @@ def _set_head(result: Config, config: Mapping[str, Any]) -> None:
   field = hf_config.dropout_field(family, task)
   if field is None:
     name = result["architectures"][0]
-    print(
-      f"note: {name} has no field for the dropout {dropout} of the head.",
-      flush=True,
+    note(
+      f"note: {name} has no field for the dropout {dropout} of the head."
     )
   else:
     result[field] = dropout

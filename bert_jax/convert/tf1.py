@@ -19,6 +19,7 @@ from bert_jax.convert import (
   towers,
 )
 from bert_jax.convert.folder import Weights
+from bert_jax.logs import note
 
 _INDEX = ".index"
 # Beside the weights in ALBERT's releases, under the name it has elsewhere.
@@ -271,11 +272,10 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     "config": tf1_config.unused(family, fields),
   }
   if not fields:
-    print(
+    note(
       f"note: {beside or '.'} has no {os.path.basename(file)}: sizes are those"
       f" of the arrays, with heads {tf1_config.ELECTRA_HEAD_SIZE} wide, and the"
       " rest is what Google's code fixes:"
-      f" {json.dumps(tf1_config.ELECTRA)}.",
-      flush=True,
+      f" {json.dumps(tf1_config.ELECTRA)}."
     )
   return Weights(config, params, _read_tokenizer(beside))

@@ -4,9 +4,10 @@ import contextlib
 import json
 import math
 import os
+import sys
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 
 def write_atomically(path: str, content: str | bytes) -> None:
@@ -47,6 +48,25 @@ def whole(path: str) -> Iterator[str]:
   finally:
     with contextlib.suppress(FileNotFoundError):
       os.remove(partial)
+
+
+@contextlib.contextmanager
+def text_output(path: str) -> Iterator[IO[str]]:
+  """Opens a command's output, a UTF-8 text file; "-" is stdout.
+
+  A file gets its name once it is whole. While stdout holds the data, whatever
+  the program or a library prints goes to stderr, so that no other line stands
+  among them. A command opens its output before it loads anything.
+  """
+  if path == "-":
+    data = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+      yield data
+      data.flush()
+    return
+  with whole(path) as partial:
+    with open(partial, "w", encoding="utf-8") as f:
+      yield f
 
 
 def write_json(path: str, value: Any) -> None:

@@ -1,8 +1,7 @@
 """A model with its head: examples to predictions, in order."""
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -242,19 +241,10 @@ def predict(
   return make_results(predictor, rows, outputs, list(examples))
 
 
-def write(
-  predictor: Predictor, examples: Iterator[dict[str, Any]], file: IO[str]
-) -> int:
-  """Writes a line of JSON an example, in order; returns how many."""
-  count = 0
-  for chunk in chunks(examples):
-    found = predict(predictor, chunk)
-    for example, result in zip(chunk, found, strict=True):
-      row = {"id": example["id"]} | result
-      file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    file.flush()
-    count += len(chunk)
-  return count
+def mask_token(predictor: Predictor) -> str | None:
+  """The spelling of the tokenizer's mask token, None if it has none."""
+  number = predictor.vocabulary.special.mask
+  return None if number is None else predictor.vocabulary.pieces[number]
 
 
 def label_order(

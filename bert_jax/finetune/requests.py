@@ -9,7 +9,13 @@ from bert_jax.finetune import tables
 Example = dict[str, Any]
 
 
-def read(lines: Iterable[str], kind: str, where: str) -> Iterator[Example]:
+# How tokenizers of the published families spell the mask.
+_MASKS = ("[MASK]", "<mask>")
+
+
+def read(
+  lines: Iterable[str], kind: str, where: str, mask: str | None = None
+) -> Iterator[Example]:
   """Yields an example for each line; fields as in `rows`, and `id`.
 
   | kind | fields of a line |
@@ -26,9 +32,12 @@ def read(lines: Iterable[str], kind: str, where: str) -> Iterator[Example]:
     lines: each a JSON object; `id` and other fields are allowed.
     kind: of the model.
     where: the file, for messages.
+    mask: spelling of the model's mask token; a text of kind fill without it is
+      an error.
 
   Raises:
-    ValueError: a line that is no object, or lacks a field; names its number.
+    ValueError: a line that is no object, lacks a field, or has no mask where
+      there must be one; names its number.
   """
   parse = PARSERS[kind]
   for number, line in enumerate(lines, 1):
@@ -40,9 +49,22 @@ def read(lines: Iterable[str], kind: str, where: str) -> Iterator[Example]:
         raise ValueError(what) from e
       if not isinstance(value, dict):
         raise ValueError('no object, such as {"text": "..."}')
-      yield {"id": value.get("id", number)} | parse(value)
+      example = parse(value)
+      if kind == "fill" and mask is not None:
+        _check_mask(example["text"], mask)
+      yield {"id": value.get("id", number)} | example
     except ValueError as e:
       raise ValueError(f"{where}:{number}: {e}.") from e
+
+
+def _check_mask(text: str, mask: str) -> None:
+  if mask in text:
+    return
+  others = [token for token in _MASKS if token in text]
+  has = f"; it has {others[0]}, which is another model's" if others else ""
+  raise ValueError(
+    f"the text has no mask to fill{has}: this model's mask is {mask}"
+  )
 
 
 def _text(value: Any, name: str) -> str:

@@ -1,0 +1,159 @@
+"""`predict` on lines of stdin and stdout: as they come, nothing but data."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import tiny_models
+import tiny_tasks
+
+from bert_jax import predict
+from bert_jax.convert import hf
+from bert_jax.finetune import predicting, requests, serving
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+  """Name -> path of a tiny model."""
+  path = tmp_path_factory.mktemp("serving")
+  weights = tiny_tasks.write_tuned(path / "classes", "classification")
+  hf.write(str(path / "hf"), weights)
+  config = path / "hf" / "config.json"
+  fields = json.loads(config.read_text())
+  del fields["hidden_dropout_prob"]
+  config.write_text(json.dumps(fields))
+  tiny_tasks.write_model(path / "bert")
+  tiny_models.write(path / "roberta", "roberta", "pretraining", {"pairs": 0})
+  return path
+
+
+def environment():
+  return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ROOT}
+
+
+def test_notes_are_no_lines_of_the_data(models, monkeypatch, capsys):
+  """Of a model whose config.json lacks a field, and of a chatty library."""
+  opened = predicting.open_model
+
+  def chatty(*arguments):
+    print("a library has something to say")
+    return opened(*arguments)
+
+  monkeypatch.setattr(predicting, "open_model", chatty)
+  lines = "".join(json.dumps({"text": t}) + "\n" for t in ("red cat", "dog"))
+  stdin = io.TextIOWrapper(io.BytesIO(lines.encode()))
+  monkeypatch.setattr(sys, "stdin", stdin)
+  flags = [f"--model={models / 'hf'}", "--input=-", "--output=-"]
+  monkeypatch.setattr(sys, "argv", ["predict", *flags])
+  predict.main()
+  said = capsys.readouterr()
+  rows = [json.loads(line) for line in said.out.splitlines()]
+  assert [row["id"] for row in rows] == [1, 2]
+  assert "note: " in said.err and "something to say" in said.err
+
+
+def test_a_line_is_answered_while_the_pipe_is_open(models):
+  """Each within a second, once the program of its length is compiled."""
+  flags = [f"--model={models / 'classes'}", "--input=-", "--output=-"]
+  with subprocess.Popen(
+    [sys.executable, "-m", "bert_jax.predict", *flags],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+    env=environment(),
+  ) as process:
+    waits = []
+    for number in range(4):
+      begin = time.monotonic()
+      line = json.dumps({"id": number, "text": "red cat"}) + "\n"
+      # A line may come in two pieces.
+      for piece in (line[:9], line[9:]):
+        process.stdin.write(piece)
+        process.stdin.flush()
+      assert json.loads(process.stdout.readline())["id"] == number
+      waits.append(time.monotonic() - begin)
+    assert max(waits[1:]) < 1.0
+    process.stdin.write('{"text": "dog"}\n{"text": "bird"')  # Cut in a line.
+    process.stdin.close()
+    assert json.loads(process.stdout.readline())["id"] == 5
+    assert process.stdout.readline() == ""
+    assert process.wait() == 1
+
+
+def examples(count):
+  return ({"id": number} for number in range(count))
+
+
+def test_fast_lines_stand_in_large_groups():
+  groups = serving.Groups(4, 32)(examples(100), lambda seconds: True)
+  assert [len(group) for group in groups] == [4, 8, 16, 32, 32, 8]
+
+
+def test_slow_answers_make_groups_small_again(monkeypatch):
+  clock = [0.0]
+  monkeypatch.setattr(serving.time, "monotonic", lambda: clock[0])
+  sizes = []
+  for group in serving.Groups(4, 64)(examples(100), lambda seconds: True):
+    sizes.append(len(group))
+    clock[0] += 0.1 * len(group)  # A tenth of a second each.
+  assert sizes == [4] * 25
+  groups, sizes = serving.Groups(4, 64), []
+  for group in groups(examples(124), lambda seconds: True):
+    sizes.append(len(group))
+    # Fast at first, later a second for any group.
+    clock[0] += 0.01 if len(sizes) < 5 else 1.0
+  assert sizes == [4, 8, 16, 32, 64]
+  assert groups._size == 32
+
+
+def test_what_came_before_a_bad_line_is_answered_first():
+  def lines():
+    yield {"id": 1}
+    yield {"id": 2}
+    raise ValueError("in:3: no JSON")
+
+  answered = []
+  with pytest.raises(ValueError, match="in:3"):
+    for group in serving.Groups(32, 32)(lines(), lambda seconds: True):
+      answered += group
+  assert answered == [{"id": 1}, {"id": 2}]
+
+
+def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
+  """Long ones, empty ones, and a last one without an end."""
+  lines = [b"a" * 200_000, b"", b"\xc3\xa9", b"last"]
+  source = tmp_path / "lines"
+  source.write_bytes(b"\n".join(lines))
+  with open(source, "rb") as f:
+    arriving = serving.ArrivingLines(f)
+    assert arriving.ready(0.0)
+    assert list(arriving) == lines
+    assert not arriving.ready(0.0)
+  assert list(serving.ArrivingLines(io.BytesIO(b"a\nb"))) == [b"a\n", b"b"]
+
+
+@pytest.mark.parametrize(
+  "model, text, message",
+  [
+    ("bert", "cat <mask>", r"has <mask>, .* this model's mask is \[MASK\]"),
+    ("roberta", "cat [MASK]", r"has \[MASK\], .* this model's mask is <mask>"),
+    ("bert", "cat [mask]", r"no mask to fill: this model's mask is \[MASK\]"),
+    ("roberta", "cat", "no mask to fill: this model's mask is <mask>"),
+  ],
+)
+def test_a_text_without_the_models_mask_is_refused(
+  models, model, text, message
+):
+  predictor = predicting.open_model(str(models / model))
+  mask = predicting.mask_token(predictor)
+  lines = [json.dumps({"text": x}) for x in (f"cat {mask}", text)]
+  with pytest.raises(ValueError, match=f"in:2: the text .*{message}"):
+    list(requests.read(lines, "fill", "in", mask))
+  found = list(requests.read(lines[:1], "fill", "in", mask))
+  assert len(predicting.predict(predictor, found)[0]["masks"]) == 1
