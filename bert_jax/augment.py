@@ -76,6 +76,7 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--dtype", default="float32", choices=("float32", "bfloat16")
   )
+  flags.add_family_flag(parser)
   group = parser.add_argument_group("your own task")
   group.add_argument(
     "--columns", metavar="ROLE=COLUMN,...", help="text, pair, label"
@@ -148,6 +149,7 @@ def _open_model(args: Any) -> predicting.Predictor:
     args.batch_size,
     top=args.candidates,
     dtype=args.dtype,
+    family=args.family,
   )
   if predictor.kind != "fill":
     raise ValueError(

@@ -21,6 +21,34 @@ from bert_jax.logs import note
 FORMAT_VERSION = 1
 METRIC = "heldout_loss"
 PHASE = "phase"
+# In a path: RUN@best, RUN@STEP.
+AT, BEST = "@", "best"
+
+
+def split_path(path: str) -> tuple[str, str | None]:
+  """Splits RUN@best or RUN@STEP into the run's folder and the rest.
+
+  Args:
+    path: any path or name. A folder that has the whole name is that folder,
+      with whatever @ is in it.
+
+  Returns:
+    The folder, and "best", the step's digits, or None for the newest.
+
+  Raises:
+    ValueError: a run's folder with something else after the @.
+  """
+  run, at, name = path.rpartition(AT)
+  if not at or os.path.exists(path):
+    return path, None
+  if name == BEST or (name.isascii() and name.isdigit()):
+    return run, name
+  if os.path.isdir(os.path.join(run, "checkpoints")):
+    raise ValueError(
+      f"{path}: no such folder; after {run}@ comes best, or a checkpoint's step"
+      " in digits."
+    )
+  return path, None
 
 
 def _rank(metrics: dict[str, float]) -> tuple[float, float]:
@@ -110,6 +138,34 @@ class Checkpointer:
 
   def best_step(self) -> int | None:
     return self._manager.best_step()
+
+  def find_step(self, name: str | None) -> int | None:
+    """The step that the second part of `split_path` means.
+
+    Args:
+      name: "best", digits, or None.
+
+    Returns:
+      The step; None for the newest that is whole.
+
+    Raises:
+      ValueError: there is no such checkpoint.
+    """
+    if name is None:
+      return None
+    steps = sorted(self._manager.all_steps())
+    there = ", ".join(map(str, steps))
+    if name != BEST:
+      if int(name) not in steps:
+        raise ValueError(f"{self.path} has no step {int(name)}, only {there}.")
+      return int(name)
+    best = self.best_step()
+    if best is None:
+      raise ValueError(
+        f"{self.path} has no best checkpoint: the run has not evaluated at any"
+        f" of the steps that it keeps ({there}); name one of these, RUN@STEP."
+      )
+    return best
 
   def save(
     self,

@@ -19,7 +19,7 @@ def main() -> None:
     description="Exports a fine-tuned model with its tokenizer into one file.",
   )
   add = parser.add_argument
-  add("--model", required=True, help="what bert_jax.load opens")
+  add("--model", required=True, help="what bert_jax.load opens: RUN@best too")
   add("--output", required=True, help="the file to write")
   add(
     "--lengths",
@@ -32,7 +32,7 @@ def main() -> None:
     help="that it runs on (default %(default)s)",
   )
   add("--dtype", choices=("float32", "bfloat16"), default="float32")
-  add("--family", help="of a folder whose config.json names none")
+  flags.add_family_flag(parser)
   args = parser.parse_args()
   logging.set_verbosity(logging.ERROR)
   try:

@@ -34,7 +34,7 @@ def _parser() -> flags.Parser:
     description="Writes vectors of texts from a frozen model.",
   )
   add, spec = parser.add_argument, Spec()
-  add("--model", required=True, help="what bert_jax.load opens")
+  add("--model", required=True, help="what bert_jax.load opens: RUN@best too")
   add("--input", required=True, help="a text a line, or .jsonl")
   add("--output", required=True, help="a .jsonl, .npz, .h5 or .hdf5 file")
   add(
@@ -74,7 +74,7 @@ def _parser() -> flags.Parser:
   )
   add("--batch_tokens", type=int, default=8192, help="padding included")
   add("--dtype", choices=("float32", "bfloat16"), default="float32")
-  add("--family", help="of a folder whose config.json names none")
+  flags.add_family_flag(parser)
   add(
     "--tower",
     choices=("discriminator", "generator"),

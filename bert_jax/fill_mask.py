@@ -35,13 +35,17 @@ def load(workdir: str, step: int | None = None) -> Filler:
   """Opens the masked language model of a run.
 
   Args:
-    workdir: of the run.
+    workdir: the run's folder; RUN@best or RUN@STEP for a checkpoint of it.
     step: of the checkpoint; the newest if None.
 
   Raises:
     ValueError: no run, no such checkpoint, or another objective.
   """
+  path, (workdir, which) = workdir, checkpoint.split_path(workdir)
+  if which and step is not None:
+    raise ValueError(f"{path} names a checkpoint already; leave out --step.")
   with checkpoint.Checkpointer.of_run(workdir) as saver:
+    step = saver.find_step(which) if which else step
     config = logs.read_json(os.path.join(workdir, "config.json"))
     try:
       objective, model = config["objective"], dict(config["model"])
@@ -148,7 +152,9 @@ def main() -> None:
     prog="python -m bert_jax.fill_mask",
     description="Fills [MASK] with the model of a run.",
   )
-  parser.add_argument("--workdir", required=True, help="the run's folder")
+  parser.add_argument(
+    "--workdir", required=True, help="the run's folder, or RUN@best, RUN@STEP"
+  )
   parser.add_argument(
     "--step", type=int, help="of the checkpoint (default: the newest)"
   )

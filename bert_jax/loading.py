@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from tokenizers import Tokenizer
 
+from bert_jax import checkpoint
 from bert_jax.convert import folder, hf, hf_tasks, runs, towers
 from bert_jax.convert.folder import Weights
 from bert_jax.data import model_tokenizer
@@ -46,7 +47,8 @@ def load(
   Args:
     path: a folder that `bert_jax.convert` wrote; one of transformers, which is
       converted in memory; the --workdir of a run, whose newest checkpoint is
-      taken; or else the name of a model on the Hugging Face hub.
+      taken, or RUN@best or RUN@STEP for another one; or else the name of a
+      model on the Hugging Face hub.
     family: of a folder of transformers whose config.json names none.
     tower: of ELECTRA: "generator", "discriminator", "both".
     **computation: `dtype`, `attention`, `unroll`, `remat` of the encoder.
@@ -62,12 +64,25 @@ def load(
   return Loaded(module, params, made, config)
 
 
-def read(path: str, family: str | None, tower: str | None) -> Weights:
-  """Reads what `load` opens."""
-  if not os.path.isdir(path):
-    path = _download(path)
-  if runs.is_run(path):
-    weights = runs.read(path)
+def read(
+  path: str,
+  family: str | None = None,
+  tower: str | None = None,
+  best: bool = False,
+) -> Weights:
+  """Reads what `load` opens, with `best` a run's best checkpoint.
+
+  Every command that opens a model comes through here.
+  """
+  plain, which = checkpoint.split_path(path)
+  is_run = runs.is_run(plain)
+  if (best or which) and not is_run:
+    step = "best step" if best or which == checkpoint.BEST else f"step {which}"
+    raise ValueError(f"{plain} is no run's --workdir, so it has no {step}.")
+  if not os.path.isdir(plain):
+    path = plain = _download(plain)
+  if is_run:
+    weights = runs.read(path, best)
   elif folder.is_folder(path):
     weights = folder.read(path)
   else:

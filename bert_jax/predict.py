@@ -29,7 +29,8 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--model",
     required=True,
-    help="a run's folder, a converted one, one of transformers",
+    help="a run's folder (or RUN@best, RUN@STEP), a converted one, one of"
+    " transformers",
   )
   parser.add_argument(
     "--input",
@@ -60,6 +61,7 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--dtype", default="float32", choices=("float32", "bfloat16")
   )
+  flags.add_family_flag(parser)
   return parser
 
 
@@ -87,6 +89,7 @@ def run(args: argparse.Namespace) -> None:
       args.best,
       args.no_answer,
       args.dtype,
+      args.family,
     )
     serving.answer(predictor, args.input, out)
 

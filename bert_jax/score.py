@@ -25,7 +25,8 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--model",
     required=True,
-    help="a run's folder, a converted one, one of transformers",
+    help="a run's folder (or RUN@best, RUN@STEP), a converted one, one of"
+    " transformers",
   )
   parser.add_argument("--data", required=True, help="the task's folder")
   parser.add_argument("--split", default="validation")
@@ -39,6 +40,7 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--dtype", default="float32", choices=("float32", "bfloat16")
   )
+  flags.add_family_flag(parser)
   return parser
 
 
@@ -59,6 +61,7 @@ def run(args: argparse.Namespace) -> None:
     length=longest,
     best=args.best,
     dtype=args.dtype,
+    family=args.family,
   )
   predicting.label_order(predictor, split, args.data)
   if predictor.length < longest:

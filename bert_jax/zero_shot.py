@@ -104,7 +104,7 @@ def main() -> None:
     description="What a pre-trained model knows: BLiMP, filled blanks.",
   )
   add = parser.add_argument
-  add("--model", required=True, help="what bert_jax.load opens")
+  add("--model", required=True, help="what bert_jax.load opens: RUN@best too")
   add("--blimp", help="folder or tar file of BLiMP's .jsonl files")
   add("--cloze", help='.jsonl of "text" with one [MASK] and "answer"')
   add(
@@ -117,7 +117,7 @@ def main() -> None:
   add("--pairs", type=int, metavar="N", help="the first N of each file only")
   add("--batch_tokens", type=int, default=8192, help="padding included")
   add("--dtype", choices=("float32", "bfloat16"), default="float32")
-  add("--family", help="of a folder whose config.json names none")
+  flags.add_family_flag(parser)
   add("--tower", choices=("discriminator", "generator"), help="of ELECTRA")
   args = parser.parse_args()
   logging.set_verbosity(logging.ERROR)

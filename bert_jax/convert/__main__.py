@@ -4,7 +4,8 @@
   python -m bert_jax.convert --family bert --to hf --input DIR --output DIR2
 
 PATH is a folder of Hugging Face's, a TF1 checkpoint, or a folder of bilm-tf;
-DIR may also be the --workdir of a run, whose newest checkpoint is taken.
+DIR may also be the --workdir of a run, whose newest checkpoint is taken;
+RUN@best is its best one, RUN@STEP that of a step.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import sys
 
 from absl import logging
 
+from bert_jax import checkpoint
 from bert_jax.convert import folder, hf, runs, towers
 
 # Each reads its format; loaded when it is asked for.
@@ -28,7 +30,8 @@ def convert_from(args: argparse.Namespace) -> None:
 
 def convert_to(args: argparse.Namespace) -> None:
   """Reads a folder or a run, writes a published format."""
-  read = runs.read if runs.is_run(args.input) else folder.read
+  is_run = checkpoint.split_path(args.input)[1] or runs.is_run(args.input)
+  read = runs.read if is_run else folder.read
   weights = read(args.input)
   family = weights.config["family"]
   if family != args.family:

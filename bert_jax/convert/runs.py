@@ -1,9 +1,10 @@
-"""The newest checkpoint of a training run, as a converted model."""
+"""A checkpoint of a training run, as a converted model."""
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from bert_jax import checkpoint, logs, models
 from bert_jax.convert import folder, hf_labels
@@ -20,7 +21,12 @@ BARE = ("elmo", "tinybert")
 
 
 def is_run(path: str) -> bool:
-  """Whether `path` is the --workdir of a run that has saved."""
+  """Whether `path` is the --workdir of a run that has saved.
+
+  Args:
+    path: a folder, or RUN@best or RUN@STEP.
+  """
+  path, _ = checkpoint.split_path(path)
   return os.path.isdir(os.path.join(path, "checkpoints"))
 
 
@@ -50,17 +56,59 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   return made
 
 
+class Trained(NamedTuple):
+  """A checkpoint of a run.
+
+  Attributes:
+    weights: what a converted folder holds of it.
+    heads: path -> float32 array of what only its training has: the head of
+      spans' boundaries, ELMo's softmax, TinyBERT's maps to its teacher.
+    objective: the run's `objective` section.
+  """
+
+  weights: Weights
+  heads: dict[str, np.ndarray]
+  objective: dict[str, Any]
+
+
 def read(path: str, best: bool = False) -> Weights:
   """Reads a whole checkpoint of a run and its tokenizer.
 
   Args:
-    path: the --workdir of the run, which may be going on.
-    best: the checkpoint with the best score, not the newest.
+    path: the --workdir of the run, which may be going on, for its newest
+      checkpoint; RUN@best or RUN@STEP for another.
+    best: the checkpoint with the best score, not the newest; as RUN@best.
 
   Raises:
-    ValueError: no run, no checkpoint, or an objective whose model has no
+    ValueError: no run, no such checkpoint, or an objective whose model has no
       place in a folder.
   """
+  return read_trained(path, best).weights
+
+
+def _training_shapes(
+  run: dict[str, Any], name: str, encoder: Any
+) -> dict[str, Any]:
+  """Shapes of the parameters that a folder has no place for."""
+  objective = run["objective"]
+  shapes: dict[str, Any] = {}
+  if objective.get("span_boundary"):
+    shapes |= {"span": pretraining.span_shapes(encoder)}
+  if name == "elmo":
+    shapes |= elmo.softmax_shapes(encoder)
+  if name == "tinybert":
+    width = run["teacher"]["model"]["hidden"]
+    maps = objective.get("maps", tinybert.MAPS[0])
+    shapes |= tinybert.map_shapes(encoder, width, maps)
+  return shapes
+
+
+def read_trained(path: str, best: bool = False) -> Trained:
+  """Reads a checkpoint with the heads that only training has; see `read`."""
+  path, which = checkpoint.split_path(path)
+  if best and which not in (None, checkpoint.BEST):
+    raise ValueError(f"{path}@{which}: name a step or the best one, not both.")
+  which = checkpoint.BEST if best else which
   with checkpoint.Checkpointer.of_run(path) as saver:
     run = logs.read_json(os.path.join(path, "config.json"))
     try:
@@ -73,14 +121,13 @@ def read(path: str, best: bool = False) -> Weights:
       raise ValueError(
         f"{path}: the objective is {name!r}; exported are {OBJECTIVES}."
       )
-    # Of what was trained, only the run itself has a boundary head.
     head = {k: v for k, v in objective.items() if k == "pairs"}
     head |= {"pairs": False} if name == "distil" else {}
     # TinyBERT's stages for a task are as its general one, and as fine-tuning.
     if name == "tinybert_task":
       stages = {"layers": "tinybert", "prediction": "finetune"}
       name = stages[objective.get("stage", "layers")]
-    step = saver.best_step() if best else None
+    step = saver.find_step(which)
     config = folder.make_config(
       run["model"]["family"],
       "encoder" if name in BARE else "pretraining",
@@ -94,18 +141,15 @@ def read(path: str, best: bool = False) -> Weights:
     wanted = folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
     )
-    if objective.get("span_boundary"):
-      wanted |= {"span": pretraining.span_shapes(encoder)}
-    if name == "elmo":
-      wanted |= elmo.softmax_shapes(encoder)
-    if name == "tinybert":
-      width = run["teacher"]["model"]["hidden"]
-      maps = objective.get("maps", tinybert.MAPS[0])
-      wanted |= tinybert.map_shapes(encoder, width, maps)
+    wanted |= _training_shapes(run, name, encoder)
     params, step = saver.restore_params(step, wanted)
     if name == "finetune":
       config["source"] |= {"fine_tuned": saver.meta(step)["task"]}
   config["source"] |= {"step": step}
   arrays = folder.flatten(jax.device_get(params))
-  ordered = {name: arrays[name] for name in shapes}
-  return Weights(config, ordered, folder.read_tokenizer(path))
+  weights = Weights(
+    config,
+    {name: arrays.pop(name) for name in shapes},
+    folder.read_tokenizer(path),
+  )
+  return Trained(weights, arrays, objective)

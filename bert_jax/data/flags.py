@@ -48,3 +48,13 @@ def add_language_flag(parser: argparse.ArgumentParser) -> None:
     metavar="CODE",
     help="two-letter ISO 639 code, for finding sentences (default %(default)s)",
   )
+
+
+def add_family_flag(parser: argparse.ArgumentParser) -> None:
+  """Adds --family, where a command opens a model."""
+  parser.add_argument(
+    "--family",
+    metavar="NAME",
+    help="of a folder of transformers whose config.json names none: bert,"
+    " roberta, albert, electra, distilbert, tinybert, gpt",
+  )

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import loading, sharding
-from bert_jax.convert import folder, runs, towers
+from bert_jax.convert import folder, towers
 from bert_jax.convert.folder import Weights
 from bert_jax.data import vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
@@ -72,13 +72,9 @@ def kind_of(config: dict[str, Any], path: str) -> str:
   return _KINDS[name]
 
 
-def read(path: str, best: bool) -> Weights:
+def read(path: str, best: bool, family: str | None = None) -> Weights:
   """Reads a model; of a run the newest checkpoint, or the best."""
-  if best and not runs.is_run(path):
-    raise ValueError(f"{path} is no run's --workdir, so it has no best step.")
-  weights = (
-    runs.read(path, best=True) if best else loading.read(path, None, None)
-  )
+  weights = loading.read(path, family, best=best)
   both = weights.config["task"] == "pretraining"
   if weights.config["family"] == "electra" and both:
     return towers.split(weights, "generator")
@@ -120,6 +116,7 @@ def open_model(
   best: bool = False,
   null: bool = False,
   dtype: str = "float32",
+  family: str | None = None,
 ) -> Predictor:
   """Opens a run, a converted folder or one of transformers, to predict.
 
@@ -131,11 +128,12 @@ def open_model(
     best: of a run, the checkpoint with the best score.
     null: a question may have no answer, as in SQuAD 2.0.
     dtype: of the computation.
+    family: of a folder of transformers whose config.json names none.
 
   Raises:
     ValueError: no model, no head, no tokenizer, or not its own.
   """
-  weights = read(path, best)
+  weights = read(path, best, family)
   config = weights.config
   kind = kind_of(config, path)
   if null and kind != "span":

@@ -1,0 +1,151 @@
+"""RUN@best and RUN@STEP, wherever a command opens a run."""
+
+import json
+import shutil
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bert_jax
+from bert_jax import checkpoint, fill_mask, loading, models, predict
+from bert_jax.convert import __main__ as convert
+from bert_jax.convert import folder, hf, runs
+from bert_jax.state import TrainState
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "cafe"]
+# Step -> held-out loss: the second is the best, the last the newest.
+LOSSES = {4: 3.0, 8: 1.5, 12: 2.0}
+MODEL = dict(
+  **dict(hidden=8, heads=2, mlp=16, num_layers=2, max_positions=12),
+  **dict(vocab_size=len(WORDS), dtype="float32"),
+)
+
+
+def word_table(step):
+  return np.full((len(WORDS), 8), step, np.float32)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+  """A run whose word table is filled with the step; its bias differs too."""
+  path = tmp_path_factory.mktemp("runs") / "run"
+  path.mkdir()
+  model = dict(family="bert", variant="tiny", **MODEL)
+  config = {"objective": {"name": "mlm", "pairs": False}, "model": model}
+  (path / "config.json").write_text(json.dumps(config))
+  (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+  (path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+  encoder = models.bert.build("tiny", **MODEL)
+  config = folder.make_config(
+    "bert", "pretraining", folder.attributes(encoder), head={"pairs": False}
+  )
+  shapes = folder.shapes_of(folder.module_of(config), config)
+  rng = np.random.default_rng(0)
+  arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
+  with checkpoint.Checkpointer(str(path), keep=3) as saver:
+    for step, loss in LOSSES.items():
+      arrays["encoder/embeddings/word/embedding"] = word_table(step)
+      arrays["mlm/bias"] = np.arange(len(WORDS), dtype="f") / step
+      params = folder.unflatten(arrays)
+      state = TrainState(jnp.int32(step), params, {}, {})
+      saver.save(step, state, {}, loss)
+    saver.wait()
+  return path
+
+
+def step_of(weights):
+  """The step that a model's word table and its config agree on."""
+  table = weights.arrays["encoder/embeddings/word/embedding"]
+  (step,) = set(table.ravel().tolist())
+  assert weights.config["source"]["step"] == step
+  return step
+
+
+@pytest.mark.parametrize(
+  "name, step", [("", 12), ("@best", 8), ("@4", 4), ("@012", 12)]
+)
+def test_every_reader_opens_the_checkpoint_that_is_named(
+  run, tmp_path, monkeypatch, name, step
+):
+  path = f"{run}{name}"
+  assert step_of(loading.read(path)) == step
+  assert step_of(runs.read(path)) == step
+  loaded = bert_jax.load(path)
+  assert loaded.params["encoder"]["embeddings"]["word"]["embedding"][0, 0] == (
+    step
+  )
+  assert loaded.tokenizer.encode("abc").ids == [2, 5, 6, 3]
+  filler = fill_mask.load(path)
+  table = filler.params["encoder"]["embeddings"]["word"]["embedding"]
+  assert table[0, 0] == step
+  arguments = ["--to", "hf", "--family", "bert", "--input", path]
+  monkeypatch.setattr(
+    sys, "argv", ["convert", *arguments, "--output", str(tmp_path / "hf")]
+  )
+  convert.main()
+  written = hf.read(str(tmp_path / "hf"), "bert")
+  table = written.arrays["encoder/embeddings/word/embedding"]
+  np.testing.assert_array_equal(table, word_table(step))
+
+
+def test_the_flag_and_the_name_mean_one_checkpoint(run, tmp_path, monkeypatch):
+  assert step_of(runs.read(str(run), best=True)) == 8
+  assert step_of(runs.read(f"{run}@best", best=True)) == 8
+  with pytest.raises(ValueError, match="name a step or the best one, not both"):
+    runs.read(f"{run}@4", best=True)
+  with pytest.raises(ValueError, match="names a checkpoint already"):
+    fill_mask.load(f"{run}@best", step=4)
+  (tmp_path / "in.jsonl").write_text('{"text": "ab [MASK]"}\n')
+
+  def probabilities(*flags):
+    out = tmp_path / "out.jsonl"
+    out.unlink(missing_ok=True)
+    common = ["--input", str(tmp_path / "in.jsonl"), "--output", str(out)]
+    monkeypatch.setattr(sys, "argv", ["predict", *flags, *common])
+    predict.main()
+    return out.read_text()
+
+  best = probabilities("--model", f"{run}@best")
+  assert best == probabilities("--model", str(run), "--best")
+  assert best != probabilities("--model", str(run))
+
+
+@pytest.mark.parametrize(
+  "name, words",
+  [
+    ("@5", "has no step 5, only 4, 8, 12"),
+    ("@newest", "after .*run@ comes best, or a checkpoint's step"),
+    ("@", "after .*run@ comes best, or a checkpoint's step"),
+  ],
+)
+def test_a_checkpoint_that_is_not_there(run, name, words):
+  for read in (loading.read, bert_jax.load, fill_mask.load):
+    with pytest.raises(ValueError, match=words):
+      read(f"{run}{name}")
+
+
+def test_a_run_that_never_evaluated_has_no_best(tmp_path):
+  with checkpoint.Checkpointer(str(tmp_path)) as saver:
+    params = {"w": jnp.zeros(2)}
+    saver.save(3, TrainState(jnp.int32(3), params, {}, {}), {}, None)
+    saver.wait()
+    with pytest.raises(ValueError, match="no best checkpoint.*keeps .3.;"):
+      saver.find_step("best")
+    assert saver.find_step("3") == 3 and saver.find_step(None) is None
+
+
+def test_a_folder_whose_name_has_an_at_sign(run, tmp_path):
+  for name in ("my@run", "run@best", "run@4"):
+    path = tmp_path / name
+    shutil.copytree(run, path)
+    # The folder itself, and so its newest checkpoint.
+    assert step_of(loading.read(str(path))) == 12
+    assert step_of(loading.read(f"{path}@4")) == 4
+  folder.write(str(tmp_path / "x@8"), runs.read(str(run)))
+  assert step_of(loading.read(str(tmp_path / "x@8"))) == 12
+  with pytest.raises(ValueError, match="x@8 is no run's.*no best step"):
+    loading.read(str(tmp_path / "x@8@best"))
+  with pytest.raises(ValueError, match="nowhere is no run's.*no step 7"):
+    loading.read(str(tmp_path / "nowhere@7"))
