@@ -237,19 +237,22 @@ def _hide(
   key: int,
   layout: Layout,
 ) -> Batch:
-  starts = None
+  starts, maskable = None, laid.text
   if masking.needs_words(layout.masks):
     starts = rows.word_starts(np.asarray(corpus.word_starts), laid.index)
+  if corpus.unmasked:
+    maskable = maskable & ~np.isin(laid.ids, corpus.unmasked)
+  reserved = {i for i in layout.special if i is not None}
   return masking.mask_tokens(
     laid.ids,
-    laid.text,
+    maskable,
     laid.lengths,
     numbers,
     hashing.make_key(key, "masks"),
     layout.masks,
     mask_id=layout.special.mask,
     vocab_size=layout.vocab_size,
-    reserved=tuple({i for i in layout.special if i is not None}),
+    reserved=tuple(reserved.union(corpus.unmasked)),
     word_starts=starts,
     weights=masking.weigh(laid.ids, corpus.unigrams, layout.masks),
   )

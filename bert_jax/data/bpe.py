@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from tokenizers import (
+  AddedToken,
   Tokenizer,
   decoders,
   models,
@@ -79,13 +80,18 @@ def bytelevel(
       add_prefix_space=add_prefix_space, trim_offsets=True
     )
   tokens = [t for t in dict.fromkeys(roles.values()) if t in vocab]
+  marked = mark(tokenizer, tokens)
+  if roles is ROBERTA:
+    # As published there: the space before a mask belongs to it.
+    mask = AddedToken(roles["mask"], lstrip=True, normalized=False)
+    marked.add_special_tokens([mask])
   begins = [p.startswith(SPACE) or p in tokens for p in pieces]
   return Vocabulary(
     kind="bytelevel",
     pieces=pieces,
     special=special_ids(vocab, roles, source),
     plain=tokenizer,
-    marked=mark(tokenizer, tokens),
+    marked=marked,
     boundary=np.array(begins),
     options=dict(add_prefix_space=add_prefix_space),
     files=files(vocab, merges),

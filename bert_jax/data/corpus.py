@@ -62,12 +62,14 @@ class Corpus(NamedTuple):
 
   Attributes:
     tokens: [T] uint16 or uint32 token ids, no special tokens in it but those
-      around sentences of words.
+      around sentences of words and those of `unmasked`.
     sentences: [S + 1] int64 offsets into `tokens`; no sentence is empty.
     documents: [D + 1] int64 offsets into `sentences`; none is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
     spellings: of every id, where pieces are whole words.
     unigrams: [V] int64 counts of the training split; None if nobody counted.
+    unmasked: ids of special tokens that the text itself holds, which were added
+      to the vocabulary; no mask hides them.
   """
 
   tokens: np.ndarray
@@ -76,6 +78,7 @@ class Corpus(NamedTuple):
   word_starts: np.ndarray
   spellings: Spellings | None = None
   unigrams: np.ndarray | None = None
+  unmasked: tuple[int, ...] = ()
 
   @property
   def num_documents(self) -> int:
@@ -384,7 +387,8 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
     for split in SPLITS
     if meta["splits"][split]["documents"]
   }
-  splits = {k: part._replace(spellings=words) for k, part in splits.items()}
+  more = {"spellings": words, "unmasked": tuple(meta.get("unmasked", ()))}
+  splits = {k: part._replace(**more) for k, part in splits.items()}
   counts_path = os.path.join(path, "train.unigrams")
   unigrams = _map_file(counts_path, np.int64, len(vocab) + len(others))
   if "special" in meta:

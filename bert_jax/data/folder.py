@@ -159,7 +159,11 @@ class Writer:
 
 
 def derive(
-  partial: str, vocab_size: int, boundary: np.ndarray, ends: bool = False
+  partial: str,
+  vocab_size: int,
+  boundary: np.ndarray,
+  ends: bool = False,
+  alone: np.ndarray | None = None,
 ) -> np.ndarray:
   """Writes the files that follow from the tokens.
 
@@ -168,6 +172,7 @@ def derive(
     vocab_size: V.
     boundary: [V] bool, whether a piece starts a word.
     ends: it ends one instead.
+    alone: [V] bool, whether a piece is a whole word; None if no piece is.
 
   Returns:
     [V] int64, how often each piece occurs in training.
@@ -177,7 +182,7 @@ def derive(
   for split in corpus.SPLITS:
     base = os.path.join(partial, split)
     sentences = np.fromfile(base + ".sentences", np.int64)
-    done, last = 0, True
+    done, last = 0, np.True_
     with (
       open(base + ".tokens", "rb") as tokens,
       open(base + ".word_starts", "wb") as bits,
@@ -187,6 +192,12 @@ def derive(
         flags = boundary[ids]
         if ends:
           flags, last = np.append(last, flags[:-1]), flags[-1]
+          if alone is not None:
+            flags |= alone[ids]
+        elif alone is not None:
+          words = alone[ids]
+          flags |= np.append(last, words[:-1])
+          last = words[-1]
         flags = corpus.mark_starts(flags, sentences - done)
         bits.write(np.packbits(flags, bitorder="little").tobytes())
         done += len(ids)

@@ -7,10 +7,9 @@ It adds the special tokens of the model's family, as transformers does
 import os
 from collections.abc import Mapping
 
-from tokenizers import AddedToken, Tokenizer, decoders, processors
+from tokenizers import Tokenizer
 
-from bert_jax.data import tokenizer_json, vocabulary_files, wordpiece
-from bert_jax.data.tokenizer import Vocabulary, mark, share
+from bert_jax.data import added_tokens, tokenizer_json, vocabulary_files
 
 
 def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
@@ -32,30 +31,8 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   if name in files:
     # Whatever it is, it says itself what it adds.
     path = os.path.join(folder, name)
-    return tokenizer_json.read(vocabulary_files.text(files[name], path), path)
-  vocabulary = vocabulary_files.of_files(files, folder)
-  if vocabulary.special.mask is None:
-    return vocabulary.marked
-  return _adding(vocabulary)
-
-
-def _adding(vocabulary: Vocabulary) -> Tokenizer:
-  """[CLS] text [SEP], with the names and segments of the kind."""
-  special, pieces = vocabulary.special, vocabulary.pieces
-  ends = [(pieces[i], i) for i in (special.sep, special.cls)]
-  made = share(vocabulary.marked)
-  if vocabulary.kind == "bytelevel":
-    made = mark(made, [pieces[i] for i in special if i != special.mask])
-    # The space before a mask belongs to it.
-    token = pieces[special.mask]
-    made.add_special_tokens([AddedToken(token, lstrip=True, normalized=False)])
-    space = vocabulary.options["add_prefix_space"]
-    made.post_processor = processors.RobertaProcessing(
-      *ends, add_prefix_space=space
-    )
+    text = vocabulary_files.text(files[name], path)
+    made = tokenizer_json.read(text, path)
+    added_tokens.declare(made, added_tokens.declared(files, folder))
     return made
-  made = mark(made, [pieces[i] for i in special])
-  made.post_processor = processors.BertProcessing(*ends)
-  if vocabulary.kind == "wordpiece":
-    made.decoder = decoders.WordPiece(prefix=wordpiece.CONTINUATION)
-  return made
+  return added_tokens.adding(vocabulary_files.of_files(files, folder))

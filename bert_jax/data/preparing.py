@@ -142,6 +142,8 @@ def _digest(tokenizer: Vocabulary) -> str:
     parts += [tokenizer.plain.to_str().encode("utf-8")]
   elif tokenizer.clean is not None:
     parts += [b"original"]
+  elif tokenizer.added:
+    parts += [repr(tokenizer.added).encode("utf-8")]
   return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
@@ -324,7 +326,11 @@ def _complete(
   """Writes the remaining files, reports, and gives the folder its name."""
   vocabulary_files.save(tokenizer, partial)
   unigrams = folder.derive(
-    partial, tokenizer.num_ids, tokenizer.boundary, tokenizer.ends
+    partial,
+    tokenizer.num_ids,
+    tokenizer.boundary,
+    tokenizer.ends,
+    tokenizer.alone if tokenizer.added else None,
   )
   meta = {
     "format_version": corpus.FORMAT_VERSION,

@@ -81,6 +81,7 @@ class Text:
     lower = tokenizer.lower_case
     options = sorted(tokenizer.options.items())
     key = repr((self.vocab, options, self._threshold, language, group, version))
+    key += repr(tokenizer.added) if tokenizer.added else ""
     self.meta = {"lower_case": lower, "fingerprint": _digest(key)}
 
   @property
@@ -106,6 +107,7 @@ class Text:
       ends,
       np.append(0, np.cumsum(documents)),
       np.packbits(starts, bitorder="little"),
+      unmasked=tuple(self.tokenizer.unmasked_ids),
     )
 
   def groups(self, record: int) -> Iterator[tuple[int, corpus.Corpus]]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from bert_jax.data.corpus import SpecialIds
 
@@ -42,6 +42,39 @@ class Encoded(NamedTuple):
   offsets: list[tuple[int, int]]
 
 
+@dataclasses.dataclass(frozen=True)
+class Holds:
+  """Finds the texts that may hold an added token: a pattern as `whole`.
+
+  Attributes:
+    raw: matches the tokens that are looked for in the raw text.
+    normalized: matches those that are looked for in the normalised text.
+    normalizer: makes the normalised text; None leaves it as it is.
+    other: what `whole` was before.
+  """
+
+  raw: re.Pattern | None
+  normalized: re.Pattern | None
+  normalizer: normalizers.Normalizer | None
+  other: re.Pattern | None = None
+
+  def search(self, text: str) -> bool:
+    """Whether the ids of `text` could depend on an added token in it."""
+    if self.other is not None and self.other.search(text):
+      return True
+    return self.finds_token(text)
+
+  def finds_token(self, text: str) -> bool:
+    """Whether an added token could be in `text`."""
+    if self.raw is not None and self.raw.search(text):
+      return True
+    if self.normalized is None:
+      return False
+    if self.normalizer is not None:
+      text = self.normalizer.normalize_str(valid(text))
+    return self.normalized.search(text) is not None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
   """Text to ids and back; deterministic, and may be pickled.
@@ -66,6 +99,9 @@ class Vocabulary:
       characters the index of the raw one); None where they are the same.
     others: words that have ids from V on (words).
     around: ids that a corpus has before and after each sentence (words).
+    added: tokens that are read before the model sees a text, wherever they
+      stand, each with its flags; see `added_tokens`. The special tokens of the
+      family are not among them.
   """
 
   kind: str
@@ -78,11 +114,12 @@ class Vocabulary:
   files: Mapping[str, bytes]
   ends: bool = False
   atoms: re.Pattern = WHOLE
-  whole: re.Pattern | None = None
+  whole: re.Pattern | Holds | None = None
   ascii: Callable[[str], str] | None = None
   clean: Callable[[str], tuple[str, list[int]]] | None = None
   others: Sequence[str] = ()
   around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+  added: tuple[AddedToken, ...] = ()
   _caches: list[dict[str, bytes]] = dataclasses.field(
     default_factory=lambda: [{}], repr=False
   )
@@ -145,9 +182,14 @@ class Vocabulary:
     """Returns the ids of chunks, as bytes."""
     rest, made = [], {}
     model, seen = self.plain.model, self.ascii
+    holds = self.whole.finds_token if self.added else None
     for chunk in chunks:
       # By the model alone, six times faster.
-      if seen is not None and is_simple(chunk):
+      if (
+        seen is not None
+        and is_simple(chunk)
+        and not (holds is not None and holds(chunk))
+      ):
         made[chunk] = [token.id for token in model.tokenize(seen(chunk))]
       else:
         rest.append(chunk)
@@ -158,6 +200,38 @@ class Vocabulary:
     seen = [self._clean(text, False)[0] for text in texts]
     encodings = self.plain.encode_batch_fast(seen, add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
+
+  def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `encode_flat` does of words in the middle of a text.
+
+    A piece of byte-level BPE holds the space before it, so that each word gets
+    one; an added token does not.
+
+    Args:
+      words: [N] words, without spaces around them.
+    """
+    if self.kind != "bytelevel":
+      return self.encode_flat(words)
+    splitter = self.plain.pre_tokenizer
+    if not self.added or not isinstance(splitter, pre_tokenizers.ByteLevel):
+      return self.encode_flat([f" {word}" for word in words])
+    return self._spaced.encode_flat(words)
+
+  @functools.cached_property
+  def _spaced(self) -> "Vocabulary":
+    """The same byte-level BPE with a space before every word."""
+    plain = added_to(share(self.plain), self.plain)
+    regex = self.plain.pre_tokenizer.use_regex
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(True, use_regex=regex)
+    # Nothing is cut: `whole` matches every text.
+    return dataclasses.replace(
+      self,
+      plain=plain,
+      atoms=WHOLE,
+      whole=dataclasses.replace(self.whole, other=WHOLE),
+      ascii=None,
+      _caches=[{}],
+    )
 
   def encode_special(self, text: str) -> list[int]:
     """Returns the ids of a text in which `[MASK]` and the like are special.
@@ -217,19 +291,65 @@ class Vocabulary:
     The first id along the last axis starts a word whatever piece it is: the
     first word of a text has no space before it.
     """
-    flags = self.boundary[np.asarray(ids, np.int64)]
+    ids = np.asarray(ids, np.int64)
+    flags = self.boundary[ids]
     if self.ends:
-      flags = np.roll(flags, 1, axis=-1)
+      # An added token begins a word even if the piece before it ends none.
+      flags = np.roll(flags, 1, axis=-1) | self.alone[ids]
+    elif self.added:
+      flags |= np.roll(self.alone[ids], 1, axis=-1)
     if flags.size:
       flags[..., 0] = True
     return flags
 
+  @functools.cached_property
+  def alone(self) -> np.ndarray:
+    """[V] bool, True for an added token: it is one word, and always whole."""
+    flags = np.zeros(self.num_ids, bool)
+    flags[self.added_ids] = True
+    return flags
+
+  @functools.cached_property
+  def added_ids(self) -> list[int]:
+    """The ids of `added`."""
+    return [self.marked.token_to_id(token.content) for token in self.added]
+
+  @functools.cached_property
+  def unmasked_ids(self) -> list[int]:
+    """The ids of added tokens that are special: no mask hides them."""
+    pairs = zip(self.added, self.added_ids, strict=True)
+    return [number for token, number in pairs if token.special]
+
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text; byte-level BPE gives back exactly what was encoded."""
-    return self.plain.decoder.decode([self.pieces[i] for i in ids])
+    decode = self.plain.decoder.decode
+    if not self.added:
+      return decode([self.pieces[i] for i in ids])
+    if self.kind != "bytelevel":
+      # As the model's own pieces that stand alone are spelt.
+      ends = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(self.kind, "{}")
+      alone = self.alone
+      return decode(
+        [
+          ends.format(self.pieces[i]) if alone[i] else self.pieces[i]
+          for i in ids
+        ]
+      )
+    parts = itertools.groupby(ids, lambda i: bool(self.alone[i]))
+    return "".join(
+      "".join(pieces) if alone else decode(pieces)
+      for alone, pieces in (
+        (alone, [self.pieces[i] for i in part]) for alone, part in parts
+      )
+    )
 
   def __getstate__(self) -> dict[str, Any]:
     return self.__dict__ | {"_caches": [{}]}
+
+  def __setstate__(self, state: dict[str, Any]) -> None:
+    self.__dict__.update(state)
+    # The library's own pickle forgets it.
+    self.plain.encode_special_tokens = True
 
   def __eq__(self, other: object) -> bool:
     if not isinstance(other, Vocabulary):
@@ -246,6 +366,14 @@ def share(tokenizer: Tokenizer) -> Tokenizer:
   for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
     setattr(made, part, getattr(tokenizer, part))
   return made
+
+
+def added_to(tokenizer: Tokenizer, other: Tokenizer) -> Tokenizer:
+  """Returns `tokenizer` with all tokens that were added to the other one."""
+  added = other.get_added_tokens_decoder()
+  tokenizer.add_tokens([added[number] for number in sorted(added)])
+  tokenizer.encode_special_tokens = other.encode_special_tokens
+  return tokenizer
 
 
 def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:

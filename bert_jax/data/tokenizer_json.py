@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from bert_jax.data import (
+  added_tokens,
   bpe,
   corpus,
   sentencepiece_model,
@@ -50,7 +51,7 @@ def from_json(text: str, source: str = "tokenizer.json") -> Vocabulary:
   if kind == "unigram":
     plain.model = _without(text, roles.values())
   rules = _rules(marked)
-  return Vocabulary(
+  made = Vocabulary(
     kind=kind,
     pieces=pieces,
     special=bpe.special_ids(ids, roles, source),
@@ -62,6 +63,7 @@ def from_json(text: str, source: str = "tokenizer.json") -> Vocabulary:
     ends=kind == "gpt1",
     **_cuts(rules),
   )
+  return added_tokens.with_added(made, marked)
 
 
 def read(text: str, source: str) -> Tokenizer:

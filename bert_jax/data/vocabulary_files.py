@@ -8,15 +8,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bert_jax.data import bpe, corpus, unigram, wordpiece, words
+from bert_jax.data import added_tokens, bpe, corpus, unigram, wordpiece, words
 from bert_jax.data.pieces import parse
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.tokenizer_json import from_json
 
 # The settings of a folder, with the names of transformers where it has them.
-SETTINGS = "tokenizer_config.json"
+SETTINGS = added_tokens.SETTINGS
 # transformers' own file of a tokenizer of any kind.
-JSON = "tokenizer.json"
+JSON = added_tokens.JSON
 _NAMES = {"lower_case": "do_lower_case"}
 _CLASSES = {
   "wordpiece": "BertTokenizer",
@@ -61,15 +61,19 @@ def load(path: str, **options: Any) -> Vocabulary:
       " bert_jax.train_vocab`."
     )
   folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
-  wanted = [*_NAMED, *_MERGES, SETTINGS] if name is None else [name, *_MERGES]
+  wanted = [name, *_MERGES]
+  if name is None:
+    wanted = [*_NAMED, *_MERGES, *added_tokens.FILES]
   paths = {n: os.path.join(folder, n) for n in wanted}
   files = {n: _bytes(p) for n, p in paths.items() if os.path.isfile(p)}
   if name is None:
-    made = of_files(files, folder, **options)
+    made = _of_model(files, folder, options)
   else:
     made = _build(_builder(files, name, folder), path, {}, options)
   if made.kind == "wordpiece" and JSON not in made.files:
     wordpiece.check_uncased(made, path)
+  if name is None:
+    made = added_tokens.apply(made, added_tokens.declared(files, folder))
   return made
 
 
@@ -86,6 +90,14 @@ def of_files(
   Raises:
     ValueError: see `load`.
   """
+  made = _of_model(files, folder, options)
+  return added_tokens.apply(made, added_tokens.declared(files, folder))
+
+
+def _of_model(
+  files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
+) -> Vocabulary:
+  """Builds the tokenizer without the tokens that other files add to it."""
   # transformers' own file is exact, but leaves nothing to choose.
   order = sorted(_NAMED, key=lambda n: n == JSON and bool(options))
   name = next((name for name in order if name in files), None)
@@ -165,7 +177,7 @@ def _builder(
 def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
   """Name -> content of all files of a tokenizer, its settings among them."""
   made = dict(vocabulary.files)
-  if vocabulary.kind != "wordpiece":
+  if vocabulary.kind != "wordpiece" or vocabulary.added:
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
     made[corpus.PIECES] = pieces.encode("utf-8")
   if vocabulary.others:
@@ -174,7 +186,8 @@ def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
   if vocabulary.kind in _CLASSES:
     names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
-  settings = json.dumps(names, indent=2) + "\n"
+  names |= added_tokens.settings_of(vocabulary)
+  settings = json.dumps(names, indent=2, ensure_ascii=False) + "\n"
   return made | {SETTINGS: settings.encode("utf-8")}
 
 
@@ -189,9 +202,11 @@ def save(vocabulary: Vocabulary, folder: str) -> None:
 
 def meta(vocabulary: Vocabulary) -> dict[str, Any]:
   """What `meta.json` of a prepared folder says of a tokenizer."""
-  if vocabulary.kind == "wordpiece":
+  if vocabulary.kind == "wordpiece" and not vocabulary.added:
     return {}
   made: dict[str, Any] = {"special": vocabulary.special._asdict()}
+  if vocabulary.unmasked_ids:
+    made["unmasked"] = vocabulary.unmasked_ids
   if vocabulary.kind == "words":
     made["others"] = len(vocabulary.others)
   return made

@@ -86,6 +86,8 @@ def prepare(
     tokenizer=_digest_tokenizer(vocabulary),
     input=[[i.split, _digest(i.path)] for i in inputs],
   )
+  if vocabulary.added:
+    made_from["added_tokens"] = [token.content for token in vocabulary.added]
   if known.columns is not None:
     made_from["columns"] = known.columns
   # As JSON has it.

@@ -35,13 +35,16 @@ def misplaced(example: dict) -> bool:
 
 
 def encode_context(vocabulary: Vocabulary, context: str) -> Context:
-  """Pieces and their characters; a space before a word is none of its own."""
+  """Pieces and their characters, without the spaces around a word."""
   encoded = vocabulary.encode_offsets([context])[0]
   offsets = []
   for begin, end in encoded.offsets:
     start = begin
     while start < end - 1 and context[start].isspace():
       start += 1
+    # An added token may take the space after it as well.
+    while start < end - 1 and context[end - 1].isspace():
+      end -= 1
     offsets.append((start, end))
   return Context(
     np.array(encoded.ids, np.int32),

@@ -27,9 +27,7 @@ def word_pieces(
     int32 [T] ids, and int64 [W], how many each word has (0 for one of control
     characters, say).
   """
-  # Of byte-level BPE the space before a word is part of it.
-  space = " " if vocabulary.kind == "bytelevel" else ""
-  return vocabulary.encode_flat([space + word for word in words])
+  return vocabulary.encode_words(words)
 
 
 def rows(
