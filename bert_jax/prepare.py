@@ -134,6 +134,11 @@ def main() -> None:
       f"error: {what.rstrip('.')}. Once that is mended, the same command goes"
       " on where it was."
     )
+  except MemoryError as e:
+    sys.exit(
+      f"error: {e or 'too little memory'}. With fewer --processes, the same"
+      " command goes on where it was."
+    )
   except KeyboardInterrupt:
     sys.exit("stopped; the same command goes on where it was.")
   recipe = RECIPES[meta["tokenizer"]]

@@ -74,6 +74,8 @@ def main() -> None:
     sys.exit(f"error: {e}")
   except OSError as e:
     sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
+  except MemoryError as e:
+    sys.exit(f"error: {e or 'too little memory'}; nothing was written.")
   except KeyboardInterrupt:
     sys.exit("stopped; nothing was written.")
   print(f"{args.output}: {documents:,} documents, {words:,} words.")

@@ -41,7 +41,7 @@ SEQIO_FILES = (
   "seqio_vocabulary.py",
   "seqio_tasks.py",
 )
-LAZY_FILES = ("sources.py", "reading.py", "tf1.py")
+LAZY_FILES = ("sources.py", "lines.py", "parquet.py", "tf1.py")
 # Nothing in the package imports what stands above it.
 TOP = ("configs", "experiments", "notebooks", "tests", "benchmarks")
 COMMANDS = (

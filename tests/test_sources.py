@@ -7,7 +7,7 @@ import lzma
 import numpy as np
 import pytest
 
-from bert_jax.data import flags, reading, sources
+from bert_jax.data import flags, lines, sources
 
 BERT = "One here.\nTwo there.\n\nThird document.\n"
 WANT = [["One here.", "Two there."], ["Third document."]]
@@ -93,7 +93,8 @@ def test_jsonl_paragraphs(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "line", ["{", '"text"', '{"txt": "a"}', '{"text": 3}', '{"text": null}', "[]"]
+  "line",
+  ["{", '"text"', '{"txt": "a"}', '{"text": 3}', '{"text": [null]}', "[]"],
 )
 def test_bad_jsonl_names_file_and_line(tmp_path, line):
   path = write(tmp_path / "a.jsonl", jsonl("Fine.") + "\n" + line + "\n")
@@ -196,13 +197,13 @@ def test_missing_inputs(tmp_path):
 
 
 def test_long_documents_are_cut(tmp_path, monkeypatch):
-  monkeypatch.setattr(reading, "MAX_CHARS", 10)
-  lines = [f"Line {i}." for i in range(5)]
-  path = write(tmp_path / "a.txt", "\n".join(lines))
-  cut = [lines[:2], lines[2:4], lines[4:]]
+  monkeypatch.setattr(lines, "MAX_CHARS", 10)
+  texts = [f"Line {i}." for i in range(5)]
+  path = write(tmp_path / "a.txt", "\n".join(texts))
+  cut = [texts[:2], texts[2:4], texts[4:]]
   assert documents(path) == cut
   assert documents(path, format="text") == cut
-  path = write(tmp_path / "a.jsonl", jsonl("\n".join(lines)))
+  path = write(tmp_path / "a.jsonl", jsonl("\n".join(texts)))
   assert documents(path) == cut
 
 

@@ -22,7 +22,8 @@ def add_input_flags(parser: argparse.ArgumentParser) -> None:
     action="extend",  # Given again, it adds; the last alone would lose text.
     required=True,
     metavar="GLOB",
-    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed",
+    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed, each"
+    " with a format of its own as in text:GLOB",
   )
   parser.add_argument(
     "--format",
@@ -30,7 +31,8 @@ def add_input_flags(parser: argparse.ArgumentParser) -> None:
     default="auto",
     help="auto (default) goes by the extension; .txt is bert: a sentence a"
     " line, a blank line between documents; text is plain text, a file a"
-    " document",
+    " document; text_blocks has a blank line between documents, text_lines a"
+    " document a line",
   )
   parser.add_argument(
     "--errors",

@@ -1,26 +1,30 @@
 """Raw documents of one file: formats, compression, encoding.
 
-Everything streams, so that a file may be larger than memory. Sentences are
-split elsewhere (`sources.split_sentences`), since that is the slow part and
-belongs in worker processes.
+Everything streams in blocks of bounded size, so that neither the size of a
+file, nor that of a line in it, nor what a small compressed file unpacks to
+decides how much memory is needed. Sentences are split elsewhere
+(`sources.split_sentences`), since that is the slow part and belongs in worker
+processes.
 """
 
-import contextlib
-import gzip
-import io
 import json
-import lzma
 import os
-import zlib
-from collections.abc import Callable, Iterator
-from typing import IO, Any, NamedTuple
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
-# A longer document is cut into several, which bounds the memory of reading
-# and of a worker; "War and Peace" has 3.2 million characters.
-MAX_CHARS = 4 * 2**20
+from bert_jax.data import lines, parquet
 
-FORMATS = ("bert", "text", "jsonl", "parquet")
+FORMATS = ("bert", "text", "text_blocks", "text_lines", "jsonl", "parquet")
 _BY_EXTENSION = {
+  "": "bert",
+  ".txt": "bert",
+  ".text": "bert",
+  ".raw": "bert",
+  ".tokens": "bert",
+  ".md": "text",
+  ".markdown": "text",
+  ".rst": "text",
   ".jsonl": "jsonl",
   ".ndjson": "jsonl",
   ".json": "jsonl",
@@ -38,7 +42,6 @@ LANGUAGES = (
   " ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi"
   " vo wa wo xh yi yo za zh zu"
 ).split()
-_COMPRESSED = (".gz", ".xz", ".zst")
 
 
 class Raw(NamedTuple):
@@ -67,11 +70,25 @@ def check_language(code: str) -> None:
 
 
 def format_of(path: str) -> str:
-  """Returns the format that a file's name stands for."""
+  """Returns the format that a file's name stands for.
+
+  Raises:
+    ValueError: it stands for none.
+  """
   base = path.lower()
-  for extension in _COMPRESSED:
+  for extension in lines.COMPRESSED:
     base = base.removesuffix(extension)
-  return _BY_EXTENSION.get(os.path.splitext(base)[1], "bert")
+  extension = os.path.splitext(base)[1]
+  if extension in _BY_EXTENSION:
+    return _BY_EXTENSION[extension]
+  # A number, as in part.0001 or news.en-00001-of-00100, says nothing.
+  if re.search(r"[.-]\d+$", extension):
+    return "bert"
+  raise ValueError(
+    f"{path}: the name does not say how the text stands in it ({extension} is"
+    f" none of {', '.join(filter(None, _BY_EXTENSION))}); give --format, or"
+    f" --input FORMAT:{path}, with one of {', '.join(FORMATS)}."
+  )
 
 
 def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
@@ -84,142 +101,81 @@ def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
 
   Raises:
     ValueError: the file cannot be read as what it should be; names the file
-      and the byte or line.
+      and the byte, line or row.
+    MemoryError: names the file.
   """
-  if format == "parquet":
-    yield from _parquet(path)
-    return
-  parse = {"bert": _bert, "text": _text, "jsonl": _jsonl}[format]
-  with _open(path) as (stream, position):
-    lines = _lines(path, stream, errors)
-    for text, layout in parse(path, lines, errors):
-      yield Raw(text, layout, position())
+  try:
+    if format == "parquet":
+      for raw in parquet.read(path, errors):
+        yield Raw(*raw)
+      return
+    parse = {
+      "bert": _bert,
+      "text": _text,
+      "text_blocks": _text_blocks,
+      "text_lines": _text_lines,
+      "jsonl": _jsonl,
+    }[format]
+    with lines.open_stream(path) as (stream, position):
+      cuts = format != "jsonl"
+      text_lines = lines.read_lines(path, stream, errors, cuts)
+      for text, layout in parse(path, text_lines, errors):
+        yield Raw(text, layout, position())
+  except MemoryError as e:
+    raise MemoryError(f"{path}: there is too little memory to read it") from e
 
 
-@contextlib.contextmanager
-def _open(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
-  """Opens a file; yields the uncompressed stream and `tell` of the file."""
-  with open(path, "rb") as raw:
-    name = path.lower()
-    stream: Any = raw
-    if name.endswith(".gz"):
-      stream = gzip.GzipFile(fileobj=raw)
-    elif name.endswith(".xz"):
-      stream = lzma.LZMAFile(raw)
-    elif name.endswith(".zst"):
-      stream = io.BufferedReader(_ZstdReader(path, raw), 2**17)
-    try:
-      yield stream, raw.tell
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as e:
-      raise ValueError(f"{path}: damaged compressed file ({e}).") from e
-
-
-class _ZstdReader(io.RawIOBase):
-  """Zstandard frames as a stream; a truncated file is an error.
-
-  The library's own `stream_reader` ends silently where a file is cut off.
-  """
-
-  def __init__(self, path: str, raw: IO[bytes]):
-    try:
-      import zstandard
-    except ImportError as e:
-      raise ValueError(
-        f"{path}: reading .zst needs the package zstandard; run"
-        " `pip install zstandard`, or decompress the file."
-      ) from e
-    self._path, self._raw = path, raw
-    self._library = zstandard
-    self._frame = None
-    self._pending = memoryview(b"")
-    self._input = b""
-
-  def readable(self) -> bool:
-    return True
-
-  def readinto(self, buffer) -> int:
-    while not self._pending:
-      self._input = self._input or self._raw.read(2**17)
-      if not self._input:
-        if self._frame:
-          raise EOFError("it ends in the middle")
-        return 0
-      if not self._frame:
-        self._frame = self._library.ZstdDecompressor().decompressobj()
-      try:
-        self._pending = memoryview(self._frame.decompress(self._input))
-      except self._library.ZstdError as e:
-        raise ValueError(f"{self._path}: damaged compressed file ({e}).") from e
-      self._input = self._frame.unused_data
-      if self._frame.eof:
-        self._frame = None
-    n = min(len(buffer), len(self._pending))
-    buffer[:n], self._pending = self._pending[:n], self._pending[n:]
-    return n
-
-
-def _lines(path: str, stream: IO[bytes], errors: str) -> Iterator[str]:
-  """Decodes line by line, without line ends and byte-order mark."""
-  offset = 0
-  for number, line in enumerate(stream, 1):
-    if not offset and line.startswith(b"\xef\xbb\xbf"):
-      offset, line = 3, line[3:]
-    try:
-      text = line.decode("utf-8", errors)
-    except UnicodeDecodeError as e:
-      raise ValueError(
-        f"{path}: not UTF-8 in line {number}, at byte {offset + e.start};"
-        " convert the file, or pass --errors=replace to put U+FFFD for such"
-        " bytes."
-      ) from e
-    offset += len(line)
-    yield text.rstrip("\r\n")
-
-
-def _join(lines: Iterator[str], ends_document: Callable[[str], bool]):
-  """Joins lines to documents of at most about `MAX_CHARS` characters."""
-  kept: list[str] = []
-  size = 0
-  for line in lines:
-    if ends_document(line) or size > MAX_CHARS:
-      if size:
-        yield "\n".join(kept)
-      kept, size = [], 0
-    kept.append(line)
-    size += len(line.strip())
-  if size:
-    yield "\n".join(kept)
-
-
-def _bert(path: str, lines: Iterator[str], errors: str):
+def _bert(path: str, text_lines: Iterator[str], errors: str):
   """BERT's `create_pretraining_data.py`: a blank line ends a document."""
-  for text in _join(lines, lambda line: not line.strip()):
+  for text in lines.join(text_lines, lambda line: not line.strip()):
     yield text, "lines"
 
 
-def _text(path: str, lines: Iterator[str], errors: str):
-  for text in _join(lines, lambda line: False):
+def _text(path: str, text_lines: Iterator[str], errors: str):
+  for text in lines.join(text_lines, lambda line: False):
     yield text, "wrapped"
 
 
-def _jsonl(path: str, lines: Iterator[str], errors: str):
-  for number, line in enumerate(lines, 1):
+def _text_blocks(path: str, text_lines: Iterator[str], errors: str):
+  """Prose with a blank line between documents."""
+  for text in lines.join(text_lines, lambda line: not line.strip()):
+    yield text, "wrapped"
+
+
+def _text_lines(path: str, text_lines: Iterator[str], errors: str):
+  """Prose with a document a line."""
+  for line in text_lines:
+    if line.strip():
+      yield line, "wrapped"
+
+
+def _jsonl(path: str, text_lines: Iterator[str], errors: str):
+  rows = nulls = 0
+  for number, line in enumerate(text_lines, 1):
     if not line.strip():
       continue
+    place = f"{path}:{number}"
     try:
       record = json.loads(line)
     except (ValueError, RecursionError) as e:
-      raise ValueError(f"{path}:{number}: not a JSON object ({e}).") from e
-    text = record.get("text") if isinstance(record, dict) else None
-    if not isinstance(text, str):
+      raise ValueError(f"{place}: not a JSON object ({e}).") from e
+    if not isinstance(record, dict) or not isinstance(
+      record.get("text", 0), str | None
+    ):
       raise ValueError(
-        f"{path}:{number}: no JSON object with a string `text`; every line"
-        ' must be like {"text": "..."}.'
+        f"{place}: no JSON object with a string `text`; every line must be"
+        ' like {"text": "..."}.'
       )
+    rows += 1
+    text = record["text"]
+    if text is None:
+      nulls += 1
+      continue
     # JSON may spell half of a surrogate pair, which no encoding can write.
     if any(half in line for half in ("\\ud", "\\uD")):
-      text = _repair(text, f"{path}:{number}", errors)
-    yield from _cut(text)
+      text = _repair(text, place, errors)
+    yield from lines.cut(text)
+  lines.say_nulls(path, nulls, rows)
 
 
 def _repair(text: str, place: str, errors: str) -> str:
@@ -233,41 +189,3 @@ def _repair(text: str, place: str, errors: str) -> str:
       f"{place}: `text` has half a surrogate pair at character {e.start};"
       " correct it, or pass --errors=replace."
     ) from e
-
-
-def _cut(text: str) -> Iterator[tuple[str, str]]:
-  if len(text) <= MAX_CHARS:
-    yield text, "paragraphs"
-    return
-  for part in _join(iter(text.split("\n")), lambda line: False):
-    yield part, "paragraphs"
-
-
-def _parquet(path: str) -> Iterator[Raw]:
-  try:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-  except ImportError as e:
-    raise ValueError(
-      f"{path}: reading Parquet needs the package pyarrow; run"
-      " `pip install pyarrow`."
-    ) from e
-  size = os.path.getsize(path)
-  try:
-    with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-      schema = file.schema_arrow
-      if "text" not in schema.names:
-        raise ValueError(
-          f"{path}: no column `text`; it has {', '.join(schema.names)}."
-        )
-      kind = schema.field("text").type
-      if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise ValueError(f"{path}: the column `text` holds {kind}, no strings.")
-      row, rows = 0, file.metadata.num_rows
-      for batch in file.iter_batches(batch_size=256, columns=["text"]):
-        for text in batch.column(0).to_pylist():
-          row += 1
-          for part, layout in _cut(text or ""):
-            yield Raw(part, layout, size * row // rows)
-  except (pa.ArrowException, UnicodeDecodeError) as e:
-    raise ValueError(f"{path}: not a readable Parquet file ({e}).") from e

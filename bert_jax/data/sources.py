@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.data import reading
+from bert_jax.data import lines, reading
 
 # A document is a list of sentences, none of them blank.
 Document = list[str]
@@ -57,10 +57,11 @@ def find_sources(
 
   Args:
     inputs: globs (`**` too; several with commas between them or as a list),
-      `tfds:NAME[:SPLIT]`, or `docstrings`. Files are read in sorted order,
-      globs in the given order, no file twice.
-    format: `auto` (by extension: .jsonl .ndjson .json, .parquet, else BERT's
-      a sentence a line) or one of `reading.FORMATS`.
+      `tfds:NAME[:SPLIT]`, or `docstrings`. A glob may have a format of its own
+      before it: `text:books/*.txt`. Files are read in sorted order, globs in
+      the given order, no file twice.
+    format: of the globs that have none of their own: `auto` (by extension, see
+      `reading.format_of`) or one of `reading.FORMATS`.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
   Raises:
@@ -77,7 +78,10 @@ def find_sources(
     elif name.startswith("tfds:"):
       found = [_tfds(name)]
     else:
-      found = [_file(path, format, errors) for path in _expand(name)]
+      prefix, _, pattern = name.partition(":")
+      if prefix not in reading.FORMATS:
+        prefix, pattern = format, name
+      found = [_file(path, prefix, errors) for path in _expand(pattern)]
     for source in found:
       sources.setdefault(os.path.normpath(source.name), source)
   return list(sources.values())
@@ -162,7 +166,8 @@ def _tfds(name: str) -> Source:
     )
     for i, row in enumerate(tfds.as_numpy(rows), 1):
       text = row["text"].decode("utf-8", "replace")
-      yield reading.Raw(text, "paragraphs", i)
+      for part, layout in lines.cut(text):
+        yield reading.Raw(part, layout, i)
 
   return Source(name, "tfds", count, str(builder.info.full_name), read)
 

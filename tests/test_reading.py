@@ -1,0 +1,321 @@
+"""Files of every format and compression: bounded memory, clear errors."""
+
+import gzip
+import json
+import lzma
+import tracemalloc
+
+import pytest
+from test_sources import WANT, documents, jsonl, write, zstd
+
+from bert_jax.data import lines, parquet, reading, sources
+
+COMPRESS = {
+  "": bytes,
+  ".gz": gzip.compress,
+  # A dictionary of 256 KB, which the reader must have as well.
+  ".xz": lambda content: lzma.compress(content, preset=0),
+  ".zst": lambda content: zstd(content),
+}
+PLAIN = ("bert", "text", "text_blocks", "text_lines")
+
+
+def read(path, format: str, errors: str = "strict") -> list[reading.Raw]:
+  return list(reading.read_file(str(path), format, errors))
+
+
+def small(monkeypatch) -> None:
+  monkeypatch.setattr(lines, "MAX_CHARS", 2**14)
+  monkeypatch.setattr(lines, "MAX_RECORD", 2**16)
+  monkeypatch.setattr(lines, "_BLOCK", 2**13)
+
+
+def peak_of(path, format: str) -> tuple[int, int, int]:
+  """Characters read, those of the longest document, and bytes of memory."""
+  tracemalloc.start()
+  try:
+    count = longest = 0
+    for raw in reading.read_file(str(path), format, "strict"):
+      count += len(raw.text)
+      longest = max(longest, len(raw.text))
+    return count, longest, tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
+
+
+# Characters, and how often they stand in the file.
+UNITS = {"word ": 2**20, "x": 2**20, "\u4e16": 2**20, " ": 2**20, "\n": 2**17}
+LINES = [(format, "", unit) for format in PLAIN for unit in UNITS]
+LINES += [("text", s, unit) for s in (".gz", ".xz", ".zst") for unit in "x\n"]
+
+
+@pytest.mark.parametrize("format, suffix, unit", LINES)
+def test_memory_does_not_grow_with_a_line(
+  tmp_path, monkeypatch, format, suffix, unit
+):
+  small(monkeypatch)
+  if suffix == ".zst":
+    pytest.importorskip("pyarrow")
+  text = unit * UNITS[unit]
+  path = write(tmp_path / f"a.txt{suffix}", COMPRESS[suffix](text.encode()))
+  count, longest, peak = peak_of(path, format)
+  if unit.isspace():
+    assert count == 0
+  else:
+    # Pieces are joined by a newline where a document is cut between them.
+    assert len(text) <= count <= len(text) * 1.01
+  assert longest <= 2 * lines.MAX_CHARS + 1
+  # Blocks, a document in a few forms, a decompressor; the lines have 1 MB, as
+  # objects more.
+  assert peak < 8e5
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_record_has_a_limit(tmp_path, monkeypatch, suffix):
+  small(monkeypatch)
+  content = jsonl("Fine.") + '{"text": "' + "x" * 2**22
+  path = write(
+    tmp_path / f"a.jsonl{suffix}", COMPRESS[suffix](content.encode())
+  )
+  with pytest.raises(ValueError, match=r"a\.jsonl.*:2: .* 65,536 characters"):
+    peak_of(path, "jsonl")
+  # One of less is cut into documents.
+  text = "\n" * 1000 + "word " * 12000
+  write(path, COMPRESS[suffix](jsonl(text).encode()))
+  texts = [raw.text for raw in read(path, "jsonl")]
+  assert max(map(len, texts)) <= 2 * lines.MAX_CHARS + 1
+  assert "".join(texts).replace("\n", "") == "word " * 12000
+
+
+def test_lines_that_are_cut_are_whole_together(tmp_path, monkeypatch):
+  monkeypatch.setattr(lines, "MAX_CHARS", 50)
+  monkeypatch.setattr(lines, "_BLOCK", 7)
+  words = [f"w{i}" for i in range(300)]
+  path = write(tmp_path / "a.txt", " ".join(words))
+  raws = read(path, "text_lines")
+  assert "".join(raw.text for raw in raws) == " ".join(words)
+  assert max(len(raw.text) for raw in raws) <= 50
+  assert all(raw.text.endswith(" ") for raw in raws[:-1])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n"])
+@pytest.mark.parametrize("block", [1, 2, 3, 2**17])
+def test_every_end_of_line(tmp_path, monkeypatch, end, block):
+  monkeypatch.setattr(lines, "_BLOCK", block)
+  texts = ["One hére.", "Two there.", "", "Third document.", ""]
+  path = write(tmp_path / "a.txt", "\ufeff" + end.join(texts))
+  want = [["One hére.", "Two there."], ["Third document."]]
+  assert documents(path) == want
+  path = write(tmp_path / "a.jsonl", end.join(map(jsonl_line, texts)))
+  assert documents(path) == [["One hére."], ["Two there."], ["Third document."]]
+  # Other separators are characters of a line.
+  path = write(tmp_path / "b.txt", f"A\u2028b\x0bc\x0cd\x85e.{end}F.")
+  assert documents(path) == [["A\u2028b\x0bc\x0cd\x85e.", "F."]]
+
+
+def jsonl_line(text: str) -> str:
+  return json.dumps({"text": text}) if text else ""
+
+
+@pytest.mark.parametrize("block", [1, 5, 2**17])
+def test_the_byte_that_is_not_utf8(tmp_path, monkeypatch, block):
+  monkeypatch.setattr(lines, "_BLOCK", block)
+  content = "Fine.\r\néé\rB".encode() + b"\xc3("
+  path = write(tmp_path / "a.txt", content)
+  with pytest.raises(ValueError, match=r"a\.txt: .*line 3, at byte 13;"):
+    documents(path)
+  write(path, "Fine.\nCut é".encode()[:-1])
+  with pytest.raises(ValueError, match=r"a\.txt: .*line 2, at byte 10;"):
+    documents(path)
+  assert documents(path, errors="replace") == [["Fine.", "Cut \ufffd"]]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+def test_damaged_files_say_where(tmp_path, suffix):
+  if suffix == ".zst":
+    pytest.importorskip("pyarrow")
+  text = "".join(f"Sentence {i * i}.\n" for i in range(40000)).encode()
+  content = COMPRESS[suffix](text)
+  if suffix == ".zst":
+    zstandard = pytest.importorskip("zstandard")
+    # As the command does it; without a sum, damage can go unnoticed.
+    compressor = zstandard.ZstdCompressor(write_checksum=True)
+    content = compressor.compress(text)
+  path = write(tmp_path / f"a.txt{suffix}", content[: len(content) // 2])
+  message = rf"a\.txt{suffix}: damaged compressed file, after [\d,]+ bytes"
+  with pytest.raises(ValueError, match=message):
+    documents(path)
+  write(path, content[:1000] + b"damage" + content[1006:])
+  with pytest.raises(ValueError, match=message):
+    documents(path)
+  write(path, text)
+  with pytest.raises(ValueError, match=message):
+    documents(path)
+  # Two files one after the other are one text.
+  write(path, content + content)
+  (first, second) = [raw.text for raw in read(path, "text_blocks")] * 2
+  assert first == second == (text + text).decode().strip()
+
+
+def test_xz_of_a_huge_dictionary_is_refused(tmp_path):
+  filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**20}]
+  content = lzma.compress(b"One here.", lzma.FORMAT_XZ, filters=filters)
+  # The dictionary's size stands in the header of the block, with a checksum.
+  path = write(tmp_path / "a.txt.xz", content)
+  assert documents(path) == [["One here."]]
+  alone = lzma.compress(b"One here.", lzma.FORMAT_ALONE)
+  write(path, alone[:1] + (2**30).to_bytes(4, "little") + alone[5:])
+  with pytest.raises(ValueError, match=r"a\.txt\.xz: damaged .*[Mm]emory"):
+    documents(path)
+
+
+@pytest.mark.parametrize(
+  "content, message",
+  [
+    (b"PAR1....", "a Parquet file; leave --format out"),
+    (gzip.compress(b"text"), "compressed by gzip"),
+    (lzma.compress(b"text"), "compressed by xz"),
+    (b"%PDF-1.7", "a PDF"),
+    ("text".encode("utf-16"), "UTF-16"),
+  ],
+)
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_files_that_are_no_text(tmp_path, content, message, errors):
+  path = write(tmp_path / "a.txt", content)
+  with pytest.raises(ValueError, match=rf"a\.txt is {message}"):
+    documents(path, errors=errors)
+
+
+def test_formats_of_plain_text(tmp_path):
+  path = write(
+    tmp_path / "a.txt", "One here. Two\nthere.\n\n \nThird. Fourth.\n"
+  )
+  one, two = ["One here.", "Two there."], ["Third.", "Fourth."]
+  assert documents(path, format="text") == [one + two]
+  assert documents(path, format="text_blocks") == [one, two]
+  each = [["One here.", "Two"], ["there."], two]
+  assert documents(path, format="text_lines") == each
+  bert = [["One here. Two", "there."], ["Third. Fourth."]]
+  assert documents(path) == documents(path, format="bert") == bert
+
+
+def test_a_format_for_each_input(tmp_path):
+  text = "One here. Two there.\n\nThird document.\n"
+  a, b = (write(tmp_path / name, text) for name in ("a.txt", "b.txt"))
+  bert = [["One here. Two there."], ["Third document."]]
+  both = [f"text_blocks:{a}", str(b)]
+  assert documents(both) == WANT + bert
+  assert documents(both, format="text") == WANT + [WANT[0] + WANT[1]]
+  found = sources.find_sources(f"bert:{a},text:{tmp_path}/b*")
+  assert [(s.name, s.kind) for s in found] == [
+    (str(a), "bert"),
+    (str(b), "text"),
+  ]
+  with pytest.raises(ValueError, match=r"words:.*: no such file"):
+    documents(f"words:{a}")
+
+
+@pytest.mark.parametrize(
+  "name, format",
+  [
+    ("a.md", "text"),
+    ("A.MD.gz", "text"),
+    ("a.txt.zst", "bert"),
+    ("a", "bert"),
+    ("news.en-00001-of-00100", "bert"),
+    ("a.ndjson.xz", "jsonl"),
+    ("a.csv", None),
+    ("a.tsv.gz", None),
+    ("a.html", None),
+    ("a.docx", None),
+    ("a.mp3", None),
+    ("part.0001.gz", "bert"),
+  ],
+)
+def test_format_of_a_name(name, format):
+  if format is None:
+    with pytest.raises(ValueError, match=r"give --format, or --input FORMAT:a"):
+      reading.format_of(name)
+  else:
+    assert reading.format_of(name) == format
+
+
+class TestParquet:
+  @pytest.fixture(autouse=True)
+  def pyarrow(self):
+    self.pa = pytest.importorskip("pyarrow")
+    self.pq = pytest.importorskip("pyarrow.parquet")
+
+  def write(self, path, column, **options) -> None:
+    names = ["n", "text"]
+    table = self.pa.table([range(len(column)), column], names)
+    self.pq.write_table(table, path, **options)
+
+  def test_every_type_of_string(self, tmp_path):
+    pa, path = self.pa, tmp_path / "a.parquet"
+    texts = ["One here. Two there.", "", "Third document."] * 3
+    for kind in ("string", "large_string", "string_view"):
+      self.write(path, pa.array(texts, getattr(pa, kind)()))
+      assert documents(path) == WANT * 3
+    self.write(path, pa.array(texts).dictionary_encode())
+    assert documents(path) == WANT * 3
+    self.write(path, pa.array([b"bytes"]))
+    with pytest.raises(ValueError, match="`text` holds binary, no strings"):
+      documents(path)
+
+  @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
+  def test_null_is_left_out_and_counted(self, tmp_path, capsys, name):
+    texts = ["One here. Two there.", None, None, "Third document."]
+    path = tmp_path / name
+    if name == "a.jsonl":
+      write(path, jsonl(*texts))
+    else:
+      self.write(path, texts)
+    assert documents(path) == WANT
+    said = capsys.readouterr().err
+    assert said == (
+      f"{path}: 2 of 4 rows have no text (null); they are left out.\n"
+    )
+
+  def test_damage_names_the_file_and_the_row(self, tmp_path):
+    path = tmp_path / "a.parquet"
+    texts = [f"Text {i * i} of many." for i in range(4000)]
+    self.write(
+      path, texts, row_group_size=1000, use_dictionary=False, compression="none"
+    )
+    content = path.read_bytes()
+    write(path, content[:200])
+    with pytest.raises(ValueError, match=r"a\.parquet: not a readable Parquet"):
+      documents(path)
+    place = content.index(b"Text 4000000")  # the first of the third group
+    half = 20000
+    write(path, content[:place] + b"\xff" * half + content[place + half :])
+    with pytest.raises(ValueError, match=r"a\.parquet: .*row 2\d\d\d\b"):
+      documents(path)
+
+  def test_columns_of_one_name(self, tmp_path):
+    path = tmp_path / "a.parquet"
+    table = self.pa.table([["a"], ["b"]], ["text", "text"])
+    self.pq.write_table(table, path)
+    with pytest.raises(ValueError, match="2 columns have the name `text`"):
+      documents(path)
+
+  def test_no_parquet_by_a_wrong_format(self, tmp_path):
+    path = tmp_path / "a.parquet"
+    self.write(path, ["One here."])
+    for format in (*PLAIN, "jsonl"):
+      with pytest.raises(ValueError, match=r"a\.parquet is a Parquet file"):
+        documents(path, format=format)
+    write(tmp_path / "a.parquet.gz", gzip.compress(path.read_bytes()))
+    with pytest.raises(ValueError, match="decompress it"):
+      documents(tmp_path / "a.parquet.gz")
+
+  def test_rows_are_read_by_their_size(self, tmp_path):
+    path = tmp_path / "a.parquet"
+    for count, size in ((1000, 10), (20, 2**20)):
+      texts = [f"{i} " + "x" * size for i in range(count)]
+      self.write(path, texts, use_dictionary=False, compression="none")
+      group = self.pq.read_metadata(path).row_group(0)
+      rows = parquet._rows_at_once(group)
+      assert rows == (8 if size == 10 else 3)
+      assert [raw.text for raw in read(path, "parquet")] == texts
