@@ -125,7 +125,8 @@ def columns(
     return known, [*glue.TEXTS[name], "label"]
   chosen = own.columns(given, known.task.kind)
   texts = [chosen[role] for role in ("text", "pair") if role in chosen]
-  return known, [*texts, chosen.get("label", "label")]
+  label_columns = chosen.get(own.LABEL_COLUMNS)
+  return known, [*texts, *(label_columns or [chosen.get("label", "label")])]
 
 
 def _examples(known: Known, path: str, skipped: list[str]) -> Iterator[Example]:
@@ -133,6 +134,11 @@ def _examples(known: Known, path: str, skipped: list[str]) -> Iterator[Example]:
     for example in known.parse(record, True):
       # In a JSON or CSV file they may be part of a text.
       texts = (_BREAKS.sub(" ", text) for text in example["texts"])
+      columns = (known.columns or {}).get(own.LABEL_COLUMNS)
+      if columns:
+        marks = (str(int(name in example["label"])) for name in columns)
+        yield Example(tuple(texts), "\t".join(marks))
+        continue
       label = str(example["label"])
       if _BREAKS.search(label):
         raise ValueError(

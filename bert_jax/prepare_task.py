@@ -90,9 +90,8 @@ def _report(meta: dict[str, Any]) -> None:
   for split, notes in meta["notes"].items():
     for what, (count, which) in notes.items():
       more = ", ..." if count > len(which) else ""
-      print(
-        f"{split}: {count} {what}: {', '.join(which)}{more}", file=sys.stderr
-      )
+      line = f"{count} {what}: {', '.join(which)}{more}" if count else what
+      print(f"{split}: {line}", file=sys.stderr)
 
 
 def _stop(number: int, frame: Any) -> None:
@@ -131,7 +130,8 @@ def main() -> None:
   _report(meta)
   task = meta["task"]
   print(
-    f"{args.output}: task {task['name']}, labels {task['labels'] or 'none'}"
+    f"{args.output}: task {task['name']}, labels {task['labels'] or 'none'},"
+    f" scored by {task['metrics'][0]}"
   )
 
 

@@ -122,8 +122,8 @@ BAD = [
   (
     "x.tsv",
     NAMES,
-    "tokens\tner\na b c\tO O x\n",
-    r"x\.tsv:2: tag 'x' is not O",
+    "tokens\tner\na b\tO B-X\na b c\tO O x\n",
+    r"x\.tsv:3: tag 'x' is not O",
   ),
   ("x.tsv", NAMES, "tokens\nin\n", r"x\.tsv:2: no column 'ner'; there are"),
   (
@@ -133,9 +133,10 @@ BAD = [
     r"x\.tsv:1: no column 'tokens'; there are O, in\. .* "
     r"numbers of a file with a word a line \(words=1,tags=2\)",
   ),
-  ("x.tsv", NUMBERS, "a b\n\n", r"tag 'a' is not O"),
+  ("x.tsv", NUMBERS, "B-X b\n\na b\n", r"x\.tsv:3: tag 'a' is not O"),
+  ("x.tsv", NUMBERS, "a b\n\n", r"split train has 1 labels \(a\); a tagging"),
   ("x.tsv", NUMBERS, "O\ta\nB-X\n", r"x\.tsv:2: 1 columns where the first li"),
-  ("x.tsv", NUMBERS, "O\ta\nB\tb\n", r"x\.tsv:2: tag 'B' is not O"),
+  ("x.tsv", NUMBERS, "O\ta\nB\tb\nI-X\tb", r"x\.tsv:2: tag 'B' is not O"),
   ("x.tsv", "words=3,tags=1", FIRST, r"x\.tsv:1: no column 3 for the words"),
   ("x.tsv", "words=1,tags=-3", FIRST, r"x\.tsv:1: no column -3 for the tags"),
   ("x.tsv", "words=2", FIRST, r"x\.tsv:1: of 2 columns, 2 and -1 are the same"),
@@ -151,7 +152,7 @@ def test_bad_words_and_tags(tmp_path, name, columns, content, message):
 
 
 def test_what_is_wrong_stands_on_the_line_that_is_named(tmp_path):
-  lines = [{"tokens": ["a", "b"], "ner": ["O", "x"]}]
+  lines = [{"tokens": ["a", "b"], "ner": ["B-X", "x"]}]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   with pytest.raises(ValueError, match=r"a\.jsonl:1: tag 'x' is not O, B-TYPE"):
     read({"train": path}, kind="tagging", columns=NAMES)

@@ -6,7 +6,7 @@ import os
 import finetune_files as files
 import pytest
 
-from bert_jax.finetune import labels, preparing, reading
+from bert_jax.finetune import preparing, reading, tags
 from bert_jax.finetune.known import TASKS
 from bert_jax.finetune.reading import Input
 
@@ -236,7 +236,7 @@ def test_columns_of_words(tmp_path):
   path = files.write(tmp_path / "w.conll", "@a\tO\n\t\nBig Ben\tB-location\n")
   found = read("wnut17", path)
   assert [e["words"] for e in found] == [["@a"], ["Big Ben"]]
-  assert labels.to_iob2(["I-A", "I-A", "I-B", "O", "I-B", "B-B"]) == (
+  assert tags.to_iob2(["I-A", "I-A", "I-B", "O", "I-B", "B-B"]) == (
     ["B-A", "I-A", "B-B", "O", "B-B", "B-B"]
   )
 

@@ -7,7 +7,8 @@ with -DOCSTART-; WNUT17 (Derczynski et al. 2017): a word, a tab, a tag.
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.finetune import labels, tables
+from bert_jax.finetune import tables
+from bert_jax.finetune import tags as tags_lib
 from bert_jax.finetune.rows import Task
 from bert_jax.finetune.tables import Record, get
 
@@ -17,6 +18,14 @@ _SPACES = " \t"
 
 class Sentence(Record):
   """A record whose words stand on lines of their own, from `where` on."""
+
+
+def where_of(record: Record, word: int) -> str:
+  """Where a word of a sentence stands: its own line, if it has one."""
+  if not isinstance(record, Sentence):
+    return record.where
+  path, _, line = record.where.rpartition(":")
+  return f"{path}:{int(line) + word}"
 
 
 def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
@@ -115,7 +124,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
 
   Raises:
     ValueError: no tags where there must be, another number of them than words,
-      one without its prefix, or one that the task has not.
+      one that is no text, or one that the task has not.
   """
   words = get(record, "words")
   if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
@@ -137,21 +146,26 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
         f"{record.where}: {count} tags for {len(words)} words; every word has"
         " one."
       )
-    _check(task, tags, record)
+    tags = _named(task, tags, record)
     if task.name == "conll2003":
-      tags = labels.to_iob2(tags)
+      tags = tags_lib.to_iob2(tags)
   return dict(words=words, tags=tags, document=record.fields.get("document"))
 
 
-def _check(task: Task, tags: list[Any], record: Record) -> None:
-  path, _, line = record.where.rpartition(":")
+def _named(task: Task, tags: list[Any], record: Record) -> list[str]:
+  """The names of tags, a number's its digits; see `own` on their prefixes."""
+  names = []
   for i, tag in enumerate(tags):
-    own = record.where
-    if isinstance(record, Sentence):
-      # The tag's own line can be named.
-      own = f"{path}:{int(line) + i}"
-    labels.check_tags([str(tag)], own)
+    where = where_of(record, i)
+    if type(tag) is int:
+      tag = str(tag)
+    if not isinstance(tag, str) or not tag.strip():
+      raise ValueError(f"{where}: tag {tag!r:.60} is no name of a tag.")
     if task.labels and tag not in task.labels:
+      if task.metrics == ("tagging_f1",):
+        tags_lib.check_published(tag, where)
       raise ValueError(
-        f"{own}: tag {tag!r:.60} is none of {', '.join(task.labels)}."
+        f"{where}: tag {tag!r:.60} is none of {', '.join(task.labels)}."
       )
+    names.append(tag)
+  return names

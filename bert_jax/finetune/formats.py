@@ -151,12 +151,13 @@ def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
   """Columns word, right tag (if there is one), predicted tag.
 
   conlleval reads the last two of them. It takes any space as the end of a
-  column, so that spaces within a word or a tag become underlines.
+  column, so that spaces within a word or a tag become underlines; one is also
+  the tag of a word that has none, since it has no piece.
   """
   blocks = []
   for example, tags in zip(examples, predictions, strict=True):
     columns = [
-      ["_".join(cell.split()) or "_" for cell in column]
+      ["_".join((cell or "").split()) or "_" for cell in column]
       for column in (example["words"], example["tags"], tags)
       if column is not None
     ]

@@ -1,13 +1,12 @@
 """Labels of records by name, whatever the file writes for them."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.finetune import tables
+from bert_jax.finetune import label_sets
 from bert_jax.finetune.tables import Record, get
 
 # What stands where there is no label; in the published tasks -1 as well, which
@@ -43,39 +42,51 @@ def name(
       of `labels`.
   """
   value = _value(record, column, needed, hidden)
-  return None if value is None else _name(record, value, labels)
+  if value is None:
+    return None
+  if isinstance(value, str) and value not in labels:
+    _check_no_list(value, record.where)
+  return _name(record.where, value, labels)
+
+
+def _check_no_list(text: str, where: str) -> None:
+  """Raises ValueError for a list that a table has as a text."""
+  begins = text[:1] in ("[", "(", "{")
+  if begins and label_sets.read_literal(text) is not None:
+    raise ValueError(
+      f"{where}: label {text!r:.60} is a list; several labels of a text are"
+      " read by --kind multi_label."
+    )
 
 
 def names(
-  record: Record, column: str, labels: tuple[str, ...], needed: bool
-) -> list[str] | None:
-  """The names of all labels that a record has at once, [] for none.
+  values: Sequence[Any], labels: tuple[str, ...], where: str
+) -> list[str]:
+  """The names of all labels that a line has at once, in its order.
 
-  A list; or a text with commas between them, and quotes around one with a
-  comma. Arguments, and what is raised, are those of `name`.
+  Args:
+    values: of `label_sets.read_list`.
+    labels: names of the task; () takes any.
+    where: the line, for messages.
+
+  Raises:
+    ValueError: a value that is no name, none of `labels`, or there twice.
   """
-  if column not in record.fields and not needed:
-    return None
-  value = get(record, column)
-  if value is None and not needed:
-    return None
-  if isinstance(value, str):
-    parts = tables.split_commas(value, f"{record.where}: {column}")
-    value = [part for part in parts if part]
-  if not isinstance(value, list):
-    raise ValueError(
-      f"{record.where}: {column} is {value!r:.60}, not a list of labels; an"
-      " empty one says that none applies."
-    )
-  parts = [x.strip() if isinstance(x, str) else x for x in value]
-  return [*dict.fromkeys(_name(record, part, labels) for part in parts)]
+  named = [_name(where, value, labels) for value in values]
+  for i, label in enumerate(named):
+    if label in named[:i]:
+      raise ValueError(
+        f"{where}: label {label!r:.60} is there twice; write each label that"
+        " applies once."
+      )
+  return named
 
 
-def _name(record: Record, value: Any, labels: tuple[str, ...]) -> str:
+def _name(where: str, value: Any, labels: tuple[str, ...]) -> str:
   odd = isinstance(value, float) and not math.isfinite(value)
   if odd or value in EMPTY or isinstance(value, list | dict):
     raise ValueError(
-      f"{record.where}: label {value!r:.60} is neither a name nor a number."
+      f"{where}: label {value!r:.60} is neither a name nor a number."
     )
   if isinstance(value, bool):
     value = str(value).lower()
@@ -89,7 +100,7 @@ def _name(record: Record, value: Any, labels: tuple[str, ...]) -> str:
     label = label.lower()
   if labels and label not in labels:
     raise ValueError(
-      f"{record.where}: label {label!r:.60} is none of {', '.join(labels)}."
+      f"{where}: label {label!r:.60} is none of {', '.join(labels)}."
     )
   return label
 
@@ -136,29 +147,3 @@ def _value(
       " need one in every line."
     )
   return None
-
-
-_TAG = re.compile(r"O|[BI]-.+")
-
-
-def check_tags(tags: Sequence[str], where: str) -> None:
-  """Raises ValueError unless every tag is O, B-TYPE or I-TYPE."""
-  for tag in tags:
-    if not _TAG.fullmatch(tag):
-      raise ValueError(
-        f"{where}: tag {tag!r:.60} is not O, B-TYPE or I-TYPE; entities are"
-        " scored by these prefixes, write the tags with them."
-      )
-
-
-def to_iob2(tags: list[str]) -> list[str]:
-  """IOB1, where B- stands only between neighbours of a type, as IOB2.
-
-  The files of CoNLL-2003 are in IOB1; IOB2 stays as it is.
-  """
-  made, before = [], "O"
-  for tag in tags:
-    begins = tag[:2] == "I-" and before[2:] != tag[2:]
-    made.append("B-" + tag[2:] if begins else tag)
-    before = tag
-  return made

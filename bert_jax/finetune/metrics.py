@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.finetune import answers
+from bert_jax.finetune import answers, tags
 from bert_jax.finetune.rows import Examples, Task, gold_field
 
 Scores = dict[str, float]
 Metric = Callable[[Task, Sequence[Any], Examples], Scores]
-_PREFIXES = ("B-", "I-", "E-", "S-")
 
 
 def _library(name: str, package: str) -> Any:
@@ -276,37 +275,48 @@ def tagging_f1(
   """F1, precision and recall of entities by the rule of conlleval.
 
   The rule of CoNLL-2003's script: an entity begins at B-, or at I- after
-  another type or O.
+  another type or O. Tags of every scheme in `tags` are read as IOBES.
   """
-  return _entities(task, predictions, examples, "", {})
+  return _entities(task, predictions, examples)
 
 
 def tagging_f1_strict(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """The same where an entity begins at B- alone (seqeval, strict IOB2)."""
-  scheme = _library("seqeval.scheme", "seqeval").IOB2
-  options = {"mode": "strict", "scheme": scheme}
-  return _entities(task, predictions, examples, "_strict", options)
+  """The same by the letter of the scheme (seqeval's strict mode).
+
+  In IOB2 an entity begins at B- alone; where the task has tags for an entity's
+  end, those of IOBES must stand as they should.
+  """
+  return _entities(task, predictions, examples, strict=True)
 
 
 def _entities(
   task: Task,
   predictions: Sequence[Any],
   examples: Examples,
-  suffix: str,
-  options: dict[str, Any],
+  strict: bool = False,
 ) -> Scores:
   right = [list(gold(task, example)) for example in examples]
   ours = [list(p) for p in predictions]
   _check_lengths(task, ours, right)
-  for tag in sorted({t for tags in right + ours for t in tags} - {"O"}):
-    if not tag.startswith(_PREFIXES):
+  names = {tag or "O" for row in right + ours for tag in row}
+  by_name = {n: tags.to_iobes(n) for n in sorted(names | {*task.labels})}
+  for name, tag in by_name.items():
+    if tag is None:
       raise ValueError(
-        f"task {task.name}: {tag!r} is neither O nor begins with B- or I-, and"
+        f"task {task.name}: {name!r} is neither O nor begins with B- or I-, and"
         " entities cannot be told; use the metric accuracy."
       )
+  right = [[by_name[tag] for tag in row] for row in right]
+  ours = [[by_name[tag or "O"] for tag in row] for row in ours]
   seqeval = _library("seqeval.metrics", "seqeval")
+  suffix, options = "", {}
+  if strict:
+    schemes = _library("seqeval.scheme", "seqeval")
+    ends = any(tag[:2] in ("E-", "S-") for tag in by_name.values())
+    scheme = schemes.IOBES if ends else schemes.IOB2
+    suffix, options = "_strict", {"mode": "strict", "scheme": scheme}
   parts = {"tagging_f1": "f1", "precision": "precision", "recall": "recall"}
   return {
     name + suffix: float(

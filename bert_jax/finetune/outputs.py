@@ -36,7 +36,8 @@ def predictions(
   Returns:
     Classification and choice: the label's name. Several at once: a list of
     those whose chance is above one half. Regression: a number. Tagging: a list
-    of tags, one a word. Span: see `nbest.answers`.
+    of tags, one a word; a word without a piece has O, or None where the task
+    has no tag O. Span: see `nbest.answers`.
 
   Raises:
     ValueError: logits of another number of rows or labels, or not finite.
@@ -84,7 +85,7 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
 
 
 def words_without_row(rows: Rows, examples: Examples) -> int:
-  """Words of kind tagging that have no piece in any row; their tag is O."""
+  """Words of kind tagging that have no piece in any row; see `predictions`."""
   pairs = np.stack([rows.example.repeat(lengths(rows)), rows.offsets[:, 0]], 1)
   found = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
   return sum(len(e["words"]) for e in examples) - len(found)
@@ -118,9 +119,10 @@ def check_finite(*logits: np.ndarray) -> None:
 
 def _tags(
   task: Task, rows: Rows, logits: Logits, examples: Examples
-) -> list[list[str]]:
+) -> list[list[str | None]]:
   """One tag a word: its first piece's, in the row with most context of it."""
-  tags = [["O"] * len(example["words"]) for example in examples]
+  silent = "O" if "O" in task.labels else None
+  tags = [[silent] * len(example["words"]) for example in examples]
   seen = [[-1.0] * len(example["words"]) for example in examples]
   for i, (example, length) in enumerate(
     zip(rows.example, lengths(rows), strict=True)

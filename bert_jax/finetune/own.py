@@ -4,6 +4,7 @@
 --task same --columns text=a,pair=b,label=same
 --task price --kind regression --columns text=review,label=euros
 --task moods --kind multi_label --columns text=post,label=moods
+--task rude --kind multi_label --columns text=post,label=toxic,label=insult
 --task names --kind tagging --columns words=tokens,tags=ner
 --task names --kind tagging --columns words=2,tags=1
 
@@ -16,18 +17,22 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_jax.finetune import conll, labels, tables
+from bert_jax.finetune import conll, label_sets, labels, tables, tags
 from bert_jax.finetune.rows import Task
 from bert_jax.finetune.tables import Record, get, get_text
 
 KINDS = ("classification", "multi_label", "regression", "tagging")
-# The first decides what is best.
-METRICS = {
+# The first decides what is best; of tags, see `metrics_of`.
+_METRICS = {
   "classification": ("accuracy", "f1_macro"),
   "multi_label": ("f1_micro",),
   "regression": ("pearson_spearman",),
   "tagging": ("tagging_f1",),
 }
+# The key, beside the roles, of the columns that are a label each.
+LABEL_COLUMNS = "labels"
+# A role's column; of `LABEL_COLUMNS` a list.
+Columns = Mapping[str, Any]
 # The role that a line without a label may lack.
 _RIGHT = {kind: "tags" if kind == "tagging" else "label" for kind in KINDS}
 _ROLES = {kind: ("text", "pair", "label", "id") for kind in KINDS}
@@ -37,29 +42,55 @@ _NUMBER = re.compile(r"-?[1-9][0-9]*")
 _BETWEEN = re.compile(r"[ \t\r\n]+")
 
 
-def columns(text: str, kind: str) -> dict[str, str]:
+def metrics_of(kind: str, names: Sequence[str]) -> tuple[str, ...]:
+  """The metrics of a task; of tags without prefixes the share of right words.
+
+  Args:
+    kind: one of `KINDS`.
+    names: the task's labels, () where they are not read yet.
+  """
+  if kind == "tagging" and names and tags.letters(names) is None:
+    return ("accuracy",)
+  return _METRICS[kind]
+
+
+def columns(text: str, kind: str) -> dict[str, Any]:
   """Parses `ROLE=COLUMN,...`.
 
   Args:
     text: the value of --columns.
     kind: of the task; its roles are text, pair, label, id, or words, tags, id.
 
+  Returns:
+    Role -> column; where several labels at once have a column each,
+    `LABEL_COLUMNS` -> these, without the role label.
+
   Raises:
     ValueError: another role, one given twice, or no text.
   """
   roles = _ROLES[kind]
-  made: dict[str, str] = {}
+  chosen: dict[str, Any] = {}
+  label_columns: list[str] = []
   for part in tables.split_commas(text, "--columns"):
     role, equal, column = map(str.strip, part.partition("="))
-    if not equal or role not in roles or role in made or not column:
+    several = kind == "multi_label" and role == "label"
+    twice = column in label_columns if several else role in chosen
+    if not equal or role not in roles or twice or not column:
       raise ValueError(
         f"--columns={text}: {part!r} is not ROLE=COLUMN, or is there twice; the"
         f" roles of a {kind} are {', '.join(roles)}."
       )
-    made[role] = column
-  if roles[0] not in made:
+    if several:
+      label_columns.append(column)
+    else:
+      chosen[role] = column
+  if len(label_columns) > 1:
+    chosen[LABEL_COLUMNS] = label_columns
+  elif label_columns:
+    chosen["label"] = label_columns[0]
+  if roles[0] not in chosen:
     raise ValueError(f"--columns={text}: it does not say {roles[0]}=COLUMN.")
-  return made
+  return chosen
 
 
 def check_labels(kind: str, names: Sequence[str]) -> None:
@@ -71,13 +102,12 @@ def check_labels(kind: str, names: Sequence[str]) -> None:
     raise ValueError(f"--labels: {twice[0]!r} is there twice.")
   if len(names) < 2:
     raise ValueError(f"--labels: a {kind} needs two or more.")
-  if kind == "tagging":
-    labels.check_tags(names, "--labels")
+  odd = tags.odd_one(names) if kind == "tagging" else None
+  if odd:
+    raise ValueError(f"--labels: {tags.sentence(odd)}")
 
 
-def records(
-  path: str, kind: str, chosen: Mapping[str, str]
-) -> Iterator[Record]:
+def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
   """Reads a file; ValueError names the file and line.
 
   Args:
@@ -101,8 +131,9 @@ def records(
   return _conll(path, chosen)
 
 
-def _table(path: str, kind: str, chosen: Mapping[str, str]) -> Iterator[Record]:
+def _table(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
   """Records of a table that has all columns but those that may be missing."""
+  # Columns of labels are asked for where a label must be.
   needed = [chosen[role] for role in _ROLES[kind] if role in chosen]
   needed = [c for c in needed if c != chosen.get(_RIGHT[kind])]
   other = ", or give the numbers of a file with a word a line (words=1,tags=2)"
@@ -118,25 +149,35 @@ def _table(path: str, kind: str, chosen: Mapping[str, str]) -> Iterator[Record]:
     yield record
 
 
-def _split(chosen: Mapping[str, str]) -> Callable[[Record], Record]:
+def _split(chosen: Columns) -> Callable[[Record], Record]:
   """Makes lists of a table's words and tags; an empty field is no tags."""
   names = [chosen.get(role, role) for role in ("words", "tags")]
 
   def split(record: Record) -> Record:
     lists = {
-      name: [part for part in _BETWEEN.split(record.fields[name]) if part]
+      name: _words(record.fields[name])
       for name in names
       if name in record.fields
     }
-    words, tags = names
-    if lists[words] and not lists.get(tags, True):
-      lists[tags] = None
+    words_column, tags_column = names
+    if lists[words_column] and not lists.get(tags_column, True):
+      lists[tags_column] = None
     return record._replace(fields=record.fields | lists)
 
   return split
 
 
-def _conll(path: str, chosen: Mapping[str, str]) -> Iterator[Record]:
+def _words(text: str) -> list[Any]:
+  """What spaces separate; or a list, in JSON or as Python prints it."""
+  if text.strip()[:1] == "[":
+    items = label_sets.read_literal(text.strip())
+    # "[1]" may be a word.
+    if items and all(isinstance(item, str) for item in items):
+      return items
+  return [part for part in _BETWEEN.split(text) if part]
+
+
+def _conll(path: str, chosen: Columns) -> Iterator[Record]:
   """Sentences of a file with a word a line, under the chosen names."""
   places = {
     role: int(chosen.get(role, default))
@@ -150,7 +191,7 @@ def _conll(path: str, chosen: Mapping[str, str]) -> Iterator[Record]:
 
 
 def parse(
-  task: Task, chosen: Mapping[str, str], record: Record, needed: bool
+  task: Task, chosen: Columns, record: Record, needed: bool
 ) -> dict[str, Any]:
   """Makes an example of a line.
 
@@ -166,9 +207,9 @@ def parse(
   number = get(record, chosen["id"]) if "id" in chosen else None
   if task.kind == "tagging":
     fields = dict(words=get(record, chosen.get("words", "words")))
-    tags = chosen.get("tags", "tags")
-    if tags in record.fields or needed:
-      fields["tags"] = get(record, tags)
+    tags_column = chosen.get("tags", "tags")
+    if tags_column in record.fields or needed:
+      fields["tags"] = get(record, tags_column)
     made = conll.parse(task, record._replace(fields=fields), needed)
     return made | {"id": number}
   texts = [
@@ -179,18 +220,18 @@ def parse(
   column = chosen.get("label", "label")
   if task.kind == "regression":
     label: Any = labels.number(record, column, needed)
+  elif LABEL_COLUMNS in chosen:
+    label = label_sets.read_columns(record, chosen[LABEL_COLUMNS], needed)
   elif task.kind == "multi_label":
-    label = labels.names(record, column, task.labels, needed)
+    # `reading.read` names them: that depends on the other lines.
+    label = label_sets.read_list(record, column, needed)
   else:
     label = labels.name(record, column, task.labels, needed, labels.EMPTY)
   return dict(id=number, texts=texts, label=label)
 
 
 def found_labels(kind: str, examples: list[dict[str, Any]]) -> tuple[str, ...]:
-  """The names that examples have, sorted; O first, of tags.
-
-  Every type of entity gets both of its tags, found or not.
-  """
+  """The names that examples have, sorted; of tags, see `tags.all_labels`."""
   if kind == "regression":
     return ()
   if kind == "classification":
@@ -198,6 +239,4 @@ def found_labels(kind: str, examples: list[dict[str, Any]]) -> tuple[str, ...]:
     return tuple(sorted(found))
   if kind == "multi_label":
     return tuple(sorted({name for e in examples for name in e["label"] or ()}))
-  tags = {tag for e in examples for tag in e["tags"] or ()}
-  types = sorted({tag[2:] for tag in tags if tag != "O"})
-  return ("O", *(f"{p}-{t}" for t in types for p in "BI"))
+  return tags.all_labels({tag for e in examples for tag in e["tags"] or ()})

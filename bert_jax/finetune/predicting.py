@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import loading, sharding
-from bert_jax.convert import folder, towers
+from bert_jax.convert import folder, hf_labels, towers
 from bert_jax.convert.folder import Weights
 from bert_jax.data import vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
@@ -104,6 +104,10 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
   else:
     named = kind in ("classification", "multi_label", "tagging")
     labels = config["labels"] if named else None
+    count = config["head"].get("num_labels") or 1
+    if kind == "regression" and count > 1:
+      # Several numbers go by the names of the outputs.
+      labels = config["labels"] or hf_labels.default_labels(count)
     task = Task("", kind, tuple(labels or ()), 1, ())
   return task._replace(metrics=("squad2",)) if null else task
 

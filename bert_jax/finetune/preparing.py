@@ -96,7 +96,7 @@ def prepare(
     return _same(output, made_from)
   read = reading.read(known, inputs)
   around = layout.of_vocabulary(vocabulary)
-  splits, notes = {}, {}
+  splits, notes = {}, _notes_of(read)
   for split, examples in read.splits.items():
     encoded = encode_examples(
       read.known.task,
@@ -108,12 +108,9 @@ def prepare(
       max_question=max_question,
     )
     splits[split] = encoded.rows, examples
-    notes[split] = {
-      what: [len(which), which[:10]] for what, which in encoded.notes.items()
-    }
-  if read.skipped:
-    some = [len(read.skipped), read.skipped[:10]]
-    notes["files"] = {"lines left out for their number of columns": some}
+    notes.setdefault(split, {}).update(
+      {what: [len(ids), ids[:10]] for what, ids in encoded.notes.items()}
+    )
   meta = dict(
     length=length,
     pad=around.pad,
@@ -128,6 +125,17 @@ def prepare(
   files = vocabulary_files.contents(vocabulary)
   rows.save(output, read.known.task, splits, meta, files)
   return rows.read_meta(output)
+
+
+def _notes_of(read: reading.Read) -> dict[str, dict[str, list[Any]]]:
+  """What is worth a line of the files as a whole: sentence -> [count, some]."""
+  notes: dict[str, dict[str, list[Any]]] = {}
+  if read.skipped:
+    some = [len(read.skipped), read.skipped[:10]]
+    notes["files"] = {"lines left out for their number of columns": some}
+  if read.notes:
+    notes["labels"] = {sentence: [0, []] for sentence in read.notes}
+  return notes
 
 
 def _same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:

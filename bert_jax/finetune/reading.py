@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax.data.names import nearest
-from bert_jax.finetune import own
+from bert_jax.finetune import conll, label_sets, own, tags
+from bert_jax.finetune import labels as label_names
 from bert_jax.finetune.known import TASKS, Known
 from bert_jax.finetune.rows import Examples, Task
 from bert_jax.finetune.tables import Record
@@ -36,11 +37,13 @@ class Read(NamedTuple):
     known: the task; its labels are those found where it is one's own.
     splits: split -> examples.
     skipped: where lines stand that were left out (QQP).
+    notes: sentences on how the labels were understood.
   """
 
   known: Known
   splits: dict[str, Examples]
   skipped: list[str]
+  notes: list[str]
 
 
 def find(
@@ -83,11 +86,23 @@ def find(
   if labels:
     own.check_labels(kind, labels)
   chosen = own.columns(columns, kind) if columns else {}
-  task = Task(name, kind, tuple(labels), 1, own.METRICS[kind])
+  labels = _of_columns(chosen, labels)
+  task = Task(name, kind, tuple(labels), 1, own.metrics_of(kind, labels))
   return _own(task, chosen)
 
 
-def _own(task: Task, chosen: Mapping[str, str]) -> Known:
+def _of_columns(chosen: own.Columns, labels: Sequence[str]) -> tuple[str, ...]:
+  """The labels of a task; those with a column each have its name."""
+  columns = chosen.get(own.LABEL_COLUMNS, ())
+  if columns and labels and sorted(labels) != sorted(columns):
+    raise ValueError(
+      f"--labels: each label has a column of its name ({', '.join(columns)});"
+      " leave --labels out, or give these in another order."
+    )
+  return tuple(labels or columns)
+
+
+def _own(task: Task, chosen: own.Columns) -> Known:
   parse = functools.partial(own.parse, task, chosen)
   return Known(
     task,
@@ -135,7 +150,7 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
   """
   splits: dict[str, Examples] = {}
   skipped: list[str] = []
-  wheres: dict[str, list[str]] = {}
+  wheres: dict[str, list[Record]] = {}
   task = known.task
   for split, path in inputs:
     before = len(splits.setdefault(split, []))
@@ -144,17 +159,21 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
     for record in _records(known, path, skipped if needed else None):
       for example in known.parse(record, needed):
         splits[split].append(example)
-        wheres.setdefault(split, []).append(record.where)
+        # Its texts are not kept: they stand in the example.
+        wheres.setdefault(split, []).append(record._replace(fields={}))
     if len(splits[split]) == before:
       raise ValueError(f"{path}: no examples in it.")
+  notes: list[str] = []
   if task.kind == "multi_label":
-    _hide_empty(splits)
+    task = _name_labels(known, splits, wheres, notes)
   if not task.labels and task.kind in ("classification", *_SEVERAL):
-    task = task._replace(labels=_found(task, splits, wheres))
-    known = known._replace(task=task)
+    labels = _found(task, splits, wheres)
+    metrics = own.metrics_of(task.kind, labels)
+    task = task._replace(labels=labels, metrics=metrics)
+  known = known._replace(task=task)
   for split, examples in splits.items():
     _number(task, split, examples)
-  return Read(known, splits, skipped)
+  return Read(known, splits, skipped, notes)
 
 
 def _records(
@@ -165,6 +184,52 @@ def _records(
 
     return seqio_tasks.records(path, known.task.labels)
   return known.records(path, skipped)
+
+
+def _name_labels(
+  known: Known,
+  splits: Mapping[str, Examples],
+  wheres: Mapping[str, list[Record]],
+  notes: list[str],
+) -> Task:
+  """Names the labels of examples that have lists of them, in place.
+
+  Returns:
+    The task, with labels where the lists are of numbers.
+
+  Raises:
+    ValueError: a list that is neither of names nor of a number a label.
+  """
+  task = known.task
+  if own.LABEL_COLUMNS in (known.columns or {}):
+    return task
+  pairs = [
+    (example, needs_labels(split), record.where)
+    for split, examples in splits.items()
+    for example, record in zip(examples, wheres[split], strict=True)
+    if example["label"] is not None
+  ]
+  marked = label_sets.marked_labels(
+    [(example["label"], needed) for example, needed, _ in pairs], task.labels
+  )
+  if marked and not task.labels:
+    notes.append(
+      f"each list of labels has a number for each of {len(marked)} labels; name"
+      " them by --labels."
+    )
+  for example, needed, where in pairs:
+    values = example["label"]
+    if not marked:
+      label_sets.check_not_marks(values, task.labels, where)
+      example["label"] = label_names.names(values, task.labels, where)
+    elif values or needed:
+      marks = zip(marked, values, strict=True)
+      example["label"] = [n for n, x in marks if label_sets.is_one(x)]
+    else:
+      example["label"] = None
+  if not marked:
+    _hide_empty(splits)
+  return task._replace(labels=marked) if marked else task
 
 
 def _hide_empty(splits: Mapping[str, Examples]) -> None:
@@ -178,10 +243,12 @@ def _hide_empty(splits: Mapping[str, Examples]) -> None:
 def _found(
   task: Task,
   splits: Mapping[str, Examples],
-  wheres: Mapping[str, list[str]],
+  wheres: Mapping[str, list[Record]],
 ) -> tuple[str, ...]:
   """The labels of training; every other split may have these alone."""
   first = "train" if "train" in splits else next(iter(splits))
+  if task.kind == "tagging":
+    _check_tags(splits, wheres)
   labels = own.found_labels(task.kind, splits[first])
   if len(labels) < 2:
     raise ValueError(
@@ -189,15 +256,34 @@ def _found(
       f" {task.kind} needs two or more."
     )
   for split, examples in splits.items():
-    for example, where in zip(examples, wheres[split], strict=True):
-      found = example[_SEVERAL.get(task.kind, "label")]
-      for label in (found or ()) if task.kind in _SEVERAL else [found]:
+    for example, record in zip(examples, wheres[split], strict=True):
+      values = example[_SEVERAL.get(task.kind, "label")]
+      several = task.kind in _SEVERAL
+      for i, label in enumerate((values or ()) if several else [values]):
         if label is not None and label not in labels:
+          where = conll.where_of(record, i)
           raise ValueError(
             f"{where}: label {label!r:.60} is not in split {first}"
             f" ({', '.join(labels)}); correct it, or give all with --labels."
           )
   return labels
+
+
+def _check_tags(
+  splits: Mapping[str, Examples], wheres: Mapping[str, list[Record]]
+) -> None:
+  """Raises ValueError for a tag without prefix where others have one."""
+  names = {
+    t for examples in splits.values() for e in examples for t in e["tags"] or ()
+  }
+  odd = tags.odd_one(names)
+  if odd is None:
+    return
+  for split, examples in splits.items():
+    for example, record in zip(examples, wheres[split], strict=True):
+      if odd in (example["tags"] or ()):
+        where = conll.where_of(record, example["tags"].index(odd))
+        raise ValueError(f"{where}: {tags.sentence(odd)}")
 
 
 def _number(task: Task, split: str, examples: Examples) -> None:

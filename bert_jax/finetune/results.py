@@ -4,9 +4,10 @@
 |---|---|
 | classification | label, probability, probabilities {label: number} |
 | multi_label | labels (those above one half), probabilities {label: number} |
-| regression | score |
+| regression | score; of several outputs scores {name: number} |
 | choice | choice (its number), probability, probabilities [number] |
-| tagging | words, tags, probabilities, one each a word |
+| tagging | words, tags, probabilities, one each a word; null for a word \
+without a piece, of a model without a tag O |
 | span | answer, probability, nbest; null_odds where there may be no answer |
 | fill | masks: for each the candidates, {token, probability} |
 
@@ -63,7 +64,7 @@ def make_results(
   means = _means(rows, np.asarray(logits, np.float64))
   outputs.check_finite(means)
   if kind == "regression":
-    return [{"score": float(x[0])} for x in means]
+    return [_scores(task.labels, x) for x in means]
   if kind == "choice":
     counts = [len(e["texts"]) for e in examples]
     parts = np.split(means[:, 0], np.cumsum(counts)[:-1])
@@ -88,6 +89,12 @@ def _label(labels: Sequence[str], chances: np.ndarray) -> Result:
     "probability": float(chances[best]),
     "probabilities": dict(zip(labels, chances.tolist(), strict=True)),
   }
+
+
+def _scores(names: Sequence[str], values: np.ndarray) -> Result:
+  if len(values) == 1:
+    return {"score": float(values[0])}
+  return {"scores": dict(zip(names, values.tolist(), strict=True))}
 
 
 def _labels(labels: Sequence[str], chances: np.ndarray) -> Result:
@@ -125,16 +132,18 @@ def tag_chances(
   rows: Rows,
   logits: Sequence[np.ndarray],
   examples: Examples,
-  tags: Sequence[Sequence[str]],
+  tags: Sequence[Sequence[str | None]],
   labels: Sequence[str],
-) -> list[list[float]]:
+) -> list[list[float | None]]:
   """The probability of each word's tag, in the window that it is read in.
 
   A word counts in one window only (`tagging.rows`); 1 for one without a piece,
-  whose tag is O whatever the model says.
+  whose tag is O whatever the model says, None if the model has no O.
   """
   ids = {name: i for i, name in enumerate(labels)}
-  chances = [[1.0] * len(e["words"]) for e in examples]
+  chances: list[list[float | None]] = [
+    [1.0 if tag else None for tag in row] for row in tags
+  ]
   for i, example in enumerate(rows.example):
     words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
     places = np.flatnonzero(words >= 0)

@@ -177,7 +177,7 @@ def score(
 def _distinct(kind: str, made: list[Any]) -> set[Any]:
   """The labels that are predicted; of several at once the sets of them."""
   if kind == "tagging":
-    return {tag for tags in made for tag in tags}
+    return {tag for tags in made for tag in tags if tag is not None}
   return set(map(tuple, made) if kind == "multi_label" else made)
 
 

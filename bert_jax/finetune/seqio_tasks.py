@@ -132,9 +132,12 @@ def register(
   length = length or known.length
   tokenizer = functools.cache(lambda: vocabulary_files.load(vocab, **options))
 
+  # All splits at once: labels and their forms are those of the whole task.
+  read_parts = functools.cache(lambda: reading.read(known, parts))
+
   @functools.cache
   def split_rows(split: str) -> tuple[Task, Rows]:
-    read = reading.read(known, [p for p in parts if p.split == split])
+    read = read_parts()
     made = preparing.encode_examples(
       read.known.task,
       read.splits[split],

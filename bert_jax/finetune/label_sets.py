@@ -1,0 +1,176 @@
+"""Several labels of one text, in the forms that people write them in.
+
+| form | in JSON | in a table |
+|---|---|---|
+| names | `["joy", "hope"]` | `joy, hope`; `["joy"]`; `['joy']` |
+| a number for each label | `[0, 1, 0]` | `[0, 1, 0]`; `0, 1, 0` |
+| a column for each label | `"toxic": 1` | 0 or 1 in each column |
+
+Lists of numbers are told from lists of names by a whole task: each of its lists
+is as long as there are labels and holds 0 and 1 alone.
+"""
+
+import ast
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from bert_jax.finetune import tables
+from bert_jax.finetune.tables import Record, get
+
+_ZERO = (0, "0", "0.0", "false", "False")
+_ONE = (1, "1", "1.0", "true", "True")
+# What TensorFlow Datasets and published test sets write for a hidden label.
+_HIDDEN = ("", None, -1, "-1")
+
+
+def read_literal(text: str) -> list[Any] | None:
+  """The list that a text spells, in JSON or as Python prints it, or None."""
+  try:
+    value = tables.parse_json(text)
+  except (ValueError, RecursionError):
+    try:
+      value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+      return None
+  if isinstance(value, set):
+    return sorted(value, key=str)
+  return list(value) if isinstance(value, list | tuple) else None
+
+
+def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
+  """Reads what a record has in one column: names, or a number a label.
+
+  Args:
+    record: a line.
+    column: where the labels are.
+    needed: whether a line without labels is an error.
+
+  Returns:
+    The values as they stand, without spaces around them; None without labels.
+
+  Raises:
+    ValueError: no column where there must be one, or no list.
+  """
+  if column not in record.fields and not needed:
+    return None
+  value = get(record, column)
+  if value is None and not needed:
+    return None
+  if isinstance(value, str):
+    value = _split(value.strip(), record, column)
+  if not isinstance(value, list):
+    raise ValueError(
+      f"{record.where}: {column} is {value!r:.60}, not a list of labels; an"
+      " empty one says that none applies."
+    )
+  return [item.strip() if isinstance(item, str) else item for item in value]
+
+
+def _split(text: str, record: Record, column: str) -> list[Any]:
+  if text[:1] in ("[", "(", "{"):
+    values = read_literal(text)
+    if values is not None:
+      return values
+  if text[:1] == "[":
+    raise ValueError(
+      f"{record.where}: {column} is {text!r:.60}, which begins as a list and is"
+      ' none; write it as JSON, ["a", "b"] or [0, 1], or names with commas.'
+    )
+  names = tables.split_commas(text, f"{record.where}: {column}")
+  return [name for name in names if name]
+
+
+def read_columns(
+  record: Record, columns: Sequence[str], needed: bool
+) -> list[str] | None:
+  """Reads the labels of a record that has 0 or 1 in a column for each.
+
+  Args:
+    record: a line.
+    columns: names of the columns, which are the labels.
+    needed: whether a line without labels is an error.
+
+  Returns:
+    Names of the columns that have 1; None where all are missing, empty or -1.
+
+  Raises:
+    ValueError: a column is missing, or has another value.
+  """
+  values = [record.fields.get(column) for column in columns]
+  values = [v.strip() if isinstance(v, str) else v for v in values]
+  if not needed and all(value in _HIDDEN for value in values):
+    return None
+  names = []
+  for column, value in zip(columns, values, strict=True):
+    get(record, column)
+    if value not in (*_ZERO, *_ONE):
+      raise ValueError(
+        f"{record.where}: {column} is {value!r:.60}, not 0 or 1; each column of"
+        " a label says by 1 that the label applies."
+      )
+    if value in _ONE:
+      names.append(column)
+  return names
+
+
+def is_one(value: Any) -> bool:
+  """Whether a mark says that its label applies."""
+  return value in _ONE
+
+
+def is_marks(values: Iterable[Any]) -> bool:
+  """Whether all values are 0 or 1."""
+  return all(
+    not isinstance(value, list | dict) and value in (*_ZERO, *_ONE)
+    for value in values
+  )
+
+
+def marked_labels(
+  lists: Sequence[tuple[list[Any] | None, bool]], labels: Sequence[str]
+) -> tuple[str, ...] | None:
+  """The labels that lists of numbers have a place for, None for lists of names.
+
+  Args:
+    lists: every list of a task, and whether its line must have labels; an empty
+      one elsewhere says nothing.
+    labels: names of the task, () for those found.
+
+  Returns:
+    `labels`, or numbers from "0" where there are none.
+  """
+  filled = [
+    values for values, needed in lists if values or (needed and values == [])
+  ]
+  sizes = {len(values) for values in filled}
+  if len(sizes) != 1 or not all(map(is_marks, filled)):
+    return None
+  (size,) = sizes
+  if size < 2 or (labels and size != len(labels)):
+    return None
+  return tuple(labels) or tuple(map(str, range(size)))
+
+
+def check_not_marks(
+  values: Sequence[Any], labels: Sequence[str], where: str
+) -> None:
+  """Raises ValueError for numbers that were meant for labels of another count.
+
+  Args:
+    values: a list of one line, in a task of names.
+    labels: names of the task, () for those found.
+    where: the line, for messages.
+  """
+  if not values or not is_marks(values):
+    return
+  names = {str(value) for value in values}
+  if labels and not names & {*labels}:
+    raise ValueError(
+      f"{where}: {len(values)} numbers for {len(labels)} labels"
+      f" ({', '.join(labels)}); a list of 0 and 1 has one for each label."
+    )
+  if len(values) > len(names):
+    raise ValueError(
+      f"{where}: the list {str(list(values)):.60} of 0 and 1 is not as long as"
+      " other lists; such a list has a number for each label in every line."
+    )

@@ -1,0 +1,336 @@
+"""Other people's labels: marks, lists in tables, tags of any scheme."""
+
+import json
+
+import finetune_files as files
+import numpy as np
+import pytest
+import tiny_tasks
+
+from bert_jax import prepare_task
+from bert_jax.finetune import formats, metrics, predicting, reading, tags
+from bert_jax.finetune.reading import Input
+from bert_jax.finetune.rows import Task
+from bert_jax.models import bert, heads
+
+COLUMNS = "text=text,label=labels"
+
+
+def read(inputs, kind="multi_label", columns=COLUMNS, **own):
+  task = reading.find("mine", kind, columns, **own)
+  return reading.read(task, [Input(*pair) for pair in inputs.items()])
+
+
+def labels_of(result, split="train"):
+  return [example["label"] for example in result.splits[split]]
+
+
+def write_csv(path, values, header="text,labels"):
+  quoted = ['"' + value.replace('"', '""') + '"' for value in values]
+  return files.write(path, "\n".join([header, *(f"a,{q}" for q in quoted), ""]))
+
+
+def write_lists(path, values):
+  return files.write_jsonl(path, [{"text": "a", "labels": v} for v in values])
+
+
+@pytest.mark.parametrize(
+  "values",
+  [
+    [[0, 0, 1], [1, 0, 0], [0, 0, 0]],
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+    [[False, False, True], [True, False, False], [False] * 3],
+    ["[0, 0, 1]", "[1, 0, 0]", "[0, 0, 0]"],
+    ["0,0,1", "1,0,0", "0,0,0"],
+    ["[0.0, 0.0, 1.0]", "(1, 0, 0)", "[False, False, False]"],
+  ],
+)
+def test_a_list_with_a_number_for_each_label(tmp_path, values):
+  path = write_lists(tmp_path / "a.jsonl", values)
+  result = read({"train": path}, labels=["joy", "hope", "fear"])
+  assert labels_of(result) == [["fear"], ["joy"], []]
+  assert not result.notes
+  if isinstance(values[0], str):
+    path = write_csv(tmp_path / "a.csv", values)
+    assert labels_of(read({"train": path})) == [["2"], ["0"], []]
+  # Without names they are numbers, all of them labels, and that is said.
+  result = read({"train": path})
+  assert labels_of(result) == [["2"], ["0"], []]
+  assert result.known.task.labels == ("0", "1", "2")
+  assert result.notes == [
+    "each list of labels has a number for each of 3 labels; name them by"
+    " --labels."
+  ]
+
+
+@pytest.mark.parametrize(
+  "values, wanted",
+  [
+    (
+      ["['joy']", "[]", "['joy', \"at last\"]"],
+      [["joy"], [], ["joy", "at last"]],
+    ),
+    (['["радость"]', "", "{'страх'}"], [["радость"], [], ["страх"]]),
+    (["joy", '"hope, at last", joy'], [["joy"], ["hope, at last", "joy"]]),
+    # Numbers of labels, since these lists are not all as long.
+    (["[0]", "[0, 1]", "[1]"], [["0"], ["0", "1"], ["1"]]),
+    (["(none)", "joy"], [["(none)"], ["joy"]]),
+  ],
+)
+def test_lists_in_a_table_are_those_of_json(tmp_path, values, wanted):
+  path = write_csv(tmp_path / "a.csv", values)
+  assert labels_of(read({"train": path})) == wanted
+  path = write_lists(tmp_path / "a.jsonl", wanted)
+  assert labels_of(read({"train": path})) == wanted
+
+
+@pytest.mark.parametrize(
+  "values, labels, message",
+  [
+    (["[joy", "b"], (), r"a\.csv:2: labels is '\[joy', which begins as a list"),
+    (["b", "[0 0 1]"], (), r"a\.csv:3: labels is '\[0 0 1\]', which begins as"),
+    (["joy, hope, joy"], (), r"a\.csv:2: label 'joy' is there twice"),
+    (["['joy', 'joy']"], (), r"a\.csv:2: label 'joy' is there twice"),
+    (["[1, 0, 0]", "[1, 0]"], (), r"a\.csv:2: the list \[1, 0, 0\] of 0 and 1"),
+    (
+      ["[0, 1]"],
+      ("a", "b", "c"),
+      r"a\.csv:2: 2 numbers for 3 labels \(a, b, c",
+    ),
+    (["[0, 2, 1]"], ("a", "b", "c"), r"a\.csv:2: label '0' is none of a, b, c"),
+    (["['']", "a"], (), r"a\.csv:2: label '' is neither a name nor a number"),
+  ],
+)
+def test_lists_that_say_nothing_clear(tmp_path, values, labels, message):
+  path = write_csv(tmp_path / "a.csv", values)
+  with pytest.raises(ValueError, match=message):
+    read({"train": path}, labels=labels)
+
+
+def test_a_list_is_no_single_label(tmp_path):
+  path = write_csv(tmp_path / "a.csv", ["joy", "['joy', 'hope']"])
+  with pytest.raises(
+    ValueError, match=r"a\.csv:3: label .* is a list; several"
+  ):
+    read({"train": path}, "classification")
+  path = write_csv(tmp_path / "a.csv", ["[x]", "(a) b", ""][:2])
+  assert labels_of(read({"train": path}, "classification")) == ["[x]", "(a) b"]
+
+
+MARKED = "text=text,label=toxic,label=an insult"
+
+
+def test_a_column_for_each_label(tmp_path):
+  table = "text,toxic,an insult\na,0,1\nb,1,1\nc,0.0,0\nd,True,False\n"
+  path = files.write(tmp_path / "a.csv", table)
+  lines = [{"text": "a", "toxic": 0, "an insult": True}, {"text": "b"}]
+  lines.append({"text": "c", "toxic": -1, "an insult": -1})
+  test = files.write_jsonl(tmp_path / "b.jsonl", lines)
+  result = read({"train": path, "test": test}, columns=MARKED)
+  both = ["toxic", "an insult"]
+  assert labels_of(result) == [["an insult"], both, [], ["toxic"]]
+  assert labels_of(result, "test") == [["an insult"], None, None]
+  assert result.known.task.labels == ("toxic", "an insult")
+  # Another order of the ids.
+  result = read({"train": path}, columns=MARKED, labels=both[::-1])
+  assert result.known.task.labels == ("an insult", "toxic")
+  for content, message in (
+    (
+      "text,toxic,an insult\na,0,2\n",
+      r"a\.csv:2: an insult is '2', not 0 or 1",
+    ),
+    ("text,toxic,an insult\na,0,\n", r"a\.csv:2: an insult is '', not 0 or 1"),
+    ("text,toxic\na,0\n", r"a\.csv:2: no column 'an insult'; there are text"),
+  ):
+    path = files.write(tmp_path / "a.csv", content)
+    with pytest.raises(ValueError, match=message):
+      read({"train": path}, columns=MARKED)
+  with pytest.raises(
+    ValueError, match="--labels: each label has a column of i"
+  ):
+    reading.find("mine", "multi_label", MARKED, ["x", "y"])
+  with pytest.raises(ValueError, match="is there twice"):
+    reading.find("mine", "multi_label", MARKED + ",label=toxic")
+
+
+# Entities (begin, end, type) of a sentence of eight words, right and predicted.
+RIGHT = [(0, 1, "X"), (1, 3, "X"), (4, 7, "Y")]
+OURS = [(0, 1, "X"), (1, 3, "Y"), (4, 7, "Y"), (7, 8, "X")]
+LETTERS = {
+  "IOB2": "BIIB",
+  "IOBES": "BIES",
+  "BILOU": "BILU",
+  "BMES": "BMES",
+  "BMEWO": "BMEW",
+}
+
+
+def spell(entities, letters, typed=True):
+  begin, inside, end, alone = letters
+  row = ["O"] * 8
+  for first, stop, kind in entities:
+    several = [begin, *[inside] * (stop - first - 2), end]
+    row[first:stop] = several if stop - first > 1 else [alone]
+    for i in range(first, stop):
+      row[i] += f"-{kind}" if typed else ""
+  return row
+
+
+@pytest.mark.parametrize("scheme", LETTERS)
+def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
+  lines = [
+    dict(words=["a"] * 8, tags=spell(entities, LETTERS[scheme]))
+    for entities in (RIGHT, OURS)
+  ]
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  task = read({"train": path}, "tagging", None).known.task
+  letters = sorted({*LETTERS[scheme]})
+  assert sorted(task.labels) == sorted(
+    ["O", *(f"{p}-{t}" for t in "XY" for p in letters)]
+  )
+  assert task.metrics == ("tagging_f1",)
+  task = task._replace(metrics=("tagging_f1", "tagging_f1_strict"))
+  scores = metrics.evaluate(task, [lines[1]["tags"]], [lines[0]])
+  same = len({*RIGHT} & {*OURS})
+  assert same == 2
+  for suffix in ("", "_strict"):
+    assert scores["precision" + suffix] == pytest.approx(same / len(OURS))
+    assert scores["recall" + suffix] == pytest.approx(same / len(RIGHT))
+    assert scores["tagging_f1" + suffix] == pytest.approx(4 / 7)
+
+
+def test_entities_of_one_type_without_its_name(tmp_path):
+  right = spell([(0, 2, ""), (4, 5, "")], LETTERS["IOB2"], typed=False)
+  ours = spell([(0, 2, ""), (6, 7, "")], LETTERS["IOB2"], typed=False)
+  lines = [dict(words=["a"] * 8, tags=right)]
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  task = read({"train": path}, "tagging", None).known.task
+  assert (task.labels, task.metrics) == (("O", "B", "I"), ("tagging_f1",))
+  assert metrics.evaluate(task, [ours], lines)["tagging_f1"] == 0.5
+
+
+def test_iob1_is_scored_by_its_entities(tmp_path):
+  """B- stands between neighbours of a type alone; conlleval reads it so."""
+  iob1 = ["I-X", "B-X", "I-X", "O", "I-Y", "I-Y", "I-Y", "I-X"]
+  lines = [dict(words=["a"] * 8, tags=iob1)]
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  task = read({"train": path}, "tagging", None).known.task
+  assert task.metrics == ("tagging_f1",)
+  ours = spell([*RIGHT, (7, 8, "X")], LETTERS["IOB2"])
+  assert metrics.evaluate(task, [ours], lines)["tagging_f1"] == 1.0
+
+
+@pytest.mark.parametrize(
+  "names, metric",
+  [
+    (["NOUN", "VERB"], "accuracy"),
+    (["существительное", "глагол"], "accuracy"),
+    (["O", "X"], "accuracy"),
+    ([3, 0], "accuracy"),
+    (["NN-B", "VB-I"], "accuracy"),
+    (["S", "E"], "accuracy"),
+    (["S-X", "O"], "tagging_f1"),
+  ],
+)
+def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
+  lines = [dict(words=["a", "b", "c"], tags=[names[0], names[1], names[0]])]
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  result = read({"train": path}, "tagging", None)
+  (example,), task = result.splits["train"], result.known.task
+  assert example["tags"] == [str(tag) for tag in lines[0]["tags"]]
+  assert task.metrics == (metric,)
+  if metric == "accuracy":
+    assert set(task.labels) == {*example["tags"]}
+    ours = [example["tags"][:1] * 3]
+    assert metrics.evaluate(task, ours, [example])["accuracy"] == 2 / 3
+    # A word without a piece has no tag, and is wrong.
+    ours = [[example["tags"][0], None, None]]
+    assert metrics.evaluate(task, ours, [example])["accuracy"] == 1 / 3
+    assert metrics.names(task) == ["accuracy", "examples"]
+  given = reading.find("mine", "tagging", None, [str(n) for n in names])
+  assert given.task.metrics == (metric,)
+
+
+@pytest.mark.parametrize(
+  "odd, message",
+  [
+    ("MISC", r"a\.conll:3: tag 'MISC' is not O, B-TYPE or I-TYPE, as others"),
+    ("B", r"a\.conll:3: tag 'B' is not O, B-TYPE or I-TYPE, as others"),
+  ],
+)
+def test_some_tags_without_prefixes_are_a_mistake(tmp_path, odd, message):
+  path = files.write(tmp_path / "a.conll", f"in O\nYork B-LOC\nits {odd}\n")
+  with pytest.raises(ValueError, match=message):
+    read({"train": path}, "tagging", None)
+  with pytest.raises(ValueError, match="--labels: tag '.*' is not O, B-TYPE"):
+    reading.find("mine", "tagging", None, ["O", "B-LOC", odd])
+
+
+def test_words_and_tags_as_lists_in_a_table(tmp_path):
+  rows = "\"['EU', 'it''s']\",\"['B-ORG', 'O']\"\n"
+  rows = rows.replace("'it''s'", '""it\'s""') + '[ 1 ],"O O O"\n'
+  path = files.write(tmp_path / "a.csv", "words,tags\n" + rows)
+  examples = read({"train": path}, "tagging", "words=words,tags=tags")
+  first, second = examples.splits["train"]
+  assert first["words"] == ["EU", "it's"] and first["tags"] == ["B-ORG", "O"]
+  assert second["words"] == ["[", "1", "]"]
+
+
+def test_a_tagger_without_o_invents_none(tmp_path):
+  """Of a word without a piece it says nothing, in JSON and for conlleval."""
+  head = dict(num_labels=2)
+  labels = ["NOUN", "VERB"]
+  tiny_tasks.write_model(
+    tmp_path / "m", "token_classification", head=head, labels=labels
+  )
+  predictor = predicting.open_model(str(tmp_path / "m"))
+  example = dict(id=1, words=["cat", "\u0007", "runs"], tags=None)
+  (answer,) = predicting.predict(predictor, [example])
+  assert answer["tags"][1] is answer["probabilities"][1] is None
+  assert {answer["tags"][0], answer["tags"][2]} <= {*labels}
+  lines = formats.conll([answer["tags"]], [example | {"tags": ["NOUN"] * 3}])
+  assert lines.split("\n")[1] == "\u0007 NOUN _"
+
+
+def test_all_numbers_of_a_regression_by_name(tmp_path):
+  named = ["valence", "arousal", "dominance"]
+  head = dict(num_labels=3, pooling=heads.Pooling(*bert.POOLING)._asdict())
+  for labels in (named, None):
+    path = tmp_path / str(bool(labels))
+    options = dict(head=head, labels=labels, problem="regression")
+    tiny_tasks.write_model(path, "sequence_classification", **options)
+    predictor = predicting.open_model(str(path))
+    texts = [dict(id=i, texts=[t]) for i, t in enumerate(("red cat", "dog"))]
+    answers = predicting.predict(predictor, texts)
+    rows, _ = predicting.encode(predictor, texts)
+    logits = predicting.run(predictor, rows, None)
+    for answer, values in zip(answers, logits, strict=True):
+      names = labels or ["LABEL_0", "LABEL_1", "LABEL_2"]
+      assert list(answer) == ["scores"] and list(answer["scores"]) == names
+      np.testing.assert_allclose(
+        [*answer["scores"].values()], values, rtol=1e-6
+      )
+
+
+def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
+  path = write_csv(tmp_path / "a.csv", ["[0, 1]", "[1, 0]"])
+  flags = ["--task=mine", "--kind=multi_label", f"--columns={COLUMNS}"]
+  flags += [f"--input=train={path}", f"--vocab={files.wordpiece(tmp_path)}"]
+  flags += [f"--output={tmp_path / 'out'}", "--length=16"]
+  monkeypatch.setattr("sys.argv", ["prepare_task", *flags])
+  prepare_task.main()
+  said = capsys.readouterr()
+  assert said.out.endswith("labels ['0', '1'], scored by f1_micro\n")
+  assert "labels: each list of labels has a number for each of 2" in said.err
+  rows = [json.loads(x) for x in open(tmp_path / "out/train.examples.jsonl")]
+  assert [row["label"] for row in rows] == [["1"], ["0"]]
+
+
+def test_labels_of_a_scheme_are_all_there():
+  assert tags.all_labels(["B-X", "O"]) == ("O", "B-X", "I-X")
+  assert tags.all_labels(["S-b", "B-a"]) == (
+    *("O", "B-a", "I-a", "E-a", "S-a"),
+    *("B-b", "I-b", "E-b", "S-b"),
+  )
+  assert tags.all_labels(["VB", "O", "NN"]) == ("O", "NN", "VB")
+  assert Task("x", "tagging", (), 1, ()).labels == ()
