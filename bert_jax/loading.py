@@ -13,6 +13,7 @@ from bert_jax import checkpoint
 from bert_jax.convert import folder, hf, hf_tasks, runs, towers
 from bert_jax.convert.folder import Weights
 from bert_jax.data import model_tokenizer
+from bert_jax.logs import note
 
 # What is fetched of a model on the hub; torch's files if there are no others.
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
@@ -61,6 +62,10 @@ def load(
   module = folder.module_of(config, **computation)
   params = jax.tree.map(jnp.asarray, folder.unflatten(weights.arrays))
   made = model_tokenizer.build(weights.tokenizer_files, path)
+  if made is not None and config["family"] != "elmo":
+    rows = config["model"]["vocab_size"]
+    if line := model_tokenizer.without_rows(made, rows, path):
+      note(f"note: {line}")
   return Loaded(module, params, made, config)
 
 

@@ -37,6 +37,7 @@ def _parser() -> flags.Parser:
     help="a vocabulary: a piece or word a line, a SentencePiece .model,"
     " tokenizer.json, vocab.json beside its merges, or a model's folder",
   )
+  flags.add_tokens_flag(parser)
   parser.add_argument("--output", required=True, help="the folder to make")
   parser.add_argument(
     "--heldout",
@@ -125,6 +126,7 @@ def main() -> None:
       rules=args.rules,
       language=args.language,
       filters=chosen,
+      add_tokens=args.add_tokens,
     )
   except ValueError as e:
     sys.exit(f"error: {e}")

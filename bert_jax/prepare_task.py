@@ -42,6 +42,7 @@ def _parser() -> flags.Parser:
     required=True,
     help="a vocabulary of any kind, or a model's folder",
   )
+  flags.add_tokens_flag(parser)
   parser.add_argument("--output", required=True, help="the folder to make")
   parser.add_argument(
     "--length", type=int, help="tokens in a row at most (default: the task's)"
@@ -118,6 +119,7 @@ def main() -> None:
       args.length,
       args.stride,
       args.max_question,
+      add_tokens=args.add_tokens,
       **options,
     )
   except ValueError as e:

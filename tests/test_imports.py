@@ -22,7 +22,8 @@ CORE = {"jax", "flax", "optax", "jaxtyping", "numpy"}
 READERS = {"torch", "tensorflow", "h5py"}
 CONVERT = CORE - {"optax"} | {"ml_dtypes", "tokenizers", "absl"} | READERS
 CONVERT |= {
-  f"bert_jax.{part}" for part in ("models", "convert", "checkpoint", "logs")
+  f"bert_jax.{part}"
+  for part in ("models", "convert", "checkpoint", "logs", "data")
 }
 ALLOWED = {
   "models": MODELS,

@@ -16,6 +16,8 @@ from absl import logging
 
 from bert_jax import checkpoint
 from bert_jax.convert import folder, hf, runs, towers
+from bert_jax.data import model_tokenizer
+from bert_jax.logs import note
 
 # Each reads its format; loaded when it is asked for.
 SOURCES = ("hf", "tf1", "bilm")
@@ -26,6 +28,7 @@ def convert_from(args: argparse.Namespace) -> None:
   reader = importlib.import_module(f"bert_jax.convert.{args.source}")
   weights = reader.read(args.input, args.family, args.tower)
   folder.write(args.output, weights)
+  _say_rows(args.input, weights)
 
 
 def convert_to(args: argparse.Namespace) -> None:
@@ -37,6 +40,17 @@ def convert_to(args: argparse.Namespace) -> None:
   if family != args.family:
     raise ValueError(f"--family={args.family}: {args.input} is of {family}.")
   hf.write(args.output, weights, args.tower)
+  _say_rows(args.input, weights)
+
+
+def _say_rows(path: str, weights: folder.Weights) -> None:
+  """Says which pieces of the tokenizer have no row in the word table."""
+  if weights.config["family"] == "elmo":  # It reads characters.
+    return
+  rows = weights.config["model"]["vocab_size"]
+  files = weights.tokenizer_files
+  if line := model_tokenizer.without_rows_of(files, rows, path):
+    note(f"note: {line}")
 
 
 def main() -> None:

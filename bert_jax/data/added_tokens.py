@@ -122,13 +122,13 @@ def _named(settings: Mapping[str, Any]) -> dict[str, tuple[AddedToken, bool]]:
   made = {}
   for value in values:
     if isinstance(value, dict) and isinstance(value.get("content"), str):
-      made[value["content"]] = _token(value | {"special": True}), False
+      made[value["content"]] = make_token(value | {"special": True}), False
     elif isinstance(value, str) and value:
       made[value] = AddedToken(value, normalized=False, special=True), True
   return made
 
 
-def _token(fields: Mapping[str, Any]) -> AddedToken:
+def make_token(fields: Mapping[str, Any]) -> AddedToken:
   """Builds a token; flags that `fields` lacks are the library's defaults."""
   special = bool(fields.get("special", False))
   flags = {name: bool(fields.get(name, False)) for name in FLAGS}
@@ -155,7 +155,7 @@ def _of_json(
 ) -> list[tuple[AddedToken, int]]:
   entries = content.get("added_tokens") or []
   try:
-    return [(_token(entry), _number(entry["id"])) for entry in entries]
+    return [(make_token(entry), _number(entry["id"])) for entry in entries]
   except (KeyError, TypeError, ValueError) as e:
     raise ValueError(f"{where}: its added_tokens are damaged.") from e
 
@@ -165,7 +165,7 @@ def _of_settings(
 ) -> list[tuple[AddedToken, int]]:
   entries = settings.get("added_tokens_decoder") or {}
   try:
-    return [(_token(entries[key]), _number(key)) for key in entries]
+    return [(make_token(entries[key]), _number(key)) for key in entries]
   except (KeyError, TypeError, ValueError) as e:
     raise ValueError(f"{where}: its added_tokens_decoder is damaged.") from e
 
@@ -260,7 +260,7 @@ def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
     rules = vocabulary.options.get("rules")
     raise ValueError(
       f"a tokenizer with the rules {rules!r} has no added tokens"
-      f" ({_names([token.content for token in tokens])}); leave --rules out."
+      f" ({listed([token.content for token in tokens])}); leave --rules out."
     )
   if vocabulary.marked.get_vocab_size() < vocabulary.vocab_size:
     vocabulary = _filled(vocabulary)
@@ -376,7 +376,8 @@ def _any_of(contents: Iterable[str]) -> re.Pattern | None:
   return re.compile("|".join(contents)) if contents else None
 
 
-def _names(contents: Sequence[str]) -> str:
+def listed(contents: Sequence[str]) -> str:
+  """The first few contents, and how many more there are."""
   shown = ", ".join(repr(content) for content in contents[:_SHOWN])
   more = len(contents) - _SHOWN
   return f"{shown} and {more} more" if more > 0 else shown

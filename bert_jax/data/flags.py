@@ -52,6 +52,16 @@ def add_language_flag(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def add_tokens_flag(parser: argparse.ArgumentParser) -> None:
+  """Adds --add_tokens, where a command reads text with a vocabulary."""
+  parser.add_argument(
+    "--add_tokens",
+    metavar="FILE",
+    help="tokens to add after the vocabulary's last piece, one a line; see"
+    " docs/tokenizers.md",
+  )
+
+
 def add_family_flag(parser: argparse.ArgumentParser) -> None:
   """Adds --family, where a command opens a model."""
   parser.add_argument(

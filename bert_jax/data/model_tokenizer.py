@@ -36,3 +36,36 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
     added_tokens.declare(made, added_tokens.declared(files, folder))
     return made
   return added_tokens.adding(vocabulary_files.of_files(files, folder))
+
+
+def without_rows(tokenizer: Tokenizer, rows: int, where: str) -> str:
+  """Says which pieces of a tokenizer a model has no row for.
+
+  Args:
+    tokenizer: the model's.
+    rows: rows of its word table.
+    where: the model, for the sentence.
+
+  Returns:
+    One sentence; empty if every piece has a row.
+  """
+  numbers = tokenizer.get_vocab(with_added_tokens=True)
+  beyond = {number: p for p, number in numbers.items() if number >= rows}
+  if not beyond:
+    return ""
+  names = added_tokens.listed([beyond[number] for number in sorted(beyond)])
+  return (
+    f"{where}: the tokenizer has {max(numbers.values()) + 1} pieces, the word"
+    f" table {rows} rows; these pieces have none: {names}. A text that holds"
+    " one of them cannot be read until a run with init_from has trained rows"
+    " for them."
+  )
+
+
+def without_rows_of(files: Mapping[str, bytes], rows: int, where: str) -> str:
+  """The same for a model's files; damaged ones are named, not refused."""
+  try:
+    made = build(files, where)
+  except ValueError as e:
+    return f"the tokenizer's files are not read here ({e})"
+  return without_rows(made, rows, where) if made is not None else ""

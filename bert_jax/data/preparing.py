@@ -18,6 +18,7 @@ from bert_jax.data import (
   folder,
   reading,
   sources,
+  token_files,
   tokenize,
   vocabulary_files,
   words,
@@ -43,6 +44,7 @@ def prepare(
   language: str = "en",
   filters: Filters = Filters(),  # noqa: B008
   save_seconds: float = SAVE_SECONDS,
+  add_tokens: str | None = None,
 ) -> dict[str, Any]:
   """Tokenises text once, into a folder that `corpus.open_prepared` opens.
 
@@ -63,6 +65,7 @@ def prepare(
     language: of `reading.LANGUAGES`, for splitting sentences.
     filters: which documents to drop, and Unicode normalisation.
     save_seconds: time between saves, which an interruption can cost at most.
+    add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
 
   Returns:
     The content of `meta.json`.
@@ -83,6 +86,9 @@ def prepare(
   asked = {"lower_case": lower_case, "rules": rules}
   asked = {name: value for name, value in asked.items() if value is not None}
   tokenizer = vocabulary_files.load(vocab, **asked)
+  if add_tokens is not None:
+    tokenizer, line = token_files.extend(tokenizer, add_tokens)
+    _log(line)
   found = sources.find_sources(inputs, format, errors)
   if tokenizer.kind == "words":
     tokenizer = _cover(tokenizer, found, filters)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax import loading, sharding
 from bert_jax.convert import folder, hf_labels, towers
 from bert_jax.convert.folder import Weights
-from bert_jax.data import vocabulary_files
+from bert_jax.data import added_tokens, vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.finetune import layout as layouts
 from bert_jax.finetune import long_texts, scoring, spans, tagging
@@ -87,11 +87,14 @@ def vocabulary_of(weights: Weights, where: str) -> Vocabulary:
     raise ValueError(f"{where} has no tokenizer's files; put them beside it.")
   vocabulary = vocabulary_files.of_files(weights.tokenizer_files, where)
   size = weights.config["model"]["vocab_size"]
-  needed = layouts.of_vocabulary(vocabulary).vocab_size
+  layout = layouts.of_vocabulary(vocabulary)
+  needed = layout.vocab_size
   if needed > size:
+    names = [*vocabulary.pieces, *layout.extra][size:]
     raise ValueError(
-      f"{where}: its rows need {needed} pieces, the model has {size}; fine-tune"
-      " it, which adds the new ones, or put its own tokenizer's files there."
+      f"{where}: its rows need {needed} pieces, the model has {size}, and none"
+      f" for {added_tokens.listed(names)}; fine-tune it, which adds rows for"
+      " them, or put its own tokenizer's files there."
     )
   return vocabulary
 
@@ -145,6 +148,7 @@ def open_model(
       f"{path} is a model for {kind}; only questions can have no answer."
     )
   vocabulary = vocabulary_of(weights, path)
+  size = vocabulary.vocab_size
   module = folder.module_of(config, dtype=dtype)
   mesh = sharding.make_mesh()
   devices = mesh.shape["data"]
@@ -156,16 +160,14 @@ def open_model(
     vocabulary,
     min(length, module.encoder.max_length),
     -(-batch_size // devices) * devices,
-    min(top, vocabulary.vocab_size),
+    min(top, size),
     params,
-    scoring.jit(
-      _make_step(module, kind, min(top, vocabulary.vocab_size)), mesh
-    ),
+    scoring.jit(_make_step(module, kind, min(top, size), size), mesh),
     mesh,
   )
 
 
-def _make_step(module: Any, kind: str, top: int) -> Any:
+def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
   keys = tasks.input_keys(module)
 
   def step(params, batch):
@@ -175,7 +177,9 @@ def _make_step(module: Any, kind: str, top: int) -> Any:
     first = jnp.zeros_like(batch["mlm_positions"])
     inputs |= dict(mlm_positions=batch["mlm_positions"], cls_positions=first)
     logits = module.apply({"params": params}, inputs)["mlm_logits"][:, 0]
-    values, ids = jax.lax.top_k(jax.nn.log_softmax(logits), top)
+    # Rows beyond the pieces fill a table up to a round number.
+    log_p = jax.nn.log_softmax(logits)[:, :pieces]
+    values, ids = jax.lax.top_k(log_p, top)
     # One array; ids are exact in float32.
     return jnp.stack([values, ids.astype(jnp.float32)], -1)
 

@@ -2,10 +2,11 @@
 
 import hashlib
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-from bert_jax.data import vocabulary_files
+from bert_jax.data import token_files, vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.finetune import encode, layout, reading, rows, spans, tagging
 from bert_jax.finetune.encode import Encoded
@@ -54,6 +55,7 @@ def prepare(
   length: int | None = None,
   stride: int = spans.STRIDE,
   max_question: int = spans.MAX_QUESTION,
+  add_tokens: str | None = None,
   **options: Any,
 ) -> dict[str, Any]:
   """Writes a folder of features; does nothing if it is there already.
@@ -66,6 +68,7 @@ def prepare(
     length: tokens in a row at most; None for the task's own.
     stride: of windows of questions' contexts.
     max_question: tokens of a question at most.
+    add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
     **options: of the tokenizer.
 
   Returns:
@@ -76,6 +79,9 @@ def prepare(
     ValueError: bad input, or a folder that was made from something else.
   """
   vocabulary = vocabulary_files.load(vocab, **options)
+  if add_tokens is not None:
+    vocabulary, line = token_files.extend(vocabulary, add_tokens)
+    print(line, file=sys.stderr, flush=True)
   length = length or known.length
   made_from = dict(
     version=VERSION,
