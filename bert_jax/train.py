@@ -43,14 +43,17 @@ def write_workdir(
     files.write_atomically(os.path.join(workdir, name), content)
 
 
-def print_shortfalls(setup: Setup) -> None:
-  """Prints a line for each phase whose slots cap its masks; process 0 alone."""
+def print_rows(setup: Setup) -> None:
+  """Prints what the rows of each phase hold of the text; process 0 alone."""
   if setup.task or jax.process_index():
     return
   for feed in setup.feeds:
     data = feed.phase.data
     if line := builders.shortfall(data["builder"], data):
       print(*filter(None, [feed.phase.name, line]), sep=": ", flush=True)
+    for part, line in loader.describe_rows(feed.data, **data):
+      names = feed.phase.name, part if len(setup.prepared) > 1 else ""
+      print(*filter(None, [*names, line]), sep=": ", flush=True)
 
 
 def check_vocab(run: str, prepared: corpus.Prepared) -> None:
@@ -216,7 +219,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     state, meta = start(setup, config, saver)
     # Not before it is sure that they are the run's own.
     write_workdir(workdir, config, setup.prepared[0])
-    print_shortfalls(setup)
+    print_rows(setup)
     log = logs.Logger(workdir, int(state.step), config["total_steps"])
     stack.callback(log.close)
     progress = Progress(

@@ -35,6 +35,10 @@ class Builder(NamedTuple):
       of epoch e mod `copies`, masks and all, in another order.
     lanes: 0, or the streams of text that go on from batch to batch, one a row;
       see `lanes.Lanes`.
+    settle: see `assembly.Settle`: which texts elements of the index stand for;
+      None if they are no `rows.EXAMPLE`.
+    pairs: whether a row has two texts and a label that says how they belong
+      together.
   """
 
   features: Features
@@ -44,6 +48,8 @@ class Builder(NamedTuple):
   roles: tuple[str, ...]
   copies: int
   lanes: int = 0
+  settle: assembly.Settle | None = None
+  pairs: bool = False
 
 
 def draws_key(builder: Builder, key: int, *place: int) -> int:
@@ -115,4 +121,6 @@ def make(
     functools.partial(assembly.build, layout=layout, settle=settle),
     ROLES if layout.masks else (),
     static_masks,
+    settle=settle,
+    pairs=layout.pairs,
   )

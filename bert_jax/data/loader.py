@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from bert_jax.data import reach
 from bert_jax.data.builder import Builder
 from bert_jax.data.builders import BUILDERS
 from bert_jax.data.corpus import Corpus, Prepared, SpecialIds, open_prepared
@@ -260,6 +261,24 @@ def open_heldout(
     builder, prepared[0].special, prepared[0].vocab_size, options
   )
   return Heldout([split_of(part, split) for part in prepared], made, limit)
+
+
+def describe_rows(
+  data: Data, path: str, builder: str, cased: bool | None = None, **options: Any
+) -> Iterator[tuple[str, str]]:
+  """Yields (folder, line) about how much of each prepared folder rows hold.
+
+  Args:
+    data: of `open_data` with the other arguments.
+    path, builder, cased, options: see `open_data`.
+  """
+  del path, cased
+  for part in data.prepared:
+    # Text that is tokenised on the way is not there yet.
+    if isinstance(part, Prepared):
+      made = make_builder(builder, part.special, part.vocab_size, options)
+      for line in reach.reach_lines(split_of(part, "train"), made):
+        yield part.path, line
 
 
 class Item(NamedTuple):

@@ -16,6 +16,7 @@ from bert_jax.data import (
   corpus,
   filtering,
   folder,
+  reach,
   reading,
   sources,
   token_files,
@@ -357,6 +358,13 @@ def _complete(
   unk = tokenizer.special.unk
   for split, size in sizes.items():
     _log(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
+    if size["documents"]:
+      dtype = corpus.token_dtype(tokenizer.num_ids)
+      arrays = corpus.open_split(output, split, size, dtype)
+      for line in reach.size_lines(
+        split, reach.sizes_of(arrays.sentences, arrays.documents)
+      ):
+        _log(line)
   if unk is None:
     return meta
   beyond = unigrams[tokenizer.vocab_size :].sum()

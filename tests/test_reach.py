@@ -1,0 +1,156 @@
+"""How much of a text rows hold, and what is said about its sentences."""
+
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+
+from bert_jax.data import corpus, hashing, loader, preparing, reach
+
+SPECIAL = corpus.SpecialIds(0, 1, 2, 3, 4)
+BUILDERS = {
+  "bert_pairs": dict(max_predictions=5),
+  "albert_pairs": dict(max_predictions=5, single="random_document"),
+  "electra_segments": dict(max_predictions=5),
+  "full_sentences": dict(max_predictions=5),
+  "doc_sentences": dict(max_predictions=5, max_sequences=1),
+  "lm": {},
+}
+
+
+def unique_ids(sizes: list[list[int]]) -> corpus.Corpus:
+  """A corpus in which no id occurs twice; sizes of sentences by document."""
+  first, documents = 5, []
+  for sentences in sizes:
+    ends = first + np.cumsum([0, *sentences])
+    documents.append(
+      [range(*pair) for pair in zip(ends, ends[1:], strict=False)]
+    )
+    first = int(ends[-1])
+  return corpus.corpus_from_documents(documents, dtype=np.uint32)
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, corpus.Corpus]:
+  rng = np.random.default_rng(0)
+  short = [rng.integers(3, 12, rng.integers(2, 9)).tolist() for _ in range(80)]
+  single = [[n] for n in rng.integers(3, 120, 60).tolist()]
+  long = [rng.integers(50, 400, 3).tolist() for _ in range(20)]
+  return {
+    "short": unique_ids(short),
+    "single": unique_ids(single),
+    "long": unique_ids(long),
+  }
+
+
+@pytest.mark.parametrize("text", ["short", "single", "long"])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
+  text = texts[text]
+  options = BUILDERS[name] | {"length": 32}
+  builder = loader.make_builder(name, SPECIAL, text.num_tokens + 5, options)
+  key = hashing.make_key("reach")
+  units = builder.index(text, 0, text.num_documents, key)
+  numbers = np.arange(len(units), dtype=np.uint64)
+  batch = builder.build(text, units, numbers, key)
+  ids = batch["input_ids"]
+  if "mlm_ids" in batch:
+    rows, slots = np.nonzero(batch["mlm_weights"])
+    places = batch["mlm_positions"][rows, slots]
+    ids[rows, places] = batch["mlm_ids"][rows, slots]
+  held = np.setdiff1d(ids, SPECIAL).size / text.num_tokens
+  found = reach.measure(text, builder)
+  assert found.held == pytest.approx(held, abs=1e-9)
+  if name == "bert_pairs":
+    # The label of a pair says whether its second text is random.
+    assert found.random == pytest.approx(batch["pair_labels"].mean(), abs=1e-9)
+  elif name == "albert_pairs":
+    single = np.mean(units["random"])
+    assert found.random == pytest.approx(single, abs=1e-9)
+  else:
+    assert found.random is None
+
+
+def test_packed_rows_count_every_text(texts):
+  text = texts["single"]
+  options = dict(length=128, max_predictions=25, max_sequences=8)
+  found = [
+    reach.measure(
+      text,
+      loader.make_builder("bert_pairs", SPECIAL, text.num_tokens + 5, o),
+    )
+    for o in (options, options | {"max_sequences": 1})
+  ]
+  # Every document is one sentence.
+  assert [f.random for f in found] == [1.0, 1.0]
+  # Packing draws other pairs, of the same chunks.
+  assert found[0].held == pytest.approx(found[1].held, abs=0.05)
+
+
+def test_a_large_text_is_sampled(texts, monkeypatch):
+  text = texts["short"]
+  options = BUILDERS["doc_sentences"] | {"length": 32}
+  builder = loader.make_builder("doc_sentences", SPECIAL, 9999, options)
+  assert list(reach._ranges(text)) == [(0, text.num_documents)]
+  monkeypatch.setattr(reach, "SAMPLE", 400)
+  ranges = list(reach._ranges(text))
+  assert len(ranges) == 4 and all(a < b for a, b in ranges)
+  assert ranges[0][0] == 0 and ranges[-1][1] <= text.num_documents
+  assert reach.measure(text, builder).held == 1.0
+
+
+@pytest.mark.parametrize("block", [1, 3, 2**20])
+def test_sizes(monkeypatch, block):
+  monkeypatch.setattr(reach, "_BLOCK", block)
+  text = unique_ids([[3, 5], [10], [1, 1, 4], [2]])
+  sizes = reach.sizes_of(text.sentences, text.documents)
+  assert sizes == reach.Sizes(26 / 7, 10, 2, 4)
+
+
+def prepare_lines(tmp_path, capsys, text: str, **options) -> list[str]:
+  (tmp_path / "text.txt").write_text(text)
+  pieces = [*corpus.SPECIAL_TOKENS, "word", ".", "a", "b"]
+  (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  out = str(tmp_path / "out")
+  args = str(tmp_path / "text.txt"), str(tmp_path / "vocab.txt"), out
+  preparing.prepare(*args, processes=1, heldout=0.0, **options)
+  return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+  "text, sizes, warning",
+  [
+    ("word a.\nword.\n\nb b.\nb.\n", ("2.5", 3, 0, 2), None),
+    ("word a.\n\nword.\n\nb b.\n", ("2.7", 3, 3, 3), "100% of the documents"),
+    ("word " * 300 + "\nword.\n", ("151.0", 300, 0, 1), "151 tokens are long"),
+  ],
+)
+def test_prepare_says_how_long_sentences_are(
+  tmp_path, capsys, text, sizes, warning
+):
+  lines = prepare_lines(tmp_path, capsys, text)
+  mean, longest, single, documents = sizes
+  start = f"train: {mean} tokens a sentence, {longest} in the longest;"
+  start += f" {single} of {documents} documents ("
+  assert sum(line.startswith(start) for line in lines) == 1
+  warnings = [line for line in lines if line.startswith("warning: ")]
+  assert len(warnings) == bool(warning)
+  if warning:
+    assert warning in warnings[0] and "text_lines" in warnings[0]
+
+
+def test_a_run_says_what_its_rows_hold(tmp_path):
+  documents = random_documents(40, 0)
+  single = [[[7, 8, 9] * 200]] * 20
+  for name, docs in (("good", documents), ("single", single)):
+    write_prepared(tmp_path / name, docs, documents[:4])
+  both = f"{tmp_path}/good=0.5,{tmp_path}/single=0.5"
+  options = dict(path=both, builder="bert_pairs", length=32, max_predictions=5)
+  data = loader.open_data(**options)
+  lines = list(loader.describe_rows(data, **options))
+  good = [line for path, line in lines if path == f"{tmp_path}/good"]
+  poor = [line for path, line in lines if path == f"{tmp_path}/single"]
+  assert len(good) == 1 and "of the text's tokens; " in good[0]
+  assert poor[0].endswith("; 100.0% of the pairs have a random second text")
+  assert [line.partition(":")[0] for line in poor[1:]] == ["warning"] * 2
+  assert "a sentence has 600 tokens on average" in poor[1]
+  assert "20 of 20 documents are one sentence" in poor[2]
