@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,9 +76,15 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
   """
   read = {name: _read(files, name, folder) for name in FILES}
   named = _named(read[NAMED]) | _named(read[SETTINGS])
+  # transformers 5.24 normalises what `special_tokens_map.json` alone lists
+  # beside the family's roles.
+  raw = {
+    *_named({**read[NAMED], **dict.fromkeys(_MORE)}),
+    *_named(read[SETTINGS]),
+  }
   made: dict[str, Declared] = {}
   for name, tokens in (
-    (BY_ID, _by_id(read[BY_ID], named, os.path.join(folder, BY_ID))),
+    (BY_ID, _by_id(read[BY_ID], named, raw, os.path.join(folder, BY_ID))),
     (JSON, _of_json(read[JSON], os.path.join(folder, JSON))),
     (SETTINGS, _of_settings(read[SETTINGS], os.path.join(folder, SETTINGS))),
   ):
@@ -137,15 +143,26 @@ def make_token(fields: Mapping[str, Any]) -> AddedToken:
 
 
 def _by_id(
-  numbers: Mapping[str, Any], named: Mapping[str, Any], where: str
+  numbers: Mapping[str, Any],
+  named: Collection[str],
+  raw: Collection[str],
+  where: str,
 ) -> list[tuple[AddedToken, int]]:
-  """The tokens of `added_tokens.json`, whose flags are not in it."""
+  """The tokens of `added_tokens.json`, whose flags are not in it.
+
+  Args:
+    numbers: what the file holds.
+    named: the special tokens that other files name.
+    raw: those that are looked for in the raw text.
+    where: the file, for messages.
+  """
   made = []
   for content, number in numbers.items():
     if type(number) is not int or number < 0 or not content:
       raise ValueError(f"{where}: not an object from tokens to ids.")
     special = content in named
-    token = AddedToken(content, normalized=not special, special=special)
+    normalized = content not in raw
+    token = AddedToken(content, normalized=normalized, special=special)
     made.append((token, number))
   return made
 

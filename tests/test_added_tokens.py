@@ -1,0 +1,346 @@
+"""Added tokens: read as transformers reads them, wherever a text is read."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from test_tokenizers import bert, gpt1, roberta, tokens
+from test_vocabulary_files import ALBERT, sentencepiece, write
+from tokenizers import AddedToken
+
+from bert_jax.data import (
+  added_tokens,
+  builders,
+  corpus,
+  folder,
+  model_tokenizer,
+  unigram,
+  vocabulary_files,
+)
+from bert_jax.finetune import spans, tagging
+
+# One of each flag; the last one is a piece already.
+ADDED = (
+  AddedToken("covid19", normalized=True),
+  AddedToken("[E1]", normalized=False, special=True),
+  AddedToken("Qart", normalized=True, single_word=True),
+  AddedToken("<x>", normalized=True, lstrip=True),
+  AddedToken("<y>", normalized=False, rstrip=True),
+  AddedToken("New York", normalized=False),
+  AddedToken("Élan", normalized=True),
+  AddedToken("a", normalized=True, single_word=True),
+)
+TEXTS = (
+  "the covid19 a, COVID19n [E1]the a an <x> and <y> the.",
+  "New York new york NEW  YORK \u00c9lan elan",
+  "",
+  "covid19",
+  "covid19covid19 covid19",
+  " [E1] the [e1]",
+  "the-covid19-an don't <x><y>  <x>   the",
+  "the\u200bcovid\u200b19 a",
+  "Qart qart, qarts Qart. xQart 'qart'",
+  "\u4e2dcovid19\u4e2d[E1]\u4e2d",
+  "<y>   the    <x>",
+  "[SEP] a",
+)
+
+
+def albert():
+  return unigram.unigram(sentencepiece([*ALBERT, "c", "e", "t", "x", "▁x"]))
+
+
+MAKE = {
+  "bert": lambda: bert("the a an ##n ##a - . , n 中 x ##x e ##e"),
+  "roberta": roberta,
+  "albert": albert,
+  "gpt1": gpt1,
+}
+FORMS = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json")
+MODEL_TYPES = {"gpt1": "openai-gpt"}
+
+
+def numbered(vocabulary):
+  """The added tokens with their ids: new ones follow the pieces."""
+  pieces = list(vocabulary.pieces)
+  made = {}
+  for token in ADDED:
+    if token.content not in pieces:
+      pieces.append(token.content)
+    made[pieces.index(token.content)] = token
+  return made
+
+
+def write_model(path, kind, form):
+  """A folder of transformers that declares the tokens in one of its files."""
+  vocabulary = MAKE[kind]()
+  files = vocabulary_files.contents(vocabulary)
+  files.pop("pieces.json", None)
+  settings = json.loads(files.pop("tokenizer_config.json"))
+  files.pop("tokenizer.json", None)
+  by_id = numbered(vocabulary)
+  if form == "tokenizer.json":
+    longer = added_tokens.adding(vocabulary)
+    longer.add_tokens([by_id[i] for i in sorted(by_id)])
+    files = {"tokenizer.json": longer.to_str().encode()}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+  elif form == "tokenizer_config.json":
+    settings["added_tokens_decoder"] = {
+      str(i): {"content": t.content, **added_tokens.flags_of(t)}
+      for i, t in by_id.items()
+    }
+  else:
+    numbers = {token.content: i for i, token in by_id.items()}
+    files["added_tokens.json"] = json.dumps(numbers).encode()
+    named = {"additional_special_tokens": ["[E1]"]}
+    files["special_tokens_map.json"] = json.dumps(named).encode()
+  files["tokenizer_config.json"] = json.dumps(settings).encode()
+  config = {"model_type": MODEL_TYPES.get(kind, kind)}
+  return write(path, files | {"config.json": json.dumps(config).encode()})
+
+
+def read_folder(path):
+  return {p.name: p.read_bytes() for p in path.iterdir() if p.is_file()}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "gpt1"])
+def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
+  """In every form, by every way to read a text, before and after saving."""
+  transformers = pytest.importorskip("transformers")
+  open_there = transformers.AutoTokenizer.from_pretrained
+  path = write_model(tmp_path / "a", kind, form)
+  reference, v = open_there(path), vocabulary_files.load(path)
+  with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
+  prepared = tmp_path / "b"
+  write(prepared, vocabulary_files.contents(v))
+  config = (tmp_path / "a" / "config.json").read_bytes()
+  (prepared / "config.json").write_bytes(config)
+  again, reopened = vocabulary_files.load(str(prepared)), open_there(prepared)
+  assert v.vocab_size == again.vocab_size == len(reference)
+  assert v.added_ids == again.added_ids == sorted(numbered(MAKE[kind]()))
+  assert v.unmasked_ids == [v.pieces.index("[E1]")] == again.unmasked_ids
+  assert v.boundary.tolist() == again.boundary.tolist()
+  # A literal special token of the family is text, other than there.
+  texts = [text for text in TEXTS if "[SEP]" not in text]
+  for text in texts:
+    wanted = reference(
+      text, add_special_tokens=False, return_offsets_mapping=True
+    )
+    ids = wanted["input_ids"]
+    offsets = [tuple(pair) for pair in wanted["offset_mapping"]]
+    for one in (v, again, pickle.loads(pickle.dumps(v))):
+      (encoded,) = one.encode_offsets([text])
+      assert (encoded.ids, encoded.offsets) == (ids, offsets), text
+      assert one.encode_batch([text]) == [ids], text
+      assert one.encode_batch([text, text]) == [ids, ids], text
+      assert one.encode_special(text) == ids, text
+    assert with_special.encode(text).ids == reference(text)["input_ids"]
+    assert reopened(text)["input_ids"] == reference(text)["input_ids"], text
+  flat, lengths = v.encode_flat(texts)
+  assert flat.tolist() == sum(v.encode_batch(texts), [])
+  assert lengths.tolist() == list(map(len, v.encode_batch(texts)))
+
+
+def longer(kind, *tokens):
+  return added_tokens.add(MAKE[kind](), tokens or ADDED)
+
+
+FLAGS = {
+  "none": ({}, [("covid19", "covid19"), ("n", "n"), ("covid19", "COVID19")]),
+  "single_word": ({"single_word": True}, [("covid19", "COVID19")]),
+  "lstrip": (
+    {"lstrip": True},
+    [("covid19", " covid19"), ("n", "n"), ("covid19", "  COVID19")],
+  ),
+  "rstrip": (
+    {"rstrip": True},
+    [("covid19", "covid19"), ("n", "n"), ("covid19", "COVID19 ")],
+  ),
+  "raw": ({"normalized": False}, [("covid19", "covid19"), ("n", "n")]),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_each_flag(name):
+  """By hand; unknown pieces and those of other words are left out."""
+  flags, wanted = FLAGS[name]
+  fields = {"content": "covid19", **flags}
+  v = longer("bert", added_tokens.make_token(fields))
+  found = tokens(v, "the covid19n  COVID19 the")
+  shown = [pair for pair in found if pair[0] in ("covid19", "n")]
+  assert shown == wanted
+  # The words around it are read as before.
+  assert found[0] == ("the", "the") and found[-1] == ("the", "the")
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_only_tokens_beyond_the_family_s_are_read_in_a_text(kind):
+  """A corpus must not be able to write [MASK], whatever else was added."""
+  v = longer(kind)
+  names = sorted(added_tokens.role_tokens(v))
+  text = " ".join(f"{name}[E1]" for name in names)
+  (ids,) = v.encode_batch([text])
+  roles = {v.pieces.index(name) for name in names} - {v.special.unk}
+  assert not roles & set(ids)
+  assert ids.count(v.pieces.index("[E1]")) == len(names)
+  # In a text that may hold special tokens each is one, as before.
+  ids = v.encode_special(text)
+  assert set(ids) >= {v.pieces.index(name) for name in names}
+
+
+def test_a_role_that_is_no_piece_of_the_model_keeps_later_ids():
+  """The model's own vocabulary ends before the mask."""
+  v = MAKE["bert"]()
+  content = json.loads(added_tokens.adding(v).to_str())
+  size = len(content["model"]["vocab"])
+  del content["model"]["vocab"]["[MASK]"]
+  for piece, number in content["model"]["vocab"].items():
+    content["model"]["vocab"][piece] = number - (number > v.special.mask)
+  content["added_tokens"] = [
+    {"id": number, "content": name}
+    | added_tokens.flags_of(AddedToken(name, special=True))
+    for number, name in ((size - 1, "[MASK]"), (size, "[E1]"))
+  ]
+  made = vocabulary_files.from_json(json.dumps(content))
+  assert made.special.mask == size - 1 and made.added_ids == [size]
+  (ids,) = made.encode_batch(["the [E1] [MASK]"])
+  assert ids[1] == size and size - 1 not in ids
+  assert made.encode_special("[E1] [MASK]") == [size, size - 1]
+
+
+def test_tagged_words_are_those_of_transformers():
+  """Each word alone, with a space before it but for added tokens."""
+  transformers = pytest.importorskip("transformers")
+  v = longer("roberta", *ADDED[:3])
+  vocab = {p: i for i, p in enumerate(MAKE["roberta"]().pieces)}
+  merges = v.files["merges.txt"].decode().split("\n")[1:-1]
+  reference = transformers.RobertaTokenizerFast(
+    vocab=vocab,
+    merges=[tuple(line.split(" ")) for line in merges],
+    add_prefix_space=True,
+  )
+  reference.add_tokens(list(ADDED[:3]))
+  words = ["the", "covid19", "xcovid19y", "[E1]the", "Qarts", "Qart", "an"]
+  wanted = reference(words, is_split_into_words=True, add_special_tokens=False)
+  ids, counts = tagging.word_pieces(v, words)
+  assert ids.tolist() == wanted["input_ids"]
+  numbers = np.repeat(np.arange(len(words)), counts).tolist()
+  assert numbers == wanted.word_ids()
+
+
+def test_answers_have_no_space_of_a_stripped_token():
+  token = added_tokens.make_token(
+    {"content": "<x>", "lstrip": True, "rstrip": True}
+  )
+  v, text = longer("bert", token), "the  <x>  the"
+  context = spans.encode_context(v, text)
+  assert [text[a:b] for a, b in context.offsets] == ["the", "<x>", "the"]
+  (encoded,) = v.encode_offsets([text])
+  assert [text[a:b] for a, b in encoded.offsets] == ["the", "  <x>  ", "the"]
+
+
+TEXT_OF_WORDS = "an covid19n covid19 the[E1]the an covid19."
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_an_added_token_is_one_word(kind, tmp_path):
+  """What follows it begins another one, in memory and in prepared folders."""
+  v = longer(kind)
+  (ids,) = v.encode_batch([TEXT_OF_WORDS])
+  starts = v.word_starts(ids)
+  alone = [i for i, number in enumerate(ids) if number in v.added_ids]
+  assert len(alone) >= 4 and starts[alone].all()
+  after = [i + 1 for i in alone if i + 1 < len(ids)]
+  assert starts[after].all()
+  part = folder.Part(
+    np.array(ids, np.uint16), np.array([len(ids)]), np.array([1])
+  )
+  writer = folder.Writer(str(tmp_path), np.dtype(np.uint16), {"files": {}})
+  writer.append("train", part)
+  writer.save({})
+  writer.close()
+  folder.derive(str(tmp_path), v.num_ids, v.boundary, v.ends, v.alone)
+  bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
+  found = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(bool)
+  assert found.tolist() == starts.tolist()
+
+
+@pytest.mark.parametrize("name", ["token", "whole_word", "span"])
+def test_special_ones_are_never_hidden_nor_drawn(name):
+  """Plain ones are hidden as any other word; sizes leave no accident."""
+  v = longer("roberta", *ADDED[:2])
+  plain, special = v.added_ids
+  rng = np.random.default_rng(0)
+  ids = [v.pieces.index(p) for p in ("the", "Ġthe", "Ġa", "n")]
+  choices = [*ids, plain, special]
+  documents = [
+    [rng.choice(choices, 20).tolist() for _ in range(6)] for _ in range(40)
+  ]
+  starts = [[v.word_starts(s) for s in document] for document in documents]
+  text = corpus.corpus_from_documents(documents, starts)
+  text = text._replace(unmasked=tuple(v.unmasked_ids))
+  build = builders.doc_sentences(
+    v.special, v.vocab_size, 64, 30, 0.5, name, "roberta", "ceil"
+  )
+  rows = build.index(text, 0, text.num_documents, 1)
+  numbers = np.arange(len(rows), dtype=np.uint64)
+  drawn = set()
+  for key in range(5):
+    batch = build.build(text, rows, numbers, key)
+    used = batch["mlm_weights"] > 0
+    labels = batch["mlm_ids"][used]
+    assert special not in labels and plain in labels
+    after = np.take_along_axis(
+      batch["input_ids"], batch["mlm_positions"].astype(np.int64), 1
+    )[used]
+    drawn |= set(after[(after != labels) & (after != v.special.mask)].tolist())
+    # The special ones are where they were.
+    count = sum(s.count(special) for d in documents for s in d)
+    assert (batch["input_ids"] == special).sum() == count
+  assert len(drawn) > 100 and special not in drawn
+  assert not drawn & {i for i in v.special if i is not None}
+
+
+def test_files_that_contradict_each_other_are_named(tmp_path):
+  def refused(match, **changes):
+    path = write_model(tmp_path / "x", "bert", "added_tokens.json")
+    for name, value in changes.items():
+      text = value if isinstance(value, str) else json.dumps(value)
+      (tmp_path / "x" / f"{name}.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=match):
+      vocabulary_files.load(path)
+    with pytest.raises(ValueError, match=match):
+      model_tokenizer.build(read_folder(tmp_path / "x"), path)
+
+  size = MAKE["bert"]().vocab_size
+  number = f"added_tokens.json: the token 'covid19' has the id {size + 7}, but"
+  refused(
+    f"{number} by the pieces before it the id is {size}",
+    added_tokens={"covid19": size + 7},
+  )
+  entry = {"content": "covid19", "special": False}
+  refused(
+    f"tokenizer_config.json: the token 'covid19' has the id 5, {size} in",
+    tokenizer_config={"added_tokens_decoder": {"5": entry}},
+  )
+  refused("added_tokens.json: not an object from", added_tokens={"a": "b"})
+  refused("added_tokens.json:1: not JSON", added_tokens="[1")
+  refused(
+    "tokenizer_config.json: its added_tokens_decoder is damaged",
+    tokenizer_config={"added_tokens_decoder": {"x": entry}},
+  )
+  path = write_model(tmp_path / "y", "bert", "added_tokens.json")
+  with pytest.raises(ValueError, match="'original' has no added tokens"):
+    vocabulary_files.load(path, rules="original")
+
+
+def test_a_shared_tokenizer_reads_the_same_in_a_worker():
+  """What the library's own pickle forgets is set again."""
+  v = longer("bert")
+  copy = pickle.loads(pickle.dumps(v))
+  assert copy == v and copy.plain.encode_special_tokens
+  text = "[SEP] covid19 [E1]"
+  assert copy.encode_batch([text]) == v.encode_batch([text])
+  assert v.special.sep not in copy.encode_batch([text])[0]
