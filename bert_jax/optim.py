@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from optax import contrib
+from optax.contrib import _muon as contrib_muon
 
 Schedule = Callable[[Any], Any]
 # How far a layer's rate lies below the head's, in powers of the decay.
@@ -189,6 +191,105 @@ def scale_by_layer(decay: float, rule: str) -> optax.GradientTransformation:
   return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
+class MuonState(NamedTuple):
+  """State of `scale_by_muon`.
+
+  Attributes:
+    count: int32 scalar, updates done.
+    mu: first moments; for matrices the momentum that is orthogonalised.
+    nu: Adam's second moments; zeros for matrices, which have none.
+  """
+
+  count: Any
+  mu: Any
+  nu: Any
+
+
+def _matrix_axes(path, leaf) -> contrib.MuonDimensionNumbers | None:
+  """Input and output axes of a layer's matrix; None for any other leaf.
+
+  A stack's first axis numbers its layers; attention has two axes of heads.
+  """
+  names = [getattr(key, "key", None) for key in path]
+  if "layers" not in names or "kernel" not in names:
+    return None
+  if leaf.ndim == 3:
+    return contrib.MuonDimensionNumbers((1,), (2,))
+  if "output" in names:
+    return contrib.MuonDimensionNumbers((1, 2), (3,))
+  return contrib.MuonDimensionNumbers((1,), (2, 3))
+
+
+def scale_by_muon(
+  b1: float, b2: float, epsilon: float, momentum: float = 0.95
+) -> optax.GradientTransformation:
+  """Muon for the matrices of stacked layers, corrected Adam for the others.
+
+  Jordan et al. 2024, "Muon: An optimizer for hidden layers"; each layer's
+  matrix is orthogonalised by optax, in bfloat16 as there, and scaled by 0.2
+  times the root of its longer side, so that Adam's learning rates and weight
+  decay hold for it (Liu et al. 2025, "Muon is Scalable for LLM Training",
+  section 2.2).
+
+  Args:
+    b1: Adam's decay of the first moment.
+    b2: Adam's decay of the second moment.
+    epsilon: Adam's.
+    momentum: Muon's decay of its momentum, Nesterov's form.
+  """
+  adam = scale_by_corrected_adam(b1, b2, epsilon)
+
+  def init(params):
+    return MuonState(*adam.init(params))
+
+  def orthogonal(path, grad, moment):
+    axes = _matrix_axes(path, grad)
+    if axes is None:
+      return None
+    moment = momentum * moment + (1 - momentum) * grad
+    ahead = momentum * moment + (1 - momentum) * grad
+    sides = [math.prod(grad.shape[axis] for axis in group) for group in axes]
+    direction = contrib_muon.orthogonalize_via_newton_schulz(
+      ahead.astype(jnp.bfloat16),
+      jnp.asarray(contrib_muon._DEFAULT_NS_COEFFS),
+      dimension_numbers=axes,
+    )
+    scale = 0.2 * math.sqrt(max(sides))
+    return scale * direction.astype(jnp.float32), moment
+
+  def update(grads, state, params=None):
+    del params
+    updates, after = adam.update(grads, optax.ScaleByAdamState(*state))
+    pick = jax.tree_util.tree_map_with_path
+    matrices = pick(orthogonal, grads, state.mu)
+    # Where a leaf is no matrix, Adam's update and moments stand.
+    leaves = jax.tree.structure(grads)
+    pairs = leaves.flatten_up_to(matrices)
+
+    def merge(index, others):
+      return leaves.unflatten(
+        [
+          other if pair is None else pair[index]
+          for other, pair in zip(jax.tree.leaves(others), pairs, strict=True)
+        ]
+      )
+
+    nu = leaves.unflatten(
+      [
+        new if pair is None else old
+        for old, new, pair in zip(
+          jax.tree.leaves(state.nu),
+          jax.tree.leaves(after.nu),
+          pairs,
+          strict=True,
+        )
+      ]
+    )
+    return merge(0, updates), MuonState(after.count, merge(1, after.mu), nu)
+
+  return optax.GradientTransformation(init, update)
+
+
 class AdagradState(NamedTuple):
   accumulator: Any
 
@@ -333,6 +434,7 @@ def build_optimizer(
     "adamw_fairseq": (corrected, everything, None),
     "lamb": (published, decay_mask, decay_mask),
     "lamb_optax": (corrected, decay_mask, everything),
+    "muon": (scale_by_muon(b1, b2, epsilon), decay_mask, None),
   }
   if name not in rules:
     known = [*rules, *ADAGRADS]
@@ -348,7 +450,7 @@ def build_optimizer(
 
 
 def build_schedule(
-  total_steps: int, name: str, peak: float, warmup: float
+  total_steps: int, name: str, peak: float, warmup: float, decay: float = 1.0
 ) -> Schedule:
   """Linear warm-up, then decay to zero, or none.
 
@@ -359,9 +461,14 @@ def build_schedule(
       the share of warm-up, without a jump (google-research/electra
       model/optimization.py); "linear": from the peak at the end of warm-up
       (fairseq, Hugging Face); "cosine": half a cosine from there (Radford et
-      al. 2018, section 4.1); "constant": the peak for good (ELMo).
+      al. 2018, section 4.1); "constant": the peak for good (ELMo);
+      "trapezoid": flat at the peak, then linear decay to 0 over the last
+      `decay` of the steps (Zhai et al. 2022, "Scaling Vision Transformers",
+      section 3.5).
     peak: learning rate that warm-up aims at.
     warmup: share of `total_steps` spent in warm-up, in [0, 1).
+    decay: share of `total_steps` in which "trapezoid" falls, in (0, 1]; the
+      other schedules do not read it.
 
   Returns:
     Step (0 is the first) -> learning rate, never below 0, 0 from `total_steps`
@@ -370,12 +477,21 @@ def build_schedule(
   Raises:
     ValueError: unknown name or a share out of range.
   """
-  names = ("bert", "electra", "linear", "cosine", "constant")
+  names = ("bert", "electra", "linear", "cosine", "constant", "trapezoid")
   if name not in names:
     raise ValueError(f"schedule.name={name!r}: not one of {', '.join(names)}.")
   if not 0.0 <= warmup < 1.0:
     raise ValueError(
       f"schedule.warmup={warmup}: a share of total_steps, in [0, 1)."
+    )
+  if not 0.0 < decay <= 1.0:
+    raise ValueError(
+      f"schedule.decay={decay}: a share of total_steps, in (0, 1]."
+    )
+  if name != "trapezoid" and decay != 1.0:
+    raise ValueError(
+      f"schedule.decay={decay} is read by schedule.name=trapezoid alone, not by"
+      f" {name}; remove it."
     )
   warm = round(warmup * total_steps)
 
@@ -386,6 +502,9 @@ def build_schedule(
     left = jnp.maximum(left, 0.0)
     if name == "constant":
       left = jnp.ones_like(left)
+    if name == "trapezoid":
+      falling = (total_steps - step) / max(decay * total_steps, 1)
+      left = jnp.clip(falling, 0.0, 1.0)
     if name == "cosine":
       left = 0.5 - 0.5 * jnp.cos(math.pi * left)
     rising = step / max(warm, 1)

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from bert_jax import config as config_lib
 
+# Keys that a phase may set although `config.data` has them too.
+OVERRIDING = {"mask_rate"}
+
 
 class Phase(NamedTuple):
   """A stretch of steps with batches of one shape.
@@ -49,6 +52,7 @@ def make_phase(
   batch_scale: float,
   micro_scale: int,
   max_predictions: int | None = None,
+  mask_rate: float | None = None,
 ) -> _Scale:
   """Args of a section of `config.phases`.
 
@@ -58,10 +62,14 @@ def make_phase(
     batch_scale: times `batch_size`, a whole number of rows.
     micro_scale: times `micro_batches`.
     max_predictions: prediction slots in a row; None where nothing is hidden.
+    mask_rate: share of the tokens that is hidden in this phase; None takes
+      `data.mask_rate`.
   """
   data = dict(length=length)
   if max_predictions is not None:
     data["max_predictions"] = max_predictions
+  if mask_rate is not None:
+    data["mask_rate"] = mask_rate
   return _Scale(fraction, data, batch_scale, micro_scale)
 
 
@@ -106,7 +114,7 @@ def plan(config: dict[str, Any]) -> list[Phase]:
         f"config.phases.{name}.batch_scale={scale.batch_scale}: batch_size"
         f"={config['batch_size']} times it is {rows:g}, no number of rows."
       )
-    for key in scale.data.keys() & data.keys():
+    for key in scale.data.keys() & data.keys() - OVERRIDING:
       raise ValueError(
         f"config.data.{key}: each of config.phases has its own; remove it."
       )

@@ -1,0 +1,154 @@
+"""Runs recipes one after the other on each GPU, and scores each on BLiMP.
+
+  python experiments/flagship/study.py --jobs JOBS --data DATA --blimp TAR \\
+    --output OUT --gpus 2
+
+JOBS is a text file that may grow while this runs: a line is a name, the folder
+in DATA to read, and flags for `bert_jax.main`. A name that OUT/results.jsonl
+has is not run again. The line "end" ends the program once all is done. A job's
+BLiMP is scored beside the next job's training.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+
+def read_jobs(path: str) -> list[list[str]]:
+  """The lines of a file of jobs, split at spaces."""
+  with open(path, encoding="utf-8") as f:
+    return [line.split() for line in f if line.strip()]
+
+
+def command(name: str, log: str, gpu: int, share: float, arguments: list[str]):
+  """Runs a module of bert_jax on one GPU; returns its exit status."""
+  environment = dict(os.environ, CUDA_VISIBLE_DEVICES=str(gpu))
+  environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(share)
+  with open(log, "a", encoding="utf-8") as f:
+    return subprocess.call(
+      [sys.executable, "-m", name, *arguments],
+      cwd=ROOT,
+      env=environment,
+      stdout=f,
+      stderr=f,
+    )
+
+
+class Study:
+  """The state that the GPUs' threads share."""
+
+  def __init__(self, args: argparse.Namespace):
+    self.args = args
+    self.lock = threading.Lock()
+    self.started: set[str] = set()
+    self.scorers: list[threading.Thread] = []
+    self.path = os.path.join(args.output, "results.jsonl")
+    if os.path.exists(self.path):
+      with open(self.path, encoding="utf-8") as f:
+        self.started = {json.loads(line)["name"] for line in f}
+
+  def next_job(self) -> list[str] | None:
+    """The next job; waits for lines to come; None at the end."""
+    while True:
+      with self.lock:
+        for job in read_jobs(self.args.jobs):
+          if job[0] == "end":
+            return None
+          if job[0] not in self.started:
+            self.started.add(job[0])
+            return job
+      time.sleep(1)
+
+  def write(self, row: dict) -> None:
+    """Appends a row to the results and prints it."""
+    with self.lock, open(self.path, "a", encoding="utf-8") as f:
+      f.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
+
+  def score(self, row: dict, folder: str, gpu: int) -> None:
+    """Adds BLiMP's accuracy to a job's row and writes it."""
+    found = folder + "/blimp.json"
+    command(
+      "bert_jax.zero_shot",
+      folder + ".log",
+      gpu,
+      0.2,
+      [f"--model={folder}", f"--blimp={self.args.blimp}", f"--output={found}"]
+      + ["--dtype=bfloat16", "--batch_tokens=65536"],
+    )
+    if os.path.exists(found):
+      with open(found, encoding="utf-8") as f:
+        blimp = json.load(f)["blimp"]
+      row["blimp"] = blimp["accuracy"]
+      phenomena = [p["accuracy"] for p in blimp["phenomena"].values()]
+      row["blimp_phenomena"] = sum(phenomena) / len(phenomena)
+    self.write(row)
+
+  def run_gpu(self, gpu: int) -> None:
+    """Runs jobs on one GPU until there are none."""
+    while (job := self.next_job()) is not None:
+      name, data, *flags = job
+      folder = os.path.join(self.args.output, name)
+      began = time.monotonic()
+      status = command(
+        "bert_jax.main",
+        folder + ".log",
+        gpu,
+        0.7,
+        [f"--config={HERE}/config.py", f"--workdir={folder}"]
+        + [f"--config.data.path={self.args.data}/{data}", *flags],
+      )
+      row = {"name": name, "data": data, "flags": flags, "status": status}
+      row["seconds"] = round(time.monotonic() - began, 1)
+      row["curve"] = curve(folder + "/metrics.jsonl")
+      if status:
+        self.write(row)
+        continue
+      scorer = threading.Thread(target=self.score, args=(row, folder, gpu))
+      scorer.start()
+      self.scorers.append(scorer)
+
+
+def curve(path: str) -> list[list[float]]:
+  """[step, held-out masked-LM loss] of each evaluation."""
+  if not os.path.exists(path):
+    return []
+  with open(path, encoding="utf-8") as f:
+    rows = [json.loads(line) for line in f]
+  return [
+    [row["step"], round(row["mlm_loss"], 4)]
+    for row in rows
+    if row["split"] == "heldout"
+  ]
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--jobs", required=True, help="file of jobs")
+  add("--data", required=True, help="folder of prepared folders")
+  add("--blimp", required=True, help="folder or tar file")
+  add("--output", required=True, help="folder of the runs")
+  add("--gpus", type=int, default=1)
+  args = parser.parse_args()
+  os.makedirs(args.output, exist_ok=True)
+  study = Study(args)
+  threads = [
+    threading.Thread(target=study.run_gpu, args=(gpu,))
+    for gpu in range(args.gpus)
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads + study.scorers:
+    thread.join()
+
+
+if __name__ == "__main__":
+  main()
