@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from optax import contrib
-from optax.contrib import _muon as contrib_muon
 
 Schedule = Callable[[Any], Any]
 # How far a layer's rate lies below the head's, in powers of the decay.
@@ -196,8 +194,8 @@ class MuonState(NamedTuple):
 
   Attributes:
     count: int32 scalar, updates done.
-    mu: first moments; for matrices the momentum that is orthogonalised.
-    nu: Adam's second moments; zeros for matrices, which have none.
+    mu: the momentum of matrices, Adam's first moment of other leaves.
+    nu: Adam's second moment; zeros for matrices, which do not use it.
   """
 
   count: Any
@@ -205,87 +203,102 @@ class MuonState(NamedTuple):
   nu: Any
 
 
-def _matrix_axes(path, leaf) -> contrib.MuonDimensionNumbers | None:
-  """Input and output axes of a layer's matrix; None for any other leaf.
+# Coefficients and number of Newton and Schulz's iterations (Jordan et al.).
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
 
-  A stack's first axis numbers its layers; attention has two axes of heads.
-  """
+
+def _is_matrix(path: Any) -> bool:
+  """Whether a leaf is a stack of layers' matrices."""
   names = [getattr(key, "key", None) for key in path]
-  if "layers" not in names or "kernel" not in names:
-    return None
-  if leaf.ndim == 3:
-    return contrib.MuonDimensionNumbers((1,), (2,))
-  if "output" in names:
-    return contrib.MuonDimensionNumbers((1, 2), (3,))
-  return contrib.MuonDimensionNumbers((1,), (2, 3))
+  return "layers" in names and "kernel" in names
+
+
+def _as_matrices(path: Any, stack: jax.Array) -> jax.Array:
+  """A stack of kernels as [layers, inputs, outputs]; heads are merged."""
+  names = [getattr(key, "key", None) for key in path]
+  # Attention's output kernel sums over heads; the others make them.
+  inputs = stack.ndim - 2 if "output" in names else 1
+  rows = math.prod(stack.shape[1 : 1 + inputs])
+  return stack.reshape(stack.shape[0], rows, -1)
+
+
+def orthogonalise(matrices: jax.Array, dtype: Any = jnp.bfloat16) -> jax.Array:
+  """Brings the singular values of each matrix near 1.
+
+  Args:
+    matrices: [n, rows, columns], float32.
+    dtype: of the products; bfloat16 as published.
+
+  Returns:
+    The same shape, float32; singular values of about 0.7 to 1.2 wherever they
+    were not tiny (Jordan et al. 2024).
+  """
+  first, third, fifth = _QUINTIC
+  turned = matrices.shape[1] > matrices.shape[2]
+  if turned:
+    matrices = matrices.swapaxes(1, 2)
+  norms = jnp.sqrt(jnp.square(matrices).sum((1, 2), keepdims=True))
+  x = (matrices / (norms + 1e-8)).astype(dtype)
+  for _ in range(_ITERATIONS):
+    square = x @ x.swapaxes(1, 2)
+    x = first * x + (third * square + fifth * square @ square) @ x
+  x = x.swapaxes(1, 2) if turned else x
+  return x.astype(jnp.float32)
 
 
 def scale_by_muon(
-  b1: float, b2: float, epsilon: float, momentum: float = 0.95
+  b1: float,
+  b2: float,
+  epsilon: float,
+  momentum: float = 0.95,
+  dtype: Any = jnp.bfloat16,
 ) -> optax.GradientTransformation:
   """Muon for the matrices of stacked layers, corrected Adam for the others.
 
-  Jordan et al. 2024, "Muon: An optimizer for hidden layers"; each layer's
-  matrix is orthogonalised by optax, in bfloat16 as there, and scaled by 0.2
-  times the root of its longer side, so that Adam's learning rates and weight
-  decay hold for it (Liu et al. 2025, "Muon is Scalable for LLM Training",
+  Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural
+  networks", with Nesterov's momentum. The update of a matrix is scaled by 0.2
+  times the root of its longer side, so that learning rates and weight decay of
+  Adam hold for it too (Liu et al. 2025, "Muon is Scalable for LLM Training",
   section 2.2).
 
   Args:
     b1: Adam's decay of the first moment.
     b2: Adam's decay of the second moment.
     epsilon: Adam's.
-    momentum: Muon's decay of its momentum, Nesterov's form.
+    momentum: Muon's decay of its momentum.
+    dtype: see `orthogonalise`.
   """
   adam = scale_by_corrected_adam(b1, b2, epsilon)
 
   def init(params):
     return MuonState(*adam.init(params))
 
-  def orthogonal(path, grad, moment):
-    axes = _matrix_axes(path, grad)
-    if axes is None:
-      return None
-    moment = momentum * moment + (1 - momentum) * grad
-    ahead = momentum * moment + (1 - momentum) * grad
-    sides = [math.prod(grad.shape[axis] for axis in group) for group in axes]
-    direction = contrib_muon.orthogonalize_via_newton_schulz(
-      ahead.astype(jnp.bfloat16),
-      jnp.asarray(contrib_muon._DEFAULT_NS_COEFFS),
-      dimension_numbers=axes,
-    )
-    scale = 0.2 * math.sqrt(max(sides))
-    return scale * direction.astype(jnp.float32), moment
+  def matrix_update(path, grad, mu):
+    """The update of a stack of matrices, and its momentum."""
+    mu = momentum * mu + (1 - momentum) * grad
+    matrices = _as_matrices(path, momentum * mu + (1 - momentum) * grad)
+    scale = 0.2 * math.sqrt(max(matrices.shape[1:]))
+    return (scale * orthogonalise(matrices, dtype)).reshape(grad.shape), mu
 
   def update(grads, state, params=None):
     del params
     updates, after = adam.update(grads, optax.ScaleByAdamState(*state))
-    pick = jax.tree_util.tree_map_with_path
-    matrices = pick(orthogonal, grads, state.mu)
-    # Where a leaf is no matrix, Adam's update and moments stand.
-    leaves = jax.tree.structure(grads)
-    pairs = leaves.flatten_up_to(matrices)
-
-    def merge(index, others):
-      return leaves.unflatten(
-        [
-          other if pair is None else pair[index]
-          for other, pair in zip(jax.tree.leaves(others), pairs, strict=True)
-        ]
-      )
-
-    nu = leaves.unflatten(
-      [
-        new if pair is None else old
-        for old, new, pair in zip(
-          jax.tree.leaves(state.nu),
-          jax.tree.leaves(after.nu),
-          pairs,
-          strict=True,
-        )
-      ]
+    leaves, structure = jax.tree_util.tree_flatten_with_path(grads)
+    columns = [
+      structure.flatten_up_to(tree)
+      for tree in (updates, after.mu, after.nu, state.mu, state.nu)
+    ]
+    rows = []
+    for (path, grad), *adams, mu, nu in zip(leaves, *columns, strict=True):
+      if _is_matrix(path):
+        rows.append((*matrix_update(path, grad, mu), nu))
+      else:
+        rows.append(adams)
+    updates, mu, nu = (
+      structure.unflatten(column) for column in zip(*rows, strict=True)
     )
-    return merge(0, updates), MuonState(after.count, merge(1, after.mu), nu)
+    return updates, MuonState(after.count, mu, nu)
 
   return optax.GradientTransformation(init, update)
 
@@ -398,6 +411,7 @@ def build_optimizer(
   | adamw_fairseq | corrected | everything | none |
   | lamb | as it is | kernels, embeddings | kernels, embeddings |
   | lamb_optax | corrected | kernels, embeddings | everything |
+  | muon | corrected | kernels, embeddings | none; see `scale_by_muon` |
 
   "adamw_bert" is that of BERT and ELECTRA (google-research/bert
   optimization.py), "adamw" that of Loshchilov & Hutter 2019, "adamw_fairseq"

@@ -1,0 +1,154 @@
+"""Muon beside optax's, the trapezoid, and mask rates that differ by phase."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from bert_jax import models, optim, phases
+from tests import tiny_families
+
+SECTION = dict(b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.0, clip_norm=0.0)
+RATE = 0.01
+
+
+def draw(seed):
+  """A tree with each kind of leaf that the encoders have."""
+  keys = iter(jax.random.split(jax.random.key(seed), 6))
+  shapes = {
+    "query": (3, 8, 2, 4),
+    "output": (3, 2, 4, 8),
+    "mlp_in": (3, 8, 32),
+    "mlp_out": (3, 32, 8),
+  }
+  layers = {
+    name: {"kernel": jax.random.normal(next(keys), shape)}
+    for name, shape in shapes.items()
+  }
+  layers["mlp_in"]["bias"] = jax.random.normal(next(keys), (3, 32))
+  word = {"embedding": jax.random.normal(next(keys), (16, 8))}
+  return {"layers": layers, "word": word}
+
+
+def optax_axes(params):
+  """Input and output axes for optax; None where Adam is used."""
+  axes = optax.contrib.MuonDimensionNumbers
+  both = jax.tree.map(lambda _: None, params)
+  layers = both["layers"]
+  layers["query"]["kernel"] = axes((1,), (2, 3))
+  layers["output"]["kernel"] = axes((1, 2), (3,))
+  layers["mlp_in"]["kernel"] = axes((1,), (2,))
+  layers["mlp_out"]["kernel"] = axes((1,), (2,))
+  return both
+
+
+def test_matrices_are_orthogonalised_as_by_optax():
+  """Momentum restated, its direction and scale from optax, three steps.
+
+  In float32: the same products in another order, five times, differ by under 1e-4.
+  """
+  params = draw(0)
+  ours = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
+  # Without momentum of its own, optax turns what it is given.
+  reference = optax.contrib.muon(
+    RATE,
+    beta=0.0,
+    consistent_rms=0.2,
+    muon_weight_dimension_numbers=optax_axes,
+  )
+  state = ours.init(params)
+  momentum = jax.tree.map(jnp.zeros_like, params)
+  for seed in range(1, 4):
+    grads = draw(seed)
+    momentum = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
+    ahead = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
+    wanted, _ = reference.update(ahead, reference.init(params), params)
+    updates, state = jax.jit(ours.update)(grads, state, params)
+    for name in ("query", "output", "mlp_in", "mlp_out"):
+      got = -RATE * updates["layers"][name]["kernel"]
+      want = wanted["layers"][name]["kernel"]
+      distance = optax.tree.norm(got - want) / optax.tree.norm(want)
+      assert distance < 1e-4, (seed, name, distance)
+
+
+def test_other_leaves_have_adam():
+  params = draw(0)
+  names = ("muon", "adamw")
+  muon, adam = (
+    optim.build_optimizer(lambda _: RATE, name, **SECTION) for name in names
+  )
+  states = [muon.init(params), adam.init(params)]
+  for seed in range(1, 4):
+    grads = draw(seed)
+    got, states[0] = muon.update(grads, states[0], params)
+    want, states[1] = adam.update(grads, states[1], params)
+    np.testing.assert_array_equal(
+      got["word"]["embedding"], want["word"]["embedding"]
+    )
+    np.testing.assert_array_equal(
+      got["layers"]["mlp_in"]["bias"], want["layers"]["mlp_in"]["bias"]
+    )
+  kernel = [tree["layers"]["mlp_in"]["kernel"] for tree in (got, want)]
+  assert not np.allclose(*kernel)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 32), (2, 32, 8), (1, 16, 16)])
+def test_singular_values_come_near_one(shape):
+  """0.68 to 1.13 are the bounds of the iteration (Jordan et al. 2024)."""
+  matrices = jax.random.normal(jax.random.key(3), shape)
+  values = np.linalg.svd(np.asarray(optim.orthogonalise(matrices)))[1]
+  # A square matrix has values near 0, which five turns do not lift.
+  values = values if shape[1] != shape[2] else values[:, : shape[1] // 2]
+  assert values.min() > 0.6 and values.max() < 1.25, values
+
+
+@pytest.mark.parametrize("family", ["bert", "albert", "electra", "gpt"])
+def test_every_kernel_of_a_layer_is_a_matrix(family):
+  """No kernel has a shape that `_as_matrices` would read in another way."""
+  module = models.family(family).ForPreTraining(tiny_families.build(family))
+  ids = jnp.zeros((1, 3), jnp.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
+  sizes = tiny_families.shapes(module, batch)
+  leaves = jax.tree_util.tree_leaves_with_path(sizes)
+  shapes = {
+    jax.tree_util.keystr(path): jax.eval_shape(
+      lambda x, path=path: optim._as_matrices(path, x), leaf
+    ).shape
+    for path, leaf in leaves
+    if optim._is_matrix(path)
+  }
+  assert len(shapes) >= 6
+  for name, (_, rows, columns) in shapes.items():
+    attention = "attention" in name
+    assert (rows == columns) == attention, (name, rows, columns)
+
+
+def test_trapezoid():
+  schedule = optim.build_schedule(1000, "trapezoid", 2.0, 0.1, 0.2)
+  steps = [0, 50, 100, 500, 800, 900, 1000, 1001]
+  got = [float(schedule(step)) for step in steps]
+  np.testing.assert_allclose(got, [0, 1, 2, 2, 2, 1, 0, 0], atol=1e-6)
+
+
+def test_decay_is_refused_where_it_is_not_read():
+  with pytest.raises(ValueError, match="schedule.decay=0.3 is read by"):
+    optim.build_schedule(10, "linear", 1.0, 0.1, 0.3)
+  with pytest.raises(ValueError, match="schedule.decay=0"):
+    optim.build_schedule(10, "trapezoid", 1.0, 0.1, 0.0)
+
+
+def test_a_phase_may_have_a_mask_rate_of_its_own():
+  section = dict(fraction=0.5, length=32, batch_scale=1.0, micro_scale=1)
+  config = dict(
+    total_steps=10,
+    batch_size=4,
+    micro_batches=1,
+    phases=dict(
+      phase1=section | dict(max_predictions=13, mask_rate=0.4),
+      phase2=section | dict(max_predictions=5),
+    ),
+    data=dict(builder="full_sentences", mask_rate=0.15),
+  )
+  rates = [phase.data["mask_rate"] for phase in phases.plan(config)]
+  assert rates == [0.4, 0.15]
