@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import hosts, integrity
-from bert_jax.data.files import is_sealed, seal
+from bert_jax.data.files import is_sealed, seal, write_atomically
 from bert_jax.integrity import Damaged, Mismatch, check_same
 from bert_jax.logs import note
 
@@ -94,6 +94,7 @@ class Checkpointer:
       self._check_metrics()
     if not read_only:
       hosts.wait_for_all("checkpoints")
+    self._keep, self._keep_best = keep, keep_best
     policies = checkpoint_managers
     best = policies.BestN(
       get_metric_fn=_rank,
@@ -204,6 +205,57 @@ class Checkpointer:
         metrics=measured,
         force=True,
       )
+
+  def add(
+    self, step: int, meta: dict[str, Any], heldout: float | None, phase: int
+  ) -> None:
+    """Adds to a saved checkpoint what was measured after it was saved.
+
+    A kill at any moment leaves its metadata as they were or as they shall be.
+
+    Args:
+      step: of the checkpoint; waits until it is whole.
+      meta: JSON values, in place of those of the same name.
+      heldout: held-out loss at this step, None if there is none.
+      phase: number of the phase that the step is of.
+
+    Raises:
+      OSError: the disk is full, or not to be written.
+    """
+    self.wait()
+    with self._saving():
+      if jax.process_index() == 0:
+        folder = os.path.join(self.path, str(step))
+        if heldout is not None:
+          measured = {METRIC: float(heldout), PHASE: phase}
+          os.makedirs(os.path.join(folder, "metrics"), exist_ok=True)
+          path = os.path.join(folder, "metrics", "metrics")
+          write_atomically(path, json.dumps(measured))
+        # Last: until then the evaluation is still to come.
+        changed = seal(self._meta(step) | meta)
+        path = os.path.join(folder, "meta", "metadata")
+        write_atomically(path, json.dumps(changed))
+    hosts.wait_for_all(f"evaluated {step}")
+    self._manager.reload()
+    self._remove_old()
+
+  def _remove_old(self) -> None:
+    """Removes all but the newest and the best, as a save does."""
+    ranked = []
+    steps = sorted(self._manager.all_steps())
+    for step in steps:
+      measured = self._manager.metrics(step)
+      if measured is not None:
+        ranked.append((_rank(measured), -step, step))
+    preserved = {step for *_, step in sorted(ranked)[: self._keep_best]}
+    for step in steps[: -self._keep]:
+      if step not in preserved:
+        self.remove(step)
+
+  def remove(self, step: int) -> None:
+    """Removes a checkpoint, once it is whole."""
+    self.wait()
+    self._manager.delete(step)
 
   @contextlib.contextmanager
   def _saving(self) -> Iterator[None]:

@@ -87,8 +87,21 @@ def duration(seconds: float) -> str:
 class Logger:
   """Writes rows; only process 0 does, the others' calls do nothing."""
 
-  def __init__(self, workdir: str, start_step: int, total_steps: int):
-    """Opens the files and drops rows beyond `start_step`, the restored one."""
+  def __init__(
+    self,
+    workdir: str,
+    start_step: int,
+    total_steps: int,
+    again: bool = False,
+  ):
+    """Opens the files and drops rows beyond the restored step.
+
+    Args:
+      workdir: the run's folder.
+      start_step: the restored step.
+      total_steps: of the run.
+      again: the evaluation at `start_step` is made again; its row is dropped.
+    """
     self._on = jax.process_index() == 0
     self._total = total_steps
     self._path = os.path.join(workdir, "metrics.jsonl")
@@ -101,6 +114,9 @@ class Logger:
     from tensorboardX.proto.event_pb2 import SessionLog
 
     rows = [r for r in read_rows(self._path) if r["step"] <= start_step]
+    if again:
+      last = {"step": start_step, "split": "heldout"}
+      rows = [r for r in rows if not last.items() <= r.items()]
     write_atomically(self._path, "".join(map(_line, rows)))
     self._file = open(self._path, "a", encoding="utf-8")
     # In this thread: one of its own that dies of a full disk is waited for.

@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> None:
     family=args.family,
   )
   predicting.label_order(predictor, split, args.data)
+  if any(metrics.gold(split.task, e) is not None for e in split.examples):
+    metrics.check_packages(split.task)
   if predictor.length < longest:
     raise ValueError(
       f"{args.data} has rows of {longest} tokens, the model takes"

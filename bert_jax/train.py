@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -220,7 +221,9 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     # Not before it is sure that they are the run's own.
     write_workdir(workdir, config, setup.prepared[0])
     print_rows(setup)
-    log = logs.Logger(workdir, int(state.step), config["total_steps"])
+    pending = meta.get("pending", False)
+    step, total = int(state.step), config["total_steps"]
+    log = logs.Logger(workdir, step, total, again=pending)
     stack.callback(log.close)
     progress = Progress(
       state,
@@ -232,6 +235,9 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       "profile", runtime.Profiler, workdir, **config["profile"]
     )
     stack.callback(profiler.close)
+    if pending:
+      feed = setup.feeds[meta["phase"]]
+      evaluate_saved(setup, feed, progress, saver, log)
     for feed in setup.feeds:
       if not progress.stopped and progress.state.step < feed.phase.end:
         run_phase(setup, feed, config, progress, saver, log, stop, profiler)
@@ -309,22 +315,87 @@ def run_phase(
         work = sum(progress.work) / len(progress.work)
         log.train(step, *progress.window.close(), work)
         progress.work.clear()
-      measured = None
-      if due("evaluate", step):
-        progress.window.saved()
-        with log.apart():
-          progress.means, measured = measure(progress.state)
-        log.heldout(step, progress.means)
-      improved = measured is not None and (
-        progress.best is None or measured < progress.best
+      evaluating = bool(due("evaluate", step))
+      saving = bool(due("checkpoint", step)) or progress.stopped
+      save_step = functools.partial(
+        save, setup, phase, progress, saver, log, step, position, snapshot
       )
-      progress.best = measured if improved else progress.best
-      if due("checkpoint", step) or improved or progress.stopped:
-        save(
-          setup, phase, progress, saver, log, step, position, measured, snapshot
-        )
+      if saving:
+        # First: an evaluation may fail, or be killed, and loses no step then.
+        save_step(pending=evaluating)
+      if progress.stopped and step < total:
+        return  # The same command evaluates before it goes on.
+      if evaluating and saving:
+        evaluate_last(measure, phase, progress, saver, log, step)
+      elif evaluating:
+        measured, improved = evaluate_step(measure, progress, log, step)
+        if improved:
+          save_step(measured=measured)
       if progress.stopped:
         return
+
+
+def evaluate_step(
+  measure: Callable[[TrainState], tuple[dict[str, float], float | None]],
+  progress: Progress,
+  log: logs.Logger,
+  step: int,
+) -> tuple[float | None, bool]:
+  """Evaluates the state that a run has reached.
+
+  Returns:
+    What `measure` gave as one number, and whether it is the best so far.
+  """
+  progress.window.saved()
+  with log.apart():
+    progress.means, measured = measure(progress.state)
+  log.heldout(step, progress.means)
+  improved = measured is not None and (
+    progress.best is None or measured < progress.best
+  )
+  progress.best = measured if improved else progress.best
+  return measured, improved
+
+
+def evaluate_last(
+  measure: Callable[[TrainState], tuple[dict[str, float], float | None]],
+  phase: phases.Phase,
+  progress: Progress,
+  saver: checkpoint.Checkpointer,
+  log: logs.Logger,
+  step: int,
+) -> None:
+  """Evaluates the checkpoint that has just been saved, and notes it there.
+
+  Raises:
+    FloatingPointError: a loss is not finite; the checkpoint is removed, so that
+      those before it are the newest.
+  """
+  try:
+    measured, _ = evaluate_step(measure, progress, log, step)
+  except FloatingPointError:
+    saver.remove(step)
+    raise
+  meta = dict(best=progress.best, heldout=progress.means, pending=False)
+  with log.waiting("checkpoint"):
+    saver.add(step, meta, measured, phase.number)
+
+
+def evaluate_saved(
+  setup: Setup,
+  feed: Feed,
+  progress: Progress,
+  saver: checkpoint.Checkpointer,
+  log: logs.Logger,
+) -> None:
+  """Makes the evaluation that a stopped run had left to do at its last step."""
+  step = int(progress.state.step)
+  if not feed.heldout:
+    saver.add(step, dict(pending=False), None, feed.phase.number)
+    return
+  with ahead.threads() as pool:
+    measure = make_measure(setup, feed, progress.state, pool)
+    evaluate_last(measure, feed.phase, progress, saver, log, step)
 
 
 def jit_step(
@@ -373,6 +444,7 @@ def make_measure(
   def measure(state):
     data = state, setup.frozen, feed.heldout, rows, setup.mesh
     means = evaluate.evaluate(compiled, objective.coefficients, *data)
+    scoring.check_loss(int(state.step), "held-out", means["loss"])
     return means, means["loss"]
 
   return measure
@@ -386,11 +458,26 @@ def save(
   log: logs.Logger,
   step: int,
   position: dict[str, int],
-  measured: float | None,
   snapshot: Snapshots,
+  measured: float | None = None,
+  pending: bool = False,
 ) -> None:
-  """Starts to save a checkpoint, with all that a restart needs to go on."""
+  """Starts to save a checkpoint, with all that a restart needs to go on.
+
+  Args:
+    setup: the run.
+    phase: of the step.
+    progress: what the run has reached.
+    saver: of the run.
+    log: counts the time.
+    step: optimizer steps done.
+    position: of the data.
+    snapshot: makes what the file holds.
+    measured: what an evaluation at this step gave.
+    pending: an evaluation at this step is still to come.
+  """
   meta = dict(phase=phase.number, data=position, best=progress.best)
+  meta |= dict(pending=pending)
   meta |= dict(window=progress.window.saved(), heldout=progress.means)
   meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
   meta |= dict(task=setup.task._asdict()) if setup.task else {}

@@ -32,6 +32,34 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
       assert meta["best"] == 0.6
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_what_is_measured_after_a_save_counts_as_before_it(tmp_path, keep):
+  """The same checkpoints stay, ties and steps without a measure among them."""
+  losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
+  stay: dict[str, list] = {"with": [], "after": []}
+  for name, steps in stay.items():
+    with Checkpointer(str(tmp_path / name), keep=keep, keep_best=2) as saver:
+      for step, loss in enumerate(losses):
+        state = make_state().replace(step=jnp.int32(step))
+        meta = dict(best=loss, pending=False)
+        if name == "with":
+          saver.save(step, state, meta, loss)
+          saver.wait()
+        else:
+          saver.save(step, state, {"best": None, "pending": True}, None)
+          saver.add(step, meta, loss, 0)
+        found = sorted(int(p.name) for p in tmp_path.glob(f"{name}/*/*"))
+        metas = [saver.meta(step) for step in found]
+        steps.append((found, saver.best_step(), metas))
+    # Opened again it says the same.
+    with Checkpointer(str(tmp_path / name), keep=keep) as saver:
+      assert saver.best_step() == steps[-1][1] == 7
+  assert stay["with"] == stay["after"]
+  with Checkpointer(str(tmp_path / "after"), keep=keep, keep_best=2) as saver:
+    saver.remove(8)
+    assert saver.latest_step() == 7
+
+
 def test_a_later_phase_has_a_best_of_its_own(tmp_path):
   """Losses at other lengths do not compare."""
   saves = ((100, 0.4, 0), (200, 0.9, 1), (300, 0.7, 1), (400, 0.8, 1))

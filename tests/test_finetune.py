@@ -2,9 +2,11 @@
 
 import copy
 import glob
+import importlib
 import json
 import os
 import shutil
+import sys
 
 import flax.linen as nn
 import jax
@@ -19,7 +21,8 @@ from bert_jax import command_line, logs, optim, pretrained, train
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpointer
 from bert_jax.convert import folder, hf, runs
-from bert_jax.finetune import data, metrics, predicting, sweeping
+from bert_jax.finetune import data, metrics, predicting, reading, sweeping
+from bert_jax.finetune.known import TASKS
 from bert_jax.objectives import finetune
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -286,6 +289,131 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
   old, new = (runs.read(str(x)).arrays for x in (run, again))
   for name in old:
     np.testing.assert_array_equal(old[name], new[name], name)
+
+
+def without_times(path):
+  """Rows of metrics.jsonl without the speed."""
+  timed = ("steps_per_second", "tokens_per_second", "mfu")
+  timed += ("data_wait", "checkpoint_wait")
+  rows = logs.read_rows(str(path / "metrics.jsonl"))
+  return [{k: v for k, v in r.items() if k not in timed} for r in rows]
+
+
+@pytest.mark.parametrize(
+  "step, where",
+  [
+    (3, "measure"),
+    (3, "stop"),
+    pytest.param(3, "add", marks=pytest.mark.slow),
+    *(
+      pytest.param(6, where, marks=pytest.mark.slow)
+      for where in ("measure", "add", "stop")
+    ),
+  ],
+)
+def test_a_step_is_saved_before_it_is_evaluated(
+  tuned, tmp_path, monkeypatch, where, step
+):
+  """What ends in the evaluation, or before it is noted, loses no step."""
+  config, run, _ = tuned
+  workdir = tmp_path / "run"
+
+  def ends(*_):
+    raise OSError("killed")
+
+  with monkeypatch.context() as patch:
+    if where == "stop":
+      patch.setattr(train.runtime, "stop_requested", lambda s, _: s == step)
+      train.run(copy.deepcopy(config), str(workdir))
+    else:
+      place = {"measure": train.evaluate_step, "add": Checkpointer.add}[where]
+      owner = train if where == "measure" else Checkpointer
+      steps = []
+
+      def sometimes(*arguments):
+        steps.append(3 * len(steps) + 3)
+        return ends() if steps[-1] == step else place(*arguments)
+
+      patch.setattr(owner, place.__name__, sometimes)
+      with pytest.raises(OSError, match="killed"):
+        train.run(copy.deepcopy(config), str(workdir))
+  if where != "stop" or step == 3:
+    with Checkpointer.of_run(str(workdir)) as saver:
+      assert saver.latest_step() == step
+      assert saver.meta(step)["pending"]
+    train.run(copy.deepcopy(config), str(workdir))
+  assert without_times(workdir) == without_times(run)
+  with (
+    Checkpointer.of_run(str(run)) as one,
+    Checkpointer.of_run(str(workdir)) as other,
+  ):
+    assert one.best_step() == other.best_step()
+    for saved in (3, 6):
+      assert one.meta(saved) == other.meta(saved)
+
+
+def test_a_diverged_evaluation_leaves_the_step_before_it(
+  tuned, tmp_path, monkeypatch
+):
+  config, *_ = tuned
+  check, seen = train.scoring.check_loss, []
+
+  def diverged(step, split, loss):
+    seen.append(step)
+    check(step, split, np.nan if step == 6 else loss)
+
+  monkeypatch.setattr(train.scoring, "check_loss", diverged)
+  with pytest.raises(FloatingPointError, match="step 6: the loss of split"):
+    train.run(copy.deepcopy(config), str(tmp_path / "run"))
+  assert seen == [3, 6]
+  with Checkpointer.of_run(str(tmp_path / "run")) as saver:
+    assert saver.latest_step() == saver.best_step() == 3
+
+
+def test_a_missing_package_is_named_before_the_first_step(
+  tuned, tmp_path, monkeypatch
+):
+  config, *_ = tuned
+  task = tiny_tasks.TASKS["classification"]._replace(metrics=("f1_macro",))
+  monkeypatch.setattr(data.rows_lib, "task_of", lambda fields: task)
+  monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
+  with pytest.raises(ValueError, match="need scikit-learn, which is not here"):
+    train.run(copy.deepcopy(config), str(tmp_path / "run"))
+  assert not (tmp_path / "run").exists()
+  # Nobody asks for it without an evaluation.
+  config = copy.deepcopy(config)
+  config["evaluate"]["every"] = 0
+  assert train.build(config).feeds[0].heldout is None
+
+
+NEEDED = {
+  "sklearn.metrics": "cola mrpc qqp cb multirc classes moods".split(),
+  "scipy.stats": "stsb price".split(),
+  "seqeval.metrics": "conll2003 wnut17 names".split(),
+}
+
+
+@pytest.mark.parametrize("module", NEEDED)
+def test_every_metric_says_which_package_it_needs(monkeypatch, module):
+  own = {
+    "classes": reading.find("x", None, "text=a").task,
+    "moods": reading.find("x", "multi_label", "text=a", ["a", "b"]).task,
+    "price": reading.find("x", "regression", "text=a").task,
+    "names": reading.find("x", "tagging", labels=["O", "B-X"]).task,
+    "words": reading.find("x", "tagging", labels=["NOUN", "VERB"]).task,
+  }
+  tasks = {name: task.task for name, task in TASKS.items()} | own
+  for name in NEEDED:
+    importlib.import_module(name)  # The others are there, loaded whole.
+  monkeypatch.setitem(sys.modules, module, None)
+  needing = []
+  for name, task in tasks.items():
+    try:
+      metrics.check_packages(task)
+    except ValueError as e:
+      assert "pip install 'bert_jax[finetune]'" in str(e)
+      needing.append(name)
+  assert sorted(needing) == sorted(NEEDED[module])
 
 
 def test_labels_travel_by_name(tuned, tmp_path):

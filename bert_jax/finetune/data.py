@@ -249,6 +249,8 @@ def open_splits(data: Data, predicts: bool = True) -> Splits:
   splits = []
   for name in data.validation:
     try:
+      if predicts and not splits:
+        metrics.check_packages(data.task)
       split = open_split(data.part, name)
       if not _has_labels(split.task, split.rows):
         raise ValueError(

@@ -24,7 +24,8 @@ def _library(name: str, package: str) -> Any:
     return importlib.import_module(name)
   except ImportError as e:
     raise ValueError(
-      f"The metrics need {package}, which is not here: pip install {package}"
+      f"the metrics need {package}, which is not here: pip install"
+      f" 'bert_jax[finetune]', or {package} alone."
     ) from e
 
 
@@ -374,6 +375,14 @@ METRICS: dict[str, Metric] = {
   "squad2": squad2,
   "masked_accuracy": masked_accuracy,
 }
+
+
+def check_packages(task: Task) -> None:
+  """Raises ValueError if a task's metrics cannot be computed here.
+
+  For before a model runs: a package that is missing is named in time.
+  """
+  names(task)
 
 
 def names(task: Task) -> list[str]:

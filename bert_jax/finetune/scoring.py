@@ -163,7 +163,7 @@ def score(
     logits, means = scorer(state, frozen, split.batches(batch_size))
     total = sum(c * means[name] for name, c in coefficients.items())
     loss = means.get("task_loss", total)
-    _check_loss(int(state.step), split.name, loss)
+    check_loss(int(state.step), split.name, loss)
     made = predictions(split, logits) if logits else []
     found = metrics.evaluate(split.task, made, split.examples) if made else {}
     found |= means | {"loss": loss}
@@ -181,7 +181,8 @@ def _distinct(kind: str, made: list[Any]) -> set[Any]:
   return set(map(tuple, made) if kind == "multi_label" else made)
 
 
-def _check_loss(step: int, split: str, loss: float) -> None:
+def check_loss(step: int, split: str, loss: float) -> None:
+  """Raises FloatingPointError for a loss that is not finite."""
   if not math.isfinite(loss):
     raise FloatingPointError(
       f"step {step}: the loss of split {split} is {loss}. The checkpoints"
