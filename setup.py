@@ -20,6 +20,7 @@ EXTRAS = {
     "pyarrow",
     "zstandard",
     "datasketch>=2.0",  # prepare --near_duplicates
+    "sentencepiece>=0.2.3",  # train_vocab --kind unigram
   ],
   "convert": ["h5py"],  # ELMo's weights
   "export": ["flatbuffers"],  # what jax.export writes
@@ -33,6 +34,7 @@ EXTRAS = {
     "ruff",
     "torch==2.13.0",
     "transformers>=5.0",
+    "sentencepiece>=0.2.3",
   ],
 }
 PARTS = ("data", "convert", "finetune", "export")

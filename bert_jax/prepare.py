@@ -10,7 +10,14 @@ import signal
 import sys
 
 from bert_jax import prepare_task
-from bert_jax.data import filters, flags, preparing, wordpiece, words
+from bert_jax.data import (
+  filters,
+  flags,
+  preparing,
+  unigram,
+  wordpiece,
+  words,
+)
 
 # A recipe that was published with a tokenizer of this kind.
 RECIPES = {
@@ -48,16 +55,21 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--processes", type=int, help="worker processes (default: one a core)"
   )
-  parser.add_argument(
-    "--no-lower-case",
-    action="store_true",
-    help="keep capitals and accents (for a cased vocabulary)",
-  )
+  flags.add_cleaning_flags(parser)
   parser.add_argument(
     "--rules",
     choices=(*wordpiece.RULES, *words.RULES),
     help="of WordPiece: huggingface (default) or those of the first release;"
-    " of words: words (default), or spaces for text that was split before",
+    " of words: those that the vocabulary was counted with, else words, or"
+    " spaces for text that was split before",
+  )
+  parser.add_argument(
+    "--word_starts",
+    choices=unigram.WORD_STARTS,
+    help="of SentencePiece, which pieces begin a word for whole-word masks and"
+    " n-grams: space (default), those with a space before them; albert, the"
+    " released rule for English, by which a sign, a digit and any piece of"
+    " another script begins one too",
   )
   _add_filter_flags(parser)
   return parser
@@ -122,8 +134,9 @@ def main() -> None:
       errors=args.errors,
       heldout=args.heldout,
       processes=args.processes,
-      lower_case=False if args.no_lower_case else None,
       rules=args.rules,
+      word_starts=args.word_starts,
+      **flags.cleaning_options(args),
       language=args.language,
       filters=chosen,
       add_tokens=args.add_tokens,

@@ -47,11 +47,7 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--length", type=int, help="tokens in a row at most (default: the task's)"
   )
-  parser.add_argument(
-    "--no-lower-case",
-    action="store_true",
-    help="keep capitals and accents (for a cased vocabulary)",
-  )
+  flags.add_cleaning_flags(parser)
   group = parser.add_argument_group("your own task")
   group.add_argument(
     "--columns",
@@ -102,7 +98,6 @@ def _stop(number: int, frame: Any) -> None:
 def main() -> None:
   args = _parser().parse_args()
   signal.signal(signal.SIGTERM, _stop)
-  options = {"lower_case": False} if args.no_lower_case else {}
   try:
     labels = tables.split_commas(args.labels or "", "--labels")
     for name in ("length", "stride", "max_question"):
@@ -120,7 +115,7 @@ def main() -> None:
       args.stride,
       args.max_question,
       add_tokens=args.add_tokens,
-      **options,
+      **flags.cleaning_options(args),
     )
   except ValueError as e:
     sys.exit(f"error: {e}")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.data import characters
-from bert_jax.data.tokenizer import valid
+from bert_jax.data.tokenizer import cover_marks, valid
 from bert_jax.finetune import tables
 from bert_jax.loading import Loaded, load
 
@@ -215,7 +215,8 @@ def _tokens(text: Text, row: Any) -> Tokens:
   ids = np.array(row.ids, np.int32)
   splits = np.array([-1 if n is None else n for n in row.word_ids], np.int32)
   ends = int(begin), int(end)
-  return Tokens(ids, row.tokens, row.offsets, words, splits, *ends)
+  offsets = cover_marks(text.text, row.offsets)
+  return Tokens(ids, row.tokens, offsets, words, splits, *ends)
 
 
 def _characters(model: Loaded, text: Text) -> Tokens:

@@ -38,11 +38,7 @@ def main() -> None:
     required=True,
     help="the file to write (unigram: NAME.model; bytelevel: a new folder)",
   )
-  parser.add_argument(
-    "--no-lower-case",
-    action="store_true",
-    help="keep capitals and accents (a cased vocabulary)",
-  )
+  flags.add_cleaning_flags(parser)
   args = parser.parse_args()
   try:
     training_vocab.train_vocab(
@@ -52,8 +48,8 @@ def main() -> None:
       kind=args.kind,
       format=args.format,
       errors=args.errors,
-      lower_case=not args.no_lower_case,
       rules=args.rules,
+      **flags.cleaning_options(args),
     )
   except ValueError as e:
     sys.exit(f"error: {e}")

@@ -220,6 +220,13 @@ def test_words_of_sentence_pieces_begin_as_published():
     "日",
   ]
   inside = ["ing", "S", ".com", "e-", "--", "[a]"]
+  assert all(unigram.begins_word(piece, "albert") for piece in begin)
+  assert not any(unigram.begins_word(piece, "albert") for piece in inside)
+
+
+def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
+  begin = ["▁the", "▁", "▁слово", "▁단어", "▁5", "▁,", *unigram.ALBERT.values()]
+  inside = ["ing", ",", "'", "25", "é", "日", "во", "어", "ी", "<s>", "_"]
   assert all(map(unigram.begins_word, begin))
   assert not any(map(unigram.begins_word, inside))
 
@@ -275,7 +282,7 @@ def test_bad_files_are_named(tmp_path):
   refused(str(tmp_path), "no vocabulary in it")
   refused(write("vocab.txt", "a\nb\n"), r"has no \[PAD\]")
   good = write("good.txt", "\n".join(SPECIAL) + "\na\n")
-  refused(good, "has no option 'keep_accents'", keep_accents=True)
+  refused(good, "has no option 'add_prefix_space'", add_prefix_space=True)
   refused(good, "rules 'old': not one of", rules="old")
   pieces = write("vocab.json", json.dumps({"a": 0, "b": 0}))
   refused(pieces, "no merges beside it")
@@ -324,6 +331,8 @@ def test_published_files():
   assert albert.word_starts(words).tolist() == [
     p.startswith(unigram.SPACE) for p in pieces
   ]
+  path = f"{DATA}/vocab/albert_like/30k-clean.model"
+  albert = vocabulary_files.load(path, word_starts="albert")
   (ids,) = albert.encode_batch(["masking, don't re-mask 25ths"])
   starts = zip(
     (albert.pieces[i] for i in ids), albert.word_starts(ids), strict=True

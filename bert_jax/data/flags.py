@@ -4,6 +4,7 @@ import argparse
 import sys
 from typing import NoReturn
 
+from bert_jax.data import cleaning
 from bert_jax.data.reading import FORMATS
 
 
@@ -39,6 +40,28 @@ def add_input_flags(parser: argparse.ArgumentParser) -> None:
     choices=("strict", "replace"),
     default="strict",
     help="what to do with bytes that are not UTF-8",
+  )
+
+
+def add_cleaning_flags(parser: argparse.ArgumentParser) -> None:
+  """Adds --no-lower-case and --keep_accents: how text is cleaned."""
+  parser.add_argument(
+    "--no-lower-case",
+    action="store_true",
+    help="keep capitals and accents (a cased vocabulary)",
+  )
+  parser.add_argument(
+    "--keep_accents",
+    action="store_true",
+    help="keep accents and other marks of letters, also in lower case: for most"
+    " languages but English",
+  )
+
+
+def cleaning_options(args: argparse.Namespace) -> dict[str, bool]:
+  """Returns what these flags ask for, as options of `vocabulary_files.load`."""
+  return cleaning.asked(
+    False if args.no_lower_case else None, True if args.keep_accents else None
   )
 
 

@@ -27,6 +27,7 @@ from bert_jax.data import (
 )
 from bert_jax.data.filters import Filters, normalised
 from bert_jax.data.tokenizer import Vocabulary
+from bert_jax.data.unigram import WORD_STARTS
 
 SAVE_SECONDS = 5.0
 _MANY_UNKNOWN = 0.03
@@ -41,7 +42,9 @@ def prepare(
   heldout: float = 0.005,
   processes: int | None = None,
   lower_case: bool | None = None,
+  keep_accents: bool | None = None,
   rules: str | None = None,
+  word_starts: str | None = None,
   language: str = "en",
   filters: Filters = Filters(),  # noqa: B008
   save_seconds: float = SAVE_SECONDS,
@@ -60,9 +63,12 @@ def prepare(
     heldout: share of the documents that becomes the split `validation`, by a
       hash of their content: exact copies are always in the same split.
     processes: worker processes; None for one a usable core.
-    lower_case: False for a cased vocabulary; None for what its folder says,
-      True if nothing does.
-    rules: of WordPiece, see `wordpiece.build`.
+    lower_case: False for a cased vocabulary; None for what came with it, True
+      if nothing does.
+    keep_accents: None for what came with the vocabulary; if nothing did they
+      are kept where capitals are.
+    rules: see `wordpiece.build` and `words.build`.
+    word_starts: see `unigram.unigram`.
     language: of `reading.LANGUAGES`, for splitting sentences.
     filters: which documents to drop, and Unicode normalisation.
     save_seconds: time between saves, which an interruption can cost at most.
@@ -84,9 +90,14 @@ def prepare(
   filters.check()
   if not (output := output.rstrip("/")):
     raise ValueError("--output is empty; name the folder to make.")
-  asked = {"lower_case": lower_case, "rules": rules}
-  asked = {name: value for name, value in asked.items() if value is not None}
-  tokenizer = vocabulary_files.load(vocab, **asked)
+  choices = {
+    "lower_case": lower_case,
+    "keep_accents": keep_accents,
+    "rules": rules,
+    "word_starts": word_starts,
+  }
+  choices = {k: value for k, value in choices.items() if value is not None}
+  tokenizer = vocabulary_files.load(vocab, **choices)
   if add_tokens is not None:
     tokenizer, line = token_files.extend(tokenizer, add_tokens)
     _log(line)
@@ -100,6 +111,7 @@ def prepare(
     "heldout": heldout,
     "lower_case": tokenizer.lower_case,
     "language": language,
+    **_unusual(tokenizer),
     **filters.used(),
   }
   origin = _origin(options, found)
@@ -152,6 +164,18 @@ def _digest(tokenizer: Vocabulary) -> str:
   elif tokenizer.added:
     parts += [repr(tokenizer.added).encode("utf-8")]
   return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _unusual(tokenizer: Vocabulary) -> dict[str, Any]:
+  """Returns settings that older folders do not name, where they are unusual."""
+  unusual: dict[str, Any] = {}
+  if tokenizer.keep_accents == tokenizer.lower_case:
+    unusual["keep_accents"] = tokenizer.keep_accents
+  if tokenizer.options.get("tokenize_chinese_chars") is False:
+    unusual["tokenize_chinese_chars"] = False
+  if tokenizer.options.get("word_starts", WORD_STARTS[0]) != WORD_STARTS[0]:
+    unusual["word_starts"] = tokenizer.options["word_starts"]
+  return unusual
 
 
 def _origin(
@@ -373,7 +397,7 @@ def _complete(
   if unknown > _MANY_UNKNOWN and tokenizer.kind != "words":
     _log(
       "warning: many words are unknown to the vocabulary; is it one for this"
-      " language and case (--no-lower-case)?"
+      " language, case (--no-lower-case) and accents (--keep_accents)?"
     )
   return meta
 

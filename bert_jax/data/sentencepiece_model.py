@@ -14,8 +14,8 @@ _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _PIECE, _SCORE = 1, 2
 # TrainerSpec.model_type, and its value for a unigram model, the default.
 _MODEL_TYPE, _UNIGRAM = 3, 1
-# NormalizerSpec.precompiled_charsmap.
-_CHARSMAP = 2
+# NormalizerSpec: name, precompiled_charsmap.
+_NAME, _CHARSMAP = 1, 2
 # Wire types: a number, 8 bytes, as many bytes as a number says, 4 bytes.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
@@ -27,11 +27,13 @@ class Model(NamedTuple):
     pieces: in the order of their ids.
     scores: log probabilities.
     charsmap: compiled rules of normalisation, empty if there are none.
+    normalizer: the name of these rules, empty if they have none.
   """
 
   pieces: list[str]
   scores: list[float]
   charsmap: bytes
+  normalizer: str = ""
 
 
 def parse(content: bytes, source: str) -> Model:
@@ -45,6 +47,7 @@ def parse(content: bytes, source: str) -> Model:
     ValueError: damaged, not a unigram model, or a piece occurs twice.
   """
   pieces, scores, charsmap, kind = [], [], b"", _UNIGRAM
+  normalizer = ""
   try:
     for number, value in _fields(content):
       if number == _PIECES:
@@ -54,7 +57,9 @@ def parse(content: bytes, source: str) -> Model:
       elif number == _TRAINER:
         kind = dict(_fields(value)).get(_MODEL_TYPE, _UNIGRAM)
       elif number == _NORMALIZER:
-        charsmap = dict(_fields(value)).get(_CHARSMAP, b"")
+        fields = dict(_fields(value))
+        charsmap = fields.get(_CHARSMAP, b"")
+        normalizer = fields.get(_NAME, b"").decode("utf-8")
   except (KeyError, ValueError, TypeError, AttributeError, struct.error) as e:
     raise ValueError(f"{source}: not a SentencePiece model ({e}).") from e
   if not pieces or kind != _UNIGRAM or not isinstance(charsmap, bytes):
@@ -66,7 +71,7 @@ def parse(content: bytes, source: str) -> Model:
       raise ValueError(
         f"{source}: {piece!r} is piece {seen[piece]} and piece {i} as well."
       )
-  return Model(pieces, scores, charsmap)
+  return Model(pieces, scores, charsmap, normalizer)
 
 
 def check_charsmap(charsmap: bytes, source: str) -> None:

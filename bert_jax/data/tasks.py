@@ -18,7 +18,14 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from bert_jax.data import corpus, loader, sources, streams, vocabulary_files
+from bert_jax.data import (
+  cleaning,
+  corpus,
+  loader,
+  sources,
+  streams,
+  vocabulary_files,
+)
 from bert_jax.data.features import Features
 from bert_jax.data.seqio_source import RowSource
 from bert_jax.data.seqio_vocabulary import TextVocabulary
@@ -158,6 +165,7 @@ def register_text(
   validation: str | Sequence[str] | seqio.DataSource | None = None,
   format: str = "auto",
   lower_case: bool | None = None,
+  keep_accents: bool | None = None,
   heldout: float = 0.005,
   language: str = "en",
   group: int = 128,
@@ -175,8 +183,10 @@ def register_text(
       `validation`); None holds out a share of the documents of `inputs`.
     format: as in `sources.find_sources`. Of a seqio source every string is a
       document; with `bert` a sentence, and a blank one ends a document.
-    lower_case: False for a cased vocabulary; None for what its folder says,
-      True if nothing does.
+    lower_case: False for a cased vocabulary; None for what came with it, True
+      if nothing does.
+    keep_accents: None for what came with the vocabulary; if nothing did they
+      are kept where capitals are.
     heldout, language, group: see `Text`.
     **options: of the builder.
 
@@ -190,8 +200,8 @@ def register_text(
     if validation is not None:
       held, other = _records(validation, "validation", format)
       version = [version, other]
-    asked = {} if lower_case is None else {"lower_case": lower_case}
-    tokenizer = vocabulary_files.load(vocab, **asked)
+    wanted = cleaning.asked(lower_case, keep_accents)
+    tokenizer = vocabulary_files.load(vocab, **wanted)
     return Text(
       name,
       train,

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,11 @@ _CACHED_CHARS = 64
 WHOLE = re.compile("(?s:.+)")
 # Where only white space and punctuation separate, and both always do.
 WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
+# What belongs to the character before it: marks, vowels and finals of Korean
+# syllables in parts, joiners, the sound marks of half-width kana.
+_ATTACHED = re.compile(
+  "[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]"
+)
 # White space separates; a mark after a space could be one character with it.
 SPACED = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 
@@ -135,6 +141,14 @@ class Vocabulary:
   @property
   def lower_case(self) -> bool:
     return bool(self.options.get("lower_case", False))
+
+  @property
+  def keep_accents(self) -> bool:
+    """Whether accents stay; if nothing else is said they go with capitals."""
+    keep = self.options.get("keep_accents")
+    if keep is None and self.options.get("strip_accents") is not None:
+      keep = not self.options["strip_accents"]
+    return not self.lower_case if keep is None else keep
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids of each text, for corpora.
@@ -246,6 +260,9 @@ class Vocabulary:
   ) -> list[Encoded]:
     """Returns ids and offsets into the raw texts.
 
+    Offsets are those of the library, but end behind the marks that follow a
+    piece's last character: cleaning drops them or joins them to the letter.
+
     Args:
       texts: raw texts.
       special: whether special tokens in a text are special.
@@ -255,11 +272,11 @@ class Vocabulary:
       [text for text, _ in seen], add_special_tokens=False
     )
     result = []
-    for encoding, (_, origin) in zip(encodings, seen, strict=True):
+    for text, encoding, (_, origin) in zip(texts, encodings, seen, strict=True):
       offsets = encoding.offsets
       if origin is not None:
         offsets = [(origin[b], origin[e - 1] + 1) for b, e in offsets]
-      result.append(Encoded(encoding.ids, offsets))
+      result.append(Encoded(encoding.ids, cover_marks(text, offsets)))
     return result
 
   def _clean(self, text: str, special: bool) -> tuple[str, list[int] | None]:
@@ -381,6 +398,39 @@ def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
   made = share(tokenizer)
   made.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
   return made
+
+
+def cover_marks(
+  text: str, offsets: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+  """Lets each piece end behind the marks that no other piece covers.
+
+  Args:
+    text: raw text.
+    offsets: (begin, end) of each piece, ascending.
+  """
+  if text.isascii():
+    return offsets
+  covered = []
+  longer: dict[int, int] = {}
+  stop = len(text)
+  for begin, end in reversed(offsets):
+    if begin < end:
+      # Several pieces may be of one character.
+      if end not in longer:
+        longer[end] = end
+        while longer[end] < stop and _is_attached(text[longer[end]]):
+          longer[end] += 1
+      stop = min(stop, begin)
+      end = longer[end]
+    covered.append((begin, end))
+  return covered[::-1]
+
+
+def _is_attached(character: str) -> bool:
+  return unicodedata.category(character)[0] == "M" or bool(
+    _ATTACHED.match(character)
+  )
 
 
 def is_simple(chunk: str) -> bool:

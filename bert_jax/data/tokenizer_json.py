@@ -26,7 +26,12 @@ _ROLES = (_BERT, unigram.ALBERT, bpe.ROBERTA, bpe.GPT2, bpe.GPT1)
 _CHARSMAP = re.compile(r'"precompiled_charsmap"\s*:\s*("[^"]*"|[^\s,}]*)')
 
 
-def from_json(text: str, source: str = "tokenizer.json") -> Vocabulary:
+def from_json(
+  text: str,
+  source: str = "tokenizer.json",
+  keep_accents: bool | None = None,
+  word_starts: str = unigram.WORD_STARTS[0],
+) -> Vocabulary:
   """Builds a tokenizer that does what the file says.
 
   Its cleaning, splitting and model are kept; the special tokens that it would
@@ -35,6 +40,9 @@ def from_json(text: str, source: str = "tokenizer.json") -> Vocabulary:
   Args:
     text: content of the file.
     source: its name, for messages.
+    keep_accents: what the settings beside it say, where it does not say it
+      itself; it is not changed by that.
+    word_starts: of `unigram.WORD_STARTS`; other kinds do not use it.
 
   Raises:
     ValueError: damaged, a model that is none of WordPiece, BPE, Unigram, or
@@ -51,14 +59,15 @@ def from_json(text: str, source: str = "tokenizer.json") -> Vocabulary:
   if kind == "unigram":
     plain.model = _without(text, roles.values())
   rules = _rules(marked)
+  unigram.check_word_starts(word_starts, source)
   made = Vocabulary(
     kind=kind,
     pieces=pieces,
     special=bpe.special_ids(ids, roles, source),
     plain=plain,
     marked=marked,
-    boundary=np.array([_bounds(kind, p, roles) for p in pieces]),
-    options={"lower_case": _lowers(rules["normalizer"])},
+    boundary=np.array([_bounds(kind, p, roles, word_starts) for p in pieces]),
+    options=_options(kind, rules["normalizer"], keep_accents, word_starts),
     files={"tokenizer.json": text.encode("utf-8")},
     ends=kind == "gpt1",
     **_cuts(rules),
@@ -138,7 +147,38 @@ def _lowers(normalizer: dict[str, Any] | None) -> bool:
   return bool(re.search(r'"lowercase": true|"type": "Lowercase"', text))
 
 
-def _bounds(kind: str, piece: str, roles: dict[str, str]) -> bool:
+def _strips(normalizer: dict[str, Any] | None) -> bool:
+  """Returns whether accents are stripped."""
+  parts = (normalizer or {}).get("normalizers") or [normalizer or {}]
+  for part in parts:
+    strips = part.get("strip_accents")
+    if strips is None and part.get("type") == "BertNormalizer":
+      strips = part.get("lowercase", True)
+    if strips or part.get("type") == "StripAccents":
+      return True
+  return False
+
+
+def _options(
+  kind: str,
+  normalizer: dict[str, Any] | None,
+  keep_accents: bool | None,
+  word_starts: str,
+) -> dict[str, Any]:
+  """Returns `Vocabulary.options`, the unusual ones only where they are so."""
+  lower = _lowers(normalizer)
+  options: dict[str, Any] = {"lower_case": lower}
+  keep = keep_accents is not False and not _strips(normalizer)
+  if keep == lower:
+    options["keep_accents"] = keep
+  if kind == "unigram":
+    options["word_starts"] = word_starts
+  return options
+
+
+def _bounds(
+  kind: str, piece: str, roles: dict[str, str], word_starts: str
+) -> bool:
   """See `Vocabulary.boundary`."""
   if piece in roles.values():
     return True
@@ -148,4 +188,4 @@ def _bounds(kind: str, piece: str, roles: dict[str, str]) -> bool:
     return piece.endswith(bpe.END_OF_WORD)
   if kind == "bytelevel":
     return piece.startswith(bpe.SPACE)
-  return unigram.begins_word(piece)
+  return unigram.begins_word(piece, word_starts)

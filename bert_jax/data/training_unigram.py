@@ -6,9 +6,12 @@ characters covered; at most 10 million lines, drawn at random.
 """
 
 import io
+import os
+import tempfile
 from collections.abc import Iterable, Iterator
 
-from bert_jax.data import sources, unigram
+from bert_jax.data import cleaning, sources, unigram
+from bert_jax.data.cleaning import Cleaning
 from bert_jax.data.tokenizer import Vocabulary, valid
 from bert_jax.data.word_counts import cut
 
@@ -16,25 +19,29 @@ CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
 ALWAYS = ("(", ")", '"', "-", ".", "–", "£", "€")
 COVERAGE = 0.99995
 MAX_LINES = 10_000_000
+# SentencePiece drops lines of more than 4,192 bytes without a word; longer ones
+# are cut to this many characters, which have at most 4 bytes each.
+MAX_CHARS = 1_000
 # One thread: with several, sums over sentences are rounded in another order.
 THREADS = 1
 
 
 def train(
-  records: Iterable[sources.Record], size: int, lower_case: bool
+  records: Iterable[sources.Record], size: int, wanted: Cleaning
 ) -> Vocabulary | None:
-  """Returns a tokenizer with `size` pieces, ALBERT's special ones first.
+  """Returns a tokenizer of at most `size` pieces, ALBERT's special ones first.
 
   None if there is no text.
 
   Args:
     records: text; read once.
     size: number of pieces (ALBERT: 30,000).
-    lower_case: lower-case and strip accents before.
+    wanted: what becomes of capitals and accents; the model's file has it as
+      its rules of normalisation, and whatever reads the file does it.
 
   Raises:
-    ValueError: the text is too small for `size`, or the library is not
-      installed.
+    ValueError: `size` has no room for the text's characters, or the library is
+      not installed.
   """
   try:
     import sentencepiece
@@ -43,7 +50,8 @@ def train(
       "SentencePiece models need the package sentencepiece: pip install"
       " 'bert_jax[data]'."
     ) from e
-  clean = unigram.cleaning(lower_case, keep_accents=not lower_case)
+  from sentencepiece import sentencepiece_model_pb2
+
   model, seen = io.BytesIO(), []
 
   def lines() -> Iterator[str]:
@@ -52,15 +60,17 @@ def train(
         for line in text.split("\n"):
           if line.strip():
             seen[:] = [True]
-            yield clean.normalize_str(valid(line.replace("\0", " ")))
+            yield from _short(valid(line.replace("\0", " ")))
 
   sentencepiece.set_random_generator_seed(0)
+  folder = tempfile.TemporaryDirectory()
   try:
     sentencepiece.SentencePieceTrainer.train(
       sentence_iterator=lines(),
       model_writer=model,
       model_type="unigram",
       vocab_size=size,
+      hard_vocab_limit=False,  # A small text gives fewer, as in other kinds.
       pad_id=0,
       unk_id=1,
       bos_id=-1,
@@ -70,6 +80,7 @@ def train(
       control_symbols=list(CONTROLS),
       user_defined_symbols=list(ALWAYS),
       character_coverage=COVERAGE,
+      normalization_rule_tsv=_write_rules(folder.name, wanted),
       input_sentence_size=MAX_LINES,
       shuffle_input_sentence=True,
       num_threads=THREADS,
@@ -79,6 +90,30 @@ def train(
     if not seen:
       return None
     raise ValueError(f"--size={size}: SentencePiece says: {e}") from e
-  return unigram.unigram(
-    model.getvalue(), "the new model", lower_case, not lower_case
-  )
+  finally:
+    folder.cleanup()
+  proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+  proto.normalizer_spec.name = cleaning.NAMES[wanted]
+  # The name of a file that is no more, and another one in every run.
+  proto.normalizer_spec.ClearField("normalization_rule_tsv")
+  return unigram.unigram(proto.SerializeToString(), "the new model")
+
+
+def _write_rules(folder: str, wanted: Cleaning) -> str:
+  """Writes rules of normalisation as SentencePiece reads them."""
+  path = os.path.join(folder, "rules.tsv")
+  with open(path, "w", encoding="ascii") as f:
+    for pair in cleaning.rules(wanted).items():
+      points = (" ".join(f"{ord(c):X}" for c in text) for text in pair)
+      f.write("\t".join(points) + "\n")
+  return path
+
+
+def _short(line: str) -> Iterator[str]:
+  """Cuts a line to `MAX_CHARS`, at a space if there is one."""
+  while len(line) > MAX_CHARS:
+    end = line.rfind(" ", 1, MAX_CHARS)
+    end = MAX_CHARS if end < 0 else end
+    yield line[:end]
+    line = line[end:]
+  yield line

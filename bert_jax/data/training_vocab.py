@@ -15,6 +15,7 @@ from bert_jax.data import (
   wordpiece,
   words,
 )
+from bert_jax.data.cleaning import Cleaning
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.word_counts import MIN_FREQUENCY
 
@@ -30,7 +31,8 @@ def train_vocab(
   kind: str = "wordpiece",
   format: str = "auto",
   errors: str = "strict",
-  lower_case: bool = True,
+  lower_case: bool | None = None,
+  keep_accents: bool | None = None,
   rules: str | None = None,
 ) -> Sequence[str]:
   """Trains a vocabulary on all text of `inputs` and writes it.
@@ -42,11 +44,13 @@ def train_vocab(
   Args:
     inputs, format, errors: see `sources.find_sources`.
     size: number of pieces.
-    output: path of a file (WordPiece, words: one a line; unigram: a
-      SentencePiece model, its name ends with .model), of a new folder for the
-      two files of byte-level BPE.
+    output: path of a file (WordPiece, words: one a line, and beside it the
+      settings that it is used with; unigram: a SentencePiece model, its name
+      ends with .model), of a new folder for the files of byte-level BPE.
     kind: one of `KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
-    lower_case: lower-case and strip accents; byte-level BPE and words never do.
+    lower_case: lower-case the text; None is True. Byte-level BPE and words
+      never do, nor do they strip accents.
+    keep_accents: keep accents; None is the contrary of `lower_case`.
     rules: of `words.RULES`, if `kind` is "words"; None for the first.
 
   Returns:
@@ -65,7 +69,8 @@ def train_vocab(
   _check_output(output, kind)
   found = sources.find_sources(inputs, format, errors)
   records = _progress(sources.read_records(found))
-  vocabulary = _train(kind, records, size, lower_case, rules or words.RULES[0])
+  wanted = Cleaning(lower_case, keep_accents).filled()
+  vocabulary = _train(kind, records, size, wanted, rules or words.RULES[0])
   if vocabulary is None:
     raise ValueError(f"{', '.join(s.name for s in found[:3])}: no text in it.")
   _write(vocabulary, output)
@@ -82,21 +87,25 @@ def _train(
   kind: str,
   records: Iterable[sources.Record],
   size: int,
-  lower_case: bool,
+  wanted: Cleaning,
   rules: str,
 ) -> Vocabulary | None:
   """Returns the tokenizer, None without text."""
   if kind == "words":
     return words.train(records, size, rules)
   if kind == "unigram":
-    return training_unigram.train(records, size, lower_case)
+    return training_unigram.train(records, size, wanted)
   if kind == "bytelevel":
     counts = training_bpe.count_words(records)
     return training_bpe.train(counts, size) if counts else None
-  counts = training_wordpiece.count_words(records, lower_case)
+  counts = training_wordpiece.count_words(records, wanted)
   if not counts:
     return None
-  return wordpiece.build(training_wordpiece.train(counts, size), lower_case)
+  return wordpiece.build(
+    training_wordpiece.train(counts, size),
+    wanted.lower_case,
+    strip_accents=not wanted.keep_accents,
+  )
 
 
 def _check_output(output: str, kind: str) -> None:
@@ -117,6 +126,18 @@ def _check_output(output: str, kind: str) -> None:
       f"{output}: the name of a unigram model, and of no other vocabulary, ends"
       " with .model."
     )
+  elif kind != "unigram" and not os.path.exists(output):
+    settings = _settings_path(output)
+    if os.path.exists(settings):
+      raise ValueError(
+        f"{settings} is in the way: it says how another vocabulary is used;"
+        " choose another name or folder, or remove it."
+      )
+
+
+def _settings_path(output: str) -> str:
+  name = vocabulary_files.settings_beside(output)
+  return os.path.join(os.path.dirname(output), name)
 
 
 def _write(vocabulary: Vocabulary, output: str) -> None:
@@ -133,6 +154,9 @@ def _write(vocabulary: Vocabulary, output: str) -> None:
     os.rename(partial, output)
     return
   name = next(iter(vocabulary.files))
+  if vocabulary.kind != "unigram":  # Whose file says all.
+    settings = os.path.join(partial, vocabulary_files.SETTINGS)
+    os.replace(settings, _settings_path(output))
   os.replace(os.path.join(partial, name), output)
   shutil.rmtree(partial)
 

@@ -8,11 +8,12 @@ chance, whatever the number of threads.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from bert_jax.data import corpus, sources
+from bert_jax.data.cleaning import Cleaning
 from bert_jax.data.word_counts import MIN_FREQUENCY, cut, repeat
 from bert_jax.data.wordpiece import (
   CONTINUATION,
@@ -20,15 +21,24 @@ from bert_jax.data.wordpiece import (
   normalizer,
 )
 
-# As in Hugging Face's BertWordPieceTokenizer: rarer characters are [UNK].
+# As in Hugging Face's BertWordPieceTokenizer: rarer characters are [UNK]. Where
+# these are more than a few, as in Chinese and Korean, more are pieces, as many
+# as ALBERT's settings of SentencePiece cover, in up to half of the vocabulary.
 MAX_ALPHABET = 1000
+COVERAGE = 0.99995
 
 
 def count_words(
-  records: Iterable[sources.Record], lower_case: bool
+  records: Iterable[sources.Record], wanted: Cleaning
 ) -> dict[str, int]:
-  """Counts the words as BERT's basic tokenizer splits them."""
-  normalize = normalizer(lower_case).normalize_str
+  """Counts the words as BERT's basic tokenizer splits them.
+
+  Args:
+    records: text; read once.
+    wanted: what becomes of capitals and accents.
+  """
+  strip = not wanted.keep_accents
+  normalize = normalizer(wanted.lower_case, strip).normalize_str
   chunks: Counter[str] = Counter()
   for record in records:
     for text in cut(record.text):
@@ -48,9 +58,8 @@ def train(counts: dict[str, int], size: int) -> list[str]:
   for word, count in counts.items():
     for character in word:
       characters[character] += count
-  kept = min(MAX_ALPHABET, size // 4)
   ranked = sorted(characters, key=lambda c: (-characters[c], c))
-  alphabet = set(ranked[:kept])
+  alphabet = _alphabet(ranked, characters, counts, size)
   words = sorted(
     word
     for word in counts
@@ -74,3 +83,29 @@ def train(counts: dict[str, int], size: int) -> list[str]:
   tokenizer.train_from_iterator(repeat(words, counts), trainer)
   vocab = tokenizer.get_vocab()
   return sorted(vocab, key=vocab.__getitem__)
+
+
+def _alphabet(
+  ranked: list[str],
+  characters: Mapping[str, int],
+  counts: Mapping[str, int],
+  size: int,
+) -> set[str]:
+  """Returns the characters that become pieces.
+
+  Args:
+    ranked: all characters, the most frequent first.
+    characters: how often each occurs.
+    counts: how often each word occurs.
+    size: number of pieces of the vocabulary.
+  """
+  inside = {character for word in counts for character in word[1:]}
+  wanted = COVERAGE * sum(characters.values())
+  covered = pieces = number = 0
+  for character in ranked:
+    pieces += 1 + (character in inside)
+    if covered >= wanted or pieces > size // 2:
+      break
+    covered += characters[character]
+    number += 1
+  return set(ranked[: max(number, min(MAX_ALPHABET, size // 4))])

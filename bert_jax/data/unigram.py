@@ -1,11 +1,16 @@
 """SentencePiece unigram models (ALBERT) through the `tokenizers` library.
 
-The pieces, scores and normalisation come from the model's file; the rules
-around them are those of transformers' AlbertTokenizer: quotes as `"`,
-compatibility decomposition, accents stripped, lower case, words apart. Two
-differences from google-research/albert tokenization.py follow from that: a
-comma after a digit is not split off again, and words are segmented one at a
-time.
+The pieces, scores and normalisation come from the model's file. A model that
+`train_vocab` wrote has all of its cleaning in there: its ids are those of
+SentencePiece. Around any other one stand the rules of transformers'
+AlbertTokenizer: quotes as `"`, compatibility decomposition, accents stripped,
+lower case, words apart. Two differences from google-research/albert
+tokenization.py follow from that: a comma after a digit is not split off again,
+and words are segmented one at a time. In one thing this follows SentencePiece
+and the original program, not transformers: letters and marks (and the parts of
+Korean syllables) that a model's rules would put together are put together, also
+where the library's form of these rules, which looks at one character or a short
+cluster at a time, fails to.
 """
 
 import string
@@ -21,6 +26,7 @@ from tokenizers import (
 )
 
 from bert_jax.data import bpe, sentencepiece_model
+from bert_jax.data.cleaning import FOLDING, TRAINED, Cleaning, check_alike
 from bert_jax.data.tokenizer import SPACED, Vocabulary, mark
 
 # google-research/albert: the order of the published model's special pieces is
@@ -29,57 +35,126 @@ ALBERT = dict(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
 SPACE = "▁"
 LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
+_NO_CHARACTER = "\ufdd0"  # By Unicode's definition.
+# Which pieces begin a word. "space": those with a space before them. "albert":
+# the released rule, which was written for English.
+WORD_STARTS = ("space", "albert")
 
 
-def begins_word(piece: str) -> bool:
-  """Whether a piece starts a word, as ALBERT's masks see it.
+def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
+  """Returns whether a piece begins a word.
 
-  One with a space before it, a sign alone, and one with anything but English
-  letters and these signs in it: digits, an apostrophe, another script (google-
-  research/albert create_pretraining_data.py, _is_start_piece_sp).
+  By the rule "albert" also a sign alone does, and a piece with anything but
+  English letters and these signs in it: digits, an apostrophe, another script
+  (google-research/albert create_pretraining_data.py, _is_start_piece_sp).
+
+  Args:
+    piece: as it stands in the vocabulary.
+    word_starts: one of `WORD_STARTS`.
   """
-  return (
-    piece.startswith((SPACE, "<"))
+  if piece.startswith(SPACE) or piece in ALBERT.values():
+    return True
+  return word_starts == "albert" and (
+    piece.startswith("<")
     or (len(piece) == 1 and piece in SIGNS)
     or not all(c.lower() in LETTERS + SIGNS for c in piece)
   )
 
 
-def cleaning(lower_case: bool, keep_accents: bool) -> normalizers.Normalizer:
-  """What happens to text before the model's own normalisation."""
+def check_word_starts(word_starts: str, source: str) -> None:
+  """Raises ValueError if it is none of `WORD_STARTS`."""
+  if word_starts not in WORD_STARTS:
+    raise ValueError(
+      f"{source}: word_starts {word_starts!r}: not one of {list(WORD_STARTS)}."
+    )
+
+
+def normalizer(
+  model: sentencepiece_model.Model, cleaning: Cleaning
+) -> normalizers.Normalizer:
+  """Returns the library's form of a model's normalisation and `cleaning`."""
   chain = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-  if not keep_accents:
+  own = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+  # The library would apply the rule of a cluster's first character to the whole
+  # cluster. So nothing is left to the rules that an earlier step can do.
+  if model.normalizer in TRAINED:
+    keep = cleaning.keep_accents
+    chain.append(normalizers.NFKC() if keep else normalizers.NFKD())
+    if cleaning.lower_case:
+      chain.append(normalizers.Lowercase())
+    return normalizers.Sequence(
+      [*chain, *own, *([] if keep else [normalizers.NFC()])]
+    )
+  if not cleaning.keep_accents:
     chain += [normalizers.NFKD(), normalizers.StripAccents()]
-  if lower_case:
+  elif own:
+    chain.append(normalizers.NFC())
+  if model.normalizer in FOLDING:
+    # SentencePiece does not fold this letter.
+    chain.append(normalizers.Replace("İ", _NO_CHARACTER))
+  if cleaning.lower_case:
     chain.append(normalizers.Lowercase())
+  if model.normalizer in FOLDING:
+    chain.append(normalizers.Replace(_NO_CHARACTER, "İ"))
+  if own:
+    chain += [normalizers.NFC(), *own, normalizers.NFC()]
   return normalizers.Sequence(chain)
+
+
+def cleaning_of(
+  name: str, lower_case: bool | None, keep_accents: bool | None, source: str
+) -> Cleaning:
+  """Returns the cleaning before a model's pieces.
+
+  Args:
+    name: the model's own normaliser.
+    lower_case: what the caller asks for; None for the model's.
+    keep_accents: the same.
+    source: the model's name, for messages.
+
+  Raises:
+    ValueError: the caller asks for another cleaning than the model's own.
+  """
+  wanted = Cleaning(lower_case, keep_accents)
+  if name in TRAINED:
+    check_alike(TRAINED[name], wanted, source)
+    return TRAINED[name]
+  if name in FOLDING:
+    check_alike(Cleaning(True, None), Cleaning(lower_case, None), source)
+    return Cleaning(True, keep_accents is not False)
+  return wanted.filled()
 
 
 def unigram(
   model: bytes,
   source: str = "model",
-  lower_case: bool = True,
-  keep_accents: bool = False,
+  lower_case: bool | None = None,
+  keep_accents: bool | None = None,
+  word_starts: str = WORD_STARTS[0],
 ) -> Vocabulary:
   """Builds ALBERT's tokenizer from a SentencePiece file.
 
   Args:
     model: content of a `.model` file.
     source: its name, for messages.
-    lower_case: as the published models do.
-    keep_accents: as they do not.
+    lower_case: None for what the file says, else True, as published.
+    keep_accents: None for what the file says, else the contrary of
+      `lower_case`.
+    word_starts: one of `WORD_STARTS`.
 
   Raises:
-    ValueError: no unigram model, or special pieces are missing.
+    ValueError: no unigram model, special pieces are missing, or the file says
+      that its text was cleaned in another way.
   """
-  pieces, scores, charsmap = sentencepiece_model.parse(model, source)
+  check_word_starts(word_starts, source)
+  parsed = sentencepiece_model.parse(model, source)
+  pieces, scores = parsed.pieces, parsed.scores
   ids = {piece: i for i, piece in enumerate(pieces)}
   special = bpe.special_ids(ids, ALBERT, source)
   # No word has a space in it: a piece that ends with one is never matched.
   hidden = [p + " " if p in ALBERT.values() else p for p in pieces]
-  chain = cleaning(lower_case, keep_accents)
-  if charsmap:
-    chain = normalizers.Sequence([chain, normalizers.Precompiled(charsmap)])
+  cleaning = cleaning_of(parsed.normalizer, lower_case, keep_accents, source)
+  chain = normalizer(parsed, cleaning)
 
   def build(names):
     tokenizer = Tokenizer(
@@ -101,7 +176,7 @@ def unigram(
     )
     return tokenizer
 
-  begins = [begins_word(p) or p in ALBERT.values() for p in pieces]
+  begins = [begins_word(piece, word_starts) for piece in pieces]
   marked = mark(build(pieces), ALBERT.values())
   # transformers' form: it adds the special tokens itself.
   adding = mark(marked, ALBERT.values())
@@ -115,7 +190,7 @@ def unigram(
     marked=marked,
     boundary=np.array(begins),
     atoms=SPACED,
-    options=dict(lower_case=lower_case, keep_accents=keep_accents),
+    options=dict(**cleaning._asdict(), word_starts=word_starts),
     files={
       "spiece.model": model,
       "tokenizer.json": adding.to_str().encode("utf-8"),

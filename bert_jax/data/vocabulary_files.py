@@ -5,10 +5,18 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from bert_jax.data import added_tokens, bpe, corpus, unigram, wordpiece, words
+from bert_jax.data import (
+  added_tokens,
+  bpe,
+  cleaning,
+  corpus,
+  unigram,
+  wordpiece,
+  words,
+)
 from bert_jax.data.pieces import parse
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.tokenizer_json import from_json
@@ -21,16 +29,20 @@ _NAMES = {"lower_case": "do_lower_case"}
 _CLASSES = {
   "wordpiece": "BertTokenizer",
   "gpt1": "OpenAIGPTTokenizer",
-  "unigram": "AlbertTokenizer",
+  # Which takes tokenizer.json as it is; AlbertTokenizer has rules of its own.
+  "unigram": "PreTrainedTokenizerFast",
 }
 _TYPES = {
   "lower_case": bool,
   "rules": str,
   "add_prefix_space": bool,
   "keep_accents": bool,
+  "word_starts": str,
   "strip_accents": bool,
   "tokenize_chinese_chars": bool,
 }
+# Those that say how text is cleaned; the last two are contraries.
+_CLEANING = ("lower_case", "keep_accents", "strip_accents")
 # Names of one thing: transformers', and those of the releases.
 _PIECES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
@@ -47,13 +59,15 @@ def load(path: str, **options: Any) -> Vocabulary:
     path: a vocabulary of WordPiece or of words (one a line), a SentencePiece
       `.model`, `tokenizer.json`, `vocab.json` with its merges beside it, or a
       folder with any of these, that of a Hugging Face model for example.
-    **options: over those of the folder's settings: `lower_case`, `rules`,
-      `strip_accents` and `tokenize_chinese_chars` (WordPiece),
-      `add_prefix_space` (byte-level BPE), `lower_case` and `keep_accents`
-      (SentencePiece), `rules` (words).
+    **options: `lower_case` and `keep_accents` (or `strip_accents`), which say
+      how the text was cleaned that the pieces were learnt from, where nothing
+      beside them says it; and over the settings that came with it: `rules` and
+      `tokenize_chinese_chars` (WordPiece), `add_prefix_space` (byte-level BPE),
+      `word_starts` (SentencePiece).
 
   Raises:
-    ValueError: nothing there, damaged, or an option that the kind has not.
+    ValueError: nothing there, damaged, an option that the kind has not, or one
+      that is contrary to how the text was cleaned.
   """
   if not os.path.exists(path):
     raise ValueError(
@@ -61,7 +75,8 @@ def load(path: str, **options: Any) -> Vocabulary:
       " bert_jax.train_vocab`."
     )
   folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
-  wanted = [name, *_MERGES]
+  beside = SETTINGS if name is None else settings_beside(path)
+  wanted = [name, *_MERGES, beside]
   if name is None:
     wanted = [*_NAMED, *_MERGES, *added_tokens.FILES]
   paths = {n: os.path.join(folder, n) for n in wanted}
@@ -69,12 +84,25 @@ def load(path: str, **options: Any) -> Vocabulary:
   if name is None:
     made = _of_model(files, folder, options)
   else:
-    made = _build(_builder(files, name, folder), path, {}, options)
+    settings = _settings(files.get(beside), paths[beside])
+    made = _build(_builder(files, name, folder), path, settings, options)
   if made.kind == "wordpiece" and JSON not in made.files:
     wordpiece.check_uncased(made, path)
   if name is None:
     made = added_tokens.apply(made, added_tokens.declared(files, folder))
   return made
+
+
+def settings_beside(path: str) -> str:
+  """Returns the name of the file with the settings of a vocabulary's file.
+
+  It is transformers' own name beside a file that has a name of transformers,
+  else one that begins as the vocabulary's does: a folder may have several.
+  """
+  folder, name = os.path.split(path)
+  own = f"{os.path.splitext(name)[0]}.{SETTINGS}"
+  named = name in _NAMED and not os.path.isfile(os.path.join(folder, own))
+  return SETTINGS if named else own
 
 
 def of_files(
@@ -99,14 +127,15 @@ def _of_model(
 ) -> Vocabulary:
   """Builds the tokenizer without the tokens that other files add to it."""
   # transformers' own file is exact, but leaves nothing to choose.
-  order = sorted(_NAMED, key=lambda n: n == JSON and bool(options))
+  choices = options.keys() - {*_CLEANING, "word_starts"}
+  order = sorted(_NAMED, key=lambda n: n == JSON and bool(choices))
   name = next((name for name in order if name in files), None)
   if name is None:
     raise ValueError(
       f"{folder}: no vocabulary in it: none of {', '.join(_NAMED)}."
     )
   path = os.path.join(folder, name)
-  settings = _settings(files, folder)
+  settings = _settings(files.get(SETTINGS), os.path.join(folder, SETTINGS))
   return _build(_builder(files, name, folder), path, settings, options)
 
 
@@ -121,21 +150,72 @@ def _build(
   settings: Mapping[str, Any],
   options: Mapping[str, Any],
 ) -> Vocabulary:
+  """Builds a tokenizer with its settings and a caller's options over them."""
   known = inspect.signature(build).parameters.keys() & _TYPES.keys()
+  wanted = _cleaning(options)
+  options = {k: v for k, v in options.items() if k not in _CLEANING}
   for name in options:
     if name not in known:
       raise ValueError(
         f"{path}: its kind of tokenizer has no option {name!r}; it has"
         f" {sorted(known) or 'none'}."
       )
-  return build(**{k: v for k, v in settings.items() if k in known} | options)
+  learnt = _cleaning(settings)
+  if learnt.keep_accents is None and learnt.lower_case is not None:
+    if "strip_accents" in known:
+      learnt = learnt.filled()
+    elif "lower_case" in known and wanted.lower_case is not False:
+      learnt = learnt._replace(keep_accents=False)  # As AlbertTokenizer does.
+  cleaning.check_alike(learnt, wanted, path)
+  _check_rules(settings, options, path)
+  came = {k: v for k, v in settings.items() if k in known - {*_CLEANING}}
+  if "lower_case" in known:
+    pairs = zip(learnt, wanted, strict=True)
+    merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
+    return build(**came | _named(merged, known) | options)
+  if "keep_accents" in known:
+    came["keep_accents"] = learnt.keep_accents
+  made = build(**came | options)
+  has = cleaning.Cleaning(made.lower_case, made.keep_accents)
+  cleaning.check_alike(has, wanted, path)
+  return made
 
 
-def _settings(files: Mapping[str, bytes], folder: str) -> dict[str, Any]:
-  path = os.path.join(folder, SETTINGS)
-  if SETTINGS not in files:
+def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
+  """Returns how text is cleaned by settings or options of any kind."""
+  keep = options.get("keep_accents")
+  if keep is None and options.get("strip_accents") is not None:
+    keep = not options["strip_accents"]
+  return cleaning.Cleaning(options.get("lower_case"), keep)
+
+
+def _named(
+  wanted: cleaning.Cleaning, known: Collection[str]
+) -> dict[str, bool]:
+  """Returns the options of a builder for a cleaning, without None."""
+  options = cleaning.asked(*wanted)
+  if "strip_accents" in known and "keep_accents" in options:
+    options["strip_accents"] = not options.pop("keep_accents")
+  return options
+
+
+def _check_rules(
+  settings: Mapping[str, Any], options: Mapping[str, Any], path: str
+) -> None:
+  """Refuses to split words in another way than when they were counted."""
+  came, asked = settings.get("rules"), options.get("rules")
+  if came in words.RULES and asked in words.RULES and came != asked:
+    raise ValueError(
+      f"{path}: its words were counted with --rules={came}, and --rules={asked}"
+      " is contrary to that; leave it out, or train another vocabulary with it."
+    )
+
+
+def _settings(content: bytes | None, path: str) -> dict[str, Any]:
+  """Reads a file of settings; there are none where there is no file."""
+  if content is None:
     return {}
-  read = bpe.read_json(text(files[SETTINGS], path), path)
+  read = bpe.read_json(text(content, path), path)
   keys = {name: _NAMES.get(name, name) for name in _TYPES}
   found = {name: read[key] for name, key in keys.items() if key in read}
   for name, value in found.items():
@@ -186,6 +266,9 @@ def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
   if vocabulary.kind in _CLASSES:
     names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
+  if vocabulary.kind == "unigram":
+    special = vocabulary.special._asdict().items()
+    names |= {f"{r}_token": vocabulary.pieces[i] for r, i in special}
   names |= added_tokens.settings_of(vocabulary)
   settings = json.dumps(names, indent=2, ensure_ascii=False) + "\n"
   return made | {SETTINGS: settings.encode("utf-8")}

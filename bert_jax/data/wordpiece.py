@@ -1,13 +1,14 @@
 """WordPiece as in BERT, by Hugging Face's rules or the original ones.
 
 "huggingface": the rules of `BertTokenizerFast`, with which published
-vocabularies are used today. Control, format, private and unassigned characters
-are dropped, accents are stripped together with lower-casing, Chinese characters
-and punctuation stand alone, a word of more than 100 characters is `[UNK]`.
+vocabularies are used today. Control, format and private characters are dropped,
+unassigned ones are kept as letters; accents are stripped together with
+lower-casing unless they are to stay, Chinese characters and punctuation stand
+alone, a word of more than 100 characters is `[UNK]`.
 
 "original": `tokenization.py` of github.com/google-research/bert. It keeps
-private and unassigned characters, lower-cases as Python does, and its limit is
-200 characters. Slower, since it runs in Python; see docs/tokenizers.md for
+private characters as well, lower-cases as Python does, and its limit is 200
+characters. Slower, since it runs in Python; see docs/tokenizers.md for
 every difference.
 """
 

@@ -96,6 +96,22 @@ def strings(points, count):
     yield broken.decode("utf-8", "replace")
 
 
+def with_marks(text, offsets):
+  """Offsets of transformers, up to the end of what belongs to a character."""
+  covered = {i for begin, end in offsets for i in range(begin, end)}
+  attached = {0x200C, 0x200D, 0xFF9E, 0xFF9F}
+  attached |= {*range(0x1160, 0x1200), *range(0xD7B0, 0xD800)}
+  longer = []
+  for begin, end in offsets:
+    while begin < end < len(text) and end not in covered:
+      is_mark = unicodedata.category(text[end]).startswith("M")
+      if not is_mark and ord(text[end]) not in attached:
+        break
+      end += 1
+    longer.append((begin, end))
+  return longer
+
+
 def compare(kind, step, count):
   ours, theirs = KINDS[kind]()
   points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
@@ -109,7 +125,7 @@ def compare(kind, step, count):
       batch, right["input_ids"], right["offset_mapping"], found, strict=True
     ):
       assert mine.ids == list(ids), repr(text)
-      assert mine.offsets == list(map(tuple, offsets)), repr(text)
+      assert mine.offsets == with_marks(text, offsets), repr(text)
     plain = [encoded.ids for encoded in ours.encode_offsets(batch)]
     assert ours.encode_batch(batch) == plain
 

@@ -1,0 +1,173 @@
+"""How text is cleaned before pieces are learnt from it, and before it is cut.
+
+Both must be alike, so this is one setting, which travels with the vocabulary:
+in the `.model` of SentencePiece as its rules of normalisation, in
+`tokenizer.json` as its normaliser, and for other files in a
+`tokenizer_config.json` beside them.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Cleaning(NamedTuple):
+  """What becomes of capitals and accents; None where nobody said.
+
+  Attributes:
+    lower_case: capitals become small letters.
+    keep_accents: accents stay.
+  """
+
+  lower_case: bool | None = None
+  keep_accents: bool | None = None
+
+  def filled(self, lower_case: bool = True) -> "Cleaning":
+    """Fills in what nobody said: accents go where capitals go."""
+    lower = lower_case if self.lower_case is None else self.lower_case
+    keep = not lower if self.keep_accents is None else self.keep_accents
+    return Cleaning(lower, keep)
+
+  def words(self) -> str:
+    """Says it in words, for messages."""
+    case = {True: "in lower case", False: "with capitals", None: ""}
+    accents = {True: "with accents", False: "without accents", None: ""}
+    said = [case[self.lower_case], accents[self.keep_accents]]
+    return " and ".join(filter(None, said))
+
+
+# Names of normalisers in a `.model`, each with the cleaning that is among its
+# rules. SentencePiece's own two that fold case keep accents.
+FOLDING = ("nmt_nfkc_cf", "nfkc_cf")
+TRAINED = {
+  "nmt_nfkc_lower_unaccented": Cleaning(True, False),
+  "nmt_nfkc_lower": Cleaning(True, True),
+  "nmt_nfkc_unaccented": Cleaning(False, False),
+  "nmt_nfkc_cased": Cleaning(False, True),
+}
+NAMES = {cleaning: name for name, cleaning in TRAINED.items()}
+
+
+def asked(
+  lower_case: bool | None, keep_accents: bool | None
+) -> dict[str, bool]:
+  """Returns the two as options of `vocabulary_files.load`, without None."""
+  options = Cleaning(lower_case, keep_accents)._asdict()
+  return {name: value for name, value in options.items() if value is not None}
+
+
+def check_alike(learnt: Cleaning, wanted: Cleaning, path: str) -> None:
+  """Compares the cleaning that came with a vocabulary with a caller's.
+
+  Args:
+    learnt: what came with it.
+    wanted: what the caller asks for.
+    path: the vocabulary, for messages.
+
+  Raises:
+    ValueError: the caller asks for something else.
+  """
+  for name, was, now in zip(Cleaning._fields, learnt, wanted, strict=True):
+    if None not in (was, now) and was != now:
+      flag = {
+        "lower_case": "--no-lower-case (lower_case=False)",
+        "keep_accents": "--keep_accents (keep_accents=True)",
+      }[name]
+      if now == (name == "lower_case"):
+        flag = f"{name}={now}"
+      raise ValueError(
+        f"{path}: its pieces are those of text {learnt.words()}, and"
+        f" {flag} asks for text {wanted.words()}; leave that out, or train"
+        " another vocabulary with it."
+      )
+
+
+def rules(cleaning: Cleaning) -> dict[str, str]:
+  """Returns SentencePiece's rules of normalisation for a cleaning.
+
+  SentencePiece replaces the longest match of a rule and does not look at the
+  result again. So every character has a rule that says all at once: NFKC with
+  SentencePiece's own treatment of controls and spaces, quotes as ALBERT has
+  them, lower case, and accents stripped, which are characters with a combining
+  class (google-research/albert tokenization.py). The sequences of a letter and
+  marks that NFKC puts together have rules as well, in whatever order the marks
+  stand.
+
+  Args:
+    cleaning: what becomes of capitals and accents.
+
+  Returns:
+    Text -> what replaces it, sorted.
+  """
+  import sentencepiece
+
+  base = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
+  changes = _sequences() | dict(base.decompile())
+  # NFKC changes the first, which SentencePiece does not; no piece holds an end
+  # of a line; `` and '' are quotes.
+  changes |= {"\uff5e": "~", "\x85": " ", "``": '"', "''": '"'}
+  changes = {character: character for character in _characters()} | changes
+  replaced = {text: _clean(new, cleaning) for text, new in changes.items()}
+  return {text: new for text, new in sorted(replaced.items()) if text != new}
+
+
+def _clean(text: str, cleaning: Cleaning) -> str:
+  """Does to a text in NFKC what `cleaning` says."""
+  if not cleaning.keep_accents:
+    letters = unicodedata.normalize("NFKD", text)
+    text = "".join(c for c in letters if not unicodedata.combining(c))
+  if cleaning.lower_case:
+    # Letter by letter: a capital sigma does not depend on what follows it.
+    text = "".join(c.lower() for c in text)
+  return unicodedata.normalize("NFC", text)
+
+
+def _characters() -> Iterator[str]:
+  """All assigned characters, private ones apart."""
+  for character in map(chr, range(0x110000)):
+    if unicodedata.category(character) not in ("Cn", "Cs", "Co"):
+      yield character
+
+
+def _composed() -> dict[str, dict[str, str]]:
+  """Returns letter -> mark -> the character that both together are."""
+  composed: dict[str, dict[str, str]] = {}
+  for character in _characters():
+    parts = unicodedata.decomposition(character).split()
+    if len(parts) == 2 and parts[0][0] != "<":
+      letter, mark = (chr(int(part, 16)) for part in parts)
+      if unicodedata.normalize("NFC", letter + mark) == character:
+        composed.setdefault(letter, {})[mark] = character
+  return composed
+
+
+def _sequences() -> dict[str, str]:
+  """Returns what NFC does to letters and marks, where it is not one character.
+
+  That are letters with two marks that NFC does not leave as they stand, and
+  capitals with a mark that only the small letter makes a character with.
+  """
+  sequences: dict[str, str] = {}
+  for letter, marks in _composed().items():
+    texts = [letter.upper() + mark for mark in marks]
+    for first in {*marks, *_marks_beside(letter)}:
+      for second in marks:
+        text = letter + first + second
+        composed = marks.get(first, "") + second
+        texts += [t for t in (text, composed) if t != second and not _is_nfc(t)]
+    sequences |= {text: unicodedata.normalize("NFC", text) for text in texts}
+  return sequences
+
+
+def _is_nfc(text: str) -> bool:
+  return unicodedata.is_normalized("NFC", text)
+
+
+def _marks_beside(letter: str) -> list[str]:
+  """Returns the combining marks that stand with letters of its script."""
+  block = ord(letter) >> 8
+  # Latin, Greek and Cyrillic letters have their marks in a block of their own.
+  if block < 0x05 or 0x1E <= block < 0x20:
+    block = 0x03
+  marks = map(chr, range(block << 8, (block + 1) << 8))
+  return [mark for mark in marks if unicodedata.combining(mark)]

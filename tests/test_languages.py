@@ -1,0 +1,391 @@
+"""Text of many languages through every kind of tokenizer.
+
+How text is cleaned is asked for once, when the vocabulary is trained.
+"""
+
+import functools
+import io
+import json
+import unicodedata
+
+import numpy as np
+import pytest
+from languages import LANGUAGES, LINES, TEXTS
+
+from bert_jax.data import (
+  cleaning,
+  corpus,
+  preparing,
+  training_vocab,
+  unigram,
+  vocabulary_files,
+)
+
+sentencepiece = pytest.importorskip(
+  "sentencepiece", reason="the extra [data] is not there"
+)
+STRIPPED = {}
+ACCENTS = dict(keep_accents=True)
+CASED = dict(lower_case=False)
+SIZES = dict(wordpiece=3000, bytelevel=1000, words=3000, unigram=1500)
+NAMES = dict(wordpiece="vocab.txt", words="vocab.txt", unigram="spiece.model")
+CASES = [
+  *((kind, options) for kind in ("wordpiece", "unigram") for options in
+    (STRIPPED, ACCENTS, CASED)),
+  ("bytelevel", STRIPPED),
+  ("words", STRIPPED),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory):
+  """Trains a vocabulary on all lines, once for each kind and options."""
+  path = tmp_path_factory.mktemp("languages")
+  text = path / "text.txt"
+  text.write_text("\n".join(LINES * 3) + "\n", encoding="utf-8")
+
+  @functools.cache
+  def run(kind, **options):
+    name = "-".join([kind, *map(str, options.items())])
+    (path / name).mkdir()
+    output = str(path / name / NAMES.get(kind, "pieces"))
+    training_vocab.train_vocab(
+      str(text), SIZES[kind], output, kind=kind, **options
+    )
+    return output
+
+  run.text = str(text)
+  return run
+
+
+def cleaned(text, lower_case=True, keep_accents=None):
+  """BERT's cleaning, restated: capitals, and marks that take no space."""
+  if lower_case:
+    text = text.lower()
+  if lower_case and not keep_accents:
+    text = "".join(
+      c
+      for c in unicodedata.normalize("NFD", text)
+      if unicodedata.category(c) != "Mn"
+    )
+  return text
+
+
+@pytest.mark.parametrize("kind, options", CASES)
+def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
+  vocabulary = vocabulary_files.load(train(kind, **options))
+  rows = vocabulary.encode_batch(LINES)
+  for line, ids, encoded in zip(
+    LINES, rows, vocabulary.encode_offsets(LINES), strict=True
+  ):
+    assert vocabulary.special.unk not in ids, line
+    assert encoded.ids == ids
+    covered = np.zeros(len(line), bool)
+    for begin, end in encoded.offsets:
+      covered[begin:end] = True
+    left_out = "".join(np.array(list(line))[~covered])
+    assert left_out.strip() == "", line
+    if kind == "wordpiece":
+      for i, (begin, end) in zip(ids, encoded.offsets, strict=True):
+        piece = vocabulary.pieces[i].removeprefix("##")
+        right = cleaned(line[begin:end], **options)
+        assert right.replace("ς", "σ") == piece.replace("ς", "σ")
+
+
+@pytest.mark.parametrize("kind, options", CASES)
+def test_whole_words_are_whole(kind, options, train):
+  """A piece begins a word behind white space, of BERT's also at a sign."""
+  vocabulary = vocabulary_files.load(train(kind, **options))
+  for line in LINES:
+    (encoded,) = vocabulary.encode_offsets([line])
+    starts = np.flatnonzero(vocabulary.word_starts(encoded.ids))
+    begins = [encoded.offsets[i][0] for i in starts]
+    stops = [*begins[1:], len(line)]
+    words = [line[b:e].strip() for b, e in zip(begins, stops, strict=True)]
+    if kind in ("unigram", "bytelevel"):
+      assert words == line.split()
+    elif kind == "wordpiece":
+      pieces = vocabulary.plain.pre_tokenizer.pre_tokenize_str(
+        vocabulary.plain.normalizer.normalize_str(line)
+      )
+      assert len(words) == len(pieces)
+      assert "".join(words) == "".join(line.split())
+    else:
+      assert all(words) and "".join(words) == "".join(line.split())
+
+
+@pytest.mark.parametrize("kind, options", CASES[:-1])
+def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
+  transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed"
+  )
+  vocabulary = vocabulary_files.load(train(kind, **options))
+  vocabulary_files.save(vocabulary, str(tmp_path))
+  if kind == "bytelevel":
+    other = transformers.RobertaTokenizer.from_pretrained(tmp_path)
+  else:
+    other = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  right = other(LINES, add_special_tokens=False)["input_ids"]
+  assert vocabulary.encode_batch(LINES) == list(map(list, right))
+  special = vocabulary.special
+  assert other.mask_token_id == special.mask and other.pad_token_id == (
+    special.pad
+  )
+  whole = other(LINES[0])["input_ids"]
+  assert whole == [special.cls, *right[0], special.sep]
+  again = vocabulary_files.load(str(tmp_path))
+  assert again.encode_batch(LINES) == vocabulary.encode_batch(LINES)
+  assert again.lower_case == vocabulary.lower_case
+  assert again.keep_accents == vocabulary.keep_accents
+  assert again.boundary.tolist() == vocabulary.boundary.tolist()
+
+
+# Marks in another order than NFC's, letters without composed form, controls,
+# white space of many kinds, quotes, ligatures, full width.
+ODD = [
+  "Tie\u0302\u0301ng Vi\u00ea\u0323t, \u00e9\u0323, E\u0302\u0323,",
+  "o\u031b\u0323 J\u030c \u0130 I\u0307 \u1e9e \u01c5 \ufb01n a\u0331\u0301",
+  "\uff21\uff22\uff5e \u2460 \u210c \u0390 \u1fb7 \u1f88",
+  "\u1112\u1161\u11ab\u1100\u116e\u11a8 \uff76\uff9e \u304b\u3099",
+  "``a'' 'b' a\u00a0b\u3000c\u2009d\u200be\u0085f\tg\u2028h",
+  "\u0645\u06cc\u200c\u0631\u0648\u0645 \u0915\u094d\u200d\u0937 \u0001x\u007f",
+  "\u0627\u0650\u0655 \u0627\u064f\u0654 \u05e9\u05bc\u05c1 \u0e19\u0e49\u0e33",
+  "\u2581 a\u2581b <pad> [MASK] <unk> \U0001f468\u200d\U0001f469",
+]
+
+
+@pytest.mark.parametrize(
+  "options",
+  [STRIPPED, ACCENTS, CASED, dict(lower_case=False, keep_accents=False)],
+)
+def test_ids_are_those_of_sentencepiece(options, train):
+  """The file alone says how text is cleaned, to whoever reads it."""
+  path = train("unigram", **options)
+  processor = sentencepiece.SentencePieceProcessor(model_file=path)
+  vocabulary = vocabulary_files.load(path)
+  wanted = cleaning.Cleaning(**options).filled()
+  assert vocabulary.lower_case == wanted.lower_case
+  assert vocabulary.keep_accents == wanted.keep_accents
+  lines = [*LINES, *ODD, *(unicodedata.normalize("NFD", x) for x in ODD)]
+  assert vocabulary.encode_batch(lines) == processor.encode(lines)
+
+
+@pytest.mark.parametrize(
+  "rule, options, prepared",
+  [
+    ("nmt_nfkc", CASED, str),
+    ("identity", CASED, str),
+    ("nmt_nfkc_cf", {}, str),
+    ("nmt_nfkc", ACCENTS, lambda text: "".join(c.lower() for c in text)),
+  ],
+)
+def test_other_peoples_models(rule, options, prepared):
+  """Their rules stay, folded case is seen, and parts are put together."""
+  model = io.BytesIO()
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter([prepared(line) for line in LINES * 3]),
+    model_writer=model,
+    vocab_size=1500,
+    hard_vocab_limit=False,
+    pad_id=0,
+    unk_id=1,
+    bos_id=-1,
+    eos_id=-1,
+    pad_piece="<pad>",
+    unk_piece="<unk>",
+    control_symbols=["[CLS]", "[SEP]", "[MASK]"],
+    normalization_rule_name=rule,
+    minloglevel=2,
+  )
+  content = model.getvalue()
+  processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+  vocabulary = unigram.unigram(content, **options)
+  # Two marks on a letter, all apart, are in an order that the library changes.
+  lines = [line for line in LINES if "\u0627\u0650\u0655" not in line]
+  assert len(lines) == len(LINES) - 1
+  right = processor.encode([prepared(line) for line in lines])
+  assert vocabulary.encode_batch(lines) == right
+  if rule == "nmt_nfkc_cf":
+    with pytest.raises(ValueError, match="and --no-lower-case .* asks for"):
+      unigram.unigram(content, "x.model", lower_case=False)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_korean_words_are_not_unknown(kind, tmp_path):
+  """Composed or in parts, also where the accents of letters are stripped."""
+  words = "바다 학교 선생님 저녁 친구 도시 골목 커피".split()
+  lines = [
+    f"{a} {b}에서 {c}을 보았다." for a in words for b in words for c in words
+  ]
+  text = tmp_path / "text.txt"
+  text.write_text("\n".join(lines), encoding="utf-8")
+  name = {"unigram": "k.model", "wordpiece": "k.txt"}[kind]
+  for options in (STRIPPED,) if kind == "unigram" else (STRIPPED, CASED):
+    output = str(tmp_path / "-".join([*options, name]))
+    training_vocab.train_vocab(str(text), 200, output, kind=kind, **options)
+    prepared = str(tmp_path / "-".join([*options, "prepared"]))
+    preparing.prepare(str(text), output, prepared, processes=1)
+    opened = corpus.open_prepared(prepared)
+    assert opened.unigrams[opened.special.unk] == 0
+    vocabulary = vocabulary_files.load(prepared)
+    parts = [unicodedata.normalize("NFD", line) for line in lines]
+    if kind == "unigram" or not options:
+      assert vocabulary.encode_batch(parts) == vocabulary.encode_batch(lines)
+
+
+FRENCH = LANGUAGES["french"][-1]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+@pytest.mark.parametrize(
+  "options, right",
+  [
+    (STRIPPED, "l ' ete , le cafe etait ferme"),
+    (ACCENTS, "l ' été , le café était fermé"),
+    (CASED, "L ' été , le café était fermé"),
+  ],
+)
+def test_text_is_prepared_as_the_vocabulary_was_trained(
+  kind, options, right, train, tmp_path
+):
+  """Without a flag, and into a folder that says so again."""
+  path = train(kind, **options)
+  folder = str(tmp_path / "prepared")
+  meta = preparing.prepare(train.text, path, folder, processes=1, heldout=0.0)
+  vocabulary = vocabulary_files.load(folder)
+  text = vocabulary.decode(vocabulary.encode_batch([FRENCH])[0])
+  assert text.replace(" ", "").startswith(right.replace(" ", ""))
+  opened = corpus.open_prepared(folder)
+  assert opened.unigrams[opened.special.unk] == 0
+  assert vocabulary.keep_accents == bool(options)
+  assert meta["lower_case"] == (options != CASED) == vocabulary.lower_case
+  # The same command again, also with flags that say the same.
+  assert preparing.prepare(
+    train.text, path, folder, processes=1, heldout=0.0, **options
+  )["fingerprint"] == meta["fingerprint"]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+def test_contrary_flags_are_refused(kind, train):
+  stripped, accents, cased = (
+    train(kind, **options) for options in (STRIPPED, ACCENTS, CASED)
+  )
+  for path, options, message in (
+    (stripped, CASED, "in lower case and without accents, and --no-lower-case"),
+    (stripped, ACCENTS, "without accents, and --keep_accents .*text with acc"),
+    (accents, CASED, "in lower case and with accents, and --no-lower-case"),
+    (cased, dict(lower_case=True), "with capitals and .*lower_case=True"),
+    (cased, dict(keep_accents=False), "with accents, and keep_accents=False"),
+    (accents, dict(strip_accents=True), "with accents, and keep_accents=False"),
+  ):
+    with pytest.raises(ValueError, match=message) as error:
+      vocabulary_files.load(path, **options)
+    assert path in str(error.value) and "\n" not in str(error.value)
+  vocabulary_files.load(cased, lower_case=False, keep_accents=True)
+
+
+def test_a_folder_with_tokenizer_json_refuses_them_too(train, tmp_path):
+  vocabulary_files.save(
+    vocabulary_files.load(train("unigram", **ACCENTS)), str(tmp_path)
+  )
+  assert (tmp_path / "tokenizer.json").exists()
+  with pytest.raises(ValueError, match="in lower case and with accents"):
+    vocabulary_files.load(str(tmp_path), lower_case=False)
+  vocabulary = vocabulary_files.load(str(tmp_path), keep_accents=True)
+  assert vocabulary.options["word_starts"] == "space"
+
+
+def test_other_kinds_keep_capitals_and_accents(train):
+  for kind in ("bytelevel", "words"):
+    vocabulary = vocabulary_files.load(train(kind), **CASED, **ACCENTS)
+    assert not vocabulary.lower_case and vocabulary.keep_accents
+    with pytest.raises(ValueError, match="with capitals and with accents"):
+      vocabulary_files.load(train(kind), lower_case=True)
+
+
+def test_rules_of_words_travel(tmp_path):
+  text = tmp_path / "text.txt"
+  text.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
+  output = str(tmp_path / "mine.txt")
+  training_vocab.train_vocab(
+    str(text), 100, output, kind="words", rules="spaces"
+  )
+  settings = json.loads((tmp_path / "mine.tokenizer_config.json").read_text())
+  assert settings == {"rules": "spaces"}
+  vocabulary = vocabulary_files.load(output)
+  (ids,) = vocabulary.encode_batch(["stop, stop."])
+  assert [vocabulary.pieces[i] for i in ids] == ["stop,", "stop."]
+  with pytest.raises(ValueError, match="--rules=spaces, and --rules=words is"):
+    vocabulary_files.load(output, rules="words")
+
+
+def test_settings_stand_beside_the_file(train, tmp_path):
+  """Under transformers' name only where the vocabulary has one as well."""
+  vocabulary = vocabulary_files.load(train("wordpiece", **ACCENTS))
+  content = vocabulary.files["vocab.txt"]
+  settings = vocabulary_files.contents(vocabulary)["tokenizer_config.json"]
+  (tmp_path / "tokenizer_config.json").write_bytes(settings)
+  for name, keep in (("vocab.txt", True), ("other.txt", False)):
+    (tmp_path / name).write_bytes(content)
+    vocabulary = vocabulary_files.load(str(tmp_path / name))
+    assert vocabulary.keep_accents == keep
+  (tmp_path / "other.tokenizer_config.json").write_bytes(settings)
+  assert vocabulary_files.load(str(tmp_path / "other.txt")).keep_accents
+  # Another vocabulary is not put beside settings that are not its own.
+  (tmp_path / "vocab.txt").unlink()
+  with pytest.raises(ValueError, match="tokenizer_config.json is in the way"):
+    training_vocab.train_vocab(
+      train.text, 1000, str(tmp_path / "vocab.txt"), kind="words"
+    )
+
+
+def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
+  path = train("unigram", **CASED)
+  starts = {}
+  for rule in unigram.WORD_STARTS:
+    folder = str(tmp_path / rule)
+    preparing.prepare(
+      train.text, path, folder, processes=1, heldout=0.0, word_starts=rule
+    )
+    opened = corpus.open_prepared(folder).splits["train"]
+    bits = np.unpackbits(opened.word_starts, bitorder="little")
+    starts[rule] = bits[: opened.num_tokens].sum()
+    assert vocabulary_files.load(folder).options["word_starts"] == rule
+  words = sum(len(line.split()) for line in LINES) * 3
+  assert starts["space"] == words < starts["albert"]
+  with pytest.raises(ValueError, match="from something else: word_starts was"):
+    preparing.prepare(
+      train.text, path, folder, processes=1, heldout=0.0, word_starts="space"
+    )
+  with pytest.raises(ValueError, match="word_starts 'all': not one of"):
+    vocabulary_files.load(path, word_starts="all")
+
+
+def test_long_lines_are_not_dropped(tmp_path):
+  """SentencePiece leaves out lines of more than 4,192 bytes."""
+  text = tmp_path / "text.txt"
+  line = " ".join(LANGUAGES["hindi"] * 20) + "".join(LANGUAGES["thai"] * 40)
+  assert len(line.encode()) > 20_000
+  text.write_text(line + "\n", encoding="utf-8")
+  output = str(tmp_path / "long.model")
+  training_vocab.train_vocab(
+    str(text), 300, output, kind="unigram", keep_accents=True
+  )
+  vocabulary = vocabulary_files.load(output)
+  (ids,) = vocabulary.encode_batch([line])
+  assert vocabulary.special.unk not in ids and len(ids) < len(line)
+
+
+def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
+  """More than the 1,000 of Hugging Face's trainer, where they occur."""
+  characters = [chr(0x4E00 + i) for i in range(1500)]
+  text = tmp_path / "text.txt"
+  text.write_text("".join(characters) * 2, encoding="utf-8")
+  output = str(tmp_path / "vocab.txt")
+  pieces = training_vocab.train_vocab(str(text), 4000, output)
+  assert set(characters) <= set(pieces)
+
+
+def test_the_corpus_has_what_it_should():
+  assert len(LANGUAGES) == 25 and {len(x) for x in LANGUAGES.values()} == {5}
+  assert "korean, decomposed" in TEXTS and len(set(LINES)) == len(LINES)
