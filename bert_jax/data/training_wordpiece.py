@@ -23,7 +23,7 @@ from bert_jax.data.wordpiece import (
 
 # As in Hugging Face's BertWordPieceTokenizer: rarer characters are [UNK]. Where
 # these are more than a few, as in Chinese and Korean, more are pieces, as many
-# as ALBERT's settings of SentencePiece cover, in up to half of the vocabulary.
+# as ALBERT's settings of SentencePiece cover, in up to 3/4 of the vocabulary.
 MAX_ALPHABET = 1000
 COVERAGE = 0.99995
 
@@ -104,7 +104,7 @@ def _alphabet(
   covered = pieces = number = 0
   for character in ranked:
     pieces += 1 + (character in inside)
-    if covered >= wanted or pieces > size // 2:
+    if covered >= wanted or pieces > size * 3 // 4:
       break
     covered += characters[character]
     number += 1
