@@ -1,0 +1,160 @@
+"""A model with added tokens gives transformers' numbers by every command."""
+
+import json
+
+import numpy as np
+import pytest
+from test_added_tokens import TEXTS, write_model
+
+from bert_jax import exported, features_of, loading, scoring, text_rows
+from bert_jax.convert import folder, hf
+from bert_jax.data import vocabulary_files
+from bert_jax.finetune import predicting, reading
+from bert_jax.finetune import preparing as task_preparing
+from bert_jax.finetune.rows import load as load_rows
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+transformers = pytest.importorskip(
+  "transformers", reason="transformers is not installed"
+)
+PLAIN = [text for text in TEXTS if text and "[SEP]" not in text]
+SIZES = dict(
+  hidden_size=16,
+  num_hidden_layers=2,
+  num_attention_heads=2,
+  intermediate_size=24,
+  max_position_embeddings=64,
+  initializer_range=1.0,
+)
+HEADS = dict(
+  classes="ForSequenceClassification", fill="ForMaskedLM", encoder="Model"
+)
+
+
+def write(path, kind, head, form):
+  """Writes a model of transformers with random weights and its tokenizer."""
+  write_model(path, kind, form)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+  name = kind.capitalize()
+  more = {"bert": {}, "roberta": {"type_vocab_size": 1}, "albert": {}}[kind]
+  if kind == "albert":
+    more = dict(embedding_size=8, num_hidden_groups=1)
+  config = getattr(transformers, f"{name}Config")(
+    vocab_size=len(tokenizer), num_labels=3, **SIZES, **more
+  )
+  torch.manual_seed(0)
+  model = getattr(transformers, name + HEADS[head])(config).eval()
+  model.save_pretrained(path)
+  return model, tokenizer
+
+
+def run(model, tokenizer, text):
+  with torch.no_grad():
+    return model(**tokenizer(text, return_tensors="pt"))
+
+
+@pytest.mark.parametrize(
+  "kind, form",
+  [
+    ("bert", "added_tokens.json"),
+    pytest.param("bert", "tokenizer.json", marks=pytest.mark.slow),
+    pytest.param("roberta", "tokenizer_config.json", marks=pytest.mark.slow),
+    pytest.param("albert", "tokenizer.json", marks=pytest.mark.slow),
+  ],
+)
+def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
+  """Of the folder, converted, converted back, exported, and prepared."""
+  path = str(tmp_path / "theirs")
+  model, tokenizer = write(tmp_path / "theirs", kind, "classes", form)
+  wanted = [
+    torch.softmax(run(model, tokenizer, text).logits[0], -1).tolist()
+    for text in PLAIN
+  ]
+  weights = loading.read(path)
+  folder.write(str(tmp_path / "ours"), weights)
+  hf.write(str(tmp_path / "back"), loading.read(str(tmp_path / "ours")))
+  exported.save(
+    str(tmp_path / "program"), weights, path, lengths=[64], platforms=["cpu"]
+  )
+  examples = [{"id": i, "texts": [text]} for i, text in enumerate(PLAIN)]
+  for name in ("theirs", "ours", "back"):
+    predictor = predicting.open_model(str(tmp_path / name), length=64)
+    found = predicting.predict(predictor, examples)
+    chances = [[*row["probabilities"].values()] for row in found]
+    # float32 logits of order 10 in two libraries.
+    np.testing.assert_allclose(chances, wanted, atol=2e-5)
+  predictor = exported.load(str(tmp_path / "program"))
+  found = predicting.predict(predictor, examples)
+  chances = [[*row["probabilities"].values()] for row in found]
+  np.testing.assert_allclose(chances, wanted, atol=2e-5)
+  for name in ("back", "theirs"):
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+    assert [again(t)["input_ids"] for t in PLAIN] == [
+      tokenizer(t)["input_ids"] for t in PLAIN
+    ]
+  _check_task(tmp_path, path, tokenizer)
+
+
+def _check_task(tmp_path, path, tokenizer):
+  """`prepare --task` reads the same, alone and in pairs."""
+  lines = [
+    json.dumps({"a": a, "b": b, "label": "x"})
+    for a, b in zip(PLAIN, PLAIN[::-1], strict=True)
+  ]
+  (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
+  known = reading.find(
+    "mine", "classification", "text=a,pair=b,label=label", ["x", "y"]
+  )
+  task_preparing.prepare(
+    known,
+    reading.parse_inputs(known, [f"train={tmp_path}/t.jsonl"]),
+    path,
+    str(tmp_path / "task"),
+    64,
+  )
+  _, rows, _ = load_rows(str(tmp_path / "task"), "train")
+  ids = np.split(rows.ids, rows.starts[1:-1])
+  for row, a, b in zip(ids, PLAIN, PLAIN[::-1], strict=True):
+    assert row.tolist() == tokenizer(a, b)["input_ids"]
+  saved = vocabulary_files.load(str(tmp_path / "task"))
+  assert saved.encode_batch(PLAIN) == [
+    tokenizer(text, add_special_tokens=False)["input_ids"] for text in PLAIN
+  ]
+
+
+def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
+  path = str(tmp_path / "fill")
+  model, tokenizer = write(
+    tmp_path / "fill", "bert", "fill", "added_tokens.json"
+  )
+  mask = tokenizer.mask_token_id
+  # Each token masked in turn, by hand.
+  wanted = []
+  for text in PLAIN[:3]:
+    ids = torch.tensor(tokenizer(text)["input_ids"])
+    inner = range(1, len(ids) - 1)
+    rows = torch.stack([ids.clone() for _ in inner])
+    for row, place in zip(rows, inner, strict=True):
+      row[place] = mask
+    with torch.no_grad():
+      log_p = torch.log_softmax(model(input_ids=rows).logits, -1)
+    picked = [log_p[i - 1, i, ids[i]] for i in inner]
+    wanted.append(float(sum(picked)))
+  opened = text_rows.open_model(path, None, None)
+  found = scoring.score(opened, PLAIN[:3])
+  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  text = "the covid19 [MASK] in New York [E1]"
+  logits = run(model, tokenizer, text).logits[0]
+  place = tokenizer(text)["input_ids"].index(mask)
+  best = torch.softmax(logits[place], -1).topk(3)
+  predictor = predicting.open_model(path, top=3)
+  (made,) = predicting.predict(predictor, [{"id": 0, "text": text}])
+  pieces = list(predictor.vocabulary.pieces)
+  numbers = [pieces.index(c["token"]) for c in made["masks"][0]]
+  assert numbers == best.indices.tolist()
+  chances = [c["probability"] for c in made["masks"][0]]
+  np.testing.assert_allclose(chances, best.values.tolist(), atol=1e-5)
+  for text, row in zip(PLAIN, features_of.extract(opened, PLAIN), strict=True):
+    encoder = run(model.bert, tokenizer, text).last_hidden_state[0].numpy()
+    assert list(row.tokens) == tokenizer(text).tokens()
+    np.testing.assert_allclose(row.vectors, encoder, atol=2e-4)

@@ -1,0 +1,292 @@
+"""`--add_tokens FILE`, and tokenizers that have more pieces than a table."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import tiny_tasks
+from test_added_tokens import MAKE
+from test_tokenizers import bert
+
+from bert_jax import prepare
+from bert_jax.convert import __main__ as convert
+from bert_jax.convert import folder, hf, new_rows
+from bert_jax.data import (
+  added_tokens,
+  corpus,
+  token_files,
+  vocabulary_files,
+  words,
+)
+from bert_jax.finetune import predicting
+from bert_jax.loading import load
+
+LINES = """covid19
+[E1]
+
+the
+New York
+covid19
+COVID19
+{"content": "art", "single_word": true}
+{"content": "[X]", "special": true}
+[MASK]
+"""
+
+
+def extend(vocabulary, path, text):
+  path.write_text(text, encoding="utf-8")
+  return token_files.extend(vocabulary, str(path))
+
+
+def test_each_line_is_added_or_said(tmp_path):
+  v = bert("the art new york")
+  made, line = extend(v, tmp_path / "add.txt", LINES)
+  new = ["covid19", "[E1]", "New York", "[X]"]
+  assert list(made.pieces[v.vocab_size :]) == new
+  assert list(made.pieces[: v.vocab_size]) == list(v.pieces)
+  assert line == (
+    f"{tmp_path}/add.txt: 4 new pieces after the 9 of the vocabulary:"
+    " 'covid19', '[E1]', 'New York', '[X]'; pieces that keep their ids and are"
+    " not cut now: 'art'; left out, since each is one piece already: 'the',"
+    " '[MASK]'; left out, since each stands there before: 'covid19',"
+    " 'COVID19'; empty lines: 1."
+  )
+  by_name = {token.content: token for token in made.added}
+  assert by_name["art"].single_word and not by_name["covid19"].single_word
+  assert made.unmasked_ids == [made.pieces.index("[X]")]
+  # As transformers' add_tokens: normalised, not special.
+  flags = added_tokens.flags_of(by_name["[E1]"])
+  assert flags == added_tokens.flags_of(added_tokens.AddedToken("a"))
+  (ids,) = made.encode_batch(["the [e1] COVID19 new york"])
+  assert [made.pieces[i] for i in ids] == ["the", "[E1]", "covid19", "New York"]
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_ids_are_those_of_add_tokens(kind, tmp_path):
+  """transformers' own, on the prepared tokenizer before it was extended."""
+  transformers = pytest.importorskip("transformers")
+  names = ["covid19", "[E1]", "New York", "\u00c9lan", "\u4e2d\u6587"]
+
+  def write(vocabulary, name):
+    (tmp_path / name).mkdir()
+    vocabulary_files.save(vocabulary, str(tmp_path / name))
+    kinds = {"gpt1": "openai-gpt"}
+    config = json.dumps({"model_type": kinds.get(kind, kind)})
+    (tmp_path / name / "config.json").write_text(config)
+    return transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+
+  v = MAKE[kind]()
+  reference = write(v, "before")
+  made, _ = extend(v, tmp_path / "a.txt", "\n".join(names))
+  assert reference.add_tokens(names) == len(names)
+  ours = write(made, "after")
+  size = v.vocab_size
+  assert ours.convert_tokens_to_ids(names) == list(range(size, size + 5))
+  for text in (
+    "the covid19[E1]an",
+    "New York, new york",
+    "\u00c9LAN\u4e2d\u6587",
+  ):
+    wanted = reference(text)["input_ids"]
+    assert ours(text)["input_ids"] == wanted
+    bare = reference(text, add_special_tokens=False)["input_ids"]
+    assert made.encode_batch([text]) == [bare]
+    assert vocabulary_files.load(str(tmp_path / "after")).encode_batch(
+      [text]
+    ) == [bare]
+  # Twice is once: every token is there already.
+  again, line = extend(made, tmp_path / "a.txt", "\n".join(names))
+  assert again is made and " 0 new pieces" in line
+
+
+def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
+  """RoBERTa's published files lack three ids before the mask."""
+  v = MAKE["roberta"]()
+  files = vocabulary_files.contents(v)
+  vocab = json.loads(files["vocab.json"])
+  vocab["<mask>"] += 3
+  folder_path = tmp_path / "gap"
+  folder_path.mkdir()
+  (folder_path / "vocab.json").write_text(json.dumps(vocab))
+  (folder_path / "merges.txt").write_bytes(files["merges.txt"])
+  gap = vocabulary_files.load(str(folder_path))
+  assert gap.vocab_size == v.vocab_size + 3
+  made, _ = extend(gap, tmp_path / "a.txt", "covid19\nz9\n")
+  assert made.added_ids == [gap.vocab_size, gap.vocab_size + 1]
+  (folder_path / "out").mkdir()
+  vocabulary_files.save(made, str(folder_path / "out"))
+  again = vocabulary_files.load(str(folder_path / "out"))
+  assert list(again.pieces) == list(made.pieces)
+  assert again.encode_batch(["the z9 a"]) == made.encode_batch(["the z9 a"])
+  assert again.special == gap.special
+
+
+def test_words_are_added_as_words(tmp_path):
+  v = words.build([*words.SPECIAL, "the", "cat"], ["dog"])
+  made, line = extend(v, tmp_path / "a.txt", "covid19\ncat\ncovid19\n")
+  assert list(made.pieces) == [*words.SPECIAL, "the", "cat", "covid19"]
+  assert list(made.others) == ["dog"]
+  assert "1 new pieces after the 5" in line and "already: 'cat'" in line
+  assert made.encode_batch(["the covid19 dog"]) == [[3, 5, 6]]
+  with pytest.raises(ValueError, match=r"a.txt:1: '\[E1\]' is 3 words by"):
+    extend(v, tmp_path / "a.txt", "[E1]\n")
+  spaces = words.build([*words.SPECIAL, "the"], (), "v", "spaces")
+  made, _ = extend(spaces, tmp_path / "a.txt", "[E1]\n")
+  assert made.encode_batch(["the [E1]"]) == [[3, 4]]
+
+
+@pytest.mark.parametrize(
+  "text, message",
+  [
+    ("", "a.txt: no tokens in it; write one a line"),
+    ("\n\n", "a.txt: no tokens in it"),
+    ("x\n\u0007\n", r"a.txt:2: nothing is left of '\\x07' when"),
+    ('{"content": "x", "strip": true}', "a.txt:1: 'strip' is wrong; a token"),
+    ('{"content": "x", "special": 1}', "a.txt:1: 'special' is wrong"),
+    ('{"content": 3}', "a.txt:1: 'content' is wrong"),
+    (b"a\xff", r"a.txt: not UTF-8 \(byte 1\)"),
+  ],
+)
+def test_bad_files_are_refused_in_a_sentence(text, message, tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_bytes(text if isinstance(text, bytes) else text.encode())
+  with pytest.raises(ValueError, match=message):
+    token_files.extend(bert("the"), str(path))
+
+
+def test_other_bad_input(tmp_path):
+  with pytest.raises(ValueError, match="--add_tokens=.*none: No such file"):
+    token_files.extend(bert("the"), str(tmp_path / "none"))
+  with pytest.raises(ValueError, match="'original' has no added tokens"):
+    extend(bert("the", "original"), tmp_path / "a.txt", "x\n")
+  # A brace that begins no object is text.
+  made, _ = extend(bert("the"), tmp_path / "a.txt", "{x}\n{\n")
+  assert list(made.pieces[-2:]) == ["{x}", "{"]
+
+
+def run(monkeypatch, module, *arguments):
+  monkeypatch.setattr(sys, "argv", ["x", *map(str, arguments)])
+  module.main()
+
+
+def test_the_command_writes_a_folder_that_says_it_all(
+  tmp_path, monkeypatch, capsys
+):
+  vocab = tmp_path / "vocab.txt"
+  vocab.write_bytes(bert("the a virus art").files["vocab.txt"])
+  (tmp_path / "add.txt").write_text(LINES)
+  text = "the covid19 virus [X].\nthe virus.\n\na art.\nCOVID19 [E1].\n"
+  (tmp_path / "t.txt").write_text(text * 3)
+  flags = ["--input", tmp_path / "t.txt", "--vocab", vocab, "--heldout=0"]
+  flags += ["--processes=1", "--output", tmp_path / "p"]
+  run(monkeypatch, prepare, *flags, "--add_tokens", tmp_path / "add.txt")
+  assert "4 new pieces after the 9" in capsys.readouterr().err
+  opened = corpus.open_prepared(str(tmp_path / "p"))
+  part = opened.splits["train"]
+  names = [opened.vocab[i] for i in part.tokens]
+  assert names[:5] == ["the", "covid19", "virus", "[X]", "[UNK]"]
+  assert part.unmasked == (opened.vocab.index("[X]"),)
+  assert opened.vocab_size == len(opened.unigrams) == 13
+  assert opened.unigrams[opened.vocab.index("covid19")] == 6
+  # The same command has nothing to do; without the file it is another folder.
+  run(monkeypatch, prepare, *flags, "--add_tokens", tmp_path / "add.txt")
+  assert "nothing to do" in capsys.readouterr().err
+  with pytest.raises(SystemExit, match="the vocabulary differs"):
+    run(monkeypatch, prepare, *flags)
+  # Its folder serves as the vocabulary of another one.
+  again = vocabulary_files.load(str(tmp_path / "p"))
+  assert list(again.pieces) == opened.vocab
+
+
+def test_new_rows_are_means_or_drawn():
+  """By hand; a piece of unknown pieces alone is drawn."""
+  v = bert("co ##vi ##d a")
+  table = np.arange(9 * 2, dtype=np.float32).reshape(9, 2)
+  drawn = -np.ones((3, 2), np.float32)
+  names, ids = ["covid", "a a", "zzz"], added_tokens.old_ids(v)
+  assert [ids(name) for name in names] == [[5, 6, 7], [8, 8], []]
+  rows = new_rows.new_word_rows(table, names, ids, "mean", drawn)
+  np.testing.assert_array_equal(rows, [[12, 13], [16, 17], [-1, -1]])
+  rows = new_rows.new_word_rows(table, names, ids, "drawn", drawn)
+  np.testing.assert_array_equal(rows, drawn)
+  # An output bias has one number a piece.
+  bias = new_rows.new_word_rows(table[:, 0], names, ids, "mean", drawn[:, 0])
+  np.testing.assert_array_equal(bias, [12, 16, -1])
+  with pytest.raises(ValueError, match="init_new_rows='x': not one of mean"):
+    new_rows.new_word_rows(table, names, ids, "x", drawn)
+  with pytest.raises(ValueError, match=r"shape \[2, 2\] for 3 pieces"):
+    new_rows.new_word_rows(table, names, ids, "mean", drawn[:2])
+  assert new_rows.line(names, "mean") == (
+    "new rows of the word table: 3 ('covid', 'a a', 'zzz'), each the mean of"
+    " its old pieces' rows"
+  )
+  assert new_rows.line([*"abcdefgh"], "drawn").endswith("and 2 more), drawn")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+  """A model of 17 rows whose tokenizer has 19 pieces, in three forms."""
+  path = tmp_path_factory.mktemp("short")
+  weights = tiny_tasks.write_tuned(path / "model", "classification")
+  rows = len(tiny_tasks.PIECES)
+  numbers = json.dumps({"covid19": rows, "[E1]": rows + 1}).encode()
+  files = {"added_tokens.json": numbers}
+  (path / "model" / "added_tokens.json").write_bytes(numbers)
+  files |= tiny_tasks.tokenizer_files()
+  hf.write(str(path / "hf"), weights._replace(tokenizer_files=files))
+  tiny_tasks.write_model(path / "fill")
+  (path / "fill" / "added_tokens.json").write_bytes(numbers)
+  return path
+
+
+def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
+  short, tmp_path, monkeypatch, capsys
+):
+  named = "19 pieces, the word table 17 rows; these pieces have none: 'covid19'"
+  for name in ("model", "hf"):
+    model = load(str(short / name))
+    assert model.config["model"]["vocab_size"] == 17
+    said = capsys.readouterr()
+    assert (
+      f"note: {short}/{name}: the tokenizer has {named}, '[E1]'" in said.err
+    )
+    assert not said.out
+    with pytest.raises(
+      ValueError,
+      match="need 19 pieces, the model has 17, and"
+      " none for 'covid19', '.E1.'; fine-tune",
+    ):
+      predicting.open_model(str(short / name))
+  flags = ["--family=bert", "--from=hf", "--input", short / "hf"]
+  run(monkeypatch, convert, *flags, "--output", tmp_path / "a")
+  assert named in capsys.readouterr().err
+  flags = ["--family=bert", "--to=hf", "--input", short / "model"]
+  run(monkeypatch, convert, *flags, "--output", tmp_path / "b")
+  assert named in capsys.readouterr().err
+  # Where every piece has a row, nothing is said.
+  (short / "model" / "added_tokens.json").unlink()
+  load(str(short / "model"))
+  assert not capsys.readouterr().err
+
+
+def test_rows_without_pieces_are_never_filled_in(tmp_path):
+  """A table that is longer than the vocabulary: its ids have no name."""
+  weights = tiny_tasks.write_model(tmp_path / "m")
+  path = str(tmp_path / "longer")
+  config = json.loads(json.dumps(weights.config))
+  config["model"]["vocab_size"] += 7
+  arrays = dict(weights.arrays)
+  for name in ("encoder/embeddings/word/embedding", "mlm/bias"):
+    more = [(0, 7)] + [(0, 0)] * (arrays[name].ndim - 1)
+    arrays[name] = np.pad(arrays[name], more)
+  arrays["mlm/bias"][-7:] = 50.0
+  folder.write(path, weights._replace(config=config, arrays=arrays))
+  predictor = predicting.open_model(path, top=5)
+  example = {"id": 0, "text": "red [MASK] runs"}
+  (found,) = predicting.predict(predictor, [example])
+  candidates = found["masks"][0]
+  assert {c["token"] for c in candidates} <= set(tiny_tasks.PIECES)
+  # The probabilities are those of all rows.
+  assert sum(c["probability"] for c in candidates) < 1e-6
