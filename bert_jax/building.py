@@ -117,8 +117,12 @@ def open_task(
     config["objective"]["padding_id"] = data.part.meta["pad"]
   found = None
   if config["init_from"]:
-    where = config["data"]["path"]
-    found = pretrained.read(config["init_from"], data.prepared[0].vocab, where)
+    found = pretrained.read(
+      config["init_from"],
+      data.prepared[0].vocab,
+      config["data"]["path"],
+      config["model"].get("family"),
+    )
     config["model"] = pretrained.fill_model(config["model"], found)
   elif config["model"].get("family") is None:
     raise ValueError(
@@ -132,15 +136,48 @@ def open_task(
   return data, splits, found
 
 
-def build(config: dict[str, Any]) -> Setup:
+def open_start(
+  config: dict[str, Any], data: loader.Data
+) -> pretrained.Pretrained:
+  """Opens the model that pre-training goes on from, and takes its sizes.
+
+  Raises:
+    ValueError: with one sentence.
+  """
+  found = pretrained.read_to_go_on(
+    config["init_from"],
+    data.prepared[0].vocab,
+    config["data"]["path"],
+    config["objective"],
+    config["model"].get("family"),
+  )
+  line = pretrained.variant_line(config["model"], found)
+  if line:
+    found = found._replace(notes=(line, *found.notes))
+  config["model"] = pretrained.fill_model(config["model"], found)
+  return found
+
+
+def build(
+  config: dict[str, Any], before: dict[str, Any] | None = None
+) -> Setup:
   """Makes everything that does not train yet, and checks that it fits.
 
   Fills in `config["model"]` what is the data's, `vocab_size` and `padding_id`,
-  and `config["teacher"]["model"]` from the teacher's files.
+  and the sizes of `init_from`, and `config["teacher"]["model"]` from the
+  teacher's files.
+
+  Args:
+    config: the run's, complete.
+    before: the config of the run that goes on from a checkpoint of its own. A
+      model that its pre-training began with is not opened again: its sizes
+      stand here.
 
   Raises:
     ValueError: with one sentence that names the key and the remedy.
   """
+  for key, value in config_lib.OPTIONAL.items():
+    config.setdefault(key, value)
   mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
   task, found = None, None
   if config_lib.is_task(config):
@@ -154,6 +191,10 @@ def build(config: dict[str, Any]) -> Setup:
   else:
     feeds = [open_feed(config, phase) for phase in plan]
   data, vocab_size = feeds[0].data, feeds[0].data.vocab_size
+  if before and not task and before.get("init_from"):
+    config["model"] = {**before.get("model", {}), **_stated(config["model"])}
+  elif config["init_from"] and not task:
+    found = open_start(config, data)
   take_from_data(config, data)
   taught = None
   if "teacher" in config:
@@ -178,6 +219,11 @@ def build(config: dict[str, Any]) -> Setup:
     frozen, digest = teacher.place(taught, shapes[0]), taught.digest
   setup = (mesh, feeds, objective, optimizer, schedule, in_file, frozen, digest)
   return Setup(*setup, task, found)
+
+
+def _stated(model: dict[str, Any]) -> dict[str, Any]:
+  """A `model` section without the keys that are left open."""
+  return {name: value for name, value in model.items() if value is not None}
 
 
 def take_from_data(config: dict[str, Any], data: loader.Data) -> None:
@@ -227,6 +273,7 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
     for section, functions in takers.items()
   }
   found["model"] = _model_defaults(config["model"])
+  found |= config_lib.OPTIONAL
   if "teacher" in config:
     found["teacher"] = {"model": _model_defaults(config["teacher"]["model"])}
   return found

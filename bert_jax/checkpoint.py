@@ -51,6 +51,12 @@ def split_path(path: str) -> tuple[str, str | None]:
   return path, None
 
 
+def has_saved(workdir: str) -> bool:
+  """Whether a run's folder has a checkpoint, be it damaged."""
+  path = os.path.join(workdir, "checkpoints")
+  return os.path.isdir(path) and any(map(str.isdigit, os.listdir(path)))
+
+
 def _rank(metrics: dict[str, float]) -> tuple[float, float]:
   """Lowest first: the latest phase, and in it the lowest held-out loss."""
   return -metrics.get(PHASE, 0), metrics[METRIC]

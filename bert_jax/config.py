@@ -30,6 +30,8 @@ KEYS = (
   "checkpoint",
   "profile",
 )
+# Keys that a config may lack, with what that means.
+OPTIONAL: dict[str, Any] = {"init_new_rows": "mean"}
 # A section that the objectives with a teacher need; see `teacher.read`.
 TEACHER = "teacher"
 
@@ -44,6 +46,7 @@ FREE = (
   "evaluate.every",
   "micro_batches",
   "init_from",
+  "init_new_rows",
   "data.path",
   "teacher.path",
   "model.attention",
@@ -166,8 +169,9 @@ BELOW = {"seed": 2**32, "total_steps": 2**31, "batch_size": 2**31}
 def check_keys(config: dict[str, Any]) -> None:
   """Raises ValueError at a key that is unknown or missing, or a bad number."""
   for key in config:
-    if key not in (*KEYS, TEACHER):
-      raise ValueError(f"config.{key} is not a key{nearest(key, KEYS)}")
+    if key not in (*KEYS, *OPTIONAL, TEACHER):
+      known = (*KEYS, *OPTIONAL)
+      raise ValueError(f"config.{key} is not a key{nearest(key, known)}")
   for key in KEYS:
     if key not in config:
       raise ValueError(f"config.{key} is missing.")

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
+from flax import traverse_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import sharding
@@ -103,6 +104,23 @@ def file_state(
   names = nn.get_partition_spec(_boxed(objective, optimizer, batch))
   abstract = abstract_state(objective, optimizer, mesh, batch)
   return jax.tree.map(exact, abstract, names)
+
+
+def vocabulary_axes(objective: Objective, batch: Batch) -> dict[str, int]:
+  """The axis of each parameter that has a row, or a number, for each piece.
+
+  Args:
+    objective: whose parameters.
+    batch: a batch, or its shapes.
+
+  Returns:
+    Path, joined by "/", -> the axis; the other parameters are not in it.
+  """
+  boxed = jax.eval_shape(lambda x: objective.init(jax.random.key(0), x), batch)
+  flat = traverse_util.flatten_dict(nn.get_partition_spec(boxed), sep="/")
+  return {
+    p: [*names].index("vocab") for p, names in flat.items() if "vocab" in names
+  }
 
 
 def resize(tree: Any, layout: Any) -> Any:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
 import os
 from collections.abc import Callable
@@ -26,11 +25,11 @@ from bert_jax import (
   steps,
 )
 from bert_jax import config as config_lib
-from bert_jax.building import Feed, Setup, build, defaults
+from bert_jax.building import Feed, Setup, build, defaults, open_start
 from bert_jax.data import builders, corpus, files, loader, vocabulary_files
 from bert_jax.finetune import scoring
 from bert_jax.snapshot import Snapshots
-from bert_jax.state import TrainState, init_state, resize
+from bert_jax.state import TrainState, init_state, resize, vocabulary_axes
 
 
 def write_workdir(
@@ -44,6 +43,13 @@ def write_workdir(
     files.write_atomically(os.path.join(workdir, name), content)
 
 
+def config_before(workdir: str) -> dict[str, Any] | None:
+  """The config of a run that has saved a checkpoint; None before that."""
+  if not checkpoint.has_saved(workdir):
+    return None
+  return logs.read_json(os.path.join(workdir, "config.json"))
+
+
 def print_rows(setup: Setup) -> None:
   """Prints what the rows of each phase hold of the text; process 0 alone."""
   if setup.task or jax.process_index():
@@ -55,33 +61,6 @@ def print_rows(setup: Setup) -> None:
     for part, line in loader.describe_rows(feed.data, **data):
       names = feed.phase.name, part if len(setup.prepared) > 1 else ""
       print(*filter(None, [*names, line]), sep=": ", flush=True)
-
-
-def check_vocab(run: str, prepared: corpus.Prepared) -> None:
-  """Raises ValueError unless a run has the vocabulary of the data."""
-  pairs = itertools.zip_longest(corpus.read_pieces(run), prepared.vocab)
-  for number, (old, new) in enumerate(pairs):
-    if old != new:
-      raise ValueError(
-        f"config.init_from: piece {number} of {run} is {old!r}, that of"
-        f" {prepared.path} is {new!r}; prepare the text with the vocabulary of"
-        f" {run}."
-      )
-
-
-def _params_of_run(run: str, setup: Setup) -> tuple[Any, int]:
-  """Parameters and step of another run's newest checkpoint."""
-  try:
-    with checkpoint.Checkpointer.of_run(run) as source:
-      check_vocab(run, setup.prepared[0])
-      return source.restore_params(None, setup.in_file.params)
-  except ValueError as e:
-    if str(e).startswith("config.init_from"):
-      raise
-    raise ValueError(
-      f"config.init_from: {e} Give the --workdir of a run of the same model"
-      " (another library's weights become one by `python -m bert_jax.convert`)."
-    ) from e
 
 
 def start(
@@ -122,17 +101,27 @@ def start(
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     print(f"continuing from step {step}", flush=True)
     return state, meta
+  if setup.found is None and config["init_from"]:
+    # The checkpoints that were there are damaged, all of them.
+    found = open_start(config, setup.feeds[0].data)
+    setup = setup._replace(found=found)
   if setup.found:
-    taken = (setup.objective.takes, setup.task.labels)
-    params, lines = pretrained.take(setup.found, state.params, *taken)
+    params, lines = pretrained.take(
+      setup.found,
+      state.params,
+      setup.objective.takes,
+      setup.task.labels if setup.task else (),
+      vocabulary_axes(setup.objective, setup.feeds[0].shapes),
+      config["model"]["vocab_size"],
+      config["init_new_rows"],
+    )
     state = state.replace(params=params)
-    print(f"parameters from {config['init_from']}", *lines, sep="\n  ")
-  elif config["init_from"]:
-    params, step = _params_of_run(config["init_from"], setup)
-    state = state.replace(params=resize(params, state.params))
-    print(f"parameters from {config['init_from']}, step {step}", flush=True)
     if setup.objective.inherit:
-      print("  none from the teacher: init_from comes before objective.layers")
+      lines.append(
+        "none from the teacher: init_from is before objective.layers"
+      )
+    first = f"parameters from {config['init_from']}"
+    print(first, *lines, sep="\n  ", flush=True)
   elif setup.objective.inherit:
     places = jax.tree.map(lambda x: x.sharding, state.params)
     inherit = jax.jit(setup.objective.inherit, out_shardings=places)
@@ -193,7 +182,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     FloatingPointError: a loss is not finite; checkpoints before it are kept.
   """
   config_lib.check_keys(config)
-  setup = build(config)
+  setup = build(config, config_before(workdir))
   same = config | {"data": config["data"] | {"path": setup.fingerprint}}
   if setup.digest:
     same["teacher"] = config["teacher"] | {"path": setup.digest}

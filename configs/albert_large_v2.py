@@ -40,6 +40,7 @@ def get_config() -> ConfigDict:
       micro_batches=8,
       phases={},
       init_from="",
+      init_new_rows="mean",
       model=dict(
         family="albert",
         variant="large_v2",

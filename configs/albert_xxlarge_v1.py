@@ -40,6 +40,7 @@ def get_config() -> ConfigDict:
       micro_batches=16,
       phases={},
       init_from="",
+      init_new_rows="mean",
       model=dict(
         family="albert",
         variant="xxlarge_v1",

@@ -56,6 +56,7 @@ def get_config() -> ConfigDict:
         ),
       ),
       init_from="",
+      init_new_rows="mean",
       model=dict(
         family="bert",
         variant="base",

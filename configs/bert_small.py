@@ -57,6 +57,7 @@ def get_config() -> ConfigDict:
         ),
       ),
       init_from="",
+      init_new_rows="mean",
       model=dict(
         family="bert",
         variant="small",

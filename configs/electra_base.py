@@ -35,6 +35,7 @@ def get_config() -> ConfigDict:
       micro_batches=1,
       phases={},
       init_from="",
+      init_new_rows="mean",
       model=dict(
         family="electra",
         variant="base",

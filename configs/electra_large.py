@@ -37,6 +37,7 @@ def get_config() -> ConfigDict:
       micro_batches=4,
       phases={},
       init_from="",
+      init_new_rows="mean",
       model=dict(
         family="electra",
         variant="large",

@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
       micro_batches=1,
       phases={},
       init_from="",
+      init_new_rows="mean",
       model=dict(
         family="bert",
         variant="tiny",

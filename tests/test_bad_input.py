@@ -238,7 +238,7 @@ def test_before_the_first_checkpoint_another_config_may_be_given(
   finished, tmp_path
 ):
   config = shrunk(finished[1]) | {"init_from": str(tmp_path / "none")}
-  with pytest.raises(ValueError, match="not the --workdir of a run"):
+  with pytest.raises(ValueError, match="init_from: .*none: no such folder"):
     train.run(config, str(tmp_path / "run"))
   config = shrunk(finished[1]) | {"seed": 5}
   assert int(train.run(config, str(tmp_path / "run")).step) == 2
@@ -267,7 +267,7 @@ def test_parameters_of_another_vocabulary_of_the_same_size(finished, tmp_path):
   meta["fingerprint"] = corpus.fingerprint(str(other), meta["options"])
   (other / "meta.json").write_text(json.dumps(meta))
   config = shrunk(str(other)) | {"init_from": str(finished[0])}
-  with pytest.raises(ValueError, match="piece 10 of .*'w10'.*'zzz'"):
+  with pytest.raises(ValueError, match="piece 10 is 'w10', .*'zzz'"):
     train.run(config, str(tmp_path / "run"))
 
 

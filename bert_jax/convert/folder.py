@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import shutil
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -57,11 +58,14 @@ class Weights(NamedTuple):
     config: what `config.json` holds.
     arrays: path in the parameter tree, joined by "/", -> float32 array.
     tokenizer_files: name -> bytes, as they were.
+    heads: path -> float32 array of what only training has and no folder holds:
+      of a run the head of spans' boundaries, ELMo's softmax, TinyBERT's maps.
   """
 
   config: dict[str, Any]
   arrays: dict[str, np.ndarray]
   tokenizer_files: dict[str, bytes]
+  heads: Mapping[str, np.ndarray] = types.MappingProxyType({})
 
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:

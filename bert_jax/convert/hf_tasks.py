@@ -53,16 +53,21 @@ def class_of(family: str, task: str, pairs: bool = False) -> str:
   return classes[0]
 
 
+class UnknownFamily(ValueError):
+  """The files of a model do not say which family it is of."""
+
+
 def family_of(config: Mapping[str, Any], where: str) -> str:
-  """The family that a config.json names; ValueError if it names none."""
+  """The family that a config.json names; UnknownFamily if it names none."""
   kind, named = config.get("model_type"), config.get("architectures")
   for family, naming in hf_names.NAMINGS.items():
     known = tasks_of(family)
     if kind == naming.model_type or any(name in known for name in named or ()):
       return family
-  raise ValueError(
+  raise UnknownFamily(
     f"{where}: model_type is {kind!r}, architectures {named}; of these families"
-    f" it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass family=."
+    f" it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass family="
+    " (--family=NAME of a command)."
   )
 
 

@@ -1,10 +1,9 @@
 """A checkpoint of a training run, as a converted model."""
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import numpy as np
 
 from bert_jax import checkpoint, logs, models
 from bert_jax.convert import folder, hf_labels
@@ -56,36 +55,6 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   return made
 
 
-class Trained(NamedTuple):
-  """A checkpoint of a run.
-
-  Attributes:
-    weights: what a converted folder holds of it.
-    heads: path -> float32 array of what only its training has: the head of
-      spans' boundaries, ELMo's softmax, TinyBERT's maps to its teacher.
-    objective: the run's `objective` section.
-  """
-
-  weights: Weights
-  heads: dict[str, np.ndarray]
-  objective: dict[str, Any]
-
-
-def read(path: str, best: bool = False) -> Weights:
-  """Reads a whole checkpoint of a run and its tokenizer.
-
-  Args:
-    path: the --workdir of the run, which may be going on, for its newest
-      checkpoint; RUN@best or RUN@STEP for another.
-    best: the checkpoint with the best score, not the newest; as RUN@best.
-
-  Raises:
-    ValueError: no run, no such checkpoint, or an objective whose model has no
-      place in a folder.
-  """
-  return read_trained(path, best).weights
-
-
 def _training_shapes(
   run: dict[str, Any], name: str, encoder: Any
 ) -> dict[str, Any]:
@@ -103,8 +72,18 @@ def _training_shapes(
   return shapes
 
 
-def read_trained(path: str, best: bool = False) -> Trained:
-  """Reads a checkpoint with the heads that only training has; see `read`."""
+def read(path: str, best: bool = False) -> Weights:
+  """Reads a whole checkpoint of a run and its tokenizer.
+
+  Args:
+    path: the --workdir of the run, which may be going on, for its newest
+      checkpoint; RUN@best or RUN@STEP for another.
+    best: the checkpoint with the best score, not the newest; as RUN@best.
+
+  Raises:
+    ValueError: no run, no such checkpoint, or an objective whose model has no
+      place in a folder.
+  """
   path, which = checkpoint.split_path(path)
   if best and which not in (None, checkpoint.BEST):
     raise ValueError(f"{path}@{which}: name a step or the best one, not both.")
@@ -147,9 +126,7 @@ def read_trained(path: str, best: bool = False) -> Trained:
       config["source"] |= {"fine_tuned": saver.meta(step)["task"]}
   config["source"] |= {"step": step}
   arrays = folder.flatten(jax.device_get(params))
-  weights = Weights(
-    config,
-    {name: arrays.pop(name) for name in shapes},
-    folder.read_tokenizer(path),
-  )
-  return Trained(weights, arrays, objective)
+  if "pair/dense/kernel" in shapes:
+    config["source"] |= {"pair_name": objective.get("pair_name", "nsp")}
+  ordered = {name: arrays.pop(name) for name in shapes}
+  return Weights(config, ordered, folder.read_tokenizer(path), arrays)

@@ -48,6 +48,13 @@ def _rename(path: str, names: tuple[tuple[str, str], ...]) -> str:
   return path
 
 
+def pretraining_names(
+  arrays: Mapping[str, np.ndarray], tower: str
+) -> dict[str, np.ndarray]:
+  """A tower's arrays by the names that they have in a model of both."""
+  return {_rename(path, _names(tower)): a for path, a in arrays.items()}
+
+
 def _generator(model: Mapping[str, Any]) -> dict[str, Any]:
   """Attributes of the generator that goes with a discriminator's."""
   sizes = electra.generator_sizes(electra.Electra(**model))

@@ -53,6 +53,7 @@ def get_config() -> ConfigDict:
       micro_batches=1,
       phases={},
       init_from="",  # the pre-trained model
+      init_new_rows="mean",
       model=dict(
         family=placeholder(str),  # that of init_from, as all its sizes
         variant=placeholder(str),

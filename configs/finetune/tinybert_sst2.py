@@ -48,6 +48,7 @@ def get_config() -> ConfigDict:
       micro_batches=1,
       phases={},
       init_from="",  # the student
+      init_new_rows="mean",
       model=dict(
         family=placeholder(str),  # that of init_from, as all its sizes
         variant=placeholder(str),

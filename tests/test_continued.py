@@ -1,0 +1,202 @@
+"""Pre-training goes on from any model, for every family and objective."""
+
+import importlib.util
+import json
+import os
+import shutil
+import types
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+from prepared import random_documents, write_prepared
+
+if importlib.util.find_spec("torch") and importlib.util.find_spec(
+  "transformers"
+):
+  import continued
+elif "BERT_JAX_TEST_DATA" in os.environ:
+  raise ImportError("these tests need torch and transformers here.")
+else:
+  pytest.skip(
+    "torch and transformers are not installed", allow_module_level=True
+  )
+
+from bert_jax import building, sharding, train
+from bert_jax.convert import hf
+from bert_jax.data import corpus
+
+# float32 on both sides, sums in another order: 1e-6 of the loss were measured
+# in the first step, 1e-5 after 20 steps of Adam, which enlarge the noise of
+# small gradients.
+FIRST, LATER = 2e-6, 5e-5
+FAMILIES = tuple(continued.REFERENCES)
+WORD = "encoder/embeddings/word/embedding"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plainly(compiled):
+  """Compiling is what these tests wait for."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+  """Text whose last piece, "newer", is cut into two by those before it."""
+  path = tmp_path_factory.mktemp("data") / "prepared"
+  write_prepared(path, random_documents(40, 0), random_documents(6, 1))
+  pieces = (path / "vocab.txt").read_text().split()
+  pieces[10], pieces[11], pieces[-1] = "new", "##er", "newer"
+  (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  meta = json.loads((path / "meta.json").read_text())
+  meta["fingerprint"] = corpus.fingerprint(str(path), meta["options"])
+  (path / "meta.json").write_text(json.dumps(meta))
+  return path
+
+
+@pytest.fixture(scope="module")
+def models(prepared, tmp_path_factory):
+  """Writes a family's model once: family -> folder."""
+  written = {}
+
+  def write(family):
+    if family not in written:
+      path = tmp_path_factory.mktemp(family) / "model"
+      continued.write(path, family, prepared / "vocab.txt")
+      written[family] = str(path)
+    return written[family]
+
+  return write
+
+
+def begin(config, capsys=None):
+  """What a run begins with: path -> array, and the lines of its report."""
+  setup = building.build(config)
+  with sharding.use_mesh(setup.mesh):
+    saver = types.SimpleNamespace(latest_step=lambda: None)
+    state, meta = train.start(setup, config, saver)
+  assert meta == {} and int(state.step) == 0
+  flat = traverse_util.flatten_dict(jax.device_get(state.params), sep="/")
+  lines = capsys.readouterr().out.splitlines() if capsys else []
+  return flat, [line.strip() for line in lines]
+
+
+def same(arrays, others, names):
+  assert names
+  for name in names:
+    np.testing.assert_array_equal(arrays[name], others[name], name)
+
+
+def compare(rows, losses):
+  """Of every step every loss; the first one most strictly."""
+  assert len(rows) == len(losses) > 0
+  for step, (row, reference) in enumerate(zip(rows, losses, strict=True)):
+    assert row["step"] == step + 1
+    for name, value in reference.items():
+      tolerance = LATER if step else FIRST
+      assert row[name] == pytest.approx(value, rel=tolerance), (step, name)
+
+
+@pytest.mark.parametrize(
+  "family",
+  [
+    pytest.param(name, marks=[] if name == "bert" else [pytest.mark.slow])
+    for name in FAMILIES
+  ],
+)
+def test_twenty_steps_beside_transformers(
+  family, models, prepared, tmp_path, capsys
+):
+  config = continued.config_of(family, prepared, models(family))
+  rows, config = continued.ours(config, tmp_path / "run")
+  model = continued.write(tmp_path / "again", family, prepared / "vocab.txt")
+  rates = [row["learning_rate"] for row in rows]
+  assert len(rates) == 20
+  compare(rows, continued.theirs(model, family, config, rates))
+  text = capsys.readouterr().out
+  assert "new: nothing" in text and "left: nothing" in text
+  assert "hidden=16" in text and "not those of model.variant" in text
+  assert config["model"]["hidden"] == 16
+
+
+@pytest.mark.parametrize(
+  "family",
+  [
+    pytest.param(name, marks=[] if name == "gpt" else [pytest.mark.slow])
+    for name in FAMILIES
+  ],
+)
+@pytest.mark.parametrize("how", ["mean", "drawn"])
+def test_a_longer_vocabulary_beside_transformers(
+  family, how, prepared, tmp_path, capsys
+):
+  """The data have one piece more, "newer": "new" and "##er" to the model."""
+  pieces = (prepared / "vocab.txt").read_text().split()
+  shorter = tmp_path / "vocab.txt"
+  shorter.write_text("\n".join(pieces[:-1]) + "\n")
+  size = len(pieces)
+  model = continued.write(tmp_path / "model", family, shorter, size - 1)
+  changes = {"init_new_rows": how, "total_steps": 1}
+  config = continued.config_of(family, prepared, tmp_path / "model", **changes)
+  arrays, lines = begin(config, capsys)
+  said = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
+  line = f"new rows of the word table: 1 ('newer'), {said[how]}"
+  assert line in lines
+  word = WORD.removeprefix("encoder/") if family == "electra" else WORD
+  table = arrays[word]
+  assert len(table) == size
+  if how == "mean":
+    np.testing.assert_allclose(table[-1], table[[10, 11]].mean(0), rtol=1e-6)
+    if "mlm/bias" in arrays:
+      bias = arrays["mlm/bias"]
+      assert bias[-1] == pytest.approx(bias[[10, 11]].mean(), rel=1e-6)
+  else:
+    drawn, _ = begin(config | {"init_from": ""})
+    np.testing.assert_array_equal(table[-1], drawn[word][-1])
+    if "mlm/bias" in arrays:
+      assert arrays["mlm/bias"][-1] == drawn["mlm/bias"][-1] == 0
+  rows, config = continued.ours(config, tmp_path / "run")
+  bias = arrays.get("mlm/bias")
+  longer = continued.lengthen(
+    model, table[-1], None if bias is None else bias[-1]
+  )
+  compare(rows, continued.theirs(longer, family, config, [0.0]))
+
+
+@pytest.mark.parametrize(
+  "name, new",
+  [
+    ("BertModel", {"mlm", "pair"}),
+    pytest.param("BertForMaskedLM", {"pooler", "pair"}, marks=pytest.mark.slow),
+    pytest.param(
+      "BertForTokenClassification",
+      {"mlm", "pooler", "pair"},
+      marks=pytest.mark.slow,
+    ),
+  ],
+)
+def test_heads_that_a_model_lacks_are_drawn_and_named(
+  prepared, tmp_path, capsys, name, new
+):
+  sizes = continued.REFERENCES["bert"][1] | {"vocab_size": 64}
+  continued.build(name, sizes).save_pretrained(tmp_path / "hf")
+  shutil.copy(prepared / "vocab.txt", tmp_path / "hf")
+  config = continued.config_of("bert", prepared, tmp_path / "hf")
+  model = dict(config["model"])
+  arrays, lines = begin(config, capsys)
+  weights = hf.read(str(tmp_path / "hf"), "bert")
+  heads = {n for n in arrays if n.split("/")[0] in new}
+  assert {n.split("/")[0] for n in heads} == new
+  same(arrays, weights.arrays, arrays.keys() - heads)
+  report = dict(line.split(": ", 1) for line in lines if ": " in line)
+  for part in new:
+    assert part in report["new"] and part not in report["taken"]
+  classifier = "classifier" in "".join(weights.arrays)
+  assert ("classifier" in report["left"]) == classifier
+  # Drawn as without `init_from`, for the sizes of the model.
+  config = config | {"init_from": "", "model": config["model"] | model}
+  drawn, _ = begin(config)
+  same(arrays, drawn, heads)
