@@ -480,7 +480,9 @@ def build_schedule(
       `decay` of the steps (Zhai et al. 2022, "Scaling Vision Transformers",
       section 3.5).
     peak: learning rate that warm-up aims at.
-    warmup: share of `total_steps` spent in warm-up, in [0, 1).
+    warmup: share of `total_steps` spent in warm-up, in [0, 1); a part of a step
+      is cut off (google-research/bert run_classifier.py, ELECTRA's too), with
+      "linear" counted as a whole one (Hugging Face).
     decay: share of `total_steps` in which "trapezoid" falls, in (0, 1]; the
       other schedules do not read it.
 
@@ -507,7 +509,8 @@ def build_schedule(
       f"schedule.decay={decay} is read by schedule.name=trapezoid alone, not by"
       f" {name}; remove it."
     )
-  warm = round(warmup * total_steps)
+  warm = warmup * total_steps
+  warm = math.ceil(warm) if name == "linear" else int(warm)
 
   def schedule(step):
     step = jnp.asarray(step, jnp.float32)

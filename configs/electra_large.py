@@ -68,7 +68,7 @@ def get_config() -> ConfigDict:
         short_probability=0.05,
         masking="token",
         replacement="electra",
-        count="round",
+        count="round_single",
         repeat_positions=False,
         static_masks=0,
         max_sequences=1,

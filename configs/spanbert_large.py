@@ -61,7 +61,7 @@ def get_config() -> ConfigDict:
         max_predictions=77,
         mask_rate=0.15,
         masking="span",
-        replacement="bert",
+        replacement="unigram",
         count="ceil",
         static_masks=0,
         max_sequences=1,

@@ -111,6 +111,19 @@ def test_sentences_of_a_packed_row_do_not_see_each_other(tiny):
     np.testing.assert_allclose(found[:, begin:end], alone, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 0, 50), (0, 3, 50), (2, 0, 50)])
+def test_no_words_have_no_vectors(tiny, shape):
+  """One empty sentence without its boundaries, or no sentence."""
+  encoder, params, _ = tiny
+  batch = characters.batch([[]] * shape[0], boundaries=False)
+  ids = np.zeros(shape, np.int32)
+  if shape[1] == 0:
+    np.testing.assert_array_equal(batch["char_ids"], ids)
+  got = encoder.apply({"params": params}, ids)
+  layers = encoder.num_layers + 1
+  assert got.shape == (shape[0], layers, shape[1], 2 * encoder.hidden)
+
+
 def test_each_direction_sees_one_side(tiny):
   """And the layer of words sees the word alone."""
   _, params, apply = tiny

@@ -1,11 +1,12 @@
 """Masked-LM predictions: how many, where, and what replaces the tokens."""
 
+import inspect
 import random
 
 import numpy as np
 import pytest
 
-from bert_jax.data import corpus, masking
+from bert_jax.data import builders, corpus, masking
 from bert_jax.data.builders import bert_pairs
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
@@ -80,6 +81,48 @@ def test_number_of_masks():
   assert expected[1:] == [
     min(20, max(1, round(n * 0.15))) for n in lengths[1:].tolist()
   ]
+
+
+def test_number_of_masks_of_electra():
+  """As tf.round(tf.cast(n, tf.float32) * 0.15) has it, kept from TensorFlow."""
+  lengths = np.arange(2, 513)
+  masks = masking.Masks(99, count="round_single")
+  counts = masking.count_masks(lengths, lengths - 2, masks)
+  usual = masking.count_masks(lengths, lengths - 2, masking.Masks(99))
+  differ = counts != usual
+  assert lengths[differ].tolist() == [190, 350, 390]
+  assert counts[differ].tolist() == [29, 53, 59]
+  assert usual[differ].tolist() == [28, 52, 58]
+  signature = inspect.signature(builders.electra_segments)
+  assert signature.parameters["count"].default == "round_single"
+
+
+def test_random_pieces_by_their_counts():
+  """SpanBERT's are drawn from the tokens of its corpus."""
+  counts = np.zeros(VOCAB, np.int64)
+  counts[[7, 50, 999]] = 6, 3, 1
+  ids, maskable, lengths = rows([400] * 400, 400)
+  out = mask(
+    *(ids, maskable, lengths),
+    replacement="unigram",
+    mask_rate=1.0,
+    max_predictions=400,
+    unigrams=counts,
+  )
+  new = out["input_ids"][maskable]
+  drawn = new[(new != MASK) & (new != ids[maskable])]
+  assert set(drawn.tolist()) == {7, 50, 999}
+  # 16,000 draws: a deviation of 0.004.
+  shares = [np.mean(drawn == piece) for piece in (7, 50, 999)]
+  np.testing.assert_allclose(shares, [0.6, 0.3, 0.1], atol=0.015)
+  assert abs(np.mean(new == MASK) - 0.8) < 0.005
+  text = corpus.corpus_from_documents([[[10, 11]]] * 2)
+  builder = builders.doc_sentences(
+    corpus.SpecialIds(0, 1, CLS, SEP, MASK), VOCAB, replacement="unigram"
+  )
+  with pytest.raises(ValueError, match="how often each piece occurs"):
+    builder.check(text)
+  builder.check(text._replace(unigrams=counts))
 
 
 def test_nothing_to_mask():

@@ -76,6 +76,41 @@ def norm(x, p):
   return x * p["scale"] + p["bias"]
 
 
+def test_spans_at_an_edge_have_no_boundary_loss():
+  """As released: `start > 0 and end < sent_length - 1` (span_masking).
+
+  Without special tokens, which are put around the masked text later.
+  """
+  # Two sequences of 6 and 5 columns in a row of 12, and one of 12 alone.
+  sequences = jnp.array([[1] * 6 + [2] * 5 + [0], [1] * 12])
+  spans = {
+    0: [(1, 2), (3, 4), (7, 7), (8, 8), (9, 9)],
+    1: [(1, 1), (3, 5), (10, 10)],
+  }
+  inner = {(0, 8, 8), (1, 3, 5)}
+  batch = dict(
+    sequence_ids=sequences,
+    mlm_positions=np.zeros((2, 8), int),
+    span_positions=np.zeros((2, 8, 2), int),
+    mlm_weights=np.zeros((2, 8), np.float32),
+  )
+  want = np.zeros((2, 8))
+  for row, found in spans.items():
+    slot = 0
+    for first, last in found:
+      for column in range(first, last + 1):
+        batch["mlm_positions"][row, slot] = column
+        batch["span_positions"][row, slot] = first - 1, last + 1
+        batch["mlm_weights"][row, slot] = 1
+        want[row, slot] = (row, first, last) in inner
+        slot += 1
+  batch = {key: jnp.asarray(value) for key, value in batch.items()}
+  got = objectives.mlm.span_weights(batch)
+  np.testing.assert_array_equal(got, want)
+  got = objectives.mlm.span_weights(batch, span_edges=True)
+  np.testing.assert_array_equal(got, batch["mlm_weights"])
+
+
 def test_boundary_head_by_hand():
   """Token by token, from the two states beside its span and its place."""
   batch = make_batch()
@@ -114,9 +149,11 @@ def test_boundary_head_by_hand():
 def test_boundary_objective_sums():
   """Places beyond the table are masked tokens, but no targets of the head."""
   batch = make_batch()
-  objective = objectives.build(
-    "mlm", BERT, dict(pairs=False, span_boundary=True)
-  )
+  options = dict(pairs=False, span_boundary=True)
+  # The long span has the whole of its row.
+  released = objectives.build("mlm", BERT, options)
+  assert released.weights(batch)["span_loss"] == 2
+  objective = objectives.build("mlm", BERT, options | {"span_edges": True})
   weights = objective.weights(batch)
   assert weights["mlm_loss"] == 20 and weights["span_loss"] == 2 + 15
   assert objective.coefficients == {"mlm_loss": 1.0, "span_loss": 1.0}

@@ -55,6 +55,34 @@ def test_cosine_schedule_ends_at_zero():
   )
 
 
+@pytest.mark.parametrize(
+  "name, total, warmup, steps",
+  [
+    # int(num_train_steps * warmup_proportion) in BERT's and ELECTRA's programs.
+    ("bert", 345, 0.1, 34),
+    ("bert", 36_815, 0.1, 3681),
+    ("bert", 19, 0.1, 1),
+    ("bert", 9, 0.1, 0),
+    ("electra", 2299, 0.1, 229),
+    ("cosine", 1999, 0.2, 399),
+    # math.ceil(num_training_steps * warmup_ratio) in transformers.
+    ("linear", 345, 0.1, 35),
+    ("linear", 6150, 0.05, 308),
+    ("linear", 500_000, 0.06, 30_000),
+  ],
+)
+def test_a_part_of_a_step_of_warm_up(name, total, warmup, steps):
+  rising = rates(name, total, warmup, 1.0, range(steps))
+  shares = [step / steps for step in range(steps)]
+  if name == "electra":
+    shares = [x * (1 - step / total) for step, x in enumerate(shares)]
+  np.testing.assert_allclose(rising, shares, rtol=1e-5)
+  left = 1 - steps / total if name in ("bert", "electra") else 1.0
+  np.testing.assert_allclose(
+    rates(name, total, warmup, 1.0, [steps]), [left], rtol=1e-5
+  )
+
+
 @pytest.mark.parametrize("name", ["bert", "electra", "linear"])
 def test_no_warm_up_starts_at_the_peak(name):
   """A19."""

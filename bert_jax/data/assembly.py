@@ -255,4 +255,5 @@ def _hide(
     reserved=tuple(reserved.union(corpus.unmasked)),
     word_starts=starts,
     weights=masking.weigh(laid.ids, corpus.unigrams, layout.masks),
+    unigrams=corpus.unigrams,
   )

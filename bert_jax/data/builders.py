@@ -160,7 +160,7 @@ def electra_segments(
   short_probability: float = 0.05,
   masking: str = "token",
   replacement: str = "electra",
-  count: str = "round",
+  count: str = "round_single",
   repeat_positions: bool = False,
   static_masks: int = 0,
   max_sequences: int = 1,
@@ -284,8 +284,8 @@ def doc_sentences(
 ) -> Builder:
   """RoBERTa's DOC-SENTENCES: <s> sentences </s>, of one document.
 
-  With masking="span", replacement="bert" and count="ceil" it makes SpanBERT's
-  rows (Joshi et al. 2020; no_nsp_span_bert_dataset.py of
+  With masking="span", replacement="unigram" and count="ceil" it makes
+  SpanBERT's rows (Joshi et al. 2020; no_nsp_span_bert_dataset.py of
   facebookresearch/SpanBERT).
 
   Args:

@@ -22,8 +22,9 @@ REPLACEMENTS = {
   "roberta": (0.8, 0.1),
   "electra": (0.85, 0.15),
   "other": (0.8, 0.1),
+  "unigram": (0.8, 0.1),
 }
-COUNTS = ("round", "stochastic", "ceil", "ceil_all")
+COUNTS = ("round", "round_single", "stochastic", "ceil", "ceil_all")
 
 
 class Masks(NamedTuple):
@@ -37,13 +38,18 @@ class Masks(NamedTuple):
     replacement: "bert": 80% [MASK], 10% a random id of the whole vocabulary,
       10% unchanged; "roberta": the same, but no special token (fairseq,
       mask_tokens_dataset.py); "electra": 85% [MASK], 15% unchanged. A random id
-      may equal the original, except with "other": as "bert", but another id.
+      may equal the original, except with "other": as "bert", but another id;
+      "unigram": as "bert", but a random id is drawn as often as it occurs in
+      the training text (SpanBERT, data/masking.py).
     count: of n tokens, special ones included, "round": round(rate * n), at
-      least 1 (BERT, ALBERT, ELECTRA); "stochastic": the integer part of
-      rate * n + U(0, 1) (fairseq); "ceil": rate * n without special tokens,
-      rounded up (SpanBERT, data/masking.py); "ceil_all": rate * n rounded up
-      (DistilBERT, whose distiller.py counts over the batch that a device has).
-      Rounded up is the product with the decimal as written: 0.07 * 100 is 7.
+      least 1 (BERT, ALBERT); "round_single": the same with a product of single
+      precision, which is one more at 190, 350 and 390 tokens with a rate of
+      0.15 (ELECTRA, pretrain/pretrain_helpers.py); "stochastic": the integer
+      part of rate * n + U(0, 1) (fairseq); "ceil": rate * n without special
+      tokens, rounded up (SpanBERT, data/masking.py); "ceil_all": rate * n
+      rounded up (DistilBERT, whose distiller.py counts over the batch that a
+      device has). Rounded up is the product with the decimal as written:
+      0.07 * 100 is 7.
     repeat_positions: draw positions with replacement, so that one may have
       several predictions (ELECTRA as released).
     smoothing: s: a token is chosen with a weight of count**-s, of how often its
@@ -109,6 +115,11 @@ def check_corpus(corpus: Corpus, masks: Masks) -> None:
       f"smoothing={masks.smoothing} needs to know how often each piece occurs;"
       " prepare the text, or choose smoothing=0."
     )
+  if masks.replacement == "unigram" and corpus.unigrams is None:
+    raise ValueError(
+      "replacement='unigram' needs to know how often each piece occurs; prepare"
+      " the text, or choose replacement='bert'."
+    )
   # Beyond it 32-bit times overflow, and the first tokens of a row are chosen.
   most = corpus.unigrams.max() if masks.smoothing else 0
   if masks.smoothing * np.log10(most + 1.0) > 36.0:
@@ -142,6 +153,9 @@ def count_masks(
   expected = lengths * masks.mask_rate
   if masks.count == "round":
     counts = np.maximum(np.rint(expected), 1)
+  elif masks.count == "round_single":
+    single = lengths.astype(np.float32) * np.float32(masks.mask_rate)
+    counts = np.maximum(np.rint(single), 1)
   elif masks.count == "ceil":
     counts = _ceil(text, masks.mask_rate)
   elif masks.count == "ceil_all":
@@ -192,6 +206,7 @@ def mask_tokens(
   reserved: tuple[int, ...] = (),
   word_starts: np.ndarray | None = None,
   weights: np.ndarray | None = None,
+  unigrams: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
   """Hides tokens and says what they were.
 
@@ -214,6 +229,7 @@ def mask_tokens(
     reserved: ids that "roberta" never draws.
     word_starts: [B, L] bool; not used for single tokens.
     weights: [B, L], from `weigh`; None for equal chances of single tokens.
+    unigrams: [V] counts of the pieces in training, for "unigram".
 
   Returns:
     What `features.FEATURES` says of input_ids (a copy), mlm_positions
@@ -241,7 +257,10 @@ def mask_tokens(
   is_span = masks.masking == "span"
   starts, sizes = _runs(flat) if is_span else (np.arange(len(flat)), 1)
   first = np.repeat(starts, sizes)
-  drawn = _random_ids(draws, vocab_size, labels, masks.replacement, reserved)
+  if masks.replacement == "unigram":
+    drawn = _frequent_ids(draws, unigrams)
+  else:
+    drawn = _random_ids(draws, vocab_size, labels, masks.replacement, reserved)
   new = _replace(labels, drawn, draws[first], masks.replacement, mask_id)
   input_ids = ids.copy()
   # A place of several predictions is masked if one of them says so.
@@ -322,6 +341,13 @@ def _choose(
   if units is None:
     return spans.choose_tokens(maskable, slots, counts, key, weights)
   return spans.choose_words(maskable, word_starts, slots, counts, key, units)
+
+
+def _frequent_ids(draws: np.ndarray, unigrams: np.ndarray) -> np.ndarray:
+  """Maps the low 32 bits of uint64 draws to int32 ids, by their counts."""
+  ends = np.cumsum(unigrams, dtype=np.float64)
+  shares = (draws & np.uint64(0xFFFFFFFF)) * 2.0**-32
+  return np.searchsorted(ends, shares * ends[-1], "right").astype(np.int32)
 
 
 def _random_ids(

@@ -95,7 +95,9 @@ class CharCnn(nn.Module):
       name="chars",
     )
     x = jnp.where((char_ids != 0)[..., None], table(char_ids), 0.0)
-    x = x.reshape(-1, *x.shape[2:]).astype(self.dtype)
+    # Sizes are given in full: there may be no word at all.
+    batch, length = char_ids.shape[:2]
+    x = x.reshape(batch * length, *x.shape[2:]).astype(self.dtype)
     found, axes = [], nn.with_logical_partitioning
     for i, (width, count) in enumerate(self.filters):
       convolution = nn.Conv(
@@ -121,4 +123,4 @@ class CharCnn(nn.Module):
       nn.initializers.normal(x.shape[-1] ** -0.5),
       name="project",
     )(x)
-    return x.reshape(*char_ids.shape[:2], -1)
+    return x.reshape(batch, length, self.features)

@@ -168,7 +168,8 @@ def _begins(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
   before, now = sequence_ids[..., :-1], sequence_ids[..., 1:]
   later = jnp.cumsum(before != 0, axis=-1) > 0
   begins = (now != before) & (now != 0) & later
-  return jnp.pad(begins, [(0, 0)] * (begins.ndim - 1) + [(1, 0)])
+  begins = jnp.pad(begins, [(0, 0)] * (begins.ndim - 1) + [(1, 0)])
+  return begins[..., : sequence_ids.shape[-1]]  # There may be no word at all.
 
 
 def _cell(

@@ -27,18 +27,35 @@ MLM_KEYS = ("mlm_positions", "mlm_ids", "mlm_weights")
 PAIR_KEYS = ("cls_positions", "pair_labels", "pair_weights")
 
 
-def span_weights(batch: Batch) -> Float[Array, "b m"]:
-  """`mlm_weights`, but 0 beyond the boundary head's table of positions.
+def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
+  """`mlm_weights`, but 0 for what the boundary head does not predict.
 
-  The released model does not predict those (facebookresearch/SpanBERT
-  pretraining/fairseq/data/masking.py, pad_to_len).
+  That are places beyond its table of positions, and spans at an edge of a
+  sequence, on one side of which there is a special token (facebookresearch/
+  SpanBERT pretraining/fairseq/data/masking.py, pad_to_len and span_masking).
+
+  Args:
+    batch: with `span_positions`.
+    span_edges: predict spans at the edges as well.
   """
-  offsets = batch["mlm_positions"] - batch["span_positions"][..., 0]
-  return batch["mlm_weights"] * (offsets <= heads.SPAN_TARGETS)
+  left, right = jnp.moveaxis(batch["span_positions"], -1, 0)
+  offsets = batch["mlm_positions"] - left
+  weights = batch["mlm_weights"] * (offsets <= heads.SPAN_TARGETS)
+  if span_edges:
+    return weights
+  # Of a packed row each sequence has edges.
+  rows = jnp.pad(batch["sequence_ids"], ((0, 0), (1, 1)))
+  ends = rows[:, 1:] != rows[:, :-1]  # [b, L + 1], between columns
+  for columns in (left, right + 1):
+    weights *= ~jnp.take_along_axis(ends, columns, 1)
+  return weights
 
 
 def targets(
-  batch: Batch, pair_name: str | None, span_boundary: bool
+  batch: Batch,
+  pair_name: str | None,
+  span_boundary: bool,
+  span_edges: bool = False,
 ) -> dict[str, tuple[Array, Array]]:
   """{metric's prefix: (labels, weights)} of each head that is trained."""
   _, ids, weights = (batch[key] for key in MLM_KEYS)
@@ -46,7 +63,7 @@ def targets(
   if pair_name:
     found[pair_name] = (batch["pair_labels"], batch["pair_weights"])
   if span_boundary:
-    found["span"] = (ids, span_weights(batch))
+    found["span"] = (ids, span_weights(batch, span_edges))
   return found
 
 
@@ -55,6 +72,7 @@ def build(
   pairs: bool = True,
   pair_name: str = "nsp",
   span_boundary: bool = False,
+  span_edges: bool = False,
 ) -> Objective:
   """Masked LM, and what else is asked for.
 
@@ -69,6 +87,8 @@ def build(
     pair_name: of the pair label's metrics, see `PAIRS`; the data's builder
       decides what the label is.
     span_boundary: train SpanBERT's boundary head as well.
+    span_edges: also on spans beside the first or last special token, which the
+      released program leaves out.
 
   Raises:
     ValueError: another family, or another name.
@@ -85,7 +105,7 @@ def build(
   module = family.ForPreTraining(
     encoder, pairs=pairs, span_boundary=span_boundary
   )
-  trained = (pair_name if pairs else None, span_boundary)
+  trained = (pair_name if pairs else None, span_boundary, span_edges)
   keys = ("sequence_ids", *MLM_KEYS)
   keys += PAIR_KEYS if pairs else ()
   keys += ("span_positions",) if span_boundary else ()
