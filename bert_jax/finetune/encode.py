@@ -1,5 +1,7 @@
 """Examples of texts (classification, regression, choice) to rows."""
 
+import itertools
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -70,15 +72,20 @@ def texts(
   if choice:
     rows = [row for choices in rows for row in choices]
   ids = _encode(vocabulary, [text for row in rows for text in row])
-  parts, second, sizes, cut, at = [], [], [], [], 0
+  laid_out, second, cut, at = [], [], [], 0
+  lasts = []  # The last text of each row, whole.
   for i, row in enumerate(rows):
-    made, place, short = layouts.row(layout, ids[at : at + len(row)], length)
+    parts, place, short = layouts.row(layout, ids[at : at + len(row)], length)
     at += len(row)
-    parts += made
+    lasts.append(ids[at - 1])
+    laid_out.append(parts)
     second.append(place)
-    sizes.append(sum(map(len, made)))
     if short:
       cut.append(str(examples[i // task.columns]["id"]))
+  notes = {"texts cut to the length": cut}
+  if choice and cut:
+    notes |= _cut_choices(task, examples, lasts, laid_out)
+  sizes = [sum(map(len, parts)) for parts in laid_out]
   labels = [e["label"] for e in examples]
   if task.kind == "regression":
     numbers = [np.nan if x is None else x for x in labels]
@@ -89,15 +96,53 @@ def texts(
     labels = np.repeat(label_ids(task, labels), task.columns)
   return Encoded(
     Rows(
-      np.concatenate([np.zeros(0, np.int32), *parts]),
+      np.concatenate([np.zeros(0, np.int32), *itertools.chain(*laid_out)]),
       np.cumsum([0, *sizes], dtype=np.int64),
       np.array(second, np.int32),
       np.repeat(np.arange(len(examples)), task.columns),
       labels,
       np.zeros((0, 2), np.int32),
     ),
-    {"texts cut to the length": cut} if cut else {},
+    {what: names for what, names in notes.items() if names},
   )
+
+
+def _cut_choices(
+  task: Task,
+  examples: Examples,
+  lasts: Sequence[np.ndarray],
+  laid_out: Sequence[Sequence[np.ndarray]],
+) -> dict[str, list[str]]:
+  """Names the examples that a cut has made harder, or impossible.
+
+  Args:
+    task: of kind choice.
+    examples: E of them.
+    lasts: for each row the ids of its last text, which has the choice, whole.
+    laid_out: the parts of each row, of which that text is the last but one.
+
+  Returns:
+    What happened -> ids of the examples. A choice has lost tokens if some of
+    those are missing that stand between what all choices begin and end with.
+  """
+  lost, equal = [], []
+  for i, example in enumerate(examples):
+    place = slice(i * task.columns, (i + 1) * task.columns)
+    whole = [text.tolist() for text in lasts[place]]
+    present = [len(parts[-2]) for parts in laid_out[place]]
+    begin = len(os.path.commonprefix(whole))
+    ends = [text[begin:][::-1] for text in whole]
+    end = len(os.path.commonprefix(ends))
+    pairs = zip(whole, present, strict=True)
+    if any(count < len(text) - end for text, count in pairs):
+      lost.append(str(example["id"]))
+    rows = [np.concatenate(parts).tobytes() for parts in laid_out[place]]
+    if len({*rows}) < len({*map(tuple, whole)}):
+      equal.append(str(example["id"]))
+  return {
+    "examples whose choices lost tokens": lost,
+    "examples with choices that became equal": equal,
+  }
 
 
 def _encode(vocabulary: Vocabulary, texts: list[str]) -> list[np.ndarray]:

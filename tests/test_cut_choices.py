@@ -1,0 +1,87 @@
+"""Choices whose tokens do not fit are counted, not trained on in silence."""
+
+import json
+
+import finetune_files as files
+import numpy as np
+import pytest
+
+from bert_jax import prepare_task
+from bert_jax.finetune import preparing, reading, rows
+from bert_jax.finetune.reading import Input
+
+WORDS = files.WORDS
+LOST = "examples whose choices lost tokens"
+EQUAL = "examples with choices that became equal"
+CUT = "texts cut to the length"
+
+
+def words(count, seed=0):
+  return " ".join(np.random.default_rng(seed).choice(WORDS, count))
+
+
+def notes(folder, passage, question, options, length=512):
+  content = dict(
+    article=passage, questions=[question], options=[options], answers=["A"]
+  )
+  files.write(folder / "race" / "1.txt", json.dumps(content))
+  inputs = [Input("train", str(folder / "race"))]
+  meta = preparing.prepare(
+    reading.find("race"),
+    inputs,
+    files.wordpiece(folder),
+    str(folder / "out"),
+    length,
+  )
+  _, made, _ = rows.load(str(folder / "out"), "train")
+  ids = np.split(made.ids, made.starts[1:-1])
+  counts = {what: n for what, (n, _) in meta["notes"]["train"].items()}
+  return counts, len({row.tobytes() for row in ids})
+
+
+# Of 512 places 509 are for texts: at most 255 and 254 of two long ones.
+@pytest.mark.parametrize(
+  "passage, question, option, suffix, wanted, different",
+  [
+    # All of the options is gone, and four equal rows are left.
+    (600, 290, 10, "", {CUT: 4, LOST: 1, EQUAL: 1}, 1),
+    # Half of them.
+    (600, 250, 8, "", {CUT: 4, LOST: 1}, 4),
+    # The passage alone is cut.
+    (600, 100, 10, "", {CUT: 4}, 4),
+    # What all options end with is cut, and the question behind a blank.
+    (600, 244, 10, "cat cat", {CUT: 4}, 4),
+    (600, -300, 10, "", {CUT: 4}, 4),
+    (300, 100, 10, "", {}, 4),
+  ],
+)
+def test_options_that_are_cut_are_counted(
+  tmp_path, passage, question, option, suffix, wanted, different
+):
+  options = [f"{words(option, seed)} {suffix}" for seed in range(1, 5)]
+  asked = words(question) if question > 0 else "_ " + words(-question)
+  found = notes(tmp_path, words(passage, 9), asked, options)
+  assert found == (wanted, different)
+
+
+def test_options_that_were_equal_have_not_become_so(tmp_path):
+  options = [words(10, seed) for seed in (1, 1, 2, 3)]
+  assert notes(tmp_path, words(600, 9), words(100), options) == ({CUT: 4}, 3)
+
+
+def test_the_command_names_them(tmp_path, monkeypatch, capsys):
+  """Of another task of choices; as many as there are, the first by id."""
+  header = ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
+  lines = [
+    f"{i},{words(30, i)},{words(size)},a,b,cat,dog,1\n"
+    for i, size in enumerate((30, 5, 40))
+  ]
+  path = files.write(tmp_path / "a.csv", header + "".join(lines))
+  flags = ["--task=swag", f"--input=train={path}", "--length=32"]
+  flags += [f"--vocab={files.wordpiece(tmp_path)}"]
+  flags += [f"--output={tmp_path / 'out'}"]
+  monkeypatch.setattr("sys.argv", ["prepare_task", *flags])
+  prepare_task.main()
+  said = capsys.readouterr().err.splitlines()
+  assert f"train: 2 {LOST}: 0, 2" in said
+  assert f"train: 2 {EQUAL}: 0, 2" in said
