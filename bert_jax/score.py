@@ -38,6 +38,11 @@ def _parser() -> flags.Parser:
     "--best", action="store_true", help="of a run the best step, not the last"
   )
   parser.add_argument(
+    "--official_threshold",
+    action="store_true",
+    help="search the best threshold of SQuAD 2.0 as evaluate-v2.0.py does",
+  )
+  parser.add_argument(
     "--dtype", default="float32", choices=("float32", "bfloat16")
   )
   flags.add_family_flag(parser)
@@ -54,6 +59,11 @@ def run(args: argparse.Namespace) -> None:
   if args.batch_size < 1:
     raise ValueError("--batch_size must be at least 1.")
   split = data.open_split(data.open_part(args.data), args.split)
+  if args.official_threshold and "squad2" not in split.task.metrics:
+    raise ValueError(
+      f"--official_threshold: {args.data} is task {split.task.name}, not one"
+      " whose questions may have no answer."
+    )
   longest = int(rows.lengths(split.rows).max())
   predictor = predicting.open_model(
     args.model,
@@ -75,14 +85,19 @@ def run(args: argparse.Namespace) -> None:
     # Before the model runs, which may take long.
     os.makedirs(args.output, exist_ok=True)
   made = predicting.predict_split(predictor, split, args.data)
-  found = metrics.evaluate(split.task, made, split.examples)
+  task = split.task
+  if args.official_threshold:
+    task = task._replace(metrics=("squad2_official",))
+  found = metrics.evaluate(task, made, split.examples)
   if args.output:
     for path in formats.write(
       args.output, split.task, made, split.examples, split.name
     ):
       print(path)
   for name, value in found.items():
-    print(f"{name}: {value:.6g}")
+    # A threshold that is rounded would be another one.
+    digits = ".17g" if name.endswith("_thresh") else ".6g"
+    print(f"{name}: {value:{digits}}")
 
 
 def _stop(number: int, frame: Any) -> None:

@@ -305,6 +305,76 @@ def test_squad2_parts_and_threshold():
     assert again[name] == pytest.approx(scores[f"best_{name}"])
 
 
+def official_search(texts, golds, odds, column):
+  """evaluate-v2.0.py, find_best_thresh, written out again."""
+  scores = [
+    answers.best(t, g)[column] for t, g in zip(texts, golds, strict=True)
+  ]
+  current = best = sum(not g for g in golds)
+  cut = 0.0
+  for i in sorted(range(len(texts)), key=lambda i: odds[i]):
+    if golds[i]:
+      current += scores[i]
+    elif texts[i]:
+      current -= 1
+    if current > best:
+      best, cut = current, odds[i]
+  return 100.0 * best / len(texts), cut
+
+
+# Answers, right ones, odds; the best score and its threshold; those of the
+# official search, and what its threshold gives.
+CASES = [
+  (["zz", "yy"], [[], []], [-5.0, -4.0], (100, -6.0), (100, 0.0), 0),
+  (
+    *(["a cat", "x", "x", "dog"], [["cat"], [], [], ["dog"]], [0.0] * 4),
+    *((50, -1.0), (75, 0.0), 50),
+  ),
+  (
+    *(["cat", "", "x"], [["cat"], [], []], [1.0, 1.0, 2.0]),
+    *((100, 1.0), (100, 1.0), 100),
+  ),
+  (["x"], [["cat"]], [-3.0], (0, -4.0), (0, 0.0), 0),
+]
+
+
+@pytest.mark.parametrize("texts, golds, odds, best, official, gives", CASES)
+def test_a_best_threshold_gives_its_score(
+  texts, golds, odds, best, official, gives
+):
+  scores = answers.squad2(texts, golds, odds)
+  for name in ("exact", "f1"):
+    found = scores[f"best_{name}"], scores[f"best_{name}_thresh"]
+    assert found == best
+    assert answers.squad2(texts, golds, odds, best[1])[name] == best[0]
+  scores = answers.squad2(texts, golds, odds, search="official")
+  found = scores["best_f1"], scores["best_f1_thresh"]
+  assert found == official == official_search(texts, golds, odds, 1)
+  assert answers.squad2(texts, golds, odds, official[1])["f1"] == gives
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_thresholds_of_many_equal_odds(seed):
+  rng = np.random.RandomState(seed)
+  words = "red cat sat".split()
+  texts = [" ".join(rng.choice(words, rng.randint(0, 3))) for _ in range(30)]
+  golds = [[" ".join(rng.choice(words, 2))][: rng.randint(2)] for _ in texts]
+  odds = rng.randint(-2, 3, 30).astype(float).tolist()
+  scores = answers.squad2(texts, golds, odds)
+  expected = squad2_by_hand(texts, golds, odds, 1.0)
+  found = answers.squad2(texts, golds, odds, search="official")
+  for column, name in enumerate(("exact", "f1")):
+    assert scores[f"best_{name}"] == pytest.approx(expected[f"best_{name}"])
+    cut = scores[f"best_{name}_thresh"]
+    again = answers.squad2(texts, golds, odds, cut)
+    assert again[name] == pytest.approx(scores[f"best_{name}"])
+    value, cut = official_search(texts, golds, odds, column)
+    assert found[f"best_{name}"] == pytest.approx(value)
+    assert found[f"best_{name}_thresh"] == cut
+  with pytest.raises(ValueError, match="search 'x': not one of reachable, off"):
+    answers.squad2(texts, golds, odds, search="x")
+
+
 def test_squad_metrics_of_predictions():
   examples = [
     dict(answers=[{"text": "red cat", "answer_start": 0}] * 2),

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 RULES = ("2.0", "1.1")
+# How the threshold of "no answer" is searched, see `squad2`.
+SEARCHES = ("reachable", "official")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -77,6 +79,7 @@ def squad2(
   golds: Sequence[Sequence[str]],
   null_odds: Sequence[float] | None = None,
   threshold: float = 1.0,
+  search: str = "reachable",
 ) -> dict[str, float]:
   """SQuAD 2.0's numbers under their official names, in percent.
 
@@ -85,6 +88,9 @@ def squad2(
     golds: right answers of each question, none where it has no answer.
     null_odds: score of "no answer" less that of the answer, or a probability.
     threshold: a question with larger odds counts as "no answer".
+    search: "reachable" finds a threshold that gives the best score. "official"
+      is evaluate-v2.0.py's: it may stop between questions of equal odds, where
+      no threshold can, and says 0.0 where no answer at all is best.
 
   Returns:
     `exact`, `f1`, `total`; the same of questions that have an answer and of
@@ -105,7 +111,9 @@ def squad2(
   if null_odds is not None:
     empty = np.array([not t for t in texts])
     for column, name in enumerate(("best_exact", "best_f1")):
-      value, cut = _best_threshold(raw[:, column], null_odds, answered, empty)
+      value, cut = _best_threshold(
+        raw[:, column], null_odds, answered, empty, search
+      )
       result |= {name: value, f"{name}_thresh": cut}
   return result
 
@@ -124,15 +132,25 @@ def _best_threshold(
   null_odds: Sequence[float],
   answered: np.ndarray,
   empty: np.ndarray,
+  search: str,
 ) -> tuple[float, float]:
   """Returns (best score in percent, the odds above which to say nothing)."""
+  if search not in SEARCHES:
+    raise ValueError(f"search {search!r}: not one of {', '.join(SEARCHES)}.")
   odds = np.asarray(null_odds, np.float64)
   # All questions begin as "no answer"; each is then answered, surest first.
   change = np.where(answered, scores, np.where(empty, 0.0, -1.0))
   order = np.argsort(odds, kind="stable")
   start = float((~answered).sum())
   current = start + np.cumsum(change[order])
+  none = 0.0  # The threshold for no answer at all.
+  if search == "reachable":
+    # Equal odds are on one side of any threshold.
+    last = np.append(np.diff(odds[order]) > 0, True)
+    current = np.where(last, current, -np.inf)
+    least = odds[order[0]]
+    none = float(min(least - 1.0, np.nextafter(least, -np.inf)))
   place = int(np.argmax(current))
   if current[place] <= start:
-    return 100.0 * start / len(scores), 0.0
+    return 100.0 * start / len(scores), none
   return 100.0 * float(current[place]) / len(scores), float(odds[order[place]])

@@ -25,7 +25,7 @@ def _library(name: str, package: str) -> Any:
   except ImportError as e:
     raise ValueError(
       f"the metrics need {package}, which is not here: pip install"
-      f" 'bert_jax[finetune]', or {package} alone."
+      f" 'bert_jax[finetune]', or pip install {package}."
     ) from e
 
 
@@ -343,12 +343,26 @@ def squad2(
   The best threshold is that of the best answer that is not empty, so that it
   does not depend on the threshold of the predictions.
   """
+  return _squad2(task, predictions, examples, "reachable")
+
+
+def squad2_official(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> Scores:
+  """The same with the official script's search for the best threshold."""
+  return _squad2(task, predictions, examples, "official")
+
+
+def _squad2(
+  task: Task, predictions: Sequence[Any], examples: Examples, search: str
+) -> Scores:
   golds = [gold(task, example) for example in examples]
   scores = answers.squad2([p["text"] for p in predictions], golds)
   swept = answers.squad2(
     [p["best"] for p in predictions],
     golds,
     [p["null_odds"] for p in predictions],
+    search=search,
   )
   scores |= {k: v for k, v in swept.items() if k.startswith("best_")}
   return {"squad2": scores["f1"]} | scores
@@ -373,6 +387,7 @@ METRICS: dict[str, Metric] = {
   "tagging_f1_strict": tagging_f1_strict,
   "squad": squad,
   "squad2": squad2,
+  "squad2_official": squad2_official,
   "masked_accuracy": masked_accuracy,
 }
 
