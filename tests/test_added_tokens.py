@@ -79,6 +79,8 @@ def write_model(path, kind, form):
   files.pop("pieces.json", None)
   settings = json.loads(files.pop("tokenizer_config.json"))
   files.pop("tokenizer.json", None)
+  if kind == "albert":
+    settings["tokenizer_class"] = "AlbertTokenizer"
   by_id = numbered(vocabulary)
   if form == "tokenizer.json":
     longer = added_tokens.adding(vocabulary)

@@ -9,6 +9,7 @@ lower case for example), `special`. A folder of transformers declares them in
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, processors
+from tokenizers import (
+  AddedToken,
+  Tokenizer,
+  decoders,
+  normalizers,
+  processors,
+)
 
 from bert_jax.data import bpe
 from bert_jax.data.tokenizer import (
@@ -385,12 +392,35 @@ def _holds(
   normal = [token.content for token in tokens if token.normalized]
   if normalizer is not None:
     normal = [normalizer.normalize_str(content) for content in normal]
-  return Holds(_any_of(raw), _any_of(normal), normalizer, other)
+  fold = None
+  if isinstance(normalizer, normalizers.BertNormalizer):
+    fold = str.lower if normalizer.lowercase else str
+  return Holds(_any_of(raw), _any_of(normal), normalizer, other, fold)
 
 
 def _any_of(contents: Iterable[str]) -> re.Pattern | None:
-  contents = [re.escape(content) for content in contents if content]
-  return re.compile("|".join(contents)) if contents else None
+  contents = sorted({content for content in contents if content})
+  return re.compile(_branches(contents, 3)) if contents else None
+
+
+def _branches(contents: Sequence[str], depth: int) -> str:
+  """A pattern that matches where one of the contents begins.
+
+  Contents that begin alike share a branch: thousands of branches side by side
+  would all be tried at every character.
+
+  Args:
+    contents: sorted; an empty one matches at once.
+    depth: how many first characters get branches of their own.
+  """
+  if not contents[0]:
+    return ""
+  if not depth or len(contents) == 1:
+    return "|".join(map(re.escape, contents))
+  return "|".join(
+    f"{re.escape(first)}(?:{_branches([c[1:] for c in group], depth - 1)})"
+    for first, group in itertools.groupby(contents, lambda c: c[0])
+  )
 
 
 def listed(contents: Sequence[str]) -> str:
