@@ -19,7 +19,7 @@ from typing import Any
 
 import tokenizers
 
-from bert_jax.data import sources, vocabulary_files
+from bert_jax.data import flags, sources, vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
 
 Row = dict[str, Any]
@@ -127,14 +127,14 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--input", required=True, help="glob of text files")
   parser.add_argument("--vocab", required=True, help="a file or folder")
-  parser.add_argument("--no-lower-case", action="store_true", help="cased")
+  flags.add_cleaning_flags(parser)
   parser.add_argument("--megabytes", type=float, default=16.0, help="of text")
   parser.add_argument("--batch", type=int, default=1000, help="lines a call")
   parser.add_argument("--rounds", type=int, default=3)
   args = parser.parse_args()
   # One core each; read at the libraries' first use.
   os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-  options = {"lower_case": False} if args.no_lower_case else {}
+  options = flags.cleaning_options(args)
 
   def make() -> Vocabulary:
     return vocabulary_files.load(args.vocab, **options)

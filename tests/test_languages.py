@@ -11,6 +11,7 @@ import unicodedata
 import numpy as np
 import pytest
 from languages import LANGUAGES, LINES, TEXTS
+from test_tokenizers import gpt1
 
 from bert_jax.data import (
   cleaning,
@@ -20,6 +21,8 @@ from bert_jax.data import (
   unigram,
   vocabulary_files,
 )
+from bert_jax.finetune import preparing as finetune_preparing
+from bert_jax.finetune import reading, rows
 
 sentencepiece = pytest.importorskip(
   "sentencepiece", reason="the extra [data] is not there"
@@ -359,6 +362,119 @@ def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
     )
   with pytest.raises(ValueError, match="word_starts 'all': not one of"):
     vocabulary_files.load(path, word_starts="all")
+
+
+@pytest.mark.parametrize(
+  "kind, language, share",
+  [
+    ("wordpiece", "hindi", "20%"),
+    ("wordpiece", "thai", "18%"),
+    ("unigram", "hindi", "4%"),
+    ("unigram", "japanese", "8%"),
+    ("wordpiece", "french", None),
+    ("wordpiece", "vietnamese, decomposed", None),
+    ("unigram", "russian", None),
+    ("unigram", "hebrew", None),
+  ],
+)
+def test_marks_that_are_no_accents_are_missed(kind, language, share):
+  """Stripping accents takes them too, which training says."""
+  marks = cleaning.Marks(kind == "unigram")
+  for line in TEXTS[language]:
+    marks.add(line)
+  line = marks.warning()
+  assert line is None if share is None else f"warning: {share} of" in line
+
+
+def test_training_says_what_it_strips(tmp_path, capsys):
+  text = tmp_path / "text.txt"
+  text.write_text("\n".join(LANGUAGES["hindi"]), encoding="utf-8")
+  for options, said in ((STRIPPED, True), (ACCENTS, False), (CASED, False)):
+    output = str(tmp_path / "-".join(["v", *options]))
+    training_vocab.train_vocab(str(text), 100, output, **options)
+    assert ("--keep_accents keeps them" in capsys.readouterr().err) == said
+
+
+def test_preparing_says_that_pieces_are_out_of_reach(train, tmp_path, capsys):
+  """A vocabulary without settings, of text that kept its accents."""
+  with open(train("wordpiece", **ACCENTS), "rb") as f:
+    (tmp_path / "mine.txt").write_bytes(f.read())
+  path = str(tmp_path / "mine.txt")
+  for options, said in ((STRIPPED, True), (ACCENTS, False)):
+    folder = str(tmp_path / "-".join(["p", *options]))
+    preparing.prepare(train.text, path, folder, processes=1, **options)
+    lines = capsys.readouterr().err
+    assert ("of 3,000 pieces, such as" in lines) == said, lines
+    assert ("no text gives them" in lines) == said
+
+
+def test_a_seqio_task_takes_what_travels_with_the_vocabulary(train):
+  """Text that is tokenised on the way, and a flag for what does not travel."""
+  seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
+  from bert_jax.data import tasks
+
+  path = train("unigram", **ACCENTS)
+  for name, options, rule in (
+    ("as_trained", {}, "space"),
+    ("released", dict(word_starts="albert", **ACCENTS), "albert"),
+  ):
+    seqio.TaskRegistry.remove(name)
+    task = tasks.register_text(name, train.text, path, length=32, **options)
+    tokenizer = task.source.opened.tokenizer
+    assert tokenizer.lower_case and tokenizer.keep_accents
+    assert tokenizer.options["word_starts"] == rule
+  seqio.TaskRegistry.remove("cased")
+  task = tasks.register_text("cased", train.text, path, **CASED)
+  with pytest.raises(ValueError, match="in lower case and with accents"):
+    assert task.source.opened
+
+
+def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
+  texts = tmp_path / "train.tsv"
+  texts.write_text(f"sentence\tlabel\n{FRENCH}\t1\n", encoding="utf-8")
+  task = reading.find("sst2")
+  inputs = reading.parse_inputs(task, [f"train={texts}"])
+  for kind in ("unigram", "wordpiece"):
+    path = train(kind, **ACCENTS)
+    folder = str(tmp_path / kind)
+    meta = finetune_preparing.prepare(task, inputs, path, folder, 64)
+    assert meta["lower_case"]
+    _, encoded, _ = rows.load(folder, "train")
+    vocabulary = vocabulary_files.load(folder)
+    text = vocabulary.decode(encoded.ids)
+    assert "été" in text and "fermé" in text and vocabulary.keep_accents
+    with pytest.raises(ValueError, match="--no-lower-case .* asks for"):
+      finetune_preparing.prepare(task, inputs, path, folder + "2", 64, **CASED)
+
+
+def test_gpt1_is_always_lower_case(tmp_path):
+  vocabulary_files.save(gpt1(), str(tmp_path))
+  for options in (CASED, ACCENTS):
+    with pytest.raises(ValueError, match="lower case and without accents, and"):
+      vocabulary_files.load(str(tmp_path), **options)
+  assert vocabulary_files.load(str(tmp_path), lower_case=True).lower_case
+
+
+def test_long_words_are_said(tmp_path, capsys):
+  """A sentence without spaces is one word: unknown, or masked as a whole."""
+  text = tmp_path / "text.txt"
+  line = "".join(LANGUAGES["thai"]).replace(" ", "")
+  assert len(line) > 100
+  text.write_text(f"{line}\n\n{line} a\n", encoding="utf-8")
+  training_vocab.train_vocab(str(text), 100, str(tmp_path / "v.txt"))
+  assert "100% of the text are words of more than 100" in (
+    capsys.readouterr().err
+  )
+  output = str(tmp_path / "thai.model")
+  training_vocab.train_vocab(
+    str(text), 100, output, kind="unigram", keep_accents=True
+  )
+  for rule, said in (("space", True), ("albert", False)):
+    preparing.prepare(
+      str(text), output, str(tmp_path / rule), processes=1, word_starts=rule
+    )
+    message = "--word_starts=albert" in capsys.readouterr().err
+    assert message == said
 
 
 def test_long_lines_are_not_dropped(tmp_path):

@@ -6,6 +6,7 @@ in the `.model` of SentencePiece as its rules of normalisation, in
 `tokenizer_config.json` beside them.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -80,6 +81,73 @@ def check_alike(learnt: Cleaning, wanted: Cleaning, path: str) -> None:
         f" {flag} asks for text {wanted.words()}; leave that out, or train"
         " another vocabulary with it."
       )
+
+
+# Blocks of marks and letters of Latin, Greek and Cyrillic beyond U+0900, where
+# marks are accents.
+_ACCENTED = (
+  *((0x1AB0, 0x1B00), (0x1C80, 0x1C90), (0x1D00, 0x2000), (0x20D0, 0x2100)),
+  *((0x2C60, 0x2C80), (0x2DE0, 0x2E00), (0xA640, 0xA6A0), (0xA700, 0xA800)),
+)
+
+
+class Marks:
+  """Counts marks that stripping accents takes from letters that need them.
+
+  The vowels and tones of Indian, Thai, Khmer and Burmese letters, for example,
+  and the signs that make a か of a が. Those of Hebrew and Arabic may be left
+  out in writing; they are not counted.
+
+  Attributes:
+    lost: how many there were.
+    characters: how many characters there were.
+    example: one of those that lost a mark.
+  """
+
+  def __init__(self, combining: bool):
+    """Starts to count.
+
+    Args:
+      combining: marks with a combining class are stripped (SentencePiece), not
+        those that take no space (WordPiece).
+    """
+    self.lost = self.characters = 0
+    self.example = ""
+    points = (
+      point
+      for point in range(0x0900, 0xFB00)
+      if not any(low <= point < high for low, high in _ACCENTED)
+    )
+    letters = "".join(
+      chr(point) for point in points if _loses(chr(point), combining)
+    )
+    self._pattern = re.compile(f"[{letters}]")
+
+  def add(self, text: str) -> None:
+    """Counts those of a text."""
+    self.characters += len(text)
+    if not text.isascii():
+      lost = self._pattern.findall(text)
+      self.lost += len(lost)
+      self.example = self.example or "".join(lost[:1])
+
+  def warning(self) -> str | None:
+    """Returns a line if over 1% of the characters lose a mark."""
+    if self.lost <= 0.01 * self.characters:
+      return None
+    return (
+      f"warning: {self.lost / self.characters:.0%} of the text are marks that"
+      f" their letters need, or letters with them, such as {self.example!r}"
+      f" (U+{ord(self.example):04X}); they are stripped as accents are."
+      " --keep_accents keeps them."
+    )
+
+
+def _loses(character: str, combining: bool) -> bool:
+  parts = unicodedata.normalize("NFD", character)
+  if combining:
+    return any(map(unicodedata.combining, parts))
+  return any(unicodedata.category(part) == "Mn" for part in parts)
 
 
 def rules(cleaning: Cleaning) -> dict[str, str]:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 import bert_jax
 from bert_jax.data import (
   corpus,
@@ -31,6 +33,8 @@ from bert_jax.data.unigram import WORD_STARTS
 
 SAVE_SECONDS = 5.0
 _MANY_UNKNOWN = 0.03
+# Tokens of a word; BERT masks at most 20 of 128.
+_LONG_WORD = 8
 
 
 def prepare(
@@ -98,6 +102,8 @@ def prepare(
   }
   choices = {k: value for k, value in choices.items() if value is not None}
   tokenizer = vocabulary_files.load(vocab, **choices)
+  if line := vocabulary_files.warning(tokenizer, vocab):
+    _log(line)
   if add_tokens is not None:
     tokenizer, line = token_files.extend(tokenizer, add_tokens)
     _log(line)
@@ -389,6 +395,7 @@ def _complete(
         split, reach.sizes_of(arrays.sentences, arrays.documents)
       ):
         _log(line)
+  _log_long_words(output, sizes)
   if unk is None:
     return meta
   beyond = unigrams[tokenizer.vocab_size :].sum()
@@ -400,6 +407,23 @@ def _complete(
       " language, case (--no-lower-case) and accents (--keep_accents)?"
     )
   return meta
+
+
+def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
+  """Says so if whole words are so long that none may fit among the masks."""
+  if not (tokens := sizes["train"]["tokens"]):
+    return
+  count = 0
+  with open(os.path.join(output, "train.word_starts"), "rb") as f:
+    while block := f.read(2**24):
+      count += int(np.bitwise_count(np.frombuffer(block, np.uint8)).sum())
+  if tokens > _LONG_WORD * count:
+    _log(
+      f"warning: words have {tokens / count:.0f} tokens on average, as in a"
+      " language that is written without spaces: whole-word masks, n-grams and"
+      " spans take all of a word or nothing. Mask single tokens, or (a"
+      " SentencePiece model) prepare the text with --word_starts=albert."
+    )
 
 
 class _Meter:

@@ -166,6 +166,7 @@ def register_text(
   format: str = "auto",
   lower_case: bool | None = None,
   keep_accents: bool | None = None,
+  word_starts: str | None = None,
   heldout: float = 0.005,
   language: str = "en",
   group: int = 128,
@@ -187,6 +188,7 @@ def register_text(
       if nothing does.
     keep_accents: None for what came with the vocabulary; if nothing did they
       are kept where capitals are.
+    word_starts: of a SentencePiece model, see `unigram.unigram`.
     heldout, language, group: see `Text`.
     **options: of the builder.
 
@@ -200,8 +202,10 @@ def register_text(
     if validation is not None:
       held, other = _records(validation, "validation", format)
       version = [version, other]
-    wanted = cleaning.asked(lower_case, keep_accents)
-    tokenizer = vocabulary_files.load(vocab, **wanted)
+    choices: dict[str, Any] = cleaning.asked(lower_case, keep_accents)
+    if word_starts is not None:
+      choices["word_starts"] = word_starts
+    tokenizer = vocabulary_files.load(vocab, **choices)
     return Text(
       name,
       train,

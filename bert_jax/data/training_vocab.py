@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.data import (
+  cleaning,
   sources,
   training_bpe,
   training_unigram,
@@ -70,6 +71,9 @@ def train_vocab(
   found = sources.find_sources(inputs, format, errors)
   records = _progress(sources.read_records(found))
   wanted = Cleaning(lower_case, keep_accents).filled()
+  strips = kind in ("wordpiece", "unigram") and not wanted.keep_accents
+  marks = cleaning.Marks(kind == "unigram") if strips else None
+  records = _counted(records, marks) if marks else records
   vocabulary = _train(kind, records, size, wanted, rules or words.RULES[0])
   if vocabulary is None:
     raise ValueError(f"{', '.join(s.name for s in found[:3])}: no text in it.")
@@ -80,6 +84,8 @@ def train_vocab(
       f"warning: the text is too small for --size={size}: no further piece"
       f" occurs {MIN_FREQUENCY} times."
     )
+  if marks and (line := marks.warning()):
+    _log(line)
   return vocabulary.pieces
 
 
@@ -101,6 +107,8 @@ def _train(
   counts = training_wordpiece.count_words(records, wanted)
   if not counts:
     return None
+  if line := training_wordpiece.warning(counts):
+    _log(line)
   return wordpiece.build(
     training_wordpiece.train(counts, size),
     wanted.lower_case,
@@ -169,6 +177,14 @@ def _progress(records: Iterable[sources.Record]) -> Iterator[sources.Record]:
     if time.monotonic() > shown + 5:
       shown = time.monotonic()
       _log(f"reading: {record.share:.0%}, {shown - start:.0f} s")
+
+
+def _counted(
+  records: Iterable[sources.Record], marks: cleaning.Marks
+) -> Iterator[sources.Record]:
+  for record in records:
+    marks.add(record.text)
+    yield record
 
 
 def _log(line: str) -> None:

@@ -85,6 +85,22 @@ def train(counts: dict[str, int], size: int) -> list[str]:
   return sorted(vocab, key=vocab.__getitem__)
 
 
+def warning(counts: Mapping[str, int]) -> str | None:
+  """Returns a line if over 1% of the text are words that are always unknown."""
+  limit = MAX_WORD_CHARS["huggingface"]
+  lost = total = 0
+  for word, count in counts.items():
+    total += len(word) * count
+    lost += len(word) * count * (len(word) > limit)
+  if lost <= 0.01 * total:
+    return None
+  return (
+    f"warning: {lost / total:.0%} of the text are words of more than {limit}"
+    " characters, each of which is one [UNK]; for a language that is written"
+    " without spaces use --kind=unigram or bytelevel."
+  )
+
+
 def _alphabet(
   ranked: list[str],
   characters: Mapping[str, int],

@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -48,6 +49,8 @@ _PIECES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 _MODELS = ("spiece.model", "30k-clean.model")
 _NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECES)
+_BRACKETS = re.compile(r"\[.*\]")
+_nfd = functools.partial(unicodedata.normalize, "NFD")
 # Of a vocabulary's JSON no value is an object.
 _MODEL = re.compile(r'"model"\s*:\s*\{')
 
@@ -91,6 +94,45 @@ def load(path: str, **options: Any) -> Vocabulary:
   if name is None:
     made = added_tokens.apply(made, added_tokens.declared(files, folder))
   return made
+
+
+def warning(vocabulary: Vocabulary, path: str) -> str | None:
+  """Returns a line if over 1% of the pieces are such that no text gives them.
+
+  Args:
+    vocabulary: the tokenizer.
+    path: where it is from.
+  """
+  normalizer = vocabulary.plain.normalizer
+  if normalizer is None or (
+    vocabulary.keep_accents and not vocabulary.lower_case
+  ):
+    return None
+  special = {vocabulary.pieces[i] for i in vocabulary.special if i is not None}
+  lost = [
+    piece
+    for piece in vocabulary.pieces
+    if piece not in special
+    and _is_marked(piece, vocabulary.lower_case, vocabulary.keep_accents)
+    and normalizer.normalize_str(piece) not in (piece, _nfd(piece))
+  ]
+  if len(lost) <= 0.01 * len(vocabulary.pieces):
+    return None
+  return (
+    f"warning: {path}: {len(lost):,} of {vocabulary.num_ids:,} pieces, such as"
+    f" {lost[0]!r}, have capitals or accents, which are taken from the text"
+    " before: no text gives them. If the vocabulary is meant for them, pass"
+    " --no-lower-case (lower_case=False) or --keep_accents (keep_accents=True)."
+  )
+
+
+def _is_marked(piece: str, lower_case: bool, keep_accents: bool) -> bool:
+  """Returns whether a piece has what cleaning may take away."""
+  if lower_case and piece != piece.lower():
+    return not _BRACKETS.fullmatch(piece)
+  return not (keep_accents or piece.isascii()) and any(
+    unicodedata.category(c) == "Mn" for c in _nfd(piece)
+  )
 
 
 def settings_beside(path: str) -> str:
@@ -164,12 +206,14 @@ def _build(
   if learnt.keep_accents is None and learnt.lower_case is not None:
     if "strip_accents" in known:
       learnt = learnt.filled()
-    elif "lower_case" in known and wanted.lower_case is not False:
-      learnt = learnt._replace(keep_accents=False)  # As AlbertTokenizer does.
-  cleaning.check_alike(learnt, wanted, path)
+    elif "lower_case" in known and wanted.lower_case is None:
+      # As transformers' AlbertTokenizer does.
+      keep = None if learnt.lower_case else False
+      learnt = learnt._replace(keep_accents=keep)
   _check_rules(settings, options, path)
   came = {k: v for k, v in settings.items() if k in known - {*_CLEANING}}
   if "lower_case" in known:
+    cleaning.check_alike(learnt, wanted, path)
     pairs = zip(learnt, wanted, strict=True)
     merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
     return build(**came | _named(merged, known) | options)

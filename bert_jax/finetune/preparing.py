@@ -79,6 +79,8 @@ def prepare(
     ValueError: bad input, or a folder that was made from something else.
   """
   vocabulary = vocabulary_files.load(vocab, **options)
+  if line := vocabulary_files.warning(vocabulary, vocab):
+    print(line, file=sys.stderr, flush=True)
   if add_tokens is not None:
     vocabulary, line = token_files.extend(vocabulary, add_tokens)
     print(line, file=sys.stderr, flush=True)
