@@ -169,8 +169,9 @@ class Checkpointer:
     best = self.best_step()
     if best is None:
       raise ValueError(
-        f"{self.path} has no best checkpoint: the run has not evaluated at any"
-        f" of the steps that it keeps ({there}); name one of these, RUN@STEP."
+        f"{self.path} has no best checkpoint: the run has not evaluated, or its"
+        " metric was not defined (nan), at any of the steps that it keeps"
+        f" ({there}); name one of these, RUN@STEP."
       )
     return best
 

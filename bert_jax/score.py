@@ -13,7 +13,14 @@ from typing import Any
 from absl import logging
 
 from bert_jax.data import flags
-from bert_jax.finetune import data, formats, metrics, predicting, rows
+from bert_jax.finetune import (
+  data,
+  formats,
+  metrics,
+  predicting,
+  rows,
+  scoring,
+)
 
 
 def _parser() -> flags.Parser:
@@ -89,6 +96,7 @@ def run(args: argparse.Namespace) -> None:
   if args.official_threshold:
     task = task._replace(metrics=("squad2_official",))
   found = metrics.evaluate(task, made, split.examples)
+  scoring.say_doubts(split, made)
   if args.output:
     for path in formats.write(
       args.output, split.task, made, split.examples, split.name

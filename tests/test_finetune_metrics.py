@@ -439,3 +439,49 @@ def test_numbers_are_json():
   scores = score(BINARY, ["accuracy_f1", "matthews"], ["0", "1"], ["0", "1"])
   assert json.loads(json.dumps(scores)) == scores
   assert all(type(value) is float for value in scores.values())
+
+
+@pytest.mark.parametrize(
+  "kind, labels, metric, right, ours, wanted",
+  [
+    (
+      *("regression", (), "pearson", [1.0, 2.0, 3.0], [0.5] * 3),
+      ["all predictions of 3 examples are 0.5: pearson is not defined."],
+    ),
+    (
+      *("regression", (), "pearson_spearman", [2.0] * 3, [0.5, 1.0, 2.0]),
+      ["all labels of 3 examples are 2.0: pearson_spearman is not defined."],
+    ),
+    ("regression", (), "pearson", [1.0, 2.0], [1.0, 0.0], []),
+    (
+      *("classification", BINARY, "matthews", [*"010"], [*"111"]),
+      ["all predictions of 3 examples are '1': matthews says little."],
+    ),
+    ("classification", BINARY, "accuracy", [*"010"], [*"101"], []),
+    (
+      *("multi_label", ("a", "b"), "f1_micro", [["a"], ["b"]], [[], []]),
+      ["all predictions of 2 examples are []: f1_micro says little."],
+    ),
+    (
+      *("tagging", ("O", "B-X"), "tagging_f1", [["O", "B-X"]], [["O", "O"]]),
+      ["no predicted tag is an entity's, all are O: tagging_f1 is 0."],
+    ),
+    (
+      *("tagging", ("O", "B-X"), "tagging_f1", [["O", "O"]], [["O", "B-X"]]),
+      ["no right tag is an entity's, all are O: tagging_f1 is 0."],
+    ),
+    (
+      *("tagging", ("N", "V"), "accuracy", [["N", "V"]], [["N", "N"]]),
+      ["all predictions of 2 words are 'N': accuracy says little."],
+    ),
+    ("tagging", ("O", "B-X"), "tagging_f1", [["B-X", "O"]], [["B-X"] * 2], []),
+    ("classification", BINARY, "accuracy", [None] * 3, [*"111"], []),
+  ],
+)
+def test_a_metric_that_says_little_is_named(
+  kind, labels, metric, right, ours, wanted
+):
+  field = "tags" if kind == "tagging" else "label"
+  examples = [{field: x} for x in right]
+  mine = task(kind, labels, metric)
+  assert metrics.doubts(mine, ours, examples) == wanted

@@ -368,6 +368,51 @@ def _squad2(
   return {"squad2": scores["f1"]} | scores
 
 
+def doubts(
+  task: Task, predictions: Sequence[Any], examples: Examples
+) -> list[str]:
+  """Sentences on metrics that say little, [] where there is nothing to say.
+
+  Arguments are those of `evaluate`.
+  """
+  labelled = [
+    (gold(task, example), prediction)
+    for example, prediction in zip(examples, predictions, strict=True)
+    if gold(task, example) is not None
+  ]
+  if not labelled or task.kind == "span":
+    return []
+  right, ours = zip(*labelled, strict=True)
+  first = task.metrics[0] if task.metrics else "the metric"
+  if task.kind == "tagging":
+    if first not in ("tagging_f1", "tagging_f1_strict"):
+      return _doubt_constants(first, sum(right, []), sum(ours, []), "words")
+    lines = []
+    for whose, rows in (("predicted", ours), ("right", right)):
+      if all((tag or "O") == "O" for row in rows for tag in row):
+        lines.append(f"no {whose} tag is an entity's, all are O: {first} is 0.")
+    return lines
+  if task.kind == "multi_label":
+    right, ours = (list(map(tuple, rows)) for rows in (right, ours))
+  return _doubt_constants(first, right, ours, "examples")
+
+
+def _doubt_constants(
+  metric: str, right: Sequence[Any], ours: Sequence[Any], what: str
+) -> list[str]:
+  """The same where predictions, or labels, do not differ at all."""
+  lines = []
+  undefined = " is not defined" if metric in CORRELATIONS else " says little"
+  for whose, values in (("predictions", ours), ("labels", right)):
+    if len(values) > 1 and len(set(values)) == 1:
+      value = list(values[0]) if type(values[0]) is tuple else values[0]
+      lines.append(
+        f"all {whose} of {len(values)} {what} are {value!r:.40}: {metric}"
+        f"{undefined}."
+      )
+  return lines
+
+
 # Not defined where all examples have the same label, as one alone has.
 CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
 METRICS: dict[str, Metric] = {

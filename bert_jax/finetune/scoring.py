@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax import ahead, sharding
+from bert_jax import ahead, logs, sharding
 from bert_jax.finetune import metrics, outputs
 from bert_jax.finetune.batches import Batches
 from bert_jax.finetune.data import Split, Splits, shapes
@@ -166,12 +166,22 @@ def score(
     check_loss(int(state.step), split.name, loss)
     made = predictions(split, logits) if logits else []
     found = metrics.evaluate(split.task, made, split.examples) if made else {}
+    if made:
+      say_doubts(split, made)
     found |= means | {"loss": loss}
     if made and split.task.kind not in ("regression", "span"):
       found["predicted_labels"] = float(len(_distinct(split.task.kind, made)))
     prefix = f"{split.name}/" if number else ""
     result |= {prefix + name: value for name, value in found.items()}
   return result
+
+
+def say_doubts(split: Split, predictions: list[Any]) -> None:
+  """Says on stderr where a split's metrics say little; process 0 alone does."""
+  if jax.process_index():
+    return
+  for line in metrics.doubts(split.task, predictions, split.examples):
+    logs.note(f"note: split {split.name}: {line}")
 
 
 def _distinct(kind: str, made: list[Any]) -> set[Any]:
