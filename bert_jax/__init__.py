@@ -1,8 +1,45 @@
 """BERT-family encoders in JAX: pre-training, fine-tuning and study."""
 
+import pathlib
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
+
+# Modules that a user may take for commands, and what does the work.
+_INSTEAD = {
+  "train": "python -m bert_jax.main trains.",
+  "evaluate": "A run evaluates while it trains (config.evaluate.every);"
+  " python -m bert_jax.score scores a model on a task, python -m"
+  " bert_jax.zero_shot one that is only pre-trained.",
+}
+
+
+def _has_main(path: pathlib.Path) -> bool:
+  return '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
+
+
+def _check_command() -> None:
+  """Ends `python -m bert_jax.MODULE` of a module that is no command.
+
+  Python would import it, do nothing and exit with status 0. While it looks for
+  the module, the first of its arguments is "-m".
+  """
+  if sys.argv[:1] != ["-m"] or "-m" not in sys.orig_argv:
+    return
+  name = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+  package, *parts = name.split(".")
+  root = pathlib.Path(__file__).parent
+  path = root.joinpath(*parts).with_suffix(".py")
+  if package != "bert_jax" or not parts or not path.is_file():
+    return
+  if not _has_main(path):
+    commands = sorted(p.stem for p in root.glob("*.py") if _has_main(p))
+    instead = _INSTEAD.get(parts[-1], f"Commands: {', '.join(commands)}.")
+    sys.exit(f"error: {name} is a module, no command. {instead}")
+
+
+_check_command()
 
 
 def __getattr__(name: str) -> Any:

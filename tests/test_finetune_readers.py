@@ -355,3 +355,48 @@ def test_real_files():
   }
   for (name, file), count in counts.items():
     assert len(read(name, f"{DATA}/eval/{file}")) == count
+
+
+def test_published_tasks_in_json_lines(tmp_path):
+  asked = dict(id=7, question="who?", context="a cat")
+  asked["answers"] = dict(text=["cat"], answer_start=[2])
+  passage = dict(article="a", questions=["b", "_ d"], answers=["A", "C"])
+  passage["options"] = [list("wxyz")] * 2
+  question = dict(article="a", question="b", options=list("wxyz"), answer="D")
+  sentence = dict(sent1="a", sent2="b", label=2) | {
+    f"ending{k}": str(k) for k in range(4)
+  }
+  tagged = dict(words=["EU", "ran"], tags=["I-ORG", "O"])
+  wanted = {
+    "squad": ([asked], [[dict(text="cat", answer_start=2)]]),
+    "race": ([passage, question], ["A", "C", "D"]),
+    "swag": ([sentence], ["2"]),
+    "conll2003": ([tagged], [["B-ORG", "O"]]),
+  }
+  for name, (lines, right) in wanted.items():
+    path = files.write_jsonl(tmp_path / f"{name}.jsonl", lines)
+    examples = read(name, path)
+    field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")
+    assert [e[field] for e in examples] == right
+    assert len({e["id"] for e in examples}) == len(examples)
+  # In a .json as well, where the task has no JSON of its own.
+  path = files.write_jsonl(tmp_path / "a.json", [tagged])
+  assert read("conll2003", path)[0]["words"] == ["EU", "ran"]
+
+
+@pytest.mark.parametrize(
+  "name, line, message",
+  [
+    ("conll2003", {"tokens": ["a"]}, r"1: no list 'words'; a published task"),
+    ("wnut17", {"text": "a"}, r"1: no list 'words'; .*a name of your own"),
+    ("wnut17", {"words": ["a"], "tags": ["x"]}, r"1: tag 'x' is not O, B-TYPE"),
+    ("swag", {"text": "a"}, r"1: no column 'sent1'; there are text"),
+    ("race", {"text": "a"}, r"1: no column 'article'; there are text, id"),
+    ("squad", {"text": "a"}, r"1 has no answers; training and validation"),
+    ("boolq", {"text": "a"}, r"1: no column 'question'; there are text"),
+  ],
+)
+def test_json_lines_of_another_form(tmp_path, name, line, message):
+  path = files.write_jsonl(tmp_path / "a.jsonl", [line])
+  with pytest.raises(ValueError, match=r"a\.jsonl:" + message):
+    read(name, path)

@@ -13,7 +13,9 @@ LETTERS = ("A", "B", "C", "D")
 
 
 def swag_records(path: str) -> Iterator[Record]:
-  """Reads a .csv with SWAG's columns; ValueError names the file and line."""
+  """Reads SWAG's columns, of .csv or .jsonl; ValueError names the line."""
+  if tables.holds_json_lines(path):
+    return tables.jsonl(path)
   return tables.table(path)
 
 
@@ -21,11 +23,15 @@ def race_records(path: str) -> Iterator[Record]:
   """Reads a folder of RACE, a passage a file, questions in their order.
 
   Args:
-    path: a folder, `RACE/dev/middle` or `RACE/dev` for example, or a file.
+    path: a folder, `RACE/dev/middle` or `RACE/dev` for example, or a file; of
+      .jsonl each line is a passage, or a question with its `article`.
 
   Raises:
     ValueError: no files, or one that is no passage.
   """
+  if os.path.splitext(path.lower())[1] in (".jsonl", ".ndjson"):
+    yield from _race_lines(path)
+    return
   files = [path]
   if os.path.isdir(path):
     found = ((at, n) for at, _, names in os.walk(path) for n in names)
@@ -42,6 +48,15 @@ def race_records(path: str) -> Iterator[Record]:
     except json.JSONDecodeError as e:
       raise ValueError(f"{file}:{e.lineno}: not JSON ({e.msg}).") from e
     yield from made
+
+
+def _race_lines(path: str) -> Iterator[Record]:
+  for number, record in enumerate(tables.jsonl(path), 1):
+    name = record.fields.get("id", record.fields.get("example_id", number))
+    if "questions" in record.fields:
+      yield from race_questions(record, str(name))
+    else:
+      yield record._replace(fields={**record.fields, "id": str(name)})
 
 
 def race_questions(passage: Record, name: str) -> Iterator[Record]:
@@ -76,7 +91,7 @@ def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   first, begin = (get_text(record, name) for name in ("sent1", "sent2"))
   endings = [get_text(record, f"ending{k}") for k in range(task.columns)]
   return dict(
-    id=record.fields.get(""),
+    id=record.fields.get("", record.fields.get("id")),
     texts=[[first, f"{begin} {ending}"] for ending in endings],
     label=labels.name(record, "label", task.labels, needed),
   )

@@ -28,6 +28,26 @@ def where_of(record: Record, word: int) -> str:
   return f"{path}:{int(line) + word}"
 
 
+def published_records(path: str) -> Iterator[Record]:
+  """Reads a published task: its columns, or .jsonl with `words` and `tags`.
+
+  Raises:
+    ValueError: names the file and line.
+  """
+  if not tables.holds_json_lines(path):
+    yield from records(path)
+    return
+  for record in tables.jsonl(path):
+    if "words" not in record.fields:
+      raise ValueError(
+        f"{record.where}: no list 'words'; a published task has the columns of"
+        " CoNLL, or in JSON lines 'words' and 'tags' by name. For other columns"
+        " give the task a name of your own: --kind tagging --columns"
+        " words=NAME,tags=NAME."
+      )
+    yield record
+
+
 def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
   """Reads the sentences of a file, in order.
 

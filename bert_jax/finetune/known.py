@@ -133,7 +133,7 @@ def _tagging(name: str) -> Known:
   paper = name == "conll2003"  # Devlin et al. 2018, section 5.3.
   return Known(
     task,
-    lambda path, skipped: conll.records(path),
+    lambda path, skipped: conll.published_records(path),
     _one(conll.parse, task),
     "conll2003" if paper else "",
     512 if paper else 128,

@@ -1,6 +1,7 @@
 """SQuAD's JSON (rajpurkar.github.io/SQuAD-explorer), 1.1 and 2.0."""
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,16 +13,26 @@ from bert_jax.finetune.tables import Record, get, get_int, get_text
 def records(path: str) -> Iterator[Record]:
   """Reads the questions of a file, in order.
 
+  Args:
+    path: SQuAD's JSON; or .jsonl with a question a line: `id`, `question`,
+      `context`, `answers`.
+
   Raises:
     ValueError: no JSON of SQuAD; names the file and the line or place.
   """
+  if os.path.splitext(path.lower())[1] in (".jsonl", ".ndjson"):
+    yield from _lines(path)
+    return
   text = tables.content(path)
   if not text.strip():
     raise ValueError(f"{path}: the file is empty.")
   try:
     data = tables.parse_json(text)["data"]
   except json.JSONDecodeError as e:
-    raise ValueError(f"{path}:{e.lineno}: not JSON ({e.msg}).") from e
+    raise ValueError(
+      f"{path}:{e.lineno}: not JSON ({e.msg}); a file with a question a line is"
+      " called .jsonl."
+    ) from e
   except (KeyError, TypeError, RecursionError) as e:
     raise ValueError(f"{path}: no file of SQuAD: it has no `data`.") from e
   a = 0
@@ -37,6 +48,13 @@ def records(path: str) -> Iterator[Record]:
     raise ValueError(
       f"{path}: article {a + 1} is not as SQuAD's are ({e!r:.60})."
     ) from e
+
+
+def _lines(path: str) -> Iterator[Record]:
+  for number, record in enumerate(tables.jsonl(path)):
+    name = record.fields.get("id", number)
+    fields = {"title": "", **record.fields, "id": str(name)}
+    yield record._replace(fields=fields)
 
 
 def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:

@@ -222,6 +222,17 @@ def is_jsonl(path: str) -> bool:
   return end in (".jsonl", ".ndjson", ".json")
 
 
+def holds_json_lines(path: str) -> bool:
+  """Whether a file that may also be of another form has a JSON object a line.
+
+  Its name says so, or is .json and its text begins as an object.
+  """
+  end = os.path.splitext(path.lower())[1]
+  if end in (".jsonl", ".ndjson"):
+    return True
+  return end == ".json" and lines(path)[0].lstrip().startswith("{")
+
+
 def get(record: Record, name: str) -> Any:
   """The value of a column.
 
