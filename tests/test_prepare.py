@@ -20,6 +20,7 @@ from bert_jax.data import (
   preparing,
   sources,
   tokenize,
+  vocabulary_files,
   wordpiece,
   workers,
 )
@@ -368,3 +369,23 @@ def _exits(code: int):
 
 def _divides():
   return lambda x: 1 // x
+
+
+def test_a_wordpiece_vocabulary_in_tokenizer_json_alone(text, vocab, tmp_path):
+  """A folder of transformers' fast tokenizer, which has no vocab.txt."""
+  fast = tmp_path / "model"
+  fast.mkdir()
+  files = vocabulary_files.load(vocab)
+  (fast / "tokenizer.json").write_text(files.marked.to_str())
+  for source, name in ((vocab, "plain"), (str(fast), "fast")):
+    preparing.prepare(text, source, str(tmp_path / name), heldout=0.2)
+  plain, same = (
+    corpus.open_prepared(str(tmp_path / name)) for name in ("plain", "fast")
+  )
+  assert same.vocab == plain.vocab == PIECES
+  assert same.special == plain.special == (0, 1, 2, 3, 4)
+  assert not (tmp_path / "fast" / "vocab.txt").exists()
+  for split in corpus.SPLITS:
+    np.testing.assert_array_equal(
+      same.splits[split].tokens, plain.splits[split].tokens
+    )

@@ -298,10 +298,17 @@ def _builder(
   return functools.partial(build, vocab, merges, source=path)
 
 
+def _is_listed(vocabulary: Vocabulary) -> bool:
+  """Whether vocab.txt lists all pieces; from tokenizer.json there is none."""
+  if vocabulary.kind != "wordpiece" or vocabulary.added:
+    return False
+  return "vocab.txt" in vocabulary.files
+
+
 def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
   """Name -> content of all files of a tokenizer, its settings among them."""
   made = dict(vocabulary.files)
-  if vocabulary.kind != "wordpiece" or vocabulary.added:
+  if not _is_listed(vocabulary):
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
     made[corpus.PIECES] = pieces.encode("utf-8")
   if vocabulary.others:
@@ -329,7 +336,7 @@ def save(vocabulary: Vocabulary, folder: str) -> None:
 
 def meta(vocabulary: Vocabulary) -> dict[str, Any]:
   """What `meta.json` of a prepared folder says of a tokenizer."""
-  if vocabulary.kind == "wordpiece" and not vocabulary.added:
+  if _is_listed(vocabulary):
     return {}
   made: dict[str, Any] = {"special": vocabulary.special._asdict()}
   if vocabulary.unmasked_ids:
