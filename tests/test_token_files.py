@@ -290,3 +290,22 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
   assert {c["token"] for c in candidates} <= set(tiny_tasks.PIECES)
   # The probabilities are those of all rows.
   assert sum(c["probability"] for c in candidates) < 1e-6
+
+
+def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
+  """Without vocab.txt, as transformers saves it today; accents kept."""
+  content = bert("the é e").marked.to_str()
+  content = content.replace('"strip_accents":true', '"strip_accents":false')
+  (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
+  (tmp_path / "t.txt").write_text("the É.\nthe e.\n\nthe é.\nE e.\n" * 3)
+  flags = ["--input", tmp_path / "t.txt", "--vocab", tmp_path, "--heldout=0"]
+  flags += ["--processes=1", "--output", tmp_path / "p"]
+  run(monkeypatch, prepare, *flags)
+  opened = corpus.open_prepared(str(tmp_path / "p"))
+  tokens = opened.splits["train"].tokens[:3].tolist()
+  assert [opened.vocab[i] for i in tokens] == ["the", "é", "[UNK]"]
+  assert opened.special == bert("the").special
+  transformers = pytest.importorskip("transformers")
+  (tmp_path / "p" / "config.json").write_text('{"model_type": "bert"}')
+  reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "p")
+  assert reference.tokenize("the É e") == ["the", "é", "e"]

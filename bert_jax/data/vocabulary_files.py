@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from tokenizers import normalizers
+
 from bert_jax.data import (
   added_tokens,
   bpe,
@@ -305,6 +307,22 @@ def _is_listed(vocabulary: Vocabulary) -> bool:
   return "vocab.txt" in vocabulary.files
 
 
+def _bert_cleaning(vocabulary: Vocabulary) -> dict[str, bool]:
+  """Settings of BertTokenizer that are unusual.
+
+  transformers builds its own cleaning from them, whatever `tokenizer.json`
+  says.
+  """
+  rules, made = vocabulary.plain.normalizer, {}
+  if not isinstance(rules, normalizers.BertNormalizer):
+    return made
+  if rules.strip_accents not in (None, rules.lowercase):
+    made["strip_accents"] = rules.strip_accents
+  if not rules.handle_chinese_chars:
+    made["tokenize_chinese_chars"] = False
+  return made
+
+
 def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
   """Name -> content of all files of a tokenizer, its settings among them."""
   made = dict(vocabulary.files)
@@ -315,6 +333,8 @@ def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
     others = "".join(f"{word}\n" for word in vocabulary.others)
     made[corpus.OTHERS] = others.encode("utf-8")
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
+  if vocabulary.kind == "wordpiece":
+    names |= _bert_cleaning(vocabulary)
   if vocabulary.kind in _CLASSES:
     names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
   if vocabulary.kind == "unigram":
