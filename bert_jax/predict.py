@@ -22,6 +22,7 @@ language model. Each line of the output has the input's "id", or its number."""
 
 def _parser() -> flags.Parser:
   parser = flags.Parser(
+    stdout=True,
     prog="python -m bert_jax.predict",
     description="Predicts with any model that has a head.",
     epilog=_EPILOG,

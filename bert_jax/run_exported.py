@@ -37,6 +37,7 @@ def run(predictor: Predictor, source: str, target: str) -> int:
 
 def main() -> None:
   parser = flags.Parser(
+    stdout=True,
     prog="python -m bert_jax.run_exported",
     description="Predicts with an exported model, from its file alone.",
   )

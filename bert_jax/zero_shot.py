@@ -6,6 +6,8 @@
 A line of the latter is {"text": "... [MASK] ...", "answer": "..."}.
 """
 
+import argparse
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +16,7 @@ import numpy as np
 from absl import logging
 
 from bert_jax import blimp, scoring, text_rows
-from bert_jax.data import flags
-from bert_jax.data.files import write_json
+from bert_jax.data import files, flags
 from bert_jax.loading import Loaded
 
 
@@ -98,8 +99,34 @@ def _show(found: dict[str, Any]) -> None:
     )
 
 
+def run(args: argparse.Namespace) -> dict[str, Any]:
+  """Does what the flags ask for, and prints a table of it.
+
+  Raises:
+    ValueError: with one sentence.
+  """
+  if not (args.blimp or args.cloze):
+    raise ValueError("name what to do: --blimp or --cloze.")
+  if args.batch_tokens < 1 or (args.pairs is not None and args.pairs < 1):
+    raise ValueError("--batch_tokens and --pairs must be 1 or more.")
+  model = text_rows.open_model(
+    args.model, args.family, args.tower, dtype=args.dtype
+  )
+  method = args.method or scoring.method_of(model)
+  found: dict[str, Any] = {"model": args.model, "method": method}
+  tokens = args.batch_tokens
+  if args.blimp:
+    found["blimp"] = run_blimp(model, args.blimp, method, args.pairs, tokens)
+  if args.cloze:
+    found["cloze"] = run_cloze(model, args.cloze, tokens)
+  # First of all on the screen, should the file not be to be had.
+  _show(found)
+  return found
+
+
 def main() -> None:
   parser = flags.Parser(
+    stdout=True,
     prog="python -m bert_jax.zero_shot",
     description="What a pre-trained model knows: BLiMP, filled blanks.",
   )
@@ -113,7 +140,7 @@ def main() -> None:
     help="of BLiMP's scores (default: what the model's head gives, for masked"
     " models pll)",
   )
-  add("--output", help="a .json file for the results")
+  add("--output", help="a .json file for the results; - for stdout")
   add("--pairs", type=int, metavar="N", help="the first N of each file only")
   add("--batch_tokens", type=int, default=8192, help="padding included")
   add("--dtype", choices=("float32", "bfloat16"), default="float32")
@@ -122,24 +149,14 @@ def main() -> None:
   args = parser.parse_args()
   logging.set_verbosity(logging.ERROR)
   try:
-    if not (args.blimp or args.cloze):
-      raise ValueError("name what to do: --blimp or --cloze.")
-    if args.batch_tokens < 1 or (args.pairs is not None and args.pairs < 1):
-      raise ValueError("--batch_tokens and --pairs must be 1 or more.")
-    model = text_rows.open_model(
-      args.model, args.family, args.tower, dtype=args.dtype
-    )
-    method = args.method or scoring.method_of(model)
-    found: dict[str, Any] = {"model": args.model, "method": method}
-    tokens = args.batch_tokens
-    if args.blimp:
-      found["blimp"] = run_blimp(model, args.blimp, method, args.pairs, tokens)
-    if args.cloze:
-      found["cloze"] = run_cloze(model, args.cloze, tokens)
-    # First of all on the screen, should the file not be to be had.
-    _show(found)
-    if args.output:
-      write_json(args.output, found)
+    if args.output == "-":
+      with files.text_output("-") as out:
+        json.dump(files.without_nan(run(args)), out, ensure_ascii=False)
+        out.write("\n")
+    else:
+      found = run(args)
+      if args.output:
+        files.write_json(args.output, found)
   except ValueError as e:
     sys.exit(f"error: {e}")
   except OSError as e:

@@ -1,5 +1,6 @@
 """`predict` on lines of stdin and stdout: as they come, nothing but data."""
 
+import importlib
 import io
 import json
 import os
@@ -7,11 +8,12 @@ import subprocess
 import sys
 import time
 
+import finetune_files as files
 import pytest
 import tiny_models
 import tiny_tasks
 
-from bert_jax import predict
+from bert_jax import predict, zero_shot
 from bert_jax.convert import hf
 from bert_jax.finetune import predicting, requests, serving
 
@@ -56,6 +58,45 @@ def test_notes_are_no_lines_of_the_data(models, monkeypatch, capsys):
   rows = [json.loads(line) for line in said.out.splitlines()]
   assert [row["id"] for row in rows] == [1, 2]
   assert "note: " in said.err and "something to say" in said.err
+
+
+def test_results_on_stdout_are_json_alone(
+  models, tmp_path, monkeypatch, capsys
+):
+  lines = [{"text": "red [MASK]", "answer": "cat"}]
+  cloze = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  flags = [f"--model={models / 'bert'}", f"--cloze={cloze}", "--output=-"]
+  monkeypatch.setattr(sys, "argv", ["zero_shot", *flags])
+  zero_shot.main()
+  said = capsys.readouterr()
+  assert json.loads(said.out)["cloze"]["texts"] == 1
+  assert said.err.startswith("cloze: accuracy")
+
+
+COMMANDS = {
+  "augment": ["--model=m", "--task=sst2", "--input=i"],
+  "convert": ["--family=bert", "--from=hf", "--input=i"],
+  "export_program": ["--model=m"],
+  "extract_features": ["--model=m", "--input=i"],
+  "finetune.submission": ["f"],
+  "prepare": ["--input=i", "--vocab=v"],
+  "prepare_task": ["--task=sst2", "--input=train=i", "--vocab=v"],
+  "score": ["--model=m", "--data=d"],
+  "split_text": ["--input=i"],
+  "train_vocab": ["--input=i", "--size=9"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_makes_a_file_called_minus(name, tmp_path, monkeypatch):
+  name = "convert.__main__" if name == "convert" else name
+  command = importlib.import_module(f"bert_jax.{name}")
+  monkeypatch.chdir(tmp_path)
+  flags = [*COMMANDS[name.removesuffix(".__main__")], "--output=-"]
+  monkeypatch.setattr(sys, "argv", [name, *flags])
+  with pytest.raises(SystemExit, match="error: .*--output -: .*stdout; name"):
+    command.main()
+  assert not list(tmp_path.iterdir())
 
 
 def test_a_line_is_answered_while_the_pipe_is_open(models):

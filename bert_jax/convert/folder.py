@@ -266,6 +266,8 @@ def write_files(
 
 def check_new(path: str) -> None:
   """Raises ValueError unless a folder can be made at `path`."""
+  if path == "-":
+    raise ValueError("--output -: a folder is not written to stdout; name one.")
   if os.path.isdir(path) and not os.listdir(path):
     return
   if os.path.lexists(path):

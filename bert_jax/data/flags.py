@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from bert_jax.data import cleaning
 from bert_jax.data.reading import FORMATS
@@ -10,6 +10,28 @@ from bert_jax.data.reading import FORMATS
 
 class Parser(argparse.ArgumentParser):
   """Answers a bad flag in one sentence, as every other bad input."""
+
+  def __init__(self, *arguments: Any, stdout: bool = False, **options: Any):
+    """Takes what argparse takes.
+
+    Args:
+      *arguments: of argparse.
+      stdout: whether `--output -` is stdout; else it is refused, which would
+        make a file of that name.
+      **options: of argparse.
+    """
+    super().__init__(*arguments, **options)
+    self._stdout = stdout
+
+  def parse_args(self, *arguments: Any, **options: Any) -> Any:
+    """As argparse; ends the program at `--output -` where it means nothing."""
+    parsed = super().parse_args(*arguments, **options)
+    if getattr(parsed, "output", None) == "-" and not self._stdout:
+      self.error(
+        "--output -: this command does not write to stdout; name a"
+        " file or folder"
+      )
+    return parsed
 
   def error(self, message: str) -> NoReturn:
     sys.exit(f"error: {message}; {self.prog} --help shows all flags.")
