@@ -19,6 +19,7 @@ from bert_jax import loading, models
 from bert_jax.convert import hf_tasks, new_rows, towers
 from bert_jax.convert.folder import Weights
 from bert_jax.data import added_tokens, vocabulary_files
+from bert_jax.data.pieces import OtherVocabulary, check_begins
 from bert_jax.data.tokenizer import Vocabulary
 
 # Names of each sort that the report writes out; more are counted.
@@ -81,7 +82,8 @@ def read(
     weights = towers.split(weights, "discriminator")
   vocabulary = _vocabulary(path, weights, where)
   remedy = "prepare the task with the model's tokenizer"
-  check_pieces(path, vocabulary.pieces, pieces, where, remedy)
+  name = f"init_from={path}"
+  check_begins(vocabulary.pieces, pieces, name, where, remedy)
   return Pretrained(path, weights.config, weights.arrays, pieces, vocabulary)
 
 
@@ -113,7 +115,8 @@ def read_to_go_on(
   else:
     vocabulary = _vocabulary(path, weights, where)
     remedy = "prepare the text with the model's tokenizer"
-    check_pieces(path, vocabulary.pieces, pieces, where, remedy)
+    name = f"init_from={path}"
+    check_begins(vocabulary.pieces, pieces, name, where, remedy)
   own, other = objective.get("pair_name", "nsp"), _pair_name(weights)
   heads = [name for name in arrays if name.startswith("pair/")]
   if objective["name"] == "mlm" and heads and own != other:
@@ -193,48 +196,14 @@ def _words_of_elmo(
   softmax = [name for name in arrays if not name.startswith("encoder/")]
   if not softmax:
     return None
-  vocabulary = _vocabulary(path, weights, where)
+  vocabulary, name = _vocabulary(path, weights, where), f"init_from={path}"
   try:
-    check_pieces(path, vocabulary.pieces, pieces, where, "")
+    check_begins(vocabulary.pieces, pieces, name, where)
   except OtherVocabulary as e:
     for name in softmax:
       del arrays[name]
     notes.append(f"the softmax is drawn anew, as it has other words ({e})")
   return vocabulary
-
-
-class OtherVocabulary(ValueError):
-  """A model and the data have different pieces."""
-
-
-def check_pieces(
-  path: str,
-  model: Sequence[str],
-  data: Sequence[str],
-  where: str,
-  remedy: str,
-) -> None:
-  """Raises OtherVocabulary unless the data's pieces begin with the model's.
-
-  Args:
-    path: the model, for the message.
-    model: its pieces.
-    data: the data's; there may be more at their end.
-    where: the data's folder, for the message.
-    remedy: the end of the sentence.
-  """
-  end = f"; {remedy}." if remedy else "."
-  for number, (old, new) in enumerate(zip(model, data, strict=False)):
-    if old != new:
-      raise OtherVocabulary(
-        f"init_from={path}: its piece {number} is {old!r}, that of {where} is"
-        f" {new!r}{end}"
-      )
-  if len(model) > len(data):
-    raise OtherVocabulary(
-      f"init_from={path}: its piece {len(data)} is {model[len(data)]!r}, and"
-      f" {where} has only {len(data)} pieces{end}"
-    )
 
 
 def fill_model(model: dict[str, Any], found: Pretrained) -> dict[str, Any]:

@@ -6,7 +6,6 @@ donated and never saved; a checkpoint keeps their digest.
 """
 
 import hashlib
-import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,8 +15,9 @@ from flax import traverse_util
 
 from bert_jax import loading, models
 from bert_jax.convert.folder import COMPUTATION, Weights
-from bert_jax.data import model_tokenizer
+from bert_jax.data import vocabulary_files
 from bert_jax.data.corpus import Prepared
+from bert_jax.data.pieces import OtherVocabulary, check_begins
 from bert_jax.finetune.data import Part
 from bert_jax.finetune.rows import Task
 from bert_jax.models import tasks
@@ -73,7 +73,7 @@ def read(
     raise ValueError(f"teacher.path: {e}") from e
   model = _filled(model, weights)
   _check_model(path, weights, model)
-  _check_pieces(path, weights, prepared)
+  weights = _cut(path, weights, prepared)
   if task:
     weights = _for_task(path, weights, task)
   kept = ("family", "variant", *COMPUTATION)
@@ -171,26 +171,55 @@ def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
   return " and ".join(parts)
 
 
-def _check_pieces(
-  path: str, weights: Weights, prepared: Prepared | Part
-) -> None:
-  """Raises ValueError unless a teacher has the vocabulary of the data."""
-  tokenizer = model_tokenizer.build(weights.tokenizer_files, path)
-  if tokenizer is None:
+def _cut(path: str, weights: Weights, prepared: Prepared | Part) -> Weights:
+  """A teacher with a row for each of the data's pieces and no more.
+
+  It predicts no piece that its student has not: rows beyond the vocabulary (a
+  table padded to a round number) and pieces beyond the data's are left out.
+
+  Raises:
+    ValueError: it has another vocabulary than the data, or too few rows.
+  """
+  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
     raise ValueError(
       f"teacher.path={path} has no vocabulary, so that nobody knows if it is"
       f" that of {prepared.path}; put its tokenizer's files beside it."
     )
-  known = tokenizer.get_vocab(with_added_tokens=True)
-  pieces = sorted(known, key=known.get)
-  pairs = itertools.zip_longest(pieces, prepared.vocab)
-  for number, (theirs, ours) in enumerate(pairs):
-    if theirs != ours:
-      raise ValueError(
-        f"teacher.path={path}: its piece {number} is {theirs!r}, that of"
-        f" {prepared.path} is {ours!r}; prepare it with the teacher's"
-        " vocabulary."
-      )
+  try:
+    vocabulary = vocabulary_files.of_files(weights.tokenizer_files, path)
+    check_begins(
+      prepared.vocab,
+      vocabulary.pieces,
+      prepared.path,
+      f"teacher.path={path}",
+      "prepare it with the teacher's vocabulary",
+    )
+  except OtherVocabulary:
+    raise
+  except ValueError as e:
+    raise ValueError(f"teacher.path: {e}") from e
+  rows, size = weights.config["model"]["vocab_size"], len(prepared.vocab)
+  if rows < size:
+    raise ValueError(
+      f"teacher.path={path} has {rows:,} rows for the {size:,} pieces of"
+      f" {prepared.path}; choose a teacher that knows all of them."
+    )
+  if rows == size:
+    return weights
+  print(
+    f"teacher: it has {rows:,} rows and the data {size:,} pieces; it predicts"
+    " these alone",
+    flush=True,
+  )
+  names = ("word/embedding", "mlm/bias")
+  arrays = {
+    name: array[:size] if name.endswith(names) else array
+    for name, array in weights.arrays.items()
+  }
+  model = weights.config["model"] | {"vocab_size": size}
+  return weights._replace(
+    config=weights.config | {"model": model}, arrays=arrays
+  )
 
 
 def _digest(weights: Weights, parts: tuple[str, ...]) -> str:

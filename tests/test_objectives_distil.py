@@ -17,6 +17,7 @@ from tiny_teachers import write_teacher
 import bert_jax
 from bert_jax import building, checkpoint, fill_mask, main, objectives, train
 from bert_jax import config as config_lib
+from bert_jax.convert import folder as folders
 from bert_jax.models import bert, distilbert, pretraining
 from bert_jax.objectives import distil
 
@@ -384,7 +385,9 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
     text = f.read()
   with open(vocab, "w") as f:
     f.write(text.replace("w9\n", "x9\n"))
-  with refused(match="piece 9 is 'x9', that of .*prepared is 'w9'"):
+  with refused(
+    match="prepared: its piece 9 is 'w9', that of teacher.* is 'x9'"
+  ):
     building.build(tiny((prepared, other)))
   os.remove(vocab)
   with refused(match="has no vocabulary"):
@@ -396,3 +399,72 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   config = tiny(folder) | {"objective": {"name": "mlm", "pairs": False}}
   with refused(match="objective 'mlm' learns from none; remove it"):
     building.make_parts(config)
+
+
+@pytest.mark.parametrize(
+  "name, rows, pieces",
+  [
+    # A table padded to a round number; pieces beyond the data's; both.
+    ("distilbert", 72, 64),
+    ("distilbert", 70, 70),
+    ("distilroberta", 72, 70),
+    ("tinybert_4x312", 72, 64),
+  ],
+)
+def test_a_teacher_is_cut_to_the_pieces_of_the_data(
+  folder, tmp_path, capsys, name, rows, pieces
+):
+  prepared, _ = folder
+  family = "roberta" if "roberta" in name else "bert"
+  more = {"padding_id": 0} if family == "roberta" else {}
+  larger = write_teacher(
+    tmp_path / "larger", prepared, family, vocab_size=rows, **more
+  )
+  with open(f"{larger}/vocab.txt", "a") as f:
+    f.writelines(f"more{i}\n" for i in range(pieces - 64))
+  weights = folders.read(larger)
+  arrays = dict(weights.arrays)
+  word = "encoder/embeddings/word/embedding"
+  assert arrays[word].shape == (rows, 16)
+  arrays |= {n: arrays[n][:64] for n in (word, "mlm/bias")}
+  model = weights.config["model"] | {"vocab_size": 64}
+  with open(f"{prepared}/vocab.txt", "rb") as f:
+    files = {"vocab.txt": f.read()}
+  exact = str(tmp_path / "exact")
+  folders.write(
+    exact, folders.Weights(weights.config | {"model": model}, arrays, files)
+  )
+  changes = {"teacher.model.family": family}
+  if family == "roberta":
+    changes |= {"objective.layers": (), "objective.freeze_positions": False}
+    changes |= {"model.padding_id": 0, "model.max_positions": 34}
+  if name.startswith("tiny"):
+    changes |= {"model.num_layers": 2, "model.heads": 2}
+  setups = []
+  for teacher in (exact, larger):
+    config = tiny((prepared, teacher), name, **changes)
+    if name.startswith("tiny"):
+      del config["objective"]["layers"]
+    setups.append(building.build(config))
+    assert config["teacher"]["model"]["vocab_size"] == 64
+    said = f"it has {rows:,} rows and the data 64 pieces"
+    assert (said in capsys.readouterr().out) == (teacher == larger)
+  jax.tree.map(
+    np.testing.assert_array_equal, setups[0].frozen, setups[1].frozen
+  )
+  assert setups[0].digest == setups[1].digest
+
+
+def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
+  prepared, _ = folder
+  smaller = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
+  with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
+    building.build(tiny((prepared, smaller)))
+  with open(f"{smaller}/vocab.txt") as f:
+    pieces = f.read().split()
+  with open(f"{smaller}/vocab.txt", "w") as f:
+    f.write("\n".join(pieces[:60]) + "\n")
+  with pytest.raises(
+    ValueError, match="piece 60 is 'w60', and teacher.*only 60"
+  ):
+    building.build(tiny((prepared, smaller)))
