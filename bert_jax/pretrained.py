@@ -396,7 +396,7 @@ class Rows:
       own = np.moveaxis(np.asarray(_whole(drawn)), axis, 0)
       if new_pieces:
         until = size + len(new_pieces)
-        old_ids = added_tokens.old_ids(vocabulary)
+        old_ids = added_tokens.old_ids(vocabulary, size)
         made = new_rows.new_word_rows(
           fitted, new_pieces, old_ids, self._how, own[size:until]
         )

@@ -3,13 +3,15 @@
 import json
 import sys
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_tasks
+from flax import traverse_util
 from test_added_tokens import MAKE
 from test_tokenizers import bert
 
-from bert_jax import prepare
+from bert_jax import prepare, pretrained
 from bert_jax.convert import __main__ as convert
 from bert_jax.convert import folder, hf, new_rows
 from bert_jax.data import (
@@ -211,6 +213,11 @@ def test_new_rows_are_means_or_drawn():
   np.testing.assert_array_equal(rows, [[12, 13], [16, 17], [-1, -1]])
   rows = new_rows.new_word_rows(table, names, ids, "drawn", drawn)
   np.testing.assert_array_equal(rows, drawn)
+  # A tokenizer that has them already, beyond the rows of its model.
+  longer = added_tokens.add(v, [added_tokens.AddedToken(n) for n in names])
+  assert [added_tokens.old_ids(longer)(name) for name in names] != [[], [], []]
+  old = added_tokens.old_ids(longer, v.vocab_size)
+  assert [old(name) for name in names] == [[5, 6, 7], [8, 8], []]
   # An output bias has one number a piece.
   bias = new_rows.new_word_rows(table[:, 0], names, ids, "mean", drawn[:, 0])
   np.testing.assert_array_equal(bias, [12, 16, -1])
@@ -269,6 +276,33 @@ def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
   (short / "model" / "added_tokens.json").unlink()
   load(str(short / "model"))
   assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", new_rows.HOW)
+def test_init_from_names_the_rows_it_makes(how, short):
+  """17 rows, and 19 pieces in the model's own tokenizer as in the data's."""
+  pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
+  numbers = {piece: i for i, piece in enumerate(pieces) if i >= 17}
+  path = short / "fill"
+  (path / "added_tokens.json").write_text(json.dumps(numbers))
+  found = pretrained.read(str(path), pieces, "data")
+  table = "encoder/embeddings/word/embedding"
+  flat = {name: jnp.asarray(array) for name, array in found.arrays.items()}
+  flat[table] = jnp.full((19, flat[table].shape[1]), -1.0)
+  tree = traverse_util.unflatten_dict(flat, sep="/")
+  params, lines = pretrained.take(
+    found, tree, lambda name: name == table, (), init_new_rows=how
+  )
+  said = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
+  line = f"new rows of the word table: 2 ('[E1]', 'red dogs'), {said[how]}"
+  assert line in lines
+  made = np.asarray(traverse_util.flatten_dict(params, sep="/")[table])
+  np.testing.assert_array_equal(made[:17], found.arrays[table])
+  # "red", "dog", "##s"; of "[E1]" no piece is known.
+  ids = [tiny_tasks.PIECES.index(piece) for piece in ("red", "dog", "##s")]
+  wanted = found.arrays[table][ids].mean(0) if how == "mean" else made[17]
+  np.testing.assert_allclose(made[18], wanted, rtol=1e-6)
+  assert (made[17] == -1).all()
 
 
 def test_rows_without_pieces_are_never_filled_in(tmp_path):

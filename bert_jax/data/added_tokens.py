@@ -265,7 +265,8 @@ def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
 
 def role_tokens(vocabulary: Vocabulary) -> set[str]:
   """The special tokens of a tokenizer's family."""
-  numbers = {i for i in vocabulary.special if i is not None}
+  size = len(vocabulary.pieces)
+  numbers = {i for i in vocabulary.special if i is not None and i < size}
   return {vocabulary.pieces[i] for i in numbers}
 
 
@@ -468,15 +469,39 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
   return made
 
 
-def old_ids(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
+def _first(vocabulary: Vocabulary, size: int) -> Vocabulary:
+  """Returns the tokenizer without the added tokens from an id on."""
+  tokens = vocabulary.marked.get_added_tokens_decoder()
+  marked = share(vocabulary.marked)
+  marked.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
+  whole = vocabulary.whole
+  base = dataclasses.replace(
+    vocabulary,
+    pieces=vocabulary.pieces[:size],
+    plain=share(vocabulary.plain),
+    boundary=vocabulary.boundary[:size],
+    whole=whole.other if isinstance(whole, Holds) else whole,
+    added=(),
+    _caches=[{}],
+  )
+  return with_added(base, marked)
+
+
+def old_ids(
+  vocabulary: Vocabulary, size: int | None = None
+) -> Callable[[str], list[int]]:
   """Returns the function from a new piece to the old pieces of its text.
 
   Args:
-    vocabulary: the tokenizer before it had the new pieces.
+    vocabulary: a tokenizer.
+    size: how many of its pieces are old; None for all. Added tokens beyond them
+      are read as if they were not there.
 
   Returns:
     Text -> ids, without the id of the unknown piece; [] where nothing is left.
   """
+  if size is not None and any(i >= size for i in vocabulary.added_ids):
+    vocabulary = _first(vocabulary, size)
 
   def ids(piece: str) -> list[int]:
     # In running text a word has a space before it, which some pieces hold.
