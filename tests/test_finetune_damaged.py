@@ -1,25 +1,50 @@
 """Files of a task's folder that another hand changed are refused by name."""
 
+import json
 import os
 import pathlib
+import random
+import shutil
 
 import finetune_files as files
 import numpy as np
 import pytest
 
+from bert_jax.data.files import seal
 from bert_jax.finetune import data, preparing, reading, rows
+
+TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
+
+
+def make(path, text=TEXT):
+  """A folder of two splits as `prepare --task sst2` makes it."""
+  files.wordpiece(path)
+  names = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
+  known = reading.find("sst2")
+  splits = [f"train={names['a.tsv']}", f"validation={names['b.tsv']}"]
+  inputs = reading.parse_inputs(known, splits)
+  vocab, output = str(path / "vocab.txt"), str(path / "sst2")
+  preparing.prepare(known, inputs, vocab, output, length=12)
+  return output
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+  return make(tmp_path_factory.mktemp("task"))
 
 
 @pytest.fixture
-def folder(tmp_path):
-  files.wordpiece(tmp_path)
-  text = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
-  train = files.write(tmp_path / "train.tsv", text)
-  known = reading.find("sst2")
-  given = reading.parse_inputs(known, [f"train={train}"])
-  vocab, output = str(tmp_path / "vocab.txt"), str(tmp_path / "sst2")
-  preparing.prepare(known, given, vocab, output, length=12)
-  return output
+def copy(prepared, tmp_path):
+  return pathlib.Path(shutil.copytree(prepared, tmp_path / "sst2"))
+
+
+@pytest.fixture
+def folder(copy):
+  """A folder of the versions that wrote no digests."""
+  meta = json.loads((copy / "meta.json").read_text())
+  del meta["files"], meta["fingerprint"]
+  (copy / "meta.json").write_text(json.dumps(seal(meta)))
+  return str(copy)
 
 
 def change(folder, **arrays):
@@ -32,9 +57,62 @@ def load(folder):
   return data.open_data(2, 0, folder, validation="")
 
 
-def test_whole(folder):
+def test_a_folder_without_digests_is_opened_and_said(folder, capsys):
   change(folder)
-  assert load(folder).task.labels == ("0", "1")
+  opened = load(folder)
+  assert opened.task.labels == ("0", "1")
+  assert opened.part.meta["fingerprint"] == opened.part.meta[data.ROWS]
+  line = "note: " + folder + " was prepared by an earlier version"
+  assert capsys.readouterr().err.count(line) == 1
+
+
+def test_one_flipped_bit_anywhere_is_noticed(prepared, tmp_path):
+  """In labels, examples, vocabulary, settings and meta.json alike."""
+  names, rng = sorted(os.listdir(prepared)), random.Random(0)
+  assert names == [
+    *("meta.json", "tokenizer_config.json", "train.examples.jsonl"),
+    *("train.npz", "validation.examples.jsonl", "validation.npz", "vocab.txt"),
+  ]
+  load(prepared)
+  for name in names:
+    content = (pathlib.Path(prepared) / name).read_bytes()
+    for number in range(12):
+      copy = tmp_path / f"{name}-{number}"
+      shutil.copytree(prepared, copy)
+      changed, place = bytearray(content), rng.randrange(len(content))
+      changed[place] ^= 1 << rng.randrange(8)
+      (copy / name).write_bytes(changed)
+      with pytest.raises(ValueError, match=f"{copy}.* is damaged"):
+        load(str(copy))
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "vocab.txt"])
+def test_a_file_of_the_tokenizer_removed_edited_or_of_another(copy, name):
+  path, content = copy / name, (copy / name).read_text()
+  names = rf"is damaged: {name} is not the file that `prepare` wrote"
+  for other in (content.replace("true", "null"), content[::-1], None):
+    path.unlink() if other is None else path.write_text(other)
+    if other != content:
+      with pytest.raises(ValueError, match=names):
+        load(str(copy))
+  path.write_text(content)
+  load(str(copy))
+
+
+def test_a_file_that_would_be_read_instead_of_the_tokenizer(copy):
+  (copy / "tokenizer.json").write_text("{}")
+  with pytest.raises(ValueError, match="tokenizer.json was added after"):
+    load(str(copy))
+
+
+def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
+  """And not of the names and the order of what it was made from."""
+  first = load(prepared).part.meta
+  same = load(make(tmp_path)).part.meta
+  assert first["fingerprint"] == same["fingerprint"] != first[data.ROWS]
+  (tmp_path / "other").mkdir()
+  other = load(make(tmp_path / "other", TEXT.replace("\t0", "\t1"))).part.meta
+  assert first["fingerprint"] != other["fingerprint"]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])

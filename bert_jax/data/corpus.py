@@ -23,8 +23,6 @@ SHA-256 (measured), about 0.4 GB/s on one without. Of a folder over
 asked again for a folder that is there, checks one of any size.
 """
 
-import concurrent.futures
-import functools
 import hashlib
 import json
 import os
@@ -33,15 +31,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.data.files import Watch, digests, is_sealed, read_json, say_once
 from bert_jax.data.pieces import parse
 from bert_jax.data.spelling import Spellings, read_others, spell
 
 FORMAT_VERSION = 1
 # 20 seconds at 1.8 GB/s; BERT's 3.3 billion words make about 10 GB.
 VERIFY_BYTES = 2**35
-# A check of more is announced.
-_LARGE = 2**32
 SPLITS = ("train", "validation")
+_ARRAYS = ("tokens", "sentences", "documents", "word_starts")
+_DATA_FILES = (
+  *(f"{split}.{array}" for split in SPLITS for array in _ARRAYS),
+  "train.unigrams",
+)
 PIECES, OTHERS = "pieces.json", "others.txt"
 # Of all kinds of tokenizers, with transformers' names where it has them.
 TOKENIZER_FILES = (
@@ -110,6 +112,7 @@ class Prepared(NamedTuple):
     special: ids of the special tokens.
     unigrams: [V] int64 counts of the training split; words beyond the
       vocabulary count as its unknown one.
+    watch: notices if a file is written while it is read.
   """
 
   path: str
@@ -118,6 +121,7 @@ class Prepared(NamedTuple):
   vocab: list[str]
   special: SpecialIds
   unigrams: np.ndarray
+  watch: Watch
 
   @property
   def vocab_size(self) -> int:
@@ -201,12 +205,13 @@ def read_pieces(folder: str) -> list[str]:
   if not os.path.exists(path):
     return read_vocab(os.path.join(folder, "vocab.txt"))
   try:
-    with open(path, encoding="utf-8") as f:
-      pieces = json.load(f)
+    pieces = read_json(path)
   except ValueError as e:
     raise ValueError(f"{path} is damaged ({e}).") from e
   if not isinstance(pieces, list) or not pieces:
     raise ValueError(f"{path} is damaged: it holds no list of pieces.")
+  if not all(isinstance(piece, str) for piece in pieces):
+    raise ValueError(f"{path} is damaged: a piece in it is no text.")
   return pieces
 
 
@@ -264,37 +269,17 @@ def open_split(
   )
 
 
-@functools.cache
-def _say_once(line: str) -> None:
-  print(line, flush=True)
-
-
-@functools.lru_cache(maxsize=256)
-def _sha256(path: str, size: int, changed: int) -> str:
-  """SHA-256 of a file of these bytes, changed at this time: read once."""
-  if size > _LARGE:
-    _say_once(f"checking the {size / 1e9:.1f} GB of {path} ...")
-  with open(path, "rb") as f:
-    return hashlib.file_digest(f, "sha256").hexdigest()
+def file_digests(path: str) -> dict[str, str]:
+  """{name: SHA-256} of the tokenizer's files and every data file."""
+  names = [*tokenizer_files(path), *_DATA_FILES]
+  names += [OTHERS] if os.path.exists(os.path.join(path, OTHERS)) else []
+  return digests(path, names)
 
 
 def fingerprint(path: str, options: dict[str, Any]) -> str:
   """Returns the SHA-256 over options, vocabulary and every data file."""
   digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
-  arrays = ("tokens", "sentences", "documents", "word_starts")
-  names = [f"{split}.{array}" for split in SPLITS for array in arrays]
-  names = [*tokenizer_files(path), *names, "train.unigrams"]
-  names += [OTHERS] if os.path.exists(os.path.join(path, OTHERS)) else []
-  files = [os.path.join(path, name) for name in names]
-  stats = [os.stat(file) for file in files]
-  with concurrent.futures.ThreadPoolExecutor() as pool:
-    contents = pool.map(
-      _sha256,
-      files,
-      [s.st_size for s in stats],
-      [s.st_mtime_ns for s in stats],
-    )
-  for name, content in zip(names, contents, strict=True):
+  for name, content in file_digests(path).items():
     digest.update(f"{name} {content}\n".encode())
   return digest.hexdigest()
 
@@ -307,9 +292,14 @@ def verify(prepared: Prepared) -> None:
     fingerprint(prepared.path, options) != meta["fingerprint"]
     or options.get("lower_case") != meta["lower_case"]
   ):
+    before, now = meta.get("files", {}), file_digests(prepared.path)
+    names = [
+      n for n in before.keys() | now.keys() if before.get(n) != now.get(n)
+    ]
+    which = f" ({', '.join(sorted(names))})" if before and names else ""
     raise ValueError(
-      f"{prepared.path} is damaged: its content is not that of its fingerprint."
-      " Delete it and run `python -m bert_jax.prepare` again."
+      f"{prepared.path} is damaged: its content{which} is not that of its"
+      " fingerprint. Delete it and run `python -m bert_jax.prepare` again."
     )
 
 
@@ -333,8 +323,7 @@ def open_prepared(path: str) -> Prepared:
       " one with `python -m bert_jax.prepare`."
     )
   try:
-    with open(meta_path, encoding="utf-8") as f:
-      meta = json.load(f)
+    meta = read_json(meta_path)
     version = meta["format_version"]
   except (ValueError, KeyError, TypeError, IsADirectoryError) as e:
     raise _damaged(meta_path, e) from e
@@ -347,10 +336,18 @@ def open_prepared(path: str) -> Prepared:
     prepared = _open(path, meta)
     if not isinstance(meta["options"], dict):
       raise TypeError("its options are no JSON object")
+    # Damage to one of these keys must not hide the other.
+    if "files" not in meta and "checksum" not in meta:
+      say_once(
+        f"note: {path} was prepared by an earlier version: its meta.json has no"
+        " checksum and is not checked."
+      )
+    elif not is_sealed(meta):
+      raise TypeError("its checksum differs")
     if (size := _size(path)) <= VERIFY_BYTES:
       verify(prepared)
     else:
-      _say_once(
+      say_once(
         f"{path}: {size / 1e9:.0f} GB are not checked at every start; `python"
         " -m bert_jax.prepare` with the arguments that made them does it."
       )
@@ -399,4 +396,5 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
     unigrams, beyond = np.split(unigrams, [len(vocab)])
     unigrams = np.array(unigrams)
     unigrams[special.unk] += beyond.sum()
-  return Prepared(path, meta, splits, vocab, special, unigrams)
+  watch = Watch(os.path.join(path, name) for name in _DATA_FILES)
+  return Prepared(path, meta, splits, vocab, special, unigrams, watch)

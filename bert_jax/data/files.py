@@ -1,13 +1,67 @@
-"""Files that are either the old ones or the new ones, never half of one."""
+"""Files that are the old ones or the new ones, and that are what was written.
 
+New files are made beside, under a name that nobody can foresee, and renamed.
+JSON of any file is read here, and digests of files are taken here.
+"""
+
+import concurrent.futures
 import contextlib
+import functools
+import hashlib
 import json
 import math
 import os
+import re
+import secrets
+import shutil
 import sys
 import zlib
-from collections.abc import Iterator
-from typing import IO, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any, BinaryIO
+
+# A digest of a larger file takes seconds, which is announced.
+_LARGE = 2**32
+# Python's own limit, about 1,000, depends on who calls; no file that is read
+# here needs more than a few levels.
+_MAX_DEPTH = 100
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.(tmp|partial)")
+
+
+class Changed(OSError):
+  """A file was written while it was read; what was read is not known."""
+
+
+def beside(path: str, ending: str = "tmp") -> str:
+  """A new name in the same folder that nobody can foresee."""
+  folder, name = os.path.split(path)
+  return os.path.join(folder, f".{name}.{secrets.token_hex(8)}.{ending}")
+
+
+def create(path: str) -> BinaryIO:
+  """Opens a file that must not be there, not even as a link."""
+  flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+  return os.fdopen(os.open(path, flags, 0o666), "w+b")
+
+
+def open_own(path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+  """Opens a file whose name others can foresee; a link there is refused.
+
+  Returns:
+    A file descriptor.
+
+  Raises:
+    OSError: also if the name is a symbolic link.
+  """
+  return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def clear_temporary(folder: str) -> None:
+  """Deletes what killed writers left; nobody else may be writing there."""
+  for name in os.listdir(folder):
+    path = os.path.join(folder, name)
+    if _TEMPORARY.fullmatch(name) and not os.path.isdir(path):
+      with contextlib.suppress(OSError):
+        os.remove(path)
 
 
 def write_atomically(path: str, content: str | bytes) -> None:
@@ -18,16 +72,18 @@ def write_atomically(path: str, content: str | bytes) -> None:
   Raises:
     OSError: it cannot be written; the old file is as it was.
   """
+  temporary = beside(path)
   try:
-    with open(path + ".tmp", "wb") as f:
+    with create(temporary) as f:
       f.write(content if isinstance(content, bytes) else content.encode())
       f.flush()
       os.fsync(f.fileno())
+    os.replace(temporary, path)
   except OSError as e:
-    with contextlib.suppress(OSError):
-      os.remove(path + ".tmp")
     raise OSError(e.errno, e.strerror, path) from e
-  os.replace(path + ".tmp", path)
+  finally:
+    with contextlib.suppress(OSError):
+      os.remove(temporary)
   sync_folder(os.path.dirname(path))
 
 
@@ -37,13 +93,14 @@ def whole(path: str) -> Iterator[str]:
 
   For what is written bit by bit; on an error nothing is left.
   """
-  partial = path + ".partial"
+  partial = beside(path, "partial")
   try:
+    create(partial).close()
     yield partial
     os.replace(partial, path)
   except OSError as e:
     # Who reads it named the file without the ending.
-    e.filename = path if e.filename == partial else e.filename
+    e.filename = path if e.filename in (None, partial) else e.filename
     raise
   finally:
     with contextlib.suppress(FileNotFoundError):
@@ -69,10 +126,91 @@ def text_output(path: str) -> Iterator[IO[str]]:
       yield f
 
 
+@contextlib.contextmanager
+def whole_folder(path: str) -> Iterator[str]:
+  """Gives a new folder to fill, which is renamed to `path` when it is whole.
+
+  On an error nothing is left. The parent folders are made if need be; an empty
+  folder at `path` is replaced.
+
+  Raises:
+    OSError: it cannot be written; the error names `path`.
+  """
+  path = os.path.abspath(path)
+  temporary = beside(path)
+  try:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.mkdir(temporary)
+    yield temporary
+    os.rename(temporary, path)
+    sync_folder(os.path.dirname(path))
+  except OSError as e:
+    if e.filename is None or str(e.filename).startswith(temporary):
+      e.filename, e.filename2 = path, None
+    raise
+  finally:
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_durably(path: str, content: bytes) -> None:
+  """Writes a new file of a folder that is being made."""
+  with create(path) as f:
+    f.write(content)
+    sync_file(f)
+
+
+def sync_file(file: Any) -> None:
+  """Makes what was written to an open file durable."""
+  file.flush()
+  os.fsync(file.fileno())
+
+
 def write_json(path: str, value: Any) -> None:
   """`write_atomically` of a JSON value."""
   text = json.dumps(value, indent=2, ensure_ascii=False)
   write_atomically(path, text + "\n")
+
+
+def parse_json(text: str | bytes) -> Any:
+  """Reads a JSON value of somebody's file.
+
+  Raises:
+    ValueError: no JSON (a `json.JSONDecodeError` where there is a line), not
+      UTF-8, nested too deeply, or a number of too many digits.
+  """
+  try:
+    value = json.loads(text)
+  except RecursionError as e:
+    raise ValueError("it is nested too deeply") from e
+  openings = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
+  if sum(map(text.count, openings)) > _MAX_DEPTH:
+    _check_depth(value)
+  return value
+
+
+def _check_depth(value: Any) -> None:
+  """Raises ValueError at a value that recursive functions could not read."""
+  level = [value] if isinstance(value, dict | list) else []
+  for _ in range(_MAX_DEPTH):
+    level = [
+      item
+      for parent in level
+      for item in (parent.values() if isinstance(parent, dict) else parent)
+      if isinstance(item, dict | list)
+    ]
+  if level:
+    raise ValueError("it is nested too deeply")
+
+
+def read_json(path: str) -> Any:
+  """Reads a JSON file.
+
+  Raises:
+    FileNotFoundError: there is none.
+    ValueError: see `parse_json`.
+  """
+  with open(path, "rb") as f:
+    return parse_json(f.read())
 
 
 def without_nan(value: Any) -> Any:
@@ -107,3 +245,89 @@ def is_sealed(value: dict[str, Any]) -> bool:
 def _checksum(value: dict[str, Any]) -> int:
   rest = {key: item for key, item in value.items() if key != "checksum"}
   return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
+
+
+def digest(content: bytes) -> str:
+  """SHA-256 of bytes, as hexadecimal digits."""
+  return hashlib.sha256(content).hexdigest()
+
+
+def digests(folder: str, names: Iterable[str]) -> dict[str, str]:
+  """{name: SHA-256} of files, read in parallel and once in a process.
+
+  Raises:
+    OSError: one is missing or cannot be read.
+  """
+  names = list(names)
+  paths = [os.path.join(folder, name) for name in names]
+  stats = [os.stat(path) for path in paths]
+  with concurrent.futures.ThreadPoolExecutor() as pool:
+    contents = pool.map(
+      _sha256,
+      paths,
+      [s.st_size for s in stats],
+      [s.st_mtime_ns for s in stats],
+      [s.st_ctime_ns for s in stats],
+      [s.st_ino for s in stats],
+    )
+    return dict(zip(names, contents, strict=True))
+
+
+@functools.lru_cache(maxsize=1024)
+def _sha256(path: str, size: int, *times: int) -> str:
+  """SHA-256 of a file of this size, times and inode."""
+  if size > _LARGE:
+    say_once(f"checking the {size / 1e9:.1f} GB of {path} ...")
+  with open(path, "rb") as f:
+    return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def different(saved: Mapping[str, str], folder: str) -> list[str]:
+  """Names of files that are missing or not those that were written.
+
+  Args:
+    saved: {name: SHA-256} at the time of writing.
+    folder: where they are.
+  """
+  there = [n for n in saved if os.path.isfile(os.path.join(folder, n))]
+  now = digests(folder, there)
+  return [name for name in saved if now.get(name) != saved[name]]
+
+
+@functools.cache
+def say_once(line: str) -> None:
+  """Prints a line on stderr, the first time in a process."""
+  print(line, file=sys.stderr, flush=True)
+
+
+class Watch:
+  """Notices if files that a run reads from the disk are written meanwhile."""
+
+  def __init__(self, paths: Iterable[str]):
+    """Remembers how the files are; call it before they are checked.
+
+    Raises:
+      OSError: one is missing.
+    """
+    self._seen = {path: _state(path) for path in paths}
+
+  def check(self) -> None:
+    """Raises Changed if a file was written or replaced; reads none."""
+    for path, before in self._seen.items():
+      try:
+        now = _state(path)
+      except FileNotFoundError:
+        now = None
+      if now != before:
+        how = "deleted" if now is None else "changed"
+        raise Changed(
+          f"{path} was {how} while this run was reading it, so that its steps"
+          " since the last checkpoint may be those of other data; no further"
+          " checkpoint is saved. Put the right folder back and give the same"
+          " command again: it continues from the last checkpoint."
+        )
+
+
+def _state(path: str) -> tuple[int, int, int]:
+  stat = os.stat(path)
+  return stat.st_size, stat.st_mtime_ns, stat.st_ino

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.data import filters, folder, sources, tokenize, workers
+from bert_jax.data.files import open_own
 from bert_jax.data.filters import DROPPING, Filters
 
 ROWS = "filters.rows"
@@ -139,7 +140,7 @@ def _judge(
   earlier = _Earlier(chosen)
   path = os.path.join(partial, ROWS)
   count = progress.get("judged", 0)
-  with open(path, "r+b" if os.path.exists(path) else "w+b") as file:
+  with os.fdopen(open_own(path), "r+b") as file:
     if file.seek(0, os.SEEK_END) < count * dtype.itemsize:
       raise OSError(f"{path} is damaged; delete {partial}")
     file.seek(count * dtype.itemsize)

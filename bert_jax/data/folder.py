@@ -8,15 +8,22 @@ in `corpus.py`.
 
 import contextlib
 import fcntl
-import json
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from bert_jax.data import corpus
-from bert_jax.data.files import is_sealed, seal, sync_folder, write_json
+from bert_jax.data.files import (
+  clear_temporary,
+  is_sealed,
+  open_own,
+  read_json,
+  seal,
+  sync_folder,
+  write_json,
+)
 
 PROGRESS = "progress.json"
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
@@ -48,19 +55,17 @@ def read_progress(partial: str) -> dict[str, Any] | None:
   if not os.path.isdir(partial):
     return None
   if not os.path.exists(path):
+    clear_temporary(partial)
     if set(os.listdir(partial)) - {PROGRESS + ".tmp"}:
       raise ValueError(
         f"{partial} is in the way: it holds files but no {PROGRESS}. Move it"
         " away, or delete it."
       )
     return None
-  try:
-    with open(path, encoding="utf-8") as f:
-      progress = json.load(f)
-    if is_sealed(progress):
+  with contextlib.suppress(ValueError):
+    progress = read_json(path)
+    if isinstance(progress, dict) and is_sealed(progress):
       return progress
-  except (ValueError, AttributeError):
-    pass
   raise ValueError(f"{path} is damaged; delete {partial}.")
 
 
@@ -77,6 +82,8 @@ def locked(partial: str) -> Iterator[None]:
   Raises:
     ValueError: another process writes it, or a file has its name.
   """
+  if os.path.islink(partial):
+    raise ValueError(f"{partial} is a link, in the way; move it away.")
   if os.path.exists(partial) and not os.path.isdir(partial):
     raise ValueError(f"{partial} is a file, in the way; move it away.")
   os.makedirs(partial, exist_ok=True)
@@ -108,7 +115,7 @@ class Writer:
       for array, kind in _ARRAYS.items():
         name = f"{split}.{array}"
         path = os.path.join(partial, name)
-        file = open(path, "r+b" if os.path.exists(path) else "w+b")
+        file = os.fdopen(open_own(path), "r+b")
         length = progress["files"].get(name, 0)
         if file.seek(0, os.SEEK_END) < length:
           raise OSError(f"{path} is damaged; delete {partial}")
@@ -185,7 +192,7 @@ def derive(
     done, last = 0, np.True_
     with (
       open(base + ".tokens", "rb") as tokens,
-      open(base + ".word_starts", "wb") as bits,
+      _rewrite(base + ".word_starts") as bits,
     ):
       while data := tokens.read(_CHUNK_TOKENS * dtype.itemsize):
         ids = np.frombuffer(data, dtype)
@@ -205,16 +212,25 @@ def derive(
           unigrams += np.bincount(ids, minlength=vocab_size)
       bits.flush()
       os.fsync(bits.fileno())
-  with open(os.path.join(partial, "train.unigrams"), "wb") as f:
+  with _rewrite(os.path.join(partial, "train.unigrams")) as f:
     f.write(unigrams.tobytes())
     f.flush()
     os.fsync(f.fileno())
   return unigrams
 
 
-def finish(partial: str, output: str, meta: dict[str, Any]) -> None:
-  """Writes `meta.json` and gives the folder its name."""
+def _rewrite(path: str) -> BinaryIO:
+  """Opens a file of the unfinished folder, empty; refuses a link."""
+  flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+  return os.fdopen(open_own(path, flags), "r+b")
+
+
+def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:
+  """Writes `meta.json`, with digests, and gives the folder its name."""
+  meta = seal(meta | {"files": corpus.file_digests(partial)})
   write_json(os.path.join(partial, "meta.json"), meta)
+  clear_temporary(partial)
   os.rename(partial, output)
   sync_folder(os.path.dirname(output))
   os.remove(os.path.join(output, PROGRESS))
+  return meta

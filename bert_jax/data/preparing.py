@@ -381,7 +381,7 @@ def _complete(
     "fingerprint": corpus.fingerprint(partial, origin["options"]),
     **origin,
   }
-  folder.finish(partial, output, meta)
+  meta = folder.finish(partial, output, meta)
   filtering.clear(output)
   for line in filtering.lines(report):
     _log(line)

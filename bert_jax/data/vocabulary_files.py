@@ -20,6 +20,7 @@ from bert_jax.data import (
   wordpiece,
   words,
 )
+from bert_jax.data.files import digest, is_sealed, seal
 from bert_jax.data.pieces import parse
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.tokenizer_json import from_json
@@ -28,6 +29,8 @@ from bert_jax.data.tokenizer_json import from_json
 SETTINGS = added_tokens.SETTINGS
 # transformers' own file of a tokenizer of any kind.
 JSON = added_tokens.JSON
+# A key of the settings: digests of the other files.
+DIGESTS = "sha256"
 _NAMES = {"lower_case": "do_lower_case"}
 _CLASSES = {
   "wordpiece": "BertTokenizer",
@@ -53,6 +56,8 @@ _MODELS = ("spiece.model", "30k-clean.model")
 _NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECES)
 _BRACKETS = re.compile(r"\[.*\]")
 _nfd = functools.partial(unicodedata.normalize, "NFD")
+# Every file that is read of a folder.
+NAMES = tuple({name: 0 for name in (*_NAMED, *_MERGES, *added_tokens.FILES)})
 # Of a vocabulary's JSON no value is an object.
 _MODEL = re.compile(r'"model"\s*:\s*\{')
 
@@ -81,14 +86,13 @@ def load(path: str, **options: Any) -> Vocabulary:
     )
   folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
   beside = SETTINGS if name is None else settings_beside(path)
-  wanted = [name, *_MERGES, beside]
-  if name is None:
-    wanted = [*_NAMED, *_MERGES, *added_tokens.FILES]
+  wanted = NAMES if name is None else [name, *_MERGES, beside]
   paths = {n: os.path.join(folder, n) for n in wanted}
   files = {n: _bytes(p) for n, p in paths.items() if os.path.isfile(p)}
   if name is None:
     made = _of_model(files, folder, options)
   else:
+    check_written(files, folder, beside, name)
     settings = _settings(files.get(beside), paths[beside])
     made = _build(_builder(files, name, folder), path, settings, options)
   if made.kind == "wordpiece" and JSON not in made.files:
@@ -179,6 +183,7 @@ def _of_model(
       f"{folder}: no vocabulary in it: none of {', '.join(_NAMED)}."
     )
   path = os.path.join(folder, name)
+  check_written(files, folder)
   settings = _settings(files.get(SETTINGS), os.path.join(folder, SETTINGS))
   return _build(_builder(files, name, folder), path, settings, options)
 
@@ -323,8 +328,16 @@ def _bert_cleaning(vocabulary: Vocabulary) -> dict[str, bool]:
   return made
 
 
-def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
-  """Name -> content of all files of a tokenizer, its settings among them."""
+def contents(
+  vocabulary: Vocabulary, with_digests: bool = True
+) -> dict[str, bytes]:
+  """Name -> content of all files of a tokenizer, its settings among them.
+
+  Args:
+    vocabulary: the tokenizer.
+    with_digests: whether the settings hold digests, by which `of_files` notices
+      a damaged file.
+  """
   made = dict(vocabulary.files)
   if not _is_listed(vocabulary):
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
@@ -341,8 +354,55 @@ def contents(vocabulary: Vocabulary) -> dict[str, bytes]:
     special = vocabulary.special._asdict().items()
     names |= {f"{r}_token": vocabulary.pieces[i] for r, i in special}
   names |= added_tokens.settings_of(vocabulary)
+  if with_digests:
+    names = _with_digests(names, vocabulary.files)
   settings = json.dumps(names, indent=2, ensure_ascii=False) + "\n"
   return made | {SETTINGS: settings.encode("utf-8")}
+
+
+def _with_digests(
+  settings: Mapping[str, Any], files: Mapping[str, bytes]
+) -> dict[str, Any]:
+  sums = {name: digest(content) for name, content in files.items()}
+  return seal({**settings, DIGESTS: sums})
+
+
+def check_written(
+  files: Mapping[str, bytes],
+  folder: str,
+  settings: str = SETTINGS,
+  name: str | None = None,
+) -> None:
+  """Raises ValueError if a file is not the one that `contents` made.
+
+  Files that were not made by it, another library's, are not checked, and one
+  may be deleted.
+
+  Args:
+    files: name -> content.
+    folder: where they are, for messages.
+    settings: the name of the settings among them.
+    name: the one file of a vocabulary that was given a name of its own.
+  """
+  path = os.path.join(folder, settings)
+  read = {}
+  if settings in files:
+    read = bpe.read_json(text(files[settings], path), path)
+  # Damage to one of the keys must not hide the other.
+  if DIGESTS not in read and "checksum" not in read:
+    return
+  changed = [settings]
+  if is_sealed(read) and isinstance(read.get(DIGESTS), dict):
+    sums = read[DIGESTS]
+    if name not in sums and len(sums) == 1:
+      sums = {name: next(iter(sums.values()))}
+    changed = [n for n in sums if n in files and digest(files[n]) != sums[n]]
+  if changed:
+    raise ValueError(
+      f"{os.path.join(folder, changed[0])} is not what was written with the"
+      " other files of this tokenizer. Put it back; or, if you changed it on"
+      f" purpose, delete the keys {DIGESTS!r} and 'checksum' of {path}."
+    )
 
 
 def save(vocabulary: Vocabulary, folder: str) -> None:
@@ -377,6 +437,7 @@ def of_part(part: Any) -> dict[str, bytes]:
       "tokenizer_class": _CLASSES["wordpiece"],
       _NAMES["lower_case"]: part.meta["lower_case"],
     }
+    settings = _with_digests(settings, made)
     made[SETTINGS] = json.dumps(settings, indent=2).encode("utf-8") + b"\n"
   return made
 

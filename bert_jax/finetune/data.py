@@ -16,13 +16,16 @@ from bert_jax.finetune import rows as rows_lib
 from bert_jax.finetune.batches import BUCKETS, Batch, Batches
 from bert_jax.finetune.rows import Examples, Rows, Task
 
+# The key of `Part.meta` that checkpoints of earlier versions keep.
+ROWS = "rows_fingerprint"
+
 
 class Part(NamedTuple):
   """An opened folder.
 
   Attributes:
     path: of the folder.
-    meta: of `meta.json`, and `fingerprint`, that of the training rows.
+    meta: of `meta.json`; for a run also the fingerprint of the training rows.
     tokenizer: that made the rows.
   """
 
@@ -218,8 +221,10 @@ def open_data(
   task, rows, _ = rows_lib.load(path, train)
   if not _has_labels(task, rows):
     raise ValueError(f"{path}: no example of split {train!r} has a label.")
-  fingerprint = _fingerprint(rows)
-  part = part._replace(meta=part.meta | {"fingerprint": fingerprint})
+  of_rows = {ROWS: _fingerprint(rows)}
+  # A folder of an earlier version has no digest of all its files.
+  whole = part.meta.get("fingerprint", of_rows[ROWS])
+  part = part._replace(meta=part.meta | of_rows | {"fingerprint": whole})
   batches = Batches(
     task,
     rows,

@@ -162,7 +162,8 @@ def _same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
 def _digest_tokenizer(vocabulary: Vocabulary) -> str:
   """A hash of all files of a tokenizer, its settings among them."""
   digest = hashlib.sha256()
-  for name, content in sorted(vocabulary_files.contents(vocabulary).items()):
+  contents = vocabulary_files.contents(vocabulary, with_digests=False)
+  for name, content in sorted(contents.items()):
     digest.update(f"{name} {len(content)}\n".encode() + content)
   return digest.hexdigest()
 

@@ -1,8 +1,9 @@
 """A task's examples as rows of token ids, and the folder that holds them.
 
-The folder has `meta.json` (the task, what made the rows, a checksum),
-`SPLIT.npz` (the arrays of `Rows`), `SPLIT.examples.jsonl` (the raw fields, an
-example a line, in order) and the tokenizer's files. It is complete or absent.
+The folder has `meta.json` (the task, how the rows were made, a checksum, a
+digest of every other file), `SPLIT.npz` (the arrays of `Rows`),
+`SPLIT.examples.jsonl` (the raw fields, an example a line, in order) and the
+tokenizer's files. It is complete or absent.
 
 Fields of an example, `id` (text) in all:
 
@@ -21,14 +22,28 @@ Fields of an example, `id` (text) in all:
 
 import json
 import os
-import shutil
 import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.data.files import is_sealed, seal, sync_folder, write_json
+from bert_jax.data import vocabulary_files
+from bert_jax.data.files import (
+  create,
+  different,
+  digest,
+  digests,
+  is_sealed,
+  parse_json,
+  read_json,
+  say_once,
+  seal,
+  sync_file,
+  whole_folder,
+  write_durably,
+  write_json,
+)
 
 FORMAT_VERSION = 1
 KINDS = (
@@ -36,6 +51,8 @@ KINDS = (
   *("choice", "tagging", "span"),
 )
 META = "meta.json"
+# Keys of it that check the others.
+FINGERPRINTS = ("fingerprint", "checksum")
 # What numpy and json raise at a file that is cut, empty or another's.
 _DAMAGED = (
   *(OSError, KeyError, ValueError, EOFError, TypeError, AttributeError),
@@ -130,38 +147,37 @@ def save(
     raise ValueError(f"{folder} exists; delete it, or choose another name.")
   for name, (rows, examples) in splits.items():
     _check(task, rows, len(examples), f"{folder}: split {name}")
-  partial = folder + ".partial"
-  shutil.rmtree(partial, ignore_errors=True)
-  os.makedirs(partial)
-  try:
+  with whole_folder(folder) as new:
     for name, (rows, examples) in splits.items():
-      with open(os.path.join(partial, f"{name}.npz"), "wb") as f:
+      with create(os.path.join(new, f"{name}.npz")) as f:
         np.savez(f, allow_pickle=False, **rows._asdict())
-        _sync(f)
-      with open(os.path.join(partial, f"{name}.examples.jsonl"), "wb") as f:
+        sync_file(f)
+      with create(os.path.join(new, f"{name}.examples.jsonl")) as f:
         for example in examples:
           f.write(json.dumps(example).encode("utf-8") + b"\n")
-        _sync(f)
+        sync_file(f)
     for name, content in (files or {}).items():
-      with open(os.path.join(partial, name), "wb") as f:
-        f.write(content)
-        _sync(f)
+      write_durably(os.path.join(new, name), content)
     whole = {**meta, "format_version": FORMAT_VERSION, "task": task._asdict()}
     whole["splits"] = {
       name: dict(examples=len(e), rows=len(r.example), tokens=len(r.ids))
       for name, (r, e) in splits.items()
     }
-    write_json(os.path.join(partial, META), seal(json.loads(json.dumps(whole))))
-    os.rename(partial, folder)
-  except BaseException:
-    shutil.rmtree(partial, ignore_errors=True)
-    raise
-  sync_folder(os.path.dirname(folder))
+    whole["files"] = digests(new, sorted(os.listdir(new)))
+    whole = json.loads(json.dumps(whole))
+    whole["fingerprint"] = _fingerprint(whole)
+    write_json(os.path.join(new, META), seal(whole))
 
 
-def _sync(file: Any) -> None:
-  file.flush()
-  os.fsync(file.fileno())
+def _fingerprint(meta: Mapping[str, Any]) -> str:
+  """A hash of everything that a run reads in a folder.
+
+  How the files were called that made it, and what was said of them, is no part
+  of it.
+  """
+  skipped = (*FINGERPRINTS, "made_from", "notes")
+  read = {key: value for key, value in meta.items() if key not in skipped}
+  return digest(json.dumps(read, sort_keys=True).encode())
 
 
 def read_meta(folder: str) -> dict[str, Any]:
@@ -172,14 +188,13 @@ def read_meta(folder: str) -> dict[str, Any]:
   """
   path = os.path.join(folder, META)
   try:
-    with open(path, encoding="utf-8") as f:
-      meta = json.load(f)
+    meta = read_json(path)
   except FileNotFoundError as e:
     raise ValueError(
       f"{folder}: no folder of a task's features ({META} is missing); make one"
       " with `python -m bert_jax.prepare --task NAME`."
     ) from e
-  except (ValueError, RecursionError) as e:
+  except ValueError as e:
     raise ValueError(f"{path} is damaged ({e}); make it anew.") from e
   if not isinstance(meta, dict) or "task" not in meta:
     raise ValueError(f"{folder}: a folder, but not of a task's features.")
@@ -190,7 +205,31 @@ def read_meta(folder: str) -> dict[str, Any]:
     )
   if not is_sealed(meta):
     raise ValueError(f"{path} is damaged (its checksum differs).")
+  _check_files(folder, meta)
   return meta
+
+
+def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
+  """Raises ValueError unless all files are those that `save` wrote."""
+  if "files" not in meta:
+    say_once(
+      f"note: {folder} was prepared by an earlier version, without digests: its"
+      " files are not checked. Prepare it again to have them checked."
+    )
+    return
+  changed = different(meta["files"], folder)
+  added = [
+    name
+    for name in vocabulary_files.NAMES
+    if name not in meta["files"] and os.path.exists(os.path.join(folder, name))
+  ]
+  if changed or added:
+    how = "is not the file that" if changed else "was added after"
+    raise ValueError(
+      f"{folder} is damaged: {(changed + added)[0]} {how} `prepare` wrote"
+      f"{'' if changed else ' it'}. Rows, labels and tokenizer belong together:"
+      " to change one, delete the folder and prepare the task again."
+    )
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
@@ -226,7 +265,7 @@ def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
     with np.load(path, allow_pickle=False) as arrays:
       rows = Rows(**{name: arrays[name] for name in Rows._fields})
     with open(os.path.join(folder, f"{split}.examples.jsonl"), "rb") as f:
-      examples = [json.loads(line) for line in f]
+      examples = [parse_json(line) for line in f]
     _check(task, rows, meta["splits"][split]["examples"], path)
     if len(examples) != meta["splits"][split]["examples"]:
       raise ValueError(f"{len(examples)} examples")
