@@ -60,6 +60,21 @@ class Setup(NamedTuple):
   def fingerprint(self) -> list[str]:
     return [part.meta["fingerprint"] for part in self.prepared]
 
+  @property
+  def fingerprints(self) -> list[list[str | None]]:
+    """Those of a checkpoint that this data continues.
+
+    Checkpoints of earlier versions have a digest of a task's training rows.
+    """
+    old = [part.meta.get(task_data.ROWS) for part in self.prepared]
+    return [self.fingerprint, old]
+
+  @property
+  def read_on_the_way(self) -> list[corpus.Prepared]:
+    """Folders that are read from the disk while a run goes on."""
+    parts = (part for feed in self.feeds for part in feed.data.prepared)
+    return [part for part in parts if isinstance(part, corpus.Prepared)]
+
 
 def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
   """Opens a phase's stream of examples and its held-out set."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import json
 import math
 import os
 import time
@@ -13,7 +12,9 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from bert_jax import config as config_lib
 from bert_jax import hosts, integrity
+from bert_jax.data import files, vocabulary_files
 from bert_jax.data.files import is_sealed, seal, write_atomically
 from bert_jax.integrity import Damaged, Mismatch, check_same
 from bert_jax.logs import note
@@ -62,6 +63,44 @@ def _rank(metrics: dict[str, float]) -> tuple[float, float]:
   return -metrics.get(PHASE, 0), metrics[METRIC]
 
 
+def _compare(workdir: str, step: int, meta: dict[str, Any]) -> None:
+  """Raises Mismatch if the files beside are not those of a checkpoint.
+
+  Another activation, or another order of the vocabulary, would give other
+  results without a word.
+  """
+  if "config" not in meta or "tokenizer" not in meta:
+    files.say_once(
+      f"note: {workdir}: the checkpoint of step {step} is of an earlier"
+      " version, which kept no digests of config.json and of the tokenizer;"
+      " they are not checked."
+    )
+    return
+  path = os.path.join(workdir, "config.json")
+  written = files.read_object(path)
+  lines = config_lib.edits(written, meta["config"], of_model=True)
+  if lines:
+    raise Mismatch(
+      f"{path} was changed since the checkpoint of step {step} was saved:"
+      f" {'; '.join(lines)}. Write the old values in again; a model with other"
+      " values is another run."
+    )
+  names = files.different(meta["tokenizer"], workdir)
+  names += [
+    name
+    for name in vocabulary_files.NAMES
+    if name not in meta["tokenizer"]
+    and os.path.exists(os.path.join(workdir, name))
+  ]
+  if names:
+    raise Mismatch(
+      f"{os.path.join(workdir, names[0])} is not the file that the checkpoint"
+      f" of step {step} was saved with: texts would get other ids. Put the"
+      " run's own tokenizer back, which its prepared folder has too; or give"
+      " the run's command again, which writes it anew."
+    )
+
+
 class Checkpointer:
   """Checkpoints of one run, newest and best both kept, saved in background.
 
@@ -89,7 +128,13 @@ class Checkpointer:
     if keep < 1:
       raise ValueError(f"checkpoint.keep={keep}: must be at least 1.")
     self.path = os.path.join(os.path.abspath(workdir), "checkpoints")
-    self._read_only = read_only
+    self._workdir, self._read_only = workdir, read_only
+    self._keep, self._keep_best = keep, keep_best
+    # Set by `of_run`: whether the files beside are compared with each
+    # checkpoint that is read.
+    self._compares = False
+    # Set by `describe`: what every checkpoint says of the run.
+    self._of_run: dict[str, Any] = {}
     if os.path.exists(self.path) and not os.path.isdir(self.path):
       raise ValueError(
         f"{self.path} is a file where a run has a folder; move it away, or take"
@@ -138,7 +183,33 @@ class Checkpointer:
     checkpointer = cls(workdir, read_only=True)
     if checkpointer.latest_step() is None:
       raise ValueError(f"{workdir}: the run has saved no checkpoint yet.")
+    checkpointer._compares = True
     return checkpointer
+
+  def describe(
+    self, config: dict[str, Any], tokenizer: dict[str, bytes]
+  ) -> None:
+    """Says what every checkpoint from now on keeps of its run.
+
+    Whoever opens the run compares it with the files in the folder.
+
+    Args:
+      config: what config.json holds.
+      tokenizer: name -> content of the tokenizer's files.
+    """
+    sums = {name: files.digest(text) for name, text in tokenizer.items()}
+    self._of_run = {"config": config, "tokenizer": sums}
+
+  def newest_config(self) -> dict[str, Any] | None:
+    """The config that the newest checkpoint was saved with.
+
+    Returns:
+      None if it cannot be read, or is of a version that kept none.
+    """
+    try:
+      return self.meta(self.latest_step()).get("config")
+    except (Mismatch, Damaged):
+      return None
 
   def latest_step(self) -> int | None:
     return self._manager.latest_step()
@@ -200,6 +271,9 @@ class Checkpointer:
     meta = {
       "format_version": FORMAT_VERSION,
       "checksums": checksums or integrity.checksums(vars(state)),
+      "step": step,
+      "measured": measured,
+      **self._of_run,
       **meta,
     }
     with self._saving():
@@ -230,6 +304,7 @@ class Checkpointer:
       OSError: the disk is full, or not to be written.
     """
     self.wait()
+    measured = None
     with self._saving():
       if jax.process_index() == 0:
         folder = os.path.join(self.path, str(step))
@@ -239,7 +314,7 @@ class Checkpointer:
           path = os.path.join(folder, "metrics", "metrics")
           write_atomically(path, json.dumps(measured))
         # Last: until then the evaluation is still to come.
-        changed = seal(self._meta(step) | meta)
+        changed = seal(self._meta(step) | {"measured": measured} | meta)
         path = os.path.join(folder, "meta", "metadata")
         write_atomically(path, json.dumps(changed))
     hosts.wait_for_all(f"evaluated {step}")
@@ -326,6 +401,14 @@ class Checkpointer:
         f"{self.path}/{step} has format version {meta['format_version']}, this"
         f" program reads {FORMAT_VERSION}; use the program that wrote it."
       )
+    # Checkpoints of earlier versions do not say their step.
+    if meta.get("step", step) != step:
+      raise Damaged(
+        f"{self.path}/{step} is a copy of the checkpoint of step"
+        f" {meta['step']}."
+      )
+    if self._compares:
+      _compare(self._workdir, step, meta)
     return meta
 
   def _check(self, step: int, meta: dict[str, Any], tree: Any) -> None:
@@ -431,16 +514,17 @@ class Checkpointer:
     """Moves checkpoints aside whose metrics are damaged.
 
     Orbax reads those of all checkpoints when it opens the folder, and stops at
-    one that is no JSON.
+    one that is no JSON. They decide which checkpoint is best.
     """
     for path in sorted(
       glob.glob(os.path.join(self.path, "*", "metrics", "metrics"))
     ):
       step = os.path.relpath(path, self.path).split(os.sep)[0]
       try:
-        with open(path, encoding="utf-8") as f:
-          whole = all(map(math.isfinite, _rank(json.load(f))))
-      except (ValueError, KeyError, TypeError, AttributeError):
+        metrics = files.read_json(path)
+        whole = all(map(math.isfinite, _rank(metrics)))
+        whole = whole and self._is_measured(step, metrics)
+      except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         whole = False
       if not whole and step.isdigit():
         message = f"{self.path}/{step} is damaged: its metrics."
@@ -448,6 +532,18 @@ class Checkpointer:
           raise Damaged(message)
         print(message, flush=True)
         self._move_aside(int(step))
+
+  def _is_measured(self, step: str, metrics: dict[str, float]) -> bool:
+    """Whether metrics are those that the metadata of a checkpoint repeat."""
+    path = os.path.join(self.path, step, "meta", "metadata")
+    try:
+      meta = files.read_json(path)
+      if not is_sealed(meta):
+        return True  # Whoever restores the checkpoint says so.
+    except (OSError, ValueError, AttributeError):
+      return True
+    # An evaluation that was killed may have written its metrics alone.
+    return meta.get("pending") or meta.get("measured", metrics) == metrics
 
   def restore_params(self, step: int | None, params: Any) -> tuple[Any, int]:
     """Restores the parameters alone, as strictly as `restore`.

@@ -56,6 +56,9 @@ FREE = (
   "model.remat",
 )
 
+# The sections whose keys decide what a saved model computes.
+OPENED = ("model", "objective", "teacher.model")
+
 # Keys of these sections that the program sets, not a config.
 RESERVED = (
   "data.seed",
@@ -342,6 +345,55 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
       )
 
 
+def is_free(key: str) -> bool:
+  """Whether a restart may change a key, written with dots."""
+  return any(key == free or key.startswith(free + ".") for free in FREE)
+
+
+def with_saved_model(
+  written: dict[str, Any], saved: dict[str, Any], prefix: str = ""
+) -> dict[str, Any]:
+  """`written` with what decides what a model computes as it is in `saved`."""
+  result = {}
+  for key in written.keys() | saved.keys():
+    name = f"{prefix}{key}"
+    pair = written.get(key), saved.get(key)
+    if all(isinstance(value, dict) for value in pair):
+      result[key] = with_saved_model(*pair, f"{name}.")
+    else:
+      values = saved if _is_opened(name) and not is_free(name) else written
+      if key in values:
+        result[key] = values[key]
+  return result
+
+
+def _is_opened(key: str) -> bool:
+  return any(key == name or key.startswith(f"{name}.") for name in OPENED)
+
+
+def edits(
+  written: dict[str, Any], saved: dict[str, Any], of_model: bool = False
+) -> list[str]:
+  """What was changed in a run's config.json since a checkpoint was saved.
+
+  Args:
+    written: what config.json holds now.
+    saved: what the checkpoint was saved with.
+    of_model: look at those keys alone that decide what the model computes.
+
+  Returns:
+    A line for each key that differs, but for those that a restart may change.
+  """
+  old, new = flatten(saved), flatten(written)
+  return [
+    f"{key} is {new.get(key)!r}, was {old.get(key)!r}"
+    for key in sorted(old.keys() | new.keys())
+    if old.get(key) != new.get(key)
+    and not is_free(key)
+    and (_is_opened(key) or not of_model)
+  ]
+
+
 def check_restart(
   old: dict[str, Any], new: dict[str, Any], defaults: dict[str, Any]
 ) -> list[str]:
@@ -372,9 +424,7 @@ def check_restart(
     f"config.{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed
   ]
   refused = [
-    line
-    for key, line in zip(changed, lines, strict=True)
-    if not any(key == free or key.startswith(free + ".") for free in FREE)
+    line for key, line in zip(changed, lines, strict=True) if not is_free(key)
   ]
   if refused:
     raise ValueError(

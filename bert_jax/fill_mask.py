@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl import logging
 
-from bert_jax import checkpoint, logs, models, sharding
-from bert_jax.data import vocabulary_files
+from bert_jax import checkpoint, models, sharding
+from bert_jax.data import files, vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.models import pretraining
 
@@ -46,7 +46,7 @@ def load(workdir: str, step: int | None = None) -> Filler:
     raise ValueError(f"{path} names a checkpoint already; leave out --step.")
   with checkpoint.Checkpointer.of_run(workdir) as saver:
     step = saver.find_step(which) if which else step
-    config = logs.read_json(os.path.join(workdir, "config.json"))
+    config = files.read_object(os.path.join(workdir, "config.json"))
     try:
       objective, model = config["objective"], dict(config["model"])
       vocab_size = model["vocab_size"]
@@ -67,7 +67,7 @@ def load(workdir: str, step: int | None = None) -> Filler:
       wanted |= {"span": pretraining.span_shapes(encoder)}
     params, _ = saver.restore_params(step, wanted)
   settings = os.path.join(workdir, vocabulary_files.SETTINGS)
-  if not logs.read_json(settings):
+  if not files.read_object(settings):
     raise ValueError(f"{settings} is damaged: it says nothing.")
   tokenizer = vocabulary_files.load(workdir)
   if tokenizer.vocab_size != vocab_size:

@@ -6,13 +6,19 @@ import math
 import os
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import jax
 
 from bert_jax import metrics
-from bert_jax.data.files import without_nan, write_atomically
+from bert_jax.data.files import (
+  parse_json,
+  whole,
+  without_nan,
+  write_atomically,
+)
 
 Item = TypeVar("Item")
 
@@ -35,10 +41,10 @@ def read_rows(path: str) -> list[dict[str, Any]]:
   # Whole lines end with a newline, so the last item is "" or a cut line.
   for number, line in enumerate(lines[:-1], 1):
     try:
-      row = json.loads(line)
+      row = parse_json(line)
       row = {k: math.nan if v is None else v for k, v in row.items()}
       rows.append({"step": int(row["step"]), "split": row["split"], **row})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
       print(f"{path}:{number}: damaged, left out.", flush=True)
   return rows
 
@@ -47,31 +53,74 @@ def _line(row: dict[str, Any]) -> str:
   return json.dumps(without_nan(row)) + "\n"
 
 
-def read_json(
-  path: str,
-  if_missing: str = "; put the run's own back",
-  if_damaged: str = "; put it back",
-) -> dict[str, Any]:
-  """Reads a JSON object, a run's file by default.
+class _Written:
+  """The rows of a metrics.jsonl: their steps, and a checksum of all lines."""
 
-  Args:
-    path: of the file.
-    if_missing: the remedy that the sentence ends with.
-    if_damaged: the same for a file that is no JSON.
+  def __init__(self) -> None:
+    self._checksum = 0
+    # {"train": [[first step, last step, every], ...], ...}
+    self._spans: dict[str, list[list[int]]] = {}
 
-  Raises:
-    ValueError: it is missing or damaged.
-  """
-  try:
-    with open(path, encoding="utf-8") as f:
-      value = json.load(f)
-  except FileNotFoundError as e:
-    raise ValueError(f"{path} is missing{if_missing}.") from e
-  except ValueError as e:
-    raise ValueError(f"{path} is damaged ({e}){if_damaged}.") from e
-  if not isinstance(value, dict):
-    raise ValueError(f"{path} is damaged: it holds no JSON object.")
-  return value
+  def add(self, row: dict[str, Any]) -> None:
+    self._checksum = zlib.crc32(_line(row).encode(), self._checksum)
+    _extend(self._spans.setdefault(row["split"], []), row["step"])
+
+  def saved(self) -> dict[str, Any]:
+    # A copy: the spans grow, and a checkpoint is written in the background.
+    spans = {split: [[*span] for span in s] for split, s in self._spans.items()}
+    return {"steps": spans, "checksum": self._checksum}
+
+  def differences(self, saved: dict[str, Any] | None) -> list[str]:
+    """Sentences on what of the saved rows is missing or was changed."""
+    if not saved:
+      return []
+    lines = []
+    for split, spans in saved["steps"].items():
+      steps = _steps(self._spans.get(split, []))
+      missing: list[list[int]] = []
+      for step in sorted(_steps(spans) - steps):
+        _extend(missing, step)
+      if missing:
+        lines.append(
+          f"the rows of {split} of {_named(missing)} are missing. Checkpoints"
+          " are whole, and the run goes on; loss.png lacks these points."
+        )
+    if not lines and saved["checksum"] != self._checksum:
+      lines = ["a row was changed, added or moved since it was written."]
+    return lines
+
+
+def _extend(spans: list[list[int]], step: int) -> None:
+  """Adds a step to arithmetic progressions (first, last, every)."""
+  if spans:
+    first, last, every = spans[-1]
+    if first == last and step > last:
+      spans[-1] = [first, step, step - first]
+      return
+    if step == last + every:
+      spans[-1][1] = step
+      return
+  spans.append([step, step, 1])
+
+
+def _steps(spans: list[list[int]]) -> set[int]:
+  return {
+    step
+    for first, last, every in spans
+    for step in range(first, last + 1, every)
+  }
+
+
+def _named(spans: list[list[int]]) -> str:
+  """Names of steps, of which there may be thousands."""
+  names = []
+  for first, last, every in spans:
+    if (last - first) // every < 3:
+      names += map(str, range(first, last + 1, every))
+    else:
+      between = f" (every {every})" if every > 1 else ""
+      names.append(f"{first} to {last}{between}")
+  return f"step{'s' if len(_steps(spans)) > 1 else ''} {', '.join(names)}"
 
 
 def duration(seconds: float) -> str:
@@ -92,6 +141,7 @@ class Logger:
     workdir: str,
     start_step: int,
     total_steps: int,
+    saved: dict[str, Any] | None = None,
     again: bool = False,
   ):
     """Opens the files and drops rows beyond the restored step.
@@ -100,6 +150,8 @@ class Logger:
       workdir: the run's folder.
       start_step: the restored step.
       total_steps: of the run.
+      saved: what `written` said when the checkpoint of `start_step` was saved;
+        what is missing since is printed.
       again: the evaluation at `start_step` is made again; its row is dropped.
     """
     self._on = jax.process_index() == 0
@@ -117,6 +169,11 @@ class Logger:
     if again:
       last = {"step": start_step, "split": "heldout"}
       rows = [r for r in rows if not last.items() <= r.items()]
+    self._written = _Written()
+    for row in rows:
+      self._written.add(row)
+    for line in self._written.differences(saved):
+      print(f"{self._path}: {line}", flush=True)
     write_atomically(self._path, "".join(map(_line, rows)))
     self._file = open(self._path, "a", encoding="utf-8")
     # In this thread: one of its own that dies of a full disk is waited for.
@@ -137,12 +194,17 @@ class Logger:
 
     self._file.write(_line(row))
     self._file.flush()
+    self._written.add(row)
     scalars = [
       Summary.Value(tag=f"{row['split']}/{name}", simple_value=value)
       for name, value in row.items()
       if isinstance(value, float)
     ]
     self._event(step=row["step"], summary=Summary(value=scalars))
+
+  def written(self) -> dict[str, Any]:
+    """JSON values that say which rows there are, for a checkpoint."""
+    return self._written.saved() if self._on else {}
 
   @contextlib.contextmanager
   def waiting(self, name: str) -> Iterator[None]:
@@ -248,8 +310,8 @@ class Logger:
     axes.grid(alpha=0.3)
     if axes.lines:
       axes.legend()
-    figure.savefig(self._plot + ".tmp", dpi=120, format="png")
-    os.replace(self._plot + ".tmp", self._plot)
+    with whole(self._plot) as partial:
+      figure.savefig(partial, dpi=120, format="png")
 
   def close(self) -> None:
     if self._on:

@@ -10,6 +10,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from bert_jax import hosts
+from bert_jax.data import files
 
 
 @contextlib.contextmanager
@@ -27,7 +28,7 @@ def lock(workdir: str) -> Iterator[None]:
   name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
   try:
     os.makedirs(workdir, exist_ok=True)
-    file = open(os.path.join(workdir, name), "w")
+    file = os.fdopen(files.open_own(os.path.join(workdir, name)), "r+b")
   except OSError as e:
     raise ValueError(
       f"--workdir={workdir}: no such folder can be made or written"
@@ -41,6 +42,8 @@ def lock(workdir: str) -> Iterator[None]:
         f"{workdir}: another run is going on in this folder; stop it, or take"
         " another --workdir."
       ) from e
+    if not jax.process_index():
+      files.clear_temporary(workdir)
     hosts.wait_for_all("lock")
     if not os.path.exists(os.path.join(workdir, "lock")):
       raise ValueError(

@@ -33,13 +33,13 @@ from bert_jax.state import TrainState, init_state, resize, vocabulary_axes
 
 
 def write_workdir(
-  workdir: str, config: dict[str, Any], prepared: corpus.Prepared
+  workdir: str, config: dict[str, Any], tokenizer: dict[str, bytes]
 ) -> None:
   """Writes the config and the tokenizer's files; process 0 alone does."""
   if jax.process_index():
     return
   files.write_json(os.path.join(workdir, "config.json"), config)
-  for name, content in vocabulary_files.of_part(prepared).items():
+  for name, content in tokenizer.items():
     files.write_atomically(os.path.join(workdir, name), content)
 
 
@@ -47,7 +47,36 @@ def config_before(workdir: str) -> dict[str, Any] | None:
   """The config of a run that has saved a checkpoint; None before that."""
   if not checkpoint.has_saved(workdir):
     return None
-  return logs.read_json(os.path.join(workdir, "config.json"))
+  return files.read_object(os.path.join(workdir, "config.json"))
+
+
+def saved_config(
+  workdir: str, saver: checkpoint.Checkpointer
+) -> dict[str, Any]:
+  """The config that a run's newest checkpoint was saved with.
+
+  Its config.json may have been changed since, which is said; the model is that
+  of the checkpoint.
+  """
+  written = files.read_object(os.path.join(workdir, "config.json"))
+  saved = saver.newest_config()
+  if saved is None:
+    return written
+  for line in config_lib.edits(written, saved):
+    print(f"config.json was changed since it was written: {line}", flush=True)
+  return config_lib.with_saved_model(written, saved)
+
+
+def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
+  """Says which of the tokenizer's files were changed since they were saved."""
+  for name in files.different(saved or {}, workdir):
+    print(f"{name} was changed or deleted, and is written anew", flush=True)
+
+
+def check_data(setup: Setup) -> None:
+  """Raises OSError if the data was changed since the run opened it."""
+  for part in setup.read_on_the_way:
+    part.watch.check()
 
 
 def print_rows(setup: Setup) -> None:
@@ -86,7 +115,7 @@ def start(
   if saver.latest_step() is not None:
     saved, meta, step = saver.restore_newest(setup.in_file)
     state = resize(saved, state)
-    if meta["fingerprint"] != setup.fingerprint:
+    if meta["fingerprint"] not in setup.fingerprints:
       raise ValueError(
         f"data.path={config['data']['path']} is not the text this run was"
         " started with (fingerprints differ); give the right folder, or start"
@@ -202,17 +231,20 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     stack.enter_context(runtime.named_errors(workdir))
     # What failed before the first checkpoint may be given again otherwise.
     if saver.latest_step() is not None:
-      before = logs.read_json(os.path.join(workdir, "config.json"))
+      before = saved_config(workdir, saver)
       known = defaults(config)
       for line in config_lib.check_restart(before, config, known):
         print(f"changed: {line}", flush=True)
     state, meta = start(setup, config, saver)
     # Not before it is sure that they are the run's own.
-    write_workdir(workdir, config, setup.prepared[0])
+    tokenizer = vocabulary_files.of_part(setup.prepared[0])
+    print_changed_tokenizer(workdir, meta.get("tokenizer"))
+    write_workdir(workdir, config, tokenizer)
+    saver.describe(config, tokenizer)
     print_rows(setup)
     pending = meta.get("pending", False)
     step, total = int(state.step), config["total_steps"]
-    log = logs.Logger(workdir, step, total, again=pending)
+    log = logs.Logger(workdir, step, total, meta.get("log"), again=pending)
     stack.callback(log.close)
     progress = Progress(
       state,
@@ -366,6 +398,7 @@ def evaluate_last(
     saver.remove(step)
     raise
   meta = dict(best=progress.best, heldout=progress.means, pending=False)
+  meta |= dict(log=log.written())
   with log.waiting("checkpoint"):
     saver.add(step, meta, measured, phase.number)
 
@@ -434,6 +467,7 @@ def make_measure(
     data = state, setup.frozen, feed.heldout, rows, setup.mesh
     means = evaluate.evaluate(compiled, objective.coefficients, *data)
     scoring.check_loss(int(state.step), "held-out", means["loss"])
+    check_data(setup)
     return means, means["loss"]
 
   return measure
@@ -464,11 +498,16 @@ def save(
     snapshot: makes what the file holds.
     measured: what an evaluation at this step gave.
     pending: an evaluation at this step is still to come.
+
+  Raises:
+    OSError: the data was changed since it was opened.
   """
+  check_data(setup)
   meta = dict(phase=phase.number, data=position, best=progress.best)
   meta |= dict(pending=pending)
   meta |= dict(window=progress.window.saved(), heldout=progress.means)
   meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
+  meta |= dict(log=log.written())
   meta |= dict(task=setup.task._asdict()) if setup.task else {}
   with log.waiting("checkpoint"):
     in_file, sums = snapshot(step, progress.state)

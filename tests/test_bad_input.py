@@ -265,7 +265,8 @@ def test_parameters_of_another_vocabulary_of_the_same_size(finished, tmp_path):
   (other / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
   meta = json.loads((other / "meta.json").read_text())
   meta["fingerprint"] = corpus.fingerprint(str(other), meta["options"])
-  (other / "meta.json").write_text(json.dumps(meta))
+  meta["files"] = corpus.file_digests(str(other))
+  (other / "meta.json").write_text(json.dumps(files.seal(meta)))
   config = shrunk(str(other)) | {"init_from": str(finished[0])}
   with pytest.raises(ValueError, match="piece 10 is 'w10', .*'zzz'"):
     train.run(config, str(tmp_path / "run"))
@@ -345,12 +346,12 @@ def test_workdir_that_cannot_be_one(tmp_path, finished):
 @pytest.mark.parametrize(
   "name, content, words",
   [
-    ("vocab.txt", None, "no vocabulary in it"),
+    ("vocab.txt", None, "vocab.txt is not the file that the checkpoint"),
     ("config.json", None, "is missing"),
     ("config.json", "{", "is damaged"),
     ("config.json", "{}", "damaged"),
-    ("tokenizer_config.json", "{}", "damaged"),
-    ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", "has 6 pieces"),
+    ("tokenizer_config.json", "{}", "is not the file that the checkpoint"),
+    ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", "is not the"),
   ],
 )
 def test_fill_mask_of_a_damaged_run(run, monkeypatch, name, content, words):

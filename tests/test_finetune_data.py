@@ -312,7 +312,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
   with open(os.path.join(output, "train.npz"), "r+b") as f:
     f.seek(300)
     f.write(b"\xff\xff\xff")
-  with pytest.raises(ValueError, match="split train is damaged"):
+  with pytest.raises(ValueError, match="damaged: train.npz is not the file"):
     rows.load(output, "train")
 
 

@@ -44,7 +44,7 @@ def files_of(kind, as_json=False):
     "gpt1": gpt1,
     "albert": lambda: unigram.unigram(sentencepiece(ALBERT)),
   }[kind]()
-  files = vocabulary_files.contents(made)
+  files = vocabulary_files.contents(made, with_digests=False)
   files.pop("pieces.json", None)
   if as_json:
     return {"tokenizer.json": made.marked.to_str().encode()}

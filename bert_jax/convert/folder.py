@@ -7,12 +7,13 @@ The config holds `format_version`, `family`, `task` (see `module_of`), `model`
 not read), and `source`: the format it came from, the dtype there, names that
 were dropped, fields to write back. Labels and problem are null where a task
 has none. Arrays are float32, named by their paths in the parameter tree.
+`sha256` has a digest of each of these keys and of each other file, `checksum`
+one of all of config.json.
 """
 
 import contextlib
 import json
 import os
-import shutil
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,12 +24,15 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from bert_jax import logs, models
+from bert_jax import models
 from bert_jax.convert import mapping, modules, tensors
+from bert_jax.data import files
 from bert_jax.models import elmo, tasks
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# A key of the config.
+DIGESTS = "sha256"
 TOKENIZER_FILES = (
   "vocab.txt",
   "vocab.json",
@@ -181,7 +185,7 @@ def flatten(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def read_json(path: str) -> dict[str, Any]:
   """Reads a JSON object; ValueError if it is missing or damaged."""
-  return logs.read_json(path, if_missing="", if_damaged="")
+  return files.read_object(path, if_missing="", if_damaged="")
 
 
 def read_tokenizer(path: str) -> dict[str, bytes]:
@@ -219,6 +223,8 @@ def read(path: str) -> Weights:
   missing = [key for key in KEYS if key not in config]
   if missing:
     raise ValueError(f"{where} is damaged: it has no {', '.join(missing)}.")
+  _check_digests(path, config)
+  config = without(config, DIGESTS, "checksum")
   try:
     shapes = shapes_of(module_of(config), config)
   except (KeyError, TypeError, ValueError) as e:
@@ -246,6 +252,44 @@ def write(path: str, weights: Weights) -> None:
   mapping.check(found, shapes, path)
   with new_folder(path) as new:
     write_files(new, weights.config, weights.arrays, weights.tokenizer_files)
+    sums = files.digests(new, sorted({*os.listdir(new)} - {CONFIG}))
+    sums[CONFIG] = _config_digests(weights.config)
+    # As JSON has it: a tuple is a list there.
+    config = json.loads(json.dumps({**weights.config, DIGESTS: sums}))
+    _write_config(new, files.seal(config))
+
+
+def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
+  """{key of the config: digest of its value}."""
+  texts = {key: json.dumps(config[key], sort_keys=True) for key in KEYS}
+  return {key: files.digest(text.encode()) for key, text in texts.items()}
+
+
+def _check_digests(path: str, config: dict[str, Any]) -> None:
+  """Raises ValueError unless all files are those that `write` wrote."""
+  # Damage to one of the keys must not hide the other.
+  if DIGESTS not in config and "checksum" not in config:
+    files.say_once(
+      f"note: {path} has no digests, as folders of earlier versions; its files"
+      " are not checked."
+    )
+    return
+  sums = config.get(DIGESTS)
+  if not isinstance(sums, dict) or not isinstance(sums.get(CONFIG), dict):
+    sums = {CONFIG: {}}
+  now = _config_digests(config)
+  before = sums[CONFIG]
+  keys = [repr(key) for key in KEYS if before.get(key) != now[key]]
+  changed = [f"{', '.join(keys)} of {CONFIG}"] if before and keys else []
+  if not changed and not files.is_sealed(config):
+    changed = [CONFIG]
+  changed += files.different(without(sums, CONFIG), path)
+  if changed:
+    raise ValueError(
+      f"{path}: {' and '.join(changed)} changed since the folder was written."
+      f" Convert the model again; or, if that was on purpose, delete the keys"
+      f" {DIGESTS!r} and 'checksum' of {os.path.join(path, CONFIG)}."
+    )
 
 
 def write_files(
@@ -256,12 +300,17 @@ def write_files(
   metadata: Mapping[str, str] | None = None,
 ) -> None:
   """Writes a model's files into a folder that is there."""
-  with open(os.path.join(path, CONFIG), "w", encoding="utf-8") as f:
-    f.write(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+  _write_config(path, config)
   tensors.write(os.path.join(path, WEIGHTS), arrays, metadata)
   for name, content in tokenizer_files.items():
     with open(os.path.join(path, name), "wb") as f:
       f.write(content)
+
+
+def _write_config(path: str, config: Mapping[str, Any]) -> None:
+  text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+  with open(os.path.join(path, CONFIG), "w", encoding="utf-8") as f:
+    f.write(text)
 
 
 def check_new(path: str) -> None:
@@ -282,14 +331,8 @@ def new_folder(path: str) -> Iterator[str]:
     ValueError: `path` exists and is not empty, or cannot be written.
   """
   check_new(path)
-  path = os.path.abspath(path)
-  parent, name = os.path.split(path)
-  temporary = os.path.join(parent, f".{name}.{os.getpid()}.tmp")
   try:
-    os.makedirs(temporary)
-    yield temporary
-    os.rename(temporary, path)
+    with files.whole_folder(path) as temporary:
+      yield temporary
   except OSError as e:
-    raise ValueError(f"{path} could not be written: {e}.") from e
-  finally:
-    shutil.rmtree(temporary, ignore_errors=True)
+    raise ValueError(f"{path} could not be written: {e.strerror or e}.") from e

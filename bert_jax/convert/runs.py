@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 
-from bert_jax import checkpoint, logs, models
+from bert_jax import checkpoint, models
 from bert_jax.convert import folder, hf_labels
 from bert_jax.convert.folder import Weights
+from bert_jax.data import files
 from bert_jax.models import elmo, pretraining, tasks, tinybert
 
 # Their parameters are those of the family's ForPreTraining.
@@ -89,7 +90,7 @@ def read(path: str, best: bool = False) -> Weights:
     raise ValueError(f"{path}@{which}: name a step or the best one, not both.")
   which = checkpoint.BEST if best else which
   with checkpoint.Checkpointer.of_run(path) as saver:
-    run = logs.read_json(os.path.join(path, "config.json"))
+    run = files.read_object(os.path.join(path, "config.json"))
     try:
       objective, model = run["objective"], dict(run["model"])
       name, family = objective["name"], models.family(model.pop("family"))

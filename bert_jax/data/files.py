@@ -213,6 +213,32 @@ def read_json(path: str) -> Any:
     return parse_json(f.read())
 
 
+def read_object(
+  path: str,
+  if_missing: str = "; put the run's own back",
+  if_damaged: str = "; put it back",
+) -> dict[str, Any]:
+  """Reads a JSON object, a run's file by default.
+
+  Args:
+    path: the file.
+    if_missing: the remedy that the sentence ends with.
+    if_damaged: the same for a file that is no JSON.
+
+  Raises:
+    ValueError: it is missing or damaged.
+  """
+  try:
+    value = read_json(path)
+  except FileNotFoundError as e:
+    raise ValueError(f"{path} is missing{if_missing}.") from e
+  except ValueError as e:
+    raise ValueError(f"{path} is damaged ({e}){if_damaged}.") from e
+  if not isinstance(value, dict):
+    raise ValueError(f"{path} is damaged: it holds no JSON object.")
+  return value
+
+
 def without_nan(value: Any) -> Any:
   """A JSON value with null for NaN and infinity, which JSON has not."""
   if isinstance(value, dict):

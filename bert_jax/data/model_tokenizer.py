@@ -31,6 +31,7 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   if name in files:
     # Whatever it is, it says itself what it adds.
     path = os.path.join(folder, name)
+    vocabulary_files.check_written(files, folder)
     text = vocabulary_files.text(files[name], path)
     made = tokenizer_json.read(text, path)
     added_tokens.declare(made, added_tokens.declared(files, folder))

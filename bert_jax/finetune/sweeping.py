@@ -17,6 +17,7 @@ import jax
 
 from bert_jax import building, logs, train
 from bert_jax import config as config_lib
+from bert_jax.data import files
 from bert_jax.data.files import without_nan, write_json
 from bert_jax.data.names import nearest
 from bert_jax.finetune import data as data_lib
@@ -230,7 +231,7 @@ def _ended(workdir: str, config: dict[str, Any]) -> bool:
   path = os.path.join(workdir, "config.json")
   if not os.path.exists(path):
     return False
-  old = logs.read_json(path)
+  old = files.read_object(path)
   found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
   if not found or found[-1]["step"] != old["total_steps"]:
     return False
@@ -251,7 +252,7 @@ def _here(run: Run, workdir: str) -> str | None:
     return str(e) or type(e).__name__
   finally:
     jax.clear_caches()  # A run's programs are its own.
-  total = logs.read_json(os.path.join(workdir, "config.json"))["total_steps"]
+  total = files.read_object(os.path.join(workdir, "config.json"))["total_steps"]
   if int(state.step) < total:
     raise ValueError(
       f"run {run.name} was stopped; the same command continues the sweep."
