@@ -175,7 +175,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   """
   _check_package()
   with _reading(path), zipfile.ZipFile(path) as file:
-    meta = json.loads(file.read(_META))
+    meta = files.parse_json(file.read(_META))
     if meta["format_version"] != FORMAT_VERSION:
       raise ValueError(
         f"{path}: format_version is {meta['format_version']}, this program"

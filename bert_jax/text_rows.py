@@ -160,7 +160,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
   """A JSON object; ValueError names where it stands if it is none."""
   try:
     item = tables.parse_json(line)
-  except (ValueError, RecursionError) as e:
+  except ValueError as e:
     raise ValueError(f"{where}: no JSON ({e}).") from e
   if not isinstance(item, dict):
     raise ValueError(f"{where}: no JSON object.")

@@ -284,6 +284,12 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
   if not changed and not files.is_sealed(config):
     changed = [CONFIG]
   changed += files.different(without(sums, CONFIG), path)
+  if any(name in sums for name in TOKENIZER_FILES):
+    changed += [
+      name
+      for name in TOKENIZER_FILES
+      if name not in sums and os.path.isfile(os.path.join(path, name))
+    ]
   if changed:
     raise ValueError(
       f"{path}: {' and '.join(changed)} changed since the folder was written."

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
+from bert_jax.data.files import parse_json
+
 DTYPES: dict[str, np.dtype] = {
   "F64": np.dtype("<f8"),
   "F32": np.dtype("<f4"),
@@ -42,7 +44,7 @@ def read(path: str) -> dict[str, np.ndarray]:
       length = int.from_bytes(f.read(8), "little")
       if length > size - 8:
         raise ValueError("the header is cut")
-      header = json.loads(f.read(length))
+      header = parse_json(f.read(length))
     header.pop("__metadata__", None)
     # An empty file cannot be mapped.
     data = np.memmap(path, np.uint8, "r") if size > 8 + length else b""

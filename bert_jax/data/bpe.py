@@ -24,6 +24,7 @@ from tokenizers import (
 )
 
 from bert_jax.data.corpus import SpecialIds
+from bert_jax.data.files import parse_json
 from bert_jax.data.tokenizer import WORDS as BERT_WORDS
 from bert_jax.data.tokenizer import Vocabulary, mark
 
@@ -241,10 +242,10 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
 def read_json(text: str, source: str) -> dict[str, Any]:
   """Reads a JSON object; ValueError names the line of a mistake."""
   try:
-    value = json.loads(text)
+    value = parse_json(text)
   except json.JSONDecodeError as e:
     raise ValueError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
-  except (ValueError, RecursionError) as e:
+  except ValueError as e:
     raise ValueError(f"{source}: not JSON ({e}).") from e
   if not isinstance(value, dict):
     raise ValueError(f"{source}: not a JSON object.")

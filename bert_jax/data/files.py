@@ -175,13 +175,18 @@ def parse_json(text: str | bytes) -> Any:
   """Reads a JSON value of somebody's file.
 
   Raises:
-    ValueError: no JSON (a `json.JSONDecodeError` where there is a line), not
-      UTF-8, nested too deeply, or a number of too many digits.
+    json.JSONDecodeError: no JSON, nested too deeply, or a number of too many
+      digits; it is a ValueError.
+    UnicodeDecodeError: bytes that are not UTF-8; a ValueError as well.
   """
   try:
     value = json.loads(text)
+  except (json.JSONDecodeError, UnicodeDecodeError):
+    raise
   except RecursionError as e:
-    raise ValueError("it is nested too deeply") from e
+    raise json.JSONDecodeError("nested too deeply", "", 0) from e
+  except ValueError as e:
+    raise json.JSONDecodeError("a number of too many digits", "", 0) from e
   openings = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
   if sum(map(text.count, openings)) > _MAX_DEPTH:
     _check_depth(value)
@@ -189,7 +194,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-  """Raises ValueError at a value that recursive functions could not read."""
+  """Raises an error at a value that recursive functions could not read."""
   level = [value] if isinstance(value, dict | list) else []
   for _ in range(_MAX_DEPTH):
     level = [
@@ -199,7 +204,7 @@ def _check_depth(value: Any) -> None:
       if isinstance(item, dict | list)
     ]
   if level:
-    raise ValueError("it is nested too deeply")
+    raise json.JSONDecodeError("nested too deeply", "", 0)
 
 
 def read_json(path: str) -> Any:

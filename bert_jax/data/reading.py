@@ -7,13 +7,13 @@ decides how much memory is needed. Sentences are split elsewhere
 processes.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from bert_jax.data import lines, parquet
+from bert_jax.data.files import parse_json
 
 FORMATS = ("bert", "text", "text_blocks", "text_lines", "jsonl", "parquet")
 _BY_EXTENSION = {
@@ -156,8 +156,8 @@ def _jsonl(path: str, text_lines: Iterator[str], errors: str):
       continue
     place = f"{path}:{number}"
     try:
-      record = json.loads(line)
-    except (ValueError, RecursionError) as e:
+      record = parse_json(line)
+    except ValueError as e:
       raise ValueError(f"{place}: not a JSON object ({e}).") from e
     if not isinstance(record, dict) or not isinstance(
       record.get("text", 0), str | None

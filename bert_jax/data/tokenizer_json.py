@@ -17,6 +17,7 @@ from bert_jax.data import (
   unigram,
   wordpiece,
 )
+from bert_jax.data.files import parse_json
 from bert_jax.data.tokenizer import SPACED, WORDS, Vocabulary, share
 
 _BERT = dict(zip(corpus.SpecialIds._fields, corpus.SPECIAL_TOKENS, strict=True))
@@ -82,7 +83,7 @@ def read(text: str, source: str) -> Tokenizer:
   """
   for found in _CHARSMAP.finditer(text):
     try:
-      charsmap = base64.b64decode(json.loads(found[1]), validate=True)
+      charsmap = base64.b64decode(parse_json(found[1]), validate=True)
     except (ValueError, TypeError) as e:
       raise ValueError(f"{source}: its charsmap is damaged ({e}).") from e
     sentencepiece_model.check_charsmap(charsmap, source)
@@ -116,7 +117,7 @@ def _rules(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _without(text: str, tokens: Iterable[str]) -> models.Model:
   """The unigram model of a file, in which no text can be special tokens."""
-  spec = json.loads(text)["model"]
+  spec = parse_json(text)["model"]
   # No word has a space in it: such a piece is never matched.
   vocab = [(p + " " if p in tokens else p, s) for p, s in spec["vocab"]]
   fallback = spec.get("byte_fallback", False)

@@ -44,7 +44,7 @@ def read(
     try:
       try:
         value = tables.parse_json(line)
-      except (ValueError, RecursionError) as e:
+      except ValueError as e:
         what = "it is empty" if not line.strip() else f"no JSON ({e})"
         raise ValueError(what) from e
       if not isinstance(value, dict):

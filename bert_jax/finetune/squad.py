@@ -33,7 +33,7 @@ def records(path: str) -> Iterator[Record]:
       f"{path}:{e.lineno}: not JSON ({e.msg}); a file with a question a line is"
       " called .jsonl."
     ) from e
-  except (KeyError, TypeError, RecursionError) as e:
+  except (KeyError, TypeError) as e:
     raise ValueError(f"{path}: no file of SQuAD: it has no `data`.") from e
   a = 0
   try:

@@ -2,13 +2,12 @@
 
 import csv
 import io
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.data import vocabulary_files
+from bert_jax.data import files, vocabulary_files
 from bert_jax.data.tokenizer import valid
 
 _SURROGATE = re.compile(r"\\u[dD]")
@@ -163,10 +162,9 @@ def parse_json(text: str) -> Any:
   No UTF-8 has one, so that it could not be written again.
 
   Raises:
-    ValueError: no JSON.
-    RecursionError: too deep.
+    ValueError: no JSON, or nested too deeply.
   """
-  value = json.loads(text)
+  value = files.parse_json(text)
   return _all_valid(value) if _SURROGATE.search(text) else value
 
 
@@ -192,7 +190,7 @@ def jsonl(path: str) -> Iterator[Record]:
     where = f"{path}:{number}"
     try:
       fields = parse_json(line)
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
       raise ValueError(f"{where}: not a JSON object ({e}).") from e
     if not isinstance(fields, dict):
       raise ValueError(f"{where}: not a JSON object.")

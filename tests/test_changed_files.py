@@ -1,0 +1,277 @@
+"""Files of a run that another hand changed are noticed, each in a sentence."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+from test_bad_input import shrunk
+from test_resume import rows
+
+from bert_jax import fill_mask, loading, train
+from bert_jax.convert import folder
+from bert_jax.data import files, loader
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+  path = tmp_path_factory.mktemp("data") / "p"
+  return write_prepared(path, random_documents(20, 0), random_documents(5, 1))
+
+
+def config_of(data):
+  config = shrunk(data) | {"total_steps": 6}
+  config["log"]["every"] = 1
+  config["checkpoint"]["every"] = config["evaluate"]["every"] = 2
+  return config
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+  """A run of six steps, and a converted folder of it."""
+  path = tmp_path_factory.mktemp("finished")
+  train.run(config_of(data), str(path / "run"))
+  folder.write(str(path / "model"), loading.read(str(path / "run")))
+  return path
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+  return pathlib.Path(shutil.copytree(finished / "run", tmp_path / "run"))
+
+
+@pytest.fixture
+def model(finished, tmp_path):
+  return pathlib.Path(shutil.copytree(finished / "model", tmp_path / "model"))
+
+
+def opened(path):
+  """What a model is, for comparing."""
+  weights = loading.read(str(path))
+  config = {k: v for k, v in weights.config.items() if k != "source"}
+  return json.dumps(config), weights.tokenizer_files, weights.arrays
+
+
+def assert_noticed(path, name, times, rng):
+  """One flipped bit is an error, or changes nothing that is read."""
+  before, content = opened(path), (path / name).read_bytes()
+  refused = 0
+  for _ in range(times):
+    changed, place = bytearray(content), rng.randrange(len(content))
+    changed[place] ^= 1 << rng.randrange(8)
+    (path / name).write_bytes(changed)
+    try:
+      after = opened(path)
+    except ValueError:
+      refused += 1
+      continue
+    # Another seed, for example, changes nothing that was trained.
+    assert after[0] == before[0] and name == "config.json"
+    assert all((after[2][k] == a).all() for k, a in before[2].items())
+  (path / name).write_bytes(content)
+  return refused
+
+
+@pytest.mark.parametrize(
+  "name", ["config.json", "vocab.txt", "tokenizer_config.json"]
+)
+def test_a_flipped_bit_of_a_run_is_noticed(run, name):
+  refused = assert_noticed(run, name, 16, random.Random(0))
+  assert refused == 16 if name != "config.json" else refused > 4
+
+
+@pytest.mark.parametrize(
+  "name",
+  ["config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"],
+)
+def test_a_flipped_bit_of_a_converted_folder_is_noticed(model, name):
+  assert assert_noticed(model, name, 16, random.Random(0)) == 16
+
+
+def edit(path, old, new):
+  text = path.read_text()
+  assert text.count(old) == 1
+  path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+  "section, key, value, words",
+  [
+    ("model", "activation", "relu", "model.activation is 'relu', was 'gelu'"),
+    ("model", "variant", "mini", "model.variant is 'mini', was 'tiny'"),
+    ("objective", "name", "distil", "objective.name is 'distil', was 'mlm'"),
+  ],
+)
+def test_an_edited_config_is_named_by_its_key(run, section, key, value, words):
+  config = json.loads((run / "config.json").read_text())
+  config[section][key] = value
+  (run / "config.json").write_text(json.dumps(config))
+  for open_run in (fill_mask.load, opened):
+    with pytest.raises(ValueError, match=f"config.json was changed.*{words}"):
+      open_run(str(run))
+
+
+def test_two_swapped_lines_of_a_vocabulary(run):
+  lines = (run / "vocab.txt").read_text().split("\n")
+  lines[10], lines[11] = lines[11], lines[10]
+  (run / "vocab.txt").write_text("\n".join(lines))
+  for open_run in (fill_mask.load, opened):
+    with pytest.raises(ValueError, match="vocab.txt is not the file that the"):
+      open_run(str(run))
+
+
+def test_a_tokenizer_that_would_be_read_instead(run):
+  (run / "tokenizer.json").write_text("{}")
+  with pytest.raises(ValueError, match="tokenizer.json is not the file that"):
+    opened(run)
+
+
+def test_what_may_change_is_not_refused(run):
+  config = json.loads((run / "config.json").read_text())
+  config["model"]["unroll"], config["log"]["every"] = 2, 9
+  (run / "config.json").write_text(json.dumps(config))
+  opened(run)
+
+
+def test_a_purposeful_edit_of_a_converted_folder(model, capsys):
+  """It is named, and accepted once its digests are gone."""
+  config = json.loads((model / "config.json").read_text())
+  config["model"]["activation"] = "relu"
+  (model / "config.json").write_text(json.dumps(config))
+  with pytest.raises(ValueError, match="'model' of config.json changed since"):
+    opened(model)
+  del config["sha256"], config["checksum"]
+  (model / "config.json").write_text(json.dumps(config))
+  assert json.loads(opened(model)[0])["model"]["activation"] == "relu"
+  assert f"note: {model} has no digests" in capsys.readouterr().err
+
+
+def test_a_tokenizer_added_to_a_converted_folder(model):
+  (model / "added_tokens.json").write_text("{}")
+  with pytest.raises(ValueError, match="added_tokens.json changed since"):
+    opened(model)
+  (model / "added_tokens.json").unlink()
+  (model / "vocab.txt").unlink()
+  with pytest.raises(ValueError, match="vocab.txt changed since"):
+    opened(model)
+
+
+def strip(run, step):
+  """Makes the metadata of a checkpoint those of earlier versions."""
+  path = run / "checkpoints" / str(step) / "meta" / "metadata"
+  meta = json.loads(path.read_text())
+  for key in ("config", "tokenizer", "log", "step", "measured"):
+    del meta[key]
+  path.write_text(json.dumps(files.seal(meta)))
+
+
+def test_a_run_of_an_earlier_version_is_opened_and_continued(
+  data, run, capsys
+):
+  for step in os.listdir(run / "checkpoints"):
+    strip(run, step)
+  opened(run)
+  assert f"note: {run}: the checkpoint of step 6" in capsys.readouterr().err
+  train.run(config_of(data), str(run))
+  assert "continuing from step 6" in capsys.readouterr().out
+
+
+def restart(data, run, capsys):
+  shutil.rmtree(run / "checkpoints" / "6")
+  capsys.readouterr()
+  train.run(config_of(data), str(run))
+  return capsys.readouterr().out
+
+
+def test_a_restart_says_what_was_changed(data, finished, run, capsys):
+  edit(run / "vocab.txt", "w10\n", "zzz\n")
+  config = json.loads((run / "config.json").read_text())
+  config["model"]["initializer_range"] = 0.5
+  (run / "config.json").write_text(json.dumps(config))
+  out = restart(data, run, capsys)
+  assert "vocab.txt was changed or deleted, and is written anew" in out
+  assert "written: model.initializer_range is 0.5, was 0.05" in out
+  assert rows(run) == rows(finished / "run")
+  assert opened(run)[0] == opened(finished / "run")[0]
+
+
+@pytest.mark.parametrize(
+  "keep, words",
+  [
+    (0, "the rows of train of steps 1 to 4 are missing"),
+    (1, "the rows of train of steps 2, 3, 4 are missing"),
+    (-3, "the rows of train of step 4 are missing"),
+    (None, None),
+  ],
+)
+def test_missing_rows_are_named_by_their_steps(
+  data, run, capsys, keep, words
+):
+  path = run / "metrics.jsonl"
+  lines = path.read_text().splitlines(keepends=True)
+  if keep == 0:
+    path.unlink()
+  elif keep is not None:
+    # Steps 5 and 6 are dropped anyhow.
+    path.write_text("".join(lines[: keep if keep > 0 else -len(lines) + 4]))
+  out = restart(data, run, capsys)
+  if words:
+    assert f"{path}: {words}" in out
+    assert ("the rows of heldout of step" in out) == (keep is not None)
+  else:
+    assert "are missing" not in out and "a row was changed" not in out
+  # It is said once: later checkpoints know the rows that there are.
+  train.run(config_of(data), str(run))
+  assert "are missing" not in capsys.readouterr().out
+
+
+def test_a_changed_row_is_noticed(data, run, capsys):
+  path = run / "metrics.jsonl"
+  content = path.read_text()
+  row = json.loads(content.split("\n")[0])
+  row["loss"] += 1
+  path.write_text(json.dumps(row) + content[content.index("\n") :])
+  assert f"{path}: a row was changed" in restart(data, run, capsys)
+
+
+@pytest.mark.parametrize("put_back", [False, True])
+def test_data_overwritten_under_a_run(
+  data, finished, tmp_path, monkeypatch, put_back
+):
+  """No checkpoint is saved of it; with the data put back all is as it was."""
+  copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
+  path, read = copy / "train.tokens", loader.Data.read
+  content = path.read_bytes()
+
+  def change(batches, first, count):
+    if first >= 12:
+      with open(path, "r+b") as f:
+        f.write(np.full(len(content) // 2, 9, np.uint16).tobytes())
+    if put_back and first >= 16:
+      path.write_bytes(content)
+    return read(batches, first, count)
+
+  monkeypatch.setattr(loader.Data, "read", change)
+  run = tmp_path / "run"
+  with pytest.raises(OSError, match="train.tokens was changed while this run"):
+    train.run(config_of(str(copy)), str(run))
+  monkeypatch.undo()
+  assert max(map(int, os.listdir(run / "checkpoints")), default=0) < 4
+  path.write_bytes(content)
+  train.run(config_of(str(copy)), str(run))
+  assert rows(run) == rows(finished / "run")
+
+
+def test_a_checkpoint_copied_to_another_number(data, finished, run, capsys):
+  shutil.copytree(run / "checkpoints" / "4", run / "checkpoints" / "20")
+  assert opened(run)[0] == opened(finished / "run")[0]
+  assert "is a copy of the checkpoint of step 4" in capsys.readouterr().err
+  out = restart(data, run, capsys)
+  assert "20 is a copy of the checkpoint of step 4. Using step 4" in out
+  assert rows(run) == rows(finished / "run")
