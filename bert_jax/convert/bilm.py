@@ -41,7 +41,10 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   config = folder.make_config(
     "elmo", "encoder", model, source={"format": "bilm"}
   )
-  shapes = folder.shapes_of(folder.module_of(config), config)
+  try:
+    shapes = folder.shapes_of(folder.module_of(config), config)
+  except ValueError as e:
+    raise ValueError(f"{options}: {e}") from e
   arrays = _read_hdf5(weights)
   skipped = sorted(n for n in arrays if mapping.is_skipped(n, SKIPPED))
   config["source"] |= {"dtype": "float32", "skipped": skipped}

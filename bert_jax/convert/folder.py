@@ -31,6 +31,9 @@ from bert_jax.models import elmo, tasks
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# The deepest published encoders have 1,000. A layer has names in some files, so
+# that a damaged number would fill the memory.
+MAX_LAYERS = 10_000
 # A key of the config.
 DIGESTS = "sha256"
 TOKENIZER_FILES = (
@@ -162,7 +165,13 @@ def shapes_of(
   chars = jax.ShapeDtypeStruct((1, 1, elmo.MAX_CHARS), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
   batch |= dict(segment_ids=ids, char_ids=chars)
-  boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
+  layers = config["model"].get("num_layers", 0)
+  if layers > MAX_LAYERS:
+    raise ValueError(f"num_layers={layers} are more than {MAX_LAYERS:,}.")
+  try:
+    boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
+  except OverflowError as e:
+    raise ValueError("one of its sizes is 2**31 or more.") from e
   flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
   shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
   if config["pooler"]:
@@ -227,7 +236,8 @@ def read(path: str) -> Weights:
   config = without(config, DIGESTS, "checksum")
   try:
     shapes = shapes_of(module_of(config), config)
-  except (KeyError, TypeError, ValueError) as e:
+  # Sizes of zero are divided by, and looked up in.
+  except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
     raise ValueError(f"{where} is damaged: {e}") from e
   weights = os.path.join(path, WEIGHTS)
   arrays = tensors.read(weights)

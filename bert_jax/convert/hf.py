@@ -70,7 +70,7 @@ def _task(
   pairs = hf_tasks.has_pairs(family, keys)
   named = config.get("architectures")
   if named:
-    if not isinstance(named, list) or named[0] not in classes:
+    if not isinstance(named, list) or named[0] not in [*classes]:
       raise ValueError(
         f"{where}: architectures is {named}; of {family}, known are"
         f" {', '.join(classes)}."

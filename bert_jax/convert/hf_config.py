@@ -279,7 +279,7 @@ def problem_of(config: Mapping[str, Any], num_labels: int, where: str) -> str:
   value = config.get("problem_type")
   if value is None:
     return "regression" if num_labels == 1 else "classification"
-  if value not in PROBLEMS:
+  if value not in [*PROBLEMS]:
     raise ValueError(
       f"{where}: problem_type is {value!r}, not one of {list(PROBLEMS)}."
     )

@@ -49,6 +49,8 @@ def _parts(index: str) -> list[str]:
   places = folder.read_json(index).get("weight_map")
   if not isinstance(places, dict) or not places:
     raise ValueError(f"{index} is damaged: it has no weight_map.")
+  if not all(isinstance(part, str) for part in places.values()):
+    raise ValueError(f"{index} is damaged: its weight_map names no files.")
   parts = sorted(set(places.values()))
   for part in parts:
     # A name in somebody else's file must not lead out of the folder.

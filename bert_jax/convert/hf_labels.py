@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 
+# Each has a name in memory; classifiers of a whole vocabulary have 250,000.
+MAX_LABELS = 10_000_000
+
+
 def default_labels(count: int) -> list[str]:
   """The names that transformers gives to labels without any."""
   return [f"LABEL_{i}" for i in range(count)]
@@ -25,9 +29,7 @@ def read(config: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
     if count is None:
       labels = default_labels(2)
       return labels, [f"{where} has no labels: {labels}, as transformers reads"]
-    if type(count) is not int or count < 1:
-      raise ValueError(f"{where}: num_labels is {count!r}.")
-    return default_labels(count), []
+    return default_labels(_counted(count, where)), []
   try:
     by_id = {int(key): str(name) for key, name in names.items()}
   except (AttributeError, ValueError) as e:
@@ -48,12 +50,22 @@ def read(config: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
     return labels, []
   # Files of 2019 have their own count beside the unchanged default.
   if labels == default_labels(2):
-    return default_labels(count), [
+    return default_labels(_counted(count, where)), [
       f"{where}: id2label is the default, num_labels={count} counts"
     ]
   raise ValueError(
     f"{where}: num_labels is {count}, id2label has {len(labels)} names."
   )
+
+
+def _counted(count: Any, where: str) -> int:
+  """`num_labels`, if it is a number of labels."""
+  if type(count) is not int or not 1 <= count <= MAX_LABELS:
+    raise ValueError(
+      f"{where}: num_labels is {count!r:.40}, not a whole number from 1 to"
+      f" {MAX_LABELS:,}."
+    )
+  return count
 
 
 def _agree(labels: list[str], backward: Any) -> bool:
@@ -62,7 +74,7 @@ def _agree(labels: list[str], backward: Any) -> bool:
     return True
   try:
     ids = {str(name): int(i) for name, i in backward.items()}
-  except (AttributeError, TypeError, ValueError):
+  except (AttributeError, TypeError, ValueError, OverflowError):
     return False
   return ids == {name: i for i, name in enumerate(labels)}
 

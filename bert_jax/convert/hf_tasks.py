@@ -60,9 +60,10 @@ class UnknownFamily(ValueError):
 def family_of(config: Mapping[str, Any], where: str) -> str:
   """The family that a config.json names; UnknownFamily if it names none."""
   kind, named = config.get("model_type"), config.get("architectures")
+  classes = named if isinstance(named, list) else []
   for family, naming in hf_names.NAMINGS.items():
-    known = tasks_of(family)
-    if kind == naming.model_type or any(name in known for name in named or ()):
+    known = [*tasks_of(family)]
+    if kind == naming.model_type or any(name in known for name in classes):
       return family
   raise UnknownFamily(
     f"{where}: model_type is {kind!r}, architectures {named}; of these families"

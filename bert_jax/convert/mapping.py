@@ -92,7 +92,9 @@ def _inner(rule: Rule, shape: Shape) -> Shape:
 
 
 def _their_shape(rule: Rule, shape: Shape) -> Shape:
-  theirs = MOVES[rule.move].to_theirs(np.empty(_inner(rule, shape))).shape
+  # Without memory, whatever a damaged config says.
+  empty = np.broadcast_to(np.float32(0), _inner(rule, shape))
+  theirs = MOVES[rule.move].to_theirs(empty).shape
   if rule.part:
     return (*theirs[:-1], theirs[-1] * rule.part[1])
   return theirs

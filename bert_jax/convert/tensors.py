@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -45,31 +46,61 @@ def read(path: str) -> dict[str, np.ndarray]:
       if length > size - 8:
         raise ValueError("the header is cut")
       header = parse_json(f.read(length))
+    if not isinstance(header, dict):
+      raise ValueError("the header is no JSON object")
     header.pop("__metadata__", None)
     # An empty file cannot be mapped.
     data = np.memmap(path, np.uint8, "r") if size > 8 + length else b""
-    arrays, end = {}, 0
+    arrays, places = {}, []
     for name, entry in header.items():
-      if entry["dtype"] not in DTYPES:
-        raise ValueError(f"{name} is {entry['dtype']}, unknown here")
-      dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-      start, stop = entry["data_offsets"]
-      if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
-        raise ValueError(f"{name} has {stop - start} bytes for {list(shape)}")
+      dtype, shape, start, stop = _entry(name, entry)
       if 8 + length + stop > size:
         raise ValueError(f"{name} ends beyond the file")
       part = np.frombuffer(data[8 + length + start : 8 + length + stop], dtype)
-      arrays[name], end = part.reshape(shape), max(end, stop)
-    if 8 + length + end != size:
-      raise ValueError("bytes are left over")
+      arrays[name] = part.reshape(shape)
+      places.append((start, stop, name))
+    _check_places(places, size - 8 - length)
   except FileNotFoundError as e:
     raise ValueError(f"{path}: no such file.") from e
-  except (ValueError, KeyError, TypeError, AttributeError) as e:
+  except ValueError as e:
     raise ValueError(
       f"{path} is no whole safetensors file of known dtypes ({e}); get it"
       " again."
     ) from e
   return arrays
+
+
+def _entry(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
+  """Dtype, shape, begin and end of an array; ValueError if it has none."""
+  if not isinstance(entry, dict):
+    raise ValueError(f"{name} is no JSON object")
+  shape, offsets = entry.get("shape"), entry.get("data_offsets")
+  for numbers in (shape, offsets):
+    if not isinstance(numbers, list) or not all(
+      type(n) is int and 0 <= n < 2**63 for n in numbers
+    ):
+      raise ValueError(f"{name} has no whole numbers for shape and offsets")
+  if entry.get("dtype") not in [*DTYPES]:
+    raise ValueError(f"{name} is {entry.get('dtype')!r:.40}, unknown here")
+  if len(offsets) != 2:
+    raise ValueError(f"{name} has {len(offsets)} offsets, not 2")
+  dtype, (start, stop) = DTYPES[entry["dtype"]], offsets
+  if stop - start != math.prod(shape) * dtype.itemsize:
+    raise ValueError(f"{name} has {stop - start} bytes for {shape}")
+  return dtype, tuple(shape), start, stop
+
+
+def _check_places(places: list[tuple[int, int, str]], size: int) -> None:
+  """Raises ValueError unless the arrays fill the file one after another."""
+  end = 0
+  for start, stop, name in sorted(places):
+    if start < end:
+      raise ValueError(f"{name} overlaps the array before it")
+    if start > end:
+      raise ValueError(f"there is a hole of {start - end} bytes before {name}")
+    end = stop
+  if end != size:
+    raise ValueError("bytes are left over")
 
 
 def write(
