@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import json
 import math
 import os
 import time

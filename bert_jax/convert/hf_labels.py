@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-
 # Each has a name in memory; classifiers of a whole vocabulary have 250,000.
 MAX_LABELS = 10_000_000
 
