@@ -13,9 +13,8 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import config as config_lib
 from bert_jax import hosts, integrity
-from bert_jax.data import files, vocabulary_files
+from bert_jax.data import files
 from bert_jax.data.files import is_sealed, seal, write_atomically
 from bert_jax.integrity import Damaged, Mismatch, check_same
 from bert_jax.logs import note
@@ -62,44 +61,6 @@ def has_saved(workdir: str) -> bool:
 def _rank(metrics: dict[str, float]) -> tuple[float, float]:
   """Lowest first: the latest phase, and in it the lowest held-out loss."""
   return -metrics.get(PHASE, 0), metrics[METRIC]
-
-
-def _compare(workdir: str, step: int, meta: dict[str, Any]) -> None:
-  """Raises Mismatch if the files beside are not those of a checkpoint.
-
-  Another activation, or another order of the vocabulary, would give other
-  results without a word.
-  """
-  if "config" not in meta or "tokenizer" not in meta:
-    files.say_once(
-      f"note: {workdir}: the checkpoint of step {step} is of an earlier"
-      " version, which kept no digests of config.json and of the tokenizer;"
-      " they are not checked."
-    )
-    return
-  path = os.path.join(workdir, "config.json")
-  written = files.read_object(path)
-  lines = config_lib.edits(written, meta["config"], of_model=True)
-  if lines:
-    raise Mismatch(
-      f"{path} was changed since the checkpoint of step {step} was saved:"
-      f" {'; '.join(lines)}. Write the old values in again; a model with other"
-      " values is another run."
-    )
-  names = files.different(meta["tokenizer"], workdir)
-  names += [
-    name
-    for name in vocabulary_files.NAMES
-    if name not in meta["tokenizer"]
-    and os.path.exists(os.path.join(workdir, name))
-  ]
-  if names:
-    raise Mismatch(
-      f"{os.path.join(workdir, names[0])} is not the file that the checkpoint"
-      f" of step {step} was saved with: texts would get other ids. Put the"
-      " run's own tokenizer back, which its prepared folder has too; or give"
-      " the run's command again, which writes it anew."
-    )
 
 
 class Checkpointer:
@@ -409,7 +370,7 @@ class Checkpointer:
         f" {meta['step']}."
       )
     if self._compares:
-      _compare(self._workdir, step, meta)
+      integrity.check_beside(self._workdir, step, meta)
     return meta
 
   def _check(self, step: int, meta: dict[str, Any], tree: Any) -> None:

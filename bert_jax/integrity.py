@@ -1,10 +1,14 @@
 """Whether a checkpoint fits the model, and is what was saved: checksums."""
 
+import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax.data import files, vocabulary_files
 
 
 class Mismatch(ValueError):
@@ -91,3 +95,46 @@ def checksums(tree: Any) -> dict[str, int]:
 def changed(saved: dict[str, int], tree: Any) -> list[str]:
   """Paths of `tree` whose checksum is not the saved one."""
   return [p for p, s in checksums(tree).items() if saved.get(p) != s]
+
+
+def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
+  """Raises Mismatch if the files beside are not those of a checkpoint.
+
+  Another activation, or another order of the vocabulary, would give other
+  results without a word.
+
+  Args:
+    workdir: the run's folder.
+    step: the checkpoint's.
+    meta: its metadata.
+  """
+  if "config" not in meta or "tokenizer" not in meta:
+    files.say_once(
+      f"note: {workdir}: the checkpoint of step {step} is of an earlier"
+      " version, which kept no digests of config.json and of the tokenizer;"
+      " they are not checked."
+    )
+    return
+  path = os.path.join(workdir, "config.json")
+  written = files.read_object(path)
+  lines = config_lib.edits(written, meta["config"], of_model=True)
+  if lines:
+    raise Mismatch(
+      f"{path} was changed since the checkpoint of step {step} was saved:"
+      f" {'; '.join(lines)}. Write the old values in again; a model with other"
+      " values is another run."
+    )
+  names = files.different(meta["tokenizer"], workdir)
+  names += [
+    name
+    for name in vocabulary_files.NAMES
+    if name not in meta["tokenizer"]
+    and os.path.exists(os.path.join(workdir, name))
+  ]
+  if names:
+    raise Mismatch(
+      f"{os.path.join(workdir, names[0])} is not the file that the checkpoint"
+      f" of step {step} was saved with: texts would get other ids. Put the"
+      " run's own tokenizer back, which its prepared folder has too; or give"
+      " the run's command again, which writes it anew."
+    )

@@ -26,7 +26,7 @@ from bert_jax import (
 )
 from bert_jax import config as config_lib
 from bert_jax.building import Feed, Setup, build, defaults, open_start
-from bert_jax.data import builders, corpus, files, loader, vocabulary_files
+from bert_jax.data import builders, files, loader, vocabulary_files
 from bert_jax.finetune import scoring
 from bert_jax.snapshot import Snapshots
 from bert_jax.state import TrainState, init_state, resize, vocabulary_axes
