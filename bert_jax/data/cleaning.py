@@ -6,9 +6,11 @@ in the `.model` of SentencePiece as its rules of normalisation, in
 `tokenizer_config.json` beside them.
 """
 
+import functools
+import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
@@ -209,22 +211,79 @@ def _composed() -> dict[str, dict[str, str]]:
   return composed
 
 
+@functools.cache
 def _sequences() -> dict[str, str]:
   """Returns what NFC does to letters and marks, where it is not one character.
 
   That are letters with two marks that NFC does not leave as they stand, and
-  capitals with a mark that only the small letter makes a character with.
+  capitals with a mark that only the small letter makes a character with;
+  letters with a mark that are younger than SentencePiece's tables; and marks in
+  another order, as vowelled Arabic and Hebrew are often typed.
   """
   sequences: dict[str, str] = {}
   for letter, marks in _composed().items():
-    texts = [letter.upper() + mark for mark in marks]
+    texts = [x + mark for mark in marks for x in (letter, letter.upper())]
     for first in {*marks, *_marks_beside(letter)}:
       for second in marks:
         text = letter + first + second
         composed = marks.get(first, "") + second
         texts += [t for t in (text, composed) if t != second and not _is_nfc(t)]
     sequences |= {text: unicodedata.normalize("NFC", text) for text in texts}
+  for marks in _marks_by_script().values():
+    # The three levels of Hebrew points, of which fewer are in question.
+    points = [mark for mark in marks if unicodedata.combining(mark) < 100]
+    for length, choices in ((2, marks), (3, points)):
+      for parts in itertools.product(choices, repeat=length):
+        if not _is_nfc(text := "".join(parts)):
+          sequences[text] = unicodedata.normalize("NFC", text)
   return sequences
+
+
+def _marks_by_script() -> dict[int, list[str]]:
+  """Returns the combining marks of each block of 256 characters."""
+  marks: dict[int, list[str]] = {}
+  for character in _characters():
+    if unicodedata.combining(character):
+      marks.setdefault(ord(character) >> 8, []).append(character)
+  return marks
+
+
+@functools.cache
+def reordered_marks() -> str:
+  """Returns a pattern of the places where NFC does more than SentencePiece.
+
+  Both put a letter and the marks after it together. NFC also sorts marks, and
+  takes a mark to its letter from behind another one. The pattern matches
+  between two marks (it has no width); a character there that is no mark keeps
+  both apart.
+  """
+  marks: dict[int, list[str]] = {}
+  for character in _characters():
+    if number := unicodedata.combining(character):
+      marks.setdefault(number, []).append(character)
+  lower: list[str] = []
+  places = []
+  for number in sorted(marks):
+    if lower:
+      places.append(f"(?<={_one_of(marks[number])})(?={_one_of(lower)})")
+    lower += marks[number]
+  composed = _composed()
+  joined = {mark for joins in composed.values() for mark in joins}
+  letters: dict[str, list[str]] = {}
+  for letter, joins in composed.items():
+    for mark in joins:
+      letters.setdefault(mark, []).append(letter)
+  alone = _one_of([mark for mark in lower if mark not in joined])
+  places += [
+    f"(?<={_one_of(before)}{alone})(?={mark})"
+    for mark, before in letters.items()
+    if unicodedata.combining(mark)
+  ]
+  return f"(?<={_one_of(lower)})(?={_one_of(lower)})(?:{'|'.join(places)})"
+
+
+def _one_of(characters: Iterable[str]) -> str:
+  return f"[{''.join(map(re.escape, sorted(characters)))}]"
 
 
 def _is_nfc(text: str) -> bool:

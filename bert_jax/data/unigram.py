@@ -17,6 +17,7 @@ import string
 
 import numpy as np
 from tokenizers import (
+  Regex,
   Tokenizer,
   decoders,
   models,
@@ -26,7 +27,13 @@ from tokenizers import (
 )
 
 from bert_jax.data import bpe, sentencepiece_model
-from bert_jax.data.cleaning import FOLDING, TRAINED, Cleaning, check_alike
+from bert_jax.data.cleaning import (
+  FOLDING,
+  TRAINED,
+  Cleaning,
+  check_alike,
+  reordered_marks,
+)
 from bert_jax.data.tokenizer import SPACED, Vocabulary, mark
 
 # google-research/albert: the order of the published model's special pieces is
@@ -35,7 +42,8 @@ ALBERT = dict(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
 SPACE = "▁"
 LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
-_NO_CHARACTER = "\ufdd0"  # By Unicode's definition.
+# By Unicode's definition these are no characters.
+_NO_CHARACTER, _APART = "\ufdd0", "\ufdd1"
 # Which pieces begin a word. "space": those with a space before them. "albert":
 # the released rule, which was written for English.
 WORD_STARTS = ("space", "albert")
@@ -88,7 +96,8 @@ def normalizer(
   if not cleaning.keep_accents:
     chain += [normalizers.NFKD(), normalizers.StripAccents()]
   elif own:
-    chain.append(normalizers.NFC())
+    order = Regex(reordered_marks())
+    chain += [normalizers.Replace(order, _APART), normalizers.NFC()]
   if model.normalizer in FOLDING:
     # SentencePiece does not fold this letter.
     chain.append(normalizers.Replace("İ", _NO_CHARACTER))
@@ -98,6 +107,7 @@ def normalizer(
     chain.append(normalizers.Replace(_NO_CHARACTER, "İ"))
   if own:
     chain += [normalizers.NFC(), *own, normalizers.NFC()]
+    chain.append(normalizers.Replace(_APART, ""))
   return normalizers.Sequence(chain)
 
 
