@@ -23,9 +23,11 @@ $(VENV)/installed: setup.py
 # Real English that is on any machine: the docstrings of what was installed.
 $(RUN)/text.txt: $(VENV)/installed
 	mkdir -p $(RUN)
+	rm -f $@
 	$(BIN) -m bert_jax.split_text --input docstrings --output $@
 
 $(RUN)/vocab.txt: $(RUN)/text.txt
+	rm -f $@ $(RUN)/tokenizer_config.json $(RUN)/vocab.tokenizer_config.json
 	$(BIN) -m bert_jax.train_vocab --input $< --size 4096 --output $@
 
 $(RUN)/data/meta.json: $(RUN)/vocab.txt

@@ -1,5 +1,6 @@
 """Flags of commands that take a config: parsed, or refused in a sentence."""
 
+import ast
 import inspect
 import os
 import re
@@ -98,19 +99,105 @@ def explain(argv: Sequence[str], error: Exception) -> str:
   return str(error).strip()
 
 
+def _attributes(model: dict[str, Any]) -> dict[str, Any]:
+  """Attributes of an encoder that a config may set, with their values."""
+  if not model.get("family") or not model.get("variant"):
+    return {}
+  # Imported late: it loads jax, which most command lines do not need here.
+  from bert_jax import models
+
+  encoder = models.family(model["family"]).build(model["variant"])
+  names = encoder.__dataclass_fields__.keys()
+  return {
+    name: getattr(encoder, name)
+    for name in names - {"parent", "name", "vocab_multiple"}
+  }
+
+
+def _attribute_value(flag: str, text: str, before: Any) -> Any:
+  """The value of a flag that sets an attribute of an encoder.
+
+  Raises:
+    ValueError: it is of another type than `before`.
+  """
+  if isinstance(before, str) or not isinstance(before, int | float | tuple):
+    return text
+  try:
+    value = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    value = None
+  kinds = (int, float) if isinstance(before, float) else type(before)
+  if isinstance(value, bool) != isinstance(before, bool) or not isinstance(
+    value, kinds
+  ):
+    kind = _KINDS.get(type(before), "a whole number")
+    kind = "a list in brackets" if isinstance(before, tuple) else kind
+    raise ValueError(f"{flag}={text!r}: must be {kind}.")
+  return value
+
+
+def take_attributes(
+  argv: Sequence[str], config: dict[str, Any]
+) -> tuple[list[str], dict[str, Any]]:
+  """Takes the flags that set what a config leaves to the model's variant.
+
+  A config names a published size by `model.variant`; each of its attributes
+  (num_layers, hidden, heads, ...) can be set as if the config had it.
+
+  Args:
+    argv: the command line.
+    config: of the file.
+
+  Returns:
+    The other arguments, and {"model.num_layers": 3, ...}.
+
+  Raises:
+    ValueError: a value is of another type.
+  """
+  flat = config_lib.flatten(config)
+  others, found = [], {}
+  arguments = iter(argv)
+  for argument in arguments:
+    flag, equal, value = argument.lstrip("-").partition("=")
+    key = flag.removeprefix("config.")
+    section, _, name = key.rpartition(".")
+    if key == flag or key in flat or not argument.startswith("-"):
+      others.append(argument)
+      continue
+    sections = {"model": config.get("model", {})}
+    sections["teacher.model"] = config.get("teacher", {}).get("model", {})
+    attributes = _attributes(sections[section]) if section in sections else {}
+    if name not in attributes:
+      others.append(argument)
+      continue
+    value = value if equal else next(arguments, "")
+    found[key] = _attribute_value(flag, value, attributes[name])
+  return others, found
+
+
 def parse(argv: Sequence[str]) -> list[str]:
   """Parses the flags; exits with one sentence if one is bad."""
   path = config_path(argv)
   if path and not os.path.isfile(path):
     sys.exit(f"error: --config={path}: no such file.")
   try:
-    if path:
-      load_defaults(path)
-    return flags.FLAGS(argv)
+    if not path:
+      return flags.FLAGS(argv)
+    config = load_defaults(path)
+    others, attributes = take_attributes(argv, config)
+    # config_flags looks there, whatever it is given.
+    sys.argv[1:], _ = take_attributes(sys.argv[1:], config)
+    rest = flags.FLAGS(others)
+    parsed = flags.FLAGS.config
+    with parsed.unlocked():
+      for key, value in attributes.items():
+        section, _, name = key.rpartition(".")
+        config_lib.section_of(parsed, section)[name] = value
+    return rest
   except flags.Error as e:
     sys.exit(f"error: {explain(argv, e)}")
   except ValueError as e:
-    if path and str(e).startswith(f"--config={path}: "):
+    if str(e).startswith((f"--config={path}: ", "config.")):
       sys.exit(f"error: {e}")
     sys.exit(f"error: {explain(argv, e)}")
   except (AttributeError, KeyError, TypeError) as e:

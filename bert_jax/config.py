@@ -75,8 +75,7 @@ RESERVED = (
 # most of them would train, and silently compute something else. Keys that a
 # config lacks are not looked at.
 AT_LEAST = {
-  # Room for [CLS] A [SEP] B [SEP].
-  "data.length": 5,
+  "data.length": 2,  # See also `SHORTEST`.
   "data.max_predictions": 1,
   "data.streams": 0,
   "total_steps": 1,
@@ -101,12 +100,26 @@ AT_LEAST = {
   "log.every": 0,
   "evaluate.every": 0,
   "evaluate.examples": 0,
-  "checkpoint.every": 1,
+  "checkpoint.every": 0,
   "checkpoint.keep": 1,
   "checkpoint.keep_best": 0,
   "profile.start": 0,
   "profile.steps": 0,
 }
+# Tokens of a row by builder, where there are not two texts, [CLS] A [SEP] B
+# [SEP]: <s> A </s>, or text alone.
+SHORTEST = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
+# Keys that every run reads; what a section lacks otherwise has the default of
+# the function that reads it.
+REQUIRED = (
+  "model.remat",
+  "objective.name",
+  "data.path",
+  "log.every",
+  "evaluate.every",
+  "evaluate.examples",
+  "checkpoint.every",
+)
 POSITIVE = (
   "schedule.peak",
   "optimizer.epsilon",
@@ -185,6 +198,12 @@ def check_keys(config: dict[str, Any]) -> None:
     if not isinstance(section, dict):
       raise ValueError(f"config.phases.{name}={section!r}: must be a section.")
   flat = flatten(config)
+  required = REQUIRED
+  if not is_task(config):
+    required += ("model.family", "model.variant", "data.builder")
+  for key in required:
+    if key not in flat:
+      raise ValueError(f"config.{key} is missing.")
   for key in RESERVED:
     if key in flat:
       raise ValueError(f"config.{key} is not a key; the program sets it.")
@@ -263,9 +282,11 @@ def check_numbers(
     flat: of `flatten`.
     open_keys: may be None: the program fills them in.
   """
+  shortest = SHORTEST.get(flat.get("data.builder"), 5)
+  least_of = AT_LEAST | {"data.length": shortest}
   rules = [
     (key, int, f"at least {least}", lambda x, least=least: x >= least)
-    for key, least in AT_LEAST.items()
+    for key, least in least_of.items()
   ]
   rules += [
     (key, int, f"below 2**{end.bit_length() - 1}", lambda x, end=end: x < end)
@@ -311,8 +332,20 @@ def call(
       if key not in parameters:
         hint = nearest(key, list(parameters)[len(args) :])
         raise ValueError(f"config.{section}.{key} is not a key{hint}") from e
+    for key, parameter in list(parameters.items())[len(args) :]:
+      if key not in arguments and parameter.default is parameter.empty:
+        if parameter.kind is parameter.VAR_KEYWORD:
+          continue
+        raise ValueError(f"config.{section}.{key} is missing.") from e
     raise ValueError(f"config.{section}: {e}.") from e
   return function(*bound.args, **bound.kwargs)
+
+
+def section_of(config: Any, path: str) -> Any:
+  """The section of a config that a path like "teacher.model" names."""
+  for name in path.split("."):
+    config = config[name]
+  return config
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -37,6 +37,8 @@ def split_text(
   """
   if os.path.isdir(output):
     raise ValueError(f"{output} is a folder; name a file.")
+  if os.path.lexists(output):
+    raise ValueError(f"{output} exists; delete it or choose another --output.")
   reading.check_language(language)
   documents = words = 0
   with files.whole(output) as partial:

@@ -299,7 +299,9 @@ def run_phase(
   share, shapes = sharding.host_share(setup.mesh), set()
 
   def due(name, step):
-    return every[name] and (step % every[name] == 0 or step == total)
+    if not every[name]:  # Of checkpoints there is one at the end at least.
+      return name == "checkpoint" and step == total
+    return step % every[name] == 0 or step == total
 
   def advance(step, batch):
     progress.work.append(objective.flops(batch) * share[1])

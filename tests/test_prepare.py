@@ -17,6 +17,7 @@ import bert_jax
 from bert_jax.data import (
   corpus,
   folder,
+  loader,
   preparing,
   sources,
   tokenize,
@@ -24,6 +25,8 @@ from bert_jax.data import (
   wordpiece,
   workers,
 )
+from bert_jax.finetune import preparing as task_preparing
+from bert_jax.finetune import reading, rows
 
 WORDS = [f"word{i}" for i in range(300)]
 PIECES = [*corpus.SPECIAL_TOKENS, "word", "##s", "."] + [
@@ -389,3 +392,61 @@ def test_a_wordpiece_vocabulary_in_tokenizer_json_alone(text, vocab, tmp_path):
     np.testing.assert_array_equal(
       same.splits[split].tokens, plain.splits[split].tokens
     )
+
+
+UNGUARDED = """
+import sys
+from bert_jax.data import preparing
+preparing.prepare(*sys.argv[1:4], processes=2)
+"""
+
+
+def test_a_script_without_its_guard_is_told_so(tmp_path, text, vocab):
+  """Workers import the script, and would all prepare the text themselves."""
+  script = tmp_path / "script.py"
+  script.write_text(UNGUARDED)
+  done = subprocess.run(
+    [sys.executable, str(script), text, vocab, str(tmp_path / "out")],
+    capture_output=True,
+    text=True,
+  )
+  last = done.stderr.strip().splitlines()[-1]
+  assert last.startswith("ChildProcessError: a worker process could not begin")
+  assert 'if __name__ == "__main__":' in last and "memory" not in last
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_worker_is_told_otherwise(signal_number):
+  def results():
+    yield from workers.ordered_map(
+      _ends, (int(signal_number),), range(8), processes=2
+    )
+
+  with pytest.raises(ChildProcessError, match="ended early .*memory"):
+    list(results())
+
+
+def _ends(number):
+  def end(item):
+    if item == 3:
+      os.kill(os.getpid(), number)
+    return item
+
+  return end
+
+
+def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
+  """Each names the command that it is for."""
+  prepared = str(tmp_path / "text_folder")
+  preparing.prepare(text, vocab, prepared, processes=1)
+  with pytest.raises(ValueError, match="holds text, which .*to fine-tune"):
+    rows.read_meta(prepared)
+  (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "word\t0\n" * 4)
+  task = str(tmp_path / "task_folder")
+  known = reading.find("sst2")
+  inputs = [reading.Input("train", str(tmp_path / "train.tsv"))]
+  task_preparing.prepare(known, inputs, vocab, task)
+  with pytest.raises(ValueError, match="rows of a task, which .*to pre-train"):
+    corpus.open_prepared(task)
+  with pytest.raises(ValueError, match="rows of a task"):
+    loader.open_data(task, "bert_pairs")

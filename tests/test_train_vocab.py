@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from bert_jax import split_text
 from bert_jax.data import corpus, training_vocab, training_wordpiece, wordpiece
 
 
@@ -103,3 +104,44 @@ def test_bad_input_is_one_sentence(tmp_path, text, size, message):
   assert result.stderr.startswith("error: ") and message in result.stderr
   assert result.stderr.count("\n") == 1
   assert not output.exists()
+
+
+@pytest.mark.parametrize(
+  "kind, name",
+  [("wordpiece", "v.txt"), ("words", "v.txt"), ("unigram", "v.model")],
+)
+def test_a_vocabulary_is_not_overwritten(tmp_path, kind, name):
+  text = tmp_path / "text.txt"
+  text.write_text("Some words and more words.\n" * 9)
+  output = tmp_path / name
+  output.write_text("somebody's own\n")
+  with pytest.raises(ValueError, match=f"{name} exists; delete it or choose"):
+    training_vocab.train_vocab(str(text), 100, str(output), kind=kind)
+  assert output.read_text() == "somebody's own\n"
+  assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_split_text_does_not_overwrite(tmp_path):
+  text = tmp_path / "text.txt"
+  text.write_text("Some words.\n")
+  with pytest.raises(ValueError, match="text.txt exists; delete it or choose"):
+    split_text.split_text([str(text)], str(text), "auto", "strict", "en")
+  assert text.read_text() == "Some words.\n"
+
+
+@pytest.mark.parametrize(
+  "kind, text, message",
+  [
+    ("wordpiece", "one two one two\n", "the text is too small for --size=500"),
+    ("wordpiece", "ภาษาไทยไม่มีช่องว่างเลย" * 9, "a space every 207 charac"),
+    ("words", "ภาษาไทยไม่มีช่องว่างเลย" * 9, "a word is what stands between"),
+    ("words", "one two one two three\n", "words that occur 2 times; a model"),
+  ],
+)
+def test_why_there_are_fewer_pieces(tmp_path, capsys, kind, text, message):
+  (tmp_path / "text.txt").write_text(text)
+  output = str(tmp_path / "v.txt")
+  training_vocab.train_vocab(str(tmp_path / "text.txt"), 500, output, kind=kind)
+  lines = capsys.readouterr().err.splitlines()
+  (warning,) = [line for line in lines if "--size=500" in line]
+  assert message in warning

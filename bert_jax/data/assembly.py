@@ -46,9 +46,14 @@ def check_layout(layout: Layout) -> Layout:
     ValueError: an option is out of its range; packed rows could not be filled,
       because their prediction slots end before their tokens.
   """
-  if not 5 <= layout.length <= 2**15:
+  shortest, row = 3, "<s> A </s>"
+  if layout.masks is None:
+    shortest, row = 2, "a language model"
+  elif layout.segments:
+    shortest, row = 5, "[CLS] A [SEP] B [SEP]"
+  if not shortest <= layout.length <= 2**15:
     raise ValueError(
-      f"length is {layout.length}; [CLS] A [SEP] B [SEP] needs 5 to 32,768."
+      f"length is {layout.length}; {row} needs {shortest} to 32,768."
     )
   if not 1 <= layout.max_sequences <= layout.length:
     raise ValueError(

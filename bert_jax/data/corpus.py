@@ -327,6 +327,12 @@ def open_prepared(path: str) -> Prepared:
     version = meta["format_version"]
   except (ValueError, KeyError, TypeError, IsADirectoryError) as e:
     raise _damaged(meta_path, e) from e
+  if "task" in meta:
+    raise ValueError(
+      f"{path} holds the rows of a task, which `python -m bert_jax.main` reads"
+      " with a config of configs/finetune/; to pre-train, make a folder of text"
+      " with `python -m bert_jax.prepare` without --task."
+    )
   if version != FORMAT_VERSION:
     raise ValueError(
       f"{path} has format version {version}, this program reads"

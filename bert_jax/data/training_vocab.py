@@ -21,6 +21,8 @@ from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.data.word_counts import MIN_FREQUENCY
 
 KINDS = ("wordpiece", "bytelevel", "unigram", "words")
+# Characters between two spaces; German and Finnish have about 8.
+UNSPACED = 30
 # Of ids; the largest published vocabulary, of words, has 793,471.
 MAX_SIZE = 2**20
 
@@ -69,7 +71,8 @@ def train_vocab(
     raise ValueError(f"--rules={rules}: only of --kind=words; leave it out.")
   _check_output(output, kind)
   found = sources.find_sources(inputs, format, errors)
-  records = _progress(sources.read_records(found))
+  spaces = Spaces()
+  records = spaces.counted(_progress(sources.read_records(found)))
   wanted = Cleaning(lower_case, keep_accents).filled()
   strips = kind in ("wordpiece", "unigram") and not wanted.keep_accents
   marks = cleaning.Marks(kind == "unigram") if strips else None
@@ -80,13 +83,57 @@ def train_vocab(
   _write(vocabulary, output)
   _log(f"{output}: {vocabulary.vocab_size:,} pieces.")
   if vocabulary.vocab_size < size:
-    _log(
-      f"warning: the text is too small for --size={size}: no further piece"
-      f" occurs {MIN_FREQUENCY} times."
-    )
+    _log(f"warning: {_why_fewer(kind, size, vocabulary.vocab_size, spaces)}")
   if marks and (line := marks.warning()):
     _log(line)
   return vocabulary.pieces
+
+
+class Spaces:
+  """Counts characters and white space of the text that is read."""
+
+  def __init__(self) -> None:
+    self.characters = self.spaces = 0
+
+  def counted(
+    self, records: Iterable[sources.Record]
+  ) -> Iterator[sources.Record]:
+    """Yields the records."""
+    for record in records:
+      self.characters += len(record.text)
+      self.spaces += record.text.count(" ") + record.text.count("\n") + 1
+      yield record
+
+  @property
+  def distance(self) -> float:
+    """Characters from one space to the next, on average."""
+    return self.characters / max(self.spaces, 1)
+
+
+def _why_fewer(kind: str, size: int, count: int, spaces: Spaces) -> str:
+  """Says why a vocabulary has fewer pieces than were asked for."""
+  if kind in ("wordpiece", "words") and spaces.distance > UNSPACED:
+    rule = (
+      "a word is what stands between spaces"
+      if kind == "words"
+      else "WordPiece learns from what stands between spaces, if that has no"
+      f" more than {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
+    )
+    return (
+      f"{count:,} pieces are fewer than --size={size}: the text has a space"
+      f" every {spaces.distance:.0f} characters only, and {rule}. Use"
+      " --kind=unigram, or put spaces between the words."
+    )
+  if kind == "words":
+    return (
+      f"--size={size} is more than the text has words that occur"
+      f" {MIN_FREQUENCY} times; a model predicts the {count:,} of the"
+      " vocabulary, and reads all others by their characters."
+    )
+  return (
+    f"the text is too small for --size={size}: no further piece occurs"
+    f" {MIN_FREQUENCY} times."
+  )
 
 
 def _train(
@@ -134,7 +181,9 @@ def _check_output(output: str, kind: str) -> None:
       f"{output}: the name of a unigram model, and of no other vocabulary, ends"
       " with .model."
     )
-  elif kind != "unigram" and not os.path.exists(output):
+  elif os.path.lexists(output):
+    raise ValueError(f"{output} exists; delete it or choose another --output.")
+  elif kind != "unigram":
     settings = _settings_path(output)
     if os.path.exists(settings):
       raise ValueError(

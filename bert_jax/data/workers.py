@@ -37,7 +37,7 @@ def ordered_map(
     processes: how many to start.
 
   Raises:
-    ChildProcessError: a process was killed.
+    ChildProcessError: a process was killed, or could not begin.
     Exception: whatever the stream or the function raises.
   """
   context = multiprocessing.get_context("spawn")
@@ -52,16 +52,17 @@ def ordered_map(
       theirs.close()
       pipes.append(ours)
       children.append(child)
+    begun: set[int] = set()
     pending: deque[int] = deque()
     for k, item in enumerate(items):
       if len(pending) == processes * _IN_FLIGHT:
-        yield _receive(pipes, children, pending.popleft())
+        yield _receive(pipes, children, begun, pending.popleft())
       worker = k % processes
       with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         pipes[worker].send(item)  # Receiving tells what became of it.
       pending.append(worker)
     while pending:
-      yield _receive(pipes, children, pending.popleft())
+      yield _receive(pipes, children, begun, pending.popleft())
   finally:
     for pipe in pipes:
       pipe.close()
@@ -72,13 +73,24 @@ def ordered_map(
         child.join()
 
 
-def _receive(pipes, children, worker: int) -> Any:
+def _receive(pipes, children, begun: set[int], worker: int) -> Any:
   try:
+    if worker not in begun:
+      pipes[worker].recv()  # Its first word, before any result.
+      begun.add(worker)
     ok, value = pipes[worker].recv()
   except (EOFError, ConnectionResetError):
     children[worker].join(5)
+    code = children[worker].exitcode
+    # One that a signal ended has a negative number.
+    if worker not in begun and code is not None and code > 0:
+      raise ChildProcessError(
+        f"a worker process could not begin (exit code {code}): it imports the"
+        " script that started it, which must do its work under `if __name__ =="
+        ' "__main__":`.'
+      ) from None
     raise ChildProcessError(
-      f"a worker process ended early (exit code {children[worker].exitcode});"
+      f"a worker process ended early (exit code {code});"
       " if the machine is short of memory, use fewer --processes."
     ) from None
   if not ok:
@@ -97,6 +109,7 @@ def _work(pipe, setup, arguments) -> None:
   # this process waits to send a result.
   threading.Thread(target=_feed, args=(pipe, items), daemon=True).start()
   try:
+    pipe.send("begun")
     function = setup(*arguments)
     while (item := items.get()) is not None:
       pipe.send((True, function(item)))

@@ -197,6 +197,12 @@ def read_meta(folder: str) -> dict[str, Any]:
   except ValueError as e:
     raise ValueError(f"{path} is damaged ({e}); make it anew.") from e
   if not isinstance(meta, dict) or "task" not in meta:
+    if isinstance(meta, dict) and "splits" in meta:
+      raise ValueError(
+        f"{folder} holds text, which `python -m bert_jax.main` with a config of"
+        " pre-training reads; to fine-tune, make a folder of a task with"
+        " `python -m bert_jax.prepare --task NAME`."
+      )
     raise ValueError(f"{folder}: a folder, but not of a task's features.")
   if meta.get("format_version") != FORMAT_VERSION:
     raise ValueError(
