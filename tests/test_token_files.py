@@ -343,3 +343,17 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
   (tmp_path / "p" / "config.json").write_text('{"model_type": "bert"}')
   reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "p")
   assert reference.tokenize("the É e") == ["the", "é", "e"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_padding_is_that_of_the_tokenizer(as_json, tmp_path):
+  """config.json says its id, whichever file the pieces stand in."""
+  weights = tiny_tasks.write_model(tmp_path / "m")
+  names = [*tiny_tasks.PIECES[1:], "[PAD]"]
+  files = {"vocab.txt": "".join(f"{name}\n" for name in names).encode()}
+  if as_json:
+    made = vocabulary_files.of_files(files, "x", lower_case=True)
+    files = {"tokenizer.json": added_tokens.adding(made).to_str().encode()}
+  hf.write(str(tmp_path / "hf"), weights._replace(tokenizer_files=files))
+  config = json.loads((tmp_path / "hf" / "config.json").read_text())
+  assert config["pad_token_id"] == len(names) - 1

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.convert import hf_config, hf_labels, hf_names, hf_tasks
+from bert_jax.data import model_tokenizer
 from bert_jax.logs import note
 
 Config = dict[str, Any]
@@ -58,15 +59,29 @@ def make(
     result["torch_dtype"] = result.pop("dtype")
   result = {**old, **result}
   _set_activation(result, family, model["activation"])
-  if "pad_token_id" not in result and "vocab.txt" in files:
-    pieces = files["vocab.txt"].decode("utf-8").splitlines()
-    if "[PAD]" in pieces:
-      result["pad_token_id"] = pieces.index("[PAD]")
+  if "pad_token_id" not in result:
+    number = _padding(files)
+    result |= {} if number is None else {"pad_token_id": number}
   if task in hf_config.WITH_LABELS:
     result |= hf_labels.write(config["labels"])
   _set_problem(result, config)
   _set_head(result, config)
   return result
+
+
+def _padding(files: Mapping[str, bytes]) -> int | None:
+  """The id of padding; None where the tokenizer's files do not say it."""
+  if "vocab.txt" in files:
+    pieces = files["vocab.txt"].decode("utf-8").splitlines()
+    return pieces.index("[PAD]") if "[PAD]" in pieces else None
+  if model_tokenizer.JSON not in files:
+    return None
+  try:
+    tokenizer = model_tokenizer.build(files, "the model")
+  except ValueError:  # The files are copied as they are.
+    return None
+  numbers = [tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>")]
+  return next((number for number in numbers if number is not None), None)
 
 
 def _check(family: str, task: str, model: Config) -> None:
@@ -134,8 +149,6 @@ def _set_head(result: Config, config: Mapping[str, Any]) -> None:
   field = hf_config.dropout_field(family, task)
   if field is None:
     name = result["architectures"][0]
-    note(
-      f"note: {name} has no field for the dropout {dropout} of the head."
-    )
+    note(f"note: {name} has no field for the dropout {dropout} of the head.")
   else:
     result[field] = dropout

@@ -333,15 +333,13 @@ def with_added(vocabulary: Vocabulary, marked: Tokenizer) -> Vocabulary:
   if not added:
     return dataclasses.replace(vocabulary, marked=marked, _caches=[{}])
   plain = share(vocabulary.plain)
-  pieces, boundary = list(vocabulary.pieces), vocabulary.boundary
-  for token in by_number:
-    number = marked.token_to_id(token.content)
-    if number < len(vocabulary.pieces):
-      boundary = boundary.copy()
-      boundary[number] = True
-    else:
-      pieces.append(token.content)
-  boundary = np.append(boundary, np.ones(len(pieces) - len(boundary), bool))
+  size = vocabulary.vocab_size
+  new = [
+    numbers[number].content for number in sorted(numbers) if number >= size
+  ]
+  pieces = [*vocabulary.pieces, *new]
+  boundary = np.append(vocabulary.boundary, np.ones(len(new), bool))
+  boundary[[*numbers]] = True
   plain.add_tokens(_without_roles(by_number, roles, vocabulary, plain))
   # Special tokens of the family are text to it; all others are not special.
   plain.encode_special_tokens = True

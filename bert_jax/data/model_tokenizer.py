@@ -11,6 +11,8 @@ from tokenizers import Tokenizer
 
 from bert_jax.data import added_tokens, tokenizer_json, vocabulary_files
 
+JSON = vocabulary_files.JSON
+
 
 def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   """Builds a tokenizer that adds special tokens, and neither pads nor cuts.

@@ -348,13 +348,13 @@ class Vocabulary:
     if self.kind != "bytelevel":
       # As the model's own pieces that stand alone are spelt.
       ends = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(self.kind, "{}")
-      alone = self.alone
-      return decode(
-        [
-          ends.format(self.pieces[i]) if alone[i] else self.pieces[i]
-          for i in ids
-        ]
-      )
+      spelt: list[str] = []
+      for i in ids:
+        piece = self.pieces[i]
+        if self.alone[i] and spelt[-1:] != ["▁"]:
+          piece = ends.format(piece)
+        spelt.append(piece)
+      return decode(spelt)
     parts = itertools.groupby(ids, lambda i: bool(self.alone[i]))
     return "".join(
       "".join(pieces) if alone else decode(pieces)

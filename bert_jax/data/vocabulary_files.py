@@ -312,19 +312,21 @@ def _is_listed(vocabulary: Vocabulary) -> bool:
   return "vocab.txt" in vocabulary.files
 
 
-def _bert_cleaning(vocabulary: Vocabulary) -> dict[str, bool]:
-  """Settings of BertTokenizer that are unusual.
+def _unusual(vocabulary: Vocabulary) -> dict[str, bool]:
+  """Settings of BertTokenizer and RobertaTokenizer that are not the defaults.
 
-  transformers builds its own cleaning from them, whatever `tokenizer.json`
-  says.
+  transformers builds its rules from them, whatever `tokenizer.json` says.
   """
   rules, made = vocabulary.plain.normalizer, {}
-  if not isinstance(rules, normalizers.BertNormalizer):
-    return made
-  if rules.strip_accents not in (None, rules.lowercase):
-    made["strip_accents"] = rules.strip_accents
-  if not rules.handle_chinese_chars:
-    made["tokenize_chinese_chars"] = False
+  splitter = vocabulary.plain.pre_tokenizer
+  if vocabulary.kind == "bytelevel":
+    if getattr(splitter, "add_prefix_space", False):
+      made["add_prefix_space"] = True
+  elif isinstance(rules, normalizers.BertNormalizer):
+    if rules.strip_accents not in (None, rules.lowercase):
+      made["strip_accents"] = rules.strip_accents
+    if not rules.handle_chinese_chars:
+      made["tokenize_chinese_chars"] = False
   return made
 
 
@@ -346,8 +348,7 @@ def contents(
     others = "".join(f"{word}\n" for word in vocabulary.others)
     made[corpus.OTHERS] = others.encode("utf-8")
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
-  if vocabulary.kind == "wordpiece":
-    names |= _bert_cleaning(vocabulary)
+  names |= _unusual(vocabulary)
   if vocabulary.kind in _CLASSES:
     names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
   if vocabulary.kind == "unigram":
