@@ -16,6 +16,7 @@ from test_tokenizers import gpt1
 from bert_jax.data import (
   cleaning,
   corpus,
+  loader,
   preparing,
   training_vocab,
   unigram,
@@ -115,6 +116,38 @@ def test_whole_words_are_whole(kind, options, train):
       assert "".join(words) == "".join(line.split())
     else:
       assert all(words) and "".join(words) == "".join(line.split())
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
+@pytest.mark.parametrize("masking", ["whole_word", "ngram"])
+def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
+  """All pieces of a word are masked, or none."""
+  folder = str(tmp_path / "prepared")
+  preparing.prepare(
+    train.text, train(kind, **CASED), folder, processes=1, heldout=0.0
+  )
+  vocabulary = vocabulary_files.load(folder)
+  length = 96
+  opened = loader.open_data(
+    folder, "doc_sentences", length=length, masking=masking
+  )
+  batch = opened.read(0, 64)
+  special = {i for i in vocabulary.special if i is not None}
+  several = 0
+  for row in range(64):
+    ids = batch["input_ids"][row].copy()
+    masked = np.zeros(length, bool)
+    real = batch["mlm_weights"][row] > 0
+    places = batch["mlm_positions"][row][real]
+    masked[places] = True
+    ids[places] = batch["mlm_ids"][row][real]
+    starts = vocabulary.boundary[ids]
+    inside = ~np.isin(ids, [*special]) | masked
+    for place in np.flatnonzero(inside[1:] & ~starts[1:]) + 1:
+      if inside[place - 1]:
+        several += masked[place]
+        assert masked[place] == masked[place - 1], row
+  assert several > 20
 
 
 @pytest.mark.parametrize("kind, options", CASES[:-1])
