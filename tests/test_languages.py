@@ -21,6 +21,7 @@ from bert_jax.data import (
   training_vocab,
   unigram,
   vocabulary_files,
+  words,
 )
 from bert_jax.finetune import preparing as finetune_preparing
 from bert_jax.finetune import reading, rows
@@ -63,7 +64,8 @@ def train(tmp_path_factory):
 
 
 def cleaned(text, lower_case=True, keep_accents=None):
-  """BERT's cleaning, restated: capitals, and marks that take no space."""
+  """BERT's cleaning, restated: joiners, capitals, marks that take no space."""
+  text = text.replace("\u200c", "").replace("\u200d", "")
   if lower_case:
     text = text.lower()
   if lower_case and not keep_accents:
@@ -348,6 +350,25 @@ def test_other_kinds_keep_capitals_and_accents(train):
       vocabulary_files.load(train(kind), lower_case=True)
 
 
+def test_words_are_whole_for_elmo():
+  """Joiners and the marks of Armenian, Hebrew, Catalan stand in words."""
+  vocabulary = words.build(words.SPECIAL)
+  for text in (
+    "می‌خوانم",
+    "ශ්‍රී",
+    "क्‍ष",
+    "Սո՞ւրճ",
+    "צה״ל",
+    "ג׳ירפה",
+    "col·legi",
+    "n’est",
+  ):
+    (encoded,) = vocabulary.encode_offsets([f"a {text}. b"])
+    end = 2 + len(text)
+    right = [(0, 1), (2, end), (end, end + 1), (end + 2, end + 3)]
+    assert encoded.offsets == right, text
+
+
 def test_rules_of_words_travel(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
@@ -356,7 +377,7 @@ def test_rules_of_words_travel(tmp_path):
     str(text), 100, output, kind="words", rules="spaces"
   )
   settings = json.loads((tmp_path / "mine.tokenizer_config.json").read_text())
-  assert settings == {"rules": "spaces"}
+  assert settings["rules"] == "spaces"
   vocabulary = vocabulary_files.load(output)
   (ids,) = vocabulary.encode_batch(["stop, stop."])
   assert [vocabulary.pieces[i] for i in ids] == ["stop,", "stop."]
@@ -396,8 +417,8 @@ def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
     bits = np.unpackbits(opened.word_starts, bitorder="little")
     starts[rule] = bits[: opened.num_tokens].sum()
     assert vocabulary_files.load(folder).options["word_starts"] == rule
-  words = sum(len(line.split()) for line in LINES) * 3
-  assert starts["space"] == words < starts["albert"]
+  count = sum(len(line.split()) for line in LINES) * 3
+  assert starts["space"] == count < starts["albert"]
   with pytest.raises(ValueError, match="from something else: word_starts was"):
     preparing.prepare(
       train.text, path, folder, processes=1, heldout=0.0, word_starts="space"
@@ -545,5 +566,5 @@ def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
 
 
 def test_the_corpus_has_what_it_should():
-  assert len(LANGUAGES) == 25 and {len(x) for x in LANGUAGES.values()} == {5}
+  assert len(LANGUAGES) == 27 and {len(x) for x in LANGUAGES.values()} == {5}
   assert "korean, decomposed" in TEXTS and len(set(LINES)) == len(LINES)

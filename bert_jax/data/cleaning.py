@@ -176,6 +176,8 @@ def rules(cleaning: Cleaning) -> dict[str, str]:
   # NFKC changes the first, which SentencePiece does not; no piece holds an end
   # of a line; `` and '' are quotes.
   changes |= {"\uff5e": "~", "\x85": " ", "``": '"', "''": '"'}
+  # SentencePiece makes a space of it, inside of Persian words.
+  del changes["\u200c"]
   changes = {character: character for character in _characters()} | changes
   replaced = {text: _clean(new, cleaning) for text, new in changes.items()}
   return {text: new for text, new in sorted(replaced.items()) if text != new}

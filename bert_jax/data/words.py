@@ -21,10 +21,14 @@ from bert_jax.data.word_counts import MIN_FREQUENCY
 SPECIAL = ("<S>", "</S>", "<UNK>")
 BEGIN, END, UNKNOWN = range(3)
 # How text becomes words. "words": between white space, runs of letters and
-# digits, in which single marks ' . , - may stand; every other character alone.
+# digits, in which joiners, the accents of Armenian and single marks ' . , - may
+# stand, and those of Catalan and Hebrew; every other character alone.
 # "spaces": what stands between white space, for text that was split before.
 RULES = ("words", "spaces")
-_PATTERN = r"[\p{L}\p{M}\p{N}_]+(?:['’.,-][\p{L}\p{M}\p{N}_]+)*|[^\s]"
+_LETTERS = (
+  r"[\p{L}\p{M}\p{N}_][\p{L}\p{M}\p{N}_\u200c\u200d\u055b\u055c\u055e]*"
+)
+_PATTERN = rf"{_LETTERS}(?:['’.,·״׳-]{_LETTERS})*|[^\s]"
 _CHUNKS = re.compile(r"\S+")
 
 
