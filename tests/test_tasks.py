@@ -95,6 +95,60 @@ def test_prepared_task_equals_the_folder(folder):
   assert_equal(found, heldout.read(0, len(heldout)))
 
 
+def collect(ds) -> list[bytes]:
+  """Rows as bytes, masks and all."""
+  return [
+    b"".join(row[key].tobytes() for key in sorted(row))
+    for row in ds.as_numpy_iterator()
+  ]
+
+
+@pytest.mark.parametrize("kind", ["prepared", "text"])
+def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
+  if kind == "prepared":
+    task = tasks.register_prepared("p", folder, **SIZES)
+  else:
+    task = register_text(text)
+  once = task.get_dataset(num_epochs=1, seed=3)
+  first, second = collect(once), collect(once)
+  assert len(set(first) | set(second)) == len(first) + len(second)
+  # Another one begins where that did, and its passes are the same.
+  repeated = collect(task.get_dataset(num_epochs=1, seed=3).repeat(2))
+  assert repeated == first + second
+  if kind == "prepared":
+    assert collect(task.get_dataset(num_epochs=2, seed=3)) == repeated
+  # Two iterators at a time do not disturb each other.
+  ds = task.get_dataset(num_epochs=1, seed=3)
+  both = list(zip(*map(collect_slowly, (ds, ds)), strict=False))
+  assert [a for a, _ in both] == first[: len(both)]
+  assert [b for _, b in both] == second[: len(both)]
+  # Without an end too; the held-out rows are always the same.
+  endless = task.get_dataset(num_epochs=None, seed=3).take(50)
+  assert not set(collect(endless)) & set(collect(endless))
+  heldout = task.get_dataset(split="validation", seed=3)
+  assert collect(heldout) == collect(heldout)
+
+
+def collect_slowly(ds):
+  for row in ds.as_numpy_iterator():
+    yield b"".join(row[key].tobytes() for key in sorted(row))
+
+
+def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(folder):
+  for name in "pq":
+    tasks.register_prepared(name, folder, **SIZES)
+  p, q = (seqio.get_mixture_or_task(name) for name in "pq")
+  alone = collect(q.get_dataset(seed=3))
+  assert alone == collect(p.get_dataset(seed=3))
+  seqio.MixtureRegistry.add("both", [("p", 1.0), ("q", 1.0)])
+  first, second = (collect(t.get_dataset(seed=3)) for t in (p, q))
+  assert first == alone and not set(first) & set(second)
+  mixed = collect(
+    seqio.get_mixture_or_task("both").get_dataset(num_epochs=1, seed=3)
+  )
+  assert len(set(mixed)) == len(mixed)
+
+
 def test_epochs_of_a_prepared_task(folder):
   """An epoch has every chunk once; the next one has other masks."""
   task = tasks.register_prepared("p", folder, **SIZES)

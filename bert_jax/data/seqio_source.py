@@ -12,7 +12,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from bert_jax.data import corpus, loader, streams, vocabulary_files
+from bert_jax.data import corpus, hashing, loader, streams, vocabulary_files
 from bert_jax.data.builder import Builder
 from bert_jax.data.features import Batch, padding
 from bert_jax.data.text import Text, TextStream
@@ -48,10 +48,21 @@ class _Reader:
   """Makes the blocks of one shard, inside of a TensorFlow pipeline."""
 
   def __init__(
-    self, source: Any, end: int | None, shard: seqio.ShardInfo | None
+    self,
+    source: Any,
+    end: int | None,
+    shard: seqio.ShardInfo | None,
+    start: int = 0,
   ):
-    """Args: `end` is the number of rows, None if `read` stops by itself."""
-    self._source, self._end = source, end
+    """Describes a reader.
+
+    Args:
+      source: what has `read`.
+      end: where the rows end; None if `read` stops by itself.
+      shard: which part of each block is read; None for all.
+      start: number of the first row.
+    """
+    self._source, self._start, self._end = source, start, end
     self._shard = shard or seqio.ShardInfo(0, 1)
     self._lock, self._closed = threading.Lock(), False
     self.ended = threading.Event()  # Nobody waits for another block.
@@ -75,7 +86,7 @@ class _Reader:
 
   def _read(self, number: int) -> Batch:
     size = BLOCK * self._shard.num_shards
-    first = number * size
+    first = self._start + number * size
     if self._closed:
       return padding(self._source.features, 0)
     if self._end is None:
@@ -90,6 +101,33 @@ class _Reader:
   def _part(self, rows: int) -> tuple[int, int]:
     index, shards = self._shard.index, self._shard.num_shards
     return rows * index // shards, rows * (index + 1) // shards
+
+
+class _Passes:
+  """The readers of a dataset: each time it is iterated it has a new one."""
+
+  def __init__(self, open_reader: Callable[[int], _Reader]):
+    """Args: `open_reader` takes the number of the pass, from 0 on."""
+    self._open = open_reader
+    self._lock, self._count = threading.Lock(), 0
+    # A dataset that is made and never read costs what its first reader does.
+    self._readers = {0: open_reader(0)}
+
+  def begin(self) -> np.ndarray:
+    """Returns the number of a new pass."""
+    with self._lock:
+      number, self._count = self._count, self._count + 1
+      if number not in self._readers:
+        self._readers[number] = self._open(number)
+    return np.int64(number)
+
+  def __call__(self, number: int, block: int) -> list[np.ndarray]:
+    """Returns a block of a pass; see `_Reader`."""
+    values = self._readers[int(number)](block)
+    if number and not len(values[0]):
+      with self._lock:  # It has come to its end.
+        self._readers.pop(int(number), None)
+    return values
 
 
 class EpochStream(streams.Stream):
@@ -109,15 +147,29 @@ class RowSource(seqio.DataSource):
   Order and epochs are the stream's: `shuffle` has no effect, `seed` None is 0,
   and an epoch is made anew, never repeated. Of each block of rows a shard gets
   an equal contiguous part.
+
+  A dataset that is iterated again, by `repeat` or by another iterator, goes on
+  with epochs that it has not given yet (without an end: with those of another
+  seed); the held-out rows are always the same. Tasks over one folder or text in
+  one mixture have examples of their own each.
+
+  Attributes:
+    place: what tells folders and texts apart.
+    features: of a row.
   """
 
   def __init__(
-    self, opener: Callable[[], Any], builder: str, options: Mapping[str, Any]
+    self,
+    opener: Callable[[], Any],
+    builder: str,
+    options: Mapping[str, Any],
+    place: str = "",
   ):
     """Describes a source; opens nothing yet.
 
     Args:
       opener: returns a `corpus.Prepared` or a `Text`.
+      place: tells folders and texts apart.
       builder: a name in `BUILDERS`.
       options: of the builder.
 
@@ -126,7 +178,7 @@ class RowSource(seqio.DataSource):
     """
     super().__init__(splits=corpus.SPLITS, caching_permitted=False)
     self._performs_internal_shuffling = True
-    self._opener = opener
+    self._opener, self.place = opener, place
     self._builder, self._options = builder, dict(options)
     # What a row looks like depends on no vocabulary.
     some = corpus.SpecialIds(0, 1, 2, 3, 4)
@@ -186,17 +238,37 @@ class RowSource(seqio.DataSource):
     seed: int,
     shard: seqio.ShardInfo | None,
     epochs: int | None,
+    number: int,
   ) -> _Reader:
+    """Opens the reader of a pass over the dataset, from 0 on."""
     builder = self.builder()
     if split == "validation":
       rows = streams.heldout(self.corpus(split), builder)
       return _Reader(rows, len(rows), shard)
-    # The name "0" is that of the first and only folder of `loader.open_data`.
+    # As `loader.open_data` calls the folders of a mixture; a folder alone is 0.
+    name = str(self._number_in_mixture())
+    follows = epochs and not isinstance(self.opened, Text)
+    if number and not follows:
+      seed = hashing.make_key("pass", number, seed)
     if isinstance(self.opened, Text):
-      rows = TextStream(self.opened, builder, seed, "0", epochs)
+      rows = TextStream(self.opened, builder, seed, name, epochs)
       return _Reader(rows, None, shard)
-    rows = EpochStream(self.corpus(split), builder, seed, "0")
-    return _Reader(rows, rows.end(epochs) if epochs else ENDLESS, shard)
+    rows = EpochStream(self.corpus(split), builder, seed, name)
+    if not epochs:
+      return _Reader(rows, ENDLESS, shard)
+    start = rows.end(number * epochs)
+    return _Reader(rows, rows.end((number + 1) * epochs), shard, start)
+
+  def _number_in_mixture(self) -> int:
+    """0, or where a registered mixture has this task after one of its place."""
+    number = 0
+    for name in seqio.MixtureRegistry.names():
+      sources = [task.source for task in seqio.MixtureRegistry.get(name).tasks]
+      if self in sources:
+        places = [getattr(source, "place", None) for source in sources]
+        if self.place in places[: sources.index(self)]:
+          number = max(number, sources.index(self))
+    return number
 
   def get_dataset(
     self,
@@ -212,20 +284,32 @@ class RowSource(seqio.DataSource):
     """Returns the rows; `num_epochs` None is for ever."""
     if split not in self.splits:
       raise ValueError(f"no split {split!r}; choose {', '.join(self.splits)}.")
-    reader = self._reader(split, int(seed or 0), shard_info, num_epochs)
+    seed = int(seed or 0)
+    passes = _Passes(
+      lambda number: self._reader(split, seed, shard_info, num_epochs, number)
+    )
     features = self.features
 
-    def make(number: tf.Tensor) -> dict[str, tf.Tensor]:
+    def make(number: tf.Tensor, block: tf.Tensor) -> dict[str, tf.Tensor]:
       types = [tf.as_dtype(dtype) for _, dtype in features.values()]
-      values = tf.numpy_function(reader, [number], types)
+      values = tf.numpy_function(passes, [number, block], types)
       return {
         key: tf.ensure_shape(value, (None, *features[key][0]))
         for key, value in zip(features, values, strict=True)
       }
 
-    blocks = tf.data.Dataset.range(ENDLESS).map(make)
     some = next(iter(features))
-    blocks = blocks.take_while(lambda batch: tf.shape(batch[some])[0] > 0)
-    rows = blocks.unbatch()
+
+    def blocks(number: tf.Tensor) -> tf.data.Dataset:
+      made = tf.data.Dataset.range(ENDLESS).map(lambda k: make(number, k))
+      return made.take_while(lambda batch: tf.shape(batch[some])[0] > 0)
+
+    # Run once for each time that the dataset is iterated.
+    numbers = tf.data.Dataset.from_tensors(0).map(
+      lambda _: tf.ensure_shape(
+        tf.numpy_function(passes.begin, [], tf.int64), ()
+      )
+    )
+    rows = numbers.flat_map(blocks).unbatch()
     # The held-out rows are fixed.
     return rows.repeat(num_epochs) if split == "validation" else rows

@@ -4,7 +4,9 @@
   tasks.register_text("mine", "text/*.txt", "vocab.txt")
   seqio.MixtureRegistry.add("both", [("wiki", 0.7), ("mine", 0.3)])
 
-A row of such a task is what `bert_jax.train` sees, by global number and seed;
+A row of such a task is what `bert_jax.train` sees, by global number and seed. A
+dataset that is iterated twice has other rows each time (`num_epochs=2` has the
+same two epochs), and two tasks over one folder have other rows in a mixture.
 `data.path=MODULE:NAME` trains from one that MODULE registers.
 """
 
@@ -12,6 +14,7 @@ import contextlib
 import functools
 import importlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -153,7 +156,8 @@ def register_prepared(
   def opener() -> corpus.Prepared:
     return corpus.open_prepared(path)
 
-  return _register(name, RowSource(opener, builder, options))
+  place = os.path.realpath(path)
+  return _register(name, RowSource(opener, builder, options, place))
 
 
 def register_text(
@@ -217,7 +221,8 @@ def register_text(
       version=version,
     )
 
-  return _register(name, RowSource(opener, builder, options))
+  place = f"text {inputs!r}"
+  return _register(name, RowSource(opener, builder, options, place))
 
 
 def _records(inputs: Any, split: str, format: str) -> tuple[Records, Any]:
