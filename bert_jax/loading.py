@@ -1,6 +1,5 @@
 """Opens a model for another project: `bert_jax.load`."""
 
-import glob
 import os
 from typing import Any, NamedTuple
 
@@ -10,14 +9,19 @@ import jax.numpy as jnp
 from tokenizers import Tokenizer
 
 from bert_jax import checkpoint
-from bert_jax.convert import folder, hf, hf_tasks, runs, towers
+from bert_jax.convert import folder, hf, hf_files, runs, towers
 from bert_jax.convert.folder import Weights
 from bert_jax.data import model_tokenizer
 from bert_jax.logs import note
 
-# What is fetched of a model on the hub; torch's files if there are no others.
+# The files that are fetched of a model on the hub; torch's if the model itself,
+# or both towers of ELECTRA, have no others: safetensors of another format may
+# lie in other folders of the repository.
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
-_TORCH = ("pytorch_model*.bin",)
+_TORCH = tuple(
+  f"{place}pytorch_model*.bin"
+  for place in ("", *(f"{tower}/" for tower in towers.TOWERS))
+)
 
 
 class Loaded(NamedTuple):
@@ -91,7 +95,7 @@ def read(
   elif folder.is_folder(path):
     weights = folder.read(path)
   else:
-    return hf.read(path, family or _family_of(path), tower)
+    return hf.read(path, family or hf.find_family(path), tower)
   if family not in (None, weights.config["family"]):
     raise ValueError(f"{path} is of family {weights.config['family']}.")
   both = weights.config["task"] == "pretraining"
@@ -102,13 +106,6 @@ def read(
     return weights
   towers.check_name("electra", tower)
   return weights if tower in (None, "both") else towers.split(weights, tower)
-
-
-def _family_of(path: str) -> str:
-  if all(os.path.isdir(os.path.join(path, tower)) for tower in towers.TOWERS):
-    return "electra"
-  where = os.path.join(path, folder.CONFIG)
-  return hf_tasks.family_of(folder.read_json(where), where)
 
 
 def _download(name: str) -> str:
@@ -124,7 +121,7 @@ def _download(name: str) -> str:
   try:
     fetch = huggingface_hub.snapshot_download
     path = fetch(name, allow_patterns=[*_PATTERNS])
-    if not glob.glob(os.path.join(path, "**", "*.safetensors"), recursive=True):
+    if not hf_files.has_weights(path):
       path = fetch(name, allow_patterns=[*_PATTERNS, *_TORCH])
     return path
   except Exception as e:

@@ -101,9 +101,9 @@ def test_the_wrong_family_or_class(tmp_path):
   refused(path, "--family=t5", "t5")
   refused(path, "only ELECTRA has towers", "bert", "generator")
   path = tiny_hf.write(
-    tmp_path / "odd", NAME, architectures=["BertLMHeadModel"]
+    tmp_path / "odd", NAME, architectures=["BertGeneration"]
   )
-  refused(path, ["BertLMHeadModel", "BertForMaskedLM"])
+  refused(path, ["BertGeneration", "BertForMaskedLM"])
   path = tiny_hf.write(tmp_path / "odder", NAME, architectures={"a": 1})
   refused(path, "architectures is {'a': 1}")
   # The class and the arrays disagree.

@@ -25,6 +25,10 @@ SOURCES = ("hf", "tf1", "bilm")
 
 def convert_from(args: argparse.Namespace) -> None:
   """Reads a published format, writes a folder."""
+  if args.family is None and args.source == "hf":
+    args.family = hf.find_family(args.input)
+  if args.family is None:
+    raise ValueError(f"--from {args.source} needs --family=NAME.")
   reader = importlib.import_module(f"bert_jax.convert.{args.source}")
   weights = reader.read(args.input, args.family, args.tower)
   folder.write(args.output, weights)
@@ -37,7 +41,7 @@ def convert_to(args: argparse.Namespace) -> None:
   read = runs.read if is_run else folder.read
   weights = read(args.input)
   family = weights.config["family"]
-  if family != args.family:
+  if args.family not in (None, family):
     raise ValueError(f"--family={args.family}: {args.input} is of {family}.")
   hf.write(args.output, weights, args.tower)
   _say_rows(args.input, weights)
@@ -58,7 +62,10 @@ def main() -> None:
     prog="python -m bert_jax.convert",
     description="Converts weights from published formats and to them.",
   )
-  parser.add_argument("--family", required=True, help="bert, roberta, ...")
+  parser.add_argument(
+    "--family",
+    help="bert, roberta, ... (default: what config.json or the arrays say)",
+  )
   way = parser.add_mutually_exclusive_group(required=True)
   way.add_argument("--from", dest="source", choices=SOURCES)
   way.add_argument("--to", dest="target", choices=("hf",))

@@ -118,7 +118,8 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   """Builds the module of a config.
 
   The tasks: "encoder"; "pretraining" with the heads that there are;
-  "generator" and "discriminator", one tower of ELECTRA with its head;
+  "next_sentence", BERT's head for pairs alone; "generator" and
+  "discriminator", one tower of ELECTRA with its head;
   "sequence_classification" and "multiple_choice"; "token_classification";
   "span".
 
@@ -144,6 +145,8 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     return modules.Headless(encoder, config["pooler"])
   if task == "pretraining":
     return family.ForPreTraining(encoder, **head)
+  if task == "next_sentence":
+    return modules.Pairs(encoder)
   if task == "generator":
     return models.bert.ForPreTraining(encoder, pairs=False)
   if task == "discriminator":

@@ -56,15 +56,40 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   return weights._replace(tokenizer_files=files)
 
 
+def find_family(path: str) -> str:
+  """The family of a folder of transformers, from its config or its arrays.
+
+  Raises:
+    UnknownFamily: neither says it for sure.
+    ValueError: a damaged file.
+  """
+  if all(os.path.isdir(os.path.join(path, tower)) for tower in towers.TOWERS):
+    return "electra"
+  where = os.path.join(path, folder.CONFIG)
+  config = folder.read_json(where)
+  try:
+    return hf_tasks.family_of(config, where)
+  except hf_tasks.UnknownFamily:
+    if config.get("model_type") or config.get("architectures"):
+      raise
+    arrays, file = hf_files.read(path)
+    family = hf_tasks.family_by_names(arrays)
+    if family is None:
+      raise
+  note(f"note: {where} names no family; by the names in {file} it is {family}.")
+  return family
+
+
 def _task(
   config: dict[str, Any], family: str, keys: Collection[str], where: str
 ) -> tuple[str, bool]:
   """The task that config and names agree on; whether it has a pair head."""
-  naming, classes = hf_names.NAMINGS[family], hf_tasks.tasks_of(family)
+  classes, kinds = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
   kind = config.get("model_type")
-  if kind not in (None, naming.model_type):
+  if kind not in (None, *kinds):
     raise ValueError(
-      f"{where}: model_type is {kind!r}, {family}'s is {naming.model_type!r};"
+      f"{where}: model_type is {kind!r}, {family}'s is"
+      f" {' or '.join(map(repr, kinds))};"
       " pass the right --family."
     )
   pairs = hf_tasks.has_pairs(family, keys)

@@ -17,7 +17,9 @@ def kept(config: Mapping[str, Any], family: str, task: str) -> Config:
   """
   tables = (hf_config.SIZES[family], hf_config.NUMBERS[family])
   used = {field for table in tables for field in table.values()}
-  used |= {"architectures", "model_type"}
+  used |= {"architectures"}
+  if config.get("model_type") == hf_names.NAMINGS[family].model_type:
+    used |= {"model_type"}
   if task in hf_config.WITH_LABELS:
     used |= {"id2label", "label2id", "num_labels"}
   return {field: v for field, v in config.items() if field not in used}
@@ -40,10 +42,13 @@ def make(
   source = config["source"]
   old = source.get("config", {}) if source.get("format") == "hf" else {}
   pairs = config["head"].get("pairs", False)
-  result = {
-    "architectures": [hf_tasks.class_of(family, task, pairs)],
-    "model_type": hf_names.NAMINGS[family].model_type,
-  }
+  naming = hf_names.NAMINGS[family]
+  cls, kind = hf_tasks.class_of(family, task, pairs), naming.model_type
+  for other, its_kind in naming.others:
+    # XLM-R, say, whose tokenizer transformers finds by this name.
+    if old.get("model_type") == its_kind:
+      cls, kind = other + cls.removeprefix(naming.classes), its_kind
+  result = {"architectures": [cls], "model_type": kind}
   _check(family, task, model)
   for table in (hf_config.SIZES[family], hf_config.NUMBERS[family]):
     result |= {field: model[ours] for ours, field in table.items()}

@@ -8,10 +8,14 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from bert_jax.convert import folder, tensors
+from bert_jax.convert import folder, tensors, towers
+from bert_jax.logs import note
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+# What wrappers of torch put before every name: of several devices, of compiled
+# models.
+WRAPPERS = ("module.", "_orig_mod.")
 # What a parameter may be; each of their values is a float32 too.
 FLOATS = {
   "float32": np.dtype(np.float32),
@@ -32,16 +36,29 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
   for name, one in ((SAFE, tensors.read), (TORCH, read_torch)):
     file = os.path.join(path, name)
     if os.path.isfile(file):
-      return _new_names(one(file), file), file
+      return _named(one(file), file), file
     index = os.path.join(path, name + ".index.json")
     if os.path.isfile(index):
       arrays = {}
       for part in _parts(index):
         arrays |= one(os.path.join(path, part))
-      return _new_names(arrays, index), index
+      return _named(arrays, index), index
   raise ValueError(
     f"{path} holds no weights: none of {SAFE}, {SAFE_INDEX}, {TORCH},"
     f" {TORCH_INDEX}."
+  )
+
+
+def has_weights(path: str) -> bool:
+  """Whether a model's folder has weights, or both of ELECTRA's towers have."""
+  names = (SAFE, SAFE_INDEX, TORCH, TORCH_INDEX)
+  places = [[""], list(towers.TOWERS)]
+  return any(
+    all(
+      any(os.path.isfile(os.path.join(path, place, name)) for name in names)
+      for place in group
+    )
+    for group in places
   )
 
 
@@ -105,6 +122,26 @@ def _numpy(tensor, name: str, path: str) -> np.ndarray:
   except (TypeError, RuntimeError) as e:
     kind = f"{tensor.dtype} ({tensor.layout})"
     raise ValueError(f"{path}: {name} is {kind}, unknown here.") from e
+
+
+def _named(
+  arrays: Mapping[str, np.ndarray], where: str
+) -> dict[str, np.ndarray]:
+  """Arrays without the prefix of a wrapper around the model, by new names."""
+  prefix, arrays = "", dict(arrays)
+  while arrays:
+    first = next(
+      (p for p in WRAPPERS if all(k.startswith(p) for k in arrays)), None
+    )
+    if first is None:
+      break
+    arrays = {k.removeprefix(first): a for k, a in arrays.items()}
+    prefix += first
+  if prefix:
+    note(
+      f"note: {where}: its names all begin with {prefix!r}, which is left out."
+    )
+  return _new_names(arrays, where)
 
 
 def _new_names(

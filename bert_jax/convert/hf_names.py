@@ -19,6 +19,8 @@ class Naming(NamedTuple):
     tied: copies of other arrays: name -> (whether the original has the prefix,
       its name).
     skipped: patterns of names that hold no parameter.
+    others: (what names of classes begin with, model_type) of models that have
+      the same parameters under the same names.
   """
 
   classes: str
@@ -26,6 +28,7 @@ class Naming(NamedTuple):
   prefix: str
   tied: dict[str, tuple[bool, str]]
   skipped: tuple[str, ...] = ()
+  others: tuple[tuple[str, str], ...] = ()
 
 
 _WORDS = "embeddings.word_embeddings.weight"
@@ -54,6 +57,7 @@ NAMINGS: dict[str, Naming] = {
       "lm_head.decoder.bias": (False, "lm_head.bias"),
     },
     _BUFFERS,
+    (("XLMRoberta", "xlm-roberta"), ("Camembert", "camembert")),
   ),
   "albert": Naming(
     "Albert",
@@ -234,6 +238,11 @@ def _mlm(dense: str, norm: str, bias: str) -> list[Rule]:
   return [*rules, Rule("mlm/bias", bias)]
 
 
+def _next_sentence_rules(family: str, prefix: str) -> list[Rule]:
+  head = _dense("pair/dense", "cls.seq_relationship")
+  return pooler_rules(family, prefix) + head
+
+
 def _pretraining_rules(family: str, prefix: str, pairs: bool) -> list[Rule]:
   pair = pooler_rules(family, prefix) if pairs else []
   if family in ("bert", "tinybert"):
@@ -241,7 +250,7 @@ def _pretraining_rules(family: str, prefix: str, pairs: bool) -> list[Rule]:
     rules = _mlm(
       f"{at}.transform.dense", f"{at}.transform.LayerNorm", f"{at}.bias"
     )
-    pair += _dense("pair/dense", "cls.seq_relationship")
+    pair = _next_sentence_rules(family, prefix)
   elif family == "albert":
     at = "predictions"
     rules = _mlm(f"{at}.dense", f"{at}.LayerNorm", f"{at}.bias")
@@ -270,6 +279,8 @@ def head_rules(
     return []
   if task == "pretraining":
     return _pretraining_rules(family, prefix, pairs)
+  if task == "next_sentence":
+    return _next_sentence_rules(family, prefix)
   if task == "generator":
     at = "generator_predictions"
     return _mlm(f"{at}.dense", f"{at}.LayerNorm", "generator_lm_head.bias")

@@ -17,6 +17,19 @@ _CLASSES = {
 }
 
 
+# An array of each family's encoder; with the family's prefix only that family
+# has it, and of some families without it too.
+_SURE = dict.fromkeys(
+  ("bert", "roberta", "electra"), "encoder.layer.0.attention.self.query.weight"
+)
+_SURE |= {
+  "albert": "encoder.embedding_hidden_mapping_in.weight",
+  "distilbert": "transformer.layer.0.attention.q_lin.weight",
+  "gpt": "h.0.attn.c_attn.weight",
+}
+_SURE_ALONE = ("albert", "distilbert", "gpt")
+
+
 def has_pair_head(family: str) -> bool:
   """Whether there is a class with a head for pairs of segments."""
   return family in ("bert", "tinybert", "albert")
@@ -24,7 +37,7 @@ def has_pair_head(family: str) -> bool:
 
 def tasks_of(family: str) -> dict[str, str]:
   """Class of transformers -> task, for the classes that are known here."""
-  begin = hf_names.NAMINGS[family].classes
+  naming = hf_names.NAMINGS[family]
   if family == "gpt":
     ends = ("Model", "ForSequenceClassification")
     known = {end: _CLASSES[end] for end in ends}
@@ -38,14 +51,29 @@ def tasks_of(family: str) -> dict[str, str]:
       known |= {"ForPreTraining": "discriminator", "ForMaskedLM": "generator"}
     elif not has_pair_head(family):
       del known["ForPreTraining"]
-  return {begin + end: task for end, task in known.items()}
+    if family in ("bert", "tinybert"):
+      known["ForNextSentencePrediction"] = "next_sentence"
+      # The same parameters as ForMaskedLM's; that it is no decoder its config
+      # says.
+      known["LMHeadModel"] = "pretraining"
+    if family in ("roberta", "electra"):
+      known["ForCausalLM"] = known["ForMaskedLM"]
+  begins = [naming.classes, *(classes for classes, _ in naming.others)]
+  return {b + end: task for b in begins for end, task in known.items()}
+
+
+def model_types(family: str) -> tuple[str, ...]:
+  """The values of `model_type` that a family's config.json may have."""
+  naming = hf_names.NAMINGS[family]
+  return (naming.model_type, *(kind for _, kind in naming.others))
 
 
 def class_of(family: str, task: str, pairs: bool = False) -> str:
   """The class of transformers for a task; ValueError if there is none."""
   classes = [c for c, t in tasks_of(family).items() if t == task]
   if task == "pretraining":
-    pick = "ForPreTraining" if pairs else ("ForMaskedLM", "LMHeadModel")
+    pick = "ForPreTraining" if pairs else "ForMaskedLM"
+    pick = "LMHeadModel" if family == "gpt" else pick
     classes = [c for c in classes if c.endswith(pick)]
   if not classes:
     what = f"{task} with a head for pairs" if pairs else task
@@ -61,15 +89,36 @@ def family_of(config: Mapping[str, Any], where: str) -> str:
   """The family that a config.json names; UnknownFamily if it names none."""
   kind, named = config.get("model_type"), config.get("architectures")
   classes = named if isinstance(named, list) else []
-  for family, naming in hf_names.NAMINGS.items():
+  for family in hf_names.NAMINGS:
     known = [*tasks_of(family)]
-    if kind == naming.model_type or any(name in known for name in classes):
+    if kind in model_types(family) or any(name in known for name in classes):
       return family
   raise UnknownFamily(
     f"{where}: model_type is {kind!r}, architectures {named}; of these families"
     f" it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass family="
     " (--family=NAME of a command)."
   )
+
+
+def family_by_names(keys: Collection[str]) -> str | None:
+  """The family of a model whose config.json is silent, from its arrays.
+
+  Args:
+    keys: names of the arrays.
+
+  Returns:
+    None where it is not sure: an encoder of BERT alone, without a prefix, has
+    the names of RoBERTa's.
+  """
+  fits = []
+  for family, name in _SURE.items():
+    prefix = hf_names.NAMINGS[family].prefix
+    names = [prefix + name]
+    if family in _SURE_ALONE:
+      names.append(name)
+    if any(name in keys for name in names):
+      fits.append(family)
+  return fits[0] if len(fits) == 1 else None
 
 
 def has_pairs(family: str, keys: Collection[str]) -> bool:
@@ -129,6 +178,9 @@ def guess_task(family: str, keys: Collection[str]) -> list[str]:
     del heads["pretraining"]
   known = set().union(*heads.values())
   there = {key for key in keys if key in known}
+  # Beside the masked-LM head, the one for pairs makes no other task.
+  if there - (pairs := heads.get("next_sentence", set())):
+    there -= pairs
   fits = [task for task, names in heads.items() if names == there]
   # Tied, GPT-1's language model has no array of its own.
   if family == "gpt" and "pretraining" in fits:

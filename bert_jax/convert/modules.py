@@ -66,6 +66,26 @@ class Discriminator(nn.Module):
     return {"rtd_logits": self.rtd(hidden)}
 
 
+class Pairs(nn.Module):
+  """An encoder with pooler and pair head alone: BERT's next sentence."""
+
+  encoder: Any
+
+  def setup(self):
+    e = self.encoder
+    self.pooler = heads.Pooler(e.dtype, e.kernel_init)
+    self.pair = heads.Classifier(2, 0.0, e.kernel_init)
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> dict[str, Float[Array, "b 1 2"]]:
+    """Returns float32 {"pair_logits"}; see `Headless` for the batch."""
+    inputs = map(batch.get, base.INPUTS)
+    hidden, _ = self.encoder(*inputs, train=train)
+    first = jnp.zeros((hidden.shape[0], 1), jnp.int32)
+    return {"pair_logits": self.pair(self.pooler(hidden, first))}
+
+
 class Words(nn.Module):
   """ELMo's encoder."""
 

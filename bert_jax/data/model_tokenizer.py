@@ -38,7 +38,11 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
     made = tokenizer_json.read(text, path)
     added_tokens.declare(made, added_tokens.declared(files, folder))
     return made
-  return added_tokens.adding(vocabulary_files.of_files(files, folder))
+  vocabulary = vocabulary_files.of_files(files, folder)
+  if name in vocabulary.files:
+    text = vocabulary_files.text(vocabulary.files[name], folder)
+    return tokenizer_json.read(text, folder)
+  return added_tokens.adding(vocabulary)
 
 
 def without_rows(tokenizer: Tokenizer, rows: int, where: str) -> str:

@@ -16,6 +16,7 @@ from bert_jax.data import (
   bpe,
   cleaning,
   corpus,
+  fairseq_pieces,
   unigram,
   wordpiece,
   words,
@@ -52,7 +53,7 @@ _CLEANING = ("lower_case", "keep_accents", "strip_accents")
 # Names of one thing: transformers', and those of the releases.
 _PIECES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
-_MODELS = ("spiece.model", "30k-clean.model")
+_MODELS = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
 _NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECES)
 _BRACKETS = re.compile(r"\[.*\]")
 _nfd = functools.partial(unicodedata.normalize, "NFD")
@@ -284,6 +285,11 @@ def _builder(
 ) -> Callable[..., Vocabulary]:
   """Returns what builds the tokenizer of a file from options."""
   path, content = os.path.join(folder, name), files[name]
+  if name == fairseq_pieces.MODEL:
+    where = os.path.join(folder, SETTINGS)
+    read = text(files[SETTINGS], where) if SETTINGS in files else "{}"
+    made = str(bpe.read_json(read, where).get("tokenizer_class") or "")
+    return functools.partial(fairseq_pieces.build, content, path, made)
   if name.endswith(".model"):
     return functools.partial(unigram.unigram, content, source=path)
   if not name.endswith(".json"):

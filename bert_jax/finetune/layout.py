@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.data import bpe
 from bert_jax.data.tokenizer import Vocabulary
 
 GPT1_TOKENS = ("_start_", "_delimiter_", "_classify_")
@@ -60,7 +61,9 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
       (start,), (between,), (classify,), 0, False, size + 3, GPT1_TOKENS
     )
   first, end = (special.cls,), (special.sep,)
+  # XLM-R and CamemBERT have unigram pieces, and RoBERTa's rows.
   roberta = vocabulary.kind == "bytelevel"
+  roberta |= vocabulary.pieces[special.cls] == bpe.ROBERTA["cls"]
   between = end * 2 if roberta else end
   return Layout(first, between, end, special.pad, not roberta, size)
 

@@ -1,0 +1,364 @@
+"""Models of other names with a known family's parameters, and odd folders."""
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import types
+
+import numpy as np
+import pytest
+import tiny_hf
+from tiny_families import jit
+
+import bert_jax
+from bert_jax import export_program, loading, predict, score, zero_shot
+from bert_jax.convert import __main__ as convert
+from bert_jax.convert import folder, hf, hf_files, hf_tasks, tensors
+from bert_jax.data import vocabulary_files
+from bert_jax.finetune import layout
+
+NEEDED = ("torch", "transformers", "sentencepiece")
+if all(map(importlib.util.find_spec, NEEDED)):
+  import sentencepiece
+  import torch
+  import transformers
+elif "BERT_JAX_TEST_DATA" in os.environ:
+  raise ImportError(f"these tests need {', '.join(NEEDED)} here.")
+else:
+  pytest.skip(f"needs {', '.join(NEEDED)}", allow_module_level=True)
+
+LINES = [
+  "L'été, le café était fermé.",
+  "Привет мир, это короткий текст.",
+  "東京は大きい。",
+  "नमस्ते दुनिया",
+  "the cat sat on the mat",
+  "a tall house stands near the old mill",
+]
+TEXTS = [*LINES, "Hello  world", "the ﬁne ① test\tx", "x 👍 y", " a", ""]
+# Class of the tokenizer -> of the model, its names, its first pieces.
+KIN = {
+  "XLMRobertaTokenizer": ("XLMRoberta", "xlm-roberta", "<s>", 1),
+  "CamembertTokenizer": ("Camembert", "camembert", "<s>NOTUSED", 4),
+}
+
+
+@pytest.fixture(scope="module")
+def spm(tmp_path_factory):
+  """A SentencePiece model as fairseq's are trained: <unk>, <s>, </s> first."""
+  prefix = str(tmp_path_factory.mktemp("spm") / "m")
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter(LINES * 20),
+    model_prefix=prefix,
+    vocab_size=60,
+    model_type="unigram",
+    character_coverage=1.0,
+    minloglevel=2,
+  )
+  return f"{prefix}.model"
+
+
+@pytest.fixture(scope="module", params=KIN)
+def kin(request, spm, tmp_path_factory):
+  """(name of the tokenizer, folder with .model, its transformers tokenizer)."""
+  path = tmp_path_factory.mktemp("kin") / "model"
+  begin, kind, _, _ = KIN[request.param]
+  path.mkdir()
+  shutil.copy(spm, path / "sentencepiece.bpe.model")
+  (path / "tokenizer_config.json").write_text(
+    json.dumps({"tokenizer_class": request.param})
+  )
+  tokenizer = getattr(transformers, request.param).from_pretrained(str(path))
+  cls = getattr(transformers, f"{begin}ForMaskedLM")
+  sizes = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+  sizes |= dict(
+    intermediate_size=32, max_position_embeddings=34, pad_token_id=1
+  )
+  sizes |= dict(type_vocab_size=1, layer_norm_eps=1e-5)
+  torch.manual_seed(0)
+  model = cls(cls.config_class(vocab_size=len(tokenizer), **sizes)).eval()
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.normal_(0.0, 0.3)
+  model.save_pretrained(path)
+  assert json.loads((path / "config.json").read_text())["model_type"] == kind
+  return request.param, path, tokenizer, model
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
+  name, path, tokenizer, _ = kin
+  if fast:
+    tokenizer.save_pretrained(tmp_path)
+    path = tmp_path
+    assert not (path / "sentencepiece.bpe.model").exists()
+  opened = vocabulary_files.load(str(path))
+  first, offset = KIN[name][2:]
+  assert opened.pieces[0] == first and opened.pieces[1] == "<pad>"
+  assert opened.pieces[-1] == "<mask>"
+  pieces = sentencepiece.SentencePieceProcessor(
+    str(kin[1] / "sentencepiece.bpe.model")
+  )
+  for number in range(3, pieces.get_piece_size()):
+    assert opened.pieces[number + offset] == pieces.id_to_piece(number)
+  special = opened.special
+  wanted = (tokenizer.pad_token_id, tokenizer.unk_token_id)
+  wanted += (tokenizer.cls_token_id, tokenizer.sep_token_id)
+  assert special == (*wanted, tokenizer.mask_token_id)
+  loaded = loading.read(str(kin[1]))
+  own = bert_jax.load(str(kin[1])).tokenizer
+  rows = layout.of_vocabulary(opened)
+  assert rows.between == (special.sep,) * 2 and not rows.segments
+  for text in TEXTS:
+    ids = tokenizer(text)["input_ids"]
+    assert list(opened.encode_batch([text])[0]) == ids[1:-1], text
+    assert own.encode(text).ids == ids, text
+  pair = tokenizer("a b", "c")["input_ids"]
+  assert own.encode("a b", "c").ids == pair
+  texts = [np.array(opened.encode_batch([x])[0]) for x in ("a b", "c")]
+  laid = np.concatenate(layout.row(rows, texts, 20)[0])
+  assert laid.tolist() == pair
+  assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
+
+
+def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
+  name, path, tokenizer, model = kin
+  begin, kind = KIN[name][:2]
+  loaded = bert_jax.load(str(path))
+  assert loaded.config["family"] == "roberta"
+  ids = tokenizer("the cat sat")["input_ids"]
+  ids[2] = tokenizer.mask_token_id
+  batch = {"input_ids": np.array([ids]), "mlm_positions": np.array([[2]])}
+  ours = jit(loaded.module.apply)({"params": loaded.params}, batch)
+  with torch.no_grad():
+    reference = model(torch.tensor([ids])).logits[0, 2].numpy()
+  # float32 in another order, of logits of size 1 to 10.
+  np.testing.assert_allclose(ours["mlm_logits"][0, 0], reference, atol=2e-5)
+  command = ["--from", "hf", "--input", str(path), "--output"]
+  run(monkeypatch, convert, *command, str(tmp_path / "ours"))
+  command = ["--to", "hf", "--input", str(tmp_path / "ours"), "--output"]
+  run(monkeypatch, convert, *command, str(tmp_path / "back"))
+  back = json.loads((tmp_path / "back" / "config.json").read_text())
+  assert back["model_type"] == kind
+  assert back["architectures"] == [f"{begin}ForMaskedLM"]
+  again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "back")
+  with torch.no_grad():
+    logits = again.eval()(torch.tensor([ids])).logits[0, 2].numpy()
+  np.testing.assert_allclose(logits, reference, atol=1e-6)
+  (tmp_path / "in.jsonl").write_text('{"text": "the cat <mask> on"}\n')
+  flags = ["--input", str(tmp_path / "in.jsonl"), "--top", "2"]
+  flags += ["--output", str(tmp_path / "out.jsonl"), "--model", str(path)]
+  run(monkeypatch, predict, *flags)
+  row = json.loads((tmp_path / "out.jsonl").read_text())
+  encoded = tokenizer("the cat <mask> on", return_tensors="pt")
+  with torch.no_grad():
+    logits = model(**encoded).logits[0]
+  place = encoded["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+  chances = torch.softmax(logits[place], -1)
+  best = int(chances.argmax())
+  found = row["masks"][0][0]
+  assert found["token"] == tokenizer.convert_ids_to_tokens(best)
+  assert found["probability"] == pytest.approx(float(chances[best]), rel=1e-4)
+
+
+def test_a_damaged_or_other_sentencepiece_model(kin, tmp_path, spm):
+  path = tmp_path / "sentencepiece.bpe.model"
+  path.write_bytes(b"\x00\x01")
+  with pytest.raises(ValueError, match="bpe.model: not a unigram model of"):
+    vocabulary_files.load(str(tmp_path))
+  with open(spm, "rb") as f:
+    path.write_bytes(f.read().replace(b"<s>", b"<t>"))
+  with pytest.raises(ValueError, match="first pieces are .*'<t>'.*of XLM-R"):
+    vocabulary_files.load(str(tmp_path))
+
+
+def run(monkeypatch, command, *arguments):
+  monkeypatch.setattr(sys, "argv", ["command", *arguments])
+  command.main()
+
+
+@pytest.mark.parametrize(
+  "prefix", ["module.", "_orig_mod.", "module._orig_mod."]
+)
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
+def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
+  plain = hf.read(tiny_hf.write(tmp_path / "plain", name), "bert")
+  arrays = tiny_hf.constants(name)
+  wrapped = {prefix + key: array for key, array in arrays.items()}
+  path = tiny_hf.write(tmp_path / "wrapped", name, wrapped)
+  found = hf.read(path, "bert")
+  assert found.config == plain.config
+  for key, array in plain.arrays.items():
+    np.testing.assert_array_equal(found.arrays[key], array)
+  line = f"model.safetensors: its names all begin with {prefix!r}"
+  assert line in capsys.readouterr().err
+  # Not all of them: no wrapper.
+  key = next(iter(wrapped))
+  wrapped[key.removeprefix(prefix)] = wrapped.pop(key)
+  tensors.write(f"{path}/model.safetensors", wrapped, {"format": "pt"})
+  with pytest.raises(ValueError, match="has no place|is missing"):
+    hf.read(path, "bert")
+
+
+def test_a_model_for_next_sentences(tmp_path):
+  cls = transformers.BertForNextSentencePrediction
+  sizes = {k: v for k, v in tiny_hf.config("BertModel").items()}
+  torch.manual_seed(0)
+  model = cls(transformers.BertConfig(**sizes)).eval()
+  model.save_pretrained(tmp_path / "hf")
+  loaded = bert_jax.load(str(tmp_path / "hf"))
+  assert loaded.config["task"] == "next_sentence"
+  rng = np.random.default_rng(0)
+  batch = {"input_ids": rng.integers(0, 20, (2, 6))}
+  batch["segment_ids"] = np.array([[0, 0, 0, 1, 1, 1]] * 2)
+  ours = jit(loaded.module.apply)({"params": loaded.params}, batch)
+  ids, segments = map(torch.from_numpy, batch.values())
+  with torch.no_grad():
+    reference = model(ids, token_type_ids=segments).logits.numpy()
+  np.testing.assert_allclose(ours["pair_logits"][:, 0], reference, atol=1e-5)
+  folder.write(str(tmp_path / "ours"), hf.read(str(tmp_path / "hf"), "bert"))
+  weights = folder.read(str(tmp_path / "ours"))
+  hf.write(str(tmp_path / "back"), weights)
+  again = cls.from_pretrained(tmp_path / "back").eval()
+  for old, new in zip(model.parameters(), again.parameters(), strict=True):
+    assert torch.equal(old, new)
+  with pytest.raises(ValueError, match="next_sentence.*no head to predict"):
+    predict.predicting.kind_of(weights.config, "x")
+
+
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "Electra"])
+def test_a_decoders_class_that_is_no_decoder(tmp_path, name):
+  known = f"{name}ForMaskedLM"
+  other = "BertLMHeadModel" if name == "Bert" else f"{name}ForCausalLM"
+  family = name.lower()
+  plain = hf.read(tiny_hf.write(tmp_path / "plain", known), family)
+  for decodes in (False, True):
+    path = tiny_hf.write(
+      tmp_path / str(decodes),
+      known,
+      architectures=[other],
+      is_decoder=decodes,
+    )
+    if decodes:
+      with pytest.raises(ValueError, match="is_decoder is True"):
+        hf.read(path, family)
+      continue
+    found = hf.read(path, family)
+    assert found.config["task"] == plain.config["task"]
+    for key, array in plain.arrays.items():
+      np.testing.assert_array_equal(found.arrays[key], array)
+
+
+def test_a_class_without_architectures_is_found_by_its_head(tmp_path):
+  for name in ("BertForPreTraining", "BertForMaskedLM", "BertModel"):
+    path = tiny_hf.write(tmp_path / name, name, drop=["architectures"])
+    again = tiny_hf.write(tmp_path / f"{name}2", name)
+    first, second = (hf.read(x, "bert").config for x in (path, again))
+    assert first["task"] == second["task"]
+    assert first["head"] == second["head"]
+
+
+@pytest.mark.parametrize("layout_", ["root", "towers", "safe"])
+def test_the_roots_weights_are_fetched_from_the_hub(
+  tmp_path, monkeypatch, layout_
+):
+  """A folder of another format has .safetensors; the model itself has .bin."""
+  name = "BertModel"
+  whole = tmp_path / "whole"
+  if layout_ == "towers":
+    parts = {"generator": "ElectraForMaskedLM"}
+    parts |= {"discriminator": "ElectraForPreTraining"}
+  else:
+    parts = {".": name}
+  for part, cls in parts.items():
+    where = whole / part
+    tiny_hf.write(where, cls) if part != "." else tiny_hf.write(whole, cls)
+    if layout_ != "safe":
+      arrays = tensors.read(str(where / "model.safetensors"))
+      made = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+      torch.save(made, where / "pytorch_model.bin")
+      os.remove(where / "model.safetensors")
+  (whole / "onnx").mkdir()
+  tensors.write(str(whole / "onnx" / "model.safetensors"), {}, {})
+  asked = []
+
+  def snapshot_download(repo, allow_patterns):
+    asked.append(allow_patterns)
+    local = tmp_path / "local"
+    for folder_, _, files in os.walk(whole):
+      for file in files:
+        path = os.path.relpath(os.path.join(folder_, file), whole)
+        # As the hub does it: an asterisk stands for slashes too.
+        if any(hf.mapping.is_skipped(path, [p]) for p in allow_patterns):
+          os.makedirs(os.path.dirname(local / path), exist_ok=True)
+          shutil.copy(whole / path, local / path)
+    return str(local)
+
+  hub = types.SimpleNamespace(snapshot_download=snapshot_download)
+  monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+  path = loading._download("somebody/model")
+  assert hf_files.has_weights(path)
+  assert len(asked) == (1 if layout_ == "safe" else 2)
+  if layout_ != "towers":
+    weights = loading.read("somebody/model")
+    assert weights.config["family"] == "bert"
+
+
+SILENT = ("model_type", "architectures")
+
+
+@pytest.mark.parametrize(
+  "name, family",
+  [
+    ("BertForMaskedLM", "bert"),
+    ("RobertaForMaskedLM", "roberta"),
+    ("AlbertForPreTraining", "albert"),
+    ("ElectraForPreTraining", "electra"),
+    ("DistilBertForMaskedLM", "distilbert"),
+    ("OpenAIGPTLMHeadModel", "gpt"),
+    ("BertModel", None),
+  ],
+)
+def test_the_family_of_a_silent_config(
+  tmp_path, monkeypatch, capsys, name, family
+):
+  path = tiny_hf.write(tmp_path / "hf", name, drop=SILENT)
+  if family is None:
+    # Without a prefix these are RoBERTa's names too.
+    with pytest.raises(hf_tasks.UnknownFamily, match="--family=NAME"):
+      loading.read(path)
+    family = "bert"
+    assert loading.read(path, "bert").config["family"] == "bert"
+  else:
+    assert loading.read(path).config["family"] == family
+    assert "names no family; by the names in" in capsys.readouterr().err
+  # A family that is named and unknown is not guessed.
+  other = tiny_hf.write(tmp_path / "t5", name, model_type="t5", drop=SILENT[1:])
+  with pytest.raises(hf_tasks.UnknownFamily, match="model_type is 't5'"):
+    loading.read(other)
+
+
+def test_every_command_has_the_flag(tmp_path, monkeypatch):
+  """A silent config reaches each command's own checks only with --family."""
+  path = tiny_hf.write(tmp_path / "hf", "BertModel", drop=SILENT)
+  (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
+  files = ["--input", str(tmp_path / "in.jsonl"), "--output"]
+  commands = [
+    (predict, [*files, str(tmp_path / "out.jsonl")], "no head to predict"),
+    (export_program, ["--output", str(tmp_path / "x")], "it has no head"),
+    (zero_shot, ["--blimp", str(tmp_path)], "a score needs the head"),
+  ]
+  for command, flags, words in commands:
+    flags = ["--model", path, *flags]
+    with pytest.raises(SystemExit, match="pass family="):
+      run(monkeypatch, command, *flags)
+    with pytest.raises(SystemExit, match=words):
+      run(monkeypatch, command, *flags, "--family", "bert")
+  assert (
+    score._parser()
+    .parse_args(["--model", "m", "--data", "d", "--family", "bert"])
+    .family
+    == "bert"
+  )
