@@ -1,5 +1,8 @@
 """BERT-family encoders in JAX: pre-training, fine-tuning and study."""
 
+import glob
+import importlib.util
+import os
 import pathlib
 import sys
 from typing import Any
@@ -37,6 +40,21 @@ def _check_command() -> None:
     commands = sorted(p.stem for p in root.glob("*.py") if _has_main(p))
     instead = _INSTEAD.get(parts[-1], f"Commands: {', '.join(commands)}.")
     sys.exit(f"error: {name} is a module, no command. {instead}")
+  _look_for_no_tpu()
+
+
+def _look_for_no_tpu() -> None:
+  """Lets a command use the CPU where the TPU's compiler is installed alone.
+
+  Else jax asks libtpu for a TPU at every start, and libtpu complains at length
+  on a machine that has none. Where jax has another plugin (CUDA), or the user
+  names platforms, nothing is changed.
+  """
+  chosen = os.environ.get("JAX_PLATFORMS")
+  chips = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
+  find = importlib.util.find_spec
+  if not chosen and not chips and find("libtpu") and not find("jax_plugins"):
+    os.environ["JAX_PLATFORMS"] = "cpu"
 
 
 _check_command()

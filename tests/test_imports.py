@@ -1,6 +1,9 @@
 """Imports point one way; what runs on GPU images needs no TensorFlow."""
 
 import ast
+import glob
+import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -189,3 +192,38 @@ def test_public_functions_are_annotated_and_documented():
       assert node.returns, f"{where}: no annotation of what it returns"
       for argument in arguments:
         assert argument.annotation, f"{where}: {argument.arg} is not annotated"
+
+
+@pytest.mark.parametrize(
+  "environment, platforms",
+  [
+    ({}, "cpu"),
+    ({"JAX_PLATFORMS": "cuda,cpu"}, "cuda,cpu"),
+    ({"WITHOUT": "libtpu"}, ""),
+  ],
+)
+def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
+  """Where libtpu is installed, no chip is there and nobody asked for one."""
+  if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"):
+    pytest.skip("this machine may have a TPU")
+  if importlib.util.find_spec("jax_plugins"):
+    pytest.skip("jax has a plugin for another accelerator")
+  if environment.pop("WITHOUT", None) is None:
+    (tmp_path / "libtpu").mkdir()
+    (tmp_path / "libtpu" / "__init__.py").write_text("")
+  elif importlib.util.find_spec("libtpu"):
+    pytest.skip("libtpu is installed")
+  (tmp_path / "sitecustomize.py").write_text(
+    "import atexit, os\n"
+    "atexit.register(lambda: print(os.environ.get('JAX_PLATFORMS', '')))\n"
+  )
+  kept = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+  path = os.pathsep.join([str(tmp_path), str(ROOT)])
+  done = subprocess.run(
+    [sys.executable, "-m", "bert_jax.split_text", "--help"],
+    env=kept | {"PYTHONPATH": path} | environment,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout.splitlines()[-1] == platforms

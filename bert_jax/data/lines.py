@@ -220,7 +220,9 @@ def _check_magic(path: str, block: bytes) -> None:
       raise ValueError(f"{path} is {remedy}.")
 
 
-def join(lines: Iterator[str], ends_document: Callable[[str], bool]):
+def join(
+  lines: Iterator[str], ends_document: Callable[[str], bool]
+) -> Iterator[str]:
   """Joins lines to documents of at most about `MAX_CHARS` characters."""
   document: list[str] = []
   size, blank = 0, True
