@@ -41,6 +41,10 @@ def gpt2(pieces="gpt2/encoder.json", cls="GPT2Tokenizer"):
   vocab = json.loads(read(pieces))
   merges = bpe.read_merges(read("gpt2/vocab.bpe"), "vocab.bpe")
   theirs = getattr(transformers, cls)(vocab=vocab, merges=merges)
+  if cls == "RobertaTokenizer":
+    # As in the files of the published models.
+    mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
+    theirs.add_special_tokens({"mask_token": mask})
   return bpe.bytelevel(vocab, merges), theirs
 
 
@@ -157,10 +161,6 @@ def folder_of(kind, path):
   for name, content in ours.files.items():
     if name != "tokenizer.json":
       (path / name).write_bytes(content)
-  if kind == "roberta":
-    # As in the files of the published models.
-    mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
-    theirs.add_special_tokens({"mask_token": mask})
   return theirs
 
 
