@@ -117,7 +117,6 @@ REQUIRED = (
   "data.path",
   "log.every",
   "evaluate.every",
-  "evaluate.examples",
   "checkpoint.every",
 )
 POSITIVE = (
@@ -201,6 +200,7 @@ def check_keys(config: dict[str, Any]) -> None:
   required = REQUIRED
   if not is_task(config):
     required += ("model.family", "model.variant", "data.builder")
+    required += ("evaluate.examples",)
   for key in required:
     if key not in flat:
       raise ValueError(f"config.{key} is missing.")
