@@ -16,6 +16,7 @@ from absl import logging
 from bert_jax import feature_files, features_of, text_rows
 from bert_jax.data import flags
 from bert_jax.features_of import Spec
+from bert_jax.logs import note
 
 
 def _numbers(text: str, kind: type, flag: str) -> tuple:
@@ -54,9 +55,9 @@ def _parser() -> flags.Parser:
   add(
     "--vectors",
     choices=features_of.UNITS,
-    default=spec.unit,
-    help="one a piece (default) or word; or one a text, that of [CLS] or the"
-    " mean of all pieces",
+    help="one a piece or word; or one a text, that of [CLS], or the mean or the"
+    " largest numbers of all pieces (default: as the model's 1_Pooling says, and"
+    " one a piece where it has none)",
   )
   add(
     "--pieces",
@@ -104,14 +105,17 @@ def main() -> None:
     )
     if layers is None:
       layers = tuple(range(features_of.num_layers(model)))
+    unit, normalize, lines = features_of.own_pooling(model, args.vectors)
+    for line in lines:
+      note(f"note: {line}.")
     spec = Spec(
       layers,
       args.combine,
       mix,
       args.gamma,
-      args.vectors,
+      unit,
       args.pieces,
-      args.normalize,
+      args.normalize or normalize,
       args.max_length,
       args.overlap,
     )

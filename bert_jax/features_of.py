@@ -23,7 +23,9 @@ from bert_jax.models import base
 from bert_jax.text_rows import Text, Tokens
 
 COMBINE = ("concat", "sum", "mean", "mix", "stack")
-UNITS = ("piece", "word", "cls", "mean")
+UNITS = ("piece", "word", "cls", "mean", "max")
+# Those of a whole text.
+WHOLE = ("cls", "mean", "max")
 PIECES = ("first", "mean")
 # Texts that are sorted by length at once; their vectors wait in memory.
 BLOCK = 1024
@@ -40,8 +42,8 @@ class Spec(NamedTuple):
     mix: of "mix": learnt weights, one a layer, before their softmax.
     gamma: of "mix": the factor.
     unit: "piece", special tokens included; "word"; of a whole text "cls", the
-      vector at its first token (of GPT-1 its last), or "mean", that of all
-      tokens, special ones included.
+      vector at its first token (of GPT-1 its last), or "mean" or "max", that of
+      all tokens, special ones included.
     pieces: of "word": the vector of its "first" piece, or their "mean".
     normalize: divide each vector by its length.
     max_length: of a window; None for the model's longest row, any for ELMo.
@@ -119,6 +121,47 @@ def extract_texts(
     _block(model, block, spec, tokens)
     for block in iter(lambda: list(itertools.islice(texts, BLOCK)), [])
   )
+
+
+def own_pooling(model: Loaded, unit: str | None) -> tuple[str, bool, list[str]]:
+  """What vectors a model gives, by its own word where nobody says otherwise.
+
+  Args:
+    model: of sentence-transformers, or any other.
+    unit: the unit that is asked for; None for the model's own, which is pieces
+      for a model without a pooling.
+
+  Returns:
+    The unit; whether the model divides these vectors by their length; lines
+    that say what was chosen.
+
+  Raises:
+    ValueError: the model's pooling is not computed here, and none is asked for.
+  """
+  pooling = model.config["source"].get("pooling")
+  if pooling is None:
+    return unit or UNITS[0], False, []
+  own = " and ".join(pooling["modes"])
+  if unit in ("piece", "word"):
+    return unit, False, []
+  if unit is None and own not in WHOLE:
+    raise ValueError(
+      f"the model's own pooling is {own}, which is not computed here; pass"
+      f" --vectors={' or --vectors='.join(UNITS)}."
+    )
+  lines = []
+  if unit not in (None, own):
+    lines.append(f"the model's own pooling is {own}; taken is {unit}, as asked")
+  if unit is None:
+    more = ", divided by its length" if pooling["normalize"] else ""
+    lines.append(
+      f"a vector a text, by the model's own pooling: {own}{more};"
+      " --vectors=piece gives one a piece"
+    )
+  if pooling["others"]:
+    names = ", ".join(pooling["others"])
+    lines.append(f"the model's {names} after the pooling is not computed here")
+  return unit or own, unit is None and pooling["normalize"], lines
 
 
 def num_layers(model: Loaded) -> int:
@@ -208,7 +251,12 @@ def _run(
   """Vectors of positions; with weights, of rows, summed on the device."""
   found = layers_of(encoder, params, batch, spec.layers)
   x = _combine([layer.astype(jnp.float32) for layer in found], spec)
-  return x if weights is None else jnp.einsum("bl,bl...->b...", weights, x)
+  if weights is None:
+    return x
+  if spec.unit == "max":
+    inside = jnp.expand_dims(weights > 0, range(2, x.ndim))
+    return jnp.where(inside, x, -jnp.inf).max(1)
+  return jnp.einsum("bl,bl...->b...", weights, x)
 
 
 def _combine(layers: list[Array], spec: Spec) -> Array:
@@ -239,7 +287,13 @@ def _block(
     _run,
     model.module.encoder,
     # What else is asked for compiles nothing new.
-    Spec(tuple(spec.layers), spec.combine, tuple(spec.mix), spec.gamma),
+    Spec(
+      tuple(spec.layers),
+      spec.combine,
+      tuple(spec.mix),
+      spec.gamma,
+      spec.unit if spec.unit == "max" else UNITS[0],
+    ),
     model.params["encoder"],
   )
   sums: list[Any] = [None] * len(texts)
@@ -250,7 +304,8 @@ def _block(
     for window, x in zip(mine, vectors, strict=False):
       n, (begin, end) = window.number, window.own
       if pool:
-        sums[n] = x if sums[n] is None else sums[n] + x
+        add = np.maximum if spec.unit == "max" else np.add
+        sums[n] = x if sums[n] is None else add(sums[n], x)
         continue
       if sums[n] is None:
         sums[n] = np.zeros((len(encoded[n].ids), *x.shape[1:]), np.float32)
@@ -285,7 +340,7 @@ def _windows(
 
 def _weigher(model: Loaded, spec: Spec) -> Callable | None:
   """What makes `weights` of rows; None where each position counts."""
-  if spec.unit not in ("cls", "mean"):
+  if spec.unit not in WHOLE:
     return None
   family = model.config["family"]
   last = spec.unit == "cls" and models.family(family).POOLING.last
@@ -293,7 +348,7 @@ def _weigher(model: Loaded, spec: Spec) -> Callable | None:
   def weigh(rows: list[_Window], shape: tuple[int, int]) -> np.ndarray:
     weights = np.zeros(shape, np.float32)
     for i, row in enumerate(rows):
-      if spec.unit == "mean":
+      if spec.unit in ("mean", "max"):
         weights[i, row.own[0] : row.own[1]] = 1.0
       elif len(row.ids):
         weights[i, len(row.ids) - 1 if last else 0] = 1.0
@@ -309,6 +364,8 @@ def _finish(
   names: Sequence[str] | None = None
   if spec.unit == "mean":
     x = x / np.float32(max(len(one.ids), 1))
+  elif spec.unit == "max":
+    x = np.where(np.isfinite(x), x, 0.0)  # A text without a token.
   elif spec.unit == "cls":
     x = x / np.float32(rows)
   elif spec.unit == "piece":

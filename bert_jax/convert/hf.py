@@ -15,6 +15,7 @@ from bert_jax.convert import (
   hf_names,
   hf_tasks,
   mapping,
+  sentence,
   towers,
 )
 from bert_jax.convert.folder import Weights
@@ -184,6 +185,8 @@ def _read_one(path: str, family: str) -> Weights:
     "skipped": sorted(arrays.keys() - used),
     "config": hf_config_back.kept(theirs, family, task),
   }
+  if pooling := sentence.read(path):
+    config["source"]["pooling"] = pooling
   for line in notes:
     note(f"note: {line}.")
   return Weights(config, params | zeros, folder.read_tokenizer(path))

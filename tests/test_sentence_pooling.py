@@ -1,0 +1,162 @@
+"""extract_features by the pooling that a model of sentence-transformers has."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import tiny_hf
+
+import bert_jax
+from bert_jax import extract_features
+from bert_jax.convert import folder, hf, sentence
+from bert_jax.features_of import Spec, extract
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
+TEXTS = ["a b", "c", "d c b a", ""]
+FIELDS = {
+  "cls": "pooling_mode_cls_token",
+  "mean": "pooling_mode_mean_tokens",
+  "max": "pooling_mode_max_tokens",
+  "weightedmean": "pooling_mode_weightedmean_tokens",
+}
+
+
+def write(path, modes, normalize=False, dense=False, new=False):
+  """A model with a pooling, as sentence-transformers writes it."""
+  rng = np.random.default_rng(0)
+  shapes = tiny_hf.shapes("BertModel")
+  arrays = {k: rng.normal(0, 0.5, s).astype("f") for k, s in shapes.items()}
+  tiny_hf.write(path, "BertModel", arrays)
+  (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
+  kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
+  kinds += [("2_Dense", "Dense")] if dense else []
+  kinds += [("3_Normalize", "Normalize")] if normalize else []
+  modules = [
+    {"path": place, "type": f"sentence_transformers.models.{kind}"}
+    for place, kind in kinds
+  ]
+  (path / "modules.json").write_text(json.dumps(modules))
+  (path / "1_Pooling").mkdir()
+  config = {field: name in modes for name, field in FIELDS.items()}
+  config = {"pooling_mode": modes if modes[1:] else modes[0]} if new else config
+  (path / "1_Pooling" / "config.json").write_text(json.dumps(config))
+  return str(path)
+
+
+def features(monkeypatch, tmp_path, capsys, model, *flags):
+  """Vectors and what was said on stderr."""
+  (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
+  out = tmp_path / "out.npz"
+  out.unlink(missing_ok=True)
+  files = ["--input", str(tmp_path / "in.txt"), "--output", str(out)]
+  arguments = ["extract", "--model", model, *files, *flags]
+  monkeypatch.setattr(sys, "argv", arguments)
+  extract_features.main()
+  return np.load(out)["vectors"], capsys.readouterr().err
+
+
+def expected(model, mode):
+  """Each text's vector, made of those of its pieces by numpy."""
+  found = extract(bert_jax.load(model), TEXTS, Spec(unit="piece"))
+  make = {
+    "cls": lambda x: x[0],
+    "mean": lambda x: x.mean(0),
+    "max": lambda x: x.max(0),
+  }[mode]
+  return np.stack([make(one.vectors) for one in found])
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean", "max"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_models_own_pooling_is_taken(
+  tmp_path, monkeypatch, capsys, mode, normalize
+):
+  model = write(tmp_path / "model", [mode], normalize, new=normalize)
+  vectors, said = features(monkeypatch, tmp_path, capsys, model)
+  want = expected(model, mode)
+  if normalize:
+    want = want / np.linalg.norm(want, axis=-1, keepdims=True)
+  # float32 sums in another order.
+  np.testing.assert_allclose(vectors, want, atol=1e-5)
+  assert f"by the model's own pooling: {mode}" in said
+  assert ("divided by its length" in said) == normalize
+  # Through a converted folder as well.
+  folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
+  again, _ = features(monkeypatch, tmp_path, capsys, str(tmp_path / "ours"))
+  np.testing.assert_array_equal(again, vectors)
+
+
+def test_a_flag_that_differs_is_obeyed_and_said(tmp_path, monkeypatch, capsys):
+  model = write(tmp_path / "model", ["cls"], normalize=True)
+  vectors, said = features(
+    monkeypatch, tmp_path, capsys, model, "--vectors", "mean"
+  )
+  np.testing.assert_allclose(vectors, expected(model, "mean"), atol=1e-5)
+  assert "own pooling is cls; taken is mean, as asked" in said
+  vectors, said = features(
+    monkeypatch, tmp_path, capsys, model, "--vectors", "cls"
+  )
+  np.testing.assert_allclose(vectors, expected(model, "cls"), atol=1e-5)
+  assert "taken is" not in said
+  _, said = features(monkeypatch, tmp_path, capsys, model, "--vectors", "piece")
+  assert "pooling" not in said
+
+
+@pytest.mark.parametrize(
+  "modes, name",
+  [(["weightedmean"], "weightedmean"), (["cls", "max"], "cls and max")],
+)
+def test_an_unknown_pooling_is_named(
+  tmp_path, monkeypatch, capsys, modes, name
+):
+  model = write(tmp_path / "model", modes)
+  with pytest.raises(SystemExit, match=f"own pooling is {name}, which is not"):
+    features(monkeypatch, tmp_path, capsys, model)
+  assert not (tmp_path / "out.npz").exists()
+  vectors, said = features(
+    monkeypatch, tmp_path, capsys, model, "--vectors", "max"
+  )
+  np.testing.assert_allclose(vectors, expected(model, "max"), atol=1e-5)
+  assert f"own pooling is {name}; taken is max" in said
+
+
+def test_what_follows_the_pooling_is_named(tmp_path, monkeypatch, capsys):
+  model = write(tmp_path / "model", ["mean"], dense=True)
+  _, said = features(monkeypatch, tmp_path, capsys, model)
+  assert "the model's 2_Dense after the pooling is not computed here" in said
+
+
+def test_a_model_without_a_pooling_gives_pieces(tmp_path, monkeypatch, capsys):
+  model = write(tmp_path / "model", ["cls"])
+  (tmp_path / "model" / "1_Pooling" / "config.json").unlink()
+  vectors, said = features(monkeypatch, tmp_path, capsys, model)
+  assert len(vectors) == sum(len(text.split()) + 2 for text in TEXTS)
+  assert "pooling" not in said
+
+
+def test_damaged_modules(tmp_path):
+  write(tmp_path / "model", ["cls"])
+  modules = tmp_path / "model" / "modules.json"
+  for text, words in (
+    ("[{", "modules.json is damaged"),
+    ("[1]", "modules.json is damaged: 1 names no type"),
+    ('[{"type": "x.Pooling", "path": "../p"}]', "'../p' is no folder of this"),
+  ):
+    modules.write_text(text)
+    with pytest.raises(ValueError, match=words):
+      sentence.read(str(tmp_path / "model"))
+  modules.unlink()
+  config = tmp_path / "model" / "1_Pooling" / "config.json"
+  config.write_text("{}")
+  with pytest.raises(ValueError, match="is damaged: it names no pooling"):
+    sentence.read(str(tmp_path / "model"))
+
+
+def test_the_largest_numbers_of_a_long_text(tmp_path):
+  """Over all windows: the table of positions has ten rows."""
+  model = bert_jax.load(write(tmp_path / "model", ["max"]))
+  text = "a b c d " * 5
+  (pieces,) = extract(model, [text], Spec(unit="piece", overlap=2))
+  (found,) = extract(model, [text], Spec(unit="max", overlap=2))
+  np.testing.assert_allclose(found.vectors, pieces.vectors.max(0), atol=1e-5)
