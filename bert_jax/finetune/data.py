@@ -249,13 +249,14 @@ def open_splits(data: Data, predicts: bool = True) -> Splits:
 
   Raises:
     ValueError: the folder has not all of them, or one has no labels, or those
-      of which the task's metric is not defined.
+      of which the task's metric is not defined; or a package for it is missing.
   """
   splits = []
+  if predicts and data.validation:
+    # Now: a run that stops at its first evaluation has trained for nothing.
+    metrics.check_packages(data.task)
   for name in data.validation:
     try:
-      if predicts and not splits:
-        metrics.check_packages(data.task)
       split = open_split(data.part, name)
       if not _has_labels(split.task, split.rows):
         raise ValueError(
