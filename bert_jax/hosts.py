@@ -6,9 +6,13 @@ process.
 """
 
 import contextlib
+import ctypes
 import json
 import os
+import signal
+import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -25,7 +29,16 @@ from jax.experimental import multihost_utils
 from bert_jax import config as config_lib
 
 _FAILURE = "bert_jax/failure"
+_ALIVE = "bert_jax/alive/"
 _POLL_SECONDS = 0.5
+# A process shows every so many polls that it is alive.
+_BEAT_POLLS = 2
+# Polls without a sign of a process after which it is gone. Jax itself waits for
+# 100 seconds, and then ends a process by a signal.
+_GONE_POLLS = 90
+# The same where a collective has failed, most often for that reason.
+_BROKEN_POLLS = 12
+_CONNECT_SECONDS = 3.0
 _WAIT_MILLISECONDS = 300_000
 
 # Errors that are one sentence for the user.
@@ -99,18 +112,171 @@ def joined(
       f" ({str(e).splitlines()[0]}); check that the port is free, that process"
       " 0 is on this host, and that all were started."
     ) from e
-  stop = threading.Event()
-  watch = threading.Thread(target=_watch, args=(stop,), daemon=True)
-  watch.start()
   quiet = contextlib.nullcontext()
   if distributed.global_state.process_id:
     quiet = contextlib.redirect_stdout(open(os.devnull, "w"))
+  with _NativeErrors() as native, _Watch(native), quiet, ends_all():
+    yield
+
+
+class _NativeErrors:
+  """Passes on what C++ libraries write to stderr, a second late.
+
+  Without process 0, jax's client ends this process at once, by SIGABRT and with
+  a dump of its own stack. Here a sentence and status 1 take the place of both.
+  """
+
+  def __enter__(self) -> "_NativeErrors":
+    sys.stderr.flush()
+    self._stderr, self._python = os.dup(2), sys.stderr
+    # A file, not a pipe: nobody waits for who reads it.
+    self._file = tempfile.TemporaryFile()
+    self._passed, self._lock = 0, threading.Lock()
+    os.dup2(self._file.fileno(), 2)
+    sys.stderr = open(
+      os.dup(self._stderr), "w", buffering=1, errors="backslashreplace"
+    )
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
+    self._handler = handler(self._on_abort)
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = ctypes.c_int, handler
+    libc.signal(signal.SIGABRT, self._handler)
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    sys.stderr, self._python = self._python, None
+    os.dup2(self._stderr, 2)
+    self.pass_on()
+    os.close(self._stderr)
+    self._file.close()
+
+  def size(self) -> int:
+    return os.fstat(self._file.fileno()).st_size
+
+  def pass_on(self, end: int | None = None) -> None:
+    """Writes what has come, up to byte `end`, to the real stderr."""
+    with self._lock:
+      end = self.size() if end is None else end
+      while self._passed < end:
+        count = min(end - self._passed, 2**16)
+        text = os.pread(self._file.fileno(), count, self._passed)
+        self._passed += os.write(self._stderr, text)
+
+  def _on_abort(self, number: int) -> None:
+    """Called by C in the thread that aborts, which dies when it returns."""
+    if distributed.global_state.process_id and not _reaches_process_0():
+      _say(self._stderr, _gone(0))
+      os._exit(1)
+    self.pass_on()
+
+
+def _reaches_process_0() -> bool:
+  """Whether anybody listens where the coordinator of the run was."""
+  host, _, port = distributed.global_state.coordinator_address.rpartition(":")
+  address = host.strip("[]"), int(port)
   try:
-    with quiet, ends_all():
-      yield
-  finally:
-    stop.set()
-    watch.join()
+    socket.create_connection(address, _CONNECT_SECONDS).close()
+  except OSError:
+    return False
+  return True
+
+
+def _gone(process: int) -> str:
+  return f"process {process} is gone; its own output, if any, says why."
+
+
+def _say(descriptor: int, message: str) -> None:
+  os.write(descriptor, f"error: {message}\n".encode())
+
+
+class _Watch:
+  """Ends this process, wherever it waits, once another one has failed.
+
+  Each process counts up a value in the common table. A process whose value
+  stays the same for `_GONE_POLLS` polls is gone: killed, stopped, or cut off.
+  Polls are counted, not seconds, so that a pause of all processes is none of
+  one.
+  """
+
+  current: "_Watch | None" = None
+
+  def __init__(self, native: _NativeErrors):
+    self._native, self._stop = native, threading.Event()
+    self._state = distributed.global_state
+    # Process -> (its last value, polls since it came).
+    self._seen = {i: ("", 0) for i in range(self._state.num_processes)}
+    self._threads = [
+      threading.Thread(target=target, daemon=True)
+      for target in (self._poll, self._exchange)
+    ]
+
+  def __enter__(self) -> "_Watch":
+    type(self).current = self
+    for thread in self._threads:
+      thread.start()
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self._stop.set()
+    type(self).current = None
+    self._threads[0].join()
+
+  def gone(self, polls: int = _GONE_POLLS) -> int | None:
+    """A process that has shown nothing for so many polls."""
+    silent = [i for i, (_, count) in self._seen.items() if count >= polls]
+    silent = [i for i in silent if i != self._state.process_id]
+    # Without process 0 nothing is heard of the others either.
+    return min(silent, default=None)
+
+  def wait_for_gone(self) -> int | None:
+    """Who is gone after a collective failed; None if all are there."""
+    for _ in range(_BROKEN_POLLS + 2 * _BEAT_POLLS):
+      process = self.gone(_BROKEN_POLLS)
+      if process is not None:
+        return process
+      time.sleep(_POLL_SECONDS)
+    return None
+
+  def pass_on(self) -> None:
+    """Writes all native output that has come."""
+    self._native.pass_on()
+
+  def _poll(self) -> None:
+    """Counts polls and passes on native output; calls nobody that may block."""
+    sizes = [0, 0]
+    while not self._stop.wait(_POLL_SECONDS):
+      for process, (value, count) in list(self._seen.items()):
+        self._seen[process] = value, count + 1
+      process = self.gone()
+      if process is not None and not self._stop.is_set():
+        seconds = _GONE_POLLS * _POLL_SECONDS
+        _end(f"process {process} is gone: no sign of it for {seconds:.0f} s.")
+      sizes.append(self._native.size())
+      self._native.pass_on(sizes.pop(0))
+
+  def _exchange(self) -> None:
+    """Shows that this process is alive, and reads what the others say."""
+    beats = 0
+    while not self._stop.wait(_POLL_SECONDS):
+      try:
+        failure = _read_failure()
+        if beats % _BEAT_POLLS == 0:
+          self._beat(beats)
+      except RuntimeError:
+        failure = _gone(0)
+      beats += 1
+      # Not if this process is ending by itself.
+      if failure is not None and not self._stop.is_set():
+        _end(failure)
+
+  def _beat(self, number: int) -> None:
+    client, own = self._state.client, self._state.process_id
+    client.key_value_set(f"{_ALIVE}{own}", str(number), allow_overwrite=True)
+    for key, value in client.key_value_dir_get(_ALIVE):
+      process = int(key.rpartition("/")[2])
+      if self._seen[process][0] != value:
+        self._seen[process] = value, 0
 
 
 def _read_failure() -> str | None:
@@ -121,18 +287,6 @@ def _read_failure() -> str | None:
     if "NOT_FOUND" in str(e):
       return None
     raise
-
-
-def _watch(stop: threading.Event) -> None:
-  """Ends this process, wherever it waits, once another one has failed."""
-  while not stop.wait(_POLL_SECONDS):
-    try:
-      failure = _read_failure()
-    except RuntimeError:
-      failure = "process 0 is gone; its own output says why."
-    # Not if this process is ending by itself.
-    if failure is not None and not stop.is_set():
-      _end(failure)
 
 
 def _end(message: str) -> None:
@@ -166,6 +320,12 @@ def ends_all() -> Iterator[None]:
       with contextlib.suppress(RuntimeError):
         if failure := _read_failure():
           _end(failure)
+      if isinstance(e, jax.errors.JaxRuntimeError) and _Watch.current:
+        lost = _Watch.current.wait_for_gone()
+        if lost is not None:
+          _end(_gone(lost))
+      if _Watch.current:
+        _Watch.current.pass_on()
       traceback.print_exc()
       message = f"{type(e).__name__}: {message.strip().splitlines()[:1]}"
     with contextlib.suppress(RuntimeError):  # Another process was first.

@@ -304,18 +304,43 @@ def test_other_config_or_folder_is_refused_by_all(folder, two, tmp_path):
 
 
 @pytest.mark.slow
-def test_lost_process_ends_all(folder, tmp_path):
+def test_a_second_run_in_the_folder_is_refused(folder, tmp_path):
   run = tmp_path / "run"
   processes = start(folder, run, 2, ["--config.total_steps=100000"])
   wait_for_row(processes, run, 2)
-  # A second run in the folder is refused, the first goes on.
   outputs = ends(start(folder, run, 2, ["--config.total_steps=100000"]), code=1)
   assert all("another run is going on" in err for _, err in outputs)
-  assert processes[0].poll() is None
-  processes[1].kill()
-  out, err = processes[0].communicate(timeout=200)
-  assert processes[0].returncode not in (0, None), (out, err)
-  processes[1].communicate()
+  assert [process.poll() for process in processes] == [None, None]
+  processes[0].terminate()
+  ends(processes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "lost, number, words",
+  [
+    (0, signal.SIGKILL, "its own output, if any, says why."),
+    (1, signal.SIGKILL, "its own output, if any, says why."),
+    (2, signal.SIGKILL, "its own output, if any, says why."),
+    (0, signal.SIGSTOP, "no sign of it for 45 s."),
+    (1, signal.SIGSTOP, "no sign of it for 45 s."),
+  ],
+)
+def test_a_lost_process_ends_all_in_a_sentence(
+  folder, tmp_path, lost, number, words
+):
+  """One line on stderr, status 1; no dump of C++, no traceback."""
+  run, count = tmp_path / "run", max(lost + 1, 2)
+  flags = ["--config.total_steps=100000", f"--config.batch_size={4 * count}"]
+  processes = start(folder, run, count, flags)
+  wait_for_row(processes, run, 2)
+  processes[lost].send_signal(number)
+  outputs = ends([p for i, p in enumerate(processes) if i != lost], code=1)
+  processes[lost].kill()
+  processes[lost].communicate()
+  for _, err in outputs:
+    assert err.startswith(f"error: process {lost} is gone")
+    assert err.endswith(words + "\n") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
