@@ -4,6 +4,7 @@ The last two hold `ids`, `vectors` and, where a text has a vector a token,
 `tokens` and `starts`: text i has rows starts[i] to starts[i + 1].
 """
 
+import io
 import itertools
 import json
 import os
@@ -129,19 +130,68 @@ def _hdf5(path: str, features: Iterable[Features]) -> int:
   """The same arrays, some texts at a time."""
   import h5py
 
-  features, rows, count = iter(features), 0, 0
-  with h5py.File(path, "w") as f:
-    for part in _parts(features):
-      arrays = _arrays(part)
-      if "starts" in arrays:
-        # Each part counts from 0; the first 0 is the file's.
-        starts = arrays["starts"] + rows
-        rows = int(starts[-1])
-        arrays["starts"] = starts[1:] if count else starts
-      for name, array in arrays.items():
-        _append(f, name, array)
-      count += len(part)
+  with _Disk(path, "w+b") as disk:
+    try:
+      with h5py.File(disk, "w") as f:
+        return _write_parts(f, disk, iter(features))
+    finally:
+      # Closing the HDF5 file wrote to the disk as well.
+      disk.check()
+
+
+def _write_parts(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
+  rows = count = 0
+  for part in _parts(features):
+    arrays = _arrays(part)
+    if "starts" in arrays:
+      # Each part counts from 0; the first 0 is the file's.
+      starts = arrays["starts"] + rows
+      rows = int(starts[-1])
+      arrays["starts"] = starts[1:] if count else starts
+    for name, array in arrays.items():
+      _append(f, name, array)
+    disk.check()
+    count += len(part)
   return count
+
+
+class _Disk(io.FileIO):
+  """A file for h5py, whose library does not survive a full disk.
+
+  After the first error nothing more is written, and HDF5 is not told, so that
+  it closes its file.
+  """
+
+  error: OSError | None = None
+
+  def write(self, data: Any) -> int:
+    rest = memoryview(data).cast("B")
+    try:
+      while self.error is None and len(rest):
+        rest = rest[super().write(rest) :]
+    except OSError as e:
+      self.error = e
+    return len(memoryview(data).cast("B"))
+
+  def truncate(self, size: int | None = None) -> int:
+    try:
+      return super().truncate(size)
+    except OSError as e:
+      self.error = self.error or e
+      return size or 0
+
+  def readinto(self, buffer: Any) -> int:
+    """Zeros stand for what the disk had no room for."""
+    count = super().readinto(buffer)
+    if self.error is not None:
+      memoryview(buffer).cast("B")[count:] = bytes(len(buffer) - count)
+      return len(buffer)
+    return count
+
+  def check(self) -> None:
+    """Raises the first error of the disk."""
+    if self.error is not None:
+      raise self.error
 
 
 def _parts(features: Iterator[Features]) -> Iterator[list[Features]]:

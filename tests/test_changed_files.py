@@ -171,9 +171,7 @@ def strip(run, step):
   path.write_text(json.dumps(files.seal(meta)))
 
 
-def test_a_run_of_an_earlier_version_is_opened_and_continued(
-  data, run, capsys
-):
+def test_a_run_of_an_earlier_version_is_opened_and_continued(data, run, capsys):
   for step in os.listdir(run / "checkpoints"):
     strip(run, step)
   opened(run)
@@ -210,9 +208,7 @@ def test_a_restart_says_what_was_changed(data, finished, run, capsys):
     (None, None),
   ],
 )
-def test_missing_rows_are_named_by_their_steps(
-  data, run, capsys, keep, words
-):
+def test_missing_rows_are_named_by_their_steps(data, run, capsys, keep, words):
   path = run / "metrics.jsonl"
   lines = path.read_text().splitlines(keepends=True)
   if keep == 0:

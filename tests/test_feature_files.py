@@ -1,6 +1,7 @@
 """Names in files of features: NUL, which few files can hold, and long words."""
 
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -49,3 +50,25 @@ def test_objects_a_line_by_the_names_of_their_files(tmp_path, name):
   path.write_text('{"text": "the cat", "id": "x"}\n')
   (text,) = text_rows.read_texts(str(path))
   assert (text.id, text.text) == ("x", "the cat")
+
+
+@pytest.mark.parametrize("ending", ["h5", "npz", "jsonl"])
+def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
+  """HDF5's library would end the process by a segmentation fault."""
+  pytest.importorskip("h5py")
+  vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
+  texts = [Features(str(i), ("a", "b"), vectors) for i in range(600)]
+  path = tmp_path / f"a.{ending}"
+  assert feature_files.write(str(path), texts) == 600
+  size = path.stat().st_size
+  path.unlink()
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  for most in (100, 5000, size // 2, size - 1):
+    try:
+      resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
+      with pytest.raises(OSError, match="too large") as caught:
+        feature_files.write(str(path), texts)
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(path)
+    assert not list(tmp_path.iterdir())

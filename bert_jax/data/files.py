@@ -127,11 +127,10 @@ def text_output(path: str) -> Iterator[IO[str]]:
 
 
 @contextlib.contextmanager
-def whole_folder(path: str) -> Iterator[str]:
-  """Gives a new folder to fill, which is renamed to `path` when it is whole.
+def temporary_folder(path: str) -> Iterator[str]:
+  """Gives a new folder beside `path`, which is deleted in the end.
 
-  On an error nothing is left. The parent folders are made if need be; an empty
-  folder at `path` is replaced.
+  For files that are renamed to their places once all are written.
 
   Raises:
     OSError: it cannot be written; the error names `path`.
@@ -142,14 +141,28 @@ def whole_folder(path: str) -> Iterator[str]:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     os.mkdir(temporary)
     yield temporary
-    os.rename(temporary, path)
-    sync_folder(os.path.dirname(path))
   except OSError as e:
     if e.filename is None or str(e.filename).startswith(temporary):
-      e.filename, e.filename2 = path, None
+      raise OSError(e.errno, e.strerror, path) from e
     raise
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: str) -> Iterator[str]:
+  """Gives a new folder to fill, which is renamed to `path` when it is whole.
+
+  On an error nothing is left. The parent folders are made if need be; an empty
+  folder at `path` is replaced.
+
+  Raises:
+    OSError: it cannot be written; the error names `path`.
+  """
+  with temporary_folder(path) as temporary:
+    yield temporary
+    os.rename(temporary, os.path.abspath(path))
+    sync_folder(os.path.dirname(os.path.abspath(path)))
 
 
 def write_durably(path: str, content: bytes) -> None:

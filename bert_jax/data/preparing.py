@@ -122,7 +122,7 @@ def prepare(
   }
   origin = _origin(options, found)
   if os.path.exists(output):
-    return _already_there(output, origin)
+    return _already_there(output, origin, tokenizer.kind)
   partial = output + ".partial"
   with folder.locked(partial):
     progress = _begin(partial, origin, int(heldout * 2**64))
@@ -225,7 +225,9 @@ def _start(
   return progress
 
 
-def _already_there(output: str, origin: dict[str, Any]) -> dict[str, Any]:
+def _already_there(
+  output: str, origin: dict[str, Any], kind: str
+) -> dict[str, Any]:
   if not os.path.isdir(output) or os.listdir(output) == []:
     raise ValueError(f"{output} exists; delete it or choose another --output.")
   prepared = corpus.open_prepared(output)
@@ -241,6 +243,12 @@ def _already_there(output: str, origin: dict[str, Any]) -> dict[str, Any]:
     raise ValueError(
       f"{output} is prepared already, from something else: {different}. Delete"
       " it or choose another --output."
+    )
+  if meta.get("tokenizer") != kind:
+    raise ValueError(
+      f"{output}/meta.json is damaged: its tokenizer is"
+      f" {meta.get('tokenizer')!r:.40}, not {kind!r}. Delete the folder and"
+      " give the same command again."
     )
   corpus.verify(prepared)
   with contextlib.suppress(FileNotFoundError):

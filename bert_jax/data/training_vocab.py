@@ -1,13 +1,13 @@
 """Trains vocabularies: reads text, learns pieces, writes a file or a folder."""
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax.data import (
   cleaning,
+  files,
   sources,
   training_bpe,
   training_unigram,
@@ -200,22 +200,18 @@ def _settings_path(output: str) -> str:
 def _write(vocabulary: Vocabulary, output: str) -> None:
   """Writes beside and renames."""
   output = os.path.normpath(output)
-  os.makedirs(os.path.dirname(output) or ".", exist_ok=True)
-  partial = f"{output}.partial"
-  shutil.rmtree(partial, ignore_errors=True)
-  os.makedirs(partial)
-  vocabulary_files.save(vocabulary, partial)
   if vocabulary.kind == "bytelevel":
-    if os.path.isdir(output):
-      os.rmdir(output)
-    os.rename(partial, output)
+    with files.whole_folder(output) as new:
+      vocabulary_files.save(vocabulary, new)
     return
-  name = next(iter(vocabulary.files))
-  if vocabulary.kind != "unigram":  # Whose file says all.
-    settings = os.path.join(partial, vocabulary_files.SETTINGS)
-    os.replace(settings, _settings_path(output))
-  os.replace(os.path.join(partial, name), output)
-  shutil.rmtree(partial)
+  with files.temporary_folder(output) as new:
+    vocabulary_files.save(vocabulary, new)
+    name = next(iter(vocabulary.files))
+    if vocabulary.kind != "unigram":  # Whose file says all.
+      settings = os.path.join(new, vocabulary_files.SETTINGS)
+      os.replace(settings, _settings_path(output))
+    os.replace(os.path.join(new, name), output)
+  files.sync_folder(os.path.dirname(output))
 
 
 def _progress(records: Iterable[sources.Record]) -> Iterator[sources.Record]:

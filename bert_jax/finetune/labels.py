@@ -118,7 +118,8 @@ def number(record: Record, column: str, needed: bool) -> float | None:
   if value is None:
     return None
   try:
-    found = float(value)
+    # Python reads 1_000, which no table means as a number.
+    found = math.nan if "_" in str(value) else float(value)
   except (TypeError, ValueError, OverflowError):
     found = math.nan
   if not math.isfinite(found):

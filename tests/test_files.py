@@ -1,0 +1,254 @@
+"""JSON, new files and folders, digests: what all other files rest on."""
+
+import json
+import os
+import resource
+
+import pytest
+
+from bert_jax import prepare, prepare_task
+from bert_jax.convert import folder, hf_files, tensors
+from bert_jax.data import (
+  corpus,
+  files,
+  reading,
+  training_vocab,
+  vocabulary_files,
+)
+from bert_jax.data import (
+  folder as prepared_folder,
+)
+from bert_jax.finetune import rows, tables
+
+DEEP = "[" * 10**5
+NESTED = '{"a": ' * 10**5 + "1" + "}" * 10**5
+
+
+@pytest.mark.parametrize("text", [DEEP, NESTED, "[" * 101 + "]" * 101])
+def test_deep_json_is_one_error(text):
+  with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
+    files.parse_json(text)
+  with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
+    files.parse_json(text.encode())
+
+
+def test_wide_json_and_brackets_in_text_are_not_deep():
+  value = {"a": ["[" * 500, [[1]] * 500, {"b": {}}]}
+  assert files.parse_json(json.dumps(value)) == value
+  value = json.loads("[" * 100 + "]" * 100)
+  assert files.parse_json(json.dumps(value)) == value
+
+
+def test_a_number_of_too_many_digits():
+  with pytest.raises(json.JSONDecodeError, match="too many digits"):
+    files.parse_json("9" * 5000)
+
+
+@pytest.mark.parametrize("text", [NESTED, '{"a": ' + "9" * 5000 + "}", "\xff"])
+@pytest.mark.parametrize(
+  "name, read",
+  [
+    ("config.json", lambda path: folder.read(os.path.dirname(path))),
+    ("meta.json", lambda path: rows.read_meta(os.path.dirname(path))),
+    ("meta.json", lambda path: corpus.open_prepared(os.path.dirname(path))),
+    ("pieces.json", lambda path: corpus.read_pieces(os.path.dirname(path))),
+    (hf_files.SAFE_INDEX, lambda path: hf_files.read(os.path.dirname(path))),
+    ("tokenizer.json", vocabulary_files.load),
+    ("vocab.json", vocabulary_files.load),
+    ("progress.json", lambda p: prepared_folder.read_progress(p[:-14])),
+    ("a.jsonl", lambda path: list(tables.jsonl(path))),
+    ("a.jsonl", lambda p: list(reading.read_file(p, "jsonl", "strict"))),
+  ],
+)
+def test_bad_json_of_every_kind_of_file_is_a_sentence(
+  tmp_path, name, read, text
+):
+  path = tmp_path / name
+  path.write_bytes(text.encode("latin-1"))
+  (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+  with pytest.raises(ValueError, match=str(tmp_path)):
+    read(str(path))
+
+
+def header(**entries):
+  text = json.dumps(entries).encode()
+  return len(text).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize(
+  "entries, size, words",
+  [
+    ({"a": [0, 4], "b": [4, 8]}, 8, None),
+    ({"a": [0, 4], "b": [2, 6]}, 6, "b overlaps the array before it"),
+    ({"a": [0, 4], "b": [0, 4]}, 4, "b overlaps the array before it"),
+    ({"a": [0, 4], "b": [6, 10]}, 10, "a hole of 2 bytes before b"),
+    ({"a": [2, 6], "b": [6, 10]}, 10, "a hole of 2 bytes before a"),
+    ({"a": [0, 4]}, 8, "bytes are left over"),
+    ({"a": [0, 4], "b": [4, 8]}, 7, "b ends beyond the file"),
+    ({"a": [4, 0]}, 4, "a has -4 bytes"),
+    ({"a": [-4, 0]}, 4, "no whole numbers"),
+    ({"a": [0, 1e400]}, 4, "no whole numbers"),
+    ({"a": [0, 10**30]}, 4, "no whole numbers"),
+    ({"a": [0.0, 4.0]}, 4, "no whole numbers"),
+    ({"a": "0:4"}, 4, "no whole numbers"),
+    ({"a": [0, 2, 4]}, 4, "3 offsets"),
+  ],
+)
+def test_places_in_a_safetensors_file(tmp_path, entries, size, words):
+  path = tmp_path / "a.safetensors"
+  made = {
+    name: {"dtype": "F32", "shape": [1], "data_offsets": places}
+    for name, places in entries.items()
+  }
+  path.write_bytes(header(**made) + bytes(size))
+  if words is None:
+    assert sorted(tensors.read(str(path))) == ["a", "b"]
+    return
+  with pytest.raises(ValueError, match=f"{path} is no whole.*{words}"):
+    tensors.read(str(path))
+
+
+@pytest.mark.parametrize(
+  "entry",
+  [
+    3,
+    [],
+    {},
+    {"dtype": "F32", "shape": [1]},
+    {"dtype": ["F32"], "shape": [1], "data_offsets": [0, 4]},
+    {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]},
+    {"dtype": "F32", "shape": "1", "data_offsets": [0, 4]},
+    {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]},
+  ],
+)
+def test_wrong_types_in_a_safetensors_file(tmp_path, entry):
+  path = tmp_path / "a.safetensors"
+  path.write_bytes(header(a=entry) + bytes(4))
+  with pytest.raises(ValueError, match=f"{path} is no whole"):
+    tensors.read(str(path))
+
+
+@pytest.mark.parametrize("places", [{"a": 3}, {"a": ["x"]}, {"a": "../x"}, []])
+def test_wrong_types_in_an_index(tmp_path, places):
+  path = tmp_path / "model.safetensors.index.json"
+  path.write_text(json.dumps({"weight_map": places}))
+  with pytest.raises(ValueError, match=f"{path}"):
+    hf_files.read(str(tmp_path))
+
+
+def test_no_name_that_is_written_can_be_foreseen(tmp_path, monkeypatch):
+  """A link of any name beside leads nowhere; a new file is not followed."""
+  victim = tmp_path / "victim"
+  victim.write_text("old")
+  created = []
+  original = os.open
+
+  def watched(path, flags, *rest, **options):
+    if flags & os.O_CREAT:
+      created.append((os.path.basename(path), flags))
+    return original(path, flags, *rest, **options)
+
+  monkeypatch.setattr(os, "open", watched)
+  for ending in (".tmp", ".partial"):
+    os.symlink(victim, tmp_path / f"a{ending}")
+  for _ in range(2):
+    files.write_atomically(str(tmp_path / "a"), "new")
+    with files.whole(str(tmp_path / "a")) as partial:
+      with open(partial, "w") as f:
+        f.write("newer")
+  assert victim.read_text() == "old" and (tmp_path / "a").read_text() == "newer"
+  names = [name for name, _ in created]
+  assert len(set(names)) == len(names) == 4
+  assert all(flags & os.O_EXCL for _, flags in created)
+  assert sorted(os.listdir(tmp_path)) == ["a", "a.partial", "a.tmp", "victim"]
+  # A new file has the permissions that the user's others have.
+  plain = tmp_path / "plain"
+  plain.write_text("")
+  assert (tmp_path / "a").stat().st_mode == plain.stat().st_mode
+
+
+def test_a_link_in_the_place_of_an_unfinished_folder(tmp_path):
+  (tmp_path / "other").mkdir()
+  os.symlink(tmp_path / "other", tmp_path / "out.partial")
+  with pytest.raises(ValueError, match="out.partial is a link, in the way"):
+    with prepared_folder.locked(str(tmp_path / "out.partial")):
+      pass
+  assert not os.listdir(tmp_path / "other")
+
+
+def test_what_a_killed_writer_left_is_cleared(tmp_path):
+  left = files.beside(str(tmp_path / "progress.json"))
+  for path in (left, tmp_path / ".a.tmp", tmp_path / "b.tmp"):
+    open(path, "w").close()
+  files.clear_temporary(str(tmp_path))
+  assert sorted(os.listdir(tmp_path)) == [".a.tmp", "b.tmp"]
+
+
+def run_with_a_full_disk(main, monkeypatch, *arguments):
+  """The sentence that a command ends with where nothing can be written."""
+  monkeypatch.setattr("sys.argv", ["", *map(str, arguments)])
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  try:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    with pytest.raises(SystemExit) as caught:
+      main()
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  return caught.value.code
+
+
+def test_a_full_disk_names_the_folder_of_a_task(tmp_path, monkeypatch):
+  pieces = [*corpus.SPECIAL_TOKENS, "good", "bad"]
+  (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  (tmp_path / "a.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+  before = sorted(os.listdir(tmp_path))
+  error = run_with_a_full_disk(
+    *(prepare_task.main, monkeypatch, "--task=sst2"),
+    *(f"--input=train={tmp_path}/a.tsv", f"--vocab={tmp_path}/vocab.txt"),
+    f"--output={tmp_path}/out",
+  )
+  assert error == f"error: {tmp_path}/out: File too large."
+  assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize(
+  "kind, name",
+  [("wordpiece", "v.txt"), ("bytelevel", "v"), ("unigram", "v.model")],
+)
+def test_a_full_disk_leaves_no_part_of_a_vocabulary(
+  tmp_path, monkeypatch, kind, name
+):
+  (tmp_path / "a.txt").write_text("some good words and some bad words\n" * 50)
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  write = training_vocab._write
+
+  def write_on_a_full_disk(*arguments):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
+    write(*arguments)
+
+  monkeypatch.setattr(training_vocab, "_write", write_on_a_full_disk)
+  try:
+    with pytest.raises(OSError) as caught:
+      training_vocab.train_vocab(
+        str(tmp_path / "a.txt"), 300, str(tmp_path / name), kind=kind
+      )
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  assert caught.value.filename == str(tmp_path / name)
+  assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_folder_whose_tokenizer_is_unknown(tmp_path, monkeypatch):
+  pieces = [*corpus.SPECIAL_TOKENS, "good", "bad"]
+  (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+  (tmp_path / "a.txt").write_text("good bad\n\nbad good\n\ngood\n\nbad\n")
+  arguments = [f"--input={tmp_path}/a.txt", f"--vocab={tmp_path}/vocab.txt"]
+  arguments += [f"--output={tmp_path}/out", "--processes=1"]
+  monkeypatch.setattr("sys.argv", ["", *arguments])
+  prepare.main()
+  path = tmp_path / "out" / "meta.json"
+  meta = files.seal(json.loads(path.read_text()) | {"tokenizer": "foo"})
+  path.write_text(json.dumps(meta))
+  with pytest.raises(SystemExit) as caught:
+    prepare.main()
+  assert f"{path} is damaged: its tokenizer is 'foo'" in caught.value.code
