@@ -220,6 +220,37 @@ def test_ids_are_those_of_sentencepiece(options, train):
   assert vocabulary.encode_batch(lines) == processor.encode(lines)
 
 
+# The library takes marks one by one that have no letter before them, and does
+# not know pairs that are younger than SentencePiece's tables.
+ALONE = "\u0344\u0385\u1fc1\u1fcd\u1fce\u1fcf\u1fdd\u1fde\u1fdf\u1fed\u1fee"
+YOUNG = "\U00011938"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [STRIPPED, ACCENTS, CASED])
+def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
+  """Whole and in parts, between letters."""
+  path = train("unigram", **options)
+  right = sentencepiece.SentencePieceNormalizer(
+    model_file=path,
+    add_dummy_prefix=False,
+    escape_whitespaces=False,
+    remove_extra_whitespaces=False,
+  )
+  normalizer = vocabulary_files.load(path).plain.normalizer
+  different = set()
+  for character in map(chr, range(0x110000)):
+    if unicodedata.category(character) in ("Cn", "Cs"):
+      continue
+    for text in (character, unicodedata.normalize("NFD", character)):
+      text = f"a{text}b"
+      if (
+        right.normalize(text).split() != normalizer.normalize_str(text).split()
+      ):
+        different.add(character)
+  assert different <= {*ALONE, *YOUNG}
+
+
 @pytest.mark.parametrize(
   "rule, options, prepared",
   [
@@ -425,6 +456,13 @@ def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
     )
   with pytest.raises(ValueError, match="word_starts 'all': not one of"):
     vocabulary_files.load(path, word_starts="all")
+  path = train("wordpiece")
+  with pytest.raises(ValueError, match="has no option 'word_starts'"):
+    vocabulary_files.load(path, word_starts="albert")
+  content = vocabulary_files.load(path).marked.to_str()
+  (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
+  with pytest.raises(ValueError, match="is for SentencePiece models"):
+    vocabulary_files.load(str(tmp_path), word_starts="albert")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def from_json(
   text: str,
   source: str = "tokenizer.json",
   keep_accents: bool | None = None,
-  word_starts: str = unigram.WORD_STARTS[0],
+  word_starts: str | None = None,
 ) -> Vocabulary:
   """Builds a tokenizer that does what the file says.
 
@@ -43,7 +43,8 @@ def from_json(
     source: its name, for messages.
     keep_accents: what the settings beside it say, where it does not say it
       itself; it is not changed by that.
-    word_starts: of `unigram.WORD_STARTS`; other kinds do not use it.
+    word_starts: one of `unigram.WORD_STARTS`, for a unigram model; None for the
+      first.
 
   Raises:
     ValueError: damaged, a model that is none of WordPiece, BPE, Unigram, or
@@ -60,6 +61,12 @@ def from_json(
   if kind == "unigram":
     plain.model = _without(text, roles.values())
   rules = _rules(marked)
+  if word_starts and kind != "unigram":
+    raise ValueError(
+      f"{source}: --word_starts={word_starts} is for SentencePiece models; leave"
+      " it out."
+    )
+  word_starts = word_starts or unigram.WORD_STARTS[0]
   unigram.check_word_starts(word_starts, source)
   made = Vocabulary(
     kind=kind,
