@@ -152,6 +152,7 @@ def _loses(character: str, combining: bool) -> bool:
   return any(unicodedata.category(part) == "Mn" for part in parts)
 
 
+@functools.lru_cache(maxsize=4)
 def rules(cleaning: Cleaning) -> dict[str, str]:
   """Returns SentencePiece's rules of normalisation for a cleaning.
 
