@@ -119,13 +119,20 @@ def test_special_tokens_are_text_until_asked(rules):
 
 def test_original_rules_differ_where_they_should():
   """Private characters are kept, 101 letters are a word, capital sigma."""
-  words = "ab σας " + "x" * 101
+  words = "ab a\u0378b σας " + "x" * 101
   new, old = bert(words), bert(words, "original")
+  # Both keep characters that Unicode has not assigned.
+  for v in (new, old):
+    assert [p for p, _ in tokens(v, "a\u0378b")] == ["a\u0378b"]
   assert [p for p, _ in tokens(new, "a\ue000b")] == ["ab"]
   assert [p for p, _ in tokens(old, "a\ue000b")] == ["[UNK]"]
   assert tokens(new, "x" * 101)[0][0] == "[UNK]"
   assert tokens(old, "x" * 101)[0][0] == "x" * 101
   assert [p for p, _ in tokens(old, "ΣΑΣ")] == ["σας"]
+  # A mark that is stripped belongs to the letter before it.
+  for v in (new, old):
+    text = "A\u0301b\u0323\u0301 ab\u0301"
+    assert tokens(v, text) == [("ab", text[:5]), ("ab", text[6:])]
   assert original_rules.clean("Éa\u200db\t中!", True) == (
     "eab 中 !",
     [0, 1, 3, -1, 5, -1, 6],
