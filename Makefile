@@ -11,7 +11,7 @@ TEST := PYTHONPATH=$(abspath $(VENV))/libtpu JAX_PLATFORMS=cpu $(BIN) -m pytest 
 LIBTPU := "from importlib.metadata import requires as r; \
   print(*(x.split(';')[0] for x in r('jax') if x.startswith('libtpu')))"
 
-.PHONY: quickstart test test-full lint clean
+.PHONY: quickstart test test-full docs-commands lint clean
 
 # `make quickstart` needs TensorFlow only for its docstrings, part of the text.
 $(VENV)/installed: setup.py
@@ -63,6 +63,10 @@ test: $(VENV)/tested
 
 test-full: $(VENV)/tested
 	$(TEST) -m "slow or not slow"
+
+# Every command that README and docs print, at a small size.
+docs-commands: $(VENV)/tested
+	PYTHONPATH=$(abspath $(VENV))/libtpu $(BIN) tests/docs_commands.py
 
 clean:
 	rm -rf runs

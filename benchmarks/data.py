@@ -33,7 +33,7 @@ import tokenizers
 
 from bert_jax.data import loader, sources
 from bert_jax.data.builders import BUILDERS
-from bert_jax.data.corpus import SPECIAL_TOKENS
+from bert_jax.data.corpus import SPECIAL_TOKENS, open_prepared
 from bert_jax.data.spans import KINDS
 
 # Rows of Hugging Face's way are tokenised so many texts at a time, as in
@@ -90,9 +90,17 @@ def our_masks(
     yield data.read(first, batch)["sequence_ids"]
 
 
-def cases(args: argparse.Namespace) -> Iterator[tuple[str, str, dict]]:
-  """Yields (name of a row, builder, its options), as the flags ask for."""
-  for name in args.builder or BUILDERS:
+def cases(
+  args: argparse.Namespace, folder: str
+) -> Iterator[tuple[str, str, dict]]:
+  """Yields (name of a row, builder, its options), as the flags ask for.
+
+  Without a flag these are all that the prepared folder can serve: ELMo's alone
+  if it has a vocabulary of words, else all but ELMo's.
+  """
+  words = open_prepared(folder).meta["tokenizer"] == "words"
+  served = [name for name in BUILDERS if (name == "elmo") == words]
+  for name in args.builder or served:
     known = inspect.signature(BUILDERS[name]).parameters
     options = {"length": args.length}
     if args.max_sequences > 1:
@@ -200,7 +208,10 @@ def main() -> None:
   parser.add_argument("--input", required=True, help="glob or prepared folder")
   parser.add_argument("--vocab", help="vocab.txt, unless --input is a folder")
   parser.add_argument(
-    "--builder", action="append", choices=BUILDERS, help="all if not given"
+    "--builder",
+    action="append",
+    choices=BUILDERS,
+    help="all that the text can serve if not given",
   )
   parser.add_argument(
     "--masking", action="append", choices=KINDS, help="all if not given"
@@ -224,7 +235,7 @@ def main() -> None:
       if not prepared:
         folder = os.path.join(scratch, "prepared")
         table.append(prepare(args.input, args.vocab, folder))
-      for name, builder, options in cases(args):
+      for name, builder, options in cases(args, folder):
         ours = our_masks(folder, args.batch, builder, options)
         table.append(measure(f"bert_jax: {name}", ours, args.seconds))
     if not prepared:

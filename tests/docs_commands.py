@@ -1,0 +1,427 @@
+"""Runs every command that README and docs print, at a small size.
+
+  python tests/docs_commands.py [--only WORD] [--keep FOLDER]
+
+Each command is taken from the page as it stands, and runs in a folder that has
+the files it names, small ones; sizes and step counts are made small by flags
+that follow. Three kinds do not run: what installs or clones is compared with
+setup.py and the Makefile; benchmarks that need a GPU, and the TPU's compiler
+where it is not installed, parse their flags only.
+"""
+
+import argparse
+import importlib.util
+import io
+import json
+import lzma
+import os
+import pathlib
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bert_jax import blimp, command_line
+from bert_jax import config as config_lib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = ("README.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.S | re.M)
+_INLINE = re.compile(r"`((?:python|pip install|make) [^`]+)`", re.S)
+# Placeholders of the pages, and what stands for them in the folder.
+NAMES = {
+  "PATH": "runs/mine",
+  "MODEL": "runs/mine",
+  "BERT": "runs/mine",
+  "PRETRAINED": "runs/mine",
+  "RUN_OR_FOLDER": "runs/sst2",
+  "DIR_OR_RUN": "runs/mine",
+  "VOCAB": "vocab.txt",
+  "bert-base-uncased-vocab.txt": "vocab.txt",
+  "FOLDER": "bilm",
+  "REPOSITORY": "REPOSITORY",
+  "configs/NAME.py": "configs/bert_tiny.py",
+  "SLICE": "v5e:2x2",
+  "wordpiece|bytelevel|unigram": "wordpiece",
+}
+# The same in programs; the ELMo of the page before is in DIR.
+IN_PROGRAMS = {'"DIR"': '"runs/mine"', '"runs/elmo_original"': '"DIR"'}
+# Programs that need a GPU, or its time: their flags are parsed.
+ON_GPU = ("train_step", "elmo_step", "inference", "kernels", "teacher_student")
+PARSE = """
+import argparse, runpy, sys
+parse = argparse.ArgumentParser.parse_args
+def only(self, *a, **k):
+  parse(self, *a, **k)
+  sys.exit(0)
+argparse.ArgumentParser.parse_args = only
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# Before a program of a page: what it takes for granted.
+PRELUDE = """
+import numpy as np
+PATH, texts = "runs/mine", ["Some text here.", "Some more."]
+ids = np.ones((1, 4), np.int32)
+"""
+SMALL = {
+  "total_steps": 2,
+  "batch_size": 8,
+  "micro_batches": 1,
+  "log.every": 1,
+  "evaluate.every": 2,
+  "evaluate.examples": 8,
+  "checkpoint.every": 2,
+  "data.length": 32,
+  "data.max_predictions": 5,
+  "data.streams": 0,
+}
+SIZES = {
+  "hidden": 32,
+  "embedding_size": 32,
+  "num_layers": 4,
+  "heads": 2,
+  "mlp": 64,
+  "unroll": 1,
+}
+
+
+class Command(NamedTuple):
+  """A command of a page.
+
+  Attributes:
+    page: where it stands.
+    text: as it stands there, on one line.
+    program: whether it is a block of Python.
+  """
+
+  page: str
+  text: str
+  program: bool = False
+
+
+class Done(NamedTuple):
+  """What became of a command.
+
+  Attributes:
+    command: as it stands in the page.
+    ran: what was run instead; empty where it was compared only.
+    seconds: it took so long.
+    error: its last lines, if it failed; else None.
+  """
+
+  command: Command
+  ran: str
+  seconds: float
+  error: str | None
+
+
+def commands() -> list[Command]:
+  """Returns the commands of all pages, in order, each once."""
+  found: dict[tuple[str, str], Command] = {}
+  for page in PAGES:
+    for command in _of_page(page, (ROOT / page).read_text(encoding="utf-8")):
+      found.setdefault((command.text, page if command.program else ""), command)
+  return list(found.values())
+
+
+def _of_page(page: str, text: str) -> Iterator[Command]:
+  places = []
+  for match in _BLOCK.finditer(text):
+    places.append((match.start(), match[2], match[3]))
+  bare = _BLOCK.sub(lambda match: " " * len(match[0]), text)
+  for match in _INLINE.finditer(bare):
+    places.append((match.start(), "inline", " ".join(match[1].split())))
+  for _, language, content in sorted(places):
+    if language == "python":
+      yield Command(page, content, program=True)
+      continue
+    for line in content.replace("\\\n", " ").split("\n"):
+      line = " ".join(line.partition("  #")[0].split())
+      starts = ("python ", "pip install", "make", "PYTHONPATH=", "git clone")
+      if line.startswith(starts):
+        yield Command(page, line)
+
+
+def make_folder(folder: pathlib.Path) -> None:
+  """Writes the files that the commands name, small ones."""
+  draw = random.Random(0)
+  words = ["some", "text", "of", "words", "here", "more", "the", "cat", "sat"]
+  words += [f"w{i}" for i in range(200)]
+
+  def sentence() -> str:
+    return " ".join(draw.choices(words, k=draw.randint(4, 12))) + " ."
+
+  def document() -> list[str]:
+    return [sentence() for _ in range(draw.randint(8, 20))]
+
+  for name in ("text", "web", "runs", "data"):
+    (folder / name).mkdir()
+  for name in ("configs", "benchmarks", "tests", "setup.py", "bert_jax"):
+    (folder / name).symlink_to(ROOT / name)
+  for name in ("text/a.txt", "text/b.txt"):
+    lines = ("\n".join(document()) for _ in range(60))
+    (folder / name).write_text("\n\n".join(lines) + "\n")
+  rows = [json.dumps({"text": " ".join(document())}) + "\n" for _ in range(80)]
+  for name in ("wiki-valid.jsonl.xz", "wiki-train-01-of-05.jsonl.xz"):
+    (folder / name).write_bytes(lzma.compress("".join(rows).encode()))
+  _write_zst(folder / "web" / "a.jsonl.zst", "".join(rows).encode())
+  pairs = [f"{sentence()}\t{i % 2}" for i in range(24)]
+  for name in ("train.tsv", "dev.tsv"):
+    table = ["sentence\tlabel", *pairs, ""]
+    (folder / name).write_text("\n".join(table))
+  texts = [json.dumps({"text": sentence()}) + "\n" for _ in range(5)]
+  for name in ("texts.jsonl", "in.jsonl"):
+    (folder / name).write_text("".join(texts))
+  (folder / "texts.txt").write_text("\n".join(sentence() for _ in range(5)))
+  blank = {"text": "Some [MASK] of words .", "answer": "text"}
+  (folder / "blanks.jsonl").write_text(json.dumps(blank) + "\n")
+  vectors = [f"{w} {draw.random()} {draw.random()}\n" for w in words]
+  (folder / "glove.txt").write_text("".join(vectors))
+  (folder / "runs" / "one").mkdir()
+  rows = ["index\tprediction", *(f"{i}\t{i % 2}" for i in range(1821)), ""]
+  (folder / "runs" / "one" / "SST-2.tsv").write_text("\n".join(rows))
+  _write_blimp(folder / "blimp.tar.xz")
+  data = os.environ.get("BERT_JAX_TEST_DATA", "")
+  if data:
+    (folder / "bilm").symlink_to(f"{data}/elmo_fixtures/bilm")
+
+
+def _write_blimp(path: pathlib.Path) -> None:
+  """Writes as many files as BLiMP has, of one pair each."""
+  with tarfile.open(path, "w:xz") as archive:
+    for number in range(blimp.FILES):
+      pair = {"sentence_good": "some text .", "sentence_bad": "text some ."}
+      pair |= {"UID": f"uid_{number}", "linguistics_term": "quantifiers"}
+      content = (json.dumps(pair) + "\n").encode()
+      info = tarfile.TarInfo(f"data/uid_{number}.jsonl")
+      info.size = len(content)
+      archive.addfile(info, io.BytesIO(content))
+
+
+def _write_zst(path: pathlib.Path, content: bytes) -> None:
+  import pyarrow as pa
+
+  with pa.OSFile(str(path), "wb") as raw:
+    with pa.CompressedOutputStream(raw, "zstd") as file:
+      file.write(content)
+
+
+def small_flags(path: str) -> list[str]:
+  """Flags of `bert_jax.main` that make a run of a config small."""
+  config = command_line.load_defaults(path)
+  flat = config_lib.flatten(config)
+  flags = {key: value for key, value in SMALL.items() if key in flat}
+  if config_lib.is_task(config):
+    flags.pop("data.max_predictions", None)
+  for key in flat:
+    if key.startswith("phases.") and key.endswith(".length"):
+      flags[key] = 48
+    if key.startswith("phases.") and key.endswith(".max_predictions"):
+      flags[key] = 7
+  for section in ("model", "teacher.model"):
+    model = config_lib.section_of(config, "model") if section == "model" else {}
+    known = command_line._attributes(model)
+    sizes = {name: v for name, v in SIZES.items() if name in known}
+    flags |= {f"{section}.{name}": value for name, value in sizes.items()}
+  return [f"--config.{key}={value}" for key, value in flags.items()]
+
+
+def small(words: list[str]) -> list[str] | None:
+  """The same command, small; None if its flags are to be parsed only."""
+  program = words[2] if words[1] == "-m" else words[1]
+  if program.rpartition("/")[2].removesuffix(".py") in ON_GPU:
+    return None
+  if program == "bert_jax.train_vocab":
+    words = [*words, "--size", "300"]
+    if "--input" not in words:  # A page that is about a flag.
+      words += ["--input", "text/a.txt", "--output", "kind.txt"]
+  if program in ("bert_jax.main", "bert_jax.compile"):
+    path = words[words.index("--config") + 1]
+    flags = small_flags(str(ROOT / path))
+    given = {word.partition("=")[0] for word in words}
+    changed = ("--config.total_steps", "--config.batch_size")
+    changed += ("--config.evaluate.every",)
+    # Steps and sizes are small whatever the page says.
+    words = [w for w in words if w.partition("=")[0] not in changed]
+    words += [f for f in flags if f.partition("=")[0] not in given - {*changed}]
+  if program == "bert_jax.compile":
+    if importlib.util.find_spec("libtpu") is None:
+      return None
+    words[words.index("--topology") + 1] = "v5e:2x2"
+  if program == "benchmarks/data.py":
+    words += ["--seconds", "0.05", "--length", "32", "--batch", "8"]
+  if program == "benchmarks/exported.py":
+    words += ["--rows", "2", "--lengths", "32", "--steps", "1"]
+    words += ["--windows", "1"]
+  if program == "benchmarks/tokenise.py":
+    words += ["--rounds", "1", "--megabytes", "0.01"]
+  return words
+
+
+def check_install(command: Command) -> str | None:
+  """Compares what installs, clones or makes with setup.py and the Makefile."""
+  setup, makefile = ((ROOT / n).read_text() for n in ("setup.py", "Makefile"))
+  for extras in re.findall(r"\[([\w,]+)\]", command.text):
+    for extra in extras.split(","):
+      if f'"{extra}": [' not in setup and f'EXTRAS["{extra}"]' not in setup:
+        return f"setup.py has no extra {extra}"
+  if command.text.startswith("make"):
+    for target in command.text.split()[1:]:
+      if not re.search(rf"^{re.escape(target)}:", makefile, re.M):
+        return f"the Makefile has no target {target}"
+  return None
+
+
+def set_up(folder: pathlib.Path) -> list[Command]:
+  """Commands before those of the pages: models that the pages begin with."""
+  tiny = "--config.data.path=data/mine --config.teacher.path=runs/mine"
+  lines = [
+    "python -m bert_jax.train_vocab --input 'text/*.txt' --size 300"
+    " --output vocab.txt",
+    "python -m bert_jax.prepare --input 'text/*.txt' --vocab vocab.txt"
+    " --output data/mine --heldout 0.05",
+    "python -m bert_jax.main --config configs/bert_base.py --workdir runs/mine"
+    " --config.data.path=data/mine",
+    "python -m bert_jax.convert --to hf --input runs/mine --output HF_FOLDER",
+    "python -m bert_jax.main --config configs/tinybert_4x312.py --workdir"
+    f" runs/tinybert_4x312 {tiny}",
+  ]
+  return [Command("set up", line) for line in lines]
+
+
+def run(command: Command, folder: pathlib.Path) -> Done:
+  """Runs a command of a page in a folder of `make_folder`."""
+  start = time.monotonic()
+  text = command.text
+  if not command.program and not re.match(r"(\w+=\S+ )?python ", text):
+    return Done(command, "", 0.0, check_install(command))
+  environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+  path = [str(ROOT), environment.get("PYTHONPATH", "")]
+  environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+  if command.program:
+    for name, path in IN_PROGRAMS.items():
+      text = text.replace(name, path)
+    arguments = [sys.executable, "-c", PRELUDE + text]
+  else:
+    words = shlex.split(text)
+    while "=" in words[0]:
+      words = words[1:]
+    if words[1:2] == ["-m"] and len(words) == 3:
+      return Done(command, "", 0.0, _no_module(words[2]))
+    words = [NAMES.get(word, word) for word in words]
+    if "benchmarks/exported.py" in words:
+      words[words.index("DIR")] = "runs/sst2"
+    if "bilm" in words and not (folder / "bilm").exists():
+      return Done(command, "", 0.0, None)
+    if "uncased_L-12_H-768_A-12" in words:
+      _write_tf1(folder / "uncased_L-12_H-768_A-12")
+    words = _outputs(words, folder)
+    shrunk = small(words)
+    if shrunk is None:
+      words = _script(words)
+      arguments = [sys.executable, "-c", PARSE, *words]
+    else:
+      arguments = [sys.executable, *shrunk[1:]]
+      arguments = _expanded(arguments, folder)
+  done = subprocess.run(
+    arguments, cwd=folder, env=environment, capture_output=True, text=True
+  )
+  seconds = time.monotonic() - start
+  error = None
+  if done.returncode:
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    error = "\n".join(lines[-6:]) or f"exit status {done.returncode}"
+  return Done(command, shlex.join(arguments[1:]), seconds, error)
+
+
+def _script(words: list[str]) -> list[str]:
+  """The file of a program and its flags, without the interpreter."""
+  if words[1] == "-m":
+    return [words[2].replace(".", "/") + ".py", *words[3:]]
+  return words[1:]
+
+
+def _no_module(name: str) -> str | None:
+  path = ROOT / (name.replace(".", "/") + ".py")
+  return None if path.exists() else f"there is no {name}"
+
+
+def _outputs(words: list[str], folder: pathlib.Path) -> list[str]:
+  """Removes the output of an earlier command: pages use a name again."""
+  for flag in ("--output", "--workdir"):
+    if flag in words:
+      path = folder / words[words.index(flag) + 1]
+      kept = ("runs/mine", "runs/sst2", "HF_FOLDER", "vocab.txt", "data/mine")
+      if str(path.relative_to(folder)) in kept and path.exists():
+        words = list(words)
+        words[words.index(flag) + 1] += f"_{len(os.listdir(path.parent))}"
+      elif path.is_dir() and flag == "--output":
+        shutil.rmtree(path)
+  return words
+
+
+def _expanded(words: list[str], folder: pathlib.Path) -> list[str]:
+  """Expands what a shell would: a bare pattern of files."""
+  found = []
+  for word in words:
+    bare = "*" in word and "finetune.submission" in words
+    found += sorted(str(p) for p in folder.glob(word)) if bare else [word]
+  return found
+
+
+def _write_tf1(path: pathlib.Path) -> None:
+  sys.path.insert(0, str(ROOT / "tests"))
+  import tf1_releases
+
+  if not path.exists():
+    arrays = tf1_releases.draw(tf1_releases.bert_shapes())
+    tf1_releases.save(str(path), "bert_model.ckpt", arrays)
+    tf1_releases.write_json(path / "bert_config.json", tf1_releases.CONFIG)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces += [f"w{i}" for i in range(tf1_releases.V - len(pieces))]
+    (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+
+
+def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
+  """Yields what becomes of each command; `only` those that have a word."""
+  make_folder(folder)
+  for command in [*set_up(folder), *commands()]:
+    if only in command.text or command.page == "set up":
+      yield run(command, folder)
+      if command.text.startswith("python -m bert_jax.prepare --input 'text"):
+        wiki = folder / "data" / "wiki"
+        if not wiki.exists():
+          wiki.symlink_to(folder / "data" / "mine")
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+  parser.add_argument("--only", default="", help="commands with this word")
+  parser.add_argument("--keep", help="a new folder to run in, and to keep")
+  args = parser.parse_args()
+  failed = 0
+  with tempfile.TemporaryDirectory() as scratch:
+    folder = pathlib.Path(args.keep or scratch)
+    folder.mkdir(exist_ok=True)
+    for done in walk(folder, args.only):
+      failed += done.error is not None
+      state = "FAILED" if done.error else "ran" if done.ran else "compared"
+      line = " ".join(done.command.text.split())[:110]
+      print(f"{state:8} {done.seconds:5.1f} s  {done.command.page}: {line}")
+      if done.error:
+        print(f"  {done.ran}\n  {done.error}")
+      sys.stdout.flush()
+  sys.exit(f"error: {failed} commands failed." if failed else 0)
+
+
+if __name__ == "__main__":
+  main()

@@ -1,0 +1,69 @@
+"""The commands that README and docs print exist, and run."""
+
+import docs_commands
+import pytest
+
+PAGE = """
+Text with `python -m bert_jax.score --model
+A` and `a value`.
+
+```
+python -m bert_jax.prepare --input 'text/*.txt' \\
+  --output data/mine    # makes a folder
+pip install -e '.[data]'
+train: 3 tokens
+```
+
+```python
+print(1)
+```
+"""
+
+
+def test_commands_of_a_page():
+  found = list(docs_commands._of_page("README.md", PAGE))
+  assert [(c.text, c.program) for c in found] == [
+    ("python -m bert_jax.score --model A", False),
+    (
+      "python -m bert_jax.prepare --input 'text/*.txt' --output data/mine",
+      False,
+    ),
+    ("pip install -e '.[data]'", False),
+    ("print(1)\n", True),
+  ]
+
+
+def test_every_page_is_walked():
+  found = docs_commands.commands()
+  texts = [c.text for c in found]
+  assert len(found) > 50 and len(texts) == len(set(texts))
+  pages = {c.page for c in found}
+  assert {"README.md", "docs/finetune.md", "docs/corpus.md"} <= pages
+  assert any("benchmarks/data.py" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+  "text, error",
+  [
+    ("pip install 'bert_jax[data,tpu]'", None),
+    ("pip install 'bert_jax[dta]'", "no extra dta"),
+    ("make quickstart", None),
+    ("make quickstarts", "no target quickstarts"),
+    ("make docs-commands", None),
+  ],
+)
+def test_what_installs_is_compared(text, error):
+  found = docs_commands.check_install(docs_commands.Command("README.md", text))
+  assert (error is None) == (found is None) and (error or "") in (found or "")
+
+
+def test_what_installs_is_there():
+  for command in docs_commands.commands():
+    if command.text.startswith(("pip", "make")):
+      assert docs_commands.check_install(command) is None, command
+
+
+@pytest.mark.slow
+def test_every_command_runs(tmp_path):
+  failed = [d for d in docs_commands.walk(tmp_path) if d.error]
+  assert not failed, "\n\n".join(f"{d.command}\n{d.error}" for d in failed)
