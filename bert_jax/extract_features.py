@@ -56,7 +56,7 @@ def _parser() -> flags.Parser:
     "--vectors",
     choices=features_of.UNITS,
     help="one a piece or word; or one a text, that of [CLS], or the mean or the"
-    " largest numbers of all pieces (default: as the model's 1_Pooling says, and"
+    " largest numbers of all pieces (default: as the model's 1_Pooling, and"
     " one a piece where it has none)",
   )
   add(
