@@ -78,6 +78,9 @@ def write_model(path, kind, form):
   files = vocabulary_files.contents(vocabulary)
   files.pop("pieces.json", None)
   settings = json.loads(files.pop("tokenizer_config.json"))
+  # The files are changed below, and another program writes no digests.
+  for key in ("sha256", "checksum"):
+    settings.pop(key)
   files.pop("tokenizer.json", None)
   if kind == "albert":
     settings["tokenizer_class"] = "AlbertTokenizer"
