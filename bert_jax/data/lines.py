@@ -43,6 +43,7 @@ _MAGIC = {
 }
 # The end of a line; programs on Windows can double the first character.
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
+_NEWLINE = re.compile(r"\n")
 
 
 @contextlib.contextmanager
@@ -157,7 +158,7 @@ def read_lines(
   decoder = codecs.getincrementaldecoder("utf-8")(errors)
   number, offset, held, begun = 1, 0, "", False
   parts: list[str] = []  # of the line that has not ended yet
-  size = 0
+  size, limit = 0, MAX_CHARS if cuts else MAX_RECORD
   while True:
     block = _read_block(path, stream, offset)
     if not offset:
@@ -177,14 +178,21 @@ def read_lines(
     offset += len(block)
     # These may be the beginning of a longer line end.
     held = text[len(text.rstrip("\r")) :][-2:] if block else ""
-    first, *others = _LINE_END.split(text[: len(text) - len(held)])
+    text = text[: len(text) - len(held)]
+    # The expression is slow, and most files have no need of it.
+    first, *others = _LINE_END.split(text) if "\r" in text else text.split("\n")
     parts.append(first)
     size += len(first)
-    for line in others:
-      yield from _whole(path, number, "".join(parts), cuts)
-      number += 1
-      parts, size = [line], len(line)
-    if size > (MAX_CHARS if cuts else MAX_RECORD):
+    if others:
+      *others, last = ["".join(parts), *others]
+      for line in others:
+        if len(line) > limit:
+          yield from _whole(path, number, line, cuts)
+        else:
+          yield line
+        number += 1
+      parts, size = [last], len(last)
+    if size > limit:
       *pieces, last = _whole(path, number, "".join(parts), cuts)
       yield from pieces
       parts, size = [last], len(last)
@@ -251,7 +259,7 @@ def cut(text: str) -> Iterator[tuple[str, str]]:
 def _split_lines(text: str) -> Iterator[str]:
   """Lines of a text, and pieces of those that are too long."""
   start = 0
-  for end in _LINE_END.finditer(text):
+  for end in (_LINE_END if "\r" in text else _NEWLINE).finditer(text):
     yield from _whole("", 0, text[start : end.start()], cuts=True)
     start = end.end()
   yield from _whole("", 0, text[start:], cuts=True)
