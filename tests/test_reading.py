@@ -3,11 +3,13 @@
 import gzip
 import json
 import lzma
+import sys
 import tracemalloc
 
 import pytest
 from test_sources import WANT, documents, jsonl, write, zstd
 
+from bert_jax import prepare, split_text, train_vocab
 from bert_jax.data import lines, parquet, reading, sources
 
 COMPRESS = {
@@ -319,3 +321,34 @@ class TestParquet:
       rows = parquet._rows_at_once(group)
       assert rows == (8 if size == 10 else 3)
       assert [raw.text for raw in read(path, "parquet")] == texts
+
+
+@pytest.mark.parametrize(
+  "command, sentence",
+  [
+    (prepare, "With fewer --processes, the same command goes on"),
+    (train_vocab, "nothing was written"),
+    (split_text, "nothing was written"),
+  ],
+)
+def test_too_little_memory_is_a_sentence(
+  tmp_path, monkeypatch, command, sentence
+):
+  """It names the file that was being read."""
+  path = write(tmp_path / "a.txt", "One here.\n" * 9)
+  pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one"]
+  write(tmp_path / "v.txt", "\n".join(pieces) + "\n")
+
+  def fails(*arguments, **options):
+    raise MemoryError
+
+  monkeypatch.setattr(lines, "read_lines", fails)
+  argv = ["x", "--input", str(path), "--output", str(tmp_path / "out")]
+  argv += ["--vocab", f"{tmp_path}/v.txt"] if command is prepare else []
+  argv += ["--size", "100"] if command is train_vocab else []
+  monkeypatch.setattr(sys, "argv", argv)
+  with pytest.raises(SystemExit) as ended:
+    command.main()
+  message = str(ended.value)
+  assert message.startswith(f"error: {path}: there is too little memory")
+  assert sentence in message
