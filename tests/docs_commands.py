@@ -86,7 +86,7 @@ SMALL = {
 SIZES = {
   "hidden": 32,
   "embedding_size": 32,
-  "num_layers": 4,
+  "num_layers": 2,
   "heads": 2,
   "mlp": 64,
   "unroll": 1,
@@ -403,8 +403,11 @@ def _write_tf1(path: pathlib.Path) -> None:
 
 def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
   """Yields what becomes of each command; `only` those that have a word."""
-  make_folder(folder)
-  for command in [*set_up(folder), *commands()]:
+  first = []
+  if not (folder / "text").exists():
+    make_folder(folder)
+    first = set_up(folder)
+  for command in [*first, *commands()]:
     if only in command.text or command.page == "set up":
       yield run(command, folder)
       if command.text.startswith("python -m bert_jax.prepare --input 'text"):
@@ -416,7 +419,9 @@ def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--only", default="", help="commands with this word")
-  parser.add_argument("--keep", help="a new folder to run in, and to keep")
+  parser.add_argument(
+    "--keep", help="run in this folder and keep it; again: with what it has"
+  )
   args = parser.parse_args()
   failed = 0
   with tempfile.TemporaryDirectory() as scratch:
