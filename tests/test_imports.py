@@ -13,7 +13,8 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "bert_jax"
 FOLDERS = ("bert_jax", "configs", "benchmarks", "tests")
-MAX_LINES, MAX_FUNCTION = 600, 80
+# A file is one subject that a reader opens once.
+MAX_LINES = 600
 STANDARD = sys.stdlib_module_names
 # The part of the package: what it may import beside the standard library.
 MODELS = {"jax", "flax", "jaxtyping", "numpy", "bert_jax.models"}
@@ -146,20 +147,10 @@ def test_neither_tensorflow_nor_seqio_is_loaded(modules):
   assert done.stdout.strip() == "[]"
 
 
-def functions(tree):
-  for node in ast.walk(tree):
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-      yield node
-
-
-def test_files_and_functions_are_small():
+def test_files_are_one_subject():
   for file in sources(*FOLDERS):
-    text = file.read_text(encoding="utf-8")
-    count = len(text.splitlines())
+    count = len(file.read_text(encoding="utf-8").splitlines())
     assert count <= MAX_LINES, f"{file} has {count} lines"
-    for node in functions(ast.parse(text)):
-      count = node.end_lineno - node.lineno + 1
-      assert count <= MAX_FUNCTION, f"{file}: {node.name} has {count} lines"
 
 
 def public(body):

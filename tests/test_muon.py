@@ -46,7 +46,7 @@ def optax_axes(params):
 def test_matrices_are_orthogonalised_as_by_optax():
   """Momentum restated, its direction and scale from optax, three steps.
 
-  In float32: the same products in another order, five times, differ by under 1e-4.
+  In float32 the same products in another order differ by under 1e-4 at the end.
   """
   params = draw(0)
   ours = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
