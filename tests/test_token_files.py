@@ -236,15 +236,13 @@ def test_new_rows_are_means_or_drawn():
 def short(tmp_path_factory):
   """A model of 17 rows whose tokenizer has 19 pieces, in three forms."""
   path = tmp_path_factory.mktemp("short")
-  weights = tiny_tasks.write_tuned(path / "model", "classification")
+  weights = tiny_tasks.write_tuned(path / "tuned", "classification")
   rows = len(tiny_tasks.PIECES)
   numbers = json.dumps({"covid19": rows, "[E1]": rows + 1}).encode()
-  files = {"added_tokens.json": numbers}
-  (path / "model" / "added_tokens.json").write_bytes(numbers)
-  files |= tiny_tasks.tokenizer_files()
-  hf.write(str(path / "hf"), weights._replace(tokenizer_files=files))
-  tiny_tasks.write_model(path / "fill")
-  (path / "fill" / "added_tokens.json").write_bytes(numbers)
+  files = tiny_tasks.tokenizer_files() | {"added_tokens.json": numbers}
+  weights = weights._replace(tokenizer_files=files)
+  folder.write(str(path / "model"), weights)
+  hf.write(str(path / "hf"), weights)
   return path
 
 
@@ -273,18 +271,20 @@ def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
   run(monkeypatch, convert, *flags, "--output", tmp_path / "b")
   assert named in capsys.readouterr().err
   # Where every piece has a row, nothing is said.
-  (short / "model" / "added_tokens.json").unlink()
-  load(str(short / "model"))
+  load(str(short / "tuned"))
   assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", new_rows.HOW)
-def test_init_from_names_the_rows_it_makes(how, short):
+def test_init_from_names_the_rows_it_makes(how, tmp_path):
   """17 rows, and 19 pieces in the model's own tokenizer as in the data's."""
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
   numbers = {piece: i for i, piece in enumerate(pieces) if i >= 17}
-  path = short / "fill"
-  (path / "added_tokens.json").write_text(json.dumps(numbers))
+  files = {"added_tokens.json": json.dumps(numbers).encode()}
+  weights = tiny_tasks.write_model(tmp_path / "short")
+  files |= tiny_tasks.tokenizer_files()
+  path = tmp_path / "longer"
+  folder.write(str(path), weights._replace(tokenizer_files=files))
   found = pretrained.read(str(path), pieces, "data")
   table = "encoder/embeddings/word/embedding"
   flat = {name: jnp.asarray(array) for name, array in found.arrays.items()}
