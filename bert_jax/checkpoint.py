@@ -429,7 +429,10 @@ class Checkpointer:
     Raises:
       ValueError: none is whole, or they are of another model or format.
     """
-    return self._newest(lambda step: self.restore(step, state))
+    result = self._newest(lambda step: self.restore(step, state))
+    # A kill may have come between a save and the removal of what is too old.
+    self._remove_old()
+    return result
 
   def _newest(self, restore: Callable[[int], tuple]) -> tuple:
     errors: dict[int, ValueError] = {}

@@ -71,6 +71,9 @@ RESERVED = (
   "objective.padding_id",
 )
 
+# The smallest normal number of float32, and its largest.
+_FLOAT32 = (2.0**-126, 2.0**128 - 2.0**104)
+
 # What a number must be, whatever the section's reader would make of another:
 # most of them would train, and silently compute something else. Keys that a
 # config lacks are not looked at.
@@ -282,6 +285,8 @@ def check_numbers(
     flat: of `flatten`.
     open_keys: may be None: the program fills them in.
   """
+  for key, value in flat.items():
+    _check_float32(key, value)
   shortest = SHORTEST.get(flat.get("data.builder"), 5)
   least_of = AT_LEAST | {"data.length": shortest}
   rules = [
@@ -310,6 +315,20 @@ def check_numbers(
         words = f"{words}, and finite"
       if not test(value) or math.isinf(value):
         raise ValueError(f"config.{key}={value!r}: must be {words}.")
+
+
+def _check_float32(key: str, value: Any) -> None:
+  """Raises ValueError at a number that would become 0 or infinity."""
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    return
+  size = abs(value)
+  if isinstance(value, float) and (math.isinf(size) or math.isnan(size)):
+    return  # The keys' own rules say what they must be.
+  if size > _FLOAT32[1] or 0 < size < _FLOAT32[0]:
+    raise ValueError(
+      f"config.{key}={value!r:.40}: must be 0 or between {_FLOAT32[0]:.2g} and"
+      f" {_FLOAT32[1]:.2g}, since all is computed in float32."
+    )
 
 
 def call(
@@ -405,7 +424,10 @@ def _is_opened(key: str) -> bool:
 
 
 def edits(
-  written: dict[str, Any], saved: dict[str, Any], of_model: bool = False
+  written: dict[str, Any],
+  saved: dict[str, Any],
+  of_model: bool = False,
+  defaults: dict[str, Any] | None = None,
 ) -> list[str]:
   """What was changed in a run's config.json since a checkpoint was saved.
 
@@ -413,11 +435,14 @@ def edits(
     written: what config.json holds now.
     saved: what the checkpoint was saved with.
     of_model: look at those keys alone that decide what the model computes.
+    defaults: what the keys mean that config.json lacks.
 
   Returns:
     A line for each key that differs, but for those that a restart may change.
   """
   old, new = flatten(saved), flatten(written)
+  known = flatten(json.loads(json.dumps(defaults or {})))
+  new = {key: known[key] for key in known.keys() & old.keys()} | new
   return [
     f"{key} is {new.get(key)!r}, was {old.get(key)!r}"
     for key in sorted(old.keys() | new.keys())

@@ -262,13 +262,15 @@ class Logger:
     if not self._on:
       return
     row = {"step": step, "split": "train", **means}
+    # A share of none may be rounded to less than none.
+    row["padding"] = max(row["padding"], 0.0) + 0.0  # Not -0.0.
     line = f"step {step}/{self._total} loss {means['loss']:.4f}"
     if steps:
       rate = steps / seconds
       row |= {"steps_per_second": rate, "tokens_per_second": tokens * rate}
       row |= shares
       line += f" {rate:.2f} steps/s {tokens * rate:,.0f} tokens/s"
-      line += f" padding {means['padding']:.1%}"
+      line += f" padding {row['padding']:.1%}"
       mfu = metrics.utilisation(flops * steps, seconds)
       if mfu is not None:
         row["mfu"] = mfu

@@ -51,18 +51,23 @@ def config_before(workdir: str) -> dict[str, Any] | None:
 
 
 def saved_config(
-  workdir: str, saver: checkpoint.Checkpointer
+  workdir: str, saver: checkpoint.Checkpointer, known: dict[str, Any]
 ) -> dict[str, Any]:
   """The config that a run's newest checkpoint was saved with.
 
   Its config.json may have been changed since, which is said; the model is that
   of the checkpoint.
+
+  Args:
+    workdir: the run's folder.
+    saver: its checkpoints.
+    known: what the keys mean that config.json lacks.
   """
   written = files.read_object(os.path.join(workdir, "config.json"))
   saved = saver.newest_config()
   if saved is None:
     return written
-  for line in config_lib.edits(written, saved):
+  for line in config_lib.edits(written, saved, defaults=known):
     print(f"config.json was changed since it was written: {line}", flush=True)
   return config_lib.with_saved_model(written, saved)
 
@@ -231,8 +236,8 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     stack.enter_context(runtime.named_errors(workdir))
     # What failed before the first checkpoint may be given again otherwise.
     if saver.latest_step() is not None:
-      before = saved_config(workdir, saver)
       known = defaults(config)
+      before = saved_config(workdir, saver, known)
       for line in config_lib.check_restart(before, config, known):
         print(f"changed: {line}", flush=True)
     state, meta = start(setup, config, saver)

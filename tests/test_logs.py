@@ -3,6 +3,8 @@
 import json
 import math
 
+import pytest
+
 from bert_jax import logs
 
 
@@ -36,3 +38,13 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   first, last = logs.read_rows(str(path))
   assert math.isnan(first["pearson"]) and math.isnan(last["pearson"])
   assert last["task_loss"] == 0.5
+
+
+@pytest.mark.parametrize("padding", [-6e-8, -0.0, 0.0])
+def test_no_padding_is_not_less_than_none(tmp_path, capsys, padding):
+  log = logs.Logger(str(tmp_path), 0, 3)
+  log.train(1, {"loss": 1.0, "padding": padding}, 8.0, 1.0)
+  log.close()
+  assert " padding 0.0% " in capsys.readouterr().out
+  (row,) = logs.read_rows(str(tmp_path / "metrics.jsonl"))
+  assert math.copysign(1, row["padding"]) == 1 and row["padding"] == 0
