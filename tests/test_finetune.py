@@ -349,7 +349,11 @@ def test_a_step_is_saved_before_it_is_evaluated(
   ):
     assert one.best_step() == other.best_step()
     for saved in (3, 6):
-      assert one.meta(saved) == other.meta(saved)
+      metas = [saver.meta(saved) for saver in (one, other)]
+      for meta in metas:
+        # The rows' text has their times in it.
+        del meta["checksum"], meta["log"]["checksum"]
+      assert metas[0] == metas[1]
 
 
 def test_a_diverged_evaluation_leaves_the_step_before_it(
