@@ -108,6 +108,7 @@ def save(
     "dtype": dtype,
     "jax": jax.__version__,
     "tokenizer": sorted(weights.tokenizer_files),
+    "arrays": sorted(weights.arrays),
   }
   with files.whole(path) as partial:
     with zipfile.ZipFile(partial, "w") as file:
@@ -153,8 +154,14 @@ def _reading(path: str) -> Iterator[None]:
     yield
   except OSError as e:
     raise ValueError(f"{path}: {e.strerror or e}.") from e
-  # Of zip archives, their parts and jax's programs.
-  except (zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError) as e:
+  # What zip archives, their parts and numpy's files raise; a flipped bit can
+  # make a part seem encrypted or of another method (RuntimeError and its class
+  # NotImplementedError).
+  except (
+    *(zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError),
+    *(json.JSONDecodeError, UnicodeDecodeError, AttributeError),
+    *(RuntimeError, OverflowError, MemoryError),
+  ) as e:
     raise ValueError(f"{path} is no exported model, or damaged ({e}).") from e
 
 
@@ -192,6 +199,10 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
         content = io.BytesIO(file.read(name))
         array = np.lib.format.read_array(content, allow_pickle=False)
         params[name.removeprefix("params/").removesuffix(".npy")] = array
+    # Files of earlier versions do not list their arrays.
+    missing = {*meta.get("arrays", params)} ^ params.keys()
+    if missing:
+      raise KeyError(f"params/{min(missing)}")
     task = task_of(meta["task"])
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   return Predictor(

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import random
 import subprocess
 import sys
 import zipfile
@@ -68,6 +70,7 @@ def folders(tmp_path_factory):
   for kind, (task, head) in TASKS.items():
     where = tiny_models.write(path / kind, "bert", task, head, LABELS.get(kind))
     if kind in ("multi_label", "regression"):
+      tiny_models.delete_digests(where)
       with open(os.path.join(where, "config.json")) as f:
         config = json.load(f)
       with open(os.path.join(where, "config.json"), "w") as f:
@@ -179,6 +182,30 @@ def file(folders, tmp_path_factory):
   weights = loading.read(folders["tagging"], None, None)
   exported.save(path, weights, "tagging", (16,), ("cpu", "tpu"))
   return path
+
+
+@pytest.mark.parametrize("begin", [0, -1500])
+def test_a_flipped_bit_of_a_file_is_a_sentence(file, tmp_path, begin):
+  """At its beginning, and in its table of contents at the end."""
+  content, rng = pathlib.Path(file).read_bytes(), random.Random(0)
+  path = tmp_path / "a.bin"
+  refused = 0
+  for _ in range(10):
+    changed, place = bytearray(content), begin + rng.randrange(1500)
+    changed[place] ^= 1 << rng.randrange(8)
+    path.write_bytes(changed)
+    try:
+      predictor = exported.load(str(path))
+    except ValueError as e:
+      assert str(path) in str(e)
+      refused += 1
+      continue
+    # A time, for example, says nothing of the model.
+    whole = exported.load(file)
+    assert predictor.params.keys() == whole.params.keys()
+    for name, array in whole.params.items():
+      np.testing.assert_array_equal(predictor.params[name], array)
+  assert refused > 3
 
 
 def rewritten(path, old, **changes):
