@@ -1,5 +1,6 @@
 """All that a run needs before it trains, made of its config and checked."""
 
+import copy
 import inspect
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
 from bert_jax import (
+  metrics,
   models,
   objectives,
   optim,
@@ -192,7 +194,15 @@ def build(
     ValueError: with one sentence that names the key and the remedy.
   """
   for key, value in config_lib.OPTIONAL.items():
-    config.setdefault(key, value)
+    config.setdefault(key, copy.deepcopy(value))
+  config_lib.call("spike", metrics.Spikes, **config["spike"])
+  if config["spike"].get("action", "none") != "none":
+    if not config["log"].get("every"):
+      raise ValueError(
+        "config.spike compares a loss with those of the last logged window; set"
+        " config.log.every to the number of steps in one."
+      )
+  config["spike"] = {**config_lib.OPTIONAL["spike"], **config["spike"]}
   mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
   task, found = None, None
   if config_lib.is_task(config):

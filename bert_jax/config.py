@@ -31,7 +31,10 @@ KEYS = (
   "profile",
 )
 # Keys that a config may lack, with what that means.
-OPTIONAL: dict[str, Any] = {"init_new_rows": "mean"}
+OPTIONAL: dict[str, Any] = {
+  "init_new_rows": "mean",
+  "spike": {"action": "none", "factor": 2.0},
+}
 # A section that the objectives with a teacher need; see `teacher.read`.
 TEACHER = "teacher"
 
@@ -64,6 +67,7 @@ RESERVED = (
   "data.seed",
   "mesh.devices",
   "checkpoint.read_only",
+  "spike.limit",
   "model.vocab_multiple",
   "teacher.model.vocab_multiple",
   "objective.kind",
@@ -125,6 +129,7 @@ REQUIRED = (
 POSITIVE = (
   "schedule.peak",
   "optimizer.epsilon",
+  "spike.factor",
   "optimizer.initial_accumulator",
   "optimizer.gradient_scale",
   "optimizer.layer_decay",
@@ -193,7 +198,8 @@ def check_keys(config: dict[str, Any]) -> None:
   for key in KEYS:
     if key not in config:
       raise ValueError(f"config.{key} is missing.")
-  for key in (*KEYS[KEYS.index("model") :], "phases", TEACHER):
+  sections = (*KEYS[KEYS.index("model") :], "phases", "spike", TEACHER)
+  for key in sections:
     if not isinstance(config.get(key, {}), dict):
       raise ValueError(f"config.{key}={config[key]!r}: must be a section.")
   for name, section in config["phases"].items():

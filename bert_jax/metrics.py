@@ -57,12 +57,62 @@ def unigram_cross_entropy(
   return float(-(log_p[ids] * weights).sum() / weights.sum())
 
 
+ACTIONS = ("none", "stop", "skip")
+
+
+class Spikes:
+  """Which losses are too high, by the mean of the window before.
+
+  Attributes:
+    action: "none"; "stop": the run ends at such a step; "skip": such a step
+      changes nothing, and is logged.
+    limit: the highest loss that counts as usual.
+  """
+
+  def __init__(
+    self, action: str = "none", factor: float = 2.0, limit: float | None = None
+  ):
+    """Begins a run, or goes on with one.
+
+    Args:
+      action: one of `ACTIONS`.
+      factor: times the mean loss of the last window that was logged, the limit.
+      limit: as `saved` gave it; None before the first window.
+
+    Raises:
+      ValueError: an unknown action, or a factor that is not above 1.
+    """
+    if action not in ACTIONS:
+      raise ValueError(
+        f"spike.action={action!r}: not one of {', '.join(ACTIONS)}."
+      )
+    if not factor > 1:
+      raise ValueError(f"spike.factor={factor}: must be above 1.")
+    self.action, self._factor = action, factor
+    self.limit = math.inf if limit is None else limit
+
+  def argument(self) -> tuple[np.float32, ...]:
+    """What the train step takes beside its other arguments."""
+    return () if self.action == "none" else (np.float32(self.limit),)
+
+  def close(self, mean: float) -> None:
+    """Sets the limit of the next window by the mean loss of the last."""
+    self.limit = self._factor * mean
+
+  def saved(self) -> float | None:
+    """What `limit` is to be after a restart."""
+    on = self.action != "none" and math.isfinite(self.limit)
+    return self.limit if on else None
+
+
 class Window:
   """Sums of the steps since the last logged row; they survive a restart."""
 
-  def __init__(self, saved: dict[str, Any] | None = None):
+  def __init__(self, saved: dict[str, Any] | None = None, stops: bool = False):
+    """Begins with what `saved` gave; `stops`: a skipped step is an error."""
     saved = saved or {"count": 0, "sums": {}}
     self._count, self._sums = saved["count"], dict(saved["sums"])
+    self._skipped, self._stops = list(saved.get("skipped", [])), stops
     self._pending: list[tuple[int, dict[str, jax.Array]]] = []
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
@@ -73,10 +123,21 @@ class Window:
     """Waits for the steps so far and returns what `__init__` takes.
 
     Raises:
-      FloatingPointError: the loss of a step is not finite.
+      FloatingPointError: the loss of a step is not finite, or a step was
+        skipped in a run that stops there.
     """
     for step, metrics in self._pending:
       values = {k: float(v) for k, v in jax.device_get(metrics).items()}
+      if values.pop("skipped", 0.0):
+        if self._stops:
+          raise FloatingPointError(
+            f"step {step}: the loss {values['loss']:.6g} is a spike by"
+            " config.spike, and the run stops before it. The checkpoints before"
+            " it are kept; go on from one in a new --workdir with"
+            " --config.init_from=RUN@STEP and a lower schedule.peak."
+          )
+        self._skipped.append([step, repr(values["loss"])])
+        continue
       if not math.isfinite(values["loss"] + values["grad_norm"]):
         raise FloatingPointError(
           f"step {step}: the loss is {values['loss']} and the gradient's norm"
@@ -89,15 +150,36 @@ class Window:
       self._sums["learning_rate"] = values["learning_rate"]
       self._count += 1
     self._pending = []
-    return {"count": self._count, "sums": dict(self._sums)}
+    saved = {"count": self._count, "sums": dict(self._sums)}
+    # Runs that skip nothing save what they always did.
+    return saved | ({"skipped": [*self._skipped]} if self._skipped else {})
 
-  def close(self) -> tuple[dict[str, float], float]:
-    """Returns (means, tokens of a step) and starts anew."""
+  def close(self) -> tuple[dict[str, Any], float]:
+    """Returns (means, tokens of a step) and starts anew.
+
+    Skipped steps are left out of the means; they stand in the entry
+    `skipped_steps`.
+
+    Raises:
+      FloatingPointError: see `saved`; or every step was skipped.
+    """
     saved = self.saved()
+    steps = [step for step, _ in self._skipped]
+    if not saved["count"]:
+      raise FloatingPointError(
+        f"steps {steps[0]} to {steps[-1]}: every loss is a spike by"
+        f" config.spike (the last is {self._skipped[-1][1]}): the model itself"
+        " has left its way. The checkpoints before are kept; go on from one in"
+        " a new --workdir with --config.init_from=RUN@STEP."
+      )
     means = {
       name: value if name == "learning_rate" else value / saved["count"]
       for name, value in saved["sums"].items()
     }
     means.pop("tokens")
-    self._count, self._sums = 0, {}
+    if steps:
+      means["skipped_steps"] = steps
+      listed = ", ".join(f"{step} (loss {x})" for step, x in self._skipped)
+      print(f"skipped: the updates of steps {listed}", flush=True)
+    self._count, self._sums, self._skipped = 0, {}, []
     return means, saved["sums"]["tokens"] / saved["count"]

@@ -100,9 +100,13 @@ def make_train_step(
   `learning_rate`, `grad_norm` (before clipping), `tokens` (real ones) and
   `padding` (its share of the global batch's slots). All randomness derives from
   (key, state.step).
+
+  With a fifth argument, `limit`, a step whose loss is above it or not finite
+  changes neither parameters nor the optimizer's averages; its metric `skipped`
+  is 1. Counts go on, so that the schedule stays with the steps.
   """
 
-  def train_step(state, frozen, batch, key):
+  def train_step(state, frozen, batch, key, limit=None):
     rng = jax.random.fold_in(key, state.step)
     grads, means, carry = accumulate(
       objective, state, frozen, batch, rng, micro_batches
@@ -118,9 +122,26 @@ def make_train_step(
       "tokens": tokens,
       "padding": 1 - tokens / sequences.size,
     }
-    return TrainState(state.step + 1, params, opt_state, carry), metrics
+    after = TrainState(state.step + 1, params, opt_state, carry)
+    if limit is not None:
+      bad = ~(metrics["loss"] <= limit) | ~jnp.isfinite(metrics["grad_norm"])
+      metrics["skipped"] = bad.astype(jnp.float32)
+      after = _unless(bad, state, after)
+    return after, metrics
 
   return train_step
+
+
+def _unless(
+  skipped: Array, before: TrainState, after: TrainState
+) -> TrainState:
+  """The state after a step; what is no count stays as it was if skipped."""
+
+  def choose(old, new):
+    floats = jnp.issubdtype(new.dtype, jnp.inexact)
+    return jnp.where(skipped, old, new) if floats else new
+
+  return jax.tree.map(choose, before, after)
 
 
 def make_eval_step(objective: Objective) -> Callable[..., tuple[Sums, Sums]]:

@@ -31,6 +31,10 @@ from bert_jax.finetune import scoring
 from bert_jax.snapshot import Snapshots
 from bert_jax.state import TrainState, init_state, resize, vocabulary_axes
 
+# A held-out loss this many times that of a run's first steps is worse than no
+# training: the run has diverged, and such a checkpoint is never the best.
+DIVERGED = 1.5
+
 
 def write_workdir(
   workdir: str, config: dict[str, Any], tokenizer: dict[str, bytes]
@@ -188,6 +192,8 @@ class Progress:
     best: lowest held-out loss of the phase so far, of a task minus its best
       score; each phase starts anew, since longer rows are easier to predict.
     means: of the last evaluation.
+    spikes: which losses are too high.
+    first: mean loss of the first window that was logged; None for a task.
     work: operations of the steps since the last row.
     stopped: if SIGTERM or SIGINT came.
   """
@@ -196,6 +202,8 @@ class Progress:
   window: metrics.Window
   best: float | None
   means: dict[str, float]
+  spikes: metrics.Spikes
+  first: float | None = None
   work: list[float] = dataclasses.field(default_factory=list)
   stopped: bool = False
 
@@ -253,9 +261,11 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     stack.callback(log.close)
     progress = Progress(
       state,
-      metrics.Window(meta.get("window")),
+      metrics.Window(meta.get("window"), config["spike"]["action"] == "stop"),
       meta.get("best"),
       meta.get("heldout", {}),
+      metrics.Spikes(**config["spike"], limit=meta.get("limit")),
+      meta.get("first"),
     )
     profiler = config_lib.call(
       "profile", runtime.Profiler, workdir, **config["profile"]
@@ -313,7 +323,11 @@ def run_phase(
     with profiler.step(step):
       batch = sharding.to_global(setup.mesh, batch)
       progress.state, values = train_step(
-        progress.state, setup.frozen, batch, key
+        progress.state,
+        setup.frozen,
+        batch,
+        key,
+        *progress.spikes.argument(),
       )
     profiler.finish(step, values["loss"])
     progress.window.add(step, values)
@@ -324,7 +338,10 @@ def run_phase(
   ):
     if setup.task:
       for batch in feed.data.shapes(phase.batch_size):
-        train_step.prepare(pool, progress.state, setup.frozen, batch, key)
+        limit = progress.spikes.argument()
+        train_step.prepare(
+          pool, progress.state, setup.frozen, batch, key, *limit
+        )
     measure = make_measure(setup, feed, progress.state, pool)
     # After the steps' and the measures': it is needed last.
     snapshot = Snapshots(pool, progress.state, setup.in_file, setup.mesh)
@@ -341,8 +358,12 @@ def run_phase(
       progress.stopped = runtime.stop_requested(step, stop)
       if due("log", step):
         work = sum(progress.work) / len(progress.work)
-        log.train(step, *progress.window.close(), work)
+        means, tokens = progress.window.close()
+        log.train(step, means, tokens, work)
         progress.work.clear()
+        progress.spikes.close(means["loss"])
+        if progress.first is None and not setup.task:
+          progress.first = means["loss"]
       evaluating = bool(due("evaluate", step))
       saving = bool(due("checkpoint", step)) or progress.stopped
       save_step = functools.partial(
@@ -378,6 +399,15 @@ def evaluate_step(
   with log.apart():
     progress.means, measured = measure(progress.state)
   log.heldout(step, progress.means)
+  if progress.first is not None and measured is not None:
+    if measured > DIVERGED * progress.first:
+      print(
+        f"step {step}: the held-out loss {measured:.4g} is over {DIVERGED}"
+        f" times that of the run's first steps, {progress.first:.4g}; this"
+        " checkpoint never counts as the best",
+        flush=True,
+      )
+      measured = None
   improved = measured is not None and (
     progress.best is None or measured < progress.best
   )
@@ -514,7 +544,8 @@ def save(
   meta |= dict(pending=pending)
   meta |= dict(window=progress.window.saved(), heldout=progress.means)
   meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
-  meta |= dict(log=log.written())
+  meta |= dict(log=log.written(), first=progress.first)
+  meta |= dict(limit=progress.spikes.saved())
   meta |= dict(task=setup.task._asdict()) if setup.task else {}
   with log.waiting("checkpoint"):
     in_file, sums = snapshot(step, progress.state)

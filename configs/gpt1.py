@@ -41,6 +41,7 @@ def get_config() -> ConfigDict:
       phases={},
       init_from="",
       init_new_rows="mean",
+      spike=dict(action="none", factor=2.0),
       model=dict(
         family="gpt",
         variant="base",

@@ -54,6 +54,7 @@ def get_config() -> ConfigDict:
       phases={},
       init_from="",  # the pre-trained model
       init_new_rows="mean",
+      spike=dict(action="none", factor=2.0),
       model=dict(
         family=placeholder(str),  # that of init_from, as all its sizes
         variant=placeholder(str),

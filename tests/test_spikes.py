@@ -1,0 +1,200 @@
+"""A loss that leaps up: steps are skipped, or the run stops; the best stays."""
+
+import copy
+import json
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from prepared import random_documents, write_prepared
+from test_objectives_runs import arrays, rows, tiny
+
+from bert_jax import building, checkpoint, metrics, optim, train
+from bert_jax import config as config_lib
+
+TOTAL, BAD = 12, 6  # Steps; the update of step 6 is a thousand times too large.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plainly(compiled):
+  """Compiling is what these tests wait for."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+  path = tmp_path_factory.mktemp("data") / "prepared"
+  return write_prepared(path, random_documents(20, 0), random_documents(6, 1))
+
+
+def config_of(prepared, action="none", factor=1.5):
+  """A causal model; windows and ways between checkpoints are two steps."""
+  config = tiny("gpt1", prepared)
+  config |= dict(total_steps=TOTAL, spike=dict(action=action, factor=factor))
+  config["log"]["every"] = 2
+  config["evaluate"] |= dict(every=4, examples=8)
+  config["checkpoint"] |= dict(every=2, keep=2)
+  config_lib.check_keys(config)
+  return config
+
+
+@pytest.fixture
+def explodes(monkeypatch):
+  """The rate of one step throws the parameters far away."""
+  usual = optim.build_schedule
+
+  def build(total_steps, **options):
+    schedule = usual(total_steps, **options)
+    return lambda step: jnp.where(step == BAD - 1, 100.0, schedule(step))
+
+  monkeypatch.setattr(optim, "build_schedule", build)
+
+
+def best_of(workdir):
+  with checkpoint.Checkpointer.of_run(str(workdir)) as saver:
+    return saver.best_step(), sorted(saver._manager.all_steps())
+
+
+def test_a_diverged_checkpoint_is_never_the_best(
+  prepared, tmp_path, explodes, capsys
+):
+  """Step 4 is measured before the leap, 8 and 12 after it."""
+  train.run(config_of(prepared), str(tmp_path / "run"))
+  assert best_of(tmp_path / "run") == (4, [4, 10, 12])
+  text = capsys.readouterr().out
+  assert text.count("never counts as the best") == 2
+  # Where nothing else was measured there is no best, rather than a bad one.
+  config = config_of(prepared)
+  config["evaluate"]["every"] = 8
+  train.run(config, str(tmp_path / "late"))
+  assert best_of(tmp_path / "late") == (None, [10, 12])
+  with checkpoint.Checkpointer.of_run(str(tmp_path / "late")) as saver:
+    with pytest.raises(ValueError, match="no best checkpoint"):
+      saver.find_step("best")
+
+
+def test_a_run_stops_before_a_spike(prepared, tmp_path, explodes):
+  with pytest.raises(
+    FloatingPointError, match="step 7: .*spike.*init_from=RUN@"
+  ):
+    train.run(config_of(prepared, "stop"), str(tmp_path / "run"))
+  best, steps = best_of(tmp_path / "run")
+  assert best == 4 and max(steps) == 6
+
+
+def test_a_model_that_left_its_way_ends_a_run_that_skips(
+  prepared, tmp_path, explodes
+):
+  with pytest.raises(FloatingPointError, match="steps 7 to 8: every loss is"):
+    train.run(config_of(prepared, "skip"), str(tmp_path / "run"))
+
+
+@pytest.fixture
+def bad_batch(monkeypatch):
+  """The loss of one step is a hundred times too high, without its gradient."""
+  from bert_jax.objectives import lm
+
+  usual = lm.build
+
+  def build(model):
+    objective = usual(model)
+
+    def loss(params, frozen, carry, batch, rng, train):
+      sums, carry = objective.loss(params, frozen, carry, batch, rng, train)
+      key = jax.random.fold_in(jax.random.key(0), BAD)
+      here = jax.random.key_data(rng) == jax.random.key_data(key)
+      factor = jnp.where(here.all() & train, 100.0, 1.0)
+      return sums | {"lm_loss": sums["lm_loss"] * factor}, carry
+
+    return objective._replace(loss=loss)
+
+  from bert_jax import objectives
+
+  monkeypatch.setitem(objectives.OBJECTIVES, "lm", build)
+
+
+@pytest.mark.slow
+def test_a_skipped_step_changes_nothing_and_is_logged(
+  prepared, tmp_path, bad_batch, capsys
+):
+  config = config_of(prepared, "skip")
+  config["seed"] = 0
+  config["checkpoint"] |= dict(every=1, keep=TOTAL)
+  run = tmp_path / "run"
+  train.run(copy.deepcopy(config), str(run))
+  assert f"skipped: the updates of steps {BAD + 1} (loss" in (
+    capsys.readouterr().out
+  )
+  logged = [r for r in rows(run) if r["split"] == "train"]
+  found = {r["step"]: r.get("skipped_steps") for r in logged}
+  assert found == {s: [BAD + 1] if s == 8 else None for s in range(2, 13, 2)}
+  # Means leave the step out.
+  assert all(r["loss"] < 10 for r in logged)
+  setup = building.build(copy.deepcopy(config))
+  with checkpoint.Checkpointer.of_run(str(run)) as saver:
+    before, after, later = (
+      saver.restore_params(step, setup.in_file.params)[0]
+      for step in (BAD, BAD + 1, BAD + 2)
+    )
+  jax.tree.map(np.testing.assert_array_equal, before, after)
+  pairs = zip(jax.tree.leaves(after), jax.tree.leaves(later), strict=True)
+  assert all(not np.array_equal(x, y) for x, y in pairs)
+  # Killed after any step and started again, it is the same run.
+  for step in (BAD, BAD + 1):
+    again = tmp_path / f"again{step}"
+    shutil.copytree(run, again)
+    for name in os.listdir(again / "checkpoints"):
+      if name.isdigit() and int(name) > step:
+        shutil.rmtree(again / "checkpoints" / name)
+    train.run(copy.deepcopy(config), str(again))
+    assert rows(again) == rows(run)
+    with checkpoint.Checkpointer.of_run(str(again)) as saver:
+      last = saver.restore_params(TOTAL, setup.in_file.params)[0]
+    with checkpoint.Checkpointer.of_run(str(run)) as saver:
+      wanted = saver.restore_params(TOTAL, setup.in_file.params)[0]
+    jax.tree.map(np.testing.assert_array_equal, last, wanted)
+
+
+@pytest.mark.slow
+def test_without_a_spike_the_guard_changes_nothing(prepared, tmp_path):
+  states = [
+    train.run(config_of(prepared, action, 50.0), str(tmp_path / action))
+    for action in ("none", "skip")
+  ]
+  first, second = map(arrays, states)
+  for name, array in first.items():
+    np.testing.assert_array_equal(array, second[name], err_msg=name)
+  assert rows(tmp_path / "none") == rows(tmp_path / "skip")
+
+
+@pytest.mark.parametrize(
+  "spike, words",
+  [
+    (dict(action="halt"), "spike.action='halt': not one of none, stop, skip"),
+    (dict(action="skip", factor=1.0), "spike.factor=1.0: must be above 1"),
+    (dict(action="skip", factr=2.0), "config.spike.factr is not a key"),
+  ],
+)
+def test_options_out_of_range(prepared, spike, words):
+  config = config_of(prepared) | {"spike": spike}
+  with pytest.raises(ValueError, match=words):
+    building.build(config)
+  with pytest.raises(ValueError, match="config.spike compares.*log.every"):
+    config = config_of(prepared, "skip")
+    config["log"]["every"] = 0
+    building.build(config)
+
+
+def test_the_limit_is_that_of_the_window_before():
+  spikes = metrics.Spikes("skip", 1.5)
+  assert spikes.saved() is None and spikes.argument() == (np.inf,)
+  spikes.close(4.0)
+  assert spikes.saved() == 6.0 and spikes.argument() == (np.float32(6.0),)
+  assert metrics.Spikes("skip", 1.5, spikes.saved()).limit == 6.0
+  assert metrics.Spikes().argument() == ()
+  assert json.dumps(spikes.saved()) == "6.0"
