@@ -242,7 +242,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
     tmp_path / "gpt", "gpt", "sequence_classification", head, ["a", "b"]
   )
   with pytest.raises(
-    ValueError, match="need 60 pieces, the model has 57; fine"
+    ValueError, match="need 60 pieces, the model has 57, and none for .*; fine"
   ):
     predict.predicting.open_model(path)
 
