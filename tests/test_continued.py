@@ -25,7 +25,7 @@ else:
 
 from bert_jax import building, sharding, train
 from bert_jax.convert import hf
-from bert_jax.data import corpus
+from bert_jax.data import corpus, files
 
 # float32 on both sides, sums in another order: 1e-6 of the loss were measured
 # in the first step, 1e-5 after 20 steps of Adam, which enlarge the noise of
@@ -53,7 +53,7 @@ def prepared(tmp_path_factory):
   (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   meta = json.loads((path / "meta.json").read_text())
   meta["fingerprint"] = corpus.fingerprint(str(path), meta["options"])
-  (path / "meta.json").write_text(json.dumps(meta))
+  (path / "meta.json").write_text(json.dumps(files.seal(meta)))
   return path
 
 
@@ -200,3 +200,31 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
   config = config | {"init_from": "", "model": config["model"] | model}
   drawn, _ = begin(config)
   same(arrays, drawn, heads)
+
+
+def test_a_key_that_contradicts_the_model_is_refused(prepared, models):
+  changes = {"model.hidden": 32, "model.activation": "relu"}
+  config = continued.config_of("gpt", prepared, models("gpt"), **changes)
+  words = "model.activation='relu', model.hidden=32, but.*gelu_new', hidden=16"
+  with pytest.raises(ValueError, match=f"{words}.*--config.model.hidden=16"):
+    building.build(config)
+
+
+@pytest.mark.slow
+def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
+  """Killed after step 2; the model is gone, or not named any more."""
+  source = tmp_path / "model"
+  shutil.copytree(models("gpt"), source)
+
+  def config(path=source):
+    changes = {"total_steps": 4, "checkpoint.every": 2}
+    return continued.config_of("gpt", prepared, path, **changes)
+
+  rows, _ = continued.ours(config(), tmp_path / "whole")
+  shutil.rmtree(source)
+  for name, path in (("gone", source), ("unnamed", "")):
+    again = tmp_path / name
+    shutil.copytree(tmp_path / "whole", again)
+    shutil.rmtree(again / "checkpoints" / "4")
+    restarted, _ = continued.ours(config(path), again)
+    assert [r["loss"] for r in restarted] == [r["loss"] for r in rows]
