@@ -465,37 +465,6 @@ def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
     vocabulary_files.load(str(tmp_path), word_starts="albert")
 
 
-@pytest.mark.parametrize(
-  "kind, language, share",
-  [
-    ("wordpiece", "hindi", "20%"),
-    ("wordpiece", "thai", "18%"),
-    ("unigram", "hindi", "4%"),
-    ("unigram", "japanese", "8%"),
-    ("wordpiece", "french", None),
-    ("wordpiece", "vietnamese, decomposed", None),
-    ("unigram", "russian", None),
-    ("unigram", "hebrew", None),
-  ],
-)
-def test_marks_that_are_no_accents_are_missed(kind, language, share):
-  """Stripping accents takes them too, which training says."""
-  marks = cleaning.Marks(kind == "unigram")
-  for line in TEXTS[language]:
-    marks.add(line)
-  line = marks.warning()
-  assert line is None if share is None else f"warning: {share} of" in line
-
-
-def test_training_says_what_it_strips(tmp_path, capsys):
-  text = tmp_path / "text.txt"
-  text.write_text("\n".join(LANGUAGES["hindi"]), encoding="utf-8")
-  for options, said in ((STRIPPED, True), (ACCENTS, False), (CASED, False)):
-    output = str(tmp_path / "-".join(["v", *options]))
-    training_vocab.train_vocab(str(text), 100, output, **options)
-    assert ("--keep_accents keeps them" in capsys.readouterr().err) == said
-
-
 def test_preparing_says_that_pieces_are_out_of_reach(train, tmp_path, capsys):
   """A vocabulary without settings, of text that kept its accents."""
   with open(train("wordpiece", **ACCENTS), "rb") as f:
@@ -554,53 +523,6 @@ def test_gpt1_is_always_lower_case(tmp_path):
     with pytest.raises(ValueError, match="lower case and without accents, and"):
       vocabulary_files.load(str(tmp_path), **options)
   assert vocabulary_files.load(str(tmp_path), lower_case=True).lower_case
-
-
-def test_long_words_are_said(tmp_path, capsys):
-  """A sentence without spaces is one word: unknown, or masked as a whole."""
-  text = tmp_path / "text.txt"
-  line = "".join(LANGUAGES["thai"]).replace(" ", "")
-  assert len(line) > 100
-  text.write_text(f"{line}\n\n{line} a\n", encoding="utf-8")
-  training_vocab.train_vocab(str(text), 100, str(tmp_path / "v.txt"))
-  assert "100% of the text are words of more than 100" in (
-    capsys.readouterr().err
-  )
-  output = str(tmp_path / "thai.model")
-  training_vocab.train_vocab(
-    str(text), 100, output, kind="unigram", keep_accents=True
-  )
-  for rule, said in (("space", True), ("albert", False)):
-    preparing.prepare(
-      str(text), output, str(tmp_path / rule), processes=1, word_starts=rule
-    )
-    message = "--word_starts=albert" in capsys.readouterr().err
-    assert message == said
-
-
-def test_long_lines_are_not_dropped(tmp_path):
-  """SentencePiece leaves out lines of more than 4,192 bytes."""
-  text = tmp_path / "text.txt"
-  line = " ".join(LANGUAGES["hindi"] * 20) + "".join(LANGUAGES["thai"] * 40)
-  assert len(line.encode()) > 20_000
-  text.write_text(line + "\n", encoding="utf-8")
-  output = str(tmp_path / "long.model")
-  training_vocab.train_vocab(
-    str(text), 300, output, kind="unigram", keep_accents=True
-  )
-  vocabulary = vocabulary_files.load(output)
-  (ids,) = vocabulary.encode_batch([line])
-  assert vocabulary.special.unk not in ids and len(ids) < len(line)
-
-
-def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
-  """More than the 1,000 of Hugging Face's trainer, where they occur."""
-  characters = [chr(0x4E00 + i) for i in range(1500)]
-  text = tmp_path / "text.txt"
-  text.write_text("".join(characters) * 2, encoding="utf-8")
-  output = str(tmp_path / "vocab.txt")
-  pieces = training_vocab.train_vocab(str(text), 4000, output)
-  assert set(characters) <= set(pieces)
 
 
 def test_the_corpus_has_what_it_should():
