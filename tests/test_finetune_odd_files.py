@@ -59,6 +59,19 @@ def test_numbers_that_a_regression_can_learn(tmp_path):
     read(path, **own)
 
 
+@pytest.mark.parametrize("value, word", [("true", "True"), ("false", "False")])
+def test_true_and_false_are_no_numbers(tmp_path, value, word):
+  path = tmp_path / "a.jsonl"
+  line = '{"text": "a", "label": %s}\n'
+  path.write_text(line % 1 + line % value)
+  message = rf"a\.jsonl:2: label {word} is no number"
+  with pytest.raises(ValueError, match=message):
+    read(str(path), kind="regression", columns=COLUMNS)
+  path.write_text(line % 1 + line % 0)
+  examples = read(str(path), kind="regression", columns=COLUMNS)
+  assert [e["label"] for e in examples] == [1.0, 0.0]
+
+
 def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
   content = 'text,"label, mine"\na,"no, thanks"\nb,yes\n'
   path = files.write(tmp_path / "a.csv", content)

@@ -117,9 +117,10 @@ def number(record: Record, column: str, needed: bool) -> float | None:
   value = _value(record, column, needed, EMPTY)
   if value is None:
     return None
+  # Python reads 1_000, which no table means as a number, and JSON's true as 1.
+  unlike = isinstance(value, bool) or "_" in str(value)
   try:
-    # Python reads 1_000, which no table means as a number.
-    found = math.nan if "_" in str(value) else float(value)
+    found = math.nan if unlike else float(value)
   except (TypeError, ValueError, OverflowError):
     found = math.nan
   if not math.isfinite(found):
