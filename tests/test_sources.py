@@ -196,6 +196,20 @@ def test_missing_inputs(tmp_path):
     documents(" , ")
 
 
+@pytest.mark.parametrize("name", ["nope:a.txt", "txt:*.txt", "TEXT:a.txt"])
+def test_an_unknown_format_is_named(tmp_path, monkeypatch, name):
+  monkeypatch.chdir(tmp_path)
+  write(tmp_path / "a.txt", "a")
+  word = name.partition(":")[0]
+  with pytest.raises(ValueError, match=f"{word!r} before the colon is no form"):
+    documents(name)
+  write(tmp_path / name.replace("*", "b"), "c")
+  assert documents(name) == [["c"]]
+  # Here the format is known, and its file is missing.
+  with pytest.raises(ValueError, match=r"x\.txt: no such file\.$"):
+    documents("text:x.txt")
+
+
 def test_long_documents_are_cut(tmp_path, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 10)
   texts = [f"Line {i}." for i in range(5)]

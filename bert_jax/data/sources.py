@@ -22,6 +22,7 @@ MAX_PARAGRAPH = 5000
 
 _BLANK_LINE = re.compile(r"\n[ \t\r\f\v]*\n")
 _GLOB = re.compile(r"[*?\[]")
+_PREFIX = re.compile(r"\w+")
 
 
 class Source(NamedTuple):
@@ -80,11 +81,26 @@ def find_sources(
     else:
       prefix, _, pattern = name.partition(":")
       if prefix not in reading.FORMATS:
+        _check_prefix(name)
         prefix, pattern = format, name
       found = [_file(path, prefix, errors) for path in _expand(pattern)]
     for source in found:
       sources.setdefault(os.path.normpath(source.name), source)
   return list(sources.values())
+
+
+def _check_prefix(name: str) -> None:
+  """Raises ValueError if a name without a file begins as with a format."""
+  word, colon, _ = name.partition(":")
+  if not colon or not _PREFIX.fullmatch(word):
+    return
+  # A file's own name may have a colon in it.
+  if os.path.lexists(name) or glob.glob(name, recursive=True):
+    return
+  raise ValueError(
+    f"{name}: no such file, and {word!r} before the colon is no format; one of"
+    f" {', '.join(reading.FORMATS)} may stand there, or tfds."
+  )
 
 
 def _expand(pattern: str) -> list[str]:
