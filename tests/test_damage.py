@@ -140,3 +140,13 @@ def test_checksums_notice_one_bit_anywhere():
   swapped = x.copy()
   swapped[0, 0], swapped[0, 1] = x[0, 1], x[0, 0]
   assert integrity.checksums({"x": jnp.array(swapped)}) != before
+
+
+def test_an_old_checkpoint_that_a_kill_left_is_removed(saved, tmp_path):
+  """It came between a save and the removal; the last step saves no more."""
+  workdir = tmp_path / "run"
+  shutil.copytree(saved, workdir)
+  for keep, left in ((2, ["10", "20"]), (1, ["20"])):
+    with Checkpointer(str(workdir), keep=keep) as saver:
+      assert saver.restore_newest(make_state(0))[2] == 20
+    assert sorted(os.listdir(workdir / "checkpoints")) == left
