@@ -86,7 +86,7 @@ SMALL = {
 SIZES = {
   "hidden": 32,
   "embedding_size": 32,
-  "num_layers": 2,
+  "num_layers": 4,
   "heads": 2,
   "mlp": 64,
   "unroll": 1,
@@ -232,6 +232,8 @@ def small_flags(path: str) -> list[str]:
   for section, model in models.items():
     known = command_line._attributes(model)
     sizes = {name: v for name, v in SIZES.items() if name in known}
+    if os.path.basename(path).startswith("small_"):
+      del sizes["num_layers"]  # A student copies layers by number.
     flags |= {f"{section}.{name}": value for name, value in sizes.items()}
   return [f"--config.{key}={value}" for key, value in flags.items()]
 
