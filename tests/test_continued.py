@@ -24,7 +24,7 @@ else:
   )
 
 from bert_jax import building, sharding, train
-from bert_jax.convert import hf
+from bert_jax.convert import hf, runs
 from bert_jax.data import corpus, files
 
 # float32 on both sides, sums in another order: 1e-6 of the loss were measured
@@ -228,3 +228,19 @@ def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
     shutil.rmtree(again / "checkpoints" / "4")
     restarted, _ = continued.ours(config(path), again)
     assert [r["loss"] for r in restarted] == [r["loss"] for r in rows]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_step_of_another(
+  prepared, models, tmp_path, capsys
+):
+  changes = {"total_steps": 4, "checkpoint.every": 2}
+  config = continued.config_of("gpt", prepared, models("gpt"), **changes)
+  continued.ours(config, tmp_path / "run")
+  for name, step in (("@2", 2), ("", 4)):
+    path = f"{tmp_path / 'run'}{name}"
+    config = continued.config_of("gpt", prepared, path)
+    capsys.readouterr()
+    arrays, lines = begin(config, capsys)
+    assert f"the run's step {step}; this one begins at step 0" in lines
+    same(arrays, runs.read(path).arrays, arrays.keys())
