@@ -126,9 +126,9 @@ def start(
     state = resize(saved, state)
     if meta["fingerprint"] not in setup.fingerprints:
       raise ValueError(
-        f"data.path={config['data']['path']} is not the text this run was"
-        " started with (fingerprints differ); give the right folder, or start"
-        " in a new --workdir."
+        f"data.path={config['data']['path']} does not hold the data that this"
+        " run was started with (fingerprints differ); give the right folder, or"
+        " start in a new --workdir."
       )
     if meta.get("teacher") != setup.digest:
       raise ValueError(

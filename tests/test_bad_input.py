@@ -312,7 +312,7 @@ def test_a_refused_restart_leaves_the_run_as_it_was(finished, run, tmp_path):
   same_size = write_prepared(
     tmp_path / "q", random_documents(20, 2), random_documents(5, 3)
   )
-  with pytest.raises(ValueError, match="is not the text this run was"):
+  with pytest.raises(ValueError, match="does not hold the data that this run"):
     train.run(shrunk(same_size), str(run))
   assert [(run / name).read_bytes() for name in names] == before
 
