@@ -334,10 +334,14 @@ class Checkpointer:
     except (Mismatch, Damaged) as e:
       error = e
     except Exception as e:
-      reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
-      if "TensorStore" in reason:
-        reason = "an array cannot be read"
-      error = Damaged(f"{self.path}/{step} is damaged: {reason}")
+      # The libraries' texts are long, and speak of ranges of bytes and drivers.
+      reason = type(e).__name__
+      if isinstance(e, OSError) and e.strerror:
+        reason = e.strerror
+      error = Damaged(
+        f"{self.path}/{step} is damaged: a file in it cannot be read"
+        f" ({reason})."
+      )
       error.__cause__ = e
     kinds = {kind.__name__: kind for kind in (Mismatch, Damaged)}
     said = [type(error).__name__, str(error)] if error else None
@@ -454,9 +458,12 @@ class Checkpointer:
     for error in errors.values():
       if isinstance(error, Mismatch):
         raise error
+    remedy = "Start in a new --workdir."
+    if self._read_only:
+      remedy = "Put a copy of the run's folder back, or name another model."
+    reasons = "; ".join(str(error).rstrip(".") for error in errors.values())
     raise ValueError(
-      f"no checkpoint in {self.path} is whole"
-      f" ({'; '.join(map(str, errors.values()))}). Start in a new --workdir."
+      f"no checkpoint in {self.path} is whole ({reasons}). {remedy}"
     )
 
   def _say(self, line: str) -> None:

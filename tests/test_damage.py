@@ -99,8 +99,51 @@ def test_nothing_whole_is_an_error(saved, tmp_path):
   for step in ("10", "20"):
     for name in files(tmp_path / "run" / "checkpoints" / step / "state"):
       os.truncate(name, 0)
-  with pytest.raises(ValueError, match="no checkpoint .* is whole"):
+  with pytest.raises(ValueError, match="no checkpoint .* is whole") as error:
     restore(tmp_path / "run")
+  assert str(error.value).endswith("). Start in a new --workdir.")
+
+
+def all_bytes(path, change):
+  content = open(path, "rb").read()
+  open(path, "wb").write(change(content))
+
+
+@pytest.mark.parametrize(
+  "change",
+  [
+    lambda content: b"",
+    lambda content: content[: len(content) // 2],
+    lambda content: bytes(255 - byte for byte in content),
+  ],
+)
+def test_a_reader_of_a_damaged_run_is_told_in_sentences(
+  saved, tmp_path, capfd, change
+):
+  """No words of the libraries, and no advice to begin a run."""
+  run = tmp_path / "run"
+  shutil.copytree(saved, run)
+  for name in files(run / "checkpoints" / "20" / "state"):
+    all_bytes(name, change)
+  params = make_state(0).params
+  with Checkpointer.of_run(str(run)) as saver:
+    assert saver.restore_params(None, params)[1] == 10
+  folder = run / "checkpoints"
+  (said,) = [
+    line for line in capfd.readouterr().err.splitlines() if "Using step" in line
+  ]
+  start, end = f"{folder}/20 is damaged: a file in it cannot be read (", ")."
+  reason = said.removeprefix(start).removesuffix(f"{end} Using step 10.")
+  assert reason.isidentifier(), said
+  for name in files(run / "checkpoints" / "10" / "state"):
+    all_bytes(name, change)
+  with Checkpointer.of_run(str(run)) as saver:
+    with pytest.raises(ValueError, match="no checkpoint .* is whole") as error:
+      saver.restore_params(None, params)
+  text = str(error.value)
+  remedy = "Put a copy of the run's folder back, or name another model."
+  assert text.endswith(f")). {remedy}") and "workdir" not in text
+  assert text.count("a file in it cannot be read (") == 2 and ".)" not in text
 
 
 @pytest.mark.parametrize("late", [False, True])
