@@ -1,9 +1,9 @@
-"""How text is cleaned before pieces are learnt from it, and before it is cut.
+"""How text is cleaned before a vocabulary is trained and before tokenization.
 
-Both must be alike, so this is one setting, which travels with the vocabulary:
-in the `.model` of SentencePiece as its rules of normalisation, in
-`tokenizer.json` as its normaliser, and for other files in a
-`tokenizer_config.json` beside them.
+Both steps must clean text in the same way. So the cleaning is one setting. It is
+stored with the vocabulary: in a SentencePiece `.model` as its normalization
+rules, in `tokenizer.json` as its normalizer, and for other files in a
+`tokenizer_config.json` in the same folder.
 """
 
 import functools
@@ -15,32 +15,36 @@ from typing import NamedTuple
 
 
 class Cleaning(NamedTuple):
-  """What becomes of capitals and accents; None where nobody said.
+  """How cleaning treats capitals and accents; None means not specified.
 
   Attributes:
-    lower_case: capitals become small letters.
-    keep_accents: accents stay.
+    lower_case: True if text is changed to lower case.
+    keep_accents: True if accents stay.
   """
 
   lower_case: bool | None = None
   keep_accents: bool | None = None
 
   def filled(self, lower_case: bool = True) -> "Cleaning":
-    """Fills in what nobody said: accents go where capitals go."""
+    """Fills in the fields that are None.
+
+    By default accents are stripped if the text is changed to lower case.
+    """
     lower = lower_case if self.lower_case is None else self.lower_case
     keep = not lower if self.keep_accents is None else self.keep_accents
     return Cleaning(lower, keep)
 
   def words(self) -> str:
-    """Says it in words, for messages."""
+    """Describes the setting in words, for messages."""
     case = {True: "in lower case", False: "with capitals", None: ""}
     accents = {True: "with accents", False: "without accents", None: ""}
-    said = [case[self.lower_case], accents[self.keep_accents]]
-    return " and ".join(filter(None, said))
+    phrases = [case[self.lower_case], accents[self.keep_accents]]
+    return " and ".join(filter(None, phrases))
 
 
-# Names of normalisers in a `.model`, each with the cleaning that is among its
-# rules. SentencePiece's own two that fold case keep accents.
+# Names of normalizers in a `.model`. The two in `FOLDING` are SentencePiece's
+# own: they fold case and keep accents. Those in `TRAINED` are written by this
+# package; each name has the cleaning that its rules do.
 FOLDING = ("nmt_nfkc_cf", "nfkc_cf")
 TRAINED = {
   "nmt_nfkc_lower_unaccented": Cleaning(True, False),
@@ -54,39 +58,41 @@ NAMES = {cleaning: name for name, cleaning in TRAINED.items()}
 def asked(
   lower_case: bool | None, keep_accents: bool | None
 ) -> dict[str, bool]:
-  """Returns the two as options of `vocabulary_files.load`, without None."""
+  """Returns the options for `vocabulary_files.load`, without those of None."""
   options = Cleaning(lower_case, keep_accents)._asdict()
   return {name: value for name, value in options.items() if value is not None}
 
 
 def check_alike(learnt: Cleaning, wanted: Cleaning, path: str) -> None:
-  """Compares the cleaning that came with a vocabulary with a caller's.
+  """Checks that a caller asks for the cleaning of the vocabulary.
 
   Args:
-    learnt: what came with it.
-    wanted: what the caller asks for.
+    learnt: the cleaning that is stored with the vocabulary.
+    wanted: the cleaning that the caller asks for.
     path: the vocabulary, for messages.
 
   Raises:
-    ValueError: the caller asks for something else.
+    ValueError: the two settings differ.
   """
-  for name, was, now in zip(Cleaning._fields, learnt, wanted, strict=True):
-    if None not in (was, now) and was != now:
+  for name, stored, asked_for in zip(
+    Cleaning._fields, learnt, wanted, strict=True
+  ):
+    if None not in (stored, asked_for) and stored != asked_for:
       flag = {
         "lower_case": "--no-lower-case (lower_case=False)",
         "keep_accents": "--keep_accents (keep_accents=True)",
       }[name]
-      if now == (name == "lower_case"):
-        flag = f"{name}={now}"
+      if asked_for == (name == "lower_case"):
+        flag = f"{name}={asked_for}"
       raise ValueError(
         f"{path}: its pieces are those of text {learnt.words()}, and"
-        f" {flag} asks for text {wanted.words()}; leave that out, or train"
+        f" {flag} asks for text {wanted.words()}; leave that flag out, or train"
         " another vocabulary with it."
       )
 
 
-# Blocks of marks and letters of Latin, Greek and Cyrillic beyond U+0900, where
-# marks are accents.
+# Unicode blocks of Latin, Greek and Cyrillic from U+0900 on. The marks in these
+# blocks are accents.
 _ACCENTED = (
   *((0x1AB0, 0x1B00), (0x1C80, 0x1C90), (0x1D00, 0x2000), (0x20D0, 0x2100)),
   *((0x2C60, 0x2C80), (0x2DE0, 0x2E00), (0xA640, 0xA6A0), (0xA700, 0xA800)),
@@ -94,24 +100,24 @@ _ACCENTED = (
 
 
 class Marks:
-  """Counts marks that stripping accents takes from letters that need them.
+  """Counts marks that are stripped as accents although their letters need them.
 
-  The vowels and tones of Indian, Thai, Khmer and Burmese letters, for example,
-  and the signs that make a か of a が. Those of Hebrew and Arabic may be left
-  out in writing; they are not counted.
+  Examples are the vowel signs and tones of Indian, Thai, Khmer and Burmese
+  letters, and the sign that turns か into が. Marks of Hebrew and Arabic are
+  not counted, because writers may omit them.
 
   Attributes:
-    lost: how many there were.
-    characters: how many characters there were.
-    example: one of those that lost a mark.
+    lost: the number of characters that are such a mark, or lose one.
+    characters: the number of all characters.
+    example: the first of the characters that `lost` counts.
   """
 
   def __init__(self, combining: bool):
-    """Starts to count.
+    """Begins with no text counted.
 
     Args:
-      combining: marks with a combining class are stripped (SentencePiece), not
-        those that take no space (WordPiece).
+      combining: if True, the stripped marks are characters with a combining
+        class (SentencePiece); if False, those of category Mn (WordPiece).
     """
     self.lost = self.characters = 0
     self.example = ""
@@ -126,7 +132,7 @@ class Marks:
     self._pattern = re.compile(f"[{letters}]")
 
   def add(self, text: str) -> None:
-    """Counts those of a text."""
+    """Counts the marks of one more text."""
     self.characters += len(text)
     if not text.isascii():
       lost = self._pattern.findall(text)
@@ -134,14 +140,14 @@ class Marks:
       self.example = self.example or "".join(lost[:1])
 
   def warning(self) -> str | None:
-    """Returns a line if over 1% of the characters lose a mark."""
+    """Returns a warning if over 1% of the characters are or lose a mark."""
     if self.lost <= 0.01 * self.characters:
       return None
     return (
       f"warning: {self.lost / self.characters:.0%} of the text are marks that"
-      f" their letters need, or letters with them, such as {self.example!r}"
-      f" (U+{ord(self.example):04X}); they are stripped as accents are."
-      " --keep_accents keeps them."
+      f" their letters need, or letters with such marks, for example"
+      f" {self.example!r} (U+{ord(self.example):04X}); these marks are stripped"
+      " like accents. --keep_accents keeps them."
     )
 
 
@@ -156,28 +162,29 @@ def _loses(character: str, combining: bool) -> bool:
 def rules(cleaning: Cleaning) -> dict[str, str]:
   """Returns SentencePiece's rules of normalisation for a cleaning.
 
-  SentencePiece replaces the longest match of a rule and does not look at the
-  result again. So every character has a rule that says all at once: NFKC with
-  SentencePiece's own treatment of controls and spaces, quotes as ALBERT has
-  them, lower case, and accents stripped, which are characters with a combining
-  class (google-research/albert tokenization.py). The sequences of a letter and
-  marks that NFKC puts together have rules as well, in whatever order the marks
-  stand.
+  SentencePiece replaces the longest match of a rule and does not apply rules to
+  the result. So the rule of a character must do all steps at once: NFKC with
+  SentencePiece's own treatment of controls and spaces, ALBERT's replacement of
+  quotes, lower case, and stripping of accents. Accents are characters with a
+  combining class (google-research/albert tokenization.py). Sequences of a
+  letter and marks that NFKC composes have rules as well, for every order of the
+  marks.
 
   Args:
-    cleaning: what becomes of capitals and accents.
+    cleaning: how capitals and accents are treated.
 
   Returns:
-    Text -> what replaces it, sorted.
+    Text -> its replacement, sorted by text.
   """
   import sentencepiece
 
   base = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
   changes = _sequences() | dict(base.decompile())
-  # NFKC changes the first, which SentencePiece does not; no piece holds an end
-  # of a line; `` and '' are quotes.
+  # NFKC changes U+FF5E, but SentencePiece's table does not. U+0085 ends a line,
+  # and no piece holds a line end. ALBERT reads `` and '' as quotes.
   changes |= {"\uff5e": "~", "\x85": " ", "``": '"', "''": '"'}
-  # SentencePiece makes a space of it, inside of Persian words.
+  # SentencePiece would turn the zero-width non-joiner into a space. This would
+  # split Persian words.
   del changes["\u200c"]
   changes = {character: character for character in _characters()} | changes
   replaced = {text: _clean(new, cleaning) for text, new in changes.items()}
@@ -185,25 +192,26 @@ def rules(cleaning: Cleaning) -> dict[str, str]:
 
 
 def _clean(text: str, cleaning: Cleaning) -> str:
-  """Does to a text in NFKC what `cleaning` says."""
+  """Applies a cleaning to a text that is in NFKC."""
   if not cleaning.keep_accents:
     letters = unicodedata.normalize("NFKD", text)
     text = "".join(c for c in letters if not unicodedata.combining(c))
   if cleaning.lower_case:
-    # Letter by letter: a capital sigma does not depend on what follows it.
+    # Lower each letter by itself: `str.lower` changes a capital sigma in
+    # different ways, depending on the letters around it.
     text = "".join(c.lower() for c in text)
   return unicodedata.normalize("NFC", text)
 
 
 def _characters() -> Iterator[str]:
-  """All assigned characters, private ones apart."""
+  """Yields all assigned characters, without those for private use."""
   for character in map(chr, range(0x110000)):
     if unicodedata.category(character) not in ("Cn", "Cs", "Co"):
       yield character
 
 
 def _composed() -> dict[str, dict[str, str]]:
-  """Returns letter -> mark -> the character that both together are."""
+  """Returns letter -> mark -> the one character that NFC makes of both."""
   composed: dict[str, dict[str, str]] = {}
   for character in _characters():
     parts = unicodedata.decomposition(character).split()
@@ -216,12 +224,13 @@ def _composed() -> dict[str, dict[str, str]]:
 
 @functools.cache
 def _sequences() -> dict[str, str]:
-  """Returns what NFC does to letters and marks, where it is not one character.
+  """Returns sequences of letters and marks -> the text that NFC makes of them.
 
-  That are letters with two marks that NFC does not leave as they stand, and
-  capitals with a mark that only the small letter makes a character with;
-  letters with a mark that are younger than SentencePiece's tables; and marks in
-  another order, as vowelled Arabic and Hebrew are often typed.
+  The sequences are of these kinds:
+  * a letter with two marks, if NFC changes it;
+  * a letter with one mark, since SentencePiece's tables lack newer characters;
+  * a capital letter with a mark that composes only with its small letter;
+  * marks in a different order, as vowelled Arabic and Hebrew are often typed.
   """
   sequences: dict[str, str] = {}
   for letter, marks in _composed().items():
@@ -233,7 +242,8 @@ def _sequences() -> dict[str, str]:
         texts += [t for t in (text, composed) if t != second and not _is_nfc(t)]
     sequences |= {text: unicodedata.normalize("NFC", text) for text in texts}
   for marks in _marks_by_script().values():
-    # The three levels of Hebrew points, of which fewer are in question.
+    # Take three marks in a row only for combining classes below 100, which
+    # Hebrew points have.
     points = [mark for mark in marks if unicodedata.combining(mark) < 100]
     for length, choices in ((2, marks), (3, points)):
       for parts in itertools.product(choices, repeat=length):
@@ -253,12 +263,12 @@ def _marks_by_script() -> dict[int, list[str]]:
 
 @functools.cache
 def reordered_marks() -> str:
-  """Returns a pattern of the places where NFC does more than SentencePiece.
+  """Returns a pattern for the places where NFC does more than SentencePiece.
 
-  Both put a letter and the marks after it together. NFC also sorts marks, and
-  takes a mark to its letter from behind another one. The pattern matches
-  between two marks (it has no width); a character there that is no mark keeps
-  both apart.
+  Both compose a letter with the marks that follow it directly. NFC also sorts
+  marks, and composes a letter with a mark that stands behind another mark. The
+  pattern has no width: it matches between two marks. A caller that puts a
+  character there which is no mark keeps the two marks apart.
   """
   marks: dict[int, list[str]] = {}
   for character in _characters():
@@ -294,9 +304,9 @@ def _is_nfc(text: str) -> bool:
 
 
 def _marks_beside(letter: str) -> list[str]:
-  """Returns the combining marks that stand with letters of its script."""
+  """Returns the combining marks that are written with letters of its script."""
   block = ord(letter) >> 8
-  # Latin, Greek and Cyrillic letters have their marks in a block of their own.
+  # The marks of Latin, Greek and Cyrillic letters are in the block from U+0300.
   if block < 0x05 or 0x1E <= block < 0x20:
     block = 0x03
   marks = map(chr, range(block << 8, (block + 1) << 8))
