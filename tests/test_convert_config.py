@@ -1,6 +1,7 @@
 """Fields and label names of Hugging Face's config.json, both ways."""
 
 import json
+import math
 
 import pytest
 import tiny_hf
@@ -130,6 +131,42 @@ def test_what_is_not_built_here_is_refused(name, options, tmp_path):
   with pytest.raises(ValueError) as caught:
     read(tmp_path / "hf", name, **options)
   assert field in str(caught.value) and repr(value) in str(caught.value)
+
+
+_SHARE = "it must be a number from 0 to below 1."
+_ROW = "it must be a whole number from 0 to below 20."
+
+
+@pytest.mark.parametrize(
+  "name, field, values, why",
+  [
+    (CLASSIFIER, "layer_norm_eps", (1e300, math.inf, 1e9, math.nan), _SHARE),
+    (CLASSIFIER, "hidden_dropout_prob", (2.5, math.inf, 1, 10**400), _SHARE),
+    (CLASSIFIER, "classifier_dropout", (1.5, -0.5), _SHARE),
+    (CLASSIFIER, "initializer_range", (1e9, math.nan), "from 0 to below 100."),
+    (CLASSIFIER, "pad_token_id", (-1, math.nan, 10**9, 20, 1.0, True), _ROW),
+    ("RobertaForMaskedLM", "pad_token_id", (-1, 9, None), "it must be"),
+    ("OpenAIGPTLMHeadModel", "layer_norm_epsilon", (1e9, math.inf), _SHARE),
+    ("OpenAIGPTLMHeadModel", "attn_pdrop", (2.5,), _SHARE),
+  ],
+)
+def test_numbers_have_limits(name, field, values, why, tmp_path):
+  for i, value in enumerate(values):
+    with pytest.raises(ValueError) as caught:
+      read(tmp_path / str(i), name, **{field: value})
+    said = str(caught.value)
+    assert f"{field} is {value!r}; it must be" in said and why in said
+
+
+def test_the_largest_numbers_are_read(tmp_path):
+  model = read(
+    *(tmp_path / "bert", CLASSIFIER),
+    **dict(layer_norm_eps=0.5, hidden_dropout_prob=0.99, pad_token_id=19),
+  ).config["model"]
+  assert model["norm_epsilon"] == 0.5 and model["dropout"] == 0.99
+  for name in (CLASSIFIER, "OpenAIGPTLMHeadModel"):
+    path = tmp_path / f"{name}-none"
+    assert read(path, name, pad_token_id=None).config["model"]
 
 
 def test_sizes_that_do_not_divide_name_their_file(tmp_path):

@@ -1,8 +1,13 @@
 """Fields of a published config, with the sentence for what is wrong."""
 
+import math
 import numbers
 from collections.abc import Mapping
 from typing import Any
+
+# Attribute of the encoder -> the limit of its number; that of the others,
+# dropout rates and epsilons, is 1. A padding's depends on the sizes.
+LIMITS = {"initializer_range": 100.0, "padding_id": math.inf}
 
 
 class Fields:
@@ -29,10 +34,10 @@ class Fields:
       raise self.refuse(field, "it must be a whole number from 1")
     return value
 
-  def number(self, field: str) -> float:
-    """A number from 0; ValueError if it is another."""
+  def number(self, field: str, limit: float = 1.0) -> float:
+    """A number from 0 to below a limit; ValueError if it is another."""
     value = self.value(field)
     number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not value >= 0:
-      raise self.refuse(field, "it must be a number from 0")
+    if not number or not 0 <= value < limit:
+      raise self.refuse(field, f"it must be a number from 0 to below {limit:g}")
     return value

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax import models
-from bert_jax.convert.fields import Fields
+from bert_jax.convert.fields import LIMITS, Fields
 from bert_jax.models import electra
 
 Config = dict[str, Any]
@@ -46,6 +46,7 @@ SIZES: dict[str, dict[str, str]] = {
     "max_positions": "n_positions",
   },
 }
+PADDING = "pad_token_id"
 _NUMBERS = {
   "dropout": "hidden_dropout_prob",
   "attention_dropout": "attention_probs_dropout_prob",
@@ -55,7 +56,7 @@ _NUMBERS = {
 NUMBERS: dict[str, dict[str, str]] = {
   "bert": _NUMBERS,
   "tinybert": _NUMBERS,
-  "roberta": _NUMBERS | {"padding_id": "pad_token_id"},
+  "roberta": _NUMBERS | {"padding_id": PADDING},
   "albert": _NUMBERS,
   "electra": _NUMBERS,
   "distilbert": {
@@ -226,7 +227,11 @@ def read_model(fields: HfFields, task: str) -> Config:
   for field, allowed in _ONLY.items():
     fields.only(field, allowed)
   model = {ours: fields.size(f) for ours, f in SIZES[family].items()}
-  model |= {ours: fields.number(f) for ours, f in NUMBERS[family].items()}
+  model |= {
+    ours: fields.number(f, LIMITS.get(ours, 1.0))
+    for ours, f in NUMBERS[family].items()
+  }
+  _check_padding(fields, model)
   field, names = activation_field(family), activation_names(family)
   activation = fields.value(field)
   if not isinstance(activation, str) or activation not in names:
@@ -234,8 +239,6 @@ def read_model(fields: HfFields, task: str) -> Config:
   model["activation"] = names[activation]
   if exact_gelu(family, task) and model["activation"] != "gelu":
     raise fields.refuse(field, "with 'gelu' in the head, only 'gelu' is known")
-  if family == "roberta" and type(model["padding_id"]) is not int:
-    raise fields.refuse("pad_token_id", "it must be a whole number")
   if family == "distilbert":
     model["norm_epsilon"] = DISTILBERT_EPSILON
   if family == "gpt":
@@ -243,6 +246,21 @@ def read_model(fields: HfFields, task: str) -> Config:
     if fields.number("embd_pdrop") != model["dropout"]:
       raise fields.refuse("embd_pdrop", "it must be resid_pdrop")
   return model
+
+
+def _check_padding(fields: HfFields, model: Config) -> None:
+  """Raises ValueError if the padding's id is no row of the tables."""
+  value, limit = fields.config.get(PADDING), model["vocab_size"]
+  if fields.family == "roberta":
+    # Positions count from the padding's id on; one row is left at least.
+    value = fields.value(PADDING)
+    limit = min(limit, model["max_positions"] - 1)
+  elif value is None or fields.family == "gpt":
+    return  # A GPT-1 has no padding, and its config may say anything.
+  if type(value) is not int or not 0 <= value < limit:
+    raise fields.refuse(
+      PADDING, f"it must be a whole number from 0 to below {limit}"
+    )
 
 
 def dropout_field(family: str, task: str) -> str | None:

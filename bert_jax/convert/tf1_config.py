@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax.convert import mapping, tf1_names
-from bert_jax.convert.fields import Fields
+from bert_jax.convert.fields import LIMITS, Fields
 from bert_jax.convert.mapping import Shape
 
 Config = dict[str, Any]
@@ -165,7 +165,7 @@ def read_model(
     generator = stored_sizes(family, shapes, where[1], generator=True)
     model["generator_hidden"] = generator["hidden"]
   for ours, field in NUMBERS.items():
-    model[ours] = fields.number(field)
+    model[ours] = fields.number(field, LIMITS.get(ours, 1.0))
   # Google's code lowers the name (modeling.py, get_activation).
   name, known = str(fields.value(ACTIVATION)).lower(), ACTIVATIONS[family]
   if name not in known:
