@@ -375,6 +375,41 @@ def test_thresholds_of_many_equal_odds(seed):
     answers.squad2(texts, golds, odds, search="x")
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_answers_without_a_word_at_every_threshold(seed):
+  """The best score is the largest one that any threshold gives."""
+  rng = np.random.RandomState(seed)
+  words = np.array(["the", ".", "", "cat", "a cat", "red cat"])
+  texts = rng.choice(words, 12).tolist()
+  golds = [[rng.choice(words[3:])][: rng.randint(2)] for _ in texts]
+  odds = rng.choice([-1e300, -1.0, 0.0, 0.5, 3.0, 7.0], 12).tolist()
+  every = [
+    answers.squad2(texts, golds, odds, cut) for cut in [-np.inf, *odds, np.inf]
+  ]
+  scores = answers.squad2(texts, golds, odds)
+  for name in ("exact", "f1"):
+    best = max(found[name] for found in every)
+    assert scores[f"best_{name}"] == pytest.approx(best)
+    again = answers.squad2(texts, golds, odds, scores[f"best_{name}_thresh"])
+    assert again[name] == pytest.approx(best)
+  found = answers.squad2(texts, golds, odds, search="official")
+  for column, name in enumerate(("exact", "f1")):
+    value, cut = official_search(texts, golds, odds, column)
+    assert found[f"best_{name}"] == pytest.approx(value)
+    assert found[f"best_{name}_thresh"] == cut
+
+
+def test_answers_without_a_word_where_no_answer_is_right():
+  texts = ["cat", "dog", "the", "a cat", "dog"]
+  golds = [[], ["dog"], [], ["dog", "cat"], ["dog", "cat"]]
+  odds = [-1, -1e300, 0.5, 0, 3]
+  scores = answers.squad2(texts, golds, odds, threshold=0.0)
+  assert scores["best_exact"] == scores["best_f1"] == 80
+  assert answers.squad2(texts, golds, odds, threshold=3)["exact"] == 80
+  official = answers.squad2(texts, golds, odds, search="official")
+  assert official["best_exact"] == 60
+
+
 def test_squad_metrics_of_predictions():
   examples = [
     dict(answers=[{"text": "red cat", "answer_start": 0}] * 2),

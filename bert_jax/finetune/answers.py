@@ -139,7 +139,11 @@ def _best_threshold(
     raise ValueError(f"search {search!r}: not one of {', '.join(SEARCHES)}.")
   odds = np.asarray(null_odds, np.float64)
   # All questions begin as "no answer"; each is then answered, surest first.
-  change = np.where(answered, scores, np.where(empty, 0.0, -1.0))
+  wrong = np.where(empty, 0.0, -1.0)
+  if search == "reachable":
+    # An answer without a word, "the" or ".", is right where there is none.
+    wrong = scores - 1.0
+  change = np.where(answered, scores, wrong)
   order = np.argsort(odds, kind="stable")
   start = float((~answered).sum())
   current = start + np.cumsum(change[order])
