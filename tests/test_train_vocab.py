@@ -1,13 +1,22 @@
 """`train_vocab`: the same file every time, of the size that was asked."""
 
+import functools
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+import test_vocabulary_files
 
 from bert_jax import split_text
-from bert_jax.data import corpus, training_vocab, training_wordpiece, wordpiece
+from bert_jax.data import (
+  corpus,
+  training_vocab,
+  training_wordpiece,
+  vocabulary_files,
+  wordpiece,
+)
 
 
 def some_text() -> str:
@@ -145,3 +154,61 @@ def test_why_there_are_fewer_pieces(tmp_path, capsys, kind, text, message):
   lines = capsys.readouterr().err.splitlines()
   (warning,) = [line for line in lines if "--size=500" in line]
   assert message in warning
+
+
+def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
+  text = tmp_path / "text.txt"
+  text.write_text("Ete Été Zürich ete zürich im Haus " * 40, encoding="utf-8")
+  train_one = functools.partial(training_vocab.train_vocab, str(text), 100)
+
+  def cleaned(path, **options):
+    vocabulary = vocabulary_files.load(str(path), **options)
+    return vocabulary.plain.normalizer.normalize_str("Été")
+
+  both = tmp_path / "both"
+  both.mkdir()
+  train_one(str(both / "vocab.txt"), lower_case=False)
+  train_one(str(both / "x.txt"))
+  # As `train_vocab` names the rules of a cased model.
+  field, name = test_vocabulary_files.field, b"nmt_nfkc_cased"
+  content = test_vocabulary_files.sentencepiece(test_vocabulary_files.ALBERT)
+  content += field(3, field(1, name))
+  (both / "spiece.model").write_bytes(content)
+  (both / "x.model").write_bytes(content)
+  assert cleaned(both / "spiece.model") == cleaned(both / "x.model") == "Été"
+  assert cleaned(both / "vocab.txt") == cleaned(both) == "Été"
+  assert cleaned(both / "x.txt") == "ete"
+  # Without its list, the folder's settings still belong to that list.
+  (both / "vocab.txt").unlink()
+  assert cleaned(both) == "Été"
+  alone = tmp_path / "alone"
+  alone.mkdir()
+  model = alone / "spiece.model"
+  os.replace(both / "spiece.model", model)
+  for settings in (
+    {"do_lower_case": False},
+    {"do_lower_case": True},
+    {"tokenizer_class": "AlbertTokenizer", "keep_accents": False},
+  ):
+    (alone / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert cleaned(model) == cleaned(alone) == "Été"
+    with pytest.raises(ValueError, match="with capitals and with accents, and"):
+      cleaned(model, keep_accents=False)
+    with pytest.raises(ValueError, match="and lower_case=True asks for text"):
+      cleaned(model, lower_case=True)
+
+
+def test_settings_that_are_silent_on_accents_leave_them_to_the_caller(tmp_path):
+  (tmp_path / "spiece.model").write_bytes(
+    test_vocabulary_files.sentencepiece(test_vocabulary_files.ALBERT)
+  )
+  path = tmp_path / "tokenizer_config.json"
+  path.write_text(json.dumps({"do_lower_case": False}))
+
+  def cleaned(**options):
+    vocabulary = vocabulary_files.load(str(tmp_path), **options)
+    return vocabulary.plain.normalizer.normalize_str("Été")
+
+  # The first is what transformers' AlbertTokenizer does with these settings.
+  assert cleaned() == "Ete" and cleaned(keep_accents=False) == "Ete"
+  assert cleaned(keep_accents=True) == "Été"

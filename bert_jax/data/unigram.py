@@ -135,6 +135,24 @@ def cleaning_of(
   return wanted.filled()
 
 
+def fixed_cleaning(model: bytes, source: str) -> Cleaning:
+  """Returns the cleaning that is among the rules of a SentencePiece file.
+
+  Args:
+    model: the content of a `.model` file.
+    source: its name, for messages.
+
+  Returns:
+    None for what the file leaves to its user.
+
+  Raises:
+    ValueError: the file is damaged, or not of a unigram model.
+  """
+  name = sentencepiece_model.parse(model, source).normalizer
+  folds = Cleaning(True, None) if name in FOLDING else Cleaning()
+  return TRAINED.get(name, folds)
+
+
 def unigram(
   model: bytes,
   source: str = "model",

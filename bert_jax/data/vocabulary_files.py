@@ -93,6 +93,7 @@ def load(path: str, **options: Any) -> Vocabulary:
   if name is None:
     made = _of_model(files, folder, options)
   else:
+    files = _without_foreign(files, folder, beside, name)
     check_written(files, folder, beside, name)
     settings = _settings(files.get(beside), paths[beside])
     made = _build(_builder(files, name, folder), path, settings, options)
@@ -184,9 +185,40 @@ def _of_model(
       f"{folder}: no vocabulary in it: none of {', '.join(_NAMED)}."
     )
   path = os.path.join(folder, name)
+  files = _without_foreign(files, folder, SETTINGS, name)
   check_written(files, folder)
   settings = _settings(files.get(SETTINGS), os.path.join(folder, SETTINGS))
   return _build(_builder(files, name, folder), path, settings, options)
+
+
+def _without_foreign(
+  files: Mapping[str, bytes], folder: str, settings: str, name: str
+) -> Mapping[str, bytes]:
+  """Leaves out settings that were written with a vocabulary of another kind.
+
+  Two vocabularies may stand in one folder, and settings that `contents` wrote
+  list the files that they belong to.
+
+  Args:
+    files: name -> content.
+    folder: where they are, for messages.
+    settings: the name of the settings among them.
+    name: the vocabulary's file.
+  """
+  if settings not in files:
+    return files
+  path = os.path.join(folder, settings)
+  sums = bpe.read_json(text(files[settings], path), path).get(DIGESTS)
+  if not isinstance(sums, dict) or not sums:
+    return files
+  if _suffix(name) in map(_suffix, sums):
+    return files
+  return {n: content for n, content in files.items() if n != settings}
+
+
+def _suffix(name: str) -> str:
+  """Returns how the names of a kind's files end; "" for a list of pieces."""
+  return next((end for end in (".model", ".json") if name.endswith(end)), "")
 
 
 def has_tokenizer(files: Mapping[str, bytes]) -> bool:
@@ -204,6 +236,7 @@ def _build(
   known = inspect.signature(build).parameters.keys() & _TYPES.keys()
   wanted = _cleaning(options)
   options = {k: v for k, v in options.items() if k not in _CLEANING}
+  default_accents = None
   for name in options:
     if name not in known:
       raise ValueError(
@@ -215,15 +248,23 @@ def _build(
     if "strip_accents" in known:
       learnt = learnt.filled()
     elif "lower_case" in known and wanted.lower_case is None:
-      # As transformers' AlbertTokenizer does.
-      keep = None if learnt.lower_case else False
-      learnt = learnt._replace(keep_accents=keep)
+      # As transformers' AlbertTokenizer does where nobody speaks of accents.
+      default_accents = None if learnt.lower_case else False
+  if isinstance(build, functools.partial) and build.func is unigram.unigram:
+    # The rules that a `.model` holds come before the settings beside it.
+    fixed = unigram.fixed_cleaning(*build.args, **build.keywords)
+    if fixed.lower_case is not None:
+      learnt, default_accents = fixed, None
+      if fixed.keep_accents is None:
+        learnt = fixed._replace(keep_accents=_cleaning(settings).keep_accents)
   _check_rules(settings, options, path)
   came = {k: v for k, v in settings.items() if k in known - {*_CLEANING}}
   if "lower_case" in known:
     cleaning.check_alike(learnt, wanted, path)
     pairs = zip(learnt, wanted, strict=True)
     merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
+    if merged.keep_accents is None:
+      merged = merged._replace(keep_accents=default_accents)
     return build(**came | _named(merged, known) | options)
   if "keep_accents" in known:
     came["keep_accents"] = learnt.keep_accents
