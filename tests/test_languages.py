@@ -6,6 +6,8 @@ How text is cleaned is asked for once, when the vocabulary is trained.
 import functools
 import io
 import json
+import pathlib
+import random
 import unicodedata
 
 import numpy as np
@@ -434,6 +436,51 @@ def test_settings_stand_beside_the_file(train, tmp_path):
     training_vocab.train_vocab(
       train.text, 1000, str(tmp_path / "vocab.txt"), kind="words"
     )
+
+
+@pytest.mark.parametrize("kind", ["unigram", "wordpiece", "words"])
+def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
+  """By the digest beside, whatever the bit does to the pieces."""
+  path = pathlib.Path(train(kind))
+  content = path.read_bytes()
+  settings = path.parent / "tokenizer_config.json"
+  output = tmp_path / f"mine{path.suffix}"
+  beside = tmp_path / "mine.tokenizer_config.json"
+  beside.write_bytes(settings.read_bytes())
+  rng = random.Random(0)
+  for _ in range(60):
+    damaged = bytearray(content)
+    damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    output.write_bytes(bytes(damaged))
+    with pytest.raises(ValueError, match=r"mine\.\w+ is not what was written"):
+      vocabulary_files.load(str(output))
+  output.write_bytes(content)
+  pieces = vocabulary_files.load(str(path)).pieces
+  assert vocabulary_files.load(str(output)).pieces == pieces
+  # Written by an earlier version, or somebody else's.
+  beside.unlink()
+  assert vocabulary_files.load(str(output)).pieces == pieces
+
+
+def test_a_digest_beside_a_model_changes_nothing(train, tmp_path):
+  """For this package, SentencePiece and transformers."""
+  transformers = pytest.importorskip("transformers")
+  path = pathlib.Path(train("unigram"))
+  settings = json.loads((path.parent / "tokenizer_config.json").read_text())
+  assert settings.keys() == {"sha256", "checksum"}
+  assert settings["sha256"].keys() == {path.name}
+  (tmp_path / path.name).write_bytes(path.read_bytes())
+  with_digest, without = str(path.parent), str(tmp_path)
+  model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+  lines = [line for line in LINES if line.isascii()]
+  ids = vocabulary_files.load(with_digest).encode_batch(lines)
+  assert ids == vocabulary_files.load(without).encode_batch(lines)
+  assert ids == model.encode(lines) and lines
+  theirs = [
+    transformers.AlbertTokenizer.from_pretrained(folder)(lines).input_ids
+    for folder in (with_digest, without)
+  ]
+  assert theirs[0] == theirs[1]
 
 
 def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):

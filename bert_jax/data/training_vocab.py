@@ -47,9 +47,10 @@ def train_vocab(
   Args:
     inputs, format, errors: see `sources.find_sources`.
     size: number of pieces.
-    output: path of a file (WordPiece, words: one a line, and beside it the
-      settings that it is used with; unigram: a SentencePiece model, its name
-      ends with .model), of a new folder for the files of byte-level BPE.
+    output: path of a file (WordPiece, words: one a line; unigram: a
+      SentencePiece model, its name ends with .model), beside which stand the
+      settings that it is used with and its digest; or of a new folder for the
+      files of byte-level BPE.
     kind: one of `KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
     lower_case: lower-case the text; None is True. Byte-level BPE and words
       never do, nor do they strip accents.
@@ -183,13 +184,11 @@ def _check_output(output: str, kind: str) -> None:
     )
   elif os.path.lexists(output):
     raise ValueError(f"{output} exists; delete it or choose another --output.")
-  elif kind != "unigram":
-    settings = _settings_path(output)
-    if os.path.exists(settings):
-      raise ValueError(
-        f"{settings} is in the way: it says how another vocabulary is used;"
-        " choose another name or folder, or remove it."
-      )
+  elif os.path.exists(settings := _settings_path(output)):
+    raise ValueError(
+      f"{settings} is in the way: it says how another vocabulary is used;"
+      " choose another name or folder, or remove it."
+    )
 
 
 def _settings_path(output: str) -> str:
@@ -207,9 +206,13 @@ def _write(vocabulary: Vocabulary, output: str) -> None:
   with files.temporary_folder(output) as new:
     vocabulary_files.save(vocabulary, new)
     name = next(iter(vocabulary.files))
-    if vocabulary.kind != "unigram":  # Whose file says all.
-      settings = os.path.join(new, vocabulary_files.SETTINGS)
-      os.replace(settings, _settings_path(output))
+    settings = os.path.join(new, vocabulary_files.SETTINGS)
+    if vocabulary.kind == "unigram":
+      # The model itself says all but its digest.
+      content = {os.path.basename(output): vocabulary.files[name]}
+      os.remove(settings)
+      files.write_durably(settings, vocabulary_files.digest_settings(content))
+    os.replace(settings, _settings_path(output))
     os.replace(os.path.join(new, name), output)
   files.sync_folder(os.path.dirname(output))
 

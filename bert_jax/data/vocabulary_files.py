@@ -404,8 +404,21 @@ def contents(
   names |= added_tokens.settings_of(vocabulary)
   if with_digests:
     names = _with_digests(names, vocabulary.files)
-  settings = json.dumps(names, indent=2, ensure_ascii=False) + "\n"
-  return made | {SETTINGS: settings.encode("utf-8")}
+  return made | {SETTINGS: _to_json(names)}
+
+
+def digest_settings(files: Mapping[str, bytes]) -> bytes:
+  """Settings that hold digests alone, for files that say all the rest.
+
+  Args:
+    files: name -> content.
+  """
+  return _to_json(_with_digests({}, files))
+
+
+def _to_json(settings: Mapping[str, Any]) -> bytes:
+  content = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+  return content.encode("utf-8")
 
 
 def _with_digests(
