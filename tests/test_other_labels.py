@@ -42,6 +42,10 @@ def write_lists(path, values):
     [[False, False, True], [True, False, False], [False] * 3],
     ["[0, 0, 1]", "[1, 0, 0]", "[0, 0, 0]"],
     ["0,0,1", "1,0,0", "0,0,0"],
+    ["0 0 1", " 1  0\t0 ", "0 0 0"],
+    ["0|0|1", "1; 0; 0", "0, 0, 0"],
+    ["FALSE,FALSE,TRUE", "TRUE FALSE FALSE", "False;false;FALSE"],
+    [["FALSE", "FALSE", "TRUE"], ["TRUE", "false", "0"], [0, "0", False]],
     ["[0.0, 0.0, 1.0]", "(1, 0, 0)", "[False, False, False]"],
   ],
 )
@@ -107,6 +111,38 @@ def test_lists_that_say_nothing_clear(tmp_path, values, labels, message):
     read({"train": path}, labels=labels)
 
 
+@pytest.mark.parametrize(
+  "values, names, said",
+  [
+    (["joy|hope", "joy"], ["joy", "joy|hope"], "'joy|hope' with |, ;"),
+    (
+      ["joy; hope", "fear, a|b", "a|c"],
+      ["a|b", "a|c", "fear", "joy; hope"],
+      "'a|b' and 2 more with |, ;",
+    ),
+    (["2 5 17", "3"], ["2 5 17", "3"], "'2 5 17' with |, ;"),
+    ([[1], [0], [1]], ["0", "1"], "one of 0 and 1, and these are read as the"),
+    (["1", "0", ""], ["0", "1"], "one of 0 and 1, and these are read as the"),
+    (["0 1 0x", "x"], ["0 1 0x", "x"], None),
+    (["[2]", "[1]"], ["1", "2"], None),
+    # Quotes make one name of anything.
+    (['"0 1"', "x"], ["0 1", "x"], "'0 1' with |, ;"),
+  ],
+)
+def test_what_may_be_several_labels_is_said(tmp_path, values, names, said):
+  if isinstance(values[0], str):
+    path = write_csv(tmp_path / "a.csv", values)
+  else:
+    path = write_lists(tmp_path / "a.jsonl", values)
+  result = read({"train": path})
+  assert sorted(result.known.task.labels) == names
+  assert len(result.notes) == (said is not None)
+  if said:
+    assert result.notes[0].startswith("warning: ") and said in result.notes[0]
+  # Who names the labels has said what they are.
+  assert not read({"train": path}, labels=names).notes
+
+
 def test_a_list_is_no_single_label(tmp_path):
   path = write_csv(tmp_path / "a.csv", ["joy", "['joy', 'hope']"])
   with pytest.raises(
@@ -122,13 +158,15 @@ MARKED = "text=text,label=toxic,label=an insult"
 
 def test_a_column_for_each_label(tmp_path):
   table = "text,toxic,an insult\na,0,1\nb,1,1\nc,0.0,0\nd,True,False\n"
+  table += "e,TRUE,FALSE\nf,false,TRUE\n"
   path = files.write(tmp_path / "a.csv", table)
   lines = [{"text": "a", "toxic": 0, "an insult": True}, {"text": "b"}]
   lines.append({"text": "c", "toxic": -1, "an insult": -1})
   test = files.write_jsonl(tmp_path / "b.jsonl", lines)
   result = read({"train": path, "test": test}, columns=MARKED)
   both = ["toxic", "an insult"]
-  assert labels_of(result) == [["an insult"], both, [], ["toxic"]]
+  wanted = [["an insult"], both, [], ["toxic"], ["toxic"], ["an insult"]]
+  assert labels_of(result) == wanted
   assert labels_of(result, "test") == [["an insult"], None, None]
   assert result.known.task.labels == ("toxic", "an insult")
   # Another order of the ids.

@@ -3,7 +3,7 @@
 | form | in JSON | in a table |
 |---|---|---|
 | names | `["joy", "hope"]` | `joy, hope`; `["joy"]`; `['joy']` |
-| a number for each label | `[0, 1, 0]` | `[0, 1, 0]`; `0, 1, 0` |
+| a number for each label | `[0, 1, 0]` | `[0, 1, 0]`; `0, 1, 0`; `0 1 0` |
 | a column for each label | `"toxic": 1` | 0 or 1 in each column |
 
 Lists of numbers are told from lists of names by a whole task: each of its lists
@@ -11,14 +11,20 @@ is as long as there are labels and holds 0 and 1 alone.
 """
 
 import ast
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bert_jax.finetune import tables
 from bert_jax.finetune.tables import Record, get
 
-_ZERO = (0, "0", "0.0", "false", "False")
-_ONE = (1, "1", "1.0", "true", "True")
+# Texts in lower case; spreadsheets write TRUE and FALSE.
+_ZERO = (0, "0", "0.0", "false")
+_ONE = (1, "1", "1.0", "true")
+# What people write between two marks beside a comma.
+_BETWEEN_MARKS = re.compile(r"\s*[|;]\s*|\s+")
+# Names in which people may have meant several, without a comma between them.
+_NO_COMMA = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
 # What TensorFlow Datasets and published test sets write for a hidden label.
 _HIDDEN = ("", None, -1, "-1")
 
@@ -76,6 +82,9 @@ def _split(text: str, record: Record, column: str) -> list[Any]:
       f"{record.where}: {column} is {text!r:.60}, which begins as a list and is"
       ' none; write it as JSON, ["a", "b"] or [0, 1], or names with commas.'
     )
+  marks = _BETWEEN_MARKS.split(text)
+  if len(marks) > 1 and is_marks(marks):
+    return marks
   names = tables.split_commas(text, f"{record.where}: {column}")
   return [name for name in names if name]
 
@@ -103,25 +112,29 @@ def read_columns(
   names = []
   for column, value in zip(columns, values, strict=True):
     get(record, column)
-    if value not in (*_ZERO, *_ONE):
+    if not is_marks([value]):
       raise ValueError(
         f"{record.where}: {column} is {value!r:.60}, not 0 or 1; each column of"
         " a label says by 1 that the label applies."
       )
-    if value in _ONE:
+    if is_one(value):
       names.append(column)
   return names
 
 
 def is_one(value: Any) -> bool:
   """Whether a mark says that its label applies."""
-  return value in _ONE
+  return _lower(value) in _ONE
+
+
+def _lower(value: Any) -> Any:
+  return value.lower() if isinstance(value, str) else value
 
 
 def is_marks(values: Iterable[Any]) -> bool:
   """Whether all values are 0 or 1."""
   return all(
-    not isinstance(value, list | dict) and value in (*_ZERO, *_ONE)
+    not isinstance(value, list | dict) and _lower(value) in (*_ZERO, *_ONE)
     for value in values
   )
 
@@ -174,3 +187,37 @@ def check_not_marks(
       f"{where}: the list {str(list(values)):.60} of 0 and 1 is not as long as"
       " other lists; such a list has a number for each label in every line."
     )
+
+
+def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
+  """Says it where lists of names may have been meant otherwise.
+
+  Args:
+    lists: every list of a task of names, as it stands in its file.
+    labels: names of the task, () for those found.
+  """
+  filled = [values for values in lists if values]
+  if labels or not filled:
+    return None
+  if all(len(values) == 1 and is_marks(values) for values in filled):
+    return (
+      "warning: each list of labels is one of 0 and 1, and these are read as"
+      " the names of labels; if they say whether one label applies, use --kind"
+      " classification."
+    )
+  joined = sorted(
+    {
+      value
+      for values in filled
+      for value in values
+      if isinstance(value, str) and _NO_COMMA.fullmatch(value)
+    }
+  )
+  if not joined:
+    return None
+  return (
+    f"warning: {joined[0]!r:.60}"
+    + (f" and {len(joined) - 1} more" if joined[1:] else "")
+    + " with |, ; or spaces between numbers are each the name of one label;"
+    ' write commas between the names of several, or a list in JSON, ["a", "b"].'
+  )

@@ -217,6 +217,10 @@ def _name_labels(
       f"each list of labels has a number for each of {len(marked)} labels; name"
       " them by --labels."
     )
+  elif not marked:
+    lists = [example["label"] for example, _, _ in pairs]
+    sentence = label_sets.note(lists, task.labels)
+    notes += [sentence] if sentence else []
   for example, needed, where in pairs:
     values = example["label"]
     if not marked:
