@@ -154,3 +154,29 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
   assert [line.partition(":")[0] for line in poor[1:]] == ["warning"] * 2
   assert "a sentence has 600 tokens on average" in poor[1]
   assert "20 of 20 documents are one sentence" in poor[2]
+
+
+@pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
+def test_why_pairs_are_random(monkeypatch, length, block):
+  """Sentences as long as a row are not documents of one sentence."""
+  monkeypatch.setattr(reach, "_BLOCK", block)
+  filling, limit = [[length, length - 3, 90], [200] * 4], length - 3
+  text = unique_ids([*filling, [5, 6], [length], [length - 4, 2], [9]] * 3)
+  assert reach.count_filling(text, limit) == 3 * 7
+  assert reach.sizes_of(text.sentences, text.documents).single == 3 * 2
+
+  def said(text):
+    options = dict(length=length, max_predictions=5)
+    vocab_size = text.num_tokens + 5
+    builder = loader.make_builder("bert_pairs", SPECIAL, vocab_size, options)
+    return list(reach.reach_lines(text, builder))[-1]
+
+  assert f"21 of 39 sentences fill a row of {length} tokens alone (6" in (
+    said(text)
+  )
+  assert "data.length" in said(text)
+  # The same sentences, most of them a document alone.
+  text = unique_ids([[length]] * 30 + filling)
+  assert "30 of 32 documents are one sentence, to which" in said(text)
+  # No warning where both are few.
+  assert "warning" not in said(unique_ids([[3, 4, 5, 6, 7, 8, 9]] * 20))

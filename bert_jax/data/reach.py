@@ -25,6 +25,8 @@ LITTLE = 0.75
 MANY_RANDOM = 0.75
 # Tokens of the text that are looked at, in this many places.
 SAMPLE, PLACES = 2**22, 4
+# Special tokens of a row with a pair.
+_SPECIAL = 3
 _BLOCK = 2**20
 
 
@@ -72,6 +74,20 @@ def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
 def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
   for start in range(0, len(offsets) - 1, _BLOCK):
     yield np.diff(np.asarray(offsets[start : start + _BLOCK + 1]))
+
+
+def count_filling(corpus: Corpus, tokens: int) -> int:
+  """Counts sentences of so many tokens or more that are no whole document."""
+  sentences, documents = corpus.sentences, corpus.documents
+  count = 0
+  for lengths in _lengths(sentences):
+    count += int(np.count_nonzero(lengths >= tokens))
+  for start in range(0, len(documents) - 1, _BLOCK):
+    offsets = np.asarray(documents[start : start + _BLOCK + 1])
+    alone = offsets[:-1][np.diff(offsets) == 1]
+    lengths = sentences[alone + 1] - sentences[alone]
+    count -= int(np.count_nonzero(lengths >= tokens))
+  return count
 
 
 def size_lines(split: str, sizes: Sizes) -> Iterator[str]:
@@ -191,7 +207,19 @@ def reach_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
       " does not fit into a row is cut off. Prepare the text with a sentence a"
       " line, or with a --format of plain text."
     )
-  if reach.random is not None and reach.random > MANY_RANDOM:
+  if reach.random is None or reach.random <= MANY_RANDOM:
+    return
+  length = builder.features["input_ids"][0][0]
+  filling = count_filling(corpus, length - _SPECIAL)
+  if filling > sizes.single:
+    yield (
+      f"warning: {filling:,} of {len(corpus.sentences) - 1:,} sentences fill a"
+      f" row of {length} tokens alone ({sizes.single:,} others are a document"
+      " alone), so that what follows them is in no row, and next sentences are"
+      " hardly learnt. Train with longer rows (data.length), prepare the text"
+      " with shorter sentences, or train without pairs."
+    )
+  else:
     yield (
       f"warning: {sizes.single:,} of {sizes.documents:,} documents are one"
       " sentence, to which nothing follows, so that next sentences are hardly"
