@@ -1,6 +1,7 @@
 """Other people's labels: marks, lists in tables, tags of any scheme."""
 
 import json
+import re
 
 import finetune_files as files
 import numpy as np
@@ -287,6 +288,43 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     assert metrics.names(task) == ["accuracy", "examples"]
   given = reading.find("mine", "tagging", None, [str(n) for n in names])
   assert given.task.metrics == (metric,)
+
+
+@pytest.mark.parametrize(
+  "names, said",
+  [
+    ("b-per i-per o", "'b-per' and 'i-per'"),
+    ("PER-B PER-I O", "'PER-B' and 'PER-I'"),
+    ("B_PER I_PER O", "'B_PER' and 'I_PER'"),
+    ("BD-X ID-X BH-X O", "'B[DH]-X' and 'ID-X'"),
+    ("B-X I-X E-X U-X O", "'B-X' and 'I-X'"),
+    ("BPER IPER BLOC O", "'BPER' and 'IPER'"),
+    ("begin:a inside:a O", "'begin:a' and 'inside:a'"),
+    ("B\u2013X I\u2013X O", "'B\u2013X' and 'I\u2013X'"),
+    ("b i o", "'b' and 'i'"),
+    ("S_X S_Y o", "'S_X' and 'S_Y'"),
+    ("S_X O", "'S_X' look"),
+    ("NOUN VERB", None),
+    ("O X", None),
+    ("O IN NN BE", None),
+    ("S E", None),
+    ("e s o", None),
+    ("IN-X O X", None),
+    ("B-X I-X O", None),
+    ("B I O", None),
+    ("B M E S", None),
+  ],
+)
+def test_entities_in_another_spelling_are_said(tmp_path, names, said):
+  names = names.split()
+  lines = [dict(words=["a"] * len(names), tags=names)]
+  path = files.write_jsonl(tmp_path / "a.jsonl", lines)
+  for labels in ((), names):
+    result = read({"train": path}, "tagging", None, labels=labels)
+    assert len(result.notes) == (said is not None)
+    if said:
+      assert result.known.task.metrics == ("accuracy",)
+      assert re.match(f"warning: tags such as {said}", result.notes[0])
 
 
 @pytest.mark.parametrize(

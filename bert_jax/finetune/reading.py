@@ -170,6 +170,8 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
     labels = _found(task, splits, wheres)
     metrics = own.metrics_of(task.kind, labels)
     task = task._replace(labels=labels, metrics=metrics)
+  if task.kind == "tagging" and (line := tags.warning(task.labels)):
+    notes.append(line)
   known = known._replace(task=task)
   for split, examples in splits.items():
     _number(task, split, examples)

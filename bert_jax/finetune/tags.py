@@ -23,6 +23,18 @@ _IOBES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 # The type that a letter alone stands for, as seqeval names it.
 _UNTYPED = "_"
 PUBLISHED = re.compile(r"O|[BI]-.+")
+# Other spellings of a prefix: small letters, whole words, BD and ID of a scheme
+# for entities with gaps; any sign between it and the type, or none.
+_LETTER = (
+  r"(begin(?:ning)?|inside|middle|end|last|single|unit|whole|[BIESLUMW][DH]?)"
+)
+_SIGN = r"[-_:./|\s\u2010-\u2015\u2212]+"
+_SPELLINGS = (
+  re.compile(f"{_LETTER}(?:{_SIGN}(.+))?", re.IGNORECASE | re.DOTALL),
+  re.compile(f"(?P<type>.+){_SIGN}{_LETTER}", re.IGNORECASE | re.DOTALL),
+  re.compile(r"([BI])(\w{2,})"),
+)
+_OUTSIDE = ("o", "0", "out", "outside")
 
 
 def check_published(tag: str, where: str) -> None:
@@ -63,6 +75,52 @@ def letters(tags: Iterable[str]) -> str | None:
     return None
   used = {match[1] for match in matches}
   return next((scheme for scheme in _SCHEMES if used <= {*scheme}), None)
+
+
+def warning(tags: Iterable[str]) -> str | None:
+  """Returns a line if tags look like entities in a spelling of another kind.
+
+  They do if one type has the begin and another place of an entity, or if all
+  tags beside that for "outside" have a prefix, or all have a suffix.
+
+  Args:
+    tags: the labels of a task.
+  """
+  tags = sorted({*tags})
+  if letters(tags) is not None:
+    return None
+  inside = [tag for tag in tags if tag.lower() not in _OUTSIDE]
+  for spelling in _SPELLINGS:
+    places: dict[str, dict[str, str]] = {}
+    for tag in inside:
+      match = spelling.fullmatch(tag)
+      if not match:
+        continue
+      first, second = match.groups()
+      if "type" in spelling.groupindex:
+        first, second = second, first
+      places.setdefault((second or "").lower(), {})[first[0].upper()] = tag
+    named = next(
+      (
+        [of_type["B"], of_type[letter]]
+        for of_type in places.values()
+        for letter in "IMEL"
+        if "B" in of_type and letter in of_type
+      ),
+      [],
+    )
+    typed = spelling is not _SPELLINGS[-1] and any(places)
+    alike = all(map(spelling.fullmatch, inside)) and inside != tags
+    if not named and typed and alike:
+      named = inside[:2]
+    if named and (typed or inside != tags):
+      return (
+        f"warning: tags such as {' and '.join(map(repr, named))} look like"
+        " entities, but their scheme is not known: they are scored word by"
+        " word, by accuracy. To score entities, write the tags as O, B-TYPE and"
+        " I-TYPE."
+      )
+  return None
 
 
 def all_labels(tags: Iterable[str]) -> tuple[str, ...]:
