@@ -86,7 +86,7 @@ def write_model(path, kind, form):
     settings["tokenizer_class"] = "AlbertTokenizer"
   by_id = numbered(vocabulary)
   if form == "tokenizer.json":
-    longer = added_tokens.adding(vocabulary)
+    longer = added_tokens.with_special_tokens(vocabulary)
     longer.add_tokens([by_id[i] for i in sorted(by_id)])
     files = {"tokenizer.json": longer.to_str().encode()}
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -198,7 +198,7 @@ def test_only_tokens_beyond_the_family_s_are_read_in_a_text(kind):
 def test_a_role_that_is_no_piece_of_the_model_keeps_later_ids():
   """The model's own vocabulary ends before the mask."""
   v = MAKE["bert"]()
-  content = json.loads(added_tokens.adding(v).to_str())
+  content = json.loads(added_tokens.with_special_tokens(v).to_str())
   size = len(content["model"]["vocab"])
   del content["model"]["vocab"]["[MASK]"]
   for piece, number in content["model"]["vocab"].items():

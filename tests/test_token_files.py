@@ -49,10 +49,10 @@ def test_each_line_is_added_or_said(tmp_path):
   assert list(made.pieces[v.vocab_size :]) == new
   assert list(made.pieces[: v.vocab_size]) == list(v.pieces)
   assert line == (
-    f"{tmp_path}/add.txt: 4 new pieces after the 9 of the vocabulary:"
+    f"{tmp_path}/add.txt: 4 new pieces after the 9 pieces of the vocabulary:"
     " 'covid19', '[E1]', 'New York', '[X]'; pieces that keep their ids and are"
-    " not cut now: 'art'; left out, since each is one piece already: 'the',"
-    " '[MASK]'; left out, since each stands there before: 'covid19',"
+    " never cut from now on: 'art'; left out, since each is one piece already:"
+    " 'the', '[MASK]'; left out, since each is on an earlier line: 'covid19',"
     " 'COVID19'; empty lines: 1."
   )
   by_name = {token.content: token for token in made.added}
@@ -142,7 +142,7 @@ def test_words_are_added_as_words(tmp_path):
 @pytest.mark.parametrize(
   "text, message",
   [
-    ("", "a.txt: no tokens in it; write one a line"),
+    ("", "a.txt: no tokens in it; write one on each line"),
     ("\n\n", "a.txt: no tokens in it"),
     ("x\n\u0007\n", r"a.txt:2: nothing is left of '\\x07' when"),
     ('{"content": "x", "strip": true}', "a.txt:1: 'strip' is wrong; a token"),
@@ -352,8 +352,9 @@ def test_padding_is_that_of_the_tokenizer(as_json, tmp_path):
   names = [*tiny_tasks.PIECES[1:], "[PAD]"]
   files = {"vocab.txt": "".join(f"{name}\n" for name in names).encode()}
   if as_json:
-    made = vocabulary_files.of_files(files, "x", lower_case=True)
-    files = {"tokenizer.json": added_tokens.adding(made).to_str().encode()}
+    vocabulary = vocabulary_files.of_files(files, "x", lower_case=True)
+    tokenizer = added_tokens.with_special_tokens(vocabulary)
+    files = {"tokenizer.json": tokenizer.to_str().encode()}
   hf.write(str(tmp_path / "hf"), weights._replace(tokenizer_files=files))
   config = json.loads((tmp_path / "hf" / "config.json").read_text())
   assert config["pad_token_id"] == len(names) - 1

@@ -1,11 +1,15 @@
-"""Tokens that are added to a vocabulary at its end.
+"""Tokens that are added at the end of a vocabulary.
 
-The library looks for them before the model's own pieces, each by its flags:
-`single_word` (not inside of a word), `lstrip` and `rstrip` (with the white
-space before or after it), `normalized` (in the text as the model sees it, in
-lower case for example), `special`. A folder of transformers declares them in
-`tokenizer.json`, in `added_tokens_decoder` of `tokenizer_config.json`, in
-`added_tokens.json`, or as names of special tokens.
+The tokenizers library finds added tokens in a text before it cuts the rest into
+the model's own pieces. The flags of a token say how it is found:
+* `single_word`: it does not match inside a word.
+* `lstrip`, `rstrip`: it includes the white space before or after it.
+* `normalized`: it is matched in the normalized text, for example in lower case.
+* `special`: it is a special token.
+
+A transformers folder declares added tokens in `tokenizer.json`, in
+`added_tokens_decoder` of `tokenizer_config.json`, in `added_tokens.json`, or as
+names of special tokens.
 """
 
 import dataclasses
@@ -33,30 +37,31 @@ from bert_jax.data.tokenizer import (
   share,
 )
 
-# transformers' own file of a tokenizer of any kind, and those beside it.
+# The file that describes a tokenizer of any kind in a transformers folder, and
+# the files beside it.
 JSON, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 BY_ID, NAMED = "added_tokens.json", "special_tokens_map.json"
 # Files that may declare tokens.
 FILES = (JSON, SETTINGS, BY_ID, NAMED)
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-# Keys whose values are special tokens, with transformers' names.
+# The keys that name special tokens in transformers' files.
 _ROLES = (
   *("bos_token", "eos_token", "unk_token", "sep_token"),
   *("pad_token", "cls_token", "mask_token"),
 )
-_MORE = ("additional_special_tokens", "extra_special_tokens")
-# Names that a message writes out; the others are counted.
+_MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
+# A message writes out this many names and counts the others.
 _SHOWN = 6
 
 
 class Declared(NamedTuple):
-  """A token as a folder's files have it.
+  """An added token as the files of a folder declare it.
 
   Attributes:
-    token: its content and flags.
-    number: its id; None for a special token that the files only name.
-    source: the file, for messages.
-    bare: whether the file has the name alone, without flags.
+    token: the token's content and flags.
+    number: the token's id; None if the files name a special token without id.
+    source: the file that declares the token, for messages.
+    bare: True if the file has only the name, without flags.
   """
 
   token: AddedToken
@@ -68,48 +73,48 @@ class Declared(NamedTuple):
 def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
   """Reads which tokens a folder's files add, as transformers does.
 
-  Where two files have a token, the flags of the settings come first, then those
-  of `tokenizer.json`, then those of `added_tokens.json`.
+  If several files declare a token, its flags come from `tokenizer_config.json`,
+  or else from `tokenizer.json`, or else from `added_tokens.json`.
 
   Args:
-    files: name -> content; others than `FILES` are not read.
-    folder: where they are, for messages.
+    files: file name -> content; only the names in `FILES` are read.
+    folder: the folder of the files, for messages.
 
   Returns:
-    The tokens by their ids, then those without one.
+    The tokens in the order of their ids, then the tokens without an id.
 
   Raises:
     ValueError: a file is damaged, or two files give a token different ids.
   """
-  read = {name: _read(files, name, folder) for name in FILES}
-  named = _named(read[NAMED]) | _named(read[SETTINGS])
-  # transformers 5.24 normalises what `special_tokens_map.json` alone lists
-  # beside the family's roles.
-  raw = {
-    *_named({**read[NAMED], **dict.fromkeys(_MORE)}),
-    *_named(read[SETTINGS]),
+  contents = {name: _read(files, name, folder) for name in FILES}
+  paths = {name: os.path.join(folder, name) for name in FILES}
+  named = _named(contents[NAMED]) | _named(contents[SETTINGS])
+  # transformers 5.24 normalizes a token that only the lists of further special
+  # tokens in `special_tokens_map.json` name.
+  unnormalized = {
+    *_named({**contents[NAMED], **dict.fromkeys(_MORE_SPECIAL)}),
+    *_named(contents[SETTINGS]),
   }
-  made: dict[str, Declared] = {}
+  by_content: dict[str, Declared] = {}
   for name, tokens in (
-    (BY_ID, _by_id(read[BY_ID], named, raw, os.path.join(folder, BY_ID))),
-    (JSON, _of_json(read[JSON], os.path.join(folder, JSON))),
-    (SETTINGS, _of_settings(read[SETTINGS], os.path.join(folder, SETTINGS))),
+    (BY_ID, _by_id(contents[BY_ID], named, unnormalized, paths[BY_ID])),
+    (JSON, _of_json(contents[JSON], paths[JSON])),
+    (SETTINGS, _of_settings(contents[SETTINGS], paths[SETTINGS])),
   ):
-    source = os.path.join(folder, name)
+    source = paths[name]
     for token, number in tokens:
-      old = made.get(token.content)
-      if old is not None and old.number != number:
+      earlier = by_content.get(token.content)
+      if earlier is not None and earlier.number != number:
         raise ValueError(
-          f"{source}: the token {token.content!r} has the id {number},"
-          f" {old.number} in {old.source}; every token needs one id."
+          f"{source}: the token {token.content!r} has the id {number}, but the"
+          f" id {earlier.number} in {earlier.source}; every token needs one id."
         )
-      made[token.content] = Declared(token, number, source)
-  numbered = sorted(made.values(), key=lambda d: d.number)
-  source = os.path.join(folder, SETTINGS)
+      by_content[token.content] = Declared(token, number, source)
+  numbered = sorted(by_content.values(), key=lambda d: d.number)
   return numbered + [
-    Declared(token, None, source, bare)
+    Declared(token, None, paths[SETTINGS], bare)
     for content, (token, bare) in named.items()
-    if content not in made
+    if content not in by_content
   ]
 
 
@@ -127,22 +132,26 @@ def _read(files: Mapping[str, bytes], name: str, folder: str) -> dict[str, Any]:
 
 
 def _named(settings: Mapping[str, Any]) -> dict[str, tuple[AddedToken, bool]]:
-  """Content -> (token, whether it is a name alone) of special tokens."""
+  """Reads the special tokens that a file names.
+
+  Returns:
+    Content -> (token, True if the file has only the name, without flags).
+  """
   values = [settings.get(role) for role in _ROLES]
-  for key in _MORE:
-    more = settings.get(key) or ()
-    values += more.values() if isinstance(more, dict) else more
-  made = {}
+  for key in _MORE_SPECIAL:
+    entries = settings.get(key) or ()
+    values += entries.values() if isinstance(entries, dict) else entries
+  tokens = {}
   for value in values:
     if isinstance(value, dict) and isinstance(value.get("content"), str):
-      made[value["content"]] = make_token(value | {"special": True}), False
+      tokens[value["content"]] = make_token(value | {"special": True}), False
     elif isinstance(value, str) and value:
-      made[value] = AddedToken(value, normalized=False, special=True), True
-  return made
+      tokens[value] = AddedToken(value, normalized=False, special=True), True
+  return tokens
 
 
 def make_token(fields: Mapping[str, Any]) -> AddedToken:
-  """Builds a token; flags that `fields` lacks are the library's defaults."""
+  """Builds a token; a flag that `fields` lacks has the library's default."""
   special = bool(fields.get("special", False))
   flags = {name: bool(fields.get(name, False)) for name in FLAGS}
   flags["normalized"] = bool(fields.get("normalized", not special))
@@ -152,46 +161,46 @@ def make_token(fields: Mapping[str, Any]) -> AddedToken:
 def _by_id(
   numbers: Mapping[str, Any],
   named: Collection[str],
-  raw: Collection[str],
-  where: str,
+  unnormalized: Collection[str],
+  path: str,
 ) -> list[tuple[AddedToken, int]]:
-  """The tokens of `added_tokens.json`, whose flags are not in it.
+  """Returns the tokens of `added_tokens.json`, which holds no flags.
 
   Args:
-    numbers: what the file holds.
+    numbers: the content of the file: token -> id.
     named: the special tokens that other files name.
-    raw: those that are looked for in the raw text.
-    where: the file, for messages.
+    unnormalized: the tokens that are matched in the text before normalization.
+    path: the file, for messages.
   """
-  made = []
+  tokens = []
   for content, number in numbers.items():
     if type(number) is not int or number < 0 or not content:
-      raise ValueError(f"{where}: not an object from tokens to ids.")
+      raise ValueError(f"{path}: not an object from tokens to ids.")
     special = content in named
-    normalized = content not in raw
+    normalized = content not in unnormalized
     token = AddedToken(content, normalized=normalized, special=special)
-    made.append((token, number))
-  return made
+    tokens.append((token, number))
+  return tokens
 
 
 def _of_json(
-  content: Mapping[str, Any], where: str
+  content: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
   entries = content.get("added_tokens") or []
   try:
     return [(make_token(entry), _number(entry["id"])) for entry in entries]
   except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(f"{where}: its added_tokens are damaged.") from e
+    raise ValueError(f"{path}: its added_tokens are damaged.") from e
 
 
 def _of_settings(
-  settings: Mapping[str, Any], where: str
+  settings: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
   entries = settings.get("added_tokens_decoder") or {}
   try:
     return [(make_token(entries[key]), _number(key)) for key in entries]
   except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(f"{where}: its added_tokens_decoder is damaged.") from e
+    raise ValueError(f"{path}: its added_tokens_decoder is damaged.") from e
 
 
 def _number(value: Any) -> int:
@@ -202,25 +211,26 @@ def _number(value: Any) -> int:
 
 
 def flags_of(token: AddedToken) -> dict[str, bool]:
-  """Name -> value of a token's flags."""
+  """Returns a token's flags: name -> value."""
   return {name: getattr(token, name) for name in FLAGS}
 
 
 def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
-  """Returns a tokenizer that reads the tokens of its folder's files.
+  """Returns the tokenizer with the tokens that its folder's files declare.
 
   Args:
-    vocabulary: a tokenizer without them, or `tokenizer.json`'s, which has those
-      of that file.
-    tokens: from `declared`.
+    vocabulary: the tokenizer. If it was built from `tokenizer.json`, it has the
+      added tokens of that file already.
+    tokens: the declared tokens, from `declared`.
 
   Raises:
-    ValueError: a token would get another id than the files say, or the kind of
-      tokenizer has no added tokens.
+    ValueError: a token would get a different id than the files say, or this
+      kind of tokenizer cannot have added tokens.
   """
   roles = role_tokens(vocabulary)
   if vocabulary.kind == "words" or vocabulary.clean is not None:
-    # Their rules know special tokens by the exact spelling alone.
+    # These tokenizers match the special tokens of their family only by the
+    # exact spelling, whatever the flags say.
     tokens = [d for d in tokens if d.token.content not in roles]
   new = _not_yet(vocabulary.marked, tokens)
   result = add(vocabulary, new) if new else vocabulary
@@ -229,7 +239,7 @@ def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
 
 
 def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
-  """Adds the tokens of a folder's files to the library's tokenizer.
+  """Adds declared tokens to a tokenizer of the library, in place.
 
   Raises:
     ValueError: see `apply`.
@@ -241,15 +251,17 @@ def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
 def _not_yet(
   tokenizer: Tokenizer, tokens: Sequence[Declared]
 ) -> list[AddedToken]:
-  """The tokens that a tokenizer lacks, or has with other flags."""
-  there = tokenizer.get_added_tokens_decoder().values()
-  flags = {token.content: flags_of(token) for token in there}
-  new = []
+  """Returns the tokens that a tokenizer lacks, or has with different flags."""
+  present = tokenizer.get_added_tokens_decoder().values()
+  flags = {token.content: flags_of(token) for token in present}
+  missing = []
   for d in tokens:
-    old = flags.get(d.token.content)
-    if old is None or (not d.bare and old != flags_of(d.token)):
-      new.append(d.token)
-  return new
+    present_flags = flags.get(d.token.content)
+    if present_flags is None or (
+      not d.bare and present_flags != flags_of(d.token)
+    ):
+      missing.append(d.token)
+  return missing
 
 
 def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
@@ -258,28 +270,28 @@ def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
     if d.number not in (None, number):
       raise ValueError(
         f"{d.source}: the token {d.token.content!r} has the id {d.number}, but"
-        f" by the pieces before it the id is {number}; are all files of one"
+        f" after the pieces before it, the id is {number}; are all files of one"
         " model?"
       )
 
 
 def role_tokens(vocabulary: Vocabulary) -> set[str]:
-  """The special tokens of a tokenizer's family."""
+  """Returns the special tokens of a tokenizer's family ([CLS], [SEP], ...)."""
   size = len(vocabulary.pieces)
   numbers = {i for i in vocabulary.special if i is not None and i < size}
   return {vocabulary.pieces[i] for i in numbers}
 
 
 def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
-  """Returns the tokenizer with tokens after its last piece.
+  """Returns the tokenizer with new tokens after its last piece.
 
   Args:
-    vocabulary: any kind but "words"; its rules are those of Hugging Face.
-    tokens: in the order of their ids. One that is a piece already keeps its id,
-      one that was added before gets these flags.
+    vocabulary: a tokenizer of any kind but "words", with Hugging Face's rules.
+    tokens: the tokens in the order of their ids. A token that is a piece
+      already keeps its id. A token that was added before gets the new flags.
 
   Raises:
-    ValueError: the kind has no added tokens.
+    ValueError: this kind of tokenizer cannot have added tokens.
   """
   if vocabulary.kind == "words" or vocabulary.clean is not None:
     rules = vocabulary.options.get("rules")
@@ -294,16 +306,19 @@ def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
   result = with_added(vocabulary, marked)
   if not result.added:
     return result
-  # A tokenizer of that file alone says itself what it adds around a text.
-  form = marked if {*vocabulary.files} == {JSON} else adding(result)
-  files = {**vocabulary.files, JSON: form.to_str().encode("utf-8")}
+  # A tokenizer that was read from tokenizer.json alone has its post-processor,
+  # which adds the special tokens around a text.
+  has_processor = {*vocabulary.files} == {JSON}
+  to_write = marked if has_processor else with_special_tokens(result)
+  files = {**vocabulary.files, JSON: to_write.to_str().encode("utf-8")}
   return dataclasses.replace(result, files=files)
 
 
 def _filled(vocabulary: Vocabulary) -> Vocabulary:
-  """Gives the library's model the pieces that only fill gaps between ids.
+  """Adds the pieces that fill gaps between ids to the library's model.
 
-  The library counts pieces to number the next one.
+  The library takes the number of pieces as the next free id. So ids without a
+  piece would give new tokens too small ids.
   """
 
   def fill(tokenizer: Tokenizer) -> Tokenizer:
@@ -323,8 +338,9 @@ def with_added(vocabulary: Vocabulary, marked: Tokenizer) -> Vocabulary:
   """Returns the tokenizer with all added tokens of `marked`.
 
   Args:
-    vocabulary: whose pieces are the first ones of `marked`.
-    marked: the library's tokenizer to which special tokens are special.
+    vocabulary: the tokenizer; its pieces are the first pieces of `marked`.
+    marked: the library's tokenizer that reads special tokens in a text as
+      special tokens.
   """
   roles = role_tokens(vocabulary)
   numbers = marked.get_added_tokens_decoder()
@@ -341,12 +357,13 @@ def with_added(vocabulary: Vocabulary, marked: Tokenizer) -> Vocabulary:
   boundary = np.append(vocabulary.boundary, np.ones(len(new), bool))
   boundary[[*numbers]] = True
   plain.add_tokens(_without_roles(by_number, roles, vocabulary, plain))
-  # Special tokens of the family are text to it; all others are not special.
+  # `plain` reads the family's special tokens as text. The flag `special` was
+  # removed from all other tokens, so that it still finds them.
   plain.encode_special_tokens = True
   for token in added:
     if plain.token_to_id(token.content) != marked.token_to_id(token.content):
       raise ValueError(
-        f"the added token {token.content!r} is spelt as another piece is."
+        f"the added token {token.content!r} is spelled like another piece."
       )
   whole = vocabulary.whole
   if isinstance(whole, Holds):
@@ -369,32 +386,48 @@ def _without_roles(
   vocabulary: Vocabulary,
   plain: Tokenizer,
 ) -> list[AddedToken]:
-  """The tokens as a tokenizer reads them to which roles are text."""
-  made = []
+  """Returns the tokens for `plain`, which reads the special tokens as text.
+
+  Args:
+    tokens: all added tokens in the order of their ids.
+    roles: the special tokens of the family.
+    vocabulary: the tokenizer, for its pieces.
+    plain: the library's tokenizer to which the tokens will be added.
+  """
+  plain_tokens = []
   size = plain.get_vocab_size(with_added_tokens=False)
   for token in tokens:
     if token.content not in roles:
       flags = flags_of(token) | {"special": False}
-      made.append(AddedToken(token.content, **flags))
+      plain_tokens.append(AddedToken(token.content, **flags))
     elif vocabulary.pieces.index(token.content) >= size:
-      # No piece of the model: later tokens' ids count on it.
-      made.append(token)
-  return made
+      # This special token is no piece of the library's model. Without it all
+      # later tokens would get too small ids.
+      plain_tokens.append(token)
+  return plain_tokens
 
 
 def _holds(
   tokens: Sequence[AddedToken], plain: Tokenizer, other: re.Pattern | None
 ) -> Holds:
-  """Finds texts in which one of the tokens could be."""
+  """Returns a filter for texts that may hold one of the tokens.
+
+  Args:
+    tokens: the added tokens.
+    plain: the library's tokenizer, for its normalizer.
+    other: the pattern `whole` of the vocabulary without added tokens.
+  """
   normalizer = plain.normalizer
   raw = [token.content for token in tokens if not token.normalized]
-  normal = [token.content for token in tokens if token.normalized]
+  normalized = [token.content for token in tokens if token.normalized]
   if normalizer is not None:
-    normal = [normalizer.normalize_str(content) for content in normal]
-  fold = None
+    normalized = [normalizer.normalize_str(content) for content in normalized]
+  normalize_ascii = None
   if isinstance(normalizer, normalizers.BertNormalizer):
-    fold = str.lower if normalizer.lowercase else str
-  return Holds(_any_of(raw), _any_of(normal), normalizer, other, fold)
+    normalize_ascii = str.lower if normalizer.lowercase else str
+  return Holds(
+    _any_of(raw), _any_of(normalized), normalizer, other, normalize_ascii
+  )
 
 
 def _any_of(contents: Iterable[str]) -> re.Pattern | None:
@@ -403,14 +436,14 @@ def _any_of(contents: Iterable[str]) -> re.Pattern | None:
 
 
 def _branches(contents: Sequence[str], depth: int) -> str:
-  """A pattern that matches where one of the contents begins.
+  """Returns a pattern that matches any of the contents.
 
-  Contents that begin alike share a branch: thousands of branches side by side
-  would all be tried at every character.
+  Contents with the same first characters share a branch. Otherwise the pattern
+  would try thousands of branches at every character of a text.
 
   Args:
-    contents: sorted; an empty one matches at once.
-    depth: how many first characters get branches of their own.
+    contents: the sorted contents. An empty one matches everywhere.
+    depth: the number of first characters that are shared.
   """
   if not contents[0]:
     return ""
@@ -423,36 +456,37 @@ def _branches(contents: Sequence[str], depth: int) -> str:
 
 
 def listed(contents: Sequence[str]) -> str:
-  """The first few contents, and how many more there are."""
+  """Lists the first few contents, and says how many others there are."""
   shown = ", ".join(repr(content) for content in contents[:_SHOWN])
-  more = len(contents) - _SHOWN
-  return f"{shown} and {more} more" if more > 0 else shown
+  num_hidden = len(contents) - _SHOWN
+  return f"{shown} and {num_hidden} more" if num_hidden > 0 else shown
 
 
-def adding(vocabulary: Vocabulary) -> Tokenizer:
-  """Returns the tokenizer that adds special tokens, as transformers' does.
+def with_special_tokens(vocabulary: Vocabulary) -> Tokenizer:
+  """Returns a library tokenizer that adds special tokens as transformers does.
 
-  [CLS] text [SEP], with the names and segments of the kind.
+  It encodes a text as [CLS] text [SEP], with the token names and the segments
+  of this kind of tokenizer.
   """
   special, pieces = vocabulary.special, vocabulary.pieces
   if special.mask is None:
     return vocabulary.marked
-  made = added_to(share(vocabulary.marked), vocabulary.marked)
+  tokenizer = added_to(share(vocabulary.marked), vocabulary.marked)
   ends = [(pieces[i], i) for i in (special.sep, special.cls)]
   if vocabulary.kind == "bytelevel":
     space = vocabulary.options["add_prefix_space"]
-    made.post_processor = processors.RobertaProcessing(
+    tokenizer.post_processor = processors.RobertaProcessing(
       *ends, add_prefix_space=space
     )
   else:
-    made.post_processor = processors.BertProcessing(*ends)
+    tokenizer.post_processor = processors.BertProcessing(*ends)
   if vocabulary.kind == "wordpiece":
-    made.decoder = decoders.WordPiece(prefix="##")
-  return made
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+  return tokenizer
 
 
 def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
-  """What `tokenizer_config.json` says of added tokens, for transformers."""
+  """Returns the entries for added tokens in `tokenizer_config.json`."""
   if not vocabulary.added:
     return {}
   tokens = vocabulary.marked.get_added_tokens_decoder()
@@ -460,15 +494,15 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
     str(number): {"content": tokens[number].content, **flags_of(tokens[number])}
     for number in sorted(tokens)
   }
-  made: dict[str, Any] = {"added_tokens_decoder": entries}
+  settings: dict[str, Any] = {"added_tokens_decoder": entries}
   special = [token.content for token in vocabulary.added if token.special]
   if special:
-    made["additional_special_tokens"] = special
-  return made
+    settings["additional_special_tokens"] = special
+  return settings
 
 
 def _first(vocabulary: Vocabulary, size: int) -> Vocabulary:
-  """Returns the tokenizer without the added tokens from an id on."""
+  """Returns the tokenizer without the added tokens whose id is >= `size`."""
   tokens = vocabulary.marked.get_added_tokens_decoder()
   marked = share(vocabulary.marked)
   marked.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
@@ -488,21 +522,23 @@ def _first(vocabulary: Vocabulary, size: int) -> Vocabulary:
 def old_ids(
   vocabulary: Vocabulary, size: int | None = None
 ) -> Callable[[str], list[int]]:
-  """Returns the function from a new piece to the old pieces of its text.
+  """Returns a function that cuts a new piece into old pieces.
 
   Args:
     vocabulary: a tokenizer.
-    size: how many of its pieces are old; None for all. Added tokens beyond them
-      are read as if they were not there.
+    size: the number of old pieces; None if all pieces are old. The function
+      ignores added tokens with ids from `size` on.
 
   Returns:
-    Text -> ids, without the id of the unknown piece; [] where nothing is left.
+    A function from a text to ids of old pieces. It leaves out the unknown
+    piece, so the list may be empty.
   """
   if size is not None and any(i >= size for i in vocabulary.added_ids):
     vocabulary = _first(vocabulary, size)
 
   def ids(piece: str) -> list[int]:
-    # In running text a word has a space before it, which some pieces hold.
+    # `encode_words` reads a word as in running text, with a space before it.
+    # Some pieces begin with that space.
     encoded, _ = vocabulary.encode_words([piece.strip()])
     return [i for i in encoded.tolist() if i != vocabulary.special.unk]
 

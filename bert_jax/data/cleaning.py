@@ -1,9 +1,9 @@
 """How text is cleaned before a vocabulary is trained and before tokenization.
 
-Both steps must clean text in the same way. So the cleaning is one setting. It is
-stored with the vocabulary: in a SentencePiece `.model` as its normalization
-rules, in `tokenizer.json` as its normalizer, and for other files in a
-`tokenizer_config.json` in the same folder.
+Both steps must clean text in the same way. So the cleaning is one setting, and
+it is stored with the vocabulary: in a SentencePiece `.model` as its
+normalization rules, in `tokenizer.json` as its normalizer, and for other files
+in a `tokenizer_config.json` in the same folder.
 """
 
 import functools

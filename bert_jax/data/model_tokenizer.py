@@ -42,7 +42,7 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   if name in vocabulary.files:
     text = vocabulary_files.text(vocabulary.files[name], folder)
     return tokenizer_json.read(text, folder)
-  return added_tokens.adding(vocabulary)
+  return added_tokens.with_special_tokens(vocabulary)
 
 
 def without_rows(tokenizer: Tokenizer, rows: int, where: str) -> str:

@@ -1,9 +1,9 @@
-"""A file of tokens to add to a vocabulary at its end: `--add_tokens FILE`.
+"""Reads a file of tokens to add to a vocabulary: `--add_tokens FILE`.
 
-A token a line, read as transformers' `tokenizer.add_tokens([...])` reads it:
-wherever it stands in a text, also inside of a word, in the text as the model
-sees it. A line that is a JSON object says more:
-{"content": "art", "single_word": true}, with the flags of `added_tokens.FLAGS`.
+Each line of the file is a token. It means the same as a string in transformers'
+`tokenizer.add_tokens([...])`: the token is found anywhere in the normalized
+text, also inside a word. A line may also be a JSON object with the flags of
+`added_tokens.FLAGS`, for example {"content": "art", "single_word": true}.
 """
 
 import json
@@ -19,12 +19,13 @@ from bert_jax.data.tokenizer import Vocabulary
 def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
   """Adds the tokens of a file after the last piece of a vocabulary.
 
-  A token that the vocabulary reads as one piece already is left out, and so is
-  one that stands in the file before.
+  A token is left out if the vocabulary reads it as one piece already, or if it
+  is earlier in the file.
 
   Args:
-    vocabulary: any kind; the original rules of WordPiece have no added tokens.
-    path: the file.
+    vocabulary: a tokenizer of any kind except WordPiece with the original
+      rules, which cannot have added tokens.
+    path: the file of tokens.
 
   Returns:
     The longer vocabulary, and a sentence that says what was added and what was
@@ -32,49 +33,52 @@ def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
 
   Raises:
     ValueError: the file is missing, damaged or has no tokens, a line is not a
-      token, or this kind of vocabulary cannot have it; names file and line.
+      token, or this kind of vocabulary cannot have the token. The message names
+      the file and the line.
   """
-  known, twice, empty = [], [], 0
+  existing, repeated, num_empty = [], [], 0
   tokens: dict[str, AddedToken] = {}
-  for where, token in _read(path):
+  for location, token in _read(path):
     if token is None:
-      empty += 1
+      num_empty += 1
       continue
-    seen = _as_seen(vocabulary, token, where)
-    if seen in tokens:
-      twice.append(token.content)
+    matched_text = _matched_text(vocabulary, token, location)
+    if matched_text in tokens:
+      repeated.append(token.content)
     elif _is_one_piece(vocabulary, token):
-      known.append(token.content)
+      existing.append(token.content)
     else:
-      _check_is_word(vocabulary, token, where)
-      tokens[seen] = token
-  if not tokens and not known:
-    raise ValueError(f"{path}: no tokens in it; write one a line.")
+      _check_is_word(vocabulary, token, location)
+      tokens[matched_text] = token
+  if not tokens and not existing:
+    raise ValueError(f"{path}: no tokens in it; write one on each line.")
   result = _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
-  new = list(result.pieces[vocabulary.vocab_size :])
-  fresh = set(new)
-  old = [t.content for t in tokens.values() if t.content not in fresh]
-  names = f": {added_tokens.listed(new)}" if new else ""
-  parts = [
-    f"{path}: {len(new)} new pieces after the {vocabulary.vocab_size:,} of the"
-    f" vocabulary{names}"
+  new_pieces = list(result.pieces[vocabulary.vocab_size :])
+  new_set = set(new_pieces)
+  old_pieces = [t.content for t in tokens.values() if t.content not in new_set]
+  names = f": {added_tokens.listed(new_pieces)}" if new_pieces else ""
+  phrases = [
+    f"{path}: {len(new_pieces)} new pieces after the"
+    f" {vocabulary.vocab_size:,} pieces of the vocabulary{names}"
   ]
-  if old:
-    names = added_tokens.listed(old)
-    parts.append(f"pieces that keep their ids and are not cut now: {names}")
-  if known:
-    names = added_tokens.listed(known)
-    parts.append(f"left out, since each is one piece already: {names}")
-  if twice:
-    names = added_tokens.listed(twice)
-    parts.append(f"left out, since each stands there before: {names}")
-  if empty:
-    parts.append(f"empty lines: {empty}")
-  return result, "; ".join(parts) + "."
+  if old_pieces:
+    names = added_tokens.listed(old_pieces)
+    phrases.append(
+      f"pieces that keep their ids and are never cut from now on: {names}"
+    )
+  if existing:
+    names = added_tokens.listed(existing)
+    phrases.append(f"left out, since each is one piece already: {names}")
+  if repeated:
+    names = added_tokens.listed(repeated)
+    phrases.append(f"left out, since each is on an earlier line: {names}")
+  if num_empty:
+    phrases.append(f"empty lines: {num_empty}")
+  return result, "; ".join(phrases) + "."
 
 
 def _read(path: str) -> Iterator[tuple[str, AddedToken | None]]:
-  """Yields (file and line, token) of each line; None for an empty one."""
+  """Yields ("FILE:LINE", token) for each line; an empty line has token None."""
   try:
     with open(path, "rb") as f:
       content = f.read()
@@ -87,14 +91,14 @@ def _read(path: str) -> Iterator[tuple[str, AddedToken | None]]:
   lines = text.split("\n")
   for number, line in enumerate(lines, 1):
     line = line.strip()
-    where = f"{path}:{number}"
+    location = f"{path}:{number}"
     if line:
-      yield where, _token(line, where)
-    elif number < len(lines):  # After the last line end there is no line.
-      yield where, None
+      yield location, _token(line, location)
+    elif number < len(lines):  # The text after the last line end is no line.
+      yield location, None
 
 
-def _token(line: str, where: str) -> AddedToken:
+def _token(line: str, location: str) -> AddedToken:
   fields = _object(line)
   if fields is None:
     return AddedToken(line, normalized=True, special=False)
@@ -103,14 +107,14 @@ def _token(line: str, where: str) -> AddedToken:
   wrong += [key for key in flags if type(fields.get(key, True)) is not bool]
   if wrong or not isinstance(fields["content"], str):
     raise ValueError(
-      f"{where}: {[*wrong, 'content'][0]!r} is wrong; a token has 'content',"
+      f"{location}: {[*wrong, 'content'][0]!r} is wrong; a token has 'content',"
       f" which is text, and the flags {', '.join(flags)}, each true or false."
     )
   return added_tokens.make_token(fields)
 
 
 def _object(line: str) -> dict[str, Any] | None:
-  """A line as a JSON object with `content`; None if it is plain text."""
+  """Parses a JSON object with `content`; None if the line is plain text."""
   if not line.startswith("{"):
     return None
   try:
@@ -120,21 +124,27 @@ def _object(line: str) -> dict[str, Any] | None:
   return value if isinstance(value, dict) and "content" in value else None
 
 
-def _as_seen(vocabulary: Vocabulary, token: AddedToken, where: str) -> str:
-  """The text that the tokenizer looks for; ValueError if nothing is left."""
-  seen, normalizer = token.content, vocabulary.plain.normalizer
+def _matched_text(
+  vocabulary: Vocabulary, token: AddedToken, location: str
+) -> str:
+  """Returns the text that the tokenizer matches for a token.
+
+  Raises:
+    ValueError: normalization leaves nothing of the token.
+  """
+  text, normalizer = token.content, vocabulary.plain.normalizer
   if token.normalized and normalizer is not None:
-    seen = normalizer.normalize_str(seen)
-  if not seen.strip():
+    text = normalizer.normalize_str(text)
+  if not text.strip():
     raise ValueError(
-      f"{where}: nothing is left of {token.content!a} when the tokenizer has"
+      f"{location}: nothing is left of {token.content!a} when the tokenizer has"
       " cleaned it; remove the line."
     )
-  return seen
+  return text
 
 
 def _is_one_piece(vocabulary: Vocabulary, token: AddedToken) -> bool:
-  """Whether the token needs no piece of its own."""
+  """Returns True if the vocabulary reads the token as one piece already."""
   if token.content in added_tokens.role_tokens(vocabulary):
     return True
   if added_tokens.flags_of(token) != added_tokens.flags_of(_PLAIN):
@@ -149,17 +159,17 @@ _PLAIN = AddedToken("x", normalized=True, special=False)
 
 
 def _check_is_word(
-  vocabulary: Vocabulary, token: AddedToken, where: str
+  vocabulary: Vocabulary, token: AddedToken, location: str
 ) -> None:
-  """Raises ValueError for a token that a vocabulary of words would cut."""
+  """Raises ValueError if a vocabulary of words would cut the token."""
   if vocabulary.kind != "words":
     return
-  parts = vocabulary.plain.pre_tokenizer.pre_tokenize_str(token.content)
-  if len(parts) != 1:
+  split = vocabulary.plain.pre_tokenizer.pre_tokenize_str(token.content)
+  if len(split) != 1:
     raise ValueError(
-      f"{where}: {token.content!r} is {len(parts)} words by the rules"
-      f" {vocabulary.options['rules']!r}; a vocabulary of words takes whole"
-      " words only (--rules=spaces: without white space in them)."
+      f"{location}: {token.content!r} is {len(split)} words by the rules"
+      f" {vocabulary.options['rules']!r}; only single words can be added to a"
+      " vocabulary of words (with --rules=spaces, text without white space)."
     )
 
 
