@@ -22,22 +22,24 @@ from bert_jax.logs import note
 FORMAT_VERSION = 1
 METRIC = "heldout_loss"
 PHASE = "phase"
-# In a path: RUN@best, RUN@STEP.
+# The parts of the paths RUN@best and RUN@STEP; see `split_path`.
 AT, BEST = "@", "best"
 
 
 def split_path(path: str) -> tuple[str, str | None]:
-  """Splits RUN@best or RUN@STEP into the run's folder and the rest.
+  """Splits RUN@best or RUN@STEP into the run's folder and its checkpoint.
 
   Args:
-    path: any path or name. A folder that has the whole name is that folder,
-      with whatever @ is in it.
+    path: any path or name. If it exists as a whole, it is not split, even if
+      it has an @ in it.
 
   Returns:
-    The folder, and "best", the step's digits, or None for the newest.
+    The folder, and the checkpoint's name: "best", the digits of a step, or None
+    for the newest checkpoint.
 
   Raises:
-    ValueError: a run's folder with something else after the @.
+    ValueError: the part before the @ is a run's folder, but the part after it
+      is neither "best" nor digits.
   """
   run, at, name = path.rpartition(AT)
   if not at or os.path.exists(path):
@@ -46,14 +48,14 @@ def split_path(path: str) -> tuple[str, str | None]:
     return run, name
   if os.path.isdir(os.path.join(run, "checkpoints")):
     raise ValueError(
-      f"{path}: no such folder; after {run}@ comes best, or a checkpoint's step"
-      " in digits."
+      f"{path}: no such folder; write {run}@best, or {run}@ and the step of a"
+      " checkpoint in digits."
     )
   return path, None
 
 
 def has_saved(workdir: str) -> bool:
-  """Whether a run's folder has a checkpoint, be it damaged."""
+  """Returns True if a run's folder has a checkpoint, even a damaged one."""
   path = os.path.join(workdir, "checkpoints")
   return os.path.isdir(path) and any(map(str.isdigit, os.listdir(path)))
 
@@ -92,11 +94,11 @@ class Checkpointer:
     self.path = os.path.join(os.path.abspath(workdir), "checkpoints")
     self._workdir, self._read_only = workdir, read_only
     self._keep, self._keep_best = keep, keep_best
-    # Set by `of_run`: whether the files beside are compared with each
-    # checkpoint that is read.
-    self._compares = False
-    # Set by `describe`: what every checkpoint says of the run.
-    self._of_run: dict[str, Any] = {}
+    # `of_run` sets this to True: then each checkpoint that is read is compared
+    # with the run's config.json and tokenizer files.
+    self._checks_run_files = False
+    # `describe` sets this: metadata of the run that every checkpoint repeats.
+    self._run_meta: dict[str, Any] = {}
     if os.path.exists(self.path) and not os.path.isdir(self.path):
       raise ValueError(
         f"{self.path} is a file where a run has a folder; move it away, or take"
@@ -107,7 +109,6 @@ class Checkpointer:
       self._check_metrics()
     if not read_only:
       hosts.wait_for_all("checkpoints")
-    self._keep, self._keep_best = keep, keep_best
     policies = checkpoint_managers
     best = policies.BestN(
       get_metric_fn=_rank,
@@ -145,28 +146,29 @@ class Checkpointer:
     checkpointer = cls(workdir, read_only=True)
     if checkpointer.latest_step() is None:
       raise ValueError(f"{workdir}: the run has saved no checkpoint yet.")
-    checkpointer._compares = True
+    checkpointer._checks_run_files = True
     return checkpointer
 
   def describe(
     self, config: dict[str, Any], tokenizer: dict[str, bytes]
   ) -> None:
-    """Says what every checkpoint from now on keeps of its run.
+    """Sets what later checkpoints store about their run.
 
-    Whoever opens the run compares it with the files in the folder.
+    A program that opens the run compares it with the files in the run's folder.
 
     Args:
-      config: what config.json holds.
-      tokenizer: name -> content of the tokenizer's files.
+      config: the content of config.json.
+      tokenizer: the tokenizer's files: name -> content.
     """
-    sums = {name: files.digest(text) for name, text in tokenizer.items()}
-    self._of_run = {"config": config, "tokenizer": sums}
+    digests = {name: files.digest(text) for name, text in tokenizer.items()}
+    self._run_meta = {"config": config, "tokenizer": digests}
 
   def newest_config(self) -> dict[str, Any] | None:
-    """The config that the newest checkpoint was saved with.
+    """Returns the config that the newest checkpoint was saved with.
 
     Returns:
-      None if it cannot be read, or is of a version that kept none.
+      The config; None if the checkpoint cannot be read, or if it was saved by
+      an earlier version of this program, which stored no config.
     """
     try:
       return self.meta(self.latest_step()).get("config")
@@ -180,13 +182,13 @@ class Checkpointer:
     return self._manager.best_step()
 
   def find_step(self, name: str | None) -> int | None:
-    """The step that the second part of `split_path` means.
+    """Finds the step of the checkpoint that `split_path` names.
 
     Args:
-      name: "best", digits, or None.
+      name: "best", the digits of a step, or None.
 
     Returns:
-      The step; None for the newest that is whole.
+      The step; None for the newest checkpoint that is not damaged.
 
     Raises:
       ValueError: there is no such checkpoint.
@@ -194,17 +196,19 @@ class Checkpointer:
     if name is None:
       return None
     steps = sorted(self._manager.all_steps())
-    there = ", ".join(map(str, steps))
+    saved_steps = ", ".join(map(str, steps))
     if name != BEST:
       if int(name) not in steps:
-        raise ValueError(f"{self.path} has no step {int(name)}, only {there}.")
+        raise ValueError(
+          f"{self.path} has no step {int(name)}, only {saved_steps}."
+        )
       return int(name)
     best = self.best_step()
     if best is None:
       raise ValueError(
-        f"{self.path} has no best checkpoint: the run has not evaluated, or its"
-        " metric was not defined (nan), at any of the steps that it keeps"
-        f" ({there}); name one of these, RUN@STEP."
+        f"{self.path} has no best checkpoint: at each step that it keeps"
+        f" ({saved_steps}), the run has not evaluated, or its metric was not"
+        " defined (nan); name one of these steps, RUN@STEP."
       )
     return best
 
@@ -235,7 +239,7 @@ class Checkpointer:
       "checksums": checksums or integrity.checksums(vars(state)),
       "step": step,
       "measured": measured,
-      **self._of_run,
+      **self._run_meta,
       **meta,
     }
     with self._saving():
@@ -252,18 +256,19 @@ class Checkpointer:
   def add(
     self, step: int, meta: dict[str, Any], heldout: float | None, phase: int
   ) -> None:
-    """Adds to a saved checkpoint what was measured after it was saved.
+    """Adds the result of an evaluation to a checkpoint that is saved already.
 
-    A kill at any moment leaves its metadata as they were or as they shall be.
+    If the process is killed meanwhile, the metadata file holds the whole old or
+    the whole new content.
 
     Args:
-      step: of the checkpoint; waits until it is whole.
-      meta: JSON values, in place of those of the same name.
-      heldout: held-out loss at this step, None if there is none.
-      phase: number of the phase that the step is of.
+      step: the step of the checkpoint; waits until its save is complete.
+      meta: JSON values; they replace values of the same name.
+      heldout: held-out loss at this step; None if it is not measured.
+      phase: the number of the phase to which the step belongs.
 
     Raises:
-      OSError: the disk is full, or not to be written.
+      OSError: the disk is full or cannot be written.
     """
     self.wait()
     measured = None
@@ -275,7 +280,8 @@ class Checkpointer:
           os.makedirs(os.path.join(folder, "metrics"), exist_ok=True)
           path = os.path.join(folder, "metrics", "metrics")
           write_atomically(path, json.dumps(measured))
-        # Last: until then the evaluation is still to come.
+        # Write the metadata last: until then they say that the evaluation is
+        # still to be made.
         changed = seal(self._meta(step) | {"measured": measured} | meta)
         path = os.path.join(folder, "meta", "metadata")
         write_atomically(path, json.dumps(changed))
@@ -284,7 +290,7 @@ class Checkpointer:
     self._remove_old()
 
   def _remove_old(self) -> None:
-    """Removes all but the newest and the best, as a save does."""
+    """Removes all checkpoints but the newest and the best, as a save does."""
     ranked = []
     steps = sorted(self._manager.all_steps())
     for step in steps:
@@ -297,7 +303,7 @@ class Checkpointer:
         self.remove(step)
 
   def remove(self, step: int) -> None:
-    """Removes a checkpoint, once it is whole."""
+    """Removes a checkpoint, after waiting until its save is complete."""
     self.wait()
     self._manager.delete(step)
 
@@ -334,7 +340,8 @@ class Checkpointer:
     except (Mismatch, Damaged) as e:
       error = e
     except Exception as e:
-      # The libraries' texts are long, and speak of ranges of bytes and drivers.
+      # Do not repeat the library's own message: it is long, and its terms (byte
+      # ranges, drivers) do not help a user.
       reason = type(e).__name__
       if isinstance(e, OSError) and e.strerror:
         reason = e.strerror
@@ -367,13 +374,13 @@ class Checkpointer:
         f"{self.path}/{step} has format version {meta['format_version']}, this"
         f" program reads {FORMAT_VERSION}; use the program that wrote it."
       )
-    # Checkpoints of earlier versions do not say their step.
+    # Checkpoints of earlier versions do not store their step.
     if meta.get("step", step) != step:
       raise Damaged(
         f"{self.path}/{step} is a copy of the checkpoint of step"
         f" {meta['step']}."
       )
-    if self._compares:
+    if self._checks_run_files:
       integrity.check_beside(self._workdir, step, meta)
     return meta
 
@@ -434,7 +441,8 @@ class Checkpointer:
       ValueError: none is whole, or they are of another model or format.
     """
     result = self._newest(lambda step: self.restore(step, state))
-    # A kill may have come between a save and the removal of what is too old.
+    # If the run was killed after a save, it may have left checkpoints that are
+    # too old.
     self._remove_old()
     return result
 
@@ -467,7 +475,7 @@ class Checkpointer:
     )
 
   def _say(self, line: str) -> None:
-    """Prints on a run's own stdout; on stderr of a command that reads it."""
+    """Prints a line: on stdout in training, on stderr in other commands."""
     if self._read_only:
       note(line)
     else:
@@ -485,8 +493,8 @@ class Checkpointer:
   def _check_metrics(self) -> None:
     """Moves checkpoints aside whose metrics are damaged.
 
-    Orbax reads those of all checkpoints when it opens the folder, and stops at
-    one that is no JSON. They decide which checkpoint is best.
+    Orbax reads the metrics of all checkpoints when it opens the folder, and
+    fails if one file is not JSON. The metrics decide which checkpoint is best.
     """
     for path in sorted(
       glob.glob(os.path.join(self.path, "*", "metrics", "metrics"))
@@ -506,15 +514,16 @@ class Checkpointer:
         self._move_aside(int(step))
 
   def _is_measured(self, step: str, metrics: dict[str, float]) -> bool:
-    """Whether metrics are those that the metadata of a checkpoint repeat."""
+    """Returns True unless a checkpoint's metadata contradict its metrics."""
     path = os.path.join(self.path, step, "meta", "metadata")
     try:
       meta = files.read_json(path)
       if not is_sealed(meta):
-        return True  # Whoever restores the checkpoint says so.
+        return True  # The damage is reported when the checkpoint is restored.
     except (OSError, ValueError, AttributeError):
       return True
-    # An evaluation that was killed may have written its metrics alone.
+    # If an evaluation was killed, it may have written the metrics and not yet
+    # the metadata; these then still have `pending`.
     return meta.get("pending") or meta.get("measured", metrics) == metrics
 
   def restore_params(self, step: int | None, params: Any) -> tuple[Any, int]:

@@ -98,21 +98,21 @@ def changed(saved: dict[str, int], tree: Any) -> list[str]:
 
 
 def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
-  """Raises Mismatch if the files beside are not those of a checkpoint.
+  """Raises Mismatch if config or tokenizer are not those of a checkpoint.
 
-  Another activation, or another order of the vocabulary, would give other
-  results without a word.
+  A changed activation or a changed order of the vocabulary would give wrong
+  results without an error.
 
   Args:
-    workdir: the run's folder.
-    step: the checkpoint's.
-    meta: its metadata.
+    workdir: the run's folder, with config.json and the tokenizer's files.
+    step: the step of the checkpoint.
+    meta: the metadata of the checkpoint.
   """
   if "config" not in meta or "tokenizer" not in meta:
     files.say_once(
-      f"note: {workdir}: the checkpoint of step {step} is of an earlier"
-      " version, which kept no digests of config.json and of the tokenizer;"
-      " they are not checked."
+      f"note: {workdir}: the checkpoint of step {step} was saved by an earlier"
+      " version of this program, which stored no digests of config.json and of"
+      " the tokenizer; so these files are not checked."
     )
     return
   path = os.path.join(workdir, "config.json")
@@ -121,20 +121,20 @@ def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
   if lines:
     raise Mismatch(
       f"{path} was changed since the checkpoint of step {step} was saved:"
-      f" {'; '.join(lines)}. Write the old values in again; a model with other"
-      " values is another run."
+      f" {'; '.join(lines)}. Put the old values back; for other values start a"
+      " new run."
     )
-  names = files.different(meta["tokenizer"], workdir)
-  names += [
+  changed_files = files.different(meta["tokenizer"], workdir)
+  changed_files += [
     name
     for name in vocabulary_files.NAMES
     if name not in meta["tokenizer"]
     and os.path.exists(os.path.join(workdir, name))
   ]
-  if names:
+  if changed_files:
     raise Mismatch(
-      f"{os.path.join(workdir, names[0])} is not the file that the checkpoint"
-      f" of step {step} was saved with: texts would get other ids. Put the"
-      " run's own tokenizer back, which its prepared folder has too; or give"
-      " the run's command again, which writes it anew."
+      f"{os.path.join(workdir, changed_files[0])} is not the file that the"
+      f" checkpoint of step {step} was saved with: texts would get other ids."
+      " Put the run's own tokenizer back (its prepared folder has a copy), or"
+      " start the run's command again: it writes these files anew."
     )

@@ -116,8 +116,8 @@ def test_the_flag_and_the_name_mean_one_checkpoint(run, tmp_path, monkeypatch):
   "name, words",
   [
     ("@5", "has no step 5, only 4, 8, 12"),
-    ("@newest", "after .*run@ comes best, or a checkpoint's step"),
-    ("@", "after .*run@ comes best, or a checkpoint's step"),
+    ("@newest", "write .*run@best, or .*run@ and the step of a"),
+    ("@", "write .*run@best, or .*run@ and the step of a"),
   ],
 )
 def test_a_checkpoint_that_is_not_there(run, name, words):
@@ -131,7 +131,7 @@ def test_a_run_that_never_evaluated_has_no_best(tmp_path):
     params = {"w": jnp.zeros(2)}
     saver.save(3, TrainState(jnp.int32(3), params, {}, {}), {}, None)
     saver.wait()
-    with pytest.raises(ValueError, match="no best checkpoint.*keeps .3.;"):
+    with pytest.raises(ValueError, match="no best checkpoint.*keeps .3., the"):
       saver.find_step("best")
     assert saver.find_step("3") == 3 and saver.find_step(None) is None
 
