@@ -52,7 +52,7 @@ class Setup(NamedTuple):
   frozen: Any  # the teacher's parameters; {} without one
   digest: str | None  # the teacher's
   task: Task | None = None  # of a run that fine-tunes
-  found: pretrained.Pretrained | None = None  # what such a run begins with
+  start_model: pretrained.Pretrained | None = None  # the model of `init_from`
 
   @property
   def prepared(self) -> tuple[corpus.Prepared, ...]:
@@ -132,15 +132,15 @@ def open_task(
   config["objective"] |= dict(kind=data.task.kind, labels=[*data.task.labels])
   if config["objective"]["name"] == "finetune":
     config["objective"]["padding_id"] = data.part.meta["pad"]
-  found = None
+  start_model = None
   if config["init_from"]:
-    found = pretrained.read(
+    start_model = pretrained.read(
       config["init_from"],
       data.prepared[0].vocab,
       config["data"]["path"],
       config["model"].get("family"),
     )
-    config["model"] = pretrained.fill_model(config["model"], found)
+    config["model"] = pretrained.fill_model(config["model"], start_model)
   elif config["model"].get("family") is None:
     raise ValueError(
       "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
@@ -150,7 +150,7 @@ def open_task(
   if config["evaluate"]["every"]:
     predicts = config["objective"].get("stage") != "layers"
     splits = task_data.open_splits(data, predicts)
-  return data, splits, found
+  return data, splits, start_model
 
 
 def open_start(
@@ -161,18 +161,18 @@ def open_start(
   Raises:
     ValueError: with one sentence.
   """
-  found = pretrained.read_to_go_on(
+  start_model = pretrained.read_to_go_on(
     config["init_from"],
     data.prepared[0].vocab,
     config["data"]["path"],
     config["objective"],
     config["model"].get("family"),
   )
-  line = pretrained.variant_line(config["model"], found)
+  line = pretrained.variant_line(config["model"], start_model)
   if line:
-    found = found._replace(notes=(line, *found.notes))
-  config["model"] = pretrained.fill_model(config["model"], found)
-  return found
+    start_model = start_model._replace(notes=(line, *start_model.notes))
+  config["model"] = pretrained.fill_model(config["model"], start_model)
+  return start_model
 
 
 def build(
@@ -204,9 +204,9 @@ def build(
       )
   config["spike"] = {**config_lib.OPTIONAL["spike"], **config["spike"]}
   mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
-  task, found = None, None
+  task, start_model = None, None
   if config_lib.is_task(config):
-    data, splits, found = open_task(config)
+    data, splits, start_model = open_task(config)
     task = data.task
   plan = phases.plan(config)
   for phase in plan:
@@ -219,7 +219,7 @@ def build(
   if before and not task and before.get("init_from"):
     config["model"] = {**before.get("model", {}), **_stated(config["model"])}
   elif config["init_from"] and not task:
-    found = open_start(config, data)
+    start_model = open_start(config, data)
   take_from_data(config, data)
   taught = None
   if "teacher" in config:
@@ -243,7 +243,7 @@ def build(
       raise ValueError(f"teacher.path={taught.path}: {e}") from e
     frozen, digest = teacher.place(taught, shapes[0]), taught.digest
   setup = (mesh, feeds, objective, optimizer, schedule, in_file, frozen, digest)
-  return Setup(*setup, task, found)
+  return Setup(*setup, task, start_model)
 
 
 def _stated(model: dict[str, Any]) -> dict[str, Any]:

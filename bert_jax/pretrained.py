@@ -1,9 +1,10 @@
-"""The model that a run begins with: `init_from`, of training and fine-tuning.
+"""The model that a run starts from: `init_from` of training and fine-tuning.
 
-A run's --workdir (RUN@best, RUN@STEP), a converted folder or one of
-transformers, of any family, opened as `bert_jax.load` does. What the run's
-objective has and the model has too is taken; a head that the model lacks is
-drawn; what the objective has no place for is left. One report names them all.
+The model is a run's --workdir (RUN@best, RUN@STEP), a converted folder or a
+transformers folder, of any family. It is opened as `bert_jax.load` does. A
+parameter that both the objective and the model have is taken from the model. A
+head that the model lacks is initialized. A parameter that the objective does
+not use is left out. One report lists the parameters of all three groups.
 """
 
 import json
@@ -22,28 +23,30 @@ from bert_jax.data import added_tokens, vocabulary_files
 from bert_jax.data.pieces import OtherVocabulary, check_begins
 from bert_jax.data.tokenizer import Vocabulary
 
-# Names of each sort that the report writes out; more are counted.
+# The report writes out this many names of a group; of a longer group it gives
+# counts.
 _NAMED = 6
-# Attributes that a run may have of its own: they change no parameter that is
-# taken.
+# Settings in which a run may differ from its model, since they change none of
+# the parameters that are taken.
 _FREE = ("dropout", "attention_dropout", "vocab_size", "initializer_range")
-# Families that have the same parameters under the same names.
+# Groups of families that have the same parameters with the same names.
 _ALIKE = ({"bert", "tinybert"},)
-# Where the parameters stand that no run begins without, by objective; all of
-# them come with a whole model, and a missing one is an error.
+# Prefixes of the parameters that a run must take from its model: for ELECTRA,
+# and for every other objective. A complete model has all of them, so a missing
+# one is an error.
 _BODIES = {"electra": ("embeddings/", "discriminator/")}
 _BODY = ("encoder/",)
 
 
 class Pretrained(NamedTuple):
-  """A pre-trained model as its files have it.
+  """A pre-trained model as it was read from its files.
 
   Attributes:
-    path: the model's folder, run or name, as the config gives it.
-    config: see convert/folder.py.
+    path: the model's folder, run or name, as in the run's config.
+    config: the model's config; see convert/folder.py.
     arrays: path in the run's parameter tree, joined by "/", -> float32 array.
-    pieces: pieces of the data's vocabulary, in the order of their ids.
-    vocabulary: the model's own; None where it has none and needs none.
+    pieces: the pieces of the data's vocabulary, in the order of their ids.
+    vocabulary: the model's own vocabulary; None if the run needs none.
     notes: lines for the report.
   """
 
@@ -56,52 +59,56 @@ class Pretrained(NamedTuple):
 
 
 def read(
-  path: str, pieces: Sequence[str], where: str, family: str | None = None
+  path: str, pieces: Sequence[str], data_path: str, family: str | None = None
 ) -> Pretrained:
   """Reads a model to fine-tune, and checks that it fits the data's vocabulary.
 
   Args:
-    path: see `loading.read`.
-    pieces: pieces of the data's vocabulary. It is the model's own, perhaps
-      with more at its end.
-    where: the data's folder, for messages.
-    family: the config's, for a folder that names none.
+    path: the model; see `loading.read`.
+    pieces: the pieces of the data's vocabulary: all pieces of the model's
+      vocabulary, perhaps with further pieces at the end.
+    data_path: the data's folder, for messages.
+    family: the family in the run's config, for a folder that names none.
 
   Raises:
-    ValueError: with one sentence: the files, the family, or another
-      vocabulary.
+    ValueError: the files cannot be read, the family cannot be fine-tuned, or
+      the vocabularies differ. The message is one sentence.
   """
   weights = _open(path, family)
   if weights.config["family"] not in models.FAMILIES:
     raise ValueError(
-      f"init_from={path} is of family {weights.config['family']}; fine-tuned"
-      f" are {', '.join(models.FAMILIES)}."
+      f"init_from={path} is of family {weights.config['family']}; the families"
+      f" that can be fine-tuned are {', '.join(models.FAMILIES)}."
     )
-  both = weights.config["task"] == "pretraining"
-  if weights.config["family"] == "electra" and both:
+  has_both_towers = weights.config["task"] == "pretraining"
+  if weights.config["family"] == "electra" and has_both_towers:
     weights = towers.split(weights, "discriminator")
-  vocabulary = _vocabulary(path, weights, where)
+  vocabulary = _vocabulary(path, weights, data_path)
   remedy = "prepare the task with the model's tokenizer"
   name = f"init_from={path}"
-  check_begins(vocabulary.pieces, pieces, name, where, remedy)
+  check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
   return Pretrained(path, weights.config, weights.arrays, pieces, vocabulary)
 
 
 def read_to_go_on(
   path: str,
   pieces: Sequence[str],
-  where: str,
+  data_path: str,
   objective: Mapping[str, Any],
   family: str | None = None,
 ) -> Pretrained:
-  """Reads a model whose pre-training goes on, on the data of this run.
+  """Reads a model to continue its pre-training on the data of this run.
 
   Args:
-    path: and `pieces`, `where`, `family`: see `read`.
-    objective: the config's section.
+    path: the model; see `read`.
+    pieces: the pieces of the data's vocabulary; see `read`.
+    data_path: the data's folder, for messages.
+    objective: the section `objective` of the config.
+    family: the family in the run's config; see `read`.
 
   Raises:
-    ValueError: with one sentence: the files, or another vocabulary.
+    ValueError: the files cannot be read, or the vocabularies differ. The
+      message is one sentence.
   """
   weights = _open(path, family)
   if family in models.FAMILIES and weights.config["family"] != family:
@@ -111,28 +118,31 @@ def read_to_go_on(
     weights = _both_towers(path, weights)
   arrays, notes = {**weights.arrays, **weights.heads}, []
   if objective["name"] == "elmo":
-    vocabulary = _words_of_elmo(path, weights, pieces, where, arrays, notes)
+    vocabulary = _words_of_elmo(path, weights, pieces, data_path, arrays, notes)
   else:
-    vocabulary = _vocabulary(path, weights, where)
+    vocabulary = _vocabulary(path, weights, data_path)
     remedy = "prepare the text with the model's tokenizer"
     name = f"init_from={path}"
-    check_begins(vocabulary.pieces, pieces, name, where, remedy)
-  own, other = objective.get("pair_name", "nsp"), _pair_name(weights)
-  heads = [name for name in arrays if name.startswith("pair/")]
-  if objective["name"] == "mlm" and heads and own != other:
-    for name in heads:
+    check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
+  run_task, model_task = objective.get("pair_name", "nsp"), _pair_task(weights)
+  pair_head = [name for name in arrays if name.startswith("pair/")]
+  if objective["name"] == "mlm" and pair_head and run_task != model_task:
+    for name in pair_head:
       del arrays[name]
-    notes.append(f"the model's pair head tells {other}, this run's {own}")
+    notes.append(
+      f"the model's pair head is left: it was trained for {model_task}, and"
+      f" this run trains {run_task}"
+    )
   step = weights.config["source"].get("step")
   if step is not None:
-    notes.append(f"the run's step {step}; this one begins at step 0")
+    notes.append(f"from step {step} of that run; this run begins at step 0")
   return Pretrained(
     path, weights.config, arrays, pieces, vocabulary, tuple(notes)
   )
 
 
 def _open(path: str, family: str | None) -> Weights:
-  """`loading.read`; the config's family serves a folder that names none."""
+  """Reads a model; `family` is used only for a folder that names no family."""
   try:
     try:
       return loading.read(path)
@@ -145,36 +155,40 @@ def _open(path: str, family: str | None) -> Weights:
 
 
 def _both_towers(path: str, weights: Weights) -> Weights:
-  """ELECTRA's parameters by the names of both towers, maybe of one alone."""
+  """Renames ELECTRA's parameters as in pre-training, which has two towers.
+
+  Raises:
+    ValueError: the model is the generator without a discriminator.
+  """
   task = weights.config["task"]
   if task == "pretraining":
     return weights
   if task == "generator":
     raise ValueError(
-      f"init_from={path} is ELECTRA's generator alone, and says nothing of the"
-      " discriminator; name a folder that holds both, each in a folder of its"
-      f" own named {' and '.join(towers.TOWERS)}, or the discriminator's."
+      f"init_from={path} is ELECTRA's generator without the discriminator; give"
+      f" a folder with two folders named {' and '.join(towers.TOWERS)}, or the"
+      " discriminator's folder."
     )
   return weights._replace(
     arrays=towers.pretraining_names(weights.arrays, "discriminator")
   )
 
 
-def _pair_name(weights: Weights) -> str:
-  """What a model's head for pairs tells."""
-  usual = "sop" if weights.config["family"] == "albert" else "nsp"
-  return weights.config["source"].get("pair_name", usual)
+def _pair_task(weights: Weights) -> str:
+  """Returns the task of a model's pair head, "nsp" or "sop"."""
+  default = "sop" if weights.config["family"] == "albert" else "nsp"
+  return weights.config["source"].get("pair_name", default)
 
 
-def _vocabulary(path: str, weights: Weights, where: str) -> Vocabulary:
-  """A model's own vocabulary; ValueError if it has none."""
+def _vocabulary(path: str, weights: Weights, data_path: str) -> Vocabulary:
+  """Returns the model's own vocabulary; raises ValueError if it has none."""
   if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
     raise ValueError(
-      f"init_from={path} has no vocabulary, so that nobody knows if it is that"
-      f" of {where}; put its tokenizer's files beside it."
+      f"init_from={path} has no vocabulary to compare with that of"
+      f" {data_path}; put the files of its tokenizer into the same folder."
     )
   try:
-    # As the data was prepared, which fills gaps between ids.
+    # Build it as `prepare` does, which fills gaps between ids.
     return vocabulary_files.of_files(weights.tokenizer_files, path)
   except ValueError as e:
     raise ValueError(f"init_from: {e}") from e
@@ -184,81 +198,92 @@ def _words_of_elmo(
   path: str,
   weights: Weights,
   pieces: Sequence[str],
-  where: str,
+  data_path: str,
   arrays: dict[str, np.ndarray],
   notes: list[str],
 ) -> Vocabulary | None:
-  """Compares ELMo's words, which only its softmax needs.
+  """Compares ELMo's words with those of the data.
 
-  With other words the softmax is drawn anew: it is taken out of `arrays`. The
-  encoder reads characters, the same ones in every ELMo.
+  Only the softmax depends on the words. If they differ, it is removed from
+  `arrays`, so that it is initialized. The encoder reads characters, which are
+  the same in every ELMo.
+
+  Returns:
+    The model's words; None if the model has no softmax.
   """
   softmax = [name for name in arrays if not name.startswith("encoder/")]
   if not softmax:
     return None
-  vocabulary, name = _vocabulary(path, weights, where), f"init_from={path}"
+  vocabulary, name = _vocabulary(path, weights, data_path), f"init_from={path}"
   try:
-    check_begins(vocabulary.pieces, pieces, name, where)
+    check_begins(vocabulary.pieces, pieces, name, data_path)
   except OtherVocabulary as e:
     for name in softmax:
       del arrays[name]
-    notes.append(f"the softmax is drawn anew, as it has other words ({e})")
+    notes.append(f"the softmax is drawn anew, since the words differ ({e})")
   return vocabulary
 
 
-def fill_model(model: dict[str, Any], found: Pretrained) -> dict[str, Any]:
-  """The `model` section of a run that begins with a pre-trained model.
+def fill_model(model: dict[str, Any], pretrained: Pretrained) -> dict[str, Any]:
+  """Returns the section `model` for a run that starts from a pre-trained model.
 
-  Its sizes are the model's. A config's variant gives way to them; any other
-  key that contradicts them is an error.
+  The sizes are those of the pre-trained model, also where the config's variant
+  has other sizes. Any other key that contradicts them is an error.
 
   Args:
     model: the config's section; a key that is None is taken from the files.
-    found: the files.
+    pretrained: the pre-trained model.
 
   Raises:
     ValueError: the config says another family or size.
   """
-  given = {name: value for name, value in model.items() if value is not None}
-  family = found.config["family"]
-  sizes = {"family": family} | found.config["model"]
-  other = [
+  settings = {name: value for name, value in model.items() if value is not None}
+  family = pretrained.config["family"]
+  sizes = {"family": family} | pretrained.config["model"]
+  wrong = [
     name
-    for name, value in given.items()
+    for name, value in settings.items()
     if name in sizes and name not in _FREE and not _equal(value, sizes[name])
   ]
-  if other:
+  if wrong:
+    values = ", ".join(f"model.{name}={settings[name]!r}" for name in wrong)
+    model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong)
+    flags = " ".join(f"--config.model.{name}={sizes[name]}" for name in wrong)
     raise ValueError(
-      f"the config has {', '.join(f'model.{n}={given[n]!r}' for n in other)},"
-      f" but init_from={found.path} has"
-      f" {', '.join(f'{n}={sizes[n]!r}' for n in other)}; pass"
-      f" {' '.join(f'--config.model.{n}={sizes[n]}' for n in other)}, or leave"
-      " them out of the config's file to take them from there."
+      f"the config has {values}, but init_from={pretrained.path} has"
+      f" {model_values}; pass {flags}, or leave them out of the config file to"
+      " take the values of the model."
     )
   sizes.pop("vocab_size")
-  first = next(iter(models.family(family).VARIANTS))
-  return {"family": family, "variant": first} | sizes | given
+  variant = next(iter(models.family(family).VARIANTS))
+  return {"family": family, "variant": variant} | sizes | settings
 
 
 def _equal(a: Any, b: Any) -> bool:
-  """Whether two values are the same in JSON, which knows no tuples."""
+  """Returns True if two values are equal in JSON, which has no tuples."""
   return json.dumps(a) == json.dumps(b) or a == b
 
 
-def variant_line(model: Mapping[str, Any], found: Pretrained) -> str | None:
-  """Says which sizes of a config's variant give way to the model's."""
-  variants = models.family(found.config["family"]).VARIANTS
-  usual = variants.get(model.get("variant"), {})
-  sizes = found.config["model"]
-  other = [n for n in usual if n in sizes and not _equal(usual[n], sizes[n])]
-  if not other:
+def variant_line(
+  model: Mapping[str, Any], pretrained: Pretrained
+) -> str | None:
+  """Returns a line on sizes that differ from the config's variant, or None."""
+  variants = models.family(pretrained.config["family"]).VARIANTS
+  variant_sizes = variants.get(model.get("variant"), {})
+  sizes = pretrained.config["model"]
+  differing = [
+    name
+    for name, value in variant_sizes.items()
+    if name in sizes and not _equal(value, sizes[name])
+  ]
+  if not differing:
     return None
-  values = ", ".join(f"{name}={sizes[name]}" for name in other)
+  values = ", ".join(f"{name}={sizes[name]}" for name in differing)
   return f"sizes: {values}, not those of model.variant={model['variant']!r}"
 
 
 def take(
-  found: Pretrained,
+  pretrained: Pretrained,
   params: Any,
   takes: Callable[[str], bool] | None,
   labels: Sequence[str],
@@ -266,172 +291,188 @@ def take(
   vocab_size: int | None = None,
   init_new_rows: str = new_rows.HOW[0],
 ) -> tuple[Any, list[str]]:
-  """Puts the pre-trained arrays in place of drawn ones.
+  """Replaces initialized parameters by those of the pre-trained model.
 
-  A pooler that the files lack stays as drawn where the classifier does.
+  If the model has no pooler and the classifier is new, the pooler is new too.
 
   Args:
-    found: the files.
+    pretrained: the pre-trained model.
     params: the run's initial parameters.
-    takes: path in the tree -> whether it is taken; the objective's. A
-      classifier that is taken gets its labels in order by name. None: all that
-      the files have.
-    labels: names of the run's labels, () if it has none.
+    takes: a function from a path in the tree to True if the objective takes
+      this parameter from the model. A classifier that is taken gets its columns
+      in the order of `labels`. None takes all parameters that the model has.
+    labels: the names of the run's labels; () if it has none.
     vocabulary_axes: path -> axis along which a parameter has a row for each
-      piece; see `state.vocabulary_axes`. None: the word table's alone.
-    vocab_size: rows that have an id; those of `params` beyond it fill up the
-      mesh. None: all have.
-    init_new_rows: how rows of pieces are made that the model has none for, one
+      piece; see `state.vocabulary_axes`. None means the word table only.
+    vocab_size: the number of ids. Rows of `params` beyond it are padding for
+      the mesh. None means that every row has an id.
+    init_new_rows: how to make rows for pieces that the model does not have, one
       of `new_rows.HOW`.
 
   Returns:
     The parameters, with the shardings of `params`, and the lines of the report:
-    what is taken, new and left.
+    which parameters are taken, new and left.
 
   Raises:
-    ValueError: an array is missing or has another shape.
+    ValueError: an array is missing or has a different shape.
   """
-  head = takes is not None and takes("classifier/dense/kernel")
-  order = _label_order(found, labels) if head else None
+  takes_head = takes is not None and takes("classifier/dense/kernel")
+  order = _label_order(pretrained, labels) if takes_head else None
   flat = traverse_util.flatten_dict(params, sep="/")
   electra = any(path.startswith("discriminator/") for path in flat)
-  bodies = _BODIES["electra"] if electra else _BODY
+  required = _BODIES["electra"] if electra else _BODY
   if vocabulary_axes is None:
     vocabulary_axes = {p: 0 for p in flat if p.endswith("word/embedding")}
-  taken, new = [], []
-  rows = Rows(found, vocab_size, init_new_rows)
+  taken_paths, new_paths = [], []
+  rows = VocabularyRows(pretrained, vocab_size, init_new_rows)
   for path, drawn in flat.items():
-    lacking = path not in found.arrays
+    is_missing = path not in pretrained.arrays
     if takes is None:
-      draws = lacking and not path.startswith(bodies)
+      is_new = is_missing and not path.startswith(required)
     else:
-      draws = not takes(path)
-      draws |= lacking and path.startswith("pooler/") and not head
-    if draws:
-      new.append(path)
+      is_new = not takes(path)
+      is_new |= is_missing and path.startswith("pooler/") and not takes_head
+    if is_new:
+      new_paths.append(path)
       continue
-    if lacking:
-      hint = "; pass --config.objective.head=new" if head else ""
-      raise ValueError(f"init_from={found.path} has no {path}{hint}.")
-    array = found.arrays[path]
+    if is_missing:
+      hint = "; pass --config.objective.head=new" if takes_head else ""
+      raise ValueError(f"init_from={pretrained.path} has no {path}{hint}.")
+    array = pretrained.arrays[path]
     if order is not None and path.startswith("classifier/"):
       array = array[..., order]
     if path in vocabulary_axes:
       array = rows.fit(array, drawn, vocabulary_axes[path], path)
-    flat[path] = _place(array, drawn, f"init_from={found.path}: {path}")
-    taken.append(path)
-  left = [path for path in found.arrays if path not in flat]
-  lists = {"taken": taken, "new": new, "left": left}
+    flat[path] = _place(array, drawn, f"init_from={pretrained.path}: {path}")
+    taken_paths.append(path)
+  left_paths = [path for path in pretrained.arrays if path not in flat]
+  lists = {"taken": taken_paths, "new": new_paths, "left": left_paths}
   lines = [f"{name}: {_listed(paths)}" for name, paths in lists.items()]
-  lines += [*rows.lines(), *found.notes]
+  lines += [*rows.lines(), *pretrained.notes]
   return traverse_util.unflatten_dict(flat, sep="/"), lines
 
 
-def _label_order(found: Pretrained, labels: Sequence[str]) -> Any:
-  """Columns of the files' classifier in the order of `labels`.
+def _label_order(pretrained: Pretrained, labels: Sequence[str]) -> Any:
+  """Returns the columns of the model's classifier in the order of `labels`.
 
   Raises:
-    ValueError: the files have other labels.
+    ValueError: the model has different labels.
   """
-  theirs = found.config["labels"]
-  if not labels or theirs is None:
+  model_labels = pretrained.config["labels"]
+  if not labels or model_labels is None:
     return None
-  if sorted(theirs) != sorted(labels):
+  if sorted(model_labels) != sorted(labels):
     raise ValueError(
-      f"init_from={found.path} has the labels {theirs}, the task"
+      f"init_from={pretrained.path} has the labels {model_labels}, the task"
       f" {list(labels)}; pass --config.objective.head=new."
     )
-  return [theirs.index(name) for name in labels]
+  return [model_labels.index(name) for name in labels]
 
 
-class Rows:
-  """Fits tables with a row for each piece to the data's vocabulary.
+class VocabularyRows:
+  """Fits arrays with a row for each piece to the data's vocabulary.
 
-  Rows of the model's own pieces are taken. Pieces beyond these, which the
-  data's vocabulary has at its end, get new rows. What the model has beyond its
-  pieces (a table padded to a round number) is left out.
+  The rows of the model's own pieces are taken. Further pieces at the end of the
+  data's vocabulary get new rows. Rows that the model has beyond its pieces (a
+  table padded to a round number) are left out.
   """
 
-  def __init__(self, found: Pretrained, vocab_size: int | None, how: str):
-    """See `take`: the files, rows that have an id, how new rows are made."""
+  def __init__(self, pretrained: Pretrained, vocab_size: int | None, how: str):
+    """Prepares to fit arrays.
+
+    Args:
+      pretrained: the pre-trained model.
+      vocab_size: the number of ids; see `take`.
+      how: how new rows are made, one of `new_rows.HOW`.
+    """
     new_rows.check_how(how)
-    self._found, self._vocab_size, self._how = found, vocab_size, how
-    self._new: Sequence[str] = ()
-    self._beyond, self._left = 0, 0
+    self._pretrained, self._vocab_size, self._how = pretrained, vocab_size, how
+    self._new_pieces: Sequence[str] = ()
+    # Rows for ids that no piece has, and rows of the model that are left out.
+    self._num_without_piece, self._num_left = 0, 0
 
   def fit(
     self, array: np.ndarray, drawn: jax.Array, axis: int, path: str
   ) -> np.ndarray:
-    """The model's rows, cut or filled up to those of `drawn`.
+    """Returns the model's array with as many rows as `drawn`.
 
     Args:
-      array: the model's, float32.
-      drawn: the run's own, which may have rows beyond the data's pieces: ids
-        that a task adds, and rows that fill up the mesh.
-      axis: of the rows, in both.
-      path: the parameter's, for messages.
+      array: the model's parameter, float32.
+      drawn: the run's initial parameter. It may have rows beyond the data's
+        pieces: for ids that a task adds, and as padding for the mesh.
+      axis: the axis of the rows in both arrays.
+      path: the parameter's path, for messages.
 
     Raises:
-      ValueError: they differ in more than the rows.
+      ValueError: the shapes differ along another axis.
     """
     shapes = [list(x.shape) for x in (array, drawn)]
-    rest = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
-    if array.ndim != drawn.ndim or rest[0] != rest[1]:
+    other_axes = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
+    if array.ndim != drawn.ndim or other_axes[0] != other_axes[1]:
       raise ValueError(
-        f"init_from={self._found.path}: {path} has shape {shapes[0]}, not"
+        f"init_from={self._pretrained.path}: {path} has shape {shapes[0]}, not"
         f" {shapes[1]}."
       )
     array, count = np.moveaxis(array, axis, 0), drawn.shape[axis]
-    pieces, vocabulary = self._found.pieces, self._found.vocabulary
+    pieces, vocabulary = self._pretrained.pieces, self._pretrained.vocabulary
     size = len(array)
     if vocabulary is not None:
       size = min(size, len(vocabulary.pieces))
     new_pieces = pieces[size:]
     if not new_pieces:
-      # Ids beyond the pieces are a task's; they are the same in the model.
+      # Rows beyond the pieces belong to ids that a task adds. They mean the
+      # same in the model, so take them.
       size = min(len(array), count)
-    self._left = max(self._left, len(array) - size)
+    self._num_left = max(self._num_left, len(array) - size)
     fitted = array[:size]
     if size < count:
-      own = np.moveaxis(np.asarray(_whole(drawn)), axis, 0)
+      drawn_rows = np.moveaxis(np.asarray(_gather(drawn)), axis, 0)
       if new_pieces:
-        until = size + len(new_pieces)
+        end = size + len(new_pieces)
         old_ids = added_tokens.old_ids(vocabulary, size)
-        made = new_rows.new_word_rows(
-          fitted, new_pieces, old_ids, self._how, own[size:until]
+        piece_rows = new_rows.new_word_rows(
+          fitted, new_pieces, old_ids, self._how, drawn_rows[size:end]
         )
-        fitted = np.concatenate([fitted, made])
-        self._new = new_pieces
-      beyond = (self._vocab_size or count) - len(fitted)
-      self._beyond = max(self._beyond, beyond)
-      fitted = np.concatenate([fitted, own[len(fitted) :]])
+        fitted = np.concatenate([fitted, piece_rows])
+        self._new_pieces = new_pieces
+      num_without_piece = (self._vocab_size or count) - len(fitted)
+      self._num_without_piece = max(self._num_without_piece, num_without_piece)
+      fitted = np.concatenate([fitted, drawn_rows[len(fitted) :]])
     return np.moveaxis(fitted, 0, axis)
 
   def lines(self) -> list[str]:
-    """Lines of the report."""
-    lines = [new_rows.line(self._new, self._how)] if self._new else []
-    if self._beyond:
-      lines.append(f"drawn rows of ids beyond the pieces: {self._beyond}")
-    if self._left:
+    """Returns the lines of the report on rows."""
+    lines = []
+    if self._new_pieces:
+      lines.append(new_rows.line(self._new_pieces, self._how))
+    if self._num_without_piece:
       lines.append(
-        f"left rows of the word table beyond the pieces: {self._left}"
+        f"drawn rows for ids without a piece: {self._num_without_piece}"
+      )
+    if self._num_left:
+      lines.append(
+        f"left rows of the word table beyond the pieces: {self._num_left}"
       )
     return lines
 
 
-def _whole(x: jax.Array) -> np.ndarray:
-  """An array of any sharding, whole on this host."""
+def _gather(x: jax.Array) -> np.ndarray:
+  """Returns the whole of an array of any sharding, on this host."""
   if not x.is_fully_addressable:
-    place = NamedSharding(x.sharding.mesh, PartitionSpec())
-    x = jax.jit(lambda y: y, out_shardings=place)(x)
+    replicated = NamedSharding(x.sharding.mesh, PartitionSpec())
+    x = jax.jit(lambda y: y, out_shardings=replicated)(x)
   return jax.device_get(x)
 
 
-def _place(array: np.ndarray, drawn: jax.Array, where: str) -> jax.Array:
-  """`array` as `drawn` lies; ValueError if it has another shape."""
+def _place(array: np.ndarray, drawn: jax.Array, name: str) -> jax.Array:
+  """Returns `array` with the sharding of `drawn`.
+
+  Raises:
+    ValueError: the shapes differ.
+  """
   if array.shape != drawn.shape:
     raise ValueError(
-      f"{where} has shape {list(array.shape)}, not {list(drawn.shape)}."
+      f"{name} has shape {list(array.shape)}, not {list(drawn.shape)}."
     )
   return jax.make_array_from_callback(
     drawn.shape, drawn.sharding, lambda index: array[index]
@@ -439,11 +480,11 @@ def _place(array: np.ndarray, drawn: jax.Array, where: str) -> jax.Array:
 
 
 def _listed(paths: list[str]) -> str:
-  """A count by the first part of each name, and a few names."""
+  """Lists a few paths, or counts many by their first name."""
   if len(paths) <= _NAMED:
     return ", ".join(paths) or "nothing"
   counts: dict[str, int] = {}
   for path in paths:
-    part = path.split("/")[0]
-    counts[part] = counts.get(part, 0) + 1
-  return ", ".join(f"{n} of {part}" for part, n in counts.items())
+    module = path.split("/")[0]
+    counts[module] = counts.get(module, 0) + 1
+  return ", ".join(f"{n} of {module}" for module, n in counts.items())

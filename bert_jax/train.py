@@ -139,13 +139,13 @@ def start(
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     print(f"continuing from step {step}", flush=True)
     return state, meta
-  if setup.found is None and config["init_from"]:
+  if setup.start_model is None and config["init_from"]:
     # The checkpoints that were there are damaged, all of them.
     found = open_start(config, setup.feeds[0].data)
     setup = setup._replace(found=found)
-  if setup.found:
+  if setup.start_model:
     params, lines = pretrained.take(
-      setup.found,
+      setup.start_model,
       state.params,
       setup.objective.takes,
       setup.task.labels if setup.task else (),

@@ -322,12 +322,13 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
   size = MAKE["bert"]().vocab_size
   number = f"added_tokens.json: the token 'covid19' has the id {size + 7}, but"
   refused(
-    f"{number} by the pieces before it the id is {size}",
+    f"{number} after the pieces before it, the id is {size}",
     added_tokens={"covid19": size + 7},
   )
   entry = {"content": "covid19", "special": False}
   refused(
-    f"tokenizer_config.json: the token 'covid19' has the id 5, {size} in",
+    "tokenizer_config.json: the token 'covid19' has the id 5, but the id"
+    f" {size} in",
     tokenizer_config={"added_tokens_decoder": {"5": entry}},
   )
   refused("added_tokens.json: not an object from", added_tokens={"a": "b"})

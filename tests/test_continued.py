@@ -242,5 +242,5 @@ def test_a_run_goes_on_from_a_step_of_another(
     config = continued.config_of("gpt", prepared, path)
     capsys.readouterr()
     arrays, lines = begin(config, capsys)
-    assert f"the run's step {step}; this one begins at step 0" in lines
+    assert f"from step {step} of that run; this run begins at step 0" in lines
     same(arrays, runs.read(path).arrays, arrays.keys())

@@ -1,8 +1,9 @@
-"""Rows of a word table for pieces that its model has not been trained with.
+"""Rows of a word table for pieces that are new to a trained model.
 
-A model that goes on with a longer vocabulary (`prepare --add_tokens`) needs a
-row for each piece at its end: drawn as the first rows were, or the mean of the
-rows of the pieces that the model's own tokenizer cuts the new one into.
+A model whose training goes on with a longer vocabulary (`prepare --add_tokens`)
+needs a row for each new piece. The row is either drawn at random, like the rows
+of a new model, or it is a mean: the tokenizer without the new piece cuts its
+text into old pieces, and the mean is that of their rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 HOW = ("mean", "drawn")
-# Names that a line writes out; the others are counted.
+# A line writes out this many names and counts the others.
 _NAMED = 6
 
 
@@ -27,20 +28,23 @@ def new_word_rows(
   how: str,
   drawn: np.ndarray,
 ) -> np.ndarray:
-  """Makes the rows of new pieces, of a word table or of an output bias.
+  """Makes the rows of new pieces for a word table or an output bias.
 
   Args:
-    table: [old, ...] the trained rows, without rows of padding.
+    table: [old, ...] the trained rows, without padding rows.
     new_pieces: the pieces at the vocabulary's end that have no row yet.
-    old_ids_of: text -> ids of `table`; see `data.added_tokens.old_ids`.
-    how: one of `HOW`. A piece that `old_ids_of` knows no ids for is drawn.
-    drawn: [new, ...] rows as a new model begins with.
+    old_ids_of: a function from a text to ids of `table`; see
+      `data.added_tokens.old_ids`.
+    how: one of `HOW`. With "mean", a piece for which `old_ids_of` returns no
+      ids keeps its drawn row.
+    drawn: [new, ...] randomly drawn rows, as in a new model.
 
   Returns:
-    [new, ...] rows of the dtype of `table`.
+    [new, ...] rows with the dtype of `table`.
 
   Raises:
-    ValueError: `how` is unknown, or there is not one drawn row for each piece.
+    ValueError: `how` is unknown, or `drawn` does not have one row for each
+      piece.
   """
   check_how(how)
   if drawn.shape != (len(new_pieces), *table.shape[1:]):
@@ -58,10 +62,10 @@ def new_word_rows(
 
 
 def line(new_pieces: Sequence[str], how: str) -> str:
-  """Says how many rows are new, of which pieces, and how they were made."""
+  """Describes the new rows: their number, their pieces, how they were made."""
   names = ", ".join(repr(piece) for piece in new_pieces[:_NAMED])
-  more = len(new_pieces) - _NAMED
-  if more > 0:
-    names += f" and {more} more"
-  made = "each the mean of its old pieces' rows" if how == "mean" else "drawn"
-  return f"new rows of the word table: {len(new_pieces)} ({names}), {made}"
+  num_hidden = len(new_pieces) - _NAMED
+  if num_hidden > 0:
+    names += f" and {num_hidden} more"
+  origin = "each the mean of its old pieces' rows" if how == "mean" else "drawn"
+  return f"new rows of the word table: {len(new_pieces)} ({names}), {origin}"
