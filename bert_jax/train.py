@@ -31,15 +31,15 @@ from bert_jax.finetune import scoring
 from bert_jax.snapshot import Snapshots
 from bert_jax.state import TrainState, init_state, resize, vocabulary_axes
 
-# A held-out loss this many times that of a run's first steps is worse than no
-# training: the run has diverged, and such a checkpoint is never the best.
+# The run has diverged if the held-out loss is more than this many times the
+# loss of the run's first steps. A checkpoint at such a step is never the best.
 DIVERGED = 1.5
 
 
 def write_workdir(
   workdir: str, config: dict[str, Any], tokenizer: dict[str, bytes]
 ) -> None:
-  """Writes the config and the tokenizer's files; process 0 alone does."""
+  """Writes config.json and the tokenizer's files, on process 0 only."""
   if jax.process_index():
     return
   files.write_json(os.path.join(workdir, "config.json"), config)
@@ -48,56 +48,61 @@ def write_workdir(
 
 
 def config_before(workdir: str) -> dict[str, Any] | None:
-  """The config of a run that has saved a checkpoint; None before that."""
+  """Returns config.json of a run; None if the run has saved no checkpoint."""
   if not checkpoint.has_saved(workdir):
     return None
   return files.read_object(os.path.join(workdir, "config.json"))
 
 
 def saved_config(
-  workdir: str, saver: checkpoint.Checkpointer, known: dict[str, Any]
+  workdir: str, saver: checkpoint.Checkpointer, default_values: dict[str, Any]
 ) -> dict[str, Any]:
-  """The config that a run's newest checkpoint was saved with.
+  """Returns a run's config.json, with the model of its newest checkpoint.
 
-  Its config.json may have been changed since, which is said; the model is that
-  of the checkpoint.
+  Prints a line for each value of config.json that was changed since that
+  checkpoint was saved.
 
   Args:
     workdir: the run's folder.
-    saver: its checkpoints.
-    known: what the keys mean that config.json lacks.
+    saver: the run's checkpoints.
+    default_values: the values of keys that config.json lacks.
   """
   written = files.read_object(os.path.join(workdir, "config.json"))
   saved = saver.newest_config()
   if saved is None:
     return written
-  for line in config_lib.edits(written, saved, defaults=known):
+  for line in config_lib.edits(written, saved, defaults=default_values):
     print(f"config.json was changed since it was written: {line}", flush=True)
   return config_lib.with_saved_model(written, saved)
 
 
 def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
-  """Says which of the tokenizer's files were changed since they were saved."""
+  """Prints which of the tokenizer's files differ from the checkpoint's.
+
+  Args:
+    workdir: the run's folder, with the tokenizer's files.
+    saved: the digests of the files from the checkpoint's metadata.
+  """
   for name in files.different(saved or {}, workdir):
     print(f"{name} was changed or deleted, and is written anew", flush=True)
 
 
 def check_data(setup: Setup) -> None:
   """Raises OSError if the data was changed since the run opened it."""
-  for part in setup.read_on_the_way:
-    part.watch.check()
+  for prepared in setup.read_on_the_way:
+    prepared.watch.check()
 
 
 def print_rows(setup: Setup) -> None:
-  """Prints what the rows of each phase hold of the text; process 0 alone."""
+  """Prints how much of the text the rows of each phase hold, on process 0."""
   if setup.task or jax.process_index():
     return
   for feed in setup.feeds:
     data = feed.phase.data
     if line := builders.shortfall(data["builder"], data):
       print(*filter(None, [feed.phase.name, line]), sep=": ", flush=True)
-    for part, line in loader.describe_rows(feed.data, **data):
-      names = feed.phase.name, part if len(setup.prepared) > 1 else ""
+    for folder, line in loader.describe_rows(feed.data, **data):
+      names = feed.phase.name, folder if len(setup.prepared) > 1 else ""
       print(*filter(None, [*names, line]), sep=": ", flush=True)
 
 
@@ -140,9 +145,10 @@ def start(
     print(f"continuing from step {step}", flush=True)
     return state, meta
   if setup.start_model is None and config["init_from"]:
-    # The checkpoints that were there are damaged, all of them.
-    found = open_start(config, setup.feeds[0].data)
-    setup = setup._replace(found=found)
+    # `build` opened no model, since the run had checkpoints; but all of them
+    # are damaged, so the run begins again.
+    start_model = open_start(config, setup.feeds[0].data)
+    setup = setup._replace(start_model=start_model)
   if setup.start_model:
     params, lines = pretrained.take(
       setup.start_model,
@@ -156,10 +162,10 @@ def start(
     state = state.replace(params=params)
     if setup.objective.inherit:
       lines.append(
-        "none from the teacher: init_from is before objective.layers"
+        "no parameters from the teacher: init_from overrides objective.layers"
       )
-    first = f"parameters from {config['init_from']}"
-    print(first, *lines, sep="\n  ", flush=True)
+    title = f"parameters from {config['init_from']}"
+    print(title, *lines, sep="\n  ", flush=True)
   elif setup.objective.inherit:
     places = jax.tree.map(lambda x: x.sharding, state.params)
     inherit = jax.jit(setup.objective.inherit, out_shardings=places)
@@ -192,8 +198,8 @@ class Progress:
     best: lowest held-out loss of the phase so far, of a task minus its best
       score; each phase starts anew, since longer rows are easier to predict.
     means: of the last evaluation.
-    spikes: which losses are too high.
-    first: mean loss of the first window that was logged; None for a task.
+    spikes: finds losses that are too high.
+    first_loss: mean loss of the first logged window; None for a task.
     work: operations of the steps since the last row.
     stopped: if SIGTERM or SIGINT came.
   """
@@ -203,7 +209,7 @@ class Progress:
   best: float | None
   means: dict[str, float]
   spikes: metrics.Spikes
-  first: float | None = None
+  first_loss: float | None = None
   work: list[float] = dataclasses.field(default_factory=list)
   stopped: bool = False
 
@@ -242,14 +248,15 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     stack.callback(saver.close)
     stack.enter_context(hosts.ends_all())
     stack.enter_context(runtime.named_errors(workdir))
-    # What failed before the first checkpoint may be given again otherwise.
+    # Until a first checkpoint exists, a restart may use a different config.
     if saver.latest_step() is not None:
-      known = defaults(config)
-      before = saved_config(workdir, saver, known)
-      for line in config_lib.check_restart(before, config, known):
+      default_values = defaults(config)
+      before = saved_config(workdir, saver, default_values)
+      for line in config_lib.check_restart(before, config, default_values):
         print(f"changed: {line}", flush=True)
     state, meta = start(setup, config, saver)
-    # Not before it is sure that they are the run's own.
+    # Write config.json only after `start` has checked that this folder's
+    # checkpoints belong to this run.
     tokenizer = vocabulary_files.of_part(setup.prepared[0])
     print_changed_tokenizer(workdir, meta.get("tokenizer"))
     write_workdir(workdir, config, tokenizer)
@@ -314,7 +321,7 @@ def run_phase(
   share, shapes = sharding.host_share(setup.mesh), set()
 
   def due(name, step):
-    if not every[name]:  # Of checkpoints there is one at the end at least.
+    if not every[name]:  # 0 means never, but a checkpoint is saved at the end.
       return name == "checkpoint" and step == total
     return step % every[name] == 0 or step == total
 
@@ -362,18 +369,19 @@ def run_phase(
         log.train(step, means, tokens, work)
         progress.work.clear()
         progress.spikes.close(means["loss"])
-        if progress.first is None and not setup.task:
-          progress.first = means["loss"]
+        if progress.first_loss is None and not setup.task:
+          progress.first_loss = means["loss"]
       evaluating = bool(due("evaluate", step))
       saving = bool(due("checkpoint", step)) or progress.stopped
       save_step = functools.partial(
         save, setup, phase, progress, saver, log, step, position, snapshot
       )
       if saving:
-        # First: an evaluation may fail, or be killed, and loses no step then.
+        # Save before the evaluation: if that fails or is killed, no step is
+        # lost.
         save_step(pending=evaluating)
       if progress.stopped and step < total:
-        return  # The same command evaluates before it goes on.
+        return  # After a restart the same command makes the evaluation first.
       if evaluating and saving:
         evaluate_last(measure, phase, progress, saver, log, step)
       elif evaluating:
@@ -390,21 +398,22 @@ def evaluate_step(
   log: logs.Logger,
   step: int,
 ) -> tuple[float | None, bool]:
-  """Evaluates the state that a run has reached.
+  """Evaluates the current state of a run.
 
   Returns:
-    What `measure` gave as one number, and whether it is the best so far.
+    The result of `measure` as one number, and True if it is the best so far.
+    The number is None if the run has diverged.
   """
   progress.window.saved()
   with log.apart():
     progress.means, measured = measure(progress.state)
   log.heldout(step, progress.means)
-  if progress.first is not None and measured is not None:
-    if measured > DIVERGED * progress.first:
+  if progress.first_loss is not None and measured is not None:
+    if measured > DIVERGED * progress.first_loss:
       print(
-        f"step {step}: the held-out loss {measured:.4g} is over {DIVERGED}"
-        f" times that of the run's first steps, {progress.first:.4g}; this"
-        " checkpoint never counts as the best",
+        f"step {step}: the held-out loss {measured:.4g} is more than {DIVERGED}"
+        f" times the loss of the run's first steps, {progress.first_loss:.4g};"
+        " this checkpoint never counts as the best",
         flush=True,
       )
       measured = None
@@ -423,11 +432,11 @@ def evaluate_last(
   log: logs.Logger,
   step: int,
 ) -> None:
-  """Evaluates the checkpoint that has just been saved, and notes it there.
+  """Evaluates the checkpoint that was just saved, and adds the result to it.
 
   Raises:
-    FloatingPointError: a loss is not finite; the checkpoint is removed, so that
-      those before it are the newest.
+    FloatingPointError: a loss is not finite. The checkpoint is removed, so that
+      an earlier one is the newest.
   """
   try:
     measured, _ = evaluate_step(measure, progress, log, step)
@@ -447,7 +456,7 @@ def evaluate_saved(
   saver: checkpoint.Checkpointer,
   log: logs.Logger,
 ) -> None:
-  """Makes the evaluation that a stopped run had left to do at its last step."""
+  """Makes the evaluation that a stopped run did not make at its last step."""
   step = int(progress.state.step)
   if not feed.heldout:
     saver.add(step, dict(pending=False), None, feed.phase.number)
@@ -522,19 +531,19 @@ def save(
   measured: float | None = None,
   pending: bool = False,
 ) -> None:
-  """Starts to save a checkpoint, with all that a restart needs to go on.
+  """Starts to save a checkpoint, with everything that a restart needs.
 
   Args:
-    setup: the run.
-    phase: of the step.
-    progress: what the run has reached.
-    saver: of the run.
-    log: counts the time.
-    step: optimizer steps done.
-    position: of the data.
-    snapshot: makes what the file holds.
-    measured: what an evaluation at this step gave.
-    pending: an evaluation at this step is still to come.
+    setup: the run's parts that do not train.
+    phase: the phase to which the step belongs.
+    progress: the run's current state.
+    saver: the run's checkpoints.
+    log: the run's logger, which counts the time of waiting.
+    step: the number of optimizer steps done.
+    position: the position in the data.
+    snapshot: copies the state for the save.
+    measured: the result of an evaluation at this step; None without one.
+    pending: True if an evaluation at this step is still to be made.
 
   Raises:
     OSError: the data was changed since it was opened.
@@ -544,7 +553,7 @@ def save(
   meta |= dict(pending=pending)
   meta |= dict(window=progress.window.saved(), heldout=progress.means)
   meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
-  meta |= dict(log=log.written(), first=progress.first)
+  meta |= dict(log=log.written(), first=progress.first_loss)
   meta |= dict(limit=progress.spikes.saved())
   meta |= dict(task=setup.task._asdict()) if setup.task else {}
   with log.waiting("checkpoint"):

@@ -209,7 +209,8 @@ def test_init_from_takes_the_parameters_only(folder, undisturbed, tmp_path):
       **{"schedule.peak": 1e-30},
     )
   )
-  assert f"parameters from {undisturbed}, step 120" in output
+  assert f"parameters from {undisturbed}\n" in output
+  assert "from step 120 of that run; this run begins at step 0" in output
   old, new = arrays(undisturbed, 120), arrays(tmp_path / "run", 1)
   assert new["['step']"] == 1
   for name in old:
