@@ -262,7 +262,7 @@ class TestParquet:
     self.write(path, pa.array(texts).dictionary_encode())
     assert documents(path) == WANT * 3
     self.write(path, pa.array([b"bytes"]))
-    with pytest.raises(ValueError, match="`text` holds binary, no strings"):
+    with pytest.raises(ValueError, match="`text` holds binary, not strings"):
       documents(path)
 
   @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])

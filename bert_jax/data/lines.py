@@ -1,7 +1,8 @@
-"""Lines of text files in blocks: decompressed, decoded, bounded in memory.
+"""Reads lines of text files, compressed or not, with bounded memory.
 
-Neither the size of a file, nor that of a line in it, nor what a small
-compressed file unpacks to decides how much memory is needed.
+Files are decompressed and decoded block by block. So the memory depends neither
+on the size of the file, nor on the length of its lines, nor on how much text a
+small compressed file holds.
 """
 
 import codecs
@@ -16,20 +17,22 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-# A longer document or line is cut into several, which bounds the memory of
-# reading and of a worker; "War and Peace" has 3.2 million characters.
+# A document or line with more characters is cut into several. This bounds the
+# memory of the reader and of a worker. "War and Peace" has 3.2 million of them.
 MAX_CHARS = 4 * 2**20
-# A record can be parsed only as a whole: a longer one is an error.
+# A record (a JSON object on a line) is parsed as a whole, so a record with more
+# characters is an error.
 MAX_RECORD = 64 * 2**20
-# Bytes that are decompressed and decoded at a time.
+# The number of bytes that are decompressed and decoded at a time.
 _BLOCK = 2**17
-# More than `xz -9` needs (65 MB); a hostile file can ask for 4 GB.
+# The memory limit for xz: `xz -9` needs 65 MB, but a hostile file can ask for
+# 4 GB.
 _XZ_MEMORY = 2**28
-# A line that must be cut is cut at a space if one is this near to the end.
+# A long line is cut at a space if there is one among this many last characters.
 _NEAR = 1000
 
 COMPRESSED = (".gz", ".xz", ".zst")
-# How files begin that are no text, and what to do with each.
+# The first bytes of files that are not text -> the end of the error message.
 _MAGIC = {
   b"PAR1": "a Parquet file; leave --format out, or say parquet",
   b"\x1f\x8b": "compressed by gzip; let its name end with .gz",
@@ -41,14 +44,14 @@ _MAGIC = {
   b"\xff\xfe": "UTF-16; convert it to UTF-8",
   b"\xfe\xff": "UTF-16; convert it to UTF-8",
 }
-# The end of a line; programs on Windows can double the first character.
+# A line end: "\n", "\r\n" or "\r". Programs on Windows may write "\r\r\n".
 _LINE_END = re.compile(r"\r{0,2}\n|\r")
 _NEWLINE = re.compile(r"\n")
 
 
 @contextlib.contextmanager
 def open_stream(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
-  """Opens a file; yields the uncompressed stream and `tell` of the file."""
+  """Opens a file; yields its uncompressed stream and the `tell` of the file."""
   with open(path, "rb") as raw:
     name = path.lower()
     stream: Any = raw
@@ -62,15 +65,15 @@ def open_stream(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
 
 
 def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
-  """The next `_BLOCK` bytes of an uncompressed stream; b"" at its end.
+  """Reads the next `_BLOCK` bytes of a stream; b"" at its end.
 
   Args:
     path: the file, for messages.
-    stream: of `open_stream`.
-    offset: the bytes that were read before, for messages.
+    stream: the uncompressed stream from `open_stream`.
+    offset: the number of bytes that were read before, for messages.
 
   Raises:
-    ValueError: the compressed file is damaged, or cut.
+    ValueError: the compressed file is damaged or incomplete.
     OSError: the disk cannot be read.
   """
   try:
@@ -78,7 +81,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
   except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as e:
     error = e
   except OSError as e:
-    # pyarrow has errors of its own for damage: without a number.
+    # pyarrow raises an OSError without a number if the file is damaged.
     if e.errno is not None:
       raise
     error = e
@@ -89,11 +92,12 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
 
 
 def _zstd(path: str, raw: IO[bytes]) -> IO[bytes]:
-  """Zstandard frames as a stream; a truncated file is an error.
+  """Opens a stream of Zstandard frames; a truncated file is an error.
 
-  pyarrow's reader unpacks a block at a time and notices where a file is cut
-  off. Of the package zstandard, `stream_reader` ends there without a word, and
-  `decompressobj` unpacks all of a block of input at once.
+  pyarrow's reader decompresses one block at a time and reports a truncated
+  file. The package zstandard does not serve: its `stream_reader` ends at the
+  truncation without an error, and its `decompressobj` decompresses a whole
+  block of input at once, however much text that is.
   """
   try:
     import pyarrow as pa
@@ -106,7 +110,7 @@ def _zstd(path: str, raw: IO[bytes]) -> IO[bytes]:
 
 
 class _XzReader(io.RawIOBase):
-  """Streams of xz, one after the other, with a limit of memory."""
+  """Reads concatenated xz streams as one stream, with a memory limit."""
 
   def __init__(self, raw: IO[bytes]):
     self._raw = raw
@@ -119,7 +123,7 @@ class _XzReader(io.RawIOBase):
   def readinto(self, buffer) -> int:
     while True:
       if self._decompressor is None:
-        # Between streams there may be zeros.
+        # Zero bytes may stand between two xz streams.
         self._input = self._input.lstrip(b"\0") or self._raw.read(_BLOCK)
         if not self._input:
           return 0
@@ -143,66 +147,69 @@ class _XzReader(io.RawIOBase):
 def read_lines(
   path: str, stream: IO[bytes], errors: str, cuts: bool
 ) -> Iterator[str]:
-  """Decodes line by line, without line ends and byte-order mark.
+  """Yields the decoded lines, without line ends and byte-order mark.
 
   Args:
     path: the file, for messages.
-    stream: its bytes.
-    errors: `strict` or `replace`.
-    cuts: whether a line of more than `MAX_CHARS` is given in pieces; if not,
-      one of more than `MAX_RECORD` is an error.
+    stream: the uncompressed stream of the file.
+    errors: `strict` or `replace`, for bytes that are not UTF-8.
+    cuts: if True, a line of more than `MAX_CHARS` is cut into several. If
+      False, a line of more than `MAX_RECORD` is an error.
 
   Raises:
-    ValueError: no UTF-8, too long a line, or damaged.
+    ValueError: the file is not UTF-8, a line is too long, or the file is
+      damaged.
   """
   decoder = codecs.getincrementaldecoder("utf-8")(errors)
-  number, offset, held, begun = 1, 0, "", False
-  parts: list[str] = []  # of the line that has not ended yet
+  number, offset, held_back, has_begun = 1, 0, "", False
+  # The line that has not ended yet, and its number of characters.
+  line_parts: list[str] = []
   size, limit = 0, MAX_CHARS if cuts else MAX_RECORD
   while True:
     block = _read_block(path, stream, offset)
     if not offset:
       _check_magic(path, block)
     try:
-      text = held + decoder.decode(block, final=not block)
+      text = held_back + decoder.decode(block, final=not block)
     except UnicodeDecodeError as e:
       start = offset + len(block) - len(e.object) + e.start
-      before = _LINE_END.findall(held + e.object[: e.start].decode("utf-8"))
+      valid_text = held_back + e.object[: e.start].decode("utf-8")
+      bad_line = number + len(_LINE_END.findall(valid_text))
       raise ValueError(
-        f"{path}: not UTF-8 in line {number + len(before)}, at byte {start};"
+        f"{path}: not UTF-8 in line {bad_line}, at byte {start};"
         " convert the file, or pass --errors=replace to put U+FFFD for such"
         " bytes."
       ) from e
-    if text and not begun:
-      text, begun = text.removeprefix("\ufeff"), True
+    if text and not has_begun:
+      text, has_begun = text.removeprefix("\ufeff"), True
     offset += len(block)
-    # These may be the beginning of a longer line end.
-    held = text[len(text.rstrip("\r")) :][-2:] if block else ""
-    text = text[: len(text) - len(held)]
-    # The expression is slow, and most files have no need of it.
+    # Hold "\r" at the end back: the line end may go on in the next block.
+    held_back = text[len(text.rstrip("\r")) :][-2:] if block else ""
+    text = text[: len(text) - len(held_back)]
+    # The regular expression is slow, and most files have no "\r".
     first, *others = _LINE_END.split(text) if "\r" in text else text.split("\n")
-    parts.append(first)
+    line_parts.append(first)
     size += len(first)
     if others:
-      *others, last = ["".join(parts), *others]
-      for line in others:
+      *lines, last = ["".join(line_parts), *others]
+      for line in lines:
         if len(line) > limit:
-          yield from _whole(path, number, line, cuts)
+          yield from _cut_line(path, number, line, cuts)
         else:
           yield line
         number += 1
-      parts, size = [last], len(last)
+      line_parts, size = [last], len(last)
     if size > limit:
-      *pieces, last = _whole(path, number, "".join(parts), cuts)
+      *pieces, last = _cut_line(path, number, "".join(line_parts), cuts)
       yield from pieces
-      parts, size = [last], len(last)
+      line_parts, size = [last], len(last)
     if not block:
       break
-  yield from _whole(path, number, "".join(parts), cuts)
+  yield from _cut_line(path, number, "".join(line_parts), cuts)
 
 
-def _whole(path: str, number: int, line: str, cuts: bool) -> Iterator[str]:
-  """A line, in pieces if it is longer than `MAX_CHARS`; see `read_lines`."""
+def _cut_line(path: str, number: int, line: str, cuts: bool) -> Iterator[str]:
+  """Yields a line, cut into several if it is too long; see `read_lines`."""
   if not cuts:
     if len(line) > MAX_RECORD:
       raise ValueError(
@@ -222,7 +229,7 @@ def _whole(path: str, number: int, line: str, cuts: bool) -> Iterator[str]:
 
 
 def _check_magic(path: str, block: bytes) -> None:
-  """Raises ValueError if a file begins as no text does."""
+  """Raises ValueError if a file begins like a known format that is not text."""
   for magic, remedy in _MAGIC.items():
     if block.startswith(magic):
       raise ValueError(f"{path} is {remedy}.")
@@ -231,11 +238,16 @@ def _check_magic(path: str, block: bytes) -> None:
 def join(
   lines: Iterator[str], ends_document: Callable[[str], bool]
 ) -> Iterator[str]:
-  """Joins lines to documents of at most about `MAX_CHARS` characters."""
+  """Joins lines into documents of at most about `MAX_CHARS` characters.
+
+  Args:
+    lines: the lines.
+    ends_document: a function from a line to True if it ends a document.
+  """
   document: list[str] = []
   size, blank = 0, True
   for line in lines:
-    # Blank lines count too: a file may have nothing else.
+    # The size of blank lines counts too, since a file may have only those.
     if ends_document(line) or size > MAX_CHARS:
       if not blank:
         yield "\n".join(document)
@@ -248,26 +260,26 @@ def join(
 
 
 def cut(text: str) -> Iterator[tuple[str, str]]:
-  """Yields a text and its layout, in documents of about `MAX_CHARS`."""
+  """Yields (document, layout): a text, cut to about `MAX_CHARS` characters."""
   if len(text) <= MAX_CHARS:
     yield text, "paragraphs"
     return
-  for part in join(_split_lines(text), lambda line: False):
-    yield part, "paragraphs"
+  for document in join(_split_lines(text), lambda line: False):
+    yield document, "paragraphs"
 
 
 def _split_lines(text: str) -> Iterator[str]:
-  """Lines of a text, and pieces of those that are too long."""
+  """Yields the lines of a text; a line that is too long is cut."""
   start = 0
   for end in (_LINE_END if "\r" in text else _NEWLINE).finditer(text):
-    yield from _whole("", 0, text[start : end.start()], cuts=True)
+    yield from _cut_line("", 0, text[start : end.start()], cuts=True)
     start = end.end()
-  yield from _whole("", 0, text[start:], cuts=True)
+  yield from _cut_line("", 0, text[start:], cuts=True)
 
 
 @functools.cache
 def say_nulls(path: str, nulls: int, rows: int) -> None:
-  """Says once how many rows were left out."""
+  """Prints once for a file how many rows without text were left out."""
   if nulls:
     print(
       f"{path}: {nulls:,} of {rows:,} rows have no text (null); they are left"

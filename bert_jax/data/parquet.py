@@ -1,7 +1,7 @@
-"""Texts of Parquet files, a few rows at a time.
+"""Reads texts of Parquet files, a few rows at a time.
 
-Of what a file unpacks to, a page of the column must fit into memory (writers
-make pages of 1 MB, and longer ones where a text is longer).
+One decompressed page of the column must fit into memory. Writers make pages of
+1 MB, and larger pages if a single text is larger.
 """
 
 import os
@@ -12,14 +12,17 @@ from bert_jax.data import lines
 
 
 def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
-  """Yields a text, its layout and how far the file has been read.
+  """Yields (text, layout, position) for each document of a file.
+
+  The position estimates how many bytes of the file have been read.
 
   Args:
     path: the file.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
   Raises:
-    ValueError: it is damaged, or has no column of texts; names file and row.
+    ValueError: the file is damaged, or it has no column of texts. The message
+      names the file and the row.
   """
   try:
     import pyarrow as pa
@@ -47,10 +50,10 @@ def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
             row += 1
             text = _value(value, f"{path}: row {row}", errors)
             nulls += text is None
-            for part, layout in lines.cut(text or ""):
-              yield part, layout, size * row // rows
+            for document, layout in lines.cut(text or ""):
+              yield document, layout, size * row // rows
   except OSError as e:
-    # pyarrow has no number in the errors that it raises for damage.
+    # pyarrow raises an OSError without a number if the file is damaged.
     if e.errno is not None:
       raise
     raise _unreadable(path, row, e) from e
@@ -78,32 +81,33 @@ def _check_column(path: str, schema: Any, pa: Any) -> None:
     raise ValueError(
       f"{path}: no column `text`; it has {', '.join(schema.names)}."
     )
-  column = kind = schema.field(schema.names.index("text")).type
-  if pa.types.is_dictionary(kind):
-    kind = kind.value_type
+  column = value_type = schema.field(schema.names.index("text")).type
+  if pa.types.is_dictionary(value_type):
+    value_type = value_type.value_type
   checks = "is_string", "is_large_string", "is_string_view"
-  if not any(getattr(pa.types, check)(kind) for check in checks):
-    raise ValueError(f"{path}: the column `text` holds {column}, no strings.")
+  if not any(getattr(pa.types, check)(value_type) for check in checks):
+    raise ValueError(f"{path}: the column `text` holds {column}, not strings.")
 
 
 def _rows_at_once(group: Any) -> int:
-  """Rows of a batch that has about as many bytes as `MAX_CHARS`.
+  """Returns how many rows make a batch of about `MAX_CHARS` bytes, at most 8.
 
-  At most 8, since of a dictionary even the mean row says nothing about the
-  longest; more would save less than two microseconds a row.
+  The limit of 8 is for dictionary columns, where the mean size of a row says
+  nothing about the longest row. Larger batches would save less than two
+  microseconds a row.
   """
   names = [group.column(i).path_in_schema for i in range(group.num_columns)]
   column = group.column(names.index("text"))
-  row = max(column.total_uncompressed_size // max(group.num_rows, 1), 1)
-  return min(max(lines.MAX_CHARS // row, 1), 8)
+  row_bytes = max(column.total_uncompressed_size // max(group.num_rows, 1), 1)
+  return min(max(lines.MAX_CHARS // row_bytes, 1), 8)
 
 
 def _value(value: Any, place: str, errors: str) -> str | None:
-  """The text of a cell; None for null."""
-  data = value.as_buffer() if hasattr(value, "as_buffer") else None
-  if data is not None and data.size > 4 * lines.MAX_RECORD:
+  """Returns the text of a cell; None for null."""
+  buffer = value.as_buffer() if hasattr(value, "as_buffer") else None
+  if buffer is not None and buffer.size > 4 * lines.MAX_RECORD:
     raise ValueError(
-      f"{place}: a text of {data.size:,} bytes; split it into several."
+      f"{place}: a text of {buffer.size:,} bytes; split it into several."
     )
   try:
     return value.as_py()
