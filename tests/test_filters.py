@@ -1,13 +1,15 @@
 """Filters of text: what each sees in a document, by hand."""
 
 import random
+import tracemalloc
+import unicodedata
 
 import numpy as np
 import pytest
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
-from bert_jax.data import filtering
+from bert_jax.data import filtering, lines, sources
 from bert_jax.data import filters as rules
 from bert_jax.data.filters import Filters
 from bert_jax.data.sources import Record
@@ -125,3 +127,57 @@ def test_near_copies_are_found_above_and_kept_below():
     near,
     0,
   ]
+
+
+@pytest.mark.parametrize("form", rules.FORMS)
+def test_text_is_normalised_in_blocks(monkeypatch, form):
+  """As if at once: cut only where nothing changes across the cut."""
+  rng = random.Random(0)
+  # Letters and marks that change, each after each other kind of letter.
+  odd = [
+    *map(chr, range(0xC0, 0x180)),
+    *map(chr, range(0x300, 0x346)),
+    *map(chr, range(0x1100, 0x1113)),
+    *map(chr, range(0x1160, 0x1178)),
+    *map(chr, range(0x11A7, 0x11C4)),
+    *"\u0928\u093c\u09c7\u09be\u09d7\u0b47\u0b57\u0dd9\u0dca\u0dcf\u1025\u102e",
+    *"\uac00\uac01\ufdfa\ufb01\uff76\uff9e\u304b\u3099\u0f73\u0f71\u1e9b\u0323",
+    *"\U00011131\U00011127\U00011347\U0001133e\ufb2c\u2126\u00a8 a.\n",
+  ]
+  for block in (1, 2, 5):
+    monkeypatch.setattr(rules, "_BLOCK", block)
+    for length in range(40):
+      for _ in range(30):
+        text = "".join(rng.choices(odd, k=length))
+        assert rules.normalise(text, form) == (
+          unicodedata.normalize(form, text)
+        )
+
+
+def test_a_text_that_grows_takes_little_memory():
+  """The letter U+FDFA becomes 18: four words."""
+  text = "\ufdfa" * 200_000
+  judge = rules.make_judge(Filters("NFKC", drop_duplicates=True))
+  rules.normalise("\ufdfa" * 100_000, "NFKC")  # Makes the table.
+  tracemalloc.start()
+  rows, _ = judge([Record(text, "lines", 1.0)])
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert rows["words"].tolist() == [600_001]
+  words = " ".join(unicodedata.normalize("NFKC", text).split())
+  assert rows["digest"].tolist() == [rules.digest(words)]
+  # The result has 7 MB: it, its parts, its copy with single spaces and that in
+  # UTF-8. A list of its words alone would have 60.
+  assert peak < 40e6
+
+
+@pytest.mark.parametrize("layout", ["lines", "wrapped", "paragraphs"])
+def test_lines_that_have_grown_are_cut(layout, monkeypatch):
+  monkeypatch.setattr(lines, "MAX_CHARS", 30)
+  record = Record("a b\n" + "\ufdfa" * 4, layout, 1.0)
+  grown = rules.normalised(record, "NFKC")
+  document = sources.split_sentences(grown)
+  assert " ".join(document).split() == grown.text.split()
+  if layout == "lines":
+    assert max(map(len, document)) <= 30 and document[0] == "a b"
+    assert len(document) == 4

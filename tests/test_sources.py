@@ -231,6 +231,13 @@ def test_long_paragraphs_are_cut(tmp_path, sentence):
   assert joined == "".join(text.split())
 
 
+@pytest.mark.parametrize("block", [1, 3, 2**16])
+def test_single_spaces(monkeypatch, block):
+  monkeypatch.setattr(sources, "_BLOCK", block)
+  for text in ("", "a", "  ", " a\n\tbc \u3000d\x1ce ", "abcdefgh ij  k" * 20):
+    assert sources.single_spaces(text) == " ".join(text.split())
+
+
 def test_share_grows_to_one(tmp_path):
   write(tmp_path / "a.txt", BERT)
   write(tmp_path / "b.jsonl", jsonl("One.", "Two."))

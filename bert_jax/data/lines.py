@@ -228,6 +228,11 @@ def _cut_line(path: str, number: int, line: str, cuts: bool) -> Iterator[str]:
   yield line[start:] if start else line
 
 
+def pieces(line: str) -> Iterator[str]:
+  """Yields a line, in pieces if it is longer than `MAX_CHARS`."""
+  return _whole("", 0, line, cuts=True)
+
+
 def _check_magic(path: str, block: bytes) -> None:
   """Raises ValueError if a file begins like a known format that is not text."""
   for magic, remedy in _MAGIC.items():

@@ -22,6 +22,9 @@ MAX_PARAGRAPH = 5000
 
 _BLANK_LINE = re.compile(r"\n[ \t\r\f\v]*\n")
 _GLOB = re.compile(r"[*?\[]")
+_SPACE = re.compile(r"\s")
+# Characters that are split into words at once.
+_BLOCK = 2**16
 _PREFIX = re.compile(r"\w+")
 
 
@@ -212,8 +215,13 @@ def split_sentences(record: Record, language: str = "en") -> Document:
   the sentences in them.
   """
   if record.layout == "lines":
-    lines = (line.strip() for line in record.text.split("\n"))
-    return [line for line in lines if line]
+    # Normalisation may have made a line longer than any that is read.
+    pieces = (
+      piece.strip()
+      for line in record.text.split("\n")
+      for piece in lines.pieces(line)
+    )
+    return [piece for piece in pieces if piece]
   from sentencex import segment
 
   text = record.text.replace("\r\n", "\n").strip()
@@ -222,9 +230,21 @@ def split_sentences(record: Record, language: str = "en") -> Document:
     paragraphs = text.split("\n")
   sentences = []
   for paragraph in paragraphs:
-    for part in _parts(" ".join(paragraph.split())):
+    for part in _parts(single_spaces(paragraph)):
       sentences += [s.strip() for s in segment(language, part)]
   return [sentence for sentence in sentences if sentence]
+
+
+def single_spaces(text: str) -> str:
+  """Returns `" ".join(text.split())` without a list of all the words."""
+  parts, start = [], 0
+  while start < len(text):
+    space = _SPACE.search(text, start + _BLOCK)
+    end = space.start() if space else len(text)
+    if words := text[start:end].split():
+      parts.append(" ".join(words))
+    start = end
+  return " ".join(parts)
 
 
 def _parts(paragraph: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from bert_jax.data.tokenizer import Vocabulary
 # About 0.2 seconds of work, and a few MB of the tokenizer's memory.
 _BATCH_CHARS = 2**18
 _SENTENCES = 1024
+_SENTENCE_CHARS = 2**20
 
 
 class Tokenized(NamedTuple):
@@ -93,13 +94,29 @@ def encode(
   """Returns [T] ids and [S] lengths; sentences without a token are dropped."""
   tokens, lengths = [np.zeros(0, dtype)], []
   # A long document at once would take a hundred times its size in memory.
-  for i in range(0, len(document), _SENTENCES):
-    encoded = tokenizer.encode_batch(document[i : i + _SENTENCES])
+  for sentences in _some(document):
+    encoded = tokenizer.encode_batch(sentences)
     if any(around := tokenizer.around):
       encoded = [[*around[0], *x, *around[1]] for x in encoded if x]
     lengths += [len(ids) for ids in encoded if ids]
     tokens.append(np.array([x for ids in encoded for x in ids], dtype))
   return np.concatenate(tokens), np.array(lengths, np.int64)
+
+
+def _some(document: sources.Document) -> Iterator[list[str]]:
+  """Groups sentences by their number and their characters."""
+  group: list[str] = []
+  size = 0
+  for sentence in document:
+    if group and (
+      len(group) == _SENTENCES or size + len(sentence) > _SENTENCE_CHARS
+    ):
+      yield group
+      group, size = [], 0
+    group.append(sentence)
+    size += len(sentence)
+  if group:
+    yield group
 
 
 def _part(documents: list, dtype: np.dtype) -> folder.Part:
