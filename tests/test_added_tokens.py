@@ -13,6 +13,7 @@ from bert_jax.data import (
   added_tokens,
   builders,
   corpus,
+  files,
   folder,
   model_tokenizer,
   unigram,
@@ -340,6 +341,78 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
   path = write_model(tmp_path / "y", "bert", "added_tokens.json")
   with pytest.raises(ValueError, match="'original' has no added tokens"):
     vocabulary_files.load(path, rules="original")
+
+
+TWINS = {
+  "covid": (["COVID", "covid"], "COVID covid Covid xcovid", "0101"),
+  "last": (["a1", "Zürich", "zurich", "ZURICH"], "zurich Zürich a1", "210"),
+  "both": (["New York", "new york", "[E]"], "NEW YORK new york [e]", "012"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", TWINS)
+def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
+  """One exact spelling is one token, whatever the library's hashes are."""
+  transformers = pytest.importorskip("transformers")
+  files.say_once.cache_clear()
+  contents, text, wanted = TWINS[name]
+  v = MAKE["bert"]()
+  size = v.vocab_size
+  both = [AddedToken(content, normalized=True) for content in contents]
+  written = {"vocab.txt": v.files["vocab.txt"]}
+  if form == "added_tokens.json":
+    by_id = {content: size + i for i, content in enumerate(contents)}
+    written[form] = json.dumps(by_id).encode()
+  elif form == "tokenizer_config.json":
+    by_id = {
+      str(size + i): {"content": t.content, **added_tokens.flags_of(t)}
+      for i, t in enumerate(both)
+    }
+    settings = {"do_lower_case": True, "added_tokens_decoder": by_id}
+    written[form] = json.dumps(settings).encode()
+  else:
+    v.marked.add_tokens(both)
+    written = {form: v.marked.to_str().encode()}
+  path = write(tmp_path / "a", written)
+  opened = vocabulary_files.load(path)
+  said = capfd.readouterr().err
+  assert said.startswith("warning: the added tokens ") and said.count("\n") == 1
+  twins = [c for c in contents if c not in ("a1", "[E]")]
+  assert " and ".join(map(repr, twins)) + " are equal" in said
+  assert f"{twins[0]!r} is read for all spellings but {twins[1]!r}" in said
+  numbers = [size + int(digit) for digit in wanted]
+
+  def ids_of(ids):
+    return [i for i in ids if i >= size]
+
+  write(tmp_path / "b", vocabulary_files.contents(opened))
+  with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
+  again = vocabulary_files.load(str(tmp_path / "b"))
+  (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')
+  there = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
+  for one in (opened, again, pickle.loads(pickle.dumps(opened))):
+    (ids,) = one.encode_batch([text])
+    assert ids_of(ids) == numbers
+    assert ids_of(one.encode_special(text)) == numbers
+  assert ids_of(with_special.encode(text).ids) == numbers
+  assert ids_of(there(text)["input_ids"]) == numbers
+  numbered_there = there.get_added_vocab()
+  assert [numbered_there[c] for c in contents] == [
+    *range(size, size + len(contents))
+  ]
+  # What is written says which is which, so nothing is said again.
+  files.say_once.cache_clear()
+  vocabulary_files.load(str(tmp_path / "b"))
+  assert not capfd.readouterr().err
+
+
+def test_equal_tokens_that_a_longer_one_holds_are_said(capfd):
+  files.say_once.cache_clear()
+  longer("bert", *map(AddedToken, ("covid", "COVID", "Covid19", "b")))
+  said = capfd.readouterr().err
+  assert "'covid' and 'COVID' are equal" in said
+  assert "from process to process, since 'Covid19' holds them too" in said
 
 
 def test_a_shared_tokenizer_reads_the_same_in_a_worker():

@@ -30,6 +30,7 @@ from tokenizers import (
 )
 
 from bert_jax.data import bpe
+from bert_jax.data.files import say_once
 from bert_jax.data.tokenizer import (
   Holds,
   Vocabulary,
@@ -246,6 +247,55 @@ def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
   """
   tokenizer.add_tokens(_not_yet(tokenizer, tokens))
   _check_numbers(tokenizer, tokens)
+  tell_apart(tokenizer)
+
+
+def tell_apart(tokenizer: Tokenizer) -> None:
+  """Settles which of two added tokens a text is that could be either.
+
+  Tokens that are looked for in cleaned text may be equal there: COVID and covid
+  in lower case. The library then reads one of them, another one in another
+  process. So the later ones are looked for in the raw text, by their exact
+  spelling, and the first one has all other spellings. Each case is printed.
+
+  Args:
+    tokenizer: the library's tokenizer; the flags of its added tokens change.
+  """
+  if tokenizer.normalizer is None:
+    return
+  numbers = tokenizer.get_added_tokens_decoder()
+  by_text: dict[str, list[AddedToken]] = {}
+  for number in sorted(numbers):
+    if numbers[number].normalized:
+      text = tokenizer.normalizer.normalize_str(numbers[number].content)
+      by_text.setdefault(text, []).append(numbers[number])
+  for text, (first, *others) in by_text.items():
+    if not (text and others):
+      continue
+    names = " and ".join(repr(token.content) for token in (first, *others))
+    line = (
+      f"warning: the added tokens {names} are equal in the text as the"
+      " tokenizer cleans it:"
+    )
+    longer = next((t for t in by_text if text in t and text != t), None)
+    if longer is not None:
+      # Raw text is read first: a token there would cut the longer one.
+      line += (
+        " which one is read differs from process to process, since"
+        f" {by_text[longer][0].content!r} holds them too; remove one of them."
+      )
+    else:
+      tokenizer.add_tokens([_raw(token) for token in others])
+      line += (
+        f" {first.content!r} is read for all spellings but"
+        f" {listed([token.content for token in others])}, exactly so."
+      )
+    say_once(line)
+
+
+def _raw(token: AddedToken) -> AddedToken:
+  """Returns the token as one that is looked for in raw text."""
+  return AddedToken(token.content, **flags_of(token) | {"normalized": False})
 
 
 def _not_yet(
@@ -342,6 +392,7 @@ def with_added(vocabulary: Vocabulary, marked: Tokenizer) -> Vocabulary:
     marked: the library's tokenizer that reads special tokens in a text as
       special tokens.
   """
+  tell_apart(marked)
   roles = role_tokens(vocabulary)
   numbers = marked.get_added_tokens_decoder()
   by_number = [numbers[number] for number in sorted(numbers)]
