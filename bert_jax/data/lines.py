@@ -230,7 +230,7 @@ def _cut_line(path: str, number: int, line: str, cuts: bool) -> Iterator[str]:
 
 def pieces(line: str) -> Iterator[str]:
   """Yields a line, in pieces if it is longer than `MAX_CHARS`."""
-  return _whole("", 0, line, cuts=True)
+  return _cut_line("", 0, line, cuts=True)
 
 
 def _check_magic(path: str, block: bytes) -> None:
