@@ -1,9 +1,10 @@
-"""Looks at prepared text before it is used: sentences, documents, rows.
+"""Measures prepared text before training: sentences, documents, rows.
 
-Plain text that was read as if it had a sentence a line trains without an
-error, on a small part of the text or on pairs that are all random. So
-`prepare` says how long sentences are and how many documents have only one, and
-a run says how much of the text its rows hold and how many pairs are random.
+Plain text may be read by mistake as text with a sentence on each line. Training
+on it raises no error, but it uses only a small part of the text, or all its
+pairs are random. So `prepare` prints the length of sentences and the number of
+documents with only one sentence. A run prints which share of the text its rows
+hold and which share of its pairs is random.
 """
 
 import math
@@ -16,16 +17,19 @@ from bert_jax.data import hashing
 from bert_jax.data.builder import Builder
 from bert_jax.data.corpus import Corpus
 
-# A sentence of English has about 25 tokens.
+# Warn if the mean sentence has more tokens. An English sentence has about 25.
 LONG_SENTENCE = 100
+# Warn if a larger share of the documents has only one sentence.
 MANY_SINGLE = 0.5
-# Rows of ELECTRA with 128 tokens hold 0.86 of a text of ordinary sentences.
+# Warn if rows hold a smaller share of the tokens. ELECTRA's rows of 128 tokens
+# hold 0.86 of a text with ordinary sentences.
 LITTLE = 0.75
-# BERT's own text has about 0.57.
+# Warn if a larger share of the pairs is random. BERT's own text has about 0.57.
 MANY_RANDOM = 0.75
-# Tokens of the text that are looked at, in this many places.
+# The number of tokens in the sample of a large corpus, and of places in the
+# corpus from which they are taken.
 SAMPLE, PLACES = 2**22, 4
-# Special tokens of a row with a pair.
+# The number of special tokens in a row with a pair.
 _SPECIAL = 3
 _BLOCK = 2**20
 
@@ -34,10 +38,10 @@ class Sizes(NamedTuple):
   """Sentences and documents of a corpus.
 
   Attributes:
-    mean: tokens of a sentence, on average.
-    longest: tokens of the longest sentence.
-    single: documents that are one sentence.
-    documents: all documents.
+    mean: the mean number of tokens in a sentence.
+    longest: the number of tokens in the longest sentence.
+    single: the number of documents with only one sentence.
+    documents: the number of documents.
   """
 
   mean: float
@@ -47,12 +51,12 @@ class Sizes(NamedTuple):
 
 
 class Reach(NamedTuple):
-  """Rows of an epoch.
+  """Measures of the rows of an epoch.
 
   Attributes:
-    held: share of the text's tokens that are in a row.
-    random: share of the pairs whose second text is from another document; None
-      without pairs.
+    held: the share of the text's tokens that are in at least one row.
+    random: the share of the pairs whose second text is from another document;
+      None if the rows have no pairs.
   """
 
   held: float
@@ -60,7 +64,12 @@ class Reach(NamedTuple):
 
 
 def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
-  """Looks at the offsets of `corpus.Corpus`, a block at a time."""
+  """Computes the sizes from the offsets of `corpus.Corpus`.
+
+  Args:
+    sentences: the offset of the first token of each sentence, and the end.
+    documents: the offset of the first sentence of each document, and the end.
+  """
   longest = single = 0
   for lengths in _lengths(sentences):
     longest = max(longest, int(lengths.max(initial=0)))
@@ -77,21 +86,29 @@ def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def count_filling(corpus: Corpus, tokens: int) -> int:
-  """Counts sentences of so many tokens or more that are no whole document."""
+  """Counts sentences with at least `tokens` tokens.
+
+  A sentence that is the only one of its document is not counted.
+  """
   sentences, documents = corpus.sentences, corpus.documents
   count = 0
   for lengths in _lengths(sentences):
     count += int(np.count_nonzero(lengths >= tokens))
   for start in range(0, len(documents) - 1, _BLOCK):
     offsets = np.asarray(documents[start : start + _BLOCK + 1])
-    alone = offsets[:-1][np.diff(offsets) == 1]
-    lengths = sentences[alone + 1] - sentences[alone]
+    single = offsets[:-1][np.diff(offsets) == 1]
+    lengths = sentences[single + 1] - sentences[single]
     count -= int(np.count_nonzero(lengths >= tokens))
   return count
 
 
 def size_lines(split: str, sizes: Sizes) -> Iterator[str]:
-  """Yields what `sizes_of` returned, and warnings, for people."""
+  """Yields a line that shows the result of `sizes_of`, then warnings.
+
+  Args:
+    split: the name of the split; only "train" gets warnings.
+    sizes: the result of `sizes_of`.
+  """
   share = sizes.single / max(sizes.documents, 1)
   yield (
     f"{split}: {sizes.mean:.1f} tokens a sentence, {sizes.longest:,} in the"
@@ -107,24 +124,25 @@ def size_lines(split: str, sizes: Sizes) -> Iterator[str]:
   )
   if sizes.mean > LONG_SENTENCE:
     yield (
-      f"warning: {sizes.mean:.0f} tokens are long for a sentence; {remedy}."
+      f"warning: a sentence has {sizes.mean:.0f} tokens on average, which is"
+      f" long; {remedy}."
     )
   elif share > MANY_SINGLE and sizes.documents > 1:
     yield (
-      f"warning: {share:.0%} of the documents are one sentence, so that no"
-      f" sentence follows another; {remedy}."
+      f"warning: {share:.0%} of the documents are one sentence, so there is no"
+      f" next sentence in them; {remedy}."
     )
 
 
 def measure(corpus: Corpus, builder: Builder) -> Reach | None:
-  """Looks at rows of the first epoch, of a sample of a large corpus.
+  """Measures the rows of the first epoch; of a large corpus it takes a sample.
 
   Args:
     corpus: the documents.
-    builder: what makes rows of them.
+    builder: makes rows of the documents.
 
   Returns:
-    None if the builder's rows are no texts of documents (ELMo's).
+    The measures; None if rows are not parts of single documents (ELMo's rows).
   """
   if builder.settle is None:
     return None
@@ -147,24 +165,26 @@ def measure(corpus: Corpus, builder: Builder) -> Reach | None:
 
 
 def _ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
-  """Yields ranges of whole documents; all of a small corpus."""
+  """Yields (first, end) of ranges of documents; a small corpus is one range."""
   if corpus.num_tokens <= SAMPLE:
     yield 0, corpus.num_documents
     return
   for place in range(PLACES):
     start = corpus.num_tokens * place // PLACES
-    marks = np.searchsorted(corpus.sentences, [start, start + SAMPLE // PLACES])
-    first, last = np.searchsorted(corpus.documents, marks).tolist()
+    tokens = [start, start + SAMPLE // PLACES]
+    sentences = np.searchsorted(corpus.sentences, tokens)
+    first, last = np.searchsorted(corpus.documents, sentences).tolist()
     first = min(first, corpus.num_documents - 1)
     yield first, min(max(last, first + 1), corpus.num_documents)
 
 
 def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
-  """Tokens in [begin, end) that are in at least one example."""
+  """Counts tokens in [begin, end) that are in at least one example."""
   start, length = examples["start"], examples["length"].astype(np.int64)
   second = examples["second"]
   second_length = examples["second_length"].astype(np.int64)
-  # ELECTRA's first segments may go on behind the beginning of the second.
+  # ELECTRA's second segment may begin inside the first one. The row then has
+  # only one text, of the length of both.
   inside = (second_length > 0) & (start < second) & (second < start + length)
   length = np.where(inside, length + second_length, length)
   second_length = np.where(inside, 0, second_length)
@@ -176,7 +196,7 @@ def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
 
 
 def _count_random(corpus: Corpus, examples: np.ndarray) -> int:
-  """Examples whose two texts are from different documents."""
+  """Counts examples whose two texts are from different documents."""
   documents = [
     np.searchsorted(
       corpus.documents,
@@ -189,11 +209,11 @@ def _count_random(corpus: Corpus, examples: np.ndarray) -> int:
 
 
 def reach_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
-  """Yields what `measure` returns, and warnings, for people."""
+  """Yields a line that shows the result of `measure`, then warnings."""
   reach = measure(corpus, builder)
   if reach is None:
     return
-  # Not 100% unless it is all.
+  # Round down, so that 100% means all tokens.
   held = math.floor(reach.held * 1000) / 1000
   line = f"an epoch's rows hold {held:.1%} of the text's tokens"
   if reach.random is not None:
@@ -202,10 +222,10 @@ def reach_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
   sizes = sizes_of(corpus.sentences, corpus.documents)
   if reach.held < LITTLE:
     yield (
-      f"warning: the remaining {1 - held:.1%} of the text are not trained on in"
-      f" an epoch: a sentence has {sizes.mean:.0f} tokens on average, and what"
-      " does not fit into a row is cut off. Prepare the text with a sentence a"
-      " line, or with a --format of plain text."
+      f"warning: an epoch does not train on the other {1 - held:.1%} of the"
+      f" text: a sentence has {sizes.mean:.0f} tokens on average, and tokens that"
+      " do not fit into a row are cut off. Prepare the text with a sentence on"
+      " each line, or with a --format of plain text."
     )
   if reach.random is None or reach.random <= MANY_RANDOM:
     return
@@ -213,16 +233,17 @@ def reach_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
   filling = count_filling(corpus, length - _SPECIAL)
   if filling > sizes.single:
     yield (
-      f"warning: {filling:,} of {len(corpus.sentences) - 1:,} sentences fill a"
-      f" row of {length} tokens alone ({sizes.single:,} others are a document"
-      " alone), so that what follows them is in no row, and next sentences are"
-      " hardly learnt. Train with longer rows (data.length), prepare the text"
-      " with shorter sentences, or train without pairs."
+      f"warning: each of {filling:,} of the {len(corpus.sentences) - 1:,}"
+      f" sentences fills a whole row of {length} tokens (and {sizes.single:,}"
+      " others are a whole document), so the sentence after it is not in the"
+      " row, and the model hardly learns next sentences. Train with longer rows"
+      " (data.length), prepare the text with shorter sentences, or train"
+      " without pairs."
     )
   else:
     yield (
       f"warning: {sizes.single:,} of {sizes.documents:,} documents are one"
-      " sentence, to which nothing follows, so that next sentences are hardly"
-      " learnt. Prepare the text with documents of several sentences, or train"
-      " without pairs."
+      " sentence and have no next sentence, so the model hardly learns next"
+      " sentences. Prepare the text with documents of several sentences, or"
+      " train without pairs."
     )

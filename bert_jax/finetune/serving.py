@@ -1,4 +1,4 @@
-"""Lines of JSON in, a line of JSON out for each, in order, as they come."""
+"""Answers lines of JSON with lines of JSON, in order, as they arrive."""
 
 import collections
 import io
@@ -14,32 +14,32 @@ from bert_jax import text_rows
 from bert_jax.finetune import predicting, requests
 from bert_jax.finetune.predicting import Predictor
 
-# Seconds that a line of stdin waits for another one to be read with it, and
-# that the first line of a group waits at most.
+# Lines of stdin are collected into groups. A group waits this many seconds for
+# another line, but its first line waits at most the second number of seconds.
 PATIENCE, LONGEST_WAIT = 0.05, 0.3
-# A group of lines grows while it takes less than the first of these seconds,
-# and shrinks when it takes more than the second.
+# Groups become larger if the model takes less time for a group than the first
+# number of seconds, and smaller if it takes more than the second.
 _FAST, _SLOW = 0.25, 0.75
 
 Example = dict[str, Any]
 
 
 class ArrivingLines:
-  """Lines of a pipe or terminal as they come.
+  """Yields lines of a pipe or terminal as they arrive.
 
-  Nothing is read ahead by a thread, which could hold stdin while the program
-  ends.
+  It reads without a thread, because a thread could block on stdin while the
+  program ends.
   """
 
   def __init__(self, stream: IO[bytes]):
-    """Reads nothing yet.
+    """Prepares to read lines.
 
     Args:
-      stream: a file of bytes; one without a descriptor is read as a list of
-        lines that are all there.
+      stream: a file of bytes. If it has no file descriptor, all its lines are
+        read at once.
     """
     self._lines: collections.deque[bytes] = collections.deque()
-    self._rest = bytearray()
+    self._incomplete_line = bytearray()
     self._ended = False
     try:
       self._descriptor = stream.fileno()
@@ -55,10 +55,10 @@ class ArrivingLines:
         self._read()
 
   def ready(self, seconds: float) -> bool:
-    """Whether another line is there, or comes within so many seconds."""
-    end = time.monotonic() + seconds
+    """Returns True if a line is ready or arrives within `seconds`."""
+    deadline = time.monotonic() + seconds
     while not self._lines and not self._ended:
-      wait = max(end - time.monotonic(), 0.0)
+      wait = max(deadline - time.monotonic(), 0.0)
       if not select.select([self._descriptor], [], [], wait)[0]:
         return False
       self._read()
@@ -68,30 +68,30 @@ class ArrivingLines:
     content = os.read(self._descriptor, 1 << 16)
     if not content:
       self._ended = True
-      if self._rest:
-        self._lines.append(bytes(self._rest))
+      if self._incomplete_line:
+        self._lines.append(bytes(self._incomplete_line))
       return
-    searched = len(self._rest)
-    self._rest += content
-    if self._rest.find(b"\n", searched) >= 0:
-      *whole, last = bytes(self._rest).split(b"\n")
-      self._lines.extend(whole)
-      self._rest = bytearray(last)
+    searched = len(self._incomplete_line)
+    self._incomplete_line += content
+    if self._incomplete_line.find(b"\n", searched) >= 0:
+      *lines, last = bytes(self._incomplete_line).split(b"\n")
+      self._lines.extend(lines)
+      self._incomplete_line = bytearray(last)
 
 
 class Groups:
-  """Groups of the examples that are there, for a model to run together.
+  """Collects the examples that have arrived into groups for the model.
 
-  How many stand in a group follows from how long the last one took: few while
-  answers take long, many where the model is fast.
+  The size of a group depends on how long the model took for the last group:
+  groups are small while the model is slow, and large while it is fast.
   """
 
   def __init__(self, least: int, most: int):
-    """Begins with the smallest groups.
+    """Begins with the smallest size of a group.
 
     Args:
-      least: examples of a full group while the model is slow.
-      most: examples of a group at most.
+      least: the size of a full group while the model is slow.
+      most: the largest size of a group.
     """
     self._least, self._most = least, max(least, most)
     self._size = least
@@ -99,21 +99,26 @@ class Groups:
   def __call__(
     self, examples: Iterator[Example], ready: Callable[[float], bool]
   ) -> Iterator[list[Example]]:
-    """Yields groups; the time until the next one is asked for is measured.
+    """Yields groups.
+
+    The time until the caller asks for the next group is taken as the time of
+    the model.
 
     Args:
-      examples: in their order; when it raises, the examples before come first.
-      ready: seconds -> whether another example comes within them.
+      examples: the examples in order. If this iterator raises an error, the
+        examples before the error are yielded first.
+      ready: a function from seconds to True if another example arrives within
+        them.
 
     Raises:
-      ValueError: what `examples` raises.
+      ValueError: the error that `examples` raises.
     """
     while True:
       group, error = self._collect(examples, ready)
       if group:
-        begin = time.monotonic()
+        start = time.monotonic()
         yield group
-        self._resize(len(group), time.monotonic() - begin)
+        self._resize(len(group), time.monotonic() - start)
       if error:
         raise error
       if not group:
@@ -123,13 +128,13 @@ class Groups:
     self, examples: Iterator[Example], ready: Callable[[float], bool]
   ) -> tuple[list[Example], ValueError | None]:
     group: list[Example] = []
-    end = 0.0
+    deadline = 0.0
     try:
       for example in examples:
         group.append(example)
         if len(group) == 1:
-          end = time.monotonic() + LONGEST_WAIT
-        wait = min(PATIENCE, max(end - time.monotonic(), 0.0))
+          deadline = time.monotonic() + LONGEST_WAIT
+        wait = min(PATIENCE, max(deadline - time.monotonic(), 0.0))
         if len(group) >= self._size or not ready(wait):
           break
     except ValueError as e:
@@ -151,13 +156,14 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
     "stdin",
     predicting.mask_token(predictor),
   )
-  # A few lines do not wait for a whole batch of padding.
-  few = predictor._replace(batch_size=predictor.mesh.shape["data"])
+  # A small group runs in the smallest batch: in a full batch most rows would be
+  # padding.
+  small_batches = predictor._replace(batch_size=predictor.mesh.shape["data"])
   groups = Groups(predictor.batch_size, predicting.CHUNK)
   count = 0
   for group in groups(examples, lines.ready):
-    small = len(group) <= predictor.batch_size // 4
-    write_group(few if small else predictor, group, out)
+    is_small = len(group) <= predictor.batch_size // 4
+    write_group(small_batches if is_small else predictor, group, out)
     count += len(group)
   return count
 
@@ -167,7 +173,7 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
     mask = predicting.mask_token(predictor)
     return requests.read(text_rows.read_lines(path), predictor.kind, path, mask)
 
-  # A bad line is named before the model runs.
+  # Read all lines once, to report a bad line before the model runs.
   for _ in examples():
     pass
   count = 0
@@ -180,7 +186,7 @@ def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
 def write_group(
   predictor: Predictor, examples: list[Example], out: IO[str]
 ) -> None:
-  """Writes a line of JSON for each example, in order."""
+  """Predicts examples, and writes a line of JSON for each, in order."""
   answers = predicting.predict(predictor, examples)
   for example, answer in zip(examples, answers, strict=True):
     row = {"id": example["id"]} | answer
@@ -189,20 +195,20 @@ def write_group(
 
 
 def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
-  """Answers every line of a file, or of stdin as they come.
+  """Answers every line of a file or of stdin.
 
   Args:
     predictor: the model.
-    source: a .jsonl file; "-" is stdin, whose lines are answered when they are
-      there, while it is open.
-    out: where the answers are written.
+    source: a .jsonl file; or "-" for stdin, whose lines are answered as they
+      arrive.
+    out: the file to which the answers are written.
 
   Returns:
     The number of predictions.
 
   Raises:
-    ValueError: a bad line, which is named, or no line. No line of a file has
-      been answered then; those of stdin before the bad one have.
+    ValueError: there is a bad line, which the message names, or no line. Lines
+      of stdin before the bad line have been answered; of a file, no line has.
   """
   if source == "-":
     count = _answer_stdin(predictor, out)
