@@ -183,8 +183,8 @@ def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
   start, length = examples["start"], examples["length"].astype(np.int64)
   second = examples["second"]
   second_length = examples["second_length"].astype(np.int64)
-  # ELECTRA's second segment may begin inside the first one. The row then has
-  # only one text, of the length of both.
+  # ELECTRA's first segment may also take sentences that follow the beginning of
+  # the second. Then count both segments as one text of their total length.
   inside = (second_length > 0) & (start < second) & (second < start + length)
   length = np.where(inside, length + second_length, length)
   second_length = np.where(inside, 0, second_length)
@@ -223,9 +223,9 @@ def reach_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
   if reach.held < LITTLE:
     yield (
       f"warning: an epoch does not train on the other {1 - held:.1%} of the"
-      f" text: a sentence has {sizes.mean:.0f} tokens on average, and tokens that"
-      " do not fit into a row are cut off. Prepare the text with a sentence on"
-      " each line, or with a --format of plain text."
+      f" text: a sentence has {sizes.mean:.0f} tokens on average, and tokens"
+      " that do not fit into a row are cut off. Prepare the text with one"
+      " sentence on each line, or with --format for plain text."
     )
   if reach.random is None or reach.random <= MANY_RANDOM:
     return
