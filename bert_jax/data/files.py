@@ -31,6 +31,10 @@ class Changed(OSError):
   """A file was written while it was read; what was read is not known."""
 
 
+class ChangedInput(ValueError):
+  """An input was written while it was read: its content cannot be used."""
+
+
 def beside(path: str, ending: str = "tmp") -> str:
   """A new name in the same folder that nobody can foresee."""
   folder, name = os.path.split(path)
@@ -355,21 +359,33 @@ class Watch:
     """
     self._seen = {path: _state(path) for path in paths}
 
-  def check(self) -> None:
-    """Raises Changed if a file was written or replaced; reads none."""
+  def _changes(self) -> Iterator[tuple[str, str]]:
+    """Yields the files that are not as they were, and how they changed."""
     for path, before in self._seen.items():
       try:
         now = _state(path)
       except FileNotFoundError:
         now = None
       if now != before:
-        how = "deleted" if now is None else "changed"
-        raise Changed(
-          f"{path} was {how} while this run was reading it, so that its steps"
-          " since the last checkpoint may be those of other data; no further"
-          " checkpoint is saved. Put the right folder back and give the same"
-          " command again: it continues from the last checkpoint."
-        )
+        yield path, "deleted" if now is None else "changed"
+
+  def check(self) -> None:
+    """Raises Changed if a file was written or replaced; reads none."""
+    for path, how in self._changes():
+      raise Changed(
+        f"{path} was {how} while this run was reading it, so that its steps"
+        " since the last checkpoint may be those of other data; no further"
+        " checkpoint is saved. Put the right folder back and give the same"
+        " command again: it continues from the last checkpoint."
+      )
+
+  def check_input(self) -> None:
+    """Raises ChangedInput if a file was written or replaced; reads none."""
+    for path, how in self._changes():
+      raise ChangedInput(
+        f"{path} was {how} while it was read, so that a mix of two texts was"
+        " read. Give the same command again once nothing writes the file."
+      )
 
 
 def _state(path: str) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.data import lines, reading
+from bert_jax.data import files, lines, reading
 
 # A document is a list of sentences, none of them blank.
 Document = list[str]
@@ -127,14 +127,20 @@ def _expand(pattern: str) -> list[str]:
 
 def _file(path: str, format: str, errors: str) -> Source:
   kind = reading.format_of(path) if format == "auto" else format
+  watch = files.Watch([path])
   stat = os.stat(path)
-  return Source(
-    path,
-    kind,
-    stat.st_size,
-    [stat.st_size, stat.st_mtime_ns],
-    lambda: reading.read_file(path, kind, errors),
-  )
+
+  def read() -> Iterator[reading.Raw]:
+    try:
+      yield from reading.read_file(path, kind, errors)
+    except ValueError:
+      # Half of a new text may be no text at all.
+      watch.check_input()
+      raise
+    watch.check_input()
+
+  version = [stat.st_size, stat.st_mtime_ns]
+  return Source(path, kind, stat.st_size, version, read)
 
 
 def _docstrings() -> Source:

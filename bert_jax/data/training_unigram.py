@@ -53,6 +53,7 @@ def train(
   from sentencepiece import sentencepiece_model_pb2
 
   model, seen = io.BytesIO(), []
+  errors: list[BaseException] = []
 
   def lines() -> Iterator[str]:
     for record in records:
@@ -62,11 +63,19 @@ def train(
             seen[:] = [True]
             yield from _short(valid(line.replace("\0", " ")))
 
+  def noted() -> Iterator[str]:
+    """The lines; the library makes a RuntimeError of what reading raises."""
+    try:
+      yield from lines()
+    except BaseException as e:
+      errors.append(e)
+      raise
+
   sentencepiece.set_random_generator_seed(0)
   folder = tempfile.TemporaryDirectory()
   try:
     sentencepiece.SentencePieceTrainer.train(
-      sentence_iterator=lines(),
+      sentence_iterator=noted(),
       model_writer=model,
       model_type="unigram",
       vocab_size=size,
@@ -87,6 +96,8 @@ def train(
       minloglevel=2,
     )
   except RuntimeError as e:
+    if errors:
+      raise errors[0] from None
     if not seen:
       return None
     raise ValueError(f"--size={size}: SentencePiece says: {e}") from e

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from bert_jax.data import token_files, vocabulary_files
+from bert_jax.data import files, token_files, vocabulary_files
 from bert_jax.data.tokenizer import Vocabulary
 from bert_jax.finetune import encode, layout, reading, rows, spans, tagging
 from bert_jax.finetune.encode import Encoded
@@ -85,6 +85,8 @@ def prepare(
     vocabulary, line = token_files.extend(vocabulary, add_tokens)
     print(line, file=sys.stderr, flush=True)
   length = length or known.length
+  paths = [path for i in inputs for path in _paths(i.path)]
+  watch = files.Watch(filter(os.path.isfile, paths))
   made_from = dict(
     version=VERSION,
     task=[*known.task],
@@ -102,7 +104,13 @@ def prepare(
   made_from["task"] = [list(x) if type(x) is tuple else x for x in known.task]
   if os.path.exists(output):
     return _same(output, made_from)
-  read = reading.read(known, inputs)
+  try:
+    read = reading.read(known, inputs)
+  except ValueError:
+    # Half of a new file may be no file of its kind.
+    watch.check_input()
+    raise
+  watch.check_input()
   around = layout.of_vocabulary(vocabulary)
   splits, notes = {}, _notes_of(read)
   for split, examples in read.splits.items():
@@ -130,8 +138,8 @@ def prepare(
     notes=notes,
     made_from=made_from,
   )
-  files = vocabulary_files.contents(vocabulary)
-  rows.save(output, read.known.task, splits, meta, files)
+  tokenizer_files = vocabulary_files.contents(vocabulary)
+  rows.save(output, read.known.task, splits, meta, tokenizer_files)
   return rows.read_meta(output)
 
 
@@ -171,14 +179,18 @@ def _digest_tokenizer(vocabulary: Vocabulary) -> str:
 def _digest(path: str) -> str:
   """A hash of an input's content; of `tfds:` its name."""
   digest = hashlib.sha256()
-  paths = [path]
-  if os.path.isdir(path):
-    found = ((at, name) for at, _, names in os.walk(path) for name in names)
-    paths = sorted(os.path.join(*parts) for parts in found)
-  for name in paths:
+  for name in _paths(path):
     if os.path.isfile(name):
       with open(name, "rb") as f:
         digest.update(hashlib.file_digest(f, "sha256").digest())
     else:
       digest.update(name.encode())
   return digest.hexdigest()
+
+
+def _paths(path: str) -> list[str]:
+  """The path of an input, or those of what is in its folder, sorted."""
+  if not os.path.isdir(path):
+    return [path]
+  pairs = ((at, name) for at, _, names in os.walk(path) for name in names)
+  return sorted(os.path.join(*pair) for pair in pairs)

@@ -1,0 +1,132 @@
+"""Inputs that are written while a command reads them: no folder of a mix."""
+
+import os
+
+import pytest
+
+from bert_jax.data import files, preparing, reading, training_vocab
+from bert_jax.data.filters import Filters
+from bert_jax.finetune import preparing as task_preparing
+from bert_jax.finetune import reading as task_reading
+from bert_jax.finetune import tables
+
+LINE = "some words of one text, and more words\n\n"
+CHANGED = r"a\.(txt|tsv|jsonl) was changed while it was read"
+
+
+def grow(path):
+  with open(path, "a") as f:
+    f.write("more\n")
+
+
+def overwrite(path):
+  """Other text of the same size, in place."""
+  size = os.path.getsize(path)
+  with open(path, "r+") as f:
+    f.write("x" * (size // 2))
+
+
+def replace(path):
+  """Another file of the same size and time."""
+  stat = os.stat(path)
+  new = f"{path}.new"
+  with open(path, "rb") as old, open(new, "wb") as f:
+    f.write(old.read().replace(b"words", b"wordy"))
+  os.utime(new, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+  os.replace(new, path)
+
+
+def begin_again(path):
+  """Half of a new text, which ends inside of a character."""
+  with open(path, "wb") as f:
+    f.write("é".encode()[:1])
+
+
+@pytest.fixture
+def text(tmp_path):
+  path = tmp_path / "a.txt"
+  path.write_text(LINE * 40)
+  (tmp_path / "vocab.txt").write_text(
+    "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsome\nwords\nof\n"
+  )
+  return path
+
+
+def change_while_reading(monkeypatch, change, reading_number=1):
+  """Changes a file after its first document, the first or the n-th time."""
+  read_file, times = reading.read_file, []
+
+  def read(path, *arguments):
+    times.append(path)
+    for i, raw in enumerate(read_file(path, *arguments)):
+      yield raw
+      if i == 0 and len(times) == reading_number:
+        change(path)
+
+  monkeypatch.setattr(reading, "read_file", read)
+
+
+@pytest.mark.parametrize("change", [grow, overwrite, replace])
+@pytest.mark.parametrize("number", [1, 2])
+def test_prepare(text, tmp_path, monkeypatch, change, number):
+  """In the first pass, and in the second that filters make."""
+  output = tmp_path / "prepared"
+  arguments = (str(text), str(tmp_path / "vocab.txt"), str(output))
+  options = dict(processes=1, filters=Filters(min_words=1), heldout=0.0)
+  with monkeypatch.context() as patched:
+    change_while_reading(patched, change, number)
+    with pytest.raises(files.ChangedInput, match=CHANGED):
+      preparing.prepare(*arguments, **options)
+  assert not output.exists() and not (tmp_path / "prepared.partial").exists()
+  assert preparing.prepare(*arguments, **options)["splits"]["train"]["tokens"]
+
+
+def test_prepare_names_a_file_that_is_gone(text, tmp_path, monkeypatch):
+  change_while_reading(monkeypatch, os.remove)
+  with pytest.raises(files.ChangedInput, match="was deleted while it was read"):
+    preparing.prepare(
+      *(str(text), str(tmp_path / "vocab.txt"), str(tmp_path / "prepared")),
+      **dict(processes=1, heldout=0.0),
+    )
+
+
+@pytest.mark.parametrize("kind", training_vocab.KINDS)
+def test_train_vocab(text, tmp_path, monkeypatch, kind):
+  if kind == "unigram":
+    pytest.importorskip("sentencepiece", reason="the extra [data]")
+  change_while_reading(monkeypatch, grow)
+  output = tmp_path / ("v.model" if kind == "unigram" else "v")
+  before = sorted(os.listdir(tmp_path))
+  with pytest.raises(files.ChangedInput, match=CHANGED):
+    training_vocab.train_vocab(str(text), 100, str(output), kind=kind)
+  assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("change", [grow, overwrite, replace, begin_again])
+@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl"])
+def test_prepare_of_a_task(text, tmp_path, monkeypatch, change, name):
+  path = tmp_path / name
+  lines = '{"text": "some words", "label": %d}\n' * 2
+  header = "" if name == "a.jsonl" else "text\tlabel\n"
+  lines = lines if name == "a.jsonl" else "some words\t%d\n" * 2
+  path.write_text(header + lines % (0, 1) * 9)
+  known = task_reading.find("mine", columns="text=text,label=label")
+  inputs = task_reading.parse_inputs(known, [f"train={path}"])
+  output = tmp_path / "task"
+  arguments = known, inputs, str(tmp_path / "vocab.txt"), str(output), 16
+  with monkeypatch.context() as patched:
+    function = "jsonl" if name == "a.jsonl" else "table"
+    read = getattr(tables, function)
+
+    def change_first(path, *rest):
+      records = read(path, *rest)
+      yield next(records)
+      change(path)
+      yield from records
+
+    patched.setattr(tables, function, change_first)
+    with pytest.raises(files.ChangedInput, match=CHANGED):
+      task_preparing.prepare(*arguments)
+  assert not output.exists()
+  path.write_text(header + lines % (0, 1) * 9)
+  assert task_preparing.prepare(*arguments)["length"] == 16
