@@ -102,9 +102,9 @@ def check_labels(kind: str, names: Sequence[str]) -> None:
     raise ValueError(f"--labels: {twice[0]!r} is there twice.")
   if len(names) < 2:
     raise ValueError(f"--labels: a {kind} needs two or more.")
-  odd = tags.odd_one(names) if kind == "tagging" else None
-  if odd:
-    raise ValueError(f"--labels: {tags.sentence(odd)}")
+  unprefixed = tags.find_unprefixed(names) if kind == "tagging" else None
+  if unprefixed:
+    raise ValueError(f"--labels: {tags.unprefixed_message(unprefixed)}")
 
 
 def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:

@@ -278,18 +278,19 @@ def _found(
 def _check_tags(
   splits: Mapping[str, Examples], wheres: Mapping[str, list[Record]]
 ) -> None:
-  """Raises ValueError for a tag without prefix where others have one."""
+  """Raises ValueError if some tags have a prefix and one has none."""
   names = {
     t for examples in splits.values() for e in examples for t in e["tags"] or ()
   }
-  odd = tags.odd_one(names)
-  if odd is None:
+  unprefixed = tags.find_unprefixed(names)
+  if unprefixed is None:
     return
   for split, examples in splits.items():
     for example, record in zip(examples, wheres[split], strict=True):
-      if odd in (example["tags"] or ()):
-        where = conll.where_of(record, example["tags"].index(odd))
-        raise ValueError(f"{where}: {tags.sentence(odd)}")
+      if unprefixed in (example["tags"] or ()):
+        index = example["tags"].index(unprefixed)
+        location = conll.where_of(record, index)
+        raise ValueError(f"{location}: {tags.unprefixed_message(unprefixed)}")
 
 
 def _number(task: Task, split: str, examples: Examples) -> None:

@@ -1,16 +1,16 @@
-"""Tags of words: with prefixes that mark entities, or without.
+"""Tags of words: tags with prefixes mark entities, other tags do not.
 
-| scheme | begin, inside, end, alone |
+| scheme | begin, inside, end, single word |
 |---|---|
-| IOB (1 and 2) | B-, I-; in IOB1 B- stands only between neighbours of a type |
+| IOB (1 and 2) | B-, I-; IOB1 has B- only directly after the same type |
 | IOBES | B-, I-, E-, S- |
 | BILOU | B-, I-, L-, U- |
 | BMES | B-, M-, E-, S- |
 | BMEWO | B-, M-, E-, W- |
 
-O is outside of all. Entities of one type may have the letter alone. Any other
-tags, parts of speech for example, mark no entities: they are scored word by
-word.
+The tag O marks a word outside of all entities. If all entities are of one type,
+a tag may be the letter without a type. Any other tags, for example parts of
+speech, mark no entities; they are scored word by word.
 """
 
 import re
@@ -18,13 +18,13 @@ from collections.abc import Iterable, Sequence
 
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _PREFIXED = re.compile(r"([BIESLUMW])(?:-(.+))?", re.DOTALL)
-# The letters of IOBES by those of any scheme.
+# Letter of another scheme -> letter of IOBES.
 _IOBES = {"L": "E", "U": "S", "M": "I", "W": "S"}
-# The type that a letter alone stands for, as seqeval names it.
+# The type of a tag that is only a letter, as seqeval names it.
 _UNTYPED = "_"
 PUBLISHED = re.compile(r"O|[BI]-.+")
-# Other spellings of a prefix: small letters, whole words, BD and ID of a scheme
-# for entities with gaps; any sign between it and the type, or none.
+# Other spellings of a prefix: small letters, whole words, and BD and ID from a
+# scheme for entities with gaps. A sign may separate it from the type.
 _LETTER = (
   r"(begin(?:ning)?|inside|middle|end|last|single|unit|whole|[BIESLUMW][DH]?)"
 )
@@ -37,40 +37,42 @@ _SPELLINGS = (
 _OUTSIDE = ("o", "0", "out", "outside")
 
 
-def check_published(tag: str, where: str) -> None:
+def check_published(tag: str, location: str) -> None:
   """Raises ValueError unless a tag is O, B-TYPE or I-TYPE."""
   if not PUBLISHED.fullmatch(tag):
     raise ValueError(
-      f"{where}: tag {tag!r:.60} is not O, B-TYPE or I-TYPE; entities are"
-      " scored by these prefixes, write the tags with them."
+      f"{location}: tag {tag!r:.60} is not O, B-TYPE or I-TYPE; entities are"
+      " scored by these prefixes, so write the tags with them."
     )
 
 
-def sentence(tag: str) -> str:
-  """What to say of a tag that is none of its task's scheme."""
+def unprefixed_message(tag: str) -> str:
+  """Returns the error message for a tag that `find_unprefixed` found."""
   return (
     f"tag {tag!r:.60} is not O, B-TYPE or I-TYPE, as others are; entities are"
-    " scored by these prefixes, write all tags with them, or none."
+    " scored by these prefixes, so write all tags with them, or none."
   )
 
 
-def odd_one(tags: Iterable[str]) -> str | None:
-  """A tag without prefix beside others that have B- or I-; None if none is."""
-  others = sorted({*tags} - {"O"})
-  typed = [tag for tag in others if tag[:2] in ("B-", "I-") and tag[2:]]
-  plain = [tag for tag in others if not _PREFIXED.fullmatch(tag) or not tag[1:]]
-  return plain[0] if typed and plain else None
+def find_unprefixed(tags: Iterable[str]) -> str | None:
+  """Finds a tag without prefix, if other tags have the prefix B- or I-."""
+  entity_tags = sorted({*tags} - {"O"})
+  prefixed = [tag for tag in entity_tags if tag[:2] in ("B-", "I-") and tag[2:]]
+  unprefixed = [
+    tag for tag in entity_tags if not _PREFIXED.fullmatch(tag) or not tag[1:]
+  ]
+  return unprefixed[0] if prefixed and unprefixed else None
 
 
 def letters(tags: Iterable[str]) -> str | None:
-  """The prefixes of the scheme that tags are of; None for tags without them.
+  """Returns the letters of the tags' scheme; None if they have no scheme.
 
-  A set of tags with a tag of `odd_one` has none.
+  Tags in which `find_unprefixed` finds one have no scheme.
   """
   matches = [_PREFIXED.fullmatch(tag) for tag in {*tags} - {"O"}]
   if not matches or not all(matches):
     return None
-  # Letters alone may be the tags of something else.
+  # Letters without types may be tags of another kind, unless B or I is used.
   if not any(match[2] or match[1] in "BI" for match in matches):
     return None
   used = {match[1] for match in matches}
@@ -78,10 +80,11 @@ def letters(tags: Iterable[str]) -> str | None:
 
 
 def warning(tags: Iterable[str]) -> str | None:
-  """Returns a line if tags look like entities in a spelling of another kind.
+  """Returns a warning if tags look like entities in an unknown spelling.
 
-  They do if one type has the begin and another place of an entity, or if all
-  tags beside that for "outside" have a prefix, or all have a suffix.
+  Tags look like entities in two cases: one type has a tag for the beginning and
+  a tag for another place of an entity; or all tags have a prefix, or all have a
+  suffix, except the one for "outside".
 
   Args:
     tags: the labels of a task.
@@ -124,22 +127,30 @@ def warning(tags: Iterable[str]) -> str | None:
 
 
 def all_labels(tags: Iterable[str]) -> tuple[str, ...]:
-  """The labels of a task that has such tags.
+  """Returns the labels of a task whose examples have these tags.
 
-  O first; every type of entity gets all tags of its scheme, found or not. Tags
-  without prefixes are as they stand, sorted.
+  O is the first label. Every type of entity gets all tags of the scheme, also
+  those that no example has. Tags without prefixes are sorted and not changed.
   """
   tags = {*tags}
   scheme = letters(tags)
   if scheme is None:
     return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
   types = {_PREFIXED.fullmatch(tag)[2] or "" for tag in tags - {"O"}}
-  pairs = ((letter, kind) for kind in sorted(types) for letter in scheme)
-  return ("O", *(f"{p}-{kind}" if kind else p for p, kind in pairs))
+  pairs = (
+    (letter, entity_type) for entity_type in sorted(types) for letter in scheme
+  )
+  return (
+    "O",
+    *(
+      f"{letter}-{entity_type}" if entity_type else letter
+      for letter, entity_type in pairs
+    ),
+  )
 
 
 def to_iobes(tag: str) -> str | None:
-  """A tag of any scheme with the letters of IOBES; None without a prefix."""
+  """Converts a tag of any scheme to IOBES; None for a tag without prefix."""
   if tag == "O":
     return tag
   match = _PREFIXED.fullmatch(tag)
@@ -149,13 +160,14 @@ def to_iobes(tag: str) -> str | None:
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-  """IOB1, where B- stands only between neighbours of a type, as IOB2.
+  """Converts the tags of a sentence from IOB1 to IOB2; IOB2 is not changed.
 
-  The files of CoNLL-2003 are in IOB1; IOB2 stays as it is.
+  The files of CoNLL-2003 are in IOB1, where B- is only used for an entity that
+  directly follows another one of the same type.
   """
-  converted, before = [], "O"
+  converted, previous_tag = [], "O"
   for tag in tags:
-    begins = tag[:2] == "I-" and before[2:] != tag[2:]
+    begins = tag[:2] == "I-" and previous_tag[2:] != tag[2:]
     converted.append("B-" + tag[2:] if begins else tag)
-    before = tag
+    previous_tag = tag
   return converted
