@@ -141,7 +141,7 @@ def test_damaged_modules(tmp_path):
   for text, words in (
     ("[{", "modules.json is damaged"),
     ("[1]", "modules.json is damaged: 1 names no type"),
-    ('[{"type": "x.Pooling", "path": "../p"}]', "'../p' is not the name of a folder"),
+    ('[{"type": "x.Pooling", "path": "../p"}]', "'../p' is not the name"),
   ):
     modules.write_text(text)
     with pytest.raises(ValueError, match=words):
