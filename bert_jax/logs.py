@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 
 
 def note(line: str) -> None:
-  """Prints a line on stderr, since stdout may be the data of a command."""
+  """Prints a line on stderr, because stdout may hold a command's data."""
   print(line, file=sys.stderr, flush=True)
 
 
@@ -54,7 +54,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 class _Written:
-  """The rows of a metrics.jsonl: their steps, and a checksum of all lines."""
+  """Records the steps of metrics.jsonl and a checksum of all its lines."""
 
   def __init__(self) -> None:
     self._checksum = 0
@@ -66,12 +66,12 @@ class _Written:
     _extend(self._spans.setdefault(row["split"], []), row["step"])
 
   def saved(self) -> dict[str, Any]:
-    # A copy: the spans grow, and a checkpoint is written in the background.
+    # Copy the spans: they grow while a checkpoint is written in the background.
     spans = {split: [[*span] for span in s] for split, s in self._spans.items()}
     return {"steps": spans, "checksum": self._checksum}
 
   def differences(self, saved: dict[str, Any] | None) -> list[str]:
-    """Sentences on what of the saved rows is missing or was changed."""
+    """Returns sentences about saved rows that are missing or were changed."""
     if not saved:
       return []
     lines = []
@@ -82,8 +82,9 @@ class _Written:
         _extend(missing, step)
       if missing:
         lines.append(
-          f"the rows of {split} of {_named(missing)} are missing. Checkpoints"
-          " are whole, and the run goes on; loss.png lacks these points."
+          f"the rows of {split} of {_format_steps(missing)} are missing. The"
+          " checkpoints are complete, and the run continues; loss.png lacks"
+          " these points."
         )
     if not lines and saved["checksum"] != self._checksum:
       lines = ["a row was changed, added or moved since it was written."]
@@ -91,7 +92,7 @@ class _Written:
 
 
 def _extend(spans: list[list[int]], step: int) -> None:
-  """Adds a step to arithmetic progressions (first, last, every)."""
+  """Adds a step to a list of arithmetic progressions [first, last, every]."""
   if spans:
     first, last, every = spans[-1]
     if first == last and step > last:
@@ -111,15 +112,15 @@ def _steps(spans: list[list[int]]) -> set[int]:
   }
 
 
-def _named(spans: list[list[int]]) -> str:
-  """Names of steps, of which there may be thousands."""
+def _format_steps(spans: list[list[int]]) -> str:
+  """Writes steps in short form, since there may be thousands."""
   names = []
   for first, last, every in spans:
     if (last - first) // every < 3:
       names += map(str, range(first, last + 1, every))
     else:
-      between = f" (every {every})" if every > 1 else ""
-      names.append(f"{first} to {last}{between}")
+      distance = f" (every {every})" if every > 1 else ""
+      names.append(f"{first} to {last}{distance}")
   return f"step{'s' if len(_steps(spans)) > 1 else ''} {', '.join(names)}"
 
 
@@ -144,15 +145,16 @@ class Logger:
     saved: dict[str, Any] | None = None,
     again: bool = False,
   ):
-    """Opens the files and drops rows beyond the restored step.
+    """Opens the files and drops rows after the restored step.
 
     Args:
       workdir: the run's folder.
       start_step: the restored step.
-      total_steps: of the run.
-      saved: what `written` said when the checkpoint of `start_step` was saved;
-        what is missing since is printed.
-      again: the evaluation at `start_step` is made again; its row is dropped.
+      total_steps: the number of steps of the run.
+      saved: the result of `written` when the checkpoint of `start_step` was
+        saved. Rows that are missing since then are reported.
+      again: True if the evaluation at `start_step` is made again; then its old
+        row is dropped.
     """
     self._on = jax.process_index() == 0
     self._total = total_steps
@@ -203,7 +205,7 @@ class Logger:
     self._event(step=row["step"], summary=Summary(value=scalars))
 
   def written(self) -> dict[str, Any]:
-    """JSON values that say which rows there are, for a checkpoint."""
+    """Returns JSON values for a checkpoint that describe the written rows."""
     return self._written.saved() if self._on else {}
 
   @contextlib.contextmanager
@@ -262,8 +264,8 @@ class Logger:
     if not self._on:
       return
     row = {"step": step, "split": "train", **means}
-    # A share of none may be rounded to less than none.
-    row["padding"] = max(row["padding"], 0.0) + 0.0  # Not -0.0.
+    # Rounding may make a share of zero negative; `+ 0.0` turns -0.0 into 0.0.
+    row["padding"] = max(row["padding"], 0.0) + 0.0
     line = f"step {step}/{self._total} loss {means['loss']:.4f}"
     if steps:
       rate = steps / seconds

@@ -61,23 +61,23 @@ ACTIONS = ("none", "stop", "skip")
 
 
 class Spikes:
-  """Which losses are too high, by the mean of the window before.
+  """Finds spikes: losses that are high compared with the previous window.
 
   Attributes:
-    action: "none"; "stop": the run ends at such a step; "skip": such a step
-      changes nothing, and is logged.
-    limit: the highest loss that counts as usual.
+    action: "none": spikes are ignored. "stop": the run ends at a spike. "skip":
+      a step with a spike is logged and changes nothing else.
+    limit: the highest loss that is not a spike.
   """
 
   def __init__(
     self, action: str = "none", factor: float = 2.0, limit: float | None = None
   ):
-    """Begins a run, or goes on with one.
+    """Begins a run or continues one.
 
     Args:
       action: one of `ACTIONS`.
-      factor: times the mean loss of the last window that was logged, the limit.
-      limit: as `saved` gave it; None before the first window.
+      factor: the limit is the mean loss of the last logged window times this.
+      limit: the result of `saved`; None before the first window.
 
     Raises:
       ValueError: an unknown action, or a factor that is not above 1.
@@ -92,24 +92,29 @@ class Spikes:
     self.limit = math.inf if limit is None else limit
 
   def argument(self) -> tuple[np.float32, ...]:
-    """What the train step takes beside its other arguments."""
+    """Returns the additional arguments of the train step."""
     return () if self.action == "none" else (np.float32(self.limit),)
 
   def close(self, mean: float) -> None:
-    """Sets the limit of the next window by the mean loss of the last."""
+    """Sets the limit of the next window from the mean loss of the last one."""
     self.limit = self._factor * mean
 
   def saved(self) -> float | None:
-    """What `limit` is to be after a restart."""
-    on = self.action != "none" and math.isfinite(self.limit)
-    return self.limit if on else None
+    """Returns the value of `limit` to pass after a restart."""
+    has_limit = self.action != "none" and math.isfinite(self.limit)
+    return self.limit if has_limit else None
 
 
 class Window:
   """Sums of the steps since the last logged row; they survive a restart."""
 
   def __init__(self, saved: dict[str, Any] | None = None, stops: bool = False):
-    """Begins with what `saved` gave; `stops`: a skipped step is an error."""
+    """Begins a window or continues one.
+
+    Args:
+      saved: the result of the method `saved`; None for a new window.
+      stops: True if a skipped step is an error.
+    """
     saved = saved or {"count": 0, "sums": {}}
     self._count, self._sums = saved["count"], dict(saved["sums"])
     self._skipped, self._stops = list(saved.get("skipped", [])), stops
@@ -132,8 +137,8 @@ class Window:
         if self._stops:
           raise FloatingPointError(
             f"step {step}: the loss {values['loss']:.6g} is a spike by"
-            " config.spike, and the run stops before it. The checkpoints before"
-            " it are kept; go on from one in a new --workdir with"
+            " config.spike, and the run stops before it. Earlier checkpoints"
+            " are kept; continue from one of them in a new --workdir with"
             " --config.init_from=RUN@STEP and a lower schedule.peak."
           )
         self._skipped.append([step, repr(values["loss"])])
@@ -151,25 +156,24 @@ class Window:
       self._count += 1
     self._pending = []
     saved = {"count": self._count, "sums": dict(self._sums)}
-    # Runs that skip nothing save what they always did.
+    # Without skipped steps, save the same keys as earlier versions did.
     return saved | ({"skipped": [*self._skipped]} if self._skipped else {})
 
   def close(self) -> tuple[dict[str, Any], float]:
     """Returns (means, tokens of a step) and starts anew.
 
-    Skipped steps are left out of the means; they stand in the entry
-    `skipped_steps`.
+    The means leave skipped steps out. The entry `skipped_steps` lists them.
 
     Raises:
-      FloatingPointError: see `saved`; or every step was skipped.
+      FloatingPointError: every step was skipped, or see `saved`.
     """
     saved = self.saved()
     steps = [step for step, _ in self._skipped]
     if not saved["count"]:
       raise FloatingPointError(
         f"steps {steps[0]} to {steps[-1]}: every loss is a spike by"
-        f" config.spike (the last is {self._skipped[-1][1]}): the model itself"
-        " has left its way. The checkpoints before are kept; go on from one in"
+        f" config.spike (the last is {self._skipped[-1][1]}), so the model has"
+        " diverged. Earlier checkpoints are kept; continue from one of them in"
         " a new --workdir with --config.init_from=RUN@STEP."
       )
     means = {

@@ -1,7 +1,7 @@
-"""Files that are the old ones or the new ones, and that are what was written.
+"""Writes files atomically, reads JSON, and checks files by digests.
 
-New files are made beside, under a name that nobody can foresee, and renamed.
-JSON of any file is read here, and digests of files are taken here.
+A new file is written in the same folder under a random name and then renamed.
+So a reader sees either the whole old file or the whole new one.
 """
 
 import concurrent.futures
@@ -19,48 +19,48 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
-# A digest of a larger file takes seconds, which is announced.
+# The digest of a file with more bytes takes seconds, so a line announces it.
 _LARGE = 2**32
-# Python's own limit, about 1,000, depends on who calls; no file that is read
-# here needs more than a few levels.
+# The most levels of nested JSON. Python's own limit of about 1,000 depends on
+# the caller's depth, and the files that are read here need only a few levels.
 _MAX_DEPTH = 100
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.(tmp|partial)")
 
 
 class Changed(OSError):
-  """A file was written while it was read; what was read is not known."""
+  """A file of the data was changed while a run was reading it."""
 
 
 class ChangedInput(ValueError):
-  """An input was written while it was read: its content cannot be used."""
+  """An input was changed while it was read, so its content cannot be used."""
 
 
 def beside(path: str, ending: str = "tmp") -> str:
-  """A new name in the same folder that nobody can foresee."""
+  """Returns a new random name in the same folder."""
   folder, name = os.path.split(path)
   return os.path.join(folder, f".{name}.{secrets.token_hex(8)}.{ending}")
 
 
 def create(path: str) -> BinaryIO:
-  """Opens a file that must not be there, not even as a link."""
+  """Creates and opens a file; an existing file or link is an error."""
   flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
   return os.fdopen(os.open(path, flags, 0o666), "w+b")
 
 
 def open_own(path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
-  """Opens a file whose name others can foresee; a link there is refused.
+  """Opens a file with a name that other users can guess.
 
   Returns:
     A file descriptor.
 
   Raises:
-    OSError: also if the name is a symbolic link.
+    OSError: the file cannot be opened, or the name is a symbolic link.
   """
   return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def clear_temporary(folder: str) -> None:
-  """Deletes what killed writers left; nobody else may be writing there."""
+  """Deletes the files that killed writers left; no writer may be active."""
   for name in os.listdir(folder):
     path = os.path.join(folder, name)
     if _TEMPORARY.fullmatch(name) and not os.path.isdir(path):
@@ -115,9 +115,10 @@ def whole(path: str) -> Iterator[str]:
 def text_output(path: str) -> Iterator[IO[str]]:
   """Opens a command's output, a UTF-8 text file; "-" is stdout.
 
-  A file gets its name once it is whole. While stdout holds the data, whatever
-  the program or a library prints goes to stderr, so that no other line stands
-  among them. A command opens its output before it loads anything.
+  A file gets its name only when it is complete. If the output is stdout, all
+  other text that the program or a library prints goes to stderr, so that it
+  does not mix with the data. A command opens its output before it loads
+  anything.
   """
   if path == "-":
     data = sys.stdout
@@ -132,12 +133,12 @@ def text_output(path: str) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def temporary_folder(path: str) -> Iterator[str]:
-  """Gives a new folder beside `path`, which is deleted in the end.
+  """Yields a new folder beside `path`, which is deleted at the end.
 
-  For files that are renamed to their places once all are written.
+  Use it for files that are renamed to their places when all are written.
 
   Raises:
-    OSError: it cannot be written; the error names `path`.
+    OSError: the folder cannot be written; the error names `path`.
   """
   path = os.path.abspath(path)
   temporary = beside(path)
@@ -155,13 +156,13 @@ def temporary_folder(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def whole_folder(path: str) -> Iterator[str]:
-  """Gives a new folder to fill, which is renamed to `path` when it is whole.
+  """Yields a new folder to fill, which is renamed to `path` at the end.
 
-  On an error nothing is left. The parent folders are made if need be; an empty
+  After an error nothing is left. Missing parent folders are made. An empty
   folder at `path` is replaced.
 
   Raises:
-    OSError: it cannot be written; the error names `path`.
+    OSError: the folder cannot be written; the error names `path`.
   """
   with temporary_folder(path) as temporary:
     yield temporary
@@ -170,7 +171,7 @@ def whole_folder(path: str) -> Iterator[str]:
 
 
 def write_durably(path: str, content: bytes) -> None:
-  """Writes a new file of a folder that is being made."""
+  """Writes a new file and waits until it is on the disk."""
   with create(path) as f:
     f.write(content)
     sync_file(f)
@@ -189,12 +190,12 @@ def write_json(path: str, value: Any) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-  """Reads a JSON value of somebody's file.
+  """Parses JSON from a file that may be damaged or malicious.
 
   Raises:
-    json.JSONDecodeError: no JSON, nested too deeply, or a number of too many
-      digits; it is a ValueError.
-    UnicodeDecodeError: bytes that are not UTF-8; a ValueError as well.
+    json.JSONDecodeError: the text is not JSON, is nested too deeply, or has a
+      number with too many digits. This error is a ValueError.
+    UnicodeDecodeError: the bytes are not UTF-8. This error is a ValueError too.
   """
   try:
     value = json.loads(text)
@@ -211,7 +212,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-  """Raises an error at a value that recursive functions could not read."""
+  """Raises JSONDecodeError if a value is nested too deeply for recursion."""
   level = [value] if isinstance(value, dict | list) else []
   for _ in range(_MAX_DEPTH):
     level = [
@@ -228,8 +229,8 @@ def read_json(path: str) -> Any:
   """Reads a JSON file.
 
   Raises:
-    FileNotFoundError: there is none.
-    ValueError: see `parse_json`.
+    FileNotFoundError: there is no such file.
+    ValueError: the file is not valid JSON; see `parse_json`.
   """
   with open(path, "rb") as f:
     return parse_json(f.read())
@@ -240,15 +241,16 @@ def read_object(
   if_missing: str = "; put the run's own back",
   if_damaged: str = "; put it back",
 ) -> dict[str, Any]:
-  """Reads a JSON object, a run's file by default.
+  """Reads a file that holds a JSON object.
 
   Args:
     path: the file.
-    if_missing: the remedy that the sentence ends with.
-    if_damaged: the same for a file that is no JSON.
+    if_missing: the end of the error message for a missing file. The default is
+      for a file of a run's folder.
+    if_damaged: the end of the error message for a file that is not JSON.
 
   Raises:
-    ValueError: it is missing or damaged.
+    ValueError: the file is missing or damaged.
   """
   try:
     value = read_json(path)
@@ -296,15 +298,17 @@ def _checksum(value: dict[str, Any]) -> int:
 
 
 def digest(content: bytes) -> str:
-  """SHA-256 of bytes, as hexadecimal digits."""
+  """Returns the SHA-256 of bytes as hexadecimal digits."""
   return hashlib.sha256(content).hexdigest()
 
 
 def digests(folder: str, names: Iterable[str]) -> dict[str, str]:
-  """{name: SHA-256} of files, read in parallel and once in a process.
+  """Returns {name: SHA-256} of files.
+
+  The files are read in parallel. A process reads each unchanged file only once.
 
   Raises:
-    OSError: one is missing or cannot be read.
+    OSError: a file is missing or cannot be read.
   """
   names = list(names)
   paths = [os.path.join(folder, name) for name in names]
@@ -323,7 +327,7 @@ def digests(folder: str, names: Iterable[str]) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1024)
 def _sha256(path: str, size: int, *times: int) -> str:
-  """SHA-256 of a file of this size, times and inode."""
+  """Returns the SHA-256 of a file; the arguments are the key of the cache."""
   if size > _LARGE:
     say_once(f"checking the {size / 1e9:.1f} GB of {path} ...")
   with open(path, "rb") as f:
@@ -331,60 +335,61 @@ def _sha256(path: str, size: int, *times: int) -> str:
 
 
 def different(saved: Mapping[str, str], folder: str) -> list[str]:
-  """Names of files that are missing or not those that were written.
+  """Returns the names of files that are missing or have changed.
 
   Args:
-    saved: {name: SHA-256} at the time of writing.
-    folder: where they are.
+    saved: {name: SHA-256} from the time when the files were written.
+    folder: the folder of the files.
   """
-  there = [n for n in saved if os.path.isfile(os.path.join(folder, n))]
-  now = digests(folder, there)
-  return [name for name in saved if now.get(name) != saved[name]]
+  present = [n for n in saved if os.path.isfile(os.path.join(folder, n))]
+  current = digests(folder, present)
+  return [name for name in saved if current.get(name) != saved[name]]
 
 
 @functools.cache
 def say_once(line: str) -> None:
-  """Prints a line on stderr, the first time in a process."""
+  """Prints a line on stderr, once in a process."""
   print(line, file=sys.stderr, flush=True)
 
 
 class Watch:
-  """Notices if files that a run reads from the disk are written meanwhile."""
+  """Notices if files are changed while they are being read."""
 
   def __init__(self, paths: Iterable[str]):
-    """Remembers how the files are; call it before they are checked.
+    """Remembers the state of the files; call it before they are checked.
 
     Raises:
-      OSError: one is missing.
+      OSError: a file is missing.
     """
-    self._seen = {path: _state(path) for path in paths}
+    self._states = {path: _state(path) for path in paths}
 
   def _changes(self) -> Iterator[tuple[str, str]]:
-    """Yields the files that are not as they were, and how they changed."""
-    for path, before in self._seen.items():
+    """Yields (path, "deleted" or "changed") for each file that differs."""
+    for path, remembered in self._states.items():
       try:
-        now = _state(path)
+        current = _state(path)
       except FileNotFoundError:
-        now = None
-      if now != before:
-        yield path, "deleted" if now is None else "changed"
+        current = None
+      if current != remembered:
+        yield path, "deleted" if current is None else "changed"
 
   def check(self) -> None:
-    """Raises Changed if a file was written or replaced; reads none."""
-    for path, how in self._changes():
+    """Raises Changed if a file was changed or deleted, without reading it."""
+    for path, change in self._changes():
       raise Changed(
-        f"{path} was {how} while this run was reading it, so that its steps"
-        " since the last checkpoint may be those of other data; no further"
-        " checkpoint is saved. Put the right folder back and give the same"
-        " command again: it continues from the last checkpoint."
+        f"{path} was {change} while this run was reading it, so the steps since"
+        " the last checkpoint may have used other data; no further checkpoint"
+        " is saved. Put the right folder back and give the same command again:"
+        " it continues from the last checkpoint."
       )
 
   def check_input(self) -> None:
-    """Raises ChangedInput if a file was written or replaced; reads none."""
-    for path, how in self._changes():
+    """Raises ChangedInput if a file was changed or deleted."""
+    for path, change in self._changes():
       raise ChangedInput(
-        f"{path} was {how} while it was read, so that a mix of two texts was"
-        " read. Give the same command again once nothing writes the file."
+        f"{path} was {change} while it was read, so the text that was read is a"
+        " mix of two versions. Give the same command again when no program"
+        " writes the file."
       )
 
 
