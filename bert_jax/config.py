@@ -30,7 +30,7 @@ KEYS = (
   "checkpoint",
   "profile",
 )
-# Keys that a config may lack, with what that means.
+# Keys that a config may lack -> their default values.
 OPTIONAL: dict[str, Any] = {
   "init_new_rows": "mean",
   "spike": {"action": "none", "factor": 2.0},
@@ -113,11 +113,11 @@ AT_LEAST = {
   "profile.start": 0,
   "profile.steps": 0,
 }
-# Tokens of a row by builder, where there are not two texts, [CLS] A [SEP] B
-# [SEP]: <s> A </s>, or text alone.
+# Builder -> the fewest tokens of a row, for rows that are not [CLS] A [SEP] B
+# [SEP] (5 tokens) but <s> A </s> or text alone.
 SHORTEST = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
-# Keys that every run reads; what a section lacks otherwise has the default of
-# the function that reads it.
+# Keys that every config must have. Other keys that a section lacks have the
+# defaults of the function that reads the section.
 REQUIRED = (
   "model.remat",
   "objective.name",
@@ -193,8 +193,8 @@ def check_keys(config: dict[str, Any]) -> None:
   """Raises ValueError at a key that is unknown or missing, or a bad number."""
   for key in config:
     if key not in (*KEYS, *OPTIONAL, TEACHER):
-      known = (*KEYS, *OPTIONAL)
-      raise ValueError(f"config.{key} is not a key{nearest(key, known)}")
+      hint = nearest(key, (*KEYS, *OPTIONAL))
+      raise ValueError(f"config.{key} is not a key{hint}")
   for key in KEYS:
     if key not in config:
       raise ValueError(f"config.{key} is missing.")
@@ -324,16 +324,16 @@ def check_numbers(
 
 
 def _check_float32(key: str, value: Any) -> None:
-  """Raises ValueError at a number that would become 0 or infinity."""
+  """Raises ValueError if float32 turns the number into 0 or infinity."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     return
   size = abs(value)
   if isinstance(value, float) and (math.isinf(size) or math.isnan(size)):
-    return  # The keys' own rules say what they must be.
+    return  # The rules of each key check infinity and NaN.
   if size > _FLOAT32[1] or 0 < size < _FLOAT32[0]:
     raise ValueError(
       f"config.{key}={value!r:.40}: must be 0 or between {_FLOAT32[0]:.2g} and"
-      f" {_FLOAT32[1]:.2g}, since all is computed in float32."
+      f" {_FLOAT32[1]:.2g}, because the program computes in float32."
     )
 
 
@@ -367,7 +367,7 @@ def call(
 
 
 def section_of(config: Any, path: str) -> Any:
-  """The section of a config that a path like "teacher.model" names."""
+  """Returns the section of a config that a path like "teacher.model" names."""
   for name in path.split("."):
     config = config[name]
   return config
@@ -404,14 +404,20 @@ def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
 
 
 def is_free(key: str) -> bool:
-  """Whether a restart may change a key, written with dots."""
+  """Returns True if a restart may change a key like "data.path"."""
   return any(key == free or key.startswith(free + ".") for free in FREE)
 
 
 def with_saved_model(
   written: dict[str, Any], saved: dict[str, Any], prefix: str = ""
 ) -> dict[str, Any]:
-  """`written` with what decides what a model computes as it is in `saved`."""
+  """Returns `written` with those values of `saved` that define the model.
+
+  Args:
+    written: the content of config.json.
+    saved: the config in a checkpoint.
+    prefix: the path of these sections with a dot at its end; "" for the whole.
+  """
   result = {}
   for key in written.keys() | saved.keys():
     name = f"{prefix}{key}"
@@ -435,20 +441,21 @@ def edits(
   of_model: bool = False,
   defaults: dict[str, Any] | None = None,
 ) -> list[str]:
-  """What was changed in a run's config.json since a checkpoint was saved.
+  """Lists the changes of a run's config.json since a checkpoint was saved.
 
   Args:
-    written: what config.json holds now.
-    saved: what the checkpoint was saved with.
-    of_model: look at those keys alone that decide what the model computes.
-    defaults: what the keys mean that config.json lacks.
+    written: the content of config.json now.
+    saved: the config in the checkpoint.
+    of_model: if True, only compare keys that define what the model computes.
+    defaults: the values of keys that config.json lacks.
 
   Returns:
-    A line for each key that differs, but for those that a restart may change.
+    A line for each key that differs, except for keys that a restart may change.
   """
   old, new = flatten(saved), flatten(written)
-  known = flatten(json.loads(json.dumps(defaults or {})))
-  new = {key: known[key] for key in known.keys() & old.keys()} | new
+  default_values = flatten(json.loads(json.dumps(defaults or {})))
+  shared_keys = default_values.keys() & old.keys()
+  new = {key: default_values[key] for key in shared_keys} | new
   return [
     f"{key} is {new.get(key)!r}, was {old.get(key)!r}"
     for key in sorted(old.keys() | new.keys())

@@ -1,10 +1,9 @@
-"""Raw documents of one file: formats, compression, encoding.
+"""Reads the raw documents of one file: formats, compression, encoding.
 
-Everything streams in blocks of bounded size, so that neither the size of a
-file, nor that of a line in it, nor what a small compressed file unpacks to
-decides how much memory is needed. Sentences are split elsewhere
-(`sources.split_sentences`), since that is the slow part and belongs in worker
-processes.
+Files are read block by block, so the memory depends neither on the size of the
+file, nor on the length of its lines, nor on how much text a small compressed
+file holds. Sentences are split elsewhere (`sources.split_sentences`), because
+this is slow and so runs in worker processes.
 """
 
 import os
@@ -70,10 +69,10 @@ def check_language(code: str) -> None:
 
 
 def format_of(path: str) -> str:
-  """Returns the format that a file's name stands for.
+  """Returns the format of a file from its name.
 
   Raises:
-    ValueError: it stands for none.
+    ValueError: the ending of the name is not known.
   """
   base = path.lower()
   for extension in lines.COMPRESSED:
@@ -81,11 +80,12 @@ def format_of(path: str) -> str:
   extension = os.path.splitext(base)[1]
   if extension in _BY_EXTENSION:
     return _BY_EXTENSION[extension]
-  # A number, as in part.0001 or news.en-00001-of-00100, says nothing.
+  # An ending with a number, as in part.0001 or news.en-00001-of-00100, tells no
+  # format.
   if re.search(r"[.-]\d+$", extension):
     return "bert"
   raise ValueError(
-    f"{path}: the name does not say how the text stands in it ({extension} is"
+    f"{path}: the name does not tell the format of the file ({extension} is"
     f" none of {', '.join(filter(None, _BY_EXTENSION))}); give --format, or"
     f" --input FORMAT:{path}, with one of {', '.join(FORMATS)}."
   )
@@ -100,9 +100,9 @@ def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
   Raises:
-    ValueError: the file cannot be read as what it should be; names the file
-      and the byte, line or row.
-    MemoryError: names the file.
+    ValueError: the file cannot be read in this format. The message names the
+      file and the byte, line or row.
+    MemoryError: there is too little memory. The message names the file.
   """
   try:
     if format == "parquet":
@@ -126,7 +126,7 @@ def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
 
 
 def _bert(path: str, text_lines: Iterator[str], errors: str):
-  """BERT's `create_pretraining_data.py`: a blank line ends a document."""
+  """Yields documents that end at blank lines, as BERT's program reads them."""
   for text in lines.join(text_lines, lambda line: not line.strip()):
     yield text, "lines"
 
@@ -137,13 +137,13 @@ def _text(path: str, text_lines: Iterator[str], errors: str):
 
 
 def _text_blocks(path: str, text_lines: Iterator[str], errors: str):
-  """Prose with a blank line between documents."""
+  """Yields documents of prose that are separated by blank lines."""
   for text in lines.join(text_lines, lambda line: not line.strip()):
     yield text, "wrapped"
 
 
 def _text_lines(path: str, text_lines: Iterator[str], errors: str):
-  """Prose with a document a line."""
+  """Yields documents of prose, one for each line."""
   for line in text_lines:
     if line.strip():
       yield line, "wrapped"
@@ -163,7 +163,7 @@ def _jsonl(path: str, text_lines: Iterator[str], errors: str):
       record.get("text", 0), str | None
     ):
       raise ValueError(
-        f"{place}: no JSON object with a string `text`; every line must be"
+        f"{place}: not a JSON object with a string `text`; every line must be"
         ' like {"text": "..."}.'
       )
     rows += 1

@@ -27,8 +27,9 @@ _CACHED_CHARS = 64
 WHOLE = re.compile("(?s:.+)")
 # Where only white space and punctuation separate, and both always do.
 WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
-# What belongs to the character before it: marks, vowels and finals of Korean
-# syllables in parts, joiners, the sound marks of half-width kana.
+# Characters that, like marks, belong to the character before them: vowels and
+# finals of decomposed Korean syllables, joiners, sound marks of half-width
+# kana.
 _ATTACHED = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]")
 # White space separates; a mark after a space could be one character with it.
 SPACED = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
@@ -48,15 +49,15 @@ class Encoded(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Holds:
-  """Finds the texts that may hold an added token: a pattern as `whole`.
+  """Finds texts that may hold an added token; serves as the pattern `whole`.
 
   Attributes:
     raw: matches the tokens that are looked for in the raw text.
-    normalized: matches those that are looked for in the normalised text.
-    normalizer: makes the normalised text; None leaves it as it is.
-    other: what `whole` was before.
-    ascii: the normaliser's text of printable ASCII, five times as fast; None
-      where that is not known.
+    normalized: matches the tokens that are looked for in the normalized text.
+    normalizer: normalizes a text; None if texts are not normalized.
+    other: the pattern `whole` of the vocabulary without added tokens.
+    ascii: normalizes printable ASCII, five times as fast as `normalizer`; None
+      if there is no such function.
   """
 
   raw: re.Pattern | None
@@ -66,13 +67,13 @@ class Holds:
   ascii: Callable[[str], str] | None = None
 
   def search(self, text: str) -> bool:
-    """Whether the ids of `text` could depend on an added token in it."""
+    """Returns True if `text` must be encoded as a whole."""
     if self.other is not None and self.other.search(text):
       return True
     return self.finds_token(text)
 
   def finds_token(self, text: str) -> bool:
-    """Whether an added token could be in `text`."""
+    """Returns True if `text` may hold an added token."""
     if self.raw is not None and self.raw.search(text):
       return True
     if self.normalized is None:
@@ -108,9 +109,8 @@ class Vocabulary:
       characters the index of the raw one); None where they are the same.
     others: words that have ids from V on (words).
     around: ids that a corpus has before and after each sentence (words).
-    added: tokens that are read before the model sees a text, wherever they
-      stand, each with its flags; see `added_tokens`. The special tokens of the
-      family are not among them.
+    added: tokens that are found in a text before the model encodes the rest;
+      see `added_tokens`. The special tokens of the family are not among them.
   """
 
   kind: str
@@ -147,7 +147,7 @@ class Vocabulary:
 
   @property
   def keep_accents(self) -> bool:
-    """Whether accents stay; if nothing else is said they go with capitals."""
+    """True if accents stay. By default lower case means without accents."""
     keep = self.options.get("keep_accents")
     if keep is None and self.options.get("strip_accents") is not None:
       keep = not self.options["strip_accents"]
@@ -197,21 +197,22 @@ class Vocabulary:
 
   def _make(self, chunks: Iterable[str]) -> dict[str, bytes]:
     """Returns the ids of chunks, as bytes."""
-    rest, made = [], {}
-    model, seen = self.plain.model, self.ascii
-    holds = self.whole.finds_token if self.added else None
+    other_chunks, ids = [], {}
+    model, normalize_ascii = self.plain.model, self.ascii
+    finds_token = self.whole.finds_token if self.added else None
     for chunk in chunks:
-      # By the model alone, six times faster.
+      # Simple chunks need only the model, which is six times faster.
       if (
-        seen is not None
+        normalize_ascii is not None
         and is_simple(chunk)
-        and not (holds is not None and holds(chunk))
+        and not (finds_token is not None and finds_token(chunk))
       ):
-        made[chunk] = [token.id for token in model.tokenize(seen(chunk))]
+        text = normalize_ascii(chunk)
+        ids[chunk] = [token.id for token in model.tokenize(text)]
       else:
-        rest.append(chunk)
-    made |= zip(rest, self._encode(rest), strict=True)
-    return {chunk: array.array("i", made[chunk]).tobytes() for chunk in made}
+        other_chunks.append(chunk)
+    ids |= zip(other_chunks, self._encode(other_chunks), strict=True)
+    return {chunk: array.array("i", ids[chunk]).tobytes() for chunk in ids}
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
     seen = [self._clean(text, False)[0] for text in texts]
@@ -219,10 +220,10 @@ class Vocabulary:
     return [encoding.ids for encoding in encodings]
 
   def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `encode_flat` does of words in the middle of a text.
+    """Encodes words as in the middle of a text; see `encode_flat`.
 
-    A piece of byte-level BPE holds the space before it, so that each word gets
-    one; an added token does not.
+    In byte-level BPE a piece includes the space before it, so each word is
+    encoded with a space before it. An added token does not get a space.
 
     Args:
       words: [N] words, without spaces around them.
@@ -236,11 +237,11 @@ class Vocabulary:
 
   @functools.cached_property
   def _spaced(self) -> "Vocabulary":
-    """The same byte-level BPE with a space before every word."""
+    """This byte-level BPE, but it puts a space before every text."""
     plain = added_to(share(self.plain), self.plain)
     regex = self.plain.pre_tokenizer.use_regex
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(True, use_regex=regex)
-    # Nothing is cut: `whole` matches every text.
+    # Let `whole` match every text, so that no text is cut into chunks.
     return dataclasses.replace(
       self,
       plain=plain,
@@ -263,8 +264,9 @@ class Vocabulary:
   ) -> list[Encoded]:
     """Returns ids and offsets into the raw texts.
 
-    Offsets are those of the library, but end behind the marks that follow a
-    piece's last character: cleaning drops them or joins them to the letter.
+    The offsets are those of the library, with one change: a piece ends after
+    the marks that follow its last character. Cleaning drops such marks, or
+    composes them with the letter.
 
     Args:
       texts: raw texts.
@@ -314,7 +316,7 @@ class Vocabulary:
     ids = np.asarray(ids, np.int64)
     flags = self.boundary[ids]
     if self.ends:
-      # An added token begins a word even if the piece before it ends none.
+      # An added token begins a word, even if the piece before it ends no word.
       flags = np.roll(flags, 1, axis=-1) | self.alone[ids]
     elif self.added:
       flags |= np.roll(self.alone[ids], 1, axis=-1)
@@ -324,7 +326,7 @@ class Vocabulary:
 
   @functools.cached_property
   def alone(self) -> np.ndarray:
-    """[V] bool, True for an added token: it is one word, and always whole."""
+    """[V] bool, True for an added token, which is always a whole word."""
     flags = np.zeros(self.num_ids, bool)
     flags[self.added_ids] = True
     return flags
@@ -336,7 +338,7 @@ class Vocabulary:
 
   @functools.cached_property
   def unmasked_ids(self) -> list[int]:
-    """The ids of added tokens that are special: no mask hides them."""
+    """The ids of added tokens that are special: they are never masked."""
     pairs = zip(self.added, self.added_ids, strict=True)
     return [number for token, number in pairs if token.special]
 
@@ -346,29 +348,27 @@ class Vocabulary:
     if not self.added:
       return decode([self.pieces[i] for i in ids])
     if self.kind != "bytelevel":
-      # As the model's own pieces that stand alone are spelt.
-      ends = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(self.kind, "{}")
-      spelt: list[str] = []
+      # Spell added tokens like those pieces of the model that are whole words.
+      spelling = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(self.kind, "{}")
+      pieces: list[str] = []
       for i in ids:
         piece = self.pieces[i]
-        if self.alone[i] and spelt[-1:] != ["▁"]:
-          piece = ends.format(piece)
-        spelt.append(piece)
-      return decode(spelt)
-    parts = itertools.groupby(ids, lambda i: bool(self.alone[i]))
-    return "".join(
-      "".join(pieces) if alone else decode(pieces)
-      for alone, pieces in (
-        (alone, [self.pieces[i] for i in part]) for alone, part in parts
-      )
-    )
+        if self.alone[i] and pieces[-1:] != ["▁"]:
+          piece = spelling.format(piece)
+        pieces.append(piece)
+      return decode(pieces)
+    texts = []
+    for is_added, group in itertools.groupby(ids, lambda i: self.alone[i]):
+      pieces = [self.pieces[i] for i in group]
+      texts.append("".join(pieces) if is_added else decode(pieces))
+    return "".join(texts)
 
   def __getstate__(self) -> dict[str, Any]:
     return self.__dict__ | {"_caches": [{}]}
 
   def __setstate__(self, state: dict[str, Any]) -> None:
     self.__dict__.update(state)
-    # The library's own pickle forgets it.
+    # The library's pickle does not store this setting.
     self.plain.encode_special_tokens = True
 
   def __eq__(self, other: object) -> bool:
@@ -389,7 +389,7 @@ def share(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def added_to(tokenizer: Tokenizer, other: Tokenizer) -> Tokenizer:
-  """Returns `tokenizer` with all tokens that were added to the other one."""
+  """Adds to `tokenizer` all tokens that were added to `other`; returns it."""
   added = other.get_added_tokens_decoder()
   tokenizer.add_tokens([added[number] for number in sorted(added)])
   tokenizer.encode_special_tokens = other.encode_special_tokens
@@ -406,26 +406,27 @@ def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
 def cover_marks(
   text: str, offsets: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-  """Lets each piece end behind the marks that no other piece covers.
+  """Extends each piece to the marks after it that no other piece covers.
 
   Args:
-    text: raw text.
-    offsets: (begin, end) of each piece, ascending.
+    text: the raw text.
+    offsets: (begin, end) of each piece, in ascending order.
   """
   if text.isascii():
     return offsets
   covered = []
-  longer: dict[int, int] = {}
+  extended_ends: dict[int, int] = {}
   stop = len(text)
   for begin, end in reversed(offsets):
     if begin < end:
-      # Several pieces may be of one character.
-      if end not in longer:
-        longer[end] = end
-        while longer[end] < stop and _is_attached(text[longer[end]]):
-          longer[end] += 1
+      # Several pieces may come from the same character.
+      if end not in extended_ends:
+        extended = end
+        while extended < stop and _is_attached(text[extended]):
+          extended += 1
+        extended_ends[end] = extended
       stop = min(stop, begin)
-      end = longer[end]
+      end = extended_ends[end]
     covered.append((begin, end))
   return covered[::-1]
 
