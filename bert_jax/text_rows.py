@@ -2,13 +2,13 @@
 
 import bisect
 import codecs
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.data import characters
-from bert_jax.data.tokenizer import cover_marks, valid
+from bert_jax.data.tokenizer import cover_marks, joining, valid
 from bert_jax.finetune import tables
 from bert_jax.loading import Loaded, load
 
@@ -184,7 +184,8 @@ def encode(model: Loaded, texts: Sequence[Text]) -> list[Tokens]:
       " merges.txt, spiece.model or tokenizer.json into its folder."
     )
   rows = model.tokenizer.encode_batch([text.text for text in texts])
-  made = [_tokens(text, row) for text, row in zip(texts, rows, strict=True)]
+  clean = joining(model.tokenizer)
+  made = [_tokens(t, row, clean) for t, row in zip(texts, rows, strict=True)]
   size = model.config["model"]["vocab_size"]
   highest = max((int(t.ids.max()) for t in made if len(t.ids)), default=0)
   if highest >= size:
@@ -195,7 +196,7 @@ def encode(model: Loaded, texts: Sequence[Text]) -> list[Tokens]:
   return made
 
 
-def _tokens(text: Text, row: Any) -> Tokens:
+def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
   special = np.array(row.special_tokens_mask, bool)
   count = len(special)
   inner = np.flatnonzero(~special)
@@ -215,7 +216,7 @@ def _tokens(text: Text, row: Any) -> Tokens:
   ids = np.array(row.ids, np.int32)
   splits = np.array([-1 if n is None else n for n in row.word_ids], np.int32)
   ends = int(begin), int(end)
-  offsets = cover_marks(text.text, row.offsets)
+  offsets = cover_marks(text.text, row.offsets, clean)
   return Tokens(ids, row.tokens, offsets, words, splits, *ends)
 
 

@@ -3,16 +3,19 @@
 import json
 import random
 import struct
+import types
 
 import pytest
 from test_tokenizers import bert, gpt1, roberta, texts, tokens
 
+from bert_jax import text_rows
 from bert_jax.data import (
   model_tokenizer,
   sentencepiece_model,
   unigram,
   vocabulary_files,
 )
+from bert_jax.finetune import spans
 
 
 def field(number, content):
@@ -178,3 +181,71 @@ def test_pieces_that_are_there_twice(tmp_path):
   other = text.replace(b'"unk_token":"[UNK]"', b'"unk_token":"[X]"')
   refused({"tokenizer.json": other}, r"its pieces lack '\[X\]'")
   refused({k: v for k, v in files.items() if k != "merges.txt"}, "no merges")
+
+
+QUOTED = (
+  ("a ''na'' the", ["a", "''", "n", "a", "''", "the"]),
+  ("``a``", ["``", "a", "``"]),
+  ("''''n", ["''", "''", "n"]),
+  ("'''a'", ["''", "'", "a", "'"]),
+  ("a\u0301''n ''", ["a\u0301", "''", "n", "''"]),
+  ("n''a\"", ["n", "''", "a", '"']),
+)
+
+
+def slices(text, offsets):
+  """The texts of pieces, once for pieces of the same characters."""
+  return [text[begin:end] for begin, end in dict.fromkeys(offsets)]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
+  """Cleaning makes one sign of them, with the place of one of the two."""
+  content = sentencepiece([*ALBERT, '"', "'", "a"])
+  made = unigram.unigram(content)
+  name = "tokenizer.json" if as_json else "spiece.model"
+  path = write(tmp_path / "x", {name: made.files[name]})
+  v = vocabulary_files.load(path)
+  model = types.SimpleNamespace(
+    config={"family": "albert", "model": {"vocab_size": v.vocab_size}},
+    tokenizer=model_tokenizer.build({name: made.files[name]}, path),
+  )
+  for text, wanted in QUOTED:
+    (encoded,) = v.encode_offsets([text])
+    assert slices(text, encoded.offsets) == wanted, text
+    context = spans.encode_context(v, text)
+    assert slices(text, map(tuple, context.offsets.tolist())) == wanted
+    (tokens_of,) = text_rows.encode(model, [text_rows.of_text(0, text)])
+    inner = tokens_of.offsets[tokens_of.begin : tokens_of.end]
+    assert slices(text, inner) == wanted
+    # A text in the middle of others has the same places.
+    (longer,) = v.encode_offsets([f"n {text} n"])
+    assert slices(f"n {text} n", longer.offsets) == ["n", *wanted, "n"]
+
+
+@pytest.mark.parametrize(
+  "rules, text, wanted",
+  [
+    ([("...", "\u2026")], "a...n....", ["a", "...", "n", "...", "."]),
+    ([("->", "\u2192"), ("''", '"')], "a->''n", ["a", "->", "''", "n"]),
+    ([("&quot;", '"')], "&quot;a&quot;", ["&quot;", "a", "&quot;"]),
+    ([("nn", "ta")], "annn", ["a", "nn", "n"]),
+    # Nothing stands for it: no piece has it.
+    ([("..", "")], "a..n", ["a", "n"]),
+  ],
+)
+def test_characters_that_become_one_are_whole(rules, text, wanted, tmp_path):
+  pieces = [*ALBERT, "a", "t", ".", '"', "\u2026", "\u2192"]
+  content = unigram.unigram(sentencepiece(pieces)).files["tokenizer.json"]
+  spec = json.loads(content)
+  spec["normalizer"] = {
+    "type": "Sequence",
+    "normalizers": [
+      {"type": "Replace", "pattern": {"String": old}, "content": new}
+      for old, new in rules
+    ],
+  }
+  files = {"tokenizer.json": json.dumps(spec).encode()}
+  v = vocabulary_files.load(write(tmp_path / "x", files))
+  (encoded,) = v.encode_offsets([text])
+  assert slices(text, encoded.offsets) == wanted

@@ -31,6 +31,8 @@ WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
 # finals of decomposed Korean syllables, joiners, sound marks of half-width
 # kana.
 _ATTACHED = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]")
+# Characters of the longest text that a rule of cleaning makes one, less one.
+_LONGEST_RULE = 16
 # White space separates; a mark after a space could be one character with it.
 SPACED = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 
@@ -264,9 +266,10 @@ class Vocabulary:
   ) -> list[Encoded]:
     """Returns ids and offsets into the raw texts.
 
-    The offsets are those of the library, with one change: a piece ends after
-    the marks that follow its last character. Cleaning drops such marks, or
-    composes them with the letter.
+    The offsets are those of the library, with two changes: a piece ends after
+    the marks that follow its last character, which cleaning drops or composes
+    with the letter. And it holds all characters that cleaning makes one, as the
+    two signs of a quote ''.
 
     Args:
       texts: raw texts.
@@ -281,8 +284,13 @@ class Vocabulary:
       offsets = encoding.offsets
       if origin is not None:
         offsets = [(origin[b], origin[e - 1] + 1) for b, e in offsets]
-      result.append(Encoded(encoding.ids, cover_marks(text, offsets)))
+      offsets = cover_marks(text, offsets, self._joins)
+      result.append(Encoded(encoding.ids, offsets))
     return result
+
+  @functools.cached_property
+  def _joins(self) -> Callable[[str], str] | None:
+    return None if self.clean is not None else joining(self.plain)
 
   def _clean(self, text: str, special: bool) -> tuple[str, list[int] | None]:
     """What the library sees, and where it comes from; None: as it is."""
@@ -403,16 +411,38 @@ def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
   return made
 
 
+def joining(tokenizer: Tokenizer) -> Callable[[str], str] | None:
+  """Returns what cleans a text, if it may make one character of several ones.
+
+  Returns:
+    None where it looks at single characters and marks alone, or where it adds
+    something to every text, so that parts of a text do not show its rules.
+  """
+  rules = tokenizer.normalizer
+  if rules is None or isinstance(rules, normalizers.BertNormalizer):
+    return None
+  clean = rules.normalize_str
+  return clean if clean("xy") == clean("x") + clean("y") else None
+
+
 def cover_marks(
-  text: str, offsets: list[tuple[int, int]]
+  text: str,
+  offsets: list[tuple[int, int]],
+  clean: Callable[[str], str] | None = None,
 ) -> list[tuple[int, int]]:
-  """Extends each piece to the marks after it that no other piece covers.
+  """Extends each piece to the characters that belong to it and to no other.
+
+  These are the marks after it, and the characters that cleaning makes one with
+  its first or last one: the library gives the result the place of one of them.
 
   Args:
     text: the raw text.
     offsets: (begin, end) of each piece, in ascending order.
+    clean: see `joining`.
   """
-  if text.isascii():
+  if clean is not None:
+    offsets = _cover_before(text, offsets, clean)
+  elif text.isascii():
     return offsets
   covered = []
   extended_ends: dict[int, int] = {}
@@ -421,14 +451,73 @@ def cover_marks(
     if begin < end:
       # Several pieces may come from the same character.
       if end not in extended_ends:
-        extended = end
-        while extended < stop and _is_attached(text[extended]):
-          extended += 1
-        extended_ends[end] = extended
+        extended_ends[end] = _end(text, end, stop, clean)
       stop = min(stop, begin)
       end = extended_ends[end]
     covered.append((begin, end))
   return covered[::-1]
+
+
+def _cover_before(
+  text: str, offsets: list[tuple[int, int]], clean: Callable[[str], str]
+) -> list[tuple[int, int]]:
+  """Lets pieces begin where the characters do that are one with their first."""
+  covered = []
+  # The end of the last piece that begins before `last`, and of those there.
+  last, before, reach = -1, 0, 0
+  longer = 0
+  for begin, end in offsets:
+    if begin < end:
+      if begin != last:
+        last, before = begin, reach
+        longer = _begin(text, begin, before, clean)
+      reach = max(reach, end)
+      begin = longer
+    covered.append((begin, end))
+  return covered
+
+
+def _begin(
+  text: str, begin: int, stop: int, clean: Callable[[str], str]
+) -> int:
+  """Returns where the characters begin that are one with that at `begin`."""
+  first = begin
+  while first > stop and not text[first - 1].isspace():
+    places = range(first - 1, max(stop, first - _LONGEST_RULE) - 1, -1)
+    joined = (i for i in places if _is_one(text, i, first, begin + 1, clean))
+    place = next(joined, None)
+    if place is None:
+      break
+    first = place
+  return first
+
+
+def _end(
+  text: str, end: int, stop: int, clean: Callable[[str], str] | None
+) -> int:
+  """Returns where the characters end that belong to the one before `end`."""
+  last = end - 1
+  while end < stop:
+    if _is_attached(text[end]):
+      end += 1
+    elif clean is not None and not text[end].isspace():
+      places = range(end + 1, min(stop, end + _LONGEST_RULE) + 1)
+      joined = (i for i in places if _is_one(text, last, end, i, clean))
+      place = next(joined, None)
+      if place is None:
+        break
+      end = place
+    else:
+      break
+  return end
+
+
+def _is_one(
+  text: str, begin: int, middle: int, end: int, clean: Callable[[str], str]
+) -> bool:
+  """Whether cleaning treats [begin, middle) and [middle, end) together."""
+  first, second = text[begin:middle], text[middle:end]
+  return clean(first + second) != clean(first) + clean(second)
 
 
 def _is_attached(character: str) -> bool:
