@@ -79,15 +79,23 @@ def read(
   tower: str | None = None,
   best: bool = False,
 ) -> Weights:
-  """Reads what `load` opens, with `best` a run's best checkpoint.
+  """Reads the weights of a model; all commands that open a model call it.
 
-  Every command that opens a model comes through here.
+  Args:
+    path: the model; see `load`.
+    family: the model's family; see `load`.
+    tower: a tower of ELECTRA; see `load`.
+    best: if True, reads the best checkpoint of a run instead of the newest.
   """
-  plain, which = checkpoint.split_path(path)
+  plain, name_of_step = checkpoint.split_path(path)
   is_run = runs.is_run(plain)
-  if (best or which) and not is_run:
-    step = "best step" if best or which == checkpoint.BEST else f"step {which}"
-    raise ValueError(f"{plain} is no run's --workdir, so it has no {step}.")
+  if (best or name_of_step) and not is_run:
+    step = f"step {name_of_step}"
+    if best or name_of_step == checkpoint.BEST:
+      step = "best step"
+    raise ValueError(
+      f"{plain} is not the --workdir of a run, so it has no {step}."
+    )
   if not os.path.isdir(plain):
     path = plain = _download(plain)
   if is_run:

@@ -193,8 +193,8 @@ class MuonState(NamedTuple):
   """State of `scale_by_muon`.
 
   Attributes:
-    count: int32 scalar, updates done.
-    mu: the momentum of matrices, Adam's first moment of other leaves.
+    count: int32 scalar, the number of updates done.
+    mu: Muon's momentum for matrices, Adam's first moment for other leaves.
     nu: Adam's second moment; zeros for matrices, which do not use it.
   """
 
@@ -203,21 +203,22 @@ class MuonState(NamedTuple):
   nu: Any
 
 
-# Coefficients and number of Newton and Schulz's iterations (Jordan et al.).
+# The coefficients and the number of Newton-Schulz iterations (Jordan et al.).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
 
 def _is_matrix(path: Any) -> bool:
-  """Whether a leaf is a stack of layers' matrices."""
+  """Returns True if a leaf holds the matrices of all layers."""
   names = [getattr(key, "key", None) for key in path]
   return "layers" in names and "kernel" in names
 
 
 def _as_matrices(path: Any, stack: jax.Array) -> jax.Array:
-  """A stack of kernels as [layers, inputs, outputs]; heads are merged."""
+  """Reshapes a stack of kernels to [layers, inputs, outputs], merging heads."""
   names = [getattr(key, "key", None) for key in path]
-  # Attention's output kernel sums over heads; the others make them.
+  # Heads are an input axis of attention's output kernel, and an output axis of
+  # all other kernels.
   inputs = stack.ndim - 2 if "output" in names else 1
   rows = math.prod(stack.shape[1 : 1 + inputs])
   return stack.reshape(stack.shape[0], rows, -1)
@@ -228,22 +229,22 @@ def orthogonalise(matrices: jax.Array, dtype: Any = jnp.bfloat16) -> jax.Array:
 
   Args:
     matrices: [n, rows, columns], float32.
-    dtype: of the products; bfloat16 as published.
+    dtype: the dtype of the matrix products; bfloat16 as published.
 
   Returns:
-    The same shape, float32; singular values of about 0.7 to 1.2 wherever they
-    were not tiny (Jordan et al. 2024).
+    Matrices of the same shape, float32. Singular values that were not tiny are
+    about 0.7 to 1.2 (Jordan et al. 2024).
   """
   first, third, fifth = _QUINTIC
-  turned = matrices.shape[1] > matrices.shape[2]
-  if turned:
+  transposes = matrices.shape[1] > matrices.shape[2]
+  if transposes:
     matrices = matrices.swapaxes(1, 2)
   norms = jnp.sqrt(jnp.square(matrices).sum((1, 2), keepdims=True))
   x = (matrices / (norms + 1e-8)).astype(dtype)
   for _ in range(_ITERATIONS):
     square = x @ x.swapaxes(1, 2)
     x = first * x + (third * square + fifth * square @ square) @ x
-  x = x.swapaxes(1, 2) if turned else x
+  x = x.swapaxes(1, 2) if transposes else x
   return x.astype(jnp.float32)
 
 
@@ -254,19 +255,19 @@ def scale_by_muon(
   momentum: float = 0.95,
   dtype: Any = jnp.bfloat16,
 ) -> optax.GradientTransformation:
-  """Muon for the matrices of stacked layers, corrected Adam for the others.
+  """Muon for the matrices of layers, Adam with bias correction for the rest.
 
-  Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural
-  networks", with Nesterov's momentum. The update of a matrix is scaled by 0.2
-  times the root of its longer side, so that learning rates and weight decay of
-  Adam hold for it too (Liu et al. 2025, "Muon is Scalable for LLM Training",
-  section 2.2).
+  This is the optimizer of Jordan et al. 2024, "Muon: An optimizer for hidden
+  layers in neural networks", with Nesterov momentum. The update of a matrix is
+  scaled by 0.2 times the square root of its longer side, so that Adam's
+  learning rate and weight decay can be used for it too (Liu et al. 2025, "Muon
+  is Scalable for LLM Training", section 2.2).
 
   Args:
     b1: Adam's decay of the first moment.
     b2: Adam's decay of the second moment.
-    epsilon: Adam's.
-    momentum: Muon's decay of its momentum.
+    epsilon: Adam's epsilon.
+    momentum: the decay of Muon's momentum.
     dtype: see `orthogonalise`.
   """
   adam = scale_by_corrected_adam(b1, b2, epsilon)
@@ -275,7 +276,7 @@ def scale_by_muon(
     return MuonState(*adam.init(params))
 
   def matrix_update(path, grad, mu):
-    """The update of a stack of matrices, and its momentum."""
+    """Returns the update of a stack of matrices and the new momentum."""
     mu = momentum * mu + (1 - momentum) * grad
     matrices = _as_matrices(path, momentum * mu + (1 - momentum) * grad)
     scale = 0.2 * math.sqrt(max(matrices.shape[1:]))
@@ -283,22 +284,22 @@ def scale_by_muon(
 
   def update(grads, state, params=None):
     del params
-    updates, after = adam.update(grads, optax.ScaleByAdamState(*state))
+    updates, new_state = adam.update(grads, optax.ScaleByAdamState(*state))
     leaves, structure = jax.tree_util.tree_flatten_with_path(grads)
     columns = [
       structure.flatten_up_to(tree)
-      for tree in (updates, after.mu, after.nu, state.mu, state.nu)
+      for tree in (updates, new_state.mu, new_state.nu, state.mu, state.nu)
     ]
     rows = []
-    for (path, grad), *adams, mu, nu in zip(leaves, *columns, strict=True):
+    for (path, grad), *adam_row, mu, nu in zip(leaves, *columns, strict=True):
       if _is_matrix(path):
         rows.append((*matrix_update(path, grad, mu), nu))
       else:
-        rows.append(adams)
+        rows.append(adam_row)
     updates, mu, nu = (
       structure.unflatten(column) for column in zip(*rows, strict=True)
     )
-    return updates, MuonState(after.count, mu, nu)
+    return updates, MuonState(new_state.count, mu, nu)
 
   return optax.GradientTransformation(init, update)
 
@@ -480,11 +481,11 @@ def build_schedule(
       `decay` of the steps (Zhai et al. 2022, "Scaling Vision Transformers",
       section 3.5).
     peak: learning rate that warm-up aims at.
-    warmup: share of `total_steps` spent in warm-up, in [0, 1); a part of a step
-      is cut off (google-research/bert run_classifier.py, ELECTRA's too), with
-      "linear" counted as a whole one (Hugging Face).
-    decay: share of `total_steps` in which "trapezoid" falls, in (0, 1]; the
-      other schedules do not read it.
+    warmup: the share of `total_steps` spent in warm-up, in [0, 1). The number
+      of steps is rounded down (google-research/bert run_classifier.py, also
+      ELECTRA); with "linear" it is rounded up (Hugging Face).
+    decay: the share of `total_steps` in which "trapezoid" falls to 0, in
+      (0, 1]; other schedules do not use it.
 
   Returns:
     Step (0 is the first) -> learning rate, never below 0, 0 from `total_steps`
@@ -506,8 +507,8 @@ def build_schedule(
     )
   if name != "trapezoid" and decay != 1.0:
     raise ValueError(
-      f"schedule.decay={decay} is read by schedule.name=trapezoid alone, not by"
-      f" {name}; remove it."
+      f"schedule.decay={decay}: only schedule.name=trapezoid uses it, but"
+      f" schedule.name is {name}; remove schedule.decay."
     )
   warm = warmup * total_steps
   warm = math.ceil(warm) if name == "linear" else int(warm)

@@ -107,14 +107,14 @@ def file_state(
 
 
 def vocabulary_axes(objective: Objective, batch: Batch) -> dict[str, int]:
-  """The axis of each parameter that has a row, or a number, for each piece.
+  """Finds the parameters with an entry for each piece of the vocabulary.
 
   Args:
-    objective: whose parameters.
+    objective: the objective that has the parameters.
     batch: a batch, or its shapes.
 
   Returns:
-    Path, joined by "/", -> the axis; the other parameters are not in it.
+    Path, joined by "/", -> the axis of the vocabulary, for these parameters.
   """
   boxed = jax.eval_shape(lambda x: objective.init(jax.random.key(0), x), batch)
   flat = traverse_util.flatten_dict(nn.get_partition_spec(boxed), sep="/")

@@ -101,9 +101,10 @@ def make_train_step(
   `padding` (its share of the global batch's slots). All randomness derives from
   (key, state.step).
 
-  With a fifth argument, `limit`, a step whose loss is above it or not finite
-  changes neither parameters nor the optimizer's averages; its metric `skipped`
-  is 1. Counts go on, so that the schedule stays with the steps.
+  The train step may get a fifth argument, `limit`. If the loss is above it or
+  not finite, the step changes neither the parameters nor the optimizer's
+  averages, and its metric `skipped` is 1. Its counters still increase, so that
+  the schedule fits the number of steps.
   """
 
   def train_step(state, frozen, batch, key, limit=None):
@@ -122,12 +123,13 @@ def make_train_step(
       "tokens": tokens,
       "padding": 1 - tokens / sequences.size,
     }
-    after = TrainState(state.step + 1, params, opt_state, carry)
+    new_state = TrainState(state.step + 1, params, opt_state, carry)
     if limit is not None:
-      bad = ~(metrics["loss"] <= limit) | ~jnp.isfinite(metrics["grad_norm"])
-      metrics["skipped"] = bad.astype(jnp.float32)
-      after = _unless(bad, state, after)
-    return after, metrics
+      skipped = ~(metrics["loss"] <= limit)
+      skipped |= ~jnp.isfinite(metrics["grad_norm"])
+      metrics["skipped"] = skipped.astype(jnp.float32)
+      new_state = _unless(skipped, state, new_state)
+    return new_state, metrics
 
   return train_step
 
@@ -135,11 +137,11 @@ def make_train_step(
 def _unless(
   skipped: Array, before: TrainState, after: TrainState
 ) -> TrainState:
-  """The state after a step; what is no count stays as it was if skipped."""
+  """Returns `after`, or, if skipped, `before` with the counters of `after`."""
 
   def choose(old, new):
-    floats = jnp.issubdtype(new.dtype, jnp.inexact)
-    return jnp.where(skipped, old, new) if floats else new
+    is_counter = not jnp.issubdtype(new.dtype, jnp.inexact)
+    return new if is_counter else jnp.where(skipped, old, new)
 
   return jax.tree.map(choose, before, after)
 

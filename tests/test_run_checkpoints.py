@@ -145,7 +145,7 @@ def test_a_folder_whose_name_has_an_at_sign(run, tmp_path):
     assert step_of(loading.read(f"{path}@4")) == 4
   folder.write(str(tmp_path / "x@8"), runs.read(str(run)))
   assert step_of(loading.read(str(tmp_path / "x@8"))) == 12
-  with pytest.raises(ValueError, match="x@8 is no run's.*no best step"):
+  with pytest.raises(ValueError, match="x@8 is not the .*no best step"):
     loading.read(str(tmp_path / "x@8@best"))
-  with pytest.raises(ValueError, match="nowhere is no run's.*no step 7"):
+  with pytest.raises(ValueError, match="nowhere is not the .*no step 7"):
     loading.read(str(tmp_path / "nowhere@7"))

@@ -249,7 +249,10 @@ def short(tmp_path_factory):
 def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
   short, tmp_path, monkeypatch, capsys
 ):
-  named = "19 pieces, the word table 17 rows; these pieces have none: 'covid19'"
+  named = (
+    "19 pieces, but the word table has 17 rows; these pieces have no row:"
+    " 'covid19'"
+  )
   for name in ("model", "hf"):
     model = load(str(short / name))
     assert model.config["model"]["vocab_size"] == 17

@@ -7,8 +7,8 @@ The config holds `format_version`, `family`, `task` (see `module_of`), `model`
 not read), and `source`: the format it came from, the dtype there, names that
 were dropped, fields to write back. Labels and problem are null where a task
 has none. Arrays are float32, named by their paths in the parameter tree.
-`sha256` has a digest of each of these keys and of each other file, `checksum`
-one of all of config.json.
+`sha256` has a digest of each of these keys and of each other file. `checksum`
+is a checksum of the whole config.json.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ from bert_jax.models import elmo, tasks
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-# The deepest published encoders have 1,000. A layer has names in some files, so
-# that a damaged number would fill the memory.
+# The deepest published encoders have 1,000 layers. Some files have names for
+# each layer, so a damaged number of layers could fill the memory.
 MAX_LAYERS = 10_000
-# A key of the config.
+# The key of config.json that holds the digests.
 DIGESTS = "sha256"
 TOKENIZER_FILES = (
   "vocab.txt",
@@ -65,8 +65,9 @@ class Weights(NamedTuple):
     config: what `config.json` holds.
     arrays: path in the parameter tree, joined by "/", -> float32 array.
     tokenizer_files: name -> bytes, as they were.
-    heads: path -> float32 array of what only training has and no folder holds:
-      of a run the head of spans' boundaries, ELMo's softmax, TinyBERT's maps.
+    heads: path -> float32 array of parameters that only training uses and that
+      are not written to a folder: a run's head for span boundaries, ELMo's
+      softmax, TinyBERT's maps.
   """
 
   config: dict[str, Any]
@@ -239,7 +240,7 @@ def read(path: str) -> Weights:
   config = without(config, DIGESTS, "checksum")
   try:
     shapes = shapes_of(module_of(config), config)
-  # Sizes of zero are divided by, and looked up in.
+  # Sizes of zero cause division and index errors.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
     raise ValueError(f"{where} is damaged: {e}") from e
   weights = os.path.join(path, WEIGHTS)
@@ -267,33 +268,33 @@ def write(path: str, weights: Weights) -> None:
     write_files(new, weights.config, weights.arrays, weights.tokenizer_files)
     sums = files.digests(new, sorted({*os.listdir(new)} - {CONFIG}))
     sums[CONFIG] = _config_digests(weights.config)
-    # As JSON has it: a tuple is a list there.
+    # Convert the config to the values that JSON reads back: lists for tuples.
     config = json.loads(json.dumps({**weights.config, DIGESTS: sums}))
     _write_config(new, files.seal(config))
 
 
 def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
-  """{key of the config: digest of its value}."""
+  """Returns {key of the config: digest of its value}."""
   texts = {key: json.dumps(config[key], sort_keys=True) for key in KEYS}
   return {key: files.digest(text.encode()) for key, text in texts.items()}
 
 
 def _check_digests(path: str, config: dict[str, Any]) -> None:
-  """Raises ValueError unless all files are those that `write` wrote."""
-  # Damage to one of the keys must not hide the other.
+  """Raises ValueError if a file was changed since `write` wrote it."""
+  # Skip the check only if both keys are missing: one may be damaged.
   if DIGESTS not in config and "checksum" not in config:
     files.say_once(
-      f"note: {path} has no digests, as folders of earlier versions; its files"
-      " are not checked."
+      f"note: {path} has no digests, since an earlier version wrote it; its"
+      " files are not checked."
     )
     return
   sums = config.get(DIGESTS)
   if not isinstance(sums, dict) or not isinstance(sums.get(CONFIG), dict):
     sums = {CONFIG: {}}
-  now = _config_digests(config)
-  before = sums[CONFIG]
-  keys = [repr(key) for key in KEYS if before.get(key) != now[key]]
-  changed = [f"{', '.join(keys)} of {CONFIG}"] if before and keys else []
+  current = _config_digests(config)
+  saved = sums[CONFIG]
+  keys = [repr(key) for key in KEYS if saved.get(key) != current[key]]
+  changed = [f"{', '.join(keys)} of {CONFIG}"] if saved and keys else []
   if not changed and not files.is_sealed(config):
     changed = [CONFIG]
   changed += files.different(without(sums, CONFIG), path)
@@ -306,8 +307,8 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
   if changed:
     raise ValueError(
       f"{path}: {' and '.join(changed)} changed since the folder was written."
-      f" Convert the model again; or, if that was on purpose, delete the keys"
-      f" {DIGESTS!r} and 'checksum' of {os.path.join(path, CONFIG)}."
+      " Convert the model again; or, if you changed it on purpose, delete the"
+      f" keys {DIGESTS!r} and 'checksum' of {os.path.join(path, CONFIG)}."
     )
 
 
@@ -335,7 +336,9 @@ def _write_config(path: str, config: Mapping[str, Any]) -> None:
 def check_new(path: str) -> None:
   """Raises ValueError unless a folder can be made at `path`."""
   if path == "-":
-    raise ValueError("--output -: a folder is not written to stdout; name one.")
+    raise ValueError(
+      "--output -: a folder cannot be written to stdout; give its path."
+    )
   if os.path.isdir(path) and not os.listdir(path):
     return
   if os.path.lexists(path):

@@ -1,4 +1,4 @@
-"""A checkpoint of a training run, as a converted model."""
+"""Reads a checkpoint of a training run as a converted model."""
 
 import os
 from typing import Any
@@ -21,7 +21,7 @@ BARE = ("elmo", "tinybert")
 
 
 def is_run(path: str) -> bool:
-  """Whether `path` is the --workdir of a run that has saved.
+  """Returns True if `path` is the --workdir of a run with a checkpoint.
 
   Args:
     path: a folder, or RUN@best or RUN@STEP.
@@ -59,7 +59,7 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
 def _training_shapes(
   run: dict[str, Any], name: str, encoder: Any
 ) -> dict[str, Any]:
-  """Shapes of the parameters that a folder has no place for."""
+  """Returns the shapes of parameters that only training uses."""
   objective = run["objective"]
   shapes: dict[str, Any] = {}
   if objective.get("span_boundary"):
@@ -77,18 +77,20 @@ def read(path: str, best: bool = False) -> Weights:
   """Reads a whole checkpoint of a run and its tokenizer.
 
   Args:
-    path: the --workdir of the run, which may be going on, for its newest
-      checkpoint; RUN@best or RUN@STEP for another.
-    best: the checkpoint with the best score, not the newest; as RUN@best.
+    path: the --workdir of the run, for its newest checkpoint; or RUN@best or
+      RUN@STEP for another one. The run may still be training.
+    best: if True, reads the best checkpoint instead of the newest, as RUN@best.
 
   Raises:
     ValueError: no run, no such checkpoint, or an objective whose model has no
       place in a folder.
   """
-  path, which = checkpoint.split_path(path)
-  if best and which not in (None, checkpoint.BEST):
-    raise ValueError(f"{path}@{which}: name a step or the best one, not both.")
-  which = checkpoint.BEST if best else which
+  path, name_of_step = checkpoint.split_path(path)
+  if best and name_of_step not in (None, checkpoint.BEST):
+    raise ValueError(
+      f"{path}@{name_of_step}: name a step or the best one, not both."
+    )
+  name_of_step = checkpoint.BEST if best else name_of_step
   with checkpoint.Checkpointer.of_run(path) as saver:
     run = files.read_object(os.path.join(path, "config.json"))
     try:
@@ -107,7 +109,7 @@ def read(path: str, best: bool = False) -> Weights:
     if name == "tinybert_task":
       stages = {"layers": "tinybert", "prediction": "finetune"}
       name = stages[objective.get("stage", "layers")]
-    step = saver.find_step(which)
+    step = saver.find_step(name_of_step)
     config = folder.make_config(
       run["model"]["family"],
       "encoder" if name in BARE else "pretraining",

@@ -31,13 +31,13 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
     return None
   name = vocabulary_files.JSON
   if name in files:
-    # Whatever it is, it says itself what it adds.
+    # tokenizer.json says itself which special tokens are added to a text.
     path = os.path.join(folder, name)
     vocabulary_files.check_written(files, folder)
     text = vocabulary_files.text(files[name], path)
-    made = tokenizer_json.read(text, path)
-    added_tokens.declare(made, added_tokens.declared(files, folder))
-    return made
+    tokenizer = tokenizer_json.read(text, path)
+    added_tokens.declare(tokenizer, added_tokens.declared(files, folder))
+    return tokenizer
   vocabulary = vocabulary_files.of_files(files, folder)
   if name in vocabulary.files:
     text = vocabulary_files.text(vocabulary.files[name], folder)
@@ -45,34 +45,37 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   return added_tokens.with_special_tokens(vocabulary)
 
 
-def without_rows(tokenizer: Tokenizer, rows: int, where: str) -> str:
-  """Says which pieces of a tokenizer a model has no row for.
+def without_rows(tokenizer: Tokenizer, rows: int, path: str) -> str:
+  """Describes the pieces of a tokenizer for which its model has no row.
 
   Args:
-    tokenizer: the model's.
-    rows: rows of its word table.
-    where: the model, for the sentence.
+    tokenizer: the model's tokenizer.
+    rows: the number of rows of the model's word table.
+    path: the model, for the message.
 
   Returns:
-    One sentence; empty if every piece has a row.
+    The message; "" if every piece has a row.
   """
-  numbers = tokenizer.get_vocab(with_added_tokens=True)
-  beyond = {number: p for p, number in numbers.items() if number >= rows}
-  if not beyond:
+  ids = tokenizer.get_vocab(with_added_tokens=True)
+  without_row = {i: piece for piece, i in ids.items() if i >= rows}
+  if not without_row:
     return ""
-  names = added_tokens.listed([beyond[number] for number in sorted(beyond)])
+  names = added_tokens.listed([without_row[i] for i in sorted(without_row)])
   return (
-    f"{where}: the tokenizer has {max(numbers.values()) + 1} pieces, the word"
-    f" table {rows} rows; these pieces have none: {names}. A text that holds"
-    " one of them cannot be read until a run with init_from has trained rows"
-    " for them."
+    f"{path}: the tokenizer has {max(ids.values()) + 1} pieces, but the word"
+    f" table has {rows} rows; these pieces have no row: {names}. A text that"
+    " holds one of them cannot be read until a run with init_from has trained"
+    " rows for them."
   )
 
 
-def without_rows_of(files: Mapping[str, bytes], rows: int, where: str) -> str:
-  """The same for a model's files; damaged ones are named, not refused."""
+def without_rows_of(files: Mapping[str, bytes], rows: int, path: str) -> str:
+  """Does the same as `without_rows` for a tokenizer's files.
+
+  If the files are damaged, it returns a message instead of raising an error.
+  """
   try:
-    made = build(files, where)
+    tokenizer = build(files, path)
   except ValueError as e:
-    return f"the tokenizer's files are not read here ({e})"
-  return without_rows(made, rows, where) if made is not None else ""
+    return f"the tokenizer's files cannot be read ({e})"
+  return without_rows(tokenizer, rows, path) if tokenizer is not None else ""
