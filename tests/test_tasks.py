@@ -1,5 +1,6 @@
 """seqio's face of the data equals the folder's, and text restarts exactly."""
 
+import gc
 import os
 import re
 import subprocess
@@ -127,6 +128,53 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
   assert not set(collect(endless)) & set(collect(endless))
   heldout = task.get_dataset(split="validation", seed=3)
   assert collect(heldout) == collect(heldout)
+
+
+@pytest.mark.parametrize(
+  "epochs, kind",
+  [
+    (1, "prepared"),
+    (2, "prepared"),
+    pytest.param(1, "text", marks=pytest.mark.slow),
+  ],
+)
+def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
+  """Each costs the same, few readers stay, and the rows are those of epochs."""
+  from bert_jax.data import seqio_source, streams
+
+  monkeypatch.setattr(seqio_source, "OPEN_PASSES", 2)
+  if kind == "prepared":
+    task = tasks.register_prepared("p", folder, **SIZES)
+  else:
+    task = register_text(text)
+  options = dict(num_epochs=epochs, seed=3, shuffle=False)
+  whole = task.get_dataset(**options)
+  passes = [collect(whole) for _ in range(6)]
+  walked, load = [], streams.Stream._load
+
+  def counted(stream):
+    walked.append(stream._epoch)
+    return load(stream)
+
+  monkeypatch.setattr(streams.Stream, "_load", counted)
+  gc.collect()
+  before = len(seqio_source._readers)
+  rows = collect(task.get_dataset(**options).take(2).repeat(6))
+  assert rows == [row for one_pass in passes for row in one_pass[:2]]
+  if kind == "prepared":
+    # A pass counts its epochs and reads a block, which may hold all of them.
+    assert len(walked) <= 6 * (2 * epochs + 1) and max(walked) < 6 * epochs
+  gc.collect()
+  assert len(seqio_source._readers) - before <= 2
+  # More at a time than readers are kept.
+  ds = task.get_dataset(**options)
+  iterators = [collect_slowly(ds) for _ in range(4)]
+  rows = [[next(iterator) for iterator in iterators] for _ in range(3)]
+  assert rows == [
+    [one_pass[i] for one_pass in passes[: len(iterators)]] for i in range(3)
+  ]
+  later = [list(iterator) for iterator in iterators]
+  assert later == [one_pass[3:] for one_pass in passes[: len(iterators)]]
 
 
 def collect_slowly(ds):

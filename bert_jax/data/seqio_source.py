@@ -23,7 +23,11 @@ BLOCK = 256
 ENDLESS = 2**62
 EXIT_SECONDS = 1.0
 
+# Passes over a dataset whose readers are kept, each with an index of rows.
+OPEN_PASSES = 8
+
 _readers: "weakref.WeakSet[_Reader]" = weakref.WeakSet()
+_exiting = threading.Event()
 
 
 @atexit.register
@@ -34,6 +38,7 @@ def _end_readers() -> None:
   the iterator's destructor for the thread. The wait is short where a thread
   fills a buffer; one whose buffer is full makes no call, hence the limit.
   """
+  _exiting.set()
   readers = list(_readers)
   for reader in readers:
     reader.close()
@@ -62,9 +67,9 @@ class _Reader:
       shard: which part of each block is read; None for all.
       start: number of the first row.
     """
-    self._source, self._start, self._end = source, start, end
+    self._source, self._start, self.end = source, start, end
     self._shard = shard or seqio.ShardInfo(0, 1)
-    self._lock, self._closed = threading.Lock(), False
+    self._lock, self._closed = threading.Lock(), _exiting.is_set()
     self.ended = threading.Event()  # Nobody waits for another block.
     self.ended.set()
     _readers.add(self)
@@ -89,11 +94,11 @@ class _Reader:
     first = self._start + number * size
     if self._closed:
       return padding(self._source.features, 0)
-    if self._end is None:
+    if self.end is None:
       batch = self._source.read(first, size)
       begin, end = self._part(len(next(iter(batch.values()))))
       return {key: value[begin:end] for key, value in batch.items()}
-    begin, end = self._part(min(size, max(self._end - first, 0)))
+    begin, end = self._part(min(size, max(self.end - first, 0)))
     if begin == end:
       return padding(self._source.features, 0)
     return self._source.read(first + begin, end - begin)
@@ -104,27 +109,50 @@ class _Reader:
 
 
 class _Passes:
-  """The readers of a dataset: each time it is iterated it has a new one."""
+  """The readers of a dataset: each time it is iterated it has a new one.
 
-  def __init__(self, open_reader: Callable[[int], _Reader]):
-    """Args: `open_reader` takes the number of the pass, from 0 on."""
+  Nobody says that a pass has stopped before its end. So the readers that were
+  used last are kept, and any other one is opened again when it is asked for.
+  """
+
+  def __init__(self, open_reader: Callable[[int, int], _Reader]):
+    """Opens the first reader, so that errors are raised here.
+
+    Args:
+      open_reader: takes the number of the pass, from 0 on, and where the pass
+        before it ends.
+    """
     self._open = open_reader
     self._lock, self._count = threading.Lock(), 0
-    # A dataset that is made and never read costs what its first reader does.
-    self._readers = {0: open_reader(0)}
+    self._starts = [0]
+    self._readers: dict[int, _Reader] = {}
+    self._reader(0)
+
+  def _reader(self, number: int) -> _Reader:
+    """The reader of a pass; all passes before it have begun."""
+    reader = self._readers.pop(number, None)
+    if reader is None:
+      reader = self._open(number, self._starts[number])
+    if number + 1 == len(self._starts):
+      self._starts.append(reader.end or 0)
+    self._readers[number] = reader  # Behind the others: it was used last.
+    while len(self._readers) > OPEN_PASSES:
+      del self._readers[next(iter(self._readers))]
+    return reader
 
   def begin(self) -> np.ndarray:
     """Returns the number of a new pass."""
     with self._lock:
       number, self._count = self._count, self._count + 1
-      if number not in self._readers:
-        self._readers[number] = self._open(number)
+      self._reader(number)
     return np.int64(number)
 
   def __call__(self, number: int, block: int) -> list[np.ndarray]:
     """Returns a block of a pass; see `_Reader`."""
-    values = self._readers[int(number)](block)
-    if number and not len(values[0]):
+    with self._lock:
+      reader = self._reader(int(number))
+    values = reader(block)
+    if not len(values[0]):
       with self._lock:  # It has come to its end.
         self._readers.pop(int(number), None)
     return values
@@ -133,12 +161,20 @@ class _Passes:
 class EpochStream(streams.Stream):
   """A stream that can tell where an epoch ends."""
 
-  def end(self, epochs: int) -> int:
-    """Returns the number of examples in the first `epochs` epochs."""
-    self._go_to(0, 0, 0)
+  def end(self, epochs: int, epoch: int = 0, first: int = 0) -> int:
+    """Returns the number of examples in the first `epochs` epochs.
+
+    Args:
+      epochs: how many.
+      epoch: an epoch not after them, to count from; the stream goes on there.
+      first: the number of its first example.
+    """
+    self._go_to(epoch, 0, first)
     while self._epoch < epochs:
       self._advance()
-    return self._first
+    end = self._first
+    self._go_to(epoch, 0, first)
+    return end
 
 
 class RowSource(seqio.DataSource):
@@ -239,8 +275,15 @@ class RowSource(seqio.DataSource):
     shard: seqio.ShardInfo | None,
     epochs: int | None,
     number: int,
+    first: int,
   ) -> _Reader:
-    """Opens the reader of a pass over the dataset, from 0 on."""
+    """Opens the reader of a pass over the dataset.
+
+    Args:
+      split, seed, shard, epochs: see `get_dataset`.
+      number: of the pass, from 0 on.
+      first: the row at which the pass before it ends.
+    """
     builder = self.builder()
     if split == "validation":
       rows = streams.heldout(self.corpus(split), builder)
@@ -256,8 +299,8 @@ class RowSource(seqio.DataSource):
     rows = EpochStream(self.corpus(split), builder, seed, name)
     if not epochs:
       return _Reader(rows, ENDLESS, shard)
-    start = rows.end(number * epochs)
-    return _Reader(rows, rows.end((number + 1) * epochs), shard, start)
+    end = rows.end((number + 1) * epochs, number * epochs, first)
+    return _Reader(rows, end, shard, first)
 
   def _number_in_mixture(self) -> int:
     """0, or where a registered mixture has this task after one of its place."""
@@ -286,7 +329,7 @@ class RowSource(seqio.DataSource):
       raise ValueError(f"no split {split!r}; choose {', '.join(self.splits)}.")
     seed = int(seed or 0)
     passes = _Passes(
-      lambda number: self._reader(split, seed, shard_info, num_epochs, number)
+      functools.partial(self._reader, split, seed, shard_info, num_epochs)
     )
     features = self.features
 
