@@ -100,10 +100,10 @@ def explain(argv: Sequence[str], error: Exception) -> str:
 
 
 def _attributes(model: dict[str, Any]) -> dict[str, Any]:
-  """Attributes of an encoder that a config may set, with their values."""
+  """Returns attributes of an encoder that a config may set: name -> value."""
   if not model.get("family") or not model.get("variant"):
     return {}
-  # Imported late: it loads jax, which most command lines do not need here.
+  # Import it here, because it loads jax, which most command lines do not need.
   from bert_jax import models
 
   encoder = models.family(model["family"]).build(model["variant"])
@@ -115,10 +115,15 @@ def _attributes(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _attribute_value(flag: str, text: str, before: Any) -> Any:
-  """The value of a flag that sets an attribute of an encoder.
+  """Parses a flag that sets an attribute of an encoder.
+
+  Args:
+    flag: the flag, for messages.
+    text: the value on the command line.
+    before: the attribute's value in the variant, which has the right type.
 
   Raises:
-    ValueError: it is of another type than `before`.
+    ValueError: the value has a different type.
   """
   if isinstance(before, str) or not isinstance(before, int | float | tuple):
     return text
@@ -139,23 +144,24 @@ def _attribute_value(flag: str, text: str, before: Any) -> Any:
 def take_attributes(
   argv: Sequence[str], config: dict[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:
-  """Takes the flags that set what a config leaves to the model's variant.
+  """Splits off the flags that set attributes of the model's variant.
 
-  A config names a published size by `model.variant`; each of its attributes
-  (num_layers, hidden, heads, ...) can be set as if the config had it.
+  A config names a published size by `model.variant`. Flags can set each
+  attribute of the size (num_layers, hidden, heads, ...), even if the config
+  lacks it.
 
   Args:
     argv: the command line.
-    config: of the file.
+    config: the config of the file.
 
   Returns:
-    The other arguments, and {"model.num_layers": 3, ...}.
+    The other arguments, and the attributes: {"model.num_layers": 3, ...}.
 
   Raises:
-    ValueError: a value is of another type.
+    ValueError: a value has the wrong type.
   """
   flat = config_lib.flatten(config)
-  others, found = [], {}
+  others, values = [], {}
   arguments = iter(argv)
   for argument in arguments:
     flag, equal, value = argument.lstrip("-").partition("=")
@@ -171,8 +177,8 @@ def take_attributes(
       others.append(argument)
       continue
     value = value if equal else next(arguments, "")
-    found[key] = _attribute_value(flag, value, attributes[name])
-  return others, found
+    values[key] = _attribute_value(flag, value, attributes[name])
+  return others, values
 
 
 def parse(argv: Sequence[str]) -> list[str]:
@@ -185,15 +191,15 @@ def parse(argv: Sequence[str]) -> list[str]:
       return flags.FLAGS(argv)
     config = load_defaults(path)
     others, attributes = take_attributes(argv, config)
-    # config_flags looks there, whatever it is given.
+    # config_flags reads sys.argv, not the arguments that it is given.
     sys.argv[1:], _ = take_attributes(sys.argv[1:], config)
-    rest = flags.FLAGS(others)
+    arguments = flags.FLAGS(others)
     parsed = flags.FLAGS.config
     with parsed.unlocked():
       for key, value in attributes.items():
         section, _, name = key.rpartition(".")
         config_lib.section_of(parsed, section)[name] = value
-    return rest
+    return arguments
   except flags.Error as e:
     sys.exit(f"error: {explain(argv, e)}")
   except ValueError as e:

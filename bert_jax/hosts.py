@@ -31,12 +31,13 @@ from bert_jax import config as config_lib
 _FAILURE = "bert_jax/failure"
 _ALIVE = "bert_jax/alive/"
 _POLL_SECONDS = 0.5
-# A process shows every so many polls that it is alive.
+# Every process sends a sign that it is alive after this many polls.
 _BEAT_POLLS = 2
-# Polls without a sign of a process after which it is gone. Jax itself waits for
-# 100 seconds, and then ends a process by a signal.
+# A process counts as gone after this many polls without a sign of it. Jax
+# itself waits for 100 seconds, and then ends a process by a signal.
 _GONE_POLLS = 90
-# The same where a collective has failed, most often for that reason.
+# The same number of polls after a collective has failed, since the usual reason
+# is that a process is gone.
 _BROKEN_POLLS = 12
 _CONNECT_SECONDS = 3.0
 _WAIT_MILLISECONDS = 300_000
@@ -120,16 +121,16 @@ def joined(
 
 
 class _NativeErrors:
-  """Passes on what C++ libraries write to stderr, a second late.
+  """Writes the output of C++ libraries to stderr one second late.
 
-  Without process 0, jax's client ends this process at once, by SIGABRT and with
-  a dump of its own stack. Here a sentence and status 1 take the place of both.
+  If process 0 is gone, jax's client ends this process at once by SIGABRT, and
+  writes its stack. This class replaces both by one sentence and exit status 1.
   """
 
   def __enter__(self) -> "_NativeErrors":
     sys.stderr.flush()
     self._stderr, self._python = os.dup(2), sys.stderr
-    # A file, not a pipe: nobody waits for who reads it.
+    # Use a file and not a pipe: a full pipe would block the writer.
     self._file = tempfile.TemporaryFile()
     self._passed, self._lock = 0, threading.Lock()
     os.dup2(self._file.fileno(), 2)
@@ -155,7 +156,7 @@ class _NativeErrors:
     return os.fstat(self._file.fileno()).st_size
 
   def pass_on(self, end: int | None = None) -> None:
-    """Writes what has come, up to byte `end`, to the real stderr."""
+    """Writes the collected output up to byte `end` to the real stderr."""
     with self._lock:
       end = self.size() if end is None else end
       while self._passed < end:
@@ -164,7 +165,7 @@ class _NativeErrors:
         self._passed += os.write(self._stderr, text)
 
   def _on_abort(self, number: int) -> None:
-    """Called by C in the thread that aborts, which dies when it returns."""
+    """Handles SIGABRT; the process ends when this function returns."""
     if distributed.global_state.process_id and not _reaches_process_0():
       _say(self._stderr, _gone(0))
       os._exit(1)
@@ -172,7 +173,7 @@ class _NativeErrors:
 
 
 def _reaches_process_0() -> bool:
-  """Whether anybody listens where the coordinator of the run was."""
+  """Returns True if a connection to the run's coordinator succeeds."""
   host, _, port = distributed.global_state.coordinator_address.rpartition(":")
   address = host.strip("[]"), int(port)
   try:
@@ -191,12 +192,12 @@ def _say(descriptor: int, message: str) -> None:
 
 
 class _Watch:
-  """Ends this process, wherever it waits, once another one has failed.
+  """Ends this process when another one has failed, even while it waits.
 
-  Each process counts up a value in the common table. A process whose value
-  stays the same for `_GONE_POLLS` polls is gone: killed, stopped, or cut off.
-  Polls are counted, not seconds, so that a pause of all processes is none of
-  one.
+  Each process increases a value in the shared table. If the value of a process
+  stays the same for `_GONE_POLLS` polls, the process is gone: it was killed or
+  stopped, or the network failed. The limit is in polls and not in seconds, so
+  that a pause of all processes does not count as the loss of one.
   """
 
   current: "_Watch | None" = None
@@ -204,7 +205,7 @@ class _Watch:
   def __init__(self, native: _NativeErrors):
     self._native, self._stop = native, threading.Event()
     self._state = distributed.global_state
-    # Process -> (its last value, polls since it came).
+    # Process -> (its last value, the number of polls since that value came).
     self._seen = {i: ("", 0) for i in range(self._state.num_processes)}
     self._threads = [
       threading.Thread(target=target, daemon=True)
@@ -223,14 +224,14 @@ class _Watch:
     self._threads[0].join()
 
   def gone(self, polls: int = _GONE_POLLS) -> int | None:
-    """A process that has shown nothing for so many polls."""
+    """Returns a process without a sign for `polls` polls, or None."""
     silent = [i for i, (_, count) in self._seen.items() if count >= polls]
     silent = [i for i in silent if i != self._state.process_id]
-    # Without process 0 nothing is heard of the others either.
+    # Return the lowest number: without process 0 no signs of the others arrive.
     return min(silent, default=None)
 
   def wait_for_gone(self) -> int | None:
-    """Who is gone after a collective failed; None if all are there."""
+    """Returns the process that is gone after a collective failed, or None."""
     for _ in range(_BROKEN_POLLS + 2 * _BEAT_POLLS):
       process = self.gone(_BROKEN_POLLS)
       if process is not None:
@@ -239,11 +240,11 @@ class _Watch:
     return None
 
   def pass_on(self) -> None:
-    """Writes all native output that has come."""
+    """Writes all collected output of C++ libraries."""
     self._native.pass_on()
 
   def _poll(self) -> None:
-    """Counts polls and passes on native output; calls nobody that may block."""
+    """Counts polls and writes native output; makes no call that may block."""
     sizes = [0, 0]
     while not self._stop.wait(_POLL_SECONDS):
       for process, (value, count) in list(self._seen.items()):
@@ -256,7 +257,7 @@ class _Watch:
       self._native.pass_on(sizes.pop(0))
 
   def _exchange(self) -> None:
-    """Shows that this process is alive, and reads what the others say."""
+    """Sends signs that this process is alive, and reads those of the others."""
     beats = 0
     while not self._stop.wait(_POLL_SECONDS):
       try:
@@ -266,13 +267,14 @@ class _Watch:
       except RuntimeError:
         failure = _gone(0)
       beats += 1
-      # Not if this process is ending by itself.
+      # Do not end the process if it is ending by itself.
       if failure is not None and not self._stop.is_set():
         _end(failure)
 
   def _beat(self, number: int) -> None:
-    client, own = self._state.client, self._state.process_id
-    client.key_value_set(f"{_ALIVE}{own}", str(number), allow_overwrite=True)
+    client, process_id = self._state.client, self._state.process_id
+    key = f"{_ALIVE}{process_id}"
+    client.key_value_set(key, str(number), allow_overwrite=True)
     for key, value in client.key_value_dir_get(_ALIVE):
       process = int(key.rpartition("/")[2])
       if self._seen[process][0] != value:

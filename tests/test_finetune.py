@@ -381,7 +381,7 @@ def test_a_missing_package_is_named_before_the_first_step(
   task = tiny_tasks.TASKS["classification"]._replace(metrics=("f1_macro",))
   monkeypatch.setattr(data.rows_lib, "task_of", lambda fields: task)
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-  with pytest.raises(ValueError, match="need scikit-learn, which is not here"):
+  with pytest.raises(ValueError, match="need scikit-learn, which is not"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
   # Nobody asks for it without an evaluation.

@@ -1,16 +1,17 @@
 """SentencePiece unigram models (ALBERT) through the `tokenizers` library.
 
-The pieces, scores and normalisation come from the model's file. A model that
-`train_vocab` wrote has all of its cleaning in there: its ids are those of
-SentencePiece. Around any other one stand the rules of transformers'
-AlbertTokenizer: quotes as `"`, compatibility decomposition, accents stripped,
-lower case, words apart. Two differences from google-research/albert
-tokenization.py follow from that: a comma after a digit is not split off again,
-and words are segmented one at a time. In one thing this follows SentencePiece
-and the original program, not transformers: letters and marks (and the parts of
-Korean syllables) that a model's rules would put together are put together, also
-where the library's form of these rules, which looks at one character or a short
-cluster at a time, fails to.
+The pieces, scores and normalization come from the model's file. A model that
+`train_vocab` wrote has all of its cleaning in this file, so its ids are those
+of SentencePiece. For any other model, the rules of transformers'
+AlbertTokenizer are added: quotes become `"`, compatibility decomposition,
+accents stripped, lower case, words segmented separately. Two differences from
+google-research/albert tokenization.py follow from that: a comma after a digit
+is not split off again, and words are segmented one at a time.
+
+One rule follows SentencePiece and the original program, not transformers: if a
+model's rules compose letters and marks (or the parts of Korean syllables), they
+are always composed. The library's form of these rules sometimes does not
+compose them, because it looks at one character or a short cluster at a time.
 """
 
 import string
@@ -42,22 +43,23 @@ ALBERT = dict(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
 SPACE = "▁"
 LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
-# By Unicode's definition these are no characters.
+# Two code points that Unicode defines as noncharacters, so no text has them.
 _NO_CHARACTER, _APART = "\ufdd0", "\ufdd1"
-# Which pieces begin a word. "space": those with a space before them. "albert":
-# the released rule, which was written for English.
+# The rules for which pieces begin a word. "space": pieces with a space before
+# them. "albert": the published rule, which was written for English.
 WORD_STARTS = ("space", "albert")
 
 
 def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
   """Returns whether a piece begins a word.
 
-  By the rule "albert" also a sign alone does, and a piece with anything but
-  English letters and these signs in it: digits, an apostrophe, another script
-  (google-research/albert create_pretraining_data.py, _is_start_piece_sp).
+  By the rule "albert" a single sign begins a word too, and so does a piece with
+  a character that is neither an English letter nor such a sign: a digit, an
+  apostrophe, a letter of another script (google-research/albert
+  create_pretraining_data.py, _is_start_piece_sp).
 
   Args:
-    piece: as it stands in the vocabulary.
+    piece: the piece as it is in the vocabulary.
     word_starts: one of `WORD_STARTS`.
   """
   if piece.startswith(SPACE) or piece in ALBERT.values():
@@ -70,7 +72,7 @@ def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
 
 
 def check_word_starts(word_starts: str, source: str) -> None:
-  """Raises ValueError if it is none of `WORD_STARTS`."""
+  """Raises ValueError if `word_starts` is not in `WORD_STARTS`."""
   if word_starts not in WORD_STARTS:
     raise ValueError(
       f"{source}: word_starts {word_starts!r}: not one of {list(WORD_STARTS)}."
@@ -80,22 +82,22 @@ def check_word_starts(word_starts: str, source: str) -> None:
 def normalizer(
   model: sentencepiece_model.Model, cleaning: Cleaning
 ) -> normalizers.Normalizer:
-  """Returns the library's form of a model's normalisation and `cleaning`."""
+  """Builds the library's normalizer from a model's rules and a cleaning."""
   chain = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-  own = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-  # The library would apply the rule of a cluster's first character to the whole
-  # cluster. So nothing is left to the rules that an earlier step can do.
+  rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+  # The library applies the rule of a cluster's first character to the whole
+  # cluster. So earlier steps do as much as possible, and leave little to rules.
   if model.normalizer in TRAINED:
     keep = cleaning.keep_accents
     chain.append(normalizers.NFKC() if keep else normalizers.NFKD())
     if cleaning.lower_case:
       chain.append(normalizers.Lowercase())
     return normalizers.Sequence(
-      [*chain, *own, *([] if keep else [normalizers.NFC()])]
+      [*chain, *rules, *([] if keep else [normalizers.NFC()])]
     )
   if not cleaning.keep_accents:
     chain += [normalizers.NFKD(), normalizers.StripAccents()]
-  elif own:
+  elif rules:
     order = Regex(reordered_marks())
     chain += [normalizers.Replace(order, _APART), normalizers.NFC()]
   if model.normalizer in FOLDING:
@@ -105,8 +107,8 @@ def normalizer(
     chain.append(normalizers.Lowercase())
   if model.normalizer in FOLDING:
     chain.append(normalizers.Replace(_NO_CHARACTER, "İ"))
-  if own:
-    chain += [normalizers.NFC(), *own, normalizers.NFC()]
+  if rules:
+    chain += [normalizers.NFC(), *rules, normalizers.NFC()]
     chain.append(normalizers.Replace(_APART, ""))
   return normalizers.Sequence(chain)
 
@@ -114,16 +116,16 @@ def normalizer(
 def cleaning_of(
   name: str, lower_case: bool | None, keep_accents: bool | None, source: str
 ) -> Cleaning:
-  """Returns the cleaning before a model's pieces.
+  """Returns the cleaning of text for a model.
 
   Args:
-    name: the model's own normaliser.
-    lower_case: what the caller asks for; None for the model's.
-    keep_accents: the same.
+    name: the name of the normalizer in the model's file.
+    lower_case: the caller's setting; None takes that of the model.
+    keep_accents: the caller's setting; None takes that of the model.
     source: the model's name, for messages.
 
   Raises:
-    ValueError: the caller asks for another cleaning than the model's own.
+    ValueError: the caller's settings contradict the model's.
   """
   wanted = Cleaning(lower_case, keep_accents)
   if name in TRAINED:
@@ -136,14 +138,14 @@ def cleaning_of(
 
 
 def fixed_cleaning(model: bytes, source: str) -> Cleaning:
-  """Returns the cleaning that is among the rules of a SentencePiece file.
+  """Returns the cleaning that the rules of a SentencePiece file do.
 
   Args:
     model: the content of a `.model` file.
-    source: its name, for messages.
+    source: the name of the file, for messages.
 
   Returns:
-    None for what the file leaves to its user.
+    The cleaning. A field is None if the file leaves it to the user.
 
   Raises:
     ValueError: the file is damaged, or not of a unigram model.
@@ -165,14 +167,14 @@ def unigram(
   Args:
     model: content of a `.model` file.
     source: its name, for messages.
-    lower_case: None for what the file says, else True, as published.
-    keep_accents: None for what the file says, else the contrary of
+    lower_case: None takes the setting of the file, or else True, as published.
+    keep_accents: None takes the setting of the file, or else the opposite of
       `lower_case`.
     word_starts: one of `WORD_STARTS`.
 
   Raises:
-    ValueError: no unigram model, special pieces are missing, or the file says
-      that its text was cleaned in another way.
+    ValueError: the file is not a unigram model, special pieces are missing, or
+      its text was cleaned in a different way.
   """
   check_word_starts(word_starts, source)
   parsed = sentencepiece_model.parse(model, source)

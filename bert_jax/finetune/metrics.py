@@ -24,7 +24,7 @@ def _library(name: str, package: str) -> Any:
     return importlib.import_module(name)
   except ImportError as e:
     raise ValueError(
-      f"the metrics need {package}, which is not here: pip install"
+      f"the metrics need {package}, which is not installed: pip install"
       f" 'bert_jax[finetune]', or pip install {package}."
     ) from e
 
@@ -284,10 +284,10 @@ def tagging_f1(
 def tagging_f1_strict(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """The same by the letter of the scheme (seqeval's strict mode).
+  """Computes `tagging_f1` by the strict rules of the scheme (seqeval's mode).
 
-  In IOB2 an entity begins at B- alone; where the task has tags for an entity's
-  end, those of IOBES must stand as they should.
+  In IOB2 an entity begins only at B-. If the task has tags for an entity's end,
+  all tags of an entity must follow IOBES.
   """
   return _entities(task, predictions, examples, strict=True)
 
@@ -349,7 +349,7 @@ def squad2(
 def squad2_official(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """The same with the official script's search for the best threshold."""
+  """Computes `squad2` with the official search for the best threshold."""
   return _squad2(task, predictions, examples, "official")
 
 
@@ -371,9 +371,9 @@ def _squad2(
 def doubts(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> list[str]:
-  """Sentences on metrics that say little, [] where there is nothing to say.
+  """Returns warnings about metrics that are not meaningful.
 
-  Arguments are those of `evaluate`.
+  The arguments are those of `evaluate`.
   """
   labelled = [
     (gold(task, example), prediction)
@@ -400,7 +400,7 @@ def doubts(
 def _doubt_constants(
   metric: str, right: Sequence[Any], ours: Sequence[Any], what: str
 ) -> list[str]:
-  """The same where predictions, or labels, do not differ at all."""
+  """Returns warnings if all predictions, or all labels, are the same."""
   lines = []
   undefined = " is not defined" if metric in CORRELATIONS else " says little"
   for whose, values in (("predictions", ours), ("labels", right)):
@@ -438,9 +438,9 @@ METRICS: dict[str, Metric] = {
 
 
 def check_packages(task: Task) -> None:
-  """Raises ValueError if a task's metrics cannot be computed here.
+  """Raises ValueError if a package for a task's metrics is not installed.
 
-  For before a model runs: a package that is missing is named in time.
+  Call it before the model runs.
   """
   names(task)
 
