@@ -135,7 +135,7 @@ def _hdf5(path: str, features: Iterable[Features]) -> int:
       with h5py.File(disk, "w") as f:
         return _write_parts(f, disk, iter(features))
     finally:
-      # Closing the HDF5 file wrote to the disk as well.
+      # Closing the HDF5 file has written to the disk, too.
       disk.check()
 
 
@@ -144,7 +144,7 @@ def _write_parts(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
   for part in _parts(features):
     arrays = _arrays(part)
     if "starts" in arrays:
-      # Each part counts from 0; the first 0 is the file's.
+      # The starts of each part begin at 0. The file keeps only the first 0.
       starts = arrays["starts"] + rows
       rows = int(starts[-1])
       arrays["starts"] = starts[1:] if count else starts
@@ -156,19 +156,19 @@ def _write_parts(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
 
 
 class _Disk(io.FileIO):
-  """A file for h5py, whose library does not survive a full disk.
+  """A file for h5py that hides errors of a full disk from the HDF5 library.
 
-  After the first error nothing more is written, and HDF5 is not told, so that
-  it closes its file.
+  The library crashes if a write fails. So after the first error this class
+  writes nothing more, but reports success, so that HDF5 can close its file.
   """
 
   error: OSError | None = None
 
   def write(self, data: Any) -> int:
-    rest = memoryview(data).cast("B")
+    unwritten = memoryview(data).cast("B")
     try:
-      while self.error is None and len(rest):
-        rest = rest[super().write(rest) :]
+      while self.error is None and len(unwritten):
+        unwritten = unwritten[super().write(unwritten) :]
     except OSError as e:
       self.error = e
     return len(memoryview(data).cast("B"))
@@ -181,7 +181,7 @@ class _Disk(io.FileIO):
       return size or 0
 
   def readinto(self, buffer: Any) -> int:
-    """Zeros stand for what the disk had no room for."""
+    """Reads bytes; returns zeros for bytes that could not be written."""
     count = super().readinto(buffer)
     if self.error is not None:
       memoryview(buffer).cast("B")[count:] = bytes(len(buffer) - count)
@@ -189,7 +189,7 @@ class _Disk(io.FileIO):
     return count
 
   def check(self) -> None:
-    """Raises the first error of the disk."""
+    """Raises the first error, if there was one."""
     if self.error is not None:
       raise self.error
 

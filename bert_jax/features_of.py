@@ -24,7 +24,7 @@ from bert_jax.text_rows import Text, Tokens
 
 COMBINE = ("concat", "sum", "mean", "mix", "stack")
 UNITS = ("piece", "word", "cls", "mean", "max")
-# Those of a whole text.
+# The units that give one vector for a whole text.
 WHOLE = ("cls", "mean", "max")
 PIECES = ("first", "mean")
 # Texts that are sorted by length at once; their vectors wait in memory.
@@ -124,44 +124,49 @@ def extract_texts(
 
 
 def own_pooling(model: Loaded, unit: str | None) -> tuple[str, bool, list[str]]:
-  """What vectors a model gives, by its own word where nobody says otherwise.
+  """Chooses the unit of the vectors: the user's, or else the model's.
 
   Args:
-    model: of sentence-transformers, or any other.
-    unit: the unit that is asked for; None for the model's own, which is pieces
-      for a model without a pooling.
+    model: a model of sentence-transformers, or any other model.
+    unit: the unit that the user asks for. None takes the model's own pooling,
+      or pieces if it has none.
 
   Returns:
-    The unit; whether the model divides these vectors by their length; lines
+    The unit; True if the model divides these vectors by their length; lines
     that say what was chosen.
 
   Raises:
-    ValueError: the model's pooling is not computed here, and none is asked for.
+    ValueError: the user asks for no unit, and the model's pooling is not
+      computed here.
   """
   pooling = model.config["source"].get("pooling")
   if pooling is None:
     return unit or UNITS[0], False, []
-  own = " and ".join(pooling["modes"])
+  model_unit = " and ".join(pooling["modes"])
   if unit in ("piece", "word"):
     return unit, False, []
-  if unit is None and own not in WHOLE:
+  if unit is None and model_unit not in WHOLE:
     raise ValueError(
-      f"the model's own pooling is {own}, which is not computed here; pass"
+      f"the model's own pooling is {model_unit}, which is not computed here;"
+      " pass"
       f" --vectors={' or --vectors='.join(UNITS)}."
     )
   lines = []
-  if unit not in (None, own):
-    lines.append(f"the model's own pooling is {own}; taken is {unit}, as asked")
-  if unit is None:
-    more = ", divided by its length" if pooling["normalize"] else ""
+  if unit not in (None, model_unit):
     lines.append(
-      f"a vector a text, by the model's own pooling: {own}{more};"
-      " --vectors=piece gives one a piece"
+      f"the model's own pooling is {model_unit}; {unit} is used instead, as you"
+      " asked"
+    )
+  if unit is None:
+    divided = ", divided by its length" if pooling["normalize"] else ""
+    lines.append(
+      "one vector for each text, by the model's own pooling:"
+      f" {model_unit}{divided}; --vectors=piece gives one for each piece"
     )
   if pooling["others"]:
     names = ", ".join(pooling["others"])
     lines.append(f"the model's {names} after the pooling is not computed here")
-  return unit or own, unit is None and pooling["normalize"], lines
+  return unit or model_unit, unit is None and pooling["normalize"], lines
 
 
 def num_layers(model: Loaded) -> int:

@@ -30,13 +30,13 @@ def _parser() -> flags.Parser:
   parser.add_argument(
     "--model",
     required=True,
-    help="a run's folder (or RUN@best, RUN@STEP), a converted one, one of"
-    " transformers",
+    help="a run's folder (or RUN@best, RUN@STEP), a converted folder or a"
+    " transformers folder",
   )
   parser.add_argument(
     "--input",
     required=True,
-    help="JSON lines; - for stdin, whose lines are answered as they come",
+    help="JSON lines; - for stdin, whose lines are answered as they arrive",
   )
   parser.add_argument("--output", required=True, help="the same; - for stdout")
   parser.add_argument(
@@ -110,8 +110,8 @@ def main() -> None:
   except OSError as e:
     sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
   except KeyboardInterrupt:
-    what = "." if args.output == "-" else "; no file was written."
-    print(f"stopped{what}", file=sys.stderr, flush=True)
+    ending = "." if args.output == "-" else "; no file was written."
+    print(f"stopped{ending}", file=sys.stderr, flush=True)
     # The threads of jax may be at work, which an ordinary exit dies of.
     os._exit(1)
 

@@ -172,13 +172,15 @@ def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
 
 
 def _cut(path: str, weights: Weights, prepared: Prepared | Part) -> Weights:
-  """A teacher with a row for each of the data's pieces and no more.
+  """Cuts a teacher's word table to the pieces of the data.
 
-  It predicts no piece that its student has not: rows beyond the vocabulary (a
-  table padded to a round number) and pieces beyond the data's are left out.
+  The teacher must not predict pieces that its student lacks. So rows beyond its
+  vocabulary (a table padded to a round number) and rows of pieces beyond the
+  data's are left out.
 
   Raises:
-    ValueError: it has another vocabulary than the data, or too few rows.
+    ValueError: the teacher's vocabulary differs from the data's, or it has too
+      few rows.
   """
   if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
     raise ValueError(
@@ -202,13 +204,13 @@ def _cut(path: str, weights: Weights, prepared: Prepared | Part) -> Weights:
   if rows < size:
     raise ValueError(
       f"teacher.path={path} has {rows:,} rows for the {size:,} pieces of"
-      f" {prepared.path}; choose a teacher that knows all of them."
+      f" {prepared.path}; choose a teacher that has all of them."
     )
   if rows == size:
     return weights
   print(
-    f"teacher: it has {rows:,} rows and the data {size:,} pieces; it predicts"
-    " these alone",
+    f"teacher: it has {rows:,} rows, and the data has {size:,} pieces; it"
+    " predicts only these pieces",
     flush=True,
   )
   names = ("word/embedding", "mlm/bias")

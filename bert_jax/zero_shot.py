@@ -100,13 +100,13 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-  """Does what the flags ask for, and prints a table of it.
+  """Runs the tests that the flags name, and prints a table of the results.
 
   Raises:
-    ValueError: with one sentence.
+    ValueError: a flag or a file is bad; the message is one sentence.
   """
   if not (args.blimp or args.cloze):
-    raise ValueError("name what to do: --blimp or --cloze.")
+    raise ValueError("name a test: --blimp or --cloze.")
   if args.batch_tokens < 1 or (args.pairs is not None and args.pairs < 1):
     raise ValueError("--batch_tokens and --pairs must be 1 or more.")
   model = text_rows.open_model(
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     found["blimp"] = run_blimp(model, args.blimp, method, args.pairs, tokens)
   if args.cloze:
     found["cloze"] = run_cloze(model, args.cloze, tokens)
-  # First of all on the screen, should the file not be to be had.
+  # Print the results before they are written, since writing may fail.
   _show(found)
   return found
 
@@ -131,7 +131,11 @@ def main() -> None:
     description="What a pre-trained model knows: BLiMP, filled blanks.",
   )
   add = parser.add_argument
-  add("--model", required=True, help="what bert_jax.load opens: RUN@best too")
+  add(
+    "--model",
+    required=True,
+    help="any model that bert_jax.load opens, also RUN@best",
+  )
   add("--blimp", help="folder or tar file of BLiMP's .jsonl files")
   add("--cloze", help='.jsonl of "text" with one [MASK] and "answer"')
   add(

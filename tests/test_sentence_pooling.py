@@ -93,12 +93,12 @@ def test_a_flag_that_differs_is_obeyed_and_said(tmp_path, monkeypatch, capsys):
     monkeypatch, tmp_path, capsys, model, "--vectors", "mean"
   )
   np.testing.assert_allclose(vectors, expected(model, "mean"), atol=1e-5)
-  assert "own pooling is cls; taken is mean, as asked" in said
+  assert "own pooling is cls; mean is used instead, as" in said
   vectors, said = features(
     monkeypatch, tmp_path, capsys, model, "--vectors", "cls"
   )
   np.testing.assert_allclose(vectors, expected(model, "cls"), atol=1e-5)
-  assert "taken is" not in said
+  assert "is used instead" not in said
   _, said = features(monkeypatch, tmp_path, capsys, model, "--vectors", "piece")
   assert "pooling" not in said
 
@@ -118,7 +118,7 @@ def test_an_unknown_pooling_is_named(
     monkeypatch, tmp_path, capsys, model, "--vectors", "max"
   )
   np.testing.assert_allclose(vectors, expected(model, "max"), atol=1e-5)
-  assert f"own pooling is {name}; taken is max" in said
+  assert f"own pooling is {name}; max is used instead" in said
 
 
 def test_what_follows_the_pooling_is_named(tmp_path, monkeypatch, capsys):

@@ -17,8 +17,8 @@ _CLASSES = {
 }
 
 
-# An array of each family's encoder; with the family's prefix only that family
-# has it, and of some families without it too.
+# Family -> the name of an array in its encoder. With the family's prefix, this
+# name identifies the family; for the families in `_SURE_ALONE` also without it.
 _SURE = dict.fromkeys(
   ("bert", "roberta", "electra"), "encoder.layer.0.attention.self.query.weight"
 )
@@ -53,8 +53,8 @@ def tasks_of(family: str) -> dict[str, str]:
       del known["ForPreTraining"]
     if family in ("bert", "tinybert"):
       known["ForNextSentencePrediction"] = "next_sentence"
-      # The same parameters as ForMaskedLM's; that it is no decoder its config
-      # says.
+      # It has the same parameters as ForMaskedLM. The config says whether the
+      # model is a decoder.
       known["LMHeadModel"] = "pretraining"
     if family in ("roberta", "electra"):
       known["ForCausalLM"] = known["ForMaskedLM"]
@@ -63,7 +63,7 @@ def tasks_of(family: str) -> dict[str, str]:
 
 
 def model_types(family: str) -> tuple[str, ...]:
-  """The values of `model_type` that a family's config.json may have."""
+  """Returns the values of `model_type` in config.json of a family's models."""
   naming = hf_names.NAMINGS[family]
   return (naming.model_type, *(kind for _, kind in naming.others))
 
@@ -82,11 +82,11 @@ def class_of(family: str, task: str, pairs: bool = False) -> str:
 
 
 class UnknownFamily(ValueError):
-  """The files of a model do not say which family it is of."""
+  """The files of a model do not name its family."""
 
 
 def family_of(config: Mapping[str, Any], where: str) -> str:
-  """The family that a config.json names; UnknownFamily if it names none."""
+  """Returns the family that a config.json names, or raises UnknownFamily."""
   kind, named = config.get("model_type"), config.get("architectures")
   classes = named if isinstance(named, list) else []
   for family in hf_names.NAMINGS:
@@ -101,24 +101,24 @@ def family_of(config: Mapping[str, Any], where: str) -> str:
 
 
 def family_by_names(keys: Collection[str]) -> str | None:
-  """The family of a model whose config.json is silent, from its arrays.
+  """Finds a model's family from its arrays, if config.json does not name it.
 
   Args:
-    keys: names of the arrays.
+    keys: the names of the arrays.
 
   Returns:
-    None where it is not sure: an encoder of BERT alone, without a prefix, has
-    the names of RoBERTa's.
+    The family; None if the names fit several families. For example, an encoder
+    of BERT without a prefix has the same names as RoBERTa's.
   """
-  fits = []
+  matching = []
   for family, name in _SURE.items():
     prefix = hf_names.NAMINGS[family].prefix
     names = [prefix + name]
     if family in _SURE_ALONE:
       names.append(name)
     if any(name in keys for name in names):
-      fits.append(family)
-  return fits[0] if len(fits) == 1 else None
+      matching.append(family)
+  return matching[0] if len(matching) == 1 else None
 
 
 def has_pairs(family: str, keys: Collection[str]) -> bool:
@@ -178,7 +178,7 @@ def guess_task(family: str, keys: Collection[str]) -> list[str]:
     del heads["pretraining"]
   known = set().union(*heads.values())
   there = {key for key in keys if key in known}
-  # Beside the masked-LM head, the one for pairs makes no other task.
+  # A model with a masked-LM head and a head for pairs is a pre-training model.
   if there - (pairs := heads.get("next_sentence", set())):
     there -= pairs
   fits = [task for task, names in heads.items() if names == there]

@@ -71,7 +71,7 @@ def read(path: str) -> dict[str, np.ndarray]:
 
 
 def _entry(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
-  """Dtype, shape, begin and end of an array; ValueError if it has none."""
+  """Returns dtype, shape, start and stop of an array; checks the entry."""
   if not isinstance(entry, dict):
     raise ValueError(f"{name} is no JSON object")
   shape, offsets = entry.get("shape"), entry.get("data_offsets")
@@ -91,7 +91,7 @@ def _entry(name: str, entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
 
 
 def _check_places(places: list[tuple[int, int, str]], size: int) -> None:
-  """Raises ValueError unless the arrays fill the file one after another."""
+  """Raises ValueError unless the arrays fill the file without gaps."""
   end = 0
   for start, stop, name in sorted(places):
     if start < end:

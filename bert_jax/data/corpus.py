@@ -70,8 +70,8 @@ class Corpus(NamedTuple):
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
     spellings: of every id, where pieces are whole words.
     unigrams: [V] int64 counts of the training split; None if nobody counted.
-    unmasked: ids of special tokens that the text itself holds, which were added
-      to the vocabulary; no mask hides them.
+    unmasked: ids of special tokens that were added to the vocabulary and that
+      the text may hold; they are never masked.
   """
 
   tokens: np.ndarray
@@ -112,7 +112,7 @@ class Prepared(NamedTuple):
     special: ids of the special tokens.
     unigrams: [V] int64 counts of the training split; words beyond the
       vocabulary count as its unknown one.
-    watch: notices if a file is written while it is read.
+    watch: notices if a file is changed while it is read.
   """
 
   path: str
@@ -270,7 +270,7 @@ def open_split(
 
 
 def file_digests(path: str) -> dict[str, str]:
-  """{name: SHA-256} of the tokenizer's files and every data file."""
+  """Returns {name: SHA-256} of the tokenizer's files and of all data files."""
   names = [*tokenizer_files(path), *_DATA_FILES]
   names += [OTHERS] if os.path.exists(os.path.join(path, OTHERS)) else []
   return digests(path, names)
@@ -292,13 +292,15 @@ def verify(prepared: Prepared) -> None:
     fingerprint(prepared.path, options) != meta["fingerprint"]
     or options.get("lower_case") != meta["lower_case"]
   ):
-    before, now = meta.get("files", {}), file_digests(prepared.path)
+    saved, current = meta.get("files", {}), file_digests(prepared.path)
     names = [
-      n for n in before.keys() | now.keys() if before.get(n) != now.get(n)
+      name
+      for name in saved.keys() | current.keys()
+      if saved.get(name) != current.get(name)
     ]
-    which = f" ({', '.join(sorted(names))})" if before and names else ""
+    changed = f" ({', '.join(sorted(names))})" if saved and names else ""
     raise ValueError(
-      f"{prepared.path} is damaged: its content{which} is not that of its"
+      f"{prepared.path} is damaged: its content{changed} is not that of its"
       " fingerprint. Delete it and run `python -m bert_jax.prepare` again."
     )
 
@@ -342,7 +344,7 @@ def open_prepared(path: str) -> Prepared:
     prepared = _open(path, meta)
     if not isinstance(meta["options"], dict):
       raise TypeError("its options are no JSON object")
-    # Damage to one of these keys must not hide the other.
+    # Skip the check only if both keys are missing: one may be damaged.
     if "files" not in meta and "checksum" not in meta:
       say_once(
         f"note: {path} was prepared by an earlier version: its meta.json has no"
@@ -390,8 +392,11 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
     for split in SPLITS
     if meta["splits"][split]["documents"]
   }
-  more = {"spellings": words, "unmasked": tuple(meta.get("unmasked", ()))}
-  splits = {k: part._replace(**more) for k, part in splits.items()}
+  unmasked = tuple(meta.get("unmasked", ()))
+  splits = {
+    name: split._replace(spellings=words, unmasked=unmasked)
+    for name, split in splits.items()
+  }
   counts_path = os.path.join(path, "train.unigrams")
   unigrams = _map_file(counts_path, np.int64, len(vocab) + len(others))
   if "special" in meta:

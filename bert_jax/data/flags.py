@@ -12,19 +12,19 @@ class Parser(argparse.ArgumentParser):
   """Answers a bad flag in one sentence, as every other bad input."""
 
   def __init__(self, *arguments: Any, stdout: bool = False, **options: Any):
-    """Takes what argparse takes.
+    """Builds a parser.
 
     Args:
-      *arguments: of argparse.
-      stdout: whether `--output -` is stdout; else it is refused, which would
-        make a file of that name.
-      **options: of argparse.
+      *arguments: the arguments of argparse.ArgumentParser.
+      stdout: True if `--output -` means stdout. Otherwise it is an error,
+        because the command would write a file with the name "-".
+      **options: the keyword arguments of argparse.ArgumentParser.
     """
     super().__init__(*arguments, **options)
     self._stdout = stdout
 
   def parse_args(self, *arguments: Any, **options: Any) -> Any:
-    """As argparse; ends the program at `--output -` where it means nothing."""
+    """Parses flags; ends the program if `--output -` is not allowed."""
     parsed = super().parse_args(*arguments, **options)
     if getattr(parsed, "output", None) == "-" and not self._stdout:
       self.error(
@@ -46,7 +46,7 @@ def add_input_flags(parser: argparse.ArgumentParser) -> None:
     required=True,
     metavar="GLOB",
     help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed, each"
-    " with a format of its own as in text:GLOB",
+    " with its own format as in text:GLOB",
   )
   parser.add_argument(
     "--format",
@@ -66,7 +66,7 @@ def add_input_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cleaning_flags(parser: argparse.ArgumentParser) -> None:
-  """Adds --no-lower-case and --keep_accents: how text is cleaned."""
+  """Adds the flags of text cleaning: --no-lower-case and --keep_accents."""
   parser.add_argument(
     "--no-lower-case",
     action="store_true",
@@ -76,12 +76,12 @@ def add_cleaning_flags(parser: argparse.ArgumentParser) -> None:
     "--keep_accents",
     action="store_true",
     help="keep accents and other marks of letters, also in lower case: for most"
-    " languages but English",
+    " languages except English",
   )
 
 
 def cleaning_options(args: argparse.Namespace) -> dict[str, bool]:
-  """Returns what these flags ask for, as options of `vocabulary_files.load`."""
+  """Returns these flags as options of `vocabulary_files.load`."""
   return cleaning.asked(
     False if args.no_lower_case else None, True if args.keep_accents else None
   )
@@ -98,20 +98,20 @@ def add_language_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tokens_flag(parser: argparse.ArgumentParser) -> None:
-  """Adds --add_tokens, where a command reads text with a vocabulary."""
+  """Adds --add_tokens, for commands that read text with a vocabulary."""
   parser.add_argument(
     "--add_tokens",
     metavar="FILE",
-    help="tokens to add after the vocabulary's last piece, one a line; see"
+    help="tokens to add after the vocabulary's last piece, one per line; see"
     " docs/tokenizers.md",
   )
 
 
 def add_family_flag(parser: argparse.ArgumentParser) -> None:
-  """Adds --family, where a command opens a model."""
+  """Adds --family, for commands that open a model."""
   parser.add_argument(
     "--family",
     metavar="NAME",
-    help="of a folder of transformers whose config.json names none: bert,"
-    " roberta, albert, electra, distilbert, tinybert, gpt",
+    help="the family of a transformers folder whose config.json names none:"
+    " bert, roberta, albert, electra, distilbert, tinybert, gpt",
   )

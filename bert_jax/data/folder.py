@@ -83,7 +83,7 @@ def locked(partial: str) -> Iterator[None]:
     ValueError: another process writes it, or a file has its name.
   """
   if os.path.islink(partial):
-    raise ValueError(f"{partial} is a link, in the way; move it away.")
+    raise ValueError(f"{partial} is a link and in the way; move it away.")
   if os.path.exists(partial) and not os.path.isdir(partial):
     raise ValueError(f"{partial} is a file, in the way; move it away.")
   os.makedirs(partial, exist_ok=True)
@@ -179,7 +179,7 @@ def derive(
     vocab_size: V.
     boundary: [V] bool, whether a piece starts a word.
     ends: it ends one instead.
-    alone: [V] bool, whether a piece is a whole word; None if no piece is.
+    alone: [V] bool, True if a piece is always a whole word; None if none is.
 
   Returns:
     [V] int64, how often each piece occurs in training.
@@ -220,13 +220,13 @@ def derive(
 
 
 def _rewrite(path: str) -> BinaryIO:
-  """Opens a file of the unfinished folder, empty; refuses a link."""
+  """Opens a file of the unfinished folder and empties it; refuses a link."""
   flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
   return os.fdopen(open_own(path, flags), "r+b")
 
 
 def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:
-  """Writes `meta.json`, with digests, and gives the folder its name."""
+  """Writes `meta.json` with digests, and renames the folder to `output`."""
   meta = seal(meta | {"files": corpus.file_digests(partial)})
   write_json(os.path.join(partial, "meta.json"), meta)
   clear_temporary(partial)
