@@ -388,7 +388,7 @@ def test_published_tasks_in_json_lines(tmp_path):
   "name, line, message",
   [
     ("conll2003", {"tokens": ["a"]}, r"1: no list 'words'; a published task"),
-    ("wnut17", {"text": "a"}, r"1: no list 'words'; .*a name of your own"),
+    ("wnut17", {"text": "a"}, r"1: no list 'words'; .*give your task a new"),
     ("wnut17", {"words": ["a"], "tags": ["x"]}, r"1: tag 'x' is not O, B-TYPE"),
     ("swag", {"text": "a"}, r"1: no column 'sent1'; there are text"),
     ("race", {"text": "a"}, r"1: no column 'article'; there are text, id"),

@@ -94,8 +94,8 @@ def test_lists_in_a_table_are_those_of_json(tmp_path, values, wanted):
   [
     (["[joy", "b"], (), r"a\.csv:2: labels is '\[joy', which begins as a list"),
     (["b", "[0 0 1]"], (), r"a\.csv:3: labels is '\[0 0 1\]', which begins as"),
-    (["joy, hope, joy"], (), r"a\.csv:2: label 'joy' is there twice"),
-    (["['joy', 'joy']"], (), r"a\.csv:2: label 'joy' is there twice"),
+    (["joy, hope, joy"], (), r"a\.csv:2: label 'joy' is repeated"),
+    (["['joy', 'joy']"], (), r"a\.csv:2: label 'joy' is repeated"),
     (["[1, 0, 0]", "[1, 0]"], (), r"a\.csv:2: the list \[1, 0, 0\] of 0 and 1"),
     (
       ["[0, 1]"],

@@ -439,7 +439,9 @@ def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
   """Each names the command that it is for."""
   prepared = str(tmp_path / "text_folder")
   preparing.prepare(text, vocab, prepared, processes=1)
-  with pytest.raises(ValueError, match="holds text, which .*to fine-tune"):
+  with pytest.raises(
+    ValueError, match="holds text for pre-training; to fine-tune"
+  ):
     rows.read_meta(prepared)
   (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "word\t0\n" * 4)
   task = str(tmp_path / "task_folder")

@@ -19,8 +19,8 @@ CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
 ALWAYS = ("(", ")", '"', "-", ".", "–", "£", "€")
 COVERAGE = 0.99995
 MAX_LINES = 10_000_000
-# SentencePiece drops lines of more than 4,192 bytes without a word; longer ones
-# are cut to this many characters, which have at most 4 bytes each.
+# SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
+# to this many characters, which have at most 4 bytes each.
 MAX_CHARS = 1_000
 # One thread: with several, sums over sentences are rounded in another order.
 THREADS = 1
@@ -36,8 +36,8 @@ def train(
   Args:
     records: text; read once.
     size: number of pieces (ALBERT: 30,000).
-    wanted: what becomes of capitals and accents; the model's file has it as
-      its rules of normalisation, and whatever reads the file does it.
+    wanted: how capitals and accents are treated. The model's file stores it as
+      its normalization rules, so every reader of the file follows it.
 
   Raises:
     ValueError: `size` has no room for the text's characters, or the library is
@@ -64,7 +64,7 @@ def train(
             yield from _short(valid(line.replace("\0", " ")))
 
   def noted() -> Iterator[str]:
-    """The lines; the library makes a RuntimeError of what reading raises."""
+    """Yields the lines and keeps an error, which the library would replace."""
     try:
       yield from lines()
     except BaseException as e:
@@ -79,7 +79,7 @@ def train(
       model_writer=model,
       model_type="unigram",
       vocab_size=size,
-      hard_vocab_limit=False,  # A small text gives fewer, as in other kinds.
+      hard_vocab_limit=False,  # A small text gives fewer pieces.
       pad_id=0,
       unk_id=1,
       bos_id=-1,
@@ -105,13 +105,13 @@ def train(
     folder.cleanup()
   proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
   proto.normalizer_spec.name = cleaning.NAMES[wanted]
-  # The name of a file that is no more, and another one in every run.
+  # Remove the name of the temporary file, which differs in every run.
   proto.normalizer_spec.ClearField("normalization_rule_tsv")
   return unigram.unigram(proto.SerializeToString(), "the new model")
 
 
 def _write_rules(folder: str, wanted: Cleaning) -> str:
-  """Writes rules of normalisation as SentencePiece reads them."""
+  """Writes normalization rules in SentencePiece's format; returns the path."""
   path = os.path.join(folder, "rules.tsv")
   with open(path, "w", encoding="ascii") as f:
     for pair in cleaning.rules(wanted).items():

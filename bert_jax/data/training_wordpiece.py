@@ -21,9 +21,10 @@ from bert_jax.data.wordpiece import (
   normalizer,
 )
 
-# As in Hugging Face's BertWordPieceTokenizer: rarer characters are [UNK]. Where
-# these are more than a few, as in Chinese and Korean, more are pieces, as many
-# as ALBERT's settings of SentencePiece cover, in up to 3/4 of the vocabulary.
+# The most frequent characters become pieces, as many as in Hugging Face's
+# BertWordPieceTokenizer; rarer ones are [UNK]. If a text has many others, as in
+# Chinese and Korean, further characters become pieces: up to the share of the
+# text that ALBERT's SentencePiece covers, in at most 3/4 of the vocabulary.
 MAX_ALPHABET = 1000
 COVERAGE = 0.99995
 
@@ -34,8 +35,8 @@ def count_words(
   """Counts the words as BERT's basic tokenizer splits them.
 
   Args:
-    records: text; read once.
-    wanted: what becomes of capitals and accents.
+    records: the text, which is read once.
+    wanted: how capitals and accents are treated.
   """
   strip = not wanted.keep_accents
   normalize = normalizer(wanted.lower_case, strip).normalize_str
@@ -86,7 +87,7 @@ def train(counts: dict[str, int], size: int) -> list[str]:
 
 
 def warning(counts: Mapping[str, int]) -> str | None:
-  """Returns a line if over 1% of the text are words that are always unknown."""
+  """Returns a warning if over 1% of the text are words that are too long."""
   limit = MAX_WORD_CHARS["huggingface"]
   lost = total = 0
   for word, count in counts.items():
@@ -111,9 +112,9 @@ def _alphabet(
 
   Args:
     ranked: all characters, the most frequent first.
-    characters: how often each occurs.
-    counts: how often each word occurs.
-    size: number of pieces of the vocabulary.
+    characters: character -> number of times that it occurs.
+    counts: word -> number of times that it occurs.
+    size: the number of pieces of the vocabulary.
   """
   inside = {character for word in counts for character in word[1:]}
   wanted = COVERAGE * sum(characters.values())

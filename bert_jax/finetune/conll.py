@@ -21,7 +21,7 @@ class Sentence(Record):
 
 
 def where_of(record: Record, word: int) -> str:
-  """Where a word of a sentence stands: its own line, if it has one."""
+  """Returns FILE:LINE of a word, or of its record if words share a line."""
   if not isinstance(record, Sentence):
     return record.where
   path, _, line = record.where.rpartition(":")
@@ -29,10 +29,10 @@ def where_of(record: Record, word: int) -> str:
 
 
 def published_records(path: str) -> Iterator[Record]:
-  """Reads a published task: its columns, or .jsonl with `words` and `tags`.
+  """Reads the records of a published task, in columns or as .jsonl.
 
   Raises:
-    ValueError: names the file and line.
+    ValueError: a line is bad; the message names the file and the line.
   """
   if not tables.holds_json_lines(path):
     yield from records(path)
@@ -41,9 +41,9 @@ def published_records(path: str) -> Iterator[Record]:
     if "words" not in record.fields:
       raise ValueError(
         f"{record.where}: no list 'words'; a published task has the columns of"
-        " CoNLL, or in JSON lines 'words' and 'tags' by name. For other columns"
-        " give the task a name of your own: --kind tagging --columns"
-        " words=NAME,tags=NAME."
+        " CoNLL, or JSON lines with 'words' and 'tags'. If your columns have"
+        " other names, give your task a new name and pass: --kind tagging"
+        " --columns words=NAME,tags=NAME."
       )
     yield record
 
@@ -173,19 +173,23 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
 
 
 def _named(task: Task, tags: list[Any], record: Record) -> list[str]:
-  """The names of tags, a number's its digits; see `own` on their prefixes."""
+  """Returns the names of tags; the name of a number is its digits.
+
+  Raises:
+    ValueError: a tag is no name, or is not a label of the task.
+  """
   names = []
   for i, tag in enumerate(tags):
-    where = where_of(record, i)
+    location = where_of(record, i)
     if type(tag) is int:
       tag = str(tag)
     if not isinstance(tag, str) or not tag.strip():
-      raise ValueError(f"{where}: tag {tag!r:.60} is no name of a tag.")
+      raise ValueError(f"{location}: tag {tag!r:.60} is not the name of a tag.")
     if task.labels and tag not in task.labels:
       if task.metrics == ("tagging_f1",):
-        tags_lib.check_published(tag, where)
+        tags_lib.check_published(tag, location)
       raise ValueError(
-        f"{where}: tag {tag!r:.60} is none of {', '.join(task.labels)}."
+        f"{location}: tag {tag!r:.60} is none of {', '.join(task.labels)}."
       )
     names.append(tag)
   return names

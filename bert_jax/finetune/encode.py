@@ -73,18 +73,18 @@ def texts(
     rows = [row for choices in rows for row in choices]
   ids = _encode(vocabulary, [text for row in rows for text in row])
   laid_out, second, cut, at = [], [], [], 0
-  lasts = []  # The last text of each row, whole.
+  last_texts = []  # The last text of each row, before it is cut.
   for i, row in enumerate(rows):
     parts, place, short = layouts.row(layout, ids[at : at + len(row)], length)
     at += len(row)
-    lasts.append(ids[at - 1])
+    last_texts.append(ids[at - 1])
     laid_out.append(parts)
     second.append(place)
     if short:
       cut.append(str(examples[i // task.columns]["id"]))
   notes = {"texts cut to the length": cut}
   if choice and cut:
-    notes |= _cut_choices(task, examples, lasts, laid_out)
+    notes |= _cut_choices(task, examples, last_texts, laid_out)
   sizes = [sum(map(len, parts)) for parts in laid_out]
   labels = [e["label"] for e in examples]
   if task.kind == "regression":
@@ -110,34 +110,36 @@ def texts(
 def _cut_choices(
   task: Task,
   examples: Examples,
-  lasts: Sequence[np.ndarray],
+  last_texts: Sequence[np.ndarray],
   laid_out: Sequence[Sequence[np.ndarray]],
 ) -> dict[str, list[str]]:
-  """Names the examples that a cut has made harder, or impossible.
+  """Finds the examples that cutting rows has made harder or impossible.
 
   Args:
-    task: of kind choice.
-    examples: E of them.
-    lasts: for each row the ids of its last text, which has the choice, whole.
-    laid_out: the parts of each row, of which that text is the last but one.
+    task: a task of kind choice.
+    examples: the E examples.
+    last_texts: for each row, the uncut ids of its last text, which has the
+      choice.
+    laid_out: the parts of each row; the last text is the last part but one.
 
   Returns:
-    What happened -> ids of the examples. A choice has lost tokens if some of
-    those are missing that stand between what all choices begin and end with.
+    Description -> ids of the examples. The choices of an example differ only
+    between their common beginning and their common end. A choice has lost
+    tokens if some of the tokens between these two are missing.
   """
   lost, equal = [], []
   for i, example in enumerate(examples):
-    place = slice(i * task.columns, (i + 1) * task.columns)
-    whole = [text.tolist() for text in lasts[place]]
-    present = [len(parts[-2]) for parts in laid_out[place]]
-    begin = len(os.path.commonprefix(whole))
-    ends = [text[begin:][::-1] for text in whole]
-    end = len(os.path.commonprefix(ends))
-    pairs = zip(whole, present, strict=True)
-    if any(count < len(text) - end for text, count in pairs):
+    example_rows = slice(i * task.columns, (i + 1) * task.columns)
+    texts = [text.tolist() for text in last_texts[example_rows]]
+    lengths = [len(parts[-2]) for parts in laid_out[example_rows]]
+    prefix = len(os.path.commonprefix(texts))
+    reversed_ends = [text[prefix:][::-1] for text in texts]
+    suffix = len(os.path.commonprefix(reversed_ends))
+    pairs = zip(texts, lengths, strict=True)
+    if any(length < len(text) - suffix for text, length in pairs):
       lost.append(str(example["id"]))
-    rows = [np.concatenate(parts).tobytes() for parts in laid_out[place]]
-    if len({*rows}) < len({*map(tuple, whole)}):
+    rows = [np.concatenate(parts).tobytes() for parts in laid_out[example_rows]]
+    if len({*rows}) < len({*map(tuple, texts)}):
       equal.append(str(example["id"]))
   return {
     "examples whose choices lost tokens": lost,

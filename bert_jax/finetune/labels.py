@@ -50,7 +50,7 @@ def name(
 
 
 def _check_no_list(text: str, where: str) -> None:
-  """Raises ValueError for a list that a table has as a text."""
+  """Raises ValueError if the text of a table's field is a list."""
   begins = text[:1] in ("[", "(", "{")
   if begins and label_sets.read_literal(text) is not None:
     raise ValueError(
@@ -62,21 +62,21 @@ def _check_no_list(text: str, where: str) -> None:
 def names(
   values: Sequence[Any], labels: tuple[str, ...], where: str
 ) -> list[str]:
-  """The names of all labels that a line has at once, in its order.
+  """Returns the names of all labels of one example, in their order.
 
   Args:
-    values: of `label_sets.read_list`.
-    labels: names of the task; () takes any.
+    values: the list from `label_sets.read_list`.
+    labels: the names of the task's labels; () allows any name.
     where: the line, for messages.
 
   Raises:
-    ValueError: a value that is no name, none of `labels`, or there twice.
+    ValueError: a value is no name, is not in `labels`, or is repeated.
   """
   named = [_name(where, value, labels) for value in values]
   for i, label in enumerate(named):
     if label in named[:i]:
       raise ValueError(
-        f"{where}: label {label!r:.60} is there twice; write each label that"
+        f"{where}: label {label!r:.60} is repeated; write each label that"
         " applies once."
       )
   return named
@@ -117,10 +117,10 @@ def number(record: Record, column: str, needed: bool) -> float | None:
   value = _value(record, column, needed, EMPTY)
   if value is None:
     return None
-  # Python reads 1_000, which no table means as a number, and JSON's true as 1.
-  unlike = isinstance(value, bool) or "_" in str(value)
+  # `float` accepts 1_000 and True, but in a file neither is a number.
+  is_no_number = isinstance(value, bool) or "_" in str(value)
   try:
-    found = math.nan if unlike else float(value)
+    found = math.nan if is_no_number else float(value)
   except (TypeError, ValueError, OverflowError):
     found = math.nan
   if not math.isfinite(found):

@@ -22,16 +22,17 @@ from bert_jax.finetune.rows import Task
 from bert_jax.finetune.tables import Record, get, get_text
 
 KINDS = ("classification", "multi_label", "regression", "tagging")
-# The first decides what is best; of tags, see `metrics_of`.
+# Kind -> metrics. The first metric decides which checkpoint is best. For tags
+# see `metrics_of`.
 _METRICS = {
   "classification": ("accuracy", "f1_macro"),
   "multi_label": ("f1_micro",),
   "regression": ("pearson_spearman",),
   "tagging": ("tagging_f1",),
 }
-# The key, beside the roles, of the columns that are a label each.
+# The key of `Columns` whose value is a list of columns, one for each label.
 LABEL_COLUMNS = "labels"
-# A role's column; of `LABEL_COLUMNS` a list.
+# Role -> column; LABEL_COLUMNS -> list of columns.
 Columns = Mapping[str, Any]
 # The role that a line without a label may lack.
 _RIGHT = {kind: "tags" if kind == "tagging" else "label" for kind in KINDS}
@@ -43,11 +44,13 @@ _BETWEEN = re.compile(r"[ \t\r\n]+")
 
 
 def metrics_of(kind: str, names: Sequence[str]) -> tuple[str, ...]:
-  """The metrics of a task; of tags without prefixes the share of right words.
+  """Returns the metrics of a task.
+
+  For tags without prefixes it is the share of words with the right tag.
 
   Args:
     kind: one of `KINDS`.
-    names: the task's labels, () where they are not read yet.
+    names: the task's labels; () if they are not read yet.
   """
   if kind == "tagging" and names and tags.letters(names) is None:
     return ("accuracy",)
@@ -62,8 +65,8 @@ def columns(text: str, kind: str) -> dict[str, Any]:
     kind: of the task; its roles are text, pair, label, id, or words, tags, id.
 
   Returns:
-    Role -> column; where several labels at once have a column each,
-    `LABEL_COLUMNS` -> these, without the role label.
+    Role -> column. If each label has its own column, `LABEL_COLUMNS` -> these
+    columns, in place of the role "label".
 
   Raises:
     ValueError: another role, one given twice, or no text.
@@ -133,7 +136,7 @@ def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
 
 def _table(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
   """Records of a table that has all columns but those that may be missing."""
-  # Columns of labels are asked for where a label must be.
+  # `parse` asks for the columns of labels, if the example needs a label.
   needed = [chosen[role] for role in _ROLES[kind] if role in chosen]
   needed = [c for c in needed if c != chosen.get(_RIGHT[kind])]
   other = ", or give the numbers of a file with a word a line (words=1,tags=2)"
@@ -168,10 +171,10 @@ def _split(chosen: Columns) -> Callable[[Record], Record]:
 
 
 def _words(text: str) -> list[Any]:
-  """What spaces separate; or a list, in JSON or as Python prints it."""
+  """Splits a text at white space, or reads a list in JSON or Python's form."""
   if text.strip()[:1] == "[":
     items = label_sets.read_literal(text.strip())
-    # "[1]" may be a word.
+    # A list must hold only texts, because "[1]" may be a word.
     if items and all(isinstance(item, str) for item in items):
       return items
   return [part for part in _BETWEEN.split(text) if part]
@@ -223,7 +226,7 @@ def parse(
   elif LABEL_COLUMNS in chosen:
     label = label_sets.read_columns(record, chosen[LABEL_COLUMNS], needed)
   elif task.kind == "multi_label":
-    # `reading.read` names them: that depends on the other lines.
+    # `reading.read` turns the values into names: this depends on all lines.
     label = label_sets.read_list(record, column, needed)
   else:
     label = labels.name(record, column, task.labels, needed, labels.EMPTY)
@@ -231,7 +234,7 @@ def parse(
 
 
 def found_labels(kind: str, examples: list[dict[str, Any]]) -> tuple[str, ...]:
-  """The names that examples have, sorted; of tags, see `tags.all_labels`."""
+  """Returns the sorted labels of examples; for tags see `tags.all_labels`."""
   if kind == "regression":
     return ()
   if kind == "classification":

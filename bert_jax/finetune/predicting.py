@@ -109,7 +109,7 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
     labels = config["labels"] if named else None
     count = config["head"].get("num_labels") or 1
     if kind == "regression" and count > 1:
-      # Several numbers go by the names of the outputs.
+      # With several outputs, the predicted numbers have the outputs' names.
       labels = config["labels"] or hf_labels.default_labels(count)
     task = Task("", kind, tuple(labels or ()), 1, ())
   return task._replace(metrics=("squad2",)) if null else task
@@ -135,7 +135,7 @@ def open_model(
     best: of a run, the checkpoint with the best score.
     null: a question may have no answer, as in SQuAD 2.0.
     dtype: of the computation.
-    family: of a folder of transformers whose config.json names none.
+    family: the family of a transformers folder whose config.json names none.
 
   Raises:
     ValueError: no model, no head, no tokenizer, or not its own.
@@ -177,7 +177,7 @@ def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
     first = jnp.zeros_like(batch["mlm_positions"])
     inputs |= dict(mlm_positions=batch["mlm_positions"], cls_positions=first)
     logits = module.apply({"params": params}, inputs)["mlm_logits"][:, 0]
-    # Rows beyond the pieces fill a table up to a round number.
+    # Leave out rows beyond the pieces, which pad the table to a round number.
     log_p = jax.nn.log_softmax(logits)[:, :pieces]
     values, ids = jax.lax.top_k(log_p, top)
     # One array; ids are exact in float32.
@@ -248,7 +248,7 @@ def predict(
 
 
 def mask_token(predictor: Predictor) -> str | None:
-  """The spelling of the tokenizer's mask token, None if it has none."""
+  """Returns the tokenizer's mask token as text; None if it has none."""
   number = predictor.vocabulary.special.mask
   return None if number is None else predictor.vocabulary.pieces[number]
 

@@ -37,7 +37,7 @@ class Read(NamedTuple):
     known: the task; its labels are those found where it is one's own.
     splits: split -> examples.
     skipped: where lines stand that were left out (QQP).
-    notes: sentences on how the labels were understood.
+    notes: sentences that say how the labels were read.
   """
 
   known: Known
@@ -92,7 +92,7 @@ def find(
 
 
 def _of_columns(chosen: own.Columns, labels: Sequence[str]) -> tuple[str, ...]:
-  """The labels of a task; those with a column each have its name."""
+  """Returns the labels of a task; a label with its own column has its name."""
   columns = chosen.get(own.LABEL_COLUMNS, ())
   if columns and labels and sorted(labels) != sorted(columns):
     raise ValueError(
@@ -159,7 +159,7 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
     for record in _records(known, path, skipped if needed else None):
       for example in known.parse(record, needed):
         splits[split].append(example)
-        # Its texts are not kept: they stand in the example.
+        # Do not keep the fields, because the example has the texts already.
         wheres.setdefault(split, []).append(record._replace(fields={}))
     if len(splits[split]) == before:
       raise ValueError(f"{path}: no examples in it.")
@@ -194,13 +194,19 @@ def _name_labels(
   wheres: Mapping[str, list[Record]],
   notes: list[str],
 ) -> Task:
-  """Names the labels of examples that have lists of them, in place.
+  """Replaces the lists of labels in examples by lists of names, in place.
+
+  Args:
+    known: the task and its columns.
+    splits: split -> examples.
+    wheres: split -> the record of each example, for messages.
+    notes: gets sentences that say how the lists were read.
 
   Returns:
-    The task, with labels where the lists are of numbers.
+    The task. If the lists are of numbers, it has the labels.
 
   Raises:
-    ValueError: a list that is neither of names nor of a number a label.
+    ValueError: a list has neither names nor one number for each label.
   """
   task = known.task
   if own.LABEL_COLUMNS in (known.columns or {}):

@@ -1,9 +1,12 @@
 """A task's examples as rows of token ids, and the folder that holds them.
 
-The folder has `meta.json` (the task, how the rows were made, a checksum, a
-digest of every other file), `SPLIT.npz` (the arrays of `Rows`),
-`SPLIT.examples.jsonl` (the raw fields, an example a line, in order) and the
-tokenizer's files. It is complete or absent.
+The folder has these files:
+* `meta.json`: the task, how the rows were made, a checksum, and a digest of
+  every other file;
+* `SPLIT.npz`: the arrays of `Rows`;
+* `SPLIT.examples.jsonl`: the raw fields, one example on each line, in order;
+* the tokenizer's files.
+The folder exists only when it is complete.
 
 Fields of an example, `id` (text) in all:
 
@@ -51,7 +54,7 @@ KINDS = (
   *("choice", "tagging", "span"),
 )
 META = "meta.json"
-# Keys of it that check the others.
+# Keys of `meta.json` that check its other keys.
 FINGERPRINTS = ("fingerprint", "checksum")
 # What numpy and json raise at a file that is cut, empty or another's.
 _DAMAGED = (
@@ -170,10 +173,9 @@ def save(
 
 
 def _fingerprint(meta: Mapping[str, Any]) -> str:
-  """A hash of everything that a run reads in a folder.
+  """Returns a hash of everything in a folder that a run reads.
 
-  How the files were called that made it, and what was said of them, is no part
-  of it.
+  It does not depend on the names of the input files and the notes about them.
   """
   skipped = (*FINGERPRINTS, "made_from", "notes")
   read = {key: value for key, value in meta.items() if key not in skipped}
@@ -199,8 +201,8 @@ def read_meta(folder: str) -> dict[str, Any]:
   if not isinstance(meta, dict) or "task" not in meta:
     if isinstance(meta, dict) and "splits" in meta:
       raise ValueError(
-        f"{folder} holds text, which `python -m bert_jax.main` with a config of"
-        " pre-training reads; to fine-tune, make a folder of a task with"
+        f"{folder} holds text for pre-training; to fine-tune, make a folder of"
+        " a task with"
         " `python -m bert_jax.prepare --task NAME`."
       )
     raise ValueError(f"{folder}: a folder, but not of a task's features.")
@@ -216,7 +218,7 @@ def read_meta(folder: str) -> dict[str, Any]:
 
 
 def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
-  """Raises ValueError unless all files are those that `save` wrote."""
+  """Raises ValueError if a file was changed or added since `save`."""
   if "files" not in meta:
     say_once(
       f"note: {folder} was prepared by an earlier version, without digests: its"
@@ -230,9 +232,9 @@ def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
     if name not in meta["files"] and os.path.exists(os.path.join(folder, name))
   ]
   if changed or added:
-    how = "is not the file that" if changed else "was added after"
+    change = "is not the file that" if changed else "was added after"
     raise ValueError(
-      f"{folder} is damaged: {(changed + added)[0]} {how} `prepare` wrote"
+      f"{folder} is damaged: {(changed + added)[0]} {change} `prepare` wrote"
       f"{'' if changed else ' it'}. Rows, labels and tokenizer belong together:"
       " to change one, delete the folder and prepare the task again."
     )
