@@ -25,9 +25,10 @@ from bert_jax.finetune import data as task_data
 from bert_jax.finetune.rows import Task
 from bert_jax.state import TrainState, file_state, frozen_shapes
 
-# Of a model's config, what its teacher computes with unless it says otherwise.
+# Keys of a model's config that its teacher shares, unless the teacher's section
+# has its own values.
 SHARED = ("dtype", "attention", "elementwise", "unroll")
-# What the data and the mesh say of both.
+# Keys of both models that come from the data and the mesh.
 OF_DATA = ("vocab_size", "padding_id")
 
 
@@ -60,22 +61,22 @@ class Setup(NamedTuple):
 
   @property
   def fingerprint(self) -> list[str]:
-    return [part.meta["fingerprint"] for part in self.prepared]
+    return [folder.meta["fingerprint"] for folder in self.prepared]
 
   @property
   def fingerprints(self) -> list[list[str | None]]:
-    """Those of a checkpoint that this data continues.
+    """Fingerprints of checkpoints that may continue with this data.
 
     Checkpoints of earlier versions have a digest of a task's training rows.
     """
-    old = [part.meta.get(task_data.ROWS) for part in self.prepared]
-    return [self.fingerprint, old]
+    row_digests = [folder.meta.get(task_data.ROWS) for folder in self.prepared]
+    return [self.fingerprint, row_digests]
 
   @property
   def read_on_the_way(self) -> list[corpus.Prepared]:
-    """Folders that are read from the disk while a run goes on."""
-    parts = (part for feed in self.feeds for part in feed.data.prepared)
-    return [part for part in parts if isinstance(part, corpus.Prepared)]
+    """The folders that are read from the disk during training."""
+    folders = (folder for feed in self.feeds for folder in feed.data.prepared)
+    return [f for f in folders if isinstance(f, corpus.Prepared)]
 
 
 def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
@@ -178,7 +179,7 @@ def open_start(
 def build(
   config: dict[str, Any], before: dict[str, Any] | None = None
 ) -> Setup:
-  """Makes everything that does not train yet, and checks that it fits.
+  """Builds the parts of a run that do not train, and checks that they fit.
 
   Fills in `config["model"]` what is the data's, `vocab_size` and `padding_id`,
   and the sizes of `init_from`, and `config["teacher"]["model"]` from the
@@ -257,7 +258,8 @@ def take_from_data(config: dict[str, Any], data: loader.Data) -> None:
   Raises:
     ValueError: it says otherwise.
   """
-  # What is not set: the files of a pre-trained model, or the family, say it.
+  # Remove keys that are None: a pre-trained model's files, or the family, set
+  # them.
   if config_lib.is_task(config):
     section = config["model"]
     for name in [name for name, value in section.items() if value is None]:
@@ -349,7 +351,7 @@ def make_parts(
 
 
 def takes_teacher(name: str, config: dict[str, Any]) -> bool:
-  """Whether an objective learns from a teacher.
+  """Returns True if an objective learns from a teacher.
 
   Raises:
     ValueError: the config has one where it does not, or has none where it does.

@@ -38,9 +38,9 @@ OPTIONAL: dict[str, Any] = {
 # A section that the objectives with a teacher need; see `teacher.read`.
 TEACHER = "teacher"
 
-# What a restart may change: none of it changes what the run computes, beyond
-# rounding. `data.path` and `teacher.path` may move; the folder's fingerprint,
-# the teacher's digest must be the same.
+# Keys that a restart may change, since they only change the rounding of
+# results. The folders of `data.path` and `teacher.path` may move, but the
+# data's fingerprint and the teacher's digest must be the same.
 FREE = (
   "mesh",
   "log",
@@ -78,9 +78,9 @@ RESERVED = (
 # The smallest normal number of float32, and its largest.
 _FLOAT32 = (2.0**-126, 2.0**128 - 2.0**104)
 
-# What a number must be, whatever the section's reader would make of another:
-# most of them would train, and silently compute something else. Keys that a
-# config lacks are not looked at.
+# Key -> the smallest allowed number. Most smaller numbers would train without
+# an error, but compute something else. Keys that a config lacks are not
+# checked.
 AT_LEAST = {
   "data.length": 2,  # See also `SHORTEST`.
   "data.max_predictions": 1,
@@ -174,14 +174,14 @@ OF_TASK = (
 TASKS = ("finetune", "tinybert_task")
 # Without a loss scale, gradients vanish in float16.
 DTYPES = ("float32", "bfloat16")
-# What the label of a builder's pairs is; the metrics bear the name.
+# Builder -> the task of its pairs; metrics have this name.
 PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of masked rows; those of two segments first.
 SEGMENTED = (*PAIR_NAMES, "electra_segments")
 MASKED = (*SEGMENTED, "full_sentences", "doc_sentences")
-# Those whose rows hide nothing, each of the objective of its name.
+# Builders whose rows have no masks; each serves the objective of the same name.
 BARE = ("lm", "elmo")
-# Of an objective -> the builders whose rows it can train on.
+# Objective -> the builders whose rows it can train on.
 ROWS = {name: (name,) for name in BARE}
 ROWS |= dict.fromkeys(("mlm", "electra", "distil", "tinybert"), MASKED)
 # A larger seed would lose its upper bits on the way to jax, whose counts of
@@ -228,7 +228,7 @@ def check_keys(config: dict[str, Any]) -> None:
 
 
 def is_task(config: dict[str, Any]) -> bool:
-  """Whether a run fine-tunes: its data are the rows of a task."""
+  """Returns True if a run fine-tunes: its data are the rows of a task."""
   return config["objective"].get("name") in TASKS
 
 

@@ -291,7 +291,8 @@ def _block(
   run = functools.partial(
     _run,
     model.module.encoder,
-    # What else is asked for compiles nothing new.
+    # Keep only the fields that change the compiled program, so that other
+    # options reuse the jit cache.
     Spec(
       tuple(spec.layers),
       spec.combine,

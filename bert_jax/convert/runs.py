@@ -16,7 +16,8 @@ OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
 )
-# Of these the encoder alone: the rest is of no use but in training.
+# For these objectives only the encoder is converted; their heads exist for
+# training alone.
 BARE = ("elmo", "tinybert")
 
 
@@ -31,7 +32,7 @@ def is_run(path: str) -> bool:
 
 
 def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
-  """What a folder's config says of a fine-tuned run's head.
+  """Returns the entries of a folder's config for a fine-tuned run's head.
 
   Args:
     objective: the section of the run's config, as the program filled it in.

@@ -273,12 +273,14 @@ def describe_rows(
     path, builder, cased, options: see `open_data`.
   """
   del path, cased
-  for part in data.prepared:
-    # Text that is tokenised on the way is not there yet.
-    if isinstance(part, Prepared):
-      made = make_builder(builder, part.special, part.vocab_size, options)
-      for line in reach.reach_lines(split_of(part, "train"), made):
-        yield part.path, line
+  for folder in data.prepared:
+    # Text that is tokenized during training cannot be measured before.
+    if isinstance(folder, Prepared):
+      row_builder = make_builder(
+        builder, folder.special, folder.vocab_size, options
+      )
+      for line in reach.reach_lines(split_of(folder, "train"), row_builder):
+        yield folder.path, line
 
 
 class Item(NamedTuple):

@@ -189,7 +189,7 @@ class TextStream:
     self.features = builder.features
     self._text, self._builder, self._epochs = text, builder, epochs
     self._key = hashing.make_key("text", name, seed)
-    # What a position of this stream can be used for; below 2**53 for JSON.
+    # A number for streams that can share positions; below 2**53 for JSON.
     layout = f"{builder.features} {text.meta['fingerprint']}"
     layout += f" copies {builder.copies}" if builder.copies else ""
     self._identity = hashing.make_key(self._key, layout) >> 11
@@ -199,7 +199,8 @@ class TextStream:
     self._epoch, self._record, self._first = epoch, record, first
     self._groups: Iterator[tuple[int, corpus.Corpus]] | None = None
     self._rows: np.ndarray | None = None
-    # Of the rows, where a builder has copies; else they are the global ones.
+    # Example numbers of `_rows` when the builder repeats fixed copies (static
+    # masks); otherwise None, and the global numbers are used.
     self._numbers: np.ndarray | None = None
 
   def _load(self) -> bool:

@@ -41,10 +41,10 @@ def from_json(
   Args:
     text: content of the file.
     source: its name, for messages.
-    keep_accents: what the settings beside it say, where it does not say it
-      itself; it is not changed by that.
-    word_starts: one of `unigram.WORD_STARTS`, for a unigram model; None for the
-      first.
+    keep_accents: the value in the settings of the same folder; it does not
+      change the normalizer of the file.
+    word_starts: one of `unigram.WORD_STARTS`, for a unigram model; None means
+      the first.
 
   Raises:
     ValueError: damaged, a model that is none of WordPiece, BPE, Unigram, or
@@ -68,7 +68,7 @@ def from_json(
     )
   word_starts = word_starts or unigram.WORD_STARTS[0]
   unigram.check_word_starts(word_starts, source)
-  made = Vocabulary(
+  vocabulary = Vocabulary(
     kind=kind,
     pieces=pieces,
     special=bpe.special_ids(ids, roles, source),
@@ -80,7 +80,7 @@ def from_json(
     ends=kind == "gpt1",
     **_cuts(rules),
   )
-  return added_tokens.with_added(made, marked)
+  return added_tokens.with_added(vocabulary, marked)
 
 
 def read(text: str, source: str) -> Tokenizer:
@@ -156,13 +156,13 @@ def _lowers(normalizer: dict[str, Any] | None) -> bool:
 
 
 def _strips(normalizer: dict[str, Any] | None) -> bool:
-  """Returns whether accents are stripped."""
-  parts = (normalizer or {}).get("normalizers") or [normalizer or {}]
-  for part in parts:
-    strips = part.get("strip_accents")
-    if strips is None and part.get("type") == "BertNormalizer":
-      strips = part.get("lowercase", True)
-    if strips or part.get("type") == "StripAccents":
+  """Returns True if the normalizer strips accents."""
+  steps = (normalizer or {}).get("normalizers") or [normalizer or {}]
+  for step in steps:
+    strips = step.get("strip_accents")
+    if strips is None and step.get("type") == "BertNormalizer":
+      strips = step.get("lowercase", True)
+    if strips or step.get("type") == "StripAccents":
       return True
   return False
 
@@ -173,7 +173,7 @@ def _options(
   keep_accents: bool | None,
   word_starts: str,
 ) -> dict[str, Any]:
-  """Returns `Vocabulary.options`, the unusual ones only where they are so."""
+  """Returns `Vocabulary.options`; leaves out an option that has its default."""
   lower = _lowers(normalizer)
   options: dict[str, Any] = {"lower_case": lower}
   keep = keep_accents is not False and not _strips(normalizer)
