@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -100,9 +101,7 @@ def test_the_wrong_family_or_class(tmp_path):
   refused(path, ["model_type is 'bert'", "--family"], "roberta")
   refused(path, "--family=t5", "t5")
   refused(path, "only ELECTRA has towers", "bert", "generator")
-  path = tiny_hf.write(
-    tmp_path / "odd", NAME, architectures=["BertGeneration"]
-  )
+  path = tiny_hf.write(tmp_path / "odd", NAME, architectures=["BertGeneration"])
   refused(path, ["BertGeneration", "BertForMaskedLM"])
   path = tiny_hf.write(tmp_path / "odder", NAME, architectures={"a": 1})
   refused(path, "architectures is {'a': 1}")
@@ -315,3 +314,20 @@ def test_the_command_itself(tmp_path):
   assert done.returncode == 1
   assert done.stderr == f"error: {tmp_path}/config.json is missing.\n"
   assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("size", [10**6, 10**9, 10**12, 10**400])
+@pytest.mark.parametrize(
+  "field",
+  ["num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"],
+)
+def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
+  """A config.json of somebody else asks for more than any weights have."""
+  path = tiny_hf.write(tmp_path / "hf", "BertForSequenceClassification")
+  file = tmp_path / "hf" / "config.json"
+  file.write_text(json.dumps(json.loads(file.read_text()) | {field: size}))
+  before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  with pytest.raises(ValueError, match="config.json|model.safetensors"):
+    hf.read(str(path), "bert")
+  grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+  assert grown < 200_000  # kilobytes; the table alone would have gigabytes

@@ -169,6 +169,11 @@ def shapes_of(
   chars = jax.ShapeDtypeStruct((1, 1, elmo.MAX_CHARS), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
   batch |= dict(segment_ids=ids, char_ids=chars)
+  for name, size in config["model"].items():
+    if isinstance(size, int) and size >= 2**31:
+      raise ValueError(
+        f"{name} has {len(str(size))} digits; sizes are below 2**31."
+      )
   layers = config["model"].get("num_layers", 0)
   if layers > MAX_LAYERS:
     raise ValueError(f"num_layers={layers} are more than {MAX_LAYERS:,}.")
