@@ -13,10 +13,10 @@ from bert_jax.logs import note
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-# What wrappers of torch put before every name: of several devices, of compiled
-# models.
+# Prefixes that torch's wrappers put before every name, for models on several
+# devices and for compiled models.
 WRAPPERS = ("module.", "_orig_mod.")
-# What a parameter may be; each of their values is a float32 too.
+# The dtypes that a parameter may have; float32 can hold each of their values.
 FLOATS = {
   "float32": np.dtype(np.float32),
   "float16": np.dtype(np.float16),
@@ -50,7 +50,7 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
 
 
 def has_weights(path: str) -> bool:
-  """Whether a model's folder has weights, or both of ELECTRA's towers have."""
+  """Returns True if a folder, or both of ELECTRA's towers have weights."""
   names = (SAFE, SAFE_INDEX, TORCH, TORCH_INDEX)
   places = [[""], list(towers.TOWERS)]
   return any(

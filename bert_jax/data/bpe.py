@@ -83,7 +83,7 @@ def bytelevel(
   tokens = [t for t in dict.fromkeys(roles.values()) if t in vocab]
   marked = mark(tokenizer, tokens)
   if roles is ROBERTA:
-    # As published there: the space before a mask belongs to it.
+    # As in the published tokenizer, a mask includes the space before it.
     mask = AddedToken(roles["mask"], lstrip=True, normalized=False)
     marked.add_special_tokens([mask])
   begins = [p.startswith(SPACE) or p in tokens for p in pieces]

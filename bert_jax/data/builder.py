@@ -37,8 +37,7 @@ class Builder(NamedTuple):
       see `lanes.Lanes`.
     settle: see `assembly.Settle`: which texts elements of the index stand for;
       None if they are no `rows.EXAMPLE`.
-    pairs: whether a row has two texts and a label that says how they belong
-      together.
+    pairs: True if a row has two texts and a label for how they belong together.
   """
 
   features: Features

@@ -269,7 +269,7 @@ def describe_rows(
   """Yields (folder, line) about how much of each prepared folder rows hold.
 
   Args:
-    data: of `open_data` with the other arguments.
+    data: the result of `open_data` for the other arguments.
     path, builder, cased, options: see `open_data`.
   """
   del path, cased

@@ -1,17 +1,18 @@
-"""A vocabulary file: a piece a line, in the order of their ids."""
+"""Reads a vocabulary file: a piece on each line, in the order of the ids."""
 
 from collections.abc import Sequence
 
 
 def parse(content: bytes, source: str) -> list[str]:
-  """Reads a vocabulary file, a piece a line.
+  """Reads a vocabulary file with a piece on each line.
 
   Args:
-    content: of the file.
-    source: its name, for messages.
+    content: the content of the file.
+    source: the name of the file, for messages.
 
   Raises:
-    ValueError: not UTF-8, empty, or a piece occurs twice (line numbers named).
+    ValueError: the file is not UTF-8 or is empty, or a piece occurs twice; the
+      message names the lines.
   """
   try:
     lines = content.decode("utf-8").split("\n")
@@ -43,14 +44,14 @@ def check_begins(
   longer_name: str,
   remedy: str = "",
 ) -> None:
-  """Raises OtherVocabulary unless one vocabulary begins with another.
+  """Raises OtherVocabulary unless `longer` begins with all of `pieces`.
 
   Args:
-    pieces: of the vocabulary that stands at the beginning.
-    longer: of the one that may have more pieces at its end.
-    name: what `pieces` are the vocabulary of, for the message.
-    longer_name: the same of `longer`.
-    remedy: the end of the sentence.
+    pieces: the pieces of the first vocabulary.
+    longer: the pieces of the second one, which may have more at its end.
+    name: the owner of the first vocabulary, for the message.
+    longer_name: the owner of the second one, for the message.
+    remedy: the end of the message.
   """
   end = f"; {remedy}." if remedy else "."
   for number, (old, new) in enumerate(zip(pieces, longer, strict=False)):

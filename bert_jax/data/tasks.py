@@ -192,7 +192,7 @@ def register_text(
       if nothing does.
     keep_accents: None for what came with the vocabulary; if nothing did they
       are kept where capitals are.
-    word_starts: of a SentencePiece model, see `unigram.unigram`.
+    word_starts: the rule for a SentencePiece model; see `unigram.unigram`.
     heldout, language, group: see `Text`.
     **options: of the builder.
 

@@ -515,7 +515,7 @@ def _end(
 def _is_one(
   text: str, begin: int, middle: int, end: int, clean: Callable[[str], str]
 ) -> bool:
-  """Whether cleaning treats [begin, middle) and [middle, end) together."""
+  """Returns True if cleaning [begin, end) at once differs from two steps."""
   first, second = text[begin:middle], text[middle:end]
   return clean(first + second) != clean(first) + clean(second)
 

@@ -25,7 +25,8 @@ class Part(NamedTuple):
 
   Attributes:
     path: of the folder.
-    meta: of `meta.json`; for a run also the fingerprint of the training rows.
+    meta: the content of `meta.json`; in a run also the fingerprint of the
+      training rows.
     tokenizer: that made the rows.
   """
 

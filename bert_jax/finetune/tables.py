@@ -221,9 +221,10 @@ def is_jsonl(path: str) -> bool:
 
 
 def holds_json_lines(path: str) -> bool:
-  """Whether a file that may also be of another form has a JSON object a line.
+  """Returns True if a file has a JSON object on each line.
 
-  Its name says so, or is .json and its text begins as an object.
+  This is the case if its name ends with .jsonl or .ndjson, or if it ends with
+  .json and the text begins with an object.
   """
   end = os.path.splitext(path.lower())[1]
   if end in (".jsonl", ".ndjson"):

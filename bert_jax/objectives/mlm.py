@@ -43,7 +43,7 @@ def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
   weights = batch["mlm_weights"] * (offsets <= heads.SPAN_TARGETS)
   if span_edges:
     return weights
-  # Of a packed row each sequence has edges.
+  # In a packed row each sequence has its own edges.
   rows = jnp.pad(batch["sequence_ids"], ((0, 0), (1, 1)))
   ends = rows[:, 1:] != rows[:, :-1]  # [b, L + 1], between columns
   for columns in (left, right + 1):
