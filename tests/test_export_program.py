@@ -208,13 +208,55 @@ def test_a_flipped_bit_of_a_file_is_a_sentence(file, tmp_path, begin):
   assert refused > 3
 
 
+# Place in an entry of the table of contents -> bits and what is said of them.
+ENTRY = {
+  6: (255, "zip file version"),
+  8: (1, "encrypted"),
+  10: (255, "compression method"),
+}
+
+
+@pytest.mark.parametrize("place", ENTRY)
+def test_a_table_of_contents_that_says_otherwise(file, tmp_path, place):
+  content = bytearray(pathlib.Path(file).read_bytes())
+  with zipfile.ZipFile(file) as f:
+    start = f.start_dir
+  bits, words = ENTRY[place]
+  content[start + place] |= bits
+  path = tmp_path / "a.bin"
+  path.write_bytes(content)
+  with pytest.raises(ValueError, match=words) as error:
+    exported.load(str(path))
+  said = str(error.value)
+  assert said.startswith(f"{path} is no exported model, or damaged (")
+
+
+def test_a_renamed_parameter_is_missed(file, tmp_path):
+  content = pathlib.Path(file).read_bytes()
+  with zipfile.ZipFile(file) as f:
+    names = [name for name in f.namelist() if name.startswith("params/")]
+  path = tmp_path / "a.bin"
+  for name in (names[0], names[-1]):
+    renamed = f"q{name[1:]}".encode()
+    path.write_bytes(content.replace(name.encode(), renamed))
+    missing = name.removesuffix(".npy")
+    with pytest.raises(ValueError, match=f"damaged \\('{missing}'\\)"):
+      exported.load(str(path))
+  # Files of earlier versions have no list, and are opened.
+  path = rewritten(tmp_path / "old.bin", file, arrays=None)
+  assert len(exported.load(path).params) == len(names)
+
+
 def rewritten(path, old, **changes):
   """A copy of a file with other values in its meta.json."""
   with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
     for name in source.namelist():
       content = source.read(name)
       if name == "meta.json":
-        content = json.dumps(json.loads(content) | changes)
+        meta = json.loads(content) | changes
+        # None stands for a key that is not there.
+        meta = {key: x for key, x in meta.items() if x is not None}
+        content = json.dumps(meta)
       if name == "program_16" and "program" in changes:
         content = changes["program"]
       target.writestr(name, content)
