@@ -105,8 +105,10 @@ def test_nothing_whole_is_an_error(saved, tmp_path):
 
 
 def all_bytes(path, change):
-  content = open(path, "rb").read()
-  open(path, "wb").write(change(content))
+  with open(path, "rb") as f:
+    content = f.read()
+  with open(path, "wb") as f:
+    f.write(change(content))
 
 
 @pytest.mark.parametrize(
