@@ -15,6 +15,12 @@ from bert_jax.data import flags
 from bert_jax.finetune import own, preparing, reading, spans, tables
 from bert_jax.finetune.known import TASKS
 
+# Tasks with a recipe of their own in configs/finetune/; the others use own.py.
+RECIPES = (
+  *("cola", "conll2003", "mnli", "mrpc", "qnli", "qqp", "race", "rte"),
+  *("squad", "squad2", "sst2", "stsb", "swag", "wnli", "wnut17"),
+)
+
 
 def _parser() -> flags.Parser:
   parser = flags.Parser(
@@ -129,6 +135,12 @@ def main() -> None:
   print(
     f"{args.output}: task {task['name']}, labels {task['labels'] or 'none'},"
     f" scored by {task['metrics'][0]}"
+  )
+  recipe = args.task if args.task in RECIPES else "own"
+  print(
+    f"next: python -m bert_jax.main --config configs/finetune/{recipe}.py"
+    f" --workdir runs/{args.task} --config.data.path={args.output}"
+    " --config.init_from=PRETRAINED"
   )
 
 

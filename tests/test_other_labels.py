@@ -396,7 +396,10 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr("sys.argv", ["prepare_task", *flags])
   prepare_task.main()
   said = capsys.readouterr()
-  assert said.out.endswith("labels ['0', '1'], scored by f1_micro\n")
+  assert "labels ['0', '1'], scored by f1_micro\n" in said.out
+  assert "next: python -m bert_jax.main --config configs/finetune/own.py" in (
+    said.out
+  )
   assert "labels: each list of labels has a number for each of 2" in said.err
   rows = [json.loads(x) for x in open(tmp_path / "out/train.examples.jsonl")]
   assert [row["label"] for row in rows] == [["1"], ["0"]]

@@ -38,7 +38,7 @@ def test_longest_length_of_roberta(padding_id, longest):
   with pytest.raises(
     ValueError,
     match=f"length {longest + 1} is over {longest}.*{padding_id + 1} in a"
-    " table of max_positions=514.*model.max_positions",
+    " table of max_positions=514.*data.length",
   ):
     init(longest + 1)
 

@@ -73,8 +73,9 @@ class Embeddings(nn.Module):
     bound = position_ids is None or train or self.is_initializing()
     if bound and length > self.max_positions:
       raise ValueError(
-        f"length {length} is over max_positions={self.max_positions}; shorten"
-        " the input or raise model.max_positions."
+        f"length {length} is over max_positions={self.max_positions}; make the"
+        " rows shorter (in a run data.length, or phases.phase1.length and the"
+        " others), or take a model with more positions."
       )
     if position_ids is None:
       x = self.word(input_ids) + self.position.embedding[:length]

@@ -147,8 +147,9 @@ class Roberta(nn.Module):
       raise ValueError(
         f"length {input_ids.shape[1]} is over {self.max_length}: positions of"
         f" real tokens begin at {self.padding_id + 1} in a table of"
-        f" max_positions={self.max_positions} rows; shorten the input or raise"
-        " model.max_positions."
+        f" max_positions={self.max_positions} rows; make the rows shorter (in a"
+        " run data.length, or phases.phase1.length and the others), or take a"
+        " model with more positions."
       )
     if position_ids is None:
       position_ids = make_position_ids(input_ids, self.padding_id)
