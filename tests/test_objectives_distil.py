@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_models
 from prepared import random_documents, write_prepared
 from test_objectives_runs import TINY, arrays, plainly, rows
 from tiny_families import fill, jit
@@ -380,6 +381,7 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
     building.build(tiny(folder, **{"teacher.model.family": "roberta"}))
   other = str(tmp_path / "other")
   shutil.copytree(teacher, other)
+  tiny_models.delete_digests(other)
   vocab = os.path.join(other, "vocab.txt")
   with open(vocab) as f:
     text = f.read()
@@ -420,6 +422,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   larger = write_teacher(
     tmp_path / "larger", prepared, family, vocab_size=rows, **more
   )
+  tiny_models.delete_digests(larger)
   with open(f"{larger}/vocab.txt", "a") as f:
     f.writelines(f"more{i}\n" for i in range(pieces - 64))
   weights = folders.read(larger)
@@ -447,7 +450,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
       del config["objective"]["layers"]
     setups.append(building.build(config))
     assert config["teacher"]["model"]["vocab_size"] == 64
-    said = f"it has {rows:,} rows and the data 64 pieces"
+    said = f"it has {rows:,} rows, and the data has 64 pieces"
     assert (said in capsys.readouterr().out) == (teacher == larger)
   jax.tree.map(
     np.testing.assert_array_equal, setups[0].frozen, setups[1].frozen
@@ -460,6 +463,7 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   smaller = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
   with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
     building.build(tiny((prepared, smaller)))
+  tiny_models.delete_digests(smaller)
   with open(f"{smaller}/vocab.txt") as f:
     pieces = f.read().split()
   with open(f"{smaller}/vocab.txt", "w") as f:
