@@ -154,9 +154,9 @@ def _reading(path: str) -> Iterator[None]:
     yield
   except OSError as e:
     raise ValueError(f"{path}: {e.strerror or e}.") from e
-  # What zip archives, their parts and numpy's files raise; a flipped bit can
-  # make a part seem encrypted or of another method (RuntimeError and its class
-  # NotImplementedError).
+  # zipfile and numpy raise all of these for damaged files. A flipped bit can
+  # make a member look encrypted or compressed by another method (RuntimeError
+  # and its subclass NotImplementedError).
   except (
     *(zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError),
     *(json.JSONDecodeError, UnicodeDecodeError, AttributeError),

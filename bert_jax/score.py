@@ -91,18 +91,18 @@ def run(args: argparse.Namespace) -> None:
   if args.output:
     # Before the model runs, which may take long.
     os.makedirs(args.output, exist_ok=True)
-  made = predicting.predict_split(predictor, split, args.data)
+  predictions = predicting.predict_split(predictor, split, args.data)
   task = split.task
   if args.official_threshold:
     task = task._replace(metrics=("squad2_official",))
-  found = metrics.evaluate(task, made, split.examples)
-  scoring.say_doubts(split, made)
+  scores = metrics.evaluate(task, predictions, split.examples)
+  scoring.say_doubts(split, predictions)
   if args.output:
     for path in formats.write(
-      args.output, split.task, made, split.examples, split.name
+      args.output, split.task, predictions, split.examples, split.name
     ):
       print(path)
-  for name, value in found.items():
+  for name, value in scores.items():
     # A threshold that is rounded would be another one.
     digits = ".17g" if name.endswith("_thresh") else ".6g"
     print(f"{name}: {value:{digits}}")

@@ -185,15 +185,15 @@ def encode(model: Loaded, texts: Sequence[Text]) -> list[Tokens]:
     )
   rows = model.tokenizer.encode_batch([text.text for text in texts])
   clean = joining(model.tokenizer)
-  made = [_tokens(t, row, clean) for t, row in zip(texts, rows, strict=True)]
+  encoded = [_tokens(t, row, clean) for t, row in zip(texts, rows, strict=True)]
   size = model.config["model"]["vocab_size"]
-  highest = max((int(t.ids.max()) for t in made if len(t.ids)), default=0)
+  highest = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
   if highest >= size:
     raise ValueError(
       f"the tokenizer gives id {highest}, the model has {size} pieces: they do"
       " not belong together."
     )
-  return made
+  return encoded
 
 
 def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:

@@ -113,15 +113,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     args.model, args.family, args.tower, dtype=args.dtype
   )
   method = args.method or scoring.method_of(model)
-  found: dict[str, Any] = {"model": args.model, "method": method}
+  results: dict[str, Any] = {"model": args.model, "method": method}
   tokens = args.batch_tokens
   if args.blimp:
-    found["blimp"] = run_blimp(model, args.blimp, method, args.pairs, tokens)
+    results["blimp"] = run_blimp(model, args.blimp, method, args.pairs, tokens)
   if args.cloze:
-    found["cloze"] = run_cloze(model, args.cloze, tokens)
+    results["cloze"] = run_cloze(model, args.cloze, tokens)
   # Print the results before they are written, since writing may fail.
-  _show(found)
-  return found
+  _show(results)
+  return results
 
 
 def main() -> None:
@@ -158,9 +158,9 @@ def main() -> None:
         json.dump(files.without_nan(run(args)), out, ensure_ascii=False)
         out.write("\n")
     else:
-      found = run(args)
+      results = run(args)
       if args.output:
-        files.write_json(args.output, found)
+        files.write_json(args.output, results)
   except ValueError as e:
     sys.exit(f"error: {e}")
   except OSError as e:

@@ -61,7 +61,7 @@ REFERENCES = {
     "gpt1",
   ),
 }
-# Of the generator; its heads are 64 wide where there are several.
+# The generator's sizes; its heads are 64 wide if there are several.
 GENERATOR = dict(hidden_size=8, num_attention_heads=1, intermediate_size=32)
 _MORE = {
   "roberta": {"model.padding_id": 0},
@@ -215,7 +215,7 @@ def loss(model, family, batch, noise):
   """{name: loss} of a batch, "loss" the sum that is trained.
 
   Args:
-    model: of `write`.
+    model: the model that `write` returned.
     family: a key of `REFERENCES`.
     batch: numpy arrays of the run's batch.
     noise: the key of ELECTRA's samples in this step.
@@ -269,13 +269,13 @@ def theirs(model, family, config, rates):
   """Trains a model of transformers; returns {name: loss} of each step.
 
   Args:
-    model: of `write`; it is changed.
+    model: the model that `write` returned; it is trained in place.
     family: a key of `REFERENCES`.
     config: the run's, for its batches.
     rates: learning rates of the steps, one for each step that is wanted.
   """
   modules = model if isinstance(model, tuple) else (model,)
-  # What the towers of ELECTRA share is one parameter.
+  # The parameters that ELECTRA's towers share are one parameter here.
   parameters = {id(p): p for m in modules for p in m.parameters()}
   optimizer = torch.optim.AdamW(parameters.values(), **ADAM)
   rows, key = [], jax.random.key(config["seed"])
@@ -295,7 +295,7 @@ def lengthen(model, row, bias):
   """A model of `write` with one piece more.
 
   Args:
-    model: of `write`; it is changed.
+    model: the model that `write` returned; it is trained in place.
     row: the new row of the word table.
     bias: the new number of the masked-LM head; None where there is none.
   """

@@ -401,7 +401,7 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   assert [numbered_there[c] for c in contents] == [
     *range(size, size + len(contents))
   ]
-  # What is written says which is which, so nothing is said again.
+  # The written file tells the two apart, so there is no second warning.
   files.say_once.cache_clear()
   vocabulary_files.load(str(tmp_path / "b"))
   assert not capfd.readouterr().err

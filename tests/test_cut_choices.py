@@ -39,7 +39,7 @@ def notes(folder, passage, question, options, length=512):
   return counts, len({row.tobytes() for row in ids})
 
 
-# Of 512 places 509 are for texts: at most 255 and 254 of two long ones.
+# 509 of 512 places are for texts: at most 255 and 254 for two long ones.
 @pytest.mark.parametrize(
   "passage, question, option, suffix, wanted, different",
   [
@@ -49,7 +49,7 @@ def notes(folder, passage, question, options, length=512):
     (600, 250, 8, "", {CUT: 4, LOST: 1}, 4),
     # The passage alone is cut.
     (600, 100, 10, "", {CUT: 4}, 4),
-    # What all options end with is cut, and the question behind a blank.
+    # The common end of all options is cut, and the question after a blank.
     (600, 244, 10, "cat cat", {CUT: 4}, 4),
     (600, -300, 10, "", {CUT: 4}, 4),
     (300, 100, 10, "", {}, 4),

@@ -40,26 +40,31 @@ def tasks_of(family: str) -> dict[str, str]:
   naming = hf_names.NAMINGS[family]
   if family == "gpt":
     ends = ("Model", "ForSequenceClassification")
-    known = {end: _CLASSES[end] for end in ends}
-    known |= {
+    classes_by_ending = {end: _CLASSES[end] for end in ends}
+    classes_by_ending |= {
       "LMHeadModel": "pretraining",
       "DoubleHeadsModel": "multiple_choice",
     }
   else:
-    known = dict(_CLASSES)
+    classes_by_ending = dict(_CLASSES)
     if family == "electra":
-      known |= {"ForPreTraining": "discriminator", "ForMaskedLM": "generator"}
+      classes_by_ending |= {
+        "ForPreTraining": "discriminator",
+        "ForMaskedLM": "generator",
+      }
     elif not has_pair_head(family):
-      del known["ForPreTraining"]
+      del classes_by_ending["ForPreTraining"]
     if family in ("bert", "tinybert"):
-      known["ForNextSentencePrediction"] = "next_sentence"
+      classes_by_ending["ForNextSentencePrediction"] = "next_sentence"
       # It has the same parameters as ForMaskedLM. The config says whether the
       # model is a decoder.
-      known["LMHeadModel"] = "pretraining"
+      classes_by_ending["LMHeadModel"] = "pretraining"
     if family in ("roberta", "electra"):
-      known["ForCausalLM"] = known["ForMaskedLM"]
+      classes_by_ending["ForCausalLM"] = classes_by_ending["ForMaskedLM"]
   begins = [naming.classes, *(classes for classes, _ in naming.others)]
-  return {b + end: task for b in begins for end, task in known.items()}
+  return {
+    b + end: task for b in begins for end, task in classes_by_ending.items()
+  }
 
 
 def model_types(family: str) -> tuple[str, ...]:
@@ -90,8 +95,10 @@ def family_of(config: Mapping[str, Any], where: str) -> str:
   kind, named = config.get("model_type"), config.get("architectures")
   classes = named if isinstance(named, list) else []
   for family in hf_names.NAMINGS:
-    known = [*tasks_of(family)]
-    if kind in model_types(family) or any(name in known for name in classes):
+    class_endings = [*tasks_of(family)]
+    if kind in model_types(family) or any(
+      name in class_endings for name in classes
+    ):
       return family
   raise UnknownFamily(
     f"{where}: model_type is {kind!r}, architectures {named}; of these families"

@@ -94,10 +94,10 @@ def _inner(rule: Rule, shape: Shape) -> Shape:
 def _their_shape(rule: Rule, shape: Shape) -> Shape:
   # Without memory, whatever a damaged config says.
   empty = np.broadcast_to(np.float32(0), _inner(rule, shape))
-  theirs = MOVES[rule.move].to_theirs(empty).shape
+  their_shape = MOVES[rule.move].to_theirs(empty).shape
   if rule.part:
-    return (*theirs[:-1], theirs[-1] * rule.part[1])
-  return theirs
+    return (*their_shape[:-1], their_shape[-1] * rule.part[1])
+  return their_shape
 
 
 def wanted(

@@ -191,7 +191,7 @@ class RowSource(seqio.DataSource):
 
   Attributes:
     place: what tells folders and texts apart.
-    features: of a row.
+    features: the features of a row.
   """
 
   def __init__(
@@ -281,7 +281,7 @@ class RowSource(seqio.DataSource):
 
     Args:
       split, seed, shard, epochs: see `get_dataset`.
-      number: of the pass, from 0 on.
+      number: the number of the pass, from 0 on.
       first: the row at which the pass before it ends.
     """
     builder = self.builder()
@@ -344,8 +344,8 @@ class RowSource(seqio.DataSource):
     some = next(iter(features))
 
     def blocks(number: tf.Tensor) -> tf.data.Dataset:
-      made = tf.data.Dataset.range(ENDLESS).map(lambda k: make(number, k))
-      return made.take_while(lambda batch: tf.shape(batch[some])[0] > 0)
+      dataset = tf.data.Dataset.range(ENDLESS).map(lambda k: make(number, k))
+      return dataset.take_while(lambda batch: tf.shape(batch[some])[0] > 0)
 
     # Run once for each time that the dataset is iterated.
     numbers = tf.data.Dataset.from_tensors(0).map(

@@ -64,7 +64,7 @@ def find_sources(
       `tfds:NAME[:SPLIT]`, or `docstrings`. A glob may have a format of its own
       before it: `text:books/*.txt`. Files are read in sorted order, globs in
       the given order, no file twice.
-    format: of the globs that have none of their own: `auto` (by extension, see
+    format: the format for globs that name none: `auto` (by extension, see
       `reading.format_of`) or one of `reading.FORMATS`.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
@@ -78,16 +78,16 @@ def find_sources(
   sources: dict[str, Source] = {}
   for name in names:
     if name == "docstrings":
-      found = [_docstrings()]
+      new_sources = [_docstrings()]
     elif name.startswith("tfds:"):
-      found = [_tfds(name)]
+      new_sources = [_tfds(name)]
     else:
       prefix, _, pattern = name.partition(":")
       if prefix not in reading.FORMATS:
         _check_prefix(name)
         prefix, pattern = format, name
-      found = [_file(path, prefix, errors) for path in _expand(pattern)]
-    for source in found:
+      new_sources = [_file(path, prefix, errors) for path in _expand(pattern)]
+    for source in new_sources:
       sources.setdefault(os.path.normpath(source.name), source)
   return list(sources.values())
 

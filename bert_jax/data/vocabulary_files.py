@@ -91,17 +91,19 @@ def load(path: str, **options: Any) -> Vocabulary:
   paths = {n: os.path.join(folder, n) for n in wanted}
   files = {n: _bytes(p) for n, p in paths.items() if os.path.isfile(p)}
   if name is None:
-    made = _of_model(files, folder, options)
+    vocabulary = _of_model(files, folder, options)
   else:
     files = _without_foreign(files, folder, beside, name)
     check_written(files, folder, beside, name)
     settings = _settings(files.get(beside), paths[beside])
-    made = _build(_builder(files, name, folder), path, settings, options)
-  if made.kind == "wordpiece" and JSON not in made.files:
-    wordpiece.check_uncased(made, path)
+    vocabulary = _build(_builder(files, name, folder), path, settings, options)
+  if vocabulary.kind == "wordpiece" and JSON not in vocabulary.files:
+    wordpiece.check_uncased(vocabulary, path)
   if name is None:
-    made = added_tokens.apply(made, added_tokens.declared(files, folder))
-  return made
+    vocabulary = added_tokens.apply(
+      vocabulary, added_tokens.declared(files, folder)
+    )
+  return vocabulary
 
 
 def warning(vocabulary: Vocabulary, path: str) -> str | None:
@@ -150,9 +152,11 @@ def settings_beside(path: str) -> str:
   else one that begins as the vocabulary's does: a folder may have several.
   """
   folder, name = os.path.split(path)
-  own = f"{os.path.splitext(name)[0]}.{SETTINGS}"
-  named = name in _NAMED and not os.path.isfile(os.path.join(folder, own))
-  return SETTINGS if named else own
+  own_settings = f"{os.path.splitext(name)[0]}.{SETTINGS}"
+  named = name in _NAMED and not os.path.isfile(
+    os.path.join(folder, own_settings)
+  )
+  return SETTINGS if named else own_settings
 
 
 def of_files(
@@ -168,8 +172,8 @@ def of_files(
   Raises:
     ValueError: see `load`.
   """
-  made = _of_model(files, folder, options)
-  return added_tokens.apply(made, added_tokens.declared(files, folder))
+  vocabulary = _of_model(files, folder, options)
+  return added_tokens.apply(vocabulary, added_tokens.declared(files, folder))
 
 
 def _of_model(
@@ -268,10 +272,10 @@ def _build(
     return build(**came | _named(merged, known) | options)
   if "keep_accents" in known:
     came["keep_accents"] = learnt.keep_accents
-  made = build(**came | options)
-  has = cleaning.Cleaning(made.lower_case, made.keep_accents)
+  vocabulary = build(**came | options)
+  has = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
   cleaning.check_alike(has, wanted, path)
-  return made
+  return vocabulary
 
 
 def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
@@ -327,10 +331,14 @@ def _builder(
   """Returns what builds the tokenizer of a file from options."""
   path, content = os.path.join(folder, name), files[name]
   if name == fairseq_pieces.MODEL:
-    where = os.path.join(folder, SETTINGS)
-    read = text(files[SETTINGS], where) if SETTINGS in files else "{}"
-    made = str(bpe.read_json(read, where).get("tokenizer_class") or "")
-    return functools.partial(fairseq_pieces.build, content, path, made)
+    settings_path = os.path.join(folder, SETTINGS)
+    read = text(files[SETTINGS], settings_path) if SETTINGS in files else "{}"
+    tokenizer_class = str(
+      bpe.read_json(read, settings_path).get("tokenizer_class") or ""
+    )
+    return functools.partial(
+      fairseq_pieces.build, content, path, tokenizer_class
+    )
   if name.endswith(".model"):
     return functools.partial(unigram.unigram, content, source=path)
   if not name.endswith(".json"):
@@ -345,8 +353,8 @@ def _builder(
   beside = next((n for n in _MERGES if n in files), None)
   if beside is None:
     raise ValueError(f"{path}: no merges beside it: none of {_MERGES}.")
-  where = os.path.join(folder, beside)
-  merges = bpe.read_merges(text(files[beside], where), where)
+  settings_path = os.path.join(folder, beside)
+  merges = bpe.read_merges(text(files[beside], settings_path), settings_path)
   ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
   build = bpe.gpt1 if ends else bpe.bytelevel
   return functools.partial(build, vocab, merges, source=path)
@@ -364,17 +372,17 @@ def _unusual(vocabulary: Vocabulary) -> dict[str, bool]:
 
   transformers builds its rules from them, whatever `tokenizer.json` says.
   """
-  rules, made = vocabulary.plain.normalizer, {}
+  rules, settings = vocabulary.plain.normalizer, {}
   splitter = vocabulary.plain.pre_tokenizer
   if vocabulary.kind == "bytelevel":
     if getattr(splitter, "add_prefix_space", False):
-      made["add_prefix_space"] = True
+      settings["add_prefix_space"] = True
   elif isinstance(rules, normalizers.BertNormalizer):
     if rules.strip_accents not in (None, rules.lowercase):
-      made["strip_accents"] = rules.strip_accents
+      settings["strip_accents"] = rules.strip_accents
     if not rules.handle_chinese_chars:
-      made["tokenize_chinese_chars"] = False
-  return made
+      settings["tokenize_chinese_chars"] = False
+  return settings
 
 
 def contents(
@@ -387,13 +395,13 @@ def contents(
     with_digests: whether the settings hold digests, by which `of_files` notices
       a damaged file.
   """
-  made = dict(vocabulary.files)
+  contents_by_name = dict(vocabulary.files)
   if not _is_listed(vocabulary):
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
-    made[corpus.PIECES] = pieces.encode("utf-8")
+    contents_by_name[corpus.PIECES] = pieces.encode("utf-8")
   if vocabulary.others:
     others = "".join(f"{word}\n" for word in vocabulary.others)
-    made[corpus.OTHERS] = others.encode("utf-8")
+    contents_by_name[corpus.OTHERS] = others.encode("utf-8")
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
   names |= _unusual(vocabulary)
   if vocabulary.kind in _CLASSES:
@@ -404,7 +412,7 @@ def contents(
   names |= added_tokens.settings_of(vocabulary)
   if with_digests:
     names = _with_digests(names, vocabulary.files)
-  return made | {SETTINGS: _to_json(names)}
+  return contents_by_name | {SETTINGS: _to_json(names)}
 
 
 def digest_settings(files: Mapping[str, bytes]) -> bytes:

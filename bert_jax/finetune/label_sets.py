@@ -6,8 +6,8 @@
 | a number for each label | `[0, 1, 0]` | `[0, 1, 0]`; `0, 1, 0`; `0 1 0` |
 | a column for each label | `"toxic": 1` | 0 or 1 in each column |
 
-Lists of numbers are told from lists of names by a whole task: each of its lists
-is as long as there are labels and holds 0 and 1 alone.
+The lists of a task are read as numbers if each of them has one value for each
+label and holds 0 and 1 only. Otherwise they are read as names.
 """
 
 import ast
@@ -21,11 +21,11 @@ from bert_jax.finetune.tables import Record, get
 # Texts in lower case; spreadsheets write TRUE and FALSE.
 _ZERO = (0, "0", "0.0", "false")
 _ONE = (1, "1", "1.0", "true")
-# What people write between two marks beside a comma.
+# Separators between two marks that people write in place of a comma.
 _BETWEEN_MARKS = re.compile(r"\s*[|;]\s*|\s+")
-# Names in which people may have meant several, without a comma between them.
+# Cells that may hold several names without a comma between them.
 _NO_COMMA = re.compile(r".*[|;].*|\d+(?:\s+\d+)+", re.DOTALL)
-# What TensorFlow Datasets and published test sets write for a hidden label.
+# TensorFlow Datasets and published test sets write these for a hidden label.
 _HIDDEN = ("", None, -1, "-1")
 
 
@@ -44,15 +44,15 @@ def read_literal(text: str) -> list[Any] | None:
 
 
 def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
-  """Reads what a record has in one column: names, or a number a label.
+  """Reads the list of one column: names, or a number for each label.
 
   Args:
-    record: a line.
-    column: where the labels are.
-    needed: whether a line without labels is an error.
+    record: a line of the file.
+    column: the name of the column with the labels.
+    needed: True if a line without labels is an error.
 
   Returns:
-    The values as they stand, without spaces around them; None without labels.
+    The values, without spaces around strings; None if the line has no labels.
 
   Raises:
     ValueError: no column where there must be one, or no list.
@@ -95,12 +95,12 @@ def read_columns(
   """Reads the labels of a record that has 0 or 1 in a column for each.
 
   Args:
-    record: a line.
-    columns: names of the columns, which are the labels.
-    needed: whether a line without labels is an error.
+    record: a line of the file.
+    columns: the names of the columns, which are also the labels.
+    needed: True if a line without labels is an error.
 
   Returns:
-    Names of the columns that have 1; None where all are missing, empty or -1.
+    The names of the columns that have 1; None if all are missing, empty or -1.
 
   Raises:
     ValueError: a column is missing, or has another value.
@@ -142,15 +142,15 @@ def is_marks(values: Iterable[Any]) -> bool:
 def marked_labels(
   lists: Sequence[tuple[list[Any] | None, bool]], labels: Sequence[str]
 ) -> tuple[str, ...] | None:
-  """The labels that lists of numbers have a place for, None for lists of names.
+  """Returns the labels of a task whose lists are numbers; None for names.
 
   Args:
-    lists: every list of a task, and whether its line must have labels; an empty
-      one elsewhere says nothing.
-    labels: names of the task, () for those found.
+    lists: every list of the task, each with True if its line must have labels.
+      An empty list is ignored where labels are optional.
+    labels: the labels that the user gave, or () if they come from the data.
 
   Returns:
-    `labels`, or numbers from "0" where there are none.
+    `labels`, or "0", "1", ... if `labels` is empty.
   """
   filled = [
     values for values, needed in lists if values or (needed and values == [])
@@ -170,9 +170,9 @@ def check_not_marks(
   """Raises ValueError for numbers that were meant for labels of another count.
 
   Args:
-    values: a list of one line, in a task of names.
-    labels: names of the task, () for those found.
-    where: the line, for messages.
+    values: the list of one line, in a task whose lists are names.
+    labels: the labels that the user gave, or () if they come from the data.
+    where: the file and line, for messages.
   """
   if not values or not is_marks(values):
     return
@@ -190,11 +190,11 @@ def check_not_marks(
 
 
 def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
-  """Says it where lists of names may have been meant otherwise.
+  """Returns a warning if the lists may not be lists of names; else None.
 
   Args:
-    lists: every list of a task of names, as it stands in its file.
-    labels: names of the task, () for those found.
+    lists: every list of a task whose lists are read as names.
+    labels: the labels that the user gave, or () if they come from the data.
   """
   filled = [values for values in lists if values]
   if labels or not filled:

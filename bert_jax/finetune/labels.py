@@ -120,17 +120,17 @@ def number(record: Record, column: str, needed: bool) -> float | None:
   # `float` accepts 1_000 and True, but in a file neither is a number.
   is_no_number = isinstance(value, bool) or "_" in str(value)
   try:
-    found = math.nan if is_no_number else float(value)
+    value_or_nan = math.nan if is_no_number else float(value)
   except (TypeError, ValueError, OverflowError):
-    found = math.nan
-  if not math.isfinite(found):
+    value_or_nan = math.nan
+  if not math.isfinite(value_or_nan):
     raise ValueError(f"{record.where}: {column} {value!r:.60} is no number.")
-  if abs(found) > _LARGEST:
+  if abs(value_or_nan) > _LARGEST:
     raise ValueError(
       f"{record.where}: {column} {value!r:.60} is beyond what float32 holds;"
       " write the numbers in another unit."
     )
-  return found
+  return value_or_nan
 
 
 def _value(

@@ -74,17 +74,21 @@ class Study:
 
   def score(self, row: dict, folder: str, gpu: int) -> None:
     """Adds BLiMP's accuracy to a job's row and writes it."""
-    found = folder + "/blimp.json"
+    scores_path = folder + "/blimp.json"
     command(
       "bert_jax.zero_shot",
       folder + ".log",
       gpu,
       0.2,
-      [f"--model={folder}", f"--blimp={self.args.blimp}", f"--output={found}"]
+      [
+        f"--model={folder}",
+        f"--blimp={self.args.blimp}",
+        f"--output={scores_path}",
+      ]
       + ["--dtype=bfloat16", "--batch_tokens=65536"],
     )
-    if os.path.exists(found):
-      with open(found, encoding="utf-8") as f:
+    if os.path.exists(scores_path):
+      with open(scores_path, encoding="utf-8") as f:
         blimp = json.load(f)["blimp"]
       row["blimp"] = blimp["accuracy"]
       phenomena = [p["accuracy"] for p in blimp["phenomena"].values()]
