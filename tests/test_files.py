@@ -170,7 +170,7 @@ def test_no_name_that_is_written_can_be_foreseen(tmp_path, monkeypatch):
 def test_a_link_in_the_place_of_an_unfinished_folder(tmp_path):
   (tmp_path / "other").mkdir()
   os.symlink(tmp_path / "other", tmp_path / "out.partial")
-  with pytest.raises(ValueError, match="out.partial is a link, in the way"):
+  with pytest.raises(ValueError, match="out.partial is a link and in the way"):
     with prepared_folder.locked(str(tmp_path / "out.partial")):
       pass
   assert not os.listdir(tmp_path / "other")
