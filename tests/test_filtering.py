@@ -338,5 +338,7 @@ def test_text_that_changes_meanwhile(tmp_path, vocab, here, monkeypatch):
     write(tmp_path / "in.jsonl", [PLAIN])
 
   monkeypatch.setattr(filtering, "run", then_change)
-  with pytest.raises(ValueError, match="in.jsonl was changed while it was read"):
+  with pytest.raises(
+    ValueError, match="in.jsonl was changed while it was read"
+  ):
     preparing.prepare(path, vocab, str(tmp_path / "out"), filters=ALL)

@@ -132,7 +132,9 @@ def test_trapezoid():
 
 
 def test_decay_is_refused_where_it_is_not_read():
-  with pytest.raises(ValueError, match="decay=0.3: only schedule.name=trapezoid"):
+  with pytest.raises(
+    ValueError, match="decay=0.3: only schedule.name=trapezoid"
+  ):
     optim.build_schedule(10, "linear", 1.0, 0.1, 0.3)
   with pytest.raises(ValueError, match="schedule.decay=0"):
     optim.build_schedule(10, "trapezoid", 1.0, 0.1, 0.0)
