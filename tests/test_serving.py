@@ -94,9 +94,7 @@ def test_no_command_makes_a_file_called_minus(name, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   flags = [*COMMANDS[name.removesuffix(".__main__")], "--output=-"]
   monkeypatch.setattr(sys, "argv", [name, *flags])
-  with pytest.raises(
-    SystemExit, match="error: .*--output -: .*stdout; (name|give)"
-  ):
+  with pytest.raises(SystemExit, match="error: .*--output -: .*stdout; name"):
     command.main()
   assert not list(tmp_path.iterdir())
 

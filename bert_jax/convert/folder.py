@@ -342,7 +342,7 @@ def check_new(path: str) -> None:
   """Raises ValueError unless a folder can be made at `path`."""
   if path == "-":
     raise ValueError(
-      "--output -: a folder cannot be written to stdout; give its path."
+      "--output -: a folder cannot be written to stdout; name its path."
     )
   if os.path.isdir(path) and not os.listdir(path):
     return
