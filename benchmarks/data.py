@@ -31,10 +31,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tokenizers
 
-from bert_jax.data import loader, sources
-from bert_jax.data.builders import BUILDERS
-from bert_jax.data.corpus import SPECIAL_TOKENS, open_prepared
-from bert_jax.data.spans import KINDS
+from bert_jax.corpus import sources
+from bert_jax.corpus.reader import SPECIAL_TOKENS, open_prepared
+from bert_jax.examples import loader
+from bert_jax.examples.masked_units import KINDS
+from bert_jax.examples.recipes import BUILDERS
 
 # Rows of Hugging Face's way are tokenised so many texts at a time, as in
 # `datasets.map(batched=True)`.
@@ -62,9 +63,9 @@ def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
 
 
 def prepare(pattern: str, vocab: str, output: str) -> dict:
-  """Runs `python -m bert_jax.prepare`; returns its row of the table."""
+  """Runs `python -m bert_jax.cli.prepare`; returns its row of the table."""
   before = resource.getrusage(resource.RUSAGE_CHILDREN)
-  command = [sys.executable, "-m", "bert_jax.prepare", "--input", pattern]
+  command = [sys.executable, "-m", "bert_jax.cli.prepare", "--input", pattern]
   done = subprocess.run(
     [*command, "--vocab", vocab, "--output", output], stdout=sys.stderr
   )
@@ -75,7 +76,7 @@ def prepare(pattern: str, vocab: str, output: str) -> dict:
   with open(os.path.join(output, "meta.json"), encoding="utf-8") as f:
     tokens = sum(split["tokens"] for split in json.load(f)["splits"].values())
   return {
-    "pipeline": "bert_jax.prepare, once",
+    "pipeline": "bert_jax.cli.prepare, once",
     "cpu_seconds": round(spent, 3),
     "million_real_tokens_per_cpu_second": round(tokens / spent / 1e6, 3),
   }

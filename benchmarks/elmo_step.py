@@ -74,10 +74,12 @@ def speed(args: argparse.Namespace, run_steps, compile_seconds: float) -> dict:
 
 
 def ours(args: argparse.Namespace) -> dict:
-  """Our step, as `bert_jax.train` compiles it."""
+  """Our step, as `bert_jax.training.train` compiles it."""
   import jax
 
-  from bert_jax import objectives, optim, sharding, state, steps
+  from bert_jax import objectives
+  from bert_jax.devices import sharding
+  from bert_jax.training import optim, state, steps
 
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   model = dict(

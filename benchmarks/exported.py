@@ -18,9 +18,10 @@ import time
 import jax
 import numpy as np
 
-from bert_jax import exported, loading
-from bert_jax.finetune import predicting
-from bert_jax.finetune.predicting import Predictor
+from bert_jax.use import export as exported
+from bert_jax.use import predict as predicting
+from bert_jax.use.predict import Predictor
+from bert_jax.weights import load as loading
 
 
 def make_batch(rows: int, length: int, size: int) -> dict[str, np.ndarray]:

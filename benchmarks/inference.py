@@ -33,7 +33,7 @@ def batch(
 
 def our_inputs(args: argparse.Namespace, length: int, flat: bool) -> dict:
   """A batch as the model takes it."""
-  from bert_jax.data.flat import flat_row
+  from bert_jax.examples.rows_flat import flat_row
 
   ids, mask = batch(length, args.tokens, args.vocab)
   if not flat:
@@ -48,8 +48,9 @@ def ours(args: argparse.Namespace) -> dict:
   import jax
   import jax.numpy as jnp
 
-  from bert_jax import sharding
-  from bert_jax.models import bert, fused
+  from bert_jax.devices import sharding
+  from bert_jax.kernels import fused
+  from bert_jax.models import bert
 
   dtype = jnp.dtype(args.dtype)
   flat = not args.padded and "triton" == fused.implementation(

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import side_by_side
 
-from bert_jax.models import fused_activation, fused_attention, fused_norm
+from bert_jax.kernels import fused_activation, fused_attention, fused_norm
 
 RATE = 0.1
 PROCESSORS = 132  # Of an H100 and of an H200.

@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import side_by_side
 
 import bert_jax
-from bert_jax import models, sharding
+from bert_jax import models
+from bert_jax.devices import sharding
 
 PUBLISHED = {
   "bert-base": ("bert", "base"),

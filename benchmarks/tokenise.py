@@ -19,8 +19,10 @@ from typing import Any
 
 import tokenizers
 
-from bert_jax.data import flags, sources, vocabulary_files
-from bert_jax.data.tokenizer import Vocabulary
+from bert_jax.cli import flags_flags as flags
+from bert_jax.corpus import sources
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text.vocabulary import Vocabulary
 
 Row = dict[str, Any]
 
@@ -62,7 +64,7 @@ def tensorflow_form(
   try:
     import tensorflow as tf
 
-    from bert_jax.data.seqio_vocabulary import TextVocabulary
+    from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
   except ImportError:
     return []
   vocabulary = TextVocabulary(lambda: tokenizer)

@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 
 # Modules that a user may take for commands, and what does the work.
 _INSTEAD = {
-  "train": "python -m bert_jax.main trains.",
+  "train": "python -m bert_jax.cli.train trains.",
   "evaluate": "A run evaluates while it trains (config.evaluate.every);"
-  " python -m bert_jax.score scores a model on a task, python -m"
-  " bert_jax.zero_shot one that is only pre-trained.",
+  " python -m bert_jax.cli.evaluate_task scores a model on a task, python -m"
+  " bert_jax.cli.zero_shot one that is only pre-trained.",
 }
 
 
@@ -63,7 +63,7 @@ _check_command()
 def __getattr__(name: str) -> Any:
   """`bert_jax.load`, whose imports wait until it is asked for."""
   if name == "load":
-    from bert_jax.loading import load
+    from bert_jax.weights.load import load
 
     return load
   raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")

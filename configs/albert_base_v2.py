@@ -21,7 +21,7 @@ Original hardware: 64 to 512 Cloud TPU v3 by size (section 4.1).
 Scores: average of five tasks' dev sets 82.3 (SQuAD 1.1 dev F1/EM 90.2/83.2, 2.0
   82.1/79.3, MNLI 84.6, SST-2 92.9, RACE 66.8) (README, V2).
 Command:
-  python -m bert_jax.main --config configs/albert_base_v2.py \\
+  python -m bert_jax.cli.train --config configs/albert_base_v2.py \\
     --workdir runs/albert_base_v2 --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

@@ -20,7 +20,7 @@ Data: that of version 1 and more, [not published] (README); a SentencePiece
 Original hardware: 64 to 512 Cloud TPU v3 by size (section 4.1).
 Scores: average of five tasks' dev sets 85.7 (README, V2).
 Command:
-  python -m bert_jax.main --config configs/albert_large_v2.py \\
+  python -m bert_jax.cli.train --config configs/albert_large_v2.py \\
     --workdir runs/albert_large_v2 --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

@@ -19,7 +19,7 @@ Data: books and Wikipedia, lower-cased; a SentencePiece unigram model of 30,000
 Original hardware: 64 to 512 Cloud TPU v3 by size (section 4.1).
 Scores: average of five tasks' dev sets 85.5 (README, V1).
 Command:
-  python -m bert_jax.main --config configs/albert_xlarge_v1.py \\
+  python -m bert_jax.cli.train --config configs/albert_xlarge_v1.py \\
     --workdir runs/albert_xlarge_v1 --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

@@ -13,15 +13,15 @@ Scores: GLUE test, average 79.6 (Table 1); SQuAD 1.1 dev 80.8 EM, 88.5 F1
 Cased: --config.data.cased=True, with text prepared with --no-lower-case and a
   cased vocabulary.
 Command:
-  python -m bert_jax.main --config configs/bert_base.py \\
+  python -m bert_jax.cli.train --config configs/bert_base.py \\
     --workdir runs/bert_base --config.data.path=PREPARED_FOLDER
 On a TPU pod slice (folders that every host sees):
   gcloud compute tpus tpu-vm ssh SLICE --zone=ZONE --worker=all \\
-    --command="cd bert_jax && python -m bert_jax.main --distributed \\
+    --command="cd bert_jax && python -m bert_jax.cli.train --distributed \\
     --config configs/bert_base.py --workdir SHARED/bert_base \\
     --config.data.path=SHARED/PREPARED_FOLDER"
 On several GPU hosts, the same on each, with I from 0 to N - 1:
-  python -m bert_jax.main --coordinator HOST:PORT --num_processes N \\
+  python -m bert_jax.cli.train --coordinator HOST:PORT --num_processes N \\
     --process_id I \\
     --config configs/bert_base.py --workdir SHARED/bert_base \\
     --config.data.path=SHARED/PREPARED_FOLDER

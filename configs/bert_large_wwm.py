@@ -17,16 +17,16 @@ Scores: SQuAD 1.1 dev 86.7 EM, 92.8 F1, MNLI 87.07 (README, uncased; BERT-large
 Cased: --config.data.cased=True, with text prepared with --no-lower-case and a
   cased vocabulary.
 Command:
-  python -m bert_jax.main --config configs/bert_large_wwm.py \\
+  python -m bert_jax.cli.train --config configs/bert_large_wwm.py \\
     --workdir runs/bert_large_wwm --config.data.path=PREPARED_FOLDER
   (--config.micro_batches=N, where the batch of 256 exceeds the memory)
 On a TPU pod slice (folders that every host sees):
   gcloud compute tpus tpu-vm ssh SLICE --zone=ZONE --worker=all \\
-    --command="cd bert_jax && python -m bert_jax.main --distributed \\
+    --command="cd bert_jax && python -m bert_jax.cli.train --distributed \\
     --config configs/bert_large_wwm.py --workdir SHARED/bert_large_wwm \\
     --config.data.path=SHARED/PREPARED_FOLDER"
 On several GPU hosts, the same on each, with I from 0 to N - 1:
-  python -m bert_jax.main --coordinator HOST:PORT --num_processes N \\
+  python -m bert_jax.cli.train --coordinator HOST:PORT --num_processes N \\
     --process_id I \\
     --config configs/bert_large_wwm.py --workdir SHARED/bert_large_wwm \\
     --config.data.path=SHARED/PREPARED_FOLDER

@@ -14,15 +14,15 @@ Scores: GLUE test, 73.5 (README).
 Cased: --config.data.cased=True, with text prepared with --no-lower-case and a
   cased vocabulary.
 Command:
-  python -m bert_jax.main --config configs/bert_medium.py \\
+  python -m bert_jax.cli.train --config configs/bert_medium.py \\
     --workdir runs/bert_medium --config.data.path=PREPARED_FOLDER
 On a TPU pod slice (folders that every host sees):
   gcloud compute tpus tpu-vm ssh SLICE --zone=ZONE --worker=all \\
-    --command="cd bert_jax && python -m bert_jax.main --distributed \\
+    --command="cd bert_jax && python -m bert_jax.cli.train --distributed \\
     --config configs/bert_medium.py --workdir SHARED/bert_medium \\
     --config.data.path=SHARED/PREPARED_FOLDER"
 On several GPU hosts, the same on each, with I from 0 to N - 1:
-  python -m bert_jax.main --coordinator HOST:PORT --num_processes N \\
+  python -m bert_jax.cli.train --coordinator HOST:PORT --num_processes N \\
     --process_id I \\
     --config configs/bert_medium.py --workdir SHARED/bert_medium \\
     --config.data.path=SHARED/PREPARED_FOLDER

@@ -22,7 +22,7 @@ Scores: GLUE dev, macro 77.0 (BERT-base 79.5): CoLA 51.3, MNLI 82.1, MRPC 87.5,
   dev F1 86.9 (README.md).
 DistilRoBERTa: configs/distilroberta.py.
 Command:
-  python -m bert_jax.main --config configs/distilbert.py \\
+  python -m bert_jax.cli.train --config configs/distilbert.py \\
     --workdir runs/distilbert --config.data.path=PREPARED_FOLDER \\
     --config.teacher.path=BERT_BASE
 The teacher: docs/distillation.md.

@@ -14,7 +14,7 @@ Scores: GLUE dev, macro 79.0 (RoBERTa-base 83.2): CoLA 59.3, MNLI 84.0, MRPC
   86.6, QNLI 90.8, QQP 89.4, RTE 67.9, SST-2 92.5, STS-B 88.3, WNLI 52.1
   (README.md).
 Command:
-  python -m bert_jax.main --config configs/distilroberta.py \\
+  python -m bert_jax.cli.train --config configs/distilroberta.py \\
     --workdir runs/distilroberta --config.data.path=PREPARED_FOLDER \\
     --config.teacher.path=ROBERTA_BASE
 The teacher: docs/distillation.md.

@@ -15,7 +15,7 @@ Positions: drawn with replacement in the released code:
 Original hardware: 16 Cloud TPU v3, 4 days (Table 1).
 Scores: GLUE dev, average 85.1 (Table 1).
 Command:
-  python -m bert_jax.main --config configs/electra_base.py \\
+  python -m bert_jax.cli.train --config configs/electra_base.py \\
     --workdir runs/electra_base --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

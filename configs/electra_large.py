@@ -17,7 +17,7 @@ Original hardware: [not published]; 7.1e20 FLOPs (Table 2) [mem].
 Scores: GLUE dev, average 89.0 after 400,000 steps, 89.5 after 1,750,000 (Table
   2).
 Command:
-  python -m bert_jax.main --config configs/electra_large.py \\
+  python -m bert_jax.cli.train --config configs/electra_large.py \\
     --workdir runs/electra_large --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

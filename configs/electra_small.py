@@ -16,7 +16,7 @@ Positions: drawn with replacement in the released code:
 Original hardware: one V100, 4 days (Table 1).
 Scores: GLUE dev, average 79.9 (Table 1).
 Command:
-  python -m bert_jax.main --config configs/electra_small.py \\
+  python -m bert_jax.cli.train --config configs/electra_small.py \\
     --workdir runs/electra_small --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

@@ -16,11 +16,11 @@ Differences: documents are read in the order of the prepared folder, which the
   released program shuffles; both directions of a stream read the same text, of
   different files there. Held-out perplexity is of windows without state.
 Command:
-  python -m bert_jax.train_vocab --kind words --rules spaces --size 793471 \\
+  python -m bert_jax.cli.train_vocab --kind words --rules spaces --size 793471 \\
     --format bert --input 'training-*/news*' --output words.txt
-  python -m bert_jax.prepare --rules spaces --vocab words.txt \\
+  python -m bert_jax.cli.prepare --rules spaces --vocab words.txt \\
     --format bert --input 'training-*/news*' --output data/1b
-  python -m bert_jax.main --config configs/elmo_original.py \\
+  python -m bert_jax.cli.train --config configs/elmo_original.py \\
     --workdir runs/elmo_original --config.data.path=data/1b
 """
 

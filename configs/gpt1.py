@@ -20,7 +20,7 @@ Original hardware: 8 P600, one month (openai.com, Improving language
 Scores: GLUE test, average 75.1 (Devlin et al. 2019, Table 1); ROCStories 86.5
   (section 4.2).
 Command:
-  python -m bert_jax.main --config configs/gpt1.py \\
+  python -m bert_jax.cli.train --config configs/gpt1.py \\
     --workdir runs/gpt1 --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

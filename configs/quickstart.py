@@ -6,7 +6,7 @@ Paper: Devlin et al. 2019 for objective and data; the size is BERT-Tiny, 2
   made for a width of 768), no dropout, float32.
 Original hardware: none; measured figures are in the README.
 Command: make quickstart, or
-  python -m bert_jax.main --config configs/quickstart.py \\
+  python -m bert_jax.cli.train --config configs/quickstart.py \\
     --workdir runs/quickstart --config.data.path=PREPARED_FOLDER
 """
 

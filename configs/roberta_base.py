@@ -20,7 +20,7 @@ Scores: GLUE dev MNLI 87.6, QNLI 92.8, QQP 91.9, RTE 78.7, SST-2 94.8, MRPC
 DOC-SENTENCES: --config.data.builder=doc_sentences. Masks fixed as BERT's were:
   --config.data.static_masks=10 (section 4.1).
 Command:
-  python -m bert_jax.main --config configs/roberta_base.py \\
+  python -m bert_jax.cli.train --config configs/roberta_base.py \\
     --workdir runs/roberta_base --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

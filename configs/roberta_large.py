@@ -20,7 +20,7 @@ Scores: GLUE dev MNLI 90.2, QNLI 94.7, QQP 92.2, RTE 86.6, SST-2 96.4, MRPC
 DOC-SENTENCES: --config.data.builder=doc_sentences. Masks fixed as BERT's were:
   --config.data.static_masks=10 (section 4.1).
 Command:
-  python -m bert_jax.main --config configs/roberta_large.py \\
+  python -m bert_jax.cli.train --config configs/roberta_large.py \\
     --workdir runs/roberta_large --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

@@ -10,11 +10,11 @@ Scores: held-out MLM loss 5.61 nats after 2,700 steps, 0.60 under the training
   unigrams' 6.21; at 1,500 steps 5.74. The sentence order is not learnt at this
   size (accuracy 0.46).
 Command:
-  python -m bert_jax.train_vocab --kind unigram --size 4096 \\
+  python -m bert_jax.cli.train_vocab --kind unigram --size 4096 \\
     --input runs/quickstart/text.txt --output runs/unigram.model
-  python -m bert_jax.prepare --input runs/quickstart/text.txt \\
+  python -m bert_jax.cli.prepare --input runs/quickstart/text.txt \\
     --vocab runs/unigram.model --heldout 0.02 --output PREPARED_FOLDER
-  python -m bert_jax.main --config configs/small_albert_cpu.py \\
+  python -m bert_jax.cli.train --config configs/small_albert_cpu.py \\
     --workdir runs/small_albert_cpu --config.data.path=PREPARED_FOLDER
 """
 

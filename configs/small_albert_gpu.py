@@ -8,9 +8,9 @@ Text: Wikipedia, prepared with ALBERT's SentencePiece model; ten million tokens
   are enough.
 Original hardware: none; one GPU.
 Command:
-  python -m bert_jax.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
+  python -m bert_jax.cli.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
     --vocab VOCABULARY --output PREPARED_FOLDER
-  python -m bert_jax.main --config configs/small_albert_gpu.py \\
+  python -m bert_jax.cli.train --config configs/small_albert_gpu.py \\
     --workdir runs/small_albert_gpu --config.data.path=PREPARED_FOLDER
 """
 

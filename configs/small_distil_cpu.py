@@ -7,7 +7,7 @@ Sizes: chosen here, for two CPU cores and little text: 1 layer of 128, the first
 Text: the docstrings that `make quickstart` collects.
 Original hardware: none; 2 CPU cores.
 Command:
-  python -m bert_jax.main --config configs/small_distil_cpu.py \\
+  python -m bert_jax.cli.train --config configs/small_distil_cpu.py \\
     --workdir runs/small_distil_cpu --config.data.path=runs/quickstart/data \\
     --config.teacher.path=runs/quickstart
 """

@@ -12,7 +12,7 @@ Scores: the generator's held-out MLM loss 5.20 nats after 2,000 steps, 1.10
   replaced: it has only begun.
 Command:
   make quickstart   # the text, its vocabulary, the prepared folder
-  python -m bert_jax.main --config configs/small_electra_cpu.py \\
+  python -m bert_jax.cli.train --config configs/small_electra_cpu.py \\
     --workdir runs/small_electra_cpu --config.data.path=runs/quickstart/data
 """
 

@@ -9,9 +9,9 @@ Text: Wikipedia, prepared with BERT's uncased vocabulary; ten million tokens are
   enough.
 Original hardware: none; one GPU.
 Command:
-  python -m bert_jax.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
+  python -m bert_jax.cli.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
     --vocab VOCABULARY --output PREPARED_FOLDER
-  python -m bert_jax.main --config configs/small_electra_gpu.py \\
+  python -m bert_jax.cli.train --config configs/small_electra_gpu.py \\
     --workdir runs/small_electra_gpu --config.data.path=PREPARED_FOLDER
 """
 

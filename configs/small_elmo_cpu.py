@@ -9,11 +9,11 @@ Original hardware: none; two CPU cores.
 Scores: held-out loss 4.33 nats, 1.28 under the training words' 5.61; after
   1,000 steps 4.38.
 Command:
-  python -m bert_jax.train_vocab --input docstrings --kind words --size 3000 \\
+  python -m bert_jax.cli.train_vocab --input docstrings --kind words --size 3000 \\
     --output words.txt
-  python -m bert_jax.prepare --input docstrings --vocab words.txt \\
+  python -m bert_jax.cli.prepare --input docstrings --vocab words.txt \\
     --heldout 0.02 --output PREPARED_FOLDER
-  python -m bert_jax.main --config configs/small_elmo_cpu.py \\
+  python -m bert_jax.cli.train --config configs/small_elmo_cpu.py \\
     --workdir runs/small_elmo_cpu --config.data.path=PREPARED_FOLDER
 """
 

@@ -7,11 +7,11 @@ Sizes: chosen here, for one GPU and minutes: two layers of 2,048 cells a
 Text: Wikipedia, as 32,000 words; ten million words are enough.
 Original hardware: none; one GPU.
 Command:
-  python -m bert_jax.train_vocab --input 'wiki-*.jsonl.xz' --kind words \\
+  python -m bert_jax.cli.train_vocab --input 'wiki-*.jsonl.xz' --kind words \\
     --size 32000 --output words.txt
-  python -m bert_jax.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
+  python -m bert_jax.cli.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
     --vocab words.txt --output PREPARED_FOLDER
-  python -m bert_jax.main --config configs/small_elmo_gpu.py \\
+  python -m bert_jax.cli.train --config configs/small_elmo_gpu.py \\
     --workdir runs/small_elmo_gpu --config.data.path=PREPARED_FOLDER
 """
 

@@ -10,7 +10,7 @@ Scores: held-out loss 4.43 nats after 1,500 steps, 1.80 under the training
   unigrams' 6.23; at 1,000 steps 4.54.
 Command:
   make quickstart   # the text, its vocabulary, the prepared folder
-  python -m bert_jax.main --config configs/small_gpt_cpu.py \\
+  python -m bert_jax.cli.train --config configs/small_gpt_cpu.py \\
     --workdir runs/small_gpt_cpu --config.data.path=runs/quickstart/data
 """
 

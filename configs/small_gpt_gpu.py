@@ -6,9 +6,9 @@ Sizes: chosen here, for one GPU and minutes: 4 layers of 512, rows of 128
 Text: Wikipedia, prepared with GPT-1's BPE; ten million tokens are enough.
 Original hardware: none; one GPU.
 Command:
-  python -m bert_jax.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
+  python -m bert_jax.cli.prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \\
     --vocab VOCABULARY --output PREPARED_FOLDER
-  python -m bert_jax.main --config configs/small_gpt_gpu.py \\
+  python -m bert_jax.cli.train --config configs/small_gpt_gpu.py \\
     --workdir runs/small_gpt_gpu --config.data.path=PREPARED_FOLDER
 """
 

@@ -9,11 +9,11 @@ Original hardware: none; 2 CPU cores.
 Scores: held-out MLM loss 5.93 nats after 2,700 steps, 0.72 under the training
   unigrams' 6.65; at 1,500 steps 6.06.
 Command:
-  python -m bert_jax.train_vocab --kind bytelevel --size 4096 \\
+  python -m bert_jax.cli.train_vocab --kind bytelevel --size 4096 \\
     --input runs/quickstart/text.txt --output runs/bytelevel
-  python -m bert_jax.prepare --input runs/quickstart/text.txt \\
+  python -m bert_jax.cli.prepare --input runs/quickstart/text.txt \\
     --vocab runs/bytelevel --heldout 0.02 --output PREPARED_FOLDER
-  python -m bert_jax.main --config configs/small_roberta_cpu.py \\
+  python -m bert_jax.cli.train --config configs/small_roberta_cpu.py \\
     --workdir runs/small_roberta_cpu --config.data.path=PREPARED_FOLDER
 """
 

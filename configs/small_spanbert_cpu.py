@@ -10,7 +10,7 @@ Scores: held-out MLM loss 5.49 nats after 2,700 steps, 0.69 under the training
   unigrams' 6.18; from the boundaries alone 5.63.
 Command:
   make quickstart   # the text, its vocabulary, the prepared folder
-  python -m bert_jax.main --config configs/small_spanbert_cpu.py \\
+  python -m bert_jax.cli.train --config configs/small_spanbert_cpu.py \\
     --workdir runs/small_spanbert_cpu --config.data.path=runs/quickstart/data
 """
 

@@ -18,7 +18,7 @@ Original hardware: [not published for this size]; the large one took 32 V100 15
 Scores: SQuAD 1.1 dev 92.4 F1, 2.0 dev 83.6; OntoNotes coreference 77.4; TACRED
   68.2 (README).
 Command:
-  python -m bert_jax.main --config configs/spanbert_base.py \\
+  python -m bert_jax.cli.train --config configs/spanbert_base.py \\
     --workdir runs/spanbert_base --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

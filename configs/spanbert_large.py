@@ -16,7 +16,7 @@ Original hardware: 32 V100, 15 days (section 4.2).
 Scores: SQuAD 1.1 test 94.6 F1, 2.0 test 88.7; OntoNotes coreference 79.6;
   TACRED 70.8 (README).
 Command:
-  python -m bert_jax.main --config configs/spanbert_large.py \\
+  python -m bert_jax.cli.train --config configs/spanbert_large.py \\
     --workdir runs/spanbert_large --config.data.path=PREPARED_FOLDER
 On a TPU slice, and on several hosts: docs/hosts.md. Which slices it fits:
   docs/tpu.md.

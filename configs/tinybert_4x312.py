@@ -19,7 +19,7 @@ Original hardware: [not published].
 Scores: GLUE test after both stages, average 77.0: MNLI 82.5/81.8, QQP 71.3,
   QNLI 87.7, SST-2 92.6, CoLA 44.1, STS-B 80.4, MRPC 86.4, RTE 66.6 (Table 1).
 Command:
-  python -m bert_jax.main --config configs/tinybert_4x312.py \\
+  python -m bert_jax.cli.train --config configs/tinybert_4x312.py \\
     --workdir runs/tinybert_4x312 --config.data.path=PREPARED_FOLDER \\
     --config.teacher.path=BERT_BASE
 The teacher: docs/distillation.md.

@@ -19,7 +19,7 @@ Original hardware: [not published].
 Scores: GLUE test after both stages, average 79.4: MNLI 84.6/83.2, QQP 71.6,
   QNLI 90.4, SST-2 93.1, CoLA 51.1, STS-B 83.7, MRPC 87.3, RTE 70.0 (Table 1).
 Command:
-  python -m bert_jax.main --config configs/tinybert_6x768.py \\
+  python -m bert_jax.cli.train --config configs/tinybert_6x768.py \\
     --workdir runs/tinybert_6x768 --config.data.path=PREPARED_FOLDER \\
     --config.teacher.path=BERT_BASE
 The teacher: docs/distillation.md.

@@ -13,10 +13,12 @@ import torch
 import transformers
 from torch.nn import functional
 
-from bert_jax import command_line, logs, train
-from bert_jax import config as config_lib
-from bert_jax.data import loader
+from bert_jax.cli import flags as command_line
+from bert_jax.examples import loader
 from bert_jax.objectives import electra
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging as logs
+from bert_jax.training import train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LENGTH = 32

@@ -27,8 +27,9 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bert_jax import blimp, command_line
-from bert_jax import config as config_lib
+from bert_jax.cli import flags as command_line
+from bert_jax.training import config as config_lib
+from bert_jax.use import blimp
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
@@ -215,7 +216,7 @@ def _write_zst(path: pathlib.Path, content: bytes) -> None:
 
 
 def small_flags(path: str) -> list[str]:
-  """Flags of `bert_jax.main` that make a run of a config small."""
+  """Flags of `bert_jax.cli.train` that make a run of a config small."""
   config = command_line.load_defaults(path)
   flat = config_lib.flatten(config)
   flags = {key: value for key, value in SMALL.items() if key in flat}
@@ -243,11 +244,11 @@ def small(words: list[str]) -> list[str] | None:
   program = words[2] if words[1] == "-m" else words[1]
   if program.rpartition("/")[2].removesuffix(".py") in ON_GPU:
     return None
-  if program == "bert_jax.train_vocab":
+  if program == "bert_jax.cli.train_vocab":
     words = [*words, "--size", "300"]
     if "--input" not in words:  # A page that is about a flag.
       words += ["--input", "text/a.txt", "--output", "kind.txt"]
-  if program in ("bert_jax.main", "bert_jax.compile"):
+  if program in ("bert_jax.cli.train", "bert_jax.cli.compile"):
     path = words[words.index("--config") + 1]
     flags = small_flags(str(ROOT / path))
     given = {word.partition("=")[0] for word in words}
@@ -256,7 +257,7 @@ def small(words: list[str]) -> list[str] | None:
     # Steps and sizes are small whatever the page says.
     words = [w for w in words if w.partition("=")[0] not in changed]
     words += [f for f in flags if f.partition("=")[0] not in given - {*changed}]
-  if program == "bert_jax.compile":
+  if program == "bert_jax.cli.compile":
     words[words.index("--topology") + 1] = "v5e:2x2"
   if program == "benchmarks/data.py":
     words += ["--seconds", "0.05", "--length", "32", "--batch", "8"]
@@ -286,14 +287,14 @@ def set_up(folder: pathlib.Path) -> list[Command]:
   """Commands before those of the pages: models that the pages begin with."""
   tiny = "--config.data.path=data/mine --config.teacher.path=runs/mine"
   lines = [
-    "python -m bert_jax.train_vocab --input 'text/*.txt' --size 300"
+    "python -m bert_jax.cli.train_vocab --input 'text/*.txt' --size 300"
     " --output vocab.txt",
-    "python -m bert_jax.prepare --input 'text/*.txt' --vocab vocab.txt"
+    "python -m bert_jax.cli.prepare --input 'text/*.txt' --vocab vocab.txt"
     " --output data/mine --heldout 0.05",
-    "python -m bert_jax.main --config configs/bert_base.py --workdir runs/mine"
+    "python -m bert_jax.cli.train --config configs/bert_base.py --workdir runs/mine"
     " --config.data.path=data/mine",
-    "python -m bert_jax.convert --to hf --input runs/mine --output HF_FOLDER",
-    "python -m bert_jax.main --config configs/tinybert_4x312.py --workdir"
+    "python -m bert_jax.weights --to hf --input runs/mine --output HF_FOLDER",
+    "python -m bert_jax.cli.train --config configs/tinybert_4x312.py --workdir"
     f" runs/tinybert_4x312 {tiny}",
   ]
   return [Command("set up", line) for line in lines]
@@ -370,7 +371,7 @@ def _no_module(name: str) -> str | None:
 
 def _outputs(words: list[str], folder: pathlib.Path) -> list[str]:
   """Removes the output of an earlier command: pages use a name again."""
-  trains = "bert_jax.main" in words
+  trains = "bert_jax.cli.train" in words
   for flag in ("--output", *(["--workdir"] if trains else [])):
     if flag in words:
       path = folder / words[words.index(flag) + 1]
@@ -387,7 +388,7 @@ def _expanded(words: list[str], folder: pathlib.Path) -> list[str]:
   """Expands what a shell would: a bare pattern of files."""
   found = []
   for word in words:
-    bare = "*" in word and "bert_jax.finetune.submission" in words
+    bare = "*" in word and "bert_jax.cli.submission" in words
     found += sorted(str(p) for p in folder.glob(word)) if bare else [word]
   return found
 
@@ -414,7 +415,9 @@ def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
   for command in [*first, *commands()]:
     if only in command.text or command.page == "set up":
       yield run(command, folder)
-      if command.text.startswith("python -m bert_jax.prepare --input 'text"):
+      if command.text.startswith(
+        "python -m bert_jax.cli.prepare --input 'text"
+      ):
         wiki = folder / "data" / "wiki"
         if not wiki.exists():
           wiki.symlink_to(folder / "data" / "mine")

@@ -3,7 +3,7 @@
 import json
 import string
 
-from bert_jax.data import vocabulary_files
+from bert_jax.text import open_vocabulary as vocabulary_files
 
 WORDS = "a b the cat sat on mat dog ran good bad film pure land school".split()
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation

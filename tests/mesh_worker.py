@@ -9,10 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bert_jax import checkpoint, evaluate, objectives, optim, sharding, steps
+from bert_jax import objectives
+from bert_jax.devices import sharding
 from bert_jax.models import bert, layers
 from bert_jax.objectives.base import Objective
-from bert_jax.state import abstract_state, file_state, init_state, resize
+from bert_jax.training import evaluate, optim, steps
+from bert_jax.training.state import (
+  abstract_state,
+  file_state,
+  init_state,
+  resize,
+)
+from bert_jax.weights import checkpoint
 
 # (data, fsdp, tensor) and parts of a batch. A vocabulary of 61 divides over 1.
 FULL = (

@@ -4,7 +4,8 @@ import os
 
 import numpy as np
 
-from bert_jax.data import corpus, folder
+from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import writer as folder
 
 
 def write_prepared(path, documents, heldout, vocab_size=64):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import optim
+from bert_jax.training import optim
 
 
 @pytest.mark.parametrize("name", ["adagrad", "adagrad_each"])

@@ -9,17 +9,14 @@ from test_tokenizers import bert, gpt1, roberta, tokens
 from test_vocabulary_files import ALBERT, sentencepiece, write
 from tokenizers import AddedToken
 
-from bert_jax.data import (
-  added_tokens,
-  builders,
-  corpus,
-  files,
-  folder,
-  model_tokenizer,
-  unigram,
-  vocabulary_files,
-)
-from bert_jax.finetune import spans, tagging
+from bert_jax import files
+from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import writer as folder
+from bert_jax.examples import recipes as builders
+from bert_jax.tasks import questions as spans
+from bert_jax.tasks import tagging
+from bert_jax.text import added_tokens, model_tokenizer, unigram
+from bert_jax.text import open_vocabulary as vocabulary_files
 
 # One of each flag; the last one is a piece already.
 ADDED = (

@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 from test_added_tokens import TEXTS, write_model
 
-from bert_jax import exported, features_of, loading, scoring, text_rows
-from bert_jax.convert import folder, hf
-from bert_jax.data import vocabulary_files
-from bert_jax.finetune import predicting, reading
-from bert_jax.finetune import preparing as task_preparing
-from bert_jax.finetune.rows import load as load_rows
+from bert_jax.tasks import prepare_task as task_preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.encoded_rows import load as load_rows
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.use import export as exported
+from bert_jax.use import features as features_of
+from bert_jax.use import likelihood as scoring
+from bert_jax.use import predict as predicting
+from bert_jax.use import text_batches as text_rows
+from bert_jax.weights import hf
+from bert_jax.weights import load as loading
+from bert_jax.weights import model_folder as folder
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip(

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import ahead, sharding
+from bert_jax.devices import compile_ahead as ahead
+from bert_jax.devices import sharding
 
 
 def batch_of(length):

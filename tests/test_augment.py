@@ -12,15 +12,12 @@ import tiny_tasks
 from tiny_families import jit
 
 import bert_jax
-from bert_jax import augment
-from bert_jax.data import hashing
-from bert_jax.finetune import (
-  augmentation,
-  glue,
-  predicting,
-  reading,
-  word_vectors,
-)
+from bert_jax import hashing
+from bert_jax.cli import augment
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.files import glue
+from bert_jax.use import augmentation, word_vectors
+from bert_jax.use import predict as predicting
 
 # "cats" is two pieces, "ox" none; "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
@@ -284,7 +281,7 @@ def test_bad_input_is_one_sentence(made, flags, words):
 
 def test_the_command_answers_without_a_traceback(made):
   done = subprocess.run(
-    [sys.executable, "-m", "bert_jax.augment", "--model=x", "--task=sst2"]
+    [sys.executable, "-m", "bert_jax.cli.augment", "--model=x", "--task=sst2"]
     + [f"--input={made / 'train.tsv'}", f"--output={made / 'train.tsv'}"],
     capture_output=True,
     text=True,

@@ -8,7 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax.data import corpus, files, folder, preparing
+from bert_jax import files
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import writer as folder
 
 
 @pytest.fixture(scope="module")

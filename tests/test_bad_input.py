@@ -10,25 +10,20 @@ import jax.numpy as jnp
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax import (
-  building,
-  command_line,
-  fill_mask,
-  logs,
-  phases,
-  runtime,
-  split_text,
-  train,
-)
-from bert_jax import config as config_lib
-from bert_jax.data import (
-  builders,
-  corpus,
-  files,
-  preparing,
-  streams,
-  training_vocab,
-)
+from bert_jax import files
+from bert_jax.cli import flags as command_line
+from bert_jax.cli import split_text
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import reader as corpus
+from bert_jax.devices import hosts_runtime as runtime
+from bert_jax.examples import recipes as builders
+from bert_jax.examples import streams
+from bert_jax.text import train_vocabulary as training_vocab
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging as logs
+from bert_jax.training import phases, train
+from bert_jax.training import setup as building
+from bert_jax.use import fill_mask
 
 pytestmark = pytest.mark.usefixtures("compiled")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -282,7 +277,7 @@ def test_a_loss_that_is_not_finite_keeps_what_is_good(
   finished, run, monkeypatch
 ):
   """A learning rate of inf in step 4 spoils what step 4 would save."""
-  from bert_jax import optim
+  from bert_jax.training import optim
 
   monkeypatch.setattr(
     optim,

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax.data import corpus, loader, sources, streams, wordpiece
-from bert_jax.data.text import Text, TextStream
+from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import sources
+from bert_jax.examples import loader, streams
+from bert_jax.examples.text_stream import Text, TextStream
+from bert_jax.text import wordpiece
 
 BUILDERS = {
   "albert_pairs": dict(max_predictions=5),
@@ -33,7 +36,7 @@ def assert_equal(a, b):
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_task_of_a_folder(folder, name):
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-  from bert_jax.data import tasks
+  from bert_jax.seqio_tasks import pretraining as tasks
 
   options = BUILDERS[name] | LENGTH
   data = loader.open_data(folder, name, seed=2, **options)

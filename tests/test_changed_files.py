@@ -12,9 +12,12 @@ from prepared import random_documents, write_prepared
 from test_bad_input import shrunk
 from test_resume import rows
 
-from bert_jax import fill_mask, loading, train
-from bert_jax.convert import folder
-from bert_jax.data import files, loader
+from bert_jax import files
+from bert_jax.examples import loader
+from bert_jax.training import train
+from bert_jax.use import fill_mask
+from bert_jax.weights import load as loading
+from bert_jax.weights import model_folder as folder
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -4,11 +4,14 @@ import os
 
 import pytest
 
-from bert_jax.data import files, preparing, reading, training_vocab
-from bert_jax.data.filters import Filters
-from bert_jax.finetune import preparing as task_preparing
-from bert_jax.finetune import reading as task_reading
-from bert_jax.finetune import tables
+from bert_jax import files
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import sources_reading as reading
+from bert_jax.corpus.filters import Filters
+from bert_jax.tasks import prepare_task as task_preparing
+from bert_jax.tasks import read as task_reading
+from bert_jax.tasks.files import tables
+from bert_jax.text import train_vocabulary as training_vocab
 
 LINE = "some words of one text, and more words\n\n"
 CHANGED = r"a\.(txt|tsv|jsonl) was changed while it was read"

@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from bert_jax.data import characters
-from bert_jax.data.characters import MAX_CHARS, Characters
+from bert_jax.text import characters
+from bert_jax.text.characters import MAX_CHARS, Characters
 
 TEXTS = [
   "",
@@ -93,7 +93,7 @@ def test_seqio(bounded):
   """Both forms are equal, for strings alone and together, in a data set."""
   tf = pytest.importorskip("tensorflow", reason="the extra [data] is not there")
   pytest.importorskip("seqio", reason="the extra [data] is not there")
-  from bert_jax.data.seqio_vocabulary import CharacterVocabulary
+  from bert_jax.seqio_tasks.text_vocabulary import CharacterVocabulary
 
   v = CharacterVocabulary(bounded)
   assert v == CharacterVocabulary(bounded) != CharacterVocabulary(not bounded)

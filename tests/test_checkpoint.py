@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.checkpoint import Checkpointer
-from bert_jax.state import TrainState
+from bert_jax.training.state import TrainState
+from bert_jax.weights.checkpoint import Checkpointer
 
 
 def make_state(**layers):

@@ -9,7 +9,10 @@ import sys
 import children
 import pytest
 
-from bert_jax import apart, hlo, offers, slices
+from bert_jax.devices import hlo
+from bert_jax.devices import isolated as apart
+from bert_jax.training import suggestions as offers
+from bert_jax.training import topologies as slices
 
 ROOT = pathlib.Path(__file__).parent.parent
 needs_libtpu = pytest.mark.skipif(
@@ -251,7 +254,7 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
 def command(*flags, config="bert_base"):
   return subprocess.run(
     [
-      *(sys.executable, "-m", "bert_jax.compile"),
+      *(sys.executable, "-m", "bert_jax.cli.compile"),
       *(f"--config=configs/{config}.py", *flags),
     ],
     capture_output=True,

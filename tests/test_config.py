@@ -15,9 +15,13 @@ from ml_collections import config_flags
 from prepared import random_documents, write_prepared
 from tiny_teachers import write_teacher
 
-from bert_jax import building, command_line, main, train
-from bert_jax import config as config_lib
-from bert_jax.data import corpus, loader
+from bert_jax.cli import flags as command_line
+from bert_jax.cli import train as main
+from bert_jax.corpus import reader as corpus
+from bert_jax.examples import loader
+from bert_jax.training import config as config_lib
+from bert_jax.training import setup as building
+from bert_jax.training import train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
@@ -38,7 +42,7 @@ def command(*flags, config="configs/bert_base.py", workdir="unused"):
     [
       sys.executable,
       "-m",
-      "bert_jax.main",
+      "bert_jax.cli.train",
       f"--config={config}",
       f"--workdir={workdir}",
       *flags,
@@ -445,7 +449,7 @@ def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
 
 
 def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
-  from bert_jax import runtime
+  from bert_jax.devices import hosts_runtime as runtime
 
   config = shrink(main.load_defaults(BERT), folder)
   with runtime.lock(str(tmp_path)):

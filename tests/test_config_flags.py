@@ -11,11 +11,15 @@ from ml_collections import config_flags
 from prepared import random_documents, write_prepared
 from test_config import shrink
 
-from bert_jax import building, command_line, logs, phases, slices, train
-from bert_jax import config as config_lib
-from bert_jax.data.builders import BUILDERS
-from bert_jax.data.corpus import SpecialIds
+from bert_jax.cli import flags as command_line
+from bert_jax.corpus.reader import SpecialIds
+from bert_jax.examples.recipes import BUILDERS
 from bert_jax.objectives import distil, electra, mlm, tinybert
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging as logs
+from bert_jax.training import phases, train
+from bert_jax.training import setup as building
+from bert_jax.training import topologies as slices
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = {

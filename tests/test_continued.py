@@ -23,9 +23,12 @@ else:
     "torch and transformers are not installed", allow_module_level=True
   )
 
-from bert_jax import building, sharding, train
-from bert_jax.convert import hf, runs
-from bert_jax.data import corpus, files
+from bert_jax import files
+from bert_jax.corpus import reader as corpus
+from bert_jax.devices import sharding
+from bert_jax.training import setup as building
+from bert_jax.training import train
+from bert_jax.weights import hf, runs
 
 # float32 on both sides, sums in another order: 1e-6 of the loss were measured
 # in the first step, 1e-5 after 20 steps of Adam, which enlarge the noise of

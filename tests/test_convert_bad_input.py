@@ -11,8 +11,10 @@ import pytest
 import tiny_hf
 import tiny_models
 
-from bert_jax.convert import __main__ as command
-from bert_jax.convert import folder, hf, hf_tasks, mapping, tensors
+from bert_jax.cli import convert as command
+from bert_jax.weights import hf, hf_tasks, mapping
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder_tensors as tensors
 
 NAME = "BertForMaskedLM"
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
@@ -304,7 +306,7 @@ def test_the_command_itself(tmp_path):
   """As a process: one sentence on stderr, a status, no traceback."""
   done = subprocess.run(
     [
-      *(sys.executable, "-m", "bert_jax.convert", "--family", "bert"),
+      *(sys.executable, "-m", "bert_jax.weights", "--family", "bert"),
       *("--from", "hf", "--input", str(tmp_path), "--output"),
       str(tmp_path / "out"),
     ],

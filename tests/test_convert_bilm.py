@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.convert import bilm, folder
+from bert_jax.weights import bilm
+from bert_jax.weights import model_folder as folder
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
 
@@ -78,7 +79,7 @@ def test_every_array_finds_its_place(tmp_path):
 
 def test_the_command_writes_a_folder_that_opens(tmp_path):
   output = tmp_path / "out"
-  command = [sys.executable, "-m", "bert_jax.convert", "--family", "elmo"]
+  command = [sys.executable, "-m", "bert_jax.weights", "--family", "elmo"]
   command += ["--from", "bilm", "--input", write(tmp_path / "in")]
   subprocess.run([*command, "--output", output], check=True)
   again = folder.read(str(output))

@@ -6,7 +6,10 @@ import math
 import pytest
 import tiny_hf
 
-from bert_jax.convert import folder, hf, hf_config, hf_config_back, tensors
+from bert_jax.weights import hf, hf_config
+from bert_jax.weights import hf_config_hf_config_back as hf_config_back
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder_tensors as tensors
 
 CLASSIFIER = "BertForSequenceClassification"
 

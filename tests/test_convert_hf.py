@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tiny_hf
 
-from bert_jax.convert import folder, hf, tensors
+from bert_jax.weights import hf
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder_tensors as tensors
 
 # A pattern of their names, and our path; {} is kernel, bias or scale.
 PLACES = [

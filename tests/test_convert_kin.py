@@ -13,11 +13,15 @@ import tiny_hf
 from tiny_families import jit
 
 import bert_jax
-from bert_jax import export_program, loading, predict, score, zero_shot
-from bert_jax.convert import __main__ as convert
-from bert_jax.convert import folder, hf, hf_files, hf_tasks, tensors
-from bert_jax.data import vocabulary_files
-from bert_jax.finetune import layout
+from bert_jax.cli import convert, predict, zero_shot
+from bert_jax.cli import evaluate_task as score
+from bert_jax.cli import export as export_program
+from bert_jax.tasks import layout
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.weights import hf, hf_files, hf_tasks
+from bert_jax.weights import load as loading
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder_tensors as tensors
 
 NEEDED = ("torch", "transformers", "sentencepiece")
 if all(map(importlib.util.find_spec, NEEDED)):

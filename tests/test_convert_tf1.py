@@ -27,7 +27,8 @@ from tf1_releases import (
   write_json,
 )
 
-from bert_jax.convert import folder, hf, tf1
+from bert_jax.weights import hf, tf1
+from bert_jax.weights import model_folder as folder
 
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 

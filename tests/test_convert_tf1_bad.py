@@ -22,8 +22,8 @@ from tf1_releases import (
   write_json,
 )
 
-from bert_jax.convert import __main__ as command
-from bert_jax.convert import tf1
+from bert_jax.cli import convert as command
+from bert_jax.weights import tf1
 
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
@@ -264,7 +264,7 @@ def test_without_tensorflow(tmp_path):
   code = (
     "import sys\n"
     "sys.modules['tensorflow'] = None\n"
-    "from bert_jax.convert import __main__ as command\n"
+    "from bert_jax.weights import __main__ as command\n"
     "command.main()\n"
   )
   words = ["--family", "bert", "--from", "tf1", "--input", str(tmp_path)]

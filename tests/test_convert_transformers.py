@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tiny_families import jit
 
-from bert_jax.convert import folder, hf
+from bert_jax.weights import hf
+from bert_jax.weights import model_folder as folder
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip(

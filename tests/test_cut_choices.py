@@ -6,9 +6,11 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax import prepare_task
-from bert_jax.finetune import preparing, reading, rows
-from bert_jax.finetune.reading import Input
+from bert_jax.cli import prepare_task
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.read import Input
 
 WORDS = files.WORDS
 LOST = "examples whose choices lost tokens"

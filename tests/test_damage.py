@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import hosts, integrity
-from bert_jax.checkpoint import Checkpointer
-from bert_jax.state import TrainState
+from bert_jax.devices import hosts
+from bert_jax.training.state import TrainState
+from bert_jax.weights import checkpoint_integrity as integrity
+from bert_jax.weights.checkpoint import Checkpointer
 
 
 def make_state(step):

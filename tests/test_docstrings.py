@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from bert_jax.data import docstrings, sources
+from bert_jax.corpus import docstrings, sources
 
 NUMPY_STYLE = '''"""
     Compute the thing that
@@ -139,8 +139,8 @@ def test_source_yields_documents(monkeypatch):
 def test_packages_are_not_imported():
   code = (
     "import sys\n"
-    "from bert_jax.data import docstrings\n"
-    "import bert_jax.prepare, bert_jax.train_vocab\n"
+    "from bert_jax.corpus import docstrings\n"
+    "import bert_jax.cli.prepare, bert_jax.cli.train_vocab\n"
     "docstrings.versions(docstrings.find_modules())\n"
     "heavy = {'tensorflow', 'jax', 'keras', 'scipy', 'seqio'}\n"
     "bad = heavy & set(sys.modules)\n"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tiny_families import jit
 
-from bert_jax.convert import folder
-from bert_jax.data import characters
 from bert_jax.models import elmo, lstm
+from bert_jax.text import characters
+from bert_jax.weights import model_folder as folder
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 TINY = dict(filters=[[1, 4], [2, 6]], highways=1, hidden=5, cell=7)
@@ -298,7 +298,7 @@ fixtures = pytest.mark.skipif(
 def opened(name):
   """A fixture's folder, module and parameters, and h5py."""
   h5py = pytest.importorskip("h5py", reason="h5py is not installed")
-  from bert_jax.convert import bilm
+  from bert_jax.weights import bilm
 
   path = pathlib.Path(DATA) / "elmo_fixtures" / name
   weights = bilm.read(str(path), "elmo")

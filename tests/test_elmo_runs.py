@@ -11,10 +11,18 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import building, logs, main, models, objectives, sharding, train
-from bert_jax import config as config_lib
-from bert_jax.convert import runs
-from bert_jax.data import characters, corpus, loader, preparing, words
+from bert_jax import models, objectives
+from bert_jax.cli import train as main
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import reader as corpus
+from bert_jax.devices import sharding
+from bert_jax.examples import loader
+from bert_jax.text import characters, words
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging as logs
+from bert_jax.training import setup as building
+from bert_jax.training import train
+from bert_jax.weights import runs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOTAL, HALF = 6, 3

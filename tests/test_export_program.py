@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 import tiny_models
 
-from bert_jax import export_program, exported, loading, run_exported
-from bert_jax.finetune import predicting, requests
+from bert_jax.cli import export as export_program
+from bert_jax.cli import run_exported
+from bert_jax.tasks.files import requests
+from bert_jax.use import export as exported
+from bert_jax.use import predict as predicting
+from bert_jax.weights import load as loading
 
 pytest.importorskip("flatbuffers")
 LINES = {

@@ -10,10 +10,13 @@ import pytest
 import tiny_models
 
 import bert_jax
-from bert_jax import extract_features, feature_files, features_of, text_rows
-from bert_jax.data import words as word_vocabulary
-from bert_jax.features_of import Spec
-from bert_jax.finetune import bilstm
+from bert_jax.cli import features as extract_features
+from bert_jax.text import words as word_vocabulary
+from bert_jax.use import bilstm_tagger as bilstm
+from bert_jax.use import features as features_of
+from bert_jax.use import features_feature_files as feature_files
+from bert_jax.use import text_batches as text_rows
+from bert_jax.use.features import Spec
 
 TEXT = "the cats sat. unaffable"
 # float32 and sums in another order, for values of about 1.

@@ -6,8 +6,10 @@ import jax.numpy as jnp
 import pytest
 from tiny_families import shapes
 
-from bert_jax import models, sharding
-from bert_jax.models import electra, tasks
+from bert_jax import models
+from bert_jax.devices import sharding
+from bert_jax.models import electra
+from bert_jax.models import task_heads as tasks
 
 IDS = jax.ShapeDtypeStruct((1, 4), jnp.int32)
 BATCH = {

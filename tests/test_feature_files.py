@@ -6,8 +6,9 @@ import resource
 import numpy as np
 import pytest
 
-from bert_jax import feature_files, text_rows
-from bert_jax.features_of import Features
+from bert_jax.use import features_feature_files as feature_files
+from bert_jax.use import text_batches as text_rows
+from bert_jax.use.features import Features
 
 
 def made(*tokens):

@@ -6,19 +6,18 @@ import resource
 
 import pytest
 
-from bert_jax import prepare, prepare_task
-from bert_jax.convert import folder, hf_files, tensors
-from bert_jax.data import (
-  corpus,
-  files,
-  reading,
-  training_vocab,
-  vocabulary_files,
-)
-from bert_jax.data import (
-  folder as prepared_folder,
-)
-from bert_jax.finetune import rows, tables
+from bert_jax import files
+from bert_jax.cli import prepare, prepare_task
+from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import sources_reading as reading
+from bert_jax.corpus import writer as prepared_folder
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks.files import tables
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import train_vocabulary as training_vocab
+from bert_jax.weights import hf_files
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder_tensors as tensors
 
 DEEP = "[" * 10**5
 NESTED = '{"a": ' * 10**5 + "1" + "}" * 10**5

@@ -8,7 +8,9 @@ import pytest
 from prepared import random_documents, write_prepared
 from test_config import BERT, shrink
 
-from bert_jax import fill_mask, main, train
+from bert_jax.cli import train as main
+from bert_jax.training import train
+from bert_jax.use import fill_mask
 
 
 @pytest.fixture(scope="module")

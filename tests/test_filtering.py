@@ -11,10 +11,14 @@ from test_filters import LETTERS, made_of
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
-from bert_jax import prepare as command
-from bert_jax.data import corpus, filtering, preparing, tokenize, workers
-from bert_jax.data import filters as rules
-from bert_jax.data.filters import Filters
+from bert_jax.cli import prepare as command
+from bert_jax.corpus import filters as rules
+from bert_jax.corpus import filters_filtering as filtering
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import tokenize as workers
+from bert_jax.corpus import tokenize_tokenize as tokenize
+from bert_jax.corpus.filters import Filters
 
 PIECES = [*corpus.SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS)]
 PLAIN = "the cat sat on a mat and the dog lay on a rug by the door"

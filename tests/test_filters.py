@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
-from bert_jax.data import filtering, lines, sources
-from bert_jax.data import filters as rules
-from bert_jax.data.filters import Filters
-from bert_jax.data.sources import Record
+from bert_jax.corpus import filters as rules
+from bert_jax.corpus import filters_filtering as filtering
+from bert_jax.corpus import lines, sources
+from bert_jax.corpus.filters import Filters
+from bert_jax.corpus.sources import Record
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

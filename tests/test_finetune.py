@@ -17,13 +17,21 @@ import tiny_families
 import tiny_tasks
 
 import bert_jax
-from bert_jax import command_line, logs, optim, pretrained, train
-from bert_jax import config as config_lib
-from bert_jax.checkpoint import Checkpointer
-from bert_jax.convert import folder, hf, runs
-from bert_jax.finetune import data, metrics, predicting, reading, sweeping
-from bert_jax.finetune.known import TASKS
+from bert_jax.cli import flags as command_line
 from bert_jax.objectives import finetune
+from bert_jax.tasks import batches as data
+from bert_jax.tasks import metrics
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.published import TASKS
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging as logs
+from bert_jax.training import optim, train
+from bert_jax.training import start_from as pretrained
+from bert_jax.training import sweep as sweeping
+from bert_jax.use import predict as predicting
+from bert_jax.weights import hf, runs
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights.checkpoint import Checkpointer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # But for those of TinyBERT's stages: test_tinybert_task.py.

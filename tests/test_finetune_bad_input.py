@@ -12,12 +12,18 @@ import pytest
 import tiny_models
 import tiny_tasks
 
-from bert_jax import predict, pretrained, score, text_rows, zero_shot
-from bert_jax.convert import folder
-from bert_jax.data import model_tokenizer
-from bert_jax.finetune import data, preparing, reading, tables
-from bert_jax.finetune import rows as rows_lib
-from bert_jax.finetune.reading import Input
+from bert_jax.cli import evaluate_task as score
+from bert_jax.cli import predict, zero_shot
+from bert_jax.tasks import batches as data
+from bert_jax.tasks import encoded_rows as rows_lib
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.files import tables
+from bert_jax.tasks.read import Input
+from bert_jax.text import model_tokenizer
+from bert_jax.training import start_from as pretrained
+from bert_jax.use import text_batches as text_rows
+from bert_jax.weights import model_folder as folder
 
 OWN = dict(columns=" text = my text , label = my label")
 

@@ -10,8 +10,11 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.data.files import seal
-from bert_jax.finetune import data, preparing, reading, rows
+from bert_jax.files import seal
+from bert_jax.tasks import batches as data
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
 
 TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
 

@@ -9,16 +9,12 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.finetune import (
-  batches,
-  encode,
-  layout,
-  preparing,
-  reading,
-  rows,
-  tagging,
-)
-from bert_jax.finetune.rows import Rows, Task
+from bert_jax.tasks import batches_batches as batches
+from bert_jax.tasks import encode, layout, tagging
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.encoded_rows import Rows, Task
 
 TWO = Task("two", "classification", ("no", "yes"), 1, ("accuracy",))
 TAGS = Task("t", "tagging", ("O", "B-X", "I-X"), 1, ("tagging_f1",))
@@ -321,7 +317,7 @@ def test_the_command(tmp_path):
   lines = [{"message": "the cat", "verdict": "spam"}] * 2
   lines += [{"message": "a dog", "verdict": "not spam"}]
   files.write_jsonl(tmp_path / "train.jsonl", lines)
-  command = [sys.executable, "-m", "bert_jax.prepare", "--task", "spam"]
+  command = [sys.executable, "-m", "bert_jax.cli.prepare", "--task", "spam"]
   command += ["--columns=text=message,label=verdict", "--length=16"]
   command += [f"--vocab={tmp_path}/vocab.txt", f"--output={tmp_path}/out"]
   done = subprocess.run(

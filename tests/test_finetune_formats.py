@@ -5,9 +5,9 @@ import zipfile
 
 import pytest
 
-from bert_jax.finetune import formats
-from bert_jax.finetune import submission as command
-from bert_jax.finetune.rows import Task
+from bert_jax.cli import submission as command
+from bert_jax.tasks import server_files as formats
+from bert_jax.tasks.encoded_rows import Task
 
 BINARY = ("0", "1")
 

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.finetune import answers, metrics
-from bert_jax.finetune.rows import Task
+from bert_jax.tasks import metrics
+from bert_jax.tasks import squad_metrics as answers
+from bert_jax.tasks.encoded_rows import Task
 
 sklearn = pytest.importorskip("sklearn.metrics")
 stats = pytest.importorskip("scipy.stats")

@@ -7,9 +7,12 @@ import sys
 import finetune_files as files
 import pytest
 
-from bert_jax import prepare_task
-from bert_jax.finetune import formats, preparing, reading, rows
-from bert_jax.finetune.reading import Input
+from bert_jax.cli import prepare_task
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks import server_files as formats
+from bert_jax.tasks.read import Input
 
 COLUMNS = "text=text,label=label"
 

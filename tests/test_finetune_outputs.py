@@ -6,10 +6,14 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.finetune import batches, formats, metrics, nbest, outputs
-from bert_jax.finetune.outputs import SpanRules
-from bert_jax.finetune.rows import Rows, Task
-from bert_jax.finetune.windows import windows
+from bert_jax.tasks import batches_batches as batches
+from bert_jax.tasks import metrics
+from bert_jax.tasks import predictions as nbest
+from bert_jax.tasks import predictions_outputs as outputs
+from bert_jax.tasks import server_files as formats
+from bert_jax.tasks.encoded_rows import Rows, Task
+from bert_jax.tasks.predictions_outputs import SpanRules
+from bert_jax.tasks.windows_windows import windows
 
 BINARY = ("0", "1")
 

@@ -3,8 +3,8 @@
 import finetune_files as files
 import pytest
 
-from bert_jax.finetune import reading
-from bert_jax.finetune.reading import Input
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.read import Input
 
 COLUMNS = "text=text,label=label"
 

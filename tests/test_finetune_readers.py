@@ -6,9 +6,11 @@ import os
 import finetune_files as files
 import pytest
 
-from bert_jax.finetune import preparing, reading, tags
-from bert_jax.finetune.known import TASKS
-from bert_jax.finetune.reading import Input
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.files import tags
+from bert_jax.tasks.published import TASKS
+from bert_jax.tasks.read import Input
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 

@@ -4,11 +4,14 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.finetune import batches, preparing, reading, rows
-from bert_jax.finetune.known import TASKS
+from bert_jax.tasks import batches_batches as batches
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.published import TASKS
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-from bert_jax.finetune import seqio_tasks  # noqa: E402
+from bert_jax.seqio_tasks import downstream as seqio_tasks
 
 KEYS = ("input_ids", "segment_ids", "sequence_ids", "labels", "label_weights")
 

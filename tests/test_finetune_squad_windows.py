@@ -6,8 +6,10 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.finetune import reading, rows, spans
-from bert_jax.finetune.windows import best_windows, windows
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import questions as spans
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.windows_windows import best_windows, windows
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 

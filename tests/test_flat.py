@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.data.flat import flat_row
-from bert_jax.models import attention_blocks, bert, roberta
+from bert_jax.examples.rows_flat import flat_row
+from bert_jax.kernels import attention_blocks
+from bert_jax.models import bert, roberta
 
 
 def sequences(*lengths):

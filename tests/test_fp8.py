@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bert_jax.models import bert, fp8, fused
+from bert_jax.kernels import fp8, fused
+from bert_jax.models import bert
 
 
 def rounded(x, dtype):

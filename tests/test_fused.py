@@ -13,15 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.models import (
-  attention,
+from bert_jax.kernels import (
   attention_kernels,
   fused_activation,
   fused_attention,
   fused_norm,
-  layers,
   tpu_attention,
 )
+from bert_jax.models import attention, layers
 
 WORDS = jnp.array([3, 4], jnp.uint32)
 
@@ -213,7 +212,7 @@ def all_of_them(x, y, qkv, mid, ids):
 
 def on_a_mesh():
   """Gradients on 2 x 2 x 2 devices and without a mesh; run as a program."""
-  from bert_jax import sharding
+  from bert_jax.devices import sharding
 
   shapes = (8, 4, 32), (8, 4, 32), (8, 4, 2, 3, 16), (8, 4, 64)
   arrays, ids = draw(*shapes), jnp.ones((8, 4), jnp.int32).at[:, 3].set(0)

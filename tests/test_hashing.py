@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from bert_jax.data import hashing
+from bert_jax import hashing
 
 
 def chi_square(values: np.ndarray, cells: int) -> float:

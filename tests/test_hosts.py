@@ -14,7 +14,8 @@ import pytest
 from prepared import random_documents, write_prepared
 from test_resume import rows
 
-from bert_jax import hosts, logs
+from bert_jax.devices import hosts
+from bert_jax.training import logging as logs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STEPS = 12
@@ -71,7 +72,7 @@ def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
     devices: forced, a process.
     code: Python to run instead of the command.
   """
-  main = ["-c", code] if code else ["-m", "bert_jax.main"]
+  main = ["-c", code] if code else ["-m", "bert_jax.cli.train"]
   command = [
     sys.executable,
     *main,
@@ -241,7 +242,7 @@ def test_sigterm_to_one_stops_all(folder, stopped, two, tmp_path, count):
 
 BROKEN = """
 import runpy, sys
-from bert_jax.data import loader
+from bert_jax.corpus import loader
 read = loader.Data.read
 
 def broken(self, first, count):
@@ -250,7 +251,7 @@ def broken(self, first, count):
   return read(self, first, count)
 
 loader.Data.read = broken
-runpy.run_module("bert_jax.main", run_name="__main__", alter_sys=True)
+runpy.run_module("bert_jax.cli.train", run_name="__main__", alter_sys=True)
 """
 
 
@@ -320,7 +321,7 @@ import runpy
 from bert_jax import hosts
 
 hosts._GONE_POLLS = 20
-runpy.run_module("bert_jax.main", run_name="__main__", alter_sys=True)
+runpy.run_module("bert_jax.cli.train", run_name="__main__", alter_sys=True)
 """
 
 

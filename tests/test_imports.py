@@ -36,7 +36,7 @@ ALLOWED = {
   "optim.py": CORE,
   "sharding.py": CORE,
   "metrics.py": CORE,
-  "state.py": CORE | {"bert_jax.sharding", "bert_jax.objectives"},
+  "state.py": CORE | {"bert_jax.devices.sharding", "bert_jax.objectives"},
 }
 # These, and only inside of functions what their users may lack.
 SEQIO = {"seqio", "tensorflow", "tensorflow_datasets", "tensorflow_text"}
@@ -109,10 +109,10 @@ def test_data_knows_no_model_and_only_some_files_know_seqio():
       if file.parent.name == "data":
         assert not within(name, ["jax", "flax", "optax"]), where
         if within(name, ["bert_jax"]):
-          assert name == "bert_jax" or within(name, ["bert_jax.data"]), where
+          assert name == "bert_jax" or within(name, ["bert_jax.corpus"]), where
       if within(name, SEQIO) and file.name not in SEQIO_FILES:
         assert file.name in LAZY_FILES and node not in tree.body, where
-      files = [f"bert_jax.data.{f.removesuffix('.py')}" for f in SEQIO_FILES]
+      files = [f"bert_jax.corpus.{f.removesuffix('.py')}" for f in SEQIO_FILES]
       if within(name, files) and file.name not in SEQIO_FILES:
         assert file.name == "loader.py" and node not in tree.body, where
 
@@ -130,9 +130,9 @@ def test_nothing_imports_what_stands_above():
   "modules",
   [
     "bert_jax.models",
-    "bert_jax.train, bert_jax.data.loader, bert_jax.prepare,"
-    " bert_jax.fill_mask, bert_jax.main, bert_jax.train_vocab,"
-    " bert_jax.convert.folder",
+    "bert_jax.training.train, bert_jax.examples.loader, bert_jax.cli.prepare,"
+    " bert_jax.use.fill_mask, bert_jax.cli.train, bert_jax.cli.train_vocab,"
+    " bert_jax.weights.model_folder",
   ],
 )
 def test_neither_tensorflow_nor_seqio_is_loaded(modules):
@@ -211,7 +211,7 @@ def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
   kept = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
   path = os.pathsep.join([str(tmp_path), str(ROOT)])
   done = subprocess.run(
-    [sys.executable, "-m", "bert_jax.split_text", "--help"],
+    [sys.executable, "-m", "bert_jax.cli.split_text", "--help"],
     env=kept | {"PYTHONPATH": path} | environment,
     capture_output=True,
     text=True,

@@ -15,24 +15,27 @@ import pytest
 import tiny_families
 import tiny_tasks
 
-from bert_jax import command_line, exported, loading, logs, train
-from bert_jax.convert import hf, runs
-from bert_jax.data import vocabulary_files
-from bert_jax.finetune import (
-  batches,
-  data,
-  metrics,
-  nbest,
-  predicting,
-  preparing,
-  reading,
-  spans,
-)
-from bert_jax.finetune import rows as rows_lib
-from bert_jax.finetune.rows import Task
-from bert_jax.models import answers, tasks
+from bert_jax.cli import flags as command_line
+from bert_jax.models import question_head as answers
+from bert_jax.models import task_heads as tasks
 from bert_jax.objectives import finetune
-from bert_jax.objectives.answers import joint_sums
+from bert_jax.objectives.finetune_answers import joint_sums
+from bert_jax.tasks import batches as data
+from bert_jax.tasks import batches_batches as batches
+from bert_jax.tasks import encoded_rows as rows_lib
+from bert_jax.tasks import metrics
+from bert_jax.tasks import predictions as nbest
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import questions as spans
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.encoded_rows import Task
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.training import logging as logs
+from bert_jax.training import train
+from bert_jax.use import export as exported
+from bert_jax.use import predict as predicting
+from bert_jax.weights import hf, runs
+from bert_jax.weights import load as loading
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DATA = os.environ.get("BERT_JAX_TEST_DATA")

@@ -8,7 +8,8 @@ import optax
 import pytest
 import tiny_families
 
-from bert_jax import models, optim
+from bert_jax import models
+from bert_jax.training import optim
 
 SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0)
 # A stack of three layers, a shared group, and variables of their own. The scale

@@ -15,18 +15,15 @@ import pytest
 from languages import LANGUAGES, LINES, TEXTS
 from test_tokenizers import gpt1
 
-from bert_jax.data import (
-  cleaning,
-  corpus,
-  loader,
-  preparing,
-  training_vocab,
-  unigram,
-  vocabulary_files,
-  words,
-)
-from bert_jax.finetune import preparing as finetune_preparing
-from bert_jax.finetune import reading, rows
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import reader as corpus
+from bert_jax.examples import loader
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import prepare_task as finetune_preparing
+from bert_jax.tasks import read as reading
+from bert_jax.text import cleaning, unigram, words
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import train_vocabulary as training_vocab
 
 sentencepiece = pytest.importorskip(
   "sentencepiece", reason="the extra [data] is not there"
@@ -528,7 +525,7 @@ def test_preparing_says_that_pieces_are_out_of_reach(train, tmp_path, capsys):
 def test_a_seqio_task_takes_what_travels_with_the_vocabulary(train):
   """Text that is tokenised on the way, and a flag for what does not travel."""
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-  from bert_jax.data import tasks
+  from bert_jax.seqio_tasks import pretraining as tasks
 
   path = train("unigram", **ACCENTS)
   for name, options, rule in (

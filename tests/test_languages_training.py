@@ -3,12 +3,10 @@
 import pytest
 from languages import LANGUAGES, TEXTS
 
-from bert_jax.data import (
-  cleaning,
-  preparing,
-  training_vocab,
-  vocabulary_files,
-)
+from bert_jax.corpus import prepare as preparing
+from bert_jax.text import cleaning
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import train_vocabulary as training_vocab
 
 pytest.importorskip("sentencepiece", reason="the extra [data] is not there")
 STRIPPED = {}

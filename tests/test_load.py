@@ -15,10 +15,11 @@ from tiny_families import jit
 from tokenizers import pre_tokenizers
 
 import bert_jax
-from bert_jax import checkpoint, models
-from bert_jax.convert import __main__ as command
-from bert_jax.convert import folder, hf
-from bert_jax.state import TrainState
+from bert_jax import models
+from bert_jax.cli import convert as command
+from bert_jax.training.state import TrainState
+from bert_jax.weights import checkpoint, hf
+from bert_jax.weights import model_folder as folder
 
 WORDS = [
   "[PAD]",

@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax.data import corpus as corpora
-from bert_jax.data import loader, streams
-from bert_jax.data.builders import bert_pairs
-from bert_jax.data.corpus import SpecialIds, corpus_from_documents
+from bert_jax.corpus import reader as corpora
+from bert_jax.corpus.reader import SpecialIds, corpus_from_documents
+from bert_jax.examples import loader, streams
+from bert_jax.examples.recipes import bert_pairs
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 VOCAB = 500

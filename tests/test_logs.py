@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from bert_jax import logs
+from bert_jax.training import logging as logs
 
 
 def strict(line):

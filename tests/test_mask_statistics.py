@@ -9,7 +9,11 @@ import re
 import numpy as np
 import pytest
 
-from bert_jax.data import bpe, builders, corpus, streams, vocabulary_files
+from bert_jax.corpus import reader as corpus
+from bert_jax.examples import recipes as builders
+from bert_jax.examples import streams
+from bert_jax.text import bpe
+from bert_jax.text import open_vocabulary as vocabulary_files
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 if not DATA:

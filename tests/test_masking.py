@@ -6,8 +6,10 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.data import builders, corpus, masking
-from bert_jax.data.builders import bert_pairs
+from bert_jax.corpus import reader as corpus
+from bert_jax.examples import masking
+from bert_jax.examples import recipes as builders
+from bert_jax.examples.recipes import bert_pairs
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 WORDS = "whole_word"

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import tiny_tasks
 
-from bert_jax import logs, predict, prepare_task, score, train
-from bert_jax.command_line import load_defaults
-from bert_jax.convert import hf
-from bert_jax.finetune import (
-  encode,
-  metrics,
-  outputs,
-  predicting,
-  reading,
-  sweeping,
-)
-from bert_jax.finetune.reading import Input
-from bert_jax.finetune.rows import Task
+from bert_jax.cli import evaluate_task as score
+from bert_jax.cli import predict, prepare_task
+from bert_jax.cli.flags import load_defaults
 from bert_jax.objectives import finetune
+from bert_jax.tasks import encode, metrics
+from bert_jax.tasks import predictions_outputs as outputs
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.encoded_rows import Task
+from bert_jax.tasks.read import Input
+from bert_jax.training import logging as logs
+from bert_jax.training import sweep as sweeping
+from bert_jax.training import train
+from bert_jax.use import predict as predicting
+from bert_jax.weights import hf
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COLUMNS = "text=text,label=moods"

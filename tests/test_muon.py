@@ -6,7 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from bert_jax import models, optim, phases
+from bert_jax import models
+from bert_jax.training import optim, phases
 from tests import tiny_families
 
 SECTION = dict(b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.0, clip_norm=0.0)

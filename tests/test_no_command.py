@@ -43,11 +43,11 @@ def test_others_are_left_alone(monkeypatch):
 
 def test_the_command_line():
   done = subprocess.run(
-    [sys.executable, "-m", "bert_jax.evaluate", "--model", "x"],
+    [sys.executable, "-m", "bert_jax.training.evaluate", "--model", "x"],
     capture_output=True,
     text=True,
     cwd=ROOT.parent,
   )
   assert done.returncode == 1 and not done.stdout
-  assert "python -m bert_jax.score" in done.stderr
+  assert "python -m bert_jax.cli.evaluate_task" in done.stderr
   assert len(done.stderr.splitlines()) == 1

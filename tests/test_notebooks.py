@@ -10,7 +10,8 @@ import pytest
 from prepared import random_documents, write_prepared
 from test_config import BERT, shrink
 
-from bert_jax import main, train
+from bert_jax.cli import train as main
+from bert_jax.training import train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NOTEBOOKS = sorted(glob.glob(os.path.join(ROOT, "notebooks", "*.ipynb")))

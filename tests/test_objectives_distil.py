@@ -16,11 +16,17 @@ from tiny_families import fill, jit
 from tiny_teachers import write_teacher
 
 import bert_jax
-from bert_jax import building, checkpoint, fill_mask, main, objectives, train
-from bert_jax import config as config_lib
-from bert_jax.convert import folder as folders
-from bert_jax.models import bert, distilbert, pretraining
+from bert_jax import objectives
+from bert_jax.cli import train as main
+from bert_jax.models import bert, distilbert
+from bert_jax.models import heads_pretraining as pretraining
 from bert_jax.objectives import distil
+from bert_jax.training import config as config_lib
+from bert_jax.training import setup as building
+from bert_jax.training import train
+from bert_jax.use import fill_mask
+from bert_jax.weights import checkpoint
+from bert_jax.weights import model_folder as folders
 
 __all__ = ["plainly"]  # Of all tests here: compiling is what they wait for.
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from tiny_families import jit
 
-from bert_jax import objectives, optim, steps
-from bert_jax.data import characters
-from bert_jax.models import candidates, elmo
-from bert_jax.objectives import sampling
-from bert_jax.state import TrainState
+from bert_jax import objectives
+from bert_jax.models import elmo
+from bert_jax.objectives import elmo_candidates as candidates
+from bert_jax.objectives import elmo_sampling as sampling
+from bert_jax.text import characters
+from bert_jax.training import optim, steps
+from bert_jax.training.state import TrainState
 
 VOCABULARY = 30
 MODEL = dict(

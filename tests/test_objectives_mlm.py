@@ -8,7 +8,8 @@ import pytest
 from tiny_families import fill, jit
 
 from bert_jax import objectives
-from bert_jax.models import bert, heads, pretraining
+from bert_jax.models import bert, heads
+from bert_jax.models import heads_pretraining as pretraining
 
 SIZES = dict(vocab_size=30, hidden=16, num_layers=2, heads=2, mlp=32)
 BERT = dict(family="bert", variant="tiny", max_positions=40, **SIZES)

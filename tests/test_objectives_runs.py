@@ -10,12 +10,15 @@ import pytest
 from prepared import random_documents, write_prepared
 from tiny_families import jit
 
-from bert_jax import checkpoint, logs, main, train
-from bert_jax import config as config_lib
-from bert_jax.convert import folder as folders
-from bert_jax.convert import runs, towers
-from bert_jax.data import loader
+from bert_jax.cli import train as main
+from bert_jax.examples import loader
 from bert_jax.models import electra
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging as logs
+from bert_jax.training import train
+from bert_jax.weights import checkpoint, runs
+from bert_jax.weights import generator_discriminator as towers
+from bert_jax.weights import model_folder as folders
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOTAL, HALF = 8, 4

@@ -14,9 +14,10 @@ from tiny_families import fill, jit
 from tiny_teachers import write_teacher
 
 import bert_jax
-from bert_jax import objectives, train
+from bert_jax import objectives
 from bert_jax.models import bert, tinybert
 from bert_jax.objectives import tinybert as objective_lib
+from bert_jax.training import train
 
 __all__ = ["batch", "plainly"]
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)

@@ -7,8 +7,9 @@ import optax
 import pytest
 from flax import linen as nn
 
-from bert_jax import models, optim
+from bert_jax import models
 from bert_jax.models import bert
+from bert_jax.training import optim
 
 SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, clip_norm=0.0)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_pairs import FIRST_ID, SPECIAL, document_of, numbered, realistic
 
-from bert_jax.data.builders import albert_pairs, bert_pairs
-from bert_jax.data.corpus import corpus_from_documents
+from bert_jax.corpus.reader import corpus_from_documents
+from bert_jax.examples.recipes import albert_pairs, bert_pairs
 
 
 def batches(corpus, builder, rows, first=0):

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import tiny_tasks
 
-from bert_jax import prepare_task
-from bert_jax.finetune import formats, metrics, predicting, reading, tags
-from bert_jax.finetune.reading import Input
-from bert_jax.finetune.rows import Task
+from bert_jax.cli import prepare_task
 from bert_jax.models import bert, heads
+from bert_jax.tasks import metrics
+from bert_jax.tasks import read as reading
+from bert_jax.tasks import server_files as formats
+from bert_jax.tasks.encoded_rows import Task
+from bert_jax.tasks.files import tags
+from bert_jax.tasks.read import Input
+from bert_jax.use import predict as predicting
 
 COLUMNS = "text=text,label=labels"
 
@@ -397,8 +401,9 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   prepare_task.main()
   said = capsys.readouterr()
   assert "labels ['0', '1'], scored by f1_micro\n" in said.out
-  assert "next: python -m bert_jax.main --config configs/finetune/own.py" in (
-    said.out
+  assert (
+    "next: python -m bert_jax.cli.train --config configs/finetune/own.py"
+    in (said.out)
   )
   assert "labels: each list of labels has a number for each of 2" in said.err
   rows = [json.loads(x) for x in open(tmp_path / "out/train.examples.jsonl")]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from bert_jax import logs
-from bert_jax.command_line import is_out_of_memory
+from bert_jax.cli.flags import is_out_of_memory
+from bert_jax.training import logging as logs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # More than any machine's addresses: it fails at once, whatever is free.
@@ -19,7 +19,7 @@ PROGRAM = """
 import jax.numpy as jnp
 from absl import app
 from bert_jax import main, train
-from bert_jax.command_line import parse
+from bert_jax.cli.flags import parse
 
 def run(config, workdir):
   {body}

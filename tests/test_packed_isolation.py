@@ -15,9 +15,10 @@ from test_pairs import SPECIAL
 from tiny_families import jit
 
 from bert_jax import objectives
-from bert_jax.data import assembly, builders
-from bert_jax.data.corpus import corpus_from_documents
-from bert_jax.models import embeddings
+from bert_jax.corpus.reader import corpus_from_documents
+from bert_jax.examples import assembly
+from bert_jax.examples import recipes as builders
+from bert_jax.models import encoder as embeddings
 from bert_jax.objectives import lm
 
 LENGTH, PLACES, VOCAB, ROWS = 96, 5, 64, 3

@@ -7,8 +7,10 @@ import pytest
 from test_loader import join, same
 from test_pairs import SPECIAL, numbered
 
-from bert_jax.data import assembly, builders, loader, packing, streams
-from bert_jax.data.corpus import corpus_from_documents
+from bert_jax.corpus.reader import corpus_from_documents
+from bert_jax.examples import assembly, loader, streams
+from bert_jax.examples import assembly_packing as packing
+from bert_jax.examples import recipes as builders
 
 BUILDERS = {
   "bert_pairs": dict(max_predictions=12),

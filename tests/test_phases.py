@@ -6,8 +6,11 @@ import os
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax import checkpoint, command_line, evaluate, phases, runtime, train
-from bert_jax.data import builders
+from bert_jax.cli import flags as command_line
+from bert_jax.devices import hosts_runtime as runtime
+from bert_jax.examples import recipes as builders
+from bert_jax.training import evaluate, phases, train
+from bert_jax.weights import checkpoint
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

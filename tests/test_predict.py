@@ -13,8 +13,11 @@ import tiny_families
 import tiny_tasks
 
 import bert_jax
-from bert_jax.finetune import long_texts, predicting, requests, results
 from bert_jax.models import bert, heads
+from bert_jax.tasks import windows as long_texts
+from bert_jax.tasks.files import requests
+from bert_jax.use import predict as predicting
+from bert_jax.use import predict_results as results
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -267,7 +270,7 @@ def command(*flags, devices=1):
     "PYTHONPATH": ROOT,
   }
   return subprocess.run(
-    [sys.executable, "-m", "bert_jax.predict", *flags],
+    [sys.executable, "-m", "bert_jax.cli.predict", *flags],
     capture_output=True,
     text=True,
     env=environment,

@@ -14,19 +14,18 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.data import (
-  corpus,
-  folder,
-  loader,
-  preparing,
-  sources,
-  tokenize,
-  vocabulary_files,
-  wordpiece,
-  workers,
-)
-from bert_jax.finetune import preparing as task_preparing
-from bert_jax.finetune import reading, rows
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import sources
+from bert_jax.corpus import tokenize as workers
+from bert_jax.corpus import tokenize_tokenize as tokenize
+from bert_jax.corpus import writer as folder
+from bert_jax.examples import loader
+from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import prepare_task as task_preparing
+from bert_jax.tasks import read as reading
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import wordpiece
 
 WORDS = [f"word{i}" for i in range(300)]
 PIECES = [*corpus.SPECIAL_TOKENS, "word", "##s", "."] + [
@@ -35,7 +34,7 @@ PIECES = [*corpus.SPECIAL_TOKENS, "word", "##s", "."] + [
 # Small batches and a save after each, so that a kill finds work half done.
 COMMAND = """
 import sys
-from bert_jax.data import preparing, tokenize
+from bert_jax.corpus import preparing, tokenize
 tokenize._BATCH_CHARS = 2000
 if __name__ == "__main__":
   preparing.prepare(*sys.argv[1:4], processes=2, save_seconds=0, heldout=0.2)
@@ -213,7 +212,7 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   path.write_text(make_text(300) * 100)
   output = str(tmp_path / "out")
   arguments = ("--input", str(path), "--vocab", vocab, "--output", output)
-  command = [sys.executable, "-m", "bert_jax.prepare", *arguments]
+  command = [sys.executable, "-m", "bert_jax.cli.prepare", *arguments]
   process = subprocess.Popen(
     command,
     stderr=subprocess.PIPE,
@@ -304,7 +303,7 @@ def test_difference_of_inputs():
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
-  command = [sys.executable, "-m", "bert_jax.prepare", "--processes", "1"]
+  command = [sys.executable, "-m", "bert_jax.cli.prepare", "--processes", "1"]
   return subprocess.run(
     [*command, *arguments], capture_output=True, text=True, **options
   )
@@ -396,7 +395,7 @@ def test_a_wordpiece_vocabulary_in_tokenizer_json_alone(text, vocab, tmp_path):
 
 UNGUARDED = """
 import sys
-from bert_jax.data import preparing
+from bert_jax.corpus import preparing
 preparing.prepare(*sys.argv[1:4], processes=2)
 """
 

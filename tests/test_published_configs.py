@@ -7,9 +7,13 @@ import flax.linen as nn
 import jax
 import pytest
 
-from bert_jax import building, main, objectives, phases, slices
-from bert_jax import config as config_lib
+from bert_jax import objectives
+from bert_jax.cli import train as main
 from bert_jax.models import bert
+from bert_jax.training import config as config_lib
+from bert_jax.training import phases
+from bert_jax.training import setup as building
+from bert_jax.training import topologies as slices
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax.data import corpus, hashing, loader, preparing, reach
+from bert_jax import hashing
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import reader as corpus
+from bert_jax.examples import loader
+from bert_jax.examples import text_check as reach
 
 SPECIAL = corpus.SpecialIds(0, 1, 2, 3, 4)
 BUILDERS = {

@@ -9,8 +9,9 @@ import tracemalloc
 import pytest
 from test_sources import WANT, documents, jsonl, write, zstd
 
-from bert_jax import prepare, split_text, train_vocab
-from bert_jax.data import lines, parquet, reading, sources
+from bert_jax.cli import prepare, split_text, train_vocab
+from bert_jax.corpus import lines, parquet, sources
+from bert_jax.corpus import sources_reading as reading
 
 COMPRESS = {
   "": bytes,

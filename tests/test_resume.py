@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax import logs
+from bert_jax.training import logging as logs
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OVERRIDES = {
@@ -49,7 +49,7 @@ def start(folder, workdir, **overrides):
     [
       sys.executable,
       "-m",
-      "bert_jax.main",
+      "bert_jax.cli.train",
       "--config=configs/bert_base.py",
       f"--workdir={workdir}",
       *(f"--config.{key}={value}" for key, value in flags.items()),

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax import checkpoint, fill_mask, loading, models, predict
-from bert_jax.convert import __main__ as convert
-from bert_jax.convert import folder, hf, runs
-from bert_jax.state import TrainState
+from bert_jax import models
+from bert_jax.cli import convert, predict
+from bert_jax.training.state import TrainState
+from bert_jax.use import fill_mask
+from bert_jax.weights import checkpoint, hf, runs
+from bert_jax.weights import load as loading
+from bert_jax.weights import model_folder as folder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "cafe"]
 # Step -> held-out loss: the second is the best, the last the newest.

@@ -8,9 +8,11 @@ import pytest
 import tiny_hf
 
 import bert_jax
-from bert_jax import extract_features
-from bert_jax.convert import folder, hf, sentence
-from bert_jax.features_of import Spec, extract
+from bert_jax.cli import features as extract_features
+from bert_jax.use.features import Spec, extract
+from bert_jax.weights import hf
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import sentence_vector as sentence
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
 TEXTS = ["a b", "c", "d c b a", ""]

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from test_pairs import FIRST_ID, SPECIAL, document_of, numbered, realistic
 
-from bert_jax.data import builders, hashing
-from bert_jax.data.corpus import SpecialIds, corpus_from_documents
+from bert_jax import hashing
+from bert_jax.corpus.reader import SpecialIds, corpus_from_documents
+from bert_jax.examples import recipes as builders
 
 CLS, SEP = SPECIAL.cls, SPECIAL.sep
 

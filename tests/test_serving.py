@@ -13,9 +13,11 @@ import pytest
 import tiny_models
 import tiny_tasks
 
-from bert_jax import predict, zero_shot
-from bert_jax.convert import hf
-from bert_jax.finetune import predicting, requests, serving
+from bert_jax.cli import predict, zero_shot
+from bert_jax.tasks.files import requests
+from bert_jax.use import predict as predicting
+from bert_jax.use import serve as serving
+from bert_jax.weights import hf
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -103,7 +105,7 @@ def test_a_line_is_answered_while_the_pipe_is_open(models):
   """Each within a second, once the program of its length is compiled."""
   flags = [f"--model={models / 'classes'}", "--input=-", "--output=-"]
   with subprocess.Popen(
-    [sys.executable, "-m", "bert_jax.predict", *flags],
+    [sys.executable, "-m", "bert_jax.cli.predict", *flags],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,

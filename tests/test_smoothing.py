@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax import evaluate
-from bert_jax.data import builders, corpus, hashing, loader, masking, spans
+from bert_jax import hashing
+from bert_jax.corpus import reader as corpus
+from bert_jax.examples import loader, masking
+from bert_jax.examples import masked_units as spans
+from bert_jax.examples import recipes as builders
+from bert_jax.training import evaluate
 
 RULE = dict(count="ceil_all", smoothing=0.7, max_predictions=12)
 

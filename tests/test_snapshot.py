@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import ahead, integrity, sharding
-from bert_jax.snapshot import Snapshots
-from bert_jax.state import TrainState, resize
+from bert_jax.devices import compile_ahead as ahead
+from bert_jax.devices import sharding
+from bert_jax.training.snapshot import Snapshots
+from bert_jax.training.state import TrainState, resize
+from bert_jax.weights import checkpoint_integrity as integrity
 
 
 def make_state(mesh, rows):

@@ -7,7 +7,8 @@ import lzma
 import numpy as np
 import pytest
 
-from bert_jax.data import flags, lines, sources
+from bert_jax.cli import flags_flags as flags
+from bert_jax.corpus import lines, sources
 
 BERT = "One here.\nTwo there.\n\nThird document.\n"
 WANT = [["One here.", "Two there."], ["Third document."]]

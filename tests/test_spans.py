@@ -19,7 +19,10 @@ from test_masking import (
   words_of,
 )
 
-from bert_jax.data import builders, corpus, masking, spans
+from bert_jax.corpus import reader as corpus
+from bert_jax.examples import masked_units as spans
+from bert_jax.examples import masking
+from bert_jax.examples import recipes as builders
 
 SPECIAL = corpus.SpecialIds(0, 1, CLS, SEP, MASK)
 SPAN = dict(masking="span", count="ceil")

@@ -12,8 +12,11 @@ import pytest
 from prepared import random_documents, write_prepared
 from test_objectives_runs import arrays, rows, tiny
 
-from bert_jax import building, checkpoint, metrics, optim, train
-from bert_jax import config as config_lib
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging_metrics as metrics
+from bert_jax.training import optim, train
+from bert_jax.training import setup as building
+from bert_jax.weights import checkpoint
 
 TOTAL, BAD = 12, 6  # Steps; the update of step 6 is a thousand times too large.
 

@@ -5,8 +5,10 @@ import sys
 
 import pytest
 
-from bert_jax import split_text
-from bert_jax.data import preparing, reading, sources
+from bert_jax.cli import split_text
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import sources
+from bert_jax.corpus import sources_reading as reading
 
 
 def run_command(monkeypatch, *arguments):
@@ -62,7 +64,7 @@ def test_a_language_that_is_none(tmp_path):
 @pytest.mark.parametrize(
   "arguments, words",
   [
-    (["--input", "a"], "required: --output; python -m bert_jax.split_text"),
+    (["--input", "a"], "required: --output; python -m bert_jax.cli.split_text"),
     (["--input", "a", "--output", "b", "--format", "docx"], "'docx'"),
     (["--input", "a", "--output", "b", "--lang", "de", "--x", "1"], "--x 1"),
   ],

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
 
-from bert_jax.models import albert, heads, layers, stack, tasks
+from bert_jax.models import albert, heads, layers, stack
+from bert_jax.models import task_heads as tasks
 
 IDS = token_ids(2, 9)
 DEEP = 4

@@ -6,17 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import (
-  evaluate,
-  logs,
-  metrics,
-  objectives,
-  optim,
-  sharding,
-  steps,
-)
+from bert_jax import objectives
+from bert_jax.devices import sharding
 from bert_jax.objectives.base import Objective, cross_entropy
-from bert_jax.state import TrainState, init_state
+from bert_jax.training import evaluate, optim, steps
+from bert_jax.training import logging as logs
+from bert_jax.training import logging_metrics as metrics
+from bert_jax.training.state import TrainState, init_state
 
 MODEL = dict(family="bert", variant="tiny", vocab_size=40, hidden=32, mlp=64)
 NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import tiny_tasks
 
-from bert_jax.finetune import preparing, scoring, sweeping
-from bert_jax.finetune.data import Split
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks.batches import Split
+from bert_jax.training import evaluate_task as scoring
+from bert_jax.training import sweep as sweeping
 
 
 def done(seed, error=None, **last):

@@ -10,7 +10,8 @@ import pytest
 from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
 
 from bert_jax import models
-from bert_jax.models import electra, heads, tasks
+from bert_jax.models import electra, heads
+from bert_jax.models import task_heads as tasks
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 

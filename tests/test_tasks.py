@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax import logs, train
-from bert_jax.data import loader, preparing
+from bert_jax.corpus import prepare as preparing
+from bert_jax.examples import loader
+from bert_jax.training import logging as logs
+from bert_jax.training import train
 from configs import bert_base
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-from bert_jax.data import tasks  # noqa: E402
+from bert_jax.seqio_tasks import pretraining as tasks
 
 SIZES = {"length": 32, "max_predictions": 5}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "."]
@@ -140,7 +142,8 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
 )
 def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
   """Each costs the same, few readers stay, and the rows are those of epochs."""
-  from bert_jax.data import seqio_source, streams
+  from bert_jax.examples import streams
+  from bert_jax.seqio_tasks import pretraining_seqio_source as seqio_source
 
   monkeypatch.setattr(seqio_source, "OPEN_PASSES", 2)
   if kind == "prepared":
@@ -411,7 +414,10 @@ def test_vocabulary(text):
   "path, message",
   [
     ("no_such_module_here:x", "there is no module no_such_module_here"),
-    ("bert_jax.data.tasks:nothing", "no seqio task or mixture 'nothing'"),
+    (
+      "bert_jax.seqio_tasks.pretraining:nothing",
+      "no seqio task or mixture 'nothing'",
+    ),
     ("/no/such/folder", "no such prepared folder"),
   ],
 )
@@ -423,7 +429,7 @@ def test_unknown_names(path, message):
 def test_without_seqio_the_extra_is_named():
   code = (
     "import sys; sys.modules['seqio'] = None\n"
-    "from bert_jax.data import loader\n"
+    "from bert_jax.corpus import loader\n"
     "loader.open_data('mine:task', 'bert_pairs')"
   )
   done = subprocess.run(
@@ -452,7 +458,7 @@ def run(path, workdir):
 def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
   module = tmp_path / "my_tasks.py"
   module.write_text(
-    "from bert_jax.data import tasks\n"
+    "from bert_jax.corpus import tasks\n"
     f"tasks.register_prepared('wiki', {folder!r})\n"
   )
   monkeypatch.syspath_prepend(str(tmp_path))
@@ -474,7 +480,7 @@ def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
 ENDLESS = """
 import sys
 import seqio
-from bert_jax.data import tasks
+from bert_jax.corpus import tasks
 name = sys.argv[1]
 if name == "p":
   tasks.register_prepared("p", sys.argv[2], length=32)

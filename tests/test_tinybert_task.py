@@ -14,12 +14,19 @@ import tiny_tasks
 from test_objectives_runs import plainly
 from tiny_families import fill, jit
 
-from bert_jax import command_line, logs, objectives, teacher, train
-from bert_jax import config as config_lib
-from bert_jax.convert import folder, runs
-from bert_jax.finetune import data, predicting
-from bert_jax.models import bert, tasks, tinybert
+from bert_jax import objectives
+from bert_jax.cli import flags as command_line
+from bert_jax.models import bert, tinybert
+from bert_jax.models import task_heads as tasks
 from bert_jax.objectives import tinybert_task
+from bert_jax.tasks import batches as data
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging as logs
+from bert_jax.training import start_from_teacher as teacher
+from bert_jax.training import train
+from bert_jax.use import predict as predicting
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import runs
 
 __all__ = ["plainly"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

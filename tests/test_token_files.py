@@ -11,18 +11,15 @@ from flax import traverse_util
 from test_added_tokens import MAKE
 from test_tokenizers import bert
 
-from bert_jax import prepare, pretrained
-from bert_jax.convert import __main__ as convert
-from bert_jax.convert import folder, hf, new_rows
-from bert_jax.data import (
-  added_tokens,
-  corpus,
-  token_files,
-  vocabulary_files,
-  words,
-)
-from bert_jax.finetune import predicting
-from bert_jax.loading import load
+from bert_jax.cli import convert, prepare
+from bert_jax.corpus import reader as corpus
+from bert_jax.text import added_tokens, token_files, words
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.training import start_from as pretrained
+from bert_jax.use import predict as predicting
+from bert_jax.weights import hf, new_rows
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights.load import load
 
 LINES = """covid19
 [E1]

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from bert_jax.data import (
-  bpe,
-  corpus,
-  original_rules,
-  unigram,
-  vocabulary_files,
-  wordpiece,
-)
+from bert_jax.corpus import reader as corpus
+from bert_jax.text import bpe, unigram, wordpiece
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import wordpiece_original_rules as original_rules
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 needs_data = pytest.mark.skipif(
@@ -193,7 +189,7 @@ def test_batches_give_what_single_texts_give(make):
 def test_seqio_forms_are_equal(make):
   tf = pytest.importorskip("tensorflow", reason="the extra [data] is not there")
   pytest.importorskip("seqio", reason="the extra [data] is not there")
-  from bert_jax.data.seqio_vocabulary import TextVocabulary
+  from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
 
   v, rows = TextVocabulary(make), [t for t in texts(300) if t] + [""]
   right = [v.encode(row) for row in rows]

@@ -9,14 +9,14 @@ import sys
 import pytest
 import test_vocabulary_files
 
-from bert_jax import split_text
-from bert_jax.data import (
-  corpus,
-  training_vocab,
-  training_wordpiece,
-  vocabulary_files,
-  wordpiece,
+from bert_jax.cli import split_text
+from bert_jax.corpus import reader as corpus
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import train_vocabulary as training_vocab
+from bert_jax.text import (
+  train_vocabulary_training_wordpiece as training_wordpiece,
 )
+from bert_jax.text import wordpiece
 
 
 def some_text() -> str:
@@ -29,7 +29,13 @@ def some_text() -> str:
 
 def train(tmp_path, *arguments: str, threads: str = "2"):
   output = tmp_path / f"vocab-{len(os.listdir(tmp_path))}.txt"
-  command = [sys.executable, "-m", "bert_jax.train_vocab", "--output", output]
+  command = [
+    sys.executable,
+    "-m",
+    "bert_jax.cli.train_vocab",
+    "--output",
+    output,
+  ]
   result = subprocess.run(
     [*command, *arguments],
     env={**os.environ, "RAYON_NUM_THREADS": threads},

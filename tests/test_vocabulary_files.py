@@ -8,14 +8,11 @@ import types
 import pytest
 from test_tokenizers import bert, gpt1, roberta, texts, tokens
 
-from bert_jax import text_rows
-from bert_jax.data import (
-  model_tokenizer,
-  sentencepiece_model,
-  unigram,
-  vocabulary_files,
-)
-from bert_jax.finetune import spans
+from bert_jax.tasks import questions as spans
+from bert_jax.text import model_tokenizer, unigram
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
+from bert_jax.use import text_batches as text_rows
 
 
 def field(number, content):

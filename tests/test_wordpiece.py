@@ -6,8 +6,10 @@ import pickle
 import numpy as np
 import pytest
 
-from bert_jax.data import corpus, vocabulary_files, wordpiece
-from bert_jax.data.tokenizer import Vocabulary
+from bert_jax.corpus import reader as corpus
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import wordpiece
+from bert_jax.text.vocabulary import Vocabulary
 
 SPECIAL = list(corpus.SPECIAL_TOKENS)
 

@@ -8,16 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.data import (
-  characters,
-  corpus,
-  loader,
-  preparing,
-  spelling,
-  training_vocab,
-  vocabulary_files,
-  words,
-)
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import reader as corpus
+from bert_jax.examples import loader
+from bert_jax.text import characters, words
+from bert_jax.text import characters_spelling as spelling
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import train_vocabulary as training_vocab
 
 LENGTH = 6
 DOCUMENTS = [
@@ -303,20 +300,20 @@ def test_the_commands(tmp_path):
     [sys.executable, "-m", *args], capture_output=True, text=True
   )
   made = run(
-    *("bert_jax.train_vocab", "--input", text, "--kind", "words"),
+    *("bert_jax.cli.train_vocab", "--input", text, "--kind", "words"),
     *("--size", "100", "--output", out),
   )
   assert made.returncode == 0, made.stderr
   folder = str(tmp_path / "p")
   made = run(
-    *("bert_jax.prepare", "--input", text, "--vocab", out),
+    *("bert_jax.cli.prepare", "--input", text, "--vocab", out),
     *("--output", folder, "--processes", "1", "--heldout", "0.2"),
   )
   assert made.returncode == 0, made.stderr
   assert "configs/elmo_original.py" in made.stdout
   assert "--config.data.cased=True" in made.stdout
   wrong = run(
-    *("bert_jax.prepare", "--input", text, "--vocab", out, "--rules"),
+    *("bert_jax.cli.prepare", "--input", text, "--vocab", out, "--rules"),
     *("original", "--output", folder + "2", "--processes", "1"),
   )
   assert wrong.returncode == 1 and "Traceback" not in wrong.stderr

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import tiny_models
 
-from bert_jax import blimp, scoring, text_rows, zero_shot
+from bert_jax.cli import zero_shot
+from bert_jax.use import blimp
+from bert_jax.use import likelihood as scoring
+from bert_jax.use import text_batches as text_rows
 
 TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
 MASK, CLS, SEP = 4, 2, 3

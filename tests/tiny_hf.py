@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from bert_jax.convert import tensors
+from bert_jax.weights import model_folder_tensors as tensors
 
 V, D, E, F, P, N = 20, 8, 4, 12, 10, 2  # words, widths, MLP, positions, layers
 _SIZES = dict(

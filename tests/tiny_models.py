@@ -9,9 +9,10 @@ from tiny_families import fill
 from tokenizers import pre_tokenizers
 
 from bert_jax import models
-from bert_jax.convert import folder
-from bert_jax.data import bpe, vocabulary_files
 from bert_jax.models import elmo, heads
+from bert_jax.text import bpe
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.weights import model_folder as folder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS += ["the", "cat", "cats", "sat", "sit", "on", "mat", ".", "un", "##aff"]

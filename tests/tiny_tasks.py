@@ -3,12 +3,12 @@
 import numpy as np
 import tiny_families
 
-from bert_jax.convert import folder
-from bert_jax.data import vocabulary_files
-from bert_jax.finetune import preparing
-from bert_jax.finetune import rows as rows_lib
-from bert_jax.finetune.rows import Task
-from bert_jax.models import tasks
+from bert_jax.models import task_heads as tasks
+from bert_jax.tasks import encoded_rows as rows_lib
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks.encoded_rows import Task
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.weights import model_folder as folder
 
 WORDS = (
   "red",

@@ -4,8 +4,8 @@ import numpy as np
 from tiny_families import fill
 
 from bert_jax import models
-from bert_jax.convert import folder
-from bert_jax.models import pretraining
+from bert_jax.models import heads_pretraining as pretraining
+from bert_jax.weights import model_folder as folder
 
 SIZES = dict(hidden=16, num_layers=4, heads=2, mlp=32, max_positions=34)
 

@@ -6,8 +6,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import base, heads, layers, pretraining, stack
-from bert_jax.models.embeddings import Embeddings
+from bert_jax.models import encoder_base as base
+from bert_jax.models import heads, layers, stack
+from bert_jax.models import heads_pretraining as pretraining
+from bert_jax.models.encoder import Embeddings
 
 # Paper, Table 1; heads as in the released configurations (tfhub.dev
 # google/albert_*).

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import fused, fused_attention, layers, tpu_attention
+from bert_jax.kernels import fused, fused_attention, tpu_attention
+from bert_jax.models import layers
 
 
 def attention_mask(

@@ -7,8 +7,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import base, heads, layers, pretraining, stack
-from bert_jax.models.embeddings import Embeddings
+from bert_jax.models import encoder_base as base
+from bert_jax.models import heads, layers, stack
+from bert_jax.models import heads_pretraining as pretraining
+from bert_jax.models.encoder import Embeddings
 
 # Paper, section 2: BERT-base with every other layer.
 VARIANTS: dict[str, dict[str, int]] = {

@@ -6,8 +6,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import base, heads, layers, stack
-from bert_jax.models.embeddings import Embeddings
+from bert_jax.models import encoder_base as base
+from bert_jax.models import heads, layers, stack
+from bert_jax.models.encoder import Embeddings
 
 # google-research/electra util/training_utils.py, get_bert_config; the width of
 # the generator, whose tables have `embedding_size` as well: 1/4, 1/3, 1/4 of

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import base, heads, layers, lstm
-from bert_jax.models.char_cnn import CharCnn
+from bert_jax.models import encoder_base as base
+from bert_jax.models import heads, layers, lstm
+from bert_jax.models.elmo_char_cnn import CharCnn
 
 # Of the layers of each direction, forward first.
 States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]

@@ -6,8 +6,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import base, heads, layers, stack
-from bert_jax.models.embeddings import Embeddings
+from bert_jax.models import encoder_base as base
+from bert_jax.models import heads, layers, stack
+from bert_jax.models.encoder import Embeddings
 
 # Paper, section 4.1; 40,000 merges make 40,478 pieces (openai/
 # finetune-transformer-lm).

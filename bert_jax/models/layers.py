@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
-from bert_jax.models import fp8, fused, fused_activation, fused_norm
+from bert_jax.kernels import fp8, fused, fused_activation, fused_norm
 
 Init = Callable[..., Array]
 # Logical axes of hidden states.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import fused
+from bert_jax.kernels import fused
 
 State = tuple[Float[Array, "b c"], Float[Array, "b p"]]
 # The same of several directions.

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import fused, layers
+from bert_jax.kernels import fused
+from bert_jax.models import layers
 from bert_jax.models.attention import Attention
 
 

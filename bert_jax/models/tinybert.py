@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bert_jax.models import base, layers
+from bert_jax.models import encoder_base as base
+from bert_jax.models import layers
 from bert_jax.models.bert import POOLING, Bert, ForPreTraining, flops
 
 __all__ = ["POOLING", "VARIANTS", "Bert", "ForPreTraining", "build", "flops"]

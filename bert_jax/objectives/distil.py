@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import base, pretraining
+from bert_jax.models import encoder_base as base
+from bert_jax.models import heads_pretraining as pretraining
 from bert_jax.models.layers import gather_positions
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import electra, fused, layers
+from bert_jax.kernels import fused
+from bert_jax.models import electra, layers
 from bert_jax.objectives.base import (
   Objective,
   Sums,

@@ -9,14 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from bert_jax.models import candidates, elmo
-from bert_jax.objectives import sampling
-from bert_jax.objectives.base import (
-  Batch,
-  Objective,
-  check_batch,
-  check_family,
-)
+from bert_jax.models import elmo
+from bert_jax.objectives import elmo_candidates as candidates
+from bert_jax.objectives import elmo_sampling as sampling
+from bert_jax.objectives.base import Batch, Objective, check_batch, check_family
 
 # Of a direction: what it predicts in the batch.
 TARGETS = {"forward": "next", "backward": "previous"}

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.models import base, tasks
-from bert_jax.objectives import answers, lm
+from bert_jax.models import encoder_base as base
+from bert_jax.models import task_heads as tasks
+from bert_jax.objectives import finetune_answers as answers
+from bert_jax.objectives import lm
 from bert_jax.objectives.base import (
   Batch,
   Objective,

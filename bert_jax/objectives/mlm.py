@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.models import heads, pretraining
+from bert_jax.models import heads
+from bert_jax.models import heads_pretraining as pretraining
 from bert_jax.objectives.base import (
   Batch,
   Objective,

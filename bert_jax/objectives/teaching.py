@@ -10,7 +10,7 @@ from flax import traverse_util
 from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.models import base
+from bert_jax.models import encoder_base as base
 from bert_jax.objectives.base import Batch
 
 # Which families read the same rows, so that one may teach another.

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import attention, base, layers, tinybert
+from bert_jax.models import attention, layers, tinybert
+from bert_jax.models import encoder_base as base
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
   Batch,

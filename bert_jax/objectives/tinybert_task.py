@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.models import base, tasks
+from bert_jax.models import encoder_base as base
+from bert_jax.models import task_heads as tasks
 from bert_jax.objectives import finetune, teaching, tinybert
 from bert_jax.objectives.base import Batch, Objective, check_batch
 

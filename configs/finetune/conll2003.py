@@ -9,10 +9,10 @@ Recipe: Devlin et al. 2019, section 5.3 and appendix A.3: the first piece of
 Metric: F1 of entities, as conlleval counts.
 Scores: dev/test, 96.4/92.4 (base), 96.6/92.8 (large), Table 7.
 Command (TRAIN and DEV: the original files):
-  python -m bert_jax.prepare --task conll2003 --input train=TRAIN \\
+  python -m bert_jax.cli.prepare --task conll2003 --input train=TRAIN \\
     --input validation=DEV --vocab PRETRAINED \\
     --output TASK_FOLDER --no-lower-case
-  python -m bert_jax.main --config configs/finetune/conll2003.py \\
+  python -m bert_jax.cli.train --config configs/finetune/conll2003.py \\
     --workdir runs/conll2003 --config.init_from=PRETRAINED \\
     --config.data.path=TASK_FOLDER
 """

@@ -31,11 +31,11 @@ Other families (flags beside those of the command):
     --config.schedule.warmup=0.002 --config.objective.lm_weight=0.5
     --config.data.epochs=3.0
 Command (TRAIN and DEV: the original files):
-  python -m bert_jax.prepare --task mnli --input train=TRAIN \\
+  python -m bert_jax.cli.prepare --task mnli --input train=TRAIN \\
     --input validation_matched=DEV \\
     --input validation_mismatched=DEV2 --vocab PRETRAINED \\
     --output TASK_FOLDER
-  python -m bert_jax.main --config configs/finetune/mnli.py \\
+  python -m bert_jax.cli.train --config configs/finetune/mnli.py \\
     --workdir runs/mnli --config.init_from=PRETRAINED \\
     --config.data.path=TASK_FOLDER
 """

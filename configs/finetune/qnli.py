@@ -31,10 +31,10 @@ Other families (flags beside those of the command):
     --config.schedule.warmup=0.002 --config.objective.lm_weight=0.5
     --config.data.epochs=3.0
 Command (TRAIN and DEV: the original files):
-  python -m bert_jax.prepare --task qnli --input train=TRAIN \\
+  python -m bert_jax.cli.prepare --task qnli --input train=TRAIN \\
     --input validation=DEV --vocab PRETRAINED \\
     --output TASK_FOLDER
-  python -m bert_jax.main --config configs/finetune/qnli.py \\
+  python -m bert_jax.cli.train --config configs/finetune/qnli.py \\
     --workdir runs/qnli --config.init_from=PRETRAINED \\
     --config.data.path=TASK_FOLDER
 """

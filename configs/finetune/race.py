@@ -20,10 +20,10 @@ Other families (flags beside those of the command):
     --config.optimizer.b2=0.999 --config.optimizer.weight_decay=0.01
     --config.optimizer.clip_norm=1.0
 Command (TRAIN and DEV: the original files):
-  python -m bert_jax.prepare --task race --input train=TRAIN \\
+  python -m bert_jax.cli.prepare --task race --input train=TRAIN \\
     --input validation=DEV --vocab PRETRAINED \\
     --output TASK_FOLDER
-  python -m bert_jax.main --config configs/finetune/race.py \\
+  python -m bert_jax.cli.train --config configs/finetune/race.py \\
     --workdir runs/race --config.init_from=PRETRAINED \\
     --config.data.path=TASK_FOLDER
 """

@@ -22,10 +22,10 @@ Other families (flags beside those of the command):
     --config.schedule.name=electra --config.schedule.peak=1e-4
     --config.optimizer.layer_decay=0.8 --config.data.epochs=2.0
 Command (TRAIN and DEV: the original files):
-  python -m bert_jax.prepare --task squad --input train=TRAIN \\
+  python -m bert_jax.cli.prepare --task squad --input train=TRAIN \\
     --input validation=DEV --vocab PRETRAINED \\
     --output TASK_FOLDER
-  python -m bert_jax.main --config configs/finetune/squad.py \\
+  python -m bert_jax.cli.train --config configs/finetune/squad.py \\
     --workdir runs/squad --config.init_from=PRETRAINED \\
     --config.data.path=TASK_FOLDER
 """

@@ -20,10 +20,10 @@ Other families (flags beside those of the command):
     --config.batch_size=32 --config.schedule.name=electra
     --config.schedule.peak=1e-4 --config.optimizer.layer_decay=0.8
 Command (TRAIN and DEV: the original files):
-  python -m bert_jax.prepare --task squad2 --input train=TRAIN \\
+  python -m bert_jax.cli.prepare --task squad2 --input train=TRAIN \\
     --input validation=DEV --vocab PRETRAINED \\
     --output TASK_FOLDER
-  python -m bert_jax.main --config configs/finetune/squad2.py \\
+  python -m bert_jax.cli.train --config configs/finetune/squad2.py \\
     --workdir runs/squad2 --config.init_from=PRETRAINED \\
     --config.data.path=TASK_FOLDER
 """

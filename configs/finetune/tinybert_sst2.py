@@ -19,14 +19,14 @@ Other tasks: data.path and epochs; of STS-B as released the second stage learns
   gold labels: --config.objective.targets=labels.
 Commands (TRAIN and DEV: the original files; BERT: a folder with a masked-LM
 head; VECTORS: GloVe's text file):
-  python -m bert_jax.augment --model BERT --task sst2 --input TRAIN \\
+  python -m bert_jax.cli.augment --model BERT --task sst2 --input TRAIN \\
     --output train_augmented.tsv --vectors VECTORS
-  python -m bert_jax.prepare --task sst2 --input train=train_augmented.tsv \\
+  python -m bert_jax.cli.prepare --task sst2 --input train=train_augmented.tsv \\
     --input validation=DEV --vocab BERT --length 64 --output TASK_FOLDER
-  python -m bert_jax.main --config configs/finetune/tinybert_sst2.py \\
+  python -m bert_jax.cli.train --config configs/finetune/tinybert_sst2.py \\
     --workdir runs/layers --config.init_from=runs/tinybert_4x312 \\
     --config.teacher.path=runs/sst2 --config.data.path=TASK_FOLDER
-  python -m bert_jax.main --config configs/finetune/tinybert_sst2.py \\
+  python -m bert_jax.cli.train --config configs/finetune/tinybert_sst2.py \\
     --workdir runs/prediction --config.init_from=runs/layers \\
     --config.teacher.path=runs/sst2 --config.data.path=TASK_FOLDER \\
     --config.objective.stage=prediction --config.data.epochs=3.0 \\

@@ -7,10 +7,10 @@ Recipe: Devlin et al. 2019, section 5.3 and appendix A.3: that of CoNLL-2003,
 Metric: F1 of entities, as conlleval counts.
 Scores: none published with this recipe.
 Command (TRAIN and DEV: the original files):
-  python -m bert_jax.prepare --task wnut17 --input train=TRAIN \\
+  python -m bert_jax.cli.prepare --task wnut17 --input train=TRAIN \\
     --input validation=DEV --vocab PRETRAINED \\
     --output TASK_FOLDER
-  python -m bert_jax.main --config configs/finetune/wnut17.py \\
+  python -m bert_jax.cli.train --config configs/finetune/wnut17.py \\
     --workdir runs/wnut17 --config.init_from=PRETRAINED \\
     --config.data.path=TASK_FOLDER
 """

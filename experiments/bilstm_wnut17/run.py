@@ -17,12 +17,15 @@ import time
 import jax
 import numpy as np
 
-from bert_jax import features_of, text_rows
-from bert_jax.features_of import Spec
-from bert_jax.finetune import bilstm, metrics, reading
-from bert_jax.finetune.bilstm import BiLstmTagger, Recipe, Sentences
-from bert_jax.finetune.rows import Examples, Task
-from bert_jax.loading import Loaded
+from bert_jax.tasks import metrics
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.encoded_rows import Examples, Task
+from bert_jax.use import bilstm_tagger as bilstm
+from bert_jax.use import features as features_of
+from bert_jax.use import text_batches as text_rows
+from bert_jax.use.bilstm_tagger import BiLstmTagger, Recipe, Sentences
+from bert_jax.use.features import Spec
+from bert_jax.weights.load import Loaded
 
 FILES = dict(
   train="wnut17train.conll",

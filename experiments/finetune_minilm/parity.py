@@ -26,19 +26,16 @@ import numpy as np
 import torch
 import transformers
 
-from bert_jax import (
-  building,
-  command_line,
-  logs,
-  pretrained,
-  sharding,
-  state,
-  steps,
-  train,
-)
-from bert_jax.finetune import preparing, reading
-from bert_jax.finetune import rows as rows_lib
-from bert_jax.finetune.batches import Batches
+from bert_jax.cli import flags as command_line
+from bert_jax.devices import sharding
+from bert_jax.tasks import encoded_rows as rows_lib
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.batches_batches import Batches
+from bert_jax.training import logging as logs
+from bert_jax.training import setup as building
+from bert_jax.training import start_from as pretrained
+from bert_jax.training import state, steps, train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 FILES = {

@@ -4,7 +4,7 @@
     --output OUT --gpus 2
 
 JOBS is a text file that may grow while this runs: a line is a name, the folder
-in DATA to read, and flags for `bert_jax.main`. A name that OUT/results.jsonl
+in DATA to read, and flags for `bert_jax.cli.train`. A name that OUT/results.jsonl
 has is not run again. The line "end" ends the program once all is done. A job's
 BLiMP is scored beside the next job's training.
 """
@@ -76,7 +76,7 @@ class Study:
     """Adds BLiMP's accuracy to a job's row and writes it."""
     scores_path = folder + "/blimp.json"
     command(
-      "bert_jax.zero_shot",
+      "bert_jax.cli.zero_shot",
       folder + ".log",
       gpu,
       0.2,
@@ -102,7 +102,7 @@ class Study:
       folder = os.path.join(self.args.output, name)
       began = time.monotonic()
       status = command(
-        "bert_jax.main",
+        "bert_jax.cli.train",
         folder + ".log",
         gpu,
         0.7,

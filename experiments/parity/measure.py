@@ -20,9 +20,9 @@ import jax
 import numpy as np
 
 import bert_jax
-from bert_jax.convert import bilm
-from bert_jax.convert import folder as convert_folder
-from bert_jax.data import characters
+from bert_jax.text import characters
+from bert_jax.weights import bilm
+from bert_jax.weights import model_folder as convert_folder
 from tests.parity import reference
 
 TEXT = """# Differences from the reference implementations
@@ -34,7 +34,7 @@ CPU, float32 on both sides.
 ## transformers, random weights
 
 Every bias and LayerNorm is random as well; both sides hold the same numbers,
-ours through `bert_jax.convert`. Largest absolute differences over all hidden
+ours through `bert_jax.weights`. Largest absolute differences over all hidden
 states (embeddings first), attention probabilities, logits and the loss; of
 gradients, in parts of each array's largest magnitude. Small models (3 layers
 of 32) see padding, pairs, one row, one token, the longest row; published sizes

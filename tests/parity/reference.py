@@ -14,8 +14,9 @@ import numpy as np
 import torch
 import transformers
 
-from bert_jax.convert import folder, hf
 from bert_jax.objectives.base import cross_entropy
+from bert_jax.weights import hf
+from bert_jax.weights import model_folder as folder
 
 IGNORED = -100
 SMALL = dict(
@@ -116,7 +117,7 @@ def make(model: Model, published: bool = False) -> torch.nn.Module:
 
 
 def converted(made: torch.nn.Module, family: str) -> folder.Weights:
-  """The model as `python -m bert_jax.convert` would read it."""
+  """The model as `python -m bert_jax.weights` would read it."""
   with tempfile.TemporaryDirectory() as path:
     made.save_pretrained(path)
     return hf.read(path, family)

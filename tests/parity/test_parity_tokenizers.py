@@ -7,13 +7,9 @@ import unicodedata
 
 import pytest
 
-from bert_jax.data import (
-  bpe,
-  model_tokenizer,
-  sentencepiece_model,
-  unigram,
-  vocabulary_files,
-)
+from bert_jax.text import bpe, model_tokenizer, unigram
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 
 transformers = pytest.importorskip(
   "transformers", reason="transformers is not installed"

@@ -1,4 +1,0 @@
-"""Published weights to parameter trees and back; `python -m bert_jax.convert`.
-
-Reading and writing Hugging Face's files needs the extra `convert`.
-"""

@@ -1,0 +1,300 @@
+"""What a corpus is cleaned by: the text of one document to a row of judgements.
+
+Pure functions of a document, for worker processes. `filtering` goes over a
+corpus with them and finds the copies. `docs/corpus.md` has published values.
+"""
+
+import collections
+import functools
+import hashlib
+import re
+import sys
+import unicodedata
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax import hashing
+from bert_jax.corpus import sources
+
+FORMS = ("NFC", "NFKC")
+# The filters that drop documents, in the order in which they are applied; a
+# document counts for the first that drops it. Row k of `verdict` is filter
+# k - 1 of these; 0 is kept.
+DROPPING = (
+  "min_words",
+  "max_symbols",
+  "max_repetition",
+  "drop_duplicates",
+  "near_duplicates",
+)
+# Words of a shingle, as OpenWebText's near-duplicates were found (Gokaslan and
+# Cohen 2019), and the shortest of the repeated n-grams that Gopher's rules
+# count whole (Rae et al. 2021, table A1).
+NGRAM = 5
+# Values of a MinHash sketch: an estimate of a similarity of 0.8 is off by
+# sqrt(0.8 * 0.2 / 128) = 0.035 in the mean.
+SKETCH = 128
+# Above it datasketch cuts no bands of a sketch: all 128 values would be one.
+MAX_SIMILARITY = 0.99
+# Shingles hashed at once: temporaries of 4 MB.
+_CHUNK = 8192
+_WORD = re.compile(r"\w+")
+_SPACED = re.compile(r"\S+")
+# Characters that are normalised at once.
+_BLOCK = 2**16
+
+
+class Filters(NamedTuple):
+  """Which filters are used; None (or False) for not this one.
+
+  Attributes:
+    normalise: Unicode form, of `FORMS`; the text is changed, nothing dropped.
+    min_words: fewest words (between white space) of a document.
+    max_symbols: largest `symbol_share`.
+    max_repetition: largest `repetition`.
+    drop_duplicates: whether to drop a document whose words are those of an
+      earlier one, white space apart.
+    near_duplicates: similarity to an earlier, kept document (Jaccard index of
+      their sets of word 5-grams, see `shingles`) from which one is dropped;
+      at most `MAX_SIMILARITY`.
+  """
+
+  normalise: str | None = None
+  min_words: int | None = None
+  max_symbols: float | None = None
+  max_repetition: float | None = None
+  drop_duplicates: bool | None = None
+  near_duplicates: float | None = None
+
+  def used(self) -> dict[str, Any]:
+    """Returns the filters in use with their values; empty for none."""
+    items = self._asdict().items()
+    return {k: v for k, v in items if v is not None and v is not False}
+
+  def check(self) -> None:
+    """Raises ValueError for a bad value or a missing package."""
+    if self.normalise not in (None, *FORMS):
+      raise ValueError(
+        f"--normalise={self.normalise} is none of {', '.join(FORMS)}."
+      )
+    if self.min_words is not None and self.min_words < 1:
+      raise ValueError(f"--min_words={self.min_words} is less than one.")
+    for name in ("max_symbols", "max_repetition"):
+      share = getattr(self, name)
+      if share is not None and not 0 <= share < 1:
+        raise ValueError(f"--{name}={share} is not a share, from 0 to below 1.")
+    if self.near_duplicates is not None:
+      if not 0 < self.near_duplicates <= MAX_SIMILARITY:
+        raise ValueError(
+          f"--near_duplicates={self.near_duplicates} is no similarity above 0"
+          f" and at most {MAX_SIMILARITY}; --drop_duplicates finds copies."
+        )
+      empty_sketch()
+
+
+def normalised(record: sources.Record, form: str | None) -> sources.Record:
+  """Returns the record with its text in a Unicode form; lines stay lines."""
+  if form is None:
+    return record
+  return record._replace(text=normalise(record.text, form))
+
+
+def normalise(text: str, form: str) -> str:
+  """Returns `unicodedata.normalize(form, text)`, made block by block.
+
+  The library's work space is four times the result, and NFKC makes up to 18
+  characters of one.
+  """
+  parts, start = [], 0
+  while start < len(text):
+    end = min(start + _BLOCK, len(text))
+    while end < len(text) and not _begins_anew(text[end], form):
+      end += 1
+    parts.append(unicodedata.normalize(form, text[start:end]))
+    start = end
+  return "".join(parts)
+
+
+def _begins_anew(character: str, form: str) -> bool:
+  """Whether nothing before a character can change together with it."""
+  if character.isascii():
+    return True
+  # NFD of NFC, NFKD of NFKC.
+  first = unicodedata.normalize(form.replace("C", "D"), character)[0]
+  return not unicodedata.combining(first) and first not in _composing()
+
+
+@functools.cache
+def _composing() -> frozenset[str]:
+  """Characters that are put together with one before them; some 130."""
+  # A syllable of Korean is its first letter with a vowel and a last letter.
+  letters = {
+    chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
+  }
+  for code in range(sys.maxunicode + 1):
+    parts = unicodedata.decomposition(chr(code)).split()
+    if len(parts) == 2 and not parts[0].startswith("<"):
+      letters.add(chr(int(parts[1], 16)))
+  return frozenset(letters)
+
+
+def count_words(text: str) -> int:
+  """Returns `len(text.split())` without a list of the words."""
+  return sum(1 for _ in _SPACED.finditer(text))
+
+
+def symbol_share(text: str) -> float:
+  """Returns the share of characters that are symbols.
+
+  Those are neither letters with their marks, nor digits, punctuation or white
+  space: currency and arithmetic signs, `|`, emoji, U+FFFD, control and private
+  characters.
+  """
+  symbols = sum(
+    count
+    for c, count in collections.Counter(text).items()
+    if unicodedata.category(c)[0] not in "LMNPZ" and not c.isspace()
+  )
+  return symbols / max(len(text), 1)
+
+
+def words_of(text: str) -> list[str]:
+  """Returns lower-cased runs of letters and digits."""
+  return _WORD.findall(text.lower())
+
+
+def shingles(words: Sequence[str]) -> np.ndarray:
+  """Returns [N - 4] uint64, a hash of every 5 consecutive words of N.
+
+  Fewer than 5 words are one shingle, no words are none. The hashes are the
+  same in every process and on every machine.
+  """
+  codes = [zlib.crc32(word.encode("utf-8")) for word in words]
+  n = min(NGRAM, len(words))
+  columns = hashing.bits(0, np.array(codes, np.uint64)[:, None], np.arange(n))
+  total = np.zeros(len(words) - n + 1 if n else 0, np.uint64)
+  for i in range(n):
+    total += columns[i : i + len(total), i]
+  return total
+
+
+def repetition(words: Sequence[str], grams: np.ndarray) -> float:
+  """Returns the share of characters in words of repeated 5-grams.
+
+  A word counts once if any 5-gram that it is in occurred earlier in the
+  document; the first occurrence does not count.
+
+  Args:
+    words: from `words_of`.
+    grams: their `shingles`.
+  """
+  if len(words) <= NGRAM:
+    return 0.0
+  repeated = np.ones(len(grams), bool)
+  repeated[np.unique(grams, return_index=True)[1]] = False
+  covered = np.zeros(len(words), bool)
+  for i in range(NGRAM):
+    covered[i : i + len(grams)] |= repeated
+  lengths = np.array([len(word) for word in words])
+  return float(lengths[covered].sum() / lengths.sum())
+
+
+def digest(text: str) -> int:
+  """Returns 64 bits of the words, alike for copies that differ in spaces."""
+  words = sources.single_spaces(text).encode("utf-8")
+  return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
+
+
+def empty_sketch() -> Any:
+  """Returns datasketch's MinHash of nothing, to be copied.
+
+  Raises:
+    ValueError: the package is not installed.
+  """
+  try:
+    import datasketch
+  except ImportError as e:
+    raise ValueError(
+      "--near_duplicates needs the package datasketch; run"
+      " `pip install 'bert_jax[data]'`."
+    ) from e
+  # The shingles are hashed already.
+  return datasketch.MinHash(num_perm=SKETCH, hashfunc=int)
+
+
+def sketch(empty: Any, grams: np.ndarray) -> np.ndarray:
+  """Returns [SKETCH] uint32, the MinHash of a document.
+
+  Args:
+    empty: from `empty_sketch`.
+    grams: its `shingles`.
+  """
+  result = empty.copy()
+  hashes = (grams >> np.uint64(32)).tolist()
+  for i in range(0, len(hashes), _CHUNK):
+    result.update_batch(hashes[i : i + _CHUNK])
+  return result.hashvalues
+
+
+def row_type(filters: Filters) -> np.dtype:
+  """Returns the type of what is known of one document.
+
+  Fields: `verdict` (see `DROPPING`), `words`, `changed` by normalisation,
+  `digest`, `sketch`; the last two are there if their filter is.
+  """
+  fields: list[tuple] = [("verdict", "u1"), ("changed", "u1"), ("words", "<u4")]
+  if filters.drop_duplicates:
+    fields.append(("digest", "<u8"))
+  if filters.near_duplicates is not None:
+    fields.append(("sketch", "<u4", SKETCH))
+  return np.dtype(fields)
+
+
+def make_judge(
+  filters: Filters,
+) -> Callable[[list[sources.Record]], tuple[np.ndarray, float]]:
+  """Returns the function from a batch of records to (rows, share read).
+
+  The rows, `row_type`, know nothing of other documents: they still are kept
+  if only those can tell.
+  """
+  dtype = row_type(filters)
+  empty = None if filters.near_duplicates is None else empty_sketch()
+
+  def judge(batch: list[sources.Record]) -> tuple[np.ndarray, float]:
+    rows = np.zeros(len(batch), dtype)
+    for row, record in zip(rows, batch, strict=True):
+      text = normalised(record, filters.normalise).text
+      row["changed"] = text != record.text
+      row["words"] = count_words(text)
+      verdict, grams = _alone(filters, text, int(row["words"]))
+      row["verdict"] = verdict
+      if not verdict and filters.drop_duplicates:
+        row["digest"] = digest(text)
+      if not verdict and empty is not None:
+        row["sketch"] = sketch(empty, grams)
+    return rows, batch[-1].share
+
+  return judge
+
+
+def _alone(
+  filters: Filters, text: str, count: int
+) -> tuple[int, np.ndarray | None]:
+  """Returns the verdict on one document alone, and shingles if it is kept."""
+  if filters.min_words is not None and count < filters.min_words:
+    return 1, None
+  limit = filters.max_symbols
+  if limit is not None and symbol_share(text) > limit:
+    return 2, None
+  limit = filters.max_repetition
+  if limit is None and filters.near_duplicates is None:
+    return 0, None
+  words = words_of(text)
+  grams = shingles(words)
+  if limit is not None and repetition(words, grams) > limit:
+    return 3, None
+  return 0, grams

@@ -1,0 +1,120 @@
+"""Reads texts of Parquet files, a few rows at a time.
+
+One decompressed page of the column must fit into memory. Writers make pages of
+1 MB, and larger pages if a single text is larger.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.corpus import lines
+
+
+def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
+  """Yields (text, layout, position) for each document of a file.
+
+  The position estimates how many bytes of the file have been read.
+
+  Args:
+    path: the file.
+    errors: `strict` or `replace`, for bytes that are not UTF-8.
+
+  Raises:
+    ValueError: the file is damaged, or it has no column of texts. The message
+      names the file and the row.
+  """
+  try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+  except ImportError as e:
+    raise ValueError(
+      f"{path}: reading Parquet needs the package pyarrow; run"
+      " `pip install pyarrow`."
+    ) from e
+  if path.lower().endswith(lines.COMPRESSED):
+    raise ValueError(f"{path}: decompress it; Parquet compresses by itself.")
+  size = os.path.getsize(path)
+  row = nulls = 0
+  try:
+    with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
+      _check_column(path, file.schema_arrow, pa)
+      rows = file.metadata.num_rows
+      for group in range(file.metadata.num_row_groups):
+        for batch in file.iter_batches(
+          batch_size=_rows_at_once(file.metadata.row_group(group)),
+          row_groups=[group],
+          columns=["text"],
+        ):
+          for value in batch.column(0):
+            row += 1
+            text = _value(value, f"{path}: row {row}", errors)
+            nulls += text is None
+            for document, layout in lines.cut(text or ""):
+              yield document, layout, size * row // rows
+  except OSError as e:
+    # pyarrow raises an OSError without a number if the file is damaged.
+    if e.errno is not None:
+      raise
+    raise _unreadable(path, row, e) from e
+  except pa.ArrowMemoryError:
+    raise
+  except pa.ArrowException as e:
+    raise _unreadable(path, row, e) from e
+  lines.say_nulls(path, nulls, row)
+
+
+def _unreadable(path: str, row: int, error: Exception) -> ValueError:
+  message = " ".join(str(error).split()).rstrip(".")
+  return ValueError(
+    f"{path}: not a readable Parquet file, after row {row} ({message}). Get the"
+    " file again."
+  )
+
+
+def _check_column(path: str, schema: Any, pa: Any) -> None:
+  """Raises ValueError unless one column `text` holds strings."""
+  count = schema.names.count("text")
+  if count > 1:
+    raise ValueError(f"{path}: {count} columns have the name `text`.")
+  if not count:
+    raise ValueError(
+      f"{path}: no column `text`; it has {', '.join(schema.names)}."
+    )
+  column = value_type = schema.field(schema.names.index("text")).type
+  if pa.types.is_dictionary(value_type):
+    value_type = value_type.value_type
+  checks = "is_string", "is_large_string", "is_string_view"
+  if not any(getattr(pa.types, check)(value_type) for check in checks):
+    raise ValueError(f"{path}: the column `text` holds {column}, not strings.")
+
+
+def _rows_at_once(group: Any) -> int:
+  """Returns how many rows make a batch of about `MAX_CHARS` bytes, at most 8.
+
+  The limit of 8 is for dictionary columns, where the mean size of a row says
+  nothing about the longest row. Larger batches would save less than two
+  microseconds a row.
+  """
+  names = [group.column(i).path_in_schema for i in range(group.num_columns)]
+  column = group.column(names.index("text"))
+  row_bytes = max(column.total_uncompressed_size // max(group.num_rows, 1), 1)
+  return min(max(lines.MAX_CHARS // row_bytes, 1), 8)
+
+
+def _value(value: Any, place: str, errors: str) -> str | None:
+  """Returns the text of a cell; None for null."""
+  buffer = value.as_buffer() if hasattr(value, "as_buffer") else None
+  if buffer is not None and buffer.size > 4 * lines.MAX_RECORD:
+    raise ValueError(
+      f"{place}: a text of {buffer.size:,} bytes; split it into several."
+    )
+  try:
+    return value.as_py()
+  except UnicodeDecodeError as e:
+    if errors == "replace":
+      return e.object.decode("utf-8", "replace")
+    raise ValueError(
+      f"{place}: not UTF-8 at byte {e.start} of its text; correct it, or pass"
+      " --errors=replace to put U+FFFD for such bytes."
+    ) from e

@@ -1,0 +1,385 @@
+"""Several processes as one run: joining, agreeing, and ending together.
+
+Jax's coordination service runs in process 0 and keeps a table of keys and
+values that every process sees. Nothing here does anything in a run of one
+process.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+# The table of keys and values has no public name; orbax takes it from here too.
+from jax._src import distributed
+from jax.experimental import multihost_utils
+
+from bert_jax.training import config as config_lib
+
+_FAILURE = "bert_jax/failure"
+_ALIVE = "bert_jax/alive/"
+_POLL_SECONDS = 0.5
+# Every process sends a sign that it is alive after this many polls.
+_BEAT_POLLS = 2
+# A process counts as gone after this many polls without a sign of it. Jax
+# itself waits for 100 seconds, and then ends a process by a signal.
+_GONE_POLLS = 90
+# The same number of polls after a collective has failed, since the usual reason
+# is that a process is gone.
+_BROKEN_POLLS = 12
+_CONNECT_SECONDS = 3.0
+_WAIT_MILLISECONDS = 300_000
+
+# Errors that are one sentence for the user.
+SENTENCES = (ValueError, FloatingPointError, OSError)
+
+
+def check_flags(
+  coordinator: str | None,
+  num_processes: int | None,
+  process_id: int | None,
+  auto: bool,
+) -> None:
+  """Raises ValueError where the flags do not name one process of a run."""
+  flags = (coordinator, num_processes, process_id)
+  missing = flags.count(None)
+  if missing == 3:
+    return
+  if missing or auto:
+    raise ValueError(
+      "give --coordinator=HOST:PORT, --num_processes=N and --process_id=I"
+      " together, the same but for the last in every process; or --distributed"
+      " alone on a TPU pod slice."
+    )
+  host, _, port = coordinator.rpartition(":")
+  if not host or not port.isdigit():
+    raise ValueError(
+      f"--coordinator={coordinator}: must be HOST:PORT, where HOST is that of"
+      " process 0 and PORT a free port of it."
+    )
+  if not 0 <= process_id < num_processes:
+    raise ValueError(
+      f"--process_id={process_id}: must be 0 to {num_processes - 1}, as"
+      f" --num_processes={num_processes}."
+    )
+
+
+@contextlib.contextmanager
+def joined(
+  coordinator: str | None = None,
+  num_processes: int | None = None,
+  process_id: int | None = None,
+  auto: bool = False,
+) -> Iterator[None]:
+  """Makes this process one of a run; enter it before any use of a device.
+
+  Only process 0 writes to stdout. An error in one process ends all.
+
+  Args:
+    coordinator: HOST:PORT of process 0.
+    num_processes: of the run.
+    process_id: of this process.
+    auto: find all three by the environment: a TPU pod slice, Slurm, Open MPI.
+
+  Raises:
+    ValueError: the flags are incomplete, or nobody answers.
+  """
+  check_flags(coordinator, num_processes, process_id, auto)
+  if coordinator is None and not auto:
+    yield
+    return
+  try:
+    jax.distributed.initialize(coordinator, num_processes, process_id)
+  except ValueError as e:
+    raise ValueError(
+      "--distributed found no other hosts here: this is no TPU pod slice; give"
+      " --coordinator, --num_processes and --process_id."
+    ) from e
+  except RuntimeError as e:
+    raise ValueError(
+      f"--coordinator={coordinator}: the processes did not come together"
+      f" ({str(e).splitlines()[0]}); check that the port is free, that process"
+      " 0 is on this host, and that all were started."
+    ) from e
+  quiet = contextlib.nullcontext()
+  if distributed.global_state.process_id:
+    quiet = contextlib.redirect_stdout(open(os.devnull, "w"))
+  with _NativeErrors() as native, _Watch(native), quiet, ends_all():
+    yield
+
+
+class _NativeErrors:
+  """Writes the output of C++ libraries to stderr one second late.
+
+  If process 0 is gone, jax's client ends this process at once by SIGABRT, and
+  writes its stack. This class replaces both by one sentence and exit status 1.
+  """
+
+  def __enter__(self) -> "_NativeErrors":
+    sys.stderr.flush()
+    self._stderr, self._python = os.dup(2), sys.stderr
+    # Use a file and not a pipe: a full pipe would block the writer.
+    self._file = tempfile.TemporaryFile()
+    self._passed, self._lock = 0, threading.Lock()
+    os.dup2(self._file.fileno(), 2)
+    sys.stderr = open(
+      os.dup(self._stderr), "w", buffering=1, errors="backslashreplace"
+    )
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
+    self._handler = handler(self._on_abort)
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = ctypes.c_int, handler
+    libc.signal(signal.SIGABRT, self._handler)
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    sys.stderr, self._python = self._python, None
+    os.dup2(self._stderr, 2)
+    self.pass_on()
+    os.close(self._stderr)
+    self._file.close()
+
+  def size(self) -> int:
+    return os.fstat(self._file.fileno()).st_size
+
+  def pass_on(self, end: int | None = None) -> None:
+    """Writes the collected output up to byte `end` to the real stderr."""
+    with self._lock:
+      end = self.size() if end is None else end
+      while self._passed < end:
+        count = min(end - self._passed, 2**16)
+        text = os.pread(self._file.fileno(), count, self._passed)
+        self._passed += os.write(self._stderr, text)
+
+  def _on_abort(self, number: int) -> None:
+    """Handles SIGABRT; the process ends when this function returns."""
+    if distributed.global_state.process_id and not _reaches_process_0():
+      _say(self._stderr, _gone(0))
+      os._exit(1)
+    self.pass_on()
+
+
+def _reaches_process_0() -> bool:
+  """Returns True if a connection to the run's coordinator succeeds."""
+  host, _, port = distributed.global_state.coordinator_address.rpartition(":")
+  address = host.strip("[]"), int(port)
+  try:
+    socket.create_connection(address, _CONNECT_SECONDS).close()
+  except OSError:
+    return False
+  return True
+
+
+def _gone(process: int) -> str:
+  return f"process {process} is gone; its own output, if any, says why."
+
+
+def _say(descriptor: int, message: str) -> None:
+  os.write(descriptor, f"error: {message}\n".encode())
+
+
+class _Watch:
+  """Ends this process when another one has failed, even while it waits.
+
+  Each process increases a value in the shared table. If the value of a process
+  stays the same for `_GONE_POLLS` polls, the process is gone: it was killed or
+  stopped, or the network failed. The limit is in polls and not in seconds, so
+  that a pause of all processes does not count as the loss of one.
+  """
+
+  current: "_Watch | None" = None
+
+  def __init__(self, native: _NativeErrors):
+    self._native, self._stop = native, threading.Event()
+    self._state = distributed.global_state
+    # Process -> (its last value, the number of polls since that value came).
+    self._seen = {i: ("", 0) for i in range(self._state.num_processes)}
+    self._threads = [
+      threading.Thread(target=target, daemon=True)
+      for target in (self._poll, self._exchange)
+    ]
+
+  def __enter__(self) -> "_Watch":
+    type(self).current = self
+    for thread in self._threads:
+      thread.start()
+    return self
+
+  def __exit__(self, *exception: object) -> None:
+    self._stop.set()
+    type(self).current = None
+    self._threads[0].join()
+
+  def gone(self, polls: int = _GONE_POLLS) -> int | None:
+    """Returns a process without a sign for `polls` polls, or None."""
+    silent = [i for i, (_, count) in self._seen.items() if count >= polls]
+    silent = [i for i in silent if i != self._state.process_id]
+    # Return the lowest number: without process 0 no signs of the others arrive.
+    return min(silent, default=None)
+
+  def wait_for_gone(self) -> int | None:
+    """Returns the process that is gone after a collective failed, or None."""
+    for _ in range(_BROKEN_POLLS + 2 * _BEAT_POLLS):
+      process = self.gone(_BROKEN_POLLS)
+      if process is not None:
+        return process
+      time.sleep(_POLL_SECONDS)
+    return None
+
+  def pass_on(self) -> None:
+    """Writes all collected output of C++ libraries."""
+    self._native.pass_on()
+
+  def _poll(self) -> None:
+    """Counts polls and writes native output; makes no call that may block."""
+    sizes = [0, 0]
+    while not self._stop.wait(_POLL_SECONDS):
+      for process, (value, count) in list(self._seen.items()):
+        self._seen[process] = value, count + 1
+      process = self.gone()
+      if process is not None and not self._stop.is_set():
+        seconds = _GONE_POLLS * _POLL_SECONDS
+        _end(f"process {process} is gone: no sign of it for {seconds:.0f} s.")
+      sizes.append(self._native.size())
+      self._native.pass_on(sizes.pop(0))
+
+  def _exchange(self) -> None:
+    """Sends signs that this process is alive, and reads those of the others."""
+    beats = 0
+    while not self._stop.wait(_POLL_SECONDS):
+      try:
+        failure = _read_failure()
+        if beats % _BEAT_POLLS == 0:
+          self._beat(beats)
+      except RuntimeError:
+        failure = _gone(0)
+      beats += 1
+      # Do not end the process if it is ending by itself.
+      if failure is not None and not self._stop.is_set():
+        _end(failure)
+
+  def _beat(self, number: int) -> None:
+    client, process_id = self._state.client, self._state.process_id
+    key = f"{_ALIVE}{process_id}"
+    client.key_value_set(key, str(number), allow_overwrite=True)
+    for key, value in client.key_value_dir_get(_ALIVE):
+      process = int(key.rpartition("/")[2])
+      if self._seen[process][0] != value:
+        self._seen[process] = value, 0
+
+
+def _read_failure() -> str | None:
+  """What a process has said; raises RuntimeError if process 0 is gone."""
+  try:
+    return distributed.global_state.client.key_value_try_get(_FAILURE)
+  except RuntimeError as e:
+    if "NOT_FOUND" in str(e):
+      return None
+    raise
+
+
+def _end(message: str) -> None:
+  """Exits without Python's and jax's cleaning up, which waits for the others.
+
+  Process 0 leaves last: the others learn from it why.
+  """
+  print(f"error: {message}", file=sys.stderr, flush=True)
+  if distributed.global_state.process_id == 0:
+    time.sleep(4 * _POLL_SECONDS)
+  os._exit(1)
+
+
+@contextlib.contextmanager
+def ends_all() -> Iterator[None]:
+  """On an error inside, tells the other processes why and ends all of them.
+
+  Put it around what waits for other processes, inside of whatever would wait
+  for them when it closes.
+  """
+  client = distributed.global_state.client
+  try:
+    yield
+  except (Exception, KeyboardInterrupt) as e:
+    if client is None:
+      raise
+    process = distributed.global_state.process_id
+    message = str(e)
+    if not isinstance(e, SENTENCES):
+      # Most often the collective that broke because another process ended.
+      with contextlib.suppress(RuntimeError):
+        if failure := _read_failure():
+          _end(failure)
+      if isinstance(e, jax.errors.JaxRuntimeError) and _Watch.current:
+        lost = _Watch.current.wait_for_gone()
+        if lost is not None:
+          _end(_gone(lost))
+      if _Watch.current:
+        _Watch.current.pass_on()
+      traceback.print_exc()
+      message = f"{type(e).__name__}: {message.strip().splitlines()[:1]}"
+    with contextlib.suppress(RuntimeError):  # Another process was first.
+      client.key_value_set(_FAILURE, f"process {process}: {message}")
+    _end(message)
+
+
+def check_same(name: str, value: dict[str, Any]) -> None:
+  """Raises ValueError where this process's value is not that of process 0.
+
+  Args:
+    name: used once in a run.
+    value: of JSON values.
+  """
+  client = distributed.global_state.client
+  if client is None:
+    return
+  if distributed.global_state.process_id == 0:
+    client.key_value_set(f"bert_jax/{name}", json.dumps(value))
+    return
+  text = client.blocking_key_value_get(f"bert_jax/{name}", _WAIT_MILLISECONDS)
+  first = config_lib.flatten(json.loads(text))
+  mine = config_lib.flatten(json.loads(json.dumps(value)))
+  different = [
+    f"{key}={mine.get(key)!r}, not {first.get(key)!r}"
+    for key in sorted(first.keys() | mine.keys())
+    if first.get(key) != mine.get(key)
+  ]
+  if different:
+    raise ValueError(
+      f"{name} differs from that of process 0: {'; '.join(different)}; start"
+      " every process by the same command on the same data."
+    )
+
+
+def gather(value: Any) -> list[Any]:
+  """The JSON values of all processes, in their order; all must call it."""
+  if jax.process_count() == 1:
+    return [value]
+  text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+  sizes = multihost_utils.process_allgather(np.int32(len(text)))
+  padded = np.zeros(sizes.max(), np.uint8)
+  padded[: len(text)] = text
+  rows = multihost_utils.process_allgather(padded)
+  return [
+    json.loads(row[:size].tobytes())
+    for row, size in zip(rows, sizes, strict=True)
+  ]
+
+
+def wait_for_all(name: str) -> None:
+  """Returns once every process is here; `name` is used once in a run."""
+  client = distributed.global_state.client
+  if client is not None:
+    client.wait_at_barrier(f"bert_jax/{name}", _WAIT_MILLISECONDS)

@@ -1,0 +1,249 @@
+"""Measures prepared text before training: sentences, documents, rows.
+
+Plain text may be read by mistake as text with a sentence on each line. Training
+on it raises no error, but it uses only a small part of the text, or all its
+pairs are random. So `prepare` prints the length of sentences and the number of
+documents with only one sentence. A run prints which share of the text its rows
+hold and which share of its pairs is random.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax import hashing
+from bert_jax.corpus.reader import Corpus
+from bert_jax.examples.recipes_builder import Builder
+
+# Warn if the mean sentence has more tokens. An English sentence has about 25.
+LONG_SENTENCE = 100
+# Warn if a larger share of the documents has only one sentence.
+MANY_SINGLE = 0.5
+# Warn if rows hold a smaller share of the tokens. ELECTRA's rows of 128 tokens
+# hold 0.86 of a text with ordinary sentences.
+LITTLE = 0.75
+# Warn if a larger share of the pairs is random. BERT's own text has about 0.57.
+MANY_RANDOM = 0.75
+# The number of tokens in the sample of a large corpus, and of places in the
+# corpus from which they are taken.
+SAMPLE, PLACES = 2**22, 4
+# The number of special tokens in a row with a pair.
+_SPECIAL = 3
+_BLOCK = 2**20
+
+
+class Sizes(NamedTuple):
+  """Sentences and documents of a corpus.
+
+  Attributes:
+    mean: the mean number of tokens in a sentence.
+    longest: the number of tokens in the longest sentence.
+    single: the number of documents with only one sentence.
+    documents: the number of documents.
+  """
+
+  mean: float
+  longest: int
+  single: int
+  documents: int
+
+
+class Reach(NamedTuple):
+  """Measures of the rows of an epoch.
+
+  Attributes:
+    held: the share of the text's tokens that are in at least one row.
+    random: the share of the pairs whose second text is from another document;
+      None if the rows have no pairs.
+  """
+
+  held: float
+  random: float | None
+
+
+def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
+  """Computes the sizes from the offsets of `corpus.Corpus`.
+
+  Args:
+    sentences: the offset of the first token of each sentence, and the end.
+    documents: the offset of the first sentence of each document, and the end.
+  """
+  longest = single = 0
+  for lengths in _lengths(sentences):
+    longest = max(longest, int(lengths.max(initial=0)))
+  for lengths in _lengths(documents):
+    single += int(np.count_nonzero(lengths == 1))
+  count = len(sentences) - 1
+  mean = int(sentences[-1]) / max(count, 1)
+  return Sizes(mean, longest, single, len(documents) - 1)
+
+
+def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
+  for start in range(0, len(offsets) - 1, _BLOCK):
+    yield np.diff(np.asarray(offsets[start : start + _BLOCK + 1]))
+
+
+def count_filling(corpus: Corpus, tokens: int) -> int:
+  """Counts sentences with at least `tokens` tokens.
+
+  A sentence that is the only one of its document is not counted.
+  """
+  sentences, documents = corpus.sentences, corpus.documents
+  count = 0
+  for lengths in _lengths(sentences):
+    count += int(np.count_nonzero(lengths >= tokens))
+  for start in range(0, len(documents) - 1, _BLOCK):
+    offsets = np.asarray(documents[start : start + _BLOCK + 1])
+    single = offsets[:-1][np.diff(offsets) == 1]
+    lengths = sentences[single + 1] - sentences[single]
+    count -= int(np.count_nonzero(lengths >= tokens))
+  return count
+
+
+def size_lines(split: str, sizes: Sizes) -> Iterator[str]:
+  """Yields a line that shows the result of `sizes_of`, then warnings.
+
+  Args:
+    split: the name of the split; only "train" gets warnings.
+    sizes: the result of `sizes_of`.
+  """
+  share = sizes.single / max(sizes.documents, 1)
+  yield (
+    f"{split}: {sizes.mean:.1f} tokens a sentence, {sizes.longest:,} in the"
+    f" longest; {sizes.single:,} of {sizes.documents:,} documents ({share:.1%})"
+    " are one sentence"
+  )
+  if split != "train":
+    return
+  remedy = (
+    "if it is plain text, give --format: text (a file is a document),"
+    " text_blocks (a blank line between documents) or text_lines (a document a"
+    " line)"
+  )
+  if sizes.mean > LONG_SENTENCE:
+    yield (
+      f"warning: a sentence has {sizes.mean:.0f} tokens on average, which is"
+      f" long; {remedy}."
+    )
+  elif share > MANY_SINGLE and sizes.documents > 1:
+    yield (
+      f"warning: {share:.0%} of the documents are one sentence, so there is no"
+      f" next sentence in them; {remedy}."
+    )
+
+
+def measure(corpus: Corpus, builder: Builder) -> Reach | None:
+  """Measures the rows of the first epoch; of a large corpus it takes a sample.
+
+  Args:
+    corpus: the documents.
+    builder: makes rows of the documents.
+
+  Returns:
+    The measures; None if rows are not parts of single documents (ELMo's rows).
+  """
+  if builder.settle is None:
+    return None
+  key = hashing.make_key("reach")
+  tokens = held = pairs = random = 0
+  for first, last in _ranges(corpus):
+    units = builder.index(corpus, first, last, key)
+    numbers = np.arange(len(units), dtype=np.uint64)
+    examples = builder.settle(corpus, units, numbers, key).reshape(-1)
+    examples = examples[examples["length"] > 0]
+    offsets = np.asarray(corpus.documents[[first, last]])
+    begin, end = np.asarray(corpus.sentences)[offsets].tolist()
+    tokens += end - begin
+    held += _count_held(examples, begin, end)
+    if builder.pairs:
+      pairs += len(examples)
+      random += _count_random(corpus, examples)
+  share = random / pairs if pairs else None
+  return Reach(held / max(tokens, 1), share)
+
+
+def _ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
+  """Yields (first, end) of ranges of documents; a small corpus is one range."""
+  if corpus.num_tokens <= SAMPLE:
+    yield 0, corpus.num_documents
+    return
+  for place in range(PLACES):
+    start = corpus.num_tokens * place // PLACES
+    tokens = [start, start + SAMPLE // PLACES]
+    sentences = np.searchsorted(corpus.sentences, tokens)
+    first, last = np.searchsorted(corpus.documents, sentences).tolist()
+    first = min(first, corpus.num_documents - 1)
+    yield first, min(max(last, first + 1), corpus.num_documents)
+
+
+def _count_held(examples: np.ndarray, begin: int, end: int) -> int:
+  """Counts tokens in [begin, end) that are in at least one example."""
+  start, length = examples["start"], examples["length"].astype(np.int64)
+  second = examples["second"]
+  second_length = examples["second_length"].astype(np.int64)
+  # ELECTRA's first segment may also take sentences that follow the beginning of
+  # the second. Then count both segments as one text of their total length.
+  inside = (second_length > 0) & (start < second) & (second < start + length)
+  length = np.where(inside, length + second_length, length)
+  second_length = np.where(inside, 0, second_length)
+  change = np.zeros(end - begin + 1, np.int64)
+  for first, count in ((start, length), (second, second_length)):
+    np.add.at(change, np.clip(first, begin, end) - begin, 1)
+    np.add.at(change, np.clip(first + count, begin, end) - begin, -1)
+  return int(np.count_nonzero(np.cumsum(change[:-1]) > 0))
+
+
+def _count_random(corpus: Corpus, examples: np.ndarray) -> int:
+  """Counts examples whose two texts are from different documents."""
+  documents = [
+    np.searchsorted(
+      corpus.documents,
+      np.searchsorted(corpus.sentences, examples[name], "right") - 1,
+      "right",
+    )
+    for name in ("start", "second")
+  ]
+  return int(np.count_nonzero(documents[0] != documents[1]))
+
+
+def reach_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
+  """Yields a line that shows the result of `measure`, then warnings."""
+  reach = measure(corpus, builder)
+  if reach is None:
+    return
+  # Round down, so that 100% means all tokens.
+  held = math.floor(reach.held * 1000) / 1000
+  line = f"an epoch's rows hold {held:.1%} of the text's tokens"
+  if reach.random is not None:
+    line += f"; {reach.random:.1%} of the pairs have a random second text"
+  yield line
+  sizes = sizes_of(corpus.sentences, corpus.documents)
+  if reach.held < LITTLE:
+    yield (
+      f"warning: an epoch does not train on the other {1 - held:.1%} of the"
+      f" text: a sentence has {sizes.mean:.0f} tokens on average, and tokens"
+      " that do not fit into a row are cut off. Prepare the text with one"
+      " sentence on each line, or with --format for plain text."
+    )
+  if reach.random is None or reach.random <= MANY_RANDOM:
+    return
+  length = builder.features["input_ids"][0][0]
+  filling = count_filling(corpus, length - _SPECIAL)
+  if filling > sizes.single:
+    yield (
+      f"warning: each of {filling:,} of the {len(corpus.sentences) - 1:,}"
+      f" sentences fills a whole row of {length} tokens (and {sizes.single:,}"
+      " others are a whole document), so the sentence after it is not in the"
+      " row, and the model hardly learns next sentences. Train with longer rows"
+      " (data.length), prepare the text with shorter sentences, or train"
+      " without pairs."
+    )
+  else:
+    yield (
+      f"warning: {sizes.single:,} of {sizes.documents:,} documents are one"
+      " sentence and have no next sentence, so the model hardly learns next"
+      " sentences. Prepare the text with documents of several sentences, or"
+      " train without pairs."
+    )

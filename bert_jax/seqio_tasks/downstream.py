@@ -1,0 +1,251 @@
+"""Tasks for fine-tuning as seqio tasks, and TensorFlow Datasets as files.
+
+  seqio_tasks.register("sst2", "sst2", ["train=train.tsv"], "vocab.txt")
+  seqio_tasks.register_folder("mine", "data/mine")
+
+The rows are those of `bert_jax.tasks.batches_batches`, each filled up to the task's
+length. Nothing else under `finetune` needs seqio or TensorFlow.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
+from bert_jax.tasks import batches_batches as batches
+from bert_jax.tasks import encoded_rows as task_rows
+from bert_jax.tasks import layout
+from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.encoded_rows import Rows, Task
+from bert_jax.tasks.files import choices
+from bert_jax.tasks.files.tables import Record
+from bert_jax.tasks.published import Known
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text.vocabulary import Vocabulary
+
+PREFIX = reading.TFDS + ":"
+
+
+def _builder(name: str) -> Any:
+  """Opens a data set of TensorFlow Datasets; ValueError says what is wrong."""
+  try:
+    import tensorflow_datasets as tfds
+  except ImportError as e:
+    raise ValueError(
+      f"{PREFIX}{name}: needs the package tensorflow-datasets; run `pip install"
+      " 'bert_jax[data]'`, or give files."
+    ) from e
+  try:
+    builder = tfds.builder(name)
+    builder.download_and_prepare()
+  except Exception as e:  # TFDS raises errors of many kinds.
+    message = " ".join(str(e).partition("Available")[0].split())[:200]
+    raise ValueError(
+      f"{PREFIX}{name}: cannot be loaded by TFDS ({message})."
+    ) from e
+  return builder
+
+
+def splits(name: str) -> list[str]:
+  """The splits of a data set."""
+  return list(_builder(name).info.splits)
+
+
+def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
+  """Reads a split of a data set, in the order of its files.
+
+  Args:
+    path: `tfds:NAME:SPLIT`.
+    labels: of the task: a class whose name is none of these goes by its number.
+
+  Raises:
+    ValueError: cannot be loaded, or no such split.
+  """
+  import tensorflow_datasets as tfds
+
+  name, _, split = path.removeprefix(PREFIX).rpartition(":")
+  builder = _builder(name)
+  if split not in builder.info.splits:
+    raise ValueError(
+      f"{path}: no split {split!r}; there are {', '.join(builder.info.splits)}."
+    )
+  config = tfds.ReadConfig(interleave_cycle_length=1)
+  ds = builder.as_dataset(split=split, shuffle_files=False, read_config=config)
+  for i, row in enumerate(tfds.as_numpy(ds)):
+    fields = _plain(row, builder.info.features, tuple(labels))
+    record = Record(fields, f"{path}: example {i}")
+    if name.startswith("race"):
+      yield from choices.race_questions(record, str(fields["example_id"]))
+    elif name.startswith("conll2003"):
+      tagged = dict(words=fields["tokens"], tags=fields["ner"])
+      yield record._replace(fields=tagged)
+    else:
+      yield record
+
+
+def _plain(value: Any, feature: Any, labels: tuple[str, ...]) -> Any:
+  """Python values for a data set's: texts, names of classes, lists."""
+  import tensorflow_datasets as tfds
+
+  if isinstance(value, dict):
+    return {k: _plain(v, feature[k], labels) for k, v in value.items()}
+  if isinstance(feature, tfds.features.ClassLabel):
+    if np.ndim(value) == 0:
+      name = feature.int2str(int(value)) if value >= 0 else None
+      known = name is None or not labels or {name, name.lower()} & {*labels}
+      return name if known else str(int(value))
+  if isinstance(value, (list, tuple, np.ndarray, tf.RaggedTensor)) or hasattr(
+    value, "to_list"
+  ):
+    inner = getattr(feature, "feature", feature)
+    items = value.to_list() if hasattr(value, "to_list") else list(value)
+    return [_plain(item, inner, labels) for item in items]
+  if isinstance(value, bytes):
+    return value.decode("utf-8", "replace")
+  return value.item() if isinstance(value, np.generic) else value
+
+
+def register(
+  name: str,
+  task: str | Known,
+  inputs: Sequence[str],
+  vocab: str,
+  length: int | None = None,
+  **options: Any,
+) -> seqio.Task:
+  """Registers a task over its files; they are read when it is first used.
+
+  Args:
+    name: of the seqio task.
+    task: a published task's name, or one from `reading.find`.
+    inputs: `SPLIT=FILE` or `SPLIT=tfds:NAME:SPLIT`.
+    vocab: see `vocabulary_files.load`.
+    length: tokens in a row; None for the task's own.
+    **options: of the tokenizer.
+
+  Raises:
+    ValueError: an unknown task, or bad input when it is read.
+  """
+  known = reading.find(task) if isinstance(task, str) else task
+  parts = reading.parse_inputs(known, inputs)
+  length = length or known.length
+  tokenizer = functools.cache(lambda: vocabulary_files.load(vocab, **options))
+
+  # All splits at once: labels and their forms are those of the whole task.
+  read_parts = functools.cache(lambda: reading.read(known, parts))
+
+  @functools.cache
+  def split_rows(split: str) -> tuple[Task, Rows]:
+    read = read_parts()
+    made = preparing.encode_examples(
+      read.known.task,
+      read.splits[split],
+      tokenizer(),
+      length,
+      context=known.context,
+    )
+    return read.known.task, made.rows
+
+  names = list(dict.fromkeys(part.split for part in parts))
+  return _register(name, known.task, split_rows, names, length, tokenizer)
+
+
+def register_folder(name: str, folder: str) -> seqio.Task:
+  """Registers a folder of features; ValueError if it is none."""
+  meta = task_rows.read_meta(folder)
+  task = task_rows.task_of(meta["task"])
+
+  @functools.cache
+  def split_rows(split: str) -> tuple[Task, Rows]:
+    return task_rows.load(folder, split)[:2]
+
+  tokenizer = functools.cache(lambda: vocabulary_files.load(folder))
+  names = list(meta["splits"])
+  return _register(name, task, split_rows, names, meta["length"], tokenizer)
+
+
+def _register(
+  name: str,
+  task: Task,
+  split_rows: Callable[[str], tuple[Task, Rows]],
+  names: list[str],
+  length: int,
+  tokenizer: Callable[[], Vocabulary],
+) -> seqio.Task:
+  def dataset(split: str, shuffle_files: bool, seed: int | None = None):
+    pad = layout.of_vocabulary(tokenizer()).pad
+    return _dataset(*split_rows(split), length, pad)
+
+  label = int(task.kind in ("multi_label", "tagging", "span"))
+  number = tf.float32 if task.kind == "regression" else tf.int32
+  rank = 2 if task.kind == "choice" else 1
+  other = seqio.PassThroughVocabulary(size=0)
+
+  def feature(vocabulary: seqio.Vocabulary, dtype: Any, rank: int):
+    return seqio.Feature(vocabulary, add_eos=False, dtype=dtype, rank=rank)
+
+  features = {
+    "input_ids": feature(TextVocabulary(tokenizer), tf.int32, rank),
+    "segment_ids": feature(other, tf.int32, rank),
+    "sequence_ids": feature(other, tf.int32, rank),
+    "labels": feature(other, number, label),
+    "label_weights": feature(other, tf.float32, task.kind == "tagging"),
+    "row": feature(other, tf.int64, 0),
+  }
+  if task.kind == "span":
+    features["unanswerable"] = feature(other, tf.float32, 0)
+  return seqio.TaskRegistry.add(
+    name,
+    source=seqio.FunctionDataSource(dataset, names),
+    preprocessors=[],
+    output_features=features,
+  )
+
+
+def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
+  """The rows of a split in order, of one length each."""
+  ragged = functools.partial(
+    tf.RaggedTensor.from_row_splits, row_splits=rows.starts
+  )
+  labels = rows.labels
+  table = {
+    "ids": ragged(rows.ids),
+    "second": rows.second,
+    "labels": ragged(labels) if task.kind == "tagging" else labels,
+    "row": np.arange(len(rows.example)),
+  }
+  if task.kind == "span":
+    table["unanswerable"] = batches.unanswerable(rows)
+
+  def fill(x: tf.Tensor, value: int) -> tf.Tensor:
+    more = [[0, length - tf.shape(x)[0]]]
+    return tf.ensure_shape(tf.pad(x, more, constant_values=value), [length])
+
+  def lay_out(row: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    size, place = tf.shape(row["ids"])[0], tf.range(length)
+    real, own = place < size, row["labels"]
+    if task.kind == "tagging":
+      own = fill(own, -1)
+    known = tf.math.is_finite(own) if own.dtype.is_floating else own >= 0
+    several = task.kind in ("multi_label", "span")
+    weight = tf.reduce_all(known) if several else known
+    kept = {k: row[k] for k in ("row", "unanswerable") if k in row}
+    return kept | {
+      "input_ids": fill(row["ids"], pad),
+      "segment_ids": tf.cast(real & (place >= row["second"]), tf.int32),
+      "sequence_ids": tf.cast(real, tf.int32),
+      "labels": tf.where(known, own, tf.zeros_like(own)),
+      "label_weights": tf.cast(weight, tf.float32),
+    }
+
+  ds = tf.data.Dataset.from_tensor_slices(table).map(lay_out)
+  if task.kind != "choice":
+    return ds
+  ds = ds.batch(task.columns, drop_remainder=True)
+  inputs = ("input_ids", "segment_ids", "sequence_ids")
+  return ds.map(lambda e: {k: e[k] if k in inputs else e[k][0] for k in e})

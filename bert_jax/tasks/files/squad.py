@@ -1,0 +1,119 @@
+"""SQuAD's JSON (rajpurkar.github.io/SQuAD-explorer), 1.1 and 2.0."""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.tasks.encoded_rows import Task
+from bert_jax.tasks.files import tables
+from bert_jax.tasks.files.tables import Record, get, get_int, get_text
+
+
+def records(path: str) -> Iterator[Record]:
+  """Reads the questions of a file, in order.
+
+  Args:
+    path: SQuAD's JSON; or .jsonl with a question a line: `id`, `question`,
+      `context`, `answers`.
+
+  Raises:
+    ValueError: no JSON of SQuAD; names the file and the line or place.
+  """
+  if os.path.splitext(path.lower())[1] in (".jsonl", ".ndjson"):
+    yield from _lines(path)
+    return
+  text = tables.content(path)
+  if not text.strip():
+    raise ValueError(f"{path}: the file is empty.")
+  try:
+    data = tables.parse_json(text)["data"]
+  except json.JSONDecodeError as e:
+    raise ValueError(
+      f"{path}:{e.lineno}: not JSON ({e.msg}); a file with a question a line is"
+      " called .jsonl."
+    ) from e
+  except (KeyError, TypeError) as e:
+    raise ValueError(f"{path}: no file of SQuAD: it has no `data`.") from e
+  a = 0
+  try:
+    for a, article in enumerate(data):
+      for p, paragraph in enumerate(article["paragraphs"]):
+        for q, asked in enumerate(paragraph["qas"]):
+          number = asked.get("id", f"question {a}.{p}.{q}")
+          fields = {**asked, "context": paragraph["context"]}
+          fields["title"] = article.get("title", "")
+          yield Record(fields, f"{path}: id {number}")
+  except (KeyError, TypeError, AttributeError) as e:
+    raise ValueError(
+      f"{path}: article {a + 1} is not as SQuAD's are ({e!r:.60})."
+    ) from e
+
+
+def _lines(path: str) -> Iterator[Record]:
+  for number, record in enumerate(tables.jsonl(path)):
+    name = record.fields.get("id", number)
+    fields = {"title": "", **record.fields, "id": str(name)}
+    yield record._replace(fields=fields)
+
+
+def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
+  """Makes an example of a question.
+
+  A question without answers has none (2.0), or they are kept back (1.1).
+
+  Args:
+    task: squad or squad2, or a user's own of kind span.
+    record: the question; `answers` as in the file or in TensorFlow Datasets.
+    needed: whether there must be answers.
+
+  Raises:
+    ValueError: names the file and the question.
+  """
+  answers = _answers(record)
+  impossible = record.fields.get("is_impossible")
+  if impossible not in (True, False, None):
+    raise ValueError(
+      f"{record.where}: is_impossible is {impossible!r:.60}, not true or false."
+    )
+  if impossible:
+    answers = []
+  unanswerable = "squad2" in task.metrics
+  if not answers and not unanswerable:
+    answers = None
+  if answers is None and needed:
+    raise ValueError(
+      f"{record.where} has no answers; training and validation need them"
+      " (task squad2 has questions without one)."
+    )
+  return dict(
+    id=get_text(record, "id"),
+    title=record.fields.get("title", ""),
+    question=get_text(record, "question"),
+    context=get_text(record, "context"),
+    answers=answers,
+  )
+
+
+def _answers(record: Record) -> list[dict[str, Any]] | None:
+  answers = record.fields.get("answers")
+  if answers is None:
+    return None
+  if isinstance(answers, dict):
+    part = Record(answers, record.where)
+    texts, starts = get(part, "text"), get(part, "answer_start")
+    both = isinstance(texts, list) and isinstance(starts, list)
+    if both and len(texts) == len(starts):
+      pairs = zip(texts, starts, strict=True)
+      answers = [dict(text=text, answer_start=start) for text, start in pairs]
+  if not isinstance(answers, list) or not all(
+    isinstance(answer, dict) for answer in answers
+  ):
+    raise ValueError(f"{record.where}: answers are {answers!r:.60}, no list.")
+  made = []
+  for answer in answers:
+    part = Record(answer, record.where)
+    start = get_int(part, "answer_start")
+    made.append(dict(text=get_text(part, "text"), answer_start=start))
+  # An empty answer is no answer, wherever it would begin.
+  return [answer for answer in made if answer["text"]]

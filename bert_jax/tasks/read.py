@@ -1,0 +1,319 @@
+"""Files of a task's splits to examples, known tasks and one's own alike."""
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bert_jax.messages import nearest
+from bert_jax.tasks.encoded_rows import Examples, Task
+from bert_jax.tasks.files import conll, label_sets, tags
+from bert_jax.tasks.files import custom as own
+from bert_jax.tasks.files import tables_labels as label_names
+from bert_jax.tasks.files.tables import Record
+from bert_jax.tasks.published import TASKS, Known
+
+_SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+TFDS = "tfds"
+# Kinds with several labels an example, and the field that has them.
+_SEVERAL = {"multi_label": "label", "tagging": "tags"}
+
+
+class Input(NamedTuple):
+  """One thing to read.
+
+  Attributes:
+    split: whose examples it has.
+    path: a file, a folder (RACE), or `tfds:NAME:SPLIT`.
+  """
+
+  split: str
+  path: str
+
+
+class Read(NamedTuple):
+  """What a task's inputs hold.
+
+  Attributes:
+    known: the task; its labels are those found where it is one's own.
+    splits: split -> examples.
+    skipped: where lines stand that were left out (QQP).
+    notes: sentences that say how the labels were read.
+  """
+
+  known: Known
+  splits: dict[str, Examples]
+  skipped: list[str]
+  notes: list[str]
+
+
+def find(
+  name: str,
+  kind: str | None = None,
+  columns: str | None = None,
+  labels: Sequence[str] = (),
+) -> Known:
+  """The published task of a name, or one's own, if `columns` or a kind says so.
+
+  Args:
+    name: of the task.
+    kind: of one's own, one of `own.KINDS`; None is classification.
+    columns: see `own.columns`.
+    labels: names in the order of their ids; () for those found, sorted.
+
+  Raises:
+    ValueError: an unknown name, one's own by a published name, or labels that
+      cannot be.
+  """
+  if kind is None and columns is None:
+    if name in TASKS:
+      if labels:
+        raise ValueError(
+          f"--labels: those of {name} are published; give your task another"
+          " name, and --columns."
+        )
+      return TASKS[name]
+    raise ValueError(
+      f"--task={name}: no such task{nearest(name, TASKS)} For one of your own"
+      " say its columns: --columns text=...,label=..."
+    )
+  if name in TASKS:
+    raise ValueError(
+      f"--task={name} is a published task; give your own another name."
+    )
+  kind = kind or "classification"
+  if columns is None and kind != "tagging":
+    raise ValueError("--columns is missing; for example text=...,label=...")
+  if labels:
+    own.check_labels(kind, labels)
+  chosen = own.columns(columns, kind) if columns else {}
+  labels = _of_columns(chosen, labels)
+  task = Task(name, kind, tuple(labels), 1, own.metrics_of(kind, labels))
+  return _own(task, chosen)
+
+
+def _of_columns(chosen: own.Columns, labels: Sequence[str]) -> tuple[str, ...]:
+  """Returns the labels of a task; a label with its own column has its name."""
+  columns = chosen.get(own.LABEL_COLUMNS, ())
+  if columns and labels and sorted(labels) != sorted(columns):
+    raise ValueError(
+      f"--labels: each label has a column of its name ({', '.join(columns)});"
+      " leave --labels out, or give these in another order."
+    )
+  return tuple(labels or columns)
+
+
+def _own(task: Task, chosen: own.Columns) -> Known:
+  parse = functools.partial(own.parse, task, chosen)
+  return Known(
+    task,
+    lambda path, skipped: own.records(path, task.kind, chosen),
+    lambda record, needed: [parse(record, needed)],
+    "",
+    columns=dict(chosen),
+  )
+
+
+def parse_inputs(known: Known, given: Iterable[str]) -> list[Input]:
+  """Reads `SPLIT=PATH`; `tfds` alone stands for all splits of a known task.
+
+  Raises:
+    ValueError: written otherwise.
+  """
+  made = []
+  for text in given:
+    split, equal, path = text.partition("=")
+    if text == TFDS and known.tfds:
+      from bert_jax.seqio_tasks import downstream as seqio_tasks
+
+      names = seqio_tasks.splits(known.tfds)
+      made += [Input(s, f"{TFDS}:{known.tfds}:{s}") for s in names]
+    elif not equal or not _SPLIT.fullmatch(split) or not path:
+      raise ValueError(
+        f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
+        + (", or tfds." if known.tfds else ".")
+      )
+    else:
+      made.append(Input(split, path))
+  return made
+
+
+def needs_labels(split: str) -> bool:
+  """Whether a split's lines must have labels: training and validation."""
+  return split.startswith(("train", "validation", "dev"))
+
+
+def read(known: Known, inputs: Sequence[Input]) -> Read:
+  """Reads all inputs; those of a split follow each other.
+
+  Raises:
+    ValueError: the first thing that is wrong, with its file and line.
+  """
+  splits: dict[str, Examples] = {}
+  skipped: list[str] = []
+  wheres: dict[str, list[Record]] = {}
+  task = known.task
+  for split, path in inputs:
+    before = len(splits.setdefault(split, []))
+    needed = needs_labels(split)
+    # Of a test set no line may be missing: predictions go by their places.
+    for record in _records(known, path, skipped if needed else None):
+      for example in known.parse(record, needed):
+        splits[split].append(example)
+        # Do not keep the fields, because the example has the texts already.
+        wheres.setdefault(split, []).append(record._replace(fields={}))
+    if len(splits[split]) == before:
+      raise ValueError(f"{path}: no examples in it.")
+  notes: list[str] = []
+  if task.kind == "multi_label":
+    task = _name_labels(known, splits, wheres, notes)
+  if not task.labels and task.kind in ("classification", *_SEVERAL):
+    labels = _found(task, splits, wheres)
+    metrics = own.metrics_of(task.kind, labels)
+    task = task._replace(labels=labels, metrics=metrics)
+  if task.kind == "tagging" and (line := tags.warning(task.labels)):
+    notes.append(line)
+  known = known._replace(task=task)
+  for split, examples in splits.items():
+    _number(task, split, examples)
+  return Read(known, splits, skipped, notes)
+
+
+def _records(
+  known: Known, path: str, skipped: list[str] | None
+) -> Iterable[Record]:
+  if path.startswith(TFDS + ":"):
+    from bert_jax.seqio_tasks import downstream as seqio_tasks
+
+    return seqio_tasks.records(path, known.task.labels)
+  return known.records(path, skipped)
+
+
+def _name_labels(
+  known: Known,
+  splits: Mapping[str, Examples],
+  wheres: Mapping[str, list[Record]],
+  notes: list[str],
+) -> Task:
+  """Replaces the lists of labels in examples by lists of names, in place.
+
+  Args:
+    known: the task and its columns.
+    splits: split -> examples.
+    wheres: split -> the record of each example, for messages.
+    notes: gets sentences that say how the lists were read.
+
+  Returns:
+    The task. If the lists are of numbers, it has the labels.
+
+  Raises:
+    ValueError: a list has neither names nor one number for each label.
+  """
+  task = known.task
+  if own.LABEL_COLUMNS in (known.columns or {}):
+    return task
+  pairs = [
+    (example, needs_labels(split), record.where)
+    for split, examples in splits.items()
+    for example, record in zip(examples, wheres[split], strict=True)
+    if example["label"] is not None
+  ]
+  marked = label_sets.marked_labels(
+    [(example["label"], needed) for example, needed, _ in pairs], task.labels
+  )
+  if marked and not task.labels:
+    notes.append(
+      f"each list of labels has a number for each of {len(marked)} labels; name"
+      " them by --labels."
+    )
+  elif not marked:
+    lists = [example["label"] for example, _, _ in pairs]
+    sentence = label_sets.note(lists, task.labels)
+    notes += [sentence] if sentence else []
+  for example, needed, where in pairs:
+    values = example["label"]
+    if not marked:
+      label_sets.check_not_marks(values, task.labels, where)
+      example["label"] = label_names.names(values, task.labels, where)
+    elif values or needed:
+      marks = zip(marked, values, strict=True)
+      example["label"] = [n for n, x in marks if label_sets.is_one(x)]
+    else:
+      example["label"] = None
+  if not marked:
+    _hide_empty(splits)
+  return task._replace(labels=marked) if marked else task
+
+
+def _hide_empty(splits: Mapping[str, Examples]) -> None:
+  """A test set that names no label at all has none, whatever its column is."""
+  for split, examples in splits.items():
+    if not needs_labels(split) and not any(e["label"] for e in examples):
+      for example in examples:
+        example["label"] = None
+
+
+def _found(
+  task: Task,
+  splits: Mapping[str, Examples],
+  wheres: Mapping[str, list[Record]],
+) -> tuple[str, ...]:
+  """The labels of training; every other split may have these alone."""
+  first = "train" if "train" in splits else next(iter(splits))
+  if task.kind == "tagging":
+    _check_tags(splits, wheres)
+  labels = own.found_labels(task.kind, splits[first])
+  if len(labels) < 2:
+    raise ValueError(
+      f"split {first} has {len(labels)} labels ({', '.join(labels)}); a"
+      f" {task.kind} needs two or more."
+    )
+  for split, examples in splits.items():
+    for example, record in zip(examples, wheres[split], strict=True):
+      values = example[_SEVERAL.get(task.kind, "label")]
+      several = task.kind in _SEVERAL
+      for i, label in enumerate((values or ()) if several else [values]):
+        if label is not None and label not in labels:
+          where = conll.where_of(record, i)
+          raise ValueError(
+            f"{where}: label {label!r:.60} is not in split {first}"
+            f" ({', '.join(labels)}); correct it, or give all with --labels."
+          )
+  return labels
+
+
+def _check_tags(
+  splits: Mapping[str, Examples], wheres: Mapping[str, list[Record]]
+) -> None:
+  """Raises ValueError if some tags have a prefix and one has none."""
+  names = {
+    t for examples in splits.values() for e in examples for t in e["tags"] or ()
+  }
+  unprefixed = tags.find_unprefixed(names)
+  if unprefixed is None:
+    return
+  for split, examples in splits.items():
+    for example, record in zip(examples, wheres[split], strict=True):
+      if unprefixed in (example["tags"] or ()):
+        index = example["tags"].index(unprefixed)
+        location = conll.where_of(record, index)
+        raise ValueError(f"{location}: {tags.unprefixed_message(unprefixed)}")
+
+
+def _number(task: Task, split: str, examples: Examples) -> None:
+  """Gives each example an id, a text; those of questions must differ."""
+  seen = set()
+  for i, example in enumerate(examples):
+    if example.get("id") is None:
+      example["id"] = i
+    example["id"] = _id(example["id"])
+    if task.kind == "span" and example["id"] in seen:
+      raise ValueError(
+        f"split {split}: two questions have the id {example['id']!r}; answers"
+        " are told apart by it."
+      )
+    seen.add(example["id"])
+
+
+def _id(value: Any) -> str:
+  return value if isinstance(value, str) else str(value)

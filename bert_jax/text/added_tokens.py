@@ -1,0 +1,591 @@
+"""Tokens that are added at the end of a vocabulary.
+
+The tokenizers library finds added tokens in a text before it cuts the rest into
+the model's own pieces. The flags of a token say how it is found:
+* `single_word`: it does not match inside a word.
+* `lstrip`, `rstrip`: it includes the white space before or after it.
+* `normalized`: it is matched in the normalized text, for example in lower case.
+* `special`: it is a special token.
+
+A transformers folder declares added tokens in `tokenizer.json`, in
+`added_tokens_decoder` of `tokenizer_config.json`, in `added_tokens.json`, or as
+names of special tokens.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import (
+  AddedToken,
+  Tokenizer,
+  decoders,
+  normalizers,
+  processors,
+)
+
+from bert_jax.files import say_once
+from bert_jax.text import bpe
+from bert_jax.text.vocabulary import Holds, Vocabulary, added_to, share
+
+# The file that describes a tokenizer of any kind in a transformers folder, and
+# the files beside it.
+JSON, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+BY_ID, NAMED = "added_tokens.json", "special_tokens_map.json"
+# Files that may declare tokens.
+FILES = (JSON, SETTINGS, BY_ID, NAMED)
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+# The keys that name special tokens in transformers' files.
+_ROLES = (
+  *("bos_token", "eos_token", "unk_token", "sep_token"),
+  *("pad_token", "cls_token", "mask_token"),
+)
+_MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
+# A message writes out this many names and counts the others.
+_SHOWN = 6
+
+
+class Declared(NamedTuple):
+  """An added token as the files of a folder declare it.
+
+  Attributes:
+    token: the token's content and flags.
+    number: the token's id; None if the files name a special token without id.
+    source: the file that declares the token, for messages.
+    bare: True if the file has only the name, without flags.
+  """
+
+  token: AddedToken
+  number: int | None
+  source: str
+  bare: bool = False
+
+
+def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
+  """Reads which tokens a folder's files add, as transformers does.
+
+  If several files declare a token, its flags come from `tokenizer_config.json`,
+  or else from `tokenizer.json`, or else from `added_tokens.json`.
+
+  Args:
+    files: file name -> content; only the names in `FILES` are read.
+    folder: the folder of the files, for messages.
+
+  Returns:
+    The tokens in the order of their ids, then the tokens without an id.
+
+  Raises:
+    ValueError: a file is damaged, or two files give a token different ids.
+  """
+  contents = {name: _read(files, name, folder) for name in FILES}
+  paths = {name: os.path.join(folder, name) for name in FILES}
+  named = _named(contents[NAMED]) | _named(contents[SETTINGS])
+  # transformers 5.24 normalizes a token that only the lists of further special
+  # tokens in `special_tokens_map.json` name.
+  unnormalized = {
+    *_named({**contents[NAMED], **dict.fromkeys(_MORE_SPECIAL)}),
+    *_named(contents[SETTINGS]),
+  }
+  by_content: dict[str, Declared] = {}
+  for name, tokens in (
+    (BY_ID, _by_id(contents[BY_ID], named, unnormalized, paths[BY_ID])),
+    (JSON, _of_json(contents[JSON], paths[JSON])),
+    (SETTINGS, _of_settings(contents[SETTINGS], paths[SETTINGS])),
+  ):
+    source = paths[name]
+    for token, number in tokens:
+      earlier = by_content.get(token.content)
+      if earlier is not None and earlier.number != number:
+        raise ValueError(
+          f"{source}: the token {token.content!r} has the id {number}, but the"
+          f" id {earlier.number} in {earlier.source}; every token needs one id."
+        )
+      by_content[token.content] = Declared(token, number, source)
+  numbered = sorted(by_content.values(), key=lambda d: d.number)
+  return numbered + [
+    Declared(token, None, paths[SETTINGS], bare)
+    for content, (token, bare) in named.items()
+    if content not in by_content
+  ]
+
+
+def _read(files: Mapping[str, bytes], name: str, folder: str) -> dict[str, Any]:
+  if name not in files:
+    return {}
+  path = os.path.join(folder, name)
+  try:
+    text = files[name].decode("utf-8")
+  except UnicodeDecodeError as e:
+    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
+  if name == JSON and '"added_tokens"' not in text:
+    return {}
+  return bpe.read_json(text, path)
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, tuple[AddedToken, bool]]:
+  """Reads the special tokens that a file names.
+
+  Returns:
+    Content -> (token, True if the file has only the name, without flags).
+  """
+  values = [settings.get(role) for role in _ROLES]
+  for key in _MORE_SPECIAL:
+    entries = settings.get(key) or ()
+    values += entries.values() if isinstance(entries, dict) else entries
+  tokens = {}
+  for value in values:
+    if isinstance(value, dict) and isinstance(value.get("content"), str):
+      tokens[value["content"]] = make_token(value | {"special": True}), False
+    elif isinstance(value, str) and value:
+      tokens[value] = AddedToken(value, normalized=False, special=True), True
+  return tokens
+
+
+def make_token(fields: Mapping[str, Any]) -> AddedToken:
+  """Builds a token; a flag that `fields` lacks has the library's default."""
+  special = bool(fields.get("special", False))
+  flags = {name: bool(fields.get(name, False)) for name in FLAGS}
+  flags["normalized"] = bool(fields.get("normalized", not special))
+  return AddedToken(fields["content"], **flags)
+
+
+def _by_id(
+  numbers: Mapping[str, Any],
+  named: Collection[str],
+  unnormalized: Collection[str],
+  path: str,
+) -> list[tuple[AddedToken, int]]:
+  """Returns the tokens of `added_tokens.json`, which holds no flags.
+
+  Args:
+    numbers: the content of the file: token -> id.
+    named: the special tokens that other files name.
+    unnormalized: the tokens that are matched in the text before normalization.
+    path: the file, for messages.
+  """
+  tokens = []
+  for content, number in numbers.items():
+    if type(number) is not int or number < 0 or not content:
+      raise ValueError(f"{path}: not an object from tokens to ids.")
+    special = content in named
+    normalized = content not in unnormalized
+    token = AddedToken(content, normalized=normalized, special=special)
+    tokens.append((token, number))
+  return tokens
+
+
+def _of_json(
+  content: Mapping[str, Any], path: str
+) -> list[tuple[AddedToken, int]]:
+  entries = content.get("added_tokens") or []
+  try:
+    return [(make_token(entry), _number(entry["id"])) for entry in entries]
+  except (KeyError, TypeError, ValueError) as e:
+    raise ValueError(f"{path}: its added_tokens are damaged.") from e
+
+
+def _of_settings(
+  settings: Mapping[str, Any], path: str
+) -> list[tuple[AddedToken, int]]:
+  entries = settings.get("added_tokens_decoder") or {}
+  try:
+    return [(make_token(entries[key]), _number(key)) for key in entries]
+  except (KeyError, TypeError, ValueError) as e:
+    raise ValueError(f"{path}: its added_tokens_decoder is damaged.") from e
+
+
+def _number(value: Any) -> int:
+  number = int(value)
+  if number < 0:
+    raise ValueError(f"the id {number}")
+  return number
+
+
+def flags_of(token: AddedToken) -> dict[str, bool]:
+  """Returns a token's flags: name -> value."""
+  return {name: getattr(token, name) for name in FLAGS}
+
+
+def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
+  """Returns the tokenizer with the tokens that its folder's files declare.
+
+  Args:
+    vocabulary: the tokenizer. If it was built from `tokenizer.json`, it has the
+      added tokens of that file already.
+    tokens: the declared tokens, from `declared`.
+
+  Raises:
+    ValueError: a token would get a different id than the files say, or this
+      kind of tokenizer cannot have added tokens.
+  """
+  roles = role_tokens(vocabulary)
+  if vocabulary.kind == "words" or vocabulary.clean is not None:
+    # These tokenizers match the special tokens of their family only by the
+    # exact spelling, whatever the flags say.
+    tokens = [d for d in tokens if d.token.content not in roles]
+  new = _not_yet(vocabulary.marked, tokens)
+  result = add(vocabulary, new) if new else vocabulary
+  _check_numbers(result.marked, tokens)
+  return result
+
+
+def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
+  """Adds declared tokens to a tokenizer of the library, in place.
+
+  Raises:
+    ValueError: see `apply`.
+  """
+  tokenizer.add_tokens(_not_yet(tokenizer, tokens))
+  _check_numbers(tokenizer, tokens)
+  tell_apart(tokenizer)
+
+
+def tell_apart(tokenizer: Tokenizer) -> None:
+  """Settles which of two added tokens a text is that could be either.
+
+  Tokens that are looked for in cleaned text may be equal there: COVID and covid
+  in lower case. The library then reads one of them, another one in another
+  process. So the later ones are looked for in the raw text, by their exact
+  spelling, and the first one has all other spellings. Each case is printed.
+
+  Args:
+    tokenizer: the library's tokenizer; the flags of its added tokens change.
+  """
+  if tokenizer.normalizer is None:
+    return
+  numbers = tokenizer.get_added_tokens_decoder()
+  by_text: dict[str, list[AddedToken]] = {}
+  for number in sorted(numbers):
+    if numbers[number].normalized:
+      text = tokenizer.normalizer.normalize_str(numbers[number].content)
+      by_text.setdefault(text, []).append(numbers[number])
+  for text, (first, *others) in by_text.items():
+    if not (text and others):
+      continue
+    names = " and ".join(repr(token.content) for token in (first, *others))
+    line = (
+      f"warning: the added tokens {names} are equal in the text as the"
+      " tokenizer cleans it:"
+    )
+    longer = next((t for t in by_text if text in t and text != t), None)
+    if longer is not None:
+      # Raw text is read first: a token there would cut the longer one.
+      line += (
+        " which one is read differs from process to process, since"
+        f" {by_text[longer][0].content!r} holds them too; remove one of them."
+      )
+    else:
+      tokenizer.add_tokens([_raw(token) for token in others])
+      line += (
+        f" {first.content!r} is read for all spellings but"
+        f" {listed([token.content for token in others])}, exactly so."
+      )
+    say_once(line)
+
+
+def _raw(token: AddedToken) -> AddedToken:
+  """Returns the token as one that is looked for in raw text."""
+  return AddedToken(token.content, **flags_of(token) | {"normalized": False})
+
+
+def _not_yet(
+  tokenizer: Tokenizer, tokens: Sequence[Declared]
+) -> list[AddedToken]:
+  """Returns the tokens that a tokenizer lacks, or has with different flags."""
+  present = tokenizer.get_added_tokens_decoder().values()
+  flags = {token.content: flags_of(token) for token in present}
+  missing = []
+  for d in tokens:
+    present_flags = flags.get(d.token.content)
+    if present_flags is None or (
+      not d.bare and present_flags != flags_of(d.token)
+    ):
+      missing.append(d.token)
+  return missing
+
+
+def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
+  for d in tokens:
+    number = tokenizer.token_to_id(d.token.content)
+    if d.number not in (None, number):
+      raise ValueError(
+        f"{d.source}: the token {d.token.content!r} has the id {d.number}, but"
+        f" after the pieces before it, the id is {number}; are all files of one"
+        " model?"
+      )
+
+
+def role_tokens(vocabulary: Vocabulary) -> set[str]:
+  """Returns the special tokens of a tokenizer's family ([CLS], [SEP], ...)."""
+  size = len(vocabulary.pieces)
+  numbers = {i for i in vocabulary.special if i is not None and i < size}
+  return {vocabulary.pieces[i] for i in numbers}
+
+
+def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
+  """Returns the tokenizer with new tokens after its last piece.
+
+  Args:
+    vocabulary: a tokenizer of any kind but "words", with Hugging Face's rules.
+    tokens: the tokens in the order of their ids. A token that is a piece
+      already keeps its id. A token that was added before gets the new flags.
+
+  Raises:
+    ValueError: this kind of tokenizer cannot have added tokens.
+  """
+  if vocabulary.kind == "words" or vocabulary.clean is not None:
+    rules = vocabulary.options.get("rules")
+    raise ValueError(
+      f"a tokenizer with the rules {rules!r} has no added tokens"
+      f" ({listed([token.content for token in tokens])}); leave --rules out."
+    )
+  if vocabulary.marked.get_vocab_size() < vocabulary.vocab_size:
+    vocabulary = _filled(vocabulary)
+  marked = added_to(share(vocabulary.marked), vocabulary.marked)
+  marked.add_tokens(list(tokens))
+  result = with_added(vocabulary, marked)
+  if not result.added:
+    return result
+  # A tokenizer that was read from tokenizer.json alone has its post-processor,
+  # which adds the special tokens around a text.
+  has_processor = {*vocabulary.files} == {JSON}
+  to_write = marked if has_processor else with_special_tokens(result)
+  files = {**vocabulary.files, JSON: to_write.to_str().encode("utf-8")}
+  return dataclasses.replace(result, files=files)
+
+
+def _filled(vocabulary: Vocabulary) -> Vocabulary:
+  """Adds the pieces that fill gaps between ids to the library's model.
+
+  The library takes the number of pieces as the next free id. So ids without a
+  piece would give new tokens too small ids.
+  """
+
+  def fill(tokenizer: Tokenizer) -> Tokenizer:
+    content = json.loads(share(tokenizer).to_str())
+    pieces = content["model"]["vocab"]
+    numbers = set(pieces.values())
+    for number, piece in enumerate(vocabulary.pieces):
+      if number not in numbers:
+        pieces[piece] = number
+    return added_to(Tokenizer.from_str(json.dumps(content)), tokenizer)
+
+  plain, marked = fill(vocabulary.plain), fill(vocabulary.marked)
+  return dataclasses.replace(vocabulary, plain=plain, marked=marked)
+
+
+def with_added(vocabulary: Vocabulary, marked: Tokenizer) -> Vocabulary:
+  """Returns the tokenizer with all added tokens of `marked`.
+
+  Args:
+    vocabulary: the tokenizer; its pieces are the first pieces of `marked`.
+    marked: the library's tokenizer that reads special tokens in a text as
+      special tokens.
+  """
+  tell_apart(marked)
+  roles = role_tokens(vocabulary)
+  numbers = marked.get_added_tokens_decoder()
+  by_number = [numbers[number] for number in sorted(numbers)]
+  added = tuple(token for token in by_number if token.content not in roles)
+  if not added:
+    return dataclasses.replace(vocabulary, marked=marked, _caches=[{}])
+  plain = share(vocabulary.plain)
+  size = vocabulary.vocab_size
+  new = [
+    numbers[number].content for number in sorted(numbers) if number >= size
+  ]
+  pieces = [*vocabulary.pieces, *new]
+  boundary = np.append(vocabulary.boundary, np.ones(len(new), bool))
+  boundary[[*numbers]] = True
+  plain.add_tokens(_without_roles(by_number, roles, vocabulary, plain))
+  # `plain` reads the family's special tokens as text. The flag `special` was
+  # removed from all other tokens, so that it still finds them.
+  plain.encode_special_tokens = True
+  for token in added:
+    if plain.token_to_id(token.content) != marked.token_to_id(token.content):
+      raise ValueError(
+        f"the added token {token.content!r} is spelled like another piece."
+      )
+  whole = vocabulary.whole
+  if isinstance(whole, Holds):
+    whole = whole.other
+  return dataclasses.replace(
+    vocabulary,
+    pieces=pieces,
+    plain=plain,
+    marked=marked,
+    boundary=boundary,
+    whole=_holds(added, plain, whole),
+    added=added,
+    _caches=[{}],
+  )
+
+
+def _without_roles(
+  tokens: Iterable[AddedToken],
+  roles: set[str],
+  vocabulary: Vocabulary,
+  plain: Tokenizer,
+) -> list[AddedToken]:
+  """Returns the tokens for `plain`, which reads the special tokens as text.
+
+  Args:
+    tokens: all added tokens in the order of their ids.
+    roles: the special tokens of the family.
+    vocabulary: the tokenizer, for its pieces.
+    plain: the library's tokenizer to which the tokens will be added.
+  """
+  plain_tokens = []
+  size = plain.get_vocab_size(with_added_tokens=False)
+  for token in tokens:
+    if token.content not in roles:
+      flags = flags_of(token) | {"special": False}
+      plain_tokens.append(AddedToken(token.content, **flags))
+    elif vocabulary.pieces.index(token.content) >= size:
+      # This special token is no piece of the library's model. Without it all
+      # later tokens would get too small ids.
+      plain_tokens.append(token)
+  return plain_tokens
+
+
+def _holds(
+  tokens: Sequence[AddedToken], plain: Tokenizer, other: re.Pattern | None
+) -> Holds:
+  """Returns a filter for texts that may hold one of the tokens.
+
+  Args:
+    tokens: the added tokens.
+    plain: the library's tokenizer, for its normalizer.
+    other: the pattern `whole` of the vocabulary without added tokens.
+  """
+  normalizer = plain.normalizer
+  raw = [token.content for token in tokens if not token.normalized]
+  normalized = [token.content for token in tokens if token.normalized]
+  if normalizer is not None:
+    normalized = [normalizer.normalize_str(content) for content in normalized]
+  normalize_ascii = None
+  if isinstance(normalizer, normalizers.BertNormalizer):
+    normalize_ascii = str.lower if normalizer.lowercase else str
+  return Holds(
+    _any_of(raw), _any_of(normalized), normalizer, other, normalize_ascii
+  )
+
+
+def _any_of(contents: Iterable[str]) -> re.Pattern | None:
+  contents = sorted({content for content in contents if content})
+  return re.compile(_branches(contents, 3)) if contents else None
+
+
+def _branches(contents: Sequence[str], depth: int) -> str:
+  """Returns a pattern that matches any of the contents.
+
+  Contents with the same first characters share a branch. Otherwise the pattern
+  would try thousands of branches at every character of a text.
+
+  Args:
+    contents: the sorted contents. An empty one matches everywhere.
+    depth: the number of first characters that are shared.
+  """
+  if not contents[0]:
+    return ""
+  if not depth or len(contents) == 1:
+    return "|".join(map(re.escape, contents))
+  return "|".join(
+    f"{re.escape(first)}(?:{_branches([c[1:] for c in group], depth - 1)})"
+    for first, group in itertools.groupby(contents, lambda c: c[0])
+  )
+
+
+def listed(contents: Sequence[str]) -> str:
+  """Lists the first few contents, and says how many others there are."""
+  shown = ", ".join(repr(content) for content in contents[:_SHOWN])
+  num_hidden = len(contents) - _SHOWN
+  return f"{shown} and {num_hidden} more" if num_hidden > 0 else shown
+
+
+def with_special_tokens(vocabulary: Vocabulary) -> Tokenizer:
+  """Returns a library tokenizer that adds special tokens as transformers does.
+
+  It encodes a text as [CLS] text [SEP], with the token names and the segments
+  of this kind of tokenizer.
+  """
+  special, pieces = vocabulary.special, vocabulary.pieces
+  if special.mask is None:
+    return vocabulary.marked
+  tokenizer = added_to(share(vocabulary.marked), vocabulary.marked)
+  ends = [(pieces[i], i) for i in (special.sep, special.cls)]
+  if vocabulary.kind == "bytelevel":
+    space = vocabulary.options["add_prefix_space"]
+    tokenizer.post_processor = processors.RobertaProcessing(
+      *ends, add_prefix_space=space
+    )
+  else:
+    tokenizer.post_processor = processors.BertProcessing(*ends)
+  if vocabulary.kind == "wordpiece":
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+  return tokenizer
+
+
+def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
+  """Returns the entries for added tokens in `tokenizer_config.json`."""
+  if not vocabulary.added:
+    return {}
+  tokens = vocabulary.marked.get_added_tokens_decoder()
+  entries = {
+    str(number): {"content": tokens[number].content, **flags_of(tokens[number])}
+    for number in sorted(tokens)
+  }
+  settings: dict[str, Any] = {"added_tokens_decoder": entries}
+  special = [token.content for token in vocabulary.added if token.special]
+  if special:
+    settings["additional_special_tokens"] = special
+  return settings
+
+
+def _first(vocabulary: Vocabulary, size: int) -> Vocabulary:
+  """Returns the tokenizer without the added tokens whose id is >= `size`."""
+  tokens = vocabulary.marked.get_added_tokens_decoder()
+  marked = share(vocabulary.marked)
+  marked.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
+  whole = vocabulary.whole
+  base = dataclasses.replace(
+    vocabulary,
+    pieces=vocabulary.pieces[:size],
+    plain=share(vocabulary.plain),
+    boundary=vocabulary.boundary[:size],
+    whole=whole.other if isinstance(whole, Holds) else whole,
+    added=(),
+    _caches=[{}],
+  )
+  return with_added(base, marked)
+
+
+def old_ids(
+  vocabulary: Vocabulary, size: int | None = None
+) -> Callable[[str], list[int]]:
+  """Returns a function that cuts a new piece into old pieces.
+
+  Args:
+    vocabulary: a tokenizer.
+    size: the number of old pieces; None if all pieces are old. The function
+      ignores added tokens with ids from `size` on.
+
+  Returns:
+    A function from a text to ids of old pieces. It leaves out the unknown
+    piece, so the list may be empty.
+  """
+  if size is not None and any(i >= size for i in vocabulary.added_ids):
+    vocabulary = _first(vocabulary, size)
+
+  def ids(piece: str) -> list[int]:
+    # `encode_words` reads a word as in running text, with a space before it.
+    # Some pieces begin with that space.
+    encoded, _ = vocabulary.encode_words([piece.strip()])
+    return [i for i in encoded.tolist() if i != vocabulary.special.unk]
+
+  return ids

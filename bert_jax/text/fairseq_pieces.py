@@ -1,0 +1,91 @@
+"""Opens the SentencePiece models of XLM-R and CamemBERT, with fairseq's ids.
+
+fairseq puts its own special pieces before the pieces of the model, and <mask>
+after them. So a piece's id differs from its id in the SentencePiece file
+(transformers convert_slow_tokenizer.py, XLMRobertaConverter and
+CamembertConverter).
+"""
+
+from tokenizers import (
+  AddedToken,
+  Tokenizer,
+  decoders,
+  models,
+  normalizers,
+  pre_tokenizers,
+  processors,
+)
+
+from bert_jax.text import bpe, tokenizer_json
+from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
+from bert_jax.text.vocabulary import Vocabulary
+
+# The name of the SentencePiece file in folders of these models.
+MODEL = "sentencepiece.bpe.model"
+# Tokenizer class in tokenizer_config.json -> (the first pieces with their
+# scores, the number of pieces in the SentencePiece file that they replace).
+_FIRST = {
+  "XLMRoberta": (
+    [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)],
+    3,
+  ),
+  "Camembert": (
+    [
+      ("<s>NOTUSED", 0.0),
+      ("<pad>", 0.0),
+      ("</s>NOTUSED", 0.0),
+      ("<unk>", 0.0),
+      ("<unk>NOTUSED", -100.0),
+    ],
+    1,
+  ),
+}
+_SPACE = "▁"
+_UNKNOWN = 3
+
+
+def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
+  """Builds the tokenizer of a model's SentencePiece file.
+
+  Args:
+    content: the content of the file.
+    source: the name of the file, for messages.
+    tokenizer_class: the class that tokenizer_config.json names; if it is empty,
+      that of XLM-R.
+
+  Raises:
+    ValueError: the file is damaged, or is a model of another kind.
+  """
+  parsed = sentencepiece_model.parse(content, source)
+  if parsed.pieces[:3] != ["<unk>", "<s>", "</s>"]:
+    raise ValueError(
+      f"{source}: its first pieces are {parsed.pieces[:3]}, and not <unk>, <s>,"
+      " </s> as in the models of XLM-R and CamemBERT."
+    )
+  camembert = tokenizer_class.startswith("Camembert")
+  first, count = _FIRST["Camembert" if camembert else "XLMRoberta"]
+  others = zip(parsed.pieces[count:], parsed.scores[count:], strict=True)
+  vocab = [*first, *others, (bpe.ROBERTA["mask"], 0.0)]
+  tokenizer = Tokenizer(models.Unigram(vocab, _UNKNOWN, False))
+  if parsed.charsmap:
+    tokenizer.normalizer = normalizers.Precompiled(parsed.charsmap)
+  space = dict(replacement=_SPACE, prepend_scheme="always")
+  tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+    [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]
+  )
+  tokenizer.decoder = decoders.Metaspace(**space)
+  *special, mask = (
+    bpe.ROBERTA[r] for r in ("pad", "unk", "cls", "sep", "mask")
+  )
+  tokenizer.add_special_tokens(
+    [AddedToken(t, normalized=False) for t in special]
+  )
+  token = AddedToken(mask, lstrip=camembert, normalized=False)
+  tokenizer.add_special_tokens([token])
+  cls, sep = bpe.ROBERTA["cls"], bpe.ROBERTA["sep"]
+  tokenizer.post_processor = processors.TemplateProcessing(
+    f"{cls} $A {sep}",
+    f"{cls} $A {sep} {sep} $B {sep}",
+    [(t, tokenizer.token_to_id(t)) for t in (cls, sep)],
+  )
+  return tokenizer_json.from_json(tokenizer.to_str(), source)

@@ -1,0 +1,82 @@
+"""The tokenizer of a converted model, from the files that came with it.
+
+It adds the special tokens of the model's family, as transformers does
+(tokenization_bert.py, tokenization_roberta.py, tokenization_albert.py).
+"""
+
+import os
+from collections.abc import Mapping
+
+from tokenizers import Tokenizer
+
+from bert_jax.text import added_tokens, tokenizer_json
+from bert_jax.text import open_vocabulary as vocabulary_files
+
+JSON = vocabulary_files.JSON
+
+
+def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
+  """Builds a tokenizer that adds special tokens, and neither pads nor cuts.
+
+  Args:
+    files: name -> bytes.
+    folder: where they are, for messages.
+
+  Returns:
+    None if no vocabulary is among them.
+
+  Raises:
+    ValueError: a damaged file.
+  """
+  if not vocabulary_files.has_tokenizer(files):
+    return None
+  name = vocabulary_files.JSON
+  if name in files:
+    # tokenizer.json says itself which special tokens are added to a text.
+    path = os.path.join(folder, name)
+    vocabulary_files.check_written(files, folder)
+    text = vocabulary_files.text(files[name], path)
+    tokenizer = tokenizer_json.read(text, path)
+    added_tokens.declare(tokenizer, added_tokens.declared(files, folder))
+    return tokenizer
+  vocabulary = vocabulary_files.of_files(files, folder)
+  if name in vocabulary.files:
+    text = vocabulary_files.text(vocabulary.files[name], folder)
+    return tokenizer_json.read(text, folder)
+  return added_tokens.with_special_tokens(vocabulary)
+
+
+def without_rows(tokenizer: Tokenizer, rows: int, path: str) -> str:
+  """Describes the pieces of a tokenizer for which its model has no row.
+
+  Args:
+    tokenizer: the model's tokenizer.
+    rows: the number of rows of the model's word table.
+    path: the model, for the message.
+
+  Returns:
+    The message; "" if every piece has a row.
+  """
+  ids = tokenizer.get_vocab(with_added_tokens=True)
+  without_row = {i: piece for piece, i in ids.items() if i >= rows}
+  if not without_row:
+    return ""
+  names = added_tokens.listed([without_row[i] for i in sorted(without_row)])
+  return (
+    f"{path}: the tokenizer has {max(ids.values()) + 1} pieces, but the word"
+    f" table has {rows} rows; these pieces have no row: {names}. A text that"
+    " holds one of them cannot be read until a run with init_from has trained"
+    " rows for them."
+  )
+
+
+def without_rows_of(files: Mapping[str, bytes], rows: int, path: str) -> str:
+  """Does the same as `without_rows` for a tokenizer's files.
+
+  If the files are damaged, it returns a message instead of raising an error.
+  """
+  try:
+    tokenizer = build(files, path)
+  except ValueError as e:
+    return f"the tokenizer's files cannot be read ({e})"
+  return without_rows(tokenizer, rows, path) if tokenizer is not None else ""

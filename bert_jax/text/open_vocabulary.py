@@ -1,0 +1,531 @@
+"""Opens tokenizers: vocabulary files, folders of models, `tokenizer.json`."""
+
+import functools
+import inspect
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from tokenizers import normalizers
+
+from bert_jax.corpus import reader as corpus
+from bert_jax.files import digest, is_sealed, seal
+from bert_jax.text import (
+  added_tokens,
+  bpe,
+  cleaning,
+  fairseq_pieces,
+  unigram,
+  wordpiece,
+  words,
+)
+from bert_jax.text.open_vocabulary_pieces import parse
+from bert_jax.text.tokenizer_json import from_json
+from bert_jax.text.vocabulary import Vocabulary
+
+# The settings of a folder, with the names of transformers where it has them.
+SETTINGS = added_tokens.SETTINGS
+# transformers' own file of a tokenizer of any kind.
+JSON = added_tokens.JSON
+# A key of the settings: digests of the other files.
+DIGESTS = "sha256"
+_NAMES = {"lower_case": "do_lower_case"}
+_CLASSES = {
+  "wordpiece": "BertTokenizer",
+  "gpt1": "OpenAIGPTTokenizer",
+  # Which takes tokenizer.json as it is; AlbertTokenizer has rules of its own.
+  "unigram": "PreTrainedTokenizerFast",
+}
+_TYPES = {
+  "lower_case": bool,
+  "rules": str,
+  "add_prefix_space": bool,
+  "keep_accents": bool,
+  "word_starts": str,
+  "strip_accents": bool,
+  "tokenize_chinese_chars": bool,
+}
+# Those that say how text is cleaned; the last two are contraries.
+_CLEANING = ("lower_case", "keep_accents", "strip_accents")
+# Names of one thing: transformers', and those of the releases.
+_PIECES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
+_MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
+_MODELS = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
+_NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECES)
+_BRACKETS = re.compile(r"\[.*\]")
+_nfd = functools.partial(unicodedata.normalize, "NFD")
+# Every file that is read of a folder.
+NAMES = tuple({name: 0 for name in (*_NAMED, *_MERGES, *added_tokens.FILES)})
+# Of a vocabulary's JSON no value is an object.
+_MODEL = re.compile(r'"model"\s*:\s*\{')
+
+
+def load(path: str, **options: Any) -> Vocabulary:
+  """Opens a tokenizer.
+
+  Args:
+    path: a vocabulary of WordPiece or of words (one a line), a SentencePiece
+      `.model`, `tokenizer.json`, `vocab.json` with its merges beside it, or a
+      folder with any of these, that of a Hugging Face model for example.
+    **options: `lower_case` and `keep_accents` (or `strip_accents`), which say
+      how the text was cleaned that the pieces were learnt from, where nothing
+      beside them says it; and over the settings that came with it: `rules` and
+      `tokenize_chinese_chars` (WordPiece), `add_prefix_space` (byte-level BPE),
+      `word_starts` (SentencePiece).
+
+  Raises:
+    ValueError: nothing there, damaged, an option that the kind has not, or one
+      that is contrary to how the text was cleaned.
+  """
+  if not os.path.exists(path):
+    raise ValueError(
+      f"{path}: no such vocabulary; make one with `python -m"
+      " bert_jax.cli.train_vocab`."
+    )
+  folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
+  beside = SETTINGS if name is None else settings_beside(path)
+  wanted = NAMES if name is None else [name, *_MERGES, beside]
+  paths = {n: os.path.join(folder, n) for n in wanted}
+  files = {n: _bytes(p) for n, p in paths.items() if os.path.isfile(p)}
+  if name is None:
+    vocabulary = _of_model(files, folder, options)
+  else:
+    files = _without_foreign(files, folder, beside, name)
+    check_written(files, folder, beside, name)
+    settings = _settings(files.get(beside), paths[beside])
+    vocabulary = _build(_builder(files, name, folder), path, settings, options)
+  if vocabulary.kind == "wordpiece" and JSON not in vocabulary.files:
+    wordpiece.check_uncased(vocabulary, path)
+  if name is None:
+    vocabulary = added_tokens.apply(
+      vocabulary, added_tokens.declared(files, folder)
+    )
+  return vocabulary
+
+
+def warning(vocabulary: Vocabulary, path: str) -> str | None:
+  """Returns a line if over 1% of the pieces are such that no text gives them.
+
+  Args:
+    vocabulary: the tokenizer.
+    path: where it is from.
+  """
+  normalizer = vocabulary.plain.normalizer
+  if normalizer is None or (
+    vocabulary.keep_accents and not vocabulary.lower_case
+  ):
+    return None
+  special = {vocabulary.pieces[i] for i in vocabulary.special if i is not None}
+  lost = [
+    piece
+    for piece in vocabulary.pieces
+    if piece not in special
+    and _is_marked(piece, vocabulary.lower_case, vocabulary.keep_accents)
+    and normalizer.normalize_str(piece) not in (piece, _nfd(piece))
+  ]
+  if len(lost) <= 0.01 * len(vocabulary.pieces):
+    return None
+  return (
+    f"warning: {path}: {len(lost):,} of {vocabulary.num_ids:,} pieces, such as"
+    f" {lost[0]!r}, have capitals or accents, which are taken from the text"
+    " before: no text gives them. If the vocabulary is meant for them, pass"
+    " --no-lower-case (lower_case=False) or --keep_accents (keep_accents=True)."
+  )
+
+
+def _is_marked(piece: str, lower_case: bool, keep_accents: bool) -> bool:
+  """Returns whether a piece has what cleaning may take away."""
+  if lower_case and piece != piece.lower():
+    return not _BRACKETS.fullmatch(piece)
+  return not (keep_accents or piece.isascii()) and any(
+    unicodedata.category(c) == "Mn" for c in _nfd(piece)
+  )
+
+
+def settings_beside(path: str) -> str:
+  """Returns the name of the file with the settings of a vocabulary's file.
+
+  It is transformers' own name beside a file that has a name of transformers,
+  else one that begins as the vocabulary's does: a folder may have several.
+  """
+  folder, name = os.path.split(path)
+  own_settings = f"{os.path.splitext(name)[0]}.{SETTINGS}"
+  named = name in _NAMED and not os.path.isfile(
+    os.path.join(folder, own_settings)
+  )
+  return SETTINGS if named else own_settings
+
+
+def of_files(
+  files: Mapping[str, bytes], folder: str, **options: Any
+) -> Vocabulary:
+  """Builds the tokenizer of a folder's files.
+
+  Args:
+    files: name -> content; any others are ignored.
+    folder: where they are, for messages.
+    **options: see `load`.
+
+  Raises:
+    ValueError: see `load`.
+  """
+  vocabulary = _of_model(files, folder, options)
+  return added_tokens.apply(vocabulary, added_tokens.declared(files, folder))
+
+
+def _of_model(
+  files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
+) -> Vocabulary:
+  """Builds the tokenizer without the tokens that other files add to it."""
+  # transformers' own file is exact, but leaves nothing to choose.
+  choices = options.keys() - {*_CLEANING, "word_starts"}
+  order = sorted(_NAMED, key=lambda n: n == JSON and bool(choices))
+  name = next((name for name in order if name in files), None)
+  if name is None:
+    raise ValueError(
+      f"{folder}: no vocabulary in it: none of {', '.join(_NAMED)}."
+    )
+  path = os.path.join(folder, name)
+  files = _without_foreign(files, folder, SETTINGS, name)
+  check_written(files, folder)
+  settings = _settings(files.get(SETTINGS), os.path.join(folder, SETTINGS))
+  return _build(_builder(files, name, folder), path, settings, options)
+
+
+def _without_foreign(
+  files: Mapping[str, bytes], folder: str, settings: str, name: str
+) -> Mapping[str, bytes]:
+  """Leaves out settings that were written with a vocabulary of another kind.
+
+  Two vocabularies may stand in one folder, and settings that `contents` wrote
+  list the files that they belong to.
+
+  Args:
+    files: name -> content.
+    folder: where they are, for messages.
+    settings: the name of the settings among them.
+    name: the vocabulary's file.
+  """
+  if settings not in files:
+    return files
+  path = os.path.join(folder, settings)
+  sums = bpe.read_json(text(files[settings], path), path).get(DIGESTS)
+  if not isinstance(sums, dict) or not sums:
+    return files
+  if _suffix(name) in map(_suffix, sums):
+    return files
+  return {n: content for n, content in files.items() if n != settings}
+
+
+def _suffix(name: str) -> str:
+  """Returns how the names of a kind's files end; "" for a list of pieces."""
+  return next((end for end in (".model", ".json") if name.endswith(end)), "")
+
+
+def has_tokenizer(files: Mapping[str, bytes]) -> bool:
+  """Whether `of_files` would find a vocabulary."""
+  return any(name in files for name in _NAMED)
+
+
+def _build(
+  build: Callable[..., Vocabulary],
+  path: str,
+  settings: Mapping[str, Any],
+  options: Mapping[str, Any],
+) -> Vocabulary:
+  """Builds a tokenizer with its settings and a caller's options over them."""
+  known = inspect.signature(build).parameters.keys() & _TYPES.keys()
+  wanted = _cleaning(options)
+  options = {k: v for k, v in options.items() if k not in _CLEANING}
+  default_accents = None
+  for name in options:
+    if name not in known:
+      raise ValueError(
+        f"{path}: its kind of tokenizer has no option {name!r}; it has"
+        f" {sorted(known) or 'none'}."
+      )
+  learnt = _cleaning(settings)
+  if learnt.keep_accents is None and learnt.lower_case is not None:
+    if "strip_accents" in known:
+      learnt = learnt.filled()
+    elif "lower_case" in known and wanted.lower_case is None:
+      # As transformers' AlbertTokenizer does where nobody speaks of accents.
+      default_accents = None if learnt.lower_case else False
+  if isinstance(build, functools.partial) and build.func is unigram.unigram:
+    # The rules that a `.model` holds come before the settings beside it.
+    fixed = unigram.fixed_cleaning(*build.args, **build.keywords)
+    if fixed.lower_case is not None:
+      learnt, default_accents = fixed, None
+      if fixed.keep_accents is None:
+        learnt = fixed._replace(keep_accents=_cleaning(settings).keep_accents)
+  _check_rules(settings, options, path)
+  came = {k: v for k, v in settings.items() if k in known - {*_CLEANING}}
+  if "lower_case" in known:
+    cleaning.check_alike(learnt, wanted, path)
+    pairs = zip(learnt, wanted, strict=True)
+    merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
+    if merged.keep_accents is None:
+      merged = merged._replace(keep_accents=default_accents)
+    return build(**came | _named(merged, known) | options)
+  if "keep_accents" in known:
+    came["keep_accents"] = learnt.keep_accents
+  vocabulary = build(**came | options)
+  has = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
+  cleaning.check_alike(has, wanted, path)
+  return vocabulary
+
+
+def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
+  """Returns how text is cleaned by settings or options of any kind."""
+  keep = options.get("keep_accents")
+  if keep is None and options.get("strip_accents") is not None:
+    keep = not options["strip_accents"]
+  return cleaning.Cleaning(options.get("lower_case"), keep)
+
+
+def _named(
+  wanted: cleaning.Cleaning, known: Collection[str]
+) -> dict[str, bool]:
+  """Returns the options of a builder for a cleaning, without None."""
+  options = cleaning.asked(*wanted)
+  if "strip_accents" in known and "keep_accents" in options:
+    options["strip_accents"] = not options.pop("keep_accents")
+  return options
+
+
+def _check_rules(
+  settings: Mapping[str, Any], options: Mapping[str, Any], path: str
+) -> None:
+  """Refuses to split words in another way than when they were counted."""
+  came, asked = settings.get("rules"), options.get("rules")
+  if came in words.RULES and asked in words.RULES and came != asked:
+    raise ValueError(
+      f"{path}: its words were counted with --rules={came}, and --rules={asked}"
+      " is contrary to that; leave it out, or train another vocabulary with it."
+    )
+
+
+def _settings(content: bytes | None, path: str) -> dict[str, Any]:
+  """Reads a file of settings; there are none where there is no file."""
+  if content is None:
+    return {}
+  read = bpe.read_json(text(content, path), path)
+  keys = {name: _NAMES.get(name, name) for name in _TYPES}
+  found = {name: read[key] for name, key in keys.items() if key in read}
+  for name, value in found.items():
+    if value is not None and not isinstance(value, _TYPES[name]):
+      raise ValueError(
+        f"{path}: {keys[name]!r} is {value!r:.40}, not"
+        f" {'text' if _TYPES[name] is str else 'true or false'}."
+      )
+  # transformers writes null for what it decides itself.
+  return {name: value for name, value in found.items() if value is not None}
+
+
+def _builder(
+  files: Mapping[str, bytes], name: str, folder: str
+) -> Callable[..., Vocabulary]:
+  """Returns what builds the tokenizer of a file from options."""
+  path, content = os.path.join(folder, name), files[name]
+  if name == fairseq_pieces.MODEL:
+    settings_path = os.path.join(folder, SETTINGS)
+    read = text(files[SETTINGS], settings_path) if SETTINGS in files else "{}"
+    tokenizer_class = str(
+      bpe.read_json(read, settings_path).get("tokenizer_class") or ""
+    )
+    return functools.partial(
+      fairseq_pieces.build, content, path, tokenizer_class
+    )
+  if name.endswith(".model"):
+    return functools.partial(unigram.unigram, content, source=path)
+  if not name.endswith(".json"):
+    pieces = parse(content, path)
+    if set(words.SPECIAL) <= set(pieces):
+      return functools.partial(words.build, pieces, source=path)
+    return functools.partial(wordpiece.build, pieces, source=path)
+  decoded = text(content, path)
+  if name not in _PIECES and _MODEL.search(decoded):
+    return functools.partial(from_json, decoded, source=path)
+  vocab = bpe.check_pieces(bpe.read_json(decoded, path), path)
+  beside = next((n for n in _MERGES if n in files), None)
+  if beside is None:
+    raise ValueError(f"{path}: no merges beside it: none of {_MERGES}.")
+  settings_path = os.path.join(folder, beside)
+  merges = bpe.read_merges(text(files[beside], settings_path), settings_path)
+  ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
+  build = bpe.gpt1 if ends else bpe.bytelevel
+  return functools.partial(build, vocab, merges, source=path)
+
+
+def _is_listed(vocabulary: Vocabulary) -> bool:
+  """Whether vocab.txt lists all pieces; from tokenizer.json there is none."""
+  if vocabulary.kind != "wordpiece" or vocabulary.added:
+    return False
+  return "vocab.txt" in vocabulary.files
+
+
+def _unusual(vocabulary: Vocabulary) -> dict[str, bool]:
+  """Settings of BertTokenizer and RobertaTokenizer that are not the defaults.
+
+  transformers builds its rules from them, whatever `tokenizer.json` says.
+  """
+  rules, settings = vocabulary.plain.normalizer, {}
+  splitter = vocabulary.plain.pre_tokenizer
+  if vocabulary.kind == "bytelevel":
+    if getattr(splitter, "add_prefix_space", False):
+      settings["add_prefix_space"] = True
+  elif isinstance(rules, normalizers.BertNormalizer):
+    if rules.strip_accents not in (None, rules.lowercase):
+      settings["strip_accents"] = rules.strip_accents
+    if not rules.handle_chinese_chars:
+      settings["tokenize_chinese_chars"] = False
+  return settings
+
+
+def contents(
+  vocabulary: Vocabulary, with_digests: bool = True
+) -> dict[str, bytes]:
+  """Name -> content of all files of a tokenizer, its settings among them.
+
+  Args:
+    vocabulary: the tokenizer.
+    with_digests: whether the settings hold digests, by which `of_files` notices
+      a damaged file.
+  """
+  contents_by_name = dict(vocabulary.files)
+  if not _is_listed(vocabulary):
+    pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
+    contents_by_name[corpus.PIECES] = pieces.encode("utf-8")
+  if vocabulary.others:
+    others = "".join(f"{word}\n" for word in vocabulary.others)
+    contents_by_name[corpus.OTHERS] = others.encode("utf-8")
+  names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
+  names |= _unusual(vocabulary)
+  if vocabulary.kind in _CLASSES:
+    names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
+  if vocabulary.kind == "unigram":
+    special = vocabulary.special._asdict().items()
+    names |= {f"{r}_token": vocabulary.pieces[i] for r, i in special}
+  names |= added_tokens.settings_of(vocabulary)
+  if with_digests:
+    names = _with_digests(names, vocabulary.files)
+  return contents_by_name | {SETTINGS: _to_json(names)}
+
+
+def digest_settings(files: Mapping[str, bytes]) -> bytes:
+  """Settings that hold digests alone, for files that say all the rest.
+
+  Args:
+    files: name -> content.
+  """
+  return _to_json(_with_digests({}, files))
+
+
+def _to_json(settings: Mapping[str, Any]) -> bytes:
+  content = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+  return content.encode("utf-8")
+
+
+def _with_digests(
+  settings: Mapping[str, Any], files: Mapping[str, bytes]
+) -> dict[str, Any]:
+  sums = {name: digest(content) for name, content in files.items()}
+  return seal({**settings, DIGESTS: sums})
+
+
+def check_written(
+  files: Mapping[str, bytes],
+  folder: str,
+  settings: str = SETTINGS,
+  name: str | None = None,
+) -> None:
+  """Raises ValueError if a file is not the one that `contents` made.
+
+  Files that were not made by it, another library's, are not checked, and one
+  may be deleted.
+
+  Args:
+    files: name -> content.
+    folder: where they are, for messages.
+    settings: the name of the settings among them.
+    name: the one file of a vocabulary that was given a name of its own.
+  """
+  path = os.path.join(folder, settings)
+  read = {}
+  if settings in files:
+    read = bpe.read_json(text(files[settings], path), path)
+  # Damage to one of the keys must not hide the other.
+  if DIGESTS not in read and "checksum" not in read:
+    return
+  changed = [settings]
+  if is_sealed(read) and isinstance(read.get(DIGESTS), dict):
+    sums = read[DIGESTS]
+    if name not in sums and len(sums) == 1:
+      sums = {name: next(iter(sums.values()))}
+    changed = [n for n in sums if n in files and digest(files[n]) != sums[n]]
+  if changed:
+    raise ValueError(
+      f"{os.path.join(folder, changed[0])} is not what was written with the"
+      " other files of this tokenizer. Put it back; or, if you changed it on"
+      f" purpose, delete the keys {DIGESTS!r} and 'checksum' of {path}."
+    )
+
+
+def save(vocabulary: Vocabulary, folder: str) -> None:
+  """Writes all files of a tokenizer, for `load`."""
+  for name, content in contents(vocabulary).items():
+    with open(os.path.join(folder, name), "wb") as f:
+      f.write(content)
+      f.flush()
+      os.fsync(f.fileno())
+
+
+def meta(vocabulary: Vocabulary) -> dict[str, Any]:
+  """What `meta.json` of a prepared folder says of a tokenizer."""
+  if _is_listed(vocabulary):
+    return {}
+  made: dict[str, Any] = {"special": vocabulary.special._asdict()}
+  if vocabulary.unmasked_ids:
+    made["unmasked"] = vocabulary.unmasked_ids
+  if vocabulary.kind == "words":
+    made["others"] = len(vocabulary.others)
+  return made
+
+
+def of_part(part: Any) -> dict[str, bytes]:
+  """Name -> content of the tokenizer's files of an opened folder or text."""
+  if not isinstance(part, corpus.Prepared):
+    return contents(part.tokenizer)
+  names = corpus.tokenizer_files(part.path)
+  made = {name: _bytes(os.path.join(part.path, name)) for name in names}
+  if SETTINGS not in made:
+    settings = {
+      "tokenizer_class": _CLASSES["wordpiece"],
+      _NAMES["lower_case"]: part.meta["lower_case"],
+    }
+    settings = _with_digests(settings, made)
+    made[SETTINGS] = json.dumps(settings, indent=2).encode("utf-8") + b"\n"
+  return made
+
+
+def of_prepared(path: str, meta: Mapping[str, Any]) -> Vocabulary:
+  """Opens the tokenizer of a prepared folder."""
+  if os.path.exists(os.path.join(path, SETTINGS)):
+    return load(path)
+  return load(path, lower_case=meta["lower_case"])
+
+
+def _bytes(path: str) -> bytes:
+  with open(path, "rb") as f:
+    return f.read()
+
+
+def text(content: bytes, path: str) -> str:
+  """Decodes a file; ValueError names it if it is not UTF-8."""
+  try:
+    return content.decode("utf-8")
+  except UnicodeDecodeError as e:
+    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e

@@ -1,0 +1,186 @@
+"""Reads a file of tokens to add to a vocabulary: `--add_tokens FILE`.
+
+Each line of the file is a token. It means the same as a string in transformers'
+`tokenizer.add_tokens([...])`: the token is found anywhere in the normalized
+text, also inside a word. A line may also be a JSON object with the flags of
+`added_tokens.FLAGS`, for example {"content": "art", "single_word": true}.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tokenizers import AddedToken
+
+from bert_jax.text import added_tokens, words
+from bert_jax.text.vocabulary import Vocabulary
+
+
+def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
+  """Adds the tokens of a file after the last piece of a vocabulary.
+
+  A token is left out if the vocabulary reads it as one piece already, or if it
+  is earlier in the file.
+
+  Args:
+    vocabulary: a tokenizer of any kind except WordPiece with the original
+      rules, which cannot have added tokens.
+    path: the file of tokens.
+
+  Returns:
+    The longer vocabulary, and a sentence that says what was added and what was
+    left out.
+
+  Raises:
+    ValueError: the file is missing, damaged or has no tokens, a line is not a
+      token, or this kind of vocabulary cannot have the token. The message names
+      the file and the line.
+  """
+  existing, repeated, num_empty = [], [], 0
+  tokens: dict[str, AddedToken] = {}
+  for location, token in _read(path):
+    if token is None:
+      num_empty += 1
+      continue
+    matched_text = _matched_text(vocabulary, token, location)
+    if matched_text in tokens:
+      repeated.append(token.content)
+    elif _is_one_piece(vocabulary, token):
+      existing.append(token.content)
+    else:
+      _check_is_word(vocabulary, token, location)
+      tokens[matched_text] = token
+  if not tokens and not existing:
+    raise ValueError(f"{path}: no tokens in it; write one on each line.")
+  result = _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
+  new_pieces = list(result.pieces[vocabulary.vocab_size :])
+  new_set = set(new_pieces)
+  old_pieces = [t.content for t in tokens.values() if t.content not in new_set]
+  names = f": {added_tokens.listed(new_pieces)}" if new_pieces else ""
+  phrases = [
+    f"{path}: {len(new_pieces)} new pieces after the"
+    f" {vocabulary.vocab_size:,} pieces of the vocabulary{names}"
+  ]
+  if old_pieces:
+    names = added_tokens.listed(old_pieces)
+    phrases.append(
+      f"pieces that keep their ids and are never cut from now on: {names}"
+    )
+  if existing:
+    names = added_tokens.listed(existing)
+    phrases.append(f"left out, since each is one piece already: {names}")
+  if repeated:
+    names = added_tokens.listed(repeated)
+    phrases.append(f"left out, since each is on an earlier line: {names}")
+  if num_empty:
+    phrases.append(f"empty lines: {num_empty}")
+  return result, "; ".join(phrases) + "."
+
+
+def _read(path: str) -> Iterator[tuple[str, AddedToken | None]]:
+  """Yields ("FILE:LINE", token) for each line; an empty line has token None."""
+  try:
+    with open(path, "rb") as f:
+      content = f.read()
+  except OSError as e:
+    raise ValueError(f"--add_tokens={path}: {e.strerror}.") from e
+  try:
+    text = content.decode("utf-8-sig")
+  except UnicodeDecodeError as e:
+    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
+  lines = text.split("\n")
+  for number, line in enumerate(lines, 1):
+    line = line.strip()
+    location = f"{path}:{number}"
+    if line:
+      yield location, _token(line, location)
+    elif number < len(lines):  # The text after the last line end is no line.
+      yield location, None
+
+
+def _token(line: str, location: str) -> AddedToken:
+  fields = _object(line)
+  if fields is None:
+    return AddedToken(line, normalized=True, special=False)
+  flags = added_tokens.FLAGS
+  wrong = [key for key in fields if key not in ("content", *flags)]
+  wrong += [key for key in flags if type(fields.get(key, True)) is not bool]
+  if wrong or not isinstance(fields["content"], str):
+    raise ValueError(
+      f"{location}: {[*wrong, 'content'][0]!r} is wrong; a token has 'content',"
+      f" which is text, and the flags {', '.join(flags)}, each true or false."
+    )
+  return added_tokens.make_token(fields)
+
+
+def _object(line: str) -> dict[str, Any] | None:
+  """Parses a JSON object with `content`; None if the line is plain text."""
+  if not line.startswith("{"):
+    return None
+  try:
+    value = json.loads(line)
+  except (ValueError, RecursionError):
+    return None
+  return value if isinstance(value, dict) and "content" in value else None
+
+
+def _matched_text(
+  vocabulary: Vocabulary, token: AddedToken, location: str
+) -> str:
+  """Returns the text that the tokenizer matches for a token.
+
+  Raises:
+    ValueError: normalization leaves nothing of the token.
+  """
+  text, normalizer = token.content, vocabulary.plain.normalizer
+  if token.normalized and normalizer is not None:
+    text = normalizer.normalize_str(text)
+  if not text.strip():
+    raise ValueError(
+      f"{location}: nothing is left of {token.content!a} when the tokenizer has"
+      " cleaned it; remove the line."
+    )
+  return text
+
+
+def _is_one_piece(vocabulary: Vocabulary, token: AddedToken) -> bool:
+  """Returns True if the vocabulary reads the token as one piece already."""
+  if token.content in added_tokens.role_tokens(vocabulary):
+    return True
+  if added_tokens.flags_of(token) != added_tokens.flags_of(_PLAIN):
+    return False
+  if vocabulary.kind == "words":
+    return token.content in vocabulary.pieces
+  ids, _ = vocabulary.encode_words([token.content])
+  return len(ids) == 1 and ids[0] != vocabulary.special.unk
+
+
+_PLAIN = AddedToken("x", normalized=True, special=False)
+
+
+def _check_is_word(
+  vocabulary: Vocabulary, token: AddedToken, location: str
+) -> None:
+  """Raises ValueError if a vocabulary of words would cut the token."""
+  if vocabulary.kind != "words":
+    return
+  split = vocabulary.plain.pre_tokenizer.pre_tokenize_str(token.content)
+  if len(split) != 1:
+    raise ValueError(
+      f"{location}: {token.content!r} is {len(split)} words by the rules"
+      f" {vocabulary.options['rules']!r}; only single words can be added to a"
+      " vocabulary of words (with --rules=spaces, text without white space)."
+    )
+
+
+def _add(
+  vocabulary: Vocabulary, tokens: list[AddedToken], path: str
+) -> Vocabulary:
+  if vocabulary.kind == "words":
+    pieces = [*vocabulary.pieces, *(token.content for token in tokens)]
+    rules = vocabulary.options["rules"]
+    return words.build(pieces, vocabulary.others, path, rules)
+  try:
+    return added_tokens.add(vocabulary, tokens)
+  except ValueError as e:
+    raise ValueError(f"--add_tokens={path}: {e}") from e

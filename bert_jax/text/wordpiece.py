@@ -1,0 +1,130 @@
+"""WordPiece as in BERT, by Hugging Face's rules or the original ones.
+
+"huggingface": the rules of `BertTokenizerFast`, with which published
+vocabularies are used today. Control, format and private characters are dropped,
+unassigned ones are kept as letters; accents are stripped together with
+lower-casing unless they are to stay, Chinese characters and punctuation stand
+alone, a word of more than 100 characters is `[UNK]`.
+
+"original": `tokenization.py` of github.com/google-research/bert. It keeps
+private characters as well, lower-cases as Python does, and its limit is 200
+characters. Slower, since it runs in Python; see docs/tokenizers.md for
+every difference.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from bert_jax.corpus import reader as corpus
+from bert_jax.text import wordpiece_original_rules as original_rules
+from bert_jax.text.vocabulary import WORDS, Vocabulary, mark
+
+CONTINUATION = "##"
+MAX_WORD_CHARS = {"huggingface": 100, "original": 200}
+RULES = tuple(MAX_WORD_CHARS)
+# What a capital sigma becomes depends on the punctuation around it.
+_ORIGINAL_WORDS = re.compile("[^ ]+")
+
+
+def normalizer(
+  lower_case: bool,
+  strip_accents: bool | None = None,
+  tokenize_chinese_chars: bool = True,
+) -> normalizers.Normalizer:
+  """Returns BERT's clean-up of raw text, shared with `train_vocab`."""
+  return normalizers.BertNormalizer(
+    clean_text=True,
+    handle_chinese_chars=tokenize_chinese_chars,
+    strip_accents=lower_case if strip_accents is None else strip_accents,
+    lowercase=lower_case,
+  )
+
+
+def build(
+  pieces: Sequence[str],
+  lower_case: bool = True,
+  source: str = "vocabulary",
+  rules: str = "huggingface",
+  strip_accents: bool | None = None,
+  tokenize_chinese_chars: bool = True,
+) -> Vocabulary:
+  """Builds the tokenizer.
+
+  Args:
+    pieces: from `read`, for example.
+    lower_case: True for an uncased vocabulary.
+    source: where the pieces come from, for messages.
+    rules: one of `RULES`.
+    strip_accents: None for what `lower_case` says; a few published models
+      lower-case and keep accents.
+    tokenize_chinese_chars: whether ideographs stand alone.
+
+  Raises:
+    ValueError: a special token is missing, or `rules` is unknown or has not
+      what the last two ask for.
+  """
+  if rules not in RULES:
+    raise ValueError(f"{source}: rules {rules!r}: not one of {list(RULES)}.")
+  more = {}
+  if strip_accents not in (None, lower_case):
+    more["strip_accents"] = strip_accents
+  if not tokenize_chinese_chars:
+    more["tokenize_chinese_chars"] = False
+  if more and rules == "original":
+    raise ValueError(f"{source}: the original rules have no {list(more)}.")
+  pieces = list(pieces)
+  special = corpus.special_ids(pieces, source)
+  tokenizer = Tokenizer(
+    models.WordPiece(
+      {piece: i for i, piece in enumerate(pieces)},
+      unk_token="[UNK]",
+      max_input_chars_per_word=MAX_WORD_CHARS[rules],
+      continuing_subword_prefix=CONTINUATION,
+    )
+  )
+  if rules == "huggingface":
+    tokenizer.normalizer = normalizer(
+      lower_case, strip_accents, tokenize_chinese_chars
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    clean, atoms, ascii = None, WORDS, str.lower if lower_case else str
+  else:
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    clean = functools.partial(original_rules.clean, lower_case=lower_case)
+    atoms, ascii = _ORIGINAL_WORDS, None
+  tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
+  return Vocabulary(
+    kind="wordpiece",
+    pieces=pieces,
+    special=special,
+    plain=tokenizer,
+    marked=mark(tokenizer, corpus.SPECIAL_TOKENS),
+    boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
+    # The last two only where they are unusual: options tell texts apart.
+    options=dict(lower_case=lower_case, rules=rules) | more,
+    files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
+    atoms=atoms,
+    ascii=ascii,
+    clean=clean,
+  )
+
+
+def check_uncased(vocabulary: Vocabulary, source: str) -> None:
+  """Refuses to lower-case for a cased vocabulary.
+
+  Raises:
+    ValueError: over 1% of the pieces have capitals, which no text could give.
+  """
+  words = [p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)]
+  cased = [p for p in words if p != p.lower()]
+  if vocabulary.lower_case and len(cased) > 0.01 * len(words):
+    raise ValueError(
+      f"{source}: a cased vocabulary ({len(cased)} pieces with capitals, such"
+      f" as {cased[0]!r}) cannot be used with lower-casing; pass"
+      " --no-lower-case (lower_case=False), or set do_lower_case to false in"
+      " the tokenizer_config.json of its folder."
+    )

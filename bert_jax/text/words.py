@@ -1,0 +1,130 @@
+"""Whole words as pieces, for ELMo: a vocabulary by count, and all others.
+
+A vocabulary file has a word a line: `<S>`, `</S>`, `<UNK>`, then words by their
+count (allenai/bilm-tf README.md). Its words are those that a softmax predicts.
+A prepared folder has ids for all other words of its text as well, from the size
+of the vocabulary on: what is predicted is `<UNK>`, but what is read are
+characters, and these must be right for every word.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import sources
+from bert_jax.text.train_vocabulary_word_counts import MIN_FREQUENCY
+from bert_jax.text.vocabulary import Vocabulary, mark
+
+SPECIAL = ("<S>", "</S>", "<UNK>")
+BEGIN, END, UNKNOWN = range(3)
+# How text becomes words. "words": between white space, runs of letters and
+# digits, in which joiners, the accents of Armenian and single marks ' . , - may
+# stand, and those of Catalan and Hebrew; every other character alone.
+# "spaces": what stands between white space, for text that was split before.
+RULES = ("words", "spaces")
+_LETTERS = (
+  r"[\p{L}\p{M}\p{N}_][\p{L}\p{M}\p{N}_\u200c\u200d\u055b\u055c\u055e]*"
+)
+_PATTERN = rf"{_LETTERS}(?:['’.,·״׳-]{_LETTERS})*|[^\s]"
+_CHUNKS = re.compile(r"\S+")
+
+
+def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
+  if rules not in RULES:
+    raise ValueError(f"rules {rules!r}: of words there are {list(RULES)}.")
+  spaces = pre_tokenizers.WhitespaceSplit()
+  if rules == "spaces":
+    return spaces
+  split = pre_tokenizers.Split(Regex(_PATTERN), "removed", invert=True)
+  return pre_tokenizers.Sequence([spaces, split])
+
+
+def build(
+  pieces: Sequence[str],
+  others: Sequence[str] = (),
+  source: str = "vocabulary",
+  rules: str = "words",
+) -> Vocabulary:
+  """Builds the tokenizer; it keeps capitals and accents.
+
+  Args:
+    pieces: `SPECIAL` and the words.
+    others: words that have ids beyond those.
+    source: where the pieces come from, for messages.
+    rules: one of `RULES`.
+
+  Raises:
+    ValueError: `rules` is unknown, or the first pieces are others.
+  """
+  if tuple(pieces[: len(SPECIAL)]) != SPECIAL:
+    raise ValueError(
+      f"{source}: a vocabulary of words begins with {', '.join(SPECIAL)};"
+      " put these lines first, in this order."
+    )
+  names = [f" {piece}" for piece in SPECIAL]  # Which no word of a text can be.
+  ids = {w: i for i, w in enumerate([*names, *pieces[3:], *others])}
+  tokenizer = Tokenizer(models.WordLevel(ids, unk_token=names[UNKNOWN]))
+  tokenizer.pre_tokenizer = _splitter(rules)
+  tokenizer.decoder = decoders.WordPiece(prefix=" ", cleanup=False)
+  return Vocabulary(
+    kind="words",
+    pieces=list(pieces),
+    special=corpus.SpecialIds(None, UNKNOWN, BEGIN, END, None),
+    plain=tokenizer,
+    marked=mark(tokenizer, ()),
+    boundary=np.ones(len(pieces) + len(others), bool),
+    options=dict(rules=rules),
+    files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
+    atoms=_CHUNKS,
+    others=list(others),
+    around=((BEGIN,), (END,)),
+  )
+
+
+def count(records: Iterable[sources.Record], rules: str) -> Counter[str]:
+  """Counts the words of a text."""
+  chunks: Counter[str] = Counter()
+  for record in records:
+    chunks.update(record.text.split())
+  if rules == "spaces":
+    return chunks
+  # What stands between spaces is split once, not at every occurrence.
+  split = _splitter(rules).pre_tokenize_str
+  words: Counter[str] = Counter()
+  for chunk, times in chunks.items():
+    for word, _ in split(chunk):
+      words[word] += times
+  return words
+
+
+def by_count(counts: dict[str, int]) -> list[str]:
+  """The most frequent first, equals in the order of the alphabet."""
+  return sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def train(
+  records: Iterable[sources.Record], size: int, rules: str
+) -> Vocabulary | None:
+  """The `size` most frequent words, `SPECIAL` among them; None without text."""
+  counts = count(records, rules)
+  if not counts:
+    return None
+  often = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}
+  for name in SPECIAL:  # As words of a text they are ordinary ones.
+    often.pop(name, None)
+  return build([*SPECIAL, *by_count(often)[: size - 3]], rules=rules)
+
+
+def cover(
+  vocabulary: Vocabulary, records: Iterable[sources.Record]
+) -> Vocabulary:
+  """The same with ids for all other words of a text, by count."""
+  rules = vocabulary.options["rules"]
+  counts = count(records, rules)
+  for word in vocabulary.pieces[len(SPECIAL) :]:
+    counts.pop(word, None)
+  return build(vocabulary.pieces, by_count(counts), rules=rules)

@@ -1,0 +1,377 @@
+"""All that a run needs before it trains, made of its config and checked."""
+
+import copy
+import inspect
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from bert_jax import hashing, models, objectives
+from bert_jax.corpus import reader as corpus
+from bert_jax.devices import sharding
+from bert_jax.examples import loader
+from bert_jax.examples import recipes as builders
+from bert_jax.tasks import batches as task_data
+from bert_jax.tasks.encoded_rows import Task
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging_metrics as metrics
+from bert_jax.training import optim, phases
+from bert_jax.training import start_from as pretrained
+from bert_jax.training import start_from_teacher as teacher
+from bert_jax.training.state import TrainState, file_state, frozen_shapes
+
+# Keys of a model's config that its teacher shares, unless the teacher's section
+# has its own values.
+SHARED = ("dtype", "attention", "elementwise", "unroll")
+# Keys of both models that come from the data and the mesh.
+OF_DATA = ("vocab_size", "padding_id")
+
+
+class Feed(NamedTuple):
+  """A phase with its data; the shapes are those of the largest batch."""
+
+  phase: phases.Phase
+  data: loader.Data | task_data.Data
+  heldout: loader.Heldout | task_data.Splits | None
+  shapes: sharding.Shapes
+
+
+class Setup(NamedTuple):
+  """What `build` makes of a config."""
+
+  mesh: Mesh
+  feeds: list[Feed]
+  objective: objectives.Objective
+  optimizer: optax.GradientTransformation
+  schedule: optim.Schedule
+  in_file: TrainState  # shapes; see `state.file_state`
+  frozen: Any  # the teacher's parameters; {} without one
+  digest: str | None  # the teacher's
+  task: Task | None = None  # of a run that fine-tunes
+  start_model: pretrained.Pretrained | None = None  # the model of `init_from`
+
+  @property
+  def prepared(self) -> tuple[corpus.Prepared, ...]:
+    return self.feeds[0].data.prepared
+
+  @property
+  def fingerprint(self) -> list[str]:
+    return [folder.meta["fingerprint"] for folder in self.prepared]
+
+  @property
+  def fingerprints(self) -> list[list[str | None]]:
+    """Fingerprints of checkpoints that may continue with this data.
+
+    Checkpoints of earlier versions have a digest of a task's training rows.
+    """
+    row_digests = [folder.meta.get(task_data.ROWS) for folder in self.prepared]
+    return [self.fingerprint, row_digests]
+
+  @property
+  def read_on_the_way(self) -> list[corpus.Prepared]:
+    """The folders that are read from the disk during training."""
+    folders = (folder for feed in self.feeds for folder in feed.data.prepared)
+    return [f for f in folders if isinstance(f, corpus.Prepared)]
+
+
+def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
+  """Opens a phase's stream of examples and its held-out set."""
+  # Each phase has a stream of its own, from its beginning.
+  seed = config["seed"]
+  if phase.number:
+    seed = hashing.make_key("phase", phase.number, seed)
+  data = loader.open_data(seed=seed, **phase.data)
+  heldout = None
+  if config["evaluate"]["every"]:
+    limit = config["evaluate"]["examples"] or None
+    try:
+      heldout = loader.open_heldout(limit=limit, **phase.data)
+    except ValueError as e:
+      raise ValueError(
+        f"held-out documents: {e} Prepare the text with a larger --heldout, or"
+        " pass --config.evaluate.every=0."
+      ) from e
+  return make_feed(phase, data, heldout)
+
+
+def make_feed(phase: phases.Phase, data: Any, heldout: Any) -> Feed:
+  """A phase with its data and the shapes of their batches."""
+  shapes = sharding.batch_shapes(data.features, phase.batch_size)
+  return Feed(phase, data, heldout, shapes)
+
+
+def open_task(
+  config: dict[str, Any],
+) -> tuple[
+  task_data.Data, task_data.Splits | None, pretrained.Pretrained | None
+]:
+  """Opens a task's folder, and the model that fine-tuning begins with.
+
+  Fills in what is theirs: steps, kind and labels of the objective, the model.
+
+  Raises:
+    ValueError: with one sentence.
+  """
+  data = config_lib.call(
+    "data",
+    task_data.open_data,
+    config["batch_size"],
+    config["seed"],
+    **config["data"],
+  )
+  steps = data.steps_of_epochs
+  if config["total_steps"] is None:
+    config["total_steps"] = steps
+  for section in ("evaluate", "checkpoint"):
+    if config[section]["every"] is None:
+      config[section]["every"] = data.steps_of_epoch
+  config["objective"] |= dict(kind=data.task.kind, labels=[*data.task.labels])
+  if config["objective"]["name"] == "finetune":
+    config["objective"]["padding_id"] = data.part.meta["pad"]
+  start_model = None
+  if config["init_from"]:
+    start_model = pretrained.read(
+      config["init_from"],
+      data.prepared[0].vocab,
+      config["data"]["path"],
+      config["model"].get("family"),
+    )
+    config["model"] = pretrained.fill_model(config["model"], start_model)
+  elif config["model"].get("family") is None:
+    raise ValueError(
+      "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
+      " the --workdir of a run, a converted folder or one of transformers."
+    )
+  splits = None
+  if config["evaluate"]["every"]:
+    predicts = config["objective"].get("stage") != "layers"
+    splits = task_data.open_splits(data, predicts)
+  return data, splits, start_model
+
+
+def open_start(
+  config: dict[str, Any], data: loader.Data
+) -> pretrained.Pretrained:
+  """Opens the model that pre-training goes on from, and takes its sizes.
+
+  Raises:
+    ValueError: with one sentence.
+  """
+  start_model = pretrained.read_to_go_on(
+    config["init_from"],
+    data.prepared[0].vocab,
+    config["data"]["path"],
+    config["objective"],
+    config["model"].get("family"),
+  )
+  line = pretrained.variant_line(config["model"], start_model)
+  if line:
+    start_model = start_model._replace(notes=(line, *start_model.notes))
+  config["model"] = pretrained.fill_model(config["model"], start_model)
+  return start_model
+
+
+def build(
+  config: dict[str, Any], before: dict[str, Any] | None = None
+) -> Setup:
+  """Builds the parts of a run that do not train, and checks that they fit.
+
+  Fills in `config["model"]` what is the data's, `vocab_size` and `padding_id`,
+  and the sizes of `init_from`, and `config["teacher"]["model"]` from the
+  teacher's files.
+
+  Args:
+    config: the run's, complete.
+    before: the config of the run that goes on from a checkpoint of its own. A
+      model that its pre-training began with is not opened again: its sizes
+      stand here.
+
+  Raises:
+    ValueError: with one sentence that names the key and the remedy.
+  """
+  for key, value in config_lib.OPTIONAL.items():
+    config.setdefault(key, copy.deepcopy(value))
+  config_lib.call("spike", metrics.Spikes, **config["spike"])
+  if config["spike"].get("action", "none") != "none":
+    if not config["log"].get("every"):
+      raise ValueError(
+        "config.spike compares a loss with those of the last logged window; set"
+        " config.log.every to the number of steps in one."
+      )
+  config["spike"] = {**config_lib.OPTIONAL["spike"], **config["spike"]}
+  mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
+  task, start_model = None, None
+  if config_lib.is_task(config):
+    data, splits, start_model = open_task(config)
+    task = data.task
+  plan = phases.plan(config)
+  for phase in plan:
+    sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
+  if task:
+    feeds = [make_feed(phase, data, splits) for phase in plan]
+  else:
+    feeds = [open_feed(config, phase) for phase in plan]
+  data, vocab_size = feeds[0].data, feeds[0].data.vocab_size
+  if before and not task and before.get("init_from"):
+    config["model"] = {**before.get("model", {}), **_stated(config["model"])}
+  elif config["init_from"] and not task:
+    start_model = open_start(config, data)
+  take_from_data(config, data)
+  taught = None
+  if "teacher" in config:
+    taught = config_lib.call(
+      "teacher", teacher.read, data.prepared[0], task, **config["teacher"]
+    )
+    config["teacher"]["model"] = taught.model
+  objective, schedule, optimizer = make_parts(
+    config, sharding.vocab_multiple(mesh)
+  )
+  for feed in feeds:
+    # A length beyond the position table is an error here, before any step.
+    boxed = jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
+  sharding.check_sizes(mesh, boxed)
+  in_file = file_state(objective, optimizer, mesh, feed.shapes, vocab_size)
+  frozen, digest = {}, None
+  if taught:
+    try:
+      shapes = [frozen_shapes(objective, mesh, feed.shapes) for feed in feeds]
+    except ValueError as e:  # Of its own encoder.
+      raise ValueError(f"teacher.path={taught.path}: {e}") from e
+    frozen, digest = teacher.place(taught, shapes[0]), taught.digest
+  setup = (mesh, feeds, objective, optimizer, schedule, in_file, frozen, digest)
+  return Setup(*setup, task, start_model)
+
+
+def _stated(model: dict[str, Any]) -> dict[str, Any]:
+  """A `model` section without the keys that are left open."""
+  return {name: value for name, value in model.items() if value is not None}
+
+
+def take_from_data(config: dict[str, Any], data: loader.Data) -> None:
+  """Fills in what of `config["model"]` is the data's.
+
+  Raises:
+    ValueError: it says otherwise.
+  """
+  # Remove keys that are None: a pre-trained model's files, or the family, set
+  # them.
+  if config_lib.is_task(config):
+    section = config["model"]
+    for name in [name for name, value in section.items() if value is None]:
+      del section[name]
+  of_data = {"vocab_size": data.vocab_size}
+  if config["model"]["family"] == "roberta":
+    # Its positions begin after this number, and skip tokens that have it.
+    of_data["padding_id"] = data.special.pad
+  for name, value in of_data.items():
+    if config["model"].get(name) is None:
+      config["model"][name] = value
+    if config["model"][name] != value:
+      raise ValueError(
+        f"model.{name}={config['model'][name]}, but with the vocabulary of"
+        f" {config['data']['path']} it is {value}; leave model.{name} unset to"
+        " take it from the data."
+      )
+
+
+def defaults(config: dict[str, Any]) -> dict[str, Any]:
+  """{"data": {...}, ...}: what the keys mean that a run's config lacks.
+
+  Args:
+    config: complete; its builder, objective and families decide.
+  """
+  objective = objectives.factory(config["objective"]["name"])
+  takers = {"objective": [objective], "data": [task_data.open_data]}
+  if not config_lib.is_task(config):
+    builder = builders.BUILDERS[config["data"]["builder"]]
+    takers["data"] = [builder, loader.open_data]
+  found = {
+    section: {
+      name: parameter.default
+      for function in functions
+      for name, parameter in inspect.signature(function).parameters.items()
+      if parameter.default is not parameter.empty
+    }
+    for section, functions in takers.items()
+  }
+  found["model"] = _model_defaults(config["model"])
+  found |= config_lib.OPTIONAL
+  if "teacher" in config:
+    found["teacher"] = {"model": _model_defaults(config["teacher"]["model"])}
+  return found
+
+
+def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
+  """Every attribute of a family's variant as it is published."""
+  encoder = models.family(model["family"]).build(model["variant"])
+  names = encoder.__dataclass_fields__.keys() - {"parent", "name"}
+  found = {name: getattr(encoder, name) for name in names}
+  return found | {"dtype": jnp.dtype(encoder.dtype).name}
+
+
+def make_parts(
+  config: dict[str, Any], vocab_multiple: int = 1
+) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
+  """Objective, schedule and optimizer; needs neither data nor a teacher.
+
+  Args:
+    config: of the run.
+    vocab_multiple: see `sharding.vocab_multiple`.
+  """
+  options = dict(config["objective"])
+  name = options.pop("name")
+  factory = objectives.factory(name)
+  sizes = [config["model"] | {"vocab_multiple": vocab_multiple}]
+  if takes_teacher(name, config):
+    sizes.append(_teacher_model(config, sizes[0]))
+  objective = config_lib.call("objective", factory, *sizes, **options)
+  decay = config["optimizer"].get("weight_decay")
+  if name == "distil" and options.get("freeze_positions", True) and decay:
+    raise ValueError(
+      f"optimizer.weight_decay={decay} would shrink the position embeddings"
+      " that objective.freeze_positions=True keeps; set it to 0, or pass"
+      " --config.objective.freeze_positions=False."
+    )
+  schedule = config_lib.call(
+    "schedule",
+    optim.build_schedule,
+    config["total_steps"],
+    **config["schedule"],
+  )
+  make = optim.factory(config["optimizer"].get("name", ""))
+  optimizer = config_lib.call(
+    "optimizer", make, schedule, **config["optimizer"]
+  )
+  return objective, schedule, optimizer
+
+
+def takes_teacher(name: str, config: dict[str, Any]) -> bool:
+  """Returns True if an objective learns from a teacher.
+
+  Raises:
+    ValueError: the config has one where it does not, or has none where it does.
+  """
+  takes = "teacher" in inspect.signature(objectives.factory(name)).parameters
+  if takes and "teacher" not in config:
+    raise ValueError(
+      f"config.teacher is missing: objective {name!r} learns from one; add"
+      " teacher=dict(path=..., model=dict(family=..., variant=...))."
+    )
+  if "teacher" in config and not takes:
+    raise ValueError(
+      f"config.teacher: objective {name!r} learns from none; remove it."
+    )
+  return takes
+
+
+def _teacher_model(
+  config: dict[str, Any], model: dict[str, Any]
+) -> dict[str, Any]:
+  """Keyword arguments of the teacher's `build`, with `family`."""
+  same = {name: model[name] for name in SHARED if name in model}
+  placed = {"vocab_multiple": model["vocab_multiple"]}
+  of_data = {name: model[name] for name in OF_DATA if name in model}
+  return of_data | same | config["teacher"]["model"] | placed

@@ -1,0 +1,493 @@
+"""The model that a run starts from: `init_from` of training and fine-tuning.
+
+The model is a run's --workdir (RUN@best, RUN@STEP), a converted folder or a
+transformers folder, of any family. It is opened as `bert_jax.load` does. A
+parameter that both the objective and the model have is taken from the model. A
+head that the model lacks is initialized. A parameter that the objective does
+not use is left out. One report lists the parameters of all three groups.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec
+
+from bert_jax import models
+from bert_jax.text import added_tokens
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text.open_vocabulary_pieces import OtherVocabulary, check_begins
+from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.weights import generator_discriminator as towers
+from bert_jax.weights import hf_tasks, new_rows
+from bert_jax.weights import load as loading
+from bert_jax.weights.model_folder import Weights
+
+# The report writes out this many names of a group; of a longer group it gives
+# counts.
+_NAMED = 6
+# Settings in which a run may differ from its model, since they change none of
+# the parameters that are taken.
+_FREE = ("dropout", "attention_dropout", "vocab_size", "initializer_range")
+# Groups of families that have the same parameters with the same names.
+_ALIKE = ({"bert", "tinybert"},)
+# Prefixes of the parameters that a run must take from its model: for ELECTRA,
+# and for every other objective. A complete model has all of them, so a missing
+# one is an error.
+_BODIES = {"electra": ("embeddings/", "discriminator/")}
+_BODY = ("encoder/",)
+
+
+class Pretrained(NamedTuple):
+  """A pre-trained model as it was read from its files.
+
+  Attributes:
+    path: the model's folder, run or name, as in the run's config.
+    config: the model's config; see convert/folder.py.
+    arrays: path in the run's parameter tree, joined by "/", -> float32 array.
+    pieces: the pieces of the data's vocabulary, in the order of their ids.
+    vocabulary: the model's own vocabulary; None if the run needs none.
+    notes: lines for the report.
+  """
+
+  path: str
+  config: dict[str, Any]
+  arrays: Mapping[str, np.ndarray]
+  pieces: Sequence[str] = ()
+  vocabulary: Vocabulary | None = None
+  notes: tuple[str, ...] = ()
+
+
+def read(
+  path: str, pieces: Sequence[str], data_path: str, family: str | None = None
+) -> Pretrained:
+  """Reads a model to fine-tune, and checks that it fits the data's vocabulary.
+
+  Args:
+    path: the model; see `loading.read`.
+    pieces: the pieces of the data's vocabulary: all pieces of the model's
+      vocabulary, perhaps with further pieces at the end.
+    data_path: the data's folder, for messages.
+    family: the family in the run's config, for a folder that names none.
+
+  Raises:
+    ValueError: the files cannot be read, the family cannot be fine-tuned, or
+      the vocabularies differ. The message is one sentence.
+  """
+  weights = _open(path, family)
+  if weights.config["family"] not in models.FAMILIES:
+    raise ValueError(
+      f"init_from={path} is of family {weights.config['family']}; the families"
+      f" that can be fine-tuned are {', '.join(models.FAMILIES)}."
+    )
+  has_both_towers = weights.config["task"] == "pretraining"
+  if weights.config["family"] == "electra" and has_both_towers:
+    weights = towers.split(weights, "discriminator")
+  vocabulary = _vocabulary(path, weights, data_path)
+  remedy = "prepare the task with the model's tokenizer"
+  name = f"init_from={path}"
+  check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
+  return Pretrained(path, weights.config, weights.arrays, pieces, vocabulary)
+
+
+def read_to_go_on(
+  path: str,
+  pieces: Sequence[str],
+  data_path: str,
+  objective: Mapping[str, Any],
+  family: str | None = None,
+) -> Pretrained:
+  """Reads a model to continue its pre-training on the data of this run.
+
+  Args:
+    path: the model; see `read`.
+    pieces: the pieces of the data's vocabulary; see `read`.
+    data_path: the data's folder, for messages.
+    objective: the section `objective` of the config.
+    family: the family in the run's config; see `read`.
+
+  Raises:
+    ValueError: the files cannot be read, or the vocabularies differ. The
+      message is one sentence.
+  """
+  weights = _open(path, family)
+  if family in models.FAMILIES and weights.config["family"] != family:
+    if any({family, weights.config["family"]} <= same for same in _ALIKE):
+      weights = weights._replace(config=weights.config | {"family": family})
+  if objective["name"] == "electra" and weights.config["family"] == "electra":
+    weights = _both_towers(path, weights)
+  arrays, notes = {**weights.arrays, **weights.heads}, []
+  if objective["name"] == "elmo":
+    vocabulary = _words_of_elmo(path, weights, pieces, data_path, arrays, notes)
+  else:
+    vocabulary = _vocabulary(path, weights, data_path)
+    remedy = "prepare the text with the model's tokenizer"
+    name = f"init_from={path}"
+    check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
+  run_task, model_task = objective.get("pair_name", "nsp"), _pair_task(weights)
+  pair_head = [name for name in arrays if name.startswith("pair/")]
+  if objective["name"] == "mlm" and pair_head and run_task != model_task:
+    for name in pair_head:
+      del arrays[name]
+    notes.append(
+      f"the model's pair head is left: it was trained for {model_task}, and"
+      f" this run trains {run_task}"
+    )
+  step = weights.config["source"].get("step")
+  if step is not None:
+    notes.append(f"from step {step} of that run; this run begins at step 0")
+  return Pretrained(
+    path, weights.config, arrays, pieces, vocabulary, tuple(notes)
+  )
+
+
+def _open(path: str, family: str | None) -> Weights:
+  """Reads a model; `family` is used only for a folder that names no family."""
+  try:
+    try:
+      return loading.read(path)
+    except hf_tasks.UnknownFamily:
+      if family is None:
+        raise
+      return loading.read(path, family)
+  except ValueError as e:
+    raise ValueError(f"init_from: {e}") from e
+
+
+def _both_towers(path: str, weights: Weights) -> Weights:
+  """Renames ELECTRA's parameters as in pre-training, which has two towers.
+
+  Raises:
+    ValueError: the model is the generator without a discriminator.
+  """
+  task = weights.config["task"]
+  if task == "pretraining":
+    return weights
+  if task == "generator":
+    raise ValueError(
+      f"init_from={path} is ELECTRA's generator without the discriminator; give"
+      f" a folder with two folders named {' and '.join(towers.TOWERS)}, or the"
+      " discriminator's folder."
+    )
+  return weights._replace(
+    arrays=towers.pretraining_names(weights.arrays, "discriminator")
+  )
+
+
+def _pair_task(weights: Weights) -> str:
+  """Returns the task of a model's pair head, "nsp" or "sop"."""
+  default = "sop" if weights.config["family"] == "albert" else "nsp"
+  return weights.config["source"].get("pair_name", default)
+
+
+def _vocabulary(path: str, weights: Weights, data_path: str) -> Vocabulary:
+  """Returns the model's own vocabulary; raises ValueError if it has none."""
+  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
+    raise ValueError(
+      f"init_from={path} has no vocabulary to compare with that of"
+      f" {data_path}; put the files of its tokenizer into the same folder."
+    )
+  try:
+    # Build it as `prepare` does, which fills gaps between ids.
+    return vocabulary_files.of_files(weights.tokenizer_files, path)
+  except ValueError as e:
+    raise ValueError(f"init_from: {e}") from e
+
+
+def _words_of_elmo(
+  path: str,
+  weights: Weights,
+  pieces: Sequence[str],
+  data_path: str,
+  arrays: dict[str, np.ndarray],
+  notes: list[str],
+) -> Vocabulary | None:
+  """Compares ELMo's words with those of the data.
+
+  Only the softmax depends on the words. If they differ, it is removed from
+  `arrays`, so that it is initialized. The encoder reads characters, which are
+  the same in every ELMo.
+
+  Returns:
+    The model's words; None if the model has no softmax.
+  """
+  softmax = [name for name in arrays if not name.startswith("encoder/")]
+  if not softmax:
+    return None
+  vocabulary, name = _vocabulary(path, weights, data_path), f"init_from={path}"
+  try:
+    check_begins(vocabulary.pieces, pieces, name, data_path)
+  except OtherVocabulary as e:
+    for name in softmax:
+      del arrays[name]
+    notes.append(f"the softmax is drawn anew, since the words differ ({e})")
+  return vocabulary
+
+
+def fill_model(model: dict[str, Any], pretrained: Pretrained) -> dict[str, Any]:
+  """Returns the section `model` for a run that starts from a pre-trained model.
+
+  The sizes are those of the pre-trained model, also where the config's variant
+  has other sizes. Any other key that contradicts them is an error.
+
+  Args:
+    model: the config's section; a key that is None is taken from the files.
+    pretrained: the pre-trained model.
+
+  Raises:
+    ValueError: the config says another family or size.
+  """
+  settings = {name: value for name, value in model.items() if value is not None}
+  family = pretrained.config["family"]
+  sizes = {"family": family} | pretrained.config["model"]
+  wrong = [
+    name
+    for name, value in settings.items()
+    if name in sizes and name not in _FREE and not _equal(value, sizes[name])
+  ]
+  if wrong:
+    values = ", ".join(f"model.{name}={settings[name]!r}" for name in wrong)
+    model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong)
+    flags = " ".join(f"--config.model.{name}={sizes[name]}" for name in wrong)
+    raise ValueError(
+      f"the config has {values}, but init_from={pretrained.path} has"
+      f" {model_values}; pass {flags}, or leave them out of the config file to"
+      " take the values of the model."
+    )
+  sizes.pop("vocab_size")
+  variant = next(iter(models.family(family).VARIANTS))
+  return {"family": family, "variant": variant} | sizes | settings
+
+
+def _equal(a: Any, b: Any) -> bool:
+  """Returns True if two values are equal in JSON, which has no tuples."""
+  return json.dumps(a) == json.dumps(b) or a == b
+
+
+def variant_line(
+  model: Mapping[str, Any], pretrained: Pretrained
+) -> str | None:
+  """Returns a line on sizes that differ from the config's variant, or None."""
+  variants = models.family(pretrained.config["family"]).VARIANTS
+  variant_sizes = variants.get(model.get("variant"), {})
+  sizes = pretrained.config["model"]
+  differing = [
+    name
+    for name, value in variant_sizes.items()
+    if name in sizes and not _equal(value, sizes[name])
+  ]
+  if not differing:
+    return None
+  values = ", ".join(f"{name}={sizes[name]}" for name in differing)
+  return f"sizes: {values}, not those of model.variant={model['variant']!r}"
+
+
+def take(
+  pretrained: Pretrained,
+  params: Any,
+  takes: Callable[[str], bool] | None,
+  labels: Sequence[str],
+  vocabulary_axes: Mapping[str, int] | None = None,
+  vocab_size: int | None = None,
+  init_new_rows: str = new_rows.HOW[0],
+) -> tuple[Any, list[str]]:
+  """Replaces initialized parameters by those of the pre-trained model.
+
+  If the model has no pooler and the classifier is new, the pooler is new too.
+
+  Args:
+    pretrained: the pre-trained model.
+    params: the run's initial parameters.
+    takes: a function from a path in the tree to True if the objective takes
+      this parameter from the model. A classifier that is taken gets its columns
+      in the order of `labels`. None takes all parameters that the model has.
+    labels: the names of the run's labels; () if it has none.
+    vocabulary_axes: path -> axis along which a parameter has a row for each
+      piece; see `state.vocabulary_axes`. None means the word table only.
+    vocab_size: the number of ids. Rows of `params` beyond it are padding for
+      the mesh. None means that every row has an id.
+    init_new_rows: how to make rows for pieces that the model does not have, one
+      of `new_rows.HOW`.
+
+  Returns:
+    The parameters, with the shardings of `params`, and the lines of the report:
+    which parameters are taken, new and left.
+
+  Raises:
+    ValueError: an array is missing or has a different shape.
+  """
+  takes_head = takes is not None and takes("classifier/dense/kernel")
+  order = _label_order(pretrained, labels) if takes_head else None
+  flat = traverse_util.flatten_dict(params, sep="/")
+  electra = any(path.startswith("discriminator/") for path in flat)
+  required = _BODIES["electra"] if electra else _BODY
+  if vocabulary_axes is None:
+    vocabulary_axes = {p: 0 for p in flat if p.endswith("word/embedding")}
+  taken_paths, new_paths = [], []
+  rows = VocabularyRows(pretrained, vocab_size, init_new_rows)
+  for path, drawn in flat.items():
+    is_missing = path not in pretrained.arrays
+    if takes is None:
+      is_new = is_missing and not path.startswith(required)
+    else:
+      is_new = not takes(path)
+      is_new |= is_missing and path.startswith("pooler/") and not takes_head
+    if is_new:
+      new_paths.append(path)
+      continue
+    if is_missing:
+      hint = "; pass --config.objective.head=new" if takes_head else ""
+      raise ValueError(f"init_from={pretrained.path} has no {path}{hint}.")
+    array = pretrained.arrays[path]
+    if order is not None and path.startswith("classifier/"):
+      array = array[..., order]
+    if path in vocabulary_axes:
+      array = rows.fit(array, drawn, vocabulary_axes[path], path)
+    flat[path] = _place(array, drawn, f"init_from={pretrained.path}: {path}")
+    taken_paths.append(path)
+  left_paths = [path for path in pretrained.arrays if path not in flat]
+  lists = {"taken": taken_paths, "new": new_paths, "left": left_paths}
+  lines = [f"{name}: {_listed(paths)}" for name, paths in lists.items()]
+  lines += [*rows.lines(), *pretrained.notes]
+  return traverse_util.unflatten_dict(flat, sep="/"), lines
+
+
+def _label_order(pretrained: Pretrained, labels: Sequence[str]) -> Any:
+  """Returns the columns of the model's classifier in the order of `labels`.
+
+  Raises:
+    ValueError: the model has different labels.
+  """
+  model_labels = pretrained.config["labels"]
+  if not labels or model_labels is None:
+    return None
+  if sorted(model_labels) != sorted(labels):
+    raise ValueError(
+      f"init_from={pretrained.path} has the labels {model_labels}, the task"
+      f" {list(labels)}; pass --config.objective.head=new."
+    )
+  return [model_labels.index(name) for name in labels]
+
+
+class VocabularyRows:
+  """Fits arrays with a row for each piece to the data's vocabulary.
+
+  The rows of the model's own pieces are taken. Further pieces at the end of the
+  data's vocabulary get new rows. Rows that the model has beyond its pieces (a
+  table padded to a round number) are left out.
+  """
+
+  def __init__(self, pretrained: Pretrained, vocab_size: int | None, how: str):
+    """Prepares to fit arrays.
+
+    Args:
+      pretrained: the pre-trained model.
+      vocab_size: the number of ids; see `take`.
+      how: how new rows are made, one of `new_rows.HOW`.
+    """
+    new_rows.check_how(how)
+    self._pretrained, self._vocab_size, self._how = pretrained, vocab_size, how
+    self._new_pieces: Sequence[str] = ()
+    # Rows for ids that no piece has, and rows of the model that are left out.
+    self._num_without_piece, self._num_left = 0, 0
+
+  def fit(
+    self, array: np.ndarray, drawn: jax.Array, axis: int, path: str
+  ) -> np.ndarray:
+    """Returns the model's array with as many rows as `drawn`.
+
+    Args:
+      array: the model's parameter, float32.
+      drawn: the run's initial parameter. It may have rows beyond the data's
+        pieces: for ids that a task adds, and as padding for the mesh.
+      axis: the axis of the rows in both arrays.
+      path: the parameter's path, for messages.
+
+    Raises:
+      ValueError: the shapes differ along another axis.
+    """
+    shapes = [list(x.shape) for x in (array, drawn)]
+    other_axes = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
+    if array.ndim != drawn.ndim or other_axes[0] != other_axes[1]:
+      raise ValueError(
+        f"init_from={self._pretrained.path}: {path} has shape {shapes[0]}, not"
+        f" {shapes[1]}."
+      )
+    array, count = np.moveaxis(array, axis, 0), drawn.shape[axis]
+    pieces, vocabulary = self._pretrained.pieces, self._pretrained.vocabulary
+    size = len(array)
+    if vocabulary is not None:
+      size = min(size, len(vocabulary.pieces))
+    new_pieces = pieces[size:]
+    if not new_pieces:
+      # Rows beyond the pieces belong to ids that a task adds. They mean the
+      # same in the model, so take them.
+      size = min(len(array), count)
+    self._num_left = max(self._num_left, len(array) - size)
+    fitted = array[:size]
+    if size < count:
+      drawn_rows = np.moveaxis(np.asarray(_gather(drawn)), axis, 0)
+      if new_pieces:
+        end = size + len(new_pieces)
+        old_ids = added_tokens.old_ids(vocabulary, size)
+        piece_rows = new_rows.new_word_rows(
+          fitted, new_pieces, old_ids, self._how, drawn_rows[size:end]
+        )
+        fitted = np.concatenate([fitted, piece_rows])
+        self._new_pieces = new_pieces
+      num_without_piece = (self._vocab_size or count) - len(fitted)
+      self._num_without_piece = max(self._num_without_piece, num_without_piece)
+      fitted = np.concatenate([fitted, drawn_rows[len(fitted) :]])
+    return np.moveaxis(fitted, 0, axis)
+
+  def lines(self) -> list[str]:
+    """Returns the lines of the report on rows."""
+    lines = []
+    if self._new_pieces:
+      lines.append(new_rows.line(self._new_pieces, self._how))
+    if self._num_without_piece:
+      lines.append(
+        f"drawn rows for ids without a piece: {self._num_without_piece}"
+      )
+    if self._num_left:
+      lines.append(
+        f"left rows of the word table beyond the pieces: {self._num_left}"
+      )
+    return lines
+
+
+def _gather(x: jax.Array) -> np.ndarray:
+  """Returns the whole of an array of any sharding, on this host."""
+  if not x.is_fully_addressable:
+    replicated = NamedSharding(x.sharding.mesh, PartitionSpec())
+    x = jax.jit(lambda y: y, out_shardings=replicated)(x)
+  return jax.device_get(x)
+
+
+def _place(array: np.ndarray, drawn: jax.Array, name: str) -> jax.Array:
+  """Returns `array` with the sharding of `drawn`.
+
+  Raises:
+    ValueError: the shapes differ.
+  """
+  if array.shape != drawn.shape:
+    raise ValueError(
+      f"{name} has shape {list(array.shape)}, not {list(drawn.shape)}."
+    )
+  return jax.make_array_from_callback(
+    drawn.shape, drawn.sharding, lambda index: array[index]
+  )
+
+
+def _listed(paths: list[str]) -> str:
+  """Lists a few paths, or counts many by their first name."""
+  if len(paths) <= _NAMED:
+    return ", ".join(paths) or "nothing"
+  counts: dict[str, int] = {}
+  for path in paths:
+    module = path.split("/")[0]
+    counts[module] = counts.get(module, 0) + 1
+  return ", ".join(f"{n} of {module}" for module, n in counts.items())

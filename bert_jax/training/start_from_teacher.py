@@ -1,0 +1,264 @@
+"""The teacher of a run: a model that was trained before, and does not change.
+
+A run's --workdir, a converted folder or one of transformers, opened as
+`bert_jax.load` does. Its parameters are an argument of the train step, never
+donated and never saved; a checkpoint keeps their digest.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from bert_jax import models
+from bert_jax.corpus.reader import Prepared
+from bert_jax.models import task_heads as tasks
+from bert_jax.tasks.batches import Part
+from bert_jax.tasks.encoded_rows import Task
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text.open_vocabulary_pieces import OtherVocabulary, check_begins
+from bert_jax.weights import load as loading
+from bert_jax.weights.model_folder import COMPUTATION, Weights
+
+# What of a model is for its own training alone.
+_TRAINING = ("dropout", "attention_dropout", "initializer_range")
+
+
+class Teacher(NamedTuple):
+  """A teacher as its files have it.
+
+  Attributes:
+    path: of the files.
+    model: keyword arguments of the family's `build`, with `family`.
+    arrays: path in the parameter tree, joined by "/", -> float32 array.
+    digest: of encoder and head, the same for every format.
+  """
+
+  path: str
+  model: dict[str, Any]
+  arrays: Mapping[str, np.ndarray]
+  digest: str
+
+
+def read(
+  prepared: Prepared | Part,
+  task: Task | None,
+  path: str,
+  model: dict[str, Any],
+) -> Teacher:
+  """Reads a teacher, and checks that it is the one meant and fits the data.
+
+  Args:
+    prepared: the text or the task's folder that it will read.
+    task: that it must have been fine-tuned for; the columns of its classifier
+      are put in the order of the task's labels. None: it has a masked-LM head.
+    path: a --workdir, a folder, or the name of a model on the hub.
+    model: `family`, `variant`, and other sizes as they must be; what is None is
+      the files', without a variant all sizes.
+
+  Raises:
+    ValueError: with one sentence: of the files, or they are of another model,
+      another vocabulary or another task.
+  """
+  if not path:
+    raise ValueError(
+      "teacher.path is empty; pass --config.teacher.path=PATH, the --workdir of"
+      " a run, a converted folder or one of transformers."
+    )
+  try:
+    weights = loading.read(path, None, None)
+  except ValueError as e:
+    raise ValueError(f"teacher.path: {e}") from e
+  model = _filled(model, weights)
+  _check_model(path, weights, model)
+  weights = _cut(path, weights, prepared)
+  if task:
+    weights = _for_task(path, weights, task)
+  kept = ("family", "variant", *COMPUTATION)
+  found = {key: value for key, value in model.items() if key in kept}
+  heads = ("pooler/", "classifier/") if task else ("mlm/",)
+  digest = _digest(weights, ("encoder/", *heads))
+  return Teacher(path, found | weights.config["model"], weights.arrays, digest)
+
+
+def _filled(model: dict[str, Any], weights: Weights) -> dict[str, Any]:
+  """A config's model; what it leaves open is the files'."""
+  given = {name: value for name, value in model.items() if value is not None}
+  family = weights.config["family"]
+  if "variant" in given or family not in models.FAMILIES:
+    return {"family": family} | given
+  variant = next(iter(models.family(family).VARIANTS))
+  theirs = weights.config["model"]
+  return {"family": family, "variant": variant} | theirs | given
+
+
+def _for_task(path: str, weights: Weights, task: Task) -> Weights:
+  """A model with its labels in a task's order.
+
+  Raises:
+    ValueError: it was not fine-tuned for such a task, or has other labels.
+  """
+  config, name = weights.config, tasks.NAMES[task.kind]
+  if config["task"] != name or config["problem"] not in (None, task.kind):
+    raise ValueError(
+      f"teacher.path={path} is a model for"
+      f" {config['problem'] or config['task']}, the task {task.name} is a"
+      f" {task.kind}; choose a model that was fine-tuned for it."
+    )
+  if task.kind != "classification":
+    return weights
+  theirs = config["labels"]
+  if sorted(theirs) != sorted(task.labels):
+    raise ValueError(
+      f"teacher.path={path} has the labels {', '.join(theirs)}, the task"
+      f" {task.name} {', '.join(task.labels)}; choose a model that was"
+      " fine-tuned for it."
+    )
+  order = [theirs.index(name) for name in task.labels]
+  arrays = {
+    name: array[..., order] if name.startswith("classifier/") else array
+    for name, array in weights.arrays.items()
+  }
+  return weights._replace(arrays=arrays)
+
+
+def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
+  """Raises ValueError unless a config means the model that the files hold."""
+  wanted = {"family": model.get("family")}
+  there = {"family": weights.config["family"]}
+  if wanted == there:
+    given = {k: v for k, v in model.items() if k != "family" and v is not None}
+    family = models.family(wanted["family"])
+    try:
+      encoder = family.build(**given)
+    except ValueError as e:
+      raise ValueError(f"teacher.{e}") from e
+    skip = (*COMPUTATION, *_TRAINING, "variant")
+    names = [n for n in family.VARIANTS[given["variant"]] | given]
+    names = [name for name in names if name not in skip]
+    wanted = {name: getattr(encoder, name) for name in names}
+    there = {name: weights.config["model"][name] for name in names}
+  other = [name for name in wanted if wanted[name] != there[name]]
+  if other:
+    raise ValueError(
+      f"teacher.path={path} has "
+      + ", ".join(f"{name}={there[name]}" for name in other)
+      + ", but the config says "
+      + ", ".join(f"teacher.model.{name}={wanted[name]}" for name in other)
+      + f"; {_remedy(model, {name: there[name] for name in other})}, or choose"
+      " another teacher."
+    )
+
+
+def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
+  """How to say what is right: flags set no key that a config lacks."""
+  flags = [name for name in right if name in model]
+  lines = [name for name in right if name not in model]
+  parts = []
+  if flags:
+    parts.append(
+      "pass "
+      + " ".join(f"--config.teacher.model.{n}={right[n]}" for n in flags)
+    )
+  if lines:
+    parts.append(
+      "write "
+      + ", ".join(f"{n}={right[n]!r}" for n in lines)
+      + " into teacher.model of the config's file"
+    )
+  return " and ".join(parts)
+
+
+def _cut(path: str, weights: Weights, prepared: Prepared | Part) -> Weights:
+  """Cuts a teacher's word table to the pieces of the data.
+
+  The teacher must not predict pieces that its student lacks. So rows beyond its
+  vocabulary (a table padded to a round number) and rows of pieces beyond the
+  data's are left out.
+
+  Raises:
+    ValueError: the teacher's vocabulary differs from the data's, or it has too
+      few rows.
+  """
+  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
+    raise ValueError(
+      f"teacher.path={path} has no vocabulary, so that nobody knows if it is"
+      f" that of {prepared.path}; put its tokenizer's files beside it."
+    )
+  try:
+    vocabulary = vocabulary_files.of_files(weights.tokenizer_files, path)
+    check_begins(
+      prepared.vocab,
+      vocabulary.pieces,
+      prepared.path,
+      f"teacher.path={path}",
+      "prepare it with the teacher's vocabulary",
+    )
+  except OtherVocabulary:
+    raise
+  except ValueError as e:
+    raise ValueError(f"teacher.path: {e}") from e
+  rows, size = weights.config["model"]["vocab_size"], len(prepared.vocab)
+  if rows < size:
+    raise ValueError(
+      f"teacher.path={path} has {rows:,} rows for the {size:,} pieces of"
+      f" {prepared.path}; choose a teacher that has all of them."
+    )
+  if rows == size:
+    return weights
+  print(
+    f"teacher: it has {rows:,} rows, and the data has {size:,} pieces; it"
+    " predicts only these pieces",
+    flush=True,
+  )
+  names = ("word/embedding", "mlm/bias")
+  arrays = {
+    name: array[:size] if name.endswith(names) else array
+    for name, array in weights.arrays.items()
+  }
+  model = weights.config["model"] | {"vocab_size": size}
+  return weights._replace(
+    config=weights.config | {"model": model}, arrays=arrays
+  )
+
+
+def _digest(weights: Weights, parts: tuple[str, ...]) -> str:
+  """A hash of the arrays that a student may learn from."""
+  digest = hashlib.sha256()
+  for path, array in sorted(weights.arrays.items()):
+    if path.startswith(parts):
+      digest.update(f"{path} {array.shape}".encode())
+      digest.update(np.ascontiguousarray(array).data)
+  return digest.hexdigest()
+
+
+def place(teacher: Teacher, layout: Any) -> Any:
+  """Puts the parameters that are needed on the devices.
+
+  Args:
+    teacher: whose.
+    layout: tree of shapes with shardings; rows that it has more are zeros.
+
+  Raises:
+    ValueError: the teacher has not all of them.
+  """
+
+  def put(path, wanted):
+    if path not in teacher.arrays:
+      raise ValueError(
+        f"teacher.path={teacher.path} has no {path}, which the objective needs;"
+        " choose a teacher with its masked-LM head."
+      )
+    array = teacher.arrays[path]
+    more = zip(wanted.shape, array.shape, strict=True)
+    array = np.pad(array, [(0, size - had) for size, had in more])
+    return jax.make_array_from_callback(
+      wanted.shape, wanted.sharding, lambda index: array[index]
+    )
+
+  flat = traverse_util.flatten_dict(layout, sep="/")
+  placed = {path: put(path, wanted) for path, wanted in flat.items()}
+  return traverse_util.unflatten_dict(placed, sep="/")

@@ -1,0 +1,253 @@
+"""A fine-tuned model as one file: its program, parameters and tokenizer.
+
+The file is a zip archive: `meta.json`, a `jax.export` program for each of a
+few lengths (any number of rows), the parameters as .npy, the tokenizer's files.
+It runs without the Python code of models, on other platforms and later versions
+of jax, as long as jax reads its own programs (half a year at least).
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from jaxtyping import Array
+
+from bert_jax import files
+from bert_jax.devices import sharding
+from bert_jax.models import task_heads as tasks
+from bert_jax.tasks import layout as layouts
+from bert_jax.tasks.encoded_rows import task_of
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.training import evaluate_task as scoring
+from bert_jax.use import predict as predicting
+from bert_jax.use.predict import Predictor
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights.model_folder import Weights
+
+FORMAT_VERSION = 1
+# Rows of other lengths are padded to the next.
+LENGTHS = (16, 32, 64, 128, 256, 512)
+PLATFORMS = ("cpu", "cuda", "tpu")
+INPUTS = ("input_ids", "segment_ids", "sequence_ids")
+_META = "meta.json"
+# (parameters by path, `INPUTS` [b, l] each) -> logits [b, ...].
+Program = Callable[..., Array]
+
+
+def program(config: Mapping[str, Any], **computation: Any) -> Program:
+  """The model of a converted folder's config as a function.
+
+  Args:
+    config: of `Weights`.
+    **computation: see `loading.load`.
+  """
+  module = folder.module_of(config, **computation)
+  keys = tasks.input_keys(module)
+
+  def run(params, *inputs):
+    batch = dict(zip(INPUTS, inputs, strict=True))
+    batch = {key: x for key, x in batch.items() if key in keys}
+    return module.apply({"params": folder.unflatten(params)}, batch)
+
+  return run
+
+
+def save(
+  path: str,
+  weights: Weights,
+  where: str,
+  lengths: Sequence[int] = LENGTHS,
+  platforms: Sequence[str] = PLATFORMS,
+  dtype: str = "float32",
+) -> dict[str, Any]:
+  """Writes a file that is whole or not there.
+
+  Args:
+    path: of the file.
+    weights: the model, of `loading.read`.
+    where: it is, for messages.
+    lengths: of rows; the model's longest stands for those beyond it.
+    platforms: that the program is for; no such device is needed here.
+    dtype: of the computation.
+
+  Returns:
+    The file's `meta.json`.
+
+  Raises:
+    ValueError: no fine-tuned model, no tokenizer or another's, lengths.
+    OSError: it cannot be written.
+  """
+  _check_package()
+  config = weights.config
+  kind = predicting.kind_of(config, where)
+  if kind == "fill":
+    raise ValueError(f"{where} is a masked language model; fine-tune it first.")
+  layout = layouts.of_vocabulary(predicting.vocabulary_of(weights, where))
+  # What every platform has, and one program for all of them.
+  computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
+  run = program(config, **computation)
+  longest = folder.module_of(config).encoder.max_length
+  lengths = sorted({min(length, longest) for length in lengths})
+  layouts.check_length(layout, lengths[-1])
+  if lengths[0] < 1:
+    raise ValueError(f"--lengths: {lengths[0]} is none of rows.")
+  meta = {
+    "format_version": FORMAT_VERSION,
+    "family": config["family"],
+    "kind": kind,
+    "task": predicting.task_of(config, kind, False)._asdict(),
+    "lengths": lengths,
+    "platforms": list(platforms),
+    "dtype": dtype,
+    "jax": jax.__version__,
+    "tokenizer": sorted(weights.tokenizer_files),
+    "arrays": sorted(weights.arrays),
+  }
+  with files.whole(path) as partial:
+    with zipfile.ZipFile(partial, "w") as file:
+      file.writestr(_META, json.dumps(meta, indent=2))
+      for name, content in weights.tokenizer_files.items():
+        file.writestr(f"tokenizer/{name}", content)
+      for length in lengths:
+        made = _exported(run, weights, length, platforms)
+        file.writestr(f"program_{length}", bytes(made))
+      for name, array in weights.arrays.items():
+        with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
+          np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
+  return meta
+
+
+def _exported(
+  run: Program, weights: Weights, length: int, platforms: Sequence[str]
+) -> bytearray:
+  """The program for any number of rows of a length."""
+  params = {
+    name: jax.ShapeDtypeStruct(a.shape, a.dtype)
+    for name, a in weights.arrays.items()
+  }
+  (rows,) = export.symbolic_shape("b")
+  ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+  exporter = export.export(jax.jit(run), platforms=list(platforms))
+  return exporter(params, *[ids] * len(INPUTS)).serialize()
+
+
+def _check_package() -> None:
+  """jax.export serializes by a package that jax does not ask for."""
+  if importlib.util.find_spec("flatbuffers") is None:
+    raise ValueError(
+      "jax.export needs the package flatbuffers: pip install"
+      " 'bert_jax[export]'."
+    )
+
+
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+  """Turns what a damaged file raises into one sentence."""
+  try:
+    yield
+  except OSError as e:
+    raise ValueError(f"{path}: {e.strerror or e}.") from e
+  # zipfile and numpy raise all of these for damaged files. A flipped bit can
+  # make a member look encrypted or compressed by another method (RuntimeError
+  # and its subclass NotImplementedError).
+  except (
+    *(zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError),
+    *(json.JSONDecodeError, UnicodeDecodeError, AttributeError),
+    *(RuntimeError, OverflowError, MemoryError),
+  ) as e:
+    raise ValueError(f"{path} is no exported model, or damaged ({e}).") from e
+
+
+def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
+  """Opens a file that `save` wrote; nothing else is needed.
+
+  Args:
+    path: of the file.
+    batch_size: rows at a time.
+    null: a question may have no answer, as in SQuAD 2.0.
+
+  Returns:
+    What `predicting.predict` takes, on one device.
+
+  Raises:
+    ValueError: no such file, damaged, of another format, or for other
+      platforms than this one.
+  """
+  _check_package()
+  with _reading(path), zipfile.ZipFile(path) as file:
+    meta = files.parse_json(file.read(_META))
+    if meta["format_version"] != FORMAT_VERSION:
+      raise ValueError(
+        f"{path}: format_version is {meta['format_version']}, this program"
+        f" reads {FORMAT_VERSION}; export the model again."
+      )
+    contents = {n: file.read(f"tokenizer/{n}") for n in meta["tokenizer"]}
+    programs = {
+      n: _program(bytearray(file.read(f"program_{n}")), path)
+      for n in meta["lengths"]
+    }
+    params = {}
+    for name in file.namelist():
+      if name.startswith("params/"):
+        content = io.BytesIO(file.read(name))
+        array = np.lib.format.read_array(content, allow_pickle=False)
+        params[name.removeprefix("params/").removesuffix(".npy")] = array
+    # Files of earlier versions do not list their arrays.
+    missing = {*meta.get("arrays", params)} ^ params.keys()
+    if missing:
+      raise KeyError(f"params/{min(missing)}")
+    task = task_of(meta["task"])
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  return Predictor(
+    kind=meta["kind"],
+    task=task._replace(metrics=("squad2",)) if null else task,
+    vocabulary=vocabulary_files.of_files(contents, path),
+    length=max(programs),
+    batch_size=batch_size,
+    top=0,
+    params=jax.tree.map(jnp.asarray, params),
+    step=scoring.jit(_step(programs), mesh),
+    mesh=mesh,
+  )
+
+
+def _step(programs: Mapping[int, Program]) -> Program:
+  """(parameters, batch) -> logits; a batch is padded to the next length."""
+
+  def step(params, batch):
+    length = batch["input_ids"].shape[1]
+    to = min(n for n in programs if n >= length)
+    pad = [(0, 0), (0, to - length)]
+    # Of tags and answers there are logits of the padding as well.
+    return programs[to](params, *(jnp.pad(batch[k], pad) for k in INPUTS))
+
+  return step
+
+
+def _program(content: bytearray, path: str) -> Program:
+  try:
+    made = export.deserialize(content)
+  except Exception as e:
+    # Its errors have many types, of flatbuffers and of MLIR.
+    reason = str(e).split("\n")[0][:200]
+    raise ValueError(
+      f"{path}: jax {jax.__version__} does not read its program ({reason});"
+      " export the model again."
+    ) from e
+  platform = jax.default_backend()
+  platform = {"gpu": "cuda"}.get(platform, platform)
+  if platform not in made.platforms:
+    raise ValueError(
+      f"{path} is for {', '.join(made.platforms)}, this is a {platform};"
+      " export it with --platforms."
+    )
+  return made.call

@@ -1,0 +1,224 @@
+"""Files of features: JSONL, npz, HDF5.
+
+The last two hold `ids`, `vectors` and, where a text has a vector a token,
+`tokens` and `starts`: text i has rows starts[i] to starts[i + 1].
+"""
+
+import io
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from bert_jax import files
+from bert_jax.use.features import Features
+
+# Texts that a write to an HDF5 file holds.
+_CHUNK = 256
+# Bytes of the names in an .npz.
+_MOST = 1 << 33
+
+
+def write(path: str, features: Iterable[Features]) -> int:
+  """Writes a file in one piece or not at all, by its extension.
+
+  Args:
+    path: .jsonl, .npz, .h5 or .hdf5.
+    features: of texts; all have a vector, or all have some.
+
+  Returns:
+    The number of texts.
+
+  Raises:
+    ValueError: another extension, or no h5py.
+  """
+  writer = check(path)
+  with files.whole(path) as partial:
+    return writer(partial, features)
+
+
+def check(path: str) -> Callable[[str, Iterable[Features]], int]:
+  """The writer for a file's extension.
+
+  Raises:
+    ValueError: see `write`.
+  """
+  extension = os.path.splitext(path)[1]
+  if extension not in _WRITERS:
+    raise ValueError(
+      f"--output {path}: its name ends in none of {', '.join(_WRITERS)}."
+    )
+  if extension in (".h5", ".hdf5"):
+    try:
+      import h5py  # noqa: F401
+    except ImportError as e:
+      raise ValueError(
+        f"--output {path}: HDF5 needs the package h5py: pip install"
+        " 'bert_jax[convert]'."
+      ) from e
+  return _WRITERS[extension]
+
+
+def _numbers(x: np.ndarray) -> list:
+  """The shortest decimals that are the same float32."""
+  return x.astype(str).astype(np.float64).tolist()
+
+
+def _jsonl(path: str, features: Iterable[Features]) -> int:
+  """An object a text: id, and tokens with vectors or one vector."""
+  count = 0
+  with open(path, "w", encoding="utf-8") as f:
+    for found in features:
+      row = {"id": found.id}
+      if found.tokens is None:
+        row["vector"] = _numbers(found.vectors)
+      else:
+        row |= {"tokens": found.tokens, "vectors": _numbers(found.vectors)}
+      f.write(json.dumps(row, ensure_ascii=False) + "\n")
+      count += 1
+  return count
+
+
+def _npz(path: str, features: Iterable[Features]) -> int:
+  """Arrays; they are in memory until all are there.
+
+  Raises:
+    ValueError: words so long that an array of them fits nowhere.
+  """
+  arrays = _arrays(list(features))
+  for name in ("ids", "tokens"):
+    names = arrays.get(name, [])
+    longest = max(map(len, names), default=0)
+    if 4 * longest * len(names) > _MOST:
+      raise ValueError(
+        f"{name}: {len(names):,} texts, the longest of {longest:,} characters,"
+        " have no room in an .npz, which keeps as much for each; write a .jsonl"
+        " or .h5."
+      )
+    if name in arrays:
+      arrays[name] = np.array(names, str)
+  with open(path, "wb") as f:
+    np.savez(f, **arrays)
+  return len(arrays["ids"])
+
+
+def _arrays(features: list[Features]) -> dict[str, Any]:
+  """Numbers are arrays, names lists: an array is as wide as its longest."""
+  ids = [_named(str(found.id)) for found in features]
+  if not features or features[0].tokens is None:
+    vectors = [found.vectors for found in features]
+    return {"ids": ids, "vectors": np.array(vectors, np.float32)}
+  counts = [len(found.tokens) for found in features]
+  tokens = [_named(token) for found in features for token in found.tokens]
+  return {
+    "ids": ids,
+    "starts": np.cumsum([0, *counts], dtype=np.int64),
+    "tokens": tokens,
+    "vectors": np.concatenate([found.vectors for found in features]),
+  }
+
+
+def _named(text: str) -> str:
+  """A name without NUL, which HDF5 has not, and numpy not at the end."""
+  return text.replace("\0", "\ufffd")
+
+
+def _hdf5(path: str, features: Iterable[Features]) -> int:
+  """The same arrays, some texts at a time."""
+  import h5py
+
+  with _Disk(path, "w+b") as disk:
+    try:
+      with h5py.File(disk, "w") as f:
+        return _write_parts(f, disk, iter(features))
+    finally:
+      # Closing the HDF5 file has written to the disk, too.
+      disk.check()
+
+
+def _write_parts(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
+  rows = count = 0
+  for part in _parts(features):
+    arrays = _arrays(part)
+    if "starts" in arrays:
+      # The starts of each part begin at 0. The file keeps only the first 0.
+      starts = arrays["starts"] + rows
+      rows = int(starts[-1])
+      arrays["starts"] = starts[1:] if count else starts
+    for name, array in arrays.items():
+      _append(f, name, array)
+    disk.check()
+    count += len(part)
+  return count
+
+
+class _Disk(io.FileIO):
+  """A file for h5py that hides errors of a full disk from the HDF5 library.
+
+  The library crashes if a write fails. So after the first error this class
+  writes nothing more, but reports success, so that HDF5 can close its file.
+  """
+
+  error: OSError | None = None
+
+  def write(self, data: Any) -> int:
+    unwritten = memoryview(data).cast("B")
+    try:
+      while self.error is None and len(unwritten):
+        unwritten = unwritten[super().write(unwritten) :]
+    except OSError as e:
+      self.error = e
+    return len(memoryview(data).cast("B"))
+
+  def truncate(self, size: int | None = None) -> int:
+    try:
+      return super().truncate(size)
+    except OSError as e:
+      self.error = self.error or e
+      return size or 0
+
+  def readinto(self, buffer: Any) -> int:
+    """Reads bytes; returns zeros for bytes that could not be written."""
+    count = super().readinto(buffer)
+    if self.error is not None:
+      memoryview(buffer).cast("B")[count:] = bytes(len(buffer) - count)
+      return len(buffer)
+    return count
+
+  def check(self) -> None:
+    """Raises the first error, if there was one."""
+    if self.error is not None:
+      raise self.error
+
+
+def _parts(features: Iterator[Features]) -> Iterator[list[Features]]:
+  """Some texts at a time; one empty part if there are none."""
+  part = list(itertools.islice(features, _CHUNK))
+  yield part
+  while part := list(itertools.islice(features, _CHUNK)):
+    yield part
+
+
+def _append(file: Any, name: str, array: np.ndarray | list[str]) -> None:
+  """Adds rows to a dataset of an HDF5 file, which is made if need be."""
+  if name not in file:
+    import h5py
+
+    text = isinstance(array, list)
+    shape = () if text else array.shape[1:]
+    file.create_dataset(
+      name,
+      (0, *shape),
+      h5py.string_dtype() if text else array.dtype,
+      maxshape=(None, *shape),
+      chunks=True,
+    )
+  dataset, before = file[name], len(file[name])
+  dataset.resize(before + len(array), axis=0)
+  dataset[before:] = array
+
+
+_WRITERS = {".jsonl": _jsonl, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}

@@ -1,0 +1,318 @@
+"""A model with its head: examples to predictions, in order."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bert_jax.devices import sharding
+from bert_jax.models import task_heads as tasks
+from bert_jax.tasks import encoded_rows as rows_lib
+from bert_jax.tasks import layout as layouts
+from bert_jax.tasks import questions as spans
+from bert_jax.tasks import tagging
+from bert_jax.tasks import windows as long_texts
+from bert_jax.tasks.batches import Split
+from bert_jax.tasks.batches_batches import BUCKETS, Batches
+from bert_jax.tasks.encoded_rows import Rows, Task
+from bert_jax.text import added_tokens
+from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.training import evaluate_task as scoring
+from bert_jax.use.predict_results import make_results
+from bert_jax.weights import generator_discriminator as towers
+from bert_jax.weights import hf_config_hf_labels as hf_labels
+from bert_jax.weights import load as loading
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights.model_folder import Weights
+
+# Examples that are read, run and written together.
+CHUNK = 1024
+_KINDS = {
+  "multiple_choice": "choice",
+  "token_classification": "tagging",
+  "span": "span",
+  "pretraining": "fill",
+  "generator": "fill",
+}
+
+
+class Predictor(NamedTuple):
+  """A model that is ready to predict.
+
+  Attributes:
+    kind: what it predicts, a key of `requests.PARSERS`.
+    task: labels and metrics.
+    vocabulary: text to ids.
+    length: tokens in a row at most.
+    batch_size: rows of all devices.
+    top: candidates for a mask.
+    params: on the devices.
+    step: (params, batch) -> logits; of masks, (probabilities, ids).
+    mesh: of the devices.
+  """
+
+  kind: str
+  task: Task
+  vocabulary: Vocabulary
+  length: int
+  batch_size: int
+  top: int
+  params: Any
+  step: Any
+  mesh: Mesh
+
+
+def kind_of(config: dict[str, Any], path: str) -> str:
+  """What a model predicts; ValueError if it has no head for that."""
+  name = config["task"]
+  if name == "sequence_classification":
+    return config["problem"] or "classification"
+  if name not in _KINDS or config["family"] == "gpt" and name == "pretraining":
+    raise ValueError(
+      f"{path} is a model for {name} of family {config['family']}: it has no"
+      " head to predict with; fine-tune it first."
+    )
+  return _KINDS[name]
+
+
+def read(path: str, best: bool, family: str | None = None) -> Weights:
+  """Reads a model; of a run the newest checkpoint, or the best."""
+  weights = loading.read(path, family, best=best)
+  both = weights.config["task"] == "pretraining"
+  if weights.config["family"] == "electra" and both:
+    return towers.split(weights, "generator")
+  return weights
+
+
+def vocabulary_of(weights: Weights, where: str) -> Vocabulary:
+  """A model's vocabulary; ValueError if it has none, or another model's."""
+  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
+    raise ValueError(f"{where} has no tokenizer's files; put them beside it.")
+  vocabulary = vocabulary_files.of_files(weights.tokenizer_files, where)
+  size = weights.config["model"]["vocab_size"]
+  layout = layouts.of_vocabulary(vocabulary)
+  needed = layout.vocab_size
+  if needed > size:
+    names = [*vocabulary.pieces, *layout.extra][size:]
+    raise ValueError(
+      f"{where}: its rows need {needed} pieces, the model has {size}, and none"
+      f" for {added_tokens.listed(names)}; fine-tune it, which adds rows for"
+      " them, or put its own tokenizer's files there."
+    )
+  return vocabulary
+
+
+def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
+  """The task that a model was fine-tuned for, as far as its files say."""
+  saved = config["source"].get("fine_tuned")
+  if saved:
+    task = rows_lib.task_of(saved)
+  else:
+    named = kind in ("classification", "multi_label", "tagging")
+    labels = config["labels"] if named else None
+    count = config["head"].get("num_labels") or 1
+    if kind == "regression" and count > 1:
+      # With several outputs, the predicted numbers have the outputs' names.
+      labels = config["labels"] or hf_labels.default_labels(count)
+    task = Task("", kind, tuple(labels or ()), 1, ())
+  return task._replace(metrics=("squad2",)) if null else task
+
+
+def open_model(
+  path: str,
+  batch_size: int = 32,
+  length: int = 512,
+  top: int = 5,
+  best: bool = False,
+  null: bool = False,
+  dtype: str = "float32",
+  family: str | None = None,
+) -> Predictor:
+  """Opens a run, a converted folder or one of transformers, to predict.
+
+  Args:
+    path: see `bert_jax.load`.
+    batch_size: rows at a time; rounded up to a multiple of the devices.
+    length: tokens in a row at most, bounded by the model's positions.
+    top: candidates for each mask.
+    best: of a run, the checkpoint with the best score.
+    null: a question may have no answer, as in SQuAD 2.0.
+    dtype: of the computation.
+    family: the family of a transformers folder whose config.json names none.
+
+  Raises:
+    ValueError: no model, no head, no tokenizer, or not its own.
+  """
+  weights = read(path, best, family)
+  config = weights.config
+  kind = kind_of(config, path)
+  if null and kind != "span":
+    raise ValueError(
+      f"{path} is a model for {kind}; only questions can have no answer."
+    )
+  vocabulary = vocabulary_of(weights, path)
+  size = vocabulary.vocab_size
+  module = folder.module_of(config, dtype=dtype)
+  mesh = sharding.make_mesh()
+  devices = mesh.shape["data"]
+  place = NamedSharding(mesh, PartitionSpec())
+  params = jax.device_put(folder.unflatten(weights.arrays), place)
+  return Predictor(
+    kind,
+    task_of(config, kind, null),
+    vocabulary,
+    min(length, module.encoder.max_length),
+    -(-batch_size // devices) * devices,
+    min(top, size),
+    params,
+    scoring.jit(_make_step(module, kind, min(top, size), size), mesh),
+    mesh,
+  )
+
+
+def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
+  keys = tasks.input_keys(module)
+
+  def step(params, batch):
+    inputs = {key: batch[key] for key in keys if key in batch}
+    if kind != "fill":
+      return module.apply({"params": params}, inputs)
+    first = jnp.zeros_like(batch["mlm_positions"])
+    inputs |= dict(mlm_positions=batch["mlm_positions"], cls_positions=first)
+    logits = module.apply({"params": params}, inputs)["mlm_logits"][:, 0]
+    # Leave out rows beyond the pieces, which pad the table to a round number.
+    log_p = jax.nn.log_softmax(logits)[:, :pieces]
+    values, ids = jax.lax.top_k(log_p, top)
+    # One array; ids are exact in float32.
+    return jnp.stack([values, ids.astype(jnp.float32)], -1)
+
+  return step
+
+
+def encode(
+  predictor: Predictor, examples: Sequence[dict[str, Any]]
+) -> tuple[Rows, np.ndarray | None]:
+  """Rows of examples, each with as many windows as it needs.
+
+  Returns:
+    The rows, whose `example` of choices counts choices; places of masks.
+  """
+  kind, vocabulary = predictor.kind, predictor.vocabulary
+  examples, length = list(examples), predictor.length
+  if kind == "tagging":
+    made = tagging.rows(predictor.task, examples, vocabulary, length)
+    return made.rows, None
+  if kind == "span":
+    return spans.rows(examples, vocabulary, length, stride=None).rows, None
+  if kind == "fill":
+    texts = [example["text"] for example in examples]
+    return long_texts.masked_rows(texts, vocabulary, length)
+  texts = [example["texts"] for example in examples]
+  if kind == "choice":
+    texts = [choice for choices in texts for choice in choices]
+  return long_texts.rows(texts, vocabulary, length), None
+
+
+def run(
+  predictor: Predictor, rows: Rows, places: np.ndarray | None
+) -> list[np.ndarray]:
+  """The model's outputs of each row, in order."""
+  if not len(rows.example):
+    return []
+  # Labels are not read: rows of one kind do for all.
+  task = predictor.task._replace(kind="classification", columns=1)
+  rows = rows._replace(labels=np.full(len(rows.example), -1, np.int32))
+  pad = layouts.of_vocabulary(predictor.vocabulary).pad
+  buckets = [size for size in BUCKETS if size < predictor.length]
+  buckets = (*buckets, predictor.length)
+  size = predictor.batch_size
+  batches = Batches(task, rows, pad, size, group=True, buckets=buckets)
+
+  def extra(units):
+    positions = np.where(units < 0, 0, places[units])
+    return {"mlm_positions": positions[:, None].astype(np.int32)}
+
+  add = None if places is None else extra
+  with sharding.use_mesh(predictor.mesh):
+    step, params = predictor.step, predictor.params
+    found = [*scoring.run(step, params, batches, predictor.mesh, add)]
+  return scoring.logits_of_units(jax.device_get(found), len(rows.example))
+
+
+def predict(
+  predictor: Predictor, examples: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+  """Predictions of examples, one each, in order; see `results`."""
+  if not examples:
+    return []
+  rows, places = encode(predictor, examples)
+  outputs = run(predictor, rows, places)
+  return make_results(predictor, rows, outputs, list(examples))
+
+
+def mask_token(predictor: Predictor) -> str | None:
+  """Returns the tokenizer's mask token as text; None if it has none."""
+  number = predictor.vocabulary.special.mask
+  return None if number is None else predictor.vocabulary.pieces[number]
+
+
+def label_order(
+  predictor: Predictor, split: Split, where: str
+) -> list[int] | None:
+  """Places of a split's labels among the model's; None where it has none.
+
+  Args:
+    predictor: the model.
+    split: the rows.
+    where: their folder, for messages.
+
+  Raises:
+    ValueError: a model of another kind, vocabulary or other labels.
+  """
+  task, theirs = split.task, predictor.task.labels
+  if predictor.kind != task.kind:
+    raise ValueError(
+      f"{where} is of kind {task.kind}, the model of {predictor.kind}."
+    )
+  if list(split.pieces) != list(predictor.vocabulary.pieces):
+    raise ValueError(
+      f"{where} was prepared with another vocabulary than the model's; prepare"
+      " it with the model's tokenizer."
+    )
+  if task.kind not in ("classification", "multi_label", "tagging"):
+    return None
+  if sorted(theirs) != sorted(task.labels):
+    raise ValueError(
+      f"{where} has the labels {', '.join(task.labels)}, the model"
+      f" {', '.join(theirs)}."
+    )
+  return [theirs.index(name) for name in task.labels]
+
+
+def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
+  """Predictions of a split's examples, as `outputs.predictions` has them.
+
+  Labels go by name: the model may have them in another order. Arguments, and
+  what is raised, are those of `label_order`.
+  """
+  order = label_order(predictor, split, where)
+  logits = run(predictor, split.rows, None)
+  if order is not None:
+    logits = [x[..., order] for x in logits]
+  return scoring.predictions(split, logits)
+
+
+def chunks(items: Iterator[Any], size: int = CHUNK) -> Iterator[list[Any]]:
+  """Lists of `size` items; the last one may be shorter."""
+  chunk = []
+  for item in items:
+    chunk.append(item)
+    if len(chunk) == size:
+      yield chunk
+      chunk = []
+  if chunk:
+    yield chunk

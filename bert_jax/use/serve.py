@@ -1,0 +1,226 @@
+"""Answers lines of JSON with lines of JSON, in order, as they arrive."""
+
+import collections
+import io
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from bert_jax.tasks.files import requests
+from bert_jax.use import predict as predicting
+from bert_jax.use import text_batches as text_rows
+from bert_jax.use.predict import Predictor
+
+# Lines of stdin are collected into groups. A group waits this many seconds for
+# another line, but its first line waits at most the second number of seconds.
+PATIENCE, LONGEST_WAIT = 0.05, 0.3
+# Groups become larger if the model takes less time for a group than the first
+# number of seconds, and smaller if it takes more than the second.
+_FAST, _SLOW = 0.25, 0.75
+
+Example = dict[str, Any]
+
+
+class ArrivingLines:
+  """Yields lines of a pipe or terminal as they arrive.
+
+  It reads without a thread, because a thread could block on stdin while the
+  program ends.
+  """
+
+  def __init__(self, stream: IO[bytes]):
+    """Prepares to read lines.
+
+    Args:
+      stream: a file of bytes. If it has no file descriptor, all its lines are
+        read at once.
+    """
+    self._lines: collections.deque[bytes] = collections.deque()
+    self._incomplete_line = bytearray()
+    self._ended = False
+    try:
+      self._descriptor = stream.fileno()
+    except io.UnsupportedOperation:
+      self._lines.extend(stream)
+      self._ended = True
+
+  def __iter__(self) -> Iterator[bytes]:
+    while self._lines or not self._ended:
+      if self._lines:
+        yield self._lines.popleft()
+      else:
+        self._read()
+
+  def ready(self, seconds: float) -> bool:
+    """Returns True if a line is ready or arrives within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not self._lines and not self._ended:
+      wait = max(deadline - time.monotonic(), 0.0)
+      if not select.select([self._descriptor], [], [], wait)[0]:
+        return False
+      self._read()
+    return bool(self._lines)
+
+  def _read(self) -> None:
+    content = os.read(self._descriptor, 1 << 16)
+    if not content:
+      self._ended = True
+      if self._incomplete_line:
+        self._lines.append(bytes(self._incomplete_line))
+      return
+    searched = len(self._incomplete_line)
+    self._incomplete_line += content
+    if self._incomplete_line.find(b"\n", searched) >= 0:
+      *lines, last = bytes(self._incomplete_line).split(b"\n")
+      self._lines.extend(lines)
+      self._incomplete_line = bytearray(last)
+
+
+class Groups:
+  """Collects the examples that have arrived into groups for the model.
+
+  The size of a group depends on how long the model took for the last group:
+  groups are small while the model is slow, and large while it is fast.
+  """
+
+  def __init__(self, least: int, most: int):
+    """Begins with the smallest size of a group.
+
+    Args:
+      least: the size of a full group while the model is slow.
+      most: the largest size of a group.
+    """
+    self._least, self._most = least, max(least, most)
+    self._size = least
+
+  def __call__(
+    self, examples: Iterator[Example], ready: Callable[[float], bool]
+  ) -> Iterator[list[Example]]:
+    """Yields groups.
+
+    The time until the caller asks for the next group is taken as the time of
+    the model.
+
+    Args:
+      examples: the examples in order. If this iterator raises an error, the
+        examples before the error are yielded first.
+      ready: a function from seconds to True if another example arrives within
+        them.
+
+    Raises:
+      ValueError: the error that `examples` raises.
+    """
+    while True:
+      group, error = self._collect(examples, ready)
+      if group:
+        start = time.monotonic()
+        yield group
+        self._resize(len(group), time.monotonic() - start)
+      if error:
+        raise error
+      if not group:
+        return
+
+  def _collect(
+    self, examples: Iterator[Example], ready: Callable[[float], bool]
+  ) -> tuple[list[Example], ValueError | None]:
+    group: list[Example] = []
+    deadline = 0.0
+    try:
+      for example in examples:
+        group.append(example)
+        if len(group) == 1:
+          deadline = time.monotonic() + LONGEST_WAIT
+        wait = min(PATIENCE, max(deadline - time.monotonic(), 0.0))
+        if len(group) >= self._size or not ready(wait):
+          break
+    except ValueError as e:
+      return group, e
+    return group, None
+
+  def _resize(self, count: int, seconds: float) -> None:
+    if seconds > _SLOW:
+      self._size = max(self._size // 2, self._least)
+    elif seconds < _FAST and count == self._size:
+      self._size = min(self._size * 2, self._most)
+
+
+def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
+  lines = ArrivingLines(sys.stdin.buffer)
+  examples = requests.read(
+    text_rows.decode(lines, "stdin"),
+    predictor.kind,
+    "stdin",
+    predicting.mask_token(predictor),
+  )
+  # A small group runs in the smallest batch: in a full batch most rows would be
+  # padding.
+  small_batches = predictor._replace(batch_size=predictor.mesh.shape["data"])
+  groups = Groups(predictor.batch_size, predicting.CHUNK)
+  count = 0
+  for group in groups(examples, lines.ready):
+    is_small = len(group) <= predictor.batch_size // 4
+    write_group(small_batches if is_small else predictor, group, out)
+    count += len(group)
+  return count
+
+
+def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
+  def examples() -> Iterator[Example]:
+    mask = predicting.mask_token(predictor)
+    return requests.read(text_rows.read_lines(path), predictor.kind, path, mask)
+
+  # Read all lines once, to report a bad line before the model runs.
+  for _ in examples():
+    pass
+  count = 0
+  for group in predicting.chunks(examples()):
+    write_group(predictor, group, out)
+    count += len(group)
+  return count
+
+
+def write_group(
+  predictor: Predictor, examples: list[Example], out: IO[str]
+) -> None:
+  """Predicts examples, and writes a line of JSON for each, in order."""
+  answers = predicting.predict(predictor, examples)
+  for example, answer in zip(examples, answers, strict=True):
+    row = {"id": example["id"]} | answer
+    out.write(json.dumps(row, ensure_ascii=False) + "\n")
+  out.flush()
+
+
+def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
+  """Answers every line of a file or of stdin.
+
+  Args:
+    predictor: the model.
+    source: a .jsonl file; or "-" for stdin, whose lines are answered as they
+      arrive.
+    out: the file to which the answers are written.
+
+  Returns:
+    The number of predictions.
+
+  Raises:
+    ValueError: there is a bad line, which the message names, or no line. Lines
+      of stdin before the bad line have been answered; of a file, no line has.
+  """
+  if source == "-":
+    count = _answer_stdin(predictor, out)
+  else:
+    count = _answer_file(predictor, source, out)
+  if not count:
+    raise ValueError(f"{'stdin' if source == '-' else source} has no lines.")
+  return count
+
+
+def check_paths(source: str, target: str) -> None:
+  """Raises ValueError if a command would write over what it reads."""
+  if target != "-" and os.path.realpath(target) == os.path.realpath(source):
+    raise ValueError(f"--output={target} is the input; choose another.")

@@ -1,0 +1,303 @@
+"""Texts as rows of a loaded model: read, encoded, batched by length."""
+
+import bisect
+import codecs
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_jax.tasks.files import tables
+from bert_jax.text import characters
+from bert_jax.text.vocabulary import cover_marks, joining, valid
+from bert_jax.weights.load import Loaded, load
+
+# What rows are padded to; longer ones to a multiple of the last.
+LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+class Text(NamedTuple):
+  """A text to encode.
+
+  Attributes:
+    id: what the input calls it, or its number from 0.
+    text: as it is; words given one by one stand with spaces between them.
+    words: (begin, end) in `text` of each word.
+    given: whether the words were given one by one.
+  """
+
+  id: Any
+  text: str
+  words: list[tuple[int, int]]
+  given: bool = False
+
+
+class Tokens(NamedTuple):
+  """An encoded text, special tokens around it.
+
+  Attributes:
+    ids: int32 [T], of ELMo [T, 50].
+    pieces: [T], as the vocabulary spells them; of ELMo the words.
+    offsets: [T] characters (begin, end) of the text.
+    words: int32 [T], number of the word that a piece is of; -1 for none.
+    splits: int32 [T], number of the word as the tokenizer splits them,
+      punctuation apart; -1 for special tokens.
+    begin: special tokens at the begin.
+    end: where those at the end begin.
+  """
+
+  ids: np.ndarray
+  pieces: list[str]
+  offsets: list[tuple[int, int]]
+  words: np.ndarray
+  splits: np.ndarray
+  begin: int
+  end: int
+
+
+class Batch(NamedTuple):
+  """Rows that are run together.
+
+  Attributes:
+    numbers: int64 [n] of the rows.
+    inputs: `input_ids` or `char_ids`, and `sequence_ids`: int32 [B, L, ...];
+      B may be more than n, those rows are padding.
+  """
+
+  numbers: np.ndarray
+  inputs: dict[str, np.ndarray]
+
+
+def open_model(
+  path: str, family: str | None, tower: str | None, **computation: Any
+) -> Loaded:
+  """`load`; of both towers of ELECTRA the discriminator unless one is named."""
+  model = load(path, family=family, tower=tower, **computation)
+  if model.config["family"] == "electra" and tower is None:
+    if model.config["task"] == "pretraining":
+      return load(path, family=family, tower="discriminator", **computation)
+  return model
+
+
+def spaced(text: str) -> list[tuple[int, int]]:
+  """(begin, end) of what stands between white space."""
+  offsets, begin = [], 0
+  for word in text.split():
+    begin = text.index(word, begin)
+    offsets.append((begin, begin + len(word)))
+    begin += len(word)
+  return offsets
+
+
+def of_text(id: Any, text: str) -> Text:
+  """A text whose words are what stands between white space."""
+  text = valid(text)
+  return Text(id, text, spaced(text))
+
+
+def of_words(id: Any, words: Sequence[str]) -> Text:
+  """A text of given words."""
+  words = [valid(word) for word in words]
+  ends = np.cumsum([len(word) + 1 for word in words]).tolist()
+  pairs = zip(words, ends, strict=True)
+  spans = [(end - 1 - len(word), end - 1) for word, end in pairs]
+  return Text(id, " ".join(words), spans, given=True)
+
+
+def read_texts(path: str) -> Iterator[Text]:
+  """Reads a text a line, or of .jsonl (.json, .ndjson) an object a line.
+
+  An object has "text" or "words" (a list), and may have an "id".
+
+  Raises:
+    ValueError: a line that is not so; file and line are named. No lines.
+  """
+  number = -1
+  for number, line in enumerate(read_lines(path)):
+    if not tables.is_jsonl(path):
+      yield of_text(number, line)
+      continue
+    where = f"{path}:{number + 1}"
+    item = parse_object(line, where)
+    words = item.get("words")
+    name = item.get("id", number)
+    if isinstance(words, list) and all(isinstance(w, str) for w in words):
+      yield of_words(name, words)
+    elif isinstance(item.get("text"), str) and words is None:
+      yield of_text(name, item["text"])
+    else:
+      raise ValueError(
+        f'{where}: neither "text" (a string) nor "words" (a list of strings).'
+      )
+  if number < 0:
+    raise ValueError(f"{path} has no lines.")
+
+
+def read_lines(path: str) -> Iterator[str]:
+  """Lines of a UTF-8 file without their ends and a byte-order mark.
+
+  Raises:
+    ValueError: no such file, or not UTF-8.
+  """
+  try:
+    with open(path, "rb") as f:
+      yield from decode(f, path)
+  except OSError as e:
+    raise ValueError(f"{path}: {e.strerror}.") from e
+
+
+def decode(lines: Iterable[bytes], where: str) -> Iterator[str]:
+  """The same of lines that are open; ValueError names where they stand."""
+  for number, line in enumerate(lines, 1):
+    line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+    try:
+      yield line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as e:
+      raise ValueError(f"{where}:{number}: not UTF-8.") from e
+
+
+def parse_object(line: str, where: str) -> dict[str, Any]:
+  """A JSON object; ValueError names where it stands if it is none."""
+  try:
+    item = tables.parse_json(line)
+  except ValueError as e:
+    raise ValueError(f"{where}: no JSON ({e}).") from e
+  if not isinstance(item, dict):
+    raise ValueError(f"{where}: no JSON object.")
+  return item
+
+
+def encode(model: Loaded, texts: Sequence[Text]) -> list[Tokens]:
+  """Encodes texts with the model's tokenizer and its special tokens.
+
+  A piece is of the word in which it begins; one that stands before a word, as
+  a lone mark of a space, is of that word. A word may have no piece.
+
+  Raises:
+    ValueError: the model came without a tokenizer, or with another's.
+  """
+  if model.config["family"] == "elmo":
+    return [_characters(model, text) for text in texts]
+  if model.tokenizer is None:
+    raise ValueError(
+      "the model came without a tokenizer; put its vocab.txt, vocab.json with"
+      " merges.txt, spiece.model or tokenizer.json into its folder."
+    )
+  rows = model.tokenizer.encode_batch([text.text for text in texts])
+  clean = joining(model.tokenizer)
+  encoded = [_tokens(t, row, clean) for t, row in zip(texts, rows, strict=True)]
+  size = model.config["model"]["vocab_size"]
+  highest = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
+  if highest >= size:
+    raise ValueError(
+      f"the tokenizer gives id {highest}, the model has {size} pieces: they do"
+      " not belong together."
+    )
+  return encoded
+
+
+def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
+  special = np.array(row.special_tokens_mask, bool)
+  count = len(special)
+  inner = np.flatnonzero(~special)
+  # What a tokenizer adds to no text at all stands at the begin.
+  begin, end = (inner[0], inner[-1] + 1) if len(inner) else (count, count)
+  if not len(inner) and count > 1:
+    begin = end = count - 1
+  words = np.full(count, -1, np.int32)
+  ends = [e for _, e in text.words]
+  for i in range(begin, end):
+    start, stop = row.offsets[i]
+    # A space before the word may be the piece's first character.
+    while start < stop - 1 and text.text[start].isspace():
+      start += 1
+    word = bisect.bisect_right(ends, start)
+    words[i] = min(word, len(ends) - 1)
+  ids = np.array(row.ids, np.int32)
+  splits = np.array([-1 if n is None else n for n in row.word_ids], np.int32)
+  ends = int(begin), int(end)
+  offsets = cover_marks(text.text, row.offsets, clean)
+  return Tokens(ids, row.tokens, offsets, words, splits, *ends)
+
+
+def _characters(model: Loaded, text: Text) -> Tokens:
+  """Words of ELMo; a text's are split as its tokenizer does, if it has one."""
+  spans = text.words
+  if model.tokenizer is not None and not text.given:
+    split = model.tokenizer.pre_tokenizer.pre_tokenize_str(text.text)
+    spans = [span for _, span in split]
+  words = [text.text[b:e] for b, e in spans]
+  count = len(text.text)
+  numbers = np.array([-1, *range(len(words)), -1], np.int32)
+  return Tokens(
+    characters.sentence_ids(words),
+    ["<S>", *words, "</S>"],
+    [(0, 0), *spans, (count, count)],
+    numbers,
+    numbers,
+    1,
+    len(words) + 1,
+  )
+
+
+def windows(count: int, room: int, overlap: int) -> list[tuple[int, int]]:
+  """Cuts `count` positions into runs of `room` without gaps.
+
+  Args:
+    count: of positions.
+    room: of a run; all but a lone one are that long.
+    overlap: positions that neighbours share at least.
+  """
+  starts = [*range(0, max(count - room, 0), room - overlap)]
+  starts.append(max(count - room, 0))
+  return [(start, min(start + room, count)) for start in starts]
+
+
+def batches(
+  rows: Sequence[np.ndarray], longest: int | None, tokens: int
+) -> Iterator[Batch]:
+  """Batches rows of like lengths, in few shapes.
+
+  Args:
+    rows: ids, int32 [T, ...].
+    longest: what the model takes; None for any.
+    tokens: of a batch, padding included; one row may be more.
+
+  Yields:
+    Every row once, padded to the next of `LENGTHS`. A length's last batch is
+    as large as the others; if it is the only one, a power of two.
+  """
+  lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+  last = LENGTHS[-1]
+  index = np.searchsorted(LENGTHS, lengths)
+  padded = np.where(
+    lengths > last,
+    -(-lengths // last) * last,
+    np.array([*LENGTHS, 0])[index],
+  )
+  if longest is not None:
+    padded = np.minimum(padded, longest)
+  for length in np.unique(padded):
+    numbers = np.flatnonzero(padded == length)
+    size = max(tokens // int(length), 1)
+    for start in range(0, len(numbers), size):
+      part = numbers[start : start + size]
+      count = size if start else _power(len(part))
+      yield Batch(part, _pad(rows, part, min(count, size), int(length)))
+
+
+def _power(count: int) -> int:
+  return 1 << (count - 1).bit_length()
+
+
+def _pad(
+  rows: Sequence[np.ndarray], part: np.ndarray, count: int, length: int
+) -> dict[str, np.ndarray]:
+  inner = rows[part[0]].shape[1:]
+  ids = np.zeros((count, length, *inner), np.int32)
+  sequence_ids = np.zeros((count, length), np.int32)
+  for i, number in enumerate(part):
+    row = rows[number]
+    ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
+  name = "char_ids" if inner else "input_ids"
+  return {name: ids, "sequence_ids": sequence_ids}

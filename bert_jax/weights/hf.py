@@ -1,0 +1,243 @@
+"""Hugging Face's folders: read into ours, and written from ours."""
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from bert_jax.training.logging import note
+from bert_jax.weights import generator_discriminator as towers
+from bert_jax.weights import hf_config, hf_files, hf_names, hf_tasks, mapping
+from bert_jax.weights import hf_config_hf_config_back as hf_config_back
+from bert_jax.weights import hf_config_hf_labels as hf_labels
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import sentence_vector as sentence
+from bert_jax.weights.model_folder import Weights
+
+# Arrays that the classes of transformers lack: always zero there.
+ZERO = {("gpt", "sequence_classification"): ("classifier/dense/bias",)}
+
+
+def read(path: str, family: str, tower: str | None = None) -> Weights:
+  """Reads a folder of transformers: config, weights, tokenizer.
+
+  Args:
+    path: a folder; for both towers of ELECTRA, one with a folder for each:
+      `generator` and `discriminator`.
+    family: a key of `hf_names.NAMINGS`.
+    tower: "generator", "discriminator", "both"; None for what there is.
+
+  Raises:
+    ValueError: with one sentence, whatever is wrong.
+  """
+  if family not in hf_names.NAMINGS:
+    raise ValueError(
+      f"--family={family}: of Hugging Face's files, known are"
+      f" {', '.join(hf_names.NAMINGS)}."
+    )
+  if not os.path.isdir(path):
+    raise ValueError(f"{path}: no such folder.")
+  both = all(os.path.isdir(os.path.join(path, t)) for t in towers.TOWERS)
+  towers.check_name(family, tower)
+  if both and tower in (None, "both") and family == "electra":
+    parts = {t: _read_one(os.path.join(path, t), family) for t in towers.TOWERS}
+    weights = towers.join(parts, path)
+  else:
+    one = os.path.join(path, tower) if both and tower else path
+    weights = _read_one(one, family)
+    towers.check_is(weights, tower, one)
+  files = weights.tokenizer_files or folder.read_tokenizer(path)
+  return weights._replace(tokenizer_files=files)
+
+
+def find_family(path: str) -> str:
+  """The family of a folder of transformers, from its config or its arrays.
+
+  Raises:
+    UnknownFamily: neither says it for sure.
+    ValueError: a damaged file.
+  """
+  if all(os.path.isdir(os.path.join(path, tower)) for tower in towers.TOWERS):
+    return "electra"
+  where = os.path.join(path, folder.CONFIG)
+  config = folder.read_json(where)
+  try:
+    return hf_tasks.family_of(config, where)
+  except hf_tasks.UnknownFamily:
+    if config.get("model_type") or config.get("architectures"):
+      raise
+    arrays, file = hf_files.read(path)
+    family = hf_tasks.family_by_names(arrays)
+    if family is None:
+      raise
+  note(f"note: {where} names no family; by the names in {file} it is {family}.")
+  return family
+
+
+def _task(
+  config: dict[str, Any], family: str, keys: Collection[str], where: str
+) -> tuple[str, bool]:
+  """The task that config and names agree on; whether it has a pair head."""
+  classes, kinds = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
+  kind = config.get("model_type")
+  if kind not in (None, *kinds):
+    raise ValueError(
+      f"{where}: model_type is {kind!r}, {family}'s is"
+      f" {' or '.join(map(repr, kinds))};"
+      " pass the right --family."
+    )
+  pairs = hf_tasks.has_pairs(family, keys)
+  named = config.get("architectures")
+  if named:
+    if not isinstance(named, list) or named[0] not in [*classes]:
+      raise ValueError(
+        f"{where}: architectures is {named}; of {family}, known are"
+        f" {', '.join(classes)}."
+      )
+    pairs |= named[0].endswith("ForPreTraining")
+    fits = [classes[named[0]]]
+  else:
+    fits = hf_tasks.guess_task(family, keys)
+  if len(fits) != 1:
+    could = " or ".join(hf_tasks.class_of(family, task) for task in fits)
+    raise ValueError(
+      f"{where} has no architectures, and the arrays could be those of"
+      f" {could or 'no known class'}; write the class in."
+    )
+  return fits[0], pairs and fits[0] == "pretraining"
+
+
+def _untie(
+  arrays: dict[str, np.ndarray], family: str, prefix: str, where: str
+) -> None:
+  """Checks copies of other arrays; one without its original becomes it."""
+  for copy, (inner, name) in hf_names.NAMINGS[family].tied.items():
+    original = prefix + name if inner else name
+    if copy not in arrays:
+      continue
+    if original not in arrays:
+      arrays[original] = arrays[copy]
+    elif not np.array_equal(arrays[copy], arrays[original]):
+      raise ValueError(
+        f"{where}: {copy} differs from {original}, to which it is tied here;"
+        " a model with a decoder of its own cannot be converted."
+      )
+
+
+def _read_config(
+  config: dict[str, Any], family: str, keys: Collection[str], where: str
+) -> tuple[dict[str, Any], list[str]]:
+  """A folder's config without its source, and notes on what was absent."""
+  task, pairs = _task(config, family, keys, where)
+  fields = hf_config.HfFields(config, family, where)
+  model = hf_config.read_model(fields, task)
+  labels, problem, notes = None, None, []
+  if task in hf_config.WITH_LABELS:
+    labels, notes = hf_labels.read(config, where)
+  if task == "sequence_classification":
+    problem = hf_config.problem_of(config, len(labels), where)
+  head = hf_config.read_head(fields, task, model, len(labels or ()), pairs)
+  prefix = hf_tasks.prefix_of(family, keys)
+  result = folder.make_config(
+    family,
+    task,
+    model,
+    head=head,
+    labels=labels,
+    problem=problem,
+    pooler=hf_tasks.has_pooler(family, task, prefix, pairs, keys),
+  )
+  return result, notes + fields.notes()
+
+
+def _read_one(path: str, family: str) -> Weights:
+  where = os.path.join(path, folder.CONFIG)
+  theirs = folder.read_json(where)
+  arrays, file = hf_files.read(path)
+  prefix = hf_tasks.prefix_of(family, arrays)
+  _untie(arrays, family, prefix, file)
+  config, notes = _read_config(theirs, family, arrays, where)
+  task = config["task"]
+  try:
+    shapes = folder.shapes_of(folder.module_of(config), config)
+  except ValueError as e:
+    raise ValueError(f"{where}: {e}") from e
+  zeros = {
+    name: np.zeros(shapes.pop(name), np.float32)
+    for name in ZERO.get((family, task), ())
+  }
+  skip = hf_tasks.skipped_of(family, task, prefix)
+  rules = hf_tasks.rules_of(config, prefix)
+  used = set(mapping.wanted(rules, shapes))
+  dtype = hf_files.dtype_of({k: arrays[k] for k in used & arrays.keys()}, file)
+  name = hf_tasks.class_of(family, task, config["head"].get("pairs", False))
+  params = mapping.to_ours(rules, arrays, shapes, skip, f"{file} as {name}")
+  config["source"] = {
+    "format": "hf",
+    "dtype": dtype,
+    "skipped": sorted(arrays.keys() - used),
+    "config": hf_config_back.kept(theirs, family, task),
+  }
+  if pooling := sentence.read(path):
+    config["source"]["pooling"] = pooling
+  for line in notes:
+    note(f"note: {line}.")
+  return Weights(config, params | zeros, folder.read_tokenizer(path))
+
+
+def write(path: str, weights: Weights, tower: str | None = None) -> None:
+  """Writes a folder that transformers opens.
+
+  Args:
+    path: of the new folder; both towers of ELECTRA get a folder each in it.
+    weights: what to write; its source remembers fields and dtype.
+    tower: "generator", "discriminator", "both"; None for what there is.
+
+  Raises:
+    ValueError: `path` exists and is not empty, or transformers has no such
+      model; nothing is written.
+  """
+  folder.check_new(path)
+  family, task = weights.config["family"], weights.config["task"]
+  if family not in hf_names.NAMINGS:
+    raise ValueError(f"transformers has no {family}.")
+  towers.check_name(family, tower)
+  both = family == "electra" and task == "pretraining"
+  if both and tower in (None, "both"):
+    parts = {t: _theirs(towers.split(weights, t)) for t in towers.TOWERS}
+  elif both:
+    parts = {"": _theirs(towers.split(weights, tower))}
+  else:
+    towers.check_is(weights, tower, "the model")
+    parts = {"": _theirs(weights)}
+  with folder.new_folder(path) as new:
+    for name, (config, arrays) in parts.items():
+      part = os.path.join(new, name)
+      os.makedirs(part, exist_ok=True)
+      # transformers asks for this word before it opens the file.
+      folder.write_files(
+        part, config, arrays, weights.tokenizer_files, {"format": "pt"}
+      )
+
+
+def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+  """The config and arrays of transformers."""
+  config, arrays = weights.config, dict(weights.arrays)
+  family, task = config["family"], config["task"]
+  if task == "span" and "beam" in config["head"]:
+    raise ValueError(
+      "transformers has no place for a head that finds the end of an answer by"
+      " its start (objective.span_head=joint); export_program keeps it."
+    )
+  dtype = config["source"].get("dtype", "float32")
+  theirs = hf_config_back.make(config, weights.tokenizer_files, dtype)
+  for name in ZERO.get((family, task), ()):
+    if arrays.pop(name).any():
+      raise ValueError(
+        f"{name} is not zero, and {theirs['architectures'][0]} has none."
+      )
+  prefix = "" if task == "encoder" else hf_names.NAMINGS[family].prefix
+  named = mapping.to_theirs(hf_tasks.rules_of(config, prefix), arrays)
+  wanted = hf_files.FLOATS[dtype]
+  return theirs, {name: array.astype(wanted) for name, array in named.items()}

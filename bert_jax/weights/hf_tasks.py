@@ -1,0 +1,207 @@
+"""Which class of transformers a file is of, and which task that is."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bert_jax.weights import hf_names
+from bert_jax.weights.mapping import Rule
+
+_CLASSES = {
+  "Model": "encoder",
+  "ForPreTraining": "pretraining",
+  "ForMaskedLM": "pretraining",
+  "ForSequenceClassification": "sequence_classification",
+  "ForTokenClassification": "token_classification",
+  "ForQuestionAnswering": "span",
+  "ForMultipleChoice": "multiple_choice",
+}
+
+
+# Family -> the name of an array in its encoder. With the family's prefix, this
+# name identifies the family; for the families in `_SURE_ALONE` also without it.
+_SURE = dict.fromkeys(
+  ("bert", "roberta", "electra"), "encoder.layer.0.attention.self.query.weight"
+)
+_SURE |= {
+  "albert": "encoder.embedding_hidden_mapping_in.weight",
+  "distilbert": "transformer.layer.0.attention.q_lin.weight",
+  "gpt": "h.0.attn.c_attn.weight",
+}
+_SURE_ALONE = ("albert", "distilbert", "gpt")
+
+
+def has_pair_head(family: str) -> bool:
+  """Whether there is a class with a head for pairs of segments."""
+  return family in ("bert", "tinybert", "albert")
+
+
+def tasks_of(family: str) -> dict[str, str]:
+  """Class of transformers -> task, for the classes that are known here."""
+  naming = hf_names.NAMINGS[family]
+  if family == "gpt":
+    ends = ("Model", "ForSequenceClassification")
+    classes_by_ending = {end: _CLASSES[end] for end in ends}
+    classes_by_ending |= {
+      "LMHeadModel": "pretraining",
+      "DoubleHeadsModel": "multiple_choice",
+    }
+  else:
+    classes_by_ending = dict(_CLASSES)
+    if family == "electra":
+      classes_by_ending |= {
+        "ForPreTraining": "discriminator",
+        "ForMaskedLM": "generator",
+      }
+    elif not has_pair_head(family):
+      del classes_by_ending["ForPreTraining"]
+    if family in ("bert", "tinybert"):
+      classes_by_ending["ForNextSentencePrediction"] = "next_sentence"
+      # It has the same parameters as ForMaskedLM. The config says whether the
+      # model is a decoder.
+      classes_by_ending["LMHeadModel"] = "pretraining"
+    if family in ("roberta", "electra"):
+      classes_by_ending["ForCausalLM"] = classes_by_ending["ForMaskedLM"]
+  begins = [naming.classes, *(classes for classes, _ in naming.others)]
+  return {
+    b + end: task for b in begins for end, task in classes_by_ending.items()
+  }
+
+
+def model_types(family: str) -> tuple[str, ...]:
+  """Returns the values of `model_type` in config.json of a family's models."""
+  naming = hf_names.NAMINGS[family]
+  return (naming.model_type, *(kind for _, kind in naming.others))
+
+
+def class_of(family: str, task: str, pairs: bool = False) -> str:
+  """The class of transformers for a task; ValueError if there is none."""
+  classes = [c for c, t in tasks_of(family).items() if t == task]
+  if task == "pretraining":
+    pick = "ForPreTraining" if pairs else "ForMaskedLM"
+    pick = "LMHeadModel" if family == "gpt" else pick
+    classes = [c for c in classes if c.endswith(pick)]
+  if not classes:
+    what = f"{task} with a head for pairs" if pairs else task
+    raise ValueError(f"transformers has no class for {family} with {what}.")
+  return classes[0]
+
+
+class UnknownFamily(ValueError):
+  """The files of a model do not name its family."""
+
+
+def family_of(config: Mapping[str, Any], where: str) -> str:
+  """Returns the family that a config.json names, or raises UnknownFamily."""
+  kind, named = config.get("model_type"), config.get("architectures")
+  classes = named if isinstance(named, list) else []
+  for family in hf_names.NAMINGS:
+    class_endings = [*tasks_of(family)]
+    if kind in model_types(family) or any(
+      name in class_endings for name in classes
+    ):
+      return family
+  raise UnknownFamily(
+    f"{where}: model_type is {kind!r}, architectures {named}; of these families"
+    f" it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass family="
+    " (--family=NAME of a command)."
+  )
+
+
+def family_by_names(keys: Collection[str]) -> str | None:
+  """Finds a model's family from its arrays, if config.json does not name it.
+
+  Args:
+    keys: the names of the arrays.
+
+  Returns:
+    The family; None if the names fit several families. For example, an encoder
+    of BERT without a prefix has the same names as RoBERTa's.
+  """
+  matching = []
+  for family, name in _SURE.items():
+    prefix = hf_names.NAMINGS[family].prefix
+    names = [prefix + name]
+    if family in _SURE_ALONE:
+      names.append(name)
+    if any(name in keys for name in names):
+      matching.append(family)
+  return matching[0] if len(matching) == 1 else None
+
+
+def has_pairs(family: str, keys: Collection[str]) -> bool:
+  """Whether there are arrays of a head for pairs among these names."""
+  if not has_pair_head(family):
+    return False
+  rules = hf_names.head_rules(family, "pretraining", "", pairs=True)
+  return any(r.theirs in keys for r in rules if r.ours.startswith("pair/"))
+
+
+def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
+  """Rules of all parameters of a folder's config.
+
+  Args:
+    config: of a folder, of one tower if it is ELECTRA's.
+    prefix: the naming's, or "" for a file of an encoder alone.
+  """
+  family, task = config["family"], config["task"]
+  pairs = config["head"].get("pairs", False)
+  rules = hf_names.encoder_rules(family, config["model"], prefix)
+  rules += hf_names.head_rules(family, task, prefix, pairs)
+  if config["pooler"] and not _reads_pooler(rules):
+    rules += hf_names.pooler_rules(family, prefix)
+  return rules
+
+
+def _reads_pooler(rules: list[Rule]) -> bool:
+  return any(rule.ours.startswith("pooler/") for rule in rules)
+
+
+def has_pooler(
+  family: str, task: str, prefix: str, pairs: bool, keys: Collection[str]
+) -> bool:
+  """Whether a file has a pooler that the head of its task does not read."""
+  if _reads_pooler(hf_names.head_rules(family, task, prefix, pairs)):
+    return False
+  rules = hf_names.pooler_rules(family, prefix)
+  return any(rule.theirs in keys for rule in rules)
+
+
+def prefix_of(family: str, keys: Collection[str]) -> str:
+  """The prefix that encoder arrays have among these names, maybe none."""
+  prefix = hf_names.NAMINGS[family].prefix
+  return prefix if any(key.startswith(prefix) for key in keys) else ""
+
+
+def guess_task(family: str, keys: Collection[str]) -> list[str]:
+  """Tasks whose heads a file of these names may be of."""
+  prefix = prefix_of(family, keys)
+  pooler = {rule.theirs for rule in hf_names.pooler_rules(family, prefix)}
+  heads = {
+    task: {rule.theirs for rule in hf_names.head_rules(family, task, prefix)}
+    - pooler
+    for task in sorted(set(tasks_of(family).values()))
+  }
+  if family == "gpt" and "lm_head.weight" not in keys:
+    del heads["pretraining"]
+  known = set().union(*heads.values())
+  there = {key for key in keys if key in known}
+  # A model with a masked-LM head and a head for pairs is a pre-training model.
+  if there - (pairs := heads.get("next_sentence", set())):
+    there -= pairs
+  fits = [task for task, names in heads.items() if names == there]
+  # Tied, GPT-1's language model has no array of its own.
+  if family == "gpt" and "pretraining" in fits:
+    return ["pretraining"]
+  return fits
+
+
+def skipped_of(family: str, task: str, prefix: str) -> tuple[str, ...]:
+  """Patterns of names that a file of this task may have and that are dropped.
+
+  A RoBERTa classifier has a dense layer of its own; files of older versions
+  hold the unused pooler as well.
+  """
+  patterns = (*hf_names.NAMINGS[family].skipped, *hf_names.NAMINGS[family].tied)
+  if family == "roberta" and task == "sequence_classification":
+    patterns += (f"{prefix}pooler.dense.*",)
+  return patterns

@@ -1,0 +1,367 @@
+"""A converted model on disk: config.json, model.safetensors, a tokenizer.
+
+The config holds `format_version`, `family`, `task` (see `module_of`), `model`
+(attributes of the encoder), `head` (keyword arguments of the task's module),
+`labels` (names in the order of their ids), `problem` ("classification",
+"multi_label", "regression"), `pooler` (whether there is one that the head does
+not read), and `source`: the format it came from, the dtype there, names that
+were dropped, fields to write back. Labels and problem are null where a task
+has none. Arrays are float32, named by their paths in the parameter tree.
+`sha256` has a digest of each of these keys and of each other file. `checksum`
+is a checksum of the whole config.json.
+"""
+
+import contextlib
+import json
+import os
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+
+from bert_jax import files, models
+from bert_jax.models import elmo
+from bert_jax.models import task_heads as tasks
+from bert_jax.weights import mapping
+from bert_jax.weights import model_folder_modules as modules
+from bert_jax.weights import model_folder_tensors as tensors
+
+FORMAT_VERSION = 1
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# The deepest published encoders have 1,000 layers. Some files have names for
+# each layer, so a damaged number of layers could fill the memory.
+MAX_LAYERS = 10_000
+# The key of config.json that holds the digests.
+DIGESTS = "sha256"
+TOKENIZER_FILES = (
+  "vocab.txt",
+  "vocab.json",
+  "merges.txt",
+  "tokenizer.json",
+  "tokenizer_config.json",
+  "special_tokens_map.json",
+  "added_tokens.json",
+  "spiece.model",
+  "sentencepiece.bpe.model",
+)
+KEYS = (
+  *("family", "task", "model", "head"),
+  *("labels", "problem", "pooler", "source"),
+)
+# Attributes of an encoder that change how it computes, not what.
+COMPUTATION = (
+  *("dtype", "attention", "elementwise", "products"),
+  *("unroll", "remat"),
+)
+
+
+class Weights(NamedTuple):
+  """A model in memory.
+
+  Attributes:
+    config: what `config.json` holds.
+    arrays: path in the parameter tree, joined by "/", -> float32 array.
+    tokenizer_files: name -> bytes, as they were.
+    heads: path -> float32 array of parameters that only training uses and that
+      are not written to a folder: a run's head for span boundaries, ELMo's
+      softmax, TinyBERT's maps.
+  """
+
+  config: dict[str, Any]
+  arrays: dict[str, np.ndarray]
+  tokenizer_files: dict[str, bytes]
+  heads: Mapping[str, np.ndarray] = types.MappingProxyType({})
+
+
+def attributes(encoder: nn.Module) -> dict[str, Any]:
+  """What makes an encoder the one it is: `config["model"]`."""
+  skip = (*COMPUTATION, "vocab_multiple", "parent", "name")
+  fields = encoder.__dataclass_fields__
+  return {f: getattr(encoder, f) for f in fields if f not in skip}
+
+
+def without(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
+  """A copy that lacks some keys."""
+  return {key: value for key, value in config.items() if key not in names}
+
+
+def make_config(
+  family: str, task: str, model: dict[str, Any], **rest: Any
+) -> dict[str, Any]:
+  """A folder's config, complete.
+
+  Args:
+    family: a key of `models.FAMILIES`.
+    task: see `module_of`.
+    model: attributes of the encoder.
+    **rest: `head` (keyword arguments of the task's module), `labels`,
+      `problem`, `pooler`, `source` where they are not empty.
+  """
+  config = {
+    "format_version": FORMAT_VERSION,
+    "family": family,
+    "task": task,
+    "model": model,
+    "head": {},
+    "labels": None,
+    "problem": None,
+    "pooler": False,
+    "source": {},
+  }
+  assert rest.keys() <= config.keys(), rest.keys()
+  return config | rest
+
+
+def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
+  """Builds the module of a config.
+
+  The tasks: "encoder"; "pretraining" with the heads that there are;
+  "next_sentence", BERT's head for pairs alone; "generator" and
+  "discriminator", one tower of ELECTRA with its head;
+  "sequence_classification" and "multiple_choice"; "token_classification";
+  "span".
+
+  Args:
+    config: of a folder.
+    **computation: attributes of `COMPUTATION`.
+
+  Raises:
+    ValueError: unknown family, task or attribute.
+  """
+  if config["family"] == "elmo":
+    return modules.Words(
+      elmo.build("original", **config["model"], **computation)
+    )
+  family, task = models.family(config["family"]), config["task"]
+  for name in computation:
+    if name not in COMPUTATION:
+      raise ValueError(f"{name}=: may not be given, only {COMPUTATION}.")
+  variant = next(iter(family.VARIANTS))
+  encoder = family.build(variant, **config["model"], **computation)
+  head = dict(config["head"])
+  if task == "encoder":
+    return modules.Headless(encoder, config["pooler"])
+  if task == "pretraining":
+    return family.ForPreTraining(encoder, **head)
+  if task == "next_sentence":
+    return modules.Pairs(encoder)
+  if task == "generator":
+    return models.bert.ForPreTraining(encoder, pairs=False)
+  if task == "discriminator":
+    return modules.Discriminator(encoder)
+  if task in tasks.NAMES.values():
+    return tasks.build(task, encoder, head)
+  raise ValueError(f"task {task!r}: unknown.")
+
+
+def shapes_of(
+  module: nn.Module, config: Mapping[str, Any]
+) -> dict[str, mapping.Shape]:
+  """Path -> shape of every parameter of a config's module.
+
+  A pooler that the file has and the module does not read counts as well: a
+  classifier made from it later needs it.
+  """
+  ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+  chars = jax.ShapeDtypeStruct((1, 1, elmo.MAX_CHARS), jnp.int32)
+  batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
+  batch |= dict(segment_ids=ids, char_ids=chars)
+  for name, size in config["model"].items():
+    if isinstance(size, int) and size >= 2**31:
+      raise ValueError(
+        f"{name} has {len(str(size))} digits; sizes are below 2**31."
+      )
+  layers = config["model"].get("num_layers", 0)
+  if layers > MAX_LAYERS:
+    raise ValueError(f"num_layers={layers} are more than {MAX_LAYERS:,}.")
+  try:
+    boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
+  except OverflowError as e:
+    raise ValueError("one of its sizes is 2**31 or more.") from e
+  flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
+  shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
+  if config["pooler"]:
+    width = config["model"]["hidden"]
+    shapes.setdefault("pooler/dense/kernel", (width, width))
+    shapes.setdefault("pooler/dense/bias", (width,))
+  return shapes
+
+
+def unflatten(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """The parameter tree of a folder's arrays."""
+  return traverse_util.unflatten_dict(dict(arrays), sep="/")
+
+
+def flatten(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+  """The arrays of an unboxed parameter tree, as float32."""
+  flat = traverse_util.flatten_dict(params, sep="/")
+  return {path: np.asarray(leaf, np.float32) for path, leaf in flat.items()}
+
+
+def read_json(path: str) -> dict[str, Any]:
+  """Reads a JSON object; ValueError if it is missing or damaged."""
+  return files.read_object(path, if_missing="", if_damaged="")
+
+
+def read_tokenizer(path: str) -> dict[str, bytes]:
+  """Name -> bytes of the tokenizer files that a folder has."""
+  files = {}
+  for name in TOKENIZER_FILES:
+    if os.path.isfile(os.path.join(path, name)):
+      with open(os.path.join(path, name), "rb") as f:
+        files[name] = f.read()
+  return files
+
+
+def is_folder(path: str) -> bool:
+  """Whether `path` is a folder that `write` wrote."""
+  config = os.path.join(path, CONFIG)
+  return os.path.isfile(config) and "format_version" in read_json(config)
+
+
+def read(path: str) -> Weights:
+  """Reads a folder that `write` wrote, strictly.
+
+  Raises:
+    ValueError: a file is missing or damaged, or an array is missing, has no
+      place or another shape; one sentence.
+  """
+  where = os.path.join(path, CONFIG)
+  config = read_json(where)
+  if "format_version" not in config:
+    raise ValueError(f"{where} is of no converted model: convert it first.")
+  if config["format_version"] != FORMAT_VERSION:
+    raise ValueError(
+      f"{where}: format_version is {config['format_version']!r}, this program"
+      f" reads {FORMAT_VERSION}; convert the model again."
+    )
+  missing = [key for key in KEYS if key not in config]
+  if missing:
+    raise ValueError(f"{where} is damaged: it has no {', '.join(missing)}.")
+  _check_digests(path, config)
+  config = without(config, DIGESTS, "checksum")
+  try:
+    shapes = shapes_of(module_of(config), config)
+  # Sizes of zero cause division and index errors.
+  except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
+    raise ValueError(f"{where} is damaged: {e}") from e
+  weights = os.path.join(path, WEIGHTS)
+  arrays = tensors.read(weights)
+  found = {name: array.shape for name, array in arrays.items()}
+  mapping.check(found, shapes, weights)
+  wrong = [name for name in arrays if arrays[name].dtype != np.float32]
+  if wrong:
+    raise ValueError(f"{weights}: {wrong[0]} is {arrays[wrong[0]].dtype}.")
+  ordered = {name: arrays[name] for name in shapes}
+  return Weights(config, ordered, read_tokenizer(path))
+
+
+def write(path: str, weights: Weights) -> None:
+  """Writes a folder that is whole or not there.
+
+  Raises:
+    ValueError: `path` exists and is not empty, or an array is missing, has no
+      place or another shape.
+  """
+  shapes = shapes_of(module_of(weights.config), weights.config)
+  found = {name: array.shape for name, array in weights.arrays.items()}
+  mapping.check(found, shapes, path)
+  with new_folder(path) as new:
+    write_files(new, weights.config, weights.arrays, weights.tokenizer_files)
+    sums = files.digests(new, sorted({*os.listdir(new)} - {CONFIG}))
+    sums[CONFIG] = _config_digests(weights.config)
+    # Convert the config to the values that JSON reads back: lists for tuples.
+    config = json.loads(json.dumps({**weights.config, DIGESTS: sums}))
+    _write_config(new, files.seal(config))
+
+
+def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
+  """Returns {key of the config: digest of its value}."""
+  texts = {key: json.dumps(config[key], sort_keys=True) for key in KEYS}
+  return {key: files.digest(text.encode()) for key, text in texts.items()}
+
+
+def _check_digests(path: str, config: dict[str, Any]) -> None:
+  """Raises ValueError if a file was changed since `write` wrote it."""
+  # Skip the check only if both keys are missing: one may be damaged.
+  if DIGESTS not in config and "checksum" not in config:
+    files.say_once(
+      f"note: {path} has no digests, since an earlier version wrote it; its"
+      " files are not checked."
+    )
+    return
+  sums = config.get(DIGESTS)
+  if not isinstance(sums, dict) or not isinstance(sums.get(CONFIG), dict):
+    sums = {CONFIG: {}}
+  current = _config_digests(config)
+  saved = sums[CONFIG]
+  keys = [repr(key) for key in KEYS if saved.get(key) != current[key]]
+  changed = [f"{', '.join(keys)} of {CONFIG}"] if saved and keys else []
+  if not changed and not files.is_sealed(config):
+    changed = [CONFIG]
+  changed += files.different(without(sums, CONFIG), path)
+  if any(name in sums for name in TOKENIZER_FILES):
+    changed += [
+      name
+      for name in TOKENIZER_FILES
+      if name not in sums and os.path.isfile(os.path.join(path, name))
+    ]
+  if changed:
+    raise ValueError(
+      f"{path}: {' and '.join(changed)} changed since the folder was written."
+      " Convert the model again; or, if you changed it on purpose, delete the"
+      f" keys {DIGESTS!r} and 'checksum' of {os.path.join(path, CONFIG)}."
+    )
+
+
+def write_files(
+  path: str,
+  config: Mapping[str, Any],
+  arrays: Mapping[str, np.ndarray],
+  tokenizer_files: Mapping[str, bytes],
+  metadata: Mapping[str, str] | None = None,
+) -> None:
+  """Writes a model's files into a folder that is there."""
+  _write_config(path, config)
+  tensors.write(os.path.join(path, WEIGHTS), arrays, metadata)
+  for name, content in tokenizer_files.items():
+    with open(os.path.join(path, name), "wb") as f:
+      f.write(content)
+
+
+def _write_config(path: str, config: Mapping[str, Any]) -> None:
+  text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+  with open(os.path.join(path, CONFIG), "w", encoding="utf-8") as f:
+    f.write(text)
+
+
+def check_new(path: str) -> None:
+  """Raises ValueError unless a folder can be made at `path`."""
+  if path == "-":
+    raise ValueError(
+      "--output -: a folder cannot be written to stdout; name its path."
+    )
+  if os.path.isdir(path) and not os.listdir(path):
+    return
+  if os.path.lexists(path):
+    raise ValueError(f"{path} exists and is not empty; name a new folder.")
+
+
+@contextlib.contextmanager
+def new_folder(path: str) -> Iterator[str]:
+  """Gives a folder to fill; it gets its name once all is written.
+
+  Raises:
+    ValueError: `path` exists and is not empty, or cannot be written.
+  """
+  check_new(path)
+  try:
+    with files.whole_folder(path) as temporary:
+      yield temporary
+  except OSError as e:
+    raise ValueError(f"{path} could not be written: {e.strerror or e}.") from e

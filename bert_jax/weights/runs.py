@@ -1,0 +1,139 @@
+"""Reads a checkpoint of a training run as a converted model."""
+
+import os
+from typing import Any
+
+import jax
+
+from bert_jax import files, models
+from bert_jax.models import elmo, tinybert
+from bert_jax.models import heads_pretraining as pretraining
+from bert_jax.models import task_heads as tasks
+from bert_jax.weights import checkpoint
+from bert_jax.weights import hf_config_hf_labels as hf_labels
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights.model_folder import Weights
+
+# Their parameters are those of the family's ForPreTraining.
+OBJECTIVES = (
+  *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
+  *("finetune", "tinybert_task"),
+)
+# For these objectives only the encoder is converted; their heads exist for
+# training alone.
+BARE = ("elmo", "tinybert")
+
+
+def is_run(path: str) -> bool:
+  """Returns True if `path` is the --workdir of a run with a checkpoint.
+
+  Args:
+    path: a folder, or RUN@best or RUN@STEP.
+  """
+  path, _ = checkpoint.split_path(path)
+  return os.path.isdir(os.path.join(path, "checkpoints"))
+
+
+def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
+  """Returns the entries of a folder's config for a fine-tuned run's head.
+
+  Args:
+    objective: the section of the run's config, as the program filled it in.
+    family: a key of `models.FAMILIES`.
+  """
+  kind, labels = objective["kind"], list(objective["labels"])
+  rate = objective.get("head_dropout")
+  span_head = objective.get("span_head", "apart")
+  pooling = models.family(family).POOLING
+  made = {
+    "task": tasks.NAMES[kind],
+    "head": tasks.head_of(kind, pooling, len(labels), rate, span_head),
+  }
+  if kind == "regression":
+    # The name that transformers gives to the one output.
+    labels = hf_labels.default_labels(1)
+  named = ("classification", "multi_label", "regression")
+  if kind in (*named, "tagging"):
+    made |= {"labels": labels}
+  if kind in named:
+    made |= {"problem": kind}
+  return made
+
+
+def _training_shapes(
+  run: dict[str, Any], name: str, encoder: Any
+) -> dict[str, Any]:
+  """Returns the shapes of parameters that only training uses."""
+  objective = run["objective"]
+  shapes: dict[str, Any] = {}
+  if objective.get("span_boundary"):
+    shapes |= {"span": pretraining.span_shapes(encoder)}
+  if name == "elmo":
+    shapes |= elmo.softmax_shapes(encoder)
+  if name == "tinybert":
+    width = run["teacher"]["model"]["hidden"]
+    maps = objective.get("maps", tinybert.MAPS[0])
+    shapes |= tinybert.map_shapes(encoder, width, maps)
+  return shapes
+
+
+def read(path: str, best: bool = False) -> Weights:
+  """Reads a whole checkpoint of a run and its tokenizer.
+
+  Args:
+    path: the --workdir of the run, for its newest checkpoint; or RUN@best or
+      RUN@STEP for another one. The run may still be training.
+    best: if True, reads the best checkpoint instead of the newest, as RUN@best.
+
+  Raises:
+    ValueError: no run, no such checkpoint, or an objective whose model has no
+      place in a folder.
+  """
+  path, name_of_step = checkpoint.split_path(path)
+  if best and name_of_step not in (None, checkpoint.BEST):
+    raise ValueError(
+      f"{path}@{name_of_step}: name a step or the best one, not both."
+    )
+  name_of_step = checkpoint.BEST if best else name_of_step
+  with checkpoint.Checkpointer.of_run(path) as saver:
+    run = files.read_object(os.path.join(path, "config.json"))
+    try:
+      objective, model = run["objective"], dict(run["model"])
+      name, family = objective["name"], models.family(model.pop("family"))
+      encoder = family.build(**model)
+    except (KeyError, TypeError) as e:
+      raise ValueError(f"{path}/config.json is damaged ({e}).") from e
+    if name not in OBJECTIVES:
+      raise ValueError(
+        f"{path}: the objective is {name!r}; exported are {OBJECTIVES}."
+      )
+    head = {k: v for k, v in objective.items() if k == "pairs"}
+    head |= {"pairs": False} if name == "distil" else {}
+    # TinyBERT's stages for a task are as its general one, and as fine-tuning.
+    if name == "tinybert_task":
+      stages = {"layers": "tinybert", "prediction": "finetune"}
+      name = stages[objective.get("stage", "layers")]
+    step = saver.find_step(name_of_step)
+    config = folder.make_config(
+      run["model"]["family"],
+      "encoder" if name in BARE else "pretraining",
+      folder.attributes(encoder),
+      head=head,
+      source={"format": "run", "dtype": "float32"},
+    )
+    if name == "finetune":
+      config |= fine_tuned(objective, config["family"])
+    shapes = folder.shapes_of(folder.module_of(config), config)
+    wanted = folder.unflatten(
+      {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
+    )
+    wanted |= _training_shapes(run, name, encoder)
+    params, step = saver.restore_params(step, wanted)
+    if name == "finetune":
+      config["source"] |= {"fine_tuned": saver.meta(step)["task"]}
+  config["source"] |= {"step": step}
+  arrays = folder.flatten(jax.device_get(params))
+  if "pair/dense/kernel" in shapes:
+    config["source"] |= {"pair_name": objective.get("pair_name", "nsp")}
+  ordered = {name: arrays.pop(name) for name in shapes}
+  return Weights(config, ordered, folder.read_tokenizer(path), arrays)

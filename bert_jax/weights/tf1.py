@@ -1,0 +1,277 @@
+"""Google's TF1 releases of BERT, ALBERT and ELECTRA into our folders."""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from bert_jax import models
+from bert_jax.training.logging import note
+from bert_jax.weights import generator_discriminator as towers
+from bert_jax.weights import hf_config_hf_labels as hf_labels
+from bert_jax.weights import hf_files, mapping, tf1_names
+from bert_jax.weights import model_folder as folder
+from bert_jax.weights import tf1_tf1_config as tf1_config
+from bert_jax.weights.model_folder import Weights
+
+_INDEX = ".index"
+# Beside the weights in ALBERT's releases, under the name it has elsewhere.
+_SENTENCEPIECE = {"30k-clean.model": "spiece.model"}
+# In a vocabulary that was lower-cased, at most this share of the pieces can
+# have capitals by some accident.
+_CASED_SHARE = 0.01
+# What TensorFlow 2 writes instead of one name for each variable.
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+def find_checkpoint(path: str) -> str:
+  """The prefix of the checkpoint that a path means.
+
+  Args:
+    path: a folder with one checkpoint, or with several of which its file
+      `checkpoint` names one; or a prefix; or an `.index` file.
+
+  Raises:
+    ValueError: there is none, or it is not clear which.
+  """
+  if path.endswith(_INDEX) and os.path.isfile(path):
+    return path.removesuffix(_INDEX)
+  if os.path.isfile(path + _INDEX):
+    return path
+  if not os.path.isdir(path):
+    raise ValueError(
+      f"{path}: no such checkpoint; name its folder, its prefix (the files'"
+      f" names up to {_INDEX} and .data) or its {_INDEX} file."
+    )
+  there = sorted(n for n in os.listdir(path) if n.endswith(_INDEX))
+  names = [name.removesuffix(_INDEX) for name in there]
+  if not names:
+    raise ValueError(f"{path}: no TF1 checkpoint in it, no {_INDEX} file.")
+  if len(names) > 1:
+    latest = _latest(path)
+    if latest not in names:
+      raise ValueError(
+        f"{path} holds several checkpoints, {', '.join(names)}; name one by"
+        f" its prefix, as in {os.path.join(path, names[0])}."
+      )
+    names = [latest]
+  return os.path.join(path, names[0])
+
+
+def _latest(path: str) -> str | None:
+  """The name in a folder's `checkpoint`, whatever folder it was written in."""
+  try:
+    with open(os.path.join(path, "checkpoint"), encoding="utf-8") as f:
+      found = re.search(r'^model_checkpoint_path: "(.*)"', f.read(), re.M)
+  except (FileNotFoundError, UnicodeDecodeError):
+    return None
+  return os.path.basename(found[1]) if found else None
+
+
+def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
+  """Reads the variables of a checkpoint.
+
+  Args:
+    prefix: see `find_checkpoint`.
+
+  Returns:
+    Name -> array in order, and the names left out (`tf1_names.SKIPPED`).
+
+  Raises:
+    ValueError: TensorFlow is not installed, or the files are damaged.
+  """
+  try:
+    import tensorflow as tf
+  except ImportError as e:
+    raise ValueError(
+      "reading a TF1 checkpoint needs TensorFlow; run `pip install"
+      " 'bert_jax[data]'`."
+    ) from e
+  arrays, left_out = {}, []
+  try:
+    reader = tf.train.load_checkpoint(prefix)
+    for name in sorted(reader.get_variable_to_shape_map()):
+      if mapping.is_skipped(name, tf1_names.SKIPPED):
+        left_out.append(name)
+      else:
+        arrays[name] = np.asarray(reader.get_tensor(name))
+  # The reader's own errors are Python's, by the kind of TensorFlow's status.
+  except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as e:
+    reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+    raise ValueError(
+      f"{prefix}: cannot be read ({reason}); get it again."
+    ) from e
+  if _OBJECTS in arrays:
+    raise ValueError(
+      f"{prefix}: a checkpoint of TensorFlow 2's objects; a TF1 checkpoint has"
+      " a name for each variable."
+    )
+  return arrays, left_out
+
+
+def _tower_of(
+  family: str, tower: str | None, names: Iterable[str], where: str
+) -> str | None:
+  """The tower to read: the asked one, or what there is; None if not ELECTRA.
+
+  Raises:
+    ValueError: the checkpoint is another family's, or lacks the tower.
+  """
+  names = tuple(names)
+
+  def has(begin: str) -> bool:
+    return any(name.startswith(begin) for name in names)
+
+  found = [f for f, begin in tf1_names.LAYERS.items() if has(begin)]
+  if family != "electra" or not has("electra/"):
+    if family not in found:
+      what = f"those of {found[0]}" if found else "of no family known here"
+      raise ValueError(
+        f"{where}: its variables are {what}, not of {family}, whose layers are"
+        f" called {tf1_names.LAYERS[family]}0 and so on."
+      )
+    return None
+  layers = {
+    "discriminator": tf1_names.LAYERS[family],
+    "generator": tf1_names.GENERATOR_LAYERS,
+  }
+  there = [name for name, begin in layers.items() if has(begin)]
+  if tower is None and len(there) == 1:
+    return there[0]
+  for name in layers if tower in (None, "both") else (tower,):
+    if name not in there:
+      rest = f"; pass --tower={there[0]}" if there else ""
+      raise ValueError(f"{where} holds no {name}, no {layers[name]}0{rest}.")
+  return tower or "both"
+
+
+def _read_config(path: str, family: str) -> tuple[dict[str, Any], str]:
+  """The release's config, and its path; without one, ELECTRA's is empty."""
+  files = [os.path.join(path, name) for name in tf1_config.FILES[family]]
+  for file in files:
+    if family != "electra" or os.path.isfile(file):
+      return folder.read_json(file), file
+  return {}, files[0]
+
+
+def _read_tokenizer(path: str) -> dict[str, bytes]:
+  """The tokenizer's files, and whether it lower-cases.
+
+  A release says that in its name alone; without the setting, a cased model
+  would read lower-cased text.
+  """
+  files = folder.read_tokenizer(path)
+  for theirs, ours in _SENTENCEPIECE.items():
+    file = os.path.join(path, theirs)
+    if ours not in files and os.path.isfile(file):
+      with open(file, "rb") as f:
+        files[ours] = f.read()
+  settings = "tokenizer_config.json"
+  if "vocab.txt" in files and settings not in files:
+    try:
+      pieces = files["vocab.txt"].decode("utf-8").splitlines()
+    except UnicodeDecodeError as e:
+      raise ValueError(f"{os.path.join(path, 'vocab.txt')}: {e}.") from e
+    words = [p for p in pieces if not (p.startswith("[") and p.endswith("]"))]
+    cased = sum(p != p.lower() for p in words) > _CASED_SHARE * len(words)
+    text = json.dumps({"do_lower_case": not cased}) + "\n"
+    files[settings] = text.encode("utf-8")
+  return files
+
+
+def _make_config(
+  family: str,
+  task: str,
+  model: dict[str, Any],
+  arrays: dict[str, np.ndarray],
+) -> dict[str, Any]:
+  """The folder's config for what a checkpoint holds.
+
+  A classifier with one label is a regression (google-research/albert
+  classifier_utils.py, create_model): nothing tells it from multiple choice.
+  """
+
+  def has(begin: str) -> bool:
+    return any(name.startswith(begin) for name in arrays)
+
+  head, rest = {}, {}
+  pairs = task == "pretraining" and has("cls/seq_relationship/")
+  if task == "pretraining" and family != "electra":
+    head = {"pairs": pairs}
+  elif task == "span":
+    head = {"dropout": 0.0}
+  elif task == "sequence_classification":
+    bias = arrays.get("output_bias", arrays.get("output_weights"))
+    count = len(np.atleast_1d(bias))
+    # Dropout of 0.1 whatever the encoder's (run_classifier.py, create_model).
+    pooling = models.family(family).POOLING._asdict()
+    head = {"pooling": pooling, "num_labels": count}
+    rest = {
+      "labels": hf_labels.default_labels(count),
+      "problem": "regression" if count == 1 else "classification",
+    }
+  read = pairs or task == "sequence_classification"
+  pooler = has("bert/pooler/") and not read
+  return folder.make_config(
+    family, task, model, head=head, pooler=pooler, **rest
+  )
+
+
+def read(path: str, family: str, tower: str | None = None) -> Weights:
+  """Reads a TF1 checkpoint with its config and tokenizer.
+
+  Args:
+    path: see `find_checkpoint`; the other files are beside the checkpoint:
+      `bert_config.json` or `albert_config.json`, `vocab.txt` or
+      `30k-clean.model`. ELECTRA's releases have no config, see
+      `tf1_config.ELECTRA`; an `electra_config.json` is read if it is there.
+    family: "bert", "albert", "electra".
+    tower: of ELECTRA, "generator", "discriminator", "both"; None for what there
+      is.
+
+  Raises:
+    ValueError: with one sentence, whatever is wrong.
+  """
+  if family not in tf1_config.FILES:
+    raise ValueError(
+      f"--family={family}: of TF1 checkpoints, known are"
+      f" {', '.join(tf1_config.FILES)}."
+    )
+  towers.check_name(family, tower)
+  prefix = find_checkpoint(path)
+  arrays, skipped = read_checkpoint(prefix)
+  tower = _tower_of(family, tower, arrays, prefix)
+  other = tf1_names.OTHER_TOWER.get(tower, ())
+  for name in [n for n in arrays if mapping.is_skipped(n, other)]:
+    skipped.append(name)
+    del arrays[name]
+  task = tf1_names.task_of(tower, arrays)
+  beside = os.path.dirname(prefix)
+  fields, file = _read_config(beside, family)
+  shapes = {name: array.shape for name, array in arrays.items()}
+  model = tf1_config.read_model(family, task, fields, shapes, (file, prefix))
+  config = _make_config(family, task, model, arrays)
+  try:
+    wanted = folder.shapes_of(folder.module_of(config), config)
+  except ValueError as e:
+    raise ValueError(f"{file if fields else prefix}: {e}") from e
+  sized = file if fields else "electra/embeddings/* and the layers 0 in it"
+  where = f"{prefix}, with the sizes of {sized}"
+  params = mapping.to_ours(tf1_names.rules(config), arrays, wanted, (), where)
+  config["source"] = {
+    "format": "tf1",
+    "dtype": hf_files.dtype_of(arrays, prefix),
+    "skipped": sorted(skipped),
+    "config": tf1_config.unused(family, fields),
+  }
+  if not fields:
+    note(
+      f"note: {beside or '.'} has no {os.path.basename(file)}: sizes are those"
+      f" of the arrays, with heads {tf1_config.ELECTRA_HEAD_SIZE} wide, and the"
+      " rest is what Google's code fixes:"
+      f" {json.dumps(tf1_config.ELECTRA)}."
+    )
+  return Weights(config, params, _read_tokenizer(beside))
