@@ -111,7 +111,7 @@ def bits(row: Array, column: Array) -> Array:
   A product and a sum an element: strongly universal hashing (Dietzfelbinger
   1996), whose two numbers a row are both made of its hash. Good for comparing
   with a threshold: pairs, rectangles of four, and sums over rows and columns
-  are as those of independent draws (tests/test_layers.py).
+  are as those of independent draws (tests/models/test_layers.py).
 
   Args:
     row: of `row_hashes`.

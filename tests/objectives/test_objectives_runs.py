@@ -1,6 +1,7 @@
 """Runs of every objective: exact restarts, both exports, their last lines."""
 
 import os
+import pathlib
 import shutil
 
 import jax
@@ -20,7 +21,7 @@ from bert_jax.weights import checkpoint, runs
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import model_folder as folders
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 TOTAL, HALF = 8, 4
 TINY = {
   "total_steps": TOTAL,

@@ -3,6 +3,7 @@
 import copy
 import glob
 import os
+import pathlib
 import shutil
 
 import flax.linen as nn
@@ -24,7 +25,7 @@ from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import runs
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 TOTAL, HALF = 6, 3
 TINY = {
   "total_steps": TOTAL,

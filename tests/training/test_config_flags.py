@@ -2,6 +2,7 @@
 
 import glob
 import os
+import pathlib
 import sys
 
 import jax
@@ -21,7 +22,7 @@ from bert_jax.training import phases, train
 from bert_jax.training import setup as building
 from bert_jax.training import topologies as slices
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 CONFIGS = {
   os.path.basename(path).removesuffix(".py"): path
   for path in sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))

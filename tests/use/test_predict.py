@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ from bert_jax.tasks.files import requests
 from bert_jax.use import predict as predicting
 from bert_jax.use import predict_results as results
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 @pytest.fixture(scope="module")

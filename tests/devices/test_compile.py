@@ -14,7 +14,7 @@ from bert_jax.devices import isolated as apart
 from bert_jax.training import suggestions as offers
 from bert_jax.training import topologies as slices
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 needs_libtpu = pytest.mark.skipif(
   importlib.util.find_spec("libtpu") is None,
   reason="libtpu is not installed: pip install 'bert_jax[tpu]'",

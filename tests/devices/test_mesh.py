@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import pytest
 
 from bert_jax.devices import sharding
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 # A parameter, since a mark on a fixture says nothing of its tests.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import random
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from prepared import random_documents, write_prepared
 
 from bert_jax.training import logging as logs
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 OVERRIDES = {
   "model.variant": "tiny",
   "model.dtype": "float32",

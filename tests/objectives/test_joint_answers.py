@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import os
+import pathlib
 import shutil
 
 import finetune_files as files
@@ -37,7 +38,7 @@ from bert_jax.use import predict as predicting
 from bert_jax.weights import hf, runs
 from bert_jax.weights import load as loading
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 TASK = Task("answers", "span", (), 1, ("squad2",))
 

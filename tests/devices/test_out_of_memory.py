@@ -1,6 +1,7 @@
 """Runs that need more memory or disk than there is end, and say so."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from bert_jax.cli.flags import is_out_of_memory
 from bert_jax.training import logging as logs
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 # More than any machine's addresses: it fails at once, whatever is free.
 BYTES = 2**50
 PROGRAM = """

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pathlib
 import shutil
 import sys
 
@@ -26,7 +27,7 @@ from bert_jax.training import setup as building
 from bert_jax.use import fill_mask
 
 pytestmark = pytest.mark.usefixtures("compiled")
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 def load(name="quickstart"):

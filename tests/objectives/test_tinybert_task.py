@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import pathlib
 import shutil
 
 import jax
@@ -29,7 +30,7 @@ from bert_jax.weights import model_folder as folder
 from bert_jax.weights import runs
 
 __all__ = ["plainly"]
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 CONFIG = os.path.join(ROOT, "configs", "finetune", "tinybert_sst2.py")
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
 STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)

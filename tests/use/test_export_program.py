@@ -170,7 +170,7 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
     capture_output=True,
     text=True,
     cwd=tmp_path,
-    env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(__file__))},
+    env=os.environ | {"PYTHONPATH": str(pathlib.Path(__file__).parents[2])},
   )
   assert done.returncode == 0, done.stderr
   assert "4 predictions" in done.stdout

@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from bert_jax.use import predict as predicting
 from bert_jax.use import serve as serving
 from bert_jax.weights import hf
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 @pytest.fixture(scope="module")

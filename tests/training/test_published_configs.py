@@ -2,6 +2,7 @@
 
 import glob
 import os
+import pathlib
 
 import flax.linen as nn
 import jax
@@ -15,7 +16,7 @@ from bert_jax.training import phases
 from bert_jax.training import setup as building
 from bert_jax.training import topologies as slices
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 
 # Layers, width, heads and millions of parameters as published: the miniatures
 # with both heads and to a tenth (Turc et al. 2019, table 1), base and large

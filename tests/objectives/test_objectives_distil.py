@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 import shutil
 
 import flax.linen as nn
@@ -29,7 +30,7 @@ from bert_jax.weights import checkpoint
 from bert_jax.weights import model_folder as folders
 
 __all__ = ["plainly"]  # Of all tests here: compiling is what they wait for.
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 SIZES = dict(
   variant="base",
   vocab_size=37,

@@ -1,6 +1,7 @@
 """Several processes on loopback compute, save, stop and fail as one."""
 
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from test_resume import rows
 from bert_jax.devices import hosts
 from bert_jax.training import logging as logs
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 STEPS = 12
 CONFIG = """
 import runpy

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 
 import pytest
 from prepared import random_documents, write_prepared
@@ -12,7 +13,7 @@ from bert_jax.examples import recipes as builders
 from bert_jax.training import evaluate, phases, train
 from bert_jax.weights import checkpoint
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 
 SECTION = dict(
   fraction=1.0, length=128, max_predictions=20, batch_scale=1.0, micro_scale=1

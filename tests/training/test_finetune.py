@@ -5,6 +5,7 @@ import glob
 import importlib
 import json
 import os
+import pathlib
 import shutil
 import sys
 
@@ -33,7 +34,7 @@ from bert_jax.weights import hf, runs
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights.checkpoint import Checkpointer
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 # But for those of TinyBERT's stages: test_tinybert_task.py.
 CONFIGS = sorted(
   path

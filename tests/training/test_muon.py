@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny_families
 
 from bert_jax import models
 from bert_jax.training import optim, phases
-from tests import tiny_families
 
 SECTION = dict(b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.0, clip_norm=0.0)
 RATE = 0.01

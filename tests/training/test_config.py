@@ -4,6 +4,7 @@ import copy
 import glob
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
 from bert_jax.training import train
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
 # ELMo's need a text of words: test_elmo_runs.py.
 CONFIGS = [path for path in CONFIGS if "elmo" not in os.path.basename(path)]

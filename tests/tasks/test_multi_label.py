@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import sys
 
 import finetune_files as files
@@ -25,7 +26,7 @@ from bert_jax.training import train
 from bert_jax.use import predict as predicting
 from bert_jax.weights import hf
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = str(pathlib.Path(__file__).parents[2])
 COLUMNS = "text=text,label=moods"
 TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
 
