@@ -1,9 +1,32 @@
-"""What to say where a name is not known."""
+"""Errors that a user reads as one sentence, and "did you mean".
+
+The command `bert_jax` (cli/errors.py) prints each of these classes as one
+sentence and ends with a status that is not zero. Code that reacts to an error
+goes by its class, never by its text.
+"""
 
 import difflib
 from collections.abc import Iterable
 
 _MANY = 12
+
+
+class UserError(ValueError):
+  """A bad input: a file, flag, key or shape that the user can correct.
+
+  The message is one sentence which names it and the remedy.
+  """
+
+
+class Damaged(UserError):
+  """A file or folder lacks a part, or its content is not what was written."""
+
+
+class OutOfMemory(MemoryError):
+  """The memory of the host or of a device does not suffice.
+
+  The message says what lowers the need.
+  """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
