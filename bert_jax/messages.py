@@ -1,4 +1,4 @@
-"""Errors that a user reads as one sentence, and "did you mean".
+"""Errors that a user reads as one sentence, notes, and "did you mean".
 
 The command `bert_jax` (cli/errors.py) prints each of these classes as one
 sentence and ends with a status that is not zero. Code that reacts to an error
@@ -6,6 +6,7 @@ goes by its class, never by its text.
 """
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 _MANY = 12
@@ -27,6 +28,11 @@ class OutOfMemory(MemoryError):
 
   The message says what lowers the need.
   """
+
+
+def note(line: str) -> None:
+  """Prints a line on stderr, because stdout may hold a command's data."""
+  print(line, file=sys.stderr, flush=True)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -30,6 +30,7 @@ from typing import NamedTuple
 from bert_jax.cli import flags as command_line
 from bert_jax.training import config as config_lib
 from bert_jax.use import blimp
+from bert_jax.weights.run_config import flatten
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
@@ -218,7 +219,7 @@ def _write_zst(path: pathlib.Path, content: bytes) -> None:
 def small_flags(path: str) -> list[str]:
   """Flags of `bert_jax.cli.train` that make a run of a config small."""
   config = command_line.load_defaults(path)
-  flat = config_lib.flatten(config)
+  flat = flatten(config)
   flags = {key: value for key, value in SMALL.items() if key in flat}
   if config_lib.is_task(config):
     flags.pop("data.max_predictions", None)

@@ -14,8 +14,8 @@ import sys
 
 from absl import logging
 
+from bert_jax.messages import note
 from bert_jax.text import model_tokenizer
-from bert_jax.training.logging import note
 from bert_jax.weights import checkpoint, hf, runs
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import model_folder as folder

@@ -14,7 +14,7 @@ import time
 from absl import logging
 
 from bert_jax.cli import flags_flags as flags
-from bert_jax.training.logging import note
+from bert_jax.messages import note
 from bert_jax.use import features as features_of
 from bert_jax.use import features_feature_files as feature_files
 from bert_jax.use import text_batches as text_rows

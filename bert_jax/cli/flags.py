@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 from bert_jax.examples.recipes import BUILDERS
 from bert_jax.messages import nearest
 from bert_jax.training import config as config_lib
+from bert_jax.weights.run_config import flatten
 
 
 def load_defaults(path: str) -> dict[str, Any]:
@@ -82,7 +83,7 @@ def _remedy(name: str, known: dict[str, Any]) -> str:
 def explain(argv: Sequence[str], error: Exception) -> str:
   """One sentence for a failed override; names the nearest right key."""
   path = config_path(argv)
-  known = config_lib.flatten(load_defaults(path)) if path else {}
+  known = flatten(load_defaults(path)) if path else {}
   for arg, following in zip(argv, [*argv[1:], ""], strict=True):
     flag, given, value = arg.lstrip("-").partition("=")
     name = flag.removeprefix("config.")
@@ -160,7 +161,7 @@ def take_attributes(
   Raises:
     ValueError: a value has the wrong type.
   """
-  flat = config_lib.flatten(config)
+  flat = flatten(config)
   others, values = [], {}
   arguments = iter(argv)
   for argument in arguments:

@@ -26,8 +26,6 @@ import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from bert_jax.training import config as config_lib
-
 _FAILURE = "bert_jax/failure"
 _ALIVE = "bert_jax/alive/"
 _POLL_SECONDS = 0.5
@@ -339,8 +337,8 @@ def check_same(name: str, value: dict[str, Any]) -> None:
   """Raises ValueError where this process's value is not that of process 0.
 
   Args:
-    name: used once in a run.
-    value: of JSON values.
+    name: what the value is, for messages; used once in a run.
+    value: {key: JSON value}, which is compared key by key.
   """
   client = distributed.global_state.client
   if client is None:
@@ -349,8 +347,7 @@ def check_same(name: str, value: dict[str, Any]) -> None:
     client.key_value_set(f"bert_jax/{name}", json.dumps(value))
     return
   text = client.blocking_key_value_get(f"bert_jax/{name}", _WAIT_MILLISECONDS)
-  first = config_lib.flatten(json.loads(text))
-  mine = config_lib.flatten(json.loads(json.dumps(value)))
+  first, mine = json.loads(text), json.loads(json.dumps(value))
   different = [
     f"{key}={mine.get(key)!r}, not {first.get(key)!r}"
     for key in sorted(first.keys() | mine.keys())

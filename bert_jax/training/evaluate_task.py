@@ -11,11 +11,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.devices import compile_ahead as ahead
 from bert_jax.devices import sharding
+from bert_jax.messages import note
 from bert_jax.tasks import metrics
 from bert_jax.tasks import predictions_outputs as outputs
 from bert_jax.tasks.batches import Split, Splits, shapes
 from bert_jax.tasks.batches_batches import Batches
-from bert_jax.training import logging as logs
 
 
 def run(
@@ -184,7 +184,7 @@ def say_doubts(split: Split, predictions: list[Any]) -> None:
   if jax.process_index():
     return
   for line in metrics.doubts(split.task, predictions, split.examples):
-    logs.note(f"note: split {split.name}: {line}")
+    note(f"note: split {split.name}: {line}")
 
 
 def _distinct(kind: str, made: list[Any]) -> set[Any]:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -16,11 +15,6 @@ from bert_jax.files import parse_json, whole, without_nan, write_atomically
 from bert_jax.training import logging_metrics as metrics
 
 Item = TypeVar("Item")
-
-
-def note(line: str) -> None:
-  """Prints a line on stderr, because stdout may hold a command's data."""
-  print(line, file=sys.stderr, flush=True)
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:

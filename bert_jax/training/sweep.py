@@ -25,6 +25,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
 from bert_jax.training import setup as building
 from bert_jax.training import train
+from bert_jax.weights.run_config import flatten
 
 RESULTS = "sweep.json"
 
@@ -71,7 +72,7 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   """
   key, _, values = text.partition("=")
   key = key.removeprefix("config.")
-  known = config_lib.flatten(config)
+  known = flatten(config)
   if key not in known:
     raise ValueError(f"--grid {text}: no such key{nearest(key, known)}")
   if not values:
@@ -239,11 +240,11 @@ def _ended(workdir: str, config: dict[str, Any]) -> bool:
   if not found or found[-1]["step"] != old["total_steps"]:
     return False
   # What the program filled in is not in the config yet.
-  flat = config_lib.flatten(config)
-  before = config_lib.flatten(old)
+  flat = flatten(config)
+  before = flatten(old)
   set_now = {key: value for key, value in flat.items() if value is not None}
   kept = {key: before[key] for key in set_now.keys() & before.keys()}
-  known = config_lib.flatten(building.defaults(old))
+  known = flatten(building.defaults(old))
   config_lib.check_restart(kept, set_now, known)
   return True
 
@@ -267,7 +268,7 @@ def _apart(run: Run, workdir: str, path: str) -> str | None:
   os.makedirs(workdir, exist_ok=True)
   flags = [
     f"--config.{key}={_written(value)}"
-    for key, value in config_lib.flatten(run.config).items()
+    for key, value in flatten(run.config).items()
     if value is not None
   ]
   command = [sys.executable, "-m", "bert_jax.cli.train", f"--config={path}"]

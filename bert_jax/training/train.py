@@ -32,7 +32,7 @@ from bert_jax.training.state import (
   resize,
   vocabulary_axes,
 )
-from bert_jax.weights import checkpoint
+from bert_jax.weights import checkpoint, run_config
 
 # The run has diverged if the held-out loss is more than this many times the
 # loss of the run's first steps. A checkpoint at such a step is never the best.
@@ -74,9 +74,9 @@ def saved_config(
   saved = saver.newest_config()
   if saved is None:
     return written
-  for line in config_lib.edits(written, saved, defaults=default_values):
+  for line in run_config.edits(written, saved, defaults=default_values):
     print(f"config.json was changed since it was written: {line}", flush=True)
-  return config_lib.with_saved_model(written, saved)
+  return run_config.with_saved_model(written, saved)
 
 
 def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
@@ -237,7 +237,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   same = config | {"data": config["data"] | {"path": setup.fingerprint}}
   if setup.digest:
     same["teacher"] = config["teacher"] | {"path": setup.digest}
-  hosts.check_same("config", same)
+  hosts.check_same("config", run_config.flatten(same))
   with contextlib.ExitStack() as stack:
     stack.enter_context(runtime.lock(workdir))
     stack.enter_context(sharding.use_mesh(setup.mesh))

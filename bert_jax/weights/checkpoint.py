@@ -16,7 +16,7 @@ from orbax.checkpoint import checkpoint_managers
 from bert_jax import files
 from bert_jax.devices import hosts
 from bert_jax.files import is_sealed, seal, write_atomically
-from bert_jax.training.logging import note
+from bert_jax.messages import note
 from bert_jax.weights import checkpoint_integrity as integrity
 from bert_jax.weights.checkpoint_integrity import Damaged, Mismatch, check_same
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.training import config as config_lib
+from bert_jax.weights import run_config
 
 
 class Mismatch(ValueError):
@@ -118,7 +118,7 @@ def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
     return
   path = os.path.join(workdir, "config.json")
   written = files.read_object(path)
-  lines = config_lib.edits(written, meta["config"], of_model=True)
+  lines = run_config.edits(written, meta["config"], of_model=True)
   if lines:
     raise Mismatch(
       f"{path} was changed since the checkpoint of step {step} was saved:"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.training.logging import note
+from bert_jax.messages import note
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import hf_config, hf_files, hf_names, hf_tasks, mapping
 from bert_jax.weights import hf_config_hf_config_back as hf_config_back

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bert_jax.messages import note
 from bert_jax.text import model_tokenizer
-from bert_jax.training.logging import note
 from bert_jax.weights import hf_config, hf_names, hf_tasks
 from bert_jax.weights import hf_config_hf_labels as hf_labels
 

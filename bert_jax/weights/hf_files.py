@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from bert_jax.training.logging import note
+from bert_jax.messages import note
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights import model_folder_tensors as tensors

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from tokenizers import Tokenizer
 
+from bert_jax.messages import note
 from bert_jax.text import model_tokenizer
-from bert_jax.training.logging import note
 from bert_jax.weights import checkpoint, hf, hf_files, runs
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import model_folder as folder

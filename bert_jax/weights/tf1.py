@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import models
-from bert_jax.training.logging import note
+from bert_jax.messages import note
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import hf_config_hf_labels as hf_labels
 from bert_jax.weights import hf_files, mapping, tf1_names

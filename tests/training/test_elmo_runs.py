@@ -24,6 +24,7 @@ from bert_jax.training import logging as logs
 from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import runs
+from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 TOTAL, HALF = 6, 3
@@ -202,7 +203,7 @@ def test_a_run_is_loaded_as_an_encoder(finished):
 
 def test_the_published_numbers():
   config = load("elmo_original", {})
-  flat = config_lib.flatten(config)
+  flat = flatten(config)
   assert {key: flat[key] for key in PUBLISHED} == PUBLISHED
   # 10 epochs of the 1B Word Benchmark's training text.
   assert flat["total_steps"] == 10 * (768_648_884 // (384 * 20))

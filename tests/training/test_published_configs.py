@@ -15,6 +15,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import phases
 from bert_jax.training import setup as building
 from bert_jax.training import topologies as slices
+from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
@@ -270,7 +271,7 @@ WIDTHS = {
 def test_recipes_are_the_published_ones(name):
   config = load(name)
   config_lib.check_keys(config)
-  flat = config_lib.flatten(config)
+  flat = flatten(config)
   schedule = config["schedule"]
   flat["warmup_steps"] = round(schedule["warmup"] * config["total_steps"])
   for key, published in RECIPES[name].items():
