@@ -72,7 +72,8 @@ def check(corpus: Corpus) -> None:
   if corpus.spellings is None:
     raise ValueError(
       "this text is not prepared with a vocabulary of words; make one with"
-      " `python -m bert_jax.cli.train_vocab --kind words`, and prepare the text."
+      " `python -m bert_jax.cli.train_vocab --kind words`, and prepare the"
+      " text."
     )
 
 

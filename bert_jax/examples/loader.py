@@ -1,15 +1,16 @@
 """From a path to this host's batches, made ahead in a background thread."""
 
 import dataclasses
+import importlib
+import importlib.util
 import inspect
 import itertools
 import math
 import os
 import queue
 import re
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from bert_jax.corpus.reader import Corpus, Prepared, SpecialIds, open_prepared
@@ -173,23 +174,68 @@ def split_of(prepared: Prepared, split: str) -> Corpus:
   return prepared.splits[split]._replace(unigrams=prepared.unigrams)
 
 
-def _tasks(path: str) -> Any:
-  """Returns the module `tasks` if `path` names a seqio task, else None."""
-  seqio = sys.modules.get("seqio")
-  registered = seqio and (
-    path in seqio.TaskRegistry.names() or path in seqio.MixtureRegistry.names()
-  )
-  named = registered or re.fullmatch(r"[A-Za-z_][\w.]*:[\w.:#]+", path)
-  if not named or os.path.isdir(path):
+@dataclasses.dataclass(frozen=True)
+class Opener:
+  """Opens data by a name that another package's registry knows.
+
+  Attributes:
+    names: () -> the names that it opens.
+    open_data: (name, recipe, split, seed, cased, **options), as `open_data`.
+    open_heldout: (name, recipe, split, limit, cased, **options), as
+      `open_heldout`.
+  """
+
+  names: Callable[[], Collection[str]]
+  open_data: Callable[..., Data]
+  open_heldout: Callable[..., Heldout]
+
+
+# A module that registers data under names adds its opener when it is imported.
+OPENERS: list[Opener] = []
+
+
+def _find_opener(path: str) -> tuple[Opener, str] | None:
+  """Returns what opens a registered name, and the name; None for folders.
+
+  Args:
+    path: `NAME`, or `MODULE:NAME`; MODULE is imported, and registers NAME.
+
+  Raises:
+    ValueError: the package seqio is missing, or there is no such module or
+      name.
+  """
+  if os.path.isdir(path):
     return None
-  try:
-    from bert_jax.seqio_tasks import pretraining as tasks
-  except ImportError as e:
+  if opener := _opener_of(path):
+    return opener, path
+  match = re.fullmatch(r"([A-Za-z_][\w.]*):([\w.:#]+)", path)
+  if not match:
+    return None
+  if importlib.util.find_spec("seqio") is None:
     raise ValueError(
       f"{path}: a seqio task needs the packages seqio and tensorflow; run"
       " `pip install 'bert_jax[data]'`, or prepare the text."
+    )
+  module, name = match.groups()
+  try:
+    importlib.import_module(module)
+  except ModuleNotFoundError as e:
+    raise ValueError(
+      f"data path {path!r}: there is no module {e.name}; start where it can"
+      " be imported (one in the current folder can), or correct the name."
     ) from e
-  return tasks
+  if opener := _opener_of(name):
+    return opener, name
+  names = sorted(name for opener in OPENERS for name in opener.names())
+  raise ValueError(
+    f"no seqio task or mixture {name!r} is registered, only"
+    f" {', '.join(names) or 'none'}; as data.path write MODULE:NAME, where"
+    " MODULE registers it."
+  )
+
+
+def _opener_of(name: str) -> Opener | None:
+  return next((o for o in OPENERS if name in o.names()), None)
 
 
 def open_data(
@@ -215,8 +261,9 @@ def open_data(
   Raises:
     ValueError: with one sentence that says what to change.
   """
-  if tasks := _tasks(path):
-    return tasks.open_data(path, builder, split, seed, cased, **options)
+  if found := _find_opener(path):
+    opener, name = found
+    return opener.open_data(name, builder, split, seed, cased, **options)
   prepared, weights = _open_folders(path)
   check_cased(prepared, cased)
   special, vocab_size = prepared[0].special, prepared[0].vocab_size
@@ -253,8 +300,9 @@ def open_heldout(
   Raises:
     ValueError: with one sentence that says what to change.
   """
-  if tasks := _tasks(path):
-    return tasks.open_heldout(path, builder, split, limit, cased, **options)
+  if found := _find_opener(path):
+    opener, name = found
+    return opener.open_heldout(name, builder, split, limit, cased, **options)
   prepared, _ = _open_folders(path)
   check_cased(prepared, cased)
   made = make_builder(

@@ -3,7 +3,7 @@
 For small text, and to look at what a model gets. The documents are taken in
 groups; each group becomes a small corpus in memory, and the same builders make
 its examples. Shuffling reaches no further than a group, and every epoch reads
-and tokenises again; `bert_jax.cli.prepare` does better for text that is used often.
+and tokenises again; a prepared folder does better for text that is used often.
 """
 
 import functools

@@ -4,15 +4,14 @@
   tasks.register_text("mine", "text/*.txt", "vocab.txt")
   seqio.MixtureRegistry.add("both", [("wiki", 0.7), ("mine", 0.3)])
 
-A row of such a task is what `bert_jax.training.train` sees, by global number and seed. A
-dataset that is iterated twice has other rows each time (`num_epochs=2` has the
-same two epochs), and two tasks over one folder have other rows in a mixture.
+A row of such a task is what a run sees, by global number and seed. A dataset
+that is iterated twice has other rows each time (`num_epochs=2` has the same two
+epochs), and two tasks over one folder have other rows in a mixture.
 `data.path=MODULE:NAME` trains from one that MODULE registers.
 """
 
 import contextlib
 import functools
-import importlib
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -258,50 +257,29 @@ def _text(element: Any) -> str:
   return text.decode("utf-8", "replace")
 
 
-def resolve(name: str) -> seqio.Task | seqio.Mixture:
-  """Finds `NAME`, or `MODULE:NAME` after importing MODULE, which registers it.
-
-  Raises:
-    ValueError: no such module or name.
-  """
-  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-  if name not in known:
-    module, colon, task = name.partition(":")
-    try:
-      if colon:
-        importlib.import_module(module)
-        name = task
-    except ModuleNotFoundError as e:
-      raise ValueError(
-        f"data path {name!r}: there is no module {e.name}; start where it can"
-        " be imported (one in the current folder can), or correct the name."
-      ) from e
-    known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-  if name not in known:
-    raise ValueError(
-      f"no seqio task or mixture {name!r} is registered, only"
-      f" {', '.join(sorted(known)) or 'none'}; as data.path write MODULE:NAME,"
-      " where MODULE registers it."
-    )
-  return seqio.get_mixture_or_task(name)
+def names() -> set[str]:
+  """Returns the names of all registered tasks and mixtures."""
+  return {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
 
 
 def components(name: str) -> tuple[list[RowSource], list[float]]:
   """Returns the sources of a task or mixture, and their rates.
 
   Raises:
-    ValueError: not found, or a task that is not one of this module.
+    ValueError: a task that is not one of this module.
   """
-  found = resolve(name)
-  tasks = found.tasks if isinstance(found, seqio.Mixture) else [found]
+  registered = seqio.get_mixture_or_task(name)
+  mixed = isinstance(registered, seqio.Mixture)
+  tasks = registered.tasks if mixed else [registered]
   for task in tasks:
     if not isinstance(task.source, RowSource):
       raise ValueError(
         f"the seqio task {task.name} does not make rows for pre-training;"
-        " register its source with bert_jax.seqio_tasks.pretraining.register_text."
+        " register its source with"
+        " bert_jax.seqio_tasks.pretraining.register_text."
       )
   one = len(tasks) == 1
-  rates = [1.0] if one else [found.get_rate(task) for task in tasks]
+  rates = [1.0] if one else [registered.get_rate(task) for task in tasks]
   return [task.source for task in tasks], rates
 
 
@@ -356,3 +334,6 @@ def open_heldout(
     builder, opened.special, opened.vocab_size, options
   )
   return streams.Heldout([part.corpus(split) for part in parts], made, limit)
+
+
+loader.OPENERS.append(loader.Opener(names, open_data, open_heldout))

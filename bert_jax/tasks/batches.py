@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.corpus.reader import SpecialIds
-from bert_jax.devices import sharding
 from bert_jax.examples.batch_keys import Features
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import metrics
@@ -112,9 +111,9 @@ class Data:
   def padding(self) -> float:
     return self._batches.padding()
 
-  def shapes(self, batch_size: int) -> list[sharding.Shapes]:
-    """Of the first epoch's batches, one of each length."""
-    return shapes(self.task, self._rows, self._batches, batch_size)
+  def shapes(self) -> list[Features]:
+    """The shapes of a row in the first epoch's batches, one of each length."""
+    return shapes(self.task, self._rows, self._batches)
 
   def read(self, first: int, count: int) -> Batch:
     """This host's part of the batch whose examples begin with `first`."""
@@ -130,21 +129,15 @@ class Data:
     del position
 
 
-def shapes(
-  task: Task, rows: Rows, batches: Batches, batch_size: int
-) -> list[sharding.Shapes]:
-  """Of the batches of the first epoch, one of each length.
+def shapes(task: Task, rows: Rows, batches: Batches) -> list[Features]:
+  """The shapes of a row in the first epoch's batches, one of each length.
 
   Args:
-    task: of the rows.
+    task: the task of the rows.
     rows: a split.
-    batches: of them.
-    batch_size: over all hosts.
+    batches: its batches.
   """
-  return [
-    sharding.batch_shapes(_features(task, rows, length), batch_size)
-    for length in batches.first_lengths()
-  ]
+  return [_features(task, rows, n) for n in batches.first_lengths()]
 
 
 def _features(task: Task, rows: Rows, length: int) -> Features:

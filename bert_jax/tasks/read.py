@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 from bert_jax.messages import nearest
 from bert_jax.tasks.encoded_rows import Examples, Task
-from bert_jax.tasks.files import conll, label_sets, tags
+from bert_jax.tasks.files import conll, label_sets, tags, tfds
 from bert_jax.tasks.files import custom as own
 from bert_jax.tasks.files import tables_labels as label_names
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TASKS, Known
 
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-TFDS = "tfds"
 # Kinds with several labels an example, and the field that has them.
 _SEVERAL = {"multi_label": "label", "tagging": "tags"}
 
@@ -123,11 +122,9 @@ def parse_inputs(known: Known, given: Iterable[str]) -> list[Input]:
   made = []
   for text in given:
     split, equal, path = text.partition("=")
-    if text == TFDS and known.tfds:
-      from bert_jax.seqio_tasks import downstream as seqio_tasks
-
-      names = seqio_tasks.splits(known.tfds)
-      made += [Input(s, f"{TFDS}:{known.tfds}:{s}") for s in names]
+    if text == tfds.TFDS and known.tfds:
+      names = tfds.splits(known.tfds)
+      made += [Input(s, f"{tfds.PREFIX}{known.tfds}:{s}") for s in names]
     elif not equal or not _SPLIT.fullmatch(split) or not path:
       raise ValueError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
@@ -182,10 +179,8 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
 def _records(
   known: Known, path: str, skipped: list[str] | None
 ) -> Iterable[Record]:
-  if path.startswith(TFDS + ":"):
-    from bert_jax.seqio_tasks import downstream as seqio_tasks
-
-    return seqio_tasks.records(path, known.task.labels)
+  if path.startswith(tfds.PREFIX):
+    return tfds.records(path, known.task.labels)
   return known.records(path, skipped)
 
 

@@ -100,7 +100,8 @@ class Scorer:
     """Begins to compile for the batches of the splits."""
     for split in splits:
       batches = split.batches(batch_size)
-      for batch in shapes(split.task, split.rows, batches, batch_size):
+      for row in shapes(split.task, split.rows, batches):
+        batch = sharding.batch_shapes(row, batch_size)
         self._step.prepare(pool, (state.params, frozen), batch)
 
   def __call__(

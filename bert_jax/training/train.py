@@ -347,7 +347,8 @@ def run_phase(
     loader.Batches(feed.data, spans, *share) as batches,
   ):
     if setup.task:
-      for batch in feed.data.shapes(phase.batch_size):
+      for row in feed.data.shapes():
+        batch = sharding.batch_shapes(row, phase.batch_size)
         limit = progress.spikes.argument()
         train_step.prepare(
           pool, progress.state, setup.frozen, batch, key, *limit

@@ -11,7 +11,8 @@ from bert_jax.tasks import read as reading
 from bert_jax.tasks.published import TASKS
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-from bert_jax.seqio_tasks import downstream as seqio_tasks
+from bert_jax.seqio_tasks import downstream as seqio_tasks  # noqa: E402
+from bert_jax.tasks.files import tfds as tfds_files  # noqa: E402
 
 KEYS = ("input_ids", "segment_ids", "sequence_ids", "labels", "label_weights")
 
@@ -118,7 +119,7 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
     tfds, "builder", lambda name: load(name, data_dir=str(tmp_path))
   )
   path = "tfds:bert_jax_tiny_task:train"
-  (record,) = seqio_tasks.records(path, ("0", "1"))
+  (record,) = tfds_files.records(path, ("0", "1"))
   assert record.where == f"{path}: example 0"
   fields = record.fields
   assert fields["other"] == "1" and fields["idx"] == 7
@@ -135,6 +136,6 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
   read = reading.read(known, [reading.Input("train", path)])
   assert read.splits["train"][0]["tags"] == ["B-X", "O"]
   with pytest.raises(ValueError, match="no split 'dev'"):
-    list(seqio_tasks.records("tfds:bert_jax_tiny_task:dev"))
+    list(tfds_files.records("tfds:bert_jax_tiny_task:dev"))
   with pytest.raises(ValueError, match="tfds:no_such: cannot be loaded"):
-    list(seqio_tasks.records("tfds:no_such:train"))
+    list(tfds_files.records("tfds:no_such:train"))

@@ -18,7 +18,7 @@ from bert_jax.training import train
 from configs import bert_base
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-from bert_jax.seqio_tasks import pretraining as tasks
+from bert_jax.seqio_tasks import pretraining as tasks  # noqa: E402
 
 SIZES = {"length": 32, "max_predictions": 5}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "."]
@@ -429,7 +429,7 @@ def test_unknown_names(path, message):
 def test_without_seqio_the_extra_is_named():
   code = (
     "import sys; sys.modules['seqio'] = None\n"
-    "from bert_jax.corpus import loader\n"
+    "from bert_jax.examples import loader\n"
     "loader.open_data('mine:task', 'bert_pairs')"
   )
   done = subprocess.run(
@@ -458,7 +458,7 @@ def run(path, workdir):
 def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
   module = tmp_path / "my_tasks.py"
   module.write_text(
-    "from bert_jax.corpus import tasks\n"
+    "from bert_jax.seqio_tasks import pretraining as tasks\n"
     f"tasks.register_prepared('wiki', {folder!r})\n"
   )
   monkeypatch.syspath_prepend(str(tmp_path))
@@ -480,7 +480,7 @@ def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
 ENDLESS = """
 import sys
 import seqio
-from bert_jax.corpus import tasks
+from bert_jax.seqio_tasks import pretraining as tasks  # noqa: E402
 name = sys.argv[1]
 if name == "p":
   tasks.register_prepared("p", sys.argv[2], length=32)
