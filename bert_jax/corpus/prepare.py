@@ -16,13 +16,13 @@ import numpy as np
 import bert_jax
 from bert_jax.corpus import filters_filtering as filtering
 from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import sizes as text_sizes
 from bert_jax.corpus import sources
 from bert_jax.corpus import sources_reading as reading
 from bert_jax.corpus import tokenize as workers
 from bert_jax.corpus import tokenize_tokenize as tokenize
 from bert_jax.corpus import writer as folder
 from bert_jax.corpus.filters import Filters, normalised
-from bert_jax.examples import text_check as reach
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text import token_files, words
 from bert_jax.text.unigram import WORD_STARTS
@@ -396,8 +396,8 @@ def _complete(
     if size["documents"]:
       dtype = corpus.token_dtype(tokenizer.num_ids)
       arrays = corpus.open_split(output, split, size, dtype)
-      for line in reach.size_lines(
-        split, reach.sizes_of(arrays.sentences, arrays.documents)
+      for line in text_sizes.size_lines(
+        split, text_sizes.sizes_of(arrays.sentences, arrays.documents)
       ):
         _log(line)
   _log_long_words(output, sizes)

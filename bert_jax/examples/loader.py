@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from bert_jax.corpus.reader import Corpus, Prepared, SpecialIds, open_prepared
-from bert_jax.examples import text_check as reach
+from bert_jax.examples import coverage
 from bert_jax.examples.batch_keys import Batch, Features
 from bert_jax.examples.recipes import BUILDERS
 from bert_jax.examples.recipes_builder import Builder
@@ -327,7 +327,9 @@ def describe_rows(
       row_builder = make_builder(
         builder, folder.special, folder.vocab_size, options
       )
-      for line in reach.reach_lines(split_of(folder, "train"), row_builder):
+      for line in coverage.coverage_lines(
+        split_of(folder, "train"), row_builder
+      ):
         yield folder.path, line
 
 

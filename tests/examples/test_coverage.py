@@ -7,8 +7,8 @@ from prepared import random_documents, write_prepared
 from bert_jax import hashing
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
-from bert_jax.examples import loader
-from bert_jax.examples import text_check as reach
+from bert_jax.corpus import sizes as text_sizes
+from bert_jax.examples import coverage, loader
 
 SPECIAL = corpus.SpecialIds(0, 1, 2, 3, 4)
 BUILDERS = {
@@ -62,7 +62,7 @@ def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
     places = batch["mlm_positions"][rows, slots]
     ids[rows, places] = batch["mlm_ids"][rows, slots]
   held = np.setdiff1d(ids, SPECIAL).size / text.num_tokens
-  found = reach.measure(text, builder)
+  found = coverage.measure(text, builder)
   assert found.held == pytest.approx(held, abs=1e-9)
   if name == "bert_pairs":
     # The label of a pair says whether its second text is random.
@@ -78,7 +78,7 @@ def test_packed_rows_count_every_text(texts):
   text = texts["single"]
   options = dict(length=128, max_predictions=25, max_sequences=8)
   found = [
-    reach.measure(
+    coverage.measure(
       text,
       loader.make_builder("bert_pairs", SPECIAL, text.num_tokens + 5, o),
     )
@@ -94,20 +94,20 @@ def test_a_large_text_is_sampled(texts, monkeypatch):
   text = texts["short"]
   options = BUILDERS["doc_sentences"] | {"length": 32}
   builder = loader.make_builder("doc_sentences", SPECIAL, 9999, options)
-  assert list(reach._ranges(text)) == [(0, text.num_documents)]
-  monkeypatch.setattr(reach, "SAMPLE", 400)
-  ranges = list(reach._ranges(text))
+  assert list(coverage._ranges(text)) == [(0, text.num_documents)]
+  monkeypatch.setattr(coverage, "SAMPLE", 400)
+  ranges = list(coverage._ranges(text))
   assert len(ranges) == 4 and all(a < b for a, b in ranges)
   assert ranges[0][0] == 0 and ranges[-1][1] <= text.num_documents
-  assert reach.measure(text, builder).held == 1.0
+  assert coverage.measure(text, builder).held == 1.0
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**20])
 def test_sizes(monkeypatch, block):
-  monkeypatch.setattr(reach, "_BLOCK", block)
+  monkeypatch.setattr(text_sizes, "_BLOCK", block)
   text = unique_ids([[3, 5], [10], [1, 1, 4], [2]])
-  sizes = reach.sizes_of(text.sentences, text.documents)
-  assert sizes == reach.Sizes(26 / 7, 10, 2, 4)
+  sizes = text_sizes.sizes_of(text.sentences, text.documents)
+  assert sizes == text_sizes.Sizes(26 / 7, 10, 2, 4)
 
 
 def prepare_lines(tmp_path, capsys, text: str, **options) -> list[str]:
@@ -163,17 +163,17 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
 @pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
 def test_why_pairs_are_random(monkeypatch, length, block):
   """Sentences as long as a row are not documents of one sentence."""
-  monkeypatch.setattr(reach, "_BLOCK", block)
+  monkeypatch.setattr(text_sizes, "_BLOCK", block)
   filling, limit = [[length, length - 3, 90], [200] * 4], length - 3
   text = unique_ids([*filling, [5, 6], [length], [length - 4, 2], [9]] * 3)
-  assert reach.count_filling(text, limit) == 3 * 7
-  assert reach.sizes_of(text.sentences, text.documents).single == 3 * 2
+  assert text_sizes.count_filling(text, limit) == 3 * 7
+  assert text_sizes.sizes_of(text.sentences, text.documents).single == 3 * 2
 
   def said(text):
     options = dict(length=length, max_predictions=5)
     vocab_size = text.num_tokens + 5
     builder = loader.make_builder("bert_pairs", SPECIAL, vocab_size, options)
-    return list(reach.reach_lines(text, builder))[-1]
+    return list(coverage.coverage_lines(text, builder))[-1]
 
   warning = f"21 of the 39 sentences fills a whole row of {length} tokens (an"
   assert warning in said(text)

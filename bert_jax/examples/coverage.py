@@ -1,10 +1,8 @@
-"""Measures prepared text before training: sentences, documents, rows.
+"""Measures which share of the text a recipe's rows hold, before training.
 
-Plain text may be read by mistake as text with a sentence on each line. Training
-on it raises no error, but it uses only a small part of the text, or all its
-pairs are random. So `prepare` prints the length of sentences and the number of
-documents with only one sentence. A run prints which share of the text its rows
-hold and which share of its pairs is random.
+A run prints which share of the text its rows hold and which share of its pairs
+is random: text that was read by mistake as text with a sentence on each line
+shows here (see `corpus.sizes`).
 """
 
 import math
@@ -15,12 +13,9 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
+from bert_jax.corpus.sizes import count_filling, sizes_of
 from bert_jax.examples.recipes_builder import Builder
 
-# Warn if the mean sentence has more tokens. An English sentence has about 25.
-LONG_SENTENCE = 100
-# Warn if a larger share of the documents has only one sentence.
-MANY_SINGLE = 0.5
 # Warn if rows hold a smaller share of the tokens. ELECTRA's rows of 128 tokens
 # hold 0.86 of a text with ordinary sentences.
 LITTLE = 0.75
@@ -31,26 +26,9 @@ MANY_RANDOM = 0.75
 SAMPLE, PLACES = 2**22, 4
 # The number of special tokens in a row with a pair.
 _SPECIAL = 3
-_BLOCK = 2**20
 
 
-class Sizes(NamedTuple):
-  """Sentences and documents of a corpus.
-
-  Attributes:
-    mean: the mean number of tokens in a sentence.
-    longest: the number of tokens in the longest sentence.
-    single: the number of documents with only one sentence.
-    documents: the number of documents.
-  """
-
-  mean: float
-  longest: int
-  single: int
-  documents: int
-
-
-class Reach(NamedTuple):
+class Coverage(NamedTuple):
   """Measures of the rows of an epoch.
 
   Attributes:
@@ -63,78 +41,7 @@ class Reach(NamedTuple):
   random: float | None
 
 
-def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
-  """Computes the sizes from the offsets of `corpus.Corpus`.
-
-  Args:
-    sentences: the offset of the first token of each sentence, and the end.
-    documents: the offset of the first sentence of each document, and the end.
-  """
-  longest = single = 0
-  for lengths in _lengths(sentences):
-    longest = max(longest, int(lengths.max(initial=0)))
-  for lengths in _lengths(documents):
-    single += int(np.count_nonzero(lengths == 1))
-  count = len(sentences) - 1
-  mean = int(sentences[-1]) / max(count, 1)
-  return Sizes(mean, longest, single, len(documents) - 1)
-
-
-def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
-  for start in range(0, len(offsets) - 1, _BLOCK):
-    yield np.diff(np.asarray(offsets[start : start + _BLOCK + 1]))
-
-
-def count_filling(corpus: Corpus, tokens: int) -> int:
-  """Counts sentences with at least `tokens` tokens.
-
-  A sentence that is the only one of its document is not counted.
-  """
-  sentences, documents = corpus.sentences, corpus.documents
-  count = 0
-  for lengths in _lengths(sentences):
-    count += int(np.count_nonzero(lengths >= tokens))
-  for start in range(0, len(documents) - 1, _BLOCK):
-    offsets = np.asarray(documents[start : start + _BLOCK + 1])
-    single = offsets[:-1][np.diff(offsets) == 1]
-    lengths = sentences[single + 1] - sentences[single]
-    count -= int(np.count_nonzero(lengths >= tokens))
-  return count
-
-
-def size_lines(split: str, sizes: Sizes) -> Iterator[str]:
-  """Yields a line that shows the result of `sizes_of`, then warnings.
-
-  Args:
-    split: the name of the split; only "train" gets warnings.
-    sizes: the result of `sizes_of`.
-  """
-  share = sizes.single / max(sizes.documents, 1)
-  yield (
-    f"{split}: {sizes.mean:.1f} tokens a sentence, {sizes.longest:,} in the"
-    f" longest; {sizes.single:,} of {sizes.documents:,} documents ({share:.1%})"
-    " are one sentence"
-  )
-  if split != "train":
-    return
-  remedy = (
-    "if it is plain text, give --format: text (a file is a document),"
-    " text_blocks (a blank line between documents) or text_lines (a document a"
-    " line)"
-  )
-  if sizes.mean > LONG_SENTENCE:
-    yield (
-      f"warning: a sentence has {sizes.mean:.0f} tokens on average, which is"
-      f" long; {remedy}."
-    )
-  elif share > MANY_SINGLE and sizes.documents > 1:
-    yield (
-      f"warning: {share:.0%} of the documents are one sentence, so there is no"
-      f" next sentence in them; {remedy}."
-    )
-
-
-def measure(corpus: Corpus, builder: Builder) -> Reach | None:
+def measure(corpus: Corpus, builder: Builder) -> Coverage | None:
   """Measures the rows of the first epoch; of a large corpus it takes a sample.
 
   Args:
@@ -161,7 +68,7 @@ def measure(corpus: Corpus, builder: Builder) -> Reach | None:
       pairs += len(examples)
       random += _count_random(corpus, examples)
   share = random / pairs if pairs else None
-  return Reach(held / max(tokens, 1), share)
+  return Coverage(held / max(tokens, 1), share)
 
 
 def _ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
@@ -208,26 +115,26 @@ def _count_random(corpus: Corpus, examples: np.ndarray) -> int:
   return int(np.count_nonzero(documents[0] != documents[1]))
 
 
-def reach_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
+def coverage_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
   """Yields a line that shows the result of `measure`, then warnings."""
-  reach = measure(corpus, builder)
-  if reach is None:
+  coverage = measure(corpus, builder)
+  if coverage is None:
     return
   # Round down, so that 100% means all tokens.
-  held = math.floor(reach.held * 1000) / 1000
+  held = math.floor(coverage.held * 1000) / 1000
   line = f"an epoch's rows hold {held:.1%} of the text's tokens"
-  if reach.random is not None:
-    line += f"; {reach.random:.1%} of the pairs have a random second text"
+  if coverage.random is not None:
+    line += f"; {coverage.random:.1%} of the pairs have a random second text"
   yield line
   sizes = sizes_of(corpus.sentences, corpus.documents)
-  if reach.held < LITTLE:
+  if coverage.held < LITTLE:
     yield (
       f"warning: an epoch does not train on the other {1 - held:.1%} of the"
       f" text: a sentence has {sizes.mean:.0f} tokens on average, and tokens"
       " that do not fit into a row are cut off. Prepare the text with one"
       " sentence on each line, or with --format for plain text."
     )
-  if reach.random is None or reach.random <= MANY_RANDOM:
+  if coverage.random is None or coverage.random <= MANY_RANDOM:
     return
   length = builder.features["input_ids"][0][0]
   filling = count_filling(corpus, length - _SPECIAL)

@@ -1,0 +1,108 @@
+"""Measures the sentences and documents of prepared text.
+
+Plain text may be read by mistake as text with a sentence on each line. Training
+on it raises no error, but it uses only a small part of the text, or all its
+pairs are random. So `prepare` prints the length of sentences and the number of
+documents with only one sentence.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.corpus.reader import Corpus
+
+# Warn if the mean sentence has more tokens. An English sentence has about 25.
+LONG_SENTENCE = 100
+# Warn if a larger share of the documents has only one sentence.
+MANY_SINGLE = 0.5
+# The number of offsets that are read at once.
+_BLOCK = 2**20
+
+
+class Sizes(NamedTuple):
+  """Sentences and documents of a corpus.
+
+  Attributes:
+    mean: the mean number of tokens in a sentence.
+    longest: the number of tokens in the longest sentence.
+    single: the number of documents with only one sentence.
+    documents: the number of documents.
+  """
+
+  mean: float
+  longest: int
+  single: int
+  documents: int
+
+
+def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
+  """Computes the sizes from the offsets of `corpus.Corpus`.
+
+  Args:
+    sentences: the offset of the first token of each sentence, and the end.
+    documents: the offset of the first sentence of each document, and the end.
+  """
+  longest = single = 0
+  for lengths in _lengths(sentences):
+    longest = max(longest, int(lengths.max(initial=0)))
+  for lengths in _lengths(documents):
+    single += int(np.count_nonzero(lengths == 1))
+  count = len(sentences) - 1
+  mean = int(sentences[-1]) / max(count, 1)
+  return Sizes(mean, longest, single, len(documents) - 1)
+
+
+def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
+  for start in range(0, len(offsets) - 1, _BLOCK):
+    yield np.diff(np.asarray(offsets[start : start + _BLOCK + 1]))
+
+
+def count_filling(corpus: Corpus, tokens: int) -> int:
+  """Counts sentences with at least `tokens` tokens.
+
+  A sentence that is the only one of its document is not counted.
+  """
+  sentences, documents = corpus.sentences, corpus.documents
+  count = 0
+  for lengths in _lengths(sentences):
+    count += int(np.count_nonzero(lengths >= tokens))
+  for start in range(0, len(documents) - 1, _BLOCK):
+    offsets = np.asarray(documents[start : start + _BLOCK + 1])
+    single = offsets[:-1][np.diff(offsets) == 1]
+    lengths = sentences[single + 1] - sentences[single]
+    count -= int(np.count_nonzero(lengths >= tokens))
+  return count
+
+
+def size_lines(split: str, sizes: Sizes) -> Iterator[str]:
+  """Yields a line that shows the result of `sizes_of`, then warnings.
+
+  Args:
+    split: the name of the split; only "train" gets warnings.
+    sizes: the result of `sizes_of`.
+  """
+  share = sizes.single / max(sizes.documents, 1)
+  yield (
+    f"{split}: {sizes.mean:.1f} tokens a sentence, {sizes.longest:,} in the"
+    f" longest; {sizes.single:,} of {sizes.documents:,} documents ({share:.1%})"
+    " are one sentence"
+  )
+  if split != "train":
+    return
+  remedy = (
+    "if it is plain text, give --format: text (a file is a document),"
+    " text_blocks (a blank line between documents) or text_lines (a document a"
+    " line)"
+  )
+  if sizes.mean > LONG_SENTENCE:
+    yield (
+      f"warning: a sentence has {sizes.mean:.0f} tokens on average, which is"
+      f" long; {remedy}."
+    )
+  elif share > MANY_SINGLE and sizes.documents > 1:
+    yield (
+      f"warning: {share:.0%} of the documents are one sentence, so there is no"
+      f" next sentence in them; {remedy}."
+    )
