@@ -32,10 +32,11 @@ import numpy as np
 import tokenizers
 
 from bert_jax.corpus import sources
-from bert_jax.corpus.reader import SPECIAL_TOKENS, open_prepared
+from bert_jax.corpus.reader import open_prepared
 from bert_jax.examples import loader
 from bert_jax.examples.masked_units import KINDS
 from bert_jax.examples.recipes import BUILDERS
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 # Rows of Hugging Face's way are tokenised so many texts at a time, as in
 # `datasets.map(batched=True)`.

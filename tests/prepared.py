@@ -6,6 +6,7 @@ import numpy as np
 
 from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import writer as folder
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
 def write_prepared(path, documents, heldout, vocab_size=64):
@@ -19,7 +20,7 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   """
   partial = str(path) + ".partial"
   os.makedirs(partial)
-  pieces = list(corpus.SPECIAL_TOKENS)
+  pieces = list(SPECIAL_TOKENS)
   pieces += [f"w{i}" for i in range(len(pieces), vocab_size)]
   with open(os.path.join(partial, "vocab.txt"), "w") as f:
     f.write("\n".join(pieces) + "\n")
@@ -53,7 +54,7 @@ def write_prepared(path, documents, heldout, vocab_size=64):
 def random_documents(count, seed, vocab_size=64, sentences=8, words=9):
   """Documents of random sentences whose words follow one another mod V."""
   rng = np.random.default_rng(seed)
-  first = len(corpus.SPECIAL_TOKENS)
+  first = len(SPECIAL_TOKENS)
   documents = []
   for _ in range(count):
     document = []

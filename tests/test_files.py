@@ -15,6 +15,7 @@ from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks.files import tables
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text import train_vocabulary as training_vocab
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 from bert_jax.weights import hf_files
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights import model_folder_tensors as tensors
@@ -50,7 +51,10 @@ def test_a_number_of_too_many_digits():
     ("config.json", lambda path: folder.read(os.path.dirname(path))),
     ("meta.json", lambda path: rows.read_meta(os.path.dirname(path))),
     ("meta.json", lambda path: corpus.open_prepared(os.path.dirname(path))),
-    ("pieces.json", lambda path: corpus.read_pieces(os.path.dirname(path))),
+    (
+      "pieces.json",
+      lambda path: vocabulary_files.read_pieces(os.path.dirname(path)),
+    ),
     (hf_files.SAFE_INDEX, lambda path: hf_files.read(os.path.dirname(path))),
     ("tokenizer.json", vocabulary_files.load),
     ("vocab.json", vocabulary_files.load),
@@ -197,7 +201,7 @@ def run_with_a_full_disk(main, monkeypatch, *arguments):
 
 
 def test_a_full_disk_names_the_folder_of_a_task(tmp_path, monkeypatch):
-  pieces = [*corpus.SPECIAL_TOKENS, "good", "bad"]
+  pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
   before = sorted(os.listdir(tmp_path))
@@ -238,7 +242,7 @@ def test_a_full_disk_leaves_no_part_of_a_vocabulary(
 
 
 def test_a_folder_whose_tokenizer_is_unknown(tmp_path, monkeypatch):
-  pieces = [*corpus.SPECIAL_TOKENS, "good", "bad"]
+  pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.txt").write_text("good bad\n\nbad good\n\ngood\n\nbad\n")
   arguments = [f"--input={tmp_path}/a.txt", f"--vocab={tmp_path}/vocab.txt"]

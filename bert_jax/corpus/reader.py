@@ -32,8 +32,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.files import Watch, digests, is_sealed, read_json, say_once
-from bert_jax.text.characters_spelling import Spellings, read_others, spell
-from bert_jax.text.open_vocabulary_pieces import parse
+from bert_jax.text import open_vocabulary
+from bert_jax.text.characters import Spellings, spell
+from bert_jax.text.open_vocabulary import OTHERS, PIECES
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary, special_ids
 
 FORMAT_VERSION = 1
 # 20 seconds at 1.8 GB/s; BERT's 3.3 billion words make about 10 GB.
@@ -44,19 +46,6 @@ _DATA_FILES = (
   *(f"{split}.{array}" for split in SPLITS for array in _ARRAYS),
   "train.unigrams",
 )
-PIECES, OTHERS = "pieces.json", "others.txt"
-# Of all kinds of tokenizers, with transformers' names where it has them.
-TOKENIZER_FILES = (
-  "vocab.txt",
-  PIECES,
-  "vocab.json",
-  "merges.txt",
-  "spiece.model",
-  "tokenizer.json",
-  "tokenizer_config.json",
-)
-# In the order of the ids that `train_vocab` gives them.
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class Corpus(NamedTuple):
@@ -91,16 +80,6 @@ class Corpus(NamedTuple):
     return len(self.tokens)
 
 
-class SpecialIds(NamedTuple):
-  """Ids of the special tokens of a vocabulary; None for those it lacks."""
-
-  pad: int | None
-  unk: int | None
-  cls: int | None
-  sep: int | None
-  mask: int | None
-
-
 class Prepared(NamedTuple):
   """An opened prepared folder.
 
@@ -126,6 +105,15 @@ class Prepared(NamedTuple):
   @property
   def vocab_size(self) -> int:
     return len(self.vocab)
+
+  @property
+  def tokenizer(self) -> Vocabulary:
+    """The tokenizer that made the folder; its files are read at each call."""
+    return open_vocabulary.load_from(self.path, self.meta["lower_case"])
+
+  def tokenizer_files(self) -> dict[str, bytes]:
+    """Returns name -> content of the tokenizer's files."""
+    return open_vocabulary.files_of(self.path, self.meta["lower_case"])
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -161,64 +149,6 @@ def corpus_from_documents(
     np.asarray(offsets, np.int64),
     np.packbits(np.asarray(starts, bool), bitorder="little"),
   )
-
-
-def special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
-  """Looks up the special tokens.
-
-  Raises:
-    ValueError: a special token is missing; names it and `source`.
-  """
-  index = {piece: i for i, piece in enumerate(vocab)}
-  missing = [piece for piece in SPECIAL_TOKENS if piece not in index]
-  if missing:
-    raise ValueError(
-      f"{source}: the vocabulary has no {', '.join(missing)}; BERT needs"
-      f" {', '.join(SPECIAL_TOKENS)}. Train one with `python -m"
-      " bert_jax.cli.train_vocab`, or use a published vocab.txt."
-    )
-  return SpecialIds(*(index[piece] for piece in SPECIAL_TOKENS))
-
-
-def read_vocab(path: str) -> list[str]:
-  """Reads a vocabulary file, a piece a line.
-
-  Raises:
-    ValueError: not UTF-8, empty, or a piece occurs twice (line numbers named).
-  """
-  if not os.path.isfile(path):
-    raise ValueError(
-      f"{path}: no such vocabulary file; make one with `python -m"
-      " bert_jax.cli.train_vocab`, or use a published vocab.txt."
-    )
-  with open(path, "rb") as f:
-    return parse(f.read(), path)
-
-
-def read_pieces(folder: str) -> list[str]:
-  """Reads the vocabulary of a folder, of whatever kind.
-
-  Raises:
-    ValueError: damaged.
-  """
-  path = os.path.join(folder, PIECES)
-  if not os.path.exists(path):
-    return read_vocab(os.path.join(folder, "vocab.txt"))
-  try:
-    pieces = read_json(path)
-  except ValueError as e:
-    raise ValueError(f"{path} is damaged ({e}).") from e
-  if not isinstance(pieces, list) or not pieces:
-    raise ValueError(f"{path} is damaged: it holds no list of pieces.")
-  if not all(isinstance(piece, str) for piece in pieces):
-    raise ValueError(f"{path} is damaged: a piece in it is no text.")
-  return pieces
-
-
-def tokenizer_files(folder: str) -> list[str]:
-  """Names of the tokenizer's files that a folder has."""
-  there = set(os.listdir(folder))
-  return [name for name in TOKENIZER_FILES if name in there]
 
 
 def mark_starts(flags: np.ndarray, sentences: np.ndarray) -> np.ndarray:
@@ -271,7 +201,7 @@ def open_split(
 
 def file_digests(path: str) -> dict[str, str]:
   """Returns {name: SHA-256} of the tokenizer's files and of all data files."""
-  names = [*tokenizer_files(path), *_DATA_FILES]
+  names = [*open_vocabulary.tokenizer_files(path), *_DATA_FILES]
   names += [OTHERS] if os.path.exists(os.path.join(path, OTHERS)) else []
   return digests(path, names)
 
@@ -364,6 +294,30 @@ def open_prepared(path: str) -> Prepared:
   return prepared
 
 
+def _read_others(path: str, count: int) -> list[str]:
+  """Reads the words beyond a folder's vocabulary, one a line.
+
+  Args:
+    path: the file; there is none if there are no such words.
+    count: how many there are.
+
+  Raises:
+    ValueError: there are not as many.
+  """
+  if not count:
+    return []
+  words = []
+  if os.path.exists(path):
+    with open(path, encoding="utf-8", errors="replace", newline="\n") as f:
+      words = f.read().split("\n")[:-1]
+  if len(words) != count:
+    raise ValueError(
+      f"{path} has {len(words)} words where meta.json says {count}; the folder"
+      " is damaged, delete it and run `python -m bert_jax.cli.prepare` again."
+    )
+  return words
+
+
 def _damaged(path: str, error: Exception) -> ValueError:
   what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
   return ValueError(
@@ -378,13 +332,13 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
   if "special" in meta:
     vocab_path = os.path.join(path, PIECES)
   _check_exists(vocab_path)
-  vocab = read_pieces(path)
+  vocab = open_vocabulary.read_pieces(path)
   if len(vocab) != meta["vocab_size"]:
     raise ValueError(
       f"{vocab_path} has {len(vocab)} pieces where meta.json says"
       f" {meta['vocab_size']}; it is not the vocabulary of this folder."
     )
-  others = read_others(os.path.join(path, OTHERS), meta.get("others", 0))
+  others = _read_others(os.path.join(path, OTHERS), meta.get("others", 0))
   words = spell([*vocab, *others]) if "others" in meta else None
   dtype = token_dtype(len(vocab) + len(others))
   splits = {

@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax import hashing
-from bert_jax.corpus.reader import Corpus, SpecialIds
+from bert_jax.corpus.reader import Corpus
 from bert_jax.examples import assembly_packing as packing
 from bert_jax.examples import masking, rows
 from bert_jax.examples.batch_keys import Batch
+from bert_jax.text.vocabulary import SpecialIds
 
 # (corpus, [N] units, [N] uint64 numbers, key) -> [N] of `rows.EXAMPLE`.
 Settle = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]

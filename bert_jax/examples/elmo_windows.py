@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax import hashing
-from bert_jax.corpus.reader import Corpus, SpecialIds
+from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.batch_keys import Batch, select
 from bert_jax.examples.recipes_builder import Builder
 from bert_jax.text import words
@@ -22,8 +22,9 @@ from bert_jax.text.characters import (
   END_WORD,
   MAX_CHARS,
   PAD,
+  Spellings,
 )
-from bert_jax.text.characters_spelling import Spellings
+from bert_jax.text.vocabulary import SpecialIds
 
 KEYS = ("char_ids", "sequence_ids", "next_ids", "next_weights")
 KEYS += ("previous_ids", "previous_weights")

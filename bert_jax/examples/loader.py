@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from bert_jax.corpus.reader import Corpus, Prepared, SpecialIds, open_prepared
+from bert_jax.corpus.reader import Corpus, Prepared, open_prepared
 from bert_jax.examples import coverage
 from bert_jax.examples.batch_keys import Batch, Features
 from bert_jax.examples.recipes import BUILDERS
@@ -21,6 +21,7 @@ from bert_jax.examples.recipes_builder import Builder
 from bert_jax.examples.stateful_streams import Lanes
 from bert_jax.examples.streams import Heldout, Mixture, Source, Stream, heldout
 from bert_jax.messages import nearest
+from bert_jax.text.vocabulary import SpecialIds
 
 __all__ = [
   "Batches",

@@ -5,13 +5,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from bert_jax.corpus.reader import SpecialIds
 from bert_jax.examples import assembly, pairs, sentences
 from bert_jax.examples import recipes_builder as builder
 from bert_jax.examples.elmo_windows import elmo
 from bert_jax.examples.masking import Masks, check_masks
 from bert_jax.examples.recipes_builder import Builder
 from bert_jax.messages import nearest
+from bert_jax.text.vocabulary import SpecialIds
 
 
 def bert_pairs(

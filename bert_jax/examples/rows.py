@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.corpus.reader import Corpus, SpecialIds
+from bert_jax.corpus.reader import Corpus
+from bert_jax.text.vocabulary import SpecialIds
 
 # One sequence: a text, and a second one if it has any tokens.
 EXAMPLE = np.dtype(

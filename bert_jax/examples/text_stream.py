@@ -21,6 +21,7 @@ from bert_jax.corpus import tokenize_tokenize as tokenize
 from bert_jax.corpus import writer as folder
 from bert_jax.examples.batch_keys import Batch, padding
 from bert_jax.examples.recipes_builder import Builder, draws_key, fixed_numbers
+from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
 
 Records = Callable[[], Iterator[sources.Record]]
@@ -85,6 +86,10 @@ class Text:
   @property
   def vocab_size(self) -> int:
     return len(self.vocab)
+
+  def tokenizer_files(self) -> dict[str, bytes]:
+    """Returns name -> content of the tokenizer's files."""
+    return open_vocabulary.contents(self.tokenizer)
 
   def _parts(
     self, records: Iterator[sources.Record], split: str, threshold: int

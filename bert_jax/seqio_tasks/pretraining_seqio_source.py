@@ -18,8 +18,7 @@ from bert_jax.examples import loader, streams
 from bert_jax.examples.batch_keys import Batch, padding
 from bert_jax.examples.recipes_builder import Builder
 from bert_jax.examples.text_stream import Text, TextStream
-from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # Rows that one call of a vectorised builder makes.
 BLOCK = 256
@@ -220,7 +219,7 @@ class RowSource(seqio.DataSource):
     self._opener, self.place = opener, place
     self._builder, self._options = builder, dict(options)
     # What a row looks like depends on no vocabulary.
-    some = corpus.SpecialIds(0, 1, 2, 3, 4)
+    some = SpecialIds(0, 1, 2, 3, 4)
     self.features = loader.make_builder(
       builder, some, 5, self._options
     ).features
@@ -231,10 +230,7 @@ class RowSource(seqio.DataSource):
 
   def tokenizer(self) -> Vocabulary:
     """Returns the tokenizer of the vocabulary; reads it."""
-    opened = self.opened
-    if isinstance(opened, corpus.Prepared):
-      return vocabulary_files.of_prepared(opened.path, opened.meta)
-    return opened.tokenizer
+    return self.opened.tokenizer
 
   def builder(self) -> Builder:
     return loader.make_builder(

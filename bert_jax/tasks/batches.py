@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.corpus.reader import SpecialIds
 from bert_jax.examples.batch_keys import Features
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import metrics
 from bert_jax.tasks.batches_batches import BUCKETS, Batch, Batches
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # The key of `Part.meta` that checkpoints of earlier versions keep.
 ROWS = "rows_fingerprint"
@@ -36,6 +35,10 @@ class Part(NamedTuple):
   @property
   def vocab(self) -> list[str]:
     return list(self.tokenizer.pieces)
+
+  def tokenizer_files(self) -> dict[str, bytes]:
+    """Returns name -> content of the tokenizer's files."""
+    return vocabulary_files.contents(self.tokenizer)
 
 
 class Split(NamedTuple):

@@ -23,10 +23,9 @@ from tokenizers import (
   processors,
 )
 
-from bert_jax.corpus.reader import SpecialIds
 from bert_jax.files import parse_json
 from bert_jax.text.vocabulary import WORDS as BERT_WORDS
-from bert_jax.text.vocabulary import Vocabulary, mark
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary, mark
 
 # Names of the roles in the published vocabularies. RoBERTa: fairseq
 # data/dictionary.py and gpt2_bpe; the others have fewer.

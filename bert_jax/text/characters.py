@@ -14,6 +14,8 @@ import numpy as np
 from bert_jax.text.vocabulary import Encoded
 
 MAX_CHARS = 50
+# Bytes of a word that count: all but its begin and end.
+MAX_BYTES = MAX_CHARS - 2
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD = range(256, 261)
 NUM_CHARS = 262
 # Their names in a text, and in the published list of words.
@@ -124,7 +126,7 @@ def _ids(words: Sequence[str | int]) -> np.ndarray:
     b"\0" if isinstance(word, int) else word.encode("utf-8", "ignore")
     for word in words
   ]
-  raw = [word[: MAX_CHARS - 2] for word in raw]
+  raw = [word[:MAX_BYTES] for word in raw]
   lengths = np.fromiter(map(len, raw), np.int64, len(raw))
   column = np.arange(MAX_CHARS)
   inner = (column >= 1) & (column <= lengths[:, None])
@@ -148,3 +150,24 @@ def batch(
   for i, row in enumerate(rows):
     char_ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
   return {"char_ids": char_ids, "sequence_ids": sequence_ids}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Spellings:
+  """Of every id the bytes of its word, as many as count.
+
+  Attributes:
+    letters: [N] uint8, UTF-8 of all words end to end.
+    ends: [W + 1] int64, word w is letters[ends[w]:ends[w + 1]].
+  """
+
+  letters: np.ndarray
+  ends: np.ndarray
+
+
+def spell(words: Sequence[str]) -> Spellings:
+  """Spells words, `MAX_BYTES` of each at most."""
+  spelt = [word.encode("utf-8", "ignore")[:MAX_BYTES] for word in words]
+  lengths = np.fromiter(map(len, spelt), np.int64, len(spelt))
+  letters = np.frombuffer(b"".join(spelt), np.uint8)
+  return Spellings(letters, np.append(0, np.cumsum(lengths)))

@@ -6,13 +6,12 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tokenizers import normalizers
 
-from bert_jax.corpus import reader as corpus
-from bert_jax.files import digest, is_sealed, seal
+from bert_jax.files import digest, is_sealed, read_json, seal
 from bert_jax.text import (
   added_tokens,
   bpe,
@@ -22,7 +21,6 @@ from bert_jax.text import (
   wordpiece,
   words,
 )
-from bert_jax.text.open_vocabulary_pieces import parse
 from bert_jax.text.tokenizer_json import from_json
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -30,6 +28,17 @@ from bert_jax.text.vocabulary import Vocabulary
 SETTINGS = added_tokens.SETTINGS
 # transformers' own file of a tokenizer of any kind.
 JSON = added_tokens.JSON
+PIECES, OTHERS = "pieces.json", "others.txt"
+# Of all kinds of tokenizers, with transformers' names where it has them.
+TOKENIZER_FILES = (
+  "vocab.txt",
+  PIECES,
+  "vocab.json",
+  "merges.txt",
+  "spiece.model",
+  "tokenizer.json",
+  "tokenizer_config.json",
+)
 # A key of the settings: digests of the other files.
 DIGESTS = "sha256"
 _NAMES = {"lower_case": "do_lower_case"}
@@ -342,7 +351,7 @@ def _builder(
   if name.endswith(".model"):
     return functools.partial(unigram.unigram, content, source=path)
   if not name.endswith(".json"):
-    pieces = parse(content, path)
+    pieces = parse_pieces(content, path)
     if set(words.SPECIAL) <= set(pieces):
       return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
@@ -358,6 +367,77 @@ def _builder(
   ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
   build = bpe.gpt1 if ends else bpe.bytelevel
   return functools.partial(build, vocab, merges, source=path)
+
+
+def parse_pieces(content: bytes, source: str) -> list[str]:
+  """Reads a vocabulary file with a piece on each line.
+
+  Args:
+    content: the content of the file.
+    source: the name of the file, for messages.
+
+  Raises:
+    ValueError: the file is not UTF-8 or is empty, or a piece occurs twice; the
+      message names the lines.
+  """
+  try:
+    lines = content.decode("utf-8").split("\n")
+  except UnicodeDecodeError as e:
+    raise ValueError(f"{source}: not UTF-8 (byte {e.start}).") from e
+  pieces = [line.rstrip("\r") for line in lines]
+  while pieces and not pieces[-1]:
+    pieces.pop()
+  if not pieces:
+    raise ValueError(f"{source}: the vocabulary is empty.")
+  seen: dict[str, int] = {}
+  for i, piece in enumerate(pieces):
+    if seen.setdefault(piece, i) != i:
+      raise ValueError(
+        f"{source}: {piece!r:.40} stands in line {seen[piece] + 1} and again in"
+        f" line {i + 1}; every piece needs one id. Remove one of them."
+      )
+  return pieces
+
+
+def read_vocab(path: str) -> list[str]:
+  """Reads a vocabulary file, a piece a line.
+
+  Raises:
+    ValueError: not UTF-8, empty, or a piece occurs twice (line numbers named).
+  """
+  if not os.path.isfile(path):
+    raise ValueError(
+      f"{path}: no such vocabulary file; make one with `python -m"
+      " bert_jax.cli.train_vocab`, or use a published vocab.txt."
+    )
+  with open(path, "rb") as f:
+    return parse_pieces(f.read(), path)
+
+
+def read_pieces(folder: str) -> list[str]:
+  """Reads the vocabulary of a folder, of whatever kind.
+
+  Raises:
+    ValueError: damaged.
+  """
+  path = os.path.join(folder, PIECES)
+  if not os.path.exists(path):
+    return read_vocab(os.path.join(folder, "vocab.txt"))
+  try:
+    pieces = read_json(path)
+  except ValueError as e:
+    raise ValueError(f"{path} is damaged ({e}).") from e
+  if not isinstance(pieces, list) or not pieces:
+    raise ValueError(f"{path} is damaged: it holds no list of pieces.")
+  if not all(isinstance(piece, str) for piece in pieces):
+    raise ValueError(f"{path} is damaged: a piece in it is no text.")
+  return pieces
+
+
+def tokenizer_files(folder: str) -> list[str]:
+  """Names of the tokenizer's files that a folder has."""
+  there = set(os.listdir(folder))
+  return [name for name in TOKENIZER_FILES if name in there]
 
 
 def _is_listed(vocabulary: Vocabulary) -> bool:
@@ -398,10 +478,10 @@ def contents(
   contents_by_name = dict(vocabulary.files)
   if not _is_listed(vocabulary):
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
-    contents_by_name[corpus.PIECES] = pieces.encode("utf-8")
+    contents_by_name[PIECES] = pieces.encode("utf-8")
   if vocabulary.others:
     others = "".join(f"{word}\n" for word in vocabulary.others)
-    contents_by_name[corpus.OTHERS] = others.encode("utf-8")
+    contents_by_name[OTHERS] = others.encode("utf-8")
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
   names |= _unusual(vocabulary)
   if vocabulary.kind in _CLASSES:
@@ -495,27 +575,34 @@ def meta(vocabulary: Vocabulary) -> dict[str, Any]:
   return made
 
 
-def of_part(part: Any) -> dict[str, bytes]:
-  """Name -> content of the tokenizer's files of an opened folder or text."""
-  if not isinstance(part, corpus.Prepared):
-    return contents(part.tokenizer)
-  names = corpus.tokenizer_files(part.path)
-  made = {name: _bytes(os.path.join(part.path, name)) for name in names}
-  if SETTINGS not in made:
+def files_of(folder: str, lower_case: bool) -> dict[str, bytes]:
+  """Reads a tokenizer's files in a prepared folder.
+
+  Args:
+    folder: the folder.
+    lower_case: whether the tokenizer lower-cases text. The settings get it if
+      the folder, of an earlier version, has no file of settings.
+
+  Returns:
+    Name -> content of the files, the settings among them.
+  """
+  names = tokenizer_files(folder)
+  contents_by_name = {n: _bytes(os.path.join(folder, n)) for n in names}
+  if SETTINGS not in contents_by_name:
     settings = {
       "tokenizer_class": _CLASSES["wordpiece"],
-      _NAMES["lower_case"]: part.meta["lower_case"],
+      _NAMES["lower_case"]: lower_case,
     }
-    settings = _with_digests(settings, made)
-    made[SETTINGS] = json.dumps(settings, indent=2).encode("utf-8") + b"\n"
-  return made
+    settings = _with_digests(settings, contents_by_name)
+    contents_by_name[SETTINGS] = _to_json(settings)
+  return contents_by_name
 
 
-def of_prepared(path: str, meta: Mapping[str, Any]) -> Vocabulary:
-  """Opens the tokenizer of a prepared folder."""
-  if os.path.exists(os.path.join(path, SETTINGS)):
-    return load(path)
-  return load(path, lower_case=meta["lower_case"])
+def load_from(folder: str, lower_case: bool) -> Vocabulary:
+  """Opens the tokenizer of a prepared folder; see `files_of`."""
+  if os.path.exists(os.path.join(folder, SETTINGS)):
+    return load(folder)
+  return load(folder, lower_case=lower_case)
 
 
 def _bytes(path: str) -> bytes:
@@ -529,3 +616,37 @@ def text(content: bytes, path: str) -> str:
     return content.decode("utf-8")
   except UnicodeDecodeError as e:
     raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
+
+
+class OtherVocabulary(ValueError):
+  """Two vocabularies have different pieces."""
+
+
+def check_begins(
+  pieces: Sequence[str],
+  longer: Sequence[str],
+  name: str,
+  longer_name: str,
+  remedy: str = "",
+) -> None:
+  """Raises OtherVocabulary unless `longer` begins with all of `pieces`.
+
+  Args:
+    pieces: the pieces of the first vocabulary.
+    longer: the pieces of the second one, which may have more at its end.
+    name: the owner of the first vocabulary, for the message.
+    longer_name: the owner of the second one, for the message.
+    remedy: the end of the message.
+  """
+  end = f"; {remedy}." if remedy else "."
+  for number, (old, new) in enumerate(zip(pieces, longer, strict=False)):
+    if old != new:
+      raise OtherVocabulary(
+        f"{name}: its piece {number} is {old!r}, that of {longer_name} is"
+        f" {new!r}{end}"
+      )
+  if len(pieces) > len(longer):
+    raise OtherVocabulary(
+      f"{name}: its piece {len(longer)} is {pieces[len(longer)]!r}, and"
+      f" {longer_name} has only {len(longer):,} pieces{end}"
+    )

@@ -9,13 +9,19 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from bert_jax.corpus import reader as corpus
 from bert_jax.files import parse_json
 from bert_jax.text import added_tokens, bpe, unigram, wordpiece
 from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
-from bert_jax.text.vocabulary import SPACED, WORDS, Vocabulary, share
+from bert_jax.text.vocabulary import (
+  SPACED,
+  SPECIAL_TOKENS,
+  WORDS,
+  SpecialIds,
+  Vocabulary,
+  share,
+)
 
-_BERT = dict(zip(corpus.SpecialIds._fields, corpus.SPECIAL_TOKENS, strict=True))
+_BERT = dict(zip(SpecialIds._fields, SPECIAL_TOKENS, strict=True))
 # Roles of the special tokens, the first of which all tokens are there.
 _ROLES = (_BERT, unigram.ALBERT, bpe.ROBERTA, bpe.GPT2, bpe.GPT1)
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import sources
 from bert_jax.text.cleaning import Cleaning
 from bert_jax.text.train_vocabulary_word_counts import (
@@ -20,6 +19,7 @@ from bert_jax.text.train_vocabulary_word_counts import (
   cut,
   repeat,
 )
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 from bert_jax.text.wordpiece import CONTINUATION, MAX_WORD_CHARS, normalizer
 
 # The most frequent characters become pieces, as many as in Hugging Face's
@@ -69,7 +69,7 @@ def train(counts: dict[str, int], size: int) -> list[str]:
   )
   inner = {character for word in words for character in word[1:]}
   first = [
-    *corpus.SPECIAL_TOKENS,
+    *SPECIAL_TOKENS,
     *sorted(alphabet),
     *(CONTINUATION + character for character in sorted(inner)),
   ]

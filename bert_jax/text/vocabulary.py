@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-from bert_jax.corpus.reader import SpecialIds
-
+# In the order of the ids that `train_vocab` gives them.
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Distinct chunks of text whose ids are kept; English needs about 10,000 for
 # 95% of its running words. A chunk longer than this many characters is not.
 _CACHE_SIZE = 2**18
@@ -35,6 +35,16 @@ _ATTACHED = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]")
 _LONGEST_RULE = 16
 # White space separates; a mark after a space could be one character with it.
 SPACED = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
+
+
+class SpecialIds(NamedTuple):
+  """Ids of the special tokens of a vocabulary; None for those it lacks."""
+
+  pad: int | None
+  unk: int | None
+  cls: int | None
+  sep: int | None
+  mask: int | None
 
 
 class Encoded(NamedTuple):
@@ -549,3 +559,20 @@ def valid(text: str) -> str:
   except UnicodeEncodeError:
     return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
   return text
+
+
+def special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
+  """Looks up the special tokens.
+
+  Raises:
+    ValueError: a special token is missing; names it and `source`.
+  """
+  index = {piece: i for i, piece in enumerate(vocab)}
+  missing = [piece for piece in SPECIAL_TOKENS if piece not in index]
+  if missing:
+    raise ValueError(
+      f"{source}: the vocabulary has no {', '.join(missing)}; BERT needs"
+      f" {', '.join(SPECIAL_TOKENS)}. Train one with `python -m"
+      " bert_jax.cli.train_vocab`, or use a published vocab.txt."
+    )
+  return SpecialIds(*(index[piece] for piece in SPECIAL_TOKENS))

@@ -19,9 +19,14 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from bert_jax.corpus import reader as corpus
 from bert_jax.text import wordpiece_original_rules as original_rules
-from bert_jax.text.vocabulary import WORDS, Vocabulary, mark
+from bert_jax.text.vocabulary import (
+  SPECIAL_TOKENS,
+  WORDS,
+  Vocabulary,
+  mark,
+  special_ids,
+)
 
 CONTINUATION = "##"
 MAX_WORD_CHARS = {"huggingface": 100, "original": 200}
@@ -77,7 +82,7 @@ def build(
   if more and rules == "original":
     raise ValueError(f"{source}: the original rules have no {list(more)}.")
   pieces = list(pieces)
-  special = corpus.special_ids(pieces, source)
+  special = special_ids(pieces, source)
   tokenizer = Tokenizer(
     models.WordPiece(
       {piece: i for i, piece in enumerate(pieces)},
@@ -102,7 +107,7 @@ def build(
     pieces=pieces,
     special=special,
     plain=tokenizer,
-    marked=mark(tokenizer, corpus.SPECIAL_TOKENS),
+    marked=mark(tokenizer, SPECIAL_TOKENS),
     boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
     # The last two only where they are unusual: options tell texts apart.
     options=dict(lower_case=lower_case, rules=rules) | more,

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import sources
 from bert_jax.text.train_vocabulary_word_counts import MIN_FREQUENCY
-from bert_jax.text.vocabulary import Vocabulary, mark
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary, mark
 
 SPECIAL = ("<S>", "</S>", "<UNK>")
 BEGIN, END, UNKNOWN = range(3)
@@ -73,7 +72,7 @@ def build(
   return Vocabulary(
     kind="words",
     pieces=list(pieces),
-    special=corpus.SpecialIds(None, UNKNOWN, BEGIN, END, None),
+    special=SpecialIds(None, UNKNOWN, BEGIN, END, None),
     plain=tokenizer,
     marked=mark(tokenizer, ()),
     boundary=np.ones(len(pieces) + len(others), bool),

@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bert_jax import models
 from bert_jax.text import added_tokens
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text.open_vocabulary_pieces import OtherVocabulary, check_begins
+from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import hf_tasks, new_rows

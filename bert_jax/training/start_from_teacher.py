@@ -19,7 +19,7 @@ from bert_jax.models import task_heads as tasks
 from bert_jax.tasks.batches import Part
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text.open_vocabulary_pieces import OtherVocabulary, check_begins
+from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.weights import load as loading
 from bert_jax.weights.model_folder import COMPUTATION, Weights
 

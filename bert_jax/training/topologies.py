@@ -16,10 +16,10 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import models
-from bert_jax.corpus.reader import SpecialIds
 from bert_jax.devices import hlo, sharding
 from bert_jax.devices import isolated as apart
 from bert_jax.examples import loader
+from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, steps
 from bert_jax.training import setup as building

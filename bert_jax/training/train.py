@@ -17,7 +17,6 @@ from bert_jax.devices import hosts, sharding
 from bert_jax.devices import hosts_runtime as runtime
 from bert_jax.examples import loader
 from bert_jax.examples import recipes as builders
-from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.training import config as config_lib
 from bert_jax.training import evaluate, phases, steps
 from bert_jax.training import evaluate_task as scoring
@@ -260,7 +259,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     state, meta = start(setup, config, saver)
     # Write config.json only after `start` has checked that this folder's
     # checkpoints belong to this run.
-    tokenizer = vocabulary_files.of_part(setup.prepared[0])
+    tokenizer = setup.prepared[0].tokenizer_files()
     print_changed_tokenizer(workdir, meta.get("tokenizer"))
     write_workdir(workdir, config, tokenizer)
     saver.describe(config, tokenizer)

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax import hashing
-from bert_jax.corpus.reader import SpecialIds
 from bert_jax.tasks.encoded_rows import Rows
-from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 from bert_jax.use import predict as predicting
 from bert_jax.use.predict import Predictor
 from bert_jax.use.word_vectors import WordVectors

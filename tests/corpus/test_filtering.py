@@ -19,8 +19,9 @@ from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import tokenize as workers
 from bert_jax.corpus import tokenize_tokenize as tokenize
 from bert_jax.corpus.filters import Filters
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
-PIECES = [*corpus.SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS)]
+PIECES = [*SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS)]
 PLAIN = "the cat sat on a mat and the dog lay on a rug by the door"
 LOOP = "so it goes on and " * 8
 SIGNS = "tea | milk | $ 1 + 1 = 2 | ~ ~ ~ | rye < oats"

@@ -26,15 +26,15 @@ from bert_jax.tasks import prepare_task as task_preparing
 from bert_jax.tasks import read as reading
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text import wordpiece
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = [f"word{i}" for i in range(300)]
-PIECES = [*corpus.SPECIAL_TOKENS, "word", "##s", "."] + [
-  f"##{i}" for i in range(300)
-]
+PIECES = [*SPECIAL_TOKENS, "word", "##s", "."] + [f"##{i}" for i in range(300)]
 # Small batches and a save after each, so that a kill finds work half done.
 COMMAND = """
 import sys
-from bert_jax.corpus import preparing, tokenize
+from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import tokenize_tokenize as tokenize
 tokenize._BATCH_CHARS = 2000
 if __name__ == "__main__":
   preparing.prepare(*sys.argv[1:4], processes=2, save_seconds=0, heldout=0.2)
@@ -395,7 +395,7 @@ def test_a_wordpiece_vocabulary_in_tokenizer_json_alone(text, vocab, tmp_path):
 
 UNGUARDED = """
 import sys
-from bert_jax.corpus import preparing
+from bert_jax.corpus import prepare as preparing
 preparing.prepare(*sys.argv[1:4], processes=2)
 """
 

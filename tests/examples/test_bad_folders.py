@@ -12,13 +12,14 @@ from bert_jax import files
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import writer as folder
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
   """A folder as `prepare` makes it."""
   path = tmp_path_factory.mktemp("text")
-  pieces = [*corpus.SPECIAL_TOKENS, *(f"w{i}" for i in range(50)), "."]
+  pieces = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(50)), "."]
   (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   rng = np.random.default_rng(0)
   lines = [

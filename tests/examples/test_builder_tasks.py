@@ -9,6 +9,7 @@ from bert_jax.corpus import sources
 from bert_jax.examples import loader, streams
 from bert_jax.examples.text_stream import Text, TextStream
 from bert_jax.text import wordpiece
+from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
 BUILDERS = {
   "albert_pairs": dict(max_predictions=5),
@@ -59,7 +60,7 @@ def test_a_task_of_a_folder(folder, name):
 
 
 def make_text():
-  pieces = [*corpus.SPECIAL_TOKENS, *(f"w{i}" for i in range(40))]
+  pieces = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(40))]
   rng = np.random.default_rng(0)
 
   def read():
@@ -121,7 +122,7 @@ def test_static_masks_of_text():
 
 
 def test_special_tokens_that_a_builder_needs(folder):
-  bare = corpus.SpecialIds(None, 3, None, None, None)
+  bare = SpecialIds(None, 3, None, None, None)
   made = loader.make_builder("lm", bare, 64, LENGTH)
   assert set(made.features) == {
     "input_ids",

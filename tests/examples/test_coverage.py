@@ -9,8 +9,9 @@ from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import sizes as text_sizes
 from bert_jax.examples import coverage, loader
+from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
-SPECIAL = corpus.SpecialIds(0, 1, 2, 3, 4)
+SPECIAL = SpecialIds(0, 1, 2, 3, 4)
 BUILDERS = {
   "bert_pairs": dict(max_predictions=5),
   "albert_pairs": dict(max_predictions=5, single="random_document"),
@@ -112,7 +113,7 @@ def test_sizes(monkeypatch, block):
 
 def prepare_lines(tmp_path, capsys, text: str, **options) -> list[str]:
   (tmp_path / "text.txt").write_text(text)
-  pieces = [*corpus.SPECIAL_TOKENS, "word", ".", "a", "b"]
+  pieces = [*SPECIAL_TOKENS, "word", ".", "a", "b"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   out = str(tmp_path / "out")
   args = str(tmp_path / "text.txt"), str(tmp_path / "vocab.txt"), out

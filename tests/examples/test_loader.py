@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus import reader as corpora
-from bert_jax.corpus.reader import SpecialIds, corpus_from_documents
+from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import loader, streams
 from bert_jax.examples.recipes import bert_pairs
+from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 VOCAB = 500
@@ -306,7 +307,7 @@ def write_folder(
 ):
   """Writes a prepared folder by hand."""
   path.mkdir()
-  vocab = [*corpora.SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
+  vocab = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
   (path / "vocab.txt").write_text("\n".join(vocab) + "\n")
   sizes = {}
   for seed, split in enumerate(corpora.SPLITS):

@@ -10,6 +10,7 @@ from bert_jax.corpus import reader as corpus
 from bert_jax.examples import masking
 from bert_jax.examples import recipes as builders
 from bert_jax.examples.recipes import bert_pairs
+from bert_jax.text.vocabulary import SpecialIds
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 WORDS = "whole_word"
@@ -120,7 +121,7 @@ def test_random_pieces_by_their_counts():
   assert abs(np.mean(new == MASK) - 0.8) < 0.005
   text = corpus.corpus_from_documents([[[10, 11]]] * 2)
   builder = builders.doc_sentences(
-    corpus.SpecialIds(0, 1, CLS, SEP, MASK), VOCAB, replacement="unigram"
+    SpecialIds(0, 1, CLS, SEP, MASK), VOCAB, replacement="unigram"
   )
   with pytest.raises(ValueError, match="how often each piece occurs"):
     builder.check(text)
@@ -319,7 +320,7 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
   ]
   starts = [[[t < 500 for t in s] for s in d] for d in documents]
   text = corpus.corpus_from_documents(documents, starts)
-  special = corpus.SpecialIds(0, 1, CLS, SEP, MASK)
+  special = SpecialIds(0, 1, CLS, SEP, MASK)
   builder = bert_pairs(special, VOCAB, length=32, masking=WORDS)
   chunks = builder.index(text, 0, text.num_documents, 0)
   numbers = np.arange(len(chunks), dtype=np.uint64)

@@ -5,9 +5,10 @@ import pytest
 from published_pairs import published_rows
 
 from bert_jax import hashing
-from bert_jax.corpus.reader import SpecialIds, corpus_from_documents
+from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import pairs
 from bert_jax.examples.recipes import bert_pairs
+from bert_jax.text.vocabulary import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_ID = 5

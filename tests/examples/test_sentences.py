@@ -7,8 +7,9 @@ import pytest
 from test_pairs import FIRST_ID, SPECIAL, document_of, numbered, realistic
 
 from bert_jax import hashing
-from bert_jax.corpus.reader import SpecialIds, corpus_from_documents
+from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import recipes as builders
+from bert_jax.text.vocabulary import SpecialIds
 
 CLS, SEP = SPECIAL.cls, SPECIAL.sep
 

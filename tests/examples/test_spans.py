@@ -23,8 +23,9 @@ from bert_jax.corpus import reader as corpus
 from bert_jax.examples import masked_units as spans
 from bert_jax.examples import masking
 from bert_jax.examples import recipes as builders
+from bert_jax.text.vocabulary import SpecialIds
 
-SPECIAL = corpus.SpecialIds(0, 1, CLS, SEP, MASK)
+SPECIAL = SpecialIds(0, 1, CLS, SEP, MASK)
 SPAN = dict(masking="span", count="ceil")
 
 

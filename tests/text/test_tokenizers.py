@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from bert_jax.corpus import reader as corpus
 from bert_jax.text import bpe, unigram, wordpiece
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text import wordpiece_original_rules as original_rules
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 needs_data = pytest.mark.skipif(
   not DATA, reason="BERT_JAX_TEST_DATA names no folder with vocabularies"
 )
-SPECIAL = list(corpus.SPECIAL_TOKENS)
+SPECIAL = list(SPECIAL_TOKENS)
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("a", "n")]
 

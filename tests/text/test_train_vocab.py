@@ -10,13 +10,13 @@ import pytest
 import test_vocabulary_files
 
 from bert_jax.cli import split_text
-from bert_jax.corpus import reader as corpus
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text import train_vocabulary as training_vocab
 from bert_jax.text import (
   train_vocabulary_training_wordpiece as training_wordpiece,
 )
 from bert_jax.text import wordpiece
+from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
 def some_text() -> str:
@@ -55,9 +55,9 @@ def test_runs_agree_and_have_the_size(tmp_path):
     assert result.returncode == 0, result.stderr
     contents.append(output.read_bytes())
   assert contents[0] == contents[1] == contents[2]
-  pieces = corpus.read_vocab(str(output))
+  pieces = vocabulary_files.read_vocab(str(output))
   assert len(pieces) == 400
-  assert tuple(pieces[:5]) == corpus.SPECIAL_TOKENS
+  assert tuple(pieces[:5]) == SPECIAL_TOKENS
   assert "été" not in pieces and "##!" not in pieces and "!" in pieces
   assert all(piece == piece.lower() for piece in pieces[5:])
   tokenizer = wordpiece.build(pieces)
@@ -82,7 +82,7 @@ def test_too_little_text_writes_fewer_and_says_so(tmp_path):
   result, output = train(tmp_path, *arguments)
   assert result.returncode == 0
   assert "too small for --size=500" in result.stderr
-  pieces = corpus.read_vocab(str(output))
+  pieces = vocabulary_files.read_vocab(str(output))
   assert len(pieces) < 30 and {"one", "two"} <= set(pieces)
 
 

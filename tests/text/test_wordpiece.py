@@ -6,12 +6,11 @@ import pickle
 import numpy as np
 import pytest
 
-from bert_jax.corpus import reader as corpus
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text import wordpiece
-from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
-SPECIAL = list(corpus.SPECIAL_TOKENS)
+SPECIAL = list(SPECIAL_TOKENS)
 
 
 def tokens(tokenizer: Vocabulary, text: str) -> list[str]:
@@ -53,7 +52,7 @@ def test_published_vocabulary():
   if not data:
     pytest.skip("BERT_JAX_TEST_DATA names no folder with real data")
   path = os.path.join(data, "vocab", "bert-base-uncased-vocab.txt")
-  bert = wordpiece.build(corpus.read_vocab(path))
+  bert = wordpiece.build(vocabulary_files.read_vocab(path))
   ids = bert.encode_special("i am going to [MASK] to study math")
   assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
   path = os.path.join(data, "vocab", "bert-base-cased-vocab.txt")

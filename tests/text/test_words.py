@@ -12,9 +12,9 @@ from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
 from bert_jax.examples import loader
 from bert_jax.text import characters, words
-from bert_jax.text import characters_spelling as spelling
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text import train_vocabulary as training_vocab
+from bert_jax.text.vocabulary import SpecialIds
 
 LENGTH = 6
 DOCUMENTS = [
@@ -127,14 +127,14 @@ def test_the_folder_has_every_word(prepared):
   counts[0] -= marks
   counts[2] = sum(word not in VOCABULARY for word in flat) + marks
   assert opened.unigrams.tolist() == counts
-  assert opened.special == corpus.SpecialIds(None, 2, 0, 1, None)
+  assert opened.special == SpecialIds(None, 2, 0, 1, None)
   # A run gets the vocabulary, not the words of its text.
-  assert sorted(vocabulary_files.of_part(opened)) == [
+  assert sorted(opened.tokenizer_files()) == [
     "pieces.json",
     "tokenizer_config.json",
     "vocab.txt",
   ]
-  again = vocabulary_files.of_prepared(prepared, opened.meta)
+  again = opened.tokenizer
   assert again.options == {"rules": "spaces"}
 
 
@@ -290,7 +290,7 @@ def test_what_cannot_serve_is_refused(prepared, tmp_path):
   others = tmp_path / "others.txt"
   others.write_text("a\nb\n")
   with pytest.raises(ValueError, match="others.txt has 2 words.*says 3"):
-    spelling.read_others(str(others), 3)
+    corpus._read_others(str(others), 3)
 
 
 def test_the_commands(tmp_path):

@@ -20,6 +20,7 @@ from bert_jax.devices import hosts_runtime as runtime
 from bert_jax.examples import recipes as builders
 from bert_jax.examples import streams
 from bert_jax.text import train_vocabulary as training_vocab
+from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
 from bert_jax.training import phases, train
@@ -196,7 +197,7 @@ def test_too_few_documents_held_out(tmp_path, heldout):
 def test_no_path_and_bad_weights():
   with pytest.raises(ValueError, match="--config.data.path=DIR"):
     train.build(shrunk(""))
-  special = corpus.SpecialIds(0, 1, 2, 3, 4)
+  special = SpecialIds(0, 1, 2, 3, 4)
   builder = builders.bert_pairs(special, 64, random_share="0.5")
   docs = corpus.corpus_from_documents(random_documents(5, 0))
   parts = [streams.Stream(docs, builder, 0, str(i)) for i in range(2)]
@@ -383,7 +384,7 @@ def test_outputs_that_cannot_be(tmp_path):
   with pytest.raises(ValueError, match="--output is empty"):
     training_vocab.train_vocab(str(text), 600, "")
   vocab = tmp_path / "vocab.txt"
-  vocab.write_text("\n".join([*corpus.SPECIAL_TOKENS, "some"]) + "\n")
+  vocab.write_text("\n".join([*SPECIAL_TOKENS, "some"]) + "\n")
   with pytest.raises(ValueError, match="--output is empty"):
     preparing.prepare(str(text), str(vocab), "")
   assert sorted(os.listdir(tmp_path)) == ["a.txt", "vocab.txt"]

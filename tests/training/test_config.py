@@ -20,6 +20,7 @@ from bert_jax.cli import flags as command_line
 from bert_jax.cli import train as main
 from bert_jax.corpus import reader as corpus
 from bert_jax.examples import loader
+from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
 from bert_jax.training import train
@@ -197,7 +198,10 @@ def test_shortest_rows(builder, shortest):
   config_lib.check_numbers(flat | {"data.length": shortest})
   if builder == "elmo":
     return
-  special, options = corpus.SpecialIds(0, 1, 2, 3, 4), {"length": shortest - 1}
+  special, options = (
+    SpecialIds(0, 1, 2, 3, 4),
+    {"length": shortest - 1},
+  )
   with pytest.raises(ValueError, match=f"needs {shortest} to 32,768"):
     loader.make_builder(builder, special, 64, options)
   made = loader.make_builder(builder, special, 64, {"length": shortest})

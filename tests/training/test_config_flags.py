@@ -13,9 +13,9 @@ from prepared import random_documents, write_prepared
 from test_config import shrink
 
 from bert_jax.cli import flags as command_line
-from bert_jax.corpus.reader import SpecialIds
 from bert_jax.examples.recipes import BUILDERS
 from bert_jax.objectives import distil, electra, mlm, tinybert
+from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
 from bert_jax.training import phases, train
