@@ -48,7 +48,11 @@ setup(
   long_description_content_type="text/markdown",
   license="Apache-2.0",
   python_requires=">=3.11,<3.14",
-  packages=find_packages(include=["bert_jax", "bert_jax.*"]),
+  packages=[
+    *find_packages(include=["bert_jax", "bert_jax.*"]),
+    "bert_jax.configs",
+  ],
+  package_dir={"bert_jax.configs": "configs"},
   install_requires=[
     # Kernels for GPUs are in Pallas' Triton form, which jax means to remove.
     "jax>=0.10,<0.13",

@@ -1,103 +1,90 @@
-"""DistilBERT-base, distilled from BERT-base in pre-training.
+r"""DistilBERT and DistilRoBERTa: distilled from BERT or RoBERTa in training.
 
 Paper: Sanh et al. 2019, "DistilBERT, a distilled version of BERT: smaller,
-  faster, cheaper and lighter", sections 2 and 3.
-Sizes: 6 layers of 768, 12 heads, 66M parameters (section 2, Table 3); the
-  teacher has 12 layers, 110M.
+  faster, cheaper and lighter", sections 2 and 3. DistilRoBERTa is described in
+  huggingface/transformers research_projects/distillation/README.md.
 Recipe: 5 KL at temperature 2 over all tokens, 2 masked LM, 1 cosine of the last
-  hidden states; begun with the teacher's layers 0, 2, 4, 7, 9, 11, embeddings
-  and head, the positions kept as they are; 15% of the tokens hidden, chosen by
-  count^-0.7; batches of up to 4K rows of 512 tokens, no next sentence
-  prediction, new masks in every epoch (section 3); AdamW 5e-4 with b2 0.98,
-  epsilon 1e-6, no decay, warm-up over 5%, linear decay, clip 5.0, 3 epochs
-  (huggingface/transformers research_projects/distillation README.md, train.py,
-  distiller.py, scripts/extract_distilbert.py).
-Steps: computed here: 3 epochs of 3,300M words of Wikipedia and books at 1.3
-  pieces a word are 6,150 batches of 4,096 rows of 512.
-Masks are counted a row, where distiller.py counts them over the batch that a
-  device has.
-Original hardware: 8 V100 of 16 GB, about 90 hours (section 3).
-Scores: GLUE dev, macro 77.0 (BERT-base 79.5): CoLA 51.3, MNLI 82.1, MRPC 87.5,
-  QNLI 89.2, QQP 88.5, RTE 59.9, SST-2 91.3, STS-B 86.9, WNLI 56.3; SQuAD 1.1
-  dev F1 86.9 (README.md).
-DistilRoBERTa: configs/distilroberta.py.
-Command:
-  python -m bert_jax.cli.train --config configs/distilbert.py \\
-    --workdir runs/distilbert --config.data.path=PREPARED_FOLDER \\
+  hidden states; begun with the teacher's layers 0, 2, 4, 7, 9, 11 (both;
+  scripts/extract_distilbert.py, scripts/extract.py), embeddings and head, the
+  positions kept as they are; 15% of the tokens hidden, chosen by count^-0.7;
+  batches of up to 4K rows of 512 tokens, no next sentence prediction, new masks
+  in every epoch (section 3); AdamW 5e-4 with b2 0.98, epsilon 1e-6, no decay,
+  warm-up over 5%, linear decay, clip 5.0, 3 epochs (README.md, train.py,
+  distiller.py). Masks are counted a row, where distiller.py counts them over
+  the batch that a device has.
+Steps, computed here. base: 3 epochs of 3,300M words of Wikipedia and books at
+  1.3 pieces a word are 6,150 batches of 4,096 rows of 512. roberta: 3 epochs of
+  40 GB at 4.5 bytes a piece are 12,700; its text is OpenWebText, a quarter of
+  RoBERTa's (README.md).
+
+  name     layers x width, heads  parameters  the teacher
+  base         6 x 768, 12           66M      BERT-base, 12 layers, 110M
+  roberta      6 x 768, 12           82M      RoBERTa-base, 12 layers, 125M
+  (section 2, Table 3; README.md, training_configs/distilroberta-base.json)
+
+  GLUE dev (README.md), the teachers' macro average in brackets:
+                macro  CoLA MNLI MRPC QNLI  QQP  RTE SST-2 STS-B WNLI
+  base    77.0 (79.5)  51.3 82.1 87.5 89.2 88.5 59.9  91.3  86.9 56.3
+  roberta 79.0 (83.2)  59.3 84.0 86.6 90.8 89.4 67.9  92.5  88.3 52.1
+  base: SQuAD 1.1 dev F1 86.9 (README.md).
+  Original hardware: base 8 V100 of 16 GB, about 90 hours (section 3); roberta
+  not published.
+
+The teacher: docs/distillation.md. Command:
+  bert_jax train --config configs/distilbert.py:base \
+    --workdir runs/distilbert --config.data.path=PREPARED_FOLDER \
     --config.teacher.path=BERT_BASE
-The teacher: docs/distillation.md.
 """
 
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, unset
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
+
+DISTIL = dict(
+  model=dict(family="distilbert"),
+  teacher=dict(path="", model=dict(family="bert", variant="base")),
+  objective=dict(
+    name="distil",
+    layers=(0, 2, 4, 7, 9, 11),
+    kl_weight=5.0,
+    mlm_weight=2.0,
+    cosine_weight=1.0,
+    temperature=2.0,
+    kl_tokens="all",
+    freeze_positions=True,
+  ),
+  data=dict(
+    builder="doc_sentences",
+    replacement="bert",
+    count="ceil_all",
+    smoothing=0.7,
+  ),
+  optimizer=dict(name="adamw", b2=0.98, weight_decay=0.0, clip_norm=5.0),
+  schedule=dict(name="linear", peak=5e-4, warmup=0.05),
+)
+RECIPE = dict(
+  batch_size=4096,
+  micro_batches=16,
+  data=dict(length=512, max_predictions=77),
+  log=dict(every=50),
+  evaluate=dict(every=500),
+  checkpoint=dict(every=250),
+)
+NAMES = {
+  "base": dict(total_steps=6_150),
+  "roberta": dict(
+    total_steps=12_700,
+    model=dict(
+      family="roberta",
+      num_layers=6,
+      max_positions=514,
+      padding_id=unset(int),  # of the data
+    ),
+    teacher=dict(model=dict(family="roberta")),
+    data=dict(cased=True),
+  ),
+}
 
 
-def get_config() -> ConfigDict:
-  """The published recipe, complete and flat."""
-  return ConfigDict(
-    dict(
-      seed=0,
-      total_steps=6150,
-      batch_size=4096,
-      micro_batches=16,
-      phases={},
-      init_from="",
-      init_new_rows="mean",
-      spike=dict(action="none", factor=2.0),
-      model=dict(
-        family="distilbert",
-        variant="base",
-        vocab_size=placeholder(int),  # that of the data
-        max_positions=512,
-        dropout=0.1,
-        attention_dropout=0.1,
-        activation="gelu",
-        initializer_range=0.02,
-        dtype="bfloat16",
-        attention="auto",
-        elementwise="auto",
-        products="auto",
-        unroll=0,
-        remat=False,
-      ),
-      teacher=dict(path="", model=dict(family="bert", variant="base")),
-      objective=dict(
-        name="distil",
-        layers=(0, 2, 4, 7, 9, 11),
-        kl_weight=5.0,
-        mlm_weight=2.0,
-        cosine_weight=1.0,
-        temperature=2.0,
-        kl_tokens="all",
-        freeze_positions=True,
-      ),
-      data=dict(
-        path="",
-        builder="doc_sentences",
-        length=512,
-        max_predictions=77,
-        mask_rate=0.15,
-        masking="token",
-        smoothing=0.7,
-        replacement="bert",
-        count="ceil_all",
-        static_masks=0,
-        max_sequences=1,
-        cased=False,
-      ),
-      optimizer=dict(
-        name="adamw",
-        b1=0.9,
-        b2=0.98,
-        epsilon=1e-6,
-        weight_decay=0.0,
-        clip_norm=5.0,
-      ),
-      schedule=dict(name="linear", peak=5e-4, warmup=0.05),
-      mesh=dict(data=-1, fsdp=1, tensor=1),
-      log=dict(every=50),
-      evaluate=dict(every=500, examples=10_000),
-      checkpoint=dict(every=250, keep=2, keep_best=1),
-      profile=dict(start=0, steps=0),
-    )
-  )
+def get_config(name: str = "base") -> ConfigDict:
+  changes = NAMES[choose(name, NAMES)]
+  return recipe(PRETRAIN, MASKED, DISTIL, RECIPE, changes)

@@ -33,21 +33,21 @@ _SIZES = dict(
 )
 # Family -> transformers' class, its sizes, a published config of ours.
 REFERENCES = {
-  "bert": ("BertForPreTraining", _SIZES, "bert_base"),
+  "bert": ("BertForPreTraining", _SIZES, "bert:base"),
   "roberta": (
     "RobertaForMaskedLM",
     _SIZES | dict(type_vocab_size=1, layer_norm_eps=1e-5),
-    "roberta_base",
+    "roberta:base",
   ),
   "albert": (
     "AlbertForPreTraining",
     _SIZES | dict(embedding_size=8, hidden_act="gelu"),
-    "albert_base_v1",
+    "albert:base_v1",
   ),
   "electra": (
     "ElectraForPreTraining",
     _SIZES | dict(embedding_size=8),
-    "electra_small",
+    "electra:small",
   ),
   "distilbert": (
     "DistilBertForMaskedLM",
@@ -55,12 +55,12 @@ REFERENCES = {
       **dict(dim=16, n_layers=2, n_heads=2, hidden_dim=32, pad_token_id=0),
       max_position_embeddings=LENGTH + 2,
     ),
-    "bert_base",
+    "bert:base",
   ),
   "gpt": (
     "OpenAIGPTLMHeadModel",
     dict(n_embd=16, n_layer=2, n_head=2, n_positions=LENGTH + 2),
-    "gpt1",
+    "gpt:gpt1",
   ),
 }
 # The generator's sizes; its heads are 64 wide if there are several.
@@ -128,8 +128,7 @@ def build(name, sizes, seed=0):
 
 def config_of(family, prepared, model, **changes):
   """A published config that goes on from `model`; its sizes are the model's."""
-  path = os.path.join(ROOT, "configs", f"{REFERENCES[family][2]}.py")
-  config = command_line.load_defaults(path)
+  config = command_line.load_defaults(REFERENCES[family][2])
   values = {
     "init_from": str(model),
     "data.path": str(prepared),

@@ -48,7 +48,7 @@ NAMES = {
   "bert-base-uncased-vocab.txt": "vocab.txt",
   "FOLDER": "bilm",
   "REPOSITORY": "REPOSITORY",
-  "configs/NAME.py": "configs/bert_tiny.py",
+  "configs/FILE.py:NAME": "configs/bert.py:tiny",
   "SLICE": "v5e:2x2",
   "wordpiece|bytelevel|unigram": "wordpiece",
 }
@@ -234,7 +234,7 @@ def small_flags(path: str) -> list[str]:
   for section, model in models.items():
     known = command_line._attributes(model)
     sizes = {name: v for name, v in SIZES.items() if name in known}
-    if os.path.basename(path).startswith("small_"):
+    if path.partition(":")[0].endswith("small.py"):
       del sizes["num_layers"]  # A student copies layers by number.
     flags |= {f"{section}.{name}": value for name, value in sizes.items()}
   return [f"--config.{key}={value}" for key, value in flags.items()]
@@ -251,7 +251,7 @@ def small(words: list[str]) -> list[str] | None:
       words += ["--input", "text/a.txt", "--output", "kind.txt"]
   if program in ("bert_jax.cli.train", "bert_jax.cli.compile"):
     path = words[words.index("--config") + 1]
-    flags = small_flags(str(ROOT / path))
+    flags = small_flags(str(ROOT / path) if "/" in path else path)
     given = {word.partition("=")[0] for word in words}
     changed = ("--config.total_steps", "--config.batch_size")
     changed += ("--config.evaluate.every",)
@@ -292,10 +292,10 @@ def set_up(folder: pathlib.Path) -> list[Command]:
     " --output vocab.txt",
     "python -m bert_jax.cli.prepare --input 'text/*.txt' --vocab vocab.txt"
     " --output data/mine --heldout 0.05",
-    "python -m bert_jax.cli.train --config configs/bert_base.py --workdir runs/mine"
+    "python -m bert_jax.cli.train --config configs/bert.py:base --workdir runs/mine"
     " --config.data.path=data/mine",
     "python -m bert_jax.weights --to hf --input runs/mine --output HF_FOLDER",
-    "python -m bert_jax.cli.train --config configs/tinybert_4x312.py --workdir"
+    "python -m bert_jax.cli.train --config configs/tinybert.py:4x312 --workdir"
     f" runs/tinybert_4x312 {tiny}",
   ]
   return [Command("set up", line) for line in lines]

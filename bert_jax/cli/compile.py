@@ -22,7 +22,7 @@ from bert_jax.training import config as config_lib
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
   None,
-  "The run, configs/NAME.py; override a value by --config.key=value.",
+  "The run, FILE.py:NAME or bert:base; override a value by --config.key=value.",
 )
 _TOPOLOGY = flags.DEFINE_list(
   "topology", None, "Slices, for example v2:4x4 or v4:2x2x4,v5e:4x4."

@@ -2,43 +2,27 @@
 
 import ast
 import inspect
-import os
 import re
-import runpy
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from bert_jax.examples.recipes import BUILDERS
 from bert_jax.messages import nearest
 from bert_jax.training import config as config_lib
+from bert_jax.training.config_files import open_config, resolve
 from bert_jax.weights.run_config import flatten
 
 
-def load_defaults(path: str) -> dict[str, Any]:
-  """The config of a file as it stands, without overrides.
+def load_defaults(text: str) -> dict[str, Any]:
+  """Returns the config that --config=TEXT means, without overrides.
 
   Raises:
     ValueError: the file is no config; names its line where it has an error.
   """
-  try:
-    config = runpy.run_path(path)["get_config"]()
-  except KeyError as e:
-    raise ValueError(f"--config={path}: it has no {e}.") from e
-  except Exception as e:
-    frames = traceback.extract_tb(e.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == path]
-    line = e.lineno if isinstance(e, SyntaxError) else (lines or [1])[-1]
-    raise ValueError(f"--config={path}: line {line}: {e!r}.") from e
-  if not isinstance(config, ConfigDict):
-    raise ValueError(
-      f"--config={path}: get_config() returned no ml_collections.ConfigDict."
-    )
-  return config.to_dict()
+  return open_config(text).to_dict()
 
 
 def config_path(argv: Sequence[str]) -> str | None:
@@ -182,19 +166,31 @@ def take_attributes(
   return others, values
 
 
+def _resolved(argv: Sequence[str], path: str) -> list[str]:
+  """Returns a command line whose --config is a path, for config_flags."""
+  resolved, arguments = resolve(path), list(argv)
+  for i, argument in enumerate(arguments):
+    name, equal, _ = argument.lstrip("-").partition("=")
+    if name == "config" and argument.startswith("-"):
+      if equal:
+        arguments[i] = f"--config={resolved}"
+      elif i + 1 < len(arguments):
+        arguments[i + 1] = resolved
+  return arguments
+
+
 def parse(argv: Sequence[str]) -> list[str]:
   """Parses the flags; exits with one sentence if one is bad."""
   path = config_path(argv)
-  if path and not os.path.isfile(path):
-    sys.exit(f"error: --config={path}: no such file.")
   try:
     if not path:
       return flags.FLAGS(argv)
     config = load_defaults(path)
     others, attributes = take_attributes(argv, config)
     # config_flags reads sys.argv, not the arguments that it is given.
-    sys.argv[1:], _ = take_attributes(sys.argv[1:], config)
-    arguments = flags.FLAGS(others)
+    arguments, _ = take_attributes(sys.argv[1:], config)
+    sys.argv[1:] = _resolved(arguments, path)
+    arguments = flags.FLAGS(_resolved(others, path))
     parsed = flags.FLAGS.config
     with parsed.unlocked():
       for key, value in attributes.items():

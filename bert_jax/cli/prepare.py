@@ -17,11 +17,11 @@ from bert_jax.text import unigram, wordpiece, words
 
 # A recipe that was published with a tokenizer of this kind.
 RECIPES = {
-  "wordpiece": "bert_base",
-  "bytelevel": "roberta_base",
-  "unigram": "albert_base_v2",
-  "gpt1": "gpt1",
-  "words": "elmo_original",
+  "wordpiece": "bert:base",
+  "bytelevel": "roberta:base",
+  "unigram": "albert:base_v2",
+  "gpt1": "gpt:gpt1",
+  "words": "elmo:original",
 }
 
 
@@ -154,7 +154,7 @@ def main() -> None:
     sys.exit("stopped; the same command goes on where it was.")
   recipe = RECIPES[meta["tokenizer"]]
   print(
-    f"next: python -m bert_jax.cli.train --config configs/{recipe}.py --workdir"
+    f"next: python -m bert_jax.cli.train --config {recipe} --workdir"
     f" runs/mine --config.data.path={args.output}"
     f" --config.data.cased={not meta['lower_case']}"
   )

@@ -19,11 +19,13 @@ from bert_jax.tasks.files import custom as own
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.published import TASKS
 
-# Tasks with a recipe of their own in configs/finetune/; the others use own.py.
-RECIPES = (
-  *("cola", "conll2003", "mnli", "mrpc", "qnli", "qqp", "race", "rte"),
-  *("squad", "squad2", "sst2", "stsb", "swag", "wnli", "wnut17"),
-)
+# File of configs/ -> its tasks; the others use configs/own.py.
+RECIPES = {
+  "glue": "cola mnli mrpc qnli qqp rte sst2 stsb wnli".split(),
+  "squad": ("squad", "squad2"),
+  "choices": ("race", "swag"),
+  "ner": ("conll2003", "wnut17"),
+}
 
 
 def _parser() -> flags.Parser:
@@ -140,9 +142,13 @@ def main() -> None:
     f"{args.output}: task {task['name']}, labels {task['labels'] or 'none'},"
     f" scored by {task['metrics'][0]}"
   )
-  recipe = args.task if args.task in RECIPES else "own"
+  names = (
+    f"{file}:{args.task}"
+    for file, tasks in RECIPES.items()
+    if args.task in tasks
+  )
   print(
-    f"next: python -m bert_jax.cli.train --config configs/finetune/{recipe}.py"
+    f"next: python -m bert_jax.cli.train --config {next(names, 'own')}"
     f" --workdir runs/{args.task} --config.data.path={args.output}"
     " --config.init_from=PRETRAINED"
   )

@@ -1,6 +1,6 @@
 """Runs seeds and grids of a config, and says what they reach.
 
-python -m bert_jax.cli.sweep --config configs/finetune/rte.py --workdir DIR \\
+python -m bert_jax.cli.sweep --config configs/glue.py:rte --workdir DIR \\
   --seeds 20 --grid schedule.peak=2e-5,3e-5 [--config.key=value ...]
 """
 

@@ -13,7 +13,7 @@ from bert_jax.training import config as config_lib
 _CONFIG = config_flags.DEFINE_config_file(
   "config",
   None,
-  "The run, configs/NAME.py; override a value by --config.key=value.",
+  "The run, FILE.py:NAME or bert:base; override a value by --config.key=value.",
 )
 _WORKDIR = flags.DEFINE_string("workdir", None, "The run's folder.")
 _COORDINATOR = flags.DEFINE_string(

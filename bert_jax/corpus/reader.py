@@ -262,8 +262,8 @@ def open_prepared(path: str) -> Prepared:
   if "task" in meta:
     raise ValueError(
       f"{path} holds the rows of a task, which `python -m bert_jax.cli.train` reads"
-      " with a config of configs/finetune/; to pre-train, make a folder of text"
-      " with `python -m bert_jax.cli.prepare` without --task."
+      " with a recipe of a task, such as glue:sst2; to pre-train, make a folder"
+      " of text with `python -m bert_jax.cli.prepare` without --task."
     )
   if version != FORMAT_VERSION:
     raise ValueError(

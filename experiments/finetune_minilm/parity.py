@@ -86,7 +86,8 @@ def make_model(task, args, path):
 
 def make_config(name, folder, args, model):
   """The task's config with the numbers of `theirs`."""
-  path = os.path.join(ROOT, "configs", "finetune", f"{name}.py")
+  file = {"wnut17": "ner", "squad": "squad"}.get(name, "glue")
+  path = os.path.join(ROOT, "configs", f"{file}.py:{name}")
   config = command_line.load_defaults(path)
   config |= dict(total_steps=args.steps, batch_size=ROWS, init_from=model)
   config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)

@@ -63,7 +63,7 @@ def our_command(args, task, seeds, workdir):
   else:  # Evaluated once, at the end; every epoch otherwise.
     values |= {"evaluate.every": steps, "checkpoint.every": steps}
     flags = [f"--seeds={len(seeds)}", f"--first_seed={seeds[0]}"]
-  path = os.path.join(ROOT, "configs", "finetune", f"{task}.py")
+  path = os.path.join(ROOT, "configs", f"glue.py:{task}")
   command = [sys.executable, "-m", f"bert_jax.{'sweep' if flags else 'main'}"]
   command += [f"--config={path}", f"--workdir={workdir}", *flags]
   return command + [f"--config.{key}={value}" for key, value in values.items()]

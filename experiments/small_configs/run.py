@@ -42,7 +42,7 @@ def command(name: str, args: argparse.Namespace) -> list[str]:
   if args.kind == "cpu" and folder == "bpe":
     folder = "wordpiece"
   found = [sys.executable, "-m", "bert_jax.cli.train"]
-  found += [f"--config=configs/small_{name}_{args.kind}.py"]
+  found += [f"--config=configs/small.py:{name}_{args.kind}"]
   found += [f"--workdir={args.output}/{name}"]
   found += [f"--config.data.path={args.data}/{folder}"]
   if name in STUDENTS:
@@ -67,7 +67,7 @@ def run(name: str, lane: int, args: argparse.Namespace) -> dict:
     except subprocess.TimeoutExpired:
       process.send_signal(signal.SIGTERM)
       process.wait()
-  found = {"config": f"small_{name}_{args.kind}", "status": process.returncode}
+  found = {"config": f"small:{name}_{args.kind}", "status": process.returncode}
   return found | {"seconds": round(time.monotonic() - began, 1)}
 
 

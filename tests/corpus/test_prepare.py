@@ -344,7 +344,7 @@ def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):
   assert result.stderr.count("\n") == 1
   result = run(*arguments)
   assert result.returncode == 0, result.stderr
-  assert "--config configs/bert_base.py" in result.stdout
+  assert "--config bert:base" in result.stdout
   assert "data.cased=False" in result.stdout
   assert corpus.open_prepared(output).splits["train"].num_documents > 150
 

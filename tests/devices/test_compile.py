@@ -251,11 +251,11 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
   assert len(seen) == 1
 
 
-def command(*flags, config="bert_base"):
+def command(*flags, config="bert:base"):
   return subprocess.run(
     [
       *(sys.executable, "-m", "bert_jax.cli.compile"),
-      *(f"--config=configs/{config}.py", *flags),
+      *(f"--config={config}", *flags),
     ],
     capture_output=True,
     text=True,
@@ -333,7 +333,7 @@ def test_a_small_step_is_compiled_and_reported():
   assert report["fits"]
 
 
-def compiled(topology, phase, *flags, config="bert_base"):
+def compiled(topology, phase, *flags, config="bert:base"):
   done = command(
     *(f"--topology={topology}", f"--phase={phase}", "--json", *flags),
     config=config,
@@ -372,12 +372,12 @@ def test_base_fits_the_published_slice():
 def test_large_fits_the_published_slice_and_the_offer_is_true():
   """Without remat phase 2 is refused; what is offered is the config's own."""
   flags = ("--topology=v2:8x8", "--phase=2", "--json")
-  done = command(*flags, "--config.model.remat=False", config="bert_large")
+  done = command(*flags, "--config.model.remat=False", config="bert:large")
   assert done.returncode == 2, done.stderr
   (report,) = reports(done)
   assert not report["fits"] and "Ran out of memory" in report["refused"]
   assert report["offer"] == "--config.model.remat=True"
-  again = compiled("v2:8x8", 2, config="bert_large")
+  again = compiled("v2:8x8", 2, config="bert:large")
   assert again["total_bytes"] == report["offer_total_bytes"]
 
 

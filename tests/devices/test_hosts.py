@@ -21,10 +21,10 @@ from bert_jax.training import logging as logs
 ROOT = str(pathlib.Path(__file__).parents[2])
 STEPS = 12
 CONFIG = """
-import runpy
+from bert_jax.training.config_files import open_config
 
 def get_config():
-  config = runpy.run_path("configs/bert_base.py")["get_config"]()
+  config = open_config("bert:base")
   config.model.update(
     variant="tiny", dtype="float32", hidden=32, heads=4, mlp=64
   )

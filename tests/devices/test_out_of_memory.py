@@ -1,6 +1,5 @@
 """Runs that need more memory or disk than there is end, and say so."""
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -44,10 +43,9 @@ for step in range(1, 400):
 
 
 def end_of(body):
-  config = os.path.join(ROOT, "configs", "bert_base.py")
   done = subprocess.run(
     [sys.executable, "-c", PROGRAM.format(body=body)]
-    + [f"--config={config}", "--workdir=unused"],
+    + ["--config=bert:base", "--workdir=unused"],
     capture_output=True,
     text=True,
     check=False,

@@ -281,8 +281,7 @@ def write_folder(path):
 
 
 def config_of(model, folder, **more):
-  path = os.path.join(ROOT, "configs", "finetune", "squad2.py")
-  config = command_line.load_defaults(path)
+  config = command_line.load_defaults("squad:squad2")
   config["data"] |= dict(path=folder, buckets=(20, 64, 128))
   config["objective"] |= dict(span_head="joint")
   config |= dict(init_from=model, batch_size=8) | more

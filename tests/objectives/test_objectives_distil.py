@@ -274,9 +274,9 @@ def folder(tmp_path_factory):
   return prepared, write_teacher(path / "teacher", prepared)
 
 
-def tiny(folder, name="distilbert", **changes):
+def tiny(folder, name="distilbert:base", **changes):
   """A published config in a size for tests."""
-  config = main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  config = main.load_defaults(name)
   prepared, teacher = folder
   changes = {
     "data.path": prepared,
@@ -414,10 +414,10 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   "name, rows, pieces",
   [
     # A table padded to a round number; pieces beyond the data's; both.
-    ("distilbert", 72, 64),
-    ("distilbert", 70, 70),
-    ("distilroberta", 72, 70),
-    ("tinybert_4x312", 72, 64),
+    ("distilbert:base", 72, 64),
+    ("distilbert:base", 70, 70),
+    ("distilbert:roberta", 72, 70),
+    ("tinybert:4x312", 72, 64),
   ],
 )
 def test_a_teacher_is_cut_to_the_pieces_of_the_data(

@@ -50,18 +50,18 @@ ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
 # Its rows are static, and its padding that of the tests' vocabulary.
 ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
 EXTRA = {
-  "electra_small": ELECTRA,
-  "gpt1": {"data.max_predictions": None},
-  "albert_base_v1": ALBERT,
-  "spanbert_base": {},
-  "roberta_base": ROBERTA,
+  "electra:small": ELECTRA,
+  "gpt:gpt1": {"data.max_predictions": None},
+  "albert:base_v1": ALBERT,
+  "spanbert:base": {},
+  "roberta:base": ROBERTA,
 }
-QUICK = ("gpt1",)
+QUICK = ("gpt:gpt1",)
 
 
 def tiny(name, path):
   """A published config in a size for tests."""
-  config = main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  config = main.load_defaults(name)
   for key, value in (TINY | EXTRA[name] | {"data.path": path}).items():
     section = config
     *parts, last = key.split(".")
@@ -150,11 +150,11 @@ def test_restart_is_exact(name, prepared, finished, tmp_path):
 
 def test_both_towers_are_exported(finished):
   """Each tower by itself gives what the run's model gives."""
-  workdir, state = finished("electra_small")
+  workdir, state = finished("electra:small")
   both = runs.read(workdir)
   ids = np.random.default_rng(0).integers(5, 60, (2, 9)).astype(np.int32)
   batch = dict(input_ids=ids, mlm_positions=np.array([[1, 2], [3, 8]]))
-  config = tiny("electra_small", "")["model"]
+  config = tiny("electra:small", "")["model"]
   del config["family"]
   module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
   whole = jit(module.apply)({"params": state.params}, batch)
@@ -169,9 +169,9 @@ def test_both_towers_are_exported(finished):
 
 
 def test_last_lines_of_a_run(finished, prepared, capsys):
-  workdir, _ = finished("electra_small")
+  workdir, _ = finished("electra:small")
   capsys.readouterr()
-  train.run(tiny("electra_small", prepared), workdir)
+  train.run(tiny("electra:small", prepared), workdir)
   printed = capsys.readouterr().out
   last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
   assert f"held-out MLM loss: {last['mlm_loss']:.4f} nats" in printed
@@ -184,7 +184,7 @@ def test_last_lines_of_a_run(finished, prepared, capsys):
 
 @pytest.mark.slow
 def test_a_run_with_a_boundary_head_is_exported_without(finished):
-  workdir, state = finished("spanbert_base")
+  workdir, state = finished("spanbert:base")
   weights = runs.read(workdir)
   assert not [path for path in weights.arrays if path.startswith("span/")]
   assert weights.config["head"] == {"pairs": False}

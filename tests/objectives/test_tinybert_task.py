@@ -31,7 +31,7 @@ from bert_jax.weights import runs
 
 __all__ = ["plainly"]
 ROOT = str(pathlib.Path(__file__).parents[2])
-CONFIG = os.path.join(ROOT, "configs", "finetune", "tinybert_sst2.py")
+CONFIG = "tinybert:sst2"
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
 STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
 TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=4, mlp=24)

@@ -15,7 +15,7 @@ from bert_jax.corpus import prepare as preparing
 from bert_jax.examples import loader
 from bert_jax.training import logging as logs
 from bert_jax.training import train
-from configs import bert_base
+from bert_jax.training.config_files import open_config
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
 from bert_jax.seqio_tasks import pretraining as tasks  # noqa: E402
@@ -442,7 +442,7 @@ def test_without_seqio_the_extra_is_named():
 
 def run(path, workdir):
   """Three steps of a tiny model; returns the rows of metrics.jsonl."""
-  config = bert_base.get_config()
+  config = open_config("bert:base")
   config.total_steps, config.batch_size, config.micro_batches = 3, 8, 1
   config.model.update(variant="tiny", dtype="float32")
   config.data.update(path=path, **SIZES)

@@ -402,7 +402,7 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   said = capsys.readouterr()
   assert "labels ['0', '1'], scored by f1_micro\n" in said.out
   assert (
-    "next: python -m bert_jax.cli.train --config configs/finetune/own.py"
+    "next: python -m bert_jax.cli.train --config own"
     in (said.out)
   )
   assert "labels: each list of labels has a number for each of 2" in said.err

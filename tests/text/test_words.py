@@ -310,7 +310,7 @@ def test_the_commands(tmp_path):
     *("--output", folder, "--processes", "1", "--heldout", "0.2"),
   )
   assert made.returncode == 0, made.stderr
-  assert "configs/elmo_original.py" in made.stdout
+  assert "--config elmo:original" in made.stdout
   assert "--config.data.cased=True" in made.stdout
   wrong = run(
     *("bert_jax.cli.prepare", "--input", text, "--vocab", out, "--rules"),

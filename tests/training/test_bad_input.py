@@ -32,7 +32,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 def load(name="quickstart"):
-  return command_line.load_defaults(os.path.join(ROOT, f"configs/{name}.py"))
+  return command_line.load_defaults(name)
 
 
 def changed(config, key, value):
@@ -124,21 +124,21 @@ def test_none_is_no_value_for_a_key_that_has_one():
   ],
 )
 def test_phases(key, value, words):
-  config = changed(load("bert_tiny"), f"phases.phase1.{key}", value)
+  config = changed(load("bert:tiny"), f"phases.phase1.{key}", value)
   with pytest.raises(ValueError, match=f"config.phases.*{words}"):
     phases.plan(config)
 
 
 def test_phases_go_by_number():
-  config = load("bert_tiny")
+  config = load("bert:tiny")
   config["phases"]["warm"] = config["phases"].pop("phase1")
   with pytest.raises(ValueError, match="name them phase1, phase2"):
     phases.plan(config)
-  config = changed(load("bert_tiny"), "phases.phase1", None)
+  config = changed(load("bert:tiny"), "phases.phase1", None)
   with pytest.raises(ValueError, match="phases.phase1=None: must be a section"):
     config_lib.check_keys(config)
   for key, least in (("length", 5), ("max_predictions", 1)):
-    config = changed(load("bert_tiny"), f"phases.phase2.{key}", 0)
+    config = changed(load("bert:tiny"), f"phases.phase2.{key}", 0)
     with pytest.raises(ValueError, match=f"phase2.{key}=0: .* least {least}"):
       config_lib.check_keys(config)
 

@@ -1,7 +1,6 @@
 """Configs: typed overrides, misspelt keys, what a restart may change."""
 
 import copy
-import glob
 import json
 import os
 import pathlib
@@ -12,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 from absl import flags
+from config_names import PRETRAINING, docstring
 from ml_collections import config_flags
 from prepared import random_documents, write_prepared
 from tiny_teachers import write_teacher
@@ -26,10 +26,9 @@ from bert_jax.training import setup as building
 from bert_jax.training import train
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-CONFIGS = sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
 # ELMo's need a text of words: test_elmo_runs.py.
-CONFIGS = [path for path in CONFIGS if "elmo" not in os.path.basename(path)]
-BERT = os.path.join(ROOT, "configs", "bert_base.py")
+CONFIGS = [name for name in PRETRAINING if "elmo" not in name]
+BERT = os.path.join(ROOT, "configs", "bert.py:base")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def folder(tmp_path_factory):
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
 
-def command(*flags, config="configs/bert_base.py", workdir="unused"):
+def command(*flags, config="configs/bert.py:base", workdir="unused"):
   """Runs the command, which must fail, and returns its last line."""
   done = subprocess.run(
     [
@@ -68,7 +67,7 @@ def command(*flags, config="configs/bert_base.py", workdir="unused"):
     ("--config.model.remat=maybe", ["config.model.remat", "maybe"]),
     ("--config.schedule.peek=1", ["config.schedule.peek", "schedule.peak"]),
     ("--config.modle.variant=tiny", ["config.modle.variant", "model.variant"]),
-    ("--config.zzzz=1", ["config.zzzz", "bert_base.py"]),
+    ("--config.zzzz=1", ["config.zzzz", "bert.py:base"]),
     ("--confg.seed=1", ["confg.seed"]),
     ("--config.data.path=/no/such", ["/no/such", "prepared"]),
     ("--config.batch_size=0", ["batch_size=0", "at least 1"]),
@@ -147,8 +146,8 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
     (BERT, "model.num_layer=3", "has no such key"),
     (BERT, "modle.num_layers=3", "has no such key"),
     (BERT, "model.vocab_multiple=8", "has no such key"),
-    ("configs/finetune/sst2.py", "model.num_layers=3", "has no such key"),
-    ("configs/elmo_original.py", "model.filters=3", "must be a list in brack"),
+    ("configs/glue.py:sst2", "model.num_layers=3", "has no such key"),
+    ("configs/elmo.py:original", "model.filters=3", "must be a list in brack"),
   ],
 )
 def test_sizes_of_another_type(monkeypatch, path, flag, words):
@@ -275,23 +274,23 @@ def test_a_restart_may_change_what_does_not_change_the_run():
 @pytest.mark.parametrize(
   "name, section, key, other",
   [
-    ("bert_base", "data", "static_masks", 3),
-    ("bert_base", "data", "cased", True),
-    ("bert_base", "model", "num_segments", 3),
-    ("spanbert_base", "objective", "span_boundary", True),
-    ("albert_base_v2", "model", "initializer_range", 0.5),
-    ("distilbert", "objective", "kl_tokens", "masked"),
-    ("distilbert", "teacher", "norm_epsilon", 0.1),
-    ("elmo_original", "model", "filters", ((1, 4),)),
-    ("finetune/sst2", "objective", "head_dropout", 0.3),
-    ("finetune/sst2", "data", "group", False),
+    ("bert:base", "data", "static_masks", 3),
+    ("bert:base", "data", "cased", True),
+    ("bert:base", "model", "num_segments", 3),
+    ("spanbert:base", "objective", "span_boundary", True),
+    ("albert:base_v2", "model", "initializer_range", 0.5),
+    ("distilbert:base", "objective", "kl_tokens", "masked"),
+    ("distilbert:base", "teacher", "norm_epsilon", 0.1),
+    ("elmo:original", "model", "filters", ((1, 4),)),
+    ("glue:sst2", "objective", "head_dropout", 0.3),
+    ("glue:sst2", "data", "group", False),
   ],
 )
 def test_a_restart_may_have_keys_that_the_run_is_older_than(
   name, section, key, other
 ):
   """At their defaults, whatever these are; at another value it may not."""
-  old = main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  old = main.load_defaults(name)
   old["model"] = {"family": "bert", "variant": "base"} | {
     k: v for k, v in old["model"].items() if v is not None
   }
@@ -377,34 +376,24 @@ def shrink(config, folder):
 
 
 # One of each objective and family is trained, the others are built.
-TRAINED = ("bert_base", "roberta_base")
-TRAINED_SLOW = ("spanbert_base", "albert_base_v1", "electra_small", "gpt1")
-
-
-def name_of(path):
-  return os.path.basename(path).removesuffix(".py")
+TRAINED = ("bert:base", "roberta:base")
+TRAINED_SLOW = ("spanbert:base", "albert:base_v1", "electra:small", "gpt:gpt1")
 
 
 @pytest.mark.parametrize(
-  "path",
+  "name",
   [
-    pytest.param(
-      path,
-      id=name_of(path),
-      marks=[pytest.mark.slow] if name_of(path) in TRAINED_SLOW else [],
-    )
-    for path in CONFIGS
+    pytest.param(name, marks=[pytest.mark.slow] * (name in TRAINED_SLOW))
+    for name in CONFIGS
   ],
 )
-def test_every_config_is_loaded_and_stepped(path, folder, tmp_path, compiled):
+def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
   """A38: and the resolved config beside the checkpoint reloads equal."""
-  with open(path) as f:
-    text = f.read()
   for word in ("Paper:", "hardware:", "Command:"):
-    assert word in text, f"{path}: its docstring has no {word!r}"
-  config = shrink(main.load_defaults(path), folder)
+    assert word in docstring(name), f"{name}: its file has no {word!r}"
+  config = shrink(main.load_defaults(name), folder)
   config_lib.check_keys(config)
-  if name_of(path) not in TRAINED + TRAINED_SLOW:
+  if name not in TRAINED + TRAINED_SLOW:
     setup = building.build(config)
     assert config["model"]["vocab_size"] == 64
     assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)

@@ -1,6 +1,5 @@
 """The flags that the README names, for every pre-training config."""
 
-import glob
 import os
 import pathlib
 import sys
@@ -8,6 +7,7 @@ import sys
 import jax
 import pytest
 from absl import flags
+from config_names import PRETRAINING
 from ml_collections import config_flags
 from prepared import random_documents, write_prepared
 from test_config import shrink
@@ -23,10 +23,6 @@ from bert_jax.training import setup as building
 from bert_jax.training import topologies as slices
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-CONFIGS = {
-  os.path.basename(path).removesuffix(".py"): path
-  for path in sorted(glob.glob(os.path.join(ROOT, "configs", "*.py")))
-}
 MASKS = [
   f"data.masking={kind}" for kind in ("token", "whole_word", "ngram", "span")
 ]
@@ -64,30 +60,29 @@ def test_readme_names_these():
     assert f"`{flag.partition('=')[2]}`" in text
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", PRETRAINING)
 def test_flags_of_the_readme(name, monkeypatch):
   """Accepted, or refused by a sentence that says what takes them."""
-  path = CONFIGS[name]
-  builder = command_line.load_defaults(path)["data"]["builder"]
+  builder = command_line.load_defaults(name)["data"]["builder"]
   bare = {"lm": ("data.max_sequences=8",), "elmo": ()}
   for flag in NAMED:
     if flag in bare.get(builder, NAMED):
-      made = parsed(monkeypatch, path, flag)
+      made = parsed(monkeypatch, name, flag)
       if made["data"].get("smoothing") and flag in MASKS[1:]:
         with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
           rows(made)
-        made = parsed(monkeypatch, path, flag, "data.smoothing=0.0")
+        made = parsed(monkeypatch, name, flag, "data.smoothing=0.0")
       if builder == "full_sentences" and "max_sequences" in flag:
         with pytest.raises(ValueError, match="builder doc_sentences, whose"):
           rows(made)
-        made = parsed(monkeypatch, path, flag, "data.builder=doc_sentences")
+        made = parsed(monkeypatch, name, flag, "data.builder=doc_sentences")
       for batch in rows(made):
         assert ("position_ids" in batch) == ("max_sequences" in flag)
       continue
     with pytest.raises(SystemExit) as refused:
-      parsed(monkeypatch, path, flag)
+      parsed(monkeypatch, name, flag)
     key = flag.partition("=")[0]
-    start = f"error: config.{key}: {path} has no such key: data.builder="
+    start = f"error: config.{key}: {name} has no such key: data.builder="
     message = str(refused.value)
     assert message.startswith(f"{start}{builder} makes no use of it; choose a")
     assert "bert_pairs" in message and message.endswith(
@@ -95,7 +90,7 @@ def test_flags_of_the_readme(name, monkeypatch):
     )
 
 
-PACKED = [n for n in CONFIGS if "elmo" not in n]
+PACKED = [n for n in PRETRAINING if "elmo" not in n]
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -103,7 +98,7 @@ def test_packed_rows_fit_the_objective(name, monkeypatch):
   given = ["data.max_sequences=8"]
   if "roberta" in name:
     given.append("data.builder=doc_sentences")
-  config = parsed(monkeypatch, CONFIGS[name], *given)
+  config = parsed(monkeypatch, name, *given)
   objective, _, _ = building.make_parts(config)
   for batch in rows(config):
     assert batch["position_ids"].shape == batch["input_ids"].shape
@@ -121,7 +116,7 @@ def test_packed_roberta_from_the_command_line(monkeypatch, tmp_path, compiled):
   for places in (1, 8):
     config = parsed(
       monkeypatch,
-      CONFIGS["small_roberta_cpu"],
+      "small:roberta_cpu",
       "data.builder=doc_sentences",
       f"data.max_sequences={places}",
     )
@@ -141,30 +136,34 @@ def test_packed_roberta_from_the_command_line(monkeypatch, tmp_path, compiled):
   "name, flag, words",
   [
     (
-      "small_roberta_cpu",
+      "small:roberta_cpu",
       "data.builder=lm",
       "config.data.builder=lm: objective mlm cannot train roberta on its rows;"
       " choose full_sentences or doc_sentences.",
     ),
     (
-      "roberta_base",
+      "roberta:base",
       "data.builder=bert_pairs",
       "choose full_sentences or doc_sentences.",
     ),
     (
-      "bert_base",
+      "bert:base",
       "data.builder=doc_sentences",
       "choose bert_pairs or albert_pairs, or set objective.pairs=False.",
     ),
-    ("bert_base", "data.builder=lm", "choose bert_pairs or albert_pairs."),
-    ("gpt1", "data.builder=elmo", "objective lm .*; choose lm."),
-    ("small_elmo_cpu", "data.builder=lm", "objective elmo .*; choose elmo."),
-    ("distilbert", "data.builder=lm", "objective distil .* electra_segments"),
+    ("bert:base", "data.builder=lm", "choose bert_pairs or albert_pairs."),
+    ("gpt:gpt1", "data.builder=elmo", "objective lm .*; choose lm."),
+    ("small:elmo_cpu", "data.builder=lm", "objective elmo .*; choose elmo."),
+    (
+      "distilbert:base",
+      "data.builder=lm",
+      "objective distil .* electra_segments",
+    ),
   ],
 )
 def test_rows_that_an_objective_cannot_train_on(name, flag, words, monkeypatch):
   with pytest.raises(ValueError, match=words):
-    parsed(monkeypatch, CONFIGS[name], flag)
+    parsed(monkeypatch, name, flag)
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
@@ -197,7 +196,7 @@ def test_what_is_refused_is_what_would_fail(builder, name):
 
 
 def test_a_boundary_objective_needs_spans(monkeypatch):
-  path = CONFIGS["small_spanbert_cpu"]
+  path = "small:spanbert_cpu"
   config = parsed(monkeypatch, path, "data.masking=token")
   objective, _, _ = building.make_parts(config)
   (batch,) = rows(config)

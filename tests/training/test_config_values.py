@@ -1,30 +1,22 @@
 """Every key of every config in configs/, with its value and its type."""
 
 import json
+import os
 import pathlib
-import runpy
+import subprocess
+import sys
+import zipfile
 from typing import Any
 
 import pytest
+from config_names import VALUES
 from ml_collections import ConfigDict, FieldReference
 
+from bert_jax.messages import UserError
+from bert_jax.training import config_files
+from bert_jax.weights import run_config
+
 ROOT = pathlib.Path(__file__).parents[2]
-# Name -> {"model.variant": "base", ...}; a tuple and a key without a value yet,
-# which JSON lacks, are {"tuple": [...]} and {"placeholder": "int"}.
-VALUES = json.loads(
-  (ROOT / "tests" / "training" / "config_values.json").read_text()
-)
-FILES = {
-  "choices": "finetune/{}",
-  "distilbert:base": "distilbert",
-  "distilbert:roberta": "distilroberta",
-  "glue": "finetune/{}",
-  "gpt": "{}",
-  "ner": "finetune/{}",
-  "own": "finetune/own",
-  "squad": "finetune/{}",
-  "tinybert:sst2": "finetune/tinybert_sst2",
-}
 
 
 def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
@@ -46,22 +38,172 @@ def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
   return flat
 
 
-def open_named(name: str) -> ConfigDict:
-  family, _, size = name.partition(":")
-  form = FILES.get(name, FILES.get(family, f"{family}_{size}".strip("_")))
-  path = ROOT / "configs" / f"{form.format(size)}.py"
-  return runpy.run_path(str(path))["get_config"]()
-
-
 @pytest.mark.parametrize("name", VALUES)
 def test_a_config_has_the_same_keys_values_and_types(name):
   # As JSON, so that 1 is not 1.0 and True is not 1.
-  flat = json.loads(json.dumps(flatten(open_named(name))))
+  flat = json.loads(json.dumps(flatten(config_files.open_config(name))))
   assert flat == VALUES[name]
   for key, value in flat.items():
     assert type(value) is type(VALUES[name][key]), key
 
 
-def test_no_config_is_left_out():
-  files = [*ROOT.glob("configs/*.py"), *ROOT.glob("configs/finetune/*.py")]
-  assert len(files) == len(VALUES) == 63
+FILES = sorted({name.partition(":")[0] for name in VALUES if ":" in name})
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_wrong_name_is_answered_with_all_names(file):
+  with pytest.raises(UserError) as refused:
+    config_files.open_config(f"{file}:no such")
+  start = f"--config={file}:no such: 'no such' is not a name of this file; "
+  assert str(refused.value).startswith(f"{start}choose ")
+  listed = str(refused.value).removeprefix(f"{start}choose ").strip(".")
+  # "race,gpt1" is RACE with the settings of another family.
+  names = {name for name in listed.split(", ") if "," not in name}
+  assert names == {
+    name.partition(":")[2] for name in VALUES if name.startswith(f"{file}:")
+  }
+
+
+def test_the_nearest_name_comes_first():
+  with pytest.raises(UserError, match=": 'large_wmm' .* choose large_wwm, la"):
+    config_files.open_config("bert:large_wmm")
+  with pytest.raises(UserError, match="no config; did you mean bert?"):
+    config_files.open_config("brt:base")
+  with pytest.raises(UserError, match="configs/bart.py:base: no such file"):
+    config_files.open_config("configs/bart.py:base")
+
+
+def test_every_file_has_a_name_in_the_table():
+  files = {name.partition(":")[0] for name in VALUES}
+  assert set(config_files.names()) == files
+
+
+@pytest.mark.parametrize(
+  "name, values",
+  [
+    (
+      "glue:cola,roberta",
+      {
+        "total_steps": 5336,
+        "batch_size": 16,
+        "schedule.name": "linear",
+        "schedule.peak": 1e-5,
+        "schedule.warmup": 320 / 5336,
+        "optimizer.name": "adamw_fairseq",
+        "optimizer.b2": 0.98,
+        "optimizer.weight_decay": 0.1,
+        "optimizer.clip_norm": 0.0,
+        "log.every": 50,
+      },
+    ),
+    (
+      "glue:qqp,albert",
+      {
+        "total_steps": 14_000,
+        "batch_size": 128,
+        "schedule.name": "bert",
+        "schedule.peak": 5e-5,
+        "schedule.warmup": 1000 / 14_000,
+        "objective.head_dropout": 0.1,
+      },
+    ),
+    (
+      "glue:rte,electra",
+      {
+        "total_steps": None,
+        "schedule.name": "electra",
+        "schedule.peak": 1e-4,
+        "optimizer.layer_decay": 0.8,
+        "data.epochs": 10.0,
+      },
+    ),
+    (
+      "choices:race,gpt1",
+      {
+        "batch_size": 32,
+        "schedule.name": "linear",
+        "schedule.peak": 6.25e-5,
+        "schedule.warmup": 0.002,
+        "objective.lm_weight": 0.5,
+        "optimizer.name": "adamw",
+        "optimizer.b2": 0.999,
+        "optimizer.weight_decay": 0.01,
+        "optimizer.clip_norm": 1.0,
+        "data.epochs": 3.0,
+      },
+    ),
+    (
+      "choices:race,albert",
+      {
+        "total_steps": 12_000,
+        "batch_size": 32,
+        "schedule.name": "bert",
+        "schedule.peak": 2e-5,
+        "schedule.warmup": 1000 / 12_000,
+        "optimizer.name": "adamw",
+        "optimizer.b2": 0.999,
+        "optimizer.weight_decay": 0.01,
+        "optimizer.clip_norm": 1.0,
+        "objective.head_dropout": 0.1,
+      },
+    ),
+    (
+      "squad:squad,roberta",
+      {
+        "data.epochs": 2.0,
+        "batch_size": 48,
+        "schedule.name": "linear",
+        "schedule.peak": 1.5e-5,
+        "schedule.warmup": 0.06,
+        "optimizer.name": "adamw",
+        "optimizer.b2": 0.98,
+      },
+    ),
+    (
+      "squad:squad2,electra",
+      {
+        "objective.span_head": "joint",
+        "batch_size": 32,
+        "schedule.name": "electra",
+        "optimizer.layer_decay": 0.8,
+        "data.epochs": 2.0,
+      },
+    ),
+  ],
+)
+def test_settings_of_other_families(name, values):
+  """The numbers that the papers named in the files have."""
+  flat = run_config.flatten(config_files.open_config(name).to_dict())
+  assert {key: flat[key] for key in values} == values
+
+
+def test_a_whole_config_as_text():
+  lines = config_files.flat_text(config_files.open_config("own")).splitlines()
+  assert len(lines) == len(VALUES["own"]) - 1  # No phases.
+  assert "model.family = None" in lines and "batch_size = 32" in lines
+  assert "data.buckets = (16, 32, 48, 64, 96, 128)" in lines
+
+
+def test_a_wheel_has_the_recipes(tmp_path):
+  """`--config bert:base` works from an installed package in any folder."""
+  built = ["bdist_wheel", "--quiet", "--dist-dir", str(tmp_path)]
+  command = [sys.executable, "setup.py", "build", "--build-base"]
+  command += [str(tmp_path / "build"), "egg_info", "--egg-base", str(tmp_path)]
+  subprocess.run([*command, *built], cwd=ROOT, check=True, capture_output=True)
+  (wheel,) = tmp_path.glob("*.whl")
+  with zipfile.ZipFile(wheel) as archive:
+    archive.extractall(tmp_path / "site")
+  code = (
+    "from bert_jax.training.config_files import open_config, resolve;"
+    "print(open_config('bert:tiny').model.variant, resolve('glue:mrpc'))"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    cwd=tmp_path,
+    env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  path = tmp_path / "site" / "bert_jax" / "configs" / "glue.py"
+  assert done.stdout.split() == ["tiny", f"{path}:mrpc"]

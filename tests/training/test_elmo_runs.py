@@ -1,7 +1,6 @@
 """A run of ELMo: restarted exactly, evaluated, loaded, its config's numbers."""
 
 import copy
-import glob
 import os
 import pathlib
 import shutil
@@ -10,6 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from config_names import PRETRAINING, docstring
 
 import bert_jax
 from bert_jax import models, objectives
@@ -67,7 +67,7 @@ PUBLISHED = {
 
 
 def load(name, changes):
-  config = main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  config = main.load_defaults(name)
   for key, value in changes.items():
     section, _, last = key.rpartition(".")
     (config[section] if section else config)[last] = value
@@ -103,7 +103,7 @@ def prepared(tmp_path_factory):
 def finished(prepared, tmp_path_factory):
   workdir = str(tmp_path_factory.mktemp("run") / "run")
   jax.config.update("jax_disable_most_optimizations", True)
-  config = load("elmo_original", TINY | {"data.path": prepared})
+  config = load("elmo:original", TINY | {"data.path": prepared})
   yield workdir, train.run(config, workdir)
   jax.config.update("jax_disable_most_optimizations", False)
 
@@ -121,7 +121,7 @@ def test_restart_is_exact(prepared, finished, tmp_path):
   again = str(tmp_path / "run")
   shutil.copytree(workdir, again)
   shutil.rmtree(os.path.join(again, "checkpoints", str(TOTAL)))
-  config = load("elmo_original", TINY | {"data.path": prepared})
+  config = load("elmo:original", TINY | {"data.path": prepared})
   restarted = train.run(config, again)
   assert jax.tree.leaves(state.carry)
   jax.tree.map(np.testing.assert_array_equal, state, restarted)
@@ -142,7 +142,7 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
   """Windows of text, of another length in the second; no slots to count."""
   changes = TINY | {"data.path": prepared, "data.streams": 0}
   changes |= {"objective.negatives": 0, "checkpoint.every": 2}
-  config = load("small_elmo_cpu", changes)
+  config = load("small:elmo_cpu", changes)
   del config["data"]["length"]
   same = dict(batch_scale=1.0, micro_scale=1)
   config["phases"] = dict(
@@ -165,7 +165,7 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
 def test_last_lines_of_a_run(prepared, finished, capsys):
   """Each direction's loss beside the unigrams' that it can predict."""
   workdir, _ = finished
-  train.run(load("elmo_original", TINY | {"data.path": prepared}), workdir)
+  train.run(load("elmo:original", TINY | {"data.path": prepared}), workdir)
   printed = capsys.readouterr().out
   counts = corpus.open_prepared(prepared).unigrams
   assert counts[words.BEGIN] == counts[words.END] > 0
@@ -202,28 +202,25 @@ def test_a_run_is_loaded_as_an_encoder(finished):
 
 
 def test_the_published_numbers():
-  config = load("elmo_original", {})
+  config = load("elmo:original", {})
   flat = flatten(config)
   assert {key: flat[key] for key in PUBLISHED} == PUBLISHED
   # 10 epochs of the 1B Word Benchmark's training text.
   assert flat["total_steps"] == 10 * (768_648_884 // (384 * 20))
   with pytest.raises(ValueError, match="streams=384: must be batch_size=8"):
-    load("elmo_original", {"batch_size": 8})
+    load("elmo:original", {"batch_size": 8})
   with pytest.raises(ValueError, match="micro_batches=1"):
-    load("elmo_original", {"micro_batches": 2})
+    load("elmo:original", {"micro_batches": 2})
 
 
 def test_every_config_is_loaded_and_built(prepared):
-  paths = glob.glob(os.path.join(ROOT, "configs", "*elmo*.py"))
-  assert len(paths) == 3
-  for path in paths:
-    with open(path) as f:
-      text = f.read()
+  names = [name for name in PRETRAINING if "elmo" in name]
+  assert len(names) == 3
+  for name in names:
     for word in ("Paper:", "hardware:", "Command:"):
-      assert word in text, f"{path}: its docstring has no {word!r}"
-    name = os.path.basename(path).removesuffix(".py")
+      assert word in docstring(name), f"{name}: its file has no {word!r}"
     changes = dict(TINY, **{"data.path": prepared})
-    if name != "elmo_original":
+    if name != "elmo:original":
       changes |= {"data.streams": 0, "objective.negatives": 0}
     config = load(name, changes)
     setup = building.build(config)
@@ -233,7 +230,7 @@ def test_every_config_is_loaded_and_built(prepared):
 
 def test_parameters_of_the_published_size_and_their_axes():
   """93.6 million, the softmax apart; every axis has a rule."""
-  model = load("elmo_original", {"model.vocab_size": 793_471})["model"]
+  model = load("elmo:original", {"model.vocab_size": 793_471})["model"]
   objective = objectives.build("elmo", model, {})
   shape = jax.ShapeDtypeStruct
   batch = {"char_ids": shape((2, 4, 50), "int32")}

@@ -1,10 +1,8 @@
 """Fine-tuning: losses, layer-wise decay, runs from a pre-trained folder."""
 
 import copy
-import glob
 import importlib
 import json
-import os
 import pathlib
 import shutil
 import sys
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import tiny_families
 import tiny_tasks
+from config_names import TASKS as TASKS_OF_CONFIGS
 
 import bert_jax
 from bert_jax.cli import flags as command_line
@@ -36,11 +35,7 @@ from bert_jax.weights.checkpoint import Checkpointer
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 # But for those of TinyBERT's stages: test_tinybert_task.py.
-CONFIGS = sorted(
-  path
-  for path in glob.glob(os.path.join(ROOT, "configs", "finetune", "*.py"))
-  if not os.path.basename(path).startswith("tinybert_")
-)
+CONFIGS = [name for name in TASKS_OF_CONFIGS if name != "tinybert:sst2"]
 
 
 def softmax_loss(logits, label):
@@ -192,9 +187,9 @@ def test_layers_near_the_input_learn_slower():
     )
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=os.path.basename)
-def test_every_recipe_is_a_config(path):
-  config = command_line.load_defaults(path)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_recipe_is_a_config(name):
+  config = command_line.load_defaults(name)
   config_lib.check_keys(config)
   assert config["objective"]["name"] == "finetune"
   made = finetune.build(
@@ -214,7 +209,7 @@ def tuned(tmp_path_factory, compiled):
   """A run of six steps: (its config, its folder, the pre-trained weights)."""
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")
-  config = command_line.load_defaults(CONFIGS[0])
+  config = command_line.load_defaults("glue:cola")
   config["data"] |= dict(path=tiny_tasks.write_task(path / "task"))
   config["data"] |= dict(buckets=(8, 16), epochs=2.0)
   config |= dict(init_from=str(path / "model"), batch_size=8)
@@ -485,7 +480,7 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
   folder = tmp_path / "sweep"
   # The first has ended; the second has a rate that is refused.
   shutil.copytree(run, folder / runs_[0].name)
-  done = sweeping.run_all(runs_, str(folder), CONFIGS[0], 0)
+  done = sweeping.run_all(runs_, str(folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)
   assert done[0].error is None and "schedule.peak" in done[1].error
   lines = sweeping.report(str(folder), done, sweeping.metric_of(config))

@@ -129,7 +129,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
     ("elmo", {}),
   ):
     assert builders.shortfall(name, options) is None
-  path = os.path.join(ROOT, "configs/bert_tiny.py")
+  path = os.path.join(ROOT, "configs/bert.py:tiny")
   config = command_line.load_defaults(path)
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
   for name, slots in (("phase1", 2), ("phase2", 1)):
@@ -161,7 +161,7 @@ def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
   )
   monkeypatch.setattr(runtime, "stop_requested", lambda step, seen: step == 6)
   config = command_line.load_defaults(
-    os.path.join(ROOT, "configs/bert_tiny.py")
+    os.path.join(ROOT, "configs/bert.py:tiny")
   )
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
   for section in config["phases"].values():

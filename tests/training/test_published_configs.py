@@ -1,12 +1,11 @@
 """The published numbers, once more, beside those in configs/."""
 
-import glob
-import os
 import pathlib
 
 import flax.linen as nn
 import jax
 import pytest
+from config_names import VALUES
 
 from bert_jax import objectives
 from bert_jax.cli import train as main
@@ -23,13 +22,13 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 # with both heads and to a tenth (Turc et al. 2019, table 1), base and large
 # rounded to ten (Devlin et al. 2019, section 3).
 SIZES = {
-  "bert_tiny": (2, 128, 2, 4.4),
-  "bert_mini": (4, 256, 4, 11.3),
-  "bert_small": (4, 512, 8, 29.1),
-  "bert_medium": (8, 512, 8, 41.7),
-  "bert_base": (12, 768, 12, 110),
-  "bert_large": (24, 1024, 16, 340),
-  "bert_large_wwm": (24, 1024, 16, 340),
+  "bert:tiny": (2, 128, 2, 4.4),
+  "bert:mini": (4, 256, 4, 11.3),
+  "bert:small": (4, 512, 8, 29.1),
+  "bert:medium": (8, 512, 8, 41.7),
+  "bert:base": (12, 768, 12, 110),
+  "bert:large": (24, 1024, 16, 340),
+  "bert:large_wwm": (24, 1024, 16, 340),
 }
 
 # Devlin et al. 2019, A.2; README, create_pretraining_data.py, modeling.py and
@@ -62,12 +61,11 @@ RECIPE = {
 
 
 def load(name):
-  return main.load_defaults(os.path.join(ROOT, "configs", f"{name}.py"))
+  return main.load_defaults(name)
 
 
 def test_every_bert_config_is_in_the_table():
-  files = glob.glob(os.path.join(ROOT, "configs", "bert_*.py"))
-  names = {os.path.splitext(os.path.basename(path))[0] for path in files}
+  names = {name for name in VALUES if name.startswith("bert:")}
   assert names == set(SIZES)
 
 
@@ -223,26 +221,26 @@ def electra(batch_size, length, predictions, rate, peak, total_steps):
 
 
 RECIPES = {
-  "roberta_base": ROBERTA | {"schedule.peak": 6e-4, "warmup_steps": 24_000},
-  "roberta_large": ROBERTA | {"schedule.peak": 4e-4, "warmup_steps": 30_000},
-  "albert_base_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
-  "albert_large_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
-  "albert_xlarge_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
-  "albert_xxlarge_v1": ALBERT | NO_DROPOUT | {"total_steps": 1_500_000},
-  "albert_base_v2": ALBERT | NO_DROPOUT | {"total_steps": 10_000_000},
-  "albert_large_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
-  "albert_xlarge_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
-  "albert_xxlarge_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
-  "electra_small": electra(128, 128, 19, 0.15, 5e-4, 1_000_000),
-  "electra_base": electra(256, 512, 79, 0.15, 2e-4, 766_000),
-  "electra_large": electra(2048, 512, 130, 0.25, 2e-4, 400_000),
-  "spanbert_base": SPANBERT,
-  "spanbert_large": SPANBERT,
-  "distilbert": DISTILBERT,
-  "tinybert_4x312": TINYBERT,
-  "tinybert_6x768": TINYBERT,
+  "roberta:base": ROBERTA | {"schedule.peak": 6e-4, "warmup_steps": 24_000},
+  "roberta:large": ROBERTA | {"schedule.peak": 4e-4, "warmup_steps": 30_000},
+  "albert:base_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
+  "albert:large_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
+  "albert:xlarge_v1": ALBERT | DROPOUT | {"total_steps": 125_000},
+  "albert:xxlarge_v1": ALBERT | NO_DROPOUT | {"total_steps": 1_500_000},
+  "albert:base_v2": ALBERT | NO_DROPOUT | {"total_steps": 10_000_000},
+  "albert:large_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
+  "albert:xlarge_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
+  "albert:xxlarge_v2": ALBERT | NO_DROPOUT | {"total_steps": 3_000_000},
+  "electra:small": electra(128, 128, 19, 0.15, 5e-4, 1_000_000),
+  "electra:base": electra(256, 512, 79, 0.15, 2e-4, 766_000),
+  "electra:large": electra(2048, 512, 130, 0.25, 2e-4, 400_000),
+  "spanbert:base": SPANBERT,
+  "spanbert:large": SPANBERT,
+  "distilbert:base": DISTILBERT,
+  "tinybert:4x312": TINYBERT,
+  "tinybert:6x768": TINYBERT,
   # Radford et al. 2018, section 4.1; openai/finetune-transformer-lm train.py.
-  "gpt1": DROPOUT
+  "gpt:gpt1": DROPOUT
   | {
     "batch_size": 64,
     "warmup_steps": 2000,
@@ -259,11 +257,11 @@ RECIPES = {
 }
 # Layers, width, pieces, positions, segments of encoders without projections.
 WIDTHS = {
-  "roberta_base": (12, 768, 50265, 514, 1),
-  "roberta_large": (24, 1024, 50265, 514, 1),
-  "spanbert_base": (12, 768, 28996, 512, 2),
-  "spanbert_large": (24, 1024, 28996, 512, 2),
-  "gpt1": (12, 768, 40478, 512, 0),
+  "roberta:base": (12, 768, 50265, 514, 1),
+  "roberta:large": (24, 1024, 50265, 514, 1),
+  "spanbert:base": (12, 768, 28996, 512, 2),
+  "spanbert:large": (24, 1024, 28996, 512, 2),
+  "gpt:gpt1": (12, 768, 40478, 512, 0),
 }
 
 
@@ -277,17 +275,14 @@ def test_recipes_are_the_published_ones(name):
   for key, published in RECIPES[name].items():
     assert flat[key] == published, key
     assert type(flat[key]) is type(published), key
-  family, _, variant = name.partition("_")
-  family = {"spanbert": "bert", "gpt1": "gpt"}.get(family, family)
+  family, _, variant = name.partition(":")
+  family = {"spanbert": "bert"}.get(family, family)
   assert flat["model.family"] == family
-  assert flat["model.variant"] == (variant or "base")
+  assert flat["model.variant"] == (variant if name != "gpt:gpt1" else "base")
   assert flat["model.initializer_range"] == 0.02
 
 
-SMALL = sorted(
-  os.path.splitext(os.path.basename(path))[0]
-  for path in glob.glob(os.path.join(ROOT, "configs", "small_*.py"))
-)
+SMALL = sorted(name for name in VALUES if name.startswith("small:"))
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *SMALL])
@@ -314,7 +309,7 @@ def parameters(name, layers, d, v, positions, segments):
   mlp = d * 4 * d + 4 * d + 4 * d * d + d + norm
   tables = (v + positions + segments) * d
   total = tables + layers * (attention + mlp)
-  if name == "gpt1":
+  if name == "gpt:gpt1":
     return total
   total += norm + d * d + d + norm + v
   if name.startswith("spanbert"):
@@ -331,7 +326,7 @@ def test_numbers_are_the_published_ones(name):
     for part in key.split("."):
       value = value[part]
     assert value == published and type(value) is type(published), key
-  masking = "whole_word" if name == "bert_large_wwm" else "token"
+  masking = "whole_word" if name == "bert:large_wwm" else "token"
   assert config["data"]["masking"] == masking
   assert config["schedule"]["warmup"] * config["total_steps"] == 10_000
   first, second = phases.plan(config)

@@ -51,7 +51,7 @@ def start(folder, workdir, **overrides):
       sys.executable,
       "-m",
       "bert_jax.cli.train",
-      "--config=configs/bert_base.py",
+      "--config=configs/bert.py:base",
       f"--workdir={workdir}",
       *(f"--config.{key}={value}" for key, value in flags.items()),
     ],

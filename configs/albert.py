@@ -1,0 +1,85 @@
+r"""ALBERT: masked n-grams and sentence order.
+
+Paper: Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of
+  Language Representations", sections 3 and 4.
+Recipe: 4,096 sequences of 512 tokens a batch, LAMB 1.76e-3 with warm-up over
+  3,125 steps and linear decay, decay 0.01, clipping at 1.0 (section 4.1;
+  google-research/albert README, run_pretraining.py, optimization.py). Masked
+  n-grams of up to 3 words, sentence order prediction, 10% short sequences
+  (section 3.1, 4.1). Dropout 0.1 in version 1, but none in xxlarge (released
+  configuration), none in version 2 (README). Steps: 125,000 (4.1); xxlarge_v1
+  1,500,000, the longest published run (README; the ablations have 125,000);
+  version 2 by the README, with rate and warm-up of version 1, as none are
+  published apart.
+Predictions: 15% of a row. The README's command has
+  --max_predictions_per_seq=20, 4% of a row of 512:
+  --config.data.max_predictions=20. Text is duplicated 40 times there
+  (create_pretraining_data.py): --config.data.static_masks=40; masks are new in
+  every epoch here.
+Data: books and Wikipedia, lower-cased; a SentencePiece unigram model of 30,000
+  pieces (section 4.1, README). Version 2: that and more, not published.
+
+  One layer, applied 12 or 24 times, and tables of 128 (Table 1). Scores: the
+  average of five tasks' dev sets (README, V1 and V2).
+              times x width, heads  parameters   v1     v2   steps of v2
+  base_v*        12 x 768,  12         12M      80.1   82.3   10,000,000
+  large_v*       24 x 1024, 16         18M      82.4   85.7    3,000,000
+  xlarge_v*      24 x 2048, 16         60M      85.5   87.9    3,000,000
+  xxlarge_v*     12 x 4096, 64        235M      91.0   90.9    3,000,000
+  base_v2: SQuAD 1.1 dev F1/EM 90.2/83.2, 2.0 82.1/79.3, MNLI 84.6, SST-2 92.9,
+  RACE 66.8 (README, V2).
+  Original hardware: 64 to 512 Cloud TPU v3 by size (section 4.1).
+
+Command:
+  bert_jax train --config configs/albert.py:base_v2 --workdir runs/albert \
+    --config.data.path=PREPARED_FOLDER
+TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
+"""
+
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, steps
+from ml_collections import ConfigDict
+
+STEPS = {
+  "base_v1": 125_000,
+  "large_v1": 125_000,
+  "xlarge_v1": 125_000,
+  "xxlarge_v1": 1_500_000,
+  "base_v2": 10_000_000,
+  "large_v2": 3_000_000,
+  "xlarge_v2": 3_000_000,
+  "xxlarge_v2": 3_000_000,
+}
+ROWS = dict(
+  model=dict(family="albert", activation="gelu_new"),
+  objective=dict(pairs=True, pair_name="sop"),
+  data=dict(
+    builder="albert_pairs",
+    short_probability=0.1,
+    single="split",
+    masking="ngram",
+    replacement="bert",
+    count="round",
+  ),
+)
+RECIPE = dict(
+  batch_size=4096,
+  data=dict(length=512, max_predictions=77),
+  optimizer=dict(name="lamb"),
+  checkpoint=dict(every=1000),
+)
+
+
+def get_config(name: str = "base_v2") -> ConfigDict:
+  total = STEPS[choose(name, STEPS)]
+  rate = 0.0 if name.endswith("v2") or name == "xxlarge_v1" else 0.1
+  changes = dict(
+    micro_batches=16 if "xlarge" in name else 8,
+    model=dict(
+      variant=name,
+      dropout=rate,
+      attention_dropout=rate,
+      remat=not name.startswith("base"),
+    ),
+  )
+  length = steps(total, 3_125, peak=1.76e-3)
+  return recipe(PRETRAIN, MASKED, ROWS, RECIPE, changes, length)

@@ -1,0 +1,145 @@
+"""Sections that recipes share. `recipe` merges them with what a recipe changes.
+
+`unset(int)` stands for a value that the data or another model decides.
+"""
+
+import copy
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder as unset
+
+RUN = dict(
+  seed=0,
+  micro_batches=1,
+  phases={},
+  init_from="",  # a pre-trained model
+  init_new_rows="mean",
+  spike=dict(action="none", factor=2.0),
+  mesh=dict(data=-1, fsdp=1, tensor=1),
+  profile=dict(start=0, steps=0),
+)
+# How a model computes, whatever it is.
+COMPUTE = dict(
+  dtype="bfloat16",
+  attention="auto",
+  elementwise="auto",
+  products="auto",
+  unroll=0,
+  remat=False,
+)
+ADAM = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0)
+
+# What pre-training recipes start from: the numbers of Devlin et al. 2019.
+PRETRAIN = dict(
+  batch_size=256,
+  model=COMPUTE
+  | dict(
+    variant="base",
+    vocab_size=unset(int),  # the vocabulary of the data has it
+    max_positions=512,
+    dropout=0.1,
+    attention_dropout=0.1,
+    activation="gelu",
+    initializer_range=0.02,
+  ),
+  objective=dict(name="mlm"),
+  data=dict(path="", max_sequences=1, cased=False),
+  optimizer=dict(name="adamw_bert") | ADAM,
+  schedule=dict(name="bert", peak=1e-4, warmup=0.01),
+  log=dict(every=100),
+  evaluate=dict(every=10_000, examples=10_000),
+  checkpoint=dict(every=5_000, keep=2, keep_best=1),
+)
+# Rows in which tokens are hidden.
+MASKED = dict(data=dict(mask_rate=0.15, masking="token", static_masks=0))
+
+# What recipes of tasks start from (Devlin et al. 2019, section 4.1).
+TASK = dict(
+  total_steps=unset(int),  # data.epochs of the training rows
+  batch_size=32,
+  model=COMPUTE
+  | dict(  # the family and its sizes are those of init_from
+    family=unset(str),
+    variant=unset(str),
+    vocab_size=unset(int),
+    dropout=unset(float),
+    attention_dropout=unset(float),
+  ),
+  objective=dict(
+    name="finetune",
+    head="new",
+    head_dropout=unset(float),  # the family's
+    lm_weight=0.0,
+    span_positions="all",
+    train_padding=False,
+    span_head="apart",
+  ),
+  data=dict(
+    path="",
+    train="train",
+    validation="validation",
+    epochs=3.0,
+    shuffle=True,
+    group=True,  # like lengths together, which is faster
+    buckets=(16, 32, 48, 64, 96, 128),
+  ),
+  optimizer=dict(name="adamw", layer_decay=1.0, layer_rule="released") | ADAM,
+  schedule=dict(name="bert", peak=2e-5, warmup=0.1),
+  log=dict(every=20),
+  evaluate=dict(every=unset(int)),  # once an epoch
+  checkpoint=dict(every=unset(int), keep=1, keep_best=1),
+)
+# Published settings of families other than BERT that many tasks share.
+FAIRSEQ = dict(  # RoBERTa
+  optimizer=dict(name="adamw_fairseq", b2=0.98, weight_decay=0.1, clip_norm=0.0)
+)
+ELECTRA = dict(  # small and base; large: peak=5e-5, layer_decay=0.9
+  schedule=dict(name="electra", peak=1e-4), optimizer=dict(layer_decay=0.8)
+)
+GPT1 = dict(
+  schedule=dict(name="linear", peak=6.25e-5, warmup=0.002),
+  objective=dict(lm_weight=0.5),
+  data=dict(epochs=3.0),
+)
+
+
+def recipe(*sections: dict[str, Any]) -> ConfigDict:
+  """Merges nested dicts into a config, from left to right, `RUN` first."""
+  config: dict[str, Any] = {}
+  for section in (RUN, *sections):
+    _merge(config, section)
+  return ConfigDict(config)
+
+
+def _merge(config: dict[str, Any], section: dict[str, Any]) -> None:
+  for key, value in section.items():
+    if isinstance(value, dict) and isinstance(config.get(key), dict):
+      _merge(config[key], value)
+    else:
+      config[key] = copy.deepcopy(value)
+
+
+def steps(total: int, warmup: int, peak: float) -> dict[str, Any]:
+  """Returns a run's length with the number of steps that the rate rises."""
+  schedule = dict(warmup=warmup / total, peak=peak)
+  return dict(total_steps=total, schedule=schedule)
+
+
+def choose(name: str, names: Iterable[str]) -> str:
+  """Returns the name.
+
+  Raises:
+    ValueError: it is not one of the names; all are listed, the nearest first.
+  """
+  names = list(names)
+  if name in names:
+    return name
+
+  def likeness(known: str) -> float:
+    return difflib.SequenceMatcher(None, name, known).ratio()
+
+  nearest = ", ".join(sorted(names, key=likeness, reverse=True))
+  raise ValueError(f"{name!r} is not a name of this file; choose {nearest}.")

@@ -1,0 +1,68 @@
+r"""ELECTRA: replaced token detection.
+
+Paper: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators
+  Rather Than Generators", sections 2 and 3, Table 6.
+Recipe: Adam without bias correction, warm-up over 10,000 steps times linear
+  decay, decay 0.01, clipping at 1.0, dropout 0.1, loss 1 x generator + 50 x
+  discriminator, samples at temperature 1 (Table 6; google-research/electra
+  configure_pretraining.py, model/optimization.py).
+
+  name   discriminator      tables  parameters  generator  masked   rate
+  small  12 x 256,   4 heads   128      14M       12 x 64     15%   5e-4
+  base   12 x 768,  12 heads   768     110M       12 x 256    15%   2e-4
+  large  24 x 1024, 16 heads  1024     335M       24 x 256    25%   2e-4
+  (util/training_utils.py, configure_pretraining.py, README)
+
+  name   rows x tokens          steps   GLUE dev, average
+  small     128 x 128       1,000,000    79.9 (Table 1)
+  base      256 x 512   766,000 [mem]    85.1 (Table 1)
+  large   2,048 x 512         400,000    89.0 (Table 2)
+  Original hardware: small one V100, 4 days; base 16 Cloud TPU v3, 4 days (Table
+  1); large not published, 7.1e20 FLOPs (Table 2) [mem].
+  small: the released model was trained for 4,000,000 steps with a generator as
+  wide as the discriminator (README). large is ELECTRA-400K (section 3.4);
+  ELECTRA-1.75M, 89.5 on GLUE dev (Table 2): --config.total_steps=1750000
+  --config.schedule.warmup=0.0057143. [mem]: from memory, not looked up.
+
+Positions: drawn with replacement in the released code:
+  --config.data.repeat_positions=True.
+Command:
+  bert_jax train --config configs/electra.py:small \
+    --workdir runs/electra_small --config.data.path=PREPARED_FOLDER
+TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
+"""
+
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, steps
+from ml_collections import ConfigDict
+
+ROWS = dict(
+  model=dict(family="electra"),
+  objective=dict(name="electra", discriminator_weight=50.0, temperature=1.0),
+  data=dict(
+    builder="electra_segments",
+    short_probability=0.05,
+    replacement="electra",
+    count="round_single",
+    repeat_positions=False,
+  ),
+  schedule=dict(name="electra"),
+)
+SIZES = {
+  "small": steps(1_000_000, 10_000, peak=5e-4)
+  | dict(batch_size=128, data=dict(length=128, max_predictions=19)),
+  "base": steps(766_000, 10_000, peak=2e-4)
+  | dict(data=dict(length=512, max_predictions=79)),
+  "large": steps(400_000, 10_000, peak=2e-4)
+  | dict(
+    batch_size=2048,
+    micro_batches=4,
+    model=dict(remat=True),
+    data=dict(length=512, max_predictions=130, mask_rate=0.25),
+  ),
+}
+
+
+def get_config(name: str = "small") -> ConfigDict:
+  changes = SIZES[choose(name, SIZES)]
+  variant = dict(model=dict(variant=name))
+  return recipe(PRETRAIN, MASKED, ROWS, variant, changes)

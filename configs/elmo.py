@@ -1,0 +1,69 @@
+r"""ELMo: two bidirectional LSTM layers over characters.
+
+Paper: Peters et al. 2018, sections 3.4 and 4; allenai/bilm-tf README.md,
+  bin/train_elmo.py, bilm/training.py, bilm/data.py.
+original: characters of 16, 2,048 filters of widths 1 to 7, 2 highways, words of
+  512; each direction 2 layers of 4,096 cells, projected to 512; a softmax of
+  793,471 words.
+Text: the 1B Word Benchmark, 768,648,884 words, split before it comes.
+Batch: 384 streams of text (128 on each of 3 GPUs), 20 words of each a step,
+  states go on; 10 epochs.
+Optimizer: Adagrad, rate 0.2 for good, accumulators begin at 1; the gradient is
+  that of the loss times 20, clipped by its global norm, 10.
+Original hardware: 3 GTX 1080, two weeks.
+Published: perplexity 39.7, forward and backward averaged.
+Differences: documents are read in the order of the prepared folder, which the
+  released program shuffles; both directions of a stream read the same text, of
+  different files there. Held-out perplexity is of windows without state.
+Command:
+  bert_jax vocab --kind words --rules spaces --size 793471 \
+    --format bert --input 'training-*/news*' --output words.txt
+  bert_jax prepare --rules spaces --vocab words.txt \
+    --format bert --input 'training-*/news*' --output data/1b
+  bert_jax train --config configs/elmo.py:original \
+    --workdir runs/elmo_original --config.data.path=data/1b
+"""
+
+from bert_jax.configs.common import PRETRAIN, choose, recipe, unset
+from ml_collections import ConfigDict
+
+# An LSTM has neither attention nor positions.
+ROWS = PRETRAIN | dict(
+  model=dict(
+    family="elmo",
+    vocab_size=unset(int),  # the vocabulary of the data has it
+    num_layers=2,
+    dropout=0.1,
+    clip=3.0,
+    dtype="bfloat16",
+    unroll=4,
+    remat=False,
+  ),
+  objective=dict(name="elmo"),
+  data=dict(path="", builder="elmo", cased=True),
+)
+STREAMS = 384
+WORDS = 20
+ORIGINAL = dict(
+  total_steps=10 * (768_648_884 // (STREAMS * WORDS)),  # 10 epochs
+  batch_size=STREAMS,
+  model=dict(variant="original", hidden=512, cell=4096, highways=2),
+  objective=dict(negatives=8192, stateful=True),
+  data=dict(length=WORDS, streams=STREAMS),
+  schedule=dict(name="constant", peak=0.2, warmup=0.0),
+  evaluate=dict(examples=4096),
+  checkpoint=dict(every=10_000),
+)
+ADAGRAD = dict(
+  optimizer=dict(
+    name="adagrad",
+    initial_accumulator=1.0,
+    gradient_scale=20.0,
+    clip_norm=10.0,
+  )
+)
+
+
+def get_config(name: str = "original") -> ConfigDict:
+  choose(name, ("original",))
+  return recipe(ROWS | ADAGRAD, ORIGINAL)

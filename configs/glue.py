@@ -1,0 +1,132 @@
+r"""GLUE by BERT's recipe, a task a name; `mrpc,roberta` for another family's.
+
+Recipe: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs, Adam
+  with 5e-5, 4e-5, 3e-5 or 2e-5, the best on the development set (here 2e-5);
+  dropout 0.1; warm-up over 10% of the steps, decay from step 0, clip 1.0,
+  weight decay 0.01 (google-research/bert run_classifier.py, optimization.py).
+  One change: Adam's bias is corrected, which removes failed runs on small sets
+  (Mosbach et al. 2021); as released: --config.optimizer.name=adamw_bert.
+
+  name  the question                                         metric
+  cola  is a sentence acceptable English (Warstadt et al. 2018)  Matthews corr.
+  mnli  does a sentence follow from another (Williams et al. 2018)
+                                        accuracy, matched and mismatched
+  mrpc  do two sentences say the same (Dolan and Brockett 2005)  F1
+  qnli  does a sentence answer a question (Wang et al. 2018)     accuracy
+  qqp   do two questions ask the same (Iyer et al. 2017)         F1
+  rte   does a sentence follow from a text (Bentivogli et al. 2009)  accuracy
+  sst2  is a review good or bad (Socher et al. 2013)             accuracy
+  stsb  how alike are two sentences, 0 to 5 (Cer et al. 2017)
+                  mean of Pearson and Spearman correlation; BERT's is Spearman's
+  wnli  does a pronoun mean this noun (Levesque et al. 2012)     accuracy
+
+  Test scores (Devlin et al. 2019, Table 1; WNLI is left out, section 4.1):
+            cola       mnli  mrpc  qnli   qqp   rte  sst2  stsb
+  base      52.1  84.6/83.4  88.9  90.5  71.2  66.4  93.5  85.8
+  large     60.5  86.7/85.9  89.3  92.7  72.1  70.1  94.9  86.5
+
+Sentences are cut to 128 tokens. Batches of like length in mnli, qnli, qqp and
+sst2; shuffled in the others; like lengths together, which is faster:
+--config.data.group=True.
+
+Other families, tables below:
+  roberta  fairseq config/finetuning/TASK.yaml (sts_b, sst_2; wnli has none)
+  albert   Lan et al. 2020, Table 14
+  electra  google-research/electra configure_finetuning.py: small and base;
+    large: 5e-5 and layer_decay 0.9; as written in the paper:
+    --config.optimizer.layer_rule=written --config.optimizer.weight_decay=0.0
+  gpt1     Radford et al. 2018, section 4.1; openai/finetune-transformer-lm
+    train.py
+
+Command (TRAIN and DEV: the original files; MNLI: --input
+validation_matched=DEV --input validation_mismatched=DEV2):
+  bert_jax prepare --task mrpc --input train=TRAIN --input validation=DEV \
+    --vocab PRETRAINED --output TASK_FOLDER
+  bert_jax train --config configs/glue.py:mrpc --workdir runs/mrpc \
+    --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER
+"""
+
+from typing import Any
+
+from bert_jax.configs.common import (
+  ELECTRA,
+  FAIRSEQ,
+  GPT1,
+  TASK,
+  choose,
+  recipe,
+  steps,
+)
+from ml_collections import ConfigDict
+
+# Task -> (steps between two logged rows, batches of like length).
+TASKS = {
+  "cola": (50, False),
+  "mnli": (500, True),
+  "mrpc": (20, False),
+  "qnli": (500, True),
+  "qqp": (500, True),
+  "rte": (20, False),
+  "sst2": (200, True),
+  "stsb": (50, False),
+  "wnli": (20, False),
+}
+# Task -> (steps, of these warm-up, batch size, rate).
+ROBERTA = {
+  "cola": (5336, 320, 16, 1e-5),
+  "mnli": (123_873, 7432, 32, 1e-5),
+  "mrpc": (2296, 137, 16, 1e-5),
+  "qnli": (33_112, 1986, 32, 1e-5),
+  "qqp": (113_272, 28_318, 32, 1e-5),
+  "rte": (2036, 122, 16, 2e-5),
+  "sst2": (20_935, 1256, 32, 1e-5),
+  "stsb": (3598, 214, 16, 2e-5),
+}
+# The same, and the dropout before the classifier.
+ALBERT = {
+  "cola": (5336, 320, 16, 1e-5, 0.0),
+  "mnli": (10_000, 1000, 128, 3e-5, 0.0),
+  "mrpc": (800, 200, 32, 2e-5, 0.0),
+  "qnli": (33_112, 1986, 32, 1e-5, 0.0),
+  "qqp": (14_000, 1000, 128, 5e-5, 0.1),
+  "rte": (800, 200, 32, 3e-5, 0.1),
+  "sst2": (20_935, 1256, 32, 1e-5, 0.0),
+  "stsb": (3598, 214, 16, 2e-5, 0.0),
+  "wnli": (2000, 250, 16, 2e-5, 0.1),
+}
+
+
+def _roberta(task: str) -> list[dict[str, Any]]:
+  total, warmup, rows, peak = ROBERTA[choose(task, ROBERTA)]
+  length = steps(total, warmup, peak)
+  changes = dict(batch_size=rows, schedule=dict(name="linear"))
+  return [FAIRSEQ, length, changes]
+
+
+def _albert(task: str) -> list[dict[str, Any]]:
+  total, warmup, rows, peak, rate = ALBERT[task]
+  changes = dict(batch_size=rows, objective=dict(head_dropout=rate))
+  return [steps(total, warmup, peak), changes]
+
+
+def _electra(task: str) -> list[dict[str, Any]]:
+  epochs = 10.0 if task in ("rte", "stsb") else 3.0
+  return [ELECTRA, dict(data=dict(epochs=epochs))]
+
+
+FAMILIES = {
+  "roberta": _roberta,
+  "albert": _albert,
+  "electra": _electra,
+  "gpt1": lambda task: [GPT1],
+}
+
+
+def get_config(name: str = "mrpc") -> ConfigDict:
+  task, _, family = name.partition(",")
+  every, group = TASKS[choose(task, TASKS)]
+  changes: dict[str, Any] = dict(data=dict(group=group), log=dict(every=every))
+  if task == "mnli":
+    changes["data"]["validation"] = "validation_matched,validation_mismatched"
+  others = FAMILIES[choose(family, FAMILIES)](task) if family else []
+  return recipe(TASK, changes, *others)

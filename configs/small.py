@@ -1,0 +1,279 @@
+r"""Small runs of every objective: minutes on two CPU cores, or on one GPU.
+
+Paper: as in the file of each family, for objective and data. The sizes are
+  chosen here: *_cpu 2 layers of 128, rows of 128 tokens, float32, no dropout;
+  *_gpu 4 layers of 512, 128 rows of 128 tokens a batch; wider initial values
+  (0.02 is made for a width of 768) where the table of changes has them. Adam
+  for ALBERT, as LAMB is made for batches of thousands.
+
+  name          steps    text                 held-out loss, nats (2 CPU cores)
+  albert_cpu    2,700  unigram, docstrings  MLM 5.61, 0.60 under the training
+                                            unigrams' 6.21; at 1,500 steps 5.74;
+                                            sentence order not learnt (0.46)
+  distil_cpu    1,000  quickstart's data
+  electra_cpu   2,000  quickstart's data    the generator's MLM 5.20, 1.10 under
+                                            6.30 (15% of its targets are not
+                                            masked); the discriminator's 0.372,
+                                            0.9% under the entropy of its base
+                                            rate, 12.5% replaced: only begun
+  elmo_cpu      1,500  3,000 words of it    4.33, 1.28 under 5.61; after 1,000
+                                            steps 4.38
+  gpt_cpu       1,500  quickstart's data    4.43, 1.80 under 6.23; after 1,000
+                                            steps 4.54
+  roberta_cpu   2,700  byte-level BPE       MLM 5.93, 0.72 under 6.65; at 1,500
+                                            steps 6.06
+  spanbert_cpu  2,700  quickstart's data    MLM 5.49, 0.69 under 6.18; from the
+                                            boundaries alone 5.63
+  albert_gpu   22,000  Wikipedia, unigram
+  electra_gpu  24,000  Wikipedia, WordPiece
+  elmo_gpu      8,000  Wikipedia, words
+  gpt_gpu      10,000  Wikipedia, BPE
+  roberta_gpu  10,000  Wikipedia, byte-level BPE
+  spanbert_gpu 10,000  Wikipedia, WordPiece
+  teacher_gpu  20,000  Wikipedia, WordPiece
+  alone_gpu, distil_gpu, tinybert_gpu  10,000  as their teacher
+
+  Original hardware: none; *_cpu two CPU cores, *_gpu one GPU. Ten million
+  tokens of Wikipedia are enough. Measured: experiments/small_configs/README.md.
+
+teacher_gpu: 12 layers of 256; BERT's model on rows of one document's sentences
+  without next sentence prediction (Liu et al. 2019), as its students read them.
+distil_gpu: 6 layers of 256 from it (Sanh et al. 2019). How close it gets:
+  `kl_loss` of the held-out rows, beside that of alone_gpu.
+alone_gpu: the same student, whose teacher only measures: the losses of
+  distillation have weight 0 and are logged (section 4.1). From the seed:
+  --config.objective.layers='()' --config.objective.freeze_positions=False.
+tinybert_gpu: 4 layers of 128 with the teacher's 4 heads (Jiao et al. 2020,
+  sections 3.1 and 3.2).
+distil_cpu: 1 layer of 128, the first of its teacher: `make quickstart`'s model.
+electra: the generator is 64 (cpu) or 256 wide (gpu); on the GPU no dropout, and
+  the embeddings are as wide as the layers, as in ELECTRA-base.
+elmo: two layers a direction of 256 cells, words of 64 from 128 filters (cpu);
+  of 2,048, 256, 512 (gpu); the full softmax, rows without states, AdamW.
+
+`make quickstart` makes runs/quickstart/text.txt, data and model. Command:
+  bert_jax train --config configs/small.py:gpt_cpu --workdir runs/small_gpt \
+    --config.data.path=runs/quickstart/data
+  bert_jax train --config configs/small.py:distil_cpu \
+    --workdir runs/small_distil --config.data.path=runs/quickstart/data \
+    --config.teacher.path=runs/quickstart
+  bert_jax vocab --kind unigram --size 4096 \
+    --input runs/quickstart/text.txt --output runs/unigram.model
+  bert_jax prepare --input runs/quickstart/text.txt \
+    --vocab runs/unigram.model --heldout 0.02 --output PREPARED_FOLDER
+  (roberta_cpu: --kind bytelevel; elmo_cpu: --kind words --size 3000)
+  bert_jax prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \
+    --vocab VOCABULARY --output PREPARED_FOLDER
+  (elmo_gpu: a vocabulary of --kind words --size 32000)
+  bert_jax train --config configs/small.py:teacher_gpu \
+    --workdir runs/small_teacher --config.data.path=PREPARED_FOLDER
+  bert_jax train --config configs/small.py:distil_gpu \
+    --workdir runs/small_distil --config.data.path=PREPARED_FOLDER \
+    --config.teacher.path=runs/small_teacher
+"""
+
+from typing import Any
+
+from bert_jax.configs import (
+  albert,
+  distilbert,
+  electra,
+  elmo,
+  gpt,
+  roberta,
+  spanbert,
+  tinybert,
+)
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe
+from ml_collections import ConfigDict
+
+LENGTH = dict(model=dict(max_positions=128), data=dict(length=128))
+MASKS = dict(data=dict(max_predictions=20))
+CPU = dict(
+  total_steps=2700,
+  batch_size=16,
+  model=dict(
+    dropout=0.0,
+    attention_dropout=0.0,
+    initializer_range=0.05,
+    dtype="float32",
+    unroll=2,
+  ),
+  optimizer=dict(name="adamw"),
+  schedule=dict(name="linear", peak=1.5e-3, warmup=0.15),
+  evaluate=dict(every=500, examples=512),
+  checkpoint=dict(every=500),
+)
+GPU = dict(
+  total_steps=10_000,
+  batch_size=128,
+  model=dict(unroll=4),
+  schedule=dict(peak=5e-4, warmup=0.1),
+  log=dict(every=500),
+  evaluate=dict(every=1000, examples=2048),
+  checkpoint=dict(every=2000),
+)
+SCALES = {"cpu": CPU, "gpu": GPU}
+
+
+def size(layers: int, hidden: int, heads: int, **others: Any) -> dict:
+  """The `model` section of a size without a published name."""
+  sizes = dict(hidden=hidden, num_layers=layers, heads=heads, mlp=4 * hidden)
+  return dict(model=sizes | others)
+
+
+WIDER = dict(initializer_range=0.04)
+CPU_SIZE = size(2, 128, 2)
+GPU_SIZE = size(4, 512, 8)
+MASKED_ROWS = (PRETRAIN, MASKED, LENGTH, MASKS)
+# Rows of one document's sentences without next sentence prediction.
+DOCUMENTS = dict(
+  data=dict(builder="doc_sentences", replacement="bert", count="round")
+)
+LINEAR = dict(schedule=dict(name="linear"))
+MINI = dict(
+  teacher=dict(model=dict(variant="mini", num_layers=12, max_positions=128)),
+  model=dict(unroll=0),
+)
+STUDENT = (
+  size(6, 256, 4, **WIDER),
+  MINI,
+  dict(schedule=dict(warmup=0.05)),
+)
+ALONE = dict(objective=dict(kl_weight=0.0, mlm_weight=1.0, cosine_weight=0.0))
+LSTM = dict(
+  model=dict(highways=1),
+  objective=dict(negatives=0, stateful=False),
+  optimizer=dict(name="adamw", epsilon=1e-8),
+  data=dict(streams=0),
+)
+
+# Name -> the sections that are merged before those of its scale, and after.
+NAMES = {
+  "albert_cpu": (
+    (*MASKED_ROWS, albert.ROWS),
+    (CPU_SIZE, dict(model=dict(variant="base_v2", embedding_size=128))),
+  ),
+  "albert_gpu": (
+    (*MASKED_ROWS, albert.ROWS),
+    (
+      GPU_SIZE,
+      dict(total_steps=22_000),
+      dict(model=dict(variant="base_v2", embedding_size=128, **WIDER)),
+    ),
+  ),
+  "electra_cpu": (
+    (*MASKED_ROWS, electra.ROWS),
+    (
+      size(2, 128, 2, embedding_size=128, generator_hidden=64),
+      dict(
+        total_steps=2000,
+        model=dict(variant="small"),
+        schedule=dict(name="electra"),
+      ),
+    ),
+  ),
+  "electra_gpu": (
+    (*MASKED_ROWS, electra.ROWS),
+    (
+      size(4, 512, 8, embedding_size=512, generator_hidden=256, **WIDER),
+      dict(
+        total_steps=24_000,
+        model=dict(variant="small", dropout=0.0, attention_dropout=0.0),
+      ),
+    ),
+  ),
+  "gpt_cpu": (
+    (PRETRAIN, LENGTH, gpt.ROWS),
+    (CPU_SIZE, dict(total_steps=1500, schedule=dict(name="cosine"))),
+  ),
+  "gpt_gpu": (
+    (PRETRAIN, LENGTH, gpt.ROWS),
+    (GPU_SIZE, dict(optimizer=dict(epsilon=1e-8))),
+  ),
+  "roberta_cpu": (
+    (*MASKED_ROWS, roberta.ROWS),
+    (CPU_SIZE, dict(model=dict(max_positions=130))),
+  ),
+  "roberta_gpu": (
+    (*MASKED_ROWS, roberta.ROWS, roberta.FAIRSEQ, LINEAR),
+    (
+      GPU_SIZE,
+      dict(model=dict(max_positions=130), optimizer=dict(b2=0.98)),
+    ),
+  ),
+  "spanbert_cpu": (
+    (*MASKED_ROWS, spanbert.ROWS),
+    (dict(model=dict(variant="tiny")),),
+  ),
+  "spanbert_gpu": (
+    (*MASKED_ROWS, spanbert.ROWS, roberta.FAIRSEQ),
+    (dict(model=dict(variant="small")),),
+  ),
+  "teacher_gpu": (
+    (*MASKED_ROWS, DOCUMENTS, LINEAR),
+    (
+      size(12, 256, 4, family="bert", unroll=0, **WIDER),
+      dict(total_steps=20_000, objective=dict(pairs=False)),
+    ),
+  ),
+  "distil_cpu": (
+    (*MASKED_ROWS, distilbert.DISTIL),
+    (
+      size(1, 128, 2, unroll=0),
+      dict(
+        total_steps=1000,
+        objective=dict(layers=(0,)),
+        schedule=dict(peak=1e-3, warmup=0.05),
+        teacher=dict(model=dict(variant="tiny", max_positions=128)),
+      ),
+    ),
+  ),
+  "distil_gpu": ((*MASKED_ROWS, distilbert.DISTIL), STUDENT),
+  "alone_gpu": ((*MASKED_ROWS, distilbert.DISTIL), (*STUDENT, ALONE)),
+  "tinybert_gpu": (
+    (*MASKED_ROWS, DOCUMENTS, tinybert.GENERAL, LINEAR),
+    (
+      size(4, 128, 4, variant="4x312", initializer_range=0.05),
+      MINI,
+    ),
+  ),
+}
+FILTERS = {
+  "cpu": ((1, 16), (2, 16), (3, 32), (4, 64)),
+  "gpu": ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256)),
+}
+ELMO = {
+  "cpu": dict(
+    total_steps=1500,
+    batch_size=32,
+    model=dict(variant="small", hidden=64, cell=256, dtype="float32"),
+    data=dict(length=20),
+    schedule=dict(peak=2e-3),
+    evaluate=dict(every=500, examples=512),
+    checkpoint=dict(every=500),
+  ),
+  "gpu": dict(
+    total_steps=8000,
+    batch_size=128,
+    model=dict(variant="medium", hidden=256, cell=2048),
+    data=dict(length=64),
+    schedule=dict(peak=1e-3),
+    log=dict(every=500),
+    evaluate=dict(every=1000, examples=1024),
+    checkpoint=dict(every=2000),
+  ),
+}
+
+
+def get_config(name: str = "gpt_cpu") -> ConfigDict:
+  choose(name, [*NAMES, *(f"elmo_{scale}" for scale in ELMO)])
+  family, _, scale = name.partition("_")
+  if family == "elmo":
+    changes = dict(
+      model=dict(filters=FILTERS[scale]),
+      schedule=dict(name="cosine", warmup=0.05),
+    )
+    return recipe(elmo.ROWS, LSTM, changes, ELMO[scale])
+  before, after = NAMES[name]
+  return recipe(*before, SCALES[scale], *after)

@@ -1,0 +1,55 @@
+r"""SpanBERT: masked spans and their boundaries.
+
+Paper: Joshi et al. 2020, "SpanBERT: Improving Pre-training by Representing and
+  Predicting Spans", sections 3 and 4.2.
+Recipe: 256 sequences of 512 tokens a batch, 2,400,000 steps, Adam 1e-4 with
+  warm-up over 10,000 steps and linear decay, epsilon 1e-8, decay 0.01 on every
+  parameter, clipping at 1.0, dropout 0.1; spans of whole words, lengths
+  geometric with p 0.2 up to 10, masked alike, 15%; masked LM plus the boundary
+  objective with vectors of 200 for 15 positions; rows of one document, no next
+  sentence prediction (section 3; facebookresearch/SpanBERT
+  pretraining/README.md, the command). base has the recipe of large, as none is
+  published for it.
+Data: books and Wikipedia, cased; BERT's vocabulary (section 4.2).
+
+  name   layers x width, heads  parameters (README)
+  base       12 x 768,  12         110M
+  large      24 x 1024, 16         340M
+
+  F1:    SQuAD 1.1    SQuAD 2.0   OntoNotes coreference  TACRED  (README)
+  base   92.4 dev     83.6 dev           77.4             68.2
+  large  94.6 test    88.7 test          79.6             70.8
+  Original hardware: large 32 V100, 15 days (section 4.2); base not published.
+
+Command:
+  bert_jax train --config configs/spanbert.py:base \
+    --workdir runs/spanbert_base --config.data.path=PREPARED_FOLDER
+TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
+"""
+
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, steps
+from bert_jax.configs.roberta import FAIRSEQ
+from ml_collections import ConfigDict
+
+ROWS = dict(
+  model=dict(family="bert"),
+  objective=dict(pairs=False, span_boundary=True),
+  data=dict(
+    builder="doc_sentences",
+    masking="span",
+    replacement="unigram",
+    count="ceil",
+  ),
+  schedule=dict(name="linear"),
+)
+RECIPE = dict(
+  data=dict(length=512, max_predictions=77, cased=True),
+  optimizer=dict(epsilon=1e-8),
+)
+
+
+def get_config(name: str = "base") -> ConfigDict:
+  large = choose(name, ("base", "large")) == "large"
+  variant = dict(model=dict(variant=name, remat=large))
+  length = steps(2_400_000, 10_000, peak=1e-4)
+  return recipe(PRETRAIN, MASKED, ROWS, FAIRSEQ, RECIPE, length, variant)

@@ -1,0 +1,63 @@
+r"""SQuAD 1.1 and 2.0: the words of a text that answer a question.
+
+squad (Rajpurkar et al. 2016): Devlin et al. 2019, section 4.2: 3 epochs, 5e-5,
+  32 windows a batch. The released code's example has 2 epochs, 3e-5 and batches
+  of 12 (base) or 24 (large): --config.data.epochs=2.0
+  --config.schedule.peak=3e-5 --config.batch_size=12.
+squad2, also questions without an answer (Rajpurkar et al. 2018): section 4.3: 2
+  epochs, 5e-5, 48 windows a batch; no answer is the span at [CLS].
+Both: rows of 384 tokens, a window every 128, questions of 64, answers of 30
+  (google-research/bert run_squad.py). Warm-up over 10%, decay from step 0, clip
+  1.0, weight decay 0.01; Adam's bias is corrected (as released:
+  --config.optimizer.name=adamw_bert).
+
+  dev, EM and F1         base         large
+  squad              80.8/88.5    84.1/90.9   (Table 2)
+  squad2                          78.7/81.9   (Table 3)
+  squad2 is also scored at the best threshold.
+
+Other families, `squad,roberta` (tables below): Liu et al. 2019, Table 10; Lan
+  et al. 2020, Table 14 (head dropout 0); ELECTRA small and base
+  (configure_finetuning.py; rows of 512; its head, in squad2 with a classifier
+  for unanswerable questions).
+
+Command (TRAIN and DEV: the original files):
+  bert_jax prepare --task squad --input train=TRAIN --input validation=DEV \
+    --vocab PRETRAINED --output TASK_FOLDER
+  bert_jax train --config configs/squad.py:squad --workdir runs/squad \
+    --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER
+"""
+
+from bert_jax.configs.common import ELECTRA, TASK, choose, recipe, steps
+from ml_collections import ConfigDict
+
+WINDOWS = dict(
+  data=dict(buckets=(128, 192, 256, 320, 384)),
+  schedule=dict(peak=5e-5),
+  log=dict(every=100),
+)
+VERSIONS = {"squad": {}, "squad2": dict(batch_size=48, data=dict(epochs=2.0))}
+_ROBERTA = dict(
+  batch_size=48,
+  data=dict(epochs=2.0),
+  schedule=dict(name="linear", peak=1.5e-5, warmup=0.06),
+  optimizer=dict(b2=0.98),
+)
+_ELECTRA = ELECTRA | dict(
+  batch_size=32, data=dict(epochs=2.0), objective=dict(span_head="joint")
+)
+_ALBERT = dict(batch_size=48, objective=dict(head_dropout=0.0))
+FAMILIES = {
+  "squad,roberta": _ROBERTA,
+  "squad2,roberta": _ROBERTA,
+  "squad,albert": _ALBERT | steps(3649, 365, peak=5e-5),
+  "squad2,albert": _ALBERT | steps(8144, 814, peak=3e-5),
+  "squad,electra": _ELECTRA,
+  "squad2,electra": _ELECTRA,
+}
+
+
+def get_config(name: str = "squad") -> ConfigDict:
+  choose(name, [*VERSIONS, *FAMILIES])
+  version = VERSIONS[name.partition(",")[0]]
+  return recipe(TASK, WINDOWS, version, FAMILIES.get(name, {}))

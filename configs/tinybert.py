@@ -1,0 +1,108 @@
+r"""TinyBERT: the general stage from BERT-base, and the two stages of a task.
+
+Paper: Jiao et al. 2020, "TinyBERT: Distilling BERT for Natural Language
+  Understanding", sections 3.1, 3.2 and 4.2.
+General stage (4x312, 6x768): mean squared differences of attention scores,
+  hidden states and embeddings, layer m from the teacher's 3m (4x312) or 2m;
+  Wikipedia, 128 tokens, 3 epochs, the rest as BERT (section 4.2): Adam 1e-4
+  with warm-up over 10,000 steps, decay 0.01, clip 1.0. The released program has
+  5e-5 and warm-up over 10%, batches of 256
+  (huawei-noah/Pretrained-Language-Model TinyBERT README.md,
+  general_distill.py). No token is hidden, as released
+  (pregenerate_training_data.py): the builder's masks are put back.
+  Steps, computed here: 3 epochs of 2,500M words of Wikipedia at 1.3 pieces a
+  word are 300,000 batches of 256 rows of 128. One learnt map of embeddings and
+  all layers, with a bias, as released; the two of the paper:
+  --config.objective.maps=two.
+Task (sst2): first the inner layers: 20 epochs (MNLI, QQP, QNLI 10, CoLA 50), 32
+  examples a batch, 5e-5; then the predictions: 3 epochs, batches of 16 or 32,
+  1e-5, 2e-5 or 3e-5, temperature 1, the best on the development set; texts cut
+  to 64 tokens, pairs to 128 (section 4.2). The rate of the first is constant,
+  that of the second decays linearly after 10% of warm-up; Adam as in BERT's
+  code, weight decay 0.01, clip 1.0 (task_distill.py; its own epochs: SST-2 10,
+  MNLI and QQP 5). The first stage is measured by the held-out loss. Other
+  tasks: data.path and epochs; of STS-B as released the second stage learns gold
+  labels: --config.objective.targets=labels. Before: a teacher, BERT-base
+  fine-tuned with configs/glue.py:sst2; a student after the general stage; the
+  training file grown to about 20 variants a line (--samples: 10 for MNLI and
+  QQP, 20 for SST-2 and QNLI, 30 for the others; data_augmentation.py,
+  default_params).
+
+  name   layers x width, heads, MLP   parameters   GLUE test after both stages
+  4x312      4 x 312, 12, 1,200          14.5M            77.0
+  6x768      6 x 768, 12, 3,072          67M              79.4
+  (sizes: section 4.2; the teacher has 12 layers of 768. Scores: Table 1)
+              MNLI    QQP  QNLI SST-2 CoLA STS-B MRPC  RTE
+  4x312  82.5/81.8   71.3  87.7  92.6 44.1  80.4 86.4 66.6
+  6x768  84.6/83.2   71.6  90.4  93.1 51.1  83.7 87.3 70.0
+  Original hardware: not published.
+
+TRAIN and DEV are the original files, BERT a folder with a masked-LM head,
+VECTORS GloVe's text file; see docs/distillation.md. Command:
+  bert_jax train --config configs/tinybert.py:4x312 \
+    --workdir runs/tinybert_4x312 --config.data.path=PREPARED_FOLDER \
+    --config.teacher.path=BERT_BASE
+  bert_jax augment --model BERT --task sst2 --input TRAIN \
+    --output train_augmented.tsv --vectors VECTORS
+  bert_jax prepare --task sst2 --input train=train_augmented.tsv \
+    --input validation=DEV --vocab BERT --length 64 --output TASK_FOLDER
+  bert_jax train --config configs/tinybert.py:sst2 --workdir runs/layers \
+    --config.init_from=runs/tinybert_4x312 \
+    --config.teacher.path=runs/sst2 --config.data.path=TASK_FOLDER
+  bert_jax train --config configs/tinybert.py:sst2 --workdir runs/prediction \
+    --config.init_from=runs/layers \
+    --config.teacher.path=runs/sst2 --config.data.path=TASK_FOLDER \
+    --config.objective.stage=prediction --config.data.epochs=3.0 \
+    --config.schedule.name=linear --config.schedule.peak=2e-5 \
+    --config.schedule.warmup=0.1
+"""
+
+from bert_jax.configs.bert import PAIRS
+from bert_jax.configs.common import (
+  MASKED,
+  PRETRAIN,
+  TASK,
+  choose,
+  recipe,
+  steps,
+  unset,
+)
+from ml_collections import ConfigDict
+
+LOSSES = dict(
+  maps="shared",
+  attention_weight=1.0,
+  hidden_weight=1.0,
+  embedding_weight=1.0,
+)
+GENERAL = dict(
+  model=dict(family="tinybert"),
+  teacher=dict(path="", model=dict(family="bert", variant="base")),
+  objective=dict(name="tinybert") | LOSSES,
+)
+ROWS = dict(data=dict(length=128, max_predictions=20))
+STAGES = TASK | dict(
+  teacher=dict(path="", model=dict(family=unset(str), variant=unset(str))),
+  objective=dict(
+    name="tinybert_task",
+    stage="layers",
+    targets="teacher",
+    temperature=1.0,
+    head_dropout=unset(float),  # the family's
+  )
+  | LOSSES,
+)
+SST2 = dict(
+  data=dict(epochs=20.0),
+  optimizer=dict(name="adamw_bert"),
+  schedule=dict(name="constant", peak=5e-5, warmup=0.0),
+  log=dict(every=200),
+)
+
+
+def get_config(name: str = "4x312") -> ConfigDict:
+  if choose(name, ("4x312", "6x768", "sst2")) == "sst2":
+    return recipe(STAGES, SST2)
+  length = steps(300_000, 10_000, peak=1e-4)
+  variant = dict(model=dict(variant=name))
+  return recipe(PRETRAIN, MASKED, PAIRS, GENERAL, ROWS, length, variant)
