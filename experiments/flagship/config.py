@@ -7,9 +7,8 @@ Rows: RoBERTa's full sentences, no pairs (Liu et al. 2019, section 4.2); three
 Everything else is what the study beside this file varies; see README.md.
 """
 
-from ml_collections import ConfigDict
-
 from bert_jax.configs.common import MASKED, PRETRAIN, recipe
+from ml_collections import ConfigDict
 
 
 def phase(fraction: float, length: int, rate: float, scale: float) -> dict:
