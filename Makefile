@@ -24,20 +24,20 @@ $(VENV)/installed: setup.py
 $(RUN)/text.txt: $(VENV)/installed
 	mkdir -p $(RUN)
 	rm -f $@
-	$(BIN) -m bert_jax.cli.split_text --input docstrings --output $@
+	$(BIN) -m bert_jax split-text --input docstrings --output $@
 
 $(RUN)/vocab.txt: $(RUN)/text.txt
 	rm -f $@ $(RUN)/tokenizer_config.json $(RUN)/vocab.tokenizer_config.json
-	$(BIN) -m bert_jax.cli.train_vocab --input $< --size 4096 --output $@
+	$(BIN) -m bert_jax vocab --input $< --size 4096 --output $@
 
 $(RUN)/data/meta.json: $(RUN)/vocab.txt
-	$(BIN) -m bert_jax.cli.prepare --input $(RUN)/text.txt --vocab $< \
+	$(BIN) -m bert_jax prepare --input $(RUN)/text.txt --vocab $< \
 	  --output $(RUN)/data --heldout 0.02
 
 quickstart: $(RUN)/data/meta.json
-	$(BIN) -m bert_jax.cli.train --config configs/quickstart.py --workdir $(RUN) \
+	$(BIN) -m bert_jax train --config configs/quickstart.py --workdir $(RUN) \
 	  --config.data.path=$(RUN)/data
-	$(BIN) -m bert_jax.use.fill_mask --workdir $(RUN) \
+	$(BIN) -m bert_jax fill-mask --model $(RUN) \
 	  "The function returns a new [MASK] with the same shape." \
 	  "If the value is not [MASK], an error is raised." \
 	  "This [MASK] is deprecated and will be removed in a future version." \

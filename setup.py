@@ -19,8 +19,8 @@ EXTRAS = {
     "importlib_resources",  # tensorflow-datasets needs it to build a data set
     "pyarrow",
     "zstandard",
-    "datasketch>=2.0",  # prepare --near_duplicates
-    "sentencepiece>=0.2.3",  # train_vocab --kind unigram
+    "datasketch>=2.0",  # prepare --near-duplicates
+    "sentencepiece>=0.2.3",  # vocab --tokenizer unigram
   ],
   "convert": ["h5py"],  # ELMo's weights
   "export": ["flatbuffers"],  # what jax.export writes
@@ -69,4 +69,5 @@ setup(
     "matplotlib",
   ],
   extras_require=EXTRAS,
+  entry_points={"console_scripts": ["bert_jax = bert_jax.cli.main:main"]},
 )

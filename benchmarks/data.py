@@ -64,9 +64,9 @@ def measure(name: str, masks: Iterator[np.ndarray], seconds: float) -> dict:
 
 
 def prepare(pattern: str, vocab: str, output: str) -> dict:
-  """Runs `python -m bert_jax.cli.prepare`; returns its row of the table."""
+  """Runs `bert_jax prepare`; returns its row of the table."""
   before = resource.getrusage(resource.RUSAGE_CHILDREN)
-  command = [sys.executable, "-m", "bert_jax.cli.prepare", "--input", pattern]
+  command = [sys.executable, "-m", "bert_jax", "prepare", "--input", pattern]
   done = subprocess.run(
     [*command, "--vocab", vocab, "--output", output], stdout=sys.stderr
   )
@@ -77,7 +77,7 @@ def prepare(pattern: str, vocab: str, output: str) -> dict:
   with open(os.path.join(output, "meta.json"), encoding="utf-8") as f:
     tokens = sum(split["tokens"] for split in json.load(f)["splits"].values())
   return {
-    "pipeline": "bert_jax.cli.prepare, once",
+    "pipeline": "bert_jax prepare, once",
     "cpu_seconds": round(spent, 3),
     "million_real_tokens_per_cpu_second": round(tokens / spent / 1e6, 3),
   }

@@ -19,7 +19,7 @@ from typing import Any
 
 import tokenizers
 
-from bert_jax.cli import flags_flags as flags
+from bert_jax.cli import flags
 from bert_jax.corpus import sources
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text.vocabulary import Vocabulary
@@ -129,14 +129,14 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--input", required=True, help="glob of text files")
   parser.add_argument("--vocab", required=True, help="a file or folder")
-  flags.add_cleaning_flags(parser)
+  flags.add(parser, "no-lower-case", "keep-accents")
   parser.add_argument("--megabytes", type=float, default=16.0, help="of text")
   parser.add_argument("--batch", type=int, default=1000, help="lines a call")
   parser.add_argument("--rounds", type=int, default=3)
   args = parser.parse_args()
   # One core each; read at the libraries' first use.
   os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-  options = flags.cleaning_options(args)
+  options = flags.cleaning(args)
 
   def make() -> Vocabulary:
     return vocabulary_files.load(args.vocab, **options)

@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch.nn import functional
 
-from bert_jax.cli import flags as command_line
+from bert_jax.cli import configs
 from bert_jax.examples import loader
 from bert_jax.objectives import electra
 from bert_jax.training import config as config_lib
@@ -128,7 +128,7 @@ def build(name, sizes, seed=0):
 
 def config_of(family, prepared, model, **changes):
   """A published config that goes on from `model`; its sizes are the model's."""
-  config = command_line.load_defaults(REFERENCES[family][2])
+  config = configs.load_defaults(REFERENCES[family][2])
   values = {
     "init_from": str(model),
     "data.path": str(prepared),

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bert_jax.cli import flags as command_line
+from bert_jax.cli import configs
 from bert_jax.training import config as config_lib
 from bert_jax.use import blimp
 from bert_jax.weights.run_config import flatten
@@ -35,7 +35,9 @@ from bert_jax.weights.run_config import flatten
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.S | re.M)
-_INLINE = re.compile(r"`((?:python|pip install|make) [^`]+)`", re.S)
+_INLINE = re.compile(
+  r"`((?:bert_jax [a-z-]+ -|python |pip install |make )[^`]+)`", re.S
+)
 # Placeholders of the pages, and what stands for them in the folder.
 NAMES = {
   "PATH": "runs/mine",
@@ -147,7 +149,8 @@ def _of_page(page: str, text: str) -> Iterator[Command]:
       continue
     for line in content.replace("\\\n", " ").split("\n"):
       line = " ".join(line.partition("  #")[0].split())
-      starts = ("python ", "pip install", "make", "PYTHONPATH=", "git clone")
+      starts = ("bert_jax ", "python ", "pip install", "make", "PYTHONPATH=")
+      starts += ("git clone",)
       if line.startswith(starts):
         yield Command(page, line)
 
@@ -217,8 +220,8 @@ def _write_zst(path: pathlib.Path, content: bytes) -> None:
 
 
 def small_flags(path: str) -> list[str]:
-  """Flags of `bert_jax.cli.train` that make a run of a config small."""
-  config = command_line.load_defaults(path)
+  """Flags of `bert_jax train` that make a run of a config small."""
+  config = configs.load_defaults(path)
   flat = flatten(config)
   flags = {key: value for key, value in SMALL.items() if key in flat}
   if config_lib.is_task(config):
@@ -232,7 +235,7 @@ def small_flags(path: str) -> list[str]:
   if "teacher" in config:
     models["teacher.model"] = config["teacher"]["model"]
   for section, model in models.items():
-    known = command_line._attributes(model)
+    known = configs._attributes(model)
     sizes = {name: v for name, v in SIZES.items() if name in known}
     if path.partition(":")[0].endswith("small.py"):
       del sizes["num_layers"]  # A student copies layers by number.
@@ -242,14 +245,14 @@ def small_flags(path: str) -> list[str]:
 
 def small(words: list[str]) -> list[str] | None:
   """The same command, small; None if its flags are to be parsed only."""
-  program = words[2] if words[1] == "-m" else words[1]
+  program = " ".join(words[2:4]) if words[1] == "-m" else words[1]
   if program.rpartition("/")[2].removesuffix(".py") in ON_GPU:
     return None
-  if program == "bert_jax.cli.train_vocab":
+  if program == "bert_jax vocab":
     words = [*words, "--size", "300"]
     if "--input" not in words:  # A page that is about a flag.
       words += ["--input", "text/a.txt", "--output", "kind.txt"]
-  if program in ("bert_jax.cli.train", "bert_jax.cli.compile"):
+  if program in ("bert_jax train", "bert_jax compile"):
     path = words[words.index("--config") + 1]
     flags = small_flags(str(ROOT / path) if "/" in path else path)
     given = {word.partition("=")[0] for word in words}
@@ -258,7 +261,7 @@ def small(words: list[str]) -> list[str] | None:
     # Steps and sizes are small whatever the page says.
     words = [w for w in words if w.partition("=")[0] not in changed]
     words += [f for f in flags if f.partition("=")[0] not in given - {*changed}]
-  if program == "bert_jax.cli.compile":
+  if program == "bert_jax compile":
     words[words.index("--topology") + 1] = "v5e:2x2"
   if program == "benchmarks/data.py":
     words += ["--seconds", "0.05", "--length", "32", "--batch", "8"]
@@ -288,14 +291,13 @@ def set_up(folder: pathlib.Path) -> list[Command]:
   """Commands before those of the pages: models that the pages begin with."""
   tiny = "--config.data.path=data/mine --config.teacher.path=runs/mine"
   lines = [
-    "python -m bert_jax.cli.train_vocab --input 'text/*.txt' --size 300"
-    " --output vocab.txt",
-    "python -m bert_jax.cli.prepare --input 'text/*.txt' --vocab vocab.txt"
+    "bert_jax vocab --input 'text/*.txt' --size 300 --output vocab.txt",
+    "bert_jax prepare --input 'text/*.txt' --vocab vocab.txt"
     " --output data/mine --heldout 0.05",
-    "python -m bert_jax.cli.train --config configs/bert.py:base --workdir runs/mine"
+    "bert_jax train --config configs/bert.py:base --workdir runs/mine"
     " --config.data.path=data/mine",
-    "python -m bert_jax.weights --to hf --input runs/mine --output HF_FOLDER",
-    "python -m bert_jax.cli.train --config configs/tinybert.py:4x312 --workdir"
+    "bert_jax convert --to hf --model runs/mine --output HF_FOLDER",
+    "bert_jax train --config configs/tinybert.py:4x312 --workdir"
     f" runs/tinybert_4x312 {tiny}",
   ]
   return [Command("set up", line) for line in lines]
@@ -305,7 +307,9 @@ def run(command: Command, folder: pathlib.Path) -> Done:
   """Runs a command of a page in a folder of `make_folder`."""
   start = time.monotonic()
   text = command.text
-  if not command.program and not re.match(r"(\w+=\S+ )?python ", text):
+  if not command.program and not re.match(
+    r"(\w+=\S+ )?(python|bert_jax) ", text
+  ):
     return Done(command, "", 0.0, check_install(command))
   if "elmo_original" in text and not (folder / "bilm").exists():
     return Done(command, "", 0.0, None)
@@ -320,8 +324,8 @@ def run(command: Command, folder: pathlib.Path) -> Done:
     words = shlex.split(text)
     while "=" in words[0]:
       words = words[1:]
-    if words[1:2] == ["-m"] and len(words) == 3:
-      return Done(command, "", 0.0, _no_module(words[2]))
+    if words[0] == "bert_jax":
+      words = ["python", "-m", *words]
     words = [_named(word) for word in words]
     if "benchmarks/exported.py" in words:
       words[words.index("DIR")] = "runs/sst2"
@@ -332,7 +336,7 @@ def run(command: Command, folder: pathlib.Path) -> Done:
     words = _outputs(words, folder)
     shrunk = small(words)
     if shrunk is None:
-      words = _script(words)
+      words = words[1:]
       arguments = [sys.executable, "-c", PARSE, *words]
     else:
       arguments = [sys.executable, *shrunk[1:]]
@@ -358,21 +362,9 @@ def _named(word: str) -> str:
   return f"{flag}={NAMES.get(value, value)}" if equal else word
 
 
-def _script(words: list[str]) -> list[str]:
-  """The file of a program and its flags, without the interpreter."""
-  if words[1] == "-m":
-    return [words[2].replace(".", "/") + ".py", *words[3:]]
-  return words[1:]
-
-
-def _no_module(name: str) -> str | None:
-  path = ROOT / (name.replace(".", "/") + ".py")
-  return None if path.exists() else f"there is no {name}"
-
-
 def _outputs(words: list[str], folder: pathlib.Path) -> list[str]:
   """Removes the output of an earlier command: pages use a name again."""
-  trains = "bert_jax.cli.train" in words
+  trains = words[1:4] == ["-m", "bert_jax", "train"]
   for flag in ("--output", *(["--workdir"] if trains else [])):
     if flag in words:
       path = folder / words[words.index(flag) + 1]
@@ -389,7 +381,7 @@ def _expanded(words: list[str], folder: pathlib.Path) -> list[str]:
   """Expands what a shell would: a bare pattern of files."""
   found = []
   for word in words:
-    bare = "*" in word and "bert_jax.cli.submission" in words
+    bare = "*" in word and "submission" in words
     found += sorted(str(p) for p in folder.glob(word)) if bare else [word]
   return found
 
@@ -416,9 +408,7 @@ def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
   for command in [*first, *commands()]:
     if only in command.text or command.page == "set up":
       yield run(command, folder)
-      if command.text.startswith(
-        "python -m bert_jax.cli.prepare --input 'text"
-      ):
+      if command.text.startswith("bert_jax prepare --input 'text"):
         wiki = folder / "data" / "wiki"
         if not wiki.exists():
           wiki.symlink_to(folder / "data" / "mine")

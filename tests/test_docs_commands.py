@@ -4,11 +4,11 @@ import docs_commands
 import pytest
 
 PAGE = """
-Text with `python -m bert_jax.cli.evaluate_task --model
+Text with `bert_jax evaluate --model
 A` and `a value`.
 
 ```
-python -m bert_jax.cli.prepare --input 'text/*.txt' \\
+bert_jax prepare --input 'text/*.txt' \\
   --output data/mine    # makes a folder
 pip install -e '.[data]'
 train: 3 tokens
@@ -23,9 +23,9 @@ print(1)
 def test_commands_of_a_page():
   found = list(docs_commands._of_page("README.md", PAGE))
   assert [(c.text, c.program) for c in found] == [
-    ("python -m bert_jax.cli.evaluate_task --model A", False),
+    ("bert_jax evaluate --model A", False),
     (
-      "python -m bert_jax.cli.prepare --input 'text/*.txt' --output data/mine",
+      "bert_jax prepare --input 'text/*.txt' --output data/mine",
       False,
     ),
     ("pip install -e '.[data]'", False),

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from bert_jax import files
-from bert_jax.cli import prepare, prepare_task
+from bert_jax.cli.main import execute
 from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import sources_reading as reading
 from bert_jax.corpus import writer as prepared_folder
@@ -187,30 +187,31 @@ def test_what_a_killed_writer_left_is_cleared(tmp_path):
   assert sorted(os.listdir(tmp_path)) == [".a.tmp", "b.tmp"]
 
 
-def run_with_a_full_disk(main, monkeypatch, *arguments):
+def run_with_a_full_disk(*arguments):
   """The sentence that a command ends with where nothing can be written."""
-  monkeypatch.setattr("sys.argv", ["", *map(str, arguments)])
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   try:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
     with pytest.raises(SystemExit) as caught:
-      main()
+      execute([*map(str, arguments)])
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   return caught.value.code
 
 
-def test_a_full_disk_names_the_folder_of_a_task(tmp_path, monkeypatch):
+def test_a_full_disk_names_the_folder_of_a_task(tmp_path):
   pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
   before = sorted(os.listdir(tmp_path))
   error = run_with_a_full_disk(
-    *(prepare_task.main, monkeypatch, "--task=sst2"),
+    *("prepare-task", "--task=sst2"),
     *(f"--input=train={tmp_path}/a.tsv", f"--vocab={tmp_path}/vocab.txt"),
     f"--output={tmp_path}/out",
   )
-  assert error == f"error: {tmp_path}/out: File too large."
+  assert error == (
+    f"error: {tmp_path}/out: File too large; nothing was written."
+  )
   assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -241,17 +242,16 @@ def test_a_full_disk_leaves_no_part_of_a_vocabulary(
   assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_a_folder_whose_tokenizer_is_unknown(tmp_path, monkeypatch):
+def test_a_folder_whose_tokenizer_is_unknown(tmp_path):
   pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.txt").write_text("good bad\n\nbad good\n\ngood\n\nbad\n")
   arguments = [f"--input={tmp_path}/a.txt", f"--vocab={tmp_path}/vocab.txt"]
   arguments += [f"--output={tmp_path}/out", "--processes=1"]
-  monkeypatch.setattr("sys.argv", ["", *arguments])
-  prepare.main()
+  execute(["prepare", *arguments])
   path = tmp_path / "out" / "meta.json"
   meta = files.seal(json.loads(path.read_text()) | {"tokenizer": "foo"})
   path.write_text(json.dumps(meta))
   with pytest.raises(SystemExit) as caught:
-    prepare.main()
+    execute(["prepare", *arguments])
   assert f"{path} is damaged: its tokenizer is 'foo'" in caught.value.code

@@ -131,7 +131,7 @@ def test_nothing_imports_what_stands_above():
   [
     "bert_jax.models",
     "bert_jax.training.train, bert_jax.examples.loader, bert_jax.cli.prepare,"
-    " bert_jax.use.fill_mask, bert_jax.cli.train, bert_jax.cli.train_vocab,"
+    " bert_jax.use.fill_mask, bert_jax.cli.train, bert_jax.cli.vocab,"
     " bert_jax.weights.model_folder",
   ],
 )
@@ -211,7 +211,7 @@ def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
   kept = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
   path = os.pathsep.join([str(tmp_path), str(ROOT)])
   done = subprocess.run(
-    [sys.executable, "-m", "bert_jax.cli.split_text", "--help"],
+    [sys.executable, "-m", "bert_jax", "split-text", "--help"],
     env=kept | {"PYTHONPATH": path} | environment,
     capture_output=True,
     text=True,

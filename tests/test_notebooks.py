@@ -10,7 +10,7 @@ import pytest
 from prepared import random_documents, write_prepared
 from test_config import BERT, shrink
 
-from bert_jax.cli import train as main
+from bert_jax.cli import configs
 from bert_jax.training import train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -22,7 +22,7 @@ def test_notebook(path, tmp_path, monkeypatch):
   folder = write_prepared(
     tmp_path / "data", random_documents(60, 0), random_documents(9, 1)
   )
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   train.run(config, str(tmp_path / "run"))
   monkeypatch.setenv("WORKDIR", str(tmp_path / "run"))
   matplotlib.use("agg")

@@ -1,138 +1,97 @@
-"""Writes vectors of texts from a frozen model.
+"""`bert_jax features`: vectors of texts from a frozen model."""
 
-  python -m bert_jax.cli.features --model PATH --input FILE --output FILE
-
-The input has a text a line, or (.jsonl) an object with "text" or "words" and
-perhaps an "id"; the output is .jsonl, .npz, .h5 or .hdf5, in the same order.
-"""
-
-import math
-import os
-import sys
+import argparse
 import time
 
-from absl import logging
+from bert_jax.cli import flags
+from bert_jax.messages import UserError
 
-from bert_jax.cli import flags_flags as flags
-from bert_jax.messages import note
-from bert_jax.use import features as features_of
-from bert_jax.use import features_feature_files as feature_files
-from bert_jax.use import text_batches as text_rows
-from bert_jax.use.features import Spec
-
-
-def _numbers(text: str, kind: type, flag: str) -> tuple:
-  try:
-    found = tuple(kind(part) for part in text.split(",") if part.strip())
-  except ValueError as e:
-    raise ValueError(f"{flag} {text}: numbers with commas between them.") from e
-  if not all(map(math.isfinite, found)):
-    raise ValueError(f"{flag} {text}: not all are finite numbers.")
-  return found
+HELP = """Writes vectors of texts from a frozen model, in the order of the
+input: a text a line, or .jsonl with "text" or "words" and perhaps an "id"."""
+EXAMPLE = """\
+  bert_jax features --model bert --input texts.txt \\
+    --output vectors.npz --layers=-2,-1 --combine mean --pooling word"""
 
 
-def _parser() -> flags.Parser:
-  parser = flags.Parser(
-    prog="python -m bert_jax.cli.features",
-    description="Writes vectors of texts from a frozen model.",
+def add_flags(parser: flags.Parser) -> None:
+  from bert_jax.use import features
+
+  add, spec = parser.add_argument, features.Spec()
+  flags.add(parser, "model")
+  flags.add(parser, "input", help="a text a line, or .jsonl")
+  flags.add(
+    parser, "output", metavar="FILE", help="a .jsonl, .npz, .h5 or .hdf5 file"
   )
-  add, spec = parser.add_argument, Spec()
-  add("--model", required=True, help="what bert_jax.load opens: RUN@best too")
-  add("--input", required=True, help="a text a line, or .jsonl")
-  add("--output", required=True, help="a .jsonl, .npz, .h5 or .hdf5 file")
   add(
     "--layers",
     default="-1",
-    help="numbers with commas, 0 for the embeddings, -1 (default) for the last"
-    " layer; or all; write --layers=-2,-1",
+    metavar="N,...",
+    help="0 for the embeddings, -1 (default) for the last layer; or all",
   )
   add(
     "--combine",
-    choices=features_of.COMBINE,
+    choices=features.COMBINE,
     default=spec.combine,
     help="what is made of several layers (default %(default)s)",
   )
-  add("--mix", default="", help="learnt weights of the layers, with commas")
+  add("--mix", default="", metavar="W,...", help="learnt weights of the layers")
   add("--gamma", type=float, default=spec.gamma, help="the mix's factor")
   add(
-    "--vectors",
-    choices=features_of.UNITS,
-    help="one a piece or word; or one a text, that of [CLS], or the mean or the"
-    " largest numbers of all pieces (default: as the model's 1_Pooling, and"
-    " one a piece where it has none)",
+    "--pooling",
+    choices=features.UNITS,
+    help="a vector for each piece or word; or one for each text: that of [CLS],"
+    " or the mean or largest numbers of all pieces (default: as the model's"
+    " 1_Pooling says, else piece)",
   )
   add(
     "--pieces",
-    choices=features_of.PIECES,
+    choices=features.PIECES,
     default=spec.pieces,
     help="which of a word's pieces (default %(default)s)",
   )
-  add("--normalize", action="store_true", help="make vectors of length 1")
-  add("--max_length", type=int, help="of a window (default: the model's)")
+  add("--unit-length", action="store_true", help="make vectors of length 1")
+  flags.add(parser, "length", help="of a window (default: the model's)")
   add(
     "--overlap",
     type=int,
     default=spec.overlap,
+    metavar="N",
     help="pieces that windows of a long text share (default %(default)s)",
   )
-  add("--batch_tokens", type=int, default=8192, help="padding included")
-  add("--dtype", choices=("float32", "bfloat16"), default="float32")
-  flags.add_family_flag(parser)
-  add(
-    "--tower",
-    choices=("discriminator", "generator"),
-    help="of ELECTRA (default: the discriminator where there are both)",
-  )
-  return parser
+  flags.add(parser, "batch-tokens", "dtype", "family", "tower")
 
 
-def main() -> None:
-  args = _parser().parse_args()
-  logging.set_verbosity(logging.ERROR)
+def run(args: argparse.Namespace) -> None:
+  from bert_jax.use import features
+  from bert_jax.use import features_feature_files as feature_files
+
   begin = time.monotonic()
-  try:
-    if args.batch_tokens < 1:
-      raise ValueError(f"--batch_tokens {args.batch_tokens}: 1 or more.")
-    feature_files.check(args.output)
-    if os.path.realpath(args.output) == os.path.realpath(args.input):
-      raise ValueError(f"--output {args.output} is the input; choose another.")
-    if not math.isfinite(args.gamma):
-      raise ValueError(f"--gamma {args.gamma}: a finite number.")
-    layers = None
-    if args.layers != "all":
-      layers = _numbers(args.layers, int, "--layers")
-    mix = _numbers(args.mix, float, "--mix")
-    model = text_rows.open_model(
-      args.model, args.family, args.tower, dtype=args.dtype
-    )
-    if layers is None:
-      layers = tuple(range(features_of.num_layers(model)))
-    unit, normalize, lines = features_of.own_pooling(model, args.vectors)
-    for line in lines:
-      note(f"note: {line}.")
-    spec = Spec(
-      layers,
-      args.combine,
-      mix,
-      args.gamma,
-      unit,
-      args.pieces,
-      args.normalize or normalize,
-      args.max_length,
-      args.overlap,
-    )
-    texts = text_rows.read_texts(args.input)
-    found = features_of.extract_texts(model, texts, spec, args.batch_tokens)
-    count = feature_files.write(args.output, found)
-  except ValueError as e:
-    sys.exit(f"error: {e}")
-  except OSError as e:
-    sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
-  except KeyboardInterrupt:
-    sys.exit("stopped; nothing was written.")
+  flags.at_least(1, args, "batch_tokens")
+  if not abs(args.gamma) < float("inf"):
+    raise UserError(f"--gamma {args.gamma}: a finite number.")
+  layers = None  # All of them; how many there are, the model says.
+  if args.layers != "all":
+    layers = flags.numbers(args.layers, int, "--layers")
+  spec = features.Spec(
+    layers=layers,
+    combine=args.combine,
+    mix=flags.numbers(args.mix, float, "--mix"),
+    gamma=args.gamma,
+    unit=args.pooling,
+    pieces=args.pieces,
+    normalize=args.unit_length,
+    max_length=args.length,
+    overlap=args.overlap,
+  )
+  count = feature_files.extract_file(
+    args.model,
+    args.input,
+    args.output,
+    spec,
+    args.batch_tokens,
+    dtype=args.dtype,
+    family=args.family,
+    tower=args.tower,
+  )
   seconds = time.monotonic() - begin
   print(f"{args.output}: {count:,} texts in {seconds:.1f} s.")
-
-
-if __name__ == "__main__":
-  main()

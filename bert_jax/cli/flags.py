@@ -1,207 +1,310 @@
-"""Flags of commands that take a config: parsed, or refused in a sentence."""
+"""The flags that several verbs share, each defined once, and their parser."""
 
-import ast
-import inspect
+import argparse
 import re
-import sys
+import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from absl import flags
+from bert_jax.messages import UserError, nearest
 
-from bert_jax.examples.recipes import BUILDERS
-from bert_jax.messages import nearest
-from bert_jax.training import config as config_lib
-from bert_jax.training.config_files import open_config, resolve
-from bert_jax.weights.run_config import flatten
+# Name -> options of `argparse.add_argument`. A verb picks flags by `add`, and
+# changes what is its own: a default, or a help that says more.
+SHARED: dict[str, dict[str, Any]] = {
+  "model": dict(
+    required=True,
+    metavar="PATH",
+    help="a run's folder (RUN@best and RUN@STEP name a checkpoint of it), a"
+    " converted folder, or a transformers folder",
+  ),
+  "family": dict(
+    metavar="NAME",
+    help="family of a transformers folder whose config.json names none",
+  ),
+  "tower": dict(
+    choices=("discriminator", "generator"), help="which part of an ELECTRA"
+  ),
+  "dtype": dict(
+    choices=("float32", "bfloat16"),
+    default="float32",
+    help="of the computation (default %(default)s)",
+  ),
+  "batch-size": dict(
+    type=int,
+    default=32,
+    metavar="N",
+    help="rows computed at a time (default %(default)s)",
+  ),
+  "batch-tokens": dict(
+    type=int,
+    default=8192,
+    metavar="N",
+    help="tokens computed at a time, with padding (default %(default)s)",
+  ),
+  "top": dict(
+    type=int,
+    default=5,
+    metavar="N",
+    help="candidates for each mask (default %(default)s)",
+  ),
+  "length": dict(
+    type=int, metavar="N", help="tokens in a row at most, with special ones"
+  ),
+  "no-answer": dict(
+    action="store_true", help="a question may have no answer (SQuAD 2.0)"
+  ),
+  "input": dict(required=True, metavar="FILE"),
+  "output": dict(required=True, metavar="PATH"),
+  "vocab": dict(
+    required=True,
+    metavar="PATH",
+    help="a vocabulary of any kind (docs/tokenizers.md), or a model's folder",
+  ),
+  "add-tokens": dict(
+    metavar="FILE",
+    help="tokens to add to the vocabulary, one a line",
+  ),
+  "no-lower-case": dict(
+    action="store_true", help="keep capitals and accents (a cased vocabulary)"
+  ),
+  "keep-accents": dict(
+    action="store_true",
+    help="keep accents in lower case too: for most languages but English",
+  ),
+  "format": dict(
+    default="auto",
+    help="auto (default): by the extension; bert: a sentence a line, a blank"
+    " line between documents; text: a document a file (docs/corpus.md)",
+  ),
+  "errors": dict(
+    choices=("strict", "replace"),
+    default="strict",
+    help="what to do with bytes that are not UTF-8 (default %(default)s)",
+  ),
+  "language": dict(
+    default="en",
+    metavar="CODE",
+    help="ISO 639 code, for finding sentences (default %(default)s)",
+  ),
+  "task": dict(
+    required=True,
+    metavar="NAME",
+    help="a published task, or a name of your own with --columns",
+  ),
+  "columns": dict(
+    metavar="ROLE=COLUMN,...",
+    help="columns of your own task: text, pair, label, id",
+  ),
+  "kind": dict(metavar="KIND", help="what your own task predicts"),
+  "processes": dict(type=int, metavar="N"),
+  "json": dict(action="store_true", help="print JSON, an object a line"),
+  "seed": dict(
+    type=int, metavar="N", help="of all draws (default %(default)s)"
+  ),
+  "workdir": dict(required=True, metavar="DIR"),
+  "config": dict(
+    required=True,
+    metavar="FILE[:NAME]",
+    help="a config, for example bert:base; --config.KEY=VALUE changes a value",
+  ),
+}
 
 
-def load_defaults(text: str) -> dict[str, Any]:
-  """Returns the config that --config=TEXT means, without overrides.
-
-  Raises:
-    ValueError: the file is no config; names its line where it has an error.
-  """
-  return open_config(text).to_dict()
-
-
-def config_path(argv: Sequence[str]) -> str | None:
-  """The value of --config, however it is written."""
-  for arg, following in zip(argv, [*argv[1:], ""], strict=True):
-    name, given, value = arg.lstrip("-").partition("=")
-    if name == "config" and arg.startswith("-"):
-      return value if given else following
-  return None
-
-
-def is_out_of_memory(error: Exception) -> bool:
-  """Whether the host's or a device's memory did not suffice.
-
-  JAX says it of a device by a RuntimeError with XLA's status.
-  """
-  return isinstance(error, MemoryError) or (
-    isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
-  )
-
-
-_KINDS = {float: "a number", bool: "True or False"}
-
-
-def _remedy(name: str, known: dict[str, Any]) -> str:
-  """How a sentence about a key that a config lacks ends."""
-  section, _, option = name.partition(".")
-  takers = [
-    builder
-    for builder, factory in BUILDERS.items()
-    if option in inspect.signature(factory).parameters
-  ]
-  builder = known.get("data.builder")
-  if section != "data" or not takers or builder in (None, *takers):
-    return nearest(name, known)
-  return (
-    f": data.builder={builder} makes no use of it; choose a config with one of"
-    f" {', '.join(takers)}."
-  )
-
-
-def explain(argv: Sequence[str], error: Exception) -> str:
-  """One sentence for a failed override; names the nearest right key."""
-  path = config_path(argv)
-  known = flatten(load_defaults(path)) if path else {}
-  for arg, following in zip(argv, [*argv[1:], ""], strict=True):
-    flag, given, value = arg.lstrip("-").partition("=")
-    name = flag.removeprefix("config.")
-    if not known or name == flag:
-      continue
-    if name not in known:
-      return f"config.{name}: {path} has no such key{_remedy(name, known)}"
-    value = value if given else following
-    if f"--{flag}={value}: " in str(error):
-      kind = _KINDS.get(type(known[name]), "a whole number")
-      return f"config.{name}={value!r}: must be {kind}."
-  if match := re.match(r"flag --(\w+)=None: ", str(error)):
-    return f"--{match[1]} is missing."
-  return str(error).strip()
-
-
-def _attributes(model: dict[str, Any]) -> dict[str, Any]:
-  """Returns attributes of an encoder that a config may set: name -> value."""
-  if not model.get("family") or not model.get("variant"):
-    return {}
-  # Import it here, because it loads jax, which most command lines do not need.
-  from bert_jax import models
-
-  encoder = models.family(model["family"]).build(model["variant"])
-  names = encoder.__dataclass_fields__.keys()
-  return {
-    name: getattr(encoder, name)
-    for name in names - {"parent", "name", "vocab_multiple"}
-  }
-
-
-def _attribute_value(flag: str, text: str, before: Any) -> Any:
-  """Parses a flag that sets an attribute of an encoder.
+def add(parser: Any, *names: str, **changes: Any) -> None:
+  """Adds shared flags to a verb.
 
   Args:
-    flag: the flag, for messages.
-    text: the value on the command line.
-    before: the attribute's value in the variant, which has the right type.
+    parser: the verb's parser, or a group of it.
+    *names: the flags, without the hyphens.
+    **changes: options of `add_argument` that differ here.
+  """
+  for name in names:
+    parser.add_argument(f"--{name}", **SHARED[name] | changes)
+
+
+def add_text(parser: Any) -> None:
+  """Adds the flags of a verb that reads text: what it reads, and how."""
+  from bert_jax.corpus.sources_reading import FORMATS
+
+  add(
+    parser,
+    "input",
+    nargs="+",
+    action="extend",  # Given again, it adds; the last alone would lose text.
+    metavar="GLOB",
+    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed, each"
+    " with a format as in text:GLOB",
+  )
+  add(parser, "format", choices=("auto", *FORMATS))
+  add(parser, "errors")
+
+
+def cleaning(args: argparse.Namespace) -> dict[str, bool]:
+  """Returns --no-lower-case and --keep-accents as options of a vocabulary."""
+  from bert_jax.text import cleaning
+
+  return cleaning.asked(
+    False if args.no_lower_case else None, True if args.keep_accents else None
+  )
+
+
+def numbers(text: str, kind: type, flag: str) -> tuple:
+  """Returns the numbers of a flag that has commas between them.
 
   Raises:
-    ValueError: the value has a different type.
+    UserError: a part is not a finite number.
   """
-  if isinstance(before, str) or not isinstance(before, int | float | tuple):
-    return text
   try:
-    value = ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    value = None
-  kinds = (int, float) if isinstance(before, float) else type(before)
-  if isinstance(value, bool) != isinstance(before, bool) or not isinstance(
-    value, kinds
+    values = tuple(kind(part) for part in text.split(",") if part.strip())
+  except ValueError as e:
+    raise UserError(f"{flag} {text}: numbers with commas between them.") from e
+  if not all(abs(value) < float("inf") for value in values):
+    raise UserError(f"{flag} {text}: not all are finite numbers.")
+  return values
+
+
+def at_least(minimum: int, args: argparse.Namespace, *names: str) -> None:
+  """Raises UserError if one of these flags is a smaller number."""
+  for name in names:
+    value = getattr(args, name)
+    if value is not None and value < minimum:
+      flag = name.replace("_", "-")
+      raise UserError(f"--{flag}={value}: must be at least {minimum}.")
+
+
+def _filled(text: str) -> str:
+  """Fills lines to 80 columns, except lines that begin with a space."""
+  paragraphs: list[str] = [""]
+  for line in text.split("\n"):
+    if line.startswith(" "):
+      paragraphs += [line, ""]
+    else:
+      paragraphs[-1] = f"{paragraphs[-1]} {line}".strip()
+  return "\n".join(
+    paragraph if paragraph.startswith(" ") else textwrap.fill(paragraph, 80)
+    for paragraph in paragraphs
+    if paragraph
+  )
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+  """Formats help for a screen of 80 columns."""
+
+  def __init__(self, prog: str):
+    super().__init__(prog, width=80, max_help_position=24)
+
+
+class Parser(argparse.ArgumentParser):
+  """A verb's parser: a bad flag is refused in one sentence."""
+
+  def __init__(
+    self,
+    prog: str,
+    description: str = "",
+    example: str = "",
+    stdout: bool = False,
+    config: bool = False,
   ):
-    kind = _KINDS.get(type(before), "a whole number")
-    kind = "a list in brackets" if isinstance(before, tuple) else kind
-    raise ValueError(f"{flag}={text!r}: must be {kind}.")
-  return value
+    """Builds a parser.
+
+    Args:
+      prog: the command as the user writes it.
+      description: one sentence on what it does.
+      example: a command line, shown below the flags.
+      stdout: True if `--output -` means standard output. Otherwise it is an
+        error, because the command would write a file with the name "-".
+      config: True for a verb that takes `--config.KEY=VALUE`: `parse_args` puts
+        them into the list `overrides`.
+    """
+    super().__init__(
+      prog,
+      description=_filled(description),
+      epilog=example and f"example:\n{example}",
+      formatter_class=_Formatter,
+      allow_abbrev=False,
+    )
+    self._stdout, self._config = stdout, config
+
+  def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:
+    """Parses flags.
+
+    Raises:
+      UserError: a flag is wrong or missing.
+    """
+    for argument in args:
+      if argument == "--":
+        break
+      flag = argument.partition("=")[0]
+      if flag.startswith("--") and flag not in self._option_string_actions:
+        if not (self._config and flag.startswith("--config.")):
+          self._refuse(argument)
+    parsed, others = self.parse_known_args(args, namespace)
+    if self._config:
+      parsed.overrides, others = _split_overrides(others)
+    if others:
+      self._refuse(others[0])
+    if getattr(parsed, "output", None) == "-" and not self._stdout:
+      self.error(
+        "--output -: this command does not write to stdout; name a"
+        " file or folder"
+      )
+    return parsed
+
+  def _refuse(self, argument: str) -> NoReturn:
+    """Raises UserError for an argument that the verb does not have."""
+    if not argument.startswith("-"):
+      self.error(f"unexpected argument {argument!r}")
+    flag = argument.partition("=")[0]
+    known = [f for f in self._option_string_actions if f.startswith("--")]
+    remedy = nearest(f"--{flag.lstrip('-')}", known)
+    if remedy.startswith("; did"):
+      raise UserError(f"{flag}: no such flag{remedy}")
+    self.error(f"{flag}: no such flag")
+
+  def error(self, message: str) -> NoReturn:
+    """Raises UserError with the message of argparse."""
+    raise UserError(f"{message}; {self.prog} --help shows all flags.")
+
+  def format_usage(self) -> str:
+    """Returns a usage of one line or two, with the required flags only."""
+    return self._usage() + "\n"
+
+  def format_help(self) -> str:
+    """Returns the help, which fits on a screen."""
+    text = super().format_help()
+    return re.sub(r"\Ausage: .*?\n\n", f"{self._usage()}\n\n", text, flags=re.S)
+
+  def _usage(self) -> str:
+    words = [f"usage: {self.prog}"]
+    for action in self._actions:
+      if action.required and action.option_strings:
+        name = action.metavar or action.dest.upper()
+        words.append(f"{action.option_strings[0]} {name}")
+      elif action.required:
+        words.append(f"{action.metavar or action.dest} ...")
+    words += ["[flags]"]
+    lines = [""]
+    for word in words:
+      if len(lines[-1]) + 1 + len(word) > 80:
+        lines.append("   ")
+      lines[-1] += f" {word}" if lines[-1] else word
+    return "\n".join(lines)
 
 
-def take_attributes(
-  argv: Sequence[str], config: dict[str, Any]
-) -> tuple[list[str], dict[str, Any]]:
-  """Splits off the flags that set attributes of the model's variant.
-
-  A config names a published size by `model.variant`. Flags can set each
-  attribute of the size (num_layers, hidden, heads, ...), even if the config
-  lacks it.
-
-  Args:
-    argv: the command line.
-    config: the config of the file.
+def _split_overrides(
+  arguments: Sequence[str],
+) -> tuple[list[tuple[str, str]], list[str]]:
+  """Splits `--config.KEY=VALUE` or `--config.KEY VALUE` from other arguments.
 
   Returns:
-    The other arguments, and the attributes: {"model.num_layers": 3, ...}.
-
-  Raises:
-    ValueError: a value has the wrong type.
+    The (key, value) pairs, and what is not one.
   """
-  flat = flatten(config)
-  others, values = [], {}
-  arguments = iter(argv)
-  for argument in arguments:
-    flag, equal, value = argument.lstrip("-").partition("=")
-    key = flag.removeprefix("config.")
-    section, _, name = key.rpartition(".")
-    if key == flag or key in flat or not argument.startswith("-"):
+  overrides, others = [], []
+  remaining = iter(arguments)
+  for argument in remaining:
+    if not argument.startswith("--config."):
       others.append(argument)
       continue
-    sections = {"model": config.get("model", {})}
-    sections["teacher.model"] = config.get("teacher", {}).get("model", {})
-    attributes = _attributes(sections[section]) if section in sections else {}
-    if name not in attributes:
-      others.append(argument)
-      continue
-    value = value if equal else next(arguments, "")
-    values[key] = _attribute_value(flag, value, attributes[name])
-  return others, values
-
-
-def _resolved(argv: Sequence[str], path: str) -> list[str]:
-  """Returns a command line whose --config is a path, for config_flags."""
-  resolved, arguments = resolve(path), list(argv)
-  for i, argument in enumerate(arguments):
-    name, equal, _ = argument.lstrip("-").partition("=")
-    if name == "config" and argument.startswith("-"):
-      if equal:
-        arguments[i] = f"--config={resolved}"
-      elif i + 1 < len(arguments):
-        arguments[i + 1] = resolved
-  return arguments
-
-
-def parse(argv: Sequence[str]) -> list[str]:
-  """Parses the flags; exits with one sentence if one is bad."""
-  path = config_path(argv)
-  try:
-    if not path:
-      return flags.FLAGS(argv)
-    config = load_defaults(path)
-    others, attributes = take_attributes(argv, config)
-    # config_flags reads sys.argv, not the arguments that it is given.
-    arguments, _ = take_attributes(sys.argv[1:], config)
-    sys.argv[1:] = _resolved(arguments, path)
-    arguments = flags.FLAGS(_resolved(others, path))
-    parsed = flags.FLAGS.config
-    with parsed.unlocked():
-      for key, value in attributes.items():
-        section, _, name = key.rpartition(".")
-        config_lib.section_of(parsed, section)[name] = value
-    return arguments
-  except flags.Error as e:
-    sys.exit(f"error: {explain(argv, e)}")
-  except ValueError as e:
-    if str(e).startswith((f"--config={path}: ", "config.")):
-      sys.exit(f"error: {e}")
-    sys.exit(f"error: {explain(argv, e)}")
-  except (AttributeError, KeyError, TypeError) as e:
-    sys.exit(f"error: {explain(argv, e)}")
+    key, equals, value = argument.removeprefix("--config.").partition("=")
+    overrides.append((key, value if equals else next(remaining, "")))
+  return overrides, others

@@ -1,34 +1,31 @@
-"""Packs predictions for GLUE's or SuperGLUE's server.
+"""`bert_jax submission`: packs predictions for a server."""
 
-python -m bert_jax.cli.submission --output glue.zip runs/*/CoLA.tsv ...
-"""
-
+import argparse
 import sys
 
-from bert_jax.cli import flags_flags as flags
-from bert_jax.tasks import server_files as formats
+from bert_jax.cli import flags
+
+HELP = "Packs predictions for GLUE's or SuperGLUE's server."
+EXAMPLE = """\
+  bert_jax submission --input runs/*/CoLA.tsv runs/*/SST-2.tsv \\
+    --output glue.zip"""
 
 
-def main() -> None:
-  parser = flags.Parser(
-    prog="python -m bert_jax.cli.submission",
-    description="Packs predictions for GLUE's or SuperGLUE's server.",
+def add_flags(parser: flags.Parser) -> None:
+  flags.add(
+    parser,
+    "input",
+    nargs="+",
+    action="extend",
+    help="files of `evaluate --output`: CoLA.tsv, BoolQ.jsonl, ...",
   )
-  parser.add_argument("--output", required=True, help="the .zip to make")
-  parser.add_argument(
-    "files", nargs="+", metavar="FILE", help="CoLA.tsv, BoolQ.jsonl, ..."
-  )
-  args = parser.parse_args()
-  try:
-    missing = formats.submission(args.output, args.files)
-  except ValueError as e:
-    sys.exit(f"error: {e}")
-  except OSError as e:
-    sys.exit(f"error: {e.filename or args.output}: {e.strerror}.")
+  flags.add(parser, "output", metavar="FILE", help="the .zip to make")
+
+
+def run(args: argparse.Namespace) -> None:
+  from bert_jax.tasks import server_files
+
+  missing = server_files.submission(args.output, args.input)
   print(args.output)
   if missing:
     print(f"The server also wants {', '.join(missing)}.", file=sys.stderr)
-
-
-if __name__ == "__main__":
-  main()

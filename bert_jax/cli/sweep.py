@@ -1,67 +1,75 @@
-"""Runs seeds and grids of a config, and says what they reach.
+"""`bert_jax sweep`: seeds and grids of a config."""
 
-python -m bert_jax.cli.sweep --config configs/glue.py:rte --workdir DIR \\
-  --seeds 20 --grid schedule.peak=2e-5,3e-5 [--config.key=value ...]
-"""
-
+import argparse
 import os
 import sys
-import threading
-from collections.abc import Sequence
 
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import logging
 
-from bert_jax.cli.flags import load_defaults, parse
-from bert_jax.training import config as config_lib
+from bert_jax.cli import configs, flags
+from bert_jax.messages import UserError
 
-_CONFIG = config_flags.DEFINE_config_file(
-  "config", None, "What every run begins with; override by --config.key=value."
-)
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "The sweep's folder; each run has one in it."
-)
-_SEEDS = flags.DEFINE_integer("seeds", 1, "Runs of each point of the grid.")
-_FIRST = flags.DEFINE_integer("first_seed", 0, "Seed of the first of them.")
-_GRID = flags.DEFINE_multi_string(
-  "grid", [], "KEY=A,B,...: values of a key; give it once for each key."
-)
-_PROCESSES = flags.DEFINE_integer(
-  "processes", 0, "Runs at a time, each a process; 0: all in this one."
-)
-_METRIC = flags.DEFINE_string(
-  "metric", None, "What is reported (default: the task's first metric)."
-)
-flags.mark_flags_as_required(["config", "workdir"])
+HELP = "Runs seeds and grids of a config, and says what they reach."
+EXAMPLE = """\
+  bert_jax sweep --config glue:rte --workdir sweeps/rte \\
+    --seeds 20 --grid schedule.peak=2e-5,3e-5 --config.data.path=data/rte"""
+CONFIG = True
+RESUMES = True
+VERBOSITY = logging.FATAL
 
 
-def main(argv: Sequence[str]) -> None:
-  if len(argv) > 1:
-    sys.exit(f"error: unexpected argument {argv[1]!r}.")
-  logging.set_verbosity(logging.FATAL)
-  threading.excepthook = sys.unraisablehook = lambda _: None
-  from bert_jax.training import sweep as sweeping
+def add_flags(parser: flags.Parser) -> None:
+  flags.add(parser, "config")
+  flags.add(
+    parser, "workdir", help="the sweep's folder; each run has one in it"
+  )
+  parser.add_argument(
+    "--seeds",
+    type=int,
+    default=1,
+    metavar="N",
+    help="runs of each point of the grid (default %(default)s)",
+  )
+  parser.add_argument(
+    "--first-seed",
+    type=int,
+    default=0,
+    metavar="N",
+    help="seed of the first of them (default %(default)s)",
+  )
+  parser.add_argument(
+    "--grid",
+    action="append",
+    default=[],
+    metavar="KEY=A,B,...",
+    help="values of a key; once for each key",
+  )
+  flags.add(
+    parser,
+    "processes",
+    default=0,
+    help="runs at a time, each a process (default 0: one after another in this"
+    " one)",
+  )
+  parser.add_argument(
+    "--metric",
+    metavar="NAME",
+    help="what is reported (default: the task's first metric)",
+  )
 
-  path = config_flags.get_config_filename(flags.FLAGS["config"])
-  folder = os.path.abspath(_WORKDIR.value)
-  try:
-    config = _CONFIG.value.to_dict()
-    config_lib.check_types(config, load_defaults(path))
-    seeds = range(_FIRST.value, _FIRST.value + _SEEDS.value)
-    runs = sweeping.plan(config, _GRID.value, seeds)
-    metric = _METRIC.value or sweeping.metric_of(config)
-    sweeping.check_metric(metric, runs)
-    done = sweeping.run_all(runs, folder, path, _PROCESSES.value)
-    lines = sweeping.report(folder, done, metric)
-  except ValueError as e:
-    sys.exit(f"error: {e}")
-  except OSError as e:
-    sys.exit(f"error: {e.filename or folder}: {e.strerror}.")
-  print("\n".join(lines), flush=True)
-  done = sweeping.judge(done, metric)
-  if all(one.error for one in done):
-    sys.exit(f"error: every run failed, the first so: {done[0].error}")
 
+def run(args: argparse.Namespace) -> None:
+  config = configs.read(args.config, args.overrides)
+  from bert_jax.training import sweep
 
-if __name__ == "__main__":
-  app.run(main, flags_parser=parse)
+  folder = os.path.abspath(args.workdir)
+  seeds = range(args.first_seed, args.first_seed + args.seeds)
+  runs = sweep.plan(config, args.grid, seeds)
+  metric = args.metric or sweep.metric_of(config)
+  sweep.check_metric(metric, runs)
+  command = [sys.executable, "-m", "bert_jax", "train", "--config", args.config]
+  done = sweep.run_all(runs, folder, command, args.processes)
+  print("\n".join(sweep.report(folder, done, metric)), flush=True)
+  done = sweep.judge(done, metric)
+  if all(result.error for result in done):
+    raise UserError(f"every run failed, the first so: {done[0].error}")

@@ -81,7 +81,7 @@ class Filters(NamedTuple):
         f"--normalise={self.normalise} is none of {', '.join(FORMS)}."
       )
     if self.min_words is not None and self.min_words < 1:
-      raise ValueError(f"--min_words={self.min_words} is less than one.")
+      raise ValueError(f"--min-words={self.min_words} is less than one.")
     for name in ("max_symbols", "max_repetition"):
       share = getattr(self, name)
       if share is not None and not 0 <= share < 1:
@@ -89,8 +89,8 @@ class Filters(NamedTuple):
     if self.near_duplicates is not None:
       if not 0 < self.near_duplicates <= MAX_SIMILARITY:
         raise ValueError(
-          f"--near_duplicates={self.near_duplicates} is no similarity above 0"
-          f" and at most {MAX_SIMILARITY}; --drop_duplicates finds copies."
+          f"--near-duplicates={self.near_duplicates} is no similarity above 0"
+          f" and at most {MAX_SIMILARITY}; --drop-duplicates finds copies."
         )
       empty_sketch()
 
@@ -218,7 +218,7 @@ def empty_sketch() -> Any:
     import datasketch
   except ImportError as e:
     raise ValueError(
-      "--near_duplicates needs the package datasketch; run"
+      "--near-duplicates needs the package datasketch; run"
       " `pip install 'bert_jax[data]'`."
     ) from e
   # The shingles are hashed already.

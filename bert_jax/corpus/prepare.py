@@ -409,7 +409,7 @@ def _complete(
   if unknown > _MANY_UNKNOWN and tokenizer.kind != "words":
     _log(
       "warning: many words are unknown to the vocabulary; is it one for this"
-      " language, case (--no-lower-case) and accents (--keep_accents)?"
+      " language, case (--no-lower-case) and accents (--keep-accents)?"
     )
   return meta
 
@@ -427,7 +427,7 @@ def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
       f"warning: words have {tokens / count:.0f} tokens on average, as in a"
       " language that is written without spaces: whole-word masks, n-grams and"
       " spans take all of a word or nothing. Mask single tokens, or (a"
-      " SentencePiece model) prepare the text with --word_starts=albert."
+      " SentencePiece model) prepare the text with --word-starts=albert."
     )
 
 

@@ -1,6 +1,6 @@
 """A tokenised corpus as flat arrays, in memory or as a prepared folder.
 
-A prepared folder is self-contained and written once by `bert_jax.cli.prepare`:
+A prepared folder is self-contained and written once by `bert_jax prepare`:
 
   meta.json             format version, sizes, fingerprint; written last
   vocab.txt             a WordPiece vocabulary, a piece a line; of another kind
@@ -165,8 +165,7 @@ def mark_starts(flags: np.ndarray, sentences: np.ndarray) -> np.ndarray:
 def _check_exists(path: str) -> None:
   if not os.path.exists(path):
     raise ValueError(
-      f"{path} is missing; delete the folder and run `python -m"
-      " bert_jax.cli.prepare` again."
+      f"{path} is missing; delete the folder and run `bert_jax prepare` again."
     )
 
 
@@ -178,7 +177,7 @@ def _map_file(path: str, dtype: Any, count: int) -> np.ndarray:
   if have != want:
     raise ValueError(
       f"{path} has {have} bytes where meta.json says {want}; the folder is"
-      " damaged, delete it and run `python -m bert_jax.cli.prepare` again."
+      " damaged, delete it and run `bert_jax prepare` again."
     )
   if not count:
     return np.zeros(0, dtype)
@@ -231,7 +230,7 @@ def verify(prepared: Prepared) -> None:
     changed = f" ({', '.join(sorted(names))})" if saved and names else ""
     raise ValueError(
       f"{prepared.path} is damaged: its content{changed} is not that of its"
-      " fingerprint. Delete it and run `python -m bert_jax.cli.prepare` again."
+      " fingerprint. Delete it and run `bert_jax prepare` again."
     )
 
 
@@ -252,7 +251,7 @@ def open_prepared(path: str) -> Prepared:
   if not os.path.exists(meta_path):
     raise ValueError(
       f"{path} has no meta.json: not a prepared folder, or not finished. Make"
-      " one with `python -m bert_jax.cli.prepare`."
+      " one with `bert_jax prepare`."
     )
   try:
     meta = read_json(meta_path)
@@ -261,9 +260,9 @@ def open_prepared(path: str) -> Prepared:
     raise _damaged(meta_path, e) from e
   if "task" in meta:
     raise ValueError(
-      f"{path} holds the rows of a task, which `python -m bert_jax.cli.train` reads"
+      f"{path} holds the rows of a task, which `bert_jax train` reads"
       " with a recipe of a task, such as glue:sst2; to pre-train, make a folder"
-      " of text with `python -m bert_jax.cli.prepare` without --task."
+      " of text with `bert_jax prepare` without --task."
     )
   if version != FORMAT_VERSION:
     raise ValueError(
@@ -286,8 +285,8 @@ def open_prepared(path: str) -> Prepared:
       verify(prepared)
     else:
       say_once(
-        f"{path}: {size / 1e9:.0f} GB are not checked at every start; `python"
-        " -m bert_jax.cli.prepare` with the arguments that made them does it."
+        f"{path}: {size / 1e9:.0f} GB are not checked at every start;"
+        " `bert_jax prepare` with the arguments that made them does it."
       )
   except (KeyError, TypeError) as e:
     raise _damaged(meta_path, e) from e
@@ -313,7 +312,7 @@ def _read_others(path: str, count: int) -> list[str]:
   if len(words) != count:
     raise ValueError(
       f"{path} has {len(words)} words where meta.json says {count}; the folder"
-      " is damaged, delete it and run `python -m bert_jax.cli.prepare` again."
+      " is damaged, delete it and run `bert_jax prepare` again."
     )
   return words
 
@@ -321,8 +320,8 @@ def _read_others(path: str, count: int) -> list[str]:
 def _damaged(path: str, error: Exception) -> ValueError:
   what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
   return ValueError(
-    f"{path} is damaged: {what}. Delete its folder and run `python -m"
-    " bert_jax.cli.prepare` again."
+    f"{path} is damaged: {what}. Delete its folder and run `bert_jax prepare`"
+    " again."
   )
 
 

@@ -57,7 +57,7 @@ def check_flags(
     return
   if missing or auto:
     raise ValueError(
-      "give --coordinator=HOST:PORT, --num_processes=N and --process_id=I"
+      "give --coordinator=HOST:PORT, --num-processes=N and --process-id=I"
       " together, the same but for the last in every process; or --distributed"
       " alone on a TPU pod slice."
     )
@@ -69,8 +69,8 @@ def check_flags(
     )
   if not 0 <= process_id < num_processes:
     raise ValueError(
-      f"--process_id={process_id}: must be 0 to {num_processes - 1}, as"
-      f" --num_processes={num_processes}."
+      f"--process-id={process_id}: must be 0 to {num_processes - 1}, as"
+      f" --num-processes={num_processes}."
     )
 
 
@@ -103,7 +103,7 @@ def joined(
   except ValueError as e:
     raise ValueError(
       "--distributed found no other hosts here: this is no TPU pod slice; give"
-      " --coordinator, --num_processes and --process_id."
+      " --coordinator, --num-processes and --process-id."
     ) from e
   except RuntimeError as e:
     raise ValueError(

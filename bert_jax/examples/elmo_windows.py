@@ -73,8 +73,7 @@ def check(corpus: Corpus) -> None:
   if corpus.spellings is None:
     raise ValueError(
       "this text is not prepared with a vocabulary of words; make one with"
-      " `python -m bert_jax.cli.train_vocab --kind words`, and prepare the"
-      " text."
+      " `bert_jax vocab --tokenizer words`, and prepare the text."
     )
 
 

@@ -103,8 +103,8 @@ def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
   """Opens the components of a path; they must share one vocabulary."""
   if not path:
     raise ValueError(
-      "data.path is empty; pass --config.data.path=DIR, a folder that `python"
-      " -m bert_jax.cli.prepare` made."
+      "data.path is empty; pass --config.data.path=DIR, a folder that `bert_jax"
+      " prepare` made."
     )
   folders, weights = zip(*parse_mixture(path), strict=True)
   prepared = tuple(open_prepared(folder) for folder in folders)

@@ -180,7 +180,7 @@ def open_part(path: str) -> Part:
   if not path:
     raise ValueError(
       "data.path is empty; pass --config.data.path=DIR, a folder of features"
-      " that `python -m bert_jax.cli.prepare --task NAME` made."
+      " that `bert_jax prepare-task --task NAME` made."
     )
   meta = rows_lib.read_meta(path)
   return Part(path, meta, vocabulary_files.load(path))

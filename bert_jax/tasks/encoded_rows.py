@@ -194,7 +194,7 @@ def read_meta(folder: str) -> dict[str, Any]:
   except FileNotFoundError as e:
     raise ValueError(
       f"{folder}: no folder of a task's features ({META} is missing); make one"
-      " with `python -m bert_jax.cli.prepare --task NAME`."
+      " with `bert_jax prepare-task --task NAME`."
     ) from e
   except ValueError as e:
     raise ValueError(f"{path} is damaged ({e}); make it anew.") from e
@@ -203,7 +203,7 @@ def read_meta(folder: str) -> dict[str, Any]:
       raise ValueError(
         f"{folder} holds text for pre-training; to fine-tune, make a folder of"
         " a task with"
-        " `python -m bert_jax.cli.prepare --task NAME`."
+        " `bert_jax prepare-task --task NAME`."
       )
     raise ValueError(f"{folder}: a folder, but not of a task's features.")
   if meta.get("format_version") != FORMAT_VERSION:

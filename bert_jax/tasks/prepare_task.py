@@ -159,6 +159,34 @@ def _notes_of(read: reading.Read) -> dict[str, dict[str, list[Any]]]:
   return notes
 
 
+def sizes(meta: dict[str, Any]) -> list[str]:
+  """Returns a line for each split of a prepared task, which says its size.
+
+  Args:
+    meta: the content of `meta.json`.
+  """
+  return [
+    f"{split}: {counts['examples']} examples, {counts['rows']} rows of"
+    f" {counts['tokens'] / counts['rows']:.1f} tokens on average"
+    for split, counts in meta["splits"].items()
+  ]
+
+
+def notes(meta: dict[str, Any]) -> list[str]:
+  """Returns a line for each kind of example that was not used as it is.
+
+  Args:
+    meta: the content of `meta.json`.
+  """
+  lines = []
+  for split, kinds in meta["notes"].items():
+    for what, (count, examples) in kinds.items():
+      more = ", ..." if count > len(examples) else ""
+      listed = f"{count} {what}: {', '.join(examples)}{more}"
+      lines.append(f"{split}: {listed if count else what}")
+  return lines
+
+
 def _same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
   """The metadata of a folder made from the same; ValueError if it is not."""
   meta = rows.read_meta(output)

@@ -80,7 +80,7 @@ def check_alike(learnt: Cleaning, wanted: Cleaning, path: str) -> None:
     if None not in (stored, asked_for) and stored != asked_for:
       flag = {
         "lower_case": "--no-lower-case (lower_case=False)",
-        "keep_accents": "--keep_accents (keep_accents=True)",
+        "keep_accents": "--keep-accents (keep_accents=True)",
       }[name]
       if asked_for == (name == "lower_case"):
         flag = f"{name}={asked_for}"
@@ -147,7 +147,7 @@ class Marks:
       f"warning: {self.lost / self.characters:.0%} of the text are marks that"
       f" their letters need, or letters with such marks, for example"
       f" {self.example!r} (U+{ord(self.example):04X}); these marks are stripped"
-      " like accents. --keep_accents keeps them."
+      " like accents. --keep-accents keeps them."
     )
 
 

@@ -91,8 +91,8 @@ def load(path: str, **options: Any) -> Vocabulary:
   """
   if not os.path.exists(path):
     raise ValueError(
-      f"{path}: no such vocabulary; make one with `python -m"
-      " bert_jax.cli.train_vocab`."
+      f"{path}: no such vocabulary; make one with `bert_jax vocab`"
+      "."
     )
   folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
   beside = SETTINGS if name is None else settings_beside(path)
@@ -141,7 +141,7 @@ def warning(vocabulary: Vocabulary, path: str) -> str | None:
     f"warning: {path}: {len(lost):,} of {vocabulary.num_ids:,} pieces, such as"
     f" {lost[0]!r}, have capitals or accents, which are taken from the text"
     " before: no text gives them. If the vocabulary is meant for them, pass"
-    " --no-lower-case (lower_case=False) or --keep_accents (keep_accents=True)."
+    " --no-lower-case (lower_case=False) or --keep-accents (keep_accents=True)."
   )
 
 
@@ -407,8 +407,8 @@ def read_vocab(path: str) -> list[str]:
   """
   if not os.path.isfile(path):
     raise ValueError(
-      f"{path}: no such vocabulary file; make one with `python -m"
-      " bert_jax.cli.train_vocab`, or use a published vocab.txt."
+      f"{path}: no such vocabulary file; make one with `bert_jax vocab`"
+      ", or use a published vocab.txt."
     )
   with open(path, "rb") as f:
     return parse_pieces(f.read(), path)

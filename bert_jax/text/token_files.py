@@ -1,4 +1,4 @@
-"""Reads a file of tokens to add to a vocabulary: `--add_tokens FILE`.
+"""Reads a file of tokens to add to a vocabulary: `--add-tokens FILE`.
 
 Each line of the file is a token. It means the same as a string in transformers'
 `tokenizer.add_tokens([...])`: the token is found anywhere in the normalized
@@ -83,7 +83,7 @@ def _read(path: str) -> Iterator[tuple[str, AddedToken | None]]:
     with open(path, "rb") as f:
       content = f.read()
   except OSError as e:
-    raise ValueError(f"--add_tokens={path}: {e.strerror}.") from e
+    raise ValueError(f"--add-tokens={path}: {e.strerror}.") from e
   try:
     text = content.decode("utf-8-sig")
   except UnicodeDecodeError as e:
@@ -183,4 +183,4 @@ def _add(
   try:
     return added_tokens.add(vocabulary, tokens)
   except ValueError as e:
-    raise ValueError(f"--add_tokens={path}: {e}") from e
+    raise ValueError(f"--add-tokens={path}: {e}") from e

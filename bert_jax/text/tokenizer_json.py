@@ -64,7 +64,7 @@ def from_json(
   rules = _rules(marked)
   if word_starts and kind != "unigram":
     raise ValueError(
-      f"{source}: --word_starts={word_starts} is for SentencePiece models;"
+      f"{source}: --word-starts={word_starts} is for SentencePiece models;"
       " leave it out."
     )
   word_starts = word_starts or unigram.WORD_STARTS[0]

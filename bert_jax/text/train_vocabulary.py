@@ -67,7 +67,9 @@ def train_vocab(
   if size > MAX_SIZE:
     raise ValueError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
   if rules is not None and kind != "words":
-    raise ValueError(f"--rules={rules}: only of --kind=words; leave it out.")
+    raise ValueError(
+      f"--rules={rules}: only of --tokenizer=words; leave it out."
+    )
   _check_output(output, kind)
   found = sources.find_sources(inputs, format, errors)
   spaces = Spaces()
@@ -121,7 +123,7 @@ def _why_fewer(kind: str, size: int, count: int, spaces: Spaces) -> str:
     return (
       f"{count:,} pieces are fewer than --size={size}: the text has a space"
       f" every {spaces.distance:.0f} characters only, and {rule}. Use"
-      " --kind=unigram, or put spaces between the words."
+      " --tokenizer=unigram, or put spaces between the words."
     )
   if kind == "words":
     return (

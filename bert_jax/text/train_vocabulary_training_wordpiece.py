@@ -99,7 +99,7 @@ def warning(counts: Mapping[str, int]) -> str | None:
   return (
     f"warning: {lost / total:.0%} of the text are words of more than {limit}"
     " characters, each of which is one [UNK]; for a language that is written"
-    " without spaces use --kind=unigram or bytelevel."
+    " without spaces use --tokenizer=unigram or bytelevel."
   )
 
 

@@ -1,8 +1,8 @@
 """SentencePiece unigram models (ALBERT) through the `tokenizers` library.
 
-The pieces, scores and normalization come from the model's file. A model that
-`train_vocab` wrote has all of its cleaning in this file, so its ids are those
-of SentencePiece. For any other model, the rules of transformers'
+The pieces, scores and normalization come from the model's file. A model of
+`bert_jax vocab` has all of its cleaning in this file, so its ids are those of
+SentencePiece. For any other model, the rules of transformers'
 AlbertTokenizer are added: quotes become `"`, compatibility decomposition,
 accents stripped, lower case, words segmented separately. Two differences from
 google-research/albert tokenization.py follow from that: a comma after a digit

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-# In the order of the ids that `train_vocab` gives them.
+# In the order of the ids that `bert_jax vocab` gives them.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Distinct chunks of text whose ids are kept; English needs about 10,000 for
 # 95% of its running words. A chunk longer than this many characters is not.
@@ -572,7 +572,7 @@ def special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
   if missing:
     raise ValueError(
       f"{source}: the vocabulary has no {', '.join(missing)}; BERT needs"
-      f" {', '.join(SPECIAL_TOKENS)}. Train one with `python -m"
-      " bert_jax.cli.train_vocab`, or use a published vocab.txt."
+      f" {', '.join(SPECIAL_TOKENS)}. Train one with `bert_jax vocab`"
+      ", or use a published vocab.txt."
     )
   return SpecialIds(*(index[piece] for piece in SPECIAL_TOKENS))

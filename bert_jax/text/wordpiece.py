@@ -40,7 +40,7 @@ def normalizer(
   strip_accents: bool | None = None,
   tokenize_chinese_chars: bool = True,
 ) -> normalizers.Normalizer:
-  """Returns BERT's clean-up of raw text, shared with `train_vocab`."""
+  """Returns BERT's clean-up of raw text, shared with `bert_jax vocab`."""
   return normalizers.BertNormalizer(
     clean_text=True,
     handle_chinese_chars=tokenize_chinese_chars,

@@ -9,7 +9,6 @@ import math
 import os
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -185,7 +184,7 @@ def _numbers(config: dict[str, Any]) -> Iterator[str]:
 
 
 def run_all(
-  runs: Sequence[Run], folder: str, path: str, processes: int
+  runs: Sequence[Run], folder: str, command: Sequence[str], processes: int
 ) -> list[Done]:
   """Runs all; one that fails is noted, and the others go on.
 
@@ -194,7 +193,8 @@ def run_all(
   Args:
     runs: of `plan`.
     folder: each run gets one in it.
-    path: of the config's file.
+    command: the words that start a run in a process of its own; `--workdir`
+      and the values of its config are added.
     processes: runs at a time, each a process; 0: one after the other here.
 
   Raises:
@@ -208,7 +208,7 @@ def run_all(
     return [_one(run, folder, _here) for run in runs]
 
   def apart(run, workdir):
-    return _apart(run, workdir, path)
+    return _apart(run, workdir, command)
 
   with concurrent.futures.ThreadPoolExecutor(processes) as pool:
     return list(pool.map(lambda run: _one(run, folder, apart), runs))
@@ -264,14 +264,13 @@ def _here(run: Run, workdir: str) -> str | None:
   return None
 
 
-def _apart(run: Run, workdir: str, path: str) -> str | None:
+def _apart(run: Run, workdir: str, command: Sequence[str]) -> str | None:
   os.makedirs(workdir, exist_ok=True)
   flags = [
     f"--config.{key}={_written(value)}"
     for key, value in flatten(run.config).items()
     if value is not None
   ]
-  command = [sys.executable, "-m", "bert_jax.cli.train", f"--config={path}"]
   with open(os.path.join(workdir, "output.txt"), "ab") as out:
     done = subprocess.run(
       [*command, f"--workdir={workdir}", *flags],

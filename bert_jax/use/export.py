@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from jaxtyping import Array
 
 from bert_jax import files
 from bert_jax.devices import sharding
+from bert_jax.messages import UserError
 from bert_jax.models import task_heads as tasks
 from bert_jax.tasks import layout as layouts
 from bert_jax.tasks.encoded_rows import task_of
@@ -30,6 +32,7 @@ from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.training import evaluate_task as scoring
 from bert_jax.use import predict as predicting
 from bert_jax.use.predict import Predictor
+from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights.model_folder import Weights
 
@@ -124,6 +127,32 @@ def save(
         with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
           np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
   return meta
+
+
+def export_model(
+  path: str,
+  output: str,
+  lengths: Sequence[int] = LENGTHS,
+  platforms: Sequence[str] = PLATFORMS,
+  dtype: str = "float32",
+  family: str | None = None,
+) -> dict[str, Any]:
+  """Opens a model and exports it, see `save`.
+
+  Args:
+    path: a run's folder (RUN@best, RUN@STEP), a converted folder or a
+      transformers folder.
+    output: the file to write.
+    lengths, platforms, dtype: see `save`.
+    family: of a transformers folder whose config.json names none.
+
+  Returns:
+    The file's `meta.json`.
+  """
+  if os.path.isdir(output):
+    raise UserError(f"{output} is a folder; name a file.")
+  weights = loading.read(path, family, None)
+  return save(output, weights, path, lengths, platforms, dtype)
 
 
 def _exported(

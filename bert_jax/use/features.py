@@ -151,7 +151,7 @@ def own_pooling(model: Loaded, unit: str | None) -> tuple[str, bool, list[str]]:
     raise ValueError(
       f"the model's own pooling is {model_unit}, which is not computed here;"
       " pass"
-      f" --vectors={' or --vectors='.join(UNITS)}."
+      f" --pooling={' or --pooling='.join(UNITS)}."
     )
   lines = []
   if unit not in (None, model_unit):
@@ -163,7 +163,7 @@ def own_pooling(model: Loaded, unit: str | None) -> tuple[str, bool, list[str]]:
     divided = ", divided by its length" if pooling["normalize"] else ""
     lines.append(
       "one vector for each text, by the model's own pooling:"
-      f" {model_unit}{divided}; --vectors=piece gives one for each piece"
+      f" {model_unit}{divided}; --pooling=piece gives one for each piece"
     )
   if pooling["others"]:
     names = ", ".join(pooling["others"])

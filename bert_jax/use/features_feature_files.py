@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 
 from bert_jax import files
+from bert_jax.messages import UserError, note
+from bert_jax.use import features
+from bert_jax.use import text_batches as text_rows
 from bert_jax.use.features import Features
 
 # Texts that a write to an HDF5 file holds.
@@ -222,3 +225,48 @@ def _append(file: Any, name: str, array: np.ndarray | list[str]) -> None:
 
 
 _WRITERS = {".jsonl": _jsonl, ".npz": _npz, ".h5": _hdf5, ".hdf5": _hdf5}
+
+
+def extract_file(
+  model: str,
+  source: str,
+  target: str,
+  spec: features.Spec,
+  tokens: int = 8192,
+  dtype: str = "float32",
+  family: str | None = None,
+  tower: str | None = None,
+) -> int:
+  """Writes the vectors of a file's texts, in the order of the file.
+
+  Args:
+    model: what `bert_jax.load` opens.
+    source: a file with a text a line, or .jsonl with "text" or "words".
+    target: a .jsonl, .npz, .h5 or .hdf5 file, written whole or not at all.
+    spec: which vectors. `layers` is None for all layers; `unit` is None for
+      the model's own pooling, or pieces if it has none.
+    tokens: tokens of a batch, with padding.
+    dtype: of the computation.
+    family: of a transformers folder whose config.json names none.
+    tower: "discriminator" or "generator" of an ELECTRA.
+
+  Returns:
+    The number of texts.
+
+  Raises:
+    ValueError: bad input, or the model cannot give these vectors.
+  """
+  check(target)
+  if os.path.realpath(target) == os.path.realpath(source):
+    raise UserError(f"--output {target} is the input; choose another.")
+  loaded = text_rows.open_model(model, family, tower, dtype=dtype)
+  if spec.layers is None:
+    spec = spec._replace(layers=tuple(range(features.num_layers(loaded))))
+  unit, normalize, notes = features.own_pooling(loaded, spec.unit)
+  for line in notes:
+    note(f"note: {line}.")
+  spec = spec._replace(unit=unit, normalize=spec.normalize or normalize)
+  vectors = features.extract_texts(
+    loaded, text_rows.read_texts(source), spec, tokens
+  )
+  return write(target, vectors)

@@ -1,12 +1,6 @@
-"""Fills [MASK] with the model of a run.
+"""Fills [MASK] with the model of a run."""
 
-python -m bert_jax.use.fill_mask --workdir DIR "text with [MASK]" ...
-"""
-
-import argparse
-import json
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +8,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging
 
 from bert_jax import files, models
 from bert_jax.devices import sharding
@@ -33,21 +26,18 @@ class Filler(NamedTuple):
   max_length: int
 
 
-def load(workdir: str, step: int | None = None) -> Filler:
+def load(workdir: str) -> Filler:
   """Opens the masked language model of a run.
 
   Args:
     workdir: the run's folder; RUN@best or RUN@STEP for a checkpoint of it.
-    step: of the checkpoint; the newest if None.
 
   Raises:
     ValueError: no run, no such checkpoint, or another objective.
   """
-  path, (workdir, which) = workdir, checkpoint.split_path(workdir)
-  if which and step is not None:
-    raise ValueError(f"{path} names a checkpoint already; leave out --step.")
+  workdir, which = checkpoint.split_path(workdir)
   with checkpoint.Checkpointer.of_run(workdir) as saver:
-    step = saver.find_step(which) if which else step
+    step = saver.find_step(which) if which else None
     config = files.read_object(os.path.join(workdir, "config.json"))
     try:
       objective, model = config["objective"], dict(config["model"])
@@ -147,53 +137,3 @@ def show(text: str, masks: list[list[tuple[str, float]]]) -> str:
       lines.append(f"  [MASK] {i + 1}")
     lines += [f"  {p:.4f}  {piece}" for piece, p in candidates]
   return "\n".join(lines)
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(
-    prog="python -m bert_jax.use.fill_mask",
-    description="Fills [MASK] with the model of a run.",
-  )
-  parser.add_argument(
-    "--workdir", required=True, help="the run's folder, or RUN@best, RUN@STEP"
-  )
-  parser.add_argument(
-    "--step", type=int, help="of the checkpoint (default: the newest)"
-  )
-  parser.add_argument(
-    "--top", type=int, default=5, help="candidates a mask (default: 5)"
-  )
-  parser.add_argument(
-    "--json", action="store_true", help="print one JSON object a text"
-  )
-  parser.add_argument("texts", nargs="+", metavar="TEXT", help="with [MASK]")
-  args = parser.parse_args()
-  logging.set_verbosity(logging.ERROR)
-  try:
-    filler = load(args.workdir, args.step)
-    if not 1 <= args.top <= filler.tokenizer.vocab_size:
-      raise ValueError(f"--top {args.top}: 1 to the size of the vocabulary.")
-    results = fill(filler, args.texts, args.top)
-  except (ValueError, OSError) as e:
-    sys.exit(f"error: {e}")
-  lines = []
-  for text, masks in zip(args.texts, results, strict=True):
-    if args.json:
-      named = [
-        [{"token": piece, "probability": p} for piece, p in candidates]
-        for candidates in masks
-      ]
-      row = {"text": text, "masks": named}
-      lines.append(json.dumps(row, ensure_ascii=False))
-    else:
-      lines.append(show(text, masks))
-  try:
-    print("\n".join(lines), flush=True)
-  except OSError as e:
-    # What is left in the buffer would be tried again at the exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(f"error: standard output: {e.strerror}.")
-
-
-if __name__ == "__main__":
-  main()

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
+from bert_jax import files
+from bert_jax.messages import UserError
 from bert_jax.tasks.files import requests
 from bert_jax.use import predict as predicting
 from bert_jax.use import text_batches as text_rows
@@ -220,7 +222,25 @@ def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
   return count
 
 
-def check_paths(source: str, target: str) -> None:
-  """Raises ValueError if a command would write over what it reads."""
+def answer_file(
+  open_predictor: Callable[[], Predictor], source: str, target: str
+) -> int:
+  """Answers every line of a file; the output is written whole or not at all.
+
+  Args:
+    open_predictor: opens the model. It is called after the output is opened, so
+      that what is printed meanwhile is not mixed with answers on stdout.
+    source: a .jsonl file with an example a line; or "-" for stdin.
+    target: the file with a prediction a line; or "-" for stdout.
+
+  Returns:
+    The number of predictions.
+
+  Raises:
+    ValueError: there is a bad line, which the message names, or no line; or
+      both files are the same.
+  """
   if target != "-" and os.path.realpath(target) == os.path.realpath(source):
-    raise ValueError(f"--output={target} is the input; choose another.")
+    raise UserError(f"--output={target} is the input; choose another.")
+  with files.text_output(target) as out:
+    return answer(open_predictor(), source, out)

@@ -1,4 +1,4 @@
-"""Published weights to parameter trees and back; `python -m bert_jax.weights`.
+"""Published weights to parameter trees and back; `bert_jax convert`.
 
 Reading and writing Hugging Face's files needs the extra `convert`.
 """

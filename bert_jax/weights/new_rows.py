@@ -1,6 +1,6 @@
 """Rows of a word table for pieces that are new to a trained model.
 
-A model whose training goes on with a longer vocabulary (`prepare --add_tokens`)
+A model whose training goes on with a longer vocabulary (`prepare --add-tokens`)
 needs a row for each new piece. The row is either drawn at random, like the rows
 of a new model, or it is a mean: the tokenizer without the new piece cuts its
 text into old pieces, and the mean is that of their rows.

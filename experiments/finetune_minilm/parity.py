@@ -26,7 +26,7 @@ import numpy as np
 import torch
 import transformers
 
-from bert_jax.cli import flags as command_line
+from bert_jax.cli import configs
 from bert_jax.devices import sharding
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import prepare_task as preparing
@@ -88,7 +88,7 @@ def make_config(name, folder, args, model):
   """The task's config with the numbers of `theirs`."""
   file = {"wnut17": "ner", "squad": "squad"}.get(name, "glue")
   path = os.path.join(ROOT, "configs", f"{file}.py:{name}")
-  config = command_line.load_defaults(path)
+  config = configs.load_defaults(path)
   config |= dict(total_steps=args.steps, batch_size=ROWS, init_from=model)
   config["model"] |= dict(dtype="float32", dropout=0.0, attention_dropout=0.0)
   config["objective"] |= dict(head="taken", head_dropout=0.0)

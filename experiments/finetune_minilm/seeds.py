@@ -3,7 +3,7 @@
 Both sides with one recipe (`RECIPE`): AdamW, linear warm-up and decay, dropout
 and the head as MiniLM's config has them, bfloat16 on a GPU, the score of the
 last step on the development set. For scores, seeds share a process,
-`--chunk` of them (ours is `bert_jax.cli.sweep`), and rows are shuffled as Trainer
+`--chunk` of them (ours is `bert_jax sweep`), and rows are shuffled as Trainer
 does by default, or with --grouped put together by length. A timed run is a
 process of its own, and both sides group lengths.
 
@@ -13,7 +13,7 @@ process of its own, and both sides group lengths.
   python experiments/finetune_minilm/seeds.py ... --speed sst2
   python experiments/finetune_minilm/seeds.py --output OUT.jsonl --table
 
-FOLDERS has one of `bert_jax.cli.prepare` for each task. --limit is for a try.
+FOLDERS has one of `bert_jax prepare` for each task. --limit is for a try.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def meta_of(folder):
 
 
 def our_command(args, task, seeds, workdir):
-  """`bert_jax.cli.train`, or `sweep`, by the task's config and the common recipe."""
+  """`bert_jax train` or `sweep` by the task's config and the common recipe."""
   folder = os.path.join(args.data, task)
   rows = meta_of(folder)["splits"]["train"]["rows"]
   steps = args.limit or -(-rows // RECIPE["batch_size"]) * RECIPE["epochs"]
@@ -62,7 +62,7 @@ def our_command(args, task, seeds, workdir):
     flags = []
   else:  # Evaluated once, at the end; every epoch otherwise.
     values |= {"evaluate.every": steps, "checkpoint.every": steps}
-    flags = [f"--seeds={len(seeds)}", f"--first_seed={seeds[0]}"]
+    flags = [f"--seeds={len(seeds)}", f"--first-seed={seeds[0]}"]
   path = os.path.join(ROOT, "configs", f"glue.py:{task}")
   command = [sys.executable, "-m", f"bert_jax.{'sweep' if flags else 'main'}"]
   command += [f"--config={path}", f"--workdir={workdir}", *flags]

@@ -1,6 +1,6 @@
 """Fine-tunes one task with transformers: a loop with nothing in it to wait for.
 
-Rows of a folder of `bert_jax.cli.prepare`, shuffled as transformers' Trainer does,
+Rows of a folder of `bert_jax prepare`, shuffled as transformers' Trainer does,
 or with --grouped batches of like length as its LengthGroupedSampler makes them,
 padded to the longest row; bfloat16 autocast on a GPU, fused AdamW, one transfer
 a batch. Nothing of bert_jax is imported. A line of --output for each seed.
@@ -167,7 +167,7 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__)
   add = parser.add_argument
   add("--model", required=True, help="folder of MiniLM")
-  add("--data", required=True, help="folder of bert_jax.cli.prepare")
+  add("--data", required=True, help="folder of bert_jax prepare-task")
   add("--output", required=True, help="file of the results, a line a seed")
   add("--seeds", type=int, nargs="+", default=[0])
   add("--grouped", action="store_true", help="batches of like length")

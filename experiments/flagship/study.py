@@ -4,7 +4,7 @@
     --output OUT --gpus 2
 
 JOBS is a text file that may grow while this runs: a line is a name, the folder
-in DATA to read, and flags for `bert_jax.cli.train`. A name that OUT/results.jsonl
+in DATA to read, and flags for `bert_jax train`. A name that OUT/results.jsonl
 has is not run again. The line "end" ends the program once all is done. A job's
 BLiMP is scored beside the next job's training.
 """
@@ -76,7 +76,7 @@ class Study:
     """Adds BLiMP's accuracy to a job's row and writes it."""
     scores_path = folder + "/blimp.json"
     command(
-      "bert_jax.cli.zero_shot",
+      "bert_jax", "likelihood",
       folder + ".log",
       gpu,
       0.2,
@@ -85,7 +85,7 @@ class Study:
         f"--blimp={self.args.blimp}",
         f"--output={scores_path}",
       ]
-      + ["--dtype=bfloat16", "--batch_tokens=65536"],
+      + ["--dtype=bfloat16", "--batch-tokens=65536"],
     )
     if os.path.exists(scores_path):
       with open(scores_path, encoding="utf-8") as f:
@@ -102,7 +102,7 @@ class Study:
       folder = os.path.join(self.args.output, name)
       began = time.monotonic()
       status = command(
-        "bert_jax.cli.train",
+        "bert_jax", "train",
         folder + ".log",
         gpu,
         0.7,

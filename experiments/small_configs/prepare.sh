@@ -7,12 +7,12 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 text=$1 output=$2
 mkdir -p "$output"
-python -m bert_jax.cli.train_vocab --input "$text" --kind words --size 32000 \
+bert_jax vocab --input "$text" --tokenizer words --size 32000 \
   --output "$output/words.txt"
 vocabularies=("$3" "$4" "$5" "$6" "$output/words.txt")
 waited=()
 for kind in wordpiece bytelevel unigram bpe words; do
-  python -m bert_jax.cli.prepare --input "$text" --heldout 0.01 \
+  bert_jax prepare --input "$text" --heldout 0.01 \
     --vocab "${vocabularies[0]}" --output "$output/$kind" &
   waited+=($!)
   vocabularies=("${vocabularies[@]:1}")

@@ -37,11 +37,11 @@ OTHERS = ("sop_accuracy", "kl_loss", "span_loss")
 
 
 def command(name: str, args: argparse.Namespace) -> list[str]:
-  """Of `bert_jax.cli.train` for a config."""
+  """Of `bert_jax train` for a config."""
   folder = FOLDERS.get(name, "wordpiece")
   if args.kind == "cpu" and folder == "bpe":
     folder = "wordpiece"
-  found = [sys.executable, "-m", "bert_jax.cli.train"]
+  found = [sys.executable, "-m", "bert_jax", "train"]
   found += [f"--config=configs/small.py:{name}_{args.kind}"]
   found += [f"--workdir={args.output}/{name}"]
   found += [f"--config.data.path={args.data}/{folder}"]

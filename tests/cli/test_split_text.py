@@ -1,19 +1,17 @@
 """Text in BERT's format, written whole or not at all."""
 
 import json
-import sys
 
 import pytest
 
-from bert_jax.cli import split_text
+from bert_jax.cli.main import execute
 from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import sources
+from bert_jax.corpus import sources, split_text
 from bert_jax.corpus import sources_reading as reading
 
 
 def run_command(monkeypatch, *arguments):
-  monkeypatch.setattr(sys, "argv", ["split_text", *map(str, arguments)])
-  split_text.main()
+  execute(["split-text", *map(str, arguments)])
 
 
 def test_reads_back_as_the_same_documents(tmp_path, monkeypatch, capsys):
@@ -64,9 +62,12 @@ def test_a_language_that_is_none(tmp_path):
 @pytest.mark.parametrize(
   "arguments, words",
   [
-    (["--input", "a"], "required: --output; python -m bert_jax.cli.split_text"),
+    (["--input", "a"], "required: --output; bert_jax split-text"),
     (["--input", "a", "--output", "b", "--format", "docx"], "'docx'"),
-    (["--input", "a", "--output", "b", "--lang", "de", "--x", "1"], "--x 1"),
+    (
+      ["--input", "a", "--output", "b", "--lang", "de"],
+      "did you mean --language?",
+    ),
   ],
 )
 def test_a_bad_flag_gets_one_sentence(monkeypatch, arguments, words):

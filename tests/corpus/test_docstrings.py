@@ -140,7 +140,7 @@ def test_packages_are_not_imported():
   code = (
     "import sys\n"
     "from bert_jax.corpus import docstrings\n"
-    "import bert_jax.cli.prepare, bert_jax.cli.train_vocab\n"
+    "import bert_jax.cli.prepare, bert_jax.cli.vocab\n"
     "docstrings.versions(docstrings.find_modules())\n"
     "heavy = {'tensorflow', 'jax', 'keras', 'scipy', 'seqio'}\n"
     "bad = heavy & set(sys.modules)\n"

@@ -11,7 +11,7 @@ from test_filters import LETTERS, made_of
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
-from bert_jax.cli import prepare as command
+from bert_jax.cli.main import execute
 from bert_jax.corpus import filters as rules
 from bert_jax.corpus import filters_filtering as filtering
 from bert_jax.corpus import prepare as preparing
@@ -269,16 +269,15 @@ def test_another_filter_is_another_folder(tmp_path, vocab, here, capfd):
 
 
 def run(monkeypatch, *arguments) -> None:
-  monkeypatch.setattr(sys, "argv", ["prepare", *map(str, arguments)])
-  command.main()
+  execute(["prepare", *map(str, arguments)])
 
 
 def test_the_report(tmp_path, vocab, here, monkeypatch, capfd):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = tmp_path / "out"
   files = ["--input", path, "--vocab", vocab, "--output", output]
-  chosen = "--normalise NFKC --min_words 5 --max_symbols 0.1"
-  chosen += " --max_repetition 0.3 --drop_duplicates --near_duplicates 0.7"
+  chosen = "--normalise NFKC --min-words 5 --max-symbols 0.1"
+  chosen += " --max-repetition 0.3 --drop-duplicates --near-duplicates 0.7"
   run(monkeypatch, *files, *chosen.split())
   lines = capfd.readouterr().err.splitlines()
   words = sum(len(text.split()) for text in CORPUS.values())
@@ -298,18 +297,18 @@ def test_the_report(tmp_path, vocab, here, monkeypatch, capfd):
 @pytest.mark.parametrize(
   "arguments, message",
   [
-    ("--min_words 0", "--min_words=0 is less than one"),
-    ("--min_words many", "argument --min_words: invalid int value: 'many'"),
-    ("--max_symbols 1", "--max_symbols=1.0 is not a share, from 0 to below 1"),
-    ("--max_symbols -0.1", "--max_symbols=-0.1 is not a share"),
-    ("--max_repetition nan", "--max_repetition=nan is not a share"),
-    ("--near_duplicates 1", "--drop_duplicates finds copies"),
-    ("--near_duplicates 0.999", "similarity above 0 and at most 0.99"),
-    ("--near_duplicates 0", "--near_duplicates=0.0 is no similarity"),
+    ("--min-words 0", "--min-words=0 is less than one"),
+    ("--min-words many", "argument --min-words: invalid int value: 'many'"),
+    ("--max-symbols 1", "--max-symbols=1.0 is not a share, from 0 to below 1"),
+    ("--max-symbols -0.1", "--max-symbols=-0.1 is not a share"),
+    ("--max-repetition nan", "--max-repetition=nan is not a share"),
+    ("--near-duplicates 1", "--drop-duplicates finds copies"),
+    ("--near-duplicates 0.999", "similarity above 0 and at most 0.99"),
+    ("--near-duplicates 0", "--near-duplicates=0.0 is no similarity"),
     ("--normalise NFD", "invalid choice: 'NFD'"),
     (
-      "--min_words 999",
-      "drop all 9 documents, most by --min_words=999; loosen",
+      "--min-words 999",
+      "drop all 9 documents, most by --min-words=999; loosen",
     ),
   ],
 )

@@ -212,7 +212,7 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   path.write_text(make_text(300) * 100)
   output = str(tmp_path / "out")
   arguments = ("--input", str(path), "--vocab", vocab, "--output", output)
-  command = [sys.executable, "-m", "bert_jax.cli.prepare", *arguments]
+  command = [sys.executable, "-m", "bert_jax", "prepare", *arguments]
   process = subprocess.Popen(
     command,
     stderr=subprocess.PIPE,
@@ -303,7 +303,7 @@ def test_difference_of_inputs():
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
-  command = [sys.executable, "-m", "bert_jax.cli.prepare", "--processes", "1"]
+  command = [sys.executable, "-m", "bert_jax", "prepare", "--processes", "1"]
   return subprocess.run(
     [*command, *arguments], capture_output=True, text=True, **options
   )

@@ -3,13 +3,12 @@
 import gzip
 import json
 import lzma
-import sys
 import tracemalloc
 
 import pytest
 from test_sources import WANT, documents, jsonl, write, zstd
 
-from bert_jax.cli import prepare, split_text, train_vocab
+from bert_jax.cli.main import execute
 from bert_jax.corpus import lines, parquet, sources
 from bert_jax.corpus import sources_reading as reading
 
@@ -327,9 +326,9 @@ class TestParquet:
 @pytest.mark.parametrize(
   "command, sentence",
   [
-    (prepare, "With fewer --processes, the same command goes on"),
-    (train_vocab, "nothing was written"),
-    (split_text, "nothing was written"),
+    ("prepare", "With fewer --processes, the same command continues"),
+    ("vocab", "nothing was written"),
+    ("split-text", "nothing was written"),
   ],
 )
 def test_too_little_memory_is_a_sentence(
@@ -344,12 +343,11 @@ def test_too_little_memory_is_a_sentence(
     raise MemoryError
 
   monkeypatch.setattr(lines, "read_lines", fails)
-  argv = ["x", "--input", str(path), "--output", str(tmp_path / "out")]
-  argv += ["--vocab", f"{tmp_path}/v.txt"] if command is prepare else []
-  argv += ["--size", "100"] if command is train_vocab else []
-  monkeypatch.setattr(sys, "argv", argv)
+  argv = [command, "--input", str(path), "--output", str(tmp_path / "out")]
+  argv += ["--vocab", f"{tmp_path}/v.txt"] if command == "prepare" else []
+  argv += ["--size", "100"] if command == "vocab" else []
   with pytest.raises(SystemExit) as ended:
-    command.main()
+    execute(argv)
   message = str(ended.value)
   assert message.startswith(f"error: {path}: there is too little memory")
   assert sentence in message

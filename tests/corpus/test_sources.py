@@ -7,7 +7,7 @@ import lzma
 import numpy as np
 import pytest
 
-from bert_jax.cli import flags_flags as flags
+from bert_jax.cli import flags
 from bert_jax.corpus import lines, sources
 
 BERT = "One here.\nTwo there.\n\nThird document.\n"
@@ -249,7 +249,7 @@ def test_share_grows_to_one(tmp_path):
 
 
 def test_input_given_twice_reads_both():
-  parser = flags.Parser()
-  flags.add_input_flags(parser)
+  parser = flags.Parser("bert_jax")
+  flags.add_text(parser)
   args = parser.parse_args(["--input", "a", "b", "--input", "c"])
   assert args.input == ["a", "b", "c"]

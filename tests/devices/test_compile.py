@@ -254,7 +254,7 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
 def command(*flags, config="bert:base"):
   return subprocess.run(
     [
-      *(sys.executable, "-m", "bert_jax.cli.compile"),
+      *(sys.executable, "-m", "bert_jax", "compile"),
       *(f"--config={config}", *flags),
     ],
     capture_output=True,

@@ -73,7 +73,7 @@ def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
     devices: forced, a process.
     code: Python to run instead of the command.
   """
-  main = ["-c", code] if code else ["-m", "bert_jax.cli.train"]
+  main = ["-c", code, "train"] if code else ["-m", "bert_jax", "train"]
   command = [
     sys.executable,
     *main,
@@ -90,8 +90,8 @@ def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
   for i in range(count):
     joins = [
       f"--coordinator=127.0.0.1:{port}",
-      f"--num_processes={count}",
-      f"--process_id={i}",
+      f"--num-processes={count}",
+      f"--process-id={i}",
     ]
     more = (joins if count > 1 else []) + list((own or {}).get(i, []))
     processes.append(
@@ -243,16 +243,16 @@ def test_sigterm_to_one_stops_all(folder, stopped, two, tmp_path, count):
 
 BROKEN = """
 import runpy, sys
-from bert_jax.corpus import loader
+from bert_jax.examples import loader
 read = loader.Data.read
 
 def broken(self, first, count):
-  if first >= 32 and "--process_id=1" in sys.argv:
+  if first >= 32 and "--process-id=1" in sys.argv:
     raise ValueError("row 33 is broken.")
   return read(self, first, count)
 
 loader.Data.read = broken
-runpy.run_module("bert_jax.cli.train", run_name="__main__", alter_sys=True)
+runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 """
 
 
@@ -319,10 +319,10 @@ def test_a_second_run_in_the_folder_is_refused(folder, tmp_path):
 
 IMPATIENT = """
 import runpy
-from bert_jax import hosts
+from bert_jax.devices import hosts
 
 hosts._GONE_POLLS = 20
-runpy.run_module("bert_jax.cli.train", run_name="__main__", alter_sys=True)
+runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 """
 
 
@@ -356,11 +356,11 @@ def test_a_lost_process_ends_all_in_a_sentence(
 @pytest.mark.parametrize(
   "flags, message",
   [
-    (("h:1", 2, None, False), "give --coordinator=HOST:PORT, --num_processes"),
+    (("h:1", 2, None, False), "give --coordinator=HOST:PORT, --num-processes"),
     ((None, 2, 0, False), "together"),
     (("h:1", 2, 0, True), "--distributed alone"),
     (("host", 2, 0, False), "--coordinator=host: must be HOST:PORT"),
-    (("h:1", 2, 2, False), "--process_id=2: must be 0 to 1"),
+    (("h:1", 2, 2, False), "--process-id=2: must be 0 to 1"),
   ],
 )
 def test_incomplete_flags(flags, message):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from bert_jax.cli.flags import is_out_of_memory
+from bert_jax.devices.out_of_memory import is_out_of_memory
 from bert_jax.training import logging as logs
 
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -17,22 +17,21 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 BYTES = 2**50
 PROGRAM = """
 import jax.numpy as jnp
-from absl import app
-from bert_jax import main, train
-from bert_jax.cli.flags import parse
+from bert_jax.cli.main import main
+from bert_jax.training import train
 
 def run(config, workdir):
   {body}
 
 train.run = run
-app.run(main.main, flags_parser=parse)
+main()
 """
 
 
 # The events outgrow the limit first.
 LOGGING = """
 import resource, signal, sys
-from bert_jax import logs
+from bert_jax.training import logging as logs
 log = logs.Logger(sys.argv[1], 0, 1000)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))

@@ -16,7 +16,7 @@ import pytest
 import tiny_families
 import tiny_tasks
 
-from bert_jax.cli import flags as command_line
+from bert_jax.cli import configs
 from bert_jax.models import question_head as answers
 from bert_jax.models import task_heads as tasks
 from bert_jax.objectives import finetune
@@ -281,7 +281,7 @@ def write_folder(path):
 
 
 def config_of(model, folder, **more):
-  config = command_line.load_defaults("squad:squad2")
+  config = configs.load_defaults("squad:squad2")
   config["data"] |= dict(path=folder, buckets=(20, 64, 128))
   config["objective"] |= dict(span_head="joint")
   config |= dict(init_from=model, batch_size=8) | more

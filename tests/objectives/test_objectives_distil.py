@@ -18,7 +18,7 @@ from tiny_teachers import write_teacher
 
 import bert_jax
 from bert_jax import objectives
-from bert_jax.cli import train as main
+from bert_jax.cli import configs
 from bert_jax.models import bert, distilbert
 from bert_jax.models import heads_pretraining as pretraining
 from bert_jax.objectives import distil
@@ -276,7 +276,7 @@ def folder(tmp_path_factory):
 
 def tiny(folder, name="distilbert:base", **changes):
   """A published config in a size for tests."""
-  config = main.load_defaults(name)
+  config = configs.load_defaults(name)
   prepared, teacher = folder
   changes = {
     "data.path": prepared,

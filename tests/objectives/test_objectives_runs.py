@@ -11,7 +11,7 @@ import pytest
 from prepared import random_documents, write_prepared
 from tiny_families import jit
 
-from bert_jax.cli import train as main
+from bert_jax.cli import configs
 from bert_jax.examples import loader
 from bert_jax.models import electra
 from bert_jax.training import config as config_lib
@@ -61,7 +61,7 @@ QUICK = ("gpt:gpt1",)
 
 def tiny(name, path):
   """A published config in a size for tests."""
-  config = main.load_defaults(name)
+  config = configs.load_defaults(name)
   for key, value in (TINY | EXTRA[name] | {"data.path": path}).items():
     section = config
     *parts, last = key.split(".")

@@ -16,7 +16,7 @@ from test_objectives_runs import plainly
 from tiny_families import fill, jit
 
 from bert_jax import objectives
-from bert_jax.cli import flags as command_line
+from bert_jax.cli import configs
 from bert_jax.models import bert, tinybert
 from bert_jax.models import task_heads as tasks
 from bert_jax.objectives import tinybert_task
@@ -294,7 +294,7 @@ def test_a_teacher_of_other_labels_is_refused(made, tmp_path):
 
 
 def config_of(made, stage, **changes):
-  config = command_line.load_defaults(CONFIG)
+  config = configs.load_defaults(CONFIG)
   config["data"] |= dict(path=str(made / "task"), buckets=(16,), epochs=2.0)
   config |= dict(init_from=str(made / "student"), batch_size=8)
   config["teacher"]["path"] = str(made / "teacher")

@@ -117,7 +117,7 @@ def make(model: Model, published: bool = False) -> torch.nn.Module:
 
 
 def converted(made: torch.nn.Module, family: str) -> folder.Weights:
-  """The model as `python -m bert_jax.weights` would read it."""
+  """The model as `bert_jax convert` would read it."""
   with tempfile.TemporaryDirectory() as path:
     made.save_pretrained(path)
     return hf.read(path, family)

@@ -12,8 +12,7 @@ import pytest
 import tiny_models
 import tiny_tasks
 
-from bert_jax.cli import evaluate_task as score
-from bert_jax.cli import predict, zero_shot
+from bert_jax.cli.main import execute
 from bert_jax.tasks import batches as data
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import prepare_task as preparing
@@ -22,6 +21,8 @@ from bert_jax.tasks.files import tables
 from bert_jax.tasks.read import Input
 from bert_jax.text import model_tokenizer
 from bert_jax.training import start_from as pretrained
+from bert_jax.use import likelihood_tests
+from bert_jax.use import predict as predicting
 from bert_jax.use import text_batches as text_rows
 from bert_jax.weights import model_folder as folder
 
@@ -89,11 +90,9 @@ def models(tmp_path_factory):
   return path
 
 
-def command(monkeypatch, module, **given):
-  argv = ["command", *(f"--{name}={value}" for name, value in given.items())]
-  monkeypatch.setattr(sys, "argv", argv)
-  monkeypatch.setattr(module.signal, "signal", lambda *_: None)
-  module.main()
+def command(verb, **values):
+  flags = values.items()
+  execute([verb, *(f"--{name.replace('_', '-')}={v}" for name, v in flags)])
 
 
 def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
@@ -101,7 +100,7 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
   lines = b'{"words": ["cat", "\\ud800", ""]}\r\n{"text": " "}'
   source.write_bytes(b"\xef\xbb\xbf" + lines)
   given = dict(model=models / "tagging", input=source, output=target)
-  command(monkeypatch, predict, **given)
+  command("predict", **given)
   rows = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
   assert [row["words"] for row in rows] == [["cat", "\ufffd", ""], []]
   assert [len(row["tags"]) for row in rows] == [3, 0]
@@ -129,7 +128,7 @@ def test_predict_says_what_is_wrong(
   monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
   flags = dict(model=models / "classification", input="in.jsonl", output="out")
   with pytest.raises(SystemExit) as e:
-    command(monkeypatch, predict, **flags | given)
+    command("predict", **flags | given)
   assert message in str(e.value) and "\n" not in str(e.value)
   assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
   assert (tmp_path / "in.jsonl").read_bytes() == content
@@ -140,21 +139,21 @@ def test_a_broken_model_answers_nothing(tmp_path):
   arrays = weights.arrays | {"mlm/bias": weights.arrays["mlm/bias"] * np.nan}
   path = str(tmp_path / "broken")
   folder.write(path, weights._replace(arrays=arrays))
-  predictor = predict.predicting.open_model(path)
+  predictor = predicting.open_model(path)
   with pytest.raises(ValueError, match="logits are not finite; it is broken"):
-    predict.predicting.predict(predictor, [{"id": 1, "text": "cat [MASK]"}])
+    predicting.predict(predictor, [{"id": 1, "text": "cat [MASK]"}])
   pair = dict(sentence_good="cat", sentence_bad="dog", UID="x")
   lines = [pair | dict(linguistics_term="binding")]
   (tmp_path / "blimp").mkdir()
   files.write_jsonl(tmp_path / "blimp" / "x.jsonl", lines)
   model = text_rows.open_model(path, None, None)
   with pytest.raises(ValueError, match="scores are not finite; it is broken"):
-    zero_shot.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
+    likelihood_tests.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
 
 
 def test_only_questions_have_no_answer(models):
   with pytest.raises(ValueError, match="only questions can have no answer"):
-    predict.predicting.open_model(str(models / "classification"), null=True)
+    predicting.open_model(str(models / "classification"), null=True)
 
 
 def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
@@ -173,14 +172,14 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
   for given, message in (
     (dict(output=tmp_path / "file"), "file: File exists"),
     (dict(split="tets"), "no split 'tets'; it has train, validation"),
-    (dict(batch_size=0), "--batch_size must be at least 1"),
-    (dict(batch_size="x"), "argument --batch_size: invalid int"),
+    (dict(batch_size=0), "--batch-size=0: must be at least 1"),
+    (dict(batch_size="x"), "argument --batch-size: invalid int"),
     (dict(data=long), "has rows of 42 tokens, the model takes 40; prepare it"),
     (dict(model=models / "tagging"), "kind classification, the model of tag"),
   ):
     given = dict(output=tmp_path / "out") | given
     with pytest.raises(SystemExit) as e:
-      command(monkeypatch, score, **flags | given)
+      command("evaluate", **flags | given)
     assert message in str(e.value) and "\n" not in str(e.value)
     assert not (tmp_path / "out").exists()
 
@@ -250,7 +249,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
   with pytest.raises(
     ValueError, match="need 60 pieces, the model has 57, and none for .*; fine"
   ):
-    predict.predicting.open_model(path)
+    predicting.open_model(path)
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -20,7 +20,7 @@ TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
 
 
 def make(path, text=TEXT):
-  """A folder of two splits as `prepare --task sst2` makes it."""
+  """A folder of two splits as `prepare-task` makes it."""
   files.wordpiece(path)
   names = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
   known = reading.find("sst2")

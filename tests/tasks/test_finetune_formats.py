@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from bert_jax.cli import submission as command
+from bert_jax.cli.main import execute
 from bert_jax.tasks import server_files as formats
 from bert_jax.tasks.encoded_rows import Task
 
@@ -82,8 +82,7 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     assert read(path) == "index\tprediction\n" + "".join(lines)
     paths.append(path)
   packed = str(tmp_path / "glue.zip")
-  monkeypatch.setattr("sys.argv", ["submission", "--output", packed, *paths])
-  command.main()
+  execute(["submission", "--output", packed, "--input", *paths])
   with zipfile.ZipFile(packed) as archive:
     assert archive.namelist() == ["CoLA.tsv", "STS-B.tsv", "QNLI.tsv"]
     assert archive.read("CoLA.tsv") == b"index\tprediction\n0\t1\n1\t0\n"
@@ -94,11 +93,8 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     formats.submission(packed, [paths[0]] * 2)
   with pytest.raises(ValueError, match="other.tsv: the server knows no such"):
     formats.submission(packed, ["CoLA.tsv", "other.tsv"])
-  monkeypatch.setattr(
-    "sys.argv", ["submission", "--output", packed, "no/CoLA.tsv"]
-  )
   with pytest.raises(SystemExit, match="error: .*no/CoLA.tsv"):
-    command.main()
+    execute(["submission", "--output", packed, "--input", "no/CoLA.tsv"])
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 import csv
 import json
-import sys
 
 import finetune_files as files
 import pytest
 
-from bert_jax.cli import prepare_task
+from bert_jax.cli.main import execute
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks import read as reading
@@ -81,15 +80,13 @@ def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
   flags = dict(task="mine", input=f"train={path}", output=tmp_path / "out")
   flags |= dict(columns='text=text,"label=label, mine"')
   flags |= dict(labels='yes, "no, thanks"', vocab=files.wordpiece(tmp_path))
-  argv = ["prepare", *(f"--{key}={value}" for key, value in flags.items())]
-  monkeypatch.setattr(sys, "argv", argv)
-  prepare_task.main()
+  argv = ["prepare-task", *(f"--{key}={value}" for key, value in flags.items())]
+  execute(argv)
   task, made, _ = rows.load(str(tmp_path / "out"), "train")
   assert task.labels == ("yes", "no, thanks")
   assert made.labels.tolist() == [1, 0]
-  monkeypatch.setattr(sys, "argv", [*argv, '--labels=yes,"no, thanks'])
   with pytest.raises(SystemExit, match="error: --labels=.*unexpected end"):
-    prepare_task.main()
+    execute([*argv, '--labels=yes,"no, thanks'])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import sys
 
 import finetune_files as files
 import jax.numpy as jnp
@@ -11,9 +10,8 @@ import numpy as np
 import pytest
 import tiny_tasks
 
-from bert_jax.cli import evaluate_task as score
-from bert_jax.cli import predict, prepare_task
-from bert_jax.cli.flags import load_defaults
+from bert_jax.cli.configs import load_defaults
+from bert_jax.cli.main import execute
 from bert_jax.objectives import finetune
 from bert_jax.tasks import encode, metrics
 from bert_jax.tasks import predictions_outputs as outputs
@@ -123,10 +121,8 @@ def test_metrics_are_those_of_the_counts():
     metrics.evaluate(TASK, made, examples)
 
 
-def command(monkeypatch, module, **given):
-  flags = [f"--{name}={value}" for name, value in given.items()]
-  monkeypatch.setattr(sys, "argv", ["x", *flags])
-  module.main()
+def command(verb, **values):
+  execute([verb, *(f"--{name}={value}" for name, value in values.items())])
 
 
 def read_lines(path):
@@ -134,7 +130,7 @@ def read_lines(path):
     return [json.loads(line) for line in f]
 
 
-def test_a_run_learns_and_predicts(tmp_path, monkeypatch, capsys):
+def test_a_run_learns_and_predicts(tmp_path, capsys):
   # The labels are the animals that a text names.
   texts = tiny_tasks.sentences(80, most=5)
   lines = [
@@ -148,7 +144,7 @@ def test_a_run_learns_and_predicts(tmp_path, monkeypatch, capsys):
   flags = dict(task="moods", kind="multi_label", columns=COLUMNS)
   flags |= dict(input=f"train={path}", vocab=vocab, length=16)
   flags |= dict(output=tmp_path / "task")
-  command(monkeypatch, prepare_task, **flags)
+  command("prepare-task", **flags)
   config = load_defaults("own")
   config["init_from"] = str(tmp_path / "pre")
   config["data"] |= dict(path=str(tmp_path / "task"), validation="train")
@@ -166,17 +162,17 @@ def test_a_run_learns_and_predicts(tmp_path, monkeypatch, capsys):
     sweeping.check_metric(name, runs)
   # The same from the model's files, of any family of files.
   flags = dict(model=run, data=tmp_path / "task", split="train")
-  command(monkeypatch, score, **flags, output=tmp_path / "out")
+  command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out
   assert f"f1_micro: {last['f1_micro']:.6g}" in printed
   scored = read_lines(tmp_path / "out" / "predictions.jsonl")
   flags = dict(input=path, output=tmp_path / "p.jsonl")
-  command(monkeypatch, predict, model=run, **flags)
+  command("predict", model=run, **flags)
   made = read_lines(tmp_path / "p.jsonl")
   assert [x["labels"] for x in made] == [x["prediction"] for x in scored]
   weights = predicting.read(run, False)
   assert weights.config["problem"] == "multi_label"
   hf.write(str(tmp_path / "hf"), weights)
-  command(monkeypatch, predict, model=tmp_path / "hf", **flags)
+  command("predict", model=tmp_path / "hf", **flags)
   again = read_lines(tmp_path / "p.jsonl")
   assert [x["labels"] for x in again] == [x["labels"] for x in made]

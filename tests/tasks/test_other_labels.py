@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_tasks
 
-from bert_jax.cli import prepare_task
+from bert_jax.cli.main import execute
 from bert_jax.models import bert, heads
 from bert_jax.tasks import metrics
 from bert_jax.tasks import read as reading
@@ -397,12 +397,11 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   flags = ["--task=mine", "--kind=multi_label", f"--columns={COLUMNS}"]
   flags += [f"--input=train={path}", f"--vocab={files.wordpiece(tmp_path)}"]
   flags += [f"--output={tmp_path / 'out'}", "--length=16"]
-  monkeypatch.setattr("sys.argv", ["prepare_task", *flags])
-  prepare_task.main()
+  execute(["prepare-task", *flags])
   said = capsys.readouterr()
   assert "labels ['0', '1'], scored by f1_micro\n" in said.out
   assert (
-    "next: python -m bert_jax.cli.train --config own"
+    "next: bert_jax train --config own"
     in (said.out)
   )
   assert "labels: each list of labels has a number for each of 2" in said.err

@@ -102,7 +102,7 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
 
 
 def _check_task(tmp_path, path, tokenizer):
-  """`prepare --task` reads the same, alone and in pairs."""
+  """`prepare-task` reads the same, alone and in pairs."""
   lines = [
     json.dumps({"a": a, "b": b, "label": "x"})
     for a, b in zip(PLAIN, PLAIN[::-1], strict=True)

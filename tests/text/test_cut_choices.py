@@ -6,7 +6,7 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.cli import prepare_task
+from bert_jax.cli.main import execute
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks import read as reading
@@ -82,8 +82,7 @@ def test_the_command_names_them(tmp_path, monkeypatch, capsys):
   flags = ["--task=swag", f"--input=train={path}", "--length=32"]
   flags += [f"--vocab={files.wordpiece(tmp_path)}"]
   flags += [f"--output={tmp_path / 'out'}"]
-  monkeypatch.setattr("sys.argv", ["prepare_task", *flags])
-  prepare_task.main()
+  execute(["prepare-task", *flags])
   said = capsys.readouterr().err.splitlines()
   assert f"train: 2 {LOST}: 0, 2" in said
   assert f"train: 2 {EQUAL}: 0, 2" in said

@@ -349,7 +349,7 @@ def test_contrary_flags_are_refused(kind, train):
   )
   for path, options, message in (
     (stripped, CASED, "in lower case and without accents, and --no-lower-case"),
-    (stripped, ACCENTS, "without accents, and --keep_accents .*text with acc"),
+    (stripped, ACCENTS, "without accents, and --keep-accents .*text with acc"),
     (accents, CASED, "in lower case and with accents, and --no-lower-case"),
     (cased, dict(lower_case=True), "with capitals and .*lower_case=True"),
     (cased, dict(keep_accents=False), "with accents, and keep_accents=False"),

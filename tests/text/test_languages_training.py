@@ -42,7 +42,7 @@ def test_training_says_what_it_strips(tmp_path, capsys):
   for options, said in ((STRIPPED, True), (ACCENTS, False), (CASED, False)):
     output = str(tmp_path / "-".join(["v", *options]))
     training_vocab.train_vocab(str(text), 100, output, **options)
-    assert ("--keep_accents keeps them" in capsys.readouterr().err) == said
+    assert ("--keep-accents keeps them" in capsys.readouterr().err) == said
 
 
 def test_long_words_are_said(tmp_path, capsys):
@@ -63,7 +63,7 @@ def test_long_words_are_said(tmp_path, capsys):
     preparing.prepare(
       str(text), output, str(tmp_path / rule), processes=1, word_starts=rule
     )
-    message = "--word_starts=albert" in capsys.readouterr().err
+    message = "--word-starts=albert" in capsys.readouterr().err
     assert message == said
 
 

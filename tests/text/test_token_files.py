@@ -1,7 +1,6 @@
-"""`--add_tokens FILE`, and tokenizers that have more pieces than a table."""
+"""`--add-tokens FILE`, and tokenizers that have more pieces than a table."""
 
 import json
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +10,7 @@ from flax import traverse_util
 from test_added_tokens import MAKE
 from test_tokenizers import bert
 
-from bert_jax.cli import convert, prepare
+from bert_jax.cli.main import execute
 from bert_jax.corpus import reader as corpus
 from bert_jax.text import added_tokens, token_files, words
 from bert_jax.text import open_vocabulary as vocabulary_files
@@ -156,7 +155,7 @@ def test_bad_files_are_refused_in_a_sentence(text, message, tmp_path):
 
 
 def test_other_bad_input(tmp_path):
-  with pytest.raises(ValueError, match="--add_tokens=.*none: No such file"):
+  with pytest.raises(ValueError, match="--add-tokens=.*none: No such file"):
     token_files.extend(bert("the"), str(tmp_path / "none"))
   with pytest.raises(ValueError, match="'original' has no added tokens"):
     extend(bert("the", "original"), tmp_path / "a.txt", "x\n")
@@ -165,9 +164,8 @@ def test_other_bad_input(tmp_path):
   assert list(made.pieces[-2:]) == ["{x}", "{"]
 
 
-def run(monkeypatch, module, *arguments):
-  monkeypatch.setattr(sys, "argv", ["x", *map(str, arguments)])
-  module.main()
+def run(monkeypatch, verb, *arguments):
+  execute([verb, *map(str, arguments)])
 
 
 def test_the_command_writes_a_folder_that_says_it_all(
@@ -180,7 +178,7 @@ def test_the_command_writes_a_folder_that_says_it_all(
   (tmp_path / "t.txt").write_text(text * 3)
   flags = ["--input", tmp_path / "t.txt", "--vocab", vocab, "--heldout=0"]
   flags += ["--processes=1", "--output", tmp_path / "p"]
-  run(monkeypatch, prepare, *flags, "--add_tokens", tmp_path / "add.txt")
+  run(monkeypatch, "prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "4 new pieces after the 9" in capsys.readouterr().err
   opened = corpus.open_prepared(str(tmp_path / "p"))
   part = opened.splits["train"]
@@ -190,10 +188,10 @@ def test_the_command_writes_a_folder_that_says_it_all(
   assert opened.vocab_size == len(opened.unigrams) == 13
   assert opened.unigrams[opened.vocab.index("covid19")] == 6
   # The same command has nothing to do; without the file it is another folder.
-  run(monkeypatch, prepare, *flags, "--add_tokens", tmp_path / "add.txt")
+  run(monkeypatch, "prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "nothing to do" in capsys.readouterr().err
   with pytest.raises(SystemExit, match="the vocabulary differs"):
-    run(monkeypatch, prepare, *flags)
+    run(monkeypatch, "prepare", *flags)
   # Its folder serves as the vocabulary of another one.
   again = vocabulary_files.load(str(tmp_path / "p"))
   assert list(again.pieces) == opened.vocab
@@ -264,11 +262,11 @@ def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
       " none for 'covid19', '.E1.'; fine-tune",
     ):
       predicting.open_model(str(short / name))
-  flags = ["--family=bert", "--from=hf", "--input", short / "hf"]
-  run(monkeypatch, convert, *flags, "--output", tmp_path / "a")
+  flags = ["--family=bert", "--from=hf", "--model", short / "hf"]
+  run(monkeypatch, "convert", *flags, "--output", tmp_path / "a")
   assert named in capsys.readouterr().err
-  flags = ["--family=bert", "--to=hf", "--input", short / "model"]
-  run(monkeypatch, convert, *flags, "--output", tmp_path / "b")
+  flags = ["--family=bert", "--to=hf", "--model", short / "model"]
+  run(monkeypatch, "convert", *flags, "--output", tmp_path / "b")
   assert named in capsys.readouterr().err
   # Where every piece has a row, nothing is said.
   load(str(short / "tuned"))
@@ -334,7 +332,7 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
   (tmp_path / "t.txt").write_text("the É.\nthe e.\n\nthe é.\nE e.\n" * 3)
   flags = ["--input", tmp_path / "t.txt", "--vocab", tmp_path, "--heldout=0"]
   flags += ["--processes=1", "--output", tmp_path / "p"]
-  run(monkeypatch, prepare, *flags)
+  run(monkeypatch, "prepare", *flags)
   opened = corpus.open_prepared(str(tmp_path / "p"))
   tokens = opened.splits["train"].tokens[:3].tolist()
   assert [opened.vocab[i] for i in tokens] == ["the", "é", "[UNK]"]

@@ -9,7 +9,7 @@ import sys
 import pytest
 import test_vocabulary_files
 
-from bert_jax.cli import split_text
+from bert_jax.corpus import split_text
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text import train_vocabulary as training_vocab
 from bert_jax.text import (
@@ -32,7 +32,7 @@ def train(tmp_path, *arguments: str, threads: str = "2"):
   command = [
     sys.executable,
     "-m",
-    "bert_jax.cli.train_vocab",
+    "bert_jax", "vocab",
     "--output",
     output,
   ]

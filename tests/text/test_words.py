@@ -103,7 +103,8 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
   assert out.read_text(encoding="utf-8").split() == right
   loaded = vocabulary_files.load(str(out), rules="spaces")
   assert loaded.kind == "words" and list(loaded.pieces) == right
-  with pytest.raises(ValueError, match="--rules=spaces: only of --kind=words"):
+  message = "--rules=spaces: only of --tokenizer=words"
+  with pytest.raises(ValueError, match=message):
     training_vocab.train_vocab(text, 100, str(out) + "2", rules="spaces")
 
 
@@ -300,20 +301,20 @@ def test_the_commands(tmp_path):
     [sys.executable, "-m", *args], capture_output=True, text=True
   )
   made = run(
-    *("bert_jax.cli.train_vocab", "--input", text, "--kind", "words"),
+    *("bert_jax", "vocab", "--input", text, "--tokenizer", "words"),
     *("--size", "100", "--output", out),
   )
   assert made.returncode == 0, made.stderr
   folder = str(tmp_path / "p")
   made = run(
-    *("bert_jax.cli.prepare", "--input", text, "--vocab", out),
+    *("bert_jax", "prepare", "--input", text, "--vocab", out),
     *("--output", folder, "--processes", "1", "--heldout", "0.2"),
   )
   assert made.returncode == 0, made.stderr
   assert "--config elmo:original" in made.stdout
   assert "--config.data.cased=True" in made.stdout
   wrong = run(
-    *("bert_jax.cli.prepare", "--input", text, "--vocab", out, "--rules"),
+    *("bert_jax", "prepare", "--input", text, "--vocab", out, "--rules"),
     *("original", "--output", folder + "2", "--processes", "1"),
   )
   assert wrong.returncode == 1 and "Traceback" not in wrong.stderr

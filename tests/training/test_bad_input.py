@@ -5,17 +5,17 @@ import json
 import os
 import pathlib
 import shutil
-import sys
 
 import jax.numpy as jnp
 import pytest
 from prepared import random_documents, write_prepared
 
 from bert_jax import files
-from bert_jax.cli import flags as command_line
-from bert_jax.cli import split_text
+from bert_jax.cli import configs
+from bert_jax.cli.main import execute
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import split_text
 from bert_jax.devices import hosts_runtime as runtime
 from bert_jax.examples import recipes as builders
 from bert_jax.examples import streams
@@ -25,14 +25,13 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
 from bert_jax.training import phases, train
 from bert_jax.training import setup as building
-from bert_jax.use import fill_mask
 
 pytestmark = pytest.mark.usefixtures("compiled")
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 
 def load(name="quickstart"):
-  return command_line.load_defaults(name)
+  return configs.load_defaults(name)
 
 
 def changed(config, key, value):
@@ -170,7 +169,7 @@ def test_a_config_file_with_an_error(tmp_path, capsys, text, words):
   path = tmp_path / "mine.py"
   path.write_text(text)
   with pytest.raises(SystemExit) as e:
-    command_line.parse(["main", f"--config={path}", "--workdir=unused"])
+    execute(["train", f"--config={path}", "--workdir=unused"])
   assert e.value.code.startswith(f"error: --config={path}: ")
   assert words in e.value.code and "\n" not in e.value.code
 
@@ -361,17 +360,15 @@ def test_fill_mask_of_a_damaged_run(run, monkeypatch, name, content, words):
   (run / name).unlink()
   if content is not None:
     (run / name).write_text(content)
-  monkeypatch.setattr(sys, "argv", ["", "--workdir", str(run), "[MASK]"])
   with pytest.raises(SystemExit) as e:
-    fill_mask.main()
+    execute(["fill-mask", "--model", str(run), "[MASK]"])
   assert e.value.code.startswith("error: ") and words in e.value.code
 
 
 def test_fill_mask_of_bytes_that_are_no_text(run, monkeypatch):
-  arguments = ["", "--workdir", str(run), "\udcff [MASK]"]
-  monkeypatch.setattr(sys, "argv", arguments)
+  arguments = ["fill-mask", "--model", str(run), "\udcff [MASK]"]
   with pytest.raises(SystemExit, match="not UTF-8"):
-    fill_mask.main()
+    execute(arguments)
 
 
 def test_outputs_that_cannot_be(tmp_path):

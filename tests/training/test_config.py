@@ -10,14 +10,12 @@ import sys
 
 import numpy as np
 import pytest
-from absl import flags
 from config_names import PRETRAINING, docstring
-from ml_collections import config_flags
 from prepared import random_documents, write_prepared
 from tiny_teachers import write_teacher
 
-from bert_jax.cli import flags as command_line
-from bert_jax.cli import train as main
+from bert_jax.cli import configs
+from bert_jax.cli.main import execute, parser_of
 from bert_jax.corpus import reader as corpus
 from bert_jax.examples import loader
 from bert_jax.text.vocabulary import SpecialIds
@@ -43,7 +41,7 @@ def command(*flags, config="configs/bert.py:base", workdir="unused"):
     [
       sys.executable,
       "-m",
-      "bert_jax.cli.train",
+      "bert_jax", "train",
       f"--config={config}",
       f"--workdir={workdir}",
       *flags,
@@ -104,30 +102,23 @@ def test_a_bad_flag_gets_one_sentence(flag, words):
 )
 def test_a_flag_of_another_type(monkeypatch, arguments, words):
   path = os.path.join(ROOT, "configs/quickstart.py")
-  argv = ["main", f"--config={path}", "--workdir=unused"]
+  argv = ["train", f"--config={path}", "--workdir=unused"]
   argv += [f"--config.{arguments[0]}", *arguments[1:]]
-  # Where config_flags looks for the keys.
-  monkeypatch.setattr(sys, "argv", argv)
   with pytest.raises(SystemExit, match=f"^error: .*{re.escape(words)}"):
-    command_line.parse(argv)
+    execute(argv)
 
 
 def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   """A config names them by `model.variant` alone."""
-  values = flags.FlagValues()
-  config_flags.DEFINE_config_file("config", None, "", flag_values=values)
-  flags.DEFINE_string("workdir", None, "", flag_values=values)
-  monkeypatch.setattr(flags, "FLAGS", values)
-  argv = ["main", f"--config={BERT}", "--workdir=unused"]
+  argv = [f"--config={BERT}", "--workdir=unused"]
   argv += ["--config.model.num_layers=3", "--config.model.mlp", "96"]
   argv += ["--config.seed=7", "--config.model.heads=4"]
-  monkeypatch.setattr(sys, "argv", list(argv))
-  command_line.parse(argv)
-  config = values.config.to_dict()
+  args = parser_of("train").parse_args(argv)
+  config = configs.read(args.config, args.overrides)
   assert config["seed"] == 7
   model = config["model"]
   assert [model[name] for name in ("num_layers", "mlp", "heads")] == [3, 96, 4]
-  before = command_line.load_defaults(BERT)
+  before = configs.load_defaults(BERT)
   config_lib.check_types(config, before)
   assert before["model"].items() <= model.items()
   objective, *_ = building.make_parts(config | {"total_steps": 10})
@@ -152,10 +143,9 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
 )
 def test_sizes_of_another_type(monkeypatch, path, flag, words):
   path = os.path.join(ROOT, path)
-  argv = ["main", f"--config={path}", "--workdir=unused", f"--config.{flag}"]
-  monkeypatch.setattr(sys, "argv", list(argv))
+  argv = ["train", f"--config={path}", "--workdir=unused", f"--config.{flag}"]
   with pytest.raises(SystemExit, match=f"^error: .*{re.escape(words)}"):
-    command_line.parse(argv)
+    execute(argv)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +154,7 @@ def test_sizes_of_another_type(monkeypatch, path, flag, words):
   + ["checkpoint.every", "optimizer.b1", "schedule.peak", "objective.name"],
 )
 def test_a_key_that_a_config_lacks_is_named(folder, key):
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   *sections, name = key.split(".")
   section = config
   for part in sections:
@@ -176,7 +166,7 @@ def test_a_key_that_a_config_lacks_is_named(folder, key):
 
 
 def test_checkpoint_every_0_is_the_end_alone(folder, tmp_path, compiled):
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   config["checkpoint"] |= {"every": 0, "keep": 9}
   config["evaluate"]["every"] = 0
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
@@ -224,7 +214,7 @@ def test_a_missing_config_file_is_named():
 
 
 def overridden(section, **values):
-  config = main.load_defaults(BERT)
+  config = configs.load_defaults(BERT)
   return config, config | {section: config[section] | values}
 
 
@@ -253,7 +243,7 @@ def test_unread_and_missing_keys_are_errors():
     call("s", function, 1, peek=2, warmup=3)
   with pytest.raises(ValueError, match=r"^config\.s\.warmup is missing\.$"):
     call("s", function, 1, peak=2)
-  config = main.load_defaults(BERT)
+  config = configs.load_defaults(BERT)
   with pytest.raises(ValueError, match="config.sed .* mean seed"):
     config_lib.check_keys(config | {"sed": 1})
   with pytest.raises(ValueError, match="config.seed is missing"):
@@ -290,7 +280,7 @@ def test_a_restart_may_have_keys_that_the_run_is_older_than(
   name, section, key, other
 ):
   """At their defaults, whatever these are; at another value it may not."""
-  old = main.load_defaults(name)
+  old = configs.load_defaults(name)
   old["model"] = {"family": "bert", "variant": "base"} | {
     k: v for k, v in old["model"].items() if v is not None
   }
@@ -319,7 +309,7 @@ def test_a_restart_may_have_keys_that_the_run_is_older_than(
 def test_a_run_of_before_a_key_goes_on(folder, tmp_path, compiled, capsys):
   """And nothing is said of it."""
   workdir = tmp_path / "run"
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   config["phases"] = {}
   config["data"] |= dict(length=32, max_predictions=5)
   train.run(config | {"total_steps": 2}, str(workdir))
@@ -391,7 +381,7 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
   """A38: and the resolved config beside the checkpoint reloads equal."""
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in docstring(name), f"{name}: its file has no {word!r}"
-  config = shrink(main.load_defaults(name), folder)
+  config = shrink(configs.load_defaults(name), folder)
   config_lib.check_keys(config)
   if name not in TRAINED + TRAINED_SLOW:
     setup = building.build(config)
@@ -411,32 +401,29 @@ def test_half_of_the_second_sentences_random(
   folder, tmp_path, compiled, monkeypatch
 ):
   """A float on the command line, where the default is a word."""
-  argv = ["main", f"--config={BERT}", "--workdir=unused"]
-  argv.append("--config.data.random_share=0.5")
-  monkeypatch.setattr(sys, "argv", argv)
-  command_line.parse(argv)
-  config = shrink(flags.FLAGS.config.to_dict(), folder)
+  config = configs.read(BERT, [("data.random_share", "0.5")])
+  config = shrink(config, folder)
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
   saved = json.loads((tmp_path / "run" / "config.json").read_text())
   assert saved["data"]["random_share"] == "0.5"
 
 
 def test_vocabulary_of_another_size_is_refused(folder, tmp_path):
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   config["model"]["vocab_size"] = 100
   with pytest.raises(ValueError, match="vocab_size=100.*it is 64"):
     train.run(config, str(tmp_path / "run"))
 
 
 def test_data_of_the_other_case_is_refused(folder, tmp_path):
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   config["data"]["cased"] = True
   with pytest.raises(ValueError, match="config.data.cased=False, or prepare"):
     train.run(config, str(tmp_path / "run"))
 
 
 def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   config["model"]["max_positions"] = 16
   with pytest.raises(ValueError, match="length 32.*max_positions=16"):
     train.run(config, str(tmp_path / "run"))
@@ -445,7 +432,7 @@ def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
 def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
   from bert_jax.devices import hosts_runtime as runtime
 
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   with runtime.lock(str(tmp_path)):
     with pytest.raises(ValueError, match="another run"):
       train.run(config, str(tmp_path))

@@ -2,18 +2,16 @@
 
 import os
 import pathlib
-import sys
 
 import jax
 import pytest
-from absl import flags
 from config_names import PRETRAINING
-from ml_collections import config_flags
 from prepared import random_documents, write_prepared
 from test_config import shrink
 
-from bert_jax.cli import flags as command_line
+from bert_jax.cli import configs
 from bert_jax.examples.recipes import BUILDERS
+from bert_jax.messages import UserError
 from bert_jax.objectives import distil, electra, mlm, tinybert
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
@@ -29,19 +27,9 @@ MASKS = [
 NAMED = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
 
 
-def parsed(monkeypatch, path, *given):
+def parsed(path, *given):
   """The config of a command line."""
-  argv = ["main", f"--config={path}", "--workdir=unused"]
-  argv += [f"--config.{flag}" for flag in given]
-  # Where config_flags looks for the keys; a config's are defined once.
-  monkeypatch.setattr(sys, "argv", argv)
-  values = flags.FlagValues()
-  monkeypatch.setattr(flags, "FLAGS", values)
-  config_flags.DEFINE_config_file("config", None, "", values)
-  flags.DEFINE_string("workdir", None, "", values)
-  command_line.parse(argv)
-  config = values.config.to_dict()
-  config_lib.check_types(config, command_line.load_defaults(path))
+  config = configs.read(path, [flag.split("=", 1) for flag in given])
   config_lib.check_keys(config)
   return slices.with_published(config)
 
@@ -61,28 +49,28 @@ def test_readme_names_these():
 
 
 @pytest.mark.parametrize("name", PRETRAINING)
-def test_flags_of_the_readme(name, monkeypatch):
+def test_flags_of_the_readme(name):
   """Accepted, or refused by a sentence that says what takes them."""
-  builder = command_line.load_defaults(name)["data"]["builder"]
+  builder = configs.load_defaults(name)["data"]["builder"]
   bare = {"lm": ("data.max_sequences=8",), "elmo": ()}
   for flag in NAMED:
     if flag in bare.get(builder, NAMED):
-      made = parsed(monkeypatch, name, flag)
+      made = parsed(name, flag)
       if made["data"].get("smoothing") and flag in MASKS[1:]:
         with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
           rows(made)
-        made = parsed(monkeypatch, name, flag, "data.smoothing=0.0")
+        made = parsed(name, flag, "data.smoothing=0.0")
       if builder == "full_sentences" and "max_sequences" in flag:
         with pytest.raises(ValueError, match="builder doc_sentences, whose"):
           rows(made)
-        made = parsed(monkeypatch, name, flag, "data.builder=doc_sentences")
+        made = parsed(name, flag, "data.builder=doc_sentences")
       for batch in rows(made):
         assert ("position_ids" in batch) == ("max_sequences" in flag)
       continue
-    with pytest.raises(SystemExit) as refused:
-      parsed(monkeypatch, name, flag)
+    with pytest.raises(UserError) as refused:
+      parsed(name, flag)
     key = flag.partition("=")[0]
-    start = f"error: config.{key}: {name} has no such key: data.builder="
+    start = f"config.{key}: {name} has no such key: data.builder="
     message = str(refused.value)
     assert message.startswith(f"{start}{builder} makes no use of it; choose a")
     assert "bert_pairs" in message and message.endswith(
@@ -94,11 +82,11 @@ PACKED = [n for n in PRETRAINING if "elmo" not in n]
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_packed_rows_fit_the_objective(name, monkeypatch):
+def test_packed_rows_fit_the_objective(name):
   given = ["data.max_sequences=8"]
   if "roberta" in name:
     given.append("data.builder=doc_sentences")
-  config = parsed(monkeypatch, name, *given)
+  config = parsed(name, *given)
   objective, _, _ = building.make_parts(config)
   for batch in rows(config):
     assert batch["position_ids"].shape == batch["input_ids"].shape
@@ -107,7 +95,7 @@ def test_packed_rows_fit_the_objective(name, monkeypatch):
     assert set(objective.coefficients) <= set(weights)
 
 
-def test_packed_roberta_from_the_command_line(monkeypatch, tmp_path, compiled):
+def test_packed_roberta_from_the_command_line(tmp_path, compiled):
   """It trains, on rows with less padding than unpacked ones."""
   folder = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
@@ -115,7 +103,6 @@ def test_packed_roberta_from_the_command_line(monkeypatch, tmp_path, compiled):
   padding = []
   for places in (1, 8):
     config = parsed(
-      monkeypatch,
       "small:roberta_cpu",
       "data.builder=doc_sentences",
       f"data.max_sequences={places}",
@@ -161,9 +148,9 @@ def test_packed_roberta_from_the_command_line(monkeypatch, tmp_path, compiled):
     ),
   ],
 )
-def test_rows_that_an_objective_cannot_train_on(name, flag, words, monkeypatch):
+def test_rows_that_an_objective_cannot_train_on(name, flag, words):
   with pytest.raises(ValueError, match=words):
-    parsed(monkeypatch, name, flag)
+    parsed(name, flag)
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
@@ -195,9 +182,9 @@ def test_what_is_refused_is_what_would_fail(builder, name):
           config_lib.check_rows(flat)
 
 
-def test_a_boundary_objective_needs_spans(monkeypatch):
+def test_a_boundary_objective_needs_spans():
   path = "small:spanbert_cpu"
-  config = parsed(monkeypatch, path, "data.masking=token")
+  config = parsed(path, "data.masking=token")
   objective, _, _ = building.make_parts(config)
   (batch,) = rows(config)
   words = "set data.masking=span, or objective.span_boundary=False"

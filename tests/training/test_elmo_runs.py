@@ -13,7 +13,7 @@ from config_names import PRETRAINING, docstring
 
 import bert_jax
 from bert_jax import models, objectives
-from bert_jax.cli import train as main
+from bert_jax.cli import configs
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
 from bert_jax.devices import sharding
@@ -67,7 +67,7 @@ PUBLISHED = {
 
 
 def load(name, changes):
-  config = main.load_defaults(name)
+  config = configs.load_defaults(name)
   for key, value in changes.items():
     section, _, last = key.rpartition(".")
     (config[section] if section else config)[last] = value

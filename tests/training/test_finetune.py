@@ -17,7 +17,7 @@ import tiny_tasks
 from config_names import TASKS as TASKS_OF_CONFIGS
 
 import bert_jax
-from bert_jax.cli import flags as command_line
+from bert_jax.cli import configs
 from bert_jax.objectives import finetune
 from bert_jax.tasks import batches as data
 from bert_jax.tasks import metrics
@@ -189,7 +189,7 @@ def test_layers_near_the_input_learn_slower():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_recipe_is_a_config(name):
-  config = command_line.load_defaults(name)
+  config = configs.load_defaults(name)
   config_lib.check_keys(config)
   assert config["objective"]["name"] == "finetune"
   made = finetune.build(
@@ -209,7 +209,7 @@ def tuned(tmp_path_factory, compiled):
   """A run of six steps: (its config, its folder, the pre-trained weights)."""
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")
-  config = command_line.load_defaults("glue:cola")
+  config = configs.load_defaults("glue:cola")
   config["data"] |= dict(path=tiny_tasks.write_task(path / "task"))
   config["data"] |= dict(buckets=(8, 16), epochs=2.0)
   config |= dict(init_from=str(path / "model"), batch_size=8)

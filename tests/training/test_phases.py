@@ -7,7 +7,7 @@ import pathlib
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax.cli import flags as command_line
+from bert_jax.cli import configs
 from bert_jax.devices import hosts_runtime as runtime
 from bert_jax.examples import recipes as builders
 from bert_jax.training import evaluate, phases, train
@@ -130,7 +130,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
   ):
     assert builders.shortfall(name, options) is None
   path = os.path.join(ROOT, "configs/bert.py:tiny")
-  config = command_line.load_defaults(path)
+  config = configs.load_defaults(path)
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
   for name, slots in (("phase1", 2), ("phase2", 1)):
     sizes = dict(fraction=0.5, length=16, max_predictions=slots)
@@ -160,7 +160,7 @@ def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
     },
   )
   monkeypatch.setattr(runtime, "stop_requested", lambda step, seen: step == 6)
-  config = command_line.load_defaults(
+  config = configs.load_defaults(
     os.path.join(ROOT, "configs/bert.py:tiny")
   )
   config["model"] |= dict(hidden=32, heads=2, mlp=64)

@@ -8,7 +8,7 @@ import pytest
 from config_names import VALUES
 
 from bert_jax import objectives
-from bert_jax.cli import train as main
+from bert_jax.cli import configs
 from bert_jax.models import bert
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases
@@ -61,7 +61,7 @@ RECIPE = {
 
 
 def load(name):
-  return main.load_defaults(name)
+  return configs.load_defaults(name)
 
 
 def test_every_bert_config_is_in_the_table():

@@ -50,7 +50,7 @@ def start(folder, workdir, **overrides):
     [
       sys.executable,
       "-m",
-      "bert_jax.cli.train",
+      "bert_jax", "train",
       "--config=configs/bert.py:base",
       f"--workdir={workdir}",
       *(f"--config.{key}={value}" for key, value in flags.items()),

@@ -14,9 +14,10 @@ from tiny_families import jit
 import bert_jax
 from bert_jax import hashing
 from bert_jax.cli import augment
+from bert_jax.cli.main import parser_of
 from bert_jax.tasks import read as reading
 from bert_jax.tasks.files import glue
-from bert_jax.use import augmentation, word_vectors
+from bert_jax.use import augment_task, augmentation, word_vectors
 from bert_jax.use import predict as predicting
 
 # "cats" is two pieces, "ox" none; "it" is a stop word.
@@ -195,7 +196,7 @@ def command(made, **flags):
     )
     | flags
   )
-  return augment._parser().parse_args(
+  return parser_of("augment").parse_args(
     [f"--{name}={value}" for name, value in flags.items()]
   )
 
@@ -225,7 +226,7 @@ def test_the_output_is_read_as_the_task(made, capsys):
 
 @pytest.mark.parametrize("task", glue.TEXTS)
 def test_what_is_written_of_every_task_is_read(tmp_path, task):
-  known, names = augment.columns(task, None, None)
+  known, names = augment_task.task_columns(task, None, None)
   label = (known.task.labels or ("2.5",))[-1]
   texts = [f"a {i} cat" for i in range(len(names) - 1)]
   lines = ["\t".join(names), "\t".join([*texts, label])]
@@ -281,7 +282,7 @@ def test_bad_input_is_one_sentence(made, flags, words):
 
 def test_the_command_answers_without_a_traceback(made):
   done = subprocess.run(
-    [sys.executable, "-m", "bert_jax.cli.augment", "--model=x", "--task=sst2"]
+    [sys.executable, "-m", "bert_jax", "augment", "--model=x", "--task=sst2"]
     + [f"--input={made / 'train.tsv'}", f"--output={made / 'train.tsv'}"],
     capture_output=True,
     text=True,

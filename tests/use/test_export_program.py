@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tiny_models
 
-from bert_jax.cli import export as export_program
-from bert_jax.cli import run_exported
+from bert_jax.cli.main import execute
 from bert_jax.tasks.files import requests
 from bert_jax.use import export as exported
 from bert_jax.use import predict as predicting
+from bert_jax.use import serve as serving
 from bert_jax.weights import load as loading
 
 pytest.importorskip("flatbuffers")
@@ -126,7 +126,7 @@ def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   check(kind, found)
   source = write_lines(tmp_path / "in.jsonl", LINES[kind])
   output = tmp_path / "out.jsonl"
-  assert run_exported.run(loaded, source, str(output)) == len(found)
+  assert serving.answer_file(lambda: loaded, source, str(output)) == len(found)
   lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
   same([{k: v for k, v in x.items() if k != "id"} for x in lines], found)
 
@@ -156,17 +156,14 @@ def check(kind, found):
 def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
   path = str(tmp_path / "model.bin")
   arguments = ["--model", folders["classification"], "--output", path]
-  monkeypatch.setattr(
-    sys, "argv", ["export_program", *arguments, "--lengths", "32,512"]
-  )
-  export_program.main()
+  execute(["export", *arguments, "--lengths", "32,512"])
   with zipfile.ZipFile(path) as f:
     assert json.loads(f.read("meta.json"))["lengths"] == [32, 34]
   lines = write_lines(tmp_path / "in.jsonl", LINES["classification"])
-  code = "from bert_jax import run_exported; run_exported.main()"
   output = tmp_path / "out.jsonl"
   done = subprocess.run(
-    [sys.executable, "-c", code, path, "--input", lines, "--output", output],
+    [sys.executable, "-m", "bert_jax", "run-exported", "--model", path]
+    + ["--input", lines, "--output", output],
     capture_output=True,
     text=True,
     cwd=tmp_path,
@@ -288,24 +285,28 @@ def test_a_damaged_file_is_refused_in_a_sentence(file, tmp_path, monkeypatch):
   output = str(tmp_path / "out.jsonl")
   for name, expected in words.items():
     where = str(tmp_path / name)
-    run(monkeypatch, expected, where, "--input", lines, "--output", output)
+    run_exported(expected, where, lines, output)
   bad = write_lines(tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}])
   expected = "bad.jsonl:2: no field 'text'"
-  run(monkeypatch, expected, file, "--input", bad, "--output", output)
+  run_exported(expected, file, bad, output)
   empty = write_lines(tmp_path / "empty.jsonl", [])
   expected = "empty.jsonl has no lines"
-  run(monkeypatch, expected, file, "--input", empty, "--output", output)
+  run_exported(expected, file, empty, output)
   assert not os.path.exists(output) and not os.path.exists(output + ".partial")
   expected = "is the input; choose another"
-  run(monkeypatch, expected, file, "--input", lines, "--output", lines)
+  run_exported(expected, file, lines, lines)
   with open(lines) as f:
     assert [json.loads(line) for line in f] == LINES["tagging"]
 
 
-def run(monkeypatch, expected, *arguments, command=run_exported):
-  monkeypatch.setattr(sys, "argv", ["command", *arguments])
+def run_exported(expected, model, source, target):
+  flags = ["--model", model, "--input", source, "--output", target]
+  run(expected, "run-exported", *flags)
+
+
+def run(expected, verb, *arguments):
   with pytest.raises(SystemExit) as e:
-    command.main()
+    execute([verb, *arguments])
   assert str(e.value).startswith("error: ") and expected in str(e.value)
   assert "\n" not in str(e.value)
 
@@ -321,5 +322,5 @@ def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
     ("--platforms gpu", "--model", folders["span"], "--platforms", "gpu"),
   ):
     arguments += ["--output", output]
-    run(monkeypatch, expected, *arguments, command=export_program)
+    run(expected, "export", *arguments)
   assert sorted(os.listdir(tmp_path)) == ["bare"]

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import sys
 
 import jax
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import tiny_models
 
 import bert_jax
-from bert_jax.cli import features as extract_features
+from bert_jax.cli.main import execute
 from bert_jax.text import words as word_vocabulary
 from bert_jax.use import bilstm_tagger as bilstm
 from bert_jax.use import features as features_of
@@ -258,8 +257,7 @@ def test_the_three_files_hold_the_same(bert, tmp_path, monkeypatch):
 
 
 def command(monkeypatch, *arguments):
-  monkeypatch.setattr(sys, "argv", ["extract_features", *map(str, arguments)])
-  extract_features.main()
+  execute(["features", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -277,7 +275,7 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
   ]
   path = tmp_path / "in.jsonl"
   path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-  command(monkeypatch, *files, path, "--vectors", "word", "--layers", "all")
+  command(monkeypatch, *files, path, "--pooling", "word", "--layers", "all")
   assert "3 texts" in capsys.readouterr().out
   with open(tmp_path / "out.jsonl") as f:
     rows = [json.loads(line) for line in f]
@@ -292,9 +290,9 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
     (["--layers", "3"], "layer 3: the model has 0 (embeddings) to 2"),
     (["--layers", "x"], "--layers x"),
     (["--combine", "mix"], "0 weights of a mix for 1 layers"),
-    (["--max_length", "35"], "the model takes 8 to 34"),
-    (["--max_length", "0"], "windows of 0 tokens"),
-    (["--vectors", "mean", "--output", "a.txt"], "ends in none of .jsonl"),
+    (["--length", "35"], "the model takes 8 to 34"),
+    (["--length", "0"], "windows of 0 tokens"),
+    (["--pooling", "mean", "--output", "a.txt"], "ends in none of .jsonl"),
     (["--model", "nowhere/at/all"], "no such folder"),
     (["--input", "bad.jsonl"], 'bad.jsonl:2: neither "text"'),
     (["--input", "not.jsonl"], "not.jsonl:1: no JSON"),

@@ -1,14 +1,14 @@
 """Filling [MASK] with the model of a run."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 from test_config import BERT, shrink
 
-from bert_jax.cli import train as main
+from bert_jax.cli import configs
+from bert_jax.cli.main import execute
 from bert_jax.training import train
 from bert_jax.use import fill_mask
 
@@ -19,7 +19,7 @@ def workdir(tmp_path_factory):
   folder = write_prepared(
     path / "data", random_documents(60, 0), random_documents(9, 1)
   )
-  config = shrink(main.load_defaults(BERT), folder)
+  config = shrink(configs.load_defaults(BERT), folder)
   train.run(config, str(path / "run"))
   return str(path / "run")
 
@@ -42,13 +42,12 @@ def test_probabilities_are_the_models(workdir):
 
 
 def run_command(monkeypatch, *arguments):
-  monkeypatch.setattr(sys, "argv", ["fill_mask", *arguments])
-  fill_mask.main()
+  execute(["fill-mask", *arguments])
 
 
 def test_json_has_an_object_a_text(workdir, monkeypatch, capsys):
   run_command(
-    monkeypatch, "--json", "--workdir", workdir, "[MASK] w9", "w9 [MASK] [MASK]"
+    monkeypatch, "--json", "--model", workdir, "[MASK] w9", "w9 [MASK] [MASK]"
   )
   lines = capsys.readouterr().out.splitlines()
   first, second = map(json.loads, lines)
@@ -64,17 +63,19 @@ def test_json_has_an_object_a_text(workdir, monkeypatch, capsys):
     (["w9 w10"], "no [MASK]"),
     (["w9 [mask]"], "no [MASK]"),
     ([" ".join(["w9"] * 600) + " [MASK]"], "603 tokens"),
-    (["--step", "7", "[MASK]"], "no step 7"),
+    (["--model", "RUN@7", "[MASK]"], "no step 7"),
     (["--top", "0", "[MASK]"], "--top 0"),
   ],
 )
 def test_bad_input_is_one_sentence(workdir, monkeypatch, arguments, words):
   with pytest.raises(SystemExit) as e:
-    run_command(monkeypatch, "--workdir", workdir, *arguments)
+    arguments = [text.replace("RUN", workdir) for text in arguments]
+    arguments = [text.replace("RUN", workdir) for text in arguments]
+    run_command(monkeypatch, "--model", workdir, *arguments)
   assert str(e.value).startswith("error: ") and words in str(e.value)
   assert "\n" not in str(e.value)
 
 
 def test_a_folder_that_is_no_run(tmp_path, monkeypatch):
   with pytest.raises(SystemExit, match="not the --workdir of a run"):
-    run_command(monkeypatch, "--workdir", str(tmp_path), "[MASK]")
+    run_command(monkeypatch, "--model", str(tmp_path), "[MASK]")

@@ -271,7 +271,7 @@ def command(*flags, devices=1):
     "PYTHONPATH": ROOT,
   }
   return subprocess.run(
-    [sys.executable, "-m", "bert_jax.cli.predict", *flags],
+    [sys.executable, "-m", "bert_jax", "predict", *flags],
     capture_output=True,
     text=True,
     env=environment,

@@ -1,6 +1,5 @@
 """`predict` on lines of stdin and stdout: as they come, nothing but data."""
 
-import importlib
 import io
 import json
 import os
@@ -14,7 +13,7 @@ import pytest
 import tiny_models
 import tiny_tasks
 
-from bert_jax.cli import predict, zero_shot
+from bert_jax.cli.main import execute
 from bert_jax.tasks.files import requests
 from bert_jax.use import predict as predicting
 from bert_jax.use import serve as serving
@@ -46,17 +45,16 @@ def test_notes_are_no_lines_of_the_data(models, monkeypatch, capsys):
   """Of a model whose config.json lacks a field, and of a chatty library."""
   opened = predicting.open_model
 
-  def chatty(*arguments):
+  def chatty(*arguments, **options):
     print("a library has something to say")
-    return opened(*arguments)
+    return opened(*arguments, **options)
 
   monkeypatch.setattr(predicting, "open_model", chatty)
   lines = "".join(json.dumps({"text": t}) + "\n" for t in ("red cat", "dog"))
   stdin = io.TextIOWrapper(io.BytesIO(lines.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
   flags = [f"--model={models / 'hf'}", "--input=-", "--output=-"]
-  monkeypatch.setattr(sys, "argv", ["predict", *flags])
-  predict.main()
+  execute(["predict", *flags])
   said = capsys.readouterr()
   rows = [json.loads(line) for line in said.out.splitlines()]
   assert [row["id"] for row in rows] == [1, 2]
@@ -69,8 +67,7 @@ def test_results_on_stdout_are_json_alone(
   lines = [{"text": "red [MASK]", "answer": "cat"}]
   cloze = files.write_jsonl(tmp_path / "a.jsonl", lines)
   flags = [f"--model={models / 'bert'}", f"--cloze={cloze}", "--output=-"]
-  monkeypatch.setattr(sys, "argv", ["zero_shot", *flags])
-  zero_shot.main()
+  execute(["likelihood", *flags])
   said = capsys.readouterr()
   assert json.loads(said.out)["cloze"]["texts"] == 1
   assert said.err.startswith("cloze: accuracy")
@@ -78,27 +75,23 @@ def test_results_on_stdout_are_json_alone(
 
 COMMANDS = {
   "augment": ["--model=m", "--task=sst2", "--input=i"],
-  "convert": ["--family=bert", "--from=hf", "--input=i"],
-  "export_program": ["--model=m"],
-  "extract_features": ["--model=m", "--input=i"],
-  "finetune.submission": ["f"],
+  "convert": ["--family=bert", "--from=hf", "--model=m"],
+  "export": ["--model=m"],
+  "features": ["--model=m", "--input=i"],
+  "submission": ["--input=f"],
   "prepare": ["--input=i", "--vocab=v"],
-  "prepare_task": ["--task=sst2", "--input=train=i", "--vocab=v"],
-  "score": ["--model=m", "--data=d"],
-  "split_text": ["--input=i"],
-  "train_vocab": ["--input=i", "--size=9"],
+  "prepare-task": ["--task=sst2", "--input=train=i", "--vocab=v"],
+  "evaluate": ["--model=m", "--data=d"],
+  "split-text": ["--input=i"],
+  "vocab": ["--input=i", "--size=9"],
 }
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_makes_a_file_called_minus(name, tmp_path, monkeypatch):
-  name = "convert.__main__" if name == "convert" else name
-  command = importlib.import_module(f"bert_jax.{name}")
   monkeypatch.chdir(tmp_path)
-  flags = [*COMMANDS[name.removesuffix(".__main__")], "--output=-"]
-  monkeypatch.setattr(sys, "argv", [name, *flags])
   with pytest.raises(SystemExit, match="error: .*--output -: .*stdout; name"):
-    command.main()
+    execute([name, *COMMANDS[name], "--output=-"])
   assert not list(tmp_path.iterdir())
 
 
@@ -106,7 +99,7 @@ def test_a_line_is_answered_while_the_pipe_is_open(models):
   """Each within a second, once the program of its length is compiled."""
   flags = [f"--model={models / 'classes'}", "--input=-", "--output=-"]
   with subprocess.Popen(
-    [sys.executable, "-m", "bert_jax.cli.predict", *flags],
+    [sys.executable, "-m", "bert_jax", "predict", *flags],
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,

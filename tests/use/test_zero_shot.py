@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 import tarfile
 
 import jax
@@ -10,8 +9,8 @@ import numpy as np
 import pytest
 import tiny_models
 
-from bert_jax.cli import zero_shot
-from bert_jax.use import blimp
+from bert_jax.cli.main import execute
+from bert_jax.use import blimp, likelihood_tests
 from bert_jax.use import likelihood as scoring
 from bert_jax.use import text_batches as text_rows
 
@@ -229,14 +228,14 @@ def test_other_models_prefer_a_sentence_as_restated(family, tmp_path):
   found = scoring.score(model, [*good, *bad]).reshape(2, -1)
   np.testing.assert_allclose(found, want, atol=1e-4)
   method = scoring.method_of(model)
-  made = zero_shot.run_blimp(model, str(tmp_path / "blimp"), method, None, 99)
+  path = str(tmp_path / "blimp")
+  made = likelihood_tests.run_blimp(model, path, method, None, 99)
   assert made["files"]["x"]["accuracy"] == np.mean(want[0] > want[1])
   assert 0.0 < made["accuracy"] < 1.0
 
 
 def command(monkeypatch, *arguments):
-  monkeypatch.setattr(sys, "argv", ["zero_shot", *map(str, arguments)])
-  zero_shot.main()
+  execute(["likelihood", *map(str, arguments)])
 
 
 def test_the_command_reads_a_folder_or_tar_and_a_cloze(
@@ -277,7 +276,7 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
     (["--blimp", "blimp", "--method", "lm"], "this model's head gives 'pll'"),
     (["--cloze", "two.jsonl"], 'two.jsonl:1: no "text" with one [MASK]'),
     (["--cloze", "long.jsonl"], "36 tokens; the model takes 34"),
-    (["--blimp", "blimp", "--pairs", "0"], "must be 1 or more"),
+    (["--blimp", "blimp", "--pairs", "0"], "--pairs=0: must be at least 1"),
   ],
 )
 def test_bad_input_is_one_sentence(

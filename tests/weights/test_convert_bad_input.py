@@ -11,7 +11,7 @@ import pytest
 import tiny_hf
 import tiny_models
 
-from bert_jax.cli import convert as command
+from bert_jax.cli.main import execute
 from bert_jax.weights import hf, hf_tasks, mapping
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights import model_folder_tensors as tensors
@@ -215,8 +215,7 @@ def test_towers_that_do_not_fit(tmp_path):
 
 
 def run(monkeypatch, *arguments):
-  monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-  command.main()
+  execute(["convert", *map(str, arguments)])
 
 
 def test_commands_that_are_refused_write_nothing(tmp_path, monkeypatch):
@@ -224,12 +223,12 @@ def test_commands_that_are_refused_write_nothing(tmp_path, monkeypatch):
   full, out = tmp_path / "full", tmp_path / "out"
   full.mkdir()
   (full / "mine").write_text("mine")
-  common = ["--family", "bert", "--from", "hf", "--input"]
+  common = ["--family", "bert", "--from", "hf", "--model"]
   broken = tiny_hf.write(
     tmp_path / "broken", NAME, without(tiny_hf.constants(NAME), QUERY)
   )
   run(monkeypatch, *common, path, "--output", tmp_path / "ours")
-  back = ["--family", "roberta", "--to", "hf", "--input", tmp_path / "ours"]
+  back = ["--family", "roberta", "--to", "hf", "--model", tmp_path / "ours"]
   for arguments, word in (
     ([*common, path, "--output", full], "exists and is not empty"),
     ([*common, broken, "--output", out], QUERY),
@@ -306,8 +305,8 @@ def test_the_command_itself(tmp_path):
   """As a process: one sentence on stderr, a status, no traceback."""
   done = subprocess.run(
     [
-      *(sys.executable, "-m", "bert_jax.weights", "--family", "bert"),
-      *("--from", "hf", "--input", str(tmp_path), "--output"),
+      *(sys.executable, "-m", "bert_jax", "convert", "--family", "bert"),
+      *("--from", "hf", "--model", str(tmp_path), "--output"),
       str(tmp_path / "out"),
     ],
     capture_output=True,

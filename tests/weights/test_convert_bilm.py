@@ -79,8 +79,8 @@ def test_every_array_finds_its_place(tmp_path):
 
 def test_the_command_writes_a_folder_that_opens(tmp_path):
   output = tmp_path / "out"
-  command = [sys.executable, "-m", "bert_jax.weights", "--family", "elmo"]
-  command += ["--from", "bilm", "--input", write(tmp_path / "in")]
+  command = [sys.executable, "-m", "bert_jax", "convert", "--family", "elmo"]
+  command += ["--from", "bilm", "--model", write(tmp_path / "in")]
   subprocess.run([*command, "--output", output], check=True)
   again = folder.read(str(output))
   first = bilm.read(str(tmp_path / "in"), "elmo")

@@ -13,11 +13,10 @@ import tiny_hf
 from tiny_families import jit
 
 import bert_jax
-from bert_jax.cli import convert, predict, zero_shot
-from bert_jax.cli import evaluate_task as score
-from bert_jax.cli import export as export_program
+from bert_jax.cli.main import execute, parser_of
 from bert_jax.tasks import layout
 from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.use import predict as predicting
 from bert_jax.weights import hf, hf_files, hf_tasks
 from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder as folder
@@ -140,10 +139,10 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
     reference = model(torch.tensor([ids])).logits[0, 2].numpy()
   # float32 in another order, of logits of size 1 to 10.
   np.testing.assert_allclose(ours["mlm_logits"][0, 0], reference, atol=2e-5)
-  command = ["--from", "hf", "--input", str(path), "--output"]
-  run(monkeypatch, convert, *command, str(tmp_path / "ours"))
-  command = ["--to", "hf", "--input", str(tmp_path / "ours"), "--output"]
-  run(monkeypatch, convert, *command, str(tmp_path / "back"))
+  command = ["--from", "hf", "--model", str(path), "--output"]
+  run(monkeypatch, "convert", *command, str(tmp_path / "ours"))
+  command = ["--to", "hf", "--model", str(tmp_path / "ours"), "--output"]
+  run(monkeypatch, "convert", *command, str(tmp_path / "back"))
   back = json.loads((tmp_path / "back" / "config.json").read_text())
   assert back["model_type"] == kind
   assert back["architectures"] == [f"{begin}ForMaskedLM"]
@@ -154,7 +153,7 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   (tmp_path / "in.jsonl").write_text('{"text": "the cat <mask> on"}\n')
   flags = ["--input", str(tmp_path / "in.jsonl"), "--top", "2"]
   flags += ["--output", str(tmp_path / "out.jsonl"), "--model", str(path)]
-  run(monkeypatch, predict, *flags)
+  run(monkeypatch, "predict", *flags)
   row = json.loads((tmp_path / "out.jsonl").read_text())
   encoded = tokenizer("the cat <mask> on", return_tensors="pt")
   with torch.no_grad():
@@ -178,9 +177,8 @@ def test_a_damaged_or_other_sentencepiece_model(kin, tmp_path, spm):
     vocabulary_files.load(str(tmp_path))
 
 
-def run(monkeypatch, command, *arguments):
-  monkeypatch.setattr(sys, "argv", ["command", *arguments])
-  command.main()
+def run(monkeypatch, verb, *arguments):
+  execute([verb, *arguments])
 
 
 @pytest.mark.parametrize(
@@ -229,7 +227,7 @@ def test_a_model_for_next_sentences(tmp_path):
   for old, new in zip(model.parameters(), again.parameters(), strict=True):
     assert torch.equal(old, new)
   with pytest.raises(ValueError, match="next_sentence.*no head to predict"):
-    predict.predicting.kind_of(weights.config, "x")
+    predicting.kind_of(weights.config, "x")
 
 
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "Electra"])
@@ -350,9 +348,9 @@ def test_every_command_has_the_flag(tmp_path, monkeypatch):
   (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
   files = ["--input", str(tmp_path / "in.jsonl"), "--output"]
   commands = [
-    (predict, [*files, str(tmp_path / "out.jsonl")], "no head to predict"),
-    (export_program, ["--output", str(tmp_path / "x")], "it has no head"),
-    (zero_shot, ["--blimp", str(tmp_path)], "a score needs the head"),
+    ("predict", [*files, str(tmp_path / "out.jsonl")], "no head to predict"),
+    ("export", ["--output", str(tmp_path / "x")], "it has no head"),
+    ("likelihood", ["--blimp", str(tmp_path)], "a score needs the head"),
   ]
   for command, flags, words in commands:
     flags = ["--model", path, *flags]
@@ -360,9 +358,5 @@ def test_every_command_has_the_flag(tmp_path, monkeypatch):
       run(monkeypatch, command, *flags)
     with pytest.raises(SystemExit, match=words):
       run(monkeypatch, command, *flags, "--family", "bert")
-  assert (
-    score._parser()
-    .parse_args(["--model", "m", "--data", "d", "--family", "bert"])
-    .family
-    == "bert"
-  )
+  flags = ["--model", "m", "--data", "d", "--family", "bert"]
+  assert parser_of("evaluate").parse_args(flags).family == "bert"

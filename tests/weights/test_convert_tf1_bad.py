@@ -22,7 +22,7 @@ from tf1_releases import (
   write_json,
 )
 
-from bert_jax.cli import convert as command
+from bert_jax.cli.main import execute
 from bert_jax.weights import tf1
 
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
@@ -30,11 +30,10 @@ pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
 def convert(monkeypatch, capsys, source, output, *more, family="bert"):
   """Runs the command; returns its exit code or sentence."""
-  words = ["--family", family, "--from", "tf1", "--input", str(source)]
+  words = ["--family", family, "--from", "tf1", "--model", str(source)]
   words += ["--output", str(output), *more]
-  monkeypatch.setattr(sys, "argv", ["convert", *words])
   try:
-    command.main()
+    execute(["convert", *words])
   except SystemExit as e:
     return e.code
   return capsys.readouterr().out
@@ -264,13 +263,15 @@ def test_without_tensorflow(tmp_path):
   code = (
     "import sys\n"
     "sys.modules['tensorflow'] = None\n"
-    "from bert_jax.weights import __main__ as command\n"
-    "command.main()\n"
+    "from bert_jax.cli.main import main\n"
+    "main()\n"
   )
-  words = ["--family", "bert", "--from", "tf1", "--input", str(tmp_path)]
+  words = ["--family", "bert", "--from", "tf1", "--model", str(tmp_path)]
   words += ["--output", str(tmp_path / "ours")]
   done = subprocess.run(
-    [sys.executable, "-c", code, *words], capture_output=True, text=True
+    [sys.executable, "-c", code, "convert", *words],
+    capture_output=True,
+    text=True,
   )
   assert done.returncode == 1
   assert done.stderr == (

@@ -16,7 +16,7 @@ from tokenizers import pre_tokenizers
 
 import bert_jax
 from bert_jax import models
-from bert_jax.cli import convert as command
+from bert_jax.cli.main import execute
 from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint, hf
 from bert_jax.weights import model_folder as folder
@@ -37,8 +37,7 @@ BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def run(monkeypatch, *arguments):
-  monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-  command.main()
+  execute(["convert", *map(str, arguments)])
 
 
 def same(left, right):

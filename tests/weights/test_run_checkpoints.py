@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 import bert_jax
 from bert_jax import models
-from bert_jax.cli import convert, predict
+from bert_jax.cli.main import execute
 from bert_jax.training.state import TrainState
 from bert_jax.use import fill_mask
 from bert_jax.weights import checkpoint, hf, runs
@@ -83,11 +82,8 @@ def test_every_reader_opens_the_checkpoint_that_is_named(
   filler = fill_mask.load(path)
   table = filler.params["encoder"]["embeddings"]["word"]["embedding"]
   assert table[0, 0] == step
-  arguments = ["--to", "hf", "--family", "bert", "--input", path]
-  monkeypatch.setattr(
-    sys, "argv", ["convert", *arguments, "--output", str(tmp_path / "hf")]
-  )
-  convert.main()
+  arguments = ["--to", "hf", "--family", "bert", "--model", path]
+  execute(["convert", *arguments, "--output", str(tmp_path / "hf")])
   written = hf.read(str(tmp_path / "hf"), "bert")
   table = written.arrays["encoder/embeddings/word/embedding"]
   np.testing.assert_array_equal(table, word_table(step))
@@ -98,20 +94,21 @@ def test_the_flag_and_the_name_mean_one_checkpoint(run, tmp_path, monkeypatch):
   assert step_of(runs.read(f"{run}@best", best=True)) == 8
   with pytest.raises(ValueError, match="name a step or the best one, not both"):
     runs.read(f"{run}@4", best=True)
-  with pytest.raises(ValueError, match="names a checkpoint already"):
-    fill_mask.load(f"{run}@best", step=4)
+  with pytest.raises(ValueError, match="MESSAGE"):
+    fill_mask.load(f"{run}@best@4")
   (tmp_path / "in.jsonl").write_text('{"text": "ab [MASK]"}\n')
 
   def probabilities(*flags):
     out = tmp_path / "out.jsonl"
     out.unlink(missing_ok=True)
     common = ["--input", str(tmp_path / "in.jsonl"), "--output", str(out)]
-    monkeypatch.setattr(sys, "argv", ["predict", *flags, *common])
-    predict.main()
+    execute(["predict", *flags, *common])
     return out.read_text()
 
   best = probabilities("--model", f"{run}@best")
-  assert best == probabilities("--model", str(run), "--best")
+  assert best == probabilities("--model", f"{run}@8")
+  with pytest.raises(SystemExit, match="error: --best: no such flag"):
+    probabilities("--model", str(run), "--best")
   assert best != probabilities("--model", str(run))
 
 

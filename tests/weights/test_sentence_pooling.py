@@ -1,14 +1,13 @@
 """extract_features by the pooling that a model of sentence-transformers has."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 import tiny_hf
 
 import bert_jax
-from bert_jax.cli import features as extract_features
+from bert_jax.cli.main import execute
 from bert_jax.use.features import Spec, extract
 from bert_jax.weights import hf
 from bert_jax.weights import model_folder as folder
@@ -52,9 +51,7 @@ def features(monkeypatch, tmp_path, capsys, model, *flags):
   out = tmp_path / "out.npz"
   out.unlink(missing_ok=True)
   files = ["--input", str(tmp_path / "in.txt"), "--output", str(out)]
-  arguments = ["extract", "--model", model, *files, *flags]
-  monkeypatch.setattr(sys, "argv", arguments)
-  extract_features.main()
+  execute(["features", "--model", model, *files, *flags])
   return np.load(out)["vectors"], capsys.readouterr().err
 
 
@@ -92,16 +89,16 @@ def test_the_models_own_pooling_is_taken(
 def test_a_flag_that_differs_is_obeyed_and_said(tmp_path, monkeypatch, capsys):
   model = write(tmp_path / "model", ["cls"], normalize=True)
   vectors, said = features(
-    monkeypatch, tmp_path, capsys, model, "--vectors", "mean"
+    monkeypatch, tmp_path, capsys, model, "--pooling", "mean"
   )
   np.testing.assert_allclose(vectors, expected(model, "mean"), atol=1e-5)
   assert "own pooling is cls; mean is used instead, as" in said
   vectors, said = features(
-    monkeypatch, tmp_path, capsys, model, "--vectors", "cls"
+    monkeypatch, tmp_path, capsys, model, "--pooling", "cls"
   )
   np.testing.assert_allclose(vectors, expected(model, "cls"), atol=1e-5)
   assert "is used instead" not in said
-  _, said = features(monkeypatch, tmp_path, capsys, model, "--vectors", "piece")
+  _, said = features(monkeypatch, tmp_path, capsys, model, "--pooling", "piece")
   assert "pooling" not in said
 
 
@@ -117,7 +114,7 @@ def test_an_unknown_pooling_is_named(
     features(monkeypatch, tmp_path, capsys, model)
   assert not (tmp_path / "out.npz").exists()
   vectors, said = features(
-    monkeypatch, tmp_path, capsys, model, "--vectors", "max"
+    monkeypatch, tmp_path, capsys, model, "--pooling", "max"
   )
   np.testing.assert_allclose(vectors, expected(model, "max"), atol=1e-5)
   assert f"own pooling is {name}; max is used instead" in said

@@ -1,4 +1,4 @@
-"""Lines of JSON to examples without labels, for `bert_jax.cli.predict`."""
+"""Lines of JSON to examples without labels, for `bert_jax predict`."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator

@@ -1,0 +1,101 @@
+"""The one place that turns an error into a sentence and an exit status.
+
+It goes by the class of an error, never by its text. What is not in `REPORTED`
+is a fault of the program, and keeps its trace.
+"""
+
+import argparse
+import os
+import sys
+import threading
+from typing import Any, NoReturn
+
+# UserError and Damaged are ValueErrors, OutOfMemory is a MemoryError. A loss
+# that is not a finite number ends a run with a FloatingPointError.
+REPORTED = (
+  ValueError,
+  FloatingPointError,
+  OSError,
+  MemoryError,
+  KeyboardInterrupt,
+)
+_RESUME = "the same command continues where it stopped"
+
+
+class Stopped(SystemExit):
+  """The user or the system stopped the command."""
+
+
+def end(
+  error: BaseException, args: argparse.Namespace | None, resumes: bool
+) -> NoReturn:
+  """Ends the command with a sentence about an error.
+
+  Args:
+    error: one of `REPORTED`.
+    args: the flags; None if they could not be parsed.
+    resumes: True for a verb that continues where it stopped if the same command
+      is given again.
+
+  Raises:
+    SystemExit: with the sentence, which Python prints, and status 1.
+    Stopped: the error is a KeyboardInterrupt.
+  """
+  output = getattr(args, "output", None)
+  if isinstance(error, KeyboardInterrupt):
+    ending = f"; {_RESUME}." if resumes else "; nothing was written."
+    if output == "-":
+      ending = "."
+    raise Stopped(f"stopped{ending}") from error
+  sentence, remedy = str(error), None
+  if isinstance(error, OSError) and error.strerror is not None:
+    path = error.filename or (None if output == "-" else output)
+    sentence = f"{path or 'standard output'}: {error.strerror}"
+    if path is None:
+      _discard_output()
+      sentence += "."
+    remedy = "Once that is corrected"
+  elif isinstance(error, MemoryError):
+    sentence = sentence or "too little memory"
+    remedy = "With fewer --processes"
+  if remedy and not sentence.endswith("."):
+    ending = f". {remedy}, {_RESUME}." if resumes else "; nothing was written."
+    sentence += ending
+  raise SystemExit(f"error: {sentence}") from error
+
+
+def _discard_output() -> None:
+  """Sends the rest of standard output to nowhere.
+
+  Otherwise Python would try to write what is buffered again when it exits.
+  """
+  try:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+  except (OSError, ValueError, AttributeError):
+    pass  # Standard output is closed, or not a file.
+
+
+def report_thread(args: threading.ExceptHookArgs) -> None:
+  """Reports the exception of a thread (`threading.excepthook`).
+
+  A full disk stops a thread that saves a checkpoint. The loop raises its error
+  too and ends the command with a sentence, so a line suffices here. Any other
+  exception is a fault of the program, and is printed with its trace.
+  """
+  if isinstance(args.exc_value, OSError):
+    name = args.thread.name if args.thread else "unknown"
+    _note(f"note: thread {name}: {args.exc_value}")
+  else:
+    threading.__excepthook__(args)
+
+
+def report_unraisable(args: Any) -> None:
+  """The same for an exception in a callback (`sys.unraisablehook`)."""
+  if isinstance(args.exc_value, OSError):
+    _note(f"note: {args.err_msg or 'in a callback'}: {args.exc_value}")
+  else:
+    sys.__unraisablehook__(args)
+
+
+def _note(line: str) -> None:
+  print(line.replace("\n", " "), file=sys.stderr, flush=True)

@@ -1,0 +1,39 @@
+"""`bert_jax fill-mask`: fills the masks of texts."""
+
+import argparse
+import json
+
+from bert_jax.cli import flags
+from bert_jax.messages import UserError
+
+HELP = "Fills the masks of texts with a masked language model."
+EXAMPLE = """  bert_jax fill-mask --model runs/mine "The cat sat on the [MASK]."
+"""
+
+
+def add_flags(parser: flags.Parser) -> None:
+  flags.add(parser, "model", "top", "json")
+  parser.add_argument(
+    "texts", nargs="+", metavar="TEXT", help="with the model's mask"
+  )
+
+
+def run(args: argparse.Namespace) -> None:
+  from bert_jax.use import fill_mask
+
+  filler = fill_mask.load(args.model)
+  if not 1 <= args.top <= filler.tokenizer.vocab_size:
+    raise UserError(f"--top {args.top}: 1 to the size of the vocabulary.")
+  results = fill_mask.fill(filler, args.texts, args.top)
+  lines = []
+  for text, masks in zip(args.texts, results, strict=True):
+    if not args.json:
+      lines.append(fill_mask.show(text, masks))
+      continue
+    named = [
+      [{"token": piece, "probability": p} for piece, p in candidates]
+      for candidates in masks
+    ]
+    row = {"text": text, "masks": named}
+    lines.append(json.dumps(row, ensure_ascii=False))
+  print("\n".join(lines), flush=True)

@@ -1,0 +1,71 @@
+"""`bert_jax likelihood`: what a pre-trained model knows untrained."""
+
+import argparse
+import json
+
+from bert_jax.cli import flags
+from bert_jax.messages import UserError
+
+HELP = """Tests what a pre-trained model knows: BLiMP's pairs of sentences,
+filled blanks. A line of --cloze is
+  {"text": "... [MASK] ...", "answer": "..."}"""
+EXAMPLE = """\
+  bert_jax likelihood --model runs/mine --blimp blimp.tar.xz
+  bert_jax likelihood --model runs/mine --cloze blanks.jsonl"""
+STDOUT = True
+
+
+def add_flags(parser: flags.Parser) -> None:
+  from bert_jax.use.likelihood import METHODS
+
+  add = parser.add_argument
+  flags.add(parser, "model")
+  add("--blimp", metavar="PATH", help="folder or tar of BLiMP's .jsonl files")
+  add("--cloze", metavar="FILE", help="JSON lines with one [MASK] each")
+  add(
+    "--method",
+    choices=METHODS,
+    help="how BLiMP's sentences are scored (default: as the model's head"
+    " allows, for masked models pll)",
+  )
+  add("--pairs", type=int, metavar="N", help="only the first N of each file")
+  flags.add(
+    parser,
+    "output",
+    required=False,
+    metavar="FILE",
+    help="a .json file for the results; - for stdout",
+  )
+  flags.add(parser, "batch-tokens", "dtype", "family", "tower")
+
+
+def run(args: argparse.Namespace) -> None:
+  from bert_jax import files
+  from bert_jax.use import likelihood_tests
+
+  if not (args.blimp or args.cloze):
+    raise UserError("name a test: --blimp or --cloze.")
+  flags.at_least(1, args, "batch_tokens", "pairs")
+
+  def results():
+    return likelihood_tests.run(
+      args.model,
+      args.blimp,
+      args.cloze,
+      method=args.method,
+      pairs=args.pairs,
+      tokens=args.batch_tokens,
+      dtype=args.dtype,
+      family=args.family,
+      tower=args.tower,
+    )
+
+  if args.output == "-":
+    # Whatever else is printed goes to stderr.
+    with files.text_output("-") as out:
+      json.dump(files.without_nan(results()), out, ensure_ascii=False)
+      out.write("\n")
+    return
+  found = results()
+  if args.output:
+    files.write_json(args.output, found)

@@ -1,0 +1,143 @@
+"""The one command: `bert_jax VERB --flag ...`."""
+
+import glob
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from absl import logging
+
+from bert_jax.cli import errors
+from bert_jax.cli.flags import Parser
+from bert_jax.messages import UserError, nearest
+
+# The order is that of a project: text, training, use, models in and out.
+VERBS = {
+  "vocab": "train a vocabulary from text",
+  "prepare": "tokenise text into a folder that training reads",
+  "prepare-task": "encode a task's files into a folder that fine-tuning reads",
+  "split-text": "write any text in BERT's format, a sentence a line",
+  "augment": "add variants to a task's training file (TinyBERT)",
+  "config": "print every value of a run's config",
+  "compile": "ask the TPU's compiler whether a run fits, without a TPU",
+  "train": "pre-train, fine-tune or distil a model",
+  "sweep": "run seeds and grids of a config, and compare them",
+  "fill-mask": "fill the masks of a text",
+  "predict": "predict with any model that has a head",
+  "evaluate": "score a model on a split of a task",
+  "submission": "pack predictions for GLUE's or SuperGLUE's server",
+  "features": "write vectors of texts",
+  "likelihood": "test what a pre-trained model knows: BLiMP, filled blanks",
+  "convert": "convert weights from published formats, and to them",
+  "export": "write a fine-tuned model and its tokenizer into one file",
+  "run-exported": "predict with an exported file",
+}
+
+
+def load_verb(name: str) -> ModuleType:
+  """Imports the module of a verb; no other verb's module is imported."""
+  return importlib.import_module(f"bert_jax.cli.{name.replace('-', '_')}")
+
+
+def parser_of(name: str) -> Parser:
+  """Returns the parser of a verb's flags."""
+  verb = load_verb(name)
+  parser = Parser(
+    f"bert_jax {name}",
+    description=verb.HELP,
+    example=verb.EXAMPLE,
+    stdout=getattr(verb, "STDOUT", False),
+    config=getattr(verb, "CONFIG", False),
+  )
+  verb.add_flags(parser)
+  return parser
+
+
+def overview() -> str:
+  """Returns the help of the whole command: a line a verb."""
+  width = max(map(len, VERBS))
+  lines = [f"  {name:{width}}  {does}" for name, does in VERBS.items()]
+  return "\n".join(
+    [
+      "usage: bert_jax VERB --flag VALUE ...",
+      "",
+      "BERT-family encoders in JAX: pre-training, fine-tuning and study.",
+      "",
+      *lines,
+      "",
+      "bert_jax VERB --help shows the flags of a verb, and an example.",
+    ]
+  )
+
+
+def execute(argv: Sequence[str]) -> None:
+  """Runs a command line.
+
+  Args:
+    argv: the verb and its flags.
+
+  Raises:
+    SystemExit: the command failed, or ends with a status of its own.
+  """
+  name, *rest = argv or ["--help"]
+  args, resumes, status = None, False, None
+  try:
+    try:
+      if name in ("--help", "-h"):
+        print(overview())
+      elif name == "--version":
+        print(importlib.metadata.version("bert_jax"))
+      elif name not in VERBS:
+        remedy = f"{nearest(name, VERBS)} bert_jax --help shows all verbs."
+        raise UserError(f"{name}: no such verb{remedy}")
+      else:
+        verb = load_verb(name)
+        resumes = getattr(verb, "RESUMES", False)
+        logging.set_verbosity(getattr(verb, "VERBOSITY", logging.ERROR))
+        args = parser_of(name).parse_args(rest)
+        status = verb.run(args)
+    finally:
+      sys.stdout.flush()
+  except errors.REPORTED as e:
+    errors.end(e, args, resumes)
+  if status:
+    sys.exit(status)
+
+
+def main() -> None:
+  """Runs the command line of this process."""
+  _look_for_no_tpu()
+  threading.excepthook = errors.report_thread
+  sys.unraisablehook = errors.report_unraisable
+  signal.signal(signal.SIGTERM, _interrupt)
+  try:
+    execute(sys.argv[1:])
+  except errors.Stopped as e:
+    print(e, file=sys.stderr, flush=True)
+    # Threads of jax may still compute. They would crash in an ordinary exit.
+    os._exit(1)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+  raise KeyboardInterrupt
+
+
+def _look_for_no_tpu() -> None:
+  """Lets a command use the CPU where the TPU's compiler is installed alone.
+
+  Else jax asks libtpu for a TPU at every start, and libtpu complains at length
+  on a machine that has none. Where jax has another plugin (CUDA), or the user
+  names platforms, nothing is changed.
+  """
+  chosen = os.environ.get("JAX_PLATFORMS")
+  chips = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
+  find = importlib.util.find_spec
+  if not chosen and not chips and find("libtpu") and not find("jax_plugins"):
+    os.environ["JAX_PLATFORMS"] = "cpu"

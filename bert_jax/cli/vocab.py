@@ -1,0 +1,55 @@
+"""`bert_jax vocab`: trains a vocabulary."""
+
+import argparse
+
+from bert_jax.cli import flags
+from bert_jax.text import words
+
+HELP = "Trains a vocabulary from text: WordPiece, BPE, SentencePiece or words."
+EXAMPLE = (
+  """  bert_jax vocab --input 'text/*.txt' --size 30522 --output vocab.txt"""
+)
+
+
+def add_flags(parser: flags.Parser) -> None:
+  from bert_jax.text.train_vocabulary import KINDS
+
+  flags.add_text(parser)
+  parser.add_argument(
+    "--size",
+    type=int,
+    required=True,
+    metavar="N",
+    help="pieces in the vocabulary, special tokens included (BERT: 30522)",
+  )
+  parser.add_argument(
+    "--tokenizer",
+    choices=KINDS,
+    default="wordpiece",
+    help="wordpiece (default): BERT's; bytelevel: RoBERTa's byte-level BPE;"
+    " unigram: ALBERT's SentencePiece model; words: ELMo's, by count",
+  )
+  parser.add_argument(
+    "--rules", choices=words.RULES, help="how text becomes words (for words)"
+  )
+  flags.add(parser, "no-lower-case", "keep-accents")
+  flags.add(
+    parser,
+    "output",
+    help="the file to write (unigram: NAME.model; bytelevel: a new folder)",
+  )
+
+
+def run(args: argparse.Namespace) -> None:
+  from bert_jax.text import train_vocabulary
+
+  train_vocabulary.train_vocab(
+    args.input,
+    args.size,
+    args.output,
+    kind=args.tokenizer,
+    format=args.format,
+    errors=args.errors,
+    rules=args.rules,
+    **flags.cleaning(args),
+  )

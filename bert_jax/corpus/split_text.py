@@ -1,0 +1,64 @@
+"""Writes any text in BERT's format: a sentence a line, documents apart."""
+
+import os
+from collections.abc import Sequence
+
+from bert_jax import files
+from bert_jax.corpus import sources
+from bert_jax.corpus import sources_reading as reading
+from bert_jax.messages import UserError
+
+
+def split_text(
+  inputs: Sequence[str],
+  output: str,
+  format: str = "auto",
+  errors: str = "strict",
+  language: str = "en",
+) -> tuple[int, int]:
+  """Writes a file with a sentence a line and a blank line between documents.
+
+  The file is written as a whole or not at all.
+
+  Args:
+    inputs, format, errors, language: see `sources.read_documents`.
+    output: the file.
+
+  Returns:
+    The numbers of documents and of words.
+
+  Raises:
+    UserError: the output exists, or there is no text in the inputs.
+    ValueError: bad input.
+  """
+  if os.path.isdir(output):
+    raise UserError(f"{output} is a folder; name a file.")
+  if os.path.lexists(output):
+    raise UserError(f"{output} exists; delete it or choose another --output.")
+  reading.check_language(language)
+  documents = words = 0
+  with files.whole(output) as partial:
+    with open(partial, "w", encoding="utf-8") as f:
+      for document in sources.read_documents(inputs, format, errors, language):
+        sentences = [_words(sentence) for sentence in document]
+        sentences = [sentence for sentence in sentences if sentence]
+        if not sentences:
+          continue
+        f.write("\n" * bool(documents))
+        f.writelines(" ".join(sentence) + "\n" for sentence in sentences)
+        words += sum(map(len, sentences))
+        documents += 1
+      f.flush()
+      os.fsync(f.fileno())
+    if not documents:
+      raise UserError(f"{', '.join(inputs)}: there is no text in it.")
+  return documents, words
+
+
+def _words(sentence: str) -> list[str]:
+  """Returns the words of a sentence that a tokenizer does not drop."""
+  return [
+    word
+    for word in sentence.split()
+    if any(c.isprintable() and c != "\ufffd" for c in word)
+  ]

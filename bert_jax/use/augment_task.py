@@ -1,0 +1,167 @@
+"""Augments a task's training file, as TinyBERT's task stages need it.
+
+The output has each line and its variants, with the label of the line, and is
+read by `bert_jax prepare-task` as a file of the same task.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bert_jax import files
+from bert_jax.messages import UserError
+from bert_jax.tasks import read as reading
+from bert_jax.tasks.files import custom, glue
+from bert_jax.tasks.published import Known
+from bert_jax.use import augmentation, word_vectors
+from bert_jax.use import predict as predicting
+from bert_jax.use.augmentation import Example, Options
+
+_BREAKS = re.compile(r"[\t\r\n]")
+
+
+class Counts(NamedTuple):
+  """How many examples were read and written.
+
+  Attributes:
+    read: examples of the input.
+    written: examples of the output, those of the input among them.
+    skipped: places of lines that lack columns, which are left out.
+  """
+
+  read: int
+  written: int
+  skipped: list[str]
+
+
+def augment(
+  model: str,
+  task: str,
+  source: str,
+  target: str,
+  vectors: str | None = None,
+  options: Options = Options(),  # noqa: B008, it is immutable
+  kind: str | None = None,
+  columns: str | None = None,
+  batch_size: int = 128,
+  dtype: str = "float32",
+  family: str | None = None,
+) -> Counts:
+  """Writes the examples of a file and variants of them.
+
+  Args:
+    model: a BERT with its masked-LM head, see `predict.open_model`.
+    task: the name of a published task of one or two texts, or of your own.
+    source: the task's training file.
+    target: a .tsv, written whole or not at all.
+    vectors: GloVe's text file; without it words of several pieces stay.
+    options: how variants are drawn.
+    kind: what your own task predicts; None for a published task.
+    columns: columns of your own task, see `custom.columns`.
+    batch_size: rows computed at a time.
+    dtype: of the computation.
+    family: of a transformers folder whose config.json names none.
+
+  Raises:
+    ValueError: with one sentence; nothing is written.
+  """
+  _check(source, target, options)
+  known, names = task_columns(task, kind, columns)
+  skipped: list[str] = []
+  # Read the file once before the model runs, so that a bad line is named first.
+  count = sum(1 for _ in _examples(known, source, skipped))
+  if not count:
+    raise UserError(f"{source}: no examples in it.")
+  glove = word_vectors.read(vectors) if vectors else None
+  predictor = _open_model(model, batch_size, options.candidates, dtype, family)
+  written = 0
+  examples = _examples(known, source, [])
+  with files.whole(target) as partial:
+    with open(partial, "w", encoding="utf-8", newline="\n") as f:
+      f.write("\t".join(names) + "\n")
+      for row in augmentation.expand(predictor, glove, options, examples):
+        f.write("\t".join([*row.texts, row.label]) + "\n")
+        written += 1
+  return Counts(count, written, skipped)
+
+
+def _check(source: str, target: str, options: Options) -> None:
+  """Raises UserError if an option is out of its range."""
+  if not 0 <= options.threshold <= 1:
+    raise UserError(f"--threshold={options.threshold}: must be from 0 to 1.")
+  if options.seed < 0:
+    raise UserError(f"--seed={options.seed}: must be at least 0.")
+  if not target.lower().endswith(".tsv"):
+    raise UserError(
+      f"--output={target}: the columns are separated by tabs; give it a name"
+      " that ends in .tsv."
+    )
+  if os.path.realpath(target) == os.path.realpath(source):
+    raise UserError(f"--output={target} is the input; choose another.")
+
+
+def task_columns(
+  name: str, kind: str | None, columns: str | None
+) -> tuple[Known, list[str]]:
+  """Returns a task of one or two texts, and the columns that are written.
+
+  Args:
+    name: the task's name.
+    kind: what your own task predicts; None for a published task.
+    columns: columns of your own task; None for a published task.
+
+  Raises:
+    UserError: there is no such task, or it does not have this form.
+  """
+  known = reading.find(name, kind, columns)
+  if columns is None:
+    if name not in glue.TEXTS:
+      raise UserError(
+        f"--task={name}: augmented are {', '.join(glue.TEXTS)}, and your own"
+        " tasks of one or two texts, with --columns."
+      )
+    return known, [*glue.TEXTS[name], "label"]
+  chosen = custom.columns(columns, known.task.kind)
+  texts = [chosen[role] for role in ("text", "pair") if role in chosen]
+  labels = chosen.get(custom.LABEL_COLUMNS)
+  return known, [*texts, *(labels or [chosen.get("label", "label")])]
+
+
+def _examples(known: Known, path: str, skipped: list[str]) -> Iterator[Example]:
+  for record in known.records(path, skipped):
+    for example in known.parse(record, True):
+      # A text of a JSON or CSV file may contain tabs and ends of lines.
+      texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
+      columns = (known.columns or {}).get(custom.LABEL_COLUMNS)
+      if columns:
+        marks = (str(int(name in example["label"])) for name in columns)
+        yield Example(texts, "\t".join(marks))
+        continue
+      label = str(example["label"])
+      if _BREAKS.search(label):
+        raise UserError(
+          f"{record.where}: label {label!r:.60} has a tab or the end of a line"
+          " in it, which no .tsv can hold."
+        )
+      yield Example(texts, label)
+
+
+def _open_model(
+  path: str, batch_size: int, candidates: int, dtype: str, family: str | None
+) -> predicting.Predictor:
+  """Raises UserError unless the model fills masks of WordPiece."""
+  predictor = predicting.open_model(
+    path, batch_size, top=candidates, dtype=dtype, family=family
+  )
+  if predictor.kind != "fill":
+    raise UserError(
+      f"--model={path} is a model for {predictor.kind}; words are predicted by"
+      " the pre-trained one, with its masked-LM head."
+    )
+  if predictor.vocabulary.kind != "wordpiece":
+    raise UserError(
+      f"--model={path} has a tokenizer of kind {predictor.vocabulary.kind}; the"
+      " rules are those of BERT's WordPiece."
+    )
+  return predictor

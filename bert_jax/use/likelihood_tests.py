@@ -1,0 +1,134 @@
+"""Tests of a pre-trained model by its likelihoods: BLiMP, filled blanks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.messages import UserError
+from bert_jax.use import blimp, likelihood
+from bert_jax.use import text_batches as text_rows
+from bert_jax.weights.load import Loaded
+
+
+def run(
+  path: str,
+  blimp_path: str | None,
+  cloze_path: str | None,
+  method: str | None = None,
+  pairs: int | None = None,
+  tokens: int = 8192,
+  dtype: str = "float32",
+  family: str | None = None,
+  tower: str | None = None,
+) -> dict[str, Any]:
+  """Runs one or both tests, and prints a table of their results.
+
+  Args:
+    path: what `bert_jax.load` opens.
+    blimp_path: folder or tar file of BLiMP's .jsonl files; None to leave it
+      out.
+    cloze_path: .jsonl of "text" with one [MASK] and "answer"; None likewise.
+    method: how BLiMP's sentences are scored, see `likelihood.score`; None for
+      what the model's head allows.
+    pairs: the first pairs of each file of BLiMP only; None for all.
+    tokens: tokens of a batch, with padding.
+    dtype: of the computation.
+    family: of a transformers folder whose config.json names none.
+    tower: "discriminator" or "generator" of an ELECTRA.
+
+  Returns:
+    "model", "method", and the results of each test by its name.
+
+  Raises:
+    ValueError: bad input; the message is one sentence.
+  """
+  model = text_rows.open_model(path, family, tower, dtype=dtype)
+  method = method or likelihood.method_of(model)
+  results: dict[str, Any] = {"model": path, "method": method}
+  if blimp_path:
+    results["blimp"] = run_blimp(model, blimp_path, method, pairs, tokens)
+  if cloze_path:
+    results["cloze"] = run_cloze(model, cloze_path, tokens)
+  # Print the results before they are written, since writing may fail.
+  _show(results)
+  return results
+
+
+def run_blimp(
+  model: Loaded, path: str, method: str, pairs: int | None, tokens: int
+) -> dict[str, Any]:
+  """Scores both sentences of each pair.
+
+  Args:
+    model: a model with a pre-training head.
+    path: see `blimp.read`.
+    method: see `likelihood.score`.
+    pairs: the first pairs of each file only; None for all.
+    tokens: tokens of a batch.
+
+  Raises:
+    ValueError: bad input.
+  """
+  files = blimp.read(path, pairs)
+  texts = [text for file in files for text in (*file.good, *file.bad)]
+  scores = likelihood.score(model, texts, method, tokens)
+  _check_finite(scores)
+  counts = [n for file in files for n in (len(file.good), len(file.bad))]
+  groups = np.split(scores, np.cumsum(counts)[:-1])
+  return blimp.results(files, groups[::2], groups[1::2])
+
+
+def run_cloze(model: Loaded, path: str, tokens: int) -> dict[str, Any]:
+  """Returns the accuracy over a file of texts with one `[MASK]` each.
+
+  Args:
+    model: a masked language model.
+    path: .jsonl of "text" and "answer".
+    tokens: tokens of a batch.
+
+  Raises:
+    ValueError: bad input; file and line are named.
+  """
+  texts, answers = [], []
+  for number, line in enumerate(text_rows.read_lines(path), 1):
+    item = text_rows.parse_object(line, f"{path}:{number}")
+    text, answer = (item.get(key) for key in ("text", "answer"))
+    if not isinstance(text, str) or text.count("[MASK]") != 1:
+      raise UserError(f'{path}:{number}: no "text" with one [MASK].')
+    if not isinstance(answer, str) or not answer.strip():
+      raise UserError(f'{path}:{number}: no "answer".')
+    texts.append(text)
+    answers.append(answer)
+  if not texts:
+    raise UserError(f"{path} is empty.")
+  guesses = likelihood.cloze(model, texts, answers, tokens)
+  log_p = [guess.answer for guess in guesses if guess.answer is not None]
+  _check_finite(log_p)
+  return {
+    "accuracy": float(np.mean([guess.right for guess in guesses])),
+    "texts": len(texts),
+    "answers_of_several_pieces": len(texts) - len(log_p),
+    "mean_log_probability": float(np.mean(log_p)) if log_p else None,
+    "guesses": [guess.best for guess in guesses],
+  }
+
+
+def _check_finite(scores: Sequence[float] | np.ndarray) -> None:
+  """Raises UserError at NaN, which would count as wrong, pair for pair."""
+  if not np.isfinite(scores).all():
+    raise UserError("the model's scores are not finite; it is broken.")
+
+
+def _show(results: dict[str, Any]) -> None:
+  if "blimp" in results:
+    print(blimp.table(results["blimp"]))
+  if "cloze" in results:
+    row = results["cloze"]
+    mean = row["mean_log_probability"]
+    log_p = "none" if mean is None else f"{mean:.4f}"
+    print(
+      f"cloze: accuracy {row['accuracy']:.4f} of {row['texts']:,} texts;"
+      f" {row['answers_of_several_pieces']:,} answers are no single piece;"
+      f" mean log P of the others {log_p}"
+    )

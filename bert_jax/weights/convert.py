@@ -1,0 +1,77 @@
+"""Converts published weights into a folder, and a model into published form."""
+
+import importlib
+
+from bert_jax.messages import UserError, note
+from bert_jax.text import model_tokenizer
+from bert_jax.weights import checkpoint, hf, runs
+from bert_jax.weights import model_folder as folder
+
+# Published formats that can be read. Each has a module of this room, which is
+# imported when it is asked for.
+SOURCES = ("hf", "tf1", "bilm")
+
+
+def from_published(
+  source: str,
+  path: str,
+  output: str,
+  family: str | None = None,
+  tower: str | None = None,
+) -> None:
+  """Reads a published format and writes a converted folder.
+
+  Args:
+    source: one of `SOURCES`.
+    path: a folder of that format, or a TF1 checkpoint.
+    output: the folder to write, which must not exist.
+    family: "bert", "roberta", ...; None for what the transformers folder says.
+    tower: "discriminator", "generator" or "both" parts of an ELECTRA; None for
+      what the input holds.
+
+  Raises:
+    ValueError: the input is no such model, or the output exists.
+  """
+  folder.check_new(output)
+  if family is None and source == "hf":
+    family = hf.find_family(path)
+  if family is None:
+    raise UserError(f"--from {source} needs --family=NAME.")
+  reader = importlib.import_module(f"bert_jax.weights.{source}")
+  weights = reader.read(path, family, tower)
+  folder.write(output, weights)
+  _report_rows(path, weights)
+
+
+def to_published(
+  path: str, output: str, family: str | None = None, tower: str | None = None
+) -> None:
+  """Reads a run or a converted folder and writes a transformers folder.
+
+  Args:
+    path: a run's folder (RUN@best, RUN@STEP), or a converted folder.
+    output: the folder to write, which must not exist.
+    family: the family that the model must have; None for any.
+    tower: as in `from_published`.
+
+  Raises:
+    ValueError: no such model, or another family; or the output exists.
+  """
+  folder.check_new(output)
+  is_run = checkpoint.split_path(path)[1] or runs.is_run(path)
+  weights = (runs.read if is_run else folder.read)(path)
+  actual = weights.config["family"]
+  if family not in (None, actual):
+    raise UserError(f"--family={family}: {path} is of {actual}.")
+  hf.write(output, weights, tower)
+  _report_rows(path, weights)
+
+
+def _report_rows(path: str, weights: folder.Weights) -> None:
+  """Says which pieces of the tokenizer have no row in the word table."""
+  if weights.config["family"] == "elmo":  # It reads characters.
+    return
+  rows = weights.config["model"]["vocab_size"]
+  line = model_tokenizer.without_rows_of(weights.tokenizer_files, rows, path)
+  if line:
+    note(f"note: {line}")

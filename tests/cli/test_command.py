@@ -1,0 +1,146 @@
+"""`bert_jax VERB`: its help, wrong verbs and flags, and what it imports."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from bert_jax.cli import flags
+from bert_jax.cli.main import VERBS, execute, overview, parser_of
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def run(*arguments):
+  return subprocess.run(
+    [sys.executable, "-m", *arguments],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+    env=os.environ | {"JAX_PLATFORMS": "cpu"},
+  )
+
+
+def test_the_overview_has_a_line_for_every_verb():
+  lines = overview().splitlines()
+  for verb, does in VERBS.items():
+    assert [line for line in lines if line.split()[:1] == [verb]] != [], verb
+    assert overview().count(does) == 1
+  assert max(map(len, lines)) <= 80
+  modules = {path.stem for path in (ROOT / "bert_jax" / "cli").glob("*.py")}
+  others = {"__init__", "main", "flags", "configs", "errors"}
+  assert modules - others == {verb.replace("-", "_") for verb in VERBS}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_fits_on_a_screen_and_has_an_example(verb):
+  lines = parser_of(verb).format_help().splitlines()
+  assert len(lines) <= 50 and max(map(len, lines)) <= 80
+  assert lines[0].startswith(f"usage: bert_jax {verb} ")
+  example = lines[lines.index("example:") + 1]
+  assert example.startswith(f"  bert_jax {verb} ")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_example_has_only_flags_that_exist(verb):
+  parser = parser_of(verb)
+  text = parser.format_help().split("example:\n")[1]
+  for word in text.split():
+    if word.startswith("--") and not word.startswith("--config."):
+      assert word.partition("=")[0] in parser._option_string_actions, word
+
+
+def test_a_flag_is_spelt_with_hyphens_and_means_one_thing():
+  """A flag of two verbs is a shared one, so that it has one definition."""
+  verbs: dict[str, list[str]] = {}
+  for verb in VERBS:
+    for flag in parser_of(verb)._option_string_actions:
+      verbs.setdefault(flag, []).append(verb)
+  for flag, users in verbs.items():
+    assert "_" not in flag
+    if len(users) > 1 and flag not in ("-h", "--help", "--rules"):
+      assert flag.removeprefix("--") in flags.SHARED, (flag, users)
+  for flag in flags.SHARED:
+    assert f"--{flag}" in verbs
+
+
+@pytest.mark.parametrize(
+  "arguments, sentence",
+  [
+    (["predit"], "predit: no such verb; did you mean predict?"),
+    (["predict", "--modle=m"], "--modle: no such flag; did you mean --model?"),
+    (["predict", "--batch_size=3"], "did you mean --batch-size?"),
+    (["train", "--confg=c"], "--confg: no such flag; did you mean --config?"),
+    (["train", "--workdir=w"], "required: --config; bert_jax train --help"),
+    (["train", "--config=none.py", "--workdir=w"], "--config=none.py: no such"),
+    (["submission", "--output=o"], "required: --input; bert_jax submission"),
+    (["export", "--model=m", "--output=o", "more"], "argument 'more'"),
+  ],
+)
+def test_a_wrong_command_line_is_one_sentence(arguments, sentence):
+  with pytest.raises(SystemExit) as ended:
+    execute(arguments)
+  message = ended.value.code
+  assert message.startswith("error: ") and sentence in message
+  assert "\n" not in message
+
+
+def test_config_prints_every_value(capsys):
+  path = str(ROOT / "configs" / "quickstart.py")
+  execute(["config", path, "--config.seed=7", "--config.model.heads=2"])
+  lines = capsys.readouterr().out.splitlines()
+  assert "seed = 7" in lines and "model.heads = 2" in lines
+  assert "objective.name = 'mlm'" in lines and len(lines) > 40
+
+
+def test_an_error_of_the_program_keeps_its_trace(monkeypatch):
+  """Only errors of a user's input become a sentence."""
+  from bert_jax.corpus import split_text
+
+  def fail(*arguments):
+    raise KeyError("a fault")
+
+  monkeypatch.setattr(split_text, "split_text", fail)
+  with pytest.raises(KeyError, match="a fault"):
+    execute(["split-text", "--input=a", "--output=b"])
+
+
+def test_a_reader_that_stops_early_gets_no_trace():
+  reader, writer = os.pipe()
+  os.close(reader)
+  done = subprocess.run(
+    [sys.executable, "-m", "bert_jax", "config", "configs/quickstart.py"],
+    stdout=writer,
+    stderr=subprocess.PIPE,
+    text=True,
+    cwd=ROOT,
+  )
+  os.close(writer)
+  assert done.returncode == 1
+  assert done.stderr == "error: standard output: Broken pipe.\n"
+
+
+def test_modules_are_no_commands():
+  done = run("bert_jax.training.train", "--config", "x")
+  assert done.returncode == 1 and not done.stdout
+  assert done.stderr.startswith("error: bert_jax.training.train is not a comm")
+  assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_verb_imports_no_other_verb():
+  code = (
+    "import sys\n"
+    "from bert_jax.cli.main import execute\n"
+    "try:\n  execute(['split-text', '--help'])\nexcept SystemExit: pass\n"
+    "print(sorted(m for m in sys.modules if m.startswith('bert_jax.cli.')))\n"
+    "print('jax' in sys.modules)\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+  )
+  *_, modules, jax = done.stdout.splitlines()
+  names = ("errors", "flags", "main", "split_text")
+  assert modules == str([f"bert_jax.cli.{name}" for name in names])
+  assert jax == "False"
