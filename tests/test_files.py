@@ -10,11 +10,11 @@ from bert_jax import files
 from bert_jax.cli.main import execute
 from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import sources_reading as reading
+from bert_jax.corpus import train_vocab
 from bert_jax.corpus import writer as prepared_folder
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks.files import tables
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import train_vocabulary as training_vocab
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 from bert_jax.weights import hf_files
 from bert_jax.weights import model_folder as folder
@@ -224,16 +224,16 @@ def test_a_full_disk_leaves_no_part_of_a_vocabulary(
 ):
   (tmp_path / "a.txt").write_text("some good words and some bad words\n" * 50)
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-  write = training_vocab._write
+  write = train_vocab._write
 
   def write_on_a_full_disk(*arguments):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
     write(*arguments)
 
-  monkeypatch.setattr(training_vocab, "_write", write_on_a_full_disk)
+  monkeypatch.setattr(train_vocab, "_write", write_on_a_full_disk)
   try:
     with pytest.raises(OSError) as caught:
-      training_vocab.train_vocab(
+      train_vocab.train_vocab(
         str(tmp_path / "a.txt"), 300, str(tmp_path / name), kind=kind
       )
   finally:

@@ -41,9 +41,9 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  from bert_jax.text import train_vocabulary
+  from bert_jax.corpus import train_vocab
 
-  train_vocabulary.train_vocab(
+  train_vocab.train_vocab(
     args.input,
     args.size,
     args.output,

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import itertools
 import json
 import os
@@ -13,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-import bert_jax
 from bert_jax.corpus import filters_filtering as filtering
 from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import sizes as text_sizes
@@ -137,7 +137,8 @@ def _cover(
   """The tokenizer with ids for every word of the text."""
   _log("counting words")
   records, form = sources.read_records(found), filters.normalise
-  return words.cover(tokenizer, (normalised(r, form) for r in records))
+  texts = (normalised(record, form).text for record in records)
+  return words.cover(tokenizer, texts)
 
 
 def _begin(
@@ -376,7 +377,7 @@ def _complete(
   )
   meta = {
     "format_version": corpus.FORMAT_VERSION,
-    "created_by": f"bert_jax {bert_jax.__version__}",
+    "created_by": f"bert_jax {_version()}",
     "tokenizer": tokenizer.kind,
     "lower_case": tokenizer.lower_case,
     "vocab_size": tokenizer.vocab_size,
@@ -452,6 +453,14 @@ class _Meter:
       return text
     left = round(seconds * (1 - share) / done)
     return f"{text}, {left // 60}:{left % 60:02d} left"
+
+
+def _version() -> str:
+  """Returns the version of this package; "?" if it is not installed."""
+  try:
+    return importlib.metadata.version("bert_jax")
+  except importlib.metadata.PackageNotFoundError:
+    return "?"
 
 
 def _cores() -> int:

@@ -91,8 +91,7 @@ def load(path: str, **options: Any) -> Vocabulary:
   """
   if not os.path.exists(path):
     raise ValueError(
-      f"{path}: no such vocabulary; make one with `bert_jax vocab`"
-      "."
+      f"{path}: no such vocabulary; make one with `bert_jax vocab`."
     )
   folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
   beside = SETTINGS if name is None else settings_beside(path)

@@ -1,239 +1,383 @@
-"""Trains vocabularies: reads text, learns pieces, writes a file or a folder."""
+"""Learns vocabularies from texts: WordPiece, byte-level BPE, unigram, words.
 
+`corpus/train_vocab.py` opens inputs for this and writes the files.
+
+The `tokenizers` library learns WordPiece and byte-level BPE. Its trainers give
+different pieces in every run: they number characters in the order of a randomly
+seeded hash table, and ties between merges go by those numbers. So words are
+counted here first, and the trainer gets the alphabet in a fixed order. The
+pieces then depend on the text alone, whatever the number of threads.
+
+The library SentencePiece learns unigram models, with ALBERT's settings
+(google-research/albert README, the `spm_train` command): pad 0, unk 1, then
+[CLS], [SEP], [MASK]; punctuation that is always a piece; 99.995% of the
+characters covered; at most 10 million lines, drawn at random.
+"""
+
+import io
 import os
-import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bert_jax import files
-from bert_jax.corpus import sources
-from bert_jax.text import cleaning, wordpiece, words
-from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import train_vocabulary_training_bpe as training_bpe
-from bert_jax.text import train_vocabulary_training_unigram as training_unigram
-from bert_jax.text import (
-  train_vocabulary_training_wordpiece as training_wordpiece,
-)
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from bert_jax.messages import note
+from bert_jax.text import bpe, cleaning, unigram, wordpiece, words
 from bert_jax.text.cleaning import Cleaning
-from bert_jax.text.train_vocabulary_word_counts import MIN_FREQUENCY
-from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.text.vocabulary import SPECIAL_TOKENS, Vocabulary, valid
+from bert_jax.text.wordpiece import CONTINUATION, MAX_WORD_CHARS
 
 KINDS = ("wordpiece", "bytelevel", "unigram", "words")
-# Characters between two spaces; German and Finnish have about 8.
-UNSPACED = 30
-# Of ids; the largest published vocabulary, of words, has 793,471.
-MAX_SIZE = 2**20
+# Hugging Face's trainers have the same; rarer pairs are not merged.
+MIN_FREQUENCY = 2
+# WordPiece and unigram models have pieces that cover this share of a text's
+# characters, as ALBERT's SentencePiece does.
+COVERAGE = 0.99995
+# WordPiece: the most frequent characters become pieces, as many as in Hugging
+# Face's BertWordPieceTokenizer; rarer ones are [UNK]. If a text has many
+# others, as in Chinese and Korean, further characters become pieces: up to the
+# share `COVERAGE` of the text, in at most 3/4 of the vocabulary.
+MAX_ALPHABET = 1000
+# Byte-level BPE: fairseq's dictionary begins with these; <mask> is its last.
+FIRST = ("<s>", "<pad>", "</s>", "<unk>")
+LAST = ("<mask>",)
+# Unigram: special pieces, and characters that are always pieces.
+CONTROLS = ("[CLS]", "[SEP]", "[MASK]")
+ALWAYS = ("(", ")", '"', "-", ".", "–", "£", "€")
+MAX_LINES = 10_000_000
+# SentencePiece silently drops lines of more than 4,192 bytes. So lines are cut
+# to this many characters, which have at most 4 bytes each.
+MAX_CHARS = 1_000
+# One thread: with several, sums over sentences are rounded in another order.
+THREADS = 1
+_BATCH_CHARS = 2**18
 
 
-def train_vocab(
-  inputs: str | Sequence[str],
-  size: int,
-  output: str,
-  kind: str = "wordpiece",
-  format: str = "auto",
-  errors: str = "strict",
-  lower_case: bool | None = None,
-  keep_accents: bool | None = None,
-  rules: str | None = None,
-) -> Sequence[str]:
-  """Trains a vocabulary on all text of `inputs` and writes it.
-
-  Special tokens have the published order. There are `size` pieces; fewer
-  (which is said) if the text is too small. The result is the same in every run
-  and appears only when it is complete.
-
-  Args:
-    inputs, format, errors: see `sources.find_sources`.
-    size: number of pieces.
-    output: path of a file (WordPiece, words: one a line; unigram: a
-      SentencePiece model, its name ends with .model), beside which stand the
-      settings that it is used with and its digest; or of a new folder for the
-      files of byte-level BPE.
-    kind: one of `KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
-    lower_case: lower-case the text; None is True. Byte-level BPE and words
-      never do, nor do they strip accents.
-    keep_accents: keep accents; None is the contrary of `lower_case`.
-    rules: of `words.RULES`, if `kind` is "words"; None for the first.
-
-  Returns:
-    The pieces.
-
-  Raises:
-    ValueError: an input is bad or has no text, `size` is far too small, or
-      `output` does not fit the kind or is in the way.
-  """
-  if size < 100:
-    raise ValueError(f"--size={size} is too small: 100 or more (BERT: 30522).")
-  if size > MAX_SIZE:
-    raise ValueError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
-  if rules is not None and kind != "words":
-    raise ValueError(
-      f"--rules={rules}: only of --tokenizer=words; leave it out."
-    )
-  _check_output(output, kind)
-  found = sources.find_sources(inputs, format, errors)
-  spaces = Spaces()
-  records = spaces.counted(_progress(sources.read_records(found)))
-  wanted = Cleaning(lower_case, keep_accents).filled()
-  strips = kind in ("wordpiece", "unigram") and not wanted.keep_accents
-  marks = cleaning.Marks(kind == "unigram") if strips else None
-  records = _counted(records, marks) if marks else records
-  vocabulary = _train(kind, records, size, wanted, rules or words.RULES[0])
-  if vocabulary is None:
-    raise ValueError(f"{', '.join(s.name for s in found[:3])}: no text in it.")
-  _write(vocabulary, output)
-  _log(f"{output}: {vocabulary.vocab_size:,} pieces.")
-  if vocabulary.vocab_size < size:
-    _log(f"warning: {_why_fewer(kind, size, vocabulary.vocab_size, spaces)}")
-  if marks and (line := marks.warning()):
-    _log(line)
-  return vocabulary.pieces
-
-
-class Spaces:
-  """Counts characters and white space of the text that is read."""
-
-  def __init__(self) -> None:
-    self.characters = self.spaces = 0
-
-  def counted(
-    self, records: Iterable[sources.Record]
-  ) -> Iterator[sources.Record]:
-    """Yields the records."""
-    for record in records:
-      self.characters += len(record.text)
-      self.spaces += record.text.count(" ") + record.text.count("\n") + 1
-      yield record
-
-  @property
-  def distance(self) -> float:
-    """Characters from one space to the next, on average."""
-    return self.characters / max(self.spaces, 1)
-
-
-def _why_fewer(kind: str, size: int, count: int, spaces: Spaces) -> str:
-  """Says why a vocabulary has fewer pieces than were asked for."""
-  if kind in ("wordpiece", "words") and spaces.distance > UNSPACED:
-    rule = (
-      "a word is what stands between spaces"
-      if kind == "words"
-      else "WordPiece learns from what stands between spaces, if that has no"
-      f" more than {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
-    )
-    return (
-      f"{count:,} pieces are fewer than --size={size}: the text has a space"
-      f" every {spaces.distance:.0f} characters only, and {rule}. Use"
-      " --tokenizer=unigram, or put spaces between the words."
-    )
-  if kind == "words":
-    return (
-      f"--size={size} is more than the text has words that occur"
-      f" {MIN_FREQUENCY} times; a model predicts the {count:,} of the"
-      " vocabulary, and reads all others by their characters."
-    )
-  return (
-    f"the text is too small for --size={size}: no further piece occurs"
-    f" {MIN_FREQUENCY} times."
-  )
-
-
-def _train(
+def train(
   kind: str,
-  records: Iterable[sources.Record],
+  texts: Iterable[str],
   size: int,
   wanted: Cleaning,
-  rules: str,
+  rules: str = words.RULES[0],
 ) -> Vocabulary | None:
-  """Returns the tokenizer, None without text."""
+  """Learns a vocabulary; the result is the same in every run.
+
+  Args:
+    kind: one of `KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
+    texts: the texts, which are read once.
+    size: the number of pieces, special tokens included. There are fewer if the
+      text is too small.
+    wanted: how capitals and accents are treated. Byte-level BPE and words keep
+      both.
+    rules: one of `words.RULES`, for words.
+
+  Returns:
+    The tokenizer; None if the texts have no words.
+
+  Raises:
+    ValueError: `size` is too small for the kind.
+  """
   if kind == "words":
-    return words.train(records, size, rules)
+    return train_words(texts, size, rules)
   if kind == "unigram":
-    return training_unigram.train(records, size, wanted)
+    return train_unigram(texts, size, wanted)
   if kind == "bytelevel":
-    counts = training_bpe.count_words(records)
-    return training_bpe.train(counts, size) if counts else None
-  counts = training_wordpiece.count_words(records, wanted)
+    counts = count_bytelevel_words(texts)
+    return train_bytelevel(counts, size) if counts else None
+  counts = count_wordpiece_words(texts, wanted)
   if not counts:
     return None
-  if line := training_wordpiece.warning(counts):
-    _log(line)
+  if line := _long_words_warning(counts):
+    note(line)
   return wordpiece.build(
-    training_wordpiece.train(counts, size),
+    train_wordpiece(counts, size),
     wanted.lower_case,
     strip_accents=not wanted.keep_accents,
   )
 
 
-def _check_output(output: str, kind: str) -> None:
-  if kind not in KINDS:
-    raise ValueError(f"kind {kind!r}: not one of {list(KINDS)}.")
-  if not output:
-    raise ValueError("--output is empty; name what to write.")
-  if kind == "bytelevel":
-    if os.path.isfile(output) or (os.path.isdir(output) and os.listdir(output)):
-      raise ValueError(
-        f"{output} is in the way; name a new folder for vocab.json and"
-        " merges.txt."
-      )
-  elif os.path.isdir(output):
-    raise ValueError(f"{output} is a folder; name a file.")
-  elif (kind == "unigram") != output.endswith(".model"):
+def _cut(text: str) -> Iterator[str]:
+  """Cuts a long text at line ends: a normalizer keeps every offset of a text."""
+  if len(text) <= _BATCH_CHARS:
+    yield text
+  else:
+    yield from text.split("\n")
+
+
+def _repeat(words: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
+  """Yields text in which each word occurs as often as it was counted.
+
+  The library's trainers take text only, no counts.
+  """
+  batch: list[str] = []
+  size = 0
+  for word in words:
+    left = counts[word]
+    while left:
+      n = min(left, max(1, _BATCH_CHARS // (len(word) + 1)))
+      batch.append((word + " ") * n)
+      size += n * (len(word) + 1)
+      left -= n
+      if size >= _BATCH_CHARS:
+        yield "".join(batch)
+        batch, size = [], 0
+  if batch:
+    yield "".join(batch)
+
+
+def count_wordpiece_words(
+  texts: Iterable[str], wanted: Cleaning
+) -> Counter[str]:
+  """Counts the words as BERT's basic tokenizer splits them.
+
+  Args:
+    texts: the texts, which are read once.
+    wanted: how capitals and accents are treated.
+  """
+  strip = not wanted.keep_accents
+  normalize = wordpiece.normalizer(wanted.lower_case, strip).normalize_str
+  chunks: Counter[str] = Counter()
+  for text in texts:
+    for part in _cut(text):
+      chunks.update(normalize(part).split())
+  split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+  return words.split_counts(chunks, split)
+
+
+def train_wordpiece(counts: Mapping[str, int], size: int) -> list[str]:
+  """Returns at most `size` pieces for words that occur `counts` times."""
+  characters: Counter[str] = Counter()
+  for word, count in counts.items():
+    for character in word:
+      characters[character] += count
+  ranked = sorted(characters, key=lambda c: (-characters[c], c))
+  alphabet = _alphabet(ranked, characters, counts, size)
+  short_words = sorted(
+    word
+    for word in counts
+    if len(word) <= MAX_WORD_CHARS["huggingface"] and alphabet.issuperset(word)
+  )
+  inner = {character for word in short_words for character in word[1:]}
+  first = [
+    *SPECIAL_TOKENS,
+    *sorted(alphabet),
+    *(CONTINUATION + character for character in sorted(inner)),
+  ]
+  trainer = trainers.WordPieceTrainer(
+    vocab_size=size,
+    min_frequency=MIN_FREQUENCY,
+    special_tokens=first,
+    continuing_subword_prefix=CONTINUATION,
+    show_progress=False,
+  )
+  tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+  tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+  tokenizer.train_from_iterator(_repeat(short_words, counts), trainer)
+  vocab = tokenizer.get_vocab()
+  return sorted(vocab, key=vocab.__getitem__)
+
+
+def _long_words_warning(counts: Mapping[str, int]) -> str | None:
+  """Returns a warning if over 1% of the text are words that are too long."""
+  limit = MAX_WORD_CHARS["huggingface"]
+  lost = total = 0
+  for word, count in counts.items():
+    total += len(word) * count
+    lost += len(word) * count * (len(word) > limit)
+  if lost <= 0.01 * total:
+    return None
+  return (
+    f"warning: {lost / total:.0%} of the text are words of more than {limit}"
+    " characters, each of which is one [UNK]; for a language that is written"
+    " without spaces use --tokenizer=unigram or bytelevel."
+  )
+
+
+def _alphabet(
+  ranked: list[str],
+  characters: Mapping[str, int],
+  counts: Mapping[str, int],
+  size: int,
+) -> set[str]:
+  """Returns the characters that become pieces.
+
+  Args:
+    ranked: all characters, the most frequent first.
+    characters: character -> number of times that it occurs.
+    counts: word -> number of times that it occurs.
+    size: the number of pieces of the vocabulary.
+  """
+  inside = {character for word in counts for character in word[1:]}
+  wanted = COVERAGE * sum(characters.values())
+  covered = pieces = number = 0
+  for character in ranked:
+    pieces += 1 + (character in inside)
+    if covered >= wanted or pieces > size * 3 // 4:
+      break
+    covered += characters[character]
+    number += 1
+  return set(ranked[: max(number, min(MAX_ALPHABET, size // 4))])
+
+
+def count_bytelevel_words(texts: Iterable[str]) -> Counter[str]:
+  """Counts the words, in the letters that stand for bytes, as GPT-2 splits."""
+  chunks: Counter[str] = Counter()
+  for text in texts:
+    for part in _cut(text):
+      if part.isprintable() and "  " not in part and part.strip() == part:
+        chunks.update(bpe.WORDS.findall(part))
+      else:
+        chunks[part] += 1
+  split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+  return words.split_counts(chunks, lambda chunk: split(valid(chunk)))
+
+
+def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
+  """Returns a tokenizer with at most `size` pieces, RoBERTa's special ones.
+
+  Raises:
+    ValueError: `size` has no room for the bytes and special tokens.
+  """
+  alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+  room = size - len(FIRST) - len(LAST)
+  if room < len(alphabet):
     raise ValueError(
-      f"{output}: the name of a unigram model, and of no other vocabulary, ends"
-      " with .model."
+      f"--size={size} is too small: 256 bytes and {len(FIRST + LAST)} special"
+      " tokens come first; RoBERTa has 50265 pieces."
     )
-  elif os.path.lexists(output):
-    raise ValueError(f"{output} exists; delete it or choose another --output.")
-  elif os.path.exists(settings := _settings_path(output)):
+  trainer = trainers.BpeTrainer(
+    vocab_size=room,
+    min_frequency=MIN_FREQUENCY,
+    special_tokens=alphabet,
+    show_progress=False,
+  )
+  tokenizer = Tokenizer(models.BPE())
+  tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+  tokenizer.train_from_iterator(_repeat(sorted(counts), counts), trainer)
+  learnt = tokenizer.get_vocab()
+  pieces = [*FIRST, *sorted(learnt, key=learnt.__getitem__), *LAST]
+  content = bpe.read_json(tokenizer.to_str(), "tokenizer")
+  merges = [tuple(pair) for pair in content["model"]["merges"]]
+  return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, merges)
+
+
+def train_unigram(
+  texts: Iterable[str], size: int, wanted: Cleaning
+) -> Vocabulary | None:
+  """Returns a tokenizer of at most `size` pieces, ALBERT's special ones first.
+
+  None if there is no text.
+
+  Args:
+    texts: the texts, which are read once.
+    size: number of pieces (ALBERT: 30,000).
+    wanted: how capitals and accents are treated. The model's file stores it as
+      its normalization rules, so every reader of the file follows it.
+
+  Raises:
+    ValueError: `size` has no room for the text's characters, or the library is
+      not installed.
+  """
+  try:
+    import sentencepiece
+  except ImportError as e:
     raise ValueError(
-      f"{settings} is in the way: it says how another vocabulary is used;"
-      " choose another name or folder, or remove it."
+      "SentencePiece models need the package sentencepiece: pip install"
+      " 'bert_jax[data]'."
+    ) from e
+  from sentencepiece import sentencepiece_model_pb2
+
+  model = io.BytesIO()
+  has_text = False
+  errors: list[BaseException] = []
+
+  def lines() -> Iterator[str]:
+    """Yields the lines and keeps an error, which the library would replace."""
+    nonlocal has_text
+    try:
+      for text in texts:
+        for part in _cut(text):
+          for line in part.split("\n"):
+            if line.strip():
+              has_text = True
+              yield from _short_lines(valid(line.replace("\0", " ")))
+    except BaseException as e:
+      errors.append(e)
+      raise
+
+  sentencepiece.set_random_generator_seed(0)
+  folder = tempfile.TemporaryDirectory()
+  try:
+    sentencepiece.SentencePieceTrainer.train(
+      sentence_iterator=lines(),
+      model_writer=model,
+      model_type="unigram",
+      vocab_size=size,
+      hard_vocab_limit=False,  # A small text gives fewer pieces.
+      pad_id=0,
+      unk_id=1,
+      bos_id=-1,
+      eos_id=-1,
+      pad_piece="<pad>",
+      unk_piece="<unk>",
+      control_symbols=list(CONTROLS),
+      user_defined_symbols=list(ALWAYS),
+      character_coverage=COVERAGE,
+      normalization_rule_tsv=_write_rules(folder.name, wanted),
+      input_sentence_size=MAX_LINES,
+      shuffle_input_sentence=True,
+      num_threads=THREADS,
+      minloglevel=2,
     )
+  except RuntimeError as e:
+    if errors:
+      raise errors[0] from None
+    if not has_text:
+      return None
+    raise ValueError(f"--size={size}: SentencePiece says: {e}") from e
+  finally:
+    folder.cleanup()
+  proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+  proto.normalizer_spec.name = cleaning.NAMES[wanted]
+  # Remove the name of the temporary file, which differs in every run.
+  proto.normalizer_spec.ClearField("normalization_rule_tsv")
+  return unigram.unigram(proto.SerializeToString(), "the new model")
 
 
-def _settings_path(output: str) -> str:
-  name = vocabulary_files.settings_beside(output)
-  return os.path.join(os.path.dirname(output), name)
+def _write_rules(folder: str, wanted: Cleaning) -> str:
+  """Writes normalization rules in SentencePiece's format; returns the path."""
+  path = os.path.join(folder, "rules.tsv")
+  with open(path, "w", encoding="ascii") as f:
+    for pair in cleaning.rules(wanted).items():
+      points = (" ".join(f"{ord(c):X}" for c in text) for text in pair)
+      f.write("\t".join(points) + "\n")
+  return path
 
 
-def _write(vocabulary: Vocabulary, output: str) -> None:
-  """Writes beside and renames."""
-  output = os.path.normpath(output)
-  if vocabulary.kind == "bytelevel":
-    with files.whole_folder(output) as new:
-      vocabulary_files.save(vocabulary, new)
-    return
-  with files.temporary_folder(output) as new:
-    vocabulary_files.save(vocabulary, new)
-    name = next(iter(vocabulary.files))
-    settings = os.path.join(new, vocabulary_files.SETTINGS)
-    if vocabulary.kind == "unigram":
-      # The model itself says all but its digest.
-      content = {os.path.basename(output): vocabulary.files[name]}
-      os.remove(settings)
-      files.write_durably(settings, vocabulary_files.digest_settings(content))
-    os.replace(settings, _settings_path(output))
-    os.replace(os.path.join(new, name), output)
-  files.sync_folder(os.path.dirname(output))
+def _short_lines(line: str) -> Iterator[str]:
+  """Cuts a line to `MAX_CHARS`, at a space if there is one."""
+  while len(line) > MAX_CHARS:
+    end = line.rfind(" ", 1, MAX_CHARS)
+    end = MAX_CHARS if end < 0 else end
+    yield line[:end]
+    line = line[end:]
+  yield line
 
 
-def _progress(records: Iterable[sources.Record]) -> Iterator[sources.Record]:
-  """The records; says every five seconds how many have been read."""
-  start = shown = time.monotonic()
-  for record in records:
-    yield record
-    if time.monotonic() > shown + 5:
-      shown = time.monotonic()
-      _log(f"reading: {record.share:.0%}, {shown - start:.0f} s")
+def train_words(
+  texts: Iterable[str], size: int, rules: str
+) -> Vocabulary | None:
+  """Returns `words.SPECIAL` and the most frequent words, `size` in all.
 
-
-def _counted(
-  records: Iterable[sources.Record], marks: cleaning.Marks
-) -> Iterator[sources.Record]:
-  for record in records:
-    marks.add(record.text)
-    yield record
-
-
-def _log(line: str) -> None:
-  print(line, file=sys.stderr, flush=True)
+  None if there is no text.
+  """
+  counts = words.count(texts, rules)
+  if not counts:
+    return None
+  frequent = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}
+  # In a text the special names are ordinary words, which get no piece.
+  for name in words.SPECIAL:
+    frequent.pop(name, None)
+  pieces = words.by_count(frequent)[: size - len(words.SPECIAL)]
+  return words.build([*words.SPECIAL, *pieces], rules=rules)

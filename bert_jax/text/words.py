@@ -9,13 +9,12 @@ characters, and these must be right for every word.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from bert_jax.corpus import sources
-from bert_jax.text.train_vocabulary_word_counts import MIN_FREQUENCY
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, mark
 
 SPECIAL = ("<S>", "</S>", "<UNK>")
@@ -84,20 +83,36 @@ def build(
   )
 
 
-def count(records: Iterable[sources.Record], rules: str) -> Counter[str]:
-  """Counts the words of a text."""
-  chunks: Counter[str] = Counter()
-  for record in records:
-    chunks.update(record.text.split())
-  if rules == "spaces":
-    return chunks
-  # What stands between spaces is split once, not at every occurrence.
-  split = _splitter(rules).pre_tokenize_str
-  words: Counter[str] = Counter()
+def split_counts(
+  chunks: Mapping[str, int],
+  split: Callable[[str], Iterable[tuple[str, Any]]],
+) -> Counter[str]:
+  """Counts the words in chunks of text; splits each distinct chunk once.
+
+  Args:
+    chunks: chunk -> number of times that it occurs.
+    split: a function from a chunk to (word, offsets) of its words.
+  """
+  counts: Counter[str] = Counter()
   for chunk, times in chunks.items():
     for word, _ in split(chunk):
-      words[word] += times
-  return words
+      counts[word] += times
+  return counts
+
+
+def count(texts: Iterable[str], rules: str) -> Counter[str]:
+  """Counts the words of texts.
+
+  Args:
+    texts: the texts, which are read once.
+    rules: one of `RULES`.
+  """
+  chunks: Counter[str] = Counter()
+  for text in texts:
+    chunks.update(text.split())
+  if rules == "spaces":
+    return chunks
+  return split_counts(chunks, _splitter(rules).pre_tokenize_str)
 
 
 def by_count(counts: dict[str, int]) -> list[str]:
@@ -105,25 +120,10 @@ def by_count(counts: dict[str, int]) -> list[str]:
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 
-def train(
-  records: Iterable[sources.Record], size: int, rules: str
-) -> Vocabulary | None:
-  """The `size` most frequent words, `SPECIAL` among them; None without text."""
-  counts = count(records, rules)
-  if not counts:
-    return None
-  often = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}
-  for name in SPECIAL:  # As words of a text they are ordinary ones.
-    often.pop(name, None)
-  return build([*SPECIAL, *by_count(often)[: size - 3]], rules=rules)
-
-
-def cover(
-  vocabulary: Vocabulary, records: Iterable[sources.Record]
-) -> Vocabulary:
-  """The same with ids for all other words of a text, by count."""
+def cover(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
+  """Returns the vocabulary with ids for all other words of texts, by count."""
   rules = vocabulary.options["rules"]
-  counts = count(records, rules)
+  counts = count(texts, rules)
   for word in vocabulary.pieces[len(SPECIAL) :]:
     counts.pop(word, None)
   return build(vocabulary.pieces, by_count(counts), rules=rules)

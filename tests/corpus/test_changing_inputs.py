@@ -7,11 +7,12 @@ import pytest
 from bert_jax import files
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import sources_reading as reading
+from bert_jax.corpus import train_vocab
 from bert_jax.corpus.filters import Filters
 from bert_jax.tasks import prepare_task as task_preparing
 from bert_jax.tasks import read as task_reading
 from bert_jax.tasks.files import tables
-from bert_jax.text import train_vocabulary as training_vocab
+from bert_jax.text import train_vocabulary
 
 LINE = "some words of one text, and more words\n\n"
 CHANGED = r"a\.(txt|tsv|jsonl) was changed while it was read"
@@ -93,7 +94,7 @@ def test_prepare_names_a_file_that_is_gone(text, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("kind", training_vocab.KINDS)
+@pytest.mark.parametrize("kind", train_vocabulary.KINDS)
 def test_train_vocab(text, tmp_path, monkeypatch, kind):
   if kind == "unigram":
     pytest.importorskip("sentencepiece", reason="the extra [data]")
@@ -101,7 +102,7 @@ def test_train_vocab(text, tmp_path, monkeypatch, kind):
   output = tmp_path / ("v.model" if kind == "unigram" else "v")
   before = sorted(os.listdir(tmp_path))
   with pytest.raises(files.ChangedInput, match=CHANGED):
-    training_vocab.train_vocab(str(text), 100, str(output), kind=kind)
+    train_vocab.train_vocab(str(text), 100, str(output), kind=kind)
   assert sorted(os.listdir(tmp_path)) == before
 
 

@@ -17,13 +17,13 @@ from test_tokenizers import gpt1
 
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import train_vocab
 from bert_jax.examples import loader
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks import prepare_task as finetune_preparing
 from bert_jax.tasks import read as reading
 from bert_jax.text import cleaning, unigram, words
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import train_vocabulary as training_vocab
 
 sentencepiece = pytest.importorskip(
   "sentencepiece", reason="the extra [data] is not there"
@@ -53,7 +53,7 @@ def train(tmp_path_factory):
     name = "-".join([kind, *map(str, options.items())])
     (path / name).mkdir()
     output = str(path / name / NAMES.get(kind, "pieces"))
-    training_vocab.train_vocab(
+    train_vocab.train_vocab(
       str(text), SIZES[kind], output, kind=kind, **options
     )
     return output
@@ -299,7 +299,7 @@ def test_korean_words_are_not_unknown(kind, tmp_path):
   name = {"unigram": "k.model", "wordpiece": "k.txt"}[kind]
   for options in (STRIPPED,) if kind == "unigram" else (STRIPPED, CASED):
     output = str(tmp_path / "-".join([*options, name]))
-    training_vocab.train_vocab(str(text), 200, output, kind=kind, **options)
+    train_vocab.train_vocab(str(text), 200, output, kind=kind, **options)
     prepared = str(tmp_path / "-".join([*options, "prepared"]))
     preparing.prepare(str(text), output, prepared, processes=1)
     opened = corpus.open_prepared(prepared)
@@ -403,9 +403,7 @@ def test_rules_of_words_travel(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
   output = str(tmp_path / "mine.txt")
-  training_vocab.train_vocab(
-    str(text), 100, output, kind="words", rules="spaces"
-  )
+  train_vocab.train_vocab(str(text), 100, output, kind="words", rules="spaces")
   settings = json.loads((tmp_path / "mine.tokenizer_config.json").read_text())
   assert settings["rules"] == "spaces"
   vocabulary = vocabulary_files.load(output)
@@ -430,7 +428,7 @@ def test_settings_stand_beside_the_file(train, tmp_path):
   # Another vocabulary is not put beside settings that are not its own.
   (tmp_path / "vocab.txt").unlink()
   with pytest.raises(ValueError, match="tokenizer_config.json is in the way"):
-    training_vocab.train_vocab(
+    train_vocab.train_vocab(
       train.text, 1000, str(tmp_path / "vocab.txt"), kind="words"
     )
 

@@ -4,9 +4,9 @@ import pytest
 from languages import LANGUAGES, TEXTS
 
 from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import train_vocab
 from bert_jax.text import cleaning
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import train_vocabulary as training_vocab
 
 pytest.importorskip("sentencepiece", reason="the extra [data] is not there")
 STRIPPED = {}
@@ -41,7 +41,7 @@ def test_training_says_what_it_strips(tmp_path, capsys):
   text.write_text("\n".join(LANGUAGES["hindi"]), encoding="utf-8")
   for options, said in ((STRIPPED, True), (ACCENTS, False), (CASED, False)):
     output = str(tmp_path / "-".join(["v", *options]))
-    training_vocab.train_vocab(str(text), 100, output, **options)
+    train_vocab.train_vocab(str(text), 100, output, **options)
     assert ("--keep-accents keeps them" in capsys.readouterr().err) == said
 
 
@@ -51,12 +51,12 @@ def test_long_words_are_said(tmp_path, capsys):
   line = "".join(LANGUAGES["thai"]).replace(" ", "")
   assert len(line) > 100
   text.write_text(f"{line}\n\n{line} a\n", encoding="utf-8")
-  training_vocab.train_vocab(str(text), 100, str(tmp_path / "v.txt"))
+  train_vocab.train_vocab(str(text), 100, str(tmp_path / "v.txt"))
   assert "100% of the text are words of more than 100" in (
     capsys.readouterr().err
   )
   output = str(tmp_path / "thai.model")
-  training_vocab.train_vocab(
+  train_vocab.train_vocab(
     str(text), 100, output, kind="unigram", keep_accents=True
   )
   for rule, said in (("space", True), ("albert", False)):
@@ -74,7 +74,7 @@ def test_long_lines_are_not_dropped(tmp_path):
   assert len(line.encode()) > 20_000
   text.write_text(line + "\n", encoding="utf-8")
   output = str(tmp_path / "long.model")
-  training_vocab.train_vocab(
+  train_vocab.train_vocab(
     str(text), 300, output, kind="unigram", keep_accents=True
   )
   vocabulary = vocabulary_files.load(output)
@@ -88,5 +88,5 @@ def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("".join(characters) * 2, encoding="utf-8")
   output = str(tmp_path / "vocab.txt")
-  pieces = training_vocab.train_vocab(str(text), 4000, output)
+  pieces = train_vocab.train_vocab(str(text), 4000, output)
   assert set(characters) <= set(pieces)

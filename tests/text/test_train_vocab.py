@@ -9,13 +9,9 @@ import sys
 import pytest
 import test_vocabulary_files
 
-from bert_jax.corpus import split_text
+from bert_jax.corpus import split_text, train_vocab
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import train_vocabulary as training_vocab
-from bert_jax.text import (
-  train_vocabulary_training_wordpiece as training_wordpiece,
-)
-from bert_jax.text import wordpiece
+from bert_jax.text import train_vocabulary, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
@@ -32,7 +28,8 @@ def train(tmp_path, *arguments: str, threads: str = "2"):
   command = [
     sys.executable,
     "-m",
-    "bert_jax", "vocab",
+    "bert_jax",
+    "vocab",
     "--output",
     output,
   ]
@@ -69,7 +66,7 @@ def test_runs_agree_and_have_the_size(tmp_path):
 def test_cased(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("Été Été Zürich Zürich " * 20, encoding="utf-8")
-  pieces = training_vocab.train_vocab(
+  pieces = train_vocab.train_vocab(
     str(text), 100, str(tmp_path / "v.txt"), lower_case=False
   )
   assert {"Été", "Zürich"} <= set(pieces)
@@ -88,7 +85,7 @@ def test_too_little_text_writes_fewer_and_says_so(tmp_path):
 
 def test_merges_go_by_count():
   counts = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
-  pieces = training_wordpiece.train(counts, 100)
+  pieces = train_vocabulary.train_wordpiece(counts, 100)
   # Letters in order, those that follow others, then the most frequent pair:
   # e-s and s-t occur 9 times each.
   alphabet = sorted(set("lowernewestwidest"))
@@ -131,7 +128,7 @@ def test_a_vocabulary_is_not_overwritten(tmp_path, kind, name):
   output = tmp_path / name
   output.write_text("somebody's own\n")
   with pytest.raises(ValueError, match=f"{name} exists; delete it or choose"):
-    training_vocab.train_vocab(str(text), 100, str(output), kind=kind)
+    train_vocab.train_vocab(str(text), 100, str(output), kind=kind)
   assert output.read_text() == "somebody's own\n"
   assert len(list(tmp_path.iterdir())) == 2
 
@@ -156,7 +153,7 @@ def test_split_text_does_not_overwrite(tmp_path):
 def test_why_there_are_fewer_pieces(tmp_path, capsys, kind, text, message):
   (tmp_path / "text.txt").write_text(text)
   output = str(tmp_path / "v.txt")
-  training_vocab.train_vocab(str(tmp_path / "text.txt"), 500, output, kind=kind)
+  train_vocab.train_vocab(str(tmp_path / "text.txt"), 500, output, kind=kind)
   lines = capsys.readouterr().err.splitlines()
   (warning,) = [line for line in lines if "--size=500" in line]
   assert message in warning
@@ -165,7 +162,7 @@ def test_why_there_are_fewer_pieces(tmp_path, capsys, kind, text, message):
 def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("Ete Été Zürich ete zürich im Haus " * 40, encoding="utf-8")
-  train_one = functools.partial(training_vocab.train_vocab, str(text), 100)
+  train_one = functools.partial(train_vocab.train_vocab, str(text), 100)
 
   def cleaned(path, **options):
     vocabulary = vocabulary_files.load(str(path), **options)

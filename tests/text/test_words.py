@@ -10,10 +10,10 @@ import pytest
 
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import train_vocab
 from bert_jax.examples import loader
 from bert_jax.text import characters, words
 from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import train_vocabulary as training_vocab
 from bert_jax.text.vocabulary import SpecialIds
 
 LENGTH = 6
@@ -89,7 +89,7 @@ def test_rules_of_words():
 def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
   text = write_text(tmp_path / "t.txt")
   out = tmp_path / "w.txt"
-  found = training_vocab.train_vocab(
+  found = train_vocab.train_vocab(
     text, 100, str(out), kind="words", rules="spaces"
   )
   counts = {}
@@ -105,7 +105,7 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
   assert loaded.kind == "words" and list(loaded.pieces) == right
   message = "--rules=spaces: only of --tokenizer=words"
   with pytest.raises(ValueError, match=message):
-    training_vocab.train_vocab(text, 100, str(out) + "2", rules="spaces")
+    train_vocab.train_vocab(text, 100, str(out) + "2", rules="spaces")
 
 
 def test_the_folder_has_every_word(prepared):

@@ -15,11 +15,10 @@ from bert_jax.cli import configs
 from bert_jax.cli.main import execute
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import split_text
+from bert_jax.corpus import split_text, train_vocab
 from bert_jax.devices import hosts_runtime as runtime
 from bert_jax.examples import recipes as builders
 from bert_jax.examples import streams
-from bert_jax.text import train_vocabulary as training_vocab
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
@@ -377,9 +376,9 @@ def test_outputs_that_cannot_be(tmp_path):
   with pytest.raises(ValueError, match="is a folder"):
     split_text.split_text([str(text)], str(tmp_path), "auto", "strict", "en")
   with pytest.raises(ValueError, match="--size=2000000000 is over"):
-    training_vocab.train_vocab(str(text), 2_000_000_000, str(tmp_path / "v"))
+    train_vocab.train_vocab(str(text), 2_000_000_000, str(tmp_path / "v"))
   with pytest.raises(ValueError, match="--output is empty"):
-    training_vocab.train_vocab(str(text), 600, "")
+    train_vocab.train_vocab(str(text), 600, "")
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("\n".join([*SPECIAL_TOKENS, "some"]) + "\n")
   with pytest.raises(ValueError, match="--output is empty"):

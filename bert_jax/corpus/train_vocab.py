@@ -1,0 +1,213 @@
+"""Trains a vocabulary on the text of inputs and writes its files."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from bert_jax import files
+from bert_jax.corpus import sources
+from bert_jax.messages import note
+from bert_jax.text import (
+  cleaning,
+  open_vocabulary,
+  train_vocabulary,
+  wordpiece,
+  words,
+)
+from bert_jax.text.cleaning import Cleaning
+from bert_jax.text.train_vocabulary import KINDS, MIN_FREQUENCY
+from bert_jax.text.vocabulary import Vocabulary
+
+# Mean number of characters between two spaces above which a warning says that
+# the text has few spaces. German and Finnish have about 8.
+UNSPACED = 30
+# The largest number of pieces; the largest published vocabulary, of words, has
+# 793,471.
+MAX_SIZE = 2**20
+_PROGRESS_SECONDS = 5
+
+
+def train_vocab(
+  inputs: str | Sequence[str],
+  size: int,
+  output: str,
+  kind: str = "wordpiece",
+  format: str = "auto",
+  errors: str = "strict",
+  lower_case: bool | None = None,
+  keep_accents: bool | None = None,
+  rules: str | None = None,
+) -> Sequence[str]:
+  """Trains a vocabulary on all text of `inputs` and writes it.
+
+  Special tokens have the published order. There are `size` pieces; fewer (which
+  a note on stderr says) if the text is too small. The result is the same in
+  every run and appears only when it is complete.
+
+  Args:
+    inputs: see `sources.find_sources`.
+    size: number of pieces.
+    output: path of a file (WordPiece, words: one a line; unigram: a
+      SentencePiece model, its name ends with .model), beside which stand the
+      settings that it is used with and its digest; or of a new folder for the
+      files of byte-level BPE.
+    kind: one of `train_vocabulary.KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
+    format: see `sources.find_sources`.
+    errors: see `sources.find_sources`.
+    lower_case: lower-case the text; None is True. Byte-level BPE and words
+      never do, nor do they strip accents.
+    keep_accents: keep accents; None is the contrary of `lower_case`.
+    rules: one of `words.RULES`, if `kind` is "words"; None for the first.
+
+  Returns:
+    The pieces.
+
+  Raises:
+    ValueError: an input is bad or has no text, `size` is far too small, or
+      `output` does not fit the kind or is in the way.
+  """
+  if size < 100:
+    raise ValueError(f"--size={size} is too small: 100 or more (BERT: 30522).")
+  if size > MAX_SIZE:
+    raise ValueError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
+  if rules is not None and kind != "words":
+    raise ValueError(
+      f"--rules={rules}: only of --tokenizer=words; leave it out."
+    )
+  _check_output(output, kind)
+  found_sources = sources.find_sources(inputs, format, errors)
+  spaces = _Spaces()
+  texts = spaces.counted(_texts(sources.read_records(found_sources)))
+  wanted = Cleaning(lower_case, keep_accents).filled()
+  strips = kind in ("wordpiece", "unigram") and not wanted.keep_accents
+  marks = cleaning.Marks(kind == "unigram") if strips else None
+  if marks:
+    texts = _count_marks(texts, marks)
+  vocabulary = train_vocabulary.train(
+    kind, texts, size, wanted, rules or words.RULES[0]
+  )
+  if vocabulary is None:
+    names = ", ".join(source.name for source in found_sources[:3])
+    raise ValueError(f"{names}: no text in it.")
+  _write(vocabulary, output)
+  note(f"{output}: {vocabulary.vocab_size:,} pieces.")
+  if vocabulary.vocab_size < size:
+    note(f"warning: {_why_fewer(kind, size, vocabulary.vocab_size, spaces)}")
+  if marks and (line := marks.warning()):
+    note(line)
+  return vocabulary.pieces
+
+
+def _texts(records: Iterable[sources.Record]) -> Iterator[str]:
+  """Yields the texts; prints from time to time how much has been read."""
+  start = shown = time.monotonic()
+  for record in records:
+    yield record.text
+    if time.monotonic() > shown + _PROGRESS_SECONDS:
+      shown = time.monotonic()
+      note(f"reading: {record.share:.0%}, {shown - start:.0f} s")
+
+
+class _Spaces:
+  """Counts characters and white space of the text that is read."""
+
+  def __init__(self) -> None:
+    self.characters = self.spaces = 0
+
+  def counted(self, texts: Iterable[str]) -> Iterator[str]:
+    """Yields the texts and counts what is in them."""
+    for text in texts:
+      self.characters += len(text)
+      self.spaces += text.count(" ") + text.count("\n") + 1
+      yield text
+
+  @property
+  def distance(self) -> float:
+    """The mean number of characters from one space to the next."""
+    return self.characters / max(self.spaces, 1)
+
+
+def _count_marks(texts: Iterable[str], marks: cleaning.Marks) -> Iterator[str]:
+  """Yields the texts and counts their marks."""
+  for text in texts:
+    marks.add(text)
+    yield text
+
+
+def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
+  """Says why a vocabulary has fewer pieces than were asked for."""
+  if kind in ("wordpiece", "words") and spaces.distance > UNSPACED:
+    rule = (
+      "a word is what stands between spaces"
+      if kind == "words"
+      else "WordPiece learns from what stands between spaces, if that has no"
+      f" more than {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
+    )
+    return (
+      f"{count:,} pieces are fewer than --size={size}: the text has a space"
+      f" every {spaces.distance:.0f} characters only, and {rule}. Use"
+      " --tokenizer=unigram, or put spaces between the words."
+    )
+  if kind == "words":
+    return (
+      f"--size={size} is more than the text has words that occur"
+      f" {MIN_FREQUENCY} times; a model predicts the {count:,} of the"
+      " vocabulary, and reads all others by their characters."
+    )
+  return (
+    f"the text is too small for --size={size}: no further piece occurs"
+    f" {MIN_FREQUENCY} times."
+  )
+
+
+def _check_output(output: str, kind: str) -> None:
+  if kind not in KINDS:
+    raise ValueError(f"kind {kind!r}: not one of {list(KINDS)}.")
+  if not output:
+    raise ValueError("--output is empty; name what to write.")
+  if kind == "bytelevel":
+    if os.path.isfile(output) or (os.path.isdir(output) and os.listdir(output)):
+      raise ValueError(
+        f"{output} is in the way; name a new folder for vocab.json and"
+        " merges.txt."
+      )
+  elif os.path.isdir(output):
+    raise ValueError(f"{output} is a folder; name a file.")
+  elif (kind == "unigram") != output.endswith(".model"):
+    raise ValueError(
+      f"{output}: the name of a unigram model, and of no other vocabulary, ends"
+      " with .model."
+    )
+  elif os.path.lexists(output):
+    raise ValueError(f"{output} exists; delete it or choose another --output.")
+  elif os.path.exists(settings := _settings_path(output)):
+    raise ValueError(
+      f"{settings} is in the way: it says how another vocabulary is used;"
+      " choose another name or folder, or remove it."
+    )
+
+
+def _settings_path(output: str) -> str:
+  name = open_vocabulary.settings_beside(output)
+  return os.path.join(os.path.dirname(output), name)
+
+
+def _write(vocabulary: Vocabulary, output: str) -> None:
+  """Writes beside and renames."""
+  output = os.path.normpath(output)
+  if vocabulary.kind == "bytelevel":
+    with files.whole_folder(output) as new:
+      open_vocabulary.save(vocabulary, new)
+    return
+  with files.temporary_folder(output) as new:
+    open_vocabulary.save(vocabulary, new)
+    name = next(iter(vocabulary.files))
+    settings = os.path.join(new, open_vocabulary.SETTINGS)
+    if vocabulary.kind == "unigram":
+      # The model itself says all but its digest.
+      content = {os.path.basename(output): vocabulary.files[name]}
+      os.remove(settings)
+      files.write_durably(settings, open_vocabulary.digest_settings(content))
+    os.replace(settings, _settings_path(output))
+    os.replace(os.path.join(new, name), output)
+  files.sync_folder(os.path.dirname(output))
