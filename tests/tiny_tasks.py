@@ -3,7 +3,7 @@
 import numpy as np
 import tiny_families
 
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import task_heads
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks.encoded_rows import Task
@@ -68,13 +68,18 @@ def write_tuned(path, kind, **rest):
   task = TASKS[kind]
   from bert_jax.models import bert
 
-  head = tasks.head_of(kind, bert.POOLING, len(task.labels), None)
+  head = task_heads.head_of(kind, bert.POOLING, len(task.labels), None)
   labels = [*task.labels] if kind in ("classification", "tagging") else None
   if kind == "regression":
     labels = ["LABEL_0"]
   problem = kind if kind in ("classification", "regression") else None
   return write_model(
-    path, tasks.NAMES[kind], head=head, labels=labels, problem=problem, **rest
+    path,
+    task_heads.NAMES[kind],
+    head=head,
+    labels=labels,
+    problem=problem,
+    **rest,
   )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from tiny_families import fill
 
 from bert_jax import models
-from bert_jax.models import heads_pretraining as pretraining
+from bert_jax.models import heads
 from bert_jax.weights import model_folder as folder
 
 SIZES = dict(hidden=16, num_layers=4, heads=2, mlp=32, max_positions=34)
@@ -26,7 +26,7 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
     vocab = f.read()
   sizes = SIZES | dict(vocab_size=len(vocab.split())) | sizes
   encoder = chosen.build(variant, **sizes)
-  module = pretraining.ForPreTraining(encoder, pairs=False)
+  module = heads.ForPreTraining(encoder, pairs=False)
   ids = np.ones((1, 2), np.int32)
   params = fill(module, dict(input_ids=ids, mlm_positions=ids), seed=seed)
   config = folder.make_config(

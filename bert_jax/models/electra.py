@@ -6,9 +6,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import encoder_base as base
 from bert_jax.models import heads, layers, stack
-from bert_jax.models.encoder import Embeddings
+from bert_jax.models.encoder import (
+  Embeddings,
+  Encoder,
+  build_variant,
+  default_sequence_ids,
+  stack_flops,
+)
 
 # google-research/electra util/training_utils.py, get_bert_config; the width of
 # the generator, whose tables have `embedding_size` as well: 1/4, 1/3, 1/4 of
@@ -49,28 +54,19 @@ DENSE_POOLING = heads.Pooling(activation="gelu", input_dropout=True)
 
 
 class Tower(nn.Module):
-  """A stack on embeddings that are not its own.
+  """A stack on embeddings that two towers may share.
 
   Attributes:
-    hidden: width; a linear map leads to it where embeddings are not as wide.
-    num_layers: and the others: see `Electra`.
+    hidden: width; if the embeddings have another, a linear map leads to it.
+    dtype: dtype of the map.
+    kernel_init: initializer of the map's kernel.
+    stack: keyword arguments of `stack.Stack`.
   """
 
   hidden: int
-  num_layers: int
-  heads: int
-  mlp: int
-  dropout: float
-  attention_dropout: float
-  activation: str
-  norm_epsilon: float
   dtype: jnp.dtype
   kernel_init: layers.Init
-  attention: str
-  elementwise: str
-  products: str
-  unroll: int
-  remat: bool
+  stack: dict[str, Any]
 
   @nn.compact
   def __call__(
@@ -80,8 +76,7 @@ class Tower(nn.Module):
     train: bool = False,
     collect: bool = False,
   ) -> tuple[Float[Array, "b l d"], dict[str, Array]]:
-    """Returns what `Electra.__call__` does, for embedded tokens."""
-    base.check_heads(self.hidden, self.heads)
+    """Returns what `Encoder.__call__` does, for embedded tokens."""
     if x.shape[-1] != self.hidden:
       x = layers.Dense(
         (self.hidden,),
@@ -91,77 +86,34 @@ class Tower(nn.Module):
         name="project",
       )(x)
       x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
-    embedded = x
-    run = stack.build(self, name="layers")
-    x, seen = run(x, sequence_ids, train, collect)
-    return x, dict(embeddings=embedded, **seen) if collect else {}
+    run = stack.Stack(**self.stack, name="layers")
+    last, seen = run(x, sequence_ids, train, collect)
+    return last, dict(embeddings=x, **seen) if collect else {}
 
 
-class Electra(nn.Module):
-  """One tower with its embeddings: the encoder to fine-tune; no head.
+class Electra(Encoder):
+  """One tower with its embeddings: the encoder to fine-tune.
 
-  Attributes:
-    vocab_size: pieces, the rows of the word table.
+  Attributes (besides those of `Encoder`):
     embedding_size: width of the tables, which both towers read.
-    hidden: width, a multiple of `heads`.
-    num_layers: Transformer layers.
-    heads: attention heads.
-    mlp: width of the MLP.
     generator_hidden: width of the generator in pre-training; see `generator`.
-    max_positions: rows of the position table, the longest length.
     num_segments: rows of the segment table.
-    dropout: on embeddings and on each sub-layer's output.
-    attention_dropout: on attention probabilities.
-    activation: of the MLP, a name of `layers.ACTIVATIONS`.
-    norm_epsilon: of every LayerNorm.
-    initializer_range: standard deviation of the truncated normal.
-    dtype: of the computation; parameters are float32 always.
-    attention: implementation, see `fused.implementation`.
-    elementwise: the same of bias, dropout, residual, LayerNorm, activation.
-    products: "auto" for products in `dtype`, or "fp8": see fp8.py.
-    unroll: see `stack.Stack`.
-    remat: see `stack.Stack`.
-    vocab_multiple: see `embeddings.Embeddings`.
   """
 
-  vocab_size: int = 30522
-  embedding_size: int = 128
   hidden: int = 256
-  num_layers: int = 12
   heads: int = 4
   mlp: int = 1024
+  embedding_size: int = 128
   generator_hidden: int = 64
-  max_positions: int = 512
   num_segments: int = 2
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
-  activation: str = "gelu"
-  norm_epsilon: float = 1e-12
-  initializer_range: float = 0.02
-  dtype: jnp.dtype = jnp.dtype(jnp.float32)
-  attention: str = "auto"
-  elementwise: str = "auto"
-  products: str = "auto"
-  unroll: int = 0
-  remat: bool = False
-  vocab_multiple: int = 1
 
-  @property
-  def kernel_init(self) -> layers.Init:
-    return nn.initializers.truncated_normal(self.initializer_range)
-
-  @property
-  def max_length(self) -> int:
-    """The longest row."""
-    return self.max_positions
-
-  @property
-  def word_embedding(self) -> Float[Array, "v e"]:
-    """The word table, for a head that is tied to it."""
-    return self.embeddings.word.embedding
+  @nn.nowrap
+  def make_embeddings(self, **differences: Any) -> Embeddings:
+    """Builds the tables, which both towers share in pre-training."""
+    return super().make_embeddings(features=self.embedding_size, **differences)
 
   def setup(self):
-    self.embeddings = make_embeddings(self)
+    self.embeddings = self.make_embeddings()
     self.tower = make_tower(self)
 
   def __call__(
@@ -174,34 +126,20 @@ class Electra(nn.Module):
     train: bool = False,
     collect: bool = False,
   ) -> tuple[Float[Array, "b l d"], dict[str, Array]]:
-    """Encodes a batch; arguments and results are those of `bert.Bert`."""
-    x = self.embeddings(input_ids, segment_ids, position_ids, train=train)
-    sequence_ids = base.default_sequence_ids(input_ids, sequence_ids)
+    """Encodes a batch; see `Encoder.__call__`."""
+    x = self.embed(input_ids, segment_ids, position_ids, train)
+    sequence_ids = default_sequence_ids(input_ids, sequence_ids)
     return self.tower(x, sequence_ids, train, collect)
 
 
-def make_embeddings(encoder: Electra) -> Embeddings:
-  """The tables of an encoder, which both towers share in pre-training."""
-  e = encoder
-  return Embeddings(
-    e.vocab_size,
-    e.embedding_size,
-    e.max_positions,
-    e.num_segments,
-    e.dropout,
-    e.norm_epsilon,
-    e.dtype,
-    e.kernel_init,
-    e.vocab_multiple,
+def make_tower(encoder: Electra) -> Tower:
+  """Builds the tower of an encoder."""
+  return Tower(
+    hidden=encoder.hidden,
+    dtype=encoder.dtype,
+    kernel_init=encoder.kernel_init,
+    stack=stack.options(encoder),
   )
-
-
-def make_tower(encoder: Electra, **sizes: int) -> Tower:
-  """The tower of an encoder, or one of other sizes beside it."""
-  fields = [
-    f for f in Tower.__dataclass_fields__ if f not in ("parent", "name")
-  ]
-  return Tower(**{f: getattr(encoder, f) for f in fields} | sizes)
 
 
 class TokenDiscriminator(nn.Module):
@@ -233,25 +171,24 @@ class ForPreTraining(nn.Module):
   """Both towers on one set of embeddings, with their heads.
 
   Attributes:
-    encoder: the discriminator's attributes; it is not itself a part.
+    encoder: holds the discriminator's attributes; it is not itself a part.
   """
 
   encoder: Electra
 
   def setup(self):
     e = self.encoder
-    self.embeddings = make_embeddings(e)
+    self.embeddings = e.make_embeddings()
     self.discriminator = make_tower(e)
-    self.generator = make_tower(e, **generator_sizes(e))
-    self.mlm = heads.MaskedLanguageModel(
-      e.vocab_size, e.activation, e.norm_epsilon, e.dtype, e.kernel_init
-    )
+    self.generator = make_tower(generator(e))
+    self.mlm = heads.masked_language_model(e)
     self.rtd = TokenDiscriminator(e.activation, e.dtype, e.kernel_init)
 
   def _embed(self, batch: dict[str, Array], train: bool) -> tuple[Array, Array]:
-    ids, segments, sequences, positions = map(batch.get, base.INPUTS)
-    x = self.embeddings(ids, segments, positions, train=train)
-    return x, base.default_sequence_ids(ids, sequences)
+    ids = batch["input_ids"]
+    segment_ids, position_ids = map(batch.get, ("segment_ids", "position_ids"))
+    x = self.embeddings(ids, segment_ids, position_ids, train=train)
+    return x, default_sequence_ids(ids, batch.get("sequence_ids"))
 
   def generate(
     self, batch: dict[str, Array], *, train: bool = False
@@ -259,7 +196,7 @@ class ForPreTraining(nn.Module):
     """Returns the generator's float32 logits at `mlm_positions`.
 
     Args:
-      batch: see `pretraining.ForPreTraining`; `input_ids` are masked.
+      batch: see `heads.ForPreTraining`; `input_ids` are masked.
       train: apply dropout; needs a "dropout" rng.
     """
     hidden, _ = self.generator(*self._embed(batch, train), train)
@@ -289,10 +226,10 @@ class ForPreTraining(nn.Module):
 
 
 def generator_sizes(encoder: Electra) -> dict[str, int]:
-  """Attributes of the generator's tower that differ from the encoder's.
+  """Returns the attributes of the generator that differ from the encoder's.
 
   Raises:
-    ValueError: its heads do not split its width evenly.
+    ValueError: the generator's heads do not split its width evenly.
   """
   hidden = encoder.generator_hidden
   heads_ = max(1, hidden // 64)
@@ -304,20 +241,24 @@ def generator_sizes(encoder: Electra) -> dict[str, int]:
   return dict(hidden=hidden, heads=heads_, mlp=4 * hidden)
 
 
+def generator(encoder: Electra) -> Electra:
+  """Returns an encoder with the generator's sizes."""
+  return encoder.clone(**generator_sizes(encoder))
+
+
 def build(variant: str, **overrides: Any) -> Electra:
-  """Builds a published size, see `base.build`."""
-  return base.build(Electra, VARIANTS, variant, overrides)
+  """Builds a published size, see `encoder.build_variant`."""
+  return build_variant(Electra, VARIANTS, variant, overrides)
 
 
 def flops(encoder: Electra, rows: int, length: int, predictions: int) -> float:
-  """Operations of a forward pass of both towers and their heads."""
+  """Counts the operations of a forward pass of both towers and their heads."""
   e, total = encoder, 0.0
-  sizes = generator_sizes(e)
-  for hidden, mlp in ((e.hidden, e.mlp), (sizes["hidden"], sizes["mlp"])):
-    total += base.stack_flops(e.num_layers, hidden, mlp, rows, length)
-    if hidden != e.embedding_size:
-      total += 2.0 * rows * length * e.embedding_size * hidden
+  for tower in (e, generator(e)):
+    total += stack_flops(tower, rows, length)
+    if tower.hidden != e.embedding_size:
+      total += 2.0 * rows * length * e.embedding_size * tower.hidden
   total += 2.0 * rows * length * e.hidden * (e.hidden + 1)
-  head = 2 * sizes["hidden"] * e.embedding_size
+  head = 2 * generator(e).hidden * e.embedding_size
   head += 2 * e.embedding_size * e.vocab_size
   return total + rows * predictions * head

@@ -9,16 +9,17 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models import layers
 
-# Starts that are tried, and ends of each (google-research/electra
+# Number of starts that are tried, and of ends for each (google-research/electra
 # configure_finetuning.py, beam_size).
 BEAM = 20
-# Of the two hidden layers, and what is taken from the logits of positions that
-# are no answer's (finetune/qa/qa_tasks.py, get_prediction_module).
+# The width of the two hidden layers, and the number that is subtracted from the
+# logits of positions outside of answers (finetune/qa/qa_tasks.py,
+# get_prediction_module).
 WIDTH, MASKED = 512, 1000.0
 
 
-class Given(NamedTuple):
-  """Float32 logits with the right start known.
+class AnswerLogits(NamedTuple):
+  """Float32 logits for a known right start.
 
   Attributes:
     start: [b, l].
@@ -43,8 +44,8 @@ class JointAnswers(nn.Module):
   has them (Glorot uniform).
 
   Attributes:
-    beam: starts that are tried, and ends of each.
-    dtype: of the hidden layers' products.
+    beam: number of starts that are tried, and of ends for each.
+    dtype: dtype of the hidden layers' products.
   """
 
   beam: int
@@ -63,22 +64,23 @@ class JointAnswers(nn.Module):
     self.end_hidden, self.end = hidden(), linear(None)
     self.null_hidden, self.null = hidden(), linear(None)
 
-  def given(
+  def logits_given_starts(
     self,
     hidden: Float[Array, "b l d"],
     mask: Bool[Array, "b l"],
     starts: Int[Array, "b"],
-  ) -> Given:
-    """Logits with the starts known.
+  ) -> AnswerLogits:
+    """Returns the logits for known right starts.
 
     Args:
-      hidden: of the encoder.
-      mask: where an answer may begin and end.
-      starts: the right ones.
+      hidden: the encoder's last hidden states.
+      mask: True where an answer may begin and end.
+      starts: the right starts.
     """
     start = self._starts(hidden, mask)
     end = self._ends(hidden, mask, starts[:, None])[:, 0]
-    return Given(start, end, self._null(hidden, start))
+    null = self._null(hidden, start)
+    return AnswerLogits(start=start, end=end, null=null)
 
   def __call__(
     self, hidden: Float[Array, "b l d"], mask: Bool[Array, "b l"]

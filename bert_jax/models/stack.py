@@ -88,16 +88,17 @@ class Stack(nn.Module):
   """`num_layers` layers as one scan; every parameter has a leading layer axis.
 
   Attributes:
-    num_layers: how many.
+    num_layers: number of layers.
     layer: keyword arguments of `TransformerLayer`.
-    unroll: layers a loop iteration holds; `num_layers` unrolls all; 0 does so
-      on a GPU, and nowhere else: steps are faster, compiling takes longer. The
+    unroll: layers in an iteration of the loop; `num_layers` unrolls all; 0
+      does so on a GPU only: steps are faster, compiling takes longer. The
       stored tree and the dropout bits do not depend on it.
-    remat: keep the products with weights alone for the backward pass and make
+    remat: for the backward pass keep only the products with weights, and make
       the rest of each layer again.
-    groups: 0: each layer has parameters of its own. Else that many sets of
-      parameters, each applied `num_layers` / `groups` times in a row with
-      dropout of its own each time (ALBERT); the leading axis is the group's.
+    groups: 0 if each layer has its own parameters. Otherwise the number of
+      sets of parameters; each is applied `num_layers` / `groups` times in a
+      row, each time with other dropout bits (ALBERT), and the leading axis is
+      the group's.
 
   Raises:
     ValueError: `num_layers` is not a multiple of `groups`.
@@ -128,15 +129,18 @@ class Stack(nn.Module):
       x, seen = layer(x, sequence_ids, train)
       return x, seen if collect else {}
 
-    options = dict(
-      # What the layers' weights made is kept; scores, softmax, activations and
-      # norms, most of the memory and few of the operations, are made again.
-      policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-      # Without a loop around it, the compiler would merge what is made again
-      # with what was made first, and keep it.
-      prevent_cse=unroll >= count,
-    )
-    run = nn.remat(body, **options) if self.remat else body
+    run = body
+    if self.remat:
+      run = nn.remat(
+        body,
+        # Keep the products with the layers' weights. Make scores, softmax,
+        # activations and norms again: most of the memory and few of the
+        # operations.
+        policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        # Without a loop around it, the compiler would merge what is made again
+        # with what was made first, and keep it.
+        prevent_cse=unroll >= count,
+      )
     repeats = count // groups
     if self.groups:
       run = nn.scan(
@@ -156,27 +160,38 @@ class Stack(nn.Module):
       unroll=_turns(unroll // repeats, groups),
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
-    options = dict(self.layer)
+    fields = dict(self.layer)
     for name in fused.CHOICES:
-      options[name] = fused.implementation(
-        name, options[name], options["dtype"]
-      )
-    if collect:  # No other makes the probabilities.
-      options["attention"] = "xla"
-    layer = TransformerLayer(**options, name="layer")
+      fields[name] = fused.implementation(name, fields[name], fields["dtype"])
+    if collect:  # Only this implementation returns the probabilities.
+      fields["attention"] = "xla"
+    layer = TransformerLayer(**fields, name="layer")
     x, seen = run(layer, x, sequence_ids)
     if self.groups:
       seen = jax.tree.map(lambda s: s.reshape(count, *s.shape[2:]), seen)
     return x, seen
 
 
-def build(
-  encoder: Any, groups: int = 0, causal: bool = False, name: str | None = None
-) -> Stack:
-  """The stack of an encoder, whose attributes have the names used here."""
-  return Stack(
-    encoder.num_layers,
-    dict(
+def options(
+  encoder: Any, groups: int = 0, causal: bool = False
+) -> dict[str, Any]:
+  """Returns the keyword arguments of an encoder's `Stack`.
+
+  Args:
+    encoder: an encoder; its attributes have the names used here.
+    groups: see `Stack`.
+    causal: no query sees a key after it.
+
+  Raises:
+    ValueError: the heads do not split the hidden size evenly.
+  """
+  if encoder.hidden % encoder.heads:
+    raise ValueError(
+      f"hidden={encoder.hidden} is not a multiple of heads={encoder.heads}."
+    )
+  return dict(
+    num_layers=encoder.num_layers,
+    layer=dict(
       heads=encoder.heads,
       mlp=encoder.mlp,
       dropout=encoder.dropout,
@@ -193,5 +208,9 @@ def build(
     unroll=encoder.unroll,
     remat=encoder.remat,
     groups=groups,
-    name=name,
   )
+
+
+def build(encoder: Any, groups: int = 0, causal: bool = False) -> Stack:
+  """Builds the stack of an encoder; see `options`."""
+  return Stack(**options(encoder, groups, causal))

@@ -7,9 +7,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from bert_jax.models import encoder_base as base
-from bert_jax.models import heads, layers
-from bert_jax.models import question_head as answers
+from bert_jax.models import heads, layers, question_head
+from bert_jax.models.encoder import INPUTS, encode
 
 Batch = dict[str, Array]
 # Kind of a task -> the name of its module in a converted model's config.
@@ -34,9 +33,9 @@ def build(
 
   Args:
     name: a value of `NAMES`.
-    encoder: of any family.
-    head: keyword arguments of the module, of `pooling` its fields; of spans
-      with `beam` ELECTRA's.
+    encoder: an encoder of any family.
+    head: keyword arguments of the module; `pooling` is a dict of the fields of
+      `heads.Pooling`. A `beam` asks for ELECTRA's head for spans.
   """
   head = dict(head)
   if "pooling" in head:
@@ -44,8 +43,8 @@ def build(
     return SequenceClassifier(encoder, pooling, **head)
   if name != "span":
     return TokenClassifier(encoder, **head)
-  made = JointSpanClassifier if "beam" in head else SpanClassifier
-  return made(encoder, **head)
+  module = JointSpanClassifier if "beam" in head else SpanClassifier
+  return module(encoder, **head)
 
 
 def head_of(
@@ -58,16 +57,16 @@ def head_of(
   """The `head` of a kind of task, a key of `NAMES`, for `build`.
 
   Args:
-    kind: of the task.
-    pooling: the family's.
-    num_labels: classes or tags; not read for the other kinds.
-    dropout: before the classifier; None for the published rate, which is the
-      pooling's, 0.1 of tags, 0 of spans.
-    span_head: one of `SPAN_HEADS`; read for spans alone.
+    kind: the kind of the task.
+    pooling: the family's `POOLING`.
+    num_labels: number of classes or tags; not read for the other kinds.
+    dropout: rate before the classifier; None for the published rate, which is
+      the pooling's, 0.1 for tags and 0 for spans.
+    span_head: one of `SPAN_HEADS`; read for spans only.
   """
   rate = {} if dropout is None else {"dropout": dropout}
   if kind == "span":
-    beam = {"beam": answers.BEAM} if span_head == "joint" else {}
+    beam = {"beam": question_head.BEAM} if span_head == "joint" else {}
     return {"dropout": 0.0} | beam | rate
   if kind == "tagging":
     return {"num_labels": num_labels, "dropout": 0.1} | rate
@@ -78,20 +77,14 @@ def head_of(
 
 
 def input_keys(module: Any) -> list[str]:
-  """Keys of a batch that a module with an encoder takes, where they are there.
+  """Returns the keys of a batch that a module with an encoder may take.
 
   An encoder of one segment takes no `segment_ids`; ELECTRA's head for questions
   finds the context by them, whatever its encoder.
   """
-  segments = getattr(module.encoder, "num_segments", 0) > 1
+  segments = module.encoder.num_segments > 1
   segments |= isinstance(module, JointSpanClassifier)
-  return [key for key in base.INPUTS if segments or key != "segment_ids"]
-
-
-def _encode(
-  encoder: nn.Module, batch: Batch, train: bool
-) -> Float[Array, "b l d"]:
-  return encoder(*(batch.get(key) for key in base.INPUTS), train=train)[0]
+  return [key for key in INPUTS if segments or key != "segment_ids"]
 
 
 class SequenceClassifier(nn.Module):
@@ -104,9 +97,9 @@ class SequenceClassifier(nn.Module):
   in the tree; that of the others, of the same name, is new.
 
   Attributes:
-    encoder: of any family.
+    encoder: an encoder of any family.
     pooling: the family's `POOLING`, or another.
-    num_labels: classes; 1 for a regression or multiple choice.
+    num_labels: number of classes; 1 for a regression or multiple choice.
   """
 
   encoder: Any
@@ -132,8 +125,8 @@ class SequenceClassifier(nn.Module):
     """Returns float32 logits, [b, c] for choices.
 
     Args:
-      batch: `input_ids`, and where they are there `segment_ids`,
-        `sequence_ids` (0 at padding), `position_ids`: [b, l] or [b, c, l].
+      batch: `input_ids`; optionally `segment_ids`, `sequence_ids` (0 at
+        padding), `position_ids`: [b, l] or [b, c, l].
       train: apply dropout; needs a "dropout" rng.
 
     Raises:
@@ -146,11 +139,10 @@ class SequenceClassifier(nn.Module):
           f"input_ids of shape {shape} are choices: num_labels must be 1, not"
           f" {self.num_labels}."
         )
-      flat = {
-        k: batch[k].reshape(-1, shape[2]) for k in base.INPUTS if k in batch
-      }
+      flat = {k: batch[k].reshape(-1, shape[2]) for k in INPUTS if k in batch}
       return self(flat, train=train).reshape(shape[:2])
-    return self.classify(_encode(self.encoder, batch, train), batch, train)
+    hidden, _ = encode(self.encoder, batch, train=train)
+    return self.classify(hidden, batch, train)
 
   def classify(
     self, hidden: Float[Array, "b l d"], batch: Batch, train: bool
@@ -186,7 +178,8 @@ class TokenClassifier(nn.Module):
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b l n"]:
     """See `SequenceClassifier.__call__` for the batch."""
-    return self.classifier(_encode(self.encoder, batch, train), train)
+    hidden, _ = encode(self.encoder, batch, train=train)
+    return self.classifier(hidden, train)
 
 
 class SpanClassifier(nn.Module):
@@ -208,37 +201,39 @@ class SpanClassifier(nn.Module):
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b l 2"]:
     """See `SequenceClassifier.__call__` for the batch."""
-    return self.classifier(_encode(self.encoder, batch, train), train)
+    hidden, _ = encode(self.encoder, batch, train=train)
+    return self.classifier(hidden, train)
 
 
 class JointSpanClassifier(nn.Module):
-  """ELECTRA's head for questions on any encoder; see `answers.JointAnswers`.
+  """ELECTRA's head for questions on any encoder.
 
-  An answer lies in segment 1; the first position, no answer's place, counts as
-  well (google-research/electra finetune/qa/qa_tasks.py, answer_mask).
+  The head itself is `question_head.JointAnswers`. An answer lies in segment
+  1; the first position, which stands for no answer, counts as well
+  (google-research/electra finetune/qa/qa_tasks.py, answer_mask).
 
   Attributes:
-    encoder: of any family.
-    dropout: of the hidden states; 0 as published.
-    beam: see `answers.JointAnswers`.
+    encoder: an encoder of any family.
+    dropout: rate on the hidden states; 0 as published.
+    beam: see `question_head.JointAnswers`.
   """
 
   encoder: Any
   dropout: float = 0.0
-  beam: int = answers.BEAM
+  beam: int = question_head.BEAM
 
   def setup(self):
     self.drop = layers.Dropout(self.dropout)
-    self.answers = answers.JointAnswers(self.beam, self.encoder.dtype)
+    self.answers = question_head.JointAnswers(self.beam, self.encoder.dtype)
 
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b s 4"]:
-    """The spans of `answers.JointAnswers.__call__`.
+    """The spans of `question_head.JointAnswers.__call__`.
 
     Args:
-      batch: as of `SequenceClassifier.__call__`, with `segment_ids`: 1 in the
-        context, of families without segments too.
+      batch: see `SequenceClassifier.__call__`; with `segment_ids`, 1 in the
+        context, also for families without segments.
       train: apply dropout; needs a "dropout" rng.
 
     Raises:
@@ -246,11 +241,11 @@ class JointSpanClassifier(nn.Module):
     """
     return self.answers(*self._inputs(batch, train))
 
-  def given(
+  def logits_given_starts(
     self, batch: Batch, starts: Int[Array, "b"], *, train: bool = False
-  ) -> answers.Given:
-    """Logits with the right starts known; the rest as of `__call__`."""
-    return self.answers.given(*self._inputs(batch, train), starts)
+  ) -> question_head.AnswerLogits:
+    """Logits for known right starts; other arguments as of `__call__`."""
+    return self.answers.logits_given_starts(*self._inputs(batch, train), starts)
 
   def _inputs(
     self, batch: Batch, train: bool
@@ -265,6 +260,7 @@ class JointSpanClassifier(nn.Module):
     if "sequence_ids" in batch:
       mask &= batch["sequence_ids"] > 0
     mask |= jnp.arange(mask.shape[1]) == 0
-    if getattr(self.encoder, "num_segments", 0) < 2:
+    if self.encoder.num_segments < 2:
       batch = {k: x for k, x in batch.items() if k != "segment_ids"}
-    return self.drop(_encode(self.encoder, batch, train), train), mask
+    hidden, _ = encode(self.encoder, batch, train=train)
+    return self.drop(hidden, train), mask

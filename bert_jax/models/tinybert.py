@@ -1,4 +1,4 @@
-"""TinyBERT (Jiao et al. 2020): BERT's encoder in two sizes of its own."""
+"""TinyBERT (Jiao et al. 2020): BERT's encoder in two other sizes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bert_jax.models import encoder_base as base
 from bert_jax.models import layers
 from bert_jax.models.bert import POOLING, Bert, ForPreTraining, flops
+from bert_jax.models.encoder import build_variant, encode
 
 __all__ = ["POOLING", "VARIANTS", "Bert", "ForPreTraining", "build", "flops"]
 # Paper, section 4.1 (4 layers, 14.5M parameters; 6 layers, 67M).
@@ -22,19 +22,19 @@ MAPS = ("shared", "two")
 
 
 def build(variant: str, **overrides: Any) -> Bert:
-  """Builds a published size, see `base.build`."""
-  return base.build(Bert, VARIANTS, variant, overrides)
+  """Builds a published size, see `encoder.build_variant`."""
+  return build_variant(Bert, VARIANTS, variant, overrides)
 
 
 class ForDistillation(nn.Module):
   """An encoder, and learnt maps of its states to its teacher's width.
 
   Attributes:
-    encoder: of a family whose `collect` gives "embeddings" and "hidden".
-    width: of the teacher.
-    maps: "shared": one of embeddings and hidden states (huawei-noah/
+    encoder: an encoder whose `collect` gives "embeddings" and "hidden".
+    width: width of the teacher's hidden states.
+    maps: "shared": one map of embeddings and hidden states (huawei-noah/
       Pretrained-Language-Model TinyBERT transformer/modeling.py, fit_dense);
-      "two": one of each (paper, equations 8 and 9).
+      "two": one map of each (paper, equations 8 and 9).
   """
 
   encoder: Any
@@ -54,7 +54,7 @@ class ForDistillation(nn.Module):
     """Returns embeddings and each layer's output, as they are and mapped.
 
     Args:
-      batch: see `pretraining.ForPreTraining`.
+      batch: see `heads.ForPreTraining`.
       train: apply dropout; needs a "dropout" rng.
     """
     states = collect(self.encoder, batch, train)
@@ -70,11 +70,10 @@ def collect(
 
   Args:
     encoder: an encoder, or its `apply` with the parameters.
-    batch: see `pretraining.ForPreTraining`.
+    batch: see `heads.ForPreTraining`.
     train: apply dropout.
   """
-  inputs = map(batch.get, base.INPUTS)
-  _, seen = encoder(*inputs, train=train, collect=True)
+  _, seen = encode(encoder, batch, train=train, collect=True)
   return jnp.concatenate([seen["embeddings"][None], seen["hidden"]])
 
 

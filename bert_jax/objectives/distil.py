@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bert_jax.models import encoder_base as base
-from bert_jax.models import heads_pretraining as pretraining
+from bert_jax.models import heads
 from bert_jax.models.layers import gather_positions
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
@@ -185,15 +184,12 @@ def count_flops(
   masked = batch["mlm_positions"].shape[1]
   read = length if kl_tokens == "all" else masked
 
-  def stack(e):
-    return base.stack_flops(e.num_layers, e.hidden, e.mlp, rows, length)
-
   def head(e, decoded):
-    return pretraining.flops(e.hidden, e.hidden, e.vocab_size, rows, decoded)
+    return heads.head_flops(e.hidden, e.hidden, e.vocab_size, rows, decoded)
 
   compared = head(student, read) * (3 if learns else 1)
-  own = 3 * (stack(student) + head(student, masked)) + compared
-  return own + stack(teacher) + head(teacher, read)
+  total = 3 * heads.flops(student, rows, length, masked) + compared
+  return total + heads.flops(teacher, rows, length, read)
 
 
 def build(
@@ -236,12 +232,12 @@ def build(
   teaching.check_sizes(*encoders, layers)
   check_options(temperature, kl_tokens, freeze_positions, layers)
   student, master = (
-    pretraining.ForPreTraining(encoder, pairs=False) for encoder in encoders
+    heads.ForPreTraining(encoder, pairs=False) for encoder in encoders
   )
 
   def init(rng, batch):
     check_batch("distil", batch, KEYS)
-    check_segments(batch, getattr(student.encoder, "num_segments", 0))
+    check_segments(batch, student.encoder.num_segments)
     return student.init(rng, batch)["params"]
 
   def init_frozen(rng, batch):
@@ -254,8 +250,10 @@ def build(
     rngs = {"dropout": rng} if train else None
     held = teaching.hold_positions(params) if freeze_positions else params
     own, other = {"params": held}, {"params": jax.lax.stop_gradient(frozen)}
-    hidden = student.apply(own, batch, train, rngs=rngs, method=teaching.encode)
-    target = master.apply(other, batch, method=teaching.encode)
+    hidden = student.apply(
+      own, batch, train, rngs=rngs, method=teaching.last_hidden
+    )
+    target = master.apply(other, batch, method=teaching.last_hidden)
     readers = (
       functools.partial(student.apply, own, method=predict),
       functools.partial(master.apply, other, method=predict),

@@ -1,23 +1,179 @@
-"""ELMo's objective: the words after and before (Peters et al. 2018)."""
+"""ELMo's objective: the words after and before (Peters et al. 2018).
 
+The softmax over words is sampled in training as TensorFlow samples it
+(`draw`, `sampled_losses`), or full and made in parts (`full_sum`).
+"""
+
+import functools
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Float, Int
 
-from bert_jax.models import elmo
-from bert_jax.objectives import elmo_candidates as candidates
-from bert_jax.objectives import elmo_sampling as sampling
-from bert_jax.objectives.base import Batch, Objective, check_batch, check_family
+from bert_jax.models import elmo, heads
+from bert_jax.objectives.base import (
+  Batch,
+  Objective,
+  check_batch,
+  check_family,
+  cross_entropy,
+  sum_by_parts,
+)
 
-# Of a direction: what it predicts in the batch.
+# Direction -> the words that it predicts.
 TARGETS = {"forward": "next", "backward": "previous"}
 KEYS = ("char_ids", "sequence_ids")
 KEYS += tuple(f"{t}_{k}" for t in TARGETS.values() for k in ("ids", "weights"))
+# Logits that are there at once, of all devices: float32, 1 GiB. Of a published
+# batch, 384 rows of 20 words, they would be 23 GiB, and as much again for
+# their gradient.
+LOGITS = 2**28
+
+
+def log_uniform(ids: Int[Array, "*n"], vocab_size: int) -> Float[Array, "*n"]:
+  """The probability of a class under the candidates' distribution.
+
+  log((k + 2) / (k + 1)) / log(V + 1): Zipf's law for words by their count
+  (tf.random.log_uniform_candidate_sampler).
+  """
+  return jnp.log1p(1.0 / (ids + 1.0)) / math.log(vocab_size + 1.0)
+
+
+@functools.cache
+def draws_for(count: int, vocab_size: int) -> int:
+  """Draws that hold `count` different classes but by a miracle.
+
+  Raises:
+    ValueError: there are not as many classes.
+  """
+  if not 1 <= count < vocab_size:
+    raise ValueError(
+      f"objective.negatives={count}: 0 for the full softmax, or fewer than the"
+      f" vocabulary's {vocab_size} words."
+    )
+  ids = np.arange(vocab_size)
+  p = np.log1p(1.0 / (ids + 1.0)) / math.log(vocab_size + 1.0)
+
+  def enough(number):
+    missed = np.exp(number * np.log1p(-p))
+    spread = math.sqrt((missed * (1.0 - missed)).sum())
+    return (1.0 - missed).sum() - 8.0 * spread >= count
+
+  high = count
+  while not enough(high):
+    high *= 2
+  low = high // 2
+  while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (low, middle) if enough(middle) else (middle, high)
+  return high
+
+
+def draw(
+  key: Array, count: int, vocab_size: int
+) -> tuple[Int[Array, "k"], Float[Array, ""]]:
+  """Draws different classes, log-uniformly, until there are `count` of them.
+
+  Args:
+    key: a jax PRNG key.
+    count: k.
+    vocab_size: V.
+
+  Returns:
+    The classes and the number of draws that it took.
+  """
+  number = draws_for(count, vocab_size)
+  scale = math.log(vocab_size + 1.0)
+  coarse, fine = jax.random.uniform(key, (2, number))
+  # 23 random bits are too few to reach every one of 793,471 classes: the second
+  # number spreads the draws between the steps of the first.
+  x = jnp.exp(coarse * scale) * (1.0 + fine * (scale * 2.0**-23))
+  ids = jnp.clip(x.astype(jnp.int32) - 1, 0, vocab_size - 1)
+  order = jnp.argsort(ids, stable=True)
+  ordered = ids[order]
+  first = jnp.append(True, ordered[1:] != ordered[:-1])
+  new = jnp.zeros(number, bool).at[order].set(first)
+  place = jnp.cumsum(new) - 1
+  tries = (place < count - 1).sum() + 1
+  where = jnp.where(new, place, count)
+  chosen = jnp.zeros(count, jnp.int32).at[where].set(ids, mode="drop")
+  return chosen, tries.astype(jnp.float32)
+
+
+def log_expected(
+  ids: Int[Array, "*n"], tries: Float[Array, ""], vocab_size: int
+) -> Float[Array, "*n"]:
+  """Log of how often a class is expected among the candidates."""
+  p = log_uniform(ids, vocab_size)
+  return jnp.log(-jnp.expm1(tries * jnp.log1p(-p)))
+
+
+def sampled_losses(
+  hidden: Float[Array, "*n d"],
+  labels: Int[Array, "*n"],
+  rows: tuple[Float[Array, "*n d"], Float[Array, "*n"]],
+  sampled: tuple[Float[Array, "k d"], Float[Array, "k"]],
+  ids: Int[Array, "k"],
+  tries: Float[Array, ""],
+  vocab_size: int,
+) -> Float[Array, "*n"]:
+  """tf.nn.sampled_softmax_loss: the softmax over the label and candidates.
+
+  The log of the expected count is taken off each logit; a candidate that is the
+  label itself is left out.
+
+  Args:
+    hidden: what is decoded.
+    labels: the right classes.
+    rows: of the labels, table's row and bias.
+    sampled: of the candidates, the same.
+    ids: the candidates.
+    tries: of `draw`.
+    vocab_size: V.
+
+  Returns:
+    Nats, float32.
+  """
+  vectors, biases = rows
+  true = (hidden.astype(jnp.float32) * vectors).sum(-1) + biases
+  true = true - log_expected(labels, tries, vocab_size)
+  table, bias = sampled
+  negative = heads.decode(
+    hidden, table, len(ids), bias - log_expected(ids, tries, vocab_size)
+  )
+  hits = labels[..., None] == ids
+  negative = jnp.where(hits, jnp.finfo(jnp.float32).min, negative)
+  return jnp.logaddexp(true, jax.nn.logsumexp(negative, axis=-1)) - true
+
+
+def full_sum(
+  hidden: Float[Array, "b l d"],
+  labels: Int[Array, "b l"],
+  weights: Float[Array, "b l"],
+  table: Float[Array, "v d"],
+  bias: Float[Array, "v"],
+  vocab_size: int,
+) -> Float[Array, ""]:
+  """Weighted sum of the full softmax's losses, in nats, part by part.
+
+  The backward pass makes a part's logits again.
+  """
+  count, length = labels.shape
+  size = max(1, min(length, LOGITS // (count * table.shape[0])))
+
+  def sum_of(x, labels, weights):
+    logits = heads.decode(x, table, vocab_size, bias)
+    return (cross_entropy(logits, labels) * weights).sum()
+
+  if size == length:
+    return sum_of(hidden, labels, weights)
+  return sum_by_parts(sum_of, size, hidden, labels, weights)
 
 
 def first_states(encoder: elmo.Elmo, batch: Batch) -> elmo.States:
@@ -76,7 +232,7 @@ def build(
   module = elmo.ForPreTraining(encoder)
   size = encoder.vocab_size
   if negatives:
-    candidates.draws_for(negatives, size)
+    draws_for(negatives, size)
 
   def init(rng, batch):
     check_batch("elmo", batch, KEYS)
@@ -108,7 +264,7 @@ def build(
           for (way, target), some in zip(TARGETS.items(), losses, strict=True)
         }, after
       return {
-        f"{way}_loss": sampling.full_sum(
+        f"{way}_loss": full_sum(
           x,
           batch[f"{target}_ids"],
           batch[f"{target}_weights"],
@@ -142,7 +298,7 @@ def _sampled(
   size = module.encoder.vocab_size
   labels = [batch[f"{target}_ids"] for target in TARGETS.values()]
   drawn = [
-    candidates.draw(jax.random.fold_in(rng, way), negatives, size)
+    draw(jax.random.fold_in(rng, way), negatives, size)
     for way in range(len(labels))
   ]
   # All at once: the gradient of each look-up is as large as the table.
@@ -157,7 +313,7 @@ def _sampled(
   ]
   ways = len(labels)
   return [
-    sampling.sampled_losses(
+    sampled_losses(
       hidden[way], labels[way], found[way], found[ways + way], *drawn[way], size
     )
     for way in range(ways)

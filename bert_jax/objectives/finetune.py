@@ -15,9 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.models import encoder_base as base
-from bert_jax.models import task_heads as tasks
-from bert_jax.objectives import finetune_answers as answers
+from bert_jax.models import question_head, task_heads
+from bert_jax.models.encoder import INPUTS, encode, stack_flops
 from bert_jax.objectives import lm
 from bert_jax.objectives.base import (
   Batch,
@@ -32,8 +31,10 @@ from bert_jax.objectives.base import (
 KEYS = ("input_ids", "sequence_ids", "labels", "label_weights")
 SPAN_POSITIONS = ("all", "real")
 HEADS = ("new", "taken")
-# Whose dense layer before the classifier is the pre-trained pooler.
+# Families whose dense layer before the classifier is the pre-trained pooler.
 POOLERS = ("bert", "albert", "tinybert")
+# google-research/electra configure_finetuning.py, answerable_weight.
+NULL_WEIGHT = 0.5
 
 
 def task_sums(
@@ -47,8 +48,8 @@ def task_sums(
   right if both are.
 
   Args:
-    kind: of the task, a key of `tasks.NAMES`.
-    logits: of the head, see models/tasks.py.
+    kind: of the task, a key of `task_heads.NAMES`.
+    logits: of the head, see models/task_heads.py.
     labels: int32 or float32 [b]; [b, n] of several at once; [b, l] of tags;
       [b, 2] of spans.
     weights: [b]; [b, l] of tags. Where it is 0 the label is not read.
@@ -74,6 +75,33 @@ def task_sums(
       "task_accuracy": (right * weights).sum(),
     }
   return classification_sums("task", logits, labels, weights)
+
+
+def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
+  """Weighted sums `task_loss` and `task_accuracy`.
+
+  In nats: the mean of the cross-entropies of the start and of the end given the
+  right start, and half the binary one of no answer (google-research/electra
+  finetune/qa/qa_tasks.py, get_prediction_module). A window without the answer
+  has start and end at [CLS], but has no answer only if its question has none.
+  A row is right if its start is, and the end given the right start.
+
+  Args:
+    logits: the logits for the starts of `labels`.
+    batch: `labels` int32 [b, 2], `label_weights` [b], `unanswerable` float32
+      [b], 1 for a question without an answer.
+  """
+  (start, end), weights = batch["labels"].T, batch["label_weights"]
+  loss = (
+    cross_entropy(logits.start, start) + cross_entropy(logits.end, end)
+  ) / 2
+  null = jax.nn.softplus(logits.null) - logits.null * batch["unanswerable"]
+  right = logits.start.argmax(-1) == start
+  right &= logits.end.argmax(-1) == end
+  return {
+    "task_loss": ((loss + NULL_WEIGHT * null) * weights).sum(),
+    "task_accuracy": (right.astype(jnp.float32) * weights).sum(),
+  }
 
 
 def language_model_sums(
@@ -104,10 +132,8 @@ def next_targets(batch: Batch) -> Float[Array, "*b l"]:
 def _both(module: Any, batch: Batch, train: bool) -> tuple[Array, Sums]:
   """Logits, and the sums of the language model on the same hidden states."""
   length = batch["input_ids"].shape[-1]
-  flat = {
-    key: batch[key].reshape(-1, length) for key in base.INPUTS if key in batch
-  }
-  hidden = module.encoder(*map(flat.get, base.INPUTS), train=train)[0]
+  flat = {key: batch[key].reshape(-1, length) for key in INPUTS if key in batch}
+  hidden, _ = encode(module.encoder, flat, train=train)
   logits = module.classify(hidden, flat, train)
   sums = language_model_sums(hidden, module, batch)
   if batch["input_ids"].ndim == 3:
@@ -146,8 +172,8 @@ def _make_sums(
   module: Any, kind: str, lm_weight: float, span_positions: str
 ) -> Callable[..., Sums]:
   """Returns (params, batch, rngs, train) -> the sums of all losses."""
-  joint = isinstance(module, tasks.JointSpanClassifier)
-  method = "given" if joint else _both if lm_weight else None
+  joint = isinstance(module, task_heads.JointSpanClassifier)
+  method = "logits_given_starts" if joint else _both if lm_weight else None
 
   def sums_of(params, batch, rngs, train):
     inputs = _inputs(module, batch)
@@ -156,7 +182,7 @@ def _make_sums(
     options = dict(train=train, rngs=rngs, method=method)
     found = module.apply({"params": params}, inputs, *starts, **options)
     if joint:
-      return answers.joint_sums(found, batch)
+      return joint_sums(found, batch)
     logits, sums = found if lm_weight else (found, {})
     if kind == "span" and span_positions == "real":
       real = batch["sequence_ids"][..., None] > 0
@@ -167,7 +193,7 @@ def _make_sums(
 
 
 def _inputs(module: Any, batch: Batch) -> Batch:
-  return {k: batch[k] for k in tasks.input_keys(module) if k in batch}
+  return {k: batch[k] for k in task_heads.input_keys(module) if k in batch}
 
 
 def _check(
@@ -180,10 +206,10 @@ def _check(
 ) -> None:
   check_family("finetune", family, models.FAMILIES)
   known = {
-    "kind": (kind, tasks.NAMES),
+    "kind": (kind, task_heads.NAMES),
     "head": (head, HEADS),
     "span_positions": (span_positions, SPAN_POSITIONS),
-    "span_head": (span_head, tasks.SPAN_HEADS),
+    "span_head": (span_head, task_heads.SPAN_HEADS),
   }
   for key, (value, names) in known.items():
     if value not in names:
@@ -223,7 +249,7 @@ def training_flops(
   """Operations of a step on `input_ids` of a shape, [b, l] or [b, c, l]."""
   *rows, length = shape
   e, count = encoder, math.prod(rows)
-  total = base.stack_flops(e.num_layers, e.hidden, e.mlp, count, length)
+  total = stack_flops(e, count, length)
   if language_model:
     total += 2.0 * count * length * e.hidden * e.vocab_size
   return 3 * total
@@ -245,11 +271,11 @@ def build(
 
   Args:
     model: keyword arguments of the family's `build`, with `family`.
-    kind: of the task, a key of `tasks.NAMES`; and `labels`, the names of its
-      classes or tags: both are the data's.
+    kind: the kind of the task, a key of `task_heads.NAMES`.
+    labels: the names of the task's classes or tags.
     head: "new": of a pre-trained model, encoder and pooler are taken, the rest
       is drawn; "taken": its classifier as well.
-    head_dropout: see `tasks.head_of`.
+    head_dropout: see `task_heads.head_of`.
     lm_weight: times the loss of GPT-1's language model, the mean over rows of
       each row's mean; 0.5 as published.
     span_positions: the softmax of a span's ends runs over "all" positions of a
@@ -259,7 +285,7 @@ def build(
       (run_squad.py), or leaves it as it is (transformers).
     padding_id: of the data's vocabulary; None without data.
     span_head: of questions: start and end "apart", no answer by the score at
-      the first position (BERT's); or "joint", see `models.answers` (ELECTRA's),
+      the first position (BERT's); or "joint", see `question_head` (ELECTRA's),
       which looks at the context alone, whatever `span_positions` says.
 
   Raises:
@@ -270,10 +296,10 @@ def build(
   _check(name, kind, head, lm_weight, span_positions, span_head)
   family = models.family(name)
   encoder = family.build(**model)
-  options = tasks.head_of(
+  options = task_heads.head_of(
     kind, family.POOLING, len(labels), head_dropout, span_head
   )
-  module = tasks.build(tasks.NAMES[kind], encoder, options)
+  module = task_heads.build(task_heads.NAMES[kind], encoder, options)
   sums_of = _make_sums(module, kind, lm_weight, span_positions)
   fixed = kind == "span" and not train_padding and padding_id is not None
   more = ("segment_ids", "unanswerable") if span_head == "joint" else ()

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 
 from bert_jax import models
 from bert_jax.models import heads
-from bert_jax.models import heads_pretraining as pretraining
 from bert_jax.objectives.base import (
   Batch,
   Objective,
@@ -113,7 +112,7 @@ def build(
 
   def init(rng, batch):
     check_batch("mlm", batch, keys)
-    check_segments(batch, getattr(encoder, "num_segments", 0))
+    check_segments(batch, encoder.num_segments)
     return module.init(rng, batch)["params"]
 
   def weights(batch):
@@ -139,7 +138,7 @@ def build(
     predictions = batch["mlm_positions"].shape[1]
     total = family.flops(encoder, rows, length, predictions)
     if span_boundary:
-      total += pretraining.span_flops(
+      total += heads.span_flops(
         encoder.hidden, encoder.vocab_size, rows * predictions
       )
     return 3 * total

@@ -10,7 +10,7 @@ from flax import traverse_util
 from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.models import encoder_base as base
+from bert_jax.models.encoder import encode
 from bert_jax.objectives.base import Batch
 
 # Which families read the same rows, so that one may teach another.
@@ -132,9 +132,9 @@ def hold_positions(params: Any) -> Any:
   return params | {"encoder": encoder | {"embeddings": embeddings}}
 
 
-def encode(
+def last_hidden(
   module: nn.Module, batch: Batch, train: bool = False
 ) -> Float[Array, "b l d"]:
-  """The last hidden states."""
-  hidden, _ = module.encoder(*map(batch.get, base.INPUTS), train=train)
+  """The last hidden states of a module's encoder."""
+  hidden, _ = encode(module.encoder, batch, train=train)
   return hidden

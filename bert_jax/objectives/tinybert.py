@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models import attention, layers, tinybert
-from bert_jax.models import encoder_base as base
+from bert_jax.models.encoder import encode, stack_flops
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
   Batch,
@@ -125,12 +125,10 @@ def count_flops(student: Any, teacher: Any, batch: Batch) -> float:
     batch: arrays or shapes.
   """
   rows, length = batch["input_ids"].shape
-  own, other = (
-    base.stack_flops(e.num_layers, e.hidden, e.mlp, rows, length)
-    for e in (student, teacher)
-  )
   mapped = rows * length * (student.num_layers + 1)
-  return 3 * (own + 2.0 * mapped * student.hidden * teacher.hidden) + other
+  trained = stack_flops(student, rows, length)
+  trained += 2.0 * mapped * student.hidden * teacher.hidden
+  return 3 * trained + stack_flops(teacher, rows, length)
 
 
 def restored(batch: Batch) -> Int[Array, "b l"]:
@@ -267,12 +265,12 @@ def build(
 
   def init(rng, batch):
     check_batch("tinybert", batch, KEYS)
-    check_segments(batch, getattr(encoder, "num_segments", 0))
+    check_segments(batch, encoder.num_segments)
     return module.init(rng, batch)["params"]
 
   def init_frozen(rng, batch):
-    inputs = map(batch.get, base.INPUTS)
-    return {"encoder": master.init(rng, *inputs)["params"]}
+    init_teacher = functools.partial(master.init, rng)
+    return {"encoder": encode(init_teacher, batch)["params"]}
 
   def loss(params, frozen, carry, batch, rng, train):
     batch = batch | {"input_ids": restored(batch)}

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.models import encoder_base as base
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import task_heads
+from bert_jax.models.encoder import encode
 from bert_jax.objectives import finetune, teaching, tinybert
 from bert_jax.objectives.base import Batch, Objective, check_batch
 
@@ -127,7 +127,8 @@ def build(
       both are the data's.
     stage: one of `STAGES`.
     maps: and the three weights: see `tinybert.build`; of stage "layers".
-    head_dropout: see `tasks.head_of`; this and the rest of stage "prediction".
+    head_dropout: see `task_heads.head_of`; this option and the following ones
+      are for stage "prediction".
     targets: of a regression, the "teacher"'s numbers, or the gold "labels" as
       released (task_distill.py, cls_loss).
     temperature: of the softmaxes (section 4.2: 1).
@@ -154,8 +155,8 @@ def build(
 def _classifier(
   encoder: Any, family: str, kind: str, count: int, dropout: float | None
 ) -> Any:
-  head = tasks.head_of(kind, models.family(family).POOLING, count, dropout)
-  return tasks.build(tasks.NAMES[kind], encoder, head)
+  head = task_heads.head_of(kind, models.family(family).POOLING, count, dropout)
+  return task_heads.build(task_heads.NAMES[kind], encoder, head)
 
 
 def _layers(
@@ -168,8 +169,8 @@ def _layers(
     return module.init(rng, batch)["params"]
 
   def init_frozen(rng, batch):
-    inputs = map(batch.get, base.INPUTS)
-    return {"encoder": teacher.init(rng, *inputs)["params"]}
+    init_teacher = functools.partial(teacher.init, rng)
+    return {"encoder": encode(init_teacher, batch)["params"]}
 
   def loss(params, frozen, carry, batch, rng, train):
     other = teacher, frozen["encoder"]

@@ -60,7 +60,7 @@ def answers(
   Args:
     rows: of kind span, N of them.
     logits: of each row [at least its length, 2], start and end; or the spans
-      of a beam [s, 4], see `models.answers.JointAnswers`.
+      of a beam [s, 4], see `question_head.JointAnswers`.
     examples: with `context`.
     null: whether a question may have no answer, as in SQuAD 2.0.
     rules: see `SpanRules`.

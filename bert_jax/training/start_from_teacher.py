@@ -15,7 +15,7 @@ from flax import traverse_util
 
 from bert_jax import models
 from bert_jax.corpus.reader import Prepared
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import task_heads
 from bert_jax.tasks.batches import Part
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import open_vocabulary as vocabulary_files
@@ -101,7 +101,7 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
   Raises:
     ValueError: it was not fine-tuned for such a task, or has other labels.
   """
-  config, name = weights.config, tasks.NAMES[task.kind]
+  config, name = weights.config, task_heads.NAMES[task.kind]
   if config["task"] != name or config["problem"] not in (None, task.kind):
     raise ValueError(
       f"teacher.path={path} is a model for"

@@ -25,7 +25,7 @@ from jaxtyping import Array
 from bert_jax import files
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import task_heads
 from bert_jax.tasks import layout as layouts
 from bert_jax.tasks.encoded_rows import task_of
 from bert_jax.text import open_vocabulary as vocabulary_files
@@ -54,7 +54,7 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
     **computation: see `loading.load`.
   """
   module = folder.module_of(config, **computation)
-  keys = tasks.input_keys(module)
+  keys = task_heads.input_keys(module)
 
   def run(params, *inputs):
     batch = dict(zip(INPUTS, inputs, strict=True))

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from bert_jax import models
 from bert_jax.devices import sharding
-from bert_jax.models import encoder_base as base
+from bert_jax.models.encoder import encode
 from bert_jax.use import text_batches as text_rows
 from bert_jax.use.text_batches import Text, Tokens
 from bert_jax.weights.load import Loaded
@@ -235,12 +235,12 @@ def layers_of(
     ids = batch["char_ids"], batch["sequence_ids"]
     stacked = encoder.apply(variables, *ids)
     return [stacked[:, layer] for layer in wanted]
-  inputs = [batch.get(key) for key in base.INPUTS]
   count = encoder.num_layers + 1
   numbers = [layer % count for layer in wanted]
   # Whoever needs the last layer alone gets the fast kernels.
   collect = set(numbers) != {count - 1}
-  last, seen = encoder.apply(variables, *inputs, collect=collect)
+  run = functools.partial(encoder.apply, variables)
+  last, seen = encode(run, batch, collect=collect)
   if not collect:
     return [last for _ in numbers]
   hidden = seen["hidden"]

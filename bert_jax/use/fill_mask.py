@@ -11,7 +11,7 @@ import numpy as np
 
 from bert_jax import files, models
 from bert_jax.devices import sharding
-from bert_jax.models import heads_pretraining as pretraining
+from bert_jax.models import heads
 from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.weights import checkpoint
@@ -56,7 +56,7 @@ def load(workdir: str) -> Filler:
     shapes = jax.eval_shape(module.init, jax.random.key(0), batch)
     wanted = nn.unbox(shapes)["params"]
     if objective.get("span_boundary"):
-      wanted |= {"span": pretraining.span_shapes(encoder)}
+      wanted |= {"span": heads.span_shapes(encoder)}
     params, _ = saver.restore_params(step, wanted)
   settings = os.path.join(workdir, vocabulary_files.SETTINGS)
   if not files.read_object(settings):

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.devices import sharding
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import task_heads
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import layout as layouts
 from bert_jax.tasks import questions as spans
@@ -175,7 +175,7 @@ def open_model(
 
 
 def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
-  keys = tasks.input_keys(module)
+  keys = task_heads.input_keys(module)
 
   def step(params, batch):
     inputs = {key: batch[key] for key in keys if key in batch}

@@ -25,8 +25,8 @@ import numpy as np
 from flax import traverse_util
 
 from bert_jax import files, models
-from bert_jax.models import elmo
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import elmo, task_heads
+from bert_jax.models import encoder as encoder_lib
 from bert_jax.weights import mapping
 from bert_jax.weights import model_folder_modules as modules
 from bert_jax.weights import model_folder_tensors as tensors
@@ -80,9 +80,8 @@ class Weights(NamedTuple):
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:
   """What makes an encoder the one it is: `config["model"]`."""
-  skip = (*COMPUTATION, "vocab_multiple", "parent", "name")
-  fields = encoder.__dataclass_fields__
-  return {f: getattr(encoder, f) for f in fields if f not in skip}
+  fields = encoder_lib.attributes(encoder)
+  return without(fields, *COMPUTATION, "vocab_multiple")
 
 
 def without(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -154,8 +153,8 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     return models.bert.ForPreTraining(encoder, pairs=False)
   if task == "discriminator":
     return modules.Discriminator(encoder)
-  if task in tasks.NAMES.values():
-    return tasks.build(task, encoder, head)
+  if task in task_heads.NAMES.values():
+    return task_heads.build(task, encoder, head)
   raise ValueError(f"task {task!r}: unknown.")
 
 

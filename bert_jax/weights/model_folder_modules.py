@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax.models import electra, elmo, heads
-from bert_jax.models import encoder_base as base
+from bert_jax.models.encoder import encode
 
 Batch = dict[str, Array]
 
@@ -40,8 +40,7 @@ class Headless(nn.Module):
       train: apply dropout; needs a "dropout" rng.
       collect: add what the encoder collects.
     """
-    inputs = map(batch.get, base.INPUTS)
-    hidden, seen = self.encoder(*inputs, train=train, collect=collect)
+    hidden, seen = encode(self.encoder, batch, train=train, collect=collect)
     result = {"hidden_states": hidden, **seen}
     if self.pooler:
       first = jnp.zeros((hidden.shape[0], 1), jnp.int32)
@@ -62,8 +61,7 @@ class Discriminator(nn.Module):
     self, batch: Batch, *, train: bool = False
   ) -> dict[str, Float[Array, "b l"]]:
     """Returns float32 {"rtd_logits"}; see `Headless` for the batch."""
-    inputs = map(batch.get, base.INPUTS)
-    hidden, _ = self.encoder(*inputs, train=train)
+    hidden, _ = encode(self.encoder, batch, train=train)
     return {"rtd_logits": self.rtd(hidden)}
 
 
@@ -81,8 +79,7 @@ class Pairs(nn.Module):
     self, batch: Batch, *, train: bool = False
   ) -> dict[str, Float[Array, "b 1 2"]]:
     """Returns float32 {"pair_logits"}; see `Headless` for the batch."""
-    inputs = map(batch.get, base.INPUTS)
-    hidden, _ = self.encoder(*inputs, train=train)
+    hidden, _ = encode(self.encoder, batch, train=train)
     first = jnp.zeros((hidden.shape[0], 1), jnp.int32)
     return {"pair_logits": self.pair(self.pooler(hidden, first))}
 

@@ -6,9 +6,7 @@ from typing import Any
 import jax
 
 from bert_jax import files, models
-from bert_jax.models import elmo, tinybert
-from bert_jax.models import heads_pretraining as pretraining
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import elmo, heads, task_heads, tinybert
 from bert_jax.weights import checkpoint
 from bert_jax.weights import hf_config_hf_labels as hf_labels
 from bert_jax.weights import model_folder as folder
@@ -46,8 +44,8 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   span_head = objective.get("span_head", "apart")
   pooling = models.family(family).POOLING
   made = {
-    "task": tasks.NAMES[kind],
-    "head": tasks.head_of(kind, pooling, len(labels), rate, span_head),
+    "task": task_heads.NAMES[kind],
+    "head": task_heads.head_of(kind, pooling, len(labels), rate, span_head),
   }
   if kind == "regression":
     # The name that transformers gives to the one output.
@@ -67,7 +65,7 @@ def _training_shapes(
   objective = run["objective"]
   shapes: dict[str, Any] = {}
   if objective.get("span_boundary"):
-    shapes |= {"span": pretraining.span_shapes(encoder)}
+    shapes |= {"span": heads.span_shapes(encoder)}
   if name == "elmo":
     shapes |= elmo.softmax_shapes(encoder)
   if name == "tinybert":

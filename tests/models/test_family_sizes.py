@@ -8,8 +8,7 @@ from tiny_families import shapes
 
 from bert_jax import models
 from bert_jax.devices import sharding
-from bert_jax.models import electra
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import electra, task_heads
 
 IDS = jax.ShapeDtypeStruct((1, 4), jnp.int32)
 BATCH = {
@@ -129,7 +128,7 @@ def test_every_axis_has_a_rule_and_every_rule_an_axis(monkeypatch):
   monkeypatch.setattr(nn, "with_logical_constraint", record)
   for name, family in models.FAMILIES.items():
     encoder = family.build(next(iter(family.VARIANTS)))
-    task = tasks.SequenceClassifier(encoder, family.POOLING, 2)
+    task = task_heads.SequenceClassifier(encoder, family.POOLING, 2)
     for module in (family.ForPreTraining(encoder), task):
       for names in axes(shapes(module, BATCH)).values():
         used.update(names)

@@ -18,7 +18,7 @@ from bert_jax import objectives
 from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import assembly
 from bert_jax.examples import recipes as builders
-from bert_jax.models import encoder as embeddings
+from bert_jax.models.encoder import Embeddings
 from bert_jax.objectives import lm
 
 LENGTH, PLACES, VOCAB, ROWS = 96, 5, 64, 3
@@ -76,7 +76,7 @@ def losses(kind, params, batch, shift=0.0):
 
   def add(call, args, kwargs, context):
     out = call(*args, **kwargs)
-    inputs = isinstance(context.module, embeddings.Embeddings)
+    inputs = isinstance(context.module, Embeddings)
     return out + shift if inputs and context.method_name == "__call__" else out
 
   objective = make(kind)[0]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
 
-from bert_jax.models import albert, heads, layers, stack
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import albert, heads, layers, stack, task_heads
 
 IDS = token_ids(2, 9)
 DEEP = 4
@@ -173,7 +172,7 @@ def test_albert_without_dropout_has_a_classifier_with():
   np.testing.assert_array_equal(
     *(states(module, parameters("albert"), True, seed) for seed in (0, 1))
   )
-  model = tasks.SequenceClassifier(module, albert.POOLING, 3)
+  model = task_heads.SequenceClassifier(module, albert.POOLING, 3)
   params = fill(model, {"input_ids": IDS})
   run = jit(functools.partial(model.apply, train=True))
   one, two = (

@@ -10,8 +10,7 @@ import pytest
 from tiny_families import HIDDEN, NAMES, build, fill, jit, parameters, token_ids
 
 from bert_jax import models
-from bert_jax.models import electra, heads
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import electra, heads, task_heads
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=0, atol=1e-5)
 
@@ -86,7 +85,7 @@ def by_hand(params, vectors, activation=None):
 def test_classifier_reads_the_published_vector(name, pooling):
   """The first position, GPT's last real one; padding and none at all."""
   lengths = [3, 8, 1]
-  params, run = make(name, tasks.SequenceClassifier, pooling, 3)
+  params, run = make(name, task_heads.SequenceClassifier, pooling, 3)
   logits, hidden = run(batch_of(lengths))
   last = np.array(lengths) - 1 if name == "gpt" else 0
   vector = np.asarray(hidden)[np.arange(3), last]
@@ -95,7 +94,7 @@ def test_classifier_reads_the_published_vector(name, pooling):
 
 
 def test_without_sequence_ids_the_last_position_is_read():
-  _, run = make("gpt", tasks.SequenceClassifier, pooling("gpt"), 2)
+  _, run = make("gpt", task_heads.SequenceClassifier, pooling("gpt"), 2)
   batch = batch_of([8, 8])
   assert_close(run({"input_ids": batch["input_ids"]})[0], run(batch)[0])
 
@@ -103,8 +102,8 @@ def test_without_sequence_ids_the_last_position_is_read():
 @pytest.mark.parametrize(
   "name,kind,args",
   [
-    *((name, tasks.TokenClassifier, (5,)) for name in NAMES),
-    ("bert", tasks.SpanClassifier, ()),
+    *((name, task_heads.TokenClassifier, (5,)) for name in NAMES),
+    ("bert", task_heads.SpanClassifier, ()),
   ],
 )
 def test_tokens_and_spans(name, kind, args):
@@ -119,7 +118,7 @@ def test_tokens_and_spans(name, kind, args):
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt"])
 def test_choices_and_one_row(name):
   """A39 and A35: [2, 4, 8] gives [2, 4], one row a regression [1, 1]."""
-  _, run = make(name, tasks.SequenceClassifier, pooling(name), 1)
+  _, run = make(name, task_heads.SequenceClassifier, pooling(name), 1)
   flat = batch_of([3, 8, 5, 1, 7, 2, 8, 4])
   choices = {key: x.reshape(2, 4, 8) for key, x in flat.items()}
   logits = np.asarray(run(choices)[0])
@@ -139,7 +138,7 @@ def test_choices_and_one_row(name):
 
 
 def test_choices_need_one_label():
-  model = tasks.SequenceClassifier(build("bert"), pooling("bert"), 4)
+  model = task_heads.SequenceClassifier(build("bert"), pooling("bert"), 4)
   batch = {"input_ids": np.ones((2, 4, 8), np.int32)}
   with pytest.raises(ValueError, match="num_labels must be 1, not 4"):
     model.init(jax.random.key(0), batch)
@@ -151,10 +150,10 @@ def test_dropout_of_heads_acts_in_training_only():
   quiet = build("bert", num_layers=1, dropout=0.0, attention_dropout=0.0)
   silent = heads.Pooling("tanh", dropout=0.0, input_dropout=True)
   for model, expected in (
-    (tasks.SequenceClassifier(quiet, heads.Pooling(None), 2), True),
-    (tasks.SequenceClassifier(quiet, silent, 2), False),
-    (tasks.TokenClassifier(quiet, 3), True),
-    (tasks.SpanClassifier(quiet), False),
+    (task_heads.SequenceClassifier(quiet, heads.Pooling(None), 2), True),
+    (task_heads.SequenceClassifier(quiet, silent, 2), False),
+    (task_heads.TokenClassifier(quiet, 3), True),
+    (task_heads.SpanClassifier(quiet), False),
   ):
     params = fill(model, batch)
     jax.eval_shape(model.apply, {"params": params}, batch)  # Needs no rng.

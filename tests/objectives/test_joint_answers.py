@@ -17,10 +17,9 @@ import tiny_families
 import tiny_tasks
 
 from bert_jax.cli import configs
-from bert_jax.models import question_head as answers
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import question_head, task_heads
 from bert_jax.objectives import finetune
-from bert_jax.objectives.finetune_answers import joint_sums
+from bert_jax.objectives.finetune import joint_sums
 from bert_jax.tasks import batches as data
 from bert_jax.tasks import batches_batches as batches
 from bert_jax.tasks import encoded_rows as rows_lib
@@ -79,7 +78,7 @@ class ByHand:
 
 def head(beam, length, seed=0):
   """The head with parameters that are nowhere trivial; rows and masks."""
-  module = answers.JointAnswers(beam, jnp.dtype("float32"))
+  module = question_head.JointAnswers(beam, jnp.dtype("float32"))
   rng = np.random.default_rng(seed)
   hidden = rng.normal(size=(3, length, 8)).astype(np.float32)
   place = np.arange(length)
@@ -93,7 +92,9 @@ def head(beam, length, seed=0):
 def test_the_loss_is_that_of_the_release():
   module, params, hidden, mask, rows = head(4, 9)
   labels = np.array([[4, 6], [0, 0], [3, 3]], np.int32)
-  run = functools.partial(module.apply, {"params": params}, method="given")
+  run = functools.partial(
+    module.apply, {"params": params}, method="logits_given_starts"
+  )
   given = tiny_families.jit(run)(hidden, mask, labels[:, 0])
   losses, right = [], []
   none = np.array([0.0, 1.0, 0.0], np.float32)
@@ -141,7 +142,7 @@ def test_a_beam_is_the_best_of_all_starts_and_ends(beam):
 @pytest.mark.parametrize("name", tiny_families.NAMES)
 def test_every_family_answers_from_the_context(name):
   encoder = tiny_families.build(name)
-  module = tasks.build("span", encoder, {"dropout": 0.0, "beam": 2})
+  module = task_heads.build("span", encoder, {"dropout": 0.0, "beam": 2})
   ids = tiny_families.token_ids(2, 8)
   real = np.arange(8) < np.array([[8], [6]])
   context = (real & (np.arange(8) >= 3)).astype(np.int32)

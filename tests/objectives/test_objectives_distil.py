@@ -19,8 +19,7 @@ from tiny_teachers import write_teacher
 import bert_jax
 from bert_jax import objectives
 from bert_jax.cli import configs
-from bert_jax.models import bert, distilbert
-from bert_jax.models import heads_pretraining as pretraining
+from bert_jax.models import bert, distilbert, heads
 from bert_jax.objectives import distil
 from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
@@ -71,7 +70,7 @@ def build(**options):
 def parameters(batch):
   """Of student and teacher, unequal and nowhere trivial."""
   return tuple(
-    fill(pretraining.ForPreTraining(encoder, pairs=False), batch, seed=seed)
+    fill(heads.ForPreTraining(encoder, pairs=False), batch, seed=seed)
     for seed, encoder in enumerate(
       (
         distilbert.build(**SIZES),
@@ -94,7 +93,7 @@ def softmax(x):
 
 def everywhere(params, batch, encoder):
   """Float64 logits of all positions, and last hidden states."""
-  module = pretraining.ForPreTraining(encoder, pairs=False)
+  module = heads.ForPreTraining(encoder, pairs=False)
   columns = jnp.broadcast_to(jnp.arange(LENGTH), (ROWS, LENGTH))
   out = jit(module.apply)(
     {"params": params}, batch | {"mlm_positions": columns}

@@ -11,8 +11,7 @@ from tiny_families import jit
 
 from bert_jax import objectives
 from bert_jax.models import elmo
-from bert_jax.objectives import elmo_candidates as candidates
-from bert_jax.objectives import elmo_sampling as sampling
+from bert_jax.objectives import elmo as elmo_objective
 from bert_jax.text import characters
 from bert_jax.training import optim, steps
 from bert_jax.training.state import TrainState
@@ -154,11 +153,11 @@ def test_parts_of_the_softmax_add_up(monkeypatch):
   weights = jnp.asarray(rng.integers(0, 2, (3, 7)), jnp.float32)
 
   def run(x, table, bias):
-    return sampling.full_sum(x, labels, weights, table, bias, 30)
+    return elmo_objective.full_sum(x, labels, weights, table, bias, 30)
 
   whole = jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,7,32]" in str(jax.make_jaxpr(run)(x, table, bias))
-  monkeypatch.setattr(sampling, "LOGITS", 2 * 3 * 32)
+  monkeypatch.setattr(elmo_objective, "LOGITS", 2 * 3 * 32)
   graph = jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(x, table, bias)
   assert "f32[3,2,32]" in str(graph) and "[3,7,32]" not in str(graph)
   parts = jit(jax.value_and_grad(run, (0, 1, 2)))(x, table, bias)
@@ -176,7 +175,7 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
   hidden = rng.normal(size=(2, 3, 4)).astype(np.float32)
   table, bias = rng.normal(size=(v, 4)), rng.normal(size=v)
   labels = rng.integers(0, v, (2, 3))
-  ids, tries = jit(candidates.draw, static_argnums=(1, 2))(
+  ids, tries = jit(elmo_objective.draw, static_argnums=(1, 2))(
     jax.random.key(0), k, v
   )
   ids, tries = np.asarray(ids), float(tries)
@@ -192,7 +191,7 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
     row = logits[place][kept]
     right[place] = np.log(np.exp(row).sum()) - row[0]
   take = lambda i: (jnp.asarray(table[i], jnp.float32), jnp.asarray(bias[i]))  # noqa: E731
-  found = sampling.sampled_losses(
+  found = elmo_objective.sampled_losses(
     jnp.asarray(hidden), labels, take(labels), take(ids), ids, tries, v
   )
   np.testing.assert_allclose(found, right, rtol=1e-4)
@@ -201,13 +200,13 @@ def test_the_sampled_loss_is_that_of_straight_numpy():
 def test_candidates_are_drawn_until_there_are_enough():
   """Different ones, as often as the formula says, in the tries it says."""
   v, k, times = 40, 10, 3000
-  ids, tries = jax.vmap(lambda key: candidates.draw(key, k, v))(
+  ids, tries = jax.vmap(lambda key: elmo_objective.draw(key, k, v))(
     jax.random.split(jax.random.key(0), times)
   )
   ids, tries = np.asarray(ids), np.asarray(tries)
   assert all(len(set(row)) == k for row in ids.tolist())
   assert ids.min() == 0 and ids.max() == v - 1
-  assert tries.min() >= k and tries.max() <= candidates.draws_for(k, v)
+  assert tries.min() >= k and tries.max() <= elmo_objective.draws_for(k, v)
   share = np.bincount(ids.ravel(), minlength=v) / times
   p = np.log((np.arange(v) + 2) / (np.arange(v) + 1)) / np.log(v + 1)
   # As numpy draws them, one after the other without those drawn before.
@@ -216,13 +215,13 @@ def test_candidates_are_drawn_until_there_are_enough():
   right = np.bincount(np.argsort(race, 1)[:, :k].ravel(), minlength=v) / times
   np.testing.assert_allclose(share, right, atol=5 * math.sqrt(0.5 / times))
   with pytest.raises(ValueError, match="negatives=40.*fewer"):
-    candidates.draws_for(v, v)
+    elmo_objective.draws_for(v, v)
 
 
 def test_large_vocabularies_are_reached_as_a_whole():
   """Classes beyond the steps of a float32 number are drawn too."""
   v = 793_471
-  ids, tries = jit(candidates.draw, static_argnums=(1, 2))(
+  ids, tries = jit(elmo_objective.draw, static_argnums=(1, 2))(
     jax.random.key(1), 8192, v
   )
   ids = np.asarray(ids)

@@ -9,7 +9,6 @@ from tiny_families import fill, jit
 
 from bert_jax import objectives
 from bert_jax.models import bert, heads
-from bert_jax.models import heads_pretraining as pretraining
 
 SIZES = dict(vocab_size=30, hidden=16, num_layers=2, heads=2, mlp=32)
 BERT = dict(family="bert", variant="tiny", max_positions=40, **SIZES)
@@ -116,7 +115,7 @@ def test_boundary_head_by_hand():
   """Token by token, from the two states beside its span and its place."""
   batch = make_batch()
   encoder = bert.build(**{k: v for k, v in BERT.items() if k != "family"})
-  module = pretraining.ForPreTraining(encoder, pairs=False, span_boundary=True)
+  module = heads.ForPreTraining(encoder, pairs=False, span_boundary=True)
   params = fill(module, batch)
   out = jit(module.apply)({"params": params}, batch)
   inputs = ("input_ids", "segment_ids", "sequence_ids", "position_ids")

@@ -17,8 +17,7 @@ from tiny_families import fill, jit
 
 from bert_jax import objectives
 from bert_jax.cli import configs
-from bert_jax.models import bert, tinybert
-from bert_jax.models import task_heads as tasks
+from bert_jax.models import bert, task_heads, tinybert
 from bert_jax.objectives import tinybert_task
 from bert_jax.tasks import batches as data
 from bert_jax.training import config as config_lib
@@ -49,8 +48,8 @@ def build(kind="classification", student=None, master=None, **options):
 
 
 def module(build_encoder, sizes, kind):
-  head = tasks.head_of(kind, bert.POOLING, 3, None)
-  return tasks.build(tasks.NAMES[kind], build_encoder(**sizes), head)
+  head = task_heads.head_of(kind, bert.POOLING, 3, None)
+  return task_heads.build(task_heads.NAMES[kind], build_encoder(**sizes), head)
 
 
 @pytest.fixture(scope="module")
