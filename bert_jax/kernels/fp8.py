@@ -19,8 +19,8 @@ Scaled = tuple[Array, Array]
 def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> Scaled:
   """Returns x / scale in 8 bits and the float32 scale; 1 for zeros."""
   largest = float(jnp.finfo(dtype).max)
-  found = jnp.abs(x).max().astype(jnp.float32)
-  scale = jnp.where(found > 0, found / largest, 1.0)
+  highest = jnp.abs(x).max().astype(jnp.float32)
+  scale = jnp.where(highest > 0, highest / largest, 1.0)
   scaled = jnp.clip(x.astype(jnp.float32) / scale, -largest, largest)
   return scaled.astype(dtype), scale
 

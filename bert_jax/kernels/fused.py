@@ -22,12 +22,13 @@ CHOICES = {
 
 
 def device() -> Any:
-  """Of the mesh in use; without one, the first. Has `platform`, `device_kind`.
+  """Returns the device of the mesh in use, or the first one without a mesh.
 
-  A TPU's or a GPU's program may be made on a machine that has none.
+  It has `platform` and `device_kind`. A program for a TPU or a GPU may be
+  compiled on a machine that has none.
   """
-  found = jax.sharding.get_abstract_mesh().abstract_device
-  return jax.devices()[0] if found is None else found
+  abstract = jax.sharding.get_abstract_mesh().abstract_device
+  return jax.devices()[0] if abstract is None else abstract
 
 
 def on_gpu() -> bool:

@@ -30,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 # The pooler, then dropout at a rate that does not depend on the encoder's
 # (albert_config: classifier_dropout_prob).
 POOLING = heads.Pooling(activation="tanh")
+PRETRAINED_POOLER = True
 
 
 class Albert(Encoder):
@@ -70,7 +71,7 @@ class Albert(Encoder):
     return nn.with_logical_constraint(self.project(x), layers.ACTIVATION_AXES)
 
 
-ForPreTraining = heads.ForPreTraining
+ForPreTraining, OBJECTIVE = heads.ForPreTraining, "mlm"
 
 
 def build(variant: str, **overrides: Any) -> Albert:

@@ -162,5 +162,5 @@ class Attention(nn.Module):
       self.kernel_init,
       self.products,
       name="output",
-    ).apart(mixed)
+    ).without_bias(mixed)
     return y, bias, probabilities

@@ -19,6 +19,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 # Dense and tanh on [CLS], then dropout (run_classifier.py, create_model).
 POOLING = heads.Pooling(activation="tanh")
+PRETRAINED_POOLER = True
 
 
 class Bert(Encoder):
@@ -31,7 +32,7 @@ class Bert(Encoder):
   num_segments: int = 2
 
 
-ForPreTraining = heads.ForPreTraining
+ForPreTraining, OBJECTIVE = heads.ForPreTraining, "mlm"
 flops = heads.flops
 
 

@@ -13,6 +13,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 # A dense layer on [CLS], which is not pre-trained, with relu (transformers
 # modeling_distilbert.py; its configuration has seq_classif_dropout 0.2).
 POOLING = heads.Pooling(activation="relu", dropout=0.2)
+PRETRAINED_POOLER = False
 
 
 class DistilBert(Encoder):
@@ -23,6 +24,7 @@ class DistilBert(Encoder):
 
 # Published without a head for pairs.
 ForPreTraining = functools.partial(heads.ForPreTraining, pairs=False)
+OBJECTIVE = "mlm"
 flops = heads.flops
 
 

@@ -48,6 +48,8 @@ VARIANTS: dict[str, dict[str, int]] = {
 # The vector of [CLS] itself, then dropout (google-research/electra
 # finetune/classification/classification_tasks.py); no pooler.
 POOLING = heads.Pooling(activation=None)
+PRETRAINED_POOLER = False
+OBJECTIVE = "electra"
 # With a dense layer and gelu before it (transformers modeling_electra.py,
 # ElectraClassificationHead).
 DENSE_POOLING = heads.Pooling(activation="gelu", input_dropout=True)

@@ -28,6 +28,7 @@ VARIANTS: dict[str, dict[str, int]] = {
   "medium": dict(hidden=256, cell=2048, highways=1),
   "small": dict(hidden=128, cell=1024, highways=1),
 }
+OBJECTIVE = "elmo"
 
 
 def symmetric(bound: float) -> layers.Init:
@@ -280,7 +281,7 @@ class Elmo(nn.Module):
     outputs = [jnp.stack([words[0], words[-1][:, ::-1]])]
     both = jnp.stack(read)
     after = []
-    loop = lstm.Loop(self.clip, self.dtype, self.unroll)
+    loop = lstm.Loop(clip=self.clip, dtype=self.dtype, unroll=self.unroll)
     pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
     for i, pair in enumerate(pairs):
       # Dropout is outside of the residual connection, as published

@@ -20,6 +20,8 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 # The vector of the last token, `_classify_`, then dropout (train.py, clf).
 POOLING = heads.Pooling(activation=None, last=True)
+PRETRAINED_POOLER = False
+OBJECTIVE = "lm"
 
 
 class Gpt(Encoder):

@@ -75,7 +75,7 @@ _dropout.defvjp(_dropout_fwd, _dropout_bwd)
 
 
 def dropout_words(key: Array) -> UInt32[Array, "2"]:
-  """What `dropout_bits` takes, of a jax PRNG key."""
+  """Makes the key words for `dropout_bits` from a jax PRNG key."""
   return jax.random.bits(key, (2,), jnp.uint32)
 
 
@@ -113,8 +113,9 @@ class Dense(nn.Module):
     features: output sizes, one or several axes.
     axes: logical axes of the kernel, inputs first; as many inputs are
       contracted as `axes` has more names than `features`.
-    dtype: of the product.
-    kernel_init: of the kernel (of its full shape); the bias starts at zero.
+    dtype: dtype of the product.
+    kernel_init: initializer of the kernel in its full shape; the bias starts at
+      zero.
     products: "dtype", or "fp8": see fp8.py.
   """
 
@@ -148,14 +149,14 @@ class Dense(nn.Module):
     )
     return kernel, bias
 
-  def apart(self, x: Float[Array, "..."]) -> tuple[Array, Array]:
+  def without_bias(self, x: Float[Array, "..."]) -> tuple[Array, Array]:
     """The product alone in `dtype`, and the float32 bias."""
     kernel, bias = self.weights(x.shape)
     y = product(x, kernel, self.contracted, self.dtype, self.products)
     return y, bias
 
   def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-    y, bias = self.apart(x)
+    y, bias = self.without_bias(x)
     return y + bias.astype(self.dtype)
 
 
@@ -199,12 +200,12 @@ float32_einsum.defvjp(_float32_einsum_forward, _float32_einsum_backward)
 
 
 class AddNorm(nn.Module):
-  """LayerNorm(x + dropout(y + bias)): what follows each part of a layer.
+  """LayerNorm(x + dropout(y + bias)), which follows each part of a layer.
 
   Attributes:
-    epsilon: of the LayerNorm.
-    rate: of the dropout.
-    dtype: of the result.
+    epsilon: epsilon of the LayerNorm.
+    rate: rate of the dropout.
+    dtype: dtype of the result.
     implementation: "xla", or "triton" for one kernel each way.
   """
 
@@ -333,7 +334,7 @@ class Embedding(nn.Module):
   def __call__(
     self, ids: Int[Array, "..."], train: bool = True
   ) -> Float[Array, "... d"]:
-    known = (ids >= 0) & (ids < self.size)
+    valid = (ids >= 0) & (ids < self.size)
     if self.one_hot and train:
       rows = jnp.einsum(
         "...v,vd->...d",
@@ -341,12 +342,12 @@ class Embedding(nn.Module):
         self.embedding,
         precision=jax.lax.Precision.HIGHEST,
       )
-      return jnp.where(known[..., None], rows, jnp.nan)
+      return jnp.where(valid[..., None], rows, jnp.nan)
     # Gathered whole over the axis that splits the features, as the batch is
     # split over it too: the partitioner would copy the rows to every device.
     table = nn.with_logical_constraint(self.embedding, (self.axes[0], None))
     # `take` fills with NaN beyond the end, but counts negative ids from it.
-    return jnp.take(table, jnp.where(known, ids, self.size), axis=0)
+    return jnp.take(table, jnp.where(valid, ids, self.size), axis=0)
 
 
 def gather_positions(

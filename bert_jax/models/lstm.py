@@ -11,8 +11,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.kernels import fused
 
+# Cells and projected output of one direction.
 State = tuple[Float[Array, "b c"], Float[Array, "b p"]]
-# The same of several directions.
+# The same for several directions.
 States = tuple[Float[Array, "w b c"], Float[Array, "w b p"]]
 
 
@@ -20,7 +21,7 @@ class Weights(NamedTuple):
   """The float32 parameters of a layer and direction.
 
   Attributes:
-    kernel: [d + p, 4 c], of the input and then of the output before.
+    kernel: [d + p, 4 c]: rows for the input, then for the previous output.
     bias: [4 c].
     projection: [c, p].
   """
@@ -31,7 +32,7 @@ class Weights(NamedTuple):
 
 
 class Loop(NamedTuple):
-  """What of a loop over time is no array; attributes as `Lstm`'s."""
+  """Static settings of a loop over time; the attributes are those of `Lstm`."""
 
   clip: float
   dtype: jnp.dtype
@@ -48,8 +49,8 @@ class Lstm(nn.Module):
     cell: number of cells.
     features: width of the projected output.
     clip: bound of cells and outputs.
-    dtype: of the products; the state is float32.
-    unroll: steps of time that a loop iteration holds; 0 for all.
+    dtype: dtype of the products; the state is float32.
+    unroll: steps of time in an iteration of the loop; 0 for all.
   """
 
   cell: int
@@ -62,10 +63,11 @@ class Lstm(nn.Module):
   def weights(self, width: int) -> Weights:
     """Returns the parameters for words of this width."""
     axes = nn.with_logical_partitioning
-    # What TensorFlow gives a variable without an initializer, as here.
+    # TensorFlow's default initializer, as the published program gives none.
     glorot = nn.initializers.glorot_uniform()
     zeros = nn.initializers.zeros_init()
-    # One variable, as published: rules a variable see the layer as a whole.
+    # One variable, as published, so that an optimizer's rules for a variable
+    # see the layer as a whole.
     kernel = self.param(
       "kernel",
       axes(glorot, ("embed", "mlp")),
@@ -79,7 +81,7 @@ class Lstm(nn.Module):
       (self.cell, self.features),
       jnp.float32,
     )
-    return Weights(kernel, bias, projection)
+    return Weights(kernel=kernel, bias=bias, projection=projection)
 
   def __call__(
     self,
@@ -112,7 +114,7 @@ class Lstm(nn.Module):
       x[None],
       sequence_ids[None],
       before,
-      Loop(self.clip, self.dtype, self.unroll),
+      Loop(clip=self.clip, dtype=self.dtype, unroll=self.unroll),
     )
     outputs = outputs[0, :, ::-1] if reverse else outputs[0]
     return outputs, (cells[0], output[0])
@@ -128,18 +130,20 @@ def run(
   """Runs layers of equal sizes in one loop, each over its own rows.
 
   Args:
-    weights: of each.
+    weights: the parameters of each layer.
     x: words, in the order in which they are read.
     sequence_ids: see `Lstm.__call__`.
-    states: see there.
-    loop: its clip, dtype and unrolling.
+    states: see `Lstm.__call__`.
+    loop: clip, dtype and unrolling of the loop.
 
   Returns:
     The outputs, 0 at padding, and the states after the last word.
   """
-  kernel, bias, projection = (jnp.stack(a) for a in zip(*weights, strict=True))
+  kernel = jnp.stack([w.kernel for w in weights])
+  bias = jnp.stack([w.bias for w in weights])
+  projection = jnp.stack([w.projection for w in weights])
   width, dtype = x.shape[-1], loop.dtype
-  # Of all words at once, outside of the loop.
+  # The products with all words are made at once, outside of the loop.
   inputs = jnp.einsum(
     "wbld,wdg->lwbg", x.astype(dtype), kernel[:, :width].astype(dtype)
   )
@@ -175,7 +179,7 @@ def _begins(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
 def _cell(
   gates: Float[Array, "w b g"], cells: Float[Array, "w b c"], clip: float
 ) -> States:
-  """The cells after a word, and what of them is seen."""
+  """The cells after a word, and the output before its projection."""
   i, j, f, o = jnp.split(gates.astype(jnp.float32), 4, axis=-1)
   cells = jax.nn.sigmoid(f + 1.0) * cells + jax.nn.sigmoid(i) * jnp.tanh(j)
   cells = jnp.clip(cells, -clip, clip)
@@ -186,27 +190,28 @@ def _cell(
 def _recur(loop, inputs, recurrent, projection, states, fresh, real):
   """The loop over time.
 
-  Its gradient is made by hand: left to itself, every step of the loop back
-  would add to gradients of the size of the parameters. Here each step leaves
-  what the gradients are products of, and one product over all steps follows.
+  The gradient is written by hand. The automatic one would add to arrays of the
+  size of the parameters in every step backwards. Here each step keeps the
+  factors of these gradients, and one product over all steps follows.
 
   Args:
     loop: see `Loop`.
-    inputs: [l w b 4c], what the words add to the gates.
+    inputs: [l w b 4c], the words' part of the gates.
     recurrent: [w p 4c] float32.
     projection: [w c p] float32.
-    states: with which the first words meet.
-    fresh: [l w b 1] bool, a sequence begins.
-    real: [l w b 1] bool, no padding.
+    states: the states before the first words.
+    fresh: [l w b 1] bool, True where a sequence begins.
+    real: [l w b 1] bool, False at padding.
 
   Returns:
-    [l w b p], the output after each word, at padding that before; the states.
+    [l w b p], the output after each word (at padding, the one before it); the
+    states.
   """
   return _forward(loop, inputs, recurrent, projection, states, fresh, real)[0]
 
 
 def _forward(loop, inputs, recurrent, projection, states, fresh, real):
-  clip, dtype, unroll = loop
+  clip, dtype = loop.clip, loop.dtype
   into, out = recurrent.astype(dtype), projection.astype(dtype)
 
   def step(states, now):
@@ -214,14 +219,17 @@ def _forward(loop, inputs, recurrent, projection, states, fresh, real):
     cells, output = (jnp.where(fresh, 0.0, s) for s in states)
     gates = inputs + jnp.einsum("wbp,wpg->wbg", output.astype(dtype), into)
     new, seen = _cell(gates, cells, clip)
-    made = jnp.einsum("wbc,wcp->wbp", seen.astype(dtype), out)
-    made = jnp.clip(made.astype(jnp.float32), -clip, clip)
+    projected = jnp.einsum("wbc,wcp->wbp", seen.astype(dtype), out)
+    projected = jnp.clip(projected.astype(jnp.float32), -clip, clip)
     # Padding passes the state on: it may stand before or after the words.
-    cells, output = jnp.where(real, new, cells), jnp.where(real, made, output)
+    cells, output = (
+      jnp.where(real, new, cells),
+      jnp.where(real, projected, output),
+    )
     return (cells, output), (gates, cells, output.astype(dtype))
 
   last, (gates, cells, outputs) = jax.lax.scan(
-    step, states, (inputs, fresh, real), unroll=unroll or True
+    step, states, (inputs, fresh, real), unroll=loop.unroll or True
   )
   saved = gates, cells, outputs, recurrent, projection, states, fresh, real
   return (outputs, last), saved
@@ -256,7 +264,7 @@ def _backward(loop, saved, gradients):
 
   over_time = (gates, before(states[0], cells), outputs, d_outputs, fresh, real)
   d_states, (d_gates, d_made, seen) = jax.lax.scan(
-    step, d_last, over_time, reverse=True, unroll=unroll or True
+    step, d_last, over_time, reverse=True, unroll=loop.unroll or True
   )
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
   last_outputs = before(states[1], outputs)

@@ -18,6 +18,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 # Its rate, fairseq's pooler_dropout, is 0 in every published recipe (models/
 # roberta/model.py, RobertaClassificationHead); 0.1 in ported models.
 POOLING = heads.Pooling(activation="tanh", input_dropout=True, dropout=0.0)
+PRETRAINED_POOLER = False
 
 
 def make_position_ids(
@@ -80,6 +81,7 @@ class Roberta(Encoder):
 
 # Published without a head for pairs.
 ForPreTraining = functools.partial(heads.ForPreTraining, pairs=False)
+OBJECTIVE = "mlm"
 flops = heads.flops
 
 

@@ -63,12 +63,12 @@ class TransformerLayer(nn.Module):
     options = self.dtype, self.kernel_init, self.products
     y, bias = layers.Dense(
       (self.mlp,), ("embed", "mlp"), *options, name="mlp_in"
-    ).apart(x)
+    ).without_bias(x)
     y = layers.bias_activation(y, bias, self.activation, self.elementwise)
     y = nn.with_logical_constraint(y, ("batch", "length", "mlp"))
     y, bias = layers.Dense(
       (width,), ("mlp", "embed"), *options, name="mlp_out"
-    ).apart(y)
+    ).without_bias(y)
     x, _ = add_norm(name="mlp_norm")(residual, y, bias, train)
     x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
     return x, {"hidden": x, "attention": probabilities}

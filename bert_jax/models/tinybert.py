@@ -8,22 +8,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bert_jax.models import layers
-from bert_jax.models.bert import POOLING, Bert, ForPreTraining, flops
+from bert_jax.models import bert, layers
 from bert_jax.models.encoder import build_variant, encode
 
-__all__ = ["POOLING", "VARIANTS", "Bert", "ForPreTraining", "build", "flops"]
 # Paper, section 4.1 (4 layers, 14.5M parameters; 6 layers, 67M).
 VARIANTS: dict[str, dict[str, int]] = {
   "4x312": dict(hidden=312, num_layers=4, heads=12, mlp=1200),
   "6x768": dict(hidden=768, num_layers=6, heads=12, mlp=3072),
 }
 MAPS = ("shared", "two")
+# Everything else is BERT's.
+POOLING, PRETRAINED_POOLER = bert.POOLING, bert.PRETRAINED_POOLER
+ForPreTraining, OBJECTIVE = bert.ForPreTraining, bert.OBJECTIVE
+flops = bert.flops
 
 
-def build(variant: str, **overrides: Any) -> Bert:
+def build(variant: str, **overrides: Any) -> bert.Bert:
   """Builds a published size, see `encoder.build_variant`."""
-  return build_variant(Bert, VARIANTS, variant, overrides)
+  return build_variant(bert.Bert, VARIANTS, variant, overrides)
 
 
 class ForDistillation(nn.Module):

@@ -1,4 +1,19 @@
-"""Objectives: what the train loop knows of a model, its losses and its data."""
+"""Objectives: the losses of a model, as pure functions for the train loop.
+
+The room imports `models/` and `kernels/`, and otherwise only jax, flax,
+jaxtyping and numpy. Start with `base.py`, the interface, then read `mlm.py`.
+
+  base.py: `Objective`, cross-entropy, sums in parts, checks of options.
+  mlm.py: masked LM; pairs of segments, span boundaries.
+  electra.py: ELECTRA's generator and replaced token detection.
+  lm.py: GPT-1's language model.
+  elmo.py: ELMo's language models of both directions; the sampled softmax.
+  finetune.py: the losses of downstream tasks.
+  distil.py: DistilBERT: a student learns its teacher's distribution.
+  tinybert.py: TinyBERT: a student learns its teacher's inner states.
+  tinybert_task.py: TinyBERT's two stages on a task's rows.
+  teaching.py: the parts that the objectives with a teacher share.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +46,7 @@ def factory(name: str) -> Callable[..., Objective]:
   """Returns (model, **options) -> objective by its name in `OBJECTIVES`.
 
   Raises:
-    ValueError: an unknown name; the known ones are named.
+    ValueError: the name is unknown; the message has the right ones.
   """
   if name not in OBJECTIVES:
     raise ValueError(f"objective.name={name!r}: not one of {list(OBJECTIVES)}.")

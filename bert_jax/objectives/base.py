@@ -1,14 +1,19 @@
 """The interface between an objective and the train loop."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bert_jax import models
+
 Batch = dict[str, Array]
 Sums = dict[str, Float[Array, ""]]
+# Keys of a batch with masked tokens: their positions, ids and weights.
+MASKED_KEYS = ("mlm_positions", "mlm_ids", "mlm_weights")
 
 
 class Objective(NamedTuple):
@@ -49,13 +54,51 @@ class Objective(NamedTuple):
   takes: Callable[[str], bool] | None = None
 
 
+def build_encoder(
+  objective: str, model: Mapping[str, Any]
+) -> tuple[ModuleType, Any]:
+  """Builds the encoder that an objective pre-trains.
+
+  Args:
+    objective: the name of the objective.
+    model: keyword arguments of the family's `build`, with `family`.
+
+  Returns:
+    The family's module and the encoder.
+
+  Raises:
+    ValueError: another objective trains the family.
+  """
+  options = dict(model)
+  name = options.pop("family")
+  families = models.FAMILIES | models.WORD_FAMILIES
+  trained = [n for n in families if families[n].OBJECTIVE == objective]
+  check_family(objective, name, trained)
+  family = models.family(name)
+  return family, family.build(**options)
+
+
 def check_family(objective: str, name: str, families: Iterable[str]) -> None:
-  """Raises ValueError if a model's family has not the objective's heads."""
+  """Raises ValueError if a model's family lacks the objective's heads."""
   if name not in families:
     raise ValueError(
       f"model.family={name!r}: objective {objective!r} trains"
       f" {', '.join(families)}."
     )
+
+
+def check_choice(key: str, value: str, choices: Collection[str]) -> None:
+  """Raises ValueError unless an option of an objective is one of `choices`."""
+  if value not in choices:
+    raise ValueError(
+      f"objective.{key}={value!r}: not one of {', '.join(choices)}."
+    )
+
+
+def check_temperature(temperature: float) -> None:
+  """Raises ValueError unless a softmax's temperature is above 0."""
+  if temperature <= 0:
+    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
 
 
 def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:

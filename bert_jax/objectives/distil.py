@@ -17,11 +17,14 @@ from bert_jax.models import heads
 from bert_jax.models.layers import gather_positions
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
+  MASKED_KEYS,
   Batch,
   Objective,
   Sums,
   check_batch,
+  check_choice,
   check_segments,
+  check_temperature,
   classification_sums,
   sum_by_parts,
 )
@@ -30,7 +33,7 @@ from bert_jax.objectives.base import (
 # research_projects/distillation/scripts/extract_distilbert.py).
 LAYERS = (0, 2, 4, 7, 9, 11)
 TOKENS = ("all", "masked")
-KEYS = ("sequence_ids", "mlm_positions", "mlm_ids", "mlm_weights")
+KEYS = ("sequence_ids", *MASKED_KEYS)
 # Positions of a row whose logits are there at once, the student's and the
 # teacher's: float32 [256, 32, 30522] are 1 GB each.
 POSITIONS = 32
@@ -125,7 +128,7 @@ def sums_of(
     batch: with `KEYS`.
     temperature: and `kl_tokens`: see `build`.
   """
-  _, slots, ids, used = (batch[key] for key in KEYS)
+  slots, ids, used = (batch[key] for key in MASKED_KEYS)
   real = (batch["sequence_ids"] > 0).astype(jnp.float32)
   sums = classification_sums("mlm", read(hidden[0], slots), ids, used)
   sums["cosine_loss"] = (cosine_distance(*hidden) * real).sum()
@@ -144,12 +147,8 @@ def check_options(
   layers: Sequence[int],
 ) -> None:
   """Raises ValueError at an option of `build` that is out of its range."""
-  if temperature <= 0:
-    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
-  if kl_tokens not in TOKENS:
-    raise ValueError(
-      f"objective.kl_tokens={kl_tokens!r}: not one of {', '.join(TOKENS)}."
-    )
+  check_temperature(temperature)
+  check_choice("kl_tokens", kl_tokens, TOKENS)
   if freeze_positions and not layers:
     raise ValueError(
       "objective.freeze_positions=True keeps the teacher's, which a student has"
@@ -262,13 +261,13 @@ def build(
     return sums_of(*readers, seen, batch, temperature, kl_tokens), carry
 
   return Objective(
-    init,
-    functools.partial(count_targets, kl_tokens=kl_tokens),
-    loss,
-    make_coefficients(kl_weight, mlm_weight, cosine_weight),
-    functools.partial(
+    init=init,
+    weights=functools.partial(count_targets, kl_tokens=kl_tokens),
+    loss=loss,
+    coefficients=make_coefficients(kl_weight, mlm_weight, cosine_weight),
+    flops=functools.partial(
       count_flops, *encoders, kl_tokens=kl_tokens, learns=kl_weight > 0
     ),
-    init_frozen,
-    inherit if layers else None,
+    init_frozen=init_frozen,
+    inherit=inherit if layers else None,
   )

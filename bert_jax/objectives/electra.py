@@ -9,14 +9,16 @@ from jaxtyping import Array, Float, Int
 from bert_jax.kernels import fused
 from bert_jax.models import electra, layers
 from bert_jax.objectives.base import (
+  MASKED_KEYS,
   Objective,
   Sums,
+  build_encoder,
   check_batch,
-  check_family,
+  check_temperature,
   classification_sums,
 )
 
-KEYS = ("sequence_ids", "mlm_positions", "mlm_ids", "mlm_weights")
+KEYS = ("sequence_ids", *MASKED_KEYS)
 METRICS = ("loss", "accuracy", "replaced", "flagged", "found")
 
 
@@ -33,9 +35,9 @@ def sample(
   rows, predictions, vocabulary = logits.shape
   words = jax.random.bits(rng, (2,), jnp.uint32)
   bits = layers.dropout_bits(words, (rows * predictions, vocabulary))
-  bits = fused.mix(bits)  # All of them count here.
-  # From exponential noise near 0, where floats are dense: the largest Gumbel
-  # noise, which decides, is then as fine as 32 bits allow.
+  bits = fused.mix(bits)  # Here the lowest bits count too.
+  # Gumbel noise is made from exponential noise near 0, where floats are dense:
+  # the largest noise, which decides, is then as fine as 32 bits allow.
   uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
   noise = -jnp.log(-jnp.log1p(-uniform)).reshape(logits.shape)
   return jnp.argmax(logits / temperature + noise, axis=-1).astype(jnp.int32)
@@ -47,7 +49,7 @@ def write_ids(
   ids: Int[Array, "b m"],
   weights: Float[Array, "b m"],
 ) -> Int[Array, "b l"]:
-  """Writes `ids` at `positions`, unused slots (weight 0) apart.
+  """Writes `ids` at `positions`, except in unused slots (weight 0).
 
   The first of several slots at one position counts.
   """
@@ -62,10 +64,11 @@ def detection_sums(
   replaced: Float[Array, "b l"],
   real: Float[Array, "b l"],
 ) -> Sums:
-  """Sums over the real tokens, `rtd_` and each of `METRICS`.
+  """Sums over the real tokens; their names are `rtd_` and one of `METRICS`.
 
-  `replaced`: that are not the original; `flagged`: taken for such; `found`:
-  both. Precision is found / flagged, recall found / replaced.
+  `replaced` counts tokens that are not the original, `flagged` tokens that the
+  discriminator takes for replaced, and `found` tokens that are both. Precision
+  is found / flagged, recall found / replaced.
   """
   flagged = (logits > 0).astype(jnp.float32)
   values = dict(
@@ -93,18 +96,15 @@ def build(
 
   Args:
     model: keyword arguments of the family's `build`, with `family`.
-    discriminator_weight: of the discriminator's loss; the generator's has 1
-      (google-research/electra configure_pretraining.py).
-    temperature: of the samples (the same file).
+    discriminator_weight: weight of the discriminator's loss; the generator's
+      is 1 (google-research/electra configure_pretraining.py).
+    temperature: temperature of the samples (the same file).
 
   Raises:
     ValueError: another family, or a temperature that is not above 0.
   """
-  model = dict(model)
-  check_family("electra", model.pop("family"), ["electra"])
-  if temperature <= 0:
-    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
-  encoder = electra.build(**model)
+  _, encoder = build_encoder("electra", model)
+  check_temperature(temperature)
   module = electra.ForPreTraining(encoder)
 
   def init(rng, batch):
@@ -128,7 +128,7 @@ def build(
       )
 
     logits = run("generate", batch, generator)
-    slots, ids, used = (batch[key] for key in KEYS[1:])
+    slots, ids, used = (batch[key] for key in MASKED_KEYS)
     drawn = sample(logits, noise, temperature)
     seen = write_ids(batch["input_ids"], slots, drawn, used)
     original = write_ids(batch["input_ids"], slots, ids, used)
@@ -147,4 +147,10 @@ def build(
     return 3 * electra.flops(encoder, rows, length, predictions)
 
   coefficients = {"mlm_loss": 1.0, "rtd_loss": discriminator_weight}
-  return Objective(init, weights, loss, coefficients, flops)
+  return Objective(
+    init=init,
+    weights=weights,
+    loss=loss,
+    coefficients=coefficients,
+    flops=flops,
+  )

@@ -20,8 +20,8 @@ from bert_jax.models import elmo, heads
 from bert_jax.objectives.base import (
   Batch,
   Objective,
+  build_encoder,
   check_batch,
-  check_family,
   cross_entropy,
   sum_by_parts,
 )
@@ -101,8 +101,8 @@ def draw(
   new = jnp.zeros(number, bool).at[order].set(first)
   place = jnp.cumsum(new) - 1
   tries = (place < count - 1).sum() + 1
-  where = jnp.where(new, place, count)
-  chosen = jnp.zeros(count, jnp.int32).at[where].set(ids, mode="drop")
+  slots = jnp.where(new, place, count)
+  chosen = jnp.zeros(count, jnp.int32).at[slots].set(ids, mode="drop")
   return chosen, tries.astype(jnp.float32)
 
 
@@ -129,12 +129,12 @@ def sampled_losses(
   label itself is left out.
 
   Args:
-    hidden: what is decoded.
+    hidden: the hidden states to decode.
     labels: the right classes.
-    rows: of the labels, table's row and bias.
-    sampled: of the candidates, the same.
+    rows: the labels' rows of the table and biases.
+    sampled: the candidates' rows of the table and biases.
     ids: the candidates.
-    tries: of `draw`.
+    tries: the number of draws that the candidates took, see `draw`.
     vocab_size: V.
 
   Returns:
@@ -181,20 +181,22 @@ def first_states(encoder: elmo.Elmo, batch: Batch) -> elmo.States:
   rows = batch["char_ids"].shape[0]
 
   def zeros(width):
-    made = jnp.zeros((rows, width), jnp.float32)
-    return nn.LogicallyPartitioned(made, ("batch", None))
+    states = jnp.zeros((rows, width), jnp.float32)
+    return nn.LogicallyPartitioned(states, ("batch", None))
 
-  layer = lambda: (zeros(encoder.cell), zeros(encoder.hidden))  # noqa: E731
-  layers = range(encoder.num_layers)
-  return tuple(tuple(layer() for _ in layers) for _ in TARGETS)
+  def direction():
+    layers = range(encoder.num_layers)
+    return tuple((zeros(encoder.cell), zeros(encoder.hidden)) for _ in layers)
+
+  return tuple(direction() for _ in TARGETS)
 
 
 def check_rows(batch: Batch, states: elmo.States) -> None:
   """Raises ValueError unless a batch has a row for every state."""
-  rows, known = batch["char_ids"].shape[0], states[0][0][0].shape[0]
-  if rows != known:
+  rows, expected = batch["char_ids"].shape[0], states[0][0][0].shape[0]
+  if rows != expected:
     raise ValueError(
-      f"objective.stateful goes on with {known} rows, and a micro-batch has"
+      f"objective.stateful goes on with {expected} rows, and a micro-batch has"
       f" {rows}; set micro_batches=1."
     )
 
@@ -226,9 +228,7 @@ def build(
   Raises:
     ValueError: another family, or more negatives than words.
   """
-  model = dict(model)
-  check_family("elmo", model.pop("family"), ["elmo"])
-  encoder = elmo.build(**model)
+  _, encoder = build_encoder("elmo", model)
   module = elmo.ForPreTraining(encoder)
   size = encoder.vocab_size
   if negatives:
@@ -284,7 +284,14 @@ def build(
     return 3 * elmo.flops(encoder, rows, length, predictions)
 
   coefficients = {f"{way}_loss": 0.5 for way in TARGETS}
-  return Objective(init, weights, loss, coefficients, flops, carry=carry)
+  return Objective(
+    init=init,
+    weights=weights,
+    loss=loss,
+    coefficients=coefficients,
+    flops=flops,
+    carry=carry,
+  )
 
 
 def _sampled(
@@ -305,7 +312,7 @@ def _sampled(
   wanted = [*labels, *(ids for ids, _ in drawn)]
   rows, biases = module.rows(jnp.concatenate([ids.ravel() for ids in wanted]))
   ends = list(itertools.accumulate(ids.size for ids in wanted))[:-1]
-  found = [
+  decoders = [
     (row.reshape(*ids.shape, -1), bias.reshape(ids.shape))
     for ids, row, bias in zip(
       wanted, jnp.split(rows, ends), jnp.split(biases, ends), strict=True
@@ -314,7 +321,12 @@ def _sampled(
   ways = len(labels)
   return [
     sampled_losses(
-      hidden[way], labels[way], found[way], found[ways + way], *drawn[way], size
+      hidden[way],
+      labels[way],
+      decoders[way],
+      decoders[ways + way],
+      *drawn[way],
+      size,
     )
     for way in range(ways)
   ]

@@ -23,6 +23,7 @@ from bert_jax.objectives.base import (
   Objective,
   Sums,
   check_batch,
+  check_choice,
   check_family,
   classification_sums,
   cross_entropy,
@@ -31,8 +32,6 @@ from bert_jax.objectives.base import (
 KEYS = ("input_ids", "sequence_ids", "labels", "label_weights")
 SPAN_POSITIONS = ("all", "real")
 HEADS = ("new", "taken")
-# Families whose dense layer before the classifier is the pre-trained pooler.
-POOLERS = ("bert", "albert", "tinybert")
 # google-research/electra configure_finetuning.py, answerable_weight.
 NULL_WEIGHT = 0.5
 
@@ -62,19 +61,20 @@ def task_sums(
     logits, labels = logits.astype(jnp.float32), labels.astype(jnp.float32)
     losses = jax.nn.softplus(logits) - logits * labels
     right = ((logits > 0) == (labels > 0)).all(-1).astype(jnp.float32)
-    return {
-      "task_loss": (losses.mean(-1) * weights).sum(),
-      "task_accuracy": (right * weights).sum(),
-    }
+    return _weighted(losses.mean(-1), right, weights)
   if kind == "span":
     ends = jnp.swapaxes(logits, 1, 2)
     loss = cross_entropy(ends, labels).mean(-1)
     right = (jnp.argmax(ends, -1) == labels).all(-1).astype(jnp.float32)
-    return {
-      "task_loss": (loss * weights).sum(),
-      "task_accuracy": (right * weights).sum(),
-    }
+    return _weighted(loss, right, weights)
   return classification_sums("task", logits, labels, weights)
+
+
+def _weighted(losses: Array, right: Array, weights: Array) -> Sums:
+  return {
+    "task_loss": (losses * weights).sum(),
+    "task_accuracy": (right * weights).sum(),
+  }
 
 
 def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
@@ -98,10 +98,8 @@ def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
   null = jax.nn.softplus(logits.null) - logits.null * batch["unanswerable"]
   right = logits.start.argmax(-1) == start
   right &= logits.end.argmax(-1) == end
-  return {
-    "task_loss": ((loss + NULL_WEIGHT * null) * weights).sum(),
-    "task_accuracy": (right.astype(jnp.float32) * weights).sum(),
-  }
+  right = right.astype(jnp.float32)
+  return _weighted(loss + NULL_WEIGHT * null, right, weights)
 
 
 def language_model_sums(
@@ -205,17 +203,10 @@ def _check(
   span_head: str,
 ) -> None:
   check_family("finetune", family, models.FAMILIES)
-  known = {
-    "kind": (kind, task_heads.NAMES),
-    "head": (head, HEADS),
-    "span_positions": (span_positions, SPAN_POSITIONS),
-    "span_head": (span_head, task_heads.SPAN_HEADS),
-  }
-  for key, (value, names) in known.items():
-    if value not in names:
-      raise ValueError(
-        f"objective.{key}={value!r}: not one of {', '.join(names)}."
-      )
+  check_choice("kind", kind, task_heads.NAMES)
+  check_choice("head", head, HEADS)
+  check_choice("span_positions", span_positions, SPAN_POSITIONS)
+  check_choice("span_head", span_head, task_heads.SPAN_HEADS)
   if span_head == "joint" and kind != "span":
     raise ValueError(
       f"objective.span_head='joint' is for questions, and the task is {kind};"
@@ -228,19 +219,21 @@ def _check(
 
 
 def _pretrained(path: str, family: str) -> bool:
-  """Whether a parameter is of the encoder or of a pre-trained pooler."""
-  pooler = path.startswith("pooler/") and family in POOLERS
-  return path.startswith("encoder/") or pooler
+  """Returns True for a parameter of the encoder or of a pre-trained pooler."""
+  if path.startswith("pooler/"):
+    return models.family(family).PRETRAINED_POOLER
+  return path.startswith("encoder/")
 
 
 def _weights(batch: Batch, kind: str, language_model: bool) -> Sums:
   count = batch["label_weights"].sum(dtype=jnp.float32)
-  found = {"task_loss": count}
-  found |= {} if kind == "regression" else {"task_accuracy": count}
+  weights = {"task_loss": count}
+  if kind != "regression":
+    weights["task_accuracy"] = count
   if language_model:
     rows = (next_targets(batch).sum(-1) > 0).sum(dtype=jnp.float32)
-    found |= {"lm_loss": rows, "lm_accuracy": rows}
-  return found
+    weights |= {"lm_loss": rows, "lm_accuracy": rows}
+  return weights
 
 
 def training_flops(
@@ -329,5 +322,11 @@ def build(
     _weights, kind=kind, language_model=bool(lm_weight)
   )
   return Objective(
-    init, weights, loss, coefficients, flops, predict=predict, takes=takes
+    init=init,
+    weights=weights,
+    loss=loss,
+    coefficients=coefficients,
+    flops=flops,
+    predict=predict,
+    takes=takes,
   )

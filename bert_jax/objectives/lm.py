@@ -9,14 +9,15 @@ from bert_jax.models import gpt, heads
 from bert_jax.objectives.base import (
   Objective,
   Sums,
+  build_encoder,
   check_batch,
-  check_family,
   classification_sums,
   sum_by_parts,
 )
 
-# Positions of a row whose logits are there at once. All of a batch, float32
-# [64, 512, 40478], would be 5 GiB, and as much again for their gradient.
+# Number of positions of a row whose logits are made at once. The logits of a
+# whole batch, float32 [64, 512, 40478], would be 5 GiB, and as much again for
+# their gradient.
 POSITIONS = 64
 
 
@@ -53,9 +54,7 @@ def build(model: dict[str, Any]) -> Objective:
   Raises:
     ValueError: another family.
   """
-  model = dict(model)
-  check_family("lm", model.pop("family"), ["gpt"])
-  encoder = gpt.build(**model)
+  _, encoder = build_encoder("lm", model)
   module = gpt.ForPreTraining(encoder)
 
   def init(rng, batch):
@@ -81,4 +80,10 @@ def build(model: dict[str, Any]) -> Objective:
     rows, length = batch["input_ids"].shape
     return 3 * gpt.flops(encoder, rows, length, length)
 
-  return Objective(init, weights, loss, {"lm_loss": 1.0}, flops)
+  return Objective(
+    init=init,
+    weights=weights,
+    loss=loss,
+    coefficients={"lm_loss": 1.0},
+    flops=flops,
+  )

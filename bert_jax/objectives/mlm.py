@@ -9,33 +9,32 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bert_jax import models
 from bert_jax.models import heads
 from bert_jax.objectives.base import (
+  MASKED_KEYS,
   Batch,
   Objective,
+  build_encoder,
   check_batch,
-  check_family,
+  check_choice,
   check_segments,
   classification_sums,
 )
 
-FAMILIES = ("bert", "roberta", "albert", "distilbert", "tinybert")
-# Of a metric -> what label 1 says of a pair.
+# Metric of pairs -> the meaning of label 1.
 PAIRS = {"nsp": "the second is random", "sop": "the two are swapped"}
-MLM_KEYS = ("mlm_positions", "mlm_ids", "mlm_weights")
 PAIR_KEYS = ("cls_positions", "pair_labels", "pair_weights")
 
 
 def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
-  """`mlm_weights`, but 0 for what the boundary head does not predict.
+  """`mlm_weights`, but 0 for tokens that the boundary head does not predict.
 
-  That are places beyond its table of positions, and spans at an edge of a
-  sequence, on one side of which there is a special token (facebookresearch/
+  It predicts neither places beyond its table of positions nor spans at an edge
+  of a sequence, which have a special token on one side (facebookresearch/
   SpanBERT pretraining/fairseq/data/masking.py, pad_to_len and span_masking).
 
   Args:
-    batch: with `span_positions`.
+    batch: a batch with `span_positions`.
     span_edges: predict spans at the edges as well.
   """
   left, right = jnp.moveaxis(batch["span_positions"], -1, 0)
@@ -58,13 +57,13 @@ def targets(
   span_edges: bool = False,
 ) -> dict[str, tuple[Array, Array]]:
   """{metric's prefix: (labels, weights)} of each head that is trained."""
-  _, ids, weights = (batch[key] for key in MLM_KEYS)
-  found = {"mlm": (ids, weights)}
+  _, ids, weights = (batch[key] for key in MASKED_KEYS)
+  result = {"mlm": (ids, weights)}
   if pair_name:
-    found[pair_name] = (batch["pair_labels"], batch["pair_weights"])
+    result[pair_name] = (batch["pair_labels"], batch["pair_weights"])
   if span_boundary:
-    found["span"] = (ids, span_weights(batch, span_edges))
-  return found
+    result["span"] = (ids, span_weights(batch, span_edges))
+  return result
 
 
 def build(
@@ -74,7 +73,7 @@ def build(
   span_boundary: bool = False,
   span_edges: bool = False,
 ) -> Objective:
-  """Masked LM, and what else is asked for.
+  """Masked LM; optionally pairs of segments and span boundaries.
 
   The loss is the sum of the means, each over its own targets of the global
   batch (Devlin et al. 2019, A.2: "the sum of the mean masked LM likelihood and
@@ -84,8 +83,8 @@ def build(
   Args:
     model: keyword arguments of the family's `build`, with `family`.
     pairs: train the pooler and the pair head as well.
-    pair_name: of the pair label's metrics, see `PAIRS`; the data's builder
-      decides what the label is.
+    pair_name: name of the pair label's metrics, see `PAIRS`; the data's
+      recipe decides what the label means.
     span_boundary: train SpanBERT's boundary head as well.
     span_edges: also on spans beside the first or last special token, which the
       released program leaves out.
@@ -93,20 +92,13 @@ def build(
   Raises:
     ValueError: another family, or another name.
   """
-  model = dict(model)
-  name = model.pop("family")
-  check_family("mlm", name, FAMILIES)
-  if pair_name not in PAIRS:
-    raise ValueError(
-      f"objective.pair_name={pair_name!r}: not one of {', '.join(PAIRS)}."
-    )
-  family = models.family(name)
-  encoder = family.build(**model)
+  family, encoder = build_encoder("mlm", model)
+  check_choice("pair_name", pair_name, PAIRS)
   module = family.ForPreTraining(
     encoder, pairs=pairs, span_boundary=span_boundary
   )
   trained = (pair_name if pairs else None, span_boundary, span_edges)
-  keys = ("sequence_ids", *MLM_KEYS)
+  keys = ("sequence_ids", *MASKED_KEYS)
   keys += PAIR_KEYS if pairs else ()
   keys += ("span_positions",) if span_boundary else ()
 
@@ -146,4 +138,10 @@ def build(
   coefficients = {"mlm_loss": 1.0}
   coefficients |= {f"{pair_name}_loss": 1.0} if pairs else {}
   coefficients |= {"span_loss": 1.0} if span_boundary else {}
-  return Objective(init, weights, loss, coefficients, flops)
+  return Objective(
+    init=init,
+    weights=weights,
+    loss=loss,
+    coefficients=coefficients,
+    flops=flops,
+  )

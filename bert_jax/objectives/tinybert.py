@@ -18,15 +18,17 @@ from bert_jax.models import attention, layers, tinybert
 from bert_jax.models.encoder import encode, stack_flops
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
+  MASKED_KEYS,
   Batch,
   Objective,
   Sums,
   check_batch,
+  check_choice,
   check_segments,
 )
 from bert_jax.objectives.electra import write_ids
 
-KEYS = ("sequence_ids", "mlm_positions", "mlm_ids", "mlm_weights")
+KEYS = ("sequence_ids", *MASKED_KEYS)
 # A score at or below it counts as 0: the released way to leave out masked keys,
 # whose scores have -10,000 added (general_distill.py).
 MASKED = -100.0
@@ -133,7 +135,7 @@ def count_flops(student: Any, teacher: Any, batch: Batch) -> float:
 
 def restored(batch: Batch) -> Int[Array, "b l"]:
   """The ids with what was hidden."""
-  return write_ids(batch["input_ids"], *(batch[key] for key in KEYS[1:]))
+  return write_ids(batch["input_ids"], *(batch[key] for key in MASKED_KEYS))
 
 
 def _attention(encoder: Any, times: int) -> Any:
@@ -186,11 +188,14 @@ def make_module(
     ValueError: they do not fit, or an unknown map.
   """
   check_sizes(student, teacher)
-  if maps not in tinybert.MAPS:
-    raise ValueError(
-      f"objective.maps={maps!r}: not one of {', '.join(tinybert.MAPS)}."
-    )
+  check_choice("maps", maps, tinybert.MAPS)
   return tinybert.ForDistillation(student, teacher.hidden, maps)
+
+
+def init_encoder(encoder: Any, rng: Array, batch: Batch) -> dict[str, Any]:
+  """{"encoder": parameters} of a teacher of which only the encoder is used."""
+  init = functools.partial(encoder.init, rng)
+  return {"encoder": encode(init, batch)["params"]}
 
 
 def layer_sums(
@@ -268,10 +273,6 @@ def build(
     check_segments(batch, encoder.num_segments)
     return module.init(rng, batch)["params"]
 
-  def init_frozen(rng, batch):
-    init_teacher = functools.partial(master.init, rng)
-    return {"encoder": encode(init_teacher, batch)["params"]}
-
   def loss(params, frozen, carry, batch, rng, train):
     batch = batch | {"input_ids": restored(batch)}
     other = master, frozen["encoder"]
@@ -283,4 +284,11 @@ def build(
     "embedding_loss": embedding_weight,
   }
   flops = functools.partial(count_flops, encoder, master)
-  return Objective(init, count_targets, loss, coefficients, flops, init_frozen)
+  return Objective(
+    init=init,
+    weights=count_targets,
+    loss=loss,
+    coefficients=coefficients,
+    flops=flops,
+    init_frozen=functools.partial(init_encoder, master),
+  )

@@ -14,9 +14,14 @@ from jaxtyping import Array, Float
 
 from bert_jax import models
 from bert_jax.models import task_heads
-from bert_jax.models.encoder import encode
 from bert_jax.objectives import finetune, teaching, tinybert
-from bert_jax.objectives.base import Batch, Objective, check_batch
+from bert_jax.objectives.base import (
+  Batch,
+  Objective,
+  check_batch,
+  check_choice,
+  check_temperature,
+)
 
 KINDS = ("classification", "regression")
 STAGES = ("layers", "prediction")
@@ -79,24 +84,15 @@ def _counted(batch: Batch, targets: str) -> Float[Array, "b"]:
 
 
 def _check(kind: str, stage: str, targets: str, temperature: float) -> None:
-  known = {
-    "kind": (kind, KINDS),
-    "stage": (stage, STAGES),
-    "targets": (targets, TARGETS),
-  }
-  for key, (value, names) in known.items():
-    if value not in names:
-      raise ValueError(
-        f"objective.{key}={value!r}: objective 'tinybert_task' knows"
-        f" {', '.join(names)}."
-      )
+  check_choice("kind", kind, KINDS)
+  check_choice("stage", stage, STAGES)
+  check_choice("targets", targets, TARGETS)
   if targets == "labels" and kind != "regression":
     raise ValueError(
       "objective.targets='labels' is for a regression; of classes that is"
       " objective 'finetune'. Set objective.targets=teacher."
     )
-  if temperature <= 0:
-    raise ValueError(f"objective.temperature={temperature}: must be above 0.")
+  check_temperature(temperature)
 
 
 def build(
@@ -168,10 +164,6 @@ def _layers(
     check_batch("tinybert_task", batch, finetune.KEYS)
     return module.init(rng, batch)["params"]
 
-  def init_frozen(rng, batch):
-    init_teacher = functools.partial(teacher.init, rng)
-    return {"encoder": encode(init_teacher, batch)["params"]}
-
   def loss(params, frozen, carry, batch, rng, train):
     other = teacher, frozen["encoder"]
     sums = tinybert.layer_sums((module, params), other, batch, rng, train)
@@ -179,12 +171,12 @@ def _layers(
 
   names = ("attention_loss", "hidden_loss", "embedding_loss")
   return Objective(
-    init,
-    tinybert.count_targets,
-    loss,
-    dict(zip(names, weights, strict=True)),
-    functools.partial(tinybert.count_flops, student, teacher),
-    init_frozen,
+    init=init,
+    weights=tinybert.count_targets,
+    loss=loss,
+    coefficients=dict(zip(names, weights, strict=True)),
+    flops=functools.partial(tinybert.count_flops, student, teacher),
+    init_frozen=functools.partial(tinybert.init_encoder, teacher),
     takes=lambda path: path.startswith("encoder/"),
   )
 
@@ -201,11 +193,13 @@ def _prediction(
 
   def weights(batch):
     labelled = batch["label_weights"].sum(dtype=jnp.float32)
-    found = {
+    result = {
       "prediction_loss": _counted(batch, targets).sum(),
       "task_loss": labelled,
     }
-    return found | ({} if kind == "regression" else {"task_accuracy": labelled})
+    if kind != "regression":
+      result["task_accuracy"] = labelled
+    return result
 
   def loss(params, frozen, carry, batch, rng, train):
     rngs = {"dropout": rng} if train else None
@@ -233,12 +227,12 @@ def _prediction(
     return path.startswith(("encoder/", "pooler/"))
 
   return Objective(
-    init,
-    weights,
-    loss,
-    {"prediction_loss": 1.0},
-    flops,
-    init_frozen,
+    init=init,
+    weights=weights,
+    loss=loss,
+    coefficients={"prediction_loss": 1.0},
+    flops=flops,
+    init_frozen=init_frozen,
     predict=predict,
     takes=takes,
   )

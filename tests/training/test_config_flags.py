@@ -167,7 +167,7 @@ def test_what_is_refused_is_what_would_fail(builder, name):
   made = set(BUILDERS[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
   for family in ("bert", "roberta"):
     for pairs in (True, False):
-      keys = needed.get(name) or {*mlm.MLM_KEYS, *(mlm.PAIR_KEYS * pairs)}
+      keys = needed.get(name) or {*mlm.MASKED_KEYS, *(mlm.PAIR_KEYS * pairs)}
       if family == "roberta" and pairs:
         continue
       fits = keys <= made and not (
