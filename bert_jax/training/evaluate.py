@@ -1,7 +1,7 @@
 """Evaluation on held-out text: sums over the whole set, divided once."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from bert_jax.devices import sharding
 from bert_jax.examples.loader import host_rows
 from bert_jax.examples.streams import Heldout
+from bert_jax.objectives.base import Sums
 from bert_jax.training import logging_metrics as metrics
 
 # What a student is measured by, beside its teacher.
@@ -54,14 +55,23 @@ def evaluate(
   for first in range(0, len(heldout), batch_size):
     batch = sharding.to_global(mesh, heldout.read(first + rows[0], rows[1]))
     totals.append(eval_step(state.params, frozen, state.carry, batch))
-  totals = jax.device_get(totals)
+  means = mean_losses(jax.device_get(totals))
+  loss = sum(factor * means[name] for name, factor in coefficients.items())
+  return {"loss": loss, **means, **perplexities(means)}
+
+
+def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
+  """Means over all batches; 0 where the weight is 0.
+
+  Args:
+    totals: the sums and the weights of each batch, on the host.
+  """
   means = {}
   for name in totals[0][0]:
     value = sum(float(sums[name]) for sums, _ in totals)
     weight = sum(float(weights[name]) for _, weights in totals)
     means[name] = value / weight if weight else 0.0
-  loss = sum(factor * means[name] for name, factor in coefficients.items())
-  return {"loss": loss, **means, **perplexities(means)}
+  return means
 
 
 def perplexities(means: dict[str, float]) -> dict[str, float]:

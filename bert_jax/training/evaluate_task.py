@@ -16,6 +16,7 @@ from bert_jax.tasks import metrics
 from bert_jax.tasks import predictions_outputs as outputs
 from bert_jax.tasks.batches import Split, Splits, shapes
 from bert_jax.tasks.batches_batches import Batches
+from bert_jax.training.evaluate import mean_losses
 
 
 def run(
@@ -115,11 +116,7 @@ class Scorer:
       found.append((units, logits))
       totals.append((sums, weights))
     found, totals = jax.device_get((found, totals))
-    means = {}
-    for name in totals[0][0]:
-      value = sum(float(sums[name]) for sums, _ in totals)
-      weight = sum(float(weights[name]) for _, weights in totals)
-      means[name] = value / weight if weight else 0.0
+    means = mean_losses(totals)
     if not self._predicts:
       return [], means
     count = 1 + max(int(units.max()) for units, _ in found)
