@@ -29,13 +29,13 @@ from bert_jax.objectives.base import (
   sum_by_parts,
 )
 
-# Of a teacher of 12 layers (huggingface/transformers
-# research_projects/distillation/scripts/extract_distilbert.py).
+# The layers of a teacher of 12 that a student begins with (huggingface/
+# transformers research_projects/distillation/scripts/extract_distilbert.py).
 LAYERS = (0, 2, 4, 7, 9, 11)
 TOKENS = ("all", "masked")
 KEYS = ("sequence_ids", *MASKED_KEYS)
-# Positions of a row whose logits are there at once, the student's and the
-# teacher's: float32 [256, 32, 30522] are 1 GB each.
+# Number of positions of a row whose logits are made at once, the student's and
+# the teacher's: float32 [256, 32, 30522] are 1 GB each.
 POSITIONS = 32
 Reader = Callable[..., Array]
 
@@ -80,15 +80,16 @@ def divergence_sum(
   The backward pass makes a part's logits again.
 
   Args:
-    read: hidden states -> the student's logits; and `read_teacher`.
-    hidden: the student's and the teacher's.
-    weights: of the positions.
-    temperature: of both.
+    read: hidden states -> the student's logits.
+    read_teacher: hidden states -> the teacher's logits.
+    hidden: hidden states of the student and of the teacher.
+    weights: weights of the positions.
+    temperature: temperature of both softmaxes.
   """
 
-  def sum_of(own, other, weights):
-    apart = divergence(read(own), read_teacher(other), temperature)
-    return (apart * weights).sum()
+  def sum_of(student, teacher, weights):
+    gaps = divergence(read(student), read_teacher(teacher), temperature)
+    return (gaps * weights).sum()
 
   size = min(POSITIONS, weights.shape[1])
   return sum_by_parts(sum_of, size, *hidden, weights)
@@ -136,8 +137,8 @@ def sums_of(
   if kl_tokens == "masked":
     hidden = tuple(gather_positions(x, slots) for x in hidden)
     weights = used
-  apart = divergence_sum(read, read_teacher, hidden, weights, temperature)
-  return sums | {"kl_loss": apart * temperature**2}
+  total = divergence_sum(read, read_teacher, hidden, weights, temperature)
+  return sums | {"kl_loss": total * temperature**2}
 
 
 def check_options(
@@ -174,7 +175,8 @@ def count_flops(
   """Operations of a step: the student's three times, the teacher's once.
 
   Args:
-    student: its encoder; and `teacher`.
+    student: the student's encoder.
+    teacher: the teacher's encoder.
     batch: arrays or shapes.
     kl_tokens: see `build`.
     learns: whether the KL has a gradient.
@@ -211,14 +213,15 @@ def build(
 
   Args:
     model: keyword arguments of the student's `build`, with `family`.
-    teacher: the same of the teacher.
-    layers: of the teacher, that the student begins with, with its embeddings
-      and its masked-LM head; () to begin from the seed.
-    kl_weight: and `mlm_weight`, `cosine_weight`: of the three losses
-      (research_projects/distillation/README.md, --alpha_ce 5.0 --alpha_mlm 2.0
-      --alpha_cos 1.0).
-    temperature: of the KL (the same, --temperature 2).
-    kl_tokens: "all": all that are no padding; "masked": those of the masked LM
+    teacher: the same for the teacher.
+    layers: the teacher's layers that the student begins with, together with its
+      embeddings and its masked-LM head; () to begin from the seed.
+    kl_weight: weight of `kl_loss` (research_projects/distillation/README.md,
+      --alpha_ce 5.0).
+    mlm_weight: weight of `mlm_loss` (the same, --alpha_mlm 2.0).
+    cosine_weight: weight of `cosine_loss` (the same, --alpha_cos 1.0).
+    temperature: temperature of the KL (the same, --temperature 2).
+    kl_tokens: "all" tokens except padding, or the "masked" ones
       (distiller.py, restrict_ce_to_mask).
     freeze_positions: keep the teacher's position embeddings as they are (the
       README's commands, --freeze_pos_embs); a run refuses weight decay, which
@@ -248,14 +251,15 @@ def build(
   def loss(params, frozen, carry, batch, rng, train):
     rngs = {"dropout": rng} if train else None
     held = teaching.hold_positions(params) if freeze_positions else params
-    own, other = {"params": held}, {"params": jax.lax.stop_gradient(frozen)}
+    trained = {"params": held}
+    fixed = {"params": jax.lax.stop_gradient(frozen)}
     hidden = student.apply(
-      own, batch, train, rngs=rngs, method=teaching.last_hidden
+      trained, batch, train, rngs=rngs, method=teaching.last_hidden
     )
-    target = master.apply(other, batch, method=teaching.last_hidden)
+    target = master.apply(fixed, batch, method=teaching.last_hidden)
     readers = (
-      functools.partial(student.apply, own, method=predict),
-      functools.partial(master.apply, other, method=predict),
+      functools.partial(student.apply, trained, method=predict),
+      functools.partial(master.apply, fixed, method=predict),
     )
     seen = (hidden, target)
     return sums_of(*readers, seen, batch, temperature, kl_tokens), carry

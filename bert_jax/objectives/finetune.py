@@ -47,8 +47,8 @@ def task_sums(
   right if both are.
 
   Args:
-    kind: of the task, a key of `task_heads.NAMES`.
-    logits: of the head, see models/task_heads.py.
+    kind: the kind of the task, a key of `task_heads.NAMES`.
+    logits: the head's logits, see models/task_heads.py.
     labels: int32 or float32 [b]; [b, n] of several at once; [b, l] of tags;
       [b, 2] of spans.
     weights: [b]; [b, l] of tags. Where it is 0 the label is not read.
@@ -153,10 +153,11 @@ fixed_row.defvjp(lambda table, row: (table, None), _fixed_row_backward)
 
 
 def fix_padding(params: Any, padding_id: int, family: str) -> Any:
-  """Parameters whose embedding of padding is not trained.
+  """Returns the parameters; no gradient reaches the embedding of padding.
 
-  As torch's `padding_idx`: the row of the word table, of RoBERTa that of the
-  position table as well (transformers modeling_bert.py, modeling_roberta.py).
+  This is torch's `padding_idx`: it holds for a row of the word table, and in
+  RoBERTa also for one of the position table (transformers modeling_bert.py,
+  modeling_roberta.py).
   """
   embeddings = dict(params["encoder"]["embeddings"])
   for name in ("word", "position") if family == "roberta" else ("word",):
@@ -178,10 +179,10 @@ def _make_sums(
     labels, weights = batch["labels"], batch["label_weights"]
     starts = [labels[:, 0]] if joint else []
     options = dict(train=train, rngs=rngs, method=method)
-    found = module.apply({"params": params}, inputs, *starts, **options)
+    outputs = module.apply({"params": params}, inputs, *starts, **options)
     if joint:
-      return joint_sums(found, batch)
-    logits, sums = found if lm_weight else (found, {})
+      return joint_sums(outputs, batch)
+    logits, sums = outputs if lm_weight else (outputs, {})
     if kind == "span" and span_positions == "real":
       real = batch["sequence_ids"][..., None] > 0
       logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
@@ -266,19 +267,20 @@ def build(
     model: keyword arguments of the family's `build`, with `family`.
     kind: the kind of the task, a key of `task_heads.NAMES`.
     labels: the names of the task's classes or tags.
-    head: "new": of a pre-trained model, encoder and pooler are taken, the rest
-      is drawn; "taken": its classifier as well.
+    head: "new" to take the encoder and the pooler of a pre-trained model and
+      draw the other parameters; "taken" to take its classifier as well.
     head_dropout: see `task_heads.head_of`.
-    lm_weight: times the loss of GPT-1's language model, the mean over rows of
-      each row's mean; 0.5 as published.
+    lm_weight: weight of the loss of GPT-1's language model, the mean over rows
+      of each row's mean; 0.5 as published.
     span_positions: the softmax of a span's ends runs over "all" positions of a
       row, padding too (google-research/bert run_squad.py, transformers), or
       over "real" tokens alone, so that no loss depends on the padding.
-    train_padding: if a softmax over "all" trains the embedding of padding too
-      (run_squad.py), or leaves it as it is (transformers).
-    padding_id: of the data's vocabulary; None without data.
-    span_head: of questions: start and end "apart", no answer by the score at
-      the first position (BERT's); or "joint", see `question_head` (ELECTRA's),
+    train_padding: True if a softmax over "all" trains the embedding of padding
+      too (run_squad.py); False to leave it as it is (transformers).
+    padding_id: id of padding in the data's vocabulary; None without data.
+    span_head: the head for questions: "apart" for BERT's, where start and end
+      are independent and the score at the first position means no answer; or
+      "joint", see `question_head` (ELECTRA's),
       which looks at the context alone, whatever `span_positions` says.
 
   Raises:

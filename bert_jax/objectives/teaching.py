@@ -1,4 +1,4 @@
-"""What the objectives that learn from a teacher have in common."""
+"""The parts that the objectives with a teacher share."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,8 @@ from bert_jax import models
 from bert_jax.models.encoder import encode
 from bert_jax.objectives.base import Batch
 
-# Which families read the same rows, so that one may teach another.
+# Family -> a name for the rows that it reads. A family may teach another one
+# that reads the same rows.
 KINDS = {
   "bert": "bert",
   "tinybert": "bert",
@@ -28,9 +29,9 @@ def make_encoders(
   """Encoders of a student and of its teacher.
 
   Args:
-    objective: its name.
+    objective: the objective's name.
     model: keyword arguments of the student's `build`, with `family`.
-    teacher: the same of the teacher.
+    teacher: the same for the teacher.
 
   Raises:
     ValueError: a family that cannot learn, or from the other.
@@ -42,12 +43,12 @@ def make_encoders(
         f"{role}.family={name!r}: objective {objective!r} knows"
         f" {', '.join(KINDS)}."
       )
-  own, other = families
-  if KINDS[own] != KINDS[other]:
-    near = [name for name in KINDS if KINDS[name] == KINDS[other]]
+  student, master = families
+  if KINDS[student] != KINDS[master]:
+    fitting = [name for name in KINDS if KINDS[name] == KINDS[master]]
     raise ValueError(
-      f"model.family={own!r} cannot learn from teacher.model.family={other!r};"
-      f" choose {' or '.join(near)}."
+      f"model.family={student!r} cannot learn from"
+      f" teacher.model.family={master!r}; choose {' or '.join(fitting)}."
     )
   return _encoder(**model), _encoder(**teacher)
 
@@ -60,26 +61,23 @@ def check_sizes(student: Any, teacher: Any, picked: Sequence[int]) -> None:
   """Raises ValueError unless a student can compare itself and begin so.
 
   Args:
-    student: its encoder.
-    teacher: its encoder.
+    student: the student's encoder.
+    teacher: the teacher's encoder.
     picked: layers of the teacher that the student begins with; may be empty.
   """
   names = ["hidden", "vocab_size"]
-  # A layer computes what it did in the teacher only with all of these.
+  # Copied layers compute the same function only if all of these are equal.
   if picked:
     names += ["heads", "mlp", "max_positions", "activation", "norm_epsilon"]
   names += ["padding_id"] if hasattr(student, "padding_id") else []
   for name in names:
-    own, other = getattr(student, name), getattr(teacher, name)
-    if own != other:
-      copied = (
-        ""
-        if name in ("hidden", "vocab_size", "padding_id")
-        else (", or objective.layers=() to begin from the seed")
-      )
+    value, wanted = getattr(student, name), getattr(teacher, name)
+    if value != wanted:
+      remedy = f"set --config.model.{name}={wanted}"
+      if name not in ("hidden", "vocab_size", "padding_id"):
+        remedy += ", or objective.layers=() to begin from the seed"
       raise ValueError(
-        f"model.{name}={own}, but the teacher's is {other}; set"
-        f" --config.model.{name}={other}{copied}."
+        f"model.{name}={value}, but the teacher's is {wanted}; {remedy}."
       )
   if picked and len(picked) != student.num_layers:
     raise ValueError(
@@ -106,22 +104,24 @@ def check_weights(**weights: float) -> None:
 
 
 def copy_layers(params: Any, teacher: Any, picked: Sequence[int]) -> Any:
-  """A student's parameters, with what its teacher has in their place.
+  """Replaces a student's parameters by the teacher's of the same path.
 
   Args:
-    params: of the student; kept where the teacher has none.
-    teacher: its parameters. What the student has not, such as the embeddings of
-      segments, is left out, as released.
+    params: the student's parameters; kept where the teacher has none.
+    teacher: the teacher's parameters. Those that the student lacks, such as the
+      embeddings of segments, are left out, as released.
     picked: the teacher's layer for each of the student's.
   """
-  own, other = map(traverse_util.flatten_dict, (params, teacher))
+  flat, available = map(traverse_util.flatten_dict, (params, teacher))
   index = jnp.array(picked)
 
-  def value(path, x):
-    found = other.get(path, x)
-    return found[index] if "layers" in path and path in other else found
+  def copy(path, x):
+    if path not in available:
+      return x
+    array = available[path]
+    return array[index] if "layers" in path else array
 
-  return traverse_util.unflatten_dict({p: value(p, x) for p, x in own.items()})
+  return traverse_util.unflatten_dict({p: copy(p, x) for p, x in flat.items()})
 
 
 def hold_positions(params: Any) -> Any:

@@ -40,9 +40,9 @@ def attention_scores(
   """A layer's float32 scores before mask and softmax, scaled.
 
   Args:
-    weights: of the layer's attention.
+    weights: parameters of the layer's attention.
     x: the layer's input.
-    dtype: of the projections.
+    dtype: dtype of the projections.
   """
   query, key = (
     layers.product(x, weights[name]["kernel"], 1, dtype)
@@ -64,20 +64,20 @@ def attention_sum(
   The scores of one layer are there at once; the backward pass makes them again.
 
   Args:
-    student: its layers' weights, stacked, and their inputs.
-    teacher: the same of the layers that it learns from.
-    pairs: of a query and a key that count.
-    dtypes: of the student and of the teacher.
+    student: the weights of its layers, stacked, and their inputs.
+    teacher: the same for the layers that it learns from.
+    pairs: True for a query and a key that count.
+    dtypes: dtypes of the student and of the teacher.
   """
 
   def add(total, layer):
-    own, other = (
-      attention_scores(*one, dtype)
-      for one, dtype in zip(layer, dtypes, strict=True)
-    )
-    own, other = (jnp.where(x <= MASKED, 0.0, x) for x in (own, other))
-    gap = jnp.where(pairs, jnp.square(own - other), 0.0)
-    return total + gap.sum() / own.shape[1], None
+    scores = [
+      attention_scores(*weights_and_input, dtype)
+      for weights_and_input, dtype in zip(layer, dtypes, strict=True)
+    ]
+    learnt, wanted = (jnp.where(x <= MASKED, 0.0, x) for x in scores)
+    gap = jnp.where(pairs, jnp.square(learnt - wanted), 0.0)
+    return total + gap.sum() / learnt.shape[1], None
 
   total, _ = jax.lax.scan(
     jax.checkpoint(add, prevent_cse=False),
@@ -102,7 +102,7 @@ def state_sums(
 
 
 def counted(batch: Batch) -> tuple[Bool[Array, "b 1 l l"], Float[Array, "b l"]]:
-  """Pairs of tokens that see each other, and tokens, that are no padding."""
+  """Returns pairs of tokens that see each other, and tokens; no padding."""
   ids = batch["sequence_ids"]
   pairs = attention.attention_mask(ids) & (ids > 0)[:, None, :, None]
   return pairs, (ids > 0).astype(jnp.float32)
@@ -123,7 +123,8 @@ def count_flops(student: Any, teacher: Any, batch: Batch) -> float:
   """Operations of a step: the student's three times, the teacher's once.
 
   Args:
-    student: its encoder; and `teacher`.
+    student: the student's encoder.
+    teacher: the teacher's encoder.
     batch: arrays or shapes.
   """
   rows, length = batch["input_ids"].shape
@@ -134,7 +135,7 @@ def count_flops(student: Any, teacher: Any, batch: Batch) -> float:
 
 
 def restored(batch: Batch) -> Int[Array, "b l"]:
-  """The ids with what was hidden."""
+  """The ids with the masked tokens put back."""
   return write_ids(batch["input_ids"], *(batch[key] for key in MASKED_KEYS))
 
 
@@ -145,11 +146,11 @@ def _attention(encoder: Any, times: int) -> Any:
 
 
 def _check_equal(student: Any, teacher: Any, name: str) -> None:
-  own, other = getattr(student, name), getattr(teacher, name)
-  if own != other:
+  value, wanted = getattr(student, name), getattr(teacher, name)
+  if value != wanted:
     raise ValueError(
-      f"model.{name}={own}, but the teacher's is {other}, and both must be"
-      f" equal; set --config.model.{name}={other}."
+      f"model.{name}={value}, but the teacher's is {wanted}, and both must be"
+      f" equal; set --config.model.{name}={wanted}."
     )
 
 
@@ -208,11 +209,11 @@ def layer_sums(
   """The three sums of a batch whose weights are those of `count_targets`.
 
   Args:
-    student: `make_module`'s module, and its parameters.
-    teacher: its encoder and the encoder's parameters, which get no gradient.
-    batch: see `pretraining.ForPreTraining`; nothing of it is hidden.
-    rng: of the student's dropout.
-    train: apply it.
+    student: the module of `make_module` and its parameters.
+    teacher: the encoder and its parameters, which get no gradient.
+    batch: see `heads.ForPreTraining`; no token is masked.
+    rng: key of the student's dropout.
+    train: apply dropout.
   """
   (module, params), (master, frozen) = student, teacher
   encoder = module.encoder
@@ -224,11 +225,11 @@ def layer_sums(
   frozen = jax.lax.stop_gradient(frozen)
   run = functools.partial(master.apply, {"params": frozen})
   target = tinybert.collect(run, batch)
-  own = _attention(params["encoder"], 1), states[:-1]
-  other = _attention(frozen, times), target[:-1][times - 1 :: times]
+  learnt = _attention(params["encoder"], 1), states[:-1]
+  wanted = _attention(frozen, times), target[:-1][times - 1 :: times]
   pairs, real = counted(batch)
   sums = state_sums(mapped, target[::times], real)
-  total = attention_sum(own, other, pairs, (encoder.dtype, master.dtype))
+  total = attention_sum(learnt, wanted, pairs, (encoder.dtype, master.dtype))
   return sums | {"attention_loss": total}
 
 
@@ -252,10 +253,12 @@ def build(
 
   Args:
     model: keyword arguments of the student's `build`, with `family`.
-    teacher: the same of the teacher.
+    teacher: the same for the teacher.
     maps: see `tinybert.ForDistillation`.
-    attention_weight: and `hidden_weight`, `embedding_weight`: of the losses
-      (all 1 in general_distill.py).
+    attention_weight: weight of `attention_loss` (all three are 1 in
+      general_distill.py).
+    hidden_weight: weight of `hidden_loss`.
+    embedding_weight: weight of `embedding_loss`.
 
   Raises:
     ValueError: teacher and student do not fit, an unknown map, all weights 0.

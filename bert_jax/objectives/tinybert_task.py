@@ -40,11 +40,11 @@ def soft_losses(
   The released program divides by the number of classes besides (task_distill
   .py, soft_cross_entropy).
   """
-  own, other = (
+  learnt, wanted = (
     jax.nn.log_softmax(x.astype(jnp.float32) / temperature)
     for x in (student, teacher)
   )
-  return (jnp.exp(other) * (other - own)).sum(-1)
+  return (jnp.exp(wanted) * (wanted - learnt)).sum(-1)
 
 
 def prediction_sum(
@@ -203,13 +203,13 @@ def _prediction(
 
   def loss(params, frozen, carry, batch, rng, train):
     rngs = {"dropout": rng} if train else None
-    own = student.apply({"params": params}, batch, train=train, rngs=rngs)
+    logits = student.apply({"params": params}, batch, train=train, rngs=rngs)
     frozen = jax.lax.stop_gradient(frozen)
-    other = teacher.apply({"params": frozen}, batch)
+    wanted = teacher.apply({"params": frozen}, batch)
     sums = finetune.task_sums(
-      kind, own, batch["labels"], batch["label_weights"]
+      kind, logits, batch["labels"], batch["label_weights"]
     )
-    total = prediction_sum(kind, own, other, batch, targets, temperature)
+    total = prediction_sum(kind, logits, wanted, batch, targets, temperature)
     return sums | {"prediction_loss": total}, carry
 
   def predict(params, batch):
@@ -217,11 +217,11 @@ def _prediction(
 
   def flops(batch):
     shape = batch["input_ids"].shape
-    own, other = (
+    trained, read = (
       finetune.training_flops(m.encoder, shape, False)
       for m in (student, teacher)
     )
-    return own + other / 3
+    return trained + read / 3  # The teacher has no backward pass.
 
   def takes(path):
     return path.startswith(("encoder/", "pooler/"))
