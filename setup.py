@@ -65,6 +65,7 @@ setup(
     "jaxtyping",
     "tensorboardX",
     "tokenizers>=0.22",
+    "safetensors>=0.8",  # bfloat16 in numpy
     "sentencex>=1.0",
     "matplotlib",
   ],

@@ -52,17 +52,17 @@ def main() -> None:
   add("--windows", type=int, default=7)
   args = parser.parse_args()
   lengths = [int(n) for n in args.lengths.split(",")]
-  weights = loading.read(args.model, None, None)
+  model = loading.open_model(args.model)
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "model")
-    exported.save(path, weights, args.model, lengths, dtype=args.dtype)
+    exported.save(path, model, lengths, dtype=args.dtype)
     size = os.path.getsize(path)
     start = time.perf_counter()
     loaded = exported.load(path)
     opened = time.perf_counter() - start
-  live = predicting.open_model(args.model, args.rows, dtype=args.dtype)
+  live = predicting.open_predictor(args.model, args.rows, dtype=args.dtype)
   for length in lengths:
-    pieces = weights.config["model"]["vocab_size"]
+    pieces = model.config["model"]["vocab_size"]
     batch = make_batch(args.rows, length, pieces)
     first, outputs, times = {}, {}, {"live": [], "exported": []}
     models = {"live": live, "exported": loaded}

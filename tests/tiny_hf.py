@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from bert_jax.weights import model_folder_tensors as tensors
+from bert_jax.weights import model_folder
 
 V, D, E, F, P, N = 20, 8, 4, 12, 10, 2  # words, widths, MLP, positions, layers
 _SIZES = dict(
@@ -247,5 +247,7 @@ def write(path, name, arrays=None, drop=(), **options):
   fields = {k: v for k, v in config(name, **options).items() if k not in drop}
   (path / "config.json").write_text(json.dumps(fields))
   arrays = constants(name) if arrays is None else arrays
-  tensors.write(str(path / "model.safetensors"), arrays, {"format": "pt"})
+  model_folder.write_tensors(
+    str(path / "model.safetensors"), arrays, {"format": "pt"}
+  )
   return str(path)

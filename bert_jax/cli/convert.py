@@ -13,10 +13,10 @@ EXAMPLE = """\
 
 
 def add_flags(parser: flags.Parser) -> None:
-  from bert_jax.weights.convert import SOURCES
+  from bert_jax.weights.convert import READERS
 
   direction = parser.add_mutually_exclusive_group(required=True)
-  direction.add_argument("--from", dest="source", choices=SOURCES)
+  direction.add_argument("--from", dest="source", choices=READERS)
   direction.add_argument("--to", dest="target", choices=("hf",))
   flags.add(parser, "model", help="what to convert")
   flags.add(parser, "output", metavar="DIR", help="the folder to write")

@@ -4,7 +4,6 @@ import argparse
 import json
 
 from bert_jax.cli import flags
-from bert_jax.messages import UserError
 
 HELP = "Fills the masks of texts with a masked language model."
 EXAMPLE = """  bert_jax fill-mask --model runs/mine "The cat sat on the [MASK]."
@@ -12,7 +11,7 @@ EXAMPLE = """  bert_jax fill-mask --model runs/mine "The cat sat on the [MASK]."
 
 
 def add_flags(parser: flags.Parser) -> None:
-  flags.add(parser, "model", "top", "json")
+  flags.add(parser, "model", "top", "json", "family")
   parser.add_argument(
     "texts", nargs="+", metavar="TEXT", help="with the model's mask"
   )
@@ -20,11 +19,10 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   from bert_jax.use import fill_mask
+  from bert_jax.weights.load import open_model
 
-  filler = fill_mask.load(args.model)
-  if not 1 <= args.top <= filler.tokenizer.vocab_size:
-    raise UserError(f"--top {args.top}: 1 to the size of the vocabulary.")
-  results = fill_mask.fill(filler, args.texts, args.top)
+  model = open_model(args.model, family=args.family, default_tower="generator")
+  results = fill_mask.fill(model, args.texts, args.top)
   lines = []
   for text, masks in zip(args.texts, results, strict=True):
     if not args.json:

@@ -1,4 +1,4 @@
-"""Several processes as one run: joining, agreeing, and ending together.
+"""Several processes as one run: joining, agreeing, stopping, ending together.
 
 Jax's coordination service runs in process 0 and keeps a table of keys and
 values that every process sees. Nothing here does anything in a run of one
@@ -380,3 +380,42 @@ def wait_for_all(name: str) -> None:
   client = distributed.global_state.client
   if client is not None:
     client.wait_at_barrier(f"bert_jax/{name}", _WAIT_MILLISECONDS)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+  """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts.
+
+  With several processes SIGTERM is left to jax, whose notifier tells all of
+  them, and SIGINT becomes SIGTERM.
+  """
+  seen: list[int] = []
+  several = jax.process_count() > 1
+
+  def note(number, frame):
+    if number == signal.SIGINT and seen:
+      signal.default_int_handler(number, frame)
+    seen.append(number)
+    print("stopping: saving a checkpoint ...", flush=True)
+    if several:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  numbers = [signal.SIGINT] if several else [signal.SIGINT, signal.SIGTERM]
+  old = {number: signal.signal(number, note) for number in numbers}
+  try:
+    yield seen
+  finally:
+    for number, handler in old.items():
+      signal.signal(number, handler)
+
+
+def stop_requested(step: int, seen: list[int]) -> bool:
+  """True at the step after which to save and stop; all hosts agree on it.
+
+  Args:
+    step: steps done.
+    seen: what `stop_signals` collected on this host.
+  """
+  if jax.process_count() > 1:
+    return multihost_utils.reached_preemption_sync_point(step)
+  return bool(seen)

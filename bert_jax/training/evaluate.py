@@ -12,7 +12,7 @@ from bert_jax.devices import sharding
 from bert_jax.examples.loader import host_rows
 from bert_jax.examples.streams import Heldout
 from bert_jax.objectives.base import Sums
-from bert_jax.training import logging_metrics as metrics
+from bert_jax.training import logging
 
 # What a student is measured by, beside its teacher.
 TAUGHT = {
@@ -95,7 +95,7 @@ def unigram_baseline(
       for ELMo's.
   """
   batch = heldout.read(0, len(heldout))
-  return metrics.unigram_cross_entropy(
+  return logging.unigram_cross_entropy(
     counts, batch[f"{targets}_ids"], batch[f"{targets}_weights"]
   )
 

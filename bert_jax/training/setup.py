@@ -17,8 +17,7 @@ from bert_jax.examples import recipes as builders
 from bert_jax.tasks import batches as task_data
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging_metrics as metrics
-from bert_jax.training import optim, phases
+from bert_jax.training import logging, optim, phases
 from bert_jax.training import start_from as pretrained
 from bert_jax.training import start_from_teacher as teacher
 from bert_jax.training.state import TrainState, file_state, frozen_shapes
@@ -194,7 +193,7 @@ def build(
   """
   for key, value in config_lib.OPTIONAL.items():
     config.setdefault(key, copy.deepcopy(value))
-  config_lib.call("spike", metrics.Spikes, **config["spike"])
+  config_lib.call("spike", logging.Spikes, **config["spike"])
   if config["spike"].get("action", "none") != "none":
     if not config["log"].get("every"):
       raise ValueError(

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bert_jax.devices import compile_ahead as ahead
 from bert_jax.training.state import TrainState, cut_or_fill
-from bert_jax.weights import checkpoint_integrity as integrity
+from bert_jax.weights import checkpoint
 
 
 class Snapshots:
@@ -48,8 +48,8 @@ class Snapshots:
       number: cut_or_fill(leaves[number], wanted.shape)
       for number, wanted in self._changed.items()
     }
-    named = integrity.paths(vars(self._in_file(state, changed)))
-    sums = [integrity.checksum(x) for x in named.values()]
+    named = checkpoint.paths(vars(self._in_file(state, changed)))
+    sums = [checkpoint.checksum(x) for x in named.values()]
     finite = [jnp.isfinite(x).all() for x in jax.tree.leaves(state.params)]
     return changed, sums, jnp.stack(finite).all()
 
@@ -76,6 +76,6 @@ class Snapshots:
         " in a new --workdir."
       )
     in_file = self._in_file(state, changed)
-    names = integrity.paths(vars(in_file))
+    names = checkpoint.paths(vars(in_file))
     sums = map(int, jax.device_get(sums))
     return in_file, dict(zip(names, sums, strict=True))

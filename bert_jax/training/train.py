@@ -11,17 +11,13 @@ from typing import Any
 
 import jax
 
-from bert_jax import files
 from bert_jax.devices import compile_ahead as ahead
 from bert_jax.devices import hosts, sharding
-from bert_jax.devices import hosts_runtime as runtime
 from bert_jax.examples import loader
 from bert_jax.examples import recipes as builders
 from bert_jax.training import config as config_lib
-from bert_jax.training import evaluate, phases, steps
+from bert_jax.training import evaluate, logging, phases, steps
 from bert_jax.training import evaluate_task as scoring
-from bert_jax.training import logging as logs
-from bert_jax.training import logging_metrics as metrics
 from bert_jax.training import start_from as pretrained
 from bert_jax.training.setup import Feed, Setup, build, defaults, open_start
 from bert_jax.training.snapshot import Snapshots
@@ -31,62 +27,19 @@ from bert_jax.training.state import (
   resize,
   vocabulary_axes,
 )
+from bert_jax.training.workdir import (
+  config_before,
+  lock,
+  named_errors,
+  print_changed_tokenizer,
+  saved_config,
+  write_workdir,
+)
 from bert_jax.weights import checkpoint, run_config
 
 # The run has diverged if the held-out loss is more than this many times the
 # loss of the run's first steps. A checkpoint at such a step is never the best.
 DIVERGED = 1.5
-
-
-def write_workdir(
-  workdir: str, config: dict[str, Any], tokenizer: dict[str, bytes]
-) -> None:
-  """Writes config.json and the tokenizer's files, on process 0 only."""
-  if jax.process_index():
-    return
-  files.write_json(os.path.join(workdir, "config.json"), config)
-  for name, content in tokenizer.items():
-    files.write_atomically(os.path.join(workdir, name), content)
-
-
-def config_before(workdir: str) -> dict[str, Any] | None:
-  """Returns config.json of a run; None if the run has saved no checkpoint."""
-  if not checkpoint.has_saved(workdir):
-    return None
-  return files.read_object(os.path.join(workdir, "config.json"))
-
-
-def saved_config(
-  workdir: str, saver: checkpoint.Checkpointer, default_values: dict[str, Any]
-) -> dict[str, Any]:
-  """Returns a run's config.json, with the model of its newest checkpoint.
-
-  Prints a line for each value of config.json that was changed since that
-  checkpoint was saved.
-
-  Args:
-    workdir: the run's folder.
-    saver: the run's checkpoints.
-    default_values: the values of keys that config.json lacks.
-  """
-  written = files.read_object(os.path.join(workdir, "config.json"))
-  saved = saver.newest_config()
-  if saved is None:
-    return written
-  for line in run_config.edits(written, saved, defaults=default_values):
-    print(f"config.json was changed since it was written: {line}", flush=True)
-  return run_config.with_saved_model(written, saved)
-
-
-def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
-  """Prints which of the tokenizer's files differ from the checkpoint's.
-
-  Args:
-    workdir: the run's folder, with the tokenizer's files.
-    saved: the digests of the files from the checkpoint's metadata.
-  """
-  for name in files.different(saved or {}, workdir):
-    print(f"{name} was changed or deleted, and is written anew", flush=True)
 
 
 def check_data(setup: Setup) -> None:
@@ -207,10 +160,10 @@ class Progress:
   """
 
   state: TrainState
-  window: metrics.Window
+  window: logging.Window
   best: float | None
   means: dict[str, float]
-  spikes: metrics.Spikes
+  spikes: logging.Spikes
   first_loss: float | None = None
   work: list[float] = dataclasses.field(default_factory=list)
   stopped: bool = False
@@ -238,9 +191,9 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     same["teacher"] = config["teacher"] | {"path": setup.digest}
   hosts.check_same("config", run_config.flatten(same))
   with contextlib.ExitStack() as stack:
-    stack.enter_context(runtime.lock(workdir))
+    stack.enter_context(lock(workdir))
     stack.enter_context(sharding.use_mesh(setup.mesh))
-    stop = stack.enter_context(runtime.stop_signals())
+    stop = stack.enter_context(hosts.stop_signals())
     saver = config_lib.call(
       "checkpoint",
       checkpoint.Checkpointer,
@@ -249,7 +202,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     )
     stack.callback(saver.close)
     stack.enter_context(hosts.ends_all())
-    stack.enter_context(runtime.named_errors(workdir))
+    stack.enter_context(named_errors(workdir))
     # Until a first checkpoint exists, a restart may use a different config.
     if saver.latest_step() is not None:
       default_values = defaults(config)
@@ -266,18 +219,18 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     print_rows(setup)
     pending = meta.get("pending", False)
     step, total = int(state.step), config["total_steps"]
-    log = logs.Logger(workdir, step, total, meta.get("log"), again=pending)
+    log = logging.Logger(workdir, step, total, meta.get("log"), again=pending)
     stack.callback(log.close)
     progress = Progress(
       state,
-      metrics.Window(meta.get("window"), config["spike"]["action"] == "stop"),
+      logging.Window(meta.get("window"), config["spike"]["action"] == "stop"),
       meta.get("best"),
       meta.get("heldout", {}),
-      metrics.Spikes(**config["spike"], limit=meta.get("limit")),
+      logging.Spikes(**config["spike"], limit=meta.get("limit")),
       meta.get("first"),
     )
     profiler = config_lib.call(
-      "profile", runtime.Profiler, workdir, **config["profile"]
+      "profile", logging.Profiler, workdir, **config["profile"]
     )
     stack.callback(profiler.close)
     if pending:
@@ -302,9 +255,9 @@ def run_phase(
   config: dict[str, Any],
   progress: Progress,
   saver: checkpoint.Checkpointer,
-  log: logs.Logger,
+  log: logging.Logger,
   stop: list[int],
-  profiler: runtime.Profiler,
+  profiler: logging.Profiler,
 ) -> None:
   """Steps, rows, evaluations and checkpoints, all on step numbers only."""
   phase, objective, total = feed.phase, setup.objective, config["total_steps"]
@@ -365,7 +318,7 @@ def run_phase(
           progress.window.saved()
       else:
         advance(step, batch)
-      progress.stopped = runtime.stop_requested(step, stop)
+      progress.stopped = hosts.stop_requested(step, stop)
       if due("log", step):
         work = sum(progress.work) / len(progress.work)
         means, tokens = progress.window.close()
@@ -398,7 +351,7 @@ def run_phase(
 def evaluate_step(
   measure: Callable[[TrainState], tuple[dict[str, float], float | None]],
   progress: Progress,
-  log: logs.Logger,
+  log: logging.Logger,
   step: int,
 ) -> tuple[float | None, bool]:
   """Evaluates the current state of a run.
@@ -432,7 +385,7 @@ def evaluate_last(
   phase: phases.Phase,
   progress: Progress,
   saver: checkpoint.Checkpointer,
-  log: logs.Logger,
+  log: logging.Logger,
   step: int,
 ) -> None:
   """Evaluates the checkpoint that was just saved, and adds the result to it.
@@ -457,7 +410,7 @@ def evaluate_saved(
   feed: Feed,
   progress: Progress,
   saver: checkpoint.Checkpointer,
-  log: logs.Logger,
+  log: logging.Logger,
 ) -> None:
   """Makes the evaluation that a stopped run did not make at its last step."""
   step = int(progress.state.step)
@@ -527,7 +480,7 @@ def save(
   phase: phases.Phase,
   progress: Progress,
   saver: checkpoint.Checkpointer,
-  log: logs.Logger,
+  log: logging.Logger,
   step: int,
   position: dict[str, int],
   snapshot: Snapshots,

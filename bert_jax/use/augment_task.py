@@ -51,7 +51,7 @@ def augment(
   """Writes the examples of a file and variants of them.
 
   Args:
-    model: a BERT with its masked-LM head, see `predict.open_model`.
+    model: a BERT with its masked-LM head, see `predict.open_predictor`.
     task: the name of a published task of one or two texts, or of your own.
     source: the task's training file.
     target: a .tsv, written whole or not at all.
@@ -151,7 +151,7 @@ def _open_model(
   path: str, batch_size: int, candidates: int, dtype: str, family: str | None
 ) -> predicting.Predictor:
   """Raises UserError unless the model fills masks of WordPiece."""
-  predictor = predicting.open_model(
+  predictor = predicting.open_predictor(
     path, batch_size, top=candidates, dtype=dtype, family=family
   )
   if predictor.kind != "fill":

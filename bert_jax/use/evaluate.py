@@ -49,7 +49,7 @@ def evaluate(
       " questions may have no answer."
     )
   longest = int(encoded_rows.lengths(task_split.rows).max())
-  predictor = predict.open_model(
+  predictor = predict.open_predictor(
     model, batch_size, length=longest, dtype=dtype, family=family
   )
   predict.label_order(predictor, task_split, data)

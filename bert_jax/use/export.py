@@ -32,8 +32,8 @@ from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.training import evaluate_task as scoring
 from bert_jax.use import predict as predicting
 from bert_jax.use.predict import Predictor
-from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder as folder
+from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import Weights
 
 FORMAT_VERSION = 1
@@ -51,7 +51,7 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
 
   Args:
     config: of `Weights`.
-    **computation: see `loading.load`.
+    **computation: see `weights.load.open_model`.
   """
   module = folder.module_of(config, **computation)
   keys = task_heads.input_keys(module)
@@ -66,8 +66,7 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
 
 def save(
   path: str,
-  weights: Weights,
-  where: str,
+  model: OpenedModel,
   lengths: Sequence[int] = LENGTHS,
   platforms: Sequence[str] = PLATFORMS,
   dtype: str = "float32",
@@ -76,8 +75,7 @@ def save(
 
   Args:
     path: of the file.
-    weights: the model, of `loading.read`.
-    where: it is, for messages.
+    model: the fine-tuned model.
     lengths: of rows; the model's longest stands for those beyond it.
     platforms: that the program is for; no such device is needed here.
     dtype: of the computation.
@@ -90,11 +88,13 @@ def save(
     OSError: it cannot be written.
   """
   _check_package()
-  config = weights.config
-  kind = predicting.kind_of(config, where)
+  weights, config = model.weights, model.config
+  kind = predicting.kind_of(config, model.path)
   if kind == "fill":
-    raise ValueError(f"{where} is a masked language model; fine-tune it first.")
-  layout = layouts.of_vocabulary(predicting.vocabulary_of(weights, where))
+    raise UserError(
+      f"{model.path} is a masked language model; fine-tune it first."
+    )
+  layout = layouts.of_vocabulary(predicting.vocabulary_of(model))
   # What every platform has, and one program for all of them.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
   run = program(config, **computation)
@@ -151,8 +151,8 @@ def export_model(
   """
   if os.path.isdir(output):
     raise UserError(f"{output} is a folder; name a file.")
-  weights = loading.read(path, family, None)
-  return save(output, weights, path, lengths, platforms, dtype)
+  model = open_model(path, family=family)
+  return save(output, model, lengths, platforms, dtype)
 
 
 def _exported(

@@ -22,7 +22,7 @@ from bert_jax.devices import sharding
 from bert_jax.models.encoder import encode
 from bert_jax.use import text_batches as text_rows
 from bert_jax.use.text_batches import Text, Tokens
-from bert_jax.weights.load import Loaded
+from bert_jax.weights.load import OpenedModel
 
 COMBINE = ("concat", "sum", "mean", "mix", "stack")
 UNITS = ("piece", "word", "cls", "mean", "max")
@@ -88,7 +88,7 @@ class _Window(NamedTuple):
 
 
 def extract(
-  model: Loaded,
+  model: OpenedModel,
   texts: Iterable[str | Sequence[str]],
   spec: Spec = Spec(),  # noqa: B008, it is immutable
   tokens: int = 8192,
@@ -96,7 +96,7 @@ def extract(
   """Yields the vectors of each text, in the order of the texts.
 
   Args:
-    model: of any family, see `text_rows.open_model` for ELECTRA's.
+    model: a model of any family; one tower of ELECTRA.
     texts: strings, or lists of words.
     spec: which vectors.
     tokens: of a batch.
@@ -114,7 +114,7 @@ def extract(
 
 
 def extract_texts(
-  model: Loaded, texts: Iterable[Text], spec: Spec, tokens: int = 8192
+  model: OpenedModel, texts: Iterable[Text], spec: Spec, tokens: int = 8192
 ) -> Iterator[Features]:
   """`extract` of texts with ids."""
   check(model, spec)
@@ -125,7 +125,9 @@ def extract_texts(
   )
 
 
-def own_pooling(model: Loaded, unit: str | None) -> tuple[str, bool, list[str]]:
+def own_pooling(
+  model: OpenedModel, unit: str | None
+) -> tuple[str, bool, list[str]]:
   """Chooses the unit of the vectors: the user's, or else the model's.
 
   Args:
@@ -171,12 +173,12 @@ def own_pooling(model: Loaded, unit: str | None) -> tuple[str, bool, list[str]]:
   return unit or model_unit, unit is None and pooling["normalize"], lines
 
 
-def num_layers(model: Loaded) -> int:
+def num_layers(model: OpenedModel) -> int:
   """Layers that a model has, the embeddings or words among them."""
   return model.module.encoder.num_layers + 1
 
 
-def check(model: Loaded, spec: Spec) -> None:
+def check(model: OpenedModel, spec: Spec) -> None:
   """Raises ValueError if a model cannot give what a spec asks for."""
   count, family = num_layers(model), model.config["family"]
   if "encoder" not in model.params:
@@ -212,7 +214,7 @@ def check(model: Loaded, spec: Spec) -> None:
     raise ValueError(f"overlap {spec.overlap}: it must be 0 or more.")
 
 
-def _longest(model: Loaded) -> int | None:
+def _longest(model: OpenedModel) -> int | None:
   return getattr(model.module.encoder, "max_length", None)
 
 
@@ -279,7 +281,7 @@ def _combine(layers: list[Array], spec: Spec) -> Array:
 
 
 def _block(
-  model: Loaded, texts: list[Text], spec: Spec, tokens: int
+  model: OpenedModel, texts: list[Text], spec: Spec, tokens: int
 ) -> Iterator[Features]:
   """The features of some texts."""
   encoded = text_rows.encode(model, texts)
@@ -346,7 +348,7 @@ def _windows(
     place = until
 
 
-def _weigher(model: Loaded, spec: Spec) -> Callable | None:
+def _weigher(model: OpenedModel, spec: Spec) -> Callable | None:
   """What makes `weights` of rows; None where each position counts."""
   if spec.unit not in WHOLE:
     return None

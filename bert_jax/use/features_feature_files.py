@@ -18,6 +18,7 @@ from bert_jax.messages import UserError, note
 from bert_jax.use import features
 from bert_jax.use import text_batches as text_rows
 from bert_jax.use.features import Features
+from bert_jax.weights.load import load
 
 # Texts that a write to an HDF5 file holds.
 _CHUNK = 256
@@ -259,7 +260,13 @@ def extract_file(
   check(target)
   if os.path.realpath(target) == os.path.realpath(source):
     raise UserError(f"--output {target} is the input; choose another.")
-  loaded = text_rows.open_model(model, family, tower, dtype=dtype)
+  loaded = load(
+    model,
+    family=family,
+    tower=tower,
+    default_tower="discriminator",
+    dtype=dtype,
+  )
   if spec.layers is None:
     spec = spec._replace(layers=tuple(range(features.num_layers(loaded))))
   unit, normalize, notes = features.own_pooling(loaded, spec.unit)

@@ -1,96 +1,99 @@
-"""Fills [MASK] with the model of a run."""
+"""Fills each [MASK] of a text with the pieces that a model finds likely.
 
-import os
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+model = weights.load.open_model(PATH, default_tower="generator")
+(masks,) = fill_mask.fill(model, ["Paris is the [MASK] of France."])
+masks[0]  # [("capital", 0.97), ...]
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
-from bert_jax import files, models
 from bert_jax.devices import sharding
-from bert_jax.models import heads
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import Vocabulary
-from bert_jax.weights import checkpoint
 
 
-class Filler(NamedTuple):
-  """A run's masked language model with its tokenizer."""
+class MaskedModel(Protocol):
+  """The parts of `weights.load.OpenedModel` that are read here."""
 
-  module: nn.Module
-  params: Any
-  tokenizer: Vocabulary
-  max_length: int
+  path: str
+
+  @property
+  def config(self) -> Mapping[str, Any]: ...
+
+  @property
+  def module(self) -> nn.Module: ...
+
+  @property
+  def params(self) -> Any: ...
+
+  @property
+  def vocabulary(self) -> Vocabulary: ...
 
 
-def load(workdir: str) -> Filler:
-  """Opens the masked language model of a run.
+def can_fill(config: Mapping[str, Any]) -> bool:
+  """Returns True if a model's config names a head that predicts masks."""
+  family, task = config["family"], config["task"]
+  with_head = task == "pretraining" and family not in ("gpt", "electra")
+  return with_head or task == "generator"
+
+
+def log_probabilities(
+  module: nn.Module,
+  params: Any,
+  inputs: Mapping[str, Array],
+  positions: Int[Array, "b m"],
+) -> Float[Array, "b m v"]:
+  """Returns the log-probability of each row of the word table at each mask.
 
   Args:
-    workdir: the run's folder; RUN@best or RUN@STEP for a checkpoint of it.
-
-  Raises:
-    ValueError: no run, no such checkpoint, or another objective.
+    module: a model with a masked-language-model head.
+    params: its parameters.
+    inputs: `input_ids` and the other inputs of the encoder, [b, l] each.
+    positions: the masked positions; any position may stand for none.
   """
-  workdir, which = checkpoint.split_path(workdir)
-  with checkpoint.Checkpointer.of_run(workdir) as saver:
-    step = saver.find_step(which) if which else None
-    config = files.read_object(os.path.join(workdir, "config.json"))
-    try:
-      objective, model = config["objective"], dict(config["model"])
-      vocab_size = model["vocab_size"]
-    except (KeyError, TypeError) as e:
-      raise ValueError(f"{workdir}: its .json files are damaged ({e}).") from e
-    name = objective["name"]
-    if name not in ("mlm", "distil"):
-      raise ValueError(f"{workdir}: its objective is {name!r}.")
-    family = models.family(model.pop("family"))
-    encoder = family.build(**model)
-    pairs = name == "mlm" and objective["pairs"]
-    module = family.ForPreTraining(encoder, pairs=pairs)
-    ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), batch)
-    wanted = nn.unbox(shapes)["params"]
-    if objective.get("span_boundary"):
-      wanted |= {"span": heads.span_shapes(encoder)}
-    params, _ = saver.restore_params(step, wanted)
-  settings = os.path.join(workdir, vocabulary_files.SETTINGS)
-  if not files.read_object(settings):
-    raise ValueError(f"{settings} is damaged: it says nothing.")
-  tokenizer = vocabulary_files.load(workdir)
-  if tokenizer.vocab_size != vocab_size:
-    raise ValueError(
-      f"{workdir}: its vocabulary has {tokenizer.vocab_size} pieces, the model"
-      f" {vocab_size}; it is not the vocabulary of this run."
-    )
-  return Filler(module, params, tokenizer, encoder.max_length)
+  batch = {**inputs, "mlm_positions": positions}
+  batch["cls_positions"] = jnp.zeros_like(positions[:, :1])
+  logits = module.apply({"params": params}, batch)["mlm_logits"]
+  return jax.nn.log_softmax(logits, axis=-1)
 
 
-def encode(filler: Filler, texts: Sequence[str]) -> dict[str, np.ndarray]:
+_log_probabilities = functools.partial(sharding.jit, static_argnums=0)(
+  log_probabilities
+)
+
+
+def encode(model: MaskedModel, texts: Sequence[str]) -> dict[str, np.ndarray]:
   """Returns a batch of `[CLS] text [SEP]` rows with their masked positions.
 
   Raises:
-    ValueError: a text without the tokenizer's mask, or one that is too long.
+    UserError: a text without the tokenizer's mask, or one that is too long.
   """
-  special = filler.tokenizer.special
+  special = model.vocabulary.special
+  if special.mask is None:
+    raise UserError(f"{model.path}: its tokenizer has no mask token.")
+  longest = model.module.encoder.max_length
   rows, positions = [], []
   for text in texts:
     if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
-      raise ValueError(f"{text!r} is not UTF-8.")
-    ids = filler.tokenizer.encode_special(text)
+      raise UserError(f"{text!r} is not UTF-8.")
+    ids = model.vocabulary.encode_special(text)
     rows.append([special.cls, *ids, special.sep])
     masked = [i for i, token in enumerate(rows[-1]) if token == special.mask]
     if not masked:
-      spelling = filler.tokenizer.pieces[special.mask]
-      raise ValueError(f"{text!r} has no {spelling} to fill.")
-    if len(rows[-1]) > filler.max_length:
-      raise ValueError(
+      spelling = model.vocabulary.pieces[special.mask]
+      raise UserError(f"{text!r} has no {spelling} to fill.")
+    if len(rows[-1]) > longest:
+      raise UserError(
         f"{text[:40]!r}... has {len(rows[-1])} tokens with [CLS] and [SEP]; the"
-        f" model takes {filler.max_length}. Shorten it."
+        f" model takes {longest}. Shorten it."
       )
     positions.append(masked)
   shape = len(rows), max(map(len, rows))
@@ -111,19 +114,46 @@ def encode(filler: Filler, texts: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def fill(
-  filler: Filler, texts: Sequence[str], top: int = 5
+  model: MaskedModel, texts: Sequence[str], top: int = 5
 ) -> list[list[list[tuple[str, float]]]]:
-  """Returns for each text and each [MASK] the `top` (piece, probability)."""
-  batch = encode(filler, texts)
-  out = sharding.jit(filler.module.apply)({"params": filler.params}, batch)
-  log_p = jax.nn.log_softmax(out["mlm_logits"], axis=-1)
-  values, ids = jax.lax.top_k(log_p, top)
+  """Returns for each text and each [MASK] the `top` (piece, probability).
+
+  Args:
+    model: a masked language model, or ELECTRA's generator.
+    texts: texts with at least one mask each, in the tokenizer's spelling.
+    top: the number of pieces to return, the likeliest first.
+
+  Raises:
+    UserError: the model has no head for masks, its vocabulary does not fit, or
+      see `encode`.
+  """
+  config = model.config
+  if not can_fill(config):
+    raise UserError(
+      f"{model.path} is a model for {config['task']} of family"
+      f" {config['family']}: it has no head that fills masks; name a masked"
+      " language model."
+    )
+  pieces = model.vocabulary.pieces
+  if len(pieces) > config["model"]["vocab_size"]:
+    raise UserError(
+      f"{model.path}: its vocabulary has {len(pieces)} pieces, the model"
+      f" {config['model']['vocab_size']}; put the model's own tokenizer there."
+    )
+  if not 1 <= top <= len(pieces):
+    raise UserError(f"top={top}: must be 1 to {len(pieces)}, all pieces.")
+  batch = encode(model, texts)
+  inputs = {key: batch[key] for key in ("input_ids", "sequence_ids")}
+  log_p = _log_probabilities(
+    model.module, model.params, inputs, batch["mlm_positions"]
+  )
+  # Rows of the word table beyond the pieces only pad it to a round number.
+  values, ids = jax.lax.top_k(log_p[..., : len(pieces)], top)
   values, ids = np.exp(np.asarray(values)), np.asarray(ids)
-  pieces = filler.tokenizer.pieces
 
   def candidates(row, mask):
-    found = zip(ids[row, mask], values[row, mask], strict=True)
-    return [(pieces[i], float(p)) for i, p in found]
+    pairs = zip(ids[row, mask], values[row, mask], strict=True)
+    return [(pieces[i], float(p)) for i, p in pairs]
 
   counts = batch["mlm_weights"].sum(-1).astype(int)
   return [[candidates(r, m) for m in range(n)] for r, n in enumerate(counts)]

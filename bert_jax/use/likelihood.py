@@ -15,16 +15,16 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from bert_jax.devices import sharding
 from bert_jax.use import text_batches as text_rows
+from bert_jax.use.fill_mask import can_fill, log_probabilities
 from bert_jax.use.text_batches import Text, Tokens
-from bert_jax.weights.load import Loaded
+from bert_jax.weights.load import OpenedModel
 
 METHODS = ("pll", "pll_word_l2r", "rtd", "lm")
 # Texts whose rows are made and sorted at once.
@@ -56,14 +56,14 @@ class _Row(NamedTuple):
   target: int
 
 
-def method_of(model: Loaded) -> str:
+def method_of(model: OpenedModel) -> str:
   """The score that a model's head gives; ValueError if it gives none."""
   family, task = model.config["family"], model.config["task"]
   if family == "gpt" and task == "pretraining":
     return "lm"
   if task == "discriminator":
     return "rtd"
-  if task == "generator" or (task == "pretraining" and family != "electra"):
+  if can_fill(model.config):
     return "pll"
   raise ValueError(
     f"the model is of family {family} for {task}; a score needs the head of a"
@@ -71,7 +71,7 @@ def method_of(model: Loaded) -> str:
   )
 
 
-def check(model: Loaded, method: str) -> None:
+def check(model: OpenedModel, method: str) -> None:
   """Raises ValueError if a model's head does not give a score."""
   if method not in METHODS:
     raise ValueError(f"method {method!r}: not one of {METHODS}.")
@@ -81,7 +81,7 @@ def check(model: Loaded, method: str) -> None:
 
 
 def score(
-  model: Loaded,
+  model: OpenedModel,
   texts: Sequence[str],
   method: str | None = None,
   tokens: int = 8192,
@@ -116,7 +116,7 @@ def score(
   return result
 
 
-def encode(model: Loaded, texts: Sequence[Text]) -> list[Tokens]:
+def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   """`text_rows.encode`; ValueError for a text that is too long."""
   encoded = text_rows.encode(model, texts)
   longest = model.module.encoder.max_length
@@ -129,7 +129,7 @@ def encode(model: Loaded, texts: Sequence[Text]) -> list[Tokens]:
   return encoded
 
 
-def mask_token(model: Loaded) -> tuple[str, int]:
+def mask_token(model: OpenedModel) -> tuple[str, int]:
   """Spelling and id of the mask; ValueError if the model has none."""
   for token in _MASKS:
     number = model.tokenizer and model.tokenizer.token_to_id(token)
@@ -139,7 +139,7 @@ def mask_token(model: Loaded) -> tuple[str, int]:
 
 
 def _rows(
-  model: Loaded, encoded: Sequence[Tokens], method: str
+  model: OpenedModel, encoded: Sequence[Tokens], method: str
 ) -> Iterator[_Row]:
   mask = mask_token(model)[1] if method.startswith("pll") else 0
   for number, one in enumerate(encoded):
@@ -157,7 +157,7 @@ def _rows(
 
 
 def _run(
-  model: Loaded, run: Callable, rows: Sequence[_Row], tokens: int
+  model: OpenedModel, run: Callable, rows: Sequence[_Row], tokens: int
 ) -> Iterator[tuple[np.ndarray, Any]]:
   """Yields numbers of rows and what the program gives for them."""
   longest = model.module.encoder.max_length
@@ -169,26 +169,16 @@ def _run(
     yield batch.numbers, jax.tree.map(np.asarray, found)
 
 
-def _mlm_log_p(
-  module: nn.Module, params: Any, inputs: dict[str, Array], position: Array
-) -> Float[Array, "b v"]:
-  positions = position[:, None]
-  batch = inputs | {"mlm_positions": positions}
-  batch["cls_positions"] = jnp.zeros_like(positions)
-  out = module.apply({"params": params}, batch)
-  return jax.nn.log_softmax(out["mlm_logits"][:, 0])
-
-
 @_jit
 def _pll(module, params, inputs, position, target):
-  log_p = _mlm_log_p(module, params, inputs, position)
+  log_p = log_probabilities(module, params, inputs, position[:, None])[:, 0]
   return jnp.take_along_axis(log_p, target[:, None], 1)[:, 0]
 
 
 @_jit
 def _guess(module, params, inputs, position, target):
   """The most likely id, and log P of the target."""
-  log_p = _mlm_log_p(module, params, inputs, position)
+  log_p = log_probabilities(module, params, inputs, position[:, None])[:, 0]
   wanted = jnp.take_along_axis(log_p, target[:, None], 1)[:, 0]
   return log_p.argmax(-1), wanted
 
@@ -219,7 +209,7 @@ _PROGRAMS = {"pll": _pll, "pll_word_l2r": _pll, "rtd": _rtd, "lm": _lm}
 
 
 def cloze(
-  model: Loaded,
+  model: OpenedModel,
   texts: Sequence[str],
   answers: Sequence[str],
   tokens: int = 8192,

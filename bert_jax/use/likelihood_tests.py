@@ -8,7 +8,7 @@ import numpy as np
 from bert_jax.messages import UserError
 from bert_jax.use import blimp, likelihood
 from bert_jax.use import text_batches as text_rows
-from bert_jax.weights.load import Loaded
+from bert_jax.weights.load import OpenedModel, load
 
 
 def run(
@@ -43,7 +43,13 @@ def run(
   Raises:
     ValueError: bad input; the message is one sentence.
   """
-  model = text_rows.open_model(path, family, tower, dtype=dtype)
+  model = load(
+    path,
+    family=family,
+    tower=tower,
+    default_tower="discriminator",
+    dtype=dtype,
+  )
   method = method or likelihood.method_of(model)
   results: dict[str, Any] = {"model": path, "method": method}
   if blimp_path:
@@ -56,7 +62,7 @@ def run(
 
 
 def run_blimp(
-  model: Loaded, path: str, method: str, pairs: int | None, tokens: int
+  model: OpenedModel, path: str, method: str, pairs: int | None, tokens: int
 ) -> dict[str, Any]:
   """Scores both sentences of each pair.
 
@@ -79,7 +85,7 @@ def run_blimp(
   return blimp.results(files, groups[::2], groups[1::2])
 
 
-def run_cloze(model: Loaded, path: str, tokens: int) -> dict[str, Any]:
+def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
   """Returns the accuracy over a file of texts with one `[MASK]` each.
 
   Args:

@@ -12,22 +12,20 @@ from bert_jax.devices import sharding
 from bert_jax.models import task_heads
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import layout as layouts
+from bert_jax.tasks import predictions_outputs as outputs
 from bert_jax.tasks import questions as spans
 from bert_jax.tasks import tagging
 from bert_jax.tasks import windows as long_texts
 from bert_jax.tasks.batches import Split
 from bert_jax.tasks.batches_batches import BUCKETS, Batches
-from bert_jax.tasks.encoded_rows import Rows, Task
+from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text import added_tokens
-from bert_jax.text import open_vocabulary as vocabulary_files
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.training import evaluate_task as scoring
-from bert_jax.use.predict_results import make_results
-from bert_jax.weights import generator_discriminator as towers
-from bert_jax.weights import hf_config_hf_labels as hf_labels
-from bert_jax.weights import load as loading
+from bert_jax.use import fill_mask
+from bert_jax.weights import hf_config
 from bert_jax.weights import model_folder as folder
-from bert_jax.weights.model_folder import Weights
+from bert_jax.weights.load import OpenedModel, open_model
 
 # Examples that are read, run and written together.
 CHUNK = 1024
@@ -35,8 +33,6 @@ _KINDS = {
   "multiple_choice": "choice",
   "token_classification": "tagging",
   "span": "span",
-  "pretraining": "fill",
-  "generator": "fill",
 }
 
 
@@ -71,7 +67,9 @@ def kind_of(config: dict[str, Any], path: str) -> str:
   name = config["task"]
   if name == "sequence_classification":
     return config["problem"] or "classification"
-  if name not in _KINDS or config["family"] == "gpt" and name == "pretraining":
+  if fill_mask.can_fill(config):
+    return "fill"
+  if name not in _KINDS:
     raise ValueError(
       f"{path} is a model for {name} of family {config['family']}: it has no"
       " head to predict with; fine-tune it first."
@@ -79,27 +77,16 @@ def kind_of(config: dict[str, Any], path: str) -> str:
   return _KINDS[name]
 
 
-def read(path: str, best: bool, family: str | None = None) -> Weights:
-  """Reads a model; of a run the newest checkpoint, or the best."""
-  weights = loading.read(path, family, best=best)
-  both = weights.config["task"] == "pretraining"
-  if weights.config["family"] == "electra" and both:
-    return towers.split(weights, "generator")
-  return weights
-
-
-def vocabulary_of(weights: Weights, where: str) -> Vocabulary:
+def vocabulary_of(model: OpenedModel) -> Vocabulary:
   """A model's vocabulary; ValueError if it has none, or another model's."""
-  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
-    raise ValueError(f"{where} has no tokenizer's files; put them beside it.")
-  vocabulary = vocabulary_files.of_files(weights.tokenizer_files, where)
-  size = weights.config["model"]["vocab_size"]
+  vocabulary = model.vocabulary
+  size = model.config["model"]["vocab_size"]
   layout = layouts.of_vocabulary(vocabulary)
   needed = layout.vocab_size
   if needed > size:
     names = [*vocabulary.pieces, *layout.extra][size:]
     raise ValueError(
-      f"{where}: its rows need {needed} pieces, the model has {size}, and none"
+      f"{model.path}: its rows need {needed} pieces, the model has {size}, and none"
       f" for {added_tokens.listed(names)}; fine-tune it, which adds rows for"
       " them, or put its own tokenizer's files there."
     )
@@ -117,12 +104,12 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
     count = config["head"].get("num_labels") or 1
     if kind == "regression" and count > 1:
       # With several outputs, the predicted numbers have the outputs' names.
-      labels = config["labels"] or hf_labels.default_labels(count)
+      labels = config["labels"] or hf_config.default_labels(count)
     task = Task("", kind, tuple(labels or ()), 1, ())
   return task._replace(metrics=("squad2",)) if null else task
 
 
-def open_model(
+def open_predictor(
   path: str,
   batch_size: int = 32,
   length: int = 512,
@@ -147,20 +134,21 @@ def open_model(
   Raises:
     ValueError: no model, no head, no tokenizer, or not its own.
   """
-  weights = read(path, best, family)
-  config = weights.config
+  model = open_model(
+    path, family=family, default_tower="generator", best=best, dtype=dtype
+  )
+  config, module = model.config, model.module
   kind = kind_of(config, path)
   if null and kind != "span":
     raise ValueError(
       f"{path} is a model for {kind}; only questions can have no answer."
     )
-  vocabulary = vocabulary_of(weights, path)
+  vocabulary = vocabulary_of(model)
   size = vocabulary.vocab_size
-  module = folder.module_of(config, dtype=dtype)
   mesh = sharding.make_mesh()
   devices = mesh.shape["data"]
   place = NamedSharding(mesh, PartitionSpec())
-  params = jax.device_put(folder.unflatten(weights.arrays), place)
+  params = jax.device_put(folder.unflatten(model.weights.arrays), place)
   return Predictor(
     kind,
     task_of(config, kind, null),
@@ -181,12 +169,10 @@ def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
     inputs = {key: batch[key] for key in keys if key in batch}
     if kind != "fill":
       return module.apply({"params": params}, inputs)
-    first = jnp.zeros_like(batch["mlm_positions"])
-    inputs |= dict(mlm_positions=batch["mlm_positions"], cls_positions=first)
-    logits = module.apply({"params": params}, inputs)["mlm_logits"][:, 0]
-    # Leave out rows beyond the pieces, which pad the table to a round number.
-    log_p = jax.nn.log_softmax(logits)[:, :pieces]
-    values, ids = jax.lax.top_k(log_p, top)
+    positions = batch["mlm_positions"]
+    log_p = fill_mask.log_probabilities(module, params, inputs, positions)
+    # Rows of the word table beyond the pieces only pad it to a round number.
+    values, ids = jax.lax.top_k(log_p[:, 0, :pieces], top)
     # One array; ids are exact in float32.
     return jnp.stack([values, ids.astype(jnp.float32)], -1)
 
@@ -316,3 +302,147 @@ def chunks(items: Iterator[Any], size: int = CHUNK) -> Iterator[list[Any]]:
       chunk = []
   if chunk:
     yield chunk
+
+
+Result = dict[str, Any]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+  """Along the last axis, in float64."""
+  logits = np.asarray(logits, np.float64)
+  chances = np.exp(logits - logits.max(-1, keepdims=True))
+  return chances / chances.sum(-1, keepdims=True)
+
+
+def make_results(
+  predictor: Any, rows: Rows, logits: Sequence[np.ndarray], examples: Examples
+) -> list[Result]:
+  """Makes each example's prediction.
+
+  Args:
+    predictor: a `predicting.Predictor`.
+    rows: of `predicting.encode`.
+    logits: of each row.
+    examples: their raw fields.
+
+  Raises:
+    ValueError: logits that are not finite.
+  """
+  kind, task = predictor.kind, predictor.task
+  if kind == "fill":
+    outputs.check_finite(*logits)
+    return _masks(predictor, rows, logits, examples)
+  if kind == "span":
+    found = outputs.predictions(task, rows, logits, examples)
+    return [_answer(one) for one in found]
+  if kind == "tagging":
+    tags = outputs.predictions(task, rows, logits, examples)
+    chances = tag_chances(rows, logits, examples, tags, task.labels)
+    return [
+      {"words": e["words"], "tags": t, "probabilities": p}
+      for e, t, p in zip(examples, tags, chances, strict=True)
+    ]
+  means = _means(rows, np.asarray(logits, np.float64))
+  outputs.check_finite(means)
+  if kind == "regression":
+    return [_scores(task.labels, x) for x in means]
+  if kind == "choice":
+    counts = [len(e["texts"]) for e in examples]
+    parts = np.split(means[:, 0], np.cumsum(counts)[:-1])
+    return [_chosen(softmax(part)) for part in parts]
+  if kind == "multi_label":
+    return [_labels(task.labels, 1 / (1 + np.exp(-x))) for x in means]
+  return [_label(task.labels, x) for x in softmax(means)]
+
+
+def _means(rows: Rows, logits: np.ndarray) -> np.ndarray:
+  """The mean logits of each item's windows."""
+  count = np.bincount(rows.example)
+  sums = np.zeros((len(count), logits.shape[1]))
+  np.add.at(sums, rows.example, logits)
+  return sums / count[:, None]
+
+
+def _label(labels: Sequence[str], chances: np.ndarray) -> Result:
+  best = int(chances.argmax())
+  return {
+    "label": labels[best],
+    "probability": float(chances[best]),
+    "probabilities": dict(zip(labels, chances.tolist(), strict=True)),
+  }
+
+
+def _scores(names: Sequence[str], values: np.ndarray) -> Result:
+  if len(values) == 1:
+    return {"score": float(values[0])}
+  return {"scores": dict(zip(names, values.tolist(), strict=True))}
+
+
+def _labels(labels: Sequence[str], chances: np.ndarray) -> Result:
+  named = dict(zip(labels, chances.tolist(), strict=True))
+  chosen = [name for name, chance in named.items() if chance > 0.5]
+  return {"labels": chosen, "probabilities": named}
+
+
+def _chosen(chances: np.ndarray) -> Result:
+  best = int(chances.argmax())
+  return {
+    "choice": best,
+    "probability": float(chances[best]),
+    "probabilities": chances.tolist(),
+  }
+
+
+def _answer(found: dict[str, Any]) -> Result:
+  odds = {k: found[k] for k in ("null_odds",) if k in found}
+  nbest = [
+    {"text": x["text"], "probability": x["probability"]} for x in found["nbest"]
+  ]
+  chances = {x["text"]: x["probability"] for x in nbest}
+  text = found["text"]
+  chance = chances.get(text, 0.0)
+  if odds and "" not in chances:
+    # A beam's list is of answers, given that there is one; that there is none
+    # has a chance of its own, of which `null_odds` is the logit.
+    none, some = softmax(np.array([found["null_odds"], 0.0])).tolist()
+    chance = chance * some if text else none
+  return {"answer": text, "probability": chance} | odds | {"nbest": nbest}
+
+
+def tag_chances(
+  rows: Rows,
+  logits: Sequence[np.ndarray],
+  examples: Examples,
+  tags: Sequence[Sequence[str | None]],
+  labels: Sequence[str],
+) -> list[list[float | None]]:
+  """The probability of each word's tag, in the window that it is read in.
+
+  A word counts in one window only (`tagging.rows`); 1 for one without a piece,
+  whose tag is O whatever the model says, None if the model has no O.
+  """
+  ids = {name: i for i, name in enumerate(labels)}
+  chances: list[list[float | None]] = [
+    [1.0 if tag else None for tag in row] for row in tags
+  ]
+  for i, example in enumerate(rows.example):
+    words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
+    places = np.flatnonzero(words >= 0)
+    found = softmax(logits[i][places])
+    for word, chance in zip(words[places], found, strict=True):
+      chances[example][word] = float(chance[ids[tags[example][word]]])
+  return chances
+
+
+def _masks(
+  predictor: Any, rows: Rows, found: Sequence[np.ndarray], examples: Examples
+) -> list[Result]:
+  results: list[Result] = [{"masks": []} for _ in examples]
+  pieces = predictor.vocabulary.pieces
+  for example, candidates in zip(rows.example, found, strict=True):
+    named = [
+      {"token": pieces[int(i)], "probability": float(np.exp(value))}
+      for value, i in candidates
+    ]
+    results[example]["masks"].append(named)
+  return results

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.tasks.files import tables
 from bert_jax.text import characters
 from bert_jax.text.vocabulary import cover_marks, joining, valid
-from bert_jax.weights.load import Loaded, load
+from bert_jax.weights.load import OpenedModel
 
 # What rows are padded to; longer ones to a multiple of the last.
 LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -66,17 +66,6 @@ class Batch(NamedTuple):
 
   numbers: np.ndarray
   inputs: dict[str, np.ndarray]
-
-
-def open_model(
-  path: str, family: str | None, tower: str | None, **computation: Any
-) -> Loaded:
-  """`load`; of both towers of ELECTRA the discriminator unless one is named."""
-  model = load(path, family=family, tower=tower, **computation)
-  if model.config["family"] == "electra" and tower is None:
-    if model.config["task"] == "pretraining":
-      return load(path, family=family, tower="discriminator", **computation)
-  return model
 
 
 def spaced(text: str) -> list[tuple[int, int]]:
@@ -167,7 +156,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
   return item
 
 
-def encode(model: Loaded, texts: Sequence[Text]) -> list[Tokens]:
+def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   """Encodes texts with the model's tokenizer and its special tokens.
 
   A piece is of the word in which it begins; one that stands before a word, as
@@ -220,7 +209,7 @@ def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
   return Tokens(ids, row.tokens, offsets, words, splits, *ends)
 
 
-def _characters(model: Loaded, text: Text) -> Tokens:
+def _characters(model: OpenedModel, text: Text) -> Tokens:
   """Words of ELMo; a text's are split as its tokenizer does, if it has one."""
   spans = text.words
   if model.tokenizer is not None and not text.given:

@@ -1,15 +1,12 @@
 """Converts published weights into a folder, and a model into published form."""
 
-import importlib
-
 from bert_jax.messages import UserError, note
 from bert_jax.text import model_tokenizer
-from bert_jax.weights import checkpoint, hf, runs
+from bert_jax.weights import bilm, checkpoint, hf, runs, tf1
 from bert_jax.weights import model_folder as folder
 
-# Published formats that can be read. Each has a module of this room, which is
-# imported when it is asked for.
-SOURCES = ("hf", "tf1", "bilm")
+# Published format -> the function that reads it.
+READERS = {"hf": hf.read, "tf1": tf1.read, "bilm": bilm.read}
 
 
 def from_published(
@@ -22,7 +19,7 @@ def from_published(
   """Reads a published format and writes a converted folder.
 
   Args:
-    source: one of `SOURCES`.
+    source: a key of `READERS`.
     path: a folder of that format, or a TF1 checkpoint.
     output: the folder to write, which must not exist.
     family: "bert", "roberta", ...; None for what the transformers folder says.
@@ -37,8 +34,7 @@ def from_published(
     family = hf.find_family(path)
   if family is None:
     raise UserError(f"--from {source} needs --family=NAME.")
-  reader = importlib.import_module(f"bert_jax.weights.{source}")
-  weights = reader.read(path, family, tower)
+  weights = READERS[source](path, family, tower)
   folder.write(output, weights)
   _report_rows(path, weights)
 

@@ -123,3 +123,27 @@ def split(weights: Weights, tower: str) -> Weights:
   return Weights(
     config, {p: arrays[p] for p in shapes}, weights.tokenizer_files
   )
+
+
+def choose(
+  weights: Weights, tower: str | None, where: str, default: str | None = None
+) -> Weights:
+  """Takes one of ELECTRA's towers; other models are returned as they are.
+
+  Args:
+    weights: a model of any family.
+    tower: "generator", "discriminator" or "both"; None if none was asked for.
+    where: the model's path, for messages.
+    default: the tower to take if the model has both and `tower` is None; None
+      means both.
+
+  Raises:
+    ValueError: the model is not the tower that was asked for.
+  """
+  family, task = weights.config["family"], weights.config["task"]
+  check_name(family, tower)
+  if family != "electra" or task != "pretraining":
+    check_is(weights, tower, where)
+    return weights
+  tower = tower or default
+  return weights if tower in (None, "both") else split(weights, tower)

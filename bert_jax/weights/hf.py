@@ -9,8 +9,6 @@ import numpy as np
 from bert_jax.messages import note
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import hf_config, hf_files, hf_names, hf_tasks, mapping
-from bert_jax.weights import hf_config_hf_config_back as hf_config_back
-from bert_jax.weights import hf_config_hf_labels as hf_labels
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights import sentence_vector as sentence
 from bert_jax.weights.model_folder import Weights
@@ -134,7 +132,7 @@ def _read_config(
   model = hf_config.read_model(fields, task)
   labels, problem, notes = None, None, []
   if task in hf_config.WITH_LABELS:
-    labels, notes = hf_labels.read(config, where)
+    labels, notes = hf_config.read_labels(config, where)
   if task == "sequence_classification":
     problem = hf_config.problem_of(config, len(labels), where)
   head = hf_config.read_head(fields, task, model, len(labels or ()), pairs)
@@ -177,7 +175,7 @@ def _read_one(path: str, family: str) -> Weights:
     "format": "hf",
     "dtype": dtype,
     "skipped": sorted(arrays.keys() - used),
-    "config": hf_config_back.kept(theirs, family, task),
+    "config": hf_config.source_fields(theirs, family, task),
   }
   if pooling := sentence.read(path):
     config["source"]["pooling"] = pooling
@@ -231,7 +229,7 @@ def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
       " its start (objective.span_head=joint); export_program keeps it."
     )
   dtype = config["source"].get("dtype", "float32")
-  theirs = hf_config_back.make(config, weights.tokenizer_files, dtype)
+  theirs = hf_config.make_config(config, weights.tokenizer_files, dtype)
   for name in ZERO.get((family, task), ()):
     if arrays.pop(name).any():
       raise ValueError(

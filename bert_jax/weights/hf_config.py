@@ -4,14 +4,22 @@ Their names, and what an absent one means, from transformers
 (configuration_bert.py and its like).
 """
 
+import math
+import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax import models
+from bert_jax.messages import note
 from bert_jax.models import electra
-from bert_jax.weights.hf_config_fields import LIMITS, Fields
+from bert_jax.text import model_tokenizer
+from bert_jax.weights import hf_names, hf_tasks
 
 Config = dict[str, Any]
+
+# Attribute of the encoder -> the limit of its number; that of the others,
+# dropout rates and epsilons, is 1. A padding's depends on the sizes.
+LIMITS = {"initializer_range": 100.0, "padding_id": math.inf}
 
 _SIZES = {
   "vocab_size": "vocab_size",
@@ -160,6 +168,39 @@ PROBLEMS = {
 # The classes have it as a number, not as a field (modeling_distilbert.py).
 DISTILBERT_EPSILON = 1e-12
 WITH_LABELS = ("sequence_classification", "token_classification")
+
+
+class Fields:
+  """Fields of one config; a format may say what an absent one means."""
+
+  def __init__(self, config: Mapping[str, Any], where: str):
+    self.config, self.where = config, where
+
+  def refuse(self, field: str, why: str) -> ValueError:
+    """The error that a field's value is worth."""
+    value = self.config.get(field)
+    return ValueError(f"{self.where}: {field} is {value!r}; {why}.")
+
+  def value(self, field: str) -> Any:
+    """A field; ValueError if it is absent."""
+    if field not in self.config:
+      raise ValueError(f"{self.where} has no {field}; write it in.")
+    return self.config[field]
+
+  def size(self, field: str) -> int:
+    """A whole number from 1; ValueError if it is another."""
+    value = self.value(field)
+    if type(value) is not int or value < 1:
+      raise self.refuse(field, "it must be a whole number from 1")
+    return value
+
+  def number(self, field: str, limit: float = 1.0) -> float:
+    """A number from 0 to below a limit; ValueError if it is another."""
+    value = self.value(field)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0 <= value < limit:
+      raise self.refuse(field, f"it must be a number from 0 to below {limit:g}")
+    return value
 
 
 class HfFields(Fields):
@@ -339,3 +380,237 @@ def read_head(
     "pooling": pooling(family, task, dropout),
     "num_labels": 1 if choice else num_labels,
   }
+
+
+# Each has a name in memory; classifiers of a whole vocabulary have 250,000.
+MAX_LABELS = 10_000_000
+
+
+def default_labels(count: int) -> list[str]:
+  """The names that transformers gives to labels without any."""
+  return [f"LABEL_{i}" for i in range(count)]
+
+
+def read_labels(
+  config: Mapping[str, Any], where: str
+) -> tuple[list[str], list[str]]:
+  """Label names in the order of their ids, and notes.
+
+  Args:
+    config: of a classifier.
+    where: its file, for messages.
+
+  Raises:
+    ValueError: ids are not 0, 1, ..., a name stands twice, or the two maps or
+      the count disagree.
+  """
+  names, count = config.get("id2label"), config.get("num_labels")
+  if names is None:
+    if count is None:
+      labels = default_labels(2)
+      return labels, [f"{where} has no labels: {labels}, as transformers reads"]
+    return default_labels(_counted(count, where)), []
+  try:
+    by_id = {int(key): str(name) for key, name in names.items()}
+  except (AttributeError, ValueError) as e:
+    raise ValueError(f"{where}: id2label is no map from ids to names.") from e
+  if sorted(by_id) != list(range(len(names))) or not by_id:
+    raise ValueError(
+      f"{where}: the ids of id2label are {sorted(by_id)}, not 0, 1, ... ."
+    )
+  labels = [by_id[i] for i in range(len(by_id))]
+  if len(set(labels)) != len(labels):
+    twice = next(name for name in labels if labels.count(name) > 1)
+    raise ValueError(f"{where}: id2label names {twice!r} twice.")
+  if not _agree(labels, config.get("label2id")):
+    raise ValueError(
+      f"{where}: id2label and label2id disagree; take out the wrong one."
+    )
+  if count is None or count == len(labels):
+    return labels, []
+  # Files of 2019 have their own count beside the unchanged default.
+  if labels == default_labels(2):
+    return default_labels(_counted(count, where)), [
+      f"{where}: id2label is the default, num_labels={count} counts"
+    ]
+  raise ValueError(
+    f"{where}: num_labels is {count}, id2label has {len(labels)} names."
+  )
+
+
+def _counted(count: Any, where: str) -> int:
+  """`num_labels`, if it is a number of labels."""
+  if type(count) is not int or not 1 <= count <= MAX_LABELS:
+    raise ValueError(
+      f"{where}: num_labels is {count!r:.40}, not a whole number from 1 to"
+      f" {MAX_LABELS:,}."
+    )
+  return count
+
+
+def _agree(labels: list[str], backward: Any) -> bool:
+  """Whether label2id, if there, says the same; its ids may be text."""
+  if not backward:
+    return True
+  try:
+    ids = {str(name): int(i) for name, i in backward.items()}
+  except (AttributeError, TypeError, ValueError, OverflowError):
+    return False
+  return ids == {name: i for i, name in enumerate(labels)}
+
+
+def write_labels(labels: list[str]) -> dict[str, Any]:
+  """The fields for labels."""
+  return {
+    "id2label": {str(i): name for i, name in enumerate(labels)},
+    "label2id": {name: i for i, name in enumerate(labels)},
+  }
+
+
+def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
+  """Fields to write back as they were: those that nothing else holds.
+
+  The activation and dropouts of heads have several spellings each and stay.
+  """
+  tables = (SIZES[family], NUMBERS[family])
+  used = {field for table in tables for field in table.values()}
+  used |= {"architectures"}
+  if config.get("model_type") == hf_names.NAMINGS[family].model_type:
+    used |= {"model_type"}
+  if task in WITH_LABELS:
+    used |= {"id2label", "label2id", "num_labels"}
+  return {field: v for field, v in config.items() if field not in used}
+
+
+def make_config(
+  config: Mapping[str, Any], files: Mapping[str, bytes], dtype: str
+) -> Config:
+  """The config of transformers for one model.
+
+  Args:
+    config: of a folder, of one tower if it is ELECTRA's.
+    files: its tokenizer's.
+    dtype: of the arrays that are written.
+
+  Raises:
+    ValueError: transformers has no such model; names what is in the way.
+  """
+  family, task, model = config["family"], config["task"], config["model"]
+  source = config["source"]
+  old = source.get("config", {}) if source.get("format") == "hf" else {}
+  pairs = config["head"].get("pairs", False)
+  naming = hf_names.NAMINGS[family]
+  cls, kind = hf_tasks.class_of(family, task, pairs), naming.model_type
+  for other, its_kind in naming.others:
+    # XLM-R, say, whose tokenizer transformers finds by this name.
+    if old.get("model_type") == its_kind:
+      cls, kind = other + cls.removeprefix(naming.classes), its_kind
+  result = {"architectures": [cls], "model_type": kind}
+  _check(family, task, model)
+  for table in (SIZES[family], NUMBERS[family]):
+    result |= {field: model[ours] for ours, field in table.items()}
+  if family == "gpt":
+    result["embd_pdrop"] = model["dropout"]
+  if family == "albert":
+    result["inner_group_num"] = 1
+  if old.get("tie_word_embeddings") is False:
+    # Tied they are, and the copy is not written.
+    result["tie_word_embeddings"] = True
+  result["dtype"] = dtype
+  if "torch_dtype" in old:
+    result["torch_dtype"] = result.pop("dtype")
+  result = {**old, **result}
+  _set_activation(result, family, model["activation"])
+  if "pad_token_id" not in result:
+    number = _padding(files)
+    result |= {} if number is None else {"pad_token_id": number}
+  if task in WITH_LABELS:
+    result |= write_labels(config["labels"])
+  _set_problem(result, config)
+  _set_head(result, config)
+  return result
+
+
+def _padding(files: Mapping[str, bytes]) -> int | None:
+  """The id of padding; None where the tokenizer's files do not say it."""
+  if "vocab.txt" in files:
+    pieces = files["vocab.txt"].decode("utf-8").splitlines()
+    return pieces.index("[PAD]") if "[PAD]" in pieces else None
+  if model_tokenizer.JSON not in files:
+    return None
+  try:
+    tokenizer = model_tokenizer.build(files, "the model")
+  except ValueError:  # The files are copied as they are.
+    return None
+  numbers = [tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>")]
+  return next((number for number in numbers if number is not None), None)
+
+
+def _check(family: str, task: str, model: Config) -> None:
+  """Raises ValueError if transformers has no field for an attribute."""
+  epsilon = DISTILBERT_EPSILON
+  if family == "distilbert" and model["norm_epsilon"] != epsilon:
+    raise ValueError(
+      f"model.norm_epsilon={model['norm_epsilon']}: transformers' DistilBERT"
+      f" has {epsilon} and no field for it."
+    )
+  if family == "gpt" and model["mlp"] != 4 * model["hidden"]:
+    raise ValueError(
+      f"model.mlp={model['mlp']}: transformers' GPT-1 has 4 x {model['hidden']}"
+      " and no field for it."
+    )
+  if exact_gelu(family, task) and model["activation"] != "gelu":
+    raise ValueError(
+      f"model.activation={model['activation']!r}: the head of transformers'"
+      f" {hf_tasks.class_of(family, task)} has 'gelu' and no field for it."
+    )
+
+
+def _set_activation(result: Config, family: str, activation: str) -> None:
+  field = activation_field(family)
+  names = activation_names(family)
+  if names.get(result.get(field)) == activation:
+    return
+  fits = [name for name, ours in names.items() if ours == activation]
+  if not fits:
+    raise ValueError(
+      f"model.activation={activation!r}: transformers' {family} has none but"
+      f" {sorted(names.values())}."
+    )
+  result[field] = fits[0]
+
+
+def _set_problem(result: Config, config: Mapping[str, Any]) -> None:
+  if config["task"] != "sequence_classification":
+    return
+  count, where = len(config["labels"]), "config.json"
+  if problem_of(result, count, where) == config["problem"]:
+    return
+  back = {ours: name for name, ours in PROBLEMS.items()}
+  result["problem_type"] = back[config["problem"]]
+
+
+def _set_head(result: Config, config: Mapping[str, Any]) -> None:
+  """Writes the dropout of the head unless the fields already mean it."""
+  family, task, head = config["family"], config["task"], config["head"]
+  if "pooling" in head:
+    dropout = head["pooling"]["dropout"]
+    known = pooling(family, task, dropout)
+    if head["pooling"] != known:
+      name = result["architectures"][0]
+      raise ValueError(
+        f"head.pooling={head['pooling']}: transformers' {name} has {known}."
+      )
+  elif "dropout" in head:
+    dropout = head["dropout"]
+  else:
+    return
+  fields = HfFields(result, family, "config.json")
+  if dropout_before(fields, task, config["model"]) == dropout:
+    return
+  field = dropout_field(family, task)
+  if field is None:
+    name = result["architectures"][0]
+    note(f"note: {name} has no field for the dropout {dropout} of the head.")
+  else:
+    result[field] = dropout

@@ -11,7 +11,6 @@ import numpy as np
 from bert_jax.messages import note
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import model_folder as folder
-from bert_jax.weights import model_folder_tensors as tensors
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -35,7 +34,7 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
     ValueError: no weights, a damaged file, or a pickle that is no plain
       dictionary of arrays.
   """
-  for name, one in ((SAFE, tensors.read), (TORCH, read_torch)):
+  for name, one in ((SAFE, folder.read_tensors), (TORCH, read_torch)):
     file = os.path.join(path, name)
     if os.path.isfile(file):
       return _named(one(file), file), file

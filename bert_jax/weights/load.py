@@ -1,15 +1,18 @@
-"""Opens a model for another project: `bert_jax.load`."""
+"""Opens a model from whatever path: `open_model`, and `bert_jax.load`."""
 
+import dataclasses
+import functools
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from tokenizers import Tokenizer
 
-from bert_jax.messages import note
-from bert_jax.text import model_tokenizer
+from bert_jax.messages import UserError, note
+from bert_jax.text import model_tokenizer, open_vocabulary
+from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.weights import checkpoint, hf, hf_files, runs
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import model_folder as folder
@@ -25,53 +28,107 @@ _TORCH = tuple(
 )
 
 
-class Loaded(NamedTuple):
-  """A model that is ready to run.
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpenedModel:
+  """A model, whatever its files were.
+
+  Its parameters, tokenizer and vocabulary are made when they are first used.
 
   Attributes:
-    module: encoder and head of the task, the encoder as `.encoder`.
-    params: its parameters: `module.apply({"params": params}, batch)`.
-    tokenizer: adds the special tokens itself; None if the model came without.
-    config: family, task, sizes, label names, where it came from.
+    path: the path or name that was opened.
+    weights: the config, the arrays and the tokenizer's files.
+    module: encoder and head of the task; the encoder is `module.encoder`.
   """
 
+  path: str
+  weights: Weights
   module: nn.Module
-  params: dict[str, Any]
-  tokenizer: Tokenizer | None
-  config: dict[str, Any]
+
+  @property
+  def config(self) -> dict[str, Any]:
+    """Family, task, sizes, label names, and where the model came from."""
+    return self.weights.config
+
+  @functools.cached_property
+  def params(self) -> dict[str, Any]:
+    """The parameter tree: `module.apply({"params": params}, batch)`."""
+    arrays = folder.unflatten(self.weights.arrays)
+    return jax.tree.map(jnp.asarray, arrays)
+
+  @functools.cached_property
+  def tokenizer(self) -> Tokenizer | None:
+    """The tokenizer, which adds special tokens; None if there are no files."""
+    tokenizer = model_tokenizer.build(self.weights.tokenizer_files, self.path)
+    if tokenizer is not None and self.config["family"] != "elmo":
+      rows = self.config["model"]["vocab_size"]
+      if line := model_tokenizer.without_rows(tokenizer, rows, self.path):
+        note(f"note: {line}")
+    return tokenizer
+
+  @property
+  def has_vocabulary(self) -> bool:
+    """True if there are files of a tokenizer."""
+    return open_vocabulary.has_tokenizer(self.weights.tokenizer_files)
+
+  @functools.cached_property
+  def vocabulary(self) -> Vocabulary:
+    """The vocabulary, as `prepare` opens it.
+
+    Raises:
+      ValueError: there are no files of a tokenizer, or they are damaged.
+    """
+    if not self.has_vocabulary:
+      raise UserError(
+        f"{self.path} has no tokenizer's files; put them beside it."
+      )
+    files = self.weights.tokenizer_files
+    return open_vocabulary.of_files(files, self.path)
 
 
-def load(
+def open_model(
   path: str,
   *,
   family: str | None = None,
   tower: str | None = None,
+  default_tower: str | None = None,
+  best: bool = False,
   **computation: Any,
-) -> Loaded:
-  """Opens a converted folder, a folder of transformers, a run, a hub name.
+) -> OpenedModel:
+  """Opens a model from any path; all functions that need a model call it.
 
   Args:
-    path: a folder that `bert_jax.weights` wrote; one of transformers, which is
-      converted in memory; the --workdir of a run, whose newest checkpoint is
-      taken, or RUN@best or RUN@STEP for another one; or else the name of a
-      model on the Hugging Face hub.
-    family: of a folder of transformers whose config.json names none.
-    tower: of ELECTRA: "generator", "discriminator", "both".
+    path: a folder that `bert_jax convert` wrote; a folder of transformers,
+      which is converted in memory; the --workdir of a run, whose newest
+      checkpoint is taken, or RUN@best or RUN@STEP for another one; or else the
+      name of a model on the Hugging Face hub.
+    family: the family of a folder of transformers whose config.json names none.
+    tower: for ELECTRA: "generator", "discriminator" or "both".
+    default_tower: the tower of ELECTRA to take if the model has both and
+      `tower` is None; None means both.
+    best: if True, opens the best checkpoint of a run, as RUN@best does.
     **computation: `dtype`, `attention`, `unroll`, `remat` of the encoder.
 
   Raises:
-    ValueError: with one sentence, whatever is wrong.
+    ValueError: the model cannot be opened; the message is one sentence.
   """
-  weights = read(path, family, tower)
-  config = weights.config
-  module = folder.module_of(config, **computation)
-  params = jax.tree.map(jnp.asarray, folder.unflatten(weights.arrays))
-  made = model_tokenizer.build(weights.tokenizer_files, path)
-  if made is not None and config["family"] != "elmo":
-    rows = config["model"]["vocab_size"]
-    if line := model_tokenizer.without_rows(made, rows, path):
-      note(f"note: {line}")
-  return Loaded(module, params, made, config)
+  weights = read(path, family, tower, best, default_tower)
+  module = folder.module_of(weights.config, **computation)
+  return OpenedModel(path, weights, module)
+
+
+def load(path: str, **options: Any) -> OpenedModel:
+  """Opens a model and makes its parameters and its tokenizer at once.
+
+  Args:
+    path: the model; see `open_model`.
+    **options: the other arguments of `open_model`.
+
+  Raises:
+    ValueError: the model or its tokenizer cannot be opened.
+  """
+  model = open_model(path, **options)
+  model.params, model.tokenizer  # noqa: B018, they are made here
+  return model
 
 
 def read(
@@ -79,22 +136,16 @@ def read(
   family: str | None = None,
   tower: str | None = None,
   best: bool = False,
+  default_tower: str | None = None,
 ) -> Weights:
-  """Reads the weights of a model; all commands that open a model call it.
-
-  Args:
-    path: the model; see `load`.
-    family: the model's family; see `load`.
-    tower: a tower of ELECTRA; see `load`.
-    best: if True, reads the best checkpoint of a run instead of the newest.
-  """
+  """Reads the weights of a model; see `open_model`."""
   plain, name_of_step = checkpoint.split_path(path)
   is_run = runs.is_run(plain)
   if (best or name_of_step) and not is_run:
     step = f"step {name_of_step}"
     if best or name_of_step == checkpoint.BEST:
       step = "best step"
-    raise ValueError(
+    raise UserError(
       f"{plain} is not the --workdir of a run, so it has no {step}."
     )
   if not os.path.isdir(plain):
@@ -104,17 +155,10 @@ def read(
   elif folder.is_folder(path):
     weights = folder.read(path)
   else:
-    return hf.read(path, family or hf.find_family(path), tower)
+    weights = hf.read(path, family or hf.find_family(path), tower)
   if family not in (None, weights.config["family"]):
-    raise ValueError(f"{path} is of family {weights.config['family']}.")
-  both = weights.config["task"] == "pretraining"
-  if weights.config["family"] != "electra" or not both:
-    if tower is not None:
-      towers.check_name(weights.config["family"], tower)
-      towers.check_is(weights, tower, path)
-    return weights
-  towers.check_name("electra", tower)
-  return weights if tower in (None, "both") else towers.split(weights, tower)
+    raise UserError(f"{path} is of family {weights.config['family']}.")
+  return towers.choose(weights, tower, path, default_tower)
 
 
 def _download(name: str) -> str:

@@ -23,13 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
+from jaxtyping import Array, Float
 
 from bert_jax import files, models
-from bert_jax.models import elmo, task_heads
+from bert_jax.messages import Damaged, UserError
+from bert_jax.models import electra, elmo, heads, task_heads
 from bert_jax.models import encoder as encoder_lib
+from bert_jax.models.encoder import encode
 from bert_jax.weights import mapping
-from bert_jax.weights import model_folder_modules as modules
-from bert_jax.weights import model_folder_tensors as tensors
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -133,9 +134,7 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     ValueError: unknown family, task or attribute.
   """
   if config["family"] == "elmo":
-    return modules.Words(
-      elmo.build("original", **config["model"], **computation)
-    )
+    return Words(elmo.build("original", **config["model"], **computation))
   family, task = models.family(config["family"]), config["task"]
   for name in computation:
     if name not in COMPUTATION:
@@ -144,15 +143,15 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   encoder = family.build(variant, **config["model"], **computation)
   head = dict(config["head"])
   if task == "encoder":
-    return modules.Headless(encoder, config["pooler"])
+    return Headless(encoder, config["pooler"])
   if task == "pretraining":
     return family.ForPreTraining(encoder, **head)
   if task == "next_sentence":
-    return modules.Pairs(encoder)
+    return Pairs(encoder)
   if task == "generator":
     return models.bert.ForPreTraining(encoder, pairs=False)
   if task == "discriminator":
-    return modules.Discriminator(encoder)
+    return Discriminator(encoder)
   if task in task_heads.NAMES.values():
     return task_heads.build(task, encoder, head)
   raise ValueError(f"task {task!r}: unknown.")
@@ -207,6 +206,49 @@ def read_json(path: str) -> dict[str, Any]:
   return files.read_object(path, if_missing="", if_damaged="")
 
 
+def read_tensors(path: str) -> dict[str, np.ndarray]:
+  """Reads all arrays of a safetensors file.
+
+  Raises:
+    UserError: there is no such file, it is damaged, or numpy lacks a dtype.
+  """
+  from safetensors import SafetensorError, safe_open
+
+  try:
+    with safe_open(path, "numpy") as f:
+      return {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
+  except FileNotFoundError as e:
+    raise UserError(f"{path}: no such file.") from e
+  # An AttributeError names a dtype that numpy lacks, an OSError comes of a file
+  # that cannot be mapped into memory.
+  except (SafetensorError, AttributeError, OSError) as e:
+    raise Damaged(
+      f"{path} is no whole safetensors file of known dtypes ({e}); get it"
+      " again."
+    ) from e
+
+
+def write_tensors(
+  path: str,
+  arrays: Mapping[str, np.ndarray],
+  metadata: Mapping[str, str] | None = None,
+) -> None:
+  """Writes arrays into a safetensors file.
+
+  Args:
+    path: the new file.
+    arrays: name -> array.
+    metadata: names and values for the header.
+  """
+  from safetensors.numpy import save
+
+  contiguous = {name: np.asarray(a, order="C") for name, a in arrays.items()}
+  content = save(contiguous, dict(metadata) if metadata else None)
+  # `safetensors.numpy.save_file` would make a file that only its owner reads.
+  with open(path, "wb") as f:
+    f.write(content)
+
+
 def read_tokenizer(path: str) -> dict[str, bytes]:
   """Name -> bytes of the tokenizer files that a folder has."""
   files = {}
@@ -250,7 +292,7 @@ def read(path: str) -> Weights:
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
     raise ValueError(f"{where} is damaged: {e}") from e
   weights = os.path.join(path, WEIGHTS)
-  arrays = tensors.read(weights)
+  arrays = read_tensors(weights)
   found = {name: array.shape for name, array in arrays.items()}
   mapping.check(found, shapes, weights)
   wrong = [name for name in arrays if arrays[name].dtype != np.float32]
@@ -327,7 +369,7 @@ def write_files(
 ) -> None:
   """Writes a model's files into a folder that is there."""
   _write_config(path, config)
-  tensors.write(os.path.join(path, WEIGHTS), arrays, metadata)
+  write_tensors(os.path.join(path, WEIGHTS), arrays, metadata)
   for name, content in tokenizer_files.items():
     with open(os.path.join(path, name), "wb") as f:
       f.write(content)
@@ -364,3 +406,96 @@ def new_folder(path: str) -> Iterator[str]:
       yield temporary
   except OSError as e:
     raise ValueError(f"{path} could not be written: {e.strerror or e}.") from e
+
+
+Batch = dict[str, Array]
+
+
+class Headless(nn.Module):
+  """An encoder, with its pooler if it has one.
+
+  Attributes:
+    encoder: of any family.
+    pooler: whether dense and tanh on the first position follow.
+  """
+
+  encoder: Any
+  pooler: bool = False
+
+  def setup(self):
+    if self.pooler:
+      self.pool = heads.Pooler(
+        self.encoder.dtype, self.encoder.kernel_init, name="pooler"
+      )
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False, collect: bool = False
+  ) -> dict[str, Array]:
+    """Returns {"hidden_states" [b l d]}, with a pooler "pooled" [b d] as well.
+
+    Args:
+      batch: `input_ids`, and where they are there `segment_ids`,
+        `sequence_ids` (0 at padding), `position_ids`: [b, l].
+      train: apply dropout; needs a "dropout" rng.
+      collect: add what the encoder collects.
+    """
+    hidden, seen = encode(self.encoder, batch, train=train, collect=collect)
+    result = {"hidden_states": hidden, **seen}
+    if self.pooler:
+      first = jnp.zeros((hidden.shape[0], 1), jnp.int32)
+      result["pooled"] = self.pool(hidden, first)[:, 0]
+    return result
+
+
+class Discriminator(nn.Module):
+  """ELECTRA's encoder alone with its head: which tokens are replaced."""
+
+  encoder: electra.Electra
+
+  def setup(self):
+    e = self.encoder
+    self.rtd = electra.TokenDiscriminator(e.activation, e.dtype, e.kernel_init)
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> dict[str, Float[Array, "b l"]]:
+    """Returns float32 {"rtd_logits"}; see `Headless` for the batch."""
+    hidden, _ = encode(self.encoder, batch, train=train)
+    return {"rtd_logits": self.rtd(hidden)}
+
+
+class Pairs(nn.Module):
+  """An encoder with pooler and pair head alone: BERT's next sentence."""
+
+  encoder: Any
+
+  def setup(self):
+    e = self.encoder
+    self.pooler = heads.Pooler(e.dtype, e.kernel_init)
+    self.pair = heads.Classifier(2, 0.0, e.kernel_init)
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> dict[str, Float[Array, "b 1 2"]]:
+    """Returns float32 {"pair_logits"}; see `Headless` for the batch."""
+    hidden, _ = encode(self.encoder, batch, train=train)
+    first = jnp.zeros((hidden.shape[0], 1), jnp.int32)
+    return {"pair_logits": self.pair(self.pooler(hidden, first))}
+
+
+class Words(nn.Module):
+  """ELMo's encoder."""
+
+  encoder: elmo.Elmo
+
+  def __call__(
+    self, batch: Batch, *, train: bool = False
+  ) -> dict[str, Float[Array, "b n l d"]]:
+    """Returns {"layers"}, the words first.
+
+    Args:
+      batch: `char_ids` [b, l, 50], `sequence_ids` [b, l] where it is there.
+      train: apply dropout; needs a "dropout" rng.
+    """
+    ids = batch["char_ids"], batch.get("sequence_ids")
+    return {"layers": self.encoder(*ids, train=train)}

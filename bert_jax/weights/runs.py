@@ -7,8 +7,7 @@ import jax
 
 from bert_jax import files, models
 from bert_jax.models import elmo, heads, task_heads, tinybert
-from bert_jax.weights import checkpoint
-from bert_jax.weights import hf_config_hf_labels as hf_labels
+from bert_jax.weights import checkpoint, hf_config
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights.model_folder import Weights
 
@@ -49,7 +48,7 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   }
   if kind == "regression":
     # The name that transformers gives to the one output.
-    labels = hf_labels.default_labels(1)
+    labels = hf_config.default_labels(1)
   named = ("classification", "multi_label", "regression")
   if kind in (*named, "tagging"):
     made |= {"labels": labels}

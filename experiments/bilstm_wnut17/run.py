@@ -22,10 +22,9 @@ from bert_jax.tasks import read as reading
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.use import bilstm_tagger as bilstm
 from bert_jax.use import features as features_of
-from bert_jax.use import text_batches as text_rows
 from bert_jax.use.bilstm_tagger import BiLstmTagger, Recipe, Sentences
 from bert_jax.use.features import Spec
-from bert_jax.weights.load import Loaded
+from bert_jax.weights.load import OpenedModel, load
 
 FILES = dict(
   train="wnut17train.conll",
@@ -49,7 +48,7 @@ Layers = dict[str, list[np.ndarray]]
 
 
 def extract(
-  model: Loaded, splits: dict[str, Examples], chosen: list[str]
+  model: OpenedModel, splits: dict[str, Examples], chosen: list[str]
 ) -> Layers:
   """Layers of each word, float32 [words, n, d] of each sentence of a split.
 
@@ -130,7 +129,7 @@ def main() -> None:
     for split, name in FILES.items()
   ]
   read = reading.read(task, inputs)
-  model = text_rows.open_model(args.model, None, None)
+  model = load(args.model, default_tower="discriminator")
   layers = extract(model, read.splits, args.features)
   for name in args.features:
     row = run(args, read.known.task, read.splits, layers, name)

@@ -15,9 +15,9 @@ from test_resume import rows
 from bert_jax import files
 from bert_jax.examples import loader
 from bert_jax.training import train
-from bert_jax.use import fill_mask
 from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder as folder
+from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -115,7 +115,7 @@ def test_an_edited_config_is_named_by_its_key(run, section, key, value, words):
   config = json.loads((run / "config.json").read_text())
   config[section][key] = value
   (run / "config.json").write_text(json.dumps(config))
-  for open_run in (fill_mask.load, opened):
+  for open_run in (open_model, opened):
     with pytest.raises(ValueError, match=f"config.json was changed.*{words}"):
       open_run(str(run))
 
@@ -124,7 +124,7 @@ def test_two_swapped_lines_of_a_vocabulary(run):
   lines = (run / "vocab.txt").read_text().split("\n")
   lines[10], lines[11] = lines[11], lines[10]
   (run / "vocab.txt").write_text("\n".join(lines))
-  for open_run in (fill_mask.load, opened):
+  for open_run in (open_model, opened):
     with pytest.raises(ValueError, match="vocab.txt is not the file that the"):
       open_run(str(run))
 

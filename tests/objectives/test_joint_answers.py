@@ -336,7 +336,7 @@ def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
   config, run = tuned
   part = data.open_part(config["data"]["path"])
   split = data.open_split(part, "validation")
-  predictor = predicting.open_model(run, 5, length=20, null=True)
+  predictor = predicting.open_predictor(run, 5, length=20, null=True)
   made = predicting.predict_split(predictor, split, "task")
   scores = metrics.evaluate(split.task, made, split.examples)
   assert scores["exact"] == heldout(run)[-1]["exact"]
@@ -347,16 +347,16 @@ def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
     assert one["answer"] == right
     assert (one["null_odds"] > 0) == (not right)
     assert all(entry["text"] in example["context"] for entry in one["nbest"])
-  weights = loading.read(run, None, None)
+  model = loading.open_model(run)
   path = str(tmp_path / "model.bin")
   # Rows of 20 are padded, and the beam of 401 spans is no row.
-  exported.save(path, weights, run, (32, 40), ("cpu",))
+  exported.save(path, model, (32, 40), ("cpu",))
   loaded = exported.load(path, batch_size=3, null=True)._replace(length=20)
   for one, two in zip(live, predicting.predict(loaded, asked), strict=True):
     assert one["answer"] == two["answer"]
     np.testing.assert_allclose(one["null_odds"], two["null_odds"], rtol=1e-4)
   with pytest.raises(ValueError, match="transformers has no place for a head"):
-    hf.write(str(tmp_path / "hf"), weights)
+    hf.write(str(tmp_path / "hf"), model.weights)
 
 
 def test_the_head_is_taken_by_name(tuned, tmp_path):

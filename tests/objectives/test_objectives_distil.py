@@ -24,9 +24,9 @@ from bert_jax.objectives import distil
 from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
 from bert_jax.training import train
-from bert_jax.use import fill_mask
 from bert_jax.weights import checkpoint
 from bert_jax.weights import model_folder as folders
+from bert_jax.weights.load import open_model
 
 __all__ = ["plainly"]  # Of all tests here: compiling is what they wait for.
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -323,7 +323,7 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
   with pytest.raises(ValueError, match="is not the teacher .*digests differ"):
     train.run(tiny((folder[0], other)), again)
 
-  filler = fill_mask.load(whole)
+  filler = open_model(whole)
   assert filler.module.encoder.num_layers == 2
   loaded = bert_jax.load(whole)
   assert loaded.config["family"] == "distilbert"

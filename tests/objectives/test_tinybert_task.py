@@ -337,7 +337,7 @@ def test_both_stages_log_every_term_and_are_exported(trained):
   layers = runs.read(str(trained / "layers"))
   assert layers.config["task"] == "encoder"
   assert not [name for name in layers.arrays if name.startswith("fit")]
-  student = predicting.open_model(str(trained / "prediction"), length=16)
+  student = predicting.open_predictor(str(trained / "prediction"), length=16)
   assert student.task.labels == ("cat", "dog")
   first = logs.read_rows(str(trained / "layers" / "metrics.jsonl"))[-1]
   total = sum(first[name] for name in terms["layers"])

@@ -25,6 +25,7 @@ from bert_jax.use import likelihood_tests
 from bert_jax.use import predict as predicting
 from bert_jax.use import text_batches as text_rows
 from bert_jax.weights import model_folder as folder
+from bert_jax.weights.load import load
 
 OWN = dict(columns=" text = my text , label = my label")
 
@@ -139,21 +140,21 @@ def test_a_broken_model_answers_nothing(tmp_path):
   arrays = weights.arrays | {"mlm/bias": weights.arrays["mlm/bias"] * np.nan}
   path = str(tmp_path / "broken")
   folder.write(path, weights._replace(arrays=arrays))
-  predictor = predicting.open_model(path)
+  predictor = predicting.open_predictor(path)
   with pytest.raises(ValueError, match="logits are not finite; it is broken"):
     predicting.predict(predictor, [{"id": 1, "text": "cat [MASK]"}])
   pair = dict(sentence_good="cat", sentence_bad="dog", UID="x")
   lines = [pair | dict(linguistics_term="binding")]
   (tmp_path / "blimp").mkdir()
   files.write_jsonl(tmp_path / "blimp" / "x.jsonl", lines)
-  model = text_rows.open_model(path, None, None)
+  model = load(path, default_tower="discriminator")
   with pytest.raises(ValueError, match="scores are not finite; it is broken"):
     likelihood_tests.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
 
 
 def test_only_questions_have_no_answer(models):
   with pytest.raises(ValueError, match="only questions can have no answer"):
-    predicting.open_model(str(models / "classification"), null=True)
+    predicting.open_predictor(str(models / "classification"), null=True)
 
 
 def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
@@ -249,7 +250,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
   with pytest.raises(
     ValueError, match="need 60 pieces, the model has 57, and none for .*; fine"
   ):
-    predicting.open_model(path)
+    predicting.open_predictor(path)
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -363,7 +363,7 @@ def test_a_tagger_without_o_invents_none(tmp_path):
   tiny_tasks.write_model(
     tmp_path / "m", "token_classification", head=head, labels=labels
   )
-  predictor = predicting.open_model(str(tmp_path / "m"))
+  predictor = predicting.open_predictor(str(tmp_path / "m"))
   example = dict(id=1, words=["cat", "\u0007", "runs"], tags=None)
   (answer,) = predicting.predict(predictor, [example])
   assert answer["tags"][1] is answer["probabilities"][1] is None
@@ -379,7 +379,7 @@ def test_all_numbers_of_a_regression_by_name(tmp_path):
     path = tmp_path / str(bool(labels))
     options = dict(head=head, labels=labels, problem="regression")
     tiny_tasks.write_model(path, "sequence_classification", **options)
-    predictor = predicting.open_model(str(path))
+    predictor = predicting.open_predictor(str(path))
     texts = [dict(id=i, texts=[t]) for i, t in enumerate(("red cat", "dog"))]
     answers = predicting.predict(predictor, texts)
     rows, _ = predicting.encode(predictor, texts)
@@ -400,10 +400,7 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   execute(["prepare-task", *flags])
   said = capsys.readouterr()
   assert "labels ['0', '1'], scored by f1_micro\n" in said.out
-  assert (
-    "next: bert_jax train --config own"
-    in (said.out)
-  )
+  assert "next: bert_jax train --config own" in (said.out)
   assert "labels: each list of labels has a number for each of 2" in said.err
   rows = [json.loads(x) for x in open(tmp_path / "out/train.examples.jsonl")]
   assert [row["label"] for row in rows] == [["1"], ["0"]]

@@ -14,10 +14,10 @@ from bert_jax.use import export as exported
 from bert_jax.use import features as features_of
 from bert_jax.use import likelihood as scoring
 from bert_jax.use import predict as predicting
-from bert_jax.use import text_batches as text_rows
 from bert_jax.weights import hf
 from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder as folder
+from bert_jax.weights.load import load
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip(
@@ -76,15 +76,15 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
     torch.softmax(run(model, tokenizer, text).logits[0], -1).tolist()
     for text in PLAIN
   ]
-  weights = loading.read(path)
-  folder.write(str(tmp_path / "ours"), weights)
+  opened = loading.open_model(path)
+  folder.write(str(tmp_path / "ours"), opened.weights)
   hf.write(str(tmp_path / "back"), loading.read(str(tmp_path / "ours")))
   exported.save(
-    str(tmp_path / "program"), weights, path, lengths=[64], platforms=["cpu"]
+    str(tmp_path / "program"), opened, lengths=[64], platforms=["cpu"]
   )
   examples = [{"id": i, "texts": [text]} for i, text in enumerate(PLAIN)]
   for name in ("theirs", "ours", "back"):
-    predictor = predicting.open_model(str(tmp_path / name), length=64)
+    predictor = predicting.open_predictor(str(tmp_path / name), length=64)
     found = predicting.predict(predictor, examples)
     chances = [[*row["probabilities"].values()] for row in found]
     # float32 logits of order 10 in two libraries.
@@ -146,14 +146,14 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
       log_p = torch.log_softmax(model(input_ids=rows).logits, -1)
     picked = [log_p[i - 1, i, ids[i]] for i in inner]
     wanted.append(float(sum(picked)))
-  opened = text_rows.open_model(path, None, None)
+  opened = load(path, default_tower="discriminator")
   found = scoring.score(opened, PLAIN[:3])
   np.testing.assert_allclose(found, wanted, rtol=1e-5)
   text = "the covid19 [MASK] in New York [E1]"
   logits = run(model, tokenizer, text).logits[0]
   place = tokenizer(text)["input_ids"].index(mask)
   best = torch.softmax(logits[place], -1).topk(3)
-  predictor = predicting.open_model(path, top=3)
+  predictor = predicting.open_predictor(path, top=3)
   (made,) = predicting.predict(predictor, [{"id": 0, "text": text}])
   pieces = list(predictor.vocabulary.pieces)
   numbers = [pieces.index(c["token"]) for c in made["masks"][0]]

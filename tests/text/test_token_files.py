@@ -261,7 +261,7 @@ def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
       match="need 19 pieces, the model has 17, and"
       " none for 'covid19', '.E1.'; fine-tune",
     ):
-      predicting.open_model(str(short / name))
+      predicting.open_predictor(str(short / name))
   flags = ["--family=bert", "--from=hf", "--model", short / "hf"]
   run(monkeypatch, "convert", *flags, "--output", tmp_path / "a")
   assert named in capsys.readouterr().err
@@ -315,7 +315,7 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
     arrays[name] = np.pad(arrays[name], more)
   arrays["mlm/bias"][-7:] = 50.0
   folder.write(path, weights._replace(config=config, arrays=arrays))
-  predictor = predicting.open_model(path, top=5)
+  predictor = predicting.open_predictor(path, top=5)
   example = {"id": 0, "text": "red [MASK] runs"}
   (found,) = predicting.predict(predictor, [example])
   candidates = found["masks"][0]

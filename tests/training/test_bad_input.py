@@ -16,13 +16,12 @@ from bert_jax.cli.main import execute
 from bert_jax.corpus import prepare as preparing
 from bert_jax.corpus import reader as corpus
 from bert_jax.corpus import split_text, train_vocab
-from bert_jax.devices import hosts_runtime as runtime
 from bert_jax.examples import recipes as builders
 from bert_jax.examples import streams
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
-from bert_jax.training import phases, train
+from bert_jax.training import phases, train, workdir
 from bert_jax.training import setup as building
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -340,7 +339,7 @@ def test_workdir_that_cannot_be_one(tmp_path, finished):
   (tmp_path / "file").write_text("")
   for name in ("file", "file/below"):
     with pytest.raises(ValueError, match="--workdir=.*no such folder can"):
-      with runtime.lock(str(tmp_path / name)):
+      with workdir.lock(str(tmp_path / name)):
         pass
 
 

@@ -41,7 +41,8 @@ def command(*flags, config="configs/bert.py:base", workdir="unused"):
     [
       sys.executable,
       "-m",
-      "bert_jax", "train",
+      "bert_jax",
+      "train",
       f"--config={config}",
       f"--workdir={workdir}",
       *flags,
@@ -430,9 +431,9 @@ def test_rows_longer_than_the_position_table_are_refused(folder, tmp_path):
 
 
 def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
-  from bert_jax.devices import hosts_runtime as runtime
+  from bert_jax.training import workdir
 
   config = shrink(configs.load_defaults(BERT), folder)
-  with runtime.lock(str(tmp_path)):
+  with workdir.lock(str(tmp_path)):
     with pytest.raises(ValueError, match="another run"):
       train.run(config, str(tmp_path))

@@ -327,7 +327,7 @@ def test_a_step_is_saved_before_it_is_evaluated(
 
   with monkeypatch.context() as patch:
     if where == "stop":
-      patch.setattr(train.runtime, "stop_requested", lambda s, _: s == step)
+      patch.setattr(train.hosts, "stop_requested", lambda s, _: s == step)
       train.run(copy.deepcopy(config), str(workdir))
     else:
       place = {"measure": train.evaluate_step, "add": Checkpointer.add}[where]
@@ -461,7 +461,7 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   split = data.open_split(data.open_part(where), "validation")
   wanted = logs.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
   for path, size in ((run, 4), (tmp_path / "turned", 7)):
-    predictor = predicting.open_model(str(path), size, length=16)
+    predictor = predicting.open_predictor(str(path), size, length=16)
     made = predicting.predict_split(predictor, split, where)
     found = metrics.evaluate(split.task, made, split.examples)
     assert found["accuracy"] == wanted and found["examples"] == 10

@@ -8,7 +8,7 @@ import pytest
 from prepared import random_documents, write_prepared
 
 from bert_jax.cli import configs
-from bert_jax.devices import hosts_runtime as runtime
+from bert_jax.devices import hosts
 from bert_jax.examples import recipes as builders
 from bert_jax.training import evaluate, phases, train
 from bert_jax.weights import checkpoint
@@ -159,10 +159,8 @@ def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
       "loss": losses[int(state.step)]
     },
   )
-  monkeypatch.setattr(runtime, "stop_requested", lambda step, seen: step == 6)
-  config = configs.load_defaults(
-    os.path.join(ROOT, "configs/bert.py:tiny")
-  )
+  monkeypatch.setattr(hosts, "stop_requested", lambda step, seen: step == 6)
+  config = configs.load_defaults(os.path.join(ROOT, "configs/bert.py:tiny"))
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
   for section in config["phases"].values():
     section |= dict(fraction=0.5, length=16, max_predictions=3)

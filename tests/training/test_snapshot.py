@@ -9,7 +9,7 @@ from bert_jax.devices import compile_ahead as ahead
 from bert_jax.devices import sharding
 from bert_jax.training.snapshot import Snapshots
 from bert_jax.training.state import TrainState, resize
-from bert_jax.weights import checkpoint_integrity as integrity
+from bert_jax.weights import checkpoint
 
 
 def make_state(mesh, rows):
@@ -38,7 +38,7 @@ def test_a_snapshot_is_what_resize_and_checksums_make(rows):
     in_file, sums = Snapshots(pool, state, layout, mesh)(2, state)
     wanted = resize(state, layout)
     jax.tree.map(np.testing.assert_array_equal, in_file, wanted)
-    assert sums == integrity.checksums(vars(wanted))
+    assert sums == checkpoint.checksums_of(vars(wanted))
   assert in_file.params["table"].shape == (5, 3)
   assert in_file.params["bias"] is state.params["bias"]  # Nothing is copied.
 

@@ -13,8 +13,7 @@ from prepared import random_documents, write_prepared
 from test_objectives_runs import arrays, rows, tiny
 
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging_metrics as metrics
-from bert_jax.training import optim, train
+from bert_jax.training import logging, optim, train
 from bert_jax.training import setup as building
 from bert_jax.weights import checkpoint
 
@@ -194,10 +193,10 @@ def test_options_out_of_range(prepared, spike, words):
 
 
 def test_the_limit_is_that_of_the_window_before():
-  spikes = metrics.Spikes("skip", 1.5)
+  spikes = logging.Spikes("skip", 1.5)
   assert spikes.saved() is None and spikes.argument() == (np.inf,)
   spikes.close(4.0)
   assert spikes.saved() == 6.0 and spikes.argument() == (np.float32(6.0),)
-  assert metrics.Spikes("skip", 1.5, spikes.saved()).limit == 6.0
-  assert metrics.Spikes().argument() == ()
+  assert logging.Spikes("skip", 1.5, spikes.saved()).limit == 6.0
+  assert logging.Spikes().argument() == ()
   assert json.dumps(spikes.saved()) == "6.0"

@@ -9,9 +9,8 @@ import pytest
 from bert_jax import objectives
 from bert_jax.devices import sharding
 from bert_jax.objectives.base import Objective, cross_entropy
-from bert_jax.training import evaluate, optim, steps
+from bert_jax.training import evaluate, logging, optim, steps
 from bert_jax.training import logging as logs
-from bert_jax.training import logging_metrics as metrics
 from bert_jax.training.state import TrainState, init_state
 
 MODEL = dict(family="bert", variant="tiny", vocab_size=40, hidden=32, mlp=64)
@@ -135,10 +134,10 @@ def test_optimizer_steps_count_not_micro_steps():
   step = steps.make_train_step(objective, optimizer, schedule, 4)
   seen, values = [], []
   for _ in range(3):
-    state, metrics = step(state, {}, batch, jax.random.key(0))
-    seen.append(float(metrics["learning_rate"]))
+    state, logging = step(state, {}, batch, jax.random.key(0))
+    seen.append(float(logging["learning_rate"]))
     values.append(float(state.params["kernel"]))
-    assert float(metrics["tokens"]) == 4
+    assert float(logging["tokens"]) == 4
   np.testing.assert_allclose(seen, [0.0, 0.1, 0.2], atol=1e-6)
   # A unit gradient moves by the rate: 0, then 0.1, then 0.2 more.
   np.testing.assert_allclose(values, [0.0, -0.1, -0.3], atol=1e-6)
@@ -166,14 +165,14 @@ def test_padding_is_the_share_of_all_slots(micro_batches):
   params = {"kernel": jnp.zeros(())}
   state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
   step = steps.make_train_step(objective, optimizer, schedule, micro_batches)
-  _, metrics = jax.jit(step)(state, {}, batch, jax.random.key(0))
-  assert float(metrics["tokens"]) == 12
-  assert float(metrics["padding"]) == 1 - 12 / 32
+  _, logging = jax.jit(step)(state, {}, batch, jax.random.key(0))
+  assert float(logging["tokens"]) == 12
+  assert float(logging["padding"]) == 1 - 12 / 32
 
 
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
   """Averaged over the window: in the row, the line and TensorBoard."""
-  window = metrics.Window()
+  window = logging.Window()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
   window.add(1, row | {"padding": 0.125})
   window.add(2, row | {"padding": 0.5, "tokens": 7.0})
@@ -292,7 +291,7 @@ def test_summary_sets_each_loss_beside_what_guessing_costs():
 
 
 def test_window_names_the_step_of_a_loss_that_is_not_finite():
-  window = metrics.Window()
+  window = logging.Window()
   good = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
   window.add(7, good)
   window.add(8, good | {"loss": float("nan")})
@@ -305,9 +304,9 @@ def test_window_survives_a_restart():
     {"loss": x, "grad_norm": 1.0, "learning_rate": x / 10, "tokens": 5.0}
     for x in (1.0, 2.0, 6.0)
   ]
-  window = metrics.Window()
+  window = logging.Window()
   window.add(1, rows[0])
-  again = metrics.Window(window.saved())
+  again = logging.Window(window.saved())
   again.add(2, rows[1])
   again.add(3, rows[2])
   means, tokens = again.close()

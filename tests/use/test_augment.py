@@ -50,7 +50,9 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def predictor(made):
-  return predicting.open_model(str(made / "model"), 4, top=OPTIONS.candidates)
+  return predicting.open_predictor(
+    str(made / "model"), 4, top=OPTIONS.candidates
+  )
 
 
 @pytest.fixture(scope="module")

@@ -116,10 +116,9 @@ def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   path = str(tmp_path / "model.bin")
   # A length is two compilations; rows of 16 are padded to 32.
   lengths = (16, 32) if kind == "classification" else (32,)
-  weights = loading.read(folders[kind], None, None)
-  exported.save(path, weights, kind, lengths, ("cpu",))
+  exported.save(path, loading.open_model(folders[kind]), lengths, ("cpu",))
   loaded = exported.load(path, batch_size=2)
-  live = predicting.open_model(folders[kind], batch_size=2, length=32)
+  live = predicting.open_predictor(folders[kind], batch_size=2, length=32)
   assert loaded.task == live.task and loaded.kind == live.kind == kind
   found = predict(loaded, kind, LINES[kind])
   same(found, predict(live, kind, LINES[kind]))
@@ -173,15 +172,15 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
   assert "4 predictions" in done.stdout
   found = [json.loads(line) for line in output.read_text().splitlines()]
   assert [one.pop("id") for one in found] == ["x", 2, 3, 4]
-  live = predicting.open_model(folders["classification"])
+  live = predicting.open_predictor(folders["classification"])
   same(found, predict(live, "classification", LINES["classification"]))
 
 
 @pytest.fixture(scope="module")
 def file(folders, tmp_path_factory):
   path = str(tmp_path_factory.mktemp("file") / "model.bin")
-  weights = loading.read(folders["tagging"], None, None)
-  exported.save(path, weights, "tagging", (16,), ("cpu", "tpu"))
+  model = loading.open_model(folders["tagging"])
+  exported.save(path, model, (16,), ("cpu", "tpu"))
   return path
 
 

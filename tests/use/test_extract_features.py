@@ -16,6 +16,7 @@ from bert_jax.use import features as features_of
 from bert_jax.use import features_feature_files as feature_files
 from bert_jax.use import text_batches as text_rows
 from bert_jax.use.features import Spec
+from bert_jax.weights.load import load
 
 TEXT = "the cats sat. unaffable"
 # float32 and sums in another order, for values of about 1.
@@ -88,7 +89,7 @@ def test_electra_gives_the_discriminators_unless_a_tower_is_named(tmp_path):
   )
   found = {}
   for tower in (None, "generator"):
-    model = text_rows.open_model(path, None, tower)
+    model = load(path, tower=tower, default_tower="discriminator")
     found[tower] = extract(model, ["the cat"])[0].vectors
   assert found[None].shape == (4, 16)
   assert found["generator"].shape == (4, 8)
@@ -99,7 +100,7 @@ def test_electra_gives_the_discriminators_unless_a_tower_is_named(tmp_path):
 def test_elmo_reads_its_tokenizers_words_or_those_that_are_given(tmp_path):
   model = opened(tmp_path, "elmo")
   made = word_vocabulary.build([*word_vocabulary.SPECIAL, "a"])
-  model = model._replace(tokenizer=made.marked)
+  vars(model)["tokenizer"] = made.marked
   texts = [text_rows.of_text(0, "a-b (c)"), text_rows.of_words(0, ["(c)", "a"])]
   text, given = text_rows.encode(model, texts)
   assert text.pieces[1:-1] == ["a-b", "(", "c", ")"]

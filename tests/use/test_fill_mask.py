@@ -1,16 +1,20 @@
-"""Filling [MASK] with the model of a run."""
+"""Filling [MASK] with a model from any path."""
 
 import json
 
 import numpy as np
 import pytest
+import tiny_models
 from prepared import random_documents, write_prepared
 from test_config import BERT, shrink
 
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute
+from bert_jax.messages import UserError
 from bert_jax.training import train
 from bert_jax.use import fill_mask
+from bert_jax.weights import hf, model_folder
+from bert_jax.weights.load import open_model
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +29,9 @@ def workdir(tmp_path_factory):
 
 
 def test_probabilities_are_the_models(workdir):
-  filler = fill_mask.load(workdir)
+  model = open_model(workdir)
   texts = ["w9 [MASK] w11", "w20 w21 [MASK] [MASK] w24 w25"]
-  one, two = fill_mask.fill(filler, texts, top=64)
+  one, two = fill_mask.fill(model, texts, top=64)
   assert len(one) == 1 and len(two) == 2
   for candidates in (*one, *two):
     p = [p for _, p in candidates]
@@ -35,7 +39,7 @@ def test_probabilities_are_the_models(workdir):
     assert sum(p) == pytest.approx(1.0, abs=1e-5)
     assert len({piece for piece, _ in candidates}) == 64
   # The same text alone: batch-mates and padding change nothing.
-  (alone,) = fill_mask.fill(filler, texts[:1], top=64)
+  (alone,) = fill_mask.fill(model, texts[:1], top=64)
   np.testing.assert_allclose(
     [p for _, p in alone[0]], [p for _, p in one[0]], rtol=1e-5
   )
@@ -64,18 +68,52 @@ def test_json_has_an_object_a_text(workdir, monkeypatch, capsys):
     (["w9 [mask]"], "no [MASK]"),
     ([" ".join(["w9"] * 600) + " [MASK]"], "603 tokens"),
     (["--model", "RUN@7", "[MASK]"], "no step 7"),
-    (["--top", "0", "[MASK]"], "--top 0"),
+    (["--top", "0", "[MASK]"], "top=0: must be 1 to"),
   ],
 )
 def test_bad_input_is_one_sentence(workdir, monkeypatch, arguments, words):
   with pytest.raises(SystemExit) as e:
-    arguments = [text.replace("RUN", workdir) for text in arguments]
     arguments = [text.replace("RUN", workdir) for text in arguments]
     run_command(monkeypatch, "--model", workdir, *arguments)
   assert str(e.value).startswith("error: ") and words in str(e.value)
   assert "\n" not in str(e.value)
 
 
-def test_a_folder_that_is_no_run(tmp_path, monkeypatch):
-  with pytest.raises(SystemExit, match="not the --workdir of a run"):
+def test_a_folder_that_is_no_model(tmp_path, monkeypatch):
+  with pytest.raises(SystemExit, match="config.json.* is missing"):
     run_command(monkeypatch, "--model", str(tmp_path), "[MASK]")
+
+
+def test_every_kind_of_path_gives_the_same(workdir, tmp_path):
+  weights = open_model(workdir).weights
+  model_folder.write(str(tmp_path / "ours"), weights)
+  hf.write(str(tmp_path / "hf"), weights)
+  texts = ["w9 [MASK] w11", "[MASK] w25"]
+  expected = fill_mask.fill(open_model(workdir), texts)
+  for path in (f"{workdir}@best", str(tmp_path / "ours"), str(tmp_path / "hf")):
+    filled = fill_mask.fill(open_model(path), texts)
+    assert filled == expected, path
+
+
+@pytest.mark.parametrize(
+  "task, words",
+  [("encoder", "for encoder of family bert"), ("gpt", "of family gpt")],
+)
+def test_a_model_without_a_head_for_masks(tmp_path, task, words):
+  family = "gpt" if task == "gpt" else "bert"
+  task = "pretraining" if task == "gpt" else task
+  path = tiny_models.write(tmp_path / "model", family, task)
+  with pytest.raises(UserError, match=f"{words}: it has no head that fills"):
+    fill_mask.fill(open_model(path), ["[MASK]"])
+
+
+def test_the_generator_of_electra_fills(tmp_path):
+  path = tiny_models.write(
+    tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
+  )
+  model = open_model(path, default_tower="generator")
+  assert model.config["task"] == "generator"
+  ((candidates,),) = fill_mask.fill(model, ["the [MASK]"], top=3)
+  assert len(candidates) == 3
+  with pytest.raises(UserError, match="for pretraining of family electra"):
+    fill_mask.fill(open_model(path), ["the [MASK]"])

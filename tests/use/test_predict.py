@@ -18,7 +18,6 @@ from bert_jax.models import bert, heads
 from bert_jax.tasks import windows as long_texts
 from bert_jax.tasks.files import requests
 from bert_jax.use import predict as predicting
-from bert_jax.use import predict_results as results
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 
@@ -34,7 +33,7 @@ def models(tmp_path_factory):
 
 
 def predict(path, lines, **options):
-  predictor = predicting.open_model(path, **options)
+  predictor = predicting.open_predictor(path, **options)
   text = [json.dumps(line) for line in lines]
   examples = list(requests.read(text, predictor.kind, "in"))
   return predictor, predicting.predict(predictor, examples)
@@ -76,7 +75,7 @@ def test_classes_in_order_for_any_batch(models):
   assert len(found) == 11
   for text, result in list(zip(texts, found, strict=True))[:2]:
     logits = alone(models["classification"], text)
-    wanted = results.softmax(logits)
+    wanted = predicting.softmax(logits)
     assert result["label"] == ("cat", "dog")[logits.argmax()]
     np.testing.assert_allclose(
       [*result["probabilities"].values()], wanted, atol=1e-6
@@ -144,7 +143,7 @@ def test_choices_of_any_number(models):
   assert [len(r["probabilities"]) for r in found] == [2, 3]
   scores = [alone(models["choice"], text)[0] for text in lines[1]["choices"]]
   np.testing.assert_allclose(
-    found[1]["probabilities"], results.softmax(np.array(scores)), atol=1e-6
+    found[1]["probabilities"], predicting.softmax(np.array(scores)), atol=1e-6
   )
   # Another order of the choices is the same choice.
   turned = [lines[1] | {"choices": lines[1]["choices"][::-1]}]
@@ -176,7 +175,7 @@ def test_answers_are_slices_of_the_context(models):
 
 def test_windows_of_a_context_overlap_by_half(models):
   line = {"question": "cat", "context": "red dog " * 40, "answers": None}
-  predictor = predicting.open_model(models["span"], length=24)
+  predictor = predicting.open_predictor(models["span"], length=24)
   rows, _ = predicting.encode(predictor, [line])
   inner = [
     np.flatnonzero(rows.offsets[a:b, 0] >= 0) + a
@@ -190,7 +189,7 @@ def test_windows_of_a_context_overlap_by_half(models):
 @pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
 def test_no_answer_of_a_beam_has_its_own_chance(models, odds):
   """ELECTRA's head: a list given that there is an answer, and whether."""
-  predictor = predicting.open_model(models["span"], length=24, null=True)
+  predictor = predicting.open_predictor(models["span"], length=24, null=True)
   asked = [{"id": 1, "question": "cat ?", "context": "red cat runs"}]
   asked[0]["answers"] = None
   rows, _ = predicting.encode(predictor, asked)
@@ -198,7 +197,7 @@ def test_no_answer_of_a_beam_has_its_own_chance(models, odds):
   begins = first + np.arange(3)
   spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(begins)]
   beam = np.array([[0, 0, odds, 0], *spans])
-  (found,) = results.make_results(predictor, rows, [beam], asked)
+  (found,) = predicting.make_results(predictor, rows, [beam], asked)
   given = {x["text"]: x["probability"] for x in found["nbest"]}
   assert list(given) == ["red", "cat", "runs"]
   np.testing.assert_allclose(sum(given.values()), 1.0)
@@ -212,7 +211,7 @@ def test_no_answer_of_a_beam_has_its_own_chance(models, odds):
       found["probability"], (1 - none) * given["red"], rtol=1e-12
     )
   # Without a legal span nothing else can be said.
-  (found,) = results.make_results(predictor, rows, [beam[:1]], asked)
+  (found,) = predicting.make_results(predictor, rows, [beam[:1]], asked)
   assert (found["answer"], found["probability"]) == ("", 1.0)
 
 
@@ -233,7 +232,7 @@ def test_masks_are_filled_in_texts_of_any_length(models):
     "cls_positions": jnp.array([[0]]),
   }
   logits = module(models["fill"])(batch)["mlm_logits"]
-  wanted = results.softmax(np.asarray(logits)[0, 0])
+  wanted = predicting.softmax(np.asarray(logits)[0, 0])
   assert best[0]["token"] == tiny_tasks.PIECES[wanted.argmax()]
   np.testing.assert_allclose(best[0]["probability"], wanted.max(), rtol=1e-5)
 
@@ -297,6 +296,6 @@ def test_the_command_on_several_devices(models, tmp_path):
 def test_a_model_without_a_head_is_refused(models, tmp_path):
   tiny_tasks.write_model(tmp_path / "bare", "encoder", head={})
   with pytest.raises(ValueError, match="no head to predict with"):
-    predicting.open_model(str(tmp_path / "bare"))
+    predicting.open_predictor(str(tmp_path / "bare"))
   with pytest.raises(ValueError, match="is not the --workdir of a run"):
-    predicting.open_model(models["fill"], best=True)
+    predicting.open_predictor(models["fill"], best=True)

@@ -43,13 +43,13 @@ def environment():
 
 def test_notes_are_no_lines_of_the_data(models, monkeypatch, capsys):
   """Of a model whose config.json lacks a field, and of a chatty library."""
-  opened = predicting.open_model
+  opened = predicting.open_predictor
 
   def chatty(*arguments, **options):
     print("a library has something to say")
     return opened(*arguments, **options)
 
-  monkeypatch.setattr(predicting, "open_model", chatty)
+  monkeypatch.setattr(predicting, "open_predictor", chatty)
   lines = "".join(json.dumps({"text": t}) + "\n" for t in ("red cat", "dog"))
   stdin = io.TextIOWrapper(io.BytesIO(lines.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
@@ -187,7 +187,7 @@ def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
 def test_a_text_without_the_models_mask_is_refused(
   models, model, text, message
 ):
-  predictor = predicting.open_model(str(models / model))
+  predictor = predicting.open_predictor(str(models / model))
   mask = predicting.mask_token(predictor)
   lines = [json.dumps({"text": x}) for x in (f"cat {mask}", text)]
   with pytest.raises(ValueError, match=f"in:2: the text .*{message}"):

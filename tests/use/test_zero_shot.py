@@ -13,6 +13,7 @@ from bert_jax.cli.main import execute
 from bert_jax.use import blimp, likelihood_tests
 from bert_jax.use import likelihood as scoring
 from bert_jax.use import text_batches as text_rows
+from bert_jax.weights.load import load
 
 TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
 MASK, CLS, SEP = 4, 2, 3
@@ -34,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bert(folder):
-  return text_rows.open_model(folder, None, None)
+  return load(folder, default_tower="discriminator")
 
 
 def log_softmax(x):
@@ -111,7 +112,7 @@ def test_electras_discriminator_scores_the_original(tmp_path):
   path = tiny_models.write(
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
-  model = text_rows.open_model(path, None, None)
+  model = load(path, default_tower="discriminator")
   assert scoring.method_of(model) == "rtd"
   found = scoring.score(model, TEXTS)
   for (ids, _), score in zip(ROWS, found, strict=True):
@@ -122,7 +123,7 @@ def test_electras_discriminator_scores_the_original(tmp_path):
 
 def test_causal_models_are_exact(tmp_path):
   path = tiny_models.write(tmp_path / "gpt", "gpt", "pretraining")
-  model = text_rows.open_model(path, None, None)
+  model = load(path, default_tower="discriminator")
   (one,) = text_rows.encode(model, [text_rows.of_text(0, "abc de")])
   out = run(model.module, model.params, padded(one.ids))
   logits = out["lm_logits"][0]
@@ -203,7 +204,7 @@ def surely(logits):
 def test_other_models_prefer_a_sentence_as_restated(family, tmp_path):
   sizes = dict(generator_hidden=8) if family == "electra" else {}
   path = tiny_models.write(tmp_path / family, family, "pretraining", **sizes)
-  model = text_rows.open_model(path, None, None)
+  model = load(path, default_tower="discriminator")
   good = ["the cat sat", "a cat sat on", "on a mat", "b c", "sat the mat"]
   bad = ["the cats sat", "a cats sat on", "on mat a", "c b", "sit the mat"]
   items = [pair("x", "binding", *two) for two in zip(good, bad, strict=True)]

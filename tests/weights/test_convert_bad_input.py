@@ -14,7 +14,6 @@ import tiny_models
 from bert_jax.cli.main import execute
 from bert_jax.weights import hf, hf_tasks, mapping
 from bert_jax.weights import model_folder as folder
-from bert_jax.weights import model_folder_tensors as tensors
 
 NAME = "BertForMaskedLM"
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
@@ -203,9 +202,9 @@ def test_towers_that_do_not_fit(tmp_path):
   other = towers(tmp_path / "other", hidden_dropout_prob=0.3)
   refused(other, ["generator's dropout is 0.3", "--tower"], "electra")
   file = str(both / "generator" / "model.safetensors")
-  arrays = {k: np.array(v) for k, v in tensors.read(file).items()}
+  arrays = {k: np.array(v) for k, v in folder.read_tensors(file).items()}
   arrays["electra.embeddings.LayerNorm.bias"][0] = 2.0
-  tensors.write(file, arrays)
+  folder.write_tensors(file, arrays)
   words = ["embeddings/norm/bias of the generator", "--tower=generator"]
   refused(both, words, "electra")
   os.rename(both / "generator", tmp_path / "kept")
@@ -250,7 +249,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
   def fail(*arguments):
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(tensors, "write", fail)
+  monkeypatch.setattr(folder, "write_tensors", fail)
   for write in (folder.write, hf.write):
     with pytest.raises(ValueError, match="No space left"):
       write(str(tmp_path / "out"), weights)
@@ -269,7 +268,7 @@ def test_our_folder_is_read_as_strictly(tmp_path):
     (weights.arrays | {at: np.ones(9, np.float32)}, "has shape [9], not [8]"),
     (weights.arrays | {at: np.ones(8, np.float16)}, "is float16"),
   ):
-    tensors.write(f"{path}/model.safetensors", change)
+    folder.write_tensors(f"{path}/model.safetensors", change)
     with pytest.raises(ValueError) as caught:
       folder.read(path)
     assert word in str(caught.value)

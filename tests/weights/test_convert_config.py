@@ -7,9 +7,7 @@ import pytest
 import tiny_hf
 
 from bert_jax.weights import hf, hf_config
-from bert_jax.weights import hf_config_hf_config_back as hf_config_back
 from bert_jax.weights import model_folder as folder
-from bert_jax.weights import model_folder_tensors as tensors
 
 CLASSIFIER = "BertForSequenceClassification"
 
@@ -216,7 +214,7 @@ def test_a_model_that_transformers_cannot_say(tmp_path):
     ),
   ):
     with pytest.raises(ValueError) as caught:
-      hf_config_back.make(changed, {}, "float32")
+      hf_config.make_config(changed, {}, "float32")
     assert word in str(caught.value)
   weights = read(tmp_path / "gpt", "OpenAIGPTForSequenceClassification")
   weights.arrays["classifier/dense/bias"][1] = 0.5
@@ -272,8 +270,10 @@ def test_labels_travel_by_name(tmp_path):
     fields = back(tmp_path / f"{at}-back", weights)
     assert fields["id2label"] == {str(i): x for i, x in enumerate(labels)}
     assert fields["label2id"] == {x: i for i, x in enumerate(labels)}
-    rows = tensors.read(str(tmp_path / at / "model.safetensors"))
-    again = tensors.read(str(tmp_path / f"{at}-back" / "model.safetensors"))
+    rows = folder.read_tensors(str(tmp_path / at / "model.safetensors"))
+    again = folder.read_tensors(
+      str(tmp_path / f"{at}-back" / "model.safetensors")
+    )
     assert (again["classifier.weight"] == rows["classifier.weight"]).all()
 
 

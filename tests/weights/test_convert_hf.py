@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tiny_hf
 
-from bert_jax.weights import hf
+from bert_jax.weights import hf, hf_files
 from bert_jax.weights import model_folder as folder
-from bert_jax.weights import model_folder_tensors as tensors
 
 # A pattern of their names, and our path; {} is kernel, bias or scale.
 PLACES = [
@@ -139,30 +138,29 @@ def test_kernels_turn_and_split_by_heads(tmp_path):
 @pytest.mark.parametrize(
   "name, dtype",
   [
-    ("BertForPreTraining", "F32"),
-    ("OpenAIGPTDoubleHeadsModel", "F16"),
-    ("AlbertForPreTraining", "BF16"),
-    ("OpenAIGPTForSequenceClassification", "F32"),
-    ("ElectraForMultipleChoice", "F32"),
+    ("BertForPreTraining", "float32"),
+    ("OpenAIGPTDoubleHeadsModel", "float16"),
+    ("AlbertForPreTraining", "bfloat16"),
+    ("OpenAIGPTForSequenceClassification", "float32"),
+    ("ElectraForMultipleChoice", "float32"),
   ],
 )
 def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
-  arrays = random_arrays(name, tensors.DTYPES[dtype])
+  arrays = random_arrays(name, hf_files.FLOATS[dtype])
   options = {"seen_nowhere": [1, {"a": None}], "torch_dtype": "float32"}
   path = tiny_hf.write(tmp_path / "hf", name, arrays, **options)
   (tmp_path / "hf" / "merges.txt").write_bytes(b"#version\r\n\xff")
   family = tiny_hf.family_of(name)
   folder.write(str(tmp_path / "ours"), hf.read(path, family))
   hf.write(str(tmp_path / "back"), folder.read(str(tmp_path / "ours")))
-  again = tensors.read(str(tmp_path / "back" / "model.safetensors"))
+  again = folder.read_tensors(str(tmp_path / "back" / "model.safetensors"))
   assert again.keys() == arrays.keys()
   for key, array in arrays.items():
     assert again[key].dtype == array.dtype
     np.testing.assert_array_equal(again[key], array, err_msg=key)
   config = json.loads((tmp_path / "back" / "config.json").read_text())
   # What the file had is there, and the truth about its dtype.
-  names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-  options["torch_dtype"] = names[dtype]
+  options["torch_dtype"] = dtype
   assert config == tiny_hf.config(name, **options)
   merges = (tmp_path / "back" / "merges.txt").read_bytes()
   assert merges == b"#version\r\n\xff"
@@ -215,7 +213,7 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
   places = {key: f"{i % 2}.safetensors" for i, key in enumerate(arrays)}
   for shard in ("0.safetensors", "1.safetensors"):
     part = {k: v for k, v in arrays.items() if places[k] == shard}
-    tensors.write(str(shards / shard), part)
+    folder.write_tensors(str(shards / shard), part)
   index = shards / "model.safetensors.index.json"
   index.write_text(json.dumps({"weight_map": places}))
   got = hf.read(str(shards), "bert")
@@ -255,9 +253,9 @@ def test_several_dtypes_become_the_widest(tmp_path):
   arrays = random_arrays("BertModel", np.float16)
   path = tiny_hf.write(tmp_path / "hf", "BertModel", arrays, dtype="float16")
   arrays["pooler.dense.bias"] = arrays["pooler.dense.bias"].astype(np.float32)
-  tensors.write(f"{path}/model.safetensors", arrays)
+  folder.write_tensors(f"{path}/model.safetensors", arrays)
   hf.write(str(tmp_path / "back"), hf.read(path, "bert"))
-  again = tensors.read(str(tmp_path / "back" / "model.safetensors"))
+  again = folder.read_tensors(str(tmp_path / "back" / "model.safetensors"))
   for key, array in arrays.items():
     assert again[key].dtype == np.float32
     np.testing.assert_array_equal(again[key], array)
@@ -284,7 +282,7 @@ def test_a_pooler_that_is_not_read_is_kept(tmp_path):
     )
     hf.write(str(tmp_path / f"{name}-back"), weights)
     back = tmp_path / f"{name}-back" / "model.safetensors"
-    assert (extra.keys() <= tensors.read(str(back)).keys()) is kept
+    assert (extra.keys() <= folder.read_tensors(str(back)).keys()) is kept
 
 
 def test_tasks_of_files_that_do_not_say(tmp_path):

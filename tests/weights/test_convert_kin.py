@@ -20,7 +20,6 @@ from bert_jax.use import predict as predicting
 from bert_jax.weights import hf, hf_files, hf_tasks
 from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder as folder
-from bert_jax.weights import model_folder_tensors as tensors
 
 NEEDED = ("torch", "transformers", "sentencepiece")
 if all(map(importlib.util.find_spec, NEEDED)):
@@ -199,7 +198,7 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
   # Not all of them: no wrapper.
   key = next(iter(wrapped))
   wrapped[key.removeprefix(prefix)] = wrapped.pop(key)
-  tensors.write(f"{path}/model.safetensors", wrapped, {"format": "pt"})
+  folder.write_tensors(f"{path}/model.safetensors", wrapped, {"format": "pt"})
   with pytest.raises(ValueError, match="has no place|is missing"):
     hf.read(path, "bert")
 
@@ -278,12 +277,12 @@ def test_the_roots_weights_are_fetched_from_the_hub(
     where = whole / part
     tiny_hf.write(where, cls) if part != "." else tiny_hf.write(whole, cls)
     if layout_ != "safe":
-      arrays = tensors.read(str(where / "model.safetensors"))
+      arrays = folder.read_tensors(str(where / "model.safetensors"))
       made = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
       torch.save(made, where / "pytorch_model.bin")
       os.remove(where / "model.safetensors")
   (whole / "onnx").mkdir()
-  tensors.write(str(whole / "onnx" / "model.safetensors"), {}, {})
+  folder.write_tensors(str(whole / "onnx" / "model.safetensors"), {}, {})
   asked = []
 
   def snapshot_download(repo, allow_patterns):

@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax.devices import hosts
 from bert_jax.training.state import TrainState
-from bert_jax.weights import checkpoint_integrity as integrity
+from bert_jax.weights import checkpoint
 from bert_jax.weights.checkpoint import Checkpointer
 
 
@@ -177,15 +177,15 @@ def test_what_another_process_cannot_read_is_not_taken(
 def test_checksums_notice_one_bit_anywhere():
   rng = np.random.default_rng(0)
   x = rng.normal(size=(7, 5, 3)).astype(np.float32)
-  before = integrity.checksums({"x": jnp.array(x)})
+  before = checkpoint.checksums_of({"x": jnp.array(x)})
   for i in range(x.size):
     bits = x.copy().view(np.uint32).reshape(-1)
     bits[i] ^= np.uint32(1) << np.uint32(rng.integers(32))
     y = bits.view(np.float32).reshape(x.shape)
-    assert integrity.checksums({"x": jnp.array(y)}) != before
+    assert checkpoint.checksums_of({"x": jnp.array(y)}) != before
   swapped = x.copy()
   swapped[0, 0], swapped[0, 1] = x[0, 1], x[0, 0]
-  assert integrity.checksums({"x": jnp.array(swapped)}) != before
+  assert checkpoint.checksums_of({"x": jnp.array(swapped)}) != before
 
 
 def test_an_old_checkpoint_that_a_kill_left_is_removed(saved, tmp_path):

@@ -11,7 +11,6 @@ import bert_jax
 from bert_jax import models
 from bert_jax.cli.main import execute
 from bert_jax.training.state import TrainState
-from bert_jax.use import fill_mask
 from bert_jax.weights import checkpoint, hf, runs
 from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder as folder
@@ -79,8 +78,8 @@ def test_every_reader_opens_the_checkpoint_that_is_named(
     step
   )
   assert loaded.tokenizer.encode("abc").ids == [2, 5, 6, 3]
-  filler = fill_mask.load(path)
-  table = filler.params["encoder"]["embeddings"]["word"]["embedding"]
+  model = loading.open_model(path)
+  table = model.params["encoder"]["embeddings"]["word"]["embedding"]
   assert table[0, 0] == step
   arguments = ["--to", "hf", "--family", "bert", "--model", path]
   execute(["convert", *arguments, "--output", str(tmp_path / "hf")])
@@ -95,7 +94,7 @@ def test_the_flag_and_the_name_mean_one_checkpoint(run, tmp_path, monkeypatch):
   with pytest.raises(ValueError, match="name a step or the best one, not both"):
     runs.read(f"{run}@4", best=True)
   with pytest.raises(ValueError, match="MESSAGE"):
-    fill_mask.load(f"{run}@best@4")
+    loading.open_model(f"{run}@best@4")
   (tmp_path / "in.jsonl").write_text('{"text": "ab [MASK]"}\n')
 
   def probabilities(*flags):
@@ -121,7 +120,7 @@ def test_the_flag_and_the_name_mean_one_checkpoint(run, tmp_path, monkeypatch):
   ],
 )
 def test_a_checkpoint_that_is_not_there(run, name, words):
-  for read in (loading.read, bert_jax.load, fill_mask.load):
+  for read in (loading.read, bert_jax.load, loading.open_model):
     with pytest.raises(ValueError, match=words):
       read(f"{run}{name}")
 
