@@ -93,7 +93,7 @@ def test_the_flag_and_the_name_mean_one_checkpoint(run, tmp_path, monkeypatch):
   assert step_of(runs.read(f"{run}@best", best=True)) == 8
   with pytest.raises(ValueError, match="name a step or the best one, not both"):
     runs.read(f"{run}@4", best=True)
-  with pytest.raises(ValueError, match="MESSAGE"):
+  with pytest.raises(ValueError, match="run@best: no such folder"):
     loading.open_model(f"{run}@best@4")
   (tmp_path / "in.jsonl").write_text('{"text": "ab [MASK]"}\n')
 
