@@ -21,7 +21,7 @@ import tokenizers
 
 from bert_jax.cli import flags
 from bert_jax.corpus import sources
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
 
 Row = dict[str, Any]
@@ -139,7 +139,7 @@ def main() -> None:
   options = flags.cleaning(args)
 
   def make() -> Vocabulary:
-    return vocabulary_files.load(args.vocab, **options)
+    return open_vocabulary.load(args.vocab, **options)
 
   try:
     kind = make().kind

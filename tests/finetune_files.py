@@ -3,7 +3,7 @@
 import json
 import string
 
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 
 WORDS = "a b the cat sat on mat dog ran good bad film pure land school".split()
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation
@@ -53,7 +53,7 @@ def gpt1(folder):
 
 
 def load(path):
-  return vocabulary_files.load(path)
+  return open_vocabulary.load(path)
 
 
 def squad(paragraphs):

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.corpus import writer as folder
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
@@ -24,7 +24,7 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   pieces += [f"w{i}" for i in range(len(pieces), vocab_size)]
   with open(os.path.join(partial, "vocab.txt"), "w") as f:
     f.write("\n".join(pieces) + "\n")
-  dtype = corpus.token_dtype(vocab_size)
+  dtype = reader.token_dtype(vocab_size)
   writer = folder.Writer(partial, dtype, {"files": {}})
   for split, docs in (("train", documents), ("validation", heldout)):
     tokens = [t for d in docs for s in d for t in s]
@@ -40,12 +40,12 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   folder.derive(partial, vocab_size, np.ones(vocab_size, bool))
   options = {"lower_case": True}
   meta = {
-    "format_version": corpus.FORMAT_VERSION,
+    "format_version": reader.FORMAT_VERSION,
     "vocab_size": vocab_size,
     "splits": sizes,
     "lower_case": True,
     "options": options,
-    "fingerprint": corpus.fingerprint(partial, options),
+    "fingerprint": reader.fingerprint(partial, options),
   }
   folder.finish(partial, str(path), meta)
   return str(path)

@@ -8,13 +8,10 @@ import pytest
 
 from bert_jax import files
 from bert_jax.cli.main import execute
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import sources_reading as reading
-from bert_jax.corpus import train_vocab
-from bert_jax.corpus import writer as prepared_folder
+from bert_jax.corpus import reader, sources, train_vocab, writer
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks.files import tables
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 from bert_jax.weights import hf_files
 from bert_jax.weights import model_folder as folder
@@ -49,17 +46,17 @@ def test_a_number_of_too_many_digits():
   [
     ("config.json", lambda path: folder.read(os.path.dirname(path))),
     ("meta.json", lambda path: rows.read_meta(os.path.dirname(path))),
-    ("meta.json", lambda path: corpus.open_prepared(os.path.dirname(path))),
+    ("meta.json", lambda path: reader.open_prepared(os.path.dirname(path))),
     (
       "pieces.json",
-      lambda path: vocabulary_files.read_pieces(os.path.dirname(path)),
+      lambda path: open_vocabulary.read_pieces(os.path.dirname(path)),
     ),
     (hf_files.SAFE_INDEX, lambda path: hf_files.read(os.path.dirname(path))),
-    ("tokenizer.json", vocabulary_files.load),
-    ("vocab.json", vocabulary_files.load),
-    ("progress.json", lambda p: prepared_folder.read_progress(p[:-14])),
+    ("tokenizer.json", open_vocabulary.load),
+    ("vocab.json", open_vocabulary.load),
+    ("progress.json", lambda p: writer.read_progress(p[:-14])),
     ("a.jsonl", lambda path: list(tables.jsonl(path))),
-    ("a.jsonl", lambda p: list(reading.read_file(p, "jsonl", "strict"))),
+    ("a.jsonl", lambda p: list(sources.read_file(p, "jsonl", "strict"))),
   ],
 )
 def test_bad_json_of_every_kind_of_file_is_a_sentence(
@@ -173,7 +170,7 @@ def test_a_link_in_the_place_of_an_unfinished_folder(tmp_path):
   (tmp_path / "other").mkdir()
   os.symlink(tmp_path / "other", tmp_path / "out.partial")
   with pytest.raises(ValueError, match="out.partial is a link and in the way"):
-    with prepared_folder.locked(str(tmp_path / "out.partial")):
+    with writer.locked(str(tmp_path / "out.partial")):
       pass
   assert not os.listdir(tmp_path / "other")
 

@@ -10,8 +10,7 @@ from tokenizers import pre_tokenizers
 
 from bert_jax import models
 from bert_jax.models import elmo, heads
-from bert_jax.text import bpe
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import bpe, open_vocabulary
 from bert_jax.weights import model_folder as folder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -36,7 +35,7 @@ def _tokenizer(family):
   else:
     return {"vocab.txt": "".join(f"{w}\n" for w in WORDS).encode()}, len(WORDS)
   # A folder of another library: its files have no digests.
-  return vocabulary_files.contents(made, with_digests=False), len(pieces)
+  return open_vocabulary.contents(made, with_digests=False), len(pieces)
 
 
 def delete_digests(path):

@@ -7,7 +7,7 @@ from bert_jax.models import task_heads
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.weights import model_folder as folder
 
 WORDS = (
@@ -40,7 +40,7 @@ def tokenizer_files():
 
 
 def vocabulary():
-  return vocabulary_files.of_files(tokenizer_files(), "tiny", lower_case=True)
+  return open_vocabulary.of_files(tokenizer_files(), "tiny", lower_case=True)
 
 
 def write_model(path, task="pretraining", seed=0, **rest):
@@ -118,6 +118,6 @@ def write_task(path, length=16, train=21, validation=10):
     tokenizer="wordpiece",
     lower_case=True,
   )
-  files = vocabulary_files.contents(words)
+  files = open_vocabulary.contents(words)
   rows_lib.save(str(path), task, splits, meta, files)
   return str(path)

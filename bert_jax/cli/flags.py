@@ -124,7 +124,7 @@ def add(parser: Any, *names: str, **changes: Any) -> None:
 
 def add_text(parser: Any) -> None:
   """Adds the flags of a verb that reads text: what it reads, and how."""
-  from bert_jax.corpus.sources_reading import FORMATS
+  from bert_jax.corpus.sources import FORMATS
 
   add(
     parser,

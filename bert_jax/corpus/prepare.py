@@ -7,24 +7,34 @@ import itertools
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax.corpus import filters_filtering as filtering
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader, sources, tokenize
 from bert_jax.corpus import sizes as text_sizes
-from bert_jax.corpus import sources
-from bert_jax.corpus import sources_reading as reading
-from bert_jax.corpus import tokenize as workers
-from bert_jax.corpus import tokenize_tokenize as tokenize
-from bert_jax.corpus import writer as folder
-from bert_jax.corpus.filters import Filters, normalised
-from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import token_files, words
+from bert_jax.corpus.filters import (
+  Filters,
+  delete_rows,
+  filter_report,
+  judge_documents,
+  kept_records,
+  normalised,
+  report_lines,
+)
+from bert_jax.corpus.writer import (
+  PROGRESS,
+  Writer,
+  derive,
+  finish,
+  locked,
+  read_progress,
+  write_progress,
+)
+from bert_jax.messages import note
+from bert_jax.text import open_vocabulary, token_files, words
 from bert_jax.text.unigram import WORD_STARTS
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -51,7 +61,7 @@ def prepare(
   save_seconds: float = SAVE_SECONDS,
   add_tokens: str | None = None,
 ) -> dict[str, Any]:
-  """Tokenises text once, into a folder that `corpus.open_prepared` opens.
+  """Tokenises text once, into a folder that `reader.open_prepared` opens.
 
   Work is in `output + ".partial"` until it is complete; an interrupted call
   goes on where it stopped when it is repeated. The folder's bytes depend on
@@ -87,7 +97,7 @@ def prepare(
     raise ValueError(f"--heldout={heldout} is not a share between 0 and 1.")
   if processes is not None and processes < 1:
     raise ValueError(f"--processes={processes} is less than one.")
-  reading.check_language(language)
+  sources.check_language(language)
   filters.check()
   if not (output := output.rstrip("/")):
     raise ValueError("--output is empty; name the folder to make.")
@@ -98,12 +108,12 @@ def prepare(
     "word_starts": word_starts,
   }
   choices = {k: value for k, value in choices.items() if value is not None}
-  tokenizer = vocabulary_files.load(vocab, **choices)
-  if line := vocabulary_files.warning(tokenizer, vocab):
-    _log(line)
+  tokenizer = open_vocabulary.load(vocab, **choices)
+  if line := open_vocabulary.warning(tokenizer, vocab):
+    note(line)
   if add_tokens is not None:
     tokenizer, line = token_files.extend(tokenizer, add_tokens)
-    _log(line)
+    note(line)
   found = sources.find_sources(inputs, format, errors)
   if tokenizer.kind == "words":
     tokenizer = _cover(tokenizer, found, filters)
@@ -121,13 +131,13 @@ def prepare(
   if os.path.exists(output):
     return _already_there(output, origin, tokenizer.kind)
   partial = output + ".partial"
-  with folder.locked(partial):
+  with locked(partial):
     progress = _begin(partial, origin, int(heldout * 2**64))
     with _cleared_up(partial):
       work = progress, processes or _cores(), save_seconds
-      filtering.run(partial, filters, found, *work)
+      judge_documents(partial, filters, found, *work)
       sizes = _tokenize(partial, tokenizer, found, filters, *work)
-      report = filtering.report(partial, filters)
+      report = filter_report(partial, filters)
       return _complete(partial, output, tokenizer, origin, sizes, report)
 
 
@@ -135,7 +145,7 @@ def _cover(
   tokenizer: Vocabulary, found: Sequence[sources.Source], filters: Filters
 ) -> Vocabulary:
   """The tokenizer with ids for every word of the text."""
-  _log("counting words")
+  note("counting words")
   records, form = sources.read_records(found), filters.normalise
   texts = (normalised(record, form).text for record in records)
   return words.cover(tokenizer, texts)
@@ -145,7 +155,7 @@ def _begin(
   partial: str, origin: dict[str, Any], threshold: int
 ) -> dict[str, Any]:
   """Returns the progress of an earlier run, or that has not begun."""
-  progress = folder.read_progress(partial)
+  progress = read_progress(partial)
   if progress is None:
     return _start(partial, origin, threshold)
   if different := difference(progress["origin"], origin):
@@ -154,7 +164,7 @@ def _begin(
       f" anew, delete {partial}."
     )
   if progress["records"]:
-    _log(f"going on after {progress['records']:,} documents of {partial}")
+    note(f"going on after {progress['records']:,} documents of {partial}")
   return progress
 
 
@@ -219,7 +229,7 @@ def _start(
     "largest": None,
     "files": {},
   }
-  folder.write_progress(partial, progress)
+  write_progress(partial, progress)
   return progress
 
 
@@ -228,7 +238,7 @@ def _already_there(
 ) -> dict[str, Any]:
   if not os.path.isdir(output) or os.listdir(output) == []:
     raise ValueError(f"{output} exists; delete it or choose another --output.")
-  prepared = corpus.open_prepared(output)
+  prepared = reader.open_prepared(output)
   meta = prepared.meta
   try:
     different = difference(meta, origin)
@@ -248,11 +258,11 @@ def _already_there(
       f" {meta.get('tokenizer')!r:.40}, not {kind!r}. Delete the folder and"
       " give the same command again."
     )
-  corpus.verify(prepared)
+  reader.verify(prepared)
   with contextlib.suppress(FileNotFoundError):
-    os.remove(os.path.join(output, folder.PROGRESS))
-  filtering.clear(output)
-  _log(f"{output} is prepared already from the same text; nothing to do.")
+    os.remove(os.path.join(output, PROGRESS))
+  delete_rows(output)
+  note(f"{output} is prepared already from the same text; nothing to do.")
   return meta
 
 
@@ -290,14 +300,14 @@ def _tokenize(
 ) -> dict[str, dict[str, int]]:
   """Writes all documents, with another held-out threshold if need be."""
   language = progress["origin"]["options"]["language"]
-  dtype = corpus.token_dtype(tokenizer.num_ids)
+  dtype = reader.token_dtype(tokenizer.num_ids)
   while True:
-    writer = folder.Writer(partial, dtype, progress)
+    writer = Writer(partial, dtype, progress)
     try:
       setup = tokenizer, language, progress["threshold"]
-      records = filtering.kept(partial, filters, sources.read_records(found))
+      records = kept_records(partial, filters, sources.read_records(found))
       records = itertools.islice(records, progress["records"], None)
-      results = workers.ordered_map(
+      results = tokenize.ordered_map(
         tokenize.make_tokenizer, setup, tokenize.batches(records), processes
       )
       with contextlib.closing(results):
@@ -310,12 +320,12 @@ def _tokenize(
     threshold = _better_threshold(progress, sizes)
     if threshold is None:
       return sizes
-    _log("too few documents for this --heldout: choosing one for each split")
+    note("too few documents for this --heldout: choosing one for each split")
     progress = _start(partial, progress["origin"], threshold)
 
 
 def _write(
-  writer: folder.Writer, results, progress: dict[str, Any], save_seconds: float
+  writer: Writer, results, progress: dict[str, Any], save_seconds: float
 ) -> dict[str, dict[str, int]]:
   """Appends results and updates `progress`, saving from time to time."""
   meter = None
@@ -333,7 +343,7 @@ def _write(
     )
     if time.monotonic() >= saved + save_seconds:
       writer.save(progress)
-      _log(meter.line(writer.sizes(), result.share))
+      note(meter.line(writer.sizes(), result.share))
       saved = time.monotonic()
   writer.save(progress)
   return writer.sizes()
@@ -353,7 +363,7 @@ def _better_threshold(
   wanted = len(smallest) // 2
   if not progress["threshold"] or sizes["validation"]["documents"] >= wanted:
     if not wanted and progress["threshold"]:
-      _log("warning: all text is one document; there is nothing to hold out.")
+      note("warning: all text is one document; there is nothing to hold out.")
     return None
   return smallest[wanted - 1] + 1
 
@@ -367,8 +377,8 @@ def _complete(
   report: dict[str, Any],
 ) -> dict[str, Any]:
   """Writes the remaining files, reports, and gives the folder its name."""
-  vocabulary_files.save(tokenizer, partial)
-  unigrams = folder.derive(
+  open_vocabulary.save(tokenizer, partial)
+  unigrams = derive(
     partial,
     tokenizer.num_ids,
     tokenizer.boundary,
@@ -376,39 +386,39 @@ def _complete(
     tokenizer.alone if tokenizer.added else None,
   )
   meta = {
-    "format_version": corpus.FORMAT_VERSION,
+    "format_version": reader.FORMAT_VERSION,
     "created_by": f"bert_jax {_version()}",
     "tokenizer": tokenizer.kind,
     "lower_case": tokenizer.lower_case,
     "vocab_size": tokenizer.vocab_size,
     "splits": sizes,
-    **vocabulary_files.meta(tokenizer),
+    **open_vocabulary.meta(tokenizer),
     **report,
-    "fingerprint": corpus.fingerprint(partial, origin["options"]),
+    "fingerprint": reader.fingerprint(partial, origin["options"]),
     **origin,
   }
-  meta = folder.finish(partial, output, meta)
-  filtering.clear(output)
-  for line in filtering.lines(report):
-    _log(line)
+  meta = finish(partial, output, meta)
+  delete_rows(output)
+  for line in report_lines(report):
+    note(line)
   unk = tokenizer.special.unk
   for split, size in sizes.items():
-    _log(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
+    note(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
     if size["documents"]:
-      dtype = corpus.token_dtype(tokenizer.num_ids)
-      arrays = corpus.open_split(output, split, size, dtype)
+      dtype = reader.token_dtype(tokenizer.num_ids)
+      arrays = reader.open_split(output, split, size, dtype)
       for line in text_sizes.size_lines(
         split, text_sizes.sizes_of(arrays.sentences, arrays.documents)
       ):
-        _log(line)
+        note(line)
   _log_long_words(output, sizes)
   if unk is None:
     return meta
   beyond = unigrams[tokenizer.vocab_size :].sum()
   unknown = (unigrams[unk] + beyond) / unigrams.sum()
-  _log(f"{tokenizer.pieces[unk]}: {unknown:.2%} of the tokens")
+  note(f"{tokenizer.pieces[unk]}: {unknown:.2%} of the tokens")
   if unknown > _MANY_UNKNOWN and tokenizer.kind != "words":
-    _log(
+    note(
       "warning: many words are unknown to the vocabulary; is it one for this"
       " language, case (--no-lower-case) and accents (--keep-accents)?"
     )
@@ -424,7 +434,7 @@ def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
     while block := f.read(2**24):
       count += int(np.bitwise_count(np.frombuffer(block, np.uint8)).sum())
   if tokens > _LONG_WORD * count:
-    _log(
+    note(
       f"warning: words have {tokens / count:.0f} tokens on average, as in a"
       " language that is written without spaces: whole-word masks, n-grams and"
       " spans take all of a word or nothing. Mask single tokens, or (a"
@@ -467,7 +477,3 @@ def _cores() -> int:
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
-
-
-def _log(line: str) -> None:
-  print(line, file=sys.stderr, flush=True)

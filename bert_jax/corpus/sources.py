@@ -3,6 +3,10 @@
 Two steps, so that a program can do them in different processes:
 `read_records` yields raw documents (fast, in order, streaming), and
 `split_sentences` makes one into sentences (slow, a pure function).
+
+Files are read block by block (see `lines.py`), so the memory depends neither on
+the size of the file, nor on the length of its lines, nor on how much text a
+small compressed file holds.
 """
 
 import glob
@@ -12,9 +16,36 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax import files
-from bert_jax.corpus import lines
-from bert_jax.corpus import sources_reading as reading
+from bert_jax.corpus import lines, parquet
+from bert_jax.files import parse_json
 
+FORMATS = ("bert", "text", "text_blocks", "text_lines", "jsonl", "parquet")
+_BY_EXTENSION = {
+  "": "bert",
+  ".txt": "bert",
+  ".text": "bert",
+  ".raw": "bert",
+  ".tokens": "bert",
+  ".md": "text",
+  ".markdown": "text",
+  ".rst": "text",
+  ".jsonl": "jsonl",
+  ".ndjson": "jsonl",
+  ".json": "jsonl",
+  ".parquet": "parquet",
+}
+# ISO 639-1. `sentencex` takes any word, and splits what it does not know as
+# English.
+LANGUAGES = (
+  "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch"
+  " co cr cs cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga"
+  " gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja"
+  " jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv"
+  " mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or"
+  " os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr"
+  " ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi"
+  " vo wa wo xh yi yo za zh zu"
+).split()
 # A document is a list of sentences, none of them blank.
 Document = list[str]
 
@@ -28,6 +59,22 @@ _SPACE = re.compile(r"\s")
 # Characters that are split into words at once.
 _BLOCK = 2**16
 _PREFIX = re.compile(r"\w+")
+
+
+class Raw(NamedTuple):
+  """The raw text of one document.
+
+  Attributes:
+    text: the text.
+    layout: `lines`: a sentence a line. `wrapped`: paragraphs end at blank
+      lines, a newline is a space. `paragraphs`: the same, but in a text
+      without any blank line every newline ends a paragraph.
+    position: how far the input has been read, in the units of its size.
+  """
+
+  text: str
+  layout: str
+  position: int
 
 
 class Source(NamedTuple):
@@ -45,7 +92,7 @@ class Source(NamedTuple):
   kind: str
   size: int
   version: Any
-  read: Callable[[], Iterator[reading.Raw]]
+  read: Callable[[], Iterator[Raw]]
 
 
 class Record(NamedTuple):
@@ -67,7 +114,7 @@ def find_sources(
       before it: `text:books/*.txt`. Files are read in sorted order, globs in
       the given order, no file twice.
     format: the format for globs that name none: `auto` (by extension, see
-      `reading.format_of`) or one of `reading.FORMATS`.
+      `format_of`) or one of `FORMATS`.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
   Raises:
@@ -85,7 +132,7 @@ def find_sources(
       new_sources = [_tfds(name)]
     else:
       prefix, _, pattern = name.partition(":")
-      if prefix not in reading.FORMATS:
+      if prefix not in FORMATS:
         _check_prefix(name)
         prefix, pattern = format, name
       new_sources = [_file(path, prefix, errors) for path in _expand(pattern)]
@@ -104,7 +151,7 @@ def _check_prefix(name: str) -> None:
     return
   raise ValueError(
     f"{name}: no such file, and {word!r} before the colon is no format; one of"
-    f" {', '.join(reading.FORMATS)} may stand there, or tfds."
+    f" {', '.join(FORMATS)} may stand there, or tfds."
   )
 
 
@@ -128,13 +175,13 @@ def _expand(pattern: str) -> list[str]:
 
 
 def _file(path: str, format: str, errors: str) -> Source:
-  kind = reading.format_of(path) if format == "auto" else format
+  kind = format_of(path) if format == "auto" else format
   watch = files.Watch([path])
   stat = os.stat(path)
 
-  def read() -> Iterator[reading.Raw]:
+  def read() -> Iterator[Raw]:
     try:
-      yield from reading.read_file(path, kind, errors)
+      yield from read_file(path, kind, errors)
     except ValueError:
       # Half of a new text may be no text at all.
       watch.check_input()
@@ -151,12 +198,12 @@ def _docstrings() -> Source:
   modules = docstrings.find_modules()
   size = sum(module.size for module in modules)
 
-  def read() -> Iterator[reading.Raw]:
+  def read() -> Iterator[Raw]:
     position = 0
     for module, text in docstrings.read_modules(modules):
       position += module.size
       if text:
-        yield reading.Raw(text, "wrapped", position)
+        yield Raw(text, "wrapped", position)
 
   version = docstrings.versions(modules)
   return Source("docstrings", "docstrings", size, version, read)
@@ -186,7 +233,7 @@ def _tfds(name: str) -> Source:
   if not isinstance(feature, tfds.features.Text):
     raise ValueError(f"{name}: the data set has no feature `text`.")
 
-  def read() -> Iterator[reading.Raw]:
+  def read() -> Iterator[Raw]:
     config = tfds.ReadConfig(interleave_cycle_length=1)
     rows = builder.as_dataset(
       split=split, shuffle_files=False, read_config=config
@@ -194,7 +241,7 @@ def _tfds(name: str) -> Source:
     for i, row in enumerate(tfds.as_numpy(rows), 1):
       text = row["text"].decode("utf-8", "replace")
       for part, layout in lines.cut(text):
-        yield reading.Raw(part, layout, i)
+        yield Raw(part, layout, i)
 
   return Source(name, "tfds", count, str(builder.info.full_name), read)
 
@@ -203,7 +250,7 @@ def read_records(sources: Sequence[Source]) -> Iterator[Record]:
   """Yields the raw documents of all sources, blank ones left out.
 
   Raises:
-    ValueError: from `reading.read_file`.
+    ValueError: from `read_file`.
   """
   total = sum(source.size for source in sources) or 1
   before = 0
@@ -219,7 +266,7 @@ def split_sentences(record: Record, language: str = "en") -> Document:
   """Splits one raw document into sentences.
 
   Lines of BERT's format are sentences already. Other text is cut into
-  paragraphs (see `reading.Raw`), whose lines are joined; `sentencex` finds
+  paragraphs (see `Raw`), whose lines are joined; `sentencex` finds
   the sentences in them.
   """
   if record.layout == "lines":
@@ -282,3 +329,135 @@ def read_documents(
     document = split_sentences(record, language)
     if document:
       yield document
+
+
+def check_language(code: str) -> None:
+  """Raises ValueError unless it is a code of `LANGUAGES`."""
+  if code not in LANGUAGES:
+    raise ValueError(
+      f"--language={code} is no two-letter ISO 639 code; choose one of"
+      f" {', '.join(LANGUAGES)}; a language without one is split well by en."
+    )
+
+
+def format_of(path: str) -> str:
+  """Returns the format of a file from its name.
+
+  Raises:
+    ValueError: the ending of the name is not known.
+  """
+  base = path.lower()
+  for extension in lines.COMPRESSED:
+    base = base.removesuffix(extension)
+  extension = os.path.splitext(base)[1]
+  if extension in _BY_EXTENSION:
+    return _BY_EXTENSION[extension]
+  # An ending with a number, as in part.0001 or news.en-00001-of-00100, tells no
+  # format.
+  if re.search(r"[.-]\d+$", extension):
+    return "bert"
+  raise ValueError(
+    f"{path}: the name does not tell the format of the file ({extension} is"
+    f" none of {', '.join(filter(None, _BY_EXTENSION))}); give --format, or"
+    f" --input FORMAT:{path}, with one of {', '.join(FORMATS)}."
+  )
+
+
+def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
+  """Reads the documents of one file, in order.
+
+  Args:
+    path: the file; .gz, .xz and .zst are decompressed on the way.
+    format: one of `FORMATS`.
+    errors: `strict` or `replace`, for bytes that are not UTF-8.
+
+  Raises:
+    ValueError: the file cannot be read in this format. The message names the
+      file and the byte, line or row.
+    MemoryError: there is too little memory. The message names the file.
+  """
+  try:
+    if format == "parquet":
+      for raw in parquet.read(path, errors):
+        yield Raw(*raw)
+      return
+    parse = {
+      "bert": _bert,
+      "text": _text,
+      "text_blocks": _text_blocks,
+      "text_lines": _text_lines,
+      "jsonl": _jsonl,
+    }[format]
+    with lines.open_stream(path) as (stream, position):
+      cuts = format != "jsonl"
+      text_lines = lines.read_lines(path, stream, errors, cuts)
+      for text, layout in parse(path, text_lines, errors):
+        yield Raw(text, layout, position())
+  except MemoryError as e:
+    raise MemoryError(f"{path}: there is too little memory to read it") from e
+
+
+def _bert(path: str, text_lines: Iterator[str], errors: str):
+  """Yields documents that end at blank lines, as BERT's program reads them."""
+  for text in lines.join(text_lines, lambda line: not line.strip()):
+    yield text, "lines"
+
+
+def _text(path: str, text_lines: Iterator[str], errors: str):
+  for text in lines.join(text_lines, lambda line: False):
+    yield text, "wrapped"
+
+
+def _text_blocks(path: str, text_lines: Iterator[str], errors: str):
+  """Yields documents of prose that are separated by blank lines."""
+  for text in lines.join(text_lines, lambda line: not line.strip()):
+    yield text, "wrapped"
+
+
+def _text_lines(path: str, text_lines: Iterator[str], errors: str):
+  """Yields documents of prose, one for each line."""
+  for line in text_lines:
+    if line.strip():
+      yield line, "wrapped"
+
+
+def _jsonl(path: str, text_lines: Iterator[str], errors: str):
+  rows = nulls = 0
+  for number, line in enumerate(text_lines, 1):
+    if not line.strip():
+      continue
+    place = f"{path}:{number}"
+    try:
+      record = parse_json(line)
+    except ValueError as e:
+      raise ValueError(f"{place}: not a JSON object ({e}).") from e
+    if not isinstance(record, dict) or not isinstance(
+      record.get("text", 0), str | None
+    ):
+      raise ValueError(
+        f"{place}: not a JSON object with a string `text`; every line must be"
+        ' like {"text": "..."}.'
+      )
+    rows += 1
+    text = record["text"]
+    if text is None:
+      nulls += 1
+      continue
+    # JSON may spell half of a surrogate pair, which no encoding can write.
+    if any(half in line for half in ("\\ud", "\\uD")):
+      text = _repair(text, place, errors)
+    yield from lines.cut(text)
+  lines.say_nulls(path, nulls, rows)
+
+
+def _repair(text: str, place: str, errors: str) -> str:
+  try:
+    text.encode("utf-8")
+    return text
+  except UnicodeEncodeError as e:
+    if errors == "replace":
+      return text.encode("utf-8", "replace").decode("utf-8")
+    raise ValueError(
+      f"{place}: `text` has half a surrogate pair at character {e.start};"
+      " correct it, or pass --errors=replace."
+    ) from e

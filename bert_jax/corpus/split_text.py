@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from bert_jax import files
 from bert_jax.corpus import sources
-from bert_jax.corpus import sources_reading as reading
 from bert_jax.messages import UserError
 
 
@@ -35,7 +34,7 @@ def split_text(
     raise UserError(f"{output} is a folder; name a file.")
   if os.path.lexists(output):
     raise UserError(f"{output} exists; delete it or choose another --output.")
-  reading.check_language(language)
+  sources.check_language(language)
   documents = words = 0
   with files.whole(output) as partial:
     with open(partial, "w", encoding="utf-8") as f:

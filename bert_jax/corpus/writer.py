@@ -3,7 +3,7 @@
 Everything goes to `DIR.partial`. `progress.json` there holds the length of
 every file at the last save; a later run cuts the files to these lengths and
 goes on. The folder gets its name when it is complete. The format is described
-in `corpus.py`.
+in `reader.py`.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.files import (
   clear_temporary,
   is_sealed,
@@ -111,7 +111,7 @@ class Writer:
     self._dtype = dtype
     self._files = {}
     self._ends: dict[str, int] = {}
-    for split in corpus.SPLITS:
+    for split in reader.SPLITS:
       for array, kind in _ARRAYS.items():
         name = f"{split}.{array}"
         path = os.path.join(partial, name)
@@ -147,7 +147,7 @@ class Writer:
     """Returns tokens, sentences, documents of each split."""
     return {
       split: {array: self._ends[f"{split}.{array}"] for array in _ARRAYS}
-      for split in corpus.SPLITS
+      for split in reader.SPLITS
     }
 
   def save(self, progress: dict[str, Any]) -> None:
@@ -184,9 +184,9 @@ def derive(
   Returns:
     [V] int64, how often each piece occurs in training.
   """
-  dtype = corpus.token_dtype(vocab_size)
+  dtype = reader.token_dtype(vocab_size)
   unigrams = np.zeros(vocab_size, np.int64)
-  for split in corpus.SPLITS:
+  for split in reader.SPLITS:
     base = os.path.join(partial, split)
     sentences = np.fromfile(base + ".sentences", np.int64)
     done, last = 0, np.True_
@@ -205,7 +205,7 @@ def derive(
           words = alone[ids]
           flags |= np.append(last, words[:-1])
           last = words[-1]
-        flags = corpus.mark_starts(flags, sentences - done)
+        flags = reader.mark_starts(flags, sentences - done)
         bits.write(np.packbits(flags, bitorder="little").tobytes())
         done += len(ids)
         if split == "train":
@@ -227,7 +227,7 @@ def _rewrite(path: str) -> BinaryIO:
 
 def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:
   """Writes `meta.json` with digests, and renames the folder to `output`."""
-  meta = seal(meta | {"files": corpus.file_digests(partial)})
+  meta = seal(meta | {"files": reader.file_digests(partial)})
   write_json(os.path.join(partial, "meta.json"), meta)
   clear_temporary(partial)
   os.rename(partial, output)

@@ -14,11 +14,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import hashing
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import sources
-from bert_jax.corpus import sources_reading as reading
-from bert_jax.corpus import tokenize_tokenize as tokenize
-from bert_jax.corpus import writer as folder
+from bert_jax.corpus import reader, sources, tokenize, writer
 from bert_jax.examples.batch_keys import Batch, padding
 from bert_jax.examples.recipes_builder import Builder, draws_key, fixed_numbers
 from bert_jax.text import open_vocabulary
@@ -69,7 +65,7 @@ class Text:
     """
     if not 0 <= heldout < 1:
       raise ValueError(f"heldout={heldout} is not a share between 0 and 1.")
-    reading.check_language(language)
+    sources.check_language(language)
     if group < 2:
       raise ValueError(f"group={group}: documents are paired, at least 2.")
     self.path = path
@@ -93,19 +89,19 @@ class Text:
 
   def _parts(
     self, records: Iterator[sources.Record], split: str, threshold: int
-  ) -> Iterator[folder.Part]:
+  ) -> Iterator[writer.Part]:
     """Yields the documents of a split, a part for each group of records."""
     run = tokenize.make_tokenizer(self.tokenizer, self._language, threshold)
     while batch := list(itertools.islice(records, self._group)):
       yield run(batch).parts[split]
 
-  def _corpus(self, parts: Sequence[folder.Part]) -> corpus.Corpus:
+  def _corpus(self, parts: Sequence[writer.Part]) -> reader.Corpus:
     tokens, sentences, documents = (
       np.concatenate(arrays) for arrays in zip(*parts, strict=True)
     )
     ends = np.append(0, np.cumsum(sentences))
-    starts = corpus.mark_starts(self.tokenizer.word_starts(tokens), ends)
-    return corpus.Corpus(
+    starts = reader.mark_starts(self.tokenizer.word_starts(tokens), ends)
+    return reader.Corpus(
       tokens,
       ends,
       np.append(0, np.cumsum(documents)),
@@ -113,7 +109,7 @@ class Text:
       unmasked=tuple(self.tokenizer.unmasked_ids),
     )
 
-  def groups(self, record: int) -> Iterator[tuple[int, corpus.Corpus]]:
+  def groups(self, record: int) -> Iterator[tuple[int, reader.Corpus]]:
     """Yields (number of its first record, corpus) of each training group.
 
     Groups of fewer than 2 documents are joined to a neighbour: a random next
@@ -142,7 +138,7 @@ class Text:
     return counts
 
   @functools.cached_property
-  def validation(self) -> corpus.Corpus:
+  def validation(self) -> reader.Corpus:
     """The held-out documents; reads everything.
 
     Raises:
@@ -200,7 +196,7 @@ class TextStream:
 
   def _go_to(self, epoch: int, record: int, first: int) -> None:
     self._epoch, self._record, self._first = epoch, record, first
-    self._groups: Iterator[tuple[int, corpus.Corpus]] | None = None
+    self._groups: Iterator[tuple[int, reader.Corpus]] | None = None
     self._rows: np.ndarray | None = None
     # Example numbers of `_rows` when the builder repeats fixed copies (static
     # masks); otherwise None, and the global numbers are used.

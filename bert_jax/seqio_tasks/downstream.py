@@ -23,7 +23,7 @@ from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks import read as reading
 from bert_jax.tasks.encoded_rows import Rows, Task
 from bert_jax.tasks.published import Known
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
 
 
@@ -51,7 +51,7 @@ def register(
   known = reading.find(task) if isinstance(task, str) else task
   parts = reading.parse_inputs(known, inputs)
   length = length or known.length
-  tokenizer = functools.cache(lambda: vocabulary_files.load(vocab, **options))
+  tokenizer = functools.cache(lambda: open_vocabulary.load(vocab, **options))
 
   # All splits at once: labels and their forms are those of the whole task.
   read_parts = functools.cache(lambda: reading.read(known, parts))
@@ -81,7 +81,7 @@ def register_folder(name: str, folder: str) -> seqio.Task:
   def split_rows(split: str) -> tuple[Task, Rows]:
     return task_rows.load(folder, split)[:2]
 
-  tokenizer = functools.cache(lambda: vocabulary_files.load(folder))
+  tokenizer = functools.cache(lambda: open_vocabulary.load(folder))
   names = list(meta["splits"])
   return _register(name, task, split_rows, names, meta["length"], tokenizer)
 

@@ -20,15 +20,13 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import sources
+from bert_jax.corpus import reader, sources
 from bert_jax.examples import loader, streams
 from bert_jax.examples.batch_keys import Features
 from bert_jax.examples.text_stream import Records, Text
 from bert_jax.seqio_tasks.pretraining_seqio_source import RowSource
 from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
-from bert_jax.text import cleaning
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import cleaning, open_vocabulary
 
 # Keys whose values are pieces of the vocabulary.
 PIECES = ("input_ids", "mlm_ids", "lm_ids")
@@ -149,8 +147,8 @@ def register_prepared(
     ValueError: no such builder or option, or the name is taken.
   """
 
-  def opener() -> corpus.Prepared:
-    return corpus.open_prepared(path)
+  def opener() -> reader.Prepared:
+    return reader.open_prepared(path)
 
   place = os.path.realpath(path)
   return _register(name, RowSource(opener, builder, options, place))
@@ -205,7 +203,7 @@ def register_text(
     choices: dict[str, Any] = cleaning.asked(lower_case, keep_accents)
     if word_starts is not None:
       choices["word_starts"] = word_starts
-    tokenizer = vocabulary_files.load(vocab, **choices)
+    tokenizer = open_vocabulary.load(vocab, **choices)
     return Text(
       name,
       train,

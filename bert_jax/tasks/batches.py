@@ -11,7 +11,7 @@ from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import metrics
 from bert_jax.tasks.batches_batches import BUCKETS, Batch, Batches
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # The key of `Part.meta` that checkpoints of earlier versions keep.
@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
   def tokenizer_files(self) -> dict[str, bytes]:
     """Returns name -> content of the tokenizer's files."""
-    return vocabulary_files.contents(self.tokenizer)
+    return open_vocabulary.contents(self.tokenizer)
 
 
 class Split(NamedTuple):
@@ -183,7 +183,7 @@ def open_part(path: str) -> Part:
       " that `bert_jax prepare-task --task NAME` made."
     )
   meta = rows_lib.read_meta(path)
-  return Part(path, meta, vocabulary_files.load(path))
+  return Part(path, meta, open_vocabulary.load(path))
 
 
 def open_data(

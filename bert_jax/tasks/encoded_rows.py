@@ -46,7 +46,7 @@ from bert_jax.files import (
   write_durably,
   write_json,
 )
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 
 FORMAT_VERSION = 1
 KINDS = (
@@ -228,7 +228,7 @@ def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
   changed = different(meta["files"], folder)
   added = [
     name
-    for name in vocabulary_files.NAMES
+    for name in open_vocabulary.NAMES
     if name not in meta["files"] and os.path.exists(os.path.join(folder, name))
   ]
   if changed or added:

@@ -13,8 +13,7 @@ from bert_jax.tasks import questions as spans
 from bert_jax.tasks import read as reading
 from bert_jax.tasks.encode import Encoded
 from bert_jax.tasks.encoded_rows import Examples, Task
-from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import token_files
+from bert_jax.text import open_vocabulary, token_files
 from bert_jax.text.vocabulary import Vocabulary
 
 # Another one where the same input gives other rows.
@@ -83,8 +82,8 @@ def prepare(
   Raises:
     ValueError: bad input, or a folder that was made from something else.
   """
-  vocabulary = vocabulary_files.load(vocab, **options)
-  if line := vocabulary_files.warning(vocabulary, vocab):
+  vocabulary = open_vocabulary.load(vocab, **options)
+  if line := open_vocabulary.warning(vocabulary, vocab):
     print(line, file=sys.stderr, flush=True)
   if add_tokens is not None:
     vocabulary, line = token_files.extend(vocabulary, add_tokens)
@@ -143,7 +142,7 @@ def prepare(
     notes=notes,
     made_from=made_from,
   )
-  tokenizer_files = vocabulary_files.contents(vocabulary)
+  tokenizer_files = open_vocabulary.contents(vocabulary)
   rows.save(output, read.known.task, splits, meta, tokenizer_files)
   return rows.read_meta(output)
 
@@ -203,7 +202,7 @@ def _same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
 def _digest_tokenizer(vocabulary: Vocabulary) -> str:
   """A hash of all files of a tokenizer, its settings among them."""
   digest = hashlib.sha256()
-  contents = vocabulary_files.contents(vocabulary, with_digests=False)
+  contents = open_vocabulary.contents(vocabulary, with_digests=False)
   for name, content in sorted(contents.items()):
     digest.update(f"{name} {len(content)}\n".encode() + content)
   return digest.hexdigest()

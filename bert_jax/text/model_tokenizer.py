@@ -9,10 +9,9 @@ from collections.abc import Mapping
 
 from tokenizers import Tokenizer
 
-from bert_jax.text import added_tokens, tokenizer_json
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import added_tokens, open_vocabulary, tokenizer_json
 
-JSON = vocabulary_files.JSON
+JSON = open_vocabulary.JSON
 
 
 def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
@@ -28,20 +27,20 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   Raises:
     ValueError: a damaged file.
   """
-  if not vocabulary_files.has_tokenizer(files):
+  if not open_vocabulary.has_tokenizer(files):
     return None
-  name = vocabulary_files.JSON
+  name = open_vocabulary.JSON
   if name in files:
     # tokenizer.json says itself which special tokens are added to a text.
     path = os.path.join(folder, name)
-    vocabulary_files.check_written(files, folder)
-    text = vocabulary_files.text(files[name], path)
+    open_vocabulary.check_written(files, folder)
+    text = open_vocabulary.text(files[name], path)
     tokenizer = tokenizer_json.read(text, path)
     added_tokens.declare(tokenizer, added_tokens.declared(files, folder))
     return tokenizer
-  vocabulary = vocabulary_files.of_files(files, folder)
+  vocabulary = open_vocabulary.of_files(files, folder)
   if name in vocabulary.files:
-    text = vocabulary_files.text(vocabulary.files[name], folder)
+    text = open_vocabulary.text(vocabulary.files[name], folder)
     return tokenizer_json.read(text, folder)
   return added_tokens.with_special_tokens(vocabulary)
 

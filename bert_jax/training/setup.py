@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import hashing, models, objectives
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.devices import sharding
 from bert_jax.examples import loader
 from bert_jax.examples import recipes as builders
@@ -53,7 +53,7 @@ class Setup(NamedTuple):
   start_model: pretrained.Pretrained | None = None  # the model of `init_from`
 
   @property
-  def prepared(self) -> tuple[corpus.Prepared, ...]:
+  def prepared(self) -> tuple[reader.Prepared, ...]:
     return self.feeds[0].data.prepared
 
   @property
@@ -70,10 +70,10 @@ class Setup(NamedTuple):
     return [self.fingerprint, row_digests]
 
   @property
-  def read_on_the_way(self) -> list[corpus.Prepared]:
+  def read_on_the_way(self) -> list[reader.Prepared]:
     """The folders that are read from the disk during training."""
     folders = (folder for feed in self.feeds for folder in feed.data.prepared)
-    return [f for f in folders if isinstance(f, corpus.Prepared)]
+    return [f for f in folders if isinstance(f, reader.Prepared)]
 
 
 def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:

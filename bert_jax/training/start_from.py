@@ -17,8 +17,7 @@ from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax import models
-from bert_jax.text import added_tokens
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import added_tokens, open_vocabulary
 from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.weights import generator_discriminator as towers
@@ -185,14 +184,14 @@ def _pair_task(weights: Weights) -> str:
 
 def _vocabulary(path: str, weights: Weights, data_path: str) -> Vocabulary:
   """Returns the model's own vocabulary; raises ValueError if it has none."""
-  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
+  if not open_vocabulary.has_tokenizer(weights.tokenizer_files):
     raise ValueError(
       f"init_from={path} has no vocabulary to compare with that of"
       f" {data_path}; put the files of its tokenizer into the same folder."
     )
   try:
     # Build it as `prepare` does, which fills gaps between ids.
-    return vocabulary_files.of_files(weights.tokenizer_files, path)
+    return open_vocabulary.of_files(weights.tokenizer_files, path)
   except ValueError as e:
     raise ValueError(f"init_from: {e}") from e
 

@@ -18,7 +18,7 @@ from bert_jax.corpus.reader import Prepared
 from bert_jax.models import task_heads
 from bert_jax.tasks.batches import Part
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.weights import load as loading
 from bert_jax.weights.model_folder import COMPUTATION, Weights
@@ -183,13 +183,13 @@ def _cut(path: str, weights: Weights, prepared: Prepared | Part) -> Weights:
     ValueError: the teacher's vocabulary differs from the data's, or it has too
       few rows.
   """
-  if not vocabulary_files.has_tokenizer(weights.tokenizer_files):
+  if not open_vocabulary.has_tokenizer(weights.tokenizer_files):
     raise ValueError(
       f"teacher.path={path} has no vocabulary, so that nobody knows if it is"
       f" that of {prepared.path}; put its tokenizer's files beside it."
     )
   try:
-    vocabulary = vocabulary_files.of_files(weights.tokenizer_files, path)
+    vocabulary = open_vocabulary.of_files(weights.tokenizer_files, path)
     check_begins(
       prepared.vocab,
       vocabulary.pieces,

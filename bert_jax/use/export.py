@@ -28,7 +28,7 @@ from bert_jax.messages import UserError
 from bert_jax.models import task_heads
 from bert_jax.tasks import layout as layouts
 from bert_jax.tasks.encoded_rows import task_of
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.training import evaluate_task as scoring
 from bert_jax.use import predict as predicting
 from bert_jax.use.predict import Predictor
@@ -239,7 +239,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   return Predictor(
     kind=meta["kind"],
     task=task._replace(metrics=("squad2",)) if null else task,
-    vocabulary=vocabulary_files.of_files(contents, path),
+    vocabulary=open_vocabulary.of_files(contents, path),
     length=max(programs),
     batch_size=batch_size,
     top=0,

@@ -19,7 +19,7 @@ from bert_jax import files
 from bert_jax.devices import hosts
 from bert_jax.files import is_sealed, seal, write_atomically
 from bert_jax.messages import Damaged, UserError, note
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.weights import run_config
 
 FORMAT_VERSION = 1
@@ -698,7 +698,7 @@ def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
   changed_files = files.different(meta["tokenizer"], workdir)
   changed_files += [
     name
-    for name in vocabulary_files.NAMES
+    for name in open_vocabulary.NAMES
     if name not in meta["tokenizer"]
     and os.path.exists(os.path.join(workdir, name))
   ]

@@ -5,9 +5,7 @@ import json
 import pytest
 
 from bert_jax.cli.main import execute
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import sources, split_text
-from bert_jax.corpus import sources_reading as reading
+from bert_jax.corpus import prepare, sources, split_text
 
 
 def run_command(monkeypatch, *arguments):
@@ -54,9 +52,9 @@ def test_a_language_that_is_none(tmp_path):
     with pytest.raises(ValueError, match=message):
       split_text.split_text(*arguments, "auto", "strict", code)
     with pytest.raises(ValueError, match=message):
-      preparing.prepare(*arguments, "unused", language=code)
-  assert len(reading.LANGUAGES) == len(set(reading.LANGUAGES)) == 184
-  assert all(len(code) == 2 for code in reading.LANGUAGES)
+      prepare.prepare(*arguments, "unused", language=code)
+  assert len(sources.LANGUAGES) == len(set(sources.LANGUAGES)) == 184
+  assert all(len(code) == 2 for code in sources.LANGUAGES)
 
 
 @pytest.mark.parametrize(

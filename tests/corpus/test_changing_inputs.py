@@ -5,9 +5,7 @@ import os
 import pytest
 
 from bert_jax import files
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import sources_reading as reading
-from bert_jax.corpus import train_vocab
+from bert_jax.corpus import prepare, sources, train_vocab
 from bert_jax.corpus.filters import Filters
 from bert_jax.tasks import prepare_task as task_preparing
 from bert_jax.tasks import read as task_reading
@@ -58,7 +56,7 @@ def text(tmp_path):
 
 def change_while_reading(monkeypatch, change, reading_number=1):
   """Changes a file after its first document, the first or the n-th time."""
-  read_file, times = reading.read_file, []
+  read_file, times = sources.read_file, []
 
   def read(path, *arguments):
     times.append(path)
@@ -67,7 +65,7 @@ def change_while_reading(monkeypatch, change, reading_number=1):
       if i == 0 and len(times) == reading_number:
         change(path)
 
-  monkeypatch.setattr(reading, "read_file", read)
+  monkeypatch.setattr(sources, "read_file", read)
 
 
 @pytest.mark.parametrize("change", [grow, overwrite, replace])
@@ -80,15 +78,15 @@ def test_prepare(text, tmp_path, monkeypatch, change, number):
   with monkeypatch.context() as patched:
     change_while_reading(patched, change, number)
     with pytest.raises(files.ChangedInput, match=CHANGED):
-      preparing.prepare(*arguments, **options)
+      prepare.prepare(*arguments, **options)
   assert not output.exists() and not (tmp_path / "prepared.partial").exists()
-  assert preparing.prepare(*arguments, **options)["splits"]["train"]["tokens"]
+  assert prepare.prepare(*arguments, **options)["splits"]["train"]["tokens"]
 
 
 def test_prepare_names_a_file_that_is_gone(text, tmp_path, monkeypatch):
   change_while_reading(monkeypatch, os.remove)
   with pytest.raises(files.ChangedInput, match="was deleted while it was read"):
-    preparing.prepare(
+    prepare.prepare(
       *(str(text), str(tmp_path / "vocab.txt"), str(tmp_path / "prepared")),
       **dict(processes=1, heldout=0.0),
     )

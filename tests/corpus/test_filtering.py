@@ -12,12 +12,8 @@ from test_filters import LETTERS, made_of
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
 from bert_jax.cli.main import execute
-from bert_jax.corpus import filters as rules
-from bert_jax.corpus import filters_filtering as filtering
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import tokenize as workers
-from bert_jax.corpus import tokenize_tokenize as tokenize
+from bert_jax.corpus import filters as filters_module
+from bert_jax.corpus import prepare, reader, tokenize
 from bert_jax.corpus.filters import Filters
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
@@ -38,7 +34,7 @@ def here(monkeypatch):
     for item in items:
       yield function(item)
 
-  monkeypatch.setattr(workers, "ordered_map", ordered_map)
+  monkeypatch.setattr(tokenize, "ordered_map", ordered_map)
   monkeypatch.setattr(tokenize, "_BATCH_CHARS", 1500)
 
 
@@ -56,7 +52,7 @@ def write(path, texts) -> str:
 
 def texts_of(folder: str) -> list[str]:
   """All documents of a prepared folder, its splits one after the other."""
-  prepared = corpus.open_prepared(folder)
+  prepared = reader.open_prepared(folder)
   result = []
   for part in prepared.splits.values():
     starts = np.asarray(part.sentences)[np.asarray(part.documents)]
@@ -100,7 +96,7 @@ def test_each_filter_drops_and_counts(tmp_path, vocab, here):
   def dropped(**filters) -> dict[str, dict[str, int]]:
     output = str(tmp_path / "_".join(map(str, filters.values())))
     chosen = Filters(**filters)
-    meta = preparing.prepare(path, vocab, output, filters=chosen)
+    meta = prepare.prepare(path, vocab, output, filters=chosen)
     assert meta["filtered"]["read"] == counts(*CORPUS)
     total = {
       key: sum(c[key] for c in meta["filtered"]["dropped"].values())
@@ -133,18 +129,18 @@ def test_each_filter_drops_and_counts(tmp_path, vocab, here):
 def test_all_together_keep_the_first_and_normalise(tmp_path, vocab, here):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = str(tmp_path / "out")
-  meta = preparing.prepare(path, vocab, output, filters=ALL, heldout=0)
+  meta = prepare.prepare(path, vocab, output, filters=ALL, heldout=0)
   assert texts_of(output) == [PLAIN, NEAR, "five flags fly fine over there"]
   assert meta["filtered"]["normalised"] == {"documents": 1}
   assert meta["filtered"]["kept"] == counts("kept", "near", "ligature")
   # The other way round, others are first.
   path = write(tmp_path / "other.jsonl", list(CORPUS.values())[::-1])
   other = str(tmp_path / "other")
-  preparing.prepare(path, vocab, other, filters=ALL, heldout=0)
+  prepare.prepare(path, vocab, other, filters=ALL, heldout=0)
   want = ["five flags fly fine over there", NEARER, PLAIN]
   assert texts_of(other) == want
   # Without filters there is no report, and nothing is dropped.
-  meta = preparing.prepare(path, vocab, str(tmp_path / "none"))
+  meta = prepare.prepare(path, vocab, str(tmp_path / "none"))
   assert "filtered" not in meta and not set(meta["options"]) & set(ALL._fields)
   assert sum(s["documents"] for s in meta["splits"].values()) == len(CORPUS)
 
@@ -158,10 +154,10 @@ def test_sentences_stay_sentences(tmp_path, vocab, here):
     path = tmp_path / f"{name}.txt"
     path.write_text(text)
     output = str(tmp_path / name)
-    preparing.prepare(
+    prepare.prepare(
       str(path), vocab, output, filters=Filters("NFKC", 2), heldout=0
     )
-    corpora.append(corpus.open_prepared(output).splits["train"])
+    corpora.append(reader.open_prepared(output).splits["train"])
   assert corpora[0].num_documents == 2 and len(corpora[0].sentences) == 4
   for one, other in zip(*corpora, strict=True):
     np.testing.assert_array_equal(one, other)
@@ -184,7 +180,7 @@ def test_bytes_do_not_depend_on_processes(tmp_path, vocab, monkeypatch):
   for processes, size in ((1, 2**18), (3, 700)):
     monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
     output = str(tmp_path / f"out{processes}")
-    meta = preparing.prepare(
+    meta = prepare.prepare(
       path, vocab, output, processes=processes, filters=ALL
     )
     folders.append(contents(output))
@@ -199,8 +195,8 @@ def test_bytes_do_not_depend_on_processes(tmp_path, vocab, monkeypatch):
 def test_an_interrupted_pass_goes_on(tmp_path, vocab, here, monkeypatch, capfd):
   path = write(tmp_path / "in.jsonl", many_texts())
   whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  preparing.prepare(path, vocab, whole, filters=ALL)
-  judge, calls = filtering._Earlier.judge, []
+  prepare.prepare(path, vocab, whole, filters=ALL)
+  judge, calls = filters_module._Earlier.judge, []
 
   def interrupt(self, row):
     calls.append(row)
@@ -208,17 +204,17 @@ def test_an_interrupted_pass_goes_on(tmp_path, vocab, here, monkeypatch, capfd):
       raise KeyboardInterrupt
     return judge(self, row)
 
-  monkeypatch.setattr(filtering._Earlier, "judge", interrupt)
+  monkeypatch.setattr(filters_module._Earlier, "judge", interrupt)
   for _ in range(2):
     with pytest.raises(KeyboardInterrupt):
-      preparing.prepare(path, vocab, output, filters=ALL, save_seconds=0)
+      prepare.prepare(path, vocab, output, filters=ALL, save_seconds=0)
     # What lies behind the last save must not matter.
-    with open(f"{output}.partial/{filtering.ROWS}", "ab") as f:
+    with open(f"{output}.partial/{filters_module.ROWS}", "ab") as f:
       f.write(b"torn")
   with pytest.raises(ValueError, match=r"min_words was 5, is None"):
-    preparing.prepare(path, vocab, output, filters=ALL._replace(min_words=None))
+    prepare.prepare(path, vocab, output, filters=ALL._replace(min_words=None))
   capfd.readouterr()
-  preparing.prepare(path, vocab, output, filters=ALL, save_seconds=0)
+  prepare.prepare(path, vocab, output, filters=ALL, save_seconds=0)
   assert "filters: going on after" in capfd.readouterr().err
   # Five or less words are dropped before they are compared.
   judged = sum(len(t.split()) >= 5 for t in many_texts())
@@ -229,8 +225,8 @@ def test_an_interrupted_pass_goes_on(tmp_path, vocab, here, monkeypatch, capfd):
 def test_a_finished_pass_is_not_repeated(tmp_path, vocab, here, monkeypatch):
   path = write(tmp_path / "in.jsonl", many_texts())
   whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  preparing.prepare(path, vocab, whole, filters=ALL)
-  write_part, calls = preparing.folder.Writer.append, []
+  prepare.prepare(path, vocab, whole, filters=ALL)
+  write_part, calls = prepare.Writer.append, []
 
   def interrupt(self, split, part):
     calls.append(split)
@@ -238,12 +234,12 @@ def test_a_finished_pass_is_not_repeated(tmp_path, vocab, here, monkeypatch):
       raise KeyboardInterrupt
     write_part(self, split, part)
 
-  monkeypatch.setattr(preparing.folder.Writer, "append", interrupt)
+  monkeypatch.setattr(prepare.Writer, "append", interrupt)
   arguments = {"filters": ALL, "save_seconds": 0}
   with pytest.raises(KeyboardInterrupt):
-    preparing.prepare(path, vocab, output, **arguments)
-  monkeypatch.setattr(rules, "make_judge", None)
-  preparing.prepare(path, vocab, output, **arguments)
+    prepare.prepare(path, vocab, output, **arguments)
+  monkeypatch.setattr(filters_module, "make_judge", None)
+  prepare.prepare(path, vocab, output, **arguments)
   assert contents(output) == contents(whole)
 
 
@@ -251,8 +247,8 @@ def test_another_filter_is_another_folder(tmp_path, vocab, here, capfd):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = str(tmp_path / "out")
   chosen = Filters(near_duplicates=0.8)
-  meta = preparing.prepare(path, vocab, output, filters=chosen)
-  assert preparing.prepare(path, vocab, output, filters=chosen) == meta
+  meta = prepare.prepare(path, vocab, output, filters=chosen)
+  assert prepare.prepare(path, vocab, output, filters=chosen) == meta
   assert "nothing to do" in capfd.readouterr().err
   for other, message in (
     (Filters(near_duplicates=0.7), "near_duplicates was 0.8, is 0.7"),
@@ -260,10 +256,10 @@ def test_another_filter_is_another_folder(tmp_path, vocab, here, capfd):
     (chosen._replace(min_words=3), "min_words was None, is 3"),
   ):
     with pytest.raises(ValueError, match=message):
-      preparing.prepare(path, vocab, output, filters=other)
+      prepare.prepare(path, vocab, output, filters=other)
   # What nothing was dropped from is still another folder: it says so itself.
   more = chosen._replace(min_words=2)
-  other = preparing.prepare(path, vocab, str(tmp_path / "more"), filters=more)
+  other = prepare.prepare(path, vocab, str(tmp_path / "more"), filters=more)
   assert other["splits"] == meta["splits"]
   assert other["fingerprint"] != meta["fingerprint"]
 
@@ -291,7 +287,7 @@ def test_the_report(tmp_path, vocab, here, monkeypatch, capfd):
     "  near_duplicates: 1 documents, 299 words dropped",
     "  kept: 3 documents, 322 words",
   ]
-  assert filtering.ROWS not in os.listdir(output)
+  assert filters_module.ROWS not in os.listdir(output)
 
 
 @pytest.mark.parametrize(
@@ -335,14 +331,14 @@ def test_without_the_package(tmp_path, vocab, monkeypatch):
 
 def test_text_that_changes_meanwhile(tmp_path, vocab, here, monkeypatch):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
-  run_filters = filtering.run
+  run_filters = filters_module.judge_documents
 
   def then_change(*arguments):
     run_filters(*arguments)
     write(tmp_path / "in.jsonl", [PLAIN])
 
-  monkeypatch.setattr(filtering, "run", then_change)
+  monkeypatch.setattr(prepare, "judge_documents", then_change)
   with pytest.raises(
     ValueError, match="in.jsonl was changed while it was read"
   ):
-    preparing.prepare(path, vocab, str(tmp_path / "out"), filters=ALL)
+    prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL)

@@ -9,9 +9,7 @@ import pytest
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
-from bert_jax.corpus import filters as rules
-from bert_jax.corpus import filters_filtering as filtering
-from bert_jax.corpus import lines, sources
+from bert_jax.corpus import filters, lines, sources
 from bert_jax.corpus.filters import Filters
 from bert_jax.corpus.sources import Record
 
@@ -35,7 +33,7 @@ def jaccard(one: str, other: str) -> float:
 
 
 def test_shares_by_hand():
-  share = rules.symbol_share
+  share = filters.symbol_share
   assert share("") == share("Plain, «text» 12% naïve!\t\n") == 0
   assert share("a|b$") == 0.5
   # Vowel signs and viramas are marks of letters; U+FFFD and controls are not.
@@ -43,7 +41,7 @@ def test_shares_by_hand():
   assert share("ab\ufffd\x00") == 0.5
 
   def repetition(words: list[str]) -> float:
-    return rules.repetition(words, rules.shingles(words))
+    return filters.repetition(words, filters.shingles(words))
 
   assert repetition("one two three four five".split()) == 0
   # The second run of five words is repeated, the first is not.
@@ -52,7 +50,7 @@ def test_shares_by_hand():
   # Overlapping 5-grams count a word once: 10 of 18 words of one letter.
   assert repetition(list("abcde" * 3 + "xyz")) == 10 / 18
   assert repetition(list("aaaaaaa")) == 6 / 7
-  assert rules.words_of("It's 3 O’clock, naïve_ONE!") == [
+  assert filters.words_of("It's 3 O’clock, naïve_ONE!") == [
     *("it", "s", "3", "o", "clock", "naïve_one")
   ]
 
@@ -60,31 +58,34 @@ def test_shares_by_hand():
 def test_shingles_are_equal_where_words_are():
   draw = random.Random(0)
   words = [draw.choice("abc") for _ in range(2000)]
-  hashes = rules.shingles(words)
+  hashes = filters.shingles(words)
   tuples = [tuple(words[i : i + 5]) for i in range(1996)]
   assert hashes.shape == (1996,) and hashes.dtype == np.uint64
   assert len(set(hashes.tolist())) == len(set(tuples))
   assert len(set(zip(hashes.tolist(), tuples, strict=True))) == len(set(tuples))
-  assert len(rules.shingles([])) == 0
-  assert len(rules.shingles(["one"])) == len(rules.shingles(["a"] * 5)) == 1
+  assert len(filters.shingles([])) == 0
+  assert len(filters.shingles(["one"])) == len(filters.shingles(["a"] * 5)) == 1
   # A value that every process and machine must get.
-  assert rules.shingles("a b c d e".split()).tolist() == [14716243412670206480]
+  assert filters.shingles("a b c d e".split()).tolist() == [
+    14716243412670206480
+  ]
 
 
 def test_digests_ignore_only_white_space():
-  assert rules.digest("a b\n\nc") == rules.digest(" a\tb c\n")
-  assert rules.digest("a b c") != rules.digest("a bc")
-  assert rules.digest("a b c") != rules.digest("A b c")
+  assert filters.digest("a b\n\nc") == filters.digest(" a\tb c\n")
+  assert filters.digest("a b c") != filters.digest("a bc")
+  assert filters.digest("a b c") != filters.digest("A b c")
 
 
 def test_sketches_estimate_the_jaccard_index():
-  empty = rules.empty_sketch()
+  empty = filters.empty_sketch()
   errors = []
   for shared in range(20, 400, 20):
     one = made_of(*range(400))
     other = made_of(*range(400 - shared, 800 - shared))
     sketches = [
-      rules.sketch(empty, rules.shingles(text.split())) for text in (one, other)
+      filters.sketch(empty, filters.shingles(text.split()))
+      for text in (one, other)
     ]
     estimate = np.mean(sketches[0] == sketches[1])
     errors.append(estimate - jaccard(one, other))
@@ -95,8 +96,8 @@ def test_sketches_estimate_the_jaccard_index():
 
 
 def test_near_copies_are_found_above_and_kept_below():
-  earlier = filtering._Earlier(Filters(near_duplicates=0.7))
-  judge = rules.make_judge(Filters(near_duplicates=0.7))
+  earlier = filters._Earlier(Filters(near_duplicates=0.7))
+  judge = filters.make_judge(Filters(near_duplicates=0.7))
 
   def verdict(text: str) -> int:
     rows, share = judge([Record(text, "lines", 0.25)])
@@ -118,7 +119,7 @@ def test_near_copies_are_found_above_and_kept_below():
       found.setdefault(every, []).append(verdict(changed))
       similarity = jaccard(text, changed)
       assert similarity > 0.89 if every == 100 else similarity < 0.54
-  near = rules.DROPPING.index("near_duplicates") + 1
+  near = filters.DROPPING.index("near_duplicates") + 1
   assert set(found[100]) == {near} and set(found[16]) == {0}
   # Nothing to compare is never a copy.
   assert [verdict("| |"), verdict("| |")] == [0, 0]
@@ -130,7 +131,7 @@ def test_near_copies_are_found_above_and_kept_below():
   ]
 
 
-@pytest.mark.parametrize("form", rules.FORMS)
+@pytest.mark.parametrize("form", filters.FORMS)
 def test_text_is_normalised_in_blocks(monkeypatch, form):
   """As if at once: cut only where nothing changes across the cut."""
   rng = random.Random(0)
@@ -146,11 +147,11 @@ def test_text_is_normalised_in_blocks(monkeypatch, form):
     *"\U00011131\U00011127\U00011347\U0001133e\ufb2c\u2126\u00a8 a.\n",
   ]
   for block in (1, 2, 5):
-    monkeypatch.setattr(rules, "_BLOCK", block)
+    monkeypatch.setattr(filters, "_BLOCK", block)
     for length in range(40):
       for _ in range(30):
         text = "".join(rng.choices(odd, k=length))
-        assert rules.normalise(text, form) == (
+        assert filters.normalise(text, form) == (
           unicodedata.normalize(form, text)
         )
 
@@ -158,15 +159,15 @@ def test_text_is_normalised_in_blocks(monkeypatch, form):
 def test_a_text_that_grows_takes_little_memory():
   """The letter U+FDFA becomes 18: four words."""
   text = "\ufdfa" * 200_000
-  judge = rules.make_judge(Filters("NFKC", drop_duplicates=True))
-  rules.normalise("\ufdfa" * 100_000, "NFKC")  # Makes the table.
+  judge = filters.make_judge(Filters("NFKC", drop_duplicates=True))
+  filters.normalise("\ufdfa" * 100_000, "NFKC")  # Makes the table.
   tracemalloc.start()
   rows, _ = judge([Record(text, "lines", 1.0)])
   _, peak = tracemalloc.get_traced_memory()
   tracemalloc.stop()
   assert rows["words"].tolist() == [600_001]
   words = " ".join(unicodedata.normalize("NFKC", text).split())
-  assert rows["digest"].tolist() == [rules.digest(words)]
+  assert rows["digest"].tolist() == [filters.digest(words)]
   # The result has 7 MB: it, its parts, its copy with single spaces and that in
   # UTF-8. A list of its words alone would have 60.
   assert peak < 40e6
@@ -176,7 +177,7 @@ def test_a_text_that_grows_takes_little_memory():
 def test_lines_that_have_grown_are_cut(layout, monkeypatch):
   monkeypatch.setattr(lines, "MAX_CHARS", 30)
   record = Record("a b\n" + "\ufdfa" * 4, layout, 1.0)
-  grown = rules.normalised(record, "NFKC")
+  grown = filters.normalised(record, "NFKC")
   document = sources.split_sentences(grown)
   assert " ".join(document).split() == grown.text.split()
   if layout == "lines":

@@ -14,18 +14,12 @@ import numpy as np
 import pytest
 
 import bert_jax
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import sources
-from bert_jax.corpus import tokenize as workers
-from bert_jax.corpus import tokenize_tokenize as tokenize
-from bert_jax.corpus import writer as folder
+from bert_jax.corpus import prepare, reader, sources, tokenize, writer
 from bert_jax.examples import loader
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks import prepare_task as task_preparing
 from bert_jax.tasks import read as reading
-from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import wordpiece
+from bert_jax.text import open_vocabulary, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = [f"word{i}" for i in range(300)]
@@ -34,7 +28,7 @@ PIECES = [*SPECIAL_TOKENS, "word", "##s", "."] + [f"##{i}" for i in range(300)]
 COMMAND = """
 import sys
 from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import tokenize_tokenize as tokenize
+from bert_jax.corpus import tokenize
 tokenize._BATCH_CHARS = 2000
 if __name__ == "__main__":
   preparing.prepare(*sys.argv[1:4], processes=2, save_seconds=0, heldout=0.2)
@@ -76,7 +70,7 @@ def contents(path) -> dict[str, bytes]:
   return result
 
 
-def expected(inputs: str, heldout: float) -> dict[str, corpus.Corpus]:
+def expected(inputs: str, heldout: float) -> dict[str, reader.Corpus]:
   """Builds both splits in memory, one document at a time."""
   tokenizer = wordpiece.build(PIECES)
   documents = {"train": [], "validation": []}
@@ -85,7 +79,7 @@ def expected(inputs: str, heldout: float) -> dict[str, corpus.Corpus]:
     split = "validation" if share < heldout else "train"
     documents[split].append(tokenizer.encode_batch(document))
   return {
-    split: corpus.corpus_from_documents(
+    split: reader.corpus_from_documents(
       d, [[tokenizer.word_starts(s) for s in sentences] for sentences in d]
     )
     for split, d in documents.items()
@@ -94,8 +88,8 @@ def expected(inputs: str, heldout: float) -> dict[str, corpus.Corpus]:
 
 def test_folder_holds_the_corpus(tmp_path, text, vocab):
   output = str(tmp_path / "out")
-  meta = preparing.prepare(text, vocab, output, heldout=0.2, processes=1)
-  prepared = corpus.open_prepared(output)
+  meta = prepare.prepare(text, vocab, output, heldout=0.2, processes=1)
+  prepared = reader.open_prepared(output)
   want = expected(text, 0.2)
   assert set(prepared.splits) == {"train", "validation"}
   for split, have in prepared.splits.items():
@@ -122,7 +116,7 @@ def test_bytes_do_not_depend_on_processes(tmp_path, text, vocab, monkeypatch):
   for processes, size in ((1, 2**18), (3, 500), (2, 10)):
     monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
     output = str(tmp_path / f"out{processes}")
-    preparing.prepare(text, vocab, output, processes=processes)
+    prepare.prepare(text, vocab, output, processes=processes)
     folders.append(contents(output))
   assert folders[0] == folders[1] == folders[2]
 
@@ -145,7 +139,7 @@ def alive(pid: int) -> bool:
 
 def test_killed_run_continues_to_the_same_bytes(tmp_path, text, vocab):
   whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  preparing.prepare(text, vocab, whole, heldout=0.2, processes=1)
+  prepare.prepare(text, vocab, whole, heldout=0.2, processes=1)
   script = tmp_path / "run.py"
   script.write_text(COMMAND)
   command = [sys.executable, str(script), text, vocab, output]
@@ -190,7 +184,7 @@ def wait_for_records(process, output: str, target: int) -> None:
 @pytest.mark.parametrize("call", ["replace", "rename", "remove"])
 def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
   whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
-  preparing.prepare(text, vocab, whole, processes=1)
+  prepare.prepare(text, vocab, whole, processes=1)
   original = getattr(os, call)
 
   def interrupt(path, *arguments):
@@ -200,9 +194,9 @@ def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
 
   monkeypatch.setattr(os, call, interrupt)
   with pytest.raises(KeyboardInterrupt):
-    preparing.prepare(text, vocab, output, processes=1)
+    prepare.prepare(text, vocab, output, processes=1)
   monkeypatch.undo()
-  preparing.prepare(text, vocab, output, processes=1)
+  prepare.prepare(text, vocab, output, processes=1)
   assert contents(output) == contents(whole)
 
 
@@ -226,14 +220,14 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   assert process.returncode == 1
   assert errors == "stopped; the same command goes on where it was.\n"
   with pytest.raises(ValueError, match="no such prepared folder"):
-    corpus.open_prepared(output)
+    reader.open_prepared(output)
 
 
 def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
   path = tmp_path / "two.txt"
   path.write_text("word1.\n\nword2.\n\nword1.\n")
   output = str(tmp_path / "out")
-  start = preparing._start
+  start = prepare._start
 
   def die_late(partial, origin, threshold):
     progress = start(partial, origin, threshold)
@@ -241,13 +235,13 @@ def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
       raise KeyboardInterrupt
     return progress
 
-  monkeypatch.setattr(preparing, "_start", die_late)
+  monkeypatch.setattr(prepare, "_start", die_late)
   with pytest.raises(KeyboardInterrupt):
-    preparing.prepare(str(path), vocab, output, heldout=0.001)
+    prepare.prepare(str(path), vocab, output, heldout=0.001)
   monkeypatch.undo()
-  meta = preparing.prepare(str(path), vocab, output, heldout=0.001)
+  meta = prepare.prepare(str(path), vocab, output, heldout=0.001)
   # Neither split is empty, and copies are on the same side.
-  documents = [meta["splits"][s]["documents"] for s in corpus.SPLITS]
+  documents = [meta["splits"][s]["documents"] for s in reader.SPLITS]
   assert sorted(documents) == [1, 2]
 
 
@@ -255,14 +249,14 @@ def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
 def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   path = tmp_path / "text.txt"
   path.write_text(make_text(5))
-  meta = preparing.prepare(
+  meta = prepare.prepare(
     str(path), vocab, str(tmp_path / "out"), heldout=heldout
   )
   held = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
   assert meta["splits"]["validation"]["documents"] == held
   assert meta["splits"]["train"]["documents"] == 5 - held
   path.write_text("word1.\n\nword1.\n")
-  meta = preparing.prepare(
+  meta = prepare.prepare(
     str(path), vocab, str(tmp_path / "one"), heldout=heldout
   )
   assert meta["splits"]["train"]["documents"] == 2
@@ -273,19 +267,19 @@ def test_finished_and_unfinished_folders_are_guarded(
   tmp_path, text, vocab, capfd
 ):
   output = str(tmp_path / "out")
-  meta = preparing.prepare(text, vocab, output)
-  assert preparing.prepare(text, vocab, output) == meta
+  meta = prepare.prepare(text, vocab, output)
+  assert prepare.prepare(text, vocab, output) == meta
   assert "is prepared already" in capfd.readouterr().err
   with pytest.raises(ValueError, match=r"heldout was 0\.005, is 0\.1"):
-    preparing.prepare(text, vocab, output, heldout=0.1)
+    prepare.prepare(text, vocab, output, heldout=0.1)
   os.rename(output, output + ".partial")
   with pytest.raises(ValueError, match=r"holds files but no progress\.json"):
-    preparing.prepare(text, vocab, output)
-  folder.write_progress(output + ".partial", {"origin": meta, "records": 1})
+    prepare.prepare(text, vocab, output)
+  writer.write_progress(output + ".partial", {"origin": meta, "records": 1})
   with open(text, "a") as f:
     f.write("More.\n")
   with pytest.raises(ValueError, match=r"text\.txt has changed.*delete"):
-    preparing.prepare(text, vocab, output)
+    prepare.prepare(text, vocab, output)
 
 
 def test_difference_of_inputs():
@@ -295,7 +289,7 @@ def test_difference_of_inputs():
       "inputs": [{"name": n, "format": "bert", "version": [1]} for n in names],
     }
 
-  differ = preparing.difference
+  differ = prepare.difference
   assert differ(origin("a", "b"), origin("a", "b")) == ""
   assert differ(origin("a"), origin("a", "b")) == "the input b is new"
   assert "a is not given any more" in differ(origin("a", "b"), origin("b"))
@@ -346,7 +340,7 @@ def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):
   assert result.returncode == 0, result.stderr
   assert "--config bert:base" in result.stdout
   assert "data.cased=False" in result.stdout
-  assert corpus.open_prepared(output).splits["train"].num_documents > 150
+  assert reader.open_prepared(output).splits["train"].num_documents > 150
 
 
 def test_unknown_words_are_reported(tmp_path, vocab):
@@ -360,9 +354,9 @@ def test_unknown_words_are_reported(tmp_path, vocab):
 
 def test_a_killed_worker_is_reported():
   with pytest.raises(ChildProcessError, match="exit code 7"):
-    list(workers.ordered_map(_exits, (7,), range(3), 2))
+    list(tokenize.ordered_map(_exits, (7,), range(3), 2))
   with pytest.raises(ZeroDivisionError):
-    list(workers.ordered_map(_divides, (), range(3), 2))
+    list(tokenize.ordered_map(_divides, (), range(3), 2))
 
 
 def _exits(code: int):
@@ -377,17 +371,17 @@ def test_a_wordpiece_vocabulary_in_tokenizer_json_alone(text, vocab, tmp_path):
   """A folder of transformers' fast tokenizer, which has no vocab.txt."""
   fast = tmp_path / "model"
   fast.mkdir()
-  files = vocabulary_files.load(vocab)
+  files = open_vocabulary.load(vocab)
   (fast / "tokenizer.json").write_text(files.marked.to_str())
   for source, name in ((vocab, "plain"), (str(fast), "fast")):
-    preparing.prepare(text, source, str(tmp_path / name), heldout=0.2)
+    prepare.prepare(text, source, str(tmp_path / name), heldout=0.2)
   plain, same = (
-    corpus.open_prepared(str(tmp_path / name)) for name in ("plain", "fast")
+    reader.open_prepared(str(tmp_path / name)) for name in ("plain", "fast")
   )
   assert same.vocab == plain.vocab == PIECES
   assert same.special == plain.special == (0, 1, 2, 3, 4)
   assert not (tmp_path / "fast" / "vocab.txt").exists()
-  for split in corpus.SPLITS:
+  for split in reader.SPLITS:
     np.testing.assert_array_equal(
       same.splits[split].tokens, plain.splits[split].tokens
     )
@@ -417,7 +411,7 @@ def test_a_script_without_its_guard_is_told_so(tmp_path, text, vocab):
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_worker_is_told_otherwise(signal_number):
   def results():
-    yield from workers.ordered_map(
+    yield from tokenize.ordered_map(
       _ends, (int(signal_number),), range(8), processes=2
     )
 
@@ -437,7 +431,7 @@ def _ends(number):
 def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
   """Each names the command that it is for."""
   prepared = str(tmp_path / "text_folder")
-  preparing.prepare(text, vocab, prepared, processes=1)
+  prepare.prepare(text, vocab, prepared, processes=1)
   with pytest.raises(
     ValueError, match="holds text for pre-training; to fine-tune"
   ):
@@ -448,6 +442,6 @@ def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
   inputs = [reading.Input("train", str(tmp_path / "train.tsv"))]
   task_preparing.prepare(known, inputs, vocab, task)
   with pytest.raises(ValueError, match="rows of a task, which .*to pre-train"):
-    corpus.open_prepared(task)
+    reader.open_prepared(task)
   with pytest.raises(ValueError, match="rows of a task"):
     loader.open_data(task, "bert_pairs")

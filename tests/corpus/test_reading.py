@@ -10,7 +10,6 @@ from test_sources import WANT, documents, jsonl, write, zstd
 
 from bert_jax.cli.main import execute
 from bert_jax.corpus import lines, parquet, sources
-from bert_jax.corpus import sources_reading as reading
 
 COMPRESS = {
   "": bytes,
@@ -22,8 +21,8 @@ COMPRESS = {
 PLAIN = ("bert", "text", "text_blocks", "text_lines")
 
 
-def read(path, format: str, errors: str = "strict") -> list[reading.Raw]:
-  return list(reading.read_file(str(path), format, errors))
+def read(path, format: str, errors: str = "strict") -> list[sources.Raw]:
+  return list(sources.read_file(str(path), format, errors))
 
 
 def small(monkeypatch) -> None:
@@ -37,7 +36,7 @@ def peak_of(path, format: str) -> tuple[int, int, int]:
   tracemalloc.start()
   try:
     count = longest = 0
-    for raw in reading.read_file(str(path), format, "strict"):
+    for raw in sources.read_file(str(path), format, "strict"):
       count += len(raw.text)
       longest = max(longest, len(raw.text))
     return count, longest, tracemalloc.get_traced_memory()[1]
@@ -237,9 +236,9 @@ def test_a_format_for_each_input(tmp_path):
 def test_format_of_a_name(name, format):
   if format is None:
     with pytest.raises(ValueError, match=r"give --format, or --input FORMAT:a"):
-      reading.format_of(name)
+      sources.format_of(name)
   else:
-    assert reading.format_of(name) == format
+    assert sources.format_of(name) == format
 
 
 class TestParquet:

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from bert_jax import files
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import writer as folder
+from bert_jax.corpus import prepare, reader, writer
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
@@ -30,8 +28,8 @@ def prepared(tmp_path_factory):
   arguments = dict(heldout=0.1, processes=1)
   output = str(path / "out")
   source, vocab = str(path / "a.txt"), str(path / "vocab.txt")
-  preparing.prepare(source, vocab, output, **arguments)
-  return output, lambda output: preparing.prepare(
+  prepare.prepare(source, vocab, output, **arguments)
+  return output, lambda output: prepare.prepare(
     source, vocab, output, **arguments
   )
 
@@ -51,7 +49,7 @@ def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
       shutil.copytree(prepared[0], output)
       flip(output / name, place)
       with pytest.raises(ValueError, match=str(output)):
-        corpus.open_prepared(str(output))
+        reader.open_prepared(str(output))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +74,7 @@ def test_damaged_metadata(prepared, tmp_path, key, value):
   for damaged in ({**meta, key: value}, {k: meta[k] for k in meta if k != key}):
     (output / "meta.json").write_text(json.dumps(damaged))
     with pytest.raises(ValueError, match=str(output)):
-      corpus.open_prepared(str(output))
+      reader.open_prepared(str(output))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff\xfe", b"{"])
@@ -85,7 +83,7 @@ def test_metadata_that_are_none(prepared, tmp_path, content):
   shutil.copytree(prepared[0], output)
   (output / "meta.json").write_bytes(content)
   with pytest.raises(ValueError, match="meta.json is damaged"):
-    corpus.open_prepared(str(output))
+    reader.open_prepared(str(output))
 
 
 def test_a_folder_beyond_the_limit_says_what_checks_it(
@@ -93,11 +91,11 @@ def test_a_folder_beyond_the_limit_says_what_checks_it(
 ):
   output = tmp_path / "out"
   shutil.copytree(prepared[0], output)
-  monkeypatch.setattr(corpus, "VERIFY_BYTES", 0)
+  monkeypatch.setattr(reader, "VERIFY_BYTES", 0)
   prepared[1](str(output))
   flip(output / "train.tokens", 0.5)
   for _ in range(2):
-    corpus.open_prepared(str(output))
+    reader.open_prepared(str(output))
   assert capsys.readouterr().err.count("not checked at every start") == 1
   with pytest.raises(ValueError, match="is damaged"):
     prepared[1](str(output))
@@ -113,11 +111,11 @@ def test_files_are_read_once_unless_they_change(
     hashlib, "file_digest", lambda f, kind: read.append(f) or digest(f, kind)
   )
   for _ in range(3):
-    corpus.open_prepared(str(output))
+    reader.open_prepared(str(output))
   assert len(read) == 11
   flip(output / "train.sentences", 0.5)
   with pytest.raises(ValueError, match="is damaged"):
-    corpus.open_prepared(str(output))
+    reader.open_prepared(str(output))
   assert len(read) == 12
 
 
@@ -140,9 +138,9 @@ def test_progress_that_is_none(prepared, tmp_path):
     prepared[1](str(tmp_path / "out"))
   partial.unlink()
   partial.mkdir()
-  path = partial / folder.PROGRESS
-  folder.write_progress(str(partial), {"records": 12345})
-  assert folder.read_progress(str(partial))["records"] == 12345
+  path = partial / writer.PROGRESS
+  writer.write_progress(str(partial), {"records": 12345})
+  assert writer.read_progress(str(partial))["records"] == 12345
   whole = path.read_text()
   for text in ("", "{", "[]", "3", "{}", whole.replace("12345", "12355")):
     path.write_text(text)

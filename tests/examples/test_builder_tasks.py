@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import sources
+from bert_jax.corpus import reader, sources
 from bert_jax.examples import loader, streams
 from bert_jax.examples.text_stream import Text, TextStream
 from bert_jax.text import wordpiece
@@ -130,7 +129,7 @@ def test_special_tokens_that_a_builder_needs(folder):
     "lm_ids",
     "lm_weights",
   }
-  prepared = corpus.open_prepared(folder)
+  prepared = reader.open_prepared(folder)
   rows = streams.Stream(prepared.splits["train"], made, 0).read(0, 50)
   assert rows["lm_weights"].any()
   words = "no token for pad, cls, sep, mask"

@@ -5,8 +5,7 @@ import pytest
 from prepared import random_documents, write_prepared
 
 from bert_jax import hashing
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import prepare, reader
 from bert_jax.corpus import sizes as text_sizes
 from bert_jax.examples import coverage, loader
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
@@ -22,7 +21,7 @@ BUILDERS = {
 }
 
 
-def unique_ids(sizes: list[list[int]]) -> corpus.Corpus:
+def unique_ids(sizes: list[list[int]]) -> reader.Corpus:
   """A corpus in which no id occurs twice; sizes of sentences by document."""
   first, documents = 5, []
   for sentences in sizes:
@@ -31,11 +30,11 @@ def unique_ids(sizes: list[list[int]]) -> corpus.Corpus:
       [range(*pair) for pair in zip(ends, ends[1:], strict=False)]
     )
     first = int(ends[-1])
-  return corpus.corpus_from_documents(documents, dtype=np.uint32)
+  return reader.corpus_from_documents(documents, dtype=np.uint32)
 
 
 @pytest.fixture(scope="module")
-def texts() -> dict[str, corpus.Corpus]:
+def texts() -> dict[str, reader.Corpus]:
   rng = np.random.default_rng(0)
   short = [rng.integers(3, 12, rng.integers(2, 9)).tolist() for _ in range(80)]
   single = [[n] for n in rng.integers(3, 120, 60).tolist()]
@@ -117,7 +116,7 @@ def prepare_lines(tmp_path, capsys, text: str, **options) -> list[str]:
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   out = str(tmp_path / "out")
   args = str(tmp_path / "text.txt"), str(tmp_path / "vocab.txt"), out
-  preparing.prepare(*args, processes=1, heldout=0.0, **options)
+  prepare.prepare(*args, processes=1, heldout=0.0, **options)
   return capsys.readouterr().err.splitlines()
 
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from bert_jax.corpus import reader as corpora
+from bert_jax.corpus import reader
 from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import loader, streams
 from bert_jax.examples.recipes import bert_pairs
@@ -310,7 +310,7 @@ def write_folder(
   vocab = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(pieces - 5))]
   (path / "vocab.txt").write_text("\n".join(vocab) + "\n")
   sizes = {}
-  for seed, split in enumerate(corpora.SPLITS):
+  for seed, split in enumerate(reader.SPLITS):
     corpus = some_corpus(30 if split in splits else 0, seed)
     for field, file in zip(
       corpus[:4],
@@ -331,7 +331,7 @@ def write_folder(
     "splits": sizes,
     "lower_case": lower_case,
     "options": options,
-    "fingerprint": corpora.fingerprint(str(path), options),
+    "fingerprint": reader.fingerprint(str(path), options),
   }
   (path / "meta.json").write_text(json.dumps(meta))
   return str(path)

@@ -9,11 +9,10 @@ import re
 import numpy as np
 import pytest
 
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.examples import recipes as builders
 from bert_jax.examples import streams
-from bert_jax.text import bpe
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import bpe, open_vocabulary
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 if not DATA:
@@ -49,10 +48,10 @@ def tokenizer(kind):
   vocab = os.path.join(DATA, "vocab")
   if kind == "wordpiece":
     path = os.path.join(vocab, "bert-base-uncased-vocab.txt")
-    return vocabulary_files.load(path)
+    return open_vocabulary.load(path)
   if kind == "unigram":
     path = os.path.join(vocab, "albert_like", "30k-clean.model")
-    return vocabulary_files.load(path)
+    return open_vocabulary.load(path)
   with open(os.path.join(vocab, "roberta", "vocab.json")) as f:
     pieces = json.load(f)
   # The three filler ids are not in the file.
@@ -77,7 +76,7 @@ def text(request):
   starts = [[made.word_starts(s) for s in d if s] for d in documents]
   documents = [[s for s in d if s] for d in documents]
   flags = np.array([BEGINS[request.param](piece) for piece in made.pieces])
-  return made, corpus.corpus_from_documents(documents, starts), flags
+  return made, reader.corpus_from_documents(documents, starts), flags
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

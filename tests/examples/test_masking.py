@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.examples import masking
 from bert_jax.examples import recipes as builders
 from bert_jax.examples.recipes import bert_pairs
@@ -119,7 +119,7 @@ def test_random_pieces_by_their_counts():
   shares = [np.mean(drawn == piece) for piece in (7, 50, 999)]
   np.testing.assert_allclose(shares, [0.6, 0.3, 0.1], atol=0.015)
   assert abs(np.mean(new == MASK) - 0.8) < 0.005
-  text = corpus.corpus_from_documents([[[10, 11]]] * 2)
+  text = reader.corpus_from_documents([[[10, 11]]] * 2)
   builder = builders.doc_sentences(
     SpecialIds(0, 1, CLS, SEP, MASK), VOCAB, replacement="unigram"
   )
@@ -319,7 +319,7 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
     for _ in range(40)
   ]
   starts = [[[t < 500 for t in s] for s in d] for d in documents]
-  text = corpus.corpus_from_documents(documents, starts)
+  text = reader.corpus_from_documents(documents, starts)
   special = SpecialIds(0, 1, CLS, SEP, MASK)
   builder = bert_pairs(special, VOCAB, length=32, masking=WORDS)
   chunks = builder.index(text, 0, text.num_documents, 0)

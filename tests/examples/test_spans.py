@@ -19,7 +19,7 @@ from test_masking import (
   words_of,
 )
 
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.examples import masked_units as spans
 from bert_jax.examples import masking
 from bert_jax.examples import recipes as builders
@@ -225,9 +225,9 @@ def test_all_pieces_of_a_word_or_none(family, kind):
   """A06: over 500 seeds, through corpus and builder."""
   pieces, begins = FAMILIES[family]
   flags = np.array([begins(piece) for piece in pieces])
-  flags = corpus.mark_starts(flags, np.array([0]))
+  flags = reader.mark_starts(flags, np.array([0]))
   tokens = list(range(10, 10 + len(pieces)))
-  text = corpus.corpus_from_documents([[tokens]], [[flags.tolist()]])
+  text = reader.corpus_from_documents([[tokens]], [[flags.tolist()]])
   builder = builders.doc_sentences(
     SPECIAL, 64, 16, 8, 0.5, masking=kind, count="round"
   )
@@ -246,7 +246,7 @@ def test_all_pieces_of_a_word_or_none(family, kind):
 
 
 def test_unused_words_are_refused():
-  text = corpus.corpus_from_documents([[[10, 11]] * 9] * 2)
+  text = reader.corpus_from_documents([[[10, 11]] * 9] * 2)
   text = text._replace(word_starts=text.word_starts[:1])
   for kind in ("whole_word", "ngram", "span"):
     builder = builders.bert_pairs(SPECIAL, 64, masking=kind)

@@ -8,7 +8,7 @@ import pytest
 from prepared import random_documents, write_prepared
 
 from bert_jax import hashing
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.examples import loader, masking
 from bert_jax.examples import masked_units as spans
 from bert_jax.examples import recipes as builders
@@ -131,7 +131,7 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
   real = (batch["sequence_ids"] > 0).sum(1)
   expected = np.minimum(np.ceil(real * 0.15), real - 2)
   np.testing.assert_array_equal(batch["mlm_weights"].sum(1), expected)
-  counts = corpus.open_prepared(path).unigrams
+  counts = reader.open_prepared(path).unigrams
   heldout = loader.open_heldout(path, "doc_sentences", **options)
   assert heldout.read(0, len(heldout))["mlm_weights"].sum() > 0
 
@@ -165,7 +165,7 @@ def test_a_weight_beyond_32_bits_is_refused(tmp_path):
 def test_a_corpus_without_counts_is_refused():
   special = SpecialIds(0, 1, 2, 3, 4)
   builder = builders.doc_sentences(special, 64, smoothing=0.7)
-  text = corpus.corpus_from_documents(random_documents(3, 0))
+  text = reader.corpus_from_documents(random_documents(3, 0))
   with pytest.raises(ValueError, match="prepare the text, or choose smoothing"):
     builder.check(text)
 

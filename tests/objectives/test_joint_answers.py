@@ -29,7 +29,7 @@ from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks import questions as spans
 from bert_jax.tasks import read as reading
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.training import logging as logs
 from bert_jax.training import train
 from bert_jax.use import export as exported
@@ -278,7 +278,7 @@ def write_folder(path):
     lower_case=True,
   )
   both = {"train": split, "validation": split}
-  rows_lib.save(path, TASK, both, meta, vocabulary_files.contents(words))
+  rows_lib.save(path, TASK, both, meta, open_vocabulary.contents(words))
 
 
 def config_of(model, folder, **more):

@@ -7,8 +7,7 @@ import unicodedata
 
 import pytest
 
-from bert_jax.text import bpe, model_tokenizer, unigram
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import bpe, model_tokenizer, open_vocabulary, unigram
 from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 
 transformers = pytest.importorskip(
@@ -28,7 +27,7 @@ def read(name):
 def wordpiece(name, lower_case):
   path = os.path.join(VOCAB, f"bert-base-{name}-vocab.txt")
   return (
-    vocabulary_files.load(path, lower_case=lower_case),
+    open_vocabulary.load(path, lower_case=lower_case),
     transformers.BertTokenizer(vocab=path, do_lower_case=lower_case),
   )
 
@@ -185,7 +184,7 @@ def test_a_models_tokenizer(kind, tmp_path):
   assert [e.ids for e in pairs] == list(map(list, right["input_ids"]))
   segments = list(map(list, right["token_type_ids"]))
   assert [e.type_ids for e in pairs] == segments
-  plain = vocabulary_files.load(str(tmp_path))
+  plain = open_vocabulary.load(str(tmp_path))
   found = [e.ids for e in plain.encode_offsets(rows)]
   assert plain.encode_batch(rows) == found
   if kind != "roberta":

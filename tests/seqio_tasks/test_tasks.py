@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import prepare
 from bert_jax.examples import loader
 from bert_jax.training import logging as logs
 from bert_jax.training import train
@@ -275,7 +275,7 @@ def test_text_holds_out_the_documents_that_prepare_holds_out(text, tmp_path):
   folder = str(tmp_path / "prepared")
   inputs = [str(text / "a.txt"), str(text / "b.txt")]
   vocab = str(text / "vocab.txt")
-  preparing.prepare(inputs, vocab, folder, heldout=0.1, processes=1)
+  prepare.prepare(inputs, vocab, folder, heldout=0.1, processes=1)
   want = loader.open_heldout(folder, "bert_pairs", **SIZES)
   assert_equal(rows("mine", "validation"), want.read(0, len(want)))
   opened = loader.open_data(folder, "bert_pairs", **SIZES).prepared[0]

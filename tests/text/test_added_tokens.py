@@ -10,13 +10,17 @@ from test_vocabulary_files import ALBERT, sentencepiece, write
 from tokenizers import AddedToken
 
 from bert_jax import files
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.corpus import writer as folder
 from bert_jax.examples import recipes as builders
 from bert_jax.tasks import questions as spans
 from bert_jax.tasks import tagging
-from bert_jax.text import added_tokens, model_tokenizer, unigram
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import (
+  added_tokens,
+  model_tokenizer,
+  open_vocabulary,
+  unigram,
+)
 
 # One of each flag; the last one is a piece already.
 ADDED = (
@@ -73,7 +77,7 @@ def numbered(vocabulary):
 def write_model(path, kind, form):
   """A folder of transformers that declares the tokens in one of its files."""
   vocabulary = MAKE[kind]()
-  files = vocabulary_files.contents(vocabulary)
+  files = open_vocabulary.contents(vocabulary)
   files.pop("pieces.json", None)
   settings = json.loads(files.pop("tokenizer_config.json"))
   # The files are changed below, and another program writes no digests.
@@ -114,13 +118,13 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
   transformers = pytest.importorskip("transformers")
   open_there = transformers.AutoTokenizer.from_pretrained
   path = write_model(tmp_path / "a", kind, form)
-  reference, v = open_there(path), vocabulary_files.load(path)
+  reference, v = open_there(path), open_vocabulary.load(path)
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
   prepared = tmp_path / "b"
-  write(prepared, vocabulary_files.contents(v))
+  write(prepared, open_vocabulary.contents(v))
   config = (tmp_path / "a" / "config.json").read_bytes()
   (prepared / "config.json").write_bytes(config)
-  again, reopened = vocabulary_files.load(str(prepared)), open_there(prepared)
+  again, reopened = open_vocabulary.load(str(prepared)), open_there(prepared)
   assert v.vocab_size == again.vocab_size == len(reference)
   assert v.added_ids == again.added_ids == sorted(numbered(MAKE[kind]()))
   assert v.unmasked_ids == [v.pieces.index("[E1]")] == again.unmasked_ids
@@ -206,7 +210,7 @@ def test_a_role_that_is_no_piece_of_the_model_keeps_later_ids():
     | added_tokens.flags_of(AddedToken(name, special=True))
     for number, name in ((size - 1, "[MASK]"), (size, "[E1]"))
   ]
-  made = vocabulary_files.from_json(json.dumps(content))
+  made = open_vocabulary.from_json(json.dumps(content))
   assert made.special.mask == size - 1 and made.added_ids == [size]
   (ids,) = made.encode_batch(["the [E1] [MASK]"])
   assert ids[1] == size and size - 1 not in ids
@@ -282,7 +286,7 @@ def test_special_ones_are_never_hidden_nor_drawn(name):
     [rng.choice(choices, 20).tolist() for _ in range(6)] for _ in range(40)
   ]
   starts = [[v.word_starts(s) for s in document] for document in documents]
-  text = corpus.corpus_from_documents(documents, starts)
+  text = reader.corpus_from_documents(documents, starts)
   text = text._replace(unmasked=tuple(v.unmasked_ids))
   build = builders.doc_sentences(
     v.special, v.vocab_size, 64, 30, 0.5, name, "roberta", "ceil"
@@ -313,7 +317,7 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
       text = value if isinstance(value, str) else json.dumps(value)
       (tmp_path / "x" / f"{name}.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=match):
-      vocabulary_files.load(path)
+      open_vocabulary.load(path)
     with pytest.raises(ValueError, match=match):
       model_tokenizer.build(read_folder(tmp_path / "x"), path)
 
@@ -337,7 +341,7 @@ def test_files_that_contradict_each_other_are_named(tmp_path):
   )
   path = write_model(tmp_path / "y", "bert", "added_tokens.json")
   with pytest.raises(ValueError, match="'original' has no added tokens"):
-    vocabulary_files.load(path, rules="original")
+    open_vocabulary.load(path, rules="original")
 
 
 TWINS = {
@@ -372,7 +376,7 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
     v.marked.add_tokens(both)
     written = {form: v.marked.to_str().encode()}
   path = write(tmp_path / "a", written)
-  opened = vocabulary_files.load(path)
+  opened = open_vocabulary.load(path)
   said = capfd.readouterr().err
   assert said.startswith("warning: the added tokens ") and said.count("\n") == 1
   twins = [c for c in contents if c not in ("a1", "[E]")]
@@ -383,9 +387,9 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   def ids_of(ids):
     return [i for i in ids if i >= size]
 
-  write(tmp_path / "b", vocabulary_files.contents(opened))
+  write(tmp_path / "b", open_vocabulary.contents(opened))
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
-  again = vocabulary_files.load(str(tmp_path / "b"))
+  again = open_vocabulary.load(str(tmp_path / "b"))
   (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')
   there = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
   for one in (opened, again, pickle.loads(pickle.dumps(opened))):
@@ -400,7 +404,7 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   ]
   # The written file tells the two apart, so there is no second warning.
   files.say_once.cache_clear()
-  vocabulary_files.load(str(tmp_path / "b"))
+  open_vocabulary.load(str(tmp_path / "b"))
   assert not capfd.readouterr().err
 
 

@@ -9,7 +9,7 @@ from test_added_tokens import TEXTS, write_model
 from bert_jax.tasks import prepare_task as task_preparing
 from bert_jax.tasks import read as reading
 from bert_jax.tasks.encoded_rows import load as load_rows
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.use import export as exported
 from bert_jax.use import features as features_of
 from bert_jax.use import likelihood as scoring
@@ -122,7 +122,7 @@ def _check_task(tmp_path, path, tokenizer):
   ids = np.split(rows.ids, rows.starts[1:-1])
   for row, a, b in zip(ids, PLAIN, PLAIN[::-1], strict=True):
     assert row.tolist() == tokenizer(a, b)["input_ids"]
-  saved = vocabulary_files.load(str(tmp_path / "task"))
+  saved = open_vocabulary.load(str(tmp_path / "task"))
   assert saved.encode_batch(PLAIN) == [
     tokenizer(text, add_special_tokens=False)["input_ids"] for text in PLAIN
   ]

@@ -15,15 +15,12 @@ import pytest
 from languages import LANGUAGES, LINES, TEXTS
 from test_tokenizers import gpt1
 
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import train_vocab
+from bert_jax.corpus import prepare, reader, train_vocab
 from bert_jax.examples import loader
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks import prepare_task as finetune_preparing
 from bert_jax.tasks import read as reading
-from bert_jax.text import cleaning, unigram, words
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import cleaning, open_vocabulary, unigram, words
 
 sentencepiece = pytest.importorskip(
   "sentencepiece", reason="the extra [data] is not there"
@@ -78,7 +75,7 @@ def cleaned(text, lower_case=True, keep_accents=None):
 
 @pytest.mark.parametrize("kind, options", CASES)
 def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
-  vocabulary = vocabulary_files.load(train(kind, **options))
+  vocabulary = open_vocabulary.load(train(kind, **options))
   rows = vocabulary.encode_batch(LINES)
   for line, ids, encoded in zip(
     LINES, rows, vocabulary.encode_offsets(LINES), strict=True
@@ -100,7 +97,7 @@ def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
 @pytest.mark.parametrize("kind, options", CASES)
 def test_whole_words_are_whole(kind, options, train):
   """A piece begins a word behind white space, of BERT's also at a sign."""
-  vocabulary = vocabulary_files.load(train(kind, **options))
+  vocabulary = open_vocabulary.load(train(kind, **options))
   for line in LINES:
     (encoded,) = vocabulary.encode_offsets([line])
     starts = np.flatnonzero(vocabulary.word_starts(encoded.ids))
@@ -124,10 +121,10 @@ def test_whole_words_are_whole(kind, options, train):
 def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
   """All pieces of a word are masked, or none."""
   folder = str(tmp_path / "prepared")
-  preparing.prepare(
+  prepare.prepare(
     train.text, train(kind, **CASED), folder, processes=1, heldout=0.0
   )
-  vocabulary = vocabulary_files.load(folder)
+  vocabulary = open_vocabulary.load(folder)
   length = 96
   opened = loader.open_data(
     folder, "doc_sentences", length=length, masking=masking
@@ -156,8 +153,8 @@ def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
   transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed"
   )
-  vocabulary = vocabulary_files.load(train(kind, **options))
-  vocabulary_files.save(vocabulary, str(tmp_path))
+  vocabulary = open_vocabulary.load(train(kind, **options))
+  open_vocabulary.save(vocabulary, str(tmp_path))
   if kind == "bytelevel":
     other = transformers.RobertaTokenizer.from_pretrained(tmp_path)
   else:
@@ -170,7 +167,7 @@ def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
   )
   whole = other(LINES[0])["input_ids"]
   assert whole == [special.cls, *right[0], special.sep]
-  again = vocabulary_files.load(str(tmp_path))
+  again = open_vocabulary.load(str(tmp_path))
   assert again.encode_batch(LINES) == vocabulary.encode_batch(LINES)
   assert again.lower_case == vocabulary.lower_case
   assert again.keep_accents == vocabulary.keep_accents
@@ -206,7 +203,7 @@ def test_ids_are_those_of_sentencepiece(options, train):
   """The file alone says how text is cleaned, to whoever reads it."""
   path = train("unigram", **options)
   processor = sentencepiece.SentencePieceProcessor(model_file=path)
-  vocabulary = vocabulary_files.load(path)
+  vocabulary = open_vocabulary.load(path)
   wanted = cleaning.Cleaning(**options).filled()
   assert vocabulary.lower_case == wanted.lower_case
   assert vocabulary.keep_accents == wanted.keep_accents
@@ -236,7 +233,7 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
     escape_whitespaces=False,
     remove_extra_whitespaces=False,
   )
-  normalizer = vocabulary_files.load(path).plain.normalizer
+  normalizer = open_vocabulary.load(path).plain.normalizer
   different = set()
   for character in map(chr, range(0x110000)):
     if unicodedata.category(character) in ("Cn", "Cs"):
@@ -301,10 +298,10 @@ def test_korean_words_are_not_unknown(kind, tmp_path):
     output = str(tmp_path / "-".join([*options, name]))
     train_vocab.train_vocab(str(text), 200, output, kind=kind, **options)
     prepared = str(tmp_path / "-".join([*options, "prepared"]))
-    preparing.prepare(str(text), output, prepared, processes=1)
-    opened = corpus.open_prepared(prepared)
+    prepare.prepare(str(text), output, prepared, processes=1)
+    opened = reader.open_prepared(prepared)
     assert opened.unigrams[opened.special.unk] == 0
-    vocabulary = vocabulary_files.load(prepared)
+    vocabulary = open_vocabulary.load(prepared)
     parts = [unicodedata.normalize("NFD", line) for line in lines]
     if kind == "unigram" or not options:
       assert vocabulary.encode_batch(parts) == vocabulary.encode_batch(lines)
@@ -328,16 +325,16 @@ def test_text_is_prepared_as_the_vocabulary_was_trained(
   """Without a flag, and into a folder that says so again."""
   path = train(kind, **options)
   folder = str(tmp_path / "prepared")
-  meta = preparing.prepare(train.text, path, folder, processes=1, heldout=0.0)
-  vocabulary = vocabulary_files.load(folder)
+  meta = prepare.prepare(train.text, path, folder, processes=1, heldout=0.0)
+  vocabulary = open_vocabulary.load(folder)
   text = vocabulary.decode(vocabulary.encode_batch([FRENCH])[0])
   assert text.replace(" ", "").startswith(right.replace(" ", ""))
-  opened = corpus.open_prepared(folder)
+  opened = reader.open_prepared(folder)
   assert opened.unigrams[opened.special.unk] == 0
   assert vocabulary.keep_accents == bool(options)
   assert meta["lower_case"] == (options != CASED) == vocabulary.lower_case
   # The same command again, also with flags that say the same.
-  assert preparing.prepare(
+  assert prepare.prepare(
     train.text, path, folder, processes=1, heldout=0.0, **options
   )["fingerprint"] == meta["fingerprint"]  # fmt: skip
 
@@ -356,28 +353,28 @@ def test_contrary_flags_are_refused(kind, train):
     (accents, dict(strip_accents=True), "with accents, and keep_accents=False"),
   ):
     with pytest.raises(ValueError, match=message) as error:
-      vocabulary_files.load(path, **options)
+      open_vocabulary.load(path, **options)
     assert path in str(error.value) and "\n" not in str(error.value)
-  vocabulary_files.load(cased, lower_case=False, keep_accents=True)
+  open_vocabulary.load(cased, lower_case=False, keep_accents=True)
 
 
 def test_a_folder_with_tokenizer_json_refuses_them_too(train, tmp_path):
-  vocabulary_files.save(
-    vocabulary_files.load(train("unigram", **ACCENTS)), str(tmp_path)
+  open_vocabulary.save(
+    open_vocabulary.load(train("unigram", **ACCENTS)), str(tmp_path)
   )
   assert (tmp_path / "tokenizer.json").exists()
   with pytest.raises(ValueError, match="in lower case and with accents"):
-    vocabulary_files.load(str(tmp_path), lower_case=False)
-  vocabulary = vocabulary_files.load(str(tmp_path), keep_accents=True)
+    open_vocabulary.load(str(tmp_path), lower_case=False)
+  vocabulary = open_vocabulary.load(str(tmp_path), keep_accents=True)
   assert vocabulary.options["word_starts"] == "space"
 
 
 def test_other_kinds_keep_capitals_and_accents(train):
   for kind in ("bytelevel", "words"):
-    vocabulary = vocabulary_files.load(train(kind), **CASED, **ACCENTS)
+    vocabulary = open_vocabulary.load(train(kind), **CASED, **ACCENTS)
     assert not vocabulary.lower_case and vocabulary.keep_accents
     with pytest.raises(ValueError, match="with capitals and with accents"):
-      vocabulary_files.load(train(kind), lower_case=True)
+      open_vocabulary.load(train(kind), lower_case=True)
 
 
 def test_words_are_whole_for_elmo():
@@ -406,25 +403,25 @@ def test_rules_of_words_travel(tmp_path):
   train_vocab.train_vocab(str(text), 100, output, kind="words", rules="spaces")
   settings = json.loads((tmp_path / "mine.tokenizer_config.json").read_text())
   assert settings["rules"] == "spaces"
-  vocabulary = vocabulary_files.load(output)
+  vocabulary = open_vocabulary.load(output)
   (ids,) = vocabulary.encode_batch(["stop, stop."])
   assert [vocabulary.pieces[i] for i in ids] == ["stop,", "stop."]
   with pytest.raises(ValueError, match="--rules=spaces, and --rules=words is"):
-    vocabulary_files.load(output, rules="words")
+    open_vocabulary.load(output, rules="words")
 
 
 def test_settings_stand_beside_the_file(train, tmp_path):
   """Under transformers' name only where the vocabulary has one as well."""
-  vocabulary = vocabulary_files.load(train("wordpiece", **ACCENTS))
+  vocabulary = open_vocabulary.load(train("wordpiece", **ACCENTS))
   content = vocabulary.files["vocab.txt"]
-  settings = vocabulary_files.contents(vocabulary)["tokenizer_config.json"]
+  settings = open_vocabulary.contents(vocabulary)["tokenizer_config.json"]
   (tmp_path / "tokenizer_config.json").write_bytes(settings)
   for name, keep in (("vocab.txt", True), ("other.txt", False)):
     (tmp_path / name).write_bytes(content)
-    vocabulary = vocabulary_files.load(str(tmp_path / name))
+    vocabulary = open_vocabulary.load(str(tmp_path / name))
     assert vocabulary.keep_accents == keep
   (tmp_path / "other.tokenizer_config.json").write_bytes(settings)
-  assert vocabulary_files.load(str(tmp_path / "other.txt")).keep_accents
+  assert open_vocabulary.load(str(tmp_path / "other.txt")).keep_accents
   # Another vocabulary is not put beside settings that are not its own.
   (tmp_path / "vocab.txt").unlink()
   with pytest.raises(ValueError, match="tokenizer_config.json is in the way"):
@@ -448,13 +445,13 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
     damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
     output.write_bytes(bytes(damaged))
     with pytest.raises(ValueError, match=r"mine\.\w+ is not what was written"):
-      vocabulary_files.load(str(output))
+      open_vocabulary.load(str(output))
   output.write_bytes(content)
-  pieces = vocabulary_files.load(str(path)).pieces
-  assert vocabulary_files.load(str(output)).pieces == pieces
+  pieces = open_vocabulary.load(str(path)).pieces
+  assert open_vocabulary.load(str(output)).pieces == pieces
   # Written by an earlier version, or somebody else's.
   beside.unlink()
-  assert vocabulary_files.load(str(output)).pieces == pieces
+  assert open_vocabulary.load(str(output)).pieces == pieces
 
 
 def test_a_digest_beside_a_model_changes_nothing(train, tmp_path):
@@ -468,8 +465,8 @@ def test_a_digest_beside_a_model_changes_nothing(train, tmp_path):
   with_digest, without = str(path.parent), str(tmp_path)
   model = sentencepiece.SentencePieceProcessor(model_file=str(path))
   lines = [line for line in LINES if line.isascii()]
-  ids = vocabulary_files.load(with_digest).encode_batch(lines)
-  assert ids == vocabulary_files.load(without).encode_batch(lines)
+  ids = open_vocabulary.load(with_digest).encode_batch(lines)
+  assert ids == open_vocabulary.load(without).encode_batch(lines)
   assert ids == model.encode(lines) and lines
   theirs = [
     transformers.AlbertTokenizer.from_pretrained(folder)(lines).input_ids
@@ -483,28 +480,28 @@ def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
   starts = {}
   for rule in unigram.WORD_STARTS:
     folder = str(tmp_path / rule)
-    preparing.prepare(
+    prepare.prepare(
       train.text, path, folder, processes=1, heldout=0.0, word_starts=rule
     )
-    opened = corpus.open_prepared(folder).splits["train"]
+    opened = reader.open_prepared(folder).splits["train"]
     bits = np.unpackbits(opened.word_starts, bitorder="little")
     starts[rule] = bits[: opened.num_tokens].sum()
-    assert vocabulary_files.load(folder).options["word_starts"] == rule
+    assert open_vocabulary.load(folder).options["word_starts"] == rule
   count = sum(len(line.split()) for line in LINES) * 3
   assert starts["space"] == count < starts["albert"]
   with pytest.raises(ValueError, match="from something else: word_starts was"):
-    preparing.prepare(
+    prepare.prepare(
       train.text, path, folder, processes=1, heldout=0.0, word_starts="space"
     )
   with pytest.raises(ValueError, match="word_starts 'all': not one of"):
-    vocabulary_files.load(path, word_starts="all")
+    open_vocabulary.load(path, word_starts="all")
   path = train("wordpiece")
   with pytest.raises(ValueError, match="has no option 'word_starts'"):
-    vocabulary_files.load(path, word_starts="albert")
-  content = vocabulary_files.load(path).marked.to_str()
+    open_vocabulary.load(path, word_starts="albert")
+  content = open_vocabulary.load(path).marked.to_str()
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
   with pytest.raises(ValueError, match="is for SentencePiece models"):
-    vocabulary_files.load(str(tmp_path), word_starts="albert")
+    open_vocabulary.load(str(tmp_path), word_starts="albert")
 
 
 def test_preparing_says_that_pieces_are_out_of_reach(train, tmp_path, capsys):
@@ -514,7 +511,7 @@ def test_preparing_says_that_pieces_are_out_of_reach(train, tmp_path, capsys):
   path = str(tmp_path / "mine.txt")
   for options, said in ((STRIPPED, True), (ACCENTS, False)):
     folder = str(tmp_path / "-".join(["p", *options]))
-    preparing.prepare(train.text, path, folder, processes=1, **options)
+    prepare.prepare(train.text, path, folder, processes=1, **options)
     lines = capsys.readouterr().err
     assert ("of 3,000 pieces, such as" in lines) == said, lines
     assert ("no text gives them" in lines) == said
@@ -552,7 +549,7 @@ def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
     meta = finetune_preparing.prepare(task, inputs, path, folder, 64)
     assert meta["lower_case"]
     _, encoded, _ = rows.load(folder, "train")
-    vocabulary = vocabulary_files.load(folder)
+    vocabulary = open_vocabulary.load(folder)
     text = vocabulary.decode(encoded.ids)
     assert "été" in text and "fermé" in text and vocabulary.keep_accents
     with pytest.raises(ValueError, match="--no-lower-case .* asks for"):
@@ -560,11 +557,11 @@ def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
 
 
 def test_gpt1_is_always_lower_case(tmp_path):
-  vocabulary_files.save(gpt1(), str(tmp_path))
+  open_vocabulary.save(gpt1(), str(tmp_path))
   for options in (CASED, ACCENTS):
     with pytest.raises(ValueError, match="lower case and without accents, and"):
-      vocabulary_files.load(str(tmp_path), **options)
-  assert vocabulary_files.load(str(tmp_path), lower_case=True).lower_case
+      open_vocabulary.load(str(tmp_path), **options)
+  assert open_vocabulary.load(str(tmp_path), lower_case=True).lower_case
 
 
 def test_the_corpus_has_what_it_should():

@@ -3,10 +3,8 @@
 import pytest
 from languages import LANGUAGES, TEXTS
 
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import train_vocab
-from bert_jax.text import cleaning
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.corpus import prepare, train_vocab
+from bert_jax.text import cleaning, open_vocabulary
 
 pytest.importorskip("sentencepiece", reason="the extra [data] is not there")
 STRIPPED = {}
@@ -60,7 +58,7 @@ def test_long_words_are_said(tmp_path, capsys):
     str(text), 100, output, kind="unigram", keep_accents=True
   )
   for rule, said in (("space", True), ("albert", False)):
-    preparing.prepare(
+    prepare.prepare(
       str(text), output, str(tmp_path / rule), processes=1, word_starts=rule
     )
     message = "--word-starts=albert" in capsys.readouterr().err
@@ -77,7 +75,7 @@ def test_long_lines_are_not_dropped(tmp_path):
   train_vocab.train_vocab(
     str(text), 300, output, kind="unigram", keep_accents=True
   )
-  vocabulary = vocabulary_files.load(output)
+  vocabulary = open_vocabulary.load(output)
   (ids,) = vocabulary.encode_batch([line])
   assert vocabulary.special.unk not in ids and len(ids) < len(line)
 

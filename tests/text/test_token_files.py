@@ -11,9 +11,8 @@ from test_added_tokens import MAKE
 from test_tokenizers import bert
 
 from bert_jax.cli.main import execute
-from bert_jax.corpus import reader as corpus
-from bert_jax.text import added_tokens, token_files, words
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.corpus import reader
+from bert_jax.text import added_tokens, open_vocabulary, token_files, words
 from bert_jax.training import start_from as pretrained
 from bert_jax.use import predict as predicting
 from bert_jax.weights import hf, new_rows
@@ -69,7 +68,7 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
 
   def write(vocabulary, name):
     (tmp_path / name).mkdir()
-    vocabulary_files.save(vocabulary, str(tmp_path / name))
+    open_vocabulary.save(vocabulary, str(tmp_path / name))
     kinds = {"gpt1": "openai-gpt"}
     config = json.dumps({"model_type": kinds.get(kind, kind)})
     (tmp_path / name / "config.json").write_text(config)
@@ -91,7 +90,7 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
     assert ours(text)["input_ids"] == wanted
     bare = reference(text, add_special_tokens=False)["input_ids"]
     assert made.encode_batch([text]) == [bare]
-    assert vocabulary_files.load(str(tmp_path / "after")).encode_batch(
+    assert open_vocabulary.load(str(tmp_path / "after")).encode_batch(
       [text]
     ) == [bare]
   # Twice is once: every token is there already.
@@ -102,20 +101,20 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
 def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
   """RoBERTa's published files lack three ids before the mask."""
   v = MAKE["roberta"]()
-  files = vocabulary_files.contents(v)
+  files = open_vocabulary.contents(v)
   vocab = json.loads(files["vocab.json"])
   vocab["<mask>"] += 3
   folder_path = tmp_path / "gap"
   folder_path.mkdir()
   (folder_path / "vocab.json").write_text(json.dumps(vocab))
   (folder_path / "merges.txt").write_bytes(files["merges.txt"])
-  gap = vocabulary_files.load(str(folder_path))
+  gap = open_vocabulary.load(str(folder_path))
   assert gap.vocab_size == v.vocab_size + 3
   made, _ = extend(gap, tmp_path / "a.txt", "covid19\nz9\n")
   assert made.added_ids == [gap.vocab_size, gap.vocab_size + 1]
   (folder_path / "out").mkdir()
-  vocabulary_files.save(made, str(folder_path / "out"))
-  again = vocabulary_files.load(str(folder_path / "out"))
+  open_vocabulary.save(made, str(folder_path / "out"))
+  again = open_vocabulary.load(str(folder_path / "out"))
   assert list(again.pieces) == list(made.pieces)
   assert again.encode_batch(["the z9 a"]) == made.encode_batch(["the z9 a"])
   assert again.special == gap.special
@@ -180,7 +179,7 @@ def test_the_command_writes_a_folder_that_says_it_all(
   flags += ["--processes=1", "--output", tmp_path / "p"]
   run(monkeypatch, "prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "4 new pieces after the 9" in capsys.readouterr().err
-  opened = corpus.open_prepared(str(tmp_path / "p"))
+  opened = reader.open_prepared(str(tmp_path / "p"))
   part = opened.splits["train"]
   names = [opened.vocab[i] for i in part.tokens]
   assert names[:5] == ["the", "covid19", "virus", "[X]", "[UNK]"]
@@ -193,7 +192,7 @@ def test_the_command_writes_a_folder_that_says_it_all(
   with pytest.raises(SystemExit, match="the vocabulary differs"):
     run(monkeypatch, "prepare", *flags)
   # Its folder serves as the vocabulary of another one.
-  again = vocabulary_files.load(str(tmp_path / "p"))
+  again = open_vocabulary.load(str(tmp_path / "p"))
   assert list(again.pieces) == opened.vocab
 
 
@@ -333,7 +332,7 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
   flags = ["--input", tmp_path / "t.txt", "--vocab", tmp_path, "--heldout=0"]
   flags += ["--processes=1", "--output", tmp_path / "p"]
   run(monkeypatch, "prepare", *flags)
-  opened = corpus.open_prepared(str(tmp_path / "p"))
+  opened = reader.open_prepared(str(tmp_path / "p"))
   tokens = opened.splits["train"].tokens[:3].tolist()
   assert [opened.vocab[i] for i in tokens] == ["the", "é", "[UNK]"]
   assert opened.special == bert("the").special
@@ -350,7 +349,7 @@ def test_padding_is_that_of_the_tokenizer(as_json, tmp_path):
   names = [*tiny_tasks.PIECES[1:], "[PAD]"]
   files = {"vocab.txt": "".join(f"{name}\n" for name in names).encode()}
   if as_json:
-    vocabulary = vocabulary_files.of_files(files, "x", lower_case=True)
+    vocabulary = open_vocabulary.of_files(files, "x", lower_case=True)
     tokenizer = added_tokens.with_special_tokens(vocabulary)
     files = {"tokenizer.json": tokenizer.to_str().encode()}
   hf.write(str(tmp_path / "hf"), weights._replace(tokenizer_files=files))

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from bert_jax.text import bpe, unigram, wordpiece
-from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import wordpiece_original_rules as original_rules
+from bert_jax.text import bpe, open_vocabulary, unigram, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
@@ -129,7 +127,7 @@ def test_original_rules_differ_where_they_should():
   for v in (new, old):
     text = "A\u0301b\u0323\u0301 ab\u0301"
     assert tokens(v, text) == [("ab", text[:5]), ("ab", text[6:])]
-  assert original_rules.clean("Éa\u200db\t中!", True) == (
+  assert wordpiece.clean_by_original_rules("Éa\u200db\t中!", True) == (
     "eab 中 !",
     [0, 1, 3, -1, 5, -1, 6],
   )
@@ -253,13 +251,13 @@ def test_files_and_folders(tmp_path):
   for name, v in dict(bert=bert("a b"), roberta=roberta(), gpt=gpt1()).items():
     folder = tmp_path / name
     folder.mkdir()
-    vocabulary_files.save(v, str(folder))
-    again = vocabulary_files.load(str(folder))
+    open_vocabulary.save(v, str(folder))
+    again = open_vocabulary.load(str(folder))
     assert again == v and again.options == v.options
     assert again.encode_batch(texts(50)) == v.encode_batch(texts(50))
     # transformers' file of the same tokenizer.
     (folder / "tokenizer.json").write_text(v.marked.to_str(), encoding="utf-8")
-    other = vocabulary_files.load(str(folder))
+    other = open_vocabulary.load(str(folder))
     assert other.kind == v.kind and other.special == v.special
     assert other.encode_batch(texts(50)) == v.encode_batch(texts(50))
     assert other.boundary.tolist() == v.boundary.tolist()
@@ -268,7 +266,7 @@ def test_files_and_folders(tmp_path):
     assert (other.atoms, other.whole) == (v.atoms, v.whole)
     assert other.ascii == v.ascii
   (tmp_path / "bert" / "tokenizer.json").unlink()
-  original = vocabulary_files.load(str(tmp_path / "bert"), rules="original")
+  original = open_vocabulary.load(str(tmp_path / "bert"), rules="original")
   assert original.options["rules"] == "original"
 
 
@@ -279,7 +277,7 @@ def test_bad_files_are_named(tmp_path):
 
   def refused(path, message, **options):
     with pytest.raises(ValueError, match=message):
-      vocabulary_files.load(path, **options)
+      open_vocabulary.load(path, **options)
 
   refused(str(tmp_path / "none"), "no such vocabulary.*train_vocab")
   refused(str(tmp_path), "no vocabulary in it")
@@ -315,7 +313,7 @@ def test_published_files():
     "gpt1": "gpt1/encoder_bpe_40000.json",
     "albert": "albert_like/30k-clean.model",
   }.items():
-    found[name] = vocabulary_files.load(f"{DATA}/vocab/{path}")
+    found[name] = open_vocabulary.load(f"{DATA}/vocab/{path}")
   sizes = {name: v.vocab_size for name, v in found.items()}
   assert sizes == dict(uncased=30522, gpt2=50257, gpt1=40478, albert=30000)
   text = "i am going to [MASK] to study math"
@@ -335,7 +333,7 @@ def test_published_files():
     p.startswith(unigram.SPACE) for p in pieces
   ]
   path = f"{DATA}/vocab/albert_like/30k-clean.model"
-  albert = vocabulary_files.load(path, word_starts="albert")
+  albert = open_vocabulary.load(path, word_starts="albert")
   (ids,) = albert.encode_batch(["masking, don't re-mask 25ths"])
   starts = zip(
     (albert.pieces[i] for i in ids), albert.word_starts(ids), strict=True

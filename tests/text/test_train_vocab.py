@@ -10,8 +10,7 @@ import pytest
 import test_vocabulary_files
 
 from bert_jax.corpus import split_text, train_vocab
-from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import train_vocabulary, wordpiece
+from bert_jax.text import open_vocabulary, train_vocabulary, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
@@ -52,7 +51,7 @@ def test_runs_agree_and_have_the_size(tmp_path):
     assert result.returncode == 0, result.stderr
     contents.append(output.read_bytes())
   assert contents[0] == contents[1] == contents[2]
-  pieces = vocabulary_files.read_vocab(str(output))
+  pieces = open_vocabulary.read_vocab(str(output))
   assert len(pieces) == 400
   assert tuple(pieces[:5]) == SPECIAL_TOKENS
   assert "été" not in pieces and "##!" not in pieces and "!" in pieces
@@ -79,7 +78,7 @@ def test_too_little_text_writes_fewer_and_says_so(tmp_path):
   result, output = train(tmp_path, *arguments)
   assert result.returncode == 0
   assert "too small for --size=500" in result.stderr
-  pieces = vocabulary_files.read_vocab(str(output))
+  pieces = open_vocabulary.read_vocab(str(output))
   assert len(pieces) < 30 and {"one", "two"} <= set(pieces)
 
 
@@ -165,7 +164,7 @@ def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
   train_one = functools.partial(train_vocab.train_vocab, str(text), 100)
 
   def cleaned(path, **options):
-    vocabulary = vocabulary_files.load(str(path), **options)
+    vocabulary = open_vocabulary.load(str(path), **options)
     return vocabulary.plain.normalizer.normalize_str("Été")
 
   both = tmp_path / "both"
@@ -209,7 +208,7 @@ def test_settings_that_are_silent_on_accents_leave_them_to_the_caller(tmp_path):
   path.write_text(json.dumps({"do_lower_case": False}))
 
   def cleaned(**options):
-    vocabulary = vocabulary_files.load(str(tmp_path), **options)
+    vocabulary = open_vocabulary.load(str(tmp_path), **options)
     return vocabulary.plain.normalizer.normalize_str("Été")
 
   # The first is what transformers' AlbertTokenizer does with these settings.

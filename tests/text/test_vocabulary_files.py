@@ -9,8 +9,7 @@ import pytest
 from test_tokenizers import bert, gpt1, roberta, texts, tokens
 
 from bert_jax.tasks import questions as spans
-from bert_jax.text import model_tokenizer, unigram
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import model_tokenizer, open_vocabulary, unigram
 from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 from bert_jax.use import text_batches as text_rows
 
@@ -44,7 +43,7 @@ def files_of(kind, as_json=False):
     "gpt1": gpt1,
     "albert": lambda: unigram.unigram(sentencepiece(ALBERT)),
   }[kind]()
-  files = vocabulary_files.contents(made, with_digests=False)
+  files = open_vocabulary.contents(made, with_digests=False)
   files.pop("pieces.json", None)
   if as_json:
     return {"tokenizer.json": made.marked.to_str().encode()}
@@ -63,9 +62,9 @@ def test_a_sentencepiece_model_alone(tmp_path):
   model = sentencepiece_model.parse(content, "x")
   assert model.pieces == ALBERT and model.scores[3] == -3.0
   folder = write(tmp_path / "albert", {"spiece.model": content})
-  v = vocabulary_files.load(folder)
+  v = open_vocabulary.load(folder)
   assert [p for p, _ in tokens(v, "The an")] == ["▁the", "▁a", "n"]
-  assert v == vocabulary_files.load(f"{folder}/spiece.model")
+  assert v == open_vocabulary.load(f"{folder}/spiece.model")
   made = model_tokenizer.build({"spiece.model": content}, folder)
   assert made.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
   # As it stands in a run's folder, beside its tokenizer.json.
@@ -77,8 +76,8 @@ def test_a_sentencepiece_model_alone(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
 def test_both_forms_of_a_folder_are_one(kind, tmp_path):
-  one = vocabulary_files.load(write(tmp_path / "a", files_of(kind)))
-  two = vocabulary_files.load(write(tmp_path / "b", files_of(kind, True)))
+  one = open_vocabulary.load(write(tmp_path / "a", files_of(kind)))
+  two = open_vocabulary.load(write(tmp_path / "b", files_of(kind, True)))
   rows = texts(200)
   assert one.encode_batch(rows) == two.encode_batch(rows)
   assert one.encode_offsets(rows, True) == two.encode_offsets(rows, True)
@@ -91,7 +90,7 @@ def test_settings_of_a_folder_are_heeded(tmp_path):
     text = json.dumps(settings).encode()
     files = files_of("bert") | {"tokenizer_config.json": text}
     folder = write(tmp_path / "x", files)
-    return vocabulary_files.load(folder), model_tokenizer.build(files, folder)
+    return open_vocabulary.load(folder), model_tokenizer.build(files, folder)
 
   for settings, pieces in (
     ({"do_lower_case": False}, ["[UNK]", "é", "x中"]),
@@ -106,8 +105,8 @@ def test_settings_of_a_folder_are_heeded(tmp_path):
     assert [v.pieces[i] for i in ids] == pieces
     folder = tmp_path / "again"
     folder.mkdir(exist_ok=True)
-    vocabulary_files.save(v, str(folder))
-    again = vocabulary_files.load(str(folder))
+    open_vocabulary.save(v, str(folder))
+    again = open_vocabulary.load(str(folder))
     assert again == v and again.options == v.options
   v, _ = load(do_lower_case=False, strip_accents=None)
   assert [p for p, _ in tokens(v, "é x中")] == ["é", "[UNK]", "中"]
@@ -123,7 +122,7 @@ def test_settings_of_a_folder_are_heeded(tmp_path):
 def refuse(folder, main):
   """The sentence about a folder, or None if it is taken."""
   try:
-    v = vocabulary_files.load(folder)
+    v = open_vocabulary.load(folder)
     v.encode_special("the [MASK] <mask> \ud800")
   except ValueError as e:
     assert "\n" not in str(e) and str(e).startswith(f"{folder}/"), e
@@ -161,7 +160,7 @@ def test_damaged_files_are_named(kind, as_json, tmp_path):
 def test_pieces_that_are_there_twice(tmp_path):
   def refused(files, message):
     with pytest.raises(ValueError, match=message):
-      vocabulary_files.load(write(tmp_path / "x", files))
+      open_vocabulary.load(write(tmp_path / "x", files))
     for name in files:
       (tmp_path / "x" / name).unlink()
 
@@ -202,7 +201,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
   made = unigram.unigram(content)
   name = "tokenizer.json" if as_json else "spiece.model"
   path = write(tmp_path / "x", {name: made.files[name]})
-  v = vocabulary_files.load(path)
+  v = open_vocabulary.load(path)
   model = types.SimpleNamespace(
     config={"family": "albert", "model": {"vocab_size": v.vocab_size}},
     tokenizer=model_tokenizer.build({name: made.files[name]}, path),
@@ -243,6 +242,6 @@ def test_characters_that_become_one_are_whole(rules, text, wanted, tmp_path):
     ],
   }
   files = {"tokenizer.json": json.dumps(spec).encode()}
-  v = vocabulary_files.load(write(tmp_path / "x", files))
+  v = open_vocabulary.load(write(tmp_path / "x", files))
   (encoded,) = v.encode_offsets([text])
   assert slices(text, encoded.offsets) == wanted

@@ -6,8 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from bert_jax.text import open_vocabulary as vocabulary_files
-from bert_jax.text import wordpiece
+from bert_jax.text import open_vocabulary, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, Vocabulary
 
 SPECIAL = list(SPECIAL_TOKENS)
@@ -52,13 +51,13 @@ def test_published_vocabulary():
   if not data:
     pytest.skip("BERT_JAX_TEST_DATA names no folder with real data")
   path = os.path.join(data, "vocab", "bert-base-uncased-vocab.txt")
-  bert = wordpiece.build(vocabulary_files.read_vocab(path))
+  bert = wordpiece.build(open_vocabulary.read_vocab(path))
   ids = bert.encode_special("i am going to [MASK] to study math")
   assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
   path = os.path.join(data, "vocab", "bert-base-cased-vocab.txt")
   with pytest.raises(ValueError, match="no-lower-case"):
-    vocabulary_files.load(path)
-  cased = vocabulary_files.load(path, lower_case=False)
+    open_vocabulary.load(path)
+  cased = open_vocabulary.load(path, lower_case=False)
   assert tokens(cased, "The École") == ["The", "École"]
 
 

@@ -8,12 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import train_vocab
+from bert_jax.corpus import prepare, reader, train_vocab
 from bert_jax.examples import loader
-from bert_jax.text import characters, words
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import characters, open_vocabulary, words
 from bert_jax.text.vocabulary import SpecialIds
 
 LENGTH = 6
@@ -38,7 +35,7 @@ def prepared(tmp_path_factory):
   vocab = path / "words.txt"
   vocab.write_text("".join(f"{w}\n" for w in VOCABULARY), encoding="utf-8")
   output = str(path / "prepared")
-  preparing.prepare(
+  prepare.prepare(
     write_text(path / "t.txt"),
     str(vocab),
     output,
@@ -54,7 +51,7 @@ def sentences(prepared, split):
 
   Which document is in which split says the folder: of each, the reader's name.
   """
-  opened = corpus.open_prepared(prepared)
+  opened = reader.open_prepared(prepared)
   part = opened.splits[split]
   with open(os.path.join(prepared, "others.txt"), encoding="utf-8") as f:
     names = [*opened.vocab, *f.read().split("\n")[:-1]]
@@ -101,7 +98,7 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
   right = [*words.SPECIAL, *sorted(often, key=lambda w: (-counts[w], w))]
   assert list(found) == right
   assert out.read_text(encoding="utf-8").split() == right
-  loaded = vocabulary_files.load(str(out), rules="spaces")
+  loaded = open_vocabulary.load(str(out), rules="spaces")
   assert loaded.kind == "words" and list(loaded.pieces) == right
   message = "--rules=spaces: only of --tokenizer=words"
   with pytest.raises(ValueError, match=message):
@@ -110,10 +107,10 @@ def test_a_vocabulary_is_words_by_count(tmp_path, capsys):
 
 def test_the_folder_has_every_word(prepared):
   """The vocabulary is exact; what is beyond it keeps its letters."""
-  opened = corpus.open_prepared(prepared)
+  opened = reader.open_prepared(prepared)
   assert opened.vocab == VOCABULARY and opened.vocab_size == 12
   everything = []
-  for split in corpus.SPLITS:
+  for split in reader.SPLITS:
     found, part = sentences(prepared, split)
     assert all(s[0] == "<S>" and s[-1] == "</S>" for s in found)
     everything += [" ".join(s[1:-1]) for s in found]
@@ -271,7 +268,7 @@ def test_words_in_another_order_are_refused(tmp_path):
   path = tmp_path / "words.txt"
   path.write_text("</S>\n<S>\n<UNK>\nthe\n")
   with pytest.raises(ValueError, match="begins with <S>, </S>, <UNK>; put"):
-    vocabulary_files.load(str(path))
+    open_vocabulary.load(str(path))
 
 
 def test_what_cannot_serve_is_refused(prepared, tmp_path):
@@ -291,7 +288,7 @@ def test_what_cannot_serve_is_refused(prepared, tmp_path):
   others = tmp_path / "others.txt"
   others.write_text("a\nb\n")
   with pytest.raises(ValueError, match="others.txt has 2 words.*says 3"):
-    corpus._read_others(str(others), 3)
+    reader._read_others(str(others), 3)
 
 
 def test_the_commands(tmp_path):

@@ -13,9 +13,7 @@ from prepared import random_documents, write_prepared
 from bert_jax import files
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import reader as corpus
-from bert_jax.corpus import split_text, train_vocab
+from bert_jax.corpus import prepare, reader, split_text, train_vocab
 from bert_jax.examples import recipes as builders
 from bert_jax.examples import streams
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
@@ -196,7 +194,7 @@ def test_no_path_and_bad_weights():
     train.build(shrunk(""))
   special = SpecialIds(0, 1, 2, 3, 4)
   builder = builders.bert_pairs(special, 64, random_share="0.5")
-  docs = corpus.corpus_from_documents(random_documents(5, 0))
+  docs = reader.corpus_from_documents(random_documents(5, 0))
   parts = [streams.Stream(docs, builder, 0, str(i)) for i in range(2)]
   with pytest.raises(ValueError, match="mixture weights"):
     streams.Mixture(parts, [float("nan"), 1.0], 0)
@@ -264,8 +262,8 @@ def test_parameters_of_another_vocabulary_of_the_same_size(finished, tmp_path):
   text = (other / "vocab.txt").read_text()
   (other / "vocab.txt").write_text(text.replace("w10\n", "zzz\n"))
   meta = json.loads((other / "meta.json").read_text())
-  meta["fingerprint"] = corpus.fingerprint(str(other), meta["options"])
-  meta["files"] = corpus.file_digests(str(other))
+  meta["fingerprint"] = reader.fingerprint(str(other), meta["options"])
+  meta["files"] = reader.file_digests(str(other))
   (other / "meta.json").write_text(json.dumps(files.seal(meta)))
   config = shrunk(str(other)) | {"init_from": str(finished[0])}
   with pytest.raises(ValueError, match="piece 10 is 'w10', .*'zzz'"):
@@ -381,5 +379,5 @@ def test_outputs_that_cannot_be(tmp_path):
   vocab = tmp_path / "vocab.txt"
   vocab.write_text("\n".join([*SPECIAL_TOKENS, "some"]) + "\n")
   with pytest.raises(ValueError, match="--output is empty"):
-    preparing.prepare(str(text), str(vocab), "")
+    prepare.prepare(str(text), str(vocab), "")
   assert sorted(os.listdir(tmp_path)) == ["a.txt", "vocab.txt"]

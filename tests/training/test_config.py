@@ -16,7 +16,7 @@ from tiny_teachers import write_teacher
 
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute, parser_of
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.examples import loader
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
@@ -196,7 +196,7 @@ def test_shortest_rows(builder, shortest):
     loader.make_builder(builder, special, 64, options)
   made = loader.make_builder(builder, special, 64, {"length": shortest})
   documents = [[[7, 8, 9, 10, 11], [12, 13]], [[14], [15, 16, 17]]]
-  text = corpus.corpus_from_documents(documents)
+  text = reader.corpus_from_documents(documents)
   stream = loader.Stream(text, made, seed=0)
   batch = stream.read(0, 20)
   assert batch["input_ids"].shape == (20, shortest)

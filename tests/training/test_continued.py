@@ -24,7 +24,7 @@ else:
   )
 
 from bert_jax import files
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import reader
 from bert_jax.devices import sharding
 from bert_jax.training import setup as building
 from bert_jax.training import train
@@ -55,7 +55,7 @@ def prepared(tmp_path_factory):
   pieces[10], pieces[11], pieces[-1] = "new", "##er", "newer"
   (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   meta = json.loads((path / "meta.json").read_text())
-  meta["fingerprint"] = corpus.fingerprint(str(path), meta["options"])
+  meta["fingerprint"] = reader.fingerprint(str(path), meta["options"])
   (path / "meta.json").write_text(json.dumps(files.seal(meta)))
   return path
 

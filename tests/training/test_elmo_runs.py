@@ -14,8 +14,7 @@ from config_names import PRETRAINING, docstring
 import bert_jax
 from bert_jax import models, objectives
 from bert_jax.cli import configs
-from bert_jax.corpus import prepare as preparing
-from bert_jax.corpus import reader as corpus
+from bert_jax.corpus import prepare, reader
 from bert_jax.devices import sharding
 from bert_jax.examples import loader
 from bert_jax.text import characters, words
@@ -88,7 +87,7 @@ def prepared(tmp_path_factory):
   (path / "t.txt").write_text("\n\n".join(documents) + "\n")
   (path / "w.txt").write_text("\n".join([*words.SPECIAL, *known]) + "\n")
   output = str(path / "prepared")
-  preparing.prepare(
+  prepare.prepare(
     str(path / "t.txt"),
     str(path / "w.txt"),
     output,
@@ -167,7 +166,7 @@ def test_last_lines_of_a_run(prepared, finished, capsys):
   workdir, _ = finished
   train.run(load("elmo:original", TINY | {"data.path": prepared}), workdir)
   printed = capsys.readouterr().out
-  counts = corpus.open_prepared(prepared).unigrams
+  counts = reader.open_prepared(prepared).unigrams
   assert counts[words.BEGIN] == counts[words.END] > 0
   held = loader.open_heldout(prepared, "elmo", length=6, streams=4, limit=16)
   batch = held.read(0, len(held))

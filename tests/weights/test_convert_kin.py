@@ -15,7 +15,7 @@ from tiny_families import jit
 import bert_jax
 from bert_jax.cli.main import execute, parser_of
 from bert_jax.tasks import layout
-from bert_jax.text import open_vocabulary as vocabulary_files
+from bert_jax.text import open_vocabulary
 from bert_jax.use import predict as predicting
 from bert_jax.weights import hf, hf_files, hf_tasks
 from bert_jax.weights import load as loading
@@ -96,7 +96,7 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
     tokenizer.save_pretrained(tmp_path)
     path = tmp_path
     assert not (path / "sentencepiece.bpe.model").exists()
-  opened = vocabulary_files.load(str(path))
+  opened = open_vocabulary.load(str(path))
   first, offset = KIN[name][2:]
   assert opened.pieces[0] == first and opened.pieces[1] == "<pad>"
   assert opened.pieces[-1] == "<mask>"
@@ -169,11 +169,11 @@ def test_a_damaged_or_other_sentencepiece_model(kin, tmp_path, spm):
   path = tmp_path / "sentencepiece.bpe.model"
   path.write_bytes(b"\x00\x01")
   with pytest.raises(ValueError, match="bpe.model: not a unigram model of"):
-    vocabulary_files.load(str(tmp_path))
+    open_vocabulary.load(str(tmp_path))
   with open(spm, "rb") as f:
     path.write_bytes(f.read().replace(b"<s>", b"<t>"))
   with pytest.raises(ValueError, match="first pieces are .*'<t>'.*of XLM-R"):
-    vocabulary_files.load(str(tmp_path))
+    open_vocabulary.load(str(tmp_path))
 
 
 def run(monkeypatch, verb, *arguments):
