@@ -22,3 +22,11 @@ def compiled(tmp_path_factory):
   jax.config.update("jax_compilation_cache_dir", None)
   jax.config.update("jax_persistent_cache_min_compile_time_secs", old)
   compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def unoptimized():
+  """For files whose tests wait for the compiler more than for its programs."""
+  jax.config.update("jax_disable_most_optimizations", True)
+  yield
+  jax.config.update("jax_disable_most_optimizations", False)

@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from test_config import BERT, shrink
+from tiny_runs import BERT, shrink
 
 from bert_jax.cli import configs
 from bert_jax.training import train

@@ -23,7 +23,7 @@ import bert_jax
 from bert_jax.text import characters
 from bert_jax.weights import bilm
 from bert_jax.weights import model_folder as convert_folder
-from tests.parity import reference
+from tests import transformers_reference as reference
 
 TEXT = """# Differences from the reference implementations
 

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from test_filters import LETTERS, made_of
+from text_files import LETTERS, made_of
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 

@@ -6,21 +6,13 @@ import unicodedata
 
 import numpy as np
 import pytest
+from text_files import made_of
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
 from bert_jax.corpus import filters, lines, sources
 from bert_jax.corpus.filters import Filters
 from bert_jax.corpus.sources import Record
-
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def made_of(*words: int) -> str:
-  """Numbers as words of four letters: any two texts share what is meant."""
-  return " ".join(
-    "".join(LETTERS[w // 26**i % 26] for i in range(4)) for w in words
-  )
 
 
 def jaccard(one: str, other: str) -> float:

@@ -6,7 +6,7 @@ import lzma
 import tracemalloc
 
 import pytest
-from test_sources import WANT, documents, jsonl, write, zstd
+from text_files import WANT, documents, jsonl, write, zstd
 
 from bert_jax.cli.main import execute
 from bert_jax.corpus import lines, parquet, sources

@@ -1,51 +1,24 @@
 """Inputs of every kind, good and bad, to documents of sentences."""
 
 import gzip
-import json
 import lzma
 
 import numpy as np
 import pytest
+from text_files import BERT_FORMAT, WANT, documents, jsonl, write, zstd
 
 from bert_jax.cli import flags
 from bert_jax.corpus import lines, sources
-
-BERT = "One here.\nTwo there.\n\nThird document.\n"
-WANT = [["One here.", "Two there."], ["Third document."]]
-
-
-def documents(inputs, **options) -> list[list[str]]:
-  if not isinstance(inputs, list):
-    inputs = str(inputs)
-  return list(sources.read_documents(inputs, **options))
-
-
-def write(path, content):
-  if isinstance(content, str):
-    content = content.encode("utf-8")
-  path.write_bytes(content)
-  return path
-
-
-def jsonl(*texts: str) -> str:
-  return "".join(json.dumps({"id": 1, "text": t}) + "\n" for t in texts)
-
-
-def zstd(content: bytes) -> bytes:
-  zstandard = pytest.importorskip("zstandard")
-  half = len(content) // 2
-  compress = zstandard.ZstdCompressor().compress
-  return compress(content[:half]) + compress(content[half:])
 
 
 @pytest.mark.parametrize(
   "content",
   [
-    BERT,
-    BERT.rstrip("\n"),
-    BERT.replace("\n", "\r\n"),
-    "\ufeff" + BERT,
-    "\n \n\t\n" + BERT.replace("\n\n", "\n  \n\r\n\n") + "\n\n",
+    BERT_FORMAT,
+    BERT_FORMAT.rstrip("\n"),
+    BERT_FORMAT.replace("\n", "\r\n"),
+    "\ufeff" + BERT_FORMAT,
+    "\n \n\t\n" + BERT_FORMAT.replace("\n\n", "\n  \n\r\n\n") + "\n\n",
     "  One here. \nTwo there.\n\nThird document.",
   ],
 )
@@ -60,7 +33,7 @@ def test_bert_format(tmp_path, content):
 )
 def test_compressed(tmp_path, name, suffix, compress):
   text = jsonl("One here. Two there.", "Third document.")
-  text = text if "json" in name else BERT
+  text = text if "json" in name else BERT_FORMAT
   content = compress(text.encode())
   path = write(tmp_path / (name + suffix), content)
   assert documents(path) == WANT
@@ -240,7 +213,7 @@ def test_single_spaces(monkeypatch, block):
 
 
 def test_share_grows_to_one(tmp_path):
-  write(tmp_path / "a.txt", BERT)
+  write(tmp_path / "a.txt", BERT_FORMAT)
   write(tmp_path / "b.jsonl", jsonl("One.", "Two."))
   found = sources.find_sources(str(tmp_path / "*"))
   assert [s.kind for s in found] == ["bert", "jsonl"]

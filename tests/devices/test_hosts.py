@@ -13,7 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from prepared import random_documents, write_prepared
-from test_resume import rows
+from tiny_runs import rows
 
 from bert_jax.devices import hosts
 from bert_jax.training import logging as logs

@@ -9,8 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from test_bad_input import shrunk
-from test_resume import rows
+from tiny_runs import rows, shrunk
 
 from bert_jax import files
 from bert_jax.examples import loader

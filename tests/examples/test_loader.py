@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from batches_of_rows import join, same
 
 from bert_jax.corpus import reader
 from bert_jax.corpus.reader import corpus_from_documents
@@ -35,16 +36,6 @@ def stream(seed=0, **options):
   # Shards and windows small enough that an epoch has several of each.
   options = {"shard_tokens": 100, "window_shards": 3} | options
   return streams.Stream(some_corpus(), builder(), seed, **options)
-
-
-def same(a, b):
-  return a.keys() == b.keys() and all(
-    a[k].dtype == b[k].dtype and np.array_equal(a[k], b[k]) for k in a
-  )
-
-
-def join(parts):
-  return {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
 
 
 def originals(batch):

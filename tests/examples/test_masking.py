@@ -5,6 +5,17 @@ import random
 
 import numpy as np
 import pytest
+from masked_rows import (
+  CLS,
+  MASK,
+  SEP,
+  VOCAB,
+  chosen_columns,
+  mask,
+  rows,
+  word_rows,
+  words_of,
+)
 
 from bert_jax.corpus import reader
 from bert_jax.examples import masking
@@ -12,31 +23,7 @@ from bert_jax.examples import recipes as builders
 from bert_jax.examples.recipes import bert_pairs
 from bert_jax.text.vocabulary import SpecialIds
 
-CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 WORDS = "whole_word"
-
-
-def rows(lengths, width, pad=0, left=False):
-  """Returns (ids, maskable, lengths): [CLS], ids from 10 on, [SEP], padding."""
-  ids = np.full((len(lengths), width), pad, np.int32)
-  maskable = np.zeros(ids.shape, bool)
-  for i, n in enumerate(lengths):
-    begin = width - n if left else 0
-    ids[i, begin : begin + n] = [CLS, *range(10, 8 + n), SEP]
-    maskable[i, begin + 1 : begin + n - 1] = True
-  return ids, maskable, np.array(lengths)
-
-
-def mask(ids, maskable, lengths, seed=0, first=0, **options):
-  positions = np.arange(first, first + len(ids), dtype=np.uint64)
-  own = masking.Masks._fields
-  masks = masking.check_masks(
-    masking.Masks(**{k: options.pop(k) for k in own if k in options})
-  )
-  options = {"mask_id": MASK, "vocab_size": VOCAB} | options
-  return masking.mask_tokens(
-    ids, maskable, lengths, positions, seed, masks, **options
-  )
 
 
 @pytest.mark.parametrize("pad", [0, 1])
@@ -182,30 +169,6 @@ def test_draws_depend_on_seed_and_number_only():
   assert len(np.unique(rows_seen, axis=0)) == 16
 
 
-def word_rows(count, width, seed):
-  """Rows as `rows` makes them, and where words of 1 to 5 pieces start."""
-  rng = np.random.default_rng(seed)
-  lengths = rng.choice([width, width, width, 9, 30], count)
-  ids, maskable, lengths = rows(lengths.tolist(), width)
-  starts = np.zeros(ids.shape, bool)
-  for row in starts:
-    sizes = rng.choice([1, 1, 1, 1, 2, 2, 3, 5], width)
-    begins = np.cumsum(sizes) - sizes + 1
-    row[begins[begins < width]] = True
-  return ids, maskable, lengths, starts
-
-
-def words_of(maskable, starts):
-  """The words of one row, lists of columns, as the program finds them."""
-  words = []
-  for column in np.flatnonzero(maskable).tolist():
-    if words and words[-1][-1] == column - 1 and not starts[column]:
-      words[-1].append(column)
-    else:
-      words.append([column])
-  return words
-
-
 def published_words(words, count, rng):
   """The published choice of whole words, one at a time; a set of columns."""
   words, chosen = list(words), []
@@ -217,12 +180,6 @@ def published_words(words, count, rng):
       continue
     chosen += word
   return set(chosen)
-
-
-def chosen_columns(out):
-  used = out["mlm_weights"] > 0
-  pairs = zip(out["mlm_positions"], used, strict=True)
-  return [set(row[use].tolist()) for row, use in pairs]
 
 
 def test_all_pieces_of_a_word_or_none():

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from test_loader import join, same
-from test_pairs import SPECIAL, numbered
+from batches_of_rows import join, same
+from numbered_corpora import SPECIAL, numbered
 
 from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import assembly, loader, streams

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from test_pairs import FIRST_ID, SPECIAL, document_of, numbered, realistic
+from numbered_corpora import FIRST_ID, SPECIAL, document_of, numbered, realistic
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import corpus_from_documents

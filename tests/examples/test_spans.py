@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from test_masking import (
+from masked_rows import (
   CLS,
   MASK,
   SEP,

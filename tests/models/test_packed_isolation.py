@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numbered_corpora import SPECIAL
 from prepared import random_documents
-from test_pairs import SPECIAL
 from tiny_families import jit
 
 from bert_jax import objectives

@@ -12,23 +12,21 @@ import numpy as np
 import pytest
 import tiny_models
 from prepared import random_documents, write_prepared
-from test_objectives_runs import TINY, arrays, plainly, rows
 from tiny_families import fill, jit
+from tiny_runs import arrays, distilled, rows
 from tiny_teachers import write_teacher
 
 import bert_jax
 from bert_jax import objectives
-from bert_jax.cli import configs
 from bert_jax.models import bert, distilbert, heads
 from bert_jax.objectives import distil
-from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import checkpoint
 from bert_jax.weights import model_folder as folders
 from bert_jax.weights.load import open_model
 
-__all__ = ["plainly"]  # Of all tests here: compiling is what they wait for.
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 ROOT = str(pathlib.Path(__file__).parents[2])
 SIZES = dict(
   variant="base",
@@ -42,23 +40,6 @@ SIZES = dict(
 )
 STUDENT = SIZES | {"family": "distilbert"}
 TEACHER = SIZES | {"family": "bert", "num_layers": 4}
-ROWS, LENGTH = 3, 11
-
-
-@pytest.fixture(scope="module")
-def batch():
-  """Rows of 11 tokens, 6 and none, with 3, 2 and no predictions."""
-  rng = np.random.default_rng(0)
-  real = np.arange(LENGTH) < np.array([11, 6, 0])[:, None]
-  used = np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0]])
-  whole = dict(
-    input_ids=rng.integers(0, 37, (ROWS, LENGTH)) * real,
-    sequence_ids=real,
-    mlm_positions=np.array([[1, 4, 8], [2, 3, 0], [0, 0, 0]]),
-    mlm_ids=rng.integers(0, 37, (ROWS, 3)) * used,
-  )
-  made = {key: jnp.asarray(x, jnp.int32) for key, x in whole.items()}
-  return made | {"mlm_weights": jnp.asarray(used, jnp.float32)}
 
 
 def build(**options):
@@ -94,7 +75,8 @@ def softmax(x):
 def everywhere(params, batch, encoder):
   """Float64 logits of all positions, and last hidden states."""
   module = heads.ForPreTraining(encoder, pairs=False)
-  columns = jnp.broadcast_to(jnp.arange(LENGTH), (ROWS, LENGTH))
+  shape = batch["input_ids"].shape
+  columns = jnp.broadcast_to(jnp.arange(shape[1]), shape)
   out = jit(module.apply)(
     {"params": params}, batch | {"mlm_positions": columns}
   )
@@ -192,8 +174,9 @@ def test_gradients(batch, parameters, monkeypatch):
   assert still == ["['encoder']['embeddings']['position']['embedding']"]
   assert all(not np.any(x) for x in jax.tree.leaves(frozen))
   text = str(jax.make_jaxpr(jax.grad(total))(*parameters))
-  assert f"f32[{ROWS},4,37]" in text
-  assert not any(f"[{ROWS},{n},37]" in text for n in (LENGTH, 12))
+  rows, length = batch["input_ids"].shape
+  assert f"f32[{rows},4,37]" in text
+  assert not any(f"[{rows},{n},37]" in text for n in (length, 12))
 
 
 def test_only_the_student_has_dropout(batch, parameters):
@@ -273,39 +256,16 @@ def folder(tmp_path_factory):
   return prepared, write_teacher(path / "teacher", prepared)
 
 
-def tiny(folder, name="distilbert:base", **changes):
-  """A published config in a size for tests."""
-  config = configs.load_defaults(name)
-  prepared, teacher = folder
-  changes = {
-    "data.path": prepared,
-    "teacher.path": teacher,
-    "teacher.model.hidden": 16,
-    "teacher.model.num_layers": 4,
-    "teacher.model.heads": 2,
-    "teacher.model.mlp": 32,
-    "objective.layers": (0, 3),
-  } | changes
-  for key, value in (TINY | changes).items():
-    section = config
-    *parts, last = key.split(".")
-    for part in parts:
-      section = section[part]
-    section[last] = value
-  config_lib.check_keys(config)
-  return config
-
-
 def test_restart_is_exact(folder, tmp_path, compiled, capsys):
   """And another teacher is refused; the run is loaded as any other."""
   whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
-  state = train.run(tiny(folder), whole)
+  state = train.run(distilled(folder), whole)
   assert "held-out KL to the teacher" in capsys.readouterr().out
   shutil.copytree(whole, again)
   shutil.rmtree(os.path.join(again, "checkpoints", "8"))
   moved = str(tmp_path / "moved")
   shutil.copytree(folder[1], moved)
-  restarted = train.run(tiny((folder[0], moved)), again)
+  restarted = train.run(distilled((folder[0], moved)), again)
   expected, got = arrays(state), arrays(restarted)
   for key, x in expected.items():
     np.testing.assert_array_equal(x, got[key], err_msg=key)
@@ -321,7 +281,7 @@ def test_restart_is_exact(folder, tmp_path, compiled, capsys):
   shutil.rmtree(os.path.join(again, "checkpoints", "8"))
   other = write_teacher(tmp_path / "other", folder[0], seed=1)
   with pytest.raises(ValueError, match="is not the teacher .*digests differ"):
-    train.run(tiny((folder[0], other)), again)
+    train.run(distilled((folder[0], other)), again)
 
   filler = open_model(whole)
   assert filler.module.encoder.num_layers == 2
@@ -345,11 +305,11 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
     "objective.mlm_weight": 1.0,
     "total_steps": 4,
   }
-  train.run(tiny(folder, **alone), first)
+  train.run(distilled(folder, **alone), first)
   last = [row for row in rows(first) if row["split"] == "heldout"][-1]
   assert last["loss"] == pytest.approx(last["mlm_loss"])
   assert last["kl_loss"] > 0 and last["cosine_loss"] > 0
-  config = tiny(
+  config = distilled(
     (folder[0], first),
     **alone,
     **{
@@ -369,22 +329,22 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   prepared, teacher = folder
   refused = functools.partial(pytest.raises, ValueError)
   with refused(match="teacher.path is empty; pass --config.teacher.path"):
-    building.build(tiny((prepared, "")))
+    building.build(distilled((prepared, "")))
   with refused(match="/no/such: no such folder"):
-    building.build(tiny((prepared, "/no/such")))
+    building.build(distilled((prepared, "/no/such")))
   with refused(match="has hidden=16, num_layers=4, but .*hidden=8.*--config"):
     sizes = {"teacher.model.hidden": 8, "teacher.model.num_layers": 3}
-    building.build(tiny(folder, **sizes))
+    building.build(distilled(folder, **sizes))
   with refused(match="write hidden=16, num_layers=4.* into teacher.model"):
-    config = tiny(folder)
+    config = distilled(folder)
     config["teacher"]["model"] = {"family": "bert", "variant": "base"}
     building.build(config)
   with refused(match="weight_decay=0.1 would shrink .*freeze_positions=True"):
-    building.build(tiny(folder, **{"optimizer.weight_decay": 0.1}))
+    building.build(distilled(folder, **{"optimizer.weight_decay": 0.1}))
   with refused(match="teacher.model.variant='nope': not one of"):
-    building.build(tiny(folder, **{"teacher.model.variant": "nope"}))
+    building.build(distilled(folder, **{"teacher.model.variant": "nope"}))
   with refused(match="family=bert, but .*teacher.model.family=roberta"):
-    building.build(tiny(folder, **{"teacher.model.family": "roberta"}))
+    building.build(distilled(folder, **{"teacher.model.family": "roberta"}))
   other = str(tmp_path / "other")
   shutil.copytree(teacher, other)
   tiny_models.delete_digests(other)
@@ -396,15 +356,15 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   with refused(
     match="prepared: its piece 9 is 'w9', that of teacher.* is 'x9'"
   ):
-    building.build(tiny((prepared, other)))
+    building.build(distilled((prepared, other)))
   os.remove(vocab)
   with refused(match="has no vocabulary"):
-    building.build(tiny((prepared, other)))
-  config = tiny(folder)
+    building.build(distilled((prepared, other)))
+  config = distilled(folder)
   del config["teacher"]
   with refused(match="config.teacher is missing: objective 'distil'"):
     building.make_parts(config)
-  config = tiny(folder) | {"objective": {"name": "mlm", "pairs": False}}
+  config = distilled(folder) | {"objective": {"name": "mlm", "pairs": False}}
   with refused(match="objective 'mlm' learns from none; remove it"):
     building.make_parts(config)
 
@@ -451,7 +411,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
     changes |= {"model.num_layers": 2, "model.heads": 2}
   setups = []
   for teacher in (exact, larger):
-    config = tiny((prepared, teacher), name, **changes)
+    config = distilled((prepared, teacher), name, **changes)
     if name.startswith("tiny"):
       del config["objective"]["layers"]
     setups.append(building.build(config))
@@ -468,7 +428,7 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   prepared, _ = folder
   smaller = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
   with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
-    building.build(tiny((prepared, smaller)))
+    building.build(distilled((prepared, smaller)))
   tiny_models.delete_digests(smaller)
   with open(f"{smaller}/vocab.txt") as f:
     pieces = f.read().split()
@@ -477,4 +437,4 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   with pytest.raises(
     ValueError, match="piece 60 is 'w60', and teacher.*only 60"
   ):
-    building.build(tiny((prepared, smaller)))
+    building.build(distilled((prepared, smaller)))

@@ -10,95 +10,24 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 from tiny_families import jit
+from tiny_runs import EXTRA, HALF, TOTAL, arrays, rows, tiny
 
-from bert_jax.cli import configs
 from bert_jax.examples import loader
 from bert_jax.models import electra
-from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
 from bert_jax.training import train
 from bert_jax.weights import checkpoint, runs
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import model_folder as folders
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-TOTAL, HALF = 8, 4
-TINY = {
-  "total_steps": TOTAL,
-  "batch_size": 4,
-  "micro_batches": 1,
-  "data.length": 32,
-  "data.max_predictions": 6,
-  "model.max_positions": 34,
-  "model.hidden": 16,
-  "model.num_layers": 2,
-  "model.heads": 2,
-  "model.mlp": 32,
-  "model.dtype": "float32",
-  "model.remat": False,
-  "schedule.peak": 1e-2,
-  "schedule.warmup": 0.25,
-  "log.every": 1,
-  "evaluate.every": HALF,
-  "evaluate.examples": 16,
-  "checkpoint.every": HALF,
-  "data.cased": False,
-}
-ALBERT = {"model.embedding_size": 8, "data.max_sequences": 3}
-ALBERT |= {"micro_batches": 2}
-ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
-# Its rows are static, and its padding that of the tests' vocabulary.
-ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
-EXTRA = {
-  "electra:small": ELECTRA,
-  "gpt:gpt1": {"data.max_predictions": None},
-  "albert:base_v1": ALBERT,
-  "spanbert:base": {},
-  "roberta:base": ROBERTA,
-}
 QUICK = ("gpt:gpt1",)
-
-
-def tiny(name, path):
-  """A published config in a size for tests."""
-  config = configs.load_defaults(name)
-  for key, value in (TINY | EXTRA[name] | {"data.path": path}).items():
-    section = config
-    *parts, last = key.split(".")
-    for part in parts:
-      section = section[part]
-    if value is not None:
-      section[last] = value
-  config_lib.check_keys(config)
-  return config
-
-
-@pytest.fixture(scope="module", autouse=True)
-def plainly(compiled):
-  """Compiling is what these tests wait for."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(20, 0), random_documents(6, 1))
-
-
-def arrays(state):
-  return {
-    jax.tree_util.keystr(k): np.asarray(v)
-    for k, v in jax.tree_util.tree_leaves_with_path(state)
-  }
-
-
-def rows(workdir):
-  timed = ("steps_per_second", "tokens_per_second", "mfu")
-  timed += ("data_wait", "checkpoint_wait")
-  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return [{k: v for k, v in r.items() if k not in timed} for r in found]
 
 
 @pytest.fixture(scope="module")

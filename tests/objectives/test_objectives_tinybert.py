@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from test_objectives_distil import batch, tiny
-from test_objectives_runs import arrays, plainly, rows
 from tiny_families import fill, jit
+from tiny_runs import arrays, distilled, rows
 from tiny_teachers import write_teacher
 
 import bert_jax
@@ -19,7 +18,7 @@ from bert_jax.models import bert, tinybert
 from bert_jax.objectives import tinybert as objective_lib
 from bert_jax.training import train
 
-__all__ = ["batch", "plainly"]
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
 STUDENT = SIZES | dict(variant="4x312", hidden=8, num_layers=2, mlp=16)
 TEACHER = SIZES | dict(variant="base", hidden=12, num_layers=6, mlp=24)
@@ -210,7 +209,7 @@ def test_restart_is_exact(tmp_path, compiled):
   whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
 
   def config():
-    made = tiny(folder, "tinybert_4x312", **changes)
+    made = distilled(folder, "tinybert:4x312", **changes)
     del made["objective"]["layers"]
     return made
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tiny_families
 import tiny_tasks
-from test_objectives_runs import plainly
 from tiny_families import fill, jit
 
 from bert_jax import objectives
@@ -28,7 +27,7 @@ from bert_jax.use import predict as predicting
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights import runs
 
-__all__ = ["plainly"]
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 ROOT = str(pathlib.Path(__file__).parents[2])
 CONFIG = "tinybert:sst2"
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
@@ -309,7 +308,7 @@ def config_of(made, stage, **changes):
 
 
 @pytest.fixture(scope="module")
-def trained(made, plainly):
+def trained(made, compiled, unoptimized):
   """The folders of a run of each stage, the second after the first."""
   train.run(config_of(made, "layers"), str(made / "layers"))
   second = config_of(made, "prediction") | {"init_from": str(made / "layers")}

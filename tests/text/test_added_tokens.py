@@ -5,8 +5,11 @@ import pickle
 
 import numpy as np
 import pytest
-from test_tokenizers import bert, gpt1, roberta, tokens
-from test_vocabulary_files import ALBERT, sentencepiece, write
+from tiny_added_tokens import ADDED, FORMS, MAKE, TEXTS, numbered, write_model
+from tiny_vocabularies import (
+  tokens,
+  write,
+)
 from tokenizers import AddedToken
 
 from bert_jax import files
@@ -19,92 +22,7 @@ from bert_jax.text import (
   added_tokens,
   model_tokenizer,
   open_vocabulary,
-  unigram,
 )
-
-# One of each flag; the last one is a piece already.
-ADDED = (
-  AddedToken("covid19", normalized=True),
-  AddedToken("[E1]", normalized=False, special=True),
-  AddedToken("Qart", normalized=True, single_word=True),
-  AddedToken("<x>", normalized=True, lstrip=True),
-  AddedToken("<y>", normalized=False, rstrip=True),
-  AddedToken("New York", normalized=False),
-  AddedToken("Élan", normalized=True),
-  AddedToken("a", normalized=True, single_word=True),
-)
-TEXTS = (
-  "the covid19 a, COVID19n [E1]the a an <x> and <y> the.",
-  "New York new york NEW  YORK \u00c9lan elan",
-  "",
-  "covid19",
-  "covid19covid19 covid19",
-  " [E1] the [e1]",
-  "the-covid19-an don't <x><y>  <x>   the",
-  "the\u200bcovid\u200b19 a",
-  "Qart qart, qarts Qart. xQart 'qart'",
-  "\u4e2dcovid19\u4e2d[E1]\u4e2d",
-  "<y>   the    <x>",
-  "[SEP] a",
-)
-
-
-def albert():
-  return unigram.unigram(sentencepiece([*ALBERT, "c", "e", "t", "x", "▁x"]))
-
-
-MAKE = {
-  "bert": lambda: bert("the a an ##n ##a - . , n 中 x ##x e ##e"),
-  "roberta": roberta,
-  "albert": albert,
-  "gpt1": gpt1,
-}
-FORMS = ("tokenizer.json", "tokenizer_config.json", "added_tokens.json")
-MODEL_TYPES = {"gpt1": "openai-gpt"}
-
-
-def numbered(vocabulary):
-  """The added tokens with their ids: new ones follow the pieces."""
-  pieces = list(vocabulary.pieces)
-  made = {}
-  for token in ADDED:
-    if token.content not in pieces:
-      pieces.append(token.content)
-    made[pieces.index(token.content)] = token
-  return made
-
-
-def write_model(path, kind, form):
-  """A folder of transformers that declares the tokens in one of its files."""
-  vocabulary = MAKE[kind]()
-  files = open_vocabulary.contents(vocabulary)
-  files.pop("pieces.json", None)
-  settings = json.loads(files.pop("tokenizer_config.json"))
-  # The files are changed below, and another program writes no digests.
-  for key in ("sha256", "checksum"):
-    settings.pop(key)
-  files.pop("tokenizer.json", None)
-  if kind == "albert":
-    settings["tokenizer_class"] = "AlbertTokenizer"
-  by_id = numbered(vocabulary)
-  if form == "tokenizer.json":
-    longer = added_tokens.with_special_tokens(vocabulary)
-    longer.add_tokens([by_id[i] for i in sorted(by_id)])
-    files = {"tokenizer.json": longer.to_str().encode()}
-    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-  elif form == "tokenizer_config.json":
-    settings["added_tokens_decoder"] = {
-      str(i): {"content": t.content, **added_tokens.flags_of(t)}
-      for i, t in by_id.items()
-    }
-  else:
-    numbers = {token.content: i for i, token in by_id.items()}
-    files["added_tokens.json"] = json.dumps(numbers).encode()
-    named = {"additional_special_tokens": ["[E1]"]}
-    files["special_tokens_map.json"] = json.dumps(named).encode()
-  files["tokenizer_config.json"] = json.dumps(settings).encode()
-  config = {"model_type": MODEL_TYPES.get(kind, kind)}
-  return write(path, files | {"config.json": json.dumps(config).encode()})
 
 
 def read_folder(path):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from test_added_tokens import TEXTS, write_model
+from tiny_added_tokens import TEXTS, write_model
 
 from bert_jax.tasks import prepare_task as task_preparing
 from bert_jax.tasks import read as reading

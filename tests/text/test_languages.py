@@ -13,7 +13,7 @@ import unicodedata
 import numpy as np
 import pytest
 from languages import LANGUAGES, LINES, TEXTS
-from test_tokenizers import gpt1
+from tiny_vocabularies import gpt1
 
 from bert_jax.corpus import prepare, reader, train_vocab
 from bert_jax.examples import loader

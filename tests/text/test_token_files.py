@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tiny_tasks
 from flax import traverse_util
-from test_added_tokens import MAKE
-from test_tokenizers import bert
+from tiny_added_tokens import MAKE
+from tiny_vocabularies import bert
 
 from bert_jax.cli.main import execute
 from bert_jax.corpus import reader

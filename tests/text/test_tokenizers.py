@@ -3,66 +3,17 @@
 import json
 import os
 import pickle
-import random
 
 import numpy as np
 import pytest
-from tokenizers import pre_tokenizers
+from tiny_vocabularies import SPECIAL, bert, gpt1, roberta, texts, tokens
 
-from bert_jax.text import bpe, open_vocabulary, unigram, wordpiece
-from bert_jax.text.vocabulary import SPECIAL_TOKENS
+from bert_jax.text import open_vocabulary, unigram, wordpiece
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 needs_data = pytest.mark.skipif(
   not DATA, reason="BERT_JAX_TEST_DATA names no folder with vocabularies"
 )
-SPECIAL = list(SPECIAL_TOKENS)
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-MERGES = [("t", "h"), ("th", "e"), ("Ġ", "the"), ("Ġ", "a"), ("a", "n")]
-
-
-def bert(words, rules="huggingface", lower_case=True):
-  return wordpiece.build(SPECIAL + words.split(), lower_case, "v", rules)
-
-
-def roberta(**options):
-  pieces = ["<s>", "<pad>", "</s>", "<unk>", *BYTES]
-  pieces += [a + b for a, b in MERGES] + ["<mask>"]
-  vocab = {p: i for i, p in enumerate(pieces)}
-  return bpe.bytelevel(vocab, MERGES, **options)
-
-
-def gpt1():
-  pieces = ["<unk>", *"abct", "a</w>", "t</w>", "at</w>", "cat</w>", ".</w>"]
-  merges = [("a", "t</w>"), ("c", "at</w>")]
-  return bpe.gpt1({p: i for i, p in enumerate(pieces)}, merges)
-
-
-def texts(count, seed=0):
-  """Scripts, combining marks, controls, emoji, spaces, long words mixed."""
-  rng = random.Random(seed)
-  points = [*range(0x250), *range(0x300, 0x370), *range(0x5D0, 0x5EB)]
-  points += [*range(0x4E00, 0x4E40), *range(0x1F600, 0x1F640), 0x200D, 0x2028]
-  points += [0xFFFD, 0xE000, 0x378, 0x0, 0xFEFF]
-
-  def word():
-    kind = rng.random()
-    if kind < 0.5:
-      return rng.choice(["the", "a", "an", "Word", "don't", "x" * 150, "  "])
-    return "".join(chr(rng.choice(points)) for _ in range(rng.randrange(6)))
-
-  return [
-    rng.choice([" ", "", " "]).join(word() for _ in range(rng.randrange(9)))
-    for _ in range(count)
-  ]
-
-
-def tokens(vocabulary, text, special=False):
-  """[(piece, slice of the raw text)]."""
-  (encoded,) = vocabulary.encode_offsets([text], special)
-  pieces = [vocabulary.pieces[i] for i in encoded.ids]
-  slices = [text[begin:end] for begin, end in encoded.offsets]
-  return list(zip(pieces, slices, strict=True))
 
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-import test_vocabulary_files
+import tiny_vocabularies
 
 from bert_jax.corpus import split_text, train_vocab
 from bert_jax.text import open_vocabulary, train_vocabulary, wordpiece
@@ -172,8 +172,8 @@ def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
   train_one(str(both / "vocab.txt"), lower_case=False)
   train_one(str(both / "x.txt"))
   # As `train_vocab` names the rules of a cased model.
-  field, name = test_vocabulary_files.field, b"nmt_nfkc_cased"
-  content = test_vocabulary_files.sentencepiece(test_vocabulary_files.ALBERT)
+  field, name = tiny_vocabularies.field, b"nmt_nfkc_cased"
+  content = tiny_vocabularies.sentencepiece(tiny_vocabularies.ALBERT)
   content += field(3, field(1, name))
   (both / "spiece.model").write_bytes(content)
   (both / "x.model").write_bytes(content)
@@ -202,7 +202,7 @@ def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
 
 def test_settings_that_are_silent_on_accents_leave_them_to_the_caller(tmp_path):
   (tmp_path / "spiece.model").write_bytes(
-    test_vocabulary_files.sentencepiece(test_vocabulary_files.ALBERT)
+    tiny_vocabularies.sentencepiece(tiny_vocabularies.ALBERT)
   )
   path = tmp_path / "tokenizer_config.json"
   path.write_text(json.dumps({"do_lower_case": False}))

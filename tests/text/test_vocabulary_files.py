@@ -2,37 +2,24 @@
 
 import json
 import random
-import struct
 import types
 
 import pytest
-from test_tokenizers import bert, gpt1, roberta, texts, tokens
+from tiny_vocabularies import (
+  ALBERT,
+  bert,
+  gpt1,
+  roberta,
+  sentencepiece,
+  texts,
+  tokens,
+  write,
+)
 
 from bert_jax.tasks import questions as spans
 from bert_jax.text import model_tokenizer, open_vocabulary, unigram
 from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 from bert_jax.use import text_batches as text_rows
-
-
-def field(number, content):
-  """A field of a protocol buffer that holds bytes."""
-  size, length = len(content), b""
-  while size > 127:
-    length, size = length + bytes([size & 127 | 128]), size >> 7
-  return bytes([number << 3 | 2]) + length + bytes([size]) + content
-
-
-def sentencepiece(pieces):
-  """A `.model`; the pieces are the less likely the later they come."""
-  made = b""
-  for i, piece in enumerate(pieces):
-    score = b"\x15" + struct.pack("<f", -float(i))
-    made += field(1, field(1, piece.encode()) + score + b"\x18\x01")
-  # A trainer's settings, of which the model type is a number: unigram.
-  return made + field(2, field(1, b"text.txt") + b"\x18\x01") + field(3, b"")
-
-
-ALBERT = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁the", "▁a", "n", "▁"]
 
 
 def files_of(kind, as_json=False):
@@ -48,13 +35,6 @@ def files_of(kind, as_json=False):
   if as_json:
     return {"tokenizer.json": made.marked.to_str().encode()}
   return {n: c for n, c in files.items() if n != "tokenizer.json"}
-
-
-def write(folder, files):
-  folder.mkdir(exist_ok=True)
-  for name, content in files.items():
-    (folder / name).write_bytes(content)
-  return str(folder)
 
 
 def test_a_sentencepiece_model_alone(tmp_path):

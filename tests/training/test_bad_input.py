@@ -9,6 +9,7 @@ import shutil
 import jax.numpy as jnp
 import pytest
 from prepared import random_documents, write_prepared
+from tiny_runs import shrunk
 
 from bert_jax import files
 from bert_jax.cli import configs
@@ -168,15 +169,6 @@ def test_a_config_file_with_an_error(tmp_path, capsys, text, words):
     execute(["train", f"--config={path}", "--workdir=unused"])
   assert e.value.code.startswith(f"error: --config={path}: ")
   assert words in e.value.code and "\n" not in e.value.code
-
-
-def shrunk(folder):
-  config = load()
-  config["model"] |= dict(variant="tiny", unroll=1)
-  config["data"] |= dict(path=folder, length=32, max_predictions=5)
-  config["evaluate"] |= dict(every=2, examples=8)
-  config["checkpoint"]["every"] = config["log"]["every"] = 2
-  return config | dict(total_steps=2, batch_size=4)
 
 
 @pytest.mark.parametrize("heldout", [0, 1])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from config_names import PRETRAINING, docstring
 from prepared import random_documents, write_prepared
-from tiny_teachers import write_teacher
+from tiny_runs import BERT, shrink
 
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute, parser_of
@@ -26,7 +26,6 @@ from bert_jax.training import train
 ROOT = str(pathlib.Path(__file__).parents[2])
 # ELMo's need a text of words: test_elmo_runs.py.
 CONFIGS = [name for name in PRETRAINING if "elmo" not in name]
-BERT = os.path.join(ROOT, "configs", "bert.py:base")
 
 
 @pytest.fixture(scope="module")
@@ -331,39 +330,6 @@ def test_a_run_of_before_a_key_goes_on(folder, tmp_path, compiled, capsys):
   config["data"]["static_masks"] = 2
   with pytest.raises(ValueError, match="data.static_masks: 0 -> 2"):
     train.run(config | {"total_steps": 2}, str(workdir))
-
-
-SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)
-MORE_SIZES = {
-  "albert": dict(embedding_size=16),
-  "electra": dict(embedding_size=16, generator_hidden=64),
-}
-
-
-def shrink(config, folder):
-  """A config at a size that takes seconds, everything else as it is."""
-  model, data = config["model"], config["data"]
-  model |= SIZES | MORE_SIZES.get(model["family"], {}) | dict(dtype="float32")
-  data |= dict(path=folder, cased=False)
-  for section in list(config["phases"].values()) or [data]:
-    section["length"] = 32
-    if "max_predictions" in section:
-      section["max_predictions"] = 5
-  config["checkpoint"]["every"] = config["log"]["every"] = 2
-  config["evaluate"] |= dict(every=2, examples=16)
-  if "teacher" in config:
-    family = config["teacher"]["model"]["family"]
-    path = os.path.join(os.path.dirname(folder), f"t{model['max_positions']}")
-    sizes = SIZES | dict(max_positions=model["max_positions"])
-    sizes |= {"padding_id": 0} if family == "roberta" else {}
-    if not os.path.exists(path):
-      write_teacher(path, folder, family, **sizes)
-    config["teacher"] = dict(
-      path=path, model=sizes | dict(family=family, variant="base")
-    )
-    if "layers" in config["objective"]:
-      config["objective"]["layers"] = (1, 0)
-  return config | dict(total_steps=4, batch_size=8, micro_batches=1)
 
 
 # One of each objective and family is trained, the others are built.

@@ -7,7 +7,7 @@ import jax
 import pytest
 from config_names import PRETRAINING
 from prepared import random_documents, write_prepared
-from test_config import shrink
+from tiny_runs import shrink
 
 from bert_jax.cli import configs
 from bert_jax.examples.recipes import BUILDERS

@@ -38,12 +38,7 @@ FAMILIES = tuple(continued.REFERENCES)
 WORD = "encoder/embeddings/word/embedding"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def plainly(compiled):
-  """Compiling is what these tests wait for."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 
 @pytest.fixture(scope="module")

@@ -99,12 +99,10 @@ def prepared(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(prepared, tmp_path_factory):
+def finished(prepared, tmp_path_factory, unoptimized):
   workdir = str(tmp_path_factory.mktemp("run") / "run")
-  jax.config.update("jax_disable_most_optimizations", True)
   config = load("elmo:original", TINY | {"data.path": prepared})
-  yield workdir, train.run(config, workdir)
-  jax.config.update("jax_disable_most_optimizations", False)
+  return workdir, train.run(config, workdir)
 
 
 def rows(workdir):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
-from test_objectives_runs import arrays, rows, tiny
+from tiny_runs import arrays, rows, tiny
 
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, optim, train
@@ -20,12 +20,7 @@ from bert_jax.weights import checkpoint
 TOTAL, BAD = 12, 6  # Steps; the update of step 6 is a thousand times too large.
 
 
-@pytest.fixture(scope="module", autouse=True)
-def plainly(compiled):
-  """Compiling is what these tests wait for."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +31,7 @@ def prepared(tmp_path_factory):
 
 def config_of(prepared, action="none", factor=1.5):
   """A causal model; windows and ways between checkpoints are two steps."""
-  config = tiny("gpt1", prepared)
+  config = tiny("gpt:gpt1", prepared)
   config |= dict(total_steps=TOTAL, spike=dict(action=action, factor=factor))
   config["log"]["every"] = 2
   config["evaluate"] |= dict(every=4, examples=8)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zipfile
 
-import jax
 import numpy as np
 import pytest
 import tiny_models
@@ -58,12 +57,7 @@ LABELS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-  """Compiling is what these tests wait for."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("unoptimized")
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,7 @@ TEXT = "the cats sat. unaffable"
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-  """Compiling is what these tests wait for."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("unoptimized")
 
 
 def opened(path, family, **options):

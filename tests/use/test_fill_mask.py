@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny_models
 from prepared import random_documents, write_prepared
-from test_config import BERT, shrink
+from tiny_runs import BERT, shrink
 
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute

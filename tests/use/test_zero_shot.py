@@ -19,12 +19,7 @@ TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
 MASK, CLS, SEP = 4, 2, 3
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick():
-  """Compiling is what these tests wait for."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
+pytestmark = pytest.mark.usefixtures("unoptimized")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 if importlib.util.find_spec("torch") and importlib.util.find_spec(
   "transformers"
 ):
-  from tests.parity import reference
+  import transformers_reference as reference
 
   MODELS = list(reference.MODELS)
 elif "BERT_JAX_TEST_DATA" in os.environ:

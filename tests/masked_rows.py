@@ -1,0 +1,60 @@
+"""Rows to mask, and how to read what was masked in them."""
+
+import numpy as np
+
+from bert_jax.examples import masking
+
+CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
+
+
+def rows(lengths, width, pad=0, left=False):
+  """Returns (ids, maskable, lengths): [CLS], ids from 10 on, [SEP], padding."""
+  ids = np.full((len(lengths), width), pad, np.int32)
+  maskable = np.zeros(ids.shape, bool)
+  for i, n in enumerate(lengths):
+    begin = width - n if left else 0
+    ids[i, begin : begin + n] = [CLS, *range(10, 8 + n), SEP]
+    maskable[i, begin + 1 : begin + n - 1] = True
+  return ids, maskable, np.array(lengths)
+
+
+def mask(ids, maskable, lengths, seed=0, first=0, **options):
+  positions = np.arange(first, first + len(ids), dtype=np.uint64)
+  own = masking.Masks._fields
+  masks = masking.check_masks(
+    masking.Masks(**{k: options.pop(k) for k in own if k in options})
+  )
+  options = {"mask_id": MASK, "vocab_size": VOCAB} | options
+  return masking.mask_tokens(
+    ids, maskable, lengths, positions, seed, masks, **options
+  )
+
+
+def word_rows(count, width, seed):
+  """Rows as `rows` makes them, and where words of 1 to 5 pieces start."""
+  rng = np.random.default_rng(seed)
+  lengths = rng.choice([width, width, width, 9, 30], count)
+  ids, maskable, lengths = rows(lengths.tolist(), width)
+  starts = np.zeros(ids.shape, bool)
+  for row in starts:
+    sizes = rng.choice([1, 1, 1, 1, 2, 2, 3, 5], width)
+    begins = np.cumsum(sizes) - sizes + 1
+    row[begins[begins < width]] = True
+  return ids, maskable, lengths, starts
+
+
+def words_of(maskable, starts):
+  """The words of one row, lists of columns, as the program finds them."""
+  words = []
+  for column in np.flatnonzero(maskable).tolist():
+    if words and words[-1][-1] == column - 1 and not starts[column]:
+      words[-1].append(column)
+    else:
+      words.append([column])
+  return words
+
+
+def chosen_columns(out):
+  used = out["mlm_weights"] > 0
+  pairs = zip(out["mlm_positions"], used, strict=True)
+  return [set(row[use].tolist()) for row, use in pairs]

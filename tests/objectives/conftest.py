@@ -1,0 +1,23 @@
+"""A batch that the tests of several objectives share."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+ROWS, LENGTH = 3, 11
+
+
+@pytest.fixture(scope="module")
+def batch():
+  """Rows of 11 tokens, 6 and none, with 3, 2 and no predictions."""
+  rng = np.random.default_rng(0)
+  real = np.arange(LENGTH) < np.array([11, 6, 0])[:, None]
+  used = np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0]])
+  whole = dict(
+    input_ids=rng.integers(0, 37, (ROWS, LENGTH)) * real,
+    sequence_ids=real,
+    mlm_positions=np.array([[1, 4, 8], [2, 3, 0], [0, 0, 0]]),
+    mlm_ids=rng.integers(0, 37, (ROWS, 3)) * used,
+  )
+  made = {key: jnp.asarray(x, jnp.int32) for key, x in whole.items()}
+  return made | {"mlm_weights": jnp.asarray(used, jnp.float32)}

@@ -1,0 +1,157 @@
+"""Published configs in sizes that take seconds, and what their runs leave."""
+
+import os
+import pathlib
+
+import jax
+import numpy as np
+from tiny_teachers import write_teacher
+
+from bert_jax.cli import configs
+from bert_jax.training import config as config_lib
+from bert_jax.training import logging as logs
+
+ROOT = str(pathlib.Path(__file__).parents[1])
+
+BERT = os.path.join(ROOT, "configs", "bert.py:base")
+
+SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)
+
+MORE_SIZES = {
+  "albert": dict(embedding_size=16),
+  "electra": dict(embedding_size=16, generator_hidden=64),
+}
+
+
+def shrink(config, folder):
+  """A config at a size that takes seconds, everything else as it is."""
+  model, data = config["model"], config["data"]
+  model |= SIZES | MORE_SIZES.get(model["family"], {}) | dict(dtype="float32")
+  data |= dict(path=folder, cased=False)
+  for section in list(config["phases"].values()) or [data]:
+    section["length"] = 32
+    if "max_predictions" in section:
+      section["max_predictions"] = 5
+  config["checkpoint"]["every"] = config["log"]["every"] = 2
+  config["evaluate"] |= dict(every=2, examples=16)
+  if "teacher" in config:
+    family = config["teacher"]["model"]["family"]
+    path = os.path.join(os.path.dirname(folder), f"t{model['max_positions']}")
+    sizes = SIZES | dict(max_positions=model["max_positions"])
+    sizes |= {"padding_id": 0} if family == "roberta" else {}
+    if not os.path.exists(path):
+      write_teacher(path, folder, family, **sizes)
+    config["teacher"] = dict(
+      path=path, model=sizes | dict(family=family, variant="base")
+    )
+    if "layers" in config["objective"]:
+      config["objective"]["layers"] = (1, 0)
+  return config | dict(total_steps=4, batch_size=8, micro_batches=1)
+
+
+TOTAL, HALF = 8, 4
+
+TINY = {
+  "total_steps": TOTAL,
+  "batch_size": 4,
+  "micro_batches": 1,
+  "data.length": 32,
+  "data.max_predictions": 6,
+  "model.max_positions": 34,
+  "model.hidden": 16,
+  "model.num_layers": 2,
+  "model.heads": 2,
+  "model.mlp": 32,
+  "model.dtype": "float32",
+  "model.remat": False,
+  "schedule.peak": 1e-2,
+  "schedule.warmup": 0.25,
+  "log.every": 1,
+  "evaluate.every": HALF,
+  "evaluate.examples": 16,
+  "checkpoint.every": HALF,
+  "data.cased": False,
+}
+
+ALBERT = {"model.embedding_size": 8, "data.max_sequences": 3}
+
+ALBERT |= {"micro_batches": 2}
+
+ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
+
+# Its rows are static, and its padding that of the tests' vocabulary.
+ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
+
+EXTRA = {
+  "electra:small": ELECTRA,
+  "gpt:gpt1": {"data.max_predictions": None},
+  "albert:base_v1": ALBERT,
+  "spanbert:base": {},
+  "roberta:base": ROBERTA,
+}
+
+
+def tiny(name, path):
+  """A published config in a size for tests."""
+  config = configs.load_defaults(name)
+  for key, value in (TINY | EXTRA[name] | {"data.path": path}).items():
+    section = config
+    *parts, last = key.split(".")
+    for part in parts:
+      section = section[part]
+    if value is not None:
+      section[last] = value
+  config_lib.check_keys(config)
+  return config
+
+
+def arrays(state):
+  return {
+    jax.tree_util.keystr(k): np.asarray(v)
+    for k, v in jax.tree_util.tree_leaves_with_path(state)
+  }
+
+
+def rows(workdir):
+  timed = ("steps_per_second", "tokens_per_second", "mfu")
+  timed += ("data_wait", "checkpoint_wait")
+  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  return [{k: v for k, v in r.items() if k not in timed} for r in found]
+
+
+def shrunk(folder):
+  config = configs.load_defaults("quickstart")
+  config["model"] |= dict(variant="tiny", unroll=1)
+  config["data"] |= dict(path=folder, length=32, max_predictions=5)
+  config["evaluate"] |= dict(every=2, examples=8)
+  config["checkpoint"]["every"] = config["log"]["every"] = 2
+  return config | dict(total_steps=2, batch_size=4)
+
+
+def distilled(folder, name="distilbert:base", **changes):
+  """The same with a teacher.
+
+  Args:
+    folder: the prepared folder and the teacher's.
+    name: the config's.
+    **changes: values by dotted keys.
+  """
+  config = configs.load_defaults(name)
+  prepared, teacher = folder
+  changes = {
+    "data.path": prepared,
+    "teacher.path": teacher,
+    "teacher.model.hidden": 16,
+    "teacher.model.num_layers": 4,
+    "teacher.model.heads": 2,
+    "teacher.model.mlp": 32,
+    "objective.layers": (0, 3),
+  } | changes
+  for key, value in (TINY | changes).items():
+    section = config
+    *parts, last = key.split(".")
+    for part in parts:
+      section = section[part]
+    section[last] = value
+  config_lib.check_keys(config)
+  return config
