@@ -14,12 +14,12 @@ Range = tuple[Int[Array, "b l"], Int[Array, "b l"]]
 def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
   """First and last key that each query sees, and query that sees each key.
 
-  A query that sees no key has all of them: its weights are equal. The range of
-  a key that no query sees ends before it begins. A sequence whose number is
-  above l, or in several pieces, gets a range that holds its own.
+  A query that sees no key gets all of them, as its weights are equal. The range
+  of a key that no query sees ends before it begins. A sequence whose number is
+  above l, or that is in several pieces, gets a range that contains its tokens.
 
   Args:
-    ids: `sequence_ids`: see `attention.attention_mask`.
+    ids: `sequence_ids`, see `attention.attention_mask`.
     causal: a query sees no key after it.
   """
   length = ids.shape[1]
@@ -53,12 +53,12 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
 def block_ranges(
   tokens: Range, size: int, other: int
 ) -> Int[Array, "b blocks 2"]:
-  """First block of the other side, and that after the last.
+  """First block of the other side, and the block after the last.
 
   Args:
-    tokens: of `token_ranges`.
-    size: of a block of this side.
-    other: of a block of the other side.
+    tokens: a range of `token_ranges`.
+    size: size of a block of this side.
+    other: size of a block of the other side.
   """
   first, last = tokens
   more = [(0, 0), (0, -first.shape[1] % size)]

@@ -1,4 +1,4 @@
-"""The kernels of fused attention: what one program of each does."""
+"""The kernels of fused attention: the work of one program of each."""
 
 import functools
 
@@ -14,12 +14,12 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
   exp2 = functools.partial(fused.exp2, plain=plan.interpret)
   q_first, hashes = p.block * plan.queries, None
   if plan.rate:
-    first, numbers, out, sums, hashed = p.own
+    first, numbers, out, sums, hashed = p.others
     place = numbers[p.h] * plan.length + q_first + jnp.arange(plan.queries)
     hashes = fused.row_hashes(first[p.b], place.astype(jnp.uint32))
     p.store_vector(hashed, hashes, q_first, plan.queries)
   else:
-    out, sums = p.own
+    out, sums = p.others
   query = p.projected(0, q_first, plan.queries)
   queries = p.side(q_first, hashes=hashes)
 
@@ -63,7 +63,7 @@ def forward_kernel(*refs: Ref, plan: Plan) -> None:
 def queries_kernel(*refs: Ref, plan: Plan) -> None:
   """Gradients of a block of queries; each query's output times gradient."""
   p = Program(plan, refs)
-  *hashes, log_sums, out, g, d_qkv, sums, deltas = p.own
+  *hashes, log_sums, out, g, d_qkv, sums, deltas = p.others
   size = plan.queries
   first = p.block * size
   query = p.projected(0, first, size)
@@ -94,7 +94,7 @@ def queries_kernel(*refs: Ref, plan: Plan) -> None:
 def keys_kernel(*refs: Ref, plan: Plan) -> None:
   """Gradients of a block of keys and values."""
   p = Program(plan, refs)
-  *hashes, log_sums, deltas, g, _, d_qkv, sums = p.own
+  *hashes, log_sums, deltas, g, _, d_qkv, sums = p.others
   size = plan.keys
   first = p.block * size
   key, value = (p.projected(n, first, size) for n in (1, 2))
@@ -132,7 +132,7 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
   the weights are made once for the three gradients.
   """
   p = Program(plan, refs)
-  *hashes, log_sums, g, d_qkv, sums = p.own
+  *hashes, log_sums, g, d_qkv, sums = p.others
   size = plan.keys
   key, value = (p.projected(n, p.zero, size) for n in (1, 2))
   keys = p.side(p.zero, keys=True, turned=True)

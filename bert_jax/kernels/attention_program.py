@@ -13,19 +13,34 @@ from jaxtyping import Array
 
 from bert_jax.kernels import fused
 
-Ref = Any  # Of an array, as Pallas gives it to a kernel.
+Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
 # The score of a key that is not seen; finite, so that a row without any gives
 # equal weights and not 0/0; a power of 2, so that its product with a scale is
 # exact, rounded or within a fused multiply-add.
 UNSEEN = -(2.0**100)
-# Blocks of the other side above which a kernel skips those without a pair.
+# With more blocks of the other side than this, a kernel skips those without a
+# pair.
 SKIP_FROM = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Static facts of a kernel: sizes of a device's part and of blocks."""
+  """Static facts of a kernel: sizes of a device's part and of blocks.
+
+  Attributes:
+    rows: rows of the batch on a device.
+    length: tokens of a row.
+    heads: heads on a device.
+    head_dim: width of a head.
+    rate: rate of the dropout on the probabilities.
+    causal: no query sees a key after it.
+    dtype: dtype of queries, keys and values.
+    queries: queries of a block.
+    keys: keys of a block.
+    by: "queries" or "keys": a program is started for each block of these.
+    interpret: True if the interpreter runs the kernel.
+  """
 
   rows: int
   length: int
@@ -41,21 +56,21 @@ class Plan:
 
   @property
   def blocks(self) -> int:
-    """Programs of a head."""
+    """Number of programs for a head."""
     return pl.cdiv(self.length, getattr(self, self.by))
 
   @property
   def looped(self) -> int:
-    """Blocks of the other side, over which a program goes."""
+    """Number of blocks of the other side, over which a program loops."""
     other = self.keys if self.by == "queries" else self.queries
     return pl.cdiv(self.length, other)
 
   @property
   def skips(self) -> bool:
-    """If it is told which of them count.
+    """True if a program is told which blocks of the other side count.
 
-    A loop whose ends are known is faster: 262 against 307 us for the forward
-    kernel at 512 tokens (H200), where there is less to skip.
+    A loop with static ends is faster: 262 against 307 us for the forward kernel
+    at 512 tokens (H200), where there is less to skip.
     """
     return self.looped > SKIP_FROM
 
@@ -69,17 +84,17 @@ class Plan:
 
   @property
   def scale_2(self) -> float:
-    """Of scores whose exponentials are powers of 2."""
+    """The scale of scores whose exponentials are powers of 2."""
     return self.scale * math.log2(math.e)
 
   @property
   def grow(self) -> float:
-    """What dropout multiplies the kept with."""
+    """The factor of the probabilities that dropout keeps."""
     return 1.0 / (1.0 - self.rate)
 
 
 class _Side(NamedTuple):
-  """Of queries or keys: places, sequences, hashes for dropout."""
+  """Queries or keys of a block: places, sequences, hashes for dropout."""
 
   index: Array
   ids: Array
@@ -90,14 +105,14 @@ class Program:
   """One program of a kernel: a row of the batch, a head, and what it reads.
 
   Args:
-    plan: of the kernel.
+    plan: the kernel's plan.
     refs: `ids` and `qkv`; the range of blocks of each block if the plan skips;
-      what is the kernel's own.
+      then the kernel's other arrays.
   """
 
   def __init__(self, plan: Plan, refs: Sequence[Ref]):
-    self.plan, rest = plan, iter(refs)
-    self.ids, self.qkv = next(rest), next(rest)
+    self.plan, remaining = plan, iter(refs)
+    self.ids, self.qkv = next(remaining), next(remaining)
     program, self.block = pl.program_id(0), pl.program_id(1)
     self.b, self.h = program // plan.heads, program % plan.heads
     # The interpreter takes no constant index, and a slice that begins at one
@@ -105,11 +120,11 @@ class Program:
     self.zero = program * 0
     self.features = pl.ds(self.zero, plan.features)
     self.real_features = jnp.arange(plan.features) < plan.head_dim
-    self.ranges = next(rest) if plan.skips else None
-    self.own = tuple(rest)
+    self.ranges = next(remaining) if plan.skips else None
+    self.others = tuple(remaining)
 
   def real(self, first: Array, size: int) -> Array | None:
-    """Which tokens of a block are there, or None if all are."""
+    """True for the tokens of a block that exist, or None if all do."""
     if not self.plan.length % size:
       return None
     return first + jnp.arange(size) < self.plan.length
@@ -132,7 +147,7 @@ class Program:
   def store(
     self, ref: Ref, value: Array, first: Array, size: int, *index: Array
   ) -> None:
-    """Writes what `load` would read."""
+    """Writes a block that `load` would read."""
     at, mask = self._block(ref, first, size, index)
     triton.store(at, value.astype(self.plan.dtype), mask=mask)
 
@@ -150,7 +165,7 @@ class Program:
   def only_vector(
     self, refs: Sequence[Ref], first: Array, size: int
   ) -> Array | None:
-    """`vector` of the one array, or None of none."""
+    """`vector` of the only array, or None if there is none."""
     return self.vector(refs[0], first, size) if refs else None
 
   def store_vector(
@@ -167,13 +182,13 @@ class Program:
     turned: bool = False,
     hashes: Array | None = None,
   ) -> _Side:
-    """What queries or keys from token `first` on bring to their scores.
+    """The places, sequences and hashes of a block from token `first` on.
 
     Args:
-      first: the token.
-      keys: of keys, not queries.
-      turned: of scores that are [keys, queries].
-      hashes: of queries, if there is dropout.
+      first: the first token.
+      keys: True for keys, False for queries.
+      turned: True if the scores are [keys, queries].
+      hashes: the queries' hashes, if there is dropout.
     """
     size = self.plan.keys if keys else self.plan.queries
     index, ids = first + jnp.arange(size), self.vector(self.ids, first, size)
@@ -207,9 +222,9 @@ class Program:
   def weights(
     self, product: Array, queries: _Side, keys: _Side, log_sums: Array
   ) -> Array:
-    """Of products of queries and keys, with what `forward_kernel` made.
+    """Probabilities from products and the sums that `forward_kernel` made.
 
-    A query that sees no key has equal weights, as a softmax gives them.
+    A query that sees no key has equal probabilities, as a softmax gives them.
     """
     axis = 0 if queries.ids.shape[0] == 1 else 1
     equal = jnp.where(
@@ -221,7 +236,7 @@ class Program:
     return fused.exp2(self.real_keys(powers, keys), self.plan.interpret)
 
   def seeing(self, log_sums: Array) -> Array:
-    """Which queries see a key."""
+    """True for the queries that see a key."""
     return log_sums > 0.5 * UNSEEN * self.plan.scale_2
 
   def of_scores(self, log_sums: Array) -> Array:
@@ -235,17 +250,17 @@ class Program:
     """Gradients of the scores [keys, queries].
 
     Args:
-      weights: before dropout.
-      along: kept weights times their gradients.
-      delta: sums of that over keys.
-      log_sums: of the queries.
+      weights: probabilities before dropout.
+      along: kept probabilities times their gradients.
+      delta: sums of `along` over keys.
+      log_sums: the queries' sums from `forward_kernel`.
     """
     factor = self.of_scores(log_sums)
     gradient = along * factor[None] - weights * (delta * factor)[None]
     return gradient.astype(self.plan.dtype)
 
   def keep(self, queries: _Side, keys: _Side, value: Array) -> Array:
-    """Zeroes what dropout drops."""
+    """Sets the values that dropout drops to 0."""
     rate = self.plan.rate
     if not rate:
       return value
@@ -253,7 +268,7 @@ class Program:
     return jnp.where(kept, value, 0.0)
 
   def loop(self, body: Callable[[Array, Any], Any], start: Any) -> Any:
-    """Over the blocks of the other side that count."""
+    """Runs `body` over the blocks of the other side that count."""
     if self.plan.looped == 1:
       return body(0, start)
     first, end = 0, self.plan.looped

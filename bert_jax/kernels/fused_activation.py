@@ -12,11 +12,11 @@ from jaxtyping import Array, Float
 
 from bert_jax.kernels import fused
 
-# Of float32, and whether the interpreter runs it.
+# (float32 array, True if the interpreter runs it) -> array.
 Function = Callable[[Array, bool], Array]
 HIDDEN = ("batch", "length", "mlp")
 
-# Rows and columns of a block, warps.
+# Rows of a block, columns of a block, warps.
 FORWARD = (32, 128, 8)
 BACKWARD = (32, 128, 8)
 # Programs of the backward kernel that share the blocks of a column.
@@ -58,17 +58,17 @@ def _backward_kernel(
 
   blocks = pl.cdiv(count, height)
   zero = jnp.zeros((height, breadth), jnp.float32)
-  own = (blocks - program + programs - 1) // programs
-  total = jax.lax.fori_loop(0, own, one_block, zero)
+  count_of_program = (blocks - program + programs - 1) // programs
+  total = jax.lax.fori_loop(0, count_of_program, one_block, zero)
   triton.store(sums.at[program, columns], total.sum(0), mask=seen)
 
 
 def _tail(x, plain):
   """The normal distribution below -|x|, within 1e-7, and exp(-x**2 / 2).
 
-  Abramowitz & Stegun 1964, 7.1.26, whose exponential is the density's too;
-  kernels have no error function. Written for the fewest instructions: powers of
-  2 and fused multiply-adds.
+  Abramowitz & Stegun 1964, 7.1.26, whose exponential is also that of the
+  density; kernels have no error function. Powers of 2 and fused multiply-adds
+  need the fewest instructions.
   """
   bell = fused.exp2((-0.5 * math.log2(math.e)) * (x * x), plain)
   t = 0.3275911 * math.sqrt(0.5) * jnp.abs(x) + 1.0
@@ -94,7 +94,7 @@ def gelu_derivative(
 
 
 def _gate(x, plain):
-  """What `gelu_new` multiplies x with, and exp(-2 u).
+  """The factor of x in `gelu_new`, and exp(-2 u).
 
   0.5 (1 + tanh u) is 1 / (1 + exp(-2 u)); the power is kept finite.
   """
@@ -118,7 +118,8 @@ def gelu_new_derivative(
   return gate * (1.0 + x * slope * (powers * gate))
 
 
-KNOWN = {
+# Activation -> the function and its derivative.
+WRITTEN = {
   "gelu": (gelu, gelu_derivative),
   "gelu_new": (gelu_new, gelu_new_derivative),
 }
@@ -126,9 +127,9 @@ KNOWN = {
 
 @functools.cache
 def functions(name: str, function: Callable) -> tuple[Function, Function]:
-  """What `bias_activation` takes for an activation: it, and its derivative."""
-  if name in KNOWN:
-    return KNOWN[name]
+  """Returns an activation and its derivative, for `bias_activation`."""
+  if name in WRITTEN:
+    return WRITTEN[name]
   return (
     lambda x, _: function(x),
     lambda x, _: jax.jvp(function, (x,), (jnp.ones_like(x),))[1],
@@ -145,14 +146,14 @@ def bias_activation(
 ) -> Float[Array, "b l f"]:
   """function(x + bias), in float32 inside.
 
-  Of its gradients the compiler makes several passes, where the kernel reads
-  `x` and the gradient once and adds up the bias's.
+  The compiler makes several passes for the gradients; the kernel reads `x` and
+  the gradient once and also adds up the bias's gradient.
 
   Args:
-    x: what a dense layer made, without its bias.
-    bias: float32.
-    function: elementwise.
-    derivative: its own.
+    x: the output of a dense layer without its bias.
+    bias: the bias, float32.
+    function: an elementwise function.
+    derivative: its derivative.
     interpret: run without a GPU, slowly.
   """
 

@@ -15,13 +15,13 @@ from jaxtyping import Array, Float, Int, UInt32
 from bert_jax.kernels import attention_blocks, attention_program, fused
 from bert_jax.kernels import attention_kernels as kernels
 
-# Of a kernel: queries and keys of a block, warps, stages of its pipeline.
-# The fastest on an H200 at 512 tokens, heads of 64; those of short rows at 128.
+# Queries of a block, keys of a block, warps, stages of the pipeline. These are
+# the fastest on an H200 with heads of 64 at 512 tokens, for short rows at 128.
 FORWARD = (128, 64, 4, 3)
-FORWARD_SHORT = (128, 32, 4, 3)  # Of rows of up to 128 tokens.
+FORWARD_SHORT = (128, 32, 4, 3)  # for rows of up to 128 tokens
 QUERIES = (64, 64, 4, 3)
 KEYS = (32, 128, 4, 4)
-# Rows up to its keys have all gradients from one kernel.
+# Rows that are no longer than its keys get all gradients from one kernel.
 ROW = (16, 128, 4, 3)
 IDS = ("batch", "length")
 PROJECTED = ("batch", "length", "heads", None, "head_dim")
@@ -47,30 +47,39 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
   """Runs a kernel with a program for each head and block.
 
   Args:
-    kernel: of `attention_kernels`.
-    tuning: such as `FORWARD`.
-    by: "queries" or "keys", whose blocks have programs of their own.
+    kernel: a function of `attention_kernels`.
+    tuning: sizes such as `FORWARD`.
+    by: "queries" or "keys": a program is started for each block of these.
     options: rate, causal, interpret.
     outputs: (number of blocks) -> shapes.
-    arrays: `ids` and `qkv`, and the kernel's own.
-    aliases: pairs of an own array and the output that is written over it.
+    arrays: `ids`, `qkv`, and the kernel's other arrays.
+    aliases: pairs (number of one of the other arrays, number of the output that
+      is written over it).
   """
   rate, causal, interpret = options
-  ids, qkv, *own = arrays
+  ids, qkv, *others = arrays
   count, length, heads, _, head_dim = qkv.shape
   queries, keys = _blocks(tuning, length, qkv.dtype)
-  sizes = (count, length, heads, head_dim)
   plan = attention_program.Plan(
-    *sizes, rate, causal, qkv.dtype, queries, keys, by, interpret
+    rows=count,
+    length=length,
+    heads=heads,
+    head_dim=head_dim,
+    rate=rate,
+    causal=causal,
+    dtype=qkv.dtype,
+    queries=queries,
+    keys=keys,
+    by=by,
+    interpret=interpret,
   )
   inputs = [ids, qkv]
   if plan.skips:
     ranges = attention_blocks.token_ranges(ids, causal)
-    way = 1 if by == "queries" else -1
     inputs.append(
-      attention_blocks.block_ranges(
-        ranges[by == "keys"], *(queries, keys)[::way]
-      )
+      attention_blocks.block_ranges(ranges[0], queries, keys)
+      if by == "queries"
+      else attention_blocks.block_ranges(ranges[1], keys, queries)
     )
   return pl.pallas_call(
     functools.partial(kernel, plan=plan),
@@ -82,11 +91,11 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
     ),
     interpret=interpret,
     name="attention_" + kernel.__name__.removesuffix("_kernel"),
-  )(*inputs, *own)
+  )(*inputs, *others)
 
 
 def _forward(qkv, ids, words, *options):
-  """Returns what is mixed, and for the backward pass a tuple of the rest."""
+  """Returns the mixed values, and a tuple of arrays for the backward pass."""
   drops = options[0] > 0
 
   def on_device(*arrays):
@@ -108,9 +117,9 @@ def _forward(qkv, ids, words, *options):
     rows, _, heads = qkv.shape[:3]
     arrays += [fused.first_hashes(words, rows), jnp.arange(heads)]
     axes += [("batch",), ("heads",)]
-  made = [MIXED, TOKENS, *([TOKENS] if drops else [])]
-  out, *rest = fused.over_shards(on_device, axes, made, *arrays)
-  return out, tuple(rest)
+  out_axes = [MIXED, TOKENS, *([TOKENS] if drops else [])]
+  out, *saved = fused.over_shards(on_device, axes, out_axes, *arrays)
+  return out, tuple(saved)
 
 
 def with_bias(
@@ -134,11 +143,11 @@ def attention(
   """Attention over projected queries, keys and values.
 
   Args:
-    qkv: side by side, without their bias.
-    bias: float32, theirs.
-    ids: `sequence_ids`: see `attention.attention_mask`.
-    words: of the dropout's key; see `layers.dropout_bits`.
-    rate: of dropout on the probabilities, in [0, 1).
+    qkv: queries, keys and values side by side, without their bias.
+    bias: the bias, float32.
+    ids: `sequence_ids`, see `attention.attention_mask`.
+    words: the dropout's key words, see `layers.dropout_bits`.
+    rate: rate of the dropout on the probabilities, in [0, 1).
     causal: a query sees no key after it.
     interpret: run without a GPU, slowly.
   """
@@ -147,8 +156,8 @@ def attention(
 
 
 def _attention_forward(qkv, bias, ids, words, *options):
-  # The product before takes the bias in; a kernel would have to wait for each
-  # block to add it.
+  # The compiler adds the bias in the product; a kernel would have to wait
+  # for each block to add it.
   qkv = with_bias(qkv, bias)
   out, (log_sums, *hashes) = _forward(qkv, ids, words, *options)
   return out, (ids, qkv, *hashes, log_sums, out, words)
@@ -161,7 +170,7 @@ def _gradients(qkv, blocks):
 
 
 def _row_backward(options, *arrays):
-  """`_backward` of rows that are one block of keys."""
+  """`_backward` for rows that are one block of keys."""
   *before, _, gradient = arrays
   d_qkv, sums = _call(
     kernels.row_kernel,
