@@ -1,4 +1,4 @@
-"""What the programs of fused attention's kernels share."""
+"""The parts that the programs of the attention kernels share."""
 
 import dataclasses
 import math
@@ -203,7 +203,7 @@ class Program:
     return _Side(index, ids, hashes)
 
   def seen(self, queries: _Side, keys: _Side) -> Array:
-    """Whether a query sees a key.
+    """True where a query sees a key.
 
     Both are [queries, keys], or [keys, queries] of sides that are `turned`:
     products with queries then read what comes of it as it stands.

@@ -1,4 +1,4 @@
-"""What the fused kernels share: random bits, shards, choice by platform."""
+"""Parts that all kernels share: random bits, shards, choice by platform."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,14 +36,14 @@ def on_gpu() -> bool:
 
 
 def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
-  """Chooses what computes a part of a layer.
+  """Chooses the implementation of a part of a layer.
 
   Args:
     kind: a key of `CHOICES`.
-    name: one of its values, or "auto": kernels written for the platform of the
-      mesh in use (without one, of the first device) where there are some.
-    dtype: of the computation. The kernels are fast in 16 bits, so "auto" takes
-      none for more.
+    name: one of its values, or "auto" for the kernels that are written for the
+      platform of the mesh in use (without a mesh, of the first device), if any.
+    dtype: dtype of the computation. The kernels are fast in 16 bits only, so
+      "auto" chooses no kernel for wider numbers.
 
   Raises:
     ValueError: an unknown name, or kernels of another platform.
@@ -89,7 +89,7 @@ def row_hashes(first: Array, place: Array) -> Array:
   """A hash of the key and of all places but the last.
 
   Args:
-    first: of `first_hashes`.
+    first: a result of `first_hashes`.
     place: on the axes between the first and the last, flattened: uint32, a jax
       or numpy array, below 2**31.
   """
@@ -115,8 +115,8 @@ def bits(row: Array, column: Array) -> Array:
   are as those of independent draws (tests/models/test_layers.py).
 
   Args:
-    row: of `row_hashes`.
-    column: of `column_hashes`.
+    row: a result of `row_hashes`.
+    column: a result of `column_hashes`.
   """
   factor = row | np.uint32(1)
   return column * factor + row * factor
@@ -171,7 +171,7 @@ def over_shards(
   Args:
     kernel: (*parts) -> tuple.
     in_axes: logical axes of each of `arrays`.
-    out_axes: of each result.
+    out_axes: logical axes of each result.
     *arrays: whole arrays.
   """
   mesh = jax.sharding.get_abstract_mesh()

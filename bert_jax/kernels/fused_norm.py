@@ -13,11 +13,12 @@ from jaxtyping import Array, Float, UInt32
 from bert_jax.kernels import fused
 
 FORWARD_WARPS = 1
-# Of the backward kernel: warps; programs, each of which adds up the gradients
-# of bias and scale over its rows, 8 or 4 for each of the 132 processors of an
-# H100; rows at a time. Of 1,024 columns a warp keeps more than its registers
-# hold: 47 us by eight warps, 48 by four, 67 by one (16,384 rows, H200); of 768
-# they are 82, 78 and 70 (32,768 rows).
+# The backward kernel's warps, programs and rows at a time. A program adds up
+# the gradients of bias and scale over its rows; there are 8 or 4 programs for
+# each of the 132 processors of an H100. Times on an H200 by warps:
+#   columns  rows    8 warps  4 warps  1 warp
+#   1,024    16,384  47 us    48 us    67 us (more than a warp's registers hold)
+#   768      32,768  82 us    78 us    70 us
 NARROW, WIDE = (1, 1056, 1), (8, 528, 1)
 WIDE_FROM = 1024
 
@@ -48,7 +49,7 @@ class _Program:
     return jnp.broadcast_to(self.real, (rows.size, self.shape.columns))
 
   def rows(self, ref, rows):
-    """Of one row by its number, or of some by a slice; 0 beyond the width."""
+    """Loads a row by its number or some by a slice; 0 beyond the width."""
     at = ref.at[rows, self.columns]
     return triton.load(at, mask=self._mask(rows), other=0.0)
 
@@ -61,7 +62,7 @@ class _Program:
     triton.store(at, value.astype(ref.dtype), mask=mask)
 
   def kept(self, hashes, columns):
-    """What dropout multiplies rows of these hashes with: 0, 1 / (1 - rate)."""
+    """Dropout's factors for rows of these hashes: 0 or 1 / (1 - rate)."""
     rate = self.shape.rate
     kept = fused.bits(hashes, columns) >= fused.threshold(rate)
     return jnp.where(kept, np.float32(1.0 / (1.0 - rate)), 0.0)
@@ -104,7 +105,7 @@ def _backward_kernel(
   def some_rows(number, carry):
     (d_bias, d_scale, d_shift), now = carry
     i = p.number + number * programs
-    # Of the next rows, while these ones' sums are made.
+    # Read the next rows while the sums of the current ones are made.
     ahead = read(i + programs)
     wide, (mean, inverse, hashed) = now[:4], now[4:]
     x_row, y_row, g, more = (part.astype(jnp.float32) for part in wide)
@@ -202,19 +203,19 @@ def add_norm(
 ) -> tuple[Float[Array, "b l d"], Float[Array, "b l d"]]:
   """LayerNorm(x + dropout(y + bias)), twice.
 
-  What follows a layer reads it in two places; as two results their gradients
-  arrive apart and are added in the kernel, not in a pass of its own. All sums
-  are in float32. The backward pass keeps x and y alone and makes the rest
-  again.
+  The result is read in two places. Returned twice, its two gradients arrive
+  separately and are added in the kernel, not in another pass. All sums are in
+  float32. The backward pass keeps only x and y and makes the rest again.
 
   Args:
     x: the residual.
-    y: what a layer made, without its bias.
-    bias: float32, of that layer.
-    scale: float32, of the LayerNorm; and `shift`.
-    words: of the dropout's key; see `layers.dropout_bits`.
-    rate: of the dropout, in [0, 1).
-    epsilon: of the LayerNorm.
+    y: a layer's output without its bias.
+    bias: that layer's bias, float32.
+    scale: scale of the LayerNorm, float32.
+    shift: bias of the LayerNorm, float32.
+    words: the dropout's key words, see `layers.dropout_bits`.
+    rate: rate of the dropout, in [0, 1).
+    epsilon: epsilon of the LayerNorm.
     interpret: run without a GPU, slowly.
   """
   (out,) = _forward(

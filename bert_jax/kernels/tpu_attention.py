@@ -37,7 +37,7 @@ def _weights(query, key, q_ids, k_ids, causal):
 
 
 def _kept(row, column, rate):
-  """What dropout multiplies the probabilities with."""
+  """Dropout's factors of the probabilities."""
   hashes = (ref[...].astype(jnp.uint32) for ref in (row, column))
   grow = np.float32(1.0 / (1.0 - rate))
   kept = fused.bits(*hashes) >= fused.threshold(rate)
@@ -138,8 +138,8 @@ def attention(
   Args:
     query: and `key`, `value`: of one dtype.
     ids: `sequence_ids`: see `attention.attention_mask`.
-    words: of the dropout's key; see `layers.dropout_bits`.
-    rate: of dropout on the probabilities, in [0, 1).
+    words: the dropout's key words, see `layers.dropout_bits`.
+    rate: rate of the dropout on the probabilities, in [0, 1).
     causal: a query sees no key after it.
     interpret: run without a TPU, slowly.
 

@@ -85,7 +85,7 @@ class CharCnn(nn.Module):
     highways: layers after the convolutions.
     features: width of the result.
     activation: after the maximum over positions.
-    dtype: of the computation; parameters are float32 always.
+    dtype: dtype of the computation; parameters are always float32.
   """
 
   num_chars: int
@@ -164,11 +164,11 @@ class Elmo(nn.Module):
     num_layers: LSTM layers of a direction.
     clip: bound of cells and of outputs.
     residual: add a layer's input to its output, from the second layer on.
-    activation: of the convolutions.
+    activation: activation after the convolutions.
     dropout: on the input of each layer.
-    dtype: of the products; states and parameters are float32 always.
-    unroll: steps of time that a loop iteration holds; 0 for all.
-    remat: make what words are of their characters again in the backward pass.
+    dtype: dtype of the products; states and parameters are always float32.
+    unroll: steps of time in an iteration of the loop; 0 for all.
+    remat: make the words' vectors again in the backward pass.
     vocab_size: words of the softmax that `ForPreTraining` adds.
     vocab_multiple: the softmax gets rows of zeros up to a multiple of it.
   """
@@ -260,10 +260,10 @@ class Elmo(nn.Module):
     *,
     train: bool = False,
   ) -> tuple[tuple[Float[Array, "n b l d"], ...], States]:
-    """The layers of each direction apart, whose words may differ.
+    """The layers of each direction; the directions' words may differ.
 
     Args:
-      char_ids: of both directions, or of each, forward first.
+      char_ids: one array for both directions, or one for each, forward first.
       sequence_ids: see `__call__`; those of both.
       states: see `run`.
       train: see `__call__`.
@@ -451,7 +451,7 @@ def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
 
   Args:
     encoder: the sizes.
-    rows: of words.
+    rows: number of rows.
     length: words in a row.
     predictions: logits of a word and direction.
   """

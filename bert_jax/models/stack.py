@@ -75,7 +75,7 @@ class TransformerLayer(nn.Module):
 
 
 def _turns(unroll: int, length: int) -> int:
-  """What lax.scan calls unroll: 0, no loop at all, where one turn would do.
+  """Returns `unroll` for lax.scan: 0 for no loop where one turn would do.
 
   A loop of one turn would still stack what the layers in it keep for the
   backward pass: a copy of all of it.

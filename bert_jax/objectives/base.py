@@ -30,16 +30,15 @@ class Objective(NamedTuple):
       only reported.
     flops: batch (arrays or shapes) -> floating-point operations of a training
       step, matrix products of forward and backward pass (3 times forward).
-    init_frozen: the same as `init` of what it needs of a teacher; None if it
-      has none.
+    init_frozen: like `init`, for the parameters of a teacher; None without one.
     inherit: (parameters, the teacher's) -> parameters that a student begins
       with; None if it begins with those of `init`.
-    carry: batch (arrays or shapes) -> what the first `loss` is called with,
-      boxed with logical axis names; {} unless states go from step to step.
-    predict: (parameters, batch) -> a task's logits of every row; None unless
-      the objective is one with predictions.
-    takes: path of a parameter, joined by "/" -> whether it is taken from a
-      pre-trained model; None where such a model must be all that is trained.
+    carry: batch (arrays or shapes) -> the `carry` of the first `loss`, boxed
+      with logical axis names; {} unless states go from step to step.
+    predict: (parameters, batch) -> a task's logits of every row; None for an
+      objective without predictions.
+    takes: path of a parameter, joined by "/" -> True if it is taken from a
+      pre-trained model; None if such a model must have all parameters.
   """
 
   init: Callable[[Array, Batch], Any]
@@ -149,14 +148,14 @@ def cross_entropy(
 def sum_by_parts(sum_of: Callable[..., Any], size: int, *arrays: Array) -> Any:
   """Sums of a batch, of `size` positions of each row at a time.
 
-  The backward pass makes what a part needs again, so that its logits are there
-  for one part at once.
+  The backward pass makes a part's logits again, so that only one part's logits
+  are in memory.
 
   Args:
     sum_of: parts [b, size, ...] of the arrays -> a tree of scalars. It sees
       zeros beyond the rows' end: give those weight 0.
-    size: of a part.
-    *arrays: [b, l, ...] each.
+    size: number of positions in a part.
+    *arrays: arrays [b, l, ...].
   """
   rows, length = arrays[0].shape[:2]
   parts = -(-length // size)

@@ -30,9 +30,9 @@ from bert_jax.objectives.base import (
 TARGETS = {"forward": "next", "backward": "previous"}
 KEYS = ("char_ids", "sequence_ids")
 KEYS += tuple(f"{t}_{k}" for t in TARGETS.values() for k in ("ids", "weights"))
-# Logits that are there at once, of all devices: float32, 1 GiB. Of a published
-# batch, 384 rows of 20 words, they would be 23 GiB, and as much again for
-# their gradient.
+# Number of logits that are made at once on all devices: float32, 1 GiB. The
+# logits of a published batch, 384 rows of 20 words, would be 23 GiB, and as
+# much again for their gradient.
 LOGITS = 2**28
 
 

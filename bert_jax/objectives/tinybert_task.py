@@ -35,10 +35,10 @@ def soft_losses(
 ) -> Float[Array, "b"]:
   """Soft cross-entropy of each row, less the teacher's own entropy, in nats.
 
-  Equation 10 has the cross-entropy. What is taken off is no function of the
-  student: its gradient is the same, and a student equal to its teacher has 0.
-  The released program divides by the number of classes besides (task_distill
-  .py, soft_cross_entropy).
+  Equation 10 has the cross-entropy. The entropy that is subtracted does not
+  depend on the student: the gradient is the same, and a student equal to its
+  teacher has 0. The released program also divides by the number of classes
+  (task_distill.py, soft_cross_entropy).
   """
   learnt, wanted = (
     jax.nn.log_softmax(x.astype(jnp.float32) / temperature)
@@ -55,15 +55,15 @@ def prediction_sum(
   targets: str = "teacher",
   temperature: float = 1.0,
 ) -> Float[Array, ""]:
-  """What a student's predictions lack of its teacher's, summed over rows.
+  """The distance of a student's predictions from its teacher's, over all rows.
 
   Args:
-    kind: of the task, one of `KINDS`.
-    student: its logits; of a regression its numbers, n = 1.
-    teacher: the same.
-    batch: its padded rows count nothing.
+    kind: the kind of the task, one of `KINDS`.
+    student: the student's logits; for a regression its numbers, n = 1.
+    teacher: the same for the teacher.
+    batch: the batch; its padded rows do not count.
     targets: see `build`.
-    temperature: of both softmaxes.
+    temperature: temperature of both softmaxes.
   """
   if kind == "classification":
     losses = soft_losses(student, teacher, temperature)
@@ -74,9 +74,9 @@ def prediction_sum(
 
 
 def _counted(batch: Batch, targets: str) -> Float[Array, "b"]:
-  """1 for the rows that count: a teacher needs no label, nor has padding one.
+  """1 for the rows that count; a teacher's targets need no label.
 
-  The rows that fill the last batch of an epoch up have no token.
+  The rows that fill up the last batch of an epoch have no token and no label.
   """
   if targets == "labels":
     return (batch["label_weights"] > 0).astype(jnp.float32)
@@ -109,25 +109,29 @@ def build(
   targets: str = "teacher",
   temperature: float = 1.0,
 ) -> Objective:
-  """One of the two stages, each a run of its own.
+  """One of the two stages; each is a separate run.
 
   "layers": the losses of `objectives/tinybert.py`; only encoder and map learn,
-  and there is nothing to predict with. "prediction": `prediction_loss` alone, a
-  mean over rows; `task_loss` and `task_accuracy`, those of the labels, are
-  reported beside.
+  and there is no head to predict with. "prediction": only `prediction_loss`, a
+  mean over rows; `task_loss` and `task_accuracy` of the labels are reported
+  too.
 
   Args:
     model: keyword arguments of the student's `build`, with `family`.
-    teacher: the same of the teacher.
-    kind: of the task, one of `KINDS`; and `labels`, the names of its classes:
-      both are the data's.
+    teacher: the same for the teacher.
+    kind: the kind of the task, one of `KINDS`.
+    labels: the names of the task's classes.
     stage: one of `STAGES`.
-    maps: and the three weights: see `tinybert.build`; of stage "layers".
+    maps: see `tinybert.build`; this option and the three weights are for stage
+      "layers".
+    attention_weight: see `tinybert.build`.
+    hidden_weight: see `tinybert.build`.
+    embedding_weight: see `tinybert.build`.
     head_dropout: see `task_heads.head_of`; this option and the following ones
       are for stage "prediction".
-    targets: of a regression, the "teacher"'s numbers, or the gold "labels" as
+    targets: for a regression, the "teacher"'s numbers, or the gold "labels" as
       released (task_distill.py, cls_loss).
-    temperature: of the softmaxes (section 4.2: 1).
+    temperature: temperature of the softmaxes (section 4.2: 1).
 
   Raises:
     ValueError: teacher and student do not fit, or an option is out of range.
@@ -135,8 +139,12 @@ def build(
   _check(kind, stage, targets, temperature)
   encoders = teaching.make_encoders("tinybert_task", model, teacher)
   if stage == "layers":
-    weights = attention_weight, hidden_weight, embedding_weight
-    return _layers(*encoders, maps, weights)
+    coefficients = {
+      "attention_loss": attention_weight,
+      "hidden_loss": hidden_weight,
+      "embedding_loss": embedding_weight,
+    }
+    return _layers(*encoders, maps, coefficients)
   tinybert.check_vocabulary(*encoders)
   student, master = (
     _classifier(encoder, options["family"], kind, len(labels), rate)
@@ -156,7 +164,7 @@ def _classifier(
 
 
 def _layers(
-  student: Any, teacher: Any, maps: str, weights: tuple[float, float, float]
+  student: Any, teacher: Any, maps: str, coefficients: dict[str, float]
 ) -> Objective:
   module = tinybert.make_module(student, teacher, maps)
 
@@ -169,12 +177,11 @@ def _layers(
     sums = tinybert.layer_sums((module, params), other, batch, rng, train)
     return sums, carry
 
-  names = ("attention_loss", "hidden_loss", "embedding_loss")
   return Objective(
     init=init,
     weights=tinybert.count_targets,
     loss=loss,
-    coefficients=dict(zip(names, weights, strict=True)),
+    coefficients=coefficients,
     flops=functools.partial(tinybert.count_flops, student, teacher),
     init_frozen=functools.partial(tinybert.init_encoder, teacher),
     takes=lambda path: path.startswith("encoder/"),
