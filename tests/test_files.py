@@ -79,7 +79,7 @@ def header(**entries):
   [
     ({"a": [0, 4], "b": [4, 8]}, 8, None),
     ({"a": [0, 4], "b": [2, 6]}, 6, "invalid offset for tensor `b`"),
-    ({"a": [0, 4], "b": [0, 4]}, 4, "invalid offset for tensor `b`"),
+    ({"a": [0, 4], "b": [0, 4]}, 4, "invalid offset for tensor `[ab]`"),
     ({"a": [0, 4], "b": [6, 10]}, 10, "invalid offset for tensor `b`"),
     ({"a": [2, 6], "b": [6, 10]}, 10, "invalid offset for tensor `a`"),
     ({"a": [0, 4]}, 8, "file not fully covered"),

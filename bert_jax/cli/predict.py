@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
 
   flags.at_least(1, args, "batch_size", "length", "top")
   serve.answer_file(
-    lambda: predict.open_model(
+    lambda: predict.open_predictor(
       args.model,
       args.batch_size,
       args.length,
