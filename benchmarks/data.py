@@ -16,7 +16,6 @@ padding; slots are batch size x length.
 """
 
 import argparse
-import inspect
 import itertools
 import json
 import math
@@ -35,7 +34,7 @@ from bert_jax.corpus import sources
 from bert_jax.corpus.reader import open_prepared
 from bert_jax.examples import loader
 from bert_jax.examples.masked_units import KINDS
-from bert_jax.examples.recipes import BUILDERS
+from bert_jax.examples.recipes import RECIPES
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 # Rows of Hugging Face's way are tokenised so many texts at a time, as in
@@ -101,9 +100,9 @@ def cases(
   if it has a vocabulary of words, else all but ELMo's.
   """
   words = open_prepared(folder).meta["tokenizer"] == "words"
-  served = [name for name in BUILDERS if (name == "elmo") == words]
+  served = [name for name in RECIPES if (name == "elmo") == words]
   for name in args.builder or served:
-    known = inspect.signature(BUILDERS[name]).parameters
+    known = RECIPES[name].defaults
     options = {"length": args.length}
     if args.max_sequences > 1:
       if "max_sequences" not in known or name == "full_sentences":
@@ -212,7 +211,7 @@ def main() -> None:
   parser.add_argument(
     "--builder",
     action="append",
-    choices=BUILDERS,
+    choices=RECIPES,
     help="all that the text can serve if not given",
   )
   parser.add_argument(

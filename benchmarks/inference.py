@@ -33,7 +33,7 @@ def batch(
 
 def our_inputs(args: argparse.Namespace, length: int, flat: bool) -> dict:
   """A batch as the model takes it."""
-  from bert_jax.examples.rows_flat import flat_row
+  from bert_jax.examples.rows import flat_row
 
   ids, mask = batch(length, args.tokens, args.vocab)
   if not flat:

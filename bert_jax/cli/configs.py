@@ -5,14 +5,13 @@
 """
 
 import ast
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
 
-from bert_jax.examples.recipes import BUILDERS
+from bert_jax.examples.recipes import RECIPES
 from bert_jax.messages import UserError, nearest
 from bert_jax.training import config as config_lib
 from bert_jax.training import config_files
@@ -101,8 +100,8 @@ def _remedy(name: str, flat: dict[str, Any]) -> str:
   section, _, option = name.partition(".")
   takers = [
     builder
-    for builder, factory in BUILDERS.items()
-    if option in inspect.signature(factory).parameters
+    for builder, factory in RECIPES.items()
+    if option in factory.defaults
   ]
   builder = flat.get("data.builder")
   if section != "data" or not takers or builder in (None, *takers):

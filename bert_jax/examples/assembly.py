@@ -1,4 +1,10 @@
-"""From examples to a batch: rows, packed or not, with masks and labels."""
+"""From examples to a batch: rows, packed or not, with masks and labels.
+
+Which sequences share a packed row is decided by best fit, the longest first.
+The plan of a range of documents is its index: it depends on the range and the
+epoch alone, so streams, restarts and hosts know nothing of it. A place in a row
+takes 24 bytes of it, used or not.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,17 +13,20 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
-from bert_jax.examples import assembly_packing as packing
 from bert_jax.examples import masking, rows
 from bert_jax.examples.batch_keys import Batch
 from bert_jax.text.vocabulary import SpecialIds
+
+# Rows that are looked at for one whose prediction slots suffice.
+TRIES = 8
+
 
 # (corpus, [N] units, [N] uint64 numbers, key) -> [N] of `rows.EXAMPLE`.
 Settle = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
 
 
 class Layout(NamedTuple):
-  """What the rows of a builder look like.
+  """What the rows of a recipe look like.
 
   Attributes:
     special: ids of the special tokens.
@@ -74,23 +83,23 @@ def check_layout(layout: Layout) -> Layout:
 
 def keys(layout: Layout) -> list[str]:
   """Keys of the batch."""
-  made = ["input_ids", "sequence_ids"]
+  names = ["input_ids", "sequence_ids"]
   if layout.segments:
-    made.append("segment_ids")
+    names.append("segment_ids")
   if layout.max_sequences > 1:
-    made.append("position_ids")
+    names.append("position_ids")
   if layout.masks is None:
-    return [*made, "lm_ids", "lm_weights"]
-  made += ["mlm_positions", "mlm_ids", "mlm_weights"]
+    return [*names, "lm_ids", "lm_weights"]
+  names += ["mlm_positions", "mlm_ids", "mlm_weights"]
   if layout.masks.masking == "span":
-    made.append("span_positions")
+    names.append("span_positions")
   if layout.pairs:
-    made += ["pair_labels", "cls_positions", "pair_weights"]
-  return made
+    names += ["pair_labels", "cls_positions", "pair_weights"]
+  return names
 
 
 def sizes(layout: Layout) -> dict[str, int]:
-  """Lengths of the axes of `features.FEATURES`."""
+  """Lengths of the axes of `batch_keys.FEATURES`."""
   slots = layout.masks.max_predictions if layout.masks else 0
   return {"L": layout.length, "M": slots, "S": layout.max_sequences}
 
@@ -100,6 +109,102 @@ def settled(
 ) -> np.ndarray:
   """Examples that are what they are already: a `Settle`."""
   return units
+
+
+def fill(
+  lengths: np.ndarray,
+  demands: np.ndarray,
+  width: int,
+  slots: int,
+  places: int,
+) -> tuple[list[int], list[int]]:
+  """Puts each sequence into the fullest row that has room for it.
+
+  Args:
+    lengths: [N] tokens, at most `width`, in the order to place them.
+    demands: [N] prediction slots, at most `slots`.
+    width: tokens of a row.
+    slots: prediction slots of a row.
+    places: sequences of a row.
+
+  Returns:
+    The row of each sequence, and its place there.
+  """
+  # Rows by the room they have left; a bit for each room that some row has, so
+  # that the smallest sufficient one is found in a step or two.
+  by_room: list[list[int]] = [[] for _ in range(width + 1)]
+  rooms = 0
+  slots_left: list[int] = []
+  used: list[int] = []
+  row_numbers, ranks = [], []
+  for length, demand in zip(lengths.tolist(), demands.tolist(), strict=True):
+    fitting, row = rooms >> length << length, -1
+    for _ in range(TRIES):
+      if not fitting:
+        break
+      lowest = fitting & -fitting
+      room = lowest.bit_length() - 1
+      if slots_left[by_room[room][-1]] >= demand:
+        row = by_room[room].pop()
+        if not by_room[room]:
+          rooms ^= lowest
+        break
+      fitting ^= lowest
+    if row < 0:
+      row, room = len(used), width
+      used.append(0)
+      slots_left.append(slots)
+    row_numbers.append(row)
+    ranks.append(used[row])
+    used[row] += 1
+    slots_left[row] -= demand
+    room -= length
+    if used[row] < places:
+      by_room[room].append(row)
+      rooms |= 1 << room
+  return row_numbers, ranks
+
+
+def pack(
+  examples: np.ndarray,
+  lengths: np.ndarray,
+  demands: np.ndarray,
+  key: int,
+  *,
+  width: int,
+  slots: int,
+  places: int,
+) -> np.ndarray:
+  """Arranges sequences in rows.
+
+  Args:
+    examples: [N] of `rows.EXAMPLE`.
+    lengths: [N] tokens of each with special tokens, at most `width`.
+    demands: [N] predictions of each at most; more than `slots` counts as
+      `slots`.
+    key: from `make_key`; decides between sequences of equal length.
+    width: L.
+    slots: M.
+    places: S.
+
+  Returns:
+    [R, S] of `rows.EXAMPLE`; unused places are zeros.
+  """
+  # Most rows are full, or lack less than any sequence has.
+  alone = lengths + lengths.min(initial=width) > width
+  single = np.zeros((np.count_nonzero(alone), places), rows.EXAMPLE)
+  single[:, 0] = examples[alone]
+  examples, lengths = examples[~alone], lengths[~alone]
+  demands = np.minimum(demands[~alone], slots)
+
+  chance = hashing.bits(hashing.make_key(key, "pack"), np.arange(len(lengths)))
+  order = np.lexsort((chance, -lengths))
+  row_numbers, ranks = fill(
+    lengths[order], demands[order], width, slots, places
+  )
+  packed = np.zeros((max(row_numbers, default=-1) + 1, places), rows.EXAMPLE)
+  packed[row_numbers, ranks] = examples[order]
+  return np.concatenate([single, packed])
 
 
 def index_packed(
@@ -112,21 +217,21 @@ def index_packed(
   index: Callable[[Corpus, int, int, int], np.ndarray],
   settle: Settle,
 ) -> np.ndarray:
-  """Plans the rows of a range of documents, as `Builder.index`.
+  """Plans the rows of a range of documents, as `Recipe.index`.
 
   Args:
     corpus: the documents.
     first_document, last_document: the range.
     key: from `make_key`; another key (epoch) gives other rows.
     layout: of the rows.
-    index: as `Builder.index`, of single examples.
+    index: as `Recipe.index`, of single examples.
     settle: what they are.
 
   Returns:
     [R, S] of `rows.EXAMPLE`.
   """
   units = index(corpus, first_document, last_document, key)
-  # Of this range: the key alone would be that of any other.
+  # Ranges must not share draws, so the range enters the key.
   key = hashing.make_key(key, "range", first_document)
   numbers = np.arange(len(units), dtype=np.uint64)
   examples = settle(corpus, units, numbers, key)
@@ -135,7 +240,7 @@ def index_packed(
   if layout.masks:
     lengths = text + 2 + (examples["second_length"] > 0)
     demands = masking.count_masks(lengths, text, layout.masks)
-  return packing.pack(
+  return pack(
     examples,
     lengths,
     demands,
@@ -155,7 +260,7 @@ def build(
   layout: Layout,
   settle: Settle,
 ) -> Batch:
-  """Makes a batch, as `Builder.build`.
+  """Makes a batch, as `Recipe.build`.
 
   Args:
     corpus: the documents.
@@ -170,7 +275,8 @@ def build(
   """
   examples = settle(corpus, units, positions, key)
   examples = examples.reshape(len(units), -1)
-  # A sequence of a row has a number of its own, a row alone that of the row.
+  # Number the sequences of a packed row separately; a row with one sequence
+  # keeps the row's number, so packing does not change its masks.
   places = examples.shape[1]
   numbers = positions[:, None] * np.uint64(places)
   numbers = numbers + np.arange(places, dtype=np.uint64)

@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.corpus.sizes import count_filling, sizes_of
-from bert_jax.examples.recipes_builder import Builder
+from bert_jax.examples.recipes import Recipe
 
 # Warn if rows hold a smaller share of the tokens. ELECTRA's rows of 128 tokens
 # hold 0.86 of a text with ordinary sentences.
@@ -41,30 +41,30 @@ class Coverage(NamedTuple):
   random: float | None
 
 
-def measure(corpus: Corpus, builder: Builder) -> Coverage | None:
+def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
   """Measures the rows of the first epoch; of a large corpus it takes a sample.
 
   Args:
     corpus: the documents.
-    builder: makes rows of the documents.
+    recipe: makes rows of the documents.
 
   Returns:
     The measures; None if rows are not parts of single documents (ELMo's rows).
   """
-  if builder.settle is None:
+  if recipe.settle is None:
     return None
   key = hashing.make_key("reach")
   tokens = held = pairs = random = 0
   for first, last in _ranges(corpus):
-    units = builder.index(corpus, first, last, key)
+    units = recipe.index(corpus, first, last, key)
     numbers = np.arange(len(units), dtype=np.uint64)
-    examples = builder.settle(corpus, units, numbers, key).reshape(-1)
+    examples = recipe.settle(corpus, units, numbers, key).reshape(-1)
     examples = examples[examples["length"] > 0]
     offsets = np.asarray(corpus.documents[[first, last]])
     begin, end = np.asarray(corpus.sentences)[offsets].tolist()
     tokens += end - begin
     held += _count_held(examples, begin, end)
-    if builder.pairs:
+    if recipe.pairs:
       pairs += len(examples)
       random += _count_random(corpus, examples)
   share = random / pairs if pairs else None
@@ -115,9 +115,9 @@ def _count_random(corpus: Corpus, examples: np.ndarray) -> int:
   return int(np.count_nonzero(documents[0] != documents[1]))
 
 
-def coverage_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
+def coverage_lines(corpus: Corpus, recipe: Recipe) -> Iterator[str]:
   """Yields a line that shows the result of `measure`, then warnings."""
-  coverage = measure(corpus, builder)
+  coverage = measure(corpus, recipe)
   if coverage is None:
     return
   # Round down, so that 100% means all tokens.
@@ -136,7 +136,7 @@ def coverage_lines(corpus: Corpus, builder: Builder) -> Iterator[str]:
     )
   if coverage.random is None or coverage.random <= MANY_RANDOM:
     return
-  length = builder.features["input_ids"][0][0]
+  length = recipe.features["input_ids"][0][0]
   filling = count_filling(corpus, length - _SPECIAL)
   if filling > sizes.single:
     yield (

@@ -5,15 +5,13 @@ each between `<S>` and `</S>`. What is read forward predicts the word that
 follows, what is read backward the word before.
 """
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
-from bert_jax.examples.batch_keys import Batch, select
-from bert_jax.examples.recipes_builder import Builder
+from bert_jax.examples.batch_keys import Batch
 from bert_jax.text import words
 from bert_jax.text.characters import (
   BEGIN_SENTENCE,
@@ -24,48 +22,9 @@ from bert_jax.text.characters import (
   PAD,
   Spellings,
 )
-from bert_jax.text.vocabulary import SpecialIds
 
 KEYS = ("char_ids", "sequence_ids", "next_ids", "next_weights")
 KEYS += ("previous_ids", "previous_weights")
-
-
-def elmo(
-  special: SpecialIds, vocab_size: int, length: int = 20, streams: int = 0
-) -> Builder:
-  """ELMo's pre-training: words before and after each word.
-
-  Args:
-    special: of a vocabulary of words.
-    vocab_size: words that are predicted; others are `<UNK>` there.
-    length: L, words in a row (20 as published, `unroll_steps`).
-    streams: 0: a row is any window, both directions read it, and an epoch
-      shuffles them. Else the text is that many streams side by side, one a row
-      of a batch, which go on from batch to batch (as published): the forward
-      direction reads a stream from its beginning, the backward direction the
-      same one from its end, in rows of its own.
-
-  Raises:
-    ValueError: an option is out of its range.
-  """
-  if not 2 <= length <= 2**15:
-    raise ValueError(f"length is {length}; 2 to 32,768 words.")
-  if streams < 0:
-    raise ValueError(f"streams is {streams}; 0 for windows in any order.")
-  keys = [*KEYS, "back_char_ids"] if streams else KEYS
-  index, build = (
-    (index_links, build_links) if streams else (index_all, build_all)
-  )
-  options = dict(length=length, vocab_size=vocab_size)
-  return Builder(
-    select(keys, {"L": length, "C": MAX_CHARS}),
-    check,
-    functools.partial(index, length=length),
-    functools.partial(build, **options),
-    ("cls", "sep"),
-    0,
-    streams,
-  )
 
 
 def check(corpus: Corpus) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import importlib.util
-import inspect
 import itertools
 import math
 import os
@@ -16,11 +15,9 @@ from typing import Any, NamedTuple
 from bert_jax.corpus.reader import Corpus, Prepared, open_prepared
 from bert_jax.examples import coverage
 from bert_jax.examples.batch_keys import Batch, Features
-from bert_jax.examples.recipes import BUILDERS
-from bert_jax.examples.recipes_builder import Builder
-from bert_jax.examples.stateful_streams import Lanes
+from bert_jax.examples.recipes import make_recipe
+from bert_jax.examples.stateful_streams import StatefulStreams
 from bert_jax.examples.streams import Heldout, Mixture, Source, Stream, heldout
-from bert_jax.messages import nearest
 from bert_jax.text.vocabulary import SpecialIds
 
 __all__ = [
@@ -137,34 +134,6 @@ def check_cased(parts: Iterable[Any], cased: bool | None) -> None:
       )
 
 
-def make_builder(
-  name: str, special: SpecialIds, vocab_size: int, options: dict[str, Any]
-) -> Builder:
-  """Makes a builder from its name in `BUILDERS` and its options.
-
-  Raises:
-    ValueError: no such builder or option (the nearest is named), or a value
-      out of range.
-  """
-  if name not in BUILDERS:
-    raise ValueError(f"no builder {name!r}{nearest(name, BUILDERS)}")
-  factory: Callable[..., Builder] = BUILDERS[name]
-  known = set(inspect.signature(factory).parameters) - {"special", "vocab_size"}
-  for option in options:
-    if option not in known:
-      raise ValueError(
-        f"{name} has no option {option!r}{nearest(option, known)}"
-      )
-  made = factory(special, vocab_size, **options)
-  lacking = [role for role in made.roles if getattr(special, role) is None]
-  if lacking:
-    raise ValueError(
-      f"{name}: the vocabulary has no token for {', '.join(lacking)}; prepare"
-      " the text with one that has."
-    )
-  return made
-
-
 def split_of(prepared: Prepared, split: str) -> Corpus:
   """Returns the corpus of a split; raises ValueError if there is none."""
   if split not in prepared.splits:
@@ -252,12 +221,12 @@ def open_data(
   Args:
     path: a prepared folder, a mixture `DIR1=0.7,DIR2=0.3`, or a seqio task or
       mixture: `MODULE:NAME` (MODULE registers it), or NAME if registered.
-    builder: a name in `BUILDERS`.
+    builder: the name of a recipe, in `recipes.RECIPES`.
     split: "train" or "validation".
     seed: of order, pairs and masks.
     cased: if the text must have kept its capitals and accents; None takes it
       either way.
-    **options: of the builder, for example `length=512`.
+    **options: of the recipe, for example `length=512`.
 
   Raises:
     ValueError: with one sentence that says what to change.
@@ -268,17 +237,18 @@ def open_data(
   prepared, weights = _open_folders(path)
   check_cased(prepared, cased)
   special, vocab_size = prepared[0].special, prepared[0].vocab_size
-  made = make_builder(builder, special, vocab_size, options)
-  if made.lanes:
+  recipe = make_recipe(builder, special, vocab_size, options)
+  if recipe.streams:
     if len(prepared) > 1:
       raise ValueError(
-        f"data.streams={made.lanes}: of one folder only, not of the"
+        f"data.streams={recipe.streams}: of one folder only, not of the"
         f" {len(prepared)} of a mixture; set data.streams=0."
       )
-    lanes = Lanes(split_of(prepared[0], split), made, seed)
-    return Data(lanes, vocab_size, special, prepared)
+    corpus = split_of(prepared[0], split)
+    source = StatefulStreams(corpus, recipe, seed)
+    return Data(source, vocab_size, special, prepared)
   streams = [
-    Stream(split_of(part, split), made, seed, name=str(i))
+    Stream(split_of(part, split), recipe, seed, name=str(i))
     for i, part in enumerate(prepared)
   ]
   source = streams[0] if len(streams) == 1 else Mixture(streams, weights, seed)
@@ -306,10 +276,10 @@ def open_heldout(
     return opener.open_heldout(name, builder, split, limit, cased, **options)
   prepared, _ = _open_folders(path)
   check_cased(prepared, cased)
-  made = make_builder(
+  recipe = make_recipe(
     builder, prepared[0].special, prepared[0].vocab_size, options
   )
-  return Heldout([split_of(part, split) for part in prepared], made, limit)
+  return Heldout([split_of(part, split) for part in prepared], recipe, limit)
 
 
 def describe_rows(
@@ -325,12 +295,8 @@ def describe_rows(
   for folder in data.prepared:
     # Text that is tokenized during training cannot be measured before.
     if isinstance(folder, Prepared):
-      row_builder = make_builder(
-        builder, folder.special, folder.vocab_size, options
-      )
-      for line in coverage.coverage_lines(
-        split_of(folder, "train"), row_builder
-      ):
+      recipe = make_recipe(builder, folder.special, folder.vocab_size, options)
+      for line in coverage.coverage_lines(split_of(folder, "train"), recipe):
         yield folder.path, line
 
 

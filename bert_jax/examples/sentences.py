@@ -1,6 +1,6 @@
 """Rows of running text: whole sentences, ELECTRA's segments, plain tokens.
 
-Each function cuts an epoch of a range of documents, as `Builder.index`; no
+Each function cuts an epoch of a range of documents, as `Recipe.index`; no
 token is read.
 """
 

@@ -7,7 +7,7 @@ that saves a restart the counting.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,12 +15,17 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.batch_keys import Batch, Features, padding
-from bert_jax.examples.recipes_builder import Builder, draws_key, fixed_numbers
+from bert_jax.examples.plain_text import Text
+from bert_jax.examples.portions import (
+  SHARD_TOKENS,
+  Portion,
+  Portions,
+  ShardPortions,
+  TextPortions,
+  shard_bounds,
+)
+from bert_jax.examples.recipes import Recipe
 
-# The unit of indexing: small enough for a window of shards (about 100 MB of
-# index at length 128) to stay in memory, large enough to be shuffled well.
-SHARD_TOKENS = 2**24
-WINDOW_SHARDS = 16
 # Slots in which a mixture's shares are exact up to rounding.
 MIXTURE_BLOCK = 4096
 
@@ -35,140 +40,133 @@ class Source(Protocol):
   def restore(self, position: dict[str, int]) -> None: ...
 
 
-def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
-  """Returns [shards + 1] document numbers, about `shard_tokens` apart.
-
-  Documents stay whole, so one giant document is one shard.
-  """
-  marks = np.arange(0, corpus.num_tokens, shard_tokens)
-  marks = np.searchsorted(corpus.sentences, marks)
-  marks = np.searchsorted(corpus.documents, marks)
-  return np.unique(np.append(marks, corpus.num_documents))
-
-
 class Stream:
-  """The endless sequence of a corpus's examples, shuffled in every epoch.
+  """The endless sequence of the examples of a corpus or a text.
 
-  Epoch e visits all shards in an order permuted by (seed, e). The chunks of a
-  window of 16 consecutive shards are permuted together: a corpus below 2**28
-  tokens is shuffled as a whole, a larger one in bounded memory. An epoch is all
-  chunks of all shards; their number differs by epoch. With `Builder.copies`
-  only the order is new in every epoch.
+  Each epoch has chunks, pairs and masks of its own, shuffled portion by portion
+  (see `portions`). An epoch is all chunks of all documents; their number
+  differs by epoch. With `Recipe.copies` only the order is new in every epoch.
+
+  A stream reads forward: an earlier row starts from the beginning again, unless
+  `restore` tells where a later one is to be found.
   """
 
   def __init__(
     self,
-    corpus: Corpus,
-    builder: Builder,
+    source: Corpus | Text,
+    recipe: Recipe,
     seed: int,
     name: str = "",
-    shard_tokens: int = SHARD_TOKENS,
-    window_shards: int = WINDOW_SHARDS,
+    *,
+    epochs: int | None = None,
+    **shards: int,
   ):
     """Opens a stream.
 
     Args:
-      corpus: the documents.
-      builder: the objective.
+      source: the documents.
+      recipe: makes the rows.
       seed: another seed gives other chunks, order, pairs and masks.
       name: tells the streams of one seed apart.
-      shard_tokens: tokens in a shard.
-      window_shards: shards that are shuffled together.
+      epochs: where the sequence ends; None for never.
+      **shards: of a corpus, `shard_tokens` and `window_shards`, see
+        `portions.ShardPortions`.
 
     Raises:
-      ValueError: the corpus cannot serve the builder.
+      ValueError: the corpus cannot serve the recipe.
     """
-    builder.check(corpus)
-    self.features = builder.features
-    self._corpus, self._builder = corpus, builder
-    self._bounds = shard_bounds(corpus, shard_tokens)
-    self._window_shards = window_shards
-    self._key = hashing.make_key("stream", name, seed)
-    # What a position of this stream can be used for; below 2**53 for JSON.
-    layout = f"{builder.features} {shard_tokens} {window_shards}"
-    layout += f" copies {builder.copies}" if builder.copies else ""
-    self._identity = (
-      hashing.make_key(self._key, layout, corpus.num_tokens) >> 11
-    )
+    self.features = recipe.features
+    self._recipe, self._epochs = recipe, epochs
+    self._portions: Portions
+    if isinstance(source, Text):
+      self._portions = TextPortions(source, recipe, seed, name)
+    else:
+      self._portions = ShardPortions(source, recipe, seed, name, **shards)
+    self._key = hashing.make_key(self._portions.key, "build")
     self._go_to(0, 0, 0)
 
-  def _go_to(self, epoch: int, window: int, first: int) -> None:
-    self._epoch, self._window, self._first = epoch, window, first
-    self._rows: np.ndarray | None = None
-    # Of the rows, where a builder has copies; else they are the global ones.
-    self._numbers: np.ndarray | None = None
+  def _go_to(self, epoch: int, place: int, first: int) -> None:
+    self._epoch, self._place, self._first = epoch, place, first
+    self._iterator: Iterator[Portion] | None = None
+    self._portion: Portion | None = None
 
-  def _load(self) -> np.ndarray:
-    """Returns the current window's chunks in their order."""
-    if self._rows is None:
-      key = hashing.make_key(self._key, "epoch", self._epoch)
-      draws = draws_key(self._builder, self._key, self._epoch)
-      shards = np.arange(len(self._bounds) - 1)
-      order = np.argsort(hashing.bits(hashing.make_key(key, "shards"), shards))
-      begin = self._window * self._window_shards
-      parts, numbers = [], []
-      for shard in order[begin : begin + self._window_shards]:
-        first, last = self._bounds[shard : shard + 2].tolist()
-        parts.append(
-          self._builder.index(
-            self._corpus, first, last, hashing.make_key(draws, "index")
-          )
-        )
-        if self._builder.copies:
-          own = hashing.make_key(draws, "shard", first)
-          numbers.append(fixed_numbers(own, len(parts[-1])))
-      rows = np.concatenate(parts)
-      key = hashing.make_key(key, "chunks", self._window)
-      order = np.argsort(hashing.bits(key, np.arange(len(rows))))
-      self._rows = rows[order]
-      if numbers:
-        self._numbers = np.concatenate(numbers)[order]
-    return self._rows
+  def _load(self) -> Portion | None:
+    """Returns the current portion, None beyond the last epoch.
+
+    Raises:
+      ValueError: there are no examples.
+    """
+    while self._portion is None:
+      if self._epoch == self._epochs:
+        return None
+      if self._iterator is None:
+        self._iterator = self._portions.read(self._epoch, self._place)
+      self._portion = next(self._iterator, None)
+      if self._portion is not None:
+        self._place = self._portion.place
+      elif self._first:
+        self._go_to(self._epoch + 1, 0, self._first)
+      else:
+        raise ValueError(self._portions.empty)
+    return self._portion
 
   def _advance(self) -> None:
-    """Moves to the next window."""
-    first = self._first + len(self._load())
-    windows = -(-(len(self._bounds) - 1) // self._window_shards)
-    epoch, window = divmod(self._epoch * windows + self._window + 1, windows)
-    if epoch and not first:
-      raise ValueError(
-        "a whole epoch gave no example; the documents are too short for this"
-        " objective."
-      )
-    self._go_to(epoch, window, first)
+    """Moves to the portion after the current one."""
+    self._first += len(self._portion.rows)
+    self._portion = None
 
-  def _slice(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the index rows [first, first + count) and their numbers."""
-    if first < self._first:
-      self._go_to(0, 0, 0)
-    parts, have = [], 0
-    # The global number of an example enters its draws, so that every epoch has
-    # its own pairs and masks.
-    positions = np.arange(first, first + count, dtype=np.uint64)
-    while have < count:
-      begin = first + have - self._first
-      part = self._load()[begin : begin + count - have]
-      parts.append(part)
-      if self._numbers is not None:
-        fixed = self._numbers[begin : begin + len(part)]
-        positions[have : have + len(part)] = fixed
-      have += len(part)
-      if have < count:
-        self._advance()
-    return np.concatenate(parts), positions
+  def count(self, epochs: int, epoch: int = 0, first: int = 0) -> int:
+    """Returns the number of examples in the first `epochs` epochs.
+
+    Args:
+      epochs: how many.
+      epoch: an epoch not after them, to count from; the stream goes on there.
+      first: the number of its first example.
+    """
+    limit, self._epochs = self._epochs, epochs
+    self._go_to(epoch, 0, first)
+    while self._load() is not None:
+      self._advance()
+    end = self._first
+    self._epochs = limit
+    self._go_to(epoch, 0, first)
+    return end
 
   def read(self, first: int, count: int) -> Batch:
-    """Returns examples [first, first + count), first >= 0, count >= 1."""
-    rows, positions = self._slice(first, count)
-    key = hashing.make_key(self._key, "build")
-    return self._builder.build(self._corpus, rows, positions, key)
+    """Returns examples [first, first + count), fewer where `epochs` end."""
+    if first < self._first:
+      self._go_to(0, 0, 0)
+    batches, size = [], 0
+    while size < count and (portion := self._load()) is not None:
+      begin = first + size - self._first
+      rows = portion.rows[begin : begin + count - size]
+      if len(rows):
+        # The global number of an example enters its draws, so that every epoch
+        # has its own pairs and masks.
+        numbers = np.arange(first + size, first + size + len(rows))
+        numbers = numbers.astype(np.uint64)
+        if portion.numbers is not None:
+          numbers = portion.numbers[begin : begin + len(rows)]
+        batches.append(
+          self._recipe.build(portion.corpus, rows, numbers, self._key)
+        )
+        size += len(rows)
+      if size < count:
+        self._advance()
+    if len(batches) == 1:
+      return batches[0]
+    batches.append(padding(self.features, 0))
+    return {
+      key: np.concatenate([batch[key] for batch in batches])
+      for key in self.features
+    }
 
   def position(self) -> dict[str, int]:
     """Returns where the last `read` ended, for `restore`."""
     return {
-      "stream": self._identity,
+      self._portions.kind: self._portions.identity,
       "epoch": self._epoch,
-      "window": self._window,
+      self._portions.unit: self._place,
       "first": self._first,
     }
 
@@ -178,8 +176,9 @@ class Stream:
     The position of another stream (seed, corpus, row length) is ignored: it
     saves time only, the examples are the same without it.
     """
-    if position.get("stream") == self._identity:
-      self._go_to(position["epoch"], position["window"], position["first"])
+    if position.get(self._portions.kind) == self._portions.identity:
+      place = position[self._portions.unit]
+      self._go_to(position["epoch"], place, position["first"])
 
 
 class Mixture:
@@ -272,33 +271,33 @@ class Heldout:
   """The fixed evaluation set: the same rows, pairs and masks in every run."""
 
   def __init__(
-    self, corpora: Sequence[Corpus], builder: Builder, limit: int | None
+    self, corpora: Sequence[Corpus], recipe: Recipe, limit: int | None
   ):
     """Indexes the held-out documents.
 
     Args:
       corpora: held-out documents, of each component of a mixture.
-      builder: the objective.
+      recipe: makes the rows.
       limit: take a subset of this size, chosen by hash, in corpus order; None
         takes all.
 
     Raises:
-      ValueError: a corpus cannot serve the builder, or `limit` is below 1.
+      ValueError: a corpus cannot serve the recipe, or `limit` is below 1.
     """
     if limit is not None and limit < 1:
       raise ValueError(
         f"the limit of held-out examples is {limit}; at least 1."
       )
-    self.features = builder.features
-    self._corpora, self._builder = corpora, builder
+    self.features = recipe.features
+    self._corpora, self._recipe = corpora, recipe
     self._key = hashing.make_key("held-out")
     self._rows, offsets = [], [0]
     for corpus in corpora:
-      builder.check(corpus)
+      recipe.check(corpus)
       bounds = shard_bounds(corpus, SHARD_TOKENS).tolist()
       rows = np.concatenate(
         [
-          builder.index(corpus, first, last, self._key)
+          recipe.index(corpus, first, last, self._key)
           for first, last in itertools.pairwise(bounds)
         ]
       )
@@ -323,7 +322,7 @@ class Heldout:
       if not len(rows):
         continue
       chosen = numbers[rows]
-      part = self._builder.build(
+      part = self._recipe.build(
         corpus,
         self._rows[i][chosen - begin],
         chosen.astype(np.uint64),
@@ -335,7 +334,7 @@ class Heldout:
 
 
 def heldout(
-  corpus: Corpus, builder: Builder, limit: int | None = None
+  corpus: Corpus, recipe: Recipe, limit: int | None = None
 ) -> Heldout:
   """Returns the evaluation set of one corpus; see `Heldout`."""
-  return Heldout([corpus], builder, limit)
+  return Heldout([corpus], recipe, limit)

@@ -12,8 +12,7 @@ from jax.sharding import Mesh
 from bert_jax import hashing, models, objectives
 from bert_jax.corpus import reader
 from bert_jax.devices import sharding
-from bert_jax.examples import loader
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import loader, recipes
 from bert_jax.tasks import batches as task_data
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.training import config as config_lib
@@ -285,8 +284,7 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
   objective = objectives.factory(config["objective"]["name"])
   takers = {"objective": [objective], "data": [task_data.open_data]}
   if not config_lib.is_task(config):
-    builder = builders.BUILDERS[config["data"]["builder"]]
-    takers["data"] = [builder, loader.open_data]
+    takers["data"] = [loader.open_data]
   found = {
     section: {
       name: parameter.default
@@ -296,6 +294,9 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
     }
     for section, functions in takers.items()
   }
+  if not config_lib.is_task(config):
+    recipe = recipes.RECIPES[config["data"]["builder"]]
+    found["data"] = {**recipe.defaults, **found["data"]}
   found["model"] = _model_defaults(config["model"])
   found |= config_lib.OPTIONAL
   if "teacher" in config:

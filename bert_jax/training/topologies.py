@@ -19,6 +19,7 @@ from bert_jax import models
 from bert_jax.devices import hlo, sharding
 from bert_jax.devices import isolated as apart
 from bert_jax.examples import loader
+from bert_jax.examples.recipes import make_recipe
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, steps
@@ -158,13 +159,13 @@ def features(config: dict[str, Any], phase: phases.Phase) -> sharding.Shapes:
   # What is left of `open_data`'s arguments are the builder's.
   own = inspect.signature(loader.open_data).parameters
   options = {key: v for key, v in phase.data.items() if key not in own}
-  builder = loader.make_builder(
+  recipe = make_recipe(
     phase.data["builder"],
     SpecialIds(0, 1, 2, 3, 4),
     config["model"]["vocab_size"],
     options,
   )
-  return sharding.batch_shapes(builder.features, phase.batch_size)
+  return sharding.batch_shapes(recipe.features, phase.batch_size)
 
 
 def with_published(config: dict[str, Any]) -> dict[str, Any]:

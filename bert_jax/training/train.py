@@ -13,8 +13,7 @@ import jax
 
 from bert_jax.devices import compile_ahead as ahead
 from bert_jax.devices import hosts, sharding
-from bert_jax.examples import loader
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import loader, recipes
 from bert_jax.training import config as config_lib
 from bert_jax.training import evaluate, logging, phases, steps
 from bert_jax.training import evaluate_task as scoring
@@ -54,7 +53,7 @@ def print_rows(setup: Setup) -> None:
     return
   for feed in setup.feeds:
     data = feed.phase.data
-    if line := builders.shortfall(data["builder"], data):
+    if line := recipes.shortfall(data["builder"], data):
       print(*filter(None, [feed.phase.name, line]), sep=": ", flush=True)
     for folder, line in loader.describe_rows(feed.data, **data):
       names = feed.phase.name, folder if len(setup.prepared) > 1 else ""

@@ -5,8 +5,9 @@ import pytest
 from prepared import random_documents, write_prepared
 
 from bert_jax.corpus import reader, sources
-from bert_jax.examples import loader, streams
-from bert_jax.examples.text_stream import Text, TextStream
+from bert_jax.examples import loader, recipes
+from bert_jax.examples.plain_text import Text
+from bert_jax.examples.streams import Mixture, Stream
 from bert_jax.text import wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
@@ -86,8 +87,8 @@ def make_text():
 def text_stream(name, options, **own):
   text = make_text()
   options = options | LENGTH
-  made = loader.make_builder(name, text.special, text.vocab_size, options)
-  return TextStream(text, made, 0, **own)
+  made = recipes.make_recipe(name, text.special, text.vocab_size, options)
+  return Stream(text, made, 0, **own)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -122,7 +123,7 @@ def test_static_masks_of_text():
 
 def test_special_tokens_that_a_builder_needs(folder):
   bare = SpecialIds(None, 3, None, None, None)
-  made = loader.make_builder("lm", bare, 64, LENGTH)
+  made = recipes.make_recipe("lm", bare, 64, LENGTH)
   assert set(made.features) == {
     "input_ids",
     "sequence_ids",
@@ -130,12 +131,12 @@ def test_special_tokens_that_a_builder_needs(folder):
     "lm_weights",
   }
   prepared = reader.open_prepared(folder)
-  rows = streams.Stream(prepared.splits["train"], made, 0).read(0, 50)
+  rows = Stream(prepared.splits["train"], made, 0).read(0, 50)
   assert rows["lm_weights"].any()
   words = "no token for pad, cls, sep, mask"
   for name in ("bert_pairs", "doc_sentences"):
     with pytest.raises(ValueError, match=f"{name}: .* {words}"):
-      loader.make_builder(name, bare, 64, LENGTH)
+      recipes.make_recipe(name, bare, 64, LENGTH)
 
 
 def test_streams_of_other_rows_do_not_mix(folder):
@@ -144,4 +145,4 @@ def test_streams_of_other_rows_do_not_mix(folder):
     for n in (1, 4)
   )
   with pytest.raises(ValueError, match="different batches"):
-    streams.Mixture([one.source, two.source], [1, 1], 0)
+    Mixture([one.source, two.source], [1, 1], 0)

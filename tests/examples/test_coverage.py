@@ -7,7 +7,7 @@ from prepared import random_documents, write_prepared
 from bert_jax import hashing
 from bert_jax.corpus import prepare, reader
 from bert_jax.corpus import sizes as text_sizes
-from bert_jax.examples import coverage, loader
+from bert_jax.examples import coverage, loader, recipes
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 
 SPECIAL = SpecialIds(0, 1, 2, 3, 4)
@@ -51,7 +51,7 @@ def texts() -> dict[str, reader.Corpus]:
 def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
   text = texts[text]
   options = BUILDERS[name] | {"length": 32}
-  builder = loader.make_builder(name, SPECIAL, text.num_tokens + 5, options)
+  builder = recipes.make_recipe(name, SPECIAL, text.num_tokens + 5, options)
   key = hashing.make_key("reach")
   units = builder.index(text, 0, text.num_documents, key)
   numbers = np.arange(len(units), dtype=np.uint64)
@@ -80,7 +80,7 @@ def test_packed_rows_count_every_text(texts):
   found = [
     coverage.measure(
       text,
-      loader.make_builder("bert_pairs", SPECIAL, text.num_tokens + 5, o),
+      recipes.make_recipe("bert_pairs", SPECIAL, text.num_tokens + 5, o),
     )
     for o in (options, options | {"max_sequences": 1})
   ]
@@ -93,7 +93,7 @@ def test_packed_rows_count_every_text(texts):
 def test_a_large_text_is_sampled(texts, monkeypatch):
   text = texts["short"]
   options = BUILDERS["doc_sentences"] | {"length": 32}
-  builder = loader.make_builder("doc_sentences", SPECIAL, 9999, options)
+  builder = recipes.make_recipe("doc_sentences", SPECIAL, 9999, options)
   assert list(coverage._ranges(text)) == [(0, text.num_documents)]
   monkeypatch.setattr(coverage, "SAMPLE", 400)
   ranges = list(coverage._ranges(text))
@@ -172,7 +172,7 @@ def test_why_pairs_are_random(monkeypatch, length, block):
   def said(text):
     options = dict(length=length, max_predictions=5)
     vocab_size = text.num_tokens + 5
-    builder = loader.make_builder("bert_pairs", SPECIAL, vocab_size, options)
+    builder = recipes.make_recipe("bert_pairs", SPECIAL, vocab_size, options)
     return list(coverage.coverage_lines(text, builder))[-1]
 
   warning = f"21 of the 39 sentences fills a whole row of {length} tokens (an"

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.examples.rows_flat import flat_row
+from bert_jax.examples.rows import flat_row
 from bert_jax.kernels import attention_blocks
 from bert_jax.models import bert, roberta
 

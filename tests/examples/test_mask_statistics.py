@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax.corpus import reader
-from bert_jax.examples import recipes as builders
-from bert_jax.examples import streams
+from bert_jax.examples import recipes, streams
 from bert_jax.text import bpe, open_vocabulary
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
@@ -83,7 +82,7 @@ def text(request):
 def test_published_rules(text, objective):
   made, docs, begins = text
   name, options, (hidden, kept) = OBJECTIVES[objective]
-  builder = builders.BUILDERS[name](
+  builder = recipes.RECIPES[name](
     made.special, made.vocab_size, LENGTH, SLOTS, **options
   )
   batch = streams.Stream(docs, builder, 0).read(0, ROWS)

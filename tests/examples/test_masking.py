@@ -1,6 +1,5 @@
 """Masked-LM predictions: how many, where, and what replaces the tokens."""
 
-import inspect
 import random
 
 import numpy as np
@@ -18,8 +17,7 @@ from masked_rows import (
 )
 
 from bert_jax.corpus import reader
-from bert_jax.examples import masking
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import masking, recipes
 from bert_jax.examples.recipes import bert_pairs
 from bert_jax.text.vocabulary import SpecialIds
 
@@ -83,8 +81,7 @@ def test_number_of_masks_of_electra():
   assert lengths[differ].tolist() == [190, 350, 390]
   assert counts[differ].tolist() == [29, 53, 59]
   assert usual[differ].tolist() == [28, 52, 58]
-  signature = inspect.signature(builders.electra_segments)
-  assert signature.parameters["count"].default == "round_single"
+  assert recipes.electra_segments.defaults["count"] == "round_single"
 
 
 def test_random_pieces_by_their_counts():
@@ -107,7 +104,7 @@ def test_random_pieces_by_their_counts():
   np.testing.assert_allclose(shares, [0.6, 0.3, 0.1], atol=0.015)
   assert abs(np.mean(new == MASK) - 0.8) < 0.005
   text = reader.corpus_from_documents([[[10, 11]]] * 2)
-  builder = builders.doc_sentences(
+  builder = recipes.doc_sentences(
     SpecialIds(0, 1, CLS, SEP, MASK), VOCAB, replacement="unigram"
   )
   with pytest.raises(ValueError, match="how often each piece occurs"):

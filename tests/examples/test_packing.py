@@ -8,9 +8,7 @@ from batches_of_rows import join, same
 from numbered_corpora import SPECIAL, numbered
 
 from bert_jax.corpus.reader import corpus_from_documents
-from bert_jax.examples import assembly, loader, streams
-from bert_jax.examples import assembly_packing as packing
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import assembly, loader, recipes, streams
 
 BUILDERS = {
   "bert_pairs": dict(max_predictions=12),
@@ -41,7 +39,7 @@ def corpus():
 
 
 def make(corpus, name, places, **options):
-  factory = builders.BUILDERS[NAMES.get(name, name)]
+  factory = recipes.RECIPES[NAMES.get(name, name)]
   options = dict(length=64, max_sequences=places) | BUILDERS[name] | options
   return factory(SPECIAL, corpus.num_tokens + 5, **options)
 
@@ -138,7 +136,7 @@ def test_fill_keeps_every_limit():
   for slots, places in ((20, 8), (9, 8), (20, 2), (9, 1)):
     lengths = np.sort(rng.integers(1, 65, 3000))[::-1]
     demands = np.minimum(np.ceil(lengths * 0.15).astype(int), slots)
-    rows, ranks = packing.fill(lengths, demands, 64, slots, places)
+    rows, ranks = assembly.fill(lengths, demands, 64, slots, places)
     count = max(rows) + 1
     assert (np.bincount(rows, lengths) <= 64).all()
     assert (np.bincount(rows, demands) <= slots).all()
@@ -193,17 +191,17 @@ def test_an_epoch_has_rows_of_its_own(corpus):
 
 def test_options_out_of_range():
   with pytest.raises(ValueError, match="max_sequences is 0; 1 to length=128"):
-    builders.bert_pairs(SPECIAL, 9, max_sequences=0)
+    recipes.bert_pairs(SPECIAL, 9, max_sequences=0)
   with pytest.raises(ValueError, match="max_predictions is 20, but .* need 77"):
-    builders.bert_pairs(SPECIAL, 9, 512, 20, max_sequences=4)
+    recipes.bert_pairs(SPECIAL, 9, length=512, max_sequences=4)
   with pytest.raises(ValueError, match="static_masks is -1"):
-    builders.bert_pairs(SPECIAL, 9, static_masks=-1)
+    recipes.bert_pairs(SPECIAL, 9, static_masks=-1)
 
 
 @pytest.mark.parametrize("places", [1, 5])
 def test_static_masks(corpus, places):
   """Epoch e repeats epoch e - 3, row by row, in another order."""
-  factory = builders.BUILDERS["bert_pairs"]
+  factory = recipes.RECIPES["bert_pairs"]
   builder = factory(
     SPECIAL,
     corpus.num_tokens + 5,
@@ -212,16 +210,18 @@ def test_static_masks(corpus, places):
     max_sequences=places,
     static_masks=3,
   )
-  stream = streams.Stream(corpus, builder, 0, "", 2000, 3)
+  stream = streams.Stream(
+    corpus, builder, 0, shard_tokens=2000, window_shards=3
+  )
   rows, first = [], 0
   for epoch in range(7):
     begin = first
     while stream.position()["epoch"] == epoch:
       first += len(stream._load())
       stream._advance()
-    batch = streams.Stream(corpus, builder, 0, "", 2000, 3).read(
-      begin, first - begin
-    )
+    batch = streams.Stream(
+      corpus, builder, 0, shard_tokens=2000, window_shards=3
+    ).read(begin, first - begin)
     flat = [v.reshape(first - begin, -1).astype(float) for v in batch.values()]
     rows.append([tuple(row) for row in np.concatenate(flat, 1).tolist()])
   for epoch in range(3, 7):

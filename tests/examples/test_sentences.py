@@ -8,7 +8,7 @@ from numbered_corpora import FIRST_ID, SPECIAL, document_of, numbered, realistic
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import corpus_from_documents
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import recipes
 from bert_jax.text.vocabulary import SpecialIds
 
 CLS, SEP = SPECIAL.cls, SPECIAL.sep
@@ -69,7 +69,9 @@ def whole_sentences(documents, length, cross):
 def test_whole_sentences_fill_rows(name, length):
   documents, vocab = numbered(realistic(60, 2) + [[1], [100, 1], [14], [1, 1]])
   corpus = corpus_from_documents(documents)
-  builder = getattr(builders, name)(SPECIAL, vocab, length, 20)
+  builder = getattr(recipes, name)(
+    SPECIAL, vocab, length=length, max_predictions=20
+  )
   rows = originals(epoch(corpus, builder))
   assert rows == whole_sentences(documents, length, name == "full_sentences")
   assert max(map(len, rows)) == length
@@ -87,7 +89,9 @@ def test_many_documents_in_a_row():
   """More ends of documents in a row than in any other."""
   documents, vocab = numbered([[2]] * 40 + [[30] * 3] + [[1]] * 7)
   corpus = corpus_from_documents(documents)
-  builder = builders.full_sentences(SPECIAL, vocab, 64, 12)
+  builder = recipes.full_sentences(
+    SPECIAL, vocab, length=64, max_predictions=12
+  )
   rows = originals(epoch(corpus, builder))
   assert rows == whole_sentences(documents, 64, True)
 
@@ -96,7 +100,7 @@ def test_masks_of_roberta():
   """Stochastic count, 80/10/10 without special ids: 20,000 rows."""
   documents, vocab = numbered([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  builder = builders.doc_sentences(SPECIAL, vocab, 42, 10)
+  builder = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)
   units = builder.index(corpus, 0, 10, 0)
   units = np.tile(units, -(-20_000 // len(units)))
   numbers = np.arange(len(units), dtype=np.uint64)
@@ -169,7 +173,7 @@ def test_rows_of_electra_token_by_token(length, share):
   """The program's rows for the draws that were made."""
   documents, vocab = numbered(realistic(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  builder = builders.electra_segments(
+  builder = recipes.electra_segments(
     SPECIAL, vocab, length=length, short_probability=0.3
   )
   rows, returned = 0, 0
@@ -196,7 +200,7 @@ def test_segments_of_electra():
   """20,000 rows beside the program, re-stated, with draws of its own."""
   documents, vocab = numbered(realistic(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  builder = builders.electra_segments(SPECIAL, vocab, length=128)
+  builder = recipes.electra_segments(SPECIAL, vocab, length=128)
   ours, theirs, rng, key = [], [], random.Random(1), 0
 
   def draw(number):
@@ -232,7 +236,7 @@ def test_rows_of_a_language_model():
   corpus = corpus_from_documents(documents)
   # A vocabulary without any special token.
   bare = SpecialIds(None, None, None, None, None)
-  builder = builders.lm(bare, vocab, length=9)
+  builder = recipes.lm(bare, vocab, length=9)
   assert builder.roles == ()
   starts = []
   for key in range(20):
@@ -261,6 +265,6 @@ def test_rows_of_a_language_model():
 def test_ids_beyond_the_vocabulary():
   corpus = corpus_from_documents([[[7, 8], [9, 100]]])
   for name in ("full_sentences", "doc_sentences", "electra_segments", "lm"):
-    builder = builders.BUILDERS[name](SPECIAL, 50, length=16)
+    builder = recipes.RECIPES[name](SPECIAL, 50, length=16)
     with pytest.raises(ValueError, match="token id 100 .* 50 pieces"):
       epoch(corpus, builder)

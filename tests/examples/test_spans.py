@@ -21,8 +21,7 @@ from masked_rows import (
 
 from bert_jax.corpus import reader
 from bert_jax.examples import masked_units as spans
-from bert_jax.examples import masking
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import masking, recipes
 from bert_jax.text.vocabulary import SpecialIds
 
 SPECIAL = SpecialIds(0, 1, CLS, SEP, MASK)
@@ -228,7 +227,7 @@ def test_all_pieces_of_a_word_or_none(family, kind):
   flags = reader.mark_starts(flags, np.array([0]))
   tokens = list(range(10, 10 + len(pieces)))
   text = reader.corpus_from_documents([[tokens]], [[flags.tolist()]])
-  builder = builders.doc_sentences(
+  builder = recipes.doc_sentences(
     SPECIAL, 64, 16, 8, 0.5, masking=kind, count="round"
   )
   unit = builder.index(text, 0, 1, 0)
@@ -249,10 +248,10 @@ def test_unused_words_are_refused():
   text = reader.corpus_from_documents([[[10, 11]] * 9] * 2)
   text = text._replace(word_starts=text.word_starts[:1])
   for kind in ("whole_word", "ngram", "span"):
-    builder = builders.bert_pairs(SPECIAL, 64, masking=kind)
+    builder = recipes.bert_pairs(SPECIAL, 64, masking=kind)
     with pytest.raises(ValueError, match=f"masking='{kind}' needs to know wh"):
       builder.check(text)
-  builders.bert_pairs(SPECIAL, 64).check(text)
+  recipes.bert_pairs(SPECIAL, 64).check(text)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,7 @@ def test_unused_words_are_refused():
 )
 def test_options_that_do_not_exist_or_go_together(options, words):
   with pytest.raises(ValueError, match=words) as e:
-    builders.bert_pairs(SPECIAL, 64, **options)
+    recipes.bert_pairs(SPECIAL, 64, **options)
   assert "\n" not in str(e.value)
 
 

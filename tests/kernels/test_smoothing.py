@@ -9,9 +9,8 @@ from prepared import random_documents, write_prepared
 
 from bert_jax import hashing
 from bert_jax.corpus import reader
-from bert_jax.examples import loader, masking
+from bert_jax.examples import loader, masking, recipes
 from bert_jax.examples import masked_units as spans
-from bert_jax.examples import recipes as builders
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import evaluate
 
@@ -153,7 +152,7 @@ def test_a_stream_weighs_by_the_counts_of_training(tmp_path):
 def test_bad_options_are_refused(options, words):
   special = SpecialIds(0, 1, 2, 3, 4)
   with pytest.raises(ValueError, match=words):
-    builders.doc_sentences(special, 64, **options)
+    recipes.doc_sentences(special, 64, **options)
 
 
 def test_a_weight_beyond_32_bits_is_refused(tmp_path):
@@ -164,7 +163,7 @@ def test_a_weight_beyond_32_bits_is_refused(tmp_path):
 
 def test_a_corpus_without_counts_is_refused():
   special = SpecialIds(0, 1, 2, 3, 4)
-  builder = builders.doc_sentences(special, 64, smoothing=0.7)
+  builder = recipes.doc_sentences(special, 64, smoothing=0.7)
   text = reader.corpus_from_documents(random_documents(3, 0))
   with pytest.raises(ValueError, match="prepare the text, or choose smoothing"):
     builder.check(text)

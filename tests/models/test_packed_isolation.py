@@ -16,8 +16,7 @@ from tiny_families import jit
 
 from bert_jax import objectives
 from bert_jax.corpus.reader import corpus_from_documents
-from bert_jax.examples import assembly
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import assembly, recipes
 from bert_jax.models.encoder import Embeddings
 from bert_jax.objectives import lm
 
@@ -47,7 +46,7 @@ def make(kind):
     docs, [[[True] * len(s) for s in d] for d in docs]
   )
   packed, single = (
-    builders.BUILDERS[name](
+    recipes.RECIPES[name](
       SPECIAL, VOCAB, length=LENGTH, max_sequences=n, **options
     )
     for n in (PLACES, 1)

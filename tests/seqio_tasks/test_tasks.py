@@ -143,9 +143,8 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
 def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
   """Each costs the same, few readers stay, and the rows are those of epochs."""
   from bert_jax.examples import streams
-  from bert_jax.seqio_tasks import pretraining_seqio_source as seqio_source
 
-  monkeypatch.setattr(seqio_source, "OPEN_PASSES", 2)
+  monkeypatch.setattr(tasks, "OPEN_PASSES", 2)
   if kind == "prepared":
     task = tasks.register_prepared("p", folder, **SIZES)
   else:
@@ -161,14 +160,14 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
 
   monkeypatch.setattr(streams.Stream, "_load", counted)
   gc.collect()
-  before = len(seqio_source._readers)
+  before = len(tasks._readers)
   rows = collect(task.get_dataset(**options).take(2).repeat(6))
   assert rows == [row for one_pass in passes for row in one_pass[:2]]
   if kind == "prepared":
     # A pass counts its epochs and reads a block, which may hold all of them.
     assert len(walked) <= 6 * (2 * epochs + 1) and max(walked) < 6 * epochs
   gc.collect()
-  assert len(seqio_source._readers) - before <= 2
+  assert len(tasks._readers) - before <= 2
   # More at a time than readers are kept.
   ds = task.get_dataset(**options)
   iterators = [collect_slowly(ds) for _ in range(4)]
@@ -480,7 +479,7 @@ def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
 ENDLESS = """
 import sys
 import seqio
-from bert_jax.seqio_tasks import pretraining as tasks  # noqa: E402
+from bert_jax.seqio_tasks import pretraining as tasks
 name = sys.argv[1]
 if name == "p":
   tasks.register_prepared("p", sys.argv[2], length=32)

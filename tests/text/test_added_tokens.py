@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 from bert_jax import files
 from bert_jax.corpus import reader
 from bert_jax.corpus import writer as folder
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import recipes
 from bert_jax.tasks import questions as spans
 from bert_jax.tasks import tagging
 from bert_jax.text import (
@@ -206,7 +206,7 @@ def test_special_ones_are_never_hidden_nor_drawn(name):
   starts = [[v.word_starts(s) for s in document] for document in documents]
   text = reader.corpus_from_documents(documents, starts)
   text = text._replace(unmasked=tuple(v.unmasked_ids))
-  build = builders.doc_sentences(
+  build = recipes.doc_sentences(
     v.special, v.vocab_size, 64, 30, 0.5, name, "roberta", "ceil"
   )
   rows = build.index(text, 0, text.num_documents, 1)

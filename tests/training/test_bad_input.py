@@ -15,8 +15,7 @@ from bert_jax import files
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute
 from bert_jax.corpus import prepare, reader, split_text, train_vocab
-from bert_jax.examples import recipes as builders
-from bert_jax.examples import streams
+from bert_jax.examples import recipes, streams
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
@@ -185,7 +184,7 @@ def test_no_path_and_bad_weights():
   with pytest.raises(ValueError, match="--config.data.path=DIR"):
     train.build(shrunk(""))
   special = SpecialIds(0, 1, 2, 3, 4)
-  builder = builders.bert_pairs(special, 64, random_share="0.5")
+  builder = recipes.bert_pairs(special, 64, random_share="0.5")
   docs = reader.corpus_from_documents(random_documents(5, 0))
   parts = [streams.Stream(docs, builder, 0, str(i)) for i in range(2)]
   with pytest.raises(ValueError, match="mixture weights"):

@@ -17,7 +17,7 @@ from tiny_runs import BERT, shrink
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute, parser_of
 from bert_jax.corpus import reader
-from bert_jax.examples import loader
+from bert_jax.examples import loader, recipes
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
@@ -192,8 +192,8 @@ def test_shortest_rows(builder, shortest):
     {"length": shortest - 1},
   )
   with pytest.raises(ValueError, match=f"needs {shortest} to 32,768"):
-    loader.make_builder(builder, special, 64, options)
-  made = loader.make_builder(builder, special, 64, {"length": shortest})
+    recipes.make_recipe(builder, special, 64, options)
+  made = recipes.make_recipe(builder, special, 64, {"length": shortest})
   documents = [[[7, 8, 9, 10, 11], [12, 13]], [[14], [15, 16, 17]]]
   text = reader.corpus_from_documents(documents)
   stream = loader.Stream(text, made, seed=0)

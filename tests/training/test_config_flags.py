@@ -10,7 +10,7 @@ from prepared import random_documents, write_prepared
 from tiny_runs import shrink
 
 from bert_jax.cli import configs
-from bert_jax.examples.recipes import BUILDERS
+from bert_jax.examples.recipes import RECIPES
 from bert_jax.messages import UserError
 from bert_jax.objectives import distil, electra, mlm, tinybert
 from bert_jax.text.vocabulary import SpecialIds
@@ -153,7 +153,7 @@ def test_rows_that_an_objective_cannot_train_on(name, flag, words):
     parsed(name, flag)
 
 
-@pytest.mark.parametrize("builder", BUILDERS)
+@pytest.mark.parametrize("builder", RECIPES)
 @pytest.mark.parametrize("name", config_lib.ROWS)
 def test_what_is_refused_is_what_would_fail(builder, name):
   """The config's table beside the keys of batches."""
@@ -164,7 +164,7 @@ def test_what_is_refused_is_what_would_fail(builder, name):
     "tinybert": set(tinybert.KEYS),
     "electra": set(electra.KEYS),
   }
-  made = set(BUILDERS[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
+  made = set(RECIPES[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
   for family in ("bert", "roberta"):
     for pairs in (True, False):
       keys = needed.get(name) or {*mlm.MASKED_KEYS, *(mlm.PAIR_KEYS * pairs)}

@@ -9,7 +9,7 @@ from prepared import random_documents, write_prepared
 
 from bert_jax.cli import configs
 from bert_jax.devices import hosts
-from bert_jax.examples import recipes as builders
+from bert_jax.examples import recipes
 from bert_jax.training import evaluate, phases, train
 from bert_jax.weights import checkpoint
 
@@ -113,11 +113,11 @@ def test_too_few_slots_for_the_mask_rate_are_told(
 ):
   """Not refused: ALBERT's released data have 20 for rows of 512."""
   published = dict(length=512, max_predictions=20)
-  assert builders.shortfall("albert_pairs", published) == (
+  assert recipes.shortfall("albert_pairs", published) == (
     "max_predictions 20 hides at most 3.9% of a full row of 512, not"
     " mask_rate's 15%"
   )
-  assert builders.shortfall("bert_pairs", dict(length=512)).startswith("max_")
+  assert recipes.shortfall("bert_pairs", dict(length=512)).startswith("max_")
   for name, options in (
     ("albert_pairs", published | dict(max_predictions=77)),
     ("albert_pairs", {}),
@@ -128,7 +128,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
     ("lm", dict(length=512)),
     ("elmo", {}),
   ):
-    assert builders.shortfall(name, options) is None
+    assert recipes.shortfall(name, options) is None
   path = os.path.join(ROOT, "configs/bert.py:tiny")
   config = configs.load_defaults(path)
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
