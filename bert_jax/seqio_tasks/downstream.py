@@ -16,9 +16,8 @@ import seqio
 import tensorflow as tf
 
 from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
-from bert_jax.tasks import batches_batches as batches
+from bert_jax.tasks import batches, layout
 from bert_jax.tasks import encoded_rows as task_rows
-from bert_jax.tasks import layout
 from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks import read as reading
 from bert_jax.tasks.encoded_rows import Rows, Task

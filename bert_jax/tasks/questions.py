@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.tasks import layout as layouts
 from bert_jax.tasks.encode import Encoded
 from bert_jax.tasks.encoded_rows import Examples, Rows
-from bert_jax.tasks.windows_windows import windows
+from bert_jax.tasks.windows import windows
 from bert_jax.text.vocabulary import Vocabulary
 
 STRIDE, MAX_QUESTION = 128, 64

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from bert_jax.messages import nearest
 from bert_jax.tasks.encoded_rows import Examples, Task
-from bert_jax.tasks.files import conll, label_sets, tags, tfds
+from bert_jax.tasks.files import conll, label_fields, tags, tfds
 from bert_jax.tasks.files import custom as own
-from bert_jax.tasks.files import tables_labels as label_names
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TASKS, Known
 
@@ -213,7 +212,7 @@ def _name_labels(
     for example, record in zip(examples, wheres[split], strict=True)
     if example["label"] is not None
   ]
-  marked = label_sets.marked_labels(
+  marked = label_fields.marked_labels(
     [(example["label"], needed) for example, needed, _ in pairs], task.labels
   )
   if marked and not task.labels:
@@ -223,16 +222,16 @@ def _name_labels(
     )
   elif not marked:
     lists = [example["label"] for example, _, _ in pairs]
-    sentence = label_sets.note(lists, task.labels)
+    sentence = label_fields.note(lists, task.labels)
     notes += [sentence] if sentence else []
   for example, needed, where in pairs:
     values = example["label"]
     if not marked:
-      label_sets.check_not_marks(values, task.labels, where)
-      example["label"] = label_names.names(values, task.labels, where)
+      label_fields.check_not_marks(values, task.labels, where)
+      example["label"] = label_fields.names_of(values, task.labels, where)
     elif values or needed:
       marks = zip(marked, values, strict=True)
-      example["label"] = [n for n, x in marks if label_sets.is_one(x)]
+      example["label"] = [n for n, x in marks if label_fields.is_one(x)]
     else:
       example["label"] = None
   if not marked:

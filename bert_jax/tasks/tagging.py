@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax.tasks import layout as layouts
 from bert_jax.tasks.encode import Encoded, label_ids
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
-from bert_jax.tasks.windows_windows import best_windows, windows
+from bert_jax.tasks.windows import best_windows, windows
 from bert_jax.text.vocabulary import Vocabulary
 
 

@@ -1,4 +1,4 @@
-"""Texts of any length to rows: windows instead of a cut."""
+"""Windows over texts that are longer than a row, and rows of them."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,54 @@ import numpy as np
 
 from bert_jax.tasks import layout as layouts
 from bert_jax.tasks.encoded_rows import Rows
-from bert_jax.tasks.windows_windows import windows
 from bert_jax.text.vocabulary import Vocabulary
 
 Ids = np.ndarray
+
+
+def windows(
+  count: int, room: int, stride: int, full: bool = False
+) -> list[tuple[int, int]]:
+  """Windows [begin, end) over `count` tokens, without gaps.
+
+  Each begins `stride` after the one before (`room` at most, since a longer
+  step would leave tokens out), until one holds the last token. A text without
+  tokens has one empty window.
+
+  Args:
+    count: tokens.
+    room: tokens in a window at most.
+    stride: tokens from one beginning to the next.
+    full: the last window begins earlier, so that it is as long as the others.
+
+  Raises:
+    ValueError: no room, or a stride below 1.
+  """
+  if room < 1 or stride < 1:
+    raise ValueError(f"windows of {room} tokens every {stride} are none.")
+  stride = min(stride, room)
+  more = max(0, -(-(count - room) // stride))
+  starts = [i * stride for i in range(more + 1)]
+  if full:
+    starts[-1] = max(count - room, 0)
+  return [(start, min(start + room, count)) for start in starts]
+
+
+def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+  """Number of the window in which each token has most around it, int64 [count].
+
+  The lesser of what is left and right counts, as in google-research/bert
+  run_squad.py, _check_is_max_context; the first of equals.
+  """
+  best = np.zeros(count, np.int64)
+  score = np.full(count, -1, np.float64)
+  for k, (begin, end) in enumerate(spans):
+    inside = np.arange(end - begin)
+    least = np.minimum(inside, inside[::-1]) + 0.01 * (end - begin)
+    better = least > score[begin:end]
+    best[begin:end][better] = k
+    score[begin:end][better] = least[better]
+  return best
 
 
 def parts(texts: Sequence[Ids], room: int) -> list[list[Ids]]:

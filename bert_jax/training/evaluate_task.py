@@ -13,9 +13,8 @@ from bert_jax.devices import compile_ahead as ahead
 from bert_jax.devices import sharding
 from bert_jax.messages import note
 from bert_jax.tasks import metrics
-from bert_jax.tasks import predictions_outputs as outputs
-from bert_jax.tasks.batches import Split, Splits, shapes
-from bert_jax.tasks.batches_batches import Batches
+from bert_jax.tasks import predictions as outputs
+from bert_jax.tasks.batches import Batches, Split, Splits, shapes
 from bert_jax.training.evaluate import mean_losses
 
 
@@ -131,7 +130,7 @@ def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
   task, rows = split.task, split.rows
   if task.kind == "choice":
     logits = [x for x in logits if x is not None]
-  return outputs.predictions(task, rows, logits, split.examples)
+  return outputs.make_predictions(task, rows, logits, split.examples)
 
 
 def score(

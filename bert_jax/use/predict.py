@@ -12,12 +12,10 @@ from bert_jax.devices import sharding
 from bert_jax.models import task_heads
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import layout as layouts
-from bert_jax.tasks import predictions_outputs as outputs
+from bert_jax.tasks import predictions, tagging
 from bert_jax.tasks import questions as spans
-from bert_jax.tasks import tagging
 from bert_jax.tasks import windows as long_texts
-from bert_jax.tasks.batches import Split
-from bert_jax.tasks.batches_batches import BUCKETS, Batches
+from bert_jax.tasks.batches import BUCKETS, Batches, Split
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text import added_tokens
 from bert_jax.text.vocabulary import Vocabulary
@@ -236,8 +234,8 @@ def predict(
   if not examples:
     return []
   rows, places = encode(predictor, examples)
-  outputs = run(predictor, rows, places)
-  return make_results(predictor, rows, outputs, list(examples))
+  predictions = run(predictor, rows, places)
+  return make_results(predictor, rows, predictions, list(examples))
 
 
 def mask_token(predictor: Predictor) -> str | None:
@@ -280,7 +278,7 @@ def label_order(
 
 
 def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
-  """Predictions of a split's examples, as `outputs.predictions` has them.
+  """Predictions of a split's examples, as `predictions.predictions` has them.
 
   Labels go by name: the model may have them in another order. Arguments, and
   what is raised, are those of `label_order`.
@@ -330,20 +328,20 @@ def make_results(
   """
   kind, task = predictor.kind, predictor.task
   if kind == "fill":
-    outputs.check_finite(*logits)
+    predictions.check_finite(*logits)
     return _masks(predictor, rows, logits, examples)
   if kind == "span":
-    found = outputs.predictions(task, rows, logits, examples)
+    found = predictions.make_predictions(task, rows, logits, examples)
     return [_answer(one) for one in found]
   if kind == "tagging":
-    tags = outputs.predictions(task, rows, logits, examples)
+    tags = predictions.make_predictions(task, rows, logits, examples)
     chances = tag_chances(rows, logits, examples, tags, task.labels)
     return [
       {"words": e["words"], "tags": t, "probabilities": p}
       for e, t, p in zip(examples, tags, chances, strict=True)
     ]
   means = _means(rows, np.asarray(logits, np.float64))
-  outputs.check_finite(means)
+  predictions.check_finite(means)
   if kind == "regression":
     return [_scores(task.labels, x) for x in means]
   if kind == "choice":

@@ -31,7 +31,7 @@ from bert_jax.devices import sharding
 from bert_jax.tasks import encoded_rows as rows_lib
 from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks import read as reading
-from bert_jax.tasks.batches_batches import Batches
+from bert_jax.tasks.batches import Batches
 from bert_jax.training import logging as logs
 from bert_jax.training import setup as building
 from bert_jax.training import start_from as pretrained

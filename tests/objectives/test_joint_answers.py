@@ -21,10 +21,8 @@ from bert_jax.models import question_head, task_heads
 from bert_jax.objectives import finetune
 from bert_jax.objectives.finetune import joint_sums
 from bert_jax.tasks import batches as data
-from bert_jax.tasks import batches_batches as batches
 from bert_jax.tasks import encoded_rows as rows_lib
-from bert_jax.tasks import metrics
-from bert_jax.tasks import predictions as nbest
+from bert_jax.tasks import metrics, predictions
 from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks import questions as spans
 from bert_jax.tasks import read as reading
@@ -199,7 +197,7 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
   rows, asked = encoded(tiny_tasks.vocabulary()), questions()
   assert len(rows.example) > len(asked)
   rng = np.random.default_rng(1)
-  rules = nbest.SpanRules(n_best=7, max_length=3)
+  rules = predictions.SpanRules(n_best=7, max_length=3)
   apart, joint = [], []
   for size in np.diff(rows.starts):
     logits = rng.normal(size=(size, 2))
@@ -209,8 +207,8 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
     pairs.insert(3, [size, size, 90.0, 90.0])
     apart.append(logits)
     joint.append(np.array([[0, 0, rng.normal(), 0], *pairs]))
-  wanted = nbest.answers(rows, apart, asked, False, rules)
-  found = nbest.answers(rows, joint, asked, null, rules)
+  wanted = predictions.answer_questions(rows, apart, asked, False, rules)
+  found = predictions.answer_questions(rows, joint, asked, null, rules)
   for number, (one, two) in enumerate(zip(found, wanted, strict=True)):
     assert one["nbest"] == two["nbest"] and one["best"] == two["best"]
     if not null:
@@ -222,7 +220,7 @@ def test_a_beam_of_independent_ends_answers_as_bert_does(null):
     assert one["text"] == ("" if least > 0 else one["best"])
   if null:
     never = rules._replace(threshold=-99.0)
-    found = nbest.answers(rows, joint, asked, True, never)
+    found = predictions.answer_questions(rows, joint, asked, True, never)
     assert {one["text"] for one in found} == {""}
 
 
@@ -231,7 +229,7 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   """A window without it is another matter."""
   vocabulary = files.load(getattr(files, family)(tmp_path))
   rows, asked = encoded(vocabulary, 40), questions()
-  made = batches.Batches(TASK, rows, 0, 8, shuffle=False)
+  made = data.Batches(TASK, rows, 0, 8, shuffle=False)
   windows = 0
   for step in range(made.steps_per_epoch):
     batch = made.batch(step)

@@ -9,8 +9,7 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.tasks import batches_batches as batches
-from bert_jax.tasks import encode, layout, tagging
+from bert_jax.tasks import batches, encode, layout, tagging
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks import prepare_task as preparing
 from bert_jax.tasks import read as reading

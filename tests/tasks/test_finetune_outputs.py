@@ -6,14 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.tasks import batches_batches as batches
-from bert_jax.tasks import metrics
-from bert_jax.tasks import predictions as nbest
-from bert_jax.tasks import predictions_outputs as outputs
+from bert_jax.tasks import batches, metrics, predictions
 from bert_jax.tasks import server_files as formats
 from bert_jax.tasks.encoded_rows import Rows, Task
-from bert_jax.tasks.predictions_outputs import SpanRules
-from bert_jax.tasks.windows_windows import windows
+from bert_jax.tasks.predictions import SpanRules
+from bert_jax.tasks.windows import windows
 
 BINARY = ("0", "1")
 
@@ -54,7 +51,7 @@ def test_every_example_is_predicted_once(size):
   logits = np.stack([~right, right], 1).astype(np.float32)
   logits = through_batches(mine, rows, size, logits)
   examples = [{"label": "1"}] * 10
-  ours = outputs.predictions(mine, rows, logits, examples)
+  ours = predictions.make_predictions(mine, rows, logits, examples)
   assert ours == ["1"] * 8 + ["0"] * 2
   scores = metrics.evaluate(mine, ours, examples)
   assert scores == {"accuracy": 0.8, "examples": 10.0}
@@ -64,7 +61,9 @@ def test_one_example_in_a_larger_batch():
   mine = task("regression", (), "pearson")
   rows = rows_of([3], [0], np.array([3.8], np.float32))
   for logits in (np.array([[3.8]]), np.array([3.8])):
-    (ours,) = outputs.predictions(mine, rows, logits, [{"label": None}])
+    (ours,) = predictions.make_predictions(
+      mine, rows, logits, [{"label": None}]
+    )
     assert ours == 3.8 and isinstance(ours, float)
 
 
@@ -72,23 +71,23 @@ def test_choices_are_of_their_example():
   mine = task("choice", tuple("ABCD"), "accuracy", columns=4)
   rows = rows_of([2] * 8, np.repeat([0, 1], 4), [3] * 4 + [0] * 4)
   flat = np.arange(8.0)
-  assert outputs.example_logits(mine, rows, flat).tolist() == [
+  assert predictions.example_logits(mine, rows, flat).tolist() == [
     [0, 1, 2, 3],
     [4, 5, 6, 7],
   ]
   examples = [{"label": "D"}, {"label": None}]
   for logits in (flat, flat.reshape(2, 4), flat.reshape(8, 1)):
-    ours = outputs.predictions(mine, rows, logits, examples)
+    ours = predictions.make_predictions(mine, rows, logits, examples)
     assert ours == ["D", "D"]
   logits = np.random.RandomState(0).randn(8)
   for order in itertools.permutations(range(4)):
     mixed = np.concatenate([logits[:4][list(order)], logits[4:]])
-    ours = outputs.predictions(mine, rows, mixed, examples)
+    ours = predictions.make_predictions(mine, rows, mixed, examples)
     assert order["ABCD".index(ours[0])] == logits[:4].argmax()
     assert "ABCD".index(ours[1]) == logits[4:].argmax()
   for size in (1, 2, 3):
     again = through_batches(mine, rows, size, logits)
-    assert outputs.predictions(mine, rows, again, examples) == [
+    assert predictions.make_predictions(mine, rows, again, examples) == [
       "ABCD"[logits[:4].argmax()],
       "ABCD"[logits[4:].argmax()],
     ]
@@ -98,9 +97,12 @@ def test_windows_of_a_text_are_averaged():
   mine = task("classification", BINARY)
   rows = rows_of([2, 2, 2], [0, 0, 1], [0] * 3)
   logits = [[3.0, 0.0], [0.0, 2.0], [0.0, 1.0]]
-  scores = outputs.example_logits(mine, rows, np.array(logits))
+  scores = predictions.example_logits(mine, rows, np.array(logits))
   assert scores.tolist() == [[1.5, 1.0], [0.0, 1.0]]
-  assert outputs.predictions(mine, rows, logits, [{}, {}]) == ["0", "1"]
+  assert predictions.make_predictions(mine, rows, logits, [{}, {}]) == [
+    "0",
+    "1",
+  ]
 
 
 def test_of_a_query_one_entity_is_the_answer():
@@ -108,7 +110,7 @@ def test_of_a_query_one_entity_is_the_answer():
   rows = rows_of([2] * 5, range(5), [0] * 5)
   examples = [{"group": g} for g in "qqrrr"]
   logits = [[5.0, 1], [1, -1], [0, 1], [0, 2], [3, 4]]
-  ours = outputs.predictions(mine, rows, logits, examples)
+  ours = predictions.make_predictions(mine, rows, logits, examples)
   assert ours == ["false", "true", "false", "true", "false"]
 
 
@@ -136,9 +138,9 @@ def test_one_tag_a_word_from_the_window_with_most_context():
   ]
   # Words begin at pieces 0, 1, 3, 6, 7; of piece 3, window 0 has two before and
   # one after, window 1 none before.
-  (tags,) = outputs.predictions(mine, rows, logits, [example])
+  (tags,) = predictions.make_predictions(mine, rows, logits, [example])
   assert tags == ["B-X", "B-X", "O", "B-X", "I-X", "I-X"]
-  assert outputs.words_without_row(rows, [example]) == 1
+  assert predictions.words_without_row(rows, [example]) == 1
   gold = ["B-X", "O", "B-X", "O", "O", "O"]
   scores = metrics.evaluate(mine, [tags], [{**example, "tags": gold}])
   assert scores["recall"] == 0.5  # The word without a piece is counted.
@@ -152,7 +154,7 @@ def test_pieces_after_the_first_do_not_count():
   best = np.array([1, 0, 0, 1, 0, 0])
   logits = [np.eye(2)[best]]
   examples = [{"words": ["w1", "w2"], "tags": ["B-ORG", "I-ORG"]}]
-  ours = outputs.predictions(mine, rows, logits, examples)
+  ours = predictions.make_predictions(mine, rows, logits, examples)
   assert ours == [["B-ORG", "I-ORG"]]
   assert metrics.evaluate(mine, ours, examples)["tagging_f1"] == 1
   naive = np.array(["B-ORG", "B-ORG", "I-ORG", "I-ORG"]).tolist()
@@ -166,8 +168,8 @@ def test_tags_do_not_depend_on_padding():
   logits = np.random.RandomState(0).randn(1, 6, 2)
   padded = np.concatenate([logits, np.full((1, 5, 2), 9.0)], 1)
   examples = [{"words": [*"abcd"]}]
-  ours = outputs.predictions(mine, rows, logits, examples)
-  assert outputs.predictions(mine, rows, padded, examples) == ours
+  ours = predictions.make_predictions(mine, rows, logits, examples)
+  assert predictions.make_predictions(mine, rows, padded, examples) == ours
 
 
 def asked(context, room, stride, question=2):
@@ -243,7 +245,7 @@ def test_answers_are_those_of_the_original_rule(null, max_context):
     logits = [rng.randn(size, 2) for size in np.diff(rows.starts)]
     expected = by_hand(context, rows, spans, offsets, logits, null, rules)
     example = {"id": "q", "context": context}
-    (ours,) = outputs.predictions(mine, rows, logits, [example], rules)
+    (ours,) = predictions.make_predictions(mine, rows, logits, [example], rules)
     if not expected:
       expected = {"": 0.0}
     assert [e["text"] for e in ours["nbest"]] == list(expected)
@@ -258,7 +260,9 @@ def test_answers_are_those_of_the_original_rule(null, max_context):
       assert ours["null_odds"] == pytest.approx(gap)
       assert ours["text"] == ("" if gap > 0 else best)
       sure = rules._replace(threshold=-1e9)
-      (ours,) = outputs.predictions(mine, rows, logits, [example], sure)
+      (ours,) = predictions.make_predictions(
+        mine, rows, logits, [example], sure
+      )
       assert ours["text"] == ""
     else:
       assert ours["text"] == best and "null_odds" not in ours
@@ -279,7 +283,7 @@ def one_window(context="red cat", **peaks):
 def test_there_is_an_answer_where_no_span_is_legal(metric, rules, tmp_path):
   rows, logits, examples = one_window(p0=9.0)
   mine = task("span", (), metric)
-  (ours,) = outputs.predictions(mine, rows, logits, examples, rules)
+  (ours,) = predictions.make_predictions(mine, rows, logits, examples, rules)
   assert ours["text"] == ours["best"] == ""
   assert ours.get("null_odds") == (18.0 if metric == "squad2" else None)
   (entry,) = ours["nbest"]
@@ -289,13 +293,13 @@ def test_there_is_an_answer_where_no_span_is_legal(metric, rules, tmp_path):
       assert list(json.load(f)) == ["q1"]
   # A legal span, and a threshold that always takes it.
   sure = SpanRules(threshold=1e9)
-  (ours,) = outputs.predictions(mine, rows, logits, examples, sure)
+  (ours,) = predictions.make_predictions(mine, rows, logits, examples, sure)
   assert ours["text"] == "red"
 
 
 def test_a_context_without_pieces_has_no_answer():
   rows, logits, examples = one_window(context="  ")
-  (ours,) = outputs.predictions(
+  (ours,) = predictions.make_predictions(
     task("span", (), "squad"), rows, logits, examples
   )
   assert ours["text"] == "" and len(ours["nbest"]) == 1
@@ -316,7 +320,7 @@ def test_answers_are_slices_of_the_raw_context(lead):
   logits = np.zeros((1, 8, 2))
   logits[0, 4, 0] = logits[0, 5, 1] = 5
   example = {"id": "q", "context": context}
-  (ours,) = outputs.predictions(
+  (ours,) = predictions.make_predictions(
     task("span", (), "squad"), rows, logits, [example]
   )
   assert ours["text"] == "Pure Land" == context[begin : begin + 9]
@@ -329,11 +333,11 @@ def test_windows_are_found_by_characters():
     context = np.repeat(np.arange(count)[:, None], 2, 1)
     spans = windows(count, room, stride)
     parts = [context[a:b] for a, b in spans]
-    assert nbest._context_spans(parts) == spans
+    assert predictions._context_spans(parts) == spans
   # Pieces of one character have the same place.
   context = np.repeat(np.arange(90) // 3, 2).reshape(-1, 2)
   spans = windows(90, 20, 7)
-  assert nbest._context_spans([context[a:b] for a, b in spans]) == spans
+  assert predictions._context_spans([context[a:b] for a, b in spans]) == spans
 
 
 def test_answers_do_not_depend_on_padding():
@@ -346,8 +350,8 @@ def test_answers_do_not_depend_on_padding():
     padded[i, :size] = logits[i]
   example = {"id": "q", "context": "the river Danube of the cathedral mat"}
   mine = task("span", (), "squad2")
-  ours = outputs.predictions(mine, rows, logits, [example])
-  assert outputs.predictions(mine, rows, padded, [example]) == ours
+  ours = predictions.make_predictions(mine, rows, logits, [example])
+  assert predictions.make_predictions(mine, rows, padded, [example]) == ours
 
 
 def test_logits_that_do_not_fit_are_refused():
@@ -355,15 +359,19 @@ def test_logits_that_do_not_fit_are_refused():
   rows = rows_of([2, 2], [0, 1], [0, 0])
   for logits in (np.zeros((1, 2)), np.zeros((2, 3))):
     with pytest.raises(ValueError, match="not 2 for each of 2 rows"):
-      outputs.predictions(mine, rows, logits, [{}, {}])
+      predictions.make_predictions(mine, rows, logits, [{}, {}])
   with pytest.raises(ValueError, match="not finite"):
-    outputs.predictions(mine, rows, np.full((2, 2), np.nan), [{}, {}])
+    predictions.make_predictions(mine, rows, np.full((2, 2), np.nan), [{}, {}])
   mine = task("tagging", ("O", "B-X", "I-X"))
   rows = tagged(2, [(0, 2)], [1, 1])
   with pytest.raises(ValueError, match=r"row 0 are \[4, 2\], not \[4, 3\]"):
-    outputs.predictions(mine, rows, np.zeros((1, 4, 2)), [{"words": ["a"] * 2}])
+    predictions.make_predictions(
+      mine, rows, np.zeros((1, 4, 2)), [{"words": ["a"] * 2}]
+    )
   with pytest.raises(ValueError, match="logits of 2 rows, not of 1"):
-    outputs.predictions(mine, rows, np.zeros((2, 4, 3)), [{"words": ["a"] * 2}])
+    predictions.make_predictions(
+      mine, rows, np.zeros((2, 4, 3)), [{"words": ["a"] * 2}]
+    )
 
 
 def test_no_examples():
@@ -371,5 +379,5 @@ def test_no_examples():
   for kind in ("classification", "tagging", "span"):
     mine = task(kind, BINARY, "accuracy")
     empty = np.zeros((0, 2))
-    assert outputs.predictions(mine, none, empty, []) == []
+    assert predictions.make_predictions(mine, none, empty, []) == []
     assert metrics.evaluate(mine, [], []) == {}

@@ -9,7 +9,7 @@ import pytest
 from bert_jax.tasks import encoded_rows as rows
 from bert_jax.tasks import questions as spans
 from bert_jax.tasks import read as reading
-from bert_jax.tasks.windows_windows import best_windows, windows
+from bert_jax.tasks.windows import best_windows, windows
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 

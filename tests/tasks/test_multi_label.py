@@ -13,8 +13,7 @@ import tiny_tasks
 from bert_jax.cli.configs import load_defaults
 from bert_jax.cli.main import execute
 from bert_jax.objectives import finetune
-from bert_jax.tasks import encode, metrics
-from bert_jax.tasks import predictions_outputs as outputs
+from bert_jax.tasks import encode, metrics, predictions
 from bert_jax.tasks import read as reading
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.read import Input
@@ -102,7 +101,7 @@ def test_metrics_are_those_of_the_counts():
   ]
   rows = encode.texts(TASK, examples, tiny_tasks.vocabulary(), 16).rows
   np.testing.assert_array_equal(rows.labels, right)
-  made = outputs.predictions(TASK, rows, logits, examples)
+  made = predictions.make_predictions(TASK, rows, logits, examples)
   assert made == [names[x > 0].tolist() for x in logits]
   ours = logits > 0
   both = (right & ours).sum(0)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.tasks.files import tables
-from bert_jax.tasks.files import tables_labels as labels
+from bert_jax.tasks.files import label_fields, tables
 from bert_jax.tasks.files.tables import Record, get, get_text
 
 LETTERS = ("A", "B", "C", "D")
@@ -94,7 +93,7 @@ def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   return dict(
     id=record.fields.get("", record.fields.get("id")),
     texts=[[first, f"{begin} {ending}"] for ending in endings],
-    label=labels.name(record, "label", task.labels, needed),
+    label=label_fields.read_name(record, "label", task.labels, needed),
   )
 
 
@@ -115,5 +114,5 @@ def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     rows.append(
       [passage, filled if "_" in question else f"{question} {option}"]
     )
-  label = labels.name(record, "answer", task.labels, needed)
+  label = label_fields.read_name(record, "answer", task.labels, needed)
   return dict(id=get(record, "id"), texts=rows, label=label)

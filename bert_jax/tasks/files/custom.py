@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.tasks.files import conll, label_sets, tables, tags
-from bert_jax.tasks.files import tables_labels as labels
+from bert_jax.tasks.files import conll, label_fields, tables, tags
 from bert_jax.tasks.files.tables import Record, get, get_text
 
 KINDS = ("classification", "multi_label", "regression", "tagging")
@@ -174,7 +173,7 @@ def _split(chosen: Columns) -> Callable[[Record], Record]:
 def _words(text: str) -> list[Any]:
   """Splits a text at white space, or reads a list in JSON or Python's form."""
   if text.strip()[:1] == "[":
-    items = label_sets.read_literal(text.strip())
+    items = label_fields.read_literal(text.strip())
     # A list must hold only texts, because "[1]" may be a word.
     if items and all(isinstance(item, str) for item in items):
       return items
@@ -223,14 +222,16 @@ def parse(
   ]
   column = chosen.get("label", "label")
   if task.kind == "regression":
-    label: Any = labels.number(record, column, needed)
+    label: Any = label_fields.read_number(record, column, needed)
   elif LABEL_COLUMNS in chosen:
-    label = label_sets.read_columns(record, chosen[LABEL_COLUMNS], needed)
+    label = label_fields.read_columns(record, chosen[LABEL_COLUMNS], needed)
   elif task.kind == "multi_label":
     # `reading.read` turns the values into names: this depends on all lines.
-    label = label_sets.read_list(record, column, needed)
+    label = label_fields.read_list(record, column, needed)
   else:
-    label = labels.name(record, column, task.labels, needed, labels.EMPTY)
+    label = label_fields.read_name(
+      record, column, task.labels, needed, label_fields.EMPTY
+    )
   return dict(id=number, texts=texts, label=label)
 
 

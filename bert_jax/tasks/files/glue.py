@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.tasks.files import tables
-from bert_jax.tasks.files import tables_labels as labels
+from bert_jax.tasks.files import label_fields, tables
 from bert_jax.tasks.files.tables import Record
 
 # Columns of the texts.
@@ -96,7 +95,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     # TensorFlow Datasets has -1 for what is kept back; the scale is 0 to 5.
     if fields.get("label") in (-1.0, "-1"):
       record = Record({**fields, "label": ""}, record.where)
-    label: Any = labels.number(record, "label", needed)
+    label: Any = label_fields.read_number(record, "label", needed)
   else:
-    label = labels.name(record, "label", task.labels, needed)
+    label = label_fields.read_name(record, "label", task.labels, needed)
   return dict(id=fields.get("id"), texts=texts, label=label)

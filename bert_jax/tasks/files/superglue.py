@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.tasks.files import tables
-from bert_jax.tasks.files import tables_labels as labels
+from bert_jax.tasks.files import label_fields, tables
 from bert_jax.tasks.files.tables import Record, get, get_int, get_text
 
 NAMES = ("boolq", "cb", "copa", "multirc", "record", "wic", "wsc")
@@ -120,7 +119,7 @@ def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
     example["texts"] = _alternatives(record)
   else:
     example["texts"] = _TEXTS[task.name](record)
-  label = labels.name(record, "label", task.labels, needed)
+  label = label_fields.read_name(record, "label", task.labels, needed)
   yield example | {"label": label}
 
 
