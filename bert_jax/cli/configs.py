@@ -118,13 +118,12 @@ def _attributes(model: dict[str, Any]) -> dict[str, Any]:
     return {}
   # Import it here, because it loads jax, which most command lines do not need.
   from bert_jax import models
+  from bert_jax.models.encoder import attributes
 
   encoder = models.family(model["family"]).build(model["variant"])
-  names = encoder.__dataclass_fields__.keys()
-  return {
-    name: getattr(encoder, name)
-    for name in names - {"parent", "name", "vocab_multiple"}
-  }
+  values = attributes(encoder)
+  del values["vocab_multiple"]
+  return values
 
 
 def _attribute_value(key: str, text: str, before: Any) -> Any:

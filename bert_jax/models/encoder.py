@@ -239,12 +239,12 @@ class Encoder(nn.Module):
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:
   """Returns all fields of an encoder except those of every Flax module."""
+  return {name: getattr(encoder, name) for name in _names(encoder)}
+
+
+def _names(encoder: nn.Module | type[nn.Module]) -> list[str]:
   names = [field.name for field in dataclasses.fields(encoder)]
-  return {
-    name: getattr(encoder, name)
-    for name in names
-    if name not in ("parent", "name")
-  }
+  return [name for name in names if name not in ("parent", "name")]
 
 
 def encode(
@@ -281,8 +281,7 @@ def build_variant(
   """
   if variant not in variants:
     raise ValueError(f"model.variant={variant!r}: not one of {list(variants)}.")
-  fields = [field.name for field in dataclasses.fields(encoder)]
-  fields = [name for name in fields if name not in ("parent", "name")]
+  fields = _names(encoder)
   for name in overrides:
     if name not in fields:
       near = difflib.get_close_matches(name, fields, 1)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from bert_jax import models
 from bert_jax.models import question_head, task_heads
-from bert_jax.models.encoder import INPUTS, encode, stack_flops
+from bert_jax.models.encoder import INPUTS, attributes, encode, stack_flops
 from bert_jax.objectives import lm
 from bert_jax.objectives.base import (
   Batch,
@@ -152,15 +152,21 @@ def _fixed_row_backward(row, _, gradient):
 fixed_row.defvjp(lambda table, row: (table, None), _fixed_row_backward)
 
 
-def fix_padding(params: Any, padding_id: int, family: str) -> Any:
+def fix_padding(
+  params: Any, padding_id: int, tables: Sequence[str] = ("word",)
+) -> Any:
   """Returns the parameters; no gradient reaches the embedding of padding.
 
-  This is torch's `padding_idx`: it holds for a row of the word table, and in
-  RoBERTa also for one of the position table (transformers modeling_bert.py,
+  This is torch's `padding_idx` (transformers modeling_bert.py,
   modeling_roberta.py).
+
+  Args:
+    params: the parameters.
+    padding_id: id of padding.
+    tables: names of the tables whose row `padding_id` belongs to padding.
   """
   embeddings = dict(params["encoder"]["embeddings"])
-  for name in ("word", "position") if family == "roberta" else ("word",):
+  for name in tables:
     table = embeddings[name]["embedding"]
     embeddings[name] = {"embedding": fixed_row(table, padding_id)}
   encoder = {**params["encoder"], "embeddings": embeddings}
@@ -296,6 +302,9 @@ def build(
   )
   module = task_heads.build(task_heads.NAMES[kind], encoder, options)
   sums_of = _make_sums(module, kind, lm_weight, span_positions)
+  # An encoder with a padding id has a row of the position table for padding.
+  has_row = "padding_id" in attributes(encoder)
+  tables = ("word", "position") if has_row else ("word",)
   fixed = kind == "span" and not train_padding and padding_id is not None
   more = ("segment_ids", "unanswerable") if span_head == "joint" else ()
 
@@ -305,7 +314,7 @@ def build(
 
   def loss(params, frozen, carry, batch, rng, train):
     del frozen
-    params = fix_padding(params, padding_id, name) if fixed else params
+    params = fix_padding(params, padding_id, tables) if fixed else params
     rngs = {"dropout": rng} if train else None
     return sums_of(params, batch, rngs, train), carry
 

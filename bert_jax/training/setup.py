@@ -13,6 +13,7 @@ from bert_jax import hashing, models, objectives
 from bert_jax.corpus import reader
 from bert_jax.devices import sharding
 from bert_jax.examples import loader, recipes
+from bert_jax.models.encoder import attributes
 from bert_jax.tasks import batches as task_data
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.training import config as config_lib
@@ -307,9 +308,7 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
 def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
   """Every attribute of a family's variant as it is published."""
   encoder = models.family(model["family"]).build(model["variant"])
-  names = encoder.__dataclass_fields__.keys() - {"parent", "name"}
-  found = {name: getattr(encoder, name) for name in names}
-  return found | {"dtype": jnp.dtype(encoder.dtype).name}
+  return attributes(encoder) | {"dtype": jnp.dtype(encoder.dtype).name}
 
 
 def make_parts(
