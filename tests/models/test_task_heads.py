@@ -60,6 +60,17 @@ def test_pooling_of_each_family():
   assert electra.DENSE_POOLING == heads.Pooling("gelu", input_dropout=True)
 
 
+def test_objective_and_pooler_of_each_family():
+  families = models.FAMILIES | models.WORD_FAMILIES
+  assert {n: f.OBJECTIVE for n, f in families.items()} == {
+    **dict.fromkeys(("bert", "roberta", "albert"), "mlm"),
+    **dict.fromkeys(("distilbert", "tinybert"), "mlm"),
+    **{"electra": "electra", "gpt": "lm", "elmo": "elmo"},
+  }
+  pooled = {n for n, f in models.FAMILIES.items() if f.PRETRAINED_POOLER}
+  assert pooled == {"bert", "albert", "tinybert"}
+
+
 BY_HAND = {
   "tanh": np.tanh,
   "relu": lambda x: np.maximum(x, 0),

@@ -1,5 +1,8 @@
 """Masked LM with the heads beside it: sentence order, span boundaries."""
 
+import functools
+import types
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_families import fill, jit
 
-from bert_jax import objectives
+from bert_jax import models, objectives
 from bert_jax.models import bert, heads
 
 SIZES = dict(vocab_size=30, hidden=16, num_layers=2, heads=2, mlp=32)
@@ -42,6 +45,28 @@ def make_batch():
   return batch | {"mlm_weights": jnp.asarray(weights), "pair_weights": pairs}
 
 
+@pytest.mark.parametrize("trained_by", ["mlm", "lm"])
+def test_a_new_family_says_which_objective_trains_it(trained_by, monkeypatch):
+  family = types.ModuleType("new")
+  family.OBJECTIVE = trained_by
+  family.ForPreTraining, family.flops = bert.ForPreTraining, bert.flops
+  family.build = functools.partial(bert.build, "tiny")
+  monkeypatch.setitem(models.FAMILIES, "new", family)
+  sizes = {"family": "new", "max_positions": 40, **SIZES}
+  if trained_by == "lm":
+    with pytest.raises(ValueError, match="'new'.* trains bert.*tinybert\\."):
+      objectives.build("mlm", sizes, {})
+    return
+  batch = make_batch()
+  shapes, expected = (
+    jax.eval_shape(objective.init, jax.random.key(0), batch)
+    for objective in (
+      objectives.build("mlm", model, {}) for model in (sizes, BERT)
+    )
+  )
+  assert shapes == expected
+
+
 def test_sentence_order_of_packed_pairs():
   """Metrics are named sop_*; three of the four places hold a pair."""
   batch = make_batch()
@@ -56,7 +81,7 @@ def test_sentence_order_of_packed_pairs():
   assert weights["sop_loss"] == 3 and weights["mlm_loss"] == 20
   assert objective.coefficients == {"mlm_loss": 1.0, "sop_loss": 1.0}
 
-  family = objectives.mlm.models.family("albert")
+  family = models.family("albert")
   options = {k: v for k, v in ALBERT.items() if k != "family"}
   module = family.ForPreTraining(family.build(**options))
   logits = jit(module.apply)({"params": params}, batch)["pair_logits"]
