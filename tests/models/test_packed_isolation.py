@@ -14,7 +14,7 @@ from numbered_corpora import SPECIAL
 from prepared import random_documents
 from tiny_families import jit
 
-from bert_jax import objectives
+from bert_jax import models, objectives
 from bert_jax.corpus.reader import corpus_from_documents
 from bert_jax.examples import assembly, recipes
 from bert_jax.models.encoder import Embeddings
@@ -148,7 +148,7 @@ def test_other_tokens_in_a_sequence_are_not_seen_by_the_others(kind, place):
   """States and gradients of the embeddings, to the last bit."""
   objective, params, batch, _ = make(kind)
   changed, own = other_tokens(batch, place)
-  family = objectives.mlm.models.family(KINDS[kind][2]["family"])
+  family = models.family(KINDS[kind][2]["family"])
   encoder = family.build(KINDS[kind][2]["variant"], **SIZES)
   names = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
   hidden = jit(
