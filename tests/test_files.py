@@ -9,7 +9,7 @@ import pytest
 from bert_jax import files
 from bert_jax.cli.main import execute
 from bert_jax.corpus import reader, sources, train_vocab, writer
-from bert_jax.tasks import encoded_rows as rows
+from bert_jax.tasks import encoded_rows
 from bert_jax.tasks.files import tables
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
@@ -45,7 +45,7 @@ def test_a_number_of_too_many_digits():
   "name, read",
   [
     ("config.json", lambda path: folder.read(os.path.dirname(path))),
-    ("meta.json", lambda path: rows.read_meta(os.path.dirname(path))),
+    ("meta.json", lambda path: encoded_rows.read_meta(os.path.dirname(path))),
     ("meta.json", lambda path: reader.open_prepared(os.path.dirname(path))),
     (
       "pieces.json",

@@ -4,8 +4,7 @@ import numpy as np
 import tiny_families
 
 from bert_jax.models import task_heads
-from bert_jax.tasks import encoded_rows as rows_lib
-from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import encoded_rows, prepare_task
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import open_vocabulary
 from bert_jax.weights import model_folder as folder
@@ -109,7 +108,7 @@ def write_task(path, length=16, train=21, validation=10):
     ("validation", validation, 2),
   ):
     examples = classified(count, seed)
-    made = preparing.encode_examples(task, examples, words, length)
+    made = prepare_task.encode_examples(task, examples, words, length)
     splits[split] = made.rows, examples
   meta = dict(
     pad=0,
@@ -119,5 +118,5 @@ def write_task(path, length=16, train=21, validation=10):
     lower_case=True,
   )
   files = open_vocabulary.contents(words)
-  rows_lib.save(str(path), task, splits, meta, files)
+  encoded_rows.save(str(path), task, splits, meta, files)
   return str(path)

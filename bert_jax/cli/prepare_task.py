@@ -67,16 +67,16 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  from bert_jax.tasks import prepare_task, read
+  from bert_jax.tasks import prepare_task, task_inputs
   from bert_jax.tasks.files import tables
 
   labels = tables.split_commas(args.labels or "", "--labels")
   flags.at_least(1, args, "length", "stride", "max_question")
   labels = [label for label in labels if label]
-  task = read.find(args.task, args.kind, args.columns, labels)
+  task = task_inputs.find(args.task, args.kind, args.columns, labels)
   meta = prepare_task.prepare(
     task,
-    read.parse_inputs(task, args.input),
+    task_inputs.parse_inputs(task, args.input),
     args.vocab,
     args.output,
     args.length,

@@ -2,7 +2,7 @@
 
 Devlin et al. 2019, section 3.1, and `create_masked_lm_predictions` of
 google-research/bert's create_pretraining_data.py; the rules of the other
-families are those of their own programs, see `Masks` and `spans.KINDS`.
+families are those of their own programs, see `Masks` and `masked_units.KINDS`.
 """
 
 import functools
@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
-from bert_jax.examples import masked_units as spans
+from bert_jax.examples import masked_units
 from bert_jax.messages import nearest
 
 # Shares of the chosen tokens that become [MASK], and that stay; the rest become
@@ -35,7 +35,7 @@ class Masks(NamedTuple):
     max_predictions: M, prediction slots in a row (20 at length 128: flag
       default of create_pretraining_data.py).
     mask_rate: share of a sequence's tokens (0.15 in the papers).
-    masking: a name in `spans.KINDS`.
+    masking: a name in `masked_units.KINDS`.
     replacement: "bert": 80% [MASK], 10% a random id of the whole vocabulary,
       10% unchanged; "roberta": the same, but no special token (fairseq,
       mask_tokens_dataset.py); "electra": 85% [MASK], 15% unchanged. A random id
@@ -78,7 +78,7 @@ def check_masks(masks: Masks) -> Masks:
   if masks.mask_rate == 0:
     raise ValueError("mask_rate is 0; there would be nothing to predict.")
   for name, known in (
-    ("masking", spans.KINDS),
+    ("masking", masked_units.KINDS),
     ("replacement", REPLACEMENTS),
     ("count", COUNTS),
   ):
@@ -106,7 +106,7 @@ def check_masks(masks: Masks) -> Masks:
 
 
 def needs_words(masks: Masks) -> bool:
-  return spans.KINDS[masks.masking] is not None
+  return masked_units.KINDS[masks.masking] is not None
 
 
 def check_corpus(corpus: Corpus, masks: Masks) -> None:
@@ -245,7 +245,7 @@ def mask_tokens(
       " padding, so that padding cannot be masked."
     )
   width = ids.shape[1]
-  slots = spans.make_slots(lengths, positions, width)
+  slots = masked_units.make_slots(lengths, positions, width)
   flat, slot = _choose(maskable, slots, key, masks, word_starts, weights)
   row, column = np.divmod(flat, width)
   labels = ids.ravel()[flat]
@@ -317,7 +317,7 @@ def _arrange(
 
 def _choose(
   maskable: np.ndarray,
-  slots: spans.Slots,
+  slots: masked_units.Slots,
   key: int,
   masks: Masks,
   word_starts: np.ndarray | None,
@@ -337,11 +337,13 @@ def _choose(
   counts = np.diff(ends, prepend=0, axis=1).ravel()
   key = hashing.make_key(key, "positions")
   if masks.repeat_positions:
-    return spans.choose_repeated(maskable, slots, counts, key)
-  units = spans.KINDS[masks.masking]
+    return masked_units.choose_repeated(maskable, slots, counts, key)
+  units = masked_units.KINDS[masks.masking]
   if units is None:
-    return spans.choose_tokens(maskable, slots, counts, key, weights)
-  return spans.choose_words(maskable, word_starts, slots, counts, key, units)
+    return masked_units.choose_tokens(maskable, slots, counts, key, weights)
+  return masked_units.choose_words(
+    maskable, word_starts, slots, counts, key, units
+  )
 
 
 def _frequent_ids(draws: np.ndarray, unigrams: np.ndarray) -> np.ndarray:

@@ -16,10 +16,13 @@ import seqio
 import tensorflow as tf
 
 from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
-from bert_jax.tasks import batches, layout
-from bert_jax.tasks import encoded_rows as task_rows
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import (
+  batches,
+  encoded_rows,
+  layouts,
+  prepare_task,
+  task_inputs,
+)
 from bert_jax.tasks.encoded_rows import Rows, Task
 from bert_jax.tasks.published import Known
 from bert_jax.text import open_vocabulary
@@ -38,7 +41,7 @@ def register(
 
   Args:
     name: of the seqio task.
-    task: a published task's name, or one from `reading.find`.
+    task: a published task's name, or one from `task_inputs.find`.
     inputs: `SPLIT=FILE` or `SPLIT=tfds:NAME:SPLIT`.
     vocab: see `vocabulary_files.load`.
     length: tokens in a row; None for the task's own.
@@ -47,18 +50,18 @@ def register(
   Raises:
     ValueError: an unknown task, or bad input when it is read.
   """
-  known = reading.find(task) if isinstance(task, str) else task
-  parts = reading.parse_inputs(known, inputs)
+  known = task_inputs.find(task) if isinstance(task, str) else task
+  parts = task_inputs.parse_inputs(known, inputs)
   length = length or known.length
   tokenizer = functools.cache(lambda: open_vocabulary.load(vocab, **options))
 
   # All splits at once: labels and their forms are those of the whole task.
-  read_parts = functools.cache(lambda: reading.read(known, parts))
+  read_parts = functools.cache(lambda: task_inputs.read(known, parts))
 
   @functools.cache
   def split_rows(split: str) -> tuple[Task, Rows]:
     read = read_parts()
-    made = preparing.encode_examples(
+    made = prepare_task.encode_examples(
       read.known.task,
       read.splits[split],
       tokenizer(),
@@ -73,12 +76,12 @@ def register(
 
 def register_folder(name: str, folder: str) -> seqio.Task:
   """Registers a folder of features; ValueError if it is none."""
-  meta = task_rows.read_meta(folder)
-  task = task_rows.task_of(meta["task"])
+  meta = encoded_rows.read_meta(folder)
+  task = encoded_rows.task_of(meta["task"])
 
   @functools.cache
   def split_rows(split: str) -> tuple[Task, Rows]:
-    return task_rows.load(folder, split)[:2]
+    return encoded_rows.load(folder, split)[:2]
 
   tokenizer = functools.cache(lambda: open_vocabulary.load(folder))
   names = list(meta["splits"])
@@ -94,7 +97,7 @@ def _register(
   tokenizer: Callable[[], Vocabulary],
 ) -> seqio.Task:
   def dataset(split: str, shuffle_files: bool, seed: int | None = None):
-    pad = layout.of_vocabulary(tokenizer()).pad
+    pad = layouts.of_vocabulary(tokenizer()).pad
     return _dataset(*split_rows(split), length, pad)
 
   label = int(task.kind in ("multi_label", "tagging", "span"))

@@ -16,8 +16,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.examples.batch_keys import Batch, Features
-from bert_jax.tasks import encoded_rows as rows_lib
-from bert_jax.tasks import metrics
+from bert_jax.tasks import encoded_rows, metrics
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
@@ -303,7 +302,7 @@ class Data:
 
   def __init__(self, part: Part, rows: Rows, batches: Batches, epochs: float):
     self.part, self.prepared = part, (part,)
-    self.task = rows_lib.task_of(part.meta["task"])
+    self.task = encoded_rows.task_of(part.meta["task"])
     self.vocab_size = part.meta["vocab_size"]
     self.special = SpecialIds(**part.meta["special"])
     self.features = _features(self.task, rows, max(batches.buckets))
@@ -392,7 +391,7 @@ def open_part(path: str) -> Part:
       "data.path is empty; pass --config.data.path=DIR, a folder of features"
       " that `bert_jax prepare-task --task NAME` made."
     )
-  meta = rows_lib.read_meta(path)
+  meta = encoded_rows.read_meta(path)
   return Part(path, meta, open_vocabulary.load(path))
 
 
@@ -425,7 +424,7 @@ def open_data(
     ValueError: with one sentence.
   """
   part = open_part(path)
-  task, rows, _ = rows_lib.load(path, train)
+  task, rows, _ = encoded_rows.load(path, train)
   if not _has_labels(task, rows):
     raise ValueError(f"{path}: no example of split {train!r} has a label.")
   of_rows = {ROWS: _fingerprint(rows)}
@@ -496,6 +495,6 @@ def _check_varied(split: Split, path: str) -> None:
 
 def open_split(part: Part, name: str) -> Split:
   """Opens a split of a folder to score it, or to predict its labels."""
-  task, rows, examples = rows_lib.load(part.path, name)
+  task, rows, examples = encoded_rows.load(part.path, name)
   pieces = part.tokenizer.pieces
   return Split(name, task, part.meta["pad"], rows, examples, BUCKETS, pieces)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.tasks import layout as layouts
+from bert_jax.tasks import layouts
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text.vocabulary import Vocabulary
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.tasks import squad_metrics as answers
+from bert_jax.tasks import squad_metrics
 from bert_jax.tasks.encoded_rows import Examples, Task, gold_field
 from bert_jax.tasks.files import tags
 
@@ -265,7 +265,8 @@ def record(
     if predicted == task.labels[1]:
       texts.setdefault(example["group"], example["answer"])
   pairs = [
-    answers.best(texts.get(group, ""), golds[group], "1.1") for group in golds
+    squad_metrics.best(texts.get(group, ""), golds[group], "1.1")
+    for group in golds
   ]
   em, f = (float(x) for x in np.mean(pairs, 0))
   return {"record": (f + em) / 2, "f1": f, "em": em}
@@ -329,8 +330,8 @@ def _entities(
 
 
 def squad(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
-  """SQuAD 1.1: `squad` is its F1; see `answers.squad`."""
-  scores = answers.squad(
+  """SQuAD 1.1: `squad` is its F1; see `squad_metrics.squad`."""
+  scores = squad_metrics.squad(
     [p["text"] for p in predictions], [gold(task, e) for e in examples]
   )
   return {"squad": scores["f1"]} | scores
@@ -339,7 +340,7 @@ def squad(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
 def squad2(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """SQuAD 2.0: `squad2` is its F1; see `answers.squad2`.
+  """SQuAD 2.0: `squad2` is its F1; see `squad_metrics.squad2`.
 
   The best threshold is that of the best answer that is not empty, so that it
   does not depend on the threshold of the predictions.
@@ -358,8 +359,8 @@ def _squad2(
   task: Task, predictions: Sequence[Any], examples: Examples, search: str
 ) -> Scores:
   golds = [gold(task, example) for example in examples]
-  scores = answers.squad2([p["text"] for p in predictions], golds)
-  swept = answers.squad2(
+  scores = squad_metrics.squad2([p["text"] for p in predictions], golds)
+  swept = squad_metrics.squad2(
     [p["best"] for p in predictions],
     golds,
     [p["null_odds"] for p in predictions],

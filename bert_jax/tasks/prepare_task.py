@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import files
-from bert_jax.tasks import encode, layout, tagging
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import questions as spans
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import (
+  encode,
+  encoded_rows,
+  layouts,
+  questions,
+  tagging,
+  task_inputs,
+)
 from bert_jax.tasks.encode import Encoded
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.text import open_vocabulary, token_files
@@ -27,8 +31,8 @@ def encode_examples(
   length: int,
   *,
   context: bool = False,
-  stride: int = spans.STRIDE,
-  max_question: int = spans.MAX_QUESTION,
+  stride: int = questions.STRIDE,
+  max_question: int = questions.MAX_QUESTION,
 ) -> Encoded:
   """Encodes the examples of a task of any kind.
 
@@ -38,34 +42,34 @@ def encode_examples(
     vocabulary: text to ids.
     length: tokens in a row at most.
     context: see `tagging.rows`.
-    stride: see `spans.rows`.
-    max_question: see `spans.rows`.
+    stride: see `questions.rows`.
+    max_question: see `questions.rows`.
 
   Raises:
     ValueError: no room, or an unknown label.
   """
   if task.kind == "span":
-    return spans.rows(examples, vocabulary, length, stride, max_question)
+    return questions.rows(examples, vocabulary, length, stride, max_question)
   if task.kind == "tagging":
     return tagging.rows(task, examples, vocabulary, length, context)
   return encode.texts(task, examples, vocabulary, length)
 
 
 def prepare(
-  known: reading.Known,
-  inputs: Sequence[reading.Input],
+  known: task_inputs.Known,
+  inputs: Sequence[task_inputs.Input],
   vocab: str,
   output: str,
   length: int | None = None,
-  stride: int = spans.STRIDE,
-  max_question: int = spans.MAX_QUESTION,
+  stride: int = questions.STRIDE,
+  max_question: int = questions.MAX_QUESTION,
   add_tokens: str | None = None,
   **options: Any,
 ) -> dict[str, Any]:
   """Writes a folder of features; does nothing if it is there already.
 
   Args:
-    known: the task, from `reading.find`.
+    known: the task, from `task_inputs.find`.
     inputs: what to read.
     vocab: see `vocabulary_files.load`.
     output: the folder.
@@ -109,13 +113,13 @@ def prepare(
   if os.path.exists(output):
     return _same(output, made_from)
   try:
-    read = reading.read(known, inputs)
+    read = task_inputs.read(known, inputs)
   except ValueError:
     # Half of a new file may be no file of its kind.
     watch.check_input()
     raise
   watch.check_input()
-  around = layout.of_vocabulary(vocabulary)
+  around = layouts.of_vocabulary(vocabulary)
   splits, notes = {}, _notes_of(read)
   for split, examples in read.splits.items():
     encoded = encode_examples(
@@ -143,11 +147,11 @@ def prepare(
     made_from=made_from,
   )
   tokenizer_files = open_vocabulary.contents(vocabulary)
-  rows.save(output, read.known.task, splits, meta, tokenizer_files)
-  return rows.read_meta(output)
+  encoded_rows.save(output, read.known.task, splits, meta, tokenizer_files)
+  return encoded_rows.read_meta(output)
 
 
-def _notes_of(read: reading.Read) -> dict[str, dict[str, list[Any]]]:
+def _notes_of(read: task_inputs.Read) -> dict[str, dict[str, list[Any]]]:
   """What is worth a line of the files as a whole: sentence -> [count, some]."""
   notes: dict[str, dict[str, list[Any]]] = {}
   if read.skipped:
@@ -188,7 +192,7 @@ def notes(meta: dict[str, Any]) -> list[str]:
 
 def _same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
   """The metadata of a folder made from the same; ValueError if it is not."""
-  meta = rows.read_meta(output)
+  meta = encoded_rows.read_meta(output)
   old = meta.get("made_from", {})
   other = [name for name in made_from if old.get(name) != made_from[name]]
   if other:

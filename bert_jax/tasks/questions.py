@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.tasks import layout as layouts
+from bert_jax.tasks import layouts
 from bert_jax.tasks.encode import Encoded
 from bert_jax.tasks.encoded_rows import Examples, Rows
 from bert_jax.tasks.windows import windows

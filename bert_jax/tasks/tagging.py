@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.tasks import layout as layouts
+from bert_jax.tasks import layouts
 from bert_jax.tasks.encode import Encoded, label_ids
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.tasks.windows import best_windows, windows

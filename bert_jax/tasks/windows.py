@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.tasks import layout as layouts
+from bert_jax.tasks import layouts
 from bert_jax.tasks.encoded_rows import Rows
 from bert_jax.text.vocabulary import Vocabulary
 

@@ -14,7 +14,7 @@ from bert_jax.corpus import reader
 from bert_jax.devices import sharding
 from bert_jax.examples import loader, recipes
 from bert_jax.models.encoder import attributes
-from bert_jax.tasks import batches as task_data
+from bert_jax.tasks import batches
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, optim, phases
@@ -33,8 +33,8 @@ class Feed(NamedTuple):
   """A phase with its data; the shapes are those of the largest batch."""
 
   phase: phases.Phase
-  data: loader.Data | task_data.Data
-  heldout: loader.Heldout | task_data.Splits | None
+  data: loader.Data | batches.Data
+  heldout: loader.Heldout | batches.Splits | None
   shapes: sharding.Shapes
 
 
@@ -66,7 +66,7 @@ class Setup(NamedTuple):
 
     Checkpoints of earlier versions have a digest of a task's training rows.
     """
-    row_digests = [folder.meta.get(task_data.ROWS) for folder in self.prepared]
+    row_digests = [folder.meta.get(batches.ROWS) for folder in self.prepared]
     return [self.fingerprint, row_digests]
 
   @property
@@ -104,9 +104,7 @@ def make_feed(phase: phases.Phase, data: Any, heldout: Any) -> Feed:
 
 def open_task(
   config: dict[str, Any],
-) -> tuple[
-  task_data.Data, task_data.Splits | None, pretrained.Pretrained | None
-]:
+) -> tuple[batches.Data, batches.Splits | None, pretrained.Pretrained | None]:
   """Opens a task's folder, and the model that fine-tuning begins with.
 
   Fills in what is theirs: steps, kind and labels of the objective, the model.
@@ -116,7 +114,7 @@ def open_task(
   """
   data = config_lib.call(
     "data",
-    task_data.open_data,
+    batches.open_data,
     config["batch_size"],
     config["seed"],
     **config["data"],
@@ -147,7 +145,7 @@ def open_task(
   splits = None
   if config["evaluate"]["every"]:
     predicts = config["objective"].get("stage") != "layers"
-    splits = task_data.open_splits(data, predicts)
+    splits = batches.open_splits(data, predicts)
   return data, splits, start_model
 
 
@@ -283,7 +281,7 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
     config: complete; its builder, objective and families decide.
   """
   objective = objectives.factory(config["objective"]["name"])
-  takers = {"objective": [objective], "data": [task_data.open_data]}
+  takers = {"objective": [objective], "data": [batches.open_data]}
   if not config_lib.is_task(config):
     takers["data"] = [loader.open_data]
   found = {

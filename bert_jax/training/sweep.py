@@ -17,9 +17,7 @@ import jax
 from bert_jax import files
 from bert_jax.files import without_nan, write_json
 from bert_jax.messages import nearest
-from bert_jax.tasks import batches as data_lib
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import metrics
+from bert_jax.tasks import batches, encoded_rows, metrics
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
 from bert_jax.training import setup as building
@@ -60,7 +58,7 @@ class Done(NamedTuple):
 
   run: Run
   error: str | None
-  rows: list[dict[str, Any]]
+  encoded_rows: list[dict[str, Any]]
 
 
 def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
@@ -143,9 +141,9 @@ def metric_of(config: dict[str, Any]) -> str:
   return _task(config).metrics[0]
 
 
-def _task(config: dict[str, Any]) -> rows.Task:
-  part = data_lib.open_part(config["data"]["path"])
-  return rows.task_of(part.meta["task"])
+def _task(config: dict[str, Any]) -> encoded_rows.Task:
+  part = batches.open_part(config["data"]["path"])
+  return encoded_rows.task_of(part.meta["task"])
 
 
 def check_metric(metric: str, runs: Sequence[Run]) -> None:

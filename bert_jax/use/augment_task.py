@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bert_jax import files
 from bert_jax.messages import UserError
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, glue
 from bert_jax.tasks.published import Known
 from bert_jax.use import augmentation, word_vectors
@@ -114,7 +114,7 @@ def task_columns(
   Raises:
     UserError: there is no such task, or it does not have this form.
   """
-  known = reading.find(name, kind, columns)
+  known = task_inputs.find(name, kind, columns)
   if columns is None:
     if name not in glue.TEXTS:
       raise UserError(

@@ -26,7 +26,7 @@ from bert_jax import files
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
 from bert_jax.models import task_heads
-from bert_jax.tasks import layout as layouts
+from bert_jax.tasks import layouts
 from bert_jax.tasks.encoded_rows import task_of
 from bert_jax.text import open_vocabulary
 from bert_jax.training import evaluate_task as scoring

@@ -10,11 +10,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.devices import sharding
 from bert_jax.models import task_heads
-from bert_jax.tasks import encoded_rows as rows_lib
-from bert_jax.tasks import layout as layouts
-from bert_jax.tasks import predictions, tagging
-from bert_jax.tasks import questions as spans
-from bert_jax.tasks import windows as long_texts
+from bert_jax.tasks import (
+  encoded_rows,
+  layouts,
+  predictions,
+  questions,
+  tagging,
+  windows,
+)
 from bert_jax.tasks.batches import BUCKETS, Batches, Split
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text import added_tokens
@@ -95,7 +98,7 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
   """The task that a model was fine-tuned for, as far as its files say."""
   saved = config["source"].get("fine_tuned")
   if saved:
-    task = rows_lib.task_of(saved)
+    task = encoded_rows.task_of(saved)
   else:
     named = kind in ("classification", "multi_label", "tagging")
     labels = config["labels"] if named else None
@@ -191,14 +194,14 @@ def encode(
     made = tagging.rows(predictor.task, examples, vocabulary, length)
     return made.rows, None
   if kind == "span":
-    return spans.rows(examples, vocabulary, length, stride=None).rows, None
+    return questions.rows(examples, vocabulary, length, stride=None).rows, None
   if kind == "fill":
     texts = [example["text"] for example in examples]
-    return long_texts.masked_rows(texts, vocabulary, length)
+    return windows.masked_rows(texts, vocabulary, length)
   texts = [example["texts"] for example in examples]
   if kind == "choice":
     texts = [choice for choices in texts for choice in choices]
-  return long_texts.rows(texts, vocabulary, length), None
+  return windows.rows(texts, vocabulary, length), None
 
 
 def run(

@@ -17,8 +17,7 @@ import time
 import jax
 import numpy as np
 
-from bert_jax.tasks import metrics
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import metrics, task_inputs
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.use import bilstm_tagger as bilstm
 from bert_jax.use import features as features_of
@@ -123,12 +122,12 @@ def main() -> None:
   add("--seed", type=int, default=0)
   add("--output", required=True)
   args = parser.parse_args()
-  task = reading.find("wnut17")
+  task = task_inputs.find("wnut17")
   inputs = [
-    reading.Input(split, os.path.join(args.data, name))
+    task_inputs.Input(split, os.path.join(args.data, name))
     for split, name in FILES.items()
   ]
-  read = reading.read(task, inputs)
+  read = task_inputs.read(task, inputs)
   model = load(args.model, default_tower="discriminator")
   layers = extract(model, read.splits, args.features)
   for name in args.features:

@@ -28,9 +28,7 @@ import transformers
 
 from bert_jax.cli import configs
 from bert_jax.devices import sharding
-from bert_jax.tasks import encoded_rows as rows_lib
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import encoded_rows, prepare_task, task_inputs
 from bert_jax.tasks.batches import Batches
 from bert_jax.training import logging as logs
 from bert_jax.training import setup as building
@@ -57,9 +55,9 @@ BOUND = 1e-4
 def prepare(name, args):
   """Encodes a task with the model's tokenizer; returns folder and task."""
   folder = os.path.join(args.output, name, "rows")
-  inputs = [reading.Input("train", os.path.join(args.data, FILES[name]))]
-  preparing.prepare(reading.find(name), inputs, args.model, folder)
-  return folder, *rows_lib.load(folder, "train")[:2]
+  inputs = [task_inputs.Input("train", os.path.join(args.data, FILES[name]))]
+  prepare_task.prepare(task_inputs.find(name), inputs, args.model, folder)
+  return folder, *encoded_rows.load(folder, "train")[:2]
 
 
 def make_model(task, args, path):
@@ -216,7 +214,7 @@ def compare(name, args):
     mine, model = ours_in_double(config), model.double()
   else:
     mine = ours(config, os.path.join(args.output, name, f"run_{args.steps}"))
-  pad = rows_lib.read_meta(folder)["pad"]
+  pad = encoded_rows.read_meta(folder)["pad"]
   data = task, rows, pad, config["data"]["buckets"], args
   other = theirs(*data, model)
   gaps = np.abs(np.array(mine) - np.array(other))

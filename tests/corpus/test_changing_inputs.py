@@ -7,8 +7,7 @@ import pytest
 from bert_jax import files
 from bert_jax.corpus import prepare, sources, train_vocab
 from bert_jax.corpus.filters import Filters
-from bert_jax.tasks import prepare_task as task_preparing
-from bert_jax.tasks import read as task_reading
+from bert_jax.tasks import prepare_task, task_inputs
 from bert_jax.tasks.files import tables
 from bert_jax.text import train_vocabulary
 
@@ -112,8 +111,8 @@ def test_prepare_of_a_task(text, tmp_path, monkeypatch, change, name):
   header = "" if name == "a.jsonl" else "text\tlabel\n"
   lines = lines if name == "a.jsonl" else "some words\t%d\n" * 2
   path.write_text(header + lines % (0, 1) * 9)
-  known = task_reading.find("mine", columns="text=text,label=label")
-  inputs = task_reading.parse_inputs(known, [f"train={path}"])
+  known = task_inputs.find("mine", columns="text=text,label=label")
+  inputs = task_inputs.parse_inputs(known, [f"train={path}"])
   output = tmp_path / "task"
   arguments = known, inputs, str(tmp_path / "vocab.txt"), str(output), 16
   with monkeypatch.context() as patched:
@@ -128,7 +127,7 @@ def test_prepare_of_a_task(text, tmp_path, monkeypatch, change, name):
 
     patched.setattr(tables, function, change_first)
     with pytest.raises(files.ChangedInput, match=CHANGED):
-      task_preparing.prepare(*arguments)
+      prepare_task.prepare(*arguments)
   assert not output.exists()
   path.write_text(header + lines % (0, 1) * 9)
-  assert task_preparing.prepare(*arguments)["length"] == 16
+  assert prepare_task.prepare(*arguments)["length"] == 16

@@ -16,9 +16,7 @@ import pytest
 import bert_jax
 from bert_jax.corpus import prepare, reader, sources, tokenize, writer
 from bert_jax.examples import loader
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import prepare_task as task_preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import encoded_rows, prepare_task, task_inputs
 from bert_jax.text import open_vocabulary, wordpiece
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
@@ -435,12 +433,12 @@ def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
   with pytest.raises(
     ValueError, match="holds text for pre-training; to fine-tune"
   ):
-    rows.read_meta(prepared)
+    encoded_rows.read_meta(prepared)
   (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "word\t0\n" * 4)
   task = str(tmp_path / "task_folder")
-  known = reading.find("sst2")
-  inputs = [reading.Input("train", str(tmp_path / "train.tsv"))]
-  task_preparing.prepare(known, inputs, vocab, task)
+  known = task_inputs.find("sst2")
+  inputs = [task_inputs.Input("train", str(tmp_path / "train.tsv"))]
+  prepare_task.prepare(known, inputs, vocab, task)
   with pytest.raises(ValueError, match="rows of a task, which .*to pre-train"):
     reader.open_prepared(task)
   with pytest.raises(ValueError, match="rows of a task"):

@@ -37,14 +37,14 @@ def assert_equal(a, b):
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_task_of_a_folder(folder, name):
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-  from bert_jax.seqio_tasks import pretraining as tasks
+  from bert_jax.seqio_tasks import pretraining
 
   options = BUILDERS[name] | LENGTH
   data = loader.open_data(folder, name, seed=2, **options)
   heldout = loader.open_heldout(folder, name, **options)
   try:
-    tasks.register_prepared("p", folder, name, **options)
-    converter = tasks.PretrainFeatureConverter("p")
+    pretraining.register_prepared("p", folder, name, **options)
+    converter = pretraining.PretrainFeatureConverter("p")
     for split, want in (
       ("train", data.read(0, 300)),
       ("validation", heldout.read(0, len(heldout))),

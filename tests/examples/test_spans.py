@@ -20,8 +20,7 @@ from masked_rows import (
 )
 
 from bert_jax.corpus import reader
-from bert_jax.examples import masked_units as spans
-from bert_jax.examples import masking, recipes
+from bert_jax.examples import masked_units, masking, recipes
 from bert_jax.text.vocabulary import SpecialIds
 
 SPECIAL = SpecialIds(0, 1, CLS, SEP, MASK)
@@ -150,7 +149,7 @@ def test_lengths_of_ngrams():
 
 def test_lengths_of_spans():
   """Geometric with p = 0.2, 1 to 10 words: 3.8 on average (paper, 3.1)."""
-  ends = spans.KINDS["span"].ends
+  ends = masked_units.KINDS["span"].ends
   chances = np.diff(ends, prepend=0)
   assert len(chances) == 10 and ends[-1] == 1
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)

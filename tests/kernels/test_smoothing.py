@@ -9,8 +9,7 @@ from prepared import random_documents, write_prepared
 
 from bert_jax import hashing
 from bert_jax.corpus import reader
-from bert_jax.examples import loader, masking, recipes
-from bert_jax.examples import masked_units as spans
+from bert_jax.examples import loader, masked_units, masking, recipes
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import evaluate
 
@@ -76,18 +75,20 @@ def test_packed_rows_choose_as_single_ones(smoothing):
   weights = np.maximum(counts[ids], 1.0) ** -smoothing
   key, wanted = hashing.make_key("k"), np.array([3, 4])
   numbers = np.array([7, 9], np.uint64)
-  packed, slot = spans.choose_tokens(
+  packed, slot = masked_units.choose_tokens(
     np.ones((1, 24), bool),
-    spans.make_slots(np.array([[10, 14]]), numbers[None], 24),
+    masked_units.make_slots(np.array([[10, 14]]), numbers[None], 24),
     wanted,
     key,
     weights,
   )
   assert np.bincount(slot).tolist() == [3, 4]
   for i, (first, last) in enumerate(((0, 10), (10, 24))):
-    alone, _ = spans.choose_tokens(
+    alone, _ = masked_units.choose_tokens(
       np.ones((1, last - first), bool),
-      spans.make_slots(np.array([last - first]), numbers[i : i + 1], last),
+      masked_units.make_slots(
+        np.array([last - first]), numbers[i : i + 1], last
+      ),
       wanted[i : i + 1],
       key,
       weights[:, first:last],

@@ -20,12 +20,15 @@ from bert_jax.cli import configs
 from bert_jax.models import question_head, task_heads
 from bert_jax.objectives import finetune
 from bert_jax.objectives.finetune import joint_sums
-from bert_jax.tasks import batches as data
-from bert_jax.tasks import encoded_rows as rows_lib
-from bert_jax.tasks import metrics, predictions
-from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import (
+  batches,
+  encoded_rows,
+  metrics,
+  predictions,
+  prepare_task,
+  task_inputs,
+)
 from bert_jax.tasks import questions as spans
-from bert_jax.tasks import read as reading
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import open_vocabulary
 from bert_jax.training import logging as logs
@@ -229,7 +232,7 @@ def test_batches_say_which_questions_have_no_answer(family, tmp_path):
   """A window without it is another matter."""
   vocabulary = files.load(getattr(files, family)(tmp_path))
   rows, asked = encoded(vocabulary, 40), questions()
-  made = data.Batches(TASK, rows, 0, 8, shuffle=False)
+  made = batches.Batches(TASK, rows, 0, 8, shuffle=False)
   windows = 0
   for step in range(made.steps_per_epoch):
     batch = made.batch(step)
@@ -262,7 +265,7 @@ def test_bad_options(tmp_path):
   old = rows._replace(second=np.diff(rows.starts).astype(np.int32))
   with pytest.raises(ValueError, match="`second` is not where the contexts"):
     splits = {"train": (old, questions())}
-    rows_lib.save(str(tmp_path / "old"), TASK, splits, {}, {})
+    encoded_rows.save(str(tmp_path / "old"), TASK, splits, {}, {})
 
 
 def write_folder(path):
@@ -276,7 +279,7 @@ def write_folder(path):
     lower_case=True,
   )
   both = {"train": split, "validation": split}
-  rows_lib.save(path, TASK, both, meta, open_vocabulary.contents(words))
+  encoded_rows.save(path, TASK, both, meta, open_vocabulary.contents(words))
 
 
 def config_of(model, folder, **more):
@@ -332,8 +335,8 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
 def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
   pytest.importorskip("flatbuffers")
   config, run = tuned
-  part = data.open_part(config["data"]["path"])
-  split = data.open_split(part, "validation")
+  part = batches.open_part(config["data"]["path"])
+  split = batches.open_split(part, "validation")
   predictor = predicting.open_predictor(run, 5, length=20, null=True)
   made = predicting.predict_split(predictor, split, "task")
   scores = metrics.evaluate(split.task, made, split.examples)
@@ -382,10 +385,10 @@ def test_a_run_learns_real_questions(tmp_path, compiled):
   source = tmp_path / "some.json"
   source.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
   vocab = f"{DATA}/vocab/bert-base-uncased-vocab.txt"
-  inputs = [reading.Input(s, str(source)) for s in ("train", "validation")]
+  inputs = [task_inputs.Input(s, str(source)) for s in ("train", "validation")]
   folder = str(tmp_path / "task")
-  known = reading.find("squad2")
-  preparing.prepare(known, inputs, vocab, folder, 128, 64)
+  known = task_inputs.find("squad2")
+  prepare_task.prepare(known, inputs, vocab, folder, 128, 64)
   model = dict(variant="tiny", family="bert")
   config = config_of("", folder, total_steps=240)
   config["model"] |= model

@@ -18,7 +18,7 @@ from bert_jax import objectives
 from bert_jax.cli import configs
 from bert_jax.models import bert, task_heads, tinybert
 from bert_jax.objectives import tinybert_task
-from bert_jax.tasks import batches as data
+from bert_jax.tasks import batches
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
 from bert_jax.training import start_from_teacher as teacher
@@ -249,8 +249,8 @@ def made(tmp_path_factory):
 
 
 def read(made, name, **model):
-  part = data.open_part(str(made / "task"))
-  task = data.rows_lib.task_of(part.meta["task"])
+  part = batches.open_part(str(made / "task"))
+  task = batches.rows_lib.task_of(part.meta["task"])
   model = dict(family=None, variant=None) | model
   return teacher.read(part, task, str(made / name), model)
 

@@ -4,14 +4,11 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.tasks import batches
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import batches, encoded_rows, prepare_task, task_inputs
 from bert_jax.tasks.published import TASKS
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-from bert_jax.seqio_tasks import downstream as seqio_tasks  # noqa: E402
+from bert_jax.seqio_tasks import downstream  # noqa: E402
 from bert_jax.tasks.files import tfds as tfds_files  # noqa: E402
 
 KEYS = ("input_ids", "segment_ids", "sequence_ids", "labels", "label_weights")
@@ -45,15 +42,15 @@ def test_rows_are_those_of_the_batches(tmp_path, name):
   vocab = files.wordpiece(tmp_path)
   given = [f"train={path}"]
   known = TASKS[name]
-  inputs = reading.parse_inputs(known, given)
+  inputs = task_inputs.parse_inputs(known, given)
   folder = str(tmp_path / "out")
-  preparing.prepare(known, inputs, vocab, folder, length=24)
-  task, made, _ = rows.load(folder, "train")
+  prepare_task.prepare(known, inputs, vocab, folder, length=24)
+  task, made, _ = encoded_rows.load(folder, "train")
   count = len(made.example) // task.columns
   wanted = batches.Batches(task, made, 0, count, shuffle=False, buckets=(24,))
   wanted = wanted.batch(0)
-  one = seqio_tasks.register("one", name, given, vocab, 24)
-  two = seqio_tasks.register_folder("two", folder)
+  one = downstream.register("one", name, given, vocab, 24)
+  two = downstream.register_folder("two", folder)
   for task in (one, two):
     ds = task.get_dataset(split="train", shuffle=False)
     found = list(ds.as_numpy_iterator())
@@ -126,14 +123,18 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
   assert fields["words"] == ["a", "b"] and fields["tags"] == ["1", "0"]
   assert fields["answers"] == {"text": ["cat"], "answer_start": [4]}
   known = TASKS["rte"]
-  read = reading.read(known, reading.parse_inputs(known, [f"train={path}"]))
+  read = task_inputs.read(
+    known, task_inputs.parse_inputs(known, [f"train={path}"])
+  )
   assert read.splits["train"] == [
     {"id": "7", "texts": ["a\u00e9", "b"], "label": "not_entailment"}
   ]
   tiny = known._replace(tfds="bert_jax_tiny_task")
-  assert reading.parse_inputs(tiny, ["tfds"]) == [reading.Input("train", path)]
-  known = reading.find("mine", "tagging")
-  read = reading.read(known, [reading.Input("train", path)])
+  assert task_inputs.parse_inputs(tiny, ["tfds"]) == [
+    task_inputs.Input("train", path)
+  ]
+  known = task_inputs.find("mine", "tagging")
+  read = task_inputs.read(known, [task_inputs.Input("train", path)])
   assert read.splits["train"][0]["tags"] == ["B-X", "O"]
   with pytest.raises(ValueError, match="no split 'dev'"):
     list(tfds_files.records("tfds:bert_jax_tiny_task:dev"))

@@ -18,7 +18,7 @@ from bert_jax.training import train
 from bert_jax.training.config_files import open_config
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-from bert_jax.seqio_tasks import pretraining as tasks  # noqa: E402
+from bert_jax.seqio_tasks import pretraining  # noqa: E402
 
 SIZES = {"length": 32, "max_predictions": 5}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "."]
@@ -58,12 +58,14 @@ def text(tmp_path_factory):
 def register_text(text, name="mine", **options):
   options = {"heldout": 0.1, "group": 32, **SIZES} | options
   inputs = options.pop("inputs", str(text / "*.txt").replace("*", "[ab]"))
-  return tasks.register_text(name, inputs, str(text / "vocab.txt"), **options)
+  return pretraining.register_text(
+    name, inputs, str(text / "vocab.txt"), **options
+  )
 
 
 def rows(name, split, count=None, **arguments):
   """Rows of a task or mixture through seqio and our converter, stacked."""
-  converter = tasks.PretrainFeatureConverter(name)
+  converter = pretraining.PretrainFeatureConverter(name)
   ds = seqio.get_dataset(name, converter.lengths, converter, split, **arguments)
   found = list(ds.take(count if count else -1).as_numpy_iterator())
   return {
@@ -88,7 +90,7 @@ def sort_rows(batch):
 
 
 def test_prepared_task_equals_the_folder(folder):
-  tasks.register_prepared("p", folder, **SIZES)
+  pretraining.register_prepared("p", folder, **SIZES)
   for seed in (0, 7):
     data = loader.open_data(folder, "bert_pairs", seed=seed, **SIZES)
     found = rows("p", "train", 700, seed=seed, num_epochs=None)
@@ -109,7 +111,7 @@ def collect(ds) -> list[bytes]:
 @pytest.mark.parametrize("kind", ["prepared", "text"])
 def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
   if kind == "prepared":
-    task = tasks.register_prepared("p", folder, **SIZES)
+    task = pretraining.register_prepared("p", folder, **SIZES)
   else:
     task = register_text(text)
   once = task.get_dataset(num_epochs=1, seed=3)
@@ -144,9 +146,9 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
   """Each costs the same, few readers stay, and the rows are those of epochs."""
   from bert_jax.examples import streams
 
-  monkeypatch.setattr(tasks, "OPEN_PASSES", 2)
+  monkeypatch.setattr(pretraining, "OPEN_PASSES", 2)
   if kind == "prepared":
-    task = tasks.register_prepared("p", folder, **SIZES)
+    task = pretraining.register_prepared("p", folder, **SIZES)
   else:
     task = register_text(text)
   options = dict(num_epochs=epochs, seed=3, shuffle=False)
@@ -160,14 +162,14 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
 
   monkeypatch.setattr(streams.Stream, "_load", counted)
   gc.collect()
-  before = len(tasks._readers)
+  before = len(pretraining._readers)
   rows = collect(task.get_dataset(**options).take(2).repeat(6))
   assert rows == [row for one_pass in passes for row in one_pass[:2]]
   if kind == "prepared":
     # A pass counts its epochs and reads a block, which may hold all of them.
     assert len(walked) <= 6 * (2 * epochs + 1) and max(walked) < 6 * epochs
   gc.collect()
-  assert len(tasks._readers) - before <= 2
+  assert len(pretraining._readers) - before <= 2
   # More at a time than readers are kept.
   ds = task.get_dataset(**options)
   iterators = [collect_slowly(ds) for _ in range(4)]
@@ -186,7 +188,7 @@ def collect_slowly(ds):
 
 def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(folder):
   for name in "pq":
-    tasks.register_prepared(name, folder, **SIZES)
+    pretraining.register_prepared(name, folder, **SIZES)
   p, q = (seqio.get_mixture_or_task(name) for name in "pq")
   alone = collect(q.get_dataset(seed=3))
   assert alone == collect(p.get_dataset(seed=3))
@@ -201,7 +203,7 @@ def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(folder):
 
 def test_epochs_of_a_prepared_task(folder):
   """An epoch has every chunk once; the next one has other masks."""
-  task = tasks.register_prepared("p", folder, **SIZES)
+  task = pretraining.register_prepared("p", folder, **SIZES)
   one = rows("p", "train")
   count = task.num_input_examples("train")
   assert len(one["input_ids"]) == count
@@ -227,7 +229,7 @@ def test_epochs_of_a_prepared_task(folder):
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_shards_are_a_partition(folder, text, kind, split):
   if kind == "prepared":
-    tasks.register_prepared("t", folder, **SIZES)
+    pretraining.register_prepared("t", folder, **SIZES)
   else:
     register_text(text, "t")
   whole = rows("t", split)
@@ -239,10 +241,10 @@ def test_shards_are_a_partition(folder, text, kind, split):
 
 
 def test_converter_and_lengths_refuse_what_does_not_fit(folder):
-  task = tasks.register_prepared("p", folder, **SIZES)
+  task = pretraining.register_prepared("p", folder, **SIZES)
   with pytest.raises(ValueError, match=r"sequence_length\['input_ids'\] is 16"):
     task.get_dataset({"input_ids": 16})
-  converter = tasks.PretrainFeatureConverter("p")
+  converter = pretraining.PretrainFeatureConverter("p")
   ds = task.get_dataset(split="validation")
   short = ds.map(lambda row: row | {"input_ids": row["input_ids"][:8]})
   with pytest.raises(
@@ -253,7 +255,7 @@ def test_converter_and_lengths_refuse_what_does_not_fit(folder):
   with pytest.raises(ValueError, match="incorrect type for feature 'mlm_ids'"):
     converter(floats, converter.lengths)
   with pytest.raises(ValueError, match="did you mean length"):
-    tasks.register_prepared("q", folder, lenght=32)
+    pretraining.register_prepared("q", folder, lenght=32)
 
 
 def test_text_task_equals_what_training_reads(text):
@@ -367,8 +369,8 @@ def test_mixture(folder, tmp_path):
   other = write_prepared(
     tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
   )
-  tasks.register_prepared("p", folder, **SIZES)
-  tasks.register_prepared("q", other, **SIZES)
+  pretraining.register_prepared("p", folder, **SIZES)
+  pretraining.register_prepared("q", other, **SIZES)
   seqio.MixtureRegistry.add("both", [("p", 3), ("q", 1)])
   found = rows("both", "train", 1000, seed=1, num_epochs=None)
   p = set(sort_rows(rows("p", "train", 1000, seed=1, num_epochs=None)))

@@ -13,12 +13,9 @@ import tiny_models
 import tiny_tasks
 
 from bert_jax.cli.main import execute
-from bert_jax.tasks import batches as data
-from bert_jax.tasks import encoded_rows as rows_lib
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import batches, encoded_rows, prepare_task, task_inputs
 from bert_jax.tasks.files import tables
-from bert_jax.tasks.read import Input
+from bert_jax.tasks.task_inputs import Input
 from bert_jax.text import model_tokenizer
 from bert_jax.training import start_from as pretrained
 from bert_jax.use import likelihood_tests
@@ -31,8 +28,8 @@ OWN = dict(columns=" text = my text , label = my label")
 
 
 def read(path, **own):
-  known = reading.find("mine", **own)
-  return reading.read(known, [Input("train", str(path))])
+  known = task_inputs.find("mine", **own)
+  return task_inputs.read(known, [Input("train", str(path))])
 
 
 @pytest.mark.parametrize(
@@ -46,7 +43,7 @@ def read(path, **own):
 )
 def test_labels_that_cannot_be(own, message):
   with pytest.raises(ValueError, match=message):
-    reading.find("mine", **own)
+    task_inputs.find("mine", **own)
 
 
 def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
@@ -162,10 +159,12 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
   long = str(tmp_path / "long")
   task = tiny_tasks.TASKS["classification"]
   texts = [dict(id="0", texts=["red " * 40], label="cat")]
-  encoded = preparing.encode_examples(task, texts, tiny_tasks.vocabulary(), 64)
-  meta = rows_lib.read_meta(where)
+  encoded = prepare_task.encode_examples(
+    task, texts, tiny_tasks.vocabulary(), 64
+  )
+  meta = encoded_rows.read_meta(where)
   tokenizer = tiny_tasks.tokenizer_files()
-  rows_lib.save(
+  encoded_rows.save(
     long, task, {"validation": (encoded.rows, texts)}, meta, tokenizer
   )
   (tmp_path / "file").write_text("")
@@ -191,10 +190,10 @@ def test_a_run_is_not_scored_without_labels(tmp_path):
   vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
   where = str(tmp_path / "task")
   inputs = [Input("train", path), Input("test", hidden)]
-  preparing.prepare(reading.find("mine", **OWN), inputs, vocab, where)
-  opened = data.open_data(2, 0, where, validation="train,test")
+  prepare_task.prepare(task_inputs.find("mine", **OWN), inputs, vocab, where)
+  opened = batches.open_data(2, 0, where, validation="train,test")
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
-    data.open_splits(opened)
+    batches.open_splits(opened)
 
 
 @pytest.mark.parametrize("labels", ["2.5", "2.5 2.5", "2.5  1"])
@@ -205,19 +204,19 @@ def test_a_run_is_not_scored_where_no_correlation_is_defined(tmp_path, labels):
   where = str(tmp_path / "task")
   # Of this split a line may have no label.
   inputs = [Input("held", table)]
-  known = reading.find("mine", "regression", **OWN)
-  preparing.prepare(known, inputs, vocab, where)
-  opened = data.open_data(2, 0, where, train="held", validation="held")
+  known = task_inputs.find("mine", "regression", **OWN)
+  prepare_task.prepare(known, inputs, vocab, where)
+  opened = batches.open_data(2, 0, where, train="held", validation="held")
   if "1" in labels:
-    (split,) = data.open_splits(opened)
+    (split,) = batches.open_splits(opened)
     assert len(split.examples) == 3
     return
   with pytest.raises(
     ValueError, match=r"'held' has only the label 2.5 .*validation="
   ):
-    data.open_splits(opened)
+    batches.open_splits(opened)
   # A model that predicts nothing is not scored by it.
-  assert len(data.open_splits(opened, predicts=False)) == 1
+  assert len(batches.open_splits(opened, predicts=False)) == 1
 
 
 def test_word_tables_grow_and_padding_is_left_out():
@@ -267,9 +266,9 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
     (tmp_path / "roberta" / "tokenizer.json").write_text(made.to_str())
   table = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
   where = str(tmp_path / "task")
-  known, inputs = reading.find("mine", **OWN), [Input("train", table)]
-  preparing.prepare(known, inputs, path, where)
-  pieces = data.open_part(where).vocab
+  known, inputs = task_inputs.find("mine", **OWN), [Input("train", table)]
+  prepare_task.prepare(known, inputs, path, where)
+  pieces = batches.open_part(where).vocab
   assert len(pieces) == ids["<mask>"] + 1 and pieces[-2] == "madeupword0002"
   pretrained.read(path, pieces, where)
   with pytest.raises(ValueError, match="its piece 262 is 'madeupword0002', th"):

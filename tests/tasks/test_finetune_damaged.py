@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax.files import seal
-from bert_jax.tasks import batches as data
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import batches, encoded_rows, prepare_task, task_inputs
 
 TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
 
@@ -23,11 +20,11 @@ def make(path, text=TEXT):
   """A folder of two splits as `prepare-task` makes it."""
   files.wordpiece(path)
   names = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
-  known = reading.find("sst2")
+  known = task_inputs.find("sst2")
   splits = [f"train={names['a.tsv']}", f"validation={names['b.tsv']}"]
-  inputs = reading.parse_inputs(known, splits)
+  inputs = task_inputs.parse_inputs(known, splits)
   vocab, output = str(path / "vocab.txt"), str(path / "sst2")
-  preparing.prepare(known, inputs, vocab, output, length=12)
+  prepare_task.prepare(known, inputs, vocab, output, length=12)
   return output
 
 
@@ -51,20 +48,20 @@ def folder(copy):
 
 
 def change(folder, **arrays):
-  _, made, _ = rows.load(folder, "train")
+  _, made, _ = encoded_rows.load(folder, "train")
   path = os.path.join(folder, "train.npz")
   np.savez(path, **(made._asdict() | arrays))
 
 
 def load(folder):
-  return data.open_data(2, 0, folder, validation="")
+  return batches.open_data(2, 0, folder, validation="")
 
 
 def test_a_folder_without_digests_is_opened_and_said(folder, capsys):
   change(folder)
   opened = load(folder)
   assert opened.task.labels == ("0", "1")
-  assert opened.part.meta["fingerprint"] == opened.part.meta[data.ROWS]
+  assert opened.part.meta["fingerprint"] == opened.part.meta[batches.ROWS]
   line = "note: " + folder + " was prepared by an earlier version"
   assert capsys.readouterr().err.count(line) == 1
 
@@ -112,7 +109,7 @@ def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
   """And not of the names and the order of what it was made from."""
   first = load(prepared).part.meta
   same = load(make(tmp_path)).part.meta
-  assert first["fingerprint"] == same["fingerprint"] != first[data.ROWS]
+  assert first["fingerprint"] == same["fingerprint"] != first[batches.ROWS]
   (tmp_path / "other").mkdir()
   other = load(make(tmp_path / "other", TEXT.replace("\t0", "\t1"))).part.meta
   assert first["fingerprint"] != other["fingerprint"]
@@ -140,7 +137,7 @@ def test_a_label_that_no_class_has(folder):
 
 
 def test_a_piece_that_the_vocabulary_has_not(folder):
-  _, made, _ = rows.load(folder, "train")
+  _, made, _ = encoded_rows.load(folder, "train")
   change(folder, ids=np.full_like(made.ids, 40000))
   with pytest.raises(ValueError, match="damaged .piece 40000 of"):
     load(folder)

@@ -9,10 +9,15 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.tasks import batches, encode, layout, tagging
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import (
+  batches,
+  encode,
+  encoded_rows,
+  layouts,
+  prepare_task,
+  tagging,
+  task_inputs,
+)
 from bert_jax.tasks.encoded_rows import Rows, Task
 
 TWO = Task("two", "classification", ("no", "yes"), 1, ("accuracy",))
@@ -72,7 +77,7 @@ def test_gpt1_has_three_new_tokens(folder):
   row = row_of(made, 0)
   assert [row[0], row[3], row[-1]] == [size, size + 1, size + 2]
   assert len(row) == 6
-  assert layout.of_vocabulary(vocabulary).vocab_size == size + 3
+  assert layouts.of_vocabulary(vocabulary).vocab_size == size + 3
 
 
 def test_pairs_are_cut_as_the_published_code_cuts_them():
@@ -88,7 +93,7 @@ def test_pairs_are_cut_as_the_published_code_cuts_them():
     for second in range(12):
       for room in range(2, 20):
         wanted = pop(first, second, room)
-        assert layout.cut_pair(first, second, room) == wanted
+        assert layouts.cut_pair(first, second, room) == wanted
 
 
 def test_choices_are_rows_of_one_example(bert):
@@ -144,8 +149,8 @@ def test_every_word_has_one_first_piece_in_all_windows(bert, length):
   # One word longer than any window.
   examples.append(tagged(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
   made = tagging.rows(TAGS, examples, bert, length).rows
-  assert rows.lengths(made).max() <= length
-  at = np.repeat(made.example, rows.lengths(made))
+  assert encoded_rows.lengths(made).max() <= length
+  at = np.repeat(made.example, encoded_rows.lengths(made))
   for e, one in enumerate(examples):
     mine = (at == e) & (made.offsets[:, 0] >= 0)
     words = made.offsets[mine, 0].tolist()
@@ -273,11 +278,11 @@ def test_numbers_stay_numbers(bert):
 
 
 def prepare(folder, name, inputs, **options):
-  known = reading.find(name)
-  given = reading.parse_inputs(known, inputs)
+  known = task_inputs.find(name)
+  given = task_inputs.parse_inputs(known, inputs)
   output = str(folder / options.pop("output", name))
   vocab = options.pop("vocab", str(folder / "vocab.txt"))
-  return output, preparing.prepare(known, given, vocab, output, **options)
+  return output, prepare_task.prepare(known, given, vocab, output, **options)
 
 
 def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
@@ -285,7 +290,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
   text = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
   train = files.write(tmp_path / "train.tsv", text)
   output, meta = prepare(tmp_path, "sst2", [f"train={train}"], length=12)
-  task, made, examples = rows.load(output, "train")
+  task, made, examples = encoded_rows.load(output, "train")
   assert task.labels == ("0", "1") and meta["pad"] == 0
   fresh = encode.texts(task, examples, bert, 12).rows
   for name, array in fresh._asdict().items():
@@ -308,7 +313,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
     f.seek(300)
     f.write(b"\xff\xff\xff")
   with pytest.raises(ValueError, match="damaged: train.npz is not the file"):
-    rows.load(output, "train")
+    encoded_rows.load(output, "train")
 
 
 def test_the_command(tmp_path):

@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from bert_jax.cli.main import execute
-from bert_jax.tasks import server_files as formats
+from bert_jax.tasks import server_files
 from bert_jax.tasks.encoded_rows import Task
 
 BINARY = ("0", "1")
@@ -29,7 +29,7 @@ def test_squad_files(tmp_path):
     dict(text="red", best="red", null_odds=-1.0, nbest=[entry]),
   ]
   mine = task("span", (), "squad2")
-  paths = formats.write(str(tmp_path / "a"), mine, ours, examples)
+  paths = server_files.write(str(tmp_path / "a"), mine, ours, examples)
   texts, lists, odds = (json.loads(read(path)) for path in paths)
   assert [p.rsplit("/")[-1] for p in paths] == [
     "predictions.json",
@@ -40,9 +40,9 @@ def test_squad_files(tmp_path):
   assert lists == {"é1": [entry], "2": [entry]}
   assert odds == {"é1": 2.5, "2": -1.0}
   with pytest.raises(ValueError, match="question id '2' occurs twice"):
-    formats.write(str(tmp_path), mine, ours, [{"id": "2"}] * 2)
+    server_files.write(str(tmp_path), mine, ours, [{"id": "2"}] * 2)
   with pytest.raises(ValueError, match="2 predictions of 1 examples"):
-    formats.write(str(tmp_path), mine, ours, examples[:1])
+    server_files.write(str(tmp_path), mine, ours, examples[:1])
 
 
 def test_conll_columns(tmp_path):
@@ -52,10 +52,10 @@ def test_conll_columns(tmp_path):
     {"words": ["x"], "tags": ["O"]},
   ]
   ours = [["B-X", "B-X", "O"], ["O"]]
-  (path,) = formats.write(str(tmp_path), mine, ours, examples)
+  (path,) = server_files.write(str(tmp_path), mine, ours, examples)
   assert read(path) == "New_York B-X B-X\nis O B-X\n_ O O\n\nx O O\n"
   hidden = [example | {"tags": None} for example in examples]
-  (path,) = formats.write(str(tmp_path), mine, ours, hidden)
+  (path,) = server_files.write(str(tmp_path), mine, ours, hidden)
   assert read(path) == "New_York B-X\nis B-X\n_ O\n\nx O\n"
 
 
@@ -77,7 +77,9 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
   paths = []
   for mine, ours, expected in runs:
     examples = [{"id": None, "label": None}] * len(ours)
-    (path,) = formats.write(str(tmp_path / mine.name), mine, ours, examples)
+    (path,) = server_files.write(
+      str(tmp_path / mine.name), mine, ours, examples
+    )
     lines = [f"{i}\t{v}\n" for i, v in enumerate(expected.split())]
     assert read(path) == "index\tprediction\n" + "".join(lines)
     paths.append(path)
@@ -90,9 +92,9 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     capsys.readouterr().err
   )
   with pytest.raises(ValueError, match="a second CoLA.tsv"):
-    formats.submission(packed, [paths[0]] * 2)
+    server_files.submission(packed, [paths[0]] * 2)
   with pytest.raises(ValueError, match="other.tsv: the server knows no such"):
-    formats.submission(packed, ["CoLA.tsv", "other.tsv"])
+    server_files.submission(packed, ["CoLA.tsv", "other.tsv"])
   with pytest.raises(SystemExit, match="error: .*no/CoLA.tsv"):
     execute(["submission", "--output", packed, "--input", "no/CoLA.tsv"])
 
@@ -113,9 +115,9 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
 )
 def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
   mine = task("classification", ("a", "b"), name=name)
-  paths = formats.write(str(tmp_path), mine, ["b"], [{"id": 4}], split)
+  paths = server_files.write(str(tmp_path), mine, ["b"], [{"id": 4}], split)
   assert [path.removeprefix(f"{tmp_path}/") for path in paths] == names
-  known = {*formats.GLUE_FILES, *formats.SUPERGLUE_FILES}
+  known = {*server_files.GLUE_FILES, *server_files.SUPERGLUE_FILES}
   assert {*names} <= known
   by_name = name in ("mnli", "rte")
   wanted = {
@@ -131,8 +133,10 @@ def test_superglue_files(tmp_path):
   truth = ("false", "true")
 
   def lines(mine, ours, examples):
-    (path,) = formats.write(str(tmp_path / mine.name), mine, ours, examples)
-    assert path.endswith(f"/{formats.SUPERGLUE[mine.name]}.jsonl")
+    (path,) = server_files.write(
+      str(tmp_path / mine.name), mine, ours, examples
+    )
+    assert path.endswith(f"/{server_files.SUPERGLUE[mine.name]}.jsonl")
     return [json.loads(line) for line in read(path).splitlines()]
 
   ids = [{"id": 0}, {"id": "1"}]
@@ -170,7 +174,7 @@ def test_superglue_files(tmp_path):
 def test_own_tasks(tmp_path):
   mine = task("classification", ("ham", "spam"))
   examples = [{"id": "a", "label": None}, {"id": None, "label": None}]
-  (path,) = formats.write(str(tmp_path), mine, ["spam", "ham"], examples)
+  (path,) = server_files.write(str(tmp_path), mine, ["spam", "ham"], examples)
   assert [json.loads(line) for line in read(path).splitlines()] == [
     {"id": "a", "prediction": "spam"},
     {"id": None, "prediction": "ham"},

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bert_jax.tasks import metrics
-from bert_jax.tasks import squad_metrics as answers
+from bert_jax.tasks import metrics, squad_metrics
 from bert_jax.tasks.encoded_rows import Task
 
 sklearn = pytest.importorskip("sklearn.metrics")
@@ -249,22 +248,22 @@ def test_masked_accuracy_counts_pieces():
   ],
 )
 def test_words_shared_with_an_answer(ours, right, expected):
-  assert answers.f1(ours, right) == pytest.approx(expected, abs=1e-6)
-  assert answers.f1(right, ours) == pytest.approx(expected, abs=1e-6)
+  assert squad_metrics.f1(ours, right) == pytest.approx(expected, abs=1e-6)
+  assert squad_metrics.f1(right, ours) == pytest.approx(expected, abs=1e-6)
 
 
 def test_answers_that_have_no_word_left():
-  assert answers.f1("the", "The", "1.1") == 0
-  assert answers.best("The cat", ["dog", "cat", "a cat sat"]) == (1, 1)
-  assert answers.best("", []) == (1, 1)
-  assert answers.best("cat", []) == (0, 0)
-  assert answers.best("the", ["the", "the cat"]) == (0, 0)
-  assert answers.best("the", ["the", "the cat"], "1.1") == (1, 0)
+  assert squad_metrics.f1("the", "The", "1.1") == 0
+  assert squad_metrics.best("The cat", ["dog", "cat", "a cat sat"]) == (1, 1)
+  assert squad_metrics.best("", []) == (1, 1)
+  assert squad_metrics.best("cat", []) == (0, 0)
+  assert squad_metrics.best("the", ["the", "the cat"]) == (0, 0)
+  assert squad_metrics.best("the", ["the", "the cat"], "1.1") == (1, 0)
 
 
 def squad2_by_hand(texts, golds, odds, threshold):
   """The questions one by one: what each rule says of each."""
-  scores = [answers.best(t, g) for t, g in zip(texts, golds, strict=True)]
+  scores = [squad_metrics.best(t, g) for t, g in zip(texts, golds, strict=True)]
   null = (0.0, 0.0), (1.0, 1.0)
   total = collections.defaultdict(list)
   for s, g, o in zip(scores, golds, odds, strict=True):
@@ -297,19 +296,19 @@ def test_squad2_parts_and_threshold():
     texts.append(text)
     golds.append([" ".join(rng.choice(words, 2)), text][i % 2 :] * (i % 3 > 0))
   odds = (rng.randn(150) - np.array([2 * (len(g) > 0) for g in golds])).tolist()
-  scores = answers.squad2(texts, golds, odds, -0.5)
+  scores = squad_metrics.squad2(texts, golds, odds, -0.5)
   expected = squad2_by_hand(texts, golds, odds, -0.5)
   assert {k: scores[k] for k in expected} == pytest.approx(expected, abs=1e-9)
   for name in ("exact", "f1"):
     cut = scores[f"best_{name}_thresh"]
-    again = answers.squad2(texts, golds, odds, cut)
+    again = squad_metrics.squad2(texts, golds, odds, cut)
     assert again[name] == pytest.approx(scores[f"best_{name}"])
 
 
 def official_search(texts, golds, odds, column):
   """evaluate-v2.0.py, find_best_thresh, written out again."""
   scores = [
-    answers.best(t, g)[column] for t, g in zip(texts, golds, strict=True)
+    squad_metrics.best(t, g)[column] for t, g in zip(texts, golds, strict=True)
   ]
   current = best = sum(not g for g in golds)
   cut = 0.0
@@ -343,15 +342,15 @@ CASES = [
 def test_a_best_threshold_gives_its_score(
   texts, golds, odds, best, official, gives
 ):
-  scores = answers.squad2(texts, golds, odds)
+  scores = squad_metrics.squad2(texts, golds, odds)
   for name in ("exact", "f1"):
     found = scores[f"best_{name}"], scores[f"best_{name}_thresh"]
     assert found == best
-    assert answers.squad2(texts, golds, odds, best[1])[name] == best[0]
-  scores = answers.squad2(texts, golds, odds, search="official")
+    assert squad_metrics.squad2(texts, golds, odds, best[1])[name] == best[0]
+  scores = squad_metrics.squad2(texts, golds, odds, search="official")
   found = scores["best_f1"], scores["best_f1_thresh"]
   assert found == official == official_search(texts, golds, odds, 1)
-  assert answers.squad2(texts, golds, odds, official[1])["f1"] == gives
+  assert squad_metrics.squad2(texts, golds, odds, official[1])["f1"] == gives
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -361,19 +360,19 @@ def test_thresholds_of_many_equal_odds(seed):
   texts = [" ".join(rng.choice(words, rng.randint(0, 3))) for _ in range(30)]
   golds = [[" ".join(rng.choice(words, 2))][: rng.randint(2)] for _ in texts]
   odds = rng.randint(-2, 3, 30).astype(float).tolist()
-  scores = answers.squad2(texts, golds, odds)
+  scores = squad_metrics.squad2(texts, golds, odds)
   expected = squad2_by_hand(texts, golds, odds, 1.0)
-  found = answers.squad2(texts, golds, odds, search="official")
+  found = squad_metrics.squad2(texts, golds, odds, search="official")
   for column, name in enumerate(("exact", "f1")):
     assert scores[f"best_{name}"] == pytest.approx(expected[f"best_{name}"])
     cut = scores[f"best_{name}_thresh"]
-    again = answers.squad2(texts, golds, odds, cut)
+    again = squad_metrics.squad2(texts, golds, odds, cut)
     assert again[name] == pytest.approx(scores[f"best_{name}"])
     value, cut = official_search(texts, golds, odds, column)
     assert found[f"best_{name}"] == pytest.approx(value)
     assert found[f"best_{name}_thresh"] == cut
   with pytest.raises(ValueError, match="search 'x': not one of reachable, off"):
-    answers.squad2(texts, golds, odds, search="x")
+    squad_metrics.squad2(texts, golds, odds, search="x")
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -385,15 +384,18 @@ def test_answers_without_a_word_at_every_threshold(seed):
   golds = [[rng.choice(words[3:])][: rng.randint(2)] for _ in texts]
   odds = rng.choice([-1e300, -1.0, 0.0, 0.5, 3.0, 7.0], 12).tolist()
   every = [
-    answers.squad2(texts, golds, odds, cut) for cut in [-np.inf, *odds, np.inf]
+    squad_metrics.squad2(texts, golds, odds, cut)
+    for cut in [-np.inf, *odds, np.inf]
   ]
-  scores = answers.squad2(texts, golds, odds)
+  scores = squad_metrics.squad2(texts, golds, odds)
   for name in ("exact", "f1"):
     best = max(found[name] for found in every)
     assert scores[f"best_{name}"] == pytest.approx(best)
-    again = answers.squad2(texts, golds, odds, scores[f"best_{name}_thresh"])
+    again = squad_metrics.squad2(
+      texts, golds, odds, scores[f"best_{name}_thresh"]
+    )
     assert again[name] == pytest.approx(best)
-  found = answers.squad2(texts, golds, odds, search="official")
+  found = squad_metrics.squad2(texts, golds, odds, search="official")
   for column, name in enumerate(("exact", "f1")):
     value, cut = official_search(texts, golds, odds, column)
     assert found[f"best_{name}"] == pytest.approx(value)
@@ -404,10 +406,10 @@ def test_answers_without_a_word_where_no_answer_is_right():
   texts = ["cat", "dog", "the", "a cat", "dog"]
   golds = [[], ["dog"], [], ["dog", "cat"], ["dog", "cat"]]
   odds = [-1, -1e300, 0.5, 0, 3]
-  scores = answers.squad2(texts, golds, odds, threshold=0.0)
+  scores = squad_metrics.squad2(texts, golds, odds, threshold=0.0)
   assert scores["best_exact"] == scores["best_f1"] == 80
-  assert answers.squad2(texts, golds, odds, threshold=3)["exact"] == 80
-  official = answers.squad2(texts, golds, odds, search="official")
+  assert squad_metrics.squad2(texts, golds, odds, threshold=3)["exact"] == 80
+  official = squad_metrics.squad2(texts, golds, odds, search="official")
   assert official["best_exact"] == 60
 
 

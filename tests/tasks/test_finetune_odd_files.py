@@ -7,18 +7,15 @@ import finetune_files as files
 import pytest
 
 from bert_jax.cli.main import execute
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
-from bert_jax.tasks import server_files as formats
-from bert_jax.tasks.read import Input
+from bert_jax.tasks import encoded_rows, prepare_task, server_files, task_inputs
+from bert_jax.tasks.task_inputs import Input
 
 COLUMNS = "text=text,label=label"
 
 
 def read(path, name="mine", split="train", **own):
-  known = reading.find(name, **own)
-  return reading.read(known, [Input(split, path)]).splits[split]
+  known = task_inputs.find(name, **own)
+  return task_inputs.read(known, [Input(split, path)]).splits[split]
 
 
 def test_a_field_of_a_csv_may_be_long(tmp_path):
@@ -47,8 +44,8 @@ def test_no_row_of_a_test_set_is_missing(tmp_path):
 def test_numbers_that_a_regression_can_learn(tmp_path):
   own = dict(kind="regression", columns=COLUMNS)
   numbers = ["-1e-3", "2E2", " 7 ", "+.5", "-3e38"]
-  rows = "".join(f"a\t{number}\n" for number in numbers)
-  path = files.write(tmp_path / "a.tsv", f"text\tlabel\n{rows}")
+  encoded_rows = "".join(f"a\t{number}\n" for number in numbers)
+  path = files.write(tmp_path / "a.tsv", f"text\tlabel\n{encoded_rows}")
   found = [e["label"] for e in read(path, **own)]
   assert found == [-0.001, 200.0, 7.0, 0.5, -3e38]
   path = files.write(tmp_path / "b.tsv", "text\tlabel\na\t \n")
@@ -82,7 +79,7 @@ def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
   flags |= dict(labels='yes, "no, thanks"', vocab=files.wordpiece(tmp_path))
   argv = ["prepare-task", *(f"--{key}={value}" for key, value in flags.items())]
   execute(argv)
-  task, made, _ = rows.load(str(tmp_path / "out"), "train")
+  task, made, _ = encoded_rows.load(str(tmp_path / "out"), "train")
   assert task.labels == ("yes", "no, thanks")
   assert made.labels.tolist() == [1, 0]
   with pytest.raises(SystemExit, match="error: --labels=.*unexpected end"):
@@ -144,7 +141,7 @@ def test_commas_between_columns_of_words(tmp_path, columns):
 def test_tags_with_spaces_are_a_column_each(tmp_path):
   path = files.write(tmp_path / "a.tsv", "cats\tB-New York\nran\tO\n")
   examples = read(path, kind="tagging")
-  found = formats.conll([["B-New York", "O"]], examples)
+  found = server_files.conll([["B-New York", "O"]], examples)
   assert found == "cats B-New_York B-New_York\nran O O\n"
 
 
@@ -180,9 +177,9 @@ def test_other_columns_make_another_folder(tmp_path):
   vocab, output = files.wordpiece(tmp_path), str(tmp_path / "out")
 
   def prepare(columns):
-    known = reading.find("mine", columns=columns)
+    known = task_inputs.find("mine", columns=columns)
     inputs = [Input("train", path)]
-    return preparing.prepare(known, inputs, vocab, output, 16)
+    return prepare_task.prepare(known, inputs, vocab, output, 16)
 
   assert prepare("text=x,label=y") == prepare("label=y,text=x")
   with pytest.raises(ValueError, match="made with another columns; delete it"):

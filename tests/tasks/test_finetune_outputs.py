@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.tasks import batches, metrics, predictions
-from bert_jax.tasks import server_files as formats
+from bert_jax.tasks import batches, metrics, predictions, server_files
 from bert_jax.tasks.encoded_rows import Rows, Task
 from bert_jax.tasks.predictions import SpanRules
 from bert_jax.tasks.windows import windows
@@ -288,7 +287,7 @@ def test_there_is_an_answer_where_no_span_is_legal(metric, rules, tmp_path):
   assert ours.get("null_odds") == (18.0 if metric == "squad2" else None)
   (entry,) = ours["nbest"]
   assert (entry["text"], entry["probability"]) == ("", 1.0)
-  for path in formats.write(str(tmp_path), mine, [ours], examples):
+  for path in server_files.write(str(tmp_path), mine, [ours], examples):
     with open(path, encoding="utf-8") as f:
       assert list(json.load(f)) == ["q1"]
   # A legal span, and a threshold that always takes it.

@@ -3,15 +3,15 @@
 import finetune_files as files
 import pytest
 
-from bert_jax.tasks import read as reading
-from bert_jax.tasks.read import Input
+from bert_jax.tasks import task_inputs
+from bert_jax.tasks.task_inputs import Input
 
 COLUMNS = "text=text,label=label"
 
 
 def read(inputs, name="mine", **own):
-  known = reading.find(name, **own)
-  return reading.read(known, [Input(*pair) for pair in inputs.items()])
+  known = task_inputs.find(name, **own)
+  return task_inputs.read(known, [Input(*pair) for pair in inputs.items()])
 
 
 def labels_of(found, split):
@@ -29,12 +29,12 @@ def test_minus_one_is_a_class_of_ones_own(tmp_path):
   assert labels_of(found, "test") == ["-1", None, None, None]
   # In a published task it says that the label is kept back.
   table = files.write(tmp_path / "c.tsv", "sentence\tlabel\na\t-1\n")
-  (example,) = reading.read(
-    reading.find("sst2"), [Input("test", table)]
+  (example,) = task_inputs.read(
+    task_inputs.find("sst2"), [Input("test", table)]
   ).splits["test"]
   assert example["label"] is None
   with pytest.raises(ValueError, match=r"c\.tsv:2: no label in column 'label'"):
-    reading.read(reading.find("sst2"), [Input("train", table)])
+    task_inputs.read(task_inputs.find("sst2"), [Input("train", table)])
 
 
 def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):

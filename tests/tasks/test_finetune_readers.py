@@ -6,18 +6,17 @@ import os
 import finetune_files as files
 import pytest
 
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import prepare_task, task_inputs
 from bert_jax.tasks.files import tags
 from bert_jax.tasks.published import TASKS
-from bert_jax.tasks.read import Input
+from bert_jax.tasks.task_inputs import Input
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 
 
 def read(name, path, split="train", **own):
-  known = reading.find(name, **own)
-  return reading.read(known, [Input(split, str(path))]).splits[split]
+  known = task_inputs.find(name, **own)
+  return task_inputs.read(known, [Input(split, str(path))]).splits[split]
 
 
 # Task, file, content; texts and label of its one example.
@@ -159,12 +158,12 @@ def test_test_sets_have_no_labels(tmp_path):
 def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
   head = "id\tquestion1\tquestion2\tis_duplicate\n"
   path = files.write(tmp_path / "q.tsv", head + "0\ta\tb\t1\n1\ta\n2\tc\td\t0")
-  found = reading.read(TASKS["qqp"], [Input("train", path)])
+  found = task_inputs.read(TASKS["qqp"], [Input("train", path)])
   assert [e["id"] for e in found.splits["train"]] == ["0", "2"]
   assert found.skipped == [f"{path}:3"]
   # Of a test set the server reads predictions by their places.
   with pytest.raises(ValueError, match=r"q\.tsv:3: 2 columns, but 4 in the fi"):
-    reading.read(TASKS["qqp"], [Input("test", path)])
+    task_inputs.read(TASKS["qqp"], [Input("test", path)])
 
 
 def test_answers_of_multirc_and_record(tmp_path):
@@ -252,8 +251,8 @@ def test_ones_own_columns(tmp_path):
   found = read("same", path, **own)
   assert found[0] == {"id": "7", "texts": ["a\nb", "c"], "label": "yes"}
   assert found[1]["texts"] == ["d", 'e "f"']
-  known = reading.find("same", **own)
-  assert reading.read(known, [Input("train", path)]).known.task.labels == (
+  known = task_inputs.find("same", **own)
+  assert task_inputs.read(known, [Input("train", path)]).known.task.labels == (
     "no",
     "yes",
   )
@@ -262,8 +261,8 @@ def test_ones_own_columns(tmp_path):
   assert read("price", path, **own)[0]["label"] == 3.0
   lines = [{"w": ["a", "b"], "t": ["B-Z", "O"]}, {"w": ["c"], "t": ["O"]}]
   path = files.write_jsonl(tmp_path / "t.jsonl", lines)
-  known = reading.find("z", "tagging", "words=w,tags=t")
-  found = reading.read(known, [Input("train", path)])
+  known = task_inputs.find("z", "tagging", "words=w,tags=t")
+  found = task_inputs.read(known, [Input("train", path)])
   assert found.known.task.labels == ("O", "B-Z", "I-Z")
   assert found.splits["train"][0]["tags"] == ["B-Z", "O"]
 
@@ -296,15 +295,15 @@ def test_bad_files_are_named(tmp_path, name, content, message):
 
 def test_bad_flags_and_own_files(tmp_path):
   with pytest.raises(ValueError, match="no such task; did you mean sst2"):
-    reading.find("sst")
+    task_inputs.find("sst")
   with pytest.raises(ValueError, match="is a published task"):
-    reading.find("sst2", columns="text=a,label=b")
+    task_inputs.find("sst2", columns="text=a,label=b")
   with pytest.raises(ValueError, match="it does not say text=COLUMN"):
-    reading.find("mine", columns="label=b")
+    task_inputs.find("mine", columns="label=b")
   with pytest.raises(ValueError, match="is not ROLE=COLUMN"):
-    reading.find("mine", columns="text=a,tags=b")
+    task_inputs.find("mine", columns="text=a,tags=b")
   with pytest.raises(ValueError, match="write SPLIT=FILE"):
-    reading.parse_inputs(TASKS["sst2"], ["train.tsv"])
+    task_inputs.parse_inputs(TASKS["sst2"], ["train.tsv"])
   with pytest.raises(ValueError, match="no.tsv: no such file"):
     read("sst2", tmp_path / "no.tsv")
   path = files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "p"}] * 2)
@@ -314,14 +313,14 @@ def test_bad_flags_and_own_files(tmp_path):
   other = files.write_jsonl(
     tmp_path / "b.jsonl", [{"x": "a", "y": v} for v in "pqr"]
   )
-  known = reading.find("mine", **own)
+  known = task_inputs.find("mine", **own)
   inputs = [Input("train", other), Input("validation", path)]
-  assert reading.read(known, inputs).known.task.labels == ("p", "q", "r")
+  assert task_inputs.read(known, inputs).known.task.labels == ("p", "q", "r")
   files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "s"}])
   with pytest.raises(
     ValueError, match=r"a\.jsonl:1: label 's' is not in split"
   ):
-    reading.read(known, inputs)
+    task_inputs.read(known, inputs)
   # Another number of labels than said.
   with pytest.raises(
     ValueError, match=r"b\.jsonl:3: label 'r' is none of p, q"
@@ -336,7 +335,7 @@ def test_bad_flags_and_own_files(tmp_path):
     read("mine", path, kind="tagging")
   vocab = files.wordpiece(tmp_path)
   with pytest.raises(ValueError, match="--length=5 leaves no room"):
-    preparing.prepare(
+    prepare_task.prepare(
       TASKS["sst2"],
       [Input("test", files.write(tmp_path / "s.tsv", "sentence\na"))],
       vocab,

@@ -6,9 +6,7 @@ import finetune_files as files
 import numpy as np
 import pytest
 
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import questions as spans
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import encoded_rows, questions, task_inputs
 from bert_jax.tasks.windows import best_windows, windows
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
@@ -89,7 +87,7 @@ def test_an_answer_is_the_raw_text(bert, roberta, context, answer):
   start = context.index(answer)
   for vocabulary in (bert, roberta):
     example = question(context, answer, start)
-    made = spans.rows([example], vocabulary, 64).rows
+    made = questions.rows([example], vocabulary, 64).rows
     assert len(made.example) == 1
     assert texts(example, made, 0) == answer
     assert made.labels[0, 0] > 0
@@ -97,13 +95,13 @@ def test_an_answer_is_the_raw_text(bert, roberta, context, answer):
 
 def test_a_row_is_the_question_and_the_context(bert, roberta):
   example = question("a dog", "dog", 2)
-  made = spans.rows([example], bert, 32).rows
+  made = questions.rows([example], bert, 32).rows
   pieces = [bert.pieces[i] for i in made.ids]
   assert pieces == ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
   assert made.second.tolist() == [4] and made.labels.tolist() == [[5, 5]]
   none = [-1, -1]
   assert made.offsets.tolist() == [none] * 4 + [[0, 1], [2, 5], none]
-  made = spans.rows([example], roberta, 32).rows
+  made = questions.rows([example], roberta, 32).rows
   # Without segments too it is known where the context begins.
   assert made.second.tolist() == [np.flatnonzero(made.offsets[:, 0] >= 0)[0]]
   two = [i for i in made.ids.tolist() if i == roberta.special.sep]
@@ -122,7 +120,7 @@ def test_answers_in_windows_at_edges_and_cut(bert):
         continue
       start, end = begins[first], begins[last] + len(words[last])
       example = question(context, context[start:end], int(start))
-      made = spans.rows([example], bert, 15, stride=4).rows
+      made = questions.rows([example], bert, 15, stride=4).rows
       held = 0
       for i, (a, b) in enumerate(windows(len(words), 10, 4)):
         inside = a <= first and last < b
@@ -140,24 +138,24 @@ def test_no_answer_and_no_label_and_a_wrong_place(bert):
   there = question("the cat sat", "sat", 8)
   moved = question("  the cat sat", "sat", 8) | {"id": "moved"}
   hidden = there | {"answers": None, "id": "hidden"}
-  made = spans.rows([question("the cat"), there, moved, hidden], bert, 32)
+  made = questions.rows([question("the cat"), there, moved, hidden], bert, 32)
   labels = made.rows.labels.tolist()
   assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
   what = "answers that are not at their offset, not trained on"
   assert made.notes == {what: ["moved"]}
   # Spaces have no piece: such an answer has no place.
-  made = spans.rows([question("the  cat", " ", 4)], bert, 32)
+  made = questions.rows([question("the  cat", " ", 4)], bert, 32)
   assert made.notes == {"answers that no piece holds, not trained on": ["q"]}
 
 
 def test_questions_and_contexts_of_any_size(bert):
   long = " ".join(["dog"] * 100)
-  made = spans.rows([question(long, asked=long)], bert, 32)
-  assert rows.lengths(made.rows).max() <= 32
+  made = questions.rows([question(long, asked=long)], bert, 32)
+  assert encoded_rows.lengths(made.rows).max() <= 32
   assert made.notes == {"questions cut": ["q"]}
   seen = made.rows.offsets[made.rows.offsets[:, 0] >= 0, 0]
   assert set(seen) == {4 * i for i in range(100)}
-  made = spans.rows([question(" \n ", asked="")], bert, 32)
+  made = questions.rows([question(" \n ", asked="")], bert, 32)
   assert [bert.pieces[i] for i in made.rows.ids] == ["[CLS]", "[SEP]", "[SEP]"]
 
 
@@ -169,8 +167,10 @@ def test_files_of_both_versions(tmp_path):
   )
 
   def read(name, split):
-    known = reading.find(name)
-    return reading.read(known, [reading.Input(split, path)]).splits[split]
+    known = task_inputs.find(name)
+    return task_inputs.read(known, [task_inputs.Input(split, path)]).splits[
+      split
+    ]
 
   found = read("squad2", "train")
   assert [e["answers"] for e in found] == [
@@ -197,11 +197,11 @@ def test_files_of_both_versions(tmp_path):
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_real_questions(tmp_path):
   vocabulary = files.load(f"{DATA}/vocab/bert-base-uncased-vocab.txt")
-  known = reading.find("squad")
+  known = task_inputs.find("squad")
   path = f"{DATA}/eval/squad/xquad.en.json"
-  examples = reading.read(known, [reading.Input("validation", path)])
+  examples = task_inputs.read(known, [task_inputs.Input("validation", path)])
   examples = examples.splits["validation"]
-  encoded = spans.rows(examples, vocabulary, 384)
+  encoded = questions.rows(examples, vocabulary, 384)
   made = encoded.rows
   assert len(examples) == 1190 and not encoded.notes
   answered = set()

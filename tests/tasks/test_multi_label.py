@@ -13,10 +13,9 @@ import tiny_tasks
 from bert_jax.cli.configs import load_defaults
 from bert_jax.cli.main import execute
 from bert_jax.objectives import finetune
-from bert_jax.tasks import encode, metrics, predictions
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import encode, metrics, predictions, task_inputs
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.tasks.read import Input
+from bert_jax.tasks.task_inputs import Input
 from bert_jax.training import logging as logs
 from bert_jax.training import sweep as sweeping
 from bert_jax.training import train
@@ -29,8 +28,8 @@ TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
 
 
 def read(inputs, **own):
-  known = reading.find("mine", "multi_label", COLUMNS, **own)
-  return reading.read(known, [Input(*pair) for pair in inputs.items()])
+  known = task_inputs.find("mine", "multi_label", COLUMNS, **own)
+  return task_inputs.read(known, [Input(*pair) for pair in inputs.items()])
 
 
 def labels_of(found, split):

@@ -10,20 +10,18 @@ import tiny_tasks
 
 from bert_jax.cli.main import execute
 from bert_jax.models import bert, heads
-from bert_jax.tasks import metrics
-from bert_jax.tasks import read as reading
-from bert_jax.tasks import server_files as formats
+from bert_jax.tasks import metrics, server_files, task_inputs
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tags
-from bert_jax.tasks.read import Input
+from bert_jax.tasks.task_inputs import Input
 from bert_jax.use import predict as predicting
 
 COLUMNS = "text=text,label=labels"
 
 
 def read(inputs, kind="multi_label", columns=COLUMNS, **own):
-  task = reading.find("mine", kind, columns, **own)
-  return reading.read(task, [Input(*pair) for pair in inputs.items()])
+  task = task_inputs.find("mine", kind, columns, **own)
+  return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
 
 def labels_of(result, split="train"):
@@ -191,9 +189,9 @@ def test_a_column_for_each_label(tmp_path):
   with pytest.raises(
     ValueError, match="--labels: each label has a column of i"
   ):
-    reading.find("mine", "multi_label", MARKED, ["x", "y"])
+    task_inputs.find("mine", "multi_label", MARKED, ["x", "y"])
   with pytest.raises(ValueError, match="is there twice"):
-    reading.find("mine", "multi_label", MARKED + ",label=toxic")
+    task_inputs.find("mine", "multi_label", MARKED + ",label=toxic")
 
 
 # Entities (begin, end, type) of a sentence of eight words, right and predicted.
@@ -290,7 +288,7 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
     ours = [[example["tags"][0], None, None]]
     assert metrics.evaluate(task, ours, [example])["accuracy"] == 1 / 3
     assert metrics.names(task) == ["accuracy", "examples"]
-  given = reading.find("mine", "tagging", None, [str(n) for n in names])
+  given = task_inputs.find("mine", "tagging", None, [str(n) for n in names])
   assert given.task.metrics == (metric,)
 
 
@@ -343,7 +341,7 @@ def test_some_tags_without_prefixes_are_a_mistake(tmp_path, odd, message):
   with pytest.raises(ValueError, match=message):
     read({"train": path}, "tagging", None)
   with pytest.raises(ValueError, match="--labels: tag '.*' is not O, B-TYPE"):
-    reading.find("mine", "tagging", None, ["O", "B-LOC", odd])
+    task_inputs.find("mine", "tagging", None, ["O", "B-LOC", odd])
 
 
 def test_words_and_tags_as_lists_in_a_table(tmp_path):
@@ -368,7 +366,9 @@ def test_a_tagger_without_o_invents_none(tmp_path):
   (answer,) = predicting.predict(predictor, [example])
   assert answer["tags"][1] is answer["probabilities"][1] is None
   assert {answer["tags"][0], answer["tags"][2]} <= {*labels}
-  lines = formats.conll([answer["tags"]], [example | {"tags": ["NOUN"] * 3}])
+  lines = server_files.conll(
+    [answer["tags"]], [example | {"tags": ["NOUN"] * 3}]
+  )
   assert lines.split("\n")[1] == "\u0007 NOUN _"
 
 

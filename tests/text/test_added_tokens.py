@@ -16,8 +16,7 @@ from bert_jax import files
 from bert_jax.corpus import reader
 from bert_jax.corpus import writer as folder
 from bert_jax.examples import recipes
-from bert_jax.tasks import questions as spans
-from bert_jax.tasks import tagging
+from bert_jax.tasks import questions, tagging
 from bert_jax.text import (
   added_tokens,
   model_tokenizer,
@@ -160,7 +159,7 @@ def test_answers_have_no_space_of_a_stripped_token():
     {"content": "<x>", "lstrip": True, "rstrip": True}
   )
   v, text = longer("bert", token), "the  <x>  the"
-  context = spans.encode_context(v, text)
+  context = questions.encode_context(v, text)
   assert [text[a:b] for a, b in context.offsets] == ["the", "<x>", "the"]
   (encoded,) = v.encode_offsets([text])
   assert [text[a:b] for a, b in encoded.offsets] == ["the", "  <x>  ", "the"]

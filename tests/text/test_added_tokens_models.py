@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tiny_added_tokens import TEXTS, write_model
 
-from bert_jax.tasks import prepare_task as task_preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import prepare_task, task_inputs
 from bert_jax.tasks.encoded_rows import load as load_rows
 from bert_jax.text import open_vocabulary
 from bert_jax.use import export as exported
@@ -108,12 +107,12 @@ def _check_task(tmp_path, path, tokenizer):
     for a, b in zip(PLAIN, PLAIN[::-1], strict=True)
   ]
   (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
-  known = reading.find(
+  known = task_inputs.find(
     "mine", "classification", "text=a,pair=b,label=label", ["x", "y"]
   )
-  task_preparing.prepare(
+  prepare_task.prepare(
     known,
-    reading.parse_inputs(known, [f"train={tmp_path}/t.jsonl"]),
+    task_inputs.parse_inputs(known, [f"train={tmp_path}/t.jsonl"]),
     path,
     str(tmp_path / "task"),
     64,

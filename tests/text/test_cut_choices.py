@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax.cli.main import execute
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import prepare_task as preparing
-from bert_jax.tasks import read as reading
-from bert_jax.tasks.read import Input
+from bert_jax.tasks import encoded_rows, prepare_task, task_inputs
+from bert_jax.tasks.task_inputs import Input
 
 WORDS = files.WORDS
 LOST = "examples whose choices lost tokens"
@@ -28,14 +26,14 @@ def notes(folder, passage, question, options, length=512):
   )
   files.write(folder / "race" / "1.txt", json.dumps(content))
   inputs = [Input("train", str(folder / "race"))]
-  meta = preparing.prepare(
-    reading.find("race"),
+  meta = prepare_task.prepare(
+    task_inputs.find("race"),
     inputs,
     files.wordpiece(folder),
     str(folder / "out"),
     length,
   )
-  _, made, _ = rows.load(str(folder / "out"), "train")
+  _, made, _ = encoded_rows.load(str(folder / "out"), "train")
   ids = np.split(made.ids, made.starts[1:-1])
   counts = {what: n for what, (n, _) in meta["notes"]["train"].items()}
   return counts, len({row.tobytes() for row in ids})

@@ -17,9 +17,7 @@ from tiny_vocabularies import gpt1
 
 from bert_jax.corpus import prepare, reader, train_vocab
 from bert_jax.examples import loader
-from bert_jax.tasks import encoded_rows as rows
-from bert_jax.tasks import prepare_task as finetune_preparing
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import encoded_rows, prepare_task, task_inputs
 from bert_jax.text import cleaning, open_vocabulary, unigram, words
 
 sentencepiece = pytest.importorskip(
@@ -76,9 +74,9 @@ def cleaned(text, lower_case=True, keep_accents=None):
 @pytest.mark.parametrize("kind, options", CASES)
 def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
   vocabulary = open_vocabulary.load(train(kind, **options))
-  rows = vocabulary.encode_batch(LINES)
+  encoded_rows = vocabulary.encode_batch(LINES)
   for line, ids, encoded in zip(
-    LINES, rows, vocabulary.encode_offsets(LINES), strict=True
+    LINES, encoded_rows, vocabulary.encode_offsets(LINES), strict=True
   ):
     assert vocabulary.special.unk not in ids, line
     assert encoded.ids == ids
@@ -520,7 +518,7 @@ def test_preparing_says_that_pieces_are_out_of_reach(train, tmp_path, capsys):
 def test_a_seqio_task_takes_what_travels_with_the_vocabulary(train):
   """Text that is tokenised on the way, and a flag for what does not travel."""
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
-  from bert_jax.seqio_tasks import pretraining as tasks
+  from bert_jax.seqio_tasks import pretraining
 
   path = train("unigram", **ACCENTS)
   for name, options, rule in (
@@ -528,12 +526,14 @@ def test_a_seqio_task_takes_what_travels_with_the_vocabulary(train):
     ("released", dict(word_starts="albert", **ACCENTS), "albert"),
   ):
     seqio.TaskRegistry.remove(name)
-    task = tasks.register_text(name, train.text, path, length=32, **options)
+    task = pretraining.register_text(
+      name, train.text, path, length=32, **options
+    )
     tokenizer = task.source.opened.tokenizer
     assert tokenizer.lower_case and tokenizer.keep_accents
     assert tokenizer.options["word_starts"] == rule
   seqio.TaskRegistry.remove("cased")
-  task = tasks.register_text("cased", train.text, path, **CASED)
+  task = pretraining.register_text("cased", train.text, path, **CASED)
   with pytest.raises(ValueError, match="in lower case and with accents"):
     assert task.source.opened
 
@@ -541,19 +541,19 @@ def test_a_seqio_task_takes_what_travels_with_the_vocabulary(train):
 def test_a_task_is_encoded_as_the_vocabulary_was_trained(train, tmp_path):
   texts = tmp_path / "train.tsv"
   texts.write_text(f"sentence\tlabel\n{FRENCH}\t1\n", encoding="utf-8")
-  task = reading.find("sst2")
-  inputs = reading.parse_inputs(task, [f"train={texts}"])
+  task = task_inputs.find("sst2")
+  inputs = task_inputs.parse_inputs(task, [f"train={texts}"])
   for kind in ("unigram", "wordpiece"):
     path = train(kind, **ACCENTS)
     folder = str(tmp_path / kind)
-    meta = finetune_preparing.prepare(task, inputs, path, folder, 64)
+    meta = prepare_task.prepare(task, inputs, path, folder, 64)
     assert meta["lower_case"]
-    _, encoded, _ = rows.load(folder, "train")
+    _, encoded, _ = encoded_rows.load(folder, "train")
     vocabulary = open_vocabulary.load(folder)
     text = vocabulary.decode(encoded.ids)
     assert "été" in text and "fermé" in text and vocabulary.keep_accents
     with pytest.raises(ValueError, match="--no-lower-case .* asks for"):
-      finetune_preparing.prepare(task, inputs, path, folder + "2", 64, **CASED)
+      prepare_task.prepare(task, inputs, path, folder + "2", 64, **CASED)
 
 
 def test_gpt1_is_always_lower_case(tmp_path):

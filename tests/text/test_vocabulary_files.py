@@ -16,7 +16,7 @@ from tiny_vocabularies import (
   write,
 )
 
-from bert_jax.tasks import questions as spans
+from bert_jax.tasks import questions
 from bert_jax.text import model_tokenizer, open_vocabulary, unigram
 from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 from bert_jax.use import text_batches as text_rows
@@ -189,7 +189,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
   for text, wanted in QUOTED:
     (encoded,) = v.encode_offsets([text])
     assert slices(text, encoded.offsets) == wanted, text
-    context = spans.encode_context(v, text)
+    context = questions.encode_context(v, text)
     assert slices(text, map(tuple, context.offsets.tolist())) == wanted
     (tokens_of,) = text_rows.encode(model, [text_rows.of_text(0, text)])
     inner = tokens_of.offsets[tokens_of.begin : tokens_of.end]

@@ -19,9 +19,7 @@ from config_names import TASKS as TASKS_OF_CONFIGS
 import bert_jax
 from bert_jax.cli import configs
 from bert_jax.objectives import finetune
-from bert_jax.tasks import batches as data
-from bert_jax.tasks import metrics
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import batches, metrics, task_inputs
 from bert_jax.tasks.published import TASKS
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
@@ -383,7 +381,7 @@ def test_a_missing_package_is_named_before_the_first_step(
 ):
   config, *_ = tuned
   task = tiny_tasks.TASKS["classification"]._replace(metrics=("f1_macro",))
-  monkeypatch.setattr(data.rows_lib, "task_of", lambda fields: task)
+  monkeypatch.setattr(batches.rows_lib, "task_of", lambda fields: task)
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
   with pytest.raises(ValueError, match="need scikit-learn, which is not"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
@@ -404,11 +402,11 @@ NEEDED = {
 @pytest.mark.parametrize("module", NEEDED)
 def test_every_metric_says_which_package_it_needs(monkeypatch, module):
   own = {
-    "classes": reading.find("x", None, "text=a").task,
-    "moods": reading.find("x", "multi_label", "text=a", ["a", "b"]).task,
-    "price": reading.find("x", "regression", "text=a").task,
-    "names": reading.find("x", "tagging", labels=["O", "B-X"]).task,
-    "words": reading.find("x", "tagging", labels=["NOUN", "VERB"]).task,
+    "classes": task_inputs.find("x", None, "text=a").task,
+    "moods": task_inputs.find("x", "multi_label", "text=a", ["a", "b"]).task,
+    "price": task_inputs.find("x", "regression", "text=a").task,
+    "names": task_inputs.find("x", "tagging", labels=["O", "B-X"]).task,
+    "words": task_inputs.find("x", "tagging", labels=["NOUN", "VERB"]).task,
   }
   tasks = {name: task.task for name, task in TASKS.items()} | own
   for name in NEEDED:
@@ -458,7 +456,7 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
     str(tmp_path / "turned"), weights._replace(config=turned, arrays=arrays)
   )
   where = config["data"]["path"]
-  split = data.open_split(data.open_part(where), "validation")
+  split = batches.open_split(batches.open_part(where), "validation")
   wanted = logs.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
   for path, size in ((run, 4), (tmp_path / "turned", 7)):
     predictor = predicting.open_predictor(str(path), size, length=16)

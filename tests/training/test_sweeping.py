@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tiny_tasks
 
-from bert_jax.tasks import prepare_task as preparing
+from bert_jax.tasks import prepare_task
 from bert_jax.tasks.batches import Split
 from bert_jax.training import evaluate_task as scoring
 from bert_jax.training import sweep as sweeping
@@ -48,7 +48,7 @@ def test_a_tagger_that_says_one_thing_alone_is_constant(tag, labels):
     dict(id=str(i), words=text.split(), tags=["O"] * len(text.split()))
     for i, text in enumerate(tiny_tasks.sentences(4))
   ]
-  made = preparing.encode_examples(task, examples, words, 16)
+  made = prepare_task.encode_examples(task, examples, words, 16)
   sizes = np.diff(made.rows.starts)
   logits = [np.tile([1.0, 0.0, 0.0], (size, 1)) for size in sizes]
   # The first word of all, behind [CLS].

@@ -15,7 +15,7 @@ import bert_jax
 from bert_jax import hashing
 from bert_jax.cli import augment
 from bert_jax.cli.main import parser_of
-from bert_jax.tasks import read as reading
+from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import glue
 from bert_jax.use import augment_task, augmentation, word_vectors
 from bert_jax.use import predict as predicting
@@ -210,12 +210,12 @@ def test_the_output_is_read_as_the_task(made, capsys):
   assert (made / "out.tsv").read_bytes() == first
   augment.run(command(made, vectors=made / "vectors.txt", seed=1))
   assert (made / "out.tsv").read_bytes() != first
-  known = reading.find("sst2")
-  read = reading.read(
-    known, [reading.Input("train", str(made / "out.tsv"))]
+  known = task_inputs.find("sst2")
+  read = task_inputs.read(
+    known, [task_inputs.Input("train", str(made / "out.tsv"))]
   ).splits["train"]
-  old = reading.read(
-    known, [reading.Input("train", str(made / "train.tsv"))]
+  old = task_inputs.read(
+    known, [task_inputs.Input("train", str(made / "train.tsv"))]
   ).splits["train"]
   assert len(old) == 10 < len(read)
   texts = [(e["texts"], e["label"]) for e in read]
@@ -233,8 +233,8 @@ def test_what_is_written_of_every_task_is_read(tmp_path, task):
   texts = [f"a {i} cat" for i in range(len(names) - 1)]
   lines = ["\t".join(names), "\t".join([*texts, label])]
   (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
-  (example,) = reading.read(
-    known, [reading.Input("train", str(tmp_path / "a.tsv"))]
+  (example,) = task_inputs.read(
+    known, [task_inputs.Input("train", str(tmp_path / "a.tsv"))]
   ).splits["train"]
   assert (example["texts"], str(example["label"])) == (texts, label)
 

@@ -14,7 +14,7 @@ from tiny_families import jit
 
 import bert_jax
 from bert_jax.cli.main import execute, parser_of
-from bert_jax.tasks import layout
+from bert_jax.tasks import layouts
 from bert_jax.text import open_vocabulary
 from bert_jax.use import predict as predicting
 from bert_jax.weights import hf, hf_files, hf_tasks
@@ -111,7 +111,7 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
   assert special == (*wanted, tokenizer.mask_token_id)
   loaded = loading.read(str(kin[1]))
   own = bert_jax.load(str(kin[1])).tokenizer
-  rows = layout.of_vocabulary(opened)
+  rows = layouts.of_vocabulary(opened)
   assert rows.between == (special.sep,) * 2 and not rows.segments
   for text in TEXTS:
     ids = tokenizer(text)["input_ids"]
@@ -120,7 +120,7 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
   pair = tokenizer("a b", "c")["input_ids"]
   assert own.encode("a b", "c").ids == pair
   texts = [np.array(opened.encode_batch([x])[0]) for x in ("a b", "c")]
-  laid = np.concatenate(layout.row(rows, texts, 20)[0])
+  laid = np.concatenate(layouts.row(rows, texts, 20)[0])
   assert laid.tolist() == pair
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 

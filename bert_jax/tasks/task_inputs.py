@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from bert_jax.messages import nearest
 from bert_jax.tasks.encoded_rows import Examples, Task
-from bert_jax.tasks.files import conll, label_fields, tags, tfds
-from bert_jax.tasks.files import custom as own
+from bert_jax.tasks.files import conll, custom, label_fields, tags, tfds
 from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TASKS, Known
 
@@ -55,8 +54,8 @@ def find(
 
   Args:
     name: of the task.
-    kind: of one's own, one of `own.KINDS`; None is classification.
-    columns: see `own.columns`.
+    kind: of one's own, one of `custom.KINDS`; None is classification.
+    columns: see `custom.columns`.
     labels: names in the order of their ids; () for those found, sorted.
 
   Raises:
@@ -83,16 +82,18 @@ def find(
   if columns is None and kind != "tagging":
     raise ValueError("--columns is missing; for example text=...,label=...")
   if labels:
-    own.check_labels(kind, labels)
-  chosen = own.columns(columns, kind) if columns else {}
+    custom.check_labels(kind, labels)
+  chosen = custom.columns(columns, kind) if columns else {}
   labels = _of_columns(chosen, labels)
-  task = Task(name, kind, tuple(labels), 1, own.metrics_of(kind, labels))
+  task = Task(name, kind, tuple(labels), 1, custom.metrics_of(kind, labels))
   return _own(task, chosen)
 
 
-def _of_columns(chosen: own.Columns, labels: Sequence[str]) -> tuple[str, ...]:
+def _of_columns(
+  chosen: custom.Columns, labels: Sequence[str]
+) -> tuple[str, ...]:
   """Returns the labels of a task; a label with its own column has its name."""
-  columns = chosen.get(own.LABEL_COLUMNS, ())
+  columns = chosen.get(custom.LABEL_COLUMNS, ())
   if columns and labels and sorted(labels) != sorted(columns):
     raise ValueError(
       f"--labels: each label has a column of its name ({', '.join(columns)});"
@@ -101,11 +102,11 @@ def _of_columns(chosen: own.Columns, labels: Sequence[str]) -> tuple[str, ...]:
   return tuple(labels or columns)
 
 
-def _own(task: Task, chosen: own.Columns) -> Known:
-  parse = functools.partial(own.parse, task, chosen)
+def _own(task: Task, chosen: custom.Columns) -> Known:
+  parse = functools.partial(custom.parse, task, chosen)
   return Known(
     task,
-    lambda path, skipped: own.records(path, task.kind, chosen),
+    lambda path, skipped: custom.records(path, task.kind, chosen),
     lambda record, needed: [parse(record, needed)],
     "",
     columns=dict(chosen),
@@ -165,7 +166,7 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
     task = _name_labels(known, splits, wheres, notes)
   if not task.labels and task.kind in ("classification", *_SEVERAL):
     labels = _found(task, splits, wheres)
-    metrics = own.metrics_of(task.kind, labels)
+    metrics = custom.metrics_of(task.kind, labels)
     task = task._replace(labels=labels, metrics=metrics)
   if task.kind == "tagging" and (line := tags.warning(task.labels)):
     notes.append(line)
@@ -204,7 +205,7 @@ def _name_labels(
     ValueError: a list has neither names nor one number for each label.
   """
   task = known.task
-  if own.LABEL_COLUMNS in (known.columns or {}):
+  if custom.LABEL_COLUMNS in (known.columns or {}):
     return task
   pairs = [
     (example, needs_labels(split), record.where)
@@ -256,7 +257,7 @@ def _found(
   first = "train" if "train" in splits else next(iter(splits))
   if task.kind == "tagging":
     _check_tags(splits, wheres)
-  labels = own.found_labels(task.kind, splits[first])
+  labels = custom.found_labels(task.kind, splits[first])
   if len(labels) < 2:
     raise ValueError(
       f"split {first} has {len(labels)} labels ({', '.join(labels)}); a"
