@@ -17,9 +17,8 @@ from bert_jax.models.encoder import attributes
 from bert_jax.tasks import batches
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging, optim, phases
+from bert_jax.training import logging, optim, phases, teacher
 from bert_jax.training import start_from as pretrained
-from bert_jax.training import start_from_teacher as teacher
 from bert_jax.training.state import TrainState, file_state, frozen_shapes
 
 # Keys of a model's config that its teacher shares, unless the teacher's section

@@ -17,13 +17,14 @@ from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax import models
-from bert_jax.text import added_tokens, open_vocabulary
+from bert_jax.messages import UserError
+from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import hf_tasks, new_rows
-from bert_jax.weights import load as loading
-from bert_jax.weights.model_folder import Weights
+from bert_jax.weights.load import OpenedModel, open_model
+from bert_jax.weights.model_folder import Weights, columns_of
 
 # The report writes out this many names of a group; of a longer group it gives
 # counts.
@@ -66,7 +67,7 @@ def read(
   """Reads a model to fine-tune, and checks that it fits the data's vocabulary.
 
   Args:
-    path: the model; see `loading.read`.
+    path: the model; see `weights.load.open_model`.
     pieces: the pieces of the data's vocabulary: all pieces of the model's
       vocabulary, perhaps with further pieces at the end.
     data_path: the data's folder, for messages.
@@ -76,20 +77,21 @@ def read(
     ValueError: the files cannot be read, the family cannot be fine-tuned, or
       the vocabularies differ. The message is one sentence.
   """
-  weights = _open(path, family)
-  if weights.config["family"] not in models.FAMILIES:
-    raise ValueError(
-      f"init_from={path} is of family {weights.config['family']}; the families"
+  model = open_for(
+    "init_from", path, family=family, default_tower="discriminator"
+  )
+  if model.config["family"] not in models.FAMILIES:
+    raise UserError(
+      f"init_from={path} is of family {model.config['family']}; the families"
       f" that can be fine-tuned are {', '.join(models.FAMILIES)}."
     )
-  has_both_towers = weights.config["task"] == "pretraining"
-  if weights.config["family"] == "electra" and has_both_towers:
-    weights = towers.split(weights, "discriminator")
-  vocabulary = _vocabulary(path, weights, data_path)
+  vocabulary = vocabulary_of("init_from", model, data_path)
   remedy = "prepare the task with the model's tokenizer"
   name = f"init_from={path}"
   check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
-  return Pretrained(path, weights.config, weights.arrays, pieces, vocabulary)
+  return Pretrained(
+    path, model.config, model.weights.arrays, pieces, vocabulary
+  )
 
 
 def read_to_go_on(
@@ -112,7 +114,8 @@ def read_to_go_on(
     ValueError: the files cannot be read, or the vocabularies differ. The
       message is one sentence.
   """
-  weights = _open(path, family)
+  model = open_for("init_from", path, family=family)
+  weights = model.weights
   if family in models.FAMILIES and weights.config["family"] != family:
     if any({family, weights.config["family"]} <= same for same in _ALIKE):
       weights = weights._replace(config=weights.config | {"family": family})
@@ -120,9 +123,9 @@ def read_to_go_on(
     weights = _both_towers(path, weights)
   arrays, notes = {**weights.arrays, **weights.heads}, []
   if objective["name"] == "elmo":
-    vocabulary = _words_of_elmo(path, weights, pieces, data_path, arrays, notes)
+    vocabulary = _words_of_elmo(model, pieces, data_path, arrays, notes)
   else:
-    vocabulary = _vocabulary(path, weights, data_path)
+    vocabulary = vocabulary_of("init_from", model, data_path)
     remedy = "prepare the text with the model's tokenizer"
     name = f"init_from={path}"
     check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
@@ -143,17 +146,54 @@ def read_to_go_on(
   )
 
 
-def _open(path: str, family: str | None) -> Weights:
-  """Reads a model; `family` is used only for a folder that names no family."""
+def open_for(
+  option: str, path: str, family: str | None = None, **options: Any
+) -> OpenedModel:
+  """Opens the model that a key of the config names.
+
+  Args:
+    option: the key, for messages: "init_from" or "teacher.path".
+    path: the key's value.
+    family: the family in the run's config. It is used only for a folder that
+      names no family.
+    **options: the other arguments of `weights.load.open_model`.
+
+  Raises:
+    UserError: the model cannot be opened.
+  """
   try:
     try:
-      return loading.read(path)
+      return open_model(path, **options)
     except hf_tasks.UnknownFamily:
       if family is None:
         raise
-      return loading.read(path, family)
+      return open_model(path, family=family, **options)
   except ValueError as e:
-    raise ValueError(f"init_from: {e}") from e
+    raise UserError(f"{option}: {e}") from e
+
+
+def vocabulary_of(
+  option: str, model: OpenedModel, data_path: str
+) -> Vocabulary:
+  """Returns the model's own vocabulary, built as `prepare` does.
+
+  Args:
+    option: the key of the config that names the model, for messages.
+    model: the model.
+    data_path: the folder of the data, for messages.
+
+  Raises:
+    UserError: the model has no vocabulary, or its files are damaged.
+  """
+  if not model.has_vocabulary:
+    raise UserError(
+      f"{option}={model.path} has no vocabulary to compare with that of"
+      f" {data_path}; put the files of its tokenizer into the same folder."
+    )
+  try:
+    return model.vocabulary
+  except ValueError as e:
+    raise UserError(f"{option}: {e}") from e
 
 
 def _both_towers(path: str, weights: Weights) -> Weights:
@@ -166,7 +206,7 @@ def _both_towers(path: str, weights: Weights) -> Weights:
   if task == "pretraining":
     return weights
   if task == "generator":
-    raise ValueError(
+    raise UserError(
       f"init_from={path} is ELECTRA's generator without the discriminator; give"
       f" a folder with two folders named {' and '.join(towers.TOWERS)}, or the"
       " discriminator's folder."
@@ -182,23 +222,8 @@ def _pair_task(weights: Weights) -> str:
   return weights.config["source"].get("pair_name", default)
 
 
-def _vocabulary(path: str, weights: Weights, data_path: str) -> Vocabulary:
-  """Returns the model's own vocabulary; raises ValueError if it has none."""
-  if not open_vocabulary.has_tokenizer(weights.tokenizer_files):
-    raise ValueError(
-      f"init_from={path} has no vocabulary to compare with that of"
-      f" {data_path}; put the files of its tokenizer into the same folder."
-    )
-  try:
-    # Build it as `prepare` does, which fills gaps between ids.
-    return open_vocabulary.of_files(weights.tokenizer_files, path)
-  except ValueError as e:
-    raise ValueError(f"init_from: {e}") from e
-
-
 def _words_of_elmo(
-  path: str,
-  weights: Weights,
+  model: OpenedModel,
   pieces: Sequence[str],
   data_path: str,
   arrays: dict[str, np.ndarray],
@@ -216,7 +241,8 @@ def _words_of_elmo(
   softmax = [name for name in arrays if not name.startswith("encoder/")]
   if not softmax:
     return None
-  vocabulary, name = _vocabulary(path, weights, data_path), f"init_from={path}"
+  vocabulary = vocabulary_of("init_from", model, data_path)
+  name = f"init_from={model.path}"
   try:
     check_begins(vocabulary.pieces, pieces, name, data_path)
   except OtherVocabulary as e:
@@ -251,7 +277,7 @@ def fill_model(model: dict[str, Any], pretrained: Pretrained) -> dict[str, Any]:
     values = ", ".join(f"model.{name}={settings[name]!r}" for name in wrong)
     model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong)
     flags = " ".join(f"--config.model.{name}={sizes[name]}" for name in wrong)
-    raise ValueError(
+    raise UserError(
       f"the config has {values}, but init_from={pretrained.path} has"
       f" {model_values}; pass {flags}, or leave them out of the config file to"
       " take the values of the model."
@@ -339,7 +365,7 @@ def take(
       continue
     if is_missing:
       hint = "; pass --config.objective.head=new" if takes_head else ""
-      raise ValueError(f"init_from={pretrained.path} has no {path}{hint}.")
+      raise UserError(f"init_from={pretrained.path} has no {path}{hint}.")
     array = pretrained.arrays[path]
     if order is not None and path.startswith("classifier/"):
       array = array[..., order]
@@ -363,12 +389,13 @@ def _label_order(pretrained: Pretrained, labels: Sequence[str]) -> Any:
   model_labels = pretrained.config["labels"]
   if not labels or model_labels is None:
     return None
-  if sorted(model_labels) != sorted(labels):
-    raise ValueError(
+  columns = columns_of(labels, model_labels)
+  if columns is None:
+    raise UserError(
       f"init_from={pretrained.path} has the labels {model_labels}, the task"
       f" {list(labels)}; pass --config.objective.head=new."
     )
-  return [model_labels.index(name) for name in labels]
+  return columns
 
 
 class VocabularyRows:
@@ -411,7 +438,7 @@ class VocabularyRows:
     shapes = [list(x.shape) for x in (array, drawn)]
     other_axes = [shape[:axis] + shape[axis + 1 :] for shape in shapes]
     if array.ndim != drawn.ndim or other_axes[0] != other_axes[1]:
-      raise ValueError(
+      raise UserError(
         f"init_from={self._pretrained.path}: {path} has shape {shapes[0]}, not"
         f" {shapes[1]}."
       )
@@ -473,7 +500,7 @@ def _place(array: np.ndarray, drawn: jax.Array, name: str) -> jax.Array:
     ValueError: the shapes differ.
   """
   if array.shape != drawn.shape:
-    raise ValueError(
+    raise UserError(
       f"{name} has shape {list(array.shape)}, not {list(drawn.shape)}."
     )
   return jax.make_array_from_callback(

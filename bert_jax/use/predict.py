@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.devices import sharding
+from bert_jax.messages import UserError
 from bert_jax.models import task_heads
 from bert_jax.tasks import (
   encoded_rows,
@@ -71,7 +72,7 @@ def kind_of(config: dict[str, Any], path: str) -> str:
   if fill_mask.can_fill(config):
     return "fill"
   if name not in _KINDS:
-    raise ValueError(
+    raise UserError(
       f"{path} is a model for {name} of family {config['family']}: it has no"
       " head to predict with; fine-tune it first."
     )
@@ -86,7 +87,7 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
   needed = layout.vocab_size
   if needed > size:
     names = [*vocabulary.pieces, *layout.extra][size:]
-    raise ValueError(
+    raise UserError(
       f"{model.path}: its rows need {needed} pieces, the model has {size}, and none"
       f" for {added_tokens.listed(names)}; fine-tune it, which adds rows for"
       " them, or put its own tokenizer's files there."
@@ -141,7 +142,7 @@ def open_predictor(
   config, module = model.config, model.module
   kind = kind_of(config, path)
   if null and kind != "span":
-    raise ValueError(
+    raise UserError(
       f"{path} is a model for {kind}; only questions can have no answer."
     )
   vocabulary = vocabulary_of(model)
@@ -262,22 +263,23 @@ def label_order(
   """
   task, theirs = split.task, predictor.task.labels
   if predictor.kind != task.kind:
-    raise ValueError(
+    raise UserError(
       f"{where} is of kind {task.kind}, the model of {predictor.kind}."
     )
   if list(split.pieces) != list(predictor.vocabulary.pieces):
-    raise ValueError(
+    raise UserError(
       f"{where} was prepared with another vocabulary than the model's; prepare"
       " it with the model's tokenizer."
     )
   if task.kind not in ("classification", "multi_label", "tagging"):
     return None
-  if sorted(theirs) != sorted(task.labels):
-    raise ValueError(
+  columns = folder.columns_of(task.labels, theirs)
+  if columns is None:
+    raise UserError(
       f"{where} has the labels {', '.join(task.labels)}, the model"
       f" {', '.join(theirs)}."
     )
-  return [theirs.index(name) for name in task.labels]
+  return columns
 
 
 def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:

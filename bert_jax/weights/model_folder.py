@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -188,6 +188,24 @@ def shapes_of(
     shapes.setdefault("pooler/dense/kernel", (width, width))
     shapes.setdefault("pooler/dense/bias", (width,))
   return shapes
+
+
+def columns_of(
+  labels: Sequence[str], model_labels: Sequence[str]
+) -> list[int] | None:
+  """Finds the columns of a model's classifier in the order of a task's labels.
+
+  Args:
+    labels: the task's labels.
+    model_labels: the model's labels, in the order of its columns.
+
+  Returns:
+    For each of the task's labels the number of its column; None unless both
+    have the same labels.
+  """
+  if sorted(labels) != sorted(model_labels):
+    return None
+  return [list(model_labels).index(name) for name in labels]
 
 
 def unflatten(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -21,8 +21,7 @@ from bert_jax.objectives import tinybert_task
 from bert_jax.tasks import batches
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
-from bert_jax.training import start_from_teacher as teacher
-from bert_jax.training import train
+from bert_jax.training import teacher, train
 from bert_jax.use import predict as predicting
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights import runs

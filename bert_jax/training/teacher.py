@@ -15,13 +15,14 @@ from flax import traverse_util
 
 from bert_jax import models
 from bert_jax.corpus.reader import Prepared
+from bert_jax.messages import UserError
 from bert_jax.models import task_heads
 from bert_jax.tasks.batches import Part
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.text import open_vocabulary
-from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
-from bert_jax.weights import load as loading
-from bert_jax.weights.model_folder import COMPUTATION, Weights
+from bert_jax.text.open_vocabulary import check_begins
+from bert_jax.training import start_from
+from bert_jax.weights.load import OpenedModel
+from bert_jax.weights.model_folder import COMPUTATION, Weights, columns_of
 
 # What of a model is for its own training alone.
 _TRAINING = ("dropout", "attention_dropout", "initializer_range")
@@ -64,17 +65,15 @@ def read(
       another vocabulary or another task.
   """
   if not path:
-    raise ValueError(
+    raise UserError(
       "teacher.path is empty; pass --config.teacher.path=PATH, the --workdir of"
       " a run, a converted folder or one of transformers."
     )
-  try:
-    weights = loading.read(path, None, None)
-  except ValueError as e:
-    raise ValueError(f"teacher.path: {e}") from e
+  opened = start_from.open_for("teacher.path", path)
+  weights = opened.weights
   model = _filled(model, weights)
   _check_model(path, weights, model)
-  weights = _cut(path, weights, prepared)
+  weights = _cut(opened, prepared)
   if task:
     weights = _for_task(path, weights, task)
   kept = ("family", "variant", *COMPUTATION)
@@ -103,21 +102,20 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
   """
   config, name = weights.config, task_heads.NAMES[task.kind]
   if config["task"] != name or config["problem"] not in (None, task.kind):
-    raise ValueError(
+    raise UserError(
       f"teacher.path={path} is a model for"
       f" {config['problem'] or config['task']}, the task {task.name} is a"
       f" {task.kind}; choose a model that was fine-tuned for it."
     )
   if task.kind != "classification":
     return weights
-  theirs = config["labels"]
-  if sorted(theirs) != sorted(task.labels):
-    raise ValueError(
-      f"teacher.path={path} has the labels {', '.join(theirs)}, the task"
+  order = columns_of(task.labels, config["labels"])
+  if order is None:
+    raise UserError(
+      f"teacher.path={path} has the labels {', '.join(config['labels'])}, the task"
       f" {task.name} {', '.join(task.labels)}; choose a model that was"
       " fine-tuned for it."
     )
-  order = [theirs.index(name) for name in task.labels]
   arrays = {
     name: array[..., order] if name.startswith("classifier/") else array
     for name, array in weights.arrays.items()
@@ -135,7 +133,7 @@ def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
     try:
       encoder = family.build(**given)
     except ValueError as e:
-      raise ValueError(f"teacher.{e}") from e
+      raise UserError(f"teacher.{e}") from e
     skip = (*COMPUTATION, *_TRAINING, "variant")
     names = [n for n in family.VARIANTS[given["variant"]] | given]
     names = [name for name in names if name not in skip]
@@ -143,7 +141,7 @@ def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
     there = {name: weights.config["model"][name] for name in names}
   other = [name for name in wanted if wanted[name] != there[name]]
   if other:
-    raise ValueError(
+    raise UserError(
       f"teacher.path={path} has "
       + ", ".join(f"{name}={there[name]}" for name in other)
       + ", but the config says "
@@ -172,7 +170,7 @@ def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
   return " and ".join(parts)
 
 
-def _cut(path: str, weights: Weights, prepared: Prepared | Part) -> Weights:
+def _cut(model: OpenedModel, prepared: Prepared | Part) -> Weights:
   """Cuts a teacher's word table to the pieces of the data.
 
   The teacher must not predict pieces that its student lacks. So rows beyond its
@@ -183,27 +181,18 @@ def _cut(path: str, weights: Weights, prepared: Prepared | Part) -> Weights:
     ValueError: the teacher's vocabulary differs from the data's, or it has too
       few rows.
   """
-  if not open_vocabulary.has_tokenizer(weights.tokenizer_files):
-    raise ValueError(
-      f"teacher.path={path} has no vocabulary, so that nobody knows if it is"
-      f" that of {prepared.path}; put its tokenizer's files beside it."
-    )
-  try:
-    vocabulary = open_vocabulary.of_files(weights.tokenizer_files, path)
-    check_begins(
-      prepared.vocab,
-      vocabulary.pieces,
-      prepared.path,
-      f"teacher.path={path}",
-      "prepare it with the teacher's vocabulary",
-    )
-  except OtherVocabulary:
-    raise
-  except ValueError as e:
-    raise ValueError(f"teacher.path: {e}") from e
+  weights, path = model.weights, model.path
+  vocabulary = start_from.vocabulary_of("teacher.path", model, prepared.path)
+  check_begins(
+    prepared.vocab,
+    vocabulary.pieces,
+    prepared.path,
+    f"teacher.path={path}",
+    "prepare it with the teacher's vocabulary",
+  )
   rows, size = weights.config["model"]["vocab_size"], len(prepared.vocab)
   if rows < size:
-    raise ValueError(
+    raise UserError(
       f"teacher.path={path} has {rows:,} rows for the {size:,} pieces of"
       f" {prepared.path}; choose a teacher that has all of them."
     )
@@ -219,9 +208,9 @@ def _cut(path: str, weights: Weights, prepared: Prepared | Part) -> Weights:
     name: array[:size] if name.endswith(names) else array
     for name, array in weights.arrays.items()
   }
-  model = weights.config["model"] | {"vocab_size": size}
+  sizes = weights.config["model"] | {"vocab_size": size}
   return weights._replace(
-    config=weights.config | {"model": model}, arrays=arrays
+    config=weights.config | {"model": sizes}, arrays=arrays
   )
 
 
@@ -248,7 +237,7 @@ def place(teacher: Teacher, layout: Any) -> Any:
 
   def put(path, wanted):
     if path not in teacher.arrays:
-      raise ValueError(
+      raise UserError(
         f"teacher.path={teacher.path} has no {path}, which the objective needs;"
         " choose a teacher with its masked-LM head."
       )
