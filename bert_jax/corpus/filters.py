@@ -103,7 +103,8 @@ class Filters(NamedTuple):
     for name in ("max_symbols", "max_repetition"):
       share = getattr(self, name)
       if share is not None and not 0 <= share < 1:
-        raise ValueError(f"--{name}={share} is not a share, from 0 to below 1.")
+        flag = name.replace("_", "-")
+        raise ValueError(f"--{flag}={share} is not a share, from 0 to below 1.")
     if self.near_duplicates is not None:
       if not 0 < self.near_duplicates <= MAX_SIMILARITY:
         raise ValueError(
@@ -410,7 +411,7 @@ def judge_documents(
     most = max(counts["dropped"].items(), key=lambda x: x[1]["documents"])[0]
     raise ValueError(
       f"the filters drop all {counts['read']['documents']:,} documents, most"
-      f" by --{most}={chosen.used()[most]}; loosen it."
+      f" by --{most.replace('_', '-')}={chosen.used()[most]}; loosen it."
     )
 
 

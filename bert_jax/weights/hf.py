@@ -226,7 +226,7 @@ def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   if task == "span" and "beam" in config["head"]:
     raise ValueError(
       "transformers has no place for a head that finds the end of an answer by"
-      " its start (objective.span_head=joint); export_program keeps it."
+      " its start (objective.span_head=joint); `export` keeps it."
     )
   dtype = config["source"].get("dtype", "float32")
   theirs = hf_config.make_config(config, weights.tokenizer_files, dtype)

@@ -321,7 +321,7 @@ def test_refusals(tmp_path, vocab, here, monkeypatch, arguments, message):
 
 def test_without_the_package(tmp_path, vocab, monkeypatch):
   monkeypatch.setitem(sys.modules, "datasketch", None)
-  message = r"near_duplicates needs the package datasketch; run `pip install"
+  message = r"near-duplicates needs the package datasketch; run `pip install"
   with pytest.raises(ValueError, match=message):
     Filters(near_duplicates=0.8).check()
   Filters(drop_duplicates=True).check()

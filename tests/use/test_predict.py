@@ -283,7 +283,7 @@ def test_the_command_on_several_devices(models, tmp_path):
   lines = [{"text": t, "id": f"n{i}"} for i, t in enumerate(texts)]
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-  flags = [f"--model={models['classification']}", "--batch_size=3"]
+  flags = [f"--model={models['classification']}", "--batch-size=3"]
   flags += [f"--input={source}", f"--output={target}"]
   done = command(*flags, devices=4)
   assert done.returncode == 0, done.stderr
