@@ -61,6 +61,7 @@ setup(
     "orbax-checkpoint>=0.12",
     "ml-collections>=1.1",
     "absl-py",
+    "filelock>=3.20",
     "numpy>=2.0",
     "jaxtyping",
     "tensorboardX",

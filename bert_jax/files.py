@@ -1,4 +1,4 @@
-"""Writes files atomically, reads JSON, and checks files by digests.
+"""Files: written atomically, locked, read as JSON, checked by digests.
 
 A new file is written in the same folder under a random name and then renamed.
 So a reader sees either the whole old file or the whole new one.
@@ -18,6 +18,10 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
+
+import filelock
+
+from bert_jax.messages import UserError, note_once
 
 # The digest of a file with more bytes takes seconds, so a line announces it.
 _LARGE = 2**32
@@ -59,6 +63,32 @@ def open_own(path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
   return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
+class Locked(UserError):
+  """Another process holds the lock of a path."""
+
+
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
+  """Holds a lock until the end of the block; the end of a process frees it.
+
+  Args:
+    path: the lock's file, which is made and stays.
+
+  Raises:
+    Locked: another process, or another block of this one, holds the lock.
+    OSError: the file cannot be written, or it is a symbolic link.
+  """
+  lock = filelock.FileLock(path, timeout=0)
+  try:
+    lock.acquire()
+  except filelock.Timeout as e:
+    raise Locked(f"{path}: another process holds this lock.") from e
+  try:
+    yield
+  finally:
+    lock.release()
+
+
 def clear_temporary(folder: str) -> None:
   """Deletes the files that killed writers left; no writer may be active."""
   for name in os.listdir(folder):
@@ -68,47 +98,39 @@ def clear_temporary(folder: str) -> None:
         os.remove(path)
 
 
-def write_atomically(path: str, content: str | bytes) -> None:
-  """Writes beside, makes that durable, and renames.
+@contextlib.contextmanager
+def atomic_file(path: str) -> Iterator[str]:
+  """Yields the path of a new file, which is renamed to `path` at the end.
 
-  A kill or a full disk at any moment leaves the old file or the new.
+  The content is durable before the renaming. So a kill or a full disk at any
+  moment leaves the old file or the new one. After an error the old file is as
+  it was, and nothing is left.
 
   Raises:
-    OSError: it cannot be written; the old file is as it was.
+    OSError: the file cannot be written; the error names `path`.
   """
   temporary = beside(path)
   try:
-    with create(temporary) as f:
-      f.write(content if isinstance(content, bytes) else content.encode())
-      f.flush()
+    create(temporary).close()
+    yield temporary
+    with open(temporary, "rb") as f:
       os.fsync(f.fileno())
     os.replace(temporary, path)
   except OSError as e:
-    raise OSError(e.errno, e.strerror, path) from e
+    e.filename = path if e.filename in (None, temporary) else e.filename
+    e.filename2 = None
+    raise
   finally:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(FileNotFoundError):
       os.remove(temporary)
   sync_folder(os.path.dirname(path))
 
 
-@contextlib.contextmanager
-def whole(path: str) -> Iterator[str]:
-  """Gives a path beside, which is renamed to `path` if nothing is raised.
-
-  For what is written bit by bit; on an error nothing is left.
-  """
-  partial = beside(path, "partial")
-  try:
-    create(partial).close()
-    yield partial
-    os.replace(partial, path)
-  except OSError as e:
-    # Who reads it named the file without the ending.
-    e.filename = path if e.filename in (None, partial) else e.filename
-    raise
-  finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(partial)
+def write_atomically(path: str, content: str | bytes) -> None:
+  """Writes a file with `atomic_file`."""
+  with atomic_file(path) as temporary:
+    with open(temporary, "wb") as f:
+      f.write(content if isinstance(content, bytes) else content.encode())
 
 
 @contextlib.contextmanager
@@ -126,16 +148,18 @@ def text_output(path: str) -> Iterator[IO[str]]:
       yield data
       data.flush()
     return
-  with whole(path) as partial:
-    with open(partial, "w", encoding="utf-8") as f:
+  with atomic_file(path) as temporary:
+    with open(temporary, "w", encoding="utf-8") as f:
       yield f
 
 
 @contextlib.contextmanager
-def temporary_folder(path: str) -> Iterator[str]:
-  """Yields a new folder beside `path`, which is deleted at the end.
+def atomic_folder(path: str) -> Iterator[str]:
+  """Yields a new folder to fill, which is renamed to `path` at the end.
 
-  Use it for files that are renamed to their places when all are written.
+  After an error nothing is left. Missing parent folders are made. An empty
+  folder at `path` is replaced. Write the files with `write_durably`, or make
+  them durable with `sync_file`.
 
   Raises:
     OSError: the folder cannot be written; the error names `path`.
@@ -146,6 +170,7 @@ def temporary_folder(path: str) -> Iterator[str]:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     os.mkdir(temporary)
     yield temporary
+    rename(temporary, path)
   except OSError as e:
     if e.filename is None or str(e.filename).startswith(temporary):
       raise OSError(e.errno, e.strerror, path) from e
@@ -154,25 +179,15 @@ def temporary_folder(path: str) -> Iterator[str]:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def whole_folder(path: str) -> Iterator[str]:
-  """Yields a new folder to fill, which is renamed to `path` at the end.
-
-  After an error nothing is left. Missing parent folders are made. An empty
-  folder at `path` is replaced.
-
-  Raises:
-    OSError: the folder cannot be written; the error names `path`.
-  """
-  with temporary_folder(path) as temporary:
-    yield temporary
-    os.rename(temporary, os.path.abspath(path))
-    sync_folder(os.path.dirname(os.path.abspath(path)))
+def rename(source: str, target: str) -> None:
+  """Gives a file or folder another name in the same folder, durably."""
+  os.rename(source, target)
+  sync_folder(os.path.dirname(target))
 
 
 def write_durably(path: str, content: bytes) -> None:
-  """Writes a new file and waits until it is on the disk."""
-  with create(path) as f:
+  """Writes a file and waits until it is on the disk."""
+  with open(path, "wb") as f:
     f.write(content)
     sync_file(f)
 
@@ -302,36 +317,36 @@ def digest(content: bytes) -> str:
   return hashlib.sha256(content).hexdigest()
 
 
-def digests(folder: str, names: Iterable[str]) -> dict[str, str]:
-  """Returns {name: SHA-256} of files.
+def file_digest(path: str) -> str:
+  """Returns the SHA-256 of a file; a process reads an unchanged file once.
 
-  The files are read in parallel. A process reads each unchanged file only once.
+  Raises:
+    OSError: the file is missing or cannot be read.
+  """
+  stat = os.stat(path)
+  times = stat.st_mtime_ns, stat.st_ctime_ns
+  return _file_digest(path, stat.st_size, *times, stat.st_ino)
+
+
+@functools.lru_cache(maxsize=1024)
+def _file_digest(path: str, size: int, *times: int) -> str:
+  """Returns the SHA-256 of a file; the arguments are the key of the cache."""
+  if size > _LARGE:
+    note_once(f"checking the {size / 1e9:.1f} GB of {path} ...")
+  with open(path, "rb") as f:
+    return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def digests(folder: str, names: Iterable[str]) -> dict[str, str]:
+  """Returns {name: `file_digest`} of files, which are read in parallel.
 
   Raises:
     OSError: a file is missing or cannot be read.
   """
   names = list(names)
   paths = [os.path.join(folder, name) for name in names]
-  stats = [os.stat(path) for path in paths]
   with concurrent.futures.ThreadPoolExecutor() as pool:
-    contents = pool.map(
-      _sha256,
-      paths,
-      [s.st_size for s in stats],
-      [s.st_mtime_ns for s in stats],
-      [s.st_ctime_ns for s in stats],
-      [s.st_ino for s in stats],
-    )
-    return dict(zip(names, contents, strict=True))
-
-
-@functools.lru_cache(maxsize=1024)
-def _sha256(path: str, size: int, *times: int) -> str:
-  """Returns the SHA-256 of a file; the arguments are the key of the cache."""
-  if size > _LARGE:
-    say_once(f"checking the {size / 1e9:.1f} GB of {path} ...")
-  with open(path, "rb") as f:
-    return hashlib.file_digest(f, "sha256").hexdigest()
+    return dict(zip(names, pool.map(file_digest, paths), strict=True))
 
 
 def different(saved: Mapping[str, str], folder: str) -> list[str]:
@@ -344,12 +359,6 @@ def different(saved: Mapping[str, str], folder: str) -> list[str]:
   present = [n for n in saved if os.path.isfile(os.path.join(folder, n))]
   current = digests(folder, present)
   return [name for name in saved if current.get(name) != saved[name]]
-
-
-@functools.cache
-def say_once(line: str) -> None:
-  """Prints a line on stderr, once in a process."""
-  print(line, file=sys.stderr, flush=True)
 
 
 class Watch:

@@ -6,6 +6,7 @@ goes by its class, never by its text.
 """
 
 import difflib
+import functools
 import sys
 from collections.abc import Iterable
 
@@ -33,6 +34,12 @@ class OutOfMemory(MemoryError):
 def note(line: str) -> None:
   """Prints a line on stderr, because stdout may hold a command's data."""
   print(line, file=sys.stderr, flush=True)
+
+
+@functools.cache
+def note_once(line: str) -> None:
+  """Does what `note` does, but prints a line only once in a process."""
+  note(line)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -152,7 +152,7 @@ def test_no_name_that_is_written_can_be_foreseen(tmp_path, monkeypatch):
     os.symlink(victim, tmp_path / f"a{ending}")
   for _ in range(2):
     files.write_atomically(str(tmp_path / "a"), "new")
-    with files.whole(str(tmp_path / "a")) as partial:
+    with files.atomic_file(str(tmp_path / "a")) as partial:
       with open(partial, "w") as f:
         f.write("newer")
   assert victim.read_text() == "old" and (tmp_path / "a").read_text() == "newer"
@@ -173,6 +173,28 @@ def test_a_link_in_the_place_of_an_unfinished_folder(tmp_path):
     with writer.locked(str(tmp_path / "out.partial")):
       pass
   assert not os.listdir(tmp_path / "other")
+
+
+def test_a_lock_is_held_by_one(tmp_path):
+  path = str(tmp_path / "lock")
+  for _ in range(2):
+    with files.locked(path):
+      with pytest.raises(files.Locked, match="lock: another process holds"):
+        with files.locked(path):
+          pass
+  os.symlink(tmp_path / "victim", tmp_path / "link")
+  with pytest.raises(OSError):
+    with files.locked(str(tmp_path / "link")):
+      pass
+  assert not (tmp_path / "victim").exists()
+  partial = str(tmp_path / "out.partial")
+  with writer.locked(partial):
+    with pytest.raises(ValueError, match="partial: another run is writing it"):
+      with writer.locked(partial):
+        pass
+  # An interrupted run leaves the file, and the next one goes on.
+  with writer.locked(partial):
+    assert writer.read_progress(partial) is None
 
 
 def test_what_a_killed_writer_left_is_cleared(tmp_path):

@@ -25,12 +25,12 @@ from bert_jax.corpus.filters import (
   report_lines,
 )
 from bert_jax.corpus.writer import (
-  PROGRESS,
   Writer,
   derive,
   finish,
   locked,
   read_progress,
+  remove_leftovers,
   write_progress,
 )
 from bert_jax.messages import note
@@ -259,8 +259,7 @@ def _already_there(
       " give the same command again."
     )
   reader.verify(prepared)
-  with contextlib.suppress(FileNotFoundError):
-    os.remove(os.path.join(output, PROGRESS))
+  remove_leftovers(output)
   delete_rows(output)
   note(f"{output} is prepared already from the same text; nothing to do.")
   return meta

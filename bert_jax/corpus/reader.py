@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.files import Watch, digests, is_sealed, read_json, say_once
+from bert_jax.files import Watch, digests, is_sealed, read_json
+from bert_jax.messages import note_once
 from bert_jax.text import open_vocabulary
 from bert_jax.text.characters import Spellings, spell
 from bert_jax.text.open_vocabulary import OTHERS, PIECES
@@ -275,7 +276,7 @@ def open_prepared(path: str) -> Prepared:
       raise TypeError("its options are no JSON object")
     # Skip the check only if both keys are missing: one may be damaged.
     if "files" not in meta and "checksum" not in meta:
-      say_once(
+      note_once(
         f"note: {path} was prepared by an earlier version: its meta.json has no"
         " checksum and is not checked."
       )
@@ -284,7 +285,7 @@ def open_prepared(path: str) -> Prepared:
     if (size := _size(path)) <= VERIFY_BYTES:
       verify(prepared)
     else:
-      say_once(
+      note_once(
         f"{path}: {size / 1e9:.0f} GB are not checked at every start;"
         " `bert_jax prepare` with the arguments that made them does it."
       )

@@ -36,7 +36,7 @@ def split_text(
     raise UserError(f"{output} exists; delete it or choose another --output.")
   sources.check_language(language)
   documents = words = 0
-  with files.whole(output) as partial:
+  with files.atomic_file(output) as partial:
     with open(partial, "w", encoding="utf-8") as f:
       for document in sources.read_documents(inputs, format, errors, language):
         sentences = [_words(sentence) for sentence in document]
@@ -47,8 +47,6 @@ def split_text(
         f.writelines(" ".join(sentence) + "\n" for sentence in sentences)
         words += sum(map(len, sentences))
         documents += 1
-      f.flush()
-      os.fsync(f.fileno())
     if not documents:
       raise UserError(f"{', '.join(inputs)}: there is no text in it.")
   return documents, words

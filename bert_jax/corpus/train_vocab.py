@@ -193,21 +193,25 @@ def _settings_path(output: str) -> str:
 
 
 def _write(vocabulary: Vocabulary, output: str) -> None:
-  """Writes beside and renames."""
+  """Writes the files of a vocabulary; after an error nothing is left."""
   output = os.path.normpath(output)
   if vocabulary.kind == "bytelevel":
-    with files.whole_folder(output) as new:
-      open_vocabulary.save(vocabulary, new)
+    with files.atomic_folder(output) as folder:
+      open_vocabulary.save(vocabulary, folder)
     return
-  with files.temporary_folder(output) as new:
-    open_vocabulary.save(vocabulary, new)
-    name = next(iter(vocabulary.files))
-    settings = os.path.join(new, open_vocabulary.SETTINGS)
-    if vocabulary.kind == "unigram":
-      # The model itself says all but its digest.
-      content = {os.path.basename(output): vocabulary.files[name]}
-      os.remove(settings)
-      files.write_durably(settings, open_vocabulary.digest_settings(content))
-    os.replace(settings, _settings_path(output))
-    os.replace(os.path.join(new, name), output)
-  files.sync_folder(os.path.dirname(output))
+  contents = open_vocabulary.contents(vocabulary)
+  content = contents[next(iter(vocabulary.files))]
+  settings = contents[open_vocabulary.SETTINGS]
+  if vocabulary.kind == "unigram":
+    # The model itself says all but its digest.
+    name = os.path.basename(output)
+    settings = open_vocabulary.digest_settings({name: content})
+  os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+  # Both files are written before either gets its name; the settings get theirs
+  # first, since a vocabulary without them would be used in another way.
+  with (
+    files.atomic_file(output) as new_output,
+    files.atomic_file(_settings_path(output)) as new_settings,
+  ):
+    files.write_durably(new_output, content)
+    files.write_durably(new_settings, settings)

@@ -7,13 +7,13 @@ in `reader.py`.
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from bert_jax import files
 from bert_jax.corpus import reader
 from bert_jax.files import (
   clear_temporary,
@@ -21,11 +21,12 @@ from bert_jax.files import (
   open_own,
   read_json,
   seal,
-  sync_folder,
   write_json,
 )
 
 PROGRESS = "progress.json"
+# The file that a run holds locked while it writes the folder.
+LOCK = "lock"
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
 # A multiple of 8, since word-start bits of a chunk fill whole bytes.
 _CHUNK_TOKENS = 2**22
@@ -56,7 +57,7 @@ def read_progress(partial: str) -> dict[str, Any] | None:
     return None
   if not os.path.exists(path):
     clear_temporary(partial)
-    if set(os.listdir(partial)) - {PROGRESS + ".tmp"}:
+    if set(os.listdir(partial)) - {PROGRESS + ".tmp", LOCK}:
       raise ValueError(
         f"{partial} is in the way: it holds files but no {PROGRESS}. Move it"
         " away, or delete it."
@@ -87,15 +88,11 @@ def locked(partial: str) -> Iterator[None]:
   if os.path.exists(partial) and not os.path.isdir(partial):
     raise ValueError(f"{partial} is a file, in the way; move it away.")
   os.makedirs(partial, exist_ok=True)
-  descriptor = os.open(partial, os.O_RDONLY)
   try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as e:
-    raise ValueError(f"{partial}: another run is writing it.") from e
-  else:
-    yield
-  finally:
-    os.close(descriptor)
+    with files.locked(os.path.join(partial, LOCK)):
+      yield
+  except files.Locked as e:
+    raise files.Locked(f"{partial}: another run is writing it.") from e
 
 
 class Writer:
@@ -230,7 +227,13 @@ def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:
   meta = seal(meta | {"files": reader.file_digests(partial)})
   write_json(os.path.join(partial, "meta.json"), meta)
   clear_temporary(partial)
-  os.rename(partial, output)
-  sync_folder(os.path.dirname(output))
-  os.remove(os.path.join(output, PROGRESS))
+  files.rename(partial, output)
+  remove_leftovers(output)
   return meta
+
+
+def remove_leftovers(output: str) -> None:
+  """Removes from a finished folder the files that only its writing needs."""
+  for name in (PROGRESS, LOCK):
+    with contextlib.suppress(FileNotFoundError):
+      os.remove(os.path.join(output, name))

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.files import (
+  atomic_folder,
   create,
   different,
   digest,
@@ -39,13 +40,12 @@ from bert_jax.files import (
   is_sealed,
   parse_json,
   read_json,
-  say_once,
   seal,
   sync_file,
-  whole_folder,
   write_durably,
   write_json,
 )
+from bert_jax.messages import note_once
 from bert_jax.text import open_vocabulary
 
 FORMAT_VERSION = 1
@@ -150,7 +150,7 @@ def save(
     raise ValueError(f"{folder} exists; delete it, or choose another name.")
   for name, (rows, examples) in splits.items():
     _check(task, rows, len(examples), f"{folder}: split {name}")
-  with whole_folder(folder) as new:
+  with atomic_folder(folder) as new:
     for name, (rows, examples) in splits.items():
       with create(os.path.join(new, f"{name}.npz")) as f:
         np.savez(f, allow_pickle=False, **rows._asdict())
@@ -220,7 +220,7 @@ def read_meta(folder: str) -> dict[str, Any]:
 def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
   """Raises ValueError if a file was changed or added since `save`."""
   if "files" not in meta:
-    say_once(
+    note_once(
       f"note: {folder} was prepared by an earlier version, without digests: its"
       " files are not checked. Prepare it again to have them checked."
     )

@@ -217,8 +217,7 @@ def _digest(path: str) -> str:
   digest = hashlib.sha256()
   for name in _paths(path):
     if os.path.isfile(name):
-      with open(name, "rb") as f:
-        digest.update(hashlib.file_digest(f, "sha256").digest())
+      digest.update(bytes.fromhex(files.file_digest(name)))
     else:
       digest.update(name.encode())
   return digest.hexdigest()

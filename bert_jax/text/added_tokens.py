@@ -29,7 +29,7 @@ from tokenizers import (
   processors,
 )
 
-from bert_jax.files import say_once
+from bert_jax.messages import note_once
 from bert_jax.text import bpe
 from bert_jax.text.vocabulary import Holds, Vocabulary, added_to, share
 
@@ -285,7 +285,7 @@ def tell_apart(tokenizer: Tokenizer) -> None:
         f" {first.content!r} is read for all spellings but"
         f" {listed([token.content for token in others])}, exactly so."
       )
-    say_once(line)
+    note_once(line)
 
 
 def _raw(token: AddedToken) -> AddedToken:

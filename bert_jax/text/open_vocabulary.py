@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import normalizers
 
-from bert_jax.files import digest, is_sealed, read_json, seal
+from bert_jax.files import digest, is_sealed, read_json, seal, write_durably
 from bert_jax.text import (
   added_tokens,
   bpe,
@@ -556,10 +556,7 @@ def check_written(
 def save(vocabulary: Vocabulary, folder: str) -> None:
   """Writes all files of a tokenizer, for `load`."""
   for name, content in contents(vocabulary).items():
-    with open(os.path.join(folder, name), "wb") as f:
-      f.write(content)
-      f.flush()
-      os.fsync(f.fileno())
+    write_durably(os.path.join(folder, name), content)
 
 
 def meta(vocabulary: Vocabulary) -> dict[str, Any]:

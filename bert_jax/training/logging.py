@@ -15,7 +15,12 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from bert_jax.files import parse_json, whole, without_nan, write_atomically
+from bert_jax.files import (
+  atomic_file,
+  parse_json,
+  without_nan,
+  write_atomically,
+)
 
 Item = TypeVar("Item")
 
@@ -306,7 +311,7 @@ class Logger:
     axes.grid(alpha=0.3)
     if axes.lines:
       axes.legend()
-    with whole(self._plot) as partial:
+    with atomic_file(self._plot) as partial:
       figure.savefig(partial, dpi=120, format="png")
 
   def close(self) -> None:

@@ -1,7 +1,6 @@
 """A run's folder: its lock, config.json and the tokenizer's files."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -26,21 +25,19 @@ def lock(workdir: str) -> Iterator[None]:
       ", and a run would write over its vocab.txt; take another."
     )
   name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
-  try:
-    os.makedirs(workdir, exist_ok=True)
-    file = os.fdopen(files.open_own(os.path.join(workdir, name)), "r+b")
-  except OSError as e:
-    raise ValueError(
-      f"--workdir={workdir}: no such folder can be made or written"
-      f" ({e.strerror})."
-    ) from e
-  with file as f:
+  with contextlib.ExitStack() as stack:
     try:
-      fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as e:
-      raise ValueError(
+      os.makedirs(workdir, exist_ok=True)
+      stack.enter_context(files.locked(os.path.join(workdir, name)))
+    except files.Locked as e:
+      raise files.Locked(
         f"{workdir}: another run is going on in this folder; stop it, or take"
         " another --workdir."
+      ) from e
+    except OSError as e:
+      raise ValueError(
+        f"--workdir={workdir}: no such folder can be made or written"
+        f" ({e.strerror})."
       ) from e
     if not jax.process_index():
       files.clear_temporary(workdir)

@@ -77,7 +77,7 @@ def augment(
   predictor = _open_model(model, batch_size, options.candidates, dtype, family)
   written = 0
   examples = _examples(known, source, [])
-  with files.whole(target) as partial:
+  with files.atomic_file(target) as partial:
     with open(partial, "w", encoding="utf-8", newline="\n") as f:
       f.write("\t".join(names) + "\n")
       for row in augmentation.expand(predictor, glove, options, examples):

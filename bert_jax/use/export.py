@@ -115,7 +115,7 @@ def save(
     "tokenizer": sorted(weights.tokenizer_files),
     "arrays": sorted(weights.arrays),
   }
-  with files.whole(path) as partial:
+  with files.atomic_file(path) as partial:
     with zipfile.ZipFile(partial, "w") as file:
       file.writestr(_META, json.dumps(meta, indent=2))
       for name, content in weights.tokenizer_files.items():

@@ -40,7 +40,7 @@ def write(path: str, features: Iterable[Features]) -> int:
     ValueError: another extension, or no h5py.
   """
   writer = check(path)
-  with files.whole(path) as partial:
+  with files.atomic_file(path) as partial:
     return writer(partial, features)
 
 

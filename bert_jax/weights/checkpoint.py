@@ -15,7 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import files
+from bert_jax import files, messages
 from bert_jax.devices import hosts
 from bert_jax.files import is_sealed, seal, write_atomically
 from bert_jax.messages import Damaged, UserError, note
@@ -680,7 +680,7 @@ def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
     meta: the metadata of the checkpoint.
   """
   if "config" not in meta or "tokenizer" not in meta:
-    files.say_once(
+    messages.note_once(
       f"note: {workdir}: the checkpoint of step {step} was saved by an earlier"
       " version of this program, which stored no digests of config.json and of"
       " the tokenizer; so these files are not checked."

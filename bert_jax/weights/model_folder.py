@@ -25,7 +25,7 @@ import numpy as np
 from flax import traverse_util
 from jaxtyping import Array, Float
 
-from bert_jax import files, models
+from bert_jax import files, messages, models
 from bert_jax.messages import Damaged, UserError
 from bert_jax.models import electra, elmo, heads, task_heads
 from bert_jax.models import encoder as encoder_lib
@@ -349,7 +349,7 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
   """Raises ValueError if a file was changed since `write` wrote it."""
   # Skip the check only if both keys are missing: one may be damaged.
   if DIGESTS not in config and "checksum" not in config:
-    files.say_once(
+    messages.note_once(
       f"note: {path} has no digests, since an earlier version wrote it; its"
       " files are not checked."
     )
@@ -420,7 +420,7 @@ def new_folder(path: str) -> Iterator[str]:
   """
   check_new(path)
   try:
-    with files.whole_folder(path) as temporary:
+    with files.atomic_folder(path) as temporary:
       yield temporary
   except OSError as e:
     raise ValueError(f"{path} could not be written: {e.strerror or e}.") from e

@@ -12,7 +12,7 @@ from tiny_vocabularies import (
 )
 from tokenizers import AddedToken
 
-from bert_jax import files
+from bert_jax import messages
 from bert_jax.corpus import reader
 from bert_jax.corpus import writer as folder
 from bert_jax.examples import recipes
@@ -273,7 +273,7 @@ TWINS = {
 def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   """One exact spelling is one token, whatever the library's hashes are."""
   transformers = pytest.importorskip("transformers")
-  files.say_once.cache_clear()
+  messages.note_once.cache_clear()
   contents, text, wanted = TWINS[name]
   v = MAKE["bert"]()
   size = v.vocab_size
@@ -320,13 +320,13 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
     *range(size, size + len(contents))
   ]
   # The written file tells the two apart, so there is no second warning.
-  files.say_once.cache_clear()
+  messages.note_once.cache_clear()
   open_vocabulary.load(str(tmp_path / "b"))
   assert not capfd.readouterr().err
 
 
 def test_equal_tokens_that_a_longer_one_holds_are_said(capfd):
-  files.say_once.cache_clear()
+  messages.note_once.cache_clear()
   longer("bert", *map(AddedToken, ("covid", "COVID", "Covid19", "b")))
   said = capfd.readouterr().err
   assert "'covid' and 'COVID' are equal" in said
