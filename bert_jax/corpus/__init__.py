@@ -1,1 +1,22 @@
-"""Text to batches: sources, vocabularies, prepared corpora, builders, tasks."""
+"""Text on disk to a prepared folder: sources, sentences, filters, token ids.
+
+Imports text/, and `files.py`, `messages.py` and `hashing.py` of the root; of
+packages numpy (in functions tensorflow_datasets, pyarrow, datasketch and
+sentencex).
+
+Start with `prepare.prepare`, which goes from inputs to a finished folder, and
+`reader.py`, whose docstring describes the folder's format.
+
+* `sources.py`: inputs (files, TFDS, docstrings) to documents of sentences.
+* `lines.py`: lines of text files, compressed or not, with bounded memory.
+* `parquet.py`: texts of Parquet files.
+* `docstrings.py`: prose in the docstrings of installed packages.
+* `filters.py`: which documents are kept: short, odd, repeated, copied ones.
+* `tokenize.py`: documents to token ids, in several processes.
+* `writer.py`: writes a prepared folder, safe against any interruption.
+* `reader.py`: the folder's format; opens and checks it; `Corpus`.
+* `prepare.py`: all of these together, `bert_jax prepare`.
+* `sizes.py`: lengths of sentences and documents, with warnings.
+* `train_vocab.py`: trains a vocabulary on inputs, `bert_jax vocab`.
+* `split_text.py`: writes any text with a sentence a line.
+"""

@@ -1,0 +1,23 @@
+"""Text to ids and back: tokenizers of every kind, opened, written and trained.
+
+Imports no other room, only `files.py` and `messages.py` of the package's root;
+of packages numpy and tokenizers (sentencepiece in functions).
+
+Start with `vocabulary.py`, the class that all kinds share, and
+`open_vocabulary.load`, which opens a tokenizer from any path.
+
+* `vocabulary.py`: `Vocabulary`, text to ids, offsets and back; special tokens.
+* `wordpiece.py`: BERT's, by Hugging Face's rules or the original program's.
+* `bpe.py`: byte-level BPE (GPT-2, RoBERTa) and GPT-1's.
+* `unigram.py`: SentencePiece models (ALBERT) and their file.
+* `fairseq_pieces.py`: SentencePiece models with fairseq's ids (XLM-R).
+* `words.py`: whole words (ELMo).
+* `characters.py`: words as the bytes of their characters (ELMo's input).
+* `tokenizer_json.py`: Hugging Face's `tokenizer.json` of any kind.
+* `cleaning.py`: how text is cleaned: capitals, accents, Unicode.
+* `added_tokens.py`: tokens added at the end of a vocabulary.
+* `token_files.py`: a user's file of tokens to add, `--add-tokens`.
+* `open_vocabulary.py`: opens and writes the files of a tokenizer.
+* `model_tokenizer.py`: the tokenizer that comes with a converted model.
+* `train_vocabulary.py`: learns a vocabulary from texts.
+"""

@@ -16,8 +16,7 @@ from tokenizers import (
   processors,
 )
 
-from bert_jax.text import bpe, tokenizer_json
-from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
+from bert_jax.text import bpe, tokenizer_json, unigram
 from bert_jax.text.vocabulary import Vocabulary
 
 # The name of the SentencePiece file in folders of these models.
@@ -56,7 +55,7 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   Raises:
     ValueError: the file is damaged, or is a model of another kind.
   """
-  parsed = sentencepiece_model.parse(content, source)
+  parsed = unigram.parse_model(content, source)
   if parsed.pieces[:3] != ["<unk>", "<s>", "</s>"]:
     raise ValueError(
       f"{source}: its first pieces are {parsed.pieces[:3]}, and not <unk>, <s>,"

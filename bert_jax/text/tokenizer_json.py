@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models
 
 from bert_jax.files import parse_json
 from bert_jax.text import added_tokens, bpe, unigram, wordpiece
-from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 from bert_jax.text.vocabulary import (
   SPACED,
   SPECIAL_TOKENS,
@@ -94,7 +93,7 @@ def read(text: str, source: str) -> Tokenizer:
       charsmap = base64.b64decode(parse_json(found[1]), validate=True)
     except (ValueError, TypeError) as e:
       raise ValueError(f"{source}: its charsmap is damaged ({e}).") from e
-    sentencepiece_model.check_charsmap(charsmap, source)
+    unigram.check_charsmap(charsmap, source)
   try:
     tokenizer = Tokenizer.from_str(text)
   except Exception as e:

@@ -12,9 +12,16 @@ One rule follows SentencePiece and the original program, not transformers: if a
 model's rules compose letters and marks (or the parts of Korean syllables), they
 are always composed. The library's form of these rules sometimes does not
 compose them, because it looks at one character or a short cluster at a time.
+
+The file is a protocol buffer (github.com/google/sentencepiece
+src/sentencepiece_model.proto; numbers of fields and defaults are from there).
+It is read here without the library SentencePiece; docs/design.md says why.
 """
 
 import string
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import (
@@ -28,7 +35,6 @@ from tokenizers import (
 )
 
 from bert_jax.text import bpe
-from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 from bert_jax.text.cleaning import (
   FOLDING,
   TRAINED,
@@ -49,6 +55,32 @@ _NO_CHARACTER, _APART = "\ufdd0", "\ufdd1"
 # The rules for which pieces begin a word. "space": pieces with a space before
 # them. "albert": the published rule, which was written for English.
 WORD_STARTS = ("space", "albert")
+# ModelProto: pieces, trainer_spec, normalizer_spec.
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+# SentencePiece: piece, score.
+_PIECE, _SCORE = 1, 2
+# TrainerSpec.model_type, and its value for a unigram model, the default.
+_MODEL_TYPE, _UNIGRAM = 3, 1
+# NormalizerSpec: name, precompiled_charsmap.
+_NAME, _CHARSMAP = 1, 2
+# Wire types: a number, 8 bytes, as many bytes as a number says, 4 bytes.
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+
+
+class ModelFile(NamedTuple):
+  """The content of a SentencePiece file with a unigram model.
+
+  Attributes:
+    pieces: in the order of their ids.
+    scores: log probabilities.
+    charsmap: compiled rules of normalisation, empty if there are none.
+    normalizer: the name of these rules, empty if they have none.
+  """
+
+  pieces: list[str]
+  scores: list[float]
+  charsmap: bytes
+  normalizer: str = ""
 
 
 def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
@@ -80,9 +112,7 @@ def check_word_starts(word_starts: str, source: str) -> None:
     )
 
 
-def normalizer(
-  model: sentencepiece_model.Model, cleaning: Cleaning
-) -> normalizers.Normalizer:
+def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   """Builds the library's normalizer from a model's rules and a cleaning."""
   chain = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
   rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
@@ -151,7 +181,7 @@ def fixed_cleaning(model: bytes, source: str) -> Cleaning:
   Raises:
     ValueError: the file is damaged, or not of a unigram model.
   """
-  name = sentencepiece_model.parse(model, source).normalizer
+  name = parse_model(model, source).normalizer
   folds = Cleaning(True, None) if name in FOLDING else Cleaning()
   return TRAINED.get(name, folds)
 
@@ -178,7 +208,7 @@ def unigram(
       its text was cleaned in a different way.
   """
   check_word_starts(word_starts, source)
-  parsed = sentencepiece_model.parse(model, source)
+  parsed = parse_model(model, source)
   pieces, scores = parsed.pieces, parsed.scores
   ids = {piece: i for i, piece in enumerate(pieces)}
   special = bpe.special_ids(ids, ALBERT, source)
@@ -227,3 +257,90 @@ def unigram(
       "tokenizer.json": adding.to_str().encode("utf-8"),
     },
   )
+
+
+def parse_model(content: bytes, source: str) -> ModelFile:
+  """Reads a SentencePiece file.
+
+  Args:
+    content: the content of the file.
+    source: the name of the file, for messages.
+
+  Raises:
+    ValueError: damaged, not a unigram model, or a piece occurs twice.
+  """
+  pieces, scores, charsmap, kind = [], [], b"", _UNIGRAM
+  normalizer = ""
+  try:
+    for number, value in _fields(content):
+      if number == _PIECES:
+        piece = dict(_fields(value))
+        pieces.append(piece[_PIECE].decode("utf-8"))
+        scores.append(struct.unpack("<f", piece.get(_SCORE, bytes(4)))[0])
+      elif number == _TRAINER:
+        kind = dict(_fields(value)).get(_MODEL_TYPE, _UNIGRAM)
+      elif number == _NORMALIZER:
+        fields = dict(_fields(value))
+        charsmap = fields.get(_CHARSMAP, b"")
+        normalizer = fields.get(_NAME, b"").decode("utf-8")
+  except (KeyError, ValueError, TypeError, AttributeError, struct.error) as e:
+    raise ValueError(f"{source}: not a SentencePiece model ({e}).") from e
+  if not pieces or kind != _UNIGRAM or not isinstance(charsmap, bytes):
+    raise ValueError(f"{source}: not a unigram model of SentencePiece.")
+  check_charsmap(charsmap, source)
+  seen: dict[str, int] = {}
+  for i, piece in enumerate(pieces):
+    if seen.setdefault(piece, i) != i:
+      raise ValueError(
+        f"{source}: {piece!r} is piece {seen[piece]} and piece {i} as well."
+      )
+  return ModelFile(pieces, scores, charsmap, normalizer)
+
+
+def check_charsmap(charsmap: bytes, source: str) -> None:
+  """Checks compiled rules: the size of a trie, the trie, text in UTF-8.
+
+  Raises:
+    ValueError: cut off or not such rules; the library would panic over them.
+  """
+  if not charsmap:
+    return
+  size = int.from_bytes(charsmap[:4], "little")
+  try:
+    if size % 4 or len(charsmap) < 4 + size:
+      raise ValueError(f"{len(charsmap)} bytes, a trie of {size}")
+    charsmap[4 + size :].decode("utf-8")
+  except ValueError as e:
+    raise ValueError(f"{source}: its charsmap is damaged ({e}).") from e
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+  """Yields (number, value) of a message; ValueError if it is cut off."""
+  at = 0
+  while at < len(data):
+    key, at = _varint(data, at)
+    number, wire = key >> 3, key & 7
+    if wire == _VARINT:
+      value, at = _varint(data, at)
+      yield number, value
+      continue
+    if wire not in (_EIGHT, _BYTES, _FOUR):
+      raise ValueError(f"no field can begin before byte {at}")
+    size = 8 if wire == _EIGHT else 4
+    if wire == _BYTES:
+      size, at = _varint(data, at)
+    if at + size > len(data):
+      raise ValueError(f"cut off at byte {len(data)}")
+    yield number, data[at : at + size]
+    at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+  """Returns the number at a place, and the place after it."""
+  value = shift = 0
+  while at < len(data) and shift < 64:
+    value |= (data[at] & 127) << shift
+    at, shift = at + 1, shift + 7
+    if data[at - 1] < 128:
+      return value, at
+  raise ValueError(f"no number ends at byte {at}")

@@ -8,7 +8,6 @@ import unicodedata
 import pytest
 
 from bert_jax.text import bpe, model_tokenizer, open_vocabulary, unigram
-from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 
 transformers = pytest.importorskip(
   "transformers", reason="transformers is not installed"
@@ -54,7 +53,7 @@ def albert():
   path = os.path.join(VOCAB, "albert_like", "30k-clean.model")
   with open(path, "rb") as f:
     content = f.read()
-  model = sentencepiece_model.parse(content, path)
+  model = unigram.parse_model(content, path)
   theirs = transformers.AlbertTokenizer(
     vocab=list(zip(model.pieces, model.scores, strict=True)),
     _spm_precompiled_charsmap=model.charsmap,

@@ -18,7 +18,6 @@ from tiny_vocabularies import (
 
 from bert_jax.tasks import questions
 from bert_jax.text import model_tokenizer, open_vocabulary, unigram
-from bert_jax.text import unigram_sentencepiece_model as sentencepiece_model
 from bert_jax.use import text_batches as text_rows
 
 
@@ -39,7 +38,7 @@ def files_of(kind, as_json=False):
 
 def test_a_sentencepiece_model_alone(tmp_path):
   content = sentencepiece(ALBERT)
-  model = sentencepiece_model.parse(content, "x")
+  model = unigram.parse_model(content, "x")
   assert model.pieces == ALBERT and model.scores[3] == -3.0
   folder = write(tmp_path / "albert", {"spiece.model": content})
   v = open_vocabulary.load(folder)
