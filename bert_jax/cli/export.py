@@ -11,13 +11,14 @@ EXAMPLE = """\
 
 
 def add_flags(parser: flags.Parser) -> None:
-  from bert_jax.use.export import LENGTHS, PLATFORMS
+  from bert_jax.tasks.bucket_lengths import EXPORT_BUCKETS
+  from bert_jax.use.export import PLATFORMS
 
   flags.add(parser, "model")
   flags.add(parser, "output", metavar="FILE", help="the file to write")
   parser.add_argument(
     "--lengths",
-    default=",".join(map(str, LENGTHS)),
+    default=",".join(map(str, EXPORT_BUCKETS)),
     metavar="N,...",
     help="lengths of rows, each a program (default %(default)s)",
   )

@@ -17,15 +17,13 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.examples.batch_keys import Batch, Features
 from bert_jax.tasks import encoded_rows, metrics
+from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
 # The key of `Part.meta` that checkpoints of earlier versions keep.
 ROWS = "rows_fingerprint"
-
-
-BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512)
 # Batches whose rows are sorted by length together (`group`), at most; and pools
 # of an epoch at least, so that batches differ from epoch to epoch. Both as in
 # transformers' group_by_length.

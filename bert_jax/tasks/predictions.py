@@ -110,9 +110,19 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
   check_finite(scores)
   if task.kind == "choice":
     return scores.reshape(-1, task.columns)
+  return mean_of_windows(rows, scores)
+
+
+def mean_of_windows(rows: Rows, logits: np.ndarray) -> np.ndarray:
+  """The mean of the rows of each example, float64 [E, width].
+
+  Args:
+    rows: N rows; an example of a long text has several, its windows.
+    logits: [N, width].
+  """
   count = np.bincount(rows.example)
-  sums = np.zeros((len(count), width))
-  np.add.at(sums, rows.example, scores)
+  sums = np.zeros((len(count), logits.shape[1]))
+  np.add.at(sums, rows.example, logits)
   return sums / count[:, None]
 
 

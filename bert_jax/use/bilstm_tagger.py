@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from bert_jax.use.text_batches import LENGTHS
+from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 
 
 class ScalarMix(nn.Module):
@@ -119,7 +119,7 @@ def batches(
   for start in starts if rng is None else rng.permutation(starts):
     part = order[start : start + size]
     longest = int(lengths[part].max())
-    length = next((n for n in LENGTHS if n >= longest), longest)
+    length = next((n for n in FEATURE_BUCKETS if n >= longest), longest)
     shape = data.features[part[0]].shape[1:]
     features = np.zeros((size, length, *shape), np.float32)
     tags = np.zeros((size, length), np.int32)

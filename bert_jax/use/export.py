@@ -27,6 +27,7 @@ from bert_jax.devices import sharding
 from bert_jax.messages import UserError
 from bert_jax.models import task_heads
 from bert_jax.tasks import layouts
+from bert_jax.tasks.bucket_lengths import EXPORT_BUCKETS
 from bert_jax.tasks.encoded_rows import task_of
 from bert_jax.text import open_vocabulary
 from bert_jax.training import evaluate_task as scoring
@@ -37,8 +38,6 @@ from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import Weights
 
 FORMAT_VERSION = 1
-# Rows of other lengths are padded to the next.
-LENGTHS = (16, 32, 64, 128, 256, 512)
 PLATFORMS = ("cpu", "cuda", "tpu")
 INPUTS = ("input_ids", "segment_ids", "sequence_ids")
 _META = "meta.json"
@@ -67,7 +66,7 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
 def save(
   path: str,
   model: OpenedModel,
-  lengths: Sequence[int] = LENGTHS,
+  lengths: Sequence[int] = EXPORT_BUCKETS,
   platforms: Sequence[str] = PLATFORMS,
   dtype: str = "float32",
 ) -> dict[str, Any]:
@@ -132,7 +131,7 @@ def save(
 def export_model(
   path: str,
   output: str,
-  lengths: Sequence[int] = LENGTHS,
+  lengths: Sequence[int] = EXPORT_BUCKETS,
   platforms: Sequence[str] = PLATFORMS,
   dtype: str = "float32",
   family: str | None = None,

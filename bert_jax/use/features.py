@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from bert_jax import models
 from bert_jax.devices import sharding
 from bert_jax.models.encoder import encode
+from bert_jax.tasks.windows import windows
 from bert_jax.use import text_batches as text_rows
 from bert_jax.use.text_batches import Text, Tokens
 from bert_jax.weights.load import OpenedModel
@@ -338,7 +339,8 @@ def _windows(
     return
   head, tail = one.ids[:begin], one.ids[end:]
   room = longest - len(head) - len(tail)
-  cuts = text_rows.windows(end - begin, room, min(overlap, room // 2))
+  stride = room - min(overlap, room // 2)
+  cuts = windows(end - begin, room, stride, full=True)
   place = 0
   for i, (start, stop) in enumerate(cuts):
     ids = np.concatenate([head, one.ids[begin + start : begin + stop], tail])

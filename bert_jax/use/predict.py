@@ -19,7 +19,8 @@ from bert_jax.tasks import (
   tagging,
   windows,
 )
-from bert_jax.tasks.batches import BUCKETS, Batches, Split
+from bert_jax.tasks.batches import Batches, Split
+from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text import added_tokens
 from bert_jax.text.vocabulary import Vocabulary
@@ -345,7 +346,7 @@ def make_results(
       {"words": e["words"], "tags": t, "probabilities": p}
       for e, t, p in zip(examples, tags, chances, strict=True)
     ]
-  means = _means(rows, np.asarray(logits, np.float64))
+  means = predictions.mean_of_windows(rows, np.asarray(logits, np.float64))
   predictions.check_finite(means)
   if kind == "regression":
     return [_scores(task.labels, x) for x in means]
@@ -356,14 +357,6 @@ def make_results(
   if kind == "multi_label":
     return [_labels(task.labels, 1 / (1 + np.exp(-x))) for x in means]
   return [_label(task.labels, x) for x in softmax(means)]
-
-
-def _means(rows: Rows, logits: np.ndarray) -> np.ndarray:
-  """The mean logits of each item's windows."""
-  count = np.bincount(rows.example)
-  sums = np.zeros((len(count), logits.shape[1]))
-  np.add.at(sums, rows.example, logits)
-  return sums / count[:, None]
 
 
 def _label(labels: Sequence[str], chances: np.ndarray) -> Result:

@@ -7,13 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 from bert_jax.tasks.files import tables
 from bert_jax.text import characters
 from bert_jax.text.vocabulary import cover_marks, joining, valid
 from bert_jax.weights.load import OpenedModel
-
-# What rows are padded to; longer ones to a multiple of the last.
-LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 class Text(NamedTuple):
@@ -229,19 +227,6 @@ def _characters(model: OpenedModel, text: Text) -> Tokens:
   )
 
 
-def windows(count: int, room: int, overlap: int) -> list[tuple[int, int]]:
-  """Cuts `count` positions into runs of `room` without gaps.
-
-  Args:
-    count: of positions.
-    room: of a run; all but a lone one are that long.
-    overlap: positions that neighbours share at least.
-  """
-  starts = [*range(0, max(count - room, 0), room - overlap)]
-  starts.append(max(count - room, 0))
-  return [(start, min(start + room, count)) for start in starts]
-
-
 def batches(
   rows: Sequence[np.ndarray], longest: int | None, tokens: int
 ) -> Iterator[Batch]:
@@ -253,16 +238,17 @@ def batches(
     tokens: of a batch, padding included; one row may be more.
 
   Yields:
-    Every row once, padded to the next of `LENGTHS`. A length's last batch is
+    Every row once, padded to the next of `FEATURE_BUCKETS`; a longer one to a
+    multiple of the last. A length's last batch is
     as large as the others; if it is the only one, a power of two.
   """
   lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-  last = LENGTHS[-1]
-  index = np.searchsorted(LENGTHS, lengths)
+  last = FEATURE_BUCKETS[-1]
+  index = np.searchsorted(FEATURE_BUCKETS, lengths)
   padded = np.where(
     lengths > last,
     -(-lengths // last) * last,
-    np.array([*LENGTHS, 0])[index],
+    np.array([*FEATURE_BUCKETS, 0])[index],
   )
   if longest is not None:
     padded = np.minimum(padded, longest)
