@@ -7,15 +7,15 @@ small compressed file holds.
 
 import codecs
 import contextlib
-import functools
 import gzip
 import io
 import lzma
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
+
+from bert_jax.messages import note_once
 
 # A document or line with more characters is cut into several. This bounds the
 # memory of the reader and of a worker. "War and Peace" has 3.2 million of them.
@@ -282,13 +282,10 @@ def _split_lines(text: str) -> Iterator[str]:
   yield from _cut_line("", 0, text[start:], cuts=True)
 
 
-@functools.cache
 def say_nulls(path: str, nulls: int, rows: int) -> None:
   """Prints once for a file how many rows without text were left out."""
   if nulls:
-    print(
+    note_once(
       f"{path}: {nulls:,} of {rows:,} rows have no text (null); they are left"
-      " out.",
-      file=sys.stderr,
-      flush=True,
+      " out."
     )

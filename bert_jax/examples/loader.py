@@ -18,6 +18,7 @@ from bert_jax.examples.batch_keys import Batch, Features
 from bert_jax.examples.recipes import make_recipe
 from bert_jax.examples.stateful_streams import StatefulStreams
 from bert_jax.examples.streams import Heldout, Mixture, Source, Stream, heldout
+from bert_jax.text.open_vocabulary import check_same
 from bert_jax.text.vocabulary import SpecialIds
 
 __all__ = [
@@ -106,11 +107,13 @@ def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
   folders, weights = zip(*parse_mixture(path), strict=True)
   prepared = tuple(open_prepared(folder) for folder in folders)
   for other in prepared[1:]:
-    if other.vocab != prepared[0].vocab:
-      raise ValueError(
-        f"{prepared[0].path} and {other.path} were prepared with different"
-        " vocabularies; prepare both with one vocab.txt."
-      )
+    check_same(
+      prepared[0].vocab,
+      other.vocab,
+      prepared[0].path,
+      other.path,
+      "prepare both with one vocab.txt",
+    )
   return prepared, list(weights)
 
 

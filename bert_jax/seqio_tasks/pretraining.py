@@ -624,11 +624,13 @@ def open_data(
   parts, rates = components(name)
   opened = tuple(part.opened for part in parts)
   for other in opened[1:]:
-    if other.vocab != opened[0].vocab:
-      raise ValueError(
-        f"{name}: {opened[0].path} and {other.path} have different"
-        " vocabularies; register both with one vocab.txt."
-      )
+    open_vocabulary.check_same(
+      opened[0].vocab,
+      other.vocab,
+      f"{name}: {opened[0].path}",
+      other.path,
+      "register both with one vocab.txt",
+    )
   loader.check_cased(opened, cased)
   special, size = opened[0].special, opened[0].vocab_size
   recipe = make_recipe(builder, special, size, options)

@@ -2,11 +2,11 @@
 
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import files
+from bert_jax.messages import note
 from bert_jax.tasks import (
   encode,
   encoded_rows,
@@ -88,10 +88,10 @@ def prepare(
   """
   vocabulary = open_vocabulary.load(vocab, **options)
   if line := open_vocabulary.warning(vocabulary, vocab):
-    print(line, file=sys.stderr, flush=True)
+    note(line)
   if add_tokens is not None:
     vocabulary, line = token_files.extend(vocabulary, add_tokens)
-    print(line, file=sys.stderr, flush=True)
+    note(line)
   length = length or known.length
   paths = [path for i in inputs for path in _paths(i.path)]
   watch = files.Watch(filter(os.path.isfile, paths))

@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import normalizers
 
 from bert_jax.files import digest, is_sealed, read_json, seal, write_durably
+from bert_jax.messages import UserError
 from bert_jax.text import (
   added_tokens,
   bpe,
@@ -614,8 +615,30 @@ def text(content: bytes, path: str) -> str:
     raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
 
 
-class OtherVocabulary(ValueError):
+class OtherVocabulary(UserError):
   """Two vocabularies have different pieces."""
+
+
+def check_same(
+  pieces: Sequence[str],
+  other_pieces: Sequence[str],
+  name: str,
+  other_name: str,
+  remedy: str,
+) -> None:
+  """Raises OtherVocabulary unless two vocabularies have the same pieces.
+
+  Args:
+    pieces: the pieces of the first vocabulary.
+    other_pieces: the pieces of the second one.
+    name: the owner of the first vocabulary, for the message.
+    other_name: the owner of the second one, for the message.
+    remedy: the end of the message.
+  """
+  if list(pieces) != list(other_pieces):
+    raise OtherVocabulary(
+      f"{name} and {other_name} have different vocabularies; {remedy}."
+    )
 
 
 def check_begins(

@@ -23,6 +23,7 @@ from bert_jax.tasks.batches import Batches, Split
 from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text import added_tokens
+from bert_jax.text.open_vocabulary import check_same
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.training import evaluate_task as scoring
 from bert_jax.use import fill_mask
@@ -267,11 +268,13 @@ def label_order(
     raise UserError(
       f"{where} is of kind {task.kind}, the model of {predictor.kind}."
     )
-  if list(split.pieces) != list(predictor.vocabulary.pieces):
-    raise UserError(
-      f"{where} was prepared with another vocabulary than the model's; prepare"
-      " it with the model's tokenizer."
-    )
+  check_same(
+    split.pieces,
+    predictor.vocabulary.pieces,
+    where,
+    "the model",
+    "prepare the folder with the model's tokenizer",
+  )
   if task.kind not in ("classification", "multi_label", "tagging"):
     return None
   columns = folder.columns_of(task.labels, theirs)

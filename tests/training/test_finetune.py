@@ -467,7 +467,7 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   with pytest.raises(ValueError, match="has the labels cat, cow, the model"):
     predicting.predict_split(predictor, other, where)
   other = split._replace(pieces=split.pieces[:-1])
-  with pytest.raises(ValueError, match="another vocabulary"):
+  with pytest.raises(ValueError, match="the model have different vocabularies"):
     predicting.predict_split(predictor, other, where)
 
 
