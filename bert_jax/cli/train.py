@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     raise UserError("--workdir is empty; name the run's folder.")
   config = configs.read(args.config, args.overrides)
   # Import these here, so that a bad flag is refused before jax is loaded.
-  from bert_jax.devices import hosts, out_of_memory
+  from bert_jax.devices import hosts, xla_errors
   from bert_jax.training import train
 
   remedy = (
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     " config.batch_size; checkpoints are whole."
   )
   with (
-    out_of_memory.reported(remedy),
+    xla_errors.reports_out_of_memory(remedy),
     hosts.joined(
       args.coordinator, args.num_processes, args.process_id, args.distributed
     ),

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from bert_jax.messages import UserError
+
 # Bits of an element; a token takes no space.
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 COLLECTIVES = (
@@ -68,7 +70,7 @@ def _split_type(text: str) -> tuple[str, str]:
     depth += (character == "(") - (character == ")")
     if not depth:
       return text[: i + 1], text[i + 1 :]
-  raise ValueError(f"unbalanced brackets in the program's line {text[:60]!r}.")
+  raise UserError(f"unbalanced brackets in the program's line {text[:60]!r}.")
 
 
 def parse(text: str) -> Program:
@@ -88,7 +90,7 @@ def parse(text: str) -> Program:
       if operation := _OPERATION.search(rest):
         current.append(Instruction(named[1], shape, operation[1], rest))
   if not entry:
-    raise ValueError("the compiled program's text has no ENTRY computation.")
+    raise UserError("the compiled program's text has no ENTRY computation.")
   return Program(computations, entry)
 
 

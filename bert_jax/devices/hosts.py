@@ -26,6 +26,9 @@ import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
+from bert_jax.devices import xla_errors
+from bert_jax.messages import UserError
+
 _FAILURE = "bert_jax/failure"
 _ALIVE = "bert_jax/alive/"
 _POLL_SECONDS = 0.5
@@ -56,19 +59,19 @@ def check_flags(
   if missing == 3:
     return
   if missing or auto:
-    raise ValueError(
+    raise UserError(
       "give --coordinator=HOST:PORT, --num-processes=N and --process-id=I"
       " together, the same but for the last in every process; or --distributed"
       " alone on a TPU pod slice."
     )
   host, _, port = coordinator.rpartition(":")
   if not host or not port.isdigit():
-    raise ValueError(
+    raise UserError(
       f"--coordinator={coordinator}: must be HOST:PORT, where HOST is that of"
       " process 0 and PORT a free port of it."
     )
   if not 0 <= process_id < num_processes:
-    raise ValueError(
+    raise UserError(
       f"--process-id={process_id}: must be 0 to {num_processes - 1}, as"
       f" --num-processes={num_processes}."
     )
@@ -101,12 +104,12 @@ def joined(
   try:
     jax.distributed.initialize(coordinator, num_processes, process_id)
   except ValueError as e:
-    raise ValueError(
+    raise UserError(
       "--distributed found no other hosts here: this is no TPU pod slice; give"
       " --coordinator, --num-processes and --process-id."
     ) from e
   except RuntimeError as e:
-    raise ValueError(
+    raise UserError(
       f"--coordinator={coordinator}: the processes did not come together"
       f" ({str(e).splitlines()[0]}); check that the port is free, that process"
       " 0 is on this host, and that all were started."
@@ -284,7 +287,7 @@ def _read_failure() -> str | None:
   try:
     return distributed.global_state.client.key_value_try_get(_FAILURE)
   except RuntimeError as e:
-    if "NOT_FOUND" in str(e):
+    if xla_errors.has_status(e, xla_errors.NOT_FOUND):
       return None
     raise
 
@@ -354,7 +357,7 @@ def check_same(name: str, value: dict[str, Any]) -> None:
     if first.get(key) != mine.get(key)
   ]
   if different:
-    raise ValueError(
+    raise UserError(
       f"{name} differs from that of process 0: {'; '.join(different)}; start"
       " every process by the same command on the same data."
     )

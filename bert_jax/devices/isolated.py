@@ -49,4 +49,4 @@ def _send(
       connection.send(value)
     connection.send(None)
   except ValueError as e:
-    connection.send(ValueError(str(e)))
+    connection.send(e)

@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from bert_jax.messages import UserError
+
 Shapes = dict[str, jax.ShapeDtypeStruct]
 AXES = ("data", "fsdp", "tensor")
 
@@ -62,7 +64,7 @@ def make_mesh(
   if data == -1:
     data = count // (fsdp * tensor)
   if data < 1 or data * fsdp * tensor != count:
-    raise ValueError(
+    raise UserError(
       f"mesh data={data} x fsdp={fsdp} x tensor={tensor} does not make up the"
       f" {count} devices; the product must be {count} (data=-1 takes all that"
       " are left)."
@@ -112,7 +114,7 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
       if axis and size % mesh.shape[axis]:
         where = jax.tree_util.keystr(path, simple=True, separator="/")
         largest = math.gcd(size, mesh.shape[axis])
-        raise ValueError(
+        raise UserError(
           f"{SIZE_KEYS[name]}={size} (of {where}) is not a multiple of"
           f" mesh.{axis}={mesh.shape[axis]}; choose a mesh.{axis} that divides"
           f" it, for example {largest}."
@@ -178,7 +180,7 @@ def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
   """Raises ValueError unless each micro-batch splits evenly over the mesh."""
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   if batch_size % (micro_batches * shards):
-    raise ValueError(
+    raise UserError(
       f"batch_size={batch_size} is not a multiple of micro_batches="
       f"{micro_batches} times the {shards} devices that split the batch; change"
       " batch_size, micro_batches or the mesh."
@@ -201,7 +203,7 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
       held.setdefault(device.process_index, set()).add(number)
   shares = sorted({tuple(sorted(part)) for part in held.values()})
   if sum(map(len, shares)) != len(rows) or len({*map(len, shares)}) != 1:
-    raise ValueError(
+    raise UserError(
       f"mesh.tensor={mesh.shape['tensor']} does not fit the devices of a"
       " process; choose a divisor or a multiple of their number."
     )

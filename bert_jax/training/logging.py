@@ -21,6 +21,7 @@ from bert_jax.files import (
   without_nan,
   write_atomically,
 )
+from bert_jax.messages import UserError
 
 Item = TypeVar("Item")
 
@@ -397,11 +398,11 @@ class Spikes:
       ValueError: an unknown action, or a factor that is not above 1.
     """
     if action not in ACTIONS:
-      raise ValueError(
+      raise UserError(
         f"spike.action={action!r}: not one of {', '.join(ACTIONS)}."
       )
     if not factor > 1:
-      raise ValueError(f"spike.factor={factor}: must be above 1.")
+      raise UserError(f"spike.factor={factor}: must be above 1.")
     self.action, self._factor = action, factor
     self.limit = math.inf if limit is None else limit
 

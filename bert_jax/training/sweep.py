@@ -16,7 +16,7 @@ import jax
 
 from bert_jax import files
 from bert_jax.files import without_nan, write_json
-from bert_jax.messages import nearest
+from bert_jax.messages import UserError, nearest
 from bert_jax.tasks import batches, encoded_rows, metrics
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging as logs
@@ -71,9 +71,9 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   key = key.removeprefix("config.")
   known = flatten(config)
   if key not in known:
-    raise ValueError(f"--grid {text}: no such key{nearest(key, known)}")
+    raise UserError(f"--grid {text}: no such key{nearest(key, known)}")
   if not values:
-    raise ValueError(f"--grid {text}: no values; write {key}=A,B.")
+    raise UserError(f"--grid {text}: no values; write {key}=A,B.")
   return key, [_value(part, known[key], text) for part in values.split(",")]
 
 
@@ -87,7 +87,7 @@ def _value(text: str, before: Any, where: str) -> Any:
   if isinstance(before, float) and type(value) is int:
     return float(value)
   if before is not None and type(value) is not type(before):
-    raise ValueError(
+    raise UserError(
       f"--grid {where}: {text!r} is not of type {type(before).__name__}."
     )
   return value
@@ -109,7 +109,7 @@ def plan(
   axes = [parse_axis(text, config) for text in grid]
   keys, seeds = [key for key, _ in axes], list(seeds)
   if len(set(keys)) < len(keys) or "seed" in keys:
-    raise ValueError(
+    raise UserError(
       f"--grid: each key once, and seeds by --seeds; got {', '.join(keys)}."
     )
   runs = []
@@ -125,11 +125,11 @@ def plan(
         section[last] = value
       runs.append(Run(point, seed, made))
   if not runs:
-    raise ValueError("--seeds must be at least 1.")
+    raise UserError("--seeds must be at least 1.")
   names = [run.name for run in runs]
   twice = [name for i, name in enumerate(names) if name in names[:i]]
   if twice:
-    raise ValueError(f"--grid: {twice[0]} is there twice; give values once.")
+    raise UserError(f"--grid: {twice[0]} is there twice; give values once.")
   return runs
 
 
@@ -157,7 +157,7 @@ def check_metric(metric: str, runs: Sequence[Run]) -> None:
       return
     known.update(_numbers(run.config))
   if metric not in known:
-    raise ValueError(
+    raise UserError(
       f"--metric={metric}: the runs have no such number{nearest(metric, known)}"
     )
 
@@ -256,7 +256,7 @@ def _here(run: Run, workdir: str) -> str | None:
     jax.clear_caches()  # A run's programs are its own.
   total = files.read_object(os.path.join(workdir, "config.json"))["total_steps"]
   if int(state.step) < total:
-    raise ValueError(
+    raise UserError(
       f"run {run.name} was stopped; the same command continues the sweep."
     )
   return None

@@ -16,10 +16,11 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax import models
-from bert_jax.devices import hlo, sharding
-from bert_jax.devices import isolated as apart
+from bert_jax.devices import hlo, isolated, sharding
+from bert_jax.devices.xla_errors import INVALID_ARGUMENT, has_status
 from bert_jax.examples import loader
 from bert_jax.examples.recipes import make_recipe
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, steps
@@ -121,7 +122,7 @@ def describe(topology: str) -> list[jax.Device]:
     ValueError: libtpu is not installed, or there is no such slice.
   """
   if importlib.util.find_spec("libtpu") is None:
-    raise ValueError(
+    raise UserError(
       "the TPU compiler, libtpu, is not installed: pip install 'bert_jax[tpu]'."
     )
   name, _, layout = topology.partition(":")
@@ -144,9 +145,9 @@ def describe(topology: str) -> list[jax.Device]:
       topologies.get_topology_desc(topology, "tpu", **options).devices
     )
   except jax.errors.JaxRuntimeError as e:
-    if "INVALID_ARGUMENT" in str(e):
+    if has_status(e, INVALID_ARGUMENT):
       raise unknown from e
-    raise ValueError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
+    raise UserError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
 
 
 def features(config: dict[str, Any], phase: phases.Phase) -> sharding.Shapes:
@@ -273,11 +274,11 @@ def compile_step(
   report: dict[str, Any] = {}
   start = time.monotonic()
   try:
-    for more in apart.run(compile_here, config, number, topology):
+    for more in isolated.run(compile_here, config, number, topology):
       report |= more
-  except apart.Crash as e:
+  except isolated.Crash as e:
     if not report:
-      raise ValueError(f"the process that compiles ended: {e}.") from e
+      raise UserError(f"the process that compiles ended: {e}.") from e
     report |= dict(crashed=str(e), fits=None, temporaries_bytes=None)
     report |= dict(compile_seconds=round(time.monotonic() - start, 1))
   return report
@@ -313,7 +314,7 @@ def compile_here(
   except jax.errors.JaxRuntimeError as e:
     room = refusal(str(e))
     if room is None:
-      raise ValueError(f"the TPU compiler failed: {_sentence(e)}") from e
+      raise UserError(f"the TPU compiler failed: {_sentence(e)}") from e
     found = dict(
       temporaries_bytes=room.get("needed"),
       usable_bytes=room.get("usable"),

@@ -9,6 +9,7 @@ import jax
 
 from bert_jax import files
 from bert_jax.devices import hosts
+from bert_jax.messages import UserError
 from bert_jax.weights import checkpoint, run_config
 
 
@@ -20,7 +21,7 @@ def lock(workdir: str) -> Iterator[None]:
     ValueError: another run holds it, it cannot be written, or it holds data.
   """
   if os.path.exists(os.path.join(workdir, "meta.json")):
-    raise ValueError(
+    raise UserError(
       f"--workdir={workdir}: this is a prepared folder (it has a meta.json)"
       ", and a run would write over its vocab.txt; take another."
     )
@@ -35,7 +36,7 @@ def lock(workdir: str) -> Iterator[None]:
         " another --workdir."
       ) from e
     except OSError as e:
-      raise ValueError(
+      raise UserError(
         f"--workdir={workdir}: no such folder can be made or written"
         f" ({e.strerror})."
       ) from e
@@ -43,7 +44,7 @@ def lock(workdir: str) -> Iterator[None]:
       files.clear_temporary(workdir)
     hosts.wait_for_all("lock")
     if not os.path.exists(os.path.join(workdir, "lock")):
-      raise ValueError(
+      raise UserError(
         f"{workdir}: process 0 has another folder of this name; the --workdir"
         " must be on a file system that all hosts share."
       )

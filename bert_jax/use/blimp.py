@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.use.text_batches import parse_object
 
 FILES = 67
@@ -56,18 +57,18 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
       item = parse_object(lines[i - 1], where)
       for field in _FIELDS:
         if not isinstance(item.get(field), str):
-          raise ValueError(f"{where}: no {field!r}, not BLiMP's.")
+          raise UserError(f"{where}: no {field!r}, not BLiMP's.")
       items.append(item)
     if not items:
-      raise ValueError(f"{path}: {name} is empty.")
+      raise UserError(f"{path}: {name} is empty.")
     good, bad, uid, term = (
       [item[field] for item in items] for field in _FIELDS
     )
     if uid[0] in (pairs.name for pairs in made):
-      raise ValueError(f"{path}: two files have the UID {uid[0]!r}; give one.")
+      raise UserError(f"{path}: two files have the UID {uid[0]!r}; give one.")
     made.append(Pairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad))
   if not made:
-    raise ValueError(f"{path}: no .jsonl file in it.")
+    raise UserError(f"{path}: no .jsonl file in it.")
   return made
 
 
@@ -89,7 +90,7 @@ def _contents(path: str) -> Iterator[tuple[str, str]]:
   except (OSError, EOFError, tarfile.TarError, *_DAMAGED) as e:
     # tarfile says for every form of packing why it is none, a line each.
     reason = getattr(e, "strerror", None) or str(e).split("\n")[0].rstrip(":")
-    raise ValueError(
+    raise UserError(
       f"{path}: no folder or tar file of BLiMP ({reason}); give its folder of"
       " .jsonl files, or a tar file of that."
     ) from e

@@ -101,7 +101,7 @@ def save(
   lengths = sorted({min(length, longest) for length in lengths})
   layouts.check_length(layout, lengths[-1])
   if lengths[0] < 1:
-    raise ValueError(f"--lengths: {lengths[0]} is none of rows.")
+    raise UserError(f"--lengths: {lengths[0]} is none of rows.")
   meta = {
     "format_version": FORMAT_VERSION,
     "family": config["family"],
@@ -171,7 +171,7 @@ def _exported(
 def _check_package() -> None:
   """jax.export serializes by a package that jax does not ask for."""
   if importlib.util.find_spec("flatbuffers") is None:
-    raise ValueError(
+    raise UserError(
       "jax.export needs the package flatbuffers: pip install"
       " 'bert_jax[export]'."
     )
@@ -183,7 +183,7 @@ def _reading(path: str) -> Iterator[None]:
   try:
     yield
   except OSError as e:
-    raise ValueError(f"{path}: {e.strerror or e}.") from e
+    raise UserError(f"{path}: {e.strerror or e}.") from e
   # zipfile and numpy raise all of these for damaged files. A flipped bit can
   # make a member look encrypted or compressed by another method (RuntimeError
   # and its subclass NotImplementedError).
@@ -192,7 +192,7 @@ def _reading(path: str) -> Iterator[None]:
     *(json.JSONDecodeError, UnicodeDecodeError, AttributeError),
     *(RuntimeError, OverflowError, MemoryError),
   ) as e:
-    raise ValueError(f"{path} is no exported model, or damaged ({e}).") from e
+    raise UserError(f"{path} is no exported model, or damaged ({e}).") from e
 
 
 def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
@@ -214,7 +214,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   with _reading(path), zipfile.ZipFile(path) as file:
     meta = files.parse_json(file.read(_META))
     if meta["format_version"] != FORMAT_VERSION:
-      raise ValueError(
+      raise UserError(
         f"{path}: format_version is {meta['format_version']}, this program"
         f" reads {FORMAT_VERSION}; export the model again."
       )
@@ -267,14 +267,14 @@ def _program(content: bytearray, path: str) -> Program:
   except Exception as e:
     # Its errors have many types, of flatbuffers and of MLIR.
     reason = str(e).split("\n")[0][:200]
-    raise ValueError(
+    raise UserError(
       f"{path}: jax {jax.__version__} does not read its program ({reason});"
       " export the model again."
     ) from e
   platform = jax.default_backend()
   platform = {"gpu": "cuda"}.get(platform, platform)
   if platform not in made.platforms:
-    raise ValueError(
+    raise UserError(
       f"{path} is for {', '.join(made.platforms)}, this is a {platform};"
       " export it with --platforms."
     )

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from bert_jax import models
 from bert_jax.devices import sharding
+from bert_jax.messages import UserError
 from bert_jax.models.encoder import encode
 from bert_jax.tasks.windows import windows
 from bert_jax.use import text_batches as text_rows
@@ -151,7 +152,7 @@ def own_pooling(
   if unit in ("piece", "word"):
     return unit, False, []
   if unit is None and model_unit not in WHOLE:
-    raise ValueError(
+    raise UserError(
       f"the model's own pooling is {model_unit}, which is not computed here;"
       " pass"
       f" --pooling={' or --pooling='.join(UNITS)}."
@@ -183,36 +184,36 @@ def check(model: OpenedModel, spec: Spec) -> None:
   """Raises ValueError if a model cannot give what a spec asks for."""
   count, family = num_layers(model), model.config["family"]
   if "encoder" not in model.params:
-    raise ValueError(
+    raise UserError(
       "the model has both towers of ELECTRA; load it with tower="
       '"discriminator" or "generator".'
     )
   choices = dict(combine=COMBINE, unit=UNITS, pieces=PIECES)
   for name, known in choices.items():
     if getattr(spec, name) not in known:
-      raise ValueError(f"{name}={getattr(spec, name)!r}: not one of {known}.")
+      raise UserError(f"{name}={getattr(spec, name)!r}: not one of {known}.")
   for layer in spec.layers:
     if not -count <= layer < count:
-      raise ValueError(
+      raise UserError(
         f"layer {layer}: the model has 0 (embeddings) to {count - 1}, -1 is the"
         " last one."
       )
   if not spec.layers:
-    raise ValueError("no layers: name one at least.")
+    raise UserError("no layers: name one at least.")
   wanted = len(spec.layers) if spec.combine == "mix" else 0
   if len(spec.mix) != wanted:
-    raise ValueError(
+    raise UserError(
       f"{len(spec.mix)} weights of a mix for {wanted} layers that are mixed."
     )
   if family == "elmo" and spec.unit == "cls":
-    raise ValueError("ELMo has no [CLS]; take the mean.")
+    raise UserError("ELMo has no [CLS]; take the mean.")
   longest, length = _longest(model), spec.max_length
   if length is not None and not 8 <= length <= (longest or length):
-    raise ValueError(
+    raise UserError(
       f"windows of {length} tokens: the model takes 8 to {longest or 'any'}."
     )
   if spec.overlap < 0:
-    raise ValueError(f"overlap {spec.overlap}: it must be 0 or more.")
+    raise UserError(f"overlap {spec.overlap}: it must be 0 or more.")
 
 
 def _longest(model: OpenedModel) -> int | None:

@@ -52,14 +52,14 @@ def check(path: str) -> Callable[[str, Iterable[Features]], int]:
   """
   extension = os.path.splitext(path)[1]
   if extension not in _WRITERS:
-    raise ValueError(
+    raise UserError(
       f"--output {path}: its name ends in none of {', '.join(_WRITERS)}."
     )
   if extension in (".h5", ".hdf5"):
     try:
       import h5py  # noqa: F401
     except ImportError as e:
-      raise ValueError(
+      raise UserError(
         f"--output {path}: HDF5 needs the package h5py: pip install"
         " 'bert_jax[convert]'."
       ) from e
@@ -97,7 +97,7 @@ def _npz(path: str, features: Iterable[Features]) -> int:
     names = arrays.get(name, [])
     longest = max(map(len, names), default=0)
     if 4 * longest * len(names) > _MOST:
-      raise ValueError(
+      raise UserError(
         f"{name}: {len(names):,} texts, the longest of {longest:,} characters,"
         " have no room in an .npz, which keeps as much for each; write a .jsonl"
         " or .h5."

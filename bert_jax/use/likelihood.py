@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from bert_jax.devices import sharding
+from bert_jax.messages import UserError
 from bert_jax.use import text_batches as text_rows
 from bert_jax.use.fill_mask import can_fill, log_probabilities
 from bert_jax.use.text_batches import Text, Tokens
@@ -65,7 +66,7 @@ def method_of(model: OpenedModel) -> str:
     return "rtd"
   if can_fill(model.config):
     return "pll"
-  raise ValueError(
+  raise UserError(
     f"the model is of family {family} for {task}; a score needs the head of a"
     " masked or causal language model or of ELECTRA's discriminator."
   )
@@ -74,10 +75,10 @@ def method_of(model: OpenedModel) -> str:
 def check(model: OpenedModel, method: str) -> None:
   """Raises ValueError if a model's head does not give a score."""
   if method not in METHODS:
-    raise ValueError(f"method {method!r}: not one of {METHODS}.")
+    raise UserError(f"method {method!r}: not one of {METHODS}.")
   found = method_of(model)
   if not method.startswith(found):
-    raise ValueError(f"method {method!r}: this model's head gives {found!r}.")
+    raise UserError(f"method {method!r}: this model's head gives {found!r}.")
 
 
 def score(
@@ -122,7 +123,7 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   longest = model.module.encoder.max_length
   for text, one in zip(texts, encoded, strict=True):
     if len(one.ids) > longest:
-      raise ValueError(
+      raise UserError(
         f"{text.text[:40]!r}... has {len(one.ids)} tokens; the model takes"
         f" {longest}. Shorten it."
       )
@@ -135,7 +136,7 @@ def mask_token(model: OpenedModel) -> tuple[str, int]:
     number = model.tokenizer and model.tokenizer.token_to_id(token)
     if number is not None:
       return token, number
-  raise ValueError(f"the tokenizer has none of {', '.join(_MASKS)}.")
+  raise UserError(f"the tokenizer has none of {', '.join(_MASKS)}.")
 
 
 def _rows(
@@ -232,7 +233,7 @@ def cloze(
   mask, mask_id = mask_token(model)
   for text in texts:
     if text.count("[MASK]") != 1:
-      raise ValueError(
+      raise UserError(
         f"{text[:60]!r} has {text.count('[MASK]')} [MASK], not one."
       )
   pairs = zip(texts, answers, strict=True)

@@ -218,7 +218,7 @@ def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
   else:
     count = _answer_file(predictor, source, out)
   if not count:
-    raise ValueError(f"{'stdin' if source == '-' else source} has no lines.")
+    raise UserError(f"{'stdin' if source == '-' else source} has no lines.")
   return count
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 from bert_jax.tasks.files import tables
 from bert_jax.text import characters
@@ -113,11 +114,11 @@ def read_texts(path: str) -> Iterator[Text]:
     elif isinstance(item.get("text"), str) and words is None:
       yield of_text(name, item["text"])
     else:
-      raise ValueError(
+      raise UserError(
         f'{where}: neither "text" (a string) nor "words" (a list of strings).'
       )
   if number < 0:
-    raise ValueError(f"{path} has no lines.")
+    raise UserError(f"{path} has no lines.")
 
 
 def read_lines(path: str) -> Iterator[str]:
@@ -130,7 +131,7 @@ def read_lines(path: str) -> Iterator[str]:
     with open(path, "rb") as f:
       yield from decode(f, path)
   except OSError as e:
-    raise ValueError(f"{path}: {e.strerror}.") from e
+    raise UserError(f"{path}: {e.strerror}.") from e
 
 
 def decode(lines: Iterable[bytes], where: str) -> Iterator[str]:
@@ -140,7 +141,7 @@ def decode(lines: Iterable[bytes], where: str) -> Iterator[str]:
     try:
       yield line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as e:
-      raise ValueError(f"{where}:{number}: not UTF-8.") from e
+      raise UserError(f"{where}:{number}: not UTF-8.") from e
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
@@ -148,9 +149,9 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
   try:
     item = tables.parse_json(line)
   except ValueError as e:
-    raise ValueError(f"{where}: no JSON ({e}).") from e
+    raise UserError(f"{where}: no JSON ({e}).") from e
   if not isinstance(item, dict):
-    raise ValueError(f"{where}: no JSON object.")
+    raise UserError(f"{where}: no JSON object.")
   return item
 
 
@@ -166,7 +167,7 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   if model.config["family"] == "elmo":
     return [_characters(model, text) for text in texts]
   if model.tokenizer is None:
-    raise ValueError(
+    raise UserError(
       "the model came without a tokenizer; put its vocab.txt, vocab.json with"
       " merges.txt, spiece.model or tokenizer.json into its folder."
     )
@@ -176,7 +177,7 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   size = model.config["model"]["vocab_size"]
   highest = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)
   if highest >= size:
-    raise ValueError(
+    raise UserError(
       f"the tokenizer gives id {highest}, the model has {size} pieces: they do"
       " not belong together."
     )

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from bert_jax.messages import UserError
+
 # The first words are the most frequent ones; huawei-noah/
 # Pretrained-Language-Model TinyBERT data_augmentation.py,
 # prepare_embedding_retrieval.
@@ -69,7 +71,7 @@ def read(path: str, most: int = MOST) -> WordVectors:
           break
         word, row = _parse(line, len(rows[0]) if rows else None)
         if row is None:
-          raise ValueError(
+          raise UserError(
             f"{path}:{number}: no word with"
             f" {len(rows[0]) if rows else 'two or more'} finite numbers after"
             " it; vectors are read from GloVe's text format, without a header."
@@ -80,11 +82,11 @@ def read(path: str, most: int = MOST) -> WordVectors:
           words.append(word)
           rows.append(row)
   except FileNotFoundError as e:
-    raise ValueError(f"{path}: no such file.") from e
+    raise UserError(f"{path}: no such file.") from e
   except IsADirectoryError as e:
-    raise ValueError(f"{path} is a folder; name a file of vectors.") from e
+    raise UserError(f"{path} is a folder; name a file of vectors.") from e
   if not words:
-    raise ValueError(f"{path}: the file is empty.")
+    raise UserError(f"{path}: the file is empty.")
   matrix = np.array(rows, np.float32)
   norms = np.linalg.norm(matrix, axis=1, keepdims=True)
   return WordVectors(words, matrix / np.maximum(norms, 1e-30))

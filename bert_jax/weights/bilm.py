@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.models.elmo import MAX_CHARS, NUM_CHARS
 from bert_jax.weights import mapping
 from bert_jax.weights import model_folder as folder
@@ -34,9 +35,9 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     ValueError: with one sentence, whatever is wrong.
   """
   if family != "elmo":
-    raise ValueError(f"--family={family}: bilm's files are elmo's.")
+    raise UserError(f"--family={family}: bilm's files are elmo's.")
   if tower is not None:
-    raise ValueError(f"--tower={tower}: elmo has no towers.")
+    raise UserError(f"--tower={tower}: elmo has no towers.")
   weights, options = _find(path)
   model = read_options(folder.read_json(options), options)
   config = folder.make_config(
@@ -45,7 +46,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   try:
     shapes = folder.shapes_of(folder.module_of(config), config)
   except ValueError as e:
-    raise ValueError(f"{options}: {e}") from e
+    raise UserError(f"{options}: {e}") from e
   arrays = _read_hdf5(weights)
   skipped = sorted(n for n in arrays if mapping.is_skipped(n, SKIPPED))
   config["source"] |= {"dtype": "float32", "skipped": skipped}
@@ -63,15 +64,15 @@ def _find(path: str) -> tuple[str, str]:
     found = glob.glob(os.path.join(glob.escape(path), "*weights*.hdf5"))
     weights = found or glob.glob(os.path.join(glob.escape(path), "*.hdf5"))
   else:
-    raise ValueError(f"{path}: no such folder or file.")
+    raise UserError(f"{path}: no such folder or file.")
   if len(weights) != 1:
-    raise ValueError(
+    raise UserError(
       f"{path}: {len(weights)} files of weights (*weights*.hdf5) in it, not"
       " one; name the file."
     )
   found = glob.glob(os.path.join(glob.escape(path), f"*{OPTIONS}"))
   if len(found) != 1:
-    raise ValueError(f"{path}: {len(found)} files *{OPTIONS} in it, not one.")
+    raise UserError(f"{path}: {len(found)} files *{OPTIONS} in it, not one.")
   return weights[0], found[0]
 
 
@@ -101,10 +102,10 @@ def read_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
     value = options
     for part in name.split("."):
       if not isinstance(value, Mapping) or part not in value:
-        raise ValueError(f"{where} has no {name}; write it in: {what}.")
+        raise UserError(f"{where} has no {name}; write it in: {what}.")
       value = value[part]
     if not right(value):
-      raise ValueError(f"{where}: {name} is {value!r}; it must be {what}.")
+      raise UserError(f"{where}: {name} is {value!r}; it must be {what}.")
     return value
 
   def size(name, least=1):
@@ -154,7 +155,7 @@ def _read_hdf5(path: str) -> dict[str, np.ndarray]:
   try:
     import h5py
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       f"{path}: HDF5 needs the package h5py: pip install 'bert_jax[convert]'."
     ) from e
   arrays: dict[str, np.ndarray] = {}
@@ -167,10 +168,10 @@ def _read_hdf5(path: str) -> dict[str, np.ndarray]:
     with h5py.File(path, "r") as file:
       file.visititems(visit)
   except OSError as e:
-    raise ValueError(f"{path}: not an HDF5 file, or damaged ({e}).") from e
+    raise UserError(f"{path}: not an HDF5 file, or damaged ({e}).") from e
   for name, array in arrays.items():
     if array.dtype.kind != "f":
-      raise ValueError(f"{path}: {name} is {array.dtype}, not of numbers.")
+      raise UserError(f"{path}: {name} is {array.dtype}, not of numbers.")
   return arrays
 
 

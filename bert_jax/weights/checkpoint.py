@@ -1,6 +1,7 @@
 """One Checkpointer: train state, data position, metadata; strict restore."""
 
 import contextlib
+import errno
 import glob
 import json
 import math
@@ -17,6 +18,7 @@ from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import files, messages
 from bert_jax.devices import hosts
+from bert_jax.devices.xla_errors import RESOURCE_EXHAUSTED, has_status
 from bert_jax.files import is_sealed, seal, write_atomically
 from bert_jax.messages import Damaged, UserError, note
 from bert_jax.text import open_vocabulary
@@ -54,7 +56,7 @@ def split_path(path: str) -> tuple[str, str | None]:
   if name == BEST or (name.isascii() and name.isdigit()):
     return run, name
   if os.path.isdir(os.path.join(run, "checkpoints")):
-    raise ValueError(
+    raise UserError(
       f"{path}: no such folder; write {run}@best, or {run}@ and the step of a"
       " checkpoint in digits."
     )
@@ -97,7 +99,7 @@ class Checkpointer:
       read_only: change nothing in the folder; its run may be going on.
     """
     if keep < 1:
-      raise ValueError(f"checkpoint.keep={keep}: must be at least 1.")
+      raise UserError(f"checkpoint.keep={keep}: must be at least 1.")
     self.path = os.path.join(os.path.abspath(workdir), "checkpoints")
     self._workdir, self._read_only = workdir, read_only
     self._keep, self._keep_best = keep, keep_best
@@ -107,7 +109,7 @@ class Checkpointer:
     # `describe` sets this: metadata of the run that every checkpoint repeats.
     self._run_meta: dict[str, Any] = {}
     if os.path.exists(self.path) and not os.path.isdir(self.path):
-      raise ValueError(
+      raise UserError(
         f"{self.path} is a file where a run has a folder; move it away, or take"
         " another --workdir."
       )
@@ -149,10 +151,10 @@ class Checkpointer:
       ValueError: there are none.
     """
     if not os.path.isdir(os.path.join(workdir, "checkpoints")):
-      raise ValueError(f"{workdir}: not the --workdir of a run.")
+      raise UserError(f"{workdir}: not the --workdir of a run.")
     checkpointer = cls(workdir, read_only=True)
     if checkpointer.latest_step() is None:
-      raise ValueError(f"{workdir}: the run has saved no checkpoint yet.")
+      raise UserError(f"{workdir}: the run has saved no checkpoint yet.")
     checkpointer._checks_run_files = True
     return checkpointer
 
@@ -206,13 +208,13 @@ class Checkpointer:
     saved_steps = ", ".join(map(str, steps))
     if name != BEST:
       if int(name) not in steps:
-        raise ValueError(
+        raise UserError(
           f"{self.path} has no step {int(name)}, only {saved_steps}."
         )
       return int(name)
     best = self.best_step()
     if best is None:
-      raise ValueError(
+      raise UserError(
         f"{self.path} has no best checkpoint: at each step that it keeps"
         f" ({saved_steps}), the run has not evaluated, or its metric was not"
         " defined (nan); name one of these steps, RUN@STEP."
@@ -324,9 +326,9 @@ class Checkpointer:
     try:
       yield
     except Exception as e:
-      text = str(e)
-      reason = text.strip().split("\n")[0]
-      if "No space left" in text or "RESOURCE_EXHAUSTED" in text:
+      reason = str(e).strip().split("\n")[0]
+      is_full = isinstance(e, OSError) and e.errno == errno.ENOSPC
+      if is_full or has_status(e, RESOURCE_EXHAUSTED):
         reason = "no space left on the disk"
       raise OSError(
         f"{self.path}: a checkpoint could not be saved ({reason}); those before"
@@ -477,7 +479,7 @@ class Checkpointer:
     if self._read_only:
       remedy = "Put a copy of the run's folder back, or name another model."
     reasons = "; ".join(str(error).rstrip(".") for error in errors.values())
-    raise ValueError(
+    raise UserError(
       f"no checkpoint in {self.path} is whole ({reasons}). {remedy}"
     )
 
@@ -559,7 +561,7 @@ class Checkpointer:
     if step is None:
       return self._newest(restore)
     if step not in self._manager.all_steps():
-      raise ValueError(
+      raise UserError(
         f"{self.path} has no step {step}, only"
         f" {', '.join(map(str, self._manager.all_steps()))}."
       )

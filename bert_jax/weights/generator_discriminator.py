@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.models import electra
 from bert_jax.weights import model_folder as folder
 from bert_jax.weights.model_folder import Weights
@@ -19,21 +20,21 @@ def check_name(family: str, tower: str | None) -> None:
   if tower is None:
     return
   if family != "electra":
-    raise ValueError(f"--tower={tower}: only ELECTRA has towers.")
+    raise UserError(f"--tower={tower}: only ELECTRA has towers.")
   if tower not in (*TOWERS, "both"):
-    raise ValueError(f"--tower={tower}: not one of {', '.join(TOWERS)}, both.")
+    raise UserError(f"--tower={tower}: not one of {', '.join(TOWERS)}, both.")
 
 
 def check_is(weights: Weights, tower: str | None, where: str) -> None:
   """Raises ValueError if a model is not the tower that was asked for."""
   task = weights.config["task"]
   if tower == "both":
-    raise ValueError(
+    raise UserError(
       f"--tower=both: {where} does not hold both towers, each in a folder of"
       f" its own named {' and '.join(TOWERS)}."
     )
   if tower and task != tower:
-    raise ValueError(f"--tower={tower}: {where} is a model for {task}.")
+    raise UserError(f"--tower={tower}: {where} is a model for {task}.")
 
 
 def _names(tower: str) -> tuple[tuple[str, str], ...]:
@@ -73,7 +74,7 @@ def join(parts: Mapping[str, Weights], where: str) -> Weights:
   """
   for tower, part in parts.items():
     if part.config["task"] != tower:
-      raise ValueError(
+      raise UserError(
         f"{where}/{tower} is a model for {part.config['task']}, no {tower}."
       )
   configs = {tower: part.config for tower, part in parts.items()}
@@ -81,7 +82,7 @@ def join(parts: Mapping[str, Weights], where: str) -> Weights:
   model = configs["discriminator"]["model"] | {"generator_hidden": hidden}
   for name, value in _generator(model).items():
     if configs["generator"]["model"][name] != value:
-      raise ValueError(
+      raise UserError(
         f"{where}: the generator's {name} is"
         f" {configs['generator']['model'][name]}, beside this discriminator it"
         f" is {value}; {_REMEDY}."
@@ -91,7 +92,7 @@ def join(parts: Mapping[str, Weights], where: str) -> Weights:
     for path, array in part.arrays.items():
       new = _rename(path, _names(tower))
       if new in arrays and not np.array_equal(array, arrays[new]):
-        raise ValueError(
+        raise UserError(
           f"{where}: {new} of the generator is not the discriminator's, but"
           f" both share it here; {_REMEDY}."
         )

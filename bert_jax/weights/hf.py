@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.messages import note
+from bert_jax.messages import UserError, note
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import hf_config, hf_files, hf_names, hf_tasks, mapping
 from bert_jax.weights import model_folder as folder
@@ -30,12 +30,12 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     ValueError: with one sentence, whatever is wrong.
   """
   if family not in hf_names.NAMINGS:
-    raise ValueError(
+    raise UserError(
       f"--family={family}: of Hugging Face's files, known are"
       f" {', '.join(hf_names.NAMINGS)}."
     )
   if not os.path.isdir(path):
-    raise ValueError(f"{path}: no such folder.")
+    raise UserError(f"{path}: no such folder.")
   both = all(os.path.isdir(os.path.join(path, t)) for t in towers.TOWERS)
   towers.check_name(family, tower)
   if both and tower in (None, "both") and family == "electra":
@@ -80,7 +80,7 @@ def _task(
   classes, kinds = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
   kind = config.get("model_type")
   if kind not in (None, *kinds):
-    raise ValueError(
+    raise UserError(
       f"{where}: model_type is {kind!r}, {family}'s is"
       f" {' or '.join(map(repr, kinds))};"
       " pass the right --family."
@@ -89,7 +89,7 @@ def _task(
   named = config.get("architectures")
   if named:
     if not isinstance(named, list) or named[0] not in [*classes]:
-      raise ValueError(
+      raise UserError(
         f"{where}: architectures is {named}; of {family}, known are"
         f" {', '.join(classes)}."
       )
@@ -99,7 +99,7 @@ def _task(
     fits = hf_tasks.guess_task(family, keys)
   if len(fits) != 1:
     could = " or ".join(hf_tasks.class_of(family, task) for task in fits)
-    raise ValueError(
+    raise UserError(
       f"{where} has no architectures, and the arrays could be those of"
       f" {could or 'no known class'}; write the class in."
     )
@@ -117,7 +117,7 @@ def _untie(
     if original not in arrays:
       arrays[original] = arrays[copy]
     elif not np.array_equal(arrays[copy], arrays[original]):
-      raise ValueError(
+      raise UserError(
         f"{where}: {copy} differs from {original}, to which it is tied here;"
         " a model with a decoder of its own cannot be converted."
       )
@@ -160,7 +160,7 @@ def _read_one(path: str, family: str) -> Weights:
   try:
     shapes = folder.shapes_of(folder.module_of(config), config)
   except ValueError as e:
-    raise ValueError(f"{where}: {e}") from e
+    raise UserError(f"{where}: {e}") from e
   zeros = {
     name: np.zeros(shapes.pop(name), np.float32)
     for name in ZERO.get((family, task), ())
@@ -199,7 +199,7 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
   folder.check_new(path)
   family, task = weights.config["family"], weights.config["task"]
   if family not in hf_names.NAMINGS:
-    raise ValueError(f"transformers has no {family}.")
+    raise UserError(f"transformers has no {family}.")
   towers.check_name(family, tower)
   both = family == "electra" and task == "pretraining"
   if both and tower in (None, "both"):
@@ -224,7 +224,7 @@ def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   config, arrays = weights.config, dict(weights.arrays)
   family, task = config["family"], config["task"]
   if task == "span" and "beam" in config["head"]:
-    raise ValueError(
+    raise UserError(
       "transformers has no place for a head that finds the end of an answer by"
       " its start (objective.span_head=joint); `export` keeps it."
     )
@@ -232,7 +232,7 @@ def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
   theirs = hf_config.make_config(config, weights.tokenizer_files, dtype)
   for name in ZERO.get((family, task), ()):
     if arrays.pop(name).any():
-      raise ValueError(
+      raise UserError(
         f"{name} is not zero, and {theirs['architectures'][0]} has none."
       )
   prefix = "" if task == "encoder" else hf_names.NAMINGS[family].prefix

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_jax import models
-from bert_jax.messages import note
+from bert_jax.messages import UserError, note
 from bert_jax.models import electra
 from bert_jax.text import model_tokenizer
 from bert_jax.weights import hf_names, hf_tasks
@@ -179,12 +179,12 @@ class Fields:
   def refuse(self, field: str, why: str) -> ValueError:
     """The error that a field's value is worth."""
     value = self.config.get(field)
-    return ValueError(f"{self.where}: {field} is {value!r}; {why}.")
+    return UserError(f"{self.where}: {field} is {value!r}; {why}.")
 
   def value(self, field: str) -> Any:
     """A field; ValueError if it is absent."""
     if field not in self.config:
-      raise ValueError(f"{self.where} has no {field}; write it in.")
+      raise UserError(f"{self.where} has no {field}; write it in.")
     return self.config[field]
 
   def size(self, field: str) -> int:
@@ -221,7 +221,7 @@ class HfFields(Fields):
   def size(self, field: str) -> int:
     """A whole number from 1; ValueError if it is absent or another."""
     if self.config.get(field) is None:
-      raise ValueError(
+      raise UserError(
         f"{self.where} has no {field}, without which the model's shape is not"
         " known; write it in."
       )
@@ -234,7 +234,7 @@ class HfFields(Fields):
     if field not in ABSENT[self.family]:
       # RoBERTa's: fairseq trains with the one, the class's default is the
       # other.
-      raise ValueError(
+      raise UserError(
         f"{self.where} has no {field}: models trained by fairseq have 1e-05,"
         " transformers reads 1e-12; write in the right one."
       )
@@ -339,7 +339,7 @@ def problem_of(config: Mapping[str, Any], num_labels: int, where: str) -> str:
   if value is None:
     return "regression" if num_labels == 1 else "classification"
   if value not in [*PROBLEMS]:
-    raise ValueError(
+    raise UserError(
       f"{where}: problem_type is {value!r}, not one of {list(PROBLEMS)}."
     )
   return PROBLEMS[value]
@@ -413,17 +413,17 @@ def read_labels(
   try:
     by_id = {int(key): str(name) for key, name in names.items()}
   except (AttributeError, ValueError) as e:
-    raise ValueError(f"{where}: id2label is no map from ids to names.") from e
+    raise UserError(f"{where}: id2label is no map from ids to names.") from e
   if sorted(by_id) != list(range(len(names))) or not by_id:
-    raise ValueError(
+    raise UserError(
       f"{where}: the ids of id2label are {sorted(by_id)}, not 0, 1, ... ."
     )
   labels = [by_id[i] for i in range(len(by_id))]
   if len(set(labels)) != len(labels):
     twice = next(name for name in labels if labels.count(name) > 1)
-    raise ValueError(f"{where}: id2label names {twice!r} twice.")
+    raise UserError(f"{where}: id2label names {twice!r} twice.")
   if not _agree(labels, config.get("label2id")):
-    raise ValueError(
+    raise UserError(
       f"{where}: id2label and label2id disagree; take out the wrong one."
     )
   if count is None or count == len(labels):
@@ -433,7 +433,7 @@ def read_labels(
     return default_labels(_counted(count, where)), [
       f"{where}: id2label is the default, num_labels={count} counts"
     ]
-  raise ValueError(
+  raise UserError(
     f"{where}: num_labels is {count}, id2label has {len(labels)} names."
   )
 
@@ -441,7 +441,7 @@ def read_labels(
 def _counted(count: Any, where: str) -> int:
   """`num_labels`, if it is a number of labels."""
   if type(count) is not int or not 1 <= count <= MAX_LABELS:
-    raise ValueError(
+    raise UserError(
       f"{where}: num_labels is {count!r:.40}, not a whole number from 1 to"
       f" {MAX_LABELS:,}."
     )
@@ -550,17 +550,17 @@ def _check(family: str, task: str, model: Config) -> None:
   """Raises ValueError if transformers has no field for an attribute."""
   epsilon = DISTILBERT_EPSILON
   if family == "distilbert" and model["norm_epsilon"] != epsilon:
-    raise ValueError(
+    raise UserError(
       f"model.norm_epsilon={model['norm_epsilon']}: transformers' DistilBERT"
       f" has {epsilon} and no field for it."
     )
   if family == "gpt" and model["mlp"] != 4 * model["hidden"]:
-    raise ValueError(
+    raise UserError(
       f"model.mlp={model['mlp']}: transformers' GPT-1 has 4 x {model['hidden']}"
       " and no field for it."
     )
   if exact_gelu(family, task) and model["activation"] != "gelu":
-    raise ValueError(
+    raise UserError(
       f"model.activation={model['activation']!r}: the head of transformers'"
       f" {hf_tasks.class_of(family, task)} has 'gelu' and no field for it."
     )
@@ -573,7 +573,7 @@ def _set_activation(result: Config, family: str, activation: str) -> None:
     return
   fits = [name for name, ours in names.items() if ours == activation]
   if not fits:
-    raise ValueError(
+    raise UserError(
       f"model.activation={activation!r}: transformers' {family} has none but"
       f" {sorted(names.values())}."
     )
@@ -598,7 +598,7 @@ def _set_head(result: Config, config: Mapping[str, Any]) -> None:
     known = pooling(family, task, dropout)
     if head["pooling"] != known:
       name = result["architectures"][0]
-      raise ValueError(
+      raise UserError(
         f"head.pooling={head['pooling']}: transformers' {name} has {known}."
       )
   elif "dropout" in head:

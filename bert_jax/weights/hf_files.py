@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 
-from bert_jax.messages import note
+from bert_jax.messages import Damaged, UserError, note
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import model_folder as folder
 
@@ -44,7 +44,7 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
       for part in _parts(index):
         arrays |= one(os.path.join(path, part))
       return _named(arrays, index), index
-  raise ValueError(
+  raise UserError(
     f"{path} holds no weights: none of {SAFE}, {SAFE_INDEX}, {TORCH},"
     f" {TORCH_INDEX}."
   )
@@ -66,14 +66,14 @@ def has_weights(path: str) -> bool:
 def _parts(index: str) -> list[str]:
   places = folder.read_json(index).get("weight_map")
   if not isinstance(places, dict) or not places:
-    raise ValueError(f"{index} is damaged: it has no weight_map.")
+    raise Damaged(f"{index} is damaged: it has no weight_map.")
   if not all(isinstance(part, str) for part in places.values()):
-    raise ValueError(f"{index} is damaged: its weight_map names no files.")
+    raise Damaged(f"{index} is damaged: its weight_map names no files.")
   parts = sorted(set(places.values()))
   for part in parts:
     # A name in somebody else's file must not lead out of the folder.
     if os.path.basename(part) != part:
-      raise ValueError(f"{index}: {part!r} is no file of this folder.")
+      raise UserError(f"{index}: {part!r} is no file of this folder.")
   return parts
 
 
@@ -86,7 +86,7 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
   try:
     import torch
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       f"{path} needs torch to be read: pip install torch (or get the model's"
       f" {SAFE})."
     ) from e
@@ -95,18 +95,18 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
     mapped = zipfile.is_zipfile(path)
     values = torch.load(path, "cpu", weights_only=True, mmap=mapped)
   except pickle.UnpicklingError as e:
-    raise ValueError(
+    raise UserError(
       f"{path} holds more than tensors and is not opened: loading it could run"
       f" its code; get the model's {SAFE}."
     ) from e
   except Exception as e:
     # torch raises errors of many types for a damaged file.
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
-    raise ValueError(f"{path} is damaged ({reason}); get it again.") from e
+    raise Damaged(f"{path} is damaged ({reason}); get it again.") from e
   if not isinstance(values, Mapping) or not all(
     isinstance(value, torch.Tensor) for value in values.values()
   ):
-    raise ValueError(f"{path} is no dictionary of tensors.")
+    raise UserError(f"{path} is no dictionary of tensors.")
   return {name: _numpy(value, name, path) for name, value in values.items()}
 
 
@@ -122,7 +122,7 @@ def _numpy(tensor, name: str, path: str) -> np.ndarray:
     return tensor.numpy()
   except (TypeError, RuntimeError) as e:
     kind = f"{tensor.dtype} ({tensor.layout})"
-    raise ValueError(f"{path}: {name} is {kind}, unknown here.") from e
+    raise UserError(f"{path}: {name} is {kind}, unknown here.") from e
 
 
 def _named(
@@ -155,7 +155,7 @@ def _new_names(
       if key.endswith(old):
         new = key.removesuffix(old) + name
     if new in result:
-      raise ValueError(f"{where}: {new} is there under its old name as well.")
+      raise UserError(f"{where}: {new} is there under its old name as well.")
     result[new] = array
   return result
 
@@ -169,7 +169,7 @@ def dtype_of(arrays: Mapping[str, np.ndarray], where: str) -> str:
   names = {dtype: name for name, dtype in FLOATS.items()}
   for key, array in arrays.items():
     if array.dtype not in names:
-      raise ValueError(
+      raise UserError(
         f"{where}: {key} is {array.dtype}, not one of {', '.join(FLOATS)}."
       )
   found = {names[array.dtype] for array in arrays.values()}

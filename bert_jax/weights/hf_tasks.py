@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from bert_jax.messages import UserError
 from bert_jax.weights import hf_names
 from bert_jax.weights.mapping import Rule
 
@@ -82,11 +83,11 @@ def class_of(family: str, task: str, pairs: bool = False) -> str:
     classes = [c for c in classes if c.endswith(pick)]
   if not classes:
     what = f"{task} with a head for pairs" if pairs else task
-    raise ValueError(f"transformers has no class for {family} with {what}.")
+    raise UserError(f"transformers has no class for {family} with {what}.")
   return classes[0]
 
 
-class UnknownFamily(ValueError):
+class UnknownFamily(UserError):
   """The files of a model do not name its family."""
 
 

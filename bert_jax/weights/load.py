@@ -163,11 +163,11 @@ def read(
 
 def _download(name: str) -> str:
   if os.path.exists(name) or name.count("/") > 1 or name[:1] in "./~":
-    raise ValueError(f"{name}: no such folder.")
+    raise UserError(f"{name}: no such folder.")
   try:
     import huggingface_hub
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       f"{name}: no such folder; to fetch a model of that name from the hub, pip"
       " install huggingface_hub."
     ) from e
@@ -180,6 +180,6 @@ def _download(name: str) -> str:
   except Exception as e:
     # Errors of the network, of the hub and of names have many types.
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
-    raise ValueError(
+    raise UserError(
       f"{name}: no such folder, and the hub did not give it ({reason})."
     ) from e

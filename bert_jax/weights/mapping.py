@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.messages import UserError
+
 Shape = tuple[int, ...]
 LAYER = "{i}"
 # Problems that one sentence names; the rest are counted.
@@ -127,7 +129,7 @@ def complain(problems: Sequence[str], where: str) -> None:
   if problems:
     more = len(problems) - MAX_NAMED
     rest = f"; and {more} more" if more > 0 else ""
-    raise ValueError(f"{where}: {'; '.join(problems[:MAX_NAMED])}{rest}.")
+    raise UserError(f"{where}: {'; '.join(problems[:MAX_NAMED])}{rest}.")
 
 
 def check(

@@ -138,7 +138,7 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   family, task = models.family(config["family"]), config["task"]
   for name in computation:
     if name not in COMPUTATION:
-      raise ValueError(f"{name}=: may not be given, only {COMPUTATION}.")
+      raise UserError(f"{name}=: may not be given, only {COMPUTATION}.")
   variant = next(iter(family.VARIANTS))
   encoder = family.build(variant, **config["model"], **computation)
   head = dict(config["head"])
@@ -154,7 +154,7 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
     return Discriminator(encoder)
   if task in task_heads.NAMES.values():
     return task_heads.build(task, encoder, head)
-  raise ValueError(f"task {task!r}: unknown.")
+  raise UserError(f"task {task!r}: unknown.")
 
 
 def shapes_of(
@@ -171,16 +171,16 @@ def shapes_of(
   batch |= dict(segment_ids=ids, char_ids=chars)
   for name, size in config["model"].items():
     if isinstance(size, int) and size >= 2**31:
-      raise ValueError(
+      raise UserError(
         f"{name} has {len(str(size))} digits; sizes are below 2**31."
       )
   layers = config["model"].get("num_layers", 0)
   if layers > MAX_LAYERS:
-    raise ValueError(f"num_layers={layers} are more than {MAX_LAYERS:,}.")
+    raise UserError(f"num_layers={layers} are more than {MAX_LAYERS:,}.")
   try:
     boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
   except OverflowError as e:
-    raise ValueError("one of its sizes is 2**31 or more.") from e
+    raise UserError("one of its sizes is 2**31 or more.") from e
   flat = traverse_util.flatten_dict(nn.unbox(boxed)["params"], sep="/")
   shapes = {path: tuple(leaf.shape) for path, leaf in flat.items()}
   if config["pooler"]:
@@ -293,29 +293,29 @@ def read(path: str) -> Weights:
   where = os.path.join(path, CONFIG)
   config = read_json(where)
   if "format_version" not in config:
-    raise ValueError(f"{where} is of no converted model: convert it first.")
+    raise UserError(f"{where} is of no converted model: convert it first.")
   if config["format_version"] != FORMAT_VERSION:
-    raise ValueError(
+    raise UserError(
       f"{where}: format_version is {config['format_version']!r}, this program"
       f" reads {FORMAT_VERSION}; convert the model again."
     )
   missing = [key for key in KEYS if key not in config]
   if missing:
-    raise ValueError(f"{where} is damaged: it has no {', '.join(missing)}.")
+    raise Damaged(f"{where} is damaged: it has no {', '.join(missing)}.")
   _check_digests(path, config)
   config = without(config, DIGESTS, "checksum")
   try:
     shapes = shapes_of(module_of(config), config)
   # Sizes of zero cause division and index errors.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
-    raise ValueError(f"{where} is damaged: {e}") from e
+    raise Damaged(f"{where} is damaged: {e}") from e
   weights = os.path.join(path, WEIGHTS)
   arrays = read_tensors(weights)
   found = {name: array.shape for name, array in arrays.items()}
   mapping.check(found, shapes, weights)
   wrong = [name for name in arrays if arrays[name].dtype != np.float32]
   if wrong:
-    raise ValueError(f"{weights}: {wrong[0]} is {arrays[wrong[0]].dtype}.")
+    raise UserError(f"{weights}: {wrong[0]} is {arrays[wrong[0]].dtype}.")
   ordered = {name: arrays[name] for name in shapes}
   return Weights(config, ordered, read_tokenizer(path))
 
@@ -371,7 +371,7 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
       if name not in sums and os.path.isfile(os.path.join(path, name))
     ]
   if changed:
-    raise ValueError(
+    raise UserError(
       f"{path}: {' and '.join(changed)} changed since the folder was written."
       " Convert the model again; or, if you changed it on purpose, delete the"
       f" keys {DIGESTS!r} and 'checksum' of {os.path.join(path, CONFIG)}."
@@ -402,13 +402,13 @@ def _write_config(path: str, config: Mapping[str, Any]) -> None:
 def check_new(path: str) -> None:
   """Raises ValueError unless a folder can be made at `path`."""
   if path == "-":
-    raise ValueError(
+    raise UserError(
       "--output -: a folder cannot be written to stdout; name its path."
     )
   if os.path.isdir(path) and not os.listdir(path):
     return
   if os.path.lexists(path):
-    raise ValueError(f"{path} exists and is not empty; name a new folder.")
+    raise UserError(f"{path} exists and is not empty; name a new folder.")
 
 
 @contextlib.contextmanager
@@ -423,7 +423,7 @@ def new_folder(path: str) -> Iterator[str]:
     with files.atomic_folder(path) as temporary:
       yield temporary
   except OSError as e:
-    raise ValueError(f"{path} could not be written: {e.strerror or e}.") from e
+    raise UserError(f"{path} could not be written: {e.strerror or e}.") from e
 
 
 Batch = dict[str, Array]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from bert_jax.messages import UserError
+
 HOW = ("mean", "drawn")
 # A line writes out this many names and counts the others.
 _NAMED = 6
@@ -18,7 +20,7 @@ _NAMED = 6
 def check_how(how: str) -> None:
   """Raises ValueError for a value of `init_new_rows` that is not in `HOW`."""
   if how not in HOW:
-    raise ValueError(f"init_new_rows={how!r}: not one of {', '.join(HOW)}.")
+    raise UserError(f"init_new_rows={how!r}: not one of {', '.join(HOW)}.")
 
 
 def new_word_rows(
@@ -48,7 +50,7 @@ def new_word_rows(
   """
   check_how(how)
   if drawn.shape != (len(new_pieces), *table.shape[1:]):
-    raise ValueError(
+    raise UserError(
       f"drawn rows of shape {list(drawn.shape)} for {len(new_pieces)} pieces"
       f" beside a table of shape {list(table.shape)}."
     )

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from bert_jax import files, models
+from bert_jax.messages import Damaged, UserError
 from bert_jax.models import elmo, heads, task_heads, tinybert
 from bert_jax.weights import checkpoint, hf_config
 from bert_jax.weights import model_folder as folder
@@ -88,7 +89,7 @@ def read(path: str, best: bool = False) -> Weights:
   """
   path, name_of_step = checkpoint.split_path(path)
   if best and name_of_step not in (None, checkpoint.BEST):
-    raise ValueError(
+    raise UserError(
       f"{path}@{name_of_step}: name a step or the best one, not both."
     )
   name_of_step = checkpoint.BEST if best else name_of_step
@@ -99,9 +100,9 @@ def read(path: str, best: bool = False) -> Weights:
       name, family = objective["name"], models.family(model.pop("family"))
       encoder = family.build(**model)
     except (KeyError, TypeError) as e:
-      raise ValueError(f"{path}/config.json is damaged ({e}).") from e
+      raise Damaged(f"{path}/config.json is damaged ({e}).") from e
     if name not in OBJECTIVES:
-      raise ValueError(
+      raise UserError(
         f"{path}: the objective is {name!r}; exported are {OBJECTIVES}."
       )
     head = {k: v for k, v in objective.items() if k == "pairs"}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import files
+from bert_jax.messages import Damaged, UserError
 from bert_jax.weights import model_folder as folder
 
 MODULES, POOLING = "modules.json", "1_Pooling"
@@ -44,12 +45,12 @@ def read(path: str) -> dict[str, Any] | None:
     try:
       modules = files.read_json(modules_path)
     except ValueError as e:
-      raise ValueError(f"{modules_path} is damaged ({e}).") from e
+      raise Damaged(f"{modules_path} is damaged ({e}).") from e
     for module in modules if isinstance(modules, list) else [modules]:
       if not isinstance(module, Mapping) or not isinstance(
         module.get("type"), str
       ):
-        raise ValueError(
+        raise Damaged(
           f"{modules_path} is damaged: {module!r:.60} names no type."
         )
       kind = module["type"].rpartition(".")[2]
@@ -61,7 +62,7 @@ def read(path: str) -> dict[str, Any] | None:
         others.append(str(module.get("path") or kind))
   # The file may come from a stranger, so its path must stay inside the folder.
   if os.path.basename(pooling_folder) != pooling_folder:
-    raise ValueError(
+    raise UserError(
       f"{modules_path}: {pooling_folder!r} is not the name of a folder in it."
     )
   config_path = os.path.join(path, pooling_folder, folder.CONFIG)
@@ -74,6 +75,6 @@ def read(path: str) -> dict[str, Any] | None:
   if isinstance(modes, str):
     modes = [modes]
   if not isinstance(modes, list) or not modes:
-    raise ValueError(f"{config_path} is damaged: it names no pooling.")
+    raise Damaged(f"{config_path} is damaged: it names no pooling.")
   modes = [_MODES.get(mode, str(mode)) for mode in modes]
   return {"modes": modes, "normalize": normalize, "others": others}

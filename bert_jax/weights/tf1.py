@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import models
-from bert_jax.messages import note
+from bert_jax.messages import UserError, note
 from bert_jax.weights import generator_discriminator as towers
 from bert_jax.weights import hf_config, hf_files, mapping, tf1_names
 from bert_jax.weights import model_folder as folder
@@ -42,18 +42,18 @@ def find_checkpoint(path: str) -> str:
   if os.path.isfile(path + _INDEX):
     return path
   if not os.path.isdir(path):
-    raise ValueError(
+    raise UserError(
       f"{path}: no such checkpoint; name its folder, its prefix (the files'"
       f" names up to {_INDEX} and .data) or its {_INDEX} file."
     )
   there = sorted(n for n in os.listdir(path) if n.endswith(_INDEX))
   names = [name.removesuffix(_INDEX) for name in there]
   if not names:
-    raise ValueError(f"{path}: no TF1 checkpoint in it, no {_INDEX} file.")
+    raise UserError(f"{path}: no TF1 checkpoint in it, no {_INDEX} file.")
   if len(names) > 1:
     latest = _latest(path)
     if latest not in names:
-      raise ValueError(
+      raise UserError(
         f"{path} holds several checkpoints, {', '.join(names)}; name one by"
         f" its prefix, as in {os.path.join(path, names[0])}."
       )
@@ -86,7 +86,7 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
   try:
     import tensorflow as tf
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       "reading a TF1 checkpoint needs TensorFlow; run `pip install"
       " 'bert_jax[data]'`."
     ) from e
@@ -101,11 +101,11 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
   # The reader's own errors are Python's, by the kind of TensorFlow's status.
   except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as e:
     reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-    raise ValueError(
+    raise UserError(
       f"{prefix}: cannot be read ({reason}); get it again."
     ) from e
   if _OBJECTS in arrays:
-    raise ValueError(
+    raise UserError(
       f"{prefix}: a checkpoint of TensorFlow 2's objects; a TF1 checkpoint has"
       " a name for each variable."
     )
@@ -129,7 +129,7 @@ def _tower_of(
   if family != "electra" or not has("electra/"):
     if family not in found:
       what = f"those of {found[0]}" if found else "of no family known here"
-      raise ValueError(
+      raise UserError(
         f"{where}: its variables are {what}, not of {family}, whose layers are"
         f" called {tf1_names.LAYERS[family]}0 and so on."
       )
@@ -144,7 +144,7 @@ def _tower_of(
   for name in layers if tower in (None, "both") else (tower,):
     if name not in there:
       rest = f"; pass --tower={there[0]}" if there else ""
-      raise ValueError(f"{where} holds no {name}, no {layers[name]}0{rest}.")
+      raise UserError(f"{where} holds no {name}, no {layers[name]}0{rest}.")
   return tower or "both"
 
 
@@ -174,7 +174,7 @@ def _read_tokenizer(path: str) -> dict[str, bytes]:
     try:
       pieces = files["vocab.txt"].decode("utf-8").splitlines()
     except UnicodeDecodeError as e:
-      raise ValueError(f"{os.path.join(path, 'vocab.txt')}: {e}.") from e
+      raise UserError(f"{os.path.join(path, 'vocab.txt')}: {e}.") from e
     words = [p for p in pieces if not (p.startswith("[") and p.endswith("]"))]
     cased = sum(p != p.lower() for p in words) > _CASED_SHARE * len(words)
     text = json.dumps({"do_lower_case": not cased}) + "\n"
@@ -236,7 +236,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     ValueError: with one sentence, whatever is wrong.
   """
   if family not in FILES:
-    raise ValueError(
+    raise UserError(
       f"--family={family}: of TF1 checkpoints, known are {', '.join(FILES)}."
     )
   towers.check_name(family, tower)
@@ -256,7 +256,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   try:
     wanted = folder.shapes_of(folder.module_of(config), config)
   except ValueError as e:
-    raise ValueError(f"{file if fields else prefix}: {e}") from e
+    raise UserError(f"{file if fields else prefix}: {e}") from e
   sized = file if fields else "electra/embeddings/* and the layers 0 in it"
   where = f"{prefix}, with the sizes of {sized}"
   params = mapping.to_ours(tf1_names.rules(config), arrays, wanted, (), where)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from bert_jax.devices.out_of_memory import is_out_of_memory
+from bert_jax.devices.xla_errors import is_out_of_memory
 from bert_jax.training import logging as logs
 
 ROOT = str(pathlib.Path(__file__).parents[2])
