@@ -44,7 +44,7 @@ for step in range(1, 400):
 def end_of(body):
   done = subprocess.run(
     [sys.executable, "-c", PROGRAM.format(body=body)]
-    + ["--config=bert:base", "--workdir=unused"],
+    + ["train", "--config=bert:base", "--workdir=unused"],
     capture_output=True,
     text=True,
     check=False,
