@@ -1,4 +1,8 @@
-"""Imports point one way; what runs on GPU images needs no TensorFlow."""
+"""Rooms import one way, and each no more than its line of the table says.
+
+docs/design.md has the reasons. What a function imports counts as well, and so
+does the full name of a module of the package in a string.
+"""
 
 import ast
 import glob
@@ -7,123 +11,280 @@ import os
 import pathlib
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "bert_jax"
-FOLDERS = ("bert_jax", "configs", "benchmarks", "tests")
-# A file is one subject that a reader opens once.
-MAX_LINES = 600
-STANDARD = sys.stdlib_module_names
-# The part of the package: what it may import beside the standard library.
-MODELS = {"jax", "flax", "jaxtyping", "numpy", "bert_jax.models"}
-OBJECTIVES = {"jax", "flax", "jaxtyping", "bert_jax.models"} | {
-  "bert_jax.objectives"
+ROOT_FILES = {"__init__.py", "__main__.py", "py.typed"} | {
+  *("files.py", "messages.py", "hashing.py")
 }
-CORE = {"jax", "flax", "optax", "jaxtyping", "numpy"}
-# Of these, each reads files of its own kind: only inside of functions.
-READERS = {"torch", "tensorflow", "h5py"}
-CONVERT = CORE - {"optax"} | {"ml_dtypes", "tokenizers", "absl"} | READERS
-CONVERT |= {
-  f"bert_jax.{part}"
-  for part in ("models", "convert", "checkpoint", "logs", "data")
+FACE = ("bert_jax", "bert_jax.__main__")
+MOST_ROOMS, MOST_LINES = 20, 900
+# What a machine with a GPU need not have.
+SEQIO = ("seqio", "tensorflow", "tensorflow_datasets", "tensorflow_text")
+# The functions of a verb in cli/; its HELP says what they do.
+VERB = ("add_flags", "run")
+
+
+class Room(NamedTuple):
+  """What the files of a room may import beside the standard library.
+
+  Attributes:
+    rooms: other rooms; they stand above it in `ROOMS`.
+    packages: other packages.
+    lazy: packages that only functions may import: most users lack them, or
+      need not wait for them.
+  """
+
+  rooms: str = ""
+  packages: str = ""
+  lazy: str = ""
+
+
+# From bottom to top: a room imports only from rooms above it in this table.
+ROOMS = {
+  "root": Room(packages="numpy"),
+  "kernels": Room(packages="jax flax jaxtyping numpy"),
+  "devices": Room("root", "jax flax numpy"),
+  "text": Room("root", "numpy tokenizers", "sentencepiece"),
+  "models": Room("kernels", "jax flax jaxtyping numpy"),
+  "objectives": Room("kernels models", "jax flax jaxtyping numpy"),
+  "weights": Room(
+    "root devices text models",
+    "jax flax jaxtyping numpy ml_dtypes orbax tokenizers",
+    "torch tensorflow h5py huggingface_hub safetensors",
+  ),
+  "corpus": Room(
+    "root text",
+    "numpy",
+    "tensorflow_datasets pyarrow datasketch sentencex",
+  ),
+  "examples": Room("root text corpus", "numpy"),
+  "tasks": Room(
+    "root text examples",
+    "numpy",
+    "tensorflow_datasets sklearn scipy seqeval",
+  ),
+  "training": Room(
+    "root devices text models objectives weights corpus examples tasks",
+    "jax flax jaxtyping ml_collections numpy optax",
+    "matplotlib tensorboardX",
+  ),
+  "seqio_tasks": Room(
+    "root text corpus examples tasks", "seqio tensorflow numpy"
+  ),
+  "use": Room(
+    "root devices text models weights tasks training",
+    "jax flax jaxtyping numpy optax",
+    "h5py",
+  ),
+  "cli": Room(
+    "root devices text models weights corpus examples tasks training use",
+    "absl ml_collections",
+  ),
 }
-ALLOWED = {
-  "models": MODELS,
-  "objectives": OBJECTIVES,
-  "convert": CONVERT,
-  "optim.py": CORE,
-  "sharding.py": CORE,
-  "metrics.py": CORE,
-  "state.py": CORE | {"bert_jax.devices.sharding", "bert_jax.objectives"},
-}
-# These, and only inside of functions what their users may lack.
-SEQIO = {"seqio", "tensorflow", "tensorflow_datasets", "tensorflow_text"}
-SEQIO_FILES = (
-  "tasks.py",
-  "seqio_source.py",
-  "seqio_vocabulary.py",
-  "seqio_tasks.py",
-)
-LAZY_FILES = ("sources.py", "lines.py", "parquet.py", "tf1.py")
-# Nothing in the package imports what stands above it.
-TOP = ("configs", "experiments", "notebooks", "tests", "benchmarks")
-COMMANDS = (
-  *("main", "prepare", "train_vocab", "fill_mask", "predict", "sweep"),
-  *("extract_features", "zero_shot", "export_program", "run_exported"),
-  "augment",
-)
 
 
-def sources(*folders):
-  return sorted(p for f in folders for p in (ROOT / f).rglob("*.py"))
+# tasks/metrics.py loads the package of a metric by its name.
+LOADED_BY_NAME = {"sklearn", "scipy", "seqeval"}
 
 
-def imports(tree):
-  """Yields (full name of a module or of a member of one, node)."""
-  for node in ast.walk(tree):
-    if isinstance(node, ast.Import):
-      for alias in node.names:
-        yield alias.name, node
-    elif isinstance(node, ast.ImportFrom):
-      assert not node.level, "relative import"
-      for alias in node.names:
-        yield f"{node.module}.{alias.name}", node
+class Import(NamedTuple):
+  """An import of a file.
+
+  Attributes:
+    name: the full name of a module, or of a member of one.
+    line: its place in the file.
+    eager: True if it is imported as soon as the file is.
+  """
+
+  name: str
+  line: int
+  eager: bool
+
+
+def module_of(path):
+  """The name under which a file of the package is imported."""
+  name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+  return name.removesuffix(".__init__")
+
+
+FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def room_of(module):
+  """The room of a module; the face, which is outside of the order, is None."""
+  if module in FACE:
+    return None
+  path = FILES[module].relative_to(PACKAGE)
+  return path.parts[0] if len(path.parts) > 1 else "root"
 
 
 def parse(path):
   return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def within(name, allowed):
-  return any(name == a or name.startswith(a + ".") for a in allowed)
+def imports_of(tree):
+  """Yields every import of a file, also by a module's name in a string."""
+  lazy = {
+    id(node)
+    for function in ast.walk(tree)
+    if isinstance(function, ast.FunctionDef | ast.Lambda)
+    for node in ast.walk(function)
+  }
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+      assert not node.level, f"line {node.lineno}: a relative import"
+      names = [f"{node.module}.{alias.name}" for alias in node.names]
+    elif isinstance(node, ast.Constant) and node.value in FILES:
+      if node.value in FACE:
+        continue  # The package's name, in a message or for its version.
+      yield Import(node.value, node.lineno, False)
+      continue
+    else:
+      continue
+    for name in names:
+      yield Import(name, node.lineno, id(node) not in lazy)
 
 
-@pytest.mark.parametrize("part", ALLOWED)
-def test_a_part_imports_only_what_is_below_it(part):
-  path = PACKAGE / part
-  files = sources(f"bert_jax/{part}") if path.is_dir() else [path]
-  assert files
-  for file in files:
-    for name, node in imports(parse(file)):
-      assert within(name, ALLOWED[part] | STANDARD), (
-        f"{file}:{node.lineno} imports {name}"
-      )
+def imported_module(name):
+  """The file of the package that a name stands for; None for other packages."""
+  if name.partition(".")[0] != "bert_jax":
+    return None
+  module = name if name in FILES else name.rpartition(".")[0]
+  assert module in FILES, f"there is no {name}"
+  return module
 
 
-def test_conversion_needs_only_the_reader_of_what_it_reads():
-  for file in sources("bert_jax/convert"):
-    tree = parse(file)
-    for name, node in imports(tree):
-      if within(name, READERS):
-        where = f"{file}:{node.lineno} imports {name}"
-        assert node not in tree.body, where
+# (module, its import, the module of the package that it imports or None).
+IMPORTS = [
+  (module, found, imported_module(found.name))
+  for module, path in FILES.items()
+  for found in imports_of(parse(path))
+]
 
 
-def test_data_knows_no_model_and_only_some_files_know_seqio():
-  for file in sources("bert_jax"):
-    tree = parse(file)
-    for name, node in imports(tree):
-      where = f"{file}:{node.lineno} imports {name}"
-      if file.parent.name == "data":
-        assert not within(name, ["jax", "flax", "optax"]), where
-        if within(name, ["bert_jax"]):
-          assert name == "bert_jax" or within(name, ["bert_jax.corpus"]), where
-      if within(name, SEQIO) and file.name not in SEQIO_FILES:
-        assert file.name in LAZY_FILES and node not in tree.body, where
-      files = [f"bert_jax.corpus.{f.removesuffix('.py')}" for f in SEQIO_FILES]
-      if within(name, files) and file.name not in SEQIO_FILES:
-        assert file.name == "loader.py" and node not in tree.body, where
+def place(module, found):
+  path = FILES[module].relative_to(ROOT)
+  return f"{path}:{found.line} imports {found.name}"
 
 
-def test_nothing_imports_what_stands_above():
-  commands = [f"bert_jax.{command}" for command in COMMANDS]
-  for file in sources("bert_jax"):
-    for name, node in imports(parse(file)):
-      where = f"{file}:{node.lineno} imports {name}"
-      assert not within(name, TOP), where
-      assert not within(name, commands), where
+def test_the_root_holds_only_the_face_and_three_files():
+  entries = {path.name: path for path in PACKAGE.iterdir()}
+  entries.pop("__pycache__", None)
+  folders = {name for name, path in entries.items() if path.is_dir()}
+  assert entries.keys() - folders <= ROOT_FILES
+  assert folders == ROOMS.keys() - {"root"}
+  assert len(ROOMS) <= MOST_ROOMS
+  assert {room_of(module) for module in FILES} == {None, *ROOMS}
+
+
+def test_the_table_has_one_order():
+  names = list(ROOMS)
+  for i, room in enumerate(ROOMS.values()):
+    assert set(room.rooms.split()) <= set(names[:i])
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_what_its_line_says_and_no_less(room):
+  allowed = ROOMS[room]
+  packages, lazy = set(allowed.packages.split()), set(allowed.lazy.split())
+  rooms, seen = {room, *allowed.rooms.split()}, set()
+  wrong = []
+  for module, found, target in IMPORTS:
+    if room_of(module) != room:
+      continue
+    top = found.name.partition(".")[0]
+    if target is not None:
+      seen.add(room_of(target))
+      right = room_of(target) in rooms
+    elif top in sys.stdlib_module_names:
+      continue
+    else:
+      seen.add(top)
+      right = top in packages or top in lazy and not found.eager
+    if not right:
+      wrong.append(place(module, found))
+  assert not wrong, "\n".join(wrong)
+  unused = (rooms | packages | lazy) - seen - {room} - LOADED_BY_NAME
+  assert not unused, f"{room}: the table has more than its files import"
+
+
+def test_no_circle_between_files():
+  targets = {module: set() for module in FILES}
+  for module, _, target in IMPORTS:
+    if target not in (None, module):
+      targets[module].add(target)
+  done, path = set(), []
+
+  def visit(module):
+    assert module not in path, [*path[path.index(module) :], module]
+    if module not in done:
+      path.append(module)
+      for target in sorted(targets[module]):
+        visit(target)
+      done.add(path.pop())
+
+  for module in FILES:
+    visit(module)
+
+
+def test_no_file_imports_the_face():
+  wrong = [
+    place(module, found)
+    for module, found, target in IMPORTS
+    if target is not None and target in FACE and module not in FACE
+  ]
+  assert not wrong, "\n".join(wrong)
+
+
+def test_modules_of_the_package_are_not_put_together_from_strings():
+  """Or imports would be missing here, but for those within a room."""
+  for path in FILES.values():
+    own = f"bert_jax.{path.parent.name}."
+    for node in ast.walk(parse(path)):
+      if isinstance(node, ast.JoinedStr) and node.values:
+        first = node.values[0]
+        text = str(first.value) if isinstance(first, ast.Constant) else ""
+        inside = not text.startswith("bert_jax.") or text.startswith(own)
+        assert inside, f"{path}:{node.lineno}"
+
+
+def test_configs_need_ml_collections_alone():
+  for path in sorted((ROOT / "configs").rglob("*.py")):
+    for found in imports_of(parse(path)):
+      top = found.name.partition(".")[0]
+      if top not in sys.stdlib_module_names | {"ml_collections", "configs"}:
+        assert found.name.startswith("bert_jax.configs"), f"{path}:{found.line}"
+
+
+def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
+  """Each other package that an installation may lack is made to fail."""
+  needed = {"jax", "flax", "jaxtyping", "numpy"}
+  others = {
+    name
+    for room in ROOMS.values()
+    for name in f"{room.packages} {room.lazy}".split()
+  }
+  # What flax itself imports is installed with it.
+  lacking = others - needed - {"optax", "orbax", "absl", "ml_dtypes"}
+  code = (
+    "import sys\n"
+    f"sys.modules |= dict.fromkeys({sorted(lacking)!r})\n"
+    "import bert_jax.models\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+  )
+  assert done.returncode == 0, done.stderr
+
+
+def sources(*folders):
+  return sorted(p for f in folders for p in (ROOT / f).rglob("*.py"))
 
 
 @pytest.mark.parametrize(
@@ -136,10 +297,7 @@ def test_nothing_imports_what_stands_above():
   ],
 )
 def test_neither_tensorflow_nor_seqio_is_loaded(modules):
-  code = (
-    f"import sys, {modules}\n"
-    f"print(sorted(sys.modules.keys() & {tuple(SEQIO)!r}))"
-  )
+  code = f"import sys, {modules}\nprint(sorted(sys.modules.keys() & {SEQIO!r}))"
   done = subprocess.run(
     [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
   )
@@ -148,9 +306,10 @@ def test_neither_tensorflow_nor_seqio_is_loaded(modules):
 
 
 def test_files_are_one_subject():
-  for file in sources(*FOLDERS):
+  """A longer file has a second one, which has a name of its own."""
+  for file in sources("bert_jax", "configs", "benchmarks", "tests"):
     count = len(file.read_text(encoding="utf-8").splitlines())
-    assert count <= MAX_LINES, f"{file} has {count} lines"
+    assert count <= MOST_LINES, f"{file} has {count} lines"
 
 
 def public(body):
@@ -170,7 +329,7 @@ def public(body):
 
 
 def test_public_functions_are_annotated_and_documented():
-  """One-liners, commands' `main` and Flax's `setup` speak for themselves."""
+  """One-liners, Flax's `setup` and a verb's functions need none."""
   for file in sources("bert_jax"):
     tree = parse(file)
     assert ast.get_docstring(tree), f"{file} has no docstring"
@@ -178,7 +337,7 @@ def test_public_functions_are_annotated_and_documented():
       where = f"{file}:{node.lineno} {node.name}"
       if node.name == "setup":
         continue
-      short = len(node.body) == 1 or node.name == "main"
+      short = len(node.body) == 1 or node.name in VERB
       assert short or ast.get_docstring(node), f"{where} has no docstring"
       assert node.returns, f"{where}: no annotation of what it returns"
       for argument in arguments:

@@ -1,0 +1,1 @@
+"""Meshes and sharding, several hosts and signals, compiling ahead."""

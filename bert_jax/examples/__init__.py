@@ -1,0 +1,1 @@
+"""A prepared folder to rows: pairs, masks, packing, streams, the loader."""

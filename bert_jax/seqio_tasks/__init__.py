@@ -1,0 +1,1 @@
+"""The same examples and tasks for seqio, which is optional."""

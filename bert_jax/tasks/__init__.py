@@ -1,1 +1,1 @@
-"""Fine-tuning: data of tasks, logits to predictions, official metrics."""
+"""Downstream tasks: rows, batches, predictions and official metrics."""

@@ -1,0 +1,1 @@
+"""The train loop: set-up, steps, optimizer, schedule, evaluation, logs."""

@@ -1,0 +1,1 @@
+"""Uses of a trained model, as functions for notebooks."""

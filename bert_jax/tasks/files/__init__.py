@@ -1,0 +1,1 @@
+"""Readers of the files in which tasks are published."""
