@@ -106,6 +106,7 @@ class ShardPortions:
     self.identity = hashing.make_key(self.key, layout, corpus.num_tokens) >> 11
 
   def read(self, epoch: int, place: int) -> Iterator[Portion]:
+    """Returns the windows of an epoch, from the number `place` on."""
     count = -(-(len(self._bounds) - 1) // self._window_shards)
     return (self._window(epoch, window) for window in range(place, count))
 
