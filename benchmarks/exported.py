@@ -18,8 +18,7 @@ import time
 import jax
 import numpy as np
 
-from bert_jax.use import export as exported
-from bert_jax.use import predict as predicting
+from bert_jax.use import export, predict
 from bert_jax.use.predict import Predictor
 from bert_jax.weights import load as loading
 
@@ -55,12 +54,12 @@ def main() -> None:
   model = loading.open_model(args.model)
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "model")
-    exported.save(path, model, lengths, dtype=args.dtype)
+    export.save(path, model, lengths, dtype=args.dtype)
     size = os.path.getsize(path)
     start = time.perf_counter()
-    loaded = exported.load(path)
+    loaded = export.load(path)
     opened = time.perf_counter() - start
-  live = predicting.open_predictor(args.model, args.rows, dtype=args.dtype)
+  live = predict.open_predictor(args.model, args.rows, dtype=args.dtype)
   for length in lengths:
     pieces = model.config["model"]["vocab_size"]
     batch = make_batch(args.rows, length, pieces)

@@ -17,8 +17,7 @@ from bert_jax.cli import configs
 from bert_jax.examples import loader
 from bert_jax.objectives import electra
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
-from bert_jax.training import train
+from bert_jax.training import logging, train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LENGTH = 32
@@ -169,7 +168,7 @@ def config_of(family, prepared, model, **changes):
 def ours(config, workdir):
   """Runs a config; returns rows of metrics.jsonl, and the config as it ran."""
   train.run(config, str(workdir))
-  rows = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [row for row in rows if row["split"] == "train"], config
 
 

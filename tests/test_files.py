@@ -13,8 +13,7 @@ from bert_jax.tasks import encoded_rows
 from bert_jax.tasks.files import tables
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
-from bert_jax.weights import hf_files
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import hf_files, model_folder
 
 DEEP = "[" * 10**5
 NESTED = '{"a": ' * 10**5 + "1" + "}" * 10**5
@@ -44,7 +43,7 @@ def test_a_number_of_too_many_digits():
 @pytest.mark.parametrize(
   "name, read",
   [
-    ("config.json", lambda path: folder.read(os.path.dirname(path))),
+    ("config.json", lambda path: model_folder.read(os.path.dirname(path))),
     ("meta.json", lambda path: encoded_rows.read_meta(os.path.dirname(path))),
     ("meta.json", lambda path: reader.open_prepared(os.path.dirname(path))),
     (
@@ -101,10 +100,10 @@ def test_places_in_a_safetensors_file(tmp_path, entries, size, words):
   }
   path.write_bytes(header(**made) + bytes(size))
   if words is None:
-    assert sorted(folder.read_tensors(str(path))) == ["a", "b"]
+    assert sorted(model_folder.read_tensors(str(path))) == ["a", "b"]
     return
   with pytest.raises(ValueError, match=f"{path} is no whole.*{words}"):
-    folder.read_tensors(str(path))
+    model_folder.read_tensors(str(path))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,7 @@ def test_wrong_types_in_a_safetensors_file(tmp_path, entry):
   path = tmp_path / "a.safetensors"
   path.write_bytes(header(a=entry) + bytes(4))
   with pytest.raises(ValueError, match=f"{path} is no whole"):
-    folder.read_tensors(str(path))
+    model_folder.read_tensors(str(path))
 
 
 @pytest.mark.parametrize("places", [{"a": 3}, {"a": ["x"]}, {"a": "../x"}, []])

@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from bert_jax import models
 from bert_jax.models import elmo, heads
 from bert_jax.text import bpe, open_vocabulary
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS += ["the", "cat", "cats", "sat", "sit", "on", "mat", ".", "un", "##aff"]
@@ -61,15 +61,15 @@ def write(path, family, task="encoder", head=None, labels=None, **sizes):
   if task in ("sequence_classification", "multiple_choice"):
     pooling = models.family(family).POOLING
     head["pooling"] = heads.Pooling(*pooling)._asdict()
-  config = folder.make_config(
-    family, task, folder.attributes(encoder), head=head, labels=labels
+  config = model_folder.make_config(
+    family, task, model_folder.attributes(encoder), head=head, labels=labels
   )
-  module = folder.module_of(config)
+  module = model_folder.module_of(config)
   ids = np.ones((1, 4), np.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids)
   if family == "elmo":
     batch = dict(char_ids=np.ones((1, 4, 50), np.int32))
   params = jax.tree.map(np.asarray, fill(module, batch))
-  weights = folder.Weights(config, folder.flatten(params), files)
-  folder.write(str(path), weights)
+  weights = model_folder.Weights(config, model_folder.flatten(params), files)
+  model_folder.write(str(path), weights)
   return str(path)

@@ -9,7 +9,7 @@ from tiny_teachers import write_teacher
 
 from bert_jax.cli import configs
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
+from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[1])
 
@@ -115,7 +115,7 @@ def arrays(state):
 def rows(workdir):
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   timed += ("data_wait", "checkpoint_wait")
-  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in found]
 
 

@@ -7,7 +7,7 @@ from bert_jax.models import task_heads
 from bert_jax.tasks import encoded_rows, prepare_task
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import open_vocabulary
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder
 
 WORDS = (
   "red",
@@ -46,19 +46,19 @@ def write_model(path, task="pretraining", seed=0, **rest):
   """Writes a converted folder of a tiny BERT with random weights."""
   encoder = tiny_families.build("bert", vocab_size=len(PIECES))
   head = {"pairs": True} if task == "pretraining" else rest.pop("head")
-  config = folder.make_config(
-    "bert", task, folder.attributes(encoder), head=head, **rest
+  config = model_folder.make_config(
+    "bert", task, model_folder.attributes(encoder), head=head, **rest
   )
   rng = np.random.default_rng(seed)
-  shapes = folder.shapes_of(folder.module_of(config), config)
+  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   arrays = {
     name: (rng.normal(size=shape) * 0.2 + name.endswith("scale")).astype(
       np.float32
     )
     for name, shape in shapes.items()
   }
-  weights = folder.Weights(config, arrays, tokenizer_files())
-  folder.write(str(path), weights)
+  weights = model_folder.Weights(config, arrays, tokenizer_files())
+  model_folder.write(str(path), weights)
   return weights
 
 

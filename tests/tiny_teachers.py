@@ -5,7 +5,7 @@ from tiny_families import fill
 
 from bert_jax import models
 from bert_jax.models import heads
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder
 
 SIZES = dict(hidden=16, num_layers=4, heads=2, mlp=32, max_positions=34)
 
@@ -29,13 +29,15 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
   module = heads.ForPreTraining(encoder, pairs=False)
   ids = np.ones((1, 2), np.int32)
   params = fill(module, dict(input_ids=ids, mlm_positions=ids), seed=seed)
-  config = folder.make_config(
+  config = model_folder.make_config(
     family,
     "pretraining",
-    folder.attributes(encoder),
+    model_folder.attributes(encoder),
     head={"pairs": False},
     source={"format": "test"},
   )
-  weights = folder.Weights(config, folder.flatten(params), {"vocab.txt": vocab})
-  folder.write(str(path), weights)
+  weights = model_folder.Weights(
+    config, model_folder.flatten(params), {"vocab.txt": vocab}
+  )
+  model_folder.write(str(path), weights)
   return str(path)

@@ -15,8 +15,7 @@ import torch
 import transformers
 
 from bert_jax.objectives.base import cross_entropy
-from bert_jax.weights import hf
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import hf, model_folder
 
 IGNORED = -100
 SMALL = dict(
@@ -116,7 +115,7 @@ def make(model: Model, published: bool = False) -> torch.nn.Module:
   return made
 
 
-def converted(made: torch.nn.Module, family: str) -> folder.Weights:
+def converted(made: torch.nn.Module, family: str) -> model_folder.Weights:
   """The model as `bert_jax convert` would read it."""
   with tempfile.TemporaryDirectory() as path:
     made.save_pretrained(path)
@@ -209,10 +208,10 @@ def gradients(made: torch.nn.Module, family: str) -> dict[str, np.ndarray]:
 
 
 def ours(
-  model: Model, weights: folder.Weights, batch: Batch, gradient: bool
+  model: Model, weights: model_folder.Weights, batch: Batch, gradient: bool
 ) -> dict[str, Any]:
   """The same from our module, and {path: gradient} if asked."""
-  module = folder.module_of(weights.config)
+  module = model_folder.module_of(weights.config)
   rows, length = batch.ids.shape
   inputs = dict(
     input_ids=jnp.asarray(batch.ids, jnp.int32),
@@ -244,7 +243,7 @@ def ours(
     value, grads = jax.value_and_grad(run, has_aux=True)(params)
     return value, grads, look(params)
 
-  params = folder.unflatten(weights.arrays)
+  params = model_folder.unflatten(weights.arrays)
   (loss, out), grads, seen = jax.jit(everything)(params)
   hidden = jnp.concatenate([seen["embeddings"][None], seen["hidden"]])
   logits = [x[:, 0] if k == "pair_logits" else x for k, x in out.items()]
@@ -253,7 +252,7 @@ def ours(
     attention=np.asarray(seen["attention"]),
     logits=[np.asarray(x) for x in logits],
     loss=float(loss),
-    gradients=folder.flatten(grads) if gradient else {},
+    gradients=model_folder.flatten(grads) if gradient else {},
   )
 
 

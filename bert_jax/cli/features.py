@@ -62,8 +62,7 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-  from bert_jax.use import features
-  from bert_jax.use import features_feature_files as feature_files
+  from bert_jax.use import feature_files, features
 
   begin = time.monotonic()
   flags.at_least(1, args, "batch_tokens")

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from bert_jax.devices import compile_ahead as ahead
-from bert_jax.devices import sharding
+from bert_jax.devices import compile_ahead, sharding
 from bert_jax.messages import note
 from bert_jax.tasks import metrics
 from bert_jax.tasks import predictions as outputs
@@ -87,7 +86,7 @@ class Scorer:
       return eval_step(params, frozen, {}, batch), logits
 
     self._mesh, self._predicts = mesh, predict is not None
-    self._step = ahead.Ahead(jit(both, mesh), 1, mesh)
+    self._step = compile_ahead.Ahead(jit(both, mesh), 1, mesh)
 
   def prepare(
     self,

@@ -17,8 +17,7 @@ from bert_jax.models.encoder import attributes
 from bert_jax.tasks import batches
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging, optim, phases, teacher
-from bert_jax.training import start_from as pretrained
+from bert_jax.training import logging, optim, phases, start_from, teacher
 from bert_jax.training.state import TrainState, file_state, frozen_shapes
 
 # Keys of a model's config that its teacher shares, unless the teacher's section
@@ -49,7 +48,7 @@ class Setup(NamedTuple):
   frozen: Any  # the teacher's parameters; {} without one
   digest: str | None  # the teacher's
   task: Task | None = None  # of a run that fine-tunes
-  start_model: pretrained.Pretrained | None = None  # the model of `init_from`
+  start_model: start_from.Pretrained | None = None  # the model of `init_from`
 
   @property
   def prepared(self) -> tuple[reader.Prepared, ...]:
@@ -103,7 +102,7 @@ def make_feed(phase: phases.Phase, data: Any, heldout: Any) -> Feed:
 
 def open_task(
   config: dict[str, Any],
-) -> tuple[batches.Data, batches.Splits | None, pretrained.Pretrained | None]:
+) -> tuple[batches.Data, batches.Splits | None, start_from.Pretrained | None]:
   """Opens a task's folder, and the model that fine-tuning begins with.
 
   Fills in what is theirs: steps, kind and labels of the objective, the model.
@@ -129,13 +128,13 @@ def open_task(
     config["objective"]["padding_id"] = data.part.meta["pad"]
   start_model = None
   if config["init_from"]:
-    start_model = pretrained.read(
+    start_model = start_from.read(
       config["init_from"],
       data.prepared[0].vocab,
       config["data"]["path"],
       config["model"].get("family"),
     )
-    config["model"] = pretrained.fill_model(config["model"], start_model)
+    config["model"] = start_from.fill_model(config["model"], start_model)
   elif config["model"].get("family") is None:
     raise ValueError(
       "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
@@ -150,23 +149,23 @@ def open_task(
 
 def open_start(
   config: dict[str, Any], data: loader.Data
-) -> pretrained.Pretrained:
+) -> start_from.Pretrained:
   """Opens the model that pre-training goes on from, and takes its sizes.
 
   Raises:
     ValueError: with one sentence.
   """
-  start_model = pretrained.read_to_go_on(
+  start_model = start_from.read_to_go_on(
     config["init_from"],
     data.prepared[0].vocab,
     config["data"]["path"],
     config["objective"],
     config["model"].get("family"),
   )
-  line = pretrained.variant_line(config["model"], start_model)
+  line = start_from.variant_line(config["model"], start_model)
   if line:
     start_model = start_model._replace(notes=(line, *start_model.notes))
-  config["model"] = pretrained.fill_model(config["model"], start_model)
+  config["model"] = start_from.fill_model(config["model"], start_model)
   return start_model
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from bert_jax.devices import compile_ahead as ahead
+from bert_jax.devices import compile_ahead
 from bert_jax.training.state import TrainState, cut_or_fill
 from bert_jax.weights import checkpoint
 
@@ -38,8 +38,8 @@ class Snapshots:
     }
     places = {number: x.sharding for number, x in self._changed.items()}
     self._jitted = jax.jit(self._make, out_shardings=(places, None, None))
-    shapes = jax.tree.map(ahead.shape_of, state)
-    self._program = ahead.begin(pool, self._jitted, mesh, shapes)
+    shapes = jax.tree.map(compile_ahead.shape_of, state)
+    self._program = compile_ahead.begin(pool, self._jitted, mesh, shapes)
 
   def _make(self, state: TrainState) -> tuple[Any, list[Any], jax.Array]:
     """Arrays of another shape in files; checksums; whether all is finite."""

@@ -21,8 +21,7 @@ from bert_jax.messages import UserError
 from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.text.vocabulary import Vocabulary
-from bert_jax.weights import generator_discriminator as towers
-from bert_jax.weights import hf_tasks, new_rows
+from bert_jax.weights import generator_discriminator, hf_tasks, new_rows
 from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import Weights, columns_of
 
@@ -208,11 +207,13 @@ def _both_towers(path: str, weights: Weights) -> Weights:
   if task == "generator":
     raise UserError(
       f"init_from={path} is ELECTRA's generator without the discriminator; give"
-      f" a folder with two folders named {' and '.join(towers.TOWERS)}, or the"
+      f" a folder with two folders named {' and '.join(generator_discriminator.TOWERS)}, or the"
       " discriminator's folder."
     )
   return weights._replace(
-    arrays=towers.pretraining_names(weights.arrays, "discriminator")
+    arrays=generator_discriminator.pretraining_names(
+      weights.arrays, "discriminator"
+    )
   )
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.training import topologies as slices
+from bert_jax.training import topologies
 
 # Compiles at most; one that does not fit is refused in seconds, one that does
 # takes a minute.
@@ -32,7 +32,7 @@ def find_offer(
     if len(tried) == MAX_TRIALS:
       break
     try:
-      other = slices.compile_step(change(config, values), number, topology)
+      other = topologies.compile_step(change(config, values), number, topology)
     except ValueError:
       continue  # It does not divide the batch or a layer.
     flags = [f"--config.{key}={value}" for key, value in values.items()]
@@ -119,6 +119,9 @@ def _micro_scales(report: dict[str, Any]) -> list[int]:
 def _larger(topology: str) -> Iterator[tuple[str, float]]:
   """Known slices of the same generation with more chips: name, times more."""
   name, _, layout = topology.partition(":")
-  for larger in slices.GENERATIONS[name].layouts:
-    if slices.chips(larger) > slices.chips(layout):
-      yield f"{name}:{larger}", slices.chips(larger) / slices.chips(layout)
+  for larger in topologies.GENERATIONS[name].layouts:
+    if topologies.chips(larger) > topologies.chips(layout):
+      yield (
+        f"{name}:{larger}",
+        topologies.chips(larger) / topologies.chips(layout),
+      )

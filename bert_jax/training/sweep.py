@@ -19,9 +19,8 @@ from bert_jax.files import without_nan, write_json
 from bert_jax.messages import UserError, nearest
 from bert_jax.tasks import batches, encoded_rows, metrics
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
+from bert_jax.training import logging, train
 from bert_jax.training import setup as building
-from bert_jax.training import train
 from bert_jax.weights.run_config import flatten
 
 RESULTS = "sweep.json"
@@ -220,7 +219,7 @@ def _one(run: Run, folder: str, start: Any) -> Done:
     error = start(run, workdir)
   if error:
     print(f"run {run.name} failed: {error}", flush=True)
-  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return Done(run, error, [r for r in found if r["split"] == "heldout"])
 
 
@@ -234,7 +233,7 @@ def _ended(workdir: str, config: dict[str, Any]) -> bool:
   if not os.path.exists(path):
     return False
   old = files.read_object(path)
-  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   if not found or found[-1]["step"] != old["total_steps"]:
     return False
   # What the program filled in is not in the config yet.

@@ -11,13 +11,17 @@ from typing import Any
 
 import jax
 
-from bert_jax.devices import compile_ahead as ahead
-from bert_jax.devices import hosts, sharding
+from bert_jax.devices import compile_ahead, hosts, sharding
 from bert_jax.examples import loader, recipes
 from bert_jax.training import config as config_lib
-from bert_jax.training import evaluate, logging, phases, steps
-from bert_jax.training import evaluate_task as scoring
-from bert_jax.training import start_from as pretrained
+from bert_jax.training import (
+  evaluate,
+  evaluate_task,
+  logging,
+  phases,
+  start_from,
+  steps,
+)
 from bert_jax.training.setup import Feed, Setup, build, defaults, open_start
 from bert_jax.training.snapshot import Snapshots
 from bert_jax.training.state import (
@@ -104,7 +108,7 @@ def start(
     start_model = open_start(config, setup.feeds[0].data)
     setup = setup._replace(start_model=start_model)
   if setup.start_model:
-    params, lines = pretrained.take(
+    params, lines = start_from.take(
       setup.start_model,
       state.params,
       setup.objective.takes,
@@ -263,7 +267,7 @@ def run_phase(
   every = {n: config[n]["every"] for n in ("log", "checkpoint", "evaluate")}
   every["evaluate"] *= bool(feed.heldout)
   jitted = jit_step(setup, phase, config, progress.state)
-  train_step = ahead.Ahead(jitted, 2, setup.mesh)
+  train_step = compile_ahead.Ahead(jitted, 2, setup.mesh)
   key = jax.random.key(config["seed"])
   first = int(progress.state.step)
   if first == phase.start:
@@ -294,7 +298,7 @@ def run_phase(
     progress.window.add(step, values)
 
   with (
-    ahead.threads() as pool,
+    compile_ahead.threads() as pool,
     loader.Batches(feed.data, spans, *share) as batches,
   ):
     if setup.task:
@@ -416,7 +420,7 @@ def evaluate_saved(
   if not feed.heldout:
     saver.add(step, dict(pending=False), None, feed.phase.number)
     return
-  with ahead.threads() as pool:
+  with compile_ahead.threads() as pool:
     measure = make_measure(setup, feed, progress.state, pool)
     evaluate_last(measure, feed.phase, progress, saver, log, step)
 
@@ -450,13 +454,13 @@ def make_measure(
   rows = phase.batch_size // phase.micro_batches
   eval_step = steps.make_eval_step(objective)
   if setup.task:
-    scorer = scoring.Scorer(eval_step, objective.predict, setup.mesh)
+    scorer = evaluate_task.Scorer(eval_step, objective.predict, setup.mesh)
     if feed.heldout:
       scorer.prepare(pool, state, setup.frozen, feed.heldout, rows)
 
     def score(state):
       data = state, setup.frozen, feed.heldout, rows
-      means = scoring.score(scorer, *data, objective.coefficients)
+      means = evaluate_task.score(scorer, *data, objective.coefficients)
       best = means.get(setup.task.metrics[0], -means["loss"])
       # A correlation of one and the same number is none.
       return means, -best if math.isfinite(best) else None
@@ -467,7 +471,7 @@ def make_measure(
   def measure(state):
     data = state, setup.frozen, feed.heldout, rows, setup.mesh
     means = evaluate.evaluate(compiled, objective.coefficients, *data)
-    scoring.check_loss(int(state.step), "held-out", means["loss"])
+    evaluate_task.check_loss(int(state.step), "held-out", means["loss"])
     check_data(setup)
     return means, means["loss"]
 

@@ -14,8 +14,7 @@ from bert_jax.messages import UserError
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, glue
 from bert_jax.tasks.published import Known
-from bert_jax.use import augmentation, word_vectors
-from bert_jax.use import predict as predicting
+from bert_jax.use import augmentation, predict, word_vectors
 from bert_jax.use.augmentation import Example, Options
 
 _BREAKS = re.compile(r"[\t\r\n]")
@@ -149,9 +148,9 @@ def _examples(known: Known, path: str, skipped: list[str]) -> Iterator[Example]:
 
 def _open_model(
   path: str, batch_size: int, candidates: int, dtype: str, family: str | None
-) -> predicting.Predictor:
+) -> predict.Predictor:
   """Raises UserError unless the model fills masks of WordPiece."""
-  predictor = predicting.open_predictor(
+  predictor = predict.open_predictor(
     path, batch_size, top=candidates, dtype=dtype, family=family
   )
   if predictor.kind != "fill":

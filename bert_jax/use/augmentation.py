@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.tasks.encoded_rows import Rows
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
-from bert_jax.use import predict as predicting
+from bert_jax.use import predict
 from bert_jax.use.predict import Predictor
 from bert_jax.use.word_vectors import WordVectors
 
@@ -164,7 +164,7 @@ def predicted(
   vocabulary = predictor.vocabulary
   made = masked_rows(jobs, vocabulary.special, predictor.length)
   found = []
-  for values in predicting.run(predictor, *made):
+  for values in predict.run(predictor, *made):
     # A model may have more rows than its vocabulary pieces.
     ids = [i for i in values[:, 1].astype(int) if i < vocabulary.vocab_size]
     pieces = [vocabulary.pieces[i] for i in ids if vocabulary.boundary[i]]
@@ -264,7 +264,7 @@ def expand(
     examples: whose place is the key of their draws.
   """
   line = 0
-  for chunk in predicting.chunks(iter(examples), CHUNK):
+  for chunk in predict.chunks(iter(examples), CHUNK):
     texts = list(dict.fromkeys(text for e in chunk for text in e.texts))
     parts = split(predictor.vocabulary, texts)
     found = candidates(predictor, vectors, parts, options.candidates)

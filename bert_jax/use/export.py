@@ -30,10 +30,10 @@ from bert_jax.tasks import layouts
 from bert_jax.tasks.bucket_lengths import EXPORT_BUCKETS
 from bert_jax.tasks.encoded_rows import task_of
 from bert_jax.text import open_vocabulary
-from bert_jax.training import evaluate_task as scoring
-from bert_jax.use import predict as predicting
+from bert_jax.training import evaluate_task
+from bert_jax.use import predict
 from bert_jax.use.predict import Predictor
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder
 from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import Weights
 
@@ -52,13 +52,13 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
     config: of `Weights`.
     **computation: see `weights.load.open_model`.
   """
-  module = folder.module_of(config, **computation)
+  module = model_folder.module_of(config, **computation)
   keys = task_heads.input_keys(module)
 
   def run(params, *inputs):
     batch = dict(zip(INPUTS, inputs, strict=True))
     batch = {key: x for key, x in batch.items() if key in keys}
-    return module.apply({"params": folder.unflatten(params)}, batch)
+    return module.apply({"params": model_folder.unflatten(params)}, batch)
 
   return run
 
@@ -88,16 +88,16 @@ def save(
   """
   _check_package()
   weights, config = model.weights, model.config
-  kind = predicting.kind_of(config, model.path)
+  kind = predict.kind_of(config, model.path)
   if kind == "fill":
     raise UserError(
       f"{model.path} is a masked language model; fine-tune it first."
     )
-  layout = layouts.of_vocabulary(predicting.vocabulary_of(model))
+  layout = layouts.of_vocabulary(predict.vocabulary_of(model))
   # What every platform has, and one program for all of them.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
   run = program(config, **computation)
-  longest = folder.module_of(config).encoder.max_length
+  longest = model_folder.module_of(config).encoder.max_length
   lengths = sorted({min(length, longest) for length in lengths})
   layouts.check_length(layout, lengths[-1])
   if lengths[0] < 1:
@@ -106,7 +106,7 @@ def save(
     "format_version": FORMAT_VERSION,
     "family": config["family"],
     "kind": kind,
-    "task": predicting.task_of(config, kind, False)._asdict(),
+    "task": predict.task_of(config, kind, False)._asdict(),
     "lengths": lengths,
     "platforms": list(platforms),
     "dtype": dtype,
@@ -243,7 +243,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
     batch_size=batch_size,
     top=0,
     params=jax.tree.map(jnp.asarray, params),
-    step=scoring.jit(_step(programs), mesh),
+    step=evaluate_task.jit(_step(programs), mesh),
     mesh=mesh,
   )
 

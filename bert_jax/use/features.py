@@ -22,7 +22,7 @@ from bert_jax.devices import sharding
 from bert_jax.messages import UserError
 from bert_jax.models.encoder import encode
 from bert_jax.tasks.windows import windows
-from bert_jax.use import text_batches as text_rows
+from bert_jax.use import text_batches
 from bert_jax.use.text_batches import Text, Tokens
 from bert_jax.weights.load import OpenedModel
 
@@ -107,9 +107,9 @@ def extract(
     ValueError: a spec that the model has not.
   """
   made = (
-    text_rows.of_text(i, text)
+    text_batches.of_text(i, text)
     if isinstance(text, str)
-    else text_rows.of_words(i, text)
+    else text_batches.of_words(i, text)
     for i, text in enumerate(texts)
   )
   return extract_texts(model, made, spec, tokens)
@@ -286,7 +286,7 @@ def _block(
   model: OpenedModel, texts: list[Text], spec: Spec, tokens: int
 ) -> Iterator[Features]:
   """The features of some texts."""
-  encoded = text_rows.encode(model, texts)
+  encoded = text_batches.encode(model, texts)
   longest = spec.max_length or _longest(model)
   rows = [
     window
@@ -309,7 +309,7 @@ def _block(
     model.params["encoder"],
   )
   sums: list[Any] = [None] * len(texts)
-  for batch in text_rows.batches([r.ids for r in rows], longest, tokens):
+  for batch in text_batches.batches([r.ids for r in rows], longest, tokens):
     mine = [rows[i] for i in batch.numbers]
     weights = pool and pool(mine, batch.inputs["sequence_ids"].shape)
     vectors = np.asarray(run(batch.inputs, weights))

@@ -22,7 +22,7 @@ from jaxtyping import Array
 
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
-from bert_jax.use import text_batches as text_rows
+from bert_jax.use import text_batches
 from bert_jax.use.fill_mask import can_fill, log_probabilities
 from bert_jax.use.text_batches import Text, Tokens
 from bert_jax.weights.load import OpenedModel
@@ -109,7 +109,7 @@ def score(
   result = np.zeros(len(texts), np.float64)
   for start in range(0, len(texts), BLOCK):
     part = texts[start : start + BLOCK]
-    encoded = encode(model, [text_rows.of_text(t[:40], t) for t in part])
+    encoded = encode(model, [text_batches.of_text(t[:40], t) for t in part])
     rows = list(_rows(model, encoded, method))
     for numbers, found in _run(model, run, rows, tokens):
       texts_of = [start + rows[i].number for i in numbers]
@@ -119,7 +119,7 @@ def score(
 
 def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   """`text_rows.encode`; ValueError for a text that is too long."""
-  encoded = text_rows.encode(model, texts)
+  encoded = text_batches.encode(model, texts)
   longest = model.module.encoder.max_length
   for text, one in zip(texts, encoded, strict=True):
     if len(one.ids) > longest:
@@ -162,7 +162,7 @@ def _run(
 ) -> Iterator[tuple[np.ndarray, Any]]:
   """Yields numbers of rows and what the program gives for them."""
   longest = model.module.encoder.max_length
-  for batch in text_rows.batches([row.ids for row in rows], longest, tokens):
+  for batch in text_batches.batches([row.ids for row in rows], longest, tokens):
     places = np.zeros((2, len(batch.inputs["sequence_ids"])), np.int32)
     for i, number in enumerate(batch.numbers):
       places[:, i] = rows[number].position, rows[number].target
@@ -238,10 +238,10 @@ def cloze(
       )
   pairs = zip(texts, answers, strict=True)
   encoded = encode(
-    model, [text_rows.of_text("", t.replace("[MASK]", mask)) for t in texts]
+    model, [text_batches.of_text("", t.replace("[MASK]", mask)) for t in texts]
   )
-  filled = text_rows.encode(
-    model, [text_rows.of_text("", t.replace("[MASK]", a)) for t, a in pairs]
+  filled = text_batches.encode(
+    model, [text_batches.of_text("", t.replace("[MASK]", a)) for t, a in pairs]
   )
   rows, known = [], []
   for i, (one, other) in enumerate(zip(encoded, filled, strict=True)):

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.messages import UserError
-from bert_jax.use import blimp, likelihood
-from bert_jax.use import text_batches as text_rows
+from bert_jax.use import blimp, likelihood, text_batches
 from bert_jax.weights.load import OpenedModel, load
 
 
@@ -97,8 +96,8 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
     ValueError: bad input; file and line are named.
   """
   texts, answers = [], []
-  for number, line in enumerate(text_rows.read_lines(path), 1):
-    item = text_rows.parse_object(line, f"{path}:{number}")
+  for number, line in enumerate(text_batches.read_lines(path), 1):
+    item = text_batches.parse_object(line, f"{path}:{number}")
     text, answer = (item.get(key) for key in ("text", "answer"))
     if not isinstance(text, str) or text.count("[MASK]") != 1:
       raise UserError(f'{path}:{number}: no "text" with one [MASK].')

@@ -25,10 +25,9 @@ from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import check_same
 from bert_jax.text.vocabulary import Vocabulary
-from bert_jax.training import evaluate_task as scoring
+from bert_jax.training import evaluate_task
 from bert_jax.use import fill_mask
-from bert_jax.weights import hf_config
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import hf_config, model_folder
 from bert_jax.weights.load import OpenedModel, open_model
 
 # Examples that are read, run and written together.
@@ -152,7 +151,7 @@ def open_predictor(
   mesh = sharding.make_mesh()
   devices = mesh.shape["data"]
   place = NamedSharding(mesh, PartitionSpec())
-  params = jax.device_put(folder.unflatten(model.weights.arrays), place)
+  params = jax.device_put(model_folder.unflatten(model.weights.arrays), place)
   return Predictor(
     kind,
     task_of(config, kind, null),
@@ -161,7 +160,7 @@ def open_predictor(
     -(-batch_size // devices) * devices,
     min(top, size),
     params,
-    scoring.jit(_make_step(module, kind, min(top, size), size), mesh),
+    evaluate_task.jit(_make_step(module, kind, min(top, size), size), mesh),
     mesh,
   )
 
@@ -229,8 +228,8 @@ def run(
   add = None if places is None else extra
   with sharding.use_mesh(predictor.mesh):
     step, params = predictor.step, predictor.params
-    found = [*scoring.run(step, params, batches, predictor.mesh, add)]
-  return scoring.logits_of_units(jax.device_get(found), len(rows.example))
+    found = [*evaluate_task.run(step, params, batches, predictor.mesh, add)]
+  return evaluate_task.logits_of_units(jax.device_get(found), len(rows.example))
 
 
 def predict(
@@ -277,7 +276,7 @@ def label_order(
   )
   if task.kind not in ("classification", "multi_label", "tagging"):
     return None
-  columns = folder.columns_of(task.labels, theirs)
+  columns = model_folder.columns_of(task.labels, theirs)
   if columns is None:
     raise UserError(
       f"{where} has the labels {', '.join(task.labels)}, the model"
@@ -296,7 +295,7 @@ def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
   logits = run(predictor, split.rows, None)
   if order is not None:
     logits = [x[..., order] for x in logits]
-  return scoring.predictions(split, logits)
+  return evaluate_task.predictions(split, logits)
 
 
 def chunks(items: Iterator[Any], size: int = CHUNK) -> Iterator[list[Any]]:

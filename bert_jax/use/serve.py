@@ -13,8 +13,7 @@ from typing import IO, Any
 from bert_jax import files
 from bert_jax.messages import UserError
 from bert_jax.tasks.files import requests
-from bert_jax.use import predict as predicting
-from bert_jax.use import text_batches as text_rows
+from bert_jax.use import predict, text_batches
 from bert_jax.use.predict import Predictor
 
 # Lines of stdin are collected into groups. A group waits this many seconds for
@@ -154,15 +153,15 @@ class Groups:
 def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
   lines = ArrivingLines(sys.stdin.buffer)
   examples = requests.read(
-    text_rows.decode(lines, "stdin"),
+    text_batches.decode(lines, "stdin"),
     predictor.kind,
     "stdin",
-    predicting.mask_token(predictor),
+    predict.mask_token(predictor),
   )
   # A small group runs in the smallest batch: in a full batch most rows would be
   # padding.
   small_batches = predictor._replace(batch_size=predictor.mesh.shape["data"])
-  groups = Groups(predictor.batch_size, predicting.CHUNK)
+  groups = Groups(predictor.batch_size, predict.CHUNK)
   count = 0
   for group in groups(examples, lines.ready):
     is_small = len(group) <= predictor.batch_size // 4
@@ -173,14 +172,16 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
 
 def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
   def examples() -> Iterator[Example]:
-    mask = predicting.mask_token(predictor)
-    return requests.read(text_rows.read_lines(path), predictor.kind, path, mask)
+    mask = predict.mask_token(predictor)
+    return requests.read(
+      text_batches.read_lines(path), predictor.kind, path, mask
+    )
 
   # Read all lines once, to report a bad line before the model runs.
   for _ in examples():
     pass
   count = 0
-  for group in predicting.chunks(examples()):
+  for group in predict.chunks(examples()):
     write_group(predictor, group, out)
     count += len(group)
   return count
@@ -190,7 +191,7 @@ def write_group(
   predictor: Predictor, examples: list[Example], out: IO[str]
 ) -> None:
   """Predicts examples, and writes a line of JSON for each, in order."""
-  answers = predicting.predict(predictor, examples)
+  answers = predict.predict(predictor, examples)
   for example, answer in zip(examples, answers, strict=True):
     row = {"id": example["id"]} | answer
     out.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -10,8 +10,7 @@ import numpy as np
 
 from bert_jax.messages import UserError
 from bert_jax.models.elmo import MAX_CHARS, NUM_CHARS
-from bert_jax.weights import mapping
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import mapping, model_folder
 from bert_jax.weights.mapping import Rule
 from bert_jax.weights.model_folder import Weights
 
@@ -39,12 +38,12 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   if tower is not None:
     raise UserError(f"--tower={tower}: elmo has no towers.")
   weights, options = _find(path)
-  model = read_options(folder.read_json(options), options)
-  config = folder.make_config(
+  model = read_options(model_folder.read_json(options), options)
+  config = model_folder.make_config(
     "elmo", "encoder", model, source={"format": "bilm"}
   )
   try:
-    shapes = folder.shapes_of(folder.module_of(config), config)
+    shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   except ValueError as e:
     raise UserError(f"{options}: {e}") from e
   arrays = _read_hdf5(weights)

@@ -2,8 +2,7 @@
 
 from bert_jax.messages import UserError, note
 from bert_jax.text import model_tokenizer
-from bert_jax.weights import bilm, checkpoint, hf, runs, tf1
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import bilm, checkpoint, hf, model_folder, runs, tf1
 
 # Published format -> the function that reads it.
 READERS = {"hf": hf.read, "tf1": tf1.read, "bilm": bilm.read}
@@ -29,13 +28,13 @@ def from_published(
   Raises:
     ValueError: the input is no such model, or the output exists.
   """
-  folder.check_new(output)
+  model_folder.check_new(output)
   if family is None and source == "hf":
     family = hf.find_family(path)
   if family is None:
     raise UserError(f"--from {source} needs --family=NAME.")
   weights = READERS[source](path, family, tower)
-  folder.write(output, weights)
+  model_folder.write(output, weights)
   _report_rows(path, weights)
 
 
@@ -53,9 +52,9 @@ def to_published(
   Raises:
     ValueError: no such model, or another family; or the output exists.
   """
-  folder.check_new(output)
+  model_folder.check_new(output)
   is_run = checkpoint.split_path(path)[1] or runs.is_run(path)
-  weights = (runs.read if is_run else folder.read)(path)
+  weights = (runs.read if is_run else model_folder.read)(path)
   actual = weights.config["family"]
   if family not in (None, actual):
     raise UserError(f"--family={family}: {path} is of {actual}.")
@@ -63,7 +62,7 @@ def to_published(
   _report_rows(path, weights)
 
 
-def _report_rows(path: str, weights: folder.Weights) -> None:
+def _report_rows(path: str, weights: model_folder.Weights) -> None:
   """Says which pieces of the tokenizer have no row in the word table."""
   if weights.config["family"] == "elmo":  # It reads characters.
     return

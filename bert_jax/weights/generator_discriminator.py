@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.messages import UserError
 from bert_jax.models import electra
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder
 from bert_jax.weights.model_folder import Weights
 
 TOWERS = ("discriminator", "generator")
@@ -59,7 +59,7 @@ def pretraining_names(
 def _generator(model: Mapping[str, Any]) -> dict[str, Any]:
   """Attributes of the generator that goes with a discriminator's."""
   sizes = electra.generator_sizes(electra.Electra(**model))
-  return folder.without(model, "generator_hidden") | sizes
+  return model_folder.without(model, "generator_hidden") | sizes
 
 
 def join(parts: Mapping[str, Weights], where: str) -> Weights:
@@ -101,8 +101,10 @@ def join(parts: Mapping[str, Weights], where: str) -> Weights:
     "format": "hf",
     "towers": {tower: config["source"] for tower, config in configs.items()},
   }
-  config = folder.make_config("electra", "pretraining", model, source=source)
-  shapes = folder.shapes_of(folder.module_of(config), config)
+  config = model_folder.make_config(
+    "electra", "pretraining", model, source=source
+  )
+  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   ordered = {path: arrays[path] for path in shapes}
   return Weights(config, ordered, parts["discriminator"].tokenizer_files)
 
@@ -113,13 +115,13 @@ def split(weights: Weights, tower: str) -> Weights:
   if tower == "generator":
     sizes = _generator(model)
   else:
-    sizes = folder.without(model, "generator_hidden")
+    sizes = model_folder.without(model, "generator_hidden")
   source = weights.config["source"]
-  config = folder.make_config(
+  config = model_folder.make_config(
     "electra", tower, sizes, source=source.get("towers", {tower: source})[tower]
   )
   back = tuple((new, old) for old, new in _names(tower))
-  shapes = folder.shapes_of(folder.module_of(config), config)
+  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   arrays = {_rename(p, back): a for p, a in weights.arrays.items()}
   return Weights(
     config, {p: arrays[p] for p in shapes}, weights.tokenizer_files

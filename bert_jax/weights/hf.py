@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 
 from bert_jax.messages import UserError, note
-from bert_jax.weights import generator_discriminator as towers
-from bert_jax.weights import hf_config, hf_files, hf_names, hf_tasks, mapping
-from bert_jax.weights import model_folder as folder
-from bert_jax.weights import sentence_vector as sentence
+from bert_jax.weights import (
+  generator_discriminator,
+  hf_config,
+  hf_files,
+  hf_names,
+  hf_tasks,
+  mapping,
+  model_folder,
+  sentence_vector,
+)
 from bert_jax.weights.model_folder import Weights
 
 # Arrays that the classes of transformers lack: always zero there.
@@ -36,16 +42,21 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     )
   if not os.path.isdir(path):
     raise UserError(f"{path}: no such folder.")
-  both = all(os.path.isdir(os.path.join(path, t)) for t in towers.TOWERS)
-  towers.check_name(family, tower)
+  both = all(
+    os.path.isdir(os.path.join(path, t)) for t in generator_discriminator.TOWERS
+  )
+  generator_discriminator.check_name(family, tower)
   if both and tower in (None, "both") and family == "electra":
-    parts = {t: _read_one(os.path.join(path, t), family) for t in towers.TOWERS}
-    weights = towers.join(parts, path)
+    parts = {
+      t: _read_one(os.path.join(path, t), family)
+      for t in generator_discriminator.TOWERS
+    }
+    weights = generator_discriminator.join(parts, path)
   else:
     one = os.path.join(path, tower) if both and tower else path
     weights = _read_one(one, family)
-    towers.check_is(weights, tower, one)
-  files = weights.tokenizer_files or folder.read_tokenizer(path)
+    generator_discriminator.check_is(weights, tower, one)
+  files = weights.tokenizer_files or model_folder.read_tokenizer(path)
   return weights._replace(tokenizer_files=files)
 
 
@@ -56,10 +67,13 @@ def find_family(path: str) -> str:
     UnknownFamily: neither says it for sure.
     ValueError: a damaged file.
   """
-  if all(os.path.isdir(os.path.join(path, tower)) for tower in towers.TOWERS):
+  if all(
+    os.path.isdir(os.path.join(path, tower))
+    for tower in generator_discriminator.TOWERS
+  ):
     return "electra"
-  where = os.path.join(path, folder.CONFIG)
-  config = folder.read_json(where)
+  where = os.path.join(path, model_folder.CONFIG)
+  config = model_folder.read_json(where)
   try:
     return hf_tasks.family_of(config, where)
   except hf_tasks.UnknownFamily:
@@ -137,7 +151,7 @@ def _read_config(
     problem = hf_config.problem_of(config, len(labels), where)
   head = hf_config.read_head(fields, task, model, len(labels or ()), pairs)
   prefix = hf_tasks.prefix_of(family, keys)
-  result = folder.make_config(
+  result = model_folder.make_config(
     family,
     task,
     model,
@@ -150,15 +164,15 @@ def _read_config(
 
 
 def _read_one(path: str, family: str) -> Weights:
-  where = os.path.join(path, folder.CONFIG)
-  theirs = folder.read_json(where)
+  where = os.path.join(path, model_folder.CONFIG)
+  theirs = model_folder.read_json(where)
   arrays, file = hf_files.read(path)
   prefix = hf_tasks.prefix_of(family, arrays)
   _untie(arrays, family, prefix, file)
   config, notes = _read_config(theirs, family, arrays, where)
   task = config["task"]
   try:
-    shapes = folder.shapes_of(folder.module_of(config), config)
+    shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   except ValueError as e:
     raise UserError(f"{where}: {e}") from e
   zeros = {
@@ -177,11 +191,11 @@ def _read_one(path: str, family: str) -> Weights:
     "skipped": sorted(arrays.keys() - used),
     "config": hf_config.source_fields(theirs, family, task),
   }
-  if pooling := sentence.read(path):
+  if pooling := sentence_vector.read(path):
     config["source"]["pooling"] = pooling
   for line in notes:
     note(f"note: {line}.")
-  return Weights(config, params | zeros, folder.read_tokenizer(path))
+  return Weights(config, params | zeros, model_folder.read_tokenizer(path))
 
 
 def write(path: str, weights: Weights, tower: str | None = None) -> None:
@@ -196,25 +210,28 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
     ValueError: `path` exists and is not empty, or transformers has no such
       model; nothing is written.
   """
-  folder.check_new(path)
+  model_folder.check_new(path)
   family, task = weights.config["family"], weights.config["task"]
   if family not in hf_names.NAMINGS:
     raise UserError(f"transformers has no {family}.")
-  towers.check_name(family, tower)
+  generator_discriminator.check_name(family, tower)
   both = family == "electra" and task == "pretraining"
   if both and tower in (None, "both"):
-    parts = {t: _theirs(towers.split(weights, t)) for t in towers.TOWERS}
+    parts = {
+      t: _theirs(generator_discriminator.split(weights, t))
+      for t in generator_discriminator.TOWERS
+    }
   elif both:
-    parts = {"": _theirs(towers.split(weights, tower))}
+    parts = {"": _theirs(generator_discriminator.split(weights, tower))}
   else:
-    towers.check_is(weights, tower, "the model")
+    generator_discriminator.check_is(weights, tower, "the model")
     parts = {"": _theirs(weights)}
-  with folder.new_folder(path) as new:
+  with model_folder.new_folder(path) as new:
     for name, (config, arrays) in parts.items():
       part = os.path.join(new, name)
       os.makedirs(part, exist_ok=True)
       # transformers asks for this word before it opens the file.
-      folder.write_files(
+      model_folder.write_files(
         part, config, arrays, weights.tokenizer_files, {"format": "pt"}
       )
 

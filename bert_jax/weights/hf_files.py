@@ -9,8 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from bert_jax.messages import Damaged, UserError, note
-from bert_jax.weights import generator_discriminator as towers
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import generator_discriminator, model_folder
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -34,7 +33,7 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
     ValueError: no weights, a damaged file, or a pickle that is no plain
       dictionary of arrays.
   """
-  for name, one in ((SAFE, folder.read_tensors), (TORCH, read_torch)):
+  for name, one in ((SAFE, model_folder.read_tensors), (TORCH, read_torch)):
     file = os.path.join(path, name)
     if os.path.isfile(file):
       return _named(one(file), file), file
@@ -53,7 +52,7 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
 def has_weights(path: str) -> bool:
   """Returns True if a folder, or both of ELECTRA's towers have weights."""
   names = (SAFE, SAFE_INDEX, TORCH, TORCH_INDEX)
-  places = [[""], list(towers.TOWERS)]
+  places = [[""], list(generator_discriminator.TOWERS)]
   return any(
     all(
       any(os.path.isfile(os.path.join(path, place, name)) for name in names)
@@ -64,7 +63,7 @@ def has_weights(path: str) -> bool:
 
 
 def _parts(index: str) -> list[str]:
-  places = folder.read_json(index).get("weight_map")
+  places = model_folder.read_json(index).get("weight_map")
   if not isinstance(places, dict) or not places:
     raise Damaged(f"{index} is damaged: it has no weight_map.")
   if not all(isinstance(part, str) for part in places.values()):

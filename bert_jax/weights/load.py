@@ -13,9 +13,14 @@ from tokenizers import Tokenizer
 from bert_jax.messages import UserError, note
 from bert_jax.text import model_tokenizer, open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
-from bert_jax.weights import checkpoint, hf, hf_files, runs
-from bert_jax.weights import generator_discriminator as towers
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import (
+  checkpoint,
+  generator_discriminator,
+  hf,
+  hf_files,
+  model_folder,
+  runs,
+)
 from bert_jax.weights.model_folder import Weights
 
 # The files that are fetched of a model on the hub; torch's if the model itself,
@@ -24,7 +29,7 @@ from bert_jax.weights.model_folder import Weights
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
 _TORCH = tuple(
   f"{place}pytorch_model*.bin"
-  for place in ("", *(f"{tower}/" for tower in towers.TOWERS))
+  for place in ("", *(f"{tower}/" for tower in generator_discriminator.TOWERS))
 )
 
 
@@ -52,7 +57,7 @@ class OpenedModel:
   @functools.cached_property
   def params(self) -> dict[str, Any]:
     """The parameter tree: `module.apply({"params": params}, batch)`."""
-    arrays = folder.unflatten(self.weights.arrays)
+    arrays = model_folder.unflatten(self.weights.arrays)
     return jax.tree.map(jnp.asarray, arrays)
 
   @functools.cached_property
@@ -112,7 +117,7 @@ def open_model(
     ValueError: the model cannot be opened; the message is one sentence.
   """
   weights = read(path, family, tower, best, default_tower)
-  module = folder.module_of(weights.config, **computation)
+  module = model_folder.module_of(weights.config, **computation)
   return OpenedModel(path, weights, module)
 
 
@@ -152,13 +157,13 @@ def read(
     path = plain = _download(plain)
   if is_run:
     weights = runs.read(path, best)
-  elif folder.is_folder(path):
-    weights = folder.read(path)
+  elif model_folder.is_folder(path):
+    weights = model_folder.read(path)
   else:
     weights = hf.read(path, family or hf.find_family(path), tower)
   if family not in (None, weights.config["family"]):
     raise UserError(f"{path} is of family {weights.config['family']}.")
-  return towers.choose(weights, tower, path, default_tower)
+  return generator_discriminator.choose(weights, tower, path, default_tower)
 
 
 def _download(name: str) -> str:

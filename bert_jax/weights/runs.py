@@ -8,8 +8,7 @@ import jax
 from bert_jax import files, models
 from bert_jax.messages import Damaged, UserError
 from bert_jax.models import elmo, heads, task_heads, tinybert
-from bert_jax.weights import checkpoint, hf_config
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import checkpoint, hf_config, model_folder
 from bert_jax.weights.model_folder import Weights
 
 # Their parameters are those of the family's ForPreTraining.
@@ -112,17 +111,17 @@ def read(path: str, best: bool = False) -> Weights:
       stages = {"layers": "tinybert", "prediction": "finetune"}
       name = stages[objective.get("stage", "layers")]
     step = saver.find_step(name_of_step)
-    config = folder.make_config(
+    config = model_folder.make_config(
       run["model"]["family"],
       "encoder" if name in BARE else "pretraining",
-      folder.attributes(encoder),
+      model_folder.attributes(encoder),
       head=head,
       source={"format": "run", "dtype": "float32"},
     )
     if name == "finetune":
       config |= fine_tuned(objective, config["family"])
-    shapes = folder.shapes_of(folder.module_of(config), config)
-    wanted = folder.unflatten(
+    shapes = model_folder.shapes_of(model_folder.module_of(config), config)
+    wanted = model_folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
     )
     wanted |= _training_shapes(run, name, encoder)
@@ -130,8 +129,8 @@ def read(path: str, best: bool = False) -> Weights:
     if name == "finetune":
       config["source"] |= {"fine_tuned": saver.meta(step)["task"]}
   config["source"] |= {"step": step}
-  arrays = folder.flatten(jax.device_get(params))
+  arrays = model_folder.flatten(jax.device_get(params))
   if "pair/dense/kernel" in shapes:
     config["source"] |= {"pair_name": objective.get("pair_name", "nsp")}
   ordered = {name: arrays.pop(name) for name in shapes}
-  return Weights(config, ordered, folder.read_tokenizer(path), arrays)
+  return Weights(config, ordered, model_folder.read_tokenizer(path), arrays)

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_jax import files
 from bert_jax.messages import Damaged, UserError
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder
 
 MODULES, POOLING = "modules.json", "1_Pooling"
 # Field of an older config -> the name of the pooling in newer configs.
@@ -65,10 +65,10 @@ def read(path: str) -> dict[str, Any] | None:
     raise UserError(
       f"{modules_path}: {pooling_folder!r} is not the name of a folder in it."
     )
-  config_path = os.path.join(path, pooling_folder, folder.CONFIG)
+  config_path = os.path.join(path, pooling_folder, model_folder.CONFIG)
   if not os.path.isfile(config_path):
     return None
-  config = folder.read_json(config_path)
+  config = model_folder.read_json(config_path)
   modes = config.get("pooling_mode")
   if modes is None:
     modes = [name for field, name in _MODES.items() if config.get(field)]

@@ -10,9 +10,14 @@ import numpy as np
 
 from bert_jax import models
 from bert_jax.messages import UserError, note
-from bert_jax.weights import generator_discriminator as towers
-from bert_jax.weights import hf_config, hf_files, mapping, tf1_names
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import (
+  generator_discriminator,
+  hf_config,
+  hf_files,
+  mapping,
+  model_folder,
+  tf1_names,
+)
 from bert_jax.weights.hf_config import LIMITS, Fields
 from bert_jax.weights.mapping import Shape
 from bert_jax.weights.model_folder import Weights
@@ -153,7 +158,7 @@ def _read_config(path: str, family: str) -> tuple[dict[str, Any], str]:
   files = [os.path.join(path, name) for name in FILES[family]]
   for file in files:
     if family != "electra" or os.path.isfile(file):
-      return folder.read_json(file), file
+      return model_folder.read_json(file), file
   return {}, files[0]
 
 
@@ -163,7 +168,7 @@ def _read_tokenizer(path: str) -> dict[str, bytes]:
   A release says that in its name alone; without the setting, a cased model
   would read lower-cased text.
   """
-  files = folder.read_tokenizer(path)
+  files = model_folder.read_tokenizer(path)
   for theirs, ours in _SENTENCEPIECE.items():
     file = os.path.join(path, theirs)
     if ours not in files and os.path.isfile(file):
@@ -215,7 +220,7 @@ def _make_config(
     }
   read = pairs or task == "sequence_classification"
   pooler = has("bert/pooler/") and not read
-  return folder.make_config(
+  return model_folder.make_config(
     family, task, model, head=head, pooler=pooler, **rest
   )
 
@@ -239,7 +244,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
     raise UserError(
       f"--family={family}: of TF1 checkpoints, known are {', '.join(FILES)}."
     )
-  towers.check_name(family, tower)
+  generator_discriminator.check_name(family, tower)
   prefix = find_checkpoint(path)
   arrays, skipped = read_checkpoint(prefix)
   tower = _tower_of(family, tower, arrays, prefix)
@@ -254,7 +259,7 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   model = read_model(family, task, fields, shapes, (file, prefix))
   config = _make_config(family, task, model, arrays)
   try:
-    wanted = folder.shapes_of(folder.module_of(config), config)
+    wanted = model_folder.shapes_of(model_folder.module_of(config), config)
   except ValueError as e:
     raise UserError(f"{file if fields else prefix}: {e}") from e
   sized = file if fields else "electra/embeddings/* and the layers 0 in it"

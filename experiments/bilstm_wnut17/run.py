@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax.tasks import metrics, task_inputs
 from bert_jax.tasks.encoded_rows import Examples, Task
-from bert_jax.use import bilstm_tagger as bilstm
+from bert_jax.use import bilstm_tagger
 from bert_jax.use import features as features_of
 from bert_jax.use.bilstm_tagger import BiLstmTagger, Recipe, Sentences
 from bert_jax.use.features import Spec
@@ -75,7 +75,7 @@ def sentences(
 
 
 def _score(task: Task, module, params, data, splits, name: str) -> float:
-  made = bilstm.predict(module, params, data[name])
+  made = bilstm_tagger.predict(module, params, data[name])
   tags = [[task.labels[i] for i in row] for row in made]
   return metrics.evaluate(task, tags, splits[name])[task.metrics[0]]
 
@@ -91,7 +91,7 @@ def run(
   best: dict = {"validation": -1.0}
   mix: list[float] = []
   for epoch, (params, loss) in enumerate(
-    bilstm.fit(module, data["train"], recipe), 1
+    bilstm_tagger.fit(module, data["train"], recipe), 1
   ):
     score = functools.partial(_score, task, module, params, data, splits)
     validation = score("validation")

@@ -30,10 +30,8 @@ from bert_jax.cli import configs
 from bert_jax.devices import sharding
 from bert_jax.tasks import encoded_rows, prepare_task, task_inputs
 from bert_jax.tasks.batches import Batches
-from bert_jax.training import logging as logs
+from bert_jax.training import logging, start_from, state, steps, train
 from bert_jax.training import setup as building
-from bert_jax.training import start_from as pretrained
-from bert_jax.training import state, steps, train
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 FILES = {
@@ -103,7 +101,7 @@ def make_config(name, folder, args, model):
 def ours(config, workdir):
   """The losses of `train.run`."""
   train.run(config, workdir)
-  rows = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [r["loss"] for r in rows if r["split"] == "train"]
 
 
@@ -119,7 +117,7 @@ def ours_in_double(config):
       parts = objective, optimizer, setup.mesh, 0, feed.shapes
       now = state.init_state(*parts)
       taken = objective.takes, setup.task.labels
-      params, _ = pretrained.take(setup.found, now.params, *taken)
+      params, _ = start_from.take(setup.found, now.params, *taken)
       params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
       now = now.replace(params=params, opt_state=optimizer.init(params))
       step = steps.make_train_step(objective, optimizer, setup.schedule, 1)

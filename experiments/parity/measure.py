@@ -21,8 +21,7 @@ import numpy as np
 
 import bert_jax
 from bert_jax.text import characters
-from bert_jax.weights import bilm
-from bert_jax.weights import model_folder as convert_folder
+from bert_jax.weights import bilm, model_folder
 from tests import transformers_reference as reference
 
 TEXT = """# Differences from the reference implementations
@@ -159,8 +158,8 @@ def real_rows(weights: str) -> list[str]:
 def elmo_difference(folder: str, sentences: str) -> float:
   """Largest difference of a fixture's top layer, the state passed on."""
   weights = bilm.read(folder, "elmo")
-  module = convert_folder.module_of(weights.config)
-  params = convert_folder.unflatten(weights.arrays)
+  module = model_folder.module_of(weights.config)
+  params = model_folder.unflatten(weights.arrays)
   with open(os.path.join(folder, sentences), encoding="utf-8") as f:
     groups = json.load(f)
   run = jax.jit(

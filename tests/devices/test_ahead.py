@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.devices import compile_ahead as ahead
-from bert_jax.devices import sharding
+from bert_jax.devices import compile_ahead, sharding
 
 
 def batch_of(length):
@@ -27,9 +26,9 @@ def test_a_prepared_length_is_compiled_once_and_another_when_it_comes():
     assert not jax.sharding.get_abstract_mesh().empty
     return weight * batch["sequence_ids"].sum() + jax.random.uniform(key)
 
-  function = ahead.Ahead(sharding.jit(step), 1, mesh)
+  function = compile_ahead.Ahead(sharding.jit(step), 1, mesh)
   key, weight = jax.random.key(0), jnp.float32(2.0)
-  with sharding.use_mesh(mesh), ahead.threads() as pool:
+  with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
     for length in (4, 8, 4):
       function.prepare(pool, weight, shapes_of(length), key)
     for length in (8, 4, 8, 6, 6):
@@ -45,8 +44,8 @@ def test_what_fails_in_the_background_is_raised_where_it_is_needed():
   def step(batch):
     raise ValueError("length 4 is over 2.")
 
-  function = ahead.Ahead(sharding.jit(step), 0, mesh)
-  with sharding.use_mesh(mesh), ahead.threads() as pool:
+  function = compile_ahead.Ahead(sharding.jit(step), 0, mesh)
+  with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
     function.prepare(pool, shapes_of(4))
     with pytest.raises(ValueError, match="over 2"):
       function(sharding.to_global(mesh, batch_of(4)))

@@ -9,10 +9,8 @@ import sys
 import children
 import pytest
 
-from bert_jax.devices import hlo
-from bert_jax.devices import isolated as apart
-from bert_jax.training import suggestions as offers
-from bert_jax.training import topologies as slices
+from bert_jax.devices import hlo, isolated
+from bert_jax.training import suggestions, topologies
 
 ROOT = pathlib.Path(__file__).parents[2]
 needs_libtpu = pytest.mark.skipif(
@@ -115,12 +113,12 @@ def test_sentences_of_the_compiler_without_memory():
     " 15.75G hbm. Exceeded hbm capacity by 11.75G.",
   ]
   for message in both:
-    assert slices.refusal(message) == {
+    assert topologies.refusal(message) == {
       "needed": 27.5 * 2**30,
       "usable": 15.75 * 2**30,
     }
-  assert slices.refusal("RESOURCE_EXHAUSTED: Ran out of vmem.") == {}
-  assert slices.refusal("INTERNAL: no") is None
+  assert topologies.refusal("RESOURCE_EXHAUSTED: Ran out of vmem.") == {}
+  assert topologies.refusal("INTERNAL: no") is None
 
 
 @pytest.mark.parametrize(
@@ -137,17 +135,17 @@ def test_sentences_of_the_compiler_without_memory():
   ],
 )
 def test_the_nearest_slice_is_found(name, near):
-  assert slices.nearest_topology(name) == near
+  assert topologies.nearest_topology(name) == near
 
 
 def test_a_process_apart_gives_its_values_and_errors():
-  assert list(apart.run(children.two)) == [1, 2]
+  assert list(isolated.run(children.two)) == [1, 2]
   for function, error, words in (
     (children.wrong, ValueError, "a sentence"),
-    (children.killed, apart.Crash, "segmentation fault"),
-    (children.leaving, apart.Crash, "exit code 3"),
+    (children.killed, isolated.Crash, "segmentation fault"),
+    (children.leaving, isolated.Crash, "exit code 3"),
   ):
-    values = apart.run(function)
+    values = isolated.run(function)
     assert next(values) == 1
     with pytest.raises(error, match=words):
       next(values)
@@ -189,7 +187,7 @@ def compiler(monkeypatch, fits):
       raise ValueError("does not divide")
     return dict(fits=answer, total_bytes=9)
 
-  monkeypatch.setattr(slices, "compile_step", compile_step)
+  monkeypatch.setattr(topologies, "compile_step", compile_step)
   return seen
 
 
@@ -199,7 +197,7 @@ def test_offers_are_those_that_compiled(monkeypatch):
     monkeypatch,
     lambda micro, remat, **_: None if micro == 8 and not remat else remat,
   )
-  offer = offers.find_offer(CONFIG, 1, REPORT)
+  offer = suggestions.find_offer(CONFIG, 1, REPORT)
   # 28 of temporaries into 16 - 4 - 1: by 4 at least; 16 rows a device.
   assert [values["micro"] for values in seen] == [8, 16, 32, 2]
   assert offer == dict(
@@ -217,7 +215,7 @@ def test_a_state_that_is_too_large_is_split(monkeypatch):
   seen = compiler(
     monkeypatch, lambda topology, remat, **_: topology != "v5e:4x4" and remat
   )
-  offer = offers.find_offer(CONFIG, 0, REPORT | dict(arguments_bytes=16))
+  offer = suggestions.find_offer(CONFIG, 0, REPORT | dict(arguments_bytes=16))
   assert seen[0] == dict(micro=1, remat=False, fsdp=16, topology="v5e:4x4")
   assert offer["tried"][0] == "--config.mesh.data=1 --config.mesh.fsdp=16"
   assert offer["offer"] == (
@@ -228,8 +226,8 @@ def test_a_state_that_is_too_large_is_split(monkeypatch):
 
 def test_nothing_is_offered_that_does_not_fit(monkeypatch):
   seen = compiler(monkeypatch, lambda **_: False)
-  offer = offers.find_offer(CONFIG, 0, REPORT)
-  assert len(seen) == len(offer["tried"]) == offers.MAX_TRIALS
+  offer = suggestions.find_offer(CONFIG, 0, REPORT)
+  assert len(seen) == len(offer["tried"]) == suggestions.MAX_TRIALS
   assert offer["offer"] is None and offer["offer_total_bytes"] is None
 
 
@@ -238,15 +236,15 @@ def test_a_crash_of_the_compiler_is_reported(monkeypatch):
 
   def crash(function, *args):
     yield dict(REPORT)
-    raise apart.Crash("segmentation fault")
+    raise isolated.Crash("segmentation fault")
 
-  monkeypatch.setattr(apart, "run", crash)
+  monkeypatch.setattr(isolated, "run", crash)
   config = CONFIG | dict(model=dict(remat=True))
-  report = slices.compile_step(config, 1, "v5e:4x4")
+  report = topologies.compile_step(config, 1, "v5e:4x4")
   assert report["fits"] is None
   assert report["crashed"] == "segmentation fault"
   seen = compiler(monkeypatch, lambda **_: True)
-  offer = offers.find_offer(config, 1, report)
+  offer = suggestions.find_offer(config, 1, report)
   assert offer["offer"] == "--config.model.remat=False"
   assert len(seen) == 1
 
@@ -295,20 +293,20 @@ def test_bad_flags_get_one_sentence(flags, words):
 def test_a_missing_compiler_is_named(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
   with pytest.raises(ValueError, match=r"pip install 'bert_jax\[tpu\]'"):
-    slices.describe("v2:4x4")
+    topologies.describe("v2:4x4")
 
 
 def test_an_unknown_slice_gets_the_nearest_and_all_generations(monkeypatch):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
   with pytest.raises(ValueError) as e:
-    slices.describe("v9:4x4")
+    topologies.describe("v9:4x4")
   assert str(e.value) == (
     "--topology=v9:4x4: no such slice; did you mean v4:2x2x4? Known are v2, v3,"
     " v4, v5e, v5p, v6e; of v4 2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8."
   )
   for shape in ("v2:4x4x4", "v4:4x4", "v5p:1000x1000x1000"):
     with pytest.raises(ValueError, match=f"{shape}: no such slice"):
-      slices.describe(shape)
+      topologies.describe(shape)
 
 
 @needs_libtpu

@@ -16,7 +16,7 @@ from prepared import random_documents, write_prepared
 from tiny_runs import rows
 
 from bert_jax.devices import hosts
-from bert_jax.training import logging as logs
+from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 STEPS = 12
@@ -123,7 +123,7 @@ def ends(processes, code=0):
 
 def wait_for_row(processes, workdir, step):
   path = os.path.join(workdir, "metrics.jsonl")
-  while not any(row["step"] >= step for row in logs.read_rows(path)):
+  while not any(row["step"] >= step for row in logging.read_rows(path)):
     assert processes[0].poll() is None, processes[0].communicate()
     time.sleep(0.02)
 

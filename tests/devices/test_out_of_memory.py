@@ -10,7 +10,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from bert_jax.devices.xla_errors import is_out_of_memory
-from bert_jax.training import logging as logs
+from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 # More than any machine's addresses: it fails at once, whatever is free.
@@ -93,7 +93,7 @@ def test_logging_on_a_full_disk_raises_and_never_waits(tmp_path):
 
 
 def test_tensorboard_reads_what_is_logged(tmp_path):
-  log = logs.Logger(str(tmp_path), 4, 10)
+  log = logging.Logger(str(tmp_path), 4, 10)
   log.heldout(5, {"loss": 1.5})
   log.close()
   (path,) = tmp_path.glob("events.out.tfevents.*")

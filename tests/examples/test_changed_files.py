@@ -15,7 +15,7 @@ from bert_jax import files
 from bert_jax.examples import loader
 from bert_jax.training import train
 from bert_jax.weights import load as loading
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder
 from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -39,7 +39,7 @@ def finished(data, tmp_path_factory):
   """A run of six steps, and a converted folder of it."""
   path = tmp_path_factory.mktemp("finished")
   train.run(config_of(data), str(path / "run"))
-  folder.write(str(path / "model"), loading.read(str(path / "run")))
+  model_folder.write(str(path / "model"), loading.read(str(path / "run")))
   return path
 
 

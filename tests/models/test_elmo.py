@@ -13,7 +13,7 @@ from tiny_families import jit
 
 from bert_jax.models import elmo, lstm
 from bert_jax.text import characters
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import model_folder
 
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 TINY = dict(filters=[[1, 4], [2, 6]], highways=1, hidden=5, cell=7)
@@ -302,8 +302,8 @@ def opened(name):
 
   path = pathlib.Path(DATA) / "elmo_fixtures" / name
   weights = bilm.read(str(path), "elmo")
-  params = folder.unflatten(weights.arrays)
-  return path, folder.module_of(weights.config), params, h5py
+  params = model_folder.unflatten(weights.arrays)
+  return path, model_folder.module_of(weights.config), params, h5py
 
 
 @fixtures

@@ -31,10 +31,8 @@ from bert_jax.tasks import (
 from bert_jax.tasks import questions as spans
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import open_vocabulary
-from bert_jax.training import logging as logs
-from bert_jax.training import train
-from bert_jax.use import export as exported
-from bert_jax.use import predict as predicting
+from bert_jax.training import logging, train
+from bert_jax.use import export, predict
 from bert_jax.weights import hf, runs
 from bert_jax.weights import load as loading
 
@@ -307,7 +305,7 @@ def tuned(tmp_path_factory, compiled):
 
 
 def heldout(run):
-  rows = logs.read_rows(os.path.join(run, "metrics.jsonl"))
+  rows = logging.read_rows(os.path.join(run, "metrics.jsonl"))
   return [row for row in rows if row["split"] == "heldout"]
 
 
@@ -337,12 +335,12 @@ def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
   config, run = tuned
   part = batches.open_part(config["data"]["path"])
   split = batches.open_split(part, "validation")
-  predictor = predicting.open_predictor(run, 5, length=20, null=True)
-  made = predicting.predict_split(predictor, split, "task")
+  predictor = predict.open_predictor(run, 5, length=20, null=True)
+  made = predict.predict_split(predictor, split, "task")
   scores = metrics.evaluate(split.task, made, split.examples)
   assert scores["exact"] == heldout(run)[-1]["exact"]
   asked = questions()
-  live = predicting.predict(predictor, asked)
+  live = predict.predict(predictor, asked)
   for one, example in zip(live, asked, strict=True):
     right = example["answers"][0]["text"] if example["answers"] else ""
     assert one["answer"] == right
@@ -351,9 +349,9 @@ def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
   model = loading.open_model(run)
   path = str(tmp_path / "model.bin")
   # Rows of 20 are padded, and the beam of 401 spans is no row.
-  exported.save(path, model, (32, 40), ("cpu",))
-  loaded = exported.load(path, batch_size=3, null=True)._replace(length=20)
-  for one, two in zip(live, predicting.predict(loaded, asked), strict=True):
+  export.save(path, model, (32, 40), ("cpu",))
+  loaded = export.load(path, batch_size=3, null=True)._replace(length=20)
+  for one, two in zip(live, predict.predict(loaded, asked), strict=True):
     assert one["answer"] == two["answer"]
     np.testing.assert_allclose(one["null_odds"], two["null_odds"], rtol=1e-4)
   with pytest.raises(ValueError, match="transformers has no place for a head"):

@@ -22,8 +22,7 @@ from bert_jax.models import bert, distilbert, heads
 from bert_jax.objectives import distil
 from bert_jax.training import setup as building
 from bert_jax.training import train
-from bert_jax.weights import checkpoint
-from bert_jax.weights import model_folder as folders
+from bert_jax.weights import checkpoint, model_folder
 from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
@@ -391,7 +390,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   tiny_models.delete_digests(larger)
   with open(f"{larger}/vocab.txt", "a") as f:
     f.writelines(f"more{i}\n" for i in range(pieces - 64))
-  weights = folders.read(larger)
+  weights = model_folder.read(larger)
   arrays = dict(weights.arrays)
   word = "encoder/embeddings/word/embedding"
   assert arrays[word].shape == (rows, 16)
@@ -400,8 +399,9 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
   with open(f"{prepared}/vocab.txt", "rb") as f:
     files = {"vocab.txt": f.read()}
   exact = str(tmp_path / "exact")
-  folders.write(
-    exact, folders.Weights(weights.config | {"model": model}, arrays, files)
+  model_folder.write(
+    exact,
+    model_folder.Weights(weights.config | {"model": model}, arrays, files),
   )
   changes = {"teacher.model.family": family}
   if family == "roberta":

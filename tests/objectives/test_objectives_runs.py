@@ -15,9 +15,12 @@ from tiny_runs import EXTRA, HALF, TOTAL, arrays, rows, tiny
 from bert_jax.examples import loader
 from bert_jax.models import electra
 from bert_jax.training import train
-from bert_jax.weights import checkpoint, runs
-from bert_jax.weights import generator_discriminator as towers
-from bert_jax.weights import model_folder as folders
+from bert_jax.weights import (
+  checkpoint,
+  generator_discriminator,
+  model_folder,
+  runs,
+)
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 QUICK = ("gpt:gpt1",)
@@ -88,9 +91,9 @@ def test_both_towers_are_exported(finished):
   module = electra.ForPreTraining(electra.build(**config | {"vocab_size": 64}))
   whole = jit(module.apply)({"params": state.params}, batch)
   for tower, logits in (("generator", "mlm_logits"), ("discriminator", "rtd")):
-    part = towers.split(both, tower)
-    alone = folders.module_of(part.config)
-    params = jax.tree.map(jnp.asarray, folders.unflatten(part.arrays))
+    part = generator_discriminator.split(both, tower)
+    alone = model_folder.module_of(part.config)
+    params = jax.tree.map(jnp.asarray, model_folder.unflatten(part.arrays))
     found = jit(alone.apply)({"params": params}, batch)
     name = logits if logits in whole else "rtd_logits"
     found = found[name] if isinstance(found, dict) else found

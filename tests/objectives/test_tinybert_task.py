@@ -20,11 +20,9 @@ from bert_jax.models import bert, task_heads, tinybert
 from bert_jax.objectives import tinybert_task
 from bert_jax.tasks import batches
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
-from bert_jax.training import teacher, train
-from bert_jax.use import predict as predicting
-from bert_jax.weights import model_folder as folder
-from bert_jax.weights import runs
+from bert_jax.training import logging, teacher, train
+from bert_jax.use import predict
+from bert_jax.weights import model_folder, runs
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -232,7 +230,7 @@ def turned(path, weights):
     for name, x in weights.arrays.items()
   }
   config = weights.config | {"labels": weights.config["labels"][::-1]}
-  folder.write(str(path), weights._replace(config=config, arrays=arrays))
+  model_folder.write(str(path), weights._replace(config=config, arrays=arrays))
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +259,7 @@ def test_labels_of_a_teacher_go_by_name(made):
   np.testing.assert_array_equal(one.arrays[name], other.arrays[name])
   assert one.model["num_layers"] == tiny_families.LAYERS
   arrays = one.arrays | {name: one.arrays[name][..., ::-1]}
-  weights = folder.Weights({}, arrays, {})
+  weights = model_folder.Weights({}, arrays, {})
   assert teacher._digest(weights, ("encoder/", "classifier/")) != one.digest
 
 
@@ -283,9 +281,9 @@ def test_another_teacher_is_refused(made, name, model, words):
 
 def test_a_teacher_of_other_labels_is_refused(made, tmp_path):
   tiny_tasks.write_tuned(tmp_path / "t", "classification")
-  weights = folder.read(str(tmp_path / "t"))
+  weights = model_folder.read(str(tmp_path / "t"))
   config = weights.config | {"labels": ["cat", "cow"]}
-  folder.write(str(tmp_path / "cow"), weights._replace(config=config))
+  model_folder.write(str(tmp_path / "cow"), weights._replace(config=config))
   with pytest.raises(ValueError, match="labels cat, cow, the task animals cat"):
     read(made, tmp_path / "cow")
 
@@ -321,7 +319,7 @@ def test_both_stages_log_every_term_and_are_exported(trained):
     "prediction": {"prediction_loss", "task_loss", "task_accuracy"},
   }
   for stage, names in terms.items():
-    rows = logs.read_rows(str(trained / stage / "metrics.jsonl"))
+    rows = logging.read_rows(str(trained / stage / "metrics.jsonl"))
     split = {
       s: [r for r in rows if r["split"] == s] for s in ("train", "heldout")
     }
@@ -335,9 +333,9 @@ def test_both_stages_log_every_term_and_are_exported(trained):
   layers = runs.read(str(trained / "layers"))
   assert layers.config["task"] == "encoder"
   assert not [name for name in layers.arrays if name.startswith("fit")]
-  student = predicting.open_predictor(str(trained / "prediction"), length=16)
+  student = predict.open_predictor(str(trained / "prediction"), length=16)
   assert student.task.labels == ("cat", "dog")
-  first = logs.read_rows(str(trained / "layers" / "metrics.jsonl"))[-1]
+  first = logging.read_rows(str(trained / "layers" / "metrics.jsonl"))[-1]
   total = sum(first[name] for name in terms["layers"])
   assert first["loss"] == pytest.approx(total, rel=1e-5)
 

@@ -13,8 +13,7 @@ from prepared import random_documents, write_prepared
 
 from bert_jax.corpus import prepare
 from bert_jax.examples import loader
-from bert_jax.training import logging as logs
-from bert_jax.training import train
+from bert_jax.training import logging, train
 from bert_jax.training.config_files import open_config
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
@@ -452,7 +451,7 @@ def run(path, workdir):
   train.run(config.to_dict() | {"phases": {}}, str(workdir))
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   timed += ("data_wait", "checkpoint_wait")
-  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in found]
 
 

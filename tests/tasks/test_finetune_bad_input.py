@@ -17,11 +17,9 @@ from bert_jax.tasks import batches, encoded_rows, prepare_task, task_inputs
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.task_inputs import Input
 from bert_jax.text import model_tokenizer
-from bert_jax.training import start_from as pretrained
-from bert_jax.use import likelihood_tests
-from bert_jax.use import predict as predicting
-from bert_jax.use import text_batches as text_rows
-from bert_jax.weights import model_folder as folder
+from bert_jax.training import start_from
+from bert_jax.use import likelihood_tests, predict, text_batches
+from bert_jax.weights import model_folder
 from bert_jax.weights.load import load
 
 OWN = dict(columns=" text = my text , label = my label")
@@ -70,14 +68,14 @@ def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
 def test_a_byte_order_mark_is_no_text(tmp_path):
   path = tmp_path / "a.txt"
   path.write_bytes(b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf")
-  assert [*text_rows.read_lines(str(path))] == ["a", "b\ufeff"]
+  assert [*text_batches.read_lines(str(path))] == ["a", "b\ufeff"]
   odd = '{"id": "\\ud800", "words": ["a\\udfff"]}'
   (tmp_path / "a.jsonl").write_text(odd)
-  (found,) = text_rows.read_texts(str(tmp_path / "a.jsonl"))
+  (found,) = text_batches.read_texts(str(tmp_path / "a.jsonl"))
   assert (found.id, found.text) == ("\ufffd", "a\ufffd")
   path.write_bytes(b"a\n\xff\n")
   with pytest.raises(ValueError, match=r"a\.txt:2: not UTF-8"):
-    list(text_rows.read_lines(str(path)))
+    list(text_batches.read_lines(str(path)))
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +134,10 @@ def test_a_broken_model_answers_nothing(tmp_path):
   weights = tiny_tasks.write_model(tmp_path / "whole")
   arrays = weights.arrays | {"mlm/bias": weights.arrays["mlm/bias"] * np.nan}
   path = str(tmp_path / "broken")
-  folder.write(path, weights._replace(arrays=arrays))
-  predictor = predicting.open_predictor(path)
+  model_folder.write(path, weights._replace(arrays=arrays))
+  predictor = predict.open_predictor(path)
   with pytest.raises(ValueError, match="logits are not finite; it is broken"):
-    predicting.predict(predictor, [{"id": 1, "text": "cat [MASK]"}])
+    predict.predict(predictor, [{"id": 1, "text": "cat [MASK]"}])
   pair = dict(sentence_good="cat", sentence_bad="dog", UID="x")
   lines = [pair | dict(linguistics_term="binding")]
   (tmp_path / "blimp").mkdir()
@@ -151,7 +149,7 @@ def test_a_broken_model_answers_nothing(tmp_path):
 
 def test_only_questions_have_no_answer(models):
   with pytest.raises(ValueError, match="only questions can have no answer"):
-    predicting.open_predictor(str(models / "classification"), null=True)
+    predict.open_predictor(str(models / "classification"), null=True)
 
 
 def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
@@ -228,8 +226,8 @@ def test_word_tables_grow_and_padding_is_left_out():
   )
 
   def taken(array):
-    found = pretrained.Pretrained("x", {"labels": None}, {word: array})
-    params, _ = pretrained.take(found, tree, lambda path: True, ())
+    found = start_from.Pretrained("x", {"labels": None}, {word: array})
+    params, _ = start_from.take(found, tree, lambda path: True, ())
     return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
 
   # GPT-1's three new ids keep their drawn rows.
@@ -249,7 +247,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
   with pytest.raises(
     ValueError, match="need 60 pieces, the model has 57, and none for .*; fine"
   ):
-    predicting.open_predictor(path)
+    predict.open_predictor(path)
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -262,7 +260,7 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   vocab.write_text(json.dumps(ids))
   tiny_models.delete_digests(path)
   if whole:
-    made = model_tokenizer.build(folder.read_tokenizer(path), path)
+    made = model_tokenizer.build(model_folder.read_tokenizer(path), path)
     (tmp_path / "roberta" / "tokenizer.json").write_text(made.to_str())
   table = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
   where = str(tmp_path / "task")
@@ -270,6 +268,6 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   prepare_task.prepare(known, inputs, path, where)
   pieces = batches.open_part(where).vocab
   assert len(pieces) == ids["<mask>"] + 1 and pieces[-2] == "madeupword0002"
-  pretrained.read(path, pieces, where)
+  start_from.read(path, pieces, where)
   with pytest.raises(ValueError, match="its piece 262 is 'madeupword0002', th"):
-    pretrained.read(path, [*pieces[:-2], "x", "<mask>"], where)
+    start_from.read(path, [*pieces[:-2], "x", "<mask>"], where)

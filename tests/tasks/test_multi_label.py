@@ -16,10 +16,8 @@ from bert_jax.objectives import finetune
 from bert_jax.tasks import encode, metrics, predictions, task_inputs
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.task_inputs import Input
-from bert_jax.training import logging as logs
-from bert_jax.training import sweep as sweeping
-from bert_jax.training import train
-from bert_jax.use import predict as predicting
+from bert_jax.training import logging, sweep, train
+from bert_jax.use import predict
 from bert_jax.weights import hf
 
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -152,12 +150,12 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   config["batch_size"] = 16
   run = str(tmp_path / "run")
   train.run(config, run)
-  last = logs.read_rows(os.path.join(run, "metrics.jsonl"))[-1]
+  last = logging.read_rows(os.path.join(run, "metrics.jsonl"))[-1]
   assert last["f1_micro"] > 0.9 and last["predicted_labels"] > 1
-  runs = sweeping.plan(config, [], [0])
+  runs = sweep.plan(config, [], [0])
   for name in ("f1_micro", "f1_macro", "exact", "task_loss", "task_accuracy"):
     assert name in last
-    sweeping.check_metric(name, runs)
+    sweep.check_metric(name, runs)
   # The same from the model's files, of any family of files.
   flags = dict(model=run, data=tmp_path / "task", split="train")
   command("evaluate", **flags, output=tmp_path / "out")
@@ -168,7 +166,7 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   command("predict", model=run, **flags)
   made = read_lines(tmp_path / "p.jsonl")
   assert [x["labels"] for x in made] == [x["prediction"] for x in scored]
-  weights = predicting.read(run, False)
+  weights = predict.read(run, False)
   assert weights.config["problem"] == "multi_label"
   hf.write(str(tmp_path / "hf"), weights)
   command("predict", model=tmp_path / "hf", **flags)

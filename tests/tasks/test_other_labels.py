@@ -14,7 +14,7 @@ from bert_jax.tasks import metrics, server_files, task_inputs
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tags
 from bert_jax.tasks.task_inputs import Input
-from bert_jax.use import predict as predicting
+from bert_jax.use import predict
 
 COLUMNS = "text=text,label=labels"
 
@@ -361,9 +361,9 @@ def test_a_tagger_without_o_invents_none(tmp_path):
   tiny_tasks.write_model(
     tmp_path / "m", "token_classification", head=head, labels=labels
   )
-  predictor = predicting.open_predictor(str(tmp_path / "m"))
+  predictor = predict.open_predictor(str(tmp_path / "m"))
   example = dict(id=1, words=["cat", "\u0007", "runs"], tags=None)
-  (answer,) = predicting.predict(predictor, [example])
+  (answer,) = predict.predict(predictor, [example])
   assert answer["tags"][1] is answer["probabilities"][1] is None
   assert {answer["tags"][0], answer["tags"][2]} <= {*labels}
   lines = server_files.conll(
@@ -379,11 +379,11 @@ def test_all_numbers_of_a_regression_by_name(tmp_path):
     path = tmp_path / str(bool(labels))
     options = dict(head=head, labels=labels, problem="regression")
     tiny_tasks.write_model(path, "sequence_classification", **options)
-    predictor = predicting.open_predictor(str(path))
+    predictor = predict.open_predictor(str(path))
     texts = [dict(id=i, texts=[t]) for i, t in enumerate(("red cat", "dog"))]
-    answers = predicting.predict(predictor, texts)
-    rows, _ = predicting.encode(predictor, texts)
-    logits = predicting.run(predictor, rows, None)
+    answers = predict.predict(predictor, texts)
+    rows, _ = predict.encode(predictor, texts)
+    logits = predict.run(predictor, rows, None)
     for answer, values in zip(answers, logits, strict=True):
       names = labels or ["LABEL_0", "LABEL_1", "LABEL_2"]
       assert list(answer) == ["scores"] and list(answer["scores"]) == names

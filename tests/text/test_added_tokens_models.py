@@ -9,13 +9,9 @@ from tiny_added_tokens import TEXTS, write_model
 from bert_jax.tasks import prepare_task, task_inputs
 from bert_jax.tasks.encoded_rows import load as load_rows
 from bert_jax.text import open_vocabulary
-from bert_jax.use import export as exported
-from bert_jax.use import features as features_of
-from bert_jax.use import likelihood as scoring
-from bert_jax.use import predict as predicting
-from bert_jax.weights import hf
+from bert_jax.use import export, features, likelihood, predict
+from bert_jax.weights import hf, model_folder
 from bert_jax.weights import load as loading
-from bert_jax.weights import model_folder as folder
 from bert_jax.weights.load import load
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -76,20 +72,20 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
     for text in PLAIN
   ]
   opened = loading.open_model(path)
-  folder.write(str(tmp_path / "ours"), opened.weights)
+  model_folder.write(str(tmp_path / "ours"), opened.weights)
   hf.write(str(tmp_path / "back"), loading.read(str(tmp_path / "ours")))
-  exported.save(
+  export.save(
     str(tmp_path / "program"), opened, lengths=[64], platforms=["cpu"]
   )
   examples = [{"id": i, "texts": [text]} for i, text in enumerate(PLAIN)]
   for name in ("theirs", "ours", "back"):
-    predictor = predicting.open_predictor(str(tmp_path / name), length=64)
-    found = predicting.predict(predictor, examples)
+    predictor = predict.open_predictor(str(tmp_path / name), length=64)
+    found = predict.predict(predictor, examples)
     chances = [[*row["probabilities"].values()] for row in found]
     # float32 logits of order 10 in two libraries.
     np.testing.assert_allclose(chances, wanted, atol=2e-5)
-  predictor = exported.load(str(tmp_path / "program"))
-  found = predicting.predict(predictor, examples)
+  predictor = export.load(str(tmp_path / "program"))
+  found = predict.predict(predictor, examples)
   chances = [[*row["probabilities"].values()] for row in found]
   np.testing.assert_allclose(chances, wanted, atol=2e-5)
   for name in ("back", "theirs"):
@@ -146,20 +142,20 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
     picked = [log_p[i - 1, i, ids[i]] for i in inner]
     wanted.append(float(sum(picked)))
   opened = load(path, default_tower="discriminator")
-  found = scoring.score(opened, PLAIN[:3])
+  found = likelihood.score(opened, PLAIN[:3])
   np.testing.assert_allclose(found, wanted, rtol=1e-5)
   text = "the covid19 [MASK] in New York [E1]"
   logits = run(model, tokenizer, text).logits[0]
   place = tokenizer(text)["input_ids"].index(mask)
   best = torch.softmax(logits[place], -1).topk(3)
-  predictor = predicting.open_predictor(path, top=3)
-  (made,) = predicting.predict(predictor, [{"id": 0, "text": text}])
+  predictor = predict.open_predictor(path, top=3)
+  (made,) = predict.predict(predictor, [{"id": 0, "text": text}])
   pieces = list(predictor.vocabulary.pieces)
   numbers = [pieces.index(c["token"]) for c in made["masks"][0]]
   assert numbers == best.indices.tolist()
   chances = [c["probability"] for c in made["masks"][0]]
   np.testing.assert_allclose(chances, best.values.tolist(), atol=1e-5)
-  for text, row in zip(PLAIN, features_of.extract(opened, PLAIN), strict=True):
+  for text, row in zip(PLAIN, features.extract(opened, PLAIN), strict=True):
     encoder = run(model.bert, tokenizer, text).last_hidden_state[0].numpy()
     assert list(row.tokens) == tokenizer(text).tokens()
     np.testing.assert_allclose(row.vectors, encoder, atol=2e-4)

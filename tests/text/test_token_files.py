@@ -13,10 +13,9 @@ from tiny_vocabularies import bert
 from bert_jax.cli.main import execute
 from bert_jax.corpus import reader
 from bert_jax.text import added_tokens, open_vocabulary, token_files, words
-from bert_jax.training import start_from as pretrained
-from bert_jax.use import predict as predicting
-from bert_jax.weights import hf, new_rows
-from bert_jax.weights import model_folder as folder
+from bert_jax.training import start_from
+from bert_jax.use import predict
+from bert_jax.weights import hf, model_folder, new_rows
 from bert_jax.weights.load import load
 
 LINES = """covid19
@@ -235,7 +234,7 @@ def short(tmp_path_factory):
   numbers = json.dumps({"covid19": rows, "[E1]": rows + 1}).encode()
   files = tiny_tasks.tokenizer_files() | {"added_tokens.json": numbers}
   weights = weights._replace(tokenizer_files=files)
-  folder.write(str(path / "model"), weights)
+  model_folder.write(str(path / "model"), weights)
   hf.write(str(path / "hf"), weights)
   return path
 
@@ -260,7 +259,7 @@ def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
       match="need 19 pieces, the model has 17, and"
       " none for 'covid19', '.E1.'; fine-tune",
     ):
-      predicting.open_predictor(str(short / name))
+      predict.open_predictor(str(short / name))
   flags = ["--family=bert", "--from=hf", "--model", short / "hf"]
   run(monkeypatch, "convert", *flags, "--output", tmp_path / "a")
   assert named in capsys.readouterr().err
@@ -281,13 +280,13 @@ def test_init_from_names_the_rows_it_makes(how, tmp_path):
   weights = tiny_tasks.write_model(tmp_path / "short")
   files |= tiny_tasks.tokenizer_files()
   path = tmp_path / "longer"
-  folder.write(str(path), weights._replace(tokenizer_files=files))
-  found = pretrained.read(str(path), pieces, "data")
+  model_folder.write(str(path), weights._replace(tokenizer_files=files))
+  found = start_from.read(str(path), pieces, "data")
   table = "encoder/embeddings/word/embedding"
   flat = {name: jnp.asarray(array) for name, array in found.arrays.items()}
   flat[table] = jnp.full((19, flat[table].shape[1]), -1.0)
   tree = traverse_util.unflatten_dict(flat, sep="/")
-  params, lines = pretrained.take(
+  params, lines = start_from.take(
     found, tree, lambda name: name == table, (), init_new_rows=how
   )
   said = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
@@ -313,10 +312,10 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
     more = [(0, 7)] + [(0, 0)] * (arrays[name].ndim - 1)
     arrays[name] = np.pad(arrays[name], more)
   arrays["mlm/bias"][-7:] = 50.0
-  folder.write(path, weights._replace(config=config, arrays=arrays))
-  predictor = predicting.open_predictor(path, top=5)
+  model_folder.write(path, weights._replace(config=config, arrays=arrays))
+  predictor = predict.open_predictor(path, top=5)
   example = {"id": 0, "text": "red [MASK] runs"}
-  (found,) = predicting.predict(predictor, [example])
+  (found,) = predict.predict(predictor, [example])
   candidates = found["masks"][0]
   assert {c["token"] for c in candidates} <= set(tiny_tasks.PIECES)
   # The probabilities are those of all rows.

@@ -18,7 +18,7 @@ from tiny_vocabularies import (
 
 from bert_jax.tasks import questions
 from bert_jax.text import model_tokenizer, open_vocabulary, unigram
-from bert_jax.use import text_batches as text_rows
+from bert_jax.use import text_batches
 
 
 def files_of(kind, as_json=False):
@@ -190,7 +190,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     assert slices(text, encoded.offsets) == wanted, text
     context = questions.encode_context(v, text)
     assert slices(text, map(tuple, context.offsets.tolist())) == wanted
-    (tokens_of,) = text_rows.encode(model, [text_rows.of_text(0, text)])
+    (tokens_of,) = text_batches.encode(model, [text_batches.of_text(0, text)])
     inner = tokens_of.offsets[tokens_of.begin : tokens_of.end]
     assert slices(text, inner) == wanted
     # A text in the middle of others has the same places.

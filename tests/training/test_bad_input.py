@@ -18,8 +18,7 @@ from bert_jax.corpus import prepare, reader, split_text, train_vocab
 from bert_jax.examples import recipes, streams
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, SpecialIds
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
-from bert_jax.training import phases, train, workdir
+from bert_jax.training import logging, phases, train, workdir
 from bert_jax.training import setup as building
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -242,7 +241,7 @@ def test_damaged_metrics_do_not_stop_a_run(finished, run, capsys):
   path.write_bytes(b"\xff\n{}\n" + whole.encode() + whole[:40].encode())
   train.run(shrunk(finished[1]), str(run))
   assert "metrics.jsonl:1: damaged" in capsys.readouterr().out
-  assert logs.read_rows(str(path)) == [
+  assert logging.read_rows(str(path)) == [
     json.loads(line) for line in whole.splitlines()
   ]
 

@@ -15,10 +15,8 @@ from bert_jax.messages import UserError
 from bert_jax.objectives import distil, electra, mlm, tinybert
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
-from bert_jax.training import phases, train
+from bert_jax.training import logging, phases, topologies, train
 from bert_jax.training import setup as building
-from bert_jax.training import topologies as slices
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 MASKS = [
@@ -31,12 +29,12 @@ def parsed(path, *given):
   """The config of a command line."""
   config = configs.read(path, [flag.split("=", 1) for flag in given])
   config_lib.check_keys(config)
-  return slices.with_published(config)
+  return topologies.with_published(config)
 
 
 def rows(config):
   """The batches' shapes of every phase; an option out of range raises."""
-  return [slices.features(config, phase) for phase in phases.plan(config)]
+  return [topologies.features(config, phase) for phase in phases.plan(config)]
 
 
 def test_readme_names_these():
@@ -113,7 +111,7 @@ def test_packed_roberta_from_the_command_line(tmp_path, compiled):
     config["model"] |= dict(hidden=32, mlp=64)
     run = tmp_path / f"run{places}"
     assert int(train.run(config, str(run)).step) == 4
-    found = logs.read_rows(str(run / "metrics.jsonl"))
+    found = logging.read_rows(str(run / "metrics.jsonl"))
     padding.append([r["padding"] for r in found if r["split"] == "train"])
     assert all(r["mlm_loss"] > 0 for r in found)
   assert max(padding[1]) < min(padding[0]) / 2

@@ -19,9 +19,8 @@ from bert_jax.devices import sharding
 from bert_jax.examples import loader
 from bert_jax.text import characters, words
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
+from bert_jax.training import logging, train
 from bert_jax.training import setup as building
-from bert_jax.training import train
 from bert_jax.weights import runs
 from bert_jax.weights.run_config import flatten
 
@@ -108,7 +107,7 @@ def finished(prepared, tmp_path_factory, unoptimized):
 def rows(workdir):
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   timed += ("data_wait", "checkpoint_wait")
-  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in found]
 
 

@@ -22,13 +22,9 @@ from bert_jax.objectives import finetune
 from bert_jax.tasks import batches, metrics, task_inputs
 from bert_jax.tasks.published import TASKS
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging as logs
-from bert_jax.training import optim, train
-from bert_jax.training import start_from as pretrained
-from bert_jax.training import sweep as sweeping
-from bert_jax.use import predict as predicting
-from bert_jax.weights import hf, runs
-from bert_jax.weights import model_folder as folder
+from bert_jax.training import logging, optim, start_from, sweep, train
+from bert_jax.use import predict
+from bert_jax.weights import hf, model_folder, runs
 from bert_jax.weights.checkpoint import Checkpointer
 
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -221,7 +217,7 @@ def tuned(tmp_path_factory, compiled):
 
 def test_a_run_begins_with_the_encoder_and_pooler(tuned):
   config, run, weights = tuned
-  read = pretrained.read(config["init_from"], tiny_tasks.PIECES, "task")
+  read = start_from.read(config["init_from"], tiny_tasks.PIECES, "task")
   takes = finetune.build(
     dict(family="bert", variant="tiny"), "classification", ("a", "b")
   ).takes
@@ -233,7 +229,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
     for part in parts:
       node = node.setdefault(part, {})
     node[last] = jnp.asarray(array)
-  params, lines = pretrained.take(read, tree, takes, ("cat", "dog"))
+  params, lines = start_from.take(read, tree, takes, ("cat", "dog"))
   np.testing.assert_array_equal(
     params["pooler"]["dense"]["kernel"], weights.arrays["pooler/dense/kernel"]
   )
@@ -248,12 +244,12 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
   assert "classifier/dense/kernel" in lines[1] and "mlm" in lines[2]
   with pytest.raises(ValueError, match="piece 5 is 'red', that of task"):
     pieces = (*tiny_tasks.SPECIAL, "other")
-    pretrained.read(config["init_from"], pieces, "task")
+    start_from.read(config["init_from"], pieces, "task")
 
 
 def test_a_run_says_what_it_reached_and_what_it_knows(tuned):
   _, run, _ = tuned
-  rows = logs.read_rows(str(run / "metrics.jsonl"))
+  rows = logging.read_rows(str(run / "metrics.jsonl"))
   # 21 rows in batches of 8 are three steps, and there are two epochs.
   assert [r["step"] for r in rows if r["split"] == "train"] == [*range(1, 7)]
   scored = [r for r in rows if r["split"] == "heldout"]
@@ -297,7 +293,7 @@ def without_times(path):
   """Rows of metrics.jsonl without the speed."""
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   timed += ("data_wait", "checkpoint_wait")
-  rows = logs.read_rows(str(path / "metrics.jsonl"))
+  rows = logging.read_rows(str(path / "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in rows]
 
 
@@ -431,15 +427,15 @@ def test_labels_travel_by_name(tuned, tmp_path):
   read = hf.read(str(tmp_path / "hf"), "bert")
   assert read.config["labels"] == ["cat", "dog"]
   # The head of a model whose classes have another order.
-  found = pretrained.Pretrained("x", read.config, read.arrays)
+  found = start_from.Pretrained("x", read.config, read.arrays)
   tree = {"classifier": {"dense": {"kernel": jnp.zeros((32, 2))}}}
-  params, _ = pretrained.take(found, tree, lambda path: True, ("dog", "cat"))
+  params, _ = start_from.take(found, tree, lambda path: True, ("dog", "cat"))
   np.testing.assert_array_equal(
     params["classifier"]["dense"]["kernel"],
     read.arrays["classifier/dense/kernel"][:, ::-1],
   )
   with pytest.raises(ValueError, match="has the labels"):
-    pretrained.take(found, tree, lambda path: True, ("dog", "cow"))
+    start_from.take(found, tree, lambda path: True, ("dog", "cow"))
 
 
 def test_a_model_with_its_labels_in_another_order_scores_the_same(
@@ -450,67 +446,67 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   arrays = dict(weights.arrays)
   for name in ("classifier/dense/kernel", "classifier/dense/bias"):
     arrays[name] = arrays[name][..., ::-1]
-  turned = folder.without(weights.config, "labels") | {"labels": ["dog", "cat"]}
+  turned = model_folder.without(weights.config, "labels") | {
+    "labels": ["dog", "cat"]
+  }
   turned["source"] = {}
-  folder.write(
+  model_folder.write(
     str(tmp_path / "turned"), weights._replace(config=turned, arrays=arrays)
   )
   where = config["data"]["path"]
   split = batches.open_split(batches.open_part(where), "validation")
-  wanted = logs.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
+  wanted = logging.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
   for path, size in ((run, 4), (tmp_path / "turned", 7)):
-    predictor = predicting.open_predictor(str(path), size, length=16)
-    made = predicting.predict_split(predictor, split, where)
+    predictor = predict.open_predictor(str(path), size, length=16)
+    made = predict.predict_split(predictor, split, where)
     found = metrics.evaluate(split.task, made, split.examples)
     assert found["accuracy"] == wanted and found["examples"] == 10
   other = split._replace(task=split.task._replace(labels=("cat", "cow")))
   with pytest.raises(ValueError, match="has the labels cat, cow, the model"):
-    predicting.predict_split(predictor, other, where)
+    predict.predict_split(predictor, other, where)
   other = split._replace(pieces=split.pieces[:-1])
   with pytest.raises(ValueError, match="the model have different vocabularies"):
-    predicting.predict_split(predictor, other, where)
+    predict.predict_split(predictor, other, where)
 
 
 def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
   config, run, _ = tuned
-  runs_ = sweeping.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
+  runs_ = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
   assert [r.point["schedule.peak"] for r in runs_] == [1e-2, -1.0]
-  folder = tmp_path / "sweep"
+  model_folder = tmp_path / "sweep"
   # The first has ended; the second has a rate that is refused.
-  shutil.copytree(run, folder / runs_[0].name)
-  done = sweeping.run_all(runs_, str(folder), "glue:cola", 0)
+  shutil.copytree(run, model_folder / runs_[0].name)
+  done = sweep.run_all(runs_, str(model_folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)
   assert done[0].error is None and "schedule.peak" in done[1].error
-  lines = sweeping.report(str(folder), done, sweeping.metric_of(config))
-  saved = json.loads((folder / "sweep.json").read_text())
+  lines = sweep.report(str(model_folder), done, sweep.metric_of(config))
+  saved = json.loads((model_folder / "sweep.json").read_text())
   assert [row["failed"] for row in saved["table"]] == [0, 1]
   assert saved["table"][0]["median"] == saved["runs"][0]["last"]["accuracy"]
   assert lines[0] == "accuracy at the last step:"
   with pytest.raises(ValueError, match="peak=0.01,seed=0 is there twice"):
-    sweeping.plan(config, ["schedule.peak=1e-2,0.01"], [0])
+    sweep.plan(config, ["schedule.peak=1e-2,0.01"], [0])
   with pytest.raises(ValueError, match="did you mean schedule.peak"):
-    sweeping.plan(config, ["schedule.peek=1"], [0])
+    sweep.plan(config, ["schedule.peek=1"], [0])
   # What is reported is refused before a run begins, if none has it.
-  for name in logs.read_rows(str(run / "metrics.jsonl"))[-1]:
+  for name in logging.read_rows(str(run / "metrics.jsonl"))[-1]:
     if name not in ("split", "step", "time"):
-      sweeping.check_metric(name, runs_)
+      sweep.check_metric(name, runs_)
   with pytest.raises(ValueError, match="--metric=acuracy: .* mean accuracy?"):
-    sweeping.check_metric("acuracy", runs_)
+    sweep.check_metric("acuracy", runs_)
   with pytest.raises(ValueError, match="data.path is empty; pass"):
-    sweeping.metric_of(config | {"data": config["data"] | {"path": ""}})
+    sweep.metric_of(config | {"data": config["data"] | {"path": ""}})
 
 
 def test_median_mean_and_deviation_of_a_sweep():
-  one = sweeping.Run({}, 0, {})
+  one = sweep.Run({}, 0, {})
   values = (0.5, 0.7, 0.9)
   done = [
-    sweeping.Done(
-      one, None, [{"accuracy": v, "predicted_labels": 1 + (v > 0.5)}]
-    )
+    sweep.Done(one, None, [{"accuracy": v, "predicted_labels": 1 + (v > 0.5)}])
     for v in values
   ]
-  done.append(sweeping.Done(one, "diverged", []))
-  (row,) = sweeping.summarise(done, "accuracy")
+  done.append(sweep.Done(one, "diverged", []))
+  (row,) = sweep.summarise(done, "accuracy")
   assert (row["runs"], row["failed"], row["constant"]) == (4, 1, 1)
   np.testing.assert_allclose(
     [row["median"], row["mean"], row["deviation"]], [0.7, 0.7, 0.2]

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from bert_jax.training import logging as logs
+from bert_jax.training import logging
 
 
 def strict(line):
@@ -21,7 +21,7 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   path = tmp_path / "metrics.jsonl"
   # As earlier versions wrote it.
   path.write_text('{"step": 1, "split": "heldout", "pearson": NaN}\n[1]\n')
-  log = logs.Logger(str(tmp_path), 1, 3)
+  log = logging.Logger(str(tmp_path), 1, 3)
   log.heldout(2, {"pearson": math.nan, "task_loss": 0.5})
   log.plot()
   log.close()
@@ -33,18 +33,18 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   )
   assert rows == wanted
   # Another run of the program keeps the rows.
-  logs.Logger(str(tmp_path), 2, 3).close()
+  logging.Logger(str(tmp_path), 2, 3).close()
   assert [strict(line) for line in path.read_text().splitlines()] == wanted
-  first, last = logs.read_rows(str(path))
+  first, last = logging.read_rows(str(path))
   assert math.isnan(first["pearson"]) and math.isnan(last["pearson"])
   assert last["task_loss"] == 0.5
 
 
 @pytest.mark.parametrize("padding", [-6e-8, -0.0, 0.0])
 def test_no_padding_is_not_less_than_none(tmp_path, capsys, padding):
-  log = logs.Logger(str(tmp_path), 0, 3)
+  log = logging.Logger(str(tmp_path), 0, 3)
   log.train(1, {"loss": 1.0, "padding": padding}, 8.0, 1.0)
   log.close()
   assert " padding 0.0% " in capsys.readouterr().out
-  (row,) = logs.read_rows(str(tmp_path / "metrics.jsonl"))
+  (row,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
   assert math.copysign(1, row["padding"]) == 1 and row["padding"] == 0

@@ -11,9 +11,8 @@ from bert_jax import objectives
 from bert_jax.cli import configs
 from bert_jax.models import bert
 from bert_jax.training import config as config_lib
-from bert_jax.training import phases
+from bert_jax.training import phases, topologies
 from bert_jax.training import setup as building
-from bert_jax.training import topologies as slices
 from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -288,11 +287,11 @@ SMALL = sorted(name for name in VALUES if name.startswith("small:"))
 @pytest.mark.parametrize("name", [*RECIPES, *SMALL])
 def test_builder_and_objective_of_a_recipe_fit(name):
   """Every key that the objective asks for is one that the builder makes."""
-  config = slices.with_published(load(name))
+  config = topologies.with_published(load(name))
   config_lib.check_keys(config)
   (phase,) = phases.plan(config)
   objective, _, _ = building.make_parts(config)
-  batch = slices.features(config, phase)
+  batch = topologies.features(config, phase)
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   if name in WIDTHS:
     count = sum(x.size for x in jax.tree.leaves(shapes))
@@ -349,7 +348,9 @@ def test_parameters_are_as_many_as_published(name):
   objective = objectives.build(
     "mlm", config["model"] | {"vocab_size": v}, {"pairs": True}
   )
-  batch = slices.features(slices.with_published(config), phases.plan(config)[0])
+  batch = topologies.features(
+    topologies.with_published(config), phases.plan(config)[0]
+  )
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   count = sum(x.size for x in jax.tree.leaves(shapes))
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
 
-from bert_jax.training import logging as logs
+from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 OVERRIDES = {
@@ -50,7 +50,8 @@ def start(folder, workdir, **overrides):
     [
       sys.executable,
       "-m",
-      "bert_jax", "train",
+      "bert_jax",
+      "train",
       "--config=configs/bert.py:base",
       f"--workdir={workdir}",
       *(f"--config.{key}={value}" for key, value in flags.items()),
@@ -80,7 +81,7 @@ def rows(workdir):
   """Rows of metrics.jsonl without the speed."""
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   timed += ("data_wait", "checkpoint_wait")
-  found = logs.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   return [{k: v for k, v in r.items() if k not in timed} for r in found]
 
 
@@ -109,7 +110,7 @@ def wait_for_step(process, workdir, step):
   """Waits until a row of at least this step is written."""
   path = os.path.join(workdir, "metrics.jsonl")
   while process.poll() is None:
-    if any(row["step"] >= step for row in logs.read_rows(path)):
+    if any(row["step"] >= step for row in logging.read_rows(path)):
       return
     time.sleep(0.01)
   raise AssertionError(process.communicate()[0])

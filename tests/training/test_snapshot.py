@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.devices import compile_ahead as ahead
-from bert_jax.devices import sharding
+from bert_jax.devices import compile_ahead, sharding
 from bert_jax.training.snapshot import Snapshots
 from bert_jax.training.state import TrainState, resize
 from bert_jax.weights import checkpoint
@@ -34,7 +33,7 @@ def make_state(mesh, rows):
 def test_a_snapshot_is_what_resize_and_checksums_make(rows):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, rows)
-  with sharding.use_mesh(mesh), ahead.threads() as pool:
+  with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
     in_file, sums = Snapshots(pool, state, layout, mesh)(2, state)
     wanted = resize(state, layout)
     jax.tree.map(np.testing.assert_array_equal, in_file, wanted)
@@ -48,7 +47,7 @@ def test_parameters_that_are_not_finite_are_never_saved(bad):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, 8)
   spoilt = state.params | {"bias": state.params["bias"].at[2].set(bad)}
-  with sharding.use_mesh(mesh), ahead.threads() as pool:
+  with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
     snapshots = Snapshots(pool, state, layout, mesh)
     snapshots(3, state)
     with pytest.raises(FloatingPointError, match="step 3"):

@@ -10,20 +10,19 @@ import tiny_tasks
 
 from bert_jax.tasks import prepare_task
 from bert_jax.tasks.batches import Split
-from bert_jax.training import evaluate_task as scoring
-from bert_jax.training import sweep as sweeping
+from bert_jax.training import evaluate_task, sweep
 
 
 def done(seed, error=None, **last):
   rows = [{"step": 9, "split": "heldout", **last}] if last else []
-  return sweeping.Done(sweeping.Run({}, seed, {}), error, rows)
+  return sweep.Done(sweep.Run({}, seed, {}), error, rows)
 
 
 def test_a_run_without_a_finite_metric_has_failed(tmp_path):
   found = [done(0, pearson=0.25), done(1, pearson=math.nan)]
   found += [done(2, pearson=0.75), done(3, "diverged"), done(4, loss=1.0)]
-  lines = sweeping.report(str(tmp_path), found, "pearson")
-  (row,) = sweeping.summarise(found, "pearson")
+  lines = sweep.report(str(tmp_path), found, "pearson")
+  (row,) = sweep.summarise(found, "pearson")
   assert (row["runs"], row["failed"]) == (5, 3)
   assert (row["least"], row["median"], row["most"]) == (0.25, 0.5, 0.75)
   assert lines[-3:-1] == [
@@ -36,9 +35,9 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
   assert errors[0] is None and errors[3] == "diverged"
   assert "not a finite number" in errors[1]
   # None is left: there is nothing to count.
-  (row,) = sweeping.summarise(found[1:2], "pearson")
+  (row,) = sweep.summarise(found[1:2], "pearson")
   assert row["failed"] == 1 and row["median"] is row["deviation"] is None
-  assert all(one.error for one in sweeping.judge(found[1:2], "pearson"))
+  assert all(one.error for one in sweep.judge(found[1:2], "pearson"))
 
 
 @pytest.mark.parametrize("tag, labels", [("O", 1), ("B-X", 2)])
@@ -59,8 +58,8 @@ def test_a_tagger_that_says_one_thing_alone_is_constant(tag, labels):
     return logits, {"task_loss": 0.5}
 
   state = SimpleNamespace(step=1)
-  found = scoring.score(scorer, state, {}, [split], 4, {})
+  found = evaluate_task.score(scorer, state, {}, [split], 4, {})
   assert found["predicted_labels"] == labels
   last = done(0, **found)
-  (row,) = sweeping.summarise([last], "tagging_f1")
+  (row,) = sweep.summarise([last], "tagging_f1")
   assert row["constant"] == (labels == 1)

@@ -17,8 +17,7 @@ from bert_jax.cli import augment
 from bert_jax.cli.main import parser_of
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import glue
-from bert_jax.use import augment_task, augmentation, word_vectors
-from bert_jax.use import predict as predicting
+from bert_jax.use import augment_task, augmentation, predict, word_vectors
 
 # "cats" is two pieces, "ox" none; "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
@@ -50,9 +49,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def predictor(made):
-  return predicting.open_predictor(
-    str(made / "model"), 4, top=OPTIONS.candidates
-  )
+  return predict.open_predictor(str(made / "model"), 4, top=OPTIONS.candidates)
 
 
 @pytest.fixture(scope="module")

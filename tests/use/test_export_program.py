@@ -14,9 +14,8 @@ import tiny_models
 
 from bert_jax.cli.main import execute
 from bert_jax.tasks.files import requests
-from bert_jax.use import export as exported
+from bert_jax.use import export, serve
 from bert_jax.use import predict as predicting
-from bert_jax.use import serve as serving
 from bert_jax.weights import load as loading
 
 pytest.importorskip("flatbuffers")
@@ -110,8 +109,8 @@ def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   path = str(tmp_path / "model.bin")
   # A length is two compilations; rows of 16 are padded to 32.
   lengths = (16, 32) if kind == "classification" else (32,)
-  exported.save(path, loading.open_model(folders[kind]), lengths, ("cpu",))
-  loaded = exported.load(path, batch_size=2)
+  export.save(path, loading.open_model(folders[kind]), lengths, ("cpu",))
+  loaded = export.load(path, batch_size=2)
   live = predicting.open_predictor(folders[kind], batch_size=2, length=32)
   assert loaded.task == live.task and loaded.kind == live.kind == kind
   found = predict(loaded, kind, LINES[kind])
@@ -119,7 +118,7 @@ def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   check(kind, found)
   source = write_lines(tmp_path / "in.jsonl", LINES[kind])
   output = tmp_path / "out.jsonl"
-  assert serving.answer_file(lambda: loaded, source, str(output)) == len(found)
+  assert serve.answer_file(lambda: loaded, source, str(output)) == len(found)
   lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
   same([{k: v for k, v in x.items() if k != "id"} for x in lines], found)
 
@@ -174,7 +173,7 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
 def file(folders, tmp_path_factory):
   path = str(tmp_path_factory.mktemp("file") / "model.bin")
   model = loading.open_model(folders["tagging"])
-  exported.save(path, model, (16,), ("cpu", "tpu"))
+  export.save(path, model, (16,), ("cpu", "tpu"))
   return path
 
 
@@ -189,13 +188,13 @@ def test_a_flipped_bit_of_a_file_is_a_sentence(file, tmp_path, begin):
     changed[place] ^= 1 << rng.randrange(8)
     path.write_bytes(changed)
     try:
-      predictor = exported.load(str(path))
+      predictor = export.load(str(path))
     except ValueError as e:
       assert str(path) in str(e)
       refused += 1
       continue
     # A time, for example, says nothing of the model.
-    whole = exported.load(file)
+    whole = export.load(file)
     assert predictor.params.keys() == whole.params.keys()
     for name, array in whole.params.items():
       np.testing.assert_array_equal(predictor.params[name], array)
@@ -220,7 +219,7 @@ def test_a_table_of_contents_that_says_otherwise(file, tmp_path, place):
   path = tmp_path / "a.bin"
   path.write_bytes(content)
   with pytest.raises(ValueError, match=words) as error:
-    exported.load(str(path))
+    export.load(str(path))
   said = str(error.value)
   assert said.startswith(f"{path} is no exported model, or damaged (")
 
@@ -235,10 +234,10 @@ def test_a_renamed_parameter_is_missed(file, tmp_path):
     path.write_bytes(content.replace(name.encode(), renamed))
     missing = name.removesuffix(".npy")
     with pytest.raises(ValueError, match=f"damaged \\('{missing}'\\)"):
-      exported.load(str(path))
+      export.load(str(path))
   # Files of earlier versions have no list, and are opened.
   path = rewritten(tmp_path / "old.bin", file, arrays=None)
-  assert len(exported.load(path).params) == len(names)
+  assert len(export.load(path).params) == len(names)
 
 
 def rewritten(path, old, **changes):

@@ -11,10 +11,8 @@ import tiny_models
 import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.text import words as word_vocabulary
-from bert_jax.use import bilstm_tagger as bilstm
+from bert_jax.use import bilstm_tagger, feature_files, text_batches
 from bert_jax.use import features as features_of
-from bert_jax.use import features_feature_files as feature_files
-from bert_jax.use import text_batches as text_rows
 from bert_jax.use.features import Spec
 from bert_jax.weights.load import load
 
@@ -58,8 +56,8 @@ def layers(model, ids):
 @pytest.mark.parametrize("family", ["roberta", "gpt", "elmo"])
 def test_layers_are_the_encoders_own(family, tmp_path):
   model = opened(tmp_path, family)
-  text = text_rows.of_text(0, TEXT)
-  (one,) = text_rows.encode(model, [text])
+  text = text_batches.of_text(0, TEXT)
+  (one,) = text_batches.encode(model, [text])
   want = layers(model, one.ids)
   count = features_of.num_layers(model)
   assert want.shape[1] == count
@@ -67,7 +65,9 @@ def test_layers_are_the_encoders_own(family, tmp_path):
   found = extract(model, texts, layers=range(count), combine="stack")
   assert [len(f.vectors) for f in found] == [
     len(t.ids)
-    for t in text_rows.encode(model, [text_rows.of_text(0, t) for t in texts])
+    for t in text_batches.encode(
+      model, [text_batches.of_text(0, t) for t in texts]
+    )
   ]
   np.testing.assert_allclose(found[0].vectors, want, atol=TOLERANCE)
   last = "mean" if family == "elmo" else "cls"
@@ -96,8 +96,11 @@ def test_elmo_reads_its_tokenizers_words_or_those_that_are_given(tmp_path):
   model = opened(tmp_path, "elmo")
   made = word_vocabulary.build([*word_vocabulary.SPECIAL, "a"])
   vars(model)["tokenizer"] = made.marked
-  texts = [text_rows.of_text(0, "a-b (c)"), text_rows.of_words(0, ["(c)", "a"])]
-  text, given = text_rows.encode(model, texts)
+  texts = [
+    text_batches.of_text(0, "a-b (c)"),
+    text_batches.of_words(0, ["(c)", "a"]),
+  ]
+  text, given = text_batches.encode(model, texts)
   assert text.pieces[1:-1] == ["a-b", "(", "c", ")"]
   assert given.pieces[1:-1] == ["(c)", "a"]
   assert text.ids.shape == (6, 50) and given.ids.shape == (4, 50)
@@ -151,7 +154,9 @@ def test_given_words_have_one_vector_each_whatever_they_are(bert):
 
 def test_words_of_bytes_begin_after_the_space(tmp_path):
   model = opened(tmp_path, "roberta")
-  (one,) = text_rows.encode(model, [text_rows.of_words(0, ["é", "a b", "c"])])
+  (one,) = text_batches.encode(
+    model, [text_batches.of_words(0, ["é", "a b", "c"])]
+  )
   # <s> and the two bytes of é; the space goes with what follows it.
   assert one.words.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
 
@@ -162,7 +167,7 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
     count, longest = int(rng.integers(0, 60)), int(rng.integers(8, 20))
     overlap = int(rng.integers(0, 12))
     ids = np.arange(count + 2)
-    one = text_rows.Tokens(ids, [], [], ids, ids, 1, count + 1)
+    one = text_batches.Tokens(ids, [], [], ids, ids, 1, count + 1)
     found = list(features_of._windows(0, one, longest, overlap))
     owned = []
     for row in found:
@@ -186,7 +191,7 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
 def test_a_long_text_is_read_in_windows(bert):
   words = ["the", "cat", "sat", "on", "a", "mat"] * 7  # The model takes 34.
   (found,) = extract(bert, [words], overlap=10)
-  (one,) = text_rows.encode(bert, [text_rows.of_words(0, words)])
+  (one,) = text_batches.encode(bert, [text_batches.of_words(0, words)])
   cls, sep = one.ids[[0, -1]]
   # Two windows of 32 words; they share words 10 to 32, halved at 21.
   first, second = (
@@ -207,7 +212,7 @@ def test_batches_hold_every_row_once_in_few_shapes():
   rng = np.random.default_rng(1)
   rows = [np.full(n, n, np.int32) for n in rng.integers(0, 81, 300)]
   seen, shapes = [], set()
-  for batch in text_rows.batches(rows, 80, 640):
+  for batch in text_batches.batches(rows, 80, 640):
     ids, real = batch.inputs["input_ids"], batch.inputs["sequence_ids"]
     shapes.add(ids.shape)
     assert ids.size <= 640 and ids.shape[1] <= 80
@@ -353,16 +358,16 @@ def test_a_tagger_on_frozen_features_learns(bert):
   features = [f.vectors for f in extract(bert, texts, layers=(0,), unit="word")]
   features.insert(2, np.zeros((0, 16), np.float32))
   tags.insert(2, np.zeros(0, np.int32))
-  data = bilstm.Sentences(features, tags)
-  module = bilstm.BiLstmTagger(2, hidden=16, num_layers=1, dropout=0.1)
-  recipe = bilstm.Recipe(epochs=60, batch_size=24, rate=0.03)
-  *_, (params, loss) = bilstm.fit(module, data, recipe)
-  found = bilstm.predict(module, params, data, size=24)
+  data = bilstm_tagger.Sentences(features, tags)
+  module = bilstm_tagger.BiLstmTagger(2, hidden=16, num_layers=1, dropout=0.1)
+  recipe = bilstm_tagger.Recipe(epochs=60, batch_size=24, rate=0.03)
+  *_, (params, loss) = bilstm_tagger.fit(module, data, recipe)
+  found = bilstm_tagger.predict(module, params, data, size=24)
   right = np.concatenate([a == b for a, b in zip(found, tags, strict=True)])
   assert loss < 0.1 and right.mean() > 0.97
   assert [len(row) for row in found] == [len(row) for row in tags]
   # What stands beyond a row's words, and the rows beside, change nothing.
-  _, batch = next(bilstm.batches(data, 24))
+  _, batch = next(bilstm_tagger.batches(data, 24))
   apply = jax.jit(module.apply)
   logits = apply(params, batch["features"], batch["lengths"])
   noise = batch["features"].copy()
@@ -377,20 +382,20 @@ def test_a_tagger_learns_which_layer_to_read():
   features = [rng.normal(size=(5, 3, 4)).astype(np.float32) for _ in range(32)]
   # Only the second layer says the tag.
   tags = [(x[:, 1, 0] > 0).astype(np.int32) for x in features]
-  data = bilstm.Sentences(features, tags)
-  module = bilstm.BiLstmTagger(2, hidden=4, num_layers=1, dropout=0.0)
-  recipe = bilstm.Recipe(epochs=30, batch_size=32, rate=0.05)
-  *_, (params, loss) = bilstm.fit(module, data, recipe)
+  data = bilstm_tagger.Sentences(features, tags)
+  module = bilstm_tagger.BiLstmTagger(2, hidden=4, num_layers=1, dropout=0.0)
+  recipe = bilstm_tagger.Recipe(epochs=30, batch_size=32, rate=0.05)
+  *_, (params, loss) = bilstm_tagger.fit(module, data, recipe)
   mix = params["params"]["mix"]
   assert np.argmax(mix["weights"]) == 1 and loss < 0.3
   # The mix by hand, of one layer, is a tagger without one.
   share = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
   mixed = [mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features]
   rest = {k: v for k, v in params["params"].items() if k != "mix"}
-  plain = bilstm.Sentences([np.asarray(x) for x in mixed], tags)
+  plain = bilstm_tagger.Sentences([np.asarray(x) for x in mixed], tags)
   for a, b in zip(
-    bilstm.predict(module, params, data, size=32),
-    bilstm.predict(module, {"params": rest}, plain, size=32),
+    bilstm_tagger.predict(module, params, data, size=32),
+    bilstm_tagger.predict(module, {"params": rest}, plain, size=32),
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)

@@ -6,8 +6,7 @@ import resource
 import numpy as np
 import pytest
 
-from bert_jax.use import features_feature_files as feature_files
-from bert_jax.use import text_batches as text_rows
+from bert_jax.use import feature_files, text_batches
 from bert_jax.use.features import Features
 
 
@@ -49,7 +48,7 @@ def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
 def test_objects_a_line_by_the_names_of_their_files(tmp_path, name):
   path = tmp_path / name
   path.write_text('{"text": "the cat", "id": "x"}\n')
-  (text,) = text_rows.read_texts(str(path))
+  (text,) = text_batches.read_texts(str(path))
   assert (text.id, text.text) == ("x", "the cat")
 
 

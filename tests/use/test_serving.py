@@ -15,8 +15,7 @@ import tiny_tasks
 
 from bert_jax.cli.main import execute
 from bert_jax.tasks.files import requests
-from bert_jax.use import predict as predicting
-from bert_jax.use import serve as serving
+from bert_jax.use import predict, serve
 from bert_jax.weights import hf
 
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -43,13 +42,13 @@ def environment():
 
 def test_notes_are_no_lines_of_the_data(models, monkeypatch, capsys):
   """Of a model whose config.json lacks a field, and of a chatty library."""
-  opened = predicting.open_predictor
+  opened = predict.open_predictor
 
   def chatty(*arguments, **options):
     print("a library has something to say")
     return opened(*arguments, **options)
 
-  monkeypatch.setattr(predicting, "open_predictor", chatty)
+  monkeypatch.setattr(predict, "open_predictor", chatty)
   lines = "".join(json.dumps({"text": t}) + "\n" for t in ("red cat", "dog"))
   stdin = io.TextIOWrapper(io.BytesIO(lines.encode()))
   monkeypatch.setattr(sys, "stdin", stdin)
@@ -128,19 +127,19 @@ def examples(count):
 
 
 def test_fast_lines_stand_in_large_groups():
-  groups = serving.Groups(4, 32)(examples(100), lambda seconds: True)
+  groups = serve.Groups(4, 32)(examples(100), lambda seconds: True)
   assert [len(group) for group in groups] == [4, 8, 16, 32, 32, 8]
 
 
 def test_slow_answers_make_groups_small_again(monkeypatch):
   clock = [0.0]
-  monkeypatch.setattr(serving.time, "monotonic", lambda: clock[0])
+  monkeypatch.setattr(serve.time, "monotonic", lambda: clock[0])
   sizes = []
-  for group in serving.Groups(4, 64)(examples(100), lambda seconds: True):
+  for group in serve.Groups(4, 64)(examples(100), lambda seconds: True):
     sizes.append(len(group))
     clock[0] += 0.1 * len(group)  # A tenth of a second each.
   assert sizes == [4] * 25
-  groups, sizes = serving.Groups(4, 64), []
+  groups, sizes = serve.Groups(4, 64), []
   for group in groups(examples(124), lambda seconds: True):
     sizes.append(len(group))
     # Fast at first, later a second for any group.
@@ -157,7 +156,7 @@ def test_what_came_before_a_bad_line_is_answered_first():
 
   answered = []
   with pytest.raises(ValueError, match="in:3"):
-    for group in serving.Groups(32, 32)(lines(), lambda seconds: True):
+    for group in serve.Groups(32, 32)(lines(), lambda seconds: True):
       answered += group
   assert answered == [{"id": 1}, {"id": 2}]
 
@@ -168,11 +167,11 @@ def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
   source = tmp_path / "lines"
   source.write_bytes(b"\n".join(lines))
   with open(source, "rb") as f:
-    arriving = serving.ArrivingLines(f)
+    arriving = serve.ArrivingLines(f)
     assert arriving.ready(0.0)
     assert list(arriving) == lines
     assert not arriving.ready(0.0)
-  assert list(serving.ArrivingLines(io.BytesIO(b"a\nb"))) == [b"a\n", b"b"]
+  assert list(serve.ArrivingLines(io.BytesIO(b"a\nb"))) == [b"a\n", b"b"]
 
 
 @pytest.mark.parametrize(
@@ -187,10 +186,10 @@ def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
 def test_a_text_without_the_models_mask_is_refused(
   models, model, text, message
 ):
-  predictor = predicting.open_predictor(str(models / model))
-  mask = predicting.mask_token(predictor)
+  predictor = predict.open_predictor(str(models / model))
+  mask = predict.mask_token(predictor)
   lines = [json.dumps({"text": x}) for x in (f"cat {mask}", text)]
   with pytest.raises(ValueError, match=f"in:2: the text .*{message}"):
     list(requests.read(lines, "fill", "in", mask))
   found = list(requests.read(lines[:1], "fill", "in", mask))
-  assert len(predicting.predict(predictor, found)[0]["masks"]) == 1
+  assert len(predict.predict(predictor, found)[0]["masks"]) == 1

@@ -10,9 +10,7 @@ import pytest
 import tiny_models
 
 from bert_jax.cli.main import execute
-from bert_jax.use import blimp, likelihood_tests
-from bert_jax.use import likelihood as scoring
-from bert_jax.use import text_batches as text_rows
+from bert_jax.use import blimp, likelihood, likelihood_tests, text_batches
 from bert_jax.weights.load import load
 
 TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
@@ -73,7 +71,7 @@ ROWS = [
 
 
 def test_rows_are_as_written_here(bert):
-  made = text_rows.encode(bert, [text_rows.of_text(0, t) for t in TEXTS])
+  made = text_batches.encode(bert, [text_batches.of_text(0, t) for t in TEXTS])
   assert [one.ids.tolist() for one in made] == [ids for ids, _ in ROWS]
 
 
@@ -82,10 +80,10 @@ def test_each_token_is_masked_in_turn(bert):
     sum(masked(bert, ids, [i])[ids[i]] for i in range(1, len(ids) - 1))
     for ids, _ in ROWS
   ]
-  found = scoring.score(bert, TEXTS, "pll")
+  found = likelihood.score(bert, TEXTS, "pll")
   np.testing.assert_allclose(found, want, atol=1e-4)
   # Neither order nor batch changes a text's score.
-  alone = scoring.score(bert, TEXTS[::-1], "pll", tokens=40)
+  alone = likelihood.score(bert, TEXTS[::-1], "pll", tokens=40)
   np.testing.assert_allclose(alone[::-1], found, atol=1e-4)
 
 
@@ -98,9 +96,9 @@ def test_later_pieces_of_the_word_are_masked_by_name(bert):
     )
     for ids, words in ROWS
   ]
-  found = scoring.score(bert, TEXTS, "pll_word_l2r")
+  found = likelihood.score(bert, TEXTS, "pll_word_l2r")
   np.testing.assert_allclose(found, want, atol=1e-4)
-  assert abs(found[2] - scoring.score(bert, TEXTS[2:3])[0]) > 1e-3
+  assert abs(found[2] - likelihood.score(bert, TEXTS[2:3])[0]) > 1e-3
 
 
 def test_electras_discriminator_scores_the_original(tmp_path):
@@ -108,8 +106,8 @@ def test_electras_discriminator_scores_the_original(tmp_path):
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
   model = load(path, default_tower="discriminator")
-  assert scoring.method_of(model) == "rtd"
-  found = scoring.score(model, TEXTS)
+  assert likelihood.method_of(model) == "rtd"
+  found = likelihood.score(model, TEXTS)
   for (ids, _), score in zip(ROWS, found, strict=True):
     out = run(model.module, model.params, padded(ids))["rtd_logits"]
     want = surely(out[0, 1 : len(ids) - 1]).sum()
@@ -119,20 +117,20 @@ def test_electras_discriminator_scores_the_original(tmp_path):
 def test_causal_models_are_exact(tmp_path):
   path = tiny_models.write(tmp_path / "gpt", "gpt", "pretraining")
   model = load(path, default_tower="discriminator")
-  (one,) = text_rows.encode(model, [text_rows.of_text(0, "abc de")])
+  (one,) = text_batches.encode(model, [text_batches.of_text(0, "abc de")])
   out = run(model.module, model.params, padded(one.ids))
   logits = out["lm_logits"][0]
   want = sum(
     log_softmax(logits[i])[one.ids[i + 1]] for i in range(len(one.ids) - 1)
   )
-  found = scoring.score(model, ["abc de", "a", ""])
+  found = likelihood.score(model, ["abc de", "a", ""])
   np.testing.assert_allclose(found, [want, 0, 0], atol=1e-4)
 
 
 def test_blanks_are_filled(bert):
   texts = ["the [MASK] sat.", "a [MASK] b", "un[MASK] . the"]
   answers = ["cats", "unaffable", "b"]
-  found = scoring.cloze(bert, texts, answers)
+  found = likelihood.cloze(bert, texts, answers)
   log_p = masked(bert, [2, 5, 7, 8, 12, 3], [2])
   assert found[0].answer == pytest.approx(log_p[7], abs=1e-4)
   assert found[0].best == tiny_models.WORDS[log_p.argmax()]
@@ -140,7 +138,7 @@ def test_blanks_are_filled(bert):
   # Three pieces; and in "unb" there is no b after un.
   assert [f.answer for f in found[1:]] == [None, None]
   assert not any(f.right for f in found[1:])
-  (sure,) = scoring.cloze(bert, texts[:1], [found[0].best])
+  (sure,) = likelihood.cloze(bert, texts[:1], [found[0].best])
   assert sure.right
 
 
@@ -221,9 +219,9 @@ def test_other_models_prefer_a_sentence_as_restated(family, tmp_path):
     return surely(out[1 : len(ids) - 1]).sum()
 
   want = np.array([[restated(t) for t in texts] for texts in (good, bad)])
-  found = scoring.score(model, [*good, *bad]).reshape(2, -1)
+  found = likelihood.score(model, [*good, *bad]).reshape(2, -1)
   np.testing.assert_allclose(found, want, atol=1e-4)
-  method = scoring.method_of(model)
+  method = likelihood.method_of(model)
   path = str(tmp_path / "blimp")
   made = likelihood_tests.run_blimp(model, path, method, None, 99)
   assert made["files"]["x"]["accuracy"] == np.mean(want[0] > want[1])
@@ -247,7 +245,7 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
   assert "cloze: accuracy" in capsys.readouterr().out
   found = json.loads(output.read_text())
   assert found["method"] == "pll" and found["cloze"]["texts"] == 1
-  good, bad = scoring.score(bert, ["the cat", "the cats"])
+  good, bad = likelihood.score(bert, ["the cat", "the cats"])
   assert found["blimp"]["files"]["x"]["accuracy"] == float(good > bad)
   assert found["blimp"]["files"]["y"]["ties"] == 1
   assert found["blimp"]["phenomena"]["argument_structure"]["files"] == 2

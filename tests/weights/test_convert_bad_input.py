@@ -12,8 +12,7 @@ import tiny_hf
 import tiny_models
 
 from bert_jax.cli.main import execute
-from bert_jax.weights import hf, hf_tasks, mapping
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import hf, hf_tasks, mapping, model_folder
 
 NAME = "BertForMaskedLM"
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
@@ -56,7 +55,7 @@ def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
 def test_each_array_is_missed_by_its_name(tmp_path):
   name = "AlbertForPreTraining"
   config = hf.read(tiny_hf.write(tmp_path / "hf", name), "albert").config
-  shapes = folder.shapes_of(folder.module_of(config), config)
+  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   rules = hf_tasks.rules_of(config, "albert.")
   whole = tiny_hf.constants(name)
   assert len(whole) == 48
@@ -202,9 +201,9 @@ def test_towers_that_do_not_fit(tmp_path):
   other = towers(tmp_path / "other", hidden_dropout_prob=0.3)
   refused(other, ["generator's dropout is 0.3", "--tower"], "electra")
   file = str(both / "generator" / "model.safetensors")
-  arrays = {k: np.array(v) for k, v in folder.read_tensors(file).items()}
+  arrays = {k: np.array(v) for k, v in model_folder.read_tensors(file).items()}
   arrays["electra.embeddings.LayerNorm.bias"][0] = 2.0
-  folder.write_tensors(file, arrays)
+  model_folder.write_tensors(file, arrays)
   words = ["embeddings/norm/bias of the generator", "--tower=generator"]
   refused(both, words, "electra")
   os.rename(both / "generator", tmp_path / "kept")
@@ -249,8 +248,8 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
   def fail(*arguments):
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(folder, "write_tensors", fail)
-  for write in (folder.write, hf.write):
+  monkeypatch.setattr(model_folder, "write_tensors", fail)
+  for write in (model_folder.write, hf.write):
     with pytest.raises(ValueError, match="No space left"):
       write(str(tmp_path / "out"), weights)
   assert os.listdir(tmp_path) == ["hf"]
@@ -259,7 +258,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
 def test_our_folder_is_read_as_strictly(tmp_path):
   weights = hf.read(tiny_hf.write(tmp_path / "hf", NAME), "bert")
   path = str(tmp_path / "ours")
-  folder.write(path, weights)
+  model_folder.write(path, weights)
   tiny_models.delete_digests(path)
   at = "encoder/embeddings/norm/bias"
   for change, word in (
@@ -268,9 +267,9 @@ def test_our_folder_is_read_as_strictly(tmp_path):
     (weights.arrays | {at: np.ones(9, np.float32)}, "has shape [9], not [8]"),
     (weights.arrays | {at: np.ones(8, np.float16)}, "is float16"),
   ):
-    folder.write_tensors(f"{path}/model.safetensors", change)
+    model_folder.write_tensors(f"{path}/model.safetensors", change)
     with pytest.raises(ValueError) as caught:
-      folder.read(path)
+      model_folder.read(path)
     assert word in str(caught.value)
   for change, word in (
     ({"format_version": 2}, "format_version is 2"),
@@ -284,10 +283,10 @@ def test_our_folder_is_read_as_strictly(tmp_path):
     with open(f"{path}/config.json", "w") as f:
       json.dump(weights.config | change, f)
     with pytest.raises(ValueError) as caught:
-      folder.read(path)
+      model_folder.read(path)
     assert word in str(caught.value)
   with pytest.raises(ValueError, match="is missing"):
-    folder.write(
+    model_folder.write(
       str(tmp_path / "bad"),
       weights._replace(arrays=without(weights.arrays, at)),
     )

@@ -8,8 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.weights import bilm
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import bilm, model_folder
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
 
@@ -82,7 +81,7 @@ def test_the_command_writes_a_folder_that_opens(tmp_path):
   command = [sys.executable, "-m", "bert_jax", "convert", "--family", "elmo"]
   command += ["--from", "bilm", "--model", write(tmp_path / "in")]
   subprocess.run([*command, "--output", output], check=True)
-  again = folder.read(str(output))
+  again = model_folder.read(str(output))
   first = bilm.read(str(tmp_path / "in"), "elmo")
   assert again.config["model"] == first.config["model"]
   for path, array in first.arrays.items():

@@ -6,8 +6,7 @@ import math
 import pytest
 import tiny_hf
 
-from bert_jax.weights import hf, hf_config
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import hf, hf_config, model_folder
 
 CLASSIFIER = "BertForSequenceClassification"
 
@@ -270,8 +269,8 @@ def test_labels_travel_by_name(tmp_path):
     fields = back(tmp_path / f"{at}-back", weights)
     assert fields["id2label"] == {str(i): x for i, x in enumerate(labels)}
     assert fields["label2id"] == {x: i for i, x in enumerate(labels)}
-    rows = folder.read_tensors(str(tmp_path / at / "model.safetensors"))
-    again = folder.read_tensors(
+    rows = model_folder.read_tensors(str(tmp_path / at / "model.safetensors"))
+    again = model_folder.read_tensors(
       str(tmp_path / f"{at}-back" / "model.safetensors")
     )
     assert (again["classifier.weight"] == rows["classifier.weight"]).all()
@@ -330,8 +329,8 @@ def test_problems(tmp_path):
     weights = read(tmp_path / str(i), CLASSIFIER, problem_type=given)
     assert weights.config["problem"] == problem
     path = tmp_path / f"ours{i}"
-    folder.write(str(path), weights)
-    weights = folder.read(str(path))
+    model_folder.write(str(path), weights)
+    weights = model_folder.read(str(path))
     assert back(tmp_path / f"{i}-back", weights)["problem_type"] == given
     weights.config["source"] = {"format": "run"}
     fields = back(tmp_path / f"{i}-run", weights)

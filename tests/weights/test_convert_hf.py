@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tiny_hf
 
-from bert_jax.weights import hf, hf_files
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import hf, hf_files, model_folder
 
 # A pattern of their names, and our path; {} is kernel, bias or scale.
 PLACES = [
@@ -151,9 +150,11 @@ def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
   path = tiny_hf.write(tmp_path / "hf", name, arrays, **options)
   (tmp_path / "hf" / "merges.txt").write_bytes(b"#version\r\n\xff")
   family = tiny_hf.family_of(name)
-  folder.write(str(tmp_path / "ours"), hf.read(path, family))
-  hf.write(str(tmp_path / "back"), folder.read(str(tmp_path / "ours")))
-  again = folder.read_tensors(str(tmp_path / "back" / "model.safetensors"))
+  model_folder.write(str(tmp_path / "ours"), hf.read(path, family))
+  hf.write(str(tmp_path / "back"), model_folder.read(str(tmp_path / "ours")))
+  again = model_folder.read_tensors(
+    str(tmp_path / "back" / "model.safetensors")
+  )
   assert again.keys() == arrays.keys()
   for key, array in arrays.items():
     assert again[key].dtype == array.dtype
@@ -165,7 +166,7 @@ def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
   merges = (tmp_path / "back" / "merges.txt").read_bytes()
   assert merges == b"#version\r\n\xff"
   twice = hf.read(str(tmp_path / "back"), family)
-  for at, array in folder.read(str(tmp_path / "ours")).arrays.items():
+  for at, array in model_folder.read(str(tmp_path / "ours")).arrays.items():
     np.testing.assert_array_equal(twice.arrays[at], array)
   assert "note:" not in capsys.readouterr().err
 
@@ -213,7 +214,7 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
   places = {key: f"{i % 2}.safetensors" for i, key in enumerate(arrays)}
   for shard in ("0.safetensors", "1.safetensors"):
     part = {k: v for k, v in arrays.items() if places[k] == shard}
-    folder.write_tensors(str(shards / shard), part)
+    model_folder.write_tensors(str(shards / shard), part)
   index = shards / "model.safetensors.index.json"
   index.write_text(json.dumps({"weight_map": places}))
   got = hf.read(str(shards), "bert")
@@ -253,9 +254,11 @@ def test_several_dtypes_become_the_widest(tmp_path):
   arrays = random_arrays("BertModel", np.float16)
   path = tiny_hf.write(tmp_path / "hf", "BertModel", arrays, dtype="float16")
   arrays["pooler.dense.bias"] = arrays["pooler.dense.bias"].astype(np.float32)
-  folder.write_tensors(f"{path}/model.safetensors", arrays)
+  model_folder.write_tensors(f"{path}/model.safetensors", arrays)
   hf.write(str(tmp_path / "back"), hf.read(path, "bert"))
-  again = folder.read_tensors(str(tmp_path / "back" / "model.safetensors"))
+  again = model_folder.read_tensors(
+    str(tmp_path / "back" / "model.safetensors")
+  )
   for key, array in arrays.items():
     assert again[key].dtype == np.float32
     np.testing.assert_array_equal(again[key], array)
@@ -282,7 +285,7 @@ def test_a_pooler_that_is_not_read_is_kept(tmp_path):
     )
     hf.write(str(tmp_path / f"{name}-back"), weights)
     back = tmp_path / f"{name}-back" / "model.safetensors"
-    assert (extra.keys() <= folder.read_tensors(str(back)).keys()) is kept
+    assert (extra.keys() <= model_folder.read_tensors(str(back)).keys()) is kept
 
 
 def test_tasks_of_files_that_do_not_say(tmp_path):

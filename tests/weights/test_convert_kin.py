@@ -16,10 +16,9 @@ import bert_jax
 from bert_jax.cli.main import execute, parser_of
 from bert_jax.tasks import layouts
 from bert_jax.text import open_vocabulary
-from bert_jax.use import predict as predicting
-from bert_jax.weights import hf, hf_files, hf_tasks
+from bert_jax.use import predict
+from bert_jax.weights import hf, hf_files, hf_tasks, model_folder
 from bert_jax.weights import load as loading
-from bert_jax.weights import model_folder as folder
 
 NEEDED = ("torch", "transformers", "sentencepiece")
 if all(map(importlib.util.find_spec, NEEDED)):
@@ -198,7 +197,9 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
   # Not all of them: no wrapper.
   key = next(iter(wrapped))
   wrapped[key.removeprefix(prefix)] = wrapped.pop(key)
-  folder.write_tensors(f"{path}/model.safetensors", wrapped, {"format": "pt"})
+  model_folder.write_tensors(
+    f"{path}/model.safetensors", wrapped, {"format": "pt"}
+  )
   with pytest.raises(ValueError, match="has no place|is missing"):
     hf.read(path, "bert")
 
@@ -219,14 +220,16 @@ def test_a_model_for_next_sentences(tmp_path):
   with torch.no_grad():
     reference = model(ids, token_type_ids=segments).logits.numpy()
   np.testing.assert_allclose(ours["pair_logits"][:, 0], reference, atol=1e-5)
-  folder.write(str(tmp_path / "ours"), hf.read(str(tmp_path / "hf"), "bert"))
-  weights = folder.read(str(tmp_path / "ours"))
+  model_folder.write(
+    str(tmp_path / "ours"), hf.read(str(tmp_path / "hf"), "bert")
+  )
+  weights = model_folder.read(str(tmp_path / "ours"))
   hf.write(str(tmp_path / "back"), weights)
   again = cls.from_pretrained(tmp_path / "back").eval()
   for old, new in zip(model.parameters(), again.parameters(), strict=True):
     assert torch.equal(old, new)
   with pytest.raises(ValueError, match="next_sentence.*no head to predict"):
-    predicting.kind_of(weights.config, "x")
+    predict.kind_of(weights.config, "x")
 
 
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "Electra"])
@@ -277,12 +280,12 @@ def test_the_roots_weights_are_fetched_from_the_hub(
     where = whole / part
     tiny_hf.write(where, cls) if part != "." else tiny_hf.write(whole, cls)
     if layout_ != "safe":
-      arrays = folder.read_tensors(str(where / "model.safetensors"))
+      arrays = model_folder.read_tensors(str(where / "model.safetensors"))
       made = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
       torch.save(made, where / "pytorch_model.bin")
       os.remove(where / "model.safetensors")
   (whole / "onnx").mkdir()
-  folder.write_tensors(str(whole / "onnx" / "model.safetensors"), {}, {})
+  model_folder.write_tensors(str(whole / "onnx" / "model.safetensors"), {}, {})
   asked = []
 
   def snapshot_download(repo, allow_patterns):

@@ -27,8 +27,7 @@ from tf1_releases import (
   write_json,
 )
 
-from bert_jax.weights import hf, tf1
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import hf, model_folder, tf1
 
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
@@ -159,8 +158,8 @@ def test_bert_with_pretraining_heads(bert, tmp_path):
   )
   settings = json.loads(weights.tokenizer_files["tokenizer_config.json"])
   assert settings == {"do_lower_case": True}
-  folder.write(str(tmp_path / "ours"), weights)
-  again = folder.read(str(tmp_path / "ours"))
+  model_folder.write(str(tmp_path / "ours"), weights)
+  again = model_folder.read(str(tmp_path / "ours"))
   check_equal(again, weights.arrays)
   assert again.config == config
   assert again.tokenizer_files == weights.tokenizer_files

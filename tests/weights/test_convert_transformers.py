@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tiny_families import jit
 
-from bert_jax.weights import hf
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import hf, model_folder
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip(
@@ -159,7 +158,7 @@ def theirs(model, head, ids, mask):
 
 def ours(weights, ids, mask):
   """Our module's outputs at all positions."""
-  module = folder.module_of(weights.config)
+  module = model_folder.module_of(weights.config)
   inputs = {
     "input_ids": ids.astype(np.int32),
     "sequence_ids": mask.astype(np.int32),
@@ -168,7 +167,7 @@ def ours(weights, ids, mask):
     positions = np.arange(ids.shape[1], dtype=np.int32)
     inputs["mlm_positions"] = np.broadcast_to(positions, ids.shape)
     inputs["cls_positions"] = np.zeros((len(ids), 1), np.int32)
-  params = folder.unflatten(weights.arrays)
+  params = model_folder.unflatten(weights.arrays)
   out = jit(module.apply)({"params": params}, inputs)
   return out if isinstance(out, dict) else {"logits": out}
 
@@ -214,8 +213,8 @@ def test_logits_and_round_trip(family, head, tmp_path, capsys):
     np.testing.assert_allclose(
       np.asarray(got[name])[real], value[real], atol=2e-5, rtol=0
     )
-  folder.write(str(tmp_path / "ours"), weights)
-  hf.write(str(tmp_path / "back"), folder.read(str(tmp_path / "ours")))
+  model_folder.write(str(tmp_path / "ours"), weights)
+  hf.write(str(tmp_path / "back"), model_folder.read(str(tmp_path / "ours")))
   again = assert_same_arrays(model, tmp_path / "back")
   assert fields(again.config) == fields(model.config)
   assert again.config.id2label == model.config.id2label
@@ -320,8 +319,8 @@ def test_both_towers(tmp_path):
     np.testing.assert_allclose(
       np.asarray(got[name])[real], expected[real], atol=2e-5, rtol=0
     )
-  folder.write(str(tmp_path / "ours"), weights)
-  weights = folder.read(str(tmp_path / "ours"))
+  model_folder.write(str(tmp_path / "ours"), weights)
+  weights = model_folder.read(str(tmp_path / "ours"))
   hf.write(str(tmp_path / "back"), weights)
   assert_same_arrays(generator, tmp_path / "back" / "generator")
   assert_same_arrays(discriminator, tmp_path / "back" / "discriminator")

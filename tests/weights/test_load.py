@@ -18,8 +18,7 @@ import bert_jax
 from bert_jax import models
 from bert_jax.cli.main import execute
 from bert_jax.training.state import TrainState
-from bert_jax.weights import checkpoint, hf
-from bert_jax.weights import model_folder as folder
+from bert_jax.weights import checkpoint, hf, model_folder
 
 WORDS = [
   "[PAD]",
@@ -115,7 +114,7 @@ def test_families_are_found_or_asked_for(tmp_path):
   with pytest.raises(ValueError, match="pass family="):
     bert_jax.load(path)
   assert bert_jax.load(path, family="bert").config["task"] == "encoder"
-  folder.write(str(tmp_path / "ours"), hf.read(path, "tinybert"))
+  model_folder.write(str(tmp_path / "ours"), hf.read(path, "tinybert"))
   ours = bert_jax.load(str(tmp_path / "ours"))
   assert ours.config["family"] == "tinybert" and ours.tokenizer is None
   with pytest.raises(ValueError, match="is of family tinybert"):
@@ -141,7 +140,7 @@ def both_towers(path):
 def test_both_towers_and_either(tmp_path):
   path = both_towers(tmp_path / "hf")
   both = bert_jax.load(path)
-  folder.write(str(tmp_path / "ours"), hf.read(path, "electra"))
+  model_folder.write(str(tmp_path / "ours"), hf.read(path, "electra"))
   same(both.params, bert_jax.load(str(tmp_path / "ours")).params)
   for tower, head in (("generator", "mlm"), ("discriminator", "rtd")):
     for source in (path, str(tmp_path / "ours")):
@@ -166,14 +165,17 @@ def workdir(tmp_path):
   (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
   (path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
   encoder = models.bert.build(**{k: model[k] for k in model if k != "family"})
-  config = folder.make_config(
-    "bert", "pretraining", folder.attributes(encoder), head={"pairs": True}
+  config = model_folder.make_config(
+    "bert",
+    "pretraining",
+    model_folder.attributes(encoder),
+    head={"pairs": True},
   )
-  shapes = folder.shapes_of(folder.module_of(config), config)
+  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   rng = np.random.default_rng(0)
   with checkpoint.Checkpointer(str(path)) as saver:
     for step in (1, 2):
-      params = folder.unflatten(
+      params = model_folder.unflatten(
         {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
       )
       state = TrainState(jnp.int32(step), params, {}, {})
@@ -191,7 +193,7 @@ def test_a_run_is_opened_and_exported(workdir, tmp_path, monkeypatch):
   arguments = ["--family", "bert", "--to", "hf", "--input", path, "--output"]
   run(monkeypatch, *arguments, tmp_path / "hf")
   again = hf.read(str(tmp_path / "hf"), "bert")
-  same(folder.unflatten(again.arrays), params)
+  same(model_folder.unflatten(again.arrays), params)
   fields = json.loads((tmp_path / "hf" / "config.json").read_text())
   assert fields["architectures"] == ["BertForPreTraining"]
   assert fields["pad_token_id"] == 0 and fields["hidden_act"] == "gelu"

@@ -11,9 +11,8 @@ import bert_jax
 from bert_jax import models
 from bert_jax.cli.main import execute
 from bert_jax.training.state import TrainState
-from bert_jax.weights import checkpoint, hf, runs
+from bert_jax.weights import checkpoint, hf, model_folder, runs
 from bert_jax.weights import load as loading
-from bert_jax.weights import model_folder as folder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "cafe"]
 # Step -> held-out loss: the second is the best, the last the newest.
@@ -39,17 +38,20 @@ def run(tmp_path_factory):
   (path / "vocab.txt").write_text("\n".join(WORDS) + "\n")
   (path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
   encoder = models.bert.build("tiny", **MODEL)
-  config = folder.make_config(
-    "bert", "pretraining", folder.attributes(encoder), head={"pairs": False}
+  config = model_folder.make_config(
+    "bert",
+    "pretraining",
+    model_folder.attributes(encoder),
+    head={"pairs": False},
   )
-  shapes = folder.shapes_of(folder.module_of(config), config)
+  shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   rng = np.random.default_rng(0)
   arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
   with checkpoint.Checkpointer(str(path), keep=3) as saver:
     for step, loss in LOSSES.items():
       arrays["encoder/embeddings/word/embedding"] = word_table(step)
       arrays["mlm/bias"] = np.arange(len(WORDS), dtype="f") / step
-      params = folder.unflatten(arrays)
+      params = model_folder.unflatten(arrays)
       state = TrainState(jnp.int32(step), params, {}, {})
       saver.save(step, state, {}, loss)
     saver.wait()
@@ -142,7 +144,7 @@ def test_a_folder_whose_name_has_an_at_sign(run, tmp_path):
     # The folder itself, and so its newest checkpoint.
     assert step_of(loading.read(str(path))) == 12
     assert step_of(loading.read(f"{path}@4")) == 4
-  folder.write(str(tmp_path / "x@8"), runs.read(str(run)))
+  model_folder.write(str(tmp_path / "x@8"), runs.read(str(run)))
   assert step_of(loading.read(str(tmp_path / "x@8"))) == 12
   with pytest.raises(ValueError, match="x@8 is not the .*no best step"):
     loading.read(str(tmp_path / "x@8@best"))

@@ -9,9 +9,7 @@ import tiny_hf
 import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.use.features import Spec, extract
-from bert_jax.weights import hf
-from bert_jax.weights import model_folder as folder
-from bert_jax.weights import sentence_vector as sentence
+from bert_jax.weights import hf, model_folder, sentence_vector
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
 TEXTS = ["a b", "c", "d c b a", ""]
@@ -81,7 +79,7 @@ def test_the_models_own_pooling_is_taken(
   assert f"by the model's own pooling: {mode}" in said
   assert ("divided by its length" in said) == normalize
   # Through a converted folder as well.
-  folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
+  model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
   again, _ = features(monkeypatch, tmp_path, capsys, str(tmp_path / "ours"))
   np.testing.assert_array_equal(again, vectors)
 
@@ -144,12 +142,12 @@ def test_damaged_modules(tmp_path):
   ):
     modules.write_text(text)
     with pytest.raises(ValueError, match=words):
-      sentence.read(str(tmp_path / "model"))
+      sentence_vector.read(str(tmp_path / "model"))
   modules.unlink()
   config = tmp_path / "model" / "1_Pooling" / "config.json"
   config.write_text("{}")
   with pytest.raises(ValueError, match="is damaged: it names no pooling"):
-    sentence.read(str(tmp_path / "model"))
+    sentence_vector.read(str(tmp_path / "model"))
 
 
 def test_the_largest_numbers_of_a_long_text(tmp_path):

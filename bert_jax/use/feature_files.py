@@ -15,8 +15,7 @@ import numpy as np
 
 from bert_jax import files
 from bert_jax.messages import UserError, note
-from bert_jax.use import features
-from bert_jax.use import text_batches as text_rows
+from bert_jax.use import features, text_batches
 from bert_jax.use.features import Features
 from bert_jax.weights.load import load
 
@@ -274,6 +273,6 @@ def extract_file(
     note(f"note: {line}.")
   spec = spec._replace(unit=unit, normalize=spec.normalize or normalize)
   vectors = features.extract_texts(
-    loaded, text_rows.read_texts(source), spec, tokens
+    loaded, text_batches.read_texts(source), spec, tokens
   )
   return write(target, vectors)
