@@ -308,8 +308,8 @@ def is_sealed(value: dict[str, Any]) -> bool:
 
 
 def _checksum(value: dict[str, Any]) -> int:
-  rest = {key: item for key, item in value.items() if key != "checksum"}
-  return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
+  values = {key: item for key, item in value.items() if key != "checksum"}
+  return zlib.crc32(json.dumps(values, sort_keys=True).encode())
 
 
 def digest(content: bytes) -> str:

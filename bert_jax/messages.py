@@ -42,15 +42,15 @@ def note_once(line: str) -> None:
   note(line)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
   """Returns how a sentence about an unknown name ends.
 
   "; did you mean X?" for a misspelt name, else "; choose A, B, C." of a few,
   else ".".
   """
-  known = sorted(known)
-  if close := difflib.get_close_matches(name, known, 1):
+  names = sorted(names)
+  if close := difflib.get_close_matches(name, names, 1):
     return f"; did you mean {close[0]}?"
-  if 0 < len(known) <= _MANY:
-    return f"; choose {', '.join(known)}."
+  if 0 < len(names) <= _MANY:
+    return f"; choose {', '.join(names)}."
   return "."

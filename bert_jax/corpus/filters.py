@@ -1,10 +1,10 @@
-"""Cleans a corpus: which documents are kept, by filters of four kinds.
+"""Filters of documents: short, odd, repetitive and copied ones are dropped.
 
 Worker processes judge each document alone (`make_judge`, a pure function of the
-text). This process finds the copies, in the order of the input (`judge_documents`). The
-rows of judgements are in a file of the unfinished folder, so that an
-interrupted pass goes on where it was, and what follows can read the text as
-often as it likes. `docs/corpus.md` has published values.
+text). The main process finds the copies, in the order of the input
+(`judge_documents`). The judgements are rows of a file in the unfinished folder,
+so that an interrupted pass goes on where it was, and the steps after it can
+read the text as often as they need. `docs/corpus.md` has published values.
 """
 
 import collections
@@ -66,7 +66,7 @@ _EXACT, _NEAR = (
 
 
 class Filters(NamedTuple):
-  """Which filters are used; None (or False) for not this one.
+  """The filters in use; None (or False) leaves one out.
 
   Attributes:
     normalise: Unicode form, of `FORMS`; the text is changed, nothing dropped.
@@ -138,7 +138,7 @@ def normalise(text: str, form: str) -> str:
 
 
 def _begins_anew(character: str, form: str) -> bool:
-  """Whether nothing before a character can change together with it."""
+  """Returns True if nothing before a character can change with it."""
   if character.isascii():
     return True
   # NFD of NFC, NFKD of NFKC.
@@ -320,7 +320,7 @@ def _alone(
 
 
 class _Earlier:
-  """What is remembered of earlier documents.
+  """Remembers earlier documents, to find copies of them.
 
   Measured: 100 bytes a document for exact copies; for near ones 11 KB a kept
   document at a threshold of 0.5, 7.5 KB at 0.7, 5.6 KB at 0.8, 3.8 KB at 0.9.
@@ -381,7 +381,7 @@ class _Earlier:
 def judge_documents(
   partial: str,
   chosen: Filters,
-  found: Sequence[sources.Source],
+  found_sources: Sequence[sources.Source],
   progress: dict[str, Any],
   processes: int,
   save_seconds: float,
@@ -391,9 +391,9 @@ def judge_documents(
   Args:
     partial: the unfinished folder, which gets the file `ROWS`.
     chosen: the filters; without any, nothing is done.
-    found: what to read.
-    progress: of the folder; `judged` (rows that are safe) and `all_judged`
-      are kept in it.
+    found_sources: the inputs, from `sources.find_sources`.
+    progress: the progress of the folder; it gets `judged`, the number of rows
+      that are safe, and `all_judged`.
     processes: worker processes.
     save_seconds: time between saves.
 
@@ -403,7 +403,7 @@ def judge_documents(
   if not chosen.used():
     return
   if not progress.get("all_judged"):
-    _judge(partial, chosen, found, progress, processes, save_seconds)
+    _judge(partial, chosen, found_sources, progress, processes, save_seconds)
     progress["all_judged"] = True
     writer.write_progress(partial, progress)
   counts = filter_report(partial, chosen)["filtered"]
@@ -418,7 +418,7 @@ def judge_documents(
 def _judge(
   partial: str,
   chosen: Filters,
-  found: Sequence[sources.Source],
+  found_sources: Sequence[sources.Source],
   progress: dict[str, Any],
   processes: int,
   save_seconds: float,
@@ -437,7 +437,7 @@ def _judge(
       note(f"filters: going on after {count:,} documents")
     for row in _rows(partial, chosen):
       earlier.restore(row)
-    records = itertools.islice(sources.read_records(found), count, None)
+    records = itertools.islice(sources.read_records(found_sources), count, None)
     results = tokenize.ordered_map(
       make_judge, (chosen,), tokenize.batches(records), processes
     )
@@ -474,7 +474,7 @@ def _rows(partial: str, chosen: Filters) -> np.ndarray:
 def kept_records(
   partial: str, chosen: Filters, records: Iterator[sources.Record]
 ) -> Iterator[sources.Record]:
-  """Yields the records that `judge_documents` kept, normalised; all without filters."""
+  """Yields the kept records, normalised; without filters all of them."""
   if not chosen.used():
     yield from records
     return
@@ -524,7 +524,7 @@ def filter_report(partial: str, chosen: Filters) -> dict[str, Any]:
 
 
 def report_lines(report: dict[str, Any]) -> Iterator[str]:
-  """Yields what `filter_report` returned, for people; nothing without filters."""
+  """Yields lines that show the result of `filter_report`, if it is not empty."""
   if not report:
     return
 

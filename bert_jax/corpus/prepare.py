@@ -69,7 +69,7 @@ def prepare(
 
   Args:
     inputs, format, errors: see `sources.find_sources`.
-    vocab: path of a vocabulary of any kind, see `vocabulary_files.load`.
+    vocab: path of a vocabulary of any kind, see `open_vocabulary.load`.
     output: the folder to make.
     heldout: share of the documents that becomes the split `validation`, by a
       hash of their content: exact copies are always in the same split.
@@ -80,7 +80,7 @@ def prepare(
       are kept where capitals are.
     rules: see `wordpiece.build` and `words.build`.
     word_starts: see `unigram.unigram`.
-    language: of `reading.LANGUAGES`, for splitting sentences.
+    language: one of `sources.LANGUAGES`, for splitting sentences.
     filters: which documents to drop, and Unicode normalisation.
     save_seconds: time between saves, which an interruption can cost at most.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
@@ -114,9 +114,9 @@ def prepare(
   if add_tokens is not None:
     tokenizer, line = token_files.extend(tokenizer, add_tokens)
     note(line)
-  found = sources.find_sources(inputs, format, errors)
+  found_sources = sources.find_sources(inputs, format, errors)
   if tokenizer.kind == "words":
-    tokenizer = _cover(tokenizer, found, filters)
+    tokenizer = _cover(tokenizer, found_sources, filters)
   options = {
     "vocab_sha256": _digest(tokenizer),
     "format": format,
@@ -127,7 +127,7 @@ def prepare(
     **_unusual(tokenizer),
     **filters.used(),
   }
-  origin = _origin(options, found)
+  origin = _origin(options, found_sources)
   if os.path.exists(output):
     return _already_there(output, origin, tokenizer.kind)
   partial = output + ".partial"
@@ -135,18 +135,20 @@ def prepare(
     progress = _begin(partial, origin, int(heldout * 2**64))
     with _cleared_up(partial):
       work = progress, processes or _cores(), save_seconds
-      judge_documents(partial, filters, found, *work)
-      sizes = _tokenize(partial, tokenizer, found, filters, *work)
+      judge_documents(partial, filters, found_sources, *work)
+      sizes = _tokenize(partial, tokenizer, found_sources, filters, *work)
       report = filter_report(partial, filters)
       return _complete(partial, output, tokenizer, origin, sizes, report)
 
 
 def _cover(
-  tokenizer: Vocabulary, found: Sequence[sources.Source], filters: Filters
+  tokenizer: Vocabulary,
+  found_sources: Sequence[sources.Source],
+  filters: Filters,
 ) -> Vocabulary:
   """The tokenizer with ids for every word of the text."""
   note("counting words")
-  records, form = sources.read_records(found), filters.normalise
+  records, form = sources.read_records(found_sources), filters.normalise
   texts = (normalised(record, form).text for record in records)
   return words.cover(tokenizer, texts)
 
@@ -193,11 +195,12 @@ def _unusual(tokenizer: Vocabulary) -> dict[str, Any]:
 
 
 def _origin(
-  options: dict[str, Any], found: Sequence[sources.Source]
+  options: dict[str, Any], found_sources: Sequence[sources.Source]
 ) -> dict[str, Any]:
   """Returns what a folder is made from, as `meta.json` holds it."""
   inputs = [
-    {"name": s.name, "format": s.kind, "version": s.version} for s in found
+    {"name": s.name, "format": s.kind, "version": s.version}
+    for s in found_sources
   ]
   return {"options": options, "inputs": inputs}
 
@@ -291,7 +294,7 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
 def _tokenize(
   partial: str,
   tokenizer: Vocabulary,
-  found: Sequence[sources.Source],
+  found_sources: Sequence[sources.Source],
   filters: Filters,
   progress: dict[str, Any],
   processes: int,
@@ -304,7 +307,9 @@ def _tokenize(
     writer = Writer(partial, dtype, progress)
     try:
       setup = tokenizer, language, progress["threshold"]
-      records = kept_records(partial, filters, sources.read_records(found))
+      records = kept_records(
+        partial, filters, sources.read_records(found_sources)
+      )
       records = itertools.islice(records, progress["records"], None)
       results = tokenize.ordered_map(
         tokenize.make_tokenizer, setup, tokenize.batches(records), processes
@@ -314,7 +319,7 @@ def _tokenize(
     finally:
       writer.close()
     if not (sizes["train"]["documents"] or sizes["validation"]["documents"]):
-      names = ", ".join(source.name for source in found[:3])
+      names = ", ".join(source.name for source in found_sources[:3])
       raise ValueError(f"{names}: there is no text in it.")
     threshold = _better_threshold(progress, sizes)
     if threshold is None:

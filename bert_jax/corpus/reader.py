@@ -58,7 +58,7 @@ class Corpus(NamedTuple):
     sentences: [S + 1] int64 offsets into `tokens`; no sentence is empty.
     documents: [D + 1] int64 offsets into `sentences`; none is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
-    spellings: of every id, where pieces are whole words.
+    spellings: the spelling of every id, where pieces are whole words.
     unigrams: [V] int64 counts of the training split; None if nobody counted.
     unmasked: ids of special tokens that were added to the vocabulary and that
       the text may hold; they are never masked.
@@ -131,7 +131,7 @@ def corpus_from_documents(
   Args:
     documents: documents of sentences of token ids.
     word_starts: the same nesting, True where a word starts; all True if None.
-    dtype: of the token ids.
+    dtype: the type of the token ids.
   """
   tokens, starts, sentences, offsets = [], [], [0], [0]
   for d, document in enumerate(documents):
@@ -319,9 +319,9 @@ def _read_others(path: str, count: int) -> list[str]:
 
 
 def _damaged(path: str, error: Exception) -> ValueError:
-  what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+  fault = f"it has no {error}" if isinstance(error, KeyError) else str(error)
   return ValueError(
-    f"{path} is damaged: {what}. Delete its folder and run `bert_jax prepare`"
+    f"{path} is damaged: {fault}. Delete its folder and run `bert_jax prepare`"
     " again."
   )
 

@@ -38,7 +38,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
-  """Computes the sizes from the offsets of `corpus.Corpus`.
+  """Computes the sizes from the offsets of `reader.Corpus`.
 
   Args:
     sentences: the offset of the first token of each sentence, and the end.

@@ -31,14 +31,14 @@ _IN_FLIGHT = 2
 
 
 class Tokenized(NamedTuple):
-  """What became of a batch of records.
+  """The token ids of a batch of records.
 
   Attributes:
     parts: the documents of each split, in order.
     records: how many records the batch had.
     share: share of the inputs read up to its end.
-    smallest: of the documents' hashes, up to four.
-    largest: of the documents' hashes; None without documents.
+    smallest: the smallest hashes of documents, up to four.
+    largest: the largest hash of a document; None without documents.
   """
 
   parts: dict[str, writer.Part]
@@ -83,7 +83,7 @@ def make_tokenizer(
   dtype = reader.token_dtype(tokenizer.num_ids)
 
   def run(batch: list[sources.Record]) -> Tokenized:
-    kept: dict[str, list] = {split: [] for split in reader.SPLITS}
+    documents_by_split: dict[str, list] = {split: [] for split in reader.SPLITS}
     hashes = []
     for record in batch:
       document = sources.split_sentences(record, language)
@@ -91,9 +91,12 @@ def make_tokenizer(
       if len(tokens):
         hashes.append(document_hash(document))
         split = "validation" if hashes[-1] < threshold else "train"
-        kept[split].append((tokens, lengths))
+        documents_by_split[split].append((tokens, lengths))
     return Tokenized(
-      {split: _part(documents, dtype) for split, documents in kept.items()},
+      {
+        split: _part(documents, dtype)
+        for split, documents in documents_by_split.items()
+      },
       len(batch),
       batch[-1].share,
       sorted(set(hashes))[:4],
@@ -156,7 +159,7 @@ def ordered_map(
   Args:
     setup: called once in each process; it and its function's arguments and
       results are pickled.
-    arguments: of `setup`.
+    arguments: the arguments of `setup`.
     items: the stream, read in the calling process.
     processes: how many to start.
 
@@ -168,13 +171,13 @@ def ordered_map(
   pipes, children = [], []
   try:
     for _ in range(processes):
-      ours, theirs = context.Pipe()
+      parent_end, child_end = context.Pipe()
       child = context.Process(
-        target=_work, args=(theirs, setup, arguments), daemon=True
+        target=_work, args=(child_end, setup, arguments), daemon=True
       )
       child.start()
-      theirs.close()
-      pipes.append(ours)
+      child_end.close()
+      pipes.append(parent_end)
       children.append(child)
     begun: set[int] = set()
     pending: deque[int] = deque()

@@ -43,7 +43,7 @@ def register(
     name: of the seqio task.
     task: a published task's name, or one from `task_inputs.find`.
     inputs: `SPLIT=FILE` or `SPLIT=tfds:NAME:SPLIT`.
-    vocab: see `vocabulary_files.load`.
+    vocab: see `open_vocabulary.load`.
     length: tokens in a row; None for the task's own.
     **options: of the tokenizer.
 

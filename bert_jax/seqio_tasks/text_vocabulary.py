@@ -13,7 +13,7 @@ from bert_jax.text.vocabulary import Vocabulary
 
 
 class TextVocabulary(seqio.Vocabulary):
-  """A `tokenizer.Vocabulary` behind seqio's interface.
+  """A `vocabulary.Vocabulary` behind seqio's interface.
 
   Text is encoded as a corpus is, without special tokens. There is no end of
   sequence (`eos_id` is None): seqio's `decode` would stop at the first [SEP].

@@ -71,7 +71,7 @@ def prepare(
   Args:
     known: the task, from `task_inputs.find`.
     inputs: what to read.
-    vocab: see `vocabulary_files.load`.
+    vocab: see `open_vocabulary.load`.
     output: the folder.
     length: tokens in a row at most; None for the task's own.
     stride: of windows of questions' contexts.

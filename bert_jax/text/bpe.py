@@ -41,9 +41,9 @@ _ASCII_WORDS = re.compile(
   r"| ?[^ ]+"
 )
 WORDS = re.compile(" ?[^ ]+")
-# Of several spaces the last one belongs to a word, the others do not.
+# The last one of several spaces belongs to a word, the others do not.
 _WHOLE = re.compile(r"\s(?:\s|\Z)")
-# What a space is among the printable characters that stand for bytes.
+# The printable character that stands for a space.
 SPACE = "Ġ"
 
 

@@ -20,7 +20,7 @@ BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD = range(256, 261)
 NUM_CHARS = 262
 # Their names in a text, and in the published list of words.
 SPECIAL = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}
-# What `str.split` calls a word.
+# Matches what `str.split` calls a word.
 _WORD = re.compile(r"\S+")
 
 
@@ -69,9 +69,9 @@ class Characters:
     result = []
     marks = SPECIAL if special else {}
     for text in texts:
-      found = list(_WORD.finditer(text))
-      words = [marks.get(match[0], match[0]) for match in found]
-      offsets = [match.span() for match in found]
+      matches = list(_WORD.finditer(text))
+      words = [marks.get(match[0], match[0]) for match in matches]
+      offsets = [match.span() for match in matches]
       if self.boundaries:
         offsets = [(0, 0), *offsets, (len(text), len(text))]
       result.append(Encoded(_ids(self._tokens(words)), offsets))
@@ -154,7 +154,7 @@ def batch(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spellings:
-  """Of every id the bytes of its word, as many as count.
+  """The bytes of the word of every id, at most `MAX_BYTES` of each.
 
   Attributes:
     letters: [N] uint8, UTF-8 of all words end to end.

@@ -58,7 +58,7 @@ NAMES = {cleaning: name for name, cleaning in TRAINED.items()}
 def asked(
   lower_case: bool | None, keep_accents: bool | None
 ) -> dict[str, bool]:
-  """Returns the options for `vocabulary_files.load`, without those of None."""
+  """Returns the options for `open_vocabulary.load`, without those of None."""
   options = Cleaning(lower_case, keep_accents)._asdict()
   return {name: value for name, value in options.items() if value is not None}
 

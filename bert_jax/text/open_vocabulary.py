@@ -30,7 +30,7 @@ SETTINGS = added_tokens.SETTINGS
 # transformers' own file of a tokenizer of any kind.
 JSON = added_tokens.JSON
 PIECES, OTHERS = "pieces.json", "others.txt"
-# Of all kinds of tokenizers, with transformers' names where it has them.
+# The files of tokenizers of all kinds, with transformers' names if it has them.
 TOKENIZER_FILES = (
   "vocab.txt",
   PIECES,
@@ -46,7 +46,7 @@ _NAMES = {"lower_case": "do_lower_case"}
 _CLASSES = {
   "wordpiece": "BertTokenizer",
   "gpt1": "OpenAIGPTTokenizer",
-  # Which takes tokenizer.json as it is; AlbertTokenizer has rules of its own.
+  # This class takes tokenizer.json as it is; AlbertTokenizer has its own rules.
   "unigram": "PreTrainedTokenizerFast",
 }
 _TYPES = {
@@ -58,18 +58,18 @@ _TYPES = {
   "strip_accents": bool,
   "tokenize_chinese_chars": bool,
 }
-# Those that say how text is cleaned; the last two are contraries.
+# The settings of how text is cleaned; the last two are contraries.
 _CLEANING = ("lower_case", "keep_accents", "strip_accents")
-# Names of one thing: transformers', and those of the releases.
+# transformers' name of a file, and the names that releases give it.
 _PIECES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 _MODELS = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
 _NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECES)
 _BRACKETS = re.compile(r"\[.*\]")
 _nfd = functools.partial(unicodedata.normalize, "NFD")
-# Every file that is read of a folder.
+# All files that are read from a folder.
 NAMES = tuple({name: 0 for name in (*_NAMED, *_MERGES, *added_tokens.FILES)})
-# Of a vocabulary's JSON no value is an object.
+# Begins the model in tokenizer.json; in vocab.json no value is an object.
 _MODEL = re.compile(r'"model"\s*:\s*\{')
 
 
@@ -235,7 +235,7 @@ def _suffix(name: str) -> str:
 
 
 def has_tokenizer(files: Mapping[str, bytes]) -> bool:
-  """Whether `of_files` would find a vocabulary."""
+  """Returns True if a vocabulary is among the files."""
   return any(name in files for name in _NAMED)
 
 
@@ -246,21 +246,21 @@ def _build(
   options: Mapping[str, Any],
 ) -> Vocabulary:
   """Builds a tokenizer with its settings and a caller's options over them."""
-  known = inspect.signature(build).parameters.keys() & _TYPES.keys()
+  allowed = inspect.signature(build).parameters.keys() & _TYPES.keys()
   wanted = _cleaning(options)
   options = {k: v for k, v in options.items() if k not in _CLEANING}
   default_accents = None
   for name in options:
-    if name not in known:
+    if name not in allowed:
       raise ValueError(
         f"{path}: its kind of tokenizer has no option {name!r}; it has"
-        f" {sorted(known) or 'none'}."
+        f" {sorted(allowed) or 'none'}."
       )
   learnt = _cleaning(settings)
   if learnt.keep_accents is None and learnt.lower_case is not None:
-    if "strip_accents" in known:
+    if "strip_accents" in allowed:
       learnt = learnt.filled()
-    elif "lower_case" in known and wanted.lower_case is None:
+    elif "lower_case" in allowed and wanted.lower_case is None:
       # As transformers' AlbertTokenizer does where nobody speaks of accents.
       default_accents = None if learnt.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.unigram:
@@ -271,19 +271,19 @@ def _build(
       if fixed.keep_accents is None:
         learnt = fixed._replace(keep_accents=_cleaning(settings).keep_accents)
   _check_rules(settings, options, path)
-  came = {k: v for k, v in settings.items() if k in known - {*_CLEANING}}
-  if "lower_case" in known:
+  values = {k: v for k, v in settings.items() if k in allowed - {*_CLEANING}}
+  if "lower_case" in allowed:
     cleaning.check_alike(learnt, wanted, path)
     pairs = zip(learnt, wanted, strict=True)
     merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
     if merged.keep_accents is None:
       merged = merged._replace(keep_accents=default_accents)
-    return build(**came | _named(merged, known) | options)
-  if "keep_accents" in known:
-    came["keep_accents"] = learnt.keep_accents
-  vocabulary = build(**came | options)
-  has = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
-  cleaning.check_alike(has, wanted, path)
+    return build(**values | _named(merged, allowed) | options)
+  if "keep_accents" in allowed:
+    values["keep_accents"] = learnt.keep_accents
+  vocabulary = build(**values | options)
+  done = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
+  cleaning.check_alike(done, wanted, path)
   return vocabulary
 
 
@@ -296,11 +296,11 @@ def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
 
 
 def _named(
-  wanted: cleaning.Cleaning, known: Collection[str]
+  wanted: cleaning.Cleaning, allowed: Collection[str]
 ) -> dict[str, bool]:
   """Returns the options of a builder for a cleaning, without None."""
   options = cleaning.asked(*wanted)
-  if "strip_accents" in known and "keep_accents" in options:
+  if "strip_accents" in allowed and "keep_accents" in options:
     options["strip_accents"] = not options.pop("keep_accents")
   return options
 
@@ -309,11 +309,12 @@ def _check_rules(
   settings: Mapping[str, Any], options: Mapping[str, Any], path: str
 ) -> None:
   """Refuses to split words in another way than when they were counted."""
-  came, asked = settings.get("rules"), options.get("rules")
-  if came in words.RULES and asked in words.RULES and came != asked:
+  saved, asked = settings.get("rules"), options.get("rules")
+  if saved in words.RULES and asked in words.RULES and saved != asked:
     raise ValueError(
-      f"{path}: its words were counted with --rules={came}, and --rules={asked}"
-      " is contrary to that; leave it out, or train another vocabulary with it."
+      f"{path}: its words were counted with --rules={saved}, and"
+      f" --rules={asked} is contrary to that; leave it out, or train another"
+      " vocabulary with it."
     )
 
 
@@ -321,17 +322,21 @@ def _settings(content: bytes | None, path: str) -> dict[str, Any]:
   """Reads a file of settings; there are none where there is no file."""
   if content is None:
     return {}
-  read = bpe.read_json(text(content, path), path)
+  content_by_key = bpe.read_json(text(content, path), path)
   keys = {name: _NAMES.get(name, name) for name in _TYPES}
-  found = {name: read[key] for name, key in keys.items() if key in read}
-  for name, value in found.items():
+  values = {
+    name: content_by_key[key]
+    for name, key in keys.items()
+    if key in content_by_key
+  }
+  for name, value in values.items():
     if value is not None and not isinstance(value, _TYPES[name]):
       raise ValueError(
         f"{path}: {keys[name]!r} is {value!r:.40}, not"
         f" {'text' if _TYPES[name] is str else 'true or false'}."
       )
   # transformers writes null for what it decides itself.
-  return {name: value for name, value in found.items() if value is not None}
+  return {name: value for name, value in values.items() if value is not None}
 
 
 def _builder(
@@ -436,12 +441,12 @@ def read_pieces(folder: str) -> list[str]:
 
 def tokenizer_files(folder: str) -> list[str]:
   """Names of the tokenizer's files that a folder has."""
-  there = set(os.listdir(folder))
-  return [name for name in TOKENIZER_FILES if name in there]
+  present = set(os.listdir(folder))
+  return [name for name in TOKENIZER_FILES if name in present]
 
 
 def _is_listed(vocabulary: Vocabulary) -> bool:
-  """Whether vocab.txt lists all pieces; from tokenizer.json there is none."""
+  """Returns True if there is a vocab.txt and it lists all pieces."""
   if vocabulary.kind != "wordpiece" or vocabulary.added:
     return False
   return "vocab.txt" in vocabulary.files
@@ -561,15 +566,15 @@ def save(vocabulary: Vocabulary, folder: str) -> None:
 
 
 def meta(vocabulary: Vocabulary) -> dict[str, Any]:
-  """What `meta.json` of a prepared folder says of a tokenizer."""
+  """Returns what `meta.json` of a prepared folder says of a tokenizer."""
   if _is_listed(vocabulary):
     return {}
-  made: dict[str, Any] = {"special": vocabulary.special._asdict()}
+  entries: dict[str, Any] = {"special": vocabulary.special._asdict()}
   if vocabulary.unmasked_ids:
-    made["unmasked"] = vocabulary.unmasked_ids
+    entries["unmasked"] = vocabulary.unmasked_ids
   if vocabulary.kind == "words":
-    made["others"] = len(vocabulary.others)
-  return made
+    entries["others"] = len(vocabulary.others)
+  return entries
 
 
 def files_of(folder: str, lower_case: bool) -> dict[str, bytes]:

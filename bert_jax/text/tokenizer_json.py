@@ -88,9 +88,9 @@ def read(text: str, source: str) -> Tokenizer:
 
   Files remember the length of their last batch; transformers forgets it.
   """
-  for found in _CHARSMAP.finditer(text):
+  for match in _CHARSMAP.finditer(text):
     try:
-      charsmap = base64.b64decode(parse_json(found[1]), validate=True)
+      charsmap = base64.b64decode(parse_json(match[1]), validate=True)
     except (ValueError, TypeError) as e:
       raise ValueError(f"{source}: its charsmap is damaged ({e}).") from e
     unigram.check_charsmap(charsmap, source)

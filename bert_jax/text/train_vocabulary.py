@@ -98,7 +98,7 @@ def train(
 
 
 def _cut(text: str) -> Iterator[str]:
-  """Cuts a long text at line ends: a normalizer keeps every offset of a text."""
+  """Cuts a long text at line ends, since a normalizer keeps all its offsets."""
   if len(text) <= _BATCH_CHARS:
     yield text
   else:

@@ -193,13 +193,13 @@ class Vocabulary:
     if len(self._caches[0]) > _CACHE_SIZE:
       # A new one: another thread may be reading the old one.
       self._caches[0] = {}
-    known = self._caches[0]
+    cache = self._caches[0]
     chunks = [self._chunks(text) for text in texts]
-    new = set(itertools.chain.from_iterable(chunks)).difference(known)
-    made = self._make(new)
-    long = {c: made.pop(c) for c in new if len(c) > _CACHED_CHARS}
-    known.update(made)
-    return [_join(row, known, long) for row in chunks]
+    new = set(itertools.chain.from_iterable(chunks)).difference(cache)
+    encoded = self._make(new)
+    uncached = {c: encoded.pop(c) for c in new if len(c) > _CACHED_CHARS}
+    cache.update(encoded)
+    return [_join(row, cache, uncached) for row in chunks]
 
   def _chunks(self, text: str) -> list[str]:
     """Cuts a text where there is a boundary whatever is around it."""
@@ -227,8 +227,8 @@ class Vocabulary:
     return {chunk: array.array("i", ids[chunk]).tobytes() for chunk in ids}
 
   def _encode(self, texts: list[str]) -> list[list[int]]:
-    seen = [self._clean(text, False)[0] for text in texts]
-    encodings = self.plain.encode_batch_fast(seen, add_special_tokens=False)
+    cleaned = [self._clean(text, False)[0] for text in texts]
+    encodings = self.plain.encode_batch_fast(cleaned, add_special_tokens=False)
     return [encoding.ids for encoding in encodings]
 
   def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -285,12 +285,14 @@ class Vocabulary:
       texts: raw texts.
       special: whether special tokens in a text are special.
     """
-    seen = [self._clean(text, special) for text in texts]
+    cleaned = [self._clean(text, special) for text in texts]
     encodings = (self.marked if special else self.plain).encode_batch(
-      [text for text, _ in seen], add_special_tokens=False
+      [text for text, _ in cleaned], add_special_tokens=False
     )
     result = []
-    for text, encoding, (_, origin) in zip(texts, encodings, seen, strict=True):
+    for text, encoding, (_, origin) in zip(
+      texts, encodings, cleaned, strict=True
+    ):
       offsets = encoding.offsets
       if origin is not None:
         offsets = [(origin[b], origin[e - 1] + 1) for b, e in offsets]
@@ -303,7 +305,10 @@ class Vocabulary:
     return None if self.clean is not None else joining(self.plain)
 
   def _clean(self, text: str, special: bool) -> tuple[str, list[int] | None]:
-    """What the library sees, and where it comes from; None: as it is."""
+    """Returns the text that the library sees, and its places in the raw text.
+
+    The second value is None if the library sees the raw text.
+    """
     text = valid(text)
     if self.clean is None:
       return text, None
@@ -400,10 +405,10 @@ class Vocabulary:
 
 def share(tokenizer: Tokenizer) -> Tokenizer:
   """Returns one of the same parts, without the tokens added to the first."""
-  made = Tokenizer(tokenizer.model)
+  copy = Tokenizer(tokenizer.model)
   for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-    setattr(made, part, getattr(tokenizer, part))
-  return made
+    setattr(copy, part, getattr(tokenizer, part))
+  return copy
 
 
 def added_to(tokenizer: Tokenizer, other: Tokenizer) -> Tokenizer:
@@ -416,9 +421,9 @@ def added_to(tokenizer: Tokenizer, other: Tokenizer) -> Tokenizer:
 
 def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
   """Returns one to which `tokens`, by their exact spelling, are special."""
-  made = share(tokenizer)
-  made.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
-  return made
+  copy = share(tokenizer)
+  copy.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
+  return copy
 
 
 def joining(tokenizer: Tokenizer) -> Callable[[str], str] | None:
@@ -537,17 +542,17 @@ def _is_attached(character: str) -> bool:
 
 
 def is_simple(chunk: str) -> bool:
-  """Whether a chunk is printable ASCII without spaces after its first one."""
+  """Returns True for printable ASCII with a space at most at its begin."""
   return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
 
 
 def _join(
-  row: list[str], known: dict[str, bytes], long: dict[str, bytes]
+  row: list[str], cache: dict[str, bytes], uncached: dict[str, bytes]
 ) -> bytes:
   try:
-    return b"".join(map(known.__getitem__, row))
+    return b"".join(map(cache.__getitem__, row))
   except KeyError:
-    return b"".join(long[c] if c in long else known[c] for c in row)
+    return b"".join(uncached[c] if c in uncached else cache[c] for c in row)
 
 
 def valid(text: str) -> str:

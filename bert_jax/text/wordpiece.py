@@ -31,7 +31,7 @@ from bert_jax.text.vocabulary import (
 CONTINUATION = "##"
 MAX_WORD_CHARS = {"huggingface": 100, "original": 200}
 RULES = tuple(MAX_WORD_CHARS)
-# What a capital sigma becomes depends on the punctuation around it.
+# The lower case of a capital sigma depends on the punctuation around it.
 _ORIGINAL_WORDS = re.compile("[^ ]+")
 # Blocks of CJK ideographs, _is_chinese_char.
 _CHINESE = (

@@ -63,7 +63,8 @@ def build(
       f"{source}: a vocabulary of words begins with {', '.join(SPECIAL)};"
       " put these lines first, in this order."
     )
-  names = [f" {piece}" for piece in SPECIAL]  # Which no word of a text can be.
+  # No word of a text can be equal to one of these, since they have a space.
+  names = [f" {piece}" for piece in SPECIAL]
   ids = {w: i for i, w in enumerate([*names, *pieces[3:], *others])}
   tokenizer = Tokenizer(models.WordLevel(ids, unk_token=names[UNKNOWN]))
   tokenizer.pre_tokenizer = _splitter(rules)
