@@ -45,7 +45,7 @@ class Room(NamedTuple):
 
 # From bottom to top: a room imports only from rooms above it in this table.
 ROOMS = {
-  "root": Room(packages="numpy"),
+  "root": Room(packages="filelock numpy"),
   "kernels": Room(packages="jax flax jaxtyping numpy"),
   "devices": Room("root", "jax flax numpy"),
   "text": Room("root", "numpy tokenizers", "sentencepiece"),
