@@ -127,6 +127,11 @@ def threshold(rate: float) -> np.uint32:
   return np.uint32(round(rate * 2**32))
 
 
+def kept(row: Array, column: Array, rate: float) -> Array:
+  """True for the elements that dropout keeps; see `bits`."""
+  return bits(row, column) >= threshold(rate)
+
+
 def _instruction(asm: str, x: Array) -> Array:
   """An instruction of the GPU on each float32."""
   (y,) = triton.elementwise_inline_asm(

@@ -1,6 +1,5 @@
 """ELMo (Peters et al. 2018): words from characters, two LSTMs each way."""
 
-import math
 from typing import Any
 
 import flax.linen as nn
@@ -313,10 +312,10 @@ class ForPreTraining(nn.Module):
 
   def setup(self):
     e = self.encoder
-    rows = math.ceil(e.vocab_size / e.vocab_multiple) * e.vocab_multiple
     init = nn.initializers.normal(e.hidden**-0.5)
-    init = layers.padded(init, e.vocab_size)
-    self.softmax = layers.Embedding(rows, e.hidden, init)
+    self.softmax = layers.vocabulary_table(
+      e.vocab_size, e.vocab_multiple, e.hidden, init
+    )
     self.bias = heads.output_bias(self, self.softmax.embedding)
     self.drop = layers.Dropout(e.dropout)
 

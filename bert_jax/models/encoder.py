@@ -7,7 +7,6 @@ counting operations.
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -53,10 +52,8 @@ class Embeddings(nn.Module):
 
   def setup(self):
     small = (None, "embed")
-    self.word = layers.Embedding(
-      math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple,
-      self.features,
-      layers.padded(self.kernel_init, self.vocab_size),
+    self.word = layers.vocabulary_table(
+      self.vocab_size, self.vocab_multiple, self.features, self.kernel_init
     )
     self.position = layers.Embedding(
       self.max_positions, self.features, self.kernel_init, small, one_hot=True

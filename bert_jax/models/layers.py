@@ -350,6 +350,14 @@ class Embedding(nn.Module):
     return jnp.take(table, jnp.where(valid, ids, self.size), axis=0)
 
 
+def vocabulary_table(
+  vocab_size: int, multiple: int, features: int, kernel_init: Init
+) -> Embedding:
+  """A table with a row for each piece, and zeros up to a multiple of rows."""
+  rows = math.ceil(vocab_size / multiple) * multiple
+  return Embedding(rows, features, padded(kernel_init, vocab_size))
+
+
 def gather_positions(
   x: Float[Array, "b l d"], positions: Int[Array, "b m"]
 ) -> Float[Array, "b m d"]:

@@ -77,6 +77,11 @@ def build_encoder(
   return family, family.build(**options)
 
 
+def dropout_rngs(rng: Array, train: bool) -> dict[str, Array] | None:
+  """The `rngs` of a module's `apply`: for dropout in training, else None."""
+  return {"dropout": rng} if train else None
+
+
 def check_family(objective: str, name: str, families: Iterable[str]) -> None:
   """Raises ValueError if a model's family lacks the objective's heads."""
   if name not in families:

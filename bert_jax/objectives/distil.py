@@ -26,6 +26,7 @@ from bert_jax.objectives.base import (
   check_segments,
   check_temperature,
   classification_sums,
+  dropout_rngs,
   sum_by_parts,
 )
 
@@ -249,7 +250,7 @@ def build(
     return teaching.copy_layers(params, frozen, layers)
 
   def loss(params, frozen, carry, batch, rng, train):
-    rngs = {"dropout": rng} if train else None
+    rngs = dropout_rngs(rng, train)
     held = teaching.hold_positions(params) if freeze_positions else params
     trained = {"params": held}
     fixed = {"params": jax.lax.stop_gradient(frozen)}

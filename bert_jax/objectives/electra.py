@@ -16,6 +16,7 @@ from bert_jax.objectives.base import (
   check_batch,
   check_temperature,
   classification_sums,
+  dropout_rngs,
 )
 
 KEYS = ("sequence_ids", *MASKED_KEYS)
@@ -122,7 +123,7 @@ def build(
     generator, discriminator, noise = jax.random.split(rng, 3)
 
     def run(method, batch, rng):
-      rngs = {"dropout": rng} if train else None
+      rngs = dropout_rngs(rng, train)
       return module.apply(
         {"params": params}, batch, train=train, rngs=rngs, method=method
       )

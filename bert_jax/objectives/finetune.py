@@ -27,6 +27,7 @@ from bert_jax.objectives.base import (
   check_family,
   classification_sums,
   cross_entropy,
+  dropout_rngs,
 )
 
 KEYS = ("input_ids", "sequence_ids", "labels", "label_weights")
@@ -315,7 +316,7 @@ def build(
   def loss(params, frozen, carry, batch, rng, train):
     del frozen
     params = fix_padding(params, padding_id, tables) if fixed else params
-    rngs = {"dropout": rng} if train else None
+    rngs = dropout_rngs(rng, train)
     return sums_of(params, batch, rngs, train), carry
 
   def flops(batch):

@@ -12,6 +12,7 @@ from bert_jax.objectives.base import (
   build_encoder,
   check_batch,
   classification_sums,
+  dropout_rngs,
   sum_by_parts,
 )
 
@@ -67,7 +68,7 @@ def build(model: dict[str, Any]) -> Objective:
 
   def loss(params, frozen, carry, batch, rng, train):
     del frozen
-    rngs = {"dropout": rng} if train else None
+    rngs = dropout_rngs(rng, train)
     hidden, table = module.apply(
       {"params": params}, batch, train=train, rngs=rngs, method="encode"
     )

@@ -19,6 +19,7 @@ from bert_jax.objectives.base import (
   check_choice,
   check_segments,
   classification_sums,
+  dropout_rngs,
 )
 
 # Metric of pairs -> the meaning of label 1.
@@ -116,7 +117,7 @@ def build(
 
   def loss(params, frozen, carry, batch, rng, train):
     del frozen
-    rngs = {"dropout": rng} if train else None
+    rngs = dropout_rngs(rng, train)
     out = module.apply({"params": params}, batch, train=train, rngs=rngs)
     sums = {}
     for prefix, (labels, weights) in targets(batch, *trained).items():

@@ -25,6 +25,7 @@ from bert_jax.objectives.base import (
   check_batch,
   check_choice,
   check_segments,
+  dropout_rngs,
 )
 from bert_jax.objectives.electra import write_ids
 
@@ -218,7 +219,7 @@ def layer_sums(
   (module, params), (master, frozen) = student, teacher
   encoder = module.encoder
   times = check_sizes(encoder, master)
-  rngs = {"dropout": rng} if train else None
+  rngs = dropout_rngs(rng, train)
   states, mapped = module.apply(
     {"params": params}, batch, train=train, rngs=rngs
   )

@@ -21,6 +21,7 @@ from bert_jax.objectives.base import (
   check_batch,
   check_choice,
   check_temperature,
+  dropout_rngs,
 )
 
 KINDS = ("classification", "regression")
@@ -209,7 +210,7 @@ def _prediction(
     return result
 
   def loss(params, frozen, carry, batch, rng, train):
-    rngs = {"dropout": rng} if train else None
+    rngs = dropout_rngs(rng, train)
     logits = student.apply({"params": params}, batch, train=train, rngs=rngs)
     frozen = jax.lax.stop_gradient(frozen)
     wanted = teacher.apply({"params": frozen}, batch)
