@@ -173,8 +173,10 @@ def _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret, stats):
     arrays = (hashes.reshape(-1), columns, x, *rest)
     grid = shape.count, FORWARD_WARPS
     outputs = (whole, *[number] * keeps)
-    made = _call(_forward_kernel, shape, *grid, outputs, interpret, *arrays)
-    return made[0].reshape(x.shape), *(a.reshape(x.shape[:2]) for a in made[1:])
+    out, *numbers = _call(
+      _forward_kernel, shape, *grid, outputs, interpret, *arrays
+    )
+    return out.reshape(x.shape), *(a.reshape(x.shape[:2]) for a in numbers)
 
   return fused.over_shards(
     on_device,

@@ -182,27 +182,15 @@ class TokenClassifier(nn.Module):
     return self.classifier(hidden, train)
 
 
-class SpanClassifier(nn.Module):
+class SpanClassifier(TokenClassifier):
   """Logits of an answer's start and end: float32 [b, l, 2].
 
   SQuAD 1.1 and 2.0 (google-research/bert run_squad.py, create_model): no
   dropout before the linear map; no answer is the span at [CLS].
   """
 
-  encoder: Any
+  num_labels: int = 2
   dropout: float = 0.0
-
-  def setup(self):
-    self.classifier = heads.Classifier(
-      2, self.dropout, self.encoder.kernel_init
-    )
-
-  def __call__(
-    self, batch: Batch, *, train: bool = False
-  ) -> Float[Array, "b l 2"]:
-    """See `SequenceClassifier.__call__` for the batch."""
-    hidden, _ = encode(self.encoder, batch, train=train)
-    return self.classifier(hidden, train)
 
 
 class JointSpanClassifier(nn.Module):

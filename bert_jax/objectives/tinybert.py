@@ -170,8 +170,8 @@ def check_sizes(student: Any, teacher: Any) -> int:
   """
   _check_equal(student, teacher, "heads")
   check_vocabulary(student, teacher)
-  times, rest = divmod(teacher.num_layers, student.num_layers)
-  if rest or not times:
+  times, remainder = divmod(teacher.num_layers, student.num_layers)
+  if remainder or not times:
     total = teacher.num_layers
     fitting = [str(n) for n in range(1, total + 1) if total % n == 0]
     raise ValueError(
