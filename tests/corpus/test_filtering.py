@@ -13,7 +13,7 @@ pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
 from bert_jax.cli.main import execute
 from bert_jax.corpus import filters as filters_module
-from bert_jax.corpus import prepare, reader, tokenize
+from bert_jax.corpus import prepare, reader, sources, tokenize
 from bert_jax.corpus.filters import Filters
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
@@ -342,3 +342,26 @@ def test_text_that_changes_meanwhile(tmp_path, vocab, here, monkeypatch):
     ValueError, match="in.jsonl was changed while it was read"
   ):
     prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_an_input_without_a_file_that_changes(
+  tmp_path, vocab, here, monkeypatch, change
+):
+  """A data set is no file to watch, so its documents are counted again."""
+  path = write(tmp_path / "in.jsonl", CORPUS.values())
+  read_records, passes = sources.read_records, []
+
+  def read(found_sources):
+    records = list(read_records(found_sources))
+    passes.append(len(records))
+    if len(passes) == 2:
+      records = records[:change] if change < 0 else [*records, records[0]]
+    return iter(records)
+
+  monkeypatch.setattr(sources, "read_records", read)
+  count = len(CORPUS)
+  words = f"had {count} documents and now has {count + change}: it was changed"
+  with pytest.raises(ValueError, match=words):
+    prepare.prepare(path, vocab, str(tmp_path / "out"), filters=ALL)
+  assert passes == [count] * 2 and not (tmp_path / "out").exists()
