@@ -240,6 +240,35 @@ def _check_depth(value: Any) -> None:
     raise json.JSONDecodeError("nested too deeply", "", 0)
 
 
+def decode(content: bytes, path: str) -> str:
+  """Decodes the content of a file; ValueError names it if it is not UTF-8."""
+  try:
+    return content.decode("utf-8")
+  except UnicodeDecodeError as e:
+    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
+
+
+def parse_object(text: str, source: str) -> dict[str, Any]:
+  """Parses a file that holds a JSON object.
+
+  Args:
+    text: the content of the file.
+    source: the name of the file, for messages.
+
+  Raises:
+    ValueError: the text is no JSON object; the message names the line.
+  """
+  try:
+    value = parse_json(text)
+  except json.JSONDecodeError as e:
+    raise ValueError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
+  except ValueError as e:
+    raise ValueError(f"{source}: not JSON ({e}).") from e
+  if not isinstance(value, dict):
+    raise ValueError(f"{source}: not a JSON object.")
+  return value
+
+
 def read_json(path: str) -> Any:
   """Reads a JSON file.
 

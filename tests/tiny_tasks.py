@@ -39,7 +39,7 @@ def tokenizer_files():
 
 
 def vocabulary():
-  return open_vocabulary.of_files(tokenizer_files(), "tiny", lower_case=True)
+  return open_vocabulary.from_files(tokenizer_files(), "tiny", lower_case=True)
 
 
 def write_model(path, task="pretraining", seed=0, **rest):

@@ -524,7 +524,7 @@ def filter_report(partial: str, chosen: Filters) -> dict[str, Any]:
 
 
 def report_lines(report: dict[str, Any]) -> Iterator[str]:
-  """Yields lines that show the result of `filter_report`, if it is not empty."""
+  """Yields lines that show the result of `filter_report`, if there is one."""
   if not report:
     return
 

@@ -29,8 +29,8 @@ from tokenizers import (
   processors,
 )
 
+from bert_jax.files import decode, parse_object
 from bert_jax.messages import note_once
-from bert_jax.text import bpe
 from bert_jax.text.vocabulary import Holds, Vocabulary, added_to, share
 
 # The file that describes a tokenizer of any kind in a transformers folder, and
@@ -118,13 +118,10 @@ def _read(files: Mapping[str, bytes], name: str, folder: str) -> dict[str, Any]:
   if name not in files:
     return {}
   path = os.path.join(folder, name)
-  try:
-    text = files[name].decode("utf-8")
-  except UnicodeDecodeError as e:
-    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
+  text = decode(files[name], path)
   if name == JSON and '"added_tokens"' not in text:
     return {}
-  return bpe.read_json(text, path)
+  return parse_object(text, path)
 
 
 def _named(settings: Mapping[str, Any]) -> dict[str, tuple[AddedToken, bool]]:

@@ -23,7 +23,6 @@ from tokenizers import (
   processors,
 )
 
-from bert_jax.files import parse_json
 from bert_jax.text.vocabulary import WORDS as BERT_WORDS
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, mark
 
@@ -236,19 +235,6 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
       raise ValueError(f"{source}:{number}: {line[:40]!r} is not a pair.")
     merges.append((pair[0], pair[1]))
   return merges
-
-
-def read_json(text: str, source: str) -> dict[str, Any]:
-  """Reads a JSON object; ValueError names the line of a mistake."""
-  try:
-    value = parse_json(text)
-  except json.JSONDecodeError as e:
-    raise ValueError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
-  except ValueError as e:
-    raise ValueError(f"{source}: not JSON ({e}).") from e
-  if not isinstance(value, dict):
-    raise ValueError(f"{source}: not a JSON object.")
-  return value
 
 
 def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:

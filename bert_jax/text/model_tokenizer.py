@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from tokenizers import Tokenizer
 
+from bert_jax.files import decode
 from bert_jax.text import added_tokens, open_vocabulary, tokenizer_json
 
 JSON = open_vocabulary.JSON
@@ -34,13 +35,13 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
     # tokenizer.json says itself which special tokens are added to a text.
     path = os.path.join(folder, name)
     open_vocabulary.check_written(files, folder)
-    text = open_vocabulary.text(files[name], path)
+    text = decode(files[name], path)
     tokenizer = tokenizer_json.read(text, path)
     added_tokens.declare(tokenizer, added_tokens.declared(files, folder))
     return tokenizer
-  vocabulary = open_vocabulary.of_files(files, folder)
+  vocabulary = open_vocabulary.from_files(files, folder)
   if name in vocabulary.files:
-    text = open_vocabulary.text(vocabulary.files[name], folder)
+    text = decode(vocabulary.files[name], folder)
     return tokenizer_json.read(text, folder)
   return added_tokens.with_special_tokens(vocabulary)
 

@@ -11,7 +11,15 @@ from typing import Any
 
 from tokenizers import normalizers
 
-from bert_jax.files import digest, is_sealed, read_json, seal, write_durably
+from bert_jax.files import (
+  decode,
+  digest,
+  is_sealed,
+  parse_object,
+  read_json,
+  seal,
+  write_durably,
+)
 from bert_jax.messages import UserError
 from bert_jax.text import (
   added_tokens,
@@ -168,7 +176,7 @@ def settings_beside(path: str) -> str:
   return SETTINGS if named else own_settings
 
 
-def of_files(
+def from_files(
   files: Mapping[str, bytes], folder: str, **options: Any
 ) -> Vocabulary:
   """Builds the tokenizer of a folder's files.
@@ -221,7 +229,7 @@ def _without_foreign(
   if settings not in files:
     return files
   path = os.path.join(folder, settings)
-  sums = bpe.read_json(text(files[settings], path), path).get(DIGESTS)
+  sums = parse_object(decode(files[settings], path), path).get(DIGESTS)
   if not isinstance(sums, dict) or not sums:
     return files
   if _suffix(name) in map(_suffix, sums):
@@ -322,7 +330,7 @@ def _settings(content: bytes | None, path: str) -> dict[str, Any]:
   """Reads a file of settings; there are none where there is no file."""
   if content is None:
     return {}
-  content_by_key = bpe.read_json(text(content, path), path)
+  content_by_key = parse_object(decode(content, path), path)
   keys = {name: _NAMES.get(name, name) for name in _TYPES}
   values = {
     name: content_by_key[key]
@@ -346,9 +354,9 @@ def _builder(
   path, content = os.path.join(folder, name), files[name]
   if name == fairseq_pieces.MODEL:
     settings_path = os.path.join(folder, SETTINGS)
-    read = text(files[SETTINGS], settings_path) if SETTINGS in files else "{}"
+    read = decode(files[SETTINGS], settings_path) if SETTINGS in files else "{}"
     tokenizer_class = str(
-      bpe.read_json(read, settings_path).get("tokenizer_class") or ""
+      parse_object(read, settings_path).get("tokenizer_class") or ""
     )
     return functools.partial(
       fairseq_pieces.build, content, path, tokenizer_class
@@ -360,15 +368,15 @@ def _builder(
     if set(words.SPECIAL) <= set(pieces):
       return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
-  decoded = text(content, path)
+  decoded = decode(content, path)
   if name not in _PIECES and _MODEL.search(decoded):
     return functools.partial(from_json, decoded, source=path)
-  vocab = bpe.check_pieces(bpe.read_json(decoded, path), path)
+  vocab = bpe.check_pieces(parse_object(decoded, path), path)
   beside = next((n for n in _MERGES if n in files), None)
   if beside is None:
     raise ValueError(f"{path}: no merges beside it: none of {_MERGES}.")
   settings_path = os.path.join(folder, beside)
-  merges = bpe.read_merges(text(files[beside], settings_path), settings_path)
+  merges = bpe.read_merges(decode(files[beside], settings_path), settings_path)
   ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
   build = bpe.gpt1 if ends else bpe.bytelevel
   return functools.partial(build, vocab, merges, source=path)
@@ -385,10 +393,7 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
     ValueError: the file is not UTF-8 or is empty, or a piece occurs twice; the
       message names the lines.
   """
-  try:
-    lines = content.decode("utf-8").split("\n")
-  except UnicodeDecodeError as e:
-    raise ValueError(f"{source}: not UTF-8 (byte {e.start}).") from e
+  lines = decode(content, source).split("\n")
   pieces = [line.rstrip("\r") for line in lines]
   while pieces and not pieces[-1]:
     pieces.pop()
@@ -477,8 +482,8 @@ def contents(
 
   Args:
     vocabulary: the tokenizer.
-    with_digests: whether the settings hold digests, by which `of_files` notices
-      a damaged file.
+    with_digests: whether the settings hold digests, by which `from_files`
+      notices a damaged file.
   """
   contents_by_name = dict(vocabulary.files)
   if not _is_listed(vocabulary):
@@ -541,7 +546,7 @@ def check_written(
   path = os.path.join(folder, settings)
   read = {}
   if settings in files:
-    read = bpe.read_json(text(files[settings], path), path)
+    read = parse_object(decode(files[settings], path), path)
   # Damage to one of the keys must not hide the other.
   if DIGESTS not in read and "checksum" not in read:
     return
@@ -610,14 +615,6 @@ def load_from(folder: str, lower_case: bool) -> Vocabulary:
 def _bytes(path: str) -> bytes:
   with open(path, "rb") as f:
     return f.read()
-
-
-def text(content: bytes, path: str) -> str:
-  """Decodes a file; ValueError names it if it is not UTF-8."""
-  try:
-    return content.decode("utf-8")
-  except UnicodeDecodeError as e:
-    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
 
 
 class OtherVocabulary(UserError):

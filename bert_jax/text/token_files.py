@@ -12,6 +12,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
+from bert_jax.files import decode
 from bert_jax.text import added_tokens, words
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -84,10 +85,7 @@ def _read(path: str) -> Iterator[tuple[str, AddedToken | None]]:
       content = f.read()
   except OSError as e:
     raise ValueError(f"--add-tokens={path}: {e.strerror}.") from e
-  try:
-    text = content.decode("utf-8-sig")
-  except UnicodeDecodeError as e:
-    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
+  text = decode(content, path).removeprefix("\ufeff")
   lines = text.split("\n")
   for number, line in enumerate(lines, 1):
     line = line.strip()

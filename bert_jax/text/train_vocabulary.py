@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from bert_jax import files
 from bert_jax.messages import note
 from bert_jax.text import bpe, cleaning, unigram, wordpiece, words
 from bert_jax.text.cleaning import Cleaning
@@ -257,7 +258,7 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   tokenizer.train_from_iterator(_repeat(sorted(counts), counts), trainer)
   learnt = tokenizer.get_vocab()
   pieces = [*FIRST, *sorted(learnt, key=learnt.__getitem__), *LAST]
-  content = bpe.read_json(tokenizer.to_str(), "tokenizer")
+  content = files.parse_object(tokenizer.to_str(), "tokenizer")
   merges = [tuple(pair) for pair in content["model"]["merges"]]
   return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, merges)
 

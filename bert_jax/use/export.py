@@ -238,7 +238,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   return Predictor(
     kind=meta["kind"],
     task=task._replace(metrics=("squad2",)) if null else task,
-    vocabulary=open_vocabulary.of_files(contents, path),
+    vocabulary=open_vocabulary.from_files(contents, path),
     length=max(programs),
     batch_size=batch_size,
     top=0,

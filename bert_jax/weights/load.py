@@ -87,7 +87,7 @@ class OpenedModel:
         f"{self.path} has no tokenizer's files; put them beside it."
       )
     files = self.weights.tokenizer_files
-    return open_vocabulary.of_files(files, self.path)
+    return open_vocabulary.from_files(files, self.path)
 
 
 def open_model(

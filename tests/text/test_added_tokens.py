@@ -17,11 +17,7 @@ from bert_jax.corpus import reader
 from bert_jax.corpus import writer as folder
 from bert_jax.examples import recipes
 from bert_jax.tasks import questions, tagging
-from bert_jax.text import (
-  added_tokens,
-  model_tokenizer,
-  open_vocabulary,
-)
+from bert_jax.text import added_tokens, model_tokenizer, open_vocabulary
 
 
 def read_folder(path):

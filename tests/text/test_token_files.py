@@ -348,7 +348,7 @@ def test_padding_is_that_of_the_tokenizer(as_json, tmp_path):
   names = [*tiny_tasks.PIECES[1:], "[PAD]"]
   files = {"vocab.txt": "".join(f"{name}\n" for name in names).encode()}
   if as_json:
-    vocabulary = open_vocabulary.of_files(files, "x", lower_case=True)
+    vocabulary = open_vocabulary.from_files(files, "x", lower_case=True)
     tokenizer = added_tokens.with_special_tokens(vocabulary)
     files = {"tokenizer.json": tokenizer.to_str().encode()}
   hf.write(str(tmp_path / "hf"), weights._replace(tokenizer_files=files))

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax import files
-from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import valid
 
 _SURROGATE = re.compile(r"\\u[dD]")
@@ -34,7 +33,7 @@ def content(path: str) -> str:
   """
   try:
     with open(path, "rb") as f:
-      return open_vocabulary.text(f.read(), path).removeprefix("\ufeff")
+      return files.decode(f.read(), path).removeprefix("\ufeff")
   except FileNotFoundError as e:
     raise ValueError(f"{path}: no such file.") from e
   except IsADirectoryError as e:
