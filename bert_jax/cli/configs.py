@@ -49,9 +49,8 @@ def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
   defaults = load_defaults(path)
   overrides, attributes = _split_attributes(overrides, defaults)
   flat = flatten(defaults)
-  sections = {key.rpartition(".")[0] for key in flat}
   for key, _ in overrides:
-    if key not in flat and key not in sections:
+    if not _has(defaults, key):
       remedy = _remedy(key, flat)
       raise UserError(f"config.{key}: {path} has no such key{remedy}")
   try:
@@ -63,6 +62,15 @@ def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
     config_lib.section_of(config, section)[name] = value
   config_lib.check_types(config, defaults)
   return config
+
+
+def _has(config: dict[str, Any], key: str) -> bool:
+  """Returns True if a config has a value or section like "model.remat"."""
+  for name in key.split("."):
+    if not isinstance(config, dict) or name not in config:
+      return False
+    config = config[name]
+  return True
 
 
 def _overridden(path: str, overrides: Sequence[Override]) -> dict[str, Any]:
