@@ -420,6 +420,15 @@ class Spikes:
     return self.limit if has_limit else None
 
 
+def steps_in_flight() -> int:
+  """Returns how many steps may be queued behind the one that is computed.
+
+  An accelerator must not wait for the host, whose time for a batch varies. On a
+  processor a step can take seconds, and nothing is gained by a queue.
+  """
+  return 1 if jax.default_backend() == "cpu" else 8
+
+
 class Window:
   """Sums of the steps since the last logged row; they survive a restart."""
 
@@ -434,10 +443,17 @@ class Window:
     self._count, self._sums = saved["count"], dict(saved["sums"])
     self._skipped, self._stops = list(saved.get("skipped", [])), stops
     self._pending: list[tuple[int, dict[str, jax.Array]]] = []
+    self._steps_in_flight = steps_in_flight()
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-    """Notes a step's metrics without waiting for them."""
+    """Notes a step's metrics; waits for the step `steps_in_flight` before it.
+
+    Without the wait, jax would queue all steps until the next logged row, and
+    a run that is asked to stop would first have to compute them.
+    """
     self._pending.append((step, metrics))
+    if len(self._pending) > self._steps_in_flight:
+      jax.block_until_ready(self._pending[-1 - self._steps_in_flight][1])
 
   def saved(self) -> dict[str, Any]:
     """Waits for the steps so far and returns what `__init__` takes.

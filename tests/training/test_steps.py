@@ -1,5 +1,7 @@
 """Sums and weights: micro-batches, empty targets, the order of steps."""
 
+import time
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -333,3 +335,25 @@ def test_state_is_made_with_every_axis_named():
   with sharding.use_mesh(mesh):
     state = init_state(objective, optimizer, mesh, 0, make_batch([1, 1]))
   assert int(state.step) == 0
+
+
+def test_few_steps_are_queued():
+  computed = []
+
+  def slow_loss(number):
+    time.sleep(0.02)
+    computed.append(int(number))
+    return np.float32(1.0)
+
+  @jax.jit
+  def step(number):
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    loss = jax.pure_callback(slow_loss, shape, number)
+    return {"loss": loss, "grad_norm": loss}
+
+  window = logging.Window()
+  for number in range(1, 7):
+    window.add(number, step(number))
+    # The step before the one that was just started is done.
+    assert set(range(1, number)) <= set(computed)
+  assert window.saved()["count"] == 6
