@@ -21,7 +21,7 @@ from typing import IO, Any, BinaryIO
 
 import filelock
 
-from bert_jax.messages import UserError, note_once
+from bert_jax.messages import Damaged, UserError, note_once
 
 # The digest of a file with more bytes takes seconds, so a line announces it.
 _LARGE = 2**32
@@ -35,7 +35,7 @@ class Changed(OSError):
   """A file of the data was changed while a run was reading it."""
 
 
-class ChangedInput(ValueError):
+class ChangedInput(UserError):
   """An input was changed while it was read, so its content cannot be used."""
 
 
@@ -241,11 +241,11 @@ def _check_depth(value: Any) -> None:
 
 
 def decode(content: bytes, path: str) -> str:
-  """Decodes the content of a file; ValueError names it if it is not UTF-8."""
+  """Decodes the content of a file; UserError names it if it is not UTF-8."""
   try:
     return content.decode("utf-8")
   except UnicodeDecodeError as e:
-    raise ValueError(f"{path}: not UTF-8 (byte {e.start}).") from e
+    raise UserError(f"{path}: not UTF-8 (byte {e.start}).") from e
 
 
 def parse_object(text: str, source: str) -> dict[str, Any]:
@@ -256,16 +256,16 @@ def parse_object(text: str, source: str) -> dict[str, Any]:
     source: the name of the file, for messages.
 
   Raises:
-    ValueError: the text is no JSON object; the message names the line.
+    UserError: the text is no JSON object; the message names the line.
   """
   try:
     value = parse_json(text)
   except json.JSONDecodeError as e:
-    raise ValueError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
+    raise UserError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
   except ValueError as e:
-    raise ValueError(f"{source}: not JSON ({e}).") from e
+    raise UserError(f"{source}: not JSON ({e}).") from e
   if not isinstance(value, dict):
-    raise ValueError(f"{source}: not a JSON object.")
+    raise UserError(f"{source}: not a JSON object.")
   return value
 
 
@@ -294,16 +294,16 @@ def read_object(
     if_damaged: the end of the error message for a file that is not JSON.
 
   Raises:
-    ValueError: the file is missing or damaged.
+    Damaged: the file is missing or damaged.
   """
   try:
     value = read_json(path)
   except FileNotFoundError as e:
-    raise ValueError(f"{path} is missing{if_missing}.") from e
+    raise Damaged(f"{path} is missing{if_missing}.") from e
   except ValueError as e:
-    raise ValueError(f"{path} is damaged ({e}){if_damaged}.") from e
+    raise Damaged(f"{path} is damaged ({e}){if_damaged}.") from e
   if not isinstance(value, dict):
-    raise ValueError(f"{path} is damaged: it holds no JSON object.")
+    raise Damaged(f"{path} is damaged: it holds no JSON object.")
   return value
 
 

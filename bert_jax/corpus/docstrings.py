@@ -19,6 +19,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from bert_jax.messages import UserError
+
 PACKAGES = ("tensorflow", "scipy", "numpy", "jax", "keras")
 STANDARD_LIBRARY = "python"
 MIN_WORDS = 12
@@ -68,7 +70,7 @@ def find_modules() -> list[Module]:
   """Finds the source files in a fixed order, packages that are missing apart.
 
   Raises:
-    ValueError: no source file of any package was found.
+    UserError: no source file of any package was found.
   """
   roots = []
   for package in PACKAGES:
@@ -85,7 +87,7 @@ def find_modules() -> list[Module]:
           path = os.path.join(folder, file)
           modules.append(Module(package, path, os.path.getsize(path)))
   if not modules:
-    raise ValueError(
+    raise UserError(
       "docstrings: no Python source of"
       f" {', '.join((*PACKAGES, 'the standard library'))} is installed; run"
       " `pip install scipy keras`, or name text files."

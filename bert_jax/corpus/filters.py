@@ -26,7 +26,7 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus import sources, tokenize, writer
 from bert_jax.files import open_own
-from bert_jax.messages import note
+from bert_jax.messages import UserError, note
 
 FORMS = ("NFC", "NFKC")
 # The filters that drop documents, in the order in which they are applied; a
@@ -93,21 +93,21 @@ class Filters(NamedTuple):
     return {k: v for k, v in items if v is not None and v is not False}
 
   def check(self) -> None:
-    """Raises ValueError for a bad value or a missing package."""
+    """Raises UserError for a bad value or a missing package."""
     if self.normalise not in (None, *FORMS):
-      raise ValueError(
+      raise UserError(
         f"--normalise={self.normalise} is none of {', '.join(FORMS)}."
       )
     if self.min_words is not None and self.min_words < 1:
-      raise ValueError(f"--min-words={self.min_words} is less than one.")
+      raise UserError(f"--min-words={self.min_words} is less than one.")
     for name in ("max_symbols", "max_repetition"):
       share = getattr(self, name)
       if share is not None and not 0 <= share < 1:
         flag = name.replace("_", "-")
-        raise ValueError(f"--{flag}={share} is not a share, from 0 to below 1.")
+        raise UserError(f"--{flag}={share} is not a share, from 0 to below 1.")
     if self.near_duplicates is not None:
       if not 0 < self.near_duplicates <= MAX_SIMILARITY:
-        raise ValueError(
+        raise UserError(
           f"--near-duplicates={self.near_duplicates} is no similarity above 0"
           f" and at most {MAX_SIMILARITY}; --drop-duplicates finds copies."
         )
@@ -231,12 +231,12 @@ def empty_sketch() -> Any:
   """Returns datasketch's MinHash of nothing, to be copied.
 
   Raises:
-    ValueError: the package is not installed.
+    UserError: the package is not installed.
   """
   try:
     import datasketch
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       "--near-duplicates needs the package datasketch; run"
       " `pip install 'bert_jax[data]'`."
     ) from e
@@ -398,7 +398,7 @@ def judge_documents(
     save_seconds: time between saves.
 
   Raises:
-    ValueError: from `sources.read_records`, or no document is kept.
+    UserError: from `sources.read_records`, or no document is kept.
   """
   if not chosen.used():
     return
@@ -409,7 +409,7 @@ def judge_documents(
   counts = filter_report(partial, chosen)["filtered"]
   if counts["read"]["documents"] and not counts["kept"]["documents"]:
     most = max(counts["dropped"].items(), key=lambda x: x[1]["documents"])[0]
-    raise ValueError(
+    raise UserError(
       f"the filters drop all {counts['read']['documents']:,} documents, most"
       f" by --{most.replace('_', '-')}={chosen.used()[most]}; loosen it."
     )
@@ -484,7 +484,7 @@ def kept_records(
     if count <= len(verdicts) and not verdicts[count - 1]:
       yield normalised(record, chosen.normalise)
   if count != len(verdicts):
-    raise ValueError(
+    raise UserError(
       f"the input had {len(verdicts):,} documents and now has {count:,}: it was"
       " changed meanwhile. Give the same command again."
     )

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from bert_jax.messages import note_once
+from bert_jax.messages import Damaged, UserError, note_once
 
 # A document or line with more characters is cut into several. This bounds the
 # memory of the reader and of a worker. "War and Peace" has 3.2 million of them.
@@ -73,7 +73,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
     offset: the number of bytes that were read before, for messages.
 
   Raises:
-    ValueError: the compressed file is damaged or incomplete.
+    UserError: the compressed file is damaged or incomplete.
     OSError: the disk cannot be read.
   """
   try:
@@ -85,7 +85,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
     if e.errno is not None:
       raise
     error = e
-  raise ValueError(
+  raise Damaged(
     f"{path}: damaged compressed file, after {offset:,} bytes of its text"
     f" ({str(error).strip('.')}). Get the file again."
   ) from error
@@ -102,7 +102,7 @@ def _zstd(path: str, raw: IO[bytes]) -> IO[bytes]:
   try:
     import pyarrow as pa
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       f"{path}: reading .zst needs the package pyarrow; run `pip install"
       " pyarrow`, or decompress the file."
     ) from e
@@ -157,7 +157,7 @@ def read_lines(
       False, a line of more than `MAX_RECORD` is an error.
 
   Raises:
-    ValueError: the file is not UTF-8, a line is too long, or the file is
+    UserError: the file is not UTF-8, a line is too long, or the file is
       damaged.
   """
   decoder = codecs.getincrementaldecoder("utf-8")(errors)
@@ -175,7 +175,7 @@ def read_lines(
       start = offset + len(block) - len(e.object) + e.start
       valid_text = held_back + e.object[: e.start].decode("utf-8")
       bad_line = number + len(_LINE_END.findall(valid_text))
-      raise ValueError(
+      raise UserError(
         f"{path}: not UTF-8 in line {bad_line}, at byte {start};"
         " convert the file, or pass --errors=replace to put U+FFFD for such"
         " bytes."
@@ -212,7 +212,7 @@ def _cut_line(path: str, number: int, line: str, cuts: bool) -> Iterator[str]:
   """Yields a line, cut into several if it is too long; see `read_lines`."""
   if not cuts:
     if len(line) > MAX_RECORD:
-      raise ValueError(
+      raise UserError(
         f"{path}:{number}: a line of more than {MAX_RECORD:,} characters; put"
         " a JSON object on each line, and split so long a text into several."
       )
@@ -234,10 +234,10 @@ def pieces(line: str) -> Iterator[str]:
 
 
 def _check_magic(path: str, block: bytes) -> None:
-  """Raises ValueError if a file begins like a known format that is not text."""
+  """Raises UserError if a file begins like a known format that is not text."""
   for magic, remedy in _MAGIC.items():
     if block.startswith(magic):
-      raise ValueError(f"{path} is {remedy}.")
+      raise UserError(f"{path} is {remedy}.")
 
 
 def join(

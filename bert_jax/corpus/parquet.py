@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.corpus import lines
+from bert_jax.messages import Damaged, UserError
 
 
 def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
@@ -21,19 +22,19 @@ def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
   Raises:
-    ValueError: the file is damaged, or it has no column of texts. The message
+    UserError: the file is damaged, or it has no column of texts. The message
       names the file and the row.
   """
   try:
     import pyarrow as pa
     import pyarrow.parquet as pq
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       f"{path}: reading Parquet needs the package pyarrow; run"
       " `pip install pyarrow`."
     ) from e
   if path.lower().endswith(lines.COMPRESSED):
-    raise ValueError(f"{path}: decompress it; Parquet compresses by itself.")
+    raise UserError(f"{path}: decompress it; Parquet compresses by itself.")
   size = os.path.getsize(path)
   row = nulls = 0
   try:
@@ -64,21 +65,21 @@ def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
   lines.say_nulls(path, nulls, row)
 
 
-def _unreadable(path: str, row: int, error: Exception) -> ValueError:
+def _unreadable(path: str, row: int, error: Exception) -> Damaged:
   message = " ".join(str(error).split()).rstrip(".")
-  return ValueError(
+  return Damaged(
     f"{path}: not a readable Parquet file, after row {row} ({message}). Get the"
     " file again."
   )
 
 
 def _check_column(path: str, schema: Any, pa: Any) -> None:
-  """Raises ValueError unless one column `text` holds strings."""
+  """Raises UserError unless one column `text` holds strings."""
   count = schema.names.count("text")
   if count > 1:
-    raise ValueError(f"{path}: {count} columns have the name `text`.")
+    raise UserError(f"{path}: {count} columns have the name `text`.")
   if not count:
-    raise ValueError(
+    raise UserError(
       f"{path}: no column `text`; it has {', '.join(schema.names)}."
     )
   column = value_type = schema.field(schema.names.index("text")).type
@@ -86,7 +87,7 @@ def _check_column(path: str, schema: Any, pa: Any) -> None:
     value_type = value_type.value_type
   checks = "is_string", "is_large_string", "is_string_view"
   if not any(getattr(pa.types, check)(value_type) for check in checks):
-    raise ValueError(f"{path}: the column `text` holds {column}, not strings.")
+    raise UserError(f"{path}: the column `text` holds {column}, not strings.")
 
 
 def _rows_at_once(group: Any) -> int:
@@ -106,7 +107,7 @@ def _value(value: Any, place: str, errors: str) -> str | None:
   """Returns the text of a cell; None for null."""
   buffer = value.as_buffer() if hasattr(value, "as_buffer") else None
   if buffer is not None and buffer.size > 4 * lines.MAX_RECORD:
-    raise ValueError(
+    raise UserError(
       f"{place}: a text of {buffer.size:,} bytes; split it into several."
     )
   try:
@@ -114,7 +115,7 @@ def _value(value: Any, place: str, errors: str) -> str | None:
   except UnicodeDecodeError as e:
     if errors == "replace":
       return e.object.decode("utf-8", "replace")
-    raise ValueError(
+    raise UserError(
       f"{place}: not UTF-8 at byte {e.start} of its text; correct it, or pass"
       " --errors=replace to put U+FFFD for such bytes."
     ) from e

@@ -33,7 +33,7 @@ from bert_jax.corpus.writer import (
   remove_leftovers,
   write_progress,
 )
-from bert_jax.messages import note
+from bert_jax.messages import Damaged, UserError, note
 from bert_jax.text import open_vocabulary, token_files, words
 from bert_jax.text.unigram import WORD_STARTS
 from bert_jax.text.vocabulary import Vocabulary
@@ -89,18 +89,18 @@ def prepare(
     The content of `meta.json`.
 
   Raises:
-    ValueError: bad inputs, vocabulary or options; the text is empty; or the
+    UserError: bad inputs, vocabulary or options; the text is empty; or the
       output exists and was made from something else. Nothing is left behind.
     OSError: cannot read or write, or a worker was killed; can be continued.
   """
   if not 0 <= heldout < 1:
-    raise ValueError(f"--heldout={heldout} is not a share between 0 and 1.")
+    raise UserError(f"--heldout={heldout} is not a share between 0 and 1.")
   if processes is not None and processes < 1:
-    raise ValueError(f"--processes={processes} is less than one.")
+    raise UserError(f"--processes={processes} is less than one.")
   sources.check_language(language)
   filters.check()
   if not (output := output.rstrip("/")):
-    raise ValueError("--output is empty; name the folder to make.")
+    raise UserError("--output is empty; name the folder to make.")
   choices = {
     "lower_case": lower_case,
     "keep_accents": keep_accents,
@@ -161,7 +161,7 @@ def _begin(
   if progress is None:
     return _start(partial, origin, threshold)
   if different := difference(progress["origin"], origin):
-    raise ValueError(
+    raise UserError(
       f"{partial} is the unfinished work of another run: {different}. To start"
       f" anew, delete {partial}."
     )
@@ -240,23 +240,23 @@ def _already_there(
   output: str, origin: dict[str, Any], kind: str
 ) -> dict[str, Any]:
   if not os.path.isdir(output) or os.listdir(output) == []:
-    raise ValueError(f"{output} exists; delete it or choose another --output.")
+    raise UserError(f"{output} exists; delete it or choose another --output.")
   prepared = reader.open_prepared(output)
   meta = prepared.meta
   try:
     different = difference(meta, origin)
   except (KeyError, TypeError) as e:
-    raise ValueError(
+    raise Damaged(
       f"{output}/meta.json is damaged: it does not say what the folder was made"
       " from. Delete the folder and give the same command again."
     ) from e
   if different:
-    raise ValueError(
+    raise UserError(
       f"{output} is prepared already, from something else: {different}. Delete"
       " it or choose another --output."
     )
   if meta.get("tokenizer") != kind:
-    raise ValueError(
+    raise Damaged(
       f"{output}/meta.json is damaged: its tokenizer is"
       f" {meta.get('tokenizer')!r:.40}, not {kind!r}. Delete the folder and"
       " give the same command again."
@@ -320,7 +320,7 @@ def _tokenize(
       writer.close()
     if not (sizes["train"]["documents"] or sizes["validation"]["documents"]):
       names = ", ".join(source.name for source in found_sources[:3])
-      raise ValueError(f"{names}: there is no text in it.")
+      raise UserError(f"{names}: there is no text in it.")
     threshold = _better_threshold(progress, sizes)
     if threshold is None:
       return sizes

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.files import Watch, digests, is_sealed, read_json
-from bert_jax.messages import note_once
+from bert_jax.messages import Damaged, UserError, note_once
 from bert_jax.text import open_vocabulary
 from bert_jax.text.characters import Spellings, spell
 from bert_jax.text.open_vocabulary import OTHERS, PIECES
@@ -165,7 +165,7 @@ def mark_starts(flags: np.ndarray, sentences: np.ndarray) -> np.ndarray:
 
 def _check_exists(path: str) -> None:
   if not os.path.exists(path):
-    raise ValueError(
+    raise Damaged(
       f"{path} is missing; delete the folder and run `bert_jax prepare` again."
     )
 
@@ -176,7 +176,7 @@ def _map_file(path: str, dtype: Any, count: int) -> np.ndarray:
   want = count * np.dtype(dtype).itemsize
   have = os.path.getsize(path)
   if have != want:
-    raise ValueError(
+    raise Damaged(
       f"{path} has {have} bytes where meta.json says {want}; the folder is"
       " damaged, delete it and run `bert_jax prepare` again."
     )
@@ -215,7 +215,7 @@ def fingerprint(path: str, options: dict[str, Any]) -> str:
 
 
 def verify(prepared: Prepared) -> None:
-  """Reads the whole folder; ValueError if a byte is not what was written."""
+  """Reads the whole folder; UserError if a byte is not what was written."""
   meta = prepared.meta
   options = meta["options"]
   if (
@@ -229,7 +229,7 @@ def verify(prepared: Prepared) -> None:
       if saved.get(name) != current.get(name)
     ]
     changed = f" ({', '.join(sorted(names))})" if saved and names else ""
-    raise ValueError(
+    raise Damaged(
       f"{prepared.path} is damaged: its content{changed} is not that of its"
       " fingerprint. Delete it and run `bert_jax prepare` again."
     )
@@ -243,14 +243,14 @@ def open_prepared(path: str) -> Prepared:
   """Opens a prepared folder; one of up to `VERIFY_BYTES` is read as a whole.
 
   Raises:
-    ValueError: no such folder, an unfinished one, another format version, or
+    UserError: no such folder, an unfinished one, another format version, or
       a damaged one.
   """
   meta_path = os.path.join(path, "meta.json")
   if not os.path.isdir(path):
-    raise ValueError(f"{path}: no such prepared folder.")
+    raise UserError(f"{path}: no such prepared folder.")
   if not os.path.exists(meta_path):
-    raise ValueError(
+    raise UserError(
       f"{path} has no meta.json: not a prepared folder, or not finished. Make"
       " one with `bert_jax prepare`."
     )
@@ -260,13 +260,13 @@ def open_prepared(path: str) -> Prepared:
   except (ValueError, KeyError, TypeError, IsADirectoryError) as e:
     raise _damaged(meta_path, e) from e
   if "task" in meta:
-    raise ValueError(
+    raise UserError(
       f"{path} holds the rows of a task, which `bert_jax train` reads"
       " with a recipe of a task, such as glue:sst2; to pre-train, make a folder"
       " of text with `bert_jax prepare` without --task."
     )
   if version != FORMAT_VERSION:
-    raise ValueError(
+    raise UserError(
       f"{path} has format version {version}, this program reads"
       f" {FORMAT_VERSION}; prepare the text again."
     )
@@ -302,7 +302,7 @@ def _read_others(path: str, count: int) -> list[str]:
     count: how many there are.
 
   Raises:
-    ValueError: there are not as many.
+    UserError: there are not as many.
   """
   if not count:
     return []
@@ -311,16 +311,16 @@ def _read_others(path: str, count: int) -> list[str]:
     with open(path, encoding="utf-8", errors="replace", newline="\n") as f:
       words = f.read().split("\n")[:-1]
   if len(words) != count:
-    raise ValueError(
+    raise Damaged(
       f"{path} has {len(words)} words where meta.json says {count}; the folder"
       " is damaged, delete it and run `bert_jax prepare` again."
     )
   return words
 
 
-def _damaged(path: str, error: Exception) -> ValueError:
+def _damaged(path: str, error: Exception) -> Damaged:
   fault = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-  return ValueError(
+  return Damaged(
     f"{path} is damaged: {fault}. Delete its folder and run `bert_jax prepare`"
     " again."
   )
@@ -334,7 +334,7 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
   _check_exists(vocab_path)
   vocab = open_vocabulary.read_pieces(path)
   if len(vocab) != meta["vocab_size"]:
-    raise ValueError(
+    raise Damaged(
       f"{vocab_path} has {len(vocab)} pieces where meta.json says"
       f" {meta['vocab_size']}; it is not the vocabulary of this folder."
     )

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from bert_jax import files
 from bert_jax.corpus import lines, parquet
 from bert_jax.files import parse_json
+from bert_jax.messages import UserError
 
 FORMATS = ("bert", "text", "text_blocks", "text_lines", "jsonl", "parquet")
 _BY_EXTENSION = {
@@ -118,12 +119,12 @@ def find_sources(
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
   Raises:
-    ValueError: an input stands for no file, or cannot be read.
+    UserError: an input stands for no file, or cannot be read.
   """
   names = [inputs] if isinstance(inputs, str) else inputs
   names = [n.strip() for name in names for n in name.split(",") if n.strip()]
   if not names:
-    raise ValueError("no input; give a glob, tfds:NAME or docstrings.")
+    raise UserError("no input; give a glob, tfds:NAME or docstrings.")
   sources: dict[str, Source] = {}
   for name in names:
     if name == "docstrings":
@@ -142,14 +143,14 @@ def find_sources(
 
 
 def _check_prefix(name: str) -> None:
-  """Raises ValueError if a name without a file begins as with a format."""
+  """Raises UserError if a name without a file begins as with a format."""
   word, colon, _ = name.partition(":")
   if not colon or not _PREFIX.fullmatch(word):
     return
   # A file's own name may have a colon in it.
   if os.path.lexists(name) or glob.glob(name, recursive=True):
     return
-  raise ValueError(
+  raise UserError(
     f"{name}: no such file, and {word!r} before the colon is no format; one of"
     f" {', '.join(FORMATS)} may stand there, or tfds."
   )
@@ -160,17 +161,17 @@ def _expand(pattern: str) -> list[str]:
   if os.path.isfile(pattern):
     return [pattern]
   if os.path.isdir(pattern):
-    raise ValueError(
+    raise UserError(
       f"{pattern} is a folder; name its files, as in"
       f" '{os.path.join(pattern, '*.txt')}'."
     )
   if os.path.exists(pattern):
-    raise ValueError(f"{pattern} is no regular file; write the text to one.")
+    raise UserError(f"{pattern} is no regular file; write the text to one.")
   if not _GLOB.search(pattern):
-    raise ValueError(f"{pattern}: no such file.")
+    raise UserError(f"{pattern}: no such file.")
   paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
   if not paths:
-    raise ValueError(f"{pattern}: no file has a name like this.")
+    raise UserError(f"{pattern}: no file has a name like this.")
   return paths
 
 
@@ -213,14 +214,14 @@ def _tfds(name: str) -> Source:
   try:
     import tensorflow_datasets as tfds
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       f"{name}: reading a TFDS data set needs the packages tensorflow and"
       " tensorflow-datasets; run `pip install 'bert_jax[data]'`."
     ) from e
   # TFDS names hold ":" only before a version, which is never a word.
   match = re.fullmatch(r"tfds:([^:]+(?::\d[\d.*]*)?)(?::([^:]*))?", name)
   if not match:
-    raise ValueError(f"{name}: write tfds:NAME or tfds:NAME:SPLIT.")
+    raise UserError(f"{name}: write tfds:NAME or tfds:NAME:SPLIT.")
   dataset, split = match[1], match[2] or "train"
   try:
     builder = tfds.builder(dataset)
@@ -229,9 +230,9 @@ def _tfds(name: str) -> Source:
     feature = dict(builder.info.features.items()).get("text")
   except Exception as e:  # TFDS raises errors of many kinds.
     message = " ".join(str(e).partition("Available")[0].split())[:200]
-    raise ValueError(f"{name}: cannot be loaded by TFDS ({message}).") from e
+    raise UserError(f"{name}: cannot be loaded by TFDS ({message}).") from e
   if not isinstance(feature, tfds.features.Text):
-    raise ValueError(f"{name}: the data set has no feature `text`.")
+    raise UserError(f"{name}: the data set has no feature `text`.")
 
   def read() -> Iterator[Raw]:
     config = tfds.ReadConfig(interleave_cycle_length=1)
@@ -250,7 +251,7 @@ def read_records(sources: Sequence[Source]) -> Iterator[Record]:
   """Yields the raw documents of all sources, blank ones left out.
 
   Raises:
-    ValueError: from `read_file`.
+    UserError: from `read_file`.
   """
   total = sum(source.size for source in sources) or 1
   before = 0
@@ -332,9 +333,9 @@ def read_documents(
 
 
 def check_language(code: str) -> None:
-  """Raises ValueError unless it is a code of `LANGUAGES`."""
+  """Raises UserError unless it is a code of `LANGUAGES`."""
   if code not in LANGUAGES:
-    raise ValueError(
+    raise UserError(
       f"--language={code} is no two-letter ISO 639 code; choose one of"
       f" {', '.join(LANGUAGES)}; a language without one is split well by en."
     )
@@ -344,7 +345,7 @@ def format_of(path: str) -> str:
   """Returns the format of a file from its name.
 
   Raises:
-    ValueError: the ending of the name is not known.
+    UserError: the ending of the name is not known.
   """
   base = path.lower()
   for extension in lines.COMPRESSED:
@@ -356,7 +357,7 @@ def format_of(path: str) -> str:
   # format.
   if re.search(r"[.-]\d+$", extension):
     return "bert"
-  raise ValueError(
+  raise UserError(
     f"{path}: the name does not tell the format of the file ({extension} is"
     f" none of {', '.join(filter(None, _BY_EXTENSION))}); give --format, or"
     f" --input FORMAT:{path}, with one of {', '.join(FORMATS)}."
@@ -372,7 +373,7 @@ def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
   Raises:
-    ValueError: the file cannot be read in this format. The message names the
+    UserError: the file cannot be read in this format. The message names the
       file and the byte, line or row.
     MemoryError: there is too little memory. The message names the file.
   """
@@ -430,11 +431,11 @@ def _jsonl(path: str, text_lines: Iterator[str], errors: str):
     try:
       record = parse_json(line)
     except ValueError as e:
-      raise ValueError(f"{place}: not a JSON object ({e}).") from e
+      raise UserError(f"{place}: not a JSON object ({e}).") from e
     if not isinstance(record, dict) or not isinstance(
       record.get("text", 0), str | None
     ):
-      raise ValueError(
+      raise UserError(
         f"{place}: not a JSON object with a string `text`; every line must be"
         ' like {"text": "..."}.'
       )
@@ -457,7 +458,7 @@ def _repair(text: str, place: str, errors: str) -> str:
   except UnicodeEncodeError as e:
     if errors == "replace":
       return text.encode("utf-8", "replace").decode("utf-8")
-    raise ValueError(
+    raise UserError(
       f"{place}: `text` has half a surrogate pair at character {e.start};"
       " correct it, or pass --errors=replace."
     ) from e

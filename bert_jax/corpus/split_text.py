@@ -27,8 +27,7 @@ def split_text(
     The numbers of documents and of words.
 
   Raises:
-    UserError: the output exists, or there is no text in the inputs.
-    ValueError: bad input.
+    UserError: the output exists, or the inputs are bad or have no text.
   """
   if os.path.isdir(output):
     raise UserError(f"{output} is a folder; name a file.")

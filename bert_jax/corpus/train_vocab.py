@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax import files
 from bert_jax.corpus import sources
-from bert_jax.messages import note
+from bert_jax.messages import UserError, note
 from bert_jax.text import (
   cleaning,
   open_vocabulary,
@@ -63,15 +63,15 @@ def train_vocab(
     The pieces.
 
   Raises:
-    ValueError: an input is bad or has no text, `size` is far too small, or
+    UserError: an input is bad or has no text, `size` is far too small, or
       `output` does not fit the kind or is in the way.
   """
   if size < 100:
-    raise ValueError(f"--size={size} is too small: 100 or more (BERT: 30522).")
+    raise UserError(f"--size={size} is too small: 100 or more (BERT: 30522).")
   if size > MAX_SIZE:
-    raise ValueError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
+    raise UserError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
   if rules is not None and kind != "words":
-    raise ValueError(
+    raise UserError(
       f"--rules={rules}: only of --tokenizer=words; leave it out."
     )
   _check_output(output, kind)
@@ -88,7 +88,7 @@ def train_vocab(
   )
   if vocabulary is None:
     names = ", ".join(source.name for source in found_sources[:3])
-    raise ValueError(f"{names}: no text in it.")
+    raise UserError(f"{names}: no text in it.")
   _write(vocabulary, output)
   note(f"{output}: {vocabulary.vocab_size:,} pieces.")
   if vocabulary.vocab_size < size:
@@ -162,26 +162,26 @@ def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
 
 def _check_output(output: str, kind: str) -> None:
   if kind not in KINDS:
-    raise ValueError(f"kind {kind!r}: not one of {list(KINDS)}.")
+    raise UserError(f"kind {kind!r}: not one of {list(KINDS)}.")
   if not output:
-    raise ValueError("--output is empty; name what to write.")
+    raise UserError("--output is empty; name what to write.")
   if kind == "bytelevel":
     if os.path.isfile(output) or (os.path.isdir(output) and os.listdir(output)):
-      raise ValueError(
+      raise UserError(
         f"{output} is in the way; name a new folder for vocab.json and"
         " merges.txt."
       )
   elif os.path.isdir(output):
-    raise ValueError(f"{output} is a folder; name a file.")
+    raise UserError(f"{output} is a folder; name a file.")
   elif (kind == "unigram") != output.endswith(".model"):
-    raise ValueError(
+    raise UserError(
       f"{output}: the name of a unigram model, and of no other vocabulary, ends"
       " with .model."
     )
   elif os.path.lexists(output):
-    raise ValueError(f"{output} exists; delete it or choose another --output.")
+    raise UserError(f"{output} exists; delete it or choose another --output.")
   elif os.path.exists(settings := _settings_path(output)):
-    raise ValueError(
+    raise UserError(
       f"{settings} is in the way: it says how another vocabulary is used;"
       " choose another name or folder, or remove it."
     )

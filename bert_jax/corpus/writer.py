@@ -23,6 +23,7 @@ from bert_jax.files import (
   seal,
   write_json,
 )
+from bert_jax.messages import Damaged, UserError
 
 PROGRESS = "progress.json"
 # The file that a run holds locked while it writes the folder.
@@ -50,7 +51,7 @@ def read_progress(partial: str) -> dict[str, Any] | None:
   """Returns what `write_progress` wrote last, None for an unused folder.
 
   Raises:
-    ValueError: the folder holds something else, or what is damaged.
+    UserError: the folder holds something else, or what is damaged.
   """
   path = os.path.join(partial, PROGRESS)
   if not os.path.isdir(partial):
@@ -58,7 +59,7 @@ def read_progress(partial: str) -> dict[str, Any] | None:
   if not os.path.exists(path):
     clear_temporary(partial)
     if set(os.listdir(partial)) - {PROGRESS + ".tmp", LOCK}:
-      raise ValueError(
+      raise UserError(
         f"{partial} is in the way: it holds files but no {PROGRESS}. Move it"
         " away, or delete it."
       )
@@ -67,7 +68,7 @@ def read_progress(partial: str) -> dict[str, Any] | None:
     progress = read_json(path)
     if isinstance(progress, dict) and is_sealed(progress):
       return progress
-  raise ValueError(f"{path} is damaged; delete {partial}.")
+  raise Damaged(f"{path} is damaged; delete {partial}.")
 
 
 def write_progress(partial: str, progress: dict[str, Any]) -> None:
@@ -81,12 +82,12 @@ def locked(partial: str) -> Iterator[None]:
   """Makes the folder and holds it against a second run.
 
   Raises:
-    ValueError: another process writes it, or a file has its name.
+    UserError: another process writes it, or a file has its name.
   """
   if os.path.islink(partial):
-    raise ValueError(f"{partial} is a link and in the way; move it away.")
+    raise UserError(f"{partial} is a link and in the way; move it away.")
   if os.path.exists(partial) and not os.path.isdir(partial):
-    raise ValueError(f"{partial} is a file, in the way; move it away.")
+    raise UserError(f"{partial} is a file, in the way; move it away.")
   os.makedirs(partial, exist_ok=True)
   try:
     with files.locked(os.path.join(partial, LOCK)):

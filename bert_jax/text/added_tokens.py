@@ -30,7 +30,7 @@ from tokenizers import (
 )
 
 from bert_jax.files import decode, parse_object
-from bert_jax.messages import note_once
+from bert_jax.messages import Damaged, UserError, note_once
 from bert_jax.text.vocabulary import Holds, Vocabulary, added_to, share
 
 # The file that describes a tokenizer of any kind in a transformers folder, and
@@ -80,7 +80,7 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
     The tokens in the order of their ids, then the tokens without an id.
 
   Raises:
-    ValueError: a file is damaged, or two files give a token different ids.
+    UserError: a file is damaged, or two files give a token different ids.
   """
   contents = {name: _read(files, name, folder) for name in FILES}
   paths = {name: os.path.join(folder, name) for name in FILES}
@@ -101,7 +101,7 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
     for token, number in tokens:
       earlier = by_content.get(token.content)
       if earlier is not None and earlier.number != number:
-        raise ValueError(
+        raise UserError(
           f"{source}: the token {token.content!r} has the id {number}, but the"
           f" id {earlier.number} in {earlier.source}; every token needs one id."
         )
@@ -168,7 +168,7 @@ def _by_id(
   tokens = []
   for content, number in numbers.items():
     if type(number) is not int or number < 0 or not content:
-      raise ValueError(f"{path}: not an object from tokens to ids.")
+      raise UserError(f"{path}: not an object from tokens to ids.")
     special = content in named
     normalized = content not in unnormalized
     token = AddedToken(content, normalized=normalized, special=special)
@@ -183,7 +183,7 @@ def _of_json(
   try:
     return [(make_token(entry), _number(entry["id"])) for entry in entries]
   except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(f"{path}: its added_tokens are damaged.") from e
+    raise Damaged(f"{path}: its added_tokens are damaged.") from e
 
 
 def _of_settings(
@@ -193,7 +193,7 @@ def _of_settings(
   try:
     return [(make_token(entries[key]), _number(key)) for key in entries]
   except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(f"{path}: its added_tokens_decoder is damaged.") from e
+    raise Damaged(f"{path}: its added_tokens_decoder is damaged.") from e
 
 
 def _number(value: Any) -> int:
@@ -217,7 +217,7 @@ def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
     tokens: the declared tokens, from `declared`.
 
   Raises:
-    ValueError: a token would get a different id than the files say, or this
+    UserError: a token would get a different id than the files say, or this
       kind of tokenizer cannot have added tokens.
   """
   roles = role_tokens(vocabulary)
@@ -235,7 +235,7 @@ def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
   """Adds declared tokens to a tokenizer of the library, in place.
 
   Raises:
-    ValueError: see `apply`.
+    UserError: see `apply`.
   """
   tokenizer.add_tokens(_not_yet(tokenizer, tokens))
   _check_numbers(tokenizer, tokens)
@@ -310,7 +310,7 @@ def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
   for d in tokens:
     number = tokenizer.token_to_id(d.token.content)
     if d.number not in (None, number):
-      raise ValueError(
+      raise UserError(
         f"{d.source}: the token {d.token.content!r} has the id {d.number}, but"
         f" after the pieces before it, the id is {number}; are all files of one"
         " model?"
@@ -333,11 +333,11 @@ def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
       already keeps its id. A token that was added before gets the new flags.
 
   Raises:
-    ValueError: this kind of tokenizer cannot have added tokens.
+    UserError: this kind of tokenizer cannot have added tokens.
   """
   if vocabulary.kind == "words" or vocabulary.clean is not None:
     rules = vocabulary.options.get("rules")
-    raise ValueError(
+    raise UserError(
       f"a tokenizer with the rules {rules!r} has no added tokens"
       f" ({listed([token.content for token in tokens])}); leave --rules out."
     )
@@ -405,7 +405,7 @@ def with_added(vocabulary: Vocabulary, marked: Tokenizer) -> Vocabulary:
   plain.encode_special_tokens = True
   for token in added:
     if plain.token_to_id(token.content) != marked.token_to_id(token.content):
-      raise ValueError(
+      raise UserError(
         f"the added token {token.content!r} is spelled like another piece."
       )
   whole = vocabulary.whole

@@ -23,6 +23,7 @@ from tokenizers import (
   processors,
 )
 
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import WORDS as BERT_WORDS
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, mark
 
@@ -61,12 +62,12 @@ def bytelevel(
     add_prefix_space: treat the first word as one in the middle of a text.
 
   Raises:
-    ValueError: bytes, special tokens or ids are missing.
+    UserError: bytes, special tokens or ids are missing.
   """
   pieces = in_order(vocab, source)
   missing = [p for p in pre_tokenizers.ByteLevel.alphabet() if p not in vocab]
   if missing:
-    raise ValueError(
+    raise UserError(
       f"{source}: no byte-level BPE: {len(missing)} of the 256 bytes are not"
       f" among its pieces, {sorted(missing)[0]!r} first."
     )
@@ -132,7 +133,7 @@ def gpt1(
   """Builds GPT-1's tokenizer: lower case, BERT's words, `</w>` at their end.
 
   Raises:
-    ValueError: `<unk>` or ids are missing.
+    UserError: `<unk>` or ids are missing.
   """
   pieces = in_order(vocab, source)
   tokenizer = gpt1_rules(vocab, check(merges, vocab, source))
@@ -177,18 +178,18 @@ def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
   and make the size of its dictionary a multiple of eight.
 
   Raises:
-    ValueError: an id twice, below 0, or without a piece.
+    UserError: an id twice, below 0, or without a piece.
   """
   by_id = {i: piece for piece, i in vocab.items()}
   size = max(by_id, default=-1) + 1
   if len(by_id) != len(vocab) or not by_id or min(by_id) < 0:
-    raise ValueError(f"{source}: ids must be different and not below 0.")
+    raise UserError(f"{source}: ids must be different and not below 0.")
   mask = vocab.get(ROBERTA["mask"], 0)
   fillers = [i for i in range(max(mask - 7, 0), mask) if i not in by_id]
   by_id |= {g: f"madeupword{n:04d}" for n, g in enumerate(fillers)}
   if missing := size - len(by_id):
     first = next(i for i in range(size) if i not in by_id)
-    raise ValueError(
+    raise UserError(
       f"{source}: {missing} ids below {size} have no piece, {first} first; is a"
       " piece there twice?"
     )
@@ -198,10 +199,10 @@ def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
 def check(
   merges: Sequence[tuple[str, str]], vocab: Mapping[str, int], source: str
 ) -> list[tuple[str, str]]:
-  """Returns the merges; ValueError names one whose pieces are not there."""
+  """Returns the merges; UserError names one whose pieces are not there."""
   for i, (left, right) in enumerate(merges):
     if not (left in vocab and right in vocab and left + right in vocab):
-      raise ValueError(
+      raise UserError(
         f"{source}: merge {i + 1}, {left!r} and {right!r}, has pieces that are"
         " not in the vocabulary; are both files of one model?"
       )
@@ -214,7 +215,7 @@ def special_ids(
   """Returns ids by role, None for a role that the family does not have."""
   missing = [token for token in roles.values() if token not in vocab]
   if missing:
-    raise ValueError(f"{source}: special tokens are missing: {missing}.")
+    raise UserError(f"{source}: special tokens are missing: {missing}.")
   return SpecialIds(
     **{r: vocab.get(roles.get(r, "")) for r in SpecialIds._fields}
   )
@@ -224,7 +225,7 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
   """Reads `merges.txt`: a pair a line, after a line that begins `#version`.
 
   Raises:
-    ValueError: a line that is not a pair, by its number.
+    UserError: a line that is not a pair, by its number.
   """
   merges = []
   for number, line in enumerate(text.split("\n"), 1):
@@ -232,15 +233,15 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
       continue
     pair = line.rstrip("\r").split(" ")
     if len(pair) != 2:
-      raise ValueError(f"{source}:{number}: {line[:40]!r} is not a pair.")
+      raise UserError(f"{source}:{number}: {line[:40]!r} is not a pair.")
     merges.append((pair[0], pair[1]))
   return merges
 
 
 def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
-  """Returns an object from pieces to ids; ValueError if it is none."""
+  """Returns an object from pieces to ids; UserError if it is none."""
   if not all(type(i) is int for i in vocab.values()):
-    raise ValueError(f"{source}: not an object from pieces to ids.")
+    raise UserError(f"{source}: not an object from pieces to ids.")
   return dict(vocab)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import Encoded
 
 MAX_CHARS = 50
@@ -106,10 +107,10 @@ def sentence_ids(
   """Returns int32 [T, 50]; with `boundaries` a sentence's begin and end too.
 
   Raises:
-    ValueError: text, not words.
+    UserError: text, not words.
   """
   if isinstance(words, str):
-    raise ValueError(
+    raise UserError(
       f"sentence {words[:40]!r} is text; pass its words, as text.split() gives."
     )
   return _ids(_bounded(words) if boundaries else words)

@@ -13,6 +13,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from bert_jax.messages import UserError
+
 
 class Cleaning(NamedTuple):
   """How cleaning treats capitals and accents; None means not specified.
@@ -72,7 +74,7 @@ def check_alike(learnt: Cleaning, wanted: Cleaning, path: str) -> None:
     path: the vocabulary, for messages.
 
   Raises:
-    ValueError: the two settings differ.
+    UserError: the two settings differ.
   """
   for name, stored, asked_for in zip(
     Cleaning._fields, learnt, wanted, strict=True
@@ -84,7 +86,7 @@ def check_alike(learnt: Cleaning, wanted: Cleaning, path: str) -> None:
       }[name]
       if asked_for == (name == "lower_case"):
         flag = f"{name}={asked_for}"
-      raise ValueError(
+      raise UserError(
         f"{path}: its pieces are those of text {learnt.words()}, and"
         f" {flag} asks for text {wanted.words()}; leave that flag out, or train"
         " another vocabulary with it."

@@ -16,6 +16,7 @@ from tokenizers import (
   processors,
 )
 
+from bert_jax.messages import UserError
 from bert_jax.text import bpe, tokenizer_json, unigram
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -53,11 +54,11 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
       that of XLM-R.
 
   Raises:
-    ValueError: the file is damaged, or is a model of another kind.
+    UserError: the file is damaged, or is a model of another kind.
   """
   parsed = unigram.parse_model(content, source)
   if parsed.pieces[:3] != ["<unk>", "<s>", "</s>"]:
-    raise ValueError(
+    raise UserError(
       f"{source}: its first pieces are {parsed.pieces[:3]}, and not <unk>, <s>,"
       " </s> as in the models of XLM-R and CamemBERT."
     )

@@ -26,7 +26,7 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
     None if no vocabulary is among them.
 
   Raises:
-    ValueError: a damaged file.
+    UserError: a damaged file.
   """
   if not open_vocabulary.has_tokenizer(files):
     return None

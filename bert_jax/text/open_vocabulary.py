@@ -20,7 +20,7 @@ from bert_jax.files import (
   seal,
   write_durably,
 )
-from bert_jax.messages import UserError
+from bert_jax.messages import Damaged, UserError
 from bert_jax.text import (
   added_tokens,
   bpe,
@@ -95,11 +95,11 @@ def load(path: str, **options: Any) -> Vocabulary:
       `word_starts` (SentencePiece).
 
   Raises:
-    ValueError: nothing there, damaged, an option that the kind has not, or one
+    UserError: nothing there, damaged, an option that the kind has not, or one
       that is contrary to how the text was cleaned.
   """
   if not os.path.exists(path):
-    raise ValueError(
+    raise UserError(
       f"{path}: no such vocabulary; make one with `bert_jax vocab`."
     )
   folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
@@ -187,7 +187,7 @@ def from_files(
     **options: see `load`.
 
   Raises:
-    ValueError: see `load`.
+    UserError: see `load`.
   """
   vocabulary = _of_model(files, folder, options)
   return added_tokens.apply(vocabulary, added_tokens.declared(files, folder))
@@ -202,7 +202,7 @@ def _of_model(
   order = sorted(_NAMED, key=lambda n: n == JSON and bool(choices))
   name = next((name for name in order if name in files), None)
   if name is None:
-    raise ValueError(
+    raise UserError(
       f"{folder}: no vocabulary in it: none of {', '.join(_NAMED)}."
     )
   path = os.path.join(folder, name)
@@ -260,7 +260,7 @@ def _build(
   default_accents = None
   for name in options:
     if name not in allowed:
-      raise ValueError(
+      raise UserError(
         f"{path}: its kind of tokenizer has no option {name!r}; it has"
         f" {sorted(allowed) or 'none'}."
       )
@@ -319,7 +319,7 @@ def _check_rules(
   """Refuses to split words in another way than when they were counted."""
   saved, asked = settings.get("rules"), options.get("rules")
   if saved in words.RULES and asked in words.RULES and saved != asked:
-    raise ValueError(
+    raise UserError(
       f"{path}: its words were counted with --rules={saved}, and"
       f" --rules={asked} is contrary to that; leave it out, or train another"
       " vocabulary with it."
@@ -339,7 +339,7 @@ def _settings(content: bytes | None, path: str) -> dict[str, Any]:
   }
   for name, value in values.items():
     if value is not None and not isinstance(value, _TYPES[name]):
-      raise ValueError(
+      raise UserError(
         f"{path}: {keys[name]!r} is {value!r:.40}, not"
         f" {'text' if _TYPES[name] is str else 'true or false'}."
       )
@@ -374,7 +374,7 @@ def _builder(
   vocab = bpe.check_pieces(parse_object(decoded, path), path)
   beside = next((n for n in _MERGES if n in files), None)
   if beside is None:
-    raise ValueError(f"{path}: no merges beside it: none of {_MERGES}.")
+    raise UserError(f"{path}: no merges beside it: none of {_MERGES}.")
   settings_path = os.path.join(folder, beside)
   merges = bpe.read_merges(decode(files[beside], settings_path), settings_path)
   ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
@@ -390,7 +390,7 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
     source: the name of the file, for messages.
 
   Raises:
-    ValueError: the file is not UTF-8 or is empty, or a piece occurs twice; the
+    UserError: the file is not UTF-8 or is empty, or a piece occurs twice; the
       message names the lines.
   """
   lines = decode(content, source).split("\n")
@@ -398,11 +398,11 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
   while pieces and not pieces[-1]:
     pieces.pop()
   if not pieces:
-    raise ValueError(f"{source}: the vocabulary is empty.")
+    raise UserError(f"{source}: the vocabulary is empty.")
   seen: dict[str, int] = {}
   for i, piece in enumerate(pieces):
     if seen.setdefault(piece, i) != i:
-      raise ValueError(
+      raise UserError(
         f"{source}: {piece!r:.40} stands in line {seen[piece] + 1} and again in"
         f" line {i + 1}; every piece needs one id. Remove one of them."
       )
@@ -413,10 +413,10 @@ def read_vocab(path: str) -> list[str]:
   """Reads a vocabulary file, a piece a line.
 
   Raises:
-    ValueError: not UTF-8, empty, or a piece occurs twice (line numbers named).
+    UserError: not UTF-8, empty, or a piece occurs twice (line numbers named).
   """
   if not os.path.isfile(path):
-    raise ValueError(
+    raise UserError(
       f"{path}: no such vocabulary file; make one with `bert_jax vocab`"
       ", or use a published vocab.txt."
     )
@@ -428,7 +428,7 @@ def read_pieces(folder: str) -> list[str]:
   """Reads the vocabulary of a folder, of whatever kind.
 
   Raises:
-    ValueError: damaged.
+    UserError: damaged.
   """
   path = os.path.join(folder, PIECES)
   if not os.path.exists(path):
@@ -436,11 +436,11 @@ def read_pieces(folder: str) -> list[str]:
   try:
     pieces = read_json(path)
   except ValueError as e:
-    raise ValueError(f"{path} is damaged ({e}).") from e
+    raise Damaged(f"{path} is damaged ({e}).") from e
   if not isinstance(pieces, list) or not pieces:
-    raise ValueError(f"{path} is damaged: it holds no list of pieces.")
+    raise Damaged(f"{path} is damaged: it holds no list of pieces.")
   if not all(isinstance(piece, str) for piece in pieces):
-    raise ValueError(f"{path} is damaged: a piece in it is no text.")
+    raise Damaged(f"{path} is damaged: a piece in it is no text.")
   return pieces
 
 
@@ -532,7 +532,7 @@ def check_written(
   settings: str = SETTINGS,
   name: str | None = None,
 ) -> None:
-  """Raises ValueError if a file is not the one that `contents` made.
+  """Raises UserError if a file is not the one that `contents` made.
 
   Files that were not made by it, another library's, are not checked, and one
   may be deleted.
@@ -557,7 +557,7 @@ def check_written(
       sums = {name: next(iter(sums.values()))}
     changed = [n for n in sums if n in files and digest(files[n]) != sums[n]]
   if changed:
-    raise ValueError(
+    raise UserError(
       f"{os.path.join(folder, changed[0])} is not what was written with the"
       " other files of this tokenizer. Put it back; or, if you changed it on"
       f" purpose, delete the keys {DIGESTS!r} and 'checksum' of {path}."

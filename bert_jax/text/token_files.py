@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from bert_jax.files import decode
+from bert_jax.messages import UserError
 from bert_jax.text import added_tokens, words
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -33,7 +34,7 @@ def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
     left out.
 
   Raises:
-    ValueError: the file is missing, damaged or has no tokens, a line is not a
+    UserError: the file is missing, damaged or has no tokens, a line is not a
       token, or this kind of vocabulary cannot have the token. The message names
       the file and the line.
   """
@@ -52,7 +53,7 @@ def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
       _check_is_word(vocabulary, token, location)
       tokens[matched_text] = token
   if not tokens and not existing:
-    raise ValueError(f"{path}: no tokens in it; write one on each line.")
+    raise UserError(f"{path}: no tokens in it; write one on each line.")
   result = _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
   new_pieces = list(result.pieces[vocabulary.vocab_size :])
   new_set = set(new_pieces)
@@ -84,7 +85,7 @@ def _read(path: str) -> Iterator[tuple[str, AddedToken | None]]:
     with open(path, "rb") as f:
       content = f.read()
   except OSError as e:
-    raise ValueError(f"--add-tokens={path}: {e.strerror}.") from e
+    raise UserError(f"--add-tokens={path}: {e.strerror}.") from e
   text = decode(content, path).removeprefix("\ufeff")
   lines = text.split("\n")
   for number, line in enumerate(lines, 1):
@@ -104,7 +105,7 @@ def _token(line: str, location: str) -> AddedToken:
   wrong = [key for key in fields if key not in ("content", *flags)]
   wrong += [key for key in flags if type(fields.get(key, True)) is not bool]
   if wrong or not isinstance(fields["content"], str):
-    raise ValueError(
+    raise UserError(
       f"{location}: {[*wrong, 'content'][0]!r} is wrong; a token has 'content',"
       f" which is text, and the flags {', '.join(flags)}, each true or false."
     )
@@ -128,13 +129,13 @@ def _matched_text(
   """Returns the text that the tokenizer matches for a token.
 
   Raises:
-    ValueError: normalization leaves nothing of the token.
+    UserError: normalization leaves nothing of the token.
   """
   text, normalizer = token.content, vocabulary.plain.normalizer
   if token.normalized and normalizer is not None:
     text = normalizer.normalize_str(text)
   if not text.strip():
-    raise ValueError(
+    raise UserError(
       f"{location}: nothing is left of {token.content!a} when the tokenizer has"
       " cleaned it; remove the line."
     )
@@ -159,12 +160,12 @@ _PLAIN = AddedToken("x", normalized=True, special=False)
 def _check_is_word(
   vocabulary: Vocabulary, token: AddedToken, location: str
 ) -> None:
-  """Raises ValueError if a vocabulary of words would cut the token."""
+  """Raises UserError if a vocabulary of words would cut the token."""
   if vocabulary.kind != "words":
     return
   split = vocabulary.plain.pre_tokenizer.pre_tokenize_str(token.content)
   if len(split) != 1:
-    raise ValueError(
+    raise UserError(
       f"{location}: {token.content!r} is {len(split)} words by the rules"
       f" {vocabulary.options['rules']!r}; only single words can be added to a"
       " vocabulary of words (with --rules=spaces, text without white space)."
@@ -181,4 +182,4 @@ def _add(
   try:
     return added_tokens.add(vocabulary, tokens)
   except ValueError as e:
-    raise ValueError(f"--add-tokens={path}: {e}") from e
+    raise UserError(f"--add-tokens={path}: {e}") from e

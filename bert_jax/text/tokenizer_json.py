@@ -10,6 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer, models
 
 from bert_jax.files import parse_json
+from bert_jax.messages import Damaged, UserError
 from bert_jax.text import added_tokens, bpe, unigram, wordpiece
 from bert_jax.text.vocabulary import (
   SPACED,
@@ -47,7 +48,7 @@ def from_json(
       the first.
 
   Raises:
-    ValueError: damaged, a model that is none of WordPiece, BPE, Unigram, or
+    UserError: damaged, a model that is none of WordPiece, BPE, Unigram, or
       special tokens of no family.
   """
   marked = read(text, source)
@@ -56,13 +57,13 @@ def from_json(
   ids = {piece: i for i, piece in enumerate(pieces)}
   roles = next((r for r in _ROLES if set(r.values()) <= ids.keys()), None)
   if roles is None:
-    raise ValueError(f"{source}: its special tokens are those of no family.")
+    raise UserError(f"{source}: its special tokens are those of no family.")
   plain = share(marked)
   if kind == "unigram":
     plain.model = _without(text, roles.values())
   rules = _rules(marked)
   if word_starts and kind != "unigram":
-    raise ValueError(
+    raise UserError(
       f"{source}: --word-starts={word_starts} is for SentencePiece models;"
       " leave it out."
     )
@@ -92,15 +93,15 @@ def read(text: str, source: str) -> Tokenizer:
     try:
       charsmap = base64.b64decode(parse_json(match[1]), validate=True)
     except (ValueError, TypeError) as e:
-      raise ValueError(f"{source}: its charsmap is damaged ({e}).") from e
+      raise Damaged(f"{source}: its charsmap is damaged ({e}).") from e
     unigram.check_charsmap(charsmap, source)
   try:
     tokenizer = Tokenizer.from_str(text)
   except Exception as e:
-    raise ValueError(f"{source}: damaged ({e}).") from e
+    raise Damaged(f"{source}: damaged ({e}).") from e
   unknown = getattr(tokenizer.model, "unk_token", None)
   if unknown is not None and tokenizer.token_to_id(unknown) is None:
-    raise ValueError(f"{source}: its pieces lack {unknown!r}, the unknown one.")
+    raise UserError(f"{source}: its pieces lack {unknown!r}, the unknown one.")
   tokenizer.no_padding()
   tokenizer.no_truncation()
   return tokenizer
@@ -110,7 +111,7 @@ def _kind(tokenizer: Tokenizer, source: str) -> str:
   name = type(tokenizer.model).__name__
   kinds = {"WordPiece": "wordpiece", "Unigram": "unigram", "BPE": "bytelevel"}
   if name not in kinds:
-    raise ValueError(f"{source}: a {name} model: not one of {sorted(kinds)}.")
+    raise UserError(f"{source}: a {name} model: not one of {sorted(kinds)}.")
   ends = name == "BPE" and tokenizer.model.end_of_word_suffix
   return "gpt1" if ends else kinds[name]
 

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from bert_jax import files
-from bert_jax.messages import note
+from bert_jax.messages import UserError, note
 from bert_jax.text import bpe, cleaning, unigram, wordpiece, words
 from bert_jax.text.cleaning import Cleaning
 from bert_jax.text.vocabulary import SPECIAL_TOKENS, Vocabulary, valid
@@ -77,7 +77,7 @@ def train(
     The tokenizer; None if the texts have no words.
 
   Raises:
-    ValueError: `size` is too small for the kind.
+    UserError: `size` is too small for the kind.
   """
   if kind == "words":
     return train_words(texts, size, rules)
@@ -238,12 +238,12 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
   """Returns a tokenizer with at most `size` pieces, RoBERTa's special ones.
 
   Raises:
-    ValueError: `size` has no room for the bytes and special tokens.
+    UserError: `size` has no room for the bytes and special tokens.
   """
   alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
   room = size - len(FIRST) - len(LAST)
   if room < len(alphabet):
-    raise ValueError(
+    raise UserError(
       f"--size={size} is too small: 256 bytes and {len(FIRST + LAST)} special"
       " tokens come first; RoBERTa has 50265 pieces."
     )
@@ -277,13 +277,13 @@ def train_unigram(
       its normalization rules, so every reader of the file follows it.
 
   Raises:
-    ValueError: `size` has no room for the text's characters, or the library is
+    UserError: `size` has no room for the text's characters, or the library is
       not installed.
   """
   try:
     import sentencepiece
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       "SentencePiece models need the package sentencepiece: pip install"
       " 'bert_jax[data]'."
     ) from e
@@ -336,7 +336,7 @@ def train_unigram(
       raise errors[0] from None
     if not has_text:
       return None
-    raise ValueError(f"--size={size}: SentencePiece says: {e}") from e
+    raise UserError(f"--size={size}: SentencePiece says: {e}") from e
   finally:
     folder.cleanup()
   proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())

@@ -34,6 +34,7 @@ from tokenizers import (
   processors,
 )
 
+from bert_jax.messages import Damaged, UserError
 from bert_jax.text import bpe
 from bert_jax.text.cleaning import (
   FOLDING,
@@ -105,9 +106,9 @@ def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
 
 
 def check_word_starts(word_starts: str, source: str) -> None:
-  """Raises ValueError if `word_starts` is not in `WORD_STARTS`."""
+  """Raises UserError if `word_starts` is not in `WORD_STARTS`."""
   if word_starts not in WORD_STARTS:
-    raise ValueError(
+    raise UserError(
       f"{source}: word_starts {word_starts!r}: not one of {list(WORD_STARTS)}."
     )
 
@@ -156,7 +157,7 @@ def cleaning_of(
     source: the model's name, for messages.
 
   Raises:
-    ValueError: the caller's settings contradict the model's.
+    UserError: the caller's settings contradict the model's.
   """
   wanted = Cleaning(lower_case, keep_accents)
   if name in TRAINED:
@@ -179,7 +180,7 @@ def fixed_cleaning(model: bytes, source: str) -> Cleaning:
     The cleaning. A field is None if the file leaves it to the user.
 
   Raises:
-    ValueError: the file is damaged, or not of a unigram model.
+    UserError: the file is damaged, or not of a unigram model.
   """
   name = parse_model(model, source).normalizer
   folds = Cleaning(True, None) if name in FOLDING else Cleaning()
@@ -204,7 +205,7 @@ def unigram(
     word_starts: one of `WORD_STARTS`.
 
   Raises:
-    ValueError: the file is not a unigram model, special pieces are missing, or
+    UserError: the file is not a unigram model, special pieces are missing, or
       its text was cleaned in a different way.
   """
   check_word_starts(word_starts, source)
@@ -267,7 +268,7 @@ def parse_model(content: bytes, source: str) -> ModelFile:
     source: the name of the file, for messages.
 
   Raises:
-    ValueError: damaged, not a unigram model, or a piece occurs twice.
+    UserError: damaged, not a unigram model, or a piece occurs twice.
   """
   pieces, scores, charsmap, kind = [], [], b"", _UNIGRAM
   normalizer = ""
@@ -284,14 +285,14 @@ def parse_model(content: bytes, source: str) -> ModelFile:
         charsmap = fields.get(_CHARSMAP, b"")
         normalizer = fields.get(_NAME, b"").decode("utf-8")
   except (KeyError, ValueError, TypeError, AttributeError, struct.error) as e:
-    raise ValueError(f"{source}: not a SentencePiece model ({e}).") from e
+    raise UserError(f"{source}: not a SentencePiece model ({e}).") from e
   if not pieces or kind != _UNIGRAM or not isinstance(charsmap, bytes):
-    raise ValueError(f"{source}: not a unigram model of SentencePiece.")
+    raise UserError(f"{source}: not a unigram model of SentencePiece.")
   check_charsmap(charsmap, source)
   seen: dict[str, int] = {}
   for i, piece in enumerate(pieces):
     if seen.setdefault(piece, i) != i:
-      raise ValueError(
+      raise UserError(
         f"{source}: {piece!r} is piece {seen[piece]} and piece {i} as well."
       )
   return ModelFile(pieces, scores, charsmap, normalizer)
@@ -301,7 +302,7 @@ def check_charsmap(charsmap: bytes, source: str) -> None:
   """Checks compiled rules: the size of a trie, the trie, text in UTF-8.
 
   Raises:
-    ValueError: cut off or not such rules; the library would panic over them.
+    UserError: cut off or not such rules; the library would panic over them.
   """
   if not charsmap:
     return
@@ -311,11 +312,11 @@ def check_charsmap(charsmap: bytes, source: str) -> None:
       raise ValueError(f"{len(charsmap)} bytes, a trie of {size}")
     charsmap[4 + size :].decode("utf-8")
   except ValueError as e:
-    raise ValueError(f"{source}: its charsmap is damaged ({e}).") from e
+    raise Damaged(f"{source}: its charsmap is damaged ({e}).") from e
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-  """Yields (number, value) of a message; ValueError if it is cut off."""
+  """Yields (number, value) of a message; UserError if it is cut off."""
   at = 0
   while at < len(data):
     key, at = _varint(data, at)

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
+from bert_jax.messages import UserError
+
 # In the order of the ids that `bert_jax vocab` gives them.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Distinct chunks of text whose ids are kept; English needs about 10,000 for
@@ -570,12 +572,12 @@ def special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
   """Looks up the special tokens.
 
   Raises:
-    ValueError: a special token is missing; names it and `source`.
+    UserError: a special token is missing; names it and `source`.
   """
   index = {piece: i for i, piece in enumerate(vocab)}
   missing = [piece for piece in SPECIAL_TOKENS if piece not in index]
   if missing:
-    raise ValueError(
+    raise UserError(
       f"{source}: the vocabulary has no {', '.join(missing)}; BERT needs"
       f" {', '.join(SPECIAL_TOKENS)}. Train one with `bert_jax vocab`"
       ", or use a published vocab.txt."

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import (
   SPECIAL_TOKENS,
   WORDS,
@@ -80,18 +81,18 @@ def build(
     tokenize_chinese_chars: whether ideographs stand alone.
 
   Raises:
-    ValueError: a special token is missing, or `rules` is unknown or has not
+    UserError: a special token is missing, or `rules` is unknown or has not
       what the last two ask for.
   """
   if rules not in RULES:
-    raise ValueError(f"{source}: rules {rules!r}: not one of {list(RULES)}.")
+    raise UserError(f"{source}: rules {rules!r}: not one of {list(RULES)}.")
   more = {}
   if strip_accents not in (None, lower_case):
     more["strip_accents"] = strip_accents
   if not tokenize_chinese_chars:
     more["tokenize_chinese_chars"] = False
   if more and rules == "original":
-    raise ValueError(f"{source}: the original rules have no {list(more)}.")
+    raise UserError(f"{source}: the original rules have no {list(more)}.")
   pieces = list(pieces)
   special = special_ids(pieces, source)
   tokenizer = Tokenizer(
@@ -133,12 +134,12 @@ def check_uncased(vocabulary: Vocabulary, source: str) -> None:
   """Refuses to lower-case for a cased vocabulary.
 
   Raises:
-    ValueError: over 1% of the pieces have capitals, which no text could give.
+    UserError: over 1% of the pieces have capitals, which no text could give.
   """
   words = [p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)]
   cased = [p for p in words if p != p.lower()]
   if vocabulary.lower_case and len(cased) > 0.01 * len(words):
-    raise ValueError(
+    raise UserError(
       f"{source}: a cased vocabulary ({len(cased)} pieces with capitals, such"
       f" as {cased[0]!r}) cannot be used with lower-casing; pass"
       " --no-lower-case (lower_case=False), or set do_lower_case to false in"

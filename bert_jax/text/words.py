@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, mark
 
 SPECIAL = ("<S>", "</S>", "<UNK>")
@@ -33,7 +34,7 @@ _CHUNKS = re.compile(r"\S+")
 
 def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
   if rules not in RULES:
-    raise ValueError(f"rules {rules!r}: of words there are {list(RULES)}.")
+    raise UserError(f"rules {rules!r}: of words there are {list(RULES)}.")
   spaces = pre_tokenizers.WhitespaceSplit()
   if rules == "spaces":
     return spaces
@@ -56,10 +57,10 @@ def build(
     rules: one of `RULES`.
 
   Raises:
-    ValueError: `rules` is unknown, or the first pieces are others.
+    UserError: `rules` is unknown, or the first pieces are others.
   """
   if tuple(pieces[: len(SPECIAL)]) != SPECIAL:
-    raise ValueError(
+    raise UserError(
       f"{source}: a vocabulary of words begins with {', '.join(SPECIAL)};"
       " put these lines first, in this order."
     )
