@@ -13,7 +13,7 @@ process of its own, and both sides group lengths.
   python experiments/finetune_minilm/seeds.py ... --speed sst2
   python experiments/finetune_minilm/seeds.py --output OUT.jsonl --table
 
-FOLDERS has one of `bert_jax prepare` for each task. --limit is for a try.
+FOLDERS has one of `bert_jax prepare-task` for each task. --limit is for a try.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def our_command(args, task, seeds, workdir):
     values |= {"evaluate.every": steps, "checkpoint.every": steps}
     flags = [f"--seeds={len(seeds)}", f"--first-seed={seeds[0]}"]
   path = os.path.join(ROOT, "configs", f"glue.py:{task}")
-  command = [sys.executable, "-m", f"bert_jax.{'sweep' if flags else 'main'}"]
+  command = [sys.executable, "-m", "bert_jax", "sweep" if flags else "train"]
   command += [f"--config={path}", f"--workdir={workdir}", *flags]
   return command + [f"--config.{key}={value}" for key, value in values.items()]
 

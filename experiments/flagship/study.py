@@ -27,13 +27,13 @@ def read_jobs(path: str) -> list[list[str]]:
     return [line.split() for line in f if line.strip()]
 
 
-def command(name: str, log: str, gpu: int, share: float, arguments: list[str]):
-  """Runs a module of bert_jax on one GPU; returns its exit status."""
+def command(verb: str, log: str, gpu: int, share: float, arguments: list[str]):
+  """Runs a verb of bert_jax on one GPU; returns its exit status."""
   environment = dict(os.environ, CUDA_VISIBLE_DEVICES=str(gpu))
   environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(share)
   with open(log, "a", encoding="utf-8") as f:
     return subprocess.call(
-      [sys.executable, "-m", name, *arguments],
+      [sys.executable, "-m", "bert_jax", verb, *arguments],
       cwd=ROOT,
       env=environment,
       stdout=f,
@@ -76,7 +76,7 @@ class Study:
     """Adds BLiMP's accuracy to a job's row and writes it."""
     scores_path = folder + "/blimp.json"
     command(
-      "bert_jax", "likelihood",
+      "likelihood",
       folder + ".log",
       gpu,
       0.2,
@@ -102,7 +102,7 @@ class Study:
       folder = os.path.join(self.args.output, name)
       began = time.monotonic()
       status = command(
-        "bert_jax", "train",
+        "train",
         folder + ".log",
         gpu,
         0.7,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The prepared folders that run.py reads, side by side:
 #   prepare.sh TEXT OUTPUT WORDPIECE BYTELEVEL UNIGRAM BPE
-# TEXT is what `bert_jax.cli.prepare --input` takes; then a vocabulary of each kind
+# TEXT is what `bert_jax prepare --input` takes; then a vocabulary of each kind
 # (BERT's, RoBERTa's, ALBERT's, GPT-1's). ELMo's 32,000 words are counted in TEXT.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
