@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import Any, NoReturn
 
+from bert_jax.messages import OutOfMemory
+
 # UserError and Damaged are ValueErrors, OutOfMemory is a MemoryError. A loss
 # that is not a finite number ends a run with a FloatingPointError.
 REPORTED = (
@@ -47,21 +49,25 @@ def end(
     if output == "-":
       ending = "."
     raise Stopped(f"stopped{ending}") from error
-  sentence, remedy = str(error), None
   if isinstance(error, OSError) and error.strerror is not None:
     path = error.filename or (None if output == "-" else output)
-    sentence = f"{path or 'standard output'}: {error.strerror}"
     if path is None:
       _discard_output()
-      sentence += "."
-    remedy = "Once that is corrected"
-  elif isinstance(error, MemoryError):
-    sentence = sentence or "too little memory"
-    remedy = "With fewer --processes"
-  if remedy and not sentence.endswith("."):
-    ending = f". {remedy}, {_RESUME}." if resumes else "; nothing was written."
-    sentence += ending
+      sentence = f"standard output: {error.strerror}."
+    else:
+      sentence = f"{path}: {error.strerror}"
+      sentence += _ending("Once that is corrected", resumes)
+  elif isinstance(error, MemoryError) and not isinstance(error, OutOfMemory):
+    sentence = str(error) or "too little memory"
+    sentence += _ending("With fewer --processes", resumes)
+  else:  # It was raised in this package, with a whole sentence.
+    sentence = str(error)
   raise SystemExit(f"error: {sentence}") from error
+
+
+def _ending(remedy: str, resumes: bool) -> str:
+  """Returns how a sentence ends that says what stopped a verb."""
+  return f". {remedy}, {_RESUME}." if resumes else "; nothing was written."
 
 
 def _discard_output() -> None:

@@ -430,7 +430,7 @@ def _judge(
   count = progress.get("judged", 0)
   with os.fdopen(open_own(path), "r+b") as file:
     if file.seek(0, os.SEEK_END) < count * dtype.itemsize:
-      raise OSError(f"{path} is damaged; delete {partial}")
+      raise OSError(f"{path} is damaged; delete {partial}.")
     file.seek(count * dtype.itemsize)
     file.truncate()
     if count:

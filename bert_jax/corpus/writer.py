@@ -116,7 +116,7 @@ class Writer:
         file = os.fdopen(open_own(path), "r+b")
         length = progress["files"].get(name, 0)
         if file.seek(0, os.SEEK_END) < length:
-          raise OSError(f"{path} is damaged; delete {partial}")
+          raise OSError(f"{path} is damaged; delete {partial}.")
         file.seek(length)
         file.truncate()
         self._files[name] = file

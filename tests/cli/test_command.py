@@ -8,7 +8,10 @@ import sys
 import pytest
 
 from bert_jax.cli import flags
+from bert_jax.cli.errors import Stopped
 from bert_jax.cli.main import VERBS, execute, overview, parser_of
+from bert_jax.corpus import prepare, split_text
+from bert_jax.messages import Damaged, OutOfMemory
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -97,7 +100,6 @@ def test_config_prints_every_value(capsys):
 
 def test_an_error_of_the_program_keeps_its_trace(monkeypatch):
   """Only errors of a user's input become a sentence."""
-  from bert_jax.corpus import split_text
 
   def fail(*arguments):
     raise KeyError("a fault")
@@ -144,3 +146,77 @@ def test_a_verb_imports_no_other_verb():
   names = ("errors", "flags", "main", "split_text")
   assert modules == str([f"bert_jax.cli.{name}" for name in names])
   assert jax == "False"
+
+
+@pytest.mark.parametrize(
+  "error, verb, sentence",
+  [
+    (OSError(28, "Full", "f"), "split-text", "f: Full; nothing was written."),
+    (OSError(28, "Full"), "split-text", "o: Full; nothing was written."),
+    (
+      OSError(28, "Full", "f"),
+      "prepare",
+      "f: Full. Once that is corrected, the same command continues where it"
+      " stopped.",
+    ),
+    (MemoryError(), "split-text", "too little memory; nothing was written."),
+    (OutOfMemory("Lower it."), "split-text", "Lower it."),
+    (Damaged("f is damaged."), "split-text", "f is damaged."),
+    (FloatingPointError("loss is nan."), "split-text", "loss is nan."),
+  ],
+)
+def test_an_error_becomes_a_sentence_by_its_class(
+  monkeypatch, error, verb, sentence
+):
+  def fail(*arguments, **options):
+    raise error
+
+  monkeypatch.setattr(split_text, "split_text", fail)
+  monkeypatch.setattr(prepare, "prepare", fail)
+  flags = ["--vocab=v"] if verb == "prepare" else []
+  with pytest.raises(SystemExit) as ended:
+    execute([verb, "--input=i", "--output=o", *flags])
+  assert ended.value.code == f"error: {sentence}"
+
+
+@pytest.mark.parametrize(
+  "verb, sentence",
+  [
+    ("split-text", "stopped; nothing was written."),
+    ("prepare", "stopped; the same command continues where it stopped."),
+  ],
+)
+def test_a_stopped_command_says_what_is_left(monkeypatch, verb, sentence):
+  def fail(*arguments, **options):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(split_text, "split_text", fail)
+  monkeypatch.setattr(prepare, "prepare", fail)
+  flags = ["--vocab=v"] if verb == "prepare" else []
+  with pytest.raises(Stopped) as ended:
+    execute([verb, "--input=i", "--output=o", *flags])
+  assert ended.value.code == sentence
+
+
+def run_in_a_thread(error):
+  """Returns what is printed if a thread raises an error."""
+  code = (
+    "import sys, threading\n"
+    "from bert_jax.cli import errors\n"
+    "threading.excepthook = errors.report_thread\n"
+    f"def fail():\n  raise {error}\n"
+    "thread = threading.Thread(target=fail, name='saver')\n"
+    "thread.start()\nthread.join()\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+  )
+  assert not done.stdout
+  return done.stderr
+
+
+def test_no_exception_of_a_thread_is_hidden():
+  line = run_in_a_thread("OSError(28, 'Full', 'f')")
+  assert line == "note: thread saver: [Errno 28] Full: 'f'\n"
+  trace = run_in_a_thread("KeyError('a fault')")
+  assert "Traceback" in trace and "KeyError: 'a fault'" in trace

@@ -216,7 +216,7 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   process.send_signal(stop)
   _, errors = process.communicate()
   assert process.returncode == 1
-  assert errors == "stopped; the same command goes on where it was.\n"
+  assert errors == ("stopped; the same command continues where it stopped.\n")
   with pytest.raises(ValueError, match="no such prepared folder"):
     reader.open_prepared(output)
 
