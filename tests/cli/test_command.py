@@ -220,3 +220,10 @@ def test_no_exception_of_a_thread_is_hidden():
   assert line == "note: thread saver: [Errno 28] Full: 'f'\n"
   trace = run_in_a_thread("KeyError('a fault')")
   assert "Traceback" in trace and "KeyError: 'a fault'" in trace
+
+
+def test_the_installed_script_is_the_same_command():
+  text = (ROOT / "setup.py").read_text()
+  assert '"console_scripts": ["bert_jax = bert_jax.cli.main:main"]' in text
+  done = run("bert_jax", "--help")
+  assert done.returncode == 0 and done.stdout == overview() + "\n"
