@@ -202,7 +202,14 @@ def test_special_ones_are_never_hidden_nor_drawn(name):
   text = reader.corpus_from_documents(documents, starts)
   text = text._replace(unmasked=tuple(v.unmasked_ids))
   build = recipes.doc_sentences(
-    v.special, v.vocab_size, 64, 30, 0.5, name, "roberta", "ceil"
+    v.special,
+    v.vocab_size,
+    length=64,
+    max_predictions=30,
+    mask_rate=0.5,
+    masking=name,
+    replacement="roberta",
+    count="ceil",
   )
   rows = build.index(text, 0, text.num_documents, 1)
   numbers = np.arange(len(rows), dtype=np.uint64)
