@@ -199,9 +199,13 @@ def sync_file(file: Any) -> None:
 
 
 def write_json(path: str, value: Any) -> None:
-  """`write_atomically` of a JSON value."""
-  text = json.dumps(value, indent=2, ensure_ascii=False)
-  write_atomically(path, text + "\n")
+  """Writes a JSON value with `write_atomically`."""
+  write_atomically(path, format_json(value))
+
+
+def format_json(value: Any) -> str:
+  """Returns a JSON value as the text of a file that people may read."""
+  return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_json(text: str | bytes) -> Any:

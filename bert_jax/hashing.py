@@ -6,6 +6,7 @@ hosts, for any batch size, after any restart and on any numpy version (numpy's
 generators promise none of that).
 """
 
+import hashlib
 import zlib
 
 import numpy as np
@@ -38,6 +39,12 @@ def make_key(*parts: int | str) -> int:
     value = np.array([int(part) & 0xFFFFFFFFFFFFFFFF], np.uint64)
     key = _mix(_mix(key + _GOLDEN) ^ _mix(value * _M1 + _GOLDEN))
   return int(key[0])
+
+
+def text_hash(text: str) -> int:
+  """Returns a hash of a text in [0, 2**64)."""
+  content = text.encode("utf-8")
+  return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
 
 
 def _rows(key: int, index: np.ndarray) -> np.ndarray:

@@ -10,7 +10,6 @@ read the text as often as they need. `docs/corpus.md` has published values.
 import collections
 import contextlib
 import functools
-import hashlib
 import itertools
 import os
 import re
@@ -223,8 +222,7 @@ def repetition(words: Sequence[str], grams: np.ndarray) -> float:
 
 def digest(text: str) -> int:
   """Returns 64 bits of the words, alike for copies that differ in spaces."""
-  words = sources.single_spaces(text).encode("utf-8")
-  return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")
+  return hashing.text_hash(sources.single_spaces(text))
 
 
 def empty_sketch() -> Any:

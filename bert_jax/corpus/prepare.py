@@ -134,9 +134,19 @@ def prepare(
   with locked(partial):
     progress = _begin(partial, origin, int(heldout * 2**64))
     with _cleared_up(partial):
-      work = progress, processes or _cores(), save_seconds
-      judge_documents(partial, filters, found_sources, *work)
-      sizes = _tokenize(partial, tokenizer, found_sources, filters, *work)
+      processes = processes or _cores()
+      judge_documents(
+        partial, filters, found_sources, progress, processes, save_seconds
+      )
+      sizes = _tokenize(
+        partial,
+        tokenizer,
+        found_sources,
+        filters,
+        progress,
+        processes,
+        save_seconds,
+      )
       report = filter_report(partial, filters)
       return _complete(partial, output, tokenizer, origin, sizes, report)
 

@@ -7,7 +7,6 @@ with SIGKILL. These end when their pipe does.
 """
 
 import contextlib
-import hashlib
 import multiprocessing
 import os
 import queue
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax import hashing
 from bert_jax.corpus import reader, sources, writer
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -66,8 +66,7 @@ def batches(
 
 def document_hash(document: sources.Document) -> int:
   """Returns a hash in [0, 2**64) of the content, alike for exact copies."""
-  text = "\n".join(document).encode("utf-8")
-  return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+  return hashing.text_hash("\n".join(document))
 
 
 def make_tokenizer(

@@ -14,6 +14,7 @@ from tokenizers import normalizers
 from bert_jax.files import (
   decode,
   digest,
+  format_json,
   is_sealed,
   parse_object,
   read_json,
@@ -502,7 +503,7 @@ def contents(
   names |= added_tokens.settings_of(vocabulary)
   if with_digests:
     names = _with_digests(names, vocabulary.files)
-  return contents_by_name | {SETTINGS: _to_json(names)}
+  return contents_by_name | {SETTINGS: format_json(names).encode()}
 
 
 def digest_settings(files: Mapping[str, bytes]) -> bytes:
@@ -511,12 +512,7 @@ def digest_settings(files: Mapping[str, bytes]) -> bytes:
   Args:
     files: name -> content.
   """
-  return _to_json(_with_digests({}, files))
-
-
-def _to_json(settings: Mapping[str, Any]) -> bytes:
-  content = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-  return content.encode("utf-8")
+  return format_json(_with_digests({}, files)).encode()
 
 
 def _with_digests(
@@ -601,7 +597,7 @@ def files_of(folder: str, lower_case: bool) -> dict[str, bytes]:
       _NAMES["lower_case"]: lower_case,
     }
     settings = _with_digests(settings, contents_by_name)
-    contents_by_name[SETTINGS] = _to_json(settings)
+    contents_by_name[SETTINGS] = format_json(settings).encode()
   return contents_by_name
 
 

@@ -394,9 +394,8 @@ def write_files(
 
 
 def _write_config(path: str, config: Mapping[str, Any]) -> None:
-  text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-  with open(os.path.join(path, CONFIG), "w", encoding="utf-8") as f:
-    f.write(text)
+  content = files.format_json(config).encode()
+  files.write_durably(os.path.join(path, CONFIG), content)
 
 
 def check_new(path: str) -> None:
