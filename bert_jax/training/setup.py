@@ -37,18 +37,29 @@ class Feed(NamedTuple):
 
 
 class Setup(NamedTuple):
-  """What `build` makes of a config."""
+  """What `build` makes of a config.
 
+  Attributes:
+    config: the config with what data, `init_from` and teacher decide: the
+      content of config.json.
+    in_file: shapes, see `state.file_state`.
+    frozen: the teacher's parameters; {} without one.
+    digest: the teacher's.
+    task: the task of a run that fine-tunes.
+    start_model: the model of `init_from`.
+  """
+
+  config: dict[str, Any]
   mesh: Mesh
   feeds: list[Feed]
   objective: objectives.Objective
   optimizer: optax.GradientTransformation
   schedule: optim.Schedule
-  in_file: TrainState  # shapes; see `state.file_state`
-  frozen: Any  # the teacher's parameters; {} without one
-  digest: str | None  # the teacher's
-  task: Task | None = None  # of a run that fine-tunes
-  start_model: start_from.Pretrained | None = None  # the model of `init_from`
+  in_file: TrainState
+  frozen: Any
+  digest: str | None
+  task: Task | None = None
+  start_model: start_from.Pretrained | None = None
 
   @property
   def prepared(self) -> tuple[reader.Prepared, ...]:
@@ -102,10 +113,18 @@ def make_feed(phase: phases.Phase, data: Any, heldout: Any) -> Feed:
 
 def open_task(
   config: dict[str, Any],
-) -> tuple[batches.Data, batches.Splits | None, start_from.Pretrained | None]:
+) -> tuple[
+  batches.Data,
+  batches.Splits | None,
+  start_from.Pretrained | None,
+  dict[str, Any],
+]:
   """Opens a task's folder, and the model that fine-tuning begins with.
 
-  Fills in what is theirs: steps, kind and labels of the objective, the model.
+  Returns:
+    The data, its splits that are scored, the model, and the config with what
+    the data and the model decide: steps, kind and labels of the objective, the
+    model's sizes.
 
   Raises:
     ValueError: with one sentence.
@@ -117,15 +136,16 @@ def open_task(
     config["seed"],
     **config["data"],
   )
-  steps = data.steps_of_epochs
+  derived: dict[str, Any] = {}
   if config["total_steps"] is None:
-    config["total_steps"] = steps
+    derived["total_steps"] = data.steps_of_epochs
   for section in ("evaluate", "checkpoint"):
     if config[section]["every"] is None:
-      config[section]["every"] = data.steps_of_epoch
-  config["objective"] |= dict(kind=data.task.kind, labels=[*data.task.labels])
+      derived[section] = config[section] | {"every": data.steps_of_epoch}
+  labels = dict(kind=data.task.kind, labels=[*data.task.labels])
   if config["objective"]["name"] == "finetune":
-    config["objective"]["padding_id"] = data.part.meta["pad"]
+    labels["padding_id"] = data.part.meta["pad"]
+  derived["objective"] = config["objective"] | labels
   start_model = None
   if config["init_from"]:
     start_model = start_from.read(
@@ -134,23 +154,27 @@ def open_task(
       config["data"]["path"],
       config["model"].get("family"),
     )
-    config["model"] = start_from.fill_model(config["model"], start_model)
+    derived["model"] = start_from.fill_model(config["model"], start_model)
   elif config["model"].get("family") is None:
     raise ValueError(
       "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
       " the --workdir of a run, a converted folder or one of transformers."
     )
+  config = config | derived
   splits = None
   if config["evaluate"]["every"]:
     predicts = config["objective"].get("stage") != "layers"
     splits = batches.open_splits(data, predicts)
-  return data, splits, start_model
+  return data, splits, start_model, config
 
 
 def open_start(
   config: dict[str, Any], data: loader.Data
-) -> start_from.Pretrained:
-  """Opens the model that pre-training goes on from, and takes its sizes.
+) -> tuple[start_from.Pretrained, dict[str, Any]]:
+  """Opens the model that pre-training goes on from.
+
+  Returns:
+    The model, and the config's section `model` with its sizes.
 
   Raises:
     ValueError: with one sentence.
@@ -165,8 +189,7 @@ def open_start(
   line = start_from.variant_line(config["model"], start_model)
   if line:
     start_model = start_model._replace(notes=(line, *start_model.notes))
-  config["model"] = start_from.fill_model(config["model"], start_model)
-  return start_model
+  return start_model, start_from.fill_model(config["model"], start_model)
 
 
 def build(
@@ -174,12 +197,9 @@ def build(
 ) -> Setup:
   """Builds the parts of a run that do not train, and checks that they fit.
 
-  Fills in `config["model"]` what is the data's, `vocab_size` and `padding_id`,
-  and the sizes of `init_from`, and `config["teacher"]["model"]` from the
-  teacher's files.
-
   Args:
-    config: the run's, complete.
+    config: the run's config; it stays as it is. `Setup.config` is this config
+      with what the data, `init_from` and the teacher's files decide.
     before: the config of the run that goes on from a checkpoint of its own. A
       model that its pre-training began with is not opened again: its sizes
       stand here.
@@ -187,20 +207,18 @@ def build(
   Raises:
     ValueError: with one sentence that names the key and the remedy.
   """
-  for key, value in config_lib.OPTIONAL.items():
-    config.setdefault(key, copy.deepcopy(value))
+  config = {**copy.deepcopy(config_lib.OPTIONAL), **config}
+  config["spike"] = config_lib.OPTIONAL["spike"] | config["spike"]
   config_lib.call("spike", logging.Spikes, **config["spike"])
-  if config["spike"].get("action", "none") != "none":
-    if not config["log"].get("every"):
-      raise ValueError(
-        "config.spike compares a loss with those of the last logged window; set"
-        " config.log.every to the number of steps in one."
-      )
-  config["spike"] = {**config_lib.OPTIONAL["spike"], **config["spike"]}
+  if config["spike"]["action"] != "none" and not config["log"].get("every"):
+    raise ValueError(
+      "config.spike compares a loss with those of the last logged window; set"
+      " config.log.every to the number of steps in one."
+    )
   mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
   task, start_model = None, None
   if config_lib.is_task(config):
-    data, splits, start_model = open_task(config)
+    data, splits, start_model, config = open_task(config)
     task = data.task
   plan = phases.plan(config)
   for phase in plan:
@@ -210,17 +228,18 @@ def build(
   else:
     feeds = [open_feed(config, phase) for phase in plan]
   data, vocab_size = feeds[0].data, feeds[0].data.vocab_size
+  model = config["model"]
   if before and not task and before.get("init_from"):
-    config["model"] = {**before.get("model", {}), **_stated(config["model"])}
+    model = {**before.get("model", {}), **_stated(model)}
   elif config["init_from"] and not task:
-    start_model = open_start(config, data)
-  take_from_data(config, data)
+    start_model, model = open_start(config, data)
+  config = config | {"model": with_data(config, model, data)}
   taught = None
   if "teacher" in config:
     taught = config_lib.call(
       "teacher", teacher.read, data.prepared[0], task, **config["teacher"]
     )
-    config["teacher"]["model"] = taught.model
+    config = config | {"teacher": config["teacher"] | {"model": taught.model}}
   objective, schedule, optimizer = make_parts(
     config, sharding.vocab_multiple(mesh)
   )
@@ -228,16 +247,26 @@ def build(
     # A length beyond the position table is an error here, before any step.
     boxed = jax.eval_shape(objective.init, jax.random.key(0), feed.shapes)
   sharding.check_sizes(mesh, boxed)
-  in_file = file_state(objective, optimizer, mesh, feed.shapes, vocab_size)
   frozen, digest = {}, None
   if taught:
     try:
       shapes = [frozen_shapes(objective, mesh, feed.shapes) for feed in feeds]
-    except ValueError as e:  # Of its own encoder.
+    except ValueError as e:  # Raised by the teacher's encoder.
       raise ValueError(f"teacher.path={taught.path}: {e}") from e
     frozen, digest = teacher.place(taught, shapes[0]), taught.digest
-  setup = (mesh, feeds, objective, optimizer, schedule, in_file, frozen, digest)
-  return Setup(*setup, task, start_model)
+  return Setup(
+    config=config,
+    mesh=mesh,
+    feeds=feeds,
+    objective=objective,
+    optimizer=optimizer,
+    schedule=schedule,
+    in_file=file_state(objective, optimizer, mesh, feed.shapes, vocab_size),
+    frozen=frozen,
+    digest=digest,
+    task=task,
+    start_model=start_model,
+  )
 
 
 def _stated(model: dict[str, Any]) -> dict[str, Any]:
@@ -245,31 +274,35 @@ def _stated(model: dict[str, Any]) -> dict[str, Any]:
   return {name: value for name, value in model.items() if value is not None}
 
 
-def take_from_data(config: dict[str, Any], data: loader.Data) -> None:
-  """Fills in what of `config["model"]` is the data's.
+def with_data(
+  config: dict[str, Any], model: dict[str, Any], data: loader.Data
+) -> dict[str, Any]:
+  """Returns the section `model` with the sizes that the data decide.
+
+  Args:
+    config: the run's config.
+    model: its section `model`; a key that is None is taken from the data, or,
+      in a run that fine-tunes, left out, so that the family's value counts.
+    data: the data of the first phase.
 
   Raises:
-    ValueError: it says otherwise.
+    ValueError: the config says another size.
   """
-  # Remove keys that are None: a pre-trained model's files, or the family, set
-  # them.
-  if config_lib.is_task(config):
-    section = config["model"]
-    for name in [name for name, value in section.items() if value is None]:
-      del section[name]
+  model = _stated(model) if config_lib.is_task(config) else dict(model)
   of_data = {"vocab_size": data.vocab_size}
-  if config["model"]["family"] == "roberta":
+  if model["family"] == "roberta":
     # Its positions begin after this number, and skip tokens that have it.
     of_data["padding_id"] = data.special.pad
   for name, value in of_data.items():
-    if config["model"].get(name) is None:
-      config["model"][name] = value
-    if config["model"][name] != value:
+    if model.get(name) is None:
+      model[name] = value
+    if model[name] != value:
       raise ValueError(
-        f"model.{name}={config['model'][name]}, but with the vocabulary of"
+        f"model.{name}={model[name]}, but with the vocabulary of"
         f" {config['data']['path']} it is {value}; leave model.{name} unset to"
         " take it from the data."
       )
+  return model
 
 
 def defaults(config: dict[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def print_rows(setup: Setup) -> None:
 
 
 def start(
-  setup: Setup, config: dict[str, Any], saver: checkpoint.Checkpointer
+  setup: Setup, saver: checkpoint.Checkpointer
 ) -> tuple[TrainState, dict[str, Any]]:
   """The state to go on from: newest checkpoint, `init_from`, or the seed.
 
@@ -77,6 +77,7 @@ def start(
   Raises:
     ValueError: the checkpoint is of another model, other data, another teacher.
   """
+  config = setup.config
   state = init_state(
     setup.objective,
     setup.optimizer,
@@ -105,7 +106,7 @@ def start(
   if setup.start_model is None and config["init_from"]:
     # `build` opened no model, since the run had checkpoints; but all of them
     # are damaged, so the run begins again.
-    start_model = open_start(config, setup.feeds[0].data)
+    start_model, _ = open_start(config, setup.feeds[0].data)
     setup = setup._replace(start_model=start_model)
   if setup.start_model:
     params, lines = start_from.take(
@@ -189,6 +190,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   """
   config_lib.check_keys(config)
   setup = build(config, config_before(workdir))
+  config = setup.config
   same = config | {"data": config["data"] | {"path": setup.fingerprint}}
   if setup.digest:
     same["teacher"] = config["teacher"] | {"path": setup.digest}
@@ -212,7 +214,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       before = saved_config(workdir, saver, default_values)
       for line in config_lib.check_restart(before, config, default_values):
         print(f"changed: {line}", flush=True)
-    state, meta = start(setup, config, saver)
+    state, meta = start(setup, saver)
     # Write config.json only after `start` has checked that this folder's
     # checkpoints belong to this run.
     tokenizer = setup.prepared[0].tokenizer_files()
@@ -241,7 +243,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       evaluate_saved(setup, feed, progress, saver, log)
     for feed in setup.feeds:
       if not progress.stopped and progress.state.step < feed.phase.end:
-        run_phase(setup, feed, config, progress, saver, log, stop, profiler)
+        run_phase(setup, feed, progress, saver, log, stop, profiler)
     saver.wait()
     log.plot()
   step = int(progress.state.step)
@@ -255,7 +257,6 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
 def run_phase(
   setup: Setup,
   feed: Feed,
-  config: dict[str, Any],
   progress: Progress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
@@ -263,10 +264,11 @@ def run_phase(
   profiler: logging.Profiler,
 ) -> None:
   """Steps, rows, evaluations and checkpoints, all on step numbers only."""
-  phase, objective, total = feed.phase, setup.objective, config["total_steps"]
+  config, phase, objective = setup.config, feed.phase, setup.objective
+  total = config["total_steps"]
   every = {n: config[n]["every"] for n in ("log", "checkpoint", "evaluate")}
   every["evaluate"] *= bool(feed.heldout)
-  jitted = jit_step(setup, phase, config, progress.state)
+  jitted = jit_step(setup, phase, progress.state)
   train_step = compile_ahead.Ahead(jitted, 2, setup.mesh)
   key = jax.random.key(config["seed"])
   first = int(progress.state.step)
@@ -426,7 +428,7 @@ def evaluate_saved(
 
 
 def jit_step(
-  setup: Setup, phase: phases.Phase, config: dict[str, Any], state: TrainState
+  setup: Setup, phase: phases.Phase, state: TrainState
 ) -> Callable[..., tuple[TrainState, steps.Metrics]]:
   """The step of a phase, jitted."""
   return jax.jit(
@@ -437,7 +439,7 @@ def jit_step(
     # Left to itself, the compiler may replicate what a rule splits.
     out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
     compiler_options=sharding.compiler_options(
-      setup.mesh.devices.flat[0], config["model"]["remat"]
+      setup.mesh.devices.flat[0], setup.config["model"]["remat"]
     ),
   )
 

@@ -318,7 +318,8 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
     },
   )
   setup = building.build(config)
-  assert setup.digest and config["teacher"]["model"]["dropout"] == 0.1
+  teacher = setup.config["teacher"]
+  assert setup.digest and teacher["model"]["dropout"] == 0.1
   with checkpoint.Checkpointer.of_run(first) as saver:
     saved, _ = saver.restore_params(None, setup.frozen)
   jax.tree.map(np.testing.assert_array_equal, saved, setup.frozen)
@@ -415,7 +416,7 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
     if name.startswith("tiny"):
       del config["objective"]["layers"]
     setups.append(building.build(config))
-    assert config["teacher"]["model"]["vocab_size"] == 64
+    assert setups[-1].config["teacher"]["model"]["vocab_size"] == 64
     said = f"it has {rows:,} rows, and the data has 64 pieces"
     assert (said in capsys.readouterr().out) == (teacher == larger)
   jax.tree.map(

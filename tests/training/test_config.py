@@ -352,12 +352,18 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
   config_lib.check_keys(config)
   if name not in TRAINED + TRAINED_SLOW:
     setup = building.build(config)
-    assert config["model"]["vocab_size"] == 64
+    assert setup.config["model"]["vocab_size"] == 64
     assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
     return
+  given = copy.deepcopy(config)
   state = train.run(config, str(tmp_path / "run"))
   assert int(state.step) == 4
+  assert config == given  # A run changes nothing of its config.
   saved = json.loads((tmp_path / "run" / "config.json").read_text())
+  derived = {"vocab_size": 64}
+  if saved["model"]["family"] == "roberta":
+    derived["padding_id"] = 0
+  config["model"] |= derived
   assert saved == json.loads(json.dumps(config))
   assert saved["model"]["vocab_size"] == 64
   if saved["model"]["family"] == "roberta":
@@ -403,3 +409,13 @@ def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
   with workdir.lock(str(tmp_path)):
     with pytest.raises(ValueError, match="another run"):
       train.run(config, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["bert:tiny", "small:distil_cpu"])
+def test_build_changes_nothing_that_it_was_given(name, folder):
+  config = shrink(configs.load_defaults(name), folder)
+  given = copy.deepcopy(config)
+  setup = building.build(config)
+  assert config == given
+  assert config["model"]["vocab_size"] is None
+  assert setup.config["model"]["vocab_size"] == 64

@@ -75,7 +75,7 @@ def begin(config, capsys=None):
   setup = building.build(config)
   with sharding.use_mesh(setup.mesh):
     saver = types.SimpleNamespace(latest_step=lambda: None)
-    state, meta = train.start(setup, config, saver)
+    state, meta = train.start(setup, saver)
   assert meta == {} and int(state.step) == 0
   flat = traverse_util.flatten_dict(jax.device_get(state.params), sep="/")
   lines = capsys.readouterr().out.splitlines() if capsys else []

@@ -220,7 +220,7 @@ def test_every_config_is_loaded_and_built(prepared):
       changes |= {"data.streams": 0, "objective.negatives": 0}
     config = load(name, changes)
     setup = building.build(config)
-    assert config["model"]["vocab_size"] == 23
+    assert setup.config["model"]["vocab_size"] == 23
     assert all(f.data.read(0, 8)["char_ids"].size for f in setup.feeds)
 
 

@@ -211,7 +211,9 @@ def tuned(tmp_path_factory, compiled):
   config["schedule"]["peak"] = 1e-2
   config["log"]["every"] = 1
   config["checkpoint"] |= dict(every=3, keep=3)
-  train.run(copy.deepcopy(config), str(path / "run"))
+  given = copy.deepcopy(config)
+  train.run(config, str(path / "run"))
+  assert config == given  # Steps, labels and sizes are in config.json alone.
   return config, path / "run", weights
 
 
