@@ -4,6 +4,7 @@ The reference trains transformers' classes with torch's AdamW on the very
 batches that the run reads, in float32, without dropout.
 """
 
+import json
 import os
 
 import jax
@@ -169,6 +170,8 @@ def ours(config, workdir):
   """Runs a config; returns rows of metrics.jsonl, and the config as it ran."""
   train.run(config, str(workdir))
   rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  with open(os.path.join(workdir, "config.json"), encoding="utf-8") as f:
+    config = json.load(f)
   return [row for row in rows if row["split"] == "train"], config
 
 

@@ -152,7 +152,7 @@ def test_a_longer_vocabulary_beside_transformers(
       bias = arrays["mlm/bias"]
       assert bias[-1] == pytest.approx(bias[[10, 11]].mean(), rel=1e-6)
   else:
-    drawn, _ = begin(config | {"init_from": ""})
+    drawn, _ = begin(building.build(config).config | {"init_from": ""})
     np.testing.assert_array_equal(table[-1], drawn[word][-1])
     if "mlm/bias" in arrays:
       assert arrays["mlm/bias"][-1] == drawn["mlm/bias"][-1] == 0
@@ -183,7 +183,6 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
   continued.build(name, sizes).save_pretrained(tmp_path / "hf")
   shutil.copy(prepared / "vocab.txt", tmp_path / "hf")
   config = continued.config_of("bert", prepared, tmp_path / "hf")
-  model = dict(config["model"])
   arrays, lines = begin(config, capsys)
   weights = hf.read(str(tmp_path / "hf"), "bert")
   heads = {n for n in arrays if n.split("/")[0] in new}
@@ -195,7 +194,8 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
   classifier = "classifier" in "".join(weights.arrays)
   assert ("classifier" in report["left"]) == classifier
   # Drawn as without `init_from`, for the sizes of the model.
-  config = config | {"init_from": "", "model": config["model"] | model}
+  model = building.build(config).config["model"] | config["model"]
+  config = config | {"init_from": "", "model": model}
   drawn, _ = begin(config)
   same(arrays, drawn, heads)
 
