@@ -5,7 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from bert_jax.tasks.encoded_rows import Task
-from bert_jax.tasks.files import choices, conll, glue, squad, superglue
+from bert_jax.tasks.files import (
+  choices,
+  conll,
+  glue,
+  squad,
+  superglue,
+  tables,
+)
 from bert_jax.tasks.files.tables import Record
 
 
@@ -113,7 +120,7 @@ def _choice(name: str) -> Known:
   if name == "swag":
     task = Task(name, "choice", ("0", "1", "2", "3"), 4, ("accuracy",))
     read, parse, tfds, length = (
-      choices.swag_records,
+      tables.records,
       choices.parse_swag,
       "",
       128,

@@ -12,13 +12,6 @@ from bert_jax.tasks.files.tables import Record, get, get_text
 LETTERS = ("A", "B", "C", "D")
 
 
-def swag_records(path: str) -> Iterator[Record]:
-  """Reads SWAG's columns, of .csv or .jsonl; ValueError names the line."""
-  if tables.holds_json_lines(path):
-    return tables.jsonl(path)
-  return tables.table(path)
-
-
 def race_records(path: str) -> Iterator[Record]:
   """Reads a folder of RACE, a passage a file, questions in their order.
 
@@ -29,7 +22,7 @@ def race_records(path: str) -> Iterator[Record]:
   Raises:
     ValueError: no files, or one that is no passage.
   """
-  if os.path.splitext(path.lower())[1] in (".jsonl", ".ndjson"):
+  if tables.is_jsonl(path, whole=True):
     yield from _race_lines(path)
     return
   files = [path]

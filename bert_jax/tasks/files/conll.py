@@ -34,7 +34,7 @@ def published_records(path: str) -> Iterator[Record]:
   Raises:
     ValueError: a line is bad; the message names the file and the line.
   """
-  if not tables.holds_json_lines(path):
+  if not tables.is_jsonl(path):
     yield from records(path)
     return
   for record in tables.jsonl(path):

@@ -1,7 +1,6 @@
 """SQuAD's JSON (rajpurkar.github.io/SQuAD-explorer), 1.1 and 2.0."""
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ def records(path: str) -> Iterator[Record]:
   Raises:
     ValueError: no JSON of SQuAD; names the file and the line or place.
   """
-  if os.path.splitext(path.lower())[1] in (".jsonl", ".ndjson"):
+  if tables.is_jsonl(path, whole=True):
     yield from _lines(path)
     return
   text = tables.content(path)

@@ -1,4 +1,7 @@
-"""Lines of TSV, CSV and JSONL files as records, with where they stand."""
+"""The one reader of tables: TSV, CSV and JSONL files as records.
+
+A record knows where it stands, for messages.
+"""
 
 import csv
 import io
@@ -214,22 +217,28 @@ def split_commas(text: str, flag: str) -> list[str]:
   return [part.strip() for part in parts]
 
 
-def is_jsonl(path: str) -> bool:
-  """Whether a file's name says that it has a JSON object a line."""
-  end = os.path.splitext(path.lower())[1]
-  return end in (".jsonl", ".ndjson", ".json")
+def is_jsonl(path: str, whole: bool = False) -> bool:
+  """Returns True if a file's name says that it has a JSON object a line.
 
-
-def holds_json_lines(path: str) -> bool:
-  """Returns True if a file has a JSON object on each line.
-
-  This is the case if its name ends with .jsonl or .ndjson, or if it ends with
-  .json and the text begins with an object.
+  Args:
+    path: the file.
+    whole: a .json of this kind is one JSON value (SQuAD, RACE).
   """
   end = os.path.splitext(path.lower())[1]
-  if end in (".jsonl", ".ndjson"):
-    return True
-  return end == ".json" and lines(path)[0].lstrip().startswith("{")
+  return end in (".jsonl", ".ndjson") or (end == ".json" and not whole)
+
+
+def records(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
+  """Records of a file: a JSON object a line, or a table with a header.
+
+  Args:
+    path: the file; its name says which it is, see `is_jsonl`.
+    ragged: see `table`.
+
+  Raises:
+    ValueError: from `jsonl` or `table`.
+  """
+  return jsonl(path) if is_jsonl(path) else table(path, ragged)
 
 
 def get(record: Record, name: str) -> Any:
