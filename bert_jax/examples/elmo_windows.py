@@ -58,10 +58,14 @@ def char_ids(spellings: Spellings, ids: np.ndarray) -> np.ndarray:
   return rows[where]
 
 
-def _targets(ids: np.ndarray, known: np.ndarray, vocab_size: int) -> Sequence:
+def _targets(
+  ids: np.ndarray, predicted: np.ndarray, vocab_size: int
+) -> Sequence:
   """Ids and weights of words to predict, 0 where there are none."""
   ids = np.where(ids < vocab_size, ids, words.UNKNOWN)
-  return np.where(known, ids, 0).astype(np.int32), known.astype(np.float32)
+  return np.where(predicted, ids, 0).astype(np.int32), predicted.astype(
+    np.float32
+  )
 
 
 def index_all(
@@ -194,9 +198,9 @@ def build_links(
     (corpus.tokens[p].astype(np.int64), corpus.tokens[p + 1].astype(np.int64))
     for p in (ahead, back)
   )
-  known = np.ones(ahead.shape, bool)
-  values = (char_ids(corpus.spellings, left[0]), known.astype(np.int32))
-  following = _targets(left[1], known, vocab_size)
-  preceding = _targets(right[0], known, vocab_size)
+  predicted = np.ones(ahead.shape, bool)
+  values = (char_ids(corpus.spellings, left[0]), predicted.astype(np.int32))
+  following = _targets(left[1], predicted, vocab_size)
+  preceding = _targets(right[0], predicted, vocab_size)
   batch = dict(zip(KEYS, (*values, *following, *preceding), strict=True))
   return batch | {"back_char_ids": char_ids(corpus.spellings, right[1])}

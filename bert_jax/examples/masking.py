@@ -77,14 +77,14 @@ def check_masks(masks: Masks) -> Masks:
     raise ValueError(f"max_predictions is {masks.max_predictions}; at least 1.")
   if masks.mask_rate == 0:
     raise ValueError("mask_rate is 0; there would be nothing to predict.")
-  for name, known in (
+  for name, choices in (
     ("masking", masked_units.KINDS),
     ("replacement", REPLACEMENTS),
     ("count", COUNTS),
   ):
     value = getattr(masks, name)
-    if value not in known:
-      raise ValueError(f"{name} is {value!r}{nearest(str(value), known)}")
+    if value not in choices:
+      raise ValueError(f"{name} is {value!r}{nearest(str(value), choices)}")
   if not 0 <= masks.mask_rate <= 1:
     raise ValueError(f"mask_rate is {masks.mask_rate}; it is a share, 0 to 1.")
   plain = masks.masking == "token" and masks.replacement == "electra"

@@ -24,14 +24,14 @@ from bert_jax.tasks import (
   task_inputs,
 )
 from bert_jax.tasks.encoded_rows import Rows, Task
-from bert_jax.tasks.published import Known
+from bert_jax.tasks.published import TaskFiles
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
 
 
 def register(
   name: str,
-  task: str | Known,
+  task: str | TaskFiles,
   inputs: Sequence[str],
   vocab: str,
   length: int | None = None,
@@ -50,28 +50,28 @@ def register(
   Raises:
     ValueError: an unknown task, or bad input when it is read.
   """
-  known = task_inputs.find(task) if isinstance(task, str) else task
-  parts = task_inputs.parse_inputs(known, inputs)
-  length = length or known.length
+  task_files = task_inputs.find(task) if isinstance(task, str) else task
+  parts = task_inputs.parse_inputs(task_files, inputs)
+  length = length or task_files.length
   tokenizer = functools.cache(lambda: open_vocabulary.load(vocab, **options))
 
   # All splits at once: labels and their forms are those of the whole task.
-  read_parts = functools.cache(lambda: task_inputs.read(known, parts))
+  read_parts = functools.cache(lambda: task_inputs.read(task_files, parts))
 
   @functools.cache
   def split_rows(split: str) -> tuple[Task, Rows]:
     read = read_parts()
     made = prepare_task.encode_examples(
-      read.known.task,
+      read.task,
       read.splits[split],
       tokenizer(),
       length,
-      context=known.context,
+      context=task_files.context,
     )
-    return read.known.task, made.rows
+    return read.task, made.rows
 
   names = list(dict.fromkeys(part.split for part in parts))
-  return _register(name, known.task, split_rows, names, length, tokenizer)
+  return _register(name, task_files.task, split_rows, names, length, tokenizer)
 
 
 def register_folder(name: str, folder: str) -> seqio.Task:
@@ -150,15 +150,15 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
     real, own = place < size, row["labels"]
     if task.kind == "tagging":
       own = fill(own, -1)
-    known = tf.math.is_finite(own) if own.dtype.is_floating else own >= 0
+    labelled = tf.math.is_finite(own) if own.dtype.is_floating else own >= 0
     several = task.kind in ("multi_label", "span")
-    weight = tf.reduce_all(known) if several else known
+    weight = tf.reduce_all(labelled) if several else labelled
     kept = {k: row[k] for k in ("row", "unanswerable") if k in row}
     return kept | {
       "input_ids": fill(row["ids"], pad),
       "segment_ids": tf.cast(real & (place >= row["second"]), tf.int32),
       "sequence_ids": tf.cast(real, tf.int32),
-      "labels": tf.where(known, own, tf.zeros_like(own)),
+      "labels": tf.where(labelled, own, tf.zeros_like(own)),
       "label_weights": tf.cast(weight, tf.float32),
     }
 

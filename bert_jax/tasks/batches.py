@@ -209,20 +209,20 @@ def _labels(task: Task, rows: Rows, row: np.ndarray, length: int) -> Batch:
     sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
     index = rows.starts[row][:, None] + place
     labels = rows.labels.take(index, mode="clip")
-    known = (place < sizes) & (labels >= 0)
-    labels = np.where(known, labels, 0)
+    labelled = (place < sizes) & (labels >= 0)
+    labels = np.where(labelled, labels, 0)
   else:
     labels = rows.labels[row]
     if task.kind == "regression":
-      known = np.isfinite(labels) & (row >= 0)
-      labels = np.where(known, labels, np.float32(0))
+      labelled = np.isfinite(labels) & (row >= 0)
+      labels = np.where(labelled, labels, np.float32(0))
     elif task.kind in ("span", "multi_label"):
-      known = (labels >= 0).all(1) & (row >= 0)
-      labels = np.where(known[:, None], labels, 0)
+      labelled = (labels >= 0).all(1) & (row >= 0)
+      labels = np.where(labelled[:, None], labels, 0)
     else:
-      known = (labels >= 0) & (row >= 0)
-      labels = np.where(known, labels, 0)
-  return {"labels": labels, "label_weights": known.astype(np.float32)}
+      labelled = (labels >= 0) & (row >= 0)
+      labels = np.where(labelled, labels, 0)
+  return {"labels": labels, "label_weights": labelled.astype(np.float32)}
 
 
 class Part(NamedTuple):
@@ -482,11 +482,11 @@ def _check_varied(split: Split, path: str) -> None:
   if not set(metrics.CORRELATIONS) & set(split.task.metrics):
     return
   labels = [metrics.gold(split.task, example) for example in split.examples]
-  known = [label for label in labels if label is not None]
-  if len(set(known)) < 2:
+  labels = [label for label in labels if label is not None]
+  if len(set(labels)) < 2:
     raise ValueError(
-      f"{path}: split {split.name!r} has only the label {known[0]:g}"
-      f" (examples: {len(known)}), so that {split.task.metrics[0]} is not"
+      f"{path}: split {split.name!r} has only the label {labels[0]:g}"
+      f" (examples: {len(labels)}), so that {split.task.metrics[0]} is not"
       " defined; it needs two examples of different labels."
     )
 

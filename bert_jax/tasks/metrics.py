@@ -83,10 +83,10 @@ def _check_names(
   """Raises ValueError for a name, right or predicted, that is no label's."""
   if not task.labels:
     return
-  known = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
+  names = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
   for i, (p, example) in enumerate(zip(predictions, examples, strict=True)):
     for kind, x in (("label", gold(task, example)), ("prediction", p)):
-      other = set(x if isinstance(x, list) else [x]) - known
+      other = set(x if isinstance(x, list) else [x]) - names
       if other:
         raise ValueError(
           f"task {task.name}: the {kind} {min(other)!r} of example {i} is none"

@@ -17,6 +17,7 @@ from bert_jax.tasks import (
 )
 from bert_jax.tasks.encode import Encoded
 from bert_jax.tasks.encoded_rows import Examples, Task
+from bert_jax.tasks.published import TaskFiles
 from bert_jax.text import open_vocabulary, token_files
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -56,7 +57,7 @@ def encode_examples(
 
 
 def prepare(
-  known: task_inputs.Known,
+  task_files: TaskFiles,
   inputs: Sequence[task_inputs.Input],
   vocab: str,
   output: str,
@@ -69,7 +70,7 @@ def prepare(
   """Writes a folder of features; does nothing if it is there already.
 
   Args:
-    known: the task, from `task_inputs.find`.
+    task_files: the task, from `task_inputs.find`.
     inputs: what to read.
     vocab: see `open_vocabulary.load`.
     output: the folder.
@@ -92,12 +93,12 @@ def prepare(
   if add_tokens is not None:
     vocabulary, line = token_files.extend(vocabulary, add_tokens)
     note(line)
-  length = length or known.length
+  length = length or task_files.length
   paths = [path for i in inputs for path in _paths(i.path)]
   watch = files.Watch(filter(os.path.isfile, paths))
   made_from = dict(
     version=VERSION,
-    task=[*known.task],
+    task=[*task_files.task],
     length=length,
     stride=stride,
     max_question=max_question,
@@ -106,14 +107,16 @@ def prepare(
   )
   if vocabulary.added:
     made_from["added_tokens"] = [token.content for token in vocabulary.added]
-  if known.columns is not None:
-    made_from["columns"] = known.columns
+  if task_files.columns is not None:
+    made_from["columns"] = task_files.columns
   # As JSON has it.
-  made_from["task"] = [list(x) if type(x) is tuple else x for x in known.task]
+  made_from["task"] = [
+    list(x) if type(x) is tuple else x for x in task_files.task
+  ]
   if os.path.exists(output):
     return _same(output, made_from)
   try:
-    read = task_inputs.read(known, inputs)
+    read = task_inputs.read(task_files, inputs)
   except ValueError:
     # Half of a new file may be no file of its kind.
     watch.check_input()
@@ -123,11 +126,11 @@ def prepare(
   splits, notes = {}, _notes_of(read)
   for split, examples in read.splits.items():
     encoded = encode_examples(
-      read.known.task,
+      read.task,
       examples,
       vocabulary,
       length,
-      context=known.context,
+      context=task_files.context,
       stride=stride,
       max_question=max_question,
     )
@@ -147,7 +150,7 @@ def prepare(
     made_from=made_from,
   )
   tokenizer_files = open_vocabulary.contents(vocabulary)
-  encoded_rows.save(output, read.known.task, splits, meta, tokenizer_files)
+  encoded_rows.save(output, read.task, splits, meta, tokenizer_files)
   return encoded_rows.read_meta(output)
 
 

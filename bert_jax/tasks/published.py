@@ -16,7 +16,7 @@ from bert_jax.tasks.files import (
 from bert_jax.tasks.files.tables import Record
 
 
-class Known(NamedTuple):
+class TaskFiles(NamedTuple):
   """A task and how its files are read.
 
   Attributes:
@@ -93,21 +93,21 @@ def _one(parse: Callable[..., dict[str, Any]], task: Task) -> Callable:
   return lambda record, needed: [parse(task, record, needed)]
 
 
-def _glue(name: str) -> Known:
+def _glue(name: str) -> TaskFiles:
   names, metrics, tfds = _GLUE[name]
   kind = "classification" if names else "regression"
   task = Task(name, kind, names, 1, metrics)
   read = functools.partial(glue.records, name)
-  return Known(task, read, _one(glue.parse, task), tfds)
+  return TaskFiles(task, read, _one(glue.parse, task), tfds)
 
 
-def _superglue(name: str) -> Known:
+def _superglue(name: str) -> TaskFiles:
   names, metrics, length = _SUPERGLUE[name]
   kind, columns = "classification", 1
   if name == "copa":
     kind, columns = "choice", 2
   task = Task(name, kind, names, columns, metrics)
-  return Known(
+  return TaskFiles(
     task,
     lambda path, skipped: superglue.records(name, path),
     functools.partial(superglue.parse, task),
@@ -116,7 +116,7 @@ def _superglue(name: str) -> Known:
   )
 
 
-def _choice(name: str) -> Known:
+def _choice(name: str) -> TaskFiles:
   if name == "swag":
     task = Task(name, "choice", ("0", "1", "2", "3"), 4, ("accuracy",))
     read, parse, tfds, length = (
@@ -129,16 +129,16 @@ def _choice(name: str) -> Known:
     task = Task(name, "choice", choices.LETTERS, 4, ("accuracy",))
     read, parse = choices.race_records, choices.parse_race
     tfds, length = "race/high", 512
-  return Known(
+  return TaskFiles(
     task, lambda path, skipped: read(path), _one(parse, task), tfds, length
   )
 
 
-def _tagging(name: str) -> Known:
+def _tagging(name: str) -> TaskFiles:
   labels = _tags(_TYPES[name])
   task = Task(name, "tagging", labels, 1, ("tagging_f1",))
   paper = name == "conll2003"  # Devlin et al. 2018, section 5.3.
-  return Known(
+  return TaskFiles(
     task,
     lambda path, skipped: conll.published_records(path),
     _one(conll.parse, task),
@@ -148,10 +148,10 @@ def _tagging(name: str) -> Known:
   )
 
 
-def _squad(name: str) -> Known:
+def _squad(name: str) -> TaskFiles:
   task = Task(name, "span", (), 1, (name,))
   tfds = "squad/v2.0" if name == "squad2" else "squad/v1.1"
-  return Known(
+  return TaskFiles(
     task,
     lambda path, skipped: squad.records(path),
     _one(squad.parse, task),
@@ -160,7 +160,7 @@ def _squad(name: str) -> Known:
   )
 
 
-TASKS: dict[str, Known] = {
+TASKS: dict[str, TaskFiles] = {
   **{name: _glue(name) for name in _GLUE},
   **{name: _superglue(name) for name in _SUPERGLUE},
   **{name: _choice(name) for name in ("swag", "race")},

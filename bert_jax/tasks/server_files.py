@@ -242,11 +242,12 @@ def submission(path: str, files: Sequence[str]) -> list[str]:
     OSError: a file cannot be read, or the zip not written.
   """
   names = [os.path.basename(file) for file in files]
-  known = GLUE_FILES if {*names} & {*GLUE_FILES} else SUPERGLUE_FILES
+  server_names = GLUE_FILES if {*names} & {*GLUE_FILES} else SUPERGLUE_FILES
   for i, name in enumerate(names):
-    if name not in known:
+    if name not in server_names:
       raise ValueError(
-        f"{files[i]}: the server knows no such file, but {', '.join(known)}."
+        f"{files[i]}: the server knows no such file, but"
+        f" {', '.join(server_names)}."
       )
     if name in names[:i]:
       raise ValueError(f"{files[i]}: a second {name}; give one.")
@@ -256,4 +257,4 @@ def submission(path: str, files: Sequence[str]) -> list[str]:
       with open(file, "rb") as f:
         archive.writestr(name, f.read())
   write_atomically(path, packed.getvalue())
-  return [name for name in known if name not in names]
+  return [name for name in server_names if name not in names]

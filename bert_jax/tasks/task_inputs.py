@@ -1,4 +1,4 @@
-"""Files of a task's splits to examples, known tasks and one's own alike."""
+"""Files of a task's splits to examples, for published and custom tasks."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ from bert_jax.messages import nearest
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.tasks.files import conll, custom, label_fields, tags, tfds
 from bert_jax.tasks.files.tables import Record
-from bert_jax.tasks.published import TASKS, Known
+from bert_jax.tasks.published import TASKS, TaskFiles
 
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # Kinds with several labels an example, and the field that has them.
@@ -32,13 +32,13 @@ class Read(NamedTuple):
   """What a task's inputs hold.
 
   Attributes:
-    known: the task; its labels are those found where it is one's own.
+    task: the task; a custom one has the labels that were found.
     splits: split -> examples.
     skipped: where lines stand that were left out (QQP).
     notes: sentences that say how the labels were read.
   """
 
-  known: Known
+  task: Task
   splits: dict[str, Examples]
   skipped: list[str]
   notes: list[str]
@@ -49,7 +49,7 @@ def find(
   kind: str | None = None,
   columns: str | None = None,
   labels: Sequence[str] = (),
-) -> Known:
+) -> TaskFiles:
   """The published task of a name, or one's own, if `columns` or a kind says so.
 
   Args:
@@ -102,9 +102,9 @@ def _of_columns(
   return tuple(labels or columns)
 
 
-def _own(task: Task, chosen: custom.Columns) -> Known:
+def _own(task: Task, chosen: custom.Columns) -> TaskFiles:
   parse = functools.partial(custom.parse, task, chosen)
-  return Known(
+  return TaskFiles(
     task,
     lambda path, skipped: custom.records(path, task.kind, chosen),
     lambda record, needed: [parse(record, needed)],
@@ -113,8 +113,8 @@ def _own(task: Task, chosen: custom.Columns) -> Known:
   )
 
 
-def parse_inputs(known: Known, given: Iterable[str]) -> list[Input]:
-  """Reads `SPLIT=PATH`; `tfds` alone stands for all splits of a known task.
+def parse_inputs(task_files: TaskFiles, given: Iterable[str]) -> list[Input]:
+  """Reads `SPLIT=PATH`; `tfds` alone stands for all splits of a published task.
 
   Raises:
     ValueError: written otherwise.
@@ -122,13 +122,13 @@ def parse_inputs(known: Known, given: Iterable[str]) -> list[Input]:
   made = []
   for text in given:
     split, equal, path = text.partition("=")
-    if text == tfds.TFDS and known.tfds:
-      names = tfds.splits(known.tfds)
-      made += [Input(s, f"{tfds.PREFIX}{known.tfds}:{s}") for s in names]
+    if text == tfds.TFDS and task_files.tfds:
+      names = tfds.splits(task_files.tfds)
+      made += [Input(s, f"{tfds.PREFIX}{task_files.tfds}:{s}") for s in names]
     elif not equal or not _SPLIT.fullmatch(split) or not path:
       raise ValueError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
-        + (", or tfds." if known.tfds else ".")
+        + (", or tfds." if task_files.tfds else ".")
       )
     else:
       made.append(Input(split, path))
@@ -140,7 +140,7 @@ def needs_labels(split: str) -> bool:
   return split.startswith(("train", "validation", "dev"))
 
 
-def read(known: Known, inputs: Sequence[Input]) -> Read:
+def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Read:
   """Reads all inputs; those of a split follow each other.
 
   Raises:
@@ -149,13 +149,13 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
   splits: dict[str, Examples] = {}
   skipped: list[str] = []
   wheres: dict[str, list[Record]] = {}
-  task = known.task
+  task = task_files.task
   for split, path in inputs:
     before = len(splits.setdefault(split, []))
     needed = needs_labels(split)
     # Of a test set no line may be missing: predictions go by their places.
-    for record in _records(known, path, skipped if needed else None):
-      for example in known.parse(record, needed):
+    for record in _records(task_files, path, skipped if needed else None):
+      for example in task_files.parse(record, needed):
         splits[split].append(example)
         # Do not keep the fields, because the example has the texts already.
         wheres.setdefault(split, []).append(record._replace(fields={}))
@@ -163,29 +163,28 @@ def read(known: Known, inputs: Sequence[Input]) -> Read:
       raise ValueError(f"{path}: no examples in it.")
   notes: list[str] = []
   if task.kind == "multi_label":
-    task = _name_labels(known, splits, wheres, notes)
+    task = _name_labels(task_files, splits, wheres, notes)
   if not task.labels and task.kind in ("classification", *_SEVERAL):
     labels = _found(task, splits, wheres)
     metrics = custom.metrics_of(task.kind, labels)
     task = task._replace(labels=labels, metrics=metrics)
   if task.kind == "tagging" and (line := tags.warning(task.labels)):
     notes.append(line)
-  known = known._replace(task=task)
   for split, examples in splits.items():
     _number(task, split, examples)
-  return Read(known, splits, skipped, notes)
+  return Read(task, splits, skipped, notes)
 
 
 def _records(
-  known: Known, path: str, skipped: list[str] | None
+  task_files: TaskFiles, path: str, skipped: list[str] | None
 ) -> Iterable[Record]:
   if path.startswith(tfds.PREFIX):
-    return tfds.records(path, known.task.labels)
-  return known.records(path, skipped)
+    return tfds.records(path, task_files.task.labels)
+  return task_files.records(path, skipped)
 
 
 def _name_labels(
-  known: Known,
+  task_files: TaskFiles,
   splits: Mapping[str, Examples],
   wheres: Mapping[str, list[Record]],
   notes: list[str],
@@ -193,7 +192,7 @@ def _name_labels(
   """Replaces the lists of labels in examples by lists of names, in place.
 
   Args:
-    known: the task and its columns.
+    task_files: the task and its columns.
     splits: split -> examples.
     wheres: split -> the record of each example, for messages.
     notes: gets sentences that say how the lists were read.
@@ -204,8 +203,8 @@ def _name_labels(
   Raises:
     ValueError: a list has neither names nor one number for each label.
   """
-  task = known.task
-  if custom.LABEL_COLUMNS in (known.columns or {}):
+  task = task_files.task
+  if custom.LABEL_COLUMNS in (task_files.columns or {}):
     return task
   pairs = [
     (example, needs_labels(split), record.where)

@@ -13,7 +13,7 @@ from bert_jax import files
 from bert_jax.messages import UserError
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, glue
-from bert_jax.tasks.published import Known
+from bert_jax.tasks.published import TaskFiles
 from bert_jax.use import augmentation, predict, word_vectors
 from bert_jax.use.augmentation import Example, Options
 
@@ -66,16 +66,16 @@ def augment(
     ValueError: with one sentence; nothing is written.
   """
   _check(source, target, options)
-  known, names = task_columns(task, kind, columns)
+  task_files, names = task_columns(task, kind, columns)
   skipped: list[str] = []
   # Read the file once before the model runs, so that a bad line is named first.
-  count = sum(1 for _ in _examples(known, source, skipped))
+  count = sum(1 for _ in _examples(task_files, source, skipped))
   if not count:
     raise UserError(f"{source}: no examples in it.")
   glove = word_vectors.read(vectors) if vectors else None
   predictor = _open_model(model, batch_size, options.candidates, dtype, family)
   written = 0
-  examples = _examples(known, source, [])
+  examples = _examples(task_files, source, [])
   with files.atomic_file(target) as partial:
     with open(partial, "w", encoding="utf-8", newline="\n") as f:
       f.write("\t".join(names) + "\n")
@@ -102,7 +102,7 @@ def _check(source: str, target: str, options: Options) -> None:
 
 def task_columns(
   name: str, kind: str | None, columns: str | None
-) -> tuple[Known, list[str]]:
+) -> tuple[TaskFiles, list[str]]:
   """Returns a task of one or two texts, and the columns that are written.
 
   Args:
@@ -113,26 +113,28 @@ def task_columns(
   Raises:
     UserError: there is no such task, or it does not have this form.
   """
-  known = task_inputs.find(name, kind, columns)
+  task_files = task_inputs.find(name, kind, columns)
   if columns is None:
     if name not in glue.TEXTS:
       raise UserError(
         f"--task={name}: augmented are {', '.join(glue.TEXTS)}, and your own"
         " tasks of one or two texts, with --columns."
       )
-    return known, [*glue.TEXTS[name], "label"]
-  chosen = custom.columns(columns, known.task.kind)
+    return task_files, [*glue.TEXTS[name], "label"]
+  chosen = custom.columns(columns, task_files.task.kind)
   texts = [chosen[role] for role in ("text", "pair") if role in chosen]
   labels = chosen.get(custom.LABEL_COLUMNS)
-  return known, [*texts, *(labels or [chosen.get("label", "label")])]
+  return task_files, [*texts, *(labels or [chosen.get("label", "label")])]
 
 
-def _examples(known: Known, path: str, skipped: list[str]) -> Iterator[Example]:
-  for record in known.records(path, skipped):
-    for example in known.parse(record, True):
+def _examples(
+  task_files: TaskFiles, path: str, skipped: list[str]
+) -> Iterator[Example]:
+  for record in task_files.records(path, skipped):
+    for example in task_files.parse(record, True):
       # A text of a JSON or CSV file may contain tabs and ends of lines.
       texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
-      columns = (known.columns or {}).get(custom.LABEL_COLUMNS)
+      columns = (task_files.columns or {}).get(custom.LABEL_COLUMNS)
       if columns:
         marks = (str(int(name in example["label"])) for name in columns)
         yield Example(texts, "\t".join(marks))

@@ -131,7 +131,7 @@ def main() -> None:
   model = load(args.model, default_tower="discriminator")
   layers = extract(model, read.splits, args.features)
   for name in args.features:
-    row = run(args, read.known.task, read.splits, layers, name)
+    row = run(args, read.task, read.splits, layers, name)
     with open(args.output, "a", encoding="utf-8") as f:
       f.write(json.dumps(row) + "\n")
 

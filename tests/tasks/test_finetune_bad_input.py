@@ -50,13 +50,13 @@ def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
     b"\xef\xbb\xbfmy text\tmy label\r\na\tnot spam \r\nb\tspam\r\n"
   )
   found = read(path, **OWN)
-  assert found.known.task.labels == ("not spam", "spam")
+  assert found.task.labels == ("not spam", "spam")
   assert [e["texts"] for e in found.splits["train"]] == [["a"], ["b"]]
   line = '{"my text": "x \\ud83d", "my label": "\\uDC00"}\n'
   path = files.write(tmp_path / "a.jsonl", line + line.replace("\\uDC00", "b"))
   found = read(path, **OWN)
   assert found.splits["train"][0]["texts"] == ["x \ufffd"]
-  assert found.known.task.labels == ("b", "\ufffd")
+  assert found.task.labels == ("b", "\ufffd")
   # A whole pair is a character.
   assert tables.parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
   lines = [{"my text": "a", "my label": ["b"]}]

@@ -321,7 +321,7 @@ def test_the_command(tmp_path):
   lines = [{"message": "the cat", "verdict": "spam"}] * 2
   lines += [{"message": "a dog", "verdict": "not spam"}]
   files.write_jsonl(tmp_path / "train.jsonl", lines)
-  command = [sys.executable, "-m", "bert_jax", "prepare", "--task", "spam"]
+  command = [sys.executable, "-m", "bert_jax", "prepare-task", "--task", "spam"]
   command += ["--columns=text=message,label=verdict", "--length=16"]
   command += [f"--vocab={tmp_path}/vocab.txt", f"--output={tmp_path}/out"]
   done = subprocess.run(

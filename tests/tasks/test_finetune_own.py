@@ -24,7 +24,7 @@ def test_minus_one_is_a_class_of_ones_own(tmp_path):
   lines += [{"text": "c", "label": " "}, {"text": "d"}]
   other = files.write_jsonl(tmp_path / "b.jsonl", lines)
   found = read({"train": table, "test": other}, columns=COLUMNS)
-  assert found.known.task.labels == ("-1", "0", "1")
+  assert found.task.labels == ("-1", "0", "1")
   assert labels_of(found, "train") == ["-1", "0", "1"]
   assert labels_of(found, "test") == ["-1", None, None, None]
   # In a published task it says that the label is kept back.
@@ -42,7 +42,7 @@ def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   found = read({"train": path}, columns=COLUMNS)
   assert labels_of(found, "train") == ["0", "1", "1", "2.5", "0", "1000"]
-  assert found.known.task.labels == ("0", "1", "1000", "2.5")
+  assert found.task.labels == ("0", "1", "1000", "2.5")
   # Names that were given stay as they were given.
   lines = [{"text": "a", "label": x} for x in (0.0, 1.0)]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
@@ -82,7 +82,7 @@ def test_words_and_tags(tmp_path, name, columns, content):
   examples = found.splits["train"]
   assert [e["words"] for e in examples] == WORDS
   assert [e["tags"] for e in examples] == TAGS
-  assert found.known.task.labels == ("O", "B-LOC", "I-LOC")
+  assert found.task.labels == ("O", "B-LOC", "I-LOC")
   # Lists in JSON are the same examples.
   lines = [
     dict(tokens=words, ner=tags)

@@ -252,7 +252,7 @@ def test_ones_own_columns(tmp_path):
   assert found[0] == {"id": "7", "texts": ["a\nb", "c"], "label": "yes"}
   assert found[1]["texts"] == ["d", 'e "f"']
   known = task_inputs.find("same", **own)
-  assert task_inputs.read(known, [Input("train", path)]).known.task.labels == (
+  assert task_inputs.read(known, [Input("train", path)]).task.labels == (
     "no",
     "yes",
   )
@@ -263,7 +263,7 @@ def test_ones_own_columns(tmp_path):
   path = files.write_jsonl(tmp_path / "t.jsonl", lines)
   known = task_inputs.find("z", "tagging", "words=w,tags=t")
   found = task_inputs.read(known, [Input("train", path)])
-  assert found.known.task.labels == ("O", "B-Z", "I-Z")
+  assert found.task.labels == ("O", "B-Z", "I-Z")
   assert found.splits["train"][0]["tags"] == ["B-Z", "O"]
 
 
@@ -315,7 +315,7 @@ def test_bad_flags_and_own_files(tmp_path):
   )
   known = task_inputs.find("mine", **own)
   inputs = [Input("train", other), Input("validation", path)]
-  assert task_inputs.read(known, inputs).known.task.labels == ("p", "q", "r")
+  assert task_inputs.read(known, inputs).task.labels == ("p", "q", "r")
   files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "s"}])
   with pytest.raises(
     ValueError, match=r"a\.jsonl:1: label 's' is not in split"

@@ -43,8 +43,8 @@ def test_lists_and_commas_are_the_same(tmp_path):
   table = files.write(tmp_path / "a.tsv", "text\tmoods\n" + rows)
   found = read({"train": train, "validation": table})
   assert labels_of(found, "train") == wanted == labels_of(found, "validation")
-  assert found.known.task.labels == ("7", "hope, at last", "joy")
-  assert found.known.task.metrics == ("f1_micro",)
+  assert found.task.labels == ("7", "hope, at last", "joy")
+  assert found.task.metrics == ("f1_micro",)
   # A test set may have no labels at all, or none for some of its texts.
   none = files.write(tmp_path / "b.csv", "text,moods\na,\nb,\n")
   bare = files.write(tmp_path / "c.csv", "text\na\n")

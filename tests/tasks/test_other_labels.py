@@ -63,7 +63,7 @@ def test_a_list_with_a_number_for_each_label(tmp_path, values):
   # Without names they are numbers, all of them labels, and that is said.
   result = read({"train": path})
   assert labels_of(result) == [["2"], ["0"], []]
-  assert result.known.task.labels == ("0", "1", "2")
+  assert result.task.labels == ("0", "1", "2")
   assert result.notes == [
     "each list of labels has a number for each of 3 labels; name them by"
     " --labels."
@@ -138,7 +138,7 @@ def test_what_may_be_several_labels_is_said(tmp_path, values, names, said):
   else:
     path = write_lists(tmp_path / "a.jsonl", values)
   result = read({"train": path})
-  assert sorted(result.known.task.labels) == names
+  assert sorted(result.task.labels) == names
   assert len(result.notes) == (said is not None)
   if said:
     assert result.notes[0].startswith("warning: ") and said in result.notes[0]
@@ -171,10 +171,10 @@ def test_a_column_for_each_label(tmp_path):
   wanted = [["an insult"], both, [], ["toxic"], ["toxic"], ["an insult"]]
   assert labels_of(result) == wanted
   assert labels_of(result, "test") == [["an insult"], None, None]
-  assert result.known.task.labels == ("toxic", "an insult")
+  assert result.task.labels == ("toxic", "an insult")
   # Another order of the ids.
   result = read({"train": path}, columns=MARKED, labels=both[::-1])
-  assert result.known.task.labels == ("an insult", "toxic")
+  assert result.task.labels == ("an insult", "toxic")
   for content, message in (
     (
       "text,toxic,an insult\na,0,2\n",
@@ -224,7 +224,7 @@ def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
     for entities in (RIGHT, OURS)
   ]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read({"train": path}, "tagging", None).known.task
+  task = read({"train": path}, "tagging", None).task
   letters = sorted({*LETTERS[scheme]})
   assert sorted(task.labels) == sorted(
     ["O", *(f"{p}-{t}" for t in "XY" for p in letters)]
@@ -245,7 +245,7 @@ def test_entities_of_one_type_without_its_name(tmp_path):
   ours = spell([(0, 2, ""), (6, 7, "")], LETTERS["IOB2"], typed=False)
   lines = [dict(words=["a"] * 8, tags=right)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read({"train": path}, "tagging", None).known.task
+  task = read({"train": path}, "tagging", None).task
   assert (task.labels, task.metrics) == (("O", "B", "I"), ("tagging_f1",))
   assert metrics.evaluate(task, [ours], lines)["tagging_f1"] == 0.5
 
@@ -255,7 +255,7 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
   iob1 = ["I-X", "B-X", "I-X", "O", "I-Y", "I-Y", "I-Y", "I-X"]
   lines = [dict(words=["a"] * 8, tags=iob1)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  task = read({"train": path}, "tagging", None).known.task
+  task = read({"train": path}, "tagging", None).task
   assert task.metrics == ("tagging_f1",)
   ours = spell([*RIGHT, (7, 8, "X")], LETTERS["IOB2"])
   assert metrics.evaluate(task, [ours], lines)["tagging_f1"] == 1.0
@@ -277,7 +277,7 @@ def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
   lines = [dict(words=["a", "b", "c"], tags=[names[0], names[1], names[0]])]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   result = read({"train": path}, "tagging", None)
-  (example,), task = result.splits["train"], result.known.task
+  (example,), task = result.splits["train"], result.task
   assert example["tags"] == [str(tag) for tag in lines[0]["tags"]]
   assert task.metrics == (metric,)
   if metric == "accuracy":
@@ -325,7 +325,7 @@ def test_entities_in_another_spelling_are_said(tmp_path, names, said):
     result = read({"train": path}, "tagging", None, labels=labels)
     assert len(result.notes) == (said is not None)
     if said:
-      assert result.known.task.metrics == ("accuracy",)
+      assert result.task.metrics == ("accuracy",)
       assert re.match(f"warning: tags such as {said}", result.notes[0])
 
 

@@ -82,8 +82,8 @@ def _plain(value: Any, feature: Any, labels: tuple[str, ...]) -> Any:
   if isinstance(feature, tfds.features.ClassLabel):
     if np.ndim(value) == 0:
       name = feature.int2str(int(value)) if value >= 0 else None
-      known = name is None or not labels or {name, name.lower()} & {*labels}
-      return name if known else str(int(value))
+      fits = name is None or not labels or {name, name.lower()} & {*labels}
+      return name if fits else str(int(value))
   # `tf.RaggedTensor` has `to_list`.
   if isinstance(value, list | tuple | np.ndarray) or hasattr(value, "to_list"):
     inner = getattr(feature, "feature", feature)
