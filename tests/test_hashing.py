@@ -118,3 +118,9 @@ def test_half_binomial():
   )
   long = hashing.half_binomial(1, np.arange(20), np.full(20, 100_000))
   assert (abs(long - 50_000) < 1000).all() and len(set(long.tolist())) > 10
+
+
+def test_the_hash_of_a_text_never_changes():
+  """By it `prepare` holds documents out; old folders must stay as they are."""
+  assert hashing.text_hash("a b") == 13490496012286425384
+  assert hashing.text_hash("é") == 14635220546840893743

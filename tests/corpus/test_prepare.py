@@ -25,11 +25,11 @@ PIECES = [*SPECIAL_TOKENS, "word", "##s", "."] + [f"##{i}" for i in range(300)]
 # Small batches and a save after each, so that a kill finds work half done.
 COMMAND = """
 import sys
-from bert_jax.corpus import prepare as preparing
+from bert_jax.corpus import prepare
 from bert_jax.corpus import tokenize
 tokenize._BATCH_CHARS = 2000
 if __name__ == "__main__":
-  preparing.prepare(*sys.argv[1:4], processes=2, save_seconds=0, heldout=0.2)
+  prepare.prepare(*sys.argv[1:4], processes=2, save_seconds=0, heldout=0.2)
 """
 
 
@@ -387,8 +387,8 @@ def test_a_wordpiece_vocabulary_in_tokenizer_json_alone(text, vocab, tmp_path):
 
 UNGUARDED = """
 import sys
-from bert_jax.corpus import prepare as preparing
-preparing.prepare(*sys.argv[1:4], processes=2)
+from bert_jax.corpus import prepare
+prepare.prepare(*sys.argv[1:4], processes=2)
 """
 
 
