@@ -18,7 +18,7 @@ Other families: `race,albert` (Lan et al. 2020, Table 14; v2: 1e-5, no dropout),
   openai/finetune-transformer-lm train.py).
 
 Command (TRAIN and DEV: the original files):
-  bert_jax prepare --task race --input train=TRAIN --input validation=DEV \
+  bert_jax prepare-task --task race --input train=TRAIN --input validation=DEV \
     --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/choices.py:race --workdir runs/race \
     --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER

@@ -16,7 +16,7 @@ Differences: documents are read in the order of the prepared folder, which the
   released program shuffles; both directions of a stream read the same text, of
   different files there. Held-out perplexity is of windows without state.
 Command:
-  bert_jax vocab --kind words --rules spaces --size 793471 \
+  bert_jax vocab --tokenizer words --rules spaces --size 793471 \
     --format bert --input 'training-*/news*' --output words.txt
   bert_jax prepare --rules spaces --vocab words.txt \
     --format bert --input 'training-*/news*' --output data/1b

@@ -40,7 +40,7 @@ Other families, tables below:
 
 Command (TRAIN and DEV: the original files; MNLI: --input
 validation_matched=DEV --input validation_mismatched=DEV2):
-  bert_jax prepare --task mrpc --input train=TRAIN --input validation=DEV \
+  bert_jax prepare-task --task mrpc --input train=TRAIN --input validation=DEV \
     --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/glue.py:mrpc --workdir runs/mrpc \
     --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER

@@ -14,7 +14,7 @@ wnut17 (Derczynski et al. 2017), rare and new names in posts: the same without
   wnut17     none published with this recipe
 
 Command (TRAIN and DEV: the original files; wnut17 without --no-lower-case):
-  bert_jax prepare --task conll2003 --input train=TRAIN \
+  bert_jax prepare-task --task conll2003 --input train=TRAIN \
     --input validation=DEV --vocab PRETRAINED --no-lower-case \
     --output TASK_FOLDER
   bert_jax train --config configs/ner.py:conll2003 --workdir runs/conll2003 \

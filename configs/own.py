@@ -5,9 +5,9 @@ Recipe: BERT's for GLUE (Devlin et al. 2019, section 4.1): 32 examples a batch,
   decay from step 0, clip 1.0, weight decay 0.01; Adam's bias is corrected,
   which removes failed runs on small sets (Mosbach et al. 2021). Try several
   seeds: bert_jax sweep.
-Metric: the first of the task's; see prepare.
+Metric: the first of the task's; see prepare-task.
 Command, for a TSV file with the columns message and verdict:
-  bert_jax prepare --task spam --columns text=message,label=verdict \
+  bert_jax prepare-task --task spam --columns text=message,label=verdict \
     --input train=train.tsv --input validation=dev.tsv --vocab PRETRAINED \
     --output TASK_FOLDER
   bert_jax train --config configs/own.py --workdir runs/spam \

@@ -57,14 +57,14 @@ elmo: two layers a direction of 256 cells, words of 64 from 128 filters (cpu);
   bert_jax train --config configs/small.py:distil_cpu \
     --workdir runs/small_distil --config.data.path=runs/quickstart/data \
     --config.teacher.path=runs/quickstart
-  bert_jax vocab --kind unigram --size 4096 \
+  bert_jax vocab --tokenizer unigram --size 4096 \
     --input runs/quickstart/text.txt --output runs/unigram.model
   bert_jax prepare --input runs/quickstart/text.txt \
     --vocab runs/unigram.model --heldout 0.02 --output PREPARED_FOLDER
-  (roberta_cpu: --kind bytelevel; elmo_cpu: --kind words --size 3000)
+  (roberta_cpu: --tokenizer bytelevel; elmo_cpu: --kind words --size 3000)
   bert_jax prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \
     --vocab VOCABULARY --output PREPARED_FOLDER
-  (elmo_gpu: a vocabulary of --kind words --size 32000)
+  (elmo_gpu: a vocabulary of --tokenizer words --size 32000)
   bert_jax train --config configs/small.py:teacher_gpu \
     --workdir runs/small_teacher --config.data.path=PREPARED_FOLDER
   bert_jax train --config configs/small.py:distil_gpu \

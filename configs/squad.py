@@ -22,8 +22,8 @@ Other families, `squad,roberta` (tables below): Liu et al. 2019, Table 10; Lan
   for unanswerable questions).
 
 Command (TRAIN and DEV: the original files):
-  bert_jax prepare --task squad --input train=TRAIN --input validation=DEV \
-    --vocab PRETRAINED --output TASK_FOLDER
+  bert_jax prepare-task --task squad --input train=TRAIN \
+    --input validation=DEV --vocab PRETRAINED --output TASK_FOLDER
   bert_jax train --config configs/squad.py:squad --workdir runs/squad \
     --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER
 """

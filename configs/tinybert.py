@@ -44,7 +44,7 @@ VECTORS GloVe's text file; see docs/distillation.md. Command:
     --config.teacher.path=BERT_BASE
   bert_jax augment --model BERT --task sst2 --input TRAIN \
     --output train_augmented.tsv --vectors VECTORS
-  bert_jax prepare --task sst2 --input train=train_augmented.tsv \
+  bert_jax prepare-task --task sst2 --input train=train_augmented.tsv \
     --input validation=DEV --vocab BERT --length 64 --output TASK_FOLDER
   bert_jax train --config configs/tinybert.py:sst2 --workdir runs/layers \
     --config.init_from=runs/tinybert_4x312 \

@@ -52,7 +52,6 @@ NAMES = {
   "REPOSITORY": "REPOSITORY",
   "configs/FILE.py:NAME": "configs/bert.py:tiny",
   "SLICE": "v5e:2x2",
-  "wordpiece|bytelevel|unigram": "wordpiece",
 }
 # The same in programs; the ELMo of the page before is in DIR.
 IN_PROGRAMS = {'"DIR"': '"runs/mine"', '"runs/elmo_original"': '"DIR"'}
@@ -250,8 +249,6 @@ def small(words: list[str]) -> list[str] | None:
     return None
   if program == "bert_jax vocab":
     words = [*words, "--size", "300"]
-    if "--input" not in words:  # A page that is about a flag.
-      words += ["--input", "text/a.txt", "--output", "kind.txt"]
   if program in ("bert_jax train", "bert_jax compile"):
     path = words[words.index("--config") + 1]
     flags = small_flags(str(ROOT / path) if "/" in path else path)

@@ -1,7 +1,13 @@
 """The commands that README and docs print exist, and run."""
 
+import ast
+import re
+import shlex
+
 import docs_commands
 import pytest
+
+from bert_jax.cli.main import parser_of
 
 PAGE = """
 Text with `bert_jax evaluate --model
@@ -61,6 +67,33 @@ def test_what_installs_is_there():
   for command in docs_commands.commands():
     if command.text.startswith(("pip", "make")):
       assert docs_commands.check_install(command) is None, command
+
+
+def parse(text):
+  """Parses the flags of a command line that begins with bert_jax."""
+  _, verb, *words = shlex.split(text[text.index("bert_jax ") :])
+  parser_of(verb).parse_args([docs_commands.NAMES.get(w, w) for w in words])
+
+
+def test_verbs_have_the_flags_that_the_pages_give_them():
+  texts = [c.text for c in docs_commands.commands() if not c.program]
+  texts = [text for text in texts if re.match(r"(\w+=\S+ )*bert_jax ", text)]
+  for text in texts:
+    parse(text)
+  assert len(texts) > 30
+
+
+def test_verbs_have_the_flags_that_configs_give_them():
+  """The commands in the docstrings of configs."""
+  count = 0
+  for path in sorted((docs_commands.ROOT / "configs").glob("*.py")):
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    # A backslash at a line's end is one in the docstring, or joined there.
+    for line in docstring.replace("\\\n", " ").split("\n"):
+      if line.strip().startswith("bert_jax "):
+        parse(line.strip())
+        count += 1
+  assert count > 20
 
 
 @pytest.mark.slow
