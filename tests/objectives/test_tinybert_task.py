@@ -247,7 +247,7 @@ def made(tmp_path_factory):
 
 def read(made, name, **model):
   part = batches.open_part(str(made / "task"))
-  task = batches.rows_lib.task_of(part.meta["task"])
+  task = batches.encoded_rows.task_of(part.meta["task"])
   model = dict(family=None, variant=None) | model
   return teacher.read(part, task, str(made / name), model)
 

@@ -18,7 +18,7 @@ from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.task_inputs import Input
 from bert_jax.training import logging, sweep, train
 from bert_jax.use import predict
-from bert_jax.weights import hf
+from bert_jax.weights import hf, load
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 COLUMNS = "text=text,label=moods"
@@ -166,7 +166,7 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   command("predict", model=run, **flags)
   made = read_lines(tmp_path / "p.jsonl")
   assert [x["labels"] for x in made] == [x["prediction"] for x in scored]
-  weights = predict.read(run, False)
+  weights = load.read(str(run))
   assert weights.config["problem"] == "multi_label"
   hf.write(str(tmp_path / "hf"), weights)
   command("predict", model=tmp_path / "hf", **flags)

@@ -360,13 +360,13 @@ def test_a_diverged_evaluation_leaves_the_step_before_it(
   tuned, tmp_path, monkeypatch
 ):
   config, *_ = tuned
-  check, seen = train.scoring.check_loss, []
+  check, seen = train.evaluate_task.check_loss, []
 
   def diverged(step, split, loss):
     seen.append(step)
     check(step, split, np.nan if step == 6 else loss)
 
-  monkeypatch.setattr(train.scoring, "check_loss", diverged)
+  monkeypatch.setattr(train.evaluate_task, "check_loss", diverged)
   with pytest.raises(FloatingPointError, match="step 6: the loss of split"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
   assert seen == [3, 6]
@@ -379,7 +379,7 @@ def test_a_missing_package_is_named_before_the_first_step(
 ):
   config, *_ = tuned
   task = tiny_tasks.TASKS["classification"]._replace(metrics=("f1_macro",))
-  monkeypatch.setattr(batches.rows_lib, "task_of", lambda fields: task)
+  monkeypatch.setattr(batches.encoded_rows, "task_of", lambda fields: task)
   monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
   with pytest.raises(ValueError, match="need scikit-learn, which is not"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
