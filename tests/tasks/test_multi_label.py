@@ -17,7 +17,6 @@ from bert_jax.tasks import encode, metrics, predictions, task_inputs
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.task_inputs import Input
 from bert_jax.training import logging, sweep, train
-from bert_jax.use import predict
 from bert_jax.weights import hf, load
 
 ROOT = str(pathlib.Path(__file__).parents[2])
