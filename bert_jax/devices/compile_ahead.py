@@ -18,11 +18,11 @@ def threads() -> Iterator[concurrent.futures.Executor]:
 
   At the end what has not begun never does.
   """
-  found = concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+  executor = concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
   try:
-    yield found
+    yield executor
   finally:
-    found.shutdown(wait=False, cancel_futures=True)
+    executor.shutdown(wait=False, cancel_futures=True)
 
 
 def begin(
@@ -79,11 +79,11 @@ class Ahead:
     """
     shape = arguments[self._place]["sequence_ids"].shape
     if shape not in self._programs:
-      parts = list(arguments)
-      batch = parts.pop(self._place)
-      parts = jax.tree.map(shape_of, parts)
-      parts.insert(self._place, sharding.global_shapes(self._mesh, batch))
-      begun = begin(pool, self._function, self._mesh, *parts)
+      shapes = list(arguments)
+      batch = shapes.pop(self._place)
+      shapes = jax.tree.map(shape_of, shapes)
+      shapes.insert(self._place, sharding.global_shapes(self._mesh, batch))
+      begun = begin(pool, self._function, self._mesh, *shapes)
       if begun:
         self._programs[shape] = begun
 

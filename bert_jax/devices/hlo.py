@@ -111,8 +111,8 @@ def trip_count(program: Program, loop: Instruction) -> int:
   XLA says it as known_trip_count; the TPU compiler's text does not, but a scan
   counts from 0 to the one integer constant in its condition.
   """
-  if known := _KNOWN_COUNT.search(loop.rest):
-    return int(known[1])
+  if count := _KNOWN_COUNT.search(loop.rest):
+    return int(count[1])
   condition = re.search(r"\bcondition=%?([\w.-]+)", loop.rest)
   constants = [
     int(value[1])

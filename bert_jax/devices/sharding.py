@@ -201,7 +201,7 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
   for number, row in enumerate(rows):
     for device in row:
       held.setdefault(device.process_index, set()).add(number)
-  shares = sorted({tuple(sorted(part)) for part in held.values()})
+  shares = sorted({tuple(sorted(indices)) for indices in held.values()})
   if sum(map(len, shares)) != len(rows) or len({*map(len, shares)}) != 1:
     raise UserError(
       f"mesh.tensor={mesh.shape['tensor']} does not fit the devices of a"

@@ -34,14 +34,16 @@ def run(
     extra: numbers of units -> more arrays of their batch.
   """
   host, hosts = sharding.host_share(mesh)
-  part = batches.batch_size // hosts
-  mine = slice(host * part, (host + 1) * part)
+  host_size = batches.batch_size // hosts
+  mine = slice(host * host_size, (host + 1) * host_size)
   for number in range(batches.steps_per_epoch):
     batch = batches.batch(number)
     units = batch.pop("row")
     batch |= extra(units) if extra else {}
-    made = sharding.to_global(mesh, {k: v[mine] for k, v in batch.items()})
-    yield units, step(params, made)
+    global_batch = sharding.to_global(
+      mesh, {k: v[mine] for k, v in batch.items()}
+    )
+    yield units, step(params, global_batch)
 
 
 def jit(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
@@ -107,18 +109,18 @@ class Scorer:
     self, state: Any, frozen: Any, batches: Batches
   ) -> tuple[list[np.ndarray], dict[str, float]]:
     """Returns logits of the units and mean losses."""
-    found, totals = [], []
+    unit_logits, totals = [], []
     for units, ((sums, weights), logits) in run(
       self._step, (state.params, frozen), batches, self._mesh
     ):
-      found.append((units, logits))
+      unit_logits.append((units, logits))
       totals.append((sums, weights))
-    found, totals = jax.device_get((found, totals))
+    unit_logits, totals = jax.device_get((unit_logits, totals))
     means = mean_losses(totals)
     if not self._predicts:
       return [], means
-    count = 1 + max(int(units.max()) for units, _ in found)
-    return logits_of_units(found, count), means
+    count = 1 + max(int(units.max()) for units, _ in unit_logits)
+    return logits_of_units(unit_logits, count), means
 
 
 def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
@@ -163,15 +165,21 @@ def score(
     total = sum(c * means[name] for name, c in coefficients.items())
     loss = means.get("task_loss", total)
     check_loss(int(state.step), split.name, loss)
-    made = predictions(split, logits) if logits else []
-    found = metrics.evaluate(split.task, made, split.examples) if made else {}
-    if made:
-      say_doubts(split, made)
-    found |= means | {"loss": loss}
-    if made and split.task.kind not in ("regression", "span"):
-      found["predicted_labels"] = float(len(_distinct(split.task.kind, made)))
+    predicted = predictions(split, logits) if logits else []
+    values = (
+      metrics.evaluate(split.task, predicted, split.examples)
+      if predicted
+      else {}
+    )
+    if predicted:
+      say_doubts(split, predicted)
+    values |= means | {"loss": loss}
+    if predicted and split.task.kind not in ("regression", "span"):
+      values["predicted_labels"] = float(
+        len(_distinct(split.task.kind, predicted))
+      )
     prefix = f"{split.name}/" if number else ""
-    result |= {prefix + name: value for name, value in found.items()}
+    result |= {prefix + name: value for name, value in values.items()}
   return result
 
 
@@ -183,11 +191,11 @@ def say_doubts(split: Split, predictions: list[Any]) -> None:
     note(f"note: split {split.name}: {line}")
 
 
-def _distinct(kind: str, made: list[Any]) -> set[Any]:
+def _distinct(kind: str, predicted: list[Any]) -> set[Any]:
   """The labels that are predicted; of several at once the sets of them."""
   if kind == "tagging":
-    return {tag for tags in made for tag in tags if tag is not None}
-  return set(map(tuple, made) if kind == "multi_label" else made)
+    return {tag for tags in predicted for tag in tags if tag is not None}
+  return set(map(tuple, predicted) if kind == "multi_label" else predicted)
 
 
 def check_loss(step: int, split: str, loss: float) -> None:

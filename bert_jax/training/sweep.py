@@ -57,7 +57,7 @@ class Done(NamedTuple):
 
   run: Run
   error: str | None
-  encoded_rows: list[dict[str, Any]]
+  rows: list[dict[str, Any]]
 
 
 def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
@@ -68,15 +68,15 @@ def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
   """
   key, _, values = text.partition("=")
   key = key.removeprefix("config.")
-  known = flatten(config)
-  if key not in known:
-    raise UserError(f"--grid {text}: no such key{nearest(key, known)}")
+  flat = flatten(config)
+  if key not in flat:
+    raise UserError(f"--grid {text}: no such key{nearest(key, flat)}")
   if not values:
     raise UserError(f"--grid {text}: no values; write {key}=A,B.")
-  return key, [_value(part, known[key], text) for part in values.split(",")]
+  return key, [_value(value, flat[key], text) for value in values.split(",")]
 
 
-def _value(text: str, before: Any, where: str) -> Any:
+def _value(text: str, before: Any, axis: str) -> Any:
   try:
     value = ast.literal_eval(text)
   except (ValueError, SyntaxError):
@@ -87,7 +87,7 @@ def _value(text: str, before: Any, where: str) -> Any:
     return float(value)
   if before is not None and type(value) is not type(before):
     raise UserError(
-      f"--grid {where}: {text!r} is not of type {type(before).__name__}."
+      f"--grid {axis}: {text!r} is not of type {type(before).__name__}."
     )
   return value
 
@@ -115,14 +115,14 @@ def plan(
   for values in itertools.product(*(values for _, values in axes)):
     point = dict(zip(keys, values, strict=True))
     for seed in seeds:
-      made = copy.deepcopy(config) | {"seed": seed}
+      run_config = copy.deepcopy(config) | {"seed": seed}
       for key, value in point.items():
         *sections, last = key.split(".")
-        section = made
+        section = run_config
         for name in sections:
           section = section[name]
         section[last] = value
-      runs.append(Run(point, seed, made))
+      runs.append(Run(point, seed, run_config))
   if not runs:
     raise UserError("--seeds must be at least 1.")
   names = [run.name for run in runs]
@@ -150,14 +150,14 @@ def check_metric(metric: str, runs: Sequence[Run]) -> None:
 
   Before the first of them begins; of pre-training nothing is known ahead.
   """
-  known: set[str] = set()
+  names: set[str] = set()
   for run in runs:
     if not config_lib.is_task(run.config):
       return
-    known.update(_numbers(run.config))
-  if metric not in known:
+    names.update(_numbers(run.config))
+  if metric not in names:
     raise UserError(
-      f"--metric={metric}: the runs have no such number{nearest(metric, known)}"
+      f"--metric={metric}: the runs have no such number{nearest(metric, names)}"
     )
 
 
@@ -167,16 +167,16 @@ def _numbers(config: dict[str, Any]) -> Iterator[str]:
   task = _task(config)
   named = task.kind not in ("regression", "span")
   if objective.get("stage") == "layers":
-    found = ["attention_loss", "hidden_loss", "embedding_loss"]
+    names = ["attention_loss", "hidden_loss", "embedding_loss"]
   else:
-    found = [*metrics.names(task), "task_loss"]
-    found += ["predicted_labels"] if named else []
-    found += [] if task.kind == "regression" else ["task_accuracy"]
-    found += ["prediction_loss"] if "stage" in objective else []
-    found += ["lm_loss", "lm_accuracy"] if objective.get("lm_weight") else []
-  found.append("loss")
+    names = [*metrics.names(task), "task_loss"]
+    names += ["predicted_labels"] if named else []
+    names += [] if task.kind == "regression" else ["task_accuracy"]
+    names += ["prediction_loss"] if "stage" in objective else []
+    names += ["lm_loss", "lm_accuracy"] if objective.get("lm_weight") else []
+  names.append("loss")
   for number, split in enumerate(data["validation"].split(",")):
-    for name in found:
+    for name in names:
       yield f"{split.strip()}/{name}" if number else name
 
 
@@ -219,8 +219,8 @@ def _one(run: Run, folder: str, start: Any) -> Done:
     error = start(run, workdir)
   if error:
     print(f"run {run.name} failed: {error}", flush=True)
-  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return Done(run, error, [r for r in found if r["split"] == "heldout"])
+  rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  return Done(run, error, [r for r in rows if r["split"] == "heldout"])
 
 
 def _ended(workdir: str, config: dict[str, Any]) -> bool:
@@ -233,16 +233,16 @@ def _ended(workdir: str, config: dict[str, Any]) -> bool:
   if not os.path.exists(path):
     return False
   old = files.read_object(path)
-  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  if not found or found[-1]["step"] != old["total_steps"]:
+  rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  if not rows or rows[-1]["step"] != old["total_steps"]:
     return False
   # What the program filled in is not in the config yet.
   flat = flatten(config)
   before = flatten(old)
   set_now = {key: value for key, value in flat.items() if value is not None}
-  kept = {key: before[key] for key in set_now.keys() & before.keys()}
-  known = flatten(building.defaults(old))
-  config_lib.check_restart(kept, set_now, known)
+  old_values = {key: before[key] for key in set_now.keys() & before.keys()}
+  defaults = flatten(building.defaults(old))
+  config_lib.check_restart(old_values, set_now, defaults)
   return True
 
 
@@ -291,14 +291,16 @@ def judge(done: Sequence[Done], metric: str) -> list[Done]:
 
   A correlation is NaN where all predictions are the same.
   """
-  made = []
-  for one in done:
-    last = one.rows[-1] if one.rows else {}
-    if not one.error and not math.isfinite(last.get(metric, math.nan)):
+  judged = []
+  for run_result in done:
+    last = run_result.rows[-1] if run_result.rows else {}
+    if not run_result.error and not math.isfinite(last.get(metric, math.nan)):
       what = "is not a finite number" if metric in last else "is not there"
-      one = one._replace(error=f"{metric} at the last step {what}.")
-    made.append(one)
-  return made
+      run_result = run_result._replace(
+        error=f"{metric} at the last step {what}."
+      )
+    judged.append(run_result)
+  return judged
 
 
 def summarise(done: Sequence[Done], metric: str) -> list[dict[str, Any]]:
@@ -311,11 +313,11 @@ def summarise(done: Sequence[Done], metric: str) -> list[dict[str, Any]]:
     `least`, `most` of the results of all that did not fail.
   """
   points: dict[str, list[Done]] = {}
-  for one in judge(done, metric):
-    points.setdefault(json.dumps(one.run.point), []).append(one)
+  for run_result in judge(done, metric):
+    points.setdefault(json.dumps(run_result.run.point), []).append(run_result)
   table = []
   for group in points.values():
-    last = [one.rows[-1] for one in group if not one.error]
+    last = [run_result.rows[-1] for run_result in group if not run_result.error]
     values = [row[metric] for row in last]
     table.append(
       {
@@ -342,17 +344,17 @@ def report(folder: str, done: Sequence[Done], metric: str) -> list[str]:
   done = judge(ended, metric)
   runs = [
     {
-      "name": one.run.name,
-      "point": one.run.point,
-      "seed": one.run.seed,
-      "error": one.error,
-      "last": one.rows[-1] if one.rows else None,
+      "name": run_result.run.name,
+      "point": run_result.run.point,
+      "seed": run_result.run.seed,
+      "error": run_result.error,
+      "last": run_result.rows[-1] if run_result.rows else None,
     }
-    for one in done
+    for run_result in done
   ]
   path = os.path.join(folder, RESULTS)
-  found = {"metric": metric, "table": table, "runs": runs}
-  write_json(path, without_nan(found))
+  results = {"metric": metric, "table": table, "runs": runs}
+  write_json(path, without_nan(results))
   numbers = ("median", "mean", "deviation", "least", "most")
   names = ["point", "runs", "failed", "constant", *numbers]
   lines = [[*names]]
@@ -362,13 +364,17 @@ def report(folder: str, done: Sequence[Done], metric: str) -> list[str]:
     shown = ["-" if row[n] is None else f"{row[n]:.4f}" for n in numbers]
     lines.append([point, *counts, *shown])
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-  made = [
+  table_lines = [
     "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))
     for line in lines
   ]
-  made += [
+  table_lines += [
     f"run {now.run.name} failed: {now.error}"
     for now, before in zip(done, ended, strict=True)
     if now.error != before.error
   ]
-  return [f"{metric} at the last step:", *map(str.rstrip, made), f"all: {path}"]
+  return [
+    f"{metric} at the last step:",
+    *map(str.rstrip, table_lines),
+    f"all: {path}",
+  ]

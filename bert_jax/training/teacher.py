@@ -76,22 +76,26 @@ def read(
   weights = _cut(opened, prepared)
   if task:
     weights = _for_task(path, weights, task)
-  kept = ("family", "variant", *COMPUTATION)
-  found = {key: value for key, value in model.items() if key in kept}
+  setting_names = ("family", "variant", *COMPUTATION)
+  settings = {
+    key: value for key, value in model.items() if key in setting_names
+  }
   heads = ("pooler/", "classifier/") if task else ("mlm/",)
   digest = _digest(weights, ("encoder/", *heads))
-  return Teacher(path, found | weights.config["model"], weights.arrays, digest)
+  return Teacher(
+    path, settings | weights.config["model"], weights.arrays, digest
+  )
 
 
 def _filled(model: dict[str, Any], weights: Weights) -> dict[str, Any]:
   """A config's model; what it leaves open is the files'."""
-  given = {name: value for name, value in model.items() if value is not None}
+  settings = {name: value for name, value in model.items() if value is not None}
   family = weights.config["family"]
-  if "variant" in given or family not in models.FAMILIES:
-    return {"family": family} | given
+  if "variant" in settings or family not in models.FAMILIES:
+    return {"family": family} | settings
   variant = next(iter(models.family(family).VARIANTS))
-  theirs = weights.config["model"]
-  return {"family": family, "variant": variant} | theirs | given
+  sizes = weights.config["model"]
+  return {"family": family, "variant": variant} | sizes | settings
 
 
 def _for_task(path: str, weights: Weights, task: Task) -> Weights:
@@ -128,14 +132,16 @@ def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
   wanted = {"family": model.get("family")}
   there = {"family": weights.config["family"]}
   if wanted == there:
-    given = {k: v for k, v in model.items() if k != "family" and v is not None}
+    settings = {
+      k: v for k, v in model.items() if k != "family" and v is not None
+    }
     family = models.family(wanted["family"])
     try:
-      encoder = family.build(**given)
+      encoder = family.build(**settings)
     except ValueError as e:
       raise UserError(f"teacher.{e}") from e
     skip = (*COMPUTATION, *_TRAINING, "variant")
-    names = [n for n in family.VARIANTS[given["variant"]] | given]
+    names = [n for n in family.VARIANTS[settings["variant"]] | settings]
     names = [name for name in names if name not in skip]
     wanted = {name: getattr(encoder, name) for name in names}
     there = {name: weights.config["model"][name] for name in names}
@@ -155,19 +161,19 @@ def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
   """How to say what is right: flags set no key that a config lacks."""
   flags = [name for name in right if name in model]
   lines = [name for name in right if name not in model]
-  parts = []
+  remedies = []
   if flags:
-    parts.append(
+    remedies.append(
       "pass "
       + " ".join(f"--config.teacher.model.{n}={right[n]}" for n in flags)
     )
   if lines:
-    parts.append(
+    remedies.append(
       "write "
       + ", ".join(f"{n}={right[n]!r}" for n in lines)
       + " into teacher.model of the config's file"
     )
-  return " and ".join(parts)
+  return " and ".join(remedies)
 
 
 def _cut(model: OpenedModel, prepared: Prepared | Part) -> Weights:
@@ -214,11 +220,11 @@ def _cut(model: OpenedModel, prepared: Prepared | Part) -> Weights:
   )
 
 
-def _digest(weights: Weights, parts: tuple[str, ...]) -> str:
+def _digest(weights: Weights, prefixes: tuple[str, ...]) -> str:
   """A hash of the arrays that a student may learn from."""
   digest = hashlib.sha256()
   for path, array in sorted(weights.arrays.items()):
-    if path.startswith(parts):
+    if path.startswith(prefixes):
       digest.update(f"{path} {array.shape}".encode())
       digest.update(np.ascontiguousarray(array).data)
   return digest.hexdigest()

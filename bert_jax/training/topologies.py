@@ -98,12 +98,12 @@ def nearest_topology(topology: str) -> str:
 
   Cloud TPU's own names count what a slice has: v3-32 is v3:4x4.
   """
-  name, rest = re.match(r"([a-z]*\d*[a-z]*)(.*)", topology.lower()).groups()
+  name, layout = re.match(r"([a-z]*\d*[a-z]*)(.*)", topology.lower()).groups()
   name = name.replace("litepod", "e")
   (near,) = difflib.get_close_matches(name, GENERATIONS, 1, cutoff=0.0)
   cores, layouts = GENERATIONS[near].cores, GENERATIONS[near].layouts
-  count = math.prod(int(n) for n in re.findall(r"\d+", rest))
-  count //= cores if "-" in rest else 1
+  count = math.prod(int(n) for n in re.findall(r"\d+", layout))
+  count //= cores if "-" in layout else 1
   return f"{near}:{min(layouts, key=lambda x: abs(chips(x) - count))}"
 
 
@@ -158,8 +158,8 @@ def features(config: dict[str, Any], phase: phases.Phase) -> sharding.Shapes:
     phase: whose length, batch and predictions.
   """
   # What is left of `open_data`'s arguments are the builder's.
-  own = inspect.signature(loader.open_data).parameters
-  options = {key: v for key, v in phase.data.items() if key not in own}
+  own_options = inspect.signature(loader.open_data).parameters
+  options = {key: v for key, v in phase.data.items() if key not in own_options}
   recipe = make_recipe(
     phase.data["builder"],
     SpecialIds(0, 1, 2, 3, 4),
@@ -239,15 +239,15 @@ def refusal(message: str) -> dict[str, int] | None:
   if "RESOURCE_EXHAUSTED" not in message:
     return None
   number = r"([\d.]+)([KMGT]?)"
-  found = re.search(
+  match = re.search(
     rf"\({number}\) exceeds available HBM \({number}\)", message
   ) or re.search(rf"[Uu]sed {number} of {number} hbm", message)
-  if not found:
+  if not match:
     return {}
   unit = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
   return {
-    "needed": round(float(found[1]) * unit[found[2]]),
-    "usable": round(float(found[3]) * unit[found[4]]),
+    "needed": round(float(match[1]) * unit[match[2]]),
+    "usable": round(float(match[3]) * unit[match[4]]),
   }
 
 
@@ -310,18 +310,18 @@ def compile_here(
   yield report
   start = time.monotonic()
   try:
-    found = measure(compile_program(step), report)
+    report_after = measure(compile_program(step), report)
   except jax.errors.JaxRuntimeError as e:
     room = refusal(str(e))
     if room is None:
       raise UserError(f"the TPU compiler failed: {_sentence(e)}") from e
-    found = dict(
+    report_after = dict(
       temporaries_bytes=room.get("needed"),
       usable_bytes=room.get("usable"),
       fits=False,
       refused=_sentence(e),
     )
-  yield found | dict(compile_seconds=round(time.monotonic() - start, 1))
+  yield report_after | dict(compile_seconds=round(time.monotonic() - start, 1))
 
 
 def compile_program(step: Step) -> jax.stages.Compiled:
@@ -358,8 +358,10 @@ def measure(
   )
   flops = compiled.cost_analysis()["flops"]
   program = hlo.parse(compiled.as_text())
-  found = hlo.collectives(program)
-  reduced = found["all-reduce"].bytes if "all-reduce" in found else 0
+  collectives = hlo.collectives(program)
+  reduced = (
+    collectives["all-reduce"].bytes if "all-reduce" in collectives else 0
+  )
   return dict(
     arguments_bytes=memory.argument_size_in_bytes,
     outputs_bytes=memory.output_size_in_bytes,
@@ -371,7 +373,9 @@ def measure(
     flops=flops,
     flops_ratio=round(flops / report["model_flops"], 4),
     loops=hlo.loops(program),
-    collectives={kind: dict(t._asdict()) for kind, t in sorted(found.items())},
+    collectives={
+      kind: dict(t._asdict()) for kind, t in sorted(collectives.items())
+    },
     all_reduced_bytes=reduced,
     all_reduced_ratio=round(reduced / report["gradient_bytes"], 4),
   )

@@ -89,7 +89,7 @@ class Split(NamedTuple):
 
 def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[Split]:
   """Cuts texts into the words that WordPiece cuts into pieces."""
-  made = []
+  splits = []
   unknown = vocabulary.special.unk
   for text, (ids, offsets) in zip(
     texts, vocabulary.encode_offsets(texts), strict=True
@@ -109,8 +109,8 @@ def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[Split]:
       else:
         words[-1] += piece.removeprefix("##")
     starts.append(len(ids))
-    made.append(Split(words, np.array(ids, np.int32), np.array(starts)))
-  return made
+    splits.append(Split(words, np.array(ids, np.int32), np.array(starts)))
+  return splits
 
 
 def may_change(word: str) -> bool:
@@ -135,15 +135,15 @@ def masked_rows(
   Returns:
     The rows, and the place of each one's mask, int32 [N].
   """
-  parts, second = [], []
+  rows_ids, second = [], []
   for ids, place in jobs:
     row = np.array([special.cls, *ids, special.sep, *ids, special.sep])[:length]
     row[1 + place] = special.mask
-    parts.append(row.astype(np.int32))
+    rows_ids.append(row.astype(np.int32))
     second.append(min(len(ids) + 2, length))
-  sizes = [len(part) for part in parts]
+  sizes = [len(row_ids) for row_ids in rows_ids]
   rows = Rows(
-    np.concatenate([np.zeros(0, np.int32), *parts]),
+    np.concatenate([np.zeros(0, np.int32), *rows_ids]),
     np.cumsum([0, *sizes], dtype=np.int64),
     np.array(second, np.int32),
     np.arange(len(jobs)),
@@ -162,14 +162,14 @@ def predicted(
   are special tokens (which the released program keeps).
   """
   vocabulary = predictor.vocabulary
-  made = masked_rows(jobs, vocabulary.special, predictor.length)
-  found = []
-  for values in predict.run(predictor, *made):
+  rows_and_places = masked_rows(jobs, vocabulary.special, predictor.length)
+  words = []
+  for values in predict.run(predictor, *rows_and_places):
     # A model may have more rows than its vocabulary pieces.
     ids = [i for i in values[:, 1].astype(int) if i < vocabulary.vocab_size]
     pieces = [vocabulary.pieces[i] for i in ids if vocabulary.boundary[i]]
-    found.append([p for p in pieces if not _SPECIAL.fullmatch(p)])
-  return found
+    words.append([p for p in pieces if not _SPECIAL.fullmatch(p)])
+  return words
 
 
 def candidates(
@@ -190,24 +190,24 @@ def candidates(
     Of each text number of a word -> words, the word itself if there is none.
   """
   jobs, places = [], []
-  made: list[Candidates] = [{} for _ in texts]
+  words_by_text: list[Candidates] = [{} for _ in texts]
   for number, (words, ids, starts) in enumerate(texts):
     for i, word in enumerate(words):
       if not may_change(word):
         continue
-      made[number][i] = [word]
+      words_by_text[number][i] = [word]
       if starts[i + 1] - starts[i] > 1:
         near = vectors.nearest(word, count) if vectors else []
-        made[number][i] = near or [word]
+        words_by_text[number][i] = near or [word]
       elif 1 + starts[i] < predictor.length:
         jobs.append((ids, int(starts[i])))
         places.append((number, i))
-  for (number, i), found in zip(
+  for (number, i), words_found in zip(
     places, predicted(predictor, jobs), strict=True
   ):
-    if found:
-      made[number][i] = found
-  return made
+    if words_found:
+      words_by_text[number][i] = words_found
+  return words_by_text
 
 
 def variants(
@@ -227,23 +227,25 @@ def variants(
     options: how they are drawn.
     line: number of the example, and of its text (`column`): keys of the draws.
   """
-  made = dict.fromkeys([text])
+  sentences = dict.fromkeys([text])
   places = np.array(sorted(chosen), np.int64)
   at = np.arange(options.samples)[:, None] * len(words) + places
-  parts = "augment", options.seed, column
+  key_parts = "augment", options.seed, column
   counts = np.array([len(chosen[i]) for i in places], np.int64)
   replaced = (
-    hashing.uniform(hashing.make_key(*parts, "which"), line, at)
+    hashing.uniform(hashing.make_key(*key_parts, "which"), line, at)
     < options.threshold
   )
-  picked = hashing.randint(hashing.make_key(*parts, "what"), line, at, counts)
+  picked = hashing.randint(
+    hashing.make_key(*key_parts, "what"), line, at, counts
+  )
   for which, what in zip(replaced, picked, strict=True):
     new = list(words)
     for place, is_replaced, pick in zip(places, which, what, strict=True):
       if is_replaced:
         new[place] = chosen[place][pick]
-    made.setdefault(" ".join(new))
-  return [sentence for sentence in made if sentence or sentence == text]
+    sentences.setdefault(" ".join(new))
+  return [sentence for sentence in sentences if sentence or sentence == text]
 
 
 def expand(
@@ -266,25 +268,29 @@ def expand(
   line = 0
   for chunk in predict.chunks(iter(examples), CHUNK):
     texts = list(dict.fromkeys(text for e in chunk for text in e.texts))
-    parts = split(predictor.vocabulary, texts)
-    found = candidates(predictor, vectors, parts, options.candidates)
-    known = dict(
-      zip(texts, zip([p.words for p in parts], found, strict=True), strict=True)
+    splits = split(predictor.vocabulary, texts)
+    candidate_words = candidates(predictor, vectors, splits, options.candidates)
+    split_by_text = dict(
+      zip(
+        texts,
+        zip([p.words for p in splits], candidate_words, strict=True),
+        strict=True,
+      )
     )
     for example in chunk:
       yield example
-      yield from _variants(example, known, options, line)
+      yield from _variants(example, split_by_text, options, line)
       line += 1
 
 
 def _variants(
   example: Example,
-  known: Mapping[str, tuple[list[str], Candidates]],
+  split_by_text: Mapping[str, tuple[list[str], Candidates]],
   options: Options,
   line: int,
 ) -> Iterator[Example]:
   for column, text in enumerate(example.texts):
-    new = variants(text, *known[text], options, line, column)[1:]
+    new = variants(text, *split_by_text[text], options, line, column)[1:]
     before, after = example.texts[:column], example.texts[column + 1 :]
     for sentence in new:
       yield example._replace(texts=(*before, sentence, *after))

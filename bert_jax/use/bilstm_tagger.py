@@ -117,19 +117,19 @@ def batches(
   order = order[lengths[order] > 0]
   starts = np.arange(0, len(order), size)
   for start in starts if rng is None else rng.permutation(starts):
-    part = order[start : start + size]
-    longest = int(lengths[part].max())
+    batch_numbers = order[start : start + size]
+    longest = int(lengths[batch_numbers].max())
     length = next((n for n in FEATURE_BUCKETS if n >= longest), longest)
-    shape = data.features[part[0]].shape[1:]
+    shape = data.features[batch_numbers[0]].shape[1:]
     features = np.zeros((size, length, *shape), np.float32)
     tags = np.zeros((size, length), np.int32)
-    for row, number in enumerate(part):
+    for row, number in enumerate(batch_numbers):
       count = lengths[number]
       features[row, :count] = data.features[number]
       tags[row, :count] = data.tags[number]
     counts = np.zeros(size, np.int32)
-    counts[: len(part)] = lengths[part]
-    yield part, dict(features=features, tags=tags, lengths=counts)
+    counts[: len(batch_numbers)] = lengths[batch_numbers]
+    yield batch_numbers, dict(features=features, tags=tags, lengths=counts)
 
 
 def fit(

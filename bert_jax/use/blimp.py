@@ -47,29 +47,29 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
   Raises:
     ValueError: no such file, none in it, or a line that is no pair.
   """
-  made = []
+  files = []
   for name, content in sorted(_contents(path)):
     lines = content.removeprefix("\ufeff").split("\n")
     numbers = [i for i, line in enumerate(lines, 1) if line.strip()][:most]
     items = []
     for i in numbers:
-      where = f"{path}: {name}:{i}"
-      item = parse_object(lines[i - 1], where)
+      place = f"{path}: {name}:{i}"
+      item = parse_object(lines[i - 1], place)
       for field in _FIELDS:
         if not isinstance(item.get(field), str):
-          raise UserError(f"{where}: no {field!r}, not BLiMP's.")
+          raise UserError(f"{place}: no {field!r}, not BLiMP's.")
       items.append(item)
     if not items:
       raise UserError(f"{path}: {name} is empty.")
     good, bad, uid, term = (
       [item[field] for item in items] for field in _FIELDS
     )
-    if uid[0] in (pairs.name for pairs in made):
+    if uid[0] in (pairs.name for pairs in files):
       raise UserError(f"{path}: two files have the UID {uid[0]!r}; give one.")
-    made.append(Pairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad))
-  if not made:
+    files.append(Pairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad))
+  if not files:
     raise UserError(f"{path}: no .jsonl file in it.")
-  return made
+  return files
 
 
 def _contents(path: str) -> Iterator[tuple[str, str]]:
@@ -116,26 +116,32 @@ def results(
     }
   phenomena = {}
   for name in sorted({row["phenomenon"] for row in rows.values()}):
-    own = [r["accuracy"] for r in rows.values() if r["phenomenon"] == name]
-    phenomena[name] = {"accuracy": float(np.mean(own)), "files": len(own)}
+    accuracies = [
+      r["accuracy"] for r in rows.values() if r["phenomenon"] == name
+    ]
+    phenomena[name] = {
+      "accuracy": float(np.mean(accuracies)),
+      "files": len(accuracies),
+    }
   overall = float(np.mean([row["accuracy"] for row in rows.values()]))
   return {"accuracy": overall, "phenomena": phenomena, "files": rows}
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(results: Mapping[str, Any]) -> str:
   """The results as a table of Markdown: phenomena with their files below."""
   lines = ["| phenomenon, file | pairs | accuracy |", "|---|---|---|"]
-  rows = found["files"]
-  for name, phenomenon in found["phenomena"].items():
-    own = {f: r for f, r in rows.items() if r["phenomenon"] == name}
-    count = sum(row["pairs"] for row in own.values())
+  rows = results["files"]
+  for name, phenomenon in results["phenomena"].items():
+    phenomenon_rows = {f: r for f, r in rows.items() if r["phenomenon"] == name}
+    count = sum(row["pairs"] for row in phenomenon_rows.values())
     lines.append(f"| **{name}** | {count:,} | {phenomenon['accuracy']:.4f} |")
     lines += [
-      f"| {f} | {r['pairs']:,} | {r['accuracy']:.4f} |" for f, r in own.items()
+      f"| {f} | {r['pairs']:,} | {r['accuracy']:.4f} |"
+      for f, r in phenomenon_rows.items()
     ]
   total = sum(row["pairs"] for row in rows.values())
   lines.append(
     f"| **mean of {len(rows)} of {FILES} files** | {total:,} |"
-    f" {found['accuracy']:.4f} |"
+    f" {results['accuracy']:.4f} |"
   )
   return "\n".join(lines)

@@ -120,8 +120,8 @@ def save(
       for name, content in weights.tokenizer_files.items():
         file.writestr(f"tokenizer/{name}", content)
       for length in lengths:
-        made = _exported(run, weights, length, platforms)
-        file.writestr(f"program_{length}", bytes(made))
+        program_bytes = _exported(run, weights, length, platforms)
+        file.writestr(f"program_{length}", bytes(program_bytes))
       for name, array in weights.arrays.items():
         with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
           np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
@@ -263,7 +263,7 @@ def _step(programs: Mapping[int, Program]) -> Program:
 
 def _program(content: bytearray, path: str) -> Program:
   try:
-    made = export.deserialize(content)
+    exported = export.deserialize(content)
   except Exception as e:
     # Its errors have many types, of flatbuffers and of MLIR.
     reason = str(e).split("\n")[0][:200]
@@ -273,9 +273,9 @@ def _program(content: bytearray, path: str) -> Program:
     ) from e
   platform = jax.default_backend()
   platform = {"gpu": "cuda"}.get(platform, platform)
-  if platform not in made.platforms:
+  if platform not in exported.platforms:
     raise UserError(
-      f"{path} is for {', '.join(made.platforms)}, this is a {platform};"
+      f"{path} is for {', '.join(exported.platforms)}, this is a {platform};"
       " export it with --platforms."
     )
-  return made.call
+  return exported.call

@@ -74,12 +74,15 @@ def _jsonl(path: str, features: Iterable[Features]) -> int:
   """An object a text: id, and tokens with vectors or one vector."""
   count = 0
   with open(path, "w", encoding="utf-8") as f:
-    for found in features:
-      row = {"id": found.id}
-      if found.tokens is None:
-        row["vector"] = _numbers(found.vectors)
+    for text_features in features:
+      row = {"id": text_features.id}
+      if text_features.tokens is None:
+        row["vector"] = _numbers(text_features.vectors)
       else:
-        row |= {"tokens": found.tokens, "vectors": _numbers(found.vectors)}
+        row |= {
+          "tokens": text_features.tokens,
+          "vectors": _numbers(text_features.vectors),
+        }
       f.write(json.dumps(row, ensure_ascii=False) + "\n")
       count += 1
   return count
@@ -110,17 +113,23 @@ def _npz(path: str, features: Iterable[Features]) -> int:
 
 def _arrays(features: list[Features]) -> dict[str, Any]:
   """Numbers are arrays, names lists: an array is as wide as its longest."""
-  ids = [_named(str(found.id)) for found in features]
+  ids = [_named(str(text_features.id)) for text_features in features]
   if not features or features[0].tokens is None:
-    vectors = [found.vectors for found in features]
+    vectors = [text_features.vectors for text_features in features]
     return {"ids": ids, "vectors": np.array(vectors, np.float32)}
-  counts = [len(found.tokens) for found in features]
-  tokens = [_named(token) for found in features for token in found.tokens]
+  counts = [len(text_features.tokens) for text_features in features]
+  tokens = [
+    _named(token)
+    for text_features in features
+    for token in text_features.tokens
+  ]
   return {
     "ids": ids,
     "starts": np.cumsum([0, *counts], dtype=np.int64),
     "tokens": tokens,
-    "vectors": np.concatenate([found.vectors for found in features]),
+    "vectors": np.concatenate(
+      [text_features.vectors for text_features in features]
+    ),
   }
 
 
@@ -144,8 +153,8 @@ def _hdf5(path: str, features: Iterable[Features]) -> int:
 
 def _write_parts(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
   rows = count = 0
-  for part in _parts(features):
-    arrays = _arrays(part)
+  for chunk in _parts(features):
+    arrays = _arrays(chunk)
     if "starts" in arrays:
       # The starts of each part begin at 0. The file keeps only the first 0.
       starts = arrays["starts"] + rows
@@ -154,7 +163,7 @@ def _write_parts(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
     for name, array in arrays.items():
       _append(f, name, array)
     disk.check()
-    count += len(part)
+    count += len(chunk)
   return count
 
 
@@ -199,10 +208,10 @@ class _Disk(io.FileIO):
 
 def _parts(features: Iterator[Features]) -> Iterator[list[Features]]:
   """Some texts at a time; one empty part if there are none."""
-  part = list(itertools.islice(features, _CHUNK))
-  yield part
-  while part := list(itertools.islice(features, _CHUNK)):
-    yield part
+  chunk = list(itertools.islice(features, _CHUNK))
+  yield chunk
+  while chunk := list(itertools.islice(features, _CHUNK)):
+    yield chunk
 
 
 def _append(file: Any, name: str, array: np.ndarray | list[str]) -> None:

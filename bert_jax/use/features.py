@@ -106,13 +106,13 @@ def extract(
   Raises:
     ValueError: a spec that the model has not.
   """
-  made = (
+  prepared_texts = (
     text_batches.of_text(i, text)
     if isinstance(text, str)
     else text_batches.of_words(i, text)
     for i, text in enumerate(texts)
   )
-  return extract_texts(model, made, spec, tokens)
+  return extract_texts(model, prepared_texts, spec, tokens)
 
 
 def extract_texts(
@@ -189,9 +189,9 @@ def check(model: OpenedModel, spec: Spec) -> None:
       '"discriminator" or "generator".'
     )
   choices = dict(combine=COMBINE, unit=UNITS, pieces=PIECES)
-  for name, known in choices.items():
-    if getattr(spec, name) not in known:
-      raise UserError(f"{name}={getattr(spec, name)!r}: not one of {known}.")
+  for name, allowed in choices.items():
+    if getattr(spec, name) not in allowed:
+      raise UserError(f"{name}={getattr(spec, name)!r}: not one of {allowed}.")
   for layer in spec.layers:
     if not -count <= layer < count:
       raise UserError(
@@ -260,8 +260,8 @@ def _run(
   weights: Float[Array, "b l"] | None,
 ) -> Array:
   """Vectors of positions; with weights, of rows, summed on the device."""
-  found = layers_of(encoder, params, batch, spec.layers)
-  x = _combine([layer.astype(jnp.float32) for layer in found], spec)
+  layers = layers_of(encoder, params, batch, spec.layers)
+  x = _combine([layer.astype(jnp.float32) for layer in layers], spec)
   if weights is None:
     return x
   if spec.unit == "max":
@@ -290,8 +290,8 @@ def _block(
   longest = spec.max_length or _longest(model)
   rows = [
     window
-    for i, one in enumerate(encoded)
-    for window in _windows(i, one, longest, spec.overlap)
+    for i, tokens_of_text in enumerate(encoded)
+    for window in _windows(i, tokens_of_text, longest, spec.overlap)
   ]
   pool = _weigher(model, spec)
   run = functools.partial(
@@ -323,28 +323,32 @@ def _block(
         sums[n] = np.zeros((len(encoded[n].ids), *x.shape[1:]), np.float32)
       sums[n][window.place : window.place + end - begin] = x[begin:end]
   counts = np.bincount([row.number for row in rows], minlength=len(texts))
-  for text, one, x, count in zip(texts, encoded, sums, counts, strict=True):
-    yield _finish(text, one, x, int(count), spec)
+  for text, tokens_of_text, x, count in zip(
+    texts, encoded, sums, counts, strict=True
+  ):
+    yield _finish(text, tokens_of_text, x, int(count), spec)
 
 
 def _windows(
-  number: int, one: Tokens, longest: int | None, overlap: int
+  number: int, encoded: Tokens, longest: int | None, overlap: int
 ) -> Iterator[_Window]:
   """Rows of a text, which own each of its tokens once.
 
   Where two overlap, each owns the half that is further from its edge.
   """
-  begin, end, count = one.begin, one.end, len(one.ids)
+  begin, end, count = encoded.begin, encoded.end, len(encoded.ids)
   if longest is None or count <= longest:
-    yield _Window(number, one.ids, (0, count), 0)
+    yield _Window(number, encoded.ids, (0, count), 0)
     return
-  head, tail = one.ids[:begin], one.ids[end:]
+  head, tail = encoded.ids[:begin], encoded.ids[end:]
   room = longest - len(head) - len(tail)
   stride = room - min(overlap, room // 2)
   cuts = windows(end - begin, room, stride, full=True)
   place = 0
   for i, (start, stop) in enumerate(cuts):
-    ids = np.concatenate([head, one.ids[begin + start : begin + stop], tail])
+    ids = np.concatenate(
+      [head, encoded.ids[begin + start : begin + stop], tail]
+    )
     last = i + 1 == len(cuts)
     until = count if last else begin + (stop + cuts[i + 1][0]) // 2
     yield _Window(number, ids, (place - start, until - start), place)
@@ -371,20 +375,20 @@ def _weigher(model: OpenedModel, spec: Spec) -> Callable | None:
 
 
 def _finish(
-  text: Text, one: Tokens, x: np.ndarray, rows: int, spec: Spec
+  text: Text, encoded: Tokens, x: np.ndarray, rows: int, spec: Spec
 ) -> Features:
   """What a text's vectors are to be."""
   names: Sequence[str] | None = None
   if spec.unit == "mean":
-    x = x / np.float32(max(len(one.ids), 1))
+    x = x / np.float32(max(len(encoded.ids), 1))
   elif spec.unit == "max":
     x = np.where(np.isfinite(x), x, 0.0)  # A text without a token.
   elif spec.unit == "cls":
     x = x / np.float32(rows)
   elif spec.unit == "piece":
-    names = one.pieces
+    names = encoded.pieces
   else:
-    names, x = _words(text, one, x, spec.pieces)
+    names, x = _words(text, encoded, x, spec.pieces)
   if spec.normalize:
     # As torch.nn.functional.normalize, which sentence-transformers uses.
     length = np.linalg.norm(x, axis=-1, keepdims=True)
@@ -393,19 +397,19 @@ def _finish(
 
 
 def _words(
-  text: Text, one: Tokens, x: np.ndarray, pieces: str
+  text: Text, encoded: Tokens, x: np.ndarray, pieces: str
 ) -> tuple[list[str], np.ndarray]:
   """Names and vectors of words."""
-  if len(one.ids) and one.ids.ndim > 1:  # ELMo's own, one row each.
-    return one.pieces[1:-1], x[1:-1]
+  if len(encoded.ids) and encoded.ids.ndim > 1:  # ELMo's own, one row each.
+    return encoded.pieces[1:-1], x[1:-1]
   names = [text.text[begin:end] for begin, end in text.words]
-  found = np.flatnonzero(one.words >= 0)
+  in_words = np.flatnonzero(encoded.words >= 0)
   result = np.zeros((len(names), *x.shape[1:]), np.float32)
   if pieces == "first":
-    words, first = np.unique(one.words[found], return_index=True)
-    result[words] = x[found[first]]
+    words, first = np.unique(encoded.words[in_words], return_index=True)
+    result[words] = x[in_words[first]]
     return names, result
-  np.add.at(result, one.words[found], x[found])
-  counts = np.bincount(one.words[found], minlength=len(names))
+  np.add.at(result, encoded.words[in_words], x[in_words])
+  counts = np.bincount(encoded.words[in_words], minlength=len(names))
   counts = np.maximum(counts, 1).astype(np.float32)
   return names, result / counts.reshape(-1, *[1] * (x.ndim - 1))

@@ -76,9 +76,11 @@ def check(model: OpenedModel, method: str) -> None:
   """Raises ValueError if a model's head does not give a score."""
   if method not in METHODS:
     raise UserError(f"method {method!r}: not one of {METHODS}.")
-  found = method_of(model)
-  if not method.startswith(found):
-    raise UserError(f"method {method!r}: this model's head gives {found!r}.")
+  head_method = method_of(model)
+  if not method.startswith(head_method):
+    raise UserError(
+      f"method {method!r}: this model's head gives {head_method!r}."
+    )
 
 
 def score(
@@ -108,12 +110,12 @@ def score(
   tokens = tokens if method != "lm" else max(tokens // 4, 1)
   result = np.zeros(len(texts), np.float64)
   for start in range(0, len(texts), BLOCK):
-    part = texts[start : start + BLOCK]
-    encoded = encode(model, [text_batches.of_text(t[:40], t) for t in part])
+    block = texts[start : start + BLOCK]
+    encoded = encode(model, [text_batches.of_text(t[:40], t) for t in block])
     rows = list(_rows(model, encoded, method))
-    for numbers, found in _run(model, run, rows, tokens):
+    for numbers, values in _run(model, run, rows, tokens):
       texts_of = [start + rows[i].number for i in numbers]
-      np.add.at(result, texts_of, found[: len(numbers)].astype(np.float64))
+      np.add.at(result, texts_of, values[: len(numbers)].astype(np.float64))
   return result
 
 
@@ -121,10 +123,10 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   """`text_rows.encode`; ValueError for a text that is too long."""
   encoded = text_batches.encode(model, texts)
   longest = model.module.encoder.max_length
-  for text, one in zip(texts, encoded, strict=True):
-    if len(one.ids) > longest:
+  for text, encoding in zip(texts, encoded, strict=True):
+    if len(encoding.ids) > longest:
       raise UserError(
-        f"{text.text[:40]!r}... has {len(one.ids)} tokens; the model takes"
+        f"{text.text[:40]!r}... has {len(encoding.ids)} tokens; the model takes"
         f" {longest}. Shorten it."
       )
   return encoded
@@ -143,18 +145,18 @@ def _rows(
   model: OpenedModel, encoded: Sequence[Tokens], method: str
 ) -> Iterator[_Row]:
   mask = mask_token(model)[1] if method.startswith("pll") else 0
-  for number, one in enumerate(encoded):
+  for number, encoding in enumerate(encoded):
     if method in ("rtd", "lm"):
       # Of the inner tokens all are read off: from `position` to `target`.
-      yield _Row(number, one.ids, one.begin, one.end)
+      yield _Row(number, encoding.ids, encoding.begin, encoding.end)
       continue
-    for i in range(one.begin, one.end):
-      ids, end = one.ids.copy(), i + 1
+    for i in range(encoding.begin, encoding.end):
+      ids, end = encoding.ids.copy(), i + 1
       if method == "pll_word_l2r":
-        while end < one.end and one.splits[end] == one.splits[i]:
+        while end < encoding.end and encoding.splits[end] == encoding.splits[i]:
           end += 1
       ids[i:end] = mask
-      yield _Row(number, ids, i, int(one.ids[i]))
+      yield _Row(number, ids, i, int(encoding.ids[i]))
 
 
 def _run(
@@ -166,8 +168,8 @@ def _run(
     places = np.zeros((2, len(batch.inputs["sequence_ids"])), np.int32)
     for i, number in enumerate(batch.numbers):
       places[:, i] = rows[number].position, rows[number].target
-    found = run(model.module, model.params, batch.inputs, *places)
-    yield batch.numbers, jax.tree.map(np.asarray, found)
+    values = run(model.module, model.params, batch.inputs, *places)
+    yield batch.numbers, jax.tree.map(np.asarray, values)
 
 
 @_jit
@@ -243,19 +245,19 @@ def cloze(
   filled = text_batches.encode(
     model, [text_batches.of_text("", t.replace("[MASK]", a)) for t, a in pairs]
   )
-  rows, known = [], []
-  for i, (one, other) in enumerate(zip(encoded, filled, strict=True)):
-    place = int(np.flatnonzero(one.ids == mask_id)[0])
+  rows, is_single_piece = [], []
+  for i, (masked, other) in enumerate(zip(encoded, filled, strict=True)):
+    place = int(np.flatnonzero(masked.ids == mask_id)[0])
     ids, answer = other.ids.copy(), 0
-    if len(ids) == len(one.ids):
+    if len(ids) == len(masked.ids):
       answer, ids[place] = int(ids[place]), mask_id
-    rows.append(_Row(i, one.ids, place, answer))
-    known.append(np.array_equal(ids, one.ids))
+    rows.append(_Row(i, masked.ids, place, answer))
+    is_single_piece.append(np.array_equal(ids, masked.ids))
   result: list[Any] = [None] * len(texts)
-  for numbers, found in _run(model, _guess, rows, tokens):
-    for number, best, log_p in zip(numbers, *found, strict=False):
+  for numbers, guesses in _run(model, _guess, rows, tokens):
+    for number, best, log_p in zip(numbers, *guesses, strict=False):
       name = model.tokenizer.id_to_token(int(best)) or str(best)
-      if known[number]:
+      if is_single_piece[number]:
         right = int(best) == rows[number].target
         result[number] = Guess(float(log_p), name, right)
       else:

@@ -193,8 +193,8 @@ def encode(
   kind, vocabulary = predictor.kind, predictor.vocabulary
   examples, length = list(examples), predictor.length
   if kind == "tagging":
-    made = tagging.rows(predictor.task, examples, vocabulary, length)
-    return made.rows, None
+    tag_rows = tagging.rows(predictor.task, examples, vocabulary, length)
+    return tag_rows.rows, None
   if kind == "span":
     return questions.rows(examples, vocabulary, length, stride=None).rows, None
   if kind == "fill":
@@ -228,8 +228,10 @@ def run(
   add = None if places is None else extra
   with sharding.use_mesh(predictor.mesh):
     step, params = predictor.step, predictor.params
-    found = [*evaluate_task.run(step, params, batches, predictor.mesh, add)]
-  return evaluate_task.logits_of_units(jax.device_get(found), len(rows.example))
+    outputs = [*evaluate_task.run(step, params, batches, predictor.mesh, add)]
+  return evaluate_task.logits_of_units(
+    jax.device_get(outputs), len(rows.example)
+  )
 
 
 def predict(
@@ -250,48 +252,50 @@ def mask_token(predictor: Predictor) -> str | None:
 
 
 def label_order(
-  predictor: Predictor, split: Split, where: str
+  predictor: Predictor, split: Split, data_path: str
 ) -> list[int] | None:
   """Places of a split's labels among the model's; None where it has none.
 
   Args:
     predictor: the model.
     split: the rows.
-    where: their folder, for messages.
+    data_path: their folder, for messages.
 
   Raises:
     ValueError: a model of another kind, vocabulary or other labels.
   """
-  task, theirs = split.task, predictor.task.labels
+  task, model_labels = split.task, predictor.task.labels
   if predictor.kind != task.kind:
     raise UserError(
-      f"{where} is of kind {task.kind}, the model of {predictor.kind}."
+      f"{data_path} is of kind {task.kind}, the model of {predictor.kind}."
     )
   check_same(
     split.pieces,
     predictor.vocabulary.pieces,
-    where,
+    data_path,
     "the model",
     "prepare the folder with the model's tokenizer",
   )
   if task.kind not in ("classification", "multi_label", "tagging"):
     return None
-  columns = model_folder.columns_of(task.labels, theirs)
+  columns = model_folder.columns_of(task.labels, model_labels)
   if columns is None:
     raise UserError(
-      f"{where} has the labels {', '.join(task.labels)}, the model"
-      f" {', '.join(theirs)}."
+      f"{data_path} has the labels {', '.join(task.labels)}, the model"
+      f" {', '.join(model_labels)}."
     )
   return columns
 
 
-def predict_split(predictor: Predictor, split: Split, where: str) -> list[Any]:
+def predict_split(
+  predictor: Predictor, split: Split, data_path: str
+) -> list[Any]:
   """Predictions of a split's examples, as `predictions.predictions` has them.
 
   Labels go by name: the model may have them in another order. Arguments, and
   what is raised, are those of `label_order`.
   """
-  order = label_order(predictor, split, where)
+  order = label_order(predictor, split, data_path)
   logits = run(predictor, split.rows, None)
   if order is not None:
     logits = [x[..., order] for x in logits]
@@ -339,8 +343,8 @@ def make_results(
     predictions.check_finite(*logits)
     return _masks(predictor, rows, logits, examples)
   if kind == "span":
-    found = predictions.make_predictions(task, rows, logits, examples)
-    return [_answer(one) for one in found]
+    results = predictions.make_predictions(task, rows, logits, examples)
+    return [_answer(result) for result in results]
   if kind == "tagging":
     tags = predictions.make_predictions(task, rows, logits, examples)
     chances = tag_chances(rows, logits, examples, tags, task.labels)
@@ -354,8 +358,8 @@ def make_results(
     return [_scores(task.labels, x) for x in means]
   if kind == "choice":
     counts = [len(e["texts"]) for e in examples]
-    parts = np.split(means[:, 0], np.cumsum(counts)[:-1])
-    return [_chosen(softmax(part)) for part in parts]
+    scores_by_example = np.split(means[:, 0], np.cumsum(counts)[:-1])
+    return [_chosen(softmax(scores)) for scores in scores_by_example]
   if kind == "multi_label":
     return [_labels(task.labels, 1 / (1 + np.exp(-x))) for x in means]
   return [_label(task.labels, x) for x in softmax(means)]
@@ -391,18 +395,19 @@ def _chosen(chances: np.ndarray) -> Result:
   }
 
 
-def _answer(found: dict[str, Any]) -> Result:
-  odds = {k: found[k] for k in ("null_odds",) if k in found}
+def _answer(answer: dict[str, Any]) -> Result:
+  odds = {k: answer[k] for k in ("null_odds",) if k in answer}
   nbest = [
-    {"text": x["text"], "probability": x["probability"]} for x in found["nbest"]
+    {"text": x["text"], "probability": x["probability"]}
+    for x in answer["nbest"]
   ]
   chances = {x["text"]: x["probability"] for x in nbest}
-  text = found["text"]
+  text = answer["text"]
   chance = chances.get(text, 0.0)
   if odds and "" not in chances:
     # A beam's list is of answers, given that there is one; that there is none
     # has a chance of its own, of which `null_odds` is the logit.
-    none, some = softmax(np.array([found["null_odds"], 0.0])).tolist()
+    none, some = softmax(np.array([answer["null_odds"], 0.0])).tolist()
     chance = chance * some if text else none
   return {"answer": text, "probability": chance} | odds | {"nbest": nbest}
 
@@ -433,11 +438,11 @@ def tag_chances(
 
 
 def _masks(
-  predictor: Any, rows: Rows, found: Sequence[np.ndarray], examples: Examples
+  predictor: Any, rows: Rows, outputs: Sequence[np.ndarray], examples: Examples
 ) -> list[Result]:
   results: list[Result] = [{"masks": []} for _ in examples]
   pieces = predictor.vocabulary.pieces
-  for example, candidates in zip(rows.example, found, strict=True):
+  for example, candidates in zip(rows.example, outputs, strict=True):
     named = [
       {"token": pieces[int(i)], "probability": float(np.exp(value))}
       for value, i in candidates

@@ -105,8 +105,8 @@ def read_texts(path: str) -> Iterator[Text]:
     if not tables.is_jsonl(path):
       yield of_text(number, line)
       continue
-    where = f"{path}:{number + 1}"
-    item = parse_object(line, where)
+    place = f"{path}:{number + 1}"
+    item = parse_object(line, place)
     words = item.get("words")
     name = item.get("id", number)
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
@@ -115,7 +115,7 @@ def read_texts(path: str) -> Iterator[Text]:
       yield of_text(name, item["text"])
     else:
       raise UserError(
-        f'{where}: neither "text" (a string) nor "words" (a list of strings).'
+        f'{place}: neither "text" (a string) nor "words" (a list of strings).'
       )
   if number < 0:
     raise UserError(f"{path} has no lines.")
@@ -134,24 +134,24 @@ def read_lines(path: str) -> Iterator[str]:
     raise UserError(f"{path}: {e.strerror}.") from e
 
 
-def decode(lines: Iterable[bytes], where: str) -> Iterator[str]:
+def decode(lines: Iterable[bytes], source: str) -> Iterator[str]:
   """The same of lines that are open; ValueError names where they stand."""
   for number, line in enumerate(lines, 1):
     line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     try:
       yield line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as e:
-      raise UserError(f"{where}:{number}: not UTF-8.") from e
+      raise UserError(f"{source}:{number}: not UTF-8.") from e
 
 
-def parse_object(line: str, where: str) -> dict[str, Any]:
+def parse_object(line: str, place: str) -> dict[str, Any]:
   """A JSON object; ValueError names where it stands if it is none."""
   try:
     item = tables.parse_json(line)
   except ValueError as e:
-    raise UserError(f"{where}: no JSON ({e}).") from e
+    raise UserError(f"{place}: no JSON ({e}).") from e
   if not isinstance(item, dict):
-    raise UserError(f"{where}: no JSON object.")
+    raise UserError(f"{place}: no JSON object.")
   return item
 
 
@@ -257,9 +257,11 @@ def batches(
     numbers = np.flatnonzero(padded == length)
     size = max(tokens // int(length), 1)
     for start in range(0, len(numbers), size):
-      part = numbers[start : start + size]
-      count = size if start else _power(len(part))
-      yield Batch(part, _pad(rows, part, min(count, size), int(length)))
+      batch_numbers = numbers[start : start + size]
+      count = size if start else _power(len(batch_numbers))
+      yield Batch(
+        batch_numbers, _pad(rows, batch_numbers, min(count, size), int(length))
+      )
 
 
 def _power(count: int) -> int:
@@ -267,12 +269,12 @@ def _power(count: int) -> int:
 
 
 def _pad(
-  rows: Sequence[np.ndarray], part: np.ndarray, count: int, length: int
+  rows: Sequence[np.ndarray], batch_numbers: np.ndarray, count: int, length: int
 ) -> dict[str, np.ndarray]:
-  inner = rows[part[0]].shape[1:]
+  inner = rows[batch_numbers[0]].shape[1:]
   ids = np.zeros((count, length, *inner), np.int32)
   sequence_ids = np.zeros((count, length), np.int32)
-  for i, number in enumerate(part):
+  for i, number in enumerate(batch_numbers):
     row = rows[number]
     ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
   name = "char_ids" if inner else "input_ids"

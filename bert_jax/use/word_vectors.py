@@ -48,8 +48,8 @@ class WordVectors:
     cosine = self.matrix @ self.matrix[number]
     cosine[number] = -np.inf
     order = np.argsort(-cosine, kind="stable")[: min(count, len(cosine) - 1)]
-    found = [self.words[i] for i in order]
-    return [w.title() for w in found] if word.istitle() else found
+    words = [self.words[i] for i in order]
+    return [w.title() for w in words] if word.istitle() else words
 
 
 def read(path: str, most: int = MOST) -> WordVectors:

@@ -60,8 +60,8 @@ def _find(path: str) -> tuple[str, str]:
   if os.path.isfile(path):
     path, weights = os.path.dirname(path), [path]
   elif os.path.isdir(path):
-    found = glob.glob(os.path.join(glob.escape(path), "*weights*.hdf5"))
-    weights = found or glob.glob(os.path.join(glob.escape(path), "*.hdf5"))
+    paths = glob.glob(os.path.join(glob.escape(path), "*weights*.hdf5"))
+    weights = paths or glob.glob(os.path.join(glob.escape(path), "*.hdf5"))
   else:
     raise UserError(f"{path}: no such folder or file.")
   if len(weights) != 1:
@@ -69,10 +69,10 @@ def _find(path: str) -> tuple[str, str]:
       f"{path}: {len(weights)} files of weights (*weights*.hdf5) in it, not"
       " one; name the file."
     )
-  found = glob.glob(os.path.join(glob.escape(path), f"*{OPTIONS}"))
-  if len(found) != 1:
-    raise UserError(f"{path}: {len(found)} files *{OPTIONS} in it, not one.")
-  return weights[0], found[0]
+  paths = glob.glob(os.path.join(glob.escape(path), f"*{OPTIONS}"))
+  if len(paths) != 1:
+    raise UserError(f"{path}: {len(paths)} files *{OPTIONS} in it, not one.")
+  return weights[0], paths[0]
 
 
 def _is_number(value: Any) -> bool:
@@ -90,7 +90,7 @@ def _are_filters(value: Any) -> bool:
   )
 
 
-def read_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
+def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
   """Translates options.json to attributes of `Elmo`, field by field.
 
   Raises:
@@ -99,12 +99,12 @@ def read_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
 
   def field(name, right, what):
     value = options
-    for part in name.split("."):
-      if not isinstance(value, Mapping) or part not in value:
-        raise UserError(f"{where} has no {name}; write it in: {what}.")
-      value = value[part]
+    for section in name.split("."):
+      if not isinstance(value, Mapping) or section not in value:
+        raise UserError(f"{source} has no {name}; write it in: {what}.")
+      value = value[section]
     if not right(value):
-      raise UserError(f"{where}: {name} is {value!r}; it must be {what}.")
+      raise UserError(f"{source}: {name} is {value!r}; it must be {what}.")
     return value
 
   def size(name, least=1):
@@ -119,8 +119,10 @@ def read_options(options: Mapping[str, Any], where: str) -> dict[str, Any]:
   name = "char_cnn.max_characters_per_token"
   field(name, lambda v: v == length, f"{length}")
   # One more with the id of no character, which training did not count.
-  known = NUM_CHARS - 1, NUM_CHARS
-  field("char_cnn.n_characters", lambda v: v in known, f"one of {known}")
+  supported = NUM_CHARS - 1, NUM_CHARS
+  field(
+    "char_cnn.n_characters", lambda v: v in supported, f"one of {supported}"
+  )
   what = f"a list of [width up to {length}, number]"
   filters = field("char_cnn.filters", _are_filters, what)
   dropout = DROPOUT
@@ -188,24 +190,26 @@ def _prepare(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def rules(model: Mapping[str, Any]) -> list[Rule]:
   """Parameter -> array, for attributes of `Elmo`."""
   words = "encoder/words/"
-  made = [
+  mapping_rules = [
     Rule(f"{words}chars/embedding", "char_embed"),
     Rule(f"{words}project/kernel", "CNN_proj/W_proj"),
     Rule(f"{words}project/bias", "CNN_proj/b_proj"),
   ]
   for i in range(len(model["filters"])):
-    made.append(Rule(f"{words}convolution_{i}/kernel", f"CNN/W_cnn_{i}"))
-    made.append(Rule(f"{words}convolution_{i}/bias", f"CNN/b_cnn_{i}"))
+    mapping_rules.append(
+      Rule(f"{words}convolution_{i}/kernel", f"CNN/W_cnn_{i}")
+    )
+    mapping_rules.append(Rule(f"{words}convolution_{i}/bias", f"CNN/b_cnn_{i}"))
   for i in range(model["highways"]):
     for ours, theirs in (("gate", "carry"), ("new", "transform")):
       path = f"{words}highway_{i}/{ours}"
-      made.append(Rule(f"{path}/kernel", f"CNN_high_{i}/W_{theirs}"))
-      made.append(Rule(f"{path}/bias", f"CNN_high_{i}/b_{theirs}"))
+      mapping_rules.append(Rule(f"{path}/kernel", f"CNN_high_{i}/W_{theirs}"))
+      mapping_rules.append(Rule(f"{path}/bias", f"CNN_high_{i}/b_{theirs}"))
   for side, way in enumerate(("forward", "backward")):
     for i in range(model["num_layers"]):
       name = _LSTM.format(side=side, layer=i)
       path = f"encoder/lstm_{way}_{i}"
-      made.append(Rule(f"{path}/kernel", f"{name}W_0"))
-      made.append(Rule(f"{path}/bias", f"{name}B"))
-      made.append(Rule(f"{path}/projection", f"{name}W_P_0"))
-  return made
+      mapping_rules.append(Rule(f"{path}/kernel", f"{name}W_0"))
+      mapping_rules.append(Rule(f"{path}/bias", f"{name}B"))
+      mapping_rules.append(Rule(f"{path}/projection", f"{name}W_P_0"))
+  return mapping_rules

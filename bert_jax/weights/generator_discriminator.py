@@ -25,16 +25,16 @@ def check_name(family: str, tower: str | None) -> None:
     raise UserError(f"--tower={tower}: not one of {', '.join(TOWERS)}, both.")
 
 
-def check_is(weights: Weights, tower: str | None, where: str) -> None:
+def check_is(weights: Weights, tower: str | None, path: str) -> None:
   """Raises ValueError if a model is not the tower that was asked for."""
   task = weights.config["task"]
   if tower == "both":
     raise UserError(
-      f"--tower=both: {where} does not hold both towers, each in a folder of"
+      f"--tower=both: {path} does not hold both towers, each in a folder of"
       f" its own named {' and '.join(TOWERS)}."
     )
   if tower and task != tower:
-    raise UserError(f"--tower={tower}: {where} is a model for {task}.")
+    raise UserError(f"--tower={tower}: {path} is a model for {task}.")
 
 
 def _names(tower: str) -> tuple[tuple[str, str], ...]:
@@ -62,22 +62,22 @@ def _generator(model: Mapping[str, Any]) -> dict[str, Any]:
   return model_folder.without(model, "generator_hidden") | sizes
 
 
-def join(parts: Mapping[str, Weights], where: str) -> Weights:
+def join(towers: Mapping[str, Weights], where: str) -> Weights:
   """Makes one model of both towers, which share their embeddings.
 
   Args:
-    parts: tower -> model.
+    towers: tower -> model.
     where: the folder, for messages.
 
   Raises:
     ValueError: they do not belong together.
   """
-  for tower, part in parts.items():
-    if part.config["task"] != tower:
+  for tower, weights in towers.items():
+    if weights.config["task"] != tower:
       raise UserError(
-        f"{where}/{tower} is a model for {part.config['task']}, no {tower}."
+        f"{where}/{tower} is a model for {weights.config['task']}, no {tower}."
       )
-  configs = {tower: part.config for tower, part in parts.items()}
+  configs = {tower: weights.config for tower, weights in towers.items()}
   hidden = configs["generator"]["model"]["hidden"]
   model = configs["discriminator"]["model"] | {"generator_hidden": hidden}
   for name, value in _generator(model).items():
@@ -88,8 +88,8 @@ def join(parts: Mapping[str, Weights], where: str) -> Weights:
         f" is {value}; {_REMEDY}."
       )
   arrays: dict[str, np.ndarray] = {}
-  for tower, part in parts.items():
-    for path, array in part.arrays.items():
+  for tower, weights in towers.items():
+    for path, array in weights.arrays.items():
       new = _rename(path, _names(tower))
       if new in arrays and not np.array_equal(array, arrays[new]):
         raise UserError(
@@ -106,7 +106,7 @@ def join(parts: Mapping[str, Weights], where: str) -> Weights:
   )
   shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   ordered = {path: arrays[path] for path in shapes}
-  return Weights(config, ordered, parts["discriminator"].tokenizer_files)
+  return Weights(config, ordered, towers["discriminator"].tokenizer_files)
 
 
 def split(weights: Weights, tower: str) -> Weights:
@@ -129,14 +129,14 @@ def split(weights: Weights, tower: str) -> Weights:
 
 
 def choose(
-  weights: Weights, tower: str | None, where: str, default: str | None = None
+  weights: Weights, tower: str | None, path: str, default: str | None = None
 ) -> Weights:
   """Takes one of ELECTRA's towers; other models are returned as they are.
 
   Args:
     weights: a model of any family.
     tower: "generator", "discriminator" or "both"; None if none was asked for.
-    where: the model's path, for messages.
+    path: the model's path, for messages.
     default: the tower to take if the model has both and `tower` is None; None
       means both.
 
@@ -146,7 +146,7 @@ def choose(
   family, task = weights.config["family"], weights.config["task"]
   check_name(family, tower)
   if family != "electra" or task != "pretraining":
-    check_is(weights, tower, where)
+    check_is(weights, tower, path)
     return weights
   tower = tower or default
   return weights if tower in (None, "both") else split(weights, tower)

@@ -47,15 +47,15 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   )
   generator_discriminator.check_name(family, tower)
   if both and tower in (None, "both") and family == "electra":
-    parts = {
+    towers = {
       t: _read_one(os.path.join(path, t), family)
       for t in generator_discriminator.TOWERS
     }
-    weights = generator_discriminator.join(parts, path)
+    weights = generator_discriminator.join(towers, path)
   else:
-    one = os.path.join(path, tower) if both and tower else path
-    weights = _read_one(one, family)
-    generator_discriminator.check_is(weights, tower, one)
+    tower_path = os.path.join(path, tower) if both and tower else path
+    weights = _read_one(tower_path, family)
+    generator_discriminator.check_is(weights, tower, tower_path)
   files = weights.tokenizer_files or model_folder.read_tokenizer(path)
   return weights._replace(tokenizer_files=files)
 
@@ -72,10 +72,10 @@ def find_family(path: str) -> str:
     for tower in generator_discriminator.TOWERS
   ):
     return "electra"
-  where = os.path.join(path, model_folder.CONFIG)
-  config = model_folder.read_json(where)
+  config_path = os.path.join(path, model_folder.CONFIG)
+  config = model_folder.read_json(config_path)
   try:
-    return hf_tasks.family_of(config, where)
+    return hf_tasks.family_of(config, config_path)
   except hf_tasks.UnknownFamily:
     if config.get("model_type") or config.get("architectures"):
       raise
@@ -83,19 +83,21 @@ def find_family(path: str) -> str:
     family = hf_tasks.family_by_names(arrays)
     if family is None:
       raise
-  note(f"note: {where} names no family; by the names in {file} it is {family}.")
+  note(
+    f"note: {config_path} names no family; by the names in {file} it is {family}."
+  )
   return family
 
 
 def _task(
-  config: dict[str, Any], family: str, keys: Collection[str], where: str
+  config: dict[str, Any], family: str, keys: Collection[str], config_path: str
 ) -> tuple[str, bool]:
   """The task that config and names agree on; whether it has a pair head."""
   classes, kinds = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
   kind = config.get("model_type")
   if kind not in (None, *kinds):
     raise UserError(
-      f"{where}: model_type is {kind!r}, {family}'s is"
+      f"{config_path}: model_type is {kind!r}, {family}'s is"
       f" {' or '.join(map(repr, kinds))};"
       " pass the right --family."
     )
@@ -104,7 +106,7 @@ def _task(
   if named:
     if not isinstance(named, list) or named[0] not in [*classes]:
       raise UserError(
-        f"{where}: architectures is {named}; of {family}, known are"
+        f"{config_path}: architectures is {named}; of {family}, known are"
         f" {', '.join(classes)}."
       )
     pairs |= named[0].endswith("ForPreTraining")
@@ -114,14 +116,14 @@ def _task(
   if len(fits) != 1:
     could = " or ".join(hf_tasks.class_of(family, task) for task in fits)
     raise UserError(
-      f"{where} has no architectures, and the arrays could be those of"
+      f"{config_path} has no architectures, and the arrays could be those of"
       f" {could or 'no known class'}; write the class in."
     )
   return fits[0], pairs and fits[0] == "pretraining"
 
 
 def _untie(
-  arrays: dict[str, np.ndarray], family: str, prefix: str, where: str
+  arrays: dict[str, np.ndarray], family: str, prefix: str, file: str
 ) -> None:
   """Checks copies of other arrays; one without its original becomes it."""
   for copy, (inner, name) in hf_names.NAMINGS[family].tied.items():
@@ -132,23 +134,23 @@ def _untie(
       arrays[original] = arrays[copy]
     elif not np.array_equal(arrays[copy], arrays[original]):
       raise UserError(
-        f"{where}: {copy} differs from {original}, to which it is tied here;"
+        f"{file}: {copy} differs from {original}, to which it is tied here;"
         " a model with a decoder of its own cannot be converted."
       )
 
 
 def _read_config(
-  config: dict[str, Any], family: str, keys: Collection[str], where: str
+  config: dict[str, Any], family: str, keys: Collection[str], config_path: str
 ) -> tuple[dict[str, Any], list[str]]:
   """A folder's config without its source, and notes on what was absent."""
-  task, pairs = _task(config, family, keys, where)
-  fields = hf_config.HfFields(config, family, where)
+  task, pairs = _task(config, family, keys, config_path)
+  fields = hf_config.HfFields(config, family, config_path)
   model = hf_config.read_model(fields, task)
   labels, problem, notes = None, None, []
   if task in hf_config.WITH_LABELS:
-    labels, notes = hf_config.read_labels(config, where)
+    labels, notes = hf_config.read_labels(config, config_path)
   if task == "sequence_classification":
-    problem = hf_config.problem_of(config, len(labels), where)
+    problem = hf_config.problem_of(config, len(labels), config_path)
   head = hf_config.read_head(fields, task, model, len(labels or ()), pairs)
   prefix = hf_tasks.prefix_of(family, keys)
   result = model_folder.make_config(
@@ -164,17 +166,17 @@ def _read_config(
 
 
 def _read_one(path: str, family: str) -> Weights:
-  where = os.path.join(path, model_folder.CONFIG)
-  theirs = model_folder.read_json(where)
+  config_path = os.path.join(path, model_folder.CONFIG)
+  hf_fields = model_folder.read_json(config_path)
   arrays, file = hf_files.read(path)
   prefix = hf_tasks.prefix_of(family, arrays)
   _untie(arrays, family, prefix, file)
-  config, notes = _read_config(theirs, family, arrays, where)
+  config, notes = _read_config(hf_fields, family, arrays, config_path)
   task = config["task"]
   try:
     shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   except ValueError as e:
-    raise UserError(f"{where}: {e}") from e
+    raise UserError(f"{config_path}: {e}") from e
   zeros = {
     name: np.zeros(shapes.pop(name), np.float32)
     for name in ZERO.get((family, task), ())
@@ -189,7 +191,7 @@ def _read_one(path: str, family: str) -> Weights:
     "format": "hf",
     "dtype": dtype,
     "skipped": sorted(arrays.keys() - used),
-    "config": hf_config.source_fields(theirs, family, task),
+    "config": hf_config.source_fields(hf_fields, family, task),
   }
   if pooling := sentence_vector.read(path):
     config["source"]["pooling"] = pooling
@@ -217,22 +219,22 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
   generator_discriminator.check_name(family, tower)
   both = family == "electra" and task == "pretraining"
   if both and tower in (None, "both"):
-    parts = {
+    models = {
       t: _theirs(generator_discriminator.split(weights, t))
       for t in generator_discriminator.TOWERS
     }
   elif both:
-    parts = {"": _theirs(generator_discriminator.split(weights, tower))}
+    models = {"": _theirs(generator_discriminator.split(weights, tower))}
   else:
     generator_discriminator.check_is(weights, tower, "the model")
-    parts = {"": _theirs(weights)}
+    models = {"": _theirs(weights)}
   with model_folder.new_folder(path) as new:
-    for name, (config, arrays) in parts.items():
-      part = os.path.join(new, name)
-      os.makedirs(part, exist_ok=True)
+    for name, (config, arrays) in models.items():
+      model_path = os.path.join(new, name)
+      os.makedirs(model_path, exist_ok=True)
       # transformers asks for this word before it opens the file.
       model_folder.write_files(
-        part, config, arrays, weights.tokenizer_files, {"format": "pt"}
+        model_path, config, arrays, weights.tokenizer_files, {"format": "pt"}
       )
 
 
@@ -246,13 +248,15 @@ def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
       " its start (objective.span_head=joint); `export` keeps it."
     )
   dtype = config["source"].get("dtype", "float32")
-  theirs = hf_config.make_config(config, weights.tokenizer_files, dtype)
+  hf_fields = hf_config.make_config(config, weights.tokenizer_files, dtype)
   for name in ZERO.get((family, task), ()):
     if arrays.pop(name).any():
       raise UserError(
-        f"{name} is not zero, and {theirs['architectures'][0]} has none."
+        f"{name} is not zero, and {hf_fields['architectures'][0]} has none."
       )
   prefix = "" if task == "encoder" else hf_names.NAMINGS[family].prefix
   named = mapping.to_theirs(hf_tasks.rules_of(config, prefix), arrays)
   wanted = hf_files.FLOATS[dtype]
-  return theirs, {name: array.astype(wanted) for name, array in named.items()}
+  return hf_fields, {
+    name: array.astype(wanted) for name, array in named.items()
+  }

@@ -173,8 +173,8 @@ WITH_LABELS = ("sequence_classification", "token_classification")
 class Fields:
   """Fields of one config; a format may say what an absent one means."""
 
-  def __init__(self, config: Mapping[str, Any], where: str):
-    self.config, self.where = config, where
+  def __init__(self, config: Mapping[str, Any], source: str):
+    self.config, self.where = config, source
 
   def refuse(self, field: str, why: str) -> ValueError:
     """The error that a field's value is worth."""
@@ -206,8 +206,8 @@ class Fields:
 class HfFields(Fields):
   """Fields of one config of transformers; remembers which were absent."""
 
-  def __init__(self, config: Mapping[str, Any], family: str, where: str):
-    super().__init__(config, where)
+  def __init__(self, config: Mapping[str, Any], family: str, source: str):
+    super().__init__(config, source)
     self.family = family
     self.absent: Config = {}
 
@@ -267,10 +267,10 @@ def read_model(fields: HfFields, task: str) -> Config:
   family = fields.family
   for field, allowed in _ONLY.items():
     fields.only(field, allowed)
-  model = {ours: fields.size(f) for ours, f in SIZES[family].items()}
+  model = {attribute: fields.size(f) for attribute, f in SIZES[family].items()}
   model |= {
-    ours: fields.number(f, LIMITS.get(ours, 1.0))
-    for ours, f in NUMBERS[family].items()
+    attribute: fields.number(f, LIMITS.get(attribute, 1.0))
+    for attribute, f in NUMBERS[family].items()
   }
   _check_padding(fields, model)
   field, names = activation_field(family), activation_names(family)
@@ -329,7 +329,7 @@ def dropout_before(fields: HfFields, task: str, model: Config) -> float:
   return model["dropout"] if value is None else fields.number(field)
 
 
-def problem_of(config: Mapping[str, Any], num_labels: int, where: str) -> str:
+def problem_of(config: Mapping[str, Any], num_labels: int, source: str) -> str:
   """What a classifier is for; one label and nothing said is a regression.
 
   Raises:
@@ -340,7 +340,7 @@ def problem_of(config: Mapping[str, Any], num_labels: int, where: str) -> str:
     return "regression" if num_labels == 1 else "classification"
   if value not in [*PROBLEMS]:
     raise UserError(
-      f"{where}: problem_type is {value!r}, not one of {list(PROBLEMS)}."
+      f"{source}: problem_type is {value!r}, not one of {list(PROBLEMS)}."
     )
   return PROBLEMS[value]
 
@@ -392,13 +392,13 @@ def default_labels(count: int) -> list[str]:
 
 
 def read_labels(
-  config: Mapping[str, Any], where: str
+  config: Mapping[str, Any], source: str
 ) -> tuple[list[str], list[str]]:
   """Label names in the order of their ids, and notes.
 
   Args:
     config: of a classifier.
-    where: its file, for messages.
+    source: its file, for messages.
 
   Raises:
     ValueError: ids are not 0, 1, ..., a name stands twice, or the two maps or
@@ -408,41 +408,43 @@ def read_labels(
   if names is None:
     if count is None:
       labels = default_labels(2)
-      return labels, [f"{where} has no labels: {labels}, as transformers reads"]
-    return default_labels(_counted(count, where)), []
+      return labels, [
+        f"{source} has no labels: {labels}, as transformers reads"
+      ]
+    return default_labels(_counted(count, source)), []
   try:
     by_id = {int(key): str(name) for key, name in names.items()}
   except (AttributeError, ValueError) as e:
-    raise UserError(f"{where}: id2label is no map from ids to names.") from e
+    raise UserError(f"{source}: id2label is no map from ids to names.") from e
   if sorted(by_id) != list(range(len(names))) or not by_id:
     raise UserError(
-      f"{where}: the ids of id2label are {sorted(by_id)}, not 0, 1, ... ."
+      f"{source}: the ids of id2label are {sorted(by_id)}, not 0, 1, ... ."
     )
   labels = [by_id[i] for i in range(len(by_id))]
   if len(set(labels)) != len(labels):
     twice = next(name for name in labels if labels.count(name) > 1)
-    raise UserError(f"{where}: id2label names {twice!r} twice.")
+    raise UserError(f"{source}: id2label names {twice!r} twice.")
   if not _agree(labels, config.get("label2id")):
     raise UserError(
-      f"{where}: id2label and label2id disagree; take out the wrong one."
+      f"{source}: id2label and label2id disagree; take out the wrong one."
     )
   if count is None or count == len(labels):
     return labels, []
   # Files of 2019 have their own count beside the unchanged default.
   if labels == default_labels(2):
-    return default_labels(_counted(count, where)), [
-      f"{where}: id2label is the default, num_labels={count} counts"
+    return default_labels(_counted(count, source)), [
+      f"{source}: id2label is the default, num_labels={count} counts"
     ]
   raise UserError(
-    f"{where}: num_labels is {count}, id2label has {len(labels)} names."
+    f"{source}: num_labels is {count}, id2label has {len(labels)} names."
   )
 
 
-def _counted(count: Any, where: str) -> int:
+def _counted(count: Any, source: str) -> int:
   """`num_labels`, if it is a number of labels."""
   if type(count) is not int or not 1 <= count <= MAX_LABELS:
     raise UserError(
-      f"{where}: num_labels is {count!r:.40}, not a whole number from 1 to"
+      f"{source}: num_labels is {count!r:.40}, not a whole number from 1 to"
       f" {MAX_LABELS:,}."
     )
   return count
@@ -508,7 +510,7 @@ def make_config(
   result = {"architectures": [cls], "model_type": kind}
   _check(family, task, model)
   for table in (SIZES[family], NUMBERS[family]):
-    result |= {field: model[ours] for ours, field in table.items()}
+    result |= {field: model[attribute] for attribute, field in table.items()}
   if family == "gpt":
     result["embd_pdrop"] = model["dropout"]
   if family == "albert":
@@ -571,7 +573,11 @@ def _set_activation(result: Config, family: str, activation: str) -> None:
   names = activation_names(family)
   if names.get(result.get(field)) == activation:
     return
-  fits = [name for name, ours in names.items() if ours == activation]
+  fits = [
+    name
+    for name, our_activation in names.items()
+    if our_activation == activation
+  ]
   if not fits:
     raise UserError(
       f"model.activation={activation!r}: transformers' {family} has none but"
@@ -583,10 +589,10 @@ def _set_activation(result: Config, family: str, activation: str) -> None:
 def _set_problem(result: Config, config: Mapping[str, Any]) -> None:
   if config["task"] != "sequence_classification":
     return
-  count, where = len(config["labels"]), "config.json"
-  if problem_of(result, count, where) == config["problem"]:
+  count, source = len(config["labels"]), "config.json"
+  if problem_of(result, count, source) == config["problem"]:
     return
-  back = {ours: name for name, ours in PROBLEMS.items()}
+  back = {problem: name for name, problem in PROBLEMS.items()}
   result["problem_type"] = back[config["problem"]]
 
 
@@ -595,11 +601,11 @@ def _set_head(result: Config, config: Mapping[str, Any]) -> None:
   family, task, head = config["family"], config["task"], config["head"]
   if "pooling" in head:
     dropout = head["pooling"]["dropout"]
-    known = pooling(family, task, dropout)
-    if head["pooling"] != known:
+    default_pooling = pooling(family, task, dropout)
+    if head["pooling"] != default_pooling:
       name = result["architectures"][0]
       raise UserError(
-        f"head.pooling={head['pooling']}: transformers' {name} has {known}."
+        f"head.pooling={head['pooling']}: transformers' {name} has {default_pooling}."
       )
   elif "dropout" in head:
     dropout = head["dropout"]

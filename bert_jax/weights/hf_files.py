@@ -33,15 +33,18 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
     ValueError: no weights, a damaged file, or a pickle that is no plain
       dictionary of arrays.
   """
-  for name, one in ((SAFE, model_folder.read_tensors), (TORCH, read_torch)):
+  for name, read_file in (
+    (SAFE, model_folder.read_tensors),
+    (TORCH, read_torch),
+  ):
     file = os.path.join(path, name)
     if os.path.isfile(file):
-      return _named(one(file), file), file
+      return _named(read_file(file), file), file
     index = os.path.join(path, name + ".index.json")
     if os.path.isfile(index):
       arrays = {}
-      for part in _parts(index):
-        arrays |= one(os.path.join(path, part))
+      for shard in _parts(index):
+        arrays |= read_file(os.path.join(path, shard))
       return _named(arrays, index), index
   raise UserError(
     f"{path} holds no weights: none of {SAFE}, {SAFE_INDEX}, {TORCH},"
@@ -66,14 +69,14 @@ def _parts(index: str) -> list[str]:
   places = model_folder.read_json(index).get("weight_map")
   if not isinstance(places, dict) or not places:
     raise Damaged(f"{index} is damaged: it has no weight_map.")
-  if not all(isinstance(part, str) for part in places.values()):
+  if not all(isinstance(shard, str) for shard in places.values()):
     raise Damaged(f"{index} is damaged: its weight_map names no files.")
-  parts = sorted(set(places.values()))
-  for part in parts:
+  shards = sorted(set(places.values()))
+  for shard in shards:
     # A name in somebody else's file must not lead out of the folder.
-    if os.path.basename(part) != part:
-      raise UserError(f"{index}: {part!r} is no file of this folder.")
-  return parts
+    if os.path.basename(shard) != shard:
+      raise UserError(f"{index}: {shard!r} is no file of this folder.")
+  return shards
 
 
 def read_torch(path: str) -> dict[str, np.ndarray]:
@@ -125,7 +128,7 @@ def _numpy(tensor, name: str, path: str) -> np.ndarray:
 
 
 def _named(
-  arrays: Mapping[str, np.ndarray], where: str
+  arrays: Mapping[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
   """Arrays without the prefix of a wrapper around the model, by new names."""
   prefix, arrays = "", dict(arrays)
@@ -139,13 +142,13 @@ def _named(
     prefix += first
   if prefix:
     note(
-      f"note: {where}: its names all begin with {prefix!r}, which is left out."
+      f"note: {source}: its names all begin with {prefix!r}, which is left out."
     )
-  return _new_names(arrays, where)
+  return _new_names(arrays, source)
 
 
 def _new_names(
-  arrays: Mapping[str, np.ndarray], where: str
+  arrays: Mapping[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
   result = {}
   for key, array in arrays.items():
@@ -154,12 +157,12 @@ def _new_names(
       if key.endswith(old):
         new = key.removesuffix(old) + name
     if new in result:
-      raise UserError(f"{where}: {new} is there under its old name as well.")
+      raise UserError(f"{source}: {new} is there under its old name as well.")
     result[new] = array
   return result
 
 
-def dtype_of(arrays: Mapping[str, np.ndarray], where: str) -> str:
+def dtype_of(arrays: Mapping[str, np.ndarray], source: str) -> str:
   """The one dtype of a model's parameters; "float32" if they have several.
 
   Raises:
@@ -169,7 +172,7 @@ def dtype_of(arrays: Mapping[str, np.ndarray], where: str) -> str:
   for key, array in arrays.items():
     if array.dtype not in names:
       raise UserError(
-        f"{where}: {key} is {array.dtype}, not one of {', '.join(FLOATS)}."
+        f"{source}: {key} is {array.dtype}, not one of {', '.join(FLOATS)}."
       )
-  found = {names[array.dtype] for array in arrays.values()}
-  return found.pop() if len(found) == 1 else "float32"
+  dtypes = {names[array.dtype] for array in arrays.values()}
+  return dtypes.pop() if len(dtypes) == 1 else "float32"

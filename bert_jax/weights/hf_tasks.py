@@ -91,7 +91,7 @@ class UnknownFamily(UserError):
   """The files of a model do not name its family."""
 
 
-def family_of(config: Mapping[str, Any], where: str) -> str:
+def family_of(config: Mapping[str, Any], source: str) -> str:
   """Returns the family that a config.json names, or raises UnknownFamily."""
   kind, named = config.get("model_type"), config.get("architectures")
   classes = named if isinstance(named, list) else []
@@ -102,7 +102,7 @@ def family_of(config: Mapping[str, Any], where: str) -> str:
     ):
       return family
   raise UnknownFamily(
-    f"{where}: model_type is {kind!r}, architectures {named}; of these families"
+    f"{source}: model_type is {kind!r}, architectures {named}; of these families"
     f" it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass family="
     " (--family=NAME of a command)."
   )
@@ -184,8 +184,8 @@ def guess_task(family: str, keys: Collection[str]) -> list[str]:
   }
   if family == "gpt" and "lm_head.weight" not in keys:
     del heads["pretraining"]
-  known = set().union(*heads.values())
-  there = {key for key in keys if key in known}
+  head_names = set().union(*heads.values())
+  there = {key for key in keys if key in head_names}
   # A model with a masked-LM head and a head for pairs is a pre-training model.
   if there - (pairs := heads.get("next_sentence", set())):
     there -= pairs

@@ -91,7 +91,7 @@ def without(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def make_config(
-  family: str, task: str, model: dict[str, Any], **rest: Any
+  family: str, task: str, model: dict[str, Any], **entries: Any
 ) -> dict[str, Any]:
   """A folder's config, complete.
 
@@ -113,8 +113,8 @@ def make_config(
     "pooler": False,
     "source": {},
   }
-  assert rest.keys() <= config.keys(), rest.keys()
-  return config | rest
+  assert entries.keys() <= config.keys(), entries.keys()
+  return config | entries
 
 
 def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
@@ -290,29 +290,31 @@ def read(path: str) -> Weights:
     ValueError: a file is missing or damaged, or an array is missing, has no
       place or another shape; one sentence.
   """
-  where = os.path.join(path, CONFIG)
-  config = read_json(where)
+  config_path = os.path.join(path, CONFIG)
+  config = read_json(config_path)
   if "format_version" not in config:
-    raise UserError(f"{where} is of no converted model: convert it first.")
+    raise UserError(
+      f"{config_path} is of no converted model: convert it first."
+    )
   if config["format_version"] != FORMAT_VERSION:
     raise UserError(
-      f"{where}: format_version is {config['format_version']!r}, this program"
+      f"{config_path}: format_version is {config['format_version']!r}, this program"
       f" reads {FORMAT_VERSION}; convert the model again."
     )
   missing = [key for key in KEYS if key not in config]
   if missing:
-    raise Damaged(f"{where} is damaged: it has no {', '.join(missing)}.")
+    raise Damaged(f"{config_path} is damaged: it has no {', '.join(missing)}.")
   _check_digests(path, config)
   config = without(config, DIGESTS, "checksum")
   try:
     shapes = shapes_of(module_of(config), config)
   # Sizes of zero cause division and index errors.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
-    raise Damaged(f"{where} is damaged: {e}") from e
+    raise Damaged(f"{config_path} is damaged: {e}") from e
   weights = os.path.join(path, WEIGHTS)
   arrays = read_tensors(weights)
-  found = {name: array.shape for name, array in arrays.items()}
-  mapping.check(found, shapes, weights)
+  shapes_in_file = {name: array.shape for name, array in arrays.items()}
+  mapping.check(shapes_in_file, shapes, weights)
   wrong = [name for name in arrays if arrays[name].dtype != np.float32]
   if wrong:
     raise UserError(f"{weights}: {wrong[0]} is {arrays[wrong[0]].dtype}.")
@@ -328,8 +330,8 @@ def write(path: str, weights: Weights) -> None:
       place or another shape.
   """
   shapes = shapes_of(module_of(weights.config), weights.config)
-  found = {name: array.shape for name, array in weights.arrays.items()}
-  mapping.check(found, shapes, path)
+  array_shapes = {name: array.shape for name, array in weights.arrays.items()}
+  mapping.check(array_shapes, shapes, path)
   with new_folder(path) as new:
     write_files(new, weights.config, weights.arrays, weights.tokenizer_files)
     sums = files.digests(new, sorted({*os.listdir(new)} - {CONFIG}))

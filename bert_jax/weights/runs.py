@@ -42,7 +42,7 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   rate = objective.get("head_dropout")
   span_head = objective.get("span_head", "apart")
   pooling = models.family(family).POOLING
-  made = {
+  entries = {
     "task": task_heads.NAMES[kind],
     "head": task_heads.head_of(kind, pooling, len(labels), rate, span_head),
   }
@@ -51,10 +51,10 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
     labels = hf_config.default_labels(1)
   named = ("classification", "multi_label", "regression")
   if kind in (*named, "tagging"):
-    made |= {"labels": labels}
+    entries |= {"labels": labels}
   if kind in named:
-    made |= {"problem": kind}
-  return made
+    entries |= {"problem": kind}
+  return entries
 
 
 def _training_shapes(

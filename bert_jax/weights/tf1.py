@@ -70,10 +70,10 @@ def _latest(path: str) -> str | None:
   """The name in a folder's `checkpoint`, whatever folder it was written in."""
   try:
     with open(os.path.join(path, "checkpoint"), encoding="utf-8") as f:
-      found = re.search(r'^model_checkpoint_path: "(.*)"', f.read(), re.M)
+      match = re.search(r'^model_checkpoint_path: "(.*)"', f.read(), re.M)
   except (FileNotFoundError, UnicodeDecodeError):
     return None
-  return os.path.basename(found[1]) if found else None
+  return os.path.basename(match[1]) if match else None
 
 
 def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -118,7 +118,7 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
 
 
 def _tower_of(
-  family: str, tower: str | None, names: Iterable[str], where: str
+  family: str, tower: str | None, names: Iterable[str], source: str
 ) -> str | None:
   """The tower to read: the asked one, or what there is; None if not ELECTRA.
 
@@ -130,12 +130,12 @@ def _tower_of(
   def has(begin: str) -> bool:
     return any(name.startswith(begin) for name in names)
 
-  found = [f for f, begin in tf1_names.LAYERS.items() if has(begin)]
+  towers = [f for f, begin in tf1_names.LAYERS.items() if has(begin)]
   if family != "electra" or not has("electra/"):
-    if family not in found:
-      what = f"those of {found[0]}" if found else "of no family known here"
+    if family not in towers:
+      what = f"those of {towers[0]}" if towers else "of no family known here"
       raise UserError(
-        f"{where}: its variables are {what}, not of {family}, whose layers are"
+        f"{source}: its variables are {what}, not of {family}, whose layers are"
         f" called {tf1_names.LAYERS[family]}0 and so on."
       )
     return None
@@ -148,8 +148,8 @@ def _tower_of(
     return there[0]
   for name in layers if tower in (None, "both") else (tower,):
     if name not in there:
-      rest = f"; pass --tower={there[0]}" if there else ""
-      raise UserError(f"{where} holds no {name}, no {layers[name]}0{rest}.")
+      remedy = f"; pass --tower={there[0]}" if there else ""
+      raise UserError(f"{source} holds no {name}, no {layers[name]}0{remedy}.")
   return tower or "both"
 
 
@@ -169,11 +169,11 @@ def _read_tokenizer(path: str) -> dict[str, bytes]:
   would read lower-cased text.
   """
   files = model_folder.read_tokenizer(path)
-  for theirs, ours in _SENTENCEPIECE.items():
-    file = os.path.join(path, theirs)
-    if ours not in files and os.path.isfile(file):
+  for their_file, our_file in _SENTENCEPIECE.items():
+    file = os.path.join(path, their_file)
+    if our_file not in files and os.path.isfile(file):
       with open(file, "rb") as f:
-        files[ours] = f.read()
+        files[our_file] = f.read()
   settings = "tokenizer_config.json"
   if "vocab.txt" in files and settings not in files:
     try:
@@ -202,7 +202,7 @@ def _make_config(
   def has(begin: str) -> bool:
     return any(name.startswith(begin) for name in arrays)
 
-  head, rest = {}, {}
+  head, entries = {}, {}
   pairs = task == "pretraining" and has("cls/seq_relationship/")
   if task == "pretraining" and family != "electra":
     head = {"pairs": pairs}
@@ -214,14 +214,14 @@ def _make_config(
     # Dropout of 0.1 whatever the encoder's (run_classifier.py, create_model).
     pooling = models.family(family).POOLING._asdict()
     head = {"pooling": pooling, "num_labels": count}
-    rest = {
+    entries = {
       "labels": hf_config.default_labels(count),
       "problem": "regression" if count == 1 else "classification",
     }
   read = pairs or task == "sequence_classification"
   pooler = has("bert/pooler/") and not read
   return model_folder.make_config(
-    family, task, model, head=head, pooler=pooler, **rest
+    family, task, model, head=head, pooler=pooler, **entries
   )
 
 
@@ -263,8 +263,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   except ValueError as e:
     raise UserError(f"{file if fields else prefix}: {e}") from e
   sized = file if fields else "electra/embeddings/* and the layers 0 in it"
-  where = f"{prefix}, with the sizes of {sized}"
-  params = mapping.to_ours(tf1_names.rules(config), arrays, wanted, (), where)
+  source = f"{prefix}, with the sizes of {sized}"
+  params = mapping.to_ours(tf1_names.rules(config), arrays, wanted, (), source)
   config["source"] = {
     "format": "tf1",
     "dtype": hf_files.dtype_of(arrays, prefix),
@@ -345,19 +345,19 @@ def electra_heads(hidden: int) -> int:
 
 def _count(names: Iterable[str], begin: str) -> int:
   """How many layers, or groups, there are: the highest number plus one."""
-  found = (re.match(re.escape(begin) + r"(\d+)/", name) for name in names)
-  return max((int(m[1]) + 1 for m in found if m), default=0)
+  matches = (re.match(re.escape(begin) + r"(\d+)/", name) for name in names)
+  return max((int(m[1]) + 1 for m in matches if m), default=0)
 
 
 def stored_sizes(
-  family: str, shapes: Mapping[str, Shape], where: str, generator: bool = False
+  family: str, shapes: Mapping[str, Shape], source: str, generator: bool = False
 ) -> dict[str, int]:
   """The sizes that the shapes of a checkpoint tell.
 
   Args:
     family: a key of `FILES`.
     shapes: name -> shape.
-    where: the checkpoint, for messages.
+    source: the checkpoint, for messages.
     generator: of ELECTRA's generator, not its discriminator.
 
   Returns:
@@ -386,7 +386,7 @@ def stored_sizes(
   problems += [
     f"{n} has shape []" for n in tells.values() if shapes.get(n) == ()
   ]
-  mapping.complain(problems, where)
+  mapping.complain(problems, source)
   layers = "groups" if family == "albert" else "num_layers"
   sizes = {size: shapes[name][0] for size, name in tells.items()}
   return sizes | {layers: _count(shapes, begin)}
@@ -397,7 +397,7 @@ def read_model(
   task: str,
   config: Mapping[str, Any],
   shapes: Mapping[str, Shape],
-  where: tuple[str, str],
+  sources: tuple[str, str],
 ) -> Config:
   """Attributes of the encoder.
 
@@ -407,39 +407,39 @@ def read_model(
     config: the fields of the release's file; of ELECTRA it is the
       discriminator's, and may be empty.
     shapes: name -> shape in the checkpoint.
-    where: the config and the checkpoint, for messages.
+    sources: the config and the checkpoint, for messages.
 
   Raises:
     ValueError: names the field that is missing or wrong.
   """
   if family == "electra":
     config = ELECTRA | dict(config)
-  fields = Fields(config, where[0])
+  fields = Fields(config, sources[0])
   for field, value in _ONLY.items():
     if field in config and config[field] != value:
       raise fields.refuse(field, f"only {value!r} is known here")
-  stored = stored_sizes(family, shapes, where[1], task == "generator")
+  stored = stored_sizes(family, shapes, sources[1], task == "generator")
   model = {}
-  for ours, field in SIZES[family].items():
-    told = task == "generator" and ours in ("hidden", "num_layers", "mlp")
-    if ours in stored and (told or field not in config):
-      model[ours] = stored[ours]
+  for attribute, field in SIZES[family].items():
+    told = task == "generator" and attribute in ("hidden", "num_layers", "mlp")
+    if attribute in stored and (told or field not in config):
+      model[attribute] = stored[attribute]
     else:
-      model[ours] = fields.size(field)
+      model[attribute] = fields.size(field)
   if family == "electra" and (task == "generator" or HEADS not in config):
     model["heads"] = electra_heads(model["hidden"])
   else:
     model["heads"] = fields.size(HEADS)
   if task == "pretraining" and family == "electra":
-    generator = stored_sizes(family, shapes, where[1], generator=True)
+    generator = stored_sizes(family, shapes, sources[1], generator=True)
     model["generator_hidden"] = generator["hidden"]
-  for ours, field in NUMBERS.items():
-    model[ours] = fields.number(field, LIMITS.get(ours, 1.0))
+  for attribute, field in NUMBERS.items():
+    model[attribute] = fields.number(field, LIMITS.get(attribute, 1.0))
   # Google's code lowers the name (modeling.py, get_activation).
-  name, known = str(fields.value(ACTIVATION)).lower(), ACTIVATIONS[family]
-  if name not in known:
-    raise fields.refuse(ACTIVATION, f"known are {sorted(known)}")
-  return model | {"activation": known[name], "norm_epsilon": NORM_EPSILON}
+  name, activations = str(fields.value(ACTIVATION)).lower(), ACTIVATIONS[family]
+  if name not in activations:
+    raise fields.refuse(ACTIVATION, f"known are {sorted(activations)}")
+  return model | {"activation": activations[name], "norm_epsilon": NORM_EPSILON}
 
 
 def unused(family: str, config: Mapping[str, Any]) -> Config:
