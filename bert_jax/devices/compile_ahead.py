@@ -36,8 +36,8 @@ def begin(
   Args:
     pool: of `threads`.
     function: jitted, or by `sharding.jit`.
-    mesh: of the arguments.
-    shapes: of the arguments, with shardings.
+    mesh: the mesh of the arguments.
+    shapes: the shapes of the arguments, with shardings.
 
   Returns:
     The program to come; None where there are several processes: theirs must be
@@ -64,8 +64,8 @@ class Ahead:
 
     Args:
       function: jitted, or by `sharding.jit`.
-      place: of the batch among its arguments.
-      mesh: of the arguments.
+      place: the position of the batch among its arguments.
+      mesh: the mesh of the arguments.
     """
     self._function, self._place, self._mesh = function, place, mesh
     self._programs: dict[
@@ -95,7 +95,7 @@ class Ahead:
 
 
 def shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
-  """What a program must know of an argument to be compiled for it."""
+  """Returns an argument's shape, dtype and sharding, to compile for it."""
   weak = getattr(x.aval, "weak_type", False)  # Random keys have none.
   return jax.ShapeDtypeStruct(
     x.shape, x.dtype, sharding=x.sharding, weak_type=weak

@@ -90,8 +90,8 @@ def joined(
 
   Args:
     coordinator: HOST:PORT of process 0.
-    num_processes: of the run.
-    process_id: of this process.
+    num_processes: the number of processes of the run.
+    process_id: the number of this process.
     auto: find all three by the environment: a TPU pod slice, Slurm, Open MPI.
 
   Raises:
@@ -283,7 +283,7 @@ class _Watch:
 
 
 def _read_failure() -> str | None:
-  """What a process has said; raises RuntimeError if process 0 is gone."""
+  """Returns a failure that a process has told; raises if process 0 is gone."""
   try:
     return distributed.global_state.client.key_value_try_get(_FAILURE)
   except RuntimeError as e:

@@ -122,7 +122,7 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
 
 
 def vocab_multiple(mesh: Mesh) -> int:
-  """What the rows of a word table are a multiple of in memory.
+  """Returns the number that the rows of a word table are padded to a multiple of.
 
   The devices that split the vocabulary; and on accelerators 128, the width of
   what their matrix units take. No file holds the rows beyond the vocabulary.
@@ -132,7 +132,7 @@ def vocab_multiple(mesh: Mesh) -> int:
 
 
 def compiler_options(device: jax.Device, remat: bool = False) -> dict[str, Any]:
-  """What the compiler must be told.
+  """Returns the options for the compiler.
 
   On TPU v4 and v6e, libtpu 0.0.42 overflows its stack over some layers that are
   made again for the backward pass; without this fusion it does not. On a GPU,
@@ -140,7 +140,7 @@ def compiler_options(device: jax.Device, remat: bool = False) -> dict[str, Any]:
 
   Args:
     device: one of those to compile for.
-    remat: of a train step; see `models.stack.Stack`.
+    remat: the remat setting of a train step; see `models.stack.Stack`.
   """
   if remat and device.device_kind.startswith(("TPU v4", "TPU v6")):
     return {"xla_tpu_dot_dot_fusion": "false"}
@@ -227,7 +227,7 @@ def batch_shapes(
 
 
 def global_shapes(mesh: Mesh, batch: Shapes) -> Shapes:
-  """What `to_global` makes of a batch of these shapes."""
+  """Returns the shapes that `to_global` gives a batch of these shapes."""
   place = NamedSharding(mesh, BATCH)
   return {
     key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)

@@ -14,7 +14,7 @@ from bert_jax.examples.streams import Heldout
 from bert_jax.objectives.base import Sums
 from bert_jax.training import logging
 
-# What a student is measured by, beside its teacher.
+# The measures of a student beside its teacher.
 TAUGHT = {
   "kl_loss": "KL to the teacher, nats times the temperature squared",
   "cosine_loss": "1 - cosine to the teacher's hidden states",
@@ -43,7 +43,7 @@ def evaluate(
 
   Args:
     eval_step: (params, frozen, carry, batch) -> (sums, weights), jitted.
-    coefficients: of the losses.
+    coefficients: the coefficients of the losses.
     state: the train state.
     frozen: parameters that are not trained.
     heldout: the examples.
@@ -75,7 +75,7 @@ def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
 
 
 def perplexities(means: dict[str, float]) -> dict[str, float]:
-  """Of ELMo's directions, e to the mean loss; {} of other objectives."""
+  """Returns e to the mean loss of ELMo's directions; {} for other objectives."""
   ways = [way for way in WAYS if f"{way}_loss" in means]
   return {
     f"{way}_perplexity": math.exp(min(means[f"{way}_loss"], 700.0))

@@ -28,8 +28,9 @@ def run(
 
   Args:
     step: (parameters, global batch) -> arrays, replicated; jitted.
-    params: of the model.
-    batches: of one host; every process makes all and gives its part.
+    params: the model's parameters.
+    batches: the batches of a split; every process makes all of them and puts
+      its part on its devices.
     mesh: for the global arrays.
     extra: numbers of units -> more arrays of their batch.
   """
@@ -149,12 +150,12 @@ def score(
   of such a model that of training.
 
   Args:
-    scorer: of the model.
+    scorer: the model's scorer.
     state: the train state.
     frozen: the teacher's parameters, {} without one.
     splits: what is scored.
     batch_size: over all hosts.
-    coefficients: of the losses.
+    coefficients: the coefficients of the losses.
 
   Raises:
     FloatingPointError: the loss of a split is not finite.

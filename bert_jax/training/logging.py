@@ -1,4 +1,4 @@
-"""What a run writes for people, and the sums of steps that it logs.
+"""Logs for people: rows, progress, a plot, and the sums of steps behind them.
 
 metrics.jsonl, TensorBoard, progress lines, a plot and the profiler's trace.
 """
@@ -253,7 +253,7 @@ class Logger:
       step: optimizer steps done.
       means: over the steps since the last row; `padding` is a share of slots.
       tokens: real ones of a step, of all hosts.
-      flops: of one step.
+      flops: FLOPs of one step.
     """
     now = time.perf_counter()
     seconds, steps = now - self._last[0], step - self._last[1]
@@ -366,7 +366,7 @@ def unigram_cross_entropy(
   Args:
     counts: [V] occurrences in the training text.
     ids: any shape, the targets.
-    weights: of the same shape, 0 where there is no target.
+    weights: an array of the same shape, 0 where there is no target.
   """
   log_p = np.log(counts + 1.0) - np.log((counts + 1.0).sum())
   return float(-(log_p[ids] * weights).sum() / weights.sum())

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a state, by one program made beforehand."""
+"""The arrays of a state that a checkpoint holds, copied by one program."""
 
 from concurrent.futures import Executor
 from typing import Any
@@ -28,7 +28,7 @@ class Snapshots:
       pool: of `ahead.threads`.
       state: as all states to come: shapes, dtypes, shardings.
       layout: the same as files have it; see `state.resize`.
-      mesh: of the arrays.
+      mesh: the mesh of the arrays.
     """
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(layout), strict=True)
     self._changed = {

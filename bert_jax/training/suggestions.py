@@ -1,4 +1,4 @@
-"""What would make a step fit: changes that were compiled before being said."""
+"""Suggests changes that make a step fit; each was compiled before."""
 
 import copy
 import math
@@ -19,7 +19,7 @@ def find_offer(
 
   Args:
     config: under which it does not, or the compiler crashes.
-    number: of the phase, 0 is the first.
+    number: the number of the phase; 0 is the first.
     report: what `slices.compile_step` said of it.
 
   Returns:
@@ -51,7 +51,8 @@ def candidates(
   """Yields ({config key: value}, topology), what costs a run least first."""
   topology, model = report["topology"], config["model"]
   if "crashed" in report and "remat" in model:
-    # What the compiler fails at is most likely in this form's way.
+    # If the compiler crashed, first try the other remat setting: the crash is
+    # usually in the program that remat produces.
     yield {"model.remat": not model["remat"]}, topology
   remat = {} if model.get("remat", True) else {"model.remat": True}
   split: dict[str, Any] = {}

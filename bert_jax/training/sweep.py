@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
   Attributes:
     point: key -> value of the grid.
-    seed: of the run.
+    seed: the seed of the run.
     config: complete.
   """
 
@@ -41,18 +41,18 @@ class Run(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Of its folder: the values of the grid and the seed."""
+    """The name of its folder: the values of the grid and the seed."""
     keys = [f"{key}={value}" for key, value in self.point.items()]
     return ",".join([*keys, f"seed={self.seed}"]).replace(os.sep, "_")
 
 
 class Done(NamedTuple):
-  """What became of a run.
+  """A run that ended, well or not.
 
   Attributes:
     run: which.
     error: why it failed, in a sentence; None if it did not.
-    rows: of its metrics.jsonl, those of the held-out set.
+    rows: the rows of its metrics.jsonl that are of the held-out set.
   """
 
   run: Run
@@ -98,9 +98,9 @@ def plan(
   """All runs: each point of the grid with each seed.
 
   Args:
-    config: what each begins with.
-    grid: of `KEY=A,B`.
-    seeds: of each point.
+    config: the config that each run begins with.
+    grid: texts of the form `KEY=A,B`.
+    seeds: the seeds of each point.
 
   Raises:
     ValueError: a key or value twice, or as `parse_axis`; no run at all.
@@ -188,7 +188,7 @@ def run_all(
   Given again, those that ended are read, one that was stopped continues.
 
   Args:
-    runs: of `plan`.
+    runs: the runs of `plan`.
     folder: each run gets one in it.
     command: the words that start a run in a process of its own; `--workdir`
       and the values of its config are added.
@@ -224,7 +224,7 @@ def _one(run: Run, folder: str, start: Any) -> Done:
 
 
 def _ended(workdir: str, config: dict[str, Any]) -> bool:
-  """Whether a run of this config ended here.
+  """Returns True if a run of this config ended in a folder.
 
   Raises:
     ValueError: the run here is of another config.
@@ -236,7 +236,7 @@ def _ended(workdir: str, config: dict[str, Any]) -> bool:
   rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
   if not rows or rows[-1]["step"] != old["total_steps"]:
     return False
-  # What the program filled in is not in the config yet.
+  # The sweep's config lacks the values that the program fills in.
   flat = flatten(config)
   before = flatten(old)
   set_now = {key: value for key, value in flat.items() if value is not None}
@@ -304,7 +304,7 @@ def judge(done: Sequence[Done], metric: str) -> list[Done]:
 
 
 def summarise(done: Sequence[Done], metric: str) -> list[dict[str, Any]]:
-  """What each point of the grid reached at the last step, over its seeds.
+  """Returns the results of each point of the grid at the last step.
 
   Returns:
     For each point its `point`, `runs`, `failed` (without a result, see

@@ -24,7 +24,7 @@ from bert_jax.training import start_from
 from bert_jax.weights.load import OpenedModel
 from bert_jax.weights.model_folder import COMPUTATION, Weights, columns_of
 
-# What of a model is for its own training alone.
+# Settings of a model that only its own training reads.
 _TRAINING = ("dropout", "attention_dropout", "initializer_range")
 
 
@@ -32,10 +32,10 @@ class Teacher(NamedTuple):
   """A teacher as its files have it.
 
   Attributes:
-    path: of the files.
+    path: the path of the files.
     model: keyword arguments of the family's `build`, with `family`.
     arrays: path in the parameter tree, joined by "/", -> float32 array.
-    digest: of encoder and head, the same for every format.
+    digest: a digest of encoder and head, the same for every format.
   """
 
   path: str

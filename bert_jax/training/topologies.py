@@ -33,7 +33,7 @@ CASED = 28996
 
 
 class Generation(NamedTuple):
-  """What is known of a generation of TPUs.
+  """A generation of TPUs.
 
   Attributes:
     hbm: GiB of memory a device has. A device is a core on v2 and v3, a chip
@@ -41,7 +41,7 @@ class Generation(NamedTuple):
     cores: what a chip counts in the names of Cloud TPU, such as v3-32.
     layouts: slices that are named when a larger or a known one is asked for,
       from small to large.
-    options: of the topology's description.
+    options: the options of the topology's description.
   """
 
   hbm: int
@@ -63,7 +63,7 @@ GENERATIONS = {
   "v5p": Generation(95, 2, _CUBES),
   "v6e": Generation(32, 1, _SQUARES),
 }
-# Of the largest slice there is, v5p's (the same page).
+# The chips of the largest slice there is, v5p's (the same page).
 MAX_CHIPS = 8960
 
 
@@ -71,12 +71,12 @@ class Step(NamedTuple):
   """One phase's train step with all that it is called with, as shapes.
 
   Attributes:
-    phase: of the run.
+    phase: a phase of the run.
     mesh: over the slice's devices.
     function: (state, frozen, batch, key) -> (state, metrics).
     arguments: of `function`, shapes with shardings.
     flops: the model's own count for a step of the whole slice.
-    remat: of the model.
+    remat: the model's remat setting.
   """
 
   phase: phases.Phase
@@ -157,7 +157,7 @@ def features(config: dict[str, Any], phase: phases.Phase) -> sharding.Shapes:
     config: its `model.vocab_size` is filled in.
     phase: whose length, batch and predictions.
   """
-  # What is left of `open_data`'s arguments are the builder's.
+  # The arguments that `open_data` does not take itself are the builder's.
   own_options = inspect.signature(loader.open_data).parameters
   options = {key: v for key, v in phase.data.items() if key not in own_options}
   recipe = make_recipe(
@@ -188,7 +188,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
 
   Args:
     config: as `train.run` takes it; `data.path` is not read.
-    number: of the phase, 0 is the first.
+    number: the number of the phase; 0 is the first.
     topology: see `describe`.
 
   Raises:

@@ -59,8 +59,8 @@ def augment(
     kind: what your own task predicts; None for a published task.
     columns: columns of your own task, see `custom.columns`.
     batch_size: rows computed at a time.
-    dtype: of the computation.
-    family: of a transformers folder whose config.json names none.
+    dtype: the dtype of the computation.
+    family: the family of a transformers folder whose config.json names none.
 
   Raises:
     ValueError: with one sentence; nothing is written.

@@ -52,7 +52,7 @@ class Options(NamedTuple):
     threshold: chance that a word is replaced.
     candidates: words that may replace one, of which those that begin no word
       are left out.
-    seed: of all draws.
+    seed: the seed of all draws.
   """
 
   samples: int = 20
@@ -114,7 +114,7 @@ def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[Split]:
 
 
 def may_change(word: str) -> bool:
-  """Whether a word has ASCII letters alone and is no stop word."""
+  """Returns True if a word has only ASCII letters and is no stop word."""
   lower = word.lower()
   return bool(_LETTERS.fullmatch(lower)) and lower not in STOP_WORDS
 
@@ -129,7 +129,7 @@ def masked_rows(
 
   Args:
     jobs: the ids of a text, and which of them is masked.
-    special: of the vocabulary.
+    special: the special ids of the vocabulary.
     length: where rows are cut.
 
   Returns:
@@ -178,10 +178,10 @@ def candidates(
   texts: Sequence[Split],
   count: int,
 ) -> list[Candidates]:
-  """What may stand in the place of each word of each text.
+  """Finds the words that may replace each word of each text.
 
   Args:
-    predictor: of masks, with as many candidates as `count`.
+    predictor: it fills masks with `count` candidates each.
     vectors: None: words of several pieces stay.
     texts: of `split`.
     count: nearest words.
@@ -222,7 +222,7 @@ def variants(
 
   Args:
     text: raw.
-    words: of it.
+    words: the words of the text.
     chosen: number of a word -> what may replace it.
     options: how they are drawn.
     line: number of the example, and of its text (`column`): keys of the draws.
@@ -260,7 +260,7 @@ def expand(
   program puts the second's variants beside the first's last one.)
 
   Args:
-    predictor: of masks, with `options.candidates`.
+    predictor: it fills masks with `options.candidates` candidates each.
     vectors: see `candidates`.
     options: how they are made.
     examples: whose place is the key of their draws.

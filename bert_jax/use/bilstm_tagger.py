@@ -38,7 +38,7 @@ class BiLstmTagger(nn.Module):
   Attributes:
     num_labels: tags.
     hidden: cells of a layer and direction.
-    num_layers: of them.
+    num_layers: the number of LSTM layers.
     dropout: on the input of each layer and of the classifier.
   """
 
@@ -78,8 +78,8 @@ class Recipe(NamedTuple):
     epochs: over the sentences.
     batch_size: sentences.
     rate: Adam's, constant.
-    clip: of the gradient's norm.
-    seed: of parameters, order and dropout.
+    clip: the largest norm of the gradient.
+    seed: the seed of parameters, order and dropout.
   """
 
   epochs: int = 10
@@ -90,7 +90,7 @@ class Recipe(NamedTuple):
 
 
 class Sentences(NamedTuple):
-  """Of each sentence features float32 [words, (k,) d], tags int32 [words]."""
+  """For each sentence features float32 [words, (k,) d], tags int32 [words]."""
 
   features: Sequence[np.ndarray]
   tags: Sequence[np.ndarray]

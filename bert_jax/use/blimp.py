@@ -16,7 +16,7 @@ FILES = 67
 # The paper counts 12 phenomena; the files have this term beside them. That its
 # two files are of argument structure there is from memory of the paper.
 PHENOMENA = {"s-selection": "argument_structure"}
-# What unpacking and decoding raise beside tarfile's own.
+# Errors that unpacking and decoding raise beside tarfile's own.
 _DAMAGED = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 
@@ -41,7 +41,7 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
   """Reads a folder, or a tar file packed or not, with .jsonl files in it.
 
   Args:
-    path: of the folder or tar file; sub-folders count.
+    path: a folder, whose sub-folders count too, or a tar file.
     most: pairs of a file, from its begin; None for all.
 
   Raises:
@@ -103,7 +103,7 @@ def results(
 
   Args:
     files: what was scored.
-    good: of each file, the scores of its acceptable sentences.
+    good: for each file the scores of its acceptable sentences.
     bad: the same of the others; equal scores are wrong.
   """
   rows = {}

@@ -31,8 +31,8 @@ def evaluate(
     batch_size: rows computed at a time.
     official_threshold: True to search SQuAD 2.0's best threshold as
       evaluate-v2.0.py does.
-    dtype: of the computation.
-    family: of a transformers folder whose config.json names none.
+    dtype: the dtype of the computation.
+    family: the family of a transformers folder whose config.json names none.
 
   Returns:
     The scores by the names of the task's metrics, and the written files.

@@ -73,11 +73,11 @@ def save(
   """Writes a file that is whole or not there.
 
   Args:
-    path: of the file.
+    path: the exported file.
     model: the fine-tuned model.
-    lengths: of rows; the model's longest stands for those beyond it.
+    lengths: the lengths of rows; the model's longest stands for longer ones.
     platforms: that the program is for; no such device is needed here.
-    dtype: of the computation.
+    dtype: the dtype of the computation.
 
   Returns:
     The file's `meta.json`.
@@ -94,7 +94,7 @@ def save(
       f"{model.path} is a masked language model; fine-tune it first."
     )
   layout = layouts.of_vocabulary(predict.vocabulary_of(model))
-  # What every platform has, and one program for all of them.
+  # Use what every platform has, so that one program serves all of them.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
   run = program(config, **computation)
   longest = model_folder.module_of(config).encoder.max_length
@@ -143,7 +143,7 @@ def export_model(
       transformers folder.
     output: the file to write.
     lengths, platforms, dtype: see `save`.
-    family: of a transformers folder whose config.json names none.
+    family: the family of a transformers folder whose config.json names none.
 
   Returns:
     The file's `meta.json`.
@@ -199,7 +199,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
   """Opens a file that `save` wrote; nothing else is needed.
 
   Args:
-    path: of the file.
+    path: the exported file.
     batch_size: rows at a time.
     null: a question may have no answer, as in SQuAD 2.0.
 
@@ -255,7 +255,7 @@ def _step(programs: Mapping[int, Program]) -> Program:
     length = batch["input_ids"].shape[1]
     to = min(n for n in programs if n >= length)
     pad = [(0, 0), (0, to - length)]
-    # Of tags and answers there are logits of the padding as well.
+    # Tags and answers have logits for the padding as well.
     return programs[to](params, *(jnp.pad(batch[k], pad) for k in INPUTS))
 
   return step

@@ -30,7 +30,7 @@ def write(path: str, features: Iterable[Features]) -> int:
 
   Args:
     path: .jsonl, .npz, .h5 or .hdf5.
-    features: of texts; all have a vector, or all have some.
+    features: the features of texts; all have one vector, or all have several.
 
   Returns:
     The number of texts.
@@ -255,8 +255,8 @@ def extract_file(
     spec: which vectors. `layers` is None for all layers; `unit` is None for
       the model's own pooling, or pieces if it has none.
     tokens: tokens of a batch, with padding.
-    dtype: of the computation.
-    family: of a transformers folder whose config.json names none.
+    dtype: the dtype of the computation.
+    family: the family of a transformers folder whose config.json names none.
     tower: "discriminator" or "generator" of an ELECTRA.
 
   Returns:

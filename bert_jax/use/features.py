@@ -50,7 +50,8 @@ class Spec(NamedTuple):
       all tokens, special ones included.
     pieces: of "word": the vector of its "first" piece, or their "mean".
     normalize: divide each vector by its length.
-    max_length: of a window; None for the model's longest row, any for ELMo.
+    max_length: tokens of a window; None for the model's longest row, any for
+      ELMo.
     overlap: tokens that neighbouring windows share at least.
   """
 
@@ -69,7 +70,7 @@ class Features(NamedTuple):
   """The vectors of a text.
 
   Attributes:
-    id: of the text.
+    id: the id of the text.
     tokens: names of pieces or words; None for a whole text.
     vectors: float32 [tokens, width], [width] of a whole text; "stack" has
       [.., layers, width]. Zeros for a word without pieces.
@@ -101,7 +102,7 @@ def extract(
     model: a model of any family; one tower of ELECTRA.
     texts: strings, or lists of words.
     spec: which vectors.
-    tokens: of a batch.
+    tokens: tokens of a batch, with padding.
 
   Raises:
     ValueError: a spec that the model has not.
@@ -229,7 +230,7 @@ def layers_of(
   """Runs an encoder of any family; returns some of its layers.
 
   Args:
-    encoder: of a loaded model.
+    encoder: the encoder of an opened model.
     params: its part of the parameters.
     batch: `char_ids` of ELMo, else `input_ids`; `sequence_ids`.
     wanted: numbers of layers, see `Spec`.
@@ -356,7 +357,7 @@ def _windows(
 
 
 def _weigher(model: OpenedModel, spec: Spec) -> Callable | None:
-  """What makes `weights` of rows; None where each position counts."""
+  """Returns a function that weighs positions; None if each has its vector."""
   if spec.unit not in WHOLE:
     return None
   family = model.config["family"]
@@ -377,7 +378,7 @@ def _weigher(model: OpenedModel, spec: Spec) -> Callable | None:
 def _finish(
   text: Text, encoded: Tokens, x: np.ndarray, rows: int, spec: Spec
 ) -> Features:
-  """What a text's vectors are to be."""
+  """Returns a text's features from its vectors, summed or one a token."""
   names: Sequence[str] | None = None
   if spec.unit == "mean":
     x = x / np.float32(max(len(encoded.ids), 1))

@@ -95,7 +95,7 @@ def score(
     model: with a pre-training head.
     texts: [N], none longer than the model's rows.
     method: of `METHODS`; by the model's head if None.
-    tokens: of a batch, padding included.
+    tokens: tokens of a batch, with padding.
 
   Returns:
     float64 [N].
@@ -106,7 +106,7 @@ def score(
   method = method or method_of(model)
   check(model, method)
   run = _PROGRAMS[method]
-  # Of a causal model logits of all positions are made.
+  # A causal model makes logits for all positions.
   tokens = tokens if method != "lm" else max(tokens // 4, 1)
   result = np.zeros(len(texts), np.float64)
   for start in range(0, len(texts), BLOCK):
@@ -147,7 +147,8 @@ def _rows(
   mask = mask_token(model)[1] if method.startswith("pll") else 0
   for number, encoding in enumerate(encoded):
     if method in ("rtd", "lm"):
-      # Of the inner tokens all are read off: from `position` to `target`.
+      # "rtd" and "lm" score every token in one pass; for them `target` is the
+      # end position, not a token id.
       yield _Row(number, encoding.ids, encoding.begin, encoding.end)
       continue
     for i in range(encoding.begin, encoding.end):
@@ -225,8 +226,8 @@ def cloze(
   Args:
     model: a masked language model.
     texts: each with one `[MASK]`, whatever the model's own mask is.
-    answers: of the blanks.
-    tokens: of a batch.
+    answers: the answers of the blanks.
+    tokens: tokens of a batch, with padding.
 
   Raises:
     ValueError: no masked language model, not one `[MASK]`, a long text.

@@ -32,8 +32,8 @@ def run(
       what the model's head allows.
     pairs: the first pairs of each file of BLiMP only; None for all.
     tokens: tokens of a batch, with padding.
-    dtype: of the computation.
-    family: of a transformers folder whose config.json names none.
+    dtype: the dtype of the computation.
+    family: the family of a transformers folder whose config.json names none.
     tower: "discriminator" or "generator" of an ELECTRA.
 
   Returns:

@@ -51,7 +51,7 @@ class Predictor(NamedTuple):
     top: candidates for a mask.
     params: on the devices.
     step: (params, batch) -> logits; of masks, (probabilities, ids).
-    mesh: of the devices.
+    mesh: the mesh of the devices.
   """
 
   kind: str
@@ -66,7 +66,7 @@ class Predictor(NamedTuple):
 
 
 def kind_of(config: dict[str, Any], path: str) -> str:
-  """What a model predicts; ValueError if it has no head for that."""
+  """Returns what a model predicts; raises UserError if it has no such head."""
   name = config["task"]
   if name == "sequence_classification":
     return config["problem"] or "classification"
@@ -129,9 +129,9 @@ def open_predictor(
     batch_size: rows at a time; rounded up to a multiple of the devices.
     length: tokens in a row at most, bounded by the model's positions.
     top: candidates for each mask.
-    best: of a run, the checkpoint with the best score.
+    best: if True, opens the checkpoint of a run with the best score.
     null: a question may have no answer, as in SQuAD 2.0.
-    dtype: of the computation.
+    dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
 
   Raises:
@@ -332,7 +332,7 @@ def make_results(
   Args:
     predictor: a `predicting.Predictor`.
     rows: of `predicting.encode`.
-    logits: of each row.
+    logits: the logits of each row.
     examples: their raw fields.
 
   Raises:

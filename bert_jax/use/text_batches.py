@@ -188,7 +188,7 @@ def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
   special = np.array(row.special_tokens_mask, bool)
   count = len(special)
   inner = np.flatnonzero(~special)
-  # What a tokenizer adds to no text at all stands at the begin.
+  # The tokens that a tokenizer adds to an empty text stand at the begin.
   begin, end = (inner[0], inner[-1] + 1) if len(inner) else (count, count)
   if not len(inner) and count > 1:
     begin = end = count - 1
@@ -236,7 +236,7 @@ def batches(
   Args:
     rows: ids, int32 [T, ...].
     longest: what the model takes; None for any.
-    tokens: of a batch, padding included; one row may be more.
+    tokens: tokens of a batch, with padding; one row may have more.
 
   Yields:
     Every row once, padded to the next of `FEATURE_BUCKETS`; a longer one to a

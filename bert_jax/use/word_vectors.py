@@ -56,7 +56,7 @@ def read(path: str, most: int = MOST) -> WordVectors:
   """Reads the first vectors of a file: a word and its numbers a line.
 
   Args:
-    path: of the file, UTF-8, single spaces; there is no header.
+    path: a file in UTF-8 with single spaces and without a header.
     most: words to read.
 
   Raises:
@@ -76,7 +76,7 @@ def read(path: str, most: int = MOST) -> WordVectors:
             f" {len(rows[0]) if rows else 'two or more'} finite numbers after"
             " it; vectors are read from GloVe's text format, without a header."
           )
-        # Of a word that is there twice the first is the more frequent one.
+        # If a word is there twice, the first is the more frequent one.
         if word not in seen:
           seen.add(word)
           words.append(word)

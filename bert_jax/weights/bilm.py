@@ -15,7 +15,7 @@ from bert_jax.weights.mapping import Rule
 from bert_jax.weights.model_folder import Weights
 
 OPTIONS = "options.json"
-# Of training, and the softmax: not part of the encoder.
+# Variables of training and of the softmax, which are no part of the encoder.
 SKIPPED = ("softmax/*",)
 # bin/train_elmo.py; files for prediction do not say it.
 DROPOUT = 0.1
@@ -80,7 +80,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _are_filters(value: Any) -> bool:
-  """Whether a value is a list of [width in characters, number]."""
+  """Returns True for a list of [width in characters, number]."""
   return (
     isinstance(value, list)
     and len(value) > 0

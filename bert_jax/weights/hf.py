@@ -204,7 +204,7 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
   """Writes a folder that transformers opens.
 
   Args:
-    path: of the new folder; both towers of ELECTRA get a folder each in it.
+    path: the new folder; each tower of ELECTRA gets a folder of its own in it.
     weights: what to write; its source remembers fields and dtype.
     tower: "generator", "discriminator", "both"; None for what there is.
 

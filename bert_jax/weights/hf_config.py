@@ -79,7 +79,7 @@ NUMBERS: dict[str, dict[str, str]] = {
     "initializer_range": "initializer_range",
   },
 }
-# What transformers reads for an absent field.
+# The value that transformers takes for an absent field.
 _ABSENT = {
   "hidden_act": "gelu",
   "hidden_dropout_prob": 0.1,
@@ -212,7 +212,7 @@ class HfFields(Fields):
     self.absent: Config = {}
 
   def notes(self) -> list[str]:
-    """What was read for absent fields."""
+    """Returns a line for each absent field with the value that was taken."""
     if not self.absent:
       return []
     values = ", ".join(f"{f}={v!r}" for f, v in self.absent.items())
@@ -257,7 +257,7 @@ def activation_names(family: str) -> dict[str, str]:
 
 
 def exact_gelu(family: str, task: str) -> bool:
-  """Whether the head has the exact gelu whatever the layers have."""
+  """Returns True if the head has the exact gelu whatever the layers have."""
   roberta = family == "roberta" and task == "pretraining"
   return roberta or task == "generator"
 
@@ -330,7 +330,7 @@ def dropout_before(fields: HfFields, task: str, model: Config) -> float:
 
 
 def problem_of(config: Mapping[str, Any], num_labels: int, source: str) -> str:
-  """What a classifier is for; one label and nothing said is a regression.
+  """Returns the problem of a classifier; by default one label is a regression.
 
   Raises:
     ValueError: an unknown problem_type.
@@ -397,7 +397,7 @@ def read_labels(
   """Label names in the order of their ids, and notes.
 
   Args:
-    config: of a classifier.
+    config: the config.json of a classifier.
     source: its file, for messages.
 
   Raises:
@@ -451,7 +451,7 @@ def _counted(count: Any, source: str) -> int:
 
 
 def _agree(labels: list[str], backward: Any) -> bool:
-  """Whether label2id, if there, says the same; its ids may be text."""
+  """Returns True if label2id is absent or agrees; its ids may be text."""
   if not backward:
     return True
   try:
@@ -490,9 +490,9 @@ def make_config(
   """The config of transformers for one model.
 
   Args:
-    config: of a folder, of one tower if it is ELECTRA's.
+    config: the config of a converted folder; for ELECTRA, of one tower.
     files: its tokenizer's.
-    dtype: of the arrays that are written.
+    dtype: the dtype of the arrays that are written.
 
   Raises:
     ValueError: transformers has no such model; names what is in the way.

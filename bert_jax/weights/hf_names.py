@@ -10,12 +10,12 @@ from bert_jax.weights.mapping import Rule
 
 
 class Naming(NamedTuple):
-  """What a family is called there.
+  """The names that transformers gives a family and its arrays.
 
   Attributes:
     classes: what names of its classes begin with.
     model_type: in config.json.
-    prefix: of the encoder's arrays in a file with a head.
+    prefix: the prefix of the encoder's arrays in a file with a head.
     tied: copies of other arrays: name -> (whether the original has the prefix,
       its name).
     skipped: patterns of names that hold no parameter.
@@ -272,7 +272,7 @@ def head_rules(
   Args:
     family: a key of `NAMINGS`.
     task: see `folder.module_of`; of "encoder" the pooler is not among them.
-    prefix: of the encoder's arrays.
+    prefix: the prefix of the encoder's arrays.
     pairs: of "pretraining": with pooler and pair head.
   """
   if task == "encoder":

@@ -32,7 +32,7 @@ _SURE_ALONE = ("albert", "distilbert", "gpt")
 
 
 def has_pair_head(family: str) -> bool:
-  """Whether there is a class with a head for pairs of segments."""
+  """Returns True if there is a class with a head for pairs of segments."""
   return family in ("bert", "tinybert", "albert")
 
 
@@ -130,7 +130,7 @@ def family_by_names(keys: Collection[str]) -> str | None:
 
 
 def has_pairs(family: str, keys: Collection[str]) -> bool:
-  """Whether there are arrays of a head for pairs among these names."""
+  """Returns True if a head for pairs has arrays among these names."""
   if not has_pair_head(family):
     return False
   rules = hf_names.head_rules(family, "pretraining", "", pairs=True)
@@ -141,7 +141,7 @@ def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
   """Rules of all parameters of a folder's config.
 
   Args:
-    config: of a folder, of one tower if it is ELECTRA's.
+    config: the config of a converted folder; for ELECTRA, of one tower.
     prefix: the naming's, or "" for a file of an encoder alone.
   """
   family, task = config["family"], config["task"]
@@ -160,7 +160,7 @@ def _reads_pooler(rules: list[Rule]) -> bool:
 def has_pooler(
   family: str, task: str, prefix: str, pairs: bool, keys: Collection[str]
 ) -> bool:
-  """Whether a file has a pooler that the head of its task does not read."""
+  """Returns True if a file has a pooler that its task's head does not read."""
   if _reads_pooler(hf_names.head_rules(family, task, prefix, pairs)):
     return False
   rules = hf_names.pooler_rules(family, prefix)

@@ -73,7 +73,7 @@ MOVES: dict[str, Move] = {
   "heads_bias": Move(
     lambda array, shape: array.reshape(shape), lambda array: array.reshape(-1)
   ),
-  # What attention puts out: [d, h k] -> [h, k, d], and [h k, d] in TF1.
+  # The output of attention: [d, h k] -> [h, k, d], and [h k, d] in TF1.
   "output": Move(
     lambda array, shape: array.T.reshape(shape),
     lambda array: _join_inputs(array).T,
@@ -120,7 +120,7 @@ def wanted(
 
 
 def is_skipped(key: str, patterns: Iterable[str]) -> bool:
-  """Whether a name matches one of the patterns, `*` for any characters."""
+  """Returns True if a name matches a pattern; `*` stands for any characters."""
   return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
 
 
@@ -208,7 +208,7 @@ def to_theirs(
   """Makes the arrays of a file from parameters: the inverse of `to_ours`.
 
   Args:
-    rules: of the parameters to write; others are left out.
+    rules: the rules of the parameters to write; others are left out.
     params: path -> array.
 
   Returns:

@@ -80,7 +80,7 @@ class Weights(NamedTuple):
 
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:
-  """What makes an encoder the one it is: `config["model"]`."""
+  """Returns the attributes that define an encoder: `config["model"]`."""
   fields = encoder_lib.attributes(encoder)
   return without(fields, *COMPUTATION, "vocab_multiple")
 
@@ -127,7 +127,7 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   "span".
 
   Args:
-    config: of a folder.
+    config: the config of a converted folder.
     **computation: attributes of `COMPUTATION`.
 
   Raises:
@@ -278,7 +278,7 @@ def read_tokenizer(path: str) -> dict[str, bytes]:
 
 
 def is_folder(path: str) -> bool:
-  """Whether `path` is a folder that `write` wrote."""
+  """Returns True if `path` is a folder that `write` wrote."""
   config = os.path.join(path, CONFIG)
   return os.path.isfile(config) and "format_version" in read_json(config)
 
@@ -434,7 +434,7 @@ class Headless(nn.Module):
   """An encoder, with its pooler if it has one.
 
   Attributes:
-    encoder: of any family.
+    encoder: an encoder of any family.
     pooler: whether dense and tanh on the first position follow.
   """
 

@@ -28,7 +28,7 @@ _SENTENCEPIECE = {"30k-clean.model": "spiece.model"}
 # In a vocabulary that was lower-cased, at most this share of the pieces can
 # have capitals by some accident.
 _CASED_SHARE = 0.01
-# What TensorFlow 2 writes instead of one name for each variable.
+# The one name that TensorFlow 2 writes in place of a name for each variable.
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
@@ -318,7 +318,7 @@ _ONLY = {
   "net_structure_type": 0,
   "layer_norm_eps": NORM_EPSILON,
 }
-# What ELECTRA's code has where a release has no config
+# The values of ELECTRA's code, since its releases have no config
 # (util/training_utils.py, get_bert_config; model/modeling.py, BertConfig).
 ELECTRA_HEAD_SIZE = 64
 ELECTRA: Config = {
@@ -358,7 +358,7 @@ def stored_sizes(
     family: a key of `FILES`.
     shapes: name -> shape.
     source: the checkpoint, for messages.
-    generator: of ELECTRA's generator, not its discriminator.
+    generator: True for ELECTRA's generator, False for the discriminator.
 
   Returns:
     Attribute of the encoder -> size; `num_layers` is not among ALBERT's.
@@ -403,7 +403,7 @@ def read_model(
 
   Args:
     family: a key of `FILES`.
-    task: of ELECTRA "pretraining", "discriminator", "generator".
+    task: for ELECTRA "pretraining", "discriminator", "generator".
     config: the fields of the release's file; of ELECTRA it is the
       discriminator's, and may be empty.
     shapes: name -> shape in the checkpoint.

@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_jax.weights.mapping import Rule
 
-# What the layers of a family begin with; no other family has such names.
+# The beginning of the names of a family's layers; no other family has it.
 LAYERS: dict[str, str] = {
   "bert": "bert/encoder/layer_",
   "albert": "bert/encoder/transformer/group_",
@@ -44,7 +44,7 @@ SKIPPED: tuple[str, ...] = (
   # ELECTRA's: of the sampling in training.
   "generator_predictions/temperature",
 )
-# What one tower does not need of a checkpoint of both.
+# The variables of a checkpoint of both towers that one tower does not need.
 OTHER_TOWER: dict[str, tuple[str, ...]] = {
   "discriminator": ("generator/*", "generator_predictions/*"),
   "generator": (
@@ -137,8 +137,8 @@ def task_of(tower: str | None, names: Iterable[str]) -> str:
   A head that is there in part counts as there.
 
   Args:
-    tower: of ELECTRA; None for other families.
-    names: of the variables.
+    tower: a tower of ELECTRA; None for other families.
+    names: the names of the variables.
   """
   if tower is not None:
     return "pretraining" if tower == "both" else tower
