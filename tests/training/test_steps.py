@@ -136,10 +136,10 @@ def test_optimizer_steps_count_not_micro_steps():
   step = steps.make_train_step(objective, optimizer, schedule, 4)
   seen, values = [], []
   for _ in range(3):
-    state, logging = step(state, {}, batch, jax.random.key(0))
-    seen.append(float(logging["learning_rate"]))
+    state, metrics = step(state, {}, batch, jax.random.key(0))
+    seen.append(float(metrics["learning_rate"]))
     values.append(float(state.params["kernel"]))
-    assert float(logging["tokens"]) == 4
+    assert float(metrics["tokens"]) == 4
   np.testing.assert_allclose(seen, [0.0, 0.1, 0.2], atol=1e-6)
   # A unit gradient moves by the rate: 0, then 0.1, then 0.2 more.
   np.testing.assert_allclose(values, [0.0, -0.1, -0.3], atol=1e-6)
@@ -167,9 +167,9 @@ def test_padding_is_the_share_of_all_slots(micro_batches):
   params = {"kernel": jnp.zeros(())}
   state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
   step = steps.make_train_step(objective, optimizer, schedule, micro_batches)
-  _, logging = jax.jit(step)(state, {}, batch, jax.random.key(0))
-  assert float(logging["tokens"]) == 12
-  assert float(logging["padding"]) == 1 - 12 / 32
+  _, metrics = jax.jit(step)(state, {}, batch, jax.random.key(0))
+  assert float(metrics["tokens"]) == 12
+  assert float(metrics["padding"]) == 1 - 12 / 32
 
 
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
@@ -349,7 +349,8 @@ def test_few_steps_are_queued():
   def step(number):
     shape = jax.ShapeDtypeStruct((), jnp.float32)
     loss = jax.pure_callback(slow_loss, shape, number)
-    return {"loss": loss, "grad_norm": loss}
+    names = ("loss", "grad_norm", "learning_rate", "tokens")
+    return dict.fromkeys(names, loss)
 
   window = logging.Window()
   for number in range(1, 7):
