@@ -233,7 +233,7 @@ class Logger:
     return shares
 
   @contextlib.contextmanager
-  def apart(self, steps: int = 0) -> Iterator[None]:
+  def excluded(self, steps: int = 0) -> Iterator[None]:
     """Leaves out of the speed what happens within: compiling, evaluating.
 
     Args:

@@ -141,8 +141,8 @@ def metric_of(config: dict[str, Any]) -> str:
 
 
 def _task(config: dict[str, Any]) -> encoded_rows.Task:
-  part = batches.open_part(config["data"]["path"])
-  return encoded_rows.task_of(part.meta["task"])
+  task_folder = batches.open_part(config["data"]["path"])
+  return encoded_rows.task_of(task_folder.meta["task"])
 
 
 def check_metric(metric: str, runs: Sequence[Run]) -> None:
@@ -202,16 +202,16 @@ def run_all(
     # The runs have their programs in common.
     cache = os.path.join(folder, "compiled")
     jax.config.update("jax_compilation_cache_dir", cache)
-    return [_one(run, folder, _here) for run in runs]
+    return [_run_one(run, folder, _in_this_process) for run in runs]
 
-  def apart(run, workdir):
-    return _apart(run, workdir, command)
+  def start(run, workdir):
+    return _in_other_process(run, workdir, command)
 
   with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-    return list(pool.map(lambda run: _one(run, folder, apart), runs))
+    return list(pool.map(lambda run: _run_one(run, folder, start), runs))
 
 
-def _one(run: Run, folder: str, start: Any) -> Done:
+def _run_one(run: Run, folder: str, start: Any) -> Done:
   workdir = os.path.join(folder, run.name)
   error = None
   if not _ended(workdir, run.config):
@@ -246,7 +246,7 @@ def _ended(workdir: str, config: dict[str, Any]) -> bool:
   return True
 
 
-def _here(run: Run, workdir: str) -> str | None:
+def _in_this_process(run: Run, workdir: str) -> str | None:
   try:
     state = train.run(copy.deepcopy(run.config), workdir)
   except Exception as e:  # Whatever it is, the other runs go on.
@@ -261,7 +261,9 @@ def _here(run: Run, workdir: str) -> str | None:
   return None
 
 
-def _apart(run: Run, workdir: str, command: Sequence[str]) -> str | None:
+def _in_other_process(
+  run: Run, workdir: str, command: Sequence[str]
+) -> str | None:
   os.makedirs(workdir, exist_ok=True)
   flags = [
     f"--config.{key}={_written(value)}"

@@ -318,7 +318,7 @@ def run_phase(
       if shape not in shapes:
         shapes.add(shape)
         progress.window.saved()  # Waits for the steps before.
-        with log.apart(steps=1):  # Compilation is not speed.
+        with log.excluded(steps=1):  # Compilation is not speed.
           advance(step, batch)
           progress.window.saved()
       else:
@@ -366,7 +366,7 @@ def evaluate_step(
     The number is None if the run has diverged.
   """
   progress.window.saved()
-  with log.apart():
+  with log.excluded():
     progress.means, measured = measure(progress.state)
   log.heldout(step, progress.means)
   if progress.first_loss is not None and measured is not None:
