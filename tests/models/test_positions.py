@@ -43,6 +43,10 @@ def test_longest_length_of_roberta(padding_id, longest):
     init(longest + 1)
 
 
+# Segments of the published models.
+SEGMENTS = dict(bert=2, roberta=1, albert=2, electra=2, distilbert=0, gpt=0)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_over_the_longest_are_refused(name):
   module = build(name)
@@ -67,8 +71,9 @@ def test_ids_out_of_range_are_not_a_number(name):
   run = encoder(name)
   assert np.isfinite(run(*inputs.values())[0]).all()
   read = {"input_ids": (-100, -1, 50), "position_ids": (-100, 40)}
-  if name not in ("distilbert", "gpt"):
-    read["segment_ids"] = (-1, 1 if name == "roberta" else 2)
+  segments = SEGMENTS.get(name, build(name).num_segments)
+  if segments:
+    read["segment_ids"] = (-1, segments)
   for key, bad in read.items():
     for value in bad:
       changed = inputs[key].copy()
