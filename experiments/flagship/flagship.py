@@ -1,0 +1,187 @@
+"""Trains the flagship, scores it on BLiMP and fine-tunes it on five tasks.
+
+  python experiments/flagship/flagship.py --data FOLDER --tasks TASKS \\
+    --blimp TAR --output OUT --gpus 2
+
+FOLDER is the prepared text, TASKS a folder with the prepared tasks cola, rte,
+sst2, stsb and wnut17. Training that was interrupted goes on from its last
+checkpoint; scores that OUT has are not computed again.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+# Task -> (epochs, peak of the learning rate); the rest is the task's config.
+TASKS = {
+  "sst2": (3, 3e-5),
+  "wnut17": (8, 5e-5),
+  "stsb": (6, 5e-5),
+  "cola": (6, 5e-5),
+  "rte": (10, 5e-5),
+}
+CONFIGS = {task: f"glue:{task}" for task in TASKS} | {"wnut17": "ner:wnut17"}
+
+
+def start(
+  verb: str, arguments: list[str], log: str, gpus: str, memory: float
+) -> int:
+  """Runs a verb of bert_jax on some GPUs; returns its exit status."""
+  environment = dict(os.environ, CUDA_VISIBLE_DEVICES=gpus)
+  environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(memory)
+  with open(log, "a", encoding="utf-8") as f:
+    return subprocess.call(
+      [sys.executable, "-m", "bert_jax", verb, *arguments],
+      cwd=ROOT,
+      env=environment,
+      stdout=f,
+      stderr=f,
+    )
+
+
+def train(args: argparse.Namespace) -> str:
+  """Trains, or goes on with training; returns the run's folder."""
+  folder = os.path.join(args.output, "run")
+  began = time.monotonic()
+  status = start(
+    "train",
+    [
+      f"--config={HERE}/config.py:flagship",
+      f"--workdir={folder}",
+      f"--config.data.path={args.data}",
+      *args.flags,
+    ],
+    folder + ".log",
+    ",".join(str(gpu) for gpu in range(args.gpus)),
+    0.8,
+  )
+  print(f"training: {time.monotonic() - began:.0f} s", flush=True)
+  if status:
+    sys.exit(f"training failed; see {folder}.log.")
+  return folder
+
+
+def score(args: argparse.Namespace, folder: str, gpu: int) -> None:
+  """Writes BLiMP's results, one score a pair file."""
+  path = os.path.join(args.output, "blimp.json")
+  if os.path.exists(path):
+    return
+  start(
+    "likelihood",
+    [
+      f"--model={folder}",
+      f"--blimp={args.blimp}",
+      f"--output={path}",
+      "--dtype=bfloat16",
+      "--batch-tokens=65536",
+    ],
+    os.path.join(args.output, "blimp.log"),
+    str(gpu),
+    0.2,
+  )
+
+
+def fine_tune(
+  args: argparse.Namespace, folder: str, gpu: int, task: str, seed: int
+) -> None:
+  """Fine-tunes on a task with a seed and writes the development scores."""
+  workdir = os.path.join(args.output, f"{task}-{seed}")
+  if os.path.exists(workdir + ".json"):
+    return
+  epochs, peak = TASKS[task]
+  began = time.monotonic()
+  status = start(
+    "train",
+    [
+      f"--config={CONFIGS[task]}",
+      f"--workdir={workdir}",
+      f"--config.init_from={folder}",
+      f"--config.data.path={args.tasks}/{task}",
+      f"--config.data.epochs={epochs}.0",
+      f"--config.schedule.peak={peak}",
+      f"--config.seed={seed}",
+      "--config.data.buckets=(32,64,128)",
+      "--config.checkpoint.keep_best=0",
+      *args.fine_tune_flags,
+    ],
+    workdir + ".log",
+    str(gpu),
+    0.15,
+  )
+  rows = []
+  if os.path.exists(workdir + "/metrics.jsonl"):
+    with open(workdir + "/metrics.jsonl", encoding="utf-8") as f:
+      rows = [json.loads(line) for line in f]
+  result = {
+    "task": task,
+    "seed": seed,
+    "status": status,
+    "seconds": round(time.monotonic() - began, 1),
+    "scores": [row for row in rows if row["split"] != "train"],
+  }
+  with open(workdir + ".json", "w", encoding="utf-8") as f:
+    json.dump(result, f)
+  print(
+    task, seed, status, result["seconds"], result["scores"][-1:], flush=True
+  )
+
+
+def evaluate(args: argparse.Namespace, folder: str) -> None:
+  """Runs all scoring, several jobs at once on each GPU."""
+  jobs: queue.SimpleQueue = queue.SimpleQueue()
+  jobs.put((score, ()))
+  for seed, task in itertools.product(range(args.seeds), TASKS):
+    jobs.put((fine_tune, (task, seed)))
+
+  def work(gpu: int) -> None:
+    while True:
+      try:
+        job, arguments = jobs.get_nowait()
+      except queue.Empty:
+        return
+      job(args, folder, gpu, *arguments)
+
+  workers = [
+    threading.Thread(target=work, args=(gpu,))
+    for _ in range(args.jobs)
+    for gpu in range(args.gpus)
+  ]
+  for worker in workers:
+    worker.start()
+  for worker in workers:
+    worker.join()
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  add = parser.add_argument
+  add("--data", required=True, help="prepared folder")
+  add("--tasks", required=True, help="folder of prepared tasks")
+  add("--blimp", required=True, help="folder or tar file")
+  add("--output", required=True, help="folder of the results")
+  add("--gpus", type=int, default=1)
+  add("--jobs", type=int, default=3, help="fine-tuning runs at once on a GPU")
+  add("--seeds", type=int, default=3, help="fine-tuning seeds of each task")
+  add(
+    "--fine-tune-flags",
+    type=str.split,
+    default=["--config.model.unroll=12"],
+    help="further flags for fine-tuning, in one string",
+  )
+  add("flags", nargs="*", help="further flags for training, after --")
+  args = parser.parse_args()
+  os.makedirs(args.output, exist_ok=True)
+  evaluate(args, train(args))
+
+
+if __name__ == "__main__":
+  main()
