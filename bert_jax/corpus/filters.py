@@ -53,7 +53,8 @@ _WORD = re.compile(r"\w+")
 _SPACED = re.compile(r"\S+")
 # Characters that are normalised at once.
 _BLOCK = 2**16
-ROWS = "rows"
+# The file of judgements in the unfinished folder.
+ROWS = "filters.rows"
 # How missed pairs and candidates in vain weigh when the sketch is cut into
 # bands. The vain ones only cost time, since all are compared. At a threshold
 # of 0.8: 14 bands of 9, which find a pair with similarity 0.8 with probability

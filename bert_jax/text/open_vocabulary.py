@@ -70,10 +70,10 @@ _TYPES = {
 # The settings of how text is cleaned; the last two are contraries.
 _CLEANING = ("lower_case", "keep_accents", "strip_accents")
 # transformers' name of a file, and the names that releases give it.
-_PIECES = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
+_PIECE_IDS = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 _MODELS = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
-_NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECES)
+_NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECE_IDS)
 _BRACKETS = re.compile(r"\[.*\]")
 _nfd = functools.partial(unicodedata.normalize, "NFD")
 # All files that are read from a folder.
@@ -370,7 +370,7 @@ def _builder(
       return functools.partial(words.build, pieces, source=path)
     return functools.partial(wordpiece.build, pieces, source=path)
   decoded = decode(content, path)
-  if name not in _PIECES and _MODEL.search(decoded):
+  if name not in _PIECE_IDS and _MODEL.search(decoded):
     return functools.partial(from_json, decoded, source=path)
   vocab = bpe.check_pieces(parse_object(decoded, path), path)
   beside = next((n for n in _MERGES if n in files), None)
