@@ -27,7 +27,7 @@ SHARED: dict[str, dict[str, Any]] = {
   "dtype": dict(
     choices=("float32", "bfloat16"),
     default="float32",
-    help="of the computation (default %(default)s)",
+    help="numbers of the computation (default %(default)s)",
   ),
   "batch-size": dict(
     type=int,
@@ -99,7 +99,7 @@ SHARED: dict[str, dict[str, Any]] = {
   "processes": dict(type=int, metavar="N"),
   "json": dict(action="store_true", help="print JSON, an object a line"),
   "seed": dict(
-    type=int, metavar="N", help="of all draws (default %(default)s)"
+    type=int, metavar="N", help="seed of all draws (default %(default)s)"
   ),
   "workdir": dict(required=True, metavar="DIR"),
   "config": dict(

@@ -32,7 +32,7 @@ def add_flags(parser: flags.Parser) -> None:
     type=float,
     default=0.005,
     metavar="SHARE",
-    help="of the documents, for evaluation (default %(default)s)",
+    help="documents to hold out for evaluation (default %(default)s)",
   )
   flags.add(parser, "processes", help="worker processes (default: one a core)")
   parser.add_argument(
