@@ -186,10 +186,17 @@ def rename(source: str, target: str) -> None:
 
 
 def write_durably(path: str, content: bytes) -> None:
-  """Writes a file and waits until it is on the disk."""
-  with open(path, "wb") as f:
-    f.write(content)
-    sync_file(f)
+  """Writes a file and waits until it is on the disk.
+
+  Raises:
+    OSError: the file cannot be written; the error names `path`.
+  """
+  try:
+    with open(path, "wb") as f:
+      f.write(content)
+      sync_file(f)
+  except OSError as e:
+    raise OSError(e.errno, e.strerror, path) from e
 
 
 def sync_file(file: Any) -> None:
