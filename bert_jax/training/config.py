@@ -138,7 +138,7 @@ BELOW_ONE = (
 )
 # None takes that of the data.
 OF_DATA = ("model.vocab_size", "model.padding_id")
-# The same where the data are a task's: see finetune/data.py.
+# The same where the data are a task's: see tasks/batches.py.
 OF_TASK = (
   "total_steps",
   "evaluate.every",

@@ -45,7 +45,7 @@ class Pretrained(NamedTuple):
 
   Attributes:
     path: the model's folder, run or name, as in the run's config.
-    config: the model's config; see convert/folder.py.
+    config: the model's config; see weights/model_folder.py.
     arrays: path in the run's parameter tree, joined by "/", -> float32 array.
     pieces: the pieces of the data's vocabulary, in the order of their ids.
     vocabulary: the model's own vocabulary; None if the run needs none.
