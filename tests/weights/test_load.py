@@ -64,7 +64,7 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
   name = "BertForSequenceClassification"
   path = tiny_hf.write(tmp_path / "hf", name)
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(WORDS))
-  common = ["--family", "bert", "--input", path, "--output"]
+  common = ["--family", "bert", "--model", path, "--output"]
   run(monkeypatch, "--from", "hf", *common, tmp_path / "ours")
   direct, ours = bert_jax.load(path), bert_jax.load(str(tmp_path / "ours"))
   assert direct.config == ours.config
@@ -190,7 +190,7 @@ def test_a_run_is_opened_and_exported(workdir, tmp_path, monkeypatch):
   same(run_.params, params)
   assert run_.config["source"]["step"] == 2
   assert run_.tokenizer.encode("Ab ab").ids == [2, 8, 5, 3]
-  arguments = ["--family", "bert", "--to", "hf", "--input", path, "--output"]
+  arguments = ["--family", "bert", "--to", "hf", "--model", path, "--output"]
   run(monkeypatch, *arguments, tmp_path / "hf")
   again = hf.read(str(tmp_path / "hf"), "bert")
   same(model_folder.unflatten(again.arrays), params)
