@@ -83,7 +83,11 @@ def test_published_rules(text, objective):
   made, docs, begins = text
   name, options, (hidden, kept) = OBJECTIVES[objective]
   builder = recipes.RECIPES[name](
-    made.special, made.vocab_size, LENGTH, SLOTS, **options
+    made.special,
+    made.vocab_size,
+    length=LENGTH,
+    max_predictions=SLOTS,
+    **options,
   )
   batch = streams.Stream(docs, builder, 0).read(0, ROWS)
   used = batch["mlm_weights"] > 0
