@@ -20,9 +20,9 @@ def rows(lengths, width, pad=0, left=False):
 
 def mask(ids, maskable, lengths, seed=0, first=0, **options):
   positions = np.arange(first, first + len(ids), dtype=np.uint64)
-  own = masking.Masks._fields
+  fields = masking.Masks._fields
   masks = masking.check_masks(
-    masking.Masks(**{k: options.pop(k) for k in own if k in options})
+    masking.Masks(**{k: options.pop(k) for k in fields if k in options})
   )
   options = {"mask_id": MASK, "vocab_size": VOCAB} | options
   return masking.mask_tokens(

@@ -162,15 +162,15 @@ def imported_module(name):
 
 # (module, its import, the module of the package that it imports or None).
 IMPORTS = [
-  (module, found, imported_module(found.name))
+  (module, imported, imported_module(imported.name))
   for module, path in FILES.items()
-  for found in imports_of(parse(path))
+  for imported in imports_of(parse(path))
 ]
 
 
-def place(module, found):
+def place(module, imported):
   path = FILES[module].relative_to(ROOT)
-  return f"{path}:{found.line} imports {found.name}"
+  return f"{path}:{imported.line} imports {imported.name}"
 
 
 def test_the_root_holds_only_the_face_and_three_files():
@@ -195,10 +195,10 @@ def test_a_room_imports_what_its_line_says_and_no_less(room):
   packages, lazy = set(allowed.packages.split()), set(allowed.lazy.split())
   rooms, seen = {room, *allowed.rooms.split()}, set()
   wrong = []
-  for module, found, target in IMPORTS:
+  for module, imported, target in IMPORTS:
     if room_of(module) != room:
       continue
-    top = found.name.partition(".")[0]
+    top = imported.name.partition(".")[0]
     if target is not None:
       seen.add(room_of(target))
       right = room_of(target) in rooms
@@ -206,9 +206,9 @@ def test_a_room_imports_what_its_line_says_and_no_less(room):
       continue
     else:
       seen.add(top)
-      right = top in packages or top in lazy and not found.eager
+      right = top in packages or top in lazy and not imported.eager
     if not right:
-      wrong.append(place(module, found))
+      wrong.append(place(module, imported))
   assert not wrong, "\n".join(wrong)
   unused = (rooms | packages | lazy) - seen - {room} - LOADED_BY_NAME
   assert not unused, f"{room}: the table has more than its files import"
@@ -235,8 +235,8 @@ def test_no_circle_between_files():
 
 def test_no_file_imports_the_face():
   wrong = [
-    place(module, found)
-    for module, found, target in IMPORTS
+    place(module, imported)
+    for module, imported, target in IMPORTS
     if target is not None and target in FACE and module not in FACE
   ]
   assert not wrong, "\n".join(wrong)
@@ -245,21 +245,23 @@ def test_no_file_imports_the_face():
 def test_modules_of_the_package_are_not_put_together_from_strings():
   """Or imports would be missing here, but for those within a room."""
   for path in FILES.values():
-    own = f"bert_jax.{path.parent.name}."
+    room = f"bert_jax.{path.parent.name}."
     for node in ast.walk(parse(path)):
       if isinstance(node, ast.JoinedStr) and node.values:
         first = node.values[0]
         text = str(first.value) if isinstance(first, ast.Constant) else ""
-        inside = not text.startswith("bert_jax.") or text.startswith(own)
+        inside = not text.startswith("bert_jax.") or text.startswith(room)
         assert inside, f"{path}:{node.lineno}"
 
 
 def test_configs_need_ml_collections_alone():
   for path in sorted((ROOT / "configs").rglob("*.py")):
-    for found in imports_of(parse(path)):
-      top = found.name.partition(".")[0]
+    for imported in imports_of(parse(path)):
+      top = imported.name.partition(".")[0]
       if top not in sys.stdlib_module_names | {"ml_collections", "configs"}:
-        assert found.name.startswith("bert_jax.configs"), f"{path}:{found.line}"
+        assert imported.name.startswith("bert_jax.configs"), (
+          f"{path}:{imported.line}"
+        )
 
 
 def test_importing_the_models_needs_jax_flax_and_jaxtyping_alone():
@@ -334,14 +336,16 @@ def test_public_functions_are_annotated_and_documented():
     tree = parse(file)
     assert ast.get_docstring(tree), f"{file} has no docstring"
     for arguments, node in public(tree.body):
-      where = f"{file}:{node.lineno} {node.name}"
+      place_of = f"{file}:{node.lineno} {node.name}"
       if node.name == "setup":
         continue
       short = len(node.body) == 1 or node.name in VERB
-      assert short or ast.get_docstring(node), f"{where} has no docstring"
-      assert node.returns, f"{where}: no annotation of what it returns"
+      assert short or ast.get_docstring(node), f"{place_of} has no docstring"
+      assert node.returns, f"{place_of}: no annotation of what it returns"
       for argument in arguments:
-        assert argument.annotation, f"{where}: {argument.arg} is not annotated"
+        assert argument.annotation, (
+          f"{place_of}: {argument.arg} is not annotated"
+        )
 
 
 @pytest.mark.parametrize(
@@ -367,11 +371,11 @@ def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
     "import atexit, os\n"
     "atexit.register(lambda: print(os.environ.get('JAX_PLATFORMS', '')))\n"
   )
-  kept = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
+  variables = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
   path = os.pathsep.join([str(tmp_path), str(ROOT)])
   done = subprocess.run(
     [sys.executable, "-m", "bert_jax", "split-text", "--help"],
-    env=kept | {"PYTHONPATH": path} | environment,
+    env=variables | {"PYTHONPATH": path} | environment,
     capture_output=True,
     text=True,
   )

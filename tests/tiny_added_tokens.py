@@ -61,12 +61,12 @@ MODEL_TYPES = {"gpt1": "openai-gpt"}
 def numbered(vocabulary):
   """The added tokens with their ids: new ones follow the pieces."""
   pieces = list(vocabulary.pieces)
-  made = {}
+  by_id = {}
   for token in ADDED:
     if token.content not in pieces:
       pieces.append(token.content)
-    made[pieces.index(token.content)] = token
-  return made
+    by_id[pieces.index(token.content)] = token
+  return by_id
 
 
 def write_model(path, kind, form):

@@ -91,21 +91,27 @@ EXTRA = {
 }
 
 
+def set_values(config, values):
+  """Sets values of a config by dotted keys; None leaves a key out."""
+  for key, value in values.items():
+    section = config
+    *sections, name = key.split(".")
+    for section_name in sections:
+      section = section[section_name]
+    if value is not None:
+      section[name] = value
+
+
 def tiny(name, path):
   """A published config in a size for tests."""
   config = configs.load_defaults(name)
-  for key, value in (TINY | EXTRA[name] | {"data.path": path}).items():
-    section = config
-    *parts, last = key.split(".")
-    for part in parts:
-      section = section[part]
-    if value is not None:
-      section[last] = value
+  set_values(config, TINY | EXTRA[name] | {"data.path": path})
   config_lib.check_keys(config)
   return config
 
 
 def arrays(state):
+  """Every array of a train state by its path."""
   return {
     jax.tree_util.keystr(k): np.asarray(v)
     for k, v in jax.tree_util.tree_leaves_with_path(state)
@@ -113,13 +119,15 @@ def arrays(state):
 
 
 def rows(workdir):
+  """Rows of metrics.jsonl without the speed."""
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   timed += ("data_wait", "checkpoint_wait")
-  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return [{k: v for k, v in r.items() if k not in timed} for r in found]
+  logged = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  return [{k: v for k, v in r.items() if k not in timed} for r in logged]
 
 
 def shrunk(folder):
+  """The quickstart's config at two steps of a tiny model."""
   config = configs.load_defaults("quickstart")
   config["model"] |= dict(variant="tiny", unroll=1)
   config["data"] |= dict(path=folder, length=32, max_predictions=5)
@@ -147,11 +155,6 @@ def distilled(folder, name="distilbert:base", **changes):
     "teacher.model.mlp": 32,
     "objective.layers": (0, 3),
   } | changes
-  for key, value in (TINY | changes).items():
-    section = config
-    *parts, last = key.split(".")
-    for part in parts:
-      section = section[part]
-    section[last] = value
+  set_values(config, TINY | changes)
   config_lib.check_keys(config)
   return config

@@ -69,12 +69,12 @@ def field(number, content):
 
 def sentencepiece(pieces):
   """A `.model`; the pieces are the less likely the later they come."""
-  made = b""
+  model = b""
   for i, piece in enumerate(pieces):
     score = b"\x15" + struct.pack("<f", -float(i))
-    made += field(1, field(1, piece.encode()) + score + b"\x18\x01")
+    model += field(1, field(1, piece.encode()) + score + b"\x18\x01")
   # A trainer's settings, of which the model type is a number: unigram.
-  return made + field(2, field(1, b"text.txt") + b"\x18\x01") + field(3, b"")
+  return model + field(2, field(1, b"text.txt") + b"\x18\x01") + field(3, b"")
 
 
 ALBERT = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "▁the", "▁a", "n", "▁"]

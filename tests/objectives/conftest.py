@@ -19,5 +19,5 @@ def batch():
     mlm_positions=np.array([[1, 4, 8], [2, 3, 0], [0, 0, 0]]),
     mlm_ids=rng.integers(0, 37, (ROWS, 3)) * used,
   )
-  made = {key: jnp.asarray(x, jnp.int32) for key, x in whole.items()}
-  return made | {"mlm_weights": jnp.asarray(used, jnp.float32)}
+  integers = {key: jnp.asarray(x, jnp.int32) for key, x in whole.items()}
+  return integers | {"mlm_weights": jnp.asarray(used, jnp.float32)}

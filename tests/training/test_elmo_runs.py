@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from config_names import PRETRAINING, docstring
+from tiny_runs import rows
 
 import bert_jax
 from bert_jax import models, objectives
@@ -19,8 +20,8 @@ from bert_jax.devices import sharding
 from bert_jax.examples import loader
 from bert_jax.text import characters, words
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging, train
 from bert_jax.training import setup as building
+from bert_jax.training import train
 from bert_jax.weights import runs
 from bert_jax.weights.run_config import flatten
 
@@ -102,13 +103,6 @@ def finished(prepared, tmp_path_factory, unoptimized):
   workdir = str(tmp_path_factory.mktemp("run") / "run")
   config = load("elmo:original", TINY | {"data.path": prepared})
   return workdir, train.run(config, workdir)
-
-
-def rows(workdir):
-  timed = ("steps_per_second", "tokens_per_second", "mfu")
-  timed += ("data_wait", "checkpoint_wait")
-  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return [{k: v for k, v in r.items() if k not in timed} for r in found]
 
 
 def test_restart_is_exact(prepared, finished, tmp_path):
