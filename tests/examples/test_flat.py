@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_families import jit
 
 from bert_jax.examples.rows import flat_row
 from bert_jax.kernels import attention_blocks
@@ -39,11 +40,12 @@ def test_vectors_are_those_of_each_sequence_alone(family):
   texts = sequences(12, 3, 7, 2)
   row = jax.tree.map(jnp.asarray, flat_row(texts, multiple=16))
   assert row["input_ids"].shape == (1, 32)  # Longer than the position table.
-  params = nn.unbox(model.init(jax.random.key(0), row["input_ids"][:, :12]))
-  hidden, _ = model.apply(params, **row)
+  init, apply = jit(model.init), jit(model.apply)
+  params = nn.unbox(init(jax.random.key(0), row["input_ids"][:, :12]))
+  hidden, _ = apply(params, **row)
   assert np.isfinite(hidden).all()
   for number, ids in enumerate(texts, 1):
-    alone, _ = model.apply(params, ids[None])
+    alone, _ = apply(params, ids[None])
     mine = hidden[0][row["sequence_ids"][0] == number]
     np.testing.assert_allclose(mine, alone[0], atol=2e-6, rtol=0)
 

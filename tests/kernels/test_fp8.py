@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from tiny_families import jit
 
 from bert_jax.kernels import fp8, fused
 from bert_jax.models import bert
@@ -53,8 +54,8 @@ def test_it_is_taken_by_name_alone():
     bert.build("tiny", vocab_size=50, hidden=32, heads=2, mlp=64, products=p)
     for p in ("auto", "fp8")
   )
-  params = plain.init(jax.random.key(0), ids)
-  one, two = (model.apply(params, ids)[0] for model in (plain, fast))
+  params = jit(plain.init)(jax.random.key(0), ids)
+  one, two = (jit(model.apply)(params, ids)[0] for model in (plain, fast))
   assert one.dtype == two.dtype
   assert 1e-3 < jnp.abs(one - two).max() < 0.5
   with pytest.raises(ValueError, match="model.products='fp4': not one of"):

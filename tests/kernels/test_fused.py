@@ -4,7 +4,10 @@ Everything is in float32 here, where both sides make the same roundings up to
 the order of their sums: 2e-6 of the largest value bounds them.
 """
 
+import functools
 import math
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -12,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_families import jit
 
 from bert_jax.kernels import (
   attention_kernels,
@@ -39,11 +43,17 @@ def check(one, two):
 
 def compare(fast, plain, arguments, gradients):
   """Outputs, and gradients by random ones of the outputs."""
-  (one, pull_one), (two, pull_two) = (
-    jax.vjp(f, *arguments) for f in (fast, plain)
+
+  def run(function, arguments, gradients):
+    outputs, pull = jax.vjp(function, *arguments)
+    return outputs, pull(gradients)
+
+  check(
+    *(
+      jit(functools.partial(run, function))(arguments, gradients)
+      for function in (fast, plain)
+    )
   )
-  check(one, two)
-  check(pull_one(gradients), pull_two(gradients))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
@@ -225,10 +235,14 @@ def on_a_mesh():
 
 @pytest.mark.slow
 def test_kernels_on_a_mesh():
-  flags = "--xla_force_host_platform_device_count=8"
-  code = f"import os; os.environ['XLA_FLAGS'] = '{flags}'; "
-  code += "from tests import test_fused; test_fused.on_a_mesh()"
-  subprocess.run([sys.executable, "-c", code], check=True)
+  folder = pathlib.Path(__file__).parent
+  paths = [str(folder), str(folder.parent), os.environ.get("PYTHONPATH", "")]
+  environment = os.environ | {
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    "PYTHONPATH": os.pathsep.join(paths),
+  }
+  code = "import test_fused; test_fused.on_a_mesh()"
+  subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def lowered(function, *shapes):

@@ -1,10 +1,13 @@
 """Activations, dropout by hash, attention with masks, the scanned stack."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_families import jit
 
 from bert_jax.models import attention, bert, layers
 
@@ -33,13 +36,15 @@ def test_fully_masked_row_is_finite(dtype):
   """A12: and a masked key gets exactly no weight."""
   qkv = jax.random.normal(jax.random.key(0), (2, 3, 2, 3, 4), dtype)
   bias, ids = jnp.zeros((2, 3, 4)), jnp.array([[0, 0, 0], [1, 1, 0]])
-  out, p = attention.attention(qkv, bias, ids)
+  out, p = jit(attention.attention)(qkv, bias, ids)
   assert out.dtype == dtype and bool(jnp.isfinite(out).all())
   assert p[1, :, :, 2].tolist() == [[0.0] * 3] * 2
   np.testing.assert_allclose(p[0], 1 / 3, rtol=1e-6)
-  grad = jax.grad(
-    lambda x: attention.attention(x, bias, ids)[0].astype(jnp.float32).sum()
-  )(qkv)
+
+  def total(x):
+    return attention.attention(x, bias, ids)[0].astype(jnp.float32).sum()
+
+  grad = jit(jax.grad(total))(qkv)
   assert bool(jnp.isfinite(grad).all())
 
 
@@ -137,13 +142,15 @@ def encoder(**overrides):
 
 def apply(module, params, seed=0, train=True, **inputs):
   rngs = {"dropout": jax.random.key(seed)}
-  return module.apply({"params": params}, train=train, rngs=rngs, **inputs)
+  collect = inputs.pop("collect", False)
+  run = jit(functools.partial(module.apply, train=train, collect=collect))
+  return run({"params": params}, rngs=rngs, **inputs)
 
 
 @pytest.fixture(scope="module")
 def params():
   ids = jnp.zeros((1, 4), jnp.int32)
-  return nn.unbox(encoder().init(jax.random.key(0), ids))["params"]
+  return nn.unbox(jit(encoder().init)(jax.random.key(0), ids))["params"]
 
 
 @pytest.mark.slow
@@ -202,6 +209,6 @@ def test_too_long_and_indivisible_are_refused():
 def test_computation_dtype_and_float32_parameters():
   module = encoder(dtype=jnp.dtype("bfloat16"))
   ids = jnp.zeros((1, 4), jnp.int32)
-  params = nn.unbox(module.init(jax.random.key(0), ids))["params"]
+  params = nn.unbox(jit(module.init)(jax.random.key(0), ids))["params"]
   assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
   assert apply(module, params, input_ids=ids)[0].dtype == jnp.bfloat16

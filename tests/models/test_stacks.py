@@ -71,7 +71,7 @@ def test_what_unrolled_layers_keep_is_not_stacked():
     def loss(params, module=module):
       return module.apply({"params": params}, IDS, train=True, rngs=rngs())[0]
 
-    grad = jax.jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
+    grad = jit(jax.grad(lambda params, loss=loss: loss(params).sum()))
     text = grad.lower(shared_parameters(1)).compile().as_text()
     found[unroll] = re.findall(rf"f32\[{DEEP},2,9,\S*", text)
   assert found[1] and not found[DEEP]

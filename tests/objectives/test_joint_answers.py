@@ -36,6 +36,8 @@ from bert_jax.use import export, predict
 from bert_jax.weights import hf, runs
 from bert_jax.weights import load as loading
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 ROOT = str(pathlib.Path(__file__).parents[2])
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 TASK = Task("answers", "span", (), 1, ("squad2",))
@@ -152,7 +154,7 @@ def test_every_family_answers_from_the_context(name):
   found = np.asarray(run({"params": params}, batch))
   # Segments are the encoder's own business, where it knows them.
   own = context if getattr(encoder, "num_segments", 0) > 1 else None
-  hidden, _ = encoder.apply(
+  hidden, _ = tiny_families.jit(encoder.apply)(
     {"params": params["encoder"]}, batch["input_ids"], own, real.astype("int32")
   )
   for made, states, mask in zip(found, hidden, context > 0, strict=True):

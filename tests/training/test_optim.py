@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
+from tiny_families import jit
 
 from bert_jax import models
 from bert_jax.models import bert
@@ -104,7 +105,7 @@ def bert_params():
   module = bert.ForPreTraining(bert.build("tiny", vocab_size=11))
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
-  return nn.unbox(module.init(jax.random.key(0), batch))["params"]
+  return nn.unbox(jit(module.init)(jax.random.key(0), batch))["params"]
 
 
 def test_kernels_and_embeddings_decay_and_nothing_else():
@@ -112,12 +113,17 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
   params = bert_params()
   params["layer_norm"] = {"scale": jnp.ones((2, 3)), "bias": jnp.ones((2, 3))}
   params["ln_1"] = {"scale": jnp.ones(3)}
-  params = jax.tree.map(lambda x: x + 1.0, params)
+  params = jit(lambda tree: jax.tree.map(lambda x: x + 1.0, tree))(params)
   optimizer = optim.build_optimizer(
     lambda step: 0.1, "adamw_bert", **SECTION | {"weight_decay": 0.1}
   )
-  zeros = jax.tree.map(jnp.zeros_like, params)
-  updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+
+  @jit
+  def update(params):
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return optimizer.update(zeros, optimizer.init(params), params)
+
+  updates, _ = update(params)
   changed, kept = set(), set()
   for path, leaf in jax.tree_util.tree_leaves_with_path(updates):
     name = "/".join(key.key for key in path)

@@ -1,5 +1,6 @@
 """Sums and weights: micro-batches, empty targets, the order of steps."""
 
+import functools
 import time
 
 import flax.linen as nn
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tiny_families import jit
 
 from bert_jax import objectives
 from bert_jax.devices import sharding
@@ -48,15 +50,21 @@ def objective():
 
 @pytest.fixture(scope="module")
 def params(objective):
-  boxed = objective.init(jax.random.key(0), make_batch([1, 1]))
+  boxed = jit(objective.init)(jax.random.key(0), make_batch([1, 1]))
   return nn.unbox(boxed)
+
+
+# id of an objective -> the objective, and what accumulates its gradients.
+COMPILED = {}
 
 
 def gradient(objective, params, batch, micro_batches=1):
   state = TrainState(jnp.int32(0), params, {}, {})
-  return steps.accumulate(
-    objective, state, {}, batch, jax.random.key(0), micro_batches
-  )
+  if id(objective) not in COMPILED:
+    accumulate = functools.partial(steps.accumulate, objective)
+    COMPILED[id(objective)] = objective, jit(accumulate, static_argnums=4)
+  _, accumulate = COMPILED[id(objective)]
+  return accumulate(state, {}, batch, jax.random.key(0), micro_batches)
 
 
 def assert_close(a, b, atol):
@@ -198,12 +206,11 @@ def test_padding_is_logged(tmp_path, capsys, monkeypatch):
 def test_dropout_differs_by_step_seed_and_micro_batch():
   objective = objectives.build("mlm", MODEL | dict(dropout=0.5), {})
   batch = make_batch([3, 3])
-  params = nn.unbox(objective.init(jax.random.key(0), batch))
+  params = nn.unbox(jit(objective.init)(jax.random.key(0), batch))
+  sums = jit(lambda key: objective.loss(params, {}, {}, batch, key, True)[0])
 
   def loss(key):
-    return float(
-      objective.loss(params, {}, {}, batch, key, True)[0]["mlm_loss"]
-    )
+    return float(sums(key)["mlm_loss"])
 
   key = jax.random.key(0)
   values = [loss(jax.random.fold_in(key, step)) for step in range(3)]
@@ -244,7 +251,7 @@ def test_evaluation_counts_every_row_once(objective, params, batch_size):
   state = TrainState(jnp.int32(0), params, {}, {})
   mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None
   with sharding.use_mesh(mesh):
-    step = jax.jit(steps.make_eval_step(objective))
+    step = jit(steps.make_eval_step(objective))
     got = evaluate.evaluate(
       step,
       objective.coefficients,
