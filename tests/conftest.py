@@ -1,5 +1,7 @@
 """Fixtures that several files share."""
 
+import contextlib
+import os
 import sys
 
 import jax
@@ -13,20 +15,37 @@ sys.modules.setdefault("triton", None)
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-  """Programs that a file's runs have in common are compiled once."""
-  path = str(tmp_path_factory.mktemp("compiled"))
-  old = jax.config.jax_persistent_cache_min_compile_time_secs
-  jax.config.update("jax_compilation_cache_dir", path)
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-  yield
-  jax.config.update("jax_compilation_cache_dir", None)
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", old)
+  """Programs that runs have in common are compiled once, in children as well.
+
+  All processes of the tests share one folder.
+  """
+  path = tmp_path_factory.getbasetemp()
+  if "PYTEST_XDIST_WORKER" in os.environ:
+    path = path.parent
+  options = {
+    "jax_compilation_cache_dir": str(path / "compiled"),
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+  }
+  with changed_options(options):
+    yield
   compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
 def unoptimized():
   """For files whose tests wait for the compiler more than for its programs."""
-  jax.config.update("jax_disable_most_optimizations", True)
-  yield
-  jax.config.update("jax_disable_most_optimizations", False)
+  with changed_options({"jax_disable_most_optimizations": True}):
+    yield
+
+
+@contextlib.contextmanager
+def changed_options(options):
+  """Sets options of jax, here and in child processes, and puts them back."""
+  before = {name: jax.config.values[name] for name in options}
+  with pytest.MonkeyPatch.context() as patch:
+    for name, value in options.items():
+      jax.config.update(name, value)
+      patch.setenv(name.upper(), str(value))
+    yield
+  for name, value in before.items():
+    jax.config.update(name, value)

@@ -13,6 +13,8 @@ from tiny_runs import BERT, shrink
 from bert_jax.cli import configs
 from bert_jax.training import train
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NOTEBOOKS = sorted(glob.glob(os.path.join(ROOT, "notebooks", "*.ipynb")))
 

@@ -18,6 +18,7 @@ from tiny_runs import rows
 from bert_jax.devices import hosts
 from bert_jax.training import logging
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 ROOT = str(pathlib.Path(__file__).parents[2])
 STEPS = 12
 CONFIG = """
@@ -84,8 +85,6 @@ def start(folder, workdir, count, flags=(), own=None, devices=1, code=None):
   ]
   force = f"--xla_force_host_platform_device_count={devices}"
   environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": force}
-  # Starts of one mesh compile the same programs.
-  environment["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
   port, processes = free_port(), []
   for i in range(count):
     joins = [

@@ -18,7 +18,7 @@ from bert_jax.weights import load as loading
 from bert_jax.weights import model_folder
 from bert_jax.weights.load import open_model
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,18 @@
 """seqio's face of the data equals the folder's, and text restarts exactly."""
 
 import gc
-import os
 import re
 import subprocess
 import sys
 
-import jax
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
+from tiny_runs import rows as logged_rows
 
 from bert_jax.corpus import prepare
 from bert_jax.examples import loader
-from bert_jax.training import logging, train
+from bert_jax.training import train
 from bert_jax.training.config_files import open_config
 
 seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
@@ -449,22 +448,18 @@ def run(path, workdir):
   config.log.every = 1
   config.evaluate.update(every=3, examples=16)
   train.run(config.to_dict() | {"phases": {}}, str(workdir))
-  timed = ("steps_per_second", "tokens_per_second", "mfu")
-  timed += ("data_wait", "checkpoint_wait")
-  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return [{k: v for k, v in r.items() if k not in timed} for r in found]
+  return logged_rows(workdir)
 
 
-def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
+def test_training_from_a_task(
+  folder, text, tmp_path, monkeypatch, capsys, compiled, unoptimized
+):
   module = tmp_path / "my_tasks.py"
   module.write_text(
     "from bert_jax.seqio_tasks import pretraining as tasks\n"
     f"tasks.register_prepared('wiki', {folder!r})\n"
   )
   monkeypatch.syspath_prepend(str(tmp_path))
-  # The three runs are one program: compiled once.
-  jax.config.update("jax_compilation_cache_dir", str(tmp_path / "compiled"))
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
   want = run(folder, tmp_path / "folder")
   assert len(want) == 4
   assert run("my_tasks:wiki", tmp_path / "task") == want
@@ -474,7 +469,6 @@ def test_training_from_a_task(folder, text, tmp_path, monkeypatch, capsys):
   assert [row["step"] for row in found] == [1, 2, 3, 3]
   assert all(np.isfinite(row["mlm_loss"]) for row in found)
   assert "unigram cross-entropy: " in capsys.readouterr().out
-  jax.config.update("jax_compilation_cache_dir", None)
 
 
 ENDLESS = """
@@ -494,7 +488,9 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("name", ["p", "t"])
+@pytest.mark.parametrize(
+  "name", ["p", pytest.param("t", marks=pytest.mark.slow)]
+)
 def test_a_process_that_leaves_an_endless_task_ends(folder, text, name):
   inputs = folder if name == "p" else str(text / "a.txt")
   arguments = [name, inputs, str(text / "vocab.txt")]

@@ -19,6 +19,8 @@ from bert_jax.tasks.task_inputs import Input
 from bert_jax.training import logging, sweep, train
 from bert_jax.weights import hf, load
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 ROOT = str(pathlib.Path(__file__).parents[2])
 COLUMNS = "text=text,label=moods"
 TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))

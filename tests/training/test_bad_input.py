@@ -21,7 +21,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import logging, phases, train, workdir
 from bert_jax.training import setup as building
 
-pytestmark = pytest.mark.usefixtures("compiled")
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 

@@ -1,5 +1,6 @@
 """Configs: typed overrides, misspelt keys, what a restart may change."""
 
+import contextlib
 import copy
 import json
 import os
@@ -23,6 +24,8 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
 from bert_jax.training import train
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 ROOT = str(pathlib.Path(__file__).parents[2])
 # ELMo's need a text of words: test_elmo_runs.py.
 CONFIGS = [name for name in PRETRAINING if "elmo" not in name]
@@ -34,27 +37,24 @@ def folder(tmp_path_factory):
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
 
-def command(*flags, config="configs/bert.py:base", workdir="unused"):
-  """Runs the command, which must fail, and returns its last line."""
-  done = subprocess.run(
-    [
-      sys.executable,
-      "-m",
-      "bert_jax",
-      "train",
-      f"--config={config}",
-      f"--workdir={workdir}",
-      *flags,
-    ],
-    cwd=ROOT,
-    env=os.environ | {"JAX_PLATFORMS": "cpu"},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode != 0
-  assert "Traceback" not in done.stderr, done.stderr
+def command(*flags, config="configs/bert.py:base"):
+  """A command line that trains."""
+  return ["train", f"--config={config}", "--workdir=unused", *flags]
+
+
+def checked(sentence):
+  """What a failed command printed last; it wrote nothing."""
+  assert "Traceback" not in sentence
   assert not os.path.exists(os.path.join(ROOT, "unused"))
-  return done.stderr.strip().splitlines()[-1]
+  return sentence.strip().splitlines()[-1]
+
+
+def refused(*flags):
+  """Runs the command here, which must fail, and returns its last line."""
+  with contextlib.chdir(ROOT), pytest.raises(SystemExit) as ended:
+    execute(command(*flags))
+  assert isinstance(ended.value.code, str)  # Python prints it, with status 1.
+  return checked(ended.value.code)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def command(*flags, config="configs/bert.py:base", workdir="unused"):
 )
 def test_a_bad_flag_gets_one_sentence(flag, words):
   """A38 through the command line."""
-  line = command(flag)
+  line = refused(flag)
   assert line.startswith("error: ")
   for word in words:
     assert word in line, line
@@ -209,7 +209,15 @@ def test_shortest_rows(builder, shortest):
 
 
 def test_a_missing_config_file_is_named():
-  line = command(config="configs/no_such.py")
+  done = subprocess.run(
+    [sys.executable, "-m", "bert_jax", *command(config="configs/no_such.py")],
+    cwd=ROOT,
+    env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode != 0
+  line = checked(done.stderr)
   assert line.startswith("error: ") and "configs/no_such.py" in line
 
 

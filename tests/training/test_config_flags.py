@@ -18,6 +18,8 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import logging, phases, topologies, train
 from bert_jax.training import setup as building
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 ROOT = str(pathlib.Path(__file__).parents[2])
 MASKS = [
   f"data.masking={kind}" for kind in ("token", "whole_word", "ngram", "span")

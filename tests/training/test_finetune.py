@@ -15,6 +15,7 @@ import pytest
 import tiny_families
 import tiny_tasks
 from config_names import TASKS as TASKS_OF_CONFIGS
+from tiny_runs import rows
 
 import bert_jax
 from bert_jax.cli import configs
@@ -26,6 +27,8 @@ from bert_jax.training import logging, optim, start_from, sweep, train
 from bert_jax.use import predict
 from bert_jax.weights import hf, model_folder, runs
 from bert_jax.weights.checkpoint import Checkpointer
+
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
 # But for those of TinyBERT's stages: test_tinybert_task.py.
@@ -111,7 +114,13 @@ def test_gpt_learns_its_language_model_beside_the_task():
     finetune.build(model | {"family": "bert"}, "choice", (), lm_weight=0.5)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "gpt"])
+@pytest.mark.parametrize(
+  "family",
+  [
+    *("bert", "roberta"),
+    *(pytest.param(f, marks=pytest.mark.slow) for f in ("albert", "gpt")),
+  ],
+)
 def test_the_embedding_of_padding_is_trained_by_name(family):
   variant = "base_v2" if family == "albert" else "base"
   model = dict(family=family, variant=variant, **tiny_families.SIZES)
@@ -291,14 +300,6 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
     np.testing.assert_array_equal(old[name], new[name], name)
 
 
-def without_times(path):
-  """Rows of metrics.jsonl without the speed."""
-  timed = ("steps_per_second", "tokens_per_second", "mfu")
-  timed += ("data_wait", "checkpoint_wait")
-  rows = logging.read_rows(str(path / "metrics.jsonl"))
-  return [{k: v for k, v in r.items() if k not in timed} for r in rows]
-
-
 @pytest.mark.parametrize(
   "step, where",
   [
@@ -342,7 +343,7 @@ def test_a_step_is_saved_before_it_is_evaluated(
       assert saver.latest_step() == step
       assert saver.meta(step)["pending"]
     train.run(copy.deepcopy(config), str(workdir))
-  assert without_times(workdir) == without_times(run)
+  assert rows(workdir) == rows(run)
   with (
     Checkpointer.of_run(str(run)) as one,
     Checkpointer.of_run(str(workdir)) as other,

@@ -13,6 +13,8 @@ from bert_jax.examples import recipes
 from bert_jax.training import evaluate, phases, train
 from bert_jax.weights import checkpoint
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 SECTION = dict(

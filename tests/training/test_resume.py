@@ -13,9 +13,11 @@ import jax
 import numpy as np
 import pytest
 from prepared import random_documents, write_prepared
+from tiny_runs import rows
 
 from bert_jax.training import logging
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 ROOT = str(pathlib.Path(__file__).parents[2])
 OVERRIDES = {
   "model.variant": "tiny",
@@ -75,14 +77,6 @@ def undisturbed(folder, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
   finish(start(folder, workdir))
   return workdir
-
-
-def rows(workdir):
-  """Rows of metrics.jsonl without the speed."""
-  timed = ("steps_per_second", "tokens_per_second", "mfu")
-  timed += ("data_wait", "checkpoint_wait")
-  found = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return [{k: v for k, v in r.items() if k not in timed} for r in found]
 
 
 def arrays(workdir, step):

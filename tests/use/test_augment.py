@@ -19,6 +19,8 @@ from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import glue
 from bert_jax.use import augment_task, augmentation, predict, word_vectors
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 # "cats" is two pieces, "ox" none; "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
 OPTIONS = augmentation.Options(samples=6, threshold=0.5, candidates=4, seed=3)

@@ -16,6 +16,8 @@ from bert_jax.use import fill_mask
 from bert_jax.weights import hf, model_folder
 from bert_jax.weights.load import open_model
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):

@@ -19,6 +19,8 @@ from bert_jax.tasks import windows as long_texts
 from bert_jax.tasks.files import requests
 from bert_jax.use import predict as predicting
 
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
 ROOT = str(pathlib.Path(__file__).parents[2])
 
 

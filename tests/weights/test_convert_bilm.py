@@ -2,12 +2,11 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from bert_jax.cli.main import execute
 from bert_jax.weights import bilm, model_folder
 
 h5py = pytest.importorskip("h5py", reason="h5py is not installed")
@@ -77,11 +76,10 @@ def test_every_array_finds_its_place(tmp_path):
 
 
 def test_the_command_writes_a_folder_that_opens(tmp_path):
-  output = tmp_path / "out"
-  command = [sys.executable, "-m", "bert_jax", "convert", "--family", "elmo"]
-  command += ["--from", "bilm", "--model", write(tmp_path / "in")]
-  subprocess.run([*command, "--output", output], check=True)
-  again = model_folder.read(str(output))
+  output = str(tmp_path / "out")
+  command = ["convert", "--family", "elmo", "--from", "bilm"]
+  execute([*command, "--model", write(tmp_path / "in"), "--output", output])
+  again = model_folder.read(output)
   first = bilm.read(str(tmp_path / "in"), "elmo")
   assert again.config["model"] == first.config["model"]
   for path, array in first.arrays.items():
