@@ -227,7 +227,13 @@ def test_all_pieces_of_a_word_or_none(family, kind):
   tokens = list(range(10, 10 + len(pieces)))
   text = reader.corpus_from_documents([[tokens]], [[flags.tolist()]])
   builder = recipes.doc_sentences(
-    SPECIAL, 64, 16, 8, 0.5, masking=kind, count="round"
+    SPECIAL,
+    64,
+    length=16,
+    max_predictions=8,
+    mask_rate=0.5,
+    masking=kind,
+    count="round",
   )
   unit = builder.index(text, 0, 1, 0)
   numbers = np.arange(500, dtype=np.uint64)
