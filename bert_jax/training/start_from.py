@@ -21,13 +21,17 @@ from bert_jax.messages import UserError
 from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.text.vocabulary import Vocabulary
-from bert_jax.weights import generator_discriminator, hf_tasks, new_rows
+from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import Weights, columns_of
 
 # The report writes out this many names of a group; of a longer group it gives
 # counts.
 _NAMED = 6
+# How rows of the word table are made for pieces that are new to the model. A
+# "drawn" row is random, as in a new model. A "mean" row is the mean of the rows
+# of the old pieces into which the tokenizer cut the new piece before.
+NEW_ROWS = ("mean", "drawn")
 # Settings in which a run may differ from its model, since they change none of
 # the parameters that are taken.
 _FREE = ("dropout", "attention_dropout", "vocab_size", "initializer_range")
@@ -318,7 +322,7 @@ def take(
   labels: Sequence[str],
   vocabulary_axes: Mapping[str, int] | None = None,
   vocab_size: int | None = None,
-  init_new_rows: str = new_rows.HOW[0],
+  init_new_rows: str = NEW_ROWS[0],
 ) -> tuple[Any, list[str]]:
   """Replaces initialized parameters by those of the pre-trained model.
 
@@ -336,7 +340,7 @@ def take(
     vocab_size: the number of ids. Rows of `params` beyond it are padding for
       the mesh. None means that every row has an id.
     init_new_rows: how to make rows for pieces that the model does not have, one
-      of `new_rows.HOW`.
+      of `NEW_ROWS`.
 
   Returns:
     The parameters, with the shardings of `params`, and the lines of the report:
@@ -413,9 +417,9 @@ class VocabularyRows:
     Args:
       pretrained: the pre-trained model.
       vocab_size: the number of ids; see `take`.
-      how: how new rows are made, one of `new_rows.HOW`.
+      how: how new rows are made, one of `NEW_ROWS`.
     """
-    new_rows.check_how(how)
+    check_init_new_rows(how)
     self._pretrained, self._vocab_size, self._how = pretrained, vocab_size, how
     self._new_pieces: Sequence[str] = ()
     # Rows for ids that no piece has, and rows of the model that are left out.
@@ -460,7 +464,7 @@ class VocabularyRows:
       if new_pieces:
         end = size + len(new_pieces)
         old_ids = added_tokens.old_ids(vocabulary, size)
-        piece_rows = new_rows.new_word_rows(
+        piece_rows = new_word_rows(
           fitted, new_pieces, old_ids, self._how, drawn_rows[size:end]
         )
         fitted = np.concatenate([fitted, piece_rows])
@@ -474,7 +478,7 @@ class VocabularyRows:
     """Returns the lines of the report on rows."""
     lines = []
     if self._new_pieces:
-      lines.append(new_rows.line(self._new_pieces, self._how))
+      lines.append(describe_new_rows(self._new_pieces, self._how))
     if self._num_without_piece:
       lines.append(
         f"drawn rows for ids without a piece: {self._num_without_piece}"
@@ -518,3 +522,59 @@ def _listed(paths: list[str]) -> str:
     module = path.split("/")[0]
     counts[module] = counts.get(module, 0) + 1
   return ", ".join(f"{n} of {module}" for module, n in counts.items())
+
+
+def check_init_new_rows(how: str) -> None:
+  """Raises UserError if `how` is not one of `NEW_ROWS`."""
+  if how not in NEW_ROWS:
+    raise UserError(f"init_new_rows={how!r}: not one of {', '.join(NEW_ROWS)}.")
+
+
+def new_word_rows(
+  table: np.ndarray,
+  new_pieces: Sequence[str],
+  old_ids_of: Callable[[str], list[int]],
+  how: str,
+  drawn: np.ndarray,
+) -> np.ndarray:
+  """Makes the rows of new pieces for a word table or an output bias.
+
+  Args:
+    table: [old, ...] the trained rows, without padding rows.
+    new_pieces: the pieces at the vocabulary's end that have no row yet.
+    old_ids_of: a function from a text to ids of `table`; see
+      `added_tokens.old_ids`.
+    how: one of `NEW_ROWS`. With "mean", a piece for which `old_ids_of` returns
+      no ids keeps its drawn row.
+    drawn: [new, ...] randomly drawn rows, as in a new model.
+
+  Returns:
+    [new, ...] rows with the dtype of `table`.
+
+  Raises:
+    ValueError: `how` is unknown, or `drawn` does not have one row for each
+      piece.
+  """
+  check_init_new_rows(how)
+  if drawn.shape != (len(new_pieces), *table.shape[1:]):
+    raise UserError(
+      f"drawn rows of shape {list(drawn.shape)} for {len(new_pieces)} pieces"
+      f" beside a table of shape {list(table.shape)}."
+    )
+  rows = np.array(drawn, table.dtype)
+  if how == "mean":
+    for row, piece in enumerate(new_pieces):
+      ids = [i for i in old_ids_of(piece) if i < len(table)]
+      if ids:
+        rows[row] = table[ids].mean(0)
+  return rows
+
+
+def describe_new_rows(new_pieces: Sequence[str], how: str) -> str:
+  """Describes the new rows: their number, their pieces, how they were made."""
+  names = ", ".join(repr(piece) for piece in new_pieces[:_NAMED])
+  num_hidden = len(new_pieces) - _NAMED
+  if num_hidden > 0:
+    names += f" and {num_hidden} more"
+  origin = "each the mean of its old pieces' rows" if how == "mean" else "drawn"
+  return f"new rows of the word table: {len(new_pieces)} ({names}), {origin}"

@@ -17,9 +17,7 @@ Start with `load.open_model`, which opens a model from any path, and
 * `hf.py`: folders of Hugging Face, read and written.
 * `hf_config.py`, `hf_files.py`, `hf_names.py`, `hf_tasks.py`: their config.json,
   files of arrays, names of arrays, and classes.
-* `sentence_vector.py`: how sentence-transformers makes a vector of a text.
 * `tf1.py`, `tf1_names.py`: TensorFlow 1 checkpoints of BERT, ALBERT, ELECTRA.
 * `bilm.py`: ELMo's weights as bilm-tf and AllenNLP publish them.
 * `generator_discriminator.py`: ELECTRA's two towers, joined and taken apart.
-* `new_rows.py`: rows of a word table for pieces that are new to a model.
 """

@@ -15,7 +15,7 @@ from bert_jax.corpus import reader
 from bert_jax.text import added_tokens, open_vocabulary, token_files, words
 from bert_jax.training import start_from
 from bert_jax.use import predict
-from bert_jax.weights import hf, model_folder, new_rows
+from bert_jax.weights import hf, model_folder
 from bert_jax.weights.load import load
 
 LINES = """covid19
@@ -202,9 +202,9 @@ def test_new_rows_are_means_or_drawn():
   drawn = -np.ones((3, 2), np.float32)
   names, ids = ["covid", "a a", "zzz"], added_tokens.old_ids(v)
   assert [ids(name) for name in names] == [[5, 6, 7], [8, 8], []]
-  rows = new_rows.new_word_rows(table, names, ids, "mean", drawn)
+  rows = start_from.new_word_rows(table, names, ids, "mean", drawn)
   np.testing.assert_array_equal(rows, [[12, 13], [16, 17], [-1, -1]])
-  rows = new_rows.new_word_rows(table, names, ids, "drawn", drawn)
+  rows = start_from.new_word_rows(table, names, ids, "drawn", drawn)
   np.testing.assert_array_equal(rows, drawn)
   # A tokenizer that has them already, beyond the rows of its model.
   longer = added_tokens.add(v, [added_tokens.AddedToken(n) for n in names])
@@ -212,17 +212,19 @@ def test_new_rows_are_means_or_drawn():
   old = added_tokens.old_ids(longer, v.vocab_size)
   assert [old(name) for name in names] == [[5, 6, 7], [8, 8], []]
   # An output bias has one number a piece.
-  bias = new_rows.new_word_rows(table[:, 0], names, ids, "mean", drawn[:, 0])
+  bias = start_from.new_word_rows(table[:, 0], names, ids, "mean", drawn[:, 0])
   np.testing.assert_array_equal(bias, [12, 16, -1])
   with pytest.raises(ValueError, match="init_new_rows='x': not one of mean"):
-    new_rows.new_word_rows(table, names, ids, "x", drawn)
+    start_from.new_word_rows(table, names, ids, "x", drawn)
   with pytest.raises(ValueError, match=r"shape \[2, 2\] for 3 pieces"):
-    new_rows.new_word_rows(table, names, ids, "mean", drawn[:2])
-  assert new_rows.line(names, "mean") == (
+    start_from.new_word_rows(table, names, ids, "mean", drawn[:2])
+  assert start_from.describe_new_rows(names, "mean") == (
     "new rows of the word table: 3 ('covid', 'a a', 'zzz'), each the mean of"
     " its old pieces' rows"
   )
-  assert new_rows.line([*"abcdefgh"], "drawn").endswith("and 2 more), drawn")
+  assert start_from.describe_new_rows([*"abcdefgh"], "drawn").endswith(
+    "and 2 more), drawn"
+  )
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +273,7 @@ def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
   assert not capsys.readouterr().err
 
 
-@pytest.mark.parametrize("how", new_rows.HOW)
+@pytest.mark.parametrize("how", start_from.NEW_ROWS)
 def test_init_from_names_the_rows_it_makes(how, tmp_path):
   """17 rows, and 19 pieces in the model's own tokenizer as in the data's."""
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]

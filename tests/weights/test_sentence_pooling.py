@@ -9,7 +9,7 @@ import tiny_hf
 import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.use.features import Spec, extract
-from bert_jax.weights import hf, model_folder, sentence_vector
+from bert_jax.weights import hf, model_folder
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
 TEXTS = ["a b", "c", "d c b a", ""]
@@ -142,12 +142,12 @@ def test_damaged_modules(tmp_path):
   ):
     modules.write_text(text)
     with pytest.raises(ValueError, match=words):
-      sentence_vector.read(str(tmp_path / "model"))
+      hf.read_pooling(str(tmp_path / "model"))
   modules.unlink()
   config = tmp_path / "model" / "1_Pooling" / "config.json"
   config.write_text("{}")
   with pytest.raises(ValueError, match="is damaged: it names no pooling"):
-    sentence_vector.read(str(tmp_path / "model"))
+    hf.read_pooling(str(tmp_path / "model"))
 
 
 def test_the_largest_numbers_of_a_long_text(tmp_path):
