@@ -15,6 +15,7 @@ from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples import masking, rows
 from bert_jax.examples.batch_keys import Batch
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 
 # Rows that are looked at for one whose prediction slots suffice.
@@ -64,17 +65,17 @@ def check_layout(layout: Layout) -> Layout:
   elif layout.segments:
     shortest, row = 5, "[CLS] A [SEP] B [SEP]"
   if not shortest <= layout.length <= 2**15:
-    raise ValueError(
+    raise UserError(
       f"length is {layout.length}; {row} needs {shortest} to 32,768."
     )
   if not 1 <= layout.max_sequences <= layout.length:
-    raise ValueError(
+    raise UserError(
       f"max_sequences is {layout.max_sequences}; 1 to length={layout.length}."
     )
   if layout.masks and layout.max_sequences > 1:
     full = round(layout.length * layout.masks.mask_rate)
     if layout.masks.max_predictions < full:
-      raise ValueError(
+      raise UserError(
         f"max_predictions is {layout.masks.max_predictions}, but packed rows of"
         f" length={layout.length} need {full}: sequences share them."
       )
@@ -338,7 +339,7 @@ def assemble(
 def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
   highest = int(ids.max(initial=0))
   if highest >= vocab_size:
-    raise ValueError(
+    raise UserError(
       f"token id {highest} in the corpus, but the vocabulary has"
       f" {vocab_size} pieces; prepare the text with this vocabulary."
     )

@@ -12,6 +12,7 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.batch_keys import Batch
+from bert_jax.messages import UserError
 from bert_jax.text import words
 from bert_jax.text.characters import (
   BEGIN_SENTENCE,
@@ -30,7 +31,7 @@ KEYS += ("previous_ids", "previous_weights")
 def check(corpus: Corpus) -> None:
   """Raises ValueError unless a corpus is one of words."""
   if corpus.spellings is None:
-    raise ValueError(
+    raise UserError(
       "this text is not prepared with a vocabulary of words; make one with"
       " `bert_jax vocab --tokenizer words`, and prepare the text."
     )

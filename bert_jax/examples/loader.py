@@ -18,6 +18,7 @@ from bert_jax.examples.batch_keys import Batch, Features
 from bert_jax.examples.recipes import make_recipe
 from bert_jax.examples.stateful_streams import StatefulStreams
 from bert_jax.examples.streams import Heldout, Mixture, Source, Stream, heldout
+from bert_jax.messages import UserError
 from bert_jax.text.open_vocabulary import check_same
 from bert_jax.text.vocabulary import SpecialIds
 
@@ -80,18 +81,18 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
     try:
       parts.append((folder.strip(), float(weight)))
     except ValueError as e:
-      raise ValueError(
+      raise UserError(
         f"data path {path!r}: {part!r} is no component of a mixture; write"
         " DIR1=0.7,DIR2=0.3."
       ) from e
     if not 0 < parts[-1][1] < math.inf:
-      raise ValueError(
+      raise UserError(
         f"data path {path!r}: the weight {weight} is not a positive number."
       )
   folders = [os.path.realpath(folder) for folder, _ in parts]
   for i, (folder, _) in enumerate(parts):
     if folders[i] in folders[:i]:
-      raise ValueError(
+      raise UserError(
         f"data path {path!r}: {folder} is there twice; add up its weights."
       )
   return parts
@@ -100,7 +101,7 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
 def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
   """Opens the components of a path; they must share one vocabulary."""
   if not path:
-    raise ValueError(
+    raise UserError(
       "data.path is empty; pass --config.data.path=DIR, a folder that `bert_jax"
       " prepare` made."
     )
@@ -130,7 +131,7 @@ def check_cased(parts: Iterable[Any], cased: bool | None) -> None:
   for part in parts:
     if cased is not None and part.meta["lower_case"] == cased:
       done, remedy = ("", "with") if cased else ("not ", "without")
-      raise ValueError(
+      raise UserError(
         f"{part.path} was {done}lower-cased, but data.cased={cased}; pass"
         f" --config.data.cased={not cased}, or prepare the text {remedy}"
         f" --no-lower-case (a task: register it with lower_case={not cased})."
@@ -140,7 +141,7 @@ def check_cased(parts: Iterable[Any], cased: bool | None) -> None:
 def split_of(prepared: Prepared, split: str) -> Corpus:
   """Returns the corpus of a split; raises ValueError if there is none."""
   if split not in prepared.splits:
-    raise ValueError(
+    raise UserError(
       f"{prepared.path} has no documents in split {split!r}, only in"
       f" {', '.join(prepared.splits) or 'none'}."
     )
@@ -185,7 +186,7 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
   if not match:
     return None
   if importlib.util.find_spec("seqio") is None:
-    raise ValueError(
+    raise UserError(
       f"{path}: a seqio task needs the packages seqio and tensorflow; run"
       " `pip install 'bert_jax[data]'`, or prepare the text."
     )
@@ -193,14 +194,14 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
   try:
     importlib.import_module(module)
   except ModuleNotFoundError as e:
-    raise ValueError(
+    raise UserError(
       f"data path {path!r}: there is no module {e.name}; start where it can"
       " be imported (one in the current folder can), or correct the name."
     ) from e
   if opener := _opener_of(name):
     return opener, name
   names = sorted(name for opener in OPENERS for name in opener.names())
-  raise ValueError(
+  raise UserError(
     f"no seqio task or mixture {name!r} is registered, only"
     f" {', '.join(names) or 'none'}; as data.path write MODULE:NAME, where"
     " MODULE registers it."
@@ -243,7 +244,7 @@ def open_data(
   recipe = make_recipe(builder, special, vocab_size, options)
   if recipe.streams:
     if len(prepared) > 1:
-      raise ValueError(
+      raise UserError(
         f"data.streams={recipe.streams}: of one folder only, not of the"
         f" {len(prepared)} of a mixture; set data.streams=0."
       )
@@ -319,9 +320,9 @@ def host_rows(
     ValueError: the hosts do not divide the batch, or there is no such host.
   """
   if not 0 <= host_index < host_count:
-    raise ValueError(f"host {host_index} of {host_count}: no such host.")
+    raise UserError(f"host {host_index} of {host_count}: no such host.")
   if count < 1 or count % host_count:
-    raise ValueError(
+    raise UserError(
       f"batch size {count} is not a positive multiple of {host_count} hosts."
     )
   share = count // host_count

@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples import masked_units
-from bert_jax.messages import nearest
+from bert_jax.messages import UserError, nearest
 
 # Shares of the chosen tokens that become [MASK], and that stay; the rest become
 # a random id. ELECTRA: google-research/electra pretrain/pretrain_helpers.py.
@@ -74,9 +74,9 @@ def check_masks(masks: Masks) -> Masks:
     ValueError: an option is out of its range, or two do not go together.
   """
   if masks.max_predictions < 1:
-    raise ValueError(f"max_predictions is {masks.max_predictions}; at least 1.")
+    raise UserError(f"max_predictions is {masks.max_predictions}; at least 1.")
   if masks.mask_rate == 0:
-    raise ValueError("mask_rate is 0; there would be nothing to predict.")
+    raise UserError("mask_rate is 0; there would be nothing to predict.")
   for name, choices in (
     ("masking", masked_units.KINDS),
     ("replacement", REPLACEMENTS),
@@ -84,20 +84,20 @@ def check_masks(masks: Masks) -> Masks:
   ):
     value = getattr(masks, name)
     if value not in choices:
-      raise ValueError(f"{name} is {value!r}{nearest(str(value), choices)}")
+      raise UserError(f"{name} is {value!r}{nearest(str(value), choices)}")
   if not 0 <= masks.mask_rate <= 1:
-    raise ValueError(f"mask_rate is {masks.mask_rate}; it is a share, 0 to 1.")
+    raise UserError(f"mask_rate is {masks.mask_rate}; it is a share, 0 to 1.")
   plain = masks.masking == "token" and masks.replacement == "electra"
   if masks.repeat_positions and not plain:
-    raise ValueError(
+    raise UserError(
       "repeat_positions=True draws single tokens that are masked or kept: it"
       f" needs masking='token' and replacement='electra', not {masks.masking!r}"
       f" and {masks.replacement!r}."
     )
   if masks.smoothing < 0:
-    raise ValueError(f"smoothing is {masks.smoothing}; it must be at least 0.")
+    raise UserError(f"smoothing is {masks.smoothing}; it must be at least 0.")
   if masks.smoothing and (masks.masking != "token" or masks.repeat_positions):
-    raise ValueError(
+    raise UserError(
       f"smoothing={masks.smoothing} chooses single tokens by their frequency:"
       f" it needs masking='token', not {masks.masking!r}, and no"
       " repeat_positions; set smoothing=0 for equal chances."
@@ -112,24 +112,24 @@ def needs_words(masks: Masks) -> bool:
 def check_corpus(corpus: Corpus, masks: Masks) -> None:
   """Raises ValueError if a corpus does not know what the masks go by."""
   if masks.smoothing and corpus.unigrams is None:
-    raise ValueError(
+    raise UserError(
       f"smoothing={masks.smoothing} needs to know how often each piece occurs;"
       " prepare the text, or choose smoothing=0."
     )
   if masks.replacement == "unigram" and corpus.unigrams is None:
-    raise ValueError(
+    raise UserError(
       "replacement='unigram' needs to know how often each piece occurs; prepare"
       " the text, or choose replacement='bert'."
     )
   # Beyond it 32-bit times overflow, and the first tokens of a row are chosen.
   most = corpus.unigrams.max() if masks.smoothing else 0
   if masks.smoothing * np.log10(most + 1.0) > 36.0:
-    raise ValueError(
+    raise UserError(
       f"smoothing={masks.smoothing} is too large for pieces that occur"
       f" {most:,} times; lower it (0.7 in DistilBERT)."
     )
   if needs_words(masks) and 8 * len(corpus.word_starts) < corpus.num_tokens:
-    raise ValueError(
+    raise UserError(
       f"masking={masks.masking!r} needs to know where words start, and the"
       " corpus does not say it; prepare the text again, or choose"
       " masking='token'."

@@ -17,6 +17,7 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.rows import EXAMPLE
+from bert_jax.messages import UserError
 
 # Consecutive sentences of one document: `first` of them make segment A, the
 # others segment B, unless B comes from a random other document.
@@ -46,7 +47,7 @@ class Spans(NamedTuple):
 def check_pairs(corpus: Corpus) -> None:
   """Raises ValueError if there is no other document to draw from."""
   if corpus.num_documents < 2:
-    raise ValueError(
+    raise UserError(
       f"next-sentence pairs need at least 2 documents, the corpus has"
       f" {corpus.num_documents}; a random next sentence must come from another"
       " document. Separate documents by blank lines, or add text."

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.corpus import reader, sources, tokenize, writer
+from bert_jax.messages import UserError
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -61,10 +62,10 @@ class Text:
         language.
     """
     if not 0 <= heldout < 1:
-      raise ValueError(f"heldout={heldout} is not a share between 0 and 1.")
+      raise UserError(f"heldout={heldout} is not a share between 0 and 1.")
     sources.check_language(language)
     if group < 2:
-      raise ValueError(f"group={group}: documents are paired, at least 2.")
+      raise UserError(f"group={group}: documents are paired, at least 2.")
     self.path = path
     self.vocab, self.special = tokenizer.pieces, tokenizer.special
     self._train, self._validation = train, validation
@@ -147,7 +148,7 @@ class Text:
       records = self._train()
       parts = list(self._parts(records, "validation", self._threshold))
     if not any(len(part.documents) for part in parts):
-      raise ValueError(
+      raise UserError(
         f"{self.path}: no document is held out; register the text with a larger"
         " heldout=, or with validation=, text of its own."
       )

@@ -17,7 +17,7 @@ from bert_jax.corpus.reader import Corpus, SpecialIds
 from bert_jax.examples import assembly, elmo_windows, pairs, sentences
 from bert_jax.examples.batch_keys import Batch, Features, select
 from bert_jax.examples.masking import Masks, check_corpus, check_masks
-from bert_jax.messages import nearest
+from bert_jax.messages import UserError, nearest
 from bert_jax.text.characters import MAX_CHARS
 
 # The special tokens of a masked language model, of `SpecialIds`.
@@ -160,7 +160,7 @@ class RecipeFactory:
     """
     for option in options:
       if option not in self.defaults:
-        raise ValueError(
+        raise UserError(
           f"{self.name} has no option {option!r}"
           f"{nearest(option, self.defaults)}"
         )
@@ -208,7 +208,7 @@ def bert_pairs(
   # On a command line it is a string.
   split_single = str(options.random_share) == "0.5"
   if options.random_share != "published" and not split_single:
-    raise ValueError(
+    raise UserError(
       f"random_share is {options.random_share!r}; choose 'published' or 0.5."
     )
   return _pairs(special, vocab_size, options, split_single, needs_two=True)
@@ -238,7 +238,7 @@ def albert_pairs(
   _check_share(options)
   singles = ("split", "random_document")
   if options.single not in singles:
-    raise ValueError(
+    raise UserError(
       f"single is {options.single!r}{nearest(str(options.single), singles)}"
     )
   split = options.single == "split"
@@ -310,7 +310,7 @@ def full_sentences(
   are never hidden, where fairseq's masks take no notice of what a token is.
   """
   if options.max_sequences > 1:
-    raise ValueError(
+    raise UserError(
       f"max_sequences is {options.max_sequences}, but full_sentences fills its"
       " rows already; choose builder doc_sentences, whose rows can be packed,"
       " or max_sequences=1."
@@ -358,9 +358,9 @@ def elmo(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
   del special
   length, streams = options.length, options.streams
   if not 2 <= length <= 2**15:
-    raise ValueError(f"length is {length}; 2 to 32,768 words.")
+    raise UserError(f"length is {length}; 2 to 32,768 words.")
   if streams < 0:
-    raise ValueError(f"streams is {streams}; 0 for windows in any order.")
+    raise UserError(f"streams is {streams}; 0 for windows in any order.")
   keys = list(elmo_windows.KEYS)
   index, build = elmo_windows.index_all, elmo_windows.build_all
   if streams:
@@ -386,11 +386,11 @@ def make_recipe(
       range, or the vocabulary lacks a special token.
   """
   if name not in RECIPES:
-    raise ValueError(f"no builder {name!r}{nearest(name, RECIPES)}")
+    raise UserError(f"no builder {name!r}{nearest(name, RECIPES)}")
   recipe = RECIPES[name](special, vocab_size, **options)
   lacking = [role for role in recipe.roles if getattr(special, role) is None]
   if lacking:
-    raise ValueError(
+    raise UserError(
       f"{name}: the vocabulary has no token for {', '.join(lacking)}; prepare"
       " the text with one that has."
     )
@@ -425,7 +425,7 @@ def _check_share(options: RowOptions) -> None:
   """Raises ValueError, naming the option, its value and its range."""
   share = options.short_probability
   if not 0 <= share <= 1:
-    raise ValueError(f"short_probability is {share}; it is a share, 0 to 1.")
+    raise UserError(f"short_probability is {share}; it is a share, 0 to 1.")
 
 
 def _pairs(
@@ -503,7 +503,7 @@ def _laid_out(
   """
   assembly.check_layout(layout)
   if static_masks < 0:
-    raise ValueError(f"static_masks is {static_masks}; 0 for new ones always.")
+    raise UserError(f"static_masks is {static_masks}; 0 for new ones always.")
   if layout.max_sequences > 1:
     index = functools.partial(
       assembly.index_packed, layout=layout, index=index, settle=settle

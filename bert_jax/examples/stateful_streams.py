@@ -7,6 +7,7 @@ from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.batch_keys import Batch
 from bert_jax.examples.elmo_windows import num_links
 from bert_jax.examples.recipes import Recipe
+from bert_jax.messages import UserError
 
 
 class StatefulStreams:
@@ -38,7 +39,7 @@ class StatefulStreams:
     # The number of windows of a stream in an epoch.
     self._windows = self._links // (recipe.streams * self._length)
     if not self._windows:
-      raise ValueError(
+      raise UserError(
         f"the text has {self._links} words, too few for data.streams="
         f"{recipe.streams} of data.length={self._length}; lower one of them."
       )

@@ -25,6 +25,7 @@ from bert_jax.examples.portions import (
   shard_bounds,
 )
 from bert_jax.examples.recipes import Recipe
+from bert_jax.messages import UserError
 
 # Slots in which a mixture's shares are exact up to rounding.
 MIXTURE_BLOCK = 4096
@@ -107,7 +108,7 @@ class Stream:
       elif self._first:
         self._go_to(self._epoch + 1, 0, self._first)
       else:
-        raise ValueError(self._portions.empty)
+        raise UserError(self._portions.empty)
     return self._portion
 
   def _advance(self) -> None:
@@ -205,7 +206,7 @@ class Mixture:
     self.features = streams[0].features
     for stream in streams:
       if stream.features != self.features:
-        raise ValueError(
+        raise UserError(
           "the components of a mixture make different batches:"
           f" {stream.features} and {self.features}; give them equal options."
         )
@@ -213,7 +214,7 @@ class Mixture:
     ends = np.cumsum(weights, dtype=np.float64)
     small = min(weights) * MIXTURE_BLOCK < ends[-1]
     if small or min(weights) <= 0 or not np.isfinite(ends[-1]):
-      raise ValueError(
+      raise UserError(
         f"mixture weights {list(weights)}: each must be positive and at least"
         f" 1/{MIXTURE_BLOCK} of their sum; leave out the smallest."
       )
@@ -285,9 +286,7 @@ class Heldout:
       ValueError: a corpus cannot serve the recipe, or `limit` is below 1.
     """
     if limit is not None and limit < 1:
-      raise ValueError(
-        f"the limit of held-out examples is {limit}; at least 1."
-      )
+      raise UserError(f"the limit of held-out examples is {limit}; at least 1.")
     self.features = recipe.features
     self._corpora, self._recipe = corpora, recipe
     self._key = hashing.make_key("held-out")

@@ -31,6 +31,7 @@ from bert_jax.examples import loader, streams
 from bert_jax.examples.batch_keys import Batch, Features, padding
 from bert_jax.examples.plain_text import Records, Text
 from bert_jax.examples.recipes import Recipe, make_recipe
+from bert_jax.messages import UserError
 from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
 from bert_jax.text import cleaning, open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
@@ -321,7 +322,7 @@ class RowSource(seqio.DataSource):
   ) -> tf.data.Dataset:
     """Returns the rows; `num_epochs` None is for ever."""
     if split not in self.splits:
-      raise ValueError(f"no split {split!r}; choose {', '.join(self.splits)}.")
+      raise UserError(f"no split {split!r}; choose {', '.join(self.splits)}.")
     seed = int(seed or 0)
     passes = _Passes(
       functools.partial(self._reader, split, seed, shard_info, num_epochs)
@@ -382,7 +383,7 @@ class RowTask(seqio.Task):
     for key, length in (sequence_length or {}).items():
       shape = self.source.features.get(key, (None,))[0]
       if shape and length not in (None, *shape, shape, list(shape)):
-        raise ValueError(
+        raise UserError(
           f"sequence_length[{key!r}] is {length}, the rows of {self.name} have"
           f" {shape}; give the length when the task is registered."
         )
@@ -419,7 +420,7 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
     for key, (shape, _) in self._features.items():
       found = ds.element_spec[key].shape
       if not found.is_compatible_with(shape):
-        raise ValueError(f"rows with {key} of shape {found}, not {shape}.")
+        raise UserError(f"rows with {key} of shape {found}, not {shape}.")
     return ds.map(
       lambda row: {
         key: tf.ensure_shape(row[key], shape)
@@ -569,7 +570,7 @@ def _read(
 def _text(element: Any) -> str:
   text = element.get("text") if isinstance(element, dict) else element
   if not isinstance(text, bytes):
-    raise ValueError(
+    raise UserError(
       "a seqio source of text must yield strings, or dicts with a string"
       f" `text`; this one yields {element!r:.80}."
     )
@@ -592,7 +593,7 @@ def components(name: str) -> tuple[list[RowSource], list[float]]:
   tasks = registered.tasks if mixed else [registered]
   for task in tasks:
     if not isinstance(task.source, RowSource):
-      raise ValueError(
+      raise UserError(
         f"the seqio task {task.name} does not make rows for pre-training;"
         " register its source with"
         " bert_jax.seqio_tasks.pretraining.register_text."

@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.examples.batch_keys import Batch, Features
+from bert_jax.messages import UserError
 from bert_jax.tasks import encoded_rows, metrics
 from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
@@ -76,14 +77,14 @@ class Batches:
     self._columns = task.columns if task.kind == "choice" else 1
     self._count = len(rows.example) // self._columns
     if not self._count:
-      raise ValueError(f"task {task.name}: a split without rows has no batch.")
+      raise UserError(f"task {task.name}: a split without rows has no batch.")
     if batch_size < 1 or batch_size % hosts:
-      raise ValueError(
+      raise UserError(
         f"batch_size={batch_size} must be a positive multiple of the {hosts}"
         " hosts."
       )
     if group and not shuffle:
-      raise ValueError("group=True orders rows by length: shuffle is needed.")
+      raise UserError("group=True orders rows by length: shuffle is needed.")
     self._task, self._rows, self._pad = task, rows, pad
     self.batch_size, self._seed = batch_size, seed
     self._shuffle, self._group = shuffle, group
@@ -385,7 +386,7 @@ def open_part(path: str) -> Part:
     ValueError: no such folder, or damaged.
   """
   if not path:
-    raise ValueError(
+    raise UserError(
       "data.path is empty; pass --config.data.path=DIR, a folder of features"
       " that `bert_jax prepare-task --task NAME` made."
     )
@@ -424,7 +425,7 @@ def open_data(
   part = open_part(path)
   task, rows, _ = encoded_rows.load(path, train)
   if not _has_labels(task, rows):
-    raise ValueError(f"{path}: no example of split {train!r} has a label.")
+    raise UserError(f"{path}: no example of split {train!r} has a label.")
   of_rows = {ROWS: _fingerprint(rows)}
   # A folder of an earlier version has no digest of all its files.
   whole = part.meta.get("fingerprint", of_rows[ROWS])
@@ -463,14 +464,14 @@ def open_splits(data: Data, predicts: bool = True) -> Splits:
     try:
       split = open_split(data.part, name)
       if not _has_labels(split.task, split.rows):
-        raise ValueError(
+        raise UserError(
           f"{data.part.path}: no example of split {name!r} has a label."
         )
       if predicts:
         _check_varied(split, data.part.path)
       splits.append(split)
     except ValueError as e:
-      raise ValueError(
+      raise UserError(
         f"{e} Pass --config.data.validation=SPLIT, or --config.evaluate.every=0"
         " to train without."
       ) from e
@@ -484,7 +485,7 @@ def _check_varied(split: Split, path: str) -> None:
   labels = [metrics.gold(split.task, example) for example in split.examples]
   labels = [label for label in labels if label is not None]
   if len(set(labels)) < 2:
-    raise ValueError(
+    raise UserError(
       f"{path}: split {split.name!r} has only the label {labels[0]:g}"
       f" (examples: {len(labels)}), so that {split.task.metrics[0]} is not"
       " defined; it needs two examples of different labels."

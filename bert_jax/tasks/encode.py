@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.tasks import layouts
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
 from bert_jax.text.vocabulary import Vocabulary
@@ -35,7 +36,7 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
   try:
     return np.array([ids[label] for label in labels], np.int32)
   except KeyError as e:
-    raise ValueError(
+    raise UserError(
       f"label {e} is none of task {task.name}'s: {', '.join(task.labels)}."
     ) from e
 

@@ -45,7 +45,7 @@ from bert_jax.files import (
   write_durably,
   write_json,
 )
-from bert_jax.messages import note_once
+from bert_jax.messages import Damaged, UserError, note_once
 from bert_jax.text import open_vocabulary
 
 FORMAT_VERSION = 1
@@ -147,7 +147,7 @@ def save(
   """
   folder = os.path.normpath(folder)
   if os.path.exists(folder):
-    raise ValueError(f"{folder} exists; delete it, or choose another name.")
+    raise UserError(f"{folder} exists; delete it, or choose another name.")
   for name, (rows, examples) in splits.items():
     _check(task, rows, len(examples), f"{folder}: split {name}")
   with atomic_folder(folder) as new:
@@ -192,27 +192,27 @@ def read_meta(folder: str) -> dict[str, Any]:
   try:
     meta = read_json(path)
   except FileNotFoundError as e:
-    raise ValueError(
+    raise UserError(
       f"{folder}: no folder of a task's features ({META} is missing); make one"
       " with `bert_jax prepare-task --task NAME`."
     ) from e
   except ValueError as e:
-    raise ValueError(f"{path} is damaged ({e}); make it anew.") from e
+    raise Damaged(f"{path} is damaged ({e}); make it anew.") from e
   if not isinstance(meta, dict) or "task" not in meta:
     if isinstance(meta, dict) and "splits" in meta:
-      raise ValueError(
+      raise UserError(
         f"{folder} holds text for pre-training; to fine-tune, make a folder of"
         " a task with"
         " `bert_jax prepare-task --task NAME`."
       )
-    raise ValueError(f"{folder}: a folder, but not of a task's features.")
+    raise UserError(f"{folder}: a folder, but not of a task's features.")
   if meta.get("format_version") != FORMAT_VERSION:
-    raise ValueError(
+    raise UserError(
       f"{path}: format {meta.get('format_version')}, this program reads"
       f" {FORMAT_VERSION}; make the folder anew."
     )
   if not is_sealed(meta):
-    raise ValueError(f"{path} is damaged (its checksum differs).")
+    raise Damaged(f"{path} is damaged (its checksum differs).")
   _check_files(folder, meta)
   return meta
 
@@ -233,7 +233,7 @@ def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
   ]
   if changed or added:
     change = "is not the file that" if changed else "was added after"
-    raise ValueError(
+    raise Damaged(
       f"{folder} is damaged: {(changed + added)[0]} {change} `prepare` wrote"
       f"{'' if changed else ' it'}. Rows, labels and tokenizer belong together:"
       " to change one, delete the folder and prepare the task again."
@@ -264,7 +264,7 @@ def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
   """
   meta = read_meta(folder)
   if split not in meta["splits"]:
-    raise ValueError(
+    raise UserError(
       f"{folder}: no split {split!r}; it has {', '.join(meta['splits'])}."
     )
   task = task_of(meta["task"])
@@ -286,7 +286,7 @@ def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
       if not isinstance(example, dict) or field not in example:
         raise ValueError(f"line {number} of the examples has no label's field")
   except _DAMAGED as e:
-    raise ValueError(
+    raise Damaged(
       f"{folder}: split {split} is damaged ({e}); make the folder anew."
     ) from e
   return task, rows, examples
@@ -295,7 +295,7 @@ def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
 def _check(task: Task, rows: Rows, examples: int, where: str) -> None:
   """Raises ValueError unless shapes, types and numbers fit together."""
   if task.kind not in KINDS:
-    raise ValueError(f"{where}: kind {task.kind!r} is none of {list(KINDS)}.")
+    raise UserError(f"{where}: kind {task.kind!r} is none of {list(KINDS)}.")
   n, t = len(rows.example), len(rows.ids)
   per_token = task.kind in ("tagging", "span")
   number = np.float32 if task.kind == "regression" else np.int32
@@ -314,27 +314,27 @@ def _check(task: Task, rows: Rows, examples: int, where: str) -> None:
     Rows._fields, rows, wanted, strict=True
   ):
     if array.shape != shape or array.dtype != dtype:
-      raise ValueError(
+      raise UserError(
         f"{where}: {name} is {array.dtype} {list(array.shape)}, not"
         f" {np.dtype(dtype)} {list(shape)}."
       )
   sizes = lengths(rows)
   if rows.starts[0] or rows.starts[-1] != t or (sizes < 1).any():
-    raise ValueError(f"{where}: `starts` are not those of {t} tokens.")
+    raise UserError(f"{where}: `starts` are not those of {t} tokens.")
   if task.kind == "span" and (rows.second >= sizes).any():
-    raise ValueError(
+    raise UserError(
       f"{where}: `second` is not where the contexts begin, as in folders of"
       " earlier versions."
     )
   counts = np.bincount(rows.example, minlength=examples) if n else np.zeros(0)
   if (np.diff(rows.example) < 0).any() or len(counts) != examples:
-    raise ValueError(f"{where}: rows are of other than {examples} examples.")
+    raise UserError(f"{where}: rows are of other than {examples} examples.")
   if task.columns > 1 and (counts != task.columns).any():
-    raise ValueError(f"{where}: not {task.columns} rows an example.")
+    raise UserError(f"{where}: not {task.columns} rows an example.")
   if (counts < 1).any():
-    raise ValueError(f"{where}: an example has no row.")
+    raise UserError(f"{where}: an example has no row.")
   named = task.kind in ("classification", "tagging")
   if named and rows.labels.size and rows.labels.max() >= len(task.labels):
-    raise ValueError(
+    raise UserError(
       f"{where}: label {rows.labels.max()}, of {len(task.labels)} labels."
     )

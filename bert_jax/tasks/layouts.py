@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.text import bpe
 from bert_jax.text.vocabulary import Vocabulary
 
@@ -51,7 +52,7 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
   """
   special, size = vocabulary.special, vocabulary.vocab_size
   if vocabulary.kind == "words":
-    raise ValueError(
+    raise UserError(
       "a vocabulary of whole words is ELMo's, which is not fine-tuned; extract"
       " its features instead, or give the vocabulary of a Transformer."
     )
@@ -120,6 +121,6 @@ def check_length(layout: Layout, length: int) -> None:
   """Raises ValueError for a length that has no room for texts."""
   least = len(layout.begin) + len(layout.between) + len(layout.end) + 4
   if length < least:
-    raise ValueError(
+    raise UserError(
       f"--length={length} leaves no room for text; give {least} or more."
     )

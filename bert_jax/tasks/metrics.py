@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.tasks import squad_metrics
 from bert_jax.tasks.encoded_rows import Examples, Task, gold_field
 from bert_jax.tasks.files import tags
@@ -24,7 +25,7 @@ def _library(name: str, package: str) -> Any:
   try:
     return importlib.import_module(name)
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       f"the metrics need {package}, which is not installed: pip install"
       f" 'bert_jax[finetune]', or pip install {package}."
     ) from e
@@ -56,13 +57,13 @@ def evaluate(
       does not exist or does not fit, or a missing package.
   """
   if len(predictions) != len(examples):
-    raise ValueError(
+    raise UserError(
       f"task {task.name}: {len(predictions)} predictions of {len(examples)}"
       " examples; each needs one, in order."
     )
   unknown = set(task.metrics) - METRICS.keys()
   if unknown:
-    raise ValueError(
+    raise UserError(
       f"task {task.name}: no metric {min(unknown)!r}; there are"
       f" {', '.join(METRICS)}."
     )
@@ -88,7 +89,7 @@ def _check_names(
     for kind, x in (("label", gold(task, example)), ("prediction", p)):
       other = set(x if isinstance(x, list) else [x]) - names
       if other:
-        raise ValueError(
+        raise UserError(
           f"task {task.name}: the {kind} {min(other)!r} of example {i} is none"
           f" of its labels {', '.join(task.labels)}."
         )
@@ -111,7 +112,7 @@ def _check_lengths(
 ) -> None:
   for i, (ours, theirs) in enumerate(zip(predictions, right, strict=True)):
     if len(ours) != len(theirs):
-      raise ValueError(
+      raise UserError(
         f"task {task.name}: example {i} has {len(theirs)} labels and"
         f" {len(ours)} predictions; each needs one."
       )
@@ -138,7 +139,7 @@ def masked_accuracy(
 def f1(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
   """F1 of the positive class, which is the second of two labels."""
   if len(task.labels) != 2:
-    raise ValueError(
+    raise UserError(
       f"task {task.name}: f1 is of two classes, not {len(task.labels)}; use"
       " f1_macro."
     )
@@ -307,7 +308,7 @@ def _entities(
   by_name = {n: tags.to_iobes(n) for n in sorted(names | {*task.labels})}
   for name, tag in by_name.items():
     if tag is None:
-      raise ValueError(
+      raise UserError(
         f"task {task.name}: {name!r} is neither O nor begins with B- or I-, and"
         " entities cannot be told; use the metric accuracy."
       )

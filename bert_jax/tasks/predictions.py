@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
 from bert_jax.tasks.windows import best_windows
 
@@ -101,7 +102,7 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
   width = len(task.labels) if named else 1
   scores = np.asarray(logits, np.float64)
   if scores.size != len(rows.example) * width:
-    raise ValueError(
+    raise UserError(
       f"task {task.name}: logits of shape {list(scores.shape)} are not"
       f" {width} for each of {len(rows.example)} rows; has the model another"
       " number of labels?"
@@ -136,7 +137,7 @@ def words_without_row(rows: Rows, examples: Examples) -> int:
 def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
   """Raises ValueError unless every token of every row has its logits."""
   if len(logits) != len(rows.example):
-    raise ValueError(
+    raise UserError(
       f"task {task.name}: logits of {len(logits)} rows, not of"
       f" {len(rows.example)}."
     )
@@ -146,7 +147,7 @@ def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
   width = len(task.labels) if task.kind == "tagging" else 2
   for i, (row, length) in enumerate(zip(logits, lengths(rows), strict=True)):
     if len(row) < length or np.shape(row)[1:] != (width,):
-      raise ValueError(
+      raise UserError(
         f"task {task.name}: logits of row {i} are {list(np.shape(row))}, not"
         f" [{length}, {width}]; has the model another number of labels?"
       )
@@ -156,7 +157,7 @@ def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
 def check_finite(*logits: np.ndarray) -> None:
   """Raises ValueError unless all are numbers."""
   if not all(np.isfinite(x).all() for x in logits):
-    raise ValueError("the model's logits are not finite; it is broken.")
+    raise UserError("the model's logits are not finite; it is broken.")
 
 
 def _tags(

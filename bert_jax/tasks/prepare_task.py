@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bert_jax import files
-from bert_jax.messages import note
+from bert_jax.messages import UserError, note
 from bert_jax.tasks import (
   encode,
   encoded_rows,
@@ -199,7 +199,7 @@ def _same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
   old = meta.get("made_from", {})
   other = [name for name in made_from if old.get(name) != made_from[name]]
   if other:
-    raise ValueError(
+    raise UserError(
       f"{output} is there already, made with another {' and '.join(other)};"
       " delete it, or choose another --output."
     )

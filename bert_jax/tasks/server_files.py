@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.files import write_atomically, write_json
+from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Examples, Task
 
 # Names of files by names of tasks.
@@ -100,7 +101,7 @@ def write(
     OSError: they cannot be written.
   """
   if len(predictions) != len(examples):
-    raise ValueError(
+    raise UserError(
       f"task {task.name}: {len(predictions)} predictions of {len(examples)}"
       " examples; each needs one, in order."
     )
@@ -132,7 +133,7 @@ def _write_squad(
   names = [example["id"] for example in examples]
   if len(set(names)) < len(names):
     twice = next(n for i, n in enumerate(names) if n in names[:i])
-    raise ValueError(
+    raise UserError(
       f"question id {twice!r} occurs twice; SQuAD's files have one answer"
       " for each id."
     )
@@ -245,12 +246,12 @@ def submission(path: str, files: Sequence[str]) -> list[str]:
   server_names = GLUE_FILES if {*names} & {*GLUE_FILES} else SUPERGLUE_FILES
   for i, name in enumerate(names):
     if name not in server_names:
-      raise ValueError(
+      raise UserError(
         f"{files[i]}: the server knows no such file, but"
         f" {', '.join(server_names)}."
       )
     if name in names[:i]:
-      raise ValueError(f"{files[i]}: a second {name}; give one.")
+      raise UserError(f"{files[i]}: a second {name}; give one.")
   packed = io.BytesIO()
   with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
     for file, name in zip(files, names, strict=True):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bert_jax.messages import nearest
+from bert_jax.messages import UserError, nearest
 from bert_jax.tasks.encoded_rows import Examples, Task
 from bert_jax.tasks.files import conll, custom, label_fields, tags, tfds
 from bert_jax.tasks.files.tables import Record
@@ -65,22 +65,22 @@ def find(
   if kind is None and columns is None:
     if name in TASKS:
       if labels:
-        raise ValueError(
+        raise UserError(
           f"--labels: those of {name} are published; give your task another"
           " name, and --columns."
         )
       return TASKS[name]
-    raise ValueError(
+    raise UserError(
       f"--task={name}: no such task{nearest(name, TASKS)} For one of your own"
       " say its columns: --columns text=...,label=..."
     )
   if name in TASKS:
-    raise ValueError(
+    raise UserError(
       f"--task={name} is a published task; give your own another name."
     )
   kind = kind or "classification"
   if columns is None and kind != "tagging":
-    raise ValueError("--columns is missing; for example text=...,label=...")
+    raise UserError("--columns is missing; for example text=...,label=...")
   if labels:
     custom.check_labels(kind, labels)
   chosen = custom.columns(columns, kind) if columns else {}
@@ -95,7 +95,7 @@ def _of_columns(
   """Returns the labels of a task; a label with its own column has its name."""
   columns = chosen.get(custom.LABEL_COLUMNS, ())
   if columns and labels and sorted(labels) != sorted(columns):
-    raise ValueError(
+    raise UserError(
       f"--labels: each label has a column of its name ({', '.join(columns)});"
       " leave --labels out, or give these in another order."
     )
@@ -126,7 +126,7 @@ def parse_inputs(task_files: TaskFiles, given: Iterable[str]) -> list[Input]:
       names = tfds.splits(task_files.tfds)
       made += [Input(s, f"{tfds.PREFIX}{task_files.tfds}:{s}") for s in names]
     elif not equal or not _SPLIT.fullmatch(split) or not path:
-      raise ValueError(
+      raise UserError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
         + (", or tfds." if task_files.tfds else ".")
       )
@@ -160,7 +160,7 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Read:
         # Do not keep the fields, because the example has the texts already.
         wheres.setdefault(split, []).append(record._replace(fields={}))
     if len(splits[split]) == before:
-      raise ValueError(f"{path}: no examples in it.")
+      raise UserError(f"{path}: no examples in it.")
   notes: list[str] = []
   if task.kind == "multi_label":
     task = _name_labels(task_files, splits, wheres, notes)
@@ -258,7 +258,7 @@ def _found(
     _check_tags(splits, wheres)
   labels = custom.found_labels(task.kind, splits[first])
   if len(labels) < 2:
-    raise ValueError(
+    raise UserError(
       f"split {first} has {len(labels)} labels ({', '.join(labels)}); a"
       f" {task.kind} needs two or more."
     )
@@ -269,7 +269,7 @@ def _found(
       for i, label in enumerate((values or ()) if several else [values]):
         if label is not None and label not in labels:
           where = conll.where_of(record, i)
-          raise ValueError(
+          raise UserError(
             f"{where}: label {label!r:.60} is not in split {first}"
             f" ({', '.join(labels)}); correct it, or give all with --labels."
           )
@@ -291,7 +291,7 @@ def _check_tags(
       if unprefixed in (example["tags"] or ()):
         index = example["tags"].index(unprefixed)
         location = conll.where_of(record, index)
-        raise ValueError(f"{location}: {tags.unprefixed_message(unprefixed)}")
+        raise UserError(f"{location}: {tags.unprefixed_message(unprefixed)}")
 
 
 def _number(task: Task, split: str, examples: Examples) -> None:
@@ -302,7 +302,7 @@ def _number(task: Task, split: str, examples: Examples) -> None:
       example["id"] = i
     example["id"] = _id(example["id"])
     if task.kind == "span" and example["id"] in seen:
-      raise ValueError(
+      raise UserError(
         f"split {split}: two questions have the id {example['id']!r}; answers"
         " are told apart by it."
       )

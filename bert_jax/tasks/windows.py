@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.tasks import layouts
 from bert_jax.tasks.encoded_rows import Rows
 from bert_jax.text.vocabulary import Vocabulary
@@ -138,7 +139,7 @@ def masked_rows(
   layouts.check_length(layout, length)
   mask = vocabulary.special.mask
   if mask is None:
-    raise ValueError("the tokenizer has no mask token to fill.")
+    raise UserError("the tokenizer has no mask token to fill.")
   room = length - len(layout.begin) - len(layout.end)
   tokens, sizes, number, places = [np.zeros(0, np.int32)], [0], [], []
   for i, text in enumerate(texts):

@@ -435,7 +435,7 @@ def test_without_seqio_the_extra_is_named():
     [sys.executable, "-c", code], capture_output=True, text=True
   )
   assert re.search(
-    r"ValueError: mine:task: .*pip install 'bert_jax\[data\]'", done.stderr
+    r"UserError: mine:task: .*pip install 'bert_jax\[data\]'", done.stderr
   )
 
 

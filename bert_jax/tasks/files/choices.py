@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import label_fields, tables
 from bert_jax.tasks.files.tables import Record, get, get_text
@@ -30,7 +31,7 @@ def race_records(path: str) -> Iterator[Record]:
     found = ((at, n) for at, _, names in os.walk(path) for n in names)
     files = sorted(os.path.join(at, n) for at, n in found if n.endswith(".txt"))
     if not files:
-      raise ValueError(f"{path}: no .txt files of RACE in it.")
+      raise UserError(f"{path}: no .txt files of RACE in it.")
   for file in files:
     name = os.path.splitext(os.path.relpath(file, path))[0]
     if not os.path.isdir(path):
@@ -39,7 +40,7 @@ def race_records(path: str) -> Iterator[Record]:
       fields = tables.parse_json("\n".join(tables.lines(file)))
       made = list(race_questions(Record(fields, file), name))
     except json.JSONDecodeError as e:
-      raise ValueError(f"{file}:{e.lineno}: not JSON ({e.msg}).") from e
+      raise UserError(f"{file}:{e.lineno}: not JSON ({e.msg}).") from e
     yield from made
 
 
@@ -73,7 +74,7 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
         made["answer"] = answer
       yield Record(made, f"{passage.where}: question {i + 1}")
   except (KeyError, TypeError, AttributeError, ValueError) as e:
-    raise ValueError(f"{passage.where}: no passage of RACE ({e!r:.60}).") from e
+    raise UserError(f"{passage.where}: no passage of RACE ({e!r:.60}).") from e
 
 
 def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   options = get(record, "options")
   options = options if isinstance(options, list) else []
   if [type(option) for option in options] != [str] * task.columns:
-    raise ValueError(f"{record.where}: not {task.columns} options.")
+    raise UserError(f"{record.where}: not {task.columns} options.")
   rows = []
   for option in options:
     filled = question.replace("_", option)

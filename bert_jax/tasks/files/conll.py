@@ -7,6 +7,7 @@ with -DOCSTART-; WNUT17 (Derczynski et al. 2017): a word, a tab, a tag.
 from collections.abc import Iterator
 from typing import Any
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files import tags as tags_lib
@@ -39,7 +40,7 @@ def published_records(path: str) -> Iterator[Record]:
     return
   for record in tables.jsonl(path):
     if "words" not in record.fields:
-      raise ValueError(
+      raise UserError(
         f"{record.where}: no list 'words'; a published task has the columns of"
         " CoNLL, or JSON lines with 'words' and 'tags'. If your columns have"
         " other names, give your task a new name and pass: --kind tagging"
@@ -81,12 +82,12 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
       _check_commas(path, values, where)
       places = _places(columns, word, tag, where)
     if len(values) != columns:
-      raise ValueError(
+      raise UserError(
         f"{where}: {len(values)} columns where the first line has {columns}; a"
         " word and its tag stand in each line."
       )
     if not values[places[0]].strip(_SPACES):
-      raise ValueError(
+      raise UserError(
         f"{where}: no word in column {places[0] + 1}; blank lines alone stand"
         " between sentences."
       )
@@ -102,7 +103,7 @@ def _check_commas(path: str, values: list[str], where: str) -> None:
     return
   parts = values[0].split(",")
   if len(parts) > 1 and all(parts[:2]):
-    raise ValueError(
+    raise UserError(
       f"{where}: commas between the columns of a file with a word a line;"
       " write tabs or spaces for them, or, of a table with a sentence a line,"
       " its names: --columns words=NAME,tags=NAME."
@@ -115,12 +116,12 @@ def _places(columns: int, word: int, tag: int, where: str) -> list[int]:
     return [0]
   for what, place in (("words", word), ("tags", tag)):
     if not 1 <= abs(place) <= columns:
-      raise ValueError(
+      raise UserError(
         f"{where}: no column {place} for the {what}; there are {columns}."
       )
   found = [(place - (place > 0)) % columns for place in (word, tag)]
   if found[0] == found[1]:
-    raise ValueError(
+    raise UserError(
       f"{where}: of {columns} columns, {word} and {tag} are the same; words and"
       " tags need one each."
     )
@@ -148,7 +149,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   """
   words = get(record, "words")
   if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
-    raise ValueError(f"{record.where}: 'words' is no list of texts.")
+    raise UserError(f"{record.where}: 'words' is no list of texts.")
   tags = record.fields.get("tags")
   if tags is None and needed:
     get(record, "tags")
@@ -158,11 +159,11 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
         ": the first line has one column, and training needs tags in another;"
         " tabs or spaces stand between columns"
       )
-    raise ValueError(f"{record.where}: no tags{what}.")
+    raise UserError(f"{record.where}: no tags{what}.")
   if tags is not None:
     if not isinstance(tags, list) or len(tags) != len(words):
       count = len(tags) if isinstance(tags, list) else "no list of"
-      raise ValueError(
+      raise UserError(
         f"{record.where}: {count} tags for {len(words)} words; every word has"
         " one."
       )
@@ -184,11 +185,11 @@ def _named(task: Task, tags: list[Any], record: Record) -> list[str]:
     if type(tag) is int:
       tag = str(tag)
     if not isinstance(tag, str) or not tag.strip():
-      raise ValueError(f"{location}: tag {tag!r:.60} is not the name of a tag.")
+      raise UserError(f"{location}: tag {tag!r:.60} is not the name of a tag.")
     if task.labels and tag not in task.labels:
       if task.metrics == ("tagging_f1",):
         tags_lib.check_published(tag, location)
-      raise ValueError(
+      raise UserError(
         f"{location}: tag {tag!r:.60} is none of {', '.join(task.labels)}."
       )
     names.append(tag)

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import conll, label_fields, tables, tags
 from bert_jax.tasks.files.tables import Record, get, get_text
@@ -79,7 +80,7 @@ def columns(text: str, kind: str) -> dict[str, Any]:
     several = kind == "multi_label" and role == "label"
     twice = column in label_columns if several else role in chosen
     if not equal or role not in roles or twice or not column:
-      raise ValueError(
+      raise UserError(
         f"--columns={text}: {part!r} is not ROLE=COLUMN, or is there twice; the"
         f" roles of a {kind} are {', '.join(roles)}."
       )
@@ -92,22 +93,22 @@ def columns(text: str, kind: str) -> dict[str, Any]:
   elif label_columns:
     chosen["label"] = label_columns[0]
   if roles[0] not in chosen:
-    raise ValueError(f"--columns={text}: it does not say {roles[0]}=COLUMN.")
+    raise UserError(f"--columns={text}: it does not say {roles[0]}=COLUMN.")
   return chosen
 
 
 def check_labels(kind: str, names: Sequence[str]) -> None:
   """Raises ValueError at names of labels that a task cannot have."""
   if kind == "regression":
-    raise ValueError("--labels: a regression has none, its labels are numbers.")
+    raise UserError("--labels: a regression has none, its labels are numbers.")
   twice = [name for i, name in enumerate(names) if name in names[:i]]
   if twice:
-    raise ValueError(f"--labels: {twice[0]!r} is there twice.")
+    raise UserError(f"--labels: {twice[0]!r} is there twice.")
   if len(names) < 2:
-    raise ValueError(f"--labels: a {kind} needs two or more.")
+    raise UserError(f"--labels: a {kind} needs two or more.")
   unprefixed = tags.find_unprefixed(names) if kind == "tagging" else None
   if unprefixed:
-    raise ValueError(f"--labels: {tags.unprefixed_message(unprefixed)}")
+    raise UserError(f"--labels: {tags.unprefixed_message(unprefixed)}")
 
 
 def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
@@ -127,7 +128,7 @@ def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
   if not all(map(_NUMBER.fullmatch, both)):
     return map(_split(chosen), _table(path, kind, chosen))
   if "id" in chosen:
-    raise ValueError(
+    raise UserError(
       f"{path}: --columns says id={chosen['id']}, but a file with a word a line"
       " has no ids of sentences; leave it out."
     )
@@ -143,7 +144,7 @@ def _table(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
   for record in tables.table(path):
     for column in needed:
       if column not in record.fields:
-        raise ValueError(
+        raise UserError(
           f"{path}:1: no column {column!r}; there are"
           f" {', '.join(record.fields)}. The first line of a table names its"
           " columns: write one, or correct --columns"

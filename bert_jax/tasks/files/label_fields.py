@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get
 
@@ -76,7 +77,7 @@ def _check_no_list(text: str, where: str) -> None:
   """Raises ValueError if the text of a table's field is a list."""
   begins = text[:1] in ("[", "(", "{")
   if begins and read_literal(text) is not None:
-    raise ValueError(
+    raise UserError(
       f"{where}: label {text!r:.60} is a list; several labels of a text are"
       " read by --kind multi_label."
     )
@@ -98,7 +99,7 @@ def names_of(
   named = [_name(where, value, labels) for value in values]
   for i, label in enumerate(named):
     if label in named[:i]:
-      raise ValueError(
+      raise UserError(
         f"{where}: label {label!r:.60} is repeated; write each label that"
         " applies once."
       )
@@ -108,7 +109,7 @@ def names_of(
 def _name(where: str, value: Any, labels: tuple[str, ...]) -> str:
   odd = isinstance(value, float) and not math.isfinite(value)
   if odd or value in EMPTY or isinstance(value, list | dict):
-    raise ValueError(
+    raise UserError(
       f"{where}: label {value!r:.60} is neither a name nor a number."
     )
   if isinstance(value, bool):
@@ -122,7 +123,7 @@ def _name(where: str, value: Any, labels: tuple[str, ...]) -> str:
   if label not in labels and label.lower() in labels:
     label = label.lower()
   if labels and label not in labels:
-    raise ValueError(
+    raise UserError(
       f"{where}: label {label!r:.60} is none of {', '.join(labels)}."
     )
   return label
@@ -147,9 +148,9 @@ def read_number(record: Record, column: str, needed: bool) -> float | None:
   except (TypeError, ValueError, OverflowError):
     value_or_nan = math.nan
   if not math.isfinite(value_or_nan):
-    raise ValueError(f"{record.where}: {column} {value!r:.60} is no number.")
+    raise UserError(f"{record.where}: {column} {value!r:.60} is no number.")
   if abs(value_or_nan) > _LARGEST:
-    raise ValueError(
+    raise UserError(
       f"{record.where}: {column} {value!r:.60} is beyond what float32 holds;"
       " write the numbers in another unit."
     )
@@ -167,7 +168,7 @@ def _value(
   if value not in hidden:
     return value
   if needed:
-    raise ValueError(
+    raise UserError(
       f"{record.where}: no label in column {column!r}; training and validation"
       " need one in every line."
     )
@@ -210,7 +211,7 @@ def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
   if isinstance(value, str):
     value = _split(value.strip(), record, column)
   if not isinstance(value, list):
-    raise ValueError(
+    raise UserError(
       f"{record.where}: {column} is {value!r:.60}, not a list of labels; an"
       " empty one says that none applies."
     )
@@ -223,7 +224,7 @@ def _split(text: str, record: Record, column: str) -> list[Any]:
     if values is not None:
       return values
   if text[:1] == "[":
-    raise ValueError(
+    raise UserError(
       f"{record.where}: {column} is {text!r:.60}, which begins as a list and is"
       ' none; write it as JSON, ["a", "b"] or [0, 1], or names with commas.'
     )
@@ -258,7 +259,7 @@ def read_columns(
   for column, value in zip(columns, values, strict=True):
     get(record, column)
     if not is_marks([value]):
-      raise ValueError(
+      raise UserError(
         f"{record.where}: {column} is {value!r:.60}, not 0 or 1; each column of"
         " a label says by 1 that the label applies."
       )
@@ -323,12 +324,12 @@ def check_not_marks(
     return
   names = {str(value) for value in values}
   if labels and not names & {*labels}:
-    raise ValueError(
+    raise UserError(
       f"{where}: {len(values)} numbers for {len(labels)} labels"
       f" ({', '.join(labels)}); a list of 0 and 1 has one for each label."
     )
   if len(values) > len(names):
-    raise ValueError(
+    raise UserError(
       f"{where}: the list {str(list(values)):.60} of 0 and 1 is not as long as"
       " other lists; such a list has a number for each label in every line."
     )

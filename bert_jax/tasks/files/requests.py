@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.files import tables
 
 Example = dict[str, Any]
@@ -46,15 +47,15 @@ def read(
         value = tables.parse_json(line)
       except ValueError as e:
         what = "it is empty" if not line.strip() else f"no JSON ({e})"
-        raise ValueError(what) from e
+        raise UserError(what) from e
       if not isinstance(value, dict):
-        raise ValueError('no object, such as {"text": "..."}')
+        raise UserError('no object, such as {"text": "..."}')
       example = parse(value)
       if kind == "fill" and mask is not None:
         _check_mask(example["text"], mask)
       yield {"id": value.get("id", number)} | example
     except ValueError as e:
-      raise ValueError(f"{where}:{number}: {e}.") from e
+      raise UserError(f"{where}:{number}: {e}.") from e
 
 
 def _check_mask(text: str, mask: str) -> None:
@@ -62,27 +63,27 @@ def _check_mask(text: str, mask: str) -> None:
     return
   others = [token for token in _MASKS if token in text]
   has = f"; it has {others[0]}, which is another model's" if others else ""
-  raise ValueError(
+  raise UserError(
     f"the text has no mask to fill{has}: this model's mask is {mask}"
   )
 
 
 def _text(value: Any, name: str) -> str:
   if not isinstance(value, str):
-    raise ValueError(f"{name} is {json.dumps(value)[:40]}, not text")
+    raise UserError(f"{name} is {json.dumps(value)[:40]}, not text")
   return value
 
 
 def _field(value: Example, name: str) -> str:
   if name not in value:
-    raise ValueError(f"no field {name!r}; it has {', '.join(value) or 'none'}")
+    raise UserError(f"no field {name!r}; it has {', '.join(value) or 'none'}")
   return _text(value[name], name)
 
 
 def _list(value: Example, name: str) -> list[str]:
   items = value[name]
   if not isinstance(items, list) or not items:
-    raise ValueError(f"{name} is no list, or an empty one")
+    raise UserError(f"{name} is no list, or an empty one")
   return [_text(item, f"{name}[{i}]") for i, item in enumerate(items)]
 
 
@@ -90,7 +91,7 @@ def _texts(value: Example) -> Example:
   if "texts" in value:
     texts = _list(value, "texts")
     if len(texts) > 2:
-      raise ValueError(f"texts has {len(texts)} texts, not one or two")
+      raise UserError(f"texts has {len(texts)} texts, not one or two")
     return {"texts": texts}
   texts = [_field(value, "text")]
   if value.get("text_pair") is not None:
@@ -105,7 +106,7 @@ def _choices(value: Example) -> Example:
     return {"texts": [[*before, choice] for choice in choices]}
   rows = value.get("texts")
   if not isinstance(rows, list) or not rows:
-    raise ValueError("no field 'choices', a list of texts")
+    raise UserError("no field 'choices', a list of texts")
   return {
     "texts": [_texts({"texts": row} if row else {})["texts"] for row in rows]
   }

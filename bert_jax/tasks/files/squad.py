@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get, get_int, get_text
@@ -24,16 +25,16 @@ def records(path: str) -> Iterator[Record]:
     return
   text = tables.content(path)
   if not text.strip():
-    raise ValueError(f"{path}: the file is empty.")
+    raise UserError(f"{path}: the file is empty.")
   try:
     data = tables.parse_json(text)["data"]
   except json.JSONDecodeError as e:
-    raise ValueError(
+    raise UserError(
       f"{path}:{e.lineno}: not JSON ({e.msg}); a file with a question a line is"
       " called .jsonl."
     ) from e
   except (KeyError, TypeError) as e:
-    raise ValueError(f"{path}: no file of SQuAD: it has no `data`.") from e
+    raise UserError(f"{path}: no file of SQuAD: it has no `data`.") from e
   a = 0
   try:
     for a, article in enumerate(data):
@@ -44,7 +45,7 @@ def records(path: str) -> Iterator[Record]:
           fields["title"] = article.get("title", "")
           yield Record(fields, f"{path}: id {number}")
   except (KeyError, TypeError, AttributeError) as e:
-    raise ValueError(
+    raise UserError(
       f"{path}: article {a + 1} is not as SQuAD's are ({e!r:.60})."
     ) from e
 
@@ -72,7 +73,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   answers = _answers(record)
   impossible = record.fields.get("is_impossible")
   if impossible not in (True, False, None):
-    raise ValueError(
+    raise UserError(
       f"{record.where}: is_impossible is {impossible!r:.60}, not true or false."
     )
   if impossible:
@@ -81,7 +82,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   if not answers and not unanswerable:
     answers = None
   if answers is None and needed:
-    raise ValueError(
+    raise UserError(
       f"{record.where} has no answers; training and validation need them"
       " (task squad2 has questions without one)."
     )
@@ -108,7 +109,7 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
   if not isinstance(answers, list) or not all(
     isinstance(answer, dict) for answer in answers
   ):
-    raise ValueError(f"{record.where}: answers are {answers!r:.60}, no list.")
+    raise UserError(f"{record.where}: answers are {answers!r:.60}, no list.")
   made = []
   for answer in answers:
     part = Record(answer, record.where)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import label_fields, tables
 from bert_jax.tasks.files.tables import Record, get, get_int, get_text
@@ -77,14 +78,14 @@ def _queries(record: Record) -> Iterator[Record]:
 def _dict(record: Record, name: str) -> dict[str, Any]:
   value = get(record, name)
   if not isinstance(value, dict):
-    raise ValueError(f"{record.where}: {name!r} is no object.")
+    raise UserError(f"{record.where}: {name!r} is no object.")
   return value
 
 
 def _dicts(record: Record, name: str) -> list[Record]:
   value = get(record, name)
   if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-    raise ValueError(f"{record.where}: {name!r} is no list of objects.")
+    raise UserError(f"{record.where}: {name!r} is no list of objects.")
   return [Record(v, record.where) for v in value]
 
 
@@ -131,10 +132,10 @@ def _entities(record: Record, needed: bool) -> Iterator[dict[str, Any]]:
   number = str(get(record, "idx")["query"])
   answers = [_text(a) for a in record.fields.get("answers", ())]
   if needed and not answers:
-    raise ValueError(f"{record.where}: query {number} has no answers.")
+    raise UserError(f"{record.where}: query {number} has no answers.")
   entities = [_text(e) for e in get(record, "entities")]
   if not entities:
-    raise ValueError(
+    raise UserError(
       f"{record.where}: query {number} has no entities to choose from."
     )
   for k, entity in enumerate(entities):
@@ -156,7 +157,7 @@ def _text(value: Any) -> str:
 def _alternatives(record: Record) -> list[list[str]]:
   asked = get_text(record, "question")
   if asked not in _COPA:
-    raise ValueError(
+    raise UserError(
       f"{record.where}: question {asked!r:.40} is none of {', '.join(_COPA)}."
     )
   premise = f"{get_text(record, 'premise')} {_COPA[asked]}"
@@ -171,7 +172,7 @@ def _marked(record: Record) -> list[str]:
   for begin, k in spans:
     count = len(get_text(record, f"span{k}_text").split(" "))
     if not 0 <= begin <= len(words) - count:
-      raise ValueError(f"{record.where}: span{k} is not within the text.")
+      raise UserError(f"{record.where}: span{k} is not within the text.")
     sign = "*#"[k - 1]
     words[begin : begin + count] = [
       sign,

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bert_jax import files
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import valid
 
 _SURROGATE = re.compile(r"\\u[dD]")
@@ -38,9 +39,9 @@ def content(path: str) -> str:
     with open(path, "rb") as f:
       return files.decode(f.read(), path).removeprefix("\ufeff")
   except FileNotFoundError as e:
-    raise ValueError(f"{path}: no such file.") from e
+    raise UserError(f"{path}: no such file.") from e
   except IsADirectoryError as e:
-    raise ValueError(f"{path} is a folder; name a file.") from e
+    raise UserError(f"{path} is a folder; name a file.") from e
 
 
 def lines(path: str) -> list[str]:
@@ -57,7 +58,7 @@ def lines(path: str) -> list[str]:
   while found and not found[-1].strip(" "):
     found.pop()
   if not any(line.strip() for line in found):
-    raise ValueError(f"{path}: the file is empty.")
+    raise UserError(f"{path}: the file is empty.")
   return found
 
 
@@ -88,7 +89,7 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
         yield row, number
       number = reader.line_num + 1
   except csv.Error as e:
-    raise ValueError(f"{path}:{number}: no CSV ({e}).") from e
+    raise UserError(f"{path}:{number}: no CSV ({e}).") from e
 
 
 def delimiter_of(path: str) -> str:
@@ -135,7 +136,7 @@ def table(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
   names = [name.strip() for name in next(rows)[0]]
   if len(set(names)) < len(names):
     twice = next(n for n in names if names.count(n) > 1)
-    raise ValueError(f"{path}:1: two columns have the name {twice!r}.")
+    raise UserError(f"{path}:1: two columns have the name {twice!r}.")
   yield from _records(path, rows, names, ragged)
 
 
@@ -150,7 +151,7 @@ def _records(
     where = f"{path}:{number}"
     if len(values) != len(names):
       if ragged is None:
-        raise ValueError(
+        raise UserError(
           f"{where}: {len(values)} columns, but {len(names)}"
           f" {remedy.format(', '.join(names))}."
         )
@@ -194,9 +195,9 @@ def jsonl(path: str) -> Iterator[Record]:
     try:
       fields = parse_json(line)
     except ValueError as e:
-      raise ValueError(f"{where}: not a JSON object ({e}).") from e
+      raise UserError(f"{where}: not a JSON object ({e}).") from e
     if not isinstance(fields, dict):
-      raise ValueError(f"{where}: not a JSON object.")
+      raise UserError(f"{where}: not a JSON object.")
     yield Record(fields, where)
 
 
@@ -213,7 +214,7 @@ def split_commas(text: str, flag: str) -> list[str]:
   try:
     (parts,) = csv.reader([text], skipinitialspace=True, strict=True)
   except csv.Error as e:
-    raise ValueError(f"{flag}={text}: {e}.") from e
+    raise UserError(f"{flag}={text}: {e}.") from e
   return [part.strip() for part in parts]
 
 
@@ -248,7 +249,7 @@ def get(record: Record, name: str) -> Any:
     ValueError: there is no such column; names those there are.
   """
   if name not in record.fields:
-    raise ValueError(
+    raise UserError(
       f"{record.where}: no column {name!r}; there are"
       f" {', '.join(map(str, record.fields))}."
     )
@@ -263,7 +264,7 @@ def get_int(record: Record, name: str) -> int:
   """
   value = get(record, name)
   if isinstance(value, bool) or not hasattr(value, "__index__"):
-    raise ValueError(
+    raise UserError(
       f"{record.where}: {name!r} is {value!r:.60}, not a whole number."
     )
   return value.__index__()
@@ -279,5 +280,5 @@ def get_text(record: Record, name: str) -> str:
   if isinstance(value, bytes):
     return value.decode("utf-8", "replace")
   if not isinstance(value, str):
-    raise ValueError(f"{record.where}: {name!r} is {value!r:.60}, not a text.")
+    raise UserError(f"{record.where}: {name!r} is {value!r:.60}, not a text.")
   return value

@@ -16,6 +16,8 @@ speech, mark no entities; they are scored word by word.
 import re
 from collections.abc import Iterable, Sequence
 
+from bert_jax.messages import UserError
+
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _PREFIXED = re.compile(r"([BIESLUMW])(?:-(.+))?", re.DOTALL)
 # Letter of another scheme -> letter of IOBES.
@@ -40,7 +42,7 @@ _OUTSIDE = ("o", "0", "out", "outside")
 def check_published(tag: str, location: str) -> None:
   """Raises ValueError unless a tag is O, B-TYPE or I-TYPE."""
   if not PUBLISHED.fullmatch(tag):
-    raise ValueError(
+    raise UserError(
       f"{location}: tag {tag!r:.60} is not O, B-TYPE or I-TYPE; entities are"
       " scored by these prefixes, so write the tags with them."
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax.messages import UserError
 from bert_jax.tasks.files import choices
 from bert_jax.tasks.files.tables import Record
 
@@ -21,7 +22,7 @@ def _builder(name: str) -> Any:
   try:
     import tensorflow_datasets as tfds
   except ImportError as e:
-    raise ValueError(
+    raise UserError(
       f"{PREFIX}{name}: needs the package tensorflow-datasets; run `pip install"
       " 'bert_jax[data]'`, or give files."
     ) from e
@@ -30,7 +31,7 @@ def _builder(name: str) -> Any:
     builder.download_and_prepare()
   except Exception as e:  # TFDS raises errors of many kinds.
     message = " ".join(str(e).partition("Available")[0].split())[:200]
-    raise ValueError(
+    raise UserError(
       f"{PREFIX}{name}: cannot be loaded by TFDS ({message})."
     ) from e
   return builder
@@ -56,7 +57,7 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
   name, _, split = path.removeprefix(PREFIX).rpartition(":")
   builder = _builder(name)
   if split not in builder.info.splits:
-    raise ValueError(
+    raise UserError(
       f"{path}: no split {split!r}; there are {', '.join(builder.info.splits)}."
     )
   config = tfds.ReadConfig(interleave_cycle_length=1)
