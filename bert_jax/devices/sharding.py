@@ -122,7 +122,7 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
 
 
 def vocab_multiple(mesh: Mesh) -> int:
-  """Returns the number that the rows of a word table are padded to a multiple of.
+  """Returns the number of which a word table has a multiple of rows.
 
   The devices that split the vocabulary; and on accelerators 128, the width of
   what their matrix units take. No file holds the rows beyond the vocabulary.

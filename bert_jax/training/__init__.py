@@ -1,8 +1,8 @@
 """Training: a run from its config to its last checkpoint.
 
 Imports every room that stands before it: `devices`, `text`, `models`,
-`objectives`, `weights`, `corpus`, `examples`, `tasks` and the package's root; of
-packages jax, flax, optax and numpy (matplotlib, tensorboardX in functions).
+`objectives`, `weights`, `corpus`, `examples`, `tasks` and the package's root;
+of packages jax, flax, optax and numpy (matplotlib, tensorboardX in functions).
 
 Start with `train.py`, the loop, and `setup.py`, which builds what the loop
 needs.

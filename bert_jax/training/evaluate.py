@@ -75,7 +75,7 @@ def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
 
 
 def perplexities(means: dict[str, float]) -> dict[str, float]:
-  """Returns e to the mean loss of ELMo's directions; {} for other objectives."""
+  """Returns e to the mean loss of ELMo's directions; {} for other models."""
   ways = [way for way in WAYS if f"{way}_loss" in means]
   return {
     f"{way}_perplexity": math.exp(min(means[f"{way}_loss"], 700.0))

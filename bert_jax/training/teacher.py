@@ -116,8 +116,8 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
   order = columns_of(task.labels, config["labels"])
   if order is None:
     raise UserError(
-      f"teacher.path={path} has the labels {', '.join(config['labels'])}, the task"
-      f" {task.name} {', '.join(task.labels)}; choose a model that was"
+      f"teacher.path={path} has the labels {', '.join(config['labels'])}, the"
+      f" task {task.name} {', '.join(task.labels)}; choose a model that was"
       " fine-tuned for it."
     )
   arrays = {

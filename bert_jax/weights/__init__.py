@@ -15,8 +15,8 @@ Start with `load.open_model`, which opens a model from any path, and
 * `convert.py`: `bert_jax convert`, from published formats and to them.
 * `mapping.py`: rules that rename, reshape and split arrays, both ways.
 * `hf.py`: folders of Hugging Face, read and written.
-* `hf_config.py`, `hf_files.py`, `hf_names.py`, `hf_tasks.py`: their config.json,
-  files of arrays, names of arrays, and classes.
+* `hf_config.py`, `hf_files.py`, `hf_names.py`, `hf_tasks.py`: their
+  config.json, files of arrays, names of arrays, and classes.
 * `tf1.py`, `tf1_names.py`: TensorFlow 1 checkpoints of BERT, ALBERT, ELECTRA.
 * `bilm.py`: ELMo's weights as bilm-tf and AllenNLP publish them.
 * `generator_discriminator.py`: ELECTRA's two towers, joined and taken apart.

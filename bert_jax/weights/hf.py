@@ -84,7 +84,8 @@ def find_family(path: str) -> str:
     if family is None:
       raise
   note(
-    f"note: {config_path} names no family; by the names in {file} it is {family}."
+    f"note: {config_path} names no family; by the names in {file} it is"
+    f" {family}."
   )
   return family
 

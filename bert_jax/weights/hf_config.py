@@ -605,7 +605,8 @@ def _set_head(result: Config, config: Mapping[str, Any]) -> None:
     if head["pooling"] != default_pooling:
       name = result["architectures"][0]
       raise UserError(
-        f"head.pooling={head['pooling']}: transformers' {name} has {default_pooling}."
+        f"head.pooling={head['pooling']}: transformers' {name} has"
+        f" {default_pooling}."
       )
   elif "dropout" in head:
     dropout = head["dropout"]

@@ -298,8 +298,8 @@ def read(path: str) -> Weights:
     )
   if config["format_version"] != FORMAT_VERSION:
     raise UserError(
-      f"{config_path}: format_version is {config['format_version']!r}, this program"
-      f" reads {FORMAT_VERSION}; convert the model again."
+      f"{config_path}: format_version is {config['format_version']!r}, this"
+      f" program reads {FORMAT_VERSION}; convert the model again."
     )
   missing = [key for key in KEYS if key not in config]
   if missing:
