@@ -212,7 +212,8 @@ def _both_towers(path: str, weights: Weights) -> Weights:
     names = " and ".join(generator_discriminator.TOWERS)
     raise UserError(
       f"init_from={path} is ELECTRA's generator without the discriminator; give"
-      f" a folder with two folders named {names}, or the discriminator's folder."
+      f" a folder with two folders named {names}, or the discriminator's"
+      " folder."
     )
   return weights._replace(
     arrays=generator_discriminator.pretraining_names(

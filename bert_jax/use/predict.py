@@ -90,8 +90,8 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
     names = [*vocabulary.pieces, *layout.extra][size:]
     raise UserError(
       f"{model.path}: its rows need {needed} pieces, the model has {size}, and"
-      f" none for {added_tokens.listed(names)}; fine-tune it, which adds rows for"
-      " them, or put its own tokenizer's files there."
+      f" none for {added_tokens.listed(names)}; fine-tune it, which adds rows"
+      " for them, or put its own tokenizer's files there."
     )
   return vocabulary
 

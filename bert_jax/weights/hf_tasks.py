@@ -103,8 +103,8 @@ def family_of(config: Mapping[str, Any], source: str) -> str:
       return family
   raise UnknownFamily(
     f"{source}: model_type is {kind!r}, architectures {named}; of these"
-    f" families it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass family="
-    " (--family=NAME of a command)."
+    f" families it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass"
+    " family= (--family=NAME of a command)."
   )
 
 
