@@ -9,6 +9,8 @@ import pytest
 
 from bert_jax.cli.main import parser_of
 
+# The commands run in child processes, which inherit these options.
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 PAGE = """
 Text with `bert_jax evaluate --model
 A` and `a value`.

@@ -25,6 +25,7 @@ def test_notebook(path, tmp_path, monkeypatch):
     tmp_path / "data", random_documents(60, 0), random_documents(9, 1)
   )
   config = shrink(configs.load_defaults(BERT), folder)
+  config["phases"] = {"phase1": config["phases"]["phase1"] | {"fraction": 1.0}}
   train.run(config, str(tmp_path / "run"))
   monkeypatch.setenv("WORKDIR", str(tmp_path / "run"))
   matplotlib.use("agg")

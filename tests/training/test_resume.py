@@ -22,6 +22,8 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 OVERRIDES = {
   "model.variant": "tiny",
   "model.dtype": "float32",
+  "model.hidden": 32,
+  "model.mlp": 64,
   "batch_size": 8,
   "micro_batches": 2,
   "phases.phase1.length": 32,

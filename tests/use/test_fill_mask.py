@@ -26,6 +26,7 @@ def workdir(tmp_path_factory):
     path / "data", random_documents(60, 0), random_documents(9, 1)
   )
   config = shrink(configs.load_defaults(BERT), folder)
+  config["phases"] = {"phase1": config["phases"]["phase1"] | {"fraction": 1.0}}
   train.run(config, str(path / "run"))
   return str(path / "run")
 
