@@ -162,7 +162,7 @@ def config_of(family, prepared, model, **changes):
       section.pop(last, None)
     else:
       section[last] = value
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   return config
 
 

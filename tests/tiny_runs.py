@@ -106,7 +106,7 @@ def tiny(name, path):
   """A published config in a size for tests."""
   config = configs.load_defaults(name)
   set_values(config, TINY | EXTRA[name] | {"data.path": path})
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   return config
 
 
@@ -156,5 +156,5 @@ def distilled(folder, name="distilbert:base", **changes):
     "objective.layers": (0, 3),
   } | changes
   set_values(config, TINY | changes)
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   return config

@@ -1,156 +1,37 @@
-"""Configs: checks before anything starts, and what a restart may change."""
+"""A run's config as frozen dataclasses, and what a restart may change.
 
+`parse` turns the dict of a config file into a `Run`, one dataclass a section.
+Each field says beside its name which values it may have; an unknown key, a
+wrong type or a value out of range is one sentence. A field whose default is
+None has the default of the function that the section's docstring names.
+"""
+
+import dataclasses
 import inspect
 import json
 import math
-import re
-from collections.abc import Callable, Collection
-from typing import Any
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from bert_jax.messages import nearest
+from bert_jax.messages import UserError, nearest
 from bert_jax.weights.run_config import flatten, is_free
 
-# Every key of a pre-training config. A section is the keyword arguments of one
-# function and is checked against its signature, so a misspelt or unread key is
-# an error, never a silent default.
-KEYS = (
-  "seed",
-  "total_steps",
-  "batch_size",
-  "micro_batches",
-  "phases",
-  "init_from",
-  "model",
-  "objective",
-  "data",
-  "optimizer",
-  "schedule",
-  "mesh",
-  "log",
-  "evaluate",
-  "checkpoint",
-  "profile",
-)
-# Keys that a config may lack -> their default values.
+T = TypeVar("T")
+# Sections that a config may lack -> their default values.
 OPTIONAL: dict[str, Any] = {
   "init_new_rows": "mean",
   "spike": {"action": "none", "factor": 2.0},
 }
-# A section that the objectives with a teacher need; see `teacher.read`.
-TEACHER = "teacher"
-
-# Keys of these sections that the program sets, not a config.
-RESERVED = (
-  "data.seed",
-  "mesh.devices",
-  "checkpoint.read_only",
-  "spike.limit",
-  "model.vocab_multiple",
-  "teacher.model.vocab_multiple",
-  "objective.kind",
-  "objective.labels",
-  "objective.padding_id",
-)
-
 # The smallest normal number of float32, and its largest.
 _FLOAT32 = (2.0**-126, 2.0**128 - 2.0**104)
-
-# Key -> the smallest allowed number. Most smaller numbers would train without
-# an error, but compute something else. Keys that a config lacks are not
-# checked.
-AT_LEAST = {
-  "data.length": 2,  # See also `SHORTEST`.
-  "data.max_predictions": 1,
-  "data.streams": 0,
-  "total_steps": 1,
-  "batch_size": 1,
-  "micro_batches": 1,
-  "seed": 0,
-  "model.hidden": 1,
-  "model.embedding_size": 1,
-  "model.generator_hidden": 1,
-  "model.num_layers": 1,
-  "model.heads": 1,
-  "model.mlp": 1,
-  "model.max_positions": 1,
-  "model.cell": 1,
-  "model.highways": 0,
-  "model.vocab_size": 1,
-  "model.padding_id": 0,
-  "model.unroll": 0,
-  "objective.negatives": 0,
-  "mesh.fsdp": 1,
-  "mesh.tensor": 1,
-  "log.every": 0,
-  "evaluate.every": 0,
-  "evaluate.examples": 0,
-  "checkpoint.every": 0,
-  "checkpoint.keep": 1,
-  "checkpoint.keep_best": 0,
-  "profile.start": 0,
-  "profile.steps": 0,
-}
-# Builder -> the fewest tokens of a row, for rows that are not [CLS] A [SEP] B
-# [SEP] (5 tokens) but <s> A </s> or text alone.
-SHORTEST = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
-# Keys that every config must have. Other keys that a section lacks have the
-# defaults of the function that reads the section.
-REQUIRED = (
-  "model.remat",
-  "objective.name",
-  "data.path",
-  "log.every",
-  "evaluate.every",
-  "checkpoint.every",
-)
-POSITIVE = (
-  "schedule.peak",
-  "optimizer.epsilon",
-  "spike.factor",
-  "optimizer.initial_accumulator",
-  "optimizer.gradient_scale",
-  "optimizer.layer_decay",
-  "data.epochs",
-  "model.initializer_range",
-  "model.clip",
-  "objective.temperature",
-  "data.mask_rate",
-)
-NOT_NEGATIVE = (
-  "objective.discriminator_weight",
-  "objective.kl_weight",
-  "objective.mlm_weight",
-  "objective.cosine_weight",
-  "objective.attention_weight",
-  "objective.hidden_weight",
-  "objective.embedding_weight",
-  "objective.lm_weight",
-  "data.smoothing",
-  "optimizer.weight_decay",
-  "optimizer.clip_norm",
-)
-BELOW_ONE = (
-  "optimizer.b1",
-  "optimizer.b2",
-  "model.dropout",
-  "model.attention_dropout",
-  "objective.head_dropout",
-)
-# None takes that of the data.
-OF_DATA = ("model.vocab_size", "model.padding_id")
-# The same where the data are a task's: see tasks/batches.py.
-OF_TASK = (
-  "total_steps",
-  "evaluate.every",
-  "checkpoint.every",
-  "model.dropout",
-  "model.attention_dropout",
-  "objective.head_dropout",
-)
-# Objectives whose data are a task's.
-TASKS = ("finetune", "tinybert_task")
 # Without a loss scale, gradients vanish in float16.
 DTYPES = ("float32", "bfloat16")
+# Builder -> the fewest tokens of a row. Rows are [CLS] A [SEP] B [SEP], 5
+# tokens, <s> A </s> or text alone.
+SHORTEST = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
+# Objectives whose data are a task's.
+TASKS = ("finetune", "tinybert_task")
 # Builder -> the task of its pairs; metrics have this name.
 PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
 # Builders of masked rows; those of two segments first.
@@ -161,47 +42,476 @@ BARE = ("lm", "elmo")
 # Objective -> the builders whose rows it can train on.
 ROWS = {name: (name,) for name in BARE}
 ROWS |= dict.fromkeys(("mlm", "electra", "distil", "tinybert"), MASKED)
-# A larger seed would lose its upper bits on the way to jax, whose counts of
-# steps and rows are int32.
-BELOW = {"seed": 2**32, "total_steps": 2**31, "batch_size": 2**31}
 
 
-def check_keys(config: dict[str, Any]) -> None:
-  """Raises ValueError at a key that is unknown or missing, or a bad number."""
-  for key in config:
-    if key not in (*KEYS, *OPTIONAL, TEACHER):
-      hint = nearest(key, (*KEYS, *OPTIONAL))
-      raise ValueError(f"config.{key} is not a key{hint}")
-  for key in KEYS:
-    if key not in config:
-      raise ValueError(f"config.{key} is missing.")
-  sections = (*KEYS[KEYS.index("model") :], "phases", "spike", TEACHER)
-  for key in sections:
-    if not isinstance(config.get(key, {}), dict):
-      raise ValueError(f"config.{key}={config[key]!r}: must be a section.")
-  for name, section in config["phases"].items():
-    if not isinstance(section, dict):
-      raise ValueError(f"config.phases.{name}={section!r}: must be a section.")
+def _whole(least: int, **options: Any) -> Any:
+  """A field for a whole number of at least `least`; see `_field`.
+
+  Most smaller numbers would train without an error, but compute something else.
+  """
+  return _field(int, least=least, **options)
+
+
+def _positive(**options: Any) -> Any:
+  """A field for a number above 0; see `_field`."""
+  return _field(float, above=0, **options)
+
+
+def _not_negative(**options: Any) -> Any:
+  """A field for a number of at least 0; see `_field`."""
+  return _field(float, least=0, **options)
+
+
+def _share(**options: Any) -> Any:
+  """A field for a number in [0, 1); see `_field`."""
+  return _field(float, share=True, **options)
+
+
+def _field(kind: type, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
+  """A field of a section.
+
+  Args:
+    kind: int, float (a whole number is one too), bool, str or dict.
+    default: the value if a config lacks the key; without one it is an error.
+    **rules: `least`, `above`, `below`: bounds of a number. `share`: True for a
+      number in [0, 1). `open`: "data" if the key may be None, which leaves the
+      value to the data; "task" if it may where the data are a task's.
+  """
+  return dataclasses.field(default=default, metadata={"kind": kind, **rules})
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+  """How devices split the work; see `sharding.make_mesh`."""
+
+  data: int = _field(int, -1)
+  fsdp: int = _whole(1, default=1)
+  tensor: int = _whole(1, default=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+  """Steps between two rows of metrics.jsonl; 0 for none."""
+
+  every: int = _whole(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+  """Steps between two evaluations (0 for none), and held-out examples (0: all).
+
+  A task is evaluated on its whole splits.
+  """
+
+  every: int = _whole(0, open="task")
+  examples: int = _whole(0, default=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+  """Steps between two checkpoints (0: the end alone), and how many are kept."""
+
+  every: int = _whole(0, open="task")
+  keep: int = _whole(1, default=2)
+  keep_best: int = _whole(0, default=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+  """The first step that is traced, and the number of them; 0 for none."""
+
+  start: int = _whole(0)
+  steps: int = _whole(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spike:
+  """What is done at a loss that is too high; see `logging.Spikes`."""
+
+  action: str = _field(str, "none")
+  factor: float = _positive(default=2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+  """See `optim.build_schedule`."""
+
+  name: str = _field(str)
+  peak: float = _positive()
+  warmup: float = _field(float)
+  decay: float | None = _field(float, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
+  """See `optim.build_optimizer`."""
+
+  name: str = _field(str)
+  b1: float = _share()
+  b2: float = _share()
+  epsilon: float = _positive()
+  weight_decay: float = _not_negative()
+  clip_norm: float = _not_negative()
+  layer_decay: float | None = _positive(default=None)
+  layer_rule: str | None = _field(str, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Adagrad:
+  """See `optim.build_adagrad`."""
+
+  name: str = _field(str)
+  initial_accumulator: float = _positive()
+  gradient_scale: float = _positive()
+  clip_norm: float = _not_negative()
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+  """A section of `phases`.
+
+  Attributes:
+    fraction: the share of `total_steps`; those of all phases add up to 1.
+    length: tokens in a row.
+    batch_scale: times `batch_size`, a whole number of rows.
+    micro_scale: times `micro_batches`.
+    max_predictions: prediction slots in a row; None where nothing is hidden.
+    mask_rate: share of the tokens that is hidden in this phase; None takes
+      `data.mask_rate`.
+  """
+
+  fraction: float = _field(float)
+  length: int = _field(int)
+  batch_scale: float = _field(float)
+  micro_scale: int = _whole(1)
+  max_predictions: int | None = _whole(1, default=None)
+  mask_rate: float | None = _positive(default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskData:
+  """The data of a task; see `batches.open_data`."""
+
+  path: str = _field(str)
+  train: str | None = _field(str, None)
+  validation: str | None = _field(str, None)
+  epochs: float | None = _positive(default=None)
+  shuffle: bool | None = _field(bool, None)
+  group: bool | None = _field(bool, None)
+  buckets: tuple[int, ...] | None = _field(object, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+  """The text of pre-training; `others` are options of the builder's rows."""
+
+  RESERVED = ("seed",)
+
+  path: str = _field(str)
+  builder: str = _field(str)
+  length: int | None = _field(int, None)
+  max_predictions: int | None = _whole(1, default=None)
+  streams: int | None = _whole(0, default=None)
+  mask_rate: float | None = _positive(default=None)
+  smoothing: float | None = _not_negative(default=None)
+  others: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A family's variant, and attributes of its encoder that differ from it.
+
+  A field that is None has the variant's value. `others` are attributes of one
+  family; its `build` refuses those that it has not.
+  """
+
+  RESERVED = ("vocab_multiple",)
+
+  remat: bool = _field(bool, False)
+  family: str | None = _field(str, None, open="task")
+  variant: str | None = _field(str, None, open="task")
+  dtype: str = _field(str, "float32")
+  vocab_size: int | None = _whole(1, default=None, open="data")
+  padding_id: int | None = _whole(0, default=None, open="data")
+  hidden: int | None = _whole(1, default=None)
+  embedding_size: int | None = _whole(1, default=None)
+  generator_hidden: int | None = _whole(1, default=None)
+  num_layers: int | None = _whole(1, default=None)
+  heads: int | None = _whole(1, default=None)
+  mlp: int | None = _whole(1, default=None)
+  max_positions: int | None = _whole(1, default=None)
+  cell: int | None = _whole(1, default=None)
+  highways: int | None = _whole(0, default=None)
+  unroll: int | None = _whole(0, default=None)
+  dropout: float | None = _share(default=None, open="task")
+  attention_dropout: float | None = _share(default=None, open="task")
+  initializer_range: float | None = _positive(default=None)
+  clip: float | None = _positive(default=None)
+  others: Mapping[str, Any] | None = None
+
+  def __post_init__(self):
+    if self.dtype not in DTYPES:
+      raise UserError(
+        f"config.model.dtype={self.dtype!r}: not one of {', '.join(DTYPES)}."
+      )
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+  """An objective; `others` are options of it without a range."""
+
+  RESERVED = ("kind", "labels", "padding_id")
+
+  name: str = _field(str)
+  pairs: bool = _field(bool, True)
+  negatives: int | None = _whole(0, default=None)
+  temperature: float | None = _positive(default=None)
+  discriminator_weight: float | None = _not_negative(default=None)
+  kl_weight: float | None = _not_negative(default=None)
+  mlm_weight: float | None = _not_negative(default=None)
+  cosine_weight: float | None = _not_negative(default=None)
+  attention_weight: float | None = _not_negative(default=None)
+  hidden_weight: float | None = _not_negative(default=None)
+  embedding_weight: float | None = _not_negative(default=None)
+  lm_weight: float | None = _not_negative(default=None)
+  head_dropout: float | None = _share(default=None, open="task")
+  others: Mapping[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+  """The model that a student learns from; see `teacher.read`."""
+
+  path: str = _field(str)
+  model: Mapping[str, Any] = _field(dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A whole config.
+
+  Attributes:
+    seed: below 2**32, since jax would lose the upper bits of a larger one.
+    total_steps: optimizer steps; None takes `data.epochs` of a task. Counts of
+      steps and rows are int32 in jax.
+    batch_size: rows of a batch on all hosts.
+    micro_batches: parts that a batch is split into.
+    init_from: the model to begin with; "" for none.
+    init_new_rows: "mean" or "drawn"; see `start_from.VocabularyRows`.
+    phases: {} for a run of one phase, or "phase1", ... -> section.
+  """
+
+  seed: int = _whole(0, below=2**32)
+  total_steps: int | None = _whole(1, below=2**31, open="task")
+  batch_size: int = _whole(1, below=2**31)
+  micro_batches: int = _whole(1)
+  phases: Mapping[str, Phase] = _field(dict)
+  init_from: str = _field(str)
+  model: Model = _field(dict)
+  objective: Objective = _field(dict)
+  data: Data | TaskData = _field(dict)
+  optimizer: Adam | Adagrad = _field(dict)
+  schedule: Schedule = _field(dict)
+  mesh: Mesh = _field(dict)
+  log: Log = _field(dict)
+  evaluate: Evaluate = _field(dict)
+  checkpoint: Checkpoint = _field(dict)
+  profile: Profile = _field(dict)
+  init_new_rows: str = _field(str, OPTIONAL["init_new_rows"])
+  spike: Spike = _field(dict, Spike())
+  teacher: Teacher | None = _field(dict, None)
+
+
+_CLOSED = {
+  "schedule": Schedule,
+  "mesh": Mesh,
+  "log": Log,
+  "evaluate": Evaluate,
+  "checkpoint": Checkpoint,
+  "profile": Profile,
+  "spike": Spike,
+  "teacher": Teacher,
+  "model": Model,
+  "objective": Objective,
+}
+
+
+def parse(config: dict[str, Any]) -> Run:
+  """Returns a config as dataclasses.
+
+  Args:
+    config: the nested dict of a config file.
+
+  Raises:
+    UserError: a key is unknown or missing, or has a value that it may not have.
+  """
+  _check_sections(config)
+  for key, value in flatten(config).items():
+    _check_float32(key, value)
+  task = is_task(config)
+  sections: dict[str, Any] = {
+    key: section(cls, key, config[key], task)
+    for key, cls in _CLOSED.items()
+    if key in config
+  }
+  sections["data"] = section(
+    TaskData if task else Data, "data", config["data"], task
+  )
+  sections["optimizer"] = optimizer_of(config["optimizer"])
+  if "remat" not in config["model"]:
+    raise UserError("config.model.remat is missing.")
+  if not task:
+    _check_required(config)
+  if "teacher" in config:
+    section(Model, "teacher.model", sections["teacher"].model, True)
+  sections["phases"] = types.MappingProxyType(
+    {
+      name: section(Phase, f"phases.{name}", values)
+      for name, values in config["phases"].items()
+    }
+  )
+  run = section(Run, "", config | sections, task)
+  builder = config["data"].get("builder")
+  check_length("data", builder, config["data"])
+  for name, values in config["phases"].items():
+    check_length(f"phases.{name}", builder, values)
   flat = flatten(config)
-  required = REQUIRED
-  if not is_task(config):
-    required += ("model.family", "model.variant", "data.builder")
-    required += ("evaluate.examples",)
-  for key in required:
-    if key not in flat:
-      raise ValueError(f"config.{key} is missing.")
-  for key in RESERVED:
-    if key in flat:
-      raise ValueError(f"config.{key} is not a key; the program sets it.")
-  check_numbers(flat, OF_DATA + (OF_TASK if is_task(config) else ()))
-  dtype = flat.get("model.dtype", DTYPES[0])
-  if dtype not in DTYPES:
-    raise ValueError(
-      f"config.model.dtype={dtype!r}: not one of {', '.join(DTYPES)}."
-    )
   check_rows(flat)
   check_pair_name(flat)
   check_streams(flat)
+  return run
+
+
+def with_derived(run: Run, config: dict[str, Any]) -> Run:
+  """Returns a run with the steps that its data decided.
+
+  Args:
+    run: the config as it was given.
+    config: the config with what the data decide, `setup.Setup.config`.
+  """
+  counts = {
+    name: dataclasses.replace(getattr(run, name), every=config[name]["every"])
+    for name in ("evaluate", "checkpoint")
+  }
+  return dataclasses.replace(run, total_steps=config["total_steps"], **counts)
+
+
+def _check_sections(config: dict[str, Any]) -> None:
+  """Raises UserError at an unknown key, or a section that is not a dict."""
+  fields = {field.name: field for field in dataclasses.fields(Run)}
+  for key in config:
+    if key not in fields:
+      raise UserError(f"config.{key} is not a key{nearest(key, fields)}")
+  for key, field in fields.items():
+    if key not in config:
+      if field.default is dataclasses.MISSING:
+        raise UserError(f"config.{key} is missing.")
+    elif field.metadata["kind"] is dict:
+      _check_is_section(key, config[key])
+  for name, values in config["phases"].items():
+    _check_is_section(f"phases.{name}", values)
+
+
+def _check_is_section(key: str, value: Any) -> None:
+  if not isinstance(value, dict):
+    raise UserError(f"config.{key}={value!r}: must be a section.")
+
+
+def _check_required(config: dict[str, Any]) -> None:
+  """Raises UserError if pre-training lacks a key that a task may lack."""
+  for key in ("model.family", "model.variant", "evaluate.examples"):
+    name, _, option = key.partition(".")
+    if option not in config[name]:
+      raise UserError(f"config.{key} is missing.")
+
+
+def section(
+  cls: type[T], path: str, values: Mapping[str, Any], task: bool = False
+) -> T:
+  """Returns a section of a config as its dataclass.
+
+  Args:
+    cls: the dataclass. One with a field `others` takes any other key there.
+    path: the section's name, for messages; "" for the whole config.
+    values: the section.
+    task: True if the data are a task's: then more keys may be None.
+
+  Raises:
+    UserError: see `parse`.
+  """
+  prefix = f"config.{path}." if path else "config."
+  fields = {field.name: field for field in dataclasses.fields(cls)}
+  others = {key: v for key, v in values.items() if key not in fields}
+  for key in others:
+    if key in getattr(cls, "RESERVED", ()):
+      raise UserError(f"{prefix}{key} is not a key; the program sets it.")
+    if "others" not in fields:
+      raise UserError(f"{prefix}{key} is not a key{nearest(key, fields)}")
+  arguments = {}
+  for key, field in fields.items():
+    if key == "others":
+      arguments[key] = types.MappingProxyType(others)
+    elif key in values:
+      _check_value(f"{prefix}{key}", values[key], field.metadata, task)
+      arguments[key] = values[key]
+    elif field.default is dataclasses.MISSING:
+      raise UserError(f"{prefix}{key} is missing.")
+  return cls(**arguments)
+
+
+_KINDS = {
+  int: (int, "a whole number"),
+  float: ((int, float), "a number"),
+  bool: (bool, "True or False"),
+  str: (str, "text"),
+}
+
+
+def _check_value(
+  key: str, value: Any, rules: Mapping[str, Any], task: bool
+) -> None:
+  """Raises UserError if a key has another type or a number out of its range."""
+  allowed = ("data", "task") if task else ("data",)
+  if rules["kind"] not in _KINDS or (
+    value is None and rules.get("open") in allowed
+  ):
+    return
+  kinds, name = _KINDS[rules["kind"]]
+  is_bool = isinstance(value, bool)
+  if not isinstance(value, kinds) or (is_bool and rules["kind"] is not bool):
+    raise UserError(f"{key}={value!r}: must be {name}.")
+  bounds = []
+  if "least" in rules:
+    bounds.append((value >= rules["least"], f"at least {rules['least']}"))
+  if "above" in rules:
+    bounds.append((value > rules["above"], f"above {rules['above']}"))
+  if "share" in rules:
+    bounds.append((0 <= value < 1, "in [0, 1)"))
+  if "below" in rules:
+    power = rules["below"].bit_length() - 1
+    bounds.append((value < rules["below"], f"below 2**{power}"))
+  for fits, words in bounds:
+    if math.isinf(value):
+      raise UserError(f"{key}={value!r}: must be {words}, and finite.")
+    if not fits:
+      raise UserError(f"{key}={value!r}: must be {words}.")
+
+
+def optimizer_of(values: dict[str, Any]) -> Adam | Adagrad:
+  """Returns the section `optimizer` as the dataclass of its name."""
+  is_adagrad = str(values.get("name", "")).startswith("adagrad")
+  return section(Adagrad if is_adagrad else Adam, "optimizer", values)
+
+
+def check_length(
+  path: str, builder: str | None, values: dict[str, Any]
+) -> None:
+  """Raises UserError at rows that are too short for their builder."""
+  shortest, length = SHORTEST.get(builder, 5), values.get("length")
+  if length is not None and length < shortest:
+    raise UserError(
+      f"config.{path}.length={length}: must be at least {shortest}."
+    )
 
 
 def is_task(config: dict[str, Any]) -> bool:
@@ -257,47 +567,6 @@ def check_pair_name(flat: dict[str, Any]) -> None:
         f"={builder} makes are {made!r}; set objective.pair_name={made}, or"
         " choose another builder."
       )
-
-
-def check_numbers(
-  flat: dict[str, Any], open_keys: Collection[str] = OF_DATA
-) -> None:
-  """Raises ValueError at a number out of its range, or that is no number.
-
-  Args:
-    flat: of `flatten`.
-    open_keys: may be None: the program fills them in.
-  """
-  for key, value in flat.items():
-    _check_float32(key, value)
-  shortest = SHORTEST.get(flat.get("data.builder"), 5)
-  least_of = AT_LEAST | {"data.length": shortest}
-  rules = [
-    (key, int, f"at least {least}", lambda x, least=least: x >= least)
-    for key, least in least_of.items()
-  ]
-  rules += [
-    (key, int, f"below 2**{end.bit_length() - 1}", lambda x, end=end: x < end)
-    for key, end in BELOW.items()
-  ]
-  real = (int, float)
-  rules += [(k, real, "above 0", lambda x: x > 0) for k in POSITIVE]
-  rules += [(k, real, "at least 0", lambda x: x >= 0) for k in NOT_NEGATIVE]
-  rules += [(k, real, "in [0, 1)", lambda x: 0 <= x < 1) for k in BELOW_ONE]
-  for name, kind, words, test in rules:
-    for key, value in flat.items():
-      # A phase has keys of `data`, a teacher those of `model`.
-      usual = re.sub(r"^phases\.[^.]*\.", "data.", key)
-      usual = usual.removeprefix("teacher.")
-      if usual != name or (value is None and usual in open_keys):
-        continue
-      if isinstance(value, bool) or not isinstance(value, kind):
-        what = "a whole number" if kind is int else "a number"
-        raise ValueError(f"config.{key}={value!r}: must be {what}.")
-      if math.isinf(value):
-        words = f"{words}, and finite"
-      if not test(value) or math.isinf(value):
-        raise ValueError(f"config.{key}={value!r}: must be {words}.")
 
 
 def _check_float32(key: str, value: Any) -> None:

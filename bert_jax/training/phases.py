@@ -1,10 +1,11 @@
 """Phases of a run: steps, length, batch size and predictions of each.
 
 `config.phases` is {} for a run of one phase, or {"phase1": {...}, "phase2":
-{...}}, each with the keyword arguments of `make_phase`. All share one learning
+{...}}, each with the keys of `config.Phase`. All share one learning
 rate line over `total_steps`.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 from bert_jax.training import config as config_lib
@@ -39,38 +40,11 @@ class Phase(NamedTuple):
     return (step - self.start) * self.batch_size
 
 
-class _Scale(NamedTuple):
-  fraction: float
-  data: dict[str, Any]
-  batch_scale: float
-  micro_scale: int
-
-
-def make_phase(
-  fraction: float,
-  length: int,
-  batch_scale: float,
-  micro_scale: int,
-  max_predictions: int | None = None,
-  mask_rate: float | None = None,
-) -> _Scale:
-  """Args of a section of `config.phases`.
-
-  Args:
-    fraction: of `total_steps`; those of all phases add up to 1.
-    length: tokens in a row.
-    batch_scale: times `batch_size`, a whole number of rows.
-    micro_scale: times `micro_batches`.
-    max_predictions: prediction slots in a row; None where nothing is hidden.
-    mask_rate: share of the tokens that is hidden in this phase; None takes
-      `data.mask_rate`.
-  """
-  data = dict(length=length)
-  if max_predictions is not None:
-    data["max_predictions"] = max_predictions
-  if mask_rate is not None:
-    data["mask_rate"] = mask_rate
-  return _Scale(fraction, data, batch_scale, micro_scale)
+def _own_data(section: config_lib.Phase) -> dict[str, Any]:
+  """The options of the data that a phase has of its own."""
+  values = dataclasses.asdict(section)
+  names = ("length", "max_predictions", "mask_rate")
+  return {name: values[name] for name in names if values[name] is not None}
 
 
 def plan(config: dict[str, Any]) -> list[Phase]:
@@ -90,41 +64,42 @@ def plan(config: dict[str, Any]) -> list[Phase]:
       f"config.phases: name them phase1, phase2, ... in their order, not"
       f" {', '.join(config['phases'])}."
     )
-  scales = {
-    name: config_lib.call(
-      f"phases.{name}", make_phase, **config["phases"][name]
+  sections = {
+    name: config_lib.section(
+      config_lib.Phase, f"phases.{name}", config["phases"][name]
     )
     for name in names
-  } or {"": _Scale(1.0, {}, 1.0, 1)}
-  whole = sum(scale.fraction for scale in scales.values())
-  positive = all(scale.fraction > 0 for scale in scales.values())
+  }
+  scales = {
+    name: (section.fraction, section.batch_scale, section.micro_scale)
+    for name, section in sections.items()
+  } or {"": (1.0, 1.0, 1)}
+  whole = sum(fraction for fraction, *_ in scales.values())
+  positive = all(fraction > 0 for fraction, *_ in scales.values())
   if not (positive and abs(whole - 1.0) <= 1e-6):
     raise ValueError(
       f"config.phases: the fractions must be positive and add up to 1; they"
       f" add up to {whole:g}."
     )
   phases, done = [], 0.0
-  for number, (name, scale) in enumerate(scales.items()):
+  for number, name in enumerate(scales):
+    fraction, batch_scale, micro_scale = scales[name]
+    own_data = _own_data(sections[name]) if name else {}
     start = round(done * total)
-    done += scale.fraction
+    done += fraction
     end = total if number == len(scales) - 1 else round(done * total)
-    rows = config["batch_size"] * scale.batch_scale
+    rows = config["batch_size"] * batch_scale
     if not (rows >= 1 and rows % 1 == 0):
       raise ValueError(
-        f"config.phases.{name}.batch_scale={scale.batch_scale}: batch_size"
+        f"config.phases.{name}.batch_scale={batch_scale}: batch_size"
         f"={config['batch_size']} times it is {rows:g}, no number of rows."
       )
-    for key in scale.data.keys() & data.keys() - OVERRIDING:
+    for key in own_data.keys() & data.keys() - OVERRIDING:
       raise ValueError(
         f"config.data.{key}: each of config.phases has its own; remove it."
       )
-    if scale.micro_scale < 1:
-      raise ValueError(
-        f"config.phases.{name}.micro_scale={scale.micro_scale}: must be at"
-        " least 1."
-      )
-    micro = config["micro_batches"] * scale.micro_scale
-    options = data | scale.data
+    micro = config["micro_batches"] * micro_scale
+    options = data | own_data
     if name:
       _check_hidden(f"phases.{name}", options)
     _check_slots(f"phases.{name}" if name else "data", options)

@@ -129,12 +129,9 @@ def open_task(
   Raises:
     ValueError: with one sentence.
   """
-  data = config_lib.call(
-    "data",
-    batches.open_data,
-    config["batch_size"],
-    config["seed"],
-    **config["data"],
+  config_lib.section(config_lib.TaskData, "data", config["data"])
+  data = batches.open_data(
+    config["batch_size"], config["seed"], **config["data"]
   )
   derived: dict[str, Any] = {}
   if config["total_steps"] is None:
@@ -209,13 +206,15 @@ def build(
   """
   config = {**copy.deepcopy(config_lib.OPTIONAL), **config}
   config["spike"] = config_lib.OPTIONAL["spike"] | config["spike"]
-  config_lib.call("spike", logging.Spikes, **config["spike"])
-  if config["spike"]["action"] != "none" and not config["log"].get("every"):
+  spike = config_lib.section(config_lib.Spike, "spike", config["spike"])
+  logging.Spikes(spike.action, spike.factor)
+  if spike.action != "none" and not config["log"].get("every"):
     raise ValueError(
       "config.spike compares a loss with those of the last logged window; set"
       " config.log.every to the number of steps in one."
     )
-  mesh = config_lib.call("mesh", sharding.make_mesh, **config["mesh"])
+  devices = config_lib.section(config_lib.Mesh, "mesh", config["mesh"])
+  mesh = sharding.make_mesh(devices.data, devices.fsdp, devices.tensor)
   task, start_model = None, None
   if config_lib.is_task(config):
     data, splits, start_model, config = open_task(config)
@@ -236,9 +235,10 @@ def build(
   config = config | {"model": with_data(config, model, data)}
   taught = None
   if "teacher" in config:
-    taught = config_lib.call(
-      "teacher", teacher.read, data.prepared[0], task, **config["teacher"]
+    source = config_lib.section(
+      config_lib.Teacher, "teacher", config["teacher"]
     )
+    taught = teacher.read(data.prepared[0], task, source.path, source.model)
     config = config | {"teacher": config["teacher"] | {"model": taught.model}}
   objective, schedule, optimizer = make_parts(
     config, sharding.vocab_multiple(mesh)
@@ -363,16 +363,11 @@ def make_parts(
       " that objective.freeze_positions=True keeps; set it to 0, or pass"
       " --config.objective.freeze_positions=False."
     )
-  schedule = config_lib.call(
-    "schedule",
-    optim.build_schedule,
-    config["total_steps"],
-    **config["schedule"],
-  )
+  config_lib.section(config_lib.Schedule, "schedule", config["schedule"])
+  schedule = optim.build_schedule(config["total_steps"], **config["schedule"])
   make = optim.factory(config["optimizer"].get("name", ""))
-  optimizer = config_lib.call(
-    "optimizer", make, schedule, **config["optimizer"]
-  )
+  config_lib.optimizer_of(config["optimizer"])
+  optimizer = make(schedule, **config["optimizer"])
   return objective, schedule, optimizer
 
 

@@ -194,10 +194,11 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   Raises:
     ValueError: in one sentence: of the config, or no such slice.
   """
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   config = with_published(config)
-  mesh = config_lib.call(
-    "mesh", sharding.make_mesh, devices=describe(topology), **config["mesh"]
+  sizes = config_lib.section(config_lib.Mesh, "mesh", config["mesh"])
+  mesh = sharding.make_mesh(
+    sizes.data, sizes.fsdp, sizes.tensor, describe(topology)
   )
   phase = phases.plan(config)[number]
   sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)

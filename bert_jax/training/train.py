@@ -177,7 +177,8 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   """Trains from `workdir`'s newest checkpoint, or from scratch, to the end.
 
   Args:
-    config: plain nested dict with the keys of `config.KEYS`; see configs/.
+    config: nested dict with the keys of `config.Run`, see configs/. It stays
+      as it is.
     workdir: of the run; made if missing. Gets config.json, vocab.txt,
       metrics.jsonl, TensorBoard files, loss.png, checkpoints/.
 
@@ -188,9 +189,10 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     ValueError: bad config, data or checkpoint, in one sentence.
     FloatingPointError: a loss is not finite; checkpoints before it are kept.
   """
-  config_lib.check_keys(config)
+  given = config_lib.parse(config)
   setup = build(config, config_before(workdir))
   config = setup.config
+  settings = config_lib.with_derived(given, config)
   same = config | {"data": config["data"] | {"path": setup.fingerprint}}
   if setup.digest:
     same["teacher"] = config["teacher"] | {"path": setup.digest}
@@ -199,11 +201,8 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     stack.enter_context(lock(workdir))
     stack.enter_context(sharding.use_mesh(setup.mesh))
     stop = stack.enter_context(hosts.stop_signals())
-    saver = config_lib.call(
-      "checkpoint",
-      checkpoint.Checkpointer,
-      workdir,
-      **{k: v for k, v in config["checkpoint"].items() if k != "every"},
+    saver = checkpoint.Checkpointer(
+      workdir, settings.checkpoint.keep, settings.checkpoint.keep_best
     )
     stack.callback(saver.close)
     stack.enter_context(hosts.ends_all())
@@ -223,19 +222,21 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     saver.describe(config, tokenizer)
     print_rows(setup)
     pending = meta.get("pending", False)
-    step, total = int(state.step), config["total_steps"]
+    step, total = int(state.step), settings.total_steps
     log = logging.Logger(workdir, step, total, meta.get("log"), again=pending)
     stack.callback(log.close)
     progress = Progress(
       state,
-      logging.Window(meta.get("window"), config["spike"]["action"] == "stop"),
+      logging.Window(meta.get("window"), settings.spike.action == "stop"),
       meta.get("best"),
       meta.get("heldout", {}),
-      logging.Spikes(**config["spike"], limit=meta.get("limit")),
+      logging.Spikes(
+        settings.spike.action, settings.spike.factor, meta.get("limit")
+      ),
       meta.get("first"),
     )
-    profiler = config_lib.call(
-      "profile", logging.Profiler, workdir, **config["profile"]
+    profiler = logging.Profiler(
+      workdir, settings.profile.start, settings.profile.steps
     )
     stack.callback(profiler.close)
     if pending:
@@ -243,11 +244,11 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       evaluate_saved(setup, feed, progress, saver, log)
     for feed in setup.feeds:
       if not progress.stopped and progress.state.step < feed.phase.end:
-        run_phase(setup, feed, progress, saver, log, stop, profiler)
+        run_phase(setup, feed, settings, progress, saver, log, stop, profiler)
     saver.wait()
     log.plot()
   step = int(progress.state.step)
-  if step == config["total_steps"]:
+  if step == settings.total_steps:
     summary(setup, progress.means, workdir)
   else:
     print(f"stopped at step {step}; the same command continues.", flush=True)
@@ -257,6 +258,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
 def run_phase(
   setup: Setup,
   feed: Feed,
+  settings: config_lib.Run,
   progress: Progress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
@@ -264,13 +266,15 @@ def run_phase(
   profiler: logging.Profiler,
 ) -> None:
   """Steps, rows, evaluations and checkpoints, all on step numbers only."""
-  config, phase, objective = setup.config, feed.phase, setup.objective
-  total = config["total_steps"]
-  every = {n: config[n]["every"] for n in ("log", "checkpoint", "evaluate")}
-  every["evaluate"] *= bool(feed.heldout)
-  jitted = jit_step(setup, phase, progress.state)
+  phase, objective, total = feed.phase, setup.objective, settings.total_steps
+  every = {
+    "log": settings.log.every,
+    "checkpoint": settings.checkpoint.every,
+    "evaluate": settings.evaluate.every if feed.heldout else 0,
+  }
+  jitted = jit_step(setup, phase, progress.state, settings.model.remat)
   train_step = compile_ahead.Ahead(jitted, 2, setup.mesh)
-  key = jax.random.key(config["seed"])
+  key = jax.random.key(settings.seed)
   first = int(progress.state.step)
   if first == phase.start:
     progress.best = None  # Losses of other lengths do not compare.
@@ -428,7 +432,7 @@ def evaluate_saved(
 
 
 def jit_step(
-  setup: Setup, phase: phases.Phase, state: TrainState
+  setup: Setup, phase: phases.Phase, state: TrainState, remat: bool
 ) -> Callable[..., tuple[TrainState, steps.Metrics]]:
   """The step of a phase, jitted."""
   return jax.jit(
@@ -439,7 +443,7 @@ def jit_step(
     # Left to itself, the compiler may replicate what a rule splits.
     out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
     compiler_options=sharding.compiler_options(
-      setup.mesh.devices.flat[0], setup.config["model"]["remat"]
+      setup.mesh.devices.flat[0], remat
     ),
   )
 

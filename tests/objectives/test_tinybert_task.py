@@ -300,7 +300,7 @@ def config_of(made, stage, **changes):
   config["checkpoint"] |= dict(every=3, keep=3)
   for key, value in changes.items():
     config[key] |= value
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   return config
 
 

@@ -1,5 +1,6 @@
 """Bad input gets one sentence, and never a silently different run."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -91,14 +92,31 @@ def changed(config, key, value):
 )
 def test_values_that_would_train_something_else(key, value, words):
   with pytest.raises(ValueError, match=f"config.{key}.*{words}"):
-    config_lib.check_keys(changed(load(), key, value))
+    config_lib.parse(changed(load(), key, value))
 
 
 def test_every_number_that_a_config_has_is_at_its_lowest_right_value():
   # Its builder's rows have two segments.
-  lowest = config_lib.AT_LEAST | {"data.length": 5}
-  for key, least in lowest.items():
-    config_lib.check_keys(changed(load(), key, least))
+  sections = {
+    "": config_lib.Run,
+    "data.": config_lib.Data,
+    "model.": config_lib.Model,
+    "objective.": config_lib.Objective,
+    "mesh.": config_lib.Mesh,
+    "log.": config_lib.Log,
+    "evaluate.": config_lib.Evaluate,
+    "checkpoint.": config_lib.Checkpoint,
+    "profile.": config_lib.Profile,
+  }
+  lowest = {
+    f"{prefix}{field.name}": field.metadata["least"]
+    for prefix, cls in sections.items()
+    for field in dataclasses.fields(cls)
+    if field.metadata.get("least") is not None
+  }
+  assert len(lowest) >= 30
+  for key, least in (lowest | {"data.length": 5}).items():
+    config_lib.parse(changed(load(), key, least))
 
 
 def test_none_is_no_value_for_a_key_that_has_one():
@@ -130,18 +148,18 @@ def test_phases_go_by_number():
     phases.plan(config)
   config = changed(load("bert:tiny"), "phases.phase1", None)
   with pytest.raises(ValueError, match="phases.phase1=None: must be a section"):
-    config_lib.check_keys(config)
+    config_lib.parse(config)
   for key, least in (("length", 5), ("max_predictions", 1)):
     config = changed(load("bert:tiny"), f"phases.phase2.{key}", 0)
     with pytest.raises(ValueError, match=f"phase2.{key}=0: .* least {least}"):
-      config_lib.check_keys(config)
+      config_lib.parse(config)
 
 
 def test_a_pair_label_of_another_name():
   config = changed(load(), "data.builder", "albert_pairs")
   with pytest.raises(ValueError, match="set objective.pair_name=sop"):
-    config_lib.check_keys(config)
-  config_lib.check_keys(changed(config, "objective.pairs", False))
+    config_lib.parse(config)
+  config_lib.parse(changed(config, "objective.pairs", False))
 
 
 def test_an_unknown_option_of_the_objective():

@@ -161,7 +161,7 @@ def test_a_key_that_a_config_lacks_is_named(folder, key):
     section = section[part]
   del section[name]
   with pytest.raises(ValueError, match=f"^config.{re.escape(key)} is missing"):
-    config_lib.check_keys(config)
+    config_lib.parse(config)
     building.make_parts(config)
 
 
@@ -181,10 +181,9 @@ def test_checkpoint_every_0_is_the_end_alone(folder, tmp_path, compiled):
 )
 def test_shortest_rows(builder, shortest):
   """Each builder names its own least length, and makes rows of it."""
-  flat = {"data.builder": builder, "data.length": shortest - 1}
   with pytest.raises(ValueError, match=f"must be at least {shortest}."):
-    config_lib.check_numbers(flat)
-  config_lib.check_numbers(flat | {"data.length": shortest})
+    config_lib.check_length("data", builder, {"length": shortest - 1})
+  config_lib.check_length("data", builder, {"length": shortest})
   if builder == "elmo":
     return
   special, options = (
@@ -253,9 +252,9 @@ def test_unread_and_missing_keys_are_errors():
     call("s", function, 1, peak=2)
   config = configs.load_defaults(BERT)
   with pytest.raises(ValueError, match="config.sed .* mean seed"):
-    config_lib.check_keys(config | {"sed": 1})
+    config_lib.parse(config | {"sed": 1})
   with pytest.raises(ValueError, match="config.seed is missing"):
-    config_lib.check_keys({k: v for k, v in config.items() if k != "seed"})
+    config_lib.parse({k: v for k, v in config.items() if k != "seed"})
 
 
 def test_a_restart_may_change_what_does_not_change_the_run():
@@ -357,7 +356,7 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in docstring(name), f"{name}: its file has no {word!r}"
   config = shrink(configs.load_defaults(name), folder)
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   if name not in TRAINED + TRAINED_SLOW:
     setup = building.build(config)
     assert setup.config["model"]["vocab_size"] == 64

@@ -30,7 +30,7 @@ NAMED = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
 def parsed(path, *given):
   """The config of a command line."""
   config = configs.read(path, [flag.split("=", 1) for flag in given])
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   return topologies.with_published(config)
 
 

@@ -70,7 +70,7 @@ def load(name, changes):
   for key, value in changes.items():
     section, _, last = key.rpartition(".")
     (config[section] if section else config)[last] = value
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   return config
 
 

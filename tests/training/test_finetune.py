@@ -193,7 +193,7 @@ def test_layers_near_the_input_learn_slower():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_recipe_is_a_config(name):
   config = configs.load_defaults(name)
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   assert config["objective"]["name"] == "finetune"
   made = finetune.build(
     dict(family="bert", variant="tiny", vocab_size=64),

@@ -267,7 +267,7 @@ WIDTHS = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_the_published_ones(name):
   config = load(name)
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   flat = flatten(config)
   schedule = config["schedule"]
   flat["warmup_steps"] = round(schedule["warmup"] * config["total_steps"])
@@ -288,7 +288,7 @@ SMALL = sorted(name for name in VALUES if name.startswith("small:"))
 def test_builder_and_objective_of_a_recipe_fit(name):
   """Every key that the objective asks for is one that the builder makes."""
   config = topologies.with_published(load(name))
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   (phase,) = phases.plan(config)
   objective, _, _ = building.make_parts(config)
   batch = topologies.features(config, phase)

@@ -36,7 +36,7 @@ def config_of(prepared, action="none", factor=1.5):
   config["log"]["every"] = 2
   config["evaluate"] |= dict(every=4, examples=8)
   config["checkpoint"] |= dict(every=2, keep=2)
-  config_lib.check_keys(config)
+  config_lib.parse(config)
   return config
 
 
