@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ from bert_jax.cli import configs
 from bert_jax.cli.main import execute, parser_of
 from bert_jax.corpus import reader
 from bert_jax.examples import loader, recipes
+from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
@@ -426,3 +428,39 @@ def test_build_changes_nothing_that_it_was_given(name, folder):
   assert config == given
   assert config["model"]["vocab_size"] is None
   assert setup.config["model"]["vocab_size"] == 64
+
+
+@pytest.mark.parametrize(
+  "key, value, words",
+  [
+    ("schedule.peek", 1.0, "config.schedule.peek is not a key; .* mean peak"),
+    ("log.evry", 5, "config.log.evry is not a key; did you mean every"),
+    ("phases.phase1.lenght", 5, "phase1.lenght is not a key; .* mean length"),
+    ("optimizer.name", 5, "config.optimizer.name=5: must be text."),
+    ("model.remat", 1, "config.model.remat=1: must be True or False."),
+    ("objective.pairs", "no", "config.objective.pairs='no': must be True or"),
+    ("init_from", None, "config.init_from=None: must be text."),
+  ],
+)
+def test_a_key_or_type_that_a_section_has_not(key, value, words):
+  config = configs.load_defaults(BERT)
+  *sections, last = key.split(".")
+  target = config
+  for name in sections:
+    target = target[name]
+  target[last] = value
+  with pytest.raises(UserError, match=words):
+    config_lib.parse(config)
+
+
+def test_a_parsed_config_is_frozen():
+  config = configs.load_defaults(BERT)
+  run = config_lib.parse(config)
+  assert run.schedule == config_lib.Schedule("bert", 1e-4, 0.01)
+  assert run.phases["phase2"].length == 512 and not run.model.remat
+  assert run.model.others["attention"] == "auto"
+  assert run.data.others["short_probability"] == 0.1
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    run.log.every = 5
+  with pytest.raises(TypeError):
+    run.data.others["short_probability"] = 0.2
