@@ -224,7 +224,7 @@ def index_packed(
     corpus: the documents.
     first_document, last_document: the range.
     key: from `make_key`; another key (epoch) gives other rows.
-    layout: of the rows.
+    layout: how rows are laid out.
     index: as `Recipe.index`, of single examples.
     settle: what they are.
 
@@ -268,7 +268,7 @@ def build(
     units: [B] elements of the index; [B, S] packed examples.
     positions: [B] uint64 numbers of the rows.
     key: from `make_key`.
-    layout: of the rows.
+    layout: how rows are laid out.
     settle: what the units are.
 
   Raises:
@@ -298,7 +298,7 @@ def assemble(
     examples: [B, S] of `rows.EXAMPLE`.
     numbers: [B, S] uint64; with `key` they determine all draws of a sequence.
     key: from `make_key`.
-    layout: of the rows.
+    layout: how rows are laid out.
 
   Raises:
     ValueError: the corpus has ids beyond the vocabulary.

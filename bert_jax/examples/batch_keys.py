@@ -28,11 +28,11 @@ FEATURES = {
   "mlm_positions": ("M", np.int32),
   "mlm_ids": ("M", np.int32),
   "mlm_weights": ("M", np.float32),
-  # Of each prediction the columns before and after its span ("2" is the length
+  # For each prediction the columns before and after its span ("2" is the length
   # of an axis). A target's place in its span, from 1 on, is its position less
   # the first of the two.
   "span_positions": ("M2", np.int32),
-  # What follows each token; weight 0 and id 0 at padding.
+  # The token after each token; weight 0 and id 0 at padding.
   "lm_ids": ("L", np.int32),
   "lm_weights": ("L", np.float32),
   # Characters of words, 0 at padding; of the backward direction, where it reads

@@ -273,13 +273,13 @@ def choose_words(
     if widest > 1:
       draw = hashing.uniform(lengths_key, slots.number[slot], column)
       inside &= step <= np.searchsorted(units.ends, draw, "right")[:, None]
-    taken = picked[window]
+    occupied = picked[window]
     costs = size[window]
     if units.merge:
-      costs = np.where(taken, 0, costs)
+      costs = np.where(occupied, 0, costs)
     inside &= np.cumsum(costs, axis=1) <= room[slot][:, None]
     if not units.merge:
-      inside &= ~(inside & taken).any(1, keepdims=True)
+      inside &= ~(inside & occupied).any(1, keepdims=True)
     picked[window[inside]] = True
     room[slot] -= (costs * inside).sum(1)
 

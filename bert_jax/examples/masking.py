@@ -251,7 +251,8 @@ def mask_tokens(
   labels = ids.ravel()[flat]
   origin = column - slots.begin[slot]
   if masks.repeat_positions:
-    # Predictions of one place draw apart.
+    # With repeated positions, give each prediction its own random draw even if
+    # it hits the same token.
     origin = np.arange(len(slot)) - np.searchsorted(slot, slot)
   key = hashing.make_key(key, "replacements")
   draws = hashing.bits(key, slots.number[slot], origin)
@@ -370,6 +371,6 @@ def _random_ids(
   # 32 bits times a vocabulary below 2**32 stays within 64.
   ids = (draws & np.uint64(0xFFFFFFFF)) * np.uint64(size)
   ids = (ids >> np.uint64(32)).astype(np.int32)
-  for one in excluded:
-    ids += ids >= one
+  for excluded_ids in excluded:
+    ids += ids >= excluded_ids
   return ids

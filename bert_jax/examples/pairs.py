@@ -116,7 +116,7 @@ def index_chunks(
   begin, end = int(documents[0]), int(documents[-1])
   offsets = np.asarray(corpus.sentences[begin : end + 1])
   sentence = np.arange(end - begin)
-  # Of each sentence, from here on.
+  # From here on, one value for each sentence.
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
 
   draws = hashing.bits(

@@ -81,11 +81,11 @@ def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
   none = np.zeros_like(first)
   length = np.stack([some, first, some, second, both], 2)
   start = np.stack([none, examples["start"], none, examples["second"], none], 2)
-  one = np.array([special.cls, -1, special.sep, -1, special.sep])
+  specials = np.array([special.cls, -1, special.sep, -1, special.sep])
   return Parts(
     start.reshape(rows, -1),
     length.reshape(rows, -1),
-    np.tile(one, places),
+    np.tile(specials, places),
     np.repeat(np.arange(places), 5),
     np.tile([0, 0, 0, 1, 1], places),
   )
@@ -107,22 +107,22 @@ def _returned(
   """
   place = np.searchsorted(sentences, second)
   (rows,) = np.nonzero(spare > 0)
-  count, found = np.zeros(len(second), np.int64), []
+  count, returned = np.zeros(len(second), np.int64), []
   spare = spare.copy()
   while len(rows):
     begin = np.asarray(sentences[place[rows]])
     size = np.asarray(sentences[place[rows] + 1]) - begin
     fits = size <= spare[rows]
-    taken = rows[fits]
-    found.append((taken, count[taken], begin[fits], size[fits]))
-    count[taken] += 1
-    spare[taken] -= size[fits]
+    fitting = rows[fits]
+    returned.append((fitting, count[fitting], begin[fits], size[fits]))
+    count[fitting] += 1
+    spare[fitting] -= size[fits]
     place[rows] += 1
     rows = rows[spare[rows] > 0]
   shape = len(second), int(count.max(initial=0))
   starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-  for taken, number, begin, size in found:
-    starts[taken, number], lengths[taken, number] = begin, size
+  for fitting, number, begin, size in returned:
+    starts[fitting, number], lengths[fitting, number] = begin, size
   return starts, lengths
 
 
@@ -157,20 +157,24 @@ def returning_parts(
   gaps = np.where(np.append(lengths, none, 1) > 0, gaps, total)
   sizes = np.diff(np.minimum(np.cumsum(gaps, 1), total), axis=1, prepend=0)
   some, both = length[:, None] > 0, total > 0
-  own = (length - spare)[:, None]
+  first_length = (length - spare)[:, None]
   split = 2 + lengths.shape[1]
-  one = np.full(split + sizes.shape[1] + 2, -1)
-  one[0], one[split], one[-1] = special.cls, special.sep, special.sep
+  specials = np.full(split + sizes.shape[1] + 2, -1)
+  specials[0], specials[split], specials[-1] = (
+    special.cls,
+    special.sep,
+    special.sep,
+  )
   return Parts(
     np.concatenate(
       [none, start[:, None], starts, none, begins, none], 1
     ).reshape(rows, -1),
-    np.concatenate([some, own, lengths, some, sizes, both], 1).reshape(
+    np.concatenate([some, first_length, lengths, some, sizes, both], 1).reshape(
       rows, -1
     ),
-    np.tile(one, places),
-    np.repeat(np.arange(places), len(one)),
-    np.tile((np.arange(len(one)) > split).astype(np.int64), places),
+    np.tile(specials, places),
+    np.repeat(np.arange(places), len(specials)),
+    np.tile((np.arange(len(specials)) > split).astype(np.int64), places),
   )
 
 
@@ -249,8 +253,8 @@ def lay_out(
   begin = ends - parts.length
   lengths = np.zeros((rows, places), np.int64)
   for place in range(places):
-    own = parts.sequence == place
-    lengths[:, place] = parts.length[:, own].sum(1)
+    in_place = parts.sequence == place
+    lengths[:, place] = parts.length[:, in_place].sum(1)
   origin = np.cumsum(lengths, axis=1) - lengths
 
   index = spread(parts.start - begin, 0, np.int64) + np.arange(width)

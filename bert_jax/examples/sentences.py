@@ -130,11 +130,11 @@ def index_segments(
   reaches = offsets[split] - start < half
   later = hashing.uniform(key, numbers[passed], 2) < 0.5
   split = np.minimum(split + (reaches & later), following)
-  one = hashing.uniform(key, numbers[passed], 3) < 0.1
-  split = np.where(one, following, split)
+  single = hashing.uniform(key, numbers[passed], 3) < 0.1
+  split = np.where(single, following, split)
 
   first = offsets[split] - start
-  spare = np.where(one, 0, half - 1 - first)
+  spare = np.where(single, 0, half - 1 - first)
   first = first + _returning(offsets, split + 1, following, spare)
   left = offsets[following] - start - first
   first = np.minimum(first, length - 2)

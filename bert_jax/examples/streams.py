@@ -196,9 +196,9 @@ class Mixture:
     """Mixes streams.
 
     Args:
-      streams: of equal features.
+      streams: streams with equal features.
       weights: positive, in any unit.
-      seed: of the order within blocks.
+      seed: another seed gives another order within blocks.
 
     Raises:
       ValueError: features differ, or a weight is too small or not positive.

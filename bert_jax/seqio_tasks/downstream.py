@@ -61,14 +61,14 @@ def register(
   @functools.cache
   def split_rows(split: str) -> tuple[Task, Rows]:
     read = read_parts()
-    made = prepare_task.encode_examples(
+    encoded = prepare_task.encode_examples(
       read.task,
       read.splits[split],
       tokenizer(),
       length,
       context=task_files.context,
     )
-    return read.task, made.rows
+    return read.task, encoded.rows
 
   names = list(dict.fromkeys(part.split for part in parts))
   return _register(name, task_files.task, split_rows, names, length, tokenizer)
@@ -147,18 +147,20 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
 
   def lay_out(row: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     size, place = tf.shape(row["ids"])[0], tf.range(length)
-    real, own = place < size, row["labels"]
+    real, labels = place < size, row["labels"]
     if task.kind == "tagging":
-      own = fill(own, -1)
-    labelled = tf.math.is_finite(own) if own.dtype.is_floating else own >= 0
+      labels = fill(labels, -1)
+    labelled = (
+      tf.math.is_finite(labels) if labels.dtype.is_floating else labels >= 0
+    )
     several = task.kind in ("multi_label", "span")
     weight = tf.reduce_all(labelled) if several else labelled
-    kept = {k: row[k] for k in ("row", "unanswerable") if k in row}
-    return kept | {
+    passed_on = {k: row[k] for k in ("row", "unanswerable") if k in row}
+    return passed_on | {
       "input_ids": fill(row["ids"], pad),
       "segment_ids": tf.cast(real & (place >= row["second"]), tf.int32),
       "sequence_ids": tf.cast(real, tf.int32),
-      "labels": tf.where(labelled, own, tf.zeros_like(own)),
+      "labels": tf.where(labelled, labels, tf.zeros_like(labels)),
       "label_weights": tf.cast(weight, tf.float32),
     }
 

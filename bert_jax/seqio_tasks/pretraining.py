@@ -217,7 +217,7 @@ class RowSource(seqio.DataSource):
     self._performs_internal_shuffling = True
     self._opener, self.place = opener, place
     self._builder, self._options = builder, dict(options)
-    # What a row looks like depends on no vocabulary.
+    # The shape of a row does not depend on the vocabulary.
     some = SpecialIds(0, 1, 2, 3, 4)
     self.features = make_recipe(builder, some, 5, self._options).features
 
@@ -418,9 +418,9 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
     self, ds: tf.data.Dataset, task_feature_lengths: Mapping[str, int]
   ) -> tf.data.Dataset:
     for key, (shape, _) in self._features.items():
-      found = ds.element_spec[key].shape
-      if not found.is_compatible_with(shape):
-        raise UserError(f"rows with {key} of shape {found}, not {shape}.")
+      row_shape = ds.element_spec[key].shape
+      if not row_shape.is_compatible_with(shape):
+        raise UserError(f"rows with {key} of shape {row_shape}, not {shape}.")
     return ds.map(
       lambda row: {
         key: tf.ensure_shape(row[key], shape)
@@ -545,9 +545,9 @@ def _records(inputs: Any, split: str, format: str) -> tuple[Records, Any]:
   """Returns what yields the raw documents, and their version."""
   if isinstance(inputs, seqio.DataSource):
     return functools.partial(_read, inputs, split, format), repr(inputs)
-  found = sources.find_sources(inputs, format)
-  version = [(source.kind, source.version) for source in found]
-  return functools.partial(sources.read_records, found), version
+  found_sources = sources.find_sources(inputs, format)
+  version = [(source.kind, source.version) for source in found_sources]
+  return functools.partial(sources.read_records, found_sources), version
 
 
 def _read(
@@ -598,8 +598,8 @@ def components(name: str) -> tuple[list[RowSource], list[float]]:
         " register its source with"
         " bert_jax.seqio_tasks.pretraining.register_text."
       )
-  one = len(tasks) == 1
-  rates = [1.0] if one else [registered.get_rate(task) for task in tasks]
+  single = len(tasks) == 1
+  rates = [1.0] if single else [registered.get_rate(task) for task in tasks]
   return [task.source for task in tasks], rates
 
 

@@ -60,11 +60,11 @@ class Batches:
     """Describes the batches; makes none yet.
 
     Args:
-      task: of the rows.
+      task: the task of the rows.
       rows: a split, see `rows.load`.
       pad: id of padding.
       batch_size: over all hosts, a multiple of `hosts`.
-      seed: of the order.
+      seed: another seed gives another order.
       shuffle: False for the order of the rows, every epoch.
       group: put rows of like length together, within shuffled pools of them.
       buckets: lengths; one for the longest row is added if none holds it.
@@ -164,14 +164,14 @@ class Batches:
     epoch, place = divmod(step, self.steps_per_epoch)
     units = self._order(epoch)[place]
     length = self.length(step)
-    part = self.batch_size // self._hosts
-    units = units[self._host * part : (self._host + 1) * part]
+    host_size = self.batch_size // self._hosts
+    units = units[self._host * host_size : (self._host + 1) * host_size]
     columns = np.arange(self._columns)
     row = np.where(units < 0, -1, units * self._columns)
     flat = np.where(units[:, None] < 0, -1, row[:, None] + columns).ravel()
     batch = _lay_out(self._rows, flat, length, self._pad)
     if self._columns > 1:
-      shape = (part, self._columns, length)
+      shape = (host_size, self._columns, length)
       batch = {name: x.reshape(shape) for name, x in batch.items()}
     batch |= _labels(self._task, self._rows, row, length) | {"row": row}
     if self._task.kind == "span":
@@ -230,10 +230,10 @@ class Part(NamedTuple):
   """An opened folder.
 
   Attributes:
-    path: of the folder.
+    path: the folder.
     meta: the content of `meta.json`; in a run also the fingerprint of the
       training rows.
-    tokenizer: that made the rows.
+    tokenizer: the tokenizer that made the rows.
   """
 
   path: str
@@ -253,13 +253,13 @@ class Split(NamedTuple):
   """A split to score.
 
   Attributes:
-    name: of it.
-    task: of its folder.
+    name: the name of the split.
+    task: the task of its folder.
     pad: id of padding.
     rows: the rows.
     examples: their raw fields.
     buckets: lengths of its batches.
-    pieces: of the tokenizer that made the rows.
+    pieces: the pieces of the tokenizer that made the rows.
   """
 
   name: str
@@ -291,9 +291,9 @@ class Data:
   A batch depends on its number alone, so a restart needs no position.
 
   Attributes:
-    task: of the folder.
+    task: the task of the folder.
     part: the folder.
-    prepared: it alone.
+    prepared: a tuple with this folder alone.
     vocab_size: ids that a model needs.
     special: ids of the special tokens.
     features: one row of the longest batch.
@@ -357,12 +357,12 @@ def _features(task: Task, rows: Rows, length: int) -> Features:
   shape = (length,) if task.kind == "tagging" else rows.labels.shape[1:]
   weight = (length,) if task.kind == "tagging" else ()
   ids = dict.fromkeys(("input_ids", "segment_ids", "sequence_ids"))
-  made: Features = {key: (row, np.dtype(np.int32)) for key in ids}
-  made["labels"] = (shape, rows.labels.dtype)
-  made["label_weights"] = (weight, np.dtype(np.float32))
+  row_shapes: Features = {key: (row, np.dtype(np.int32)) for key in ids}
+  row_shapes["labels"] = (shape, rows.labels.dtype)
+  row_shapes["label_weights"] = (weight, np.dtype(np.float32))
   if task.kind == "span":
-    made["unanswerable"] = ((), np.dtype(np.float32))
-  return made
+    row_shapes["unanswerable"] = ((), np.dtype(np.float32))
+  return row_shapes
 
 
 def _fingerprint(rows: Rows) -> str:
@@ -409,7 +409,7 @@ def open_data(
 
   Args:
     batch_size: over all hosts.
-    seed: of the order.
+    seed: another seed gives another order.
     path: the folder.
     train: name of the split.
     validation: those that are scored, separated by commas; the first decides
@@ -422,25 +422,25 @@ def open_data(
   Raises:
     ValueError: with one sentence.
   """
-  part = open_part(path)
+  folder = open_part(path)
   task, rows, _ = encoded_rows.load(path, train)
   if not _has_labels(task, rows):
     raise UserError(f"{path}: no example of split {train!r} has a label.")
   of_rows = {ROWS: _fingerprint(rows)}
   # A folder of an earlier version has no digest of all its files.
-  whole = part.meta.get("fingerprint", of_rows[ROWS])
-  part = part._replace(meta=part.meta | of_rows | {"fingerprint": whole})
+  whole = folder.meta.get("fingerprint", of_rows[ROWS])
+  folder = folder._replace(meta=folder.meta | of_rows | {"fingerprint": whole})
   batches = Batches(
     task,
     rows,
-    part.meta["pad"],
+    folder.meta["pad"],
     batch_size,
     seed=seed,
     shuffle=shuffle,
     group=group and shuffle,
     buckets=tuple(buckets),
   )
-  data = Data(part, rows, batches, epochs)
+  data = Data(folder, rows, batches, epochs)
   data.validation = tuple(n.strip() for n in validation.split(",") if n.strip())
   return data
 

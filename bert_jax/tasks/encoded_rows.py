@@ -56,7 +56,7 @@ KINDS = (
 META = "meta.json"
 # Keys of `meta.json` that check its other keys.
 FINGERPRINTS = ("fingerprint", "checksum")
-# What numpy and json raise at a file that is cut, empty or another's.
+# numpy and json raise these at a file that is cut, empty or another's.
 _DAMAGED = (
   *(OSError, KeyError, ValueError, EOFError, TypeError, AttributeError),
   zipfile.BadZipFile,

@@ -105,9 +105,9 @@ def row(
   )
   room = length - len(begin) - len(end)
   if len(texts) == 1:
-    kept = texts[0][:room]
-    total = len(begin) + len(kept) + len(end)
-    return [begin, kept, end], total, len(kept) < len(texts[0])
+    text = texts[0][:room]
+    total = len(begin) + len(text) + len(end)
+    return [begin, text, end], total, len(text) < len(texts[0])
   first, second = texts
   sizes = cut_pair(len(first), len(second), room - len(between))
   parts = [begin, first[: sizes[0]], between, second[: sizes[1]], end]

@@ -67,15 +67,15 @@ def evaluate(
       f"task {task.name}: no metric {min(unknown)!r}; there are"
       f" {', '.join(METRICS)}."
     )
-  kept = [i for i, e in enumerate(examples) if gold(task, e) is not None]
-  if not kept:
+  labelled = [i for i, e in enumerate(examples) if gold(task, e) is not None]
+  if not labelled:
     return {}
   _check_names(task, predictions, examples)
-  chosen = [predictions[i] for i in kept], [examples[i] for i in kept]
+  chosen = [predictions[i] for i in labelled], [examples[i] for i in labelled]
   result: Scores = {}
   for name in task.metrics:
     result |= METRICS[name](task, *chosen)
-  return result | {"examples": float(len(kept))}
+  return result | {"examples": float(len(labelled))}
 
 
 def _check_names(
@@ -177,11 +177,11 @@ def f1_micro(
     for mark, names in zip(marks, sets, strict=True):
       mark[[places[name] for name in names]] = True
   score = _library("sklearn.metrics", "scikit-learn").f1_score
-  found = {
+  means = {
     f"f1_{mean}": float(score(*both, average=mean, zero_division=0.0))
     for mean in ("micro", "macro")
   }
-  return found | {"exact": float((both[0] == both[1]).all(-1).mean())}
+  return means | {"exact": float((both[0] == both[1]).all(-1).mean())}
 
 
 def matthews(
@@ -464,6 +464,6 @@ def names(task: Task) -> list[str]:
       text = "x" * (number % 2)
       example["answers"] = [dict(text=text)] if text else []
     examples.append(example)
-    one = dict(text=text, best=text, null_odds=0.0)
-    right.append(one if task.kind == "span" else gold(task, example))
+    answer = dict(text=text, best=text, null_odds=0.0)
+    right.append(answer if task.kind == "span" else gold(task, example))
   return [*evaluate(task, right, examples)]

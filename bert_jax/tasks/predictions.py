@@ -85,7 +85,7 @@ def make_predictions(
     return scores[:, 0].tolist()
   if task.kind == "multi_label":
     names = np.array(task.labels, object)
-    return [names[own > 0].tolist() for own in scores]
+    return [names[row_scores > 0].tolist() for row_scores in scores]
   if "record" in task.metrics:
     return _one_of_each_group(task, scores, examples)
   return [task.labels[i] for i in scores.argmax(1)]
@@ -130,8 +130,8 @@ def mean_of_windows(rows: Rows, logits: np.ndarray) -> np.ndarray:
 def words_without_row(rows: Rows, examples: Examples) -> int:
   """The number of words of kind tagging that have no piece in any row."""
   pairs = np.stack([rows.example.repeat(lengths(rows)), rows.offsets[:, 0]], 1)
-  found = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
-  return sum(len(e["words"]) for e in examples) - len(found)
+  words = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
+  return sum(len(e["words"]) for e in examples) - len(words)
 
 
 def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
@@ -240,7 +240,7 @@ def answer_questions(
       rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in windows
     ]
     scores = [np.asarray(logits[i], np.float64) for i in windows]
-    # Of several windows the one that is least sure of "no answer".
+    # Take the window that is least sure of "no answer".
     first = min((s[0, -2:] for s in scores), key=sum) if null else None
     pairs = [
       _beam_pairs(s, len(o)) if beam else _pairs(s[: len(o)], rules.n_best)
@@ -286,14 +286,14 @@ def _candidates(
     best = best_windows(spans[-1][1], spans)
     for k, (begin, end) in enumerate(spans):
       starts[k][legal[k]] = best[begin:end] == k
-  found = []
+  spans_by_window = []
   for offset, (i, j, start, end), start_ok, end_ok in zip(
     offsets, pairs, starts, legal, strict=True
   ):
     keep = start_ok[i] & end_ok[j] & (j >= i) & (j - i < rules.max_length)
     begins, ends = offset[i[keep], 0], offset[j[keep], 1]
-    found.append(_Spans(begins, ends, start[keep], end[keep]))
-  return _Spans(*map(np.concatenate, zip(*found, strict=True)))
+    spans_by_window.append(_Spans(begins, ends, start[keep], end[keep]))
+  return _Spans(*map(np.concatenate, zip(*spans_by_window, strict=True)))
 
 
 def _context_spans(contexts: list[np.ndarray]) -> list[tuple[int, int]]:

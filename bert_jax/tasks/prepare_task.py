@@ -21,7 +21,8 @@ from bert_jax.tasks.published import TaskFiles
 from bert_jax.text import open_vocabulary, token_files
 from bert_jax.text.vocabulary import Vocabulary
 
-# Another one where the same input gives other rows.
+# Raise this number whenever the encoding changes, so that old folders are not
+# taken for current ones.
 VERSION = 1
 
 

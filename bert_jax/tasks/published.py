@@ -24,10 +24,10 @@ class TaskFiles(NamedTuple):
     records: (path, where skipped lines stand, or None: none may be skipped) ->
       its lines.
     parse: (record, whether it must have a label) -> examples.
-    tfds: its name in TensorFlow Datasets.
+    tfds: the task's name in TensorFlow Datasets.
     length: tokens in a row, as published.
     context: whether rows have the document around a sentence.
-    columns: of one's own, role -> column; None of a published task.
+    columns: role -> column, for a custom task; None for a published one.
   """
 
   task: Task

@@ -115,15 +115,15 @@ def rows(
     for a, b in windows(len(context.ids), room, step):
       row = [begin, query, between, context.ids[a:b], end]
       size = sum(map(len, row))
-      where = np.full((size, 2), -1, np.int32)
-      where[place : place + b - a] = context.offsets[a:b]
+      row_offsets = np.full((size, 2), -1, np.int32)
+      row_offsets[place : place + b - a] = context.offsets[a:b]
       parts += row
       sizes.append(size)
       second.append(place)
       number.append(e)
-      offsets.append(where)
+      offsets.append(row_offsets)
       labels.append(_label(answer, a, b, place))
-  made = Rows(
+  encoded = Rows(
     np.concatenate([np.zeros(0, np.int32), *parts]),
     np.cumsum([0, *sizes], dtype=np.int64),
     np.array(second, np.int32),
@@ -131,7 +131,7 @@ def rows(
     np.array(labels, np.int32).reshape(-1, 2),
     np.concatenate([np.zeros((0, 2), np.int32), *offsets]),
   )
-  return Encoded(made, notes)
+  return Encoded(encoded, notes)
 
 
 def _answer(
@@ -147,10 +147,10 @@ def _answer(
     return None, "answers that are not at their offset, not trained on"
   answer = example["answers"][0]
   begin = answer["answer_start"]
-  found = answer_tokens(context, begin, begin + len(answer["text"]))
-  if found[0] < 0:
+  tokens = answer_tokens(context, begin, begin + len(answer["text"]))
+  if tokens[0] < 0:
     return None, "answers that no piece holds, not trained on"
-  return found, ""
+  return tokens, ""
 
 
 def _label(

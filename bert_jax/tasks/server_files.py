@@ -207,8 +207,12 @@ def _multirc(task: Task, pairs: Any) -> str:
   passages: dict[int, dict[int, list[dict[str, int]]]] = {}
   for example, prediction in pairs:
     passage, question, answer = map(int, example["id"].split("-"))
-    found = passages.setdefault(passage, {}).setdefault(question, [])
-    found.append({"idx": answer, "label": task.labels.index(prediction)})
+    answers_of_question = passages.setdefault(passage, {}).setdefault(
+      question, []
+    )
+    answers_of_question.append(
+      {"idx": answer, "label": task.labels.index(prediction)}
+    )
   return _json_lines(
     {
       "idx": passage,

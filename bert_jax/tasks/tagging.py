@@ -60,13 +60,13 @@ def rows(
   number = np.cumsum([0, *counts], dtype=np.int64)
   sentence = np.repeat(np.arange(len(examples)), counts)
   flat = _Flat(ids, label_ids(task, tags), pieces, number, sentence)
-  ends = flat.word_ends[number]  # Of examples, in pieces.
+  ends = flat.word_ends[number]  # Where examples begin, in pieces.
   around = _documents(examples, ends) if context else None
-  made, long = [], []
+  windows_of_rows, long = [], []
   for e, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
     spans = windows(end - begin, room, max(room // 2, 1))
     if around is not None and len(spans) == 1:
-      made.append(
+      windows_of_rows.append(
         _Window(e, *_spread(begin, end, *around[e], room), begin, end)
       )
       continue
@@ -75,12 +75,12 @@ def rows(
       long.append(str(examples[e]["id"]))
     for k, (a, b) in enumerate(spans):
       # Whole numbers of windows ascend, so that the part is contiguous.
-      own = begin + np.searchsorted(best, [k, k + 1])
-      made.append(_Window(e, begin + a, begin + b, *own))
+      labelled = begin + np.searchsorted(best, [k, k + 1])
+      windows_of_rows.append(_Window(e, begin + a, begin + b, *labelled))
   silent = [ascii(words[i]) for i in np.flatnonzero(pieces == 0)]
   notes = {"words without a piece": silent, "sentences in windows": long}
   notes = {what: found for what, found in notes.items() if found}
-  return Encoded(_build(layout, made, flat), notes)
+  return Encoded(_build(layout, windows_of_rows, flat), notes)
 
 
 class _Flat:

@@ -50,11 +50,11 @@ def find(
   columns: str | None = None,
   labels: Sequence[str] = (),
 ) -> TaskFiles:
-  """The published task of a name, or one's own, if `columns` or a kind says so.
+  """The published task of a name; a custom one if `columns` or a kind is given.
 
   Args:
-    name: of the task.
-    kind: of one's own, one of `custom.KINDS`; None is classification.
+    name: the name of the task.
+    kind: for a custom task, one of `custom.KINDS`; None is classification.
     columns: see `custom.columns`.
     labels: names in the order of their ids; () for those found, sorted.
 
@@ -119,20 +119,20 @@ def parse_inputs(task_files: TaskFiles, given: Iterable[str]) -> list[Input]:
   Raises:
     ValueError: written otherwise.
   """
-  made = []
+  parsed = []
   for text in given:
     split, equal, path = text.partition("=")
     if text == tfds.TFDS and task_files.tfds:
       names = tfds.splits(task_files.tfds)
-      made += [Input(s, f"{tfds.PREFIX}{task_files.tfds}:{s}") for s in names]
+      parsed += [Input(s, f"{tfds.PREFIX}{task_files.tfds}:{s}") for s in names]
     elif not equal or not _SPLIT.fullmatch(split) or not path:
       raise UserError(
         f"--input={text}: write SPLIT=FILE, as in train=train.tsv"
         + (", or tfds." if task_files.tfds else ".")
       )
     else:
-      made.append(Input(split, path))
-  return made
+      parsed.append(Input(split, path))
+  return parsed
 
 
 def needs_labels(split: str) -> bool:
@@ -153,7 +153,7 @@ def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Read:
   for split, path in inputs:
     before = len(splits.setdefault(split, []))
     needed = needs_labels(split)
-    # Of a test set no line may be missing: predictions go by their places.
+    # A test set may lack no line: predictions are matched by their places.
     for record in _records(task_files, path, skipped if needed else None):
       for example in task_files.parse(record, needed):
         splits[split].append(example)
@@ -268,9 +268,9 @@ def _found(
       several = task.kind in _SEVERAL
       for i, label in enumerate((values or ()) if several else [values]):
         if label is not None and label not in labels:
-          where = conll.where_of(record, i)
+          location = conll.where_of(record, i)
           raise UserError(
-            f"{where}: label {label!r:.60} is not in split {first}"
+            f"{location}: label {label!r:.60} is not in split {first}"
             f" ({', '.join(labels)}); correct it, or give all with --labels."
           )
   return labels

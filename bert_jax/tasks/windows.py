@@ -106,12 +106,12 @@ def rows(
   ids = iter(np.split(flat, np.cumsum(counts)[:-1]))
   tokens, sizes, second, number = [np.zeros(0, np.int32)], [0], [], []
   for i, item in enumerate(texts):
-    own = [next(ids) for _ in item]
+    item_ids = [next(ids) for _ in item]
     between = len(layout.between) if len(item) == 2 else 0
-    for window in parts(own, length - around - between):
-      made, place, _ = layouts.row(layout, window, length)
-      tokens += made
-      sizes.append(sum(map(len, made)))
+    for window in parts(item_ids, length - around - between):
+      parts_of_row, place, _ = layouts.row(layout, window, length)
+      tokens += parts_of_row
+      sizes.append(sum(map(len, parts_of_row)))
       second.append(place)
       number.append(i)
   return Rows(

@@ -28,8 +28,10 @@ def race_records(path: str) -> Iterator[Record]:
     return
   files = [path]
   if os.path.isdir(path):
-    found = ((at, n) for at, _, names in os.walk(path) for n in names)
-    files = sorted(os.path.join(at, n) for at, n in found if n.endswith(".txt"))
+    places = ((at, n) for at, _, names in os.walk(path) for n in names)
+    files = sorted(
+      os.path.join(at, n) for at, n in places if n.endswith(".txt")
+    )
     if not files:
       raise UserError(f"{path}: no .txt files of RACE in it.")
   for file in files:
@@ -38,10 +40,10 @@ def race_records(path: str) -> Iterator[Record]:
       name = os.path.splitext(os.path.basename(file))[0]
     try:
       fields = tables.parse_json("\n".join(tables.lines(file)))
-      made = list(race_questions(Record(fields, file), name))
+      questions = list(race_questions(Record(fields, file), name))
     except json.JSONDecodeError as e:
       raise UserError(f"{file}:{e.lineno}: not JSON ({e.msg}).") from e
-    yield from made
+    yield from questions
 
 
 def _race_lines(path: str) -> Iterator[Record]:
@@ -68,11 +70,13 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
     many = [fields["questions"], fields["options"]]
     many.append(many[0] if answers is None else answers)
     for i, (asked, options, answer) in enumerate(zip(*many, strict=True)):
-      made = dict(article=fields["article"], question=asked, options=options)
-      made["id"] = f"{name}-{i}"
+      question = dict(
+        article=fields["article"], question=asked, options=options
+      )
+      question["id"] = f"{name}-{i}"
       if answers is not None:
-        made["answer"] = answer
-      yield Record(made, f"{passage.where}: question {i + 1}")
+        question["answer"] = answer
+      yield Record(question, f"{passage.where}: question {i + 1}")
   except (KeyError, TypeError, AttributeError, ValueError) as e:
     raise UserError(f"{passage.where}: no passage of RACE ({e!r:.60}).") from e
 

@@ -119,13 +119,13 @@ def _places(columns: int, word: int, tag: int, where: str) -> list[int]:
       raise UserError(
         f"{where}: no column {place} for the {what}; there are {columns}."
       )
-  found = [(place - (place > 0)) % columns for place in (word, tag)]
-  if found[0] == found[1]:
+  places = [(place - (place > 0)) % columns for place in (word, tag)]
+  if places[0] == places[1]:
     raise UserError(
       f"{where}: of {columns} columns, {word} and {tag} are the same; words and"
       " tags need one each."
     )
-  return found
+  return places
 
 
 def _sentence(

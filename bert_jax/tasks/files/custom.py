@@ -40,7 +40,7 @@ _RIGHT = {kind: "tags" if kind == "tagging" else "label" for kind in KINDS}
 _ROLES = {kind: ("text", "pair", "label", "id") for kind in KINDS}
 _ROLES["tagging"] = ("words", "tags", "id")
 _NUMBER = re.compile(r"-?[1-9][0-9]*")
-# What stands between two words in a table; any other space is part of a word.
+# Space between two words in a table; any other space is part of a word.
 _BETWEEN = re.compile(r"[ \t\r\n]+")
 
 
@@ -214,8 +214,8 @@ def parse(
     tags_column = chosen.get("tags", "tags")
     if tags_column in record.fields or needed:
       fields["tags"] = get(record, tags_column)
-    made = conll.parse(task, record._replace(fields=fields), needed)
-    return made | {"id": number}
+    example = conll.parse(task, record._replace(fields=fields), needed)
+    return example | {"id": number}
   texts = [
     get_text(record, chosen[role])
     for role in ("text", "pair")
@@ -241,8 +241,8 @@ def found_labels(kind: str, examples: list[dict[str, Any]]) -> tuple[str, ...]:
   if kind == "regression":
     return ()
   if kind == "classification":
-    found = {e["label"] for e in examples if e["label"] is not None}
-    return tuple(sorted(found))
+    names = {e["label"] for e in examples if e["label"] is not None}
+    return tuple(sorted(names))
   if kind == "multi_label":
     return tuple(sorted({name for e in examples for name in e["label"] or ()}))
   return tags.all_labels({tag for e in examples for tag in e["tags"] or ()})

@@ -24,9 +24,9 @@ from bert_jax.messages import UserError
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get
 
-# What stands where there is no label; in the published tasks -1 as well, which
-# TensorFlow Datasets writes where the label is kept back. In one's own files -1
-# is a class like any other.
+# These values stand where there is no label; in the published tasks -1 as well,
+# which TensorFlow Datasets writes where the label is kept back. In a user's own
+# files -1 is a class like any other.
 EMPTY = ("", None)
 PUBLISHED = (*EMPTY, "-1", -1)
 # Labels of regressions are float32.

@@ -110,10 +110,10 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
     isinstance(answer, dict) for answer in answers
   ):
     raise UserError(f"{record.where}: answers are {answers!r:.60}, no list.")
-  made = []
+  parsed = []
   for answer in answers:
     part = Record(answer, record.where)
     start = get_int(part, "answer_start")
-    made.append(dict(text=get_text(part, "text"), answer_start=start))
+    parsed.append(dict(text=get_text(part, "text"), answer_start=start))
   # An empty answer is no answer, wherever it would begin.
-  return [answer for answer in made if answer["text"]]
+  return [answer for answer in parsed if answer["text"]]

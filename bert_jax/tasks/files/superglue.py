@@ -40,12 +40,14 @@ def _answers(record: Record) -> Iterator[Record]:
   passage = record._replace(fields=_dict(record, "passage"))
   for question in _dicts(passage, "questions"):
     for answer in _dicts(question, "answers"):
-      number = [get(part, "idx") for part in (record, question, answer)]
+      numbers = [get(part, "idx") for part in (record, question, answer)]
       fields = dict(
         paragraph=get_text(passage, "text"),
         question=get_text(question, "question"),
         answer=get_text(answer, "text"),
-        idx=dict(zip(("paragraph", "question", "answer"), number, strict=True)),
+        idx=dict(
+          zip(("paragraph", "question", "answer"), numbers, strict=True)
+        ),
       )
       if "label" in answer.fields:
         fields["label"] = answer.fields["label"]

@@ -52,14 +52,14 @@ def lines(path: str) -> list[str]:
   Raises:
     ValueError: from `content`, or an empty file.
   """
-  found = content(path).split("\n")
-  found = [line.removesuffix("\r") for line in found]
+  file_lines = content(path).split("\n")
+  file_lines = [line.removesuffix("\r") for line in file_lines]
   # One of tabs is a row of a table, all of whose fields are empty.
-  while found and not found[-1].strip(" "):
-    found.pop()
-  if not any(line.strip() for line in found):
+  while file_lines and not file_lines[-1].strip(" "):
+    file_lines.pop()
+  if not any(line.strip() for line in file_lines):
     raise UserError(f"{path}: the file is empty.")
-  return found
+  return file_lines
 
 
 def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:

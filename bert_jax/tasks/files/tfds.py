@@ -12,7 +12,7 @@ from bert_jax.messages import UserError
 from bert_jax.tasks.files import choices
 from bert_jax.tasks.files.tables import Record
 
-# What stands for a data set of TensorFlow Datasets in place of a file.
+# The input `tfds` or `tfds:NAME:SPLIT` stands in place of a file.
 TFDS = "tfds"
 PREFIX = TFDS + ":"
 
