@@ -8,10 +8,12 @@ accents stripped, lower case, words segmented separately. Two differences from
 google-research/albert tokenization.py follow from that: a comma after a digit
 is not split off again, and words are segmented one at a time.
 
-One rule follows SentencePiece and the original program, not transformers: if a
+Two rules follow SentencePiece and the original program, not transformers. If a
 model's rules compose letters and marks (or the parts of Korean syllables), they
 are always composed. The library's form of these rules sometimes does not
 compose them, because it looks at one character or a short cluster at a time.
+And user-defined pieces are ordinary pieces; transformers 5.24 makes them added
+tokens and begins a word after each of them (`il-6`: docs/tokenizers.md).
 
 The file is a protocol buffer (github.com/google/sentencepiece
 src/sentencepiece_model.proto; numbers of fields and defaults are from there).
