@@ -377,7 +377,13 @@ def _better_threshold(
   wanted = len(smallest) // 2
   if not progress["threshold"] or sizes["validation"]["documents"] >= wanted:
     if not wanted and progress["threshold"]:
-      note("warning: all text is one document; there is nothing to hold out.")
+      # `smallest` has each hash once: copies of a text are in the same split.
+      count = sizes["train"]["documents"]
+      copies = f"{count:,} copies of " if count > 1 else ""
+      note(
+        f"warning: all text is {copies}one document; there is nothing to hold"
+        " out."
+      )
     return None
   return smallest[wanted - 1] + 1
 
@@ -416,13 +422,16 @@ def _complete(
   for line in report_lines(report):
     note(line)
   unk = tokenizer.special.unk
+  formats = {source["format"] for source in origin["inputs"]}
   for split, size in sizes.items():
     note(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
     if size["documents"]:
       dtype = reader.token_dtype(tokenizer.num_ids)
       arrays = reader.open_split(output, split, size, dtype)
       for line in text_sizes.size_lines(
-        split, text_sizes.sizes_of(arrays.sentences, arrays.documents)
+        split,
+        text_sizes.sizes_of(arrays.sentences, arrays.documents),
+        formats,
       ):
         note(line)
   _log_long_words(output, sizes)

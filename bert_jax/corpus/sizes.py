@@ -6,7 +6,7 @@ pairs are random. So `prepare` prints the length of sentences and the number of
 documents with only one sentence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,12 @@ from bert_jax.corpus.reader import Corpus
 LONG_SENTENCE = 100
 # Warn if a larger share of the documents has only one sentence.
 MANY_SINGLE = 0.5
+# The formats of plain text, and what a document is in each.
+_PLAIN = {
+  "text": "a file is a document",
+  "text_blocks": "a blank line between documents",
+  "text_lines": "a document a line",
+}
 # The number of offsets that are read at once.
 _BLOCK = 2**20
 
@@ -76,12 +82,13 @@ def count_filling(corpus: Corpus, tokens: int) -> int:
   return count
 
 
-def size_lines(split: str, sizes: Sizes) -> Iterator[str]:
+def size_lines(split: str, sizes: Sizes, formats: Set[str]) -> Iterator[str]:
   """Yields a line that shows the result of `sizes_of`, then warnings.
 
   Args:
     split: the name of the split; only "train" gets warnings.
     sizes: the result of `sizes_of`.
+    formats: the formats in which the text was read.
   """
   share = sizes.single / max(sizes.documents, 1)
   yield (
@@ -91,18 +98,38 @@ def size_lines(split: str, sizes: Sizes) -> Iterator[str]:
   )
   if split != "train":
     return
-  remedy = (
-    "if it is plain text, give --format: text (a file is a document),"
-    " text_blocks (a blank line between documents) or text_lines (a document a"
-    " line)"
-  )
   if sizes.mean > LONG_SENTENCE:
+    # Only "bert" takes a line for a sentence; the others split their text.
+    remedy = _remedy(formats) if "bert" in formats else ""
     yield (
       f"warning: a sentence has {sizes.mean:.0f} tokens on average, which is"
-      f" long; {remedy}."
+      f" long{remedy}."
     )
   elif share > MANY_SINGLE and sizes.documents > 1:
     yield (
       f"warning: {share:.0%} of the documents are one sentence, so there is no"
-      f" next sentence in them; {remedy}."
+      f" next sentence in them{_remedy(formats)}."
     )
+
+
+def _remedy(formats: Set[str]) -> str:
+  """Returns the end of a warning, which names formats that were not used."""
+  others = [
+    f"{name} ({documents})"
+    for name, documents in _PLAIN.items()
+    if name not in formats
+  ]
+  if "bert" in formats and others:
+    return f"; if it is plain text, give --format: {_either(others)}"
+  if others and not formats.isdisjoint(_PLAIN):
+    return (
+      "; if several of them belong together, give another --format:"
+      f" {_either(others)}"
+    )
+  return ""
+
+
+def _either(names: list[str]) -> str:
+  """Returns "a", "a or b" or "a, b or c"."""
+  *first, last = names
+  return f"{', '.join(first)} or {last}" if first else last

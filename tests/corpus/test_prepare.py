@@ -15,6 +15,7 @@ import pytest
 
 import bert_jax
 from bert_jax.corpus import prepare, reader, sources, tokenize, writer
+from bert_jax.corpus import sizes as text_sizes
 from bert_jax.examples import loader
 from bert_jax.tasks import encoded_rows, prepare_task, task_inputs
 from bert_jax.text import open_vocabulary, wordpiece
@@ -253,12 +254,68 @@ def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   held = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
   assert meta["splits"]["validation"]["documents"] == held
   assert meta["splits"]["train"]["documents"] == 5 - held
-  path.write_text("word1.\n\nword1.\n")
-  meta = prepare.prepare(
-    str(path), vocab, str(tmp_path / "one"), heldout=heldout
+  for content, count, what in (
+    ("word1.\n\nword1.\n", 2, "2 copies of one document"),
+    ("word1.\n", 1, "one document"),
+  ):
+    path.write_text(content)
+    meta = prepare.prepare(
+      str(path), vocab, str(tmp_path / str(count)), heldout=heldout
+    )
+    assert meta["splits"]["train"]["documents"] == count
+    line = f"warning: all text is {what}; there is nothing to hold out.\n"
+    err = capfd.readouterr().err
+    assert ("nothing to hold out" in err) == (heldout > 0)
+    assert (line in err) == (heldout > 0)
+
+
+@pytest.mark.parametrize(
+  "form, end",
+  [
+    (
+      "bert",
+      "; if it is plain text, give --format: text (a file is a document),"
+      " text_blocks (a blank line between documents) or text_lines (a document"
+      " a line).",
+    ),
+    (
+      "text_lines",
+      "; if several of them belong together, give another --format: text (a"
+      " file is a document) or text_blocks (a blank line between documents).",
+    ),
+    ("jsonl", "."),
+  ],
+)
+def test_the_format_of_the_text_is_not_advised(
+  form, end, tmp_path, vocab, capfd
+):
+  separators = {"bert": "\n\n", "text_lines": "\n"}
+  words = [f"word{i}." for i in range(4)]
+  if form == "jsonl":
+    text = "".join(json.dumps({"text": word}) + "\n" for word in words)
+  else:
+    text = separators[form].join(words) + "\n"
+  (tmp_path / "text").write_text(text)
+  prepare.prepare(
+    str(tmp_path / "text"), vocab, str(tmp_path / "out"), format=form, heldout=0
   )
-  assert meta["splits"]["train"]["documents"] == 2
-  assert ("nothing to hold out" in capfd.readouterr().err) == (heldout > 0)
+  lines = capfd.readouterr().err.splitlines()
+  (line,) = [line for line in lines if "next sentence" in line]
+  assert line == (
+    "warning: 100% of the documents are one sentence, so there is no next"
+    f" sentence in them{end}"
+  )
+
+
+def test_long_sentences_advise_a_format_only_where_lines_are_sentences():
+  sizes = text_sizes.Sizes(mean=101, longest=101, single=0, documents=1)
+  start = "warning: a sentence has 101 tokens on average, which is long"
+  for formats, end in (
+    ({"bert"}, "; if it is plain text, give --format: text (a file is a"),
+    ({"text_lines"}, "."),
+  ):
+    _, line = text_sizes.size_lines("train", sizes, formats)
+    assert line.startswith(start + end)
 
 
 def test_finished_and_unfinished_folders_are_guarded(
