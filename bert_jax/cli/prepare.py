@@ -1,6 +1,8 @@
 """`bert_jax prepare`: tokenises text once, for training."""
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from bert_jax.cli import flags
 from bert_jax.corpus import filters
@@ -94,7 +96,28 @@ def run(args: argparse.Namespace) -> None:
     add_tokens=args.add_tokens,
   )
   print(
-    f"next: bert_jax train --config {CONFIGS[meta['tokenizer']]} --workdir"
+    f"next: bert_jax train --config {_config(meta, args.output)} --workdir"
     f" runs/mine --config.data.path={args.output}"
     f" --config.data.cased={not meta['lower_case']}"
   )
+
+
+def _config(meta: Mapping[str, Any], folder: str) -> str:
+  """Returns the name of a config for the vocabulary of a prepared folder.
+
+  Args:
+    meta: the content of the folder's `meta.json`.
+    folder: the prepared folder.
+  """
+  from bert_jax.text import bpe, open_vocabulary
+
+  special = meta.get("special", {})
+  if meta["tokenizer"] == "bytelevel" and special["mask"] is None:
+    # GPT-2's pieces have no mask to train RoBERTa with.
+    return CONFIGS["gpt1"]
+  if meta["tokenizer"] == "unigram":
+    # XLM-R and CamemBERT are RoBERTa models with SentencePiece vocabularies.
+    pieces = open_vocabulary.read_pieces(folder)
+    if pieces[special["mask"]] == bpe.ROBERTA["mask"]:
+      return CONFIGS["bytelevel"]
+  return CONFIGS[meta["tokenizer"]]

@@ -52,12 +52,10 @@ TOKENIZER_FILES = (
 # A key of the settings: digests of the other files.
 DIGESTS = "sha256"
 _NAMES = {"lower_case": "do_lower_case"}
-_CLASSES = {
-  "wordpiece": "BertTokenizer",
-  "gpt1": "OpenAIGPTTokenizer",
-  # This class takes tokenizer.json as it is; AlbertTokenizer has its own rules.
-  "unigram": "PreTrainedTokenizerFast",
-}
+_CLASSES = {"wordpiece": "BertTokenizer", "gpt1": "OpenAIGPTTokenizer"}
+# The class of transformers that takes tokenizer.json as it is. AlbertTokenizer,
+# RobertaTokenizer and GPT2Tokenizer have rules of their own.
+_JSON_CLASS = "PreTrainedTokenizerFast"
 _TYPES = {
   "lower_case": bool,
   "rules": str,
@@ -458,7 +456,7 @@ def _is_listed(vocabulary: Vocabulary) -> bool:
   return "vocab.txt" in vocabulary.files
 
 
-def _unusual(vocabulary: Vocabulary) -> dict[str, bool]:
+def _unusual(vocabulary: Vocabulary) -> dict[str, Any]:
   """Settings of BertTokenizer and RobertaTokenizer that are not the defaults.
 
   transformers builds its rules from them, whatever `tokenizer.json` says.
@@ -468,12 +466,30 @@ def _unusual(vocabulary: Vocabulary) -> dict[str, bool]:
   if vocabulary.kind == "bytelevel":
     if getattr(splitter, "add_prefix_space", False):
       settings["add_prefix_space"] = True
+    if _class_of(vocabulary) == "RobertaTokenizer":
+      tokens = vocabulary.marked.get_added_tokens_decoder()
+      mask = tokens[vocabulary.special.mask]
+      settings["mask_token"] = {
+        "__type": "AddedToken",
+        "content": mask.content,
+        **added_tokens.flags_of(mask),
+      }
   elif isinstance(rules, normalizers.BertNormalizer):
     if rules.strip_accents not in (None, rules.lowercase):
       settings["strip_accents"] = rules.strip_accents
     if not rules.handle_chinese_chars:
       settings["tokenize_chinese_chars"] = False
   return settings
+
+
+def _class_of(vocabulary: Vocabulary) -> str | None:
+  """Returns transformers' class; None for words, which it cannot read."""
+  if vocabulary.kind == "bytelevel" and "vocab.json" in vocabulary.files:
+    has_mask = vocabulary.special.mask is not None
+    return "RobertaTokenizer" if has_mask else "GPT2Tokenizer"
+  if vocabulary.kind in ("bytelevel", "unigram"):
+    return _JSON_CLASS
+  return _CLASSES.get(vocabulary.kind)
 
 
 def contents(
@@ -495,9 +511,9 @@ def contents(
     contents_by_name[OTHERS] = others.encode("utf-8")
   names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
   names |= _unusual(vocabulary)
-  if vocabulary.kind in _CLASSES:
-    names = {"tokenizer_class": _CLASSES[vocabulary.kind]} | names
-  if vocabulary.kind == "unigram":
+  if tokenizer_class := _class_of(vocabulary):
+    names = {"tokenizer_class": tokenizer_class} | names
+  if tokenizer_class == _JSON_CLASS and vocabulary.special.mask is not None:
     special = vocabulary.special._asdict().items()
     names |= {f"{r}_token": vocabulary.pieces[i] for r, i in special}
   names |= added_tokens.settings_of(vocabulary)

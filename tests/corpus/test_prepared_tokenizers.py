@@ -1,0 +1,123 @@
+"""The vocabularies that `prepare` takes, as its folders give them on."""
+
+import json
+
+import pytest
+from tiny_vocabularies import (
+  ALBERT,
+  BYTES,
+  MERGES,
+  SPECIAL,
+  bert,
+  gpt1,
+  roberta,
+  sentencepiece,
+  write,
+)
+
+from bert_jax.cli.main import execute
+from bert_jax.corpus import reader, tokenize
+from bert_jax.text import added_tokens, bpe, open_vocabulary
+
+FAIRSEQ = ["<unk>", "<s>", "</s>", "▁the", "▁a", "n", "▁", "."]
+TEXTS = (
+  "The an a, don't É!",
+  " the  an\na",
+  "the 中文 😀\tcat at.",
+  "the <mask> a [MASK]<unk>n <|endoftext|> an",
+)
+
+
+def gpt2():
+  pieces = [*BYTES, *(a + b for a, b in MERGES), "<|endoftext|>"]
+  return bpe.bytelevel({p: i for i, p in enumerate(pieces)}, MERGES)
+
+
+def with_gap():
+  """RoBERTa's published ids, of which three before the mask have no piece."""
+  files = dict(roberta().files)
+  vocab = json.loads(files["vocab.json"])
+  vocab["<mask>"] += 3
+  files["vocab.json"] = json.dumps(vocab).encode()
+  return files
+
+
+def as_json(vocabulary):
+  tokenizer = added_tokens.with_special_tokens(vocabulary)
+  return {"tokenizer.json": tokenizer.to_str().encode()}
+
+
+def fairseq(tokenizer_class):
+  settings = json.dumps({"tokenizer_class": tokenizer_class})
+  return {
+    "sentencepiece.bpe.model": sentencepiece(FAIRSEQ),
+    "tokenizer_config.json": settings.encode(),
+  }
+
+
+WORDS = "the a an ##n . , don ' t é e"
+CASED = {
+  "vocab.txt": "\n".join([*SPECIAL, "The", *WORDS.split()]).encode(),
+  "tokenizer_config.json": b'{"do_lower_case": false}',
+}
+# Files of a vocabulary, and the config that `prepare` names for it.
+KINDS = {
+  "wordpiece": (lambda: bert(WORDS).files, "bert:base"),
+  "cased": (lambda: CASED, "bert:base"),
+  "wordpiece json": (lambda: as_json(bert(WORDS)), "bert:base"),
+  "roberta": (lambda: roberta().files, "roberta:base"),
+  "roberta with gaps": (with_gap, "roberta:base"),
+  "roberta json": (lambda: as_json(roberta()), "roberta:base"),
+  "gpt2": (lambda: gpt2().files, "gpt:gpt1"),
+  "gpt2 json": (lambda: as_json(gpt2()), "gpt:gpt1"),
+  "gpt1": (lambda: gpt1().files, "gpt:gpt1"),
+  "gpt1 json": (lambda: as_json(gpt1()), "gpt:gpt1"),
+  "albert": (lambda: {"spiece.model": sentencepiece(ALBERT)}, "albert:base_v2"),
+  "xlm-r": (lambda: fairseq("XLMRobertaTokenizer"), "roberta:base"),
+  "camembert": (lambda: fairseq("CamembertTokenizer"), "roberta:base"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def prepared(request, tmp_path, capsys, monkeypatch):
+  """(the right config, vocabulary, prepared folder, the last printed line)."""
+
+  def ordered_map(setup, arguments, items, processes):
+    """Works in this process: starting others takes seconds."""
+    yield from map(setup(*arguments), items)
+
+  monkeypatch.setattr(tokenize, "ordered_map", ordered_map)
+  make_files, config = KINDS[request.param]
+  vocab = write(tmp_path / "vocab", make_files())
+  (tmp_path / "text.txt").write_text("the a.\nan a.\n\nan the.\na an.\n" * 2)
+  output = str(tmp_path / "out")
+  flags = ["--input", str(tmp_path / "text.txt"), "--vocab", vocab]
+  execute(["prepare", *flags, "--output", output, "--processes=1"])
+  line = capsys.readouterr().out.splitlines()[-1]
+  return config, vocab, output, line
+
+
+def test_transformers_reads_the_folder_and_the_config_fits(prepared):
+  transformers = pytest.importorskip(
+    "transformers", reason="transformers is not installed"
+  )
+  config, vocab, output, line = prepared
+  meta = reader.open_prepared(output).meta
+  assert line == (
+    f"next: bert_jax train --config {config} --workdir runs/mine"
+    f" --config.data.path={output} --config.data.cased={not meta['lower_case']}"
+  )
+  vocabulary = open_vocabulary.load(vocab)
+  special = vocabulary.special
+  again = open_vocabulary.load(output)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(output)
+  for text in TEXTS:
+    ids = vocabulary.encode_special(text)
+    assert again.encode_special(text) == ids, text
+    bare = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert bare == ids, text
+    whole = [special.cls, *ids, special.sep] if special.mask else ids
+    assert tokenizer(text)["input_ids"] == whole, text
+  assert tokenizer.mask_token_id == special.mask
+  if special.mask is not None:
+    assert tokenizer.pad_token_id == special.pad
