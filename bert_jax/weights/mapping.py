@@ -142,6 +142,14 @@ def check(
     needed: what there must be.
     where: of `shapes`, for the message.
   """
+  first = next(iter(shapes), "").partition(".")[0] + "."
+  if needed and all(
+    name.startswith(first) and name not in needed for name in shapes
+  ):
+    if not needed.keys().isdisjoint(n.removeprefix(first) for n in shapes):
+      raise UserError(
+        f"{where}: all its names begin with {first!r}; remove that from each."
+      )
   complain(
     [f"{name} is missing" for name in needed if name not in shapes]
     + [f"{name} has no place" for name in shapes if name not in needed]

@@ -52,6 +52,12 @@ def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
   refused(path, ["layer.2.attention.self.query.weight is missing", "more"])
 
 
+def test_a_common_prefix_of_all_names_is_named(tmp_path):
+  arrays = {f"model.{k}": v for k, v in tiny_hf.constants(NAME).items()}
+  words = "all its names begin with 'model.'; remove that from each."
+  refused(tiny_hf.write(tmp_path / "prefixed", NAME, arrays), words)
+
+
 def test_each_array_is_missed_by_its_name(tmp_path):
   name = "AlbertForPreTraining"
   config = hf.read(tiny_hf.write(tmp_path / "hf", name), "albert").config
