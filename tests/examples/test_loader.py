@@ -58,7 +58,7 @@ def epoch_sizes(source, epochs):
   for _ in range(epochs):
     epoch, start = source.position()["epoch"], first
     while source.position()["epoch"] == epoch:
-      first += len(source._load())
+      first += len(source._load().rows)
       source._advance()
     sizes.append(first - start)
   return sizes
@@ -154,7 +154,7 @@ def test_an_epoch_is_every_chunk_once():
     rows = []
     epoch = source.position()["epoch"]
     while source.position()["epoch"] == epoch:
-      rows.append(source._load())
+      rows.append(source._load().rows)
       source._advance()
     rows = np.concatenate(rows)
     order = np.argsort(rows["sentence"])
