@@ -56,10 +56,12 @@ def epoch_sizes(source, epochs):
   """Counts the examples of the first epochs."""
   sizes, first = [], 0
   for _ in range(epochs):
-    epoch, start = source.position()["epoch"], first
+    portion, start = source._load(), first
+    epoch = source.position()["epoch"]
     while source.position()["epoch"] == epoch:
-      first += len(source._load().rows)
+      first += len(portion.rows)
       source._advance()
+      portion = source._load()
     sizes.append(first - start)
   return sizes
 
@@ -152,10 +154,12 @@ def test_an_epoch_is_every_chunk_once():
   source = stream()
   for _ in range(2):
     rows = []
+    portion = source._load()
     epoch = source.position()["epoch"]
     while source.position()["epoch"] == epoch:
-      rows.append(source._load().rows)
+      rows.append(portion.rows)
       source._advance()
+      portion = source._load()
     rows = np.concatenate(rows)
     order = np.argsort(rows["sentence"])
     used = np.where(rows["random"], rows["first"], rows["count"])
