@@ -6,13 +6,12 @@ groups of documents. A stream reads either, portion by portion.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
-from bert_jax.examples.plain_text import Text
 from bert_jax.examples.recipes import Recipe, draws_key, fixed_numbers
 
 # The unit of indexing: small enough for a window of shards (about 100 MB of
@@ -37,6 +36,21 @@ class Portion:
   corpus: Corpus
   rows: np.ndarray
   numbers: np.ndarray | None
+
+
+class GroupedText(Protocol):
+  """Text that is tokenised on the way, such as `plain_text.Text`.
+
+  Attributes:
+    path: a name, for messages.
+    meta: `fingerprint` of everything the examples depend on.
+  """
+
+  path: str
+  meta: dict[str, Any]
+
+  def groups(self, record: int) -> Iterator[tuple[int, Corpus]]:
+    """Yields the number of each group's first record, and the group."""
 
 
 class Portions(Protocol):
@@ -139,7 +153,7 @@ class TextPortions:
 
   kind, unit = "text", "record"
 
-  def __init__(self, text: Text, recipe: Recipe, seed: int, name: str):
+  def __init__(self, text: GroupedText, recipe: Recipe, seed: int, name: str):
     """See `streams.Stream`."""
     self._text, self._recipe = text, recipe
     self.key = hashing.make_key("text", name, seed)

@@ -15,9 +15,9 @@ import numpy as np
 from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.batch_keys import Batch, Features, padding
-from bert_jax.examples.plain_text import Text
 from bert_jax.examples.portions import (
   SHARD_TOKENS,
+  GroupedText,
   Portion,
   Portions,
   ShardPortions,
@@ -54,7 +54,7 @@ class Stream:
 
   def __init__(
     self,
-    source: Corpus | Text,
+    source: Corpus | GroupedText,
     recipe: Recipe,
     seed: int,
     name: str = "",
@@ -79,10 +79,10 @@ class Stream:
     self.features = recipe.features
     self._recipe, self._epochs = recipe, epochs
     self._portions: Portions
-    if isinstance(source, Text):
-      self._portions = TextPortions(source, recipe, seed, name)
-    else:
+    if isinstance(source, Corpus):
       self._portions = ShardPortions(source, recipe, seed, name, **shards)
+    else:
+      self._portions = TextPortions(source, recipe, seed, name)
     self._key = hashing.make_key(self._portions.key, "build")
     self._go_to(0, 0, 0)
 

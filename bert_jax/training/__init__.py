@@ -4,11 +4,13 @@ Imports every room that stands before it: `devices`, `text`, `models`,
 `objectives`, `weights`, `corpus`, `examples`, `tasks` and the package's root;
 of packages jax, flax, optax and numpy (matplotlib, tensorboardX in functions).
 
-Start with `train.py`, the loop, and `setup.py`, which builds what the loop
+Start with `train.py` and `loop.py`, and `setup.py`, which builds what the loop
 needs.
 
-* `train.py`: the loop: starts or continues a run, evaluates, saves.
+* `train.py`: a run from its start, or its newest checkpoint, to its end.
+* `loop.py`: the loop of a phase: steps, rows, evaluations, checkpoints.
 * `setup.py`: builds a run's data, objective, optimizer and shapes.
+* `parts.py`: these parts as one object, which the loop reads.
 * `config.py`: the keys of a config, and the checks of their values.
 * `config_files.py`: config files: found by name, opened, printed flat.
 * `phases.py`: the phases of a run: lengths, batches, steps.

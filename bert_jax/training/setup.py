@@ -2,87 +2,27 @@
 
 import copy
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh
 
 from bert_jax import hashing, models, objectives
-from bert_jax.corpus import reader
 from bert_jax.devices import sharding
 from bert_jax.examples import loader, recipes
 from bert_jax.models.encoder import attributes
 from bert_jax.tasks import batches
-from bert_jax.tasks.encoded_rows import Task
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, optim, phases, start_from, teacher
-from bert_jax.training.state import TrainState, file_state, frozen_shapes
+from bert_jax.training.parts import Feed, Pretrained, Setup
+from bert_jax.training.state import file_state, frozen_shapes
 
 # Keys of a model's config that its teacher shares, unless the teacher's section
 # has its own values.
 SHARED = ("dtype", "attention", "elementwise", "unroll")
 # Keys of both models that come from the data and the mesh.
 OF_DATA = ("vocab_size", "padding_id")
-
-
-class Feed(NamedTuple):
-  """A phase with its data; the shapes are those of the largest batch."""
-
-  phase: phases.Phase
-  data: loader.Data | batches.Data
-  heldout: loader.Heldout | batches.Splits | None
-  shapes: sharding.Shapes
-
-
-class Setup(NamedTuple):
-  """What `build` makes of a config.
-
-  Attributes:
-    config: the config with what data, `init_from` and teacher decide: the
-      content of config.json.
-    in_file: shapes, see `state.file_state`.
-    frozen: the teacher's parameters; {} without one.
-    digest: the teacher's.
-    task: the task of a run that fine-tunes.
-    start_model: the model of `init_from`.
-  """
-
-  config: dict[str, Any]
-  mesh: Mesh
-  feeds: list[Feed]
-  objective: objectives.Objective
-  optimizer: optax.GradientTransformation
-  schedule: optim.Schedule
-  in_file: TrainState
-  frozen: Any
-  digest: str | None
-  task: Task | None = None
-  start_model: start_from.Pretrained | None = None
-
-  @property
-  def prepared(self) -> tuple[reader.Prepared, ...]:
-    return self.feeds[0].data.prepared
-
-  @property
-  def fingerprint(self) -> list[str]:
-    return [folder.meta["fingerprint"] for folder in self.prepared]
-
-  @property
-  def fingerprints(self) -> list[list[str | None]]:
-    """Fingerprints of checkpoints that may continue with this data.
-
-    Checkpoints of earlier versions have a digest of a task's training rows.
-    """
-    row_digests = [folder.meta.get(batches.ROWS) for folder in self.prepared]
-    return [self.fingerprint, row_digests]
-
-  @property
-  def read_on_the_way(self) -> list[reader.Prepared]:
-    """The folders that are read from the disk during training."""
-    folders = (folder for feed in self.feeds for folder in feed.data.prepared)
-    return [f for f in folders if isinstance(f, reader.Prepared)]
 
 
 def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
@@ -116,7 +56,7 @@ def open_task(
 ) -> tuple[
   batches.Data,
   batches.Splits | None,
-  start_from.Pretrained | None,
+  Pretrained | None,
   dict[str, Any],
 ]:
   """Opens a task's folder, and the model that fine-tuning begins with.
@@ -167,7 +107,7 @@ def open_task(
 
 def open_start(
   config: dict[str, Any], data: loader.Data
-) -> tuple[start_from.Pretrained, dict[str, Any]]:
+) -> tuple[Pretrained, dict[str, Any]]:
   """Opens the model that pre-training goes on from.
 
   Returns:

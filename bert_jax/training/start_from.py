@@ -9,7 +9,7 @@ not use is left out. One report lists the parameters of all three groups.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from bert_jax.messages import UserError
 from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.training.parts import Pretrained
 from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
 from bert_jax.weights.model_folder import Weights, columns_of
@@ -42,26 +43,6 @@ _ALIKE = ({"bert", "tinybert"},)
 # one is an error.
 _BODIES = {"electra": ("embeddings/", "discriminator/")}
 _BODY = ("encoder/",)
-
-
-class Pretrained(NamedTuple):
-  """A pre-trained model as it was read from its files.
-
-  Attributes:
-    path: the model's folder, run or name, as in the run's config.
-    config: the model's config; see weights/model_folder.py.
-    arrays: path in the run's parameter tree, joined by "/", -> float32 array.
-    pieces: the pieces of the data's vocabulary, in the order of their ids.
-    vocabulary: the model's own vocabulary; None if the run needs none.
-    notes: lines for the report.
-  """
-
-  path: str
-  config: dict[str, Any]
-  arrays: Mapping[str, np.ndarray]
-  pieces: Sequence[str] = ()
-  vocabulary: Vocabulary | None = None
-  notes: tuple[str, ...] = ()
 
 
 def read(

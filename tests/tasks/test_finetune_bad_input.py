@@ -17,7 +17,7 @@ from bert_jax.tasks import batches, encoded_rows, prepare_task, task_inputs
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.task_inputs import Input
 from bert_jax.text import model_tokenizer
-from bert_jax.training import start_from
+from bert_jax.training import parts, start_from
 from bert_jax.use import likelihood_tests, predict, text_batches
 from bert_jax.weights import model_folder
 from bert_jax.weights.load import load
@@ -226,7 +226,7 @@ def test_word_tables_grow_and_padding_is_left_out():
   )
 
   def taken(array):
-    found = start_from.Pretrained("x", {"labels": None}, {word: array})
+    found = parts.Pretrained("x", {"labels": None}, {word: array})
     params, _ = start_from.take(found, tree, lambda path: True, ())
     return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
 

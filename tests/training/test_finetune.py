@@ -23,7 +23,15 @@ from bert_jax.objectives import finetune
 from bert_jax.tasks import batches, metrics, task_inputs
 from bert_jax.tasks.published import TASKS
 from bert_jax.training import config as config_lib
-from bert_jax.training import logging, optim, start_from, sweep, train
+from bert_jax.training import (
+  logging,
+  loop,
+  optim,
+  parts,
+  start_from,
+  sweep,
+  train,
+)
 from bert_jax.use import predict
 from bert_jax.weights import hf, model_folder, runs
 from bert_jax.weights.checkpoint import Checkpointer
@@ -324,10 +332,10 @@ def test_a_step_is_saved_before_it_is_evaluated(
 
   with monkeypatch.context() as patch:
     if where == "stop":
-      patch.setattr(train.hosts, "stop_requested", lambda s, _: s == step)
+      patch.setattr(loop.hosts, "stop_requested", lambda s, _: s == step)
       train.run(copy.deepcopy(config), str(workdir))
     else:
-      place = {"measure": train.evaluate_step, "add": Checkpointer.add}[where]
+      place = {"measure": loop.evaluate_step, "add": Checkpointer.add}[where]
       owner = train if where == "measure" else Checkpointer
       steps = []
 
@@ -361,13 +369,13 @@ def test_a_diverged_evaluation_leaves_the_step_before_it(
   tuned, tmp_path, monkeypatch
 ):
   config, *_ = tuned
-  check, seen = train.evaluate_task.check_loss, []
+  check, seen = loop.evaluate_task.check_loss, []
 
   def diverged(step, split, loss):
     seen.append(step)
     check(step, split, np.nan if step == 6 else loss)
 
-  monkeypatch.setattr(train.evaluate_task, "check_loss", diverged)
+  monkeypatch.setattr(loop.evaluate_task, "check_loss", diverged)
   with pytest.raises(FloatingPointError, match="step 6: the loss of split"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
   assert seen == [3, 6]
@@ -430,7 +438,7 @@ def test_labels_travel_by_name(tuned, tmp_path):
   read = hf.read(str(tmp_path / "hf"), "bert")
   assert read.config["labels"] == ["cat", "dog"]
   # The head of a model whose classes have another order.
-  found = start_from.Pretrained("x", read.config, read.arrays)
+  found = parts.Pretrained("x", read.config, read.arrays)
   tree = {"classifier": {"dense": {"kernel": jnp.zeros((32, 2))}}}
   params, _ = start_from.take(found, tree, lambda path: True, ("dog", "cat"))
   np.testing.assert_array_equal(

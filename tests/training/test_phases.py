@@ -10,7 +10,7 @@ from prepared import random_documents, write_prepared
 from bert_jax.cli import configs
 from bert_jax.devices import hosts
 from bert_jax.examples import recipes
-from bert_jax.training import evaluate, phases, train
+from bert_jax.training import evaluate, loop, phases, train
 from bert_jax.weights import checkpoint
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
@@ -142,7 +142,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
   config["data"]["path"] = write_prepared(
     tmp_path / "p", random_documents(20, 0), []
   )
-  monkeypatch.setattr(train, "run_phase", lambda *args: None)
+  monkeypatch.setattr(loop, "run_phase", lambda *args: None)
   train.run(config, str(tmp_path / "run"))
   lines = capsys.readouterr().out.splitlines()
   assert [line for line in lines if "max_predictions" in line] == [
