@@ -336,7 +336,7 @@ def test_a_step_is_saved_before_it_is_evaluated(
       train.run(copy.deepcopy(config), str(workdir))
     else:
       place = {"measure": loop.evaluate_step, "add": Checkpointer.add}[where]
-      owner = train if where == "measure" else Checkpointer
+      owner = loop if where == "measure" else Checkpointer
       steps = []
 
       def sometimes(*arguments):
