@@ -233,8 +233,9 @@ def mask_tokens(
     unigrams: [V] counts of the pieces in training, for "unigram".
 
   Returns:
-    What `features.FEATURES` says of input_ids (a copy), mlm_positions
-    (ascending), mlm_ids, mlm_weights, and with masking="span" span_positions.
+    input_ids (a copy), mlm_positions (ascending), mlm_ids and mlm_weights, and
+    with masking="span" span_positions, all as `batch_keys.FEATURES` describes
+    them.
 
   Raises:
     ValueError: `maskable` has another shape than `ids`.

@@ -12,8 +12,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int, UInt32
 
-from bert_jax.kernels import attention_blocks, attention_program, fused
-from bert_jax.kernels import attention_kernels as kernels
+from bert_jax.kernels import (
+  attention_blocks,
+  attention_kernels,
+  attention_program,
+  fused,
+)
 
 # Queries of a block, keys of a block, warps, stages of the pipeline. These are
 # the fastest on an H200 with heads of 64 at 512 tokens, for short rows at 128.
@@ -109,7 +113,12 @@ def _forward(qkv, ids, words, *options):
 
     tuning = FORWARD_SHORT if length <= 128 else FORWARD
     return _call(
-      kernels.forward_kernel, tuning, "queries", options, outputs, arrays
+      attention_kernels.forward_kernel,
+      tuning,
+      "queries",
+      options,
+      outputs,
+      arrays,
     )
 
   arrays, axes = [ids, qkv], [IDS, PROJECTED]
@@ -173,7 +182,7 @@ def _row_backward(options, *arrays):
   """`_backward` for rows that are one block of keys."""
   *before, _, gradient = arrays
   d_qkv, sums = _call(
-    kernels.row_kernel,
+    attention_kernels.row_kernel,
     ROW,
     "keys",
     options,
@@ -193,10 +202,15 @@ def _backward(options, *arrays):
     return *_gradients(qkv, blocks), _shape(log_sums.shape)
 
   d_qkv, of_queries, deltas = _call(
-    kernels.queries_kernel, QUERIES, "queries", options, outputs, arrays
+    attention_kernels.queries_kernel,
+    QUERIES,
+    "queries",
+    options,
+    outputs,
+    arrays,
   )
   d_qkv, of_keys = _call(
-    kernels.keys_kernel,
+    attention_kernels.keys_kernel,
     KEYS,
     "keys",
     options,

@@ -12,8 +12,8 @@ from bert_jax.models.encoder import build_variant
 
 # The states of each layer of both directions, forward first.
 States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
-# Ids of characters, and how many make a word: those of bert_jax/data's
-# characters.py, which a test compares (models import no data).
+# The number of character ids, and how many ids make a word. They are those of
+# text/characters.py, which this room may not import; a test compares both.
 NUM_CHARS, MAX_CHARS = 262, 50
 # Words of the softmax; bin/train_elmo.py's vocabulary of the 1B Word Benchmark
 # (README.md of allenai/bilm-tf).

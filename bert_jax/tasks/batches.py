@@ -61,7 +61,7 @@ class Batches:
 
     Args:
       task: the task of the rows.
-      rows: a split, see `rows.load`.
+      rows: a split, as `encoded_rows.load` reads it.
       pad: id of padding.
       batch_size: over all hosts, a multiple of `hosts`.
       seed: another seed gives another order.

@@ -1,9 +1,10 @@
 """Official metrics of tasks, over the whole set.
 
-A metric takes the predictions of all examples (`outputs.predictions`) and is
-computed once; a mean of batches' values is another number. Shares are between 0
-and 1, as scikit-learn, scipy and seqeval have them; SQuAD's numbers are in
-percent, as its official scripts print them.
+A metric takes the predictions of all examples, as
+`predictions.make_predictions` returns them, and is computed once, because the
+mean over batches is another number. Shares are between 0 and 1, as in
+scikit-learn, scipy and seqeval. SQuAD's numbers are in percent, as its official
+scripts print them.
 """
 
 import importlib

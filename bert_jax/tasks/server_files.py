@@ -83,9 +83,9 @@ def write(
   Labels are not needed.
 
   Args:
-    folder: where the files are put; made if it is not there.
+    folder: the folder for the files; it is made if it does not exist.
     task: the task.
-    predictions: of each example, from `outputs.predictions`.
+    predictions: one for each example, from `predictions.make_predictions`.
     examples: the raw fields.
     split: name of the split, which may name another file of the server's.
 

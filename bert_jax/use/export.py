@@ -204,7 +204,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
     null: a question may have no answer, as in SQuAD 2.0.
 
   Returns:
-    What `predicting.predict` takes, on one device.
+    The predictor for `predict.predict`, on one device.
 
   Raises:
     ValueError: no such file, damaged, of another format, or for other

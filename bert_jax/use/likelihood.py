@@ -120,7 +120,7 @@ def score(
 
 
 def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
-  """`text_rows.encode`; ValueError for a text that is too long."""
+  """`text_batches.encode`; ValueError for a text that is too long."""
   encoded = text_batches.encode(model, texts)
   longest = model.module.encoder.max_length
   for text, encoding in zip(texts, encoded, strict=True):

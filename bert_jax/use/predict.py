@@ -290,10 +290,10 @@ def label_order(
 def predict_split(
   predictor: Predictor, split: Split, data_path: str
 ) -> list[Any]:
-  """Predictions of a split's examples, as `predictions.predictions` has them.
+  """Returns the predictions for a split, as `make_predictions` makes them.
 
-  Labels go by name: the model may have them in another order. Arguments, and
-  what is raised, are those of `label_order`.
+  Labels are matched by name, because the model may have them in another order.
+  The arguments and errors are those of `label_order`.
   """
   order = label_order(predictor, split, data_path)
   logits = run(predictor, split.rows, None)
@@ -330,8 +330,8 @@ def make_results(
   """Makes each example's prediction.
 
   Args:
-    predictor: a `predicting.Predictor`.
-    rows: of `predicting.encode`.
+    predictor: the predictor that computed the logits.
+    rows: the rows that `encode` made.
     logits: the logits of each row.
     examples: their raw fields.
 

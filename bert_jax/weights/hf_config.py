@@ -358,7 +358,7 @@ def pooling(family: str, task: str, dropout: float) -> Config:
 def read_head(
   fields: HfFields, task: str, model: Config, num_labels: int, pairs: bool
 ) -> Config:
-  """Keyword arguments of the task's module; see `folder.module_of`."""
+  """Keyword arguments of the task's module; see `model_folder.module_of`."""
   family, choice = fields.family, task == "multiple_choice"
   if task == "pretraining":
     return {} if family in ("gpt", "electra") else {"pairs": pairs}

@@ -267,13 +267,14 @@ def _pretraining_rules(family: str, prefix: str, pairs: bool) -> list[Rule]:
 def head_rules(
   family: str, task: str, prefix: str, pairs: bool = False
 ) -> list[Rule]:
-  """Rules of what stands beside the encoder.
+  """Returns the rules for the parameters outside of the encoder.
 
   Args:
     family: a key of `NAMINGS`.
-    task: see `folder.module_of`; of "encoder" the pooler is not among them.
+    task: a task of `model_folder.module_of`. For "encoder" there are no rules,
+      not even of the pooler.
     prefix: the prefix of the encoder's arrays.
-    pairs: of "pretraining": with pooler and pair head.
+    pairs: True if a model of "pretraining" has a pooler and a pair head.
   """
   if task == "encoder":
     return []

@@ -132,7 +132,7 @@ def _mlm(dense: str, norm: str, bias: str) -> list[Rule]:
 
 
 def task_of(tower: str | None, names: Iterable[str]) -> str:
-  """The task whose head a checkpoint has; see `folder.module_of`.
+  """The task whose head a checkpoint has; see `model_folder.module_of`.
 
   A head that is there in part counts as there.
 

@@ -227,7 +227,7 @@ def parse(
   elif LABEL_COLUMNS in chosen:
     label = label_fields.read_columns(record, chosen[LABEL_COLUMNS], needed)
   elif task.kind == "multi_label":
-    # `reading.read` turns the values into names: this depends on all lines.
+    # `task_inputs.read` turns the values into names: this depends on all lines.
     label = label_fields.read_list(record, column, needed)
   else:
     label = label_fields.read_name(
