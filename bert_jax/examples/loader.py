@@ -198,6 +198,12 @@ def _find_opener(path: str) -> tuple[Opener, str] | None:
       f"data path {path!r}: there is no module {e.name}; start where it can"
       " be imported (one in the current folder can), or correct the name."
     ) from e
+  if not OPENERS:
+    raise UserError(
+      f"data path {path!r}: {module} does not import"
+      " bert_jax.seqio_tasks.pretraining, which opens seqio tasks; add"
+      " `from bert_jax.seqio_tasks import pretraining` to it."
+    )
   if opener := _opener_of(name):
     return opener, name
   names = sorted(name for opener in OPENERS for name in opener.names())

@@ -390,3 +390,10 @@ def test_cased_data_is_told_from_uncased(tmp_path, cased):
     opener(path, "bert_pairs", length=24)
     with pytest.raises(ValueError, match=words):
       opener(path, "bert_pairs", length=24, cased=not cased)
+
+
+def test_a_module_without_an_opener_is_named(monkeypatch):
+  pytest.importorskip("seqio", reason="the extra [data] is not there")
+  monkeypatch.setattr(loader, "OPENERS", [])
+  with pytest.raises(ValueError, match="json does not import bert_jax.seqio_"):
+    loader.open_data("json:my_task", "bert_pairs")
