@@ -1,12 +1,13 @@
-"""`bert_jax convert`: weights from published formats, and to them."""
+"""`bert_jax convert`: converts a model from or to a published format."""
 
 import argparse
 
 from bert_jax.cli import flags
 
-HELP = """Converts published weights into a folder, or a model into published
-form. --from reads a transformers folder (hf), a TF1 checkpoint or a folder of
-bilm-tf; --to reads a run (RUN@best, RUN@STEP) or a converted folder."""
+HELP = """Converts published weights into a folder of bert_jax, or a model of
+bert_jax into a published format. --from reads a transformers folder (hf), a TF1
+checkpoint or a folder of bilm-tf. --to reads a run (RUN@best, RUN@STEP) or a
+converted folder."""
 EXAMPLE = """\
   bert_jax convert --from hf --model bert-base-uncased --output bert
   bert_jax convert --to hf --model runs/mine --output published"""
@@ -16,18 +17,24 @@ def add_flags(parser: flags.Parser) -> None:
   from bert_jax.weights.convert import READERS
 
   direction = parser.add_mutually_exclusive_group(required=True)
-  direction.add_argument("--from", dest="source", choices=READERS)
-  direction.add_argument("--to", dest="target", choices=("hf",))
-  flags.add(parser, "model", help="what to convert")
+  direction.add_argument(
+    "--from", dest="source", choices=READERS, help="the format to read"
+  )
+  direction.add_argument(
+    "--to", dest="target", choices=("hf",), help="the format to write"
+  )
+  flags.add(parser, "model", help="the model to convert")
   flags.add(parser, "output", metavar="DIR", help="the folder to write")
   flags.add(
-    parser, "family", help="default: what config.json or the arrays say"
+    parser,
+    "family",
+    help="the model's family (default: read from config.json or the arrays)",
   )
   flags.add(
     parser,
     "tower",
     choices=("discriminator", "generator", "both"),
-    help="which part of an ELECTRA (default: what the model has)",
+    help="the part of an ELECTRA to convert (default: what the model has)",
   )
 
 

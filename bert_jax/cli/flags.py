@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from bert_jax.messages import UserError, nearest
 
-# Name -> options of `argparse.add_argument`. A verb picks flags by `add`, and
-# changes what is its own: a default, or a help that says more.
+# Name -> options of `argparse.add_argument`. A verb takes flags from this table
+# with `add`, and may change some options: a default, or the help.
 SHARED: dict[str, dict[str, Any]] = {
   "model": dict(
     required=True,
@@ -19,27 +19,27 @@ SHARED: dict[str, dict[str, Any]] = {
   ),
   "family": dict(
     metavar="NAME",
-    help="family of a transformers folder whose config.json names none",
+    help="model family, if the config.json of a transformers folder names none",
   ),
   "tower": dict(
-    choices=("discriminator", "generator"), help="which part of an ELECTRA"
+    choices=("discriminator", "generator"), help="the part of an ELECTRA to use"
   ),
   "dtype": dict(
     choices=("float32", "bfloat16"),
     default="float32",
-    help="numbers of the computation (default %(default)s)",
+    help="dtype of the computation (default %(default)s)",
   ),
   "batch-size": dict(
     type=int,
     default=32,
     metavar="N",
-    help="rows computed at a time (default %(default)s)",
+    help="rows in a batch (default %(default)s)",
   ),
   "batch-tokens": dict(
     type=int,
     default=8192,
     metavar="N",
-    help="tokens computed at a time, with padding (default %(default)s)",
+    help="tokens in a batch, padding included (default %(default)s)",
   ),
   "top": dict(
     type=int,
@@ -48,7 +48,7 @@ SHARED: dict[str, dict[str, Any]] = {
     help="candidates for each mask (default %(default)s)",
   ),
   "length": dict(
-    type=int, metavar="N", help="tokens in a row at most, with special ones"
+    type=int, metavar="N", help="most tokens in a row, with special tokens"
   ),
   "no-answer": dict(
     action="store_true", help="a question may have no answer (SQuAD 2.0)"
@@ -62,19 +62,20 @@ SHARED: dict[str, dict[str, Any]] = {
   ),
   "add-tokens": dict(
     metavar="FILE",
-    help="tokens to add to the vocabulary, one a line",
+    help="tokens to add to the vocabulary, one on each line",
   ),
   "no-lower-case": dict(
     action="store_true", help="keep capitals and accents (a cased vocabulary)"
   ),
   "keep-accents": dict(
     action="store_true",
-    help="keep accents in lower case too: for most languages but English",
+    help="keep accents when text is lower-cased (for most languages except English)",
   ),
   "format": dict(
     default="auto",
-    help="auto (default): by the extension; bert: a sentence a line, a blank"
-    " line between documents; text: a document a file (docs/corpus.md)",
+    help="auto (default): from the file's extension; bert: a sentence on each"
+    " line, a blank line between documents; text: each file is a document"
+    " (docs/corpus.md)",
   ),
   "errors": dict(
     choices=("strict", "replace"),
@@ -84,12 +85,12 @@ SHARED: dict[str, dict[str, Any]] = {
   "language": dict(
     default="en",
     metavar="CODE",
-    help="ISO 639 code, for finding sentences (default %(default)s)",
+    help="ISO 639 code, used to find sentences (default %(default)s)",
   ),
   "task": dict(
     required=True,
     metavar="NAME",
-    help="a published task, or a name of your own with --columns",
+    help="a published task, or any other name, with --columns",
   ),
   "columns": dict(
     metavar="ROLE=COLUMN,...",
@@ -97,9 +98,11 @@ SHARED: dict[str, dict[str, Any]] = {
   ),
   "kind": dict(metavar="KIND", help="what your own task predicts"),
   "processes": dict(type=int, metavar="N"),
-  "json": dict(action="store_true", help="print JSON, an object a line"),
+  "json": dict(action="store_true", help="print a JSON object on each line"),
   "seed": dict(
-    type=int, metavar="N", help="seed of all draws (default %(default)s)"
+    type=int,
+    metavar="N",
+    help="seed of all random numbers (default %(default)s)",
   ),
   "workdir": dict(required=True, metavar="DIR"),
   "config": dict(
@@ -114,33 +117,34 @@ def add(parser: Any, *names: str, **changes: Any) -> None:
   """Adds shared flags to a verb.
 
   Args:
-    parser: the verb's parser, or a group of it.
-    *names: the flags, without the hyphens.
-    **changes: options of `add_argument` that differ here.
+    parser: the verb's parser, or one of its groups.
+    *names: the flags, without the two hyphens in front.
+    **changes: options of `add_argument` that replace those of `SHARED`.
   """
   for name in names:
     parser.add_argument(f"--{name}", **SHARED[name] | changes)
 
 
 def add_text(parser: Any) -> None:
-  """Adds the flags of a verb that reads text: what it reads, and how."""
+  """Adds the flags of a verb that reads text: --input, --format, --errors."""
   from bert_jax.corpus.sources import FORMATS
 
   add(
     parser,
     "input",
     nargs="+",
-    action="extend",  # Given again, it adds; the last alone would lose text.
+    # A second --input adds files. Without this, it would replace the first.
+    action="extend",
     metavar="GLOB",
-    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed, each"
-    " with a format as in text:GLOB",
+    help="files, tfds:NAME[:SPLIT] or docstrings; several are allowed, and each"
+    " may begin with its format, as in text:GLOB",
   )
   add(parser, "format", choices=("auto", *FORMATS))
   add(parser, "errors")
 
 
 def cleaning(args: argparse.Namespace) -> dict[str, bool]:
-  """Returns --no-lower-case and --keep-accents as options of a vocabulary."""
+  """Returns a vocabulary's options for --no-lower-case and --keep-accents."""
   from bert_jax.text import cleaning
 
   return cleaning.asked(
@@ -149,10 +153,15 @@ def cleaning(args: argparse.Namespace) -> dict[str, bool]:
 
 
 def numbers(text: str, kind: type, flag: str) -> tuple:
-  """Returns the numbers of a flag that has commas between them.
+  """Parses the value of a flag: numbers with commas between them.
+
+  Args:
+    text: the value.
+    kind: the type of the numbers, int or float.
+    flag: the flag's name, for messages.
 
   Raises:
-    UserError: a part is not a finite number.
+    UserError: the text has something that is not a finite number.
   """
   try:
     values = tuple(kind(part) for part in text.split(",") if part.strip())
@@ -164,7 +173,7 @@ def numbers(text: str, kind: type, flag: str) -> tuple:
 
 
 def at_least(minimum: int, args: argparse.Namespace, *names: str) -> None:
-  """Raises UserError if one of these flags is a smaller number."""
+  """Raises UserError if one of the flags `names` is below `minimum`."""
   for name in names:
     value = getattr(args, name)
     if value is not None and value < minimum:
@@ -173,7 +182,7 @@ def at_least(minimum: int, args: argparse.Namespace, *names: str) -> None:
 
 
 def _filled(text: str) -> str:
-  """Fills lines to 80 columns, except lines that begin with a space."""
+  """Wraps text at 80 columns, but not the lines that begin with a space."""
   paragraphs: list[str] = [""]
   for line in text.split("\n"):
     if line.startswith(" "):
@@ -188,14 +197,14 @@ def _filled(text: str) -> str:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-  """Formats help for a screen of 80 columns."""
+  """Formats help for a screen that is 80 columns wide."""
 
   def __init__(self, prog: str):
     super().__init__(prog, width=80, max_help_position=24)
 
 
 class Parser(argparse.ArgumentParser):
-  """A verb's parser: a bad flag is refused in one sentence."""
+  """The parser of a verb, which reports a bad flag in one sentence."""
 
   def __init__(
     self,
@@ -210,11 +219,11 @@ class Parser(argparse.ArgumentParser):
     Args:
       prog: the command as the user writes it.
       description: one sentence on what it does.
-      example: a command line, shown below the flags.
+      example: a command line, which the help shows below the flags.
       stdout: True if `--output -` means standard output. Otherwise it is an
         error, because the command would write a file with the name "-".
-      config: True for a verb that takes `--config.KEY=VALUE`: `parse_args` puts
-        them into the list `overrides`.
+      config: True if the verb takes `--config.KEY=VALUE`. `parse_args` puts
+        these flags into the list `overrides` of its result.
     """
     super().__init__(
       prog,
@@ -226,7 +235,11 @@ class Parser(argparse.ArgumentParser):
     self._stdout, self._config = stdout, config
 
   def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:
-    """Parses flags.
+    """Parses the flags of a command line.
+
+    Args:
+      args: the arguments after the verb.
+      namespace: the namespace to fill; None makes a new one.
 
     Raises:
       UserError: a flag is wrong or missing.
@@ -255,22 +268,22 @@ class Parser(argparse.ArgumentParser):
     if not argument.startswith("-"):
       self.error(f"unexpected argument {argument!r}")
     flag = argument.partition("=")[0]
-    known = [f for f in self._option_string_actions if f.startswith("--")]
-    remedy = nearest(f"--{flag.lstrip('-')}", known)
+    flags = [f for f in self._option_string_actions if f.startswith("--")]
+    remedy = nearest(f"--{flag.lstrip('-')}", flags)
     if remedy.startswith("; did"):
       raise UserError(f"{flag}: no such flag{remedy}")
     self.error(f"{flag}: no such flag")
 
   def error(self, message: str) -> NoReturn:
-    """Raises UserError with the message of argparse."""
+    """Raises UserError, where argparse would exit, with argparse's message."""
     raise UserError(f"{message}; {self.prog} --help shows all flags.")
 
   def format_usage(self) -> str:
-    """Returns a usage of one line or two, with the required flags only."""
+    """Returns a usage with the required flags only, so that it stays short."""
     return self._usage() + "\n"
 
   def format_help(self) -> str:
-    """Returns the help, which fits on a screen."""
+    """Returns the help, with the short usage of `format_usage`."""
     text = super().format_help()
     return re.sub(r"\Ausage: .*?\n\n", f"{self._usage()}\n\n", text, flags=re.S)
 
@@ -294,10 +307,10 @@ class Parser(argparse.ArgumentParser):
 def _split_overrides(
   arguments: Sequence[str],
 ) -> tuple[list[tuple[str, str]], list[str]]:
-  """Splits `--config.KEY=VALUE` or `--config.KEY VALUE` from other arguments.
+  """Separates `--config.KEY=VALUE` or `--config.KEY VALUE` from the rest.
 
   Returns:
-    The (key, value) pairs, and what is not one.
+    The (key, value) pairs, and the other arguments.
   """
   overrides, others = [], []
   remaining = iter(arguments)

@@ -1,8 +1,8 @@
-"""Errors of XLA and of its libraries, told apart by their status.
+"""Errors of XLA and of its libraries, distinguished by their status.
 
-These libraries raise errors of a few classes only (RuntimeError, ValueError).
-The name of the status stands in the text alone, and this is the one place that
-reads it there.
+These libraries raise only a few classes of errors (RuntimeError, ValueError).
+The name of the status is only in their message, and this file is the only one
+that reads it there.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 def has_status(error: BaseException, status: str) -> bool:
-  """Returns True if an error of such a library has a status.
+  """Returns True if an error of these libraries has the given status.
 
   Args:
-    error: the error as it was raised.
-    status: one of the names above.
+    error: the error that was raised.
+    status: the name of the status, one of the constants above.
   """
   return status in str(error)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-  """Returns True if the memory of the host or of a device did not suffice."""
+  """Returns True if the host or a device ran out of memory."""
   return isinstance(error, MemoryError) or (
     isinstance(error, RuntimeError) and has_status(error, RESOURCE_EXHAUSTED)
   )
@@ -34,10 +34,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def reports_out_of_memory(remedy: str) -> Iterator[None]:
-  """Turns an error of too little memory into `OutOfMemory`.
+  """Raises `OutOfMemory` in place of an error that reports too little memory.
 
   Args:
-    remedy: sentences that say what lowers the need.
+    remedy: sentences for the user, which say how to need less memory.
   """
   try:
     yield

@@ -1,4 +1,7 @@
-"""GPT-1 (Radford et al. 2018): a causal stack, the contrast to the encoders."""
+"""GPT-1 (Radford et al. 2018): a causal language model.
+
+It is here for comparison: the other families read a text in both directions.
+"""
 
 from typing import Any
 
@@ -13,31 +16,32 @@ from bert_jax.models.encoder import (
   stack_flops,
 )
 
-# Paper, section 4.1; 40,000 merges make 40,478 pieces (openai/
-# finetune-transformer-lm).
+# Paper, section 4.1.
 VARIANTS: dict[str, dict[str, int]] = {
   "base": dict(hidden=768, num_layers=12, heads=12, mlp=3072),
 }
-# The vector of the last token, `_classify_`, then dropout (train.py, clf).
+# A classifier reads the vector of the last token, `_classify_`, after dropout
+# (train.py, clf).
 POOLING = heads.Pooling(activation=None, last=True)
 PRETRAINED_POOLER = False
 OBJECTIVE = "lm"
 
 
 class Gpt(Encoder):
-  """The decoder stack: embeddings without segments or LayerNorm, and layers.
+  """GPT-1's layers over embeddings that have no segments and no LayerNorm.
 
-  Each position is encoded from itself and those before it. The published
-  model's "gelu" is the tanh form, "gelu_new" here.
+  A position sees itself and the positions before it. The published model's
+  "gelu" is the tanh approximation, which is called "gelu_new" here.
   """
 
+  # 40,000 merges make 40,478 pieces (openai/finetune-transformer-lm).
   vocab_size: int = 40478
   activation: str = "gelu_new"
   norm_epsilon: float = 1e-5
 
   @property
   def kernel_init(self) -> layers.Init:
-    """Initializer of the tables and kernels: a normal that is not truncated."""
+    """The initializer of tables and kernels: a normal, without truncation."""
     return nn.initializers.normal(self.initializer_range)
 
   def setup(self):
@@ -46,17 +50,17 @@ class Gpt(Encoder):
 
 
 class ForPreTraining(nn.Module):
-  """The stack and a language-model head tied to the word table, no bias."""
+  """GPT-1 with its language-model head: the word table again, without bias."""
 
   encoder: Gpt
 
   def encode(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> tuple[Float[Array, "b l d"], Float[Array, "v d"]]:
-    """The last hidden states and the table that decodes them.
+    """Returns the last hidden states and the word table.
 
-    A caller that makes the logits in parts needs both. The arguments are those
-    of `__call__`.
+    Their product is the logits. A caller that computes the logits in parts
+    needs both. The arguments are those of `__call__`.
     """
     hidden, _ = encode(self.encoder, batch, train=train)
     return hidden, self.encoder.word_embedding
@@ -64,11 +68,13 @@ class ForPreTraining(nn.Module):
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:
-    """Returns {"lm_logits"}, float32 [b l v], for the token after each.
+    """Returns {"lm_logits"}, float32 [b l v].
+
+    The logits at a position predict the token after it.
 
     Args:
-      batch: `input_ids`; optionally `sequence_ids`, `position_ids`.
-      train: apply dropout; needs a "dropout" rng.
+      batch: `input_ids`, and optionally `sequence_ids` and `position_ids`.
+      train: True applies dropout, which needs a "dropout" rng.
     """
     hidden, table = self.encode(batch, train=train)
     return {"lm_logits": heads.decode(hidden, table, self.encoder.vocab_size)}
@@ -80,14 +86,13 @@ def build(variant: str, **overrides: Any) -> Gpt:
 
 
 def flops(encoder: Gpt, rows: int, length: int, predictions: int) -> float:
-  """Counts the operations of a forward pass with some logits.
+  """Counts the floating-point operations of a forward pass.
 
   Args:
-    encoder: the encoder, for its sizes.
-    rows: number of rows.
-    length: tokens of a row.
-    predictions: positions of a row that get logits.
+    encoder: the encoder, which has the sizes.
+    rows: the number of rows.
+    length: the number of tokens in a row.
+    predictions: the number of positions in a row that get logits.
   """
-  e = encoder
-  decoded = 2.0 * rows * predictions * e.hidden * e.vocab_size
-  return stack_flops(e, rows, length) + decoded
+  logits = 2.0 * rows * predictions * encoder.hidden * encoder.vocab_size
+  return stack_flops(encoder, rows, length) + logits

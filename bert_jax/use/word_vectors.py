@@ -4,79 +4,83 @@ import numpy as np
 
 from bert_jax.messages import UserError
 
-# The first words are the most frequent ones; huawei-noah/
-# Pretrained-Language-Model TinyBERT data_augmentation.py,
-# prepare_embedding_retrieval.
+# How many words are read. GloVe's files begin with the most frequent words. The
+# number is that of huawei-noah/Pretrained-Language-Model TinyBERT
+# data_augmentation.py, prepare_embedding_retrieval.
 MOST = 100_000
 
 
 class WordVectors:
-  """Vectors of length 1 of the words of a file.
+  """The words of a file and their vectors, scaled to length 1.
 
   Attributes:
-    words: in the file's order.
-    matrix: float32 [N, D].
+    words: the words in the file's order.
+    matrix: float32 [N, D], a row for each word.
   """
 
   def __init__(self, words: list[str], matrix: np.ndarray):
     self.words, self.matrix = words, matrix
     self._number = {word: i for i, word in enumerate(words)}
-    # A word occurs many times in a file, and sorting all words takes 10 ms.
-    self._known: dict[tuple[str, int], list[str]] = {}
+    # The results of `nearest` are kept, because a text repeats its words and
+    # each search sorts all words, which takes 10 ms.
+    self._nearest: dict[tuple[str, int], list[str]] = {}
 
   def nearest(self, word: str, count: int) -> list[str]:
-    """The words whose vectors have the largest cosine with a word's.
+    """Returns the words whose vectors have the largest cosine with a word's.
 
-    A capital at the beginning of the word is given to all of them, as released
-    (data_augmentation.py, _word_distance).
+    If the word begins with a capital, so do the words that are returned, as in
+    the released program (data_augmentation.py, _word_distance).
 
     Args:
-      word: looked up as it is written.
-      count: how many; the word itself is none of them.
+      word: the word; capitals count.
+      count: the number of words to return, which exclude `word` itself.
 
     Returns:
-      The nearest first; [] for a word without a vector.
+      The words, the nearest first; an empty list if `word` has no vector.
     """
     if word not in self._number:
       return []
-    if (word, count) not in self._known:
-      self._known[word, count] = self._find(word, count)
-    return self._known[word, count]
+    if (word, count) not in self._nearest:
+      self._nearest[word, count] = self._find(word, count)
+    return self._nearest[word, count]
 
   def _find(self, word: str, count: int) -> list[str]:
     number = self._number[word]
-    cosine = self.matrix @ self.matrix[number]
-    cosine[number] = -np.inf
-    order = np.argsort(-cosine, kind="stable")[: min(count, len(cosine) - 1)]
+    cosines = self.matrix @ self.matrix[number]
+    cosines[number] = -np.inf
+    order = np.argsort(-cosines, kind="stable")[: min(count, len(cosines) - 1)]
     words = [self.words[i] for i in order]
     return [w.title() for w in words] if word.istitle() else words
 
 
 def read(path: str, most: int = MOST) -> WordVectors:
-  """Reads the first vectors of a file: a word and its numbers a line.
+  """Reads the first vectors of a file in GloVe's text format.
+
+  Each line has a word and its numbers.
 
   Args:
     path: a file in UTF-8 with single spaces and without a header.
-    most: words to read.
+    most: the largest number of lines to read.
 
   Raises:
-    ValueError: no such file, or a line that is no word with as many finite
-      numbers as the first has; names it.
+    UserError: the file does not exist, or a line does not have a word and as
+      many finite numbers as the first line; the message names the line.
   """
   words, rows, seen = [], [], set()
   try:
     with open(path, "rb") as f:
-      for number, line in enumerate(f, 1):
-        if number > most:
+      for line_number, line in enumerate(f, 1):
+        if line_number > most:
           break
         word, row = _parse(line, len(rows[0]) if rows else None)
         if row is None:
           raise UserError(
-            f"{path}:{number}: no word with"
+            f"{path}:{line_number}: no word with"
             f" {len(rows[0]) if rows else 'two or more'} finite numbers after"
             " it; vectors are read from GloVe's text format, without a header."
           )
-        # If a word is there twice, the first is the more frequent one.
+        # Keep the first vector of a repeated word, because words are ordered
+        # by frequency.
         if word not in seen:
           seen.add(word)
           words.append(word)
@@ -93,9 +97,11 @@ def read(path: str, most: int = MOST) -> WordVectors:
 
 
 def _parse(line: bytes, size: int | None) -> tuple[str, np.ndarray | None]:
-  """A line's word and float32 [size] vector; None if it is no such line.
+  """Returns a line's word and its vector, float32 [size].
 
-  A few words of the larger files have spaces in them.
+  The vector is None if the line has another form. If the size is known, the
+  line is split from its end, because a few words of the larger files contain
+  spaces.
   """
   try:
     text = line.decode("utf-8").rstrip("\r\n ")
@@ -103,5 +109,5 @@ def _parse(line: bytes, size: int | None) -> tuple[str, np.ndarray | None]:
     row = np.array([float(x) for x in fields[1:]], np.float32)
   except ValueError:
     return "", None
-  right = len(row) > 1 if size is None else len(row) == size
-  return fields[0], row if right and np.isfinite(row).all() else None
+  fits = len(row) > 1 if size is None else len(row) == size
+  return fields[0], row if fits and np.isfinite(row).all() else None

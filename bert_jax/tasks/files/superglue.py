@@ -1,8 +1,9 @@
 """SuperGLUE's files (super.gluebenchmark.com): JSON lines.
 
-`records` flattens them to what TensorFlow Datasets has, a line an answer.
-What stands around the texts is T5's where SuperGLUE prescribes nothing (Raffel
-et al. 2019, appendix D): WSC's spans between * and #, ReCoRD's summary points.
+`records` flattens nested lines into the records that TensorFlow Datasets has:
+one for each answer of MultiRC and one for each query of ReCoRD. SuperGLUE does
+not say how WSC's spans are marked and how ReCoRD's summary points are joined to
+the passage. Both are done as in T5 (Raffel et al. 2019, appendix D).
 """
 
 import re
@@ -15,7 +16,7 @@ from bert_jax.tasks.files import label_fields, tables
 from bert_jax.tasks.files.tables import Record, get, get_int, get_text
 
 NAMES = ("boolq", "cb", "copa", "multirc", "record", "wic", "wsc")
-# Roemmele et al. 2011, section 3.
+# COPA's questions, as in Roemmele et al. 2011, section 3.
 _COPA = {
   "cause": "What was the cause of this?",
   "effect": "What happened as a result?",
@@ -23,7 +24,15 @@ _COPA = {
 
 
 def records(name: str, path: str) -> Iterator[Record]:
-  """Reads a file of a task; ValueError names the file and line."""
+  """Yields the flat records of a task's file.
+
+  Args:
+    name: the task, one of `NAMES`.
+    path: the task's .jsonl file.
+
+  Raises:
+    UserError: names the file and the line that is wrong.
+  """
   for record in tables.jsonl(path):
     if name == "multirc":
       yield from _answers(record)
@@ -36,17 +45,17 @@ def records(name: str, path: str) -> Iterator[Record]:
 
 
 def _answers(record: Record) -> Iterator[Record]:
-  """MultiRC: a paragraph's answers, each by itself."""
+  """Yields a record for each answer to a question of a MultiRC paragraph."""
   passage = record._replace(fields=_dict(record, "passage"))
   for question in _dicts(passage, "questions"):
     for answer in _dicts(question, "answers"):
-      numbers = [get(part, "idx") for part in (record, question, answer)]
+      indices = [get(level, "idx") for level in (record, question, answer)]
       fields = dict(
         paragraph=get_text(passage, "text"),
         question=get_text(question, "question"),
         answer=get_text(answer, "text"),
         idx=dict(
-          zip(("paragraph", "question", "answer"), numbers, strict=True)
+          zip(("paragraph", "question", "answer"), indices, strict=True)
         ),
       )
       if "label" in answer.fields:
@@ -55,12 +64,13 @@ def _answers(record: Record) -> Iterator[Record]:
 
 
 def _queries(record: Record) -> Iterator[Record]:
-  """ReCoRD: a passage's queries; `end` of an entity is its last character."""
+  """Yields a record for each query of a ReCoRD passage."""
   passage = record._replace(fields=_dict(record, "passage"))
   text = get_text(passage, "text")
+  # In the files, `end` is the position of an entity's last character.
   spans = [
-    (get_int(e, "start"), get_int(e, "end") + 1)
-    for e in _dicts(passage, "entities")
+    (get_int(entity, "start"), get_int(entity, "end") + 1)
+    for entity in _dicts(passage, "entities")
   ]
   entities = list(dict.fromkeys(text[begin:end] for begin, end in spans))
   for query in _dicts(record, "qas"):
@@ -72,7 +82,7 @@ def _queries(record: Record) -> Iterator[Record]:
     )
     if "answers" in query.fields:
       fields["answers"] = [
-        get_text(a, "text") for a in _dicts(query, "answers")
+        get_text(answer, "text") for answer in _dicts(query, "answers")
       ]
     yield Record(fields, record.where)
 
@@ -80,41 +90,44 @@ def _queries(record: Record) -> Iterator[Record]:
 def _dict(record: Record, name: str) -> dict[str, Any]:
   value = get(record, name)
   if not isinstance(value, dict):
-    raise UserError(f"{record.where}: {name!r} is no object.")
+    raise UserError(f"{record.where}: {name!r} is not an object.")
   return value
 
 
 def _dicts(record: Record, name: str) -> list[Record]:
   value = get(record, name)
   if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-    raise UserError(f"{record.where}: {name!r} is no list of objects.")
+    raise UserError(f"{record.where}: {name!r} is not a list of objects.")
   return [Record(v, record.where) for v in value]
 
 
 def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
-  """Makes the examples of a line: of ReCoRD one an entity, else one.
+  """Makes the examples of a record.
+
+  A record of ReCoRD gives an example for each entity. A record of another task
+  gives one example.
 
   Args:
-    task: of SuperGLUE.
-    record: flat, see `records`.
-    needed: whether it must have a label.
+    task: a task of SuperGLUE.
+    record: a flat record, from `records` or from TensorFlow Datasets.
+    needed: True if a record without a label is an error.
 
   Raises:
-    ValueError: names the file and line.
+    UserError: names the file and the line that is wrong.
   """
   if task.name == "record":
     yield from _entities(record, needed)
     return
-  number = record.fields.get("idx")
-  example: dict[str, Any] = {"id": number}
+  example: dict[str, Any] = {"id": record.fields.get("idx")}
   if task.name == "multirc":
     text, question, answer = (
       get_text(record, name) for name in ("paragraph", "question", "answer")
     )
-    parts = [get(record, "idx")[k] for k in ("paragraph", "question", "answer")]
+    levels = ("paragraph", "question", "answer")
+    indices = [str(get(record, "idx")[level]) for level in levels]
     example = dict(
-      id="-".join(map(str, parts)),
-      group="-".join(map(str, parts[:2])),
+      id="-".join(indices),
+      group="-".join(indices[:2]),
       answer=answer,
       texts=[text, f"{question} {answer}"],
     )
@@ -127,15 +140,16 @@ def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
 
 
 def _entities(record: Record, needed: bool) -> Iterator[dict[str, Any]]:
+  """Yields an example for each entity that may answer a ReCoRD query."""
   passage = re.sub(
     r"(\.|\?|!|\"|')\n@highlight\n", r"\1 ", get_text(record, "passage")
   ).replace("\n@highlight\n", ". ")
   query = get_text(record, "query")
   number = str(get(record, "idx")["query"])
-  answers = [_text(a) for a in record.fields.get("answers", ())]
+  answers = [_text(answer) for answer in record.fields.get("answers", ())]
   if needed and not answers:
     raise UserError(f"{record.where}: query {number} has no answers.")
-  entities = [_text(e) for e in get(record, "entities")]
+  entities = [_text(entity) for entity in get(record, "entities")]
   if not entities:
     raise UserError(
       f"{record.where}: query {number} has no entities to choose from."
@@ -153,23 +167,25 @@ def _entities(record: Record, needed: bool) -> Iterator[dict[str, Any]]:
 
 
 def _text(value: Any) -> str:
+  """Decodes the bytes that TensorFlow Datasets gives for a text."""
   return value.decode("utf-8") if isinstance(value, bytes) else value
 
 
 def _alternatives(record: Record) -> list[list[str]]:
-  asked = get_text(record, "question")
-  if asked not in _COPA:
+  """Returns COPA's premise and question beside each of the two choices."""
+  kind = get_text(record, "question")
+  if kind not in _COPA:
     raise UserError(
-      f"{record.where}: question {asked!r:.40} is none of {', '.join(_COPA)}."
+      f"{record.where}: question {kind!r:.40} is none of {', '.join(_COPA)}."
     )
-  premise = f"{get_text(record, 'premise')} {_COPA[asked]}"
+  premise = f"{get_text(record, 'premise')} {_COPA[kind]}"
   return [[premise, get_text(record, f"choice{k}")] for k in (1, 2)]
 
 
 def _marked(record: Record) -> list[str]:
-  """WSC: the text with * around the first span and # around the second."""
+  """Returns WSC's text with * around its first span and # around its second."""
   words = get_text(record, "text").split(" ")
-  # The later one first, so that its words are still where they were.
+  # Mark the later span first: signs in front of a span would move its words.
   spans = sorted((get_int(record, f"span{k}_index"), k) for k in (1, 2))[::-1]
   for begin, k in spans:
     count = len(get_text(record, f"span{k}_text").split(" "))
