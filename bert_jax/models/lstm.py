@@ -1,4 +1,4 @@
-"""LSTM layers with a projection, as ELMo has them."""
+"""ELMo's LSTM layers, whose outputs are projected to a smaller width."""
 
 import functools
 from collections.abc import Sequence
@@ -11,19 +11,20 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.kernels import fused
 
-# Cells and projected output of one direction.
+# The cells and the projected output of one direction.
 State = tuple[Float[Array, "b c"], Float[Array, "b p"]]
-# The same for several directions.
+# The same for w directions.
 States = tuple[Float[Array, "w b c"], Float[Array, "w b p"]]
 
 
 class Weights(NamedTuple):
-  """The float32 parameters of a layer and direction.
+  """The float32 parameters of one direction of a layer.
 
   Attributes:
-    kernel: [d + p, 4 c]: rows for the input, then for the previous output.
-    bias: [4 c].
-    projection: [c, p].
+    kernel: [d + p, 4 c]; the first d rows multiply the input, the others the
+      previous output.
+    bias: [4 c], added to the gates.
+    projection: [c, p], from the cells to the output.
   """
 
   kernel: Float[Array, "q g"]
@@ -32,7 +33,7 @@ class Weights(NamedTuple):
 
 
 class Loop(NamedTuple):
-  """Static settings of a loop over time; the attributes are those of `Lstm`."""
+  """The static settings of a loop over time; see the attributes of `Lstm`."""
 
   clip: float
   dtype: jnp.dtype
@@ -40,17 +41,18 @@ class Loop(NamedTuple):
 
 
 class Lstm(nn.Module):
-  """One layer and direction (TensorFlow's LSTMCell with num_proj).
+  """One direction of a layer, as TensorFlow's LSTMCell with num_proj.
 
-  Gates in the order input, candidate, forget, output; 1 is added to the forget
-  gate; cell and projected output are clipped.
+  The order of the gates is input, candidate, forget, output. 1 is added to the
+  forget gate. The cells and the projected output are clipped.
 
   Attributes:
-    cell: number of cells.
-    features: width of the projected output.
-    clip: bound of cells and outputs.
-    dtype: dtype of the products; the state is float32.
-    unroll: steps of time in an iteration of the loop; 0 for all.
+    cell: the number of cells.
+    features: the width of the projected output.
+    clip: the largest absolute value of cells and outputs.
+    dtype: the dtype of the matrix products; the state is float32.
+    unroll: the number of words in an iteration of the compiled loop; 0 unrolls
+      the whole loop.
   """
 
   cell: int
@@ -61,13 +63,14 @@ class Lstm(nn.Module):
 
   @nn.compact
   def weights(self, width: int) -> Weights:
-    """Returns the parameters for words of this width."""
+    """Returns the parameters for input vectors of a width."""
     axes = nn.with_logical_partitioning
-    # TensorFlow's default initializer, as the published program gives none.
+    # The published program names no initializer, so this is TensorFlow's
+    # default.
     glorot = nn.initializers.glorot_uniform()
     zeros = nn.initializers.zeros_init()
-    # One variable, as published, so that an optimizer's rules for a variable
-    # see the layer as a whole.
+    # As published, one variable holds all gates, so that an optimizer's rules
+    # for a variable (clipping its norm, for example) see the whole layer.
     kernel = self.param(
       "kernel",
       axes(glorot, ("embed", "mlp")),
@@ -91,29 +94,30 @@ class Lstm(nn.Module):
     *,
     reverse: bool = False,
   ) -> tuple[Float[Array, "b l p"], State]:
-    """Runs over the words of each sequence, from its end if `reverse`.
+    """Reads the words of each sequence.
 
-    A sequence begins with a state of zeros, wherever it stands in its row: no
-    padding and no neighbour changes it.
+    Each sequence begins with a state of zeros. Its outputs depend neither on
+    padding nor on the other sequences of its row.
 
     Args:
-      x: words.
+      x: the vectors of the words.
       sequence_ids: 0 at padding, 1, 2, ... for the sequences of a row.
-      state: cells and output with which the first sequence of each row begins,
-        for text that goes on from row to row; zeros if None.
-      reverse: from the last word to the first.
+      state: the state with which the first sequence of each row begins, if its
+        text continues from an earlier batch; None for zeros.
+      reverse: True reads from the last word to the first.
 
     Returns:
-      The outputs, 0 at padding, and the state after the last word.
+      The outputs, which are 0 at padding, and the state after the word that was
+      read last.
     """
     if reverse:
       x, sequence_ids = x[:, ::-1], sequence_ids[:, ::-1]
-    before = None if state is None else tuple(s[None] for s in state)
+    states = None if state is None else tuple(array[None] for array in state)
     outputs, (cells, output) = run(
       [self.weights(x.shape[-1])],
       x[None],
       sequence_ids[None],
-      before,
+      states,
       Loop(clip=self.clip, dtype=self.dtype, unroll=self.unroll),
     )
     outputs = outputs[0, :, ::-1] if reverse else outputs[0]
@@ -127,23 +131,25 @@ def run(
   states: States | None,
   loop: Loop,
 ) -> tuple[Float[Array, "w b l p"], States]:
-  """Runs layers of equal sizes in one loop, each over its own rows.
+  """Runs several layers of equal sizes in one loop, each over its own rows.
 
   Args:
     weights: the parameters of each layer.
-    x: words, in the order in which they are read.
-    sequence_ids: see `Lstm.__call__`.
-    states: see `Lstm.__call__`.
-    loop: clip, dtype and unrolling of the loop.
+    x: the vectors of the words, in the order in which each layer reads them.
+    sequence_ids: the sequences of each layer's rows; see `Lstm.__call__`.
+    states: the states at the beginning; see `Lstm.__call__`.
+    loop: the settings of the loop.
 
   Returns:
-    The outputs, 0 at padding, and the states after the last word.
+    The outputs, which are 0 at padding, and the states after the words that
+    were read last.
   """
   kernel = jnp.stack([w.kernel for w in weights])
   bias = jnp.stack([w.bias for w in weights])
   projection = jnp.stack([w.projection for w in weights])
   width, dtype = x.shape[-1], loop.dtype
-  # The products with all words are made at once, outside of the loop.
+  # Multiply all words at once, outside of the loop: this part of the gates does
+  # not depend on the state.
   inputs = jnp.einsum(
     "wbld,wdg->lwbg", x.astype(dtype), kernel[:, :width].astype(dtype)
   )
@@ -165,21 +171,23 @@ def run(
 
 
 def _begins(sequence_ids: Int[Array, "*b l"]) -> Bool[Array, "*b l"]:
-  """True at the first word, in reading order, of all sequences but the first.
+  """Returns True at the words where the state is set to zeros.
 
-  The first one of a row begins with the state that is passed in.
+  These are the first words, in reading order, of all sequences but the first of
+  each row. The first sequence begins with the state that the caller passes.
   """
-  before, now = sequence_ids[..., :-1], sequence_ids[..., 1:]
-  later = jnp.cumsum(before != 0, axis=-1) > 0
-  begins = (now != before) & (now != 0) & later
+  previous, current = sequence_ids[..., :-1], sequence_ids[..., 1:]
+  later = jnp.cumsum(previous != 0, axis=-1) > 0
+  begins = (current != previous) & (current != 0) & later
   begins = jnp.pad(begins, [(0, 0)] * (begins.ndim - 1) + [(1, 0)])
-  return begins[..., : sequence_ids.shape[-1]]  # There may be no word at all.
+  # Padding adds a position even to rows of length 0, so cut it off there.
+  return begins[..., : sequence_ids.shape[-1]]
 
 
 def _cell(
   gates: Float[Array, "w b g"], cells: Float[Array, "w b c"], clip: float
 ) -> States:
-  """The cells after a word, and the output before its projection."""
+  """Returns the cells after a word, and the output before its projection."""
   i, j, f, o = jnp.split(gates.astype(jnp.float32), 4, axis=-1)
   cells = jax.nn.sigmoid(f + 1.0) * cells + jax.nn.sigmoid(i) * jnp.tanh(j)
   cells = jnp.clip(cells, -clip, clip)
@@ -188,90 +196,110 @@ def _cell(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _recur(loop, inputs, recurrent, projection, states, fresh, real):
-  """The loop over time.
+  """Runs the loop over time.
 
-  The gradient is written by hand. The automatic one would add to arrays of the
-  size of the parameters in every step backwards. Here each step keeps the
-  factors of these gradients, and one product over all steps follows.
+  The gradient is written by hand, for speed. The automatic gradient would add
+  to arrays as large as the parameters in every step backwards. Here each step
+  keeps the factors of these gradients, and one product over all steps follows.
 
   Args:
-    loop: see `Loop`.
-    inputs: [l w b 4c], the words' part of the gates.
-    recurrent: [w p 4c] float32.
+    loop: the settings of the loop.
+    inputs: [l w b 4c], the words times the kernel, plus the bias.
+    recurrent: [w p 4c] float32, the kernel's rows for the previous output.
     projection: [w c p] float32.
     states: the states before the first words.
-    fresh: [l w b 1] bool, True where a sequence begins.
+    fresh: [l w b 1] bool, True where the state is set to zeros.
     real: [l w b 1] bool, False at padding.
 
   Returns:
-    [l w b p], the output after each word (at padding, the one before it); the
-    states.
+    [l w b p], the output after each word, which at padding is the last output
+    before it; and the states at the end.
   """
   return _forward(loop, inputs, recurrent, projection, states, fresh, real)[0]
 
 
 def _forward(loop, inputs, recurrent, projection, states, fresh, real):
+  """Computes the result of `_recur`, and the arrays that `_backward` needs."""
   clip, dtype = loop.clip, loop.dtype
-  into, out = recurrent.astype(dtype), projection.astype(dtype)
+  recurrent_cast = recurrent.astype(dtype)
+  projection_cast = projection.astype(dtype)
 
-  def step(states, now):
-    inputs, fresh, real = now
-    cells, output = (jnp.where(fresh, 0.0, s) for s in states)
-    gates = inputs + jnp.einsum("wbp,wpg->wbg", output.astype(dtype), into)
-    new, seen = _cell(gates, cells, clip)
-    projected = jnp.einsum("wbc,wcp->wbp", seen.astype(dtype), out)
-    projected = jnp.clip(projected.astype(jnp.float32), -clip, clip)
-    # Padding passes the state on: it may stand before or after the words.
-    cells, output = (
-      jnp.where(real, new, cells),
-      jnp.where(real, projected, output),
+  def step(states, word):
+    inputs, fresh, real = word
+    cells, output = (jnp.where(fresh, 0.0, state) for state in states)
+    gates = inputs + jnp.einsum(
+      "wbp,wpg->wbg", output.astype(dtype), recurrent_cast
     )
+    new_cells, cell_output = _cell(gates, cells, clip)
+    new_output = jnp.einsum(
+      "wbc,wcp->wbp", cell_output.astype(dtype), projection_cast
+    )
+    new_output = jnp.clip(new_output.astype(jnp.float32), -clip, clip)
+    # Padding, which may be before or after the words, keeps the state.
+    cells = jnp.where(real, new_cells, cells)
+    output = jnp.where(real, new_output, output)
     return (cells, output), (gates, cells, output.astype(dtype))
 
-  last, (gates, cells, outputs) = jax.lax.scan(
+  last_states, (gates, cells, outputs) = jax.lax.scan(
     step, states, (inputs, fresh, real), unroll=loop.unroll or True
   )
   saved = gates, cells, outputs, recurrent, projection, states, fresh, real
-  return (outputs, last), saved
+  return (outputs, last_states), saved
 
 
 def _backward(loop, saved, gradients):
-  clip, dtype, unroll = loop
+  """Computes the gradients of the arguments of `_recur`.
+
+  A local with the prefix `d_` is the gradient of the array with that name.
+  """
+  clip, dtype = loop.clip, loop.dtype
   gates, cells, outputs, recurrent, projection, states, fresh, real = saved
-  into, out = recurrent.astype(dtype), projection.astype(dtype)
-  d_outputs, d_last = gradients
+  recurrent_cast = recurrent.astype(dtype)
+  projection_cast = projection.astype(dtype)
+  d_outputs, d_last_states = gradients
 
-  def before(first, rest):
-    first = first[None].astype(rest.dtype)
-    return jnp.where(fresh, 0, jnp.concatenate([first, rest[:-1]]))
+  def shift(first, arrays):
+    """Returns for each word the array that it found in the state."""
+    first = first[None].astype(arrays.dtype)
+    return jnp.where(fresh, 0, jnp.concatenate([first, arrays[:-1]]))
 
-  def step(d_states, now):
-    gates, cells, output, d_output, fresh, real = now
-    d_cells, d_kept = d_states
-    d_kept = d_kept + d_output.astype(jnp.float32)
-    inside = jnp.abs(output) < clip
-    d_made = jnp.where(real & inside, d_kept, 0.0).astype(dtype)
-    d_seen = jnp.einsum("wbp,wcp->wbc", d_made, out).astype(jnp.float32)
-    (_, seen), pull = jax.vjp(functools.partial(_cell, clip=clip), gates, cells)
-    d_gates, d_before = pull((jnp.where(real, d_cells, 0.0), d_seen))
-    d_back = jnp.einsum("wbg,wpg->wbp", d_gates, into).astype(jnp.float32)
+  def step(d_states, word):
+    gates, previous_cells, output, d_output, fresh, real = word
+    d_cells, d_state_output = d_states
+    d_state_output = d_state_output + d_output.astype(jnp.float32)
+    # A clipped output has no gradient, and neither has one that padding kept.
+    has_gradient = real & (jnp.abs(output) < clip)
+    d_new_output = jnp.where(has_gradient, d_state_output, 0.0).astype(dtype)
+    d_cell_output = jnp.einsum(
+      "wbp,wcp->wbc", d_new_output, projection_cast
+    ).astype(jnp.float32)
+    (_, cell_output), cell_vjp = jax.vjp(
+      functools.partial(_cell, clip=clip), gates, previous_cells
+    )
+    d_gates, d_previous_cells = cell_vjp(
+      (jnp.where(real, d_cells, 0.0), d_cell_output)
+    )
+    d_previous_output = jnp.einsum(
+      "wbg,wpg->wbp", d_gates, recurrent_cast
+    ).astype(jnp.float32)
     d_states = (
-      jnp.where(real, d_before, d_cells),
-      jnp.where(real, d_back, d_kept),
+      jnp.where(real, d_previous_cells, d_cells),
+      jnp.where(real, d_previous_output, d_state_output),
     )
     d_states = tuple(jnp.where(fresh, 0.0, d) for d in d_states)
-    return d_states, (d_gates, d_made, seen.astype(dtype))
+    return d_states, (d_gates, d_new_output, cell_output.astype(dtype))
 
-  over_time = (gates, before(states[0], cells), outputs, d_outputs, fresh, real)
-  d_states, (d_gates, d_made, seen) = jax.lax.scan(
-    step, d_last, over_time, reverse=True, unroll=loop.unroll or True
+  previous_cells = shift(states[0], cells)
+  words = (gates, previous_cells, outputs, d_outputs, fresh, real)
+  d_states, (d_gates, d_new_outputs, cell_outputs) = jax.lax.scan(
+    step, d_last_states, words, reverse=True, unroll=loop.unroll or True
   )
   product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
-  last_outputs = before(states[1], outputs)
-  d_recurrent = product("lwbp,lwbg->wpg", last_outputs, d_gates)
-  d_projection = product("lwbc,lwbp->wcp", seen, d_made)
-  none = fused.no_gradient(fresh), fused.no_gradient(real)
-  return d_gates, d_recurrent, d_projection, d_states, *none
+  previous_outputs = shift(states[1], outputs)
+  d_recurrent = product("lwbp,lwbg->wpg", previous_outputs, d_gates)
+  d_projection = product("lwbc,lwbp->wcp", cell_outputs, d_new_outputs)
+  d_flags = fused.no_gradient(fresh), fused.no_gradient(real)
+  return d_gates, d_recurrent, d_projection, d_states, *d_flags
 
 
 _recur.defvjp(_forward, _backward)
