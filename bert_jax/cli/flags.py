@@ -69,7 +69,7 @@ SHARED: dict[str, dict[str, Any]] = {
   ),
   "keep-accents": dict(
     action="store_true",
-    help="keep accents when text is lower-cased (for most languages except English)",
+    help="keep accents in lower-cased text (most languages need them)",
   ),
   "format": dict(
     default="auto",

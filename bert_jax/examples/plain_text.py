@@ -1,9 +1,10 @@
-"""Examples straight from text: tokenised on the way, nothing written.
+"""Examples directly from text, which is tokenised in memory.
 
-For small text, and to look at what a model gets. The documents are taken in
-groups; each group becomes a small corpus in memory, and the same recipes make
-its examples. Shuffling reaches no further than a group, and every epoch reads
-and tokenises again; a prepared folder does better for text that is used often.
+Use this for small text, or to look at a model's input. The documents are read
+in groups. Each group becomes a small corpus in memory, and the recipes of
+prepared folders make its examples. Examples are shuffled only within their
+group, and every epoch reads and tokenises the text again. Prepare a folder for
+text that is used often.
 """
 
 import functools
@@ -22,14 +23,15 @@ Records = Callable[[], Iterator[sources.Record]]
 
 
 class Text:
-  """Text with its vocabulary, as `reader.Prepared` is a folder with its own.
+  """A text and its vocabulary, in place of a prepared folder.
 
   Attributes:
-    path: a name, for messages.
-    meta: `lower_case`, and `fingerprint` of everything the examples depend on.
-    vocab: the pieces in the order of their ids.
-    special: ids of the special tokens.
-    tokenizer: text to ids.
+    path: the text's name, for messages.
+    meta: `lower_case`, and `fingerprint`, a hash of everything that the
+      examples depend on.
+    vocab: the vocabulary's pieces in the order of their ids.
+    special: the ids of the special tokens.
+    tokenizer: the vocabulary, which turns text into ids.
   """
 
   def __init__(
@@ -44,28 +46,31 @@ class Text:
     group: int,
     version: Any,
   ):
-    """Describes text; reads none yet.
+    """Describes a text. The text is read later.
 
     Args:
-      path: a name, for messages.
-      train: yields the raw documents, the same at every call.
-      validation: yields the held-out documents; None takes them from `train`.
-      tokenizer: text to ids.
-      heldout: share of the documents of `train` to hold out, by a hash of their
-        content, as `prepare` does; without effect if `validation` is given.
-      language: of `sources.LANGUAGES`, for splitting sentences.
-      group: documents that are tokenised, paired and shuffled together.
-      version: changes when the text does.
+      path: the text's name, for messages.
+      train: a function that yields the same raw documents at every call.
+      validation: a function that yields the held-out documents; None takes
+        them from `train`.
+      tokenizer: the vocabulary, which turns text into ids.
+      heldout: the share of the documents of `train` to hold out. As in
+        `prepare`, a hash of its content chooses a document. The share has no
+        effect if `validation` is given.
+      language: one of `sources.LANGUAGES`; its rules split sentences.
+      group: the number of documents that are tokenised, paired and shuffled
+        together.
+      version: any value that changes when the text changes.
 
     Raises:
-      ValueError: `heldout` is no share, `group` is below 2, or there is no such
-        language.
+      UserError: `heldout` is not a share, `group` is below 2, or the language
+        is unknown.
     """
     if not 0 <= heldout < 1:
       raise UserError(f"heldout={heldout} is not a share between 0 and 1.")
     sources.check_language(language)
     if group < 2:
-      raise UserError(f"group={group}: documents are paired, at least 2.")
+      raise UserError(f"group={group}: must be at least 2, to pair documents.")
     self.path = path
     self.vocab, self.special = tokenizer.pieces, tokenizer.special
     self._train, self._validation = train, validation
@@ -88,12 +93,13 @@ class Text:
   def _parts(
     self, records: Iterator[sources.Record], split: str, threshold: int
   ) -> Iterator[writer.Part]:
-    """Yields the documents of a split, a part for each group of records."""
+    """Yields the tokenised documents of a split, a part for each group."""
     run = tokenize.make_tokenizer(self.tokenizer, self._language, threshold)
     while batch := list(itertools.islice(records, self._group)):
       yield run(batch).parts[split]
 
   def _corpus(self, parts: Sequence[writer.Part]) -> reader.Corpus:
+    """Joins parts into a corpus in memory."""
     tokens, sentences, documents = (
       np.concatenate(arrays) for arrays in zip(*parts, strict=True)
     )
@@ -108,13 +114,13 @@ class Text:
     )
 
   def groups(self, record: int) -> Iterator[tuple[int, reader.Corpus]]:
-    """Yields (number of its first record, corpus) of each training group.
+    """Yields each training group as (the number of its first record, corpus).
 
-    Groups of fewer than 2 documents are joined to a neighbour: a random next
-    sentence comes from another document of the group.
+    A group of fewer than 2 documents is joined to a neighbour, because a random
+    next sentence must come from another document of the group.
 
     Args:
-      record: the number that a group began with.
+      record: the record to begin with, which must be a group's first one.
     """
     records = itertools.islice(self._train(), record, None)
     begin, pending, count = record, [], 0
@@ -129,7 +135,7 @@ class Text:
 
   @functools.cached_property
   def unigrams(self) -> np.ndarray:
-    """[V] int64, how often each piece occurs in training; reads everything."""
+    """Counts of the pieces in the training text, [V] int64; reads all of it."""
     counts = np.zeros(self.vocab_size, np.int64)
     for part in self._parts(self._train(), "train", self._threshold):
       counts += np.bincount(part.tokens, minlength=self.vocab_size)
@@ -137,10 +143,10 @@ class Text:
 
   @functools.cached_property
   def validation(self) -> reader.Corpus:
-    """The held-out documents; reads everything.
+    """The held-out documents; the first use reads the whole text.
 
     Raises:
-      ValueError: there is none.
+      UserError: no document is held out.
     """
     if self._validation:
       parts = list(self._parts(self._validation(), "train", 0))
@@ -150,7 +156,7 @@ class Text:
     if not any(len(part.documents) for part in parts):
       raise UserError(
         f"{self.path}: no document is held out; register the text with a larger"
-        " heldout=, or with validation=, text of its own."
+        " heldout=, or pass other text as validation=."
       )
     return self._corpus(parts)
 

@@ -14,30 +14,32 @@ LETTERS = ("A", "B", "C", "D")
 
 
 def race_records(path: str) -> Iterator[Record]:
-  """Reads a folder of RACE, a passage a file, questions in their order.
+  """Yields the questions of RACE, in the order of the sorted file names.
 
   Args:
-    path: a folder, `RACE/dev/middle` or `RACE/dev` for example, or a file; of
-      .jsonl each line is a passage, or a question with its `article`.
+    path: a folder, for example `RACE/dev/middle` or `RACE/dev`, or one file.
+      A .txt file holds one passage. Each line of a .jsonl file holds a passage,
+      or a question with its `article`.
 
   Raises:
-    ValueError: no files, or one that is no passage.
+    UserError: there are no files, or a file is not a passage.
   """
   if tables.is_jsonl(path, whole=True):
     yield from _race_lines(path)
     return
-  files = [path]
+  files, root = [path], os.path.dirname(path)
   if os.path.isdir(path):
-    places = ((at, n) for at, _, names in os.walk(path) for n in names)
+    root = path
     files = sorted(
-      os.path.join(at, n) for at, n in places if n.endswith(".txt")
+      os.path.join(folder, name)
+      for folder, _, names in os.walk(path)
+      for name in names
+      if name.endswith(".txt")
     )
     if not files:
-      raise UserError(f"{path}: no .txt files of RACE in it.")
+      raise UserError(f"{path}: the folder has no .txt files of RACE.")
   for file in files:
-    name = os.path.splitext(os.path.relpath(file, path))[0]
-    if not os.path.isdir(path):
-      name = os.path.splitext(os.path.basename(file))[0]
+    name = os.path.splitext(os.path.relpath(file, root or "."))[0]
     try:
       fields = tables.parse_json("\n".join(tables.lines(file)))
       questions = list(race_questions(Record(fields, file), name))
@@ -47,6 +49,7 @@ def race_records(path: str) -> Iterator[Record]:
 
 
 def _race_lines(path: str) -> Iterator[Record]:
+  """Yields the questions of a .jsonl file."""
   for number, record in enumerate(tables.jsonl(path), 1):
     name = record.fields.get("id", record.fields.get("example_id", number))
     if "questions" in record.fields:
@@ -56,61 +59,80 @@ def _race_lines(path: str) -> Iterator[Record]:
 
 
 def race_questions(passage: Record, name: str) -> Iterator[Record]:
-  """The questions of a passage.
+  """Yields the questions of a passage.
 
   Args:
-    passage: as a file has it.
-    name: its name, for the questions' ids.
+    passage: a passage with the fields that RACE's files have.
+    name: the passage's name; the ids of its questions begin with it.
 
   Raises:
-    ValueError: something is missing, or of another number.
+    UserError: a field is missing, or there are not as many options and answers
+      as questions.
   """
   try:
     fields, answers = passage.fields, passage.fields.get("answers")
-    many = [fields["questions"], fields["options"]]
-    many.append(many[0] if answers is None else answers)
-    for i, (asked, options, answer) in enumerate(zip(*many, strict=True)):
-      question = dict(
-        article=fields["article"], question=asked, options=options
+    columns = [fields["questions"], fields["options"]]
+    if answers is not None:
+      columns.append(answers)
+    for i, (question, options, *answer) in enumerate(
+      zip(*columns, strict=True)
+    ):
+      question_fields = dict(
+        article=fields["article"],
+        question=question,
+        options=options,
+        id=f"{name}-{i}",
       )
-      question["id"] = f"{name}-{i}"
-      if answers is not None:
-        question["answer"] = answer
-      yield Record(question, f"{passage.where}: question {i + 1}")
+      if answer:
+        question_fields["answer"] = answer[0]
+      yield Record(question_fields, f"{passage.where}: question {i + 1}")
   except (KeyError, TypeError, AttributeError, ValueError) as e:
     raise UserError(f"{passage.where}: no passage of RACE ({e!r:.60}).") from e
 
 
 def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
-  """The sentence, and each ending behind the words it goes on from.
+  """Makes SWAG's example: the first sentence beside each possible second one.
 
-  Devlin et al. 2018, section 4.4.
+  A second sentence is its given beginning and an ending (Devlin et al. 2018,
+  section 4.4).
+
+  Args:
+    task: SWAG's task.
+    record: a line of SWAG's file.
+    needed: True if a record without a label is an error.
   """
-  first, begin = (get_text(record, name) for name in ("sent1", "sent2"))
+  sentence, begin = (get_text(record, name) for name in ("sent1", "sent2"))
   endings = [get_text(record, f"ending{k}") for k in range(task.columns)]
   return dict(
     id=record.fields.get("", record.fields.get("id")),
-    texts=[[first, f"{begin} {ending}"] for ending in endings],
+    texts=[[sentence, f"{begin} {ending}"] for ending in endings],
     label=label_fields.read_name(record, "label", task.labels, needed),
   )
 
 
 def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
-  """The passage, and the question with each answer.
+  """Makes RACE's example: the passage beside the question with each option.
 
-  The answer stands where the question has its `_`, if it has one (fairseq
-  examples/roberta/preprocess_RACE.py).
+  An option replaces the `_` of its question. If the question has none, the
+  option follows it (fairseq examples/roberta/preprocess_RACE.py).
+
+  Args:
+    task: RACE's task.
+    record: a question, from `race_records`.
+    needed: True if a record without a label is an error.
   """
-  passage, question = (get_text(record, n) for n in ("article", "question"))
+  passage = get_text(record, "article")
+  question = get_text(record, "question")
   options = get(record, "options")
   options = options if isinstance(options, list) else []
   if [type(option) for option in options] != [str] * task.columns:
     raise UserError(f"{record.where}: not {task.columns} options.")
-  rows = []
+  texts = []
   for option in options:
-    filled = question.replace("_", option)
-    rows.append(
-      [passage, filled if "_" in question else f"{question} {option}"]
-    )
+    if "_" in question:
+      statement = question.replace("_", option)
+    else:
+      statement = f"{question} {option}"
+    texts.append([passage, statement])
   label = label_fields.read_name(record, "answer", task.labels, needed)
-  return dict(id=get(record, "id"), texts=rows, label=label)
+  return dict(id=get(record, "id"), texts=texts, label=label)
