@@ -1,14 +1,24 @@
 """A converted model on disk: config.json, model.safetensors, a tokenizer.
 
-The config holds `format_version`, `family`, `task` (see `module_of`), `model`
-(attributes of the encoder), `head` (keyword arguments of the task's module),
-`labels` (names in the order of their ids), `problem` ("classification",
-"multi_label", "regression"), `pooler` (whether there is one that the head does
-not read), and `source`: the format it came from, the dtype there, names that
-were dropped, fields to write back. Labels and problem are null where a task
-has none. Arrays are float32, named by their paths in the parameter tree.
-`sha256` has a digest of each of these keys and of each other file. `checksum`
-is a checksum of the whole config.json.
+config.json has these keys:
+
+* `format_version`: the version of this format.
+* `family`: the model's family, a key of `models.FAMILIES`.
+* `task`: the task of the model's head; see `module_of`.
+* `model`: the attributes of the encoder.
+* `head`: the keyword arguments of the task's module.
+* `labels`: the names of the labels in the order of their ids; null if the task
+  has none.
+* `problem`: "classification", "multi_label" or "regression"; null if the task
+  has none.
+* `pooler`: true if the folder has a pooler that the head does not read.
+* `source`: the format that the model was converted from, the dtype there, the
+  names of arrays that were dropped, and the fields to write back.
+* `sha256`: a digest of each key above and of each other file.
+* `checksum`: a checksum of the whole config.json.
+
+The arrays in model.safetensors are float32. Their names are their paths in the
+parameter tree.
 """
 
 import contextlib
@@ -34,8 +44,8 @@ from bert_jax.weights import mapping
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-# The deepest published encoders have 1,000 layers. Some files have names for
-# each layer, so a damaged number of layers could fill the memory.
+# The largest number of layers. The deepest published encoders have 1,000.
+# Without a limit, a damaged number could fill the memory with layers' names.
 MAX_LAYERS = 10_000
 # The key of config.json that holds the digests.
 DIGESTS = "sha256"
@@ -54,7 +64,7 @@ KEYS = (
   *("family", "task", "model", "head"),
   *("labels", "problem", "pooler", "source"),
 )
-# Attributes of an encoder that change how it computes, not what.
+# Attributes of an encoder that change how it computes, but not its results.
 COMPUTATION = (
   *("dtype", "attention", "elementwise", "products"),
   *("unroll", "remat"),
@@ -65,12 +75,12 @@ class Weights(NamedTuple):
   """A model in memory.
 
   Attributes:
-    config: what `config.json` holds.
-    arrays: path in the parameter tree, joined by "/", -> float32 array.
-    tokenizer_files: name -> bytes, as they were.
-    heads: path -> float32 array of parameters that only training uses and that
-      are not written to a folder: a run's head for span boundaries, ELMo's
-      softmax, TinyBERT's maps.
+    config: the content of config.json.
+    arrays: path in the parameter tree, joined by "/" -> float32 array.
+    tokenizer_files: name -> bytes of each tokenizer file, unchanged.
+    heads: path -> float32 array, for parameters that only training uses: a
+      run's head for span boundaries, ELMo's softmax, TinyBERT's maps. A folder
+      does not hold them.
   """
 
   config: dict[str, Any]
@@ -86,21 +96,21 @@ def attributes(encoder: nn.Module) -> dict[str, Any]:
 
 
 def without(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
-  """A copy that lacks some keys."""
+  """Returns a copy of a config without some keys."""
   return {key: value for key, value in config.items() if key not in names}
 
 
 def make_config(
   family: str, task: str, model: dict[str, Any], **entries: Any
 ) -> dict[str, Any]:
-  """A folder's config, complete.
+  """Makes a folder's complete config.
 
   Args:
     family: a key of `models.FAMILIES`.
-    task: see `module_of`.
-    model: attributes of the encoder.
-    **rest: `head` (keyword arguments of the task's module), `labels`,
-      `problem`, `pooler`, `source` where they are not empty.
+    task: a task of `module_of`.
+    model: the attributes of the encoder.
+    **entries: values for other keys of the config: `head`, `labels`, `problem`,
+      `pooler`, `source`. A key without a value here is empty.
   """
   config = {
     "format_version": FORMAT_VERSION,
@@ -120,18 +130,21 @@ def make_config(
 def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
   """Builds the module of a config.
 
-  The tasks: "encoder"; "pretraining" with the heads that there are;
-  "next_sentence", BERT's head for pairs alone; "generator" and
-  "discriminator", one tower of ELECTRA with its head;
-  "sequence_classification" and "multiple_choice"; "token_classification";
-  "span".
+  The tasks are:
+
+  * "encoder": no head.
+  * "pretraining": the pre-training heads that the model has.
+  * "next_sentence": only BERT's head for pairs of sentences.
+  * "generator", "discriminator": one encoder of ELECTRA with its head.
+  * "sequence_classification", "multiple_choice", "token_classification",
+    "span": a fine-tuned head.
 
   Args:
     config: the config of a converted folder.
-    **computation: attributes of `COMPUTATION`.
+    **computation: encoder attributes that `COMPUTATION` names.
 
   Raises:
-    ValueError: unknown family, task or attribute.
+    UserError: the family, the task or an attribute is unknown.
   """
   if config["family"] == "elmo":
     return Words(elmo.build("original", **config["model"], **computation))
@@ -160,10 +173,17 @@ def module_of(config: Mapping[str, Any], **computation: Any) -> nn.Module:
 def shapes_of(
   module: nn.Module, config: Mapping[str, Any]
 ) -> dict[str, mapping.Shape]:
-  """Path -> shape of every parameter of a config's module.
+  """Returns path -> shape for every parameter of a folder.
 
-  A pooler that the file has and the module does not read counts as well: a
-  classifier made from it later needs it.
+  A pooler that the folder has is included even if the module does not read it,
+  because a classifier that starts from the folder needs it.
+
+  Args:
+    module: the module of the config.
+    config: the config of the folder.
+
+  Raises:
+    UserError: a size in the config is too large.
   """
   ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   chars = jax.ShapeDtypeStruct((1, 1, elmo.MAX_CHARS), jnp.int32)
@@ -176,7 +196,7 @@ def shapes_of(
       )
   layers = config["model"].get("num_layers", 0)
   if layers > MAX_LAYERS:
-    raise UserError(f"num_layers={layers} are more than {MAX_LAYERS:,}.")
+    raise UserError(f"num_layers={layers} is more than {MAX_LAYERS:,}.")
   try:
     boxed = jax.eval_shape(module.init, jax.random.key(0), batch)
   except OverflowError as e:
@@ -193,15 +213,15 @@ def shapes_of(
 def columns_of(
   labels: Sequence[str], model_labels: Sequence[str]
 ) -> list[int] | None:
-  """Finds the columns of a model's classifier in the order of a task's labels.
+  """Returns a classifier's columns in the order of a task's labels.
 
   Args:
     labels: the task's labels.
-    model_labels: the model's labels, in the order of its columns.
+    model_labels: the model's labels, in the order of the classifier's columns.
 
   Returns:
-    For each of the task's labels the number of its column; None unless both
-    have the same labels.
+    The number of the column of each task label; None unless the task and the
+    model have the same labels.
   """
   if sorted(labels) != sorted(model_labels):
     return None
@@ -209,12 +229,12 @@ def columns_of(
 
 
 def unflatten(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """The parameter tree of a folder's arrays."""
+  """Returns the parameter tree of a folder's arrays."""
   return traverse_util.unflatten_dict(dict(arrays), sep="/")
 
 
 def flatten(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-  """The arrays of an unboxed parameter tree, as float32."""
+  """Returns the arrays of an unboxed parameter tree, as float32."""
   flat = traverse_util.flatten_dict(params, sep="/")
   return {path: np.asarray(leaf, np.float32) for path, leaf in flat.items()}
 
@@ -228,7 +248,8 @@ def read_tensors(path: str) -> dict[str, np.ndarray]:
   """Reads all arrays of a safetensors file.
 
   Raises:
-    UserError: there is no such file, it is damaged, or numpy lacks a dtype.
+    UserError: the file does not exist or is damaged, or it has a dtype that
+      NumPy does not know.
   """
   from safetensors import SafetensorError, safe_open
 
@@ -237,8 +258,8 @@ def read_tensors(path: str) -> dict[str, np.ndarray]:
       return {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
   except FileNotFoundError as e:
     raise UserError(f"{path}: no such file.") from e
-  # An AttributeError names a dtype that numpy lacks, an OSError comes of a file
-  # that cannot be mapped into memory.
+  # safetensors raises AttributeError for a dtype that NumPy does not know, and
+  # OSError for a file that cannot be mapped into memory.
   except (SafetensorError, AttributeError, OSError) as e:
     raise Damaged(
       f"{path} is no whole safetensors file of known dtypes ({e}); get it"
@@ -254,27 +275,27 @@ def write_tensors(
   """Writes arrays into a safetensors file.
 
   Args:
-    path: the new file.
+    path: the file to write.
     arrays: name -> array.
-    metadata: names and values for the header.
+    metadata: name -> value, for the file's header.
   """
   from safetensors.numpy import save
 
   contiguous = {name: np.asarray(a, order="C") for name, a in arrays.items()}
   content = save(contiguous, dict(metadata) if metadata else None)
-  # `safetensors.numpy.save_file` would make a file that only its owner reads.
+  # A file of `safetensors.numpy.save_file` can only be read by its owner.
   with open(path, "wb") as f:
     f.write(content)
 
 
 def read_tokenizer(path: str) -> dict[str, bytes]:
-  """Name -> bytes of the tokenizer files that a folder has."""
-  files = {}
+  """Returns name -> bytes of the tokenizer files that a folder has."""
+  contents = {}
   for name in TOKENIZER_FILES:
     if os.path.isfile(os.path.join(path, name)):
       with open(os.path.join(path, name), "rb") as f:
-        files[name] = f.read()
-  return files
+        contents[name] = f.read()
+  return contents
 
 
 def is_folder(path: str) -> bool:
@@ -284,17 +305,17 @@ def is_folder(path: str) -> bool:
 
 
 def read(path: str) -> Weights:
-  """Reads a folder that `write` wrote, strictly.
+  """Reads a folder that `write` wrote, and checks all of it.
 
   Raises:
-    ValueError: a file is missing or damaged, or an array is missing, has no
-      place or another shape; one sentence.
+    UserError: a file or an array is missing or damaged, an array has the wrong
+      shape, or the module has no parameter for it.
   """
   config_path = os.path.join(path, CONFIG)
   config = read_json(config_path)
   if "format_version" not in config:
     raise UserError(
-      f"{config_path} is of no converted model: convert it first."
+      f"{config_path} is not from a converted model: convert it first."
     )
   if config["format_version"] != FORMAT_VERSION:
     raise UserError(
@@ -308,69 +329,71 @@ def read(path: str) -> Weights:
   config = without(config, DIGESTS, "checksum")
   try:
     shapes = shapes_of(module_of(config), config)
-  # Sizes of zero cause division and index errors.
+  # A size of zero causes ArithmeticError or IndexError.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
     raise Damaged(f"{config_path} is damaged: {e}") from e
-  weights = os.path.join(path, WEIGHTS)
-  arrays = read_tensors(weights)
-  shapes_in_file = {name: array.shape for name, array in arrays.items()}
-  mapping.check(shapes_in_file, shapes, weights)
-  wrong = [name for name in arrays if arrays[name].dtype != np.float32]
-  if wrong:
-    raise UserError(f"{weights}: {wrong[0]} is {arrays[wrong[0]].dtype}.")
+  weights_path = os.path.join(path, WEIGHTS)
+  arrays = read_tensors(weights_path)
+  array_shapes = {name: array.shape for name, array in arrays.items()}
+  mapping.check(array_shapes, shapes, weights_path)
+  for name, array in arrays.items():
+    if array.dtype != np.float32:
+      raise UserError(f"{weights_path}: {name} is {array.dtype}, not float32.")
   ordered = {name: arrays[name] for name in shapes}
   return Weights(config, ordered, read_tokenizer(path))
 
 
 def write(path: str, weights: Weights) -> None:
-  """Writes a folder that is whole or not there.
+  """Writes a model's folder completely, or not at all.
 
   Raises:
-    ValueError: `path` exists and is not empty, or an array is missing, has no
-      place or another shape.
+    UserError: `path` exists and is not empty, an array is missing or has the
+      wrong shape, or the module has no parameter for it.
   """
   shapes = shapes_of(module_of(weights.config), weights.config)
   array_shapes = {name: array.shape for name, array in weights.arrays.items()}
   mapping.check(array_shapes, shapes, path)
-  with new_folder(path) as new:
-    write_files(new, weights.config, weights.arrays, weights.tokenizer_files)
-    sums = files.digests(new, sorted({*os.listdir(new)} - {CONFIG}))
-    sums[CONFIG] = _config_digests(weights.config)
-    # Convert the config to the values that JSON reads back: lists for tuples.
-    config = json.loads(json.dumps({**weights.config, DIGESTS: sums}))
-    _write_config(new, files.seal(config))
+  with new_folder(path) as folder:
+    write_files(folder, weights.config, weights.arrays, weights.tokenizer_files)
+    digests = files.digests(folder, sorted({*os.listdir(folder)} - {CONFIG}))
+    digests[CONFIG] = _config_digests(weights.config)
+    # Seal the values that a reader of the JSON gets: lists in place of tuples.
+    config = json.loads(json.dumps({**weights.config, DIGESTS: digests}))
+    _write_config(folder, files.seal(config))
 
 
 def _config_digests(config: Mapping[str, Any]) -> dict[str, str]:
-  """Returns {key of the config: digest of its value}."""
+  """Returns key of the config -> digest of its value."""
   texts = {key: json.dumps(config[key], sort_keys=True) for key in KEYS}
   return {key: files.digest(text.encode()) for key, text in texts.items()}
 
 
 def _check_digests(path: str, config: dict[str, Any]) -> None:
-  """Raises ValueError if a file was changed since `write` wrote it."""
-  # Skip the check only if both keys are missing: one may be damaged.
+  """Raises UserError if a file was changed since `write` wrote it."""
+  # Older folders have neither key. If only one is missing, the config was
+  # changed.
   if DIGESTS not in config and "checksum" not in config:
     messages.note_once(
-      f"note: {path} has no digests, since an earlier version wrote it; its"
+      f"note: {path} has no digests, because an earlier version wrote it; its"
       " files are not checked."
     )
     return
-  sums = config.get(DIGESTS)
-  if not isinstance(sums, dict) or not isinstance(sums.get(CONFIG), dict):
-    sums = {CONFIG: {}}
+  digests = config.get(DIGESTS)
+  if not isinstance(digests, dict) or not isinstance(digests.get(CONFIG), dict):
+    digests = {CONFIG: {}}
   current = _config_digests(config)
-  saved = sums[CONFIG]
+  saved = digests[CONFIG]
   keys = [repr(key) for key in KEYS if saved.get(key) != current[key]]
   changed = [f"{', '.join(keys)} of {CONFIG}"] if saved and keys else []
   if not changed and not files.is_sealed(config):
     changed = [CONFIG]
-  changed += files.different(without(sums, CONFIG), path)
-  if any(name in sums for name in TOKENIZER_FILES):
+  changed += files.different(without(digests, CONFIG), path)
+  # A tokenizer file that was added later would change the tokenizer.
+  if any(name in digests for name in TOKENIZER_FILES):
     changed += [
       name
       for name in TOKENIZER_FILES
-      if name not in sums and os.path.isfile(os.path.join(path, name))
+      if name not in digests and os.path.isfile(os.path.join(path, name))
     ]
   if changed:
     raise UserError(
@@ -387,7 +410,7 @@ def write_files(
   tokenizer_files: Mapping[str, bytes],
   metadata: Mapping[str, str] | None = None,
 ) -> None:
-  """Writes a model's files into a folder that is there."""
+  """Writes a model's files into a folder that exists."""
   _write_config(path, config)
   write_tensors(os.path.join(path, WEIGHTS), arrays, metadata)
   for name, content in tokenizer_files.items():
@@ -401,7 +424,7 @@ def _write_config(path: str, config: Mapping[str, Any]) -> None:
 
 
 def check_new(path: str) -> None:
-  """Raises ValueError unless a folder can be made at `path`."""
+  """Raises UserError unless a folder can be made at `path`."""
   if path == "-":
     raise UserError(
       "--output -: a folder cannot be written to stdout; name its path."
@@ -414,10 +437,10 @@ def check_new(path: str) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-  """Gives a folder to fill; it gets its name once all is written.
+  """Yields a temporary folder, and renames it to `path` once it is filled.
 
   Raises:
-    ValueError: `path` exists and is not empty, or cannot be written.
+    UserError: `path` exists and is not empty, or cannot be written.
   """
   check_new(path)
   try:
@@ -431,11 +454,12 @@ Batch = dict[str, Array]
 
 
 class Headless(nn.Module):
-  """An encoder, with its pooler if it has one.
+  """An encoder without a head, but with its pooler if it has one.
 
   Attributes:
     encoder: an encoder of any family.
-    pooler: whether dense and tanh on the first position follow.
+    pooler: True if the model has a pooler, a dense layer and a tanh on the
+      first position.
   """
 
   encoder: Any
@@ -450,24 +474,26 @@ class Headless(nn.Module):
   def __call__(
     self, batch: Batch, *, train: bool = False, collect: bool = False
   ) -> dict[str, Array]:
-    """Returns {"hidden_states" [b l d]}, with a pooler "pooled" [b d] as well.
+    """Returns {"hidden_states"}, [b l d], and with a pooler "pooled", [b d].
 
     Args:
-      batch: `input_ids`, and where they are there `segment_ids`,
-        `sequence_ids` (0 at padding), `position_ids`: [b, l].
-      train: apply dropout; needs a "dropout" rng.
-      collect: add what the encoder collects.
+      batch: `input_ids`, and optionally `segment_ids`, `sequence_ids` (0 at
+        padding) and `position_ids`, all [b, l].
+      train: True applies dropout, which needs a "dropout" rng.
+      collect: True adds the hidden states and attention of each layer.
     """
-    hidden, seen = encode(self.encoder, batch, train=train, collect=collect)
-    result = {"hidden_states": hidden, **seen}
+    hidden, collected = encode(
+      self.encoder, batch, train=train, collect=collect
+    )
+    result = {"hidden_states": hidden, **collected}
     if self.pooler:
-      first = jnp.zeros((hidden.shape[0], 1), jnp.int32)
-      result["pooled"] = self.pool(hidden, first)[:, 0]
+      first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
+      result["pooled"] = self.pool(hidden, first_positions)[:, 0]
     return result
 
 
 class Discriminator(nn.Module):
-  """ELECTRA's encoder alone with its head: which tokens are replaced."""
+  """ELECTRA's discriminator: its encoder and its head for replaced tokens."""
 
   encoder: electra.Electra
 
@@ -484,7 +510,7 @@ class Discriminator(nn.Module):
 
 
 class Pairs(nn.Module):
-  """An encoder with pooler and pair head alone: BERT's next sentence."""
+  """An encoder with a pooler and only BERT's next-sentence head."""
 
   encoder: Any
 
@@ -498,23 +524,25 @@ class Pairs(nn.Module):
   ) -> dict[str, Float[Array, "b 1 2"]]:
     """Returns float32 {"pair_logits"}; see `Headless` for the batch."""
     hidden, _ = encode(self.encoder, batch, train=train)
-    first = jnp.zeros((hidden.shape[0], 1), jnp.int32)
-    return {"pair_logits": self.pair(self.pooler(hidden, first))}
+    first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
+    return {"pair_logits": self.pair(self.pooler(hidden, first_positions))}
 
 
 class Words(nn.Module):
-  """ELMo's encoder."""
+  """ELMo's encoder, which reads the characters of words."""
 
   encoder: elmo.Elmo
 
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> dict[str, Float[Array, "b n l d"]]:
-    """Returns {"layers"}, the words first.
+    """Returns {"layers"}, [b n l d]; the first layer is the words' vectors.
 
     Args:
-      batch: `char_ids` [b, l, 50], `sequence_ids` [b, l] where it is there.
-      train: apply dropout; needs a "dropout" rng.
+      batch: `char_ids`, [b, l, 50], and optionally `sequence_ids`, [b, l].
+      train: True applies dropout, which needs a "dropout" rng.
     """
-    ids = batch["char_ids"], batch.get("sequence_ids")
-    return {"layers": self.encoder(*ids, train=train)}
+    layers = self.encoder(
+      batch["char_ids"], batch.get("sequence_ids"), train=train
+    )
+    return {"layers": layers}
