@@ -51,7 +51,7 @@ def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
   flat = flatten(defaults)
   for key, _ in overrides:
     if not _has(defaults, key):
-      remedy = _remedy(key, flat)
+      remedy = _remedy(key, flat, _attribute_keys(defaults))
       raise UserError(f"config.{key}: {path} has no such key{remedy}")
   try:
     config = _overridden(path, overrides)
@@ -103,7 +103,9 @@ def _explain(
   return UserError(str(error).strip())
 
 
-def _remedy(name: str, flat: dict[str, Any]) -> str:
+def _remedy(
+  name: str, flat: dict[str, Any], attribute_keys: Sequence[str]
+) -> str:
   """Returns how a sentence about a key that a config lacks ends."""
   section, _, option = name.partition(".")
   takers = [
@@ -113,7 +115,7 @@ def _remedy(name: str, flat: dict[str, Any]) -> str:
   ]
   builder = flat.get("data.builder")
   if section != "data" or not takers or builder in (None, *takers):
-    return nearest(name, flat)
+    return nearest(name, {*flat, *attribute_keys})
   return (
     f": data.builder={builder} makes no use of it; choose a config with one of"
     f" {', '.join(takers)}."
@@ -132,6 +134,23 @@ def _attributes(model: dict[str, Any]) -> dict[str, Any]:
   values = attributes(encoder)
   del values["vocab_multiple"]
   return values
+
+
+def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+  """Returns the sections of a config that describe an encoder, by their key."""
+  return {
+    "model": config.get("model", {}),
+    "teacher.model": config.get("teacher", {}).get("model", {}),
+  }
+
+
+def _attribute_keys(config: dict[str, Any]) -> list[str]:
+  """Returns keys such as model.num_layers, which flags may set."""
+  return [
+    f"{section}.{name}"
+    for section, model in _models(config).items()
+    for name in _attributes(model)
+  ]
 
 
 def _attribute_value(key: str, text: str, before: Any) -> Any:
@@ -179,10 +198,7 @@ def _split_attributes(
     UserError: a value has the wrong type.
   """
   flat = flatten(config)
-  models = {
-    "model": config.get("model", {}),
-    "teacher.model": config.get("teacher", {}).get("model", {}),
-  }
+  models = _models(config)
   others, values = [], {}
   for key, value in overrides:
     section, _, name = key.rpartition(".")

@@ -61,7 +61,12 @@ def resolve(text: str) -> str:
       raise UserError(f"--config={text}: no config{nearest(file, names())}")
     return f"{path}{colon}{name}"
   if not pathlib.Path(file).is_file():
-    raise UserError(f"--config={text}: no such file.")
+    # The pages name files of a checkout; elsewhere these recipes are installed.
+    stem = pathlib.PurePath(file).stem
+    remedy = ""
+    if stem in names():
+      remedy = f"; the installed recipe is --config={stem}{colon}{name}"
+    raise UserError(f"--config={text}: no such file{remedy}.")
   return text
 
 

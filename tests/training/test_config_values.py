@@ -69,8 +69,16 @@ def test_the_nearest_name_comes_first():
     config_files.open_config("bert:large_wmm")
   with pytest.raises(UserError, match="no config; did you mean bert?"):
     config_files.open_config("brt:base")
-  with pytest.raises(UserError, match="configs/bart.py:base: no such file"):
+  with pytest.raises(UserError, match=r"configs/bart.py:base: no such file\.$"):
     config_files.open_config("configs/bart.py:base")
+
+
+def test_a_path_of_the_pages_names_the_installed_recipe(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(
+    UserError, match=r"installed recipe is --config=bert:mini\."
+  ):
+    config_files.open_config("configs/bert.py:mini")
 
 
 def test_every_file_has_a_name_in_the_table():
