@@ -34,8 +34,8 @@ def begin(
   """Begins to compile a program of a jitted function.
 
   Args:
-    pool: of `threads`.
-    function: jitted, or by `sharding.jit`.
+    pool: the pool that `threads` made.
+    function: a function from `jax.jit` or `sharding.jit`.
     mesh: the mesh of the arguments.
     shapes: the shapes of the arguments, with shardings.
 
@@ -63,7 +63,7 @@ class Ahead:
     """Compiles nothing yet.
 
     Args:
-      function: jitted, or by `sharding.jit`.
+      function: a function from `jax.jit` or `sharding.jit`.
       place: the position of the batch among its arguments.
       mesh: the mesh of the arguments.
     """

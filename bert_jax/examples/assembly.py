@@ -34,7 +34,7 @@ class Layout(NamedTuple):
     vocab_size: number of pieces.
     length: L, tokens in a row.
     masks: what is hidden; None for a language model, whose rows are bare text.
-    pairs: of two texts, with a label.
+    pairs: True if a row is a pair of texts with a label.
     segments: the two texts are told apart.
     returning: sentences of the second text may return to the first.
     crossing: rows cross from document to document.

@@ -106,9 +106,9 @@ def build_all(
 
   Args:
     corpus: the documents.
-    rows: of `index_all`.
-    numbers: not needed; nothing is drawn.
-    key: not needed.
+    rows: rows from `index_all`.
+    numbers: unused, because no random number is drawn.
+    key: unused.
     length: L.
     vocab_size: words that are predicted.
   """
@@ -188,8 +188,8 @@ def build_links(
   Args:
     corpus: the documents.
     rows: [B, 2] int64, the first link of the forward and of the backward row.
-    numbers: not needed; nothing is drawn.
-    key: not needed.
+    numbers: unused, because no random number is drawn.
+    key: unused.
     length: L.
     vocab_size: words that are predicted.
   """

@@ -233,10 +233,10 @@ def open_data(
       mixture: `MODULE:NAME` (MODULE registers it), or NAME if registered.
     builder: the name of a recipe, in `recipes.RECIPES`.
     split: "train" or "validation".
-    seed: of order, pairs and masks.
+    seed: the seed of order, pairs and masks.
     cased: if the text must have kept its capitals and accents; None takes it
       either way.
-    **options: of the recipe, for example `length=512`.
+    **options: options of the recipe, for example `length=512`.
 
   Raises:
     ValueError: with one sentence that says what to change.

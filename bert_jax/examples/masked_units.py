@@ -237,7 +237,7 @@ def choose_words(
     slots: the sequences.
     counts: [B * S] how many tokens to draw at most.
     key: from `make_key`.
-    units: of `KINDS`.
+    units: one of `KINDS`.
 
   Returns:
     [N] places in the rows laid end to end, ascending; [N] their slots.

@@ -25,7 +25,7 @@ class StatefulStreams:
     Args:
       corpus: the documents.
       recipe: has `streams`.
-      seed: of where the epochs begin.
+      seed: the seed of the places where epochs begin.
 
     Raises:
       ValueError: the corpus cannot serve the recipe, or is too short.

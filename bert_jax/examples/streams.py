@@ -68,8 +68,8 @@ class Stream:
       source: the documents.
       recipe: makes the rows.
       seed: another seed gives other chunks, order, pairs and masks.
-      name: tells the streams of one seed apart.
-      epochs: where the sequence ends; None for never.
+      name: the name of the stream; streams with one seed need different names.
+      epochs: the number of epochs; None for an endless sequence.
       **shards: of a corpus, `shard_tokens` and `window_shards`, see
         `portions.ShardPortions`.
 

@@ -40,12 +40,12 @@ def register(
   """Registers a task over its files; they are read when it is first used.
 
   Args:
-    name: of the seqio task.
+    name: the name of the seqio task.
     task: a published task's name, or one from `task_inputs.find`.
     inputs: `SPLIT=FILE` or `SPLIT=tfds:NAME:SPLIT`.
     vocab: see `open_vocabulary.load`.
     length: tokens in a row; None for the task's own.
-    **options: of the tokenizer.
+    **options: options of the tokenizer.
 
   Raises:
     ValueError: an unknown task, or bad input when it is read.

@@ -460,10 +460,10 @@ def register_prepared(
   """Registers a prepared folder; it is opened when the task is used.
 
   Args:
-    name: of the task.
+    name: the name of the task.
     path: the folder.
     builder: the name of a recipe, in `recipes.RECIPES`.
-    **options: of the recipe, for example `length=512`.
+    **options: options of the recipe, for example `length=512`.
 
   Raises:
     ValueError: no such builder or option, or the name is taken.
@@ -495,7 +495,7 @@ def register_text(
   """Registers text, which is tokenised on the way; see `plain_text.Text`.
 
   Args:
-    name: of the task.
+    name: the name of the task.
     inputs: as in `sources.find_sources`, or a seqio source (its split `train`)
       of strings or of dicts with a string `text`.
     vocab: path of a vocabulary of any kind, see `open_vocabulary.load`.
@@ -510,7 +510,7 @@ def register_text(
       are kept where capitals are.
     word_starts: the rule for a SentencePiece model; see `unigram.unigram`.
     heldout, language, group: see `Text`.
-    **options: of the recipe.
+    **options: options of the recipe.
 
   Raises:
     ValueError: no such builder or option, or the name is taken.

@@ -18,7 +18,7 @@ class Encoded(NamedTuple):
 
   Attributes:
     rows: the rows.
-    notes: what happened -> the ids of the examples, or the words, it was with.
+    notes: an event -> the ids of the examples, or the words, that it concerns.
   """
 
   rows: Rows
@@ -58,7 +58,7 @@ def texts(
   """Encodes examples of one or two texts, or of choices of such.
 
   Args:
-    task: of kind classification, regression, multi_label or choice.
+    task: the task: classification, regression, multi_label or choice.
     examples: with `texts` and `label`, see `rows`.
     vocabulary: text to ids.
     length: tokens in a row at most; the longer text of a pair is cut first.

@@ -91,9 +91,9 @@ def row(
   """Lays one or two texts out.
 
   Args:
-    layout: of the family.
-    texts: int32 ids of each.
-    length: of the row at most.
+    layout: the layout of the family.
+    texts: the int32 ids of each text.
+    length: the most tokens in the row.
 
   Returns:
     The parts of the row, the place where segment 1 begins (the row's length

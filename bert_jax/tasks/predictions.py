@@ -215,11 +215,11 @@ def answer_questions(
   """Answers every question.
 
   Args:
-    rows: of kind span, N of them.
+    rows: N rows of a task of kind span.
     logits: of each row [at least its length, 2], start and end; or the spans
       of a beam [s, 4], see `question_head.JointAnswers`.
     examples: with `context`.
-    null: whether a question may have no answer, as in SQuAD 2.0.
+    null: True if a question may have no answer, as in SQuAD 2.0.
     rules: see `SpanRules`.
 
   Returns:

@@ -72,14 +72,14 @@ def prepare(
 
   Args:
     task_files: the task, from `task_inputs.find`.
-    inputs: what to read.
+    inputs: the files to read.
     vocab: see `open_vocabulary.load`.
     output: the folder.
     length: tokens in a row at most; None for the task's own.
     stride: of windows of questions' contexts.
     max_question: tokens of a question at most.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
-    **options: of the tokenizer.
+    **options: options of the tokenizer.
 
   Returns:
     `meta.json`. Its `notes` are what happened -> which examples (ten at most),

@@ -78,7 +78,7 @@ def rows(
   is none there.
 
   Args:
-    examples: of kind span, see `rows`.
+    examples: examples of kind span, see `rows`.
     vocabulary: text to ids.
     length: tokens in a row at most.
     stride: tokens of the context from one window's beginning to the next; None

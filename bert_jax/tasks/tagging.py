@@ -40,7 +40,7 @@ def rows(
   """Encodes sentences.
 
   Args:
-    task: of kind tagging.
+    task: a task of kind tagging.
     examples: with `words` and `tags`, see `rows`.
     vocabulary: text to ids.
     length: tokens in a row at most.

@@ -92,7 +92,7 @@ def rows(
   """Encodes items of one or two texts; the rows have no labels.
 
   Args:
-    texts: of each item.
+    texts: the one or two texts of each item.
     vocabulary: text to ids.
     length: tokens in a row at most.
 

@@ -58,7 +58,7 @@ def bytelevel(
   Args:
     vocab: piece -> id.
     merges: pairs of pieces in the order of their learning.
-    source: where they come from, for messages.
+    source: the file that they come from, for messages.
     add_prefix_space: treat the first word as one in the middle of a text.
 
   Raises:

@@ -20,7 +20,7 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
 
   Args:
     files: name -> bytes.
-    folder: where they are, for messages.
+    folder: the folder that they are in, for messages.
 
   Returns:
     None if no vocabulary is among them.

@@ -182,7 +182,7 @@ def from_files(
 
   Args:
     files: name -> content; any others are ignored.
-    folder: where they are, for messages.
+    folder: the folder that they are in, for messages.
     **options: see `load`.
 
   Raises:
@@ -221,7 +221,7 @@ def _without_foreign(
 
   Args:
     files: name -> content.
-    folder: where they are, for messages.
+    folder: the folder that they are in, for messages.
     settings: the name of the settings among them.
     name: the vocabulary's file.
   """
@@ -551,7 +551,7 @@ def check_written(
 
   Args:
     files: name -> content.
-    folder: where they are, for messages.
+    folder: the folder that they are in, for messages.
     settings: the name of the settings among them.
     name: the one file of a vocabulary that was given a name of its own.
   """

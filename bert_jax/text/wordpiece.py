@@ -74,7 +74,7 @@ def build(
   Args:
     pieces: from `read`, for example.
     lower_case: True for an uncased vocabulary.
-    source: where the pieces come from, for messages.
+    source: the file that the pieces come from, for messages.
     rules: one of `RULES`.
     strip_accents: None for what `lower_case` says; a few published models
       lower-case and keep accents.

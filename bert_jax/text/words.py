@@ -53,7 +53,7 @@ def build(
   Args:
     pieces: `SPECIAL` and the words.
     others: words that have ids beyond those.
-    source: where the pieces come from, for messages.
+    source: the file that the pieces come from, for messages.
     rules: one of `RULES`.
 
   Raises:

@@ -130,7 +130,7 @@ def masked_rows(
   Args:
     jobs: the ids of a text, and which of them is masked.
     special: the special ids of the vocabulary.
-    length: where rows are cut.
+    length: the most tokens in a row.
 
   Returns:
     The rows, and the place of each one's mask, int32 [N].
@@ -183,8 +183,8 @@ def candidates(
   Args:
     predictor: it fills masks with `count` candidates each.
     vectors: None: words of several pieces stay.
-    texts: of `split`.
-    count: nearest words.
+    texts: the texts, from `split`.
+    count: the number of nearest words.
 
   Returns:
     Of each text number of a word -> words, the word itself if there is none.

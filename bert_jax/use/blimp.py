@@ -27,8 +27,8 @@ class Pairs(NamedTuple):
   Attributes:
     name: its UID.
     phenomenon: one of twelve.
-    good: acceptable sentences.
-    bad: what they are beside, unacceptable.
+    good: the acceptable sentences.
+    bad: the unacceptable sentence beside each of them.
   """
 
   name: str
@@ -102,9 +102,9 @@ def results(
   """Accuracies: of a file, of a phenomenon and of all, means over files.
 
   Args:
-    files: what was scored.
-    good: for each file the scores of its acceptable sentences.
-    bad: the same of the others; equal scores are wrong.
+    files: the files whose sentences were scored.
+    good: for each file, the scores of its acceptable sentences.
+    bad: the scores of the unacceptable ones; an equal score counts as wrong.
   """
   rows = {}
   for pairs, g, b in zip(files, good, bad, strict=True):

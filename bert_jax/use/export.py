@@ -49,7 +49,7 @@ def program(config: Mapping[str, Any], **computation: Any) -> Program:
   """The model of a converted folder's config as a function.
 
   Args:
-    config: of `Weights`.
+    config: the config of a `Weights`.
     **computation: see `weights.load.open_model`.
   """
   module = model_folder.module_of(config, **computation)
@@ -76,7 +76,7 @@ def save(
     path: the exported file.
     model: the fine-tuned model.
     lengths: the lengths of rows; the model's longest stands for longer ones.
-    platforms: that the program is for; no such device is needed here.
+    platforms: the platforms to compile for; this machine needs none of them.
     dtype: the dtype of the computation.
 
   Returns:

@@ -92,10 +92,10 @@ def score(
   """Scores texts.
 
   Args:
-    model: with a pre-training head.
+    model: a model with a pre-training head.
     texts: [N], none longer than the model's rows.
-    method: of `METHODS`; by the model's head if None.
-    tokens: tokens of a batch, with padding.
+    method: one of `METHODS`; None chooses it by the model's head.
+    tokens: the most tokens in a batch, with padding.
 
   Returns:
     float64 [N].
@@ -227,7 +227,7 @@ def cloze(
     model: a masked language model.
     texts: each with one `[MASK]`, whatever the model's own mask is.
     answers: the answers of the blanks.
-    tokens: tokens of a batch, with padding.
+    tokens: the most tokens in a batch, with padding.
 
   Raises:
     ValueError: no masked language model, not one `[MASK]`, a long text.

@@ -19,10 +19,10 @@ class Text(NamedTuple):
   """A text to encode.
 
   Attributes:
-    id: what the input calls it, or its number from 0.
-    text: as it is; words given one by one stand with spaces between them.
+    id: its id in the input, or its number from 0.
+    text: the unchanged text; separate words are joined with spaces.
     words: (begin, end) in `text` of each word.
-    given: whether the words were given one by one.
+    given: True if the input has separate words.
   """
 
   id: Any
@@ -41,8 +41,8 @@ class Tokens(NamedTuple):
     words: int32 [T], number of the word that a piece is of; -1 for none.
     splits: int32 [T], number of the word as the tokenizer splits them,
       punctuation apart; -1 for special tokens.
-    begin: special tokens at the begin.
-    end: where those at the end begin.
+    begin: the number of special tokens at the beginning.
+    end: the position of the first special token at the end.
   """
 
   ids: np.ndarray
@@ -235,7 +235,7 @@ def batches(
 
   Args:
     rows: ids, int32 [T, ...].
-    longest: what the model takes; None for any.
+    longest: the most tokens that the model takes; None for any number.
     tokens: tokens of a batch, with padding; one row may have more.
 
   Yields:

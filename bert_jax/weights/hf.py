@@ -206,7 +206,7 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
 
   Args:
     path: the new folder; each tower of ELECTRA gets a folder of its own in it.
-    weights: what to write; its source remembers fields and dtype.
+    weights: the model; its `source` has the fields and dtype to write back.
     tower: "generator", "discriminator", "both"; None for what there is.
 
   Raises:

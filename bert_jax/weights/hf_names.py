@@ -13,8 +13,8 @@ class Naming(NamedTuple):
   """The names that transformers gives a family and its arrays.
 
   Attributes:
-    classes: what names of its classes begin with.
-    model_type: in config.json.
+    classes: the prefix of the names of its classes.
+    model_type: the value of `model_type` in config.json.
     prefix: the prefix of the encoder's arrays in a file with a head.
     tied: copies of other arrays: name -> (whether the original has the prefix,
       its name).

@@ -138,9 +138,9 @@ def check(
   """Raises ValueError unless both have the same names and shapes.
 
   Args:
-    shapes: what there is.
-    needed: what there must be.
-    where: of `shapes`, for the message.
+    shapes: the names and shapes of the arrays.
+    needed: the names and shapes that the model needs.
+    where: the place that the arrays are from, for the message.
   """
   first = next(iter(shapes), "").partition(".")[0] + "."
   if needed and all(

@@ -234,8 +234,8 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
       `30k-clean.model`. ELECTRA's releases have no config, see
       `ELECTRA`; an `electra_config.json` is read if it is there.
     family: "bert", "albert", "electra".
-    tower: of ELECTRA, "generator", "discriminator", "both"; None for what there
-      is.
+    tower: the part of an ELECTRA: "generator", "discriminator" or "both"; None
+      takes what the checkpoint has.
 
   Raises:
     ValueError: with one sentence, whatever is wrong.

@@ -139,9 +139,9 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   """Makes an example of a sentence; IOB1 becomes IOB2 in CoNLL-2003.
 
   Args:
-    task: of kind tagging.
+    task: a task of kind tagging.
     record: with `words`, and `tags` if it has them.
-    needed: whether it must have tags.
+    needed: True if a record without tags is an error.
 
   Raises:
     ValueError: no tags where there must be, another number of them than words,

@@ -63,7 +63,8 @@ def columns(text: str, kind: str) -> dict[str, Any]:
 
   Args:
     text: the value of --columns.
-    kind: of the task; its roles are text, pair, label, id, or words, tags, id.
+    kind: the kind of the task. Tagging has the roles words, tags and id; the
+      other kinds have text, pair, label and id.
 
   Returns:
     Role -> column. If each label has its own column, `LABEL_COLUMNS` -> these
@@ -117,7 +118,7 @@ def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
   Args:
     path: .jsonl; else a table with names in its first line; else, of tagging
       without columns or with their numbers, CoNLL columns.
-    kind: of the task.
+    kind: the kind of the task.
     chosen: role -> column.
   """
   if tables.is_jsonl(path):
@@ -203,7 +204,7 @@ def parse(
     task: its labels may be () for any.
     chosen: role -> column.
     record: the line.
-    needed: whether it must have a label.
+    needed: True if a record without a label is an error.
 
   Raises:
     ValueError: names the file and line.

@@ -45,7 +45,7 @@ def records(
   """Reads a file of a task.
 
   Args:
-    name: of the task.
+    name: the name of the task.
     path: the file: .tsv, .txt or .csv, or .jsonl (SuperGLUE's RTE).
     skipped: takes where the lines stand that QQP's published file has with
       columns missing; None makes such a line an error.
@@ -79,9 +79,9 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   """Makes an example of a line.
 
   Args:
-    task: of GLUE, or of the same form.
+    task: a task of GLUE, or one whose files have the same form.
     record: the line.
-    needed: whether it must have a label.
+    needed: True if a record without a label is an error.
 
   Raises:
     ValueError: names the file and line.

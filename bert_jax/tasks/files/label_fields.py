@@ -55,7 +55,7 @@ def read_name(
     record: a line.
     column: where the label is.
     labels: names of the task; () takes any.
-    needed: whether a line without a label is an error.
+    needed: True if a line without a label is an error.
     hidden: values that stand for no label, `PUBLISHED` or `EMPTY`.
 
   Returns:

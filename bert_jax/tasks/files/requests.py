@@ -31,7 +31,7 @@ def read(
 
   Args:
     lines: each a JSON object; `id` and other fields are allowed.
-    kind: of the model.
+    kind: the kind of prediction that the model makes.
     where: the file, for messages.
     mask: spelling of the model's mask token; a text of kind fill without it is
       an error.

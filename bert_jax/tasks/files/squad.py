@@ -65,7 +65,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   Args:
     task: squad or squad2, or a user's own of kind span.
     record: the question; `answers` as in the file or in TensorFlow Datasets.
-    needed: whether there must be answers.
+    needed: True if a record without answers is an error.
 
   Raises:
     ValueError: names the file and the question.

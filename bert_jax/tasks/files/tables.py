@@ -105,8 +105,8 @@ def with_names(
 
   Args:
     path: the file.
-    names: of its columns.
-    longer: a row may have more, which are left out.
+    names: the names of its columns.
+    longer: True if a row may have more columns, which are left out.
 
   Raises:
     ValueError: from `split_rows`, or another number of columns.
