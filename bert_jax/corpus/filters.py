@@ -73,8 +73,8 @@ class Filters(NamedTuple):
     min_words: fewest words (between white space) of a document.
     max_symbols: largest `symbol_share`.
     max_repetition: largest `repetition`.
-    drop_duplicates: whether to drop a document whose words are those of an
-      earlier one, white space apart.
+    drop_duplicates: True drops a document that equals an earlier one except for
+      white space.
     near_duplicates: similarity to an earlier, kept document (Jaccard index of
       their sets of word 5-grams, see `shingles`) from which one is dropped;
       at most `MAX_SIMILARITY`.
@@ -207,7 +207,7 @@ def repetition(words: Sequence[str], grams: np.ndarray) -> float:
   document; the first occurrence does not count.
 
   Args:
-    words: from `words_of`.
+    words: the words, from `words_of`.
     grams: their `shingles`.
   """
   if len(words) <= NGRAM:
@@ -247,7 +247,7 @@ def sketch(empty: Any, grams: np.ndarray) -> np.ndarray:
   """Returns [SKETCH] uint32, the MinHash of a document.
 
   Args:
-    empty: from `empty_sketch`.
+    empty: an empty sketch, from `empty_sketch`.
     grams: its `shingles`.
   """
   result = empty.copy()

@@ -86,7 +86,7 @@ class Prepared(NamedTuple):
 
   Attributes:
     path: the folder.
-    meta: what `meta.json` holds.
+    meta: the content of `meta.json`.
     splits: a `Corpus` for each split that has at least one document.
     vocab: the pieces in the order of their ids.
     special: ids of the special tokens.

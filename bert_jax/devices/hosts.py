@@ -340,7 +340,7 @@ def check_same(name: str, value: dict[str, Any]) -> None:
   """Raises ValueError where this process's value is not that of process 0.
 
   Args:
-    name: what the value is, for messages; used once in a run.
+    name: a name of the value, for messages; a run uses each name once.
     value: {key: JSON value}, which is compared key by key.
   """
   client = distributed.global_state.client
@@ -416,8 +416,8 @@ def stop_requested(step: int, seen: list[int]) -> bool:
   """True at the step after which to save and stop; all hosts agree on it.
 
   Args:
-    step: steps done.
-    seen: what `stop_signals` collected on this host.
+    step: the number of steps done.
+    seen: the signals that `stop_signals` collected on this host.
   """
   if jax.process_count() > 1:
     return multihost_utils.reached_preemption_sync_point(step)

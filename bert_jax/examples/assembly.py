@@ -33,12 +33,13 @@ class Layout(NamedTuple):
     special: ids of the special tokens.
     vocab_size: number of pieces.
     length: L, tokens in a row.
-    masks: what is hidden; None for a language model, whose rows are bare text.
+    masks: how tokens are masked; None for a language model, whose rows have no
+      masks.
     pairs: True if a row is a pair of texts with a label.
-    segments: the two texts are told apart.
-    returning: sentences of the second text may return to the first.
-    crossing: rows cross from document to document.
-    max_sequences: S, sequences in a row; more than 1 packs.
+    segments: True if the two texts get different segment ids.
+    returning: True if sentences of the second text may return to the first.
+    crossing: True if a row may hold text of several documents.
+    max_sequences: S, the most sequences in a row; more than 1 packs.
   """
 
   special: SpecialIds

@@ -41,7 +41,7 @@ class Data:
   """A stream or mixture with what a model must know about it.
 
   Attributes:
-    source: where the rows come from.
+    source: the source of the rows.
     vocab_size: number of pieces; every id in a batch is below it.
     special: ids of the special tokens.
     prepared: the opened folders, one a component.
@@ -353,7 +353,7 @@ class Batches:
     """Starts the thread.
 
     Args:
-      source: what to read from.
+      source: the source of the rows.
       spans: (first, count) of the global batch of each step.
       host_index, host_count: this host reads an equal contiguous share.
       prefetch: batches to make ahead, at least 1.

@@ -48,7 +48,7 @@ class Slots(NamedTuple):
   Attributes:
     length: tokens of the sequence, 0 if there is none.
     begin: column of its first token; a row's sequences follow each other.
-    row: where it lies.
+    row: the number of the row that it is in.
     number: uint64, of the example; with a key and a column in the sequence it
       determines every draw.
     of_column: [B, L] the place that each column belongs to; None if S is 1.

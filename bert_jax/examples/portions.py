@@ -25,7 +25,7 @@ class Portion:
   """Examples in their order.
 
   Attributes:
-    place: what `Portions.read` takes to begin with this portion.
+    place: the argument with which `Portions.read` begins at this portion.
     corpus: the documents.
     rows: elements of the recipe's index.
     numbers: uint64 numbers of the examples when the recipe repeats fixed copies
@@ -61,7 +61,7 @@ class Portions(Protocol):
     kind: the key of a position under which `identity` stands.
     unit: the key of a position under which a portion's place stands.
     identity: equal for streams that can share positions; below 2**53 for JSON.
-    empty: what to say if a whole epoch gave no example.
+    empty: the message of the error if a whole epoch gives no example.
   """
 
   key: int

@@ -404,7 +404,7 @@ def shortfall(name: str, options: Mapping[str, Any]) -> str | None:
 
   Args:
     name: a key of `RECIPES`.
-    options: those of the recipe, and others, which are not looked at.
+    options: options, of which only those of the recipe are read.
   """
   defaults = RECIPES[name].defaults
   if "max_predictions" not in defaults:

@@ -233,8 +233,8 @@ def lay_out(
 
   Args:
     tokens: [T] flat token ids of the corpus.
-    parts: what the rows hold, `width` tokens at most.
-    places: S, sequences in a row at most.
+    parts: the content of the rows, at most `width` tokens in each.
+    places: S, the most sequences in a row.
     width: L.
     pad: id of padding.
   """

@@ -242,7 +242,7 @@ class Elmo(nn.Module):
     Args:
       char_ids: see `__call__`.
       sequence_ids: see `__call__`.
-      states: what the call before returned; None to begin.
+      states: the states that the previous call returned; None at the first.
       train: see `__call__`.
 
     Returns:

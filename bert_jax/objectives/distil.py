@@ -180,7 +180,7 @@ def count_flops(
     teacher: the teacher's encoder.
     batch: arrays or shapes.
     kl_tokens: see `build`.
-    learns: whether the KL has a gradient.
+    learns: True if the KL divergence needs a gradient.
   """
   rows, length = batch["input_ids"].shape
   masked = batch["mlm_positions"].shape[1]

@@ -82,10 +82,10 @@ class _Reader:
     """Describes a reader.
 
     Args:
-      source: what has `read`.
-      end: where the rows end; None if `read` stops by itself.
-      shard: which part of each block is read; None for all.
-      start: number of the first row.
+      source: an object with a method `read`.
+      end: the number after the last row; None if `read` stops by itself.
+      shard: the part of each block to read; None for all of it.
+      start: the number of the first row.
     """
     self._source, self._start, self.end = source, start, end
     self._shard = shard or seqio.ShardInfo(0, 1)
@@ -191,7 +191,7 @@ class RowSource(seqio.DataSource):
   one mixture have examples of their own each.
 
   Attributes:
-    place: what tells folders and texts apart.
+    place: a key that differs between folders and texts.
     features: the features of a row.
   """
 
@@ -208,7 +208,7 @@ class RowSource(seqio.DataSource):
       opener: returns a `reader.Prepared` or a `Text`.
       place: tells folders and texts apart.
       builder: the name of a recipe, in `recipes.RECIPES`.
-      options: of the recipe.
+      options: the options of the recipe.
 
     Raises:
       ValueError: no such builder or option, or a value out of range.

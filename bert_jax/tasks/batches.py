@@ -412,8 +412,8 @@ def open_data(
     seed: another seed gives another order.
     path: the folder.
     train: name of the split.
-    validation: those that are scored, separated by commas; the first decides
-      what is best.
+    validation: names of the splits to evaluate, separated by commas; the first
+      one decides which checkpoint is the best.
     epochs: how often each row is seen, where the config has no `total_steps`.
     shuffle: in an order of its own each epoch, or in the file's.
     group: rows of like length together, see `batches.Batches`.
@@ -450,7 +450,7 @@ def open_splits(data: Data, predicts: bool = True) -> Splits:
 
   Args:
     data: with the names of the splits.
-    predicts: whether the model does, so that there is a metric of it.
+    predicts: True if the model predicts labels, which a metric can compare.
 
   Raises:
     ValueError: the folder has not all of them, or one has no labels, or those

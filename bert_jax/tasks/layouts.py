@@ -29,8 +29,8 @@ class Layout(NamedTuple):
     begin: before the first text.
     between: between two texts.
     end: after the last one.
-    pad: id of padding.
-    segments: whether a second text is segment 1.
+    pad: the id of padding.
+    segments: True if a second text is segment 1.
     vocab_size: ids that a model needs, the new ones included.
     extra: names of the new ids, which begin at the size of the vocabulary.
   """

@@ -26,7 +26,7 @@ class TaskFiles(NamedTuple):
     parse: (record, whether it must have a label) -> examples.
     tfds: the task's name in TensorFlow Datasets.
     length: tokens in a row, as published.
-    context: whether rows have the document around a sentence.
+    context: True if rows have the text of the document around a sentence.
     columns: role -> column, for a custom task; None for a published one.
   """
 

@@ -34,7 +34,7 @@ class Read(NamedTuple):
   Attributes:
     task: the task; a custom one has the labels that were found.
     splits: split -> examples.
-    skipped: where lines stand that were left out (QQP).
+    skipped: the places of lines that were left out (QQP).
     notes: sentences that say how the labels were read.
   """
 

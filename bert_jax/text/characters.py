@@ -33,8 +33,8 @@ class Characters:
   surrogates, which have no bytes, are left out, as published.
 
   Attributes:
-    boundaries: whether rows for the begin and end of a sentence go around each
-      text.
+    boundaries: True if each text gets rows for the beginning and end of a
+      sentence.
   """
 
   boundaries: bool = False
@@ -65,7 +65,7 @@ class Characters:
 
     Args:
       texts: raw texts.
-      special: whether `<S>` and `</S>` between white space are marks.
+      special: True if `<S>` and `</S>` between white space are marks.
     """
     result = []
     marks = SPECIAL if special else {}

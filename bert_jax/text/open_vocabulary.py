@@ -127,7 +127,7 @@ def warning(vocabulary: Vocabulary, path: str) -> str | None:
 
   Args:
     vocabulary: the tokenizer.
-    path: where it is from.
+    path: the path that it was opened from.
   """
   normalizer = vocabulary.plain.normalizer
   if normalizer is None or (
@@ -499,7 +499,7 @@ def contents(
 
   Args:
     vocabulary: the tokenizer.
-    with_digests: whether the settings hold digests, by which `from_files`
+    with_digests: True if the settings get digests, by which `from_files`
       notices a damaged file.
   """
   contents_by_name = dict(vocabulary.files)
@@ -599,7 +599,7 @@ def files_of(folder: str, lower_case: bool) -> dict[str, bytes]:
 
   Args:
     folder: the folder.
-    lower_case: whether the tokenizer lower-cases text. The settings get it if
+    lower_case: True if the tokenizer lower-cases text. The settings get it if
       the folder, of an earlier version, has no file of settings.
 
   Returns:

@@ -111,7 +111,7 @@ class Vocabulary:
     marked: the same, to which it is a special token.
     boundary: [V] bool, True where a piece begins a word, or, for a kind that
       marks the ends, ends one; `others` count too.
-    options: what builds it again from `files`.
+    options: the options with which `files` build it again.
     files: file name -> content, as published.
     ends: `boundary` is about ends (GPT-1).
     atoms: matches parts of a text whose ids do not depend on what is around
@@ -285,7 +285,7 @@ class Vocabulary:
 
     Args:
       texts: raw texts.
-      special: whether special tokens in a text are special.
+      special: True if special tokens in a text become their ids.
     """
     cleaned = [self._clean(text, special) for text in texts]
     encodings = (self.marked if special else self.plain).encode_batch(

@@ -78,7 +78,7 @@ def build(
     rules: one of `RULES`.
     strip_accents: None for what `lower_case` says; a few published models
       lower-case and keep accents.
-    tokenize_chinese_chars: whether ideographs stand alone.
+    tokenize_chinese_chars: True if each ideograph is a word by itself.
 
   Raises:
     UserError: a special token is missing, or `rules` is unknown or has not

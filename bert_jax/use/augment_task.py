@@ -56,9 +56,9 @@ def augment(
     target: a .tsv, written whole or not at all.
     vectors: GloVe's text file; without it words of several pieces stay.
     options: how variants are drawn.
-    kind: what your own task predicts; None for a published task.
-    columns: columns of your own task, see `custom.columns`.
-    batch_size: rows computed at a time.
+    kind: the kind of your own task; None for a published task.
+    columns: the columns of your own task, see `custom.columns`.
+    batch_size: the number of rows in a batch.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
 
@@ -107,7 +107,7 @@ def task_columns(
 
   Args:
     name: the task's name.
-    kind: what your own task predicts; None for a published task.
+    kind: the kind of your own task; None for a published task.
     columns: columns of your own task; None for a published task.
 
   Raises:

@@ -65,8 +65,8 @@ class Example(NamedTuple):
   """A line of a task's file.
 
   Attributes:
-    texts: one or two.
-    label: as it is written.
+    texts: one or two texts.
+    label: the label, as the file has it.
   """
 
   texts: tuple[str, ...]
@@ -77,8 +77,8 @@ class Split(NamedTuple):
   """A text as its words.
 
   Attributes:
-    words: as the tokenizer sees them.
-    ids: int32 [T] of all their pieces.
+    words: the words into which the tokenizer splits the text.
+    ids: int32 [T], the ids of all their pieces.
     starts: int64 [words + 1], where each word's pieces begin.
   """
 

@@ -249,8 +249,8 @@ def extract_file(
   """Writes the vectors of a file's texts, in the order of the file.
 
   Args:
-    model: what `bert_jax.load` opens.
-    source: a file with a text a line, or .jsonl with "text" or "words".
+    model: a path that `bert_jax.load` opens.
+    source: a file with a text on each line, or .jsonl with "text" or "words".
     target: a .jsonl, .npz, .h5 or .hdf5 file, written whole or not at all.
     spec: which vectors. `layers` is None for all layers; `unit` is None for
       the model's own pooling, or pieces if it has none.

@@ -43,12 +43,12 @@ class Spec(NamedTuple):
       the last one.
     combine: "concat" and "sum" as in BERT's Table 7; "mean"; "mix", ELMo's
       weighted sum; "stack" leaves the layers apart, on an axis of their own.
-    mix: of "mix": learnt weights, one a layer, before their softmax.
-    gamma: of "mix": the factor.
+    mix: for "mix", the learnt weights of the layers, before their softmax.
+    gamma: for "mix", the factor.
     unit: "piece", special tokens included; "word"; of a whole text "cls", the
       vector at its first token (of GPT-1 its last), or "mean" or "max", that of
       all tokens, special ones included.
-    pieces: of "word": the vector of its "first" piece, or their "mean".
+    pieces: for "word", its "first" piece gives the vector, or their "mean".
     normalize: divide each vector by its length.
     max_length: tokens of a window; None for the model's longest row, any for
       ELMo.

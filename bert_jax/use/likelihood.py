@@ -40,7 +40,7 @@ class Guess(NamedTuple):
   Attributes:
     answer: log P of the answer; None if it is no single piece.
     best: the most likely piece.
-    right: whether that is the answer.
+    right: True if `best` is the answer.
   """
 
   answer: float | None

@@ -24,7 +24,7 @@ def run(
   """Runs one or both tests, and prints a table of their results.
 
   Args:
-    path: what `bert_jax.load` opens.
+    path: a path that `bert_jax.load` opens.
     blimp_path: folder or tar file of BLiMP's .jsonl files; None to leave it
       out.
     cloze_path: .jsonl of "text" with one [MASK] and "answer"; None likewise.

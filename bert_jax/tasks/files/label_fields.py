@@ -53,8 +53,8 @@ def read_name(
 
   Args:
     record: a line.
-    column: where the label is.
-    labels: names of the task; () takes any.
+    column: the name of the column with the label.
+    labels: the names of the task's labels; () allows any label.
     needed: True if a line without a label is an error.
     hidden: values that stand for no label, `PUBLISHED` or `EMPTY`.
 

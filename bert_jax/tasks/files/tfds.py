@@ -47,7 +47,7 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
 
   Args:
     path: `tfds:NAME:SPLIT`.
-    labels: of the task: a class whose name is none of these goes by its number.
+    labels: the task's labels; a class with another name gets its number.
 
   Raises:
     ValueError: cannot be loaded, or no such split.
