@@ -89,8 +89,8 @@ class Tower(nn.Module):
       )(x)
       x = nn.with_logical_constraint(x, layers.ACTIVATION_AXES)
     run = stack.Stack(**self.stack, name="layers")
-    last, seen = run(x, sequence_ids, train, collect)
-    return last, dict(embeddings=x, **seen) if collect else {}
+    last, collected = run(x, sequence_ids, train, collect)
+    return last, dict(embeddings=x, **collected) if collect else {}
 
 
 class Electra(Encoder):

@@ -230,8 +230,8 @@ class Encoder(nn.Module):
     """
     embedded = self.embed(input_ids, segment_ids, position_ids, train)
     sequence_ids = default_sequence_ids(input_ids, sequence_ids)
-    x, seen = self.layers(embedded, sequence_ids, train, collect)
-    return x, dict(embeddings=embedded, **seen) if collect else {}
+    x, collected = self.layers(embedded, sequence_ids, train, collect)
+    return x, dict(embeddings=embedded, **collected) if collect else {}
 
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:

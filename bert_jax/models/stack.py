@@ -126,8 +126,8 @@ class Stack(nn.Module):
     unroll = self.unroll or (count if fused.on_gpu() else 1)
 
     def body(layer, x, sequence_ids):
-      x, seen = layer(x, sequence_ids, train)
-      return x, seen if collect else {}
+      x, collected = layer(x, sequence_ids, train)
+      return x, collected if collect else {}
 
     run = body
     if self.remat:
@@ -166,10 +166,12 @@ class Stack(nn.Module):
     if collect:  # Only this implementation returns the probabilities.
       fields["attention"] = "xla"
     layer = TransformerLayer(**fields, name="layer")
-    x, seen = run(layer, x, sequence_ids)
+    x, collected = run(layer, x, sequence_ids)
     if self.groups:
-      seen = jax.tree.map(lambda s: s.reshape(count, *s.shape[2:]), seen)
-    return x, seen
+      collected = jax.tree.map(
+        lambda s: s.reshape(count, *s.shape[2:]), collected
+      )
+    return x, collected
 
 
 def options(

@@ -75,8 +75,8 @@ def collect(
     batch: see `heads.ForPreTraining`.
     train: apply dropout.
   """
-  _, seen = encode(encoder, batch, train=train, collect=True)
-  return jnp.concatenate([seen["embeddings"][None], seen["hidden"]])
+  _, collected = encode(encoder, batch, train=train, collect=True)
+  return jnp.concatenate([collected["embeddings"][None], collected["hidden"]])
 
 
 def map_shapes(encoder: Any, width: int, maps: str) -> dict[str, Any]:

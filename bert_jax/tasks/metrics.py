@@ -99,23 +99,23 @@ def _check_names(
 def _pairs(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (right, predicted), one item an example or a word."""
-  right = [gold(task, example) for example in examples]
-  if any(isinstance(r, list) for r in right):
-    _check_lengths(task, predictions, right)
-    right = [item for r in right for item in r]
+  """Returns (golds, predicted), an item for each example or word."""
+  golds = [gold(task, example) for example in examples]
+  if any(isinstance(r, list) for r in golds):
+    _check_lengths(task, predictions, golds)
+    golds = [item for r in golds for item in r]
     predictions = [item for p in predictions for item in p]
-  return np.array(right), np.array(predictions)
+  return np.array(golds), np.array(predictions)
 
 
 def _check_lengths(
-  task: Task, predictions: Sequence[Any], right: Sequence[Any]
+  task: Task, predictions: Sequence[Any], golds: Sequence[Any]
 ) -> None:
-  for i, (ours, theirs) in enumerate(zip(predictions, right, strict=True)):
-    if len(ours) != len(theirs):
+  for i, (row, gold_row) in enumerate(zip(predictions, golds, strict=True)):
+    if len(row) != len(gold_row):
       raise UserError(
-        f"task {task.name}: example {i} has {len(theirs)} labels and"
-        f" {len(ours)} predictions; each needs one."
+        f"task {task.name}: example {i} has {len(gold_row)} labels and"
+        f" {len(row)} predictions; each needs one."
       )
 
 
@@ -123,8 +123,8 @@ def accuracy(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
   """Share of examples, or of all words or hidden pieces, that are right."""
-  right, ours = _pairs(task, predictions, examples)
-  return {"accuracy": float((right == ours).mean())}
+  golds, predicted = _pairs(task, predictions, examples)
+  return {"accuracy": float((golds == predicted).mean())}
 
 
 def masked_accuracy(
@@ -144,10 +144,10 @@ def f1(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
       f"task {task.name}: f1 is of two classes, not {len(task.labels)}; use"
       " f1_macro."
     )
-  right, ours = _pairs(task, predictions, examples)
+  golds, predicted = _pairs(task, predictions, examples)
   positive = task.labels[1]
   value = _library("sklearn.metrics", "scikit-learn").f1_score(
-    right == positive, ours == positive, zero_division=0.0
+    golds == positive, predicted == positive, zero_division=0.0
   )
   return {"f1": float(value)}
 
@@ -173,8 +173,8 @@ def f1_micro(
   """
   places = {name: i for i, name in enumerate(task.labels)}
   both = np.zeros((2, len(examples), len(places)), bool)
-  right = [gold(task, example) for example in examples]
-  for marks, sets in zip(both, (right, predictions), strict=True):
+  golds = [gold(task, example) for example in examples]
+  for marks, sets in zip(both, (golds, predictions), strict=True):
     for mark, names in zip(marks, sets, strict=True):
       mark[[places[name] for name in names]] = True
   score = _library("sklearn.metrics", "scikit-learn").f1_score
@@ -212,12 +212,13 @@ def spearman(
 def _correlation(
   name: str, task: Task, predictions: Sequence[Any], examples: Examples
 ) -> float:
-  right, ours = _pairs(task, predictions, examples)
-  if np.ptp(ours) == 0 or np.ptp(right) == 0:
+  golds, predicted = _pairs(task, predictions, examples)
+  if np.ptp(predicted) == 0 or np.ptp(golds) == 0:
     return float("nan")
   stats = _library("scipy.stats", "scipy")
+  correlation = getattr(stats, name)
   return float(
-    getattr(stats, name)(right.astype(np.float64), ours.astype(np.float64))[0]
+    correlation(golds.astype(np.float64), predicted.astype(np.float64))[0]
   )
 
 
@@ -243,9 +244,9 @@ def multirc(
   `f1a` is F1 over all answers, `em` the share of questions (examples of one
   `group`) all answers of which are right.
   """
-  right, ours = _pairs(task, predictions, examples)
+  golds, predicted = _pairs(task, predictions, examples)
   questions: dict[Any, bool] = {}
-  for example, same in zip(examples, right == ours, strict=True):
+  for example, same in zip(examples, golds == predicted, strict=True):
     group = example["group"]
     questions[group] = questions.get(group, True) and bool(same)
   f1a = f1(task, predictions, examples)["f1"]
@@ -302,10 +303,10 @@ def _entities(
   examples: Examples,
   strict: bool = False,
 ) -> Scores:
-  right = [list(gold(task, example)) for example in examples]
-  ours = [list(p) for p in predictions]
-  _check_lengths(task, ours, right)
-  names = {tag or "O" for row in right + ours for tag in row}
+  golds = [list(gold(task, example)) for example in examples]
+  predicted = [list(p) for p in predictions]
+  _check_lengths(task, predicted, golds)
+  names = {tag or "O" for row in golds + predicted for tag in row}
   by_name = {n: tags.to_iobes(n) for n in sorted(names | {*task.labels})}
   for name, tag in by_name.items():
     if tag is None:
@@ -313,8 +314,8 @@ def _entities(
         f"task {task.name}: {name!r} is neither O nor begins with B- or I-, and"
         " entities cannot be told; use the metric accuracy."
       )
-  right = [[by_name[tag] for tag in row] for row in right]
-  ours = [[by_name[tag or "O"] for tag in row] for row in ours]
+  golds = [[by_name[tag] for tag in row] for row in golds]
+  predicted = [[by_name[tag or "O"] for tag in row] for row in predicted]
   seqeval = _library("seqeval.metrics", "seqeval")
   suffix, options = "", {}
   if strict:
@@ -325,7 +326,9 @@ def _entities(
   parts = {"tagging_f1": "f1", "precision": "precision", "recall": "recall"}
   return {
     name + suffix: float(
-      getattr(seqeval, f"{part}_score")(right, ours, zero_division=0, **options)
+      getattr(seqeval, f"{part}_score")(
+        golds, predicted, zero_division=0, **options
+      )
     )
     for name, part in parts.items()
   }
@@ -386,28 +389,30 @@ def doubts(
   ]
   if not labelled or task.kind == "span":
     return []
-  right, ours = zip(*labelled, strict=True)
+  golds, predicted = zip(*labelled, strict=True)
   first = task.metrics[0] if task.metrics else "the metric"
   if task.kind == "tagging":
     if first not in ("tagging_f1", "tagging_f1_strict"):
-      return _doubt_constants(first, sum(right, []), sum(ours, []), "words")
+      return _doubt_constants(
+        first, sum(golds, []), sum(predicted, []), "words"
+      )
     lines = []
-    for whose, rows in (("predicted", ours), ("right", right)):
+    for whose, rows in (("predicted", predicted), ("right", golds)):
       if all((tag or "O") == "O" for row in rows for tag in row):
         lines.append(f"no {whose} tag is an entity's, all are O: {first} is 0.")
     return lines
   if task.kind == "multi_label":
-    right, ours = (list(map(tuple, rows)) for rows in (right, ours))
-  return _doubt_constants(first, right, ours, "examples")
+    golds, predicted = (list(map(tuple, rows)) for rows in (golds, predicted))
+  return _doubt_constants(first, golds, predicted, "examples")
 
 
 def _doubt_constants(
-  metric: str, right: Sequence[Any], ours: Sequence[Any], what: str
+  metric: str, golds: Sequence[Any], predicted: Sequence[Any], what: str
 ) -> list[str]:
   """Returns warnings if all predictions, or all labels, are the same."""
   lines = []
   undefined = " is not defined" if metric in CORRELATIONS else " says little"
-  for whose, values in (("predictions", ours), ("labels", right)):
+  for whose, values in (("predictions", predicted), ("labels", golds)):
     if len(values) > 1 and len(set(values)) == 1:
       value = list(values[0]) if type(values[0]) is tuple else values[0]
       lines.append(
@@ -417,7 +422,7 @@ def _doubt_constants(
   return lines
 
 
-# Not defined where all examples have the same label, as one alone has.
+# Metrics that are not defined if all examples have the same label.
 CORRELATIONS = ("pearson", "spearman", "pearson_spearman")
 METRICS: dict[str, Metric] = {
   "accuracy": accuracy,
