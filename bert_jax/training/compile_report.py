@@ -145,8 +145,7 @@ def compile_run(
   """
   if not slices:
     raise UserError("--topology is empty; name a slice, for example v2:4x4.")
-  config_lib.parse(config)
-  count = len(phases.plan(config))
+  count = len(phases.plan(config_lib.parse(config)))
   numbers = range(count)
   if phase is not None:
     if not 1 <= phase <= count:

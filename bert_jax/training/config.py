@@ -74,8 +74,9 @@ def _field(kind: type, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     kind: int, float (a whole number is one too), bool, str or dict.
     default: the value if a config lacks the key; without one it is an error.
     **rules: `least`, `above`, `below`: bounds of a number. `share`: True for a
-      number in [0, 1). `open`: "data" if the key may be None, which leaves the
-      value to the data; "task" if it may where the data are a task's.
+      number in [0, 1). `choices`: the values that it may have. `open`: "data"
+      if the key may be None, which leaves the value to the data; "task" if it
+      may where the data are a task's.
   """
   return dataclasses.field(default=default, metadata={"kind": kind, **rules})
 
@@ -227,10 +228,10 @@ class Model:
 
   RESERVED = ("vocab_multiple",)
 
-  remat: bool = _field(bool, False)
+  remat: bool | None = _field(bool, None)
   family: str | None = _field(str, None, open="task")
   variant: str | None = _field(str, None, open="task")
-  dtype: str = _field(str, "float32")
+  dtype: str | None = _field(str, None, choices=DTYPES)
   vocab_size: int | None = _whole(1, default=None, open="data")
   padding_id: int | None = _whole(0, default=None, open="data")
   hidden: int | None = _whole(1, default=None)
@@ -249,21 +250,18 @@ class Model:
   clip: float | None = _positive(default=None)
   others: Mapping[str, Any] | None = None
 
-  def __post_init__(self):
-    if self.dtype not in DTYPES:
-      raise UserError(
-        f"config.model.dtype={self.dtype!r}: not one of {', '.join(DTYPES)}."
-      )
-
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-  """An objective; `others` are options of it without a range."""
+  """An objective; `others` are options of it without a range.
+
+  `kind`, `labels` and `padding_id` are those of a task; `build` sets them.
+  """
 
   RESERVED = ("kind", "labels", "padding_id")
 
   name: str = _field(str)
-  pairs: bool = _field(bool, True)
+  pairs: bool | None = _field(bool, None)
   negatives: int | None = _whole(0, default=None)
   temperature: float | None = _positive(default=None)
   discriminator_weight: float | None = _not_negative(default=None)
@@ -275,6 +273,9 @@ class Objective:
   embedding_weight: float | None = _not_negative(default=None)
   lm_weight: float | None = _not_negative(default=None)
   head_dropout: float | None = _share(default=None, open="task")
+  kind: str | None = _field(str, None)
+  labels: tuple[str, ...] | None = _field(object, None)
+  padding_id: int | None = _field(int, None)
   others: Mapping[str, Any] | None = None
 
 
@@ -283,7 +284,7 @@ class Teacher:
   """The model that a student learns from; see `teacher.read`."""
 
   path: str = _field(str)
-  model: Mapping[str, Any] = _field(dict)
+  model: Model = _field(dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,6 +321,11 @@ class Run:
   init_new_rows: str = _field(str, OPTIONAL["init_new_rows"])
   spike: Spike = _field(dict, Spike())
   teacher: Teacher | None = _field(dict, None)
+
+  @property
+  def is_task(self) -> bool:
+    """True if the run fine-tunes: its data are the rows of a task."""
+    return isinstance(self.data, TaskData)
 
 
 _CLOSED = {
@@ -363,7 +369,8 @@ def parse(config: dict[str, Any]) -> Run:
   if not task:
     _check_required(config)
   if "teacher" in config:
-    section(Model, "teacher.model", sections["teacher"].model, True)
+    model = section(Model, "teacher.model", config["teacher"]["model"], True)
+    sections["teacher"] = dataclasses.replace(sections["teacher"], model=model)
   sections["phases"] = types.MappingProxyType(
     {
       name: section(Phase, f"phases.{name}", values)
@@ -382,18 +389,49 @@ def parse(config: dict[str, Any]) -> Run:
   return run
 
 
-def with_derived(run: Run, config: dict[str, Any]) -> Run:
-  """Returns a run with the steps that its data decided.
+def options(values: Any) -> dict[str, Any]:
+  """Returns {key: value} of a section, a dataclass, without those of None."""
+  pairs = {
+    field.name: getattr(values, field.name)
+    for field in dataclasses.fields(values)
+  }
+  pairs |= pairs.pop("others", None) or {}
+  return {key: value for key, value in pairs.items() if value is not None}
+
+
+def model_of(values: Mapping[str, Any]) -> Model:
+  """Returns the section `model` with these keys; it checks no value."""
+  names = {field.name for field in dataclasses.fields(Model)}
+  others = {key: value for key, value in values.items() if key not in names}
+  fields = {key: value for key, value in values.items() if key in names}
+  return Model(**fields, others=types.MappingProxyType(others))
+
+
+def to_json(config: dict[str, Any], run: Run) -> dict[str, Any]:
+  """Returns the content of config.json.
 
   Args:
-    run: the config as it was given.
-    config: the config with what the data decide, `setup.Setup.config`.
+    config: the config as it was given; what it leaves to a default, apart from
+      `OPTIONAL`, config.json leaves out too.
+    run: the config with what `build` derived.
   """
-  counts = {
-    name: dataclasses.replace(getattr(run, name), every=config[name]["every"])
-    for name in ("evaluate", "checkpoint")
+  derived: dict[str, Any] = {
+    "total_steps": run.total_steps,
+    "init_new_rows": run.init_new_rows,
+    "spike": dataclasses.asdict(run.spike),
+    "model": options(run.model),
   }
-  return dataclasses.replace(run, total_steps=config["total_steps"], **counts)
+  for name in ("evaluate", "checkpoint"):
+    derived[name] = config[name] | {"every": getattr(run, name).every}
+  if run.is_task:
+    task = {"kind": run.objective.kind, "labels": [*run.objective.labels]}
+    if run.objective.padding_id is not None:
+      task["padding_id"] = run.objective.padding_id
+    derived["objective"] = config["objective"] | task
+  if run.teacher:
+    model = options(run.teacher.model)
+    derived["teacher"] = config["teacher"] | {"model": model}
+  return OPTIONAL | config | derived
 
 
 def _check_sections(config: dict[str, Any]) -> None:
@@ -442,9 +480,10 @@ def section(
   prefix = f"config.{path}." if path else "config."
   fields = {field.name: field for field in dataclasses.fields(cls)}
   others = {key: v for key, v in values.items() if key not in fields}
-  for key in others:
+  for key in values:
     if key in getattr(cls, "RESERVED", ()):
       raise UserError(f"{prefix}{key} is not a key; the program sets it.")
+  for key in others:
     if "others" not in fields:
       raise UserError(f"{prefix}{key} is not a key{nearest(key, fields)}")
   arguments = {}
@@ -480,6 +519,10 @@ def _check_value(
   is_bool = isinstance(value, bool)
   if not isinstance(value, kinds) or (is_bool and rules["kind"] is not bool):
     raise UserError(f"{key}={value!r}: must be {name}.")
+  if value not in rules.get("choices", (value,)):
+    raise UserError(
+      f"{key}={value!r}: not one of {', '.join(rules['choices'])}."
+    )
   bounds = []
   if "least" in rules:
     bounds.append((value >= rules["least"], f"at least {rules['least']}"))

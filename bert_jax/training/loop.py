@@ -10,7 +10,6 @@ import jax
 
 from bert_jax.devices import compile_ahead, hosts, sharding
 from bert_jax.examples import loader
-from bert_jax.training import config as config_lib
 from bert_jax.training import evaluate, evaluate_task, logging, phases, steps
 from bert_jax.training.parts import Feed, Setup
 from bert_jax.training.snapshot import Snapshots
@@ -57,7 +56,6 @@ class Progress:
 def run_phase(
   setup: Setup,
   feed: Feed,
-  settings: config_lib.Run,
   progress: Progress,
   saver: checkpoint.Checkpointer,
   log: logging.Logger,
@@ -65,7 +63,8 @@ def run_phase(
   profiler: logging.Profiler,
 ) -> None:
   """Steps, rows, evaluations and checkpoints, all on step numbers only."""
-  phase, objective, total = feed.phase, setup.objective, settings.total_steps
+  phase, objective, settings = feed.phase, setup.objective, setup.config
+  total = settings.total_steps
   every = {
     "log": settings.log.every,
     "checkpoint": settings.checkpoint.every,

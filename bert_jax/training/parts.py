@@ -14,6 +14,7 @@ from bert_jax.objectives.base import Objective
 from bert_jax.tasks import batches
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.training import config as config_lib
 from bert_jax.training import optim, phases
 from bert_jax.training.state import TrainState
 
@@ -51,8 +52,7 @@ class Setup(NamedTuple):
   """What `build` makes of a config.
 
   Attributes:
-    config: the config with what data, `init_from` and teacher decide: the
-      content of config.json.
+    config: the config with what data, `init_from` and teacher decide.
     in_file: shapes, see `state.file_state`.
     frozen: the teacher's parameters; {} without one.
     digest: the teacher's.
@@ -60,7 +60,7 @@ class Setup(NamedTuple):
     start_model: the model of `init_from`.
   """
 
-  config: dict[str, Any]
+  config: config_lib.Run
   mesh: Mesh
   feeds: list[Feed]
   objective: Objective

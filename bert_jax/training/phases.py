@@ -1,8 +1,7 @@
 """Phases of a run: steps, length, batch size and predictions of each.
 
-`config.phases` is {} for a run of one phase, or {"phase1": {...}, "phase2":
-{...}}, each with the keys of `config.Phase`. All share one learning
-rate line over `total_steps`.
+`Run.phases` is {} for a run of one phase, or {"phase1": ..., "phase2": ...},
+each a `config.Phase`. All share one learning rate line over `total_steps`.
 """
 
 import dataclasses
@@ -47,7 +46,7 @@ def _own_data(section: config_lib.Phase) -> dict[str, Any]:
   return {name: values[name] for name in names if values[name] is not None}
 
 
-def plan(config: dict[str, Any]) -> list[Phase]:
+def plan(run: config_lib.Run) -> list[Phase]:
   """The phases of a run, in order; they cover every step once.
 
   In a run of a few steps a phase may have none.
@@ -57,22 +56,20 @@ def plan(config: dict[str, Any]) -> list[Phase]:
       number, a key in both places, more prediction slots than tokens, none
       where tokens are hidden, some where none are.
   """
-  total, data = config["total_steps"], dict(config["data"])
-  names = [f"phase{i + 1}" for i in range(len(config["phases"]))]
-  if sorted(config["phases"]) != sorted(names):
+  total, data = run.total_steps, config_lib.options(run.data)
+  names = [f"phase{i + 1}" for i in range(len(run.phases))]
+  if sorted(run.phases) != sorted(names):
     raise ValueError(
       f"config.phases: name them phase1, phase2, ... in their order, not"
-      f" {', '.join(config['phases'])}."
+      f" {', '.join(run.phases)}."
     )
-  sections = {
-    name: config_lib.section(
-      config_lib.Phase, f"phases.{name}", config["phases"][name]
+  scales = {
+    name: (
+      run.phases[name].fraction,
+      run.phases[name].batch_scale,
+      run.phases[name].micro_scale,
     )
     for name in names
-  }
-  scales = {
-    name: (section.fraction, section.batch_scale, section.micro_scale)
-    for name, section in sections.items()
   } or {"": (1.0, 1.0, 1)}
   whole = sum(fraction for fraction, *_ in scales.values())
   positive = all(fraction > 0 for fraction, *_ in scales.values())
@@ -84,21 +81,21 @@ def plan(config: dict[str, Any]) -> list[Phase]:
   phases, done = [], 0.0
   for number, name in enumerate(scales):
     fraction, batch_scale, micro_scale = scales[name]
-    own_data = _own_data(sections[name]) if name else {}
+    own_data = _own_data(run.phases[name]) if name else {}
     start = round(done * total)
     done += fraction
     end = total if number == len(scales) - 1 else round(done * total)
-    rows = config["batch_size"] * batch_scale
+    rows = run.batch_size * batch_scale
     if not (rows >= 1 and rows % 1 == 0):
       raise ValueError(
         f"config.phases.{name}.batch_scale={batch_scale}: batch_size"
-        f"={config['batch_size']} times it is {rows:g}, no number of rows."
+        f"={run.batch_size} times it is {rows:g}, no number of rows."
       )
     for key in own_data.keys() & data.keys() - OVERRIDING:
       raise ValueError(
         f"config.data.{key}: each of config.phases has its own; remove it."
       )
-    micro = config["micro_batches"] * micro_scale
+    micro = run.micro_batches * micro_scale
     options = data | own_data
     if name:
       _check_hidden(f"phases.{name}", options)

@@ -1,8 +1,8 @@
 """All that a run needs before it trains, made of its config and checked."""
 
-import copy
+import dataclasses
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from bert_jax.training import logging, optim, phases, start_from, teacher
 from bert_jax.training.parts import Feed, Pretrained, Setup
 from bert_jax.training.state import file_state, frozen_shapes
 
+T = TypeVar("T", config_lib.Evaluate, config_lib.Checkpoint)
 # Keys of a model's config that its teacher shares, unless the teacher's section
 # has its own values.
 SHARED = ("dtype", "attention", "elementwise", "unroll")
@@ -25,16 +26,17 @@ SHARED = ("dtype", "attention", "elementwise", "unroll")
 OF_DATA = ("vocab_size", "padding_id")
 
 
-def open_feed(config: dict[str, Any], phase: phases.Phase) -> Feed:
+def open_feed(
+  phase: phases.Phase, seed: int, evaluate: config_lib.Evaluate
+) -> Feed:
   """Opens a phase's stream of examples and its held-out set."""
   # Each phase has a stream of its own, from its beginning.
-  seed = config["seed"]
   if phase.number:
     seed = hashing.make_key("phase", phase.number, seed)
   data = loader.open_data(seed=seed, **phase.data)
   heldout = None
-  if config["evaluate"]["every"]:
-    limit = config["evaluate"]["examples"] or None
+  if evaluate.every:
+    limit = evaluate.examples or None
     try:
       heldout = loader.open_heldout(limit=limit, **phase.data)
     except ValueError as e:
@@ -52,12 +54,12 @@ def make_feed(phase: phases.Phase, data: Any, heldout: Any) -> Feed:
 
 
 def open_task(
-  config: dict[str, Any],
+  run: config_lib.Run,
 ) -> tuple[
   batches.Data,
   batches.Splits | None,
   Pretrained | None,
-  dict[str, Any],
+  config_lib.Run,
 ]:
   """Opens a task's folder, and the model that fine-tuning begins with.
 
@@ -69,45 +71,54 @@ def open_task(
   Raises:
     ValueError: with one sentence.
   """
-  config_lib.section(config_lib.TaskData, "data", config["data"])
   data = batches.open_data(
-    config["batch_size"], config["seed"], **config["data"]
+    run.batch_size, run.seed, **config_lib.options(run.data)
   )
-  derived: dict[str, Any] = {}
-  if config["total_steps"] is None:
-    derived["total_steps"] = data.steps_of_epochs
-  for section in ("evaluate", "checkpoint"):
-    if config[section]["every"] is None:
-      derived[section] = config[section] | {"every": data.steps_of_epoch}
-  labels = dict(kind=data.task.kind, labels=[*data.task.labels])
-  if config["objective"]["name"] == "finetune":
-    labels["padding_id"] = data.part.meta["pad"]
-  derived["objective"] = config["objective"] | labels
+  objective = dataclasses.replace(
+    run.objective, kind=data.task.kind, labels=data.task.labels
+  )
+  if objective.name == "finetune":
+    pad = data.part.meta["pad"]
+    objective = dataclasses.replace(objective, padding_id=pad)
+  run = dataclasses.replace(
+    run,
+    total_steps=run.total_steps or data.steps_of_epochs,
+    evaluate=_every_epoch(run.evaluate, data),
+    checkpoint=_every_epoch(run.checkpoint, data),
+    objective=objective,
+  )
   start_model = None
-  if config["init_from"]:
+  if run.init_from:
     start_model = start_from.read(
-      config["init_from"],
+      run.init_from,
       data.prepared[0].vocab,
-      config["data"]["path"],
-      config["model"].get("family"),
+      run.data.path,
+      run.model.family,
     )
-    derived["model"] = start_from.fill_model(config["model"], start_model)
-  elif config["model"].get("family") is None:
+    model = start_from.fill_model(config_lib.options(run.model), start_model)
+    run = dataclasses.replace(run, model=config_lib.model_of(model))
+  elif run.model.family is None:
     raise ValueError(
       "init_from is empty; pass --config.init_from=PATH, a pre-trained model:"
       " the --workdir of a run, a converted folder or one of transformers."
     )
-  config = config | derived
   splits = None
-  if config["evaluate"]["every"]:
-    predicts = config["objective"].get("stage") != "layers"
+  if run.evaluate.every:
+    predicts = objective.others.get("stage") != "layers"
     splits = batches.open_splits(data, predicts)
-  return data, splits, start_model, config
+  return data, splits, start_model, run
+
+
+def _every_epoch(section: T, data: batches.Data) -> T:
+  """Returns a section whose `every` is an epoch if it was left open."""
+  if section.every is not None:
+    return section
+  return dataclasses.replace(section, every=data.steps_of_epoch)
 
 
 def open_start(
-  config: dict[str, Any], data: loader.Data
-) -> tuple[Pretrained, dict[str, Any]]:
+  run: config_lib.Run, data: loader.Data
+) -> tuple[Pretrained, config_lib.Model]:
   """Opens the model that pre-training goes on from.
 
   Returns:
@@ -117,71 +128,73 @@ def open_start(
     ValueError: with one sentence.
   """
   start_model = start_from.read_to_go_on(
-    config["init_from"],
+    run.init_from,
     data.prepared[0].vocab,
-    config["data"]["path"],
-    config["objective"],
-    config["model"].get("family"),
+    run.data.path,
+    config_lib.options(run.objective),
+    run.model.family,
   )
-  line = start_from.variant_line(config["model"], start_model)
+  model = config_lib.options(run.model)
+  line = start_from.variant_line(model, start_model)
   if line:
     start_model = start_model._replace(notes=(line, *start_model.notes))
-  return start_model, start_from.fill_model(config["model"], start_model)
+  sizes = start_from.fill_model(model, start_model)
+  return start_model, config_lib.model_of(sizes)
 
 
-def build(
-  config: dict[str, Any], before: dict[str, Any] | None = None
-) -> Setup:
+def build(run: config_lib.Run, before: dict[str, Any] | None = None) -> Setup:
   """Builds the parts of a run that do not train, and checks that they fit.
 
   Args:
-    config: the run's config; it stays as it is. `Setup.config` is this config
-      with what the data, `init_from` and the teacher's files decide.
-    before: the config of the run that goes on from a checkpoint of its own. A
+    run: the run's config. `Setup.config` is this config with what the data,
+      `init_from` and the teacher's files decide.
+    before: config.json of the run that goes on from a checkpoint of its own. A
       model that its pre-training began with is not opened again: its sizes
       stand here.
 
   Raises:
     ValueError: with one sentence that names the key and the remedy.
   """
-  config = {**copy.deepcopy(config_lib.OPTIONAL), **config}
-  config["spike"] = config_lib.OPTIONAL["spike"] | config["spike"]
-  spike = config_lib.section(config_lib.Spike, "spike", config["spike"])
-  logging.Spikes(spike.action, spike.factor)
-  if spike.action != "none" and not config["log"].get("every"):
+  logging.Spikes(run.spike.action, run.spike.factor)
+  if run.spike.action != "none" and not run.log.every:
     raise ValueError(
       "config.spike compares a loss with those of the last logged window; set"
       " config.log.every to the number of steps in one."
     )
-  devices = config_lib.section(config_lib.Mesh, "mesh", config["mesh"])
-  mesh = sharding.make_mesh(devices.data, devices.fsdp, devices.tensor)
+  mesh = sharding.make_mesh(run.mesh.data, run.mesh.fsdp, run.mesh.tensor)
   task, start_model = None, None
-  if config_lib.is_task(config):
-    data, splits, start_model, config = open_task(config)
+  if run.is_task:
+    data, splits, start_model, run = open_task(run)
     task = data.task
-  plan = phases.plan(config)
+  plan = phases.plan(run)
   for phase in plan:
     sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
   if task:
     feeds = [make_feed(phase, data, splits) for phase in plan]
   else:
-    feeds = [open_feed(config, phase) for phase in plan]
+    feeds = [open_feed(phase, run.seed, run.evaluate) for phase in plan]
   data, vocab_size = feeds[0].data, feeds[0].data.vocab_size
-  model = config["model"]
+  model = run.model
   if before and not task and before.get("init_from"):
-    model = {**before.get("model", {}), **_stated(model)}
-  elif config["init_from"] and not task:
-    start_model, model = open_start(config, data)
-  config = config | {"model": with_data(config, model, data)}
+    sizes = before.get("model", {}) | config_lib.options(model)
+    model = config_lib.model_of(sizes)
+  elif run.init_from and not task:
+    start_model, model = open_start(run, data)
+  run = dataclasses.replace(run, model=with_data(model, data, run.data.path))
   taught = None
-  if "teacher" in config:
-    source = config_lib.section(
-      config_lib.Teacher, "teacher", config["teacher"]
+  if run.teacher:
+    taught = teacher.read(
+      data.prepared[0],
+      task,
+      run.teacher.path,
+      config_lib.options(run.teacher.model),
     )
-    taught = teacher.read(data.prepared[0], task, source.path, source.model)
-    config = config | {"teacher": config["teacher"] | {"model": taught.model}}
+    model = config_lib.model_of(taught.model)
+    run = dataclasses.replace(
+      run, teacher=dataclasses.replace(run.teacher, model=model)
+    )
   objective, schedule, optimizer = make_parts(
-    config, sharding.vocab_multiple(mesh)
+    run, sharding.vocab_multiple(mesh)
   )
   for feed in feeds:
     # A length beyond the position table is an error here, before any step.
@@ -195,7 +208,7 @@ def build(
       raise ValueError(f"teacher.path={taught.path}: {e}") from e
     frozen, digest = teacher.place(taught, shapes[0]), taught.digest
   return Setup(
-    config=config,
+    config=run,
     mesh=mesh,
     feeds=feeds,
     objective=objective,
@@ -209,40 +222,31 @@ def build(
   )
 
 
-def _stated(model: dict[str, Any]) -> dict[str, Any]:
-  """A `model` section without the keys that are left open."""
-  return {name: value for name, value in model.items() if value is not None}
-
-
 def with_data(
-  config: dict[str, Any], model: dict[str, Any], data: loader.Data
-) -> dict[str, Any]:
+  model: config_lib.Model, data: loader.Data | batches.Data, data_path: str
+) -> config_lib.Model:
   """Returns the section `model` with the sizes that the data decide.
 
   Args:
-    config: the run's config.
-    model: its section `model`; a key that is None is taken from the data, or,
-      in a run that fine-tunes, left out, so that the family's value counts.
+    model: the section; a size that is None is taken from the data.
     data: the data of the first phase.
+    data_path: the path of the data, for messages.
 
   Raises:
     ValueError: the config says another size.
   """
-  model = _stated(model) if config_lib.is_task(config) else dict(model)
   of_data = {"vocab_size": data.vocab_size}
-  if model["family"] == "roberta":
+  if model.family == "roberta":
     # Its positions begin after this number, and skip tokens that have it.
     of_data["padding_id"] = data.special.pad
   for name, value in of_data.items():
-    if model.get(name) is None:
-      model[name] = value
-    if model[name] != value:
+    stated = getattr(model, name)
+    if stated is not None and stated != value:
       raise ValueError(
-        f"model.{name}={model[name]}, but with the vocabulary of"
-        f" {config['data']['path']} it is {value}; leave model.{name} unset to"
-        " take it from the data."
+        f"model.{name}={stated}, but with the vocabulary of {data_path} it is"
+        f" {value}; leave model.{name} unset to take it from the data."
       )
-  return model
+  return dataclasses.replace(model, **of_data)
 
 
 def defaults(config: dict[str, Any]) -> dict[str, Any]:
@@ -281,49 +285,54 @@ def _model_defaults(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_parts(
-  config: dict[str, Any], vocab_multiple: int = 1
+  run: config_lib.Run, vocab_multiple: int = 1
 ) -> tuple[objectives.Objective, optim.Schedule, optax.GradientTransformation]:
   """Objective, schedule and optimizer; needs neither data nor a teacher.
 
   Args:
-    config: of the run.
+    run: the run's config.
     vocab_multiple: see `sharding.vocab_multiple`.
   """
-  options = dict(config["objective"])
+  options = config_lib.options(run.objective)
   name = options.pop("name")
   factory = objectives.factory(name)
-  sizes = [config["model"] | {"vocab_multiple": vocab_multiple}]
-  if takes_teacher(name, config):
-    sizes.append(_teacher_model(config, sizes[0]))
+  model = config_lib.options(run.model) | {"vocab_multiple": vocab_multiple}
+  sizes = [model]
+  if takes_teacher(name, run.teacher):
+    sizes.append(_teacher_model(run.teacher, model))
   objective = config_lib.call("objective", factory, *sizes, **options)
-  decay = config["optimizer"].get("weight_decay")
+  decay = getattr(run.optimizer, "weight_decay", 0.0)
   if name == "distil" and options.get("freeze_positions", True) and decay:
     raise ValueError(
       f"optimizer.weight_decay={decay} would shrink the position embeddings"
       " that objective.freeze_positions=True keeps; set it to 0, or pass"
       " --config.objective.freeze_positions=False."
     )
-  config_lib.section(config_lib.Schedule, "schedule", config["schedule"])
-  schedule = optim.build_schedule(config["total_steps"], **config["schedule"])
-  make = optim.factory(config["optimizer"].get("name", ""))
-  config_lib.optimizer_of(config["optimizer"])
-  optimizer = make(schedule, **config["optimizer"])
+  schedule = optim.build_schedule(
+    run.total_steps, **config_lib.options(run.schedule)
+  )
+  make = optim.factory(run.optimizer.name)
+  optimizer = make(schedule, **config_lib.options(run.optimizer))
   return objective, schedule, optimizer
 
 
-def takes_teacher(name: str, config: dict[str, Any]) -> bool:
+def takes_teacher(name: str, source: config_lib.Teacher | None) -> bool:
   """Returns True if an objective learns from a teacher.
+
+  Args:
+    name: the name of the objective.
+    source: the section `teacher`; None if the config has none.
 
   Raises:
     ValueError: the config has one where it does not, or has none where it does.
   """
   takes = "teacher" in inspect.signature(objectives.factory(name)).parameters
-  if takes and "teacher" not in config:
+  if takes and source is None:
     raise ValueError(
       f"config.teacher is missing: objective {name!r} learns from one; add"
       " teacher=dict(path=..., model=dict(family=..., variant=...))."
     )
-  if "teacher" in config and not takes:
+  if source is not None and not takes:
     raise ValueError(
       f"config.teacher: objective {name!r} learns from none; remove it."
     )
@@ -331,10 +340,10 @@ def takes_teacher(name: str, config: dict[str, Any]) -> bool:
 
 
 def _teacher_model(
-  config: dict[str, Any], model: dict[str, Any]
+  source: config_lib.Teacher, model: dict[str, Any]
 ) -> dict[str, Any]:
   """Keyword arguments of the teacher's `build`, with `family`."""
   same = {name: model[name] for name in SHARED if name in model}
   placed = {"vocab_multiple": model["vocab_multiple"]}
   of_data = {name: model[name] for name in OF_DATA if name in model}
-  return of_data | same | config["teacher"]["model"] | placed
+  return of_data | same | config_lib.options(source.model) | placed

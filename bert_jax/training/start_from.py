@@ -255,11 +255,11 @@ def fill_model(model: dict[str, Any], pretrained: Pretrained) -> dict[str, Any]:
   settings = {name: value for name, value in model.items() if value is not None}
   family = pretrained.config["family"]
   sizes = {"family": family} | pretrained.config["model"]
-  wrong = [
+  wrong = sorted(
     name
     for name, value in settings.items()
     if name in sizes and name not in _FREE and not _equal(value, sizes[name])
-  ]
+  )
   if wrong:
     values = ", ".join(f"model.{name}={settings[name]!r}" for name in wrong)
     model_values = ", ".join(f"{name}={sizes[name]!r}" for name in wrong)

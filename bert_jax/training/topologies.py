@@ -1,6 +1,6 @@
 """Compiles a run's train step for a TPU slice that is not there."""
 
-import copy
+import dataclasses
 import difflib
 import importlib.metadata
 import importlib.util
@@ -150,37 +150,34 @@ def describe(topology: str) -> list[jax.Device]:
     raise UserError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
 
 
-def features(config: dict[str, Any], phase: phases.Phase) -> sharding.Shapes:
+def features(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
   """{batch key: shape} of a phase, without any data.
 
   Args:
-    config: its `model.vocab_size` is filled in.
+    vocab_size: the number of pieces.
     phase: whose length, batch and predictions.
   """
   # The arguments that `open_data` does not take itself are the builder's.
   own_options = inspect.signature(loader.open_data).parameters
   options = {key: v for key, v in phase.data.items() if key not in own_options}
   recipe = make_recipe(
-    phase.data["builder"],
-    SpecialIds(0, 1, 2, 3, 4),
-    config["model"]["vocab_size"],
-    options,
+    phase.data["builder"], SpecialIds(0, 1, 2, 3, 4), vocab_size, options
   )
   return sharding.batch_shapes(recipe.features, phase.batch_size)
 
 
-def with_published(config: dict[str, Any]) -> dict[str, Any]:
+def with_published(run: config_lib.Run) -> config_lib.Run:
   """The config with what it leaves to its data as published."""
-  config = copy.deepcopy(config)
-  model = config["model"]
-  family = models.family(model["family"])
+  model = run.model
+  family = models.family(model.family)
   published = family.build(next(iter(family.VARIANTS)))
-  if model["vocab_size"] is None:
-    cased = model["family"] == "bert" and config["data"].get("cased")
-    model["vocab_size"] = CASED if cased else published.vocab_size
-  if model.get("padding_id", 0) is None:
-    model["padding_id"] = published.padding_id
-  return config
+  if model.vocab_size is None:
+    cased = model.family == "bert" and run.data.others.get("cased")
+    size = CASED if cased else published.vocab_size
+    model = dataclasses.replace(model, vocab_size=size)
+  if model.family == "roberta" and model.padding_id is None:
+    model = dataclasses.replace(model, padding_id=published.padding_id)
+  return dataclasses.replace(run, model=model)
 
 
 def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
@@ -194,21 +191,19 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   Raises:
     ValueError: in one sentence: of the config, or no such slice.
   """
-  config_lib.parse(config)
-  config = with_published(config)
-  sizes = config_lib.section(config_lib.Mesh, "mesh", config["mesh"])
+  run = with_published(config_lib.parse(config))
   mesh = sharding.make_mesh(
-    sizes.data, sizes.fsdp, sizes.tensor, describe(topology)
+    run.mesh.data, run.mesh.fsdp, run.mesh.tensor, describe(topology)
   )
-  phase = phases.plan(config)[number]
+  phase = phases.plan(run)[number]
   sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
   objective, schedule, optimizer = building.make_parts(
-    config, sharding.vocab_multiple(mesh)
+    run, sharding.vocab_multiple(mesh)
   )
   function = steps.make_train_step(
     objective, optimizer, schedule, phase.micro_batches
   )
-  batch = sharding.global_shapes(mesh, features(config, phase))
+  batch = sharding.global_shapes(mesh, features(run.model.vocab_size, phase))
   key = jax.eval_shape(lambda: jax.random.key(0))
   whole = NamedSharding(mesh, PartitionSpec())
   key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
@@ -220,8 +215,8 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
     state = abstract_state(objective, optimizer, mesh, batch)
     frozen = frozen_shapes(objective, mesh, batch)
   arguments = (state, frozen, batch, key)
-  remat, flops = config["model"]["remat"], objective.flops(batch)
-  return Step(phase, mesh, function, arguments, flops, remat)
+  flops = objective.flops(batch)
+  return Step(phase, mesh, function, arguments, flops, run.model.remat)
 
 
 def shard_bytes(tree: Any) -> int:

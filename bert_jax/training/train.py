@@ -65,7 +65,7 @@ def start(
     setup.objective,
     setup.optimizer,
     setup.mesh,
-    config["seed"],
+    config.seed,
     setup.feeds[0].shapes,
   )
   if saver.latest_step() is not None:
@@ -73,20 +73,20 @@ def start(
     state = resize(saved, state)
     if meta["fingerprint"] not in setup.fingerprints:
       raise ValueError(
-        f"data.path={config['data']['path']} does not hold the data that this"
+        f"data.path={config.data.path} does not hold the data that this"
         " run was started with (fingerprints differ); give the right folder, or"
         " start in a new --workdir."
       )
     if meta.get("teacher") != setup.digest:
       raise ValueError(
-        f"teacher.path={config['teacher']['path']} is not the teacher that this"
+        f"teacher.path={config.teacher.path} is not the teacher that this"
         " run was started with (digests differ); give the right one, or start"
         " in a new --workdir."
       )
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     print(f"continuing from step {step}", flush=True)
     return state, meta
-  if setup.start_model is None and config["init_from"]:
+  if setup.start_model is None and config.init_from:
     # `build` opened no model, since the run had checkpoints; but all of them
     # are damaged, so the run begins again.
     start_model, _ = open_start(config, setup.feeds[0].data)
@@ -98,15 +98,15 @@ def start(
       setup.objective.takes,
       setup.task.labels if setup.task else (),
       vocabulary_axes(setup.objective, setup.feeds[0].shapes),
-      config["model"]["vocab_size"],
-      config["init_new_rows"],
+      config.model.vocab_size,
+      config.init_new_rows,
     )
     state = state.replace(params=params)
     if setup.objective.inherit:
       lines.append(
         "no parameters from the teacher: init_from overrides objective.layers"
       )
-    title = f"parameters from {config['init_from']}"
+    title = f"parameters from {config.init_from}"
     print(title, *lines, sep="\n  ", flush=True)
   elif setup.objective.inherit:
     places = jax.tree.map(lambda x: x.sharding, state.params)
@@ -146,10 +146,9 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     ValueError: bad config, data or checkpoint, in one sentence.
     FloatingPointError: a loss is not finite; checkpoints before it are kept.
   """
-  given = config_lib.parse(config)
-  setup = build(config, config_before(workdir))
-  config = setup.config
-  settings = config_lib.with_derived(given, config)
+  setup = build(config_lib.parse(config), config_before(workdir))
+  settings = setup.config
+  config = config_lib.to_json(config, settings)
   same = config | {"data": config["data"] | {"path": setup.fingerprint}}
   if setup.digest:
     same["teacher"] = config["teacher"] | {"path": setup.digest}
@@ -201,9 +200,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
       loop.evaluate_saved(setup, feed, progress, saver, log)
     for feed in setup.feeds:
       if not progress.stopped and progress.state.step < feed.phase.end:
-        loop.run_phase(
-          setup, feed, settings, progress, saver, log, stop, profiler
-        )
+        loop.run_phase(setup, feed, progress, saver, log, stop, profiler)
     saver.wait()
     log.plot()
   step = int(progress.state.step)

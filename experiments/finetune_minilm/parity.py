@@ -16,6 +16,7 @@ run_squad.py. Needs torch and transformers.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 from unittest import mock
@@ -30,6 +31,7 @@ from bert_jax.cli import configs
 from bert_jax.devices import sharding
 from bert_jax.tasks import encoded_rows, prepare_task, task_inputs
 from bert_jax.tasks.batches import Batches
+from bert_jax.training import config as config_lib
 from bert_jax.training import logging, start_from, state, steps, train
 from bert_jax.training import setup as building
 
@@ -107,9 +109,10 @@ def ours(config, workdir):
 
 def ours_in_double(config):
   """The losses of the same steps where the code's float32 is float64."""
-  config["model"]["dtype"] = "float64"
   with mock.patch.object(jnp, "float32", jnp.float64):
-    setup = building.build(config)
+    run = config_lib.parse(config)
+    model = dataclasses.replace(run.model, dtype="float64")
+    setup = building.build(dataclasses.replace(run, model=model))
     objective, optimizer = setup.objective, setup.optimizer
     feed = setup.feeds[0]
     with sharding.use_mesh(setup.mesh):
@@ -117,7 +120,7 @@ def ours_in_double(config):
       parts = objective, optimizer, setup.mesh, 0, feed.shapes
       now = state.init_state(*parts)
       taken = objective.takes, setup.task.labels
-      params, _ = start_from.take(setup.found, now.params, *taken)
+      params, _ = start_from.take(setup.start_model, now.params, *taken)
       params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
       now = now.replace(params=params, opt_state=optimizer.init(params))
       step = steps.make_train_step(objective, optimizer, setup.schedule, 1)

@@ -20,6 +20,7 @@ import bert_jax
 from bert_jax import objectives
 from bert_jax.models import bert, distilbert, heads
 from bert_jax.objectives import distil
+from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import checkpoint, model_folder
@@ -317,9 +318,9 @@ def test_a_run_is_a_teacher_too_and_none_of_weight_0_moves(
       "teacher.model.num_layers": 2,
     },
   )
-  setup = building.build(config)
-  teacher = setup.config["teacher"]
-  assert setup.digest and teacher["model"]["dropout"] == 0.1
+  setup = building.build(config_lib.parse(config))
+  teacher = setup.config.teacher
+  assert setup.digest and teacher.model.dropout == 0.1
   with checkpoint.Checkpointer.of_run(first) as saver:
     saved, _ = saver.restore_params(None, setup.frozen)
   jax.tree.map(np.testing.assert_array_equal, saved, setup.frozen)
@@ -329,22 +330,28 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   prepared, teacher = folder
   refused = functools.partial(pytest.raises, ValueError)
   with refused(match="teacher.path is empty; pass --config.teacher.path"):
-    building.build(distilled((prepared, "")))
+    building.build(config_lib.parse(distilled((prepared, ""))))
   with refused(match="/no/such: no such folder"):
-    building.build(distilled((prepared, "/no/such")))
+    building.build(config_lib.parse(distilled((prepared, "/no/such"))))
   with refused(match="has hidden=16, num_layers=4, but .*hidden=8.*--config"):
     sizes = {"teacher.model.hidden": 8, "teacher.model.num_layers": 3}
-    building.build(distilled(folder, **sizes))
+    building.build(config_lib.parse(distilled(folder, **sizes)))
   with refused(match="write hidden=16, num_layers=4.* into teacher.model"):
     config = distilled(folder)
     config["teacher"]["model"] = {"family": "bert", "variant": "base"}
-    building.build(config)
+    building.build(config_lib.parse(config))
   with refused(match="weight_decay=0.1 would shrink .*freeze_positions=True"):
-    building.build(distilled(folder, **{"optimizer.weight_decay": 0.1}))
+    building.build(
+      config_lib.parse(distilled(folder, **{"optimizer.weight_decay": 0.1}))
+    )
   with refused(match="teacher.model.variant='nope': not one of"):
-    building.build(distilled(folder, **{"teacher.model.variant": "nope"}))
+    building.build(
+      config_lib.parse(distilled(folder, **{"teacher.model.variant": "nope"}))
+    )
   with refused(match="family=bert, but .*teacher.model.family=roberta"):
-    building.build(distilled(folder, **{"teacher.model.family": "roberta"}))
+    building.build(
+      config_lib.parse(distilled(folder, **{"teacher.model.family": "roberta"}))
+    )
   other = str(tmp_path / "other")
   shutil.copytree(teacher, other)
   tiny_models.delete_digests(other)
@@ -356,17 +363,17 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   with refused(
     match="prepared: its piece 9 is 'w9', that of teacher.* is 'x9'"
   ):
-    building.build(distilled((prepared, other)))
+    building.build(config_lib.parse(distilled((prepared, other))))
   os.remove(vocab)
   with refused(match="has no vocabulary"):
-    building.build(distilled((prepared, other)))
+    building.build(config_lib.parse(distilled((prepared, other))))
   config = distilled(folder)
   del config["teacher"]
   with refused(match="config.teacher is missing: objective 'distil'"):
-    building.make_parts(config)
+    building.make_parts(config_lib.parse(config))
   config = distilled(folder) | {"objective": {"name": "mlm", "pairs": False}}
   with refused(match="objective 'mlm' learns from none; remove it"):
-    building.make_parts(config)
+    building.make_parts(config_lib.parse(config))
 
 
 @pytest.mark.parametrize(
@@ -415,8 +422,8 @@ def test_a_teacher_is_cut_to_the_pieces_of_the_data(
     config = distilled((prepared, teacher), name, **changes)
     if name.startswith("tiny"):
       del config["objective"]["layers"]
-    setups.append(building.build(config))
-    assert setups[-1].config["teacher"]["model"]["vocab_size"] == 64
+    setups.append(building.build(config_lib.parse(config)))
+    assert setups[-1].config.teacher.model.vocab_size == 64
     said = f"it has {rows:,} rows, and the data has 64 pieces"
     assert (said in capsys.readouterr().out) == (teacher == larger)
   jax.tree.map(
@@ -429,7 +436,7 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   prepared, _ = folder
   smaller = write_teacher(tmp_path / "rows", prepared, vocab_size=60)
   with pytest.raises(ValueError, match="has 60 rows for the 64 pieces of"):
-    building.build(distilled((prepared, smaller)))
+    building.build(config_lib.parse(distilled((prepared, smaller))))
   tiny_models.delete_digests(smaller)
   with open(f"{smaller}/vocab.txt") as f:
     pieces = f.read().split()
@@ -438,4 +445,4 @@ def test_a_teacher_with_too_few_rows_or_pieces_is_refused(folder, tmp_path):
   with pytest.raises(
     ValueError, match="piece 60 is 'w60', and teacher.*only 60"
   ):
-    building.build(distilled((prepared, smaller)))
+    building.build(config_lib.parse(distilled((prepared, smaller))))

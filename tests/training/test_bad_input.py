@@ -138,14 +138,14 @@ def test_none_is_no_value_for_a_key_that_has_one():
 def test_phases(key, value, words):
   config = changed(load("bert:tiny"), f"phases.phase1.{key}", value)
   with pytest.raises(ValueError, match=f"config.phases.*{words}"):
-    phases.plan(config)
+    phases.plan(config_lib.parse(config))
 
 
 def test_phases_go_by_number():
   config = load("bert:tiny")
   config["phases"]["warm"] = config["phases"].pop("phase1")
   with pytest.raises(ValueError, match="name them phase1, phase2"):
-    phases.plan(config)
+    phases.plan(config_lib.parse(config))
   config = changed(load("bert:tiny"), "phases.phase1", None)
   with pytest.raises(ValueError, match="phases.phase1=None: must be a section"):
     config_lib.parse(config)
@@ -165,7 +165,7 @@ def test_a_pair_label_of_another_name():
 def test_an_unknown_option_of_the_objective():
   config = changed(load(), "objective.paris", True)
   with pytest.raises(ValueError, match="objective.paris .* mean pairs"):
-    building.make_parts(config)
+    building.make_parts(config_lib.parse(config))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_too_few_documents_held_out(tmp_path, heldout):
 
 def test_no_path_and_bad_weights():
   with pytest.raises(ValueError, match="--config.data.path=DIR"):
-    train.build(shrunk(""))
+    building.build(config_lib.parse(shrunk("")))
   special = SpecialIds(0, 1, 2, 3, 4)
   builder = recipes.bert_pairs(special, 64, random_share="0.5")
   docs = reader.corpus_from_documents(random_documents(5, 0))

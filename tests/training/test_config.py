@@ -123,7 +123,9 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   before = configs.load_defaults(BERT)
   config_lib.check_types(config, before)
   assert before["model"].items() <= model.items()
-  objective, *_ = building.make_parts(config | {"total_steps": 10})
+  objective, *_ = building.make_parts(
+    config_lib.parse(config | {"total_steps": 10})
+  )
   assert objective.flops  # The encoder takes them.
 
 
@@ -165,7 +167,7 @@ def test_a_key_that_a_config_lacks_is_named(folder, key):
   del section[name]
   with pytest.raises(ValueError, match=f"^config.{re.escape(key)} is missing"):
     config_lib.parse(config)
-    building.make_parts(config)
+    building.make_parts(config_lib.parse(config))
 
 
 def test_checkpoint_every_0_is_the_end_alone(folder, tmp_path, compiled):
@@ -361,8 +363,8 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
   config = shrink(configs.load_defaults(name), folder)
   config_lib.parse(config)
   if name not in TRAINED + TRAINED_SLOW:
-    setup = building.build(config)
-    assert setup.config["model"]["vocab_size"] == 64
+    setup = building.build(config_lib.parse(config))
+    assert setup.config.model.vocab_size == 64
     assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
     return
   given = copy.deepcopy(config)
@@ -425,10 +427,10 @@ def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
 def test_build_changes_nothing_that_it_was_given(name, folder):
   config = shrink(configs.load_defaults(name), folder)
   given = copy.deepcopy(config)
-  setup = building.build(config)
+  setup = building.build(config_lib.parse(config))
   assert config == given
   assert config["model"]["vocab_size"] is None
-  assert setup.config["model"]["vocab_size"] == 64
+  assert setup.config.model.vocab_size == 64
 
 
 @pytest.mark.parametrize(

@@ -27,16 +27,20 @@ MASKS = [
 NAMED = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
 
 
-def parsed(path, *given):
+def read(path, *given):
   """The config of a command line."""
-  config = configs.read(path, [flag.split("=", 1) for flag in given])
-  config_lib.parse(config)
-  return topologies.with_published(config)
+  return configs.read(path, [flag.split("=", 1) for flag in given])
+
+
+def parsed(path, *given):
+  """The config of a command line, with what is published for its data."""
+  return topologies.with_published(config_lib.parse(read(path, *given)))
 
 
 def rows(config):
   """The batches' shapes of every phase; an option out of range raises."""
-  return [topologies.features(config, phase) for phase in phases.plan(config)]
+  vocab_size = config.model.vocab_size
+  return [topologies.features(vocab_size, p) for p in phases.plan(config)]
 
 
 def test_readme_names_these():
@@ -56,7 +60,7 @@ def test_flags_of_the_readme(name):
   for flag in NAMED:
     if flag in bare.get(builder, NAMED):
       made = parsed(name, flag)
-      if made["data"].get("smoothing") and flag in MASKS[1:]:
+      if made.data.smoothing and flag in MASKS[1:]:
         with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
           rows(made)
         made = parsed(name, flag, "data.smoothing=0.0")
@@ -102,12 +106,11 @@ def test_packed_roberta_from_the_command_line(tmp_path, compiled):
   )
   padding = []
   for places in (1, 8):
-    config = parsed(
+    config = read(
       "small:roberta_cpu",
       "data.builder=doc_sentences",
       f"data.max_sequences={places}",
     )
-    config["model"] |= dict(vocab_size=None, padding_id=None)
     config = shrink(config, folder)
     config["data"] |= dict(length=128, max_predictions=20)
     config["model"] |= dict(hidden=32, mlp=64)

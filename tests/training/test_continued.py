@@ -26,6 +26,7 @@ else:
 from bert_jax import files
 from bert_jax.corpus import reader
 from bert_jax.devices import sharding
+from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import hf, runs
@@ -70,9 +71,15 @@ def models(prepared, tmp_path_factory):
   return write
 
 
+def filled(config):
+  """The config.json of a run."""
+  setup = building.build(config_lib.parse(config))
+  return config_lib.to_json(config, setup.config)
+
+
 def begin(config, capsys=None):
   """What a run begins with: path -> array, and the lines of its report."""
-  setup = building.build(config)
+  setup = building.build(config_lib.parse(config))
   with sharding.use_mesh(setup.mesh):
     saver = types.SimpleNamespace(latest_step=lambda: None)
     state, meta = train.start(setup, saver)
@@ -152,7 +159,7 @@ def test_a_longer_vocabulary_beside_transformers(
       bias = arrays["mlm/bias"]
       assert bias[-1] == pytest.approx(bias[[10, 11]].mean(), rel=1e-6)
   else:
-    drawn, _ = begin(building.build(config).config | {"init_from": ""})
+    drawn, _ = begin(filled(config) | {"init_from": ""})
     np.testing.assert_array_equal(table[-1], drawn[word][-1])
     if "mlm/bias" in arrays:
       assert arrays["mlm/bias"][-1] == drawn["mlm/bias"][-1] == 0
@@ -194,7 +201,7 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
   classifier = "classifier" in "".join(weights.arrays)
   assert ("classifier" in report["left"]) == classifier
   # Drawn as without `init_from`, for the sizes of the model.
-  model = building.build(config).config["model"] | config["model"]
+  model = filled(config)["model"] | config["model"]
   config = config | {"init_from": "", "model": model}
   drawn, _ = begin(config)
   same(arrays, drawn, heads)
@@ -205,7 +212,7 @@ def test_a_key_that_contradicts_the_model_is_refused(prepared, models):
   config = continued.config_of("gpt", prepared, models("gpt"), **changes)
   words = "model.activation='relu', model.hidden=32, but.*gelu_new', hidden=16"
   with pytest.raises(ValueError, match=f"{words}.*--config.model.hidden=16"):
-    building.build(config)
+    building.build(config_lib.parse(config))
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
   assert int(state.step) == TOTAL
   jax.tree.map(np.testing.assert_array_equal, state, restarted)
   assert rows(whole) == rows(again)
-  setup = building.build(config)
+  setup = building.build(config_lib.parse(config))
   lengths = [feed.data.read(0, 2)["char_ids"].shape[1] for feed in setup.feeds]
   assert lengths == [5, 8]
 
@@ -213,8 +213,8 @@ def test_every_config_is_loaded_and_built(prepared):
     if name != "elmo:original":
       changes |= {"data.streams": 0, "objective.negatives": 0}
     config = load(name, changes)
-    setup = building.build(config)
-    assert setup.config["model"]["vocab_size"] == 23
+    setup = building.build(config_lib.parse(config))
+    assert setup.config.model.vocab_size == 23
     assert all(f.data.read(0, 8)["char_ids"].size for f in setup.feeds)
 
 

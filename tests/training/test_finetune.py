@@ -32,6 +32,7 @@ from bert_jax.training import (
   sweep,
   train,
 )
+from bert_jax.training import setup as building
 from bert_jax.use import predict
 from bert_jax.weights import hf, model_folder, runs
 from bert_jax.weights.checkpoint import Checkpointer
@@ -396,7 +397,7 @@ def test_a_missing_package_is_named_before_the_first_step(
   # Nobody asks for it without an evaluation.
   config = copy.deepcopy(config)
   config["evaluate"]["every"] = 0
-  assert train.build(config).feeds[0].heldout is None
+  assert building.build(config_lib.parse(config)).feeds[0].heldout is None
 
 
 NEEDED = {

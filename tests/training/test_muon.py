@@ -1,5 +1,7 @@
 """Muon beside optax's, the trapezoid, and mask rates that differ by phase."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,8 @@ import pytest
 import tiny_families
 
 from bert_jax import models
+from bert_jax.cli import configs
+from bert_jax.training import config as config_lib
 from bert_jax.training import optim, phases
 
 SECTION = dict(b1=0.9, b2=0.98, epsilon=1e-6, weight_decay=0.0, clip_norm=0.0)
@@ -143,15 +147,16 @@ def test_decay_is_refused_where_it_is_not_read():
 
 def test_a_phase_may_have_a_mask_rate_of_its_own():
   section = dict(fraction=0.5, length=32, batch_scale=1.0, micro_scale=1)
-  config = dict(
+  run = dataclasses.replace(
+    config_lib.parse(configs.load_defaults("bert:tiny")),
     total_steps=10,
     batch_size=4,
     micro_batches=1,
     phases=dict(
-      phase1=section | dict(max_predictions=13, mask_rate=0.4),
-      phase2=section | dict(max_predictions=5),
+      phase1=config_lib.Phase(**section, max_predictions=13, mask_rate=0.4),
+      phase2=config_lib.Phase(**section, max_predictions=5),
     ),
-    data=dict(builder="full_sentences", mask_rate=0.15),
+    data=config_lib.Data("x", "full_sentences", mask_rate=0.15),
   )
-  rates = [phase.data["mask_rate"] for phase in phases.plan(config)]
+  rates = [phase.data["mask_rate"] for phase in phases.plan(run)]
   assert rates == [0.4, 0.15]

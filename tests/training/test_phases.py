@@ -1,5 +1,6 @@
 """Phases: which steps, which examples, one learning-rate line."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ from prepared import random_documents, write_prepared
 from bert_jax.cli import configs
 from bert_jax.devices import hosts
 from bert_jax.examples import recipes
+from bert_jax.training import config as config_lib
 from bert_jax.training import evaluate, loop, phases, train
 from bert_jax.weights import checkpoint
 
@@ -22,14 +24,26 @@ SECTION = dict(
 )
 
 
+DATA = dict(path="x", builder="bert_pairs")
+
+
 def make(total=1_000_000, batch=256, data=None, **sections):
+  return plan(total, batch, data, {k: SECTION | v for k, v in sections.items()})
+
+
+def plan(total, batch, data, sections):
+  run = config_lib.parse(configs.load_defaults("bert:tiny"))
   return phases.plan(
-    dict(
+    dataclasses.replace(
+      run,
       total_steps=total,
       batch_size=batch,
       micro_batches=2,
-      data=dict(path="x") if data is None else data,
-      phases={k: SECTION | v for k, v in sections.items()},
+      data=config_lib.section(config_lib.Data, "data", DATA | (data or {})),
+      phases={
+        name: config_lib.section(config_lib.Phase, f"phases.{name}", section)
+        for name, section in sections.items()
+      },
     )
   )
 
@@ -50,8 +64,8 @@ def test_berts_two_phases():
   assert (two.start, two.end) == (900_000, 1_000_000)
   assert (one.batch_size, one.micro_batches) == (256, 2)
   assert (two.batch_size, two.micro_batches) == (128, 8)
-  assert one.data == dict(path="x", length=128, max_predictions=20)
-  assert two.data == dict(path="x", length=512, max_predictions=80)
+  assert one.data == DATA | dict(length=128, max_predictions=20)
+  assert two.data == DATA | dict(length=512, max_predictions=80)
   assert one.first_example(0) == 0 and one.first_example(3) == 768
   assert two.first_example(900_000) == 0
   assert two.first_example(900_003) == 3 * 128
@@ -97,17 +111,15 @@ def test_bad_phases_are_refused(sections, data, message):
 
 def test_rows_that_hide_nothing_have_no_slots():
   section = {k: v for k, v in SECTION.items() if k != "max_predictions"}
-  config = dict(total_steps=10, batch_size=4, micro_batches=1)
   for builder in ("lm", "elmo"):
-    config |= dict(data=dict(builder=builder), phases=dict(phase1=section))
-    (phase,) = phases.plan(config)
-    assert phase.data == dict(builder=builder, length=128)
+    data = dict(builder=builder)
+    (phase,) = plan(10, 4, data, dict(phase1=section))
+    assert phase.data == dict(path="x", builder=builder, length=128)
     with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
-      phases.plan(config | dict(phases=dict(phase1=SECTION)))
+      plan(10, 4, data, dict(phase1=SECTION))
   # Others do not fall back on the builder's own number.
-  config["data"] = dict(builder="bert_pairs")
   with pytest.raises(ValueError, match="phase1.max_predictions is missing"):
-    phases.plan(config)
+    plan(10, 4, dict(builder="bert_pairs"), dict(phase1=section))
 
 
 def test_too_few_slots_for_the_mask_rate_are_told(

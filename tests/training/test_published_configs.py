@@ -287,11 +287,10 @@ SMALL = sorted(name for name in VALUES if name.startswith("small:"))
 @pytest.mark.parametrize("name", [*RECIPES, *SMALL])
 def test_builder_and_objective_of_a_recipe_fit(name):
   """Every key that the objective asks for is one that the builder makes."""
-  config = topologies.with_published(load(name))
-  config_lib.parse(config)
+  config = topologies.with_published(config_lib.parse(load(name)))
   (phase,) = phases.plan(config)
   objective, _, _ = building.make_parts(config)
-  batch = topologies.features(config, phase)
+  batch = topologies.features(config.model.vocab_size, phase)
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   if name in WIDTHS:
     count = sum(x.size for x in jax.tree.leaves(shapes))
@@ -328,7 +327,7 @@ def test_numbers_are_the_published_ones(name):
   masking = "whole_word" if name == "bert:large_wwm" else "token"
   assert config["data"]["masking"] == masking
   assert config["schedule"]["warmup"] * config["total_steps"] == 10_000
-  first, second = phases.plan(config)
+  first, second = phases.plan(config_lib.parse(config))
   assert (first.start, first.end, second.end) == (0, 900_000, 1_000_000)
   for phase, length, predictions in ((first, 128, 20), (second, 512, 80)):
     assert phase.batch_size == 256
@@ -348,9 +347,8 @@ def test_parameters_are_as_many_as_published(name):
   objective = objectives.build(
     "mlm", config["model"] | {"vocab_size": v}, {"pairs": True}
   )
-  batch = topologies.features(
-    topologies.with_published(config), phases.plan(config)[0]
-  )
+  run = topologies.with_published(config_lib.parse(config))
+  batch = topologies.features(run.model.vocab_size, phases.plan(run)[0])
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   count = sum(x.size for x in jax.tree.leaves(shapes))
 

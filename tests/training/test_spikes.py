@@ -132,7 +132,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   assert found == {s: [BAD + 1] if s == 8 else None for s in range(2, 13, 2)}
   # Means leave the step out.
   assert all(r["loss"] < 10 for r in logged)
-  setup = building.build(copy.deepcopy(config))
+  setup = building.build(config_lib.parse(copy.deepcopy(config)))
   with checkpoint.Checkpointer.of_run(str(run)) as saver:
     before, after, later = (
       saver.restore_params(step, setup.in_file.params)[0]
@@ -180,11 +180,11 @@ def test_without_a_spike_the_guard_changes_nothing(prepared, tmp_path):
 def test_options_out_of_range(prepared, spike, words):
   config = config_of(prepared) | {"spike": spike}
   with pytest.raises(ValueError, match=words):
-    building.build(config)
+    building.build(config_lib.parse(config))
   with pytest.raises(ValueError, match="config.spike compares.*log.every"):
     config = config_of(prepared, "skip")
     config["log"]["every"] = 0
-    building.build(config)
+    building.build(config_lib.parse(config))
 
 
 def test_the_limit_is_that_of_the_window_before():
