@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
   from bert_jax.use import predict, serve
 
   flags.at_least(1, args, "batch_size", "length", "top")
-  serve.answer_file(
+  count = serve.answer_file(
     lambda: predict.open_predictor(
       args.model,
       args.batch_size,
@@ -54,3 +54,5 @@ def run(args: argparse.Namespace) -> None:
     args.input,
     args.output,
   )
+  if args.output != "-":
+    print(f"{args.output}: {count:,} predictions.")
