@@ -40,6 +40,8 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
   "elmo": elmo.build,
   "finetune": finetune.build,
 }
+# Objectives that learn from a teacher: their `build` takes (model, teacher).
+WITH_TEACHER = ("distil", "tinybert", "tinybert_task")
 
 
 def factory(name: str) -> Callable[..., Objective]:

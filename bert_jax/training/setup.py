@@ -326,7 +326,7 @@ def takes_teacher(name: str, source: config_lib.Teacher | None) -> bool:
   Raises:
     ValueError: the config has one where it does not, or has none where it does.
   """
-  takes = "teacher" in inspect.signature(objectives.factory(name)).parameters
+  takes = name in objectives.WITH_TEACHER
   if takes and source is None:
     raise ValueError(
       f"config.teacher is missing: objective {name!r} learns from one; add"
