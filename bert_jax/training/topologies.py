@@ -4,7 +4,6 @@ import dataclasses
 import difflib
 import importlib.metadata
 import importlib.util
-import inspect
 import math
 import re
 import time
@@ -18,7 +17,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax import models
 from bert_jax.devices import hlo, isolated, sharding
 from bert_jax.devices.xla_errors import INVALID_ARGUMENT, has_status
-from bert_jax.examples import loader
 from bert_jax.examples.recipes import make_recipe
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
@@ -30,6 +28,8 @@ from bert_jax.training.state import abstract_state, frozen_shapes
 GIB = 2**30
 # Pieces of BERT's cased vocabulary (google-research/bert README).
 CASED = 28996
+# Options of `data` that say which text is read; the others are the recipe's.
+TEXT_OPTIONS = ("path", "split", "cased")
 
 
 class Generation(NamedTuple):
@@ -157,12 +157,9 @@ def features(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
     vocab_size: the number of pieces.
     phase: whose length, batch and predictions.
   """
-  # The arguments that `open_data` does not take itself are the builder's.
-  own_options = inspect.signature(loader.open_data).parameters
-  options = {key: v for key, v in phase.data.items() if key not in own_options}
-  recipe = make_recipe(
-    phase.data["builder"], SpecialIds(0, 1, 2, 3, 4), vocab_size, options
-  )
+  options = {k: v for k, v in phase.data.items() if k not in TEXT_OPTIONS}
+  builder = options.pop("builder")
+  recipe = make_recipe(builder, SpecialIds(0, 1, 2, 3, 4), vocab_size, options)
   return sharding.batch_shapes(recipe.features, phase.batch_size)
 
 
