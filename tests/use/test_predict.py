@@ -289,6 +289,7 @@ def test_the_command_on_several_devices(models, tmp_path):
   flags += [f"--input={source}", f"--output={target}"]
   done = command(*flags, devices=4)
   assert done.returncode == 0, done.stderr
+  assert done.stdout == f"{target}: 7 predictions.\n"
   rows = [json.loads(line) for line in target.read_text().splitlines()]
   assert [row.pop("id") for row in rows] == [f"n{i}" for i in range(7)]
   _, found = predict(models["classification"], lines)
