@@ -53,6 +53,7 @@ setup(
     "bert_jax.configs",
   ],
   package_dir={"bert_jax.configs": "configs"},
+  package_data={"bert_jax": ["py.typed"]},
   install_requires=[
     # Kernels for GPUs are in Pallas' Triton form, which jax means to remove.
     "jax>=0.10,<0.13",
