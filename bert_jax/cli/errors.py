@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 import threading
+import types
 from typing import Any, NoReturn
 
 from bert_jax.messages import OutOfMemory
@@ -21,6 +22,7 @@ REPORTED = (
   MemoryError,
   KeyboardInterrupt,
 )
+_EVENT_LOOP = "asyncio.base_events"
 _RESUME = "the same command continues where it stopped"
 
 
@@ -101,6 +103,31 @@ def report_unraisable(args: Any) -> None:
     _note(f"note: {args.err_msg or 'in a callback'}: {args.exc_value}")
   else:
     sys.__unraisablehook__(args)
+
+
+def report_uncaught(
+  cls: type[BaseException],
+  error: BaseException,
+  trace: types.TracebackType | None,
+) -> None:
+  """Reports an exception that nothing caught (`sys.excepthook`).
+
+  tensorstore reports those of its own callbacks here too. When one process of
+  several cannot read a checkpoint, callbacks of the other reads may come after
+  orbax has closed the event loop, and asyncio refuses them. The loop of the run
+  has raised the error that matters, so a line suffices.
+  """
+  if isinstance(error, RuntimeError) and _raised_in(trace) == _EVENT_LOOP:
+    _note(f"note: in a callback: {error}")
+  else:
+    sys.__excepthook__(cls, error, trace)
+
+
+def _raised_in(trace: types.TracebackType | None) -> str | None:
+  """Returns the name of the module that raised an exception."""
+  while trace is not None and trace.tb_next is not None:
+    trace = trace.tb_next
+  return trace.tb_frame.f_globals.get("__name__") if trace else None
 
 
 def _note(line: str) -> None:

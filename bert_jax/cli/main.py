@@ -114,6 +114,7 @@ def execute(argv: Sequence[str]) -> None:
 def main() -> None:
   """Runs the command line of this process."""
   _look_for_no_tpu()
+  sys.excepthook = errors.report_uncaught
   threading.excepthook = errors.report_thread
   sys.unraisablehook = errors.report_unraisable
   signal.signal(signal.SIGTERM, _interrupt)

@@ -1,5 +1,6 @@
 """`bert_jax VERB`: its help, wrong verbs and flags, and what it imports."""
 
+import asyncio
 import os
 import pathlib
 import subprocess
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from bert_jax.cli import flags
+from bert_jax.cli import errors, flags
 from bert_jax.cli.errors import Stopped
 from bert_jax.cli.main import VERBS, execute, overview, parser_of
 from bert_jax.corpus import prepare, split_text
@@ -220,6 +221,20 @@ def test_no_exception_of_a_thread_is_hidden():
   assert line == "note: thread saver: [Errno 28] Full: 'f'\n"
   trace = run_in_a_thread("KeyError('a fault')")
   assert "Traceback" in trace and "KeyError: 'a fault'" in trace
+
+
+def test_a_late_callback_is_a_line_and_any_other_fault_a_trace(capsys):
+  loop = asyncio.new_event_loop()
+  loop.close()
+  with pytest.raises(RuntimeError) as late:
+    loop.call_soon_threadsafe(print)
+  errors.report_uncaught(late.type, late.value, late.tb)
+  line = capsys.readouterr().err
+  assert line == "note: in a callback: Event loop is closed\n"
+  with pytest.raises(RuntimeError) as fault:
+    raise RuntimeError("Event loop is closed")
+  errors.report_uncaught(fault.type, fault.value, fault.tb)
+  assert "Traceback" in capsys.readouterr().err
 
 
 def test_the_installed_script_is_the_same_command():
