@@ -687,10 +687,10 @@ def check_restart(
   """Compares a run's config with the one it is started again with.
 
   Args:
-    old: of the run's folder.
-    new: that it is started with.
-    defaults: of `building.defaults`. A key that the old config lacks, being
-      older than the key, had its default.
+    old: the config in the run's folder.
+    new: the config that the run is started with now.
+    defaults: the result of `setup.defaults`: the values of keys that the old
+      config lacks, since it is older than they are.
 
   Returns:
     A line for each key that differs and may.

@@ -12,8 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.devices import compile_ahead, sharding
 from bert_jax.messages import note
 from bert_jax.tasks import metrics
-from bert_jax.tasks import predictions as outputs
 from bert_jax.tasks.batches import Batches, Split, Splits, shapes
+from bert_jax.tasks.predictions import make_predictions
 from bert_jax.training.evaluate import mean_losses
 
 
@@ -132,7 +132,7 @@ def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
   task, rows = split.task, split.rows
   if task.kind == "choice":
     logits = [x for x in logits if x is not None]
-  return outputs.make_predictions(task, rows, logits, split.examples)
+  return make_predictions(task, rows, logits, split.examples)
 
 
 def score(

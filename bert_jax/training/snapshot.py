@@ -25,7 +25,7 @@ class Snapshots:
     """Begins to compile; with several processes, at the first call.
 
     Args:
-      pool: of `ahead.threads`.
+      pool: the threads that compile, `compile_ahead.threads`.
       state: as all states to come: shapes, dtypes, shardings.
       layout: the same as files have it; see `state.resize`.
       mesh: the mesh of the arrays.

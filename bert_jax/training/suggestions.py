@@ -20,7 +20,7 @@ def find_offer(
   Args:
     config: under which it does not, or the compiler crashes.
     number: the number of the phase; 0 is the first.
-    report: what `slices.compile_step` said of it.
+    report: the result of `topologies.compile_step` for it.
 
   Returns:
     {"offer": flags as text, or None if none that was tried fits,

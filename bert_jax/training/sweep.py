@@ -20,7 +20,7 @@ from bert_jax.messages import UserError, nearest
 from bert_jax.tasks import batches, encoded_rows, metrics
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, train
-from bert_jax.training import setup as building
+from bert_jax.training.setup import defaults as default_values
 from bert_jax.weights.run_config import flatten
 
 RESULTS = "sweep.json"
@@ -241,7 +241,7 @@ def _ended(workdir: str, config: dict[str, Any]) -> bool:
   before = flatten(old)
   set_now = {key: value for key, value in flat.items() if value is not None}
   old_values = {key: before[key] for key in set_now.keys() & before.keys()}
-  defaults = flatten(building.defaults(old))
+  defaults = flatten(default_values(old))
   config_lib.check_restart(old_values, set_now, defaults)
   return True
 

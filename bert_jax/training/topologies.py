@@ -22,7 +22,7 @@ from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, steps
-from bert_jax.training import setup as building
+from bert_jax.training.setup import make_parts
 from bert_jax.training.state import abstract_state, frozen_shapes
 
 GIB = 2**30
@@ -194,7 +194,7 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   )
   phase = phases.plan(run)[number]
   sharding.check_batch(mesh, phase.batch_size, phase.micro_batches)
-  objective, schedule, optimizer = building.make_parts(
+  objective, schedule, optimizer = make_parts(
     run, sharding.vocab_multiple(mesh)
   )
   function = steps.make_train_step(
