@@ -24,7 +24,7 @@ EXTRAS = {
   ],
   "convert": ["h5py"],  # ELMo's weights
   "export": ["flatbuffers"],  # what jax.export writes
-  "finetune": ["scikit-learn", "scipy", "seqeval"],  # official metrics
+  "finetune": ["scikit-learn", "scipy", "seqeval>=1.2"],  # official metrics
   "tpu": ["jax[tpu]"],
   "cuda": ["jax[cuda12]"],
   # The reference implementations that the parity tests compare with.
