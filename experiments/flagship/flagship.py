@@ -13,13 +13,11 @@ import itertools
 import json
 import os
 import queue
-import subprocess
 import sys
 import threading
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
+from study import HERE, command
 
 # Task -> (epochs, peak of the learning rate); the rest is the task's config.
 TASKS = {
@@ -32,37 +30,21 @@ TASKS = {
 CONFIGS = {task: f"glue:{task}" for task in TASKS} | {"wnut17": "ner:wnut17"}
 
 
-def start(
-  verb: str, arguments: list[str], log: str, gpus: str, memory: float
-) -> int:
-  """Runs a verb of bert_jax on some GPUs; returns its exit status."""
-  environment = dict(os.environ, CUDA_VISIBLE_DEVICES=gpus)
-  environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(memory)
-  with open(log, "a", encoding="utf-8") as f:
-    return subprocess.call(
-      [sys.executable, "-m", "bert_jax", verb, *arguments],
-      cwd=ROOT,
-      env=environment,
-      stdout=f,
-      stderr=f,
-    )
-
-
 def train(args: argparse.Namespace) -> str:
   """Trains, or goes on with training; returns the run's folder."""
   folder = os.path.join(args.output, "run")
   began = time.monotonic()
-  status = start(
+  status = command(
     "train",
+    folder + ".log",
+    ",".join(str(gpu) for gpu in range(args.gpus)),
+    0.8,
     [
       f"--config={HERE}/config.py:flagship",
       f"--workdir={folder}",
       f"--config.data.path={args.data}",
       *args.flags,
     ],
-    folder + ".log",
-    ",".join(str(gpu) for gpu in range(args.gpus)),
-    0.8,
   )
   print(f"training: {time.monotonic() - began:.0f} s", flush=True)
   if status:
@@ -75,8 +57,11 @@ def score(args: argparse.Namespace, folder: str, gpu: int) -> None:
   path = os.path.join(args.output, "blimp.json")
   if os.path.exists(path):
     return
-  start(
+  status = command(
     "likelihood",
+    os.path.join(args.output, "blimp.log"),
+    str(gpu),
+    0.2,
     [
       f"--model={folder}",
       f"--blimp={args.blimp}",
@@ -84,10 +69,9 @@ def score(args: argparse.Namespace, folder: str, gpu: int) -> None:
       "--dtype=bfloat16",
       "--batch-tokens=65536",
     ],
-    os.path.join(args.output, "blimp.log"),
-    str(gpu),
-    0.2,
   )
+  if status:
+    print(f"BLiMP failed; see {args.output}/blimp.log.", flush=True)
 
 
 def fine_tune(
@@ -99,8 +83,11 @@ def fine_tune(
     return
   epochs, peak = TASKS[task]
   began = time.monotonic()
-  status = start(
+  status = command(
     "train",
+    workdir + ".log",
+    str(gpu),
+    0.15,
     [
       f"--config={CONFIGS[task]}",
       f"--workdir={workdir}",
@@ -113,9 +100,6 @@ def fine_tune(
       "--config.checkpoint.keep_best=0",
       *args.fine_tune_flags,
     ],
-    workdir + ".log",
-    str(gpu),
-    0.15,
   )
   rows = []
   if os.path.exists(workdir + "/metrics.jsonl"):

@@ -27,9 +27,22 @@ def read_jobs(path: str) -> list[list[str]]:
     return [line.split() for line in f if line.strip()]
 
 
-def command(verb: str, log: str, gpu: int, share: float, arguments: list[str]):
-  """Runs a verb of bert_jax on one GPU; returns its exit status."""
-  environment = dict(os.environ, CUDA_VISIBLE_DEVICES=str(gpu))
+def command(
+  verb: str, log: str, gpus: str, share: float, arguments: list[str]
+) -> int:
+  """Runs a verb of bert_jax in a process of its own.
+
+  Args:
+    verb: the verb.
+    log: the file to which the output is added.
+    gpus: the numbers of its GPUs, such as "0" or "0,1".
+    share: the share of each GPU's memory that it takes, in (0, 1].
+    arguments: the verb's flags.
+
+  Returns:
+    The exit status.
+  """
+  environment = dict(os.environ, CUDA_VISIBLE_DEVICES=gpus)
   environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = str(share)
   with open(log, "a", encoding="utf-8") as f:
     return subprocess.call(
@@ -78,7 +91,7 @@ class Study:
     command(
       "likelihood",
       folder + ".log",
-      gpu,
+      str(gpu),
       0.2,
       [
         f"--model={folder}",
@@ -104,7 +117,7 @@ class Study:
       status = command(
         "train",
         folder + ".log",
-        gpu,
+        str(gpu),
         0.7,
         [f"--config={HERE}/config.py", f"--workdir={folder}"]
         + [f"--config.data.path={self.args.data}/{data}", *flags],
