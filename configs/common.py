@@ -32,7 +32,7 @@ COMPUTE = dict(
 )
 ADAM = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0)
 
-# What pre-training recipes start from: the numbers of Devlin et al. 2019.
+# Pre-training recipes start from these numbers of Devlin et al. 2019.
 PRETRAIN = dict(
   batch_size=256,
   model=COMPUTE
@@ -56,7 +56,7 @@ PRETRAIN = dict(
 # Rows in which tokens are hidden.
 MASKED = dict(data=dict(mask_rate=0.15, masking="token", static_masks=0))
 
-# What recipes of tasks start from (Devlin et al. 2019, section 4.1).
+# Recipes of tasks start from these numbers (Devlin et al. 2019, section 4.1).
 TASK = dict(
   total_steps=unset(int),  # data.epochs of the training rows
   batch_size=32,

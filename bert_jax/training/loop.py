@@ -36,7 +36,7 @@ class Progress:
     window: sums of the steps since the last row.
     best: lowest held-out loss of the phase so far, of a task minus its best
       score; each phase starts anew, since longer rows are easier to predict.
-    means: of the last evaluation.
+    means: the results of the last evaluation.
     spikes: finds losses that are too high.
     first_loss: mean loss of the first logged window; None for a task.
     work: operations of the steps since the last row.

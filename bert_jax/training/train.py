@@ -136,7 +136,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   Args:
     config: nested dict with the keys of `config.Run`, see configs/. It stays
       as it is.
-    workdir: of the run; made if missing. Gets config.json, vocab.txt,
+    workdir: the run's folder; made if missing. Gets config.json, vocab.txt,
       metrics.jsonl, TensorBoard files, loss.png, checkpoints/.
 
   Returns:
