@@ -29,6 +29,7 @@ EXTRAS = {
   "cuda": ["jax[cuda12]"],
   # The reference implementations that the parity tests compare with.
   "test": [
+    "mypy",
     "pytest",
     "pytest-xdist",
     "ruff",
