@@ -1,4 +1,4 @@
-"""The arrays of a state that a checkpoint holds, copied by one program."""
+"""Copies a state into the arrays of a checkpoint, and computes checksums."""
 
 from concurrent.futures import Executor
 from typing import Any
@@ -8,26 +8,28 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bert_jax.devices import compile_ahead
-from bert_jax.training.state import TrainState, cut_or_fill
+from bert_jax.training.state import TrainState, cut_or_pad
 from bert_jax.weights import checkpoint
 
 
 class Snapshots:
-  """Turns states into what files hold, with checksums.
+  """Turns train states into the arrays that a checkpoint saves.
 
-  All is one program, compiled in the background while a run begins, so that
-  its first checkpoint does not wait for the compiler.
+  One program makes the arrays, their checksums and a check for numbers that
+  are not finite. It is compiled in the background while the run begins, so
+  that the first checkpoint does not wait for the compiler.
   """
 
   def __init__(
     self, pool: Executor, state: TrainState, layout: TrainState, mesh: Mesh
   ):
-    """Begins to compile; with several processes, at the first call.
+    """Begins to compile. Several processes compile at the first call instead.
 
     Args:
-      pool: the threads that compile, `compile_ahead.threads`.
-      state: as all states to come: shapes, dtypes, shardings.
-      layout: the same as files have it; see `state.resize`.
+      pool: the threads that compile, from `compile_ahead.threads`.
+      state: a state; all later ones have its shapes, dtypes and shardings.
+      layout: the shapes and shardings of the arrays in a checkpoint, from
+        `state.file_state`.
       mesh: the mesh of the arrays.
     """
     pairs = zip(jax.tree.leaves(state), jax.tree.leaves(layout), strict=True)
@@ -36,16 +38,24 @@ class Snapshots:
       for number, (x, wanted) in enumerate(pairs)
       if x.shape != wanted.shape
     }
-    places = {number: x.sharding for number, x in self._changed.items()}
-    self._jitted = jax.jit(self._make, out_shardings=(places, None, None))
+    shardings = {number: x.sharding for number, x in self._changed.items()}
+    self._jitted = jax.jit(self._copy, out_shardings=(shardings, None, None))
     shapes = jax.tree.map(compile_ahead.shape_of, state)
     self._program = compile_ahead.begin(pool, self._jitted, mesh, shapes)
 
-  def _make(self, state: TrainState) -> tuple[Any, list[Any], jax.Array]:
-    """Arrays of another shape in files; checksums; whether all is finite."""
+  def _copy(
+    self, state: TrainState
+  ) -> tuple[dict[int, jax.Array], list[jax.Array], jax.Array]:
+    """Computes what a checkpoint needs beside the arrays of the state.
+
+    Returns:
+      {number of a leaf: its array}, for leaves that have another shape in a
+      checkpoint; the checksum of each leaf; a boolean scalar, True if all
+      parameters are finite.
+    """
     leaves = jax.tree.leaves(state)
     changed = {
-      number: cut_or_fill(leaves[number], wanted.shape)
+      number: cut_or_pad(leaves[number], wanted.shape)
       for number, wanted in self._changed.items()
     }
     named = checkpoint.paths(vars(self._in_file(state, changed)))
@@ -61,21 +71,21 @@ class Snapshots:
   def __call__(
     self, step: int, state: TrainState
   ) -> tuple[TrainState, dict[str, int]]:
-    """The state as files hold it, and its checksums by path.
+    """Returns the state with the checkpoint's shapes, and {path: checksum}.
 
     Raises:
-      FloatingPointError: parameters are not finite. A step's loss and gradient
-        are those of the parameters before it.
+      FloatingPointError: a parameter is not finite. The check of the loss does
+        not see this, because the loss is computed before the update.
     """
     program = self._program.result() if self._program else self._jitted
     changed, sums, finite = program(state)
     if not finite:
       raise FloatingPointError(
-        f"step {step}: it gave parameters that are not finite. The checkpoints"
-        " before it are kept; lower schedule.peak or lengthen schedule.warmup"
-        " in a new --workdir."
+        f"step {step}: the update gave parameters that are not finite. The"
+        " checkpoints before it are kept; lower schedule.peak or lengthen"
+        " schedule.warmup in a new --workdir."
       )
     in_file = self._in_file(state, changed)
-    names = checkpoint.paths(vars(in_file))
-    sums = map(int, jax.device_get(sums))
-    return in_file, dict(zip(names, sums, strict=True))
+    paths = checkpoint.paths(vars(in_file))
+    checksums = map(int, jax.device_get(sums))
+    return in_file, dict(zip(paths, checksums, strict=True))

@@ -14,16 +14,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bert_jax.devices import sharding
 from bert_jax.objectives.base import Batch, Objective
 
+# A batch, or only the shapes of its arrays.
+BatchShapes = Batch | sharding.Shapes
+
 
 @flax.struct.dataclass
 class TrainState:
-  """All that changes from step to step.
+  """Everything that changes from step to step.
 
   Attributes:
-    step: int32, optimizer steps done.
+    step: int32 scalar, the number of optimizer steps done.
     params: the parameters, float32.
     opt_state: the optimizer's state.
-    carry: state of the objective, {} unless it has one.
+    carry: the objective's state; {} for an objective without one.
   """
 
   step: jax.Array
@@ -36,24 +39,27 @@ def abstract_state(
   objective: Objective,
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
-  batch: Batch,
+  batch: BatchShapes,
 ) -> TrainState:
-  """The state's shapes and dtypes, each with its sharding; nothing is made.
+  """Returns the state as shapes and dtypes with shardings, without arrays.
 
   Args:
-    objective: whose parameters.
-    optimizer: whose state.
-    mesh: of any devices, also of such as this machine lacks.
+    objective: the objective that has the parameters.
+    optimizer: the optimizer that has the state.
+    mesh: the mesh; its devices need not exist on this machine.
     batch: a batch, or its shapes.
   """
-  return _placed(mesh, _boxed(objective, optimizer, batch))
+  return _with_shardings(mesh, _boxed(objective, optimizer, batch))
 
 
-def frozen_shapes(objective: Objective, mesh: Mesh, batch: Batch) -> Any:
-  """The same of what an objective needs of a teacher; {} if it has none.
+def frozen_shapes(objective: Objective, mesh: Mesh, batch: BatchShapes) -> Any:
+  """Returns the teacher's parameters as shapes and dtypes with shardings.
+
+  Returns {} for an objective without a teacher. For the arguments see
+  `abstract_state`.
 
   Raises:
-    ValueError: the mesh does not divide the teacher.
+    ValueError: the mesh does not divide the teacher's axes.
   """
   if objective.init_frozen is None:
     return {}
@@ -63,19 +69,20 @@ def frozen_shapes(objective: Objective, mesh: Mesh, batch: Batch) -> Any:
     sharding.check_sizes(mesh, boxed)
   except ValueError as e:
     raise ValueError(f"the teacher's {e}") from e
-  return _placed(mesh, boxed)
+  return _with_shardings(mesh, boxed)
 
 
-def _placed(mesh: Mesh, boxed: Any) -> Any:
-  """Shapes and dtypes with shardings, of a tree boxed with logical axes."""
-  placed = sharding.shardings(mesh, boxed)
-  # By leaves: unboxing inside a mesh would constrain what is only a shape.
+def _with_shardings(mesh: Mesh, boxed: Any) -> Any:
+  """Adds shardings to shapes that are boxed with logical axes."""
+  shardings = sharding.shardings(mesh, boxed)
+  # Combine the leaves, because `nn.unbox` inside a mesh would constrain the
+  # arrays, and these are only shapes.
   return jax.tree.unflatten(
-    jax.tree.structure(placed),
+    jax.tree.structure(shardings),
     [
       jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
       for x, s in zip(
-        jax.tree.leaves(boxed), jax.tree.leaves(placed), strict=True
+        jax.tree.leaves(boxed), jax.tree.leaves(shardings), strict=True
       )
     ],
   )
@@ -85,67 +92,74 @@ def file_state(
   objective: Objective,
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
-  batch: Batch,
+  batch: BatchShapes,
   vocab_size: int,
 ) -> TrainState:
-  """`abstract_state` as files hold it: every "vocab" axis has `vocab_size`.
+  """Returns `abstract_state` with the shapes that a checkpoint has.
 
-  Such an axis is not split where the mesh's layout pads it.
+  In memory the "vocab" axes may be padded, so that the mesh divides them. In a
+  checkpoint they have `vocab_size` entries, and a padded axis is not split.
   """
 
-  def exact(x, names):
+  def exact(
+    x: jax.ShapeDtypeStruct, names: tuple[str | None, ...]
+  ) -> jax.ShapeDtypeStruct:
     shape, spec = list(x.shape), list(x.sharding.spec)
     for axis, name in enumerate(names):
       if name == "vocab" and shape[axis] != vocab_size:
         shape[axis], spec[axis] = vocab_size, None
-    place = NamedSharding(mesh, PartitionSpec(*spec))
-    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=place)
+    unpadded = NamedSharding(mesh, PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=unpadded)
 
   names = nn.get_partition_spec(_boxed(objective, optimizer, batch))
   abstract = abstract_state(objective, optimizer, mesh, batch)
   return jax.tree.map(exact, abstract, names)
 
 
-def vocabulary_axes(objective: Objective, batch: Batch) -> dict[str, int]:
-  """Finds the parameters with an entry for each piece of the vocabulary.
+def vocabulary_axes(objective: Objective, batch: BatchShapes) -> dict[str, int]:
+  """Finds the parameters that have one entry for each vocabulary piece.
 
   Args:
     objective: the objective that has the parameters.
     batch: a batch, or its shapes.
 
   Returns:
-    Path, joined by "/", -> the axis of the vocabulary, for these parameters.
+    {path of the parameter, joined by "/": its vocabulary axis}.
   """
   boxed = jax.eval_shape(lambda x: objective.init(jax.random.key(0), x), batch)
   flat = traverse_util.flatten_dict(nn.get_partition_spec(boxed), sep="/")
   return {
-    p: [*names].index("vocab") for p, names in flat.items() if "vocab" in names
+    path: list(names).index("vocab")
+    for path, names in flat.items()
+    if "vocab" in names
   }
 
 
 def resize(tree: Any, layout: Any) -> Any:
-  """Cuts arrays, or fills them up with zeros, to the shapes of `layout`.
+  """Cuts arrays, or pads them with zeros, to the shapes of `layout`.
 
   Args:
-    tree: arrays, as in memory or as in a file.
-    layout: arrays or their shapes, with shardings. Those of equal shape in
-      `tree` are returned as they are.
+    tree: arrays, with the shapes of the memory or of a checkpoint.
+    layout: arrays or shapes, with shardings. An array of `tree` that already
+      has its shape here is returned unchanged.
   """
 
-  def change(x, wanted):
+  def change(x: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:
     if x.shape == wanted.shape:
       return x
-    make = jax.jit(cut_or_fill, static_argnums=1, out_shardings=wanted.sharding)
-    return make(x, wanted.shape)
+    jitted = jax.jit(
+      cut_or_pad, static_argnums=1, out_shardings=wanted.sharding
+    )
+    return jitted(x, wanted.shape)
 
   return jax.tree.map(change, tree, layout)
 
 
-def cut_or_fill(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-  """An array without its ends, or with zeros after them."""
+def cut_or_pad(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+  """Cuts an array at the end of each axis, or pads it there with zeros."""
   x = x[tuple(slice(size) for size in shape)]
-  more = [(0, size - had) for size, had in zip(shape, x.shape, strict=True)]
-  return jnp.pad(x, more)
+  padding = [(0, new - old) for new, old in zip(shape, x.shape, strict=True)]
+  return jnp.pad(x, padding)
 
 
 def init_state(
@@ -153,24 +167,24 @@ def init_state(
   optimizer: optax.GradientTransformation,
   mesh: Mesh,
   seed: int,
-  batch: Batch,
+  batch: BatchShapes,
 ) -> TrainState:
-  """Draws the initial state, each array made on the devices that hold it.
+  """Draws the initial state; each array is made on the devices that hold it.
 
   Args:
-    objective: whose parameters.
-    optimizer: whose state.
-    mesh: where; enter it with `sharding.use_mesh` first.
-    seed: of the parameters.
+    objective: the objective that has the parameters.
+    optimizer: the optimizer that has the state.
+    mesh: the mesh; enter it with `sharding.use_mesh` first.
+    seed: the seed of the initial parameters.
     batch: a batch, or its shapes.
   """
   init = _init(objective, optimizer)
   abstract = abstract_state(objective, optimizer, mesh, batch)
-  make = jax.jit(
+  jitted = jax.jit(
     lambda key: nn.unbox(init(key, jax.tree.map(_zeros, batch))),
     out_shardings=jax.tree.map(lambda x: x.sharding, abstract),
   )
-  return make(jax.random.key(seed))
+  return jitted(jax.random.key(seed))
 
 
 def _init(
@@ -178,7 +192,7 @@ def _init(
 ) -> Callable[[jax.Array, Batch], TrainState]:
   """Returns (key, batch) -> the initial state, boxed with logical axes."""
 
-  def init(key, batch):
+  def init(key: jax.Array, batch: Batch) -> TrainState:
     params = objective.init(key, batch)
     step = jnp.zeros((), jnp.int32)
     carry = objective.carry(batch)
@@ -188,11 +202,13 @@ def _init(
 
 
 def _boxed(
-  objective: Objective, optimizer: optax.GradientTransformation, batch: Batch
+  objective: Objective,
+  optimizer: optax.GradientTransformation,
+  batch: BatchShapes,
 ) -> TrainState:
-  """Shapes of the initial state, boxed with logical axes."""
+  """Returns the shapes of the initial state, boxed with logical axes."""
   init = _init(objective, optimizer)
-  # The key is made inside: the mesh's devices may be unable to make one.
+  # Make the key inside: a mesh of devices that do not exist cannot make one.
   return jax.eval_shape(lambda x: init(jax.random.key(0), x), batch)
 
 

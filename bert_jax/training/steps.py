@@ -1,43 +1,48 @@
 """Pure train and eval steps for any objective."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from bert_jax.objectives.base import Batch, Objective, Sums
+from bert_jax.training.optim import Schedule
 from bert_jax.training.state import TrainState
 
-Metrics = dict[str, Array]
+Metrics = dict[str, Float[Array, ""]]
 
 
-def split_rows(batch: Batch, parts: int) -> Batch:
-  """[b, ...] -> [parts, b / parts, ...]; part i has rows i, i + parts, ...
+def split_rows(batch: Batch, count: int) -> Batch:
+  """Splits a batch into micro-batches: [b, ...] -> [count, b / count, ...].
 
-  Strided, so that each part stays spread over the devices as the batch is.
+  Micro-batch i has the rows i, i + count, i + 2 * count, ... With this stride
+  each micro-batch is spread over the devices in the same way as the batch.
   """
 
-  def split(x):
-    return x.reshape((-1, parts) + x.shape[1:]).swapaxes(0, 1)
+  def split(x: Array) -> Array:
+    return x.reshape((-1, count, *x.shape[1:])).swapaxes(0, 1)
 
   return jax.tree.map(split, batch)
 
 
 def divide(sums: Sums, weights: Sums) -> Metrics:
-  """Sum over weight by name; 0 where the weight is 0, never 0/0."""
+  """Divides each sum by the weight of its name; 0 where the weight is 0."""
   return {
-    name: jnp.where(weights[name] > 0, value, 0.0)
+    name: jnp.where(weights[name] > 0, total, 0.0)
     / jnp.maximum(weights[name], 1e-30)
-    for name, value in sums.items()
+    for name, total in sums.items()
   }
 
 
-def total_loss(coefficients: dict[str, float], means: Metrics) -> Array:
-  """The weighted sum of the mean losses."""
-  return sum(factor * means[name] for name, factor in coefficients.items())
+def total_loss(
+  coefficients: Mapping[str, float], means: Metrics
+) -> Float[Array, ""]:
+  """Returns the weighted sum of the mean losses."""
+  losses = (factor * means[name] for name, factor in coefficients.items())
+  return sum(losses, start=jnp.zeros(()))
 
 
 def accumulate(
@@ -47,19 +52,31 @@ def accumulate(
   batch: Batch,
   rng: Array,
   micro_batches: int,
-) -> tuple[Any, Sums, Any]:
-  """Gradient and sums of a batch, micro-batch by micro-batch.
+) -> tuple[Any, Metrics, Any]:
+  """Computes the gradients of a batch, micro-batch by micro-batch.
 
-  Each loss's weight is that of the whole batch, so the gradients of the
-  micro-batches add up to the batch's whatever their shares of targets.
+  Each sum of losses is divided by the weight of the whole batch. So the
+  gradients of the micro-batches add up to the gradient of the batch, even if
+  one micro-batch has more targets than another.
+
+  Args:
+    objective: the objective.
+    state: the train state; its parameters are differentiated.
+    frozen: the teacher's parameters; {} without a teacher.
+    batch: the global batch, b rows.
+    rng: the random key of the step.
+    micro_batches: the number of micro-batches, which divides b.
 
   Returns:
-    Gradients of the total mean loss, the sums, the objective's carry.
+    The gradients of the total loss, the means of the batch, and the
+    objective's new carry.
   """
   weights = objective.weights(batch)
 
-  def loss(params, carry, part, rng):
-    sums, carry = objective.loss(params, frozen, carry, part, rng, True)
+  def loss(
+    params: Any, carry: Any, micro_batch: Batch, rng: Array
+  ) -> tuple[Float[Array, ""], tuple[Sums, Any]]:
+    sums, carry = objective.loss(params, frozen, carry, micro_batch, rng, True)
     means = divide(sums, weights)
     return total_loss(objective.coefficients, means), (sums, carry)
 
@@ -68,22 +85,25 @@ def accumulate(
     grads, (sums, carry) = grad(state.params, state.carry, batch, rng)
     return grads, divide(sums, weights), carry
 
-  def body(total, inputs):
-    grads, sums, carry = total
-    index, part = inputs
-    part_rng = jax.random.fold_in(rng, index)
-    new_grads, (new_sums, carry) = grad(state.params, carry, part, part_rng)
-    add = jax.tree.map(jnp.add, (grads, sums), (new_grads, new_sums))
-    return (*add, carry), None
+  def body(
+    totals: tuple[Any, Sums, Any], inputs: tuple[Array, Batch]
+  ) -> tuple[tuple[Any, Sums, Any], None]:
+    grads, sums, carry = totals
+    index, micro_batch = inputs
+    new_rng = jax.random.fold_in(rng, index)
+    new_grads, (new_sums, carry) = grad(
+      state.params, carry, micro_batch, new_rng
+    )
+    grads, sums = jax.tree.map(jnp.add, (grads, sums), (new_grads, new_sums))
+    return (grads, sums, carry), None
 
-  parts = split_rows(batch, micro_batches)
   zeros = (
     jax.tree.map(jnp.zeros_like, state.params),
     {name: jnp.zeros((), jnp.float32) for name in weights},
     state.carry,
   )
   (grads, sums, carry), _ = jax.lax.scan(
-    body, zeros, (jnp.arange(micro_batches), parts)
+    body, zeros, (jnp.arange(micro_batches), split_rows(batch, micro_batches))
   )
   return grads, divide(sums, weights), carry
 
@@ -91,15 +111,21 @@ def accumulate(
 def make_train_step(
   objective: Objective,
   optimizer: optax.GradientTransformation,
-  schedule: Callable[[Any], Any],
+  schedule: Schedule,
   micro_batches: int,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
-  """Returns the step (state, frozen, batch, key) -> (state, metrics).
+  """Returns the train step, (state, frozen, batch, key) -> (state, metrics).
 
-  Metrics are float32 scalars of the step: the objective's means, `loss`,
-  `learning_rate`, `grad_norm` (before clipping), `tokens` (real ones) and
-  `padding` (its share of the global batch's slots). All randomness derives from
-  (key, state.step).
+  All randomness derives from (key, state.step). The metrics are float32
+  scalars: the objective's means and
+
+  | metric | meaning |
+  |---|---|
+  | `loss` | the weighted sum of the mean losses |
+  | `learning_rate` | the rate of this step |
+  | `grad_norm` | the norm of the gradient before clipping |
+  | `tokens` | the number of tokens in the global batch without padding |
+  | `padding` | the share of the global batch that is padding |
 
   The train step may get a fifth argument, `limit`. If the loss is above it or
   not finite, the step changes neither the parameters nor the optimizer's
@@ -107,7 +133,13 @@ def make_train_step(
   the schedule fits the number of steps.
   """
 
-  def train_step(state, frozen, batch, key, limit=None):
+  def train_step(
+    state: TrainState,
+    frozen: Any,
+    batch: Batch,
+    key: Array,
+    limit: Float[Array, ""] | None = None,
+  ) -> tuple[TrainState, Metrics]:
     rng = jax.random.fold_in(key, state.step)
     grads, means, carry = accumulate(
       objective, state, frozen, batch, rng, micro_batches
@@ -137,9 +169,9 @@ def make_train_step(
 def _unless(
   skipped: Array, before: TrainState, after: TrainState
 ) -> TrainState:
-  """Returns `after`, or, if skipped, `before` with the counters of `after`."""
+  """Returns `after`; if skipped, `before` with the counters of `after`."""
 
-  def choose(old, new):
+  def choose(old: Array, new: Array) -> Array:
     is_counter = not jnp.issubdtype(new.dtype, jnp.inexact)
     return new if is_counter else jnp.where(skipped, old, new)
 
@@ -149,7 +181,9 @@ def _unless(
 def make_eval_step(objective: Objective) -> Callable[..., tuple[Sums, Sums]]:
   """Returns (params, frozen, carry, batch) -> (sums, weights), no dropout."""
 
-  def eval_step(params, frozen, carry, batch):
+  def eval_step(
+    params: Any, frozen: Any, carry: Any, batch: Batch
+  ) -> tuple[Sums, Sums]:
     unused = jax.random.key(0)
     sums, _ = objective.loss(params, frozen, carry, batch, unused, False)
     return sums, objective.weights(batch)
