@@ -14,7 +14,7 @@ LIBTPU := "from importlib.metadata import requires as r; \
 .PHONY: quickstart test test-full docs-commands lint clean
 
 # `make quickstart` needs TensorFlow only for its docstrings, part of the text.
-$(VENV)/installed: setup.py
+$(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV): about 2.5 GB, once"
 	$(BIN) -m pip install --quiet --disable-pip-version-check -e '.[all]'
@@ -56,6 +56,12 @@ $(VENV)/tested: $(VENV)/installed
 	$(BIN) -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --target $(VENV)/libtpu "$$($(BIN) -c $(LIBTPU))"
 	touch $@
+
+# `.pre-commit-config.yaml` runs the same three before each commit.
+lint: $(VENV)/tested
+	$(BIN) -m ruff check .
+	$(BIN) -m ruff format --check .
+	$(BIN) -m mypy
 
 test: $(VENV)/tested
 	$(BIN) -m ruff check .

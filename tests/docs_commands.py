@@ -2,11 +2,14 @@
 
   python tests/docs_commands.py [--only WORD] [--keep FOLDER]
 
-Each command is taken from the page as it stands, and runs in a folder that has
-the files it names, small ones; sizes and step counts are made small by flags
-that follow. Three kinds do not run: what installs or clones is compared with
-setup.py and the Makefile; benchmarks that need a GPU, and the TPU's compiler
-where it is not installed, parse their flags only.
+Each command is taken from the page as it is printed. It runs in a folder with
+small versions of the files that it names, and with further flags that make sizes
+and step counts small. Some commands are not run:
+
+* Commands that install or clone are compared with pyproject.toml and the
+  Makefile.
+* The flags of benchmarks that need a GPU are only parsed. So are those of
+  commands that need the TPU's compiler, if it is not installed.
 """
 
 import argparse
@@ -24,6 +27,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -168,7 +172,7 @@ def make_folder(folder: pathlib.Path) -> None:
 
   for name in ("text", "web", "runs", "data"):
     (folder / name).mkdir()
-  for name in ("configs", "benchmarks", "tests", "setup.py", "bert_jax"):
+  for name in ("configs", "benchmarks", "tests", "bert_jax"):
     (folder / name).symlink_to(ROOT / name)
   for name in ("text/a.txt", "text/b.txt"):
     lines = ("\n".join(document()) for _ in range(60))
@@ -271,12 +275,13 @@ def small(words: list[str]) -> list[str] | None:
 
 
 def check_install(command: Command) -> str | None:
-  """Compares what installs, clones or makes with setup.py and the Makefile."""
-  setup, makefile = ((ROOT / n).read_text() for n in ("setup.py", "Makefile"))
+  """Compares the extras and targets of a command with their definitions."""
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  makefile = (ROOT / "Makefile").read_text()
   for extras in re.findall(r"\[([\w,]+)\]", command.text):
     for extra in extras.split(","):
-      if f'"{extra}": [' not in setup and f'EXTRAS["{extra}"]' not in setup:
-        return f"setup.py has no extra {extra}"
+      if extra not in project["optional-dependencies"]:
+        return f"pyproject.toml has no extra {extra}"
   if command.text.startswith("make"):
     for target in command.text.split()[1:]:
       if not re.search(rf"^{re.escape(target)}:", makefile, re.M):

@@ -11,6 +11,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tomllib
 from typing import NamedTuple
 
 import pytest
@@ -181,6 +182,14 @@ def test_the_root_holds_only_the_face_and_three_files():
   assert folders == ROOMS.keys() - {"root"}
   assert len(ROOMS) <= MOST_ROOMS
   assert {room_of(module) for module in FILES} == {None, *ROOMS}
+
+
+def test_the_installation_has_every_folder_with_python_files():
+  """And `configs`, which is installed as a folder of the package."""
+  text = (ROOT / "pyproject.toml").read_text()
+  packages = tomllib.loads(text)["tool"]["setuptools"]["packages"]
+  folders = {module_of(path.parent) for path in FILES.values()}
+  assert {*packages} == folders | {"bert_jax.configs"}
 
 
 def test_the_table_has_one_order():

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -238,7 +239,7 @@ def test_a_late_callback_is_a_line_and_any_other_fault_a_trace(capsys):
 
 
 def test_the_installed_script_is_the_same_command():
-  text = (ROOT / "setup.py").read_text()
-  assert '"console_scripts": ["bert_jax = bert_jax.cli.main:main"]' in text
+  project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+  assert project["scripts"] == {"bert_jax": "bert_jax.cli.main:main"}
   done = run("bert_jax", "--help")
   assert done.returncode == 0 and done.stdout == overview() + "\n"
