@@ -7,10 +7,11 @@ __version__ = "0.1.0"
 
 
 def _refuse_module() -> None:
-  """Ends `python -m bert_jax.MODULE`: the only command is `bert_jax`.
+  """Ends `python -m bert_jax.MODULE` with an error.
 
-  Python would import the module, do nothing and exit with status 0. While it
-  looks for the module, the first of its arguments is "-m".
+  The only command is `bert_jax`. Without this check, Python would import the
+  module, do nothing and exit with status 0. While Python looks for the module,
+  `sys.argv[0]` is "-m".
   """
   if sys.argv[:1] != ["-m"] or "-m" not in sys.orig_argv:
     return
@@ -26,7 +27,7 @@ _refuse_module()
 
 
 def __getattr__(name: str) -> Any:
-  """`bert_jax.load`, whose imports wait until it is asked for."""
+  """Imports `bert_jax.load` only when it is used, since that takes seconds."""
   if name == "load":
     from bert_jax.weights.load import load
 

@@ -1,7 +1,8 @@
 """Files: written atomically, locked, read as JSON, checked by digests.
 
 A new file is written in the same folder under a random name and then renamed.
-So a reader sees either the whole old file or the whole new one.
+So a reader sees either the whole old file or the whole new one. Only a local
+file system can do this, so the functions that write or lock take local paths.
 """
 
 import concurrent.futures
@@ -11,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import pathlib
 import re
 import secrets
 import shutil
@@ -20,9 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO
 
 import filelock
+from etils import epath
 
 from bert_jax.messages import Damaged, UserError, note_once
 
+# The type of a path that a caller gives: a str or a path object.
+PathLike = str | os.PathLike[str]
 # The digest of a file with more bytes takes seconds, so a line announces it.
 _LARGE = 2**32
 # The most levels of nested JSON. Python's own limit of about 1,000 depends on
@@ -39,28 +44,40 @@ class ChangedInput(UserError):
   """An input was changed while it was read, so its content cannot be used."""
 
 
-def beside(path: str, ending: str = "tmp") -> str:
-  """Returns a new random name in the same folder."""
-  folder, name = os.path.split(path)
-  return os.path.join(folder, f".{name}.{secrets.token_hex(8)}.{ending}")
+def temporary_path(path: PathLike) -> str:
+  """Returns the path of a file that does not exist yet, in the same folder.
+
+  Its name is random, so that nobody can put a link there in advance.
+  """
+  target = pathlib.Path(path)
+  return str(target.parent / f".{target.name}.{secrets.token_hex(8)}.tmp")
 
 
-def create(path: str) -> BinaryIO:
-  """Creates and opens a file; an existing file or link is an error."""
+def create(path: PathLike) -> BinaryIO:
+  """Creates a file and opens it for bytes.
+
+  Raises:
+    FileExistsError: a file or link has this name already.
+  """
   flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
   return os.fdopen(os.open(path, flags, 0o666), "w+b")
 
 
-def open_own(path: str, flags: int = os.O_RDWR | os.O_CREAT) -> int:
-  """Opens a file with a name that other users can guess.
+def open_no_follow(
+  path: PathLike, flags: int = os.O_RDWR | os.O_CREAT
+) -> BinaryIO:
+  """Opens a file whose name other users can guess, for reading and writing.
 
-  Returns:
-    A file descriptor.
+  Args:
+    path: the file; by default it is made if it is missing.
+    flags: the flags for `os.open`.
 
   Raises:
-    OSError: the file cannot be opened, or the name is a symbolic link.
+    OSError: the file cannot be opened, or the name is a symbolic link, which
+      another user may have put there.
   """
-  return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+  flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+  return os.fdopen(os.open(path, flags, 0o666), "r+b")
 
 
 class Locked(UserError):
@@ -68,11 +85,11 @@ class Locked(UserError):
 
 
 @contextlib.contextmanager
-def locked(path: str) -> Iterator[None]:
-  """Holds a lock until the end of the block; the end of a process frees it.
+def locked(path: PathLike) -> Iterator[None]:
+  """Holds a lock until the end of the block, or of the process.
 
   Args:
-    path: the lock's file, which is made and stays.
+    path: the lock's file, which is made if needed and never deleted.
 
   Raises:
     Locked: another process, or another block of this one, holds the lock.
@@ -89,52 +106,52 @@ def locked(path: str) -> Iterator[None]:
     lock.release()
 
 
-def clear_temporary(folder: str) -> None:
+def clear_temporary(folder: PathLike) -> None:
   """Deletes the files that killed writers left; no writer may be active."""
-  for name in os.listdir(folder):
-    path = os.path.join(folder, name)
-    if _TEMPORARY.fullmatch(name) and not os.path.isdir(path):
+  for path in pathlib.Path(folder).iterdir():
+    if _TEMPORARY.fullmatch(path.name) and not path.is_dir():
       with contextlib.suppress(OSError):
-        os.remove(path)
+        path.unlink()
 
 
 @contextlib.contextmanager
-def atomic_file(path: str) -> Iterator[str]:
+def atomic_file(path: PathLike) -> Iterator[str]:
   """Yields the path of a new file, which is renamed to `path` at the end.
 
-  The content is durable before the renaming. So a kill or a full disk at any
-  moment leaves the old file or the new one. After an error the old file is as
-  it was, and nothing is left.
+  The content is on the disk before the file is renamed. So a kill or a full
+  disk at any moment leaves the old file or the new one. After an error the old
+  file is as it was, and the temporary file is deleted.
 
   Raises:
     OSError: the file cannot be written; the error names `path`.
   """
-  temporary = beside(path)
+  temporary = temporary_path(path)
   try:
     create(temporary).close()
     yield temporary
-    with open(temporary, "rb") as f:
+    with pathlib.Path(temporary).open("rb") as f:
       os.fsync(f.fileno())
-    os.replace(temporary, path)
+    pathlib.Path(temporary).replace(path)
   except OSError as e:
-    e.filename = path if e.filename in (None, temporary) else e.filename
+    if e.filename in (None, temporary):
+      e.filename = os.fspath(path)
     e.filename2 = None
     raise
   finally:
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(temporary)
-  sync_folder(os.path.dirname(path))
+    pathlib.Path(temporary).unlink(missing_ok=True)
+  sync_folder(pathlib.Path(path).parent)
 
 
-def write_atomically(path: str, content: str | bytes) -> None:
-  """Writes a file with `atomic_file`."""
+def write_atomically(path: PathLike, content: str | bytes) -> None:
+  """Writes a file with `atomic_file`; a text is written as UTF-8."""
   with atomic_file(path) as temporary:
-    with open(temporary, "wb") as f:
-      f.write(content if isinstance(content, bytes) else content.encode())
+    pathlib.Path(temporary).write_bytes(
+      content if isinstance(content, bytes) else content.encode()
+    )
 
 
 @contextlib.contextmanager
-def text_output(path: str) -> Iterator[IO[str]]:
+def text_output(path: PathLike) -> Iterator[IO[str]]:
   """Opens a command's output, a UTF-8 text file; "-" is stdout.
 
   A file gets its name only when it is complete. If the output is stdout, all
@@ -143,76 +160,79 @@ def text_output(path: str) -> Iterator[IO[str]]:
   anything.
   """
   if path == "-":
-    data = sys.stdout
+    stdout = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-      yield data
-      data.flush()
+      yield stdout
+      stdout.flush()
     return
-  with atomic_file(path) as temporary:
-    with open(temporary, "w", encoding="utf-8") as f:
-      yield f
+  with (
+    atomic_file(path) as temporary,
+    pathlib.Path(temporary).open("w", encoding="utf-8") as f,
+  ):
+    yield f
 
 
 @contextlib.contextmanager
-def atomic_folder(path: str) -> Iterator[str]:
+def atomic_folder(path: PathLike) -> Iterator[str]:
   """Yields a new folder to fill, which is renamed to `path` at the end.
 
-  After an error nothing is left. Missing parent folders are made. An empty
-  folder at `path` is replaced. Write the files with `write_durably`, or make
-  them durable with `sync_file`.
+  After an error the new folder is deleted. Missing parent folders are made. An
+  empty folder at `path` is replaced. Write the files with `write_durably`, or
+  make them durable with `sync_file`.
 
   Raises:
     OSError: the folder cannot be written; the error names `path`.
   """
-  path = os.path.abspath(path)
-  temporary = beside(path)
+  # Not `resolve`, since a link in the path keeps its name in messages.
+  target = pathlib.Path(os.path.abspath(path))  # noqa: PTH100
+  temporary = temporary_path(target)
   try:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    os.mkdir(temporary)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(temporary).mkdir()
     yield temporary
-    rename(temporary, path)
+    rename(temporary, target)
   except OSError as e:
     if e.filename is None or str(e.filename).startswith(temporary):
-      raise OSError(e.errno, e.strerror, path) from e
+      raise OSError(e.errno, e.strerror, str(target)) from e
     raise
   finally:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def rename(source: str, target: str) -> None:
+def rename(source: PathLike, target: PathLike) -> None:
   """Gives a file or folder another name in the same folder, durably."""
-  os.rename(source, target)
-  sync_folder(os.path.dirname(target))
+  pathlib.Path(source).rename(target)
+  sync_folder(pathlib.Path(target).parent)
 
 
-def write_durably(path: str, content: bytes) -> None:
+def write_durably(path: PathLike, content: bytes) -> None:
   """Writes a file and waits until it is on the disk.
 
   Raises:
     OSError: the file cannot be written; the error names `path`.
   """
   try:
-    with open(path, "wb") as f:
+    with pathlib.Path(path).open("wb") as f:
       f.write(content)
       sync_file(f)
   except OSError as e:
-    raise OSError(e.errno, e.strerror, path) from e
+    raise OSError(e.errno, e.strerror, os.fspath(path)) from e
 
 
-def sync_file(file: Any) -> None:
-  """Makes what was written to an open file durable."""
+def sync_file(file: IO[Any]) -> None:
+  """Waits until all that was written to an open file is on the disk."""
   file.flush()
   os.fsync(file.fileno())
 
 
-def write_json(path: str, value: Any) -> None:
+def write_json(path: PathLike, content: Any) -> None:
   """Writes a JSON value with `write_atomically`."""
-  write_atomically(path, format_json(value))
+  write_atomically(path, format_json(content))
 
 
-def format_json(value: Any) -> str:
-  """Returns a JSON value as the text of a file that people may read."""
-  return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+def format_json(content: Any) -> str:
+  """Returns a JSON value as indented text, for a file that people may read."""
+  return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -224,42 +244,53 @@ def parse_json(text: str | bytes) -> Any:
     UnicodeDecodeError: the bytes are not UTF-8. This error is a ValueError too.
   """
   try:
-    value = json.loads(text)
+    content = json.loads(text)
   except (json.JSONDecodeError, UnicodeDecodeError):
     raise
   except RecursionError as e:
     raise json.JSONDecodeError("nested too deeply", "", 0) from e
   except ValueError as e:
     raise json.JSONDecodeError("a number of too many digits", "", 0) from e
-  openings = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
-  if sum(map(text.count, openings)) > _MAX_DEPTH:
-    _check_depth(value)
-  return value
+  if isinstance(text, bytes):
+    brackets = text.count(b"[") + text.count(b"{")
+  else:
+    brackets = text.count("[") + text.count("{")
+  if brackets > _MAX_DEPTH:
+    _check_depth(content)
+  return content
 
 
-def _check_depth(value: Any) -> None:
+def _check_depth(content: Any) -> None:
   """Raises JSONDecodeError if a value is nested too deeply for recursion."""
-  level = [value] if isinstance(value, dict | list) else []
+  level = [content] if isinstance(content, dict | list) else []
   for _ in range(_MAX_DEPTH):
     level = [
-      item
+      child
       for parent in level
-      for item in (parent.values() if isinstance(parent, dict) else parent)
-      if isinstance(item, dict | list)
+      for child in (parent.values() if isinstance(parent, dict) else parent)
+      if isinstance(child, dict | list)
     ]
   if level:
     raise json.JSONDecodeError("nested too deeply", "", 0)
 
 
-def decode(content: bytes, path: str) -> str:
-  """Decodes the content of a file; UserError names it if it is not UTF-8."""
+def decode(content: bytes, path: PathLike) -> str:
+  """Decodes the content of a file.
+
+  Args:
+    content: the bytes of the file.
+    path: the file, for messages.
+
+  Raises:
+    UserError: the bytes are not UTF-8.
+  """
   try:
     return content.decode("utf-8")
   except UnicodeDecodeError as e:
     raise UserError(f"{path}: not UTF-8 (byte {e.start}).") from e
 
 
-def parse_object(text: str, source: str) -> dict[str, Any]:
+def parse_object(text: str, source: PathLike) -> dict[str, Any]:
   """Parses a file that holds a JSON object.
 
   Args:
@@ -267,32 +298,31 @@ def parse_object(text: str, source: str) -> dict[str, Any]:
     source: the name of the file, for messages.
 
   Raises:
-    UserError: the text is no JSON object; the message names the line.
+    UserError: the text is not a JSON object; the message names the line.
   """
   try:
-    value = parse_json(text)
+    content = parse_json(text)
   except json.JSONDecodeError as e:
     raise UserError(f"{source}:{e.lineno}: not JSON ({e.msg}).") from e
   except ValueError as e:
     raise UserError(f"{source}: not JSON ({e}).") from e
-  if not isinstance(value, dict):
+  if not isinstance(content, dict):
     raise UserError(f"{source}: not a JSON object.")
-  return value
+  return content
 
 
-def read_json(path: str) -> Any:
+def read_json(path: PathLike) -> Any:
   """Reads a JSON file.
 
   Raises:
     FileNotFoundError: there is no such file.
     ValueError: the file is not valid JSON; see `parse_json`.
   """
-  with open(path, "rb") as f:
-    return parse_json(f.read())
+  return parse_json(epath.Path(path).read_bytes())
 
 
 def read_object(
-  path: str,
+  path: PathLike,
   if_missing: str = "; put the run's own back",
   if_damaged: str = "; put it back",
 ) -> dict[str, Any]:
@@ -308,48 +338,49 @@ def read_object(
     Damaged: the file is missing or damaged.
   """
   try:
-    value = read_json(path)
+    content = read_json(path)
   except FileNotFoundError as e:
     raise Damaged(f"{path} is missing{if_missing}.") from e
   except ValueError as e:
     raise Damaged(f"{path} is damaged ({e}){if_damaged}.") from e
-  if not isinstance(value, dict):
+  if not isinstance(content, dict):
     raise Damaged(f"{path} is damaged: it holds no JSON object.")
-  return value
+  return content
 
 
-def without_nan(value: Any) -> Any:
-  """A JSON value with null for NaN and infinity, which JSON has not."""
-  if isinstance(value, dict):
-    return {key: without_nan(item) for key, item in value.items()}
-  if isinstance(value, list | tuple):
-    return [without_nan(item) for item in value]
-  odd = isinstance(value, float) and not math.isfinite(value)
-  return None if odd else value
+def without_nan(content: Any) -> Any:
+  """Returns a JSON value with null for NaN and infinity, which JSON lacks."""
+  if isinstance(content, dict):
+    return {key: without_nan(child) for key, child in content.items()}
+  if isinstance(content, list | tuple):
+    return [without_nan(child) for child in content]
+  if isinstance(content, float) and not math.isfinite(content):
+    return None
+  return content
 
 
-def sync_folder(path: str) -> None:
-  """Makes renames in a folder durable."""
-  descriptor = os.open(path or ".", os.O_RDONLY)
+def sync_folder(path: PathLike) -> None:
+  """Waits until the renames in a folder are on the disk."""
+  descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
   finally:
     os.close(descriptor)
 
 
-def seal(value: dict[str, Any]) -> dict[str, Any]:
-  """Adds a checksum to JSON values, in place of an old one."""
-  return value | {"checksum": _checksum(value)}
+def seal(content: dict[str, Any]) -> dict[str, Any]:
+  """Returns a JSON object with a checksum, which replaces an old one."""
+  return content | {"checksum": _checksum(content)}
 
 
-def is_sealed(value: dict[str, Any]) -> bool:
-  """True if the values are those that were sealed."""
-  return value.get("checksum") == _checksum(value)
+def is_sealed(content: dict[str, Any]) -> bool:
+  """Returns True if a JSON object is unchanged since it was sealed."""
+  return content.get("checksum") == _checksum(content)
 
 
-def _checksum(value: dict[str, Any]) -> int:
-  values = {key: item for key, item in value.items() if key != "checksum"}
-  return zlib.crc32(json.dumps(values, sort_keys=True).encode())
+def _checksum(content: dict[str, Any]) -> int:
+  content = {key: content[key] for key in content if key != "checksum"}
+  return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def digest(content: bytes) -> str:
@@ -357,46 +388,54 @@ def digest(content: bytes) -> str:
   return hashlib.sha256(content).hexdigest()
 
 
-def file_digest(path: str) -> str:
+def file_digest(path: PathLike) -> str:
   """Returns the SHA-256 of a file; a process reads an unchanged file once.
 
   Raises:
     OSError: the file is missing or cannot be read.
   """
-  stat = os.stat(path)
-  times = stat.st_mtime_ns, stat.st_ctime_ns
-  return _file_digest(path, stat.st_size, *times, stat.st_ino)
+  stat = pathlib.Path(path).stat()
+  version = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+  return _file_digest(os.fspath(path), stat.st_size, version)
 
 
 @functools.lru_cache(maxsize=1024)
-def _file_digest(path: str, size: int, *times: int) -> str:
-  """Returns the SHA-256 of a file; the arguments are the key of the cache."""
+def _file_digest(path: str, size: int, version: tuple[int, ...]) -> str:
+  """Returns the SHA-256 of a file.
+
+  Args:
+    path: the file.
+    size: the number of bytes in it.
+    version: numbers that change when the file does. They are an argument only
+      because the arguments are the key of the cache.
+  """
+  del version
   if size > _LARGE:
     note_once(f"checking the {size / 1e9:.1f} GB of {path} ...")
-  with open(path, "rb") as f:
+  with pathlib.Path(path).open("rb") as f:
     return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def digests(folder: str, names: Iterable[str]) -> dict[str, str]:
-  """Returns {name: `file_digest`} of files, which are read in parallel.
+def digests(folder: PathLike, names: Iterable[str]) -> dict[str, str]:
+  """Returns name -> SHA-256 of files in a folder, which are read in parallel.
 
   Raises:
     OSError: a file is missing or cannot be read.
   """
   names = list(names)
-  paths = [os.path.join(folder, name) for name in names]
+  paths = [pathlib.Path(folder, name) for name in names]
   with concurrent.futures.ThreadPoolExecutor() as pool:
     return dict(zip(names, pool.map(file_digest, paths), strict=True))
 
 
-def different(saved: Mapping[str, str], folder: str) -> list[str]:
+def changed_files(saved: Mapping[str, str], folder: PathLike) -> list[str]:
   """Returns the names of files that are missing or have changed.
 
   Args:
-    saved: {name: SHA-256} from the time when the files were written.
+    saved: name -> SHA-256 from the time when the files were written.
     folder: the folder of the files.
   """
-  present = [n for n in saved if os.path.isfile(os.path.join(folder, n))]
+  present = [name for name in saved if pathlib.Path(folder, name).is_file()]
   current = digests(folder, present)
   return [name for name in saved if current.get(name) != saved[name]]
 
@@ -404,15 +443,17 @@ def different(saved: Mapping[str, str], folder: str) -> list[str]:
 class Watch:
   """Notices if files are changed while they are being read."""
 
-  def __init__(self, paths: Iterable[str]):
-    """Remembers the state of the files; call it before they are checked.
+  def __init__(self, paths: Iterable[PathLike]):
+    """Remembers the state of the files.
+
+    Make the watch before the content of the files is checked or read.
 
     Raises:
       OSError: a file is missing.
     """
     self._states = {path: _state(path) for path in paths}
 
-  def _changes(self) -> Iterator[tuple[str, str]]:
+  def _changes(self) -> Iterator[tuple[PathLike, str]]:
     """Yields (path, "deleted" or "changed") for each file that differs."""
     for path, remembered in self._states.items():
       try:
@@ -423,7 +464,7 @@ class Watch:
         yield path, "deleted" if current is None else "changed"
 
   def check(self) -> None:
-    """Raises Changed if a file was changed or deleted, without reading it."""
+    """Raises Changed if a file was changed or deleted; reads no content."""
     for path, change in self._changes():
       raise Changed(
         f"{path} was {change} while this run was reading it, so the steps since"
@@ -442,6 +483,7 @@ class Watch:
       )
 
 
-def _state(path: str) -> tuple[int, int, int]:
-  stat = os.stat(path)
+def _state(path: PathLike) -> tuple[int, int, int]:
+  """Returns the size, time of change and inode of a file."""
+  stat = pathlib.Path(path).stat()
   return stat.st_size, stat.st_mtime_ns, stat.st_ino

@@ -10,13 +10,14 @@ import functools
 import sys
 from collections.abc import Iterable
 
-_MANY = 12
+# A sentence lists all names if there are no more than this.
+_MAX_LISTED = 12
 
 
 class UserError(ValueError):
   """A bad input: a file, flag, key or shape that the user can correct.
 
-  The message is one sentence which names it and the remedy.
+  The message is one sentence, which names the bad input and the remedy.
   """
 
 
@@ -25,14 +26,14 @@ class Damaged(UserError):
 
 
 class OutOfMemory(MemoryError):
-  """The memory of the host or of a device does not suffice.
+  """The memory of the host or of a device is too small.
 
-  The message says what lowers the need.
+  The message says what would need less memory.
   """
 
 
 def note(line: str) -> None:
-  """Prints a line on stderr, because stdout may hold a command's data."""
+  """Prints a line on stderr, because stdout may carry a command's output."""
   print(line, file=sys.stderr, flush=True)
 
 
@@ -43,14 +44,18 @@ def note_once(line: str) -> None:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-  """Returns how a sentence about an unknown name ends.
+  """Returns the end of a sentence about an unknown name.
 
-  "; did you mean X?" for a misspelt name, else "; choose A, B, C." of a few,
-  else ".".
+  It is "; did you mean X?" if a known name is similar, else "; choose A, B, C."
+  if there are few known names, else ".".
+
+  Args:
+    name: the unknown name.
+    names: the known names.
   """
   names = sorted(names)
   if close := difflib.get_close_matches(name, names, 1):
     return f"; did you mean {close[0]}?"
-  if 0 < len(names) <= _MANY:
+  if 0 < len(names) <= _MAX_LISTED:
     return f"; choose {', '.join(names)}."
   return "."

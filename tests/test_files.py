@@ -1,10 +1,12 @@
-"""JSON, new files and folders, digests: what all other files rest on."""
+"""Tests files.py: JSON, new files and folders, locks, full disks."""
 
 import json
 import os
+import pathlib
 import resource
 
 import pytest
+from text_files import names_in
 
 from bert_jax import files
 from bert_jax.cli.main import execute
@@ -28,10 +30,10 @@ def test_deep_json_is_one_error(text):
 
 
 def test_wide_json_and_brackets_in_text_are_not_deep():
-  value = {"a": ["[" * 500, [[1]] * 500, {"b": {}}]}
-  assert files.parse_json(json.dumps(value)) == value
-  value = json.loads("[" * 100 + "]" * 100)
-  assert files.parse_json(json.dumps(value)) == value
+  wide = {"a": ["[" * 500, [[1]] * 500, {"b": {}}]}
+  assert files.parse_json(json.dumps(wide)) == wide
+  deep = json.loads("[" * 100 + "]" * 100)
+  assert files.parse_json(json.dumps(deep)) == deep
 
 
 def test_a_number_of_too_many_digits():
@@ -39,21 +41,23 @@ def test_a_number_of_too_many_digits():
     files.parse_json("9" * 5000)
 
 
+def in_folder(read):
+  """Returns a function that calls `read` with the folder of a file."""
+  return lambda path: read(str(pathlib.Path(path).parent))
+
+
 @pytest.mark.parametrize("text", [NESTED, '{"a": ' + "9" * 5000 + "}", "\xff"])
 @pytest.mark.parametrize(
   "name, read",
   [
-    ("config.json", lambda path: model_folder.read(os.path.dirname(path))),
-    ("meta.json", lambda path: encoded_rows.read_meta(os.path.dirname(path))),
-    ("meta.json", lambda path: reader.open_prepared(os.path.dirname(path))),
-    (
-      "pieces.json",
-      lambda path: open_vocabulary.read_pieces(os.path.dirname(path)),
-    ),
-    (hf_files.SAFE_INDEX, lambda path: hf_files.read(os.path.dirname(path))),
+    ("config.json", in_folder(model_folder.read)),
+    ("meta.json", in_folder(encoded_rows.read_meta)),
+    ("meta.json", in_folder(reader.open_prepared)),
+    ("pieces.json", in_folder(open_vocabulary.read_pieces)),
+    (hf_files.SAFE_INDEX, in_folder(hf_files.read)),
     ("tokenizer.json", open_vocabulary.load),
     ("vocab.json", open_vocabulary.load),
-    ("progress.json", lambda p: writer.read_progress(p[:-14])),
+    ("progress.json", in_folder(writer.read_progress)),
     ("a.jsonl", lambda path: list(tables.jsonl(path))),
     ("a.jsonl", lambda p: list(sources.read_file(p, "jsonl", "strict"))),
   ],
@@ -74,7 +78,7 @@ def header(**entries):
 
 
 @pytest.mark.parametrize(
-  "entries, size, words",
+  "entries, size, message",
   [
     ({"a": [0, 4], "b": [4, 8]}, 8, None),
     ({"a": [0, 4], "b": [2, 6]}, 6, "invalid offset for tensor `b`"),
@@ -92,17 +96,17 @@ def header(**entries):
     ({"a": [0, 2, 4]}, 4, "invalid length 3"),
   ],
 )
-def test_places_in_a_safetensors_file(tmp_path, entries, size, words):
+def test_offsets_in_a_safetensors_file(tmp_path, entries, size, message):
   path = tmp_path / "a.safetensors"
-  made = {
-    name: {"dtype": "F32", "shape": [1], "data_offsets": places}
-    for name, places in entries.items()
+  tensors = {
+    name: {"dtype": "F32", "shape": [1], "data_offsets": offsets}
+    for name, offsets in entries.items()
   }
-  path.write_bytes(header(**made) + bytes(size))
-  if words is None:
+  path.write_bytes(header(**tensors) + bytes(size))
+  if message is None:
     assert sorted(model_folder.read_tensors(str(path))) == ["a", "b"]
     return
-  with pytest.raises(ValueError, match=f"{path} is no whole.*{words}"):
+  with pytest.raises(ValueError, match=f"{path} is no whole.*{message}"):
     model_folder.read_tensors(str(path))
 
 
@@ -126,86 +130,97 @@ def test_wrong_types_in_a_safetensors_file(tmp_path, entry):
     model_folder.read_tensors(str(path))
 
 
-@pytest.mark.parametrize("places", [{"a": 3}, {"a": ["x"]}, {"a": "../x"}, []])
-def test_wrong_types_in_an_index(tmp_path, places):
+@pytest.mark.parametrize(
+  "weight_map", [{"a": 3}, {"a": ["x"]}, {"a": "../x"}, []]
+)
+def test_wrong_types_in_an_index(tmp_path, weight_map):
   path = tmp_path / "model.safetensors.index.json"
-  path.write_text(json.dumps({"weight_map": places}))
+  path.write_text(json.dumps({"weight_map": weight_map}))
   with pytest.raises(ValueError, match=f"{path}"):
     hf_files.read(str(tmp_path))
 
 
-def test_no_name_that_is_written_can_be_foreseen(tmp_path, monkeypatch):
-  """A link of any name beside leads nowhere; a new file is not followed."""
+def test_no_name_that_is_written_can_be_guessed(tmp_path, monkeypatch):
+  """A writer follows no link that another user put into the folder."""
   victim = tmp_path / "victim"
   victim.write_text("old")
   created = []
   original = os.open
 
-  def watched(path, flags, *rest, **options):
+  def watched(path, flags, *arguments, **options):
     if flags & os.O_CREAT:
-      created.append((os.path.basename(path), flags))
-    return original(path, flags, *rest, **options)
+      created.append((pathlib.Path(path).name, flags))
+    return original(path, flags, *arguments, **options)
 
   monkeypatch.setattr(os, "open", watched)
   for ending in (".tmp", ".partial"):
-    os.symlink(victim, tmp_path / f"a{ending}")
+    (tmp_path / f"a{ending}").symlink_to(victim)
   for _ in range(2):
     files.write_atomically(str(tmp_path / "a"), "new")
-    with files.atomic_file(str(tmp_path / "a")) as partial:
-      with open(partial, "w") as f:
-        f.write("newer")
+    with files.atomic_file(str(tmp_path / "a")) as temporary:
+      pathlib.Path(temporary).write_text("newer")
   assert victim.read_text() == "old" and (tmp_path / "a").read_text() == "newer"
   names = [name for name, _ in created]
   assert len(set(names)) == len(names) == 4
   assert all(flags & os.O_EXCL for _, flags in created)
-  assert sorted(os.listdir(tmp_path)) == ["a", "a.partial", "a.tmp", "victim"]
-  # A new file has the permissions that the user's others have.
+  assert names_in(tmp_path) == [
+    "a",
+    "a.partial",
+    "a.tmp",
+    "victim",
+  ]
+  # A new file has the same permissions as the user's other files.
   plain = tmp_path / "plain"
   plain.write_text("")
   assert (tmp_path / "a").stat().st_mode == plain.stat().st_mode
 
 
-def test_a_link_in_the_place_of_an_unfinished_folder(tmp_path):
+def test_a_link_with_the_name_of_an_unfinished_folder(tmp_path):
   (tmp_path / "other").mkdir()
-  os.symlink(tmp_path / "other", tmp_path / "out.partial")
-  with pytest.raises(ValueError, match="out.partial is a link and in the way"):
-    with writer.locked(str(tmp_path / "out.partial")):
-      pass
-  assert not os.listdir(tmp_path / "other")
+  (tmp_path / "out.partial").symlink_to(tmp_path / "other")
+  with (
+    pytest.raises(ValueError, match="out.partial is a link and in the way"),
+    writer.locked(str(tmp_path / "out.partial")),
+  ):
+    pass
+  assert not names_in(tmp_path / "other")
 
 
-def test_a_lock_is_held_by_one(tmp_path):
+def test_a_lock_is_held_only_once(tmp_path):
   path = str(tmp_path / "lock")
   for _ in range(2):
-    with files.locked(path):
-      with pytest.raises(files.Locked, match="lock: another process holds"):
-        with files.locked(path):
-          pass
-  os.symlink(tmp_path / "victim", tmp_path / "link")
-  with pytest.raises(OSError):
-    with files.locked(str(tmp_path / "link")):
+    with (
+      files.locked(path),
+      pytest.raises(files.Locked, match="lock: another process holds"),
+      files.locked(path),
+    ):
       pass
+  (tmp_path / "link").symlink_to(tmp_path / "victim")
+  with pytest.raises(OSError), files.locked(str(tmp_path / "link")):
+    pass
   assert not (tmp_path / "victim").exists()
   partial = str(tmp_path / "out.partial")
-  with writer.locked(partial):
-    with pytest.raises(ValueError, match="partial: another run is writing it"):
-      with writer.locked(partial):
-        pass
-  # An interrupted run leaves the file, and the next one goes on.
+  with (
+    writer.locked(partial),
+    pytest.raises(ValueError, match="partial: another run is writing it"),
+    writer.locked(partial),
+  ):
+    pass
+  # An interrupted run leaves the lock's file, and the next run continues.
   with writer.locked(partial):
     assert writer.read_progress(partial) is None
 
 
-def test_what_a_killed_writer_left_is_cleared(tmp_path):
-  left = files.beside(str(tmp_path / "progress.json"))
-  for path in (left, tmp_path / ".a.tmp", tmp_path / "b.tmp"):
-    open(path, "w").close()
+def test_files_of_a_killed_writer_are_deleted(tmp_path):
+  leftover = files.temporary_path(str(tmp_path / "progress.json"))
+  for path in (leftover, tmp_path / ".a.tmp", tmp_path / "b.tmp"):
+    pathlib.Path(path).touch()
   files.clear_temporary(str(tmp_path))
-  assert sorted(os.listdir(tmp_path)) == [".a.tmp", "b.tmp"]
+  assert names_in(tmp_path) == [".a.tmp", "b.tmp"]
 
 
 def run_with_a_full_disk(*arguments):
-  """The sentence that a command ends with where nothing can be written."""
+  """Returns the error message of a command that cannot write its files."""
   limits = resource.getrlimit(resource.RLIMIT_FSIZE)
   try:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
@@ -220,7 +235,7 @@ def test_a_full_disk_names_the_folder_of_a_task(tmp_path):
   pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
-  before = sorted(os.listdir(tmp_path))
+  before = names_in(tmp_path)
   error = run_with_a_full_disk(
     *("prepare-task", "--task=sst2"),
     *(f"--input=train={tmp_path}/a.tsv", f"--vocab={tmp_path}/vocab.txt"),
@@ -229,7 +244,7 @@ def test_a_full_disk_names_the_folder_of_a_task(tmp_path):
   assert error == (
     f"error: {tmp_path}/out: File too large; nothing was written."
   )
-  assert sorted(os.listdir(tmp_path)) == before
+  assert names_in(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -256,10 +271,10 @@ def test_a_full_disk_leaves_no_part_of_a_vocabulary(
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
   assert caught.value.filename == str(tmp_path / name)
-  assert os.listdir(tmp_path) == ["a.txt"]
+  assert names_in(tmp_path) == ["a.txt"]
 
 
-def test_a_folder_whose_tokenizer_is_unknown(tmp_path):
+def test_a_folder_with_an_unknown_tokenizer(tmp_path):
   pieces = [*SPECIAL_TOKENS, "good", "bad"]
   (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
   (tmp_path / "a.txt").write_text("good bad\n\nbad good\n\ngood\n\nbad\n")

@@ -1,4 +1,4 @@
-"""Stateless randomness: fixed values, uniform, independent of neighbours."""
+"""Tests hashing.py: draws are fixed, uniform and independent of neighbours."""
 
 import warnings
 
@@ -17,7 +17,7 @@ def chi_square(values: np.ndarray, cells: int) -> float:
 
 
 def test_fixed_values():
-  # A checkpoint continues only if these stay the same for ever.
+  # A run continues with the same examples only if these never change.
   assert hashing.make_key("masks", 0) == 16625206765992953639
   assert hashing.bits(9, [0, 1], 2).tolist() == [
     17496761902140886356,
@@ -92,7 +92,7 @@ def test_one_input_bit_flips_half_the_output(draw):
 
 def test_uniform_and_randint():
   u = hashing.uniform(1, np.arange(100_000))
-  assert 0 <= u.min() and u.max() < 1
+  assert u.min() >= 0 and u.max() < 1
   assert abs(u.mean() - 0.5) < 0.005
   high = np.array([1, 2, 7, 1000])
   x = hashing.randint(1, np.arange(50_000)[:, None], np.arange(4), high)
@@ -121,6 +121,9 @@ def test_half_binomial():
 
 
 def test_the_hash_of_a_text_never_changes():
-  """By it `prepare` holds documents out; old folders must stay as they are."""
+  """`prepare` uses the hash to choose held-out documents.
+
+  So with another hash, old folders would have other held-out documents.
+  """
   assert hashing.text_hash("a b") == 13490496012286425384
   assert hashing.text_hash("é") == 14635220546840893743

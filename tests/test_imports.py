@@ -46,7 +46,7 @@ class Room(NamedTuple):
 
 # From bottom to top: a room imports only from rooms above it in this table.
 ROOMS = {
-  "root": Room(packages="filelock numpy"),
+  "root": Room(packages="etils filelock numpy"),
   "kernels": Room(packages="jax flax jaxtyping numpy"),
   "devices": Room("root", "jax flax numpy"),
   "text": Room("root", "numpy tokenizers", "sentencepiece"),

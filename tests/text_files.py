@@ -1,6 +1,7 @@
-"""Inputs of `prepare`, and the documents that are read from them."""
+"""Helpers that write inputs of `prepare` and read documents from them."""
 
 import json
+import pathlib
 
 import pytest
 
@@ -39,7 +40,15 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def made_of(*words: int) -> str:
-  """Numbers as words of four letters: any two texts share what is meant."""
+  """Returns a text in which each number is a word of four letters.
+
+  Different numbers are different words, and no two texts share other words.
+  """
   return " ".join(
     "".join(LETTERS[w // 26**i % 26] for i in range(4)) for w in words
   )
+
+
+def names_in(folder):
+  """Returns the sorted names of a folder's files and folders."""
+  return sorted(path.name for path in pathlib.Path(folder).iterdir())

@@ -24,7 +24,7 @@ import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus import sources, tokenize, writer
-from bert_jax.files import open_own
+from bert_jax.files import open_no_follow
 from bert_jax.messages import UserError, note
 
 FORMS = ("NFC", "NFKC")
@@ -427,7 +427,7 @@ def _judge(
   earlier = _Earlier(chosen)
   path = os.path.join(partial, ROWS)
   count = progress.get("judged", 0)
-  with os.fdopen(open_own(path), "r+b") as file:
+  with open_no_follow(path) as file:
     if file.seek(0, os.SEEK_END) < count * dtype.itemsize:
       raise OSError(f"{path} is damaged; delete {partial}.")
     file.seek(count * dtype.itemsize)

@@ -18,7 +18,7 @@ from bert_jax.corpus import reader
 from bert_jax.files import (
   clear_temporary,
   is_sealed,
-  open_own,
+  open_no_follow,
   read_json,
   seal,
   write_json,
@@ -113,7 +113,7 @@ class Writer:
       for array, kind in _ARRAYS.items():
         name = f"{split}.{array}"
         path = os.path.join(partial, name)
-        file = os.fdopen(open_own(path), "r+b")
+        file = open_no_follow(path)
         length = progress["files"].get(name, 0)
         if file.seek(0, os.SEEK_END) < length:
           raise OSError(f"{path} is damaged; delete {partial}.")
@@ -220,7 +220,7 @@ def derive(
 def _rewrite(path: str) -> BinaryIO:
   """Opens a file of the unfinished folder and empties it; refuses a link."""
   flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-  return os.fdopen(open_own(path, flags), "r+b")
+  return open_no_follow(path, flags)
 
 
 def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:

@@ -33,8 +33,8 @@ import numpy as np
 
 from bert_jax.files import (
   atomic_folder,
+  changed_files,
   create,
-  different,
   digest,
   digests,
   is_sealed,
@@ -225,7 +225,7 @@ def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
       " files are not checked. Prepare it again to have them checked."
     )
     return
-  changed = different(meta["files"], folder)
+  changed = changed_files(meta["files"], folder)
   added = [
     name
     for name in open_vocabulary.NAMES

@@ -112,5 +112,5 @@ def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
     workdir: the run's folder, with the tokenizer's files.
     saved: the digests of the files from the checkpoint's metadata.
   """
-  for name in files.different(saved or {}, workdir):
+  for name in files.changed_files(saved or {}, workdir):
     print(f"{name} was changed or deleted, and is written anew", flush=True)

@@ -697,7 +697,7 @@ def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
       f" {'; '.join(lines)}. Put the old values back; for other values start a"
       " new run."
     )
-  changed_files = files.different(meta["tokenizer"], workdir)
+  changed_files = files.changed_files(meta["tokenizer"], workdir)
   changed_files += [
     name
     for name in open_vocabulary.NAMES

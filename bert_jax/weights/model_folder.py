@@ -387,7 +387,7 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
   changed = [f"{', '.join(keys)} of {CONFIG}"] if saved and keys else []
   if not changed and not files.is_sealed(config):
     changed = [CONFIG]
-  changed += files.different(without(digests, CONFIG), path)
+  changed += files.changed_files(without(digests, CONFIG), path)
   # A tokenizer file that was added later would change the tokenizer.
   if any(name in digests for name in TOKENIZER_FILES):
     changed += [
