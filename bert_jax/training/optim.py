@@ -1,4 +1,8 @@
-"""Optimizers and schedules as published and as corrected, by name."""
+"""Optimizers and learning rate schedules by name.
+
+The optimizers are those that the models' authors published, and versions that
+correct known faults of them.
+"""
 
 import math
 from collections.abc import Callable
@@ -7,39 +11,82 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import DictKey, KeyPath, tree_map_with_path
+from jax.typing import ArrayLike, DTypeLike
+from jaxtyping import Array, Float
+from optax import Params, Updates
 
-Schedule = Callable[[Any], Any]
-# How far a layer's rate lies below the head's, in powers of the decay.
+# Number of an optimizer step -> learning rate.
+Schedule = Callable[[ArrayLike], ArrayLike]
+# The rules of `layer_scales`.
 LAYER_RULES = ("released", "written")
-# Of ELMo; by what each clips.
+# The names of ELMo's optimizer; see `build_adagrad`.
 ADAGRADS = ("adagrad", "adagrad_each")
 
 
-def decay_mask(params: Any) -> Any:
-  """True where weight decay applies: kernels and embeddings.
+def _names(path: KeyPath) -> list[str]:
+  """Returns the names on the path to a leaf; the last is the leaf's name."""
+  return [key.key for key in path if isinstance(key, DictKey)]
 
-  Decided by the leaf's role, its own name: never by rank (a scanned bias is of
-  rank 2) nor by the module's name ("LayerNorm", "layer_norm", ...).
+
+def _axes_of_variable(path: KeyPath, x: jax.Array) -> tuple[int, ...]:
+  """Returns the axes of one variable, over which its norm is computed.
+
+  Each layer of a stack is a variable, so the axis of the layers, which is the
+  first, is left out.
+  """
+  return tuple(range(int("layers" in _names(path)), x.ndim))
+
+
+def decay_mask(params: Params) -> Params:
+  """Returns True at each leaf with weight decay: kernels and embeddings.
+
+  The name of the leaf decides. Its rank would not do, because the bias of a
+  stack of layers has rank 2. The module's name would not do either, because
+  there are several for the same role ("LayerNorm", "layer_norm", ...).
 
   Raises:
-    ValueError: a leaf whose role is not known.
+    ValueError: a leaf's name has no rule.
   """
-  roles = {"kernel": True, "embedding": True, "bias": False, "scale": False}
-  # Of ELMo: an LSTM's output; the weights of a mixture of layers.
-  roles |= {"projection": True, "layer_weights": False, "gamma": False}
+  decays = {"kernel": True, "embedding": True, "bias": False, "scale": False}
+  # ELMo: the projection of an LSTM's output, the mixture of its layers.
+  decays |= {"projection": True, "layer_weights": False, "gamma": False}
 
-  def role(path, _):
-    names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
-    if names[-1] not in roles:
+  def decide(path: KeyPath, _: jax.Array) -> bool:
+    names = _names(path)
+    if names[-1] not in decays:
       raise ValueError(f"parameter {'/'.join(names)}: no rule for its decay.")
-    return roles[names[-1]]
+    return decays[names[-1]]
 
-  return jax.tree_util.tree_map_with_path(role, params)
+  return tree_map_with_path(decide, params)
+
+
+def _zeros(params: Params) -> Params:
+  return jax.tree.map(jnp.zeros_like, params)
 
 
 class UncorrectedAdamState(NamedTuple):
-  mu: Any
-  nu: Any
+  """State of `scale_by_uncorrected_adam`.
+
+  Attributes:
+    mu: the first moment, shapes of the parameters.
+    nu: the second moment, shapes of the parameters.
+  """
+
+  mu: Updates
+  nu: Updates
+
+
+def _moments(
+  grads: Updates,
+  state: UncorrectedAdamState | optax.ScaleByAdamState,
+  b1: float,
+  b2: float,
+) -> tuple[Updates, Updates]:
+  """Returns Adam's new moments mu and nu."""
+  mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
+  nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.nu)
+  return mu, nu
 
 
 def scale_by_uncorrected_adam(
@@ -47,15 +94,14 @@ def scale_by_uncorrected_adam(
 ) -> optax.GradientTransformation:
   """Adam without bias correction (google-research/bert optimization.py)."""
 
-  def init(params):
-    return UncorrectedAdamState(
-      jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params)
-    )
+  def init(params: Params) -> UncorrectedAdamState:
+    return UncorrectedAdamState(_zeros(params), _zeros(params))
 
-  def update(grads, state, params=None):
+  def update(
+    grads: Updates, state: UncorrectedAdamState, params: Params | None = None
+  ) -> tuple[Updates, UncorrectedAdamState]:
     del params
-    mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
-    nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.nu)
+    mu, nu = _moments(grads, state, b1, b2)
     updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
     return updates, UncorrectedAdamState(mu, nu)
 
@@ -67,29 +113,28 @@ def scale_by_corrected_adam(
 ) -> optax.GradientTransformation:
   """Adam with bias correction (Kingma & Ba 2015, algorithm 1).
 
-  As `optax.scale_by_adam`, whose state it has, but for the corrections: there
-  1 - b2**count is of the float32 nearest to b2, for 0.999 wrong by 1.3e-5 in
-  the first thousand steps, and so is every update by half of that. Alone it
-  was 4e-4 of the loss after 48 steps of fine-tuning on STS-B.
+  This is `optax.scale_by_adam`, with the same state, but with more exact
+  corrections. optax computes 1 - b2**count from b2 rounded to float32. For
+  b2=0.999 this is wrong by a factor of 1 + 1.3e-5 in the first thousand steps,
+  and every update by half of that. This error alone changed the loss by 4e-4
+  after 48 steps of fine-tuning on STS-B.
   """
-
   logarithms = [math.log(b) if b else -math.inf for b in (b1, b2)]
 
-  def init(params):
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    return optax.ScaleByAdamState(
-      jnp.zeros((), jnp.int32), zeros, jax.tree.map(jnp.zeros_like, params)
-    )
+  def init(params: Params) -> optax.ScaleByAdamState:
+    count = jnp.zeros((), jnp.int32)
+    return optax.ScaleByAdamState(count, _zeros(params), _zeros(params))
 
-  def update(grads, state, params=None):
+  def update(
+    grads: Updates, state: optax.ScaleByAdamState, params: Params | None = None
+  ) -> tuple[Updates, optax.ScaleByAdamState]:
     del params
     count = optax.safe_increment(state.count)
-    mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, grads, state.mu)
-    nu = jax.tree.map(lambda g, v: b2 * v + (1 - b2) * g * g, grads, state.nu)
-    # 1 - b**count without a difference of nearly equal numbers.
-    m_sum, v_sum = (-jnp.expm1(count * x) for x in logarithms)
+    mu, nu = _moments(grads, state, b1, b2)
+    # `expm1` computes 1 - b**count without subtracting nearly equal numbers.
+    m_weight, v_weight = (-jnp.expm1(count * x) for x in logarithms)
     updates = jax.tree.map(
-      lambda m, v: (m / m_sum) / (jnp.sqrt(v / v_sum) + epsilon), mu, nu
+      lambda m, v: (m / m_weight) / (jnp.sqrt(v / v_weight) + epsilon), mu, nu
     )
     return updates, optax.ScaleByAdamState(count, mu, nu)
 
@@ -97,96 +142,101 @@ def scale_by_corrected_adam(
 
 
 def scale_by_trust_ratio(
-  mask: Callable[[Any], Any],
+  mask: Callable[[Params], Params],
 ) -> optax.GradientTransformation:
-  """Scales each variable's update to the norm of the variable itself.
+  """Scales each variable's update to the norm of the variable.
 
-  You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2,
-  with phi the identity; the ratio is 1 where either norm is 0 (google-research/
-  albert lamb_optimizer.py). The layers of a stack (the groups, in ALBERT) are
-  variables of their own, each with its ratio.
+  This is algorithm 2 of You et al. 2020, "Large Batch Optimization for Deep
+  Learning", with the identity as phi. The ratio is 1 if one of the norms is 0
+  (google-research/albert lamb_optimizer.py). Each layer of a stack (in ALBERT
+  each group) is a variable with its own ratio.
 
   Args:
     mask: parameters -> True at the leaves that are scaled.
   """
 
-  def scale(path, update, param, scaled):
+  def scale(
+    path: KeyPath, update: jax.Array, param: jax.Array, scaled: bool
+  ) -> jax.Array:
     if not scaled:
       return update
-    stacked = any(getattr(key, "key", None) == "layers" for key in path)
-    axes = tuple(range(int(stacked), param.ndim))
+    axes = _axes_of_variable(path, param)
     norm = jnp.sqrt(jnp.square(param).sum(axes, keepdims=True))
     length = jnp.sqrt(jnp.square(update).sum(axes, keepdims=True))
     usable = (norm > 0) & (length > 0)
     return update * jnp.where(usable, norm / jnp.where(usable, length, 1), 1)
 
-  def update(updates, state, params=None):
-    scaled = jax.tree_util.tree_map_with_path(
-      scale, updates, params, mask(params)
-    )
-    return scaled, state
+  def update(updates: Updates, params: Params | None) -> Updates:
+    return tree_map_with_path(scale, updates, params, mask(params))
 
-  return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+  return optax.stateless(update)
 
 
-def everything(params: Any) -> Any:
-  """True at every leaf: the mask of a rule without exceptions."""
+def every_leaf(params: Params) -> Params:
+  """Returns True at every leaf: the mask of a rule without exceptions."""
   return jax.tree.map(lambda _: True, params)
 
 
-def layer_scales(params: Any, decay: float, rule: str = "released") -> Any:
-  """Factor of each leaf's learning rate: smaller, the nearer to the input.
+def layer_scales(
+  params: Params, decay: float, rule: str = "released"
+) -> Params:
+  """Returns a factor for each leaf's learning rate, lower towards the input.
 
-  Of n layers, the head and the pooler have 1. By the "released" rule the last
-  layer has decay^2, the first decay^(n + 1), the embeddings decay^(n + 2); by
-  the one as "written", decay, decay^n and decay^(n + 1) (Clark et al. 2020,
-  section 3.1; google-research/electra model/optimization.py, _get_layer_lrs,
-  whose authors kept the power that is one too many).
+  For n layers and decay d:
+
+  | leaf | "released" | "written" |
+  |---|---|---|
+  | head and pooler | 1 | 1 |
+  | last layer | d^2 | d |
+  | first layer | d^(n + 1) | d^n |
+  | embeddings | d^(n + 2) | d^(n + 1) |
+
+  "written" is the rule of the paper (Clark et al. 2020, section 3.1). The
+  released code has one power too many (google-research/electra
+  model/optimization.py, _get_layer_lrs), and its authors kept it.
 
   Args:
-    params: with an `encoder`; or their shapes.
-    decay: in (0, 1].
-    rule: of `LAYER_RULES`.
+    params: parameters with an `encoder`, or their shapes.
+    decay: the factor d from a layer to the layer before it, in (0, 1].
+    rule: one of `LAYER_RULES`.
 
   Returns:
-    A tree of floats, and for stacked layers of arrays that broadcast.
+    A tree of floats; for stacked layers float32 arrays that broadcast.
 
   Raises:
-    ValueError: no layers.
+    ValueError: the encoder has no layers.
   """
-  leaves = jax.tree_util.tree_leaves_with_path(params)
-  names = [[getattr(key, "key", None) for key in path] for path, _ in leaves]
   depths = [
     leaf.shape[0]
-    for path, (_, leaf) in zip(names, leaves, strict=True)
-    if path[0] == "encoder" and "layers" in path
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    if _names(path)[0] == "encoder" and "layers" in _names(path)
   ]
   if not depths:
     raise ValueError("optimizer.layer_decay: the model has no encoder.layers.")
   count = depths[0]
-  top = count + (2 if rule == "released" else 1)
+  highest = count + (2 if rule == "released" else 1)
 
-  def scale(path, leaf):
-    keys = [getattr(key, "key", None) for key in path]
-    if keys[0] != "encoder":
+  def scale(path: KeyPath, leaf: jax.Array) -> float | jax.Array:
+    names = _names(path)
+    if names[0] != "encoder":
       return 1.0
-    if "layers" not in keys:
-      return decay**top
-    powers = decay ** (top - 1.0 - jnp.arange(count))
+    if "layers" not in names:
+      return decay**highest
+    powers = decay ** (highest - 1.0 - jnp.arange(count))
     return powers.reshape(-1, *[1] * (leaf.ndim - 1)).astype(jnp.float32)
 
-  return jax.tree_util.tree_map_with_path(scale, params)
+  return tree_map_with_path(scale, params)
 
 
 def scale_by_layer(decay: float, rule: str) -> optax.GradientTransformation:
   """Scales updates by `layer_scales`."""
 
-  def update(updates, state, params=None):
+  def update(updates: Updates, params: Params | None) -> Updates:
     del params
     scales = layer_scales(updates, decay, rule)
-    return jax.tree.map(jnp.multiply, updates, scales), state
+    return jax.tree.map(jnp.multiply, updates, scales)
 
-  return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+  return optax.stateless(update)
 
 
 class MuonState(NamedTuple):
@@ -199,8 +249,8 @@ class MuonState(NamedTuple):
   """
 
   count: Any
-  mu: Any
-  nu: Any
+  mu: Updates
+  nu: Updates
 
 
 # The coefficients and the number of Newton-Schulz iterations (Jordan et al.).
@@ -208,32 +258,35 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
 
-def _is_matrix(path: Any) -> bool:
+def _is_matrix(path: KeyPath) -> bool:
   """Returns True if a leaf holds the matrices of all layers."""
-  names = [getattr(key, "key", None) for key in path]
+  names = _names(path)
   return "layers" in names and "kernel" in names
 
 
-def _as_matrices(path: Any, stack: jax.Array) -> jax.Array:
-  """Reshapes a stack of kernels to [layers, inputs, outputs], merging heads."""
-  names = [getattr(key, "key", None) for key in path]
+def _as_matrices(
+  path: KeyPath, stack: Float[Array, "n ..."]
+) -> Float[Array, "n rows columns"]:
+  """Reshapes a stack of n kernels to [n, inputs, outputs], merging heads."""
   # Heads are an input axis of attention's output kernel, and an output axis of
   # all other kernels.
-  inputs = stack.ndim - 2 if "output" in names else 1
+  inputs = stack.ndim - 2 if "output" in _names(path) else 1
   rows = math.prod(stack.shape[1 : 1 + inputs])
   return stack.reshape(stack.shape[0], rows, -1)
 
 
-def orthogonalise(matrices: jax.Array, dtype: Any = jnp.bfloat16) -> jax.Array:
+def orthogonalise(
+  matrices: Float[Array, "n rows columns"], dtype: DTypeLike = jnp.bfloat16
+) -> Float[Array, "n rows columns"]:
   """Brings the singular values of each matrix near 1.
 
   Args:
-    matrices: [n, rows, columns], float32.
+    matrices: float32 matrices.
     dtype: the dtype of the matrix products; bfloat16 as published.
 
   Returns:
-    Matrices of the same shape, float32. Singular values that were not tiny are
-    about 0.7 to 1.2 (Jordan et al. 2024).
+    float32 matrices. Singular values that were not tiny are now about 0.7 to
+    1.2 (Jordan et al. 2024).
   """
   first, third, fifth = _QUINTIC
   transposes = matrices.shape[1] > matrices.shape[2]
@@ -253,7 +306,7 @@ def scale_by_muon(
   b2: float,
   epsilon: float,
   momentum: float = 0.95,
-  dtype: Any = jnp.bfloat16,
+  dtype: DTypeLike = jnp.bfloat16,
 ) -> optax.GradientTransformation:
   """Muon for the matrices of layers, Adam with bias correction for the rest.
 
@@ -268,60 +321,88 @@ def scale_by_muon(
     b2: Adam's decay of the second moment.
     epsilon: Adam's epsilon.
     momentum: the decay of Muon's momentum.
-    dtype: see `orthogonalise`.
+    dtype: the dtype of Muon's matrix products, see `orthogonalise`.
   """
   adam = scale_by_corrected_adam(b1, b2, epsilon)
 
-  def init(params):
+  def init(params: Params) -> MuonState:
     return MuonState(*adam.init(params))
 
-  def matrix_update(path, grad, mu):
-    """Returns the update of a stack of matrices and the new momentum."""
+  def update_matrices(
+    path: KeyPath, grad: jax.Array, mu: jax.Array
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns the update of a stack of matrices, and its new momentum."""
     mu = momentum * mu + (1 - momentum) * grad
     matrices = _as_matrices(path, momentum * mu + (1 - momentum) * grad)
     scale = 0.2 * math.sqrt(max(matrices.shape[1:]))
     return (scale * orthogonalise(matrices, dtype)).reshape(grad.shape), mu
 
-  def update(grads, state, params=None):
+  def update(
+    grads: Updates, state: MuonState, params: Params | None = None
+  ) -> tuple[Updates, MuonState]:
     del params
-    updates, new_state = adam.update(grads, optax.ScaleByAdamState(*state))
-    leaves, structure = jax.tree_util.tree_flatten_with_path(grads)
-    columns = [
-      structure.flatten_up_to(tree)
-      for tree in (updates, new_state.mu, new_state.nu, state.mu, state.nu)
-    ]
-    rows = []
-    for (path, grad), *adam_row, mu, nu in zip(leaves, *columns, strict=True):
-      if _is_matrix(path):
-        rows.append((*matrix_update(path, grad, mu), nu))
-      else:
-        rows.append(adam_row)
-    updates, mu, nu = (
-      structure.unflatten(column) for column in zip(*rows, strict=True)
+    adam_updates, adam_state = adam.update(
+      grads, optax.ScaleByAdamState(*state)
     )
-    return updates, MuonState(new_state.count, mu, nu)
+
+    def choose(
+      path: KeyPath,
+      grad: jax.Array,
+      mu: jax.Array,
+      nu: jax.Array,
+      *adam_leaves: jax.Array,
+    ) -> tuple[jax.Array, ...]:
+      """Returns the update, mu and nu of a leaf, from Muon or from Adam."""
+      if _is_matrix(path):
+        return (*update_matrices(path, grad, mu), nu)
+      return adam_leaves
+
+    updates, mu, nu = jax.tree.transpose(
+      jax.tree.structure(grads),
+      jax.tree.structure((0, 0, 0)),
+      tree_map_with_path(
+        choose,
+        grads,
+        state.mu,
+        state.nu,
+        adam_updates,
+        adam_state.mu,
+        adam_state.nu,
+      ),
+    )
+    return updates, MuonState(adam_state.count, mu, nu)
 
   return optax.GradientTransformation(init, update)
 
 
 class AdagradState(NamedTuple):
-  accumulator: Any
+  """State of `scale_by_adagrad`.
+
+  Attributes:
+    accumulator: the sums of the squared gradients, shapes of the parameters.
+  """
+
+  accumulator: Updates
 
 
 def scale_by_adagrad(initial: float) -> optax.GradientTransformation:
-  """Duchi et al. 2011: over the root of the sum of all squares so far.
+  """Divides gradients by the root of the sum of all squared gradients so far.
+
+  This is Duchi et al. 2011, as in tf.train.AdagradOptimizer.
 
   Args:
-    initial: what each sum begins with; nothing else keeps it from 0
-      (tf.train.AdagradOptimizer).
+    initial: the initial value of each sum. There is no epsilon, so this alone
+      keeps the sums above 0.
   """
 
-  def init(params):
+  def init(params: Params) -> AdagradState:
     return AdagradState(
       jax.tree.map(lambda p: jnp.full_like(p, initial), params)
     )
 
-  def update(grads, state, params=None):
+  def update(
+    grads: Updates, state: AdagradState, params: Params | None = None
+  ) -> tuple[Updates, AdagradState]:
     del params
     sums = jax.tree.map(lambda g, a: a + g * g, grads, state.accumulator)
     updates = jax.tree.map(lambda g, a: g * jax.lax.rsqrt(a), grads, sums)
@@ -331,22 +412,24 @@ def scale_by_adagrad(initial: float) -> optax.GradientTransformation:
 
 
 def clip_each(norm: float) -> optax.GradientTransformation:
-  """Clips the gradient of every variable to a norm of its own.
+  """Clips the gradient of each variable to a norm.
 
-  The layers of a stack are variables of their own.
+  Each layer of a stack is a variable.
+
+  Args:
+    norm: the largest norm of a variable's gradient.
   """
 
-  def clip(path, grad):
-    stacked = any(getattr(key, "key", None) == "layers" for key in path)
-    axes = tuple(range(int(stacked), grad.ndim))
+  def clip(path: KeyPath, grad: jax.Array) -> jax.Array:
+    axes = _axes_of_variable(path, grad)
     length = jnp.sqrt(jnp.square(grad).sum(axes, keepdims=True))
     return grad * (norm / jnp.maximum(length, norm))
 
-  def update(updates, state, params=None):
+  def update(updates: Updates, params: Params | None) -> Updates:
     del params
-    return jax.tree_util.tree_map_with_path(clip, updates), state
+    return tree_map_with_path(clip, updates)
 
-  return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+  return optax.stateless(update)
 
 
 def build_adagrad(
@@ -356,17 +439,17 @@ def build_adagrad(
   gradient_scale: float,
   clip_norm: float,
 ) -> optax.GradientTransformation:
-  """ELMo's optimizer (allenai/bilm-tf bilm/training.py).
+  """Builds ELMo's optimizer (allenai/bilm-tf bilm/training.py).
 
   Args:
     schedule: step -> learning rate (0.2 as published).
-    name: "adagrad": all gradients are clipped by their global norm, as the
-      released code does; "adagrad_each": the gradient of each variable by its
-      own norm.
+    name: "adagrad" clips by the global norm of all gradients, as the released
+      code does; "adagrad_each" clips each variable's gradient by its norm.
     initial_accumulator: see `scale_by_adagrad` (1.0 as published).
-    gradient_scale: times the gradients; the released code has the steps of a
-      row there, 20. Not without effect, as the accumulator begins above 0.
-    clip_norm: largest norm of scaled gradients, 0 for none (10.0 as published).
+    gradient_scale: a factor of the gradients. The released code has the length
+      of a row, 20. It has an effect, because the accumulator begins above 0.
+    clip_norm: the largest norm of scaled gradients, 0 for no clipping (10.0 as
+      published).
 
   Raises:
     ValueError: an accumulator that is not above 0.
@@ -375,10 +458,12 @@ def build_adagrad(
     raise ValueError(
       f"optimizer.initial_accumulator={initial_accumulator}: must be above 0."
     )
-  clips = (optax.clip_by_global_norm, clip_each)
-  clip = dict(zip(ADAGRADS, clips, strict=True))[name]
-  # Before they are scaled: the norm is then that which the step reports.
-  clip = clip(clip_norm / gradient_scale) if clip_norm else optax.identity()
+  clip = optax.identity()
+  if clip_norm:
+    by_norm = {"adagrad": optax.clip_by_global_norm, "adagrad_each": clip_each}
+    # Clip before scaling, so that the norm that is clipped is the `grad_norm`
+    # that the train step reports.
+    clip = by_norm[name](clip_norm / gradient_scale)
   return optax.chain(
     clip,
     optax.scale(gradient_scale),
@@ -388,7 +473,14 @@ def build_adagrad(
 
 
 def factory(name: str) -> Callable[..., optax.GradientTransformation]:
-  """What builds the optimizer of a name: it has its own arguments."""
+  """Returns the function that builds an optimizer.
+
+  Its arguments are `schedule`, `name` and the other keys of the config's
+  section `optimizer`.
+
+  Args:
+    name: the optimizer's name.
+  """
   return build_adagrad if name in ADAGRADS else build_optimizer
 
 
@@ -403,36 +495,47 @@ def build_optimizer(
   layer_decay: float = 1.0,
   layer_rule: str = "released",
 ) -> optax.GradientTransformation:
-  """Clip by the global norm, Adam, decay, trust ratio, learning rate.
+  """Builds an optimizer of the Adam family.
+
+  The steps of an update: clip by the global norm, Adam, weight decay, trust
+  ratio, learning rate.
 
   | name | Adam's bias | decayed | trust ratio |
   |---|---|---|---|
-  | adamw_bert | as it is | kernels, embeddings | none |
-  | adamw | corrected | kernels, embeddings | none |
-  | adamw_fairseq | corrected | everything | none |
-  | lamb | as it is | kernels, embeddings | kernels, embeddings |
-  | lamb_optax | corrected | kernels, embeddings | everything |
-  | muon | corrected | kernels, embeddings | none; see `scale_by_muon` |
+  | adamw_bert | not corrected | kernels, embeddings | no |
+  | adamw | corrected | kernels, embeddings | no |
+  | adamw_fairseq | corrected | all | no |
+  | lamb | not corrected | kernels, embeddings | kernels, embeddings |
+  | lamb_optax | corrected | kernels, embeddings | all |
+  | muon | corrected | kernels, embeddings | no; see `scale_by_muon` |
 
-  "adamw_bert" is that of BERT and ELECTRA (google-research/bert
-  optimization.py), "adamw" that of Loshchilov & Hutter 2019, "adamw_fairseq"
-  RoBERTa's and SpanBERT's (fairseq optim/adam.py, one group of parameters; it
-  adds epsilon before the correction of v, not after), "lamb" ALBERT's
-  (google-research/albert lamb_optimizer.py), "lamb_optax" `optax.lamb`'s rule
-  for each layer of a stack.
+  | name | source |
+  |---|---|
+  | adamw_bert | BERT and ELECTRA (google-research/bert optimization.py) |
+  | adamw | Loshchilov & Hutter 2019 |
+  | adamw_fairseq | RoBERTa and SpanBERT (fairseq optim/adam.py) |
+  | lamb | ALBERT (google-research/albert lamb_optimizer.py) |
+  | lamb_optax | `optax.lamb`, applied to each layer of a stack |
+
+  fairseq has one group of parameters, so all are decayed. It adds epsilon
+  before the correction of v; this code adds it after.
 
   Args:
     schedule: step -> learning rate.
-    name: of the table.
-    b1: and `b2`, `epsilon`: of Adam.
-    weight_decay: times the learning rate; with a trust ratio, decay is part of
-      the update that is scaled.
-    clip_norm: largest global norm of the gradients, 0 for none. Applied after
-      the reduction over devices (the paper's code: before, per device).
-    layer_decay: and `layer_rule`: see `layer_scales`; 1 for one rate.
+    name: a name of the table.
+    b1: Adam's decay of the first moment.
+    b2: Adam's decay of the second moment.
+    epsilon: Adam's epsilon.
+    weight_decay: a factor of the parameters. The product is added to the
+      update before the trust ratio and the learning rate scale it.
+    clip_norm: the largest global norm of the gradients, 0 for no clipping. The
+      gradients are first reduced over all devices; BERT's code clips before,
+      on each device.
+    layer_decay: the decay of `layer_scales`; 1 for one rate.
+    layer_rule: the rule of `layer_scales`.
 
   Raises:
-    ValueError: unknown name or rule, a decay out of range.
+    ValueError: an unknown name or rule, or a decay out of range.
   """
   if not 0.0 < layer_decay <= 1.0:
     raise ValueError(f"optimizer.layer_decay={layer_decay}: must be in (0, 1].")
@@ -446,41 +549,46 @@ def build_optimizer(
   rules = {
     "adamw_bert": (published, decay_mask, None),
     "adamw": (corrected, decay_mask, None),
-    "adamw_fairseq": (corrected, everything, None),
+    "adamw_fairseq": (corrected, every_leaf, None),
     "lamb": (published, decay_mask, decay_mask),
-    "lamb_optax": (corrected, decay_mask, everything),
+    "lamb_optax": (corrected, decay_mask, every_leaf),
     "muon": (scale_by_muon(b1, b2, epsilon), decay_mask, None),
   }
   if name not in rules:
-    known = [*rules, *ADAGRADS]
-    raise ValueError(f"optimizer.name={name!r}: not one of {known}.")
-  adam, decayed, trusted = rules[name]
+    names = [*rules, *ADAGRADS]
+    raise ValueError(f"optimizer.name={name!r}: not one of {names}.")
+  adam, decayed, scaled = rules[name]
   clip = optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity()
   decay = optax.add_decayed_weights(weight_decay, mask=decayed)
-  ratio = [scale_by_trust_ratio(trusted)] if trusted else []
+  scales = [scale_by_trust_ratio(scaled)] if scaled else []
   if layer_decay < 1.0:
-    ratio.append(scale_by_layer(layer_decay, layer_rule))
+    scales.append(scale_by_layer(layer_decay, layer_rule))
   rate = optax.scale_by_learning_rate(schedule)
-  return optax.chain(clip, adam, decay, *ratio, rate)
+  return optax.chain(clip, adam, decay, *scales, rate)
 
 
 def build_schedule(
   total_steps: int, name: str, peak: float, warmup: float, decay: float = 1.0
 ) -> Schedule:
-  """Linear warm-up, then decay to zero, or none.
+  """Builds a schedule: a linear warm-up, then a decay by its name.
+
+  * "bert": linear decay that counts from step 0, so the rate jumps down at the
+    end of warm-up (google-research/bert optimization.py).
+  * "electra": the rate of "bert", and during warm-up times the share of warm-up
+    that is done, so there is no jump (google-research/electra
+    model/optimization.py).
+  * "linear": linear decay from the peak at the end of warm-up (fairseq, Hugging
+    Face).
+  * "cosine": half a cosine from the peak at the end of warm-up (Radford et al.
+    2018, section 4.1).
+  * "constant": the peak until the end (ELMo).
+  * "trapezoid": the peak, then linear decay to 0 over the last `decay` of the
+    steps (Zhai et al. 2022, "Scaling Vision Transformers", section 3.5).
 
   Args:
-    total_steps: optimizer steps of the run, whatever the micro-batches.
-    name: "bert": linear decay from step 0, so the rate jumps down at the end of
-      warm-up (google-research/bert optimization.py); "electra": the same times
-      the share of warm-up, without a jump (google-research/electra
-      model/optimization.py); "linear": from the peak at the end of warm-up
-      (fairseq, Hugging Face); "cosine": half a cosine from there (Radford et
-      al. 2018, section 4.1); "constant": the peak for good (ELMo);
-      "trapezoid": flat at the peak, then linear decay to 0 over the last
-      `decay` of the steps (Zhai et al. 2022, "Scaling Vision Transformers",
-      section 3.5).
-    peak: learning rate that warm-up aims at.
+    total_steps: the run's number of optimizer steps, not of micro-batches.
+    name: one of these names.
+    peak: the learning rate at which warm-up aims.
     warmup: the share of `total_steps` spent in warm-up, in [0, 1). The number
       of steps is rounded down (google-research/bert run_classifier.py, also
       ELECTRA); with "linear" it is rounded up (Hugging Face).
@@ -488,11 +596,11 @@ def build_schedule(
       (0, 1]; other schedules do not use it.
 
   Returns:
-    Step (0 is the first) -> learning rate, never below 0, 0 from `total_steps`
-    unless it is constant.
+    Step -> learning rate; the first step is 0. The rate is never below 0, and
+    it is 0 from `total_steps` on, unless it is constant.
 
   Raises:
-    ValueError: unknown name or a share out of range.
+    ValueError: an unknown name, or a share out of range.
   """
   names = ("bert", "electra", "linear", "cosine", "constant", "trapezoid")
   if name not in names:
@@ -510,24 +618,24 @@ def build_schedule(
       f"schedule.decay={decay}: only schedule.name=trapezoid uses it, but"
       f" schedule.name is {name}; remove schedule.decay."
     )
-  warm = warmup * total_steps
-  warm = math.ceil(warm) if name == "linear" else int(warm)
+  steps = warmup * total_steps
+  warmup_steps = math.ceil(steps) if name == "linear" else int(steps)
+  decay_start = 0 if name in ("bert", "electra") else warmup_steps
 
-  def schedule(step):
+  def schedule(step: ArrayLike) -> jax.Array:
     step = jnp.asarray(step, jnp.float32)
-    start = 0 if name in ("bert", "electra") else warm
-    left = (total_steps - step) / max(total_steps - start, 1)
-    left = jnp.maximum(left, 0.0)
+    decaying = (total_steps - step) / max(total_steps - decay_start, 1)
+    decaying = jnp.maximum(decaying, 0.0)
     if name == "constant":
-      left = jnp.ones_like(left)
-    if name == "trapezoid":
-      falling = (total_steps - step) / max(decay * total_steps, 1)
-      left = jnp.clip(falling, 0.0, 1.0)
-    if name == "cosine":
-      left = 0.5 - 0.5 * jnp.cos(math.pi * left)
-    rising = step / max(warm, 1)
+      decaying = jnp.ones_like(decaying)
+    elif name == "trapezoid":
+      decaying = (total_steps - step) / max(decay * total_steps, 1)
+      decaying = jnp.clip(decaying, 0.0, 1.0)
+    elif name == "cosine":
+      decaying = 0.5 - 0.5 * jnp.cos(math.pi * decaying)
+    rising = step / max(warmup_steps, 1)
     if name == "electra":
-      rising = rising * left
-    return peak * jnp.where(step < warm, rising, left)
+      rising = rising * decaying
+    return peak * jnp.where(step < warmup_steps, rising, decaying)
 
   return schedule

@@ -131,7 +131,7 @@ def test_every_stack_is_known_by_its_path(family):
     return x * scales.reshape(-1, *[1] * (x.ndim - 1))
 
   updates = jax.tree.map(draw, params)
-  ratio = optim.scale_by_trust_ratio(optim.everything)
+  ratio = optim.scale_by_trust_ratio(optim.every_leaf)
   scaled, _ = tiny_families.jit(ratio.update)(updates, (), params)
 
   def check(path, x, spec, update):
