@@ -3,8 +3,8 @@
   python tests/docs_commands.py [--only WORD] [--keep FOLDER]
 
 Each command is taken from the page as it is printed. It runs in a folder with
-small versions of the files that it names, and with further flags that make sizes
-and step counts small. Some commands are not run:
+small versions of the files that it names. More flags make its sizes and step
+counts small. Some commands are not run:
 
 * Commands that install or clone are compared with pyproject.toml and the
   Makefile.

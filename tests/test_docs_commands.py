@@ -74,7 +74,7 @@ def test_what_installs_is_there():
 def parse(text):
   """Parses the flags of a command line that begins with bert_jax."""
   _, verb, *words = shlex.split(text[text.index("bert_jax ") :])
-  parser_of(verb).parse_args([docs_commands.NAMES.get(w, w) for w in words])
+  parser_of(verb).parse([docs_commands.NAMES.get(w, w) for w in words])
 
 
 def test_verbs_have_the_flags_that_the_pages_give_them():

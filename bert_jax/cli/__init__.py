@@ -1,9 +1,18 @@
 """The command `bert_jax VERB`: a file for each verb.
 
-A verb's module holds `HELP`, what it does; `EXAMPLE`, a command line;
-`add_flags(parser)`; and `run(args)`, which calls a function of the package and
-returns None or the exit status. A verb that takes --config.KEY=VALUE sets
-`CONFIG = True`, and one whose `--output -` means stdout sets `STDOUT = True`.
+Each verb's module has these names:
+
+* `HELP`: a sentence that says what the verb does.
+* `EXAMPLE`: a command line.
+* `add_flags(parser)`: adds the verb's flags to its parser.
+* `run(args)`: calls a function of the package. It returns the exit status, or
+  None for success.
+
+Optional names, False if they are missing:
+
+* `CONFIG`: True if the verb takes --config.KEY=VALUE.
+* `STDOUT`: True if `--output -` means standard output.
+* `RESUMES`: True if a stopped command can be given again, and continues.
 
 `main.py` has the table of verbs, `flags.py` the flags that verbs share,
 `configs.py` reads --config, and `errors.py` turns errors into sentences.

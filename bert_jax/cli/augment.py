@@ -22,22 +22,31 @@ def add_flags(parser: flags.Parser) -> None:
   parser.add_argument(
     "--vectors",
     metavar="FILE",
-    help="GloVe's text file; without it words of several pieces stay",
+    help="GloVe's text file; without it, words of several pieces are never"
+    " replaced",
   )
   defaults = augmentation.Options()
-  for name, what in (
-    ("samples", "variants drawn of each text"),
-    ("threshold", "chance that a word is replaced"),
-    ("candidates", "words that may replace one"),
-  ):
-    value = getattr(defaults, name)
-    parser.add_argument(
-      f"--{name}",
-      type=type(value),
-      default=value,
-      metavar="P" if name == "threshold" else "N",
-      help=f"{what} (default %(default)s)",
-    )
+  parser.add_argument(
+    "--samples",
+    type=int,
+    default=defaults.samples,
+    metavar="N",
+    help="variants of each text (default %(default)s)",
+  )
+  parser.add_argument(
+    "--threshold",
+    type=float,
+    default=defaults.threshold,
+    metavar="P",
+    help="chance that a word is replaced (default %(default)s)",
+  )
+  parser.add_argument(
+    "--candidates",
+    type=int,
+    default=defaults.candidates,
+    metavar="N",
+    help="words to choose a replacement from (default %(default)s)",
+  )
   flags.add(parser, "seed", default=defaults.seed)
   flags.add(parser, "batch-size", default=128)
   flags.add(parser, "dtype", "family")
@@ -50,14 +59,19 @@ def run(args: argparse.Namespace) -> None:
   from bert_jax.use import augment_task, augmentation
 
   flags.at_least(1, args, "samples", "candidates", "batch_size")
-  names = augmentation.Options._fields
+  options = augmentation.Options(
+    samples=args.samples,
+    threshold=args.threshold,
+    candidates=args.candidates,
+    seed=args.seed,
+  )
   count = augment_task.augment(
     args.model,
     args.task,
     args.input,
     args.output,
     args.vectors,
-    augmentation.Options(*(getattr(args, name) for name in names)),
+    options,
     kind=args.kind,
     columns=args.columns,
     batch_size=args.batch_size,

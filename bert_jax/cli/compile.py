@@ -1,14 +1,14 @@
-"""`bert_jax compile`: asks the TPU's compiler whether a run fits."""
+"""`bert_jax compile`: asks the TPU's compiler whether a run fits a slice."""
 
 import argparse
 import os
 
 from bert_jax.cli import configs, flags
 
-HELP = """Compiles a run for a TPU slice that is not here, and says if it fits.
-It needs neither a TPU nor data: pip install 'bert_jax[tpu]'. The exit status is
-0 if every phase fits, 2 if one does not or the compiler crashed at it, 1 after
-an error."""
+HELP = """Compiles a run for a TPU slice, and says if the run fits into its
+memory. It needs pip install 'bert_jax[tpu]', but neither a TPU nor data. The
+exit status is 0 if every phase fits; 2 if a phase does not fit, or the compiler
+crashes; 1 after an error."""
 EXAMPLE = """\
   bert_jax compile --config bert:base \\
     --topology v2:4x4,v4:2x2x4"""
@@ -24,7 +24,10 @@ def add_flags(parser: flags.Parser) -> None:
     help="TPU slices, for example v2:4x4 or v4:2x2x4,v5e:4x4",
   )
   parser.add_argument(
-    "--phase", type=int, metavar="N", help="this phase only, 1 is the first"
+    "--phase",
+    type=int,
+    metavar="N",
+    help="compile only this phase; 1 is the first",
   )
   flags.add(parser, "json", help="print a JSON object for each phase")
   parser.add_argument(
@@ -33,12 +36,16 @@ def add_flags(parser: flags.Parser) -> None:
 
 
 def _prepare_environment() -> None:
-  """Keeps jax and libtpu off this machine's hardware; before jax is loaded."""
+  """Keeps jax and libtpu off this machine's hardware.
+
+  Call it before jax is imported.
+  """
   os.environ["JAX_PLATFORMS"] = "cpu"
-  # Else libtpu asks the cloud's metadata server what machine this is, and
-  # complains if it is none.
+  # Without this, libtpu asks the cloud's metadata server which machine this is,
+  # and complains if there is no such server.
   os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-  # Else libtpu refuses a second process, and one left behind by a killed one.
+  # Without this, libtpu refuses to be loaded by two processes at a time. It
+  # also refuses if a killed process has left its lock behind.
   os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
   os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v2-8")
   os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
@@ -50,6 +57,6 @@ def run(args: argparse.Namespace) -> int:
   from bert_jax.training import compile_report
 
   slices = [name for name in args.topology.split(",") if name]
-  form = "json" if args.json else "markdown" if args.markdown else "text"
-  fits = compile_report.compile_run(config, slices, args.phase, form)
+  style = "json" if args.json else "markdown" if args.markdown else "text"
+  fits = compile_report.compile_run(config, slices, args.phase, style)
   return 0 if fits else 2

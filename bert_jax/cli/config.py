@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from bert_jax.cli import configs, flags
 
-HELP = "Prints every value of a run's config, a key a line."
+HELP = "Prints every value of a run's config, one key on each line."
 EXAMPLE = """\
   bert_jax config bert:base
   bert_jax config bert:base --config.seed=1"""

@@ -1,7 +1,7 @@
-"""The config of a command line: a file's, with the values that flags change.
+"""Reads the config of a command line.
 
-`--config` names the file, see `training/config_files.py`;
-`--config.KEY=VALUE` changes a value.
+`--config` names a file (see `training/config_files.py`), and
+`--config.KEY=VALUE` overrides a value of the file.
 """
 
 import ast
@@ -22,7 +22,7 @@ _KINDS = {float: "a number", bool: "True or False", tuple: "a list in brackets"}
 
 
 def _kind(value: Any) -> str:
-  """Says what a value like this one must be."""
+  """Returns the words for the type of a value, for a message."""
   return _KINDS.get(type(value), "a whole number")
 
 
@@ -30,21 +30,21 @@ def load_defaults(path: str) -> dict[str, Any]:
   """Returns the config that --config=PATH means, without overrides.
 
   Raises:
-    UserError: the file is no config; names its line where it has an error.
+    UserError: the file is not a config. The message names the line at fault.
   """
   return config_files.open_config(path).to_dict()
 
 
 def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
-  """Returns the config of a file with overrides.
+  """Returns the config of a file, with overrides.
 
   Args:
-    path: the value of --config, see `config_files.resolve`.
-    overrides: (key, value) of each --config.KEY=VALUE.
+    path: the value of --config (see `config_files.resolve`).
+    overrides: the (key, value) pairs of the flags --config.KEY=VALUE.
 
   Raises:
-    UserError: no such file or key, or a value of another type; the nearest
-      right key is named.
+    UserError: the file or a key does not exist, or a value has the wrong type.
+      For a wrong key, the message names the nearest right one.
   """
   defaults = load_defaults(path)
   overrides, attributes = _split_attributes(overrides, defaults)
@@ -57,15 +57,15 @@ def read(path: str, overrides: Sequence[Override] = ()) -> dict[str, Any]:
     config = _overridden(path, overrides)
   except (flags.Error, ValueError, TypeError, AttributeError, KeyError) as e:
     raise _explain(path, overrides, flat, e) from e
-  for key, value in attributes.items():
+  for key, setting in attributes.items():
     section, _, name = key.rpartition(".")
-    config_lib.section_of(config, section)[name] = value
+    config_lib.section_of(config, section)[name] = setting
   config_lib.check_types(config, defaults)
   return config
 
 
 def _has(config: dict[str, Any], key: str) -> bool:
-  """Returns True if a config has a value or section like "model.remat"."""
+  """Returns True if a config has this key or section ("model.remat")."""
   for name in key.split("."):
     if not isinstance(config, dict) or name not in config:
       return False
@@ -74,16 +74,16 @@ def _has(config: dict[str, Any], key: str) -> bool:
 
 
 def _overridden(path: str, overrides: Sequence[Override]) -> dict[str, Any]:
-  """Lets ml_collections read a config and its overrides."""
+  """Returns a config with overrides, as ml_collections parses them."""
   argv = ["bert_jax", f"--config={config_files.resolve(path)}"]
-  argv += [f"--config.{key}={value}" for key, value in overrides]
-  # A set of flags of its own: no other flag of absl is known to the command.
-  values = flags.FlagValues()
+  argv += [f"--config.{key}={text}" for key, text in overrides]
+  # A separate set of flags, so that the command accepts no other flag of absl.
+  absl_flags = flags.FlagValues()
   config_flags.DEFINE_config_file(
-    "config", flag_values=values, sys_argv=argv, lock_config=True
+    "config", flag_values=absl_flags, sys_argv=argv, lock_config=True
   )
-  values(argv)
-  return values.config.to_dict()
+  absl_flags(argv)
+  return absl_flags.config.to_dict()
 
 
 def _explain(
@@ -92,13 +92,20 @@ def _explain(
   flat: dict[str, Any],
   error: Exception,
 ) -> UserError:
-  """Returns a sentence that names the override which cannot be read."""
-  for key, value in overrides:
+  """Returns the error for the first override that cannot be parsed.
+
+  Args:
+    path: the value of --config.
+    overrides: the overrides, which cannot be parsed together.
+    flat: the config without overrides, flat.
+    error: what parsing them together raised.
+  """
+  for key, text in overrides:
     try:
-      _overridden(path, [(key, value)])
+      _overridden(path, [(key, text)])
     except (flags.Error, ValueError, TypeError, AttributeError, KeyError):
       return UserError(
-        f"config.{key}={value!r}: must be {_kind(flat.get(key))}."
+        f"config.{key}={text!r}: must be {_kind(flat.get(key))}."
       )
   return UserError(str(error).strip())
 
@@ -106,24 +113,24 @@ def _explain(
 def _remedy(
   name: str, flat: dict[str, Any], attribute_keys: Sequence[str]
 ) -> str:
-  """Returns how a sentence about a key that a config lacks ends."""
+  """Returns the end of a message about a key that a config lacks."""
   section, _, option = name.partition(".")
-  takers = [
-    builder
-    for builder, factory in RECIPES.items()
-    if option in factory.defaults
+  recipes = [
+    recipe_name
+    for recipe_name, recipe in RECIPES.items()
+    if option in recipe.defaults
   ]
-  builder = flat.get("data.builder")
-  if section != "data" or not takers or builder in (None, *takers):
+  recipe_name = flat.get("data.builder")
+  if section != "data" or not recipes or recipe_name in (None, *recipes):
     return nearest(name, {*flat, *attribute_keys})
   return (
-    f": data.builder={builder} makes no use of it; choose a config with one of"
-    f" {', '.join(takers)}."
+    f": data.builder={recipe_name} makes no use of it; choose a config with one"
+    f" of {', '.join(recipes)}."
   )
 
 
 def _attributes(model: dict[str, Any]) -> dict[str, Any]:
-  """Returns attributes of an encoder that a config may set: name -> value."""
+  """Returns the encoder's attributes that a config may set: name -> value."""
   if not model.get("family") or not model.get("variant"):
     return {}
   # Import it here, because it loads jax, which most command lines do not need.
@@ -131,13 +138,14 @@ def _attributes(model: dict[str, Any]) -> dict[str, Any]:
   from bert_jax.models.encoder import attributes
 
   encoder = models.family(model["family"]).build(model["variant"])
-  values = attributes(encoder)
-  del values["vocab_multiple"]
-  return values
+  settable = attributes(encoder)
+  del settable["vocab_multiple"]
+  return settable
 
 
 def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-  """Returns the sections of a config that describe an encoder, by their key."""
+  """Returns the sections of a config that describe an encoder: key ->
+  section."""
   return {
     "model": config.get("model", {}),
     "teacher.model": config.get("teacher", {}).get("model", {}),
@@ -159,7 +167,7 @@ def _attribute_value(key: str, text: str, before: Any) -> Any:
   Args:
     key: the key, for messages.
     text: the value on the command line.
-    before: the attribute's value in the variant, which has the right type.
+    before: the attribute's value in the variant. It has the right type.
 
   Raises:
     UserError: the value has a different type.
@@ -167,46 +175,46 @@ def _attribute_value(key: str, text: str, before: Any) -> Any:
   if isinstance(before, str) or not isinstance(before, int | float | tuple):
     return text
   try:
-    value = ast.literal_eval(text)
+    parsed = ast.literal_eval(text)
   except (ValueError, SyntaxError):
-    value = None
-  kinds = (int, float) if isinstance(before, float) else type(before)
-  if isinstance(value, bool) != isinstance(before, bool) or not isinstance(
-    value, kinds
-  ):
+    parsed = None
+  types = (int, float) if isinstance(before, float) else type(before)
+  # A bool is an int in Python, but not a number in a config.
+  same_kind = isinstance(parsed, bool) == isinstance(before, bool)
+  if not same_kind or not isinstance(parsed, types):
     raise UserError(f"config.{key}={text!r}: must be {_kind(before)}.")
-  return value
+  return parsed
 
 
 def _split_attributes(
   overrides: Sequence[Override], config: dict[str, Any]
 ) -> tuple[list[Override], dict[str, Any]]:
-  """Splits off the overrides that set attributes of the model's variant.
+  """Separates the overrides that set attributes of the model's variant.
 
   A config names a published size by `model.variant`. Flags can set each
   attribute of the size (num_layers, hidden, heads, ...), even if the config
   lacks it.
 
   Args:
-    overrides: the command line's.
+    overrides: the overrides on the command line.
     config: the config of the file.
 
   Returns:
-    The other overrides, and the attributes: {"model.num_layers": 3, ...}.
+    (The other overrides, the attributes: {"model.num_layers": 3, ...}).
 
   Raises:
     UserError: a value has the wrong type.
   """
   flat = flatten(config)
   models = _models(config)
-  others, values = [], {}
-  for key, value in overrides:
+  others, settings = [], {}
+  for key, text in overrides:
     section, _, name = key.rpartition(".")
     attributes = {}
     if key not in flat and section in models:
       attributes = _attributes(models[section])
     if name in attributes:
-      values[key] = _attribute_value(key, value, attributes[name])
+      settings[key] = _attribute_value(key, text, attributes[name])
     else:
-      others.append((key, value))
-  return others, values
+      others.append((key, text))
+  return others, settings

@@ -4,10 +4,10 @@ import argparse
 
 from bert_jax.cli import flags
 
-HELP = """Converts published weights into a folder of bert_jax, or a model of
-bert_jax into a published format. --from reads a transformers folder (hf), a TF1
-checkpoint or a folder of bilm-tf. --to reads a run (RUN@best, RUN@STEP) or a
-converted folder."""
+HELP = """Converts published weights into a folder that bert_jax opens, or a
+model of bert_jax into a published format. --from takes a transformers folder
+(hf), a TF1 checkpoint or a bilm-tf folder as --model. --to takes a run
+(RUN@best, RUN@STEP) or a converted folder."""
 EXAMPLE = """\
   bert_jax convert --from hf --model bert-base-uncased --output bert
   bert_jax convert --to hf --model runs/mine --output published"""
@@ -34,7 +34,7 @@ def add_flags(parser: flags.Parser) -> None:
     parser,
     "tower",
     choices=("discriminator", "generator", "both"),
-    help="the part of an ELECTRA to convert (default: what the model has)",
+    help="the network of an ELECTRA to convert (default: all it has)",
   )
 
 

@@ -1,10 +1,11 @@
-"""The one place that turns an error into a sentence and an exit status.
+"""Turns errors into sentences and exit statuses; no other file does this.
 
-It goes by the class of an error, never by its text. What is not in `REPORTED`
-is a fault of the program, and keeps its trace.
+The class of an error decides what happens to it, never its text. An error whose
+class is not in `REPORTED` is a fault of the program, and keeps its traceback.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import threading
@@ -27,7 +28,7 @@ _RESUME = "the same command continues where it stopped"
 
 
 class Stopped(SystemExit):
-  """The user or the system stopped the command."""
+  """Raised when the user or the system stops the command."""
 
 
 def end(
@@ -36,13 +37,14 @@ def end(
   """Ends the command with a sentence about an error.
 
   Args:
-    error: one of `REPORTED`.
-    args: the flags; None if they could not be parsed.
-    resumes: True for a verb that continues where it stopped if the same command
-      is given again.
+    error: an error whose class is in `REPORTED`.
+    args: the flags, or None if they could not be parsed.
+    resumes: True if the verb continues where it stopped when the user gives
+      the same command again.
 
   Raises:
-    SystemExit: with the sentence, which Python prints, and status 1.
+    SystemExit: always. It holds the sentence, which Python prints, and the
+      status is 1.
     Stopped: the error is a KeyboardInterrupt.
   """
   output = getattr(args, "output", None)
@@ -62,33 +64,33 @@ def end(
   elif isinstance(error, MemoryError) and not isinstance(error, OutOfMemory):
     sentence = str(error) or "too little memory"
     sentence += _ending("With fewer --processes", resumes)
-  else:  # It was raised in this package, with a whole sentence.
+  else:  # This package raised it, and its message is a whole sentence.
     sentence = str(error)
   raise SystemExit(f"error: {sentence}") from error
 
 
 def _ending(remedy: str, resumes: bool) -> str:
-  """Returns how a sentence ends that says what stopped a verb."""
+  """Returns the end of a sentence about what stopped a verb."""
   return f". {remedy}, {_RESUME}." if resumes else "; nothing was written."
 
 
 def _discard_output() -> None:
-  """Sends the rest of standard output to nowhere.
+  """Redirects standard output to the null device.
 
-  Otherwise Python would try to write what is buffered again when it exits.
+  Otherwise Python, at its exit, would try again to write the buffered text.
   """
-  try:
+  # The errors mean that standard output is closed, or not a file.
+  with contextlib.suppress(OSError, ValueError, AttributeError):
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  except (OSError, ValueError, AttributeError):
-    pass  # Standard output is closed, or not a file.
 
 
 def report_thread(args: threading.ExceptHookArgs) -> None:
   """Reports the exception of a thread (`threading.excepthook`).
 
-  A full disk stops a thread that saves a checkpoint. The loop raises its error
-  too and ends the command with a sentence, so a line suffices here. Any other
-  exception is a fault of the program, and is printed with its trace.
+  A full disk stops the thread that saves a checkpoint. The training loop raises
+  the same error and ends the command with a sentence, so one line is enough
+  here. Any other exception is a fault of the program, and is printed with its
+  traceback.
   """
   if isinstance(args.exc_value, OSError):
     name = args.thread.name if args.thread else "unknown"
@@ -98,7 +100,7 @@ def report_thread(args: threading.ExceptHookArgs) -> None:
 
 
 def report_unraisable(args: Any) -> None:
-  """The same for an exception in a callback (`sys.unraisablehook`)."""
+  """Does the same for a callback's exception (`sys.unraisablehook`)."""
   if isinstance(args.exc_value, OSError):
     _note(f"note: {args.err_msg or 'in a callback'}: {args.exc_value}")
   else:
@@ -112,10 +114,10 @@ def report_uncaught(
 ) -> None:
   """Reports an exception that nothing caught (`sys.excepthook`).
 
-  tensorstore reports those of its own callbacks here too. When one process of
-  several cannot read a checkpoint, callbacks of the other reads may come after
-  orbax has closed the event loop, and asyncio refuses them. The loop of the run
-  has raised the error that matters, so a line suffices.
+  tensorstore reports the exceptions of its callbacks here, too. If one of
+  several processes cannot read a checkpoint, orbax closes the event loop, and
+  asyncio refuses the callbacks of reads that end later. The training loop has
+  raised the error that matters by then, so one line is enough.
   """
   if isinstance(error, RuntimeError) and _raised_in(trace) == _EVENT_LOOP:
     _note(f"note: in a callback: {error}")

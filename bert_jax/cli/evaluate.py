@@ -1,10 +1,10 @@
-"""`bert_jax evaluate`: scores a model on a split of a task."""
+"""`bert_jax evaluate`: evaluates a model on a split of a task."""
 
 import argparse
 
 from bert_jax.cli import flags
 
-HELP = """Scores a model on a split of a task by the official metrics, and
+HELP = """Evaluates a model on a split of a task by the official metrics, and
 writes its predictions in the official format."""
 EXAMPLE = """\
   bert_jax evaluate --model runs/sst2@best --data data/sst2 \\
@@ -20,7 +20,9 @@ def add_flags(parser: flags.Parser) -> None:
     help="the task's folder, made by prepare-task",
   )
   parser.add_argument(
-    "--split", default="validation", help="its split (default %(default)s)"
+    "--split",
+    default="validation",
+    help="the split of the task's data (default %(default)s)",
   )
   flags.add(
     parser,
@@ -53,7 +55,8 @@ def run(args: argparse.Namespace) -> None:
   )
   for path in paths:
     print(path)
-  for name, value in scores.items():
-    # A rounded threshold would be another threshold.
+  for name, score in scores.items():
+    # A threshold is printed in full, because a rounded one could decide
+    # differently.
     digits = ".17g" if name.endswith("_thresh") else ".6g"
-    print(f"{name}: {value:{digits}}")
+    print(f"{name}: {score:{digits}}")

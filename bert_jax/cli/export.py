@@ -1,4 +1,4 @@
-"""`bert_jax export`: a fine-tuned model and its tokenizer in one file."""
+"""`bert_jax export`: writes a fine-tuned model and its tokenizer to a file."""
 
 import argparse
 
@@ -20,13 +20,13 @@ def add_flags(parser: flags.Parser) -> None:
     "--lengths",
     default=",".join(map(str, EXPORT_BUCKETS)),
     metavar="N,...",
-    help="lengths of rows, each a program (default %(default)s)",
+    help="lengths of rows, with a program for each (default %(default)s)",
   )
   parser.add_argument(
     "--platforms",
     default=",".join(PLATFORMS),
     metavar="NAME,...",
-    help="what it runs on (default %(default)s)",
+    help="platforms that the file runs on (default %(default)s)",
   )
   flags.add(parser, "dtype", "family")
 
@@ -36,11 +36,14 @@ def run(args: argparse.Namespace) -> None:
 
   lengths = args.lengths.split(",")
   if not all(length.strip().isdigit() for length in lengths):
-    raise UserError(f"--lengths {args.lengths}: numbers with commas.")
+    raise UserError(
+      f"--lengths {args.lengths}: must be whole numbers and commas."
+    )
   platforms = args.platforms.split(",")
   if not set(platforms) <= set(export.PLATFORMS):
     raise UserError(
-      f"--platforms {args.platforms}: of {', '.join(export.PLATFORMS)}."
+      f"--platforms {args.platforms}: must be some of"
+      f" {', '.join(export.PLATFORMS)}."
     )
   meta = export.export_model(
     args.model,

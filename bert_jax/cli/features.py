@@ -1,13 +1,15 @@
-"""`bert_jax features`: vectors of texts from a frozen model."""
+"""`bert_jax features`: writes vectors of texts from a frozen model."""
 
 import argparse
+import math
 import time
 
 from bert_jax.cli import flags
 from bert_jax.messages import UserError
 
 HELP = """Writes vectors of texts from a frozen model, in the order of the
-input: a text a line, or .jsonl with "text" or "words" and perhaps an "id"."""
+input. The input has a text on each line, or is a .jsonl file with "text" or
+"words" and, optionally, an "id"."""
 EXAMPLE = """\
   bert_jax features --model bert --input texts.txt \\
     --output vectors.npz --layers=-2,-1 --combine mean --pooling word"""
@@ -18,7 +20,7 @@ def add_flags(parser: flags.Parser) -> None:
 
   add, spec = parser.add_argument, features.Spec()
   flags.add(parser, "model")
-  flags.add(parser, "input", help="a text a line, or .jsonl")
+  flags.add(parser, "input", help="a file with a text on each line, or .jsonl")
   flags.add(
     parser, "output", metavar="FILE", help="a .jsonl, .npz, .h5 or .hdf5 file"
   )
@@ -26,13 +28,14 @@ def add_flags(parser: flags.Parser) -> None:
     "--layers",
     default="-1",
     metavar="N,...",
-    help="0 for the embeddings, -1 (default) for the last layer; or all",
+    help="numbers of layers: 0 for the embeddings, -1 (default) for the last"
+    " layer; or all",
   )
   add(
     "--combine",
     choices=features.COMBINE,
     default=spec.combine,
-    help="what is made of several layers (default %(default)s)",
+    help="how several layers become one vector (default %(default)s)",
   )
   add("--mix", default="", metavar="W,...", help="learnt weights of the layers")
   add("--gamma", type=float, default=spec.gamma, help="the mix's factor")
@@ -40,17 +43,19 @@ def add_flags(parser: flags.Parser) -> None:
     "--pooling",
     choices=features.UNITS,
     help="a vector for each piece or word; or one for each text: that of [CLS],"
-    " or the mean or largest numbers of all pieces (default: as the model's"
-    " 1_Pooling says, else piece)",
+    " or the mean or largest numbers of all pieces (default: what the model's"
+    " 1_Pooling says, or piece)",
   )
   add(
     "--pieces",
     choices=features.PIECES,
     default=spec.pieces,
-    help="which of a word's pieces (default %(default)s)",
+    help="pieces of a word that its vector is made from (default %(default)s)",
   )
-  add("--unit-length", action="store_true", help="make vectors of length 1")
-  flags.add(parser, "length", help="of a window (default: the model's)")
+  add("--unit-length", action="store_true", help="scale vectors to length 1")
+  flags.add(
+    parser, "length", help="tokens in a window (default: the model's limit)"
+  )
   add(
     "--overlap",
     type=int,
@@ -66,9 +71,9 @@ def run(args: argparse.Namespace) -> None:
 
   begin = time.monotonic()
   flags.at_least(1, args, "batch_tokens")
-  if not abs(args.gamma) < float("inf"):
-    raise UserError(f"--gamma {args.gamma}: a finite number.")
-  layers = None  # All of them; how many there are, the model says.
+  if not math.isfinite(args.gamma):
+    raise UserError(f"--gamma {args.gamma}: must be a finite number.")
+  layers = None  # All layers of the model.
   if args.layers != "all":
     layers = flags.numbers(args.layers, int, "--layers")
   spec = features.Spec(

@@ -13,7 +13,7 @@ EXAMPLE = """  bert_jax fill-mask --model runs/mine "The cat sat on the [MASK]."
 def add_flags(parser: flags.Parser) -> None:
   flags.add(parser, "model", "top", "json", "family")
   parser.add_argument(
-    "texts", nargs="+", metavar="TEXT", help="with the model's mask"
+    "texts", nargs="+", metavar="TEXT", help="a text with the model's mask"
   )
 
 
@@ -22,9 +22,9 @@ def run(args: argparse.Namespace) -> None:
   from bert_jax.weights.load import open_model
 
   model = open_model(args.model, family=args.family, default_tower="generator")
-  results = fill_mask.fill(model, args.texts, args.top)
+  masks_of_texts = fill_mask.fill(model, args.texts, args.top)
   lines = []
-  for text, masks in zip(args.texts, results, strict=True):
+  for text, masks in zip(args.texts, masks_of_texts, strict=True):
     if not args.json:
       lines.append(fill_mask.show(text, masks))
       continue

@@ -1,6 +1,7 @@
-"""The flags that several verbs share, each defined once, and their parser."""
+"""The parser of a verb, and the flags that several verbs share."""
 
 import argparse
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -9,7 +10,8 @@ from typing import Any, NoReturn
 from bert_jax.messages import UserError, nearest
 
 # Name -> options of `argparse.add_argument`. A verb takes flags from this table
-# with `add`, and may change some options: a default, or the help.
+# with `add`, which can replace some of the options, such as the default or
+# help.
 SHARED: dict[str, dict[str, Any]] = {
   "model": dict(
     required=True,
@@ -22,7 +24,8 @@ SHARED: dict[str, dict[str, Any]] = {
     help="model family, if the config.json of a transformers folder names none",
   ),
   "tower": dict(
-    choices=("discriminator", "generator"), help="the part of an ELECTRA to use"
+    choices=("discriminator", "generator"),
+    help="the network of an ELECTRA to use",
   ),
   "dtype": dict(
     choices=("float32", "bfloat16"),
@@ -48,7 +51,9 @@ SHARED: dict[str, dict[str, Any]] = {
     help="candidates for each mask (default %(default)s)",
   ),
   "length": dict(
-    type=int, metavar="N", help="most tokens in a row, with special tokens"
+    type=int,
+    metavar="N",
+    help="largest number of tokens in a row, special tokens included",
   ),
   "no-answer": dict(
     action="store_true", help="a question may have no answer (SQuAD 2.0)"
@@ -90,7 +95,7 @@ SHARED: dict[str, dict[str, Any]] = {
   "task": dict(
     required=True,
     metavar="NAME",
-    help="a published task, or any other name, with --columns",
+    help="a published task, or any other name together with --columns",
   ),
   "columns": dict(
     metavar="ROLE=COLUMN,...",
@@ -156,7 +161,7 @@ def numbers(text: str, kind: type, flag: str) -> tuple:
   """Parses the value of a flag: numbers with commas between them.
 
   Args:
-    text: the value.
+    text: the flag's value.
     kind: the type of the numbers, int or float.
     flag: the flag's name, for messages.
 
@@ -164,10 +169,12 @@ def numbers(text: str, kind: type, flag: str) -> tuple:
     UserError: the text has something that is not a finite number.
   """
   try:
-    values = tuple(kind(part) for part in text.split(",") if part.strip())
+    values = tuple(kind(word) for word in text.split(",") if word.strip())
   except ValueError as e:
-    raise UserError(f"{flag} {text}: numbers with commas between them.") from e
-  if not all(abs(value) < float("inf") for value in values):
+    raise UserError(
+      f"{flag} {text}: must be numbers with commas between them."
+    ) from e
+  if not all(map(math.isfinite, values)):
     raise UserError(f"{flag} {text}: not all are finite numbers.")
   return values
 
@@ -175,14 +182,14 @@ def numbers(text: str, kind: type, flag: str) -> tuple:
 def at_least(minimum: int, args: argparse.Namespace, *names: str) -> None:
   """Raises UserError if one of the flags `names` is below `minimum`."""
   for name in names:
-    value = getattr(args, name)
-    if value is not None and value < minimum:
+    number = getattr(args, name)
+    if number is not None and number < minimum:
       flag = name.replace("_", "-")
-      raise UserError(f"--{flag}={value}: must be at least {minimum}.")
+      raise UserError(f"--{flag}={number}: must be at least {minimum}.")
 
 
 def _filled(text: str) -> str:
-  """Wraps text at 80 columns, but not the lines that begin with a space."""
+  """Wraps text at 80 columns, but keeps lines that begin with a space."""
   paragraphs: list[str] = [""]
   for line in text.split("\n"):
     if line.startswith(" "):
@@ -204,7 +211,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-  """The parser of a verb, which reports a bad flag in one sentence."""
+  """Parses a verb's flags, and reports a bad flag in one sentence."""
 
   def __init__(
     self,
@@ -218,12 +225,12 @@ class Parser(argparse.ArgumentParser):
 
     Args:
       prog: the command as the user writes it.
-      description: one sentence on what it does.
+      description: a sentence that says what the command does.
       example: a command line, which the help shows below the flags.
-      stdout: True if `--output -` means standard output. Otherwise it is an
-        error, because the command would write a file with the name "-".
+      stdout: True if `--output -` means standard output. Otherwise this flag is
+        an error, because the command would write a file with the name "-".
       config: True if the verb takes `--config.KEY=VALUE`. `parse_args` puts
-        these flags into the list `overrides` of its result.
+        these flags into the list `overrides` of the namespace.
     """
     super().__init__(
       prog,
@@ -234,24 +241,24 @@ class Parser(argparse.ArgumentParser):
     )
     self._stdout, self._config = stdout, config
 
-  def parse_args(self, args: Sequence[str], namespace: Any = None) -> Any:
+  def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the flags of a command line.
 
     Args:
-      args: the arguments after the verb.
-      namespace: the namespace to fill; None makes a new one.
+      arguments: the words after the verb.
 
     Raises:
       UserError: a flag is wrong or missing.
     """
-    for argument in args:
+    for argument in arguments:
       if argument == "--":
         break
       flag = argument.partition("=")[0]
-      if flag.startswith("--") and flag not in self._option_string_actions:
-        if not (self._config and flag.startswith("--config.")):
-          self._refuse(argument)
-    parsed, others = self.parse_known_args(args, namespace)
+      override = self._config and flag.startswith("--config.")
+      defined = flag in self._option_string_actions
+      if flag.startswith("--") and not defined and not override:
+        self._refuse(argument)
+    parsed, others = self.parse_known_args(arguments)
     if self._config:
       parsed.overrides, others = _split_overrides(others)
     if others:
@@ -275,11 +282,11 @@ class Parser(argparse.ArgumentParser):
     self.error(f"{flag}: no such flag")
 
   def error(self, message: str) -> NoReturn:
-    """Raises UserError, where argparse would exit, with argparse's message."""
+    """Raises UserError with argparse's message, where argparse would exit."""
     raise UserError(f"{message}; {self.prog} --help shows all flags.")
 
   def format_usage(self) -> str:
-    """Returns a usage with the required flags only, so that it stays short."""
+    """Returns a short usage, which has only the required flags."""
     return self._usage() + "\n"
 
   def format_help(self) -> str:
@@ -307,10 +314,10 @@ class Parser(argparse.ArgumentParser):
 def _split_overrides(
   arguments: Sequence[str],
 ) -> tuple[list[tuple[str, str]], list[str]]:
-  """Separates `--config.KEY=VALUE` or `--config.KEY VALUE` from the rest.
+  """Separates `--config.KEY=VALUE` and `--config.KEY VALUE` from other words.
 
   Returns:
-    The (key, value) pairs, and the other arguments.
+    (The (key, value) pairs, the other words).
   """
   overrides, others = [], []
   remaining = iter(arguments)
@@ -318,6 +325,6 @@ def _split_overrides(
     if not argument.startswith("--config."):
       others.append(argument)
       continue
-    key, equals, value = argument.removeprefix("--config.").partition("=")
-    overrides.append((key, value if equals else next(remaining, "")))
+    key, equals, text = argument.removeprefix("--config.").partition("=")
+    overrides.append((key, text if equals else next(remaining, "")))
   return overrides, others

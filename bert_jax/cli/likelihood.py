@@ -1,13 +1,14 @@
-"""`bert_jax likelihood`: what a pre-trained model knows untrained."""
+"""`bert_jax likelihood`: tests what a model knows without fine-tuning."""
 
 import argparse
 import json
+from typing import Any
 
 from bert_jax.cli import flags
 from bert_jax.messages import UserError
 
-HELP = """Tests what a pre-trained model knows: BLiMP's pairs of sentences,
-filled blanks. A line of --cloze is
+HELP = """Tests what a pre-trained model knows without fine-tuning: pairs of
+sentences (BLiMP) and blanks to fill. A line of the --cloze file is
   {"text": "... [MASK] ...", "answer": "..."}"""
 EXAMPLE = """\
   bert_jax likelihood --model runs/mine --blimp blimp.tar.xz
@@ -25,8 +26,8 @@ def add_flags(parser: flags.Parser) -> None:
   add(
     "--method",
     choices=METHODS,
-    help="how BLiMP's sentences are scored (default: as the model's head"
-    " allows, for masked models pll)",
+    help="how the likelihood of BLiMP's sentences is computed (default: as the"
+    " model's head allows, for masked models pll)",
   )
   add("--pairs", type=int, metavar="N", help="only the first N of each file")
   flags.add(
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     raise UserError("name a test: --blimp or --cloze.")
   flags.at_least(1, args, "batch_tokens", "pairs")
 
-  def results():
+  def scores() -> dict[str, Any]:
     return likelihood_tests.run(
       args.model,
       args.blimp,
@@ -61,11 +62,11 @@ def run(args: argparse.Namespace) -> None:
     )
 
   if args.output == "-":
-    # Whatever else is printed goes to stderr.
+    # Inside this block, other lines that are printed go to stderr.
     with files.text_output("-") as out:
-      json.dump(files.without_nan(results()), out, ensure_ascii=False)
+      json.dump(files.without_nan(scores()), out, ensure_ascii=False)
       out.write("\n")
     return
-  found = results()
+  all_scores = scores()
   if args.output:
-    files.write_json(args.output, found)
+    files.write_json(args.output, all_scores)

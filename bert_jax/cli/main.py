@@ -1,4 +1,4 @@
-"""The one command: `bert_jax VERB --flag ...`."""
+"""The command `bert_jax VERB --flag ...`, the only one of the package."""
 
 import glob
 import importlib
@@ -18,12 +18,12 @@ from bert_jax.cli import errors
 from bert_jax.cli.flags import Parser
 from bert_jax.messages import UserError, nearest
 
-# The order is that of a project: text, training, use, models in and out.
+# In the order of a project: prepare text, train, use the model, convert it.
 VERBS = {
   "vocab": "train a vocabulary from text",
   "prepare": "tokenise text into a folder that training reads",
   "prepare-task": "encode a task's files into a folder that fine-tuning reads",
-  "split-text": "write any text in BERT's format, a sentence a line",
+  "split-text": "write any text in BERT's format, one sentence on each line",
   "augment": "add variants to a task's training file (TinyBERT)",
   "config": "print every value of a run's config",
   "compile": "ask the TPU's compiler whether a run fits, without a TPU",
@@ -31,10 +31,10 @@ VERBS = {
   "sweep": "run seeds and grids of a config, and compare them",
   "fill-mask": "fill the masks of a text",
   "predict": "predict with any model that has a head",
-  "evaluate": "score a model on a split of a task",
+  "evaluate": "evaluate a model on a split of a task",
   "submission": "pack predictions for GLUE's or SuperGLUE's server",
   "features": "write vectors of texts",
-  "likelihood": "test what a pre-trained model knows: BLiMP, filled blanks",
+  "likelihood": "test what a pre-trained model knows: BLiMP, blanks to fill",
   "convert": "convert weights from published formats, and to them",
   "export": "write a fine-tuned model and its tokenizer into one file",
   "run-exported": "predict with an exported file",
@@ -42,7 +42,7 @@ VERBS = {
 
 
 def load_verb(name: str) -> ModuleType:
-  """Imports the module of a verb; no other verb's module is imported."""
+  """Imports the module of one verb, and of no other."""
   return importlib.import_module(f"bert_jax.cli.{name.replace('-', '_')}")
 
 
@@ -61,7 +61,7 @@ def parser_of(name: str) -> Parser:
 
 
 def overview() -> str:
-  """Returns the help of the whole command: a line a verb."""
+  """Returns the help of the whole command: one line for each verb."""
   width = max(map(len, VERBS))
   lines = [f"  {name:{width}}  {does}" for name, does in VERBS.items()]
   return "\n".join(
@@ -84,9 +84,9 @@ def execute(argv: Sequence[str]) -> None:
     argv: the verb and its flags.
 
   Raises:
-    SystemExit: the command failed, or ends with a status of its own.
+    SystemExit: the command failed, or the verb returned a status.
   """
-  name, *rest = argv or ["--help"]
+  name, *arguments = argv or ["--help"]
   args, resumes, status = None, False, None
   try:
     try:
@@ -101,7 +101,7 @@ def execute(argv: Sequence[str]) -> None:
         verb = load_verb(name)
         resumes = getattr(verb, "RESUMES", False)
         logging.set_verbosity(getattr(verb, "VERBOSITY", logging.ERROR))
-        args = parser_of(name).parse_args(rest)
+        args = parser_of(name).parse(arguments)
         status = verb.run(args)
     finally:
       sys.stdout.flush()
@@ -122,20 +122,21 @@ def main() -> None:
     execute(sys.argv[1:])
   except errors.Stopped as e:
     print(e, file=sys.stderr, flush=True)
-    # Threads of jax may still compute. They would crash in an ordinary exit.
+    # Threads of jax may still compute, and would crash in an ordinary exit.
     os._exit(1)
 
 
 def _interrupt(number: int, frame: Any) -> None:
+  """Treats SIGTERM as Ctrl-C."""
   raise KeyboardInterrupt
 
 
 def _look_for_no_tpu() -> None:
-  """Lets a command use the CPU where the TPU's compiler is installed alone.
+  """Selects the CPU on a machine with the TPU's compiler but without a TPU.
 
-  Else jax asks libtpu for a TPU at every start, and libtpu complains at length
-  on a machine that has none. Where jax has another plugin (CUDA), or the user
-  names platforms, nothing is changed.
+  Otherwise jax asks libtpu for a TPU at every start, and libtpu complains at
+  length. If jax has another plugin (CUDA), or the user names platforms, nothing
+  is changed.
   """
   chosen = os.environ.get("JAX_PLATFORMS")
   chips = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")

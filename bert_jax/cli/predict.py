@@ -1,4 +1,4 @@
-"""`bert_jax predict`: a line of JSON in, a line out."""
+"""`bert_jax predict`: reads a JSON object on each line, and writes one."""
 
 import argparse
 
@@ -31,8 +31,8 @@ def add_flags(parser: flags.Parser) -> None:
     parser,
     "length",
     default=512,
-    help="tokens in a row at most; longer texts are read in windows (default"
-    " %(default)s)",
+    help="largest number of tokens in a row; longer texts are read in windows"
+    " (default %(default)s)",
   )
   flags.add(parser, "top", "no-answer", "dtype", "family")
 

@@ -14,7 +14,7 @@ EXAMPLE = """\
   bert_jax prepare --input 'text/*.txt' --vocab vocab.txt \\
     --output data/mine"""
 RESUMES = True
-# A config that was published with a tokenizer of this kind.
+# Tokenizer -> a config that was published with it.
 CONFIGS = {
   "wordpiece": "bert:base",
   "bytelevel": "roberta:base",
@@ -34,9 +34,11 @@ def add_flags(parser: flags.Parser) -> None:
     type=float,
     default=0.005,
     metavar="SHARE",
-    help="documents to hold out for evaluation (default %(default)s)",
+    help="share of documents for evaluation (default %(default)s)",
   )
-  flags.add(parser, "processes", help="worker processes (default: one a core)")
+  flags.add(
+    parser, "processes", help="worker processes (default: one for each core)"
+  )
   parser.add_argument(
     "--rules",
     choices=(*wordpiece.RULES, *words.RULES),
@@ -50,29 +52,35 @@ def add_flags(parser: flags.Parser) -> None:
   _add_filters(parser.add_argument_group("filters, off by default"))
 
 
-def _add_filters(group) -> None:
-  """Adds the flags of `filters.Filters`; docs/corpus.md has their values."""
+def _add_filters(group: argparse._ArgumentGroup) -> None:
+  """Adds the flags of `filters.Filters`; docs/corpus.md explains them."""
   add = group.add_argument
   add("--normalise", choices=filters.FORMS, help="Unicode form of the text")
-  add("--min-words", type=int, metavar="N", help="drop shorter documents")
+  add(
+    "--min-words", type=int, metavar="N", help="drop documents with fewer words"
+  )
   add(
     "--max-symbols",
     type=float,
     metavar="SHARE",
-    help="drop documents with more characters that are symbols",
+    help="drop documents with a larger share of symbols",
   )
   add(
     "--max-repetition",
     type=float,
     metavar="SHARE",
-    help="drop documents with more characters in repeated phrases",
+    help="drop documents with a larger share of repetitions",
   )
-  add("--drop-duplicates", action="store_true", help="drop copies")
+  add(
+    "--drop-duplicates",
+    action="store_true",
+    help="drop copies of documents",
+  )
   add(
     "--near-duplicates",
     type=float,
     metavar="SIMILARITY",
-    help="drop documents this similar to an earlier one",
+    help="drop documents at least this similar to an earlier one",
   )
 
 

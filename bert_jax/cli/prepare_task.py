@@ -1,4 +1,4 @@
-"""`bert_jax prepare-task`: encodes a task's files once, for fine-tuning."""
+"""`bert_jax prepare-task`: encodes a task's files for fine-tuning."""
 
 import argparse
 import sys
@@ -8,13 +8,13 @@ from bert_jax.tasks import questions
 from bert_jax.tasks.files import custom
 
 HELP = """Encodes the files of a task once, into a folder that fine-tuning
-reads. docs/finetune.md has the tasks and the files of each."""
+reads. docs/finetune.md lists the tasks and their files."""
 EXAMPLE = """\
   bert_jax prepare-task --task sst2 --input train=train.tsv \\
     --input validation=dev.tsv --vocab vocab.txt --output data/sst2"""
-# File of configs/ -> its tasks; the others use configs/own.py.
-CONFIGS = {
-  "glue": "cola mnli mrpc qnli qqp rte sst2 stsb wnli".split(),
+# File of configs/ -> its tasks. Other tasks use configs/own.py.
+CONFIGS: dict[str, tuple[str, ...]] = {
+  "glue": tuple("cola mnli mrpc qnli qqp rte sst2 stsb wnli".split()),
   "squad": ("squad", "squad2"),
   "choices": ("race", "swag"),
   "ner": ("conll2003", "wnut17"),
@@ -29,25 +29,28 @@ def add_flags(parser: flags.Parser) -> None:
     action="append",
     metavar="SPLIT=FILE",
     help="a file as published; or SPLIT=tfds:NAME:SPLIT; or tfds for all splits"
-    " of a published task. Several are allowed, of one split too",
+    " of a published task. Give the flag again for more files, also of the same"
+    " split",
   )
   flags.add(parser, "vocab", "add-tokens", "no-lower-case", "keep-accents")
   flags.add(parser, "output", metavar="DIR", help="the folder to make")
   flags.add(
-    parser, "length", help="tokens in a row at most (default: the task's)"
+    parser,
+    "length",
+    help="largest number of tokens in a row (default: the task's)",
   )
   group = parser.add_argument_group("your own task")
   flags.add(
     group,
     "columns",
-    help="text, pair, label, id; for tagging words, tags, id, or numbers of"
-    " columns where a line is a word",
+    help="roles are text, pair, label, id; for tagging words, tags, id. In"
+    " files with a word on each line, COLUMN is a number",
   )
   flags.add(group, "kind", choices=custom.KINDS)
   group.add_argument(
     "--labels",
     metavar="A,B,...",
-    help="all labels, in order (default: those of the files, sorted)",
+    help="all labels, in order (default: the labels in the files, sorted)",
   )
   group = parser.add_argument_group("questions")
   group.add_argument(
@@ -55,14 +58,14 @@ def add_flags(parser: flags.Parser) -> None:
     type=int,
     default=questions.STRIDE,
     metavar="N",
-    help="tokens from one window to the next (default %(default)s)",
+    help="tokens between the starts of windows (default %(default)s)",
   )
   group.add_argument(
     "--max-question",
     type=int,
     default=questions.MAX_QUESTION,
     metavar="N",
-    help="tokens of a question at most (default %(default)s)",
+    help="largest number of tokens in a question (default %(default)s)",
   )
 
 
@@ -91,7 +94,7 @@ def run(args: argparse.Namespace) -> None:
   settings = meta["task"]
   print(
     f"{args.output}: task {settings['name']}, labels"
-    f" {settings['labels'] or 'none'}, scored by {settings['metrics'][0]}"
+    f" {settings['labels'] or 'none'}, metric {settings['metrics'][0]}"
   )
   names = (
     f"{file}:{args.task}"

@@ -1,12 +1,12 @@
-"""`bert_jax run-exported`: predicts with an exported file alone."""
+"""`bert_jax run-exported`: predicts with an exported file."""
 
 import argparse
 import time
 
 from bert_jax.cli import flags
 
-HELP = """Predicts with an exported model, from its file alone. The lines of
-input and output are those of `predict`."""
+HELP = """Predicts with an exported model. It needs only the exported file. The
+lines of the input and output are those of `predict`."""
 EXAMPLE = """\
   bert_jax run-exported --model sst2.bin --input in.jsonl \\
     --output out.jsonl"""
@@ -14,7 +14,7 @@ STDOUT = True
 
 
 def add_flags(parser: flags.Parser) -> None:
-  flags.add(parser, "model", metavar="FILE", help="a file of `export`")
+  flags.add(parser, "model", metavar="FILE", help="a file that `export` wrote")
   flags.add(parser, "input", help="JSON lines; - for stdin")
   flags.add(parser, "output", metavar="FILE", help="the same; - for stdout")
   flags.add(parser, "batch-size", "no-answer")

@@ -4,9 +4,9 @@ import argparse
 
 from bert_jax.cli import flags
 
-HELP = """Writes any text in BERT's format: a sentence a line, a blank line
-between documents. `prepare` splits by itself; this is for looking at a text, or
-for one that is slow to extract and read more than once."""
+HELP = """Writes any text in BERT's format: one sentence on each line, a blank
+line between documents. `prepare` does not need it. Use it to look at a text, or
+to save a text that is slow to extract and read more than once."""
 EXAMPLE = """\
   bert_jax split-text --input docstrings --output text.txt"""
 

@@ -17,7 +17,7 @@ def add_flags(parser: flags.Parser) -> None:
     "input",
     nargs="+",
     action="extend",
-    help="files of `evaluate --output`: CoLA.tsv, BoolQ.jsonl, ...",
+    help="files that `evaluate --output` wrote: CoLA.tsv, BoolQ.jsonl, ...",
   )
   flags.add(parser, "output", metavar="FILE", help="the .zip to make")
 

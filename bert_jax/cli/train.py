@@ -13,7 +13,8 @@ EXAMPLE = """\
     --config.data.path=data/mine --config.micro_batches=4"""
 CONFIG = True
 RESUMES = True
-# Orbax logs every step of a save, and traces of what the loop raises too.
+# At other levels, orbax logs every step of a save, and prints tracebacks of
+# errors that the loop raises as well.
 VERBOSITY = logging.FATAL
 
 
@@ -35,7 +36,10 @@ def add_flags(parser: flags.Parser) -> None:
     help="processes of the run, on all hosts together",
   )
   group.add_argument(
-    "--process-id", type=int, metavar="I", help="number of this one, from 0"
+    "--process-id",
+    type=int,
+    metavar="I",
+    help="number of this process, from 0",
   )
   group.add_argument(
     "--distributed",

@@ -27,10 +27,12 @@ def add_flags(parser: flags.Parser) -> None:
     choices=KINDS,
     default="wordpiece",
     help="wordpiece (default): BERT's; bytelevel: RoBERTa's byte-level BPE;"
-    " unigram: ALBERT's SentencePiece model; words: ELMo's, by count",
+    " unigram: ALBERT's SentencePiece model; words: ELMo's most frequent words",
   )
   parser.add_argument(
-    "--rules", choices=words.RULES, help="how text becomes words (for words)"
+    "--rules",
+    choices=words.RULES,
+    help="how text becomes words (only for words)",
   )
   flags.add(parser, "no-lower-case", "keep-accents")
   flags.add(

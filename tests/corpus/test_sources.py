@@ -224,5 +224,5 @@ def test_share_grows_to_one(tmp_path):
 def test_input_given_twice_reads_both():
   parser = flags.Parser("bert_jax")
   flags.add_text(parser)
-  args = parser.parse_args(["--input", "a", "b", "--input", "c"])
+  args = parser.parse(["--input", "a", "b", "--input", "c"])
   assert args.input == ["a", "b", "c"]

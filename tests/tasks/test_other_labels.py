@@ -399,7 +399,7 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   flags += [f"--output={tmp_path / 'out'}", "--length=16"]
   execute(["prepare-task", *flags])
   said = capsys.readouterr()
-  assert "labels ['0', '1'], scored by f1_micro\n" in said.out
+  assert "labels ['0', '1'], metric f1_micro\n" in said.out
   assert "next: bert_jax train --config own" in (said.out)
   assert "labels: each list of labels has a number for each of 2" in said.err
   rows = [json.loads(x) for x in open(tmp_path / "out/train.examples.jsonl")]

@@ -115,7 +115,7 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   argv = [f"--config={BERT}", "--workdir=unused"]
   argv += ["--config.model.num_layers=3", "--config.model.mlp", "96"]
   argv += ["--config.seed=7", "--config.model.heads=4"]
-  args = parser_of("train").parse_args(argv)
+  args = parser_of("train").parse(argv)
   config = configs.read(args.config, args.overrides)
   assert config["seed"] == 7
   model = config["model"]

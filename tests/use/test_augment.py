@@ -197,7 +197,7 @@ def command(made, **flags):
     )
     | flags
   )
-  return parser_of("augment").parse_args(
+  return parser_of("augment").parse(
     [f"--{name}={value}" for name, value in flags.items()]
   )
 

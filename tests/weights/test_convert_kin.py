@@ -361,4 +361,4 @@ def test_every_command_has_the_flag(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match=words):
       run(monkeypatch, command, *flags, "--family", "bert")
   flags = ["--model", "m", "--data", "d", "--family", "bert"]
-  assert parser_of("evaluate").parse_args(flags).family == "bert"
+  assert parser_of("evaluate").parse(flags).family == "bert"
