@@ -1,23 +1,23 @@
 """Weights: published formats in and out, converted folders, checkpoints.
 
-Imports `devices`, `text`, `models` and the package's root; of packages jax,
-flax, orbax, numpy, safetensors and tokenizers (torch, tensorflow, h5py and
-huggingface_hub in functions).
+This room imports `devices`, `text`, `models` and the package's root. It also
+imports jax, flax, orbax, etils, numpy, safetensors and tokenizers. Only
+functions import torch, tensorflow, h5py and huggingface_hub.
 
-Start with `load.open_model`, which opens a model from any path, and
-`model_folder.Weights`, the form that every reader returns.
+Start with `load.open_model`, which opens a model from any path, and with
+`model_folder.Weights`, which every reader returns.
 
-* `load.py`: opens a model from whatever path: `open_model`, `bert_jax.load`.
+* `load.py`: opens a model from any path: `open_model`, `bert_jax.load`.
 * `model_folder.py`: the folder of a converted model, its module, its arrays.
-* `runs.py`: a run's checkpoint as a model.
-* `run_config.py`: which keys of a run's config define its model.
-* `checkpoint.py`: checkpoints of a run: saved, restored, checked.
+* `runs.py`: reads a run's checkpoint as a model.
+* `run_config.py`: says which keys of a run's config define its model.
+* `checkpoint.py`: saves, restores and checks the checkpoints of a run.
 * `convert.py`: `bert_jax convert`, from published formats and to them.
-* `mapping.py`: rules that rename, reshape and split arrays, both ways.
-* `hf.py`: folders of Hugging Face, read and written.
-* `hf_config.py`, `hf_files.py`, `hf_names.py`, `hf_tasks.py`: their
+* `mapping.py`: rules that rename, reshape and split arrays, and their inverse.
+* `hf.py`: reads and writes Hugging Face folders.
+* `hf_config.py`, `hf_files.py`, `hf_names.py`, `hf_tasks.py`: Hugging Face's
   config.json, files of arrays, names of arrays, and classes.
 * `tf1.py`, `tf1_names.py`: TensorFlow 1 checkpoints of BERT, ALBERT, ELECTRA.
 * `bilm.py`: ELMo's weights as bilm-tf and AllenNLP publish them.
-* `generator_discriminator.py`: ELECTRA's two towers, joined and taken apart.
+* `generator_discriminator.py`: joins ELECTRA's two towers, and splits them.
 """

@@ -1,12 +1,11 @@
-"""ELMo as published: options.json and an HDF5 file of allenai/bilm-tf."""
+"""Reads ELMo as allenai/bilm-tf publishes it: options.json and an HDF5 file."""
 
-import glob
 import numbers
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from bert_jax.messages import UserError
 from bert_jax.models.elmo import MAX_CHARS, NUM_CHARS
@@ -15,9 +14,9 @@ from bert_jax.weights.mapping import Rule
 from bert_jax.weights.model_folder import Weights
 
 OPTIONS = "options.json"
-# Variables of training and of the softmax, which are no part of the encoder.
+# Only training uses the softmax, so the encoder does not need its variables.
 SKIPPED = ("softmax/*",)
-# bin/train_elmo.py; files for prediction do not say it.
+# The value in bin/train_elmo.py. Files for prediction do not state a dropout.
 DROPOUT = 0.1
 _LSTM = "RNN_{side}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/"
 
@@ -27,108 +26,127 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
 
   Args:
     path: the folder, or the HDF5 file with the options beside it.
-    family: "elmo".
-    tower: None; ELMo has none.
+    family: must be "elmo".
+    tower: must be None, because only ELECTRA has towers.
 
   Raises:
-    ValueError: with one sentence, whatever is wrong.
+    UserError: the files are missing, damaged or not ELMo's.
   """
   if family != "elmo":
-    raise UserError(f"--family={family}: bilm's files are elmo's.")
+    raise UserError(f"--family={family}: bilm's files hold a model of elmo.")
   if tower is not None:
     raise UserError(f"--tower={tower}: elmo has no towers.")
-  weights, options = _find(path)
-  model = read_options(model_folder.read_json(options), options)
+  weights_path, options_path = _find(path)
+  model = read_options(model_folder.read_json(options_path), options_path)
   config = model_folder.make_config(
     "elmo", "encoder", model, source={"format": "bilm"}
   )
   try:
     shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   except ValueError as e:
-    raise UserError(f"{options}: {e}") from e
-  arrays = _read_hdf5(weights)
+    raise UserError(f"{options_path}: {e}") from e
+  arrays = _read_hdf5(weights_path)
   skipped = sorted(n for n in arrays if mapping.is_skipped(n, SKIPPED))
   config["source"] |= {"dtype": "float32", "skipped": skipped}
-  made = mapping.to_ours(
-    rules(model), _prepare(arrays), shapes, SKIPPED, weights
+  params = mapping.to_params(
+    rules(model), _prepare(arrays), shapes, SKIPPED, weights_path
   )
-  return Weights(config, made, {})
+  return Weights(config, params, {})
 
 
 def _find(path: str) -> tuple[str, str]:
-  """Paths of the weights and of the options."""
-  if os.path.isfile(path):
-    path, weights = os.path.dirname(path), [path]
-  elif os.path.isdir(path):
-    paths = glob.glob(os.path.join(glob.escape(path), "*weights*.hdf5"))
-    weights = paths or glob.glob(os.path.join(glob.escape(path), "*.hdf5"))
+  """Returns the paths of the HDF5 file and of the options."""
+  folder = epath.Path(path)
+  if folder.is_file():
+    folder, weights_files = folder.parent, [folder]
+  elif folder.is_dir():
+    weights_files = [*folder.glob("*weights*.hdf5")]
+    weights_files = weights_files or [*folder.glob("*.hdf5")]
   else:
     raise UserError(f"{path}: no such folder or file.")
-  if len(weights) != 1:
+  if len(weights_files) != 1:
     raise UserError(
-      f"{path}: {len(weights)} files of weights (*weights*.hdf5) in it, not"
-      " one; name the file."
+      f"{folder}: {len(weights_files)} files of weights (*weights*.hdf5) in it,"
+      " not one; name the file."
     )
-  paths = glob.glob(os.path.join(glob.escape(path), f"*{OPTIONS}"))
-  if len(paths) != 1:
-    raise UserError(f"{path}: {len(paths)} files *{OPTIONS} in it, not one.")
-  return weights[0], paths[0]
+  options_files = [*folder.glob(f"*{OPTIONS}")]
+  if len(options_files) != 1:
+    raise UserError(
+      f"{folder}: {len(options_files)} files *{OPTIONS} in it, not one."
+    )
+  return str(weights_files[0]), str(options_files[0])
 
 
-def _is_number(value: Any) -> bool:
-  return isinstance(value, numbers.Real) and not isinstance(value, bool)
+def _is_number(x: Any) -> bool:
+  return isinstance(x, numbers.Real) and not isinstance(x, bool)
 
 
-def _are_filters(value: Any) -> bool:
-  """Returns True for a list of [width in characters, number]."""
+def _are_filters(filters: Any) -> bool:
+  """Returns True for a list of [width in characters, number of filters]."""
   return (
-    isinstance(value, list)
-    and len(value) > 0
-    and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
-    and all(type(n) is int and n > 0 for pair in value for n in pair)
-    and max(width for width, _ in value) <= MAX_CHARS
+    isinstance(filters, list)
+    and len(filters) > 0
+    and all(isinstance(pair, list) and len(pair) == 2 for pair in filters)
+    and all(type(n) is int and n > 0 for pair in filters for n in pair)
+    and max(width for width, _ in filters) <= MAX_CHARS
   )
 
 
 def read_options(options: Mapping[str, Any], source: str) -> dict[str, Any]:
   """Translates options.json to attributes of `Elmo`, field by field.
 
+  Args:
+    options: the content of options.json.
+    source: the file, for messages.
+
   Raises:
-    ValueError: a field is missing, or has a value that is not implemented.
+    UserError: a field is missing, or has a value that is not implemented.
   """
 
-  def field(name, right, what):
-    value = options
+  def field(name: str, accepts: Callable[[Any], bool], allowed: str) -> Any:
+    """Returns a field; the text `allowed` says which values it may have."""
+    entry: Any = options
     for section in name.split("."):
-      if not isinstance(value, Mapping) or section not in value:
-        raise UserError(f"{source} has no {name}; write it in: {what}.")
-      value = value[section]
-    if not right(value):
-      raise UserError(f"{source}: {name} is {value!r}; it must be {what}.")
-    return value
+      if not isinstance(entry, Mapping) or section not in entry:
+        raise UserError(f"{source} has no {name}; write it in: {allowed}.")
+      entry = entry[section]
+    if not accepts(entry):
+      raise UserError(f"{source}: {name} is {entry!r}; it must be {allowed}.")
+    return entry
 
-  def size(name, least=1):
-    right = lambda v: type(v) is int and v >= least  # noqa: E731
-    return field(name, right, f"a whole number from {least}")
+  def size(name: str, least: int = 1) -> int:
+    return field(
+      name,
+      lambda v: type(v) is int and v >= least,
+      f"a whole number from {least}",
+    )
 
   clip = field(
     "lstm.cell_clip", lambda v: _is_number(v) and v > 0, "a number above 0"
   )
   field("lstm.proj_clip", lambda v: v == clip, f"{clip!r}, as cell_clip is")
-  length = MAX_CHARS
-  name = "char_cnn.max_characters_per_token"
-  field(name, lambda v: v == length, f"{length}")
-  # One more with the id of no character, which training did not count.
+  field(
+    "char_cnn.max_characters_per_token",
+    lambda v: v == MAX_CHARS,
+    f"{MAX_CHARS}",
+  )
+  # Files of training do not count the id for "no character"; other files do.
   supported = NUM_CHARS - 1, NUM_CHARS
   field(
     "char_cnn.n_characters", lambda v: v in supported, f"one of {supported}"
   )
-  what = f"a list of [width up to {length}, number]"
-  filters = field("char_cnn.filters", _are_filters, what)
+  filters = field(
+    "char_cnn.filters",
+    _are_filters,
+    f"a list of [width up to {MAX_CHARS}, number]",
+  )
   dropout = DROPOUT
   if "dropout" in options:
-    right = lambda v: _is_number(v) and 0 <= v < 1  # noqa: E731
-    dropout = field("dropout", right, "a number from 0 to below 1")
+    dropout = field(
+      "dropout",
+      lambda v: _is_number(v) and 0 <= v < 1,
+      "a number from 0 to below 1",
+    )
   return dict(
     num_chars=NUM_CHARS,
     char_dim=size("char_cnn.embedding.dim"),
@@ -161,9 +179,9 @@ def _read_hdf5(path: str) -> dict[str, np.ndarray]:
     ) from e
   arrays: dict[str, np.ndarray] = {}
 
-  def visit(name, item):
-    if isinstance(item, h5py.Dataset):
-      arrays[name] = item[...]
+  def visit(name: str, node: Any) -> None:
+    if isinstance(node, h5py.Dataset):
+      arrays[name] = node[...]
 
   try:
     with h5py.File(path, "r") as file:
@@ -177,18 +195,22 @@ def _read_hdf5(path: str) -> dict[str, np.ndarray]:
 
 
 def _prepare(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """The row for no character, and convolutions in one dimension."""
-  result = dict(arrays)
+  """Gives the arrays the shapes that the parameters have.
+
+  The table of characters gets a first row, which is zero, for "no character".
+  The kernels of convolutions lose their first axis, of size 1.
+  """
+  prepared = dict(arrays)
   for name, array in arrays.items():
     if name == "char_embed" and array.ndim == 2:
-      result[name] = np.pad(array, ((1, 0), (0, 0)))
+      prepared[name] = np.pad(array, ((1, 0), (0, 0)))
     elif name.startswith("CNN/W_cnn_") and array.shape[:1] == (1,):
-      result[name] = array[0]
-  return result
+      prepared[name] = array[0]
+  return prepared
 
 
 def rules(model: Mapping[str, Any]) -> list[Rule]:
-  """Parameter -> array, for attributes of `Elmo`."""
+  """Returns the rules for an encoder with these attributes of `Elmo`."""
   words = "encoder/words/"
   mapping_rules = [
     Rule(f"{words}chars/embedding", "char_embed"),
@@ -201,14 +223,14 @@ def rules(model: Mapping[str, Any]) -> list[Rule]:
     )
     mapping_rules.append(Rule(f"{words}convolution_{i}/bias", f"CNN/b_cnn_{i}"))
   for i in range(model["highways"]):
-    for ours, theirs in (("gate", "carry"), ("new", "transform")):
-      path = f"{words}highway_{i}/{ours}"
-      mapping_rules.append(Rule(f"{path}/kernel", f"CNN_high_{i}/W_{theirs}"))
-      mapping_rules.append(Rule(f"{path}/bias", f"CNN_high_{i}/b_{theirs}"))
-  for side, way in enumerate(("forward", "backward")):
+    for layer, name in (("gate", "carry"), ("new", "transform")):
+      path = f"{words}highway_{i}/{layer}"
+      mapping_rules.append(Rule(f"{path}/kernel", f"CNN_high_{i}/W_{name}"))
+      mapping_rules.append(Rule(f"{path}/bias", f"CNN_high_{i}/b_{name}"))
+  for side, direction in enumerate(("forward", "backward")):
     for i in range(model["num_layers"]):
       name = _LSTM.format(side=side, layer=i)
-      path = f"encoder/lstm_{way}_{i}"
+      path = f"encoder/lstm_{direction}_{i}"
       mapping_rules.append(Rule(f"{path}/kernel", f"{name}W_0"))
       mapping_rules.append(Rule(f"{path}/bias", f"{name}B"))
       mapping_rules.append(Rule(f"{path}/projection", f"{name}W_P_0"))

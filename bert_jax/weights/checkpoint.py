@@ -1,19 +1,18 @@
-"""One Checkpointer: train state, data position, metadata; strict restore."""
+"""Saves and restores train states, with their data position and metadata."""
 
 import contextlib
 import errno
-import glob
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import files, messages
@@ -27,35 +26,37 @@ from bert_jax.weights import run_config
 FORMAT_VERSION = 1
 METRIC = "heldout_loss"
 PHASE = "phase"
-# The parts of the paths RUN@best and RUN@STEP; see `split_path`.
+# What a function reads from a checkpoint: a state, parameters, metadata.
+Content = TypeVar("Content")
+# These make up the paths RUN@best and RUN@STEP; see `split_path`.
 AT, BEST = "@", "best"
 
 
 class Mismatch(UserError):
-  """A whole checkpoint that is not for this model or program."""
+  """A checkpoint is complete, but does not fit this model or program."""
 
 
 def split_path(path: str) -> tuple[str, str | None]:
   """Splits RUN@best or RUN@STEP into the run's folder and its checkpoint.
 
   Args:
-    path: any path or name. If it exists as a whole, it is not split, even if
-      it has an @ in it.
+    path: any path or name. A path that exists is not split, even if it has an
+      @ in it.
 
   Returns:
     The folder, and the checkpoint's name: "best", the digits of a step, or None
     for the newest checkpoint.
 
   Raises:
-    ValueError: the part before the @ is a run's folder, but the part after it
-      is neither "best" nor digits.
+    UserError: a run's folder is before the @, but the text after it is neither
+      "best" nor digits.
   """
   run, at, name = path.rpartition(AT)
-  if not at or os.path.exists(path):
+  if not at or epath.Path(path).exists():
     return path, None
   if name == BEST or (name.isascii() and name.isdigit()):
     return run, name
-  if os.path.isdir(os.path.join(run, "checkpoints")):
+  if (epath.Path(run) / "checkpoints").is_dir():
     raise UserError(
       f"{path}: no such folder; write {run}@best, or {run}@ and the step of a"
       " checkpoint in digits."
@@ -65,20 +66,25 @@ def split_path(path: str) -> tuple[str, str | None]:
 
 def has_saved(workdir: str) -> bool:
   """Returns True if a run's folder has a checkpoint, even a damaged one."""
-  path = os.path.join(workdir, "checkpoints")
-  return os.path.isdir(path) and any(map(str.isdigit, os.listdir(path)))
+  folder = epath.Path(workdir) / "checkpoints"
+  return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
 
 
 def _rank(metrics: dict[str, float]) -> tuple[float, float]:
-  """Lowest first: the latest phase, and in it the lowest held-out loss."""
+  """Returns a key that sorts the best checkpoint first.
+
+  Checkpoints of a later phase are better. In a phase, the one with the lowest
+  held-out loss is best.
+  """
   return -metrics.get(PHASE, 0), metrics[METRIC]
 
 
 class Checkpointer:
-  """Checkpoints of one run, newest and best both kept, saved in background.
+  """The checkpoints of one run, saved in the background.
 
-  A checkpoint is written beside and renamed when whole: a kill at any moment
-  leaves the ones before it.
+  The newest and the best checkpoints are kept. A checkpoint is written under a
+  temporary name and renamed once it is complete, so a kill at any moment leaves
+  the earlier checkpoints.
   """
 
   def __init__(
@@ -92,28 +98,36 @@ class Checkpointer:
 
     Args:
       workdir: the run's folder.
-      keep: how many of the newest stay.
-      keep_best: how many of those with the lowest held-out loss stay. Losses
-        of phases of different lengths do not compare: a later phase's
-        checkpoints come first, and in time push out those of the one before.
-      read_only: change nothing in the folder; its run may be going on.
+      keep: the number of newest checkpoints to keep.
+      keep_best: the number of best checkpoints to keep, by held-out loss.
+        Losses of different phases cannot be compared, since the lengths differ.
+        So checkpoints of a later phase always rank before earlier ones.
+      read_only: if True, changes nothing in the folder, because its run may
+        still be training.
+
+    Raises:
+      UserError: `keep` is below 1, or the path of the folder is a file.
+      Damaged: with `read_only`, the metrics of a checkpoint are damaged.
     """
     if keep < 1:
       raise UserError(f"checkpoint.keep={keep}: must be at least 1.")
-    self.path = os.path.join(os.path.abspath(workdir), "checkpoints")
+    folder = epath.Path(workdir)
+    folder = folder if folder.is_absolute() else folder.absolute()
+    self.path = folder / "checkpoints"
     self._workdir, self._read_only = workdir, read_only
     self._keep, self._keep_best = keep, keep_best
-    # `of_run` sets this to True: then each checkpoint that is read is compared
-    # with the run's config.json and tokenizer files.
+    # `of_run` sets this to True. Then config.json and the tokenizer's files are
+    # compared with each checkpoint that is read.
     self._checks_run_files = False
-    # `describe` sets this: metadata of the run that every checkpoint repeats.
+    # `describe` sets this. Every checkpoint stores these metadata of the run.
     self._run_meta: dict[str, Any] = {}
-    if os.path.exists(self.path) and not os.path.isdir(self.path):
+    if self.path.exists() and not self.path.is_dir():
       raise UserError(
         f"{self.path} is a file where a run has a folder; move it away, or take"
         " another --workdir."
       )
-    # Process 0 moves what is damaged before any other looks.
+    # Process 0 moves damaged checkpoints away before other processes read the
+    # folder.
     if jax.process_index() == 0 or read_only:
       self._check_metrics()
     if not read_only:
@@ -148,9 +162,9 @@ class Checkpointer:
     """Opens the checkpoints of a run to read them.
 
     Raises:
-      ValueError: there are none.
+      UserError: `workdir` is not a run, or the run has saved no checkpoint.
     """
-    if not os.path.isdir(os.path.join(workdir, "checkpoints")):
+    if not (epath.Path(workdir) / "checkpoints").is_dir():
       raise UserError(f"{workdir}: not the --workdir of a run.")
     checkpointer = cls(workdir, read_only=True)
     if checkpointer.latest_step() is None:
@@ -163,11 +177,11 @@ class Checkpointer:
   ) -> None:
     """Sets what later checkpoints store about their run.
 
-    A program that opens the run compares it with the files in the run's folder.
+    A program that opens the run compares this with the files in its folder.
 
     Args:
       config: the content of config.json.
-      tokenizer: the tokenizer's files: name -> content.
+      tokenizer: name -> content of the tokenizer's files.
     """
     digests = {name: files.digest(text) for name, text in tokenizer.items()}
     self._run_meta = {"config": config, "tokenizer": digests}
@@ -176,18 +190,23 @@ class Checkpointer:
     """Returns the config that the newest checkpoint was saved with.
 
     Returns:
-      The config; None if the checkpoint cannot be read, or if it was saved by
-      an earlier version of this program, which stored no config.
+      The config. None if there is no checkpoint, or the newest one cannot be
+      read, or an earlier version of this program saved it without a config.
     """
+    step = self.latest_step()
+    if step is None:
+      return None
     try:
-      return self.meta(self.latest_step()).get("config")
+      return self.meta(step).get("config")
     except (Mismatch, Damaged):
       return None
 
   def latest_step(self) -> int | None:
+    """Returns the step of the newest checkpoint; None if there is none."""
     return self._manager.latest_step()
 
   def best_step(self) -> int | None:
+    """Returns the step of the best checkpoint; None if none was evaluated."""
     return self._manager.best_step()
 
   def find_step(self, name: str | None) -> int | None:
@@ -200,7 +219,7 @@ class Checkpointer:
       The step; None for the newest checkpoint that is not damaged.
 
     Raises:
-      ValueError: there is no such checkpoint.
+      UserError: there is no such checkpoint.
     """
     if name is None:
       return None
@@ -217,7 +236,7 @@ class Checkpointer:
       raise UserError(
         f"{self.path} has no best checkpoint: at each step that it keeps"
         f" ({saved_steps}), the run has not evaluated, or its metric was not"
-        " defined (nan); name one of these steps, RUN@STEP."
+        " defined (nan). Name one of these steps, RUN@STEP."
       )
     return best
 
@@ -230,15 +249,19 @@ class Checkpointer:
     phase: int = 0,
     checksums: dict[str, int] | None = None,
   ) -> None:
-    """Starts a save; waits first for the one before it.
+    """Starts a save in the background, after waiting for the previous save.
 
     Args:
-      step: optimizer steps done.
+      step: the number of optimizer steps done.
       state: the train state.
       meta: JSON values: data position, log window, fingerprint, ...
-      heldout: held-out loss at this step if it was measured.
-      phase: number of the phase that the step is of.
-      checksums: the result of `checksums_of`, if it is known already.
+      heldout: the held-out loss at this step; None if it is not measured.
+      phase: the number of the phase to which the step belongs.
+      checksums: the return value of `checksums_of` for the state; None computes
+        it here.
+
+    Raises:
+      OSError: this save or the previous one failed.
     """
     measured = None
     if heldout is not None:
@@ -265,15 +288,15 @@ class Checkpointer:
   def add(
     self, step: int, meta: dict[str, Any], heldout: float | None, phase: int
   ) -> None:
-    """Adds the result of an evaluation to a checkpoint that is saved already.
+    """Adds the result of an evaluation to a saved checkpoint.
 
-    If the process is killed meanwhile, the metadata file holds the whole old or
-    the whole new content.
+    If the process is killed meanwhile, the metadata file has either its old or
+    its new content, never a mixture.
 
     Args:
       step: the step of the checkpoint; waits until its save is complete.
       meta: JSON values; they replace values of the same name.
-      heldout: held-out loss at this step; None if it is not measured.
+      heldout: the held-out loss at this step; None if it is not measured.
       phase: the number of the phase to which the step belongs.
 
     Raises:
@@ -283,23 +306,23 @@ class Checkpointer:
     measured = None
     with self._saving():
       if jax.process_index() == 0:
-        folder = os.path.join(self.path, str(step))
+        folder = self.path / str(step)
         if heldout is not None:
           measured = {METRIC: float(heldout), PHASE: phase}
-          os.makedirs(os.path.join(folder, "metrics"), exist_ok=True)
-          path = os.path.join(folder, "metrics", "metrics")
-          write_atomically(path, json.dumps(measured))
-        # Write the metadata last: until then they say that the evaluation is
-        # still to be made.
+          (folder / "metrics").mkdir(parents=True, exist_ok=True)
+          metrics_path = folder / "metrics" / "metrics"
+          write_atomically(str(metrics_path), json.dumps(measured))
+        # Write the metadata last. Until then they say that this evaluation is
+        # pending.
         changed = seal(self._meta(step) | {"measured": measured} | meta)
-        path = os.path.join(folder, "meta", "metadata")
-        write_atomically(path, json.dumps(changed))
+        metadata_path = folder / "meta" / "metadata"
+        write_atomically(str(metadata_path), json.dumps(changed))
     hosts.wait_for_all(f"evaluated {step}")
     self._manager.reload()
     self._remove_old()
 
   def _remove_old(self) -> None:
-    """Removes all checkpoints but the newest and the best, as a save does."""
+    """Removes all checkpoints except the newest and best, as a save does."""
     ranked = []
     steps = sorted(self._manager.all_steps())
     for step in steps:
@@ -318,10 +341,10 @@ class Checkpointer:
 
   @contextlib.contextmanager
   def _saving(self) -> Iterator[None]:
-    """Gives whatever stopped a save, this one or the one before, a name.
+    """Turns every error of this save or the previous one into an OSError.
 
     Raises:
-      OSError: the disk is full, or not to be written.
+      OSError: the save failed, for example because the disk is full.
     """
     try:
       yield
@@ -335,17 +358,24 @@ class Checkpointer:
         " it are kept. Free the disk and give the same command again."
       ) from e
 
-  def _together(self, step: int, read: Callable[[], Any]) -> Any:
-    """Calls `read` in every process, which must wait for no other in it.
+  def _in_all_processes(
+    self, step: int, read: Callable[[], Content]
+  ) -> Content:
+    """Calls `read` in every process; if it fails in one, it fails in all.
+
+    Args:
+      step: the step of the checkpoint, for messages.
+      read: the function. It must not wait for other processes.
 
     Raises:
-      Mismatch, Damaged: in all processes, what the first that failed raised.
-        Whatever it raises but a Mismatch means a damaged checkpoint: orbax and
-        its libraries raise errors of many types.
+      Mismatch, Damaged: `read` failed in at least one process. All processes
+        raise the error of the first of them. Every error except Mismatch means
+        a damaged checkpoint, because orbax and its libraries raise errors of
+        many types.
     """
-    result, error = None, None
+    error: Mismatch | Damaged | None = None
     try:
-      result = read()
+      content = read()
     except (Mismatch, Damaged) as e:
       error = e
     except Exception as e:
@@ -360,19 +390,25 @@ class Checkpointer:
       )
       error.__cause__ = e
     kinds = {kind.__name__: kind for kind in (Mismatch, Damaged)}
-    said = [type(error).__name__, str(error)] if error else None
-    for other in hosts.gather(said):
-      if other:
-        raise kinds[other[0]](other[1]) from error
-    return result
+    report = [type(error).__name__, str(error)] if error else None
+    for failure in hosts.gather(report):
+      if failure:
+        kind, message = failure
+        raise kinds[kind](message) from error
+    return content
 
   def meta(self, step: int) -> dict[str, Any]:
-    """The metadata that a checkpoint was saved with.
+    """Reads the metadata that a checkpoint was saved with.
+
+    Args:
+      step: the step of the checkpoint.
 
     Raises:
-      Mismatch, Damaged: of another format, or not what was saved.
+      Mismatch: the checkpoint has another format version, or the run's files
+        changed since it was saved.
+      Damaged: the metadata differ from what was saved.
     """
-    return self._together(step, lambda: self._meta(step))
+    return self._in_all_processes(step, lambda: self._meta(step))
 
   def _meta(self, step: int) -> dict[str, Any]:
     meta = ocp.JsonCheckpointHandler().restore(self._item(step, "meta"))
@@ -390,7 +426,7 @@ class Checkpointer:
         f" {meta['step']}."
       )
     if self._checks_run_files:
-      check_beside(self._workdir, step, meta)
+      check_run_files(self._workdir, step, meta)
     return meta
 
   def _check(self, step: int, meta: dict[str, Any], tree: Any) -> None:
@@ -400,9 +436,10 @@ class Checkpointer:
       raise Damaged(f"{self.path}/{step}: {damaged[0]} is damaged.")
 
   def _item(self, step: int, name: str) -> Any:
-    """Path of a part of a checkpoint, for orbax's handlers.
+    """Returns the path of a checkpoint's "state" or "meta".
 
-    They read without waiting for the other processes, as the manager does.
+    Orbax's handlers take this path. Unlike the manager, they do not wait for
+    other processes when they read.
     """
     return self._manager.directory / str(step) / name
 
@@ -410,23 +447,24 @@ class Checkpointer:
     return ocp.StandardCheckpointHandler().metadata(self._item(step, "state"))
 
   def restore(self, step: int, state: Any) -> tuple[Any, dict[str, Any]]:
-    """Restores a train state in full.
+    """Restores a whole train state.
 
     Args:
-      step: one of the checkpoints.
-      state: the wanted tree: shapes, dtypes, shardings (its values are unused).
+      step: the step of the checkpoint.
+      state: a state with the same tree, shapes, dtypes and shardings. Its
+        values are not used.
 
     Returns:
       The state and the metadata.
 
     Raises:
-      Mismatch: any path, shape or dtype differs, or another format.
-      Damaged: not what was saved.
+      Mismatch: a path, shape or dtype differs, or the format version.
+      Damaged: an array or the metadata differ from what was saved.
     """
 
-    def read():
+    def read() -> tuple[Any, dict[str, Any]]:
       meta = self._meta(step)
-      source = os.path.join(self.path, str(step))
+      source = str(self.path / str(step))
       check_same(self._saved_state(step), vars(state), source)
       abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
       restored = ocp.StandardCheckpointHandler().restore(
@@ -434,44 +472,52 @@ class Checkpointer:
       )
       return restored, meta
 
-    restored, meta = self._together(step, read)
-    self._together(step, lambda: self._check(step, meta, vars(restored)))
+    restored, meta = self._in_all_processes(step, read)
+    self._in_all_processes(
+      step, lambda: self._check(step, meta, vars(restored))
+    )
     return restored, meta
 
   def restore_newest(self, state: Any) -> tuple[Any, dict[str, Any], int]:
-    """Restores the newest checkpoint that every process finds whole.
+    """Restores the newest checkpoint that is undamaged in every process.
 
-    What is newer is moved aside, and said.
+    Damaged checkpoints that are newer are moved aside, with a message.
+
+    Args:
+      state: a state with the same tree, shapes, dtypes and shardings.
 
     Returns:
       The state, the metadata, the step.
 
     Raises:
-      ValueError: none is whole, or they are of another model or format.
+      UserError: all checkpoints are damaged, or do not fit the state.
     """
-    result = self._newest(lambda step: self.restore(step, state))
-    # If the run was killed after a save, it may have left checkpoints that are
-    # too old.
+    (restored, meta), step = self._newest(lambda s: self.restore(s, state))
+    # If the run was killed after a save, old checkpoints may be left that this
+    # save would have removed.
     self._remove_old()
-    return result
+    return restored, meta, step
 
-  def _newest(self, restore: Callable[[int], tuple]) -> tuple:
+  def _newest(self, restore: Callable[[int], Content]) -> tuple[Content, int]:
+    """Restores the newest undamaged checkpoint; returns it and its step."""
     errors: dict[int, ValueError] = {}
-    # Process 0's list: another may see the folder otherwise.
+    # All processes use process 0's list, because a shared file system may show
+    # them different files.
     for step in hosts.gather(sorted(self._manager.all_steps()))[0][::-1]:
       try:
-        result = restore(step)
+        restored = restore(step)
       except (Mismatch, Damaged) as e:
         errors[step] = e
         continue
       for newer, error in errors.items():
-        self._say(f"{error} Using step {step}.")
+        self._report(f"{error} Using step {step}.")
         self._move_aside(newer)
       if errors:
         hosts.gather("moved")
         self._manager.reload()
-      return (*result, step)
-    # Damage can look like another model; then an older checkpoint fitted.
+      return restored, step
+    # Damage can look like a Mismatch, but then an older checkpoint fits. So a
+    # Mismatch counts only here, where none fits.
     for error in errors.values():
       if isinstance(error, Mismatch):
         raise error
@@ -483,7 +529,7 @@ class Checkpointer:
       f"no checkpoint in {self.path} is whole ({reasons}). {remedy}"
     )
 
-  def _say(self, line: str) -> None:
+  def _report(self, line: str) -> None:
     """Prints a line: on stdout in training, on stderr in other commands."""
     if self._read_only:
       note(line)
@@ -491,31 +537,28 @@ class Checkpointer:
       print(line, flush=True)
 
   def _move_aside(self, step: int) -> None:
-    """Moves a damaged checkpoint out of the way of a new one."""
+    """Moves a damaged checkpoint away, so that its step can be saved again."""
     if jax.process_index() == 0 and not self._read_only:
-      aside = os.path.join(os.path.dirname(self.path), "damaged")
-      os.makedirs(aside, exist_ok=True)
-      target = os.path.join(aside, f"{step}-{time.time_ns()}")
-      os.rename(os.path.join(self.path, str(step)), target)
+      target = self.path.parent / "damaged" / f"{step}-{time.time_ns()}"
+      target.parent.mkdir(parents=True, exist_ok=True)
+      (self.path / str(step)).rename(target)
       print(f"It is kept in {target}.", flush=True)
 
   def _check_metrics(self) -> None:
-    """Moves checkpoints aside whose metrics are damaged.
+    """Moves aside the checkpoints whose metrics are damaged.
 
     Orbax reads the metrics of all checkpoints when it opens the folder, and
     fails if one file is not JSON. The metrics decide which checkpoint is best.
     """
-    for path in sorted(
-      glob.glob(os.path.join(self.path, "*", "metrics", "metrics"))
-    ):
-      step = os.path.relpath(path, self.path).split(os.sep)[0]
+    for path in sorted(self.path.glob("*/metrics/metrics")):
+      step = path.parent.parent.name
       try:
-        metrics = files.read_json(path)
-        whole = all(map(math.isfinite, _rank(metrics)))
-        whole = whole and self._is_measured(step, metrics)
+        metrics = files.read_json(str(path))
+        intact = all(map(math.isfinite, _rank(metrics)))
+        intact = intact and self._is_measured(step, metrics)
       except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        whole = False
-      if not whole and step.isdigit():
+        intact = False
+      if not intact and step.isdigit():
         message = f"{self.path}/{step} is damaged: its metrics."
         if self._read_only:
           raise Damaged(message)
@@ -524,39 +567,45 @@ class Checkpointer:
 
   def _is_measured(self, step: str, metrics: dict[str, float]) -> bool:
     """Returns True unless a checkpoint's metadata contradict its metrics."""
-    path = os.path.join(self.path, step, "meta", "metadata")
+    path = self.path / step / "meta" / "metadata"
+    # If the metadata are damaged, restoring the checkpoint reports that.
     try:
-      meta = files.read_json(path)
+      meta = files.read_json(str(path))
       if not is_sealed(meta):
-        return True  # The damage is reported when the checkpoint is restored.
+        return True
     except (OSError, ValueError, AttributeError):
       return True
-    # If an evaluation was killed, it may have written the metrics and not yet
-    # the metadata; these then still have `pending`.
+    # A killed evaluation may have written the metrics but not the metadata,
+    # which then still have the key `pending`.
     return meta.get("pending") or meta.get("measured", metrics) == metrics
 
   def restore_params(self, step: int | None, params: Any) -> tuple[Any, int]:
-    """Restores the parameters alone, as strictly as `restore`.
+    """Restores only the parameters, with the same checks as `restore`.
 
     Args:
-      step: one of the checkpoints, None for the newest whole one.
-      params: the wanted tree: shapes, dtypes, shardings.
+      step: the step of the checkpoint; None for the newest undamaged one.
+      params: a tree with the shapes, dtypes and shardings of the parameters.
 
     Returns:
       The parameters and their step.
+
+    Raises:
+      Mismatch: a path, shape or dtype differs, or the format version.
+      Damaged: an array or the metadata differ from what was saved.
+      UserError: there is no checkpoint of this step.
     """
 
-    def read(step):
+    def read(step: int) -> tuple[Any, dict[str, Any]]:
       meta = self._meta(step)
-      source = os.path.join(self.path, str(step))
+      source = str(self.path / str(step))
       check_same(self._saved_state(step)["params"], params, source)
       return self._restore_params(step, params), meta
 
-    def restore(step):
-      restored, meta = self._together(step, lambda: read(step))
-      named = {"params": restored}
-      self._together(step, lambda: self._check(step, meta, named))
-      return (restored,)
+    def restore(step: int) -> Any:
+      restored, meta = self._in_all_processes(step, lambda: read(step))
+      tree = {"params": restored}
+      self._in_all_processes(step, lambda: self._check(step, meta, tree))
+      return restored
 
     if step is None:
       return self._newest(restore)
@@ -565,35 +614,42 @@ class Checkpointer:
         f"{self.path} has no step {step}, only"
         f" {', '.join(map(str, self._manager.all_steps()))}."
       )
-    return (*restore(step), step)
+    return restore(step), step
 
   def _restore_params(self, step: int, params: Any) -> Any:
-    item = {"params": jax.tree.map(ocp.utils.to_shape_dtype_struct, params)}
+    abstract = {"params": jax.tree.map(ocp.utils.to_shape_dtype_struct, params)}
     args = ocp.args.PyTreeRestore(
-      item,
-      restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+      abstract,
+      restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
       partial_restore=True,
     )
     handler = ocp.PyTreeCheckpointHandler()
     return handler.restore(self._item(step, "state"), args=args)["params"]
 
   def wait(self) -> None:
-    """Blocks until the last save is whole; raises what it raised."""
+    """Waits until the last save is complete; raises OSError if it failed."""
     with self._saving():
       self._manager.wait_until_finished()
 
   def close(self) -> None:
+    """Waits for the last save and frees orbax's resources."""
     self._manager.close()
 
   def __enter__(self) -> "Checkpointer":
+    """Returns the checkpointer itself."""
     return self
 
   def __exit__(self, *exception: object) -> None:
+    """Closes the checkpointer."""
     self.close()
 
 
 def paths(tree: Any) -> dict[str, Any]:
-  """{"params/encoder/...": leaf} of a tree of arrays, shapes or metadata."""
+  """Returns path -> leaf of a tree, such as {"params/encoder/...": leaf}.
+
+  Args:
+    tree: a tree of arrays, shapes or orbax's metadata.
+  """
   leaves = jax.tree_util.tree_leaves_with_path(tree)
   return {
     "/".join(
@@ -605,31 +661,41 @@ def paths(tree: Any) -> dict[str, Any]:
 
 
 def _describe(tree: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-  """{path: (shape, dtype)} of a tree of arrays, shapes or orbax metadata."""
+  """Returns path -> (shape, dtype) of a tree; see `paths`."""
   return {
     path: (tuple(leaf.shape), str(leaf.dtype))
     for path, leaf in paths(tree).items()
   }
 
 
-def check_same(saved: Any, wanted: Any, source: str) -> None:
+def check_same(saved: Any, model: Any, source: str) -> None:
   """Raises Mismatch unless both trees have the same paths, shapes, dtypes.
 
   Orbax's partial restore and `strict=False` would silently keep, pad or cut
-  what does not match.
+  arrays that do not match.
+
+  Args:
+    saved: the tree in the checkpoint: shapes and dtypes.
+    model: the tree of this model: arrays, or shapes and dtypes.
+    source: the checkpoint, for the message.
   """
-  saved, wanted = _describe(saved), _describe(wanted)
+  saved_leaves, leaves = _describe(saved), _describe(model)
   problems = (
-    [f"{path} is missing" for path in wanted if path not in saved]
-    + [f"{path} is not in the model" for path in saved if path not in wanted]
+    [f"{path} is missing" for path in leaves if path not in saved_leaves]
     + [
-      f"{path} is {saved[path]}, the model's {wanted[path]}"
-      for path in wanted
-      if path in saved and saved[path] != wanted[path]
+      f"{path} is not in the model"
+      for path in saved_leaves
+      if path not in leaves
+    ]
+    + [
+      f"{path} is {saved_leaves[path]}, the model's {leaves[path]}"
+      for path in leaves
+      if path in saved_leaves and saved_leaves[path] != leaves[path]
     ]
   )
   if problems:
-    # The optimizer's moments only repeat what is wrong with the parameters.
+    # Name the optimizer's moments last, since they only repeat the problems of
+    # the parameters.
     problems.sort(key=lambda problem: problem.startswith("opt_state"))
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
     raise Mismatch(
@@ -638,9 +704,11 @@ def check_same(saved: Any, wanted: Any, source: str) -> None:
 
 
 def checksum(x: jax.Array) -> jax.Array:
-  """A uint32 sum over all elements' bits, each times an odd number of its own.
+  """Returns a uint32 checksum of an array of 32 bits or less an element.
 
-  Any single changed element changes it; it is the same on every mesh.
+  It is the sum over all elements' bits, each times an odd number that depends
+  on the element's position. A change of a single element always changes the
+  sum. The sum is the same on every mesh.
   """
   if x.dtype.itemsize == 4:
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
@@ -659,19 +727,19 @@ def _checksums(leaves: list[jax.Array]) -> list[jax.Array]:
 
 
 def checksums_of(tree: Any) -> dict[str, int]:
-  """{path: checksum} of a tree of arrays of 32 bits or less an element."""
-  named = paths(tree)
-  sums = jax.device_get(_checksums(list(named.values())))
-  return {name: int(s) for name, s in zip(named, sums, strict=True)}
+  """Returns path -> checksum of a tree of arrays; see `checksum`."""
+  arrays = paths(tree)
+  sums = jax.device_get(_checksums(list(arrays.values())))
+  return {path: int(s) for path, s in zip(arrays, sums, strict=True)}
 
 
 def differing(saved: dict[str, int], tree: Any) -> list[str]:
-  """Paths of `tree` whose checksum is not the saved one."""
+  """Returns the paths of `tree` whose checksums differ from the saved ones."""
   return [p for p, s in checksums_of(tree).items() if saved.get(p) != s]
 
 
-def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
-  """Raises Mismatch if config or tokenizer are not those of a checkpoint.
+def check_run_files(workdir: str, step: int, meta: dict[str, Any]) -> None:
+  """Raises Mismatch if config or tokenizer changed since a checkpoint.
 
   A changed activation or a changed order of the vocabulary would give wrong
   results without an error.
@@ -688,8 +756,9 @@ def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
       " the tokenizer; so these files are not checked."
     )
     return
-  path = os.path.join(workdir, "config.json")
-  written = files.read_object(path)
+  folder = epath.Path(workdir)
+  path = folder / "config.json"
+  written = files.read_object(str(path))
   lines = run_config.edits(written, meta["config"], of_model=True)
   if lines:
     raise Mismatch(
@@ -701,13 +770,12 @@ def check_beside(workdir: str, step: int, meta: dict[str, Any]) -> None:
   changed_files += [
     name
     for name in open_vocabulary.NAMES
-    if name not in meta["tokenizer"]
-    and os.path.exists(os.path.join(workdir, name))
+    if name not in meta["tokenizer"] and (folder / name).exists()
   ]
   if changed_files:
     raise Mismatch(
-      f"{os.path.join(workdir, changed_files[0])} is not the file that the"
-      f" checkpoint of step {step} was saved with: texts would get other ids."
-      " Put the run's own tokenizer back (its prepared folder has a copy), or"
-      " start the run's command again: it writes these files anew."
+      f"{folder / changed_files[0]} is not the file that the checkpoint of"
+      f" step {step} was saved with: texts would get other ids."
+      " Put the run's tokenizer back (its prepared folder has a copy), or start"
+      " the run's command again, which writes these files anew."
     )

@@ -1,4 +1,4 @@
-"""Converts published weights into a folder, and a model into published form."""
+"""Converts published weights into our folder format, and back."""
 
 from bert_jax.messages import UserError, note
 from bert_jax.text import model_tokenizer
@@ -21,12 +21,12 @@ def from_published(
     source: a key of `READERS`.
     path: a folder of that format, or a TF1 checkpoint.
     output: the folder to write, which must not exist.
-    family: "bert", "roberta", ...; None for what the transformers folder says.
-    tower: "discriminator", "generator" or "both" parts of an ELECTRA; None for
-      what the input holds.
+    family: "bert", "roberta", ...; None reads it from a transformers folder.
+    tower: "discriminator", "generator" or "both" towers of an ELECTRA; None
+      takes all that the input has.
 
   Raises:
-    ValueError: the input is no such model, or the output exists.
+    UserError: the input is not a model of that format, or the output exists.
   """
   model_folder.check_new(output)
   if family is None and source == "hf":
@@ -44,13 +44,14 @@ def to_published(
   """Reads a run or a converted folder and writes a transformers folder.
 
   Args:
-    path: a run's folder (RUN@best, RUN@STEP), or a converted folder.
+    path: a run's folder (also RUN@best, RUN@STEP), or a converted folder.
     output: the folder to write, which must not exist.
-    family: the family that the model must have; None for any.
+    family: the family that the model must have; None allows any.
     tower: as in `from_published`.
 
   Raises:
-    ValueError: no such model, or another family; or the output exists.
+    UserError: the model cannot be read or is of another family, or the output
+      exists.
   """
   model_folder.check_new(output)
   is_run = checkpoint.split_path(path)[1] or runs.is_run(path)
@@ -64,8 +65,8 @@ def to_published(
 
 def _report_rows(path: str, weights: model_folder.Weights) -> None:
   """Says which pieces of the tokenizer have no row in the word table."""
-  if weights.config["family"] == "elmo":  # It reads characters.
-    return
+  if weights.config["family"] == "elmo":
+    return  # ELMo reads characters, so it has no word table.
   rows = weights.config["model"]["vocab_size"]
   line = model_tokenizer.without_rows_of(weights.tokenizer_files, rows, path)
   if line:

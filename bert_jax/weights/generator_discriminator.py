@@ -1,4 +1,9 @@
-"""ELECTRA's two towers: two models of one file each, one tree here."""
+"""ELECTRA's two towers: joined into one model, and split again.
+
+A tower is one of ELECTRA's two encoders with its head: the generator or the
+discriminator. transformers publishes each tower as a model. Here, a model may
+hold both towers, which then share their embeddings.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +16,13 @@ from bert_jax.weights import model_folder
 from bert_jax.weights.model_folder import Weights
 
 TOWERS = ("discriminator", "generator")
+# The path of the embeddings: in a model with one tower, and with both.
 _SHARED = ("encoder/embeddings/", "embeddings/")
 _REMEDY = "pass --tower=generator or --tower=discriminator"
 
 
 def check_name(family: str, tower: str | None) -> None:
-  """Raises ValueError if a family has no such tower."""
+  """Raises a UserError if a family has no such tower."""
   if tower is None:
     return
   if family != "electra":
@@ -25,8 +31,8 @@ def check_name(family: str, tower: str | None) -> None:
     raise UserError(f"--tower={tower}: not one of {', '.join(TOWERS)}, both.")
 
 
-def check_is(weights: Weights, tower: str | None, path: str) -> None:
-  """Raises ValueError if a model is not the tower that was asked for."""
+def check_tower(weights: Weights, tower: str | None, path: str) -> None:
+  """Raises a UserError unless a model is the tower that the user names."""
   task = weights.config["task"]
   if tower == "both":
     raise UserError(
@@ -37,13 +43,13 @@ def check_is(weights: Weights, tower: str | None, path: str) -> None:
     raise UserError(f"--tower={tower}: {path} is a model for {task}.")
 
 
-def _names(tower: str) -> tuple[tuple[str, str], ...]:
-  """Beginnings of paths in a model of one tower, and in one of both."""
+def _prefixes(tower: str) -> tuple[tuple[str, str], ...]:
+  """Returns pairs of prefixes: in a model with one tower, and with both."""
   return (_SHARED, ("encoder/tower/", f"{tower}/"))
 
 
-def _rename(path: str, names: tuple[tuple[str, str], ...]) -> str:
-  for old, new in names:
+def _rename(path: str, prefixes: tuple[tuple[str, str], ...]) -> str:
+  for old, new in prefixes:
     if path.startswith(old):
       return new + path.removeprefix(old)
   return path
@@ -52,51 +58,58 @@ def _rename(path: str, names: tuple[tuple[str, str], ...]) -> str:
 def pretraining_names(
   arrays: Mapping[str, np.ndarray], tower: str
 ) -> dict[str, np.ndarray]:
-  """A tower's arrays by the names that they have in a model of both."""
-  return {_rename(path, _names(tower)): a for path, a in arrays.items()}
+  """Returns a tower's arrays by their paths in a model with both towers.
+
+  Args:
+    arrays: path -> array of a model with one tower.
+    tower: "generator" or "discriminator".
+  """
+  return {_rename(path, _prefixes(tower)): a for path, a in arrays.items()}
 
 
 def _generator(model: Mapping[str, Any]) -> dict[str, Any]:
-  """Attributes of the generator that goes with a discriminator's."""
+  """Returns the attributes of the generator for those of a discriminator."""
   sizes = electra.generator_sizes(electra.Electra(**model))
   return model_folder.without(model, "generator_hidden") | sizes
 
 
-def join(towers: Mapping[str, Weights], where: str) -> Weights:
-  """Makes one model of both towers, which share their embeddings.
+def join(towers: Mapping[str, Weights], folder: str) -> Weights:
+  """Makes one model from both towers, which share their embeddings.
 
   Args:
     towers: tower -> model.
-    where: the folder, for messages.
+    folder: the folder that holds both, for messages.
 
   Raises:
-    ValueError: they do not belong together.
+    UserError: the sizes or the embeddings of the towers do not agree.
   """
   for tower, weights in towers.items():
     if weights.config["task"] != tower:
       raise UserError(
-        f"{where}/{tower} is a model for {weights.config['task']}, no {tower}."
+        f"{folder}/{tower} is a model for {weights.config['task']}, no {tower}."
       )
   configs = {tower: weights.config for tower, weights in towers.items()}
   hidden = configs["generator"]["model"]["hidden"]
   model = configs["discriminator"]["model"] | {"generator_hidden": hidden}
-  for name, value in _generator(model).items():
-    if configs["generator"]["model"][name] != value:
+  generator = configs["generator"]["model"]
+  for name, size in _generator(model).items():
+    if generator[name] != size:
       raise UserError(
-        f"{where}: the generator's {name} is"
-        f" {configs['generator']['model'][name]}, beside this discriminator it"
-        f" is {value}; {_REMEDY}."
+        f"{folder}: the generator's {name} is {generator[name]}, but with this"
+        f" discriminator it must be {size}; {_REMEDY}."
       )
   arrays: dict[str, np.ndarray] = {}
   for tower, weights in towers.items():
     for path, array in weights.arrays.items():
-      new = _rename(path, _names(tower))
-      if new in arrays and not np.array_equal(array, arrays[new]):
+      joined_path = _rename(path, _prefixes(tower))
+      if joined_path in arrays and not np.array_equal(
+        array, arrays[joined_path]
+      ):
         raise UserError(
-          f"{where}: {new} of the generator is not the discriminator's, but"
-          f" both share it here; {_REMEDY}."
+          f"{folder}: {joined_path} differs between generator and"
+          f" discriminator, but a model with both shares it; {_REMEDY}."
         )
-      arrays[new] = array
+      arrays[joined_path] = array
   source = {
     "format": "hf",
     "towers": {tower: config["source"] for tower, config in configs.items()},
@@ -110,7 +123,7 @@ def join(towers: Mapping[str, Weights], where: str) -> Weights:
 
 
 def split(weights: Weights, tower: str) -> Weights:
-  """The model of one tower, of a model of both."""
+  """Returns one tower of a model with both, as a model."""
   model = weights.config["model"]
   if tower == "generator":
     sizes = _generator(model)
@@ -120,7 +133,7 @@ def split(weights: Weights, tower: str) -> Weights:
   config = model_folder.make_config(
     "electra", tower, sizes, source=source.get("towers", {tower: source})[tower]
   )
-  back = tuple((new, old) for old, new in _names(tower))
+  back = tuple((joined, alone) for alone, joined in _prefixes(tower))
   shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   arrays = {_rename(p, back): a for p, a in weights.arrays.items()}
   return Weights(
@@ -135,18 +148,18 @@ def choose(
 
   Args:
     weights: a model of any family.
-    tower: "generator", "discriminator" or "both"; None if none was asked for.
+    tower: "generator", "discriminator" or "both"; None if the user named none.
     path: the model's path, for messages.
     default: the tower to take if the model has both and `tower` is None; None
       means both.
 
   Raises:
-    ValueError: the model is not the tower that was asked for.
+    UserError: the model is not the tower that the user named.
   """
   family, task = weights.config["family"], weights.config["task"]
   check_name(family, tower)
   if family != "electra" or task != "pretraining":
-    check_is(weights, tower, path)
+    check_tower(weights, tower, path)
     return weights
   tower = tower or default
   return weights if tower in (None, "both") else split(weights, tower)

@@ -1,10 +1,10 @@
-"""Hugging Face's folders: read into ours, and written from ours."""
+"""Reads and writes folders of Hugging Face's transformers."""
 
-import os
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from bert_jax import files
 from bert_jax.messages import Damaged, UserError, note
@@ -19,7 +19,8 @@ from bert_jax.weights import (
 )
 from bert_jax.weights.model_folder import Weights
 
-# Arrays that the classes of transformers lack: always zero there.
+# (family, task) -> parameters that the classes of transformers do not have.
+# These parameters must be zero.
 ZERO = {("gpt", "sequence_classification"): ("classifier/dense/bias",)}
 
 
@@ -27,52 +28,55 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   """Reads a folder of transformers: config, weights, tokenizer.
 
   Args:
-    path: a folder; for both towers of ELECTRA, one with a folder for each:
-      `generator` and `discriminator`.
+    path: the folder. If it has the folders `generator` and `discriminator`,
+      these are the two towers of an ELECTRA.
     family: a key of `hf_names.NAMINGS`.
-    tower: "generator", "discriminator", "both"; None for what there is.
+    tower: "generator", "discriminator" or "both"; None takes all that the
+      folder has.
 
   Raises:
-    ValueError: with one sentence, whatever is wrong.
+    UserError: the folder cannot be read as a model. The message is one
+      sentence.
   """
   if family not in hf_names.NAMINGS:
     raise UserError(
-      f"--family={family}: of Hugging Face's files, known are"
+      f"--family={family}: Hugging Face's files can be read for these families:"
       f" {', '.join(hf_names.NAMINGS)}."
     )
-  if not os.path.isdir(path):
+  folder = epath.Path(path)
+  if not folder.is_dir():
     raise UserError(f"{path}: no such folder.")
-  both = all(
-    os.path.isdir(os.path.join(path, t)) for t in generator_discriminator.TOWERS
-  )
+  both = _has_towers(folder)
   generator_discriminator.check_name(family, tower)
   if both and tower in (None, "both") and family == "electra":
     towers = {
-      t: _read_one(os.path.join(path, t), family)
+      t: _read_one(str(folder / t), family)
       for t in generator_discriminator.TOWERS
     }
     weights = generator_discriminator.join(towers, path)
   else:
-    tower_path = os.path.join(path, tower) if both and tower else path
+    tower_path = str(folder / tower) if both and tower else path
     weights = _read_one(tower_path, family)
-    generator_discriminator.check_is(weights, tower, tower_path)
+    generator_discriminator.check_tower(weights, tower, tower_path)
   tokenizer_files = weights.tokenizer_files or model_folder.read_tokenizer(path)
   return weights._replace(tokenizer_files=tokenizer_files)
 
 
+def _has_towers(folder: epath.Path) -> bool:
+  """Returns True if a folder has a folder for each of ELECTRA's towers."""
+  return all((folder / t).is_dir() for t in generator_discriminator.TOWERS)
+
+
 def find_family(path: str) -> str:
-  """The family of a folder of transformers, from its config or its arrays.
+  """Finds the family of a transformers folder from its config or its arrays.
 
   Raises:
-    UnknownFamily: neither says it for sure.
-    ValueError: a damaged file.
+    UnknownFamily: neither the config nor the arrays identify a family.
+    UserError: a file is damaged.
   """
-  if all(
-    os.path.isdir(os.path.join(path, tower))
-    for tower in generator_discriminator.TOWERS
-  ):
+  if _has_towers(epath.Path(path)):
     return "electra"
-  config_path = os.path.join(path, model_folder.CONFIG)
+  config_path = str(epath.Path(path) / model_folder.CONFIG)
   config = model_folder.read_json(config_path)
   try:
     return hf_tasks.family_of(config, config_path)
@@ -93,40 +97,63 @@ def find_family(path: str) -> str:
 def _task(
   config: dict[str, Any], family: str, keys: Collection[str], config_path: str
 ) -> tuple[str, bool]:
-  """The task that config and names agree on; whether it has a pair head."""
+  """Finds the task of a file's head from its config and its names.
+
+  Args:
+    config: the content of config.json.
+    family: a key of `hf_names.NAMINGS`.
+    keys: the names of all arrays.
+    config_path: the path of config.json, for messages.
+
+  Returns:
+    The task, and True if the task is "pretraining" with a head for pairs.
+
+  Raises:
+    UserError: config and names do not identify a task.
+  """
   classes, kinds = hf_tasks.tasks_of(family), hf_tasks.model_types(family)
   kind = config.get("model_type")
   if kind not in (None, *kinds):
     raise UserError(
-      f"{config_path}: model_type is {kind!r}, {family}'s is"
-      f" {' or '.join(map(repr, kinds))};"
-      " pass the right --family."
+      f"{config_path}: model_type is {kind!r}, but {family} has"
+      f" {' or '.join(map(repr, kinds))}; pass the right --family."
     )
   pairs = hf_tasks.has_pairs(family, keys)
   named = config.get("architectures")
   if named:
     if not isinstance(named, list) or named[0] not in [*classes]:
       raise UserError(
-        f"{config_path}: architectures is {named}; of {family}, known are"
-        f" {', '.join(classes)}."
+        f"{config_path}: architectures is {named}; for {family} it can be one"
+        f" of {', '.join(classes)}."
       )
     pairs |= named[0].endswith("ForPreTraining")
-    fits = [classes[named[0]]]
+    tasks = [classes[named[0]]]
   else:
-    fits = hf_tasks.guess_task(family, keys)
-  if len(fits) != 1:
-    could = " or ".join(hf_tasks.class_of(family, task) for task in fits)
+    tasks = hf_tasks.guess_task(family, keys)
+  if len(tasks) != 1:
+    could = " or ".join(hf_tasks.class_of(family, task) for task in tasks)
     raise UserError(
       f"{config_path} has no architectures, and the arrays could be those of"
       f" {could or 'no known class'}; write the class in."
     )
-  return fits[0], pairs and fits[0] == "pretraining"
+  return tasks[0], pairs and tasks[0] == "pretraining"
 
 
 def _untie(
   arrays: dict[str, np.ndarray], family: str, prefix: str, file: str
 ) -> None:
-  """Checks copies of other arrays; one without its original becomes it."""
+  """Checks that tied arrays are equal, and adds an original that is missing.
+
+  Args:
+    arrays: name -> array; a copy without its original is added under the
+      original's name.
+    family: a key of `hf_names.NAMINGS`.
+    prefix: the prefix of the encoder's arrays.
+    file: the file of the arrays, for messages.
+
+  Raises:
+    UserError: a copy differs from its original.
+  """
   for copy, (inner, name) in hf_names.NAMINGS[family].tied.items():
     original = prefix + name if inner else name
     if copy not in arrays:
@@ -135,26 +162,35 @@ def _untie(
       arrays[original] = arrays[copy]
     elif not np.array_equal(arrays[copy], arrays[original]):
       raise UserError(
-        f"{file}: {copy} differs from {original}, to which it is tied here;"
-        " a model with a decoder of its own cannot be converted."
+        f"{file}: {copy} differs from {original}. Here the two are tied, so a"
+        " model with a separate decoder cannot be converted."
       )
 
 
 def _read_config(
   config: dict[str, Any], family: str, keys: Collection[str], config_path: str
 ) -> tuple[dict[str, Any], list[str]]:
-  """A folder's config without its source, and notes on what was absent."""
+  """Returns a folder's config without its source, and notes on absent fields.
+
+  Args:
+    config: the content of transformers' config.json.
+    family: a key of `hf_names.NAMINGS`.
+    keys: the names of all arrays.
+    config_path: the path of config.json, for messages.
+  """
   task, pairs = _task(config, family, keys, config_path)
   fields = hf_config.HfFields(config, family, config_path)
   model = hf_config.read_model(fields, task)
-  labels, problem, notes = None, None, []
+  labels: list[str] | None = None
+  problem: str | None = None
+  notes: list[str] = []
   if task in hf_config.WITH_LABELS:
     labels, notes = hf_config.read_labels(config, config_path)
   if task == "sequence_classification":
-    problem = hf_config.problem_of(config, len(labels), config_path)
+    problem = hf_config.problem_of(config, len(labels or ()), config_path)
   head = hf_config.read_head(fields, task, model, len(labels or ()), pairs)
   prefix = hf_tasks.prefix_of(family, keys)
-  result = model_folder.make_config(
+  folder_config = model_folder.make_config(
     family,
     task,
     model,
@@ -163,11 +199,12 @@ def _read_config(
     problem=problem,
     pooler=hf_tasks.has_pooler(family, task, prefix, pairs, keys),
   )
-  return result, notes + fields.notes()
+  return folder_config, notes + fields.notes()
 
 
 def _read_one(path: str, family: str) -> Weights:
-  config_path = os.path.join(path, model_folder.CONFIG)
+  """Reads a folder that has one model."""
+  config_path = str(epath.Path(path) / model_folder.CONFIG)
   hf_fields = model_folder.read_json(config_path)
   arrays, file = hf_files.read(path)
   prefix = hf_tasks.prefix_of(family, arrays)
@@ -184,10 +221,10 @@ def _read_one(path: str, family: str) -> Weights:
   }
   skip = hf_tasks.skipped_of(family, task, prefix)
   rules = hf_tasks.rules_of(config, prefix)
-  used = set(mapping.wanted(rules, shapes))
+  used = set(mapping.shapes_in_file(rules, shapes))
   dtype = hf_files.dtype_of({k: arrays[k] for k in used & arrays.keys()}, file)
   name = hf_tasks.class_of(family, task, config["head"].get("pairs", False))
-  params = mapping.to_ours(rules, arrays, shapes, skip, f"{file} as {name}")
+  params = mapping.to_params(rules, arrays, shapes, skip, f"{file} as {name}")
   config["source"] = {
     "format": "hf",
     "dtype": dtype,
@@ -205,48 +242,50 @@ def write(path: str, weights: Weights, tower: str | None = None) -> None:
   """Writes a folder that transformers opens.
 
   Args:
-    path: the new folder; each tower of ELECTRA gets a folder of its own in it.
-    weights: the model; its `source` has the fields and dtype to write back.
-    tower: "generator", "discriminator", "both"; None for what there is.
+    path: the new folder. If the model has both towers of ELECTRA, each tower
+      gets a folder in it.
+    weights: the model. Its `source` has the fields and dtype to write back.
+    tower: "generator", "discriminator" or "both"; None writes all that the
+      model has.
 
   Raises:
-    ValueError: `path` exists and is not empty, or transformers has no such
-      model; nothing is written.
+    UserError: `path` exists and is not empty, or transformers has no such
+      model. Nothing is written.
   """
   model_folder.check_new(path)
   family, task = weights.config["family"], weights.config["task"]
   if family not in hf_names.NAMINGS:
     raise UserError(f"transformers has no {family}.")
   generator_discriminator.check_name(family, tower)
+  split = generator_discriminator.split
   both = family == "electra" and task == "pretraining"
   if both and tower in (None, "both"):
     models = {
-      t: _theirs(generator_discriminator.split(weights, t))
-      for t in generator_discriminator.TOWERS
+      t: _to_hf(split(weights, t)) for t in generator_discriminator.TOWERS
     }
-  elif both:
-    models = {"": _theirs(generator_discriminator.split(weights, tower))}
+  elif both and tower:
+    models = {"": _to_hf(split(weights, tower))}
   else:
-    generator_discriminator.check_is(weights, tower, "the model")
-    models = {"": _theirs(weights)}
-  with model_folder.new_folder(path) as new:
+    generator_discriminator.check_tower(weights, tower, "the model")
+    models = {"": _to_hf(weights)}
+  with model_folder.new_folder(path) as temporary:
     for name, (config, arrays) in models.items():
-      model_path = os.path.join(new, name)
-      os.makedirs(model_path, exist_ok=True)
-      # transformers asks for this word before it opens the file.
+      folder = epath.Path(temporary) / name
+      folder.mkdir(parents=True, exist_ok=True)
+      # transformers refuses a safetensors file whose header has no "format".
       model_folder.write_files(
-        model_path, config, arrays, weights.tokenizer_files, {"format": "pt"}
+        str(folder), config, arrays, weights.tokenizer_files, {"format": "pt"}
       )
 
 
-def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-  """The config and arrays of transformers."""
+def _to_hf(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+  """Returns a model's config and arrays as transformers stores them."""
   config, arrays = weights.config, dict(weights.arrays)
   family, task = config["family"], config["task"]
   if task == "span" and "beam" in config["head"]:
     raise UserError(
-      "transformers has no place for a head that finds the end of an answer by"
-      " its start (objective.span_head=joint); `export` keeps it."
+      "transformers has no place for a head that finds the end of an answer"
+      " from its start (objective.span_head=joint); `export` keeps it."
     )
   dtype = config["source"].get("dtype", "float32")
   hf_fields = hf_config.make_config(config, weights.tokenizer_files, dtype)
@@ -256,10 +295,10 @@ def _theirs(weights: Weights) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         f"{name} is not zero, and {hf_fields['architectures'][0]} has none."
       )
   prefix = "" if task == "encoder" else hf_names.NAMINGS[family].prefix
-  named = mapping.to_theirs(hf_tasks.rules_of(config, prefix), arrays)
-  wanted = hf_files.FLOATS[dtype]
+  hf_arrays = mapping.to_arrays(hf_tasks.rules_of(config, prefix), arrays)
   return hf_fields, {
-    name: array.astype(wanted) for name, array in named.items()
+    name: array.astype(hf_files.FLOATS[dtype])
+    for name, array in hf_arrays.items()
   }
 
 
@@ -276,25 +315,27 @@ _POOLING_MODES = {
 
 
 def read_pooling(path: str) -> dict[str, Any] | None:
-  """Reads how a folder's vectors are made.
+  """Reads how a model of sentence-transformers makes one vector of a text.
 
   Args:
     path: a sentence-transformers folder, or any other folder.
 
   Returns:
-    None for a folder without a pooling; otherwise a dict with these entries.
-    "modes": names of poolings, whose results are concatenated to the vector.
+    None for a folder without a pooling. Otherwise a dict with these entries:
+    "modes": names of poolings, whose vectors are concatenated.
     "normalize": True if vectors are divided by their length.
-    "others": names of modules that are not computed here.
+    "others": names of modules that are not supported here.
 
   Raises:
-    ValueError: a file is damaged.
+    Damaged: a file is damaged.
+    UserError: modules.json names a folder outside of `path`.
   """
+  folder = epath.Path(path)
   pooling_folder, normalize, others = POOLING, False, []
-  modules_path = os.path.join(path, MODULES)
-  if os.path.isfile(modules_path):
+  modules_path = folder / MODULES
+  if modules_path.is_file():
     try:
-      modules = files.read_json(modules_path)
+      modules = files.read_json(str(modules_path))
     except ValueError as e:
       raise Damaged(f"{modules_path} is damaged ({e}).") from e
     for module in modules if isinstance(modules, list) else [modules]:
@@ -312,14 +353,14 @@ def read_pooling(path: str) -> dict[str, Any] | None:
       elif kind not in ("Transformer", "Dropout"):
         others.append(str(module.get("path") or kind))
   # The file may come from a stranger, so its path must stay inside the folder.
-  if os.path.basename(pooling_folder) != pooling_folder:
+  if not model_folder.is_file_name(pooling_folder):
     raise UserError(
       f"{modules_path}: {pooling_folder!r} is not the name of a folder in it."
     )
-  config_path = os.path.join(path, pooling_folder, model_folder.CONFIG)
-  if not os.path.isfile(config_path):
+  config_path = folder / pooling_folder / model_folder.CONFIG
+  if not config_path.is_file():
     return None
-  config = model_folder.read_json(config_path)
+  config = model_folder.read_json(str(config_path))
   modes = config.get("pooling_mode")
   if modes is None:
     modes = [

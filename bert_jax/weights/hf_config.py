@@ -1,12 +1,12 @@
-"""Fields of Hugging Face's config.json, one by one, both ways.
+"""Reads and writes Hugging Face's config.json, field by field.
 
-Their names, and what an absent one means, from transformers
-(configuration_bert.py and its like).
+The names of the fields, and the values that stand for absent fields, are those
+of transformers (configuration_bert.py and similar files).
 """
 
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bert_jax import models
@@ -17,8 +17,9 @@ from bert_jax.weights import hf_names, hf_tasks
 
 Config = dict[str, Any]
 
-# Attribute of the encoder -> the limit of its number; that of the others,
-# dropout rates and epsilons, is 1. A padding's depends on the sizes.
+# Attribute of the encoder -> a bound that its number must be below. All other
+# numbers are dropout rates and epsilons, and must be below 1. The bound of
+# `padding_id` depends on the sizes; `_check_padding` checks it.
 LIMITS = {"initializer_range": 100.0, "padding_id": math.inf}
 
 _SIZES = {
@@ -30,7 +31,7 @@ _SIZES = {
   "max_positions": "max_position_embeddings",
   "num_segments": "type_vocab_size",
 }
-# Attribute of the encoder -> field. Without a size no model can be built.
+# Family -> attribute of the encoder -> field. All sizes are required.
 SIZES: dict[str, dict[str, str]] = {
   "bert": _SIZES,
   "tinybert": _SIZES,
@@ -61,6 +62,7 @@ _NUMBERS = {
   "norm_epsilon": "layer_norm_eps",
   "initializer_range": "initializer_range",
 }
+# Family -> attribute of the encoder -> field that holds a number.
 NUMBERS: dict[str, dict[str, str]] = {
   "bert": _NUMBERS,
   "tinybert": _NUMBERS,
@@ -79,7 +81,7 @@ NUMBERS: dict[str, dict[str, str]] = {
     "initializer_range": "initializer_range",
   },
 }
-# The value that transformers takes for an absent field.
+# Field -> the value that transformers uses if the field is absent.
 _ABSENT = {
   "hidden_act": "gelu",
   "hidden_dropout_prob": 0.1,
@@ -92,8 +94,8 @@ ABSENT: dict[str, Config] = {
   "bert": _ABSENT,
   "tinybert": _ABSENT,
   "roberta": {
-    field: value
-    for field, value in (_ABSENT | {"pad_token_id": 1}).items()
+    field: default
+    for field, default in (_ABSENT | {"pad_token_id": 1}).items()
     if field != "layer_norm_eps"
   },
   "albert": _ABSENT
@@ -132,8 +134,8 @@ ABSENT: dict[str, Config] = {
     "summary_first_dropout": 0.1,
   },
 }
-# Values other than these mean a model that is not built here.
-_ONLY = {
+# Field -> its supported values. Others mean a model that is not built here.
+_ONLY: dict[str, tuple[Any, ...]] = {
   "position_embedding_type": ("absolute",),
   "is_decoder": (False, None),
   "add_cross_attention": (False, None),
@@ -151,7 +153,7 @@ _GPT_SUMMARY = {
   "summary_activation": None,
   "summary_proj_to_labels": True,
 }
-# GPT-1's "gelu" is the tanh form (modeling_openai.py, ACT_FNS).
+# Name of an activation in transformers -> its name here.
 _ACTIVATIONS = {
   "gelu": "gelu",
   "gelu_python": "gelu",
@@ -159,115 +161,154 @@ _ACTIVATIONS = {
   "gelu_pytorch_tanh": "gelu_new",
   "relu": "relu",
 }
+# GPT-1 calls the approximation by tanh "gelu" (modeling_openai.py, ACT_FNS).
 _GPT_ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu"}
+# `problem_type` -> a converted folder's `problem`.
 PROBLEMS = {
   "single_label_classification": "classification",
   "multi_label_classification": "multi_label",
   "regression": "regression",
 }
-# The classes have it as a number, not as a field (modeling_distilbert.py).
+# The code of DistilBERT fixes this number (modeling_distilbert.py).
 DISTILBERT_EPSILON = 1e-12
 WITH_LABELS = ("sequence_classification", "token_classification")
 
 
 class Fields:
-  """Fields of one config; a format may say what an absent one means."""
+  """Reads the fields of a config.json and checks them."""
 
   def __init__(self, config: Mapping[str, Any], source: str):
-    self.config, self.where = config, source
+    """Wraps a config.
 
-  def refuse(self, field: str, why: str) -> ValueError:
-    """The error that a field's value is worth."""
-    value = self.config.get(field)
-    return UserError(f"{self.where}: {field} is {value!r}; {why}.")
+    Args:
+      config: the content of config.json.
+      source: the file, for messages.
+    """
+    self.config, self.source = config, source
+
+  def refuse(self, field: str, reason: str) -> ValueError:
+    """Returns the error for a field whose value is not supported."""
+    return UserError(
+      f"{self.source}: {field} is {self.config.get(field)!r}; {reason}."
+    )
 
   def value(self, field: str) -> Any:
-    """A field; ValueError if it is absent."""
+    """Returns a field's value; raises a UserError if it is absent."""
     if field not in self.config:
-      raise UserError(f"{self.where} has no {field}; write it in.")
+      raise UserError(f"{self.source} has no {field}; write it in.")
     return self.config[field]
 
   def size(self, field: str) -> int:
-    """A whole number from 1; ValueError if it is another."""
-    value = self.value(field)
-    if type(value) is not int or value < 1:
+    """Returns a whole number from 1; raises a UserError for other values."""
+    size = self.value(field)
+    if type(size) is not int or size < 1:
       raise self.refuse(field, "it must be a whole number from 1")
-    return value
+    return size
 
   def number(self, field: str, limit: float = 1.0) -> float:
-    """A number from 0 to below a limit; ValueError if it is another."""
-    value = self.value(field)
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 <= value < limit:
+    """Returns a number from 0 to below `limit`; else raises a UserError."""
+    number = self.value(field)
+    is_number = isinstance(number, numbers.Real)
+    if not is_number or isinstance(number, bool) or not 0 <= number < limit:
       raise self.refuse(field, f"it must be a number from 0 to below {limit:g}")
-    return value
+    return number
 
 
 class HfFields(Fields):
-  """Fields of one config of transformers; remembers which were absent."""
+  """Reads the fields of transformers' config.json.
+
+  An absent field has the value that transformers uses.
+
+  Attributes:
+    absent: the absent fields that were read -> the values that they got.
+  """
 
   def __init__(self, config: Mapping[str, Any], family: str, source: str):
+    """Wraps a config.
+
+    Args:
+      config: the content of config.json.
+      family: a key of `hf_names.NAMINGS`.
+      source: the file, for messages.
+    """
     super().__init__(config, source)
     self.family = family
     self.absent: Config = {}
 
   def notes(self) -> list[str]:
-    """Returns a line for each absent field with the value that was taken."""
+    """Returns a line about all absent fields; an empty list if none."""
     if not self.absent:
       return []
-    values = ", ".join(f"{f}={v!r}" for f, v in self.absent.items())
-    return [f"{self.where} lacks what transformers reads as {values}"]
+    defaults = ", ".join(f"{f}={v!r}" for f, v in self.absent.items())
+    return [f"{self.source} lacks what transformers reads as {defaults}"]
 
   def size(self, field: str) -> int:
-    """A whole number from 1; ValueError if it is absent or another."""
+    """Returns a whole number from 1; raises a UserError for other values."""
     if self.config.get(field) is None:
       raise UserError(
-        f"{self.where} has no {field}, without which the model's shape is not"
+        f"{self.source} has no {field}, without which the model's shape is not"
         " known; write it in."
       )
     return super().size(field)
 
   def value(self, field: str) -> Any:
-    """A field, or what its absence means; ValueError if that is not known."""
+    """Returns a field's value, or the value that stands for its absence.
+
+    Raises:
+      UserError: the field is absent, and no value stands for that.
+    """
     if field in self.config:
       return self.config[field]
     if field not in ABSENT[self.family]:
-      # RoBERTa's: fairseq trains with the one, the class's default is the
-      # other.
+      # Only RoBERTa's `layer_norm_eps` has no entry in the table, because
+      # fairseq and the class in transformers have different defaults.
       raise UserError(
-        f"{self.where} has no {field}: models trained by fairseq have 1e-05,"
+        f"{self.source} has no {field}: models trained by fairseq have 1e-05,"
         " transformers reads 1e-12; write in the right one."
       )
     self.absent[field] = ABSENT[self.family][field]
     return self.absent[field]
 
-  def only(self, field: str, allowed: Iterable[Any]) -> None:
-    """Raises ValueError if a field is there with a value not allowed."""
+  def only(self, field: str, allowed: Collection[Any]) -> None:
+    """Raises a UserError if a field is present and its value not `allowed`."""
     if field in self.config and self.config[field] not in allowed:
       raise self.refuse(field, f"only {next(iter(allowed))!r} is known here")
 
 
 def activation_field(family: str) -> str:
-  """The field with the activation of the layers."""
+  """Returns the name of the field with the layers' activation."""
   return {"gpt": "afn", "distilbert": "activation"}.get(family, "hidden_act")
 
 
 def activation_names(family: str) -> dict[str, str]:
+  """Returns name of an activation in a family's config -> its name here."""
   return _GPT_ACTIVATIONS if family == "gpt" else _ACTIVATIONS
 
 
 def exact_gelu(family: str, task: str) -> bool:
-  """Returns True if the head has the exact gelu whatever the layers have."""
+  """Returns True if the head always has the exact gelu.
+
+  Such a head does not use the layers' activation.
+  """
   roberta = family == "roberta" and task == "pretraining"
   return roberta or task == "generator"
 
 
 def read_model(fields: HfFields, task: str) -> Config:
-  """Attributes of the encoder; ValueError names the field that is wrong."""
+  """Returns the attributes of the encoder.
+
+  Args:
+    fields: the config.
+    task: a task of `model_folder.module_of`.
+
+  Raises:
+    UserError: a field is absent or has a value that is not supported; the
+      message names it.
+  """
   family = fields.family
   for field, allowed in _ONLY.items():
     fields.only(field, allowed)
-  model = {attribute: fields.size(f) for attribute, f in SIZES[family].items()}
+  model: Config = {a: fields.size(f) for a, f in SIZES[family].items()}
   model |= {
     attribute: fields.number(f, LIMITS.get(attribute, 1.0))
     for attribute, f in NUMBERS[family].items()
@@ -290,22 +331,27 @@ def read_model(fields: HfFields, task: str) -> Config:
 
 
 def _check_padding(fields: HfFields, model: Config) -> None:
-  """Raises ValueError if the padding's id is no row of the tables."""
-  value, limit = fields.config.get(PADDING), model["vocab_size"]
+  """Raises a UserError if the tables have no row for the padding's id."""
+  padding_id, limit = fields.config.get(PADDING), model["vocab_size"]
   if fields.family == "roberta":
-    # Positions count from the padding's id on; one row is left at least.
-    value = fields.value(PADDING)
+    # RoBERTa's positions start after the padding's id. At least one row of the
+    # table of positions must remain.
+    padding_id = fields.value(PADDING)
     limit = min(limit, model["max_positions"] - 1)
-  elif value is None or fields.family == "gpt":
-    return  # A GPT-1 has no padding, and its config may say anything.
-  if type(value) is not int or not 0 <= value < limit:
+  elif padding_id is None or fields.family == "gpt":
+    return  # GPT-1 has no padding, so its config may have any id.
+  if type(padding_id) is not int or not 0 <= padding_id < limit:
     raise fields.refuse(
       PADDING, f"it must be a whole number from 0 to below {limit}"
     )
 
 
 def dropout_field(family: str, task: str) -> str | None:
-  """The field that holds the dropout before a task's classifier."""
+  """Returns the field with the dropout before a task's classifier.
+
+  Returns:
+    The field; None if the family's class has no field for it.
+  """
   if family == "albert" and task != "span":
     return "classifier_dropout_prob"
   if family == "distilbert":
@@ -320,45 +366,74 @@ def dropout_field(family: str, task: str) -> str | None:
 
 
 def dropout_before(fields: HfFields, task: str, model: Config) -> float:
-  """The dropout before a task's classifier; 0 where the class has none."""
+  """Returns the dropout before a task's classifier; 0 if the class has none.
+
+  Args:
+    fields: the config.
+    task: a task with a classifier.
+    model: the attributes of the encoder.
+  """
   field = dropout_field(fields.family, task)
   if field is None:
-    none = task == "span" or fields.family == "gpt"
-    return 0.0 if none else model["dropout"]
-  value = fields.value(field)
-  return model["dropout"] if value is None else fields.number(field)
+    has_none = task == "span" or fields.family == "gpt"
+    return 0.0 if has_none else model["dropout"]
+  if fields.value(field) is None:
+    return model["dropout"]
+  return fields.number(field)
 
 
 def problem_of(config: Mapping[str, Any], num_labels: int, source: str) -> str:
-  """Returns the problem of a classifier; by default one label is a regression.
+  """Returns a classifier's problem, a value of `PROBLEMS`.
+
+  Without a field `problem_type`, a classifier with one label is a regression,
+  as it is in transformers.
 
   Raises:
-    ValueError: an unknown problem_type.
+    UserError: the problem_type is unknown.
   """
-  value = config.get("problem_type")
-  if value is None:
+  problem_type = config.get("problem_type")
+  if problem_type is None:
     return "regression" if num_labels == 1 else "classification"
-  if value not in [*PROBLEMS]:
+  # A list, because a damaged config may hold a value that is not hashable.
+  if problem_type not in [*PROBLEMS]:
     raise UserError(
-      f"{source}: problem_type is {value!r}, not one of {list(PROBLEMS)}."
+      f"{source}: problem_type is {problem_type!r}, not one of"
+      f" {list(PROBLEMS)}."
     )
-  return PROBLEMS[value]
+  return PROBLEMS[problem_type]
 
 
 def pooling(family: str, task: str, dropout: float) -> Config:
-  """Fields of `heads.Pooling` for the class of transformers."""
-  result = models.family(family).POOLING
+  """Returns the fields of `heads.Pooling` for the class of transformers.
+
+  Args:
+    family: a key of `hf_names.NAMINGS`.
+    task: "sequence_classification" or "multiple_choice".
+    dropout: the rate before the classifier.
+  """
+  class_pooling = models.family(family).POOLING
   if family == "electra":
-    result = electra.DENSE_POOLING
+    class_pooling = electra.DENSE_POOLING
   if task == "multiple_choice":
-    result = result._replace(input_dropout=False)
-  return result._replace(dropout=dropout)._asdict()
+    class_pooling = class_pooling._replace(input_dropout=False)
+  return class_pooling._replace(dropout=dropout)._asdict()
 
 
 def read_head(
   fields: HfFields, task: str, model: Config, num_labels: int, pairs: bool
 ) -> Config:
-  """Keyword arguments of the task's module; see `model_folder.module_of`."""
+  """Returns the config's `head`: the arguments of the task's module.
+
+  Args:
+    fields: the config of transformers.
+    task: a task of `model_folder.module_of`.
+    model: the attributes of the encoder.
+    num_labels: the number of a classifier's labels.
+    pairs: True if a model of "pretraining" has a head for pairs.
+
+  Raises:
+    UserError: a field is absent or has a value that is not supported.
+  """
   family, choice = fields.family, task == "multiple_choice"
   if task == "pretraining":
     return {} if family in ("gpt", "electra") else {"pairs": pairs}
@@ -370,39 +445,40 @@ def read_head(
   if task == "token_classification":
     return {"num_labels": num_labels, "dropout": dropout}
   if choice and family == "electra":
-    for field, value in _ELECTRA_SUMMARY.items():
-      fields.only(field, (value,))
+    for field, supported in _ELECTRA_SUMMARY.items():
+      fields.only(field, (supported,))
     fields.only("summary_first_dropout", (0, None))
   if choice and family == "gpt":
-    for field, value in _GPT_SUMMARY.items():
-      fields.only(field, (value,))
+    for field, supported in _GPT_SUMMARY.items():
+      fields.only(field, (supported,))
   return {
     "pooling": pooling(family, task, dropout),
     "num_labels": 1 if choice else num_labels,
   }
 
 
-# Each has a name in memory; classifiers of a whole vocabulary have 250,000.
+# The limit protects the memory, which holds a name for each label. A classifier
+# with a label for each token of a large vocabulary has 250,000 labels.
 MAX_LABELS = 10_000_000
 
 
 def default_labels(count: int) -> list[str]:
-  """The names that transformers gives to labels without any."""
+  """Returns the names that transformers gives to labels without names."""
   return [f"LABEL_{i}" for i in range(count)]
 
 
 def read_labels(
   config: Mapping[str, Any], source: str
 ) -> tuple[list[str], list[str]]:
-  """Label names in the order of their ids, and notes.
+  """Returns the label names in the order of their ids, and notes.
 
   Args:
     config: the config.json of a classifier.
-    source: its file, for messages.
+    source: the file, for messages.
 
   Raises:
-    ValueError: ids are not 0, 1, ..., a name stands twice, or the two maps or
-      the count disagree.
+    UserError: the ids are not 0, 1, ..., two labels have the same name, or the
+      two maps or the count disagree.
   """
   names, count = config.get("id2label"), config.get("num_labels")
   if names is None:
@@ -430,7 +506,8 @@ def read_labels(
     )
   if count is None or count == len(labels):
     return labels, []
-  # Files of 2019 have their own count beside the unchanged default.
+  # In files of 2019, `num_labels` has the right count, and `id2label` is often
+  # the unchanged default.
   if labels == default_labels(2):
     return default_labels(_counted(count, source)), [
       f"{source}: id2label is the default, num_labels={count} counts"
@@ -441,7 +518,7 @@ def read_labels(
 
 
 def _counted(count: Any, source: str) -> int:
-  """`num_labels`, if it is a number of labels."""
+  """Returns `num_labels`; raises a UserError unless it is a valid count."""
   if type(count) is not int or not 1 <= count <= MAX_LABELS:
     raise UserError(
       f"{source}: num_labels is {count!r:.40}, not a whole number from 1 to"
@@ -451,7 +528,10 @@ def _counted(count: Any, source: str) -> int:
 
 
 def _agree(labels: list[str], backward: Any) -> bool:
-  """Returns True if label2id is absent or agrees; its ids may be text."""
+  """Returns True if label2id is absent, or if it agrees with `labels`.
+
+  The ids in label2id may be strings of digits.
+  """
   if not backward:
     return True
   try:
@@ -462,7 +542,7 @@ def _agree(labels: list[str], backward: Any) -> bool:
 
 
 def write_labels(labels: list[str]) -> dict[str, Any]:
-  """The fields for labels."""
+  """Returns the fields of transformers for labels."""
   return {
     "id2label": {str(i): name for i, name in enumerate(labels)},
     "label2id": {name: i for i, name in enumerate(labels)},
@@ -470,9 +550,15 @@ def write_labels(labels: list[str]) -> dict[str, Any]:
 
 
 def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
-  """Fields to write back as they were: those that nothing else holds.
+  """Returns the fields that a converted folder does not hold otherwise.
 
-  The activation and dropouts of heads have several spellings each and stay.
+  `make_config` writes them back unchanged. The fields of the activation and of
+  the heads' dropouts are among them, because each has several spellings.
+
+  Args:
+    config: the content of transformers' config.json.
+    family: a key of `hf_names.NAMINGS`.
+    task: a task of `model_folder.module_of`.
   """
   tables = (SIZES[family], NUMBERS[family])
   used = {field for table in tables for field in table.values()}
@@ -487,15 +573,15 @@ def source_fields(config: Mapping[str, Any], family: str, task: str) -> Config:
 def make_config(
   config: Mapping[str, Any], files: Mapping[str, bytes], dtype: str
 ) -> Config:
-  """The config of transformers for one model.
+  """Returns the config.json of transformers for one model.
 
   Args:
-    config: the config of a converted folder; for ELECTRA, of one tower.
-    files: its tokenizer's.
+    config: the config of a converted folder, for ELECTRA with one tower.
+    files: name -> content of the tokenizer's files.
     dtype: the dtype of the arrays that are written.
 
   Raises:
-    ValueError: transformers has no such model; names what is in the way.
+    UserError: transformers has no such model; the message says why.
   """
   family, task, model = config["family"], config["task"], config["model"]
   source = config["source"]
@@ -503,38 +589,41 @@ def make_config(
   pairs = config["head"].get("pairs", False)
   naming = hf_names.NAMINGS[family]
   cls, kind = hf_tasks.class_of(family, task, pairs), naming.model_type
-  for other, its_kind in naming.others:
-    # XLM-R, say, whose tokenizer transformers finds by this name.
-    if old.get("model_type") == its_kind:
-      cls, kind = other + cls.removeprefix(naming.classes), its_kind
-  result = {"architectures": [cls], "model_type": kind}
+  for other_classes, other_kind in naming.others:
+    # Keep the model's type, because transformers chooses the tokenizer by it;
+    # XLM-R, for example, has another tokenizer than RoBERTa.
+    if old.get("model_type") == other_kind:
+      cls = other_classes + cls.removeprefix(naming.classes)
+      kind = other_kind
+  hf_config: Config = {"architectures": [cls], "model_type": kind}
   _check(family, task, model)
   for table in (SIZES[family], NUMBERS[family]):
-    result |= {field: model[attribute] for attribute, field in table.items()}
+    hf_config |= {field: model[attribute] for attribute, field in table.items()}
   if family == "gpt":
-    result["embd_pdrop"] = model["dropout"]
+    hf_config["embd_pdrop"] = model["dropout"]
   if family == "albert":
-    result["inner_group_num"] = 1
+    hf_config["inner_group_num"] = 1
   if old.get("tie_word_embeddings") is False:
-    # Tied they are, and the copy is not written.
-    result["tie_word_embeddings"] = True
-  result["dtype"] = dtype
+    # Our decoder is always tied to the word table, so set the field and do not
+    # write a second copy.
+    hf_config["tie_word_embeddings"] = True
+  hf_config["dtype"] = dtype
   if "torch_dtype" in old:
-    result["torch_dtype"] = result.pop("dtype")
-  result = {**old, **result}
-  _set_activation(result, family, model["activation"])
-  if "pad_token_id" not in result:
-    number = _padding(files)
-    result |= {} if number is None else {"pad_token_id": number}
+    hf_config["torch_dtype"] = hf_config.pop("dtype")
+  hf_config = {**old, **hf_config}
+  _set_activation(hf_config, family, model["activation"])
+  if "pad_token_id" not in hf_config:
+    padding_id = _padding(files)
+    hf_config |= {} if padding_id is None else {"pad_token_id": padding_id}
   if task in WITH_LABELS:
-    result |= write_labels(config["labels"])
-  _set_problem(result, config)
-  _set_head(result, config)
-  return result
+    hf_config |= write_labels(config["labels"])
+  _set_problem(hf_config, config)
+  _set_head(hf_config, config)
+  return hf_config
 
 
 def _padding(files: Mapping[str, bytes]) -> int | None:
-  """The id of padding; None where the tokenizer's files do not say it."""
+  """Returns the padding's id; None if the tokenizer's files have none."""
   if "vocab.txt" in files:
     pieces = files["vocab.txt"].decode("utf-8").splitlines()
     return pieces.index("[PAD]") if "[PAD]" in pieces else None
@@ -542,14 +631,16 @@ def _padding(files: Mapping[str, bytes]) -> int | None:
     return None
   try:
     tokenizer = model_tokenizer.build(files, "the model")
-  except ValueError:  # The files are copied as they are.
+  except ValueError:
+    return None  # Damaged tokenizer files are copied as they are.
+  if tokenizer is None:
     return None
-  numbers = [tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>")]
-  return next((number for number in numbers if number is not None), None)
+  ids = [tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>")]
+  return next((i for i in ids if i is not None), None)
 
 
 def _check(family: str, task: str, model: Config) -> None:
-  """Raises ValueError if transformers has no field for an attribute."""
+  """Raises a UserError if transformers has no field for an attribute."""
   epsilon = DISTILBERT_EPSILON
   if family == "distilbert" and model["norm_epsilon"] != epsilon:
     raise UserError(
@@ -568,42 +659,40 @@ def _check(family: str, task: str, model: Config) -> None:
     )
 
 
-def _set_activation(result: Config, family: str, activation: str) -> None:
+def _set_activation(hf_config: Config, family: str, activation: str) -> None:
+  """Writes the activation, unless the field already means the same one."""
   field = activation_field(family)
   names = activation_names(family)
-  if names.get(result.get(field)) == activation:
+  if names.get(hf_config.get(field, "")) == activation:
     return
-  fits = [
-    name
-    for name, our_activation in names.items()
-    if our_activation == activation
-  ]
-  if not fits:
+  spellings = [name for name, meaning in names.items() if meaning == activation]
+  if not spellings:
     raise UserError(
-      f"model.activation={activation!r}: transformers' {family} has none but"
+      f"model.activation={activation!r}: transformers' {family} has only"
       f" {sorted(names.values())}."
     )
-  result[field] = fits[0]
+  hf_config[field] = spellings[0]
 
 
-def _set_problem(result: Config, config: Mapping[str, Any]) -> None:
+def _set_problem(hf_config: Config, config: Mapping[str, Any]) -> None:
+  """Writes a classifier's problem, unless the fields already mean it."""
   if config["task"] != "sequence_classification":
     return
   count, source = len(config["labels"]), "config.json"
-  if problem_of(result, count, source) == config["problem"]:
+  if problem_of(hf_config, count, source) == config["problem"]:
     return
-  back = {problem: name for name, problem in PROBLEMS.items()}
-  result["problem_type"] = back[config["problem"]]
+  problem_types = {problem: name for name, problem in PROBLEMS.items()}
+  hf_config["problem_type"] = problem_types[config["problem"]]
 
 
-def _set_head(result: Config, config: Mapping[str, Any]) -> None:
-  """Writes the dropout of the head unless the fields already mean it."""
+def _set_head(hf_config: Config, config: Mapping[str, Any]) -> None:
+  """Writes the dropout of the head, unless the fields already mean it."""
   family, task, head = config["family"], config["task"], config["head"]
   if "pooling" in head:
     dropout = head["pooling"]["dropout"]
     default_pooling = pooling(family, task, dropout)
     if head["pooling"] != default_pooling:
-      name = result["architectures"][0]
+      name = hf_config["architectures"][0]
       raise UserError(
         f"head.pooling={head['pooling']}: transformers' {name} has"
         f" {default_pooling}."
@@ -612,12 +701,12 @@ def _set_head(result: Config, config: Mapping[str, Any]) -> None:
     dropout = head["dropout"]
   else:
     return
-  fields = HfFields(result, family, "config.json")
+  fields = HfFields(hf_config, family, "config.json")
   if dropout_before(fields, task, config["model"]) == dropout:
     return
   field = dropout_field(family, task)
   if field is None:
-    name = result["architectures"][0]
+    name = hf_config["architectures"][0]
     note(f"note: {name} has no field for the dropout {dropout} of the head.")
   else:
-    result[field] = dropout
+    hf_config[field] = dropout

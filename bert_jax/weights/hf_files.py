@@ -1,15 +1,22 @@
-"""The arrays of a Hugging Face folder: safetensors or torch, one or several."""
+"""Reads the arrays of a Hugging Face folder, in one file or in shards.
 
-import os
+The files are safetensors, or pickles of torch.
+"""
+
 import pickle
 import zipfile
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
+from etils import epath
 
 from bert_jax.messages import Damaged, UserError, note
 from bert_jax.weights import generator_discriminator, model_folder
+
+if TYPE_CHECKING:
+  import torch
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -25,27 +32,35 @@ FLOATS = {
 
 
 def read(path: str) -> tuple[dict[str, np.ndarray], str]:
-  """Reads the arrays of a folder, and says which file they are in.
+  """Reads the arrays of a folder.
 
-  Old names of LayerNorm's arrays, `gamma` and `beta`, become the new ones.
+  LayerNorm's arrays get their new names, `weight` and `bias`, if the file has
+  the old ones, `gamma` and `beta`.
+
+  Args:
+    path: the folder.
+
+  Returns:
+    Name -> array, and the path of the file, or of the shards' index.
 
   Raises:
-    ValueError: no weights, a damaged file, or a pickle that is no plain
-      dictionary of arrays.
+    UserError: the folder has no weights, a file is damaged, or a pickle is not
+      a plain dictionary of arrays.
   """
+  folder = epath.Path(path)
   for name, read_file in (
     (SAFE, model_folder.read_tensors),
     (TORCH, read_torch),
   ):
-    file = os.path.join(path, name)
-    if os.path.isfile(file):
-      return _named(read_file(file), file), file
-    index = os.path.join(path, name + ".index.json")
-    if os.path.isfile(index):
-      arrays = {}
-      for shard in _parts(index):
-        arrays |= read_file(os.path.join(path, shard))
-      return _named(arrays, index), index
+    file = folder / name
+    if file.is_file():
+      return _clean_names(read_file(str(file)), str(file)), str(file)
+    index = folder / f"{name}.index.json"
+    if index.is_file():
+      arrays: dict[str, np.ndarray] = {}
+      for shard in _shards(str(index)):
+        arrays |= read_file(str(folder / shard))
+      return _clean_names(arrays, str(index)), str(index)
   raise UserError(
     f"{path} holds no weights: none of {SAFE}, {SAFE_INDEX}, {TORCH},"
     f" {TORCH_INDEX}."
@@ -53,37 +68,40 @@ def read(path: str) -> tuple[dict[str, np.ndarray], str]:
 
 
 def has_weights(path: str) -> bool:
-  """Returns True if a folder, or both of ELECTRA's towers have weights."""
-  names = (SAFE, SAFE_INDEX, TORCH, TORCH_INDEX)
-  places = [[""], list(generator_discriminator.TOWERS)]
-  return any(
-    all(
-      any(os.path.isfile(os.path.join(path, place, name)) for name in names)
-      for place in group
-    )
-    for group in places
-  )
+  """Returns True if a folder, or each of its ELECTRA towers, has weights."""
+
+  def has_file(folder: epath.Path) -> bool:
+    names = (SAFE, SAFE_INDEX, TORCH, TORCH_INDEX)
+    return any((folder / name).is_file() for name in names)
+
+  folder = epath.Path(path)
+  towers = generator_discriminator.TOWERS
+  return has_file(folder) or all(has_file(folder / t) for t in towers)
 
 
-def _parts(index: str) -> list[str]:
-  places = model_folder.read_json(index).get("weight_map")
-  if not isinstance(places, dict) or not places:
+def _shards(index: str) -> list[str]:
+  """Returns the names of the files that an index lists."""
+  shard_by_array = model_folder.read_json(index).get("weight_map")
+  if not isinstance(shard_by_array, dict) or not shard_by_array:
     raise Damaged(f"{index} is damaged: it has no weight_map.")
-  if not all(isinstance(shard, str) for shard in places.values()):
+  if not all(isinstance(shard, str) for shard in shard_by_array.values()):
     raise Damaged(f"{index} is damaged: its weight_map names no files.")
-  shards = sorted(set(places.values()))
+  shards = sorted(set(shard_by_array.values()))
   for shard in shards:
-    # A name in somebody else's file must not lead out of the folder.
-    if os.path.basename(shard) != shard:
+    # The index may come from a stranger, so its names must stay in the folder.
+    if not model_folder.is_file_name(shard):
       raise UserError(f"{index}: {shard!r} is no file of this folder.")
   return shards
 
 
 def read_torch(path: str) -> dict[str, np.ndarray]:
-  """Reads a dictionary of tensors that torch saved; no code in it is run.
+  """Reads a dictionary of tensors that torch saved.
+
+  Code in the file is never run.
 
   Raises:
-    ValueError: torch is not there, or the file is damaged or holds more.
+    UserError: torch is not installed, the file is damaged, or it holds more
+      than tensors.
   """
   try:
     import torch
@@ -93,9 +111,10 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
       f" {SAFE})."
     ) from e
   try:
-    # With mmap arrays stay on the disk; files of old versions are no zip.
-    mapped = zipfile.is_zipfile(path)
-    values = torch.load(path, "cpu", weights_only=True, mmap=mapped)
+    # A memory map leaves the arrays on the disk. Files of old versions of torch
+    # are not zip files and cannot be mapped.
+    is_zip = zipfile.is_zipfile(path)
+    tensors = torch.load(path, "cpu", weights_only=True, mmap=is_zip)
   except pickle.UnpicklingError as e:
     raise UserError(
       f"{path} holds more than tensors and is not opened: loading it could run"
@@ -105,14 +124,14 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
     # torch raises errors of many types for a damaged file.
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
     raise Damaged(f"{path} is damaged ({reason}); get it again.") from e
-  if not isinstance(values, Mapping) or not all(
-    isinstance(value, torch.Tensor) for value in values.values()
+  if not isinstance(tensors, Mapping) or not all(
+    isinstance(tensor, torch.Tensor) for tensor in tensors.values()
   ):
     raise UserError(f"{path} is no dictionary of tensors.")
-  return {name: _numpy(value, name, path) for name, value in values.items()}
+  return {name: _numpy(tensor, name, path) for name, tensor in tensors.items()}
 
 
-def _numpy(tensor, name: str, path: str) -> np.ndarray:
+def _numpy(tensor: "torch.Tensor", name: str, path: str) -> np.ndarray:
   import torch
 
   tensor = tensor.detach()
@@ -127,19 +146,19 @@ def _numpy(tensor, name: str, path: str) -> np.ndarray:
     raise UserError(f"{path}: {name} is {kind}, unknown here.") from e
 
 
-def _named(
+def _clean_names(
   arrays: Mapping[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
-  """Arrays without the prefix of a wrapper around the model, by new names."""
+  """Returns the arrays without wrappers' prefixes and by their new names."""
   prefix, arrays = "", dict(arrays)
   while arrays:
-    first = next(
+    wrapper = next(
       (p for p in WRAPPERS if all(k.startswith(p) for k in arrays)), None
     )
-    if first is None:
+    if wrapper is None:
       break
-    arrays = {k.removeprefix(first): a for k, a in arrays.items()}
-    prefix += first
+    arrays = {k.removeprefix(wrapper): a for k, a in arrays.items()}
+    prefix += wrapper
   if prefix:
     note(
       f"note: {source}: its names all begin with {prefix!r}, which is left out."
@@ -150,23 +169,30 @@ def _named(
 def _new_names(
   arrays: Mapping[str, np.ndarray], source: str
 ) -> dict[str, np.ndarray]:
-  result = {}
-  for key, array in arrays.items():
-    new = key
-    for old, name in ((".gamma", ".weight"), (".beta", ".bias")):
-      if key.endswith(old):
-        new = key.removesuffix(old) + name
-    if new in result:
-      raise UserError(f"{source}: {new} is there under its old name as well.")
-    result[new] = array
-  return result
+  """Renames `gamma` to `weight`, and `beta` to `bias`."""
+  renamed = {}
+  for name, array in arrays.items():
+    new_name = name
+    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+      if name.endswith(old):
+        new_name = name.removesuffix(old) + new
+    if new_name in renamed:
+      raise UserError(
+        f"{source}: {new_name} is there under its old name as well."
+      )
+    renamed[new_name] = array
+  return renamed
 
 
 def dtype_of(arrays: Mapping[str, np.ndarray], source: str) -> str:
-  """The one dtype of a model's parameters; "float32" if they have several.
+  """Returns the dtype of a model's parameters; "float32" if it has several.
+
+  Args:
+    arrays: name -> array.
+    source: the file, for messages.
 
   Raises:
-    ValueError: a parameter is no float of 16 or 32 bits.
+    UserError: an array's dtype is not a key of `FLOATS`.
   """
   names = {dtype: name for name, dtype in FLOATS.items()}
   for key, array in arrays.items():

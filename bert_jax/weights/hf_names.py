@@ -1,7 +1,8 @@
 """Names of arrays in Hugging Face's files: rules by family and task.
 
-From the state dictionaries of transformers' classes (modeling_bert.py and its
-like, version 5; older names where files still have them).
+The names are those in the state dictionaries of transformers' classes
+(modeling_bert.py and similar files, version 5). Older names are included if
+published files still use them.
 """
 
 from typing import Any, NamedTuple
@@ -16,11 +17,11 @@ class Naming(NamedTuple):
     classes: the prefix of the names of its classes.
     model_type: the value of `model_type` in config.json.
     prefix: the prefix of the encoder's arrays in a file with a head.
-    tied: copies of other arrays: name -> (whether the original has the prefix,
-      its name).
+    tied: arrays that are copies: name of the copy -> (True if the original's
+      name has the prefix, the original's name without prefix).
     skipped: patterns of names that hold no parameter.
-    others: (what names of classes begin with, model_type) of models that have
-      the same parameters under the same names.
+    others: other models with the same parameters under the same names, each as
+      (the prefix of its classes, its `model_type`).
   """
 
   classes: str
@@ -32,7 +33,7 @@ class Naming(NamedTuple):
 
 
 _WORDS = "embeddings.word_embeddings.weight"
-# Buffers that some versions save: what they hold is made from the sizes.
+# Buffers that some versions save. They follow from the model's sizes.
 _BUFFERS = ("*embeddings.position_ids", "*embeddings.token_type_ids")
 _BERT = Naming(
   "Bert",
@@ -46,7 +47,7 @@ _BERT = Naming(
 )
 NAMINGS: dict[str, Naming] = {
   "bert": _BERT,
-  # Its maps to a teacher's width are of its distillation, not of the model.
+  # `fit_dense` maps to the teacher's width. Only distillation uses it.
   "tinybert": _BERT._replace(skipped=(*_BUFFERS, "fit_dense*")),
   "roberta": Naming(
     "Roberta",
@@ -124,92 +125,99 @@ _DISTILBERT_LAYER = {
 }
 
 
-def _dense(ours: str, theirs: str) -> list[Rule]:
+def _dense(path: str, name: str) -> list[Rule]:
+  """Returns the rules for a dense layer: its path, and its name in the file."""
   return [
-    Rule(f"{ours}/kernel", f"{theirs}.weight", "transpose"),
-    Rule(f"{ours}/bias", f"{theirs}.bias"),
+    Rule(f"{path}/kernel", f"{name}.weight", "transpose"),
+    Rule(f"{path}/bias", f"{name}.bias"),
   ]
 
 
-def _norm(ours: str, theirs: str) -> list[Rule]:
+def _norm(path: str, name: str) -> list[Rule]:
   return [
-    Rule(f"{ours}/scale", f"{theirs}.weight"),
-    Rule(f"{ours}/bias", f"{theirs}.bias"),
+    Rule(f"{path}/scale", f"{name}.weight"),
+    Rule(f"{path}/bias", f"{name}.bias"),
   ]
 
 
-def _layer(ours: str, theirs: str, names: dict[str, str]) -> list[Rule]:
+def _layer(path: str, name: str, names: dict[str, str]) -> list[Rule]:
+  """Returns the rules for the layers of an encoder.
+
+  Args:
+    path: the path of the stacked layers.
+    name: the name of layer `{i}` in the file.
+    names: module in a layer -> its name in the file.
+  """
   rules = []
-  for part, name in names.items():
-    to, name = f"{ours}/{part}", f"{theirs}.{name}"
-    if part.endswith("norm"):
-      rules += _norm(to, name)
-    elif part == "attention/output":
-      rules.append(Rule(f"{to}/kernel", f"{name}.weight", "output"))
-      rules.append(Rule(f"{to}/bias", f"{name}.bias"))
-    elif part.startswith("attention/"):
-      rules.append(Rule(f"{to}/kernel", f"{name}.weight", "heads"))
-      rules.append(Rule(f"{to}/bias", f"{name}.bias", "heads_bias"))
+  for module, module_name in names.items():
+    to, array = f"{path}/{module}", f"{name}.{module_name}"
+    if module.endswith("norm"):
+      rules += _norm(to, array)
+    elif module == "attention/output":
+      rules.append(Rule(f"{to}/kernel", f"{array}.weight", "output"))
+      rules.append(Rule(f"{to}/bias", f"{array}.bias"))
+    elif module.startswith("attention/"):
+      rules.append(Rule(f"{to}/kernel", f"{array}.weight", "heads"))
+      rules.append(Rule(f"{to}/bias", f"{array}.bias", "heads_bias"))
     else:
-      rules += _dense(to, name)
+      rules += _dense(to, array)
   return rules
 
 
 def _gpt(prefix: str) -> list[Rule]:
-  """GPT-1's kernels are [inputs, outputs]; query, key, value are one array."""
-  ours, theirs = "encoder/layers/layer", f"{prefix}h.{{i}}"
+  """Returns the rules for the encoder of GPT-1.
+
+  Its kernels are [inputs, outputs], and one array holds query, key and value.
+  """
+  layer, name = "encoder/layers/layer", f"{prefix}h.{{i}}"
   rules = [
     Rule("encoder/embeddings/word/embedding", f"{prefix}tokens_embed.weight"),
     Rule(
       "encoder/embeddings/position/embedding", f"{prefix}positions_embed.weight"
     ),
   ]
-  for n, part in enumerate(("query", "key", "value")):
-    to, name = f"{ours}/attention/{part}", f"{theirs}.attn.c_attn"
+  for i, projection in enumerate(("query", "key", "value")):
+    path, array = f"{layer}/attention/{projection}", f"{name}.attn.c_attn"
     rules += [
-      Rule(f"{to}/kernel", f"{name}.weight", "split_outputs", (n, 3)),
-      Rule(f"{to}/bias", f"{name}.bias", "heads_bias", (n, 3)),
+      Rule(f"{path}/kernel", f"{array}.weight", "split_outputs", (i, 3)),
+      Rule(f"{path}/bias", f"{array}.bias", "heads_bias", (i, 3)),
     ]
-  for part, name, move in (
+  for module, module_name, layout in (
     ("attention/output", "attn.c_proj", "split_inputs"),
-    ("mlp_in", "mlp.c_fc", "copy"),
-    ("mlp_out", "mlp.c_proj", "copy"),
+    ("mlp_in", "mlp.c_fc", "same"),
+    ("mlp_out", "mlp.c_proj", "same"),
   ):
     rules += [
-      Rule(f"{ours}/{part}/kernel", f"{theirs}.{name}.weight", move),
-      Rule(f"{ours}/{part}/bias", f"{theirs}.{name}.bias"),
+      Rule(f"{layer}/{module}/kernel", f"{name}.{module_name}.weight", layout),
+      Rule(f"{layer}/{module}/bias", f"{name}.{module_name}.bias"),
     ]
-  rules += _norm(f"{ours}/attention_norm", f"{theirs}.ln_1")
-  return rules + _norm(f"{ours}/mlp_norm", f"{theirs}.ln_2")
+  rules += _norm(f"{layer}/attention_norm", f"{name}.ln_1")
+  return rules + _norm(f"{layer}/mlp_norm", f"{name}.ln_2")
 
 
 def encoder_rules(
   family: str, model: dict[str, Any], prefix: str
 ) -> list[Rule]:
-  """Rules of an encoder's parameters.
+  """Returns the rules for an encoder's parameters.
 
   Args:
     family: a key of `NAMINGS`.
     model: the encoder's attributes.
-    prefix: the naming's, or "" for a file of an encoder alone.
+    prefix: the prefix of the encoder's arrays; "" for a file without a head.
   """
   if family == "gpt":
     return _gpt(prefix)
-  tables, theirs = "encoder/embeddings", f"{prefix}embeddings"
+  path, name = "encoder/embeddings", f"{prefix}embeddings"
   rules = [
-    Rule(f"{tables}/word/embedding", f"{theirs}.word_embeddings.weight"),
-    Rule(
-      f"{tables}/position/embedding", f"{theirs}.position_embeddings.weight"
-    ),
-    *_norm(f"{tables}/norm", f"{theirs}.LayerNorm"),
+    Rule(f"{path}/word/embedding", f"{name}.word_embeddings.weight"),
+    Rule(f"{path}/position/embedding", f"{name}.position_embeddings.weight"),
+    *_norm(f"{path}/norm", f"{name}.LayerNorm"),
   ]
   if family == "distilbert":
-    ours, layer = "encoder/layers/layer", f"{prefix}transformer.layer.{{i}}"
-    return rules + _layer(ours, layer, _DISTILBERT_LAYER)
+    layer = f"{prefix}transformer.layer.{{i}}"
+    return rules + _layer("encoder/layers/layer", layer, _DISTILBERT_LAYER)
   rules.append(
-    Rule(
-      f"{tables}/segment/embedding", f"{theirs}.token_type_embeddings.weight"
-    )
+    Rule(f"{path}/segment/embedding", f"{name}.token_type_embeddings.weight")
   )
   if family == "albert":
     rules += _dense(
@@ -217,17 +225,17 @@ def encoder_rules(
     )
     layer = f"{prefix}encoder.albert_layer_groups.{{i}}.albert_layers.0"
     return rules + _layer("encoder/layers/layer", layer, _ALBERT_LAYER)
-  ours = "encoder"
+  encoder = "encoder"
   if family == "electra":
-    ours = "encoder/tower"
+    encoder = "encoder/tower"
     if model["embedding_size"] != model["hidden"]:
-      rules += _dense(f"{ours}/project", f"{prefix}embeddings_project")
+      rules += _dense(f"{encoder}/project", f"{prefix}embeddings_project")
   layer = f"{prefix}encoder.layer.{{i}}"
-  return rules + _layer(f"{ours}/layers/layer", layer, _BERT_LAYER)
+  return rules + _layer(f"{encoder}/layers/layer", layer, _BERT_LAYER)
 
 
 def pooler_rules(family: str, prefix: str) -> list[Rule]:
-  """Rules of the encoder's pooler; none where a family has none."""
+  """Returns the rules for the pooler; an empty list if a family has none."""
   if family in ("bert", "tinybert", "roberta"):
     return _dense("pooler/dense", f"{prefix}pooler.dense")
   return _dense("pooler/dense", f"{prefix}pooler") if family == "albert" else []
@@ -244,24 +252,24 @@ def _next_sentence_rules(family: str, prefix: str) -> list[Rule]:
 
 
 def _pretraining_rules(family: str, prefix: str, pairs: bool) -> list[Rule]:
-  pair = pooler_rules(family, prefix) if pairs else []
+  pair_head = pooler_rules(family, prefix) if pairs else []
   if family in ("bert", "tinybert"):
-    at = "cls.predictions"
+    name = "cls.predictions"
     rules = _mlm(
-      f"{at}.transform.dense", f"{at}.transform.LayerNorm", f"{at}.bias"
+      f"{name}.transform.dense", f"{name}.transform.LayerNorm", f"{name}.bias"
     )
-    pair = _next_sentence_rules(family, prefix)
+    pair_head = _next_sentence_rules(family, prefix)
   elif family == "albert":
-    at = "predictions"
-    rules = _mlm(f"{at}.dense", f"{at}.LayerNorm", f"{at}.bias")
-    pair += _dense("pair/dense", "sop_classifier.classifier")
+    name = "predictions"
+    rules = _mlm(f"{name}.dense", f"{name}.LayerNorm", f"{name}.bias")
+    pair_head += _dense("pair/dense", "sop_classifier.classifier")
   elif family == "roberta":
     rules = _mlm("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
   elif family == "distilbert":
     rules = _mlm("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")
   else:
     rules = []
-  return rules + pair if pairs else rules
+  return rules + pair_head if pairs else rules
 
 
 def head_rules(
@@ -271,8 +279,8 @@ def head_rules(
 
   Args:
     family: a key of `NAMINGS`.
-    task: a task of `model_folder.module_of`. For "encoder" there are no rules,
-      not even of the pooler.
+    task: a task of `model_folder.module_of`. For "encoder" the list is empty;
+      `pooler_rules` has the rules for its pooler.
     prefix: the prefix of the encoder's arrays.
     pairs: True if a model of "pretraining" has a pooler and a pair head.
   """
@@ -283,30 +291,30 @@ def head_rules(
   if task == "next_sentence":
     return _next_sentence_rules(family, prefix)
   if task == "generator":
-    at = "generator_predictions"
-    return _mlm(f"{at}.dense", f"{at}.LayerNorm", "generator_lm_head.bias")
+    name = "generator_predictions"
+    return _mlm(f"{name}.dense", f"{name}.LayerNorm", "generator_lm_head.bias")
   if task == "discriminator":
-    at = "discriminator_predictions"
-    return _dense("rtd/dense", f"{at}.dense") + _dense(
-      "rtd/output/dense", f"{at}.dense_prediction"
+    name = "discriminator_predictions"
+    return _dense("rtd/dense", f"{name}.dense") + _dense(
+      "rtd/output/dense", f"{name}.dense_prediction"
     )
-  ours, choice = "classifier/dense", task == "multiple_choice"
+  path, choice = "classifier/dense", task == "multiple_choice"
   if task == "span":
-    return _dense(ours, "qa_outputs")
+    return _dense(path, "qa_outputs")
   if task == "token_classification":
-    return _dense(ours, "classifier")
+    return _dense(path, "classifier")
   if family == "gpt":
     if choice:
-      return _dense(ours, "multiple_choice_head.summary")
-    return [Rule(f"{ours}/kernel", "score.weight", "transpose")]
+      return _dense(path, "multiple_choice_head.summary")
+    return [Rule(f"{path}/kernel", "score.weight", "transpose")]
   if family == "distilbert":
     pooler = _dense("pooler/dense", "pre_classifier")
-    return pooler + _dense(ours, "classifier")
+    return pooler + _dense(path, "classifier")
   if family in ("roberta", "electra") and not choice:
     pooler = _dense("pooler/dense", "classifier.dense")
-    return pooler + _dense(ours, "classifier.out_proj")
+    return pooler + _dense(path, "classifier.out_proj")
   if family == "electra":
     pooler = _dense("pooler/dense", "sequence_summary.summary")
   else:
     pooler = pooler_rules(family, prefix)
-  return pooler + _dense(ours, "classifier")
+  return pooler + _dense(path, "classifier")

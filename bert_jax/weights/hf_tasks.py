@@ -1,4 +1,4 @@
-"""Which class of transformers a file is of, and which task that is."""
+"""Finds which class of transformers wrote a file, and the task of its head."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -19,16 +19,17 @@ _CLASSES = {
 
 
 # Family -> the name of an array in its encoder. With the family's prefix, this
-# name identifies the family; for the families in `_SURE_ALONE` also without it.
-_SURE = dict.fromkeys(
+# name identifies the family. For the families in `_WITHOUT_PREFIX`, the name
+# identifies the family even without the prefix.
+_IDENTIFYING = dict.fromkeys(
   ("bert", "roberta", "electra"), "encoder.layer.0.attention.self.query.weight"
 )
-_SURE |= {
+_IDENTIFYING |= {
   "albert": "encoder.embedding_hidden_mapping_in.weight",
   "distilbert": "transformer.layer.0.attention.q_lin.weight",
   "gpt": "h.0.attn.c_attn.weight",
 }
-_SURE_ALONE = ("albert", "distilbert", "gpt")
+_WITHOUT_PREFIX = ("albert", "distilbert", "gpt")
 
 
 def has_pair_head(family: str) -> bool:
@@ -37,7 +38,7 @@ def has_pair_head(family: str) -> bool:
 
 
 def tasks_of(family: str) -> dict[str, str]:
-  """Class of transformers -> task, for the classes that are known here."""
+  """Returns class of transformers -> task, for all supported classes."""
   naming = hf_names.NAMINGS[family]
   if family == "gpt":
     ends = ("Model", "ForSequenceClassification")
@@ -57,14 +58,16 @@ def tasks_of(family: str) -> dict[str, str]:
       del classes_by_ending["ForPreTraining"]
     if family in ("bert", "tinybert"):
       classes_by_ending["ForNextSentencePrediction"] = "next_sentence"
-      # It has the same parameters as ForMaskedLM. The config says whether the
-      # model is a decoder.
+      # LMHeadModel has the same parameters as ForMaskedLM. The config says
+      # whether the model is a decoder.
       classes_by_ending["LMHeadModel"] = "pretraining"
     if family in ("roberta", "electra"):
       classes_by_ending["ForCausalLM"] = classes_by_ending["ForMaskedLM"]
-  begins = [naming.classes, *(classes for classes, _ in naming.others)]
+  prefixes = [naming.classes, *(classes for classes, _ in naming.others)]
   return {
-    b + end: task for b in begins for end, task in classes_by_ending.items()
+    prefix + end: task
+    for prefix in prefixes
+    for end, task in classes_by_ending.items()
   }
 
 
@@ -75,15 +78,24 @@ def model_types(family: str) -> tuple[str, ...]:
 
 
 def class_of(family: str, task: str, pairs: bool = False) -> str:
-  """The class of transformers for a task; ValueError if there is none."""
+  """Returns the class of transformers for a task.
+
+  Args:
+    family: a key of `hf_names.NAMINGS`.
+    task: a task of `model_folder.module_of`.
+    pairs: True if a model of "pretraining" has a head for pairs.
+
+  Raises:
+    UserError: transformers has no such class.
+  """
   classes = [c for c, t in tasks_of(family).items() if t == task]
   if task == "pretraining":
-    pick = "ForPreTraining" if pairs else "ForMaskedLM"
-    pick = "LMHeadModel" if family == "gpt" else pick
-    classes = [c for c in classes if c.endswith(pick)]
+    ending = "ForPreTraining" if pairs else "ForMaskedLM"
+    ending = "LMHeadModel" if family == "gpt" else ending
+    classes = [c for c in classes if c.endswith(ending)]
   if not classes:
-    what = f"{task} with a head for pairs" if pairs else task
-    raise UserError(f"transformers has no class for {family} with {what}.")
+    head = f"{task} with a head for pairs" if pairs else task
+    raise UserError(f"transformers has no class for {family} with {head}.")
   return classes[0]
 
 
@@ -96,15 +108,16 @@ def family_of(config: Mapping[str, Any], source: str) -> str:
   kind, named = config.get("model_type"), config.get("architectures")
   classes = named if isinstance(named, list) else []
   for family in hf_names.NAMINGS:
-    class_endings = [*tasks_of(family)]
+    # A list, because a damaged config may hold names that are not hashable.
+    family_classes = [*tasks_of(family)]
     if kind in model_types(family) or any(
-      name in class_endings for name in classes
+      name in family_classes for name in classes
     ):
       return family
   raise UnknownFamily(
-    f"{source}: model_type is {kind!r}, architectures {named}; of these"
-    f" families it is none: {', '.join(hf_names.NAMINGS)}; if it is one, pass"
-    " family= (--family=NAME of a command)."
+    f"{source}: model_type is {kind!r}, architectures {named}. They name none"
+    f" of these families: {', '.join(hf_names.NAMINGS)}. If the model is one of"
+    " them, pass family= (--family=NAME of a command)."
   )
 
 
@@ -119,10 +132,10 @@ def family_by_names(keys: Collection[str]) -> str | None:
     of BERT without a prefix has the same names as RoBERTa's.
   """
   matching = []
-  for family, name in _SURE.items():
+  for family, name in _IDENTIFYING.items():
     prefix = hf_names.NAMINGS[family].prefix
     names = [prefix + name]
-    if family in _SURE_ALONE:
+    if family in _WITHOUT_PREFIX:
       names.append(name)
     if any(name in keys for name in names):
       matching.append(family)
@@ -134,15 +147,15 @@ def has_pairs(family: str, keys: Collection[str]) -> bool:
   if not has_pair_head(family):
     return False
   rules = hf_names.head_rules(family, "pretraining", "", pairs=True)
-  return any(r.theirs in keys for r in rules if r.ours.startswith("pair/"))
+  return any(r.name in keys for r in rules if r.path.startswith("pair/"))
 
 
 def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
-  """Rules of all parameters of a folder's config.
+  """Returns the rules for all parameters of a converted folder's config.
 
   Args:
-    config: the config of a converted folder; for ELECTRA, of one tower.
-    prefix: the naming's, or "" for a file of an encoder alone.
+    config: the config of a converted folder, for ELECTRA with one tower.
+    prefix: the prefix of the encoder's arrays; "" for a file without a head.
   """
   family, task = config["family"], config["task"]
   pairs = config["head"].get("pairs", False)
@@ -154,7 +167,7 @@ def rules_of(config: Mapping[str, Any], prefix: str) -> list[Rule]:
 
 
 def _reads_pooler(rules: list[Rule]) -> bool:
-  return any(rule.ours.startswith("pooler/") for rule in rules)
+  return any(rule.path.startswith("pooler/") for rule in rules)
 
 
 def has_pooler(
@@ -164,43 +177,53 @@ def has_pooler(
   if _reads_pooler(hf_names.head_rules(family, task, prefix, pairs)):
     return False
   rules = hf_names.pooler_rules(family, prefix)
-  return any(rule.theirs in keys for rule in rules)
+  return any(rule.name in keys for rule in rules)
 
 
 def prefix_of(family: str, keys: Collection[str]) -> str:
-  """The prefix that encoder arrays have among these names, maybe none."""
+  """Returns the prefix of the encoder's arrays in a file; "" if none."""
   prefix = hf_names.NAMINGS[family].prefix
   return prefix if any(key.startswith(prefix) for key in keys) else ""
 
 
 def guess_task(family: str, keys: Collection[str]) -> list[str]:
-  """Tasks whose heads a file of these names may be of."""
+  """Returns the tasks whose heads have exactly the names that a file has.
+
+  Args:
+    family: a key of `hf_names.NAMINGS`.
+    keys: the names of all arrays in the file.
+  """
   prefix = prefix_of(family, keys)
-  pooler = {rule.theirs for rule in hf_names.pooler_rules(family, prefix)}
+  pooler = {rule.name for rule in hf_names.pooler_rules(family, prefix)}
   heads = {
-    task: {rule.theirs for rule in hf_names.head_rules(family, task, prefix)}
+    task: {rule.name for rule in hf_names.head_rules(family, task, prefix)}
     - pooler
     for task in sorted(set(tasks_of(family).values()))
   }
   if family == "gpt" and "lm_head.weight" not in keys:
     del heads["pretraining"]
   head_names = set().union(*heads.values())
-  there = {key for key in keys if key in head_names}
+  file_names = {key for key in keys if key in head_names}
   # A model with a masked-LM head and a head for pairs is a pre-training model.
-  if there - (pairs := heads.get("next_sentence", set())):
-    there -= pairs
-  fits = [task for task, names in heads.items() if names == there]
-  # Tied, GPT-1's language model has no array of its own.
+  if file_names - (pairs := heads.get("next_sentence", set())):
+    file_names -= pairs
+  fits = [task for task, names in heads.items() if names == file_names]
+  # The head of GPT-1's language model is tied, so it adds no array.
   if family == "gpt" and "pretraining" in fits:
     return ["pretraining"]
   return fits
 
 
 def skipped_of(family: str, task: str, prefix: str) -> tuple[str, ...]:
-  """Patterns of names that a file of this task may have and that are dropped.
+  """Returns patterns of names that a file may have and that are dropped.
 
-  A RoBERTa classifier has a dense layer of its own; files of older versions
-  hold the unused pooler as well.
+  A RoBERTa classifier does not use the pooler, since it has another dense
+  layer. Older versions of transformers saved the pooler nevertheless.
+
+  Args:
+    family: a key of `hf_names.NAMINGS`.
+    task: the task of the file's head.
+    prefix: the prefix of the encoder's arrays.
   """
   patterns = (*hf_names.NAMINGS[family].skipped, *hf_names.NAMINGS[family].tied)
   if family == "roberta" and task == "sequence_classification":

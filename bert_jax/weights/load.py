@@ -1,13 +1,13 @@
-"""Opens a model from whatever path: `open_model`, and `bert_jax.load`."""
+"""Opens a model from any path: `open_model`, and `bert_jax.load`."""
 
 import dataclasses
 import functools
-import os
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from etils import epath
 from tokenizers import Tokenizer
 
 from bert_jax.messages import UserError, note
@@ -23,26 +23,27 @@ from bert_jax.weights import (
 )
 from bert_jax.weights.model_folder import Weights
 
-# The files that are fetched of a model on the hub; torch's if the model itself,
-# or both towers of ELECTRA, have no others: safetensors of another format may
-# lie in other folders of the repository.
+# The files that are fetched for a model on the hub.
 _PATTERNS = ("*.json", "*.txt", "*.model", "*.safetensors")
-_TORCH = tuple(
-  f"{place}pytorch_model*.bin"
-  for place in ("", *(f"{tower}/" for tower in generator_discriminator.TOWERS))
+# Torch's files are fetched only if the model's folder, or the folders of both
+# ELECTRA towers, have no safetensors. Safetensors in other folders of the
+# repository may be of another format, so they do not count.
+_TORCH_PATTERNS = tuple(
+  f"{folder}pytorch_model*.bin"
+  for folder in ("", *(f"{tower}/" for tower in generator_discriminator.TOWERS))
 )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpenedModel:
-  """A model, whatever its files were.
+  """A model that was opened from files of any format.
 
   Its parameters, tokenizer and vocabulary are made when they are first used.
 
   Attributes:
     path: the path or name that was opened.
     weights: the config, the arrays and the tokenizer's files.
-    module: encoder and head of the task; the encoder is `module.encoder`.
+    module: the encoder, which is `module.encoder`, with the task's head.
   """
 
   path: str
@@ -62,7 +63,7 @@ class OpenedModel:
 
   @functools.cached_property
   def tokenizer(self) -> Tokenizer | None:
-    """The tokenizer, which adds special tokens; None if there are no files."""
+    """The tokenizer, which adds special tokens; None if it has no files."""
     tokenizer = model_tokenizer.build(self.weights.tokenizer_files, self.path)
     if tokenizer is not None and self.config["family"] != "elmo":
       rows = self.config["model"]["vocab_size"]
@@ -72,7 +73,7 @@ class OpenedModel:
 
   @property
   def has_vocabulary(self) -> bool:
-    """True if there are files of a tokenizer."""
+    """True if the model has files of a tokenizer."""
     return open_vocabulary.has_tokenizer(self.weights.tokenizer_files)
 
   @functools.cached_property
@@ -80,7 +81,7 @@ class OpenedModel:
     """The vocabulary, as `prepare` opens it.
 
     Raises:
-      ValueError: there are no files of a tokenizer, or they are damaged.
+      UserError: the model has no tokenizer's files, or they are damaged.
     """
     if not self.has_vocabulary:
       raise UserError(
@@ -99,12 +100,14 @@ def open_model(
   best: bool = False,
   **computation: Any,
 ) -> OpenedModel:
-  """Opens a model from any path; all functions that need a model call it.
+  """Opens a model from any path.
+
+  All functions that need a model call this one.
 
   Args:
-    path: a folder that `bert_jax convert` wrote; a folder of transformers,
-      which is converted in memory; the --workdir of a run, whose newest
-      checkpoint is taken, or RUN@best or RUN@STEP for another one; or else the
+    path: one of these: a folder that `bert_jax convert` wrote; a folder of
+      transformers, which is converted in memory; the --workdir of a run, for
+      its newest checkpoint; RUN@best or RUN@STEP, for another checkpoint; the
       name of a model on the Hugging Face hub.
     family: the family of a folder of transformers whose config.json names none.
     tower: for ELECTRA: "generator", "discriminator" or "both".
@@ -114,7 +117,7 @@ def open_model(
     **computation: `dtype`, `attention`, `unroll`, `remat` of the encoder.
 
   Raises:
-    ValueError: the model cannot be opened; the message is one sentence.
+    UserError: the model cannot be opened. The message is one sentence.
   """
   weights = read(path, family, tower, best, default_tower)
   module = model_folder.module_of(weights.config, **computation)
@@ -125,14 +128,14 @@ def load(path: str, **options: Any) -> OpenedModel:
   """Opens a model and makes its parameters and its tokenizer at once.
 
   Args:
-    path: the model; see `open_model`.
+    path: the model's path; see `open_model`.
     **options: the other arguments of `open_model`.
 
   Raises:
-    ValueError: the model or its tokenizer cannot be opened.
+    UserError: the model or its tokenizer cannot be opened.
   """
   model = open_model(path, **options)
-  model.params, model.tokenizer  # noqa: B018, they are made here
+  model.params, model.tokenizer  # noqa: B018, reading makes them
   return model
 
 
@@ -144,17 +147,17 @@ def read(
   default_tower: str | None = None,
 ) -> Weights:
   """Reads the weights of a model; see `open_model`."""
-  plain, name_of_step = checkpoint.split_path(path)
-  is_run = runs.is_run(plain)
+  folder, name_of_step = checkpoint.split_path(path)
+  is_run = runs.is_run(folder)
   if (best or name_of_step) and not is_run:
     step = f"step {name_of_step}"
     if best or name_of_step == checkpoint.BEST:
       step = "best step"
     raise UserError(
-      f"{plain} is not the --workdir of a run, so it has no {step}."
+      f"{folder} is not the --workdir of a run, so it has no {step}."
     )
-  if not os.path.isdir(plain):
-    path = plain = _download(plain)
+  if not epath.Path(folder).is_dir():
+    path = _download(folder)
   if is_run:
     weights = runs.read(path, best)
   elif model_folder.is_folder(path):
@@ -167,7 +170,9 @@ def read(
 
 
 def _download(name: str) -> str:
-  if os.path.exists(name) or name.count("/") > 1 or name[:1] in "./~":
+  # Names on the hub are OWNER/NAME or NAME, so anything else is a path.
+  is_path = name.count("/") > 1 or name[:1] in "./~"
+  if is_path or epath.Path(name).exists():
     raise UserError(f"{name}: no such folder.")
   try:
     import huggingface_hub
@@ -180,10 +185,10 @@ def _download(name: str) -> str:
     fetch = huggingface_hub.snapshot_download
     path = fetch(name, allow_patterns=[*_PATTERNS])
     if not hf_files.has_weights(path):
-      path = fetch(name, allow_patterns=[*_PATTERNS, *_TORCH])
+      path = fetch(name, allow_patterns=[*_PATTERNS, *_TORCH_PATTERNS])
     return path
   except Exception as e:
-    # Errors of the network, of the hub and of names have many types.
+    # The network, the hub and bad names cause errors of many types.
     reason = str(e).strip().split("\n")[0][:200] or type(e).__name__
     raise UserError(
       f"{name}: no such folder, and the hub did not give it ({reason})."

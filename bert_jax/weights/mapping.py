@@ -1,5 +1,9 @@
-"""Arrays of one naming to arrays of another by rules; nothing is left over."""
+"""Rules that turn the arrays of a file into parameters, and back.
 
+Each parameter needs exactly one rule, and each array must belong to a rule.
+"""
+
+import dataclasses
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -10,42 +14,41 @@ from bert_jax.messages import UserError
 
 Shape = tuple[int, ...]
 LAYER = "{i}"
-# Problems that one sentence names; the rest are counted.
+# The most problems that one message names. The message counts all others.
 MAX_NAMED = 10
 
 
-class Rule(NamedTuple):
-  """One parameter and the array, or arrays, that it is in a file.
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """Where a file holds one parameter.
 
   Attributes:
-    ours: path in the tree, such as "encoder/embeddings/word/embedding".
-    theirs: name in the file. With `{i}` there is one array a layer, and the
-      parameter stacks them along a leading axis.
-    move: a key of `MOVES`.
-    part: (n, of): the parameter is the n-th of `of` equal parts of the array's
-      last axis; the rules of all parts stand together.
+    path: the parameter's path, such as "encoder/embeddings/word/embedding".
+    name: the array's name in the file. A name with `{i}` stands for one array
+      per layer; the parameter stacks these arrays along a new first axis.
+    layout: how the array is laid out in the file, a key of `LAYOUTS`.
+    section: (index, count) if several parameters share one array: its last axis
+      has `count` equal sections, and section `index` is this parameter. The
+      rules of all sections of an array follow one another.
   """
 
-  ours: str
-  theirs: str
-  move: str = "copy"
-  part: tuple[int, int] | None = None
+  path: str
+  name: str
+  layout: str = "same"
+  section: tuple[int, int] | None = None
 
 
-class Move(NamedTuple):
-  """How an array of a file becomes a parameter, and back.
+class Layout(NamedTuple):
+  """How a file lays out an array, compared with the parameter.
 
   Attributes:
-    to_ours: (array, wanted shape without layer axis) -> array.
-    to_theirs: its inverse: array -> array.
+    to_parameter: (array, the parameter's shape without layer axis) ->
+      parameter.
+    to_array: parameter -> array, the inverse of `to_parameter`.
   """
 
-  to_ours: Callable[[np.ndarray, Shape], np.ndarray]
-  to_theirs: Callable[[np.ndarray], np.ndarray]
-
-
-def _copy(array: np.ndarray) -> np.ndarray:
-  return array
+  to_parameter: Callable[[np.ndarray, Shape], np.ndarray]
+  to_array: Callable[[np.ndarray], np.ndarray]
 
 
 def _join_inputs(array: np.ndarray) -> np.ndarray:
@@ -56,101 +59,121 @@ def _join_outputs(array: np.ndarray) -> np.ndarray:
   return array.reshape(array.shape[0], -1)
 
 
-# The transposed ones are torch's Linear: [outputs, inputs]. Heads are axes of
-# their own here, in both namings the outer ones.
-MOVES: dict[str, Move] = {
-  "copy": Move(lambda array, shape: array, _copy),
-  "transpose": Move(lambda array, shape: array.T, np.transpose),
-  # Query, key, value: [h k, d] -> [d, h, k], and [d, h k] as TF1 has it.
-  "heads": Move(
+# | layout | in the file | parameter | used by |
+# | --- | --- | --- | --- |
+# | same | any shape | the same shape | |
+# | transpose | [outputs, inputs] | [inputs, outputs] | torch's Linear |
+# | heads | [h k, d] | [d, h, k] | torch's query, key, value |
+# | split_outputs | [d, h k] | [d, h, k] | TF1's query, key, value |
+# | heads_bias | [h k] | [h, k] | biases of query, key, value |
+# | output | [d, h k] | [h, k, d] | torch's output of attention |
+# | split_inputs | [h k, d] | [h, k, d] | TF1's output of attention |
+#
+# In the joined axis `h k`, the heads `h` are the outer axis.
+LAYOUTS: dict[str, Layout] = {
+  "same": Layout(lambda array, shape: array, lambda array: array),
+  "transpose": Layout(lambda array, shape: array.T, np.transpose),
+  "heads": Layout(
     lambda array, shape: array.T.reshape(shape),
     lambda array: _join_outputs(array).T,
   ),
-  "split_outputs": Move(
+  "split_outputs": Layout(
     lambda array, shape: array.reshape(shape), _join_outputs
   ),
-  # Their bias: [h k] -> [h, k].
-  "heads_bias": Move(
+  "heads_bias": Layout(
     lambda array, shape: array.reshape(shape), lambda array: array.reshape(-1)
   ),
-  # The output of attention: [d, h k] -> [h, k, d], and [h k, d] in TF1.
-  "output": Move(
+  "output": Layout(
     lambda array, shape: array.T.reshape(shape),
     lambda array: _join_inputs(array).T,
   ),
-  "split_inputs": Move(lambda array, shape: array.reshape(shape), _join_inputs),
+  "split_inputs": Layout(
+    lambda array, shape: array.reshape(shape), _join_inputs
+  ),
 }
 
 
-def keys_of(rule: Rule, shape: Shape) -> list[str]:
-  """Names in the file of a rule whose parameter has `shape`."""
-  if LAYER not in rule.theirs:
-    return [rule.theirs]
-  return [rule.theirs.replace(LAYER, str(i)) for i in range(shape[0])]
+def names_of(rule: Rule, shape: Shape) -> list[str]:
+  """Returns the names of a rule's arrays in the file.
+
+  Args:
+    rule: the rule.
+    shape: the shape of the parameter.
+  """
+  if LAYER not in rule.name:
+    return [rule.name]
+  return [rule.name.replace(LAYER, str(i)) for i in range(shape[0])]
 
 
 def _inner(rule: Rule, shape: Shape) -> Shape:
-  return shape[1:] if LAYER in rule.theirs else shape
+  """Returns a parameter's shape without the axis of layers."""
+  return shape[1:] if LAYER in rule.name else shape
 
 
-def _their_shape(rule: Rule, shape: Shape) -> Shape:
-  # Without memory, whatever a damaged config says.
+def _array_shape(rule: Rule, shape: Shape) -> Shape:
+  # A broadcast array needs no memory, even if a damaged config says huge sizes.
   empty = np.broadcast_to(np.float32(0), _inner(rule, shape))
-  their_shape = MOVES[rule.move].to_theirs(empty).shape
-  if rule.part:
-    return (*their_shape[:-1], their_shape[-1] * rule.part[1])
-  return their_shape
+  array_shape = LAYOUTS[rule.layout].to_array(empty).shape
+  if rule.section:
+    return (*array_shape[:-1], array_shape[-1] * rule.section[1])
+  return array_shape
 
 
-def wanted(
+def shapes_in_file(
   rules: Sequence[Rule], shapes: Mapping[str, Shape]
 ) -> dict[str, Shape]:
-  """Name -> shape of every array that a file must have.
+  """Returns name -> shape of every array that a file must have.
 
   Args:
-    rules: one for each parameter.
+    rules: one rule for each parameter.
     shapes: path -> shape of every parameter.
   """
   return {
-    key: _their_shape(rule, shapes[rule.ours])
+    name: _array_shape(rule, shapes[rule.path])
     for rule in rules
-    if rule.ours in shapes
-    for key in keys_of(rule, shapes[rule.ours])
+    if rule.path in shapes
+    for name in names_of(rule, shapes[rule.path])
   }
 
 
-def is_skipped(key: str, patterns: Iterable[str]) -> bool:
+def is_skipped(name: str, patterns: Iterable[str]) -> bool:
   """Returns True if a name matches a pattern; `*` stands for any characters."""
-  return any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+  return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def complain(problems: Sequence[str], where: str) -> None:
-  """Raises ValueError with one sentence if there are problems."""
+def raise_problems(problems: Sequence[str], source: str) -> None:
+  """Raises a UserError with one sentence if there are problems.
+
+  Args:
+    problems: what is wrong, each a short text.
+    source: where the arrays are from, for the message.
+  """
   if problems:
-    more = len(problems) - MAX_NAMED
-    rest = f"; and {more} more" if more > 0 else ""
-    raise UserError(f"{where}: {'; '.join(problems[:MAX_NAMED])}{rest}.")
+    unnamed = len(problems) - MAX_NAMED
+    ending = f"; and {unnamed} more" if unnamed > 0 else ""
+    raise UserError(f"{source}: {'; '.join(problems[:MAX_NAMED])}{ending}.")
 
 
-def check(
-  shapes: Mapping[str, Shape], needed: Mapping[str, Shape], where: str
+def check_shapes(
+  shapes: Mapping[str, Shape], needed: Mapping[str, Shape], source: str
 ) -> None:
-  """Raises ValueError unless both have the same names and shapes.
+  """Raises a UserError unless both have the same names and shapes.
 
   Args:
     shapes: the names and shapes of the arrays.
     needed: the names and shapes that the model needs.
-    where: the place that the arrays are from, for the message.
+    source: where the arrays are from, for the message.
   """
   first = next(iter(shapes), "").partition(".")[0] + "."
-  if needed and all(
+  all_prefixed = all(
     name.startswith(first) and name not in needed for name in shapes
-  ):
-    if not needed.keys().isdisjoint(n.removeprefix(first) for n in shapes):
-      raise UserError(
-        f"{where}: all its names begin with {first!r}; remove that from each."
-      )
-  complain(
+  )
+  names_without_prefix = {name.removeprefix(first) for name in shapes}
+  if all_prefixed and names_without_prefix & needed.keys():
+    raise UserError(
+      f"{source}: all its names begin with {first!r}; remove that from each."
+    )
+  raise_problems(
     [f"{name} is missing" for name in needed if name not in shapes]
     + [f"{name} has no place" for name in shapes if name not in needed]
     + [
@@ -158,80 +181,85 @@ def check(
       for name, shape in needed.items()
       if name in shapes and tuple(shapes[name]) != tuple(shape)
     ],
-    where,
+    source,
   )
 
 
-def to_ours(
+def to_params(
   rules: Sequence[Rule],
   arrays: Mapping[str, np.ndarray],
   shapes: Mapping[str, Shape],
   skipped: Iterable[str],
-  where: str,
+  source: str,
 ) -> dict[str, np.ndarray]:
   """Makes the parameters of a model from the arrays of a file.
 
   Args:
-    rules: one for each parameter.
-    arrays: name in the file -> array; float arrays become float32.
+    rules: one rule for each parameter.
+    arrays: name in the file -> array of any float dtype.
     shapes: path -> shape of every parameter.
     skipped: patterns of names that need no rule.
-    where: the file, for messages.
+    source: the file, for messages.
 
   Returns:
-    Path -> array, in the order of `shapes`.
+    Path -> float32 array, in the order of `shapes`.
 
   Raises:
-    ValueError: an array is missing, has no place, or another shape. One
-      sentence names the first of them all.
+    UserError: an array is missing, belongs to no parameter, or has the wrong
+      shape. One sentence names the first such arrays.
   """
-  by_path = {rule.ours: rule for rule in rules}
-  odd = sorted(by_path.keys() ^ shapes.keys())
-  complain([f"{path} has no rule or no place" for path in odd], where)
-  needed, skipped = wanted(rules, shapes), tuple(skipped)
-  there = {
-    key: array.shape
-    for key, array in arrays.items()
-    if key in needed or not is_skipped(key, skipped)
+  rule_by_path = {rule.path: rule for rule in rules}
+  unmatched = sorted(rule_by_path.keys() ^ shapes.keys())
+  raise_problems(
+    [f"{path} has no rule or no place" for path in unmatched], source
+  )
+  needed, skipped = shapes_in_file(rules, shapes), tuple(skipped)
+  array_shapes = {
+    name: array.shape
+    for name, array in arrays.items()
+    if name in needed or not is_skipped(name, skipped)
   }
-  check(there, needed, where)
-  result = {}
+  check_shapes(array_shapes, needed, source)
+  params = {}
   for path, shape in shapes.items():
-    rule = by_path[path]
-    inner, result[path] = _inner(rule, shape), np.empty(shape, np.float32)
-    # Written in place: a stack is never held twice.
-    slots = result[path] if LAYER in rule.theirs else result[path][None]
-    for slot, key in zip(slots, keys_of(rule, shape), strict=True):
-      array = arrays[key]
-      if rule.part:
-        n, of = rule.part
-        array = np.split(array, of, axis=-1)[n]
-      slot[...] = MOVES[rule.move].to_ours(array, inner)
-  return result
+    rule = rule_by_path[path]
+    params[path] = np.empty(shape, np.float32)
+    # Fill the stack layer by layer, so that memory holds it only once.
+    slots = params[path] if LAYER in rule.name else params[path][None]
+    for slot, name in zip(slots, names_of(rule, shape), strict=True):
+      array = arrays[name]
+      if rule.section:
+        index, count = rule.section
+        array = np.split(array, count, axis=-1)[index]
+      to_parameter = LAYOUTS[rule.layout].to_parameter
+      slot[...] = to_parameter(array, _inner(rule, shape))
+  return params
 
 
-def to_theirs(
+def to_arrays(
   rules: Sequence[Rule], params: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-  """Makes the arrays of a file from parameters: the inverse of `to_ours`.
+  """Makes the arrays of a file from parameters: the inverse of `to_params`.
 
   Args:
-    rules: the rules of the parameters to write; others are left out.
+    rules: the rules of the parameters to write. Parameters without a rule are
+      left out.
     params: path -> array.
 
   Returns:
     Name -> contiguous array of the parameter's dtype.
   """
-  parts: dict[str, list[np.ndarray]] = {}
+  sections: dict[str, list[np.ndarray]] = {}
   for rule in rules:
-    array = np.asarray(params[rule.ours])
-    slots = array if LAYER in rule.theirs else array[None]
-    keys = keys_of(rule, array.shape)
-    for slot, key in zip(slots, keys, strict=True):
-      parts.setdefault(key, []).append(MOVES[rule.move].to_theirs(slot))
+    array = np.asarray(params[rule.path])
+    slots = array if LAYER in rule.name else array[None]
+    names = names_of(rule, array.shape)
+    for slot, name in zip(slots, names, strict=True):
+      section = LAYOUTS[rule.layout].to_array(slot)
+      sections.setdefault(name, []).append(section)
   return {
-    key: np.ascontiguousarray(
+    name: np.ascontiguousarray(
       arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
     )
-    for key, arrays in parts.items()
+    for name, arrays in sections.items()
   }

@@ -23,7 +23,7 @@ parameter tree.
 
 import contextlib
 import json
-import os
+import pathlib
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -32,6 +32,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 from flax import traverse_util
 from jaxtyping import Array, Float
 
@@ -228,8 +229,14 @@ def columns_of(
   return [list(model_labels).index(name) for name in labels]
 
 
-def unflatten(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-  """Returns the parameter tree of a folder's arrays."""
+def unflatten(
+  arrays: Mapping[str, np.ndarray | jax.ShapeDtypeStruct],
+) -> dict[str, Any]:
+  """Returns the parameter tree of a folder's arrays.
+
+  Args:
+    arrays: path -> array, or the shape of an array.
+  """
   return traverse_util.unflatten_dict(dict(arrays), sep="/")
 
 
@@ -239,8 +246,13 @@ def flatten(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
   return {path: np.asarray(leaf, np.float32) for path, leaf in flat.items()}
 
 
+def is_file_name(name: str) -> bool:
+  """Returns True if a name cannot lead out of the folder that it is in."""
+  return "/" not in name and name != ".."
+
+
 def read_json(path: str) -> dict[str, Any]:
-  """Reads a JSON object; ValueError if it is missing or damaged."""
+  """Reads a JSON object; raises a UserError if it is missing or damaged."""
   return files.read_object(path, if_missing="", if_damaged="")
 
 
@@ -283,25 +295,25 @@ def write_tensors(
 
   contiguous = {name: np.asarray(a, order="C") for name, a in arrays.items()}
   content = save(contiguous, dict(metadata) if metadata else None)
-  # A file of `safetensors.numpy.save_file` can only be read by its owner.
-  with open(path, "wb") as f:
-    f.write(content)
+  # Do not use `safetensors.numpy.save_file`: its files are readable only for
+  # their owner.
+  epath.Path(path).write_bytes(content)
 
 
 def read_tokenizer(path: str) -> dict[str, bytes]:
   """Returns name -> bytes of the tokenizer files that a folder has."""
-  contents = {}
-  for name in TOKENIZER_FILES:
-    if os.path.isfile(os.path.join(path, name)):
-      with open(os.path.join(path, name), "rb") as f:
-        contents[name] = f.read()
-  return contents
+  files_by_name = {name: epath.Path(path) / name for name in TOKENIZER_FILES}
+  return {
+    name: file.read_bytes()
+    for name, file in files_by_name.items()
+    if file.is_file()
+  }
 
 
 def is_folder(path: str) -> bool:
   """Returns True if `path` is a folder that `write` wrote."""
-  config = os.path.join(path, CONFIG)
-  return os.path.isfile(config) and "format_version" in read_json(config)
+  config = epath.Path(path) / CONFIG
+  return config.is_file() and "format_version" in read_json(str(config))
 
 
 def read(path: str) -> Weights:
@@ -311,7 +323,7 @@ def read(path: str) -> Weights:
     UserError: a file or an array is missing or damaged, an array has the wrong
       shape, or the module has no parameter for it.
   """
-  config_path = os.path.join(path, CONFIG)
+  config_path = str(epath.Path(path) / CONFIG)
   config = read_json(config_path)
   if "format_version" not in config:
     raise UserError(
@@ -332,10 +344,10 @@ def read(path: str) -> Weights:
   # A size of zero causes ArithmeticError or IndexError.
   except (KeyError, TypeError, ValueError, ArithmeticError, IndexError) as e:
     raise Damaged(f"{config_path} is damaged: {e}") from e
-  weights_path = os.path.join(path, WEIGHTS)
+  weights_path = str(epath.Path(path) / WEIGHTS)
   arrays = read_tensors(weights_path)
   array_shapes = {name: array.shape for name, array in arrays.items()}
-  mapping.check(array_shapes, shapes, weights_path)
+  mapping.check_shapes(array_shapes, shapes, weights_path)
   for name, array in arrays.items():
     if array.dtype != np.float32:
       raise UserError(f"{weights_path}: {name} is {array.dtype}, not float32.")
@@ -352,10 +364,13 @@ def write(path: str, weights: Weights) -> None:
   """
   shapes = shapes_of(module_of(weights.config), weights.config)
   array_shapes = {name: array.shape for name, array in weights.arrays.items()}
-  mapping.check(array_shapes, shapes, path)
+  mapping.check_shapes(array_shapes, shapes, path)
   with new_folder(path) as folder:
     write_files(folder, weights.config, weights.arrays, weights.tokenizer_files)
-    digests = files.digests(folder, sorted({*os.listdir(folder)} - {CONFIG}))
+    names = {file.name for file in epath.Path(folder).iterdir()}
+    digests: dict[str, Any] = dict(
+      files.digests(folder, sorted(names - {CONFIG}))
+    )
     digests[CONFIG] = _config_digests(weights.config)
     # Seal the values that a reader of the JSON gets: lists in place of tuples.
     config = json.loads(json.dumps({**weights.config, DIGESTS: digests}))
@@ -393,13 +408,13 @@ def _check_digests(path: str, config: dict[str, Any]) -> None:
     changed += [
       name
       for name in TOKENIZER_FILES
-      if name not in digests and os.path.isfile(os.path.join(path, name))
+      if name not in digests and (epath.Path(path) / name).is_file()
     ]
   if changed:
     raise UserError(
       f"{path}: {' and '.join(changed)} changed since the folder was written."
       " Convert the model again; or, if you changed it on purpose, delete the"
-      f" keys {DIGESTS!r} and 'checksum' of {os.path.join(path, CONFIG)}."
+      f" keys {DIGESTS!r} and 'checksum' of {epath.Path(path) / CONFIG}."
     )
 
 
@@ -410,17 +425,24 @@ def write_files(
   tokenizer_files: Mapping[str, bytes],
   metadata: Mapping[str, str] | None = None,
 ) -> None:
-  """Writes a model's files into a folder that exists."""
+  """Writes a model's files into an existing folder.
+
+  Args:
+    path: the folder.
+    config: the content of config.json.
+    arrays: name -> array.
+    tokenizer_files: name -> bytes of each tokenizer file.
+    metadata: name -> value, for the header of model.safetensors.
+  """
   _write_config(path, config)
-  write_tensors(os.path.join(path, WEIGHTS), arrays, metadata)
+  write_tensors(str(epath.Path(path) / WEIGHTS), arrays, metadata)
   for name, content in tokenizer_files.items():
-    with open(os.path.join(path, name), "wb") as f:
-      f.write(content)
+    (epath.Path(path) / name).write_bytes(content)
 
 
 def _write_config(path: str, config: Mapping[str, Any]) -> None:
   content = files.format_json(config).encode()
-  files.write_durably(os.path.join(path, CONFIG), content)
+  files.write_durably(str(epath.Path(path) / CONFIG), content)
 
 
 def check_new(path: str) -> None:
@@ -429,9 +451,11 @@ def check_new(path: str) -> None:
     raise UserError(
       "--output -: a folder cannot be written to stdout; name its path."
     )
-  if os.path.isdir(path) and not os.listdir(path):
+  folder = epath.Path(path)
+  if folder.is_dir() and not any(folder.iterdir()):
     return
-  if os.path.lexists(path):
+  # A link to a missing target does not exist, but no folder can be made there.
+  if folder.exists() or pathlib.Path(path).is_symlink():
     raise UserError(f"{path} exists and is not empty; name a new folder.")
 
 
@@ -454,7 +478,7 @@ Batch = dict[str, Array]
 
 
 class Headless(nn.Module):
-  """An encoder without a head, but with its pooler if it has one.
+  """An encoder without a head. If it has a pooler, the pooler is included.
 
   Attributes:
     encoder: an encoder of any family.
@@ -465,7 +489,8 @@ class Headless(nn.Module):
   encoder: Any
   pooler: bool = False
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the pooler, if the model has one."""
     if self.pooler:
       self.pool = heads.Pooler(
         self.encoder.dtype, self.encoder.kernel_init, name="pooler"
@@ -485,11 +510,11 @@ class Headless(nn.Module):
     hidden, collected = encode(
       self.encoder, batch, train=train, collect=collect
     )
-    result = {"hidden_states": hidden, **collected}
+    outputs = {"hidden_states": hidden, **collected}
     if self.pooler:
       first_positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
-      result["pooled"] = self.pool(hidden, first_positions)[:, 0]
-    return result
+      outputs["pooled"] = self.pool(hidden, first_positions)[:, 0]
+    return outputs
 
 
 class Discriminator(nn.Module):
@@ -497,7 +522,8 @@ class Discriminator(nn.Module):
 
   encoder: electra.Electra
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the head."""
     e = self.encoder
     self.rtd = electra.TokenDiscriminator(e.activation, e.dtype, e.kernel_init)
 
@@ -514,7 +540,8 @@ class Pairs(nn.Module):
 
   encoder: Any
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the pooler and the head."""
     e = self.encoder
     self.pooler = heads.Pooler(e.dtype, e.kernel_init)
     self.pair = heads.Classifier(2, 0.0, e.kernel_init)

@@ -29,13 +29,18 @@ MODEL_SECTIONS = ("model", "objective", "teacher.model")
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-  """{"model.variant": "base", ...}."""
-  flat = {}
-  for key, value in config.items():
-    if isinstance(value, dict):
-      flat |= flatten(value, f"{prefix}{key}.")
+  """Returns a flat config such as {"model.variant": "base", ...}.
+
+  Args:
+    config: sections within sections.
+    prefix: the text to put before each key.
+  """
+  flat: dict[str, Any] = {}
+  for key, entry in config.items():
+    if isinstance(entry, dict):
+      flat |= flatten(entry, f"{prefix}{key}.")
     else:
-      flat[prefix + key] = value
+      flat[prefix + key] = entry
   return flat
 
 
@@ -47,24 +52,25 @@ def is_free(key: str) -> bool:
 def with_saved_model(
   written: dict[str, Any], saved: dict[str, Any], prefix: str = ""
 ) -> dict[str, Any]:
-  """Returns `written` with those values of `saved` that define the model.
+  """Returns `written` with the values of `saved` that define the model.
 
   Args:
     written: the content of config.json.
     saved: the config in a checkpoint.
-    prefix: the path of these sections with a dot at its end; "" for the whole.
+    prefix: the path of these sections with a dot at its end; "" for a whole
+      config.
   """
-  result = {}
+  merged = {}
   for key in written.keys() | saved.keys():
     name = f"{prefix}{key}"
-    pair = written.get(key), saved.get(key)
-    if all(isinstance(value, dict) for value in pair):
-      result[key] = with_saved_model(*pair, f"{name}.")
+    new, old = written.get(key), saved.get(key)
+    if isinstance(new, dict) and isinstance(old, dict):
+      merged[key] = with_saved_model(new, old, f"{name}.")
     else:
-      values = saved if _defines_model(name) and not is_free(name) else written
-      if key in values:
-        result[key] = values[key]
-  return result
+      config = saved if _defines_model(name) and not is_free(name) else written
+      if key in config:
+        merged[key] = config[key]
+  return merged
 
 
 def _defines_model(key: str) -> bool:

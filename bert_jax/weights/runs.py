@@ -1,9 +1,9 @@
 """Reads a checkpoint of a training run as a converted model."""
 
-import os
 from typing import Any
 
 import jax
+from etils import epath
 
 from bert_jax import files, models
 from bert_jax.messages import Damaged, UserError
@@ -11,7 +11,8 @@ from bert_jax.models import elmo, heads, task_heads, tinybert
 from bert_jax.weights import checkpoint, hf_config, model_folder
 from bert_jax.weights.model_folder import Weights
 
-# Their parameters are those of the family's ForPreTraining.
+# The objectives whose models can be exported. A model has the parameters of the
+# family's ForPreTraining, except for the objectives in `BARE` and "finetune".
 OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
@@ -27,15 +28,15 @@ def is_run(path: str) -> bool:
   Args:
     path: a folder, or RUN@best or RUN@STEP.
   """
-  path, _ = checkpoint.split_path(path)
-  return os.path.isdir(os.path.join(path, "checkpoints"))
+  folder, _ = checkpoint.split_path(path)
+  return (epath.Path(folder) / "checkpoints").is_dir()
 
 
 def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   """Returns the entries of a folder's config for a fine-tuned run's head.
 
   Args:
-    objective: the section of the run's config, as the program filled it in.
+    objective: the section `objective` of the run's config.json.
     family: a key of `models.FAMILIES`.
   """
   kind, labels = objective["kind"], list(objective["labels"])
@@ -47,7 +48,7 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
     "head": task_heads.head_of(kind, pooling, len(labels), rate, span_head),
   }
   if kind == "regression":
-    # The name that transformers gives to the one output.
+    # Name the only output as transformers does.
     labels = hf_config.default_labels(1)
   named = ("classification", "multi_label", "regression")
   if kind in (*named, "tagging"):
@@ -83,8 +84,8 @@ def read(path: str, best: bool = False) -> Weights:
     best: if True, reads the best checkpoint instead of the newest, as RUN@best.
 
   Raises:
-    ValueError: no run, no such checkpoint, or an objective whose model has no
-      place in a folder.
+    UserError: `path` is not a run, there is no such checkpoint, or the run's
+      objective cannot be exported.
   """
   path, name_of_step = checkpoint.split_path(path)
   if best and name_of_step not in (None, checkpoint.BEST):
@@ -93,7 +94,7 @@ def read(path: str, best: bool = False) -> Weights:
     )
   name_of_step = checkpoint.BEST if best else name_of_step
   with checkpoint.Checkpointer.of_run(path) as saver:
-    run = files.read_object(os.path.join(path, "config.json"))
+    run = files.read_object(str(epath.Path(path) / "config.json"))
     try:
       objective, model = run["objective"], dict(run["model"])
       name, family = objective["name"], models.family(model.pop("family"))
@@ -106,7 +107,8 @@ def read(path: str, best: bool = False) -> Weights:
       )
     head = {k: v for k, v in objective.items() if k == "pairs"}
     head |= {"pairs": False} if name == "distil" else {}
-    # TinyBERT's stages for a task are as its general one, and as fine-tuning.
+    # The two stages of TinyBERT for a task have the models of its general stage
+    # and of fine-tuning.
     if name == "tinybert_task":
       stages = {"layers": "tinybert", "prediction": "finetune"}
       name = stages[objective.get("stage", "layers")]
@@ -121,11 +123,11 @@ def read(path: str, best: bool = False) -> Weights:
     if name == "finetune":
       config |= fine_tuned(objective, config["family"])
     shapes = model_folder.shapes_of(model_folder.module_of(config), config)
-    wanted = model_folder.unflatten(
+    abstract_params = model_folder.unflatten(
       {p: jax.ShapeDtypeStruct(s, "float32") for p, s in shapes.items()}
     )
-    wanted |= _training_shapes(run, name, encoder)
-    params, step = saver.restore_params(step, wanted)
+    abstract_params |= _training_shapes(run, name, encoder)
+    params, step = saver.restore_params(step, abstract_params)
     if name == "finetune":
       config["source"] |= {"fine_tuned": saver.meta(step)["task"]}
   config["source"] |= {"step": step}

@@ -1,12 +1,12 @@
-"""Google's TF1 releases of BERT, ALBERT and ELECTRA into our folders."""
+"""Reads Google's TensorFlow 1 releases of BERT, ALBERT and ELECTRA."""
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from bert_jax import models
 from bert_jax.messages import UserError, note
@@ -22,37 +22,40 @@ from bert_jax.weights.hf_config import LIMITS, Fields
 from bert_jax.weights.mapping import Shape
 from bert_jax.weights.model_folder import Weights
 
+Config = dict[str, Any]
 _INDEX = ".index"
-# Beside the weights in ALBERT's releases, under the name it has elsewhere.
+# Name of a tokenizer's file in ALBERT's releases -> its name in our folders.
 _SENTENCEPIECE = {"30k-clean.model": "spiece.model"}
-# In a vocabulary that was lower-cased, at most this share of the pieces can
-# have capitals by some accident.
+# A vocabulary is cased if more than this share of its pieces has capitals.
+# Lower-cased vocabularies may have a few such pieces by accident.
 _CASED_SHARE = 0.01
-# The one name that TensorFlow 2 writes in place of a name for each variable.
+# TensorFlow 2 saves a variable of this name, which describes Python objects.
+# The other variables then have no stable names.
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def find_checkpoint(path: str) -> str:
-  """The prefix of the checkpoint that a path means.
+  """Returns the prefix of the checkpoint that a path names.
 
   Args:
-    path: a folder with one checkpoint, or with several of which its file
-      `checkpoint` names one; or a prefix; or an `.index` file.
+    path: a checkpoint's prefix, its `.index` file, or its folder. If the folder
+      has several checkpoints, its file `checkpoint` must name one of them.
 
   Raises:
-    ValueError: there is none, or it is not clear which.
+    UserError: there is no checkpoint, or several and none is named.
   """
-  if path.endswith(_INDEX) and os.path.isfile(path):
+  if path.endswith(_INDEX) and epath.Path(path).is_file():
     return path.removesuffix(_INDEX)
-  if os.path.isfile(path + _INDEX):
+  if epath.Path(path + _INDEX).is_file():
     return path
-  if not os.path.isdir(path):
+  folder = epath.Path(path)
+  if not folder.is_dir():
     raise UserError(
       f"{path}: no such checkpoint; name its folder, its prefix (the files'"
       f" names up to {_INDEX} and .data) or its {_INDEX} file."
     )
-  there = sorted(n for n in os.listdir(path) if n.endswith(_INDEX))
-  names = [name.removesuffix(_INDEX) for name in there]
+  files = [p.name for p in folder.iterdir()]
+  names = sorted(n.removesuffix(_INDEX) for n in files if n.endswith(_INDEX))
   if not names:
     raise UserError(f"{path}: no TF1 checkpoint in it, no {_INDEX} file.")
   if len(names) > 1:
@@ -60,20 +63,24 @@ def find_checkpoint(path: str) -> str:
     if latest not in names:
       raise UserError(
         f"{path} holds several checkpoints, {', '.join(names)}; name one by"
-        f" its prefix, as in {os.path.join(path, names[0])}."
+        f" its prefix, as in {folder / names[0]}."
       )
     names = [latest]
-  return os.path.join(path, names[0])
+  return str(folder / names[0])
 
 
-def _latest(path: str) -> str | None:
-  """The name in a folder's `checkpoint`, whatever folder it was written in."""
+def _latest(folder: epath.Path) -> str | None:
+  """Returns the checkpoint's name in a folder's file `checkpoint`, if any.
+
+  The file holds a path that may be absolute. Only its last component counts,
+  because the folder may have been moved.
+  """
   try:
-    with open(os.path.join(path, "checkpoint"), encoding="utf-8") as f:
-      match = re.search(r'^model_checkpoint_path: "(.*)"', f.read(), re.M)
+    text = (folder / "checkpoint").read_text("utf-8")
   except (FileNotFoundError, UnicodeDecodeError):
     return None
-  return os.path.basename(match[1]) if match else None
+  match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.M)
+  return match[1].rpartition("/")[2] if match else None
 
 
 def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
@@ -83,10 +90,11 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
     prefix: see `find_checkpoint`.
 
   Returns:
-    Name -> array in order, and the names left out (`tf1_names.SKIPPED`).
+    Name -> array, sorted by name, and the names that `tf1_names.SKIPPED`
+    leaves out.
 
   Raises:
-    ValueError: TensorFlow is not installed, or the files are damaged.
+    UserError: TensorFlow is not installed, or the files are damaged.
   """
   try:
     import tensorflow as tf
@@ -103,7 +111,7 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
         left_out.append(name)
       else:
         arrays[name] = np.asarray(reader.get_tensor(name))
-  # The reader's own errors are Python's, by the kind of TensorFlow's status.
+  # The reader turns some kinds of TensorFlow's errors into Python's.
   except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as e:
     reason = str(e).splitlines()[0] if str(e) else type(e).__name__
     raise UserError(
@@ -120,66 +128,78 @@ def read_checkpoint(prefix: str) -> tuple[dict[str, np.ndarray], list[str]]:
 def _tower_of(
   family: str, tower: str | None, names: Iterable[str], source: str
 ) -> str | None:
-  """The tower to read: the asked one, or what there is; None if not ELECTRA.
+  """Finds which tower of a checkpoint to read.
+
+  Args:
+    family: a key of `FILES`.
+    tower: the tower that the user named, or None.
+    names: the names of the variables.
+    source: the checkpoint, for messages.
+
+  Returns:
+    The named tower, or what the checkpoint has: "generator", "discriminator" or
+    "both". None for other families than ELECTRA.
 
   Raises:
-    ValueError: the checkpoint is another family's, or lacks the tower.
+    UserError: the checkpoint is of another family, or lacks the tower.
   """
   names = tuple(names)
 
-  def has(begin: str) -> bool:
-    return any(name.startswith(begin) for name in names)
+  def has(prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in names)
 
-  towers = [f for f, begin in tf1_names.LAYERS.items() if has(begin)]
   if family != "electra" or not has("electra/"):
-    if family not in towers:
-      what = f"those of {towers[0]}" if towers else "of no family known here"
+    families = [f for f, prefix in tf1_names.LAYERS.items() if has(prefix)]
+    if family not in families:
+      owner = f"those of {families[0]}" if families else "of an unknown family"
       raise UserError(
-        f"{source}: its variables are {what}, not of {family}, whose layers are"
-        f" called {tf1_names.LAYERS[family]}0 and so on."
+        f"{source}: its variables are {owner}, not of {family}, whose layers"
+        f" are called {tf1_names.LAYERS[family]}0 and so on."
       )
     return None
   layers = {
     "discriminator": tf1_names.LAYERS[family],
     "generator": tf1_names.GENERATOR_LAYERS,
   }
-  there = [name for name, begin in layers.items() if has(begin)]
-  if tower is None and len(there) == 1:
-    return there[0]
+  stored = [name for name, prefix in layers.items() if has(prefix)]
+  if tower is None and len(stored) == 1:
+    return stored[0]
   for name in layers if tower in (None, "both") else (tower,):
-    if name not in there:
-      remedy = f"; pass --tower={there[0]}" if there else ""
+    if name not in stored:
+      remedy = f"; pass --tower={stored[0]}" if stored else ""
       raise UserError(f"{source} holds no {name}, no {layers[name]}0{remedy}.")
   return tower or "both"
 
 
-def _read_config(path: str, family: str) -> tuple[dict[str, Any], str]:
-  """The release's config, and its path; without one, ELECTRA's is empty."""
-  files = [os.path.join(path, name) for name in FILES[family]]
-  for file in files:
-    if family != "electra" or os.path.isfile(file):
-      return model_folder.read_json(file), file
-  return {}, files[0]
+def _read_config(folder: epath.Path, family: str) -> tuple[Config, str]:
+  """Returns a release's config and its path.
 
-
-def _read_tokenizer(path: str) -> dict[str, bytes]:
-  """The tokenizer's files, and whether it lower-cases.
-
-  A release says that in its name alone; without the setting, a cased model
-  would read lower-cased text.
+  The config of an ELECTRA is empty if the folder has no file for it.
   """
-  files = model_folder.read_tokenizer(path)
-  for their_file, our_file in _SENTENCEPIECE.items():
-    file = os.path.join(path, their_file)
-    if our_file not in files and os.path.isfile(file):
-      with open(file, "rb") as f:
-        files[our_file] = f.read()
+  paths = [folder / name for name in FILES[family]]
+  for path in paths:
+    if family != "electra" or path.is_file():
+      return model_folder.read_json(str(path)), str(path)
+  return {}, str(paths[0])
+
+
+def _read_tokenizer(folder: epath.Path) -> dict[str, bytes]:
+  """Returns the tokenizer's files, with the setting `do_lower_case`.
+
+  Only the name of a release says whether it lower-cases text. Without the
+  setting, a cased model would get lower-cased text.
+  """
+  files = model_folder.read_tokenizer(str(folder))
+  for published_name, name in _SENTENCEPIECE.items():
+    path = folder / published_name
+    if name not in files and path.is_file():
+      files[name] = path.read_bytes()
   settings = "tokenizer_config.json"
   if "vocab.txt" in files and settings not in files:
     try:
       pieces = files["vocab.txt"].decode("utf-8").splitlines()
     except UnicodeDecodeError as e:
-      raise UserError(f"{os.path.join(path, 'vocab.txt')}: {e}.") from e
+      raise UserError(f"{folder / 'vocab.txt'}: {e}.") from e
     words = [p for p in pieces if not (p.startswith("[") and p.endswith("]"))]
     cased = sum(p != p.lower() for p in words) > _CASED_SHARE * len(words)
     text = json.dumps({"do_lower_case": not cased}) + "\n"
@@ -193,33 +213,37 @@ def _make_config(
   model: dict[str, Any],
   arrays: dict[str, np.ndarray],
 ) -> dict[str, Any]:
-  """The folder's config for what a checkpoint holds.
+  """Returns the config of the converted folder.
 
-  A classifier with one label is a regression (google-research/albert
-  classifier_utils.py, create_model): nothing tells it from multiple choice.
+  A classifier with one label is taken for a regression (google-research/albert
+  classifier_utils.py, create_model). A model for multiple choice has the same
+  variables.
   """
 
-  def has(begin: str) -> bool:
-    return any(name.startswith(begin) for name in arrays)
+  def has(prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in arrays)
 
-  head, entries = {}, {}
+  head: Config = {}
+  entries: Config = {}
   pairs = task == "pretraining" and has("cls/seq_relationship/")
   if task == "pretraining" and family != "electra":
     head = {"pairs": pairs}
   elif task == "span":
     head = {"dropout": 0.0}
   elif task == "sequence_classification":
-    bias = arrays.get("output_bias", arrays.get("output_weights"))
-    count = len(np.atleast_1d(bias))
-    # Dropout of 0.1 whatever the encoder's (run_classifier.py, create_model).
+    # Without the bias, the rows of the weights count the labels: `to_params`
+    # then reports the missing bias.
+    outputs = "output_bias" if "output_bias" in arrays else "output_weights"
+    count = len(np.atleast_1d(arrays[outputs]))
+    # This dropout is always 0.1 (run_classifier.py, create_model).
     pooling = models.family(family).POOLING._asdict()
     head = {"pooling": pooling, "num_labels": count}
     entries = {
       "labels": hf_config.default_labels(count),
       "problem": "regression" if count == 1 else "classification",
     }
-  read = pairs or task == "sequence_classification"
-  pooler = has("bert/pooler/") and not read
+  head_reads_pooler = pairs or task == "sequence_classification"
+  pooler = has("bert/pooler/") and not head_reads_pooler
   return model_folder.make_config(
     family, task, model, head=head, pooler=pooler, **entries
   )
@@ -229,42 +253,50 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   """Reads a TF1 checkpoint with its config and tokenizer.
 
   Args:
-    path: see `find_checkpoint`; the other files are beside the checkpoint:
-      `bert_config.json` or `albert_config.json`, `vocab.txt` or
-      `30k-clean.model`. ELECTRA's releases have no config, see
-      `ELECTRA`; an `electra_config.json` is read if it is there.
-    family: "bert", "albert", "electra".
-    tower: the part of an ELECTRA: "generator", "discriminator" or "both"; None
-      takes what the checkpoint has.
+    path: the checkpoint; see `find_checkpoint`. The config (see `FILES`) and
+      the tokenizer, `vocab.txt` or `30k-clean.model`, are in the same folder.
+      ELECTRA's releases have no config; see `ELECTRA`.
+    family: "bert", "albert" or "electra".
+    tower: for ELECTRA: "generator", "discriminator" or "both"; None takes what
+      the checkpoint has.
 
   Raises:
-    ValueError: with one sentence, whatever is wrong.
+    UserError: the checkpoint cannot be read as a model of this family.
   """
   if family not in FILES:
     raise UserError(
-      f"--family={family}: of TF1 checkpoints, known are {', '.join(FILES)}."
+      f"--family={family}: TF1 checkpoints can be read for these families:"
+      f" {', '.join(FILES)}."
     )
   generator_discriminator.check_name(family, tower)
   prefix = find_checkpoint(path)
   arrays, skipped = read_checkpoint(prefix)
   tower = _tower_of(family, tower, arrays, prefix)
-  other = tf1_names.OTHER_TOWER.get(tower, ())
-  for name in [n for n in arrays if mapping.is_skipped(n, other)]:
+  other_tower = tf1_names.OTHER_TOWER.get(tower or "", ())
+  for name in [n for n in arrays if mapping.is_skipped(n, other_tower)]:
     skipped.append(name)
     del arrays[name]
   task = tf1_names.task_of(tower, arrays)
-  beside = os.path.dirname(prefix)
-  fields, file = _read_config(beside, family)
-  shapes = {name: array.shape for name, array in arrays.items()}
-  model = read_model(family, task, fields, shapes, (file, prefix))
+  folder = epath.Path(prefix).parent
+  fields, config_path = _read_config(folder, family)
+  array_shapes = {name: array.shape for name, array in arrays.items()}
+  model = read_model(
+    family,
+    task,
+    fields,
+    array_shapes,
+    config_path=config_path,
+    checkpoint=prefix,
+  )
   config = _make_config(family, task, model, arrays)
   try:
-    wanted = model_folder.shapes_of(model_folder.module_of(config), config)
+    shapes = model_folder.shapes_of(model_folder.module_of(config), config)
   except ValueError as e:
-    raise UserError(f"{file if fields else prefix}: {e}") from e
-  sized = file if fields else "electra/embeddings/* and the layers 0 in it"
-  source = f"{prefix}, with the sizes of {sized}"
-  params = mapping.to_ours(tf1_names.rules(config), arrays, wanted, (), source)
+    raise UserError(f"{config_path if fields else prefix}: {e}") from e
+  sizes = "electra/embeddings/* and the layers 0 in it"
+  source = f"{prefix}, with the sizes of {config_path if fields else sizes}"
+  rules = tf1_names.rules(config)
+  params = mapping.to_params(rules, arrays, shapes, (), source)
   config["source"] = {
     "format": "tf1",
     "dtype": hf_files.dtype_of(arrays, prefix),
@@ -273,22 +305,21 @@ def read(path: str, family: str, tower: str | None = None) -> Weights:
   }
   if not fields:
     note(
-      f"note: {beside or '.'} has no {os.path.basename(file)}: sizes are those"
-      f" of the arrays, with heads {ELECTRA_HEAD_SIZE} wide, and the"
-      " rest is what Google's code fixes:"
-      f" {json.dumps(ELECTRA)}."
+      f"note: {folder} has no {epath.Path(config_path).name}: sizes are those"
+      f" of the arrays, heads are {ELECTRA_HEAD_SIZE} wide, and other fields"
+      f" are as Google's code fixes them: {json.dumps(ELECTRA)}."
     )
-  return Weights(config, params, _read_tokenizer(beside))
+  return Weights(config, params, _read_tokenizer(folder))
 
 
-Config = dict[str, Any]
-# The config's name in a release; ELECTRA's have none, one may be put there.
+# Family -> names of its config. ELECTRA's releases have no config, but users
+# may add one.
 FILES: dict[str, tuple[str, ...]] = {
   "bert": ("bert_config.json",),
   "albert": ("albert_config.json",),
   "electra": ("electra_config.json", "config.json"),
 }
-# Attribute of the encoder -> field.
+# Attribute of the encoder -> field of the config.
 _SIZES = {
   "vocab_size": "vocab_size",
   "hidden": "hidden_size",
@@ -297,11 +328,11 @@ _SIZES = {
   "max_positions": "max_position_embeddings",
   "num_segments": "type_vocab_size",
 }
-_OWN_TABLES = {"embedding_size": "embedding_size"}
+_EMBEDDING_SIZE = {"embedding_size": "embedding_size"}
 SIZES: dict[str, dict[str, str]] = {
   "bert": _SIZES,
-  "albert": _SIZES | _OWN_TABLES | {"groups": "num_hidden_groups"},
-  "electra": _SIZES | _OWN_TABLES,
+  "albert": _SIZES | _EMBEDDING_SIZE | {"groups": "num_hidden_groups"},
+  "electra": _SIZES | _EMBEDDING_SIZE,
 }
 NUMBERS = {
   "dropout": "hidden_dropout_prob",
@@ -309,11 +340,11 @@ NUMBERS = {
   "initializer_range": "initializer_range",
 }
 HEADS, ACTIVATION = "num_attention_heads", "hidden_act"
-# No config has it: it is that of tf.contrib.layers.layer_norm, which all of
-# these repositories call.
+# The epsilon of tf.contrib.layers.layer_norm, which all these repositories
+# call. It is not in any config.
 NORM_EPSILON = 1e-12
-# Values other than these mean a model that is not built here.
-_ONLY = {
+# Field -> its supported value. Others mean a model that is not built here.
+_ONLY: Config = {
   "inner_group_num": 1,
   "net_structure_type": 0,
   "layer_norm_eps": NORM_EPSILON,
@@ -327,32 +358,41 @@ ELECTRA: Config = {
   "attention_probs_dropout_prob": 0.1,
   "initializer_range": 0.02,
 }
-# BERT's weights were released with the exact form, before its code had the
-# other; ELECTRA's code has the exact one (model/modeling.py, gelu); what
-# ALBERT's calls "gelu" is the tanh form (modeling.py, gelu).
-_EXACT = {name: name for name in ("gelu", "gelu_new", "relu", "tanh")}
+_SAME_NAMES = {name: name for name in ("gelu", "gelu_new", "relu", "tanh")}
+# Family -> name of an activation in the config -> its name here. What "gelu"
+# means in each repository:
+#
+# | repository | "gelu" | reason |
+# | --- | --- | --- |
+# | BERT | exact | its weights are older than the approximation in its code |
+# | ELECTRA | exact | model/modeling.py, gelu |
+# | ALBERT | approximation by tanh | modeling.py, gelu |
 ACTIVATIONS: dict[str, dict[str, str]] = {
-  "bert": _EXACT,
-  "electra": _EXACT,
-  "albert": _EXACT | {"gelu": "gelu_new"},
+  "bert": _SAME_NAMES,
+  "electra": _SAME_NAMES,
+  "albert": _SAME_NAMES | {"gelu": "gelu_new"},
 }
 
 
 def electra_heads(hidden: int) -> int:
-  """Attention heads of a tower, from its width (get_bert_config)."""
+  """Returns the number of a tower's attention heads (get_bert_config).
+
+  Args:
+    hidden: the width of the tower.
+  """
   return max(1, hidden // ELECTRA_HEAD_SIZE)
 
 
-def _count(names: Iterable[str], begin: str) -> int:
-  """How many layers, or groups, there are: the highest number plus one."""
-  matches = (re.match(re.escape(begin) + r"(\d+)/", name) for name in names)
+def _count(names: Iterable[str], prefix: str) -> int:
+  """Returns the number of layers, or groups: the highest number plus one."""
+  matches = (re.match(re.escape(prefix) + r"(\d+)/", name) for name in names)
   return max((int(m[1]) + 1 for m in matches if m), default=0)
 
 
 def stored_sizes(
   family: str, shapes: Mapping[str, Shape], source: str, generator: bool = False
 ) -> dict[str, int]:
-  """The sizes that the shapes of a checkpoint tell.
+  """Reads sizes of the encoder from the shapes in a checkpoint.
 
   Args:
     family: a key of `FILES`.
@@ -361,35 +401,35 @@ def stored_sizes(
     generator: True for ELECTRA's generator, False for the discriminator.
 
   Returns:
-    Attribute of the encoder -> size; `num_layers` is not among ALBERT's.
+    Attribute of the encoder -> size. For ALBERT it has `groups` and no
+    `num_layers`, because the layers of a group share their variables.
 
   Raises:
-    ValueError: a variable that tells a size is missing.
+    UserError: a variable whose shape is needed is missing.
   """
   tables = "electra/embeddings" if family == "electra" else "bert/embeddings"
-  begin = tf1_names.GENERATOR_LAYERS if generator else tf1_names.LAYERS[family]
+  layer = tf1_names.GENERATOR_LAYERS if generator else tf1_names.LAYERS[family]
   attention, mlp = "attention/output/dense/bias", "intermediate/dense/bias"
   if family == "albert":
     attention = f"inner_group_0/{attention.replace('/', '_1/', 1)}"
     mlp = f"inner_group_0/ffn_1/{mlp}"
-  tells = {
+  variables = {
     "vocab_size": f"{tables}/word_embeddings",
     "max_positions": f"{tables}/position_embeddings",
     "num_segments": f"{tables}/token_type_embeddings",
     "embedding_size": f"{tables}/LayerNorm/beta",
-    "hidden": f"{begin}0/{attention}",
-    "mlp": f"{begin}0/{mlp}",
+    "hidden": f"{layer}0/{attention}",
+    "mlp": f"{layer}0/{mlp}",
   }
   if family == "bert":
-    del tells["embedding_size"]
-  problems = [f"{n} is missing" for n in tells.values() if n not in shapes]
-  problems += [
-    f"{n} has shape []" for n in tells.values() if shapes.get(n) == ()
-  ]
-  mapping.complain(problems, source)
-  layers = "groups" if family == "albert" else "num_layers"
-  sizes = {size: shapes[name][0] for size, name in tells.items()}
-  return sizes | {layers: _count(shapes, begin)}
+    del variables["embedding_size"]
+  names = variables.values()
+  problems = [f"{n} is missing" for n in names if n not in shapes]
+  problems += [f"{n} has shape []" for n in names if shapes.get(n) == ()]
+  mapping.raise_problems(problems, source)
+  sizes = {size: shapes[name][0] for size, name in variables.items()}
+  count = "groups" if family == "albert" else "num_layers"
+  return sizes | {count: _count(shapes, layer)}
 
 
 def read_model(
@@ -397,45 +437,50 @@ def read_model(
   task: str,
   config: Mapping[str, Any],
   shapes: Mapping[str, Shape],
-  sources: tuple[str, str],
+  *,
+  config_path: str,
+  checkpoint: str,
 ) -> Config:
-  """Attributes of the encoder.
+  """Returns the attributes of the encoder.
 
   Args:
     family: a key of `FILES`.
-    task: for ELECTRA "pretraining", "discriminator", "generator".
-    config: the fields of the release's file; of ELECTRA it is the
-      discriminator's, and may be empty.
+    task: for ELECTRA "pretraining", "discriminator" or "generator".
+    config: the content of the release's config. For ELECTRA it describes the
+      discriminator, and may be empty.
     shapes: name -> shape in the checkpoint.
-    sources: the config and the checkpoint, for messages.
+    config_path: the file of the config, for messages.
+    checkpoint: the checkpoint, for messages.
 
   Raises:
-    ValueError: names the field that is missing or wrong.
+    UserError: a field is missing or wrong; the message names it.
   """
   if family == "electra":
     config = ELECTRA | dict(config)
-  fields = Fields(config, sources[0])
-  for field, value in _ONLY.items():
-    if field in config and config[field] != value:
-      raise fields.refuse(field, f"only {value!r} is known here")
-  stored = stored_sizes(family, shapes, sources[1], task == "generator")
-  model = {}
+  fields = Fields(config, config_path)
+  for field, supported in _ONLY.items():
+    if field in config and config[field] != supported:
+      raise fields.refuse(field, f"only {supported!r} is known here")
+  is_generator = task == "generator"
+  stored = stored_sizes(family, shapes, checkpoint, is_generator)
+  model: Config = {}
   for attribute, field in SIZES[family].items():
-    told = task == "generator" and attribute in ("hidden", "num_layers", "mlp")
-    if attribute in stored and (told or field not in config):
+    # In these sizes the generator differs from the config.
+    differs = is_generator and attribute in ("hidden", "num_layers", "mlp")
+    if attribute in stored and (differs or field not in config):
       model[attribute] = stored[attribute]
     else:
       model[attribute] = fields.size(field)
-  if family == "electra" and (task == "generator" or HEADS not in config):
+  if family == "electra" and (is_generator or HEADS not in config):
     model["heads"] = electra_heads(model["hidden"])
   else:
     model["heads"] = fields.size(HEADS)
   if task == "pretraining" and family == "electra":
-    generator = stored_sizes(family, shapes, sources[1], generator=True)
-    model["generator_hidden"] = generator["hidden"]
+    generator_sizes = stored_sizes(family, shapes, checkpoint, generator=True)
+    model["generator_hidden"] = generator_sizes["hidden"]
   for attribute, field in NUMBERS.items():
     model[attribute] = fields.number(field, LIMITS.get(attribute, 1.0))
-  # Google's code lowers the name (modeling.py, get_activation).
+  # Google's code lower-cases the name (modeling.py, get_activation).
   name, activations = str(fields.value(ACTIVATION)).lower(), ACTIVATIONS[family]
   if name not in activations:
     raise fields.refuse(ACTIVATION, f"known are {sorted(activations)}")
@@ -443,7 +488,9 @@ def read_model(
 
 
 def unused(family: str, config: Mapping[str, Any]) -> Config:
-  """The fields that `read_model` does not read: Google's code has no use
-  for them either."""
+  """Returns the fields that `read_model` does not read.
+
+  Google's code does not use them either.
+  """
   used = {HEADS, ACTIVATION, *SIZES[family].values(), *NUMBERS.values()}
   return {field: v for field, v in config.items() if field not in used}

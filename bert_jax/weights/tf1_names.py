@@ -1,10 +1,14 @@
 """Names of variables in Google's TF1 checkpoints: rules by family and task.
 
-From the graphs that google-research/bert (modeling.py, run_pretraining.py,
-run_classifier.py, run_squad.py), google-research/albert (files of the same
-names) and google-research/electra (model/modeling.py, run_pretraining.py)
-build. Kernels are [inputs, outputs] as here; `output_weights` alone are
-[outputs, inputs].
+The names are those in the graphs of these programs:
+
+* google-research/bert: modeling.py, run_pretraining.py, run_classifier.py,
+  run_squad.py.
+* google-research/albert: files of the same names.
+* google-research/electra: model/modeling.py, run_pretraining.py.
+
+Kernels are [inputs, outputs], as they are here. Only the variables called
+`output_weights` are [outputs, inputs].
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,16 +16,16 @@ from typing import Any
 
 from bert_jax.weights.mapping import Rule
 
-# The beginning of the names of a family's layers; no other family has it.
+# Family -> the prefix of its layers' names. Each prefix identifies its family.
 LAYERS: dict[str, str] = {
   "bert": "bert/encoder/layer_",
   "albert": "bert/encoder/transformer/group_",
   "electra": "electra/encoder/layer_",
 }
 GENERATOR_LAYERS = "generator/encoder/layer_"
-# What training leaves beside the weights. Both optimizers of the releases, Adam
-# and LAMB, call their slots adam_*; others' LAMB, lamb_*; a slot of
-# TensorFlow's own has the optimizer's name.
+# Variables that training saves beside the weights. Adam and LAMB of the
+# releases call their slots adam_*, other versions of LAMB lamb_*. TensorFlow's
+# optimizers name a slot after the optimizer.
 SKIPPED: tuple[str, ...] = (
   "global_step",
   "beta1_power",
@@ -41,10 +45,10 @@ SKIPPED: tuple[str, ...] = (
       "LAMBOptimizer_1",
     )
   ),
-  # ELECTRA's: of the sampling in training.
+  # ELECTRA's training samples with this temperature.
   "generator_predictions/temperature",
 )
-# The variables of a checkpoint of both towers that one tower does not need.
+# Tower -> the variables of a checkpoint that only the other tower needs.
 OTHER_TOWER: dict[str, tuple[str, ...]] = {
   "discriminator": ("generator/*", "generator_predictions/*"),
   "generator": (
@@ -75,54 +79,62 @@ _ALBERT_LAYER = {
 }
 
 
-def _dense(ours: str, theirs: str) -> list[Rule]:
+def _dense(path: str, name: str) -> list[Rule]:
+  """Returns the rules for a dense layer: its path, and its name in the file."""
   return [
-    Rule(f"{ours}/kernel", f"{theirs}/kernel"),
-    Rule(f"{ours}/bias", f"{theirs}/bias"),
+    Rule(f"{path}/kernel", f"{name}/kernel"),
+    Rule(f"{path}/bias", f"{name}/bias"),
   ]
 
 
-def _norm(ours: str, theirs: str) -> list[Rule]:
+def _norm(path: str, name: str) -> list[Rule]:
   return [
-    Rule(f"{ours}/scale", f"{theirs}/gamma"),
-    Rule(f"{ours}/bias", f"{theirs}/beta"),
+    Rule(f"{path}/scale", f"{name}/gamma"),
+    Rule(f"{path}/bias", f"{name}/beta"),
   ]
 
 
-def _output(ours: str, scope: str) -> list[Rule]:
+def _output(path: str, scope: str) -> list[Rule]:
   return [
-    Rule(f"{ours}/kernel", f"{scope}output_weights", "transpose"),
-    Rule(f"{ours}/bias", f"{scope}output_bias"),
+    Rule(f"{path}/kernel", f"{scope}output_weights", "transpose"),
+    Rule(f"{path}/bias", f"{scope}output_bias"),
   ]
 
 
-def _tables(ours: str, theirs: str) -> list[Rule]:
+def _embeddings(path: str, scope: str) -> list[Rule]:
   names = {
     "word": "word_embeddings",
     "position": "position_embeddings",
     "segment": "token_type_embeddings",
   }
   rules = [
-    Rule(f"{ours}/{table}/embedding", f"{theirs}/{name}")
+    Rule(f"{path}/{table}/embedding", f"{scope}/{name}")
     for table, name in names.items()
   ]
-  return rules + _norm(f"{ours}/norm", f"{theirs}/LayerNorm")
+  return rules + _norm(f"{path}/norm", f"{scope}/LayerNorm")
 
 
-def _layer(ours: str, theirs: str, names: Mapping[str, str]) -> list[Rule]:
+def _layer(path: str, name: str, names: Mapping[str, str]) -> list[Rule]:
+  """Returns the rules for the layers of an encoder.
+
+  Args:
+    path: the path of the encoder.
+    name: the name of layer `{i}` in the file.
+    names: module in a layer -> its name in the file.
+  """
   rules = []
-  for part, name in names.items():
-    to, name = f"{ours}/layers/layer/{part}", f"{theirs}/{name}"
-    if part.endswith("norm"):
-      rules += _norm(to, name)
-    elif part == "attention/output":
-      rules.append(Rule(f"{to}/kernel", f"{name}/kernel", "split_inputs"))
-      rules.append(Rule(f"{to}/bias", f"{name}/bias"))
-    elif part.startswith("attention/"):
-      rules.append(Rule(f"{to}/kernel", f"{name}/kernel", "split_outputs"))
-      rules.append(Rule(f"{to}/bias", f"{name}/bias", "heads_bias"))
+  for module, scope in names.items():
+    to, variable = f"{path}/layers/layer/{module}", f"{name}/{scope}"
+    if module.endswith("norm"):
+      rules += _norm(to, variable)
+    elif module == "attention/output":
+      rules.append(Rule(f"{to}/kernel", f"{variable}/kernel", "split_inputs"))
+      rules.append(Rule(f"{to}/bias", f"{variable}/bias"))
+    elif module.startswith("attention/"):
+      rules.append(Rule(f"{to}/kernel", f"{variable}/kernel", "split_outputs"))
+      rules.append(Rule(f"{to}/bias", f"{variable}/bias", "heads_bias"))
     else:
-      rules += _dense(to, name)
+      rules += _dense(to, variable)
   return rules
 
 
@@ -132,9 +144,10 @@ def _mlm(dense: str, norm: str, bias: str) -> list[Rule]:
 
 
 def task_of(tower: str | None, names: Iterable[str]) -> str:
-  """The task whose head a checkpoint has; see `model_folder.module_of`.
+  """Returns the task whose head a checkpoint has; see `module_of`.
 
-  A head that is there in part counts as there.
+  A head of which some variables are missing counts too: the message about
+  these variables then helps more.
 
   Args:
     tower: a tower of ELECTRA; None for other families.
@@ -143,64 +156,68 @@ def task_of(tower: str | None, names: Iterable[str]) -> str:
   if tower is not None:
     return "pretraining" if tower == "both" else tower
   names = tuple(names)
-  for task, begin in (
+  for task, scope in (
     ("pretraining", "cls/predictions/"),
     ("span", "cls/squad/"),
     ("sequence_classification", "output_"),
   ):
-    if any(name.startswith(begin) for name in names):
+    if any(name.startswith(scope) for name in names):
       return task
   return "encoder"
 
 
 def rules(config: Mapping[str, Any]) -> list[Rule]:
-  """Rules of every parameter of a folder's config."""
+  """Returns the rules for all parameters of a converted folder's config."""
   family, task = config["family"], config["task"]
   if family == "electra":
     return _electra(task, config["model"])
-  result = _tables("encoder/embeddings", "bert/embeddings")
+  model_rules = _embeddings("encoder/embeddings", "bert/embeddings")
   if family == "albert":
     mapping_in = "bert/encoder/embedding_hidden_mapping_in"
-    result += _dense("encoder/project", mapping_in)
+    model_rules += _dense("encoder/project", mapping_in)
     layer = f"{LAYERS[family]}{{i}}/inner_group_0"
-    result += _layer("encoder", layer, _ALBERT_LAYER)
+    model_rules += _layer("encoder", layer, _ALBERT_LAYER)
   else:
-    result += _layer("encoder", f"{LAYERS[family]}{{i}}", _BERT_LAYER)
+    model_rules += _layer("encoder", f"{LAYERS[family]}{{i}}", _BERT_LAYER)
   pairs = config["head"].get("pairs", False)
   if config["pooler"] or pairs or task == "sequence_classification":
-    result += _dense("pooler/dense", "bert/pooler/dense")
+    model_rules += _dense("pooler/dense", "bert/pooler/dense")
   if task == "pretraining":
-    at = "cls/predictions"
-    result += _mlm(
-      f"{at}/transform/dense", f"{at}/transform/LayerNorm", f"{at}/output_bias"
+    scope = "cls/predictions"
+    model_rules += _mlm(
+      f"{scope}/transform/dense",
+      f"{scope}/transform/LayerNorm",
+      f"{scope}/output_bias",
     )
     if pairs:
-      result += _output("pair/dense", "cls/seq_relationship/")
+      model_rules += _output("pair/dense", "cls/seq_relationship/")
   elif task == "span":
-    result += _output("classifier/dense", "cls/squad/")
+    model_rules += _output("classifier/dense", "cls/squad/")
   elif task == "sequence_classification":
-    result += _output("classifier/dense", "")
-  return result
+    model_rules += _output("classifier/dense", "")
+  return model_rules
 
 
 def _electra(task: str, model: Mapping[str, Any]) -> list[Rule]:
   both = task == "pretraining"
   tables = "embeddings" if both else "encoder/embeddings"
-  result = _tables(tables, "electra/embeddings")
+  model_rules = _embeddings(tables, "electra/embeddings")
   for tower, scope, hidden in (
     ("discriminator", "electra", "hidden"),
     ("generator", "generator", "generator_hidden" if both else "hidden"),
   ):
     if not both and task != tower:
       continue
-    ours = tower if both else "encoder/tower"
+    path = tower if both else "encoder/tower"
     if model[hidden] != model["embedding_size"]:
-      result += _dense(f"{ours}/project", f"{scope}/embeddings_project")
-    result += _layer(ours, f"{scope}/encoder/layer_{{i}}", _BERT_LAYER)
-    at = f"{tower}_predictions"
+      model_rules += _dense(f"{path}/project", f"{scope}/embeddings_project")
+    model_rules += _layer(path, f"{scope}/encoder/layer_{{i}}", _BERT_LAYER)
+    head = f"{tower}_predictions"
     if tower == "discriminator":
-      result += _dense("rtd/dense", f"{at}/dense")
-      result += _dense("rtd/output/dense", f"{at}/dense_1")
+      model_rules += _dense("rtd/dense", f"{head}/dense")
+      model_rules += _dense("rtd/output/dense", f"{head}/dense_1")
     else:
-      result += _mlm(f"{at}/dense", f"{at}/LayerNorm", f"{at}/output_bias")
-  return result
+      model_rules += _mlm(
+        f"{head}/dense", f"{head}/LayerNorm", f"{head}/output_bias"
+      )
+  return model_rules

@@ -67,7 +67,7 @@ def test_each_array_is_missed_by_its_name(tmp_path):
   assert len(whole) == 48
   for key in whole:
     with pytest.raises(ValueError) as caught:
-      mapping.to_ours(rules, without(whole, key), shapes, (), "file")
+      mapping.to_params(rules, without(whole, key), shapes, (), "file")
     assert str(caught.value) == f"file: {key} is missing."
 
 
@@ -210,7 +210,7 @@ def test_towers_that_do_not_fit(tmp_path):
   arrays = {k: np.array(v) for k, v in model_folder.read_tensors(file).items()}
   arrays["electra.embeddings.LayerNorm.bias"][0] = 2.0
   model_folder.write_tensors(file, arrays)
-  words = ["embeddings/norm/bias of the generator", "--tower=generator"]
+  words = ["embeddings/norm/bias differs between generator", "--tower=generator"]
   refused(both, words, "electra")
   os.rename(both / "generator", tmp_path / "kept")
   os.rename(both / "discriminator", both / "generator")
@@ -302,7 +302,7 @@ def test_our_folder_is_read_as_strictly(tmp_path):
 def test_rules_and_parameters_must_match():
   rules = [mapping.Rule("a", "A"), mapping.Rule("b", "B")]
   with pytest.raises(ValueError, match="b has no rule or no place"):
-    mapping.to_ours(rules, {"A": np.ones(2)}, {"a": (2,)}, (), "file")
+    mapping.to_params(rules, {"A": np.ones(2)}, {"a": (2,)}, (), "file")
 
 
 def test_the_command_itself(tmp_path):

@@ -64,11 +64,11 @@ def test_every_array_finds_its_place(tmp_path):
   weights = bilm.read(write(tmp_path / "in"), "elmo")
   number = {name: i for i, name in enumerate(SHAPES, 1)}
   for rule in bilm.rules(weights.config["model"]):
-    found = weights.arrays[rule.ours]
-    if rule.theirs == "char_embed":
+    found = weights.arrays[rule.path]
+    if rule.name == "char_embed":
       assert not found[0].any()
       found = found[1:]
-    assert (found == number[rule.theirs]).all(), rule
+    assert (found == number[rule.name]).all(), rule
   assert len(weights.arrays) == len(SHAPES) - 1
   assert weights.config["source"]["skipped"] == ["softmax/W"]
   model = weights.config["model"]

@@ -155,7 +155,7 @@ def test_families_and_towers(tmp_path):
     tf1.read(path, "albert")
   with pytest.raises(ValueError, match="those of bert, not of electra"):
     tf1.read(path, "electra")
-  with pytest.raises(ValueError, match="known are bert, albert, electra"):
+  with pytest.raises(ValueError, match="families: bert, albert, electra"):
     tf1.read(path, "roberta")
   with pytest.raises(ValueError, match="only ELECTRA has towers"):
     tf1.read(path, "bert", "generator")
