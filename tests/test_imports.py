@@ -54,7 +54,7 @@ ROOMS = {
   "objectives": Room("kernels models", "jax flax jaxtyping numpy"),
   "weights": Room(
     "root devices text models",
-    "jax flax jaxtyping numpy ml_dtypes orbax tokenizers",
+    "jax flax jaxtyping numpy ml_dtypes orbax etils tokenizers",
     "torch tensorflow h5py huggingface_hub safetensors",
   ),
   "corpus": Room(

@@ -6,7 +6,7 @@ The files are safetensors, or pickles of torch.
 import pickle
 import zipfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -14,9 +14,6 @@ from etils import epath
 
 from bert_jax.messages import Damaged, UserError, note
 from bert_jax.weights import generator_discriminator, model_folder
-
-if TYPE_CHECKING:
-  import torch
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -131,7 +128,8 @@ def read_torch(path: str) -> dict[str, np.ndarray]:
   return {name: _numpy(tensor, name, path) for name, tensor in tensors.items()}
 
 
-def _numpy(tensor: "torch.Tensor", name: str, path: str) -> np.ndarray:
+def _numpy(tensor: Any, name: str, path: str) -> np.ndarray:
+  """Returns a torch tensor as an array."""
   import torch
 
   tensor = tensor.detach()

@@ -59,7 +59,7 @@ def find_checkpoint(path: str) -> str:
   if not names:
     raise UserError(f"{path}: no TF1 checkpoint in it, no {_INDEX} file.")
   if len(names) > 1:
-    latest = _latest(path)
+    latest = _latest(folder)
     if latest not in names:
       raise UserError(
         f"{path} holds several checkpoints, {', '.join(names)}; name one by"

@@ -210,8 +210,8 @@ def test_towers_that_do_not_fit(tmp_path):
   arrays = {k: np.array(v) for k, v in model_folder.read_tensors(file).items()}
   arrays["electra.embeddings.LayerNorm.bias"][0] = 2.0
   model_folder.write_tensors(file, arrays)
-  words = ["embeddings/norm/bias differs between generator", "--tower=generator"]
-  refused(both, words, "electra")
+  differs = "embeddings/norm/bias differs between generator"
+  refused(both, [differs, "--tower=generator"], "electra")
   os.rename(both / "generator", tmp_path / "kept")
   os.rename(both / "discriminator", both / "generator")
   os.rename(tmp_path / "kept", both / "discriminator")
