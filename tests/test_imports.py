@@ -70,7 +70,7 @@ ROOMS = {
   ),
   "training": Room(
     "root devices text models objectives weights corpus examples tasks",
-    "jax flax jaxtyping ml_collections numpy optax",
+    "etils jax flax jaxtyping ml_collections numpy optax",
     "matplotlib tensorboardX",
   ),
   "seqio_tasks": Room(

@@ -1,42 +1,43 @@
 """Evaluation on held-out text: sums over the whole set, divided once."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Float
 
 from bert_jax.devices import sharding
 from bert_jax.examples.loader import host_rows
 from bert_jax.examples.streams import Heldout
 from bert_jax.objectives.base import Sums
-from bert_jax.training import logging
+from bert_jax.training.state import TrainState
 
-# The measures of a student beside its teacher.
-TAUGHT = {
+# The losses of a student that a teacher trains, and what each is.
+DISTILLATION = {
   "kl_loss": "KL to the teacher, nats times the temperature squared",
   "cosine_loss": "1 - cosine to the teacher's hidden states",
   "attention_loss": "squared difference of attention scores, all layers",
   "hidden_loss": "squared difference of hidden states, all layers",
   "embedding_loss": "squared difference of embeddings",
 }
-# Of ELMo's directions: what each predicts; the id that it never does, <S> and
-# </S>.
-WAYS = {"forward": ("next", 0), "backward": ("previous", 1)}
+# For each direction of ELMo: the prefix of its targets in a batch, and the id
+# that is never a target (<S> and </S>).
+ELMO_DIRECTIONS = {"forward": ("next", 0), "backward": ("previous", 1)}
 
 
 def evaluate(
-  eval_step: Callable[..., Any],
-  coefficients: dict[str, float],
-  state: Any,
+  eval_step: Callable[..., tuple[Sums, Sums]],
+  coefficients: Mapping[str, float],
+  state: TrainState,
   frozen: Any,
   heldout: Heldout,
   batch_size: int,
   mesh: Mesh,
 ) -> dict[str, float]:
-  """Means over all held-out examples, and `loss`, their weighted sum.
+  """Computes the means over all held-out examples.
 
   The last batch is filled with rows of weight 0, so any batch size gives the
   same means.
@@ -45,10 +46,14 @@ def evaluate(
     eval_step: (params, frozen, carry, batch) -> (sums, weights), jitted.
     coefficients: the coefficients of the losses.
     state: the train state.
-    frozen: parameters that are not trained.
-    heldout: the examples.
-    batch_size: rows of all hosts.
-    mesh: for the global arrays.
+    frozen: the teacher's parameters; {} without a teacher.
+    heldout: the held-out examples.
+    batch_size: the number of rows of a batch, over all hosts.
+    mesh: the mesh of the arrays.
+
+  Returns:
+    The means by name, `loss`, which is the weighted sum of the mean losses, and
+    perplexities.
   """
   rows = host_rows(0, batch_size, *sharding.host_share(mesh))
   totals = []
@@ -61,73 +66,83 @@ def evaluate(
 
 
 def mean_losses(totals: Sequence[tuple[Sums, Sums]]) -> dict[str, float]:
-  """Means over all batches; 0 where the weight is 0.
+  """Computes the means over all batches; a mean is 0 where the weight is 0.
 
   Args:
     totals: the sums and the weights of each batch, on the host.
   """
   means = {}
   for name in totals[0][0]:
-    value = sum(float(sums[name]) for sums, _ in totals)
+    total = sum(float(sums[name]) for sums, _ in totals)
     weight = sum(float(weights[name]) for _, weights in totals)
-    means[name] = value / weight if weight else 0.0
+    means[name] = total / weight if weight else 0.0
   return means
 
 
-def perplexities(means: dict[str, float]) -> dict[str, float]:
-  """Returns e to the mean loss of ELMo's directions; {} for other models."""
-  ways = [way for way in WAYS if f"{way}_loss" in means]
+def perplexities(means: Mapping[str, float]) -> dict[str, float]:
+  """Returns e to the mean loss of each direction of ELMo; {} without ELMo."""
   return {
-    f"{way}_perplexity": math.exp(min(means[f"{way}_loss"], 700.0))
-    for way in ways
+    f"{direction}_perplexity": math.exp(min(means[f"{direction}_loss"], 700.0))
+    for direction in ELMO_DIRECTIONS
+    if f"{direction}_loss" in means
   }
 
 
 def unigram_baseline(
-  heldout: Heldout, counts: Any, targets: str = "mlm"
+  heldout: Heldout, counts: Float[np.ndarray, " v"], targets: str = "mlm"
 ) -> float:
-  """Cross-entropy in nats of the targets under training frequencies.
+  """Computes the cross-entropy of guessing the targets by their frequency.
+
+  A model that ignores the context can reach this loss. One is added to every
+  count, so that a piece without training text has a finite cost.
 
   Args:
     heldout: the examples, with `TARGETS_ids` and `TARGETS_weights`.
-    counts: [V] occurrences in the training text.
-    targets: "mlm" for masked tokens, "lm" for next ones; "next" and "previous"
-      for ELMo's.
+    counts: how often each piece occurs in the training text.
+    targets: "mlm" for masked tokens, "lm" for next tokens; "next" or "previous"
+      for ELMo.
+
+  Returns:
+    The cross-entropy in nats.
   """
   batch = heldout.read(0, len(heldout))
-  return logging.unigram_cross_entropy(
-    counts, batch[f"{targets}_ids"], batch[f"{targets}_weights"]
-  )
+  ids, weights = batch[f"{targets}_ids"], batch[f"{targets}_weights"]
+  log_p = np.log(counts + 1.0) - np.log((counts + 1.0).sum())
+  return float(-(log_p[ids] * weights).sum() / weights.sum())
 
 
 def entropy(share: float) -> float:
-  """Entropy in nats of a coin that shows heads with probability `share`."""
+  """Returns the entropy in nats of a coin with this probability of heads."""
   return -sum(p * math.log(p) for p in (share, 1.0 - share) if p > 0.0)
 
 
 def summary(
-  heldout: Heldout, counts: Any, means: dict[str, float], smoothing: float = 0.0
+  heldout: Heldout,
+  counts: Float[np.ndarray, " v"],
+  means: Mapping[str, float],
+  smoothing: float = 0.0,
 ) -> list[str]:
-  """Lines that say what was reached, each loss beside what guessing costs.
+  """Returns lines with each loss, and beside it the loss of guessing.
 
   Args:
-    heldout: the examples.
-    counts: [V] occurrences in the training text.
-    means: of `evaluate`.
-    smoothing: of the masks: a piece is hidden as often as count**(1 - it) says.
+    heldout: the held-out examples.
+    counts: how often each piece occurs in the training text.
+    means: what `evaluate` returned.
+    smoothing: the smoothing of the masks. A piece is masked in proportion to
+      count ** (1 - smoothing).
   """
   lines = []
-  hidden = counts * np.maximum(counts, 1.0) ** -smoothing
-  for name, often in (("mlm", hidden), ("lm", counts)):
+  masked_counts = counts * np.maximum(counts, 1.0) ** -smoothing
+  for name, target_counts in (("mlm", masked_counts), ("lm", counts)):
     if f"{name}_loss" in means:
-      baseline = unigram_baseline(heldout, often, name)
+      baseline = unigram_baseline(heldout, target_counts, name)
       lines += [
         f"unigram cross-entropy: {baseline:.4f} nats",
         f"held-out {name.upper()} loss: {means[f'{name}_loss']:.4f} nats",
       ]
   lines += [
-    f"held-out {what}: {means[name]:.4f}"
-    for name, what in TAUGHT.items()
+    f"held-out {description}: {means[name]:.4f}"
+    for name, description in DISTILLATION.items()
     if name in means
   ]
   for name in ("span", "nsp", "sop"):
@@ -136,25 +151,30 @@ def summary(
         f"held-out {name.upper()} loss: {means[f'{name}_loss']:.4f} nats,"
         f" accuracy {means[f'{name}_accuracy']:.4f}"
       )
-  for way, (target, never) in WAYS.items():
-    if f"{way}_loss" in means:
-      possible = np.where(np.arange(len(counts)) == never, 0, counts)
-      baseline = unigram_baseline(heldout, possible, target)
+  for direction, (targets, excluded_id) in ELMO_DIRECTIONS.items():
+    if f"{direction}_loss" in means:
+      excluded = np.arange(len(counts)) == excluded_id
+      target_counts = np.where(excluded, 0, counts)
+      baseline = unigram_baseline(heldout, target_counts, targets)
       lines.append(
-        f"held-out {way} loss: {means[f'{way}_loss']:.4f} nats, perplexity"
-        f" {means[f'{way}_perplexity']:.2f}; unigram cross-entropy:"
-        f" {baseline:.4f} nats"
+        f"held-out {direction} loss: {means[f'{direction}_loss']:.4f} nats,"
+        f" perplexity {means[f'{direction}_perplexity']:.2f}; unigram"
+        f" cross-entropy: {baseline:.4f} nats"
       )
   if "rtd_loss" in means:
-    replaced, flagged, found = (
-      means[f"rtd_{name}"] for name in ("replaced", "flagged", "found")
-    )
-    loss, guessing = means["rtd_loss"], entropy(replaced)
-    under = 1.0 - loss / guessing if guessing else 0.0
-    lines += [
-      f"entropy of the replaced share, {replaced:.4f}: {guessing:.4f} nats",
-      f"held-out RTD loss: {loss:.4f} nats, {under:.1%} under it",
-      f"replaced tokens: precision {found / max(flagged, 1e-30):.4f},"
-      f" recall {found / max(replaced, 1e-30):.4f}",
-    ]
+    lines += _replaced_token_lines(means)
   return lines
+
+
+def _replaced_token_lines(means: Mapping[str, float]) -> list[str]:
+  """Returns the lines about ELECTRA's replaced token detection (RTD)."""
+  loss, replaced = means["rtd_loss"], means["rtd_replaced"]
+  flagged, correct = means["rtd_flagged"], means["rtd_found"]
+  guessing = entropy(replaced)
+  gain = 1.0 - loss / guessing if guessing else 0.0
+  return [
+    f"entropy of the replaced share, {replaced:.4f}: {guessing:.4f} nats",
+    f"held-out RTD loss: {loss:.4f} nats, {gain:.1%} under it",
+    f"replaced tokens: precision {correct / max(flagged, 1e-30):.4f},"
+    f" recall {correct / max(replaced, 1e-30):.4f}",
+  ]

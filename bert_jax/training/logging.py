@@ -1,21 +1,23 @@
-"""Logs for people: rows, progress, a plot, and the sums of steps behind them.
+"""Writes what a run reports, and sums the metrics of its steps.
 
-metrics.jsonl, TensorBoard, progress lines, a plot and the profiler's trace.
+A run reports to metrics.jsonl, to TensorBoard and to progress lines. It also
+draws a plot of the losses, and writes a trace of the profiler.
 """
 
 import contextlib
 import json
 import math
-import os
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from etils import epath
 
 from bert_jax.files import (
+  PathLike,
   atomic_file,
   parse_json,
   without_nan,
@@ -23,20 +25,24 @@ from bert_jax.files import (
 )
 from bert_jax.messages import UserError
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
-def read_rows(path: str) -> list[dict[str, Any]]:
-  """Rows of a metrics.jsonl; lines that are cut or damaged are left out.
+def read_rows(path: PathLike) -> list[dict[str, Any]]:
+  """Reads the rows of a metrics.jsonl.
 
-  A number that is null is NaN, a metric that is not defined.
+  A line that is cut or damaged is reported and left out. A number that is null,
+  for a metric that is not defined, is read as NaN.
+
+  Args:
+    path: the file; without one there are no rows.
   """
-  if not os.path.exists(path):
+  file = epath.Path(path)
+  if not file.exists():
     return []
-  with open(path, encoding="utf-8", errors="replace") as f:
-    lines = f.read().split("\n")
+  lines = file.read_bytes().decode("utf-8", errors="replace").split("\n")
   rows = []
-  # Whole lines end with a newline, so the last item is "" or a cut line.
+  # Whole lines end with a newline, so the last one is empty or cut.
   for number, line in enumerate(lines[:-1], 1):
     try:
       row = parse_json(line)
@@ -47,11 +53,11 @@ def read_rows(path: str) -> list[dict[str, Any]]:
   return rows
 
 
-def _line(row: dict[str, Any]) -> str:
+def _json_line(row: dict[str, Any]) -> str:
   return json.dumps(without_nan(row)) + "\n"
 
 
-class _Written:
+class _RowRecord:
   """Records the steps of metrics.jsonl and a checksum of all its lines."""
 
   def __init__(self) -> None:
@@ -60,7 +66,7 @@ class _Written:
     self._spans: dict[str, list[list[int]]] = {}
 
   def add(self, row: dict[str, Any]) -> None:
-    self._checksum = zlib.crc32(_line(row).encode(), self._checksum)
+    self._checksum = zlib.crc32(_json_line(row).encode(), self._checksum)
     _extend(self._spans.setdefault(row["split"], []), row["step"])
 
   def saved(self) -> dict[str, Any]:
@@ -112,7 +118,7 @@ def _steps(spans: list[list[int]]) -> set[int]:
 
 def _format_steps(spans: list[list[int]]) -> str:
   """Writes steps in short form, since there may be thousands."""
-  names = []
+  names: list[str] = []
   for first, last, every in spans:
     if (last - first) // every < 3:
       names += map(str, range(first, last + 1, every))
@@ -123,7 +129,7 @@ def _format_steps(spans: list[list[int]]) -> str:
 
 
 def duration(seconds: float) -> str:
-  """1h02m, 2m03s or 4s."""
+  """Formats a duration, for example as 1h02m, 2m03s or 4s."""
   seconds = round(seconds)
   if seconds >= 3600:
     return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
@@ -133,11 +139,11 @@ def duration(seconds: float) -> str:
 
 
 class Logger:
-  """Writes rows; only process 0 does, the others' calls do nothing."""
+  """Writes rows and progress lines on process 0; elsewhere it does nothing."""
 
   def __init__(
     self,
-    workdir: str,
+    workdir: PathLike,
     start_step: int,
     total_steps: int,
     saved: dict[str, Any] | None = None,
@@ -149,18 +155,19 @@ class Logger:
       workdir: the run's folder.
       start_step: the restored step.
       total_steps: the number of steps of the run.
-      saved: the result of `written` when the checkpoint of `start_step` was
+      saved: what `written` returned when the checkpoint of `start_step` was
         saved. Rows that are missing since then are reported.
-      again: True if the evaluation at `start_step` is made again; then its old
-        row is dropped.
+      again: True if the evaluation at `start_step` will be repeated; then its
+        old row is dropped.
     """
-    self._on = jax.process_index() == 0
+    self._writes = jax.process_index() == 0
     self._total = total_steps
-    self._path = os.path.join(workdir, "metrics.jsonl")
-    self._plot = os.path.join(workdir, "loss.png")
-    self._last = (time.perf_counter(), start_step)
+    folder = epath.Path(workdir)
+    self._path, self._plot = folder / "metrics.jsonl", folder / "loss.png"
+    # The time and the step from which the speed of the next row is measured.
+    self._last_time, self._last_step = time.perf_counter(), start_step
     self._waits = {"data": 0.0, "checkpoint": 0.0}
-    if not self._on:
+    if not self._writes:
       return
     from tensorboardX import event_file_writer
     from tensorboardX.proto.event_pb2 import SessionLog
@@ -169,19 +176,19 @@ class Logger:
     if again:
       last = {"step": start_step, "split": "heldout"}
       rows = [r for r in rows if not last.items() <= r.items()]
-    self._written = _Written()
+    self._record = _RowRecord()
     for row in rows:
-      self._written.add(row)
-    for line in self._written.differences(saved):
+      self._record.add(row)
+    for line in self._record.differences(saved):
       print(f"{self._path}: {line}", flush=True)
-    write_atomically(self._path, "".join(map(_line, rows)))
-    self._file = open(self._path, "a", encoding="utf-8")
-    # In this thread: one of its own that dies of a full disk is waited for.
-    prefix = os.path.join(workdir, "events")
-    self._board = event_file_writer.EventsWriter(prefix)
-    # TensorBoard drops what it has from this step on.
-    began = SessionLog(status=SessionLog.START)
-    self._event(step=start_step + 1, session_log=began)
+    write_atomically(self._path, "".join(map(_json_line, rows)))
+    self._file = self._path.open("a")
+    # Write events in this thread. The library's writer has a thread of its own;
+    # if a full disk ends that thread, the run waits for it forever.
+    self._board = event_file_writer.EventsWriter(str(folder / "events"))
+    # This event makes TensorBoard drop the earlier events from its step on.
+    restart = SessionLog(status=SessionLog.START)
+    self._event(step=start_step + 1, session_log=restart)
 
   def _event(self, **fields: Any) -> None:
     from tensorboardX.proto.event_pb2 import Event
@@ -192,77 +199,82 @@ class Logger:
   def _write(self, row: dict[str, Any]) -> None:
     from tensorboardX.proto.summary_pb2 import Summary
 
-    self._file.write(_line(row))
+    self._file.write(_json_line(row))
     self._file.flush()
-    self._written.add(row)
+    self._record.add(row)
     scalars = [
-      Summary.Value(tag=f"{row['split']}/{name}", simple_value=value)
-      for name, value in row.items()
-      if isinstance(value, float)
+      Summary.Value(tag=f"{row['split']}/{name}", simple_value=number)
+      for name, number in row.items()
+      if isinstance(number, float)
     ]
     self._event(step=row["step"], summary=Summary(value=scalars))
 
   def written(self) -> dict[str, Any]:
-    """Returns JSON values for a checkpoint that describe the written rows."""
-    return self._written.saved() if self._on else {}
+    """Describes the rows so far, as JSON for a checkpoint; see `__init__`."""
+    return self._record.saved() if self._writes else {}
 
   @contextlib.contextmanager
   def waiting(self, name: str) -> Iterator[None]:
-    """Counts the time within as spent on "data" or "checkpoint"."""
+    """Counts the block's time as waiting.
+
+    Args:
+      name: "data" or "checkpoint", for which the run waits.
+    """
     start = time.perf_counter()
     try:
       yield
     finally:
       self._waits[name] += time.perf_counter() - start
 
-  def timed(self, items: Iterable[Item]) -> Iterator[Item]:
-    """The items; how long each is waited for counts as spent on "data"."""
-    iterator = iter(items)
+  def timed(self, batches: Iterable[T]) -> Iterator[T]:
+    """Yields the batches, and counts the time of waiting for each as "data"."""
+    iterator = iter(batches)
     while True:
       with self.waiting("data"):
         try:
-          item = next(iterator)
+          batch = next(iterator)
         except StopIteration:
           return
-      yield item
+      yield batch
 
-  def _shares(self, seconds: float) -> dict[str, float]:
-    """Returns the shares of `seconds` that were waited, and starts anew."""
+  def _wait_shares(self, seconds: float) -> dict[str, float]:
+    """Returns the shares of `seconds` spent waiting, and resets the counts."""
     shares = {f"{name}_wait": w / seconds for name, w in self._waits.items()}
     self._waits = dict.fromkeys(self._waits, 0.0)
     return shares
 
   @contextlib.contextmanager
   def excluded(self, steps: int = 0) -> Iterator[None]:
-    """Leaves out of the speed what happens within: compiling, evaluating.
+    """Excludes the block's time from the speed, for compiling or evaluating.
 
     Args:
-      steps: optimizer steps within.
+      steps: the number of optimizer steps in the block; they are excluded too.
     """
     start = time.perf_counter()
     yield
-    spent = time.perf_counter() - start
-    self._last = (self._last[0] + spent, self._last[1] + steps)
+    self._last_time += time.perf_counter() - start
+    self._last_step += steps
 
   def train(
-    self, step: int, means: dict[str, float], tokens: float, flops: float
+    self, step: int, means: Mapping[str, Any], tokens: float, flops: float
   ) -> None:
-    """A row and a progress line.
+    """Writes a row and prints a progress line.
 
     Args:
-      step: optimizer steps done.
-      means: over the steps since the last row; `padding` is a share of slots.
-      tokens: real ones of a step, of all hosts.
-      flops: FLOPs of one step.
+      step: the number of optimizer steps done.
+      means: the metrics averaged over the steps since the last row, and other
+        entries of the row.
+      tokens: the number of tokens of a step without padding, over all hosts.
+      flops: the FLOPs of a step.
     """
     now = time.perf_counter()
-    seconds, steps = now - self._last[0], step - self._last[1]
-    self._last = (now, step)
-    shares = self._shares(seconds)
-    if not self._on:
+    seconds, steps = now - self._last_time, step - self._last_step
+    self._last_time, self._last_step = now, step
+    shares = self._wait_shares(seconds)
+    if not self._writes:
       return
-    row = {"step": step, "split": "train", **means}
-    # Rounding may make a share of zero negative; `+ 0.0` turns -0.0 into 0.0.
+    row: dict[str, Any] = {"step": step, "split": "train", **means}
+    # Rounding can make the share negative; `+ 0.0` turns -0.0 into 0.0.
     row["padding"] = max(row["padding"], 0.0) + 0.0
     line = f"step {step}/{self._total} loss {means['loss']:.4f}"
     if steps:
@@ -279,17 +291,17 @@ class Logger:
     self._write(row)
     print(line, flush=True)
 
-  def heldout(self, step: int, means: dict[str, float]) -> None:
-    """A row and a line of the evaluation on held-out text."""
-    if not self._on:
+  def heldout(self, step: int, means: Mapping[str, float]) -> None:
+    """Writes a row and prints a line of the evaluation on held-out text."""
+    if not self._writes:
       return
     self._write({"step": step, "split": "heldout", **means})
-    values = " ".join(f"{name} {value:.4f}" for name, value in means.items())
-    print(f"step {step} held-out: {values}", flush=True)
+    metrics = " ".join(f"{name} {mean:.4f}" for name, mean in means.items())
+    print(f"step {step} held-out: {metrics}", flush=True)
 
   def plot(self) -> None:
     """Draws the losses of metrics.jsonl into loss.png."""
-    if not self._on:
+    if not self._writes:
       return
     from matplotlib.figure import Figure
 
@@ -297,12 +309,12 @@ class Logger:
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
     for split, style in (("train", "-"), ("heldout", "o--")):
-      chosen = [r for r in rows if r["split"] == split]
-      names = [n for n in (chosen or [{}])[0] if n.endswith("_loss")]
+      split_rows = [r for r in rows if r["split"] == split]
+      names = [n for n in (split_rows or [{}])[0] if n.endswith("_loss")]
       for name in names:
         axes.plot(
-          [r["step"] for r in chosen],
-          [r[name] for r in chosen],
+          [r["step"] for r in split_rows],
+          [r[name] for r in split_rows],
           style,
           markersize=3,
           label=f"{split} {name}",
@@ -316,13 +328,14 @@ class Logger:
       figure.savefig(partial, dpi=120, format="png")
 
   def close(self) -> None:
-    if self._on:
+    """Closes the files."""
+    if self._writes:
       self._file.close()
       self._board.close()
 
 
-# Dense bfloat16 FLOP/s of one JAX device, from the vendors' data sheets; on
-# TPU v2 and v3 a device is a core, half a chip.
+# Peak FLOP/s of one JAX device for dense bfloat16 products, from the vendors'
+# data sheets. On TPU v2 and v3 a device is a core, which is half a chip.
 PEAK_FLOPS: dict[str, float] = {
   "TPU v2": 22.5e12,
   "TPU v3": 61.5e12,
@@ -342,41 +355,32 @@ PEAK_FLOPS: dict[str, float] = {
 
 
 def peak_flops(device: jax.Device) -> float | None:
-  """Peak bfloat16 FLOP/s of a device, None where it is not known."""
+  """Returns a device's peak FLOP/s in bfloat16, or None if not known."""
   names = [n for n in PEAK_FLOPS if device.device_kind.startswith(n)]
   return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
 def utilisation(flops: float, seconds: float) -> float | None:
-  """`flops` in `seconds` as a share of all devices' peak, if known."""
+  """Returns the share of all devices' peak FLOP/s, or None if not known.
+
+  Args:
+    flops: the number of floating-point operations over all devices.
+    seconds: the time that they took.
+  """
   peak = peak_flops(jax.devices()[0])
   if peak is None:
     return None
   return flops / seconds / (peak * jax.device_count())
 
 
-def unigram_cross_entropy(
-  counts: np.ndarray, ids: np.ndarray, weights: np.ndarray
-) -> float:
-  """Cross-entropy in nats of guessing `ids` by their training frequency.
-
-  What a model that ignores context reaches; one is added to every count, so
-  that a piece unseen in training has a finite cost.
-
-  Args:
-    counts: [V] occurrences in the training text.
-    ids: any shape, the targets.
-    weights: an array of the same shape, 0 where there is no target.
-  """
-  log_p = np.log(counts + 1.0) - np.log((counts + 1.0).sum())
-  return float(-(log_p[ids] * weights).sum() / weights.sum())
-
-
+# The values of `Spikes.action`.
 ACTIONS = ("none", "stop", "skip")
 
 
 class Spikes:
   """Finds spikes: losses that are high compared with the previous window.
+
+  A window is the steps between two logged rows; see `Window`.
 
   Attributes:
     action: "none": spikes are ignored. "stop": the run ends at a spike. "skip":
@@ -392,7 +396,7 @@ class Spikes:
     Args:
       action: one of `ACTIONS`.
       factor: the limit is the mean loss of the last logged window times this.
-      limit: the result of `saved`; None before the first window.
+      limit: what `saved` returned; None before the first window.
 
     Raises:
       ValueError: an unknown action, or a factor that is not above 1.
@@ -407,7 +411,7 @@ class Spikes:
     self.limit = math.inf if limit is None else limit
 
   def argument(self) -> tuple[np.float32, ...]:
-    """Returns the additional arguments of the train step."""
+    """Returns the train step's arguments that follow the key."""
     return () if self.action == "none" else (np.float32(self.limit),)
 
   def close(self, mean: float) -> None:
@@ -424,19 +428,22 @@ def steps_in_flight() -> int:
   """Returns how many steps may be queued behind the one that is computed.
 
   An accelerator must not wait for the host, whose time for a batch varies. On a
-  processor a step can take seconds, and nothing is gained by a queue.
+  CPU a queue gains nothing, and a step can take seconds.
   """
   return 1 if jax.default_backend() == "cpu" else 8
 
 
 class Window:
-  """Sums of the steps since the last logged row; they survive a restart."""
+  """Sums the metrics of the steps since the last logged row.
+
+  The sums are saved in checkpoints, so that they survive a restart.
+  """
 
   def __init__(self, saved: dict[str, Any] | None = None, stops: bool = False):
     """Begins a window or continues one.
 
     Args:
-      saved: the result of the method `saved`; None for a new window.
+      saved: what the method `saved` returned; None for a new window.
       stops: True if a skipped step is an error.
     """
     saved = saved or {"count": 0, "sums": {}}
@@ -446,10 +453,10 @@ class Window:
     self._steps_in_flight = steps_in_flight()
 
   def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-    """Notes a step's metrics; waits for the step `steps_in_flight` before it.
+    """Adds a step's metrics, and waits for the step `steps_in_flight` before.
 
-    Without the wait, jax would queue all steps until the next logged row, and
-    a run that is asked to stop would first have to compute them.
+    Without the wait, jax would queue all steps until the next logged row. A run
+    that is asked to stop would first have to compute them.
     """
     self._pending.append((step, metrics))
     if len(self._pending) > self._steps_in_flight:
@@ -462,28 +469,28 @@ class Window:
       FloatingPointError: the loss of a step is not finite, or a step was
         skipped in a run that stops there.
     """
-    for step, metrics in self._pending:
-      values = {k: float(v) for k, v in jax.device_get(metrics).items()}
-      if values.pop("skipped", 0.0):
+    for step, arrays in self._pending:
+      metrics = {k: float(v) for k, v in jax.device_get(arrays).items()}
+      if metrics.pop("skipped", 0.0):
         if self._stops:
           raise FloatingPointError(
-            f"step {step}: the loss {values['loss']:.6g} is a spike by"
+            f"step {step}: the loss {metrics['loss']:.6g} is a spike by"
             " config.spike, and the run stops before it. Earlier checkpoints"
             " are kept; continue from one of them in a new --workdir with"
             " --config.init_from=RUN@STEP and a lower schedule.peak."
           )
-        self._skipped.append([step, repr(values["loss"])])
+        self._skipped.append([step, repr(metrics["loss"])])
         continue
-      if not math.isfinite(values["loss"] + values["grad_norm"]):
+      if not math.isfinite(metrics["loss"] + metrics["grad_norm"]):
         raise FloatingPointError(
-          f"step {step}: the loss is {values['loss']} and the gradient's norm"
-          f" {values['grad_norm']}. The checkpoints before it are kept; lower"
+          f"step {step}: the loss is {metrics['loss']} and the gradient's norm"
+          f" {metrics['grad_norm']}. The checkpoints before it are kept; lower"
           " schedule.peak or lengthen schedule.warmup in a new --workdir."
         )
-      for name, value in values.items():
-        self._sums[name] = self._sums.get(name, 0.0) + value
-      # A rate is not averaged: the row shows the last step's.
-      self._sums["learning_rate"] = values["learning_rate"]
+      for name, number in metrics.items():
+        self._sums[name] = self._sums.get(name, 0.0) + number
+      # The learning rate is not averaged: the row has that of the last step.
+      self._sums["learning_rate"] = metrics["learning_rate"]
       self._count += 1
     self._pending = []
     saved = {"count": self._count, "sums": dict(self._sums)}
@@ -491,9 +498,12 @@ class Window:
     return saved | ({"skipped": [*self._skipped]} if self._skipped else {})
 
   def close(self) -> tuple[dict[str, Any], float]:
-    """Returns (means, tokens of a step) and starts anew.
+    """Ends the window and begins the next one.
 
-    The means leave skipped steps out. The entry `skipped_steps` lists them.
+    Returns:
+      The means of the metrics over all steps that were not skipped, with the
+      numbers of skipped steps as the entry `skipped_steps`; and the mean number
+      of tokens of a step.
 
     Raises:
       FloatingPointError: every step was skipped, or see `saved`.
@@ -508,8 +518,8 @@ class Window:
         " a new --workdir with --config.init_from=RUN@STEP."
       )
     means = {
-      name: value if name == "learning_rate" else value / saved["count"]
-      for name, value in saved["sums"].items()
+      name: total if name == "learning_rate" else total / saved["count"]
+      for name, total in saved["sums"].items()
     }
     means.pop("tokens")
     if steps:
@@ -521,32 +531,47 @@ class Window:
 
 
 class Profiler:
-  """Writes a trace of named steps into WORKDIR/profile."""
+  """Writes a trace of some steps into WORKDIR/profile."""
 
-  def __init__(self, workdir: str, start: int, steps: int):
-    """Traces steps `start` to `start + steps - 1` (1 is the first); 0 none."""
-    self._path = os.path.join(workdir, "profile")
+  def __init__(self, workdir: PathLike, start: int, steps: int):
+    """Chooses the steps.
+
+    Args:
+      workdir: the run's folder.
+      start: the number of the first step to trace; the run's first step is 1.
+      steps: the number of steps to trace; 0 for no trace.
+    """
+    self._path = epath.Path(workdir) / "profile"
     self._start, self._end = start, start + steps
-    self._on = False
+    self._tracing = False
 
   @contextlib.contextmanager
   def step(self, number: int) -> Iterator[None]:
-    """Wraps the dispatch of one step."""
-    if self._start <= number < self._end and not self._on:
+    """Wraps the dispatch of a step; starts the trace at its first step.
+
+    Args:
+      number: the number of the step.
+    """
+    if self._start <= number < self._end and not self._tracing:
       jax.profiler.start_trace(self._path)
-      self._on = True
+      self._tracing = True
     with jax.profiler.StepTraceAnnotation("train", step_num=number):
       yield
 
   def finish(self, number: int, wait_for: jax.Array) -> None:
-    """Ends the trace once its last step is done."""
-    if self._on and number + 1 >= self._end:
+    """Ends the trace after its last step.
+
+    Args:
+      number: the number of the step that was dispatched.
+      wait_for: a result of this step.
+    """
+    if self._tracing and number + 1 >= self._end:
       wait_for.block_until_ready()
       self.close()
 
   def close(self) -> None:
-    """Ends a trace that is going on."""
-    if self._on:
+    """Ends the trace, if there is one."""
+    if self._tracing:
       jax.profiler.stop_trace()
-      self._on = False
+      self._tracing = False
       print(f"trace: {self._path}", flush=True)

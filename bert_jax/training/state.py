@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
-from flax import traverse_util
+from flax import struct, traverse_util
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.devices import sharding
@@ -18,8 +17,7 @@ from bert_jax.objectives.base import Batch, Objective
 BatchShapes = Batch | sharding.Shapes
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
   """Everything that changes from step to step.
 
   Attributes:
