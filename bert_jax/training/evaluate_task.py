@@ -1,7 +1,11 @@
-"""A model's logits of all rows of a split, and the official metrics of them."""
+"""Evaluation on the splits of a task: logits, predictions, official metrics.
+
+A unit is what a model predicts for: a row, or for multiple choice an example
+with its rows. See `tasks/batches.py`.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
@@ -11,95 +15,118 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bert_jax.devices import compile_ahead, sharding
 from bert_jax.messages import note
+from bert_jax.objectives.base import Batch, Sums
 from bert_jax.tasks import metrics
 from bert_jax.tasks.batches import Batches, Split, Splits, shapes
 from bert_jax.tasks.predictions import make_predictions
 from bert_jax.training.evaluate import mean_losses
+from bert_jax.training.state import TrainState
 
 
-def run(
-  step: Callable[[Any, dict[str, jax.Array]], Any],
+def run_batches(
+  step: Callable[[Any, Batch], Any],
   params: Any,
   batches: Batches,
   mesh: Mesh,
   extra: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None,
 ) -> Iterator[tuple[np.ndarray, Any]]:
-  """Yields (numbers of a batch's units, what `step` makes of the batch).
+  """Calls a step with each batch of a split.
 
   Args:
     step: (parameters, global batch) -> arrays, replicated; jitted.
     params: the model's parameters.
-    batches: the batches of a split; every process makes all of them and puts
-      its part on its devices.
-    mesh: for the global arrays.
-    extra: numbers of units -> more arrays of their batch.
+    batches: the batches of a split. Each process makes all their rows and uses
+      its share.
+    mesh: the mesh of the arrays.
+    extra: numbers of units -> arrays that are added to their batch.
+
+  Yields:
+    The numbers of a batch's units, and what `step` returned.
   """
   host, hosts = sharding.host_share(mesh)
   host_size = batches.batch_size // hosts
-  mine = slice(host * host_size, (host + 1) * host_size)
+  share = slice(host * host_size, (host + 1) * host_size)
   for number in range(batches.steps_per_epoch):
     batch = batches.batch(number)
     units = batch.pop("row")
     batch |= extra(units) if extra else {}
     global_batch = sharding.to_global(
-      mesh, {k: v[mine] for k, v in batch.items()}
+      mesh, {key: x[share] for key, x in batch.items()}
     )
     yield units, step(params, global_batch)
 
 
-def jit(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-  """Compiles a function whose results every process needs."""
+def jit_replicated(
+  function: Callable[..., Any], mesh: Mesh
+) -> Callable[..., Any]:
+  """Jits a function so that every process gets its whole results."""
   whole = NamedSharding(mesh, PartitionSpec())
   return sharding.jit(function, out_shardings=whole)
 
 
 def logits_of_units(
-  results: list[tuple[np.ndarray, np.ndarray]], count: int
+  outputs: list[tuple[np.ndarray, np.ndarray]], count: int
 ) -> list[np.ndarray]:
-  """Logits of each unit in order, from (numbers, logits) of the batches."""
+  """Puts the logits of all units in order.
+
+  Args:
+    outputs: for each batch the numbers of its units (-1 for one that only fills
+      the batch) and their logits.
+    count: the number of units.
+  """
   logits: list[Any] = [None] * count
-  for units, values in results:
-    for unit, value in zip(units, np.asarray(values), strict=True):
+  for units, batch_logits in outputs:
+    for unit, unit_logits in zip(units, np.asarray(batch_logits), strict=True):
       if unit >= 0:
-        logits[unit] = value
+        logits[unit] = unit_logits
   return logits
 
 
 class Scorer:
-  """Logits and losses of all rows of a split."""
+  """Computes the logits and the losses of all rows of a split."""
 
   def __init__(
     self,
-    eval_step: Callable[..., Any],
-    predict: Callable[..., Any] | None,
+    eval_step: Callable[..., tuple[Sums, Sums]],
+    predict: Callable[[Any, Batch], jax.Array] | None,
     mesh: Mesh,
   ):
     """Compiles nothing yet.
 
     Args:
       eval_step: (params, frozen, carry, batch) -> (sums, weights).
-      predict: (params, batch) -> logits; None where there are none: the logits
-        are [].
-      mesh: for the global arrays.
+      predict: (params, batch) -> logits; None for an objective without
+        predictions.
+      mesh: the mesh of the arrays.
     """
 
-    def both(params, batch):
-      params, frozen = params
+    def step(
+      params_and_frozen: tuple[Any, Any], batch: Batch
+    ) -> tuple[tuple[Sums, Sums], Any]:
+      params, frozen = params_and_frozen
       logits = predict(params, batch) if predict else ()
       return eval_step(params, frozen, {}, batch), logits
 
     self._mesh, self._predicts = mesh, predict is not None
-    self._step = compile_ahead.Ahead(jit(both, mesh), 1, mesh)
+    self._step = compile_ahead.Ahead(jit_replicated(step, mesh), 1, mesh)
 
   def prepare(
     self,
     pool: Executor,
-    state: Any,
+    state: TrainState,
     frozen: Any,
     splits: Splits,
     batch_size: int,
   ) -> None:
-    """Begins to compile for the batches of the splits."""
+    """Begins to compile for the batches of the splits.
+
+    Args:
+      pool: the threads that compile, from `compile_ahead.threads`.
+      state: the train state.
+      frozen: the teacher's parameters; {} without a teacher.
+      splits: the splits to be evaluated.
+      batch_size: the number of units of a batch, over all hosts.
+    """
     for split in splits:
       batches = split.batches(batch_size)
       for row in shapes(split.task, split.rows, batches):
@@ -107,100 +134,107 @@ class Scorer:
         self._step.prepare(pool, (state.params, frozen), batch)
 
   def __call__(
-    self, state: Any, frozen: Any, batches: Batches
+    self, state: TrainState, frozen: Any, batches: Batches
   ) -> tuple[list[np.ndarray], dict[str, float]]:
-    """Returns logits of the units and mean losses."""
-    unit_logits, totals = [], []
-    for units, ((sums, weights), logits) in run(
-      self._step, (state.params, frozen), batches, self._mesh
-    ):
-      unit_logits.append((units, logits))
-      totals.append((sums, weights))
-    unit_logits, totals = jax.device_get((unit_logits, totals))
-    means = mean_losses(totals)
+    """Returns the logits of each unit, and the mean losses of the split.
+
+    The list of logits is empty for an objective without predictions.
+    """
+    outputs = list(
+      run_batches(self._step, (state.params, frozen), batches, self._mesh)
+    )
+    outputs = jax.device_get(outputs)
+    means = mean_losses([totals for _, (totals, _) in outputs])
     if not self._predicts:
       return [], means
-    count = 1 + max(int(units.max()) for units, _ in unit_logits)
-    return logits_of_units(unit_logits, count), means
+    count = 1 + max(int(units.max()) for units, _ in outputs)
+    logits = [(units, logits) for units, (_, logits) in outputs]
+    return logits_of_units(logits, count), means
 
 
 def predictions(split: Split, logits: list[np.ndarray]) -> list[Any]:
-  """Predictions of a split's examples from its units' logits.
+  """Makes predictions of a split's examples from the logits of its units.
 
-  A unit of choices is an example, its number that of its first row.
+  For multiple choice a unit has the number of its first row, so the list of
+  logits has empty entries.
   """
-  task, rows = split.task, split.rows
-  if task.kind == "choice":
+  if split.task.kind == "choice":
     logits = [x for x in logits if x is not None]
-  return make_predictions(task, rows, logits, split.examples)
+  return make_predictions(split.task, split.rows, logits, split.examples)
 
 
 def score(
   scorer: Scorer,
-  state: Any,
+  state: TrainState,
   frozen: Any,
   splits: Splits,
   batch_size: int,
   coefficients: Mapping[str, float],
 ) -> dict[str, float]:
-  """The official metrics over every split, `loss` and the mean losses.
+  """Computes the official metrics and the losses of every split.
 
-  Names of all splits but the first begin with the split's. A split without
-  labels has none, nor has a model without predictions. `loss` is the task's;
-  of such a model that of training.
+  The names of the first split's numbers are those of the metrics, and for each
+  later split they begin with "SPLIT/". There are no official metrics for a
+  split without labels or an objective without predictions.
 
   Args:
     scorer: the model's scorer.
     state: the train state.
-    frozen: the teacher's parameters, {} without one.
-    splits: what is scored.
-    batch_size: over all hosts.
+    frozen: the teacher's parameters; {} without a teacher.
+    splits: the splits.
+    batch_size: the number of units of a batch, over all hosts.
     coefficients: the coefficients of the losses.
+
+  Returns:
+    The metrics and mean losses by name, and `loss`: the task's loss, or the
+    training loss for an objective without a task's loss.
 
   Raises:
     FloatingPointError: the loss of a split is not finite.
   """
-  result: dict[str, float] = {}
+  scores: dict[str, float] = {}
   for number, split in enumerate(splits):
     logits, means = scorer(state, frozen, split.batches(batch_size))
-    total = sum(c * means[name] for name, c in coefficients.items())
-    loss = means.get("task_loss", total)
+    training_loss = sum(c * means[name] for name, c in coefficients.items())
+    loss = means.get("task_loss", training_loss)
     check_loss(int(state.step), split.name, loss)
-    predicted = predictions(split, logits) if logits else []
-    values = (
-      metrics.evaluate(split.task, predicted, split.examples)
-      if predicted
-      else {}
-    )
-    if predicted:
-      say_doubts(split, predicted)
-    values |= means | {"loss": loss}
-    if predicted and split.task.kind not in ("regression", "span"):
-      values["predicted_labels"] = float(
-        len(_distinct(split.task.kind, predicted))
-      )
+    split_scores = _prediction_scores(split, logits) if logits else {}
+    split_scores |= means | {"loss": loss}
     prefix = f"{split.name}/" if number else ""
-    result |= {prefix + name: value for name, value in values.items()}
-  return result
+    scores |= {prefix + name: score for name, score in split_scores.items()}
+  return scores
 
 
-def say_doubts(split: Split, predictions: list[Any]) -> None:
-  """Says on stderr where a split's metrics say little; process 0 alone does."""
+def _prediction_scores(
+  split: Split, logits: list[np.ndarray]
+) -> dict[str, float]:
+  """Returns the official metrics and the number of predicted labels."""
+  predicted = predictions(split, logits)
+  scores = metrics.evaluate(split.task, predicted, split.examples)
+  note_doubts(split, predicted)
+  if split.task.kind not in ("regression", "span"):
+    labels = _distinct_labels(split.task.kind, predicted)
+    scores["predicted_labels"] = float(len(labels))
+  return scores
+
+
+def note_doubts(split: Split, predictions: list[Any]) -> None:
+  """Prints notes, on process 0, if a split's metrics say little."""
   if jax.process_index():
     return
   for line in metrics.doubts(split.task, predictions, split.examples):
     note(f"note: split {split.name}: {line}")
 
 
-def _distinct(kind: str, predicted: list[Any]) -> set[Any]:
-  """The labels that are predicted; of several at once the sets of them."""
+def _distinct_labels(kind: str, predicted: list[Any]) -> set[Hashable]:
+  """Returns the labels that occur; with several per example the tuples."""
   if kind == "tagging":
     return {tag for tags in predicted for tag in tags if tag is not None}
   return set(map(tuple, predicted) if kind == "multi_label" else predicted)
 
 
 def check_loss(step: int, split: str, loss: float) -> None:
-  """Raises FloatingPointError for a loss that is not finite."""
+  """Raises FloatingPointError if the loss of a split is not finite."""
   if not math.isfinite(loss):
     raise FloatingPointError(
       f"step {step}: the loss of split {split} is {loss}. The checkpoints"

@@ -68,7 +68,7 @@ def evaluate(
   if official_threshold:
     scored = task._replace(metrics=("squad2_official",))
   scores = metrics.evaluate(scored, predictions, task_split.examples)
-  evaluate_task.say_doubts(task_split, predictions)
+  evaluate_task.note_doubts(task_split, predictions)
   paths: Sequence[str] = ()
   if output:
     paths = server_files.write(

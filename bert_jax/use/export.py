@@ -243,7 +243,7 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
     batch_size=batch_size,
     top=0,
     params=jax.tree.map(jnp.asarray, params),
-    step=evaluate_task.jit(_step(programs), mesh),
+    step=evaluate_task.jit_replicated(_step(programs), mesh),
     mesh=mesh,
   )
 

@@ -160,7 +160,9 @@ def open_predictor(
     -(-batch_size // devices) * devices,
     min(top, size),
     params,
-    evaluate_task.jit(_make_step(module, kind, min(top, size), size), mesh),
+    evaluate_task.jit_replicated(
+      _make_step(module, kind, min(top, size), size), mesh
+    ),
     mesh,
   )
 
@@ -228,7 +230,9 @@ def run(
   add = None if places is None else extra
   with sharding.use_mesh(predictor.mesh):
     step, params = predictor.step, predictor.params
-    outputs = [*evaluate_task.run(step, params, batches, predictor.mesh, add)]
+    outputs = [
+      *evaluate_task.run_batches(step, params, batches, predictor.mesh, add)
+    ]
   return evaluate_task.logits_of_units(
     jax.device_get(outputs), len(rows.example)
   )
