@@ -22,9 +22,9 @@ from study import HERE, command
 # Task -> (epochs, peak of the learning rate); the rest is the task's config.
 TASKS = {
   "sst2": (3, 3e-5),
-  "wnut17": (8, 5e-5),
+  "wnut17": (8, 2e-5),
   "stsb": (6, 5e-5),
-  "cola": (6, 5e-5),
+  "cola": (6, 2e-5),
   "rte": (10, 5e-5),
 }
 CONFIGS = {task: f"glue:{task}" for task in TASKS} | {"wnut17": "ner:wnut17"}
