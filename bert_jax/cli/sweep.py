@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> None:
   metric = args.metric or sweep.metric_of(config)
   sweep.check_metric(metric, runs)
   command = [sys.executable, "-m", "bert_jax", "train", "--config", args.config]
-  done = sweep.run_all(runs, folder, command, args.processes)
-  print("\n".join(sweep.report(folder, done, metric)), flush=True)
-  done = sweep.judge(done, metric)
-  if all(run.error for run in done):
-    raise UserError(f"every run failed; the first error: {done[0].error}")
+  outcomes = sweep.run_all(runs, folder, command, args.processes)
+  print("\n".join(sweep.report(folder, outcomes, metric)), flush=True)
+  outcomes = sweep.require_metric(outcomes, metric)
+  if all(outcome.error for outcome in outcomes):
+    raise UserError(f"every run failed; the first error: {outcomes[0].error}")

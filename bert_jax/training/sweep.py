@@ -1,21 +1,25 @@
-"""Seeds and grids: many runs of one config, and a table of what they reach."""
+"""Sweeps: runs of one config over a grid of values and several seeds."""
 
 import ast
 import concurrent.futures
 import copy
+import dataclasses
+import functools
 import itertools
 import json
 import math
+import operator
 import os
 import statistics
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
+from etils import epath
 
 from bert_jax import files
-from bert_jax.files import without_nan, write_json
+from bert_jax.files import PathLike, without_nan, write_json
 from bert_jax.messages import UserError, nearest
 from bert_jax.tasks import batches, encoded_rows, metrics
 from bert_jax.training import config as config_lib
@@ -26,13 +30,14 @@ from bert_jax.weights.run_config import flatten
 RESULTS = "sweep.json"
 
 
-class Run(NamedTuple):
-  """One run of a sweep.
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """A run of a sweep.
 
   Attributes:
-    point: key -> value of the grid.
+    point: {key: value}, the values of the grid that this run has.
     seed: the seed of the run.
-    config: complete.
+    config: the run's complete config.
   """
 
   point: dict[str, Any]
@@ -41,88 +46,100 @@ class Run(NamedTuple):
 
   @property
   def name(self) -> str:
-    """The name of its folder: the values of the grid and the seed."""
+    """The name of the run's folder: its values of the grid, and its seed."""
     keys = [f"{key}={value}" for key, value in self.point.items()]
     return ",".join([*keys, f"seed={self.seed}"]).replace(os.sep, "_")
 
 
-class Done(NamedTuple):
-  """A run that ended, well or not.
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+  """What a run of a sweep reached.
 
   Attributes:
-    run: which.
-    error: why it failed, in a sentence; None if it did not.
-    rows: the rows of its metrics.jsonl that are of the held-out set.
+    run: the run.
+    error: a sentence that says why the run failed; None if it did not.
+    rows: the rows of its metrics.jsonl for the held-out set.
   """
 
   run: Run
   error: str | None
   rows: list[dict[str, Any]]
 
+  @property
+  def last(self) -> dict[str, Any]:
+    """The row of the last step; {} if there is none."""
+    return self.rows[-1] if self.rows else {}
+
+
+# Starts a run in a folder, and returns an error in a sentence, or None.
+Start = Callable[[Run, epath.Path], str | None]
+
 
 def parse_axis(text: str, config: dict[str, Any]) -> tuple[str, list[Any]]:
-  """Splits `KEY=A,B` into the key and values of its type.
+  """Splits `KEY=A,B` into the key and its values.
+
+  Args:
+    text: the axis of a grid.
+    config: the config; the values get the type of its value.
 
   Raises:
-    ValueError: no such key, no value, or one of another type.
+    UserError: an unknown key, no values, or a value of another type.
   """
-  key, _, values = text.partition("=")
+  key, _, texts = text.partition("=")
   key = key.removeprefix("config.")
   flat = flatten(config)
   if key not in flat:
     raise UserError(f"--grid {text}: no such key{nearest(key, flat)}")
-  if not values:
+  if not texts:
     raise UserError(f"--grid {text}: no values; write {key}=A,B.")
-  return key, [_value(value, flat[key], text) for value in values.split(",")]
+  return key, [_parse(word, flat[key], text) for word in texts.split(",")]
 
 
-def _value(text: str, before: Any, axis: str) -> Any:
-  try:
-    value = ast.literal_eval(text)
-  except (ValueError, SyntaxError):
-    value = text
-  if isinstance(before, str):
+def _parse(text: str, default: Any, axis: str) -> Any:
+  """Parses a value of a grid to the type of the config's value."""
+  if isinstance(default, str):
     return text
-  if isinstance(before, float) and type(value) is int:
-    return float(value)
-  if before is not None and type(value) is not type(before):
+  try:
+    parsed = ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    parsed = text
+  if isinstance(default, float) and type(parsed) is int:
+    return float(parsed)
+  if default is not None and type(parsed) is not type(default):
     raise UserError(
-      f"--grid {axis}: {text!r} is not of type {type(before).__name__}."
+      f"--grid {axis}: {text!r} is not of type {type(default).__name__}."
     )
-  return value
+  return parsed
 
 
 def plan(
   config: dict[str, Any], grid: Sequence[str], seeds: Iterable[int]
 ) -> list[Run]:
-  """All runs: each point of the grid with each seed.
+  """Lists all runs: each point of the grid with each seed.
 
   Args:
-    config: the config that each run begins with.
-    grid: texts of the form `KEY=A,B`.
+    config: the config that all runs share.
+    grid: the axes of the grid, in the form `KEY=A,B`.
     seeds: the seeds of each point.
 
   Raises:
-    ValueError: a key or value twice, or as `parse_axis`; no run at all.
+    UserError: a key or value occurs twice, there is no run, or see
+      `parse_axis`.
   """
   axes = [parse_axis(text, config) for text in grid]
-  keys, seeds = [key for key, _ in axes], list(seeds)
+  keys = [key for key, _ in axes]
   if len(set(keys)) < len(keys) or "seed" in keys:
     raise UserError(
       f"--grid: each key once, and seeds by --seeds; got {', '.join(keys)}."
     )
-  runs = []
-  for values in itertools.product(*(values for _, values in axes)):
-    point = dict(zip(keys, values, strict=True))
-    for seed in seeds:
-      run_config = copy.deepcopy(config) | {"seed": seed}
-      for key, value in point.items():
-        *sections, last = key.split(".")
-        section = run_config
-        for name in sections:
-          section = section[name]
-        section[last] = value
-      runs.append(Run(point, seed, run_config))
+  points = [
+    dict(zip(keys, values, strict=True))
+    for values in itertools.product(*(values for _, values in axes))
+  ]
+  runs = [
+    Run(point, seed, _with_point(config, point) | {"seed": seed})
+    for point, seed in itertools.product(points, seeds)
+  ]
   if not runs:
     raise UserError("--seeds must be at least 1.")
   names = [run.name for run in runs]
@@ -132,8 +149,23 @@ def plan(
   return runs
 
 
+def _with_point(
+  config: dict[str, Any], point: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns a copy of a config that has the values of a grid's point."""
+  changed = copy.deepcopy(config)
+  for path, setting in point.items():
+    *sections, key = path.split(".")
+    functools.reduce(operator.getitem, sections, changed)[key] = setting
+  return changed
+
+
 def metric_of(config: dict[str, Any]) -> str:
-  """The first metric of a config's task; "loss" where nothing is predicted."""
+  """Returns the name of the metric that a sweep reports by default.
+
+  It is the first metric of the config's task, or "loss" if the run predicts
+  nothing.
+  """
   stage = config["objective"].get("stage")
   if not config_lib.is_task(config) or stage == "layers":
     return "loss"
@@ -146,9 +178,12 @@ def _task(config: dict[str, Any]) -> encoded_rows.Task:
 
 
 def check_metric(metric: str, runs: Sequence[Run]) -> None:
-  """Raises ValueError for what no row of a task's runs has.
+  """Checks, before the first run begins, that the runs will have a metric.
 
-  Before the first of them begins; of pre-training nothing is known ahead.
+  For pre-training the names are not known in advance, so nothing is checked.
+
+  Raises:
+    UserError: no run of a task has this metric.
   """
   names: set[str] = set()
   for run in runs:
@@ -162,98 +197,97 @@ def check_metric(metric: str, runs: Sequence[Run]) -> None:
 
 
 def _numbers(config: dict[str, Any]) -> Iterator[str]:
-  """Names of the numbers of a task's run, over each of its splits."""
-  objective, data = config["objective"], config["data"]
+  """Yields the names of all numbers that a task's run reports."""
+  objective = config["objective"]
   task = _task(config)
-  named = task.kind not in ("regression", "span")
   if objective.get("stage") == "layers":
     names = ["attention_loss", "hidden_loss", "embedding_loss"]
   else:
     names = [*metrics.names(task), "task_loss"]
-    names += ["predicted_labels"] if named else []
+    if task.kind not in ("regression", "span"):
+      names += ["predicted_labels"]
     names += [] if task.kind == "regression" else ["task_accuracy"]
     names += ["prediction_loss"] if "stage" in objective else []
     names += ["lm_loss", "lm_accuracy"] if objective.get("lm_weight") else []
   names.append("loss")
-  for number, split in enumerate(data["validation"].split(",")):
+  splits = config["data"]["validation"].split(",")
+  for number, split in enumerate(splits):
     for name in names:
       yield f"{split.strip()}/{name}" if number else name
 
 
 def run_all(
-  runs: Sequence[Run], folder: str, command: Sequence[str], processes: int
-) -> list[Done]:
-  """Runs all; one that fails is noted, and the others go on.
+  runs: Sequence[Run], folder: PathLike, command: Sequence[str], processes: int
+) -> list[Outcome]:
+  """Runs all runs. If one fails, its error is kept and the others go on.
 
-  Given again, those that ended are read, one that was stopped continues.
+  When a sweep is started again, a run that has ended is not repeated, and a run
+  that was stopped continues.
 
   Args:
-    runs: the runs of `plan`.
-    folder: each run gets one in it.
-    command: the words that start a run in a process of its own; `--workdir`
-      and the values of its config are added.
-    processes: runs at a time, each a process; 0: one after the other here.
+    runs: the runs, from `plan`.
+    folder: the sweep's folder; each run has a folder in it.
+    command: the words that start a run in another process. `--workdir` and the
+      values of its config are added.
+    processes: the number of runs at a time, each in its own process; 0 to run
+      one after the other in this process.
 
   Raises:
-    ValueError: a run was stopped by a signal.
+    UserError: a run was stopped by a signal.
   """
-  os.makedirs(folder, exist_ok=True)
+  root = epath.Path(folder)
+  root.mkdir(parents=True, exist_ok=True)
   if not processes:
-    # The runs have their programs in common.
-    cache = os.path.join(folder, "compiled")
-    jax.config.update("jax_compilation_cache_dir", cache)
-    return [_run_one(run, folder, _in_this_process) for run in runs]
-
-  def start(run, workdir):
-    return _in_other_process(run, workdir, command)
-
+    # The runs share their compiled programs.
+    jax.config.update("jax_compilation_cache_dir", str(root / "compiled"))
+    return [_run_one(run, root, _in_this_process) for run in runs]
+  start = functools.partial(_in_other_process, command)
   with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-    return list(pool.map(lambda run: _run_one(run, folder, start), runs))
+    return list(pool.map(lambda run: _run_one(run, root, start), runs))
 
 
-def _run_one(run: Run, folder: str, start: Any) -> Done:
-  workdir = os.path.join(folder, run.name)
+def _run_one(run: Run, root: epath.Path, start: Start) -> Outcome:
+  workdir = root / run.name
   error = None
-  if not _ended(workdir, run.config):
+  if not _has_ended(workdir, run.config):
     print(f"run {run.name}", flush=True)
     error = start(run, workdir)
   if error:
     print(f"run {run.name} failed: {error}", flush=True)
-  rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  return Done(run, error, [r for r in rows if r["split"] == "heldout"])
+  rows = logging.read_rows(workdir / "metrics.jsonl")
+  return Outcome(run, error, [r for r in rows if r["split"] == "heldout"])
 
 
-def _ended(workdir: str, config: dict[str, Any]) -> bool:
-  """Returns True if a run of this config ended in a folder.
+def _has_ended(workdir: epath.Path, config: dict[str, Any]) -> bool:
+  """Returns True if a run of this config has ended in a folder.
 
   Raises:
-    ValueError: the run here is of another config.
+    ValueError: the folder's run has another config.
   """
-  path = os.path.join(workdir, "config.json")
-  if not os.path.exists(path):
+  path = workdir / "config.json"
+  if not path.exists():
     return False
   old = files.read_object(path)
-  rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  rows = logging.read_rows(workdir / "metrics.jsonl")
   if not rows or rows[-1]["step"] != old["total_steps"]:
     return False
-  # The sweep's config lacks the values that the program fills in.
-  flat = flatten(config)
-  before = flatten(old)
-  set_now = {key: value for key, value in flat.items() if value is not None}
-  old_values = {key: before[key] for key in set_now.keys() & before.keys()}
-  defaults = flatten(default_values(old))
-  config_lib.check_restart(old_values, set_now, defaults)
+  # Compare only what the sweep's config sets. In the run's folder there are
+  # also the values that the program derived.
+  old_flat = flatten(old)
+  new_values = {k: v for k, v in flatten(config).items() if v is not None}
+  old_values = {key: old_flat[key] for key in new_values.keys() & old_flat}
+  config_lib.check_restart(old_values, new_values, flatten(default_values(old)))
   return True
 
 
-def _in_this_process(run: Run, workdir: str) -> str | None:
+def _in_this_process(run: Run, workdir: epath.Path) -> str | None:
   try:
-    state = train.run(copy.deepcopy(run.config), workdir)
-  except Exception as e:  # Whatever it is, the other runs go on.
+    state = train.run(copy.deepcopy(run.config), str(workdir))
+  except Exception as e:  # The other runs go on after an error of any class.
     return str(e) or type(e).__name__
   finally:
-    jax.clear_caches()  # A run's programs are its own.
-  total = files.read_object(os.path.join(workdir, "config.json"))["total_steps"]
+    jax.clear_caches()  # The next run has other programs.
+  total = files.read_object(workdir / "config.json")["total_steps"]
   if int(state.step) < total:
     raise UserError(
       f"run {run.name} was stopped; the same command continues the sweep."
@@ -262,118 +296,132 @@ def _in_this_process(run: Run, workdir: str) -> str | None:
 
 
 def _in_other_process(
-  run: Run, workdir: str, command: Sequence[str]
+  command: Sequence[str], run: Run, workdir: epath.Path
 ) -> str | None:
-  os.makedirs(workdir, exist_ok=True)
+  workdir.mkdir(parents=True, exist_ok=True)
   flags = [
-    f"--config.{key}={_written(value)}"
+    f"--config.{key}={_flag_text(value)}"
     for key, value in flatten(run.config).items()
     if value is not None
   ]
-  with open(os.path.join(workdir, "output.txt"), "ab") as out:
-    done = subprocess.run(
+  with (workdir / "output.txt").open("ab") as output:
+    child = subprocess.run(
       [*command, f"--workdir={workdir}", *flags],
-      stdout=out,
+      stdout=output,
       stderr=subprocess.PIPE,
       check=False,
     )
-    out.write(done.stderr)
-  if not done.returncode:
+    output.write(child.stderr)
+  if not child.returncode:
     return None
-  lines = done.stderr.decode(errors="replace").strip().split("\n")
-  return lines[-1].removeprefix("error: ") or f"exit code {done.returncode}"
+  lines = child.stderr.decode(errors="replace").strip().split("\n")
+  return lines[-1].removeprefix("error: ") or f"exit code {child.returncode}"
 
 
-def _written(value: Any) -> str:
-  return repr(value) if isinstance(value, (tuple, list)) else str(value)
+def _flag_text(setting: Any) -> str:
+  """Returns a config's value as it is written in a flag."""
+  return repr(setting) if isinstance(setting, (tuple, list)) else str(setting)
 
 
-def judge(done: Sequence[Done], metric: str) -> list[Done]:
-  """The same; of a run whose last step has no finite metric, `error` says so.
+def require_metric(outcomes: Sequence[Outcome], metric: str) -> list[Outcome]:
+  """Marks runs without a finite metric at the last step as failed.
 
-  A correlation is NaN where all predictions are the same.
+  A metric can be NaN: a correlation is, if all predictions are the same.
   """
-  judged = []
-  for run_result in done:
-    last = run_result.rows[-1] if run_result.rows else {}
-    if not run_result.error and not math.isfinite(last.get(metric, math.nan)):
-      what = "is not a finite number" if metric in last else "is not there"
-      run_result = run_result._replace(
-        error=f"{metric} at the last step {what}."
+  checked = []
+  for outcome in outcomes:
+    last = outcome.last
+    if not outcome.error and not math.isfinite(last.get(metric, math.nan)):
+      reason = "is not a finite number" if metric in last else "is not there"
+      outcome = dataclasses.replace(
+        outcome, error=f"{metric} at the last step {reason}."
       )
-    judged.append(run_result)
-  return judged
+    checked.append(outcome)
+  return checked
 
 
-def summarise(done: Sequence[Done], metric: str) -> list[dict[str, Any]]:
-  """Returns the results of each point of the grid at the last step.
+def summarise(outcomes: Sequence[Outcome], metric: str) -> list[dict[str, Any]]:
+  """Summarises the metric at the last step for each point of the grid.
 
   Returns:
-    For each point its `point`, `runs`, `failed` (without a result, see
-    `judge`), `constant` (one label for every example, or tag for every word: a
-    run that did not train), and `median`, `mean`, `deviation` (of the sample),
-    `least`, `most` of the results of all that did not fail.
+    A dict for each point. `median`, `mean`, `deviation` (of the sample),
+    `least` and `most` are over the runs that did not fail.
+
+    | key | meaning |
+    |---|---|
+    | `point` | {key: value} of the grid |
+    | `runs` | the number of runs |
+    | `failed` | the number of runs without a result, see `require_metric` |
+    | `constant` | the number of runs that did not learn; see below |
+
+    A run that did not learn predicts one label for every example, or one tag
+    for every word.
   """
-  points: dict[str, list[Done]] = {}
-  for run_result in judge(done, metric):
-    points.setdefault(json.dumps(run_result.run.point), []).append(run_result)
+  points: dict[str, list[Outcome]] = {}
+  for outcome in require_metric(outcomes, metric):
+    points.setdefault(json.dumps(outcome.run.point), []).append(outcome)
   table = []
   for group in points.values():
-    last = [run_result.rows[-1] for run_result in group if not run_result.error]
-    values = [row[metric] for row in last]
+    rows = [outcome.last for outcome in group if not outcome.error]
+    scores = [row[metric] for row in rows]
     table.append(
       {
         "point": group[0].run.point,
         "runs": len(group),
-        "failed": len(group) - len(values),
-        "constant": sum(row.get("predicted_labels") == 1 for row in last),
-        "median": statistics.median(values) if values else None,
-        "mean": statistics.fmean(values) if values else None,
-        "deviation": statistics.stdev(values) if len(values) > 1 else None,
-        "least": min(values, default=None),
-        "most": max(values, default=None),
+        "failed": len(group) - len(scores),
+        "constant": sum(row.get("predicted_labels") == 1 for row in rows),
+        "median": statistics.median(scores) if scores else None,
+        "mean": statistics.fmean(scores) if scores else None,
+        "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
+        "least": min(scores, default=None),
+        "most": max(scores, default=None),
       }
     )
   return table
 
 
-def report(folder: str, done: Sequence[Done], metric: str) -> list[str]:
-  """Writes `sweep.json` and returns the lines of a table.
+def report(
+  folder: PathLike, outcomes: Sequence[Outcome], metric: str
+) -> list[str]:
+  """Writes `sweep.json`, and returns the lines of a table.
 
-  Below it stand the runs that ended without a result.
+  Below the table are the runs that ended without the metric.
   """
-  table, ended = summarise(done, metric), done
-  done = judge(ended, metric)
+  table, checked = summarise(outcomes, metric), require_metric(outcomes, metric)
   runs = [
     {
-      "name": run_result.run.name,
-      "point": run_result.run.point,
-      "seed": run_result.run.seed,
-      "error": run_result.error,
-      "last": run_result.rows[-1] if run_result.rows else None,
+      "name": outcome.run.name,
+      "point": outcome.run.point,
+      "seed": outcome.run.seed,
+      "error": outcome.error,
+      "last": outcome.last or None,
     }
-    for run_result in done
+    for outcome in checked
   ]
-  path = os.path.join(folder, RESULTS)
-  results = {"metric": metric, "table": table, "runs": runs}
-  write_json(path, without_nan(results))
-  numbers = ("median", "mean", "deviation", "least", "most")
-  names = ["point", "runs", "failed", "constant", *numbers]
-  lines = [[*names]]
+  path = epath.Path(folder) / RESULTS
+  write_json(
+    path, without_nan({"metric": metric, "table": table, "runs": runs})
+  )
+  statistics_names = ("median", "mean", "deviation", "least", "most")
+  header = ["point", "runs", "failed", "constant", *statistics_names]
+  lines = [header]
   for row in table:
     point = " ".join(f"{k}={v}" for k, v in row["point"].items()) or "all"
-    counts = [str(row[name]) for name in names[1:4]]
-    shown = ["-" if row[n] is None else f"{row[n]:.4f}" for n in numbers]
-    lines.append([point, *counts, *shown])
+    counts = [str(row[name]) for name in header[1:4]]
+    numbers = [
+      "-" if row[name] is None else f"{row[name]:.4f}"
+      for name in statistics_names
+    ]
+    lines.append([point, *counts, *numbers])
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   table_lines = [
     "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True))
     for line in lines
   ]
   table_lines += [
-    f"run {now.run.name} failed: {now.error}"
-    for now, before in zip(done, ended, strict=True)
-    if now.error != before.error
+    f"run {outcome.run.name} failed: {outcome.error}"
+    for outcome, before in zip(checked, outcomes, strict=True)
+    if outcome.error != before.error
   ]
   return [
     f"{metric} at the last step:",

@@ -485,14 +485,14 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
   config, run, _ = tuned
   runs_ = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
   assert [r.point["schedule.peak"] for r in runs_] == [1e-2, -1.0]
-  model_folder = tmp_path / "sweep"
-  # The first has ended; the second has a rate that is refused.
-  shutil.copytree(run, model_folder / runs_[0].name)
-  done = sweep.run_all(runs_, str(model_folder), "glue:cola", 0)
+  folder = tmp_path / "sweep"
+  # The first run has ended; the second has a rate that is refused.
+  shutil.copytree(run, folder / runs_[0].name)
+  outcomes = sweep.run_all(runs_, str(folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)
-  assert done[0].error is None and "schedule.peak" in done[1].error
-  lines = sweep.report(str(model_folder), done, sweep.metric_of(config))
-  saved = json.loads((model_folder / "sweep.json").read_text())
+  assert outcomes[0].error is None and "schedule.peak" in outcomes[1].error
+  lines = sweep.report(str(folder), outcomes, sweep.metric_of(config))
+  saved = json.loads((folder / "sweep.json").read_text())
   assert [row["failed"] for row in saved["table"]] == [0, 1]
   assert saved["table"][0]["median"] == saved["runs"][0]["last"]["accuracy"]
   assert lines[0] == "accuracy at the last step:"
@@ -511,14 +511,14 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
 
 
 def test_median_mean_and_deviation_of_a_sweep():
-  one = sweep.Run({}, 0, {})
-  values = (0.5, 0.7, 0.9)
-  done = [
-    sweep.Done(one, None, [{"accuracy": v, "predicted_labels": 1 + (v > 0.5)}])
-    for v in values
+  run = sweep.Run({}, 0, {})
+  rows = [
+    {"accuracy": accuracy, "predicted_labels": labels}
+    for accuracy, labels in ((0.5, 1), (0.7, 2), (0.9, 2))
   ]
-  done.append(sweep.Done(one, "diverged", []))
-  (row,) = sweep.summarise(done, "accuracy")
+  outcomes = [sweep.Outcome(run, None, [row]) for row in rows]
+  outcomes.append(sweep.Outcome(run, "diverged", []))
+  (row,) = sweep.summarise(outcomes, "accuracy")
   assert (row["runs"], row["failed"], row["constant"]) == (4, 1, 1)
   np.testing.assert_allclose(
     [row["median"], row["mean"], row["deviation"]], [0.7, 0.7, 0.2]

@@ -1,4 +1,4 @@
-"""A sweep's table: which runs failed, and which predict one thing alone."""
+"""The table of a sweep: failed runs, and runs with constant predictions."""
 
 import json
 import math
@@ -13,16 +13,21 @@ from bert_jax.tasks.batches import Split
 from bert_jax.training import evaluate_task, sweep
 
 
-def done(seed, error=None, **last):
-  rows = [{"step": 9, "split": "heldout", **last}] if last else []
-  return sweep.Done(sweep.Run({}, seed, {}), error, rows)
+def outcome(seed, error=None, **metrics):
+  rows = [{"step": 9, "split": "heldout", **metrics}] if metrics else []
+  return sweep.Outcome(sweep.Run({}, seed, {}), error, rows)
 
 
 def test_a_run_without_a_finite_metric_has_failed(tmp_path):
-  found = [done(0, pearson=0.25), done(1, pearson=math.nan)]
-  found += [done(2, pearson=0.75), done(3, "diverged"), done(4, loss=1.0)]
-  lines = sweep.report(str(tmp_path), found, "pearson")
-  (row,) = sweep.summarise(found, "pearson")
+  outcomes = [
+    outcome(0, pearson=0.25),
+    outcome(1, pearson=math.nan),
+    outcome(2, pearson=0.75),
+    outcome(3, "diverged"),
+    outcome(4, loss=1.0),
+  ]
+  lines = sweep.report(str(tmp_path), outcomes, "pearson")
+  (row,) = sweep.summarise(outcomes, "pearson")
   assert (row["runs"], row["failed"]) == (5, 3)
   assert (row["least"], row["median"], row["most"]) == (0.25, 0.5, 0.75)
   assert lines[-3:-1] == [
@@ -34,32 +39,32 @@ def test_a_run_without_a_finite_metric_has_failed(tmp_path):
   errors = [run["error"] for run in json.loads(text)["runs"]]
   assert errors[0] is None and errors[3] == "diverged"
   assert "not a finite number" in errors[1]
-  # None is left: there is nothing to count.
-  (row,) = sweep.summarise(found[1:2], "pearson")
+  # The only run failed, so there are no statistics.
+  (row,) = sweep.summarise(outcomes[1:2], "pearson")
   assert row["failed"] == 1 and row["median"] is row["deviation"] is None
-  assert all(one.error for one in sweep.judge(found[1:2], "pearson"))
+  (checked,) = sweep.require_metric(outcomes[1:2], "pearson")
+  assert checked.error
 
 
 @pytest.mark.parametrize("tag, labels", [("O", 1), ("B-X", 2)])
-def test_a_tagger_that_says_one_thing_alone_is_constant(tag, labels):
+def test_a_tagger_that_predicts_one_tag_only_is_constant(tag, labels):
   task, words = tiny_tasks.TASKS["tagging"], tiny_tasks.vocabulary()
   examples = [
     dict(id=str(i), words=text.split(), tags=["O"] * len(text.split()))
     for i, text in enumerate(tiny_tasks.sentences(4))
   ]
-  made = prepare_task.encode_examples(task, examples, words, 16)
-  sizes = np.diff(made.rows.starts)
+  encoded = prepare_task.encode_examples(task, examples, words, 16)
+  sizes = np.diff(encoded.rows.starts)
   logits = [np.tile([1.0, 0.0, 0.0], (size, 1)) for size in sizes]
-  # The first word of all, behind [CLS].
+  # Token 1 is the first word; token 0 is [CLS].
   logits[0][1, task.labels.index(tag)] = 2.0
-  split = Split("validation", task, 0, made.rows, examples, (16,), ())
+  split = Split("validation", task, 0, encoded.rows, examples, (16,), ())
 
   def scorer(*_):
     return logits, {"task_loss": 0.5}
 
   state = SimpleNamespace(step=1)
-  found = evaluate_task.score(scorer, state, {}, [split], 4, {})
-  assert found["predicted_labels"] == labels
-  last = done(0, **found)
-  (row,) = sweep.summarise([last], "tagging_f1")
+  scores = evaluate_task.score(scorer, state, {}, [split], 4, {})
+  assert scores["predicted_labels"] == labels
+  (row,) = sweep.summarise([outcome(0, **scores)], "tagging_f1")
   assert row["constant"] == (labels == 1)
