@@ -37,8 +37,8 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
   first_key, last_key = ends(key_ids, query_ids)
   first_query, last_query = ends(query_ids, key_ids)
   if causal:
-    last_key = jnp.minimum(last_key, index)
-    first_query = jnp.maximum(first_query, index)
+    last_key = jnp.minimum(last_key, index[None])
+    first_query = jnp.maximum(first_query, index[None])
   blind = first_key > last_key
   blind_row = blind.any(1, keepdims=True)
   return (

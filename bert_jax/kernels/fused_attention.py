@@ -135,7 +135,9 @@ def with_bias(
   qkv: Float[Array, "b l h 3 k"], bias: Float[Array, "h 3 k"]
 ) -> Float[Array, "b l h 3 k"]:
   """Adds the bias in the one form that the compiler fuses with a product."""
-  flat = qkv.reshape(*qkv.shape[:2], -1) + bias.reshape(-1).astype(qkv.dtype)
+  flat = qkv.reshape(*qkv.shape[:2], -1) + bias.reshape(1, 1, -1).astype(
+    qkv.dtype
+  )
   return flat.reshape(qkv.shape)
 
 

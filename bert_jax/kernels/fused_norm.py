@@ -91,8 +91,8 @@ def _backward_kernel(
 ):
   dx, dy, sums = outputs
   p, programs, tile = _Program(shape), pl.num_programs(0), shape.tile
-  bias_row, scale_row = p.vector(bias), p.vector(scale)
-  column_hashes = p.vector(columns)
+  bias_row, scale_row = p.vector(bias)[None], p.vector(scale)[None]
+  column_hashes = p.vector(columns)[None]
 
   def rows_of(i):
     return pl.ds(jnp.minimum(i * tile, shape.count - tile), tile)
@@ -157,7 +157,8 @@ HASHES = [NUMBERS, ROW]
 
 def _hashes(words, x):
   place = np.arange(x.shape[1], dtype=np.uint32)
-  rows = fused.row_hashes(fused.first_hashes(words, len(x))[:, None], place)
+  rows = fused.first_hashes(words, len(x))[:, None]
+  rows = fused.row_hashes(rows, place[None])
   columns = np.arange(x.shape[2], dtype=np.uint32)
   return rows, jnp.asarray(fused.column_hashes(columns))
 

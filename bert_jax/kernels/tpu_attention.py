@@ -109,7 +109,7 @@ def _call(kernel, results, options, words, ids, *arrays):
   rows, heads, length = arrays[0].shape[:3]
   place = np.arange(heads * length, dtype=np.uint32).reshape(heads, length)
   hashes = fused.first_hashes(words, rows)[:, None, None]
-  hashes = fused.row_hashes(hashes, place).astype(jnp.int32)
+  hashes = fused.row_hashes(hashes, place[None]).astype(jnp.int32)
   columns = fused.column_hashes(np.arange(ids.shape[1], dtype=np.uint32))
   return fused.over_shards(
     on_device,

@@ -91,7 +91,7 @@ class Embeddings(nn.Module):
         " others), or take a model with more positions."
       )
     if position_ids is None:
-      x = self.word(input_ids) + self.position.embedding[:length]
+      x = self.word(input_ids) + self.position.embedding[None, :length]
     else:
       x = self.word(input_ids) + self.position(position_ids, train)
     if self.num_segments:

@@ -155,7 +155,7 @@ def decode(
   logits = layers.float32_einsum("bme,ve->bmv", x, embedding.astype(x.dtype))
   logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
   if bias is not None:
-    logits = logits + bias
+    logits = logits + bias[None, None]
   if embedding.shape[0] == vocab_size:
     return logits
   ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)

@@ -47,8 +47,10 @@ def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
   first, *between = rows or (1,)
   hashes = fused.first_hashes(words, first).reshape(first, *(1 for _ in rows))
   place = np.arange(math.prod(between), dtype=np.uint32)
-  hashes = fused.row_hashes(hashes, place.reshape(*between, 1))
+  place = place.reshape(*(1 for _ in rows[:1]), *between, 1)
+  hashes = fused.row_hashes(hashes, place)
   columns = fused.column_hashes(np.arange(columns, dtype=np.uint32))
+  columns = columns.reshape(*(1 for _ in hashes.shape[1:]), -1)
   return fused.bits(hashes, columns).reshape(shape)
 
 
@@ -157,7 +159,7 @@ class Dense(nn.Module):
 
   def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
     y, bias = self.without_bias(x)
-    return y + bias.astype(self.dtype)
+    return y + jax.lax.broadcast_to_rank(bias.astype(self.dtype), y.ndim)
 
 
 def product(
@@ -240,7 +242,8 @@ class AddNorm(nn.Module):
       return fused_norm.add_norm(
         x, y, bias, scale, shift, words, rate, self.epsilon
       )
-    y = dropout(y + bias.astype(self.dtype), rate, key)
+    biased = y + jax.lax.broadcast_to_rank(bias.astype(self.dtype), y.ndim)
+    y = dropout(biased, rate, key)
     out = normalise(x + y, scale, shift, self.epsilon).astype(self.dtype)
     return out, out
 
@@ -253,6 +256,7 @@ def normalise(
 ) -> Float[Array, "... d"]:
   """LayerNorm over the last axis, in float32."""
   x = x.astype(jnp.float32)
+  scale, shift = (jax.lax.broadcast_to_rank(p, x.ndim) for p in (scale, shift))
   x = x - x.mean(-1, keepdims=True)
   variance = jnp.square(x).mean(-1, keepdims=True)
   return x * (jax.lax.rsqrt(variance + epsilon) * scale) + shift
@@ -269,7 +273,7 @@ def bias_activation(
   if implementation == "triton":
     chosen = fused_activation.functions(name, function)
     return fused_activation.bias_activation(x, bias, *chosen)
-  return function(x + bias.astype(x.dtype))
+  return function(x + jax.lax.broadcast_to_rank(bias.astype(x.dtype), x.ndim))
 
 
 def layer_norm(

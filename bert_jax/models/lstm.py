@@ -153,7 +153,7 @@ def run(
   inputs = jnp.einsum(
     "wbld,wdg->lwbg", x.astype(dtype), kernel[:, :width].astype(dtype)
   )
-  inputs = inputs + bias[:, None].astype(dtype)
+  inputs = inputs + bias[None, :, None].astype(dtype)
   if states is None:
     shape = x.shape[:2]
     states = (

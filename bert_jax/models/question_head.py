@@ -118,11 +118,12 @@ class JointAnswers(nn.Module):
     # The product with both states side by side, in its two parts.
     at = layers.product(at, kernel[:d], 1, self.dtype)
     here = layers.product(hidden, kernel[d:], 1, self.dtype)
-    here = here + bias.astype(self.dtype)
+    here = here + bias.astype(self.dtype)[None, None]
 
     def of_start(at):
       x = layers.activation("gelu")(at[:, None] + here)
-      y = layers.product(x, last, 1, jnp.dtype("float32")) + last_bias
+      y = layers.product(x, last, 1, jnp.dtype("float32"))
+      y = y + last_bias[None, None]
       return _masked(y[..., 0], mask)
 
     # Hidden layers [b, k, l, 512] at once would be twenty times an encoder's.

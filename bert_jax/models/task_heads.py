@@ -247,7 +247,7 @@ class JointSpanClassifier(nn.Module):
     mask = batch["segment_ids"] > 0
     if "sequence_ids" in batch:
       mask &= batch["sequence_ids"] > 0
-    mask |= jnp.arange(mask.shape[1]) == 0
+    mask |= jnp.arange(mask.shape[1])[None] == 0
     if self.encoder.num_segments < 2:
       batch = {k: x for k, x in batch.items() if k != "segment_ids"}
     hidden, _ = encode(self.encoder, batch, train=train)

@@ -54,7 +54,7 @@ def write_ids(
 
   The first of several slots at one position counts.
   """
-  places = jnp.arange(input_ids.shape[1])
+  places = jnp.arange(input_ids.shape[1])[None, None]
   here = (positions[..., None] == places) & (weights > 0)[..., None]
   written = jnp.take_along_axis(ids, jnp.argmax(here, axis=1), axis=1)
   return jnp.where(here.any(axis=1), written, input_ids)

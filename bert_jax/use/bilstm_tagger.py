@@ -150,7 +150,7 @@ def fit(
     def loss(params):
       inputs = batch["features"], batch["lengths"]
       logits = module.apply(params, *inputs, train=True, rngs=rngs)
-      index = jnp.arange(logits.shape[1])
+      index = jnp.arange(logits.shape[1])[None]
       real = index < batch["lengths"][:, None]
       each = optax.softmax_cross_entropy_with_integer_labels(
         logits, batch["tags"]

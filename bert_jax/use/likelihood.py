@@ -188,7 +188,7 @@ def _guess(module, params, inputs, position, target):
 
 
 def _between(shape: tuple[int, int], begin: Array, end: Array) -> Array:
-  index = jnp.arange(shape[1])
+  index = jnp.arange(shape[1])[None]
   return (index >= begin[:, None]) & (index < end[:, None])
 
 

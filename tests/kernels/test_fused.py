@@ -63,7 +63,7 @@ def test_add_norm(shape, rate):
   vectors = draw(*[shape[-1:]] * 3)
 
   def plain(x, y, bias, scale, shift):
-    y = y + bias
+    y = y + bias[None, None]
     if rate:
       y = layers._dropout(y, WORDS, rate)
     out = layers.normalise(x + y, scale, shift, 1e-5)
@@ -92,11 +92,11 @@ def test_bias_activation(name):
   def fast(x, bias):
     return fused_activation.bias_activation(x, bias, *chosen, True)
 
-  compare(fast, lambda x, bias: plain(x + bias), (3 * x, bias), g)
+  compare(fast, lambda x, bias: plain(x + bias[None, None]), (3 * x, bias), g)
 
 
 def plain_attention(qkv, bias, ids, rate, causal):
-  query, key, value = jnp.moveaxis(qkv + bias, 3, 0)
+  query, key, value = jnp.moveaxis(qkv + bias[None, None], 3, 0)
   mask = attention.attention_mask(ids)
   if causal:
     mask &= attention.causal_mask(ids.shape[1])
@@ -161,7 +161,7 @@ def test_attention_for_tpus(rate, causal):
   ids[1] = 0
 
   def fast(qkv, bias):
-    heads_first = jnp.moveaxis(qkv + bias, (3, 2), (0, 2))
+    heads_first = jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2))
     out = tpu_attention.attention(
       *heads_first, jnp.asarray(ids), WORDS, rate, causal, True
     )
@@ -212,7 +212,12 @@ def all_of_them(x, y, qkv, mid, ids):
   bias = jnp.linspace(-1, 1, h * 3 * k).reshape(h, 3, k)
   mixed = fused_attention.attention(qkv, bias, ids, WORDS, 0.1, False, True)
   again = tpu_attention.attention(
-    *jnp.moveaxis(qkv + bias, (3, 2), (0, 2)), ids, WORDS, 0.1, False, True
+    *jnp.moveaxis(qkv + bias[None, None], (3, 2), (0, 2)),
+    ids,
+    WORDS,
+    0.1,
+    False,
+    True,
   )
   pair = fused_activation.functions("gelu", layers.activation("gelu"))
   bias = jnp.linspace(-1, 1, mid.shape[-1])
