@@ -1,12 +1,12 @@
-"""The same examples and tasks for seqio; optional.
+"""The same examples and tasks for seqio; this room is optional.
 
-It needs the packages seqio and tensorflow. It imports `text`, `corpus`,
-`examples` and `tasks`, and nothing in the package imports it: a user's module
-that registers tasks does, and then `examples.loader` opens them by name.
+It needs the packages seqio and tensorflow. No file of the package imports this
+room. A user's module imports it to register tasks, and then `examples.loader`
+opens them by name.
 
-Start with `pretraining.py`.
+Read first: `pretraining.py`.
 
-  pretraining.py: prepared folders and plain text as seqio tasks
-  downstream.py: downstream tasks as seqio tasks
-  text_vocabulary.py: tokenizers as a `seqio.Vocabulary`
+* `pretraining.py`: registers prepared folders and plain text as seqio tasks.
+* `downstream.py`: registers downstream tasks as seqio tasks.
+* `text_vocabulary.py`: presents tokenizers as a `seqio.Vocabulary`.
 """

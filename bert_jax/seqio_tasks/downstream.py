@@ -1,10 +1,10 @@
-"""Tasks for fine-tuning as seqio tasks.
+"""Registers downstream tasks as seqio tasks.
 
-  seqio_tasks.register("sst2", "sst2", ["train=train.tsv"], "vocab.txt")
-  seqio_tasks.register_folder("mine", "data/mine")
+  downstream.register("sst2", "sst2", ["train=train.tsv"], "vocab.txt")
+  downstream.register_folder("mine", "data/mine")
 
-The rows are those of `bert_jax.tasks.batches`, each filled up to the task's
-length.
+A row is the same as in `bert_jax.tasks.batches`, but always padded to the
+task's length.
 """
 
 import functools
@@ -37,30 +37,32 @@ def register(
   length: int | None = None,
   **options: Any,
 ) -> seqio.Task:
-  """Registers a task over its files; they are read when it is first used.
+  """Registers a task with its files, which are read at the first use.
 
   Args:
     name: the name of the seqio task.
-    task: a published task's name, or one from `task_inputs.find`.
-    inputs: `SPLIT=FILE` or `SPLIT=tfds:NAME:SPLIT`.
-    vocab: see `open_vocabulary.load`.
-    length: tokens in a row; None for the task's own.
+    task: the name of a published task, or a task from `task_inputs.find`.
+    inputs: `SPLIT=FILE` or `SPLIT=tfds:NAME:SPLIT` for each file.
+    vocab: the path of a vocabulary (see `open_vocabulary.load`).
+    length: tokens in a row; None takes the task's default.
     **options: options of the tokenizer.
 
   Raises:
-    ValueError: an unknown task, or bad input when it is read.
+    ValueError: the task is unknown. At the first use also: bad input.
   """
   task_files = task_inputs.find(task) if isinstance(task, str) else task
-  parts = task_inputs.parse_inputs(task_files, inputs)
+  split_inputs = task_inputs.parse_inputs(task_files, inputs)
   length = length or task_files.length
   tokenizer = functools.cache(lambda: open_vocabulary.load(vocab, **options))
 
-  # All splits at once: labels and their forms are those of the whole task.
-  read_parts = functools.cache(lambda: task_inputs.read(task_files, parts))
+  # Read all splits together, because the labels are those of all splits.
+  read_splits = functools.cache(
+    lambda: task_inputs.read(task_files, split_inputs)
+  )
 
   @functools.cache
   def split_rows(split: str) -> tuple[Task, Rows]:
-    read = read_parts()
+    read = read_splits()
     encoded = prepare_task.encode_examples(
       read.task,
       read.splits[split],
@@ -70,12 +72,16 @@ def register(
     )
     return read.task, encoded.rows
 
-  names = list(dict.fromkeys(part.split for part in parts))
+  names = list(dict.fromkeys(source.split for source in split_inputs))
   return _register(name, task_files.task, split_rows, names, length, tokenizer)
 
 
 def register_folder(name: str, folder: str) -> seqio.Task:
-  """Registers a folder of features; ValueError if it is none."""
+  """Registers a folder that `bert_jax prepare-task` wrote.
+
+  Raises:
+    ValueError: the folder is not such a folder.
+  """
   meta = encoded_rows.read_meta(folder)
   task = encoded_rows.task_of(meta["task"])
 
@@ -96,28 +102,34 @@ def _register(
   length: int,
   tokenizer: Callable[[], Vocabulary],
 ) -> seqio.Task:
-  def dataset(split: str, shuffle_files: bool, seed: int | None = None):
+  """Registers a task whose rows `split_rows` returns for each of its splits."""
+
+  def dataset(
+    split: str, shuffle_files: bool, seed: int | None = None
+  ) -> tf.data.Dataset:
     pad = layouts.of_vocabulary(tokenizer()).pad
     return _dataset(*split_rows(split), length, pad)
 
-  label = int(task.kind in ("multi_label", "tagging", "span"))
-  number = tf.float32 if task.kind == "regression" else tf.int32
-  rank = 2 if task.kind == "choice" else 1
-  other = seqio.PassThroughVocabulary(size=0)
+  label_rank = int(task.kind in ("multi_label", "tagging", "span"))
+  label_dtype = tf.float32 if task.kind == "regression" else tf.int32
+  input_rank = 2 if task.kind == "choice" else 1
+  numbers = seqio.PassThroughVocabulary(size=0)
 
-  def feature(vocabulary: seqio.Vocabulary, dtype: Any, rank: int):
+  def feature(
+    vocabulary: seqio.Vocabulary, dtype: Any, rank: int
+  ) -> seqio.Feature:
     return seqio.Feature(vocabulary, add_eos=False, dtype=dtype, rank=rank)
 
   features = {
-    "input_ids": feature(TextVocabulary(tokenizer), tf.int32, rank),
-    "segment_ids": feature(other, tf.int32, rank),
-    "sequence_ids": feature(other, tf.int32, rank),
-    "labels": feature(other, number, label),
-    "label_weights": feature(other, tf.float32, task.kind == "tagging"),
-    "row": feature(other, tf.int64, 0),
+    "input_ids": feature(TextVocabulary(tokenizer), tf.int32, input_rank),
+    "segment_ids": feature(numbers, tf.int32, input_rank),
+    "sequence_ids": feature(numbers, tf.int32, input_rank),
+    "labels": feature(numbers, label_dtype, label_rank),
+    "label_weights": feature(numbers, tf.float32, int(task.kind == "tagging")),
+    "row": feature(numbers, tf.int64, 0),
   }
   if task.kind == "span":
-    features["unanswerable"] = feature(other, tf.float32, 0)
+    features["unanswerable"] = feature(numbers, tf.float32, 0)
   return seqio.TaskRegistry.add(
     name,
     source=seqio.FunctionDataSource(dataset, names),
@@ -127,7 +139,7 @@ def _register(
 
 
 def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
-  """The rows of a split in order, of one length each."""
+  """Returns the rows of a split in order, each padded to `length`."""
   ragged = functools.partial(
     tf.RaggedTensor.from_row_splits, row_splits=rows.starts
   )
@@ -141,15 +153,16 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
   if task.kind == "span":
     table["unanswerable"] = batches.unanswerable(rows)
 
-  def fill(x: tf.Tensor, value: int) -> tf.Tensor:
-    more = [[0, length - tf.shape(x)[0]]]
-    return tf.ensure_shape(tf.pad(x, more, constant_values=value), [length])
+  def pad_to_length(x: tf.Tensor, filler: int) -> tf.Tensor:
+    missing = [[0, length - tf.shape(x)[0]]]
+    padded = tf.pad(x, missing, constant_values=filler)
+    return tf.ensure_shape(padded, [length])
 
   def lay_out(row: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    size, place = tf.shape(row["ids"])[0], tf.range(length)
-    real, labels = place < size, row["labels"]
+    size, position = tf.shape(row["ids"])[0], tf.range(length)
+    real, labels = position < size, row["labels"]
     if task.kind == "tagging":
-      labels = fill(labels, -1)
+      labels = pad_to_length(labels, -1)
     labelled = (
       tf.math.is_finite(labels) if labels.dtype.is_floating else labels >= 0
     )
@@ -157,8 +170,8 @@ def _dataset(task: Task, rows: Rows, length: int, pad: int) -> tf.data.Dataset:
     weight = tf.reduce_all(labelled) if several else labelled
     passed_on = {k: row[k] for k in ("row", "unanswerable") if k in row}
     return passed_on | {
-      "input_ids": fill(row["ids"], pad),
-      "segment_ids": tf.cast(real & (place >= row["second"]), tf.int32),
+      "input_ids": pad_to_length(row["ids"], pad),
+      "segment_ids": tf.cast(real & (position >= row["second"]), tf.int32),
       "sequence_ids": tf.cast(real, tf.int32),
       "labels": tf.where(labelled, labels, tf.zeros_like(labels)),
       "label_weights": tf.cast(weight, tf.float32),

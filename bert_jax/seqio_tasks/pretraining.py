@@ -1,24 +1,24 @@
-"""Every seqio registration: prepared folders and plain text as seqio tasks.
+"""Registers prepared folders and plain text as seqio tasks for pre-training.
 
-  tasks.register_prepared("wiki", "data/wiki", length=128)
-  tasks.register_text("mine", "text/*.txt", "vocab.txt")
+  pretraining.register_prepared("wiki", "data/wiki", length=128)
+  pretraining.register_text("mine", "text/*.txt", "vocab.txt")
   seqio.MixtureRegistry.add("both", [("wiki", 0.7), ("mine", 0.3)])
 
-A row of such a task is what a run sees, by global number and seed. A dataset
-that is iterated twice has other rows each time (`num_epochs=2` has the same two
-epochs), and two tasks over one folder have other rows in a mixture.
-`data.path=MODULE:NAME` trains from one that MODULE registers.
+A task gives the same rows as a run with the same seed. Each iteration over a
+dataset gives different rows: the next epochs, as `num_epochs=2` would in one
+iteration. Two tasks of a mixture that read the same folder give different rows,
+too. With `data.path=MODULE:NAME`, a run trains on a task that MODULE registers.
 """
 
 import atexit
 import contextlib
 import functools
 import itertools
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,14 @@ from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
 from bert_jax.text import cleaning, open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
-# Keys whose values are pieces of the vocabulary.
+# Batch keys whose values are ids of the vocabulary.
 PIECES = ("input_ids", "mlm_ids", "lm_ids")
 # Rows that one call of a vectorised recipe makes.
 BLOCK = 256
 ENDLESS = 2**62
 EXIT_SECONDS = 1.0
 
-# Passes over a dataset whose readers are kept, each with an index of rows.
+# Largest number of open readers of a dataset. Each has an index of rows.
 OPEN_PASSES = 8
 
 _readers: "weakref.WeakSet[_Reader]" = weakref.WeakSet()
@@ -52,11 +52,12 @@ _exiting = threading.Event()
 
 @atexit.register
 def _end_readers() -> None:
-  """Ends all pipelines.
+  """Ends all pipelines before Python ends.
 
-  A TensorFlow thread that calls a Python that is ending waits for ever, and
-  the iterator's destructor for the thread. The wait is short where a thread
-  fills a buffer; one whose buffer is full makes no call, hence the limit.
+  Otherwise a TensorFlow thread that calls Python during its end waits for ever,
+  and the iterator's destructor waits for the thread. Usually the wait here is
+  short. A thread whose buffer is full makes no further call, so the wait has a
+  limit.
   """
   _exiting.set()
   readers = list(_readers)
@@ -66,11 +67,11 @@ def _end_readers() -> None:
   for block_reader in readers:
     block_reader.ended.wait(max(limit - time.monotonic(), 0))
   if readers:
-    time.sleep(0.1)  # The last call has still to return.
+    time.sleep(0.1)  # Let the last call return.
 
 
 class _Reader:
-  """Makes the blocks of one shard, inside of a TensorFlow pipeline."""
+  """Makes the blocks of one shard for a TensorFlow pipeline."""
 
   def __init__(
     self,
@@ -82,32 +83,32 @@ class _Reader:
     """Describes a reader.
 
     Args:
-      source: an object with a method `read`.
+      source: the rows, by number.
       end: the number after the last row; None if `read` stops by itself.
-      shard: the part of each block to read; None for all of it.
+      shard: selects a share of each block; None for the whole block.
       start: the number of the first row.
     """
     self._source, self._start, self.end = source, start, end
     self._shard = shard or seqio.ShardInfo(0, 1)
     self._lock, self._closed = threading.Lock(), _exiting.is_set()
-    self.ended = threading.Event()  # Nobody waits for another block.
+    self.ended = threading.Event()  # Set if nobody waits for another block.
     self.ended.set()
     _readers.add(self)
 
   def close(self) -> None:
-    """From now on there are no more rows; waits for a block in the making."""
+    """Ends the rows. Waits for the block that is being made, if any."""
     with self._lock:
       self._closed = True
 
   def __call__(self, number: int) -> list[np.ndarray]:
-    """Returns this shard's part of block `number`, empty beyond the end."""
+    """Returns this shard's rows of block `number`, none beyond the end."""
     with self._lock:
-      values = list(self._read(int(number)).values())
-      if len(values[0]):
+      arrays = list(self._read(int(number)).values())
+      if len(arrays[0]):
         self.ended.clear()
       else:
         self.ended.set()
-      return values
+      return arrays
 
   def _read(self, number: int) -> Batch:
     size = BLOCK * self._shard.num_shards
@@ -116,31 +117,33 @@ class _Reader:
       return padding(self._source.features, 0)
     if self.end is None:
       batch = self._source.read(first, size)
-      begin, end = self._part(len(next(iter(batch.values()))))
-      return {key: value[begin:end] for key, value in batch.items()}
-    begin, end = self._part(min(size, max(self.end - first, 0)))
+      begin, end = self._share(len(next(iter(batch.values()))))
+      return {key: array[begin:end] for key, array in batch.items()}
+    begin, end = self._share(min(size, max(self.end - first, 0)))
     if begin == end:
       return padding(self._source.features, 0)
     return self._source.read(first + begin, end - begin)
 
-  def _part(self, rows: int) -> tuple[int, int]:
+  def _share(self, rows: int) -> tuple[int, int]:
+    """Returns this shard's rows of a block of `rows`: (begin, end)."""
     index, shards = self._shard.index, self._shard.num_shards
     return rows * index // shards, rows * (index + 1) // shards
 
 
 class _Passes:
-  """The readers of a dataset: each time it is iterated it has a new one.
+  """The readers of a dataset, one for each pass (iteration) over it.
 
-  Nobody says that a pass has stopped before its end. So the readers that were
-  used last are kept, and any other one is opened again when it is asked for.
+  TensorFlow does not tell when a pass stops before its end. So only the readers
+  that were used last are kept. Another reader is opened again when it is
+  needed.
   """
 
   def __init__(self, open_reader: Callable[[int, int], _Reader]):
     """Opens the first reader, so that errors are raised here.
 
     Args:
-      open_reader: takes the number of the pass, from 0 on, and where the pass
-        before it ends.
+      open_reader: returns the reader of a pass. Its arguments are the number of
+        the pass, from 0, and the row at which the pass before ends.
     """
     self._open = open_reader
     self._lock, self._count = threading.Lock(), 0
@@ -149,13 +152,13 @@ class _Passes:
     self._reader(0)
 
   def _reader(self, number: int) -> _Reader:
-    """The reader of a pass; all passes before it have begun."""
+    """Returns the reader of a pass; all passes before it have begun."""
     reader = self._readers.pop(number, None)
     if reader is None:
       reader = self._open(number, self._starts[number])
     if number + 1 == len(self._starts):
       self._starts.append(reader.end or 0)
-    self._readers[number] = reader  # Behind the others: it was used last.
+    self._readers[number] = reader  # The last in the dict was used last.
     while len(self._readers) > OPEN_PASSES:
       del self._readers[next(iter(self._readers))]
     return reader
@@ -165,39 +168,39 @@ class _Passes:
     with self._lock:
       number, self._count = self._count, self._count + 1
       self._reader(number)
-    return np.int64(number)
+    return np.asarray(number, np.int64)
 
   def __call__(self, number: int, block: int) -> list[np.ndarray]:
     """Returns a block of a pass; see `_Reader`."""
     with self._lock:
       reader = self._reader(int(number))
-    values = reader(block)
-    if not len(values[0]):
-      with self._lock:  # It has come to its end.
+    arrays = reader(block)
+    if not len(arrays[0]):  # The pass has ended.
+      with self._lock:
         self._readers.pop(int(number), None)
-    return values
+    return arrays
 
 
 class RowSource(seqio.DataSource):
-  """Counts global example numbers and makes the rows with these numbers.
+  """Makes the rows of global example numbers.
 
-  Order and epochs are the stream's: `shuffle` has no effect, `seed` None is 0,
-  and an epoch is made anew, never repeated. Of each block of rows a shard gets
-  an equal contiguous part.
+  The stream (`streams.Stream`) decides the order and the epochs: `shuffle` has
+  no effect, a seed of None is 0, and no epoch repeats another. Each shard gets
+  an equal contiguous share of every block of rows.
 
-  A dataset that is iterated again, by `repeat` or by another iterator, goes on
-  with epochs that it has not given yet (without an end: with those of another
-  seed); the held-out rows are always the same. Tasks over one folder or text in
-  one mixture have examples of their own each.
+  If a dataset is iterated again, by `repeat` or by another iterator, it
+  continues with new epochs. An endless dataset has no next epoch, so it
+  continues with another seed. The held-out rows are always the same. If several
+  tasks of a mixture read the same folder or text, each has different examples.
 
   Attributes:
-    place: a key that differs between folders and texts.
-    features: the features of a row.
+    place: a key that is different for each folder or text.
+    features: the shape and dtype of each batch key of a row.
   """
 
   def __init__(
     self,
-    opener: Callable[[], Any],
+    opener: Callable[[], reader.Prepared | Text],
     builder: str,
     options: Mapping[str, Any],
     place: str = "",
@@ -206,36 +209,38 @@ class RowSource(seqio.DataSource):
 
     Args:
       opener: returns a `reader.Prepared` or a `Text`.
-      place: tells folders and texts apart.
-      builder: the name of a recipe, in `recipes.RECIPES`.
+      builder: the name of a recipe in `recipes.RECIPES`.
       options: the options of the recipe.
+      place: a key that is different for each folder or text.
 
     Raises:
-      ValueError: no such builder or option, or a value out of range.
+      ValueError: the builder or an option is unknown, or out of range.
     """
     super().__init__(splits=reader.SPLITS, caching_permitted=False)
     self._performs_internal_shuffling = True
     self._opener, self.place = opener, place
     self._builder, self._options = builder, dict(options)
     # The shape of a row does not depend on the vocabulary.
-    some = SpecialIds(0, 1, 2, 3, 4)
-    self.features = make_recipe(builder, some, 5, self._options).features
+    any_ids = SpecialIds(0, 1, 2, 3, 4)
+    self.features = make_recipe(builder, any_ids, 5, self._options).features
 
   @functools.cached_property
-  def opened(self) -> Any:
+  def opened(self) -> reader.Prepared | Text:
+    """The folder or text, opened at the first use."""
     return self._opener()
 
   def tokenizer(self) -> Vocabulary:
-    """Returns the tokenizer of the vocabulary; reads it."""
+    """Reads and returns the tokenizer."""
     return self.opened.tokenizer
 
   def recipe(self) -> Recipe:
+    """Returns the recipe of the rows."""
     return make_recipe(
       self._builder, self.opened.special, self.opened.vocab_size, self._options
     )
 
   def corpus(self, split: str) -> reader.Corpus:
-    """Returns the documents of a split (of text: the held-out ones)."""
+    """Returns the documents of a split; of a text, the held-out documents."""
     if isinstance(self.opened, Text):
       return self.opened.validation
     return loader.split_of(self.opened, split)
@@ -250,14 +255,16 @@ class RowSource(seqio.DataSource):
 
   @property
   def supports_arbitrary_sharding(self) -> bool:
+    """True: any number of shards can read the rows."""
     return True
 
   def list_shards(self, split: str) -> Sequence[str]:
+    """Returns one name, since the rows are in no files."""
     return [split]
 
-  @functools.cache  # noqa: B019 (registered sources live for ever)
+  @functools.cache  # noqa: B019 (registered sources are never deleted)
   def num_input_examples(self, split: str) -> int | None:
-    """Rows of one epoch (of seed 0); None for text to train on."""
+    """Returns the rows of an epoch (of seed 0); None for a training text."""
     if split == "validation":
       return len(streams.heldout(self.corpus(split), self.recipe()))
     if isinstance(self.opened, Text):
@@ -276,15 +283,18 @@ class RowSource(seqio.DataSource):
     """Opens the reader of a pass over the dataset.
 
     Args:
-      split, seed, shard, epochs: see `get_dataset`.
-      number: the number of the pass, from 0 on.
-      first: the row at which the pass before it ends.
+      split: the split.
+      seed: the seed of the rows.
+      shard: selects a share of each block; None for the whole block.
+      epochs: epochs of the pass; None for an endless pass.
+      number: the number of the pass, from 0.
+      first: the row at which the pass before ends.
     """
     recipe = self.recipe()
     if split == "validation":
-      rows = streams.heldout(self.corpus(split), recipe)
-      return _Reader(rows, len(rows), shard)
-    # As `loader.open_data` calls the folders of a mixture; a folder alone is 0.
+      heldout = streams.heldout(self.corpus(split), recipe)
+      return _Reader(heldout, len(heldout), shard)
+    # `loader.open_data` gives the folders of a mixture the same names.
     name = str(self._number_in_mixture())
     follows = epochs and not isinstance(self.opened, Text)
     if number and not follows:
@@ -299,14 +309,18 @@ class RowSource(seqio.DataSource):
     return _Reader(rows, end, shard, first)
 
   def _number_in_mixture(self) -> int:
-    """0, or where a registered mixture has this task after one of its place."""
+    """Returns a number that is different for tasks of the same place.
+
+    It is the task's index in a registered mixture, if a task before it reads
+    the same folder or text. Otherwise it is 0.
+    """
     number = 0
     for name in seqio.MixtureRegistry.names():
-      sources = [task.source for task in seqio.MixtureRegistry.get(name).tasks]
-      if self in sources:
-        places = [getattr(source, "place", None) for source in sources]
-        if self.place in places[: sources.index(self)]:
-          number = max(number, sources.index(self))
+      tasks = [task.source for task in seqio.MixtureRegistry.get(name).tasks]
+      if self in tasks:
+        places = [getattr(source, "place", None) for source in tasks]
+        if self.place in places[: tasks.index(self)]:
+          number = max(number, tasks.index(self))
     return number
 
   def get_dataset(
@@ -320,7 +334,11 @@ class RowSource(seqio.DataSource):
     use_cached: bool = False,
     num_epochs: int | None = 1,
   ) -> tf.data.Dataset:
-    """Returns the rows; `num_epochs` None is for ever."""
+    """Returns the rows of `num_epochs` epochs, or endless rows for None.
+
+    Raises:
+      UserError: there is no such split.
+    """
     if split not in self.splits:
       raise UserError(f"no split {split!r}; choose {', '.join(self.splits)}.")
     seed = int(seed or 0)
@@ -331,34 +349,34 @@ class RowSource(seqio.DataSource):
 
     def make(number: tf.Tensor, block: tf.Tensor) -> dict[str, tf.Tensor]:
       types = [tf.as_dtype(dtype) for _, dtype in features.values()]
-      values = tf.numpy_function(passes, [number, block], types)
+      arrays = tf.numpy_function(passes, [number, block], types)
       return {
-        key: tf.ensure_shape(value, (None, *features[key][0]))
-        for key, value in zip(features, values, strict=True)
+        key: tf.ensure_shape(array, (None, *features[key][0]))
+        for key, array in zip(features, arrays, strict=True)
       }
 
-    some = next(iter(features))
+    first_key = next(iter(features))
 
     def blocks(number: tf.Tensor) -> tf.data.Dataset:
       dataset = tf.data.Dataset.range(ENDLESS).map(lambda k: make(number, k))
-      return dataset.take_while(lambda batch: tf.shape(batch[some])[0] > 0)
+      return dataset.take_while(lambda batch: tf.shape(batch[first_key])[0] > 0)
 
-    # Run once for each time that the dataset is iterated.
+    # TensorFlow calls `begin` whenever an iteration over the dataset starts.
     numbers = tf.data.Dataset.from_tensors(0).map(
       lambda _: tf.ensure_shape(
         tf.numpy_function(passes.begin, [], tf.int64), ()
       )
     )
     rows = numbers.flat_map(blocks).unbatch()
-    # The held-out rows are fixed.
+    # The held-out rows are the same in every pass.
     return rows.repeat(num_epochs) if split == "validation" else rows
 
 
 class RowTask(seqio.Task):
-  """A task whose source counts epochs, so that each has its own examples.
+  """A task with different examples in each epoch, which its source counts.
 
-  `seqio.Task` would repeat the rows of the first epoch, masks and all, and
-  would keep small ones in memory.
+  `seqio.Task` would repeat the rows and masks of the first epoch, and would
+  keep small datasets in memory.
   """
 
   def get_dataset(
@@ -374,11 +392,11 @@ class RowTask(seqio.Task):
     trim_output_features: bool = True,
     try_in_mem_cache: bool = True,
   ) -> tf.data.Dataset:
-    """See `seqio.Task.get_dataset` and `RowSource`.
+    """Returns the rows; see `seqio.Task.get_dataset` and `RowSource`.
 
     Raises:
-      ValueError: `sequence_length` is not that of the rows; to cut them would
-        leave masked positions beyond their end.
+      ValueError: `sequence_length` is not the length of the rows. Rows are
+        never cut, because masked positions would be left beyond their end.
     """
     for key, length in (sequence_length or {}).items():
       shape = self.source.features.get(key, (None,))[0]
@@ -394,24 +412,28 @@ class RowTask(seqio.Task):
 
 
 class PretrainFeatureConverter(seqio.FeatureConverter):
-  """Passes the rows of a task on as they are, and checks that they are so.
+  """Checks the shapes of a task's rows, and passes the rows on unchanged.
 
-  seqio's `EncoderFeatureConverter` puts loss only where the input equals the
-  mask id: a fifth of BERT's targets would get none.
+  seqio's `EncoderFeatureConverter` computes a loss only where the input is the
+  mask id. A fifth of BERT's targets would have no loss.
 
     converter = PretrainFeatureConverter("wiki")
     seqio.get_dataset("wiki", converter.lengths, converter, "train")
   """
 
   def __init__(self, name: str):
-    """Args: `name` of a registered task or mixture of this module's tasks."""
+    """Makes a converter.
+
+    Args:
+      name: the name of a registered task, or of a mixture of such tasks.
+    """
     self._features: Features = components(name)[0][0].features
     self.TASK_FEATURES = self.MODEL_FEATURES = {
       key: self.FeatureSpec(dtype=tf.as_dtype(dtype), rank=len(shape))
       for key, (shape, dtype) in self._features.items()
     }
     self.lengths = {key: s[0] for key, (s, _) in self._features.items()}
-    # The shapes are checked below, without an assertion for each row.
+    # `_convert_features` checks the shapes once, not for each row.
     super().__init__(pack=False, apply_length_check=False)
 
   def _convert_features(
@@ -431,18 +453,19 @@ class PretrainFeatureConverter(seqio.FeatureConverter):
   def get_model_feature_lengths(
     self, task_feature_lengths: Mapping[str, int]
   ) -> Mapping[str, int]:
+    """Returns the task's lengths, because the rows are not changed."""
     return task_feature_lengths
 
 
 def _register(name: str, source: RowSource) -> seqio.Task:
   vocabulary = TextVocabulary(source.tokenizer)
-  other = seqio.PassThroughVocabulary(size=0)
+  numbers = seqio.PassThroughVocabulary(size=0)
   return seqio.TaskRegistry.add(
     name,
     source=source,
     output_features={
       key: seqio.Feature(
-        vocabulary if key in PIECES else other,
+        vocabulary if key in PIECES else numbers,
         add_eos=False,
         dtype=tf.as_dtype(dtype),
         rank=len(shape),
@@ -457,22 +480,23 @@ def _register(name: str, source: RowSource) -> seqio.Task:
 def register_prepared(
   name: str, path: str, builder: str = "bert_pairs", **options: Any
 ) -> seqio.Task:
-  """Registers a prepared folder; it is opened when the task is used.
+  """Registers a prepared folder, which is opened at the first use.
 
   Args:
     name: the name of the task.
-    path: the folder.
-    builder: the name of a recipe, in `recipes.RECIPES`.
+    path: the prepared folder.
+    builder: the name of a recipe in `recipes.RECIPES`.
     **options: options of the recipe, for example `length=512`.
 
   Raises:
-    ValueError: no such builder or option, or the name is taken.
+    ValueError: the builder or an option is unknown, or the name is registered
+      already.
   """
 
   def opener() -> reader.Prepared:
     return reader.open_prepared(path)
 
-  place = os.path.realpath(path)
+  place = str(Path(path).resolve())
   return _register(name, RowSource(opener, builder, options, place))
 
 
@@ -492,36 +516,42 @@ def register_text(
   group: int = 128,
   **options: Any,
 ) -> seqio.Task:
-  """Registers text, which is tokenised on the way; see `plain_text.Text`.
+  """Registers text that is tokenised while it is read (`plain_text.Text`).
 
   Args:
     name: the name of the task.
-    inputs: as in `sources.find_sources`, or a seqio source (its split `train`)
-      of strings or of dicts with a string `text`.
-    vocab: path of a vocabulary of any kind, see `open_vocabulary.load`.
-    builder: the name of a recipe, in `recipes.RECIPES`.
-    validation: the held-out text, like `inputs` (a seqio source's split
-      `validation`); None holds out a share of the documents of `inputs`.
-    format: as in `sources.find_sources`. Of a seqio source every string is a
-      document; with `bert` a sentence, and a blank one ends a document.
-    lower_case: False for a cased vocabulary; None for what came with it, True
-      if nothing does.
-    keep_accents: None for what came with the vocabulary; if nothing did they
-      are kept where capitals are.
-    word_starts: the rule for a SentencePiece model; see `unigram.unigram`.
-    heldout, language, group: see `Text`.
+    inputs: globs as in `sources.find_sources`; or a seqio source, of which the
+      split `train` gives strings or dicts with a string `text`.
+    vocab: the path of a vocabulary of any kind (see `open_vocabulary.load`).
+    builder: the name of a recipe in `recipes.RECIPES`.
+    validation: the held-out text, like `inputs` (of a seqio source, the split
+      `validation`). None holds out a share of the documents of `inputs`.
+    format: as in `sources.find_sources`. Every string of a seqio source is a
+      document. With `bert`, a string is a sentence, and a blank string ends a
+      document.
+    lower_case: False for a cased vocabulary. None takes the setting that is
+      stored with the vocabulary, or True if there is none.
+    keep_accents: None takes the setting that is stored with the vocabulary. If
+      there is none, accents are kept if capitals are kept.
+    word_starts: the rule for a SentencePiece model (see `unigram.unigram`).
+    heldout: see `Text`.
+    language: see `Text`.
+    group: see `Text`.
     **options: options of the recipe.
 
   Raises:
-    ValueError: no such builder or option, or the name is taken.
+    ValueError: the builder or an option is unknown, or the name is registered
+      already.
   """
 
   def opener() -> Text:
     train, version = _records(inputs, "train", format)
-    held = None
+    heldout_records = None
     if validation is not None:
-      held, other = _records(validation, "validation", format)
-      version = [version, other]
+      heldout_records, heldout_version = _records(
+        validation, "validation", format
+      )
+      version = [version, heldout_version]
     choices: dict[str, Any] = cleaning.asked(lower_case, keep_accents)
     if word_starts is not None:
       choices["word_starts"] = word_starts
@@ -529,7 +559,7 @@ def register_text(
     return Text(
       name,
       train,
-      held,
+      heldout_records,
       tokenizer,
       heldout=heldout,
       language=language,
@@ -542,7 +572,7 @@ def register_text(
 
 
 def _records(inputs: Any, split: str, format: str) -> tuple[Records, Any]:
-  """Returns what yields the raw documents, and their version."""
+  """Returns (a function that yields the raw documents, their version)."""
   if isinstance(inputs, seqio.DataSource):
     return functools.partial(_read, inputs, split, format), repr(inputs)
   found_sources = sources.find_sources(inputs, format)
@@ -554,7 +584,8 @@ def _read(
   source: seqio.DataSource, split: str, format: str
 ) -> Iterator[sources.Record]:
   """Yields the documents of a seqio source, shard by shard, in order."""
-  # All shards at once would come interleaved: sentences of several files.
+  # Read the shards one by one. Together they would be interleaved, so that a
+  # document would get sentences of several files.
   count = len(source.list_shards(split))
   for shard in (seqio.ShardInfo(i, count) for i in range(count)):
     ds = source.get_dataset(split=split, shuffle=False, shard_info=shard)
@@ -568,6 +599,7 @@ def _read(
 
 
 def _text(element: Any) -> str:
+  """Returns the text of an element of a seqio source."""
   text = element.get("text") if isinstance(element, dict) else element
   if not isinstance(text, bytes):
     raise UserError(
@@ -586,7 +618,7 @@ def components(name: str) -> tuple[list[RowSource], list[float]]:
   """Returns the sources of a task or mixture, and their rates.
 
   Raises:
-    ValueError: a task that is not one of this module.
+    ValueError: this module did not register one of the tasks.
   """
   registered = seqio.get_mixture_or_task(name)
   mixed = isinstance(registered, seqio.Mixture)
@@ -613,17 +645,17 @@ def open_data(
 ) -> loader.Data:
   """Opens a task or mixture as `loader.open_data` opens a folder.
 
-  No TensorFlow is in the loop. Builder and options are the arguments', those of
-  the registration are for seqio's own interface.
+  The training loop then runs without TensorFlow. The recipe and its options are
+  those of the arguments; the registered ones are for seqio's interface alone.
 
   Raises:
-    ValueError: with one sentence that says what to change.
+    ValueError: the message says in one sentence what to change.
   """
-  # The accelerator is JAX's; TensorFlow would take all of its memory.
+  # Hide the GPU from TensorFlow, which would take all of its memory from JAX.
   with contextlib.suppress(RuntimeError):
     tf.config.set_visible_devices([], "GPU")
-  parts, rates = components(name)
-  opened = tuple(part.opened for part in parts)
+  row_sources, rates = components(name)
+  opened: tuple[Any, ...] = tuple(source.opened for source in row_sources)
   for other in opened[1:]:
     open_vocabulary.check_same(
       opened[0].vocab,
@@ -635,9 +667,13 @@ def open_data(
   loader.check_cased(opened, cased)
   special, size = opened[0].special, opened[0].vocab_size
   recipe = make_recipe(builder, special, size, options)
-  rows = [p.stream(recipe, split, seed, str(i)) for i, p in enumerate(parts)]
-  source = rows[0] if len(rows) == 1 else streams.Mixture(rows, rates, seed)
-  return loader.Data(source, size, special, opened)
+  rows = [
+    source.stream(recipe, split, seed, str(i))
+    for i, source in enumerate(row_sources)
+  ]
+  single = len(rows) == 1
+  stream = rows[0] if single else streams.Mixture(rows, rates, seed)
+  return loader.Data(stream, size, special, opened)
 
 
 def open_heldout(
@@ -648,12 +684,13 @@ def open_heldout(
   cased: bool | None,
   **options: Any,
 ) -> streams.Heldout:
-  """Opens the held-out documents as `loader.open_heldout` does a folder's."""
-  parts, _ = components(name)
-  opened = parts[0].opened
-  loader.check_cased([part.opened for part in parts], cased)
-  recipe = make_recipe(builder, opened.special, opened.vocab_size, options)
-  return streams.Heldout([part.corpus(split) for part in parts], recipe, limit)
+  """Opens the held-out documents as `loader.open_heldout` does for a folder."""
+  row_sources, _ = components(name)
+  opened = [source.opened for source in row_sources]
+  loader.check_cased(opened, cased)
+  special, size = opened[0].special, opened[0].vocab_size
+  recipe = make_recipe(builder, special, size, options)
+  return streams.Heldout([s.corpus(split) for s in row_sources], recipe, limit)
 
 
 loader.OPENERS.append(loader.Opener(names, open_data, open_heldout))
