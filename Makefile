@@ -11,7 +11,15 @@ TEST := PYTHONPATH=$(abspath $(VENV))/libtpu JAX_PLATFORMS=cpu $(BIN) -m pytest 
 LIBTPU := "from importlib.metadata import requires as r; \
   print(*(x.split(';')[0] for x in r('jax') if x.startswith('libtpu')))"
 
-.PHONY: quickstart test test-full docs-commands lint clean
+# What `make dist` asks of the wheel: the checkout's version and its configs.
+INSTALLED := "import importlib.util, pathlib, bert_jax; \
+  spec = importlib.util.find_spec('bert_jax.configs'); \
+  names = lambda folder: {p.name for p in pathlib.Path(folder).glob('*.py')}; \
+  assert names(spec.submodule_search_locations[0]) == names('../configs'); \
+  assert 'site-packages' in spec.origin, spec.origin; \
+  print('wheel of', bert_jax.__version__, 'holds', spec.origin)"
+
+.PHONY: quickstart test test-full docs-commands lint dist clean
 
 # `make quickstart` needs TensorFlow only for its docstrings, part of the text.
 $(VENV)/installed: pyproject.toml
@@ -74,5 +82,18 @@ test-full: $(VENV)/tested
 docs-commands: $(VENV)/tested
 	PYTHONPATH=$(abspath $(VENV))/libtpu $(BIN) tests/docs_commands.py
 
+# The sdist and the wheel of a release (CONTRIBUTING.md), checked.
+dist:
+	rm -rf dist build
+	$(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install --quiet --disable-pip-version-check \
+	  build twine
+	build/tools/bin/python -m build
+	build/tools/bin/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/installed
+	build/installed/bin/python -m pip install --quiet \
+	  --disable-pip-version-check --no-deps dist/*.whl
+	cd build && installed/bin/python -c $(INSTALLED)
+
 clean:
-	rm -rf runs
+	rm -rf runs dist build
