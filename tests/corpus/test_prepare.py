@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -206,13 +205,11 @@ def test_stopped_run_says_that_it_can_be_continued(tmp_path, vocab, stop):
   output = str(tmp_path / "out")
   arguments = ("--input", str(path), "--vocab", vocab, "--output", output)
   command = [sys.executable, "-m", "bert_jax", "prepare", *arguments]
-  process = subprocess.Popen(
-    command,
-    stderr=subprocess.PIPE,
-    text=True,
-    # A test run in the background may have been started ignoring SIGINT.
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-  )
+  # Tests that run in the background may ignore SIGINT, which a child process
+  # inherits. It does not inherit a handler.
+  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+  signal.signal(signal.SIGINT, before)
   wait_for_records(process, output, 0)
   process.send_signal(stop)
   _, errors = process.communicate()
@@ -351,11 +348,20 @@ def test_difference_of_inputs():
   assert "order" in differ(origin("a", "b"), origin("b", "a"))
 
 
-def run(*arguments: str, **options) -> subprocess.CompletedProcess:
-  command = [sys.executable, "-m", "bert_jax", "prepare", "--processes", "1"]
-  return subprocess.run(
-    [*command, *arguments], capture_output=True, text=True, **options
-  )
+# Runs the Python command line that follows with a limit on the size of files.
+SMALL_FILES = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def run(
+  *arguments: str, launcher: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess:
+  command = [sys.executable, *launcher, "-m", "bert_jax", "prepare"]
+  command += ["--processes", "1", *arguments]
+  return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -383,11 +389,7 @@ def test_bad_text_leaves_nothing(tmp_path, vocab, name, content, message):
 def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):
   output = str(tmp_path / "out")
   arguments = ("--input", text, "--vocab", vocab, "--output", output)
-
-  def limit():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
-
-  result = run(*arguments, preexec_fn=limit)
+  result = run(*arguments, launcher=("-c", SMALL_FILES))
   assert result.returncode == 1
   assert result.stderr.startswith(f"error: {output}.partial: File too large.")
   assert result.stderr.count("\n") == 1
