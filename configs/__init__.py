@@ -1,12 +1,12 @@
-"""The recipes: one file a family or kind of task, one name a size.
+"""The published configs: a file for each family and for each kind of task.
 
   --config configs/bert.py:base   a file, and a name of its table
-  --config bert:base              the same of the installed package, anywhere
+  --config bert:base              the same config of the installed package
 
-Each file's docstring has the table of its names with paper, hardware, cost and
-scores. `get_config(name)` returns an `ml_collections.ConfigDict` that is
-complete: every value can be changed by a flag, --config.key=value. A file of
-your own imports what it shares from here:
+The docstring of a file has a table of its names with paper, hardware, cost and
+scores. `get_config(name)` returns a complete `ml_collections.ConfigDict`. A
+flag --config.KEY=VALUE changes any of its values. Your own file can import
+sections from here:
 
-  from bert_jax.configs.common import recipe
+  from bert_jax.configs.common import PRETRAIN, merge
 """

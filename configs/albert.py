@@ -2,25 +2,25 @@ r"""ALBERT: masked n-grams and sentence order.
 
 Paper: Lan et al. 2020, "ALBERT: A Lite BERT for Self-supervised Learning of
   Language Representations", sections 3 and 4.
-Recipe: 4,096 sequences of 512 tokens a batch, LAMB 1.76e-3 with warm-up over
+Settings: 4,096 sequences of 512 tokens a batch, LAMB 1.76e-3 with warm-up over
   3,125 steps and linear decay, decay 0.01, clipping at 1.0 (section 4.1;
   google-research/albert README, run_pretraining.py, optimization.py). Masked
   n-grams of up to 3 words, sentence order prediction, 10% short sequences
   (section 3.1, 4.1). Dropout 0.1 in version 1, but none in xxlarge (released
   configuration), none in version 2 (README). Steps: 125,000 (4.1); xxlarge_v1
   1,500,000, the longest published run (README; the ablations have 125,000);
-  version 2 by the README, with rate and warm-up of version 1, as none are
-  published apart.
+  version 2 by the README, with the rate and warm-up of version 1, because the
+  README has none.
 Predictions: 15% of a row. The README's command has
   --max_predictions_per_seq=20, 4% of a row of 512:
-  --config.data.max_predictions=20. Text is duplicated 40 times there
-  (create_pretraining_data.py): --config.data.static_masks=40; masks are new in
-  every epoch here.
+  --config.data.max_predictions=20. Here, masks are new in every epoch. The
+  released program has 40 copies of the text instead
+  (create_pretraining_data.py): --config.data.static_masks=40.
 Data: books and Wikipedia, lower-cased; a SentencePiece unigram model of 30,000
-  pieces (section 4.1, README). Version 2: that and more, not published.
+  pieces (section 4.1, README). Version 2 has more data, which is not published.
 
-  One layer, applied 12 or 24 times, and tables of 128 (Table 1). Scores: the
-  average of five tasks' dev sets (README, V1 and V2).
+  One layer is applied 12 or 24 times; embeddings have a width of 128 (Table 1).
+  Scores: the average of five tasks' dev sets (README, V1 and V2).
               times x width, heads  parameters   v1     v2   steps of v2
   base_v*        12 x 768,  12         12M      80.1   82.3   10,000,000
   large_v*       24 x 1024, 16         18M      82.4   85.7    3,000,000
@@ -36,7 +36,7 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, steps
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, steps
 from ml_collections import ConfigDict
 
 STEPS = {
@@ -61,7 +61,7 @@ ROWS = dict(
     count="round",
   ),
 )
-RECIPE = dict(
+PUBLISHED = dict(
   batch_size=4096,
   data=dict(length=512, max_predictions=77),
   optimizer=dict(name="lamb"),
@@ -70,6 +70,7 @@ RECIPE = dict(
 
 
 def get_config(name: str = "base_v2") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   total = STEPS[choose(name, STEPS)]
   rate = 0.0 if name.endswith("v2") or name == "xxlarge_v1" else 0.1
   changes = dict(
@@ -82,4 +83,4 @@ def get_config(name: str = "base_v2") -> ConfigDict:
     ),
   )
   length = steps(total, 3_125, peak=1.76e-3)
-  return recipe(PRETRAIN, MASKED, ROWS, RECIPE, changes, length)
+  return merge(PRETRAIN, MASKED, ROWS, PUBLISHED, changes, length)

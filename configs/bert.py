@@ -1,18 +1,18 @@
-r"""BERT and Google's miniatures: masked LM and next sentences, both phases.
+r"""BERT and Google's miniatures: masked LM and next sentences, in two phases.
 
 Paper: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional
   Transformers for Language Understanding", sections 3 and A.2. Miniatures:
   Turc et al. 2019, "Well-Read Students Learn Better: On the Importance of
   Pre-training Compact Models"; google-research/bert README, "March 11th, 2020:
-  Smaller BERT Models". large_wwm: there, "May 31st, 2019: Whole Word Masking
-  Models": all pieces of a word are masked or none, at the same rate; each piece
-  is predicted by itself.
-Recipe: 256 sequences a batch, 1,000,000 steps, Adam 1e-4 with warm-up over
+  Smaller BERT Models". large_wwm: the same README, "May 31st, 2019: Whole Word
+  Masking Models". Either all pieces of a word are masked or none, at the same
+  rate, and each piece is predicted on its own.
+Settings: 256 sequences a batch, 1,000,000 steps, Adam 1e-4 with warm-up over
   10,000 steps and linear decay, weight decay 0.01, dropout 0.1; 128 tokens for
   90% of the steps, then 512 (A.2); 20 and 80 predictions a sequence, 10% short
-  sequences (README, create_pretraining_data.py). Of the miniatures, the README
-  says "the standard BERT recipe", WordPiece masks, uncased; their numbers, and
-  those of large_wwm, are not published, and are BERT's here.
+  sequences (README, create_pretraining_data.py). For the miniatures, the README
+  says "the standard BERT recipe", WordPiece masks, uncased. The numbers of the
+  miniatures and of large_wwm are not published, so BERT's are used here.
 
   name       layers x width, heads  parameters  GLUE test, average
   tiny            2 x 128,  2          4.4M        64.2 (README)
@@ -23,7 +23,7 @@ Recipe: 256 sequences a batch, 1,000,000 steps, Adam 1e-4 with warm-up over
   large          24 x 1024, 16         340M        82.1 (Table 1)
   large_wwm      24 x 1024, 16         340M
 
-  Parameters: section 3; of the miniatures, with both heads.
+  Parameters: section 3. Those of the miniatures include both heads.
   SQuAD 1.1 dev, EM and F1: base 80.8, 88.5; large 84.1, 90.9 (Table 2).
   large_wwm: SQuAD 1.1 dev 86.7, 92.8, MNLI 87.07 (README, uncased; BERT-large
   there: 84.3, 91.0, 86.05).
@@ -38,14 +38,14 @@ Cased: --config.data.cased=True, with text prepared with --no-lower-case and a
   several hosts: docs/hosts.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge
 from ml_collections import ConfigDict
 
 NAMES = ("tiny", "mini", "small", "medium", "base", "large", "large_wwm")
 
 
 def phase(fraction: float, length: int, max_predictions: int) -> dict:
-  """A phase whose batches have as many rows as the run's `batch_size`."""
+  """Returns the settings of a phase with the batch size of the run."""
   return dict(
     fraction=fraction,
     length=length,
@@ -60,7 +60,7 @@ PAIRS = dict(
     builder="bert_pairs", short_probability=0.1, random_share="published"
   )
 )
-RECIPE = dict(
+PUBLISHED = dict(
   total_steps=1_000_000,
   phases=dict(phase1=phase(0.9, 128, 20), phase2=phase(0.1, 512, 80)),
   model=dict(family="bert"),
@@ -69,10 +69,11 @@ RECIPE = dict(
 
 
 def get_config(name: str = "base") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   variant = choose(name, NAMES).removesuffix("_wwm")
   masking = "whole_word" if name == "large_wwm" else "token"
   changes = dict(
     model=dict(variant=variant, remat=variant == "large"),
     data=dict(masking=masking),
   )
-  return recipe(PRETRAIN, MASKED, PAIRS, RECIPE, changes)
+  return merge(PRETRAIN, MASKED, PAIRS, PUBLISHED, changes)

@@ -1,13 +1,15 @@
-r"""RACE and SWAG: which of four answers or endings is right.
+r"""RACE and SWAG: choose the right one of four answers or endings.
 
-race (Lai et al. 2017), exams of reading: RoBERTa's (Liu et al. 2019, Table 10):
-  4 epochs, 1e-5, 16 examples a batch, weight decay 0.1, rows of 512, warm-up
-  over 6% and linear decay from there. BERT's paper has no RACE.
-swag (Zellers et al. 2018), which ending goes on: Devlin et al. 2019, section
-  4.4: 3 epochs, 2e-5, 16 examples a batch, a score of each ending and a softmax
-  over the four. Warm-up over 10%, decay from step 0, clip 1.0, weight decay
-  0.01 (google-research/bert optimization.py); Adam's bias is corrected (as
-  released: --config.optimizer.name=adamw_bert).
+race (Lai et al. 2017): questions about a text. The settings are RoBERTa's (Liu
+  et al. 2019, Table 10), because BERT's paper has no RACE: 4 epochs, 1e-5, 16
+  examples a batch, weight decay 0.1, rows of 512 tokens, warm-up over 6%, then
+  linear decay.
+swag (Zellers et al. 2018): the ending that continues a text. The settings are
+  those of Devlin et al. 2019, section 4.4: 3 epochs, 2e-5, 16 examples a batch,
+  a logit for each ending and a softmax over the four. Warm-up over 10%, decay
+  from step 0, clip 1.0, weight decay 0.01 (google-research/bert
+  optimization.py). Adam's bias is corrected (not corrected, as released:
+  --config.optimizer.name=adamw_bert).
 
   accuracy
   race  test  83.2 (RoBERTa large; fairseq README)
@@ -30,7 +32,7 @@ from bert_jax.configs.common import (
   GPT1,
   TASK,
   choose,
-  recipe,
+  merge,
   steps,
 )
 from ml_collections import ConfigDict
@@ -52,4 +54,5 @@ NAMES = {
 
 
 def get_config(name: str = "swag") -> ConfigDict:
-  return recipe(TASK, BATCH, *NAMES[choose(name, NAMES)])
+  """Returns the config with this name; ValueError if there is none."""
+  return merge(TASK, BATCH, *NAMES[choose(name, NAMES)])

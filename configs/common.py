@@ -1,6 +1,6 @@
-"""Sections that recipes share. `recipe` merges them with what a recipe changes.
+"""Sections that several configs share, and `merge`, which makes a config.
 
-`unset(int)` stands for a value that the data or another model decides.
+`unset(int)` means that the data or another model decides the value.
 """
 
 import copy
@@ -21,7 +21,7 @@ RUN = dict(
   mesh=dict(data=-1, fsdp=1, tensor=1),
   profile=dict(start=0, steps=0),
 )
-# How a model computes, whatever it is.
+# How a model of any family computes.
 COMPUTE = dict(
   dtype="bfloat16",
   attention="auto",
@@ -32,13 +32,13 @@ COMPUTE = dict(
 )
 ADAM = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0)
 
-# Pre-training recipes start from these numbers of Devlin et al. 2019.
+# Configs for pre-training begin with these values of Devlin et al. 2019.
 PRETRAIN = dict(
   batch_size=256,
   model=COMPUTE
   | dict(
     variant="base",
-    vocab_size=unset(int),  # the vocabulary of the data has it
+    vocab_size=unset(int),  # from the vocabulary of the data
     max_positions=512,
     dropout=0.1,
     attention_dropout=0.1,
@@ -53,15 +53,15 @@ PRETRAIN = dict(
   evaluate=dict(every=10_000, examples=10_000),
   checkpoint=dict(every=5_000, keep=2, keep_best=1),
 )
-# Rows in which tokens are hidden.
+# Rows with masked tokens.
 MASKED = dict(data=dict(mask_rate=0.15, masking="token", static_masks=0))
 
-# Recipes of tasks start from these numbers (Devlin et al. 2019, section 4.1).
+# Configs of tasks begin with these values of Devlin et al. 2019, section 4.1.
 TASK = dict(
-  total_steps=unset(int),  # data.epochs of the training rows
+  total_steps=unset(int),  # from data.epochs and the training rows
   batch_size=32,
   model=COMPUTE
-  | dict(  # the family and its sizes are those of init_from
+  | dict(  # from the model of init_from
     family=unset(str),
     variant=unset(str),
     vocab_size=unset(int),
@@ -71,7 +71,7 @@ TASK = dict(
   objective=dict(
     name="finetune",
     head="new",
-    head_dropout=unset(float),  # the family's
+    head_dropout=unset(float),  # from the family
     lm_weight=0.0,
     span_positions="all",
     train_padding=False,
@@ -83,7 +83,7 @@ TASK = dict(
     validation="validation",
     epochs=3.0,
     shuffle=True,
-    group=True,  # like lengths together, which is faster
+    group=True,  # rows of similar length together, which is faster
     buckets=(16, 32, 48, 64, 96, 128),
   ),
   optimizer=dict(name="adamw", layer_decay=1.0, layer_rule="released") | ADAM,
@@ -92,7 +92,7 @@ TASK = dict(
   evaluate=dict(every=unset(int)),  # once an epoch
   checkpoint=dict(every=unset(int), keep=1, keep_best=1),
 )
-# Published settings of families other than BERT that many tasks share.
+# Published settings of other families for many tasks.
 FAIRSEQ = dict(  # RoBERTa
   optimizer=dict(name="adamw_fairseq", b2=0.98, weight_decay=0.1, clip_norm=0.0)
 )
@@ -106,40 +106,47 @@ GPT1 = dict(
 )
 
 
-def recipe(*sections: dict[str, Any]) -> ConfigDict:
-  """Merges nested dicts into a config, from left to right, `RUN` first."""
+def merge(*sections: dict[str, Any]) -> ConfigDict:
+  """Returns a config: `RUN`, and the sections in order over it."""
   config: dict[str, Any] = {}
   for section in (RUN, *sections):
-    _merge(config, section)
+    _merge_into(config, section)
   return ConfigDict(config)
 
 
-def _merge(config: dict[str, Any], section: dict[str, Any]) -> None:
-  for key, value in section.items():
-    if isinstance(value, dict) and isinstance(config.get(key), dict):
-      _merge(config[key], value)
+def _merge_into(config: dict[str, Any], section: dict[str, Any]) -> None:
+  for key, entry in section.items():
+    if isinstance(entry, dict) and isinstance(config.get(key), dict):
+      _merge_into(config[key], entry)
     else:
-      config[key] = copy.deepcopy(value)
+      config[key] = copy.deepcopy(entry)
 
 
 def steps(total: int, warmup: int, peak: float) -> dict[str, Any]:
-  """Returns a run's length with the number of steps that the rate rises."""
+  """Returns the settings of a run's length and learning rate.
+
+  Args:
+    total: the steps of the run.
+    warmup: the steps in which the rate rises.
+    peak: the highest learning rate.
+  """
   schedule = dict(warmup=warmup / total, peak=peak)
   return dict(total_steps=total, schedule=schedule)
 
 
 def choose(name: str, names: Iterable[str]) -> str:
-  """Returns the name.
+  """Returns `name`.
 
   Raises:
-    ValueError: it is not one of the names; all are listed, the nearest first.
+    ValueError: it is not one of `names`. The message lists all of them, the
+      nearest first.
   """
   names = list(names)
   if name in names:
     return name
 
-  def likeness(known: str) -> float:
-    return difflib.SequenceMatcher(None, name, known).ratio()
+  def likeness(candidate: str) -> float:
+    return difflib.SequenceMatcher(None, name, candidate).ratio()
 
   nearest = ", ".join(sorted(names, key=likeness, reverse=True))
   raise ValueError(f"{name!r} is not a name of this file; choose {nearest}.")

@@ -1,17 +1,17 @@
-r"""DistilBERT and DistilRoBERTa: distilled from BERT or RoBERTa in training.
+r"""DistilBERT and DistilRoBERTa: distilled from BERT or RoBERTa.
 
 Paper: Sanh et al. 2019, "DistilBERT, a distilled version of BERT: smaller,
   faster, cheaper and lighter", sections 2 and 3. DistilRoBERTa is described in
   huggingface/transformers research_projects/distillation/README.md.
-Recipe: 5 KL at temperature 2 over all tokens, 2 masked LM, 1 cosine of the last
-  hidden states; begun with the teacher's layers 0, 2, 4, 7, 9, 11 (both;
-  scripts/extract_distilbert.py, scripts/extract.py), embeddings and head, the
-  positions kept as they are; 15% of the tokens hidden, chosen by count^-0.7;
-  batches of up to 4K rows of 512 tokens, no next sentence prediction, new masks
-  in every epoch (section 3); AdamW 5e-4 with b2 0.98, epsilon 1e-6, no decay,
-  warm-up over 5%, linear decay, clip 5.0, 3 epochs (README.md, train.py,
-  distiller.py). Masks are counted a row, where distiller.py counts them over
-  the batch that a device has.
+Settings: 5 KL at temperature 2 over all tokens, 2 masked LM, 1 cosine of the
+  last hidden states. The student begins with the teacher's layers 0, 2, 4, 7,
+  9, 11 (both; scripts/extract_distilbert.py, scripts/extract.py), embeddings
+  and head; the position embeddings are not trained. 15% of the tokens are
+  masked, chosen in proportion to count^-0.7; batches of up to 4K rows of 512
+  tokens, no next sentence prediction, new masks in every epoch (section 3);
+  AdamW 5e-4 with b2 0.98, epsilon 1e-6, no decay, warm-up over 5%, linear
+  decay, clip 5.0, 3 epochs (README.md, train.py, distiller.py). The masks of
+  each row are 15%; distiller.py counts them over the batch of a device.
 Steps, computed here. base: 3 epochs of 3,300M words of Wikipedia and books at
   1.3 pieces a word are 6,150 batches of 4,096 rows of 512. roberta: 3 epochs of
   40 GB at 4.5 bytes a piece are 12,700; its text is OpenWebText, a quarter of
@@ -22,7 +22,7 @@ Steps, computed here. base: 3 epochs of 3,300M words of Wikipedia and books at
   roberta      6 x 768, 12           82M      RoBERTa-base, 12 layers, 125M
   (section 2, Table 3; README.md, training_configs/distilroberta-base.json)
 
-  GLUE dev (README.md), the teachers' macro average in brackets:
+  GLUE dev (README.md), with the teachers' macro average in brackets:
                 macro  CoLA MNLI MRPC QNLI  QQP  RTE SST-2 STS-B WNLI
   base    77.0 (79.5)  51.3 82.1 87.5 89.2 88.5 59.9  91.3  86.9 56.3
   roberta 79.0 (83.2)  59.3 84.0 86.6 90.8 89.4 67.9  92.5  88.3 52.1
@@ -36,7 +36,7 @@ The teacher: docs/distillation.md. Command:
     --config.teacher.path=BERT_BASE
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, unset
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, unset
 from ml_collections import ConfigDict
 
 DISTIL = dict(
@@ -61,7 +61,7 @@ DISTIL = dict(
   optimizer=dict(name="adamw", b2=0.98, weight_decay=0.0, clip_norm=5.0),
   schedule=dict(name="linear", peak=5e-4, warmup=0.05),
 )
-RECIPE = dict(
+PUBLISHED = dict(
   batch_size=4096,
   micro_batches=16,
   data=dict(length=512, max_predictions=77),
@@ -86,5 +86,6 @@ NAMES = {
 
 
 def get_config(name: str = "base") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   changes = NAMES[choose(name, NAMES)]
-  return recipe(PRETRAIN, MASKED, DISTIL, RECIPE, changes)
+  return merge(PRETRAIN, MASKED, DISTIL, PUBLISHED, changes)

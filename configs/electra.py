@@ -2,7 +2,7 @@ r"""ELECTRA: replaced token detection.
 
 Paper: Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators
   Rather Than Generators", sections 2 and 3, Table 6.
-Recipe: Adam without bias correction, warm-up over 10,000 steps times linear
+Settings: Adam without bias correction, warm-up over 10,000 steps times linear
   decay, decay 0.01, clipping at 1.0, dropout 0.1, loss 1 x generator + 50 x
   discriminator, samples at temperature 1 (Table 6; google-research/electra
   configure_pretraining.py, model/optimization.py).
@@ -19,12 +19,12 @@ Recipe: Adam without bias correction, warm-up over 10,000 steps times linear
   large   2,048 x 512         400,000    89.0 (Table 2)
   Original hardware: small one V100, 4 days; base 16 Cloud TPU v3, 4 days (Table
   1); large not published, 7.1e20 FLOPs (Table 2) [mem].
-  small: the released model was trained for 4,000,000 steps with a generator as
-  wide as the discriminator (README). large is ELECTRA-400K (section 3.4);
-  ELECTRA-1.75M, 89.5 on GLUE dev (Table 2): --config.total_steps=1750000
+  small: the released model was trained for 4,000,000 steps, and its generator
+  was as wide as the discriminator (README). large is ELECTRA-400K (section
+  3.4); ELECTRA-1.75M, 89.5 on GLUE dev (Table 2): --config.total_steps=1750000
   --config.schedule.warmup=0.0057143. [mem]: from memory, not looked up.
 
-Positions: drawn with replacement in the released code:
+Positions: the released code draws the masked positions with replacement:
   --config.data.repeat_positions=True.
 Command:
   bert_jax train --config configs/electra.py:small \
@@ -32,7 +32,7 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, steps
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, steps
 from ml_collections import ConfigDict
 
 ROWS = dict(
@@ -63,6 +63,7 @@ SIZES = {
 
 
 def get_config(name: str = "small") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   changes = SIZES[choose(name, SIZES)]
   variant = dict(model=dict(variant=name))
-  return recipe(PRETRAIN, MASKED, ROWS, variant, changes)
+  return merge(PRETRAIN, MASKED, ROWS, variant, changes)

@@ -1,20 +1,21 @@
-r"""ELMo: two bidirectional LSTM layers over characters.
+r"""ELMo: two bidirectional LSTM layers that read characters.
 
 Paper: Peters et al. 2018, sections 3.4 and 4; allenai/bilm-tf README.md,
   bin/train_elmo.py, bilm/training.py, bilm/data.py.
 original: characters of 16, 2,048 filters of widths 1 to 7, 2 highways, words of
   512; each direction 2 layers of 4,096 cells, projected to 512; a softmax of
   793,471 words.
-Text: the 1B Word Benchmark, 768,648,884 words, split before it comes.
-Batch: 384 streams of text (128 on each of 3 GPUs), 20 words of each a step,
-  states go on; 10 epochs.
-Optimizer: Adagrad, rate 0.2 for good, accumulators begin at 1; the gradient is
-  that of the loss times 20, clipped by its global norm, 10.
+Text: the 1B Word Benchmark, 768,648,884 words, published as separate words.
+Batch: 384 streams of text (128 on each of 3 GPUs). Each step reads 20 words of
+  each stream, and begins with the states of the step before. 10 epochs.
+Optimizer: Adagrad, constant rate 0.2, accumulators begin at 1. The gradient is
+  that of 20 times the loss, clipped at a global norm of 10.
 Original hardware: 3 GTX 1080, two weeks.
-Published: perplexity 39.7, forward and backward averaged.
-Differences: documents are read in the order of the prepared folder, which the
-  released program shuffles; both directions of a stream read the same text, of
-  different files there. Held-out perplexity is of windows without state.
+Published: perplexity 39.7, the average of forward and backward.
+Differences: the released program shuffles documents, and its two directions
+  read different files. Here documents are read in the order of the prepared
+  folder, and both directions of a stream read the same text. The held-out
+  perplexity is that of windows, each of which begins with zero states.
 Command:
   bert_jax vocab --tokenizer words --rules spaces --size 793471 \
     --format bert --input 'training-*/news*' --output words.txt
@@ -24,7 +25,7 @@ Command:
     --workdir runs/elmo_original --config.data.path=data/1b
 """
 
-from bert_jax.configs.common import PRETRAIN, choose, recipe, unset
+from bert_jax.configs.common import PRETRAIN, choose, merge, unset
 from ml_collections import ConfigDict
 
 # An LSTM has neither attention nor positions.
@@ -65,5 +66,6 @@ ADAGRAD = dict(
 
 
 def get_config(name: str = "original") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   choose(name, ("original",))
-  return recipe(ROWS | ADAGRAD, ORIGINAL)
+  return merge(ROWS | ADAGRAD, ORIGINAL)

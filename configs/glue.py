@@ -1,13 +1,14 @@
-r"""GLUE by BERT's recipe, a task a name; `mrpc,roberta` for another family's.
+r"""GLUE. `mrpc` has BERT's settings for this task, `mrpc,roberta` RoBERTa's.
 
-Recipe: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs, Adam
-  with 5e-5, 4e-5, 3e-5 or 2e-5, the best on the development set (here 2e-5);
-  dropout 0.1; warm-up over 10% of the steps, decay from step 0, clip 1.0,
-  weight decay 0.01 (google-research/bert run_classifier.py, optimization.py).
-  One change: Adam's bias is corrected, which removes failed runs on small sets
-  (Mosbach et al. 2021); as released: --config.optimizer.name=adamw_bert.
+Settings: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs, Adam
+  with 5e-5, 4e-5, 3e-5 or 2e-5, whichever is best on the development set (here
+  2e-5); dropout 0.1; warm-up over 10% of the steps, decay from step 0, clip
+  1.0, weight decay 0.01 (google-research/bert run_classifier.py,
+  optimization.py). One difference: Adam's bias is corrected, because then fewer
+  runs on small sets fail (Mosbach et al. 2021). As released:
+  --config.optimizer.name=adamw_bert.
 
-  name  the question                                         metric
+  name  question                                             metric
   cola  is a sentence acceptable English (Warstadt et al. 2018)  Matthews corr.
   mnli  does a sentence follow from another (Williams et al. 2018)
                                         accuracy, matched and mismatched
@@ -25,11 +26,11 @@ Recipe: Devlin et al. 2019, section 4.1: 32 examples a batch, 3 epochs, Adam
   base      52.1  84.6/83.4  88.9  90.5  71.2  66.4  93.5  85.8
   large     60.5  86.7/85.9  89.3  92.7  72.1  70.1  94.9  86.5
 
-Sentences are cut to 128 tokens. Batches of like length in mnli, qnli, qqp and
-sst2; shuffled in the others; like lengths together, which is faster:
---config.data.group=True.
+Rows are cut to 128 tokens. In mnli, qnli, qqp and sst2, a batch has rows of
+similar length, which is faster. In the other tasks, rows are shuffled; change
+this with --config.data.group=True.
 
-Other families, tables below:
+Other families have the tables below, with these sources:
   roberta  fairseq config/finetuning/TASK.yaml (sts_b, sst_2; wnli has none)
   albert   Lan et al. 2020, Table 14
   electra  google-research/electra configure_finetuning.py: small and base;
@@ -54,12 +55,12 @@ from bert_jax.configs.common import (
   GPT1,
   TASK,
   choose,
-  recipe,
+  merge,
   steps,
 )
 from ml_collections import ConfigDict
 
-# Task -> (steps between two logged rows, batches of like length).
+# Task -> (steps between two log lines, batches of rows of similar length).
 TASKS = {
   "cola": (50, False),
   "mnli": (500, True),
@@ -71,7 +72,7 @@ TASKS = {
   "stsb": (50, False),
   "wnli": (20, False),
 }
-# Task -> (steps, of these warm-up, batch size, rate).
+# Task -> (steps, steps of warm-up, batch size, peak learning rate).
 ROBERTA = {
   "cola": (5336, 320, 16, 1e-5),
   "mnli": (123_873, 7432, 32, 1e-5),
@@ -82,7 +83,7 @@ ROBERTA = {
   "sst2": (20_935, 1256, 32, 1e-5),
   "stsb": (3598, 214, 16, 2e-5),
 }
-# The same, and the dropout before the classifier.
+# Task -> (steps, steps of warm-up, batch size, peak rate, head dropout).
 ALBERT = {
   "cola": (5336, 320, 16, 1e-5, 0.0),
   "mnli": (10_000, 1000, 128, 3e-5, 0.0),
@@ -123,10 +124,11 @@ FAMILIES = {
 
 
 def get_config(name: str = "mrpc") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   task, _, family = name.partition(",")
   every, group = TASKS[choose(task, TASKS)]
   changes: dict[str, Any] = dict(data=dict(group=group), log=dict(every=every))
   if task == "mnli":
     changes["data"]["validation"] = "validation_matched,validation_mismatched"
   others = FAMILIES[choose(family, FAMILIES)](task) if family else []
-  return recipe(TASK, changes, *others)
+  return merge(TASK, changes, *others)

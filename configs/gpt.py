@@ -1,18 +1,18 @@
-r"""GPT: the next token.
+r"""GPT-1: predicts the next token.
 
 Paper: Radford et al. 2018, "Improving Language Understanding by Generative
   Pre-Training", sections 3.1 and 4.1.
-Recipe: 64 rows of 512 tokens a batch, 100 epochs, Adam 2.5e-4 with warm-up over
-  2,000 steps and a cosine to zero, decay 0.01 on all but biases and gains,
-  dropout 0.1, normal 0.02 (section 4.1); epsilon 1e-8 and clipping at 1.0 as in
-  fine-tuning, as none are published for pre-training
+Settings: 64 rows of 512 tokens a batch, 100 epochs, Adam 2.5e-4 with warm-up
+  over 2,000 steps and a cosine to zero, decay 0.01 on all but biases and gains,
+  dropout 0.1, normal 0.02 (section 4.1). Epsilon 1e-8 and clipping at 1.0 are
+  those of fine-tuning, because none are published for pre-training
   (openai/finetune-transformer-lm train.py). 100 epochs of the books' 985 M
-  words, about 1.2 pieces each, are 3,600,000 steps, computed here; set
-  total_steps, and warmup=2,000 / total_steps, for other text.
-Differences: the released Adam multiplies decay by the bias-corrected rate,
-  which matters for the first thousands of steps, and the released cosine counts
-  from step 0, under 0.1% of the peak away (opt.py). Its softmax runs over the
-  positions' vectors too, see objectives/lm.py.
+  words, about 1.2 pieces each, are 3,600,000 steps (computed here). For other
+  text, set total_steps, and warmup to 2,000 / total_steps.
+Differences: the released Adam multiplies the decay by the bias-corrected rate,
+  which matters in the first thousands of steps. The released cosine counts from
+  step 0, a difference of less than 0.1% of the peak (opt.py). The released
+  softmax includes the position vectors, see objectives/lm.py.
 Data: books, lower-cased; BPE of 40,478 pieces (section 4.1).
 
   name  layers x width, heads  parameters   GLUE test         ROCStories
@@ -27,7 +27,7 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import PRETRAIN, choose, recipe, steps
+from bert_jax.configs.common import PRETRAIN, choose, merge, steps
 from ml_collections import ConfigDict
 
 ROWS = dict(
@@ -37,12 +37,13 @@ ROWS = dict(
   optimizer=dict(name="adamw"),
   schedule=dict(name="cosine"),
 )
-RECIPE = dict(
+PUBLISHED = dict(
   batch_size=64, data=dict(length=512), optimizer=dict(epsilon=1e-8)
 )
 
 
 def get_config(name: str = "gpt1") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   choose(name, ("gpt1",))
   length = steps(3_600_000, 2_000, peak=2.5e-4)
-  return recipe(PRETRAIN, ROWS, RECIPE, length)
+  return merge(PRETRAIN, ROWS, PUBLISHED, length)

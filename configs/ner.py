@@ -1,17 +1,18 @@
-r"""CoNLL-2003 and WNUT17: the names in a sentence, a tag a word.
+r"""CoNLL-2003 and WNUT17: named entities, a tag for each word.
 
-conll2003 (Tjong Kim Sang 2003), people, places, organisations: Devlin et al.
-  2019, section 5.3 and appendix A.3: the first piece of each word is labelled,
-  no CRF; a cased vocabulary; rows of 512 with as much of the document around a
-  sentence as has room. Numbers from the appendix's range: 32 sentences a batch,
-  5e-5 (the paper does not say which), 3 epochs. Warm-up over 10%, decay from
-  step 0, clip 1.0, weight decay 0.01; Adam's bias is corrected.
-wnut17 (Derczynski et al. 2017), rare and new names in posts: the same without
-  documents, rows of 128. Not in the paper.
+conll2003 (Tjong Kim Sang 2003): people, places and organisations. The settings
+  are those of Devlin et al. 2019, section 5.3 and appendix A.3: the first piece
+  of each word is labelled, no CRF, a cased vocabulary. A row has 512 tokens: a
+  sentence, and as much of the document around it as there is room for. The
+  appendix gives ranges; here are 32 sentences a batch, 5e-5 and 3 epochs.
+  Warm-up over 10%, decay from step 0, clip 1.0, weight decay 0.01. Adam's bias
+  is corrected.
+wnut17 (Derczynski et al. 2017): rare and new names in posts. The same settings
+  without documents, and rows of 128 tokens. The paper does not have it.
 
-  F1 of entities, as conlleval counts
+  F1 of entities, by the rules of conlleval
   conll2003  dev/test  96.4/92.4 (base), 96.6/92.8 (large), Table 7
-  wnut17     none published with this recipe
+  wnut17     not published with these settings
 
 Command (TRAIN and DEV: the original files; wnut17 without --no-lower-case):
   bert_jax prepare-task --task conll2003 --input train=TRAIN \
@@ -21,7 +22,7 @@ Command (TRAIN and DEV: the original files; wnut17 without --no-lower-case):
     --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER
 """
 
-from bert_jax.configs.common import TASK, choose, recipe
+from bert_jax.configs.common import TASK, choose, merge
 from ml_collections import ConfigDict
 
 RATE = dict(schedule=dict(peak=5e-5))
@@ -34,4 +35,5 @@ NAMES = {
 
 
 def get_config(name: str = "conll2003") -> ConfigDict:
-  return recipe(TASK, RATE, NAMES[choose(name, NAMES)])
+  """Returns the config with this name; ValueError if there is none."""
+  return merge(TASK, RATE, NAMES[choose(name, NAMES)])

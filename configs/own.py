@@ -1,11 +1,11 @@
-r"""A task of one's own: classes, labels, a number, pairs, tags of words.
+r"""Your own task: one class, several labels, a number, or tags of words.
 
-Recipe: BERT's for GLUE (Devlin et al. 2019, section 4.1): 32 examples a batch,
-  3 epochs, 5e-5, 4e-5, 3e-5 or 2e-5 (here 2e-5), dropout 0.1, warm-up over 10%,
-  decay from step 0, clip 1.0, weight decay 0.01; Adam's bias is corrected,
-  which removes failed runs on small sets (Mosbach et al. 2021). Try several
-  seeds: bert_jax sweep.
-Metric: the first of the task's; see prepare-task.
+Settings: BERT's for GLUE (Devlin et al. 2019, section 4.1): 32 examples a
+  batch, 3 epochs, 5e-5, 4e-5, 3e-5 or 2e-5 (here 2e-5), dropout 0.1, warm-up
+  over 10%, decay from step 0, clip 1.0, weight decay 0.01. Adam's bias is
+  corrected, because then fewer runs on small sets fail (Mosbach et al. 2021).
+  Try several seeds with bert_jax sweep.
+Metric: the task's first metric, which prepare-task prints.
 Command, for a TSV file with the columns message and verdict:
   bert_jax prepare-task --task spam --columns text=message,label=verdict \
     --input train=train.tsv --input validation=dev.tsv --vocab PRETRAINED \
@@ -16,9 +16,10 @@ Command, for a TSV file with the columns message and verdict:
     --output predicted.jsonl
 """
 
-from bert_jax.configs.common import TASK, recipe
+from bert_jax.configs.common import TASK, merge
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
-  return recipe(TASK)
+  """Returns the config that the docstring of this file describes."""
+  return merge(TASK)

@@ -1,9 +1,9 @@
-r"""A small BERT in minutes on two CPU cores: what `make quickstart` trains.
+r"""A small BERT, which `make quickstart` trains on two CPU cores in minutes.
 
-Paper: Devlin et al. 2019 for objective and data; the size is BERT-Tiny, 2
-  layers of 128 (Turc et al. 2019). Chosen here, for little text and little
-  time: Adam with bias correction, a high rate, wider initial values (0.02 is
-  made for a width of 768), no dropout, float32.
+Paper: Devlin et al. 2019 for objective and data. The size is BERT-Tiny, 2
+  layers of 128 (Turc et al. 2019). These settings were chosen here for little
+  text and time: Adam with bias correction, a high learning rate, larger initial
+  values (0.02 is meant for a width of 768), no dropout, float32.
 Original hardware: none; measured figures are in the README.
 Command: make quickstart, or
   bert_jax train --config configs/quickstart.py --workdir runs/quickstart \
@@ -11,7 +11,7 @@ Command: make quickstart, or
 """
 
 from bert_jax.configs.bert import PAIRS
-from bert_jax.configs.common import MASKED, PRETRAIN, recipe
+from bert_jax.configs.common import MASKED, PRETRAIN, merge
 from bert_jax.configs.small import CPU, LENGTH, MASKS
 from ml_collections import ConfigDict
 
@@ -21,4 +21,5 @@ MODEL = dict(
 
 
 def get_config() -> ConfigDict:
-  return recipe(PRETRAIN, MASKED, PAIRS, MODEL, LENGTH, MASKS, CPU)
+  """Returns the config that the docstring of this file describes."""
+  return merge(PRETRAIN, MASKED, PAIRS, MODEL, LENGTH, MASKS, CPU)

@@ -2,12 +2,13 @@ r"""RoBERTa: masked LM on full sentences.
 
 Paper: Liu et al. 2019, "RoBERTa: A Robustly Optimized BERT Pretraining
   Approach", sections 4 and 5, Table 9.
-Recipe: batches of "8K" sequences of 512 tokens, 500,000 steps, Adam 6e-4 with
+Settings: batches of "8K" sequences of 512 tokens, 500,000 steps, Adam 6e-4 with
   warm-up over 24,000 steps (base), 4e-4 over 30,000 (large), and linear decay,
   b2 0.98, epsilon 1e-6, decay 0.01 on every parameter, no clipping, dropout 0.1
   (Table 9; fairseq examples/roberta/config/pretraining/base.yaml, which has
-  2,048 sequences, 5e-4, 10,000 of 125,000 steps). 8K is 8,192: 1,024 cards
-  share it, and in Table 3 2K for 125,000 steps cost what 256 for 1,000,000 do.
+  2,048 sequences, 5e-4, 10,000 of 125,000 steps). "8K" is 8,192, because 1,024
+  cards share it, and because in Table 3, 125,000 steps of "2K" cost as much as
+  1,000,000 steps of 256.
   FULL-SENTENCES, new masks in every epoch, no next sentence prediction
   (sections 4.1, 4.2).
 Data: 160 GB of text: books, Wikipedia, CC-News, OpenWebText, Stories (section
@@ -25,7 +26,7 @@ Data: 160 GB of text: books, Wikipedia, CC-News, OpenWebText, Stories (section
   Original hardware: large 1,024 V100 (32 GB), one day for 100,000 steps
   (section 5); base not published.
 
-DOC-SENTENCES: --config.data.builder=doc_sentences. Masks fixed as BERT's were:
+DOC-SENTENCES: --config.data.builder=doc_sentences. Fixed masks, as in BERT:
   --config.data.static_masks=10 (section 4.1).
 Command:
   bert_jax train --config configs/roberta.py:base --workdir runs/roberta_base \
@@ -33,11 +34,11 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, unset
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, unset
 from ml_collections import ConfigDict
 
 ROWS = dict(
-  model=dict(family="roberta", padding_id=unset(int)),  # of the data
+  model=dict(family="roberta", padding_id=unset(int)),  # from the data
   objective=dict(pairs=False),
   data=dict(
     builder="full_sentences",
@@ -47,7 +48,7 @@ ROWS = dict(
   ),
 )
 FAIRSEQ = dict(optimizer=dict(name="adamw_fairseq"))
-RECIPE = dict(
+PUBLISHED = dict(
   total_steps=500_000,
   batch_size=8192,
   micro_batches=16,
@@ -67,5 +68,6 @@ SIZES = {
 
 
 def get_config(name: str = "base") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   changes = SIZES[choose(name, SIZES)]
-  return recipe(PRETRAIN, MASKED, ROWS, FAIRSEQ, RECIPE, changes)
+  return merge(PRETRAIN, MASKED, ROWS, FAIRSEQ, PUBLISHED, changes)

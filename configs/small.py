@@ -1,10 +1,10 @@
-r"""Small runs of every objective: minutes on two CPU cores, or on one GPU.
+r"""Small runs of every objective, minutes on two CPU cores or on one GPU.
 
-Paper: as in the file of each family, for objective and data. The sizes are
-  chosen here: *_cpu 2 layers of 128, rows of 128 tokens, float32, no dropout;
-  *_gpu 4 layers of 512, 128 rows of 128 tokens a batch; wider initial values
-  (0.02 is made for a width of 768) where the table of changes has them. Adam
-  for ALBERT, as LAMB is made for batches of thousands.
+Paper: each family's file names it, for objective and data. The sizes were
+  chosen here. *_cpu: 2 layers of 128, rows of 128 tokens, float32, no dropout.
+  *_gpu: 4 layers of 512, 128 rows of 128 tokens a batch. Some have larger
+  initial values, because 0.02 is meant for a width of 768. ALBERT is trained
+  with Adam, because LAMB is meant for batches of thousands of rows.
 
   name          steps    text                 held-out loss, nats (2 CPU cores)
   albert_cpu    2,700  unigram, docstrings  MLM 5.61, 0.60 under the training
@@ -16,7 +16,7 @@ Paper: as in the file of each family, for objective and data. The sizes are
                                             masked); the discriminator's 0.372,
                                             0.9% under the entropy of its base
                                             rate, 12.5% replaced: only begun
-  elmo_cpu      1,500  3,000 words of it    4.33, 1.28 under 5.61; after 1,000
+  elmo_cpu      1,500  3,000 words          4.33, 1.28 under 5.61; after 1,000
                                             steps 4.38
   gpt_cpu       1,500  quickstart's data    4.43, 1.80 under 6.23; after 1,000
                                             steps 4.54
@@ -31,27 +31,32 @@ Paper: as in the file of each family, for objective and data. The sizes are
   roberta_gpu  10,000  Wikipedia, byte-level BPE
   spanbert_gpu 10,000  Wikipedia, WordPiece
   teacher_gpu  20,000  Wikipedia, WordPiece
-  alone_gpu, distil_gpu, tinybert_gpu  10,000  as their teacher
+  alone_gpu, distil_gpu, tinybert_gpu  10,000  the text of their teacher
 
-  Original hardware: none; *_cpu two CPU cores, *_gpu one GPU. Ten million
-  tokens of Wikipedia are enough. Measured: experiments/small_configs/README.md.
+  Hardware: *_cpu two CPU cores, *_gpu one GPU. Ten million tokens of Wikipedia
+  are enough. experiments/small_configs/README.md has more measurements.
 
-teacher_gpu: 12 layers of 256; BERT's model on rows of one document's sentences
-  without next sentence prediction (Liu et al. 2019), as its students read them.
-distil_gpu: 6 layers of 256 from it (Sanh et al. 2019). How close it gets:
-  `kl_loss` of the held-out rows, beside that of alone_gpu.
-alone_gpu: the same student, whose teacher only measures: the losses of
-  distillation have weight 0 and are logged (section 4.1). From the seed:
-  --config.objective.layers='()' --config.objective.freeze_positions=False.
+teacher_gpu: 12 layers of 256. BERT's model, with rows of one document's
+  sentences and without next sentence prediction (Liu et al. 2019), because its
+  students read such rows.
+distil_gpu: a student of 6 layers of 256 (Sanh et al. 2019). Compare its
+  `kl_loss` on the held-out rows with that of alone_gpu.
+alone_gpu: the same student without distillation: the losses of distillation
+  have weight 0 and are only logged (section 4.1). To begin with random
+  parameters: --config.objective.layers='()'
+  --config.objective.freeze_positions=False.
 tinybert_gpu: 4 layers of 128 with the teacher's 4 heads (Jiao et al. 2020,
   sections 3.1 and 3.2).
-distil_cpu: 1 layer of 128, the first of its teacher: `make quickstart`'s model.
-electra: the generator is 64 (cpu) or 256 wide (gpu); on the GPU no dropout, and
-  the embeddings are as wide as the layers, as in ELECTRA-base.
-elmo: two layers a direction of 256 cells, words of 64 from 128 filters (cpu);
-  of 2,048, 256, 512 (gpu); the full softmax, rows without states, AdamW.
+distil_cpu: 1 layer of 128. It begins as the first layer of its teacher, the
+  model of `make quickstart`.
+electra: the generator is 64 (cpu) or 256 (gpu) wide. On the GPU there is no
+  dropout, and the embeddings are as wide as the layers, as in ELECTRA-base.
+elmo: two layers for each direction, the full softmax, rows without states,
+  AdamW. cpu: 256 cells, words of 64 from 128 filters. gpu: 2,048 cells, words
+  of 256 from 512 filters.
 
-`make quickstart` makes runs/quickstart/text.txt, data and model. Command:
+`make quickstart` makes runs/quickstart/text.txt, the data and the model there.
+Command:
   bert_jax train --config configs/small.py:gpt_cpu --workdir runs/small_gpt \
     --config.data.path=runs/quickstart/data
   bert_jax train --config configs/small.py:distil_cpu \
@@ -61,7 +66,8 @@ elmo: two layers a direction of 256 cells, words of 64 from 128 filters (cpu);
     --input runs/quickstart/text.txt --output runs/unigram.model
   bert_jax prepare --input runs/quickstart/text.txt \
     --vocab runs/unigram.model --heldout 0.02 --output PREPARED_FOLDER
-  (roberta_cpu: --tokenizer bytelevel; elmo_cpu: --kind words --size 3000)
+  (roberta_cpu: --tokenizer bytelevel; elmo_cpu: --tokenizer words
+  --size 3000)
   bert_jax prepare --input 'wiki-*.jsonl.xz' --heldout 0.01 \
     --vocab VOCABULARY --output PREPARED_FOLDER
   (elmo_gpu: a vocabulary of --tokenizer words --size 32000)
@@ -84,7 +90,7 @@ from bert_jax.configs import (
   spanbert,
   tinybert,
 )
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge
 from ml_collections import ConfigDict
 
 LENGTH = dict(model=dict(max_positions=128), data=dict(length=128))
@@ -117,7 +123,7 @@ SCALES = {"cpu": CPU, "gpu": GPU}
 
 
 def size(layers: int, hidden: int, heads: int, **others: Any) -> dict:
-  """The `model` section of a size without a published name."""
+  """Returns the section `model` for a size without a published name."""
   sizes = dict(hidden=hidden, num_layers=layers, heads=heads, mlp=4 * hidden)
   return dict(model=sizes | others)
 
@@ -126,7 +132,7 @@ WIDER = dict(initializer_range=0.04)
 CPU_SIZE = size(2, 128, 2)
 GPU_SIZE = size(4, 512, 8)
 MASKED_ROWS = (PRETRAIN, MASKED, LENGTH, MASKS)
-# Rows of one document's sentences without next sentence prediction.
+# Rows of one document's sentences, without next sentence prediction.
 DOCUMENTS = dict(
   data=dict(builder="doc_sentences", replacement="bert", count="round")
 )
@@ -148,7 +154,7 @@ LSTM = dict(
   data=dict(streams=0),
 )
 
-# Name -> the sections that are merged before those of its scale, and after.
+# Name -> (sections before the section of its scale, sections after it).
 NAMES = {
   "albert_cpu": (
     (*MASKED_ROWS, albert.ROWS),
@@ -267,6 +273,7 @@ ELMO = {
 
 
 def get_config(name: str = "gpt_cpu") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   choose(name, [*NAMES, *(f"elmo_{scale}" for scale in ELMO)])
   family, _, scale = name.partition("_")
   if family == "elmo":
@@ -274,6 +281,6 @@ def get_config(name: str = "gpt_cpu") -> ConfigDict:
       model=dict(filters=FILTERS[scale]),
       schedule=dict(name="cosine", warmup=0.05),
     )
-    return recipe(elmo.ROWS, LSTM, changes, ELMO[scale])
+    return merge(elmo.ROWS, LSTM, changes, ELMO[scale])
   before, after = NAMES[name]
-  return recipe(*before, SCALES[scale], *after)
+  return merge(*before, SCALES[scale], *after)

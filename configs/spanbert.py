@@ -2,14 +2,14 @@ r"""SpanBERT: masked spans and their boundaries.
 
 Paper: Joshi et al. 2020, "SpanBERT: Improving Pre-training by Representing and
   Predicting Spans", sections 3 and 4.2.
-Recipe: 256 sequences of 512 tokens a batch, 2,400,000 steps, Adam 1e-4 with
+Settings: 256 sequences of 512 tokens a batch, 2,400,000 steps, Adam 1e-4 with
   warm-up over 10,000 steps and linear decay, epsilon 1e-8, decay 0.01 on every
-  parameter, clipping at 1.0, dropout 0.1; spans of whole words, lengths
-  geometric with p 0.2 up to 10, masked alike, 15%; masked LM plus the boundary
-  objective with vectors of 200 for 15 positions; rows of one document, no next
-  sentence prediction (section 3; facebookresearch/SpanBERT
-  pretraining/README.md, the command). base has the recipe of large, as none is
-  published for it.
+  parameter, clipping at 1.0, dropout 0.1. Spans of whole words are masked, 15%
+  of the tokens; their lengths are geometric with p 0.2, at most 10; all tokens
+  of a span are treated alike. Masked LM plus the boundary objective, with
+  vectors of 200 for 15 positions. Rows of one document, no next sentence
+  prediction (section 3; facebookresearch/SpanBERT pretraining/README.md, the
+  command). base has the settings of large, because its own are not published.
 Data: books and Wikipedia, cased; BERT's vocabulary (section 4.2).
 
   name   layers x width, heads  parameters (README)
@@ -27,7 +27,7 @@ Command:
 TPU slices and several hosts: docs/hosts.md, docs/tpu.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe, steps
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge, steps
 from bert_jax.configs.roberta import FAIRSEQ
 from ml_collections import ConfigDict
 
@@ -42,14 +42,15 @@ ROWS = dict(
   ),
   schedule=dict(name="linear"),
 )
-RECIPE = dict(
+PUBLISHED = dict(
   data=dict(length=512, max_predictions=77, cased=True),
   optimizer=dict(epsilon=1e-8),
 )
 
 
 def get_config(name: str = "base") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   large = choose(name, ("base", "large")) == "large"
   variant = dict(model=dict(variant=name, remat=large))
   length = steps(2_400_000, 10_000, peak=1e-4)
-  return recipe(PRETRAIN, MASKED, ROWS, FAIRSEQ, RECIPE, length, variant)
+  return merge(PRETRAIN, MASKED, ROWS, FAIRSEQ, PUBLISHED, length, variant)

@@ -1,25 +1,27 @@
-r"""SQuAD 1.1 and 2.0: the words of a text that answer a question.
+r"""SQuAD 1.1 and 2.0: find the words of a text that answer a question.
 
-squad (Rajpurkar et al. 2016): Devlin et al. 2019, section 4.2: 3 epochs, 5e-5,
-  32 windows a batch. The released code's example has 2 epochs, 3e-5 and batches
-  of 12 (base) or 24 (large): --config.data.epochs=2.0
-  --config.schedule.peak=3e-5 --config.batch_size=12.
-squad2, also questions without an answer (Rajpurkar et al. 2018): section 4.3: 2
-  epochs, 5e-5, 48 windows a batch; no answer is the span at [CLS].
-Both: rows of 384 tokens, a window every 128, questions of 64, answers of 30
-  (google-research/bert run_squad.py). Warm-up over 10%, decay from step 0, clip
-  1.0, weight decay 0.01; Adam's bias is corrected (as released:
-  --config.optimizer.name=adamw_bert).
+squad (Rajpurkar et al. 2016): the settings of Devlin et al. 2019, section 4.2:
+  3 epochs, 5e-5, 32 windows a batch. The example in the released code has 2
+  epochs, 3e-5 and batches of 12 (base) or 24 (large):
+  --config.data.epochs=2.0 --config.schedule.peak=3e-5 --config.batch_size=12.
+squad2 (Rajpurkar et al. 2018), which also has questions without an answer: the
+  settings of section 4.3: 2 epochs, 5e-5, 48 windows a batch. The span at [CLS]
+  stands for no answer.
+Both have rows of 384 tokens, a window every 128 tokens, questions of up to 64
+  tokens and answers of up to 30 (google-research/bert run_squad.py). Warm-up
+  over 10%, decay from step 0, clip 1.0, weight decay 0.01. Adam's bias is
+  corrected (not corrected, as released: --config.optimizer.name=adamw_bert).
 
   dev, EM and F1         base         large
   squad              80.8/88.5    84.1/90.9   (Table 2)
   squad2                          78.7/81.9   (Table 3)
-  squad2 is also scored at the best threshold.
+  squad2 is also evaluated at the best threshold.
 
-Other families, `squad,roberta` (tables below): Liu et al. 2019, Table 10; Lan
-  et al. 2020, Table 14 (head dropout 0); ELECTRA small and base
-  (configure_finetuning.py; rows of 512; its head, in squad2 with a classifier
-  for unanswerable questions).
+Other families, for example `squad,roberta`:
+  roberta  Liu et al. 2019, Table 10
+  albert   Lan et al. 2020, Table 14; head dropout 0
+  electra  small and base; configure_finetuning.py: rows of 512, and ELECTRA's
+    head, which in squad2 has a classifier for unanswerable questions
 
 Command (TRAIN and DEV: the original files):
   bert_jax prepare-task --task squad --input train=TRAIN \
@@ -28,7 +30,7 @@ Command (TRAIN and DEV: the original files):
     --config.init_from=PRETRAINED --config.data.path=TASK_FOLDER
 """
 
-from bert_jax.configs.common import ELECTRA, TASK, choose, recipe, steps
+from bert_jax.configs.common import ELECTRA, TASK, choose, merge, steps
 from ml_collections import ConfigDict
 
 WINDOWS = dict(
@@ -58,6 +60,7 @@ FAMILIES = {
 
 
 def get_config(name: str = "squad") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   choose(name, [*VERSIONS, *FAMILIES])
   version = VERSIONS[name.partition(",")[0]]
-  return recipe(TASK, WINDOWS, version, FAMILIES.get(name, {}))
+  return merge(TASK, WINDOWS, version, FAMILIES.get(name, {}))

@@ -1,44 +1,47 @@
-r"""TinyBERT: the general stage from BERT-base, and the two stages of a task.
+r"""TinyBERT: the general stage, and the two stages of a task.
 
 Paper: Jiao et al. 2020, "TinyBERT: Distilling BERT for Natural Language
   Understanding", sections 3.1, 3.2 and 4.2.
-General stage (4x312, 6x768): mean squared differences of attention scores,
-  hidden states and embeddings, layer m from the teacher's 3m (4x312) or 2m;
-  Wikipedia, 128 tokens, 3 epochs, the rest as BERT (section 4.2): Adam 1e-4
-  with warm-up over 10,000 steps, decay 0.01, clip 1.0. The released program has
-  5e-5 and warm-up over 10%, batches of 256
-  (huawei-noah/Pretrained-Language-Model TinyBERT README.md,
-  general_distill.py). No token is hidden, as released
-  (pregenerate_training_data.py): the builder's masks are put back.
+General stage (4x312, 6x768), with BERT-base as the teacher: mean squared
+  differences of attention scores, hidden states and embeddings. Layer m learns
+  from the teacher's layer 3m (4x312) or 2m (6x768). Wikipedia, 128 tokens, 3
+  epochs, otherwise BERT's settings (section 4.2): Adam 1e-4 with warm-up over
+  10,000 steps, decay 0.01, clip 1.0. The released program has 5e-5, warm-up
+  over 10% and batches of 256 (huawei-noah/Pretrained-Language-Model TinyBERT
+  README.md, general_distill.py). No token is masked, as released
+  (pregenerate_training_data.py): the objective puts the masked tokens back.
   Steps, computed here: 3 epochs of 2,500M words of Wikipedia at 1.3 pieces a
-  word are 300,000 batches of 256 rows of 128. One learnt map of embeddings and
-  all layers, with a bias, as released; the two of the paper:
+  word are 300,000 batches of 256 rows of 128. Embeddings and all layers share
+  one learnt map with a bias, as released; the paper has two:
   --config.objective.maps=two.
-Task (sst2): first the inner layers: 20 epochs (MNLI, QQP, QNLI 10, CoLA 50), 32
-  examples a batch, 5e-5; then the predictions: 3 epochs, batches of 16 or 32,
-  1e-5, 2e-5 or 3e-5, temperature 1, the best on the development set; texts cut
-  to 64 tokens, pairs to 128 (section 4.2). The rate of the first is constant,
-  that of the second decays linearly after 10% of warm-up; Adam as in BERT's
-  code, weight decay 0.01, clip 1.0 (task_distill.py; its own epochs: SST-2 10,
-  MNLI and QQP 5). The first stage is measured by the held-out loss. Other
-  tasks: data.path and epochs; of STS-B as released the second stage learns gold
-  labels: --config.objective.targets=labels. Before: a teacher, BERT-base
-  fine-tuned with configs/glue.py:sst2; a student after the general stage; the
-  training file grown to about 20 variants a line (--samples: 10 for MNLI and
-  QQP, 20 for SST-2 and QNLI, 30 for the others; data_augmentation.py,
-  default_params).
+Task (sst2), first stage, which learns from the inner layers: 20 epochs (MNLI,
+  QQP, QNLI 10, CoLA 50), 32 examples a batch, a constant rate of 5e-5. The
+  held-out loss measures it.
+Task, second stage, which learns from the predictions: 3 epochs, batches of 16
+  or 32, 1e-5, 2e-5 or 3e-5, whichever is best on the development set,
+  temperature 1; the rate decays linearly after a warm-up over 10%. As released,
+  this stage learns the labels of STS-B instead:
+  --config.objective.targets=labels.
+Both stages: texts are cut to 64 tokens, pairs to 128 (section 4.2). Adam as in
+  BERT's code, weight decay 0.01, clip 1.0 (task_distill.py; it has 10 epochs
+  for SST-2, 5 for MNLI and QQP). For other tasks, change data.path and
+  data.epochs.
+A task needs a teacher (BERT-base, fine-tuned with configs/glue.py:sst2), a
+  student after the general stage, and a training file with about 20 variants of
+  each line (--samples: 10 for MNLI and QQP, 20 for SST-2 and QNLI, 30 for the
+  others; data_augmentation.py, default_params).
 
   name   layers x width, heads, MLP   parameters   GLUE test after both stages
   4x312      4 x 312, 12, 1,200          14.5M            77.0
   6x768      6 x 768, 12, 3,072          67M              79.4
-  (sizes: section 4.2; the teacher has 12 layers of 768. Scores: Table 1)
+  (Sizes: section 4.2. The teacher has 12 layers of 768. Scores: Table 1.)
               MNLI    QQP  QNLI SST-2 CoLA STS-B MRPC  RTE
   4x312  82.5/81.8   71.3  87.7  92.6 44.1  80.4 86.4 66.6
   6x768  84.6/83.2   71.6  90.4  93.1 51.1  83.7 87.3 70.0
   Original hardware: not published.
 
-TRAIN and DEV are the original files, BERT a folder with a masked-LM head,
-VECTORS GloVe's text file; see docs/distillation.md. Command:
+TRAIN and DEV are the original files, BERT is a folder with a masked-LM head,
+and VECTORS is GloVe's text file (docs/distillation.md). Command:
   bert_jax train --config configs/tinybert.py:4x312 \
     --workdir runs/tinybert_4x312 --config.data.path=PREPARED_FOLDER \
     --config.teacher.path=BERT_BASE
@@ -63,7 +66,7 @@ from bert_jax.configs.common import (
   PRETRAIN,
   TASK,
   choose,
-  recipe,
+  merge,
   steps,
   unset,
 )
@@ -88,7 +91,7 @@ STAGES = TASK | dict(
     stage="layers",
     targets="teacher",
     temperature=1.0,
-    head_dropout=unset(float),  # the family's
+    head_dropout=unset(float),  # from the family
   )
   | LOSSES,
 )
@@ -101,8 +104,9 @@ SST2 = dict(
 
 
 def get_config(name: str = "4x312") -> ConfigDict:
+  """Returns the config with this name; ValueError if there is none."""
   if choose(name, ("4x312", "6x768", "sst2")) == "sst2":
-    return recipe(STAGES, SST2)
+    return merge(STAGES, SST2)
   length = steps(300_000, 10_000, peak=1e-4)
   variant = dict(model=dict(variant=name))
-  return recipe(PRETRAIN, MASKED, PAIRS, GENERAL, ROWS, length, variant)
+  return merge(PRETRAIN, MASKED, PAIRS, GENERAL, ROWS, length, variant)

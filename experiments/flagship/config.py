@@ -7,7 +7,7 @@ Rows: RoBERTa's full sentences, no pairs (Liu et al. 2019, section 4.2); three
 Everything else is what the study beside this file varies; see README.md.
 """
 
-from bert_jax.configs.common import MASKED, PRETRAIN, choose, recipe
+from bert_jax.configs.common import MASKED, PRETRAIN, choose, merge
 from ml_collections import ConfigDict
 
 
@@ -65,4 +65,4 @@ def get_config(name: str = "study") -> ConfigDict:
   changes = (
     FLAGSHIP if choose(name, ("study", "flagship")) == "flagship" else {}
   )
-  return recipe(PRETRAIN, MASKED, STUDY, changes)
+  return merge(PRETRAIN, MASKED, STUDY, changes)
