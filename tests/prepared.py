@@ -4,8 +4,7 @@ import os
 
 import numpy as np
 
-from bert_jax.corpus import reader
-from bert_jax.corpus import writer as folder
+from bert_jax.corpus import reader, writer
 from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 
@@ -13,7 +12,7 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   """Writes a prepared folder.
 
   Args:
-    path: of the folder.
+    path: the folder to write.
     documents: training documents, lists of sentences of token ids.
     heldout: the same for the split `validation`.
     vocab_size: pieces of the made-up vocabulary.
@@ -25,19 +24,19 @@ def write_prepared(path, documents, heldout, vocab_size=64):
   with open(os.path.join(partial, "vocab.txt"), "w") as f:
     f.write("\n".join(pieces) + "\n")
   dtype = reader.token_dtype(vocab_size)
-  writer = folder.Writer(partial, dtype, {"files": {}})
+  split_writer = writer.Writer(partial, dtype, {"files": {}})
   for split, docs in (("train", documents), ("validation", heldout)):
     tokens = [t for d in docs for s in d for t in s]
-    part = folder.Part(
+    encoded = writer.EncodedDocuments(
       np.array(tokens, dtype),
       np.array([len(s) for d in docs for s in d], np.int64),
       np.array([len(d) for d in docs], np.int64),
     )
-    writer.append(split, part)
-  writer.save({})
-  sizes = writer.sizes()
-  writer.close()
-  folder.derive(partial, vocab_size, np.ones(vocab_size, bool))
+    split_writer.append(split, encoded)
+  split_writer.save({})
+  sizes = split_writer.sizes()
+  split_writer.close()
+  writer.write_derived(partial, vocab_size, np.ones(vocab_size, bool))
   options = {"lower_case": True}
   meta = {
     "format_version": reader.FORMAT_VERSION,
@@ -47,7 +46,7 @@ def write_prepared(path, documents, heldout, vocab_size=64):
     "options": options,
     "fingerprint": reader.fingerprint(partial, options),
   }
-  folder.finish(partial, str(path), meta)
+  writer.finish(partial, str(path), meta)
   return str(path)
 
 

@@ -49,7 +49,7 @@ ROOMS = {
   "root": Room(packages="etils filelock numpy"),
   "kernels": Room(packages="jax flax jaxtyping numpy"),
   "devices": Room("root", "jax flax numpy"),
-  "text": Room("root", "numpy tokenizers", "sentencepiece"),
+  "text": Room("root", "etils numpy tokenizers", "sentencepiece"),
   "models": Room("kernels", "jax flax jaxtyping numpy"),
   "objectives": Room("kernels models", "jax flax jaxtyping numpy"),
   "weights": Room(
@@ -59,7 +59,7 @@ ROOMS = {
   ),
   "corpus": Room(
     "root text",
-    "numpy",
+    "etils numpy",
     "tensorflow_datasets pyarrow datasketch sentencex",
   ),
   "examples": Room("root text corpus", "numpy"),

@@ -52,3 +52,9 @@ def made_of(*words: int) -> str:
 def names_in(folder):
   """Returns the sorted names of a folder's files and folders."""
   return sorted(path.name for path in pathlib.Path(folder).iterdir())
+
+
+def contents_of(folder) -> dict[str, bytes]:
+  """Returns name -> content of a folder's files, in the order of the names."""
+  paths = sorted(pathlib.Path(folder).iterdir())
+  return {path.name: path.read_bytes() for path in paths}

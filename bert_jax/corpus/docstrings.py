@@ -1,10 +1,10 @@
-"""Real English on any machine: the prose in installed packages' docstrings.
+"""Reads real English on any machine: docstrings of installed packages.
 
-The source files are parsed, never imported. A document is the prose of one
-module. Documentation repeats itself (copied arguments, versions of an API
-side by side), so a paragraph goes when too many of its word 5-grams were seen
-in kept paragraphs: without that, 30% of the 8-grams of held-out modules occur
-in the others.
+The source files are parsed, and never imported. A document is the prose of one
+module. Documentation repeats itself: arguments are copied, and versions of an
+API stand side by side. So a paragraph is dropped if too many of its word
+5-grams occur in earlier paragraphs. Without this rule, 30% of the 8-grams of
+held-out modules occur in the other modules.
 """
 
 import ast
@@ -12,6 +12,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import pathlib
 import platform
 import re
 import sysconfig
@@ -21,26 +22,31 @@ from typing import NamedTuple
 
 from bert_jax.messages import UserError
 
+# The packages that are read if they are installed, and the name under which
+# Python's own library is read.
 PACKAGES = ("tensorflow", "scipy", "numpy", "jax", "keras")
 STANDARD_LIBRARY = "python"
+# A paragraph of prose has at least this many words.
 MIN_WORDS = 12
-# The largest share of 5-grams that a kept paragraph may have in common with
-# what was kept before.
+# A paragraph is dropped if a larger share of its n-grams occurs in earlier
+# paragraphs. An n-gram has `NGRAM` words.
 MAX_SEEN = 0.4
 NGRAM = 5
 
-# Little prose, or (TensorFlow's `_api`) nothing but imports.
+# Folders with little prose; TensorFlow's `_api` has only imports.
 _SKIPPED_FOLDERS = {"_api", "site-packages", "test", "testing", "tests"}
 
 _DIRECTIVE = re.compile(r"\s*\.\. [\w-]+::")
 _REFERENCE = re.compile(r"\s*\.\. (\[|_)")
 _UNDERLINE = re.compile(r"\s*([-=~^*#+`])\1{2,}\s*$")
 _SECTION = re.compile(r"\s*[A-Z]\w+( \w+)?:$")
+# The marks that begin the entry of a list.
 _BULLET = re.compile(r"\s*([-*+•]|\(?\d+[.)])\s+(?=\S)")
-# numpydoc's `x, y : array_like`; the description is in the lines below.
-_NUMPY_ITEM = re.compile(r"\s*[\w*`.,\[\]{}\\ ]{1,60} : \S")
+# numpydoc's `x, y : array_like`; the lines below have the description.
+_NUMPY_ENTRY = re.compile(r"\s*[\w*`.,\[\]{}\\ ]{1,60} : \S")
 # Google's `name (type): description`.
-_GOOGLE_ITEM = re.compile(r"\s*[*`]*[\w.]+`?( \([^)]*\))?: +(?=\S)")
+_GOOGLE_ENTRY = re.compile(r"\s*[*`]*[\w.]+`?( \([^)]*\))?: +(?=\S)")
+# Patterns of markup -> the text that replaces them.
 _MARKUP = (
   (re.compile(r":[\w:.+-]+:`~?([^`<]*)( <[^`]*>)?`"), r"\1"),
   (re.compile(r"!?\[([^\]]*)\]\([^)]*\)"), r"\1"),
@@ -50,16 +56,23 @@ _MARKUP = (
   (re.compile(r"\*\*?(\w[^*\s]*)\*\*?"), r"\1"),
 )
 _PLAIN_WORD = re.compile(r"[\"'(]*[A-Za-z]+(['’-][A-Za-z]+)*[\"').,;:!?]*$")
-_FUNCTION_WORDS = frozenset(
+_ENGLISH = (
   "a an and are as at be been but by can do does each for from has have if in"
   " into is it its may more not of on one only or other should so such than"
   " that the their then there these they this to used was we when where which"
-  " will with you your".split()
+  " will with you your"
 )
+_FUNCTION_WORDS = frozenset(_ENGLISH.split())
 
 
 class Module(NamedTuple):
-  """One source file; `size` in bytes."""
+  """One source file.
+
+  Attributes:
+    package: the name of its package.
+    path: the file.
+    size: the number of bytes in it.
+  """
 
   package: str
   path: str
@@ -67,16 +80,16 @@ class Module(NamedTuple):
 
 
 def find_modules() -> list[Module]:
-  """Finds the source files in a fixed order, packages that are missing apart.
+  """Finds the source files of all installed packages, in a fixed order.
 
   Raises:
-    UserError: no source file of any package was found.
+    UserError: there are no source files.
   """
   roots = []
   for package in PACKAGES:
     spec = importlib.util.find_spec(package)
     if spec and spec.submodule_search_locations:
-      roots.append((package, list(spec.submodule_search_locations)[0]))
+      roots.append((package, next(iter(spec.submodule_search_locations))))
   roots.append((STANDARD_LIBRARY, sysconfig.get_path("stdlib")))
   modules = []
   for package, root in roots:
@@ -84,8 +97,8 @@ def find_modules() -> list[Module]:
       folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)
       for file in sorted(files):
         if file.endswith(".py"):
-          path = os.path.join(folder, file)
-          modules.append(Module(package, path, os.path.getsize(path)))
+          path = pathlib.Path(folder, file)
+          modules.append(Module(package, str(path), path.stat().st_size))
   if not modules:
     raise UserError(
       "docstrings: no Python source of"
@@ -96,7 +109,7 @@ def find_modules() -> list[Module]:
 
 
 def versions(modules: Sequence[Module]) -> dict[str, str]:
-  """Returns the version of every package that the modules belong to."""
+  """Returns package -> version for all packages of the modules."""
   names = dict.fromkeys(module.package for module in modules)
   return {
     name: platform.python_version()
@@ -107,27 +120,34 @@ def versions(modules: Sequence[Module]) -> dict[str, str]:
 
 
 def read_modules(modules: Sequence[Module]) -> Iterator[tuple[Module, str]]:
-  """Yields each module's paragraphs, blank lines between, near-copies gone."""
-  filter_ = NearDuplicates()
+  """Yields each module with its prose.
+
+  There are blank lines between paragraphs. Near-copies of earlier paragraphs
+  are left out.
+  """
+  duplicates = NearDuplicates()
   for module in modules:
-    paragraphs = []
-    for docstring in module_docstrings(module.path):
-      for paragraph in prose(docstring):
-        if filter_.is_new(paragraph):
-          paragraphs.append(paragraph)
+    paragraphs = [
+      paragraph
+      for docstring in module_docstrings(module.path)
+      for paragraph in prose(docstring)
+      if duplicates.is_new(paragraph)
+    ]
     yield module, "\n\n".join(paragraphs)
 
 
 class NearDuplicates:
-  """Says which paragraphs are new, in the order they come."""
+  """Finds paragraphs that repeat earlier ones."""
 
-  def __init__(self):
-    # Tuples of integers hash alike in every process; strings do not.
+  def __init__(self) -> None:
+    """Begins without paragraphs."""
+    # Words are numbered, because Python hashes tuples of integers alike in
+    # every process, but not strings.
     self._ids: dict[str, int] = {}
     self._seen: set[int] = set()
 
   def is_new(self, paragraph: str) -> bool:
-    """Notes a paragraph's 5-grams unless too many of them are known."""
+    """Returns True, and remembers the n-grams, if few of them are known."""
     words = re.findall(r"\w+", paragraph.lower())
     ids = [self._ids.setdefault(word, len(self._ids)) for word in words]
     grams = {
@@ -140,14 +160,14 @@ class NearDuplicates:
 
 
 def module_docstrings(path: str) -> list[str]:
-  """Returns the docstrings of a source file in the order they stand in.
+  """Returns the docstrings of a source file, from top to bottom.
 
-  numpy and scipy attach some with a call `add_newdoc(name, docstring)`; those
-  count too. A file that cannot be parsed, or has no triple quotes, has none.
+  They include the docstrings that numpy and scipy attach with a call
+  `add_newdoc(name, docstring)`. There are none if the file cannot be parsed, or
+  has no triple quotes.
   """
   try:
-    with open(path, encoding="utf-8") as f:
-      source = f.read()
+    source = pathlib.Path(path).read_text(encoding="utf-8")
     if '"""' not in source and "'''" not in source:
       return []
     with warnings.catch_warnings():
@@ -155,35 +175,41 @@ def module_docstrings(path: str) -> list[str]:
       tree = ast.parse(source)
   except (OSError, ValueError, SyntaxError):
     return []
-  return list(_docstrings(tree))
+  return list(_docstrings(tree.body))
 
 
-def _docstrings(node: ast.AST) -> Iterator[str]:
-  for child in node.body:
-    value = getattr(child, "value", None)
-    if isinstance(child, ast.Expr) and isinstance(value, ast.Call):
-      if "add_newdoc" in ast.unparse(value.func):
-        for argument in ast.walk(value):
-          yield from _multiline(argument)
-    elif isinstance(child, ast.Expr) and child is node.body[0]:
-      yield from _multiline(value)
+def _docstrings(statements: Sequence[ast.stmt]) -> Iterator[str]:
+  """Yields the docstrings in the body of a module, class, function or `if`."""
+  for i, statement in enumerate(statements):
+    if isinstance(statement, ast.Expr):
+      expression = statement.value
+      if isinstance(expression, ast.Call):
+        if "add_newdoc" in ast.unparse(expression.func):
+          for argument in ast.walk(expression):
+            yield from _texts(argument)
+      elif i == 0:
+        yield from _texts(expression)
     elif isinstance(
-      child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.If
+      statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.If
     ):
-      yield from _docstrings(child)
+      yield from _docstrings(statement.body)
 
 
-def _multiline(node: ast.AST) -> Iterator[str]:
-  if isinstance(node, ast.Constant) and isinstance(node.value, str):
-    if " " in node.value:
-      yield node.value
+def _texts(node: ast.AST) -> Iterator[str]:
+  """Yields the text of a node if it is a string of several words."""
+  if (
+    isinstance(node, ast.Constant)
+    and isinstance(node.value, str)
+    and " " in node.value
+  ):
+    yield node.value
 
 
 def prose(docstring: str) -> list[str]:
-  """Returns the paragraphs of prose of a docstring, a line each.
+  """Returns the paragraphs of prose in a docstring, each as one line.
 
   Code, doctests, tables, headings, references and the headers of parameter
-  lists go; descriptions of parameters stay.
+  lists are dropped. Descriptions of parameters stay.
   """
   lines = inspect.cleandoc(docstring).split("\n")
   paragraphs = []
@@ -197,13 +223,15 @@ def prose(docstring: str) -> list[str]:
 
 
 def _indent(line: str) -> int:
+  """Returns the number of white-space characters that begin a line."""
   return len(line) - len(line.lstrip())
 
 
 def _without_code(lines: Sequence[str]) -> Iterator[str]:
   """Drops fenced blocks, doctests, directives and literal blocks."""
   fenced = doctest = False
-  block = None  # Indentation of the line that opened a literal block.
+  # The indentation of the line that opened a literal block.
+  block: int | None = None
   for i, line in enumerate(lines):
     bare = line.strip()
     if bare.startswith(("```", "~~~")):
@@ -219,8 +247,8 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
     if fenced or doctest or block is not None:
       continue
     if _REFERENCE.match(line) or _DIRECTIVE.match(line):
-      keeps = re.match(r"\s*\.\. (note|warning|versionchanged)::\s*", line)
-      if not keeps:
+      has_prose = re.match(r"\s*\.\. (note|warning|versionchanged)::\s*", line)
+      if not has_prose:
         block = _indent(line)
       yield ""
       continue
@@ -236,18 +264,20 @@ def _without_code(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _groups(lines: Iterator[str]) -> Iterator[list[str]]:
-  """Groups lines to paragraphs by blank lines, items and indentation."""
+  """Groups lines to paragraphs by blank lines, list entries and indentation."""
   group: list[str] = []
   indent = 0
-  hanging = False  # The next line may be indented more: the same item.
+  # True if the line before begins a list entry. The next line belongs to the
+  # same entry, even if it is indented more.
+  hanging = False
   for line in lines:
     if line == "\f":
       group = group[:-1]
     if _SECTION.match(line):
       line = ""
     bullet = _BULLET.match(line)
-    google = None if bullet else _GOOGLE_ITEM.match(line)
-    header = not google and _NUMPY_ITEM.match(line)
+    google = None if bullet else _GOOGLE_ENTRY.match(line)
+    header = not google and _NUMPY_ENTRY.match(line)
     moved = _indent(line) != indent and not hanging
     if not line.strip() or bullet or google or header or (group and moved):
       if group:
@@ -256,13 +286,18 @@ def _groups(lines: Iterator[str]) -> Iterator[list[str]]:
     hanging = bool(bullet or google)
     indent = _indent(line)
     if line.strip() and not header:
-      item = bullet or google
-      group.append(line[item.end() :] if item else line)
+      entry = bullet or google
+      group.append(line[entry.end() :] if entry else line)
   if group:
     yield group
 
 
 def _is_prose(text: str) -> bool:
+  """Returns True if a text looks like English sentences.
+
+  It begins with a letter, at least 70% of its words are plain, and at least 15%
+  are function words.
+  """
   words = text.split()
   if len(words) < MIN_WORDS or not re.match(r"[\"'(]?[A-Za-z]", text):
     return False

@@ -1,10 +1,11 @@
-"""Filters of documents: short, odd, repetitive and copied ones are dropped.
+"""Drops documents that are short, odd, repetitive or copies of others.
 
-Worker processes judge each document alone (`make_judge`, a pure function of the
-text). The main process finds the copies, in the order of the input
-(`judge_documents`). The judgements are rows of a file in the unfinished folder,
-so that an interrupted pass goes on where it was, and the steps after it can
-read the text as often as they need. `docs/corpus.md` has published values.
+Worker processes judge each document by itself (`make_judge`, a pure function of
+the text). The main process finds the copies, in the order of the input
+(`judge_documents`). The verdicts are written to a file in the unfinished
+folder, with a row for each document. So an interrupted pass can continue, and
+later steps can read the text again without judging it. `docs/corpus.md` has
+published values for the filters.
 """
 
 import collections
@@ -12,25 +13,28 @@ import contextlib
 import functools
 import itertools
 import os
+import pathlib
 import re
 import sys
 import time
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from bert_jax import hashing
 from bert_jax.corpus import sources, tokenize, writer
-from bert_jax.files import open_no_follow
+from bert_jax.files import open_no_follow, sync_file
 from bert_jax.messages import UserError, note
 
+# Forms of Unicode normalization.
+Form = Literal["NFC", "NFKC"]
 FORMS = ("NFC", "NFKC")
-# The filters that drop documents, in the order in which they are applied; a
-# document counts for the first that drops it. Row k of `verdict` is filter
-# k - 1 of these; 0 is kept.
+# The filters that drop documents, in the order in which they are applied. The
+# verdict k means that filter k - 1 dropped the document, and that no filter
+# before it did. The verdict 0 means that the document is kept.
 DROPPING = (
   "min_words",
   "max_symbols",
@@ -38,27 +42,29 @@ DROPPING = (
   "drop_duplicates",
   "near_duplicates",
 )
-# Words of a shingle, as OpenWebText's near-duplicates were found (Gokaslan and
-# Cohen 2019), and the shortest of the repeated n-grams that Gopher's rules
-# count whole (Rae et al. 2021, table A1).
+# The number of words in a shingle. Near-duplicates of OpenWebText were found
+# with 5 words (Gokaslan and Cohen 2019). They are also the shortest n-grams for
+# which Gopher's rules count all repeated ones (Rae et al. 2021, table A1).
 NGRAM = 5
-# Values of a MinHash sketch: an estimate of a similarity of 0.8 is off by
-# sqrt(0.8 * 0.2 / 128) = 0.035 in the mean.
+# The number of values in a MinHash sketch. The standard deviation of an
+# estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
 SKETCH = 128
-# Above it datasketch cuts no bands of a sketch: all 128 values would be one.
+# For a larger threshold datasketch would make a single band of all 128 values.
 MAX_SIMILARITY = 0.99
-# Shingles hashed at once: temporaries of 4 MB.
+# The number of shingles that are hashed at once; temporary arrays have 4 MB.
 _CHUNK = 8192
 _WORD = re.compile(r"\w+")
 _SPACED = re.compile(r"\S+")
-# Characters that are normalised at once.
+# The number of characters that are normalized at once.
 _BLOCK = 2**16
-# The file of judgements in the unfinished folder.
+# The file of verdicts in the unfinished folder.
 ROWS = "filters.rows"
-# How missed pairs and candidates in vain weigh when the sketch is cut into
-# bands. The vain ones only cost time, since all are compared. At a threshold
-# of 0.8: 14 bands of 9, which find a pair with similarity 0.8 with probability
-# 0.87, with 0.85 0.97, with 0.9 0.999.
+# The weights of wrong candidates and of missed pairs when datasketch chooses
+# how to cut a sketch into bands. A wrong candidate costs only time, since every
+# candidate is compared. For a threshold of 0.8 there are 14 bands of 9 values:
+#
+#   similarity of a pair             0.8    0.85   0.9
+#   probability that it is found     0.87   0.97   0.999
 _WEIGHTS = (0.1, 0.9)
 _EXACT, _NEAR = (
   DROPPING.index(name) + 1 for name in ("drop_duplicates", "near_duplicates")
@@ -66,18 +72,19 @@ _EXACT, _NEAR = (
 
 
 class Filters(NamedTuple):
-  """The filters in use; None (or False) leaves one out.
+  """The filters in use. A filter with the value None or False is not used.
 
   Attributes:
-    normalise: Unicode form, of `FORMS`; the text is changed, nothing dropped.
-    min_words: fewest words (between white space) of a document.
-    max_symbols: largest `symbol_share`.
-    max_repetition: largest `repetition`.
-    drop_duplicates: True drops a document that equals an earlier one except for
-      white space.
-    near_duplicates: similarity to an earlier, kept document (Jaccard index of
-      their sets of word 5-grams, see `shingles`) from which one is dropped;
-      at most `MAX_SIMILARITY`.
+    normalise: one of `FORMS`, to which text is normalized; this filter drops no
+      documents.
+    min_words: the smallest number of words (between white space) in a document.
+    max_symbols: the largest `symbol_share` of a document.
+    max_repetition: the largest `repetition` of a document.
+    drop_duplicates: True to drop a document if an earlier document is equal
+      except for white space.
+    near_duplicates: the smallest similarity to an earlier kept document for
+      which a document is dropped; at most `MAX_SIMILARITY`. The similarity is
+      the Jaccard index of their sets of `shingles`.
   """
 
   normalise: str | None = None
@@ -88,12 +95,12 @@ class Filters(NamedTuple):
   near_duplicates: float | None = None
 
   def used(self) -> dict[str, Any]:
-    """Returns the filters in use with their values; empty for none."""
-    items = self._asdict().items()
-    return {k: v for k, v in items if v is not None and v is not False}
+    """Returns name -> value of the filters in use."""
+    settings = self._asdict().items()
+    return {k: v for k, v in settings if v is not None and v is not False}
 
   def check(self) -> None:
-    """Raises UserError for a bad value or a missing package."""
+    """Raises UserError if a value is bad or a package is missing."""
     if self.normalise not in (None, *FORMS):
       raise UserError(
         f"--normalise={self.normalise} is none of {', '.join(FORMS)}."
@@ -115,7 +122,7 @@ class Filters(NamedTuple):
 
 
 def normalised(record: sources.Record, form: str | None) -> sources.Record:
-  """Returns the record with its text in a Unicode form; lines stay lines."""
+  """Returns the record with its text in a form of `FORMS`, or unchanged."""
   if form is None:
     return record
   return record._replace(text=normalise(record.text, form))
@@ -124,52 +131,58 @@ def normalised(record: sources.Record, form: str | None) -> sources.Record:
 def normalise(text: str, form: str) -> str:
   """Returns `unicodedata.normalize(form, text)`, made block by block.
 
-  The library's work space is four times the result, and NFKC makes up to 18
-  characters of one.
+  The blocks limit memory: the library needs four times the size of its output,
+  and NFKC makes up to 18 characters from one.
+
+  Args:
+    text: any text.
+    form: one of `FORMS`.
   """
-  parts, start = [], 0
+  composed_form = cast(Form, form)
+  blocks, start = [], 0
   while start < len(text):
     end = min(start + _BLOCK, len(text))
-    while end < len(text) and not _begins_anew(text[end], form):
+    while end < len(text) and not _is_independent(text[end], composed_form):
       end += 1
-    parts.append(unicodedata.normalize(form, text[start:end]))
+    blocks.append(unicodedata.normalize(composed_form, text[start:end]))
     start = end
-  return "".join(parts)
+  return "".join(blocks)
 
 
-def _begins_anew(character: str, form: str) -> bool:
-  """Returns True if nothing before a character can change with it."""
+def _is_independent(character: str, form: Form) -> bool:
+  """Returns True if a character never changes with characters before it."""
   if character.isascii():
     return True
-  # NFD of NFC, NFKD of NFKC.
-  first = unicodedata.normalize(form.replace("C", "D"), character)[0]
+  first = unicodedata.normalize("NFD" if form == "NFC" else "NFKD", character)[
+    0
+  ]
   return not unicodedata.combining(first) and first not in _composing()
 
 
 @functools.cache
 def _composing() -> frozenset[str]:
-  """Characters that are put together with one before them; some 130."""
-  # A syllable of Korean is its first letter with a vowel and a last letter.
+  """Returns the characters that compose with one before them, about 130."""
+  # The vowels and final consonants of Korean compose to syllables.
   letters = {
     chr(code) for code in (*range(0x1161, 0x1176), *range(0x11A8, 0x11C3))
   }
   for code in range(sys.maxunicode + 1):
-    parts = unicodedata.decomposition(chr(code)).split()
-    if len(parts) == 2 and not parts[0].startswith("<"):
-      letters.add(chr(int(parts[1], 16)))
+    points = unicodedata.decomposition(chr(code)).split()
+    if len(points) == 2 and not points[0].startswith("<"):
+      letters.add(chr(int(points[1], 16)))
   return frozenset(letters)
 
 
 def count_words(text: str) -> int:
-  """Returns `len(text.split())` without a list of the words."""
+  """Returns `len(text.split())`, but makes no list of the words."""
   return sum(1 for _ in _SPACED.finditer(text))
 
 
 def symbol_share(text: str) -> float:
   """Returns the share of characters that are symbols.
 
-  Those are neither letters with their marks, nor digits, punctuation or white
-  space: currency and arithmetic signs, `|`, emoji, U+FFFD, control and private
+  A symbol is no letter, mark, digit, punctuation sign or white space. Examples
+  are currency and arithmetic signs, `|`, emoji, U+FFFD, control and private
   characters.
   """
   symbols = sum(
@@ -181,15 +194,20 @@ def symbol_share(text: str) -> float:
 
 
 def words_of(text: str) -> list[str]:
-  """Returns lower-cased runs of letters and digits."""
+  """Returns the runs of letters and digits of a text in lower case."""
   return _WORD.findall(text.lower())
 
 
 def shingles(words: Sequence[str]) -> np.ndarray:
-  """Returns [N - 4] uint64, a hash of every 5 consecutive words of N.
+  """Returns the hashes of all 5 consecutive words.
 
-  Fewer than 5 words are one shingle, no words are none. The hashes are the
-  same in every process and on every machine.
+  The hashes are the same in every process and on every machine.
+
+  Args:
+    words: N words.
+
+  Returns:
+    An array of uint64 [N - 4]; [1] for fewer than 5 words, [0] for no words.
   """
   codes = [zlib.crc32(word.encode("utf-8")) for word in words]
   n = min(NGRAM, len(words))
@@ -201,10 +219,10 @@ def shingles(words: Sequence[str]) -> np.ndarray:
 
 
 def repetition(words: Sequence[str], grams: np.ndarray) -> float:
-  """Returns the share of characters in words of repeated 5-grams.
+  """Returns the share of characters that are in repeated 5-grams.
 
-  A word counts once if any 5-gram that it is in occurred earlier in the
-  document; the first occurrence does not count.
+  A 5-gram is repeated if it occurred earlier in the document. A word is counted
+  once if any 5-gram with it is repeated.
 
   Args:
     words: the words, from `words_of`.
@@ -222,15 +240,15 @@ def repetition(words: Sequence[str], grams: np.ndarray) -> float:
 
 
 def digest(text: str) -> int:
-  """Returns 64 bits of the words, alike for copies that differ in spaces."""
+  """Returns a 64-bit hash that ignores how much white space a text has."""
   return hashing.text_hash(sources.single_spaces(text))
 
 
 def empty_sketch() -> Any:
-  """Returns datasketch's MinHash of nothing, to be copied.
+  """Returns datasketch's MinHash of no shingles, which callers copy.
 
   Raises:
-    UserError: the package is not installed.
+    UserError: the package datasketch is not installed.
   """
   try:
     import datasketch
@@ -244,24 +262,25 @@ def empty_sketch() -> Any:
 
 
 def sketch(empty: Any, grams: np.ndarray) -> np.ndarray:
-  """Returns [SKETCH] uint32, the MinHash of a document.
+  """Returns the MinHash of a document, an array of uint32 [SKETCH].
 
   Args:
     empty: an empty sketch, from `empty_sketch`.
-    grams: its `shingles`.
+    grams: the `shingles` of the document.
   """
-  result = empty.copy()
+  minhash = empty.copy()
   hashes = (grams >> np.uint64(32)).tolist()
   for i in range(0, len(hashes), _CHUNK):
-    result.update_batch(hashes[i : i + _CHUNK])
-  return result.hashvalues
+    minhash.update_batch(hashes[i : i + _CHUNK])
+  return minhash.hashvalues
 
 
 def row_type(filters: Filters) -> np.dtype:
-  """Returns the type of what is known of one document.
+  """Returns the type of the rows in the file `ROWS`, one for each document.
 
-  Fields: `verdict` (see `DROPPING`), `words`, `changed` by normalisation,
-  `digest`, `sketch`; the last two are there if their filter is.
+  The fields are `verdict` (see `DROPPING`); `changed`, 1 if normalization
+  changed the text; the number of `words`; `digest`, for `drop_duplicates`; and
+  `sketch`, for `near_duplicates`.
   """
   fields: list[tuple] = [("verdict", "u1"), ("changed", "u1"), ("words", "<u4")]
   if filters.drop_duplicates:
@@ -274,10 +293,11 @@ def row_type(filters: Filters) -> np.dtype:
 def make_judge(
   filters: Filters,
 ) -> Callable[[list[sources.Record]], tuple[np.ndarray, float]]:
-  """Returns the function from a batch of records to (rows, share read).
+  """Returns a function that judges a batch of records without other documents.
 
-  The rows, `row_type`, know nothing of other documents: they still are kept
-  if only those can tell.
+  Returns:
+    A function from records to their rows (see `row_type`) and the share of the
+    inputs that has been read. Copies still have the verdict 0.
   """
   dtype = row_type(filters)
   empty = None if filters.near_duplicates is None else empty_sketch()
@@ -288,21 +308,27 @@ def make_judge(
       text = normalised(record, filters.normalise).text
       row["changed"] = text != record.text
       row["words"] = count_words(text)
-      verdict, grams = _alone(filters, text, int(row["words"]))
+      verdict, grams = _judge_text(filters, text, int(row["words"]))
       row["verdict"] = verdict
       if not verdict and filters.drop_duplicates:
         row["digest"] = digest(text)
-      if not verdict and empty is not None:
+      if empty is not None and grams is not None:
         row["sketch"] = sketch(empty, grams)
     return rows, batch[-1].share
 
   return judge
 
 
-def _alone(
+def _judge_text(
   filters: Filters, text: str, count: int
 ) -> tuple[int, np.ndarray | None]:
-  """Returns the verdict on one document alone, and shingles if it is kept."""
+  """Returns the verdict on a text, and its shingles if a later step needs them.
+
+  Args:
+    filters: the filters in use.
+    text: the document.
+    count: the number of its words.
+  """
   if filters.min_words is not None and count < filters.min_words:
     return 1, None
   limit = filters.max_symbols
@@ -321,11 +347,15 @@ def _alone(
 class _Earlier:
   """Remembers earlier documents, to find copies of them.
 
-  Measured: 100 bytes a document for exact copies; for near ones 11 KB a kept
-  document at a threshold of 0.5, 7.5 KB at 0.7, 5.6 KB at 0.8, 3.8 KB at 0.9.
+  Exact copies take 100 bytes of memory for each document. Near-copies take this
+  much for each kept document (measured):
+
+    threshold   0.5     0.7      0.8      0.9
+    memory      11 KB   7.5 KB   5.6 KB   3.8 KB
   """
 
   def __init__(self, chosen: Filters):
+    """Begins without documents; `chosen` are the filters in use."""
     self._chosen = chosen
     self._digests: set[int] = set()
     self._sketches: list[np.ndarray] = []
@@ -338,7 +368,11 @@ class _Earlier:
       )
 
   def judge(self, row: np.void) -> int:
-    """Returns the verdict of a row that has none yet, and remembers it."""
+    """Returns the verdict on a document that is no copy so far; remembers it.
+
+    Args:
+      row: the document's row, with the verdict 0.
+    """
     if self._chosen.drop_duplicates:
       digest = int(row["digest"])
       if digest in self._digests:
@@ -346,7 +380,7 @@ class _Earlier:
       self._digests.add(digest)
     if self._chosen.near_duplicates is not None:
       sketch = self._empty.copy()
-      # A copy, or the whole batch would stay in memory.
+      # A view would keep the whole batch in memory.
       sketch.hashvalues = row["sketch"].copy()
       if not sketch.is_empty():
         if self._is_near(sketch):
@@ -355,7 +389,7 @@ class _Earlier:
     return 0
 
   def restore(self, row: np.void) -> None:
-    """Remembers a row that was judged before."""
+    """Remembers a document that an earlier run judged."""
     verdict = int(row["verdict"])
     if self._chosen.drop_duplicates and verdict in (0, _NEAR):
       self._digests.add(int(row["digest"]))
@@ -366,9 +400,10 @@ class _Earlier:
         self._remember(sketch)
 
   def _is_near(self, sketch: Any) -> bool:
+    """Returns True if a remembered document is similar enough."""
+    threshold = self._chosen.near_duplicates
     return any(
-      np.mean(self._sketches[k] == sketch.hashvalues)
-      >= self._chosen.near_duplicates
+      np.mean(self._sketches[k] == sketch.hashvalues) >= threshold
       for k in self._index.query(sketch)
     )
 
@@ -377,35 +412,24 @@ class _Earlier:
     self._sketches.append(sketch.hashvalues)
 
 
-def judge_documents(
-  partial: str,
-  chosen: Filters,
-  found_sources: Sequence[sources.Source],
-  progress: dict[str, Any],
-  processes: int,
-  save_seconds: float,
-) -> None:
-  """Judges every document; goes on where an earlier call was interrupted.
+def judge_documents(job: writer.Job, chosen: Filters) -> None:
+  """Judges all documents that no earlier run has judged.
 
   Args:
-    partial: the unfinished folder, which gets the file `ROWS`.
-    chosen: the filters; without any, nothing is done.
-    found_sources: the inputs, from `sources.find_sources`.
-    progress: the progress of the folder; it gets `judged`, the number of rows
-      that are safe, and `all_judged`.
-    processes: worker processes.
-    save_seconds: time between saves.
+    job: the folder gets the file `ROWS`. The progress gets `judged`, the number
+      of rows that are on the disk, and `all_judged`.
+    chosen: the filters; if there are none, nothing is done.
 
   Raises:
-    UserError: from `sources.read_records`, or no document is kept.
+    UserError: see `sources.read_records`; or no document is kept.
   """
   if not chosen.used():
     return
-  if not progress.get("all_judged"):
-    _judge(partial, chosen, found_sources, progress, processes, save_seconds)
-    progress["all_judged"] = True
-    writer.write_progress(partial, progress)
-  counts = filter_report(partial, chosen)["filtered"]
+  if not job.progress.get("all_judged"):
+    _judge(job, chosen)
+    job.progress["all_judged"] = True
+    writer.write_progress(job.partial, job.progress)
+  counts = filter_report(job.partial, chosen)["filtered"]
   if counts["read"]["documents"] and not counts["kept"]["documents"]:
     most = max(counts["dropped"].items(), key=lambda x: x[1]["documents"])[0]
     raise UserError(
@@ -414,48 +438,40 @@ def judge_documents(
     )
 
 
-def _judge(
-  partial: str,
-  chosen: Filters,
-  found_sources: Sequence[sources.Source],
-  progress: dict[str, Any],
-  processes: int,
-  save_seconds: float,
-) -> None:
-  """Writes the rows; what `progress` calls judged is not judged again."""
+def _judge(job: writer.Job, chosen: Filters) -> None:
+  """Writes the rows of all documents after those that are judged already."""
   dtype = row_type(chosen)
   earlier = _Earlier(chosen)
-  path = os.path.join(partial, ROWS)
-  count = progress.get("judged", 0)
+  path = pathlib.Path(job.partial, ROWS)
+  count = job.progress.get("judged", 0)
   with open_no_follow(path) as file:
     if file.seek(0, os.SEEK_END) < count * dtype.itemsize:
-      raise OSError(f"{path} is damaged; delete {partial}.")
+      raise OSError(f"{path} is damaged; delete {job.partial}.")
     file.seek(count * dtype.itemsize)
     file.truncate()
     if count:
       note(f"filters: going on after {count:,} documents")
-    for row in _rows(partial, chosen):
+    for row in _rows(job.partial, chosen):
       earlier.restore(row)
-    records = itertools.islice(sources.read_records(found_sources), count, None)
-    results = tokenize.ordered_map(
-      make_judge, (chosen,), tokenize.batches(records), processes
+    records = itertools.islice(sources.read_records(job.sources), count, None)
+    judged_batches = tokenize.ordered_map(
+      make_judge, (chosen,), tokenize.batches(records), job.processes
     )
     saved = time.monotonic()
 
     def save() -> None:
-      file.flush()
-      os.fsync(file.fileno())
-      progress["judged"] = count
-      writer.write_progress(partial, progress)
+      sync_file(file)
+      job.progress["judged"] = count
+      writer.write_progress(job.partial, job.progress)
 
-    with contextlib.closing(results):
-      for rows, share in results:
+    with contextlib.closing(judged_batches):
+      for rows, share in judged_batches:
         for row in rows:
           if not row["verdict"]:
             row["verdict"] = earlier.judge(row)
         file.write(rows.tobytes())
         count += len(rows)
-        if time.monotonic() >= saved + save_seconds:
+        if time.monotonic() >= saved + job.save_seconds:
           save()
           note(f"filters: {count:,} documents, {share:.0%}")
           saved = time.monotonic()
@@ -463,9 +479,10 @@ def _judge(
 
 
 def _rows(partial: str, chosen: Filters) -> np.ndarray:
-  path = os.path.join(partial, ROWS)
+  """Returns the rows in the file `ROWS` of an unfinished folder."""
+  path = pathlib.Path(partial, ROWS)
   dtype = row_type(chosen)
-  if not os.path.getsize(path):
+  if not path.stat().st_size:
     return np.zeros(0, dtype)
   return np.memmap(path, dtype, "r")
 
@@ -473,13 +490,22 @@ def _rows(partial: str, chosen: Filters) -> np.ndarray:
 def kept_records(
   partial: str, chosen: Filters, records: Iterator[sources.Record]
 ) -> Iterator[sources.Record]:
-  """Yields the kept records, normalised; without filters all of them."""
+  """Yields the normalized records of kept documents.
+
+  Args:
+    partial: the unfinished folder, with the verdicts of all documents.
+    chosen: the filters; if there are none, all records are kept.
+    records: all records, in the order in which they were judged.
+
+  Raises:
+    UserError: the number of records differs from the number of verdicts.
+  """
   if not chosen.used():
     yield from records
     return
   verdicts = _rows(partial, chosen)["verdict"]
   count = 0
-  for count, record in enumerate(records, 1):  # noqa: B007
+  for count, record in enumerate(records, 1):
     if count <= len(verdicts) and not verdicts[count - 1]:
       yield normalised(record, chosen.normalise)
   if count != len(verdicts):
@@ -490,10 +516,11 @@ def kept_records(
 
 
 def filter_report(partial: str, chosen: Filters) -> dict[str, Any]:
-  """Returns `{"filtered": counts}` for `meta.json`; empty without filters.
+  """Returns `{"filtered": counts}` for `meta.json`; {} without filters.
 
-  Documents and words (between white space) that were read, kept, and dropped
-  by each filter; documents that normalisation changed.
+  The counts are the documents and words (between white space) that were read,
+  that were kept, and that each filter dropped; and the number of documents that
+  normalization changed.
   """
   used = chosen.used()
   if not used:
@@ -501,7 +528,7 @@ def filter_report(partial: str, chosen: Filters) -> dict[str, Any]:
   rows = _rows(partial, chosen)
   size = len(DROPPING) + 1
   documents = np.bincount(rows["verdict"], minlength=size)
-  # Sums of doubles are exact up to 2**53 words.
+  # `bincount` adds doubles, which are exact up to 2**53 words.
   words = np.bincount(rows["verdict"], rows["words"], minlength=size)
 
   def counts(k: int | slice) -> dict[str, int]:
@@ -523,12 +550,12 @@ def filter_report(partial: str, chosen: Filters) -> dict[str, Any]:
 
 
 def report_lines(report: dict[str, Any]) -> Iterator[str]:
-  """Yields lines that show the result of `filter_report`, if there is one."""
+  """Yields lines that show a `filter_report` to the user."""
   if not report:
     return
 
   def size(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n:,} {what}" for what, n in counts.items())
+    return ", ".join(f"{n:,} {unit}" for unit, n in counts.items())
 
   filtered = report["filtered"]
   yield f"filters: {size(filtered['read'])} read"
@@ -540,6 +567,5 @@ def report_lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def delete_rows(path: str) -> None:
-  """Deletes the rows of a folder that is complete."""
-  with contextlib.suppress(FileNotFoundError):
-    os.remove(os.path.join(path, ROWS))
+  """Deletes the file `ROWS` of a complete folder."""
+  pathlib.Path(path, ROWS).unlink(missing_ok=True)

@@ -13,7 +13,9 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, Any, cast
+
+from etils import epath
 
 from bert_jax.messages import Damaged, UserError, note_once
 
@@ -52,7 +54,7 @@ _NEWLINE = re.compile(r"\n")
 @contextlib.contextmanager
 def open_stream(path: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
   """Opens a file; yields its uncompressed stream and the `tell` of the file."""
-  with open(path, "rb") as raw:
+  with cast(IO[bytes], epath.Path(path).open("rb")) as raw:
     name = path.lower()
     stream: Any = raw
     if name.endswith(".gz"):
@@ -76,6 +78,7 @@ def _read_block(path: str, stream: IO[bytes], offset: int) -> bytes:
     UserError: the compressed file is damaged or incomplete.
     OSError: the disk cannot be read.
   """
+  error: Exception
   try:
     return stream.read(_BLOCK)
   except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as e:
@@ -113,17 +116,25 @@ class _XzReader(io.RawIOBase):
   """Reads concatenated xz streams as one stream, with a memory limit."""
 
   def __init__(self, raw: IO[bytes]):
+    """Wraps a file of xz streams."""
     self._raw = raw
     self._decompressor: lzma.LZMADecompressor | None = None
     self._input = b""
 
   def readable(self) -> bool:
+    """Returns True, as `io.BufferedReader` needs."""
     return True
 
-  def readinto(self, buffer) -> int:
+  def readinto(self, buffer: Any) -> int:
+    """Fills a buffer with text; returns the number of bytes, 0 at the end.
+
+    Raises:
+      EOFError: the file is truncated.
+      lzma.LZMAError: the file is damaged.
+    """
     while True:
       if self._decompressor is None:
-        # Zero bytes may stand between two xz streams.
+        # There may be zero bytes between two xz streams.
         self._input = self._input.lstrip(b"\0") or self._raw.read(_BLOCK)
         if not self._input:
           return 0
@@ -134,14 +145,14 @@ class _XzReader(io.RawIOBase):
         self._input = self._raw.read(_BLOCK)
         if not self._input:
           raise EOFError("it ends in the middle")
-      data = self._decompressor.decompress(self._input, len(buffer))
+      text = self._decompressor.decompress(self._input, len(buffer))
       self._input = b""
       if self._decompressor.eof:
         self._input = self._decompressor.unused_data
         self._decompressor = None
-      if data:
-        buffer[: len(data)] = data
-        return len(data)
+      if text:
+        buffer[: len(text)] = text
+        return len(text)
 
 
 def read_lines(
@@ -153,8 +164,8 @@ def read_lines(
     path: the file, for messages.
     stream: the uncompressed stream of the file.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
-    cuts: if True, a line of more than `MAX_CHARS` is cut into several. If
-      False, a line of more than `MAX_RECORD` is an error.
+    cuts: True if a line of more than `MAX_CHARS` is cut into several; False if
+      a line of more than `MAX_RECORD` is an error.
 
   Raises:
     UserError: the file is not UTF-8, a line is too long, or the file is
@@ -183,7 +194,7 @@ def read_lines(
     if text and not has_begun:
       text, has_begun = text.removeprefix("\ufeff"), True
     offset += len(block)
-    # Hold "\r" at the end back: the line end may go on in the next block.
+    # Hold back "\r" at the end: its line end may continue in the next block.
     held_back = text[len(text.rstrip("\r")) :][-2:] if block else ""
     text = text[: len(text) - len(held_back)]
     # The regular expression is slow, and most files have no "\r".
@@ -191,14 +202,13 @@ def read_lines(
     line_parts.append(first)
     size += len(first)
     if others:
-      *lines, last = ["".join(line_parts), *others]
-      for line in lines:
+      for line in ("".join(line_parts), *others[:-1]):
         if len(line) > limit:
           yield from _cut_line(path, number, line, cuts)
         else:
           yield line
         number += 1
-      line_parts, size = [last], len(last)
+      line_parts, size = [others[-1]], len(others[-1])
     if size > limit:
       *pieces, last = _cut_line(path, number, "".join(line_parts), cuts)
       yield from pieces
@@ -229,7 +239,7 @@ def _cut_line(path: str, number: int, line: str, cuts: bool) -> Iterator[str]:
 
 
 def pieces(line: str) -> Iterator[str]:
-  """Yields a line, in pieces if it is longer than `MAX_CHARS`."""
+  """Yields a line, cut into several if it is longer than `MAX_CHARS`."""
   return _cut_line("", 0, line, cuts=True)
 
 
@@ -252,7 +262,7 @@ def join(
   document: list[str] = []
   size, blank = 0, True
   for line in lines:
-    # The size of blank lines counts too, since a file may have only those.
+    # Blank lines count too, since a file may have only blank lines.
     if ends_document(line) or size > MAX_CHARS:
       if not blank:
         yield "\n".join(document)
@@ -265,7 +275,11 @@ def join(
 
 
 def cut(text: str) -> Iterator[tuple[str, str]]:
-  """Yields (document, layout): a text, cut to about `MAX_CHARS` characters."""
+  """Cuts a text into documents of about `MAX_CHARS` characters.
+
+  Yields:
+    (document, layout); see `sources.Raw`.
+  """
   if len(text) <= MAX_CHARS:
     yield text, "paragraphs"
     return

@@ -4,7 +4,7 @@ One decompressed page of the column must fit into memory. Writers make pages of
 1 MB, and larger pages if a single text is larger.
 """
 
-import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,7 +35,7 @@ def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
     ) from e
   if path.lower().endswith(lines.COMPRESSED):
     raise UserError(f"{path}: decompress it; Parquet compresses by itself.")
-  size = os.path.getsize(path)
+  size = pathlib.Path(path).stat().st_size
   row = nulls = 0
   try:
     with pq.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
@@ -47,9 +47,9 @@ def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
           row_groups=[group],
           columns=["text"],
         ):
-          for value in batch.column(0):
+          for cell in batch.column(0):
             row += 1
-            text = _value(value, f"{path}: row {row}", errors)
+            text = _text(cell, f"{path}: row {row}", errors)
             nulls += text is None
             for document, layout in lines.cut(text or ""):
               yield document, layout, size * row // rows
@@ -66,6 +66,13 @@ def read(path: str, errors: str) -> Iterator[tuple[str, str, int]]:
 
 
 def _unreadable(path: str, row: int, error: Exception) -> Damaged:
+  """Returns the error for a damaged file.
+
+  Args:
+    path: the file.
+    row: the number of the last row that was read.
+    error: the library's error.
+  """
   message = " ".join(str(error).split()).rstrip(".")
   return Damaged(
     f"{path}: not a readable Parquet file, after row {row} ({message}). Get the"
@@ -74,7 +81,7 @@ def _unreadable(path: str, row: int, error: Exception) -> Damaged:
 
 
 def _check_column(path: str, schema: Any, pa: Any) -> None:
-  """Raises UserError unless one column `text` holds strings."""
+  """Raises UserError unless exactly one column is `text`, and holds strings."""
   count = schema.names.count("text")
   if count > 1:
     raise UserError(f"{path}: {count} columns have the name `text`.")
@@ -82,20 +89,22 @@ def _check_column(path: str, schema: Any, pa: Any) -> None:
     raise UserError(
       f"{path}: no column `text`; it has {', '.join(schema.names)}."
     )
-  column = value_type = schema.field(schema.names.index("text")).type
-  if pa.types.is_dictionary(value_type):
-    value_type = value_type.value_type
+  column_type = cell_type = schema.field(schema.names.index("text")).type
+  if pa.types.is_dictionary(column_type):
+    cell_type = column_type.value_type
   checks = "is_string", "is_large_string", "is_string_view"
-  if not any(getattr(pa.types, check)(value_type) for check in checks):
-    raise UserError(f"{path}: the column `text` holds {column}, not strings.")
+  if not any(getattr(pa.types, check)(cell_type) for check in checks):
+    raise UserError(
+      f"{path}: the column `text` holds {column_type}, not strings."
+    )
 
 
 def _rows_at_once(group: Any) -> int:
   """Returns how many rows make a batch of about `MAX_CHARS` bytes, at most 8.
 
-  The limit of 8 is for dictionary columns, where the mean size of a row says
-  nothing about the longest row. Larger batches would save less than two
-  microseconds a row.
+  The limit of 8 is for dictionary columns. For these the mean size of a row
+  says nothing about the longest row. Larger batches would save less than two
+  microseconds for each row.
   """
   names = [group.column(i).path_in_schema for i in range(group.num_columns)]
   column = group.column(names.index("text"))
@@ -103,19 +112,25 @@ def _rows_at_once(group: Any) -> int:
   return min(max(lines.MAX_CHARS // row_bytes, 1), 8)
 
 
-def _value(value: Any, place: str, errors: str) -> str | None:
-  """Returns the text of a cell; None for null."""
-  buffer = value.as_buffer() if hasattr(value, "as_buffer") else None
+def _text(cell: Any, location: str, errors: str) -> str | None:
+  """Returns the text of a cell; None for null.
+
+  Args:
+    cell: the library's value of the cell.
+    location: the file and row, for messages.
+    errors: `strict` or `replace`, for bytes that are not UTF-8.
+  """
+  buffer = cell.as_buffer() if hasattr(cell, "as_buffer") else None
   if buffer is not None and buffer.size > 4 * lines.MAX_RECORD:
     raise UserError(
-      f"{place}: a text of {buffer.size:,} bytes; split it into several."
+      f"{location}: a text of {buffer.size:,} bytes; split it into several."
     )
   try:
-    return value.as_py()
+    return cell.as_py()
   except UnicodeDecodeError as e:
     if errors == "replace":
       return e.object.decode("utf-8", "replace")
     raise UserError(
-      f"{place}: not UTF-8 at byte {e.start} of its text; correct it, or pass"
-      " --errors=replace to put U+FFFD for such bytes."
+      f"{location}: not UTF-8 at byte {e.start} of its text; correct it, or"
+      " pass --errors=replace to put U+FFFD for such bytes."
     ) from e

@@ -1,4 +1,4 @@
-"""Text to a prepared folder: reads, tokenises in processes, writes, resumes."""
+"""Makes a prepared folder from text; an interrupted run can be continued."""
 
 import contextlib
 import hashlib
@@ -6,9 +6,10 @@ import importlib.metadata
 import itertools
 import json
 import os
+import pathlib
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,29 +26,33 @@ from bert_jax.corpus.filters import (
   report_lines,
 )
 from bert_jax.corpus.writer import (
+  Job,
   Writer,
-  derive,
   finish,
   locked,
   read_progress,
   remove_leftovers,
+  write_derived,
   write_progress,
 )
+from bert_jax.files import PathLike
 from bert_jax.messages import Damaged, UserError, note
 from bert_jax.text import open_vocabulary, token_files, words
 from bert_jax.text.unigram import WORD_STARTS
 from bert_jax.text.vocabulary import Vocabulary
 
+# The time between saves.
 SAVE_SECONDS = 5.0
+# Warn if a larger share of the tokens is unknown.
 _MANY_UNKNOWN = 0.03
-# Tokens of a word; BERT masks at most 20 of 128.
+# Warn if the mean word has more tokens. BERT masks at most 20 of 128 tokens.
 _LONG_WORD = 8
 
 
 def prepare(
   inputs: str | Sequence[str],
-  vocab: str,
-  output: str,
+  vocab: PathLike,
+  output: PathLike,
   format: str = "auto",
   errors: str = "strict",
   heldout: float = 0.005,
@@ -59,39 +64,44 @@ def prepare(
   language: str = "en",
   filters: Filters = Filters(),  # noqa: B008
   save_seconds: float = SAVE_SECONDS,
-  add_tokens: str | None = None,
+  add_tokens: PathLike | None = None,
 ) -> dict[str, Any]:
-  """Tokenises text once, into a folder that `reader.open_prepared` opens.
+  """Writes text as token ids into a folder that `reader.open_prepared` opens.
 
-  Work is in `output + ".partial"` until it is complete; an interrupted call
-  goes on where it stopped when it is repeated. The folder's bytes depend on
-  inputs and options only, never on interruptions or `processes`.
+  The work is in `output + ".partial"` until it is complete. An interrupted run
+  is continued by the same call. The bytes of the folder depend only on the
+  inputs and the options, and not on interruptions or `processes`.
 
   Args:
-    inputs, format, errors: see `sources.find_sources`.
-    vocab: path of a vocabulary of any kind, see `open_vocabulary.load`.
+    inputs: see `sources.find_sources`.
+    vocab: a vocabulary of any kind, see `open_vocabulary.load`.
     output: the folder to make.
-    heldout: share of the documents that becomes the split `validation`, by a
-      hash of their content: exact copies are always in the same split.
-    processes: worker processes; None for one a usable core.
-    lower_case: False for a cased vocabulary; None for what came with it, True
-      if nothing does.
-    keep_accents: None for what came with the vocabulary; if nothing did they
-      are kept where capitals are.
+    format: see `sources.find_sources`.
+    errors: see `sources.find_sources`.
+    heldout: the share of the documents for the split `validation`. A hash of
+      the content decides, so exact copies are always in the same split.
+    processes: the number of worker processes; None for one for each core.
+    lower_case: False for a cased vocabulary. None takes the setting in the
+      vocabulary's files, or else True.
+    keep_accents: True if accents stay. None takes the setting in the
+      vocabulary's files, or else the opposite of `lower_case`.
     rules: see `wordpiece.build` and `words.build`.
     word_starts: see `unigram.unigram`.
-    language: one of `sources.LANGUAGES`, for splitting sentences.
-    filters: which documents to drop, and Unicode normalisation.
-    save_seconds: time between saves, which an interruption can cost at most.
+    language: one of `sources.LANGUAGES`, for the rules that split sentences.
+    filters: the filters of documents.
+    save_seconds: the time between saves. An interruption loses at most the work
+      of this time.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
 
   Returns:
     The content of `meta.json`.
 
   Raises:
-    UserError: bad inputs, vocabulary or options; the text is empty; or the
-      output exists and was made from something else. Nothing is left behind.
-    OSError: cannot read or write, or a worker was killed; can be continued.
+    UserError: the inputs, the vocabulary or the options are bad, the text is
+      empty, or the output exists and was made from something else. The
+      unfinished folder is deleted.
+    OSError: a file cannot be read or written, or a worker was killed. The same
+      call can continue the run.
   """
   if not 0 <= heldout < 1:
     raise UserError(f"--heldout={heldout} is not a share between 0 and 1.")
@@ -99,7 +109,7 @@ def prepare(
     raise UserError(f"--processes={processes} is less than one.")
   sources.check_language(language)
   filters.check()
-  if not (output := output.rstrip("/")):
+  if not (output := os.fspath(output).rstrip("/")):
     raise UserError("--output is empty; name the folder to make.")
   choices = {
     "lower_case": lower_case,
@@ -107,16 +117,16 @@ def prepare(
     "rules": rules,
     "word_starts": word_starts,
   }
-  choices = {k: value for k, value in choices.items() if value is not None}
+  choices = {k: choice for k, choice in choices.items() if choice is not None}
   tokenizer = open_vocabulary.load(vocab, **choices)
   if line := open_vocabulary.warning(tokenizer, vocab):
     note(line)
   if add_tokens is not None:
     tokenizer, line = token_files.extend(tokenizer, add_tokens)
     note(line)
-  found_sources = sources.find_sources(inputs, format, errors)
+  text_sources = sources.find_sources(inputs, format, errors)
   if tokenizer.kind == "words":
-    tokenizer = _cover(tokenizer, found_sources, filters)
+    tokenizer = _cover(tokenizer, text_sources, filters)
   options = {
     "vocab_sha256": _digest(tokenizer),
     "format": format,
@@ -127,38 +137,34 @@ def prepare(
     **_unusual(tokenizer),
     **filters.used(),
   }
-  origin = _origin(options, found_sources)
-  if os.path.exists(output):
-    return _already_there(output, origin, tokenizer.kind)
+  origin = _origin(options, text_sources)
+  if pathlib.Path(output).exists():
+    return _check_existing(output, origin, tokenizer.kind)
   partial = output + ".partial"
   with locked(partial):
     progress = _begin(partial, origin, int(heldout * 2**64))
-    with _cleared_up(partial):
-      processes = processes or _cores()
-      judge_documents(
-        partial, filters, found_sources, progress, processes, save_seconds
+    with _cleaned_up(partial):
+      job = Job(
+        partial=partial,
+        sources=text_sources,
+        progress=progress,
+        processes=processes or _cores(),
+        save_seconds=save_seconds,
       )
-      sizes = _tokenize(
-        partial,
-        tokenizer,
-        found_sources,
-        filters,
-        progress,
-        processes,
-        save_seconds,
-      )
+      judge_documents(job, filters)
+      sizes = _tokenize(job, tokenizer, filters)
       report = filter_report(partial, filters)
       return _complete(partial, output, tokenizer, origin, sizes, report)
 
 
 def _cover(
   tokenizer: Vocabulary,
-  found_sources: Sequence[sources.Source],
+  text_sources: Sequence[sources.Source],
   filters: Filters,
 ) -> Vocabulary:
-  """The tokenizer with ids for every word of the text."""
+  """Returns the tokenizer with ids for every word of the text."""
   note("counting words")
-  records, form = sources.read_records(found_sources), filters.normalise
+  records, form = sources.read_records(text_sources), filters.normalise
   texts = (normalised(record, form).text for record in records)
   return words.cover(tokenizer, texts)
 
@@ -166,7 +172,16 @@ def _cover(
 def _begin(
   partial: str, origin: dict[str, Any], threshold: int
 ) -> dict[str, Any]:
-  """Returns the progress of an earlier run, or that has not begun."""
+  """Returns the progress of an earlier run, or of a new one.
+
+  Args:
+    partial: the unfinished folder.
+    origin: the options and inputs, see `_origin`.
+    threshold: documents with a smaller hash are held out.
+
+  Raises:
+    UserError: the earlier run has another origin.
+  """
   progress = read_progress(partial)
   if progress is None:
     return _start(partial, origin, threshold)
@@ -181,19 +196,23 @@ def _begin(
 
 
 def _digest(tokenizer: Vocabulary) -> str:
-  """SHA-256 of all that ids depend on, lower case apart."""
-  parts = ["\n".join(tokenizer.pieces).encode("utf-8")]
+  """Returns a SHA-256 of all on which ids depend, except for lower case."""
+  contents = ["\n".join(tokenizer.pieces).encode("utf-8")]
   if tokenizer.kind != "wordpiece":
-    parts += [tokenizer.plain.to_str().encode("utf-8")]
+    contents += [tokenizer.plain.to_str().encode("utf-8")]
   elif tokenizer.clean is not None:
-    parts += [b"original"]
+    contents += [b"original"]
   elif tokenizer.added:
-    parts += [repr(tokenizer.added).encode("utf-8")]
-  return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    contents += [repr(tokenizer.added).encode("utf-8")]
+  return hashlib.sha256(b"\0".join(contents)).hexdigest()
 
 
 def _unusual(tokenizer: Vocabulary) -> dict[str, Any]:
-  """Returns settings that older folders do not name, where they are unusual."""
+  """Returns settings that are not the defaults.
+
+  Folders of earlier versions do not have these settings. They must stay equal
+  to a new folder with the defaults, so the defaults are left out.
+  """
   unusual: dict[str, Any] = {}
   if tokenizer.keep_accents == tokenizer.lower_case:
     unusual["keep_accents"] = tokenizer.keep_accents
@@ -205,23 +224,26 @@ def _unusual(tokenizer: Vocabulary) -> dict[str, Any]:
 
 
 def _origin(
-  options: dict[str, Any], found_sources: Sequence[sources.Source]
+  options: dict[str, Any], text_sources: Sequence[sources.Source]
 ) -> dict[str, Any]:
-  """Returns what a folder is made from, as `meta.json` holds it."""
+  """Returns the entries of `meta.json` that say from what a folder is made."""
   inputs = [
     {"name": s.name, "format": s.kind, "version": s.version}
-    for s in found_sources
+    for s in text_sources
   ]
   return {"options": options, "inputs": inputs}
 
 
 @contextlib.contextmanager
-def _cleared_up(partial: str) -> Iterator[None]:
-  """Deletes what can never be continued; names the folder in disk errors."""
+def _cleaned_up(partial: str) -> Iterator[None]:
+  """Deletes the unfinished folder if the run cannot be continued.
+
+  Errors of the disk get the name of the folder.
+  """
   try:
     yield
   except ValueError:
-    # The text is at fault, and mending it makes it another input.
+    # The text is bad. Once it is corrected, it is another input.
     shutil.rmtree(partial)
     raise
   except OSError as e:
@@ -233,7 +255,7 @@ def _cleared_up(partial: str) -> Iterator[None]:
 def _start(
   partial: str, origin: dict[str, Any], threshold: int
 ) -> dict[str, Any]:
-  """Returns progress that has not begun, saved before any file is cut."""
+  """Writes the progress of a new run, and returns it; see `_begin`."""
   progress = {
     "origin": origin,
     "threshold": threshold,
@@ -246,10 +268,24 @@ def _start(
   return progress
 
 
-def _already_there(
+def _check_existing(
   output: str, origin: dict[str, Any], kind: str
 ) -> dict[str, Any]:
-  if not os.path.isdir(output) or os.listdir(output) == []:
+  """Checks that an existing folder is the one to make.
+
+  Args:
+    output: the folder.
+    origin: the options and inputs, see `_origin`.
+    kind: `Vocabulary.kind` of the tokenizer.
+
+  Returns:
+    The content of `meta.json`.
+
+  Raises:
+    UserError: the folder was made from something else, or is damaged.
+  """
+  folder = pathlib.Path(output)
+  if not folder.is_dir() or not any(folder.iterdir()):
     raise UserError(f"{output} exists; delete it or choose another --output.")
   prepared = reader.open_prepared(output)
   meta = prepared.meta
@@ -279,16 +315,20 @@ def _already_there(
 
 
 def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
-  """Returns what differs first between two origins, or an empty string."""
-  # As after a round trip through JSON.
+  """Describes the first difference between two origins; "" if there is none.
+
+  Args:
+    old: the origin in `meta.json` or `progress.json`.
+    new: the origin of this run.
+  """
+  # JSON makes lists of tuples.
   new = json.loads(json.dumps(new))
-  # Filters that are off are in neither.
   for key in {**new["options"], **old["options"]}:
-    was, now = old["options"].get(key), new["options"].get(key)
-    if was != now:
+    old_option, new_option = old["options"].get(key), new["options"].get(key)
+    if old_option != new_option:
       if key == "vocab_sha256":
         return "the vocabulary differs"
-      return f"{key} was {was}, is {now}"
+      return f"{key} was {old_option}, is {new_option}"
   before = {i["name"]: i for i in old["inputs"]}
   after = {i["name"]: i for i in new["inputs"]}
   for name in sorted(before.keys() | after.keys()):
@@ -302,62 +342,69 @@ def difference(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 
 def _tokenize(
-  partial: str,
-  tokenizer: Vocabulary,
-  found_sources: Sequence[sources.Source],
-  filters: Filters,
-  progress: dict[str, Any],
-  processes: int,
-  save_seconds: float,
+  job: Job, tokenizer: Vocabulary, filters: Filters
 ) -> dict[str, dict[str, int]]:
-  """Writes all documents, with another held-out threshold if need be."""
+  """Writes the token ids of all kept documents.
+
+  If a split is empty or too small, all documents are written again with a
+  better threshold.
+
+  Returns:
+    Split -> its numbers of tokens, sentences and documents.
+  """
+  progress = job.progress
   language = progress["origin"]["options"]["language"]
   dtype = reader.token_dtype(tokenizer.num_ids)
   while True:
-    writer = Writer(partial, dtype, progress)
+    writer = Writer(job.partial, dtype, progress)
     try:
-      setup = tokenizer, language, progress["threshold"]
       records = kept_records(
-        partial, filters, sources.read_records(found_sources)
+        job.partial, filters, sources.read_records(job.sources)
       )
       records = itertools.islice(records, progress["records"], None)
-      results = tokenize.ordered_map(
-        tokenize.make_tokenizer, setup, tokenize.batches(records), processes
+      batches = tokenize.ordered_map(
+        tokenize.make_tokenizer,
+        (tokenizer, language, progress["threshold"]),
+        tokenize.batches(records),
+        job.processes,
       )
-      with contextlib.closing(results):
-        sizes = _write(writer, results, progress, save_seconds)
+      with contextlib.closing(batches):
+        sizes = _write(writer, batches, progress, job.save_seconds)
     finally:
       writer.close()
     if not (sizes["train"]["documents"] or sizes["validation"]["documents"]):
-      names = ", ".join(source.name for source in found_sources[:3])
+      names = ", ".join(source.name for source in job.sources[:3])
       raise UserError(f"{names}: there is no text in it.")
     threshold = _better_threshold(progress, sizes)
     if threshold is None:
       return sizes
     note("too few documents for this --heldout: choosing one for each split")
-    progress = _start(partial, progress["origin"], threshold)
+    progress = _start(job.partial, progress["origin"], threshold)
 
 
 def _write(
-  writer: Writer, results, progress: dict[str, Any], save_seconds: float
+  writer: Writer,
+  batches: Iterable[tokenize.Tokenized],
+  progress: dict[str, Any],
+  save_seconds: float,
 ) -> dict[str, dict[str, int]]:
-  """Appends results and updates `progress`, saving from time to time."""
+  """Writes batches, updates `progress`, and saves from time to time."""
   meter = None
   saved = time.monotonic()
-  for result in results:
-    meter = meter or _Meter(writer.sizes(), result.share)
-    for split, part in result.parts.items():
-      writer.append(split, part)
-    progress["records"] += result.records
-    smallest = {*progress["smallest"], *result.smallest}
+  for batch in batches:
+    meter = meter or _Meter(writer.sizes(), batch.share)
+    for split, documents in batch.documents.items():
+      writer.append(split, documents)
+    progress["records"] += batch.records
+    smallest = {*progress["smallest"], *batch.smallest}
     progress["smallest"] = sorted(smallest)[:4]
-    largest = [progress["largest"], result.largest]
+    largest = [progress["largest"], batch.largest]
     progress["largest"] = max(
       (h for h in largest if h is not None), default=None
     )
     if time.monotonic() >= saved + save_seconds:
       writer.save(progress)
-      note(meter.line(writer.sizes(), result.share))
+      note(meter.line(writer.sizes(), batch.share))
       saved = time.monotonic()
   writer.save(progress)
   return writer.sizes()
@@ -366,10 +413,17 @@ def _write(
 def _better_threshold(
   progress: dict[str, Any], sizes: dict[str, dict[str, int]]
 ) -> int | None:
-  """Returns a threshold that serves both splits, None if this one does.
+  """Returns a threshold for held-out documents with which no split is empty.
 
-  Next-sentence pairs need two documents, also in the held-out split: it gets
-  two where there are four, else one.
+  Next-sentence pairs need two documents, also in the held-out split. So this
+  split gets two documents if there are four or more, else one.
+
+  Args:
+    progress: the progress after all documents have been written.
+    sizes: split -> its numbers of tokens, sentences and documents.
+
+  Returns:
+    The new threshold; None if the old one is good enough.
   """
   if not sizes["train"]["documents"]:
     return progress["largest"]
@@ -377,7 +431,7 @@ def _better_threshold(
   wanted = len(smallest) // 2
   if not progress["threshold"] or sizes["validation"]["documents"] >= wanted:
     if not wanted and progress["threshold"]:
-      # `smallest` has each hash once: copies of a text are in the same split.
+      # There is only one hash, and copies of a text have the same hash.
       count = sizes["train"]["documents"]
       copies = f"{count:,} copies of " if count > 1 else ""
       note(
@@ -396,14 +450,26 @@ def _complete(
   sizes: dict[str, dict[str, int]],
   report: dict[str, Any],
 ) -> dict[str, Any]:
-  """Writes the remaining files, reports, and gives the folder its name."""
+  """Writes the remaining files, gives the folder its name, and reports.
+
+  Args:
+    partial: the unfinished folder, with all tokens in it.
+    output: the name of the folder.
+    tokenizer: the tokenizer that made the tokens.
+    origin: the options and inputs, see `_origin`.
+    sizes: split -> its numbers of tokens, sentences and documents.
+    report: see `filters.filter_report`.
+
+  Returns:
+    The content of `meta.json`.
+  """
   open_vocabulary.save(tokenizer, partial)
-  unigrams = derive(
+  unigrams = write_derived(
     partial,
     tokenizer.num_ids,
     tokenizer.boundary,
-    tokenizer.ends,
-    tokenizer.alone if tokenizer.added else None,
+    boundary_is_end=tokenizer.boundary_is_end,
+    is_added=tokenizer.is_added if tokenizer.added else None,
   )
   meta = {
     "format_version": reader.FORMAT_VERSION,
@@ -424,7 +490,7 @@ def _complete(
   unk = tokenizer.special.unk
   formats = {source["format"] for source in origin["inputs"]}
   for split, size in sizes.items():
-    note(f"{split}: " + ", ".join(f"{n:,} {what}" for what, n in size.items()))
+    note(f"{split}: " + ", ".join(f"{n:,} {unit}" for unit, n in size.items()))
     if size["documents"]:
       dtype = reader.token_dtype(tokenizer.num_ids)
       arrays = reader.open_split(output, split, size, dtype)
@@ -437,8 +503,8 @@ def _complete(
   _log_long_words(output, sizes)
   if unk is None:
     return meta
-  beyond = unigrams[tokenizer.vocab_size :].sum()
-  unknown = (unigrams[unk] + beyond) / unigrams.sum()
+  num_others = unigrams[tokenizer.vocab_size :].sum()
+  unknown = (unigrams[unk] + num_others) / unigrams.sum()
   note(f"{tokenizer.pieces[unk]}: {unknown:.2%} of the tokens")
   if unknown > _MANY_UNKNOWN and tokenizer.kind != "words":
     note(
@@ -449,11 +515,11 @@ def _complete(
 
 
 def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
-  """Says so if whole words are so long that none may fit among the masks."""
+  """Warns if words have more tokens than whole-word masks can hold."""
   if not (tokens := sizes["train"]["tokens"]):
     return
   count = 0
-  with open(os.path.join(output, "train.word_starts"), "rb") as f:
+  with pathlib.Path(output, "train.word_starts").open("rb") as f:
     while block := f.read(2**24):
       count += int(np.bitwise_count(np.frombuffer(block, np.uint8)).sum())
   if tokens > _LONG_WORD * count:
@@ -466,13 +532,15 @@ def _log_long_words(output: str, sizes: dict[str, dict[str, int]]) -> None:
 
 
 class _Meter:
-  """Progress lines; rates are those of this run, not of earlier ones."""
+  """Makes lines that show the progress and the speed of this run."""
 
   def __init__(self, sizes: dict[str, dict[str, int]], share: float):
+    """Remembers the sizes and the share of the inputs at the begin."""
     self._start, self._share = time.monotonic(), share
     self._tokens = sum(size["tokens"] for size in sizes.values())
 
   def line(self, sizes: dict[str, dict[str, int]], share: float) -> str:
+    """Returns the line for the present sizes and share of the inputs."""
     seconds = max(time.monotonic() - self._start, 1e-3)
     tokens = sum(size["tokens"] for size in sizes.values())
     documents = sum(size["documents"] for size in sizes.values())
@@ -484,8 +552,8 @@ class _Meter:
     done = share - self._share
     if done <= 0:
       return text
-    left = round(seconds * (1 - share) / done)
-    return f"{text}, {left // 60}:{left % 60:02d} left"
+    remaining = round(seconds * (1 - share) / done)
+    return f"{text}, {remaining // 60}:{remaining % 60:02d} left"
 
 
 def _version() -> str:
@@ -497,6 +565,7 @@ def _version() -> str:
 
 
 def _cores() -> int:
+  """Returns the number of cores that this process may use."""
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1

@@ -1,37 +1,43 @@
 """A tokenised corpus as flat arrays, in memory or as a prepared folder.
 
-A prepared folder is self-contained and written once by `bert_jax prepare`:
+`bert_jax prepare` writes a prepared folder once. The folder needs no other
+files:
 
   meta.json             format version, sizes, fingerprint; written last
-  vocab.txt             a WordPiece vocabulary, a piece a line; of another kind
-                        pieces.json, a list, and the tokenizer's own files
-  others.txt            of words: those with ids beyond the vocabulary
-  SPLIT.tokens          flat token ids, uint16 (uint32 from 65,537 pieces on)
-  SPLIT.sentences       int64 [S + 1], sentence s is tokens[s]:tokens[s + 1]
-  SPLIT.documents       int64 [D + 1], the same, in sentences
-  SPLIT.word_starts     a bit a token, 1 where a word starts (little-endian)
-  train.unigrams        int64 [V], how often each id occurs in training
+  vocab.txt             a WordPiece vocabulary, with a piece on each line
+  pieces.json           a list of the pieces, for all other tokenizers, which
+                        also have their published files
+  others.txt            the words with ids after the vocabulary, for ELMo
+  SPLIT.tokens          [T] token ids, uint16, or uint32 for over 65,536 ids
+  SPLIT.sentences       [S + 1] int64, the position in tokens where each
+                        sentence begins, and T
+  SPLIT.documents       [D + 1] int64, the position in sentences where each
+                        document begins, and S
+  SPLIT.word_starts     a bit for each token, 1 if it starts a word
+                        (little-endian)
+  train.unigrams        [V] int64, how often each id occurs in training
 
-with SPLIT `train` and `validation` (the held-out documents). All arrays are
-read through memory maps, so a corpus may be larger than RAM.
+SPLIT is `train`, or `validation` for the held-out documents. All arrays are
+read through memory maps, so a corpus may be larger than the host's memory.
 
 The fingerprint covers every byte of the data. Every process that opens a folder
-checks it, since hosts may have copies of their own: once, before the first
-step, files in parallel, each at 1.8 GB/s on a processor with instructions for
-SHA-256 (measured), about 0.4 GB/s on one without. Of a folder over
-`VERIFY_BYTES` only sizes and metadata are checked, and that is said; `prepare`,
-asked again for a folder that is there, checks one of any size.
+checks the fingerprint once, before the first step, because each host may have
+its own copy. Files are read in parallel. One file is read at 1.8 GB/s if the
+processor has instructions for SHA-256 (measured), else at about 0.4 GB/s. For a
+folder over `VERIFY_BYTES` only sizes and metadata are checked, and a note says
+so. `prepare` checks a folder of any size if its command is given again.
 """
 
 import hashlib
 import json
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bert_jax.files import Watch, digests, is_sealed, read_json
+from bert_jax.files import PathLike, Watch, digests, is_sealed, read_json
 from bert_jax.messages import Damaged, UserError, note_once
 from bert_jax.text import open_vocabulary
 from bert_jax.text.characters import Spellings, spell
@@ -39,7 +45,8 @@ from bert_jax.text.open_vocabulary import OTHERS, PIECES
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary, special_ids
 
 FORMAT_VERSION = 1
-# 20 seconds at 1.8 GB/s; BERT's 3.3 billion words make about 10 GB.
+# The largest folder that is checked at every start. This takes 20 seconds at
+# 1.8 GB/s. BERT's 3.3 billion words make about 10 GB.
 VERIFY_BYTES = 2**35
 SPLITS = ("train", "validation")
 _ARRAYS = ("tokens", "sentences", "documents", "word_starts")
@@ -53,15 +60,14 @@ class Corpus(NamedTuple):
   """Flat arrays of one split.
 
   Attributes:
-    tokens: [T] uint16 or uint32 token ids, no special tokens in it but those
-      around sentences of words and those of `unmasked`.
-    sentences: [S + 1] int64 offsets into `tokens`; no sentence is empty.
-    documents: [D + 1] int64 offsets into `sentences`; none is empty.
+    tokens: [T] uint16 or uint32, the token ids. They include special tokens
+      only if these are in `unmasked`, or around the sentences of ELMo.
+    sentences: [S + 1] int64, offsets into `tokens`; no sentence is empty.
+    documents: [D + 1] int64, offsets into `sentences`; no document is empty.
     word_starts: [ceil(T / 8)] uint8, `np.packbits(..., bitorder="little")`.
-    spellings: the spelling of every id, where pieces are whole words.
-    unigrams: [V] int64 counts of the training split; None if nobody counted.
-    unmasked: ids of special tokens that were added to the vocabulary and that
-      the text may hold; they are never masked.
+    spellings: the spelling of every id, if pieces are whole words.
+    unigrams: [V] int64, counts of ids in the training split; may be None.
+    unmasked: the ids of added special tokens, which are never masked.
   """
 
   tokens: np.ndarray
@@ -74,10 +80,12 @@ class Corpus(NamedTuple):
 
   @property
   def num_documents(self) -> int:
+    """D, the number of documents."""
     return len(self.documents) - 1
 
   @property
   def num_tokens(self) -> int:
+    """T, the number of tokens."""
     return len(self.tokens)
 
 
@@ -89,9 +97,9 @@ class Prepared(NamedTuple):
     meta: the content of `meta.json`.
     splits: a `Corpus` for each split that has at least one document.
     vocab: the pieces in the order of their ids.
-    special: ids of the special tokens.
-    unigrams: [V] int64 counts of the training split; words beyond the
-      vocabulary count as its unknown one.
+    special: the ids of the special tokens.
+    unigrams: [V] int64, counts of ids in the training split. Words after the
+      vocabulary are counted as the unknown token.
     watch: notices if a file is changed while it is read.
   """
 
@@ -105,11 +113,12 @@ class Prepared(NamedTuple):
 
   @property
   def vocab_size(self) -> int:
+    """V, the number of pieces."""
     return len(self.vocab)
 
   @property
   def tokenizer(self) -> Vocabulary:
-    """The tokenizer that made the folder; its files are read at each call."""
+    """The tokenizer of the folder; its files are read at each call."""
     return open_vocabulary.load_from(self.path, self.meta["lower_case"])
 
   def tokenizer_files(self) -> dict[str, bytes]:
@@ -118,6 +127,7 @@ class Prepared(NamedTuple):
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
+  """Returns the type of token ids for a number of ids."""
   return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
@@ -126,14 +136,17 @@ def corpus_from_documents(
   word_starts: Sequence[Sequence[Sequence[bool]]] | None = None,
   dtype: Any = np.uint16,
 ) -> Corpus:
-  """Builds an in-memory corpus; empty sentences and documents are dropped.
+  """Builds a corpus in memory; drops empty sentences and documents.
 
   Args:
-    documents: documents of sentences of token ids.
-    word_starts: the same nesting, True where a word starts; all True if None.
+    documents: the token ids of each sentence of each document.
+    word_starts: for each token True if it starts a word, nested like
+      `documents`; None means that every token starts a word.
     dtype: the type of the token ids.
   """
-  tokens, starts, sentences, offsets = [], [], [0], [0]
+  tokens: list[int] = []
+  starts: list[bool] = []
+  sentences, offsets = [0], [0]
   for d, document in enumerate(documents):
     for s, sentence in enumerate(document):
       if not len(sentence):
@@ -148,36 +161,40 @@ def corpus_from_documents(
     np.asarray(tokens, dtype),
     np.asarray(sentences, np.int64),
     np.asarray(offsets, np.int64),
-    np.packbits(np.asarray(starts, bool), bitorder="little"),
+    np.packbits(np.asarray(starts, np.bool_), bitorder="little"),
   )
 
 
 def mark_starts(flags: np.ndarray, sentences: np.ndarray) -> np.ndarray:
-  """Marks the first token of each sentence, which starts a word anyhow.
+  """Marks the first token of each sentence, which always starts a word.
 
   Args:
-    flags: [T] bool, True where a piece starts a word; changed in place.
-    sentences: offsets of sentences into them.
+    flags: [T] bool, True for a token that starts a word; changed in place.
+    sentences: the offset of each sentence; offsets out of range are ignored.
+
+  Returns:
+    `flags`.
   """
   flags[sentences[(sentences >= 0) & (sentences < len(flags))]] = True
   return flags
 
 
-def _check_exists(path: str) -> None:
-  if not os.path.exists(path):
+def _check_exists(path: pathlib.Path) -> None:
+  """Raises Damaged if a file is missing."""
+  if not path.exists():
     raise Damaged(
       f"{path} is missing; delete the folder and run `bert_jax prepare` again."
     )
 
 
-def _map_file(path: str, dtype: Any, count: int) -> np.ndarray:
-  """Memory-maps a file that must hold exactly `count` items."""
+def _map_file(path: pathlib.Path, dtype: Any, count: int) -> np.ndarray:
+  """Memory-maps a file that must hold exactly `count` numbers."""
   _check_exists(path)
-  want = count * np.dtype(dtype).itemsize
-  have = os.path.getsize(path)
-  if have != want:
+  expected = count * np.dtype(dtype).itemsize
+  size = path.stat().st_size
+  if size != expected:
     raise Damaged(
-      f"{path} has {have} bytes where meta.json says {want}; the folder is"
+      f"{path} has {size} bytes where meta.json says {expected}; the folder is"
       " damaged, delete it and run `bert_jax prepare` again."
     )
   if not count:
@@ -186,28 +203,40 @@ def _map_file(path: str, dtype: Any, count: int) -> np.ndarray:
 
 
 def open_split(
-  folder: str, split: str, sizes: dict[str, int], dtype: Any
+  folder: PathLike, split: str, sizes: dict[str, int], dtype: Any
 ) -> Corpus:
-  """Maps the four files of one split; `sizes` is its entry in `meta.json`."""
-  base = os.path.join(folder, split)
+  """Memory-maps the four files of one split.
+
+  Args:
+    folder: the prepared folder.
+    split: one of `SPLITS`.
+    sizes: the entry of the split in `meta.json`.
+    dtype: the type of the token ids.
+
+  Raises:
+    Damaged: a file is missing, or has a different size.
+  """
   t, s, d = sizes["tokens"], sizes["sentences"], sizes["documents"]
+  tokens, sentences, documents, word_starts = (
+    pathlib.Path(folder, f"{split}.{array}") for array in _ARRAYS
+  )
   return Corpus(
-    _map_file(base + ".tokens", dtype, t),
-    _map_file(base + ".sentences", np.int64, s + 1),
-    _map_file(base + ".documents", np.int64, d + 1),
-    _map_file(base + ".word_starts", np.uint8, (t + 7) // 8),
+    tokens=_map_file(tokens, dtype, t),
+    sentences=_map_file(sentences, np.int64, s + 1),
+    documents=_map_file(documents, np.int64, d + 1),
+    word_starts=_map_file(word_starts, np.uint8, (t + 7) // 8),
   )
 
 
-def file_digests(path: str) -> dict[str, str]:
-  """Returns {name: SHA-256} of the tokenizer's files and of all data files."""
+def file_digests(path: PathLike) -> dict[str, str]:
+  """Returns name -> SHA-256 of the tokenizer's files and of all data files."""
   names = [*open_vocabulary.tokenizer_files(path), *_DATA_FILES]
-  names += [OTHERS] if os.path.exists(os.path.join(path, OTHERS)) else []
+  names += [OTHERS] if pathlib.Path(path, OTHERS).exists() else []
   return digests(path, names)
 
 
-def fingerprint(path: str, options: dict[str, Any]) -> str:
-  """Returns the SHA-256 over options, vocabulary and every data file."""
+def fingerprint(path: PathLike, options: dict[str, Any]) -> str:
+  """Returns a SHA-256 of the options, the vocabulary and every data file."""
   digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
   for name, content in file_digests(path).items():
     digest.update(f"{name} {content}\n".encode())
@@ -215,7 +244,7 @@ def fingerprint(path: str, options: dict[str, Any]) -> str:
 
 
 def verify(prepared: Prepared) -> None:
-  """Reads the whole folder; UserError if a byte is not what was written."""
+  """Reads the whole folder; raises Damaged if a byte has changed."""
   meta = prepared.meta
   options = meta["options"]
   if (
@@ -235,21 +264,20 @@ def verify(prepared: Prepared) -> None:
     )
 
 
-def _size(path: str) -> int:
-  return sum(entry.stat().st_size for entry in os.scandir(path))
+def open_prepared(path: PathLike) -> Prepared:
+  """Opens a prepared folder.
 
-
-def open_prepared(path: str) -> Prepared:
-  """Opens a prepared folder; one of up to `VERIFY_BYTES` is read as a whole.
+  A folder of up to `VERIFY_BYTES` is read as a whole, to check its fingerprint.
 
   Raises:
-    UserError: no such folder, an unfinished one, another format version, or
-      a damaged one.
+    UserError: there is no such folder, or it is unfinished, damaged or has
+      another format version.
   """
-  meta_path = os.path.join(path, "meta.json")
-  if not os.path.isdir(path):
+  folder = pathlib.Path(path)
+  meta_path = folder / "meta.json"
+  if not folder.is_dir():
     raise UserError(f"{path}: no such prepared folder.")
-  if not os.path.exists(meta_path):
+  if not meta_path.exists():
     raise UserError(
       f"{path} has no meta.json: not a prepared folder, or not finished. Make"
       " one with `bert_jax prepare`."
@@ -271,7 +299,7 @@ def open_prepared(path: str) -> Prepared:
       f" {FORMAT_VERSION}; prepare the text again."
     )
   try:
-    prepared = _open(path, meta)
+    prepared = _open(folder, meta)._replace(path=os.fspath(path))
     if not isinstance(meta["options"], dict):
       raise TypeError("its options are no JSON object")
     # Skip the check only if both keys are missing: one may be damaged.
@@ -282,7 +310,8 @@ def open_prepared(path: str) -> Prepared:
       )
     elif not is_sealed(meta):
       raise TypeError("its checksum differs")
-    if (size := _size(path)) <= VERIFY_BYTES:
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    if size <= VERIFY_BYTES:
       verify(prepared)
     else:
       note_once(
@@ -294,22 +323,21 @@ def open_prepared(path: str) -> Prepared:
   return prepared
 
 
-def _read_others(path: str, count: int) -> list[str]:
-  """Reads the words beyond a folder's vocabulary, one a line.
+def _read_others(path: pathlib.Path, count: int) -> list[str]:
+  """Reads the words after a folder's vocabulary, one on each line.
 
   Args:
-    path: the file; there is none if there are no such words.
-    count: how many there are.
+    path: the file, which is missing if there are no such words.
+    count: the number of words.
 
   Raises:
-    UserError: there are not as many.
+    Damaged: the file has a different number of words.
   """
   if not count:
     return []
   words = []
-  if os.path.exists(path):
-    with open(path, encoding="utf-8", errors="replace", newline="\n") as f:
-      words = f.read().split("\n")[:-1]
+  if path.exists():
+    words = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
   if len(words) != count:
     raise Damaged(
       f"{path} has {len(words)} words where meta.json says {count}; the folder"
@@ -318,7 +346,8 @@ def _read_others(path: str, count: int) -> list[str]:
   return words
 
 
-def _damaged(path: str, error: Exception) -> Damaged:
+def _damaged(path: pathlib.Path, error: Exception) -> Damaged:
+  """Returns the error for a damaged `meta.json`."""
   fault = f"it has no {error}" if isinstance(error, KeyError) else str(error)
   return Damaged(
     f"{path} is damaged: {fault}. Delete its folder and run `bert_jax prepare`"
@@ -326,11 +355,14 @@ def _damaged(path: str, error: Exception) -> Damaged:
   )
 
 
-def _open(path: str, meta: dict[str, Any]) -> Prepared:
-  """Maps the files of a folder; KeyError or TypeError if `meta` is damaged."""
-  vocab_path = os.path.join(path, "vocab.txt")
-  if "special" in meta:
-    vocab_path = os.path.join(path, PIECES)
+def _open(path: pathlib.Path, meta: dict[str, Any]) -> Prepared:
+  """Memory-maps the files of a folder.
+
+  Raises:
+    KeyError, TypeError: `meta` is damaged.
+    UserError: another file is damaged.
+  """
+  vocab_path = path / (PIECES if "special" in meta else "vocab.txt")
   _check_exists(vocab_path)
   vocab = open_vocabulary.read_pieces(path)
   if len(vocab) != meta["vocab_size"]:
@@ -338,8 +370,8 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
       f"{vocab_path} has {len(vocab)} pieces where meta.json says"
       f" {meta['vocab_size']}; it is not the vocabulary of this folder."
     )
-  others = _read_others(os.path.join(path, OTHERS), meta.get("others", 0))
-  words = spell([*vocab, *others]) if "others" in meta else None
+  others = _read_others(path / OTHERS, meta.get("others", 0))
+  spellings = spell([*vocab, *others]) if "others" in meta else None
   dtype = token_dtype(len(vocab) + len(others))
   splits = {
     split: open_split(path, split, meta["splits"][split], dtype)
@@ -348,18 +380,27 @@ def _open(path: str, meta: dict[str, Any]) -> Prepared:
   }
   unmasked = tuple(meta.get("unmasked", ()))
   splits = {
-    name: split._replace(spellings=words, unmasked=unmasked)
+    name: split._replace(spellings=spellings, unmasked=unmasked)
     for name, split in splits.items()
   }
-  counts_path = os.path.join(path, "train.unigrams")
-  unigrams = _map_file(counts_path, np.int64, len(vocab) + len(others))
+  unigrams = _map_file(
+    path / "train.unigrams", np.int64, len(vocab) + len(others)
+  )
   if "special" in meta:
     special = SpecialIds(**meta["special"])
   else:
-    special = special_ids(vocab, vocab_path)
+    special = special_ids(vocab, str(vocab_path))
   if others:
-    unigrams, beyond = np.split(unigrams, [len(vocab)])
+    unigrams, counts_of_others = np.split(unigrams, [len(vocab)])
     unigrams = np.array(unigrams)
-    unigrams[special.unk] += beyond.sum()
-  watch = Watch(os.path.join(path, name) for name in _DATA_FILES)
-  return Prepared(path, meta, splits, vocab, special, unigrams, watch)
+    unigrams[special.unk] += counts_of_others.sum()
+  watch = Watch(path / name for name in _DATA_FILES)
+  return Prepared(
+    path=str(path),
+    meta=meta,
+    splits=splits,
+    vocab=vocab,
+    special=special,
+    unigrams=unigrams,
+    watch=watch,
+  )

@@ -61,6 +61,7 @@ def sizes_of(sentences: np.ndarray, documents: np.ndarray) -> Sizes:
 
 
 def _lengths(offsets: np.ndarray) -> Iterator[np.ndarray]:
+  """Yields the differences between neighbouring offsets, block by block."""
   for start in range(0, len(offsets) - 1, _BLOCK):
     yield np.diff(np.asarray(offsets[start : start + _BLOCK + 1]))
 

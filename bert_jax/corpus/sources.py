@@ -1,8 +1,8 @@
-"""Inputs (globs, TFDS names, `docstrings`) to documents of sentences.
+"""Reads inputs (globs, TFDS names, `docstrings`) as documents of sentences.
 
-Two steps, so that a program can do them in different processes:
-`read_records` yields raw documents (fast, in order, streaming), and
-`split_sentences` makes one into sentences (slow, a pure function).
+There are two steps, which a program can do in different processes.
+`read_records` yields raw documents in order; it is fast. `split_sentences` cuts
+one raw document into sentences; it is slow, and a pure function.
 
 Files are read block by block (see `lines.py`), so the memory depends neither on
 the size of the file, nor on the length of its lines, nor on how much text a
@@ -11,15 +11,19 @@ small compressed file holds.
 
 import glob
 import os
+import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+from etils import epath
 
 from bert_jax import files
 from bert_jax.corpus import lines, parquet
 from bert_jax.files import parse_json
 from bert_jax.messages import UserError
 
+# The formats of files; docs/corpus.md describes them.
 FORMATS = ("bert", "text", "text_blocks", "text_lines", "jsonl", "parquet")
 _BY_EXTENSION = {
   "": "bert",
@@ -35,9 +39,9 @@ _BY_EXTENSION = {
   ".json": "jsonl",
   ".parquet": "parquet",
 }
-# ISO 639-1. `sentencex` takes any word, and splits what it does not know as
-# English.
-LANGUAGES = (
+# The codes of ISO 639-1. `sentencex` accepts any word, and splits text of a
+# language that it does not know like English.
+_CODES = (
   "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch"
   " co cr cs cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga"
   " gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja"
@@ -46,19 +50,22 @@ LANGUAGES = (
   " os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr"
   " ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi"
   " vo wa wo xh yi yo za zh zu"
-).split()
-# A document is a list of sentences, none of them blank.
+)
+LANGUAGES = tuple(_CODES.split())
+# A document is a list of sentences that are not blank.
 Document = list[str]
 
-# `sentencex` keeps quotations whole, so that one stray quotation mark makes a
-# single sentence of all that follows: a longer paragraph is cut first.
+# A paragraph with more characters is cut before it is split into sentences.
+# `sentencex` keeps quotations whole, so one stray quotation mark would make a
+# single sentence of all text after it.
 MAX_PARAGRAPH = 5000
 
 _BLANK_LINE = re.compile(r"\n[ \t\r\f\v]*\n")
 _GLOB = re.compile(r"[*?\[]")
 _SPACE = re.compile(r"\s")
-# Characters that are split into words at once.
+# The number of characters that are split into words at once.
 _BLOCK = 2**16
+# A word before a colon, such as the format before a glob.
 _PREFIX = re.compile(r"\w+")
 
 
@@ -67,10 +74,12 @@ class Raw(NamedTuple):
 
   Attributes:
     text: the text.
-    layout: `lines`: a sentence a line. `wrapped`: paragraphs end at blank
-      lines, a newline is a space. `paragraphs`: the same, but in a text
-      without any blank line every newline ends a paragraph.
-    position: how far the input has been read, in the units of its size.
+    layout: one of three.
+      `lines`: each line is a sentence.
+      `wrapped`: a blank line ends a paragraph; a newline is a space.
+      `paragraphs`: like `wrapped`, but if the text has no blank lines, each
+        newline ends a paragraph.
+    position: how far the source has been read, in the unit of `Source.size`.
   """
 
   text: str
@@ -79,14 +88,14 @@ class Raw(NamedTuple):
 
 
 class Source(NamedTuple):
-  """One thing to read.
+  """A file or data set to read.
 
   Attributes:
-    name: path or TFDS name.
-    kind: its format, for messages.
-    size: bytes on disk, or an estimate; what positions are measured against.
-    version: changes when the content does.
-    read: yields its raw documents in a fixed order.
+    name: the path or TFDS name.
+    kind: the format, for messages.
+    size: the number of bytes on disk, or of examples; `Raw.position` ends here.
+    version: a JSON value that changes when the content does.
+    read: a function that yields the raw documents in a fixed order.
   """
 
   name: str
@@ -97,7 +106,13 @@ class Source(NamedTuple):
 
 
 class Record(NamedTuple):
-  """The raw text of one document, `share` of all inputs read so far."""
+  """The raw text of one document.
+
+  Attributes:
+    text: the text.
+    layout: see `Raw`.
+    share: the share of all inputs that has been read so far.
+  """
 
   text: str
   layout: str
@@ -107,19 +122,19 @@ class Record(NamedTuple):
 def find_sources(
   inputs: str | Sequence[str], format: str = "auto", errors: str = "strict"
 ) -> list[Source]:
-  """Expands inputs; reads no text yet.
+  """Finds the sources that inputs stand for; reads no text yet.
 
   Args:
-    inputs: globs (`**` too; several with commas between them or as a list),
-      `tfds:NAME[:SPLIT]`, or `docstrings`. A glob may have a format of its own
-      before it: `text:books/*.txt`. Files are read in sorted order, globs in
-      the given order, no file twice.
-    format: the format for globs that name none: `auto` (by extension, see
-      `format_of`) or one of `FORMATS`.
+    inputs: globs, which may hold `**`; `tfds:NAME[:SPLIT]`; `docstrings`.
+      Several inputs are a list, or have commas between them. A glob may begin
+      with a format, such as `text:books/*.txt`. Inputs are read in the order
+      given, the files of a glob in sorted order, and no file twice.
+    format: the format of globs that do not begin with one: one of `FORMATS`, or
+      `auto` for the format that the extension says (see `format_of`).
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
   Raises:
-    UserError: an input stands for no file, or cannot be read.
+    UserError: no file matches an input, or an input cannot be read.
   """
   names = [inputs] if isinstance(inputs, str) else inputs
   names = [n.strip() for name in names for n in name.split(",") if n.strip()]
@@ -132,23 +147,25 @@ def find_sources(
     elif name.startswith("tfds:"):
       new_sources = [_tfds(name)]
     else:
-      prefix, _, pattern = name.partition(":")
-      if prefix not in FORMATS:
+      glob_format, _, pattern = name.partition(":")
+      if glob_format not in FORMATS:
         _check_prefix(name)
-        prefix, pattern = format, name
-      new_sources = [_file(path, prefix, errors) for path in _expand(pattern)]
+        glob_format, pattern = format, name
+      new_sources = [
+        _file(path, glob_format, errors) for path in _expand(pattern)
+      ]
     for source in new_sources:
       sources.setdefault(os.path.normpath(source.name), source)
   return list(sources.values())
 
 
 def _check_prefix(name: str) -> None:
-  """Raises UserError if a name without a file begins as with a format."""
+  """Raises UserError if the begin of a name looks like a format but is none."""
   word, colon, _ = name.partition(":")
   if not colon or not _PREFIX.fullmatch(word):
     return
-  # A file's own name may have a colon in it.
-  if os.path.lexists(name) or glob.glob(name, recursive=True):
+  # The name of a file may contain a colon.
+  if os.path.lexists(name) or _glob(name):
     return
   raise UserError(
     f"{name}: no such file, and {word!r} before the colon is no format; one of"
@@ -156,35 +173,43 @@ def _check_prefix(name: str) -> None:
   )
 
 
+def _glob(pattern: str) -> list[str]:
+  """Returns the paths that match a pattern, which may hold `**`."""
+  # `Path.glob` would also match hidden files, and epath's knows no `**`.
+  return glob.glob(pattern, recursive=True)  # noqa: PTH207
+
+
 def _expand(pattern: str) -> list[str]:
-  pattern = os.path.expanduser(pattern)
-  if os.path.isfile(pattern):
+  """Returns the sorted paths of the files that match a glob."""
+  path = epath.Path(pattern).expanduser()
+  pattern = str(path)
+  if path.is_file():
     return [pattern]
-  if os.path.isdir(pattern):
+  if path.is_dir():
     raise UserError(
-      f"{pattern} is a folder; name its files, as in"
-      f" '{os.path.join(pattern, '*.txt')}'."
+      f"{pattern} is a folder; name its files, as in '{path / '*.txt'}'."
     )
-  if os.path.exists(pattern):
+  if path.exists():
     raise UserError(f"{pattern} is no regular file; write the text to one.")
   if not _GLOB.search(pattern):
     raise UserError(f"{pattern}: no such file.")
-  paths = sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
+  paths = sorted(p for p in _glob(pattern) if epath.Path(p).is_file())
   if not paths:
     raise UserError(f"{pattern}: no file has a name like this.")
   return paths
 
 
 def _file(path: str, format: str, errors: str) -> Source:
+  """Returns the source of one file; see `find_sources`."""
   kind = format_of(path) if format == "auto" else format
   watch = files.Watch([path])
-  stat = os.stat(path)
+  stat = pathlib.Path(path).stat()
 
   def read() -> Iterator[Raw]:
     try:
       yield from read_file(path, kind, errors)
     except ValueError:
-      # Half of a new text may be no text at all.
+      # If the file was changed while it was read, this is the better message.
       watch.check_input()
       raise
     watch.check_input()
@@ -194,6 +219,7 @@ def _file(path: str, format: str, errors: str) -> Source:
 
 
 def _docstrings() -> Source:
+  """Returns the docstrings of installed packages as a source."""
   from bert_jax.corpus import docstrings
 
   modules = docstrings.find_modules()
@@ -211,6 +237,7 @@ def _docstrings() -> Source:
 
 
 def _tfds(name: str) -> Source:
+  """Returns a data set of TFDS as a source; see `find_sources`."""
   try:
     import tensorflow_datasets as tfds
   except ImportError as e:
@@ -218,7 +245,7 @@ def _tfds(name: str) -> Source:
       f"{name}: reading a TFDS data set needs the packages tensorflow and"
       " tensorflow-datasets; run `pip install 'bert_jax[data]'`."
     ) from e
-  # TFDS names hold ":" only before a version, which is never a word.
+  # In a TFDS name a colon is followed by a version, which begins with a digit.
   match = re.fullmatch(r"tfds:([^:]+(?::\d[\d.*]*)?)(?::([^:]*))?", name)
   if not match:
     raise UserError(f"{name}: write tfds:NAME or tfds:NAME:SPLIT.")
@@ -241,17 +268,17 @@ def _tfds(name: str) -> Source:
     )
     for i, row in enumerate(tfds.as_numpy(rows), 1):
       text = row["text"].decode("utf-8", "replace")
-      for part, layout in lines.cut(text):
-        yield Raw(part, layout, i)
+      for document, layout in lines.cut(text):
+        yield Raw(document, layout, i)
 
   return Source(name, "tfds", count, str(builder.info.full_name), read)
 
 
 def read_records(sources: Sequence[Source]) -> Iterator[Record]:
-  """Yields the raw documents of all sources, blank ones left out.
+  """Yields the raw documents of all sources; leaves out blank ones.
 
   Raises:
-    UserError: from `read_file`.
+    UserError: see `read_file`.
   """
   total = sum(source.size for source in sources) or 1
   before = 0
@@ -266,18 +293,22 @@ def read_records(sources: Sequence[Source]) -> Iterator[Record]:
 def split_sentences(record: Record, language: str = "en") -> Document:
   """Splits one raw document into sentences.
 
-  Lines of BERT's format are sentences already. Other text is cut into
-  paragraphs (see `Raw`), whose lines are joined; `sentencex` finds
-  the sentences in them.
+  In BERT's format each line is a sentence already. Any other text is cut into
+  paragraphs (see `Raw`). The lines of a paragraph are joined, and `sentencex`
+  finds the sentences.
+
+  Args:
+    record: the raw document.
+    language: an ISO 639 code for `sentencex`.
   """
   if record.layout == "lines":
-    # Normalisation may have made a line longer than any that is read.
-    pieces = (
-      piece.strip()
+    # Unicode normalization may have made a line longer than `lines.MAX_CHARS`.
+    sentences = [
+      sentence.strip()
       for line in record.text.split("\n")
-      for piece in lines.pieces(line)
-    )
-    return [piece for piece in pieces if piece]
+      for sentence in lines.pieces(line)
+    ]
+    return [sentence for sentence in sentences if sentence]
   from sentencex import segment
 
   text = record.text.replace("\r\n", "\n").strip()
@@ -286,25 +317,25 @@ def split_sentences(record: Record, language: str = "en") -> Document:
     paragraphs = text.split("\n")
   sentences = []
   for paragraph in paragraphs:
-    for part in _parts(single_spaces(paragraph)):
-      sentences += [s.strip() for s in segment(language, part)]
+    for block in _cut_paragraph(single_spaces(paragraph)):
+      sentences += [s.strip() for s in segment(language, block)]
   return [sentence for sentence in sentences if sentence]
 
 
 def single_spaces(text: str) -> str:
-  """Returns `" ".join(text.split())` without a list of all the words."""
-  parts, start = [], 0
+  """Returns `" ".join(text.split())`, but makes no list of all words."""
+  blocks, start = [], 0
   while start < len(text):
     space = _SPACE.search(text, start + _BLOCK)
     end = space.start() if space else len(text)
     if words := text[start:end].split():
-      parts.append(" ".join(words))
+      blocks.append(" ".join(words))
     start = end
-  return " ".join(parts)
+  return " ".join(blocks)
 
 
-def _parts(paragraph: str) -> Iterator[str]:
-  """Cuts at a full stop, else at a space, else anywhere."""
+def _cut_paragraph(paragraph: str) -> Iterator[str]:
+  """Cuts a long paragraph at full stops, else at spaces, else anywhere."""
   start = 0
   while len(paragraph) - start > MAX_PARAGRAPH:
     end = start + MAX_PARAGRAPH
@@ -324,7 +355,14 @@ def read_documents(
 ) -> Iterator[Document]:
   """Yields documents, each a list of sentences, in a fixed order.
 
-  Arguments and errors as in `find_sources`; `language` is an ISO 639 code.
+  Args:
+    inputs: see `find_sources`.
+    format: see `find_sources`.
+    errors: see `find_sources`.
+    language: see `split_sentences`.
+
+  Raises:
+    UserError: see `find_sources` and `read_file`.
   """
   for record in read_records(find_sources(inputs, format, errors)):
     document = split_sentences(record, language)
@@ -333,7 +371,7 @@ def read_documents(
 
 
 def check_language(code: str) -> None:
-  """Raises UserError unless it is a code of `LANGUAGES`."""
+  """Raises UserError if a code is not one of `LANGUAGES`."""
   if code not in LANGUAGES:
     raise UserError(
       f"--language={code} is no two-letter ISO 639 code; choose one of"
@@ -345,16 +383,16 @@ def format_of(path: str) -> str:
   """Returns the format of a file from its name.
 
   Raises:
-    UserError: the ending of the name is not known.
+    UserError: the extension is unknown.
   """
   base = path.lower()
   for extension in lines.COMPRESSED:
     base = base.removesuffix(extension)
-  extension = os.path.splitext(base)[1]
+  extension = epath.Path(base).suffix
   if extension in _BY_EXTENSION:
     return _BY_EXTENSION[extension]
-  # An ending with a number, as in part.0001 or news.en-00001-of-00100, tells no
-  # format.
+  # An extension that ends with a number, as in shard.0001 or
+  # news.en-00001-of-00100, says nothing about the format.
   if re.search(r"[.-]\d+$", extension):
     return "bert"
   raise UserError(
@@ -368,7 +406,7 @@ def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
   """Reads the documents of one file, in order.
 
   Args:
-    path: the file; .gz, .xz and .zst are decompressed on the way.
+    path: the file; .gz, .xz and .zst are decompressed while they are read.
     format: one of `FORMATS`.
     errors: `strict` or `replace`, for bytes that are not UTF-8.
 
@@ -382,76 +420,93 @@ def read_file(path: str, format: str, errors: str) -> Iterator[Raw]:
       for raw in parquet.read(path, errors):
         yield Raw(*raw)
       return
-    parse = {
-      "bert": _bert,
-      "text": _text,
-      "text_blocks": _text_blocks,
-      "text_lines": _text_lines,
-      "jsonl": _jsonl,
-    }[format]
     with lines.open_stream(path) as (stream, position):
-      cuts = format != "jsonl"
-      text_lines = lines.read_lines(path, stream, errors, cuts)
-      for text, layout in parse(path, text_lines, errors):
+      text_lines = lines.read_lines(path, stream, errors, format != "jsonl")
+      if format == "jsonl":
+        documents = _jsonl(path, text_lines, errors)
+      else:
+        documents = _PARSERS[format](text_lines)
+      for text, layout in documents:
         yield Raw(text, layout, position())
   except MemoryError as e:
     raise MemoryError(f"{path}: there is too little memory to read it") from e
 
 
-def _bert(path: str, text_lines: Iterator[str], errors: str):
+# A parser yields (text, layout) of each document in the lines of a file.
+_Documents = Iterator[tuple[str, str]]
+
+
+def _bert(text_lines: Iterator[str]) -> _Documents:
   """Yields documents that end at blank lines, as BERT's program reads them."""
   for text in lines.join(text_lines, lambda line: not line.strip()):
     yield text, "lines"
 
 
-def _text(path: str, text_lines: Iterator[str], errors: str):
+def _text(text_lines: Iterator[str]) -> _Documents:
+  """Yields the whole file as one document of prose."""
   for text in lines.join(text_lines, lambda line: False):
     yield text, "wrapped"
 
 
-def _text_blocks(path: str, text_lines: Iterator[str], errors: str):
+def _text_blocks(text_lines: Iterator[str]) -> _Documents:
   """Yields documents of prose that are separated by blank lines."""
   for text in lines.join(text_lines, lambda line: not line.strip()):
     yield text, "wrapped"
 
 
-def _text_lines(path: str, text_lines: Iterator[str], errors: str):
+def _text_lines(text_lines: Iterator[str]) -> _Documents:
   """Yields documents of prose, one for each line."""
   for line in text_lines:
     if line.strip():
       yield line, "wrapped"
 
 
-def _jsonl(path: str, text_lines: Iterator[str], errors: str):
+_PARSERS = {
+  "bert": _bert,
+  "text": _text,
+  "text_blocks": _text_blocks,
+  "text_lines": _text_lines,
+}
+
+
+def _jsonl(path: str, text_lines: Iterator[str], errors: str) -> _Documents:
+  """Yields the `text` of each JSON object, one on each line.
+
+  Args:
+    path: the file, for messages.
+    text_lines: the lines of the file.
+    errors: `strict` or `replace`, for text that UTF-8 cannot encode.
+  """
   rows = nulls = 0
   for number, line in enumerate(text_lines, 1):
     if not line.strip():
       continue
-    place = f"{path}:{number}"
+    location = f"{path}:{number}"
     try:
       record = parse_json(line)
     except ValueError as e:
-      raise UserError(f"{place}: not a JSON object ({e}).") from e
+      raise UserError(f"{location}: not a JSON object ({e}).") from e
     if not isinstance(record, dict) or not isinstance(
       record.get("text", 0), str | None
     ):
       raise UserError(
-        f"{place}: not a JSON object with a string `text`; every line must be"
-        ' like {"text": "..."}.'
+        f"{location}: not a JSON object with a string `text`; every line must"
+        ' be like {"text": "..."}.'
       )
     rows += 1
     text = record["text"]
     if text is None:
       nulls += 1
       continue
-    # JSON may spell half of a surrogate pair, which no encoding can write.
+    # JSON may spell half of a surrogate pair, which UTF-8 cannot encode.
     if any(half in line for half in ("\\ud", "\\uD")):
-      text = _repair(text, place, errors)
+      text = _without_surrogates(text, location, errors)
     yield from lines.cut(text)
   lines.say_nulls(path, nulls, rows)
 
 
-def _repair(text: str, place: str, errors: str) -> str:
+def _without_surrogates(text: str, location: str, errors: str) -> str:
+  """Replaces halves of surrogate pairs by "?", or raises UserError."""
   try:
     text.encode("utf-8")
     return text
@@ -459,6 +514,6 @@ def _repair(text: str, place: str, errors: str) -> str:
     if errors == "replace":
       return text.encode("utf-8", "replace").decode("utf-8")
     raise UserError(
-      f"{place}: `text` has half a surrogate pair at character {e.start};"
+      f"{location}: `text` has half a surrogate pair at character {e.start};"
       " correct it, or pass --errors=replace."
     ) from e

@@ -1,27 +1,32 @@
-"""Writes any text in BERT's format: a sentence a line, documents apart."""
+"""Writes any text in BERT's format, with a sentence on each line."""
 
 import os
+import pathlib
 from collections.abc import Sequence
 
 from bert_jax import files
 from bert_jax.corpus import sources
+from bert_jax.files import PathLike
 from bert_jax.messages import UserError
 
 
 def split_text(
   inputs: Sequence[str],
-  output: str,
+  output: PathLike,
   format: str = "auto",
   errors: str = "strict",
   language: str = "en",
 ) -> tuple[int, int]:
-  """Writes a file with a sentence a line and a blank line between documents.
+  """Writes a file with a sentence on each line.
 
-  The file is written as a whole or not at all.
+  There are blank lines between documents. After an error there is no file.
 
   Args:
-    inputs, format, errors, language: see `sources.read_documents`.
-    output: the file.
+    inputs: see `sources.read_documents`.
+    output: the file to write.
+    format: see `sources.read_documents`.
+    errors: see `sources.read_documents`.
+    language: see `sources.read_documents`.
 
   Returns:
     The numbers of documents and of words.
@@ -29,14 +34,14 @@ def split_text(
   Raises:
     UserError: the output exists, or the inputs are bad or have no text.
   """
-  if os.path.isdir(output):
+  if pathlib.Path(output).is_dir():
     raise UserError(f"{output} is a folder; name a file.")
   if os.path.lexists(output):
     raise UserError(f"{output} exists; delete it or choose another --output.")
   sources.check_language(language)
   documents = words = 0
-  with files.atomic_file(output) as partial:
-    with open(partial, "w", encoding="utf-8") as f:
+  with files.atomic_file(output) as temporary:
+    with pathlib.Path(temporary).open("w", encoding="utf-8") as f:
       for document in sources.read_documents(inputs, format, errors, language):
         sentences = [_words(sentence) for sentence in document]
         sentences = [sentence for sentence in sentences if sentence]

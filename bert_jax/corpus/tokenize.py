@@ -1,9 +1,9 @@
-"""Raw documents to token ids, in several processes.
+"""Turns raw documents into token ids, in several processes.
 
-`make_tokenizer` returns what a worker process of `prepare` does;
-`ordered_map` runs such functions over a stream, with the results in order.
-`concurrent.futures` would do, but its workers outlive a parent that is killed
-with SIGKILL. These end when their pipe does.
+`make_tokenizer` returns the function that a worker process runs. `ordered_map`
+runs such a function over a stream, and keeps the order. `concurrent.futures` is
+not used, because its workers continue if their parent is killed by SIGKILL. The
+workers of `ordered_map` end when their pipe is closed.
 """
 
 import contextlib
@@ -13,7 +13,9 @@ import queue
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +24,15 @@ from bert_jax import hashing
 from bert_jax.corpus import reader, sources, writer
 from bert_jax.text.vocabulary import Vocabulary
 
-# About 0.2 seconds of work, and a few MB of the tokenizer's memory.
+# The number of characters in a batch. They take about 0.2 seconds, and a few MB
+# of the tokenizer's memory.
 _BATCH_CHARS = 2**18
+# The largest numbers of sentences, and of their characters, that are encoded at
+# once. A long document at once would take a hundred times its size in memory.
 _SENTENCES = 1024
 _SENTENCE_CHARS = 2**20
-# A worker always has the next item at hand when it finishes one.
+# The number of inputs that a worker has at once: while it works on one of them,
+# it has the next one already.
 _IN_FLIGHT = 2
 
 
@@ -34,14 +40,14 @@ class Tokenized(NamedTuple):
   """The token ids of a batch of records.
 
   Attributes:
-    parts: the documents of each split, in order.
-    records: how many records the batch had.
-    share: share of the inputs read up to its end.
-    smallest: the smallest hashes of documents, up to four.
+    documents: split -> its documents, in order.
+    records: the number of records in the batch.
+    share: the share of all inputs that is read at the end of the batch.
+    smallest: the four smallest different hashes of documents, or fewer.
     largest: the largest hash of a document; None without documents.
   """
 
-  parts: dict[str, writer.Part]
+  documents: dict[str, writer.EncodedDocuments]
   records: int
   share: float
   smallest: list[int]
@@ -51,7 +57,7 @@ class Tokenized(NamedTuple):
 def batches(
   records: Iterable[sources.Record],
 ) -> Iterator[list[sources.Record]]:
-  """Groups records to a useful amount of work."""
+  """Yields batches of records with about `_BATCH_CHARS` characters."""
   batch: list[sources.Record] = []
   size = 0
   for record in records:
@@ -65,24 +71,24 @@ def batches(
 
 
 def document_hash(document: sources.Document) -> int:
-  """Returns a hash in [0, 2**64) of the content, alike for exact copies."""
+  """Returns a hash of a document's content, an integer in [0, 2**64)."""
   return hashing.text_hash("\n".join(document))
 
 
 def make_tokenizer(
   tokenizer: Vocabulary, language: str, threshold: int
 ) -> Callable[[list[sources.Record]], Tokenized]:
-  """Returns the function from a batch of records to `Tokenized`.
+  """Returns a function from a batch of records to `Tokenized`.
 
   Args:
-    tokenizer: text to ids.
+    tokenizer: the tokenizer for the sentences.
     language: see `sources.split_sentences`.
-    threshold: documents whose hash is below it are held out.
+    threshold: documents with a smaller hash are held out.
   """
   dtype = reader.token_dtype(tokenizer.num_ids)
 
   def run(batch: list[sources.Record]) -> Tokenized:
-    documents_by_split: dict[str, list] = {split: [] for split in reader.SPLITS}
+    documents: dict[str, list] = {split: [] for split in reader.SPLITS}
     hashes = []
     for record in batch:
       document = sources.split_sentences(record, language)
@@ -90,16 +96,15 @@ def make_tokenizer(
       if len(tokens):
         hashes.append(document_hash(document))
         split = "validation" if hashes[-1] < threshold else "train"
-        documents_by_split[split].append((tokens, lengths))
+        documents[split].append((tokens, lengths))
     return Tokenized(
-      {
-        split: _part(documents, dtype)
-        for split, documents in documents_by_split.items()
+      documents={
+        split: _join(encoded, dtype) for split, encoded in documents.items()
       },
-      len(batch),
-      batch[-1].share,
-      sorted(set(hashes))[:4],
-      max(hashes, default=None),
+      records=len(batch),
+      share=batch[-1].share,
+      smallest=sorted(set(hashes))[:4],
+      largest=max(hashes, default=None),
     )
 
   return run
@@ -108,20 +113,30 @@ def make_tokenizer(
 def encode(
   tokenizer: Vocabulary, document: sources.Document, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns [T] ids and [S] lengths; sentences without a token are dropped."""
+  """Encodes the sentences of a document; drops sentences without tokens.
+
+  Args:
+    tokenizer: the tokenizer for the sentences.
+    document: the sentences.
+    dtype: the type of the ids.
+
+  Returns:
+    The ids of all sentences [T], and the number of ids in each sentence, an
+    array of int64 [S].
+  """
   tokens, lengths = [np.zeros(0, dtype)], []
-  # A long document at once would take a hundred times its size in memory.
-  for sentences in _some(document):
-    encoded = tokenizer.encode_batch(sentences)
-    if any(around := tokenizer.around):
-      encoded = [[*around[0], *x, *around[1]] for x in encoded if x]
-    lengths += [len(ids) for ids in encoded if ids]
+  before, after = tokenizer.around
+  for sentences in _sentence_groups(document):
+    encoded = [ids for ids in tokenizer.encode_batch(sentences) if ids]
+    if before or after:
+      encoded = [[*before, *ids, *after] for ids in encoded]
+    lengths += [len(ids) for ids in encoded]
     tokens.append(np.array([x for ids in encoded for x in ids], dtype))
   return np.concatenate(tokens), np.array(lengths, np.int64)
 
 
-def _some(document: sources.Document) -> Iterator[list[str]]:
-  """Groups sentences by their number and their characters."""
+def _sentence_groups(document: sources.Document) -> Iterator[list[str]]:
+  """Groups sentences that are encoded at once."""
   group: list[str] = []
   size = 0
   for sentence in document:
@@ -136,109 +151,132 @@ def _some(document: sources.Document) -> Iterator[list[str]]:
     yield group
 
 
-def _part(documents: list, dtype: np.dtype) -> writer.Part:
-  return writer.Part(
-    np.concatenate([np.zeros(0, dtype), *(t for t, _ in documents)]),
-    np.concatenate([np.zeros(0, np.int64), *(s for _, s in documents)]),
-    np.array([len(s) for _, s in documents], np.int64),
+def _join(
+  documents: Sequence[tuple[np.ndarray, np.ndarray]], dtype: np.dtype
+) -> writer.EncodedDocuments:
+  """Joins documents, each a pair from `encode`."""
+  tokens = [ids for ids, _ in documents]
+  lengths = [sentence_lengths for _, sentence_lengths in documents]
+  return writer.EncodedDocuments(
+    tokens=np.concatenate([np.zeros(0, dtype), *tokens]),
+    sentence_lengths=np.concatenate([np.zeros(0, np.int64), *lengths]),
+    document_lengths=np.array(list(map(len, lengths)), np.int64),
   )
 
 
 def ordered_map(
-  setup: Callable[..., Callable[[Any], Any]],
+  make_function: Callable[..., Callable[[Any], Any]],
   arguments: tuple,
-  items: Iterable[Any],
+  inputs: Iterable[Any],
   processes: int,
-) -> Iterator[Any]:
-  """Yields `setup(*arguments)(item)` for every item, in order.
+) -> Generator[Any, None, None]:
+  """Yields `make_function(*arguments)(x)` for every input x, in order.
 
-  Item k goes to process k modulo `processes`; at most two items and results
-  a process are held, so memory does not grow with the stream.
+  Input k goes to process k modulo `processes`. A process holds at most two
+  inputs and outputs, so memory does not grow with the stream.
 
   Args:
-    setup: called once in each process; it and its function's arguments and
-      results are pickled.
-    arguments: the arguments of `setup`.
-    items: the stream, read in the calling process.
-    processes: how many to start.
+    make_function: a function that each process calls once. It, its arguments,
+      the inputs and the outputs are pickled.
+    arguments: the arguments of `make_function`.
+    inputs: the stream, which is read in the calling process.
+    processes: the number of processes to start.
 
   Raises:
     ChildProcessError: a process was killed, or could not begin.
-    Exception: whatever the stream or the function raises.
+    Exception: any error that the stream or the function raises.
   """
   context = multiprocessing.get_context("spawn")
-  pipes, children = [], []
+  workers = []
   try:
     for _ in range(processes):
-      parent_end, child_end = context.Pipe()
-      child = context.Process(
-        target=_work, args=(child_end, setup, arguments), daemon=True
+      pipe, child_end = context.Pipe()
+      process = context.Process(
+        target=_work, args=(child_end, make_function, arguments), daemon=True
       )
-      child.start()
+      process.start()
       child_end.close()
-      pipes.append(parent_end)
-      children.append(child)
-    begun: set[int] = set()
-    pending: deque[int] = deque()
-    for k, item in enumerate(items):
+      workers.append(_Worker(process, pipe))
+    pending: deque[_Worker] = deque()
+    for k, x in enumerate(inputs):
       if len(pending) == processes * _IN_FLIGHT:
-        yield _receive(pipes, children, begun, pending.popleft())
-      worker = k % processes
+        yield pending.popleft().receive()
+      worker = workers[k % processes]
+      # If the worker has died, `receive` raises the error.
       with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        pipes[worker].send(item)  # Receiving tells what became of it.
+        worker.pipe.send(x)
       pending.append(worker)
     while pending:
-      yield _receive(pipes, children, begun, pending.popleft())
+      yield pending.popleft().receive()
   finally:
-    for pipe in pipes:
-      pipe.close()
-    for child in children:
-      child.join(5)
-      if child.is_alive():
-        child.kill()
-        child.join()
+    for worker in workers:
+      worker.pipe.close()
+    for worker in workers:
+      worker.process.join(5)
+      if worker.process.is_alive():
+        worker.process.kill()
+        worker.process.join()
 
 
-def _receive(pipes, children, begun: set[int], worker: int) -> Any:
-  try:
-    if worker not in begun:
-      pipes[worker].recv()  # Its first word, before any result.
-      begun.add(worker)
-    ok, value = pipes[worker].recv()
-  except (EOFError, ConnectionResetError):
-    children[worker].join(5)
-    code = children[worker].exitcode
-    # One that a signal ended has a negative number.
-    if worker not in begun and code is not None and code > 0:
+class _Worker:
+  """A worker process, as its parent sees it.
+
+  Attributes:
+    process: the process.
+    pipe: the parent's end of the pipe.
+  """
+
+  def __init__(self, process: BaseProcess, pipe: Connection):
+    """Takes a process that has been started."""
+    self.process, self.pipe = process, pipe
+    self._has_begun = False
+
+  def receive(self) -> Any:
+    """Returns the next output; raises the errors of `ordered_map`."""
+    try:
+      if not self._has_begun:
+        self.pipe.recv()  # The word "begun", which comes before all outputs.
+        self._has_begun = True
+      succeeded, output = self.pipe.recv()
+    except (EOFError, ConnectionResetError):
+      self.process.join(5)
+      code = self.process.exitcode
+      # The exit code is negative if a signal ended the process.
+      if not self._has_begun and code is not None and code > 0:
+        raise ChildProcessError(
+          f"a worker process could not begin (exit code {code}): it imports the"
+          " script that started it, which must do its work under `if __name__"
+          ' == "__main__":`.'
+        ) from None
       raise ChildProcessError(
-        f"a worker process could not begin (exit code {code}): it imports the"
-        " script that started it, which must do its work under `if __name__ =="
-        ' "__main__":`.'
+        f"a worker process ended early (exit code {code});"
+        " if the machine is short of memory, use fewer --processes."
       ) from None
-    raise ChildProcessError(
-      f"a worker process ended early (exit code {code});"
-      " if the machine is short of memory, use fewer --processes."
-    ) from None
-  if not ok:
-    raise value
-  return value
+    if not succeeded:
+      raise output
+    return output
 
 
-def _work(pipe, setup, arguments) -> None:
-  # The parent decides when to stop; a signal to the whole group is its own.
+def _work(
+  pipe: Connection,
+  make_function: Callable[..., Callable[[Any], Any]],
+  arguments: tuple,
+) -> None:
+  """Runs a worker process: sends outputs until the pipe is closed."""
+  # Signals go to the whole process group, but the parent decides when to stop.
   signal.signal(signal.SIGINT, signal.SIG_IGN)
   signal.signal(signal.SIGTERM, signal.SIG_IGN)
-  # One process is one core: the tokenizer's own threads would be too many.
+  # There is one process for each core, so the tokenizer needs no threads.
   os.environ["TOKENIZERS_PARALLELISM"] = "false"
-  items: queue.SimpleQueue = queue.SimpleQueue()
-  # Receiving in a thread keeps the parent from ever waiting to send while
-  # this process waits to send a result.
-  threading.Thread(target=_feed, args=(pipe, items), daemon=True).start()
+  inputs: queue.SimpleQueue = queue.SimpleQueue()
+  # Inputs are received in a thread. Otherwise the parent could wait to send an
+  # input while this process waits to send an output.
+  threading.Thread(target=_feed, args=(pipe, inputs), daemon=True).start()
   try:
     pipe.send("begun")
-    function = setup(*arguments)
-    while (item := items.get()) is not None:
-      pipe.send((True, function(item)))
+    function = make_function(*arguments)
+    while (x := inputs.get()) is not None:
+      pipe.send((True, function(x)))
   except (BrokenPipeError, ConnectionResetError):
     pass
   except Exception as e:
@@ -246,8 +284,9 @@ def _work(pipe, setup, arguments) -> None:
       pipe.send((False, e))
 
 
-def _feed(pipe, items: queue.SimpleQueue) -> None:
+def _feed(pipe: Connection, inputs: queue.SimpleQueue) -> None:
+  """Puts the inputs that a pipe brings into a queue, and None at the end."""
   with contextlib.suppress(EOFError, OSError):
     while True:
-      items.put(pipe.recv())
-  items.put(None)
+      inputs.put(pipe.recv())
+  inputs.put(None)

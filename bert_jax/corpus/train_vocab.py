@@ -1,11 +1,13 @@
 """Trains a vocabulary on the text of inputs and writes its files."""
 
 import os
+import pathlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from bert_jax import files
 from bert_jax.corpus import sources
+from bert_jax.files import PathLike
 from bert_jax.messages import UserError, note
 from bert_jax.text import (
   cleaning,
@@ -18,11 +20,11 @@ from bert_jax.text.cleaning import Cleaning
 from bert_jax.text.train_vocabulary import KINDS, MIN_FREQUENCY
 from bert_jax.text.vocabulary import Vocabulary
 
-# Mean number of characters between two spaces above which a warning says that
-# the text has few spaces. German and Finnish have about 8.
+# Warn that the text has few spaces if the mean number of characters between two
+# spaces is larger. German and Finnish have about 8.
 UNSPACED = 30
-# The largest number of pieces; the largest published vocabulary, of words, has
-# 793,471.
+# The largest number of pieces. The largest published vocabulary has 793,471; it
+# is one of words.
 MAX_SIZE = 2**20
 _PROGRESS_SECONDS = 5
 
@@ -30,7 +32,7 @@ _PROGRESS_SECONDS = 5
 def train_vocab(
   inputs: str | Sequence[str],
   size: int,
-  output: str,
+  output: PathLike,
   kind: str = "wordpiece",
   format: str = "auto",
   errors: str = "strict",
@@ -40,32 +42,33 @@ def train_vocab(
 ) -> Sequence[str]:
   """Trains a vocabulary on all text of `inputs` and writes it.
 
-  Special tokens have the published order. There are `size` pieces; fewer (which
-  a note on stderr says) if the text is too small. The result is the same in
-  every run and appears only when it is complete.
+  Special tokens have the published order. If the text is too small for `size`
+  pieces, there are fewer, and a note on stderr says so. The pieces are the same
+  in every run. The files get their names only when they are complete.
 
   Args:
     inputs: see `sources.find_sources`.
-    size: number of pieces.
-    output: path of a file (WordPiece, words: one a line; unigram: a
-      SentencePiece model, its name ends with .model), beside which stand the
-      settings that it is used with and its digest; or of a new folder for the
-      files of byte-level BPE.
+    size: the number of pieces.
+    output: the file or folder to write. For WordPiece and words it is a file
+      with a piece on each line; for unigram a SentencePiece model, whose name
+      ends with .model; for byte-level BPE a new folder. A second file, beside
+      the first one, has the settings and the digest of the vocabulary.
     kind: one of `train_vocabulary.KINDS`: BERT's, RoBERTa's, ALBERT's, ELMo's.
     format: see `sources.find_sources`.
     errors: see `sources.find_sources`.
-    lower_case: lower-case the text; None is True. Byte-level BPE and words
-      never do, nor do they strip accents.
-    keep_accents: keep accents; None is the contrary of `lower_case`.
-    rules: one of `words.RULES`, if `kind` is "words"; None for the first.
+    lower_case: True to change the text to lower case; None means True.
+      Byte-level BPE and words always keep capitals and accents.
+    keep_accents: True to keep accents; None means the opposite of `lower_case`.
+    rules: one of `words.RULES`, if `kind` is "words"; None means the first.
 
   Returns:
     The pieces.
 
   Raises:
-    UserError: an input is bad or has no text, `size` is far too small, or
-      `output` does not fit the kind or is in the way.
+    UserError: an input is bad or has no text, `size` is far too small, the name
+      of `output` is wrong for the kind, or there is such a file already.
   """
+  output = os.fspath(output)
   if size < 100:
     raise UserError(f"--size={size} is too small: 100 or more (BERT: 30522).")
   if size > MAX_SIZE:
@@ -75,9 +78,9 @@ def train_vocab(
       f"--rules={rules}: only of --tokenizer=words; leave it out."
     )
   _check_output(output, kind)
-  found_sources = sources.find_sources(inputs, format, errors)
+  text_sources = sources.find_sources(inputs, format, errors)
   spaces = _Spaces()
-  texts = spaces.counted(_texts(sources.read_records(found_sources)))
+  texts = spaces.counted(_texts(sources.read_records(text_sources)))
   wanted = Cleaning(lower_case, keep_accents).filled()
   strips = kind in ("wordpiece", "unigram") and not wanted.keep_accents
   marks = cleaning.Marks(kind == "unigram") if strips else None
@@ -87,7 +90,7 @@ def train_vocab(
     kind, texts, size, wanted, rules or words.RULES[0]
   )
   if vocabulary is None:
-    names = ", ".join(source.name for source in found_sources[:3])
+    names = ", ".join(source.name for source in text_sources[:3])
     raise UserError(f"{names}: no text in it.")
   _write(vocabulary, output)
   note(f"{output}: {vocabulary.vocab_size:,} pieces.")
@@ -109,13 +112,14 @@ def _texts(records: Iterable[sources.Record]) -> Iterator[str]:
 
 
 class _Spaces:
-  """Counts characters and white space of the text that is read."""
+  """Counts the characters and the white space of texts."""
 
   def __init__(self) -> None:
+    """Begins with no text counted."""
     self.characters = self.spaces = 0
 
   def counted(self, texts: Iterable[str]) -> Iterator[str]:
-    """Yields the texts and counts what is in them."""
+    """Yields the texts and counts their characters."""
     for text in texts:
       self.characters += len(text)
       self.spaces += text.count(" ") + text.count("\n") + 1
@@ -135,7 +139,7 @@ def _count_marks(texts: Iterable[str], marks: cleaning.Marks) -> Iterator[str]:
 
 
 def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
-  """Says why a vocabulary has fewer pieces than were asked for."""
+  """Returns the reason why a vocabulary has fewer pieces than `size`."""
   if kind in ("wordpiece", "words") and spaces.distance > UNSPACED:
     rule = (
       "a word is what stands between spaces"
@@ -161,17 +165,19 @@ def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
 
 
 def _check_output(output: str, kind: str) -> None:
+  """Raises UserError if the files of a vocabulary cannot be written."""
+  path = pathlib.Path(output)
   if kind not in KINDS:
     raise UserError(f"kind {kind!r}: not one of {list(KINDS)}.")
   if not output:
     raise UserError("--output is empty; name what to write.")
   if kind == "bytelevel":
-    if os.path.isfile(output) or (os.path.isdir(output) and os.listdir(output)):
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
       raise UserError(
         f"{output} is in the way; name a new folder for vocab.json and"
         " merges.txt."
       )
-  elif os.path.isdir(output):
+  elif path.is_dir():
     raise UserError(f"{output} is a folder; name a file.")
   elif (kind == "unigram") != output.endswith(".model"):
     raise UserError(
@@ -180,38 +186,38 @@ def _check_output(output: str, kind: str) -> None:
     )
   elif os.path.lexists(output):
     raise UserError(f"{output} exists; delete it or choose another --output.")
-  elif os.path.exists(settings := _settings_path(output)):
+  elif (settings := _settings_path(path)).exists():
     raise UserError(
       f"{settings} is in the way: it says how another vocabulary is used;"
       " choose another name or folder, or remove it."
     )
 
 
-def _settings_path(output: str) -> str:
-  name = open_vocabulary.settings_beside(output)
-  return os.path.join(os.path.dirname(output), name)
+def _settings_path(output: pathlib.Path) -> pathlib.Path:
+  """Returns the file with the settings of a vocabulary's file."""
+  return output.parent / open_vocabulary.settings_beside(output)
 
 
 def _write(vocabulary: Vocabulary, output: str) -> None:
   """Writes the files of a vocabulary; after an error nothing is left."""
-  output = os.path.normpath(output)
+  path = pathlib.Path(output)
   if vocabulary.kind == "bytelevel":
-    with files.atomic_folder(output) as folder:
+    with files.atomic_folder(path) as folder:
       open_vocabulary.save(vocabulary, folder)
     return
   contents = open_vocabulary.contents(vocabulary)
   content = contents[next(iter(vocabulary.files))]
   settings = contents[open_vocabulary.SETTINGS]
   if vocabulary.kind == "unigram":
-    # The model itself says all but its digest.
-    name = os.path.basename(output)
-    settings = open_vocabulary.digest_settings({name: content})
-  os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-  # Both files are written before either gets its name; the settings get theirs
-  # first, since a vocabulary without them would be used in another way.
+    # The model has all settings except its digest.
+    settings = open_vocabulary.digest_settings({path.name: content})
+  path.parent.mkdir(parents=True, exist_ok=True)
+  # Both files are written before one of them gets its name. The settings get
+  # their name first, since without them the vocabulary would be used in another
+  # way.
   with (
-    files.atomic_file(output) as new_output,
-    files.atomic_file(_settings_path(output)) as new_settings,
+    files.atomic_file(path) as new_vocabulary,
+    files.atomic_file(_settings_path(path)) as new_settings,
   ):
-    files.write_durably(new_output, content)
+    files.write_durably(new_vocabulary, content)
     files.write_durably(new_settings, settings)

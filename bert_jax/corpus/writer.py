@@ -1,64 +1,90 @@
-"""Writes a prepared folder piece by piece, safe against any interruption.
+"""Writes a prepared folder step by step, safe against any interruption.
 
-Everything goes to `DIR.partial`. `progress.json` there holds the length of
-every file at the last save; a later run cuts the files to these lengths and
-goes on. The folder gets its name when it is complete. The format is described
-in `reader.py`.
+Everything is written to `DIR.partial`. Its file `progress.json` holds the
+length of every file at the last save. A later run cuts the files to these
+lengths and continues. The folder gets its name when it is complete. `reader.py`
+describes the format.
 """
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator
+import pathlib
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from bert_jax import files
-from bert_jax.corpus import reader
+from bert_jax.corpus import reader, sources
 from bert_jax.files import (
   clear_temporary,
   is_sealed,
   open_no_follow,
   read_json,
   seal,
+  sync_file,
   write_json,
 )
 from bert_jax.messages import Damaged, UserError
 
 PROGRESS = "progress.json"
-# The file that a run holds locked while it writes the folder.
+# The file on which a run holds a lock while it writes the folder.
 LOCK = "lock"
+# The arrays that `Writer` writes -> their types; None for the type of token
+# ids.
 _ARRAYS = {"tokens": None, "sentences": np.int64, "documents": np.int64}
-# A multiple of 8, since word-start bits of a chunk fill whole bytes.
-_CHUNK_TOKENS = 2**22
+# The number of tokens that are read at once. It is a multiple of 8, so that
+# their word-start bits fill whole bytes.
+_BLOCK_TOKENS = 2**22
 
 
-class Part(NamedTuple):
+class EncodedDocuments(NamedTuple):
   """Consecutive documents of one split.
 
   Attributes:
     tokens: [T] token ids.
-    sentences: [S] tokens in each sentence.
-    documents: [D] sentences in each document.
+    sentence_lengths: [S] the number of tokens in each sentence.
+    document_lengths: [D] the number of sentences in each document.
   """
 
   tokens: np.ndarray
-  sentences: np.ndarray
-  documents: np.ndarray
+  sentence_lengths: np.ndarray
+  document_lengths: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """An unfinished folder, and how it is written.
+
+  Attributes:
+    partial: the unfinished folder.
+    sources: the inputs.
+    progress: the content of `progress.json`, which the steps of the job change.
+    processes: the number of worker processes.
+    save_seconds: the time between saves.
+  """
+
+  partial: str
+  sources: Sequence[sources.Source]
+  progress: dict[str, Any]
+  processes: int
+  save_seconds: float
 
 
 def read_progress(partial: str) -> dict[str, Any] | None:
-  """Returns what `write_progress` wrote last, None for an unused folder.
+  """Returns the progress that `write_progress` wrote; None for a new folder.
 
   Raises:
-    UserError: the folder holds something else, or what is damaged.
+    UserError: the folder holds other files, or the progress is damaged.
   """
-  path = os.path.join(partial, PROGRESS)
-  if not os.path.isdir(partial):
+  path = pathlib.Path(partial, PROGRESS)
+  if not path.parent.is_dir():
     return None
-  if not os.path.exists(path):
+  if not path.exists():
     clear_temporary(partial)
-    if set(os.listdir(partial)) - {PROGRESS + ".tmp", LOCK}:
+    names = {file.name for file in path.parent.iterdir()}
+    if names - {PROGRESS + ".tmp", LOCK}:
       raise UserError(
         f"{partial} is in the way: it holds files but no {PROGRESS}. Move it"
         " away, or delete it."
@@ -72,25 +98,25 @@ def read_progress(partial: str) -> dict[str, Any] | None:
 
 
 def write_progress(partial: str, progress: dict[str, Any]) -> None:
-  """Writes what `read_progress` returns."""
-  path = os.path.join(partial, PROGRESS)
-  write_json(path, seal(progress))
+  """Writes `progress.json`, for `read_progress`."""
+  write_json(pathlib.Path(partial, PROGRESS), seal(progress))
 
 
 @contextlib.contextmanager
 def locked(partial: str) -> Iterator[None]:
-  """Makes the folder and holds it against a second run.
+  """Makes the unfinished folder, and keeps other runs from writing it.
 
   Raises:
-    UserError: another process writes it, or a file has its name.
+    UserError: another run writes the folder, or a file or link has its name.
   """
-  if os.path.islink(partial):
+  folder = pathlib.Path(partial)
+  if folder.is_symlink():
     raise UserError(f"{partial} is a link and in the way; move it away.")
-  if os.path.exists(partial) and not os.path.isdir(partial):
+  if folder.exists() and not folder.is_dir():
     raise UserError(f"{partial} is a file, in the way; move it away.")
-  os.makedirs(partial, exist_ok=True)
+  folder.mkdir(parents=True, exist_ok=True)
   try:
-    with files.locked(os.path.join(partial, LOCK)):
+    with files.locked(folder / LOCK):
       yield
   except files.Locked as e:
     raise files.Locked(f"{partial}: another run is writing it.") from e
@@ -100,19 +126,25 @@ class Writer:
   """Appends documents to the splits of an unfinished folder."""
 
   def __init__(self, partial: str, dtype: np.dtype, progress: dict[str, Any]):
-    """Opens the files, cut to the lengths that `progress["files"]` gives.
+    """Opens the files, and cuts them to the lengths of the last save.
+
+    Args:
+      partial: the unfinished folder.
+      dtype: the type of token ids.
+      progress: the content of `progress.json`; "files" has the lengths.
 
     Raises:
-      OSError: a file is shorter than that, or cannot be written.
+      OSError: a file is too short, or cannot be written.
     """
     self.partial = partial
     self._dtype = dtype
-    self._files = {}
-    self._ends: dict[str, int] = {}
+    self._files: dict[str, BinaryIO] = {}
+    # File -> the number of tokens, sentences or documents in it.
+    self._counts: dict[str, int] = {}
     for split in reader.SPLITS:
       for array, kind in _ARRAYS.items():
         name = f"{split}.{array}"
-        path = os.path.join(partial, name)
+        path = pathlib.Path(partial, name)
         file = open_no_follow(path)
         length = progress["files"].get(name, 0)
         if file.seek(0, os.SEEK_END) < length:
@@ -122,102 +154,108 @@ class Writer:
         self._files[name] = file
         if kind and not file.tell():
           file.write(np.zeros(1, kind).tobytes())
-        item = np.dtype(kind or dtype).itemsize
-        self._ends[name] = file.tell() // item - (1 if kind else 0)
+        itemsize = np.dtype(kind or dtype).itemsize
+        # The first offset is 0, so there is one more than sentences or
+        # documents.
+        self._counts[name] = file.tell() // itemsize - (1 if kind else 0)
 
-  def append(self, split: str, part: Part) -> None:
+  def append(self, split: str, documents: EncodedDocuments) -> None:
     """Appends documents to a split; `save` makes them durable."""
-    self._write(split, "tokens", part.tokens.astype(self._dtype))
+    self._write(split, "tokens", documents.tokens.astype(self._dtype))
     for array, lengths, unit in (
-      ("sentences", part.sentences, f"{split}.tokens"),
-      ("documents", part.documents, f"{split}.sentences"),
+      ("sentences", documents.sentence_lengths, f"{split}.tokens"),
+      ("documents", documents.document_lengths, f"{split}.sentences"),
     ):
-      # The unit's end has been moved already: count back from it.
-      start = self._ends[unit] - int(lengths.sum())
+      # The count of the unit includes the new documents already.
+      start = self._counts[unit] - int(lengths.sum())
       self._write(split, array, start + np.cumsum(lengths, dtype=np.int64))
 
-  def _write(self, split: str, array: str, values: np.ndarray) -> None:
+  def _write(self, split: str, array: str, numbers: np.ndarray) -> None:
+    """Appends numbers to the file of an array."""
     name = f"{split}.{array}"
-    self._files[name].write(values.tobytes())
-    self._ends[name] += len(values)
+    self._files[name].write(numbers.tobytes())
+    self._counts[name] += len(numbers)
 
   def sizes(self) -> dict[str, dict[str, int]]:
-    """Returns tokens, sentences, documents of each split."""
+    """Returns the numbers of tokens, sentences and documents of each split."""
     return {
-      split: {array: self._ends[f"{split}.{array}"] for array in _ARRAYS}
+      split: {array: self._counts[f"{split}.{array}"] for array in _ARRAYS}
       for split in reader.SPLITS
     }
 
   def save(self, progress: dict[str, Any]) -> None:
-    """Makes all that was appended durable, together with `progress`."""
+    """Makes all appended documents durable, and writes the progress."""
     for file in self._files.values():
-      file.flush()
-      os.fsync(file.fileno())
-    files = {name: file.tell() for name, file in self._files.items()}
-    write_progress(self.partial, {**progress, "files": files})
+      sync_file(file)
+    lengths = {name: file.tell() for name, file in self._files.items()}
+    write_progress(self.partial, {**progress, "files": lengths})
 
   def close(self) -> None:
+    """Closes the files; documents that were not saved may be lost."""
     for file in self._files.values():
-      # After a full disk, closing tries to write again what failed.
+      # If the disk is full, closing fails like the write before it.
       with contextlib.suppress(OSError):
         file.close()
 
 
-def derive(
+def write_derived(
   partial: str,
   vocab_size: int,
   boundary: np.ndarray,
-  ends: bool = False,
-  alone: np.ndarray | None = None,
+  boundary_is_end: bool = False,
+  is_added: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Writes the files that follow from the tokens.
+  """Writes the files that are computed from the tokens.
 
   Args:
-    partial: the folder, with all tokens in it.
-    vocab_size: V.
-    boundary: [V] bool, whether a piece starts a word.
-    ends: it ends one instead.
-    alone: [V] bool, True if a piece is always a whole word; None if none is.
+    partial: the unfinished folder, with all tokens in it.
+    vocab_size: V, the number of ids.
+    boundary: [V] bool, see `Vocabulary.boundary`.
+    boundary_is_end: see `Vocabulary.boundary_is_end`.
+    is_added: [V] bool, True for a piece that is always a whole word; None if
+      there are no such pieces.
 
   Returns:
-    [V] int64, how often each piece occurs in training.
+    An array of int64 [V] with the number of times that each id occurs in the
+    training split.
   """
   dtype = reader.token_dtype(vocab_size)
   unigrams = np.zeros(vocab_size, np.int64)
   for split in reader.SPLITS:
-    base = os.path.join(partial, split)
-    sentences = np.fromfile(base + ".sentences", np.int64)
-    done, last = 0, np.True_
+    sentences = np.fromfile(
+      pathlib.Path(partial, f"{split}.sentences"), np.int64
+    )
+    begin = 0
+    # True if the token before this block ends a word for sure.
+    word_ended = np.True_
     with (
-      open(base + ".tokens", "rb") as tokens,
-      _rewrite(base + ".word_starts") as bits,
+      pathlib.Path(partial, f"{split}.tokens").open("rb") as tokens,
+      _rewrite(pathlib.Path(partial, f"{split}.word_starts")) as bits,
     ):
-      while data := tokens.read(_CHUNK_TOKENS * dtype.itemsize):
-        ids = np.frombuffer(data, dtype)
+      while block := tokens.read(_BLOCK_TOKENS * dtype.itemsize):
+        ids = np.frombuffer(block, dtype)
         flags = boundary[ids]
-        if ends:
-          flags, last = np.append(last, flags[:-1]), flags[-1]
-          if alone is not None:
-            flags |= alone[ids]
-        elif alone is not None:
-          words = alone[ids]
-          flags |= np.append(last, words[:-1])
-          last = words[-1]
-        flags = reader.mark_starts(flags, sentences - done)
+        if boundary_is_end:
+          flags, word_ended = np.append(word_ended, flags[:-1]), flags[-1]
+          if is_added is not None:
+            flags |= is_added[ids]
+        elif is_added is not None:
+          whole_words = is_added[ids]
+          flags |= np.append(word_ended, whole_words[:-1])
+          word_ended = whole_words[-1]
+        flags = reader.mark_starts(flags, sentences - begin)
         bits.write(np.packbits(flags, bitorder="little").tobytes())
-        done += len(ids)
+        begin += len(ids)
         if split == "train":
           unigrams += np.bincount(ids, minlength=vocab_size)
-      bits.flush()
-      os.fsync(bits.fileno())
-  with _rewrite(os.path.join(partial, "train.unigrams")) as f:
+      sync_file(bits)
+  with _rewrite(pathlib.Path(partial, "train.unigrams")) as f:
     f.write(unigrams.tobytes())
-    f.flush()
-    os.fsync(f.fileno())
+    sync_file(f)
   return unigrams
 
 
-def _rewrite(path: str) -> BinaryIO:
+def _rewrite(path: pathlib.Path) -> BinaryIO:
   """Opens a file of the unfinished folder and empties it; refuses a link."""
   flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
   return open_no_follow(path, flags)
@@ -226,7 +264,7 @@ def _rewrite(path: str) -> BinaryIO:
 def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:
   """Writes `meta.json` with digests, and renames the folder to `output`."""
   meta = seal(meta | {"files": reader.file_digests(partial)})
-  write_json(os.path.join(partial, "meta.json"), meta)
+  write_json(pathlib.Path(partial, "meta.json"), meta)
   clear_temporary(partial)
   files.rename(partial, output)
   remove_leftovers(output)
@@ -234,7 +272,6 @@ def finish(partial: str, output: str, meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def remove_leftovers(output: str) -> None:
-  """Removes from a finished folder the files that only its writing needs."""
+  """Deletes the files of a finished folder that only its writer needs."""
   for name in (PROGRESS, LOCK):
-    with contextlib.suppress(FileNotFoundError):
-      os.remove(os.path.join(output, name))
+    pathlib.Path(output, name).unlink(missing_ok=True)

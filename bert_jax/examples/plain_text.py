@@ -92,13 +92,13 @@ class Text:
 
   def _parts(
     self, records: Iterator[sources.Record], split: str, threshold: int
-  ) -> Iterator[writer.Part]:
+  ) -> Iterator[writer.EncodedDocuments]:
     """Yields the tokenised documents of a split, a part for each group."""
     run = tokenize.make_tokenizer(self.tokenizer, self._language, threshold)
     while batch := list(itertools.islice(records, self._group)):
-      yield run(batch).parts[split]
+      yield run(batch).documents[split]
 
-  def _corpus(self, parts: Sequence[writer.Part]) -> reader.Corpus:
+  def _corpus(self, parts: Sequence[writer.EncodedDocuments]) -> reader.Corpus:
     """Joins parts into a corpus in memory."""
     tokens, sentences, documents = (
       np.concatenate(arrays) for arrays in zip(*parts, strict=True)
@@ -125,11 +125,11 @@ class Text:
     records = itertools.islice(self._train(), record, None)
     begin, pending, count = record, [], 0
     for part in self._parts(records, "train", self._threshold):
-      if count >= 2 and len(part.documents) >= 2:
+      if count >= 2 and len(part.document_lengths) >= 2:
         yield begin, self._corpus(pending)
         begin, pending, count = begin + len(pending) * self._group, [], 0
       pending.append(part)
-      count += len(part.documents)
+      count += len(part.document_lengths)
     if count:
       yield begin, self._corpus(pending)
 
@@ -153,7 +153,7 @@ class Text:
     else:
       records = self._train()
       parts = list(self._parts(records, "validation", self._threshold))
-    if not any(len(part.documents) for part in parts):
+    if not any(len(part.document_lengths) for part in parts):
       raise UserError(
         f"{self.path}: no document is held out; register the text with a larger"
         " heldout=, or pass other text as validation=."

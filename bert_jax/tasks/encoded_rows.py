@@ -228,7 +228,7 @@ def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
   changed = changed_files(meta["files"], folder)
   added = [
     name
-    for name in open_vocabulary.NAMES
+    for name in open_vocabulary.INPUT_FILES
     if name not in meta["files"] and os.path.exists(os.path.join(folder, name))
   ]
   if changed or added:

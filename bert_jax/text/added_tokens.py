@@ -1,7 +1,8 @@
 """Tokens that are added at the end of a vocabulary.
 
-The tokenizers library finds added tokens in a text before it cuts the rest into
-the model's own pieces. The flags of a token say how it is found:
+The tokenizers library first finds the added tokens in a text. Then it cuts the
+text between them into the model's pieces. The flags of a token say how it is
+found:
 * `single_word`: it does not match inside a word.
 * `lstrip`, `rstrip`: it includes the white space before or after it.
 * `normalized`: it is matched in the normalized text, for example in lower case.
@@ -15,12 +16,12 @@ names of special tokens.
 import dataclasses
 import itertools
 import json
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from etils import epath
 from tokenizers import (
   AddedToken,
   Tokenizer,
@@ -31,10 +32,15 @@ from tokenizers import (
 
 from bert_jax.files import decode, parse_object
 from bert_jax.messages import Damaged, UserError, note_once
-from bert_jax.text.vocabulary import Holds, Vocabulary, added_to, share
+from bert_jax.text.vocabulary import (
+  AddedTokenFinder,
+  Vocabulary,
+  copy_added,
+  copy_without_added,
+)
 
-# The file that describes a tokenizer of any kind in a transformers folder, and
-# the files beside it.
+# Files of a transformers folder. The first one describes a tokenizer of any
+# kind.
 JSON, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 BY_ID, NAMED = "added_tokens.json", "special_tokens_map.json"
 # Files that may declare tokens.
@@ -83,7 +89,7 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
     UserError: a file is damaged, or two files give a token different ids.
   """
   contents = {name: _read(files, name, folder) for name in FILES}
-  paths = {name: os.path.join(folder, name) for name in FILES}
+  paths = {name: str(epath.Path(folder, name)) for name in FILES}
   named = _named(contents[NAMED]) | _named(contents[SETTINGS])
   # transformers 5.24 normalizes a token that only the lists of further special
   # tokens in `special_tokens_map.json` name.
@@ -106,7 +112,7 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
           f" id {earlier.number} in {earlier.source}; every token needs one id."
         )
       by_content[token.content] = Declared(token, number, source)
-  numbered = sorted(by_content.values(), key=lambda d: d.number)
+  numbered = sorted(by_content.values(), key=lambda d: cast(int, d.number))
   return numbered + [
     Declared(token, None, paths[SETTINGS], bare)
     for content, (token, bare) in named.items()
@@ -115,9 +121,10 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
 
 
 def _read(files: Mapping[str, bytes], name: str, folder: str) -> dict[str, Any]:
+  """Parses a file; {} if it is missing or declares no tokens."""
   if name not in files:
     return {}
-  path = os.path.join(folder, name)
+  path = str(epath.Path(folder, name))
   text = decode(files[name], path)
   if name == JSON and '"added_tokens"' not in text:
     return {}
@@ -130,21 +137,21 @@ def _named(settings: Mapping[str, Any]) -> dict[str, tuple[AddedToken, bool]]:
   Returns:
     Content -> (token, True if the file has only the name, without flags).
   """
-  values = [settings.get(role) for role in _ROLES]
+  declarations = [settings.get(role) for role in _ROLES]
   for key in _MORE_SPECIAL:
     entries = settings.get(key) or ()
-    values += entries.values() if isinstance(entries, dict) else entries
+    declarations += entries.values() if isinstance(entries, dict) else entries
   tokens = {}
-  for value in values:
-    if isinstance(value, dict) and isinstance(value.get("content"), str):
-      tokens[value["content"]] = make_token(value | {"special": True}), False
-    elif isinstance(value, str) and value:
-      tokens[value] = AddedToken(value, normalized=False, special=True), True
+  for fields in declarations:
+    if isinstance(fields, dict) and isinstance(fields.get("content"), str):
+      tokens[fields["content"]] = make_token(fields | {"special": True}), False
+    elif isinstance(fields, str) and fields:
+      tokens[fields] = AddedToken(fields, normalized=False, special=True), True
   return tokens
 
 
 def make_token(fields: Mapping[str, Any]) -> AddedToken:
-  """Builds a token; a flag that `fields` lacks has the library's default."""
+  """Builds a token; missing flags get the defaults of the library."""
   special = bool(fields.get("special", False))
   flags = {name: bool(fields.get(name, False)) for name in FLAGS}
   flags["normalized"] = bool(fields.get("normalized", not special))
@@ -179,6 +186,7 @@ def _by_id(
 def _of_json(
   content: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
+  """Returns the tokens of `tokenizer.json` with their ids."""
   entries = content.get("added_tokens") or []
   try:
     return [(make_token(entry), _number(entry["id"])) for entry in entries]
@@ -189,6 +197,7 @@ def _of_json(
 def _of_settings(
   settings: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
+  """Returns the tokens of `tokenizer_config.json` with their ids."""
   entries = settings.get("added_tokens_decoder") or {}
   try:
     return [(make_token(entries[key]), _number(key)) for key in entries]
@@ -196,8 +205,9 @@ def _of_settings(
     raise Damaged(f"{path}: its added_tokens_decoder is damaged.") from e
 
 
-def _number(value: Any) -> int:
-  number = int(value)
+def _number(entry: Any) -> int:
+  """Converts the entry of a file to an id; ValueError if it is negative."""
+  number = int(entry)
   if number < 0:
     raise ValueError(f"the id {number}")
   return number
@@ -225,10 +235,10 @@ def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
     # These tokenizers match the special tokens of their family only by the
     # exact spelling, whatever the flags say.
     tokens = [d for d in tokens if d.token.content not in roles]
-  new = _not_yet(vocabulary.marked, tokens)
-  result = add(vocabulary, new) if new else vocabulary
-  _check_numbers(result.marked, tokens)
-  return result
+  new = _not_yet(vocabulary.with_special, tokens)
+  extended = add(vocabulary, new) if new else vocabulary
+  _check_numbers(extended.with_special, tokens)
+  return extended
 
 
 def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
@@ -243,12 +253,13 @@ def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
 
 
 def tell_apart(tokenizer: Tokenizer) -> None:
-  """Settles which of two added tokens a text is that could be either.
+  """Makes added tokens different if cleaning makes them equal.
 
-  Tokens that are looked for in cleaned text may be equal there: COVID and covid
-  in lower case. The library then reads one of them, another one in another
-  process. So the later ones are looked for in the raw text, by their exact
-  spelling, and the first one has all other spellings. Each case is printed.
+  Tokens that are looked for in cleaned text may be equal there, for example
+  COVID and covid in lower case. The library then reads one of them, and not the
+  same one in every process. So the later tokens are changed: they are looked
+  for in the raw text, by their exact spelling. The first token is read for all
+  other spellings. A line is printed for each case.
 
   Args:
     tokenizer: the library's tokenizer; the flags of its added tokens change.
@@ -307,6 +318,7 @@ def _not_yet(
 
 
 def _check_numbers(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
+  """Raises UserError if a token's id is not the declared one."""
   for d in tokens:
     number = tokenizer.token_to_id(d.token.content)
     if d.number not in (None, number):
@@ -341,19 +353,21 @@ def add(vocabulary: Vocabulary, tokens: Sequence[AddedToken]) -> Vocabulary:
       f"a tokenizer with the rules {rules!r} has no added tokens"
       f" ({listed([token.content for token in tokens])}); leave --rules out."
     )
-  if vocabulary.marked.get_vocab_size() < vocabulary.vocab_size:
+  if vocabulary.with_special.get_vocab_size() < vocabulary.vocab_size:
     vocabulary = _filled(vocabulary)
-  marked = added_to(share(vocabulary.marked), vocabulary.marked)
-  marked.add_tokens(list(tokens))
-  result = with_added(vocabulary, marked)
-  if not result.added:
-    return result
-  # A tokenizer that was read from tokenizer.json alone has its post-processor,
-  # which adds the special tokens around a text.
+  with_special = copy_added(
+    vocabulary.with_special, copy_without_added(vocabulary.with_special)
+  )
+  with_special.add_tokens(list(tokens))
+  extended = with_added(vocabulary, with_special)
+  if not extended.added:
+    return extended
+  # If tokenizer.json is the only file, its tokenizer has a post-processor that
+  # adds the special tokens around a text.
   has_processor = {*vocabulary.files} == {JSON}
-  to_write = marked if has_processor else with_special_tokens(result)
+  to_write = with_special if has_processor else with_special_tokens(extended)
   files = {**vocabulary.files, JSON: to_write.to_str().encode("utf-8")}
-  return dataclasses.replace(result, files=files)
+  return dataclasses.replace(extended, files=files)
 
 
 def _filled(vocabulary: Vocabulary) -> Vocabulary:
@@ -364,34 +378,42 @@ def _filled(vocabulary: Vocabulary) -> Vocabulary:
   """
 
   def fill(tokenizer: Tokenizer) -> Tokenizer:
-    content = json.loads(share(tokenizer).to_str())
+    content = json.loads(copy_without_added(tokenizer).to_str())
     pieces = content["model"]["vocab"]
     numbers = set(pieces.values())
     for number, piece in enumerate(vocabulary.pieces):
       if number not in numbers:
         pieces[piece] = number
-    return added_to(Tokenizer.from_str(json.dumps(content)), tokenizer)
+    return copy_added(tokenizer, Tokenizer.from_str(json.dumps(content)))
 
-  plain, marked = fill(vocabulary.plain), fill(vocabulary.marked)
-  return dataclasses.replace(vocabulary, plain=plain, marked=marked)
+  return dataclasses.replace(
+    vocabulary,
+    plain=fill(vocabulary.plain),
+    with_special=fill(vocabulary.with_special),
+  )
 
 
-def with_added(vocabulary: Vocabulary, marked: Tokenizer) -> Vocabulary:
-  """Returns the tokenizer with all added tokens of `marked`.
+def with_added(vocabulary: Vocabulary, with_special: Tokenizer) -> Vocabulary:
+  """Returns the tokenizer with all added tokens of `with_special`.
 
   Args:
-    vocabulary: the tokenizer; its pieces are the first pieces of `marked`.
-    marked: the library's tokenizer that reads special tokens in a text as
-      special tokens.
+    vocabulary: the tokenizer; its pieces are the first ones of `with_special`.
+    with_special: the library's tokenizer that reads special tokens in a text
+      as special tokens.
+
+  Raises:
+    UserError: an added token is spelled like another piece.
   """
-  tell_apart(marked)
+  tell_apart(with_special)
   roles = role_tokens(vocabulary)
-  numbers = marked.get_added_tokens_decoder()
+  numbers = with_special.get_added_tokens_decoder()
   by_number = [numbers[number] for number in sorted(numbers)]
   added = tuple(token for token in by_number if token.content not in roles)
   if not added:
-    return dataclasses.replace(vocabulary, marked=marked, _caches=[{}])
-  plain = share(vocabulary.plain)
+    return dataclasses.replace(
+      vocabulary, with_special=with_special, _caches=[{}]
+    )
+  plain = copy_without_added(vocabulary.plain)
   size = vocabulary.vocab_size
   new = [
     numbers[number].content for number in sorted(numbers) if number >= size
@@ -400,27 +422,31 @@ def with_added(vocabulary: Vocabulary, marked: Tokenizer) -> Vocabulary:
   boundary = np.append(vocabulary.boundary, np.ones(len(new), bool))
   boundary[[*numbers]] = True
   plain.add_tokens(_without_roles(by_number, roles, vocabulary, plain))
-  # `plain` reads the family's special tokens as text. The flag `special` was
-  # removed from all other tokens, so that it still finds them.
+  # From now on `plain` reads every token with the flag `special` as text. So
+  # `_without_roles` removed this flag from all but the family's special tokens.
   plain.encode_special_tokens = True
   for token in added:
-    if plain.token_to_id(token.content) != marked.token_to_id(token.content):
+    content = token.content
+    if plain.token_to_id(content) != with_special.token_to_id(content):
       raise UserError(
-        f"the added token {token.content!r} is spelled like another piece."
+        f"the added token {content!r} is spelled like another piece."
       )
-  whole = vocabulary.whole
-  if isinstance(whole, Holds):
-    whole = whole.other
   return dataclasses.replace(
     vocabulary,
     pieces=pieces,
     plain=plain,
-    marked=marked,
+    with_special=with_special,
     boundary=boundary,
-    whole=_holds(added, plain, whole),
+    uncut_pattern=_finder(added, plain, _base_pattern(vocabulary)),
     added=added,
     _caches=[{}],
   )
+
+
+def _base_pattern(vocabulary: Vocabulary) -> re.Pattern | None:
+  """Returns `uncut_pattern` of a vocabulary before tokens were added to it."""
+  pattern = vocabulary.uncut_pattern
+  return pattern.base if isinstance(pattern, AddedTokenFinder) else pattern
 
 
 def _without_roles(
@@ -450,15 +476,15 @@ def _without_roles(
   return plain_tokens
 
 
-def _holds(
-  tokens: Sequence[AddedToken], plain: Tokenizer, other: re.Pattern | None
-) -> Holds:
+def _finder(
+  tokens: Sequence[AddedToken], plain: Tokenizer, base: re.Pattern | None
+) -> AddedTokenFinder:
   """Returns a filter for texts that may hold one of the tokens.
 
   Args:
     tokens: the added tokens.
     plain: the library's tokenizer, for its normalizer.
-    other: the pattern `whole` of the vocabulary without added tokens.
+    base: the `uncut_pattern` of the vocabulary without added tokens.
   """
   normalizer = plain.normalizer
   raw = [token.content for token in tokens if not token.normalized]
@@ -468,12 +494,13 @@ def _holds(
   normalize_ascii = None
   if isinstance(normalizer, normalizers.BertNormalizer):
     normalize_ascii = str.lower if normalizer.lowercase else str
-  return Holds(
-    _any_of(raw), _any_of(normalized), normalizer, other, normalize_ascii
+  return AddedTokenFinder(
+    _any_of(raw), _any_of(normalized), normalizer, base, normalize_ascii
   )
 
 
 def _any_of(contents: Iterable[str]) -> re.Pattern | None:
+  """Returns a pattern that matches any of the contents; None without any."""
   contents = sorted({content for content in contents if content})
   return re.compile(_branches(contents, 3)) if contents else None
 
@@ -512,17 +539,19 @@ def with_special_tokens(vocabulary: Vocabulary) -> Tokenizer:
   of this kind of tokenizer.
   """
   special, pieces = vocabulary.special, vocabulary.pieces
-  if special.mask is None:
-    return vocabulary.marked
-  tokenizer = added_to(share(vocabulary.marked), vocabulary.marked)
-  ends = [(pieces[i], i) for i in (special.sep, special.cls)]
+  if special.mask is None or special.sep is None or special.cls is None:
+    return vocabulary.with_special
+  tokenizer = copy_added(
+    vocabulary.with_special, copy_without_added(vocabulary.with_special)
+  )
+  sep = pieces[special.sep], special.sep
+  cls = pieces[special.cls], special.cls
   if vocabulary.kind == "bytelevel":
-    space = vocabulary.options["add_prefix_space"]
     tokenizer.post_processor = processors.RobertaProcessing(
-      *ends, add_prefix_space=space
+      sep, cls, add_prefix_space=vocabulary.options["add_prefix_space"]
     )
   else:
-    tokenizer.post_processor = processors.BertProcessing(*ends)
+    tokenizer.post_processor = processors.BertProcessing(sep, cls)
   if vocabulary.kind == "wordpiece":
     tokenizer.decoder = decoders.WordPiece(prefix="##")
   return tokenizer
@@ -532,7 +561,7 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
   """Returns the entries for added tokens in `tokenizer_config.json`."""
   if not vocabulary.added:
     return {}
-  tokens = vocabulary.marked.get_added_tokens_decoder()
+  tokens = vocabulary.with_special.get_added_tokens_decoder()
   entries = {
     str(number): {"content": tokens[number].content, **flags_of(tokens[number])}
     for number in sorted(tokens)
@@ -546,20 +575,19 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _first(vocabulary: Vocabulary, size: int) -> Vocabulary:
   """Returns the tokenizer without the added tokens whose id is >= `size`."""
-  tokens = vocabulary.marked.get_added_tokens_decoder()
-  marked = share(vocabulary.marked)
-  marked.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
-  whole = vocabulary.whole
+  tokens = vocabulary.with_special.get_added_tokens_decoder()
+  with_special = copy_without_added(vocabulary.with_special)
+  with_special.add_tokens([tokens[i] for i in sorted(tokens) if i < size])
   base = dataclasses.replace(
     vocabulary,
     pieces=vocabulary.pieces[:size],
-    plain=share(vocabulary.plain),
+    plain=copy_without_added(vocabulary.plain),
     boundary=vocabulary.boundary[:size],
-    whole=whole.other if isinstance(whole, Holds) else whole,
+    uncut_pattern=_base_pattern(vocabulary),
     added=(),
     _caches=[{}],
   )
-  return with_added(base, marked)
+  return with_added(base, with_special)
 
 
 def old_ids(

@@ -1,10 +1,10 @@
 """Byte-pair encodings: byte-level (GPT-2, RoBERTa) and GPT-1's.
 
-Byte-level BPE loses nothing: any text is 256 kinds of bytes, and decoding
-gives back what was encoded (Radford et al. 2019, section 2.2; openai/gpt-2
-encoder.py). GPT-1's marks the end of a word (openai/finetune-transformer-lm
-text_utils.py); its text is cleaned as BERT's is, which is what transformers
-does where spaCy is not installed.
+Byte-level BPE loses nothing: its smallest pieces are the 256 bytes, so decoding
+gives back exactly what was encoded (Radford et al. 2019, section 2.2;
+openai/gpt-2 encoder.py). GPT-1's BPE marks the end of each word
+(openai/finetune-transformer-lm text_utils.py). Its text is cleaned like BERT's,
+as transformers does if spaCy is not installed.
 """
 
 import json
@@ -24,25 +24,27 @@ from tokenizers import (
 )
 
 from bert_jax.messages import UserError
-from bert_jax.text.vocabulary import WORDS as BERT_WORDS
-from bert_jax.text.vocabulary import SpecialIds, Vocabulary, mark
+from bert_jax.text.vocabulary import WORDS as BERT_CHUNKS
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary, reading_special
 
-# Names of the roles in the published vocabularies. RoBERTa: fairseq
-# data/dictionary.py and gpt2_bpe; the others have fewer.
+# Role -> special token of the published vocabularies; GPT-2 and GPT-1 do not
+# have all roles. RoBERTa: fairseq data/dictionary.py and gpt2_bpe.
 ROBERTA = dict(cls="<s>", pad="<pad>", sep="</s>", unk="<unk>", mask="<mask>")
 GPT2 = dict(cls="<|endoftext|>", sep="<|endoftext|>", pad="<|endoftext|>")
 GPT1 = dict(unk="<unk>")
 END_OF_WORD = "</w>"
-# A space between two words belongs to the second; see `Vocabulary.atoms`. In
-# the first pattern ASCII is cut as encoder.py of GPT-2 does, unless what is not
-# ASCII follows, which could belong to the same word.
+# Patterns for `Vocabulary.chunk_pattern`. A space between two words belongs to
+# the second word. The first pattern cuts ASCII as encoder.py of GPT-2 does. But
+# it does not cut before a character that is not ASCII, which could belong to
+# the same word.
 _ASCII_WORDS = re.compile(
   r"(?>'(?:[stmd]|re|ve|ll)| ?[A-Za-z]+| ?[0-9]+| ?[!-/:-@\[-`{-~]+)(?![^ -~])"
   r"| ?[^ ]+"
 )
 WORDS = re.compile(" ?[^ ]+")
-# The last one of several spaces belongs to a word, the others do not.
-_WHOLE = re.compile(r"\s(?:\s|\Z)")
+# A text with several spaces in a row, or a space at its end, is not cut: only
+# the last one of several spaces belongs to the next word.
+_UNCUT = re.compile(r"\s(?:\s|\Z)")
 # The printable character that stands for a space.
 SPACE = "Ġ"
 
@@ -53,13 +55,16 @@ def bytelevel(
   source: str = "vocabulary",
   add_prefix_space: bool = False,
 ) -> Vocabulary:
-  """Builds a byte-level BPE tokenizer, GPT-2's or RoBERTa's by its tokens.
+  """Builds a byte-level BPE tokenizer.
+
+  It has RoBERTa's special tokens if `vocab` has a `<mask>`, else GPT-2's.
 
   Args:
     vocab: piece -> id.
-    merges: pairs of pieces in the order of their learning.
-    source: the file that they come from, for messages.
-    add_prefix_space: treat the first word as one in the middle of a text.
+    merges: pairs of pieces in the order in which they were learnt.
+    source: the file of the vocabulary, for messages.
+    add_prefix_space: True if the first word of a text gets a space before it,
+      like a word in the middle.
 
   Raises:
     UserError: bytes, special tokens or ids are missing.
@@ -69,33 +74,33 @@ def bytelevel(
   if missing:
     raise UserError(
       f"{source}: no byte-level BPE: {len(missing)} of the 256 bytes are not"
-      f" among its pieces, {sorted(missing)[0]!r} first."
+      f" among its pieces, {min(missing)!r} first."
     )
   roles = ROBERTA if ROBERTA["mask"] in vocab else GPT2
   merges = check(merges, vocab, source)
   tokenizer = bytelevel_rules(vocab, merges, add_prefix_space)
   if roles is ROBERTA:
-    # As published there: the space before a word is no part of its offsets.
+    # As in the published tokenizer, offsets leave out the space before a word.
     tokenizer.post_processor = processors.ByteLevel(
       add_prefix_space=add_prefix_space, trim_offsets=True
     )
   tokens = [t for t in dict.fromkeys(roles.values()) if t in vocab]
-  marked = mark(tokenizer, tokens)
+  with_special = reading_special(tokenizer, tokens)
   if roles is ROBERTA:
     # As in the published tokenizer, a mask includes the space before it.
     mask = AddedToken(roles["mask"], lstrip=True, normalized=False)
-    marked.add_special_tokens([mask])
+    with_special.add_special_tokens([mask])
   begins = [p.startswith(SPACE) or p in tokens for p in pieces]
   return Vocabulary(
     kind="bytelevel",
     pieces=pieces,
     special=special_ids(vocab, roles, source),
     plain=tokenizer,
-    marked=marked,
+    with_special=with_special,
     boundary=np.array(begins),
     options=dict(add_prefix_space=add_prefix_space),
     files=files(vocab, merges),
-    **cuts(add_prefix_space),
+    **chunk_rules(add_prefix_space),
   )
 
 
@@ -104,7 +109,7 @@ def bytelevel_rules(
   merges: Sequence[tuple[str, str]],
   add_prefix_space: bool,
 ) -> Tokenizer:
-  """The library's byte-level BPE, without special tokens."""
+  """Builds the library's byte-level BPE, without special tokens."""
   tokenizer = Tokenizer(models.BPE(dict(vocab), list(merges)))
   tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
     add_prefix_space=add_prefix_space
@@ -113,15 +118,20 @@ def bytelevel_rules(
   return tokenizer
 
 
-def cuts(add_prefix_space: bool) -> dict[str, Any]:
-  """How `Vocabulary` may cut the text of a byte-level BPE."""
+def chunk_rules(add_prefix_space: bool) -> dict[str, Any]:
+  """Returns the fields of `Vocabulary` that say how a text is cut."""
   if add_prefix_space:
-    # A part of a word alone would get a space.
-    return dict(atoms=WORDS, whole=_WHOLE)
-  return dict(atoms=_ASCII_WORDS, whole=_WHOLE, ascii=_spell)
+    # Take whole words, because each chunk gets a space before it.
+    return dict(chunk_pattern=WORDS, uncut_pattern=_UNCUT)
+  return dict(
+    chunk_pattern=_ASCII_WORDS,
+    uncut_pattern=_UNCUT,
+    normalize_ascii=_to_letters,
+  )
 
 
-def _spell(word: str) -> str:
+def _to_letters(word: str) -> str:
+  """Spells printable ASCII in the letters that stand for bytes."""
   return word.replace(" ", SPACE)
 
 
@@ -131,6 +141,11 @@ def gpt1(
   source: str = "vocabulary",
 ) -> Vocabulary:
   """Builds GPT-1's tokenizer: lower case, BERT's words, `</w>` at their end.
+
+  Args:
+    vocab: piece -> id.
+    merges: pairs of pieces in the order in which they were learnt.
+    source: the file of the vocabulary, for messages.
 
   Raises:
     UserError: `<unk>` or ids are missing.
@@ -143,20 +158,20 @@ def gpt1(
     pieces=pieces,
     special=special_ids(vocab, GPT1, source),
     plain=tokenizer,
-    marked=mark(tokenizer, [GPT1["unk"]]),
+    with_special=reading_special(tokenizer, [GPT1["unk"]]),
     boundary=np.array(ends),
-    ends=True,
+    boundary_is_end=True,
     options={"lower_case": True},
     files=files(vocab, merges),
-    atoms=BERT_WORDS,
-    ascii=str.lower,
+    chunk_pattern=BERT_CHUNKS,
+    normalize_ascii=str.lower,
   )
 
 
 def gpt1_rules(
   vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
 ) -> Tokenizer:
-  """The library's form of GPT-1's BPE, without special tokens."""
+  """Builds GPT-1's BPE with the library, without special tokens."""
   tokenizer = Tokenizer(
     models.BPE(
       dict(vocab),
@@ -172,13 +187,18 @@ def gpt1_rules(
 
 
 def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
-  """Returns the pieces by id.
+  """Returns the pieces in the order of their ids.
 
-  Only fairseq's fillers may be missing, which stand before RoBERTa's `<mask>`
-  and make the size of its dictionary a multiple of eight.
+  The pieces of fairseq's fillers may be missing. They come before RoBERTa's
+  `<mask>`, and make the size of its dictionary a multiple of eight.
+
+  Args:
+    vocab: piece -> id.
+    source: the file of the vocabulary, for messages.
 
   Raises:
-    UserError: an id twice, below 0, or without a piece.
+    UserError: two pieces have the same id, or an id is negative or has no
+      piece.
   """
   by_id = {i: piece for piece, i in vocab.items()}
   size = max(by_id, default=-1) + 1
@@ -186,7 +206,7 @@ def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
     raise UserError(f"{source}: ids must be different and not below 0.")
   mask = vocab.get(ROBERTA["mask"], 0)
   fillers = [i for i in range(max(mask - 7, 0), mask) if i not in by_id]
-  by_id |= {g: f"madeupword{n:04d}" for n, g in enumerate(fillers)}
+  by_id |= {i: f"madeupword{n:04d}" for n, i in enumerate(fillers)}
   if missing := size - len(by_id):
     first = next(i for i in range(size) if i not in by_id)
     raise UserError(
@@ -199,7 +219,11 @@ def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
 def check(
   merges: Sequence[tuple[str, str]], vocab: Mapping[str, int], source: str
 ) -> list[tuple[str, str]]:
-  """Returns the merges; UserError names one whose pieces are not there."""
+  """Returns the merges.
+
+  Raises:
+    UserError: a piece of a merge is not in the vocabulary.
+  """
   for i, (left, right) in enumerate(merges):
     if not (left in vocab and right in vocab and left + right in vocab):
       raise UserError(
@@ -212,7 +236,16 @@ def check(
 def special_ids(
   vocab: Mapping[str, int], roles: Mapping[str, str], source: str
 ) -> SpecialIds:
-  """Returns ids by role, None for a role that the family does not have."""
+  """Returns the ids of the special tokens.
+
+  Args:
+    vocab: piece -> id.
+    roles: role -> special token; a role that is missing gets the id None.
+    source: the file of the vocabulary, for messages.
+
+  Raises:
+    UserError: a special token is not in the vocabulary.
+  """
   missing = [token for token in roles.values() if token not in vocab]
   if missing:
     raise UserError(f"{source}: special tokens are missing: {missing}.")
@@ -222,10 +255,16 @@ def special_ids(
 
 
 def read_merges(text: str, source: str) -> list[tuple[str, str]]:
-  """Reads `merges.txt`: a pair a line, after a line that begins `#version`.
+  """Parses `merges.txt`, in which each line is a pair of pieces.
+
+  A first line that begins with `#version` is skipped.
+
+  Args:
+    text: the content of the file.
+    source: the name of the file, for messages.
 
   Raises:
-    UserError: a line that is not a pair, by its number.
+    UserError: a line is not a pair; the message has its number.
   """
   merges = []
   for number, line in enumerate(text.split("\n"), 1):
@@ -239,7 +278,11 @@ def read_merges(text: str, source: str) -> list[tuple[str, str]]:
 
 
 def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
-  """Returns an object from pieces to ids; UserError if it is none."""
+  """Returns piece -> id.
+
+  Raises:
+    UserError: an id is not an integer.
+  """
   if not all(type(i) is int for i in vocab.values()):
     raise UserError(f"{source}: not an object from pieces to ids.")
   return dict(vocab)
@@ -248,7 +291,7 @@ def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
 def files(
   vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
 ) -> dict[str, bytes]:
-  """The two files, with Hugging Face's names."""
+  """Returns name -> content of the two files, with Hugging Face's names."""
   lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
   return {
     "vocab.json": json.dumps(vocab, ensure_ascii=False).encode("utf-8"),

@@ -1,8 +1,14 @@
 """ELMo's input: words as the bytes of their characters.
 
-allenai/bilm-tf bilm/data.py, UnicodeCharsVocabulary. Ids 0 to 255 are bytes,
-then come the begin and end of a sentence and of a word, and padding within a
-word; 1 is added to all, so that 0 is no character at all.
+The source is allenai/bilm-tf bilm/data.py, UnicodeCharsVocabulary:
+
+  symbol                                  id
+  the 256 bytes                           0 to 255
+  begin and end of a sentence             256, 257
+  begin and end of a word                 258, 259
+  padding within a word                   260
+
+In arrays 1 is added to every id, so that 0 means no character.
 """
 
 import dataclasses
@@ -15,11 +21,11 @@ from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import Encoded
 
 MAX_CHARS = 50
-# Bytes of a word that count: all but its begin and end.
+# A word has at most this many bytes, besides the symbols of its begin and end.
 MAX_BYTES = MAX_CHARS - 2
 BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PAD = range(256, 261)
 NUM_CHARS = 262
-# Their names in a text, and in the published list of words.
+# The spelling of a sentence's symbols in a text and in the published word list.
 SPECIAL = {"<S>": BEGIN_SENTENCE, "</S>": END_SENTENCE}
 # Matches what `str.split` calls a word.
 _WORD = re.compile(r"\S+")
@@ -29,63 +35,74 @@ _WORD = re.compile(r"\S+")
 class Characters:
   """Text to ids of characters and back, with the methods of `Vocabulary`.
 
-  A word is what stands between white space. 48 of its UTF-8 bytes count; lone
-  surrogates, which have no bytes, are left out, as published.
+  Words are separated by white space. Only the first 48 UTF-8 bytes of a word
+  are used. Lone surrogates have no bytes and are left out, as published.
 
   Attributes:
-    boundaries: True if each text gets rows for the beginning and end of a
-      sentence.
+    boundaries: True if each text gets rows for the begin and end of a sentence.
   """
 
   boundaries: bool = False
 
   @property
   def vocab_size(self) -> int:
+    """The number of ids of characters."""
     return NUM_CHARS
 
   def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-    """Returns int32 [T, 50] of each text; a literal `<S>` is text."""
+    """Returns int32 ids [T, 50] of each text; a literal `<S>` is text."""
     ids, lengths = self.encode_flat(texts)
     return np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int32 [T, 50] of all texts, and [N] int64, rows of each one."""
+    """Returns the ids of `encode_batch` in one array.
+
+    Args:
+      texts: N texts.
+
+    Returns:
+      An int32 array [T, 50] with the ids of all texts, and an int64 array [N]
+      with the number of rows of each text.
+    """
     rows = [self._tokens(text.split()) for text in texts]
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     return _ids([token for row in rows for token in row]), lengths
 
   def encode_special(self, text: str) -> np.ndarray:
-    """Returns int32 [T, 50]; `<S>` and `</S>` between white space are marks."""
+    """Returns int32 ids [T, 50]; `<S>` and `</S>` are read as symbols."""
     return self.encode_offsets([text], special=True)[0].ids
 
   def encode_offsets(
     self, texts: Sequence[str], special: bool = False
   ) -> list[Encoded]:
-    """Returns ids and offsets into the raw texts; empty ones of boundaries.
+    """Returns ids and offsets into the raw texts.
+
+    The offsets of the begin and end of a sentence are empty.
 
     Args:
       texts: raw texts.
-      special: True if `<S>` and `</S>` between white space are marks.
+      special: True if `<S>` and `</S>` between white space are read as symbols.
     """
-    result = []
-    marks = SPECIAL if special else {}
+    encoded = []
+    symbols: dict[str, int] = SPECIAL if special else {}
     for text in texts:
       matches = list(_WORD.finditer(text))
-      words = [marks.get(match[0], match[0]) for match in matches]
+      words = [symbols.get(match[0], match[0]) for match in matches]
       offsets = [match.span() for match in matches]
       if self.boundaries:
         offsets = [(0, 0), *offsets, (len(text), len(text))]
-      result.append(Encoded(_ids(self._tokens(words)), offsets))
-    return result
+      encoded.append(Encoded(_ids(self._tokens(words)), offsets))
+    return encoded
 
   def _tokens(self, words: Sequence[str | int]) -> Sequence[str | int]:
     return _bounded(words) if self.boundaries else words
 
   def decode(self, ids: Iterable[Sequence[int]]) -> str:
-    """Returns the words of [T, 50] ids with spaces between them.
+    """Returns the words of ids [T, 50] with spaces between them.
 
-    Words of up to 48 bytes come back whole. Of a longer one a character that
-    was cut is left out. Boundaries and padding are no words.
+    A word of up to 48 bytes comes back whole. If the limit cut the last
+    character of a longer word, this character is left out. Symbols of a
+    sentence and padding are left out too.
     """
     rows = np.asarray(list(ids), np.int64).reshape(-1, MAX_CHARS) - 1
     words = [bytes(row[(row >= 0) & (row < 256)].tolist()) for row in rows]
@@ -93,10 +110,10 @@ class Characters:
 
 
 def word_ids(word: str | int) -> list[int]:
-  """Ids of a word, `MAX_CHARS` of them.
+  """Returns the `MAX_CHARS` ids of a word.
 
   Args:
-    word: text, of which 48 bytes count; or `BEGIN_SENTENCE`, `END_SENTENCE`.
+    word: a text, or one of `BEGIN_SENTENCE` and `END_SENTENCE`.
   """
   return _ids([word])[0].tolist()
 
@@ -104,10 +121,14 @@ def word_ids(word: str | int) -> list[int]:
 def sentence_ids(
   words: Sequence[str | int], boundaries: bool = True
 ) -> np.ndarray:
-  """Returns int32 [T, 50]; with `boundaries` a sentence's begin and end too.
+  """Returns the int32 ids [T, 50] of a sentence.
+
+  Args:
+    words: the words of the sentence.
+    boundaries: True if it gets rows for its begin and end.
 
   Raises:
-    UserError: text, not words.
+    UserError: `words` is one text.
   """
   if isinstance(words, str):
     raise UserError(
@@ -121,8 +142,8 @@ def _bounded(words: Sequence[str | int]) -> list[str | int]:
 
 
 def _ids(words: Sequence[str | int]) -> np.ndarray:
-  """Returns int32 [T, 50], a row a word."""
-  marks = [(i, word) for i, word in enumerate(words) if isinstance(word, int)]
+  """Returns int32 ids [T, 50], a row for each word."""
+  symbols = [(i, word) for i, word in enumerate(words) if isinstance(word, int)]
   raw = [
     b"\0" if isinstance(word, int) else word.encode("utf-8", "ignore")
     for word in words
@@ -135,15 +156,24 @@ def _ids(words: Sequence[str | int]) -> np.ndarray:
   rows[:, 0] = BEGIN_WORD
   rows[inner] = np.frombuffer(b"".join(raw), np.uint8)
   rows[np.arange(len(raw)), lengths + 1] = END_WORD
-  for row, mark in marks:
-    rows[row, 1] = mark
+  for row, symbol in symbols:
+    rows[row, 1] = symbol
   return rows + 1
 
 
 def batch(
   sentences: Iterable[Sequence[str]], boundaries: bool = True
 ) -> dict[str, np.ndarray]:
-  """Pads sentences to `char_ids` [b, l, 50] and `sequence_ids` [b, l]."""
+  """Returns a batch of sentences, padded to the longest one.
+
+  Args:
+    sentences: the words of each sentence.
+    boundaries: True if a sentence gets rows for its begin and end.
+
+  Returns:
+    int32 arrays `char_ids` [b, l, 50], and `sequence_ids` [b, l], which is 1
+    for words and 0 for padding.
+  """
   rows = [sentence_ids(words, boundaries) for words in sentences]
   length = max((len(row) for row in rows), default=0)
   char_ids = np.zeros((len(rows), length, MAX_CHARS), np.int32)
@@ -155,11 +185,11 @@ def batch(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spellings:
-  """The bytes of the word of every id, at most `MAX_BYTES` of each.
+  """The bytes of words, at most `MAX_BYTES` of each.
 
   Attributes:
-    letters: [N] uint8, UTF-8 of all words end to end.
-    ends: [W + 1] int64, word w is letters[ends[w]:ends[w + 1]].
+    letters: [N] uint8, the bytes of all words one after another.
+    ends: [W + 1] int64; word w is letters[ends[w]:ends[w + 1]].
   """
 
   letters: np.ndarray
@@ -167,7 +197,7 @@ class Spellings:
 
 
 def spell(words: Sequence[str]) -> Spellings:
-  """Spells words, `MAX_BYTES` of each at most."""
+  """Returns the bytes of words."""
   spelt = [word.encode("utf-8", "ignore")[:MAX_BYTES] for word in words]
   lengths = np.fromiter(map(len, spelt), np.int64, len(spelt))
   letters = np.frombuffer(b"".join(spelt), np.uint8)

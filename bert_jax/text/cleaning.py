@@ -60,9 +60,9 @@ NAMES = {cleaning: name for name, cleaning in TRAINED.items()}
 def asked(
   lower_case: bool | None, keep_accents: bool | None
 ) -> dict[str, bool]:
-  """Returns the options for `open_vocabulary.load`, without those of None."""
+  """Returns the options for `open_vocabulary.load` that are not None."""
   options = Cleaning(lower_case, keep_accents)._asdict()
-  return {name: value for name, value in options.items() if value is not None}
+  return {name: flag for name, flag in options.items() if flag is not None}
 
 
 def check_alike(learnt: Cleaning, wanted: Cleaning, path: str) -> None:
@@ -154,15 +154,16 @@ class Marks:
 
 
 def _loses(character: str, combining: bool) -> bool:
-  parts = unicodedata.normalize("NFD", character)
+  """Returns True if stripping accents changes a character; see `Marks`."""
+  decomposed = unicodedata.normalize("NFD", character)
   if combining:
-    return any(map(unicodedata.combining, parts))
-  return any(unicodedata.category(part) == "Mn" for part in parts)
+    return any(map(unicodedata.combining, decomposed))
+  return any(unicodedata.category(c) == "Mn" for c in decomposed)
 
 
 @functools.lru_cache(maxsize=4)
 def rules(cleaning: Cleaning) -> dict[str, str]:
-  """Returns SentencePiece's rules of normalisation for a cleaning.
+  """Returns SentencePiece's rules of normalization for a cleaning.
 
   SentencePiece replaces the longest match of a rule and does not apply rules to
   the result. So the rule of a character must do all steps at once: NFKC with
@@ -216,9 +217,9 @@ def _composed() -> dict[str, dict[str, str]]:
   """Returns letter -> mark -> the one character that NFC makes of both."""
   composed: dict[str, dict[str, str]] = {}
   for character in _characters():
-    parts = unicodedata.decomposition(character).split()
-    if len(parts) == 2 and parts[0][0] != "<":
-      letter, mark = (chr(int(part, 16)) for part in parts)
+    points = unicodedata.decomposition(character).split()
+    if len(points) == 2 and points[0][0] != "<":
+      letter, mark = (chr(int(point, 16)) for point in points)
       if unicodedata.normalize("NFC", letter + mark) == character:
         composed.setdefault(letter, {})[mark] = character
   return composed
@@ -243,13 +244,13 @@ def _sequences() -> dict[str, str]:
         composed = marks.get(first, "") + second
         texts += [t for t in (text, composed) if t != second and not _is_nfc(t)]
     sequences |= {text: unicodedata.normalize("NFC", text) for text in texts}
-  for marks in _marks_by_script().values():
+  for script_marks in _marks_by_script().values():
     # Take three marks in a row only for combining classes below 100, which
     # Hebrew points have.
-    points = [mark for mark in marks if unicodedata.combining(mark) < 100]
-    for length, choices in ((2, marks), (3, points)):
-      for parts in itertools.product(choices, repeat=length):
-        if not _is_nfc(text := "".join(parts)):
+    points = [m for m in script_marks if unicodedata.combining(m) < 100]
+    for length, choices in ((2, script_marks), (3, points)):
+      for sequence in itertools.product(choices, repeat=length):
+        if not _is_nfc(text := "".join(sequence)):
           sequences[text] = unicodedata.normalize("NFC", text)
   return sequences
 
@@ -265,39 +266,41 @@ def _marks_by_script() -> dict[int, list[str]]:
 
 @functools.cache
 def reordered_marks() -> str:
-  """Returns a pattern for the places where NFC does more than SentencePiece.
+  """Returns a pattern for the positions where NFC does more than SentencePiece.
 
   Both compose a letter with the marks that follow it directly. NFC also sorts
-  marks, and composes a letter with a mark that stands behind another mark. The
-  pattern has no width: it matches between two marks. A caller that puts a
-  character there which is no mark keeps the two marks apart.
+  marks by their combining classes, and composes a letter with a mark that
+  follows another mark. The pattern matches the empty text between two such
+  marks. If a caller inserts a character there that is no mark, NFC changes
+  neither of the marks.
   """
-  marks: dict[int, list[str]] = {}
+  by_class: dict[int, list[str]] = {}
   for character in _characters():
-    if number := unicodedata.combining(character):
-      marks.setdefault(number, []).append(character)
-  lower: list[str] = []
-  places = []
-  for number in sorted(marks):
-    if lower:
-      places.append(f"(?<={_one_of(marks[number])})(?={_one_of(lower)})")
-    lower += marks[number]
-  composed = _composed()
-  joined = {mark for joins in composed.values() for mark in joins}
+    if combining_class := unicodedata.combining(character):
+      by_class.setdefault(combining_class, []).append(character)
+  marks: list[str] = []
+  positions = []
+  for combining_class in sorted(by_class):
+    if marks:  # These have a lower class, so NFC puts them first.
+      before = _one_of(by_class[combining_class])
+      positions.append(f"(?<={before})(?={_one_of(marks)})")
+    marks += by_class[combining_class]
   letters: dict[str, list[str]] = {}
-  for letter, joins in composed.items():
+  for letter, joins in _composed().items():
     for mark in joins:
       letters.setdefault(mark, []).append(letter)
-  alone = _one_of([mark for mark in lower if mark not in joined])
-  places += [
-    f"(?<={_one_of(before)}{alone})(?={mark})"
+  never_composed = _one_of([mark for mark in marks if mark not in letters])
+  positions += [
+    f"(?<={_one_of(before)}{never_composed})(?={mark})"
     for mark, before in letters.items()
     if unicodedata.combining(mark)
   ]
-  return f"(?<={_one_of(lower)})(?={_one_of(lower)})(?:{'|'.join(places)})"
+  any_mark = _one_of(marks)
+  return f"(?<={any_mark})(?={any_mark})(?:{'|'.join(positions)})"
 
 
 def _one_of(characters: Iterable[str]) -> str:
+  """Returns a pattern that matches one of the characters."""
   return f"[{''.join(map(re.escape, sorted(characters)))}]"
 
 

@@ -22,8 +22,9 @@ from bert_jax.text.vocabulary import Vocabulary
 
 # The name of the SentencePiece file in folders of these models.
 MODEL = "sentencepiece.bpe.model"
-# Tokenizer class in tokenizer_config.json -> (the first pieces with their
-# scores, the number of pieces in the SentencePiece file that they replace).
+# Maps the tokenizer class in tokenizer_config.json to the first pieces with
+# their scores, and the number of pieces in the SentencePiece file that these
+# replace.
 _FIRST = {
   "XLMRoberta": (
     [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)],
@@ -50,8 +51,8 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   Args:
     content: the content of the file.
     source: the name of the file, for messages.
-    tokenizer_class: the class that tokenizer_config.json names; if it is empty,
-      that of XLM-R.
+    tokenizer_class: the class that tokenizer_config.json names; "" means that
+      of XLM-R.
 
   Raises:
     UserError: the file is damaged, or is a model of another kind.
@@ -69,11 +70,11 @@ def build(content: bytes, source: str, tokenizer_class: str = "") -> Vocabulary:
   tokenizer = Tokenizer(models.Unigram(vocab, _UNKNOWN, False))
   if parsed.charsmap:
     tokenizer.normalizer = normalizers.Precompiled(parsed.charsmap)
-  space = dict(replacement=_SPACE, prepend_scheme="always")
+  metaspace = pre_tokenizers.Metaspace(_SPACE, "always")
   tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-    [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]
+    [pre_tokenizers.WhitespaceSplit(), metaspace]
   )
-  tokenizer.decoder = decoders.Metaspace(**space)
+  tokenizer.decoder = decoders.Metaspace(_SPACE, "always")
   *special, mask = (
     bpe.ROBERTA[r] for r in ("pad", "unk", "cls", "sep", "mask")
   )

@@ -1,12 +1,13 @@
-"""The tokenizer of a converted model, from the files that came with it.
+"""Builds the tokenizer of a converted model from the files that came with it.
 
-It adds the special tokens of the model's family, as transformers does
-(tokenization_bert.py, tokenization_roberta.py, tokenization_albert.py).
+The tokenizer adds the special tokens of the model's family around a text, as
+transformers does (tokenization_bert.py, tokenization_roberta.py,
+tokenization_albert.py).
 """
 
-import os
 from collections.abc import Mapping
 
+from etils import epath
 from tokenizers import Tokenizer
 
 from bert_jax.files import decode
@@ -19,21 +20,21 @@ def build(files: Mapping[str, bytes], folder: str) -> Tokenizer | None:
   """Builds a tokenizer that adds special tokens, and neither pads nor cuts.
 
   Args:
-    files: name -> bytes.
-    folder: the folder that they are in, for messages.
+    files: file name -> content.
+    folder: the folder of the files, for messages.
 
   Returns:
-    None if no vocabulary is among them.
+    The tokenizer; None if no vocabulary is among the files.
 
   Raises:
-    UserError: a damaged file.
+    UserError: a file is damaged.
   """
   if not open_vocabulary.has_tokenizer(files):
     return None
   name = open_vocabulary.JSON
   if name in files:
     # tokenizer.json says itself which special tokens are added to a text.
-    path = os.path.join(folder, name)
+    path = str(epath.Path(folder) / name)
     open_vocabulary.check_written(files, folder)
     text = decode(files[name], path)
     tokenizer = tokenizer_json.read(text, path)
@@ -74,6 +75,11 @@ def without_rows_of(files: Mapping[str, bytes], rows: int, path: str) -> str:
   """Does the same as `without_rows` for a tokenizer's files.
 
   If the files are damaged, it returns a message instead of raising an error.
+
+  Args:
+    files: file name -> content.
+    rows: the number of rows of the model's word table.
+    path: the model, for the message.
   """
   try:
     tokenizer = build(files, path)

@@ -6,12 +6,14 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
 
+from etils import epath
 from tokenizers import normalizers
 
 from bert_jax.files import (
+  PathLike,
   decode,
   digest,
   format_json,
@@ -34,12 +36,13 @@ from bert_jax.text import (
 from bert_jax.text.tokenizer_json import from_json
 from bert_jax.text.vocabulary import Vocabulary
 
-# The settings of a folder, with the names of transformers where it has them.
+# The file with a tokenizer's settings, with transformers' keys if it has them.
 SETTINGS = added_tokens.SETTINGS
-# transformers' own file of a tokenizer of any kind.
+# transformers' file for a tokenizer of any kind.
 JSON = added_tokens.JSON
+# Files of a prepared folder: all pieces, and the words of `Vocabulary.others`.
 PIECES, OTHERS = "pieces.json", "others.txt"
-# The files of tokenizers of all kinds, with transformers' names if it has them.
+# The files that `contents` may write, with transformers' names if it has them.
 TOKENIZER_FILES = (
   "vocab.txt",
   PIECES,
@@ -51,11 +54,14 @@ TOKENIZER_FILES = (
 )
 # A key of the settings: digests of the other files.
 DIGESTS = "sha256"
-_NAMES = {"lower_case": "do_lower_case"}
+# Option of `load` -> transformers' key in the settings, if that differs.
+_KEYS = {"lower_case": "do_lower_case"}
+# `Vocabulary.kind` -> transformers' class for its files.
 _CLASSES = {"wordpiece": "BertTokenizer", "gpt1": "OpenAIGPTTokenizer"}
-# The class of transformers that takes tokenizer.json as it is. AlbertTokenizer,
-# RobertaTokenizer and GPT2Tokenizer have rules of their own.
+# The class of transformers that uses tokenizer.json as it is. AlbertTokenizer,
+# RobertaTokenizer and GPT2Tokenizer replace rules of the file by others.
 _JSON_CLASS = "PreTrainedTokenizerFast"
+# Option of `load` -> its type.
 _TYPES = {
   "lower_case": bool,
   "rules": str,
@@ -65,69 +71,97 @@ _TYPES = {
   "strip_accents": bool,
   "tokenize_chinese_chars": bool,
 }
-# The settings of how text is cleaned; the last two are contraries.
+# The options that say how text is cleaned. The last two are opposites.
 _CLEANING = ("lower_case", "keep_accents", "strip_accents")
-# transformers' name of a file, and the names that releases give it.
+# transformers' name of a file, then the names that other releases give it.
 _PIECE_IDS = ("vocab.json", "encoder.json", "encoder_bpe_40000.json")
 _MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 _MODELS = ("spiece.model", "30k-clean.model", fairseq_pieces.MODEL)
-_NAMED = (JSON, "vocab.txt", *_MODELS, *_PIECE_IDS)
+# The names of vocabularies, in the order in which a folder is searched.
+_VOCABULARIES = (JSON, "vocab.txt", *_MODELS, *_PIECE_IDS)
 _BRACKETS = re.compile(r"\[.*\]")
 _nfd = functools.partial(unicodedata.normalize, "NFD")
 # All files that are read from a folder.
-NAMES = tuple({name: 0 for name in (*_NAMED, *_MERGES, *added_tokens.FILES)})
-# Begins the model in tokenizer.json; in vocab.json no value is an object.
+INPUT_FILES = tuple(
+  dict.fromkeys([*_VOCABULARIES, *_MERGES, *added_tokens.FILES])
+)
+# Matches the model in tokenizer.json. In vocab.json no value is an object.
 _MODEL = re.compile(r'"model"\s*:\s*\{')
 
 
-def load(path: str, **options: Any) -> Vocabulary:
+def load(path: PathLike, **options: Any) -> Vocabulary:
   """Opens a tokenizer.
 
   Args:
-    path: a vocabulary of WordPiece or of words (one a line), a SentencePiece
-      `.model`, `tokenizer.json`, `vocab.json` with its merges beside it, or a
-      folder with any of these, that of a Hugging Face model for example.
-    **options: `lower_case` and `keep_accents` (or `strip_accents`), which say
-      how the text was cleaned that the pieces were learnt from, where nothing
-      beside them says it; and over the settings that came with it: `rules` and
-      `tokenize_chinese_chars` (WordPiece), `add_prefix_space` (byte-level BPE),
-      `word_starts` (SentencePiece).
+    path: a vocabulary of WordPiece or of words (one on each line), a
+      SentencePiece `.model`, `tokenizer.json`, `vocab.json` with its merges in
+      the same folder; or a folder with any of these, for example that of a
+      Hugging Face model.
+    **options: `lower_case` and `keep_accents` (or `strip_accents`) say how the
+      text was cleaned from which the pieces were learnt. They are needed only
+      if the files do not say it. The other options override the settings in
+      the files: `rules` and `tokenize_chinese_chars` (WordPiece),
+      `add_prefix_space` (byte-level BPE), `word_starts` (SentencePiece).
 
   Raises:
-    UserError: nothing there, damaged, an option that the kind has not, or one
-      that is contrary to how the text was cleaned.
+    UserError: there is no vocabulary, a file is damaged, this kind of tokenizer
+      lacks an option, or an option contradicts how the text was cleaned.
   """
-  if not os.path.exists(path):
+  source = os.fspath(path)
+  root = epath.Path(path)
+  if not root.exists():
     raise UserError(
-      f"{path}: no such vocabulary; make one with `bert_jax vocab`."
+      f"{source}: no such vocabulary; make one with `bert_jax vocab`."
     )
-  folder, name = (path, None) if os.path.isdir(path) else os.path.split(path)
-  beside = SETTINGS if name is None else settings_beside(path)
-  wanted = NAMES if name is None else [name, *_MERGES, beside]
-  paths = {n: os.path.join(folder, n) for n in wanted}
-  files = {n: _bytes(p) for n, p in paths.items() if os.path.isfile(p)}
-  if name is None:
-    vocabulary = _of_model(files, folder, options)
-  else:
-    files = _without_foreign(files, folder, beside, name)
-    check_written(files, folder, beside, name)
-    settings = _settings(files.get(beside), paths[beside])
-    vocabulary = _build(_builder(files, name, folder), path, settings, options)
-  if vocabulary.kind == "wordpiece" and JSON not in vocabulary.files:
-    wordpiece.check_uncased(vocabulary, path)
-  if name is None:
-    vocabulary = added_tokens.apply(
-      vocabulary, added_tokens.declared(files, folder)
-    )
+  if root.is_dir():
+    contents_by_name = _read_existing(root, INPUT_FILES)
+    vocabulary = _of_folder(contents_by_name, source, options)
+    _check_uncased(vocabulary, source)
+    tokens = added_tokens.declared(contents_by_name, source)
+    return added_tokens.apply(vocabulary, tokens)
+  name, folder = root.name, str(root.parent)
+  settings_name = settings_beside(path)
+  contents_by_name = _read_existing(
+    root.parent, [name, *_MERGES, settings_name]
+  )
+  contents_by_name = _without_foreign(
+    contents_by_name, folder, settings_name, name
+  )
+  check_written(contents_by_name, folder, settings_name, name)
+  settings = _settings(
+    contents_by_name.get(settings_name), _join(folder, settings_name)
+  )
+  build = _builder(contents_by_name, name, folder)
+  vocabulary = _build(build, source, settings, options)
+  _check_uncased(vocabulary, source)
   return vocabulary
 
 
-def warning(vocabulary: Vocabulary, path: str) -> str | None:
-  """Returns a line if over 1% of the pieces are such that no text gives them.
+def _read_existing(
+  folder: epath.Path, names: Iterable[str]
+) -> Mapping[str, bytes]:
+  """Returns name -> content of those files that are in a folder."""
+  paths = {name: folder / name for name in names}
+  return {n: path.read_bytes() for n, path in paths.items() if path.is_file()}
+
+
+def _join(folder: PathLike, name: str) -> str:
+  """Returns the path of a file in a folder."""
+  return str(epath.Path(folder, name))
+
+
+def _check_uncased(vocabulary: Vocabulary, source: str) -> None:
+  """Does the check of `wordpiece.check_uncased` for files without rules."""
+  if vocabulary.kind == "wordpiece" and JSON not in vocabulary.files:
+    wordpiece.check_uncased(vocabulary, source)
+
+
+def warning(vocabulary: Vocabulary, path: PathLike) -> str | None:
+  """Returns a warning if no text can give over 1% of the pieces.
 
   Args:
     vocabulary: the tokenizer.
-    path: the path that it was opened from.
+    path: the path from which it was opened.
   """
   normalizer = vocabulary.plain.normalizer
   if normalizer is None or (
@@ -135,25 +169,26 @@ def warning(vocabulary: Vocabulary, path: str) -> str | None:
   ):
     return None
   special = {vocabulary.pieces[i] for i in vocabulary.special if i is not None}
-  lost = [
+  unreachable = [
     piece
     for piece in vocabulary.pieces
     if piece not in special
     and _is_marked(piece, vocabulary.lower_case, vocabulary.keep_accents)
     and normalizer.normalize_str(piece) not in (piece, _nfd(piece))
   ]
-  if len(lost) <= 0.01 * len(vocabulary.pieces):
+  if len(unreachable) <= 0.01 * len(vocabulary.pieces):
     return None
   return (
-    f"warning: {path}: {len(lost):,} of {vocabulary.num_ids:,} pieces, such as"
-    f" {lost[0]!r}, have capitals or accents, which are taken from the text"
-    " before: no text gives them. If the vocabulary is meant for them, pass"
-    " --no-lower-case (lower_case=False) or --keep-accents (keep_accents=True)."
+    f"warning: {path}: {len(unreachable):,} of {vocabulary.num_ids:,} pieces,"
+    f" such as {unreachable[0]!r}, have capitals or accents. These are removed"
+    " from a text before it is cut into pieces, so no text gives them. If the"
+    " vocabulary is meant for text that keeps them, pass --no-lower-case"
+    " (lower_case=False) or --keep-accents (keep_accents=True)."
   )
 
 
 def _is_marked(piece: str, lower_case: bool, keep_accents: bool) -> bool:
-  """Returns whether a piece has what cleaning may take away."""
+  """Returns True if a piece has capitals or accents that cleaning removes."""
   if lower_case and piece != piece.lower():
     return not _BRACKETS.fullmatch(piece)
   return not (keep_accents or piece.isascii()) and any(
@@ -161,18 +196,18 @@ def _is_marked(piece: str, lower_case: bool, keep_accents: bool) -> bool:
   )
 
 
-def settings_beside(path: str) -> str:
+def settings_beside(path: PathLike) -> str:
   """Returns the name of the file with the settings of a vocabulary's file.
 
-  It is transformers' own name beside a file that has a name of transformers,
-  else one that begins as the vocabulary's does: a folder may have several.
+  A vocabulary with a name of transformers has settings with transformers' name.
+  For any other vocabulary the name of the settings begins like the name of the
+  vocabulary, because a folder may hold several vocabularies.
   """
-  folder, name = os.path.split(path)
-  own_settings = f"{os.path.splitext(name)[0]}.{SETTINGS}"
-  named = name in _NAMED and not os.path.isfile(
-    os.path.join(folder, own_settings)
-  )
-  return SETTINGS if named else own_settings
+  vocabulary = epath.Path(path)
+  prefixed = f"{vocabulary.stem}.{SETTINGS}"
+  if vocabulary.name not in _VOCABULARIES:
+    return prefixed
+  return prefixed if (vocabulary.parent / prefixed).is_file() else SETTINGS
 
 
 def from_files(
@@ -181,33 +216,34 @@ def from_files(
   """Builds the tokenizer of a folder's files.
 
   Args:
-    files: name -> content; any others are ignored.
-    folder: the folder that they are in, for messages.
+    files: file name -> content; only the names in `INPUT_FILES` are read.
+    folder: the folder of the files, for messages.
     **options: see `load`.
 
   Raises:
     UserError: see `load`.
   """
-  vocabulary = _of_model(files, folder, options)
+  vocabulary = _of_folder(files, folder, options)
   return added_tokens.apply(vocabulary, added_tokens.declared(files, folder))
 
 
-def _of_model(
+def _of_folder(
   files: Mapping[str, bytes], folder: str, options: Mapping[str, Any]
 ) -> Vocabulary:
-  """Builds the tokenizer without the tokens that other files add to it."""
-  # transformers' own file is exact, but leaves nothing to choose.
-  choices = options.keys() - {*_CLEANING, "word_starts"}
-  order = sorted(_NAMED, key=lambda n: n == JSON and bool(choices))
+  """Builds the tokenizer of a folder's files, without declared added tokens."""
+  # tokenizer.json is exact, but it cannot follow most options. If there are any
+  # such options, another vocabulary of the folder is taken before it.
+  needs_options = bool(options.keys() - {*_CLEANING, "word_starts"})
+  order = sorted(_VOCABULARIES, key=lambda n: n == JSON and needs_options)
   name = next((name for name in order if name in files), None)
   if name is None:
     raise UserError(
-      f"{folder}: no vocabulary in it: none of {', '.join(_NAMED)}."
+      f"{folder}: no vocabulary in it: none of {', '.join(_VOCABULARIES)}."
     )
-  path = os.path.join(folder, name)
+  path = _join(folder, name)
   files = _without_foreign(files, folder, SETTINGS, name)
   check_written(files, folder)
-  settings = _settings(files.get(SETTINGS), os.path.join(folder, SETTINGS))
+  settings = _settings(files.get(SETTINGS), _join(folder, SETTINGS))
   return _build(_builder(files, name, folder), path, settings, options)
 
 
@@ -216,18 +252,18 @@ def _without_foreign(
 ) -> Mapping[str, bytes]:
   """Leaves out settings that were written with a vocabulary of another kind.
 
-  Two vocabularies may stand in one folder, and settings that `contents` wrote
-  list the files that they belong to.
+  A folder may hold two vocabularies. Settings that `contents` wrote list the
+  files to which they belong.
 
   Args:
-    files: name -> content.
-    folder: the folder that they are in, for messages.
-    settings: the name of the settings among them.
-    name: the vocabulary's file.
+    files: file name -> content.
+    folder: the folder of the files, for messages.
+    settings: the name of the settings among the files.
+    name: the name of the vocabulary's file.
   """
   if settings not in files:
     return files
-  path = os.path.join(folder, settings)
+  path = _join(folder, settings)
   sums = parse_object(decode(files[settings], path), path).get(DIGESTS)
   if not isinstance(sums, dict) or not sums:
     return files
@@ -237,13 +273,13 @@ def _without_foreign(
 
 
 def _suffix(name: str) -> str:
-  """Returns how the names of a kind's files end; "" for a list of pieces."""
+  """Returns the end of a name by which kinds of vocabularies are told apart."""
   return next((end for end in (".model", ".json") if name.endswith(end)), "")
 
 
 def has_tokenizer(files: Mapping[str, bytes]) -> bool:
   """Returns True if a vocabulary is among the files."""
-  return any(name in files for name in _NAMED)
+  return any(name in files for name in _VOCABULARIES)
 
 
 def _build(
@@ -252,7 +288,18 @@ def _build(
   settings: Mapping[str, Any],
   options: Mapping[str, Any],
 ) -> Vocabulary:
-  """Builds a tokenizer with its settings and a caller's options over them."""
+  """Builds a tokenizer.
+
+  Args:
+    build: a function from options to the tokenizer.
+    path: the file of the vocabulary, for messages.
+    settings: the options in the files of the vocabulary.
+    options: the caller's options, which override the settings.
+
+  Raises:
+    UserError: `build` does not take an option, or an option contradicts the
+      settings.
+  """
   allowed = inspect.signature(build).parameters.keys() & _TYPES.keys()
   wanted = _cleaning(options)
   options = {k: v for k, v in options.items() if k not in _CLEANING}
@@ -268,34 +315,34 @@ def _build(
     if "strip_accents" in allowed:
       learnt = learnt.filled()
     elif "lower_case" in allowed and wanted.lower_case is None:
-      # As transformers' AlbertTokenizer does where nobody speaks of accents.
+      # Take the default of transformers' AlbertTokenizer for accents.
       default_accents = None if learnt.lower_case else False
   if isinstance(build, functools.partial) and build.func is unigram.unigram:
-    # The rules that a `.model` holds come before the settings beside it.
+    # The rules in a `.model` count more than the settings in another file.
     fixed = unigram.fixed_cleaning(*build.args, **build.keywords)
     if fixed.lower_case is not None:
       learnt, default_accents = fixed, None
       if fixed.keep_accents is None:
         learnt = fixed._replace(keep_accents=_cleaning(settings).keep_accents)
   _check_rules(settings, options, path)
-  values = {k: v for k, v in settings.items() if k in allowed - {*_CLEANING}}
+  arguments = {k: settings[k] for k in settings.keys() & allowed - {*_CLEANING}}
   if "lower_case" in allowed:
     cleaning.check_alike(learnt, wanted, path)
     pairs = zip(learnt, wanted, strict=True)
     merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
     if merged.keep_accents is None:
       merged = merged._replace(keep_accents=default_accents)
-    return build(**values | _named(merged, allowed) | options)
+    return build(**arguments | _named(merged, allowed) | options)
   if "keep_accents" in allowed:
-    values["keep_accents"] = learnt.keep_accents
-  vocabulary = build(**values | options)
+    arguments["keep_accents"] = learnt.keep_accents
+  vocabulary = build(**arguments | options)
   done = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
   cleaning.check_alike(done, wanted, path)
   return vocabulary
 
 
 def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
-  """Returns how text is cleaned by settings or options of any kind."""
+  """Returns the cleaning that settings or options ask for."""
   keep = options.get("keep_accents")
   if keep is None and options.get("strip_accents") is not None:
     keep = not options["strip_accents"]
@@ -305,7 +352,12 @@ def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
 def _named(
   wanted: cleaning.Cleaning, allowed: Collection[str]
 ) -> dict[str, bool]:
-  """Returns the options of a builder for a cleaning, without None."""
+  """Returns a cleaning as options of a builder, without those that are None.
+
+  Args:
+    wanted: the cleaning.
+    allowed: the names of the builder's options.
+  """
   options = cleaning.asked(*wanted)
   if "strip_accents" in allowed and "keep_accents" in options:
     options["strip_accents"] = not options.pop("keep_accents")
@@ -315,7 +367,7 @@ def _named(
 def _check_rules(
   settings: Mapping[str, Any], options: Mapping[str, Any], path: str
 ) -> None:
-  """Refuses to split words in another way than when they were counted."""
+  """Raises UserError if words were counted by other rules than those asked."""
   saved, asked = settings.get("rules"), options.get("rules")
   if saved in words.RULES and asked in words.RULES and saved != asked:
     raise UserError(
@@ -326,36 +378,41 @@ def _check_rules(
 
 
 def _settings(content: bytes | None, path: str) -> dict[str, Any]:
-  """Reads a file of settings; there are none where there is no file."""
+  """Returns the options in a file of settings; {} if its content is None."""
   if content is None:
     return {}
-  content_by_key = parse_object(decode(content, path), path)
-  keys = {name: _NAMES.get(name, name) for name in _TYPES}
-  values = {
-    name: content_by_key[key]
-    for name, key in keys.items()
-    if key in content_by_key
-  }
-  for name, value in values.items():
-    if value is not None and not isinstance(value, _TYPES[name]):
+  settings = parse_object(decode(content, path), path)
+  options = {}
+  for name, option_type in _TYPES.items():
+    key = _KEYS.get(name, name)
+    setting = settings.get(key)
+    if setting is None:  # transformers writes null if it takes its default.
+      continue
+    if not isinstance(setting, option_type):
       raise UserError(
-        f"{path}: {keys[name]!r} is {value!r:.40}, not"
-        f" {'text' if _TYPES[name] is str else 'true or false'}."
+        f"{path}: {key!r} is {setting!r:.40}, not"
+        f" {'text' if option_type is str else 'true or false'}."
       )
-  # transformers writes null for what it decides itself.
-  return {name: value for name, value in values.items() if value is not None}
+    options[name] = setting
+  return options
 
 
 def _builder(
   files: Mapping[str, bytes], name: str, folder: str
 ) -> Callable[..., Vocabulary]:
-  """Returns what builds the tokenizer of a file from options."""
-  path, content = os.path.join(folder, name), files[name]
+  """Returns a function from options to the tokenizer of a file.
+
+  Args:
+    files: file name -> content.
+    name: the name of the vocabulary's file.
+    folder: the folder of the files, for messages.
+  """
+  path, content = _join(folder, name), files[name]
   if name == fairseq_pieces.MODEL:
-    settings_path = os.path.join(folder, SETTINGS)
-    read = decode(files[SETTINGS], settings_path) if SETTINGS in files else "{}"
+    settings_path = _join(folder, SETTINGS)
+    settings = decode(files.get(SETTINGS, b"{}"), settings_path)
     tokenizer_class = str(
-      parse_object(read, settings_path).get("tokenizer_class") or ""
+      parse_object(settings, settings_path).get("tokenizer_class") or ""
     )
     return functools.partial(
       fairseq_pieces.build, content, path, tokenizer_class
@@ -371,11 +428,11 @@ def _builder(
   if name not in _PIECE_IDS and _MODEL.search(decoded):
     return functools.partial(from_json, decoded, source=path)
   vocab = bpe.check_pieces(parse_object(decoded, path), path)
-  beside = next((n for n in _MERGES if n in files), None)
-  if beside is None:
+  merges_name = next((n for n in _MERGES if n in files), None)
+  if merges_name is None:
     raise UserError(f"{path}: no merges beside it: none of {_MERGES}.")
-  settings_path = os.path.join(folder, beside)
-  merges = bpe.read_merges(decode(files[beside], settings_path), settings_path)
+  merges_path = _join(folder, merges_name)
+  merges = bpe.read_merges(decode(files[merges_name], merges_path), merges_path)
   ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
   build = bpe.gpt1 if ends else bpe.bytelevel
   return functools.partial(build, vocab, merges, source=path)
@@ -408,30 +465,29 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
   return pieces
 
 
-def read_vocab(path: str) -> list[str]:
-  """Reads a vocabulary file, a piece a line.
+def read_vocab(path: PathLike) -> list[str]:
+  """Reads a vocabulary file with a piece on each line.
 
   Raises:
-    UserError: not UTF-8, empty, or a piece occurs twice (line numbers named).
+    UserError: there is no such file, or see `parse_pieces`.
   """
-  if not os.path.isfile(path):
+  if not epath.Path(path).is_file():
     raise UserError(
       f"{path}: no such vocabulary file; make one with `bert_jax vocab`"
       ", or use a published vocab.txt."
     )
-  with open(path, "rb") as f:
-    return parse_pieces(f.read(), path)
+  return parse_pieces(epath.Path(path).read_bytes(), os.fspath(path))
 
 
-def read_pieces(folder: str) -> list[str]:
-  """Reads the vocabulary of a folder, of whatever kind.
+def read_pieces(folder: PathLike) -> list[str]:
+  """Reads the pieces of a prepared folder's vocabulary, of any kind.
 
   Raises:
-    UserError: damaged.
+    UserError: the file is missing or damaged.
   """
-  path = os.path.join(folder, PIECES)
-  if not os.path.exists(path):
-    return read_vocab(os.path.join(folder, "vocab.txt"))
+  path = epath.Path(folder, PIECES)
+  if not path.exists():
+    return read_vocab(_join(folder, "vocab.txt"))
   try:
     pieces = read_json(path)
   except ValueError as e:
@@ -443,32 +499,34 @@ def read_pieces(folder: str) -> list[str]:
   return pieces
 
 
-def tokenizer_files(folder: str) -> list[str]:
-  """Names of the tokenizer's files that a folder has."""
-  present = set(os.listdir(folder))
+def tokenizer_files(folder: PathLike) -> list[str]:
+  """Returns the names of the tokenizer's files in a folder."""
+  present = {path.name for path in epath.Path(folder).iterdir()}
   return [name for name in TOKENIZER_FILES if name in present]
 
 
-def _is_listed(vocabulary: Vocabulary) -> bool:
-  """Returns True if there is a vocab.txt and it lists all pieces."""
+def _has_all_in_vocab_txt(vocabulary: Vocabulary) -> bool:
+  """Returns True if there is a vocab.txt that lists all pieces."""
   if vocabulary.kind != "wordpiece" or vocabulary.added:
     return False
   return "vocab.txt" in vocabulary.files
 
 
 def _unusual(vocabulary: Vocabulary) -> dict[str, Any]:
-  """Settings of BertTokenizer and RobertaTokenizer that are not the defaults.
+  """Returns settings of a transformers class that are not its defaults.
 
-  transformers builds its rules from them, whatever `tokenizer.json` says.
+  BertTokenizer and RobertaTokenizer build their rules from these settings, even
+  if there is a `tokenizer.json`.
   """
-  rules, settings = vocabulary.plain.normalizer, {}
+  settings: dict[str, Any] = {}
+  rules = vocabulary.plain.normalizer
   splitter = vocabulary.plain.pre_tokenizer
   if vocabulary.kind == "bytelevel":
     if getattr(splitter, "add_prefix_space", False):
       settings["add_prefix_space"] = True
     if _class_of(vocabulary) == "RobertaTokenizer":
-      tokens = vocabulary.marked.get_added_tokens_decoder()
-      mask = tokens[vocabulary.special.mask]
+      tokens = vocabulary.with_special.get_added_tokens_decoder()
+      mask = tokens[cast(int, vocabulary.special.mask)]
       settings["mask_token"] = {
         "__type": "AddedToken",
         "content": mask.content,
@@ -483,7 +541,7 @@ def _unusual(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _class_of(vocabulary: Vocabulary) -> str | None:
-  """Returns transformers' class; None for words, which it cannot read."""
+  """Returns transformers' class; None for words, which it does not support."""
   if vocabulary.kind == "bytelevel" and "vocab.json" in vocabulary.files:
     has_mask = vocabulary.special.mask is not None
     return "RobertaTokenizer" if has_mask else "GPT2Tokenizer"
@@ -495,38 +553,38 @@ def _class_of(vocabulary: Vocabulary) -> str | None:
 def contents(
   vocabulary: Vocabulary, with_digests: bool = True
 ) -> dict[str, bytes]:
-  """Name -> content of all files of a tokenizer, its settings among them.
+  """Returns name -> content of all files of a tokenizer, with its settings.
 
   Args:
     vocabulary: the tokenizer.
-    with_digests: True if the settings get digests, by which `from_files`
+    with_digests: True if the settings get digests, with which `from_files`
       notices a damaged file.
   """
   contents_by_name = dict(vocabulary.files)
-  if not _is_listed(vocabulary):
+  if not _has_all_in_vocab_txt(vocabulary):
     pieces = json.dumps(list(vocabulary.pieces), ensure_ascii=False)
     contents_by_name[PIECES] = pieces.encode("utf-8")
   if vocabulary.others:
     others = "".join(f"{word}\n" for word in vocabulary.others)
     contents_by_name[OTHERS] = others.encode("utf-8")
-  names = {_NAMES.get(k, k): v for k, v in vocabulary.options.items()}
-  names |= _unusual(vocabulary)
+  settings = {_KEYS.get(k, k): v for k, v in vocabulary.options.items()}
+  settings |= _unusual(vocabulary)
   if tokenizer_class := _class_of(vocabulary):
-    names = {"tokenizer_class": tokenizer_class} | names
+    settings = {"tokenizer_class": tokenizer_class} | settings
   if tokenizer_class == _JSON_CLASS and vocabulary.special.mask is not None:
     special = vocabulary.special._asdict().items()
-    names |= {f"{r}_token": vocabulary.pieces[i] for r, i in special}
-  names |= added_tokens.settings_of(vocabulary)
+    settings |= {f"{role}_token": vocabulary.pieces[i] for role, i in special}
+  settings |= added_tokens.settings_of(vocabulary)
   if with_digests:
-    names = _with_digests(names, vocabulary.files)
-  return contents_by_name | {SETTINGS: format_json(names).encode()}
+    settings = _with_digests(settings, vocabulary.files)
+  return contents_by_name | {SETTINGS: format_json(settings).encode()}
 
 
 def digest_settings(files: Mapping[str, bytes]) -> bytes:
-  """Settings that hold digests alone, for files that say all the rest.
+  """Returns settings with only digests, for files that need no other settings.
 
   Args:
-    files: name -> content.
+    files: file name -> content.
   """
   return format_json(_with_digests({}, files)).encode()
 
@@ -544,47 +602,50 @@ def check_written(
   settings: str = SETTINGS,
   name: str | None = None,
 ) -> None:
-  """Raises UserError if a file is not the one that `contents` made.
+  """Checks that files are as `contents` made them.
 
-  Files that were not made by it, another library's, are not checked, and one
-  may be deleted.
+  A file may be missing. Files of another program have no digests, and are not
+  checked.
 
   Args:
-    files: name -> content.
-    folder: the folder that they are in, for messages.
-    settings: the name of the settings among them.
-    name: the one file of a vocabulary that was given a name of its own.
+    files: file name -> content.
+    folder: the folder of the files, for messages.
+    settings: the name of the settings among the files.
+    name: the name of the vocabulary's file, if the user chose it.
+
+  Raises:
+    UserError: a file is not the one that `contents` made.
   """
-  path = os.path.join(folder, settings)
-  read = {}
+  path = _join(folder, settings)
+  entries: dict[str, Any] = {}
   if settings in files:
-    read = parse_object(decode(files[settings], path), path)
-  # Damage to one of the keys must not hide the other.
-  if DIGESTS not in read and "checksum" not in read:
+    entries = parse_object(decode(files[settings], path), path)
+  # Skip the check only if both keys are missing: one may be damaged.
+  if DIGESTS not in entries and "checksum" not in entries:
     return
   changed = [settings]
-  if is_sealed(read) and isinstance(read.get(DIGESTS), dict):
-    sums = read[DIGESTS]
+  if is_sealed(entries) and isinstance(entries.get(DIGESTS), dict):
+    sums = entries[DIGESTS]
     if name not in sums and len(sums) == 1:
       sums = {name: next(iter(sums.values()))}
     changed = [n for n in sums if n in files and digest(files[n]) != sums[n]]
   if changed:
     raise UserError(
-      f"{os.path.join(folder, changed[0])} is not what was written with the"
+      f"{_join(folder, changed[0])} is not what was written with the"
       " other files of this tokenizer. Put it back; or, if you changed it on"
       f" purpose, delete the keys {DIGESTS!r} and 'checksum' of {path}."
     )
 
 
-def save(vocabulary: Vocabulary, folder: str) -> None:
+def save(vocabulary: Vocabulary, folder: PathLike) -> None:
   """Writes all files of a tokenizer, for `load`."""
   for name, content in contents(vocabulary).items():
-    write_durably(os.path.join(folder, name), content)
+    write_durably(_join(folder, name), content)
 
 
 def meta(vocabulary: Vocabulary) -> dict[str, Any]:
-  """Returns what `meta.json` of a prepared folder says of a tokenizer."""
-  if _is_listed(vocabulary):
+  """Returns the entries for a tokenizer in `meta.json` of a prepared folder."""
+  if _has_all_in_vocab_txt(vocabulary):
     return {}
   entries: dict[str, Any] = {"special": vocabulary.special._asdict()}
   if vocabulary.unmasked_ids:
@@ -594,39 +655,36 @@ def meta(vocabulary: Vocabulary) -> dict[str, Any]:
   return entries
 
 
-def files_of(folder: str, lower_case: bool) -> dict[str, bytes]:
+def files_of(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   """Reads a tokenizer's files in a prepared folder.
 
+  A folder of an earlier version may have no file of settings. Then this file is
+  added.
+
   Args:
-    folder: the folder.
-    lower_case: True if the tokenizer lower-cases text. The settings get it if
-      the folder, of an earlier version, has no file of settings.
+    folder: the prepared folder.
+    lower_case: True if the tokenizer changes text to lower case.
 
   Returns:
-    Name -> content of the files, the settings among them.
+    Name -> content of the files, with the settings.
   """
   names = tokenizer_files(folder)
-  contents_by_name = {n: _bytes(os.path.join(folder, n)) for n in names}
+  contents_by_name = {n: epath.Path(folder, n).read_bytes() for n in names}
   if SETTINGS not in contents_by_name:
     settings = {
       "tokenizer_class": _CLASSES["wordpiece"],
-      _NAMES["lower_case"]: lower_case,
+      _KEYS["lower_case"]: lower_case,
     }
     settings = _with_digests(settings, contents_by_name)
     contents_by_name[SETTINGS] = format_json(settings).encode()
   return contents_by_name
 
 
-def load_from(folder: str, lower_case: bool) -> Vocabulary:
+def load_from(folder: PathLike, lower_case: bool) -> Vocabulary:
   """Opens the tokenizer of a prepared folder; see `files_of`."""
-  if os.path.exists(os.path.join(folder, SETTINGS)):
+  if epath.Path(folder, SETTINGS).exists():
     return load(folder)
   return load(folder, lower_case=lower_case)
-
-
-def _bytes(path: str) -> bytes:
-  with open(path, "rb") as f:
-    return f.read()
 
 
 class OtherVocabulary(UserError):

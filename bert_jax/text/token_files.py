@@ -10,15 +10,16 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from etils import epath
 from tokenizers import AddedToken
 
-from bert_jax.files import decode
+from bert_jax.files import PathLike, decode
 from bert_jax.messages import UserError
 from bert_jax.text import added_tokens, words
 from bert_jax.text.vocabulary import Vocabulary
 
 
-def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
+def extend(vocabulary: Vocabulary, path: PathLike) -> tuple[Vocabulary, str]:
   """Adds the tokens of a file after the last piece of a vocabulary.
 
   A token is left out if the vocabulary reads it as one piece already, or if it
@@ -38,7 +39,9 @@ def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
       token, or this kind of vocabulary cannot have the token. The message names
       the file and the line.
   """
-  existing, repeated, num_empty = [], [], 0
+  existing: list[str] = []
+  repeated: list[str] = []
+  num_empty = 0
   tokens: dict[str, AddedToken] = {}
   for location, token in _read(path):
     if token is None:
@@ -54,8 +57,8 @@ def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
       tokens[matched_text] = token
   if not tokens and not existing:
     raise UserError(f"{path}: no tokens in it; write one on each line.")
-  result = _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
-  new_pieces = list(result.pieces[vocabulary.vocab_size :])
+  longer = _add(vocabulary, [*tokens.values()], path) if tokens else vocabulary
+  new_pieces = list(longer.pieces[vocabulary.vocab_size :])
   new_set = set(new_pieces)
   old_pieces = [t.content for t in tokens.values() if t.content not in new_set]
   names = f": {added_tokens.listed(new_pieces)}" if new_pieces else ""
@@ -76,14 +79,13 @@ def extend(vocabulary: Vocabulary, path: str) -> tuple[Vocabulary, str]:
     phrases.append(f"left out, since each is on an earlier line: {names}")
   if num_empty:
     phrases.append(f"empty lines: {num_empty}")
-  return result, "; ".join(phrases) + "."
+  return longer, "; ".join(phrases) + "."
 
 
-def _read(path: str) -> Iterator[tuple[str, AddedToken | None]]:
+def _read(path: PathLike) -> Iterator[tuple[str, AddedToken | None]]:
   """Yields ("FILE:LINE", token) for each line; an empty line has token None."""
   try:
-    with open(path, "rb") as f:
-      content = f.read()
+    content = epath.Path(path).read_bytes()
   except OSError as e:
     raise UserError(f"--add-tokens={path}: {e.strerror}.") from e
   text = decode(content, path).removeprefix("\ufeff")
@@ -98,6 +100,7 @@ def _read(path: str) -> Iterator[tuple[str, AddedToken | None]]:
 
 
 def _token(line: str, location: str) -> AddedToken:
+  """Parses a line of the file."""
   fields = _object(line)
   if fields is None:
     return AddedToken(line, normalized=True, special=False)
@@ -106,8 +109,9 @@ def _token(line: str, location: str) -> AddedToken:
   wrong += [key for key in flags if type(fields.get(key, True)) is not bool]
   if wrong or not isinstance(fields["content"], str):
     raise UserError(
-      f"{location}: {[*wrong, 'content'][0]!r} is wrong; a token has 'content',"
-      f" which is text, and the flags {', '.join(flags)}, each true or false."
+      f"{location}: {(wrong or ['content'])[0]!r} is wrong; a token has"
+      " 'content', which is text, and the flags"
+      f" {', '.join(flags)}, each true or false."
     )
   return added_tokens.make_token(fields)
 
@@ -117,10 +121,10 @@ def _object(line: str) -> dict[str, Any] | None:
   if not line.startswith("{"):
     return None
   try:
-    value = json.loads(line)
+    fields = json.loads(line)
   except (ValueError, RecursionError):
     return None
-  return value if isinstance(value, dict) and "content" in value else None
+  return fields if isinstance(fields, dict) and "content" in fields else None
 
 
 def _matched_text(
@@ -173,12 +177,13 @@ def _check_is_word(
 
 
 def _add(
-  vocabulary: Vocabulary, tokens: list[AddedToken], path: str
+  vocabulary: Vocabulary, tokens: list[AddedToken], path: PathLike
 ) -> Vocabulary:
+  """Returns the vocabulary with new tokens after its last piece."""
   if vocabulary.kind == "words":
     pieces = [*vocabulary.pieces, *(token.content for token in tokens)]
     rules = vocabulary.options["rules"]
-    return words.build(pieces, vocabulary.others, path, rules)
+    return words.build(pieces, vocabulary.others, str(path), rules)
   try:
     return added_tokens.add(vocabulary, tokens)
   except ValueError as e:

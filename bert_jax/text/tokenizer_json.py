@@ -1,4 +1,4 @@
-"""Hugging Face's `tokenizer.json` as a `Vocabulary`, with its own rules."""
+"""Opens Hugging Face's `tokenizer.json` as a `Vocabulary` with its rules."""
 
 import base64
 import json
@@ -13,16 +13,17 @@ from bert_jax.files import parse_json
 from bert_jax.messages import Damaged, UserError
 from bert_jax.text import added_tokens, bpe, unigram, wordpiece
 from bert_jax.text.vocabulary import (
-  SPACED,
+  SPACED_CHUNKS,
   SPECIAL_TOKENS,
   WORDS,
   SpecialIds,
   Vocabulary,
-  share,
+  copy_without_added,
 )
 
 _BERT = dict(zip(SpecialIds._fields, SPECIAL_TOKENS, strict=True))
-# Roles of the special tokens, the first of which all tokens are there.
+# Role -> special token of each family. A file has the roles of the first family
+# whose tokens are all among its pieces.
 _ROLES = (_BERT, unigram.ALBERT, bpe.ROBERTA, bpe.GPT2, bpe.GPT1)
 
 _CHARSMAP = re.compile(r'"precompiled_charsmap"\s*:\s*("[^"]*"|[^\s,}]*)')
@@ -34,34 +35,34 @@ def from_json(
   keep_accents: bool | None = None,
   word_starts: str | None = None,
 ) -> Vocabulary:
-  """Builds a tokenizer that does what the file says.
+  """Builds a tokenizer with the cleaning, splitting and model of the file.
 
-  Its cleaning, splitting and model are kept; the special tokens that it would
-  add, its padding and truncation are not, as in every `Vocabulary`.
+  Like every `Vocabulary`, it adds no special tokens around a text, and neither
+  pads nor cuts texts.
 
   Args:
-    text: content of the file.
-    source: its name, for messages.
-    keep_accents: the value in the settings of the same folder; it does not
+    text: the content of the file.
+    source: the name of the file, for messages.
+    keep_accents: the value in the settings of the same folder. It does not
       change the normalizer of the file.
     word_starts: one of `unigram.WORD_STARTS`, for a unigram model; None means
       the first.
 
   Raises:
-    UserError: damaged, a model that is none of WordPiece, BPE, Unigram, or
-      special tokens of no family.
+    UserError: the file is damaged, its model is none of WordPiece, BPE and
+      Unigram, or its special tokens are those of no family.
   """
-  marked = read(text, source)
-  kind = _kind(marked, source)
-  pieces = bpe.in_order(marked.get_vocab(), source)
+  with_special = read(text, source)
+  kind = _kind(with_special, source)
+  pieces = bpe.in_order(with_special.get_vocab(), source)
   ids = {piece: i for i, piece in enumerate(pieces)}
   roles = next((r for r in _ROLES if set(r.values()) <= ids.keys()), None)
   if roles is None:
     raise UserError(f"{source}: its special tokens are those of no family.")
-  plain = share(marked)
+  plain = copy_without_added(with_special)
   if kind == "unigram":
-    plain.model = _without(text, roles.values())
-  rules = _rules(marked)
+    plain.model = _model_without(text, roles.values())
+  rules = _rules(with_special)
   if word_starts and kind != "unigram":
     raise UserError(
       f"{source}: --word-starts={word_starts} is for SentencePiece models;"
@@ -74,20 +75,30 @@ def from_json(
     pieces=pieces,
     special=bpe.special_ids(ids, roles, source),
     plain=plain,
-    marked=marked,
-    boundary=np.array([_bounds(kind, p, roles, word_starts) for p in pieces]),
+    with_special=with_special,
+    boundary=np.array(
+      [_is_boundary(kind, piece, roles, word_starts) for piece in pieces]
+    ),
     options=_options(kind, rules["normalizer"], keep_accents, word_starts),
     files={"tokenizer.json": text.encode("utf-8")},
-    ends=kind == "gpt1",
-    **_cuts(rules),
+    boundary_is_end=kind == "gpt1",
+    **_chunk_rules(rules),
   )
-  return added_tokens.with_added(vocabulary, marked)
+  return added_tokens.with_added(vocabulary, with_special)
 
 
 def read(text: str, source: str) -> Tokenizer:
-  """Opens the file as the library does, without padding and truncation.
+  """Opens the file with the library, without padding and truncation.
 
-  Files remember the length of their last batch; transformers forgets it.
+  A file may store the lengths of the last batch, which transformers ignores
+  too.
+
+  Args:
+    text: the content of the file.
+    source: the name of the file, for messages.
+
+  Raises:
+    UserError: the file is damaged, or its unknown token is not a piece.
   """
   for match in _CHARSMAP.finditer(text):
     try:
@@ -108,6 +119,7 @@ def read(text: str, source: str) -> Tokenizer:
 
 
 def _kind(tokenizer: Tokenizer, source: str) -> str:
+  """Returns the `Vocabulary.kind` of a tokenizer."""
   name = type(tokenizer.model).__name__
   kinds = {"WordPiece": "wordpiece", "Unigram": "unigram", "BPE": "bytelevel"}
   if name not in kinds:
@@ -117,41 +129,54 @@ def _kind(tokenizer: Tokenizer, source: str) -> str:
 
 
 def _rules(tokenizer: Tokenizer) -> dict[str, Any]:
-  """The parts of the file around its model, which may be large."""
-  small = share(tokenizer)
+  """Returns the content of the file without its model, which may be large."""
+  small = copy_without_added(tokenizer)
   small.model = models.WordLevel({}, unk_token="")
   return json.loads(small.to_str())
 
 
-def _without(text: str, tokens: Iterable[str]) -> models.Model:
-  """The unigram model of a file, in which no text can be special tokens."""
+def _model_without(text: str, tokens: Iterable[str]) -> models.Model:
+  """Returns the unigram model of a file; it reads `tokens` as text.
+
+  Args:
+    text: the content of the file.
+    tokens: the special tokens.
+  """
   spec = parse_json(text)["model"]
-  # No word has a space in it: such a piece is never matched.
+  # A piece with a space at its end is never matched, because no word has a
+  # space in it.
   vocab = [(p + " " if p in tokens else p, s) for p, s in spec["vocab"]]
   fallback = spec.get("byte_fallback", False)
   return models.Unigram(vocab, spec["unk_id"], fallback)
 
 
-def _cuts(rules: dict[str, Any]) -> dict[str, Any]:
-  """How `Vocabulary` may cut a text; not at all where rules are unknown."""
+def _chunk_rules(rules: dict[str, Any]) -> dict[str, Any]:
+  """Returns the fields of `Vocabulary` that say how a text is cut.
+
+  There are none if the rules of the file are unknown. A text is then one chunk.
+  """
   normalizer, splitter = (
     rules[key] or {} for key in ("normalizer", "pre_tokenizer")
   )
-  parts = splitter.get("pretokenizers") or [splitter]
-  first = parts[0].get("type")
+  splitters = splitter.get("pretokenizers") or [splitter]
+  first = splitters[0].get("type")
   if first == "WhitespaceSplit" and "Prepend" not in json.dumps(normalizer):
-    return dict(atoms=SPACED)
-  if normalizer.get("type") == "BertNormalizer" and len(parts) == 1:
-    if first == "BertPreTokenizer":
-      lower = normalizer.get("lowercase", True)
-      return dict(atoms=WORDS, ascii=str.lower if lower else str)
-  if not normalizer and first == "ByteLevel" and len(parts) == 1:
-    if splitter.get("use_regex", True):
-      return bpe.cuts(splitter.get("add_prefix_space", True))
+    return dict(chunk_pattern=SPACED_CHUNKS)
+  if len(splitters) > 1:
+    return {}
+  is_bert = normalizer.get("type") == "BertNormalizer"
+  if is_bert and first == "BertPreTokenizer":
+    lower = str.lower if normalizer.get("lowercase", True) else str
+    return dict(chunk_pattern=WORDS, normalize_ascii=lower)
+  if (
+    not normalizer and first == "ByteLevel" and splitter.get("use_regex", True)
+  ):
+    return bpe.chunk_rules(splitter.get("add_prefix_space", True))
   return {}
 
 
 def _lowers(normalizer: dict[str, Any] | None) -> bool:
+  """Returns True if the normalizer changes text to lower case."""
   text = json.dumps(normalizer or {})
   return bool(re.search(r'"lowercase": true|"type": "Lowercase"', text))
 
@@ -185,10 +210,10 @@ def _options(
   return options
 
 
-def _bounds(
+def _is_boundary(
   kind: str, piece: str, roles: dict[str, str], word_starts: str
 ) -> bool:
-  """See `Vocabulary.boundary`."""
+  """Returns the entry of `Vocabulary.boundary` for a piece."""
   if piece in roles.values():
     return True
   if kind == "wordpiece":

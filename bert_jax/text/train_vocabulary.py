@@ -15,10 +15,11 @@ characters covered; at most 10 million lines, drawn at random.
 """
 
 import io
-import os
+import pathlib
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -26,11 +27,16 @@ from bert_jax import files
 from bert_jax.messages import UserError, note
 from bert_jax.text import bpe, cleaning, unigram, wordpiece, words
 from bert_jax.text.cleaning import Cleaning
-from bert_jax.text.vocabulary import SPECIAL_TOKENS, Vocabulary, valid
+from bert_jax.text.vocabulary import (
+  SPECIAL_TOKENS,
+  Vocabulary,
+  replace_surrogates,
+)
 from bert_jax.text.wordpiece import CONTINUATION, MAX_WORD_CHARS
 
 KINDS = ("wordpiece", "bytelevel", "unigram", "words")
-# Hugging Face's trainers have the same; rarer pairs are not merged.
+# Pairs that occur less often are not merged; Hugging Face's trainers have the
+# same default.
 MIN_FREQUENCY = 2
 # WordPiece and unigram models have pieces that cover this share of a text's
 # characters, as ALBERT's SentencePiece does.
@@ -93,13 +99,16 @@ def train(
     note(line)
   return wordpiece.build(
     train_wordpiece(counts, size),
-    wanted.lower_case,
+    bool(wanted.lower_case),
     strip_accents=not wanted.keep_accents,
   )
 
 
 def _cut(text: str) -> Iterator[str]:
-  """Cuts a long text at line ends, since a normalizer keeps all its offsets."""
+  """Cuts a long text at line ends.
+
+  The reason is memory: a normalizer stores the offset of every character.
+  """
   if len(text) <= _BATCH_CHARS:
     yield text
   else:
@@ -114,12 +123,12 @@ def _repeat(words: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
   batch: list[str] = []
   size = 0
   for word in words:
-    left = counts[word]
-    while left:
-      n = min(left, max(1, _BATCH_CHARS // (len(word) + 1)))
-      batch.append((word + " ") * n)
-      size += n * (len(word) + 1)
-      left -= n
+    remaining = counts[word]
+    while remaining:
+      repeats = min(remaining, max(1, _BATCH_CHARS // (len(word) + 1)))
+      batch.append((word + " ") * repeats)
+      size += repeats * (len(word) + 1)
+      remaining -= repeats
       if size >= _BATCH_CHARS:
         yield "".join(batch)
         batch, size = [], 0
@@ -137,11 +146,12 @@ def count_wordpiece_words(
     wanted: how capitals and accents are treated.
   """
   strip = not wanted.keep_accents
-  normalize = wordpiece.normalizer(wanted.lower_case, strip).normalize_str
+  lower = bool(wanted.lower_case)
+  normalize = wordpiece.normalizer(lower, strip).normalize_str
   chunks: Counter[str] = Counter()
   for text in texts:
-    for part in _cut(text):
-      chunks.update(normalize(part).split())
+    for block in _cut(text):
+      chunks.update(normalize(block).split())
   split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
   return words.split_counts(chunks, split)
 
@@ -222,20 +232,32 @@ def _alphabet(
 
 
 def count_bytelevel_words(texts: Iterable[str]) -> Counter[str]:
-  """Counts the words, in the letters that stand for bytes, as GPT-2 splits."""
+  """Counts the words as GPT-2 splits them.
+
+  The words are spelled in the letters that stand for bytes.
+
+  Args:
+    texts: the texts, which are read once.
+  """
   chunks: Counter[str] = Counter()
   for text in texts:
-    for part in _cut(text):
-      if part.isprintable() and "  " not in part and part.strip() == part:
-        chunks.update(bpe.WORDS.findall(part))
+    for block in _cut(text):
+      if block.isprintable() and "  " not in block and block.strip() == block:
+        chunks.update(bpe.WORDS.findall(block))
       else:
-        chunks[part] += 1
+        chunks[block] += 1
   split = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
-  return words.split_counts(chunks, lambda chunk: split(valid(chunk)))
+  return words.split_counts(
+    chunks, lambda chunk: split(replace_surrogates(chunk))
+  )
 
 
 def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
-  """Returns a tokenizer with at most `size` pieces, RoBERTa's special ones.
+  """Returns a byte-level BPE with RoBERTa's special tokens.
+
+  Args:
+    counts: word, in the letters that stand for bytes -> its count.
+    size: the largest number of pieces, special tokens included.
 
   Raises:
     UserError: `size` has no room for the bytes and special tokens.
@@ -266,15 +288,16 @@ def train_bytelevel(counts: Mapping[str, int], size: int) -> Vocabulary:
 def train_unigram(
   texts: Iterable[str], size: int, wanted: Cleaning
 ) -> Vocabulary | None:
-  """Returns a tokenizer of at most `size` pieces, ALBERT's special ones first.
-
-  None if there is no text.
+  """Returns a tokenizer with ALBERT's special tokens and at most `size` pieces.
 
   Args:
     texts: the texts, which are read once.
-    size: number of pieces (ALBERT: 30,000).
-    wanted: how capitals and accents are treated. The model's file stores it as
-      its normalization rules, so every reader of the file follows it.
+    size: the number of pieces, special tokens included (ALBERT: 30,000).
+    wanted: how capitals and accents are treated. The model's file stores this
+      as normalization rules, which every reader of the file applies.
+
+  Returns:
+    The tokenizer; None if there is no text.
 
   Raises:
     UserError: `size` has no room for the text's characters, or the library is
@@ -298,11 +321,11 @@ def train_unigram(
     nonlocal has_text
     try:
       for text in texts:
-        for part in _cut(text):
-          for line in part.split("\n"):
-            if line.strip():
-              has_text = True
-              yield from _short_lines(valid(line.replace("\0", " ")))
+        for line in text.split("\n"):
+          if line.strip():
+            has_text = True
+            line = replace_surrogates(line.replace("\0", " "))
+            yield from _short_lines(line)
     except BaseException as e:
       errors.append(e)
       raise
@@ -339,7 +362,8 @@ def train_unigram(
     raise UserError(f"--size={size}: SentencePiece says: {e}") from e
   finally:
     folder.cleanup()
-  proto = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+  proto_class: Any = vars(sentencepiece_model_pb2)["ModelProto"]
+  proto = proto_class.FromString(model.getvalue())
   proto.normalizer_spec.name = cleaning.NAMES[wanted]
   # Remove the name of the temporary file, which differs in every run.
   proto.normalizer_spec.ClearField("normalization_rule_tsv")
@@ -348,12 +372,12 @@ def train_unigram(
 
 def _write_rules(folder: str, wanted: Cleaning) -> str:
   """Writes normalization rules in SentencePiece's format; returns the path."""
-  path = os.path.join(folder, "rules.tsv")
-  with open(path, "w", encoding="ascii") as f:
+  path = pathlib.Path(folder, "rules.tsv")
+  with path.open("w", encoding="ascii") as f:
     for pair in cleaning.rules(wanted).items():
       points = (" ".join(f"{ord(c):X}" for c in text) for text in pair)
       f.write("\t".join(points) + "\n")
-  return path
+  return str(path)
 
 
 def _short_lines(line: str) -> Iterator[str]:
@@ -369,9 +393,15 @@ def _short_lines(line: str) -> Iterator[str]:
 def train_words(
   texts: Iterable[str], size: int, rules: str
 ) -> Vocabulary | None:
-  """Returns `words.SPECIAL` and the most frequent words, `size` in all.
+  """Returns a tokenizer with the most frequent words.
 
-  None if there is no text.
+  Args:
+    texts: the texts, which are read once.
+    size: the number of pieces, special tokens included.
+    rules: one of `words.RULES`.
+
+  Returns:
+    The tokenizer; None if there is no text.
   """
   counts = words.count(texts, rules)
   if not counts:

@@ -8,16 +8,17 @@ accents stripped, lower case, words segmented separately. Two differences from
 google-research/albert tokenization.py follow from that: a comma after a digit
 is not split off again, and words are segmented one at a time.
 
-Two rules follow SentencePiece and the original program, not transformers. If a
-model's rules compose letters and marks (or the parts of Korean syllables), they
-are always composed. The library's form of these rules sometimes does not
-compose them, because it looks at one character or a short cluster at a time.
-And user-defined pieces are ordinary pieces; transformers 5.24 makes them added
-tokens and begins a word after each of them (`il-6`: docs/tokenizers.md).
+Two rules follow SentencePiece and the original program, not transformers:
+* If a model's rules compose letters and marks (or the parts of Korean
+  syllables), they are always composed. In the library these rules sometimes do
+  not compose them, because it looks at one character or a short cluster at a
+  time.
+* User-defined pieces are ordinary pieces. transformers 5.24 makes them added
+  tokens and begins a word after each of them (`il-6`: docs/tokenizers.md).
 
-The file is a protocol buffer (github.com/google/sentencepiece
-src/sentencepiece_model.proto; numbers of fields and defaults are from there).
-It is read here without the library SentencePiece; docs/design.md says why.
+The file is a protocol buffer. The numbers of its fields and their defaults are
+from github.com/google/sentencepiece src/sentencepiece_model.proto. It is read
+here without the library SentencePiece; docs/design.md says why.
 """
 
 import string
@@ -45,20 +46,20 @@ from bert_jax.text.cleaning import (
   check_alike,
   reordered_marks,
 )
-from bert_jax.text.vocabulary import SPACED, Vocabulary, mark
+from bert_jax.text.vocabulary import SPACED_CHUNKS, Vocabulary, reading_special
 
-# google-research/albert: the order of the published model's special pieces is
-# <pad> <unk> [CLS] [SEP] [MASK].
+# Role -> special token, in the order of the published model's pieces
+# (google-research/albert).
 ALBERT = dict(pad="<pad>", unk="<unk>", cls="[CLS]", sep="[SEP]", mask="[MASK]")
 SPACE = "▁"
 LETTERS = string.ascii_lowercase
 SIGNS = '!"#$%&()*+,-./:;?@[\\]^_`{|}~'
 # Two code points that Unicode defines as noncharacters, so no text has them.
-_NO_CHARACTER, _APART = "\ufdd0", "\ufdd1"
+_PLACEHOLDER, _SEPARATOR = "\ufdd0", "\ufdd1"
 # The rules for which pieces begin a word. "space": pieces with a space before
 # them. "albert": the published rule, which was written for English.
 WORD_STARTS = ("space", "albert")
-# ModelProto: pieces, trainer_spec, normalizer_spec.
+# The numbers of fields. ModelProto: pieces, trainer_spec, normalizer_spec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 # SentencePiece: piece, score.
 _PIECE, _SCORE = 1, 2
@@ -66,7 +67,7 @@ _PIECE, _SCORE = 1, 2
 _MODEL_TYPE, _UNIGRAM = 3, 1
 # NormalizerSpec: name, precompiled_charsmap.
 _NAME, _CHARSMAP = 1, 2
-# Wire types: a number, 8 bytes, as many bytes as a number says, 4 bytes.
+# Wire types: a number, 8 bytes, a number and that many bytes, 4 bytes.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 
@@ -74,10 +75,10 @@ class ModelFile(NamedTuple):
   """The content of a SentencePiece file with a unigram model.
 
   Attributes:
-    pieces: in the order of their ids.
-    scores: log probabilities.
-    charsmap: compiled rules of normalisation, empty if there are none.
-    normalizer: the name of these rules, empty if they have none.
+    pieces: the pieces in the order of their ids.
+    scores: the log probability of each piece.
+    charsmap: compiled rules of normalization; empty if there are none.
+    normalizer: the name of these rules; empty if they have no name.
   """
 
   pieces: list[str]
@@ -87,7 +88,7 @@ class ModelFile(NamedTuple):
 
 
 def begins_word(piece: str, word_starts: str = WORD_STARTS[0]) -> bool:
-  """Returns whether a piece begins a word.
+  """Returns True if a piece begins a word.
 
   By the rule "albert" a single sign begins a word too, and so does a piece with
   a character that is neither an English letter nor such a sign: a digit, an
@@ -117,10 +118,13 @@ def check_word_starts(word_starts: str, source: str) -> None:
 
 def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
   """Builds the library's normalizer from a model's rules and a cleaning."""
-  chain = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+  chain: list[normalizers.Normalizer] = [
+    normalizers.Replace("``", '"'),
+    normalizers.Replace("''", '"'),
+  ]
   rules = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
   # The library applies the rule of a cluster's first character to the whole
-  # cluster. So earlier steps do as much as possible, and leave little to rules.
+  # cluster. So other steps before the rules do as much as possible.
   if model.normalizer in TRAINED:
     keep = cleaning.keep_accents
     chain.append(normalizers.NFKC() if keep else normalizers.NFKD())
@@ -133,17 +137,17 @@ def normalizer(model: ModelFile, cleaning: Cleaning) -> normalizers.Normalizer:
     chain += [normalizers.NFKD(), normalizers.StripAccents()]
   elif rules:
     order = Regex(reordered_marks())
-    chain += [normalizers.Replace(order, _APART), normalizers.NFC()]
+    chain += [normalizers.Replace(order, _SEPARATOR), normalizers.NFC()]
   if model.normalizer in FOLDING:
-    # SentencePiece does not fold this letter.
-    chain.append(normalizers.Replace("İ", _NO_CHARACTER))
+    # SentencePiece does not fold this letter, so it is hidden from `Lowercase`.
+    chain.append(normalizers.Replace("İ", _PLACEHOLDER))
   if cleaning.lower_case:
     chain.append(normalizers.Lowercase())
   if model.normalizer in FOLDING:
-    chain.append(normalizers.Replace(_NO_CHARACTER, "İ"))
+    chain.append(normalizers.Replace(_PLACEHOLDER, "İ"))
   if rules:
     chain += [normalizers.NFC(), *rules, normalizers.NFC()]
-    chain.append(normalizers.Replace(_APART, ""))
+    chain.append(normalizers.Replace(_SEPARATOR, ""))
   return normalizers.Sequence(chain)
 
 
@@ -154,8 +158,8 @@ def cleaning_of(
 
   Args:
     name: the name of the normalizer in the model's file.
-    lower_case: the caller's setting; None takes that of the model.
-    keep_accents: the caller's setting; None takes that of the model.
+    lower_case: the caller's setting; None takes the setting of the model.
+    keep_accents: the caller's setting; None takes the setting of the model.
     source: the model's name, for messages.
 
   Raises:
@@ -182,7 +186,7 @@ def fixed_cleaning(model: bytes, source: str) -> Cleaning:
     The cleaning. A field is None if the file leaves it to the user.
 
   Raises:
-    UserError: the file is damaged, or not of a unigram model.
+    UserError: the file is damaged, or holds no unigram model.
   """
   name = parse_model(model, source).normalizer
   folds = Cleaning(True, None) if name in FOLDING else Cleaning()
@@ -199,11 +203,12 @@ def unigram(
   """Builds ALBERT's tokenizer from a SentencePiece file.
 
   Args:
-    model: content of a `.model` file.
-    source: its name, for messages.
-    lower_case: None takes the setting of the file, or else True, as published.
-    keep_accents: None takes the setting of the file, or else the opposite of
-      `lower_case`.
+    model: the content of a `.model` file.
+    source: the name of the file, for messages.
+    lower_case: True if text is changed to lower case. None takes the setting of
+      the file, or else True, as published.
+    keep_accents: True if accents stay. None takes the setting of the file, or
+      else the opposite of `lower_case`.
     word_starts: one of `WORD_STARTS`.
 
   Raises:
@@ -215,12 +220,13 @@ def unigram(
   pieces, scores = parsed.pieces, parsed.scores
   ids = {piece: i for i, piece in enumerate(pieces)}
   special = bpe.special_ids(ids, ALBERT, source)
-  # No word has a space in it: a piece that ends with one is never matched.
-  hidden = [p + " " if p in ALBERT.values() else p for p in pieces]
+  # A special piece with a space at its end is never matched, because no word
+  # has a space in it.
+  unmatched = [p + " " if p in ALBERT.values() else p for p in pieces]
   cleaning = cleaning_of(parsed.normalizer, lower_case, keep_accents, source)
   chain = normalizer(parsed, cleaning)
 
-  def build(names):
+  def build(names: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(
       models.Unigram(
         list(zip(names, scores, strict=True)),
@@ -241,19 +247,21 @@ def unigram(
     return tokenizer
 
   begins = [begins_word(piece, word_starts) for piece in pieces]
-  marked = mark(build(pieces), ALBERT.values())
-  # transformers' form: it adds the special tokens itself.
-  adding = mark(marked, ALBERT.values())
-  ends = [(pieces[i], i) for i in (special.sep, special.cls)]
-  adding.post_processor = processors.BertProcessing(*ends)
+  with_special = reading_special(build(pieces), ALBERT.values())
+  # transformers' file also adds the special tokens around a text.
+  adding = reading_special(with_special, ALBERT.values())
+  sep, cls = (ALBERT[role] for role in ("sep", "cls"))
+  adding.post_processor = processors.BertProcessing(
+    (sep, ids[sep]), (cls, ids[cls])
+  )
   return Vocabulary(
     kind="unigram",
     pieces=pieces,
     special=special,
-    plain=build(hidden),
-    marked=marked,
+    plain=build(unmatched),
+    with_special=with_special,
     boundary=np.array(begins),
-    atoms=SPACED,
+    chunk_pattern=SPACED_CHUNKS,
     options=dict(**cleaning._asdict(), word_starts=word_starts),
     files={
       "spiece.model": model,
@@ -270,25 +278,30 @@ def parse_model(content: bytes, source: str) -> ModelFile:
     source: the name of the file, for messages.
 
   Raises:
-    UserError: damaged, not a unigram model, or a piece occurs twice.
+    UserError: the file is damaged or is not a unigram model, or a piece occurs
+      twice.
   """
-  pieces, scores, charsmap, kind = [], [], b"", _UNIGRAM
-  normalizer = ""
+  pieces: list[str] = []
+  scores: list[float] = []
+  charsmap, normalizer_name = b"", ""
+  kind: int | bytes = _UNIGRAM
   try:
-    for number, value in _fields(content):
+    for number, message in _fields(content):
+      if number not in (_PIECES, _TRAINER, _NORMALIZER):
+        continue
+      fields = dict(_fields(_as_bytes(message)))
       if number == _PIECES:
-        piece = dict(_fields(value))
-        pieces.append(piece[_PIECE].decode("utf-8"))
-        scores.append(struct.unpack("<f", piece.get(_SCORE, bytes(4)))[0])
+        pieces.append(_as_bytes(fields[_PIECE]).decode("utf-8"))
+        score = _as_bytes(fields.get(_SCORE, bytes(4)))
+        scores.append(struct.unpack("<f", score)[0])
       elif number == _TRAINER:
-        kind = dict(_fields(value)).get(_MODEL_TYPE, _UNIGRAM)
-      elif number == _NORMALIZER:
-        fields = dict(_fields(value))
-        charsmap = fields.get(_CHARSMAP, b"")
-        normalizer = fields.get(_NAME, b"").decode("utf-8")
-  except (KeyError, ValueError, TypeError, AttributeError, struct.error) as e:
+        kind = fields.get(_MODEL_TYPE, _UNIGRAM)
+      else:
+        charsmap = _as_bytes(fields.get(_CHARSMAP, b""))
+        normalizer_name = _as_bytes(fields.get(_NAME, b"")).decode("utf-8")
+  except (KeyError, ValueError, TypeError, struct.error) as e:
     raise UserError(f"{source}: not a SentencePiece model ({e}).") from e
-  if not pieces or kind != _UNIGRAM or not isinstance(charsmap, bytes):
+  if not pieces or kind != _UNIGRAM:
     raise UserError(f"{source}: not a unigram model of SentencePiece.")
   check_charsmap(charsmap, source)
   seen: dict[str, int] = {}
@@ -297,14 +310,18 @@ def parse_model(content: bytes, source: str) -> ModelFile:
       raise UserError(
         f"{source}: {piece!r} is piece {seen[piece]} and piece {i} as well."
       )
-  return ModelFile(pieces, scores, charsmap, normalizer)
+  return ModelFile(pieces, scores, charsmap, normalizer_name)
 
 
 def check_charsmap(charsmap: bytes, source: str) -> None:
-  """Checks compiled rules: the size of a trie, the trie, text in UTF-8.
+  """Checks compiled rules, because the library panics if they are damaged.
+
+  Args:
+    charsmap: the size of a trie (4 bytes), the trie, and text in UTF-8.
+    source: the file of the rules, for messages.
 
   Raises:
-    UserError: cut off or not such rules; the library would panic over them.
+    Damaged: the rules are cut off, or are something else.
   """
   if not charsmap:
     return
@@ -317,33 +334,44 @@ def check_charsmap(charsmap: bytes, source: str) -> None:
     raise Damaged(f"{source}: its charsmap is damaged ({e}).") from e
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-  """Yields (number, value) of a message; UserError if it is cut off."""
-  at = 0
-  while at < len(data):
-    key, at = _varint(data, at)
-    number, wire = key >> 3, key & 7
-    if wire == _VARINT:
-      value, at = _varint(data, at)
-      yield number, value
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+  """Yields the (number, content) of each field of a protocol buffer's message.
+
+  Raises:
+    ValueError: the message is damaged or cut off.
+  """
+  position = 0
+  while position < len(message):
+    key, position = _varint(message, position)
+    number, wire_type = key >> 3, key & 7
+    if wire_type == _VARINT:
+      content, position = _varint(message, position)
+      yield number, content
       continue
-    if wire not in (_EIGHT, _BYTES, _FOUR):
-      raise ValueError(f"no field can begin before byte {at}")
-    size = 8 if wire == _EIGHT else 4
-    if wire == _BYTES:
-      size, at = _varint(data, at)
-    if at + size > len(data):
-      raise ValueError(f"cut off at byte {len(data)}")
-    yield number, data[at : at + size]
-    at += size
+    if wire_type not in (_EIGHT, _BYTES, _FOUR):
+      raise ValueError(f"no field can begin before byte {position}")
+    size = 8 if wire_type == _EIGHT else 4
+    if wire_type == _BYTES:
+      size, position = _varint(message, position)
+    if position + size > len(message):
+      raise ValueError(f"cut off at byte {len(message)}")
+    yield number, message[position : position + size]
+    position += size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-  """Returns the number at a place, and the place after it."""
-  value = shift = 0
-  while at < len(data) and shift < 64:
-    value |= (data[at] & 127) << shift
-    at, shift = at + 1, shift + 7
-    if data[at - 1] < 128:
-      return value, at
-  raise ValueError(f"no number ends at byte {at}")
+def _as_bytes(content: int | bytes) -> bytes:
+  """Returns the content of a field that holds bytes; TypeError for a number."""
+  if isinstance(content, int):
+    raise TypeError(f"the number {content} stands for bytes")
+  return content
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+  """Returns the number that begins at a position, and the position after it."""
+  number = shift = 0
+  while position < len(message) and shift < 64:
+    number |= (message[position] & 127) << shift
+    position, shift = position + 1, shift + 7
+    if message[position - 1] < 128:
+      return number, position
+  raise ValueError(f"no number ends at byte {position}")

@@ -1,8 +1,12 @@
 """A tokenizer: text to ids, offsets and back, around the `tokenizers` library.
 
-One class serves every kind; the files beside this one build it: `wordpiece`,
-`bpe` (byte-level and GPT-1's), `unigram` (SentencePiece models). Where nothing
-else is said the ids are those of Hugging Face's fast tokenizers.
+One class serves every kind. Other files of this room build it: `wordpiece`,
+`bpe` (byte-level and GPT-1's), `unigram` (SentencePiece models), `words`. The
+ids are those of Hugging Face's fast tokenizers, unless a docstring says
+otherwise.
+
+A chunk is a substring whose ids do not depend on the text around it. Texts are
+cut into chunks, and the ids of frequent chunks are cached.
 """
 
 import array
@@ -21,26 +25,29 @@ from bert_jax.messages import UserError
 
 # In the order of the ids that `bert_jax vocab` gives them.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Distinct chunks of text whose ids are kept; English needs about 10,000 for
-# 95% of its running words. A chunk longer than this many characters is not.
+# The largest number of chunks in the cache. English text needs about 10,000
+# chunks for 95% of its running words.
 _CACHE_SIZE = 2**18
+# Chunks with more characters are not cached.
 _CACHED_CHARS = 64
-# Parts of texts, see `Vocabulary.atoms`. By default a text is one part.
-WHOLE = re.compile("(?s:.+)")
-# Where only white space and punctuation separate, and both always do.
+# Patterns of chunks; see `Vocabulary.chunk_pattern`. The whole text is a chunk:
+WHOLE_TEXT = re.compile("(?s:.+)")
+# For tokenizers that cut words only at white space and punctuation, and always
+# cut them there.
 WORDS = re.compile(r"[^ !-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
-# Characters that, like marks, belong to the character before them: vowels and
+# For tokenizers that cut words only at white space. Cleaning may join a space
+# and a mark after it to one character, so the text is not cut between them.
+SPACED_CHUNKS = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
+# Characters that belong to the character before them, as marks do: vowels and
 # finals of decomposed Korean syllables, joiners, sound marks of half-width
 # kana.
 _ATTACHED = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]")
-# Characters of the longest text that a rule of cleaning makes one, less one.
+# Cleaning makes one character of at most this many characters and one more.
 _LONGEST_RULE = 16
-# White space separates; a mark after a space could be one character with it.
-SPACED = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 
 
 class SpecialIds(NamedTuple):
-  """Ids of the special tokens of a vocabulary; None for those it lacks."""
+  """The ids of a vocabulary's special tokens; None for a missing token."""
 
   pad: int | None
   unk: int | None
@@ -50,39 +57,41 @@ class SpecialIds(NamedTuple):
 
 
 class Encoded(NamedTuple):
-  """Ids of a text and where they come from.
+  """The ids of a text, and the characters from which they come.
 
   Attributes:
-    ids: [T] ids.
-    offsets: [T] pairs (begin, end) of characters of the raw text.
+    ids: [T] ids; for `characters.Characters`, an int32 array [T, 50].
+    offsets: [T] pairs (begin, end) of character positions in the raw text.
   """
 
-  ids: list[int]
+  ids: Any
   offsets: list[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Holds:
-  """Finds texts that may hold an added token; serves as the pattern `whole`.
+class AddedTokenFinder:
+  """Finds texts that may hold an added token.
+
+  It serves as the `uncut_pattern` of a vocabulary with added tokens.
 
   Attributes:
     raw: matches the tokens that are looked for in the raw text.
     normalized: matches the tokens that are looked for in the normalized text.
     normalizer: normalizes a text; None if texts are not normalized.
-    other: the pattern `whole` of the vocabulary without added tokens.
-    ascii: normalizes printable ASCII, five times as fast as `normalizer`; None
-      if there is no such function.
+    base: the `uncut_pattern` of the vocabulary without added tokens.
+    normalize_ascii: normalizes printable ASCII, five times as fast as
+      `normalizer`; None if there is no such function.
   """
 
   raw: re.Pattern | None
   normalized: re.Pattern | None
   normalizer: normalizers.Normalizer | None
-  other: re.Pattern | None = None
-  ascii: Callable[[str], str] | None = None
+  base: re.Pattern | None = None
+  normalize_ascii: Callable[[str], str] | None = None
 
   def search(self, text: str) -> bool:
-    """Returns True if `text` must be encoded as a whole."""
-    if self.other is not None and self.other.search(text):
+    """Returns True if `text` must not be cut into chunks."""
+    if self.base is not None and self.base.search(text):
       return True
     return self.finds_token(text)
 
@@ -92,10 +101,11 @@ class Holds:
       return True
     if self.normalized is None:
       return False
-    if self.ascii is not None and text.isascii() and text.isprintable():
-      text = self.ascii(text)
+    is_ascii = text.isascii() and text.isprintable()
+    if self.normalize_ascii is not None and is_ascii:
+      text = self.normalize_ascii(text)
     elif self.normalizer is not None:
-      text = self.normalizer.normalize_str(valid(text))
+      text = self.normalizer.normalize_str(replace_surrogates(text))
     return self.normalized.search(text) is not None
 
 
@@ -105,40 +115,42 @@ class Vocabulary:
 
   Attributes:
     kind: "wordpiece", "bytelevel", "gpt1", "unigram" or "words".
-    pieces: the vocabulary in the order of the ids.
-    special: ids of the special tokens.
-    plain: the library's tokenizer, to which `[SEP]` in a text is text.
-    marked: the same, to which it is a special token.
-    boundary: [V] bool, True where a piece begins a word, or, for a kind that
-      marks the ends, ends one; `others` count too.
-    options: the options with which `files` build it again.
-    files: file name -> content, as published.
-    ends: `boundary` is about ends (GPT-1).
-    atoms: matches parts of a text whose ids do not depend on what is around
-      them; what it leaves out are spaces.
-    whole: a text in which it matches may not be cut; None: any may.
-    ascii: an atom of printable ASCII -> the one word that the model sees of it;
-      None where such an atom may be more.
-    clean: raw text -> (the text that the library sees, for each of its
-      characters the index of the raw one); None where they are the same.
-    others: words that have ids from V on (words).
-    around: ids that a corpus has before and after each sentence (words).
-    added: tokens that are found in a text before the model encodes the rest;
-      see `added_tokens`. The special tokens of the family are not among them.
+    pieces: the V pieces of the vocabulary in the order of their ids.
+    special: the ids of the special tokens.
+    plain: the library's tokenizer, which reads `[SEP]` in a text as text.
+    with_special: the same tokenizer, but it reads `[SEP]` as the special token.
+    boundary: [V + len(others)] bool, True for a piece that begins a word; or,
+      if `boundary_is_end`, for a piece that ends a word.
+    options: the options with which the tokenizer can be built from `files`.
+    files: the published files, name -> content.
+    boundary_is_end: True if pieces show where words end (GPT-1).
+    chunk_pattern: matches the chunks of a text; only spaces are between them.
+    uncut_pattern: a text in which it matches is not cut into chunks; None if
+      every text may be cut.
+    normalize_ascii: maps a chunk of printable ASCII to the one word that the
+      model sees; None if the model may see several words.
+    clean: maps a raw text to the text that the library sees and, for each of
+      its characters, the index of the raw character; None if the library sees
+      the raw text.
+    others: words with ids from V on; only for the kind "words".
+    around: the ids that a corpus has before and after each sentence; only for
+      the kind "words".
+    added: the added tokens without the special tokens of the family; see
+      `added_tokens`.
   """
 
   kind: str
   pieces: Sequence[str]
   special: SpecialIds
   plain: Tokenizer
-  marked: Tokenizer
+  with_special: Tokenizer
   boundary: np.ndarray
   options: Mapping[str, Any]
   files: Mapping[str, bytes]
-  ends: bool = False
-  atoms: re.Pattern = WHOLE
-  whole: re.Pattern | Holds | None = None
-  ascii: Callable[[str], str] | None = None
+  boundary_is_end: bool = False
+  chunk_pattern: re.Pattern = WHOLE_TEXT
+  uncut_pattern: re.Pattern | AddedTokenFinder | None = None
+  normalize_ascii: Callable[[str], str] | None = None
   clean: Callable[[str], tuple[str, list[int]]] | None = None
   others: Sequence[str] = ()
   around: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
@@ -149,19 +161,22 @@ class Vocabulary:
 
   @property
   def vocab_size(self) -> int:
+    """V, the number of pieces."""
     return len(self.pieces)
 
   @property
   def num_ids(self) -> int:
+    """The number of ids: those of the pieces and of `others`."""
     return len(self.pieces) + len(self.others)
 
   @property
   def lower_case(self) -> bool:
+    """True if the tokenizer changes text to lower case."""
     return bool(self.options.get("lower_case", False))
 
   @property
   def keep_accents(self) -> bool:
-    """True if accents stay. By default lower case means without accents."""
+    """True if accents stay; by default they stay if capitals do."""
     keep = self.options.get("keep_accents")
     if keep is None and self.options.get("strip_accents") is not None:
       keep = not self.options["strip_accents"]
@@ -170,20 +185,21 @@ class Vocabulary:
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """Returns the ids of each text, for corpora.
 
-    No special token is added, and a literal `[SEP]` is text like any other:
-    a corpus must not be able to write special tokens.
+    No special token is added. A literal `[SEP]` is read as text, so that the
+    text of a corpus cannot contain special tokens.
     """
     rows = self._encode_rows(texts)
     return [np.frombuffer(row, np.int32).tolist() for row in rows]
 
   def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of `encode_batch` end to end, twice as fast.
+    """Returns the ids of `encode_batch` in one array, twice as fast.
 
     Args:
-      texts: [N] texts.
+      texts: N texts.
 
     Returns:
-      [T] int32 ids of all texts, and [N] int64, how many each one has.
+      An int32 array [T] with the ids of all texts, and an int64 array [N] with
+      the number of ids of each text.
     """
     rows = self._encode_rows(texts)
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -193,27 +209,31 @@ class Vocabulary:
   def _encode_rows(self, texts: Sequence[str]) -> list[bytes]:
     """Returns the int32 ids of each text as bytes."""
     if len(self._caches[0]) > _CACHE_SIZE:
-      # A new one: another thread may be reading the old one.
+      # Do not clear the old cache: another thread may be reading it.
       self._caches[0] = {}
     cache = self._caches[0]
     chunks = [self._chunks(text) for text in texts]
     new = set(itertools.chain.from_iterable(chunks)).difference(cache)
-    encoded = self._make(new)
+    encoded = self._encode_chunks(new)
     uncached = {c: encoded.pop(c) for c in new if len(c) > _CACHED_CHARS}
     cache.update(encoded)
     return [_join(row, cache, uncached) for row in chunks]
 
   def _chunks(self, text: str) -> list[str]:
-    """Cuts a text where there is a boundary whatever is around it."""
-    if self.whole is not None and self.whole.search(text):
+    """Cuts a text into chunks."""
+    if self.uncut_pattern is not None and self.uncut_pattern.search(text):
       return [text]
-    return self.atoms.findall(text)
+    return self.chunk_pattern.findall(text)
 
-  def _make(self, chunks: Iterable[str]) -> dict[str, bytes]:
-    """Returns the ids of chunks, as bytes."""
-    other_chunks, ids = [], {}
-    model, normalize_ascii = self.plain.model, self.ascii
-    finds_token = self.whole.finds_token if self.added else None
+  def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, bytes]:
+    """Returns chunk -> its int32 ids as bytes."""
+    other_chunks: list[str] = []
+    ids: dict[str, list[int]] = {}
+    model, normalize_ascii = self.plain.model, self.normalize_ascii
+    finder = self.uncut_pattern
+    finds_token = (
+      finder.finds_token if isinstance(finder, AddedTokenFinder) else None
+    )
     for chunk in chunks:
       # Simple chunks need only the model, which is six times faster.
       if (
@@ -234,13 +254,16 @@ class Vocabulary:
     return [encoding.ids for encoding in encodings]
 
   def encode_words(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes words as in the middle of a text; see `encode_flat`.
+    """Encodes words as if they stood in the middle of a text.
 
-    In byte-level BPE a piece includes the space before it, so each word is
-    encoded with a space before it. An added token does not get a space.
+    In byte-level BPE a piece includes the space before it. So each word is
+    encoded with a space before it, except for an added token.
 
     Args:
-      words: [N] words, without spaces around them.
+      words: N words without spaces around them.
+
+    Returns:
+      See `encode_flat`.
     """
     if self.kind != "bytelevel":
       return self.encode_flat(words)
@@ -251,25 +274,26 @@ class Vocabulary:
 
   @functools.cached_property
   def _spaced(self) -> "Vocabulary":
-    """This byte-level BPE, but it puts a space before every text."""
-    plain = added_to(share(self.plain), self.plain)
+    """A copy of this byte-level BPE that puts a space before every text."""
+    plain = copy_added(self.plain, copy_without_added(self.plain))
     regex = self.plain.pre_tokenizer.use_regex
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(True, use_regex=regex)
-    # Let `whole` match every text, so that no text is cut into chunks.
     return dataclasses.replace(
       self,
       plain=plain,
-      atoms=WHOLE,
-      whole=dataclasses.replace(self.whole, other=WHOLE),
-      ascii=None,
+      chunk_pattern=WHOLE_TEXT,
+      # This pattern matches every text, so no text is cut into chunks.
+      uncut_pattern=WHOLE_TEXT,
+      normalize_ascii=None,
       _caches=[{}],
     )
 
   def encode_special(self, text: str) -> list[int]:
-    """Returns the ids of a text in which `[MASK]` and the like are special.
+    """Returns the ids of a text in which special tokens may be spelled out.
 
-    Special tokens are known by their exact spelling only: with lower-casing
-    too, `[MASK]` is one id and `[mask]` is three. None is added.
+    Only the exact spelling is read as a special token. So `[MASK]` has one id
+    and `[mask]` has three, also if the text is changed to lower case. No
+    special token is added around the text.
     """
     return self.encode_offsets([text], special=True)[0].ids
 
@@ -278,79 +302,91 @@ class Vocabulary:
   ) -> list[Encoded]:
     """Returns ids and offsets into the raw texts.
 
-    The offsets are those of the library, with two changes: a piece ends after
-    the marks that follow its last character, which cleaning drops or composes
-    with the letter. And it holds all characters that cleaning makes one, as the
-    two signs of a quote ''.
+    The offsets are those of the library, with two changes:
+    * A piece ends after the marks that follow its last character. Cleaning
+      drops these marks or composes them with the letter.
+    * If cleaning makes one character of several ones, such as the two signs of
+      a quote '', the piece includes all of them.
 
     Args:
       texts: raw texts.
-      special: True if special tokens in a text become their ids.
+      special: True if special tokens in a text are read as such.
     """
     cleaned = [self._clean(text, special) for text in texts]
-    encodings = (self.marked if special else self.plain).encode_batch(
+    encodings = (self.with_special if special else self.plain).encode_batch(
       [text for text, _ in cleaned], add_special_tokens=False
     )
-    result = []
+    encoded = []
     for text, encoding, (_, origin) in zip(
       texts, encodings, cleaned, strict=True
     ):
       offsets = encoding.offsets
       if origin is not None:
         offsets = [(origin[b], origin[e - 1] + 1) for b, e in offsets]
-      offsets = cover_marks(text, offsets, self._joins)
-      result.append(Encoded(encoding.ids, offsets))
-    return result
+      offsets = cover_marks(text, offsets, self._joining_cleaner)
+      encoded.append(Encoded(encoding.ids, offsets))
+    return encoded
 
   @functools.cached_property
-  def _joins(self) -> Callable[[str], str] | None:
-    return None if self.clean is not None else joining(self.plain)
+  def _joining_cleaner(self) -> Callable[[str], str] | None:
+    return None if self.clean is not None else joining_cleaner(self.plain)
 
   def _clean(self, text: str, special: bool) -> tuple[str, list[int] | None]:
-    """Returns the text that the library sees, and its places in the raw text.
+    """Cleans a text for the library.
 
-    The second value is None if the library sees the raw text.
+    Args:
+      text: the raw text.
+      special: True if special tokens in the text are left as they are.
+
+    Returns:
+      The text that the library sees and, for each of its characters, the index
+      of the raw character, or -1 for a space that was added. The indices are
+      None if the library sees the raw text.
     """
-    text = valid(text)
+    text = replace_surrogates(text)
     if self.clean is None:
       return text, None
     if not special:
       return self.clean(text)
-    tokens = "|".join(map(re.escape, self._marks))
-    cleaned, origin, begin = [], [], 0
-    for part in re.split(f"({tokens})", text):
-      text, source = part, list(range(len(part)))
-      if part not in self._marks:
-        text, source = self.clean(part)
-      cleaned.append(f"{text} ")
-      origin += [*(i + begin if i >= 0 else -1 for i in source), -1]
-      begin += len(part)
+    tokens = "|".join(map(re.escape, self._special_contents))
+    cleaned: list[str] = []
+    origin: list[int] = []
+    begin = 0
+    for segment in re.split(f"({tokens})", text):
+      if segment in self._special_contents:
+        clean_segment, indices = segment, list(range(len(segment)))
+      else:
+        clean_segment, indices = self.clean(segment)
+      cleaned.append(f"{clean_segment} ")
+      origin += [*(i + begin if i >= 0 else -1 for i in indices), -1]
+      begin += len(segment)
     return "".join(cleaned), origin
 
   @functools.cached_property
-  def _marks(self) -> list[str]:
-    added = self.marked.get_added_tokens_decoder().values()
+  def _special_contents(self) -> list[str]:
+    """The spellings that `with_special` reads as special tokens."""
+    added = self.with_special.get_added_tokens_decoder().values()
     return [token.content for token in added]
 
   def word_starts(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Returns a bool array of the shape of `ids`, True where a word starts.
+    """Returns a bool array with the shape of `ids`, True where a word starts.
 
-    The first id along the last axis starts a word whatever piece it is: the
-    first word of a text has no space before it.
+    The first id along the last axis always starts a word, because the first
+    word of a text has no space before it.
     """
     ids = np.asarray(ids, np.int64)
     flags = self.boundary[ids]
-    if self.ends:
-      # An added token begins a word, even if the piece before it ends no word.
-      flags = np.roll(flags, 1, axis=-1) | self.alone[ids]
+    if self.boundary_is_end:
+      # An added token begins a word even if the piece before it ends no word.
+      flags = np.roll(flags, 1, axis=-1) | self.is_added[ids]
     elif self.added:
-      flags |= np.roll(self.alone[ids], 1, axis=-1)
+      flags |= np.roll(self.is_added[ids], 1, axis=-1)
     if flags.size:
       flags[..., 0] = True
     return flags
 
   @functools.cached_property
-  def alone(self) -> np.ndarray:
+  def is_added(self) -> np.ndarray:
     """[V] bool, True for an added token, which is always a whole word."""
     flags = np.zeros(self.num_ids, bool)
     flags[self.added_ids] = True
@@ -359,44 +395,48 @@ class Vocabulary:
   @functools.cached_property
   def added_ids(self) -> list[int]:
     """The ids of `added`."""
-    return [self.marked.token_to_id(token.content) for token in self.added]
+    ids = (self.with_special.token_to_id(token.content) for token in self.added)
+    return [number for number in ids if number is not None]
 
   @functools.cached_property
   def unmasked_ids(self) -> list[int]:
-    """The ids of added tokens that are special: they are never masked."""
+    """The ids of added tokens that are special; they are never masked."""
     pairs = zip(self.added, self.added_ids, strict=True)
     return [number for token, number in pairs if token.special]
 
   def decode(self, ids: Iterable[int]) -> str:
-    """Returns the text; byte-level BPE gives back exactly what was encoded."""
+    """Returns the text of ids; for byte-level BPE exactly the encoded text."""
     decode = self.plain.decoder.decode
     if not self.added:
       return decode([self.pieces[i] for i in ids])
     if self.kind != "bytelevel":
-      # Spell added tokens like those pieces of the model that are whole words.
+      # Spell added tokens as the model spells pieces that are whole words.
       spelling = {"gpt1": "{}</w>", "unigram": "▁{}"}.get(self.kind, "{}")
       pieces: list[str] = []
       for i in ids:
         piece = self.pieces[i]
-        if self.alone[i] and pieces[-1:] != ["▁"]:
+        if self.is_added[i] and pieces[-1:] != ["▁"]:
           piece = spelling.format(piece)
         pieces.append(piece)
       return decode(pieces)
     texts = []
-    for is_added, group in itertools.groupby(ids, lambda i: self.alone[i]):
+    for added, group in itertools.groupby(ids, lambda i: self.is_added[i]):
       pieces = [self.pieces[i] for i in group]
-      texts.append("".join(pieces) if is_added else decode(pieces))
+      texts.append("".join(pieces) if added else decode(pieces))
     return "".join(texts)
 
   def __getstate__(self) -> dict[str, Any]:
+    """Returns the fields for a pickle, with an empty cache."""
     return self.__dict__ | {"_caches": [{}]}
 
   def __setstate__(self, state: dict[str, Any]) -> None:
+    """Restores the fields of `__getstate__`."""
     self.__dict__.update(state)
     # The library's pickle does not store this setting.
     self.plain.encode_special_tokens = True
 
   def __eq__(self, other: object) -> bool:
+    """Returns True if both tokenizers give every text the same ids."""
     if not isinstance(other, Vocabulary):
       return False
     return (self.plain.to_str(), self.special) == (
@@ -405,35 +445,36 @@ class Vocabulary:
     )
 
 
-def share(tokenizer: Tokenizer) -> Tokenizer:
-  """Returns one of the same parts, without the tokens added to the first."""
+def copy_without_added(tokenizer: Tokenizer) -> Tokenizer:
+  """Returns a tokenizer with the same rules and model, but no added tokens."""
   copy = Tokenizer(tokenizer.model)
-  for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-    setattr(copy, part, getattr(tokenizer, part))
+  for step in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+    setattr(copy, step, getattr(tokenizer, step))
   return copy
 
 
-def added_to(tokenizer: Tokenizer, other: Tokenizer) -> Tokenizer:
-  """Adds to `tokenizer` all tokens that were added to `other`; returns it."""
-  added = other.get_added_tokens_decoder()
-  tokenizer.add_tokens([added[number] for number in sorted(added)])
-  tokenizer.encode_special_tokens = other.encode_special_tokens
-  return tokenizer
+def copy_added(source: Tokenizer, target: Tokenizer) -> Tokenizer:
+  """Adds to `target` all tokens that were added to `source`; returns it."""
+  added = source.get_added_tokens_decoder()
+  target.add_tokens([added[number] for number in sorted(added)])
+  target.encode_special_tokens = source.encode_special_tokens
+  return target
 
 
-def mark(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
-  """Returns one to which `tokens`, by their exact spelling, are special."""
-  copy = share(tokenizer)
+def reading_special(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
+  """Returns a copy that reads exactly these texts as special tokens."""
+  copy = copy_without_added(tokenizer)
   copy.add_special_tokens([AddedToken(t, normalized=False) for t in tokens])
   return copy
 
 
-def joining(tokenizer: Tokenizer) -> Callable[[str], str] | None:
-  """Returns what cleans a text, if it may make one character of several ones.
+def joining_cleaner(tokenizer: Tokenizer) -> Callable[[str], str] | None:
+  """Returns the cleaning of a tokenizer if it may join several characters.
 
   Returns:
-    None where it looks at single characters and marks alone, or where it adds
-    something to every text, so that parts of a text do not show its rules.
+    A function from a text to the cleaned text. None if the cleaning looks only
+    at single characters and marks. None too if the cleaning adds something to
+    every text, because then substrings do not show its rules.
   """
   rules = tokenizer.normalizer
   if rules is None or isinstance(rules, normalizers.BertNormalizer):
@@ -449,13 +490,14 @@ def cover_marks(
 ) -> list[tuple[int, int]]:
   """Extends each piece to the characters that belong to it and to no other.
 
-  These are the marks after it, and the characters that cleaning makes one with
-  its first or last one: the library gives the result the place of one of them.
+  These are the marks after the piece, and the characters that cleaning joins
+  with its first or last character. The library gives a joined character the
+  position of only one of its characters.
 
   Args:
     text: the raw text.
     offsets: (begin, end) of each piece, in ascending order.
-    clean: see `joining`.
+    clean: see `joining_cleaner`.
   """
   if clean is not None:
     offsets = _cover_before(text, offsets, clean)
@@ -468,7 +510,7 @@ def cover_marks(
     if begin < end:
       # Several pieces may come from the same character.
       if end not in extended_ends:
-        extended_ends[end] = _end(text, end, stop, clean)
+        extended_ends[end] = _extended_end(text, end, stop, clean)
       stop = min(stop, begin)
       end = extended_ends[end]
     covered.append((begin, end))
@@ -478,52 +520,68 @@ def cover_marks(
 def _cover_before(
   text: str, offsets: list[tuple[int, int]], clean: Callable[[str], str]
 ) -> list[tuple[int, int]]:
-  """Lets pieces begin where the characters do that are one with their first."""
+  """Extends pieces to the characters before them that cleaning joins."""
   covered = []
-  # The end of the last piece that begins before `last`, and of those there.
-  last, before, reach = -1, 0, 0
-  longer = 0
+  # Several pieces may begin at the same character, `last_begin`. They all get
+  # the same extended begin. It is not before `stop`, the end of the pieces that
+  # begin before them.
+  last_begin, extended_begin = -1, 0
+  stop = last_end = 0
   for begin, end in offsets:
     if begin < end:
-      if begin != last:
-        last, before = begin, reach
-        longer = _begin(text, begin, before, clean)
-      reach = max(reach, end)
-      begin = longer
+      if begin != last_begin:
+        last_begin, stop = begin, last_end
+        extended_begin = _extended_begin(text, begin, stop, clean)
+      last_end = max(last_end, end)
+      begin = extended_begin
     covered.append((begin, end))
   return covered
 
 
-def _begin(
+def _extended_begin(
   text: str, begin: int, stop: int, clean: Callable[[str], str]
 ) -> int:
-  """Returns where the characters begin that are one with that at `begin`."""
+  """Returns where the characters begin that are joined with that at `begin`.
+
+  Args:
+    text: the raw text.
+    begin: the index of a character.
+    stop: the smallest index that may be returned.
+    clean: see `joining_cleaner`.
+  """
   first = begin
   while first > stop and not text[first - 1].isspace():
-    places = range(first - 1, max(stop, first - _LONGEST_RULE) - 1, -1)
-    joined = (i for i in places if _is_one(text, i, first, begin + 1, clean))
-    place = next(joined, None)
-    if place is None:
+    starts = range(first - 1, max(stop, first - _LONGEST_RULE) - 1, -1)
+    joined = (i for i in starts if _is_one(text, i, first, begin + 1, clean))
+    start = next(joined, None)
+    if start is None:
       break
-    first = place
+    first = start
   return first
 
 
-def _end(
+def _extended_end(
   text: str, end: int, stop: int, clean: Callable[[str], str] | None
 ) -> int:
-  """Returns where the characters end that belong to the one before `end`."""
+  """Returns where the characters end that belong to the one before `end`.
+
+  Args:
+    text: the raw text.
+    end: the index after a character.
+    stop: the largest index that may be returned.
+    clean: see `joining_cleaner`.
+  """
   last = end - 1
   while end < stop:
     if _is_attached(text[end]):
       end += 1
     elif clean is not None and not text[end].isspace():
-      places = range(end + 1, min(stop, end + _LONGEST_RULE) + 1)
-      joined = (i for i in places if _is_one(text, last, end, i, clean))
-      place = next(joined, None)
-      if place is None:
+      ends = range(end + 1, min(stop, end + _LONGEST_RULE) + 1)
+      joined = (i for i in ends if _is_one(text, last, end, i, clean))
+      new_end = next(joined, None)
+      if new_end is None:
         break
-      end = place
+      end = new_end
     else:
       break
   return end
@@ -532,33 +590,35 @@ def _end(
 def _is_one(
   text: str, begin: int, middle: int, end: int, clean: Callable[[str], str]
 ) -> bool:
-  """Returns True if cleaning [begin, end) at once differs from two steps."""
+  """Returns True if cleaning joins text[begin:middle] and text[middle:end]."""
   first, second = text[begin:middle], text[middle:end]
   return clean(first + second) != clean(first) + clean(second)
 
 
 def _is_attached(character: str) -> bool:
+  """Returns True for a mark, or another character of `_ATTACHED`."""
   return unicodedata.category(character)[0] == "M" or bool(
     _ATTACHED.match(character)
   )
 
 
 def is_simple(chunk: str) -> bool:
-  """Returns True for printable ASCII with a space at most at its begin."""
+  """Returns True for printable ASCII that has no space after its begin."""
   return chunk.isascii() and chunk.isprintable() and " " not in chunk[1:]
 
 
 def _join(
-  row: list[str], cache: dict[str, bytes], uncached: dict[str, bytes]
+  chunks: list[str], cache: dict[str, bytes], uncached: dict[str, bytes]
 ) -> bytes:
+  """Joins the ids of chunks, which are in the cache or in `uncached`."""
   try:
-    return b"".join(map(cache.__getitem__, row))
+    return b"".join(map(cache.__getitem__, chunks))
   except KeyError:
-    return b"".join(uncached[c] if c in uncached else cache[c] for c in row)
+    return b"".join(uncached[c] if c in uncached else cache[c] for c in chunks)
 
 
-def valid(text: str) -> str:
-  """`text` with lone surrogates, which no UTF-8 has, replaced by U+FFFD."""
+def replace_surrogates(text: str) -> str:
+  """Replaces lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
   if text.isascii():
     return text
   try:
@@ -569,10 +629,14 @@ def valid(text: str) -> str:
 
 
 def special_ids(vocab: Sequence[str], source: str) -> SpecialIds:
-  """Looks up the special tokens.
+  """Returns the ids of BERT's special tokens.
+
+  Args:
+    vocab: the pieces in the order of their ids.
+    source: the file of the vocabulary, for messages.
 
   Raises:
-    UserError: a special token is missing; names it and `source`.
+    UserError: a special token is missing; the message names it and `source`.
   """
   index = {piece: i for i, piece in enumerate(vocab)}
   missing = [piece for piece in SPECIAL_TOKENS if piece not in index]

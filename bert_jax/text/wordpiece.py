@@ -1,14 +1,17 @@
 """WordPiece as in BERT, by Hugging Face's rules or the original ones.
 
-"huggingface": the rules of `BertTokenizerFast`, with which published
-vocabularies are used today. Control, format and private characters are dropped,
-unassigned ones are kept as letters; accents are stripped together with
-lower-casing unless they are to stay, Chinese characters and punctuation stand
-alone, a word of more than 100 characters is `[UNK]`.
+"huggingface" are the rules of `BertTokenizerFast`, with which published
+vocabularies are used today:
+* Control, format and private characters are dropped. Unassigned characters are
+  letters.
+* If text is changed to lower case, accents are stripped, unless an option keeps
+  them.
+* Each Chinese character and each punctuation sign is a word by itself.
+* A word of more than 100 characters is `[UNK]`.
 
-"original": `tokenization.py` of github.com/google-research/bert. It keeps
-private characters as well, lower-cases as Python does, and its limit is 200
-characters. Slower, since it runs in Python; see docs/tokenizers.md for
+"original" are the rules of github.com/google-research/bert tokenization.py.
+They keep private characters, lower text as Python does, and allow words of 200
+characters. They are slower, since they run in Python. docs/tokenizers.md lists
 every difference.
 """
 
@@ -25,16 +28,17 @@ from bert_jax.text.vocabulary import (
   SPECIAL_TOKENS,
   WORDS,
   Vocabulary,
-  mark,
+  reading_special,
   special_ids,
 )
 
 CONTINUATION = "##"
 MAX_WORD_CHARS = {"huggingface": 100, "original": 200}
 RULES = tuple(MAX_WORD_CHARS)
-# The lower case of a capital sigma depends on the punctuation around it.
-_ORIGINAL_WORDS = re.compile("[^ ]+")
-# Blocks of CJK ideographs, _is_chinese_char.
+# Chunks for the original rules. The lower case of a capital sigma depends on
+# the punctuation around it, so a text is cut only at spaces.
+_ORIGINAL_CHUNKS = re.compile("[^ ]+")
+# Blocks of CJK ideographs, from _is_chinese_char of the original program.
 _CHINESE = (
   (0x4E00, 0x9FFF),
   (0x3400, 0x4DBF),
@@ -52,7 +56,13 @@ def normalizer(
   strip_accents: bool | None = None,
   tokenize_chinese_chars: bool = True,
 ) -> normalizers.Normalizer:
-  """Returns BERT's clean-up of raw text, shared with `bert_jax vocab`."""
+  """Returns the library's normalizer with BERT's rules.
+
+  Args:
+    lower_case: True if text is changed to lower case.
+    strip_accents: True if accents are stripped; None takes `lower_case`.
+    tokenize_chinese_chars: True if each ideograph is a word by itself.
+  """
   return normalizers.BertNormalizer(
     clean_text=True,
     handle_chinese_chars=tokenize_chinese_chars,
@@ -72,27 +82,29 @@ def build(
   """Builds the tokenizer.
 
   Args:
-    pieces: from `read`, for example.
+    pieces: the pieces in the order of their ids.
     lower_case: True for an uncased vocabulary.
-    source: the file that the pieces come from, for messages.
+    source: the file of the pieces, for messages.
     rules: one of `RULES`.
-    strip_accents: None for what `lower_case` says; a few published models
-      lower-case and keep accents.
-    tokenize_chinese_chars: True if each ideograph is a word by itself.
+    strip_accents: see `normalizer`; a few published models have lower case and
+      keep accents.
+    tokenize_chinese_chars: see `normalizer`.
 
   Raises:
-    UserError: a special token is missing, or `rules` is unknown or has not
-      what the last two ask for.
+    UserError: a special token is missing, `rules` is unknown, or the original
+      rules cannot do what the last two arguments ask for.
   """
   if rules not in RULES:
     raise UserError(f"{source}: rules {rules!r}: not one of {list(RULES)}.")
-  more = {}
+  # Options with their default values are left out, because `options` says
+  # whether two tokenizers give the same ids.
+  unusual: dict[str, bool | None] = {}
   if strip_accents not in (None, lower_case):
-    more["strip_accents"] = strip_accents
+    unusual["strip_accents"] = strip_accents
   if not tokenize_chinese_chars:
-    more["tokenize_chinese_chars"] = False
-  if more and rules == "original":
-    raise UserError(f"{source}: the original rules have no {list(more)}.")
+    unusual["tokenize_chinese_chars"] = False
+  if unusual and rules == "original":
+    raise UserError(f"{source}: the original rules have no {list(unusual)}.")
   pieces = list(pieces)
   special = special_ids(pieces, source)
   tokenizer = Tokenizer(
@@ -108,33 +120,37 @@ def build(
       lower_case, strip_accents, tokenize_chinese_chars
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    clean, atoms, ascii = None, WORDS, str.lower if lower_case else str
+    chunk_pattern = WORDS
+    clean, normalize_ascii = None, str.lower if lower_case else str
   else:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     clean = functools.partial(clean_by_original_rules, lower_case=lower_case)
-    atoms, ascii = _ORIGINAL_WORDS, None
+    chunk_pattern, normalize_ascii = _ORIGINAL_CHUNKS, None
   tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION, cleanup=False)
   return Vocabulary(
     kind="wordpiece",
     pieces=pieces,
     special=special,
     plain=tokenizer,
-    marked=mark(tokenizer, SPECIAL_TOKENS),
+    with_special=reading_special(tokenizer, SPECIAL_TOKENS),
     boundary=np.array([not p.startswith(CONTINUATION) for p in pieces]),
-    # The last two only where they are unusual: options tell texts apart.
-    options=dict(lower_case=lower_case, rules=rules) | more,
+    options=dict(lower_case=lower_case, rules=rules) | unusual,
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
-    atoms=atoms,
-    ascii=ascii,
+    chunk_pattern=chunk_pattern,
+    normalize_ascii=normalize_ascii,
     clean=clean,
   )
 
 
 def check_uncased(vocabulary: Vocabulary, source: str) -> None:
-  """Refuses to lower-case for a cased vocabulary.
+  """Refuses to change text to lower case for a cased vocabulary.
+
+  Args:
+    vocabulary: the tokenizer.
+    source: the file of the vocabulary, for messages.
 
   Raises:
-    UserError: over 1% of the pieces have capitals, which no text could give.
+    UserError: over 1% of the pieces have capitals. No text could have them.
   """
   words = [p for p in vocabulary.pieces if not re.fullmatch(r"\[.*\]", p)]
   cased = [p for p in words if p != p.lower()]
@@ -150,19 +166,20 @@ def check_uncased(vocabulary: Vocabulary, source: str) -> None:
 def clean_by_original_rules(
   text: str, lower_case: bool
 ) -> tuple[str, list[int]]:
-  """Splits a raw text into words, cleaned, with punctuation apart.
+  """Cleans a raw text, and splits it into words and punctuation.
 
-  A restatement of BasicTokenizer (google-research/bert tokenization.py) that
-  also keeps where each character came from. Unicode data is that of the running
-  Python, as it is there.
+  This does the same as BasicTokenizer in google-research/bert tokenization.py,
+  and remembers from where each character comes. As there, the running Python
+  has the Unicode data.
 
   Args:
-    text: raw text.
-    lower_case: lower-case and strip accents, as for an uncased vocabulary.
+    text: the raw text.
+    lower_case: True to change text to lower case and to strip accents, as for
+      an uncased vocabulary.
 
   Returns:
-    The words joined by single spaces, and for each of its characters the index
-    of the raw character it comes from (-1 for the spaces).
+    The words with single spaces between them and, for each character, the index
+    of the raw character from which it comes (-1 for a space).
   """
   words: list[list[tuple[str, int]]] = []
   for word in _words(text):
@@ -180,7 +197,11 @@ def clean_by_original_rules(
 
 
 def _words(text: str) -> list[list[tuple[str, int]]]:
-  """White space and ideographs separate; controls go."""
+  """Splits a text at white space and ideographs, and drops controls.
+
+  Returns:
+    The words, as pairs of a character and its index in the text.
+  """
   words: list[list[tuple[str, int]]] = [[]]
   for index, character in enumerate(text):
     if character in "\t\n\r":
@@ -197,9 +218,11 @@ def _words(text: str) -> list[list[tuple[str, int]]]:
 
 
 def _fold(word: list[tuple[str, int]]) -> list[tuple[str, int]]:
-  """Lower-cases, decomposes, drops non-spacing marks."""
+  """Lowers the case of a word, decomposes it, and drops non-spacing marks."""
   lowered = "".join(character for character, _ in word).lower()
-  # Python looks at the neighbours of a capital sigma only, which keeps lengths.
+  # The word as a whole has as many lower-case characters as its characters one
+  # by one: only the lower case of a sigma depends on the letters around it, and
+  # it is one character.
   origin = [i for character, i in word for _ in character.lower()]
   origin = [
     i
@@ -217,20 +240,20 @@ def _fold(word: list[tuple[str, int]]) -> list[tuple[str, int]]:
 def _split_punctuation(
   word: list[tuple[str, int]],
 ) -> list[list[tuple[str, int]]]:
-  """Punctuation stands alone; so does what white space folding made."""
-  parts: list[list[tuple[str, int]]] = [[]]
+  """Splits a word at punctuation, and at white space that `_fold` made."""
+  words: list[list[tuple[str, int]]] = [[]]
   for character, index in word:
     if character.isspace():
-      parts.append([])
+      words.append([])
     elif is_punctuation(character):
-      parts += [[(character, index)], []]
+      words += [[(character, index)], []]
     else:
-      parts[-1].append((character, index))
-  return [part for part in parts if part]
+      words[-1].append((character, index))
+  return [word for word in words if word]
 
 
 def is_control(character: str) -> bool:
-  """Control and format characters; tab and ends of line are white space."""
+  """Returns True for controls and formats, except tabs and line ends."""
   return character not in "\t\n\r" and unicodedata.category(character) in (
     "Cc",
     "Cf",
@@ -238,13 +261,13 @@ def is_control(character: str) -> bool:
 
 
 def is_punctuation(character: str) -> bool:
-  """All ASCII but letters, digits, space, and the categories P*."""
+  """Returns True for printable ASCII signs and for the categories P*."""
   if character.isascii():
     return "!" <= character <= "~" and not character.isalnum()
   return unicodedata.category(character).startswith("P")
 
 
 def is_chinese(character: str) -> bool:
-  """CJK ideographs, not Hangul nor kana."""
+  """Returns True for a CJK ideograph; Hangul and kana are none."""
   point = ord(character)
   return point > 0x33FF and any(low <= point <= high for low, high in _CHINESE)

@@ -1,10 +1,10 @@
-"""Whole words as pieces, for ELMo: a vocabulary by count, and all others.
+"""Whole words as pieces, for ELMo.
 
-A vocabulary file has a word a line: `<S>`, `</S>`, `<UNK>`, then words by their
-count (allenai/bilm-tf README.md). Its words are those that a softmax predicts.
-A prepared folder has ids for all other words of its text as well, from the size
-of the vocabulary on: what is predicted is `<UNK>`, but what is read are
-characters, and these must be right for every word.
+A vocabulary file has a word on each line: `<S>`, `</S>`, `<UNK>`, then words by
+their count, the most frequent first (allenai/bilm-tf README.md). ELMo's softmax
+predicts these words. A prepared folder also has ids for all other words of its
+text; they follow the ids of the vocabulary. For such a word the model predicts
+`<UNK>`, but it reads the characters of the word itself.
 """
 
 import re
@@ -16,14 +16,16 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from bert_jax.messages import UserError
-from bert_jax.text.vocabulary import SpecialIds, Vocabulary, mark
+from bert_jax.text.vocabulary import SpecialIds, Vocabulary, reading_special
 
 SPECIAL = ("<S>", "</S>", "<UNK>")
 BEGIN, END, UNKNOWN = range(3)
-# How text becomes words. "words": between white space, runs of letters and
-# digits, in which joiners, the accents of Armenian and single marks ' . , - may
-# stand, and those of Catalan and Hebrew; every other character alone.
-# "spaces": what stands between white space, for text that was split before.
+# How text is split into words.
+# "words": a word is a run of letters and digits. Inside the run there may be
+# joiners, the accents of Armenian, single marks ' . , - and the marks of
+# Catalan and Hebrew. Every other character except white space is a word by
+# itself.
+# "spaces": words are separated by white space, for text that is split already.
 RULES = ("words", "spaces")
 _LETTERS = (
   r"[\p{L}\p{M}\p{N}_][\p{L}\p{M}\p{N}_\u200c\u200d\u055b\u055c\u055e]*"
@@ -33,6 +35,7 @@ _CHUNKS = re.compile(r"\S+")
 
 
 def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
+  """Returns the library's splitter for one of `RULES`."""
   if rules not in RULES:
     raise UserError(f"rules {rules!r}: of words there are {list(RULES)}.")
   spaces = pre_tokenizers.WhitespaceSplit()
@@ -51,20 +54,20 @@ def build(
   """Builds the tokenizer; it keeps capitals and accents.
 
   Args:
-    pieces: `SPECIAL` and the words.
-    others: words that have ids beyond those.
-    source: the file that the pieces come from, for messages.
+    pieces: `SPECIAL`, then the words of the vocabulary.
+    others: further words; their ids follow those of `pieces`.
+    source: the file of the pieces, for messages.
     rules: one of `RULES`.
 
   Raises:
-    UserError: `rules` is unknown, or the first pieces are others.
+    UserError: `rules` is unknown, or the first pieces are not `SPECIAL`.
   """
   if tuple(pieces[: len(SPECIAL)]) != SPECIAL:
     raise UserError(
       f"{source}: a vocabulary of words begins with {', '.join(SPECIAL)};"
       " put these lines first, in this order."
     )
-  # No word of a text can be equal to one of these, since they have a space.
+  # A name with a space is never matched, because no word has a space in it.
   names = [f" {piece}" for piece in SPECIAL]
   ids = {w: i for i, w in enumerate([*names, *pieces[3:], *others])}
   tokenizer = Tokenizer(models.WordLevel(ids, unk_token=names[UNKNOWN]))
@@ -75,11 +78,11 @@ def build(
     pieces=list(pieces),
     special=SpecialIds(None, UNKNOWN, BEGIN, END, None),
     plain=tokenizer,
-    marked=mark(tokenizer, ()),
+    with_special=reading_special(tokenizer, ()),
     boundary=np.ones(len(pieces) + len(others), bool),
     options=dict(rules=rules),
     files={"vocab.txt": "".join(f"{p}\n" for p in pieces).encode("utf-8")},
-    atoms=_CHUNKS,
+    chunk_pattern=_CHUNKS,
     others=list(others),
     around=((BEGIN,), (END,)),
   )
@@ -118,12 +121,17 @@ def count(texts: Iterable[str], rules: str) -> Counter[str]:
 
 
 def by_count(counts: dict[str, int]) -> list[str]:
-  """The most frequent first, equals in the order of the alphabet."""
+  """Returns the words, the most frequent first, then in alphabetical order."""
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 
 def cover(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
-  """Returns the vocabulary with ids for all other words of texts, by count."""
+  """Returns the tokenizer with ids for all words of texts.
+
+  Args:
+    vocabulary: a tokenizer of the kind "words".
+    texts: the texts, which are read once.
+  """
   rules = vocabulary.options["rules"]
   counts = count(texts, rules)
   for word in vocabulary.pieces[len(SPECIAL) :]:

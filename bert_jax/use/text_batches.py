@@ -11,7 +11,11 @@ from bert_jax.messages import UserError
 from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 from bert_jax.tasks.files import tables
 from bert_jax.text import characters
-from bert_jax.text.vocabulary import cover_marks, joining, valid
+from bert_jax.text.vocabulary import (
+  cover_marks,
+  joining_cleaner,
+  replace_surrogates,
+)
 from bert_jax.weights.load import OpenedModel
 
 
@@ -79,13 +83,13 @@ def spaced(text: str) -> list[tuple[int, int]]:
 
 def of_text(id: Any, text: str) -> Text:
   """A text whose words are what stands between white space."""
-  text = valid(text)
+  text = replace_surrogates(text)
   return Text(id, text, spaced(text))
 
 
 def of_words(id: Any, words: Sequence[str]) -> Text:
   """A text of given words."""
-  words = [valid(word) for word in words]
+  words = [replace_surrogates(word) for word in words]
   ends = np.cumsum([len(word) + 1 for word in words]).tolist()
   pairs = zip(words, ends, strict=True)
   spans = [(end - 1 - len(word), end - 1) for word, end in pairs]
@@ -172,7 +176,7 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
       " merges.txt, spiece.model or tokenizer.json into its folder."
     )
   rows = model.tokenizer.encode_batch([text.text for text in texts])
-  clean = joining(model.tokenizer)
+  clean = joining_cleaner(model.tokenizer)
   encoded = [_tokens(t, row, clean) for t, row in zip(texts, rows, strict=True)]
   size = model.config["model"]["vocab_size"]
   highest = max((int(t.ids.max()) for t in encoded if len(t.ids)), default=0)

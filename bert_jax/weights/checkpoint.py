@@ -769,7 +769,7 @@ def check_run_files(workdir: str, step: int, meta: dict[str, Any]) -> None:
   changed_files = files.changed_files(meta["tokenizer"], workdir)
   changed_files += [
     name
-    for name in open_vocabulary.NAMES
+    for name in open_vocabulary.INPUT_FILES
     if name not in meta["tokenizer"] and (folder / name).exists()
   ]
   if changed_files:

@@ -1,8 +1,10 @@
-"""Inputs that are written while a command reads them: no folder of a mix."""
+"""Tests that no folder is made from inputs that change while they are read."""
 
 import os
+import pathlib
 
 import pytest
+from text_files import names_in
 
 from bert_jax import files
 from bert_jax.corpus import prepare, sources, train_vocab
@@ -16,31 +18,29 @@ CHANGED = r"a\.(txt|tsv|jsonl) was changed while it was read"
 
 
 def grow(path):
-  with open(path, "a") as f:
+  with pathlib.Path(path).open("a") as f:
     f.write("more\n")
 
 
 def overwrite(path):
-  """Other text of the same size, in place."""
-  size = os.path.getsize(path)
-  with open(path, "r+") as f:
+  """Writes other text of the same size into the file."""
+  size = pathlib.Path(path).stat().st_size
+  with pathlib.Path(path).open("r+") as f:
     f.write("x" * (size // 2))
 
 
 def replace(path):
-  """Another file of the same size and time."""
-  stat = os.stat(path)
-  new = f"{path}.new"
-  with open(path, "rb") as old, open(new, "wb") as f:
-    f.write(old.read().replace(b"words", b"wordy"))
+  """Puts another file with the same size and time in place of the file."""
+  old, new = pathlib.Path(path), pathlib.Path(f"{path}.new")
+  stat = old.stat()
+  new.write_bytes(old.read_bytes().replace(b"words", b"wordy"))
   os.utime(new, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-  os.replace(new, path)
+  new.replace(old)
 
 
 def begin_again(path):
-  """Half of a new text, which ends inside of a character."""
-  with open(path, "wb") as f:
-    f.write("é".encode()[:1])
+  """Writes the begin of a new text, which ends inside a character."""
+  pathlib.Path(path).write_bytes("é".encode()[:1])
 
 
 @pytest.fixture
@@ -54,7 +54,14 @@ def text(tmp_path):
 
 
 def change_while_reading(monkeypatch, change, reading_number=1):
-  """Changes a file after its first document, the first or the n-th time."""
+  """Changes a file while it is read.
+
+  Args:
+    monkeypatch: pytest's fixture.
+    change: a function that changes the file of a path.
+    reading_number: the number of the reading, from 1, in which the file is
+      changed, after its first document.
+  """
   read_file, times = sources.read_file, []
 
   def read(path, *arguments):
@@ -70,7 +77,7 @@ def change_while_reading(monkeypatch, change, reading_number=1):
 @pytest.mark.parametrize("change", [grow, overwrite, replace])
 @pytest.mark.parametrize("number", [1, 2])
 def test_prepare(text, tmp_path, monkeypatch, change, number):
-  """In the first pass, and in the second that filters make."""
+  """The file changes in the first pass, or in the second one, after filters."""
   output = tmp_path / "prepared"
   arguments = (str(text), str(tmp_path / "vocab.txt"), str(output))
   options = dict(processes=1, filters=Filters(min_words=1), heldout=0.0)
@@ -83,7 +90,7 @@ def test_prepare(text, tmp_path, monkeypatch, change, number):
 
 
 def test_prepare_names_a_file_that_is_gone(text, tmp_path, monkeypatch):
-  change_while_reading(monkeypatch, os.remove)
+  change_while_reading(monkeypatch, lambda path: pathlib.Path(path).unlink())
   with pytest.raises(files.ChangedInput, match="was deleted while it was read"):
     prepare.prepare(
       *(str(text), str(tmp_path / "vocab.txt"), str(tmp_path / "prepared")),
@@ -97,10 +104,10 @@ def test_train_vocab(text, tmp_path, monkeypatch, kind):
     pytest.importorskip("sentencepiece", reason="the extra [data]")
   change_while_reading(monkeypatch, grow)
   output = tmp_path / ("v.model" if kind == "unigram" else "v")
-  before = sorted(os.listdir(tmp_path))
+  before = names_in(tmp_path)
   with pytest.raises(files.ChangedInput, match=CHANGED):
     train_vocab.train_vocab(str(text), 100, str(output), kind=kind)
-  assert sorted(os.listdir(tmp_path)) == before
+  assert names_in(tmp_path) == before
 
 
 @pytest.mark.parametrize("change", [grow, overwrite, replace, begin_again])
@@ -111,16 +118,16 @@ def test_prepare_of_a_task(text, tmp_path, monkeypatch, change, name):
   header = "" if name == "a.jsonl" else "text\tlabel\n"
   lines = lines if name == "a.jsonl" else "some words\t%d\n" * 2
   path.write_text(header + lines % (0, 1) * 9)
-  known = task_inputs.find("mine", columns="text=text,label=label")
-  inputs = task_inputs.parse_inputs(known, [f"train={path}"])
+  task = task_inputs.find("mine", columns="text=text,label=label")
+  inputs = task_inputs.parse_inputs(task, [f"train={path}"])
   output = tmp_path / "task"
-  arguments = known, inputs, str(tmp_path / "vocab.txt"), str(output), 16
+  arguments = task, inputs, str(tmp_path / "vocab.txt"), str(output), 16
   with monkeypatch.context() as patched:
     function = "jsonl" if name == "a.jsonl" else "table"
     read = getattr(tables, function)
 
-    def change_first(path, *rest):
-      records = read(path, *rest)
+    def change_first(path, *arguments):
+      records = read(path, *arguments)
       yield next(records)
       change(path)
       yield from records

@@ -1,4 +1,4 @@
-"""The prose of docstrings, on docstrings of our own and on installed ones."""
+"""Tests the prose of docstrings: small examples and installed packages."""
 
 import re
 import subprocess
@@ -83,7 +83,7 @@ def test_google_style():
   ]
 
 
-def test_docstrings_of_a_module_in_order(tmp_path):
+def test_docstrings_of_a_module_have_its_order(tmp_path):
   path = tmp_path / "module.py"
   path.write_text(
     '"""The module."""\n'
@@ -105,15 +105,16 @@ def test_docstrings_of_a_module_in_order(tmp_path):
 
 
 def test_near_copies_are_dropped():
-  seen = docstrings.NearDuplicates()
+  duplicates = docstrings.NearDuplicates()
   words = [f"w{i}" for i in range(40)]
-  assert seen.is_new(" ".join(words))
-  assert not seen.is_new(" ".join(words))
-  assert not seen.is_new(" ".join(["W0,", *words[1:39], "other"]))
-  assert seen.is_new(" ".join(words[:10] + [f"v{i}" for i in range(40)]))
+  assert duplicates.is_new(" ".join(words))
+  assert not duplicates.is_new(" ".join(words))
+  assert not duplicates.is_new(" ".join(["W0,", *words[1:39], "other"]))
+  new_words = [*words[:10], *(f"v{i}" for i in range(40))]
+  assert duplicates.is_new(" ".join(new_words))
 
 
-def test_the_standard_library_alone(monkeypatch):
+def test_only_the_standard_library(monkeypatch):
   monkeypatch.setattr(docstrings, "PACKAGES", ("no_such_package_here",))
   modules = docstrings.find_modules()[:150]
   assert modules == sorted(modules, key=lambda m: m.path.split("/")[:-1])
@@ -128,8 +129,8 @@ def test_the_standard_library_alone(monkeypatch):
 
 def test_source_yields_documents(monkeypatch):
   monkeypatch.setattr(docstrings, "PACKAGES", ())
-  found = docstrings.find_modules()[:60]
-  monkeypatch.setattr(docstrings, "find_modules", lambda: found)
+  modules = docstrings.find_modules()[:60]
+  monkeypatch.setattr(docstrings, "find_modules", lambda: modules)
   (source,) = sources.find_sources("docstrings")
   assert source.version == {"python": sys.version.split()[0]}
   documents = list(sources.read_documents("docstrings"))

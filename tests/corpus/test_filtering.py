@@ -1,13 +1,14 @@
-"""Filters of `prepare`: what each drops, counts, and that order decides."""
+"""Tests which documents the filters of `prepare` drop and count."""
 
+import itertools
 import json
-import os
+import pathlib
 import random
 import sys
 
 import numpy as np
 import pytest
-from text_files import LETTERS, made_of
+from text_files import LETTERS, contents_of, made_of, names_in
 
 pytest.importorskip("datasketch", reason="the extra [data] is not there")
 
@@ -26,13 +27,11 @@ ALL = Filters("NFKC", 5, 0.1, 0.3, True, 0.7)
 
 
 @pytest.fixture
-def here(monkeypatch):
-  """Work in this process: starting others takes seconds."""
+def in_process(monkeypatch):
+  """Works in this process, because starting others takes seconds."""
 
-  def ordered_map(setup, arguments, items, processes):
-    function = setup(*arguments)
-    for item in items:
-      yield function(item)
+  def ordered_map(make_function, arguments, inputs, processes):
+    yield from map(make_function(*arguments), inputs)
 
   monkeypatch.setattr(tokenize, "ordered_map", ordered_map)
   monkeypatch.setattr(tokenize, "_BATCH_CHARS", 1500)
@@ -51,23 +50,15 @@ def write(path, texts) -> str:
 
 
 def texts_of(folder: str) -> list[str]:
-  """All documents of a prepared folder, its splits one after the other."""
+  """Returns all documents of a prepared folder, split after split."""
   prepared = reader.open_prepared(folder)
-  result = []
-  for part in prepared.splits.values():
-    starts = np.asarray(part.sentences)[np.asarray(part.documents)]
-    for begin, end in zip(starts, starts[1:], strict=False):
-      pieces = [prepared.vocab[i] for i in part.tokens[begin:end]]
-      result.append(" ".join(pieces).replace(" ##", ""))
-  return result
-
-
-def contents(path: str) -> dict[str, bytes]:
-  result = {}
-  for name in sorted(os.listdir(path)):
-    with open(os.path.join(path, name), "rb") as f:
-      result[name] = f.read()
-  return result
+  texts = []
+  for corpus in prepared.splits.values():
+    starts = np.asarray(corpus.sentences)[np.asarray(corpus.documents)]
+    for begin, end in itertools.pairwise(starts):
+      pieces = [prepared.vocab[i] for i in corpus.tokens[begin:end]]
+      texts.append(" ".join(pieces).replace(" ##", ""))
+  return texts
 
 
 NEAR = made_of(*range(300))
@@ -90,7 +81,7 @@ def counts(*names: str) -> dict[str, int]:
   return {"documents": len(names), "words": words}
 
 
-def test_each_filter_drops_and_counts(tmp_path, vocab, here):
+def test_each_filter_drops_and_counts(tmp_path, vocab, in_process):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
 
   def dropped(**filters) -> dict[str, dict[str, int]]:
@@ -102,9 +93,9 @@ def test_each_filter_drops_and_counts(tmp_path, vocab, here):
       key: sum(c[key] for c in meta["filtered"]["dropped"].values())
       for key in ("documents", "words")
     }
-    kept = meta["filtered"]["kept"]
-    assert {k: kept[k] + total[k] for k in kept} == counts(*CORPUS)
-    assert len(texts_of(output)) == kept["documents"]
+    remaining = meta["filtered"]["kept"]
+    assert {k: remaining[k] + total[k] for k in remaining} == counts(*CORPUS)
+    assert len(texts_of(output)) == remaining["documents"]
     assert {k: meta["options"][k] for k in filters} == filters
     return meta["filtered"]["dropped"]
 
@@ -120,20 +111,20 @@ def test_each_filter_drops_and_counts(tmp_path, vocab, here):
     "min_words": counts("short"),
     "max_symbols": counts("signs"),
     "max_repetition": counts("loop"),
-    # An exact copy of a near one is an exact one.
+    # "nearer again" is an exact copy, though "nearer" itself is dropped.
     "drop_duplicates": counts("copy", "nearer again"),
     "near_duplicates": counts("nearer"),
   }
 
 
-def test_all_together_keep_the_first_and_normalise(tmp_path, vocab, here):
+def test_all_together_keep_the_first_and_normalise(tmp_path, vocab, in_process):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = str(tmp_path / "out")
   meta = prepare.prepare(path, vocab, output, filters=ALL, heldout=0)
   assert texts_of(output) == [PLAIN, NEAR, "five flags fly fine over there"]
   assert meta["filtered"]["normalised"] == {"documents": 1}
   assert meta["filtered"]["kept"] == counts("kept", "near", "ligature")
-  # The other way round, others are first.
+  # In the opposite order, other copies come first.
   path = write(tmp_path / "other.jsonl", list(CORPUS.values())[::-1])
   other = str(tmp_path / "other")
   prepare.prepare(path, vocab, other, filters=ALL, heldout=0)
@@ -145,8 +136,8 @@ def test_all_together_keep_the_first_and_normalise(tmp_path, vocab, here):
   assert sum(s["documents"] for s in meta["splits"].values()) == len(CORPUS)
 
 
-def test_sentences_stay_sentences(tmp_path, vocab, here):
-  """Of every layout: the same as of text that was clean before."""
+def test_sentences_stay_sentences(tmp_path, vocab, in_process):
+  """Filtered text gives the same sentences as text without bad documents."""
   dirty = "ﬁrst a line\nthe second is longer\n\nshort\n\nthird ﬁne line here\n"
   clean = "first a line\nthe second is longer\n\nthird fine line here\n"
   corpora = []
@@ -159,8 +150,8 @@ def test_sentences_stay_sentences(tmp_path, vocab, here):
     )
     corpora.append(reader.open_prepared(output).splits["train"])
   assert corpora[0].num_documents == 2 and len(corpora[0].sentences) == 4
-  for one, other in zip(*corpora, strict=True):
-    np.testing.assert_array_equal(one, other)
+  for filtered, clean_array in zip(*corpora, strict=True):
+    np.testing.assert_array_equal(filtered, clean_array)
 
 
 def many_texts() -> list[str]:
@@ -183,7 +174,7 @@ def test_bytes_do_not_depend_on_processes(tmp_path, vocab, monkeypatch):
     meta = prepare.prepare(
       path, vocab, output, processes=processes, filters=ALL
     )
-    folders.append(contents(output))
+    folders.append(contents_of(output))
   assert folders[0] == folders[1]
   dropped = meta["filtered"]["dropped"]
   assert all(
@@ -192,7 +183,9 @@ def test_bytes_do_not_depend_on_processes(tmp_path, vocab, monkeypatch):
   )
 
 
-def test_an_interrupted_pass_goes_on(tmp_path, vocab, here, monkeypatch, capfd):
+def test_an_interrupted_pass_goes_on(
+  tmp_path, vocab, in_process, monkeypatch, capfd
+):
   path = write(tmp_path / "in.jsonl", many_texts())
   whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(path, vocab, whole, filters=ALL)
@@ -208,31 +201,34 @@ def test_an_interrupted_pass_goes_on(tmp_path, vocab, here, monkeypatch, capfd):
   for _ in range(2):
     with pytest.raises(KeyboardInterrupt):
       prepare.prepare(path, vocab, output, filters=ALL, save_seconds=0)
-    # What lies behind the last save must not matter.
-    with open(f"{output}.partial/{filters_module.ROWS}", "ab") as f:
+    # Bytes that were written after the last save must be dropped.
+    path_of_rows = pathlib.Path(f"{output}.partial", filters_module.ROWS)
+    with path_of_rows.open("ab") as f:
       f.write(b"torn")
   with pytest.raises(ValueError, match=r"min_words was 5, is None"):
     prepare.prepare(path, vocab, output, filters=ALL._replace(min_words=None))
   capfd.readouterr()
   prepare.prepare(path, vocab, output, filters=ALL, save_seconds=0)
   assert "filters: going on after" in capfd.readouterr().err
-  # Five or less words are dropped before they are compared.
+  # Documents with fewer than five words are dropped before they are compared.
   judged = sum(len(t.split()) >= 5 for t in many_texts())
   assert judged < len(calls) < judged + 30
-  assert contents(output) == contents(whole)
+  assert contents_of(output) == contents_of(whole)
 
 
-def test_a_finished_pass_is_not_repeated(tmp_path, vocab, here, monkeypatch):
+def test_a_finished_pass_is_not_repeated(
+  tmp_path, vocab, in_process, monkeypatch
+):
   path = write(tmp_path / "in.jsonl", many_texts())
   whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(path, vocab, whole, filters=ALL)
-  write_part, calls = prepare.Writer.append, []
+  append, calls = prepare.Writer.append, []
 
-  def interrupt(self, split, part):
+  def interrupt(self, split, documents):
     calls.append(split)
     if len(calls) == 10:
       raise KeyboardInterrupt
-    write_part(self, split, part)
+    append(self, split, documents)
 
   monkeypatch.setattr(prepare.Writer, "append", interrupt)
   arguments = {"filters": ALL, "save_seconds": 0}
@@ -240,10 +236,10 @@ def test_a_finished_pass_is_not_repeated(tmp_path, vocab, here, monkeypatch):
     prepare.prepare(path, vocab, output, **arguments)
   monkeypatch.setattr(filters_module, "make_judge", None)
   prepare.prepare(path, vocab, output, **arguments)
-  assert contents(output) == contents(whole)
+  assert contents_of(output) == contents_of(whole)
 
 
-def test_another_filter_is_another_folder(tmp_path, vocab, here, capfd):
+def test_another_filter_is_another_folder(tmp_path, vocab, in_process, capfd):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = str(tmp_path / "out")
   chosen = Filters(near_duplicates=0.8)
@@ -257,9 +253,11 @@ def test_another_filter_is_another_folder(tmp_path, vocab, here, capfd):
   ):
     with pytest.raises(ValueError, match=message):
       prepare.prepare(path, vocab, output, filters=other)
-  # What nothing was dropped from is still another folder: it says so itself.
-  more = chosen._replace(min_words=2)
-  other = prepare.prepare(path, vocab, str(tmp_path / "more"), filters=more)
+  # The folder differs even if the other filter drops nothing.
+  with_min_words = chosen._replace(min_words=2)
+  other = prepare.prepare(
+    path, vocab, str(tmp_path / "other"), filters=with_min_words
+  )
   assert other["splits"] == meta["splits"]
   assert other["fingerprint"] != meta["fingerprint"]
 
@@ -268,7 +266,7 @@ def run(monkeypatch, *arguments) -> None:
   execute(["prepare", *map(str, arguments)])
 
 
-def test_the_report(tmp_path, vocab, here, monkeypatch, capfd):
+def test_the_report(tmp_path, vocab, in_process, monkeypatch, capfd):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   output = tmp_path / "out"
   files = ["--input", path, "--vocab", vocab, "--output", output]
@@ -287,7 +285,7 @@ def test_the_report(tmp_path, vocab, here, monkeypatch, capfd):
     "  near_duplicates: 1 documents, 299 words dropped",
     "  kept: 3 documents, 322 words",
   ]
-  assert filters_module.ROWS not in os.listdir(output)
+  assert filters_module.ROWS not in names_in(output)
 
 
 @pytest.mark.parametrize(
@@ -308,15 +306,15 @@ def test_the_report(tmp_path, vocab, here, monkeypatch, capfd):
     ),
   ],
 )
-def test_refusals(tmp_path, vocab, here, monkeypatch, arguments, message):
+def test_refusals(tmp_path, vocab, in_process, monkeypatch, arguments, message):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
-  before = sorted(os.listdir(tmp_path))
+  before = names_in(tmp_path)
   files = ["--input", path, "--vocab", vocab, "--output", tmp_path / "out"]
   with pytest.raises(SystemExit) as e:
     run(monkeypatch, *files, *arguments.split())
   assert e.value.code.startswith("error: ") and message in e.value.code
   assert "\n" not in e.value.code
-  assert sorted(os.listdir(tmp_path)) == before
+  assert names_in(tmp_path) == before
 
 
 def test_without_the_package(tmp_path, vocab, monkeypatch):
@@ -329,7 +327,7 @@ def test_without_the_package(tmp_path, vocab, monkeypatch):
     Filters(normalise="NFD").check()
 
 
-def test_text_that_changes_meanwhile(tmp_path, vocab, here, monkeypatch):
+def test_text_that_changes_meanwhile(tmp_path, vocab, in_process, monkeypatch):
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   run_filters = filters_module.judge_documents
 
@@ -346,14 +344,14 @@ def test_text_that_changes_meanwhile(tmp_path, vocab, here, monkeypatch):
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_an_input_without_a_file_that_changes(
-  tmp_path, vocab, here, monkeypatch, change
+  tmp_path, vocab, in_process, monkeypatch, change
 ):
-  """A data set is no file to watch, so its documents are counted again."""
+  """The documents are counted again, because a data set cannot be watched."""
   path = write(tmp_path / "in.jsonl", CORPUS.values())
   read_records, passes = sources.read_records, []
 
-  def read(found_sources):
-    records = list(read_records(found_sources))
+  def read(text_sources):
+    records = list(read_records(text_sources))
     passes.append(len(records))
     if len(passes) == 2:
       records = records[:change] if change < 0 else [*records, records[0]]

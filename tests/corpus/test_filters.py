@@ -1,4 +1,4 @@
-"""Filters of text: what each sees in a document, by hand."""
+"""Tests what each filter measures in a document, against values by hand."""
 
 import random
 import tracemalloc
@@ -15,10 +15,10 @@ from bert_jax.corpus.filters import Filters
 from bert_jax.corpus.sources import Record
 
 
-def jaccard(one: str, other: str) -> float:
-  """Straight from the definition."""
+def jaccard(*texts: str) -> float:
+  """Returns the Jaccard index of two texts' 5-grams, by its definition."""
   sets = []
-  for text in (one, other):
+  for text in texts:
     words = text.lower().split()
     sets.append({tuple(words[i : i + 5]) for i in range(len(words) - 4)})
   return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
@@ -35,11 +35,11 @@ def test_shares_by_hand():
   def repetition(words: list[str]) -> float:
     return filters.repetition(words, filters.shingles(words))
 
-  assert repetition("one two three four five".split()) == 0
+  assert repetition(["one", "two", "three", "four", "five"]) == 0
   # The second run of five words is repeated, the first is not.
-  twice = "aa bb cc dd ee x aa bb cc dd ee".split()
-  assert repetition(twice) == 10 / 21
-  # Overlapping 5-grams count a word once: 10 of 18 words of one letter.
+  run = ["aa", "bb", "cc", "dd", "ee"]
+  assert repetition([*run, "x", *run]) == 10 / 21
+  # A word in several repeated 5-grams is counted once: 10 of 18 words.
   assert repetition(list("abcde" * 3 + "xyz")) == 10 / 18
   assert repetition(list("aaaaaaa")) == 6 / 7
   assert filters.words_of("It's 3 O’clock, naïve_ONE!") == [
@@ -47,7 +47,7 @@ def test_shares_by_hand():
   ]
 
 
-def test_shingles_are_equal_where_words_are():
+def test_shingles_are_equal_if_words_are():
   draw = random.Random(0)
   words = [draw.choice("abc") for _ in range(2000)]
   hashes = filters.shingles(words)
@@ -57,10 +57,8 @@ def test_shingles_are_equal_where_words_are():
   assert len(set(zip(hashes.tolist(), tuples, strict=True))) == len(set(tuples))
   assert len(filters.shingles([])) == 0
   assert len(filters.shingles(["one"])) == len(filters.shingles(["a"] * 5)) == 1
-  # A value that every process and machine must get.
-  assert filters.shingles("a b c d e".split()).tolist() == [
-    14716243412670206480
-  ]
+  # Every process and machine must get this value.
+  assert filters.shingles(list("abcde")).tolist() == [14716243412670206480]
 
 
 def test_digests_ignore_only_white_space():
@@ -73,15 +71,14 @@ def test_sketches_estimate_the_jaccard_index():
   empty = filters.empty_sketch()
   errors = []
   for shared in range(20, 400, 20):
-    one = made_of(*range(400))
-    other = made_of(*range(400 - shared, 800 - shared))
+    texts = made_of(*range(400)), made_of(*range(400 - shared, 800 - shared))
     sketches = [
-      filters.sketch(empty, filters.shingles(text.split()))
-      for text in (one, other)
+      filters.sketch(empty, filters.shingles(text.split())) for text in texts
     ]
     estimate = np.mean(sketches[0] == sketches[1])
-    errors.append(estimate - jaccard(one, other))
-  # Of 128 values each; the largest deviation is sqrt(1 / 4 / 128) = 0.044.
+    errors.append(estimate - jaccard(*texts))
+  # A sketch has 128 values, so the standard deviation is at most
+  # sqrt(1 / 4 / 128) = 0.044.
   assert np.sqrt(np.mean(np.square(errors))) < 0.05
   assert abs(np.mean(errors)) < 0.03
   assert empty.is_empty()
@@ -96,24 +93,24 @@ def test_near_copies_are_found_above_and_kept_below():
     assert share == 0.25 and rows["words"] == len(text.split())
     return earlier.judge(rows[0])
 
-  found = {}
+  verdicts = {}
   for k in range(60):
     words = list(range(1000 * k, 1000 * k + 300))
     text = made_of(*words)
     assert verdict(text) == 0
-    # Every so many-th word is another one: five 5-grams each are new.
+    # Change every 100th or 16th word; this changes five 5-grams.
     for every in (100, 16):
-      changed = [
+      changed_words = [
         500_000 + w if i % every == every // 2 else w
         for i, w in enumerate(words)
       ]
-      changed = made_of(*changed)
-      found.setdefault(every, []).append(verdict(changed))
+      changed = made_of(*changed_words)
+      verdicts.setdefault(every, []).append(verdict(changed))
       similarity = jaccard(text, changed)
       assert similarity > 0.89 if every == 100 else similarity < 0.54
   near = filters.DROPPING.index("near_duplicates") + 1
-  assert set(found[100]) == {near} and set(found[16]) == {0}
-  # Nothing to compare is never a copy.
+  assert set(verdicts[100]) == {near} and set(verdicts[16]) == {0}
+  # A document without words is never a copy.
   assert [verdict("| |"), verdict("| |")] == [0, 0]
   # Fewer than five words are compared as a whole.
   assert [verdict("Ah, so!"), verdict("ah so"), verdict("ah no")] == [
@@ -125,10 +122,10 @@ def test_near_copies_are_found_above_and_kept_below():
 
 @pytest.mark.parametrize("form", filters.FORMS)
 def test_text_is_normalised_in_blocks(monkeypatch, form):
-  """As if at once: cut only where nothing changes across the cut."""
+  """The text is the same as without blocks."""
   rng = random.Random(0)
-  # Letters and marks that change, each after each other kind of letter.
-  odd = [
+  # Letters and marks that normalization changes or composes.
+  characters = [
     *map(chr, range(0xC0, 0x180)),
     *map(chr, range(0x300, 0x346)),
     *map(chr, range(0x1100, 0x1113)),
@@ -142,17 +139,17 @@ def test_text_is_normalised_in_blocks(monkeypatch, form):
     monkeypatch.setattr(filters, "_BLOCK", block)
     for length in range(40):
       for _ in range(30):
-        text = "".join(rng.choices(odd, k=length))
+        text = "".join(rng.choices(characters, k=length))
         assert filters.normalise(text, form) == (
           unicodedata.normalize(form, text)
         )
 
 
 def test_a_text_that_grows_takes_little_memory():
-  """The letter U+FDFA becomes 18: four words."""
+  """The letter U+FDFA becomes four words of 18 characters."""
   text = "\ufdfa" * 200_000
   judge = filters.make_judge(Filters("NFKC", drop_duplicates=True))
-  filters.normalise("\ufdfa" * 100_000, "NFKC")  # Makes the table.
+  filters.normalise("\ufdfa" * 100_000, "NFKC")  # Fills the caches.
   tracemalloc.start()
   rows, _ = judge([Record(text, "lines", 1.0)])
   _, peak = tracemalloc.get_traced_memory()
@@ -160,8 +157,8 @@ def test_a_text_that_grows_takes_little_memory():
   assert rows["words"].tolist() == [600_001]
   words = " ".join(unicodedata.normalize("NFKC", text).split())
   assert rows["digest"].tolist() == [filters.digest(words)]
-  # The result has 7 MB: it, its parts, its copy with single spaces and that in
-  # UTF-8. A list of its words alone would have 60.
+  # The normalized text has 7 MB. There are also its blocks, a copy with single
+  # spaces, and that copy in UTF-8. A list of its words would have 60 MB.
   assert peak < 40e6
 
 

@@ -1,8 +1,9 @@
-"""`prepare`: what it writes, and that no interruption changes it."""
+"""Tests what `prepare` writes, and that no interruption changes it."""
 
 import contextlib
 import json
 import os
+import pathlib
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from text_files import contents_of, names_in
 
 import bert_jax
 from bert_jax.corpus import prepare, reader, sources, tokenize, writer
@@ -22,7 +24,8 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = [f"word{i}" for i in range(300)]
 PIECES = [*SPECIAL_TOKENS, "word", "##s", "."] + [f"##{i}" for i in range(300)]
-# Small batches and a save after each, so that a kill finds work half done.
+# Batches are small, and each one is saved, so that a kill leaves unfinished
+# work.
 COMMAND = """
 import sys
 from bert_jax.corpus import prepare
@@ -60,14 +63,6 @@ def vocab(tmp_path):
   return str(path)
 
 
-def contents(path) -> dict[str, bytes]:
-  result = {}
-  for name in sorted(os.listdir(path)):
-    with open(os.path.join(path, name), "rb") as f:
-      result[name] = f.read()
-  return result
-
-
 def expected(inputs: str, heldout: float) -> dict[str, reader.Corpus]:
   """Builds both splits in memory, one document at a time."""
   tokenizer = wordpiece.build(PIECES)
@@ -90,15 +85,15 @@ def test_folder_holds_the_corpus(tmp_path, text, vocab):
   prepared = reader.open_prepared(output)
   want = expected(text, 0.2)
   assert set(prepared.splits) == {"train", "validation"}
-  for split, have in prepared.splits.items():
-    assert have.spellings is None
-    for name, array in zip(have._fields[:4], have[:4], strict=True):
+  for split, corpus in prepared.splits.items():
+    assert corpus.spellings is None
+    for name, array in zip(corpus._fields[:4], corpus[:4], strict=True):
       assert array.dtype == getattr(want[split], name).dtype
       np.testing.assert_array_equal(array, getattr(want[split], name))
     assert meta["splits"][split] == {
-      "tokens": have.num_tokens,
-      "sentences": len(have.sentences) - 1,
-      "documents": have.num_documents,
+      "tokens": corpus.num_tokens,
+      "sentences": len(corpus.sentences) - 1,
+      "documents": corpus.num_documents,
     }
   assert 20 < prepared.splits["validation"].num_documents < 60
   counts = np.bincount(want["train"].tokens, minlength=len(PIECES))
@@ -106,7 +101,7 @@ def test_folder_holds_the_corpus(tmp_path, text, vocab):
   assert prepared.vocab == PIECES
   assert meta["lower_case"] is True and meta["tokenizer"] == "wordpiece"
   assert len(meta["fingerprint"]) == 64
-  assert sorted(os.listdir(tmp_path)) == ["out", "text.txt", "vocab.txt"]
+  assert names_in(tmp_path) == ["out", "text.txt", "vocab.txt"]
 
 
 def test_bytes_do_not_depend_on_processes(tmp_path, text, vocab, monkeypatch):
@@ -115,22 +110,22 @@ def test_bytes_do_not_depend_on_processes(tmp_path, text, vocab, monkeypatch):
     monkeypatch.setattr(tokenize, "_BATCH_CHARS", size)
     output = str(tmp_path / f"out{processes}")
     prepare.prepare(text, vocab, output, processes=processes)
-    folders.append(contents(output))
+    folders.append(contents_of(output))
   assert folders[0] == folders[1] == folders[2]
 
 
 def children(pid: int) -> list[int]:
   try:
-    with open(f"/proc/{pid}/task/{pid}/children") as f:
-      return [int(child) for child in f.read().split()]
+    pids = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in pids.split()]
   except OSError:
     return []
 
 
 def alive(pid: int) -> bool:
   try:
-    with open(f"/proc/{pid}/stat") as f:
-      return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
   except OSError:
     return False
 
@@ -141,8 +136,8 @@ def test_killed_run_continues_to_the_same_bytes(tmp_path, text, vocab):
   script = tmp_path / "run.py"
   script.write_text(COMMAND)
   command = [sys.executable, str(script), text, vocab, output]
-  root = os.path.dirname(os.path.dirname(bert_jax.__file__))
-  options = {"env": {**os.environ, "PYTHONPATH": root}}
+  root = pathlib.Path(bert_jax.__file__).parent.parent
+  options = {"env": {**os.environ, "PYTHONPATH": str(root)}}
   killed = 0
   for target in (0, 60, 120):
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **options)
@@ -156,37 +151,37 @@ def test_killed_run_continues_to_the_same_bytes(tmp_path, text, vocab):
       time.sleep(0.01)
     else:
       pytest.fail("workers outlive a killed parent")
-    if os.path.exists(output):
+    if pathlib.Path(output).exists():
       break
     killed += 1
-    # What lies behind the last save must not matter.
-    with open(output + ".partial/train.tokens", "ab") as f:
+    # Bytes that were written after the last save must be dropped.
+    with pathlib.Path(output + ".partial/train.tokens").open("ab") as f:
       f.write(b"torn")
   assert killed
-  result = subprocess.run(command, capture_output=True, text=True, **options)
-  assert result.returncode == 0, result.stderr
+  process = subprocess.run(command, capture_output=True, text=True, **options)
+  assert process.returncode == 0, process.stderr
   if killed == 3:
-    assert "going on after" in result.stderr
-  assert contents(output) == contents(whole)
+    assert "going on after" in process.stderr
+  assert contents_of(output) == contents_of(whole)
 
 
 def wait_for_records(process, output: str, target: int) -> None:
+  path = pathlib.Path(output + ".partial/progress.json")
   while process.poll() is None:
     with contextlib.suppress(FileNotFoundError):
-      with open(output + ".partial/progress.json") as f:
-        if json.load(f)["records"] >= target:
-          return
+      if json.loads(path.read_text())["records"] >= target:
+        return
     time.sleep(0.001)
 
 
-@pytest.mark.parametrize("call", ["replace", "rename", "remove"])
+@pytest.mark.parametrize("call", ["replace", "rename", "unlink"])
 def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
   whole, output = str(tmp_path / "whole"), str(tmp_path / "out")
   prepare.prepare(text, vocab, whole, processes=1)
   original = getattr(os, call)
 
   def interrupt(path, *arguments):
-    if call != "replace" or "/.meta.json." in path:
+    if call != "replace" or "/.meta.json." in str(path):
       raise KeyboardInterrupt
     original(path, *arguments)
 
@@ -195,7 +190,7 @@ def test_interrupted_at_the_end(tmp_path, text, vocab, monkeypatch, call):
     prepare.prepare(text, vocab, output, processes=1)
   monkeypatch.undo()
   prepare.prepare(text, vocab, output, processes=1)
-  assert contents(output) == contents(whole)
+  assert contents_of(output) == contents_of(whole)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -236,7 +231,7 @@ def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
     prepare.prepare(str(path), vocab, output, heldout=0.001)
   monkeypatch.undo()
   meta = prepare.prepare(str(path), vocab, output, heldout=0.001)
-  # Neither split is empty, and copies are on the same side.
+  # No split is empty, and copies are in the same split.
   documents = [meta["splits"][s]["documents"] for s in reader.SPLITS]
   assert sorted(documents) == [1, 2]
 
@@ -251,7 +246,7 @@ def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   held = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
   assert meta["splits"]["validation"]["documents"] == held
   assert meta["splits"]["train"]["documents"] == 5 - held
-  for content, count, what in (
+  for content, count, description in (
     ("word1.\n\nword1.\n", 2, "2 copies of one document"),
     ("word1.\n", 1, "one document"),
   ):
@@ -260,14 +255,16 @@ def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
       str(path), vocab, str(tmp_path / str(count)), heldout=heldout
     )
     assert meta["splits"]["train"]["documents"] == count
-    line = f"warning: all text is {what}; there is nothing to hold out.\n"
+    line = (
+      f"warning: all text is {description}; there is nothing to hold out.\n"
+    )
     err = capfd.readouterr().err
     assert ("nothing to hold out" in err) == (heldout > 0)
     assert (line in err) == (heldout > 0)
 
 
 @pytest.mark.parametrize(
-  "form, end",
+  "format, end",
   [
     (
       "bert",
@@ -284,17 +281,21 @@ def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   ],
 )
 def test_the_format_of_the_text_is_not_advised(
-  form, end, tmp_path, vocab, capfd
+  format, end, tmp_path, vocab, capfd
 ):
   separators = {"bert": "\n\n", "text_lines": "\n"}
   words = [f"word{i}." for i in range(4)]
-  if form == "jsonl":
+  if format == "jsonl":
     text = "".join(json.dumps({"text": word}) + "\n" for word in words)
   else:
-    text = separators[form].join(words) + "\n"
+    text = separators[format].join(words) + "\n"
   (tmp_path / "text").write_text(text)
   prepare.prepare(
-    str(tmp_path / "text"), vocab, str(tmp_path / "out"), format=form, heldout=0
+    str(tmp_path / "text"),
+    vocab,
+    str(tmp_path / "out"),
+    format=format,
+    heldout=0,
   )
   lines = capfd.readouterr().err.splitlines()
   (line,) = [line for line in lines if "next sentence" in line]
@@ -304,7 +305,7 @@ def test_the_format_of_the_text_is_not_advised(
   )
 
 
-def test_long_sentences_advise_a_format_only_where_lines_are_sentences():
+def test_long_sentences_advise_a_format_only_if_lines_are_sentences():
   sizes = text_sizes.Sizes(mean=101, longest=101, single=0, documents=1)
   start = "warning: a sentence has 101 tokens on average, which is long"
   for formats, end in (
@@ -324,11 +325,11 @@ def test_finished_and_unfinished_folders_are_guarded(
   assert "is prepared already" in capfd.readouterr().err
   with pytest.raises(ValueError, match=r"heldout was 0\.005, is 0\.1"):
     prepare.prepare(text, vocab, output, heldout=0.1)
-  os.rename(output, output + ".partial")
+  pathlib.Path(output).rename(output + ".partial")
   with pytest.raises(ValueError, match=r"holds files but no progress\.json"):
     prepare.prepare(text, vocab, output)
   writer.write_progress(output + ".partial", {"origin": meta, "records": 1})
-  with open(text, "a") as f:
+  with pathlib.Path(text).open("a") as f:
     f.write("More.\n")
   with pytest.raises(ValueError, match=r"text\.txt has changed.*delete"):
     prepare.prepare(text, vocab, output)
@@ -377,13 +378,13 @@ def test_bad_text_leaves_nothing(tmp_path, vocab, name, content, message):
   path = tmp_path / name
   if content is not None:
     path.write_text(content, encoding="utf-8")
-  before = sorted(os.listdir(tmp_path))
+  before = names_in(tmp_path)
   output = str(tmp_path / "out")
-  result = run("--input", str(path), "--vocab", vocab, "--output", output)
-  assert result.returncode == 1
-  assert result.stderr.startswith("error: ") and message in result.stderr
-  assert result.stderr.count("\n") == 1
-  assert sorted(os.listdir(tmp_path)) == before
+  process = run("--input", str(path), "--vocab", vocab, "--output", output)
+  assert process.returncode == 1
+  assert process.stderr.startswith("error: ") and message in process.stderr
+  assert process.stderr.count("\n") == 1
+  assert names_in(tmp_path) == before
 
 
 def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):
@@ -404,9 +405,9 @@ def test_unknown_words_are_reported(tmp_path, vocab):
   path = tmp_path / "text.txt"
   path.write_text("word1 nonsense.\n\nword2 balderdash.\n")
   output = str(tmp_path / "out")
-  result = run("--input", str(path), "--vocab", vocab, "--output", output)
-  assert "[UNK]: 25.00% of the tokens" in result.stderr
-  assert "warning: many words are unknown" in result.stderr
+  process = run("--input", str(path), "--vocab", vocab, "--output", output)
+  assert "[UNK]: 25.00% of the tokens" in process.stderr
+  assert "warning: many words are unknown" in process.stderr
 
 
 def test_a_killed_worker_is_reported():
@@ -424,12 +425,12 @@ def _divides():
   return lambda x: 1 // x
 
 
-def test_a_wordpiece_vocabulary_in_tokenizer_json_alone(text, vocab, tmp_path):
-  """A folder of transformers' fast tokenizer, which has no vocab.txt."""
+def test_a_wordpiece_vocabulary_only_in_tokenizer_json(text, vocab, tmp_path):
+  """A folder of transformers' fast tokenizer has no vocab.txt."""
   fast = tmp_path / "model"
   fast.mkdir()
-  files = open_vocabulary.load(vocab)
-  (fast / "tokenizer.json").write_text(files.marked.to_str())
+  vocabulary = open_vocabulary.load(vocab)
+  (fast / "tokenizer.json").write_text(vocabulary.with_special.to_str())
   for source, name in ((vocab, "plain"), (str(fast), "fast")):
     prepare.prepare(text, source, str(tmp_path / name), heldout=0.2)
   plain, same = (
@@ -451,8 +452,8 @@ prepare.prepare(*sys.argv[1:4], processes=2)
 """
 
 
-def test_a_script_without_its_guard_is_told_so(tmp_path, text, vocab):
-  """Workers import the script, and would all prepare the text themselves."""
+def test_a_script_without_a_guard_gets_an_error(tmp_path, text, vocab):
+  """Workers import the script, so each would start to prepare the text."""
   script = tmp_path / "script.py"
   script.write_text(UNGUARDED)
   done = subprocess.run(
@@ -466,27 +467,25 @@ def test_a_script_without_its_guard_is_told_so(tmp_path, text, vocab):
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_killed_worker_is_told_otherwise(signal_number):
-  def results():
-    yield from tokenize.ordered_map(
-      _ends, (int(signal_number),), range(8), processes=2
-    )
-
+def test_a_worker_that_a_signal_ends_gets_another_error(signal_number):
+  outputs = tokenize.ordered_map(
+    _ends, (int(signal_number),), range(8), processes=2
+  )
   with pytest.raises(ChildProcessError, match="ended early .*memory"):
-    list(results())
+    list(outputs)
 
 
-def _ends(number):
-  def end(item):
-    if item == 3:
-      os.kill(os.getpid(), number)
-    return item
+def _ends(signal_number):
+  def end(x):
+    if x == 3:
+      os.kill(os.getpid(), signal_number)
+    return x
 
   return end
 
 
 def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
-  """Each names the command that it is for."""
+  """Each error names the command for the folder."""
   prepared = str(tmp_path / "text_folder")
   prepare.prepare(text, vocab, prepared, processes=1)
   with pytest.raises(
@@ -495,9 +494,8 @@ def test_folders_are_told_from_those_of_tasks(tmp_path, text, vocab):
     encoded_rows.read_meta(prepared)
   (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + "word\t0\n" * 4)
   task = str(tmp_path / "task_folder")
-  known = task_inputs.find("sst2")
   inputs = [task_inputs.Input("train", str(tmp_path / "train.tsv"))]
-  prepare_task.prepare(known, inputs, vocab, task)
+  prepare_task.prepare(task_inputs.find("sst2"), inputs, vocab, task)
   with pytest.raises(ValueError, match="rows of a task, which .*to pre-train"):
     reader.open_prepared(task)
   with pytest.raises(ValueError, match="rows of a task"):

@@ -1,4 +1,4 @@
-"""The vocabularies that `prepare` takes, as its folders give them on."""
+"""Tests that transformers reads the tokenizers of prepared folders."""
 
 import json
 
@@ -34,7 +34,7 @@ def gpt2():
 
 
 def with_gap():
-  """RoBERTa's published ids, of which three before the mask have no piece."""
+  """Returns files with RoBERTa's gap: three ids before <mask> have no piece."""
   files = dict(roberta().files)
   vocab = json.loads(files["vocab.json"])
   vocab["<mask>"] += 3
@@ -80,11 +80,11 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def prepared(request, tmp_path, capsys, monkeypatch):
-  """(the right config, vocabulary, prepared folder, the last printed line)."""
+  """Returns the config, vocabulary, folder and last line that was printed."""
 
-  def ordered_map(setup, arguments, items, processes):
-    """Works in this process: starting others takes seconds."""
-    yield from map(setup(*arguments), items)
+  def ordered_map(make_function, arguments, inputs, processes):
+    """Works in this process, because starting others takes seconds."""
+    yield from map(make_function(*arguments), inputs)
 
   monkeypatch.setattr(tokenize, "ordered_map", ordered_map)
   make_files, config = KINDS[request.param]

@@ -1,4 +1,4 @@
-"""Files of every format and compression: bounded memory, clear errors."""
+"""Tests that files are read with bounded memory, and that errors are clear."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from bert_jax.corpus import lines, parquet, sources
 COMPRESS = {
   "": bytes,
   ".gz": gzip.compress,
-  # A dictionary of 256 KB, which the reader must have as well.
+  # The dictionary has 256 KB, and the reader needs as much memory.
   ".xz": lambda content: lzma.compress(content, preset=0),
   ".zst": lambda content: zstd(content),
 }
@@ -25,14 +25,19 @@ def read(path, format: str, errors: str = "strict") -> list[sources.Raw]:
   return list(sources.read_file(str(path), format, errors))
 
 
-def small(monkeypatch) -> None:
+def use_small_limits(monkeypatch) -> None:
   monkeypatch.setattr(lines, "MAX_CHARS", 2**14)
   monkeypatch.setattr(lines, "MAX_RECORD", 2**16)
   monkeypatch.setattr(lines, "_BLOCK", 2**13)
 
 
 def peak_of(path, format: str) -> tuple[int, int, int]:
-  """Characters read, those of the longest document, and bytes of memory."""
+  """Reads a file, and measures the memory.
+
+  Returns:
+    The number of characters in all documents and in the longest one, and the
+    largest number of bytes of memory.
+  """
   tracemalloc.start()
   try:
     count = longest = 0
@@ -44,7 +49,7 @@ def peak_of(path, format: str) -> tuple[int, int, int]:
     tracemalloc.stop()
 
 
-# Characters, and how often they stand in the file.
+# Text -> how often it is repeated in a file.
 UNITS = {"word ": 2**20, "x": 2**20, "\u4e16": 2**20, " ": 2**20, "\n": 2**17}
 LINES = [(format, "", unit) for format in PLAIN for unit in UNITS]
 LINES += [("text", s, unit) for s in (".gz", ".xz", ".zst") for unit in "x\n"]
@@ -54,7 +59,7 @@ LINES += [("text", s, unit) for s in (".gz", ".xz", ".zst") for unit in "x\n"]
 def test_memory_does_not_grow_with_a_line(
   tmp_path, monkeypatch, format, suffix, unit
 ):
-  small(monkeypatch)
+  use_small_limits(monkeypatch)
   if suffix == ".zst":
     pytest.importorskip("pyarrow")
   text = unit * UNITS[unit]
@@ -63,24 +68,24 @@ def test_memory_does_not_grow_with_a_line(
   if unit.isspace():
     assert count == 0
   else:
-    # Pieces are joined by a newline where a document is cut between them.
+    # A document that is cut gets additional newlines.
     assert len(text) <= count <= len(text) * 1.01
   assert longest <= 2 * lines.MAX_CHARS + 1
-  # Blocks, a document in a few forms, a decompressor; the lines have 1 MB, as
-  # objects more.
+  # There are blocks, a few copies of a document, and a decompressor. All lines
+  # together would have over 1 MB.
   assert peak < 8e5
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_record_has_a_limit(tmp_path, monkeypatch, suffix):
-  small(monkeypatch)
+  use_small_limits(monkeypatch)
   content = jsonl("Fine.") + '{"text": "' + "x" * 2**22
   path = write(
     tmp_path / f"a.jsonl{suffix}", COMPRESS[suffix](content.encode())
   )
   with pytest.raises(ValueError, match=r"a\.jsonl.*:2: .* 65,536 characters"):
     peak_of(path, "jsonl")
-  # One of less is cut into documents.
+  # A shorter record is cut into documents.
   text = "\n" * 1000 + "word " * 12000
   write(path, COMPRESS[suffix](jsonl(text).encode()))
   texts = [raw.text for raw in read(path, "jsonl")]
@@ -109,7 +114,7 @@ def test_every_end_of_line(tmp_path, monkeypatch, end, block):
   assert documents(path) == want
   path = write(tmp_path / "a.jsonl", end.join(map(jsonl_line, texts)))
   assert documents(path) == [["One hére."], ["Two there."], ["Third document."]]
-  # Other separators are characters of a line.
+  # Any other separator is a character of the line.
   path = write(tmp_path / "b.txt", f"A\u2028b\x0bc\x0cd\x85e.{end}F.")
   assert documents(path) == [["A\u2028b\x0bc\x0cd\x85e.", "F."]]
 
@@ -139,7 +144,7 @@ def test_damaged_files_say_where(tmp_path, suffix):
   content = COMPRESS[suffix](text)
   if suffix == ".zst":
     zstandard = pytest.importorskip("zstandard")
-    # As the command does it; without a sum, damage can go unnoticed.
+    # The command zstd writes a checksum too. Without it damage may be missed.
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     content = compressor.compress(text)
   path = write(tmp_path / f"a.txt{suffix}", content[: len(content) // 2])
@@ -152,7 +157,7 @@ def test_damaged_files_say_where(tmp_path, suffix):
   write(path, text)
   with pytest.raises(ValueError, match=message):
     documents(path)
-  # Two files one after the other are one text.
+  # A file may hold two compressed texts.
   write(path, content + content)
   (first, second) = [raw.text for raw in read(path, "text_blocks")] * 2
   assert first == second == (text + text).decode().strip()
@@ -161,11 +166,12 @@ def test_damaged_files_say_where(tmp_path, suffix):
 def test_xz_of_a_huge_dictionary_is_refused(tmp_path):
   filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**20}]
   content = lzma.compress(b"One here.", lzma.FORMAT_XZ, filters=filters)
-  # The dictionary's size stands in the header of the block, with a checksum.
+  # In this format a checksum protects the size of the dictionary, so the older
+  # format below is used for the huge size.
   path = write(tmp_path / "a.txt.xz", content)
   assert documents(path) == [["One here."]]
-  alone = lzma.compress(b"One here.", lzma.FORMAT_ALONE)
-  write(path, alone[:1] + (2**30).to_bytes(4, "little") + alone[5:])
+  content = lzma.compress(b"One here.", lzma.FORMAT_ALONE)
+  write(path, content[:1] + (2**30).to_bytes(4, "little") + content[5:])
   with pytest.raises(ValueError, match=r"a\.txt\.xz: damaged .*[Mm]emory"):
     documents(path)
 
@@ -191,11 +197,11 @@ def test_formats_of_plain_text(tmp_path):
   path = write(
     tmp_path / "a.txt", "One here. Two\nthere.\n\n \nThird. Fourth.\n"
   )
-  one, two = ["One here.", "Two there."], ["Third.", "Fourth."]
-  assert documents(path, format="text") == [one + two]
-  assert documents(path, format="text_blocks") == [one, two]
-  each = [["One here.", "Two"], ["there."], two]
-  assert documents(path, format="text_lines") == each
+  first, second = ["One here.", "Two there."], ["Third.", "Fourth."]
+  assert documents(path, format="text") == [first + second]
+  assert documents(path, format="text_blocks") == [first, second]
+  lines_as_documents = [["One here.", "Two"], ["there."], second]
+  assert documents(path, format="text_lines") == lines_as_documents
   bert = [["One here. Two", "there."], ["Third. Fourth."]]
   assert documents(path) == documents(path, format="bert") == bert
 
@@ -206,9 +212,9 @@ def test_a_format_for_each_input(tmp_path):
   bert = [["One here. Two there."], ["Third document."]]
   both = [f"text_blocks:{a}", str(b)]
   assert documents(both) == WANT + bert
-  assert documents(both, format="text") == WANT + [WANT[0] + WANT[1]]
-  found = sources.find_sources(f"bert:{a},text:{tmp_path}/b*")
-  assert [(s.name, s.kind) for s in found] == [
+  assert documents(both, format="text") == [*WANT, WANT[0] + WANT[1]]
+  text_sources = sources.find_sources(f"bert:{a},text:{tmp_path}/b*")
+  assert [(s.name, s.kind) for s in text_sources] == [
     (str(a), "bert"),
     (str(b), "text"),
   ]
@@ -273,8 +279,8 @@ class TestParquet:
     else:
       self.write(path, texts)
     assert documents(path) == WANT
-    said = capsys.readouterr().err
-    assert said == (
+    errors = capsys.readouterr().err
+    assert errors == (
       f"{path}: 2 of 4 rows have no text (null); they are left out.\n"
     )
 
@@ -288,9 +294,9 @@ class TestParquet:
     write(path, content[:200])
     with pytest.raises(ValueError, match=r"a\.parquet: not a readable Parquet"):
       documents(path)
-    place = content.index(b"Text 4000000")  # the first of the third group
-    half = 20000
-    write(path, content[:place] + b"\xff" * half + content[place + half :])
+    begin = content.index(b"Text 4000000")  # The first row of the third group.
+    end = begin + 20000
+    write(path, content[:begin] + b"\xff" * 20000 + content[end:])
     with pytest.raises(ValueError, match=r"a\.parquet: .*row 2\d\d\d\b"):
       documents(path)
 
@@ -333,7 +339,7 @@ class TestParquet:
 def test_too_little_memory_is_a_sentence(
   tmp_path, monkeypatch, command, sentence
 ):
-  """It names the file that was being read."""
+  """The message names the file that was being read."""
   path = write(tmp_path / "a.txt", "One here.\n" * 9)
   pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one"]
   write(tmp_path / "v.txt", "\n".join(pieces) + "\n")

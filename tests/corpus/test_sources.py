@@ -1,4 +1,4 @@
-"""Inputs of every kind, good and bad, to documents of sentences."""
+"""Tests that inputs of every kind are read as documents of sentences."""
 
 import gzip
 import lzma
@@ -155,8 +155,8 @@ def test_globs_are_sorted_and_read_once(tmp_path):
   a, b, c = ["a.txt"], ["b.txt"], ["sub/c.txt"]
   assert documents(tmp_path / "*.txt") == [a, b]
   assert documents(tmp_path / "**/*.txt") == [a, b, c]
-  two = [f"{tmp_path}/b.txt, {tmp_path}/*", f"{tmp_path}/sub/../a.txt"]
-  assert documents(two) == [b, a]
+  inputs = [f"{tmp_path}/b.txt, {tmp_path}/*", f"{tmp_path}/sub/../a.txt"]
+  assert documents(inputs) == [b, a]
 
 
 def test_missing_inputs(tmp_path):
@@ -179,7 +179,7 @@ def test_an_unknown_format_is_named(tmp_path, monkeypatch, name):
     documents(name)
   write(tmp_path / name.replace("*", "b"), "c")
   assert documents(name) == [["c"]]
-  # Here the format is known, and its file is missing.
+  # This format exists, but the file is missing.
   with pytest.raises(ValueError, match=r"x\.txt: no such file\.$"):
     documents("text:x.txt")
 
@@ -215,9 +215,9 @@ def test_single_spaces(monkeypatch, block):
 def test_share_grows_to_one(tmp_path):
   write(tmp_path / "a.txt", BERT_FORMAT)
   write(tmp_path / "b.jsonl", jsonl("One.", "Two."))
-  found = sources.find_sources(str(tmp_path / "*"))
-  assert [s.kind for s in found] == ["bert", "jsonl"]
-  shares = [record.share for record in sources.read_records(found)]
+  text_sources = sources.find_sources(str(tmp_path / "*"))
+  assert [s.kind for s in text_sources] == ["bert", "jsonl"]
+  shares = [record.share for record in sources.read_records(text_sources)]
   assert shares == sorted(shares) and shares[-1] == 1.0
 
 

@@ -13,8 +13,7 @@ from tiny_vocabularies import (
 from tokenizers import AddedToken
 
 from bert_jax import messages
-from bert_jax.corpus import reader
-from bert_jax.corpus import writer as folder
+from bert_jax.corpus import reader, writer
 from bert_jax.examples import recipes
 from bert_jax.tasks import questions, tagging
 from bert_jax.text import added_tokens, model_tokenizer, open_vocabulary
@@ -174,14 +173,17 @@ def test_an_added_token_is_one_word(kind, tmp_path):
   assert len(alone) >= 4 and starts[alone].all()
   after = [i + 1 for i in alone if i + 1 < len(ids)]
   assert starts[after].all()
-  part = folder.Part(
+  documents = writer.EncodedDocuments(
     np.array(ids, np.uint16), np.array([len(ids)]), np.array([1])
   )
-  writer = folder.Writer(str(tmp_path), np.dtype(np.uint16), {"files": {}})
-  writer.append("train", part)
-  writer.save({})
-  writer.close()
-  folder.derive(str(tmp_path), v.num_ids, v.boundary, v.ends, v.alone)
+  dtype = np.dtype(np.uint16)
+  split_writer = writer.Writer(str(tmp_path), dtype, {"files": {}})
+  split_writer.append("train", documents)
+  split_writer.save({})
+  split_writer.close()
+  writer.write_derived(
+    str(tmp_path), v.num_ids, v.boundary, v.boundary_is_end, v.is_added
+  )
   bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
   found = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(bool)
   assert found.tolist() == starts.tolist()
@@ -293,8 +295,8 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
     settings = {"do_lower_case": True, "added_tokens_decoder": by_id}
     written[form] = json.dumps(settings).encode()
   else:
-    v.marked.add_tokens(both)
-    written = {form: v.marked.to_str().encode()}
+    v.with_special.add_tokens(both)
+    written = {form: v.with_special.to_str().encode()}
   path = write(tmp_path / "a", written)
   opened = open_vocabulary.load(path)
   said = capfd.readouterr().err

@@ -493,7 +493,7 @@ def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
   path = train("wordpiece")
   with pytest.raises(ValueError, match="has no option 'word_starts'"):
     open_vocabulary.load(path, word_starts="albert")
-  content = open_vocabulary.load(path).marked.to_str()
+  content = open_vocabulary.load(path).with_special.to_str()
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
   with pytest.raises(ValueError, match="is for SentencePiece models"):
     open_vocabulary.load(str(tmp_path), word_starts="albert")

@@ -326,7 +326,7 @@ def test_rows_without_pieces_are_never_filled_in(tmp_path):
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
   """Without vocab.txt, as transformers saves it today; accents kept."""
-  content = bert("the é e").marked.to_str()
+  content = bert("the é e").with_special.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
   (tmp_path / "t.txt").write_text("the É.\nthe e.\n\nthe é.\nE e.\n" * 3)

@@ -207,15 +207,20 @@ def test_files_and_folders(tmp_path):
     assert again == v and again.options == v.options
     assert again.encode_batch(texts(50)) == v.encode_batch(texts(50))
     # transformers' file of the same tokenizer.
-    (folder / "tokenizer.json").write_text(v.marked.to_str(), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(
+      v.with_special.to_str(), encoding="utf-8"
+    )
     other = open_vocabulary.load(str(folder))
     assert other.kind == v.kind and other.special == v.special
     assert other.encode_batch(texts(50)) == v.encode_batch(texts(50))
     assert other.boundary.tolist() == v.boundary.tolist()
-    assert other.ends == v.ends
+    assert other.boundary_is_end == v.boundary_is_end
     # What is cut before it is tokenised does not change with the file.
-    assert (other.atoms, other.whole) == (v.atoms, v.whole)
-    assert other.ascii == v.ascii
+    assert (other.chunk_pattern, other.uncut_pattern) == (
+      v.chunk_pattern,
+      v.uncut_pattern,
+    )
+    assert other.normalize_ascii == v.normalize_ascii
   (tmp_path / "bert" / "tokenizer.json").unlink()
   original = open_vocabulary.load(str(tmp_path / "bert"), rules="original")
   assert original.options["rules"] == "original"
@@ -273,7 +278,7 @@ def test_published_files():
   assert found["gpt2"].encode_batch(["Hello world"]) == [[15496, 995]]
   albert = found["albert"]
   assert albert.special == (0, 1, 2, 3, 4)
-  assert albert.marked.token_to_id("[MASK]") == 4
+  assert albert.with_special.token_to_id("[MASK]") == 4
   # A corpus cannot write special tokens, though they are pieces.
   (ids,) = albert.encode_batch(["<pad> [MASK] [CLS] <unk>"])
   assert not {0, 2, 3, 4} & set(ids)

@@ -32,7 +32,7 @@ def files_of(kind, as_json=False):
   files = open_vocabulary.contents(made, with_digests=False)
   files.pop("pieces.json", None)
   if as_json:
-    return {"tokenizer.json": made.marked.to_str().encode()}
+    return {"tokenizer.json": made.with_special.to_str().encode()}
   return {n: c for n, c in files.items() if n != "tokenizer.json"}
 
 
@@ -61,7 +61,10 @@ def test_both_forms_of_a_folder_are_one(kind, tmp_path):
   assert one.encode_batch(rows) == two.encode_batch(rows)
   assert one.encode_offsets(rows, True) == two.encode_offsets(rows, True)
   assert one.special == two.special and list(one.pieces) == list(two.pieces)
-  assert (one.atoms, one.ascii) == (two.atoms, two.ascii)
+  assert (one.chunk_pattern, one.normalize_ascii) == (
+    two.chunk_pattern,
+    two.normalize_ascii,
+  )
 
 
 def test_settings_of_a_folder_are_heeded(tmp_path):

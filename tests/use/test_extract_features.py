@@ -95,7 +95,7 @@ def test_electra_gives_the_discriminators_unless_a_tower_is_named(tmp_path):
 def test_elmo_reads_its_tokenizers_words_or_those_that_are_given(tmp_path):
   model = opened(tmp_path, "elmo")
   made = word_vocabulary.build([*word_vocabulary.SPECIAL, "a"])
-  vars(model)["tokenizer"] = made.marked
+  vars(model)["tokenizer"] = made.with_special
   texts = [
     text_batches.of_text(0, "a-b (c)"),
     text_batches.of_words(0, ["(c)", "a"]),

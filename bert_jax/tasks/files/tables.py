@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bert_jax import files
 from bert_jax.messages import UserError
-from bert_jax.text.vocabulary import valid
+from bert_jax.text.vocabulary import replace_surrogates
 
 _SURROGATE = re.compile(r"\\u[dD]")
 
@@ -174,11 +174,13 @@ def parse_json(text: str) -> Any:
 
 def _all_valid(value: Any) -> Any:
   if isinstance(value, str):
-    return valid(value)
+    return replace_surrogates(value)
   if isinstance(value, list):
     return [_all_valid(item) for item in value]
   if isinstance(value, dict):
-    return {valid(key): _all_valid(item) for key, item in value.items()}
+    return {
+      replace_surrogates(key): _all_valid(item) for key, item in value.items()
+    }
   return value
 
 
