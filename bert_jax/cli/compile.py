@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
   from bert_jax.training import compile_report
 
   slices = [name for name in args.topology.split(",") if name]
-  style = "json" if args.json else "markdown" if args.markdown else "text"
-  fits = compile_report.compile_run(config, slices, args.phase, style)
+  output_format = (
+    "json" if args.json else "markdown" if args.markdown else "text"
+  )
+  fits = compile_report.compile_run(config, slices, args.phase, output_format)
   return 0 if fits else 2

@@ -1,7 +1,7 @@
-"""Compiles every phase of a run for TPU slices, and reports what it needs."""
+"""Compiles every phase of a run for TPU slices, and reports what each needs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bert_jax.messages import UserError
@@ -24,12 +24,12 @@ COLUMNS = (
 
 
 def gib(count: float | None) -> str:
-  """Returns bytes as GiB with two decimals; "?" if not known."""
+  """Formats a number of bytes as GiB with two decimals; None as "?"."""
   return "?" if count is None else f"{count / GIB:.2f}"
 
 
 def offer_text(report: dict[str, Any]) -> str:
-  """Says what would make a run fit, as found by compiling it."""
+  """Says with which flags the step fits, or which flags did not help."""
   if report["offer"]:
     return (
       f"fits with {report['offer']} (compiled:"
@@ -40,14 +40,14 @@ def offer_text(report: dict[str, Any]) -> str:
 
 
 def verdict(report: dict[str, Any]) -> str:
-  """Says "yes" if it fits, "no", or that the compiler crashed."""
+  """Says "yes" or "no" for fits, or that the compiler crashed."""
   if "crashed" in report:
     return f"not known, compiler crashed ({report['crashed']})"
   return "yes" if report["fits"] else "no"
 
 
 def text(report: dict[str, Any]) -> str:
-  """Returns the report as lines of text."""
+  """Formats a report as lines of text."""
   mesh = " ".join(f"{axis}={size}" for axis, size in report["mesh"].items())
   rows = [
     f"{report['topology']}, {report['phase']}: {report['devices']} devices,"
@@ -63,9 +63,10 @@ def text(report: dict[str, Any]) -> str:
   else:
     looped = ""
     if report["loops"]:
-      most = max(report["loops"])
+      longest = max(report["loops"])
       looped = (
-        f"; loops' bodies counted once, --config.model.unroll={most} to compare"
+        "; the body of a loop counts once, so compare with"
+        f" --config.model.unroll={longest}"
       )
     kinds = ", ".join(
       f"{kind} {traffic['count']} times, {gib(traffic['bytes'])} GiB"
@@ -92,7 +93,7 @@ def text(report: dict[str, Any]) -> str:
 
 
 def markdown(report: dict[str, Any]) -> str:
-  """Returns the report as a row of a table with `COLUMNS`; sizes in GiB."""
+  """Formats a report as a row of a table with `COLUMNS`; sizes are in GiB."""
   ratios = ["-", "-"]
   if "flops" in report:
     looped = " (scanned)" if report["loops"] else ""
@@ -114,39 +115,40 @@ def markdown(report: dict[str, Any]) -> str:
   return f"| {' | '.join(cells)} |"
 
 
-def as_json(report: dict[str, Any]) -> str:
-  """Returns the report as a JSON object on a line."""
-  return json.dumps(report)
-
-
-FORMS = {"text": text, "markdown": markdown, "json": as_json}
+FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {
+  "text": text,
+  "markdown": markdown,
+  "json": json.dumps,
+}
 
 
 def compile_run(
   config: dict[str, Any],
   slices: Sequence[str],
   phase: int | None = None,
-  form: str = "text",
+  output_format: str = "text",
 ) -> bool:
   """Compiles every phase for every slice, and prints what each needs.
 
   Args:
-    config: the run's config.
+    config: the config of a run that pre-trains.
     slices: names of TPU slices, for example "v2:4x4".
-    phase: compile this phase only, 1 is the first; None for all.
-    form: one of `FORMS`.
+    phase: the number of the only phase to compile, 1 is the first; None for
+      all phases.
+    output_format: one of `FORMATS`.
 
   Returns:
-    True if every phase fits into the memory of a slice's devices.
+    True if every phase fits into the memory of every slice's devices.
 
   Raises:
-    UserError: no such slice or phase.
+    UserError: there is no such slice or phase, or the config fine-tunes.
     ValueError: the config is wrong, or the compiler is not installed.
   """
   if not slices:
     raise UserError("--topology is empty; name a slice, for example v2:4x4.")
-  count = len(phases.plan(config_lib.parse(config)))
-  numbers = range(count)
+  run = topologies.with_published_vocabulary(config_lib.parse(config))
+  count = len(phases.plan(run))
+  numbers = list(range(count))
   if phase is not None:
     if not 1 <= phase <= count:
       raise UserError(
@@ -157,7 +159,7 @@ def compile_run(
     numbers = [phase - 1]
   for topology in slices:
     topologies.describe(topology)
-  if form == "markdown":
+  if output_format == "markdown":
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
   fits = True
   for topology in slices:
@@ -166,5 +168,6 @@ def compile_run(
       if not report["fits"]:
         report |= suggestions.find_offer(config, number, report)
         fits = False
-      print(FORMS[form](report | topologies.versions()), flush=True)
+      text_of = FORMATS[output_format]
+      print(text_of(report | topologies.versions()), flush=True)
   return fits

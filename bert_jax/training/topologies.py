@@ -1,4 +1,4 @@
-"""Compiles a run's train step for a TPU slice that is not there."""
+"""Compiles a run's train step for a TPU slice, without such a slice."""
 
 import dataclasses
 import difflib
@@ -7,8 +7,8 @@ import importlib.util
 import math
 import re
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 import jax
 from jax.experimental import topologies
@@ -19,6 +19,7 @@ from bert_jax.devices import hlo, isolated, sharding
 from bert_jax.devices.xla_errors import INVALID_ARGUMENT, has_status
 from bert_jax.examples.recipes import make_recipe
 from bert_jax.messages import UserError
+from bert_jax.objectives.base import Batch
 from bert_jax.text.vocabulary import SpecialIds
 from bert_jax.training import config as config_lib
 from bert_jax.training import phases, steps
@@ -26,80 +27,86 @@ from bert_jax.training.setup import make_parts
 from bert_jax.training.state import abstract_state, frozen_shapes
 
 GIB = 2**30
-# Pieces of BERT's cased vocabulary (google-research/bert README).
+# The number of pieces of BERT's cased vocabulary (google-research/bert README).
 CASED = 28996
-# Options of `data` that say which text is read; the others are the recipe's.
+# Keys of the config's section `data` that choose the text. The other keys are
+# options of the recipe.
 TEXT_OPTIONS = ("path", "split", "cased")
 
 
-class Generation(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Generation:
   """A generation of TPUs.
 
   Attributes:
-    hbm: GiB of memory a device has. A device is a core on v2 and v3, a chip
-      from v4 on.
-    cores: what a chip counts in the names of Cloud TPU, such as v3-32.
-    layouts: slices that are named when a larger or a known one is asked for,
-      from small to large.
-    options: the options of the topology's description.
+    hbm: GiB of memory of a jax device. A device is a core on v2 and v3, and a
+      chip from v4 on.
+    cores: cores of a chip, as the names of Cloud TPU count them: v3-32 has 32
+      cores. It is 1 if the names count chips.
+    layouts: slices from small to large; one of them is suggested instead of an
+      unknown slice or a slice that is too small.
+    options: options of the topology's description.
   """
 
   hbm: int
   cores: int
   layouts: tuple[str, ...]
-  options: dict[str, str] = {}
+  options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 _SQUARES = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8")
-# HBM of a chip: cloud.google.com/tpu/docs, "TPU versions": v2 16 and v3 32 GiB
-# for two cores; v4 32, v5e 16, v5p 95, v6e 32 GiB.
+# A chip has 16 GiB on v2, 32 on v3 and v4, 16 on v5e, 95 on v5p and 32 on v6e
+# (cloud.google.com/tpu/docs, "TPU versions"). On v2 and v3 two devices share
+# the memory of a chip.
 GENERATIONS = {
   "v2": Generation(8, 2, _SQUARES),
   "v3": Generation(16, 2, (*_SQUARES, "16x32", "32x32")),
-  # Both cores of a chip are one device there, unlike libtpu's default.
+  # With this option both cores of a chip are one device, as on a real v4;
+  # libtpu's default differs.
   "v4": Generation(32, 2, _CUBES, {"chip_config_name": "megacore"}),
   "v5e": Generation(16, 1, _SQUARES),
   "v5p": Generation(95, 2, _CUBES),
   "v6e": Generation(32, 1, _SQUARES),
 }
-# The chips of the largest slice there is, v5p's (the same page).
+# The number of chips of the largest slice, which is v5p's (the same page).
 MAX_CHIPS = 8960
 
 
-class Step(NamedTuple):
-  """One phase's train step with all that it is called with, as shapes.
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """The train step of a phase, and the shapes of its arguments.
 
   Attributes:
-    phase: a phase of the run.
-    mesh: over the slice's devices.
+    phase: the phase.
+    mesh: the mesh of the slice's devices.
     function: (state, frozen, batch, key) -> (state, metrics).
-    arguments: of `function`, shapes with shardings.
-    flops: the model's own count for a step of the whole slice.
+    arguments: the arguments of `function`, as shapes with shardings.
+    flops: FLOPs of a step on the whole slice, as the model counts them.
     remat: the model's remat setting.
   """
 
   phase: phases.Phase
   mesh: Mesh
-  function: Any
+  function: Callable[..., Any]
   arguments: tuple[Any, ...]
   flops: float
-  remat: bool
+  remat: bool | None
 
 
 def versions() -> dict[str, str]:
-  """Versions of jax and of libtpu, which is the compiler."""
+  """Returns the versions of jax and of libtpu, the TPU's compiler."""
   names = ("jax", "libtpu")
   return {name: importlib.metadata.version(name) for name in names}
 
 
 def nearest_topology(topology: str) -> str:
-  """The known slice that a name which is not known most likely means.
+  """Returns the known slice that an unknown name most likely means.
 
-  Cloud TPU's own names count what a slice has: v3-32 is v3:4x4.
+  The names of Cloud TPU are understood, too: v3-32 is v3:4x4.
   """
-  name, layout = re.match(r"([a-z]*\d*[a-z]*)(.*)", topology.lower()).groups()
-  name = name.replace("litepod", "e")
+  prefix = re.findall(r"^[a-z]*\d*[a-z]*", topology.lower())[0]
+  name, layout = prefix.replace("litepod", "e"), topology[len(prefix) :]
   (near,) = difflib.get_close_matches(name, GENERATIONS, 1, cutoff=0.0)
   cores, layouts = GENERATIONS[near].cores, GENERATIONS[near].layouts
   count = math.prod(int(n) for n in re.findall(r"\d+", layout))
@@ -108,15 +115,16 @@ def nearest_topology(topology: str) -> str:
 
 
 def chips(layout: str) -> int:
-  """How many chips a layout such as "2x2x4" has."""
+  """Returns the number of chips of a layout, for example 16 for "2x2x4"."""
   return math.prod(int(n) for n in layout.split("x"))
 
 
 def describe(topology: str) -> list[jax.Device]:
-  """Devices of a slice, which can be compiled for but run nothing.
+  """Returns the devices of a slice. Programs compile for them, but do not run.
 
   Args:
-    topology: generation and chips along each axis, for example "v2:4x4".
+    topology: the generation and the number of chips along each axis, for
+      example "v2:4x4".
 
   Raises:
     ValueError: libtpu is not installed, or there is no such slice.
@@ -135,7 +143,7 @@ def describe(topology: str) -> list[jax.Device]:
   )
   if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
     raise unknown
-  # libtpu takes any, and crashes at very large ones.
+  # Check the size here, because libtpu crashes if a slice is very large.
   axes = GENERATIONS[name].layouts[0].count("x")
   if layout.count("x") != axes or chips(layout) > MAX_CHIPS:
     raise unknown
@@ -150,12 +158,12 @@ def describe(topology: str) -> list[jax.Device]:
     raise UserError(f"the TPU compiler, libtpu: {_sentence(e)}") from e
 
 
-def features(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
-  """{batch key: shape} of a phase, without any data.
+def batch_shapes(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
+  """Returns {batch key: shape} for a phase of pre-training, without its data.
 
   Args:
-    vocab_size: the number of pieces.
-    phase: whose length, batch and predictions.
+    vocab_size: the number of pieces of the vocabulary.
+    phase: the phase; its length, batch size and recipe decide.
   """
   options = {k: v for k, v in phase.data.items() if k not in TEXT_OPTIONS}
   builder = options.pop("builder")
@@ -163,13 +171,23 @@ def features(vocab_size: int, phase: phases.Phase) -> sharding.Shapes:
   return sharding.batch_shapes(recipe.features, phase.batch_size)
 
 
-def with_published(run: config_lib.Run) -> config_lib.Run:
-  """The config with what it leaves to its data as published."""
+def with_published_vocabulary(run: config_lib.Run) -> config_lib.Run:
+  """Sets what the data would decide to the published model's values.
+
+  These are `vocab_size`, and RoBERTa's `padding_id`.
+
+  Raises:
+    UserError: the config fine-tunes; then the data decides more than this.
+  """
   model = run.model
+  if not isinstance(run.data, config_lib.Data) or model.family is None:
+    raise UserError(
+      "bert_jax compile compiles pre-training, but this config fine-tunes."
+    )
   family = models.family(model.family)
   published = family.build(next(iter(family.VARIANTS)))
   if model.vocab_size is None:
-    cased = model.family == "bert" and run.data.others.get("cased")
+    cased = model.family == "bert" and (run.data.others or {}).get("cased")
     size = CASED if cased else published.vocab_size
     model = dataclasses.replace(model, vocab_size=size)
   if model.family == "roberta" and model.padding_id is None:
@@ -178,17 +196,18 @@ def with_published(run: config_lib.Run) -> config_lib.Run:
 
 
 def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
-  """The train step of a phase, for a slice.
+  """Makes the train step of a phase for a slice.
 
   Args:
-    config: as `train.run` takes it; `data.path` is not read.
+    config: the config that `train.run` takes. The folder `data.path` is not
+      read.
     number: the number of the phase; 0 is the first.
-    topology: see `describe`.
+    topology: the slice, see `describe`.
 
   Raises:
-    ValueError: in one sentence: of the config, or no such slice.
+    ValueError: the config is wrong, or there is no such slice.
   """
-  run = with_published(config_lib.parse(config))
+  run = with_published_vocabulary(config_lib.parse(config))
   mesh = sharding.make_mesh(
     run.mesh.data, run.mesh.fsdp, run.mesh.tensor, describe(topology)
   )
@@ -200,10 +219,12 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
   function = steps.make_train_step(
     objective, optimizer, schedule, phase.micro_batches
   )
-  batch = sharding.global_shapes(mesh, features(run.model.vocab_size, phase))
+  vocab_size = run.model.vocab_size
+  assert vocab_size, "`with_published_vocabulary` sets it."
+  batch = sharding.global_shapes(mesh, batch_shapes(vocab_size, phase))
   key = jax.eval_shape(lambda: jax.random.key(0))
-  whole = NamedSharding(mesh, PartitionSpec())
-  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
+  replicated = NamedSharding(mesh, PartitionSpec())
+  key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=replicated)
   with sharding.use_mesh(mesh):
     boxed = jax.eval_shape(
       lambda x: objective.init(jax.random.key(0), x), batch
@@ -211,23 +232,30 @@ def make_step(config: dict[str, Any], number: int, topology: str) -> Step:
     sharding.check_sizes(mesh, boxed)
     state = abstract_state(objective, optimizer, mesh, batch)
     frozen = frozen_shapes(objective, mesh, batch)
+  # `flops` reads only the shapes of the batch.
+  flops = objective.flops(cast(Batch, batch))
   arguments = (state, frozen, batch, key)
-  flops = objective.flops(batch)
   return Step(phase, mesh, function, arguments, flops, run.model.remat)
 
 
 def shard_bytes(tree: Any) -> int:
-  """Bytes that a device holds of a tree of shapes with shardings."""
+  """Returns the bytes that a device holds of arrays.
+
+  Args:
+    tree: the shapes of the arrays, with shardings.
+  """
   return sum(
     math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
     for x in jax.tree.leaves(tree)
   )
 
 
-def refusal(message: str) -> dict[str, int] | None:
-  """Bytes {"needed", "usable"} of the compiler's out-of-memory message.
+def parse_out_of_memory(message: str) -> dict[str, int] | None:
+  """Reads the compiler's message that the memory does not suffice.
 
-  None if it is no such message.
+  Returns:
+    {"needed": bytes, "usable": bytes}, {} if the message has no numbers, or
+    None for a message about something else.
   """
   if "RESOURCE_EXHAUSTED" not in message:
     return None
@@ -247,19 +275,25 @@ def refusal(message: str) -> dict[str, int] | None:
 def compile_step(
   config: dict[str, Any], number: int, topology: str
 ) -> dict[str, Any]:
-  """Compiles a phase's step and reports what a device would hold and do.
+  """Compiles a phase's step, and reports what a device would hold and do.
 
-  In a process of its own: the compiler has crashed, and it keeps the memory
-  that it took.
+  The compiler runs in its own process, because it has crashed before, and
+  because it does not free its memory.
 
   Args:
-    config: and `number`, `topology`: see `make_step`.
+    config: the run's config, see `make_step`.
+    number: the number of the phase; 0 is the first.
+    topology: the slice, see `describe`.
 
   Returns:
-    The report, fit for JSON; bytes and FLOPs are a device's. Where the
-    compiler itself ran out of memory, `refused` is its sentence, `temporaries`
-    what it says it needs, and what only a program has is left out. Where it
-    crashed, `crashed` says how, and `fits` is None: nobody knows.
+    The report, which can be written as JSON. Bytes and FLOPs are those of one
+    device.
+
+    | outcome | entries of the report |
+    |---|---|
+    | compiled | all of `measure`; `fits` is True or False |
+    | out of memory | `refused` is the compiler's sentence; `fits` is False |
+    | crashed | `crashed` says how; `fits` is None, which means not known |
 
   Raises:
     ValueError: see `make_step`.
@@ -267,8 +301,8 @@ def compile_step(
   report: dict[str, Any] = {}
   start = time.monotonic()
   try:
-    for more in isolated.run(compile_here, config, number, topology):
-      report |= more
+    for entries in isolated.run(compile_here, config, number, topology):
+      report |= entries
   except isolated.Crash as e:
     if not report:
       raise UserError(f"the process that compiles ended: {e}.") from e
@@ -280,9 +314,11 @@ def compile_step(
 def compile_here(
   config: dict[str, Any], number: int, topology: str
 ) -> Iterator[dict[str, Any]]:
-  """Yields a report's parts: what is known before compiling, then the rest.
+  """Compiles a phase's step in this process.
 
-  See `compile_step`.
+  Yields:
+    The entries of the report that are known before compiling, and then those
+    that are known afterwards; see `compile_step`.
   """
   step = make_step(config, number, topology)
   phase, devices = step.phase, step.mesh.size
@@ -305,12 +341,12 @@ def compile_here(
   try:
     report_after = measure(compile_program(step), report)
   except jax.errors.JaxRuntimeError as e:
-    room = refusal(str(e))
-    if room is None:
+    memory = parse_out_of_memory(str(e))
+    if memory is None:
       raise UserError(f"the TPU compiler failed: {_sentence(e)}") from e
     report_after = dict(
-      temporaries_bytes=room.get("needed"),
-      usable_bytes=room.get("usable"),
+      temporaries_bytes=memory.get("needed"),
+      usable_bytes=memory.get("usable"),
       fits=False,
       refused=_sentence(e),
     )
@@ -318,14 +354,14 @@ def compile_here(
 
 
 def compile_program(step: Step) -> jax.stages.Compiled:
-  """Compiles a step as the train loop does."""
+  """Compiles a step with the settings of the training loop."""
   state = jax.tree.map(lambda x: x.sharding, step.arguments[0])
   jitted = jax.jit(
     step.function,
     donate_argnums=0,
     out_shardings=(state, None),
     compiler_options=sharding.compiler_options(
-      step.mesh.devices.flat[0], step.remat
+      step.mesh.devices.flat[0], bool(step.remat)
     ),
   )
   with sharding.use_mesh(step.mesh):
@@ -340,8 +376,15 @@ def _sentence(error: Exception) -> str:
 def measure(
   compiled: jax.stages.Compiled, report: dict[str, Any]
 ) -> dict[str, Any]:
-  """Numbers of a compiled step, beside those already in the report."""
-  memory = compiled.memory_analysis()
+  """Returns the entries of a report that only a compiled step has.
+
+  Args:
+    compiled: the compiled step.
+    report: the entries that were known before.
+  """
+  memory, costs = compiled.memory_analysis(), compiled.cost_analysis()
+  text = compiled.as_text()
+  assert memory and costs and text, "libtpu gives all of these."
   total = (
     memory.argument_size_in_bytes
     + memory.output_size_in_bytes
@@ -349,8 +392,8 @@ def measure(
     + memory.temp_size_in_bytes
     + memory.generated_code_size_in_bytes
   )
-  flops = compiled.cost_analysis()["flops"]
-  program = hlo.parse(compiled.as_text())
+  flops = costs["flops"]
+  program = hlo.parse(text)
   collectives = hlo.collectives(program)
   reduced = (
     collectives["all-reduce"].bytes if "all-reduce" in collectives else 0

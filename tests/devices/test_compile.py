@@ -9,8 +9,10 @@ import sys
 import children
 import pytest
 
+from bert_jax.cli import configs
 from bert_jax.devices import hlo, isolated
-from bert_jax.training import suggestions, topologies
+from bert_jax.messages import UserError
+from bert_jax.training import compile_report, suggestions, topologies
 
 ROOT = pathlib.Path(__file__).parents[2]
 needs_libtpu = pytest.mark.skipif(
@@ -106,19 +108,20 @@ def test_a_text_without_a_program_is_refused():
 
 
 def test_sentences_of_the_compiler_without_memory():
-  both = [
+  messages = [
     "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required"
     " for HLO temporaries (27.50G) exceeds available HBM (15.75G).",
     "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 27.50G of"
     " 15.75G hbm. Exceeded hbm capacity by 11.75G.",
   ]
-  for message in both:
-    assert topologies.refusal(message) == {
+  for message in messages:
+    assert topologies.parse_out_of_memory(message) == {
       "needed": 27.5 * 2**30,
       "usable": 15.75 * 2**30,
     }
-  assert topologies.refusal("RESOURCE_EXHAUSTED: Ran out of vmem.") == {}
-  assert topologies.refusal("INTERNAL: no") is None
+  message = "RESOURCE_EXHAUSTED: Ran out of vmem."
+  assert topologies.parse_out_of_memory(message) == {}
+  assert topologies.parse_out_of_memory("INTERNAL: no") is None
 
 
 @pytest.mark.parametrize(
@@ -288,6 +291,12 @@ def assert_refused(done, *words):
 )
 def test_bad_flags_get_one_sentence(flags, words):
   assert_refused(command(*flags), *words)
+
+
+def test_a_config_that_fine_tunes_is_refused():
+  config = configs.load_defaults("glue:cola")
+  with pytest.raises(UserError, match="compiles pre-training, but"):
+    compile_report.compile_run(config, ["v2:4x4"])
 
 
 def test_a_missing_compiler_is_named(monkeypatch):

@@ -34,13 +34,15 @@ def read(path, *given):
 
 def parsed(path, *given):
   """The config of a command line, with what is published for its data."""
-  return topologies.with_published(config_lib.parse(read(path, *given)))
+  return topologies.with_published_vocabulary(
+    config_lib.parse(read(path, *given))
+  )
 
 
 def rows(config):
   """The batches' shapes of every phase; an option out of range raises."""
   vocab_size = config.model.vocab_size
-  return [topologies.features(vocab_size, p) for p in phases.plan(config)]
+  return [topologies.batch_shapes(vocab_size, p) for p in phases.plan(config)]
 
 
 def test_readme_names_these():

@@ -287,10 +287,10 @@ SMALL = sorted(name for name in VALUES if name.startswith("small:"))
 @pytest.mark.parametrize("name", [*RECIPES, *SMALL])
 def test_builder_and_objective_of_a_recipe_fit(name):
   """Every key that the objective asks for is one that the builder makes."""
-  config = topologies.with_published(config_lib.parse(load(name)))
+  config = topologies.with_published_vocabulary(config_lib.parse(load(name)))
   (phase,) = phases.plan(config)
   objective, _, _ = building.make_parts(config)
-  batch = topologies.features(config.model.vocab_size, phase)
+  batch = topologies.batch_shapes(config.model.vocab_size, phase)
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   if name in WIDTHS:
     count = sum(x.size for x in jax.tree.leaves(shapes))
@@ -347,8 +347,8 @@ def test_parameters_are_as_many_as_published(name):
   objective = objectives.build(
     "mlm", config["model"] | {"vocab_size": v}, {"pairs": True}
   )
-  run = topologies.with_published(config_lib.parse(config))
-  batch = topologies.features(run.model.vocab_size, phases.plan(run)[0])
+  run = topologies.with_published_vocabulary(config_lib.parse(config))
+  batch = topologies.batch_shapes(run.model.vocab_size, phases.plan(run)[0])
   shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0), batch))
   count = sum(x.size for x in jax.tree.leaves(shapes))
 
