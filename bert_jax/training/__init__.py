@@ -1,10 +1,10 @@
 """Training: a run from its config to its last checkpoint.
 
-Imports every room that stands before it: `devices`, `text`, `models`,
-`objectives`, `weights`, `corpus`, `examples`, `tasks` and the package's root;
-of packages jax, flax, optax and numpy (matplotlib, tensorboardX in functions).
+This room may import every room before it (see docs/start.md), and the packages
+etils, jax, flax, jaxtyping, ml_collections, optax and numpy. Functions import
+matplotlib and tensorboardX.
 
-Start with `train.py` and `loop.py`, and `setup.py`, which builds what the loop
+Read `train.py` and `loop.py` first, and `setup.py`, which builds what the loop
 needs.
 
 * `train.py`: a run from its start, or its newest checkpoint, to its end.
@@ -16,15 +16,16 @@ needs.
 * `phases.py`: the phases of a run: lengths, batches, steps.
 * `steps.py`: the train step and the evaluation step.
 * `state.py`: the train state: parameters, optimizer, random key.
-* `optim.py`: optimizers and schedules.
-* `snapshot.py`: the arrays that a checkpoint holds of a state.
+* `optim.py`: optimizers and learning rate schedules.
+* `snapshot.py`: copies a state for a checkpoint, with checksums.
 * `start_from.py`: the model that a run starts from, `init_from`.
 * `teacher.py`: the model that a run learns from.
 * `workdir.py`: a run's folder: its lock, its config, its tokenizer.
-* `logging.py`: what a run writes for people, and the sums that it logs.
-* `evaluate.py`, `evaluate_task.py`: held-out text, and a task's splits.
-* `sweep.py`: runs seeds and grids of a config.
-* `topologies.py`: asks a TPU's compiler whether a step fits, without a TPU.
+* `logging.py`: what a run reports, and the sums of its steps' metrics.
+* `evaluate.py`: evaluation on held-out text.
+* `evaluate_task.py`: evaluation on the splits of a task.
+* `sweep.py`: runs of a config over a grid of values and several seeds.
+* `topologies.py`: compiles a train step for a TPU slice, without a TPU.
 * `suggestions.py`: what would make a step fit.
-* `compile_report.py`: compiles every phase for a slice, `bert_jax compile`.
+* `compile_report.py`: compiles and reports every phase, `bert_jax compile`.
 """
