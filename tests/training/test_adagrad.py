@@ -1,4 +1,4 @@
-"""ELMo's optimizer against straight numpy."""
+"""ELMo's optimizer equals a plain restatement in numpy."""
 
 import math
 
@@ -11,8 +11,8 @@ from bert_jax.training import optim
 
 
 @pytest.mark.parametrize("name", ["adagrad", "adagrad_each"])
-def test_adagrad_against_straight_numpy(name):
-  """allenai/bilm-tf: scaled, clipped, over the root of the sum of squares."""
+def test_adagrad_equals_numpy(name):
+  """allenai/bilm-tf scales, clips, and divides by the root of the sums."""
   optimizer = optim.factory(name)(lambda step: 0.2, name, 1.0, 20.0, 10.0)
   rng = np.random.default_rng(0)
   shapes = {"a": (3, 2), "layers": {"kernel": (2, 4)}, "b": (5,)}
@@ -36,9 +36,9 @@ def test_adagrad_against_straight_numpy(name):
       layers = scaled["layers"]["kernel"]
       clipped["layers"] = {"kernel": np.stack([shrink(g) for g in layers])}
     sums = jax.tree.map(lambda a, g: a + g**2, sums, clipped)
-    right = jax.tree.map(lambda g, a: -0.2 * g / np.sqrt(a), clipped, sums)
+    wanted = jax.tree.map(lambda g, a: -0.2 * g / np.sqrt(a), clipped, sums)
     jax.tree.map(
-      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), updates, right
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), updates, wanted
     )
   with pytest.raises(ValueError, match="initial_accumulator=0"):
     optim.build_adagrad(lambda step: 0.2, name, 0.0, 1.0, 10.0)

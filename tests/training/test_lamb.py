@@ -1,4 +1,4 @@
-"""LAMB against a restatement in plain numpy, variable by variable."""
+"""LAMB equals a restatement in plain numpy, variable by variable."""
 
 import flax.linen as nn
 import jax
@@ -12,8 +12,9 @@ from bert_jax import models
 from bert_jax.training import optim
 
 SECTION = dict(b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0)
-# A stack of three layers, a shared group, and variables of their own. The scale
-# of each layer differs, so that one ratio over a stack would be far off.
+# A stack of three layers, a stack of one shared layer, and variables outside of
+# stacks. The layers have different scales, so that one ratio over a whole stack
+# would be far off.
 SHAPES = {
   ("encoder", "layers", "layer", "mlp_in", "kernel"): (3, 4, 5),
   ("encoder", "layers", "layer", "mlp_in", "bias"): (3, 5),
@@ -32,7 +33,7 @@ RATE, STEPS = 0.01, 4
 
 
 def draw(seed):
-  """A tree of arrays; each leading slice has another scale."""
+  """A tree of arrays; each layer of a stack has another scale."""
   rng = np.random.default_rng(seed)
   tree = {}
   for path, shape in SHAPES.items():
@@ -47,13 +48,13 @@ def draw(seed):
 
 
 def variables(tree):
-  """{(path, layer): array} with each layer of a stack by itself."""
-  found = {}
+  """Returns {(path, layer): array}; each layer of a stack is a variable."""
+  arrays = {}
   for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
     path = tuple(key.key for key in keys)
-    parts = leaf if "layers" in path else [leaf]
-    found |= {(path, i): np.asarray(p, np.float64) for i, p in enumerate(parts)}
-  return found
+    layers = leaf if "layers" in path else [leaf]
+    arrays |= {(path, i): np.float64(x) for i, x in enumerate(layers)}
+  return arrays
 
 
 def norm(x):
@@ -61,7 +62,7 @@ def norm(x):
 
 
 def restated(name, params, grads):
-  """The published algorithm on one variable, step by step."""
+  """Runs the published algorithm on one variable, step by step."""
   path = name[0]
   excluded = path[-1] in ("bias", "scale")
   w, m, v = params[name].copy(), 0.0, 0.0
@@ -86,7 +87,7 @@ def train(name, params, grads):
   return params
 
 
-def test_lamb_is_the_published_one_layer_by_layer():
+def test_lamb_equals_the_published_rule_layer_by_layer():
   params, grads = draw(0), [draw(seed) for seed in range(1, STEPS + 1)]
   got = variables(train("lamb", params, grads))
   before, steps = variables(params), [variables(g) for g in grads]
@@ -96,28 +97,28 @@ def test_lamb_is_the_published_one_layer_by_layer():
     )
 
 
-def test_lamb_optax_is_optax_on_layers_apart():
-  """Bias correction, and a ratio for norms and biases as well."""
+def test_lamb_optax_equals_optax_on_unstacked_layers():
+  """It corrects the bias, and has a ratio for norms and biases, too."""
   params, grads = draw(0), [draw(seed) for seed in range(1, STEPS + 1)]
   got = variables(train("lamb_optax", params, grads))
 
-  def flat(tree):
+  def unstack(tree):
     return {k: jnp.asarray(x, jnp.float32) for k, x in variables(tree).items()}
 
-  apart = flat(params)
-  mask = {k: k[0][-1] not in ("bias", "scale") for k in apart}
+  wanted = unstack(params)
+  mask = {k: k[0][-1] not in ("bias", "scale") for k in wanted}
   reference = optax.lamb(RATE, 0.9, 0.999, 1e-6, weight_decay=0.1, mask=mask)
-  state, update = reference.init(apart), tiny_families.jit(reference.update)
+  state, update = reference.init(wanted), tiny_families.jit(reference.update)
   for g in grads:
-    updates, state = update(flat(g), state, apart)
-    apart = optax.apply_updates(apart, updates)
-  for name, x in apart.items():
+    updates, state = update(unstack(g), state, wanted)
+    wanted = optax.apply_updates(wanted, updates)
+  for name, x in wanted.items():
     np.testing.assert_allclose(got[name], x, rtol=2e-5, err_msg=str(name))
 
 
 @pytest.mark.parametrize("family", tiny_families.NAMES)
-def test_every_stack_is_known_by_its_path(family):
-  """Where a first axis is named "layers", each index of it has a ratio."""
+def test_every_stack_is_recognised_by_its_path(family):
+  """If the first axis is named "layers", each layer has its own ratio."""
   module = models.family(family).ForPreTraining(tiny_families.build(family))
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
@@ -125,12 +126,12 @@ def test_every_stack_is_known_by_its_path(family):
   sizes = nn.unbox(tiny_families.shapes(module, batch))
   params = jax.tree.map(lambda x: np.full(x.shape, 2.0, np.float32), sizes)
 
-  def draw(x):
-    """Each index of the first axis has another scale."""
+  def scale_layers(x):
+    """Gives each index of the first axis another scale."""
     scales = np.arange(1, len(x) + 1, dtype=np.float32)
     return x * scales.reshape(-1, *[1] * (x.ndim - 1))
 
-  updates = jax.tree.map(draw, params)
+  updates = jax.tree.map(scale_layers, params)
   ratio = optim.scale_by_trust_ratio(optim.every_leaf)
   scaled, _ = tiny_families.jit(ratio.update)(updates, (), params)
 
@@ -150,7 +151,7 @@ def test_every_stack_is_known_by_its_path(family):
 
 @pytest.mark.parametrize("name", ["lamb", "lamb_optax"])
 def test_variables_and_updates_of_zero_norm_stay_finite(name):
-  """Ratio 1: a fresh table of zeros learns, one without gradient decays."""
+  """The ratio is 1 for zero parameters, and for a zero update."""
   params = {"a": {"kernel": jnp.zeros((2, 2))}, "b": {"kernel": jnp.ones(2)}}
   grads = jax.tree.map(jnp.zeros_like, params)
   grads["a"]["kernel"] = jnp.ones((2, 2))

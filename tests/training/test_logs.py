@@ -1,4 +1,4 @@
-"""metrics.jsonl: what is written is JSON, and is read back as it was."""
+"""The lines of metrics.jsonl are strict JSON, and are read as written."""
 
 import json
 import math
@@ -9,17 +9,17 @@ from bert_jax.training import logging
 
 
 def strict(line):
-  """A line by the rules of JSON, which has no NaN."""
+  """Parses a line of strict JSON, which has no NaN."""
 
   def refuse(name):
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
   return json.loads(line, parse_constant=refuse)
 
 
 def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   path = tmp_path / "metrics.jsonl"
-  # As earlier versions wrote it.
+  # Earlier versions wrote NaN.
   path.write_text('{"step": 1, "split": "heldout", "pearson": NaN}\n[1]\n')
   log = logging.Logger(str(tmp_path), 1, 3)
   log.heldout(2, {"pearson": math.nan, "task_loss": 0.5})
@@ -27,12 +27,12 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
   log.close()
   assert "metrics.jsonl:2: damaged, left out" in capsys.readouterr().out
   rows = [strict(line) for line in path.read_text().splitlines()]
-  wanted = [{"step": 1, "split": "heldout", "pearson": None}]
-  wanted.append(
-    {"step": 2, "split": "heldout", "pearson": None, "task_loss": 0.5}
-  )
+  wanted = [
+    {"step": 1, "split": "heldout", "pearson": None},
+    {"step": 2, "split": "heldout", "pearson": None, "task_loss": 0.5},
+  ]
   assert rows == wanted
-  # Another run of the program keeps the rows.
+  # A restart keeps the rows.
   logging.Logger(str(tmp_path), 2, 3).close()
   assert [strict(line) for line in path.read_text().splitlines()] == wanted
   first, last = logging.read_rows(str(path))
@@ -41,7 +41,7 @@ def test_a_metric_that_is_not_defined_is_null(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("padding", [-6e-8, -0.0, 0.0])
-def test_no_padding_is_not_less_than_none(tmp_path, capsys, padding):
+def test_the_share_of_padding_is_never_negative(tmp_path, capsys, padding):
   log = logging.Logger(str(tmp_path), 0, 3)
   log.train(1, {"loss": 1.0, "padding": padding}, 8.0, 1.0)
   log.close()

@@ -1,4 +1,4 @@
-"""Muon beside optax's, the trapezoid, and mask rates that differ by phase."""
+"""Muon compared with optax, the trapezoid, and mask rates by phase."""
 
 import dataclasses
 
@@ -19,7 +19,7 @@ RATE = 0.01
 
 
 def draw(seed):
-  """A tree with each kind of leaf that the encoders have."""
+  """A tree with the kinds of leaves that the encoders have."""
   keys = iter(jax.random.split(jax.random.key(seed), 6))
   shapes = {
     "query": (3, 8, 2, 4),
@@ -37,25 +37,25 @@ def draw(seed):
 
 
 def optax_axes(params):
-  """Input and output axes for optax; None where Adam is used."""
+  """The input and output axes for optax; None at leaves for Adam."""
   axes = optax.contrib.MuonDimensionNumbers
-  both = jax.tree.map(lambda _: None, params)
-  layers = both["layers"]
+  leaves = jax.tree.map(lambda _: None, params)
+  layers = leaves["layers"]
   layers["query"]["kernel"] = axes((1,), (2, 3))
   layers["output"]["kernel"] = axes((1, 2), (3,))
   layers["mlp_in"]["kernel"] = axes((1,), (2,))
   layers["mlp_out"]["kernel"] = axes((1,), (2,))
-  return both
+  return leaves
 
 
 def test_matrices_are_orthogonalised_as_by_optax():
-  """Momentum restated, its direction and scale from optax, three steps.
+  """Three steps. The momentum is restated here; optax does the rest.
 
-  In float32 the same products in another order differ by under 1e-4 at the end.
+  In float32 the products in another order differ by less than 1e-4 at the end.
   """
   params = draw(0)
   ours = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
-  # Without momentum of its own, optax turns what it is given.
+  # With beta=0, optax orthogonalises the momentum that it gets as gradient.
   reference = optax.contrib.muon(
     RATE,
     beta=0.0,
@@ -67,8 +67,8 @@ def test_matrices_are_orthogonalised_as_by_optax():
   for seed in range(1, 4):
     grads = draw(seed)
     momentum = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
-    ahead = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
-    wanted, _ = reference.update(ahead, reference.init(params), params)
+    nesterov = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
+    wanted, _ = reference.update(nesterov, reference.init(params), params)
     updates, state = jax.jit(ours.update)(grads, state, params)
     for name in ("query", "output", "mlp_in", "mlp_out"):
       got = -RATE * updates["layers"][name]["kernel"]
@@ -77,7 +77,7 @@ def test_matrices_are_orthogonalised_as_by_optax():
       assert distance < 1e-4, (seed, name, distance)
 
 
-def test_other_leaves_have_adam():
+def test_other_leaves_use_adam():
   params = draw(0)
   names = ("muon", "adamw")
   muon, adam = (
@@ -99,18 +99,18 @@ def test_other_leaves_have_adam():
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 32), (2, 32, 8), (1, 16, 16)])
-def test_singular_values_come_near_one(shape):
+def test_singular_values_become_about_one(shape):
   """0.68 to 1.13 are the bounds of the iteration (Jordan et al. 2024)."""
   matrices = jax.random.normal(jax.random.key(3), shape)
   values = np.linalg.svd(np.asarray(optim.orthogonalise(matrices)))[1]
-  # A square matrix has values near 0, which five turns do not lift.
+  # A square matrix has values near 0, which five iterations do not raise.
   values = values if shape[1] != shape[2] else values[:, : shape[1] // 2]
   assert values.min() > 0.6 and values.max() < 1.25, values
 
 
 @pytest.mark.parametrize("family", ["bert", "albert", "electra", "gpt"])
 def test_every_kernel_of_a_layer_is_a_matrix(family):
-  """No kernel has a shape that `_as_matrices` would read in another way."""
+  """`_as_matrices` merges the right axes of every kernel."""
   module = models.family(family).ForPreTraining(tiny_families.build(family))
   ids = jnp.zeros((1, 3), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, cls_positions=ids[:, :1])
@@ -136,7 +136,7 @@ def test_trapezoid():
   np.testing.assert_allclose(got, [0, 1, 2, 2, 2, 1, 0, 0], atol=1e-6)
 
 
-def test_decay_is_refused_where_it_is_not_read():
+def test_decay_is_refused_by_schedules_that_ignore_it():
   with pytest.raises(
     ValueError, match="decay=0.3: only schedule.name=trapezoid"
   ):
@@ -145,7 +145,7 @@ def test_decay_is_refused_where_it_is_not_read():
     optim.build_schedule(10, "trapezoid", 1.0, 0.1, 0.0)
 
 
-def test_a_phase_may_have_a_mask_rate_of_its_own():
+def test_a_phase_may_have_its_own_mask_rate():
   section = dict(fraction=0.5, length=32, batch_scale=1.0, micro_scale=1)
   run = dataclasses.replace(
     config_lib.parse(configs.load_defaults("bert:tiny")),

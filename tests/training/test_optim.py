@@ -1,4 +1,4 @@
-"""Schedules, Adam as published and corrected, who is decayed."""
+"""Schedules, Adam with and without bias correction, and weight decay."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def test_linear_schedule_never_goes_below_zero():
 
 
 def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
-  """Decay counts from step 0: the highest rate is peak * (1 - w / T)."""
+  """Decay counts from step 0, so the highest rate is peak * (1 - w / T)."""
   got = rates(
     "bert", 1_000_000, 0.01, 1e-4, [0, 1, 9_999, 10_000, 500_000, 1_000_000]
   )
@@ -41,7 +41,7 @@ def test_bert_schedule_jumps_down_at_the_end_of_warm_up():
 
 
 def test_electra_schedule_multiplies_decay_and_warm_up():
-  """No jump: just below the peak at the end of warm-up."""
+  """There is no jump: the rate is just below the peak at the end of warm-up."""
   got = rates("electra", 1000, 0.1, 2e-4, [0, 50, 99, 100, 500, 1000, 1001])
   shares = [0, 0.5 * 0.95, 0.99 * 0.901, 0.9, 0.5, 0, 0]
   np.testing.assert_allclose(
@@ -60,28 +60,28 @@ def test_cosine_schedule_ends_at_zero():
 @pytest.mark.parametrize(
   "name, total, warmup, steps",
   [
-    # int(num_train_steps * warmup_proportion) in BERT's and ELECTRA's programs.
+    # BERT and ELECTRA use int(num_train_steps * warmup_proportion).
     ("bert", 345, 0.1, 34),
     ("bert", 36_815, 0.1, 3681),
     ("bert", 19, 0.1, 1),
     ("bert", 9, 0.1, 0),
     ("electra", 2299, 0.1, 229),
     ("cosine", 1999, 0.2, 399),
-    # math.ceil(num_training_steps * warmup_ratio) in transformers.
+    # transformers uses math.ceil(num_training_steps * warmup_ratio).
     ("linear", 345, 0.1, 35),
     ("linear", 6150, 0.05, 308),
     ("linear", 500_000, 0.06, 30_000),
   ],
 )
-def test_a_part_of_a_step_of_warm_up(name, total, warmup, steps):
+def test_warm_up_steps_are_rounded_as_published(name, total, warmup, steps):
   rising = rates(name, total, warmup, 1.0, range(steps))
   shares = [step / steps for step in range(steps)]
   if name == "electra":
     shares = [x * (1 - step / total) for step, x in enumerate(shares)]
   np.testing.assert_allclose(rising, shares, rtol=1e-5)
-  left = 1 - steps / total if name in ("bert", "electra") else 1.0
+  first = 1 - steps / total if name in ("bert", "electra") else 1.0
   np.testing.assert_allclose(
-    rates(name, total, warmup, 1.0, [steps]), [left], rtol=1e-5
+    rates(name, total, warmup, 1.0, [steps]), [first], rtol=1e-5
   )
 
 
@@ -109,7 +109,7 @@ def bert_params():
 
 
 def test_kernels_and_embeddings_decay_and_nothing_else():
-  """A17: by role, whatever the module is called and whatever the rank."""
+  """A17: the leaf's name decides, not the module's name or the rank."""
   params = bert_params()
   params["layer_norm"] = {"scale": jnp.ones((2, 3)), "bias": jnp.ones((2, 3))}
   params["ln_1"] = {"scale": jnp.ones(3)}
@@ -124,10 +124,10 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
     return optimizer.update(zeros, optimizer.init(params), params)
 
   updates, _ = update(params)
-  changed, kept = set(), set()
+  changed, unchanged = set(), set()
   for path, leaf in jax.tree_util.tree_leaves_with_path(updates):
     name = "/".join(key.key for key in path)
-    (changed if np.asarray(leaf).all() else kept).add(name)
+    (changed if np.asarray(leaf).all() else unchanged).add(name)
     assert np.asarray(leaf).all() or not np.asarray(leaf).any(), name
   layer = "encoder/layers/layer"
   assert changed == {
@@ -144,13 +144,13 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
     "pooler/dense/kernel",
     "pair/dense/kernel",
   }
-  assert "mlm/bias" in kept and "layer_norm/scale" in kept
-  assert "ln_1/scale" in kept and f"{layer}/mlp_norm/scale" in kept
+  assert {"mlm/bias", "layer_norm/scale", "ln_1/scale"} < unchanged
+  assert f"{layer}/mlp_norm/scale" in unchanged
   with pytest.raises(ValueError, match="mystery/omega"):
     optim.decay_mask({"mystery": {"omega": jnp.ones(3)}})
 
 
-def straight_line(grads, w, rate, decay, correct):
+def plain_adam(grads, w, rate, decay, correct):
   """Adam in plain Python, for one number."""
   m = v = 0.0
   for t, g in enumerate(grads, 1):
@@ -162,7 +162,7 @@ def straight_line(grads, w, rate, decay, correct):
 
 
 @pytest.mark.parametrize("name", ["adamw_bert", "adamw"])
-def test_adam_against_straight_line(name):
+def test_adam_equals_plain_python(name):
   grads = [0.3, -0.1, 0.7, 0.7]
   optimizer = optim.build_optimizer(lambda step: 0.01, name, **SECTION)
   params = {"kernel": jnp.array([0.5])}
@@ -170,7 +170,7 @@ def test_adam_against_straight_line(name):
   for g in grads:
     updates, state = optimizer.update({"kernel": jnp.array([g])}, state, params)
     params = optax.apply_updates(params, updates)
-  expected = straight_line(grads, 0.5, 0.01, 0.01, name == "adamw")
+  expected = plain_adam(grads, 0.5, 0.01, 0.01, name == "adamw")
   np.testing.assert_allclose(params["kernel"][0], expected, rtol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a state, made by one program."""
+"""The arrays and checksums of a checkpoint, made by one program."""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,8 @@ from bert_jax.weights import checkpoint
 
 
 def make_state(mesh, rows):
-  """A state whose table has so many rows, with its layout of 5 in files."""
-  place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+  """A state whose table has `rows` rows, and a layout whose table has 5."""
+  replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
   def build(count):
     table = np.zeros((count, 3), np.float32)
@@ -22,15 +22,16 @@ def make_state(mesh, rows):
     moments = {"mu": params, "count": np.int32(7)}
     return TrainState(np.int32(2), params, moments, {})
 
-  state = jax.device_put(build(rows), place)
+  state = jax.device_put(build(rows), replicated)
   layout = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), build(5)
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated),
+    build(5),
   )
   return state, layout
 
 
 @pytest.mark.parametrize("rows", [5, 8, 3])
-def test_a_snapshot_is_what_resize_and_checksums_make(rows):
+def test_a_snapshot_equals_resize_and_checksums(rows):
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   state, layout = make_state(mesh, rows)
   with sharding.use_mesh(mesh), compile_ahead.threads() as pool:

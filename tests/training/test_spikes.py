@@ -1,8 +1,10 @@
-"""A loss that leaps up: steps are skipped, or the run stops; the best stays."""
+"""A spike of the loss: its step is skipped, or the run stops before it.
+
+A checkpoint of a diverged run is never the best one.
+"""
 
 import copy
 import json
-import os
 import shutil
 
 import jax
@@ -17,8 +19,10 @@ from bert_jax.training import logging, optim, train
 from bert_jax.training import setup as building
 from bert_jax.weights import checkpoint
 
-TOTAL, BAD = 12, 6  # Steps; the update of step 6 is a thousand times too large.
-
+TOTAL = 12  # Steps of a run.
+# The fixture `explodes` spoils the update of step 6. The fixture `bad_batch`
+# spoils the loss of the step after it.
+BAD = 6
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
@@ -30,7 +34,7 @@ def prepared(tmp_path_factory):
 
 
 def config_of(prepared, action="none", factor=1.5):
-  """A causal model; windows and ways between checkpoints are two steps."""
+  """A causal model that logs, and saves a checkpoint, every two steps."""
   config = tiny("gpt:gpt1", prepared)
   config |= dict(total_steps=TOTAL, spike=dict(action=action, factor=factor))
   config["log"]["every"] = 2
@@ -42,11 +46,11 @@ def config_of(prepared, action="none", factor=1.5):
 
 @pytest.fixture
 def explodes(monkeypatch):
-  """The rate of one step throws the parameters far away."""
-  usual = optim.build_schedule
+  """The learning rate of one step is so high that the model diverges."""
+  build_schedule = optim.build_schedule
 
   def build(total_steps, **options):
-    schedule = usual(total_steps, **options)
+    schedule = build_schedule(total_steps, **options)
     return lambda step: jnp.where(step == BAD - 1, 100.0, schedule(step))
 
   monkeypatch.setattr(optim, "build_schedule", build)
@@ -60,19 +64,21 @@ def best_of(workdir):
 def test_a_diverged_checkpoint_is_never_the_best(
   prepared, tmp_path, explodes, capsys
 ):
-  """Step 4 is measured before the leap, 8 and 12 after it."""
+  """Step 4 is evaluated before the spike, steps 8 and 12 after it."""
   train.run(config_of(prepared), str(tmp_path / "run"))
   assert best_of(tmp_path / "run") == (4, [4, 10, 12])
   text = capsys.readouterr().out
   assert text.count("never counts as the best") == 2
-  # Where nothing else was measured there is no best, rather than a bad one.
+  # If only diverged steps were evaluated, there is no best checkpoint.
   config = config_of(prepared)
   config["evaluate"]["every"] = 8
   train.run(config, str(tmp_path / "late"))
   assert best_of(tmp_path / "late") == (None, [10, 12])
-  with checkpoint.Checkpointer.of_run(str(tmp_path / "late")) as saver:
-    with pytest.raises(ValueError, match="no best checkpoint"):
-      saver.find_step("best")
+  with (
+    checkpoint.Checkpointer.of_run(str(tmp_path / "late")) as saver,
+    pytest.raises(ValueError, match="no best checkpoint"),
+  ):
+    saver.find_step("best")
 
 
 def test_a_run_stops_before_a_spike(prepared, tmp_path, explodes):
@@ -84,7 +90,7 @@ def test_a_run_stops_before_a_spike(prepared, tmp_path, explodes):
   assert best == 4 and max(steps) == 6
 
 
-def test_a_model_that_left_its_way_ends_a_run_that_skips(
+def test_a_run_that_skips_ends_if_the_model_has_diverged(
   prepared, tmp_path, explodes
 ):
   with pytest.raises(FloatingPointError, match="steps 7 to 8: every loss is"):
@@ -93,19 +99,19 @@ def test_a_model_that_left_its_way_ends_a_run_that_skips(
 
 @pytest.fixture
 def bad_batch(monkeypatch):
-  """The loss of one step is a hundred times too high, without its gradient."""
+  """The loss of one step is a hundred times too high."""
   from bert_jax.objectives import lm
 
-  usual = lm.build
+  build_lm = lm.build
 
   def build(model):
-    objective = usual(model)
+    objective = build_lm(model)
 
     def loss(params, frozen, carry, batch, rng, train):
       sums, carry = objective.loss(params, frozen, carry, batch, rng, train)
       key = jax.random.fold_in(jax.random.key(0), BAD)
-      here = jax.random.key_data(rng) == jax.random.key_data(key)
-      factor = jnp.where(here.all() & train, 100.0, 1.0)
+      is_bad = (jax.random.key_data(rng) == jax.random.key_data(key)).all()
+      factor = jnp.where(is_bad & train, 100.0, 1.0)
       return sums | {"lm_loss": sums["lm_loss"] * factor}, carry
 
     return objective._replace(loss=loss)
@@ -128,9 +134,9 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
     capsys.readouterr().out
   )
   logged = [r for r in rows(run) if r["split"] == "train"]
-  found = {r["step"]: r.get("skipped_steps") for r in logged}
-  assert found == {s: [BAD + 1] if s == 8 else None for s in range(2, 13, 2)}
-  # Means leave the step out.
+  skipped = {r["step"]: r.get("skipped_steps") for r in logged}
+  assert skipped == {s: [BAD + 1] if s == 8 else None for s in range(2, 13, 2)}
+  # The means do not include the skipped step.
   assert all(r["loss"] < 10 for r in logged)
   setup = building.build(config_lib.parse(copy.deepcopy(config)))
   with checkpoint.Checkpointer.of_run(str(run)) as saver:
@@ -141,13 +147,13 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
   jax.tree.map(np.testing.assert_array_equal, before, after)
   pairs = zip(jax.tree.leaves(after), jax.tree.leaves(later), strict=True)
   assert all(not np.array_equal(x, y) for x, y in pairs)
-  # Killed after any step and started again, it is the same run.
+  # A run that is killed after one of these steps and started again is the same.
   for step in (BAD, BAD + 1):
     again = tmp_path / f"again{step}"
     shutil.copytree(run, again)
-    for name in os.listdir(again / "checkpoints"):
-      if name.isdigit() and int(name) > step:
-        shutil.rmtree(again / "checkpoints" / name)
+    for path in (again / "checkpoints").iterdir():
+      if path.name.isdigit() and int(path.name) > step:
+        shutil.rmtree(path)
     train.run(copy.deepcopy(config), str(again))
     assert rows(again) == rows(run)
     with checkpoint.Checkpointer.of_run(str(again)) as saver:
@@ -158,7 +164,7 @@ def test_a_skipped_step_changes_nothing_and_is_logged(
 
 
 @pytest.mark.slow
-def test_without_a_spike_the_guard_changes_nothing(prepared, tmp_path):
+def test_skipping_changes_nothing_without_a_spike(prepared, tmp_path):
   states = [
     train.run(config_of(prepared, action, 50.0), str(tmp_path / action))
     for action in ("none", "skip")
@@ -177,7 +183,7 @@ def test_without_a_spike_the_guard_changes_nothing(prepared, tmp_path):
     (dict(action="skip", factr=2.0), "config.spike.factr is not a key"),
   ],
 )
-def test_options_out_of_range(prepared, spike, words):
+def test_bad_options_are_refused(prepared, spike, words):
   config = config_of(prepared) | {"spike": spike}
   with pytest.raises(ValueError, match=words):
     building.build(config_lib.parse(config))
@@ -187,7 +193,7 @@ def test_options_out_of_range(prepared, spike, words):
     building.build(config_lib.parse(config))
 
 
-def test_the_limit_is_that_of_the_window_before():
+def test_the_limit_comes_from_the_window_before():
   spikes = logging.Spikes("skip", 1.5)
   assert spikes.saved() is None and spikes.argument() == (np.inf,)
   spikes.close(4.0)

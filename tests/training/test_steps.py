@@ -1,4 +1,4 @@
-"""Sums and weights: micro-batches, empty targets, the order of steps."""
+"""Train and evaluation steps: micro-batches, rows without targets, logging."""
 
 import functools
 import time
@@ -14,7 +14,6 @@ from bert_jax import objectives
 from bert_jax.devices import sharding
 from bert_jax.objectives.base import Objective, cross_entropy
 from bert_jax.training import evaluate, logging, optim, steps
-from bert_jax.training import logging as logs
 from bert_jax.training.state import TrainState, init_state
 
 MODEL = dict(family="bert", variant="tiny", vocab_size=40, hidden=32, mlp=64)
@@ -22,21 +21,19 @@ NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 
 
 def make_batch(masks, length=12, seed=0):
-  """A row for each number of masks; pairs labelled at random."""
+  """A batch with a row for each number of masks, and random pair labels."""
   rng = np.random.default_rng(seed)
-  rows, most = len(masks), max(max(masks), 1)
+  rows, predictions = len(masks), max(max(masks), 1)
   ids = rng.integers(5, 40, (rows, length), dtype=np.int32)
-  positions = np.stack([rng.permutation(length)[:most] for _ in masks])
-  weights = (np.arange(most) < np.array(masks)[:, None]).astype(np.float32)
+  positions = np.stack([rng.permutation(length)[:predictions] for _ in masks])
+  is_target = np.arange(predictions) < np.array(masks)[:, None]
   return {
     "input_ids": ids,
-    "segment_ids": (np.arange(length) >= 6)
-    .astype(np.int32)[None]
-    .repeat(rows, 0),
+    "segment_ids": np.tile(np.int32(np.arange(length) >= 6), (rows, 1)),
     "sequence_ids": np.ones_like(ids),
     "mlm_positions": positions.astype(np.int32),
-    "mlm_ids": rng.integers(5, 40, (rows, most), dtype=np.int32),
-    "mlm_weights": weights,
+    "mlm_ids": rng.integers(5, 40, (rows, predictions), dtype=np.int32),
+    "mlm_weights": is_target.astype(np.float32),
     "pair_labels": rng.integers(0, 2, (rows, 1), dtype=np.int32),
     "pair_weights": np.ones((rows, 1), np.float32),
     "cls_positions": np.zeros((rows, 1), np.int32),
@@ -54,7 +51,7 @@ def params(objective):
   return nn.unbox(boxed)
 
 
-# id of an objective -> the objective, and what accumulates its gradients.
+# {id of an objective: (the objective, its jitted `steps.accumulate`)}.
 COMPILED = {}
 
 
@@ -73,7 +70,7 @@ def assert_close(a, b, atol):
 
 @pytest.mark.parametrize("micro_batches", [2, 4, 8])
 def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
-  """A20: very unequal numbers of targets; one micro-batch of 8 has none."""
+  """A20: the rows have unequal numbers of targets, and one row has none."""
   batch = make_batch([11, 1, 2, 7, 0, 3, 1, 10])
   whole = gradient(objective, params, batch)
   split = gradient(objective, params, batch, micro_batches)
@@ -81,14 +78,13 @@ def test_micro_batches_add_up_to_the_batch(objective, params, micro_batches):
   assert_close(whole[1], split[1], 1e-6)
 
 
-def toy(losses):
-  """An objective whose loss sums are given numbers times one parameter."""
-  del losses
+def toy():
+  """An objective whose loss is the batch's sum times the only parameter."""
   return Objective(
-    init=lambda rng, batch: {"w": jnp.ones(())},
+    init=lambda rng, batch: {"kernel": jnp.ones(())},
     weights=lambda batch: {"loss_a": batch["count"].sum()},
     loss=lambda params, frozen, carry, batch, rng, train: (
-      {"loss_a": params["w"] * batch["sum"].sum()},
+      {"loss_a": params["kernel"] * batch["sum"].sum()},
       carry,
     ),
     coefficients={"loss_a": 1.0},
@@ -101,23 +97,23 @@ def toy(losses):
   [((11.0, 303.0), (11.0, 101.0), 2.803571), ((2.0, 12.0), (2.0, 3.0), 2.8)],
 )
 def test_tokens_weigh_alike_in_every_micro_batch(sums, counts, mean):
-  """A20: the two examples with their numbers."""
+  """A20: the numbers of its two examples."""
   batch = {"sum": jnp.array(sums), "count": jnp.array(counts)}
-  grads, means, _ = gradient(toy(sums), {"w": jnp.ones(())}, batch, 2)
+  grads, means, _ = gradient(toy(), {"kernel": jnp.ones(())}, batch, 2)
   assert float(means["loss_a"]) == pytest.approx(mean, abs=1e-6)
-  assert float(grads["w"]) == pytest.approx(mean, abs=1e-6)
+  assert float(grads["kernel"]) == pytest.approx(mean, abs=1e-6)
 
 
 def test_batch_without_targets_has_zero_loss_and_gradient(objective, params):
-  """A07: never 0/0."""
+  """A07: 0/0 never occurs."""
   batch = make_batch([0, 0]) | {"pair_weights": np.zeros((2, 1), np.float32)}
   grads, means, _ = gradient(objective, params, batch)
-  assert all(float(v) == 0.0 for v in means.values())
+  assert all(float(mean) == 0.0 for mean in means.values())
   assert all(not np.asarray(g).any() for g in jax.tree.leaves(grads))
 
 
 def test_row_without_targets_adds_nothing(objective, params):
-  """A07: one ignored row and a real one equal the real row alone."""
+  """A07: a batch with an ignored row equals the batch without it."""
   batch = make_batch([0, 5])
   batch["pair_weights"][0] = 0.0
   both = gradient(objective, params, batch)
@@ -126,77 +122,64 @@ def test_row_without_targets_adds_nothing(objective, params):
 
 
 def test_optimizer_steps_count_not_micro_steps():
-  """A21: 12 micro-batches of 3 steps see rates 0, 0.1, 0.2."""
+  """A21: the 12 micro-batches of 3 steps use the rates 0, 0.1, 0.2."""
   schedule = optim.build_schedule(11, "linear", 1.0, 10 / 11)
   optimizer = optim.build_optimizer(
     schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
   )
-  objective = toy(None)._replace(
-    init=lambda rng, batch: {"kernel": jnp.ones(())},
-    loss=lambda params, frozen, carry, batch, rng, train: (
-      {"loss_a": params["kernel"] * batch["sum"].sum()},
-      carry,
-    ),
-  )
   batch = {k: jnp.ones(4) for k in ("sum", "count", "sequence_ids")}
   params = {"kernel": jnp.zeros(())}
   state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
-  step = steps.make_train_step(objective, optimizer, schedule, 4)
-  seen, values = [], []
+  step = steps.make_train_step(toy(), optimizer, schedule, 4)
+  rates, kernels = [], []
   for _ in range(3):
     state, metrics = step(state, {}, batch, jax.random.key(0))
-    seen.append(float(metrics["learning_rate"]))
-    values.append(float(state.params["kernel"]))
+    rates.append(float(metrics["learning_rate"]))
+    kernels.append(float(state.params["kernel"]))
     assert float(metrics["tokens"]) == 4
-  np.testing.assert_allclose(seen, [0.0, 0.1, 0.2], atol=1e-6)
-  # A unit gradient moves by the rate: 0, then 0.1, then 0.2 more.
-  np.testing.assert_allclose(values, [0.0, -0.1, -0.3], atol=1e-6)
+  np.testing.assert_allclose(rates, [0.0, 0.1, 0.2], atol=1e-6)
+  # Each update is the rate times -1, since the gradient is 1.
+  np.testing.assert_allclose(kernels, [0.0, -0.1, -0.3], atol=1e-6)
   assert int(state.step) == 3
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 4])
 def test_padding_is_the_share_of_all_slots(micro_batches):
-  """Of the whole batch, however unequal its micro-batches."""
+  """The share is that of the whole batch, even if micro-batches differ."""
   schedule = optim.build_schedule(11, "linear", 1.0, 0.5)
   optimizer = optim.build_optimizer(
     schedule, "adamw_bert", 0.0, 0.0, 1e-9, 0.0, 0.0
   )
-  objective = toy(None)._replace(
-    loss=lambda params, frozen, carry, batch, rng, train: (
-      {"loss_a": params["kernel"] * batch["sum"].sum()},
-      carry,
-    ),
-  )
   lengths = np.array([8, 1, 3, 0])
-  # Packed rows: other numbers than 1 are tokens as well.
+  # In packed rows the tokens have sequence numbers above 1, too.
   sequences = (np.arange(8) < lengths[:, None]) * np.array([[2], [1], [3], [1]])
   batch = {k: jnp.ones(4) for k in ("sum", "count")}
   batch["sequence_ids"] = jnp.asarray(sequences, jnp.int32)
   params = {"kernel": jnp.zeros(())}
   state = TrainState(jnp.int32(0), params, optimizer.init(params), {})
-  step = steps.make_train_step(objective, optimizer, schedule, micro_batches)
+  step = steps.make_train_step(toy(), optimizer, schedule, micro_batches)
   _, metrics = jax.jit(step)(state, {}, batch, jax.random.key(0))
   assert float(metrics["tokens"]) == 12
   assert float(metrics["padding"]) == 1 - 12 / 32
 
 
 def test_padding_is_logged(tmp_path, capsys, monkeypatch):
-  """Averaged over the window: in the row, the line and TensorBoard."""
+  """The mean of the window is in the row, the line and TensorBoard."""
   window = logging.Window()
   row = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
   window.add(1, row | {"padding": 0.125})
   window.add(2, row | {"padding": 0.5, "tokens": 7.0})
-  log, board = logs.Logger(str(tmp_path), 0, 10), {}
+  log, board = logging.Logger(str(tmp_path), 0, 10), {}
   monkeypatch.setattr(
     log._board,
     "write_event",
     lambda event: board.update(
-      {value.tag: value.simple_value for value in event.summary.value}
+      {scalar.tag: scalar.simple_value for scalar in event.summary.value}
     ),
   )
   log.train(2, *window.close(), 1.0)
   log.close()
-  (logged,) = logs.read_rows(str(tmp_path / "metrics.jsonl"))
+  (logged,) = logging.read_rows(str(tmp_path / "metrics.jsonl"))
   assert logged["padding"] == board["train/padding"] == 0.3125
   rate = logged["steps_per_second"]
   assert logged["tokens_per_second"] == pytest.approx(6 * rate)
@@ -213,21 +196,21 @@ def test_dropout_differs_by_step_seed_and_micro_batch():
     return float(sums(key)["mlm_loss"])
 
   key = jax.random.key(0)
-  values = [loss(jax.random.fold_in(key, step)) for step in range(3)]
-  assert len(set(values)) == 3
-  assert loss(jax.random.fold_in(key, 1)) == values[1]
+  losses = [loss(jax.random.fold_in(key, step)) for step in range(3)]
+  assert len(set(losses)) == 3
+  assert loss(jax.random.fold_in(key, 1)) == losses[1]
   other = jax.random.fold_in(jax.random.key(1), 0)
-  assert loss(other) != values[0]
+  assert loss(other) != losses[0]
 
 
-def test_cross_entropy_of_known_logits():
+def test_cross_entropy_of_simple_logits():
   logits = jnp.log(jnp.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]))
   got = cross_entropy(logits + 3.0, jnp.array([0, 2]))
   np.testing.assert_allclose(got, [np.log(2), -np.log(0.8)], rtol=1e-6)
 
 
 class Fixed:
-  """A held-out set of given rows; those beyond the end are padding."""
+  """A held-out set with the rows of a batch, and padding after them."""
 
   def __init__(self, batch):
     self._batch = batch
@@ -236,17 +219,17 @@ class Fixed:
     return len(self._batch["input_ids"])
 
   def read(self, first, count):
-    out = {}
-    for key, value in self._batch.items():
-      part = value[first : first + count]
-      fill = np.zeros((count - len(part), *value.shape[1:]), value.dtype)
-      out[key] = np.concatenate([part, fill])
-    return out
+    def rows(x):
+      chosen = x[first : first + count]
+      padding = [(0, count - len(chosen))] + [(0, 0)] * (x.ndim - 1)
+      return np.pad(chosen, padding)
+
+    return {key: rows(x) for key, x in self._batch.items()}
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 4, 7, 10, 16])
 def test_evaluation_counts_every_row_once(objective, params, batch_size):
-  """A27: the same means for any batch size, the last batch included."""
+  """A27: every batch size gives the same means, even if the last is short."""
   batch = make_batch([4, 1, 2, 0, 3, 5, 1, 1, 2, 4])
   state = TrainState(jnp.int32(0), params, {}, {})
   mesh = sharding.make_mesh(data=1) if jax.device_count() == 1 else None
@@ -262,13 +245,13 @@ def test_evaluation_counts_every_row_once(objective, params, batch_size):
       mesh,
     )
   _, means, _ = gradient(objective, params, batch)
-  for name, value in means.items():
-    assert got[name] == pytest.approx(float(value), abs=1e-5), name
+  for name, mean in means.items():
+    assert got[name] == pytest.approx(float(mean), abs=1e-5), name
   assert got["loss"] == pytest.approx(got["mlm_loss"] + got["nsp_loss"])
 
 
 def test_unigram_baseline_by_hand():
-  counts = np.array([0, 1, 2])  # with one added: 1/6, 2/6, 3/6
+  counts = np.array([0, 1, 2])  # With one added: 1/6, 2/6, 3/6.
   batch = {
     "input_ids": np.zeros((1, 2), np.int32),
     "mlm_ids": np.array([[2, 0, 1]]),
@@ -279,7 +262,7 @@ def test_unigram_baseline_by_hand():
   assert got == pytest.approx(expected)
 
 
-def test_summary_sets_each_loss_beside_what_guessing_costs():
+def test_summary_compares_each_loss_with_guessing():
   batch = {
     "input_ids": np.zeros((1, 3), np.int32),
     "lm_ids": np.array([[0, 1, 0]]),
@@ -301,40 +284,40 @@ def test_summary_sets_each_loss_beside_what_guessing_costs():
 
 def test_window_names_the_step_of_a_loss_that_is_not_finite():
   window = logging.Window()
-  good = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
-  window.add(7, good)
-  window.add(8, good | {"loss": float("nan")})
+  metrics = {"loss": 1.0, "grad_norm": 1.0, "learning_rate": 0.1, "tokens": 5.0}
+  window.add(7, metrics)
+  window.add(8, metrics | {"loss": float("nan")})
   with pytest.raises(FloatingPointError, match="step 8"):
     window.saved()
 
 
 def test_window_survives_a_restart():
-  rows = [
+  metrics = [
     {"loss": x, "grad_norm": 1.0, "learning_rate": x / 10, "tokens": 5.0}
     for x in (1.0, 2.0, 6.0)
   ]
   window = logging.Window()
-  window.add(1, rows[0])
-  again = logging.Window(window.saved())
-  again.add(2, rows[1])
-  again.add(3, rows[2])
-  means, tokens = again.close()
+  window.add(1, metrics[0])
+  restored = logging.Window(window.saved())
+  restored.add(2, metrics[1])
+  restored.add(3, metrics[2])
+  means, tokens = restored.close()
   assert means == {"loss": 3.0, "grad_norm": 1.0, "learning_rate": 0.6}
   assert tokens == 5.0
 
 
-def test_state_is_made_with_every_axis_named():
-  """Every axis of every parameter has a rule, and no rule is unused."""
+def test_every_axis_of_the_state_has_a_rule():
+  """Every axis of every parameter has a rule, and every rule is used."""
   objective = objectives.build("mlm", MODEL, {})
   boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch([1, 1]))
   specs = jax.tree.leaves(
     nn.get_partition_spec(boxed), is_leaf=lambda x: hasattr(x, "index")
   )
-  emitted = {axis for spec in specs for axis in spec if axis}
+  parameter_axes = {axis for spec in specs for axis in spec if axis}
   rules = {axis for axis, _ in sharding.RULES}
-  activations = {"batch", "length", "embed_activation"}
-  assert emitted <= rules
-  assert rules - emitted == activations
+  assert parameter_axes <= rules
+  # Only activations have these axes.
+  assert rules - parameter_axes == {"batch", "length", "embed_activation"}
   optimizer = optim.build_optimizer(
     lambda s: 0.1, "adamw_bert", 0.9, 0.999, 1e-6, 0.01, 1.0
   )
@@ -344,7 +327,7 @@ def test_state_is_made_with_every_axis_named():
   assert int(state.step) == 0
 
 
-def test_few_steps_are_queued():
+def test_only_a_few_steps_are_queued():
   computed = []
 
   def slow_loss(number):
@@ -362,6 +345,6 @@ def test_few_steps_are_queued():
   window = logging.Window()
   for number in range(1, 7):
     window.add(number, step(number))
-    # The step before the one that was just started is done.
+    # When a step starts, the steps before it are done.
     assert set(range(1, number)) <= set(computed)
   assert window.saved()["count"] == 6
