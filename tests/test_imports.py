@@ -78,7 +78,7 @@ ROOMS = {
   ),
   "use": Room(
     "root devices text models weights tasks training",
-    "jax flax jaxtyping numpy optax",
+    "jax flax jaxtyping numpy optax etils",
     "h5py",
   ),
   "cli": Room(

@@ -1,22 +1,24 @@
 """Uses of a trained model, as functions for notebooks and for the commands.
 
-Imports `devices`, `text`, `models`, `weights`, `tasks`, `training` and the
-package's root; of packages jax, flax, optax and numpy (h5py in functions).
+This room imports `devices`, `text`, `models`, `weights`, `tasks`, `training`
+and the package's root. It also imports jax, flax, optax, etils and numpy. Only
+functions import h5py.
 
-Start with `fill_mask.py`, the smallest use; `weights.load.open_model` opens the
+Start with `fill_mask.py`, the smallest use. `weights.load.open_model` opens the
 model that these functions take.
 
-* `fill_mask.py`: fills the masks of texts.
-* `predict.py`: predictions of a fine-tuned model, and their form as JSON.
+* `fill_mask.py`: fills the masks in texts.
+* `predict.py`: predicts with a fine-tuned model, as JSON objects.
 * `serve.py`: predicts for lines as they arrive.
 * `evaluate.py`: scores a model on a split of a task.
-* `export.py`: a fine-tuned model as one file, with its compiled program.
-* `features.py`: vectors of texts from a frozen encoder.
-* `feature_files.py`: these vectors in a file: JSONL, npz, HDF5.
-* `text_batches.py`: texts as tokens, and tokens in batches of like length.
-* `likelihood.py`: how likely a model finds a text; blanks filled.
-* `likelihood_tests.py`, `blimp.py`: tests of a model by likelihoods.
-* `augmentation.py`, `augment_task.py`: more examples for a task, as TinyBERT's.
-* `word_vectors.py`: vectors in GloVe's format, and the nearest words.
-* `bilstm_tagger.py`: a tagger on frozen features, BERT's experiment.
+* `export.py`: writes a fine-tuned model and its compiled program to one file.
+* `features.py`: computes vectors of texts with a frozen encoder.
+* `feature_files.py`: writes these vectors to a file: JSONL, npz, HDF5.
+* `text_batches.py`: reads texts, encodes them, and batches similar lengths.
+* `likelihood.py`: computes how likely a model finds a text, and fills blanks.
+* `likelihood_tests.py`, `blimp.py`: test a model by likelihoods.
+* `augmentation.py`, `augment_task.py`: make more examples for a task, as
+  TinyBERT does.
+* `word_vectors.py`: reads vectors in GloVe's format, finds the nearest words.
+* `bilstm_tagger.py`: BERT's experiment with a tagger on frozen features.
 """

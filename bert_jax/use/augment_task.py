@@ -1,10 +1,10 @@
 """Augments a task's training file, as TinyBERT's task stages need it.
 
-The output has each line and its variants, with the label of the line, and is
-read by `bert_jax prepare-task` as a file of the same task.
+The output has each line and its variants, all with the line's label.
+`bert_jax prepare-task` reads it as a file of the same task.
 """
 
-import os
+import pathlib
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from bert_jax.messages import UserError
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import custom, glue
 from bert_jax.tasks.published import TaskFiles
-from bert_jax.use import augmentation, predict, word_vectors
+from bert_jax.use import augmentation, predict, text_batches, word_vectors
 from bert_jax.use.augmentation import Example, Options
 
 _BREAKS = re.compile(r"[\t\r\n]")
@@ -24,9 +24,10 @@ class Counts(NamedTuple):
   """How many examples were read and written.
 
   Attributes:
-    read: examples of the input.
-    written: examples of the output, those of the input among them.
-    skipped: places of lines that lack columns, which are left out.
+    read: the number of examples in the input.
+    written: the number of examples in the output, which has those of the input
+      and their variants.
+    skipped: file and number of each line that was left out for lack of columns.
   """
 
   read: int
@@ -50,25 +51,27 @@ def augment(
   """Writes the examples of a file and variants of them.
 
   Args:
-    model: a BERT with its masked-LM head, see `predict.open_predictor`.
-    task: the name of a published task of one or two texts, or of your own.
+    model: the path of a BERT with a masked-LM head; see
+      `predict.open_predictor`.
+    task: the name of a published or custom task with one or two texts.
     source: the task's training file.
-    target: a .tsv, written whole or not at all.
-    vectors: GloVe's text file; without it words of several pieces stay.
+    target: the .tsv file to write, completely or not at all.
+    vectors: a text file of GloVe's. None leaves words with several pieces
+      unchanged.
     options: how variants are drawn.
-    kind: the kind of your own task; None for a published task.
-    columns: the columns of your own task, see `custom.columns`.
+    kind: the kind of a custom task; None for a published task.
+    columns: the columns of a custom task; see `custom.columns`.
     batch_size: the number of rows in a batch.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
 
   Raises:
-    ValueError: with one sentence; nothing is written.
+    UserError: an argument or a line of the file is wrong. Nothing is written.
   """
   _check(source, target, options)
   task_files, names = task_columns(task, kind, columns)
   skipped: list[str] = []
-  # Read the file once before the model runs, so that a bad line is named first.
+  # Read the whole file before the model runs, to report a bad line early.
   count = sum(1 for _ in _examples(task_files, source, skipped))
   if not count:
     raise UserError(f"{source}: no examples in it.")
@@ -76,12 +79,14 @@ def augment(
   predictor = _open_model(model, batch_size, options.candidates, dtype, family)
   written = 0
   examples = _examples(task_files, source, [])
-  with files.atomic_file(target) as partial:
-    with open(partial, "w", encoding="utf-8", newline="\n") as f:
-      f.write("\t".join(names) + "\n")
-      for row in augmentation.expand(predictor, glove, options, examples):
-        f.write("\t".join([*row.texts, row.label]) + "\n")
-        written += 1
+  with (
+    files.atomic_file(target) as partial,
+    pathlib.Path(partial).open("w", encoding="utf-8", newline="\n") as f,
+  ):
+    f.write("\t".join(names) + "\n")
+    for row in augmentation.expand(predictor, glove, options, examples):
+      f.write("\t".join([*row.texts, row.label]) + "\n")
+      written += 1
   return Counts(count, written, skipped)
 
 
@@ -96,29 +101,28 @@ def _check(source: str, target: str, options: Options) -> None:
       f"--output={target}: the columns are separated by tabs; give it a name"
       " that ends in .tsv."
     )
-  if os.path.realpath(target) == os.path.realpath(source):
-    raise UserError(f"--output={target} is the input; choose another.")
+  text_batches.check_not_input(source, target)
 
 
 def task_columns(
   name: str, kind: str | None, columns: str | None
 ) -> tuple[TaskFiles, list[str]]:
-  """Returns a task of one or two texts, and the columns that are written.
+  """Returns a task with one or two texts, and the names of its columns.
 
   Args:
     name: the task's name.
-    kind: the kind of your own task; None for a published task.
-    columns: columns of your own task; None for a published task.
+    kind: the kind of a custom task; None for a published task.
+    columns: the columns of a custom task; None for a published task.
 
   Raises:
-    UserError: there is no such task, or it does not have this form.
+    UserError: there is no such task, or its examples are not one or two texts.
   """
   task_files = task_inputs.find(name, kind, columns)
   if columns is None:
     if name not in glue.TEXTS:
       raise UserError(
-        f"--task={name}: augmented are {', '.join(glue.TEXTS)}, and your own"
-        " tasks of one or two texts, with --columns."
+        f"--task={name}: only {', '.join(glue.TEXTS)} can be augmented, and"
+        " your own tasks with one or two texts, with --columns."
       )
     return task_files, [*glue.TEXTS[name], "label"]
   chosen = custom.columns(columns, task_files.task.kind)
@@ -132,7 +136,7 @@ def _examples(
 ) -> Iterator[Example]:
   for record in task_files.records(path, skipped):
     for example in task_files.parse(record, True):
-      # A text of a JSON or CSV file may contain tabs and ends of lines.
+      # Texts in JSON and CSV files may contain tabs and line breaks.
       texts = tuple(_BREAKS.sub(" ", text) for text in example["texts"])
       columns = (task_files.columns or {}).get(custom.LABEL_COLUMNS)
       if columns:
@@ -151,18 +155,18 @@ def _examples(
 def _open_model(
   path: str, batch_size: int, candidates: int, dtype: str, family: str | None
 ) -> predict.Predictor:
-  """Raises UserError unless the model fills masks of WordPiece."""
+  """Opens a model; raises a UserError unless it fills masks of WordPiece."""
   predictor = predict.open_predictor(
     path, batch_size, top=candidates, dtype=dtype, family=family
   )
   if predictor.kind != "fill":
     raise UserError(
       f"--model={path} is a model for {predictor.kind}; words are predicted by"
-      " the pre-trained one, with its masked-LM head."
+      " a pre-trained model with its masked-LM head."
     )
   if predictor.vocabulary.kind != "wordpiece":
     raise UserError(
-      f"--model={path} has a tokenizer of kind {predictor.vocabulary.kind}; the"
-      " rules are those of BERT's WordPiece."
+      f"--model={path} has a tokenizer of kind {predictor.vocabulary.kind};"
+      " augmentation needs BERT's WordPiece."
     )
   return predictor

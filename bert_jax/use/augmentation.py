@@ -1,12 +1,17 @@
-"""More examples of a task from a masked language model and word vectors.
+"""Makes more examples of a task from a masked language model and word vectors.
 
-Jiao et al. 2020, section 3.2 and algorithm 1, by the rules of the released
-program (huawei-noah/Pretrained-Language-Model TinyBERT data_augmentation.py):
-a word of ASCII letters that is no stop word may be replaced, one that is one
-piece by what the model says at its place, one of several pieces by the words
-with the nearest vectors.
+The method is that of Jiao et al. 2020, section 3.2 and algorithm 1. The details
+are those of the released program (huawei-noah/Pretrained-Language-Model
+TinyBERT data_augmentation.py). Words of ASCII letters are replaced, except stop
+words:
+
+| word | its replacement |
+| --- | --- |
+| one piece | a word that the model predicts at the masked position |
+| several pieces | a word whose vector is near |
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -20,12 +25,11 @@ from bert_jax.use import predict
 from bert_jax.use.predict import Predictor
 from bert_jax.use.word_vectors import WordVectors
 
-# Examples whose words are predicted together.
+# The number of examples whose words are predicted together.
 CHUNK = 256
-# Those of the released list that have letters alone: a word with an apostrophe
-# is never one word here.
-STOP_WORDS = frozenset(
-  """
+# The released list without the words that have an apostrophe. The tokenizer
+# splits these into several words.
+_STOP_WORDS = """
   a about above after again against ain all am an and any are aren as at be
   because been before being below between both but by can couldn d did didn do
   does doesn doing don down during each few for from further had hadn has hasn
@@ -36,8 +40,8 @@ STOP_WORDS = frozenset(
   themselves then there these they this those through to too under until up ve
   very was wasn we were weren while will with won wouldn y you your yours
   yourself yourselves
-  """.split()
-)
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 _LETTERS = re.compile("[a-z]+")
 _SPECIAL = re.compile(r"\[.+\]")
 
@@ -48,10 +52,11 @@ class Options(NamedTuple):
   """How examples are made.
 
   Attributes:
-    samples: variants that are drawn of each text; equal ones count once.
-    threshold: chance that a word is replaced.
-    candidates: words that may replace one, of which those that begin no word
-      are left out.
+    samples: the number of variants that are drawn for each text. Equal ones
+      are written once.
+    threshold: the probability that a word is replaced.
+    candidates: the number of candidates for a word. Candidates of the model
+      that do not begin a word are left out.
     seed: the seed of all draws.
   """
 
@@ -73,13 +78,14 @@ class Example(NamedTuple):
   label: str
 
 
-class Split(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SplitText:
   """A text as its words.
 
   Attributes:
     words: the words into which the tokenizer splits the text.
-    ids: int32 [T], the ids of all their pieces.
-    starts: int64 [words + 1], where each word's pieces begin.
+    ids: int32 [T], the ids of all pieces of the words.
+    starts: int64 [words + 1], the index in `ids` at which each word begins.
   """
 
   words: list[str]
@@ -87,8 +93,8 @@ class Split(NamedTuple):
   starts: np.ndarray
 
 
-def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[Split]:
-  """Cuts texts into the words that WordPiece cuts into pieces."""
+def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[SplitText]:
+  """Splits texts into the words that WordPiece cuts into pieces."""
   splits = []
   unknown = vocabulary.special.unk
   for text, (ids, offsets) in zip(
@@ -96,20 +102,20 @@ def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[Split]:
   ):
     words: list[str] = []
     starts: list[int] = []
-    for place, (number, (begin, end)) in enumerate(
+    for position, (token_id, (begin, end)) in enumerate(
       zip(ids, offsets, strict=True)
     ):
-      piece = vocabulary.pieces[number]
-      if number == unknown:
+      piece = vocabulary.pieces[token_id]
+      if token_id == unknown:
         piece = text[begin:end]
         piece = piece.lower() if vocabulary.lower_case else piece
-      if vocabulary.boundary[number]:
+      if vocabulary.boundary[token_id]:
         words.append(piece)
-        starts.append(place)
+        starts.append(position)
       else:
         words[-1] += piece.removeprefix("##")
     starts.append(len(ids))
-    splits.append(Split(words, np.array(ids, np.int32), np.array(starts)))
+    splits.append(SplitText(words, np.array(ids, np.int32), np.array(starts)))
   return splits
 
 
@@ -122,23 +128,23 @@ def may_change(word: str) -> bool:
 def masked_rows(
   jobs: Sequence[tuple[np.ndarray, int]], special: SpecialIds, length: int
 ) -> tuple[Rows, np.ndarray]:
-  """Rows with a piece masked, and the whole text as the second segment.
+  """Makes a row for each masked piece, with the whole text as second segment.
 
-  As released (data_augmentation.py, _masked_language_model); the paper does not
-  say that the model sees the text itself beside.
+  The released program does this (data_augmentation.py, _masked_language_model).
+  The paper does not mention that the model also sees the unmasked text.
 
   Args:
-    jobs: the ids of a text, and which of them is masked.
+    jobs: (ids of a text, index of the id to mask) for each row.
     special: the special ids of the vocabulary.
-    length: the most tokens in a row.
+    length: the largest number of tokens in a row.
 
   Returns:
-    The rows, and the place of each one's mask, int32 [N].
+    The rows, and the position of the mask in each row, int32 [N].
   """
   rows_ids, second = [], []
-  for ids, place in jobs:
+  for ids, index in jobs:
     row = np.array([special.cls, *ids, special.sep, *ids, special.sep])[:length]
-    row[1 + place] = special.mask
+    row[1 + index] = special.mask
     rows_ids.append(row.astype(np.int32))
     second.append(min(len(ids) + 2, length))
   sizes = [len(row_ids) for row_ids in rows_ids]
@@ -150,23 +156,28 @@ def masked_rows(
     np.full(len(jobs), -1, np.int32),
     np.zeros((0, 2), np.int32),
   )
-  return rows, np.array([1 + place for _, place in jobs], np.int32)
+  return rows, np.array([1 + index for _, index in jobs], np.int32)
 
 
-def predicted(
+def predict_words(
   predictor: Predictor, jobs: Sequence[tuple[np.ndarray, int]]
 ) -> list[list[str]]:
-  """The likeliest words at each job's mask, see `masked_rows`.
+  """Returns the most likely words at each job's mask.
 
-  Of the model's candidates those are left out that only go on with a word, or
-  are special tokens (which the released program keeps).
+  Pieces that do not begin a word are left out, and so are special tokens, which
+  the released program keeps.
+
+  Args:
+    predictor: a predictor that fills masks.
+    jobs: see `masked_rows`.
   """
   vocabulary = predictor.vocabulary
-  rows_and_places = masked_rows(jobs, vocabulary.special, predictor.length)
+  rows, positions = masked_rows(jobs, vocabulary.special, predictor.length)
   words = []
-  for values in predict.run(predictor, *rows_and_places):
-    # A model may have more rows than its vocabulary pieces.
-    ids = [i for i in values[:, 1].astype(int) if i < vocabulary.vocab_size]
+  for candidate_pairs in predict.run(predictor, rows, positions):
+    # A model may have more rows than its vocabulary has pieces.
+    all_ids = candidate_pairs[:, 1].astype(int)
+    ids = [i for i in all_ids if i < vocabulary.vocab_size]
     pieces = [vocabulary.pieces[i] for i in ids if vocabulary.boundary[i]]
     words.append([p for p in pieces if not _SPECIAL.fullmatch(p)])
   return words
@@ -175,76 +186,80 @@ def predicted(
 def candidates(
   predictor: Predictor,
   vectors: WordVectors | None,
-  texts: Sequence[Split],
+  texts: Sequence[SplitText],
   count: int,
 ) -> list[Candidates]:
   """Finds the words that may replace each word of each text.
 
   Args:
-    predictor: it fills masks with `count` candidates each.
-    vectors: None: words of several pieces stay.
+    predictor: a predictor that fills each mask with `count` candidates.
+    vectors: the vectors of words. None leaves words with several pieces
+      unchanged.
     texts: the texts, from `split`.
     count: the number of nearest words.
 
   Returns:
-    Of each text number of a word -> words, the word itself if there is none.
+    For each text: index of a word that may change -> its candidates. The only
+    candidate is the word itself if there is no other.
   """
-  jobs, places = [], []
-  words_by_text: list[Candidates] = [{} for _ in texts]
-  for number, (words, ids, starts) in enumerate(texts):
-    for i, word in enumerate(words):
+  jobs, job_words = [], []
+  candidates_by_text: list[Candidates] = [{} for _ in texts]
+  for number, text in enumerate(texts):
+    for i, word in enumerate(text.words):
       if not may_change(word):
         continue
-      words_by_text[number][i] = [word]
-      if starts[i + 1] - starts[i] > 1:
+      start, end = int(text.starts[i]), int(text.starts[i + 1])
+      candidates_by_text[number][i] = [word]
+      if end - start > 1:
         near = vectors.nearest(word, count) if vectors else []
-        words_by_text[number][i] = near or [word]
-      elif 1 + starts[i] < predictor.length:
-        jobs.append((ids, int(starts[i])))
-        places.append((number, i))
-  for (number, i), words_found in zip(
-    places, predicted(predictor, jobs), strict=True
+        candidates_by_text[number][i] = near or [word]
+      elif 1 + start < predictor.length:
+        jobs.append((text.ids, start))
+        job_words.append((number, i))
+  for (number, i), words in zip(
+    job_words, predict_words(predictor, jobs), strict=True
   ):
-    if words_found:
-      words_by_text[number][i] = words_found
-  return words_by_text
+    if words:
+      candidates_by_text[number][i] = words
+  return candidates_by_text
 
 
 def variants(
   text: str,
   words: Sequence[str],
-  chosen: Candidates,
+  word_candidates: Candidates,
   options: Options,
   line: int,
   column: int,
 ) -> list[str]:
-  """A text, and the sentences drawn from it that differ.
+  """Returns a text, and the distinct sentences that are drawn from it.
 
   Args:
-    text: raw.
+    text: the raw text.
     words: the words of the text.
-    chosen: number of a word -> what may replace it.
-    options: how they are drawn.
-    line: number of the example, and of its text (`column`): keys of the draws.
+    word_candidates: index of a word -> the words that may replace it.
+    options: how variants are drawn.
+    line: the number of the example, a key of the draws.
+    column: the number of the text in its example, a key of the draws.
   """
   sentences = dict.fromkeys([text])
-  places = np.array(sorted(chosen), np.int64)
-  at = np.arange(options.samples)[:, None] * len(words) + places
-  key_parts = "augment", options.seed, column
-  counts = np.array([len(chosen[i]) for i in places], np.int64)
-  replaced = (
-    hashing.uniform(hashing.make_key(*key_parts, "which"), line, at)
-    < options.threshold
+  changeable = np.array(sorted(word_candidates), np.int64)
+  draw_numbers = np.arange(options.samples)[:, None] * len(words) + changeable
+  counts = np.array([len(word_candidates[i]) for i in changeable], np.int64)
+  replace_key = hashing.make_key("augment", options.seed, column, "which")
+  choice_key = hashing.make_key("augment", options.seed, column, "what")
+  is_replaced = (
+    hashing.uniform(replace_key, line, draw_numbers) < options.threshold
   )
-  picked = hashing.randint(
-    hashing.make_key(*key_parts, "what"), line, at, counts
-  )
-  for which, what in zip(replaced, picked, strict=True):
-    new = list(words)
-    for place, is_replaced, pick in zip(places, which, what, strict=True):
-      if is_replaced:
-        new[place] = chosen[place][pick]
-    sentences.setdefault(" ".join(new))
+  choices = hashing.randint(choice_key, line, draw_numbers, counts)
+  for sample in range(options.samples):
+    sentence = list(words)
+    for i, replaced, choice in zip(
+      changeable, is_replaced[sample], choices[sample], strict=True
+    ):
+      if replaced:
+        sentence[i] = word_candidates[i][choice]
+    sentences.setdefault(" ".join(sentence))
   return [sentence for sentence in sentences if sentence or sentence == text]
 
 
@@ -256,41 +271,43 @@ def expand(
 ) -> Iterator[Example]:
   """Yields each example and its variants, in order.
 
-  Of a pair each text is varied beside the other as it was. (The released
-  program puts the second's variants beside the first's last one.)
+  A variant of a pair changes only one of the two texts. (The released program
+  combines the variants of the second text with the last variant of the first.)
 
   Args:
-    predictor: it fills masks with `options.candidates` candidates each.
+    predictor: a predictor that fills each mask with `options.candidates`
+      candidates.
     vectors: see `candidates`.
-    options: how they are made.
-    examples: whose place is the key of their draws.
+    options: how variants are drawn.
+    examples: the examples. Their numbers, from 0, are keys of the draws.
   """
   line = 0
   for chunk in predict.chunks(iter(examples), CHUNK):
     texts = list(dict.fromkeys(text for e in chunk for text in e.texts))
     splits = split(predictor.vocabulary, texts)
     candidate_words = candidates(predictor, vectors, splits, options.candidates)
-    split_by_text = dict(
-      zip(
-        texts,
-        zip([p.words for p in splits], candidate_words, strict=True),
-        strict=True,
+    words_by_text = {
+      text: (split_text.words, words)
+      for text, split_text, words in zip(
+        texts, splits, candidate_words, strict=True
       )
-    )
+    }
     for example in chunk:
       yield example
-      yield from _variants(example, split_by_text, options, line)
+      yield from _variants(example, words_by_text, options, line)
       line += 1
 
 
 def _variants(
   example: Example,
-  split_by_text: Mapping[str, tuple[list[str], Candidates]],
+  words_by_text: Mapping[str, tuple[list[str], Candidates]],
   options: Options,
   line: int,
 ) -> Iterator[Example]:
+  """Yields the variants of an example without the example itself."""
   for column, text in enumerate(example.texts):
-    new = variants(text, *split_by_text[text], options, line, column)[1:]
+    words, word_candidates = words_by_text[text]
+    sentences = variants(text, words, word_candidates, options, line, column)
     before, after = example.texts[:column], example.texts[column + 1 :]
-    for sentence in new:
+    for sentence in sentences[1:]:
       yield example._replace(texts=(*before, sentence, *after))

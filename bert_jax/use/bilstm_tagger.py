@@ -1,9 +1,9 @@
 """A tagger on frozen features: BERT's feature-based experiment.
 
-Devlin et al. 2019, section 5.3 and Table 7: "a randomly initialized two-layer
-768-dimensional BiLSTM before the classification layer", and no parameter of
-BERT is trained. The paper gives neither rate, batch, epochs nor dropout; those
-here are ours.
+Devlin et al. 2019, section 5.3 and Table 7, train "a randomly initialized
+two-layer 768-dimensional BiLSTM before the classification layer", and no
+parameter of BERT. The paper does not give the learning rate, batch size, epochs
+and dropout, so the values here are our choice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,26 +20,28 @@ from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
 
 
 class ScalarMix(nn.Module):
-  """Layers times a softmax of weights, times a factor, both learnt.
+  """A weighted mean of layers, times a factor; both are learnt.
 
-  Peters et al. 2018, equation 1. At the start it is the layers' mean.
+  The weights are a softmax (Peters et al. 2018, equation 1). Initially the
+  output is the mean of the layers.
   """
 
   @nn.compact
   def __call__(self, layers: Float[Array, "b l k d"]) -> Float[Array, "b l d"]:
+    """Mixes the layers, which are on axis `k`."""
     weights = self.param("weights", nn.initializers.zeros, layers.shape[2:3])
     gamma = self.param("gamma", nn.initializers.ones, ())
     return gamma * jnp.einsum("blkd,k->bld", layers, jax.nn.softmax(weights))
 
 
 class BiLstmTagger(nn.Module):
-  """LSTM layers of both directions and a linear map to tags.
+  """Bidirectional LSTM layers and a linear map to tags.
 
   Attributes:
-    num_labels: tags.
-    hidden: cells of a layer and direction.
+    num_labels: the number of tags.
+    hidden: the number of cells in a layer, for each direction.
     num_layers: the number of LSTM layers.
-    dropout: on the input of each layer and of the classifier.
+    dropout: the dropout rate on the input of each layer and of the classifier.
   """
 
   num_labels: int
@@ -58,16 +60,20 @@ class BiLstmTagger(nn.Module):
     """Returns float32 logits.
 
     Args:
-      features: of words, anything after the last of each row; of several
-        layers, [b, l, k, d], a learnt mix is taken.
-      lengths: words of each row.
-      train: apply dropout; needs a "dropout" rng.
+      features: the vectors of words. Several layers, [b, l, k, d], are mixed
+        with learnt weights. Vectors after the last word of a row are ignored.
+      lengths: the number of words in each row.
+      train: True applies dropout, which needs a "dropout" rng.
     """
     drop = nn.Dropout(self.dropout, deterministic=not train)
-    x = features if features.ndim == 3 else ScalarMix(name="mix")(features)
+    x: Any = features
+    if features.ndim == 4:
+      x = ScalarMix(name="mix")(features)
     for _ in range(self.num_layers):
-      ways = (nn.RNN(nn.OptimizedLSTMCell(self.hidden)) for _ in range(2))
-      x = nn.Bidirectional(*ways)(drop(x), seq_lengths=lengths)
+      forward = nn.RNN(nn.OptimizedLSTMCell(self.hidden))
+      backward = nn.RNN(nn.OptimizedLSTMCell(self.hidden))
+      layer: Any = nn.Bidirectional(forward, backward)
+      x = layer(drop(x), seq_lengths=lengths)
     return nn.Dense(self.num_labels)(drop(x))
 
 
@@ -75,9 +81,9 @@ class Recipe(NamedTuple):
   """How a tagger is trained.
 
   Attributes:
-    epochs: over the sentences.
-    batch_size: sentences.
-    rate: Adam's, constant.
+    epochs: the number of passes over the sentences.
+    batch_size: the number of sentences in a batch.
+    rate: Adam's learning rate, which is constant.
     clip: the largest norm of the gradient.
     seed: the seed of parameters, order and dropout.
   """
@@ -90,7 +96,12 @@ class Recipe(NamedTuple):
 
 
 class Sentences(NamedTuple):
-  """For each sentence features float32 [words, (k,) d], tags int32 [words]."""
+  """Sentences with their tags.
+
+  Attributes:
+    features: float32 [words, d] or [words, layers, d] for each sentence.
+    tags: int32 [words] for each sentence.
+  """
 
   features: Sequence[np.ndarray]
   tags: Sequence[np.ndarray]
@@ -100,16 +111,20 @@ Batch = dict[str, np.ndarray]
 
 
 def batches(
-  data: Sentences, size: int, rng: np.random.Generator | None = None
+  sentences: Sentences, size: int, rng: np.random.Generator | None = None
 ) -> Iterator[tuple[np.ndarray, Batch]]:
-  """Yields numbers of sentences and their batch, sentences of like length.
+  """Yields batches of sentences with similar lengths.
 
   Args:
-    data: the sentences; those without words are left out.
-    size: rows of a batch; the last one is filled up.
-    rng: for the order of batches and of sentences as long; None for none.
+    sentences: the sentences. Those without words are left out.
+    size: the number of rows in a batch. Empty rows fill up the last batch.
+    rng: shuffles the batches, and sentences of equal length; None keeps the
+      order.
+
+  Yields:
+    The numbers of the sentences, int64 [n], and their batch.
   """
-  lengths = np.array([len(x) for x in data.features])
+  lengths = np.array([len(x) for x in sentences.features])
   order = (
     np.arange(len(lengths)) if rng is None else rng.permutation(len(lengths))
   )
@@ -117,70 +132,80 @@ def batches(
   order = order[lengths[order] > 0]
   starts = np.arange(0, len(order), size)
   for start in starts if rng is None else rng.permutation(starts):
-    batch_numbers = order[start : start + size]
-    longest = int(lengths[batch_numbers].max())
+    numbers = order[start : start + size]
+    longest = int(lengths[numbers].max())
     length = next((n for n in FEATURE_BUCKETS if n >= longest), longest)
-    shape = data.features[batch_numbers[0]].shape[1:]
+    shape = sentences.features[numbers[0]].shape[1:]
     features = np.zeros((size, length, *shape), np.float32)
     tags = np.zeros((size, length), np.int32)
-    for row, number in enumerate(batch_numbers):
+    for row, number in enumerate(numbers):
       count = lengths[number]
-      features[row, :count] = data.features[number]
-      tags[row, :count] = data.tags[number]
+      features[row, :count] = sentences.features[number]
+      tags[row, :count] = sentences.tags[number]
     counts = np.zeros(size, np.int32)
-    counts[: len(batch_numbers)] = lengths[batch_numbers]
-    yield batch_numbers, dict(features=features, tags=tags, lengths=counts)
+    counts[: len(numbers)] = lengths[numbers]
+    yield numbers, dict(features=features, tags=tags, lengths=counts)
 
 
 def fit(
-  module: BiLstmTagger, data: Sentences, recipe: Recipe
+  module: BiLstmTagger, sentences: Sentences, recipe: Recipe
 ) -> Iterator[tuple[Any, float]]:
   """Trains a tagger; yields its parameters and mean loss after each epoch."""
   key = jax.random.key(recipe.seed)
-  _, first = next(batches(data, recipe.batch_size))
+  _, first = next(batches(sentences, recipe.batch_size))
   params = jax.jit(module.init)(key, first["features"], first["lengths"])
   optimizer = optax.chain(
     optax.clip_by_global_norm(recipe.clip), optax.adam(recipe.rate)
   )
 
   @jax.jit
-  def step(params, state, batch, number):
-    rngs = {"dropout": jax.random.fold_in(key, number)}
+  def step(
+    params: Any, state: Any, batch: dict[str, Array], step_number: int
+  ) -> tuple[Any, Any, Float[Array, ""]]:
+    rngs = {"dropout": jax.random.fold_in(key, step_number)}
 
-    def loss(params):
-      inputs = batch["features"], batch["lengths"]
-      logits = module.apply(params, *inputs, train=True, rngs=rngs)
+    def mean_loss(params: Any) -> Float[Array, ""]:
+      logits: Any = module.apply(
+        params, batch["features"], batch["lengths"], train=True, rngs=rngs
+      )
       index = jnp.arange(logits.shape[1])[None]
-      real = index < batch["lengths"][:, None]
-      each = optax.softmax_cross_entropy_with_integer_labels(
+      is_word = index < batch["lengths"][:, None]
+      losses = optax.softmax_cross_entropy_with_integer_labels(
         logits, batch["tags"]
       )
-      return jnp.where(real, each, 0).sum() / real.sum()
+      return jnp.where(is_word, losses, 0).sum() / is_word.sum()
 
-    value, gradients = jax.value_and_grad(loss)(params)
+    loss, gradients = jax.value_and_grad(mean_loss)(params)
     updates, state = optimizer.update(gradients, state)
-    return optax.apply_updates(params, updates), state, value
+    return optax.apply_updates(params, updates), state, loss
 
-  state, number = optimizer.init(params), 0
+  state, step_number = optimizer.init(params), 0
   for epoch in range(recipe.epochs):
     rng = np.random.default_rng([recipe.seed, epoch])
     losses = []
-    for _, batch in batches(data, recipe.batch_size, rng):
-      params, state, value = step(params, state, batch, number)
-      losses.append(value)
-      number += 1
+    for _, batch in batches(sentences, recipe.batch_size, rng):
+      params, state, loss = step(params, state, batch, step_number)
+      losses.append(loss)
+      step_number += 1
     yield params, float(np.mean(jax.device_get(losses)))
 
 
 def predict(
-  module: BiLstmTagger, params: Any, data: Sentences, size: int = 32
+  module: BiLstmTagger, params: Any, sentences: Sentences, size: int = 32
 ) -> list[np.ndarray]:
-  """The likeliest tag of each word, int32 [words] of each sentence."""
-  result = [np.zeros(0, np.int32)] * len(data.features)
+  """Returns the most likely tags of each sentence's words, int32 [words].
+
+  Args:
+    module: the tagger.
+    params: its parameters, from `fit`.
+    sentences: the sentences. Their tags are not used.
+    size: the number of rows in a batch.
+  """
+  tags = [np.zeros(0, np.int32)] * len(sentences.features)
   run = jax.jit(module.apply)
-  for numbers, batch in batches(data, size):
+  for numbers, batch in batches(sentences, size):
     logits = run(params, batch["features"], batch["lengths"])
     best = np.asarray(logits.argmax(-1), np.int32)
     for row, number in enumerate(numbers):
-      result[number] = best[row, : batch["lengths"][row]]
-  return result
+      tags[number] = best[row, : batch["lengths"][row]]
+  return tags

@@ -1,34 +1,35 @@
-"""BLiMP (Warstadt et al. 2020): 67 files of minimal pairs, 12 phenomena."""
+"""Reads BLiMP (Warstadt et al. 2020), 67 files of minimal pairs."""
 
 import lzma
-import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from etils import epath
 
 from bert_jax.messages import UserError
 from bert_jax.use.text_batches import parse_object
 
 FILES = 67
-# The paper counts 12 phenomena; the files have this term beside them. That its
-# two files are of argument structure there is from memory of the paper.
+# A term in the files -> the phenomenon of the paper. The paper has 12
+# phenomena, and the files one term more. From memory, the paper counts the two
+# files with this term to argument structure.
 PHENOMENA = {"s-selection": "argument_structure"}
-# Errors that unpacking and decoding raise beside tarfile's own.
+# Errors, besides those of tarfile, that unpacking and decoding raise.
 _DAMAGED = (lzma.LZMAError, zlib.error, UnicodeDecodeError)
 _FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
 
 
 class Pairs(NamedTuple):
-  """A file.
+  """The minimal pairs of one file.
 
   Attributes:
-    name: its UID.
-    phenomenon: one of twelve.
+    name: the file's UID.
+    phenomenon: one of the 12 phenomena.
     good: the acceptable sentences.
-    bad: the unacceptable sentence beside each of them.
+    bad: the unacceptable sentence of each pair.
   """
 
   name: str
@@ -38,33 +39,35 @@ class Pairs(NamedTuple):
 
 
 def read(path: str, most: int | None = None) -> list[Pairs]:
-  """Reads a folder, or a tar file packed or not, with .jsonl files in it.
+  """Reads the .jsonl files in a folder or in a tar file.
 
   Args:
-    path: a folder, whose sub-folders count too, or a tar file.
-    most: pairs of a file, from its begin; None for all.
+    path: a folder, whose sub-folders are read too, or a tar file, compressed or
+      not.
+    most: the largest number of pairs to take from each file; None takes all.
 
   Raises:
-    ValueError: no such file, none in it, or a line that is no pair.
+    UserError: the path or a file cannot be read, there are no files, or a line
+      is not a pair.
   """
-  files = []
+  files: list[Pairs] = []
   for name, content in sorted(_contents(path)):
     lines = content.removeprefix("\ufeff").split("\n")
     numbers = [i for i, line in enumerate(lines, 1) if line.strip()][:most]
-    items = []
+    pairs = []
     for i in numbers:
       place = f"{path}: {name}:{i}"
-      item = parse_object(lines[i - 1], place)
+      pair = parse_object(lines[i - 1], place)
       for field in _FIELDS:
-        if not isinstance(item.get(field), str):
+        if not isinstance(pair.get(field), str):
           raise UserError(f"{place}: no {field!r}, not BLiMP's.")
-      items.append(item)
-    if not items:
+      pairs.append(pair)
+    if not pairs:
       raise UserError(f"{path}: {name} is empty.")
     good, bad, uid, term = (
-      [item[field] for item in items] for field in _FIELDS
+      [pair[field] for pair in pairs] for field in _FIELDS
     )
-    if uid[0] in (pairs.name for pairs in files):
+    if uid[0] in (file.name for file in files):
       raise UserError(f"{path}: two files have the UID {uid[0]!r}; give one.")
     files.append(Pairs(uid[0], PHENOMENA.get(term[0], term[0]), good, bad))
   if not files:
@@ -74,21 +77,24 @@ def read(path: str, most: int | None = None) -> list[Pairs]:
 
 def _contents(path: str) -> Iterator[tuple[str, str]]:
   """Yields names and texts of the .jsonl files."""
+  folder = epath.Path(path)
   try:
-    if os.path.isdir(path):
-      for folder, _, names in os.walk(path):
+    if folder.is_dir():
+      for parent, _, names in folder.walk():
         for name in names:
           if name.endswith(".jsonl"):
-            with open(os.path.join(folder, name), encoding="utf-8") as f:
-              yield name, f.read()
+            yield name, (parent / name).read_text("utf-8")
       return
     with tarfile.open(path, "r:*") as tar:
       for member in tar:
-        if member.isfile() and member.name.endswith(".jsonl"):
-          content = tar.extractfile(member).read().decode("utf-8")
-          yield os.path.basename(member.name), content
+        if not member.isfile() or not member.name.endswith(".jsonl"):
+          continue
+        if content := tar.extractfile(member):
+          name = member.name.rpartition("/")[2]
+          yield name, content.read().decode("utf-8")
   except (OSError, EOFError, tarfile.TarError, *_DAMAGED) as e:
-    # tarfile says for every form of packing why it is none, a line each.
+    # tarfile's message has a line for each kind of compression. The first line
+    # is enough.
     reason = getattr(e, "strerror", None) or str(e).split("\n")[0].rstrip(":")
     raise UserError(
       f"{path}: no folder or tar file of BLiMP ({reason}); give its folder of"
@@ -99,14 +105,16 @@ def _contents(path: str) -> Iterator[tuple[str, str]]:
 def results(
   files: Sequence[Pairs], good: Sequence[np.ndarray], bad: Sequence[np.ndarray]
 ) -> dict[str, Any]:
-  """Accuracies: of a file, of a phenomenon and of all, means over files.
+  """Returns the accuracy for each file, for each phenomenon, and for all.
+
+  The last two are means over files. Equal scores of a pair count as wrong.
 
   Args:
     files: the files whose sentences were scored.
-    good: for each file, the scores of its acceptable sentences.
-    bad: the scores of the unacceptable ones; an equal score counts as wrong.
+    good: for each file, the scores of its acceptable sentences, [pairs].
+    bad: for each file, the scores of its unacceptable sentences, [pairs].
   """
-  rows = {}
+  rows: dict[str, dict[str, Any]] = {}
   for pairs, g, b in zip(files, good, bad, strict=True):
     rows[pairs.name] = {
       "phenomenon": pairs.phenomenon,
@@ -128,7 +136,7 @@ def results(
 
 
 def table(results: Mapping[str, Any]) -> str:
-  """The results as a table of Markdown: phenomena with their files below."""
+  """Returns results as a Markdown table: phenomena with their files below."""
   lines = ["| phenomenon, file | pairs | accuracy |", "|---|---|---|"]
   rows = results["files"]
   for name, phenomenon in results["phenomena"].items():

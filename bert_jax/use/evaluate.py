@@ -1,7 +1,8 @@
 """Scores a model on a split of a task, and writes the official files."""
 
-import os
 from collections.abc import Sequence
+
+from etils import epath
 
 from bert_jax.messages import UserError
 from bert_jax.tasks import batches, encoded_rows, metrics, server_files
@@ -24,21 +25,22 @@ def evaluate(
   Args:
     model: a run's folder (RUN@best, RUN@STEP), a converted folder or a
       transformers folder.
-    data: the task's folder.
+    data: the prepared folder of the task.
     split: the split's name.
     output: a folder for the predictions in the official format; None writes
       none.
-    batch_size: rows computed at a time.
-    official_threshold: True to search SQuAD 2.0's best threshold as
+    batch_size: the number of rows in a batch.
+    official_threshold: if True, searches the best threshold for SQuAD 2.0 as
       evaluate-v2.0.py does.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
 
   Returns:
-    The scores by the names of the task's metrics, and the written files.
+    The scores by the names of the task's metrics, and the paths of the written
+    files.
 
   Raises:
-    ValueError: the model, the data or both together cannot be used.
+    UserError: the model or the data cannot be read, or do not fit together.
     OSError: the predictions cannot be written.
   """
   task_split = batches.open_split(batches.open_part(data), split)
@@ -61,13 +63,13 @@ def evaluate(
       f" {predictor.length}; prepare it with --length={predictor.length}."
     )
   if output:
-    # Make the folder before the model runs, which may take long.
-    os.makedirs(output, exist_ok=True)
+    # Make the folder before the model runs, so that a bad path fails early.
+    epath.Path(output).mkdir(parents=True, exist_ok=True)
   predictions = predict.predict_split(predictor, task_split, data)
-  scored = task
+  scored_task = task
   if official_threshold:
-    scored = task._replace(metrics=("squad2_official",))
-  scores = metrics.evaluate(scored, predictions, task_split.examples)
+    scored_task = task._replace(metrics=("squad2_official",))
+  scores = metrics.evaluate(scored_task, predictions, task_split.examples)
   evaluate_task.note_doubts(task_split, predictions)
   paths: Sequence[str] = ()
   if output:

@@ -1,16 +1,18 @@
-"""A fine-tuned model as one file: its program, parameters and tokenizer.
+"""Writes a fine-tuned model to one file: program, parameters, tokenizer.
 
-The file is a zip archive: `meta.json`, a `jax.export` program for each of a
-few lengths (any number of rows), the parameters as .npy, the tokenizer's files.
-It runs without the Python code of models, on other platforms and later versions
-of jax, as long as jax reads its own programs (half a year at least).
+The file is a zip archive with `meta.json`, a `jax.export` program for each of a
+few lengths, the parameters as .npy files, and the tokenizer's files. A program
+takes any number of rows.
+
+The file runs without the Python code of models, also on other platforms and
+with later versions of jax. jax promises to read its programs for half a year at
+least.
 """
 
 import contextlib
 import importlib.util
 import io
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 from jax import export
 from jaxtyping import Array
 
@@ -41,21 +44,21 @@ FORMAT_VERSION = 1
 PLATFORMS = ("cpu", "cuda", "tpu")
 INPUTS = ("input_ids", "segment_ids", "sequence_ids")
 _META = "meta.json"
-# (parameters by path, `INPUTS` [b, l] each) -> logits [b, ...].
+# (parameters by path, an array [b, l] for each of `INPUTS`) -> logits [b, ...].
 Program = Callable[..., Array]
 
 
 def program(config: Mapping[str, Any], **computation: Any) -> Program:
-  """The model of a converted folder's config as a function.
+  """Returns a model as a function.
 
   Args:
-    config: the config of a `Weights`.
+    config: the config of a converted folder.
     **computation: see `weights.load.open_model`.
   """
   module = model_folder.module_of(config, **computation)
   keys = task_heads.input_keys(module)
 
-  def run(params, *inputs):
+  def run(params: dict[str, Array], *inputs: Array) -> Any:
     batch = dict(zip(INPUTS, inputs, strict=True))
     batch = {key: x for key, x in batch.items() if key in keys}
     return module.apply({"params": model_folder.unflatten(params)}, batch)
@@ -70,21 +73,24 @@ def save(
   platforms: Sequence[str] = PLATFORMS,
   dtype: str = "float32",
 ) -> dict[str, Any]:
-  """Writes a file that is whole or not there.
+  """Exports a model to a file, which is written completely or not at all.
 
   Args:
-    path: the exported file.
+    path: the file to write.
     model: the fine-tuned model.
-    lengths: the lengths of rows; the model's longest stands for longer ones.
-    platforms: the platforms to compile for; this machine needs none of them.
+    lengths: the lengths of rows, in tokens. Lengths above the model's longest
+      are replaced by it.
+    platforms: the platforms on which the file must run. This machine need not
+      be one of them.
     dtype: the dtype of the computation.
 
   Returns:
-    The file's `meta.json`.
+    The content of the file's `meta.json`.
 
   Raises:
-    ValueError: no fine-tuned model, no tokenizer or another's, lengths.
-    OSError: it cannot be written.
+    UserError: the model is not fine-tuned, its tokenizer is missing or does not
+      fit, or a length is too small.
+    OSError: the file cannot be written.
   """
   _check_package()
   weights, config = model.weights, model.config
@@ -94,14 +100,14 @@ def save(
       f"{model.path} is a masked language model; fine-tune it first."
     )
   layout = layouts.of_vocabulary(predict.vocabulary_of(model))
-  # Use what every platform has, so that one program serves all of them.
+  # Use only operations that all platforms have, so that one program is enough.
   computation = dict(attention="xla", elementwise="xla", unroll=1, dtype=dtype)
   run = program(config, **computation)
   longest = model_folder.module_of(config).encoder.max_length
   lengths = sorted({min(length, longest) for length in lengths})
   layouts.check_length(layout, lengths[-1])
   if lengths[0] < 1:
-    raise UserError(f"--lengths: {lengths[0]} is none of rows.")
+    raise UserError(f"--lengths: {lengths[0]} is below 1.")
   meta = {
     "format_version": FORMAT_VERSION,
     "family": config["family"],
@@ -114,17 +120,19 @@ def save(
     "tokenizer": sorted(weights.tokenizer_files),
     "arrays": sorted(weights.arrays),
   }
-  with files.atomic_file(path) as partial:
-    with zipfile.ZipFile(partial, "w") as file:
-      file.writestr(_META, json.dumps(meta, indent=2))
-      for name, content in weights.tokenizer_files.items():
-        file.writestr(f"tokenizer/{name}", content)
-      for length in lengths:
-        program_bytes = _exported(run, weights, length, platforms)
-        file.writestr(f"program_{length}", bytes(program_bytes))
-      for name, array in weights.arrays.items():
-        with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
-          np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
+  with (
+    files.atomic_file(path) as partial,
+    zipfile.ZipFile(partial, "w") as file,
+  ):
+    file.writestr(_META, json.dumps(meta, indent=2))
+    for name, content in weights.tokenizer_files.items():
+      file.writestr(f"tokenizer/{name}", content)
+    for length in lengths:
+      program_bytes = _exported(run, weights, length, platforms)
+      file.writestr(f"program_{length}", bytes(program_bytes))
+    for name, array in weights.arrays.items():
+      with file.open(f"params/{name}.npy", "w", force_zip64=True) as f:
+        np.lib.format.write_array(f, np.asarray(array), allow_pickle=False)
   return meta
 
 
@@ -136,19 +144,21 @@ def export_model(
   dtype: str = "float32",
   family: str | None = None,
 ) -> dict[str, Any]:
-  """Opens a model and exports it, see `save`.
+  """Opens a model and exports it; see `save`.
 
   Args:
     path: a run's folder (RUN@best, RUN@STEP), a converted folder or a
       transformers folder.
     output: the file to write.
-    lengths, platforms, dtype: see `save`.
+    lengths: see `save`.
+    platforms: see `save`.
+    dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
 
   Returns:
-    The file's `meta.json`.
+    The content of the file's `meta.json`.
   """
-  if os.path.isdir(output):
+  if epath.Path(output).is_dir():
     raise UserError(f"{output} is a folder; name a file.")
   model = open_model(path, family=family)
   return save(output, model, lengths, platforms, dtype)
@@ -157,7 +167,7 @@ def export_model(
 def _exported(
   run: Program, weights: Weights, length: int, platforms: Sequence[str]
 ) -> bytearray:
-  """The program for any number of rows of a length."""
+  """Returns the serialized program for any number of rows of a length."""
   params = {
     name: jax.ShapeDtypeStruct(a.shape, a.dtype)
     for name, a in weights.arrays.items()
@@ -169,7 +179,10 @@ def _exported(
 
 
 def _check_package() -> None:
-  """jax.export serializes by a package that jax does not ask for."""
+  """Raises a UserError if flatbuffers is not installed.
+
+  jax.export needs this package, but jax does not install it.
+  """
   if importlib.util.find_spec("flatbuffers") is None:
     raise UserError(
       "jax.export needs the package flatbuffers: pip install"
@@ -179,14 +192,14 @@ def _check_package() -> None:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-  """Turns what a damaged file raises into one sentence."""
+  """Turns the errors that a damaged file causes into a UserError."""
   try:
     yield
   except OSError as e:
     raise UserError(f"{path}: {e.strerror or e}.") from e
-  # zipfile and numpy raise all of these for damaged files. A flipped bit can
-  # make a member look encrypted or compressed by another method (RuntimeError
-  # and its subclass NotImplementedError).
+  # zipfile and numpy raise all of these for damaged files. RuntimeError occurs
+  # because a flipped bit can make a member look encrypted or compressed by
+  # another method.
   except (
     *(zipfile.BadZipFile, zlib.error, KeyError, TypeError, EOFError),
     *(json.JSONDecodeError, UnicodeDecodeError, AttributeError),
@@ -196,18 +209,18 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
-  """Opens a file that `save` wrote; nothing else is needed.
+  """Opens a file that `save` wrote.
 
   Args:
     path: the exported file.
-    batch_size: rows at a time.
-    null: a question may have no answer, as in SQuAD 2.0.
+    batch_size: the number of rows in a batch.
+    null: True if a question may have no answer, as in SQuAD 2.0.
 
   Returns:
     The predictor for `predict.predict`, on one device.
 
   Raises:
-    ValueError: no such file, damaged, of another format, or for other
+    UserError: the file is missing or damaged, of another format, or for other
       platforms than this one.
   """
   _check_package()
@@ -230,9 +243,9 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
         array = np.lib.format.read_array(content, allow_pickle=False)
         params[name.removeprefix("params/").removesuffix(".npy")] = array
     # Files of earlier versions do not list their arrays.
-    missing = {*meta.get("arrays", params)} ^ params.keys()
-    if missing:
-      raise KeyError(f"params/{min(missing)}")
+    unmatched = {*meta.get("arrays", params)} ^ params.keys()
+    if unmatched:
+      raise KeyError(f"params/{min(unmatched)}")
     task = task_of(meta["task"])
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   return Predictor(
@@ -249,23 +262,28 @@ def load(path: str, batch_size: int = 32, null: bool = False) -> Predictor:
 
 
 def _step(programs: Mapping[int, Program]) -> Program:
-  """(parameters, batch) -> logits; a batch is padded to the next length."""
+  """Returns a function from parameters and a batch to logits.
 
-  def step(params, batch):
+  The function pads a batch to the next length that has a program. Logits of
+  single tokens then have values for the padding too.
+  """
+
+  def step(params: dict[str, Array], batch: dict[str, Array]) -> Array:
     length = batch["input_ids"].shape[1]
-    to = min(n for n in programs if n >= length)
-    pad = [(0, 0), (0, to - length)]
-    # Tags and answers have logits for the padding as well.
-    return programs[to](params, *(jnp.pad(batch[k], pad) for k in INPUTS))
+    padded_length = min(n for n in programs if n >= length)
+    pad = [(0, 0), (0, padded_length - length)]
+    inputs = [jnp.pad(batch[key], pad) for key in INPUTS]
+    return programs[padded_length](params, *inputs)
 
   return step
 
 
 def _program(content: bytearray, path: str) -> Program:
+  """Deserializes a program, and checks that it can run on this platform."""
   try:
     exported = export.deserialize(content)
   except Exception as e:
-    # Its errors have many types, of flatbuffers and of MLIR.
+    # flatbuffers and MLIR raise errors of many types.
     reason = str(e).split("\n")[0][:200]
     raise UserError(
       f"{path}: jax {jax.__version__} does not read its program ({reason});"

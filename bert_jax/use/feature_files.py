@@ -1,17 +1,18 @@
-"""Files of features: JSONL, npz, HDF5.
+"""Writes features to files: JSONL, npz, HDF5.
 
-The last two hold `ids`, `vectors` and, where a text has a vector a token,
-`tokens` and `starts`: text i has rows starts[i] to starts[i + 1].
+An npz or HDF5 file has the arrays `ids` and `vectors`. If each token has a
+vector, it also has `tokens` and `starts`: the tokens of text i are rows
+starts[i] to starts[i + 1] - 1.
 """
 
 import io
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from bert_jax import files
 from bert_jax.messages import UserError, note
@@ -19,24 +20,25 @@ from bert_jax.use import features, text_batches
 from bert_jax.use.features import Features
 from bert_jax.weights.load import load
 
-# Texts that a write to an HDF5 file holds.
+# The number of texts that are written to an HDF5 file at once.
 _CHUNK = 256
-# Bytes of the names in an .npz.
-_MOST = 1 << 33
+# The largest size in bytes of an array of names in an .npz file.
+_MAX_NAME_BYTES = 1 << 33
 
 
 def write(path: str, features: Iterable[Features]) -> int:
-  """Writes a file in one piece or not at all, by its extension.
+  """Writes a file completely or not at all.
 
   Args:
-    path: .jsonl, .npz, .h5 or .hdf5.
-    features: the features of texts; all have one vector, or all have several.
+    path: the file, whose extension is .jsonl, .npz, .h5 or .hdf5.
+    features: the features of texts. Either all texts have one vector, or all
+      have a vector for each token.
 
   Returns:
     The number of texts.
 
   Raises:
-    ValueError: another extension, or no h5py.
+    UserError: the file has another extension, or h5py is missing.
   """
   writer = check(path)
   with files.atomic_file(path) as partial:
@@ -44,12 +46,12 @@ def write(path: str, features: Iterable[Features]) -> int:
 
 
 def check(path: str) -> Callable[[str, Iterable[Features]], int]:
-  """The writer for a file's extension.
+  """Returns the function that writes files with a path's extension.
 
   Raises:
-    ValueError: see `write`.
+    UserError: see `write`.
   """
-  extension = os.path.splitext(path)[1]
+  extension = epath.Path(path).suffix
   if extension not in _WRITERS:
     raise UserError(
       f"--output {path}: its name ends in none of {', '.join(_WRITERS)}."
@@ -65,98 +67,93 @@ def check(path: str) -> Callable[[str, Iterable[Features]], int]:
   return _WRITERS[extension]
 
 
-def _numbers(x: np.ndarray) -> list:
-  """The shortest decimals that are the same float32."""
+def _numbers(x: np.ndarray) -> list[Any]:
+  """Returns the shortest decimals that stand for the same float32 numbers."""
   return x.astype(str).astype(np.float64).tolist()
 
 
 def _jsonl(path: str, features: Iterable[Features]) -> int:
-  """An object a text: id, and tokens with vectors or one vector."""
+  """Writes an object for each text: its id, and a vector or several."""
   count = 0
-  with open(path, "w", encoding="utf-8") as f:
-    for text_features in features:
-      row = {"id": text_features.id}
-      if text_features.tokens is None:
-        row["vector"] = _numbers(text_features.vectors)
+  with epath.Path(path).open("w", encoding="utf-8") as f:
+    for text in features:
+      row: dict[str, Any] = {"id": text.id}
+      if text.tokens is None:
+        row["vector"] = _numbers(text.vectors)
       else:
-        row |= {
-          "tokens": text_features.tokens,
-          "vectors": _numbers(text_features.vectors),
-        }
+        row["tokens"] = text.tokens
+        row["vectors"] = _numbers(text.vectors)
       f.write(json.dumps(row, ensure_ascii=False) + "\n")
       count += 1
   return count
 
 
 def _npz(path: str, features: Iterable[Features]) -> int:
-  """Arrays; they are in memory until all are there.
+  """Writes arrays, after collecting all of them in memory.
 
   Raises:
-    ValueError: words so long that an array of them fits nowhere.
+    UserError: the names are too long for an array.
   """
   arrays = _arrays(list(features))
   for name in ("ids", "tokens"):
     names = arrays.get(name, [])
     longest = max(map(len, names), default=0)
-    if 4 * longest * len(names) > _MOST:
+    if 4 * longest * len(names) > _MAX_NAME_BYTES:
       raise UserError(
         f"{name}: {len(names):,} texts, the longest of {longest:,} characters,"
-        " have no room in an .npz, which keeps as much for each; write a .jsonl"
-        " or .h5."
+        " have no room in an .npz, where each takes as much as the longest;"
+        " write a .jsonl or .h5."
       )
     if name in arrays:
       arrays[name] = np.array(names, str)
-  with open(path, "wb") as f:
+  with epath.Path(path).open("wb") as f:
     np.savez(f, **arrays)
   return len(arrays["ids"])
 
 
 def _arrays(features: list[Features]) -> dict[str, Any]:
-  """Numbers are arrays, names lists: an array is as wide as its longest."""
-  ids = [_named(str(text_features.id)) for text_features in features]
+  """Returns name -> array of numbers or list of strings.
+
+  Strings are not put into an array here, because each element of an array
+  takes as much memory as its longest string.
+  """
+  ids = [_without_nul(str(text.id)) for text in features]
   if not features or features[0].tokens is None:
-    vectors = [text_features.vectors for text_features in features]
+    vectors = [text.vectors for text in features]
     return {"ids": ids, "vectors": np.array(vectors, np.float32)}
-  counts = [len(text_features.tokens) for text_features in features]
-  tokens = [
-    _named(token)
-    for text_features in features
-    for token in text_features.tokens
-  ]
+  tokens_of_texts = [text.tokens or () for text in features]
   return {
     "ids": ids,
-    "starts": np.cumsum([0, *counts], dtype=np.int64),
-    "tokens": tokens,
-    "vectors": np.concatenate(
-      [text_features.vectors for text_features in features]
-    ),
+    "starts": np.cumsum([0, *map(len, tokens_of_texts)], dtype=np.int64),
+    "tokens": [_without_nul(t) for tokens in tokens_of_texts for t in tokens],
+    "vectors": np.concatenate([text.vectors for text in features]),
   }
 
 
-def _named(text: str) -> str:
-  """A name without NUL, which HDF5 has not, and numpy not at the end."""
+def _without_nul(text: str) -> str:
+  """Replaces NUL, which HDF5 cannot store, and NumPy not at a string's end."""
   return text.replace("\0", "\ufffd")
 
 
 def _hdf5(path: str, features: Iterable[Features]) -> int:
-  """The same arrays, some texts at a time."""
+  """Writes the same arrays as `_npz`, a chunk of texts at a time."""
   import h5py
 
   with _Disk(path, "w+b") as disk:
     try:
       with h5py.File(disk, "w") as f:
-        return _write_parts(f, disk, iter(features))
+        return _write_chunks(f, disk, iter(features))
     finally:
-      # Closing the HDF5 file has written to the disk, too.
+      # Closing the HDF5 file may have written to the disk, too.
       disk.check()
 
 
-def _write_parts(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
+def _write_chunks(f: Any, disk: "_Disk", features: Iterator[Features]) -> int:
   rows = count = 0
-  for chunk in _parts(features):
+  for chunk in _chunks(features):
     arrays = _arrays(chunk)
     if "starts" in arrays:
-      # The starts of each part begin at 0. The file keeps only the first 0.
+      # The starts of each chunk begin at 0. The file keeps only the first 0.
       starts = arrays["starts"] + rows
       rows = int(starts[-1])
       arrays["starts"] = starts[1:] if count else starts
@@ -176,16 +173,18 @@ class _Disk(io.FileIO):
 
   error: OSError | None = None
 
-  def write(self, data: Any) -> int:
-    unwritten = memoryview(data).cast("B")
+  def write(self, content: Any) -> int:
+    """Writes bytes; after an error it only pretends to write them."""
+    unwritten = memoryview(content).cast("B")
     try:
       while self.error is None and len(unwritten):
         unwritten = unwritten[super().write(unwritten) :]
     except OSError as e:
       self.error = e
-    return len(memoryview(data).cast("B"))
+    return len(memoryview(content).cast("B"))
 
   def truncate(self, size: int | None = None) -> int:
+    """Sets the file's size; remembers an error instead of raising it."""
     try:
       return super().truncate(size)
     except OSError as e:
@@ -206,8 +205,8 @@ class _Disk(io.FileIO):
       raise self.error
 
 
-def _parts(features: Iterator[Features]) -> Iterator[list[Features]]:
-  """Some texts at a time; one empty part if there are none."""
+def _chunks(features: Iterator[Features]) -> Iterator[list[Features]]:
+  """Yields `_CHUNK` texts at a time; one empty chunk if there are no texts."""
   chunk = list(itertools.islice(features, _CHUNK))
   yield chunk
   while chunk := list(itertools.islice(features, _CHUNK)):
@@ -215,16 +214,18 @@ def _parts(features: Iterator[Features]) -> Iterator[list[Features]]:
 
 
 def _append(file: Any, name: str, array: np.ndarray | list[str]) -> None:
-  """Adds rows to a dataset of an HDF5 file, which is made if need be."""
+  """Adds rows to a dataset of an HDF5 file, and makes the dataset if needed."""
   if name not in file:
     import h5py
 
-    text = isinstance(array, list)
-    shape = () if text else array.shape[1:]
+    shape: tuple[int, ...] = ()
+    dtype = h5py.string_dtype()
+    if not isinstance(array, list):
+      shape, dtype = array.shape[1:], array.dtype
     file.create_dataset(
       name,
       (0, *shape),
-      h5py.string_dtype() if text else array.dtype,
+      dtype,
       maxshape=(None, *shape),
       chunks=True,
     )
@@ -251,10 +252,12 @@ def extract_file(
   Args:
     model: a path that `bert_jax.load` opens.
     source: a file with a text on each line, or .jsonl with "text" or "words".
-    target: a .jsonl, .npz, .h5 or .hdf5 file, written whole or not at all.
-    spec: which vectors. `layers` is None for all layers; `unit` is None for
-      the model's own pooling, or pieces if it has none.
-    tokens: tokens of a batch, with padding.
+    target: the .jsonl, .npz, .h5 or .hdf5 file to write, completely or not at
+      all.
+    spec: which vectors to compute. Here `layers` may be None, for all layers,
+      and `unit` may be None, for the model's pooling, or for pieces if the
+      model has no pooling.
+    tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
     tower: "discriminator" or "generator" of an ELECTRA.
@@ -263,11 +266,11 @@ def extract_file(
     The number of texts.
 
   Raises:
-    ValueError: bad input, or the model cannot give these vectors.
+    UserError: the input cannot be read, or the model cannot compute these
+      vectors.
   """
   check(target)
-  if os.path.realpath(target) == os.path.realpath(source):
-    raise UserError(f"--output {target} is the input; choose another.")
+  text_batches.check_not_input(source, target)
   loaded = load(
     model,
     family=family,
@@ -277,7 +280,7 @@ def extract_file(
   )
   if spec.layers is None:
     spec = spec._replace(layers=tuple(range(features.num_layers(loaded))))
-  unit, normalize, notes = features.own_pooling(loaded, spec.unit)
+  unit, normalize, notes = features.choose_pooling(loaded, spec.unit)
   for line in notes:
     note(f"note: {line}.")
   spec = spec._replace(unit=unit, normalize=spec.normalize or normalize)

@@ -1,11 +1,12 @@
-"""Vectors of texts from a frozen encoder: `extract`.
+"""Computes vectors of texts with a frozen encoder: `extract`.
 
 model = bert_jax.load(PATH)
-spec = features_of.Spec(layers=(-4, -3, -2, -1), combine="concat")
-for found in features_of.extract(model, ["One text.", "Another."], spec):
-  found.vectors  # float32 [pieces, 4 x width]
+spec = features.Spec(layers=(-4, -3, -2, -1), combine="concat")
+for text in features.extract(model, ["One text.", "Another."], spec):
+  text.vectors  # float32 [pieces, 4 x width]
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,28 +32,45 @@ UNITS = ("piece", "word", "cls", "mean", "max")
 # The units that give one vector for a whole text.
 WHOLE = ("cls", "mean", "max")
 PIECES = ("first", "mean")
-# Texts that are sorted by length at once; their vectors wait in memory.
+# The number of texts that are sorted by length together. Memory holds the
+# vectors of all of them.
 BLOCK = 1024
 
 
 class Spec(NamedTuple):
-  """Which vectors.
+  """Which vectors to compute.
+
+  Values of `combine`:
+
+  | value | vector |
+  | --- | --- |
+  | "concat", "sum" | the layers concatenated or added, as in BERT's Table 7 |
+  | "mean" | the mean of the layers |
+  | "mix" | ELMo's weighted sum of the layers |
+  | "stack" | the layers on an axis before the last |
+
+  Values of `unit`:
+
+  | value | vectors |
+  | --- | --- |
+  | "piece" | one for each token, with special tokens |
+  | "word" | one for each word |
+  | "cls" | one for the text, at its first token (for GPT-1 at its last) |
+  | "mean", "max" | one for the text, over all tokens, with special tokens |
 
   Attributes:
-    layers: numbers of layers, 0 for the embeddings (of ELMo: the words), -1 for
-      the last one.
-    combine: "concat" and "sum" as in BERT's Table 7; "mean"; "mix", ELMo's
-      weighted sum; "stack" leaves the layers apart, on an axis of their own.
+    layers: numbers of layers: 0 for the embeddings (for ELMo the vectors of the
+      words), -1 for the last layer.
+    combine: how layers are combined.
     mix: for "mix", the learnt weights of the layers, before their softmax.
     gamma: for "mix", the factor.
-    unit: "piece", special tokens included; "word"; of a whole text "cls", the
-      vector at its first token (of GPT-1 its last), or "mean" or "max", that of
-      all tokens, special ones included.
-    pieces: for "word", its "first" piece gives the vector, or their "mean".
-    normalize: divide each vector by its length.
-    max_length: tokens of a window; None for the model's longest row, any for
-      ELMo.
-    overlap: tokens that neighbouring windows share at least.
+    unit: what gets a vector.
+    pieces: for "word": "first" takes the vector of the first piece, "mean" the
+      mean of all pieces.
+    normalize: if True, divides each vector by its length.
+    max_length: the number of tokens in a window. None takes the model's longest
+      row; ELMo has no limit.
+    overlap: the least number of tokens that neighbouring windows share.
   """
 
   layers: tuple[int, ...] = (-1,)
@@ -71,9 +89,9 @@ class Features(NamedTuple):
 
   Attributes:
     id: the id of the text.
-    tokens: names of pieces or words; None for a whole text.
-    vectors: float32 [tokens, width], [width] of a whole text; "stack" has
-      [.., layers, width]. Zeros for a word without pieces.
+    tokens: the pieces or words; None if the text has one vector.
+    vectors: float32 [tokens, width], or [width] if the text has one vector;
+      with "stack" [.., layers, width]. A word without pieces has zeros.
   """
 
   id: Any
@@ -81,13 +99,25 @@ class Features(NamedTuple):
   vectors: np.ndarray
 
 
-class _Window(NamedTuple):
-  """A row: text `number`'s tokens, of which `own` are taken from it."""
+@dataclasses.dataclass(frozen=True)
+class _Window:
+  """A row of the model with a text, or with a window of a long text.
+
+  Windows overlap, but each token's vector is taken from one window only.
+
+  Attributes:
+    number: the number of the text.
+    ids: int32 [T, ...], the ids of the row's tokens.
+    begin: the first position in the row whose vector is taken.
+    end: the position after the last one whose vector is taken.
+    position: the position of token `begin` in the text.
+  """
 
   number: int
   ids: np.ndarray
-  own: tuple[int, int]  # In the row.
-  place: int  # Of the first of these in the text.
+  begin: int
+  end: int
+  position: int
 
 
 def extract(
@@ -99,13 +129,13 @@ def extract(
   """Yields the vectors of each text, in the order of the texts.
 
   Args:
-    model: a model of any family; one tower of ELECTRA.
+    model: a model of any family, for ELECTRA with one tower.
     texts: strings, or lists of words.
-    spec: which vectors.
-    tokens: tokens of a batch, with padding.
+    spec: which vectors to compute.
+    tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
-    ValueError: a spec that the model has not.
+    UserError: the model cannot compute these vectors.
   """
   prepared_texts = (
     text_batches.of_text(i, text)
@@ -119,7 +149,7 @@ def extract(
 def extract_texts(
   model: OpenedModel, texts: Iterable[Text], spec: Spec, tokens: int = 8192
 ) -> Iterator[Features]:
-  """`extract` of texts with ids."""
+  """Yields the vectors of texts with ids; see `extract`."""
   check(model, spec)
   texts = iter(texts)
   return itertools.chain.from_iterable(
@@ -128,23 +158,22 @@ def extract_texts(
   )
 
 
-def own_pooling(
+def choose_pooling(
   model: OpenedModel, unit: str | None
 ) -> tuple[str, bool, list[str]]:
   """Chooses the unit of the vectors: the user's, or else the model's.
 
   Args:
     model: a model of sentence-transformers, or any other model.
-    unit: the unit that the user asks for. None takes the model's own pooling,
-      or pieces if it has none.
+    unit: the unit that the user names. None takes the model's pooling, or
+      pieces if the model has no pooling.
 
   Returns:
     The unit; True if the model divides these vectors by their length; lines
     that say what was chosen.
 
   Raises:
-    ValueError: the user asks for no unit, and the model's pooling is not
-      computed here.
+    UserError: the user names no unit, and the model's pooling is not supported.
   """
   pooling = model.config["source"].get("pooling")
   if pooling is None:
@@ -155,8 +184,7 @@ def own_pooling(
   if unit is None and model_unit not in WHOLE:
     raise UserError(
       f"the model's own pooling is {model_unit}, which is not computed here;"
-      " pass"
-      f" --pooling={' or --pooling='.join(UNITS)}."
+      f" pass --pooling={' or --pooling='.join(UNITS)}."
     )
   lines = []
   if unit not in (None, model_unit):
@@ -177,12 +205,12 @@ def own_pooling(
 
 
 def num_layers(model: OpenedModel) -> int:
-  """Layers that a model has, the embeddings or words among them."""
+  """Returns the number of a model's layers, with the embeddings as one."""
   return model.module.encoder.num_layers + 1
 
 
 def check(model: OpenedModel, spec: Spec) -> None:
-  """Raises ValueError if a model cannot give what a spec asks for."""
+  """Raises a UserError if a model cannot compute the vectors of a spec."""
   count, family = num_layers(model), model.config["family"]
   if "encoder" not in model.params:
     raise UserError(
@@ -201,10 +229,10 @@ def check(model: OpenedModel, spec: Spec) -> None:
       )
   if not spec.layers:
     raise UserError("no layers: name one at least.")
-  wanted = len(spec.layers) if spec.combine == "mix" else 0
-  if len(spec.mix) != wanted:
+  mixed = len(spec.layers) if spec.combine == "mix" else 0
+  if len(spec.mix) != mixed:
     raise UserError(
-      f"{len(spec.mix)} weights of a mix for {wanted} layers that are mixed."
+      f"{len(spec.mix)} weights of a mix for {mixed} layers that are mixed."
     )
   if family == "elmo" and spec.unit == "cls":
     raise UserError("ELMo has no [CLS]; take the mean.")
@@ -218,6 +246,7 @@ def check(model: OpenedModel, spec: Spec) -> None:
 
 
 def _longest(model: OpenedModel) -> int | None:
+  """Returns the length of the model's longest row; None for any length."""
   return getattr(model.module.encoder, "max_length", None)
 
 
@@ -225,31 +254,31 @@ def layers_of(
   encoder: nn.Module,
   params: Any,
   batch: dict[str, Array],
-  wanted: Sequence[int],
+  layers: Sequence[int],
 ) -> list[Float[Array, "b l d"]]:
-  """Runs an encoder of any family; returns some of its layers.
+  """Runs an encoder of any family, and returns some of its layers.
 
   Args:
     encoder: the encoder of an opened model.
-    params: its part of the parameters.
-    batch: `char_ids` of ELMo, else `input_ids`; `sequence_ids`.
-    wanted: numbers of layers, see `Spec`.
+    params: the parameters of the encoder.
+    batch: `sequence_ids`, and `char_ids` for ELMo or `input_ids` for others.
+    layers: numbers of layers; see `Spec`.
   """
   variables = {"params": params}
   if "char_ids" in batch:
-    ids = batch["char_ids"], batch["sequence_ids"]
-    stacked = encoder.apply(variables, *ids)
-    return [stacked[:, layer] for layer in wanted]
+    char_ids, sequence_ids = batch["char_ids"], batch["sequence_ids"]
+    stacked: Any = encoder.apply(variables, char_ids, sequence_ids)
+    return [stacked[:, layer] for layer in layers]
   count = encoder.num_layers + 1
-  numbers = [layer % count for layer in wanted]
-  # Whoever needs the last layer alone gets the fast kernels.
+  numbers = [layer % count for layer in layers]
+  # The fast kernels compute only the last layer, so use them if that is enough.
   collect = set(numbers) != {count - 1}
   run = functools.partial(encoder.apply, variables)
-  last, seen = encode(run, batch, collect=collect)
+  last, collected = encode(run, batch, collect=collect)
   if not collect:
     return [last for _ in numbers]
-  hidden = seen["hidden"]
-  return [hidden[n - 1] if n else seen["embeddings"] for n in numbers]
+  hidden = collected["hidden"]
+  return [hidden[n - 1] if n else collected["embeddings"] for n in numbers]
 
 
 @functools.partial(sharding.jit, static_argnums=(0, 1))
@@ -260,14 +289,18 @@ def _run(
   batch: dict[str, Array],
   weights: Float[Array, "b l"] | None,
 ) -> Array:
-  """Vectors of positions; with weights, of rows, summed on the device."""
+  """Computes the vectors of all positions, or of rows if weights are given.
+
+  The vector of a row is the weighted sum over its positions, or the maximum
+  over positions with a weight above 0.
+  """
   layers = layers_of(encoder, params, batch, spec.layers)
   x = _combine([layer.astype(jnp.float32) for layer in layers], spec)
   if weights is None:
     return x
   if spec.unit == "max":
-    inside = jnp.expand_dims(weights > 0, range(2, x.ndim))
-    return jnp.where(inside, x, -jnp.inf).max(1)
+    is_taken = jnp.expand_dims(weights > 0, range(2, x.ndim))
+    return jnp.where(is_taken, x, -jnp.inf).max(1)
   return jnp.einsum("bl,bl...->b...", weights, x)
 
 
@@ -286,7 +319,7 @@ def _combine(layers: list[Array], spec: Spec) -> Array:
 def _block(
   model: OpenedModel, texts: list[Text], spec: Spec, tokens: int
 ) -> Iterator[Features]:
-  """The features of some texts."""
+  """Yields the features of texts that are encoded and sorted together."""
   encoded = text_batches.encode(model, texts)
   longest = spec.max_length or _longest(model)
   rows = [
@@ -311,18 +344,20 @@ def _block(
   )
   sums: list[Any] = [None] * len(texts)
   for batch in text_batches.batches([r.ids for r in rows], longest, tokens):
-    mine = [rows[i] for i in batch.numbers]
-    weights = pool and pool(mine, batch.inputs["sequence_ids"].shape)
+    batch_rows = [rows[i] for i in batch.numbers]
+    weights = pool and pool(batch_rows, batch.inputs["sequence_ids"].shape)
     vectors = np.asarray(run(batch.inputs, weights))
-    for window, x in zip(mine, vectors, strict=False):
-      n, (begin, end) = window.number, window.own
+    for window, x in zip(batch_rows, vectors, strict=False):
+      n = window.number
       if pool:
         add = np.maximum if spec.unit == "max" else np.add
         sums[n] = x if sums[n] is None else add(sums[n], x)
         continue
       if sums[n] is None:
         sums[n] = np.zeros((len(encoded[n].ids), *x.shape[1:]), np.float32)
-      sums[n][window.place : window.place + end - begin] = x[begin:end]
+      taken_vectors = x[window.begin : window.end]
+      end = window.position + len(taken_vectors)
+      sums[n][window.position : end] = taken_vectors
   counts = np.bincount([row.number for row in rows], minlength=len(texts))
   for text, tokens_of_text, x, count in zip(
     texts, encoded, sums, counts, strict=True
@@ -333,31 +368,39 @@ def _block(
 def _windows(
   number: int, encoded: Tokens, longest: int | None, overlap: int
 ) -> Iterator[_Window]:
-  """Rows of a text, which own each of its tokens once.
+  """Yields the rows of a text.
 
-  Where two overlap, each owns the half that is further from its edge.
+  In the overlap of two windows, the left half of the tokens is taken from the
+  left window, and the right half from the right window: so no token is taken
+  from near the edge of a window.
   """
   begin, end, count = encoded.begin, encoded.end, len(encoded.ids)
   if longest is None or count <= longest:
-    yield _Window(number, encoded.ids, (0, count), 0)
+    yield _Window(number, encoded.ids, 0, count, 0)
     return
   head, tail = encoded.ids[:begin], encoded.ids[end:]
   room = longest - len(head) - len(tail)
   stride = room - min(overlap, room // 2)
   cuts = windows(end - begin, room, stride, full=True)
-  place = 0
+  position = 0
   for i, (start, stop) in enumerate(cuts):
     ids = np.concatenate(
       [head, encoded.ids[begin + start : begin + stop], tail]
     )
-    last = i + 1 == len(cuts)
-    until = count if last else begin + (stop + cuts[i + 1][0]) // 2
-    yield _Window(number, ids, (place - start, until - start), place)
-    place = until
+    is_last = i + 1 == len(cuts)
+    until = count if is_last else begin + (stop + cuts[i + 1][0]) // 2
+    yield _Window(number, ids, position - start, until - start, position)
+    position = until
 
 
-def _weigher(model: OpenedModel, spec: Spec) -> Callable | None:
-  """Returns a function that weighs positions; None if each has its vector."""
+def _weigher(
+  model: OpenedModel, spec: Spec
+) -> Callable[[list[_Window], tuple[int, int]], np.ndarray] | None:
+  """Returns a function that weighs the positions of rows.
+
+  It takes rows and the batch's shape [b, l], and returns float32 [b, l]. The
+  return value is None if each position has a vector.
+  """
   if spec.unit not in WHOLE:
     return None
   family = model.config["family"]
@@ -367,7 +410,7 @@ def _weigher(model: OpenedModel, spec: Spec) -> Callable | None:
     weights = np.zeros(shape, np.float32)
     for i, row in enumerate(rows):
       if spec.unit in ("mean", "max"):
-        weights[i, row.own[0] : row.own[1]] = 1.0
+        weights[i, row.begin : row.end] = 1.0
       elif len(row.ids):
         weights[i, len(row.ids) - 1 if last else 0] = 1.0
     return weights
@@ -378,12 +421,20 @@ def _weigher(model: OpenedModel, spec: Spec) -> Callable | None:
 def _finish(
   text: Text, encoded: Tokens, x: np.ndarray, rows: int, spec: Spec
 ) -> Features:
-  """Returns a text's features from its vectors, summed or one a token."""
+  """Returns the features of a text.
+
+  Args:
+    text: the text.
+    encoded: the tokens of the text.
+    x: the vectors of the tokens, or their sum or maximum.
+    rows: the number of the text's rows.
+    spec: which vectors to compute.
+  """
   names: Sequence[str] | None = None
   if spec.unit == "mean":
     x = x / np.float32(max(len(encoded.ids), 1))
   elif spec.unit == "max":
-    x = np.where(np.isfinite(x), x, 0.0)  # A text without a token.
+    x = np.where(np.isfinite(x), x, 0.0)  # A text without tokens has -inf.
   elif spec.unit == "cls":
     x = x / np.float32(rows)
   elif spec.unit == "piece":
@@ -391,7 +442,8 @@ def _finish(
   else:
     names, x = _words(text, encoded, x, spec.pieces)
   if spec.normalize:
-    # As torch.nn.functional.normalize, which sentence-transformers uses.
+    # The bound is that of torch.nn.functional.normalize, which
+    # sentence-transformers uses.
     length = np.linalg.norm(x, axis=-1, keepdims=True)
     x = x / np.maximum(length, np.float32(1e-12))
   return Features(text.id, None if names is None else tuple(names), x)
@@ -400,17 +452,18 @@ def _finish(
 def _words(
   text: Text, encoded: Tokens, x: np.ndarray, pieces: str
 ) -> tuple[list[str], np.ndarray]:
-  """Names and vectors of words."""
-  if len(encoded.ids) and encoded.ids.ndim > 1:  # ELMo's own, one row each.
+  """Returns the words, and their vectors from those of their pieces."""
+  # ELMo's tokens are words.
+  if len(encoded.ids) and encoded.ids.ndim > 1:
     return encoded.pieces[1:-1], x[1:-1]
   names = [text.text[begin:end] for begin, end in text.words]
   in_words = np.flatnonzero(encoded.words >= 0)
-  result = np.zeros((len(names), *x.shape[1:]), np.float32)
+  vectors = np.zeros((len(names), *x.shape[1:]), np.float32)
   if pieces == "first":
     words, first = np.unique(encoded.words[in_words], return_index=True)
-    result[words] = x[in_words[first]]
-    return names, result
-  np.add.at(result, encoded.words[in_words], x[in_words])
+    vectors[words] = x[in_words[first]]
+    return names, vectors
+  np.add.at(vectors, encoded.words[in_words], x[in_words])
   counts = np.bincount(encoded.words[in_words], minlength=len(names))
   counts = np.maximum(counts, 1).astype(np.float32)
-  return names, result / counts.reshape(-1, *[1] * (x.ndim - 1))
+  return names, vectors / counts.reshape(-1, *[1] * (x.ndim - 1))

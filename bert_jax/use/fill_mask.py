@@ -21,21 +21,27 @@ from bert_jax.text.vocabulary import Vocabulary
 
 
 class MaskedModel(Protocol):
-  """The parts of `weights.load.OpenedModel` that are read here."""
-
-  path: str
+  """The attributes of `weights.load.OpenedModel` that are read here."""
 
   @property
-  def config(self) -> Mapping[str, Any]: ...
+  def path(self) -> str:
+    """The path or name that was opened."""
 
   @property
-  def module(self) -> nn.Module: ...
+  def config(self) -> Mapping[str, Any]:
+    """Family, task, sizes and label names."""
 
   @property
-  def params(self) -> Any: ...
+  def module(self) -> nn.Module:
+    """The encoder with its head."""
 
   @property
-  def vocabulary(self) -> Vocabulary: ...
+  def params(self) -> Any:
+    """The parameter tree."""
+
+  @property
+  def vocabulary(self) -> Vocabulary:
+    """The vocabulary."""
 
 
 def can_fill(config: Mapping[str, Any]) -> bool:
@@ -57,12 +63,13 @@ def log_probabilities(
     module: a model with a masked-language-model head.
     params: its parameters.
     inputs: `input_ids` and the other inputs of the encoder, [b, l] each.
-    positions: the masked positions; any position may stand for none.
+    positions: the masked positions. Rows with fewer masks are filled up with
+      any position.
   """
   batch = {**inputs, "mlm_positions": positions}
   batch["cls_positions"] = jnp.zeros_like(positions[:, :1])
-  logits = module.apply({"params": params}, batch)["mlm_logits"]
-  return jax.nn.log_softmax(logits, axis=-1)
+  outputs: Any = module.apply({"params": params}, batch)
+  return jax.nn.log_softmax(outputs["mlm_logits"], axis=-1)
 
 
 _log_probabilities = functools.partial(sharding.jit, static_argnums=0)(
@@ -74,11 +81,14 @@ def encode(model: MaskedModel, texts: Sequence[str]) -> dict[str, np.ndarray]:
   """Returns a batch of `[CLS] text [SEP]` rows with their masked positions.
 
   Raises:
-    UserError: a text without the tokenizer's mask, or one that is too long.
+    UserError: the tokenizer has no mask, [CLS] or [SEP]; or a text has no mask,
+      or is too long.
   """
   special = model.vocabulary.special
   if special.mask is None:
     raise UserError(f"{model.path}: its tokenizer has no mask token.")
+  if special.cls is None or special.sep is None:
+    raise UserError(f"{model.path}: its tokenizer has no [CLS] and [SEP].")
   longest = model.module.encoder.max_length
   rows, positions = [], []
   for text in texts:
@@ -125,7 +135,7 @@ def fill(
 
   Raises:
     UserError: the model has no head for masks, its vocabulary does not fit, or
-      see `encode`.
+      a text cannot be encoded; see `encode`.
   """
   config = model.config
   if not can_fill(config):
@@ -148,11 +158,11 @@ def fill(
     model.module, model.params, inputs, batch["mlm_positions"]
   )
   # Rows of the word table beyond the pieces only pad it to a round number.
-  values, ids = jax.lax.top_k(log_p[..., : len(pieces)], top)
-  values, ids = np.exp(np.asarray(values)), np.asarray(ids)
+  top_log_p, top_ids = jax.lax.top_k(log_p[..., : len(pieces)], top)
+  probabilities, ids = np.exp(np.asarray(top_log_p)), np.asarray(top_ids)
 
-  def candidates(row, mask):
-    pairs = zip(ids[row, mask], values[row, mask], strict=True)
+  def candidates(row: int, mask: int) -> list[tuple[str, float]]:
+    pairs = zip(ids[row, mask], probabilities[row, mask], strict=True)
     return [(pieces[i], float(p)) for i, p in pairs]
 
   counts = batch["mlm_weights"].sum(-1).astype(int)
@@ -160,7 +170,7 @@ def fill(
 
 
 def show(text: str, masks: list[list[tuple[str, float]]]) -> str:
-  """The fillings of one text, a line a candidate."""
+  """Returns the candidates for one text's masks as lines."""
   lines = [text]
   for i, candidates in enumerate(masks):
     if len(masks) > 1:

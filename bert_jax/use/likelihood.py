@@ -1,24 +1,26 @@
-"""How likely a model finds a text, without training: `score`, `cloze`.
+"""Computes how likely a model finds a text, without training: `score`, `cloze`.
 
-Sums of natural logarithms over the tokens of a text, special ones left out:
+The score of a text is a sum of natural logarithms over its tokens, without the
+special tokens. The methods are:
 
-- "pll", pseudo-log-likelihood: each token masked in turn, log P(token | all
-  others) (Salazar et al. 2020, equation 1).
-- "pll_word_l2r": the same with the later pieces of its word masked as well, so
-  that a word's pieces do not give each other away (Kauf and Ivanova 2023).
-- "rtd": log P(original) of ELECTRA's discriminator at each token, one pass.
-- "lm": log P(token | those before it), exact; the first token has none before
-  it and does not count.
+- "pll", pseudo-log-likelihood: log P(token | all other tokens), with each token
+  masked in turn (Salazar et al. 2020, equation 1).
+- "pll_word_l2r": like "pll", but the later pieces of the same word are masked
+  too, because they reveal the piece (Kauf and Ivanova 2023).
+- "rtd": log P(token is original), from ELECTRA's discriminator in one pass.
+- "lm": log P(token | the tokens before it), from a causal model in one pass.
+  The first token does not count, because no token is before it.
 """
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
@@ -28,9 +30,11 @@ from bert_jax.use.text_batches import Text, Tokens
 from bert_jax.weights.load import OpenedModel
 
 METHODS = ("pll", "pll_word_l2r", "rtd", "lm")
-# Texts whose rows are made and sorted at once.
+# The number of texts whose rows are made and sorted together.
 BLOCK = 2048
 _jit = functools.partial(sharding.jit, static_argnums=0)
+# `input_ids` and the other inputs of the encoder, [b, l] each.
+Inputs = dict[str, Array]
 _MASKS = ("[MASK]", "<mask>")
 
 
@@ -38,7 +42,7 @@ class Guess(NamedTuple):
   """A filled blank.
 
   Attributes:
-    answer: log P of the answer; None if it is no single piece.
+    answer: log P of the answer; None if the answer is not a single piece.
     best: the most likely piece.
     right: True if `best` is the answer.
   """
@@ -49,16 +53,23 @@ class Guess(NamedTuple):
 
 
 class _Row(NamedTuple):
-  """A row to run: of text `number`; what is read off at which positions."""
+  """A row to run.
+
+  Attributes:
+    number: the number of the text.
+    ids: int32 [T], the ids of the row.
+    arguments: two integers for the method's program: (position, token id) of a
+      masked token for "pll", "pll_word_l2r" and `cloze`; (begin, end) of the
+      tokens that count for "rtd" and "lm".
+  """
 
   number: int
   ids: np.ndarray
-  position: int
-  target: int
+  arguments: tuple[int, int]
 
 
 def method_of(model: OpenedModel) -> str:
-  """The score that a model's head gives; ValueError if it gives none."""
+  """Returns the method for a model's head; raises a UserError if none fits."""
   family, task = model.config["family"], model.config["task"]
   if family == "gpt" and task == "pretraining":
     return "lm"
@@ -73,7 +84,7 @@ def method_of(model: OpenedModel) -> str:
 
 
 def check(model: OpenedModel, method: str) -> None:
-  """Raises ValueError if a model's head does not give a score."""
+  """Raises a UserError if a method does not fit a model's head."""
   if method not in METHODS:
     raise UserError(f"method {method!r}: not one of {METHODS}.")
   head_method = method_of(model)
@@ -93,34 +104,34 @@ def score(
 
   Args:
     model: a model with a pre-training head.
-    texts: [N], none longer than the model's rows.
-    method: one of `METHODS`; None chooses it by the model's head.
-    tokens: the most tokens in a batch, with padding.
+    texts: N texts, which are not longer than the model's rows.
+    method: one of `METHODS`; None chooses one by the model's head.
+    tokens: the largest number of tokens in a batch, with padding.
 
   Returns:
-    float64 [N].
+    The scores, float64 [N].
 
   Raises:
-    ValueError: another method than the head's, or a text that is too long.
+    UserError: the method does not fit the model's head, or a text is too long.
   """
   method = method or method_of(model)
   check(model, method)
   run = _PROGRAMS[method]
-  # A causal model makes logits for all positions.
+  # A causal model computes logits at all positions, so take smaller batches.
   tokens = tokens if method != "lm" else max(tokens // 4, 1)
-  result = np.zeros(len(texts), np.float64)
+  scores = np.zeros(len(texts), np.float64)
   for start in range(0, len(texts), BLOCK):
     block = texts[start : start + BLOCK]
     encoded = encode(model, [text_batches.of_text(t[:40], t) for t in block])
     rows = list(_rows(model, encoded, method))
-    for numbers, values in _run(model, run, rows, tokens):
-      texts_of = [start + rows[i].number for i in numbers]
-      np.add.at(result, texts_of, values[: len(numbers)].astype(np.float64))
-  return result
+    for numbers, log_p in _run(model, run, rows, tokens):
+      text_numbers = [start + rows[i].number for i in numbers]
+      np.add.at(scores, text_numbers, log_p[: len(numbers)].astype(np.float64))
+  return scores
 
 
 def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
-  """`text_batches.encode`; ValueError for a text that is too long."""
+  """Encodes texts; raises a UserError for a text that is too long."""
   encoded = text_batches.encode(model, texts)
   longest = model.module.encoder.max_length
   for text, encoding in zip(texts, encoded, strict=True):
@@ -133,79 +144,99 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
 
 
 def mask_token(model: OpenedModel) -> tuple[str, int]:
-  """Spelling and id of the mask; ValueError if the model has none."""
+  """Returns the mask's text and id; raises a UserError if there is none."""
   for token in _MASKS:
-    number = model.tokenizer and model.tokenizer.token_to_id(token)
-    if number is not None:
-      return token, number
+    token_id = model.tokenizer and model.tokenizer.token_to_id(token)
+    if token_id is not None:
+      return token, token_id
   raise UserError(f"the tokenizer has none of {', '.join(_MASKS)}.")
 
 
 def _rows(
   model: OpenedModel, encoded: Sequence[Tokens], method: str
 ) -> Iterator[_Row]:
-  mask = mask_token(model)[1] if method.startswith("pll") else 0
+  """Yields the rows of texts: one for each token, or one for each text."""
+  mask_id = mask_token(model)[1] if method.startswith("pll") else 0
   for number, encoding in enumerate(encoded):
     if method in ("rtd", "lm"):
-      # "rtd" and "lm" score every token in one pass; for them `target` is the
-      # end position, not a token id.
-      yield _Row(number, encoding.ids, encoding.begin, encoding.end)
+      yield _Row(number, encoding.ids, (encoding.begin, encoding.end))
       continue
     for i in range(encoding.begin, encoding.end):
       ids, end = encoding.ids.copy(), i + 1
       if method == "pll_word_l2r":
         while end < encoding.end and encoding.splits[end] == encoding.splits[i]:
           end += 1
-      ids[i:end] = mask
-      yield _Row(number, ids, i, int(encoding.ids[i]))
+      ids[i:end] = mask_id
+      yield _Row(number, ids, (i, int(encoding.ids[i])))
 
 
 def _run(
-  model: OpenedModel, run: Callable, rows: Sequence[_Row], tokens: int
+  model: OpenedModel,
+  program: Callable[..., Any],
+  rows: Sequence[_Row],
+  tokens: int,
 ) -> Iterator[tuple[np.ndarray, Any]]:
-  """Yields numbers of rows and what the program gives for them."""
+  """Yields the numbers of a batch's rows and the program's output for them.
+
+  The output may have more rows than numbers, because a batch is padded.
+  """
   longest = model.module.encoder.max_length
   for batch in text_batches.batches([row.ids for row in rows], longest, tokens):
-    places = np.zeros((2, len(batch.inputs["sequence_ids"])), np.int32)
+    arguments = np.zeros((2, len(batch.inputs["sequence_ids"])), np.int32)
     for i, number in enumerate(batch.numbers):
-      places[:, i] = rows[number].position, rows[number].target
-    values = run(model.module, model.params, batch.inputs, *places)
-    yield batch.numbers, jax.tree.map(np.asarray, values)
+      arguments[:, i] = rows[number].arguments
+    outputs = program(model.module, model.params, batch.inputs, *arguments)
+    yield batch.numbers, jax.tree.map(np.asarray, outputs)
+
+
+Ids = Int[Array, "b"]
 
 
 @_jit
-def _pll(module, params, inputs, position, target):
+def _guess(
+  module: nn.Module, params: Any, inputs: Inputs, position: Ids, token_id: Ids
+) -> tuple[Ids, Float[Array, "b"]]:
+  """Returns the most likely id at a masked position, and log P(token_id)."""
   log_p = log_probabilities(module, params, inputs, position[:, None])[:, 0]
-  return jnp.take_along_axis(log_p, target[:, None], 1)[:, 0]
+  token_log_p = jnp.take_along_axis(log_p, token_id[:, None], 1)[:, 0]
+  return log_p.argmax(-1), token_log_p
 
 
 @_jit
-def _guess(module, params, inputs, position, target):
-  """The most likely id, and log P of the target."""
+def _pll(
+  module: nn.Module, params: Any, inputs: Inputs, position: Ids, token_id: Ids
+) -> Float[Array, "b"]:
+  """Returns log P(token_id) at a masked position."""
   log_p = log_probabilities(module, params, inputs, position[:, None])[:, 0]
-  wanted = jnp.take_along_axis(log_p, target[:, None], 1)[:, 0]
-  return log_p.argmax(-1), wanted
+  return jnp.take_along_axis(log_p, token_id[:, None], 1)[:, 0]
 
 
-def _between(shape: tuple[int, int], begin: Array, end: Array) -> Array:
-  index = jnp.arange(shape[1])[None]
+def _between(length: int, begin: Ids, end: Ids) -> Bool[Array, "b l"]:
+  """Returns True at the positions from `begin` to `end` - 1 of each row."""
+  index = jnp.arange(length)[None]
   return (index >= begin[:, None]) & (index < end[:, None])
 
 
 @_jit
-def _rtd(module, params, inputs, begin, end):
-  logits = module.apply({"params": params}, inputs)["rtd_logits"]
-  log_p = jax.nn.log_sigmoid(-logits)
-  return jnp.where(_between(logits.shape, begin, end), log_p, 0).sum(-1)
+def _rtd(
+  module: nn.Module, params: Any, inputs: Inputs, begin: Ids, end: Ids
+) -> Float[Array, "b"]:
+  """Returns the sum of log P(token is original) from `begin` to `end` - 1."""
+  outputs: Any = module.apply({"params": params}, inputs)
+  log_p = jax.nn.log_sigmoid(-outputs["rtd_logits"])
+  return jnp.where(_between(log_p.shape[1], begin, end), log_p, 0).sum(-1)
 
 
 @_jit
-def _lm(module, params, inputs, begin, end):
+def _lm(
+  module: nn.Module, params: Any, inputs: Inputs, begin: Ids, end: Ids
+) -> Float[Array, "b"]:
+  """Returns the sum of log P(token | before) from `begin` to `end` - 1."""
   ids = inputs["input_ids"]
-  logits = module.apply({"params": params}, inputs)["lm_logits"]
-  log_p = jax.nn.log_softmax(logits[:, :-1])
+  outputs: Any = module.apply({"params": params}, inputs)
+  log_p = jax.nn.log_softmax(outputs["lm_logits"][:, :-1])
   log_p = jnp.take_along_axis(log_p, ids[:, 1:, None], -1)[..., 0]
-  counts = _between(ids.shape, begin, end)[:, 1:]
+  counts = _between(ids.shape[1], begin, end)[:, 1:]
   return jnp.where(counts, log_p, 0).sum(-1)
 
 
@@ -218,19 +249,21 @@ def cloze(
   answers: Sequence[str],
   tokens: int = 8192,
 ) -> list[Guess]:
-  """Fills one `[MASK]` a text by the most likely piece.
+  """Fills the blank of each text with the most likely piece.
 
-  An answer is the piece that stands in the blank when the text with the answer
-  in its place is encoded; where that is no single piece, no guess is right.
+  To compare, the text is encoded with the answer in the blank. If the answer is
+  not a single piece there, no guess is right.
 
   Args:
     model: a masked language model.
-    texts: each with one `[MASK]`, whatever the model's own mask is.
-    answers: the answers of the blanks.
-    tokens: the most tokens in a batch, with padding.
+    texts: texts with one `[MASK]` each, also if the model's mask has another
+      spelling.
+    answers: the right word for each blank.
+    tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
-    ValueError: no masked language model, not one `[MASK]`, a long text.
+    UserError: the model is not a masked language model, a text does not have
+      exactly one `[MASK]`, or it is too long.
   """
   check(model, "pll")
   mask, mask_id = mask_token(model)
@@ -246,21 +279,24 @@ def cloze(
   filled = text_batches.encode(
     model, [text_batches.of_text("", t.replace("[MASK]", a)) for t, a in pairs]
   )
-  rows, is_single_piece = [], []
-  for i, (masked, other) in enumerate(zip(encoded, filled, strict=True)):
-    place = int(np.flatnonzero(masked.ids == mask_id)[0])
-    ids, answer = other.ids.copy(), 0
-    if len(ids) == len(masked.ids):
-      answer, ids[place] = int(ids[place]), mask_id
-    rows.append(_Row(i, masked.ids, place, answer))
-    is_single_piece.append(np.array_equal(ids, masked.ids))
-  result: list[Any] = [None] * len(texts)
-  for numbers, guesses in _run(model, _guess, rows, tokens):
-    for number, best, log_p in zip(numbers, *guesses, strict=False):
-      name = model.tokenizer.id_to_token(int(best)) or str(best)
-      if is_single_piece[number]:
-        right = int(best) == rows[number].target
-        result[number] = Guess(float(log_p), name, right)
-      else:
-        result[number] = Guess(None, name, False)
-  return result
+  rows = []
+  answer_ids: list[int | None] = []
+  for i, (blank, answered) in enumerate(zip(encoded, filled, strict=True)):
+    position = int(np.flatnonzero(blank.ids == mask_id)[0])
+    ids, answer_id = answered.ids.copy(), 0
+    if len(ids) == len(blank.ids):
+      answer_id, ids[position] = int(ids[position]), mask_id
+    rows.append(_Row(i, blank.ids, (position, answer_id)))
+    is_single_piece = np.array_equal(ids, blank.ids)
+    answer_ids.append(answer_id if is_single_piece else None)
+  assert model.tokenizer is not None  # `mask_token` has checked this.
+  guesses: list[Any] = [None] * len(texts)
+  for numbers, (best_ids, answer_log_p) in _run(model, _guess, rows, tokens):
+    for i, number in enumerate(numbers):
+      best, answer_id = int(best_ids[i]), answer_ids[number]
+      guesses[number] = Guess(
+        None if answer_id is None else float(answer_log_p[i]),
+        model.tokenizer.id_to_token(best) or str(best),
+        best == answer_id,
+      )
+  return guesses

@@ -1,4 +1,4 @@
-"""Tests of a pre-trained model by its likelihoods: BLiMP, filled blanks."""
+"""Tests a pre-trained model by its likelihoods: BLiMP, filled blanks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,22 +25,25 @@ def run(
 
   Args:
     path: a path that `bert_jax.load` opens.
-    blimp_path: folder or tar file of BLiMP's .jsonl files; None to leave it
-      out.
-    cloze_path: .jsonl of "text" with one [MASK] and "answer"; None likewise.
-    method: how BLiMP's sentences are scored, see `likelihood.score`; None for
-      what the model's head allows.
-    pairs: the first pairs of each file of BLiMP only; None for all.
-    tokens: tokens of a batch, with padding.
+    blimp_path: a folder or tar file with BLiMP's .jsonl files; None leaves this
+      test out.
+    cloze_path: a .jsonl file, where each line has a "text" with one [MASK] and
+      an "answer"; None leaves this test out.
+    method: how BLiMP's sentences are scored; see `likelihood.score`. None
+      chooses by the model's head.
+    pairs: the number of pairs to take from each file of BLiMP; None takes all.
+    tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
     tower: "discriminator" or "generator" of an ELECTRA.
 
   Returns:
-    "model", "method", and the results of each test by its name.
+    A dict with the keys "model" and "method", and with the results of each test
+    by its name: "blimp", "cloze".
 
   Raises:
-    ValueError: bad input; the message is one sentence.
+    UserError: a file or the model is not as described. The message is one
+      sentence.
   """
   model = load(
     path,
@@ -55,7 +58,7 @@ def run(
     results["blimp"] = run_blimp(model, blimp_path, method, pairs, tokens)
   if cloze_path:
     results["cloze"] = run_cloze(model, cloze_path, tokens)
-  # Print the results before they are written, since writing may fail.
+  # Print the results here, because the caller may fail to write them.
   _show(results)
   return results
 
@@ -63,17 +66,17 @@ def run(
 def run_blimp(
   model: OpenedModel, path: str, method: str, pairs: int | None, tokens: int
 ) -> dict[str, Any]:
-  """Scores both sentences of each pair.
+  """Scores both sentences of each pair; returns `blimp.results`.
 
   Args:
     model: a model with a pre-training head.
     path: see `blimp.read`.
     method: see `likelihood.score`.
-    pairs: the first pairs of each file only; None for all.
-    tokens: tokens of a batch.
+    pairs: the number of pairs to take from each file; None takes all.
+    tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
-    ValueError: bad input.
+    UserError: a file is damaged, or the model's scores are not finite.
   """
   files = blimp.read(path, pairs)
   texts = [text for file in files for text in (*file.good, *file.bad)]
@@ -89,16 +92,17 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
 
   Args:
     model: a masked language model.
-    path: .jsonl of "text" and "answer".
-    tokens: tokens of a batch.
+    path: a .jsonl file with "text" and "answer" in each line.
+    tokens: the largest number of tokens in a batch, with padding.
 
   Raises:
-    ValueError: bad input; file and line are named.
+    UserError: a line is wrong, and the message names it; or the file is empty;
+      or the model's scores are not finite.
   """
   texts, answers = [], []
   for number, line in enumerate(text_batches.read_lines(path), 1):
-    item = text_batches.parse_object(line, f"{path}:{number}")
-    text, answer = (item.get(key) for key in ("text", "answer"))
+    row = text_batches.parse_object(line, f"{path}:{number}")
+    text, answer = row.get("text"), row.get("answer")
     if not isinstance(text, str) or text.count("[MASK]") != 1:
       raise UserError(f'{path}:{number}: no "text" with one [MASK].')
     if not isinstance(answer, str) or not answer.strip():
@@ -120,7 +124,7 @@ def run_cloze(model: OpenedModel, path: str, tokens: int) -> dict[str, Any]:
 
 
 def _check_finite(scores: Sequence[float] | np.ndarray) -> None:
-  """Raises UserError at NaN, which would count as wrong, pair for pair."""
+  """Raises a UserError for NaN, which would silently count as wrong."""
   if not np.isfinite(scores).all():
     raise UserError("the model's scores are not finite; it is broken.")
 
@@ -134,6 +138,6 @@ def _show(results: dict[str, Any]) -> None:
     log_p = "none" if mean is None else f"{mean:.4f}"
     print(
       f"cloze: accuracy {row['accuracy']:.4f} of {row['texts']:,} texts;"
-      f" {row['answers_of_several_pieces']:,} answers are no single piece;"
+      f" {row['answers_of_several_pieces']:,} answers are not a single piece;"
       f" mean log P of the others {log_p}"
     )

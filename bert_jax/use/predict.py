@@ -1,12 +1,14 @@
-"""A model with its head: examples to predictions, in order."""
+"""Predicts with a model and its head, in the order of the examples."""
 
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
@@ -30,8 +32,9 @@ from bert_jax.use import fill_mask
 from bert_jax.weights import hf_config, model_folder
 from bert_jax.weights.load import OpenedModel, open_model
 
-# Examples that are read, run and written together.
+# The number of examples that are read, run and written together.
 CHUNK = 1024
+Example = TypeVar("Example")
 _KINDS = {
   "multiple_choice": "choice",
   "token_classification": "tagging",
@@ -44,13 +47,14 @@ class Predictor(NamedTuple):
 
   Attributes:
     kind: what it predicts, a key of `requests.PARSERS`.
-    task: labels and metrics.
-    vocabulary: text to ids.
-    length: tokens in a row at most.
-    batch_size: rows of all devices.
-    top: candidates for a mask.
-    params: on the devices.
-    step: (params, batch) -> logits; of masks, (probabilities, ids).
+    task: the task with its labels and metrics.
+    vocabulary: the model's vocabulary.
+    length: the largest number of tokens in a row.
+    batch_size: the number of rows in a batch, on all devices together.
+    top: the number of candidates for a mask.
+    params: the parameters, on the devices.
+    step: (params, batch) -> logits. For kind "fill" the output is float32
+      [b, top, 2]: the log-probability and the id of each candidate.
     mesh: the mesh of the devices.
   """
 
@@ -66,7 +70,15 @@ class Predictor(NamedTuple):
 
 
 def kind_of(config: dict[str, Any], path: str) -> str:
-  """Returns what a model predicts; raises UserError if it has no such head."""
+  """Returns the kind of a model's predictions.
+
+  Args:
+    config: the config of a converted folder.
+    path: the model's path, for messages.
+
+  Raises:
+    UserError: the model has no head that predicts.
+  """
   name = config["task"]
   if name == "sequence_classification":
     return config["problem"] or "classification"
@@ -81,7 +93,11 @@ def kind_of(config: dict[str, Any], path: str) -> str:
 
 
 def vocabulary_of(model: OpenedModel) -> Vocabulary:
-  """A model's vocabulary; ValueError if it has none, or another model's."""
+  """Returns a model's vocabulary.
+
+  Raises:
+    UserError: the model has no vocabulary, or one that does not fit its rows.
+  """
   vocabulary = model.vocabulary
   size = model.config["model"]["vocab_size"]
   layout = layouts.of_vocabulary(vocabulary)
@@ -97,7 +113,13 @@ def vocabulary_of(model: OpenedModel) -> Vocabulary:
 
 
 def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
-  """The task that a model was fine-tuned for, as far as its files say."""
+  """Returns the task of a fine-tuned model, as far as its config says.
+
+  Args:
+    config: the config of a converted folder.
+    kind: the return value of `kind_of`.
+    null: True if a question may have no answer, as in SQuAD 2.0.
+  """
   saved = config["source"].get("fine_tuned")
   if saved:
     task = encoded_rows.task_of(saved)
@@ -122,20 +144,23 @@ def open_predictor(
   dtype: str = "float32",
   family: str | None = None,
 ) -> Predictor:
-  """Opens a run, a converted folder or one of transformers, to predict.
+  """Opens a model to predict with it.
 
   Args:
-    path: see `bert_jax.load`.
-    batch_size: rows at a time; rounded up to a multiple of the devices.
-    length: tokens in a row at most, bounded by the model's positions.
-    top: candidates for each mask.
+    path: the model's path; see `weights.load.open_model`.
+    batch_size: the number of rows in a batch. It is rounded up to a multiple of
+      the number of devices.
+    length: the largest number of tokens in a row. The model's positions limit
+      it further.
+    top: the number of candidates for each mask.
     best: if True, opens the checkpoint of a run with the best score.
-    null: a question may have no answer, as in SQuAD 2.0.
+    null: True if a question may have no answer, as in SQuAD 2.0.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
 
   Raises:
-    ValueError: no model, no head, no tokenizer, or not its own.
+    UserError: the model cannot be opened, has no head that predicts, or its
+      tokenizer is missing or does not fit.
   """
   model = open_model(
     path, family=family, default_tower="generator", best=best, dtype=dtype
@@ -150,36 +175,38 @@ def open_predictor(
   size = vocabulary.vocab_size
   mesh = sharding.make_mesh()
   devices = mesh.shape["data"]
-  place = NamedSharding(mesh, PartitionSpec())
-  params = jax.device_put(model_folder.unflatten(model.weights.arrays), place)
+  replicated = NamedSharding(mesh, PartitionSpec())
+  arrays = model_folder.unflatten(model.weights.arrays)
+  top = min(top, size)
   return Predictor(
-    kind,
-    task_of(config, kind, null),
-    vocabulary,
-    min(length, module.encoder.max_length),
-    -(-batch_size // devices) * devices,
-    min(top, size),
-    params,
-    evaluate_task.jit_replicated(
-      _make_step(module, kind, min(top, size), size), mesh
+    kind=kind,
+    task=task_of(config, kind, null),
+    vocabulary=vocabulary,
+    length=min(length, module.encoder.max_length),
+    batch_size=-(-batch_size // devices) * devices,
+    top=top,
+    params=jax.device_put(arrays, replicated),
+    step=evaluate_task.jit_replicated(
+      _make_step(module, kind, top, size), mesh
     ),
-    mesh,
+    mesh=mesh,
   )
 
 
 def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
+  """Returns `Predictor.step`, not yet jitted."""
   keys = task_heads.input_keys(module)
 
-  def step(params, batch):
+  def step(params: Any, batch: dict[str, Array]) -> Any:
     inputs = {key: batch[key] for key in keys if key in batch}
     if kind != "fill":
       return module.apply({"params": params}, inputs)
     positions = batch["mlm_positions"]
     log_p = fill_mask.log_probabilities(module, params, inputs, positions)
     # Rows of the word table beyond the pieces only pad it to a round number.
-    values, ids = jax.lax.top_k(log_p[:, 0, :pieces], top)
-    # One array; ids are exact in float32.
-    return jnp.stack([values, ids.astype(jnp.float32)], -1)
+    top_log_p, ids = jax.lax.top_k(log_p[:, 0, :pieces], top)
+    # A float32 holds ids exactly, so both fit into one array.
+    return jnp.stack([top_log_p, ids.astype(jnp.float32)], -1)
 
   return step
 
@@ -187,10 +214,16 @@ def _make_step(module: Any, kind: str, top: int, pieces: int) -> Any:
 def encode(
   predictor: Predictor, examples: Sequence[dict[str, Any]]
 ) -> tuple[Rows, np.ndarray | None]:
-  """Rows of examples, each with as many windows as it needs.
+  """Encodes examples, each as one or several windows.
+
+  Args:
+    predictor: the model.
+    examples: the examples, as `requests.PARSERS` makes them.
 
   Returns:
-    The rows, whose `example` of choices counts choices; places of masks.
+    The rows, and the positions of masks, int32 [rows]. For kind "choice", the
+    `example` of a row is the number of a choice. For other kinds than "fill",
+    the positions are None.
   """
   kind, vocabulary = predictor.kind, predictor.vocabulary
   examples, length = list(examples), predictor.length
@@ -209,25 +242,39 @@ def encode(
 
 
 def run(
-  predictor: Predictor, rows: Rows, places: np.ndarray | None
+  predictor: Predictor, rows: Rows, positions: np.ndarray | None
 ) -> list[np.ndarray]:
-  """The model's outputs of each row, in order."""
+  """Computes the model's output for each row, in order.
+
+  Args:
+    predictor: the model.
+    rows: the rows.
+    positions: the position of the mask in each row, int32 [rows]; None if the
+      rows have no masks.
+  """
   if not len(rows.example):
     return []
-  # Labels are not read: rows of one kind do for all.
+  # The step does not read labels, so batches without labels fit all kinds.
   task = predictor.task._replace(kind="classification", columns=1)
   rows = rows._replace(labels=np.full(len(rows.example), -1, np.int32))
   pad = layouts.of_vocabulary(predictor.vocabulary).pad
-  buckets = [size for size in BUCKETS if size < predictor.length]
-  buckets = (*buckets, predictor.length)
-  size = predictor.batch_size
-  batches = Batches(task, rows, pad, size, group=True, buckets=buckets)
+  shorter = [size for size in BUCKETS if size < predictor.length]
+  batches = Batches(
+    task,
+    rows,
+    pad,
+    predictor.batch_size,
+    group=True,
+    buckets=(*shorter, predictor.length),
+  )
+  add = None
+  if positions is not None:
 
-  def extra(units):
-    positions = np.where(units < 0, 0, places[units])
-    return {"mlm_positions": positions[:, None].astype(np.int32)}
+    def add(numbers: np.ndarray) -> dict[str, np.ndarray]:
+      """Returns the positions of rows; rows that are padding have -1."""
+      row_positions = np.where(numbers < 0, 0, positions[numbers])
+      return {"mlm_positions": row_positions[:, None].astype(np.int32)}
 
-  add = None if places is None else extra
   with sharding.use_mesh(predictor.mesh):
     step, params = predictor.step, predictor.params
     outputs = [
@@ -241,32 +288,35 @@ def run(
 def predict(
   predictor: Predictor, examples: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-  """Predictions of examples, one each, in order; see `results`."""
+  """Returns a prediction for each example, in order; see `make_results`."""
   if not examples:
     return []
-  rows, places = encode(predictor, examples)
-  predictions = run(predictor, rows, places)
-  return make_results(predictor, rows, predictions, list(examples))
+  rows, positions = encode(predictor, examples)
+  outputs = run(predictor, rows, positions)
+  return make_results(predictor, rows, outputs, list(examples))
 
 
 def mask_token(predictor: Predictor) -> str | None:
   """Returns the tokenizer's mask token as text; None if it has none."""
-  number = predictor.vocabulary.special.mask
-  return None if number is None else predictor.vocabulary.pieces[number]
+  mask = predictor.vocabulary.special.mask
+  return None if mask is None else predictor.vocabulary.pieces[mask]
 
 
 def label_order(
   predictor: Predictor, split: Split, data_path: str
 ) -> list[int] | None:
-  """Places of a split's labels among the model's; None where it has none.
+  """Returns the model's column for each label of a split's task.
 
   Args:
     predictor: the model.
-    split: the rows.
-    data_path: their folder, for messages.
+    split: a split of a prepared task.
+    data_path: the folder of the task, for messages.
+
+  Returns:
+    The columns; None if the task has no labels.
 
   Raises:
-    ValueError: a model of another kind, vocabulary or other labels.
+    UserError: the model has another kind, vocabulary or other labels.
   """
   task, model_labels = split.task, predictor.task.labels
   if predictor.kind != task.kind:
@@ -294,7 +344,7 @@ def label_order(
 def predict_split(
   predictor: Predictor, split: Split, data_path: str
 ) -> list[Any]:
-  """Returns the predictions for a split, as `make_predictions` makes them.
+  """Returns the predictions for a split; see `evaluate_task.predictions`.
 
   Labels are matched by name, because the model may have them in another order.
   The arguments and errors are those of `label_order`.
@@ -306,15 +356,11 @@ def predict_split(
   return evaluate_task.predictions(split, logits)
 
 
-def chunks(items: Iterator[Any], size: int = CHUNK) -> Iterator[list[Any]]:
-  """Lists of `size` items; the last one may be shorter."""
-  chunk = []
-  for item in items:
-    chunk.append(item)
-    if len(chunk) == size:
-      yield chunk
-      chunk = []
-  if chunk:
+def chunks(
+  examples: Iterator[Example], size: int = CHUNK
+) -> Iterator[list[Example]]:
+  """Yields lists of `size` examples; the last list may be shorter."""
+  while chunk := list(itertools.islice(examples, size)):
     yield chunk
 
 
@@ -322,7 +368,7 @@ Result = dict[str, Any]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-  """Along the last axis, in float64."""
+  """Returns float64 probabilities, which sum to 1 along the last axis."""
   logits = np.asarray(logits, np.float64)
   chances = np.exp(logits - logits.max(-1, keepdims=True))
   return chances / chances.sum(-1, keepdims=True)
@@ -331,24 +377,24 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def make_results(
   predictor: Any, rows: Rows, logits: Sequence[np.ndarray], examples: Examples
 ) -> list[Result]:
-  """Makes each example's prediction.
+  """Turns logits into a prediction for each example.
 
   Args:
     predictor: the predictor that computed the logits.
     rows: the rows that `encode` made.
     logits: the logits of each row.
-    examples: their raw fields.
+    examples: the examples that were encoded.
 
   Raises:
-    ValueError: logits that are not finite.
+    UserError: a logit is not finite.
   """
   kind, task = predictor.kind, predictor.task
   if kind == "fill":
     predictions.check_finite(*logits)
     return _masks(predictor, rows, logits, examples)
   if kind == "span":
-    results = predictions.make_predictions(task, rows, logits, examples)
-    return [_answer(result) for result in results]
+    answers = predictions.make_predictions(task, rows, logits, examples)
+    return [_answer(answer) for answer in answers]
   if kind == "tagging":
     tags = predictions.make_predictions(task, rows, logits, examples)
     chances = tag_chances(rows, logits, examples, tags, task.labels)
@@ -363,13 +409,14 @@ def make_results(
   if kind == "choice":
     counts = [len(e["texts"]) for e in examples]
     scores_by_example = np.split(means[:, 0], np.cumsum(counts)[:-1])
-    return [_chosen(softmax(scores)) for scores in scores_by_example]
+    return [_choice(softmax(scores)) for scores in scores_by_example]
   if kind == "multi_label":
     return [_labels(task.labels, 1 / (1 + np.exp(-x))) for x in means]
   return [_label(task.labels, x) for x in softmax(means)]
 
 
 def _label(labels: Sequence[str], chances: np.ndarray) -> Result:
+  """Makes the result of a classification from its probabilities."""
   best = int(chances.argmax())
   return {
     "label": labels[best],
@@ -378,19 +425,22 @@ def _label(labels: Sequence[str], chances: np.ndarray) -> Result:
   }
 
 
-def _scores(names: Sequence[str], values: np.ndarray) -> Result:
-  if len(values) == 1:
-    return {"score": float(values[0])}
-  return {"scores": dict(zip(names, values.tolist(), strict=True))}
+def _scores(names: Sequence[str], scores: np.ndarray) -> Result:
+  """Makes the result of a regression with one output or several."""
+  if len(scores) == 1:
+    return {"score": float(scores[0])}
+  return {"scores": dict(zip(names, scores.tolist(), strict=True))}
 
 
 def _labels(labels: Sequence[str], chances: np.ndarray) -> Result:
-  named = dict(zip(labels, chances.tolist(), strict=True))
-  chosen = [name for name, chance in named.items() if chance > 0.5]
-  return {"labels": chosen, "probabilities": named}
+  """Makes the result of a classification with several labels."""
+  probabilities = dict(zip(labels, chances.tolist(), strict=True))
+  likely = [label for label, p in probabilities.items() if p > 0.5]
+  return {"labels": likely, "probabilities": probabilities}
 
 
-def _chosen(chances: np.ndarray) -> Result:
+def _choice(chances: np.ndarray) -> Result:
+  """Makes the result of a multiple choice from its probabilities."""
   best = int(chances.argmax())
   return {
     "choice": best,
@@ -400,19 +450,20 @@ def _chosen(chances: np.ndarray) -> Result:
 
 
 def _answer(answer: dict[str, Any]) -> Result:
+  """Makes the result of a question from its predicted answer."""
   odds = {k: answer[k] for k in ("null_odds",) if k in answer}
   nbest = [
-    {"text": x["text"], "probability": x["probability"]}
-    for x in answer["nbest"]
+    {"text": candidate["text"], "probability": candidate["probability"]}
+    for candidate in answer["nbest"]
   ]
-  chances = {x["text"]: x["probability"] for x in nbest}
+  chances = {c["text"]: c["probability"] for c in nbest}
   text = answer["text"]
   chance = chances.get(text, 0.0)
   if odds and "" not in chances:
-    # A beam's list is of answers, given that there is one; that there is none
-    # has a chance of its own, of which `null_odds` is the logit.
-    none, some = softmax(np.array([answer["null_odds"], 0.0])).tolist()
-    chance = chance * some if text else none
+    # The probabilities of a beam assume that an answer exists. `null_odds` is
+    # the logit of the event that none exists.
+    p_none, p_exists = softmax(np.array([answer["null_odds"], 0.0])).tolist()
+    chance = chance * p_exists if text else p_none
   return {"answer": text, "probability": chance} | odds | {"nbest": nbest}
 
 
@@ -423,10 +474,17 @@ def tag_chances(
   tags: Sequence[Sequence[str | None]],
   labels: Sequence[str],
 ) -> list[list[float | None]]:
-  """The probability of each word's tag, in the window that it is read in.
+  """Returns the probability of each word's tag.
 
-  A word counts in one window only (`tagging.rows`); 1 for one without a piece,
-  whose tag is O whatever the model says, None if the model has no O.
+  `tagging.rows` chooses one window for each word. A word without pieces always
+  has the tag O, with probability 1, or None if the model has no tag O.
+
+  Args:
+    rows: the rows of the examples.
+    logits: float32 [tokens, tags] of each row.
+    examples: the examples.
+    tags: the predicted tag of each word of each example.
+    labels: the names of the tags, in the order of the logits.
   """
   ids = {name: i for i, name in enumerate(labels)}
   chances: list[list[float | None]] = [
@@ -434,22 +492,24 @@ def tag_chances(
   ]
   for i, example in enumerate(rows.example):
     words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
-    places = np.flatnonzero(words >= 0)
-    found = softmax(logits[i][places])
-    for word, chance in zip(words[places], found, strict=True):
-      chances[example][word] = float(chance[ids[tags[example][word]]])
+    positions = np.flatnonzero(words >= 0)
+    word_chances = softmax(logits[i][positions])
+    for word, tag_chance in zip(words[positions], word_chances, strict=True):
+      tag = tags[example][word]
+      chances[example][word] = float(tag_chance[ids[tag]])
   return chances
 
 
 def _masks(
   predictor: Any, rows: Rows, outputs: Sequence[np.ndarray], examples: Examples
 ) -> list[Result]:
+  """Makes the results of texts with masks: candidates for each mask."""
   results: list[Result] = [{"masks": []} for _ in examples]
   pieces = predictor.vocabulary.pieces
   for example, candidates in zip(rows.example, outputs, strict=True):
-    named = [
-      {"token": pieces[int(i)], "probability": float(np.exp(value))}
-      for value, i in candidates
+    mask = [
+      {"token": pieces[int(i)], "probability": float(np.exp(log_p))}
+      for log_p, i in candidates
     ]
-    results[example]["masks"].append(named)
+    results[example]["masks"].append(mask)
   return results

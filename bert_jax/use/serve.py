@@ -50,6 +50,7 @@ class ArrivingLines:
       self._ended = True
 
   def __iter__(self) -> Iterator[bytes]:
+    """Yields each line, and waits for lines that have not arrived."""
     while self._lines or not self._ended:
       if self._lines:
         yield self._lines.popleft()
@@ -151,6 +152,7 @@ class Groups:
 
 
 def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
+  """Answers lines of stdin as they arrive; returns their number."""
   lines = ArrivingLines(sys.stdin.buffer)
   examples = requests.read(
     text_batches.decode(lines, "stdin"),
@@ -158,8 +160,8 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
     "stdin",
     predict.mask_token(predictor),
   )
-  # A small group runs in the smallest batch: in a full batch most rows would be
-  # padding.
+  # Run a small group in the smallest batch, because most rows of a full batch
+  # would be padding.
   small_batches = predictor._replace(batch_size=predictor.mesh.shape["data"])
   groups = Groups(predictor.batch_size, predict.CHUNK)
   count = 0
@@ -171,6 +173,8 @@ def _answer_stdin(predictor: Predictor, out: IO[str]) -> int:
 
 
 def _answer_file(predictor: Predictor, path: str, out: IO[str]) -> int:
+  """Answers the lines of a file; returns their number."""
+
   def examples() -> Iterator[Example]:
     mask = predict.mask_token(predictor)
     return requests.read(
@@ -211,8 +215,9 @@ def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
     The number of predictions.
 
   Raises:
-    ValueError: there is a bad line, which the message names, or no line. Lines
-      of stdin before the bad line have been answered; of a file, no line has.
+    UserError: there is a bad line, which the message names, or no line. Lines
+      of stdin before the bad line have been answered. A file is checked first,
+      so none of its lines has been answered.
   """
   if source == "-":
     count = _answer_stdin(predictor, out)
@@ -226,7 +231,9 @@ def answer(predictor: Predictor, source: str, out: IO[str]) -> int:
 def answer_file(
   open_predictor: Callable[[], Predictor], source: str, target: str
 ) -> int:
-  """Answers every line of a file; the output is written whole or not at all.
+  """Answers every line of a file.
+
+  The output is written completely or not at all.
 
   Args:
     open_predictor: opens the model. It is called after the output is opened, so
@@ -238,10 +245,10 @@ def answer_file(
     The number of predictions.
 
   Raises:
-    ValueError: there is a bad line, which the message names, or no line; or
-      both files are the same.
+    UserError: there is a bad line, which the message names, or no line; or both
+      files are the same.
   """
-  if target != "-" and os.path.realpath(target) == os.path.realpath(source):
-    raise UserError(f"--output={target} is the input; choose another.")
+  if target != "-":
+    text_batches.check_not_input(source, target)
   with files.text_output(target) as out:
     return answer(open_predictor(), source, out)

@@ -1,4 +1,4 @@
-"""Texts as rows of a loaded model: read, encoded, batched by length."""
+"""Reads texts, encodes them for a model, and batches them by length."""
 
 import bisect
 import codecs
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from etils import epath
 
 from bert_jax.messages import UserError
 from bert_jax.tasks.bucket_lengths import FEATURE_BUCKETS
@@ -26,25 +27,25 @@ class Text(NamedTuple):
     id: its id in the input, or its number from 0.
     text: the unchanged text; separate words are joined with spaces.
     words: (begin, end) in `text` of each word.
-    given: True if the input has separate words.
+    has_words: True if the input has separate words, and not only a text.
   """
 
   id: Any
   text: str
   words: list[tuple[int, int]]
-  given: bool = False
+  has_words: bool = False
 
 
 class Tokens(NamedTuple):
-  """An encoded text, special tokens around it.
+  """An encoded text, with special tokens around it.
 
   Attributes:
-    ids: int32 [T], of ELMo [T, 50].
-    pieces: [T], as the vocabulary spells them; of ELMo the words.
-    offsets: [T] characters (begin, end) of the text.
-    words: int32 [T], number of the word that a piece is of; -1 for none.
-    splits: int32 [T], number of the word as the tokenizer splits them,
-      punctuation apart; -1 for special tokens.
+    ids: int32 [T]; for ELMo [T, 50], the ids of characters.
+    pieces: T pieces, as the vocabulary spells them; for ELMo the words.
+    offsets: (begin, end) of each piece in the text, in characters.
+    words: int32 [T], the number of each piece's word; -1 for no word.
+    splits: int32 [T], the number of each piece's word as the tokenizer splits
+      words, which separates punctuation; -1 for special tokens.
     begin: the number of special tokens at the beginning.
     end: the position of the first special token at the end.
   """
@@ -62,9 +63,9 @@ class Batch(NamedTuple):
   """Rows that are run together.
 
   Attributes:
-    numbers: int64 [n] of the rows.
-    inputs: `input_ids` or `char_ids`, and `sequence_ids`: int32 [B, L, ...];
-      B may be more than n, those rows are padding.
+    numbers: int64 [n], the numbers of the rows.
+    inputs: `input_ids` or `char_ids`, and `sequence_ids`, int32 [B, L, ...].
+      The rows from n to B are padding.
   """
 
   numbers: np.ndarray
@@ -72,7 +73,7 @@ class Batch(NamedTuple):
 
 
 def spaced(text: str) -> list[tuple[int, int]]:
-  """(begin, end) of what stands between white space."""
+  """Returns (begin, end) of each word that white space separates."""
   offsets, begin = [], 0
   for word in text.split():
     begin = text.index(word, begin)
@@ -82,27 +83,31 @@ def spaced(text: str) -> list[tuple[int, int]]:
 
 
 def of_text(id: Any, text: str) -> Text:
-  """A text whose words are what stands between white space."""
+  """Makes a text whose words are separated by white space."""
   text = replace_surrogates(text)
   return Text(id, text, spaced(text))
 
 
 def of_words(id: Any, words: Sequence[str]) -> Text:
-  """A text of given words."""
+  """Makes a text from separate words."""
   words = [replace_surrogates(word) for word in words]
   ends = np.cumsum([len(word) + 1 for word in words]).tolist()
   pairs = zip(words, ends, strict=True)
   spans = [(end - 1 - len(word), end - 1) for word, end in pairs]
-  return Text(id, " ".join(words), spans, given=True)
+  return Text(id, " ".join(words), spans, has_words=True)
 
 
 def read_texts(path: str) -> Iterator[Text]:
-  """Reads a text a line, or of .jsonl (.json, .ndjson) an object a line.
+  """Reads the texts of a file.
 
-  An object has "text" or "words" (a list), and may have an "id".
+  Args:
+    path: a file with a text on each line, or a .jsonl (.json, .ndjson) file
+      with an object on each line. An object has "text" or "words" (a list), and
+      may have an "id".
 
   Raises:
-    ValueError: a line that is not so; file and line are named. No lines.
+    UserError: a line is wrong, and the message names it; or the file has no
+      lines.
   """
   number = -1
   for number, line in enumerate(read_lines(path)):
@@ -110,13 +115,13 @@ def read_texts(path: str) -> Iterator[Text]:
       yield of_text(number, line)
       continue
     place = f"{path}:{number + 1}"
-    item = parse_object(line, place)
-    words = item.get("words")
-    name = item.get("id", number)
+    row = parse_object(line, place)
+    words = row.get("words")
+    name = row.get("id", number)
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
       yield of_words(name, words)
-    elif isinstance(item.get("text"), str) and words is None:
-      yield of_text(name, item["text"])
+    elif isinstance(row.get("text"), str) and words is None:
+      yield of_text(name, row["text"])
     else:
       raise UserError(
         f'{place}: neither "text" (a string) nor "words" (a list of strings).'
@@ -126,20 +131,28 @@ def read_texts(path: str) -> Iterator[Text]:
 
 
 def read_lines(path: str) -> Iterator[str]:
-  """Lines of a UTF-8 file without their ends and a byte-order mark.
+  """Yields the lines of a UTF-8 file without line ends and byte-order mark.
 
   Raises:
-    ValueError: no such file, or not UTF-8.
+    UserError: the file cannot be read, or is not UTF-8.
   """
   try:
-    with open(path, "rb") as f:
+    with epath.Path(path).open("rb") as f:
       yield from decode(f, path)
   except OSError as e:
     raise UserError(f"{path}: {e.strerror}.") from e
 
 
 def decode(lines: Iterable[bytes], source: str) -> Iterator[str]:
-  """The same of lines that are open; ValueError names where they stand."""
+  """Decodes lines of UTF-8 without line ends and byte-order mark.
+
+  Args:
+    lines: the lines as bytes.
+    source: where the lines are from, for messages.
+
+  Raises:
+    UserError: a line is not UTF-8; the message names it.
+  """
   for number, line in enumerate(lines, 1):
     line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
     try:
@@ -149,24 +162,38 @@ def decode(lines: Iterable[bytes], source: str) -> Iterator[str]:
 
 
 def parse_object(line: str, place: str) -> dict[str, Any]:
-  """A JSON object; ValueError names where it stands if it is none."""
+  """Parses a line with a JSON object.
+
+  Args:
+    line: the text of the line.
+    place: the file and the number of the line, for messages.
+
+  Raises:
+    UserError: the line is not a JSON object.
+  """
   try:
-    item = tables.parse_json(line)
+    parsed = tables.parse_json(line)
   except ValueError as e:
     raise UserError(f"{place}: no JSON ({e}).") from e
-  if not isinstance(item, dict):
+  if not isinstance(parsed, dict):
     raise UserError(f"{place}: no JSON object.")
-  return item
+  return parsed
+
+
+def check_not_input(source: str, target: str) -> None:
+  """Raises a UserError if a command's output is the same file as its input."""
+  if epath.Path(target).resolve() == epath.Path(source).resolve():
+    raise UserError(f"--output={target} is the input; choose another.")
 
 
 def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
   """Encodes texts with the model's tokenizer and its special tokens.
 
-  A piece is of the word in which it begins; one that stands before a word, as
-  a lone mark of a space, is of that word. A word may have no piece.
+  A piece belongs to the word in which it begins. A piece between words, such as
+  a single mark for a space, belongs to the next word. A word may have no piece.
 
   Raises:
-    ValueError: the model came without a tokenizer, or with another's.
+    UserError: the model has no tokenizer, or one that does not fit.
   """
   if model.config["family"] == "elmo":
     return [_characters(model, text) for text in texts]
@@ -189,10 +216,11 @@ def encode(model: OpenedModel, texts: Sequence[Text]) -> list[Tokens]:
 
 
 def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
+  """Turns an encoding of the tokenizers library into `Tokens`."""
   special = np.array(row.special_tokens_mask, bool)
   count = len(special)
   inner = np.flatnonzero(~special)
-  # The tokens that a tokenizer adds to an empty text stand at the begin.
+  # In an empty text, all special tokens but the last count as the beginning.
   begin, end = (inner[0], inner[-1] + 1) if len(inner) else (count, count)
   if not len(inner) and count > 1:
     begin = end = count - 1
@@ -207,45 +235,57 @@ def _tokens(text: Text, row: Any, clean: Callable[[str], str] | None) -> Tokens:
     words[i] = min(word, len(ends) - 1)
   ids = np.array(row.ids, np.int32)
   splits = np.array([-1 if n is None else n for n in row.word_ids], np.int32)
-  ends = int(begin), int(end)
-  offsets = cover_marks(text.text, row.offsets, clean)
-  return Tokens(ids, row.tokens, offsets, words, splits, *ends)
+  return Tokens(
+    ids=ids,
+    pieces=row.tokens,
+    offsets=cover_marks(text.text, row.offsets, clean),
+    words=words,
+    splits=splits,
+    begin=int(begin),
+    end=int(end),
+  )
 
 
 def _characters(model: OpenedModel, text: Text) -> Tokens:
-  """Words of ELMo; a text's are split as its tokenizer does, if it has one."""
+  """Encodes a text for ELMo, whose tokens are words.
+
+  If the model has a tokenizer, it splits texts that have no separate words.
+  """
   spans = text.words
-  if model.tokenizer is not None and not text.given:
+  if model.tokenizer is not None and not text.has_words:
     split = model.tokenizer.pre_tokenizer.pre_tokenize_str(text.text)
     spans = [span for _, span in split]
   words = [text.text[b:e] for b, e in spans]
   count = len(text.text)
   numbers = np.array([-1, *range(len(words)), -1], np.int32)
   return Tokens(
-    characters.sentence_ids(words),
-    ["<S>", *words, "</S>"],
-    [(0, 0), *spans, (count, count)],
-    numbers,
-    numbers,
-    1,
-    len(words) + 1,
+    ids=characters.sentence_ids(words),
+    pieces=["<S>", *words, "</S>"],
+    offsets=[(0, 0), *spans, (count, count)],
+    words=numbers,
+    splits=numbers,
+    begin=1,
+    end=len(words) + 1,
   )
 
 
 def batches(
   rows: Sequence[np.ndarray], longest: int | None, tokens: int
 ) -> Iterator[Batch]:
-  """Batches rows of like lengths, in few shapes.
+  """Batches rows of similar lengths, with few shapes.
+
+  A row is padded to the next of `FEATURE_BUCKETS`, or to a multiple of the last
+  one. All batches of a padded length have the same number of rows. If a length
+  has only one batch, its number of rows is a power of two.
 
   Args:
-    rows: ids, int32 [T, ...].
-    longest: the most tokens that the model takes; None for any number.
-    tokens: tokens of a batch, with padding; one row may have more.
+    rows: the ids of each row, int32 [T, ...].
+    longest: the largest number of tokens in a row; None for any number.
+    tokens: the largest number of tokens in a batch, with padding. A batch with
+      a single row may have more.
 
   Yields:
-    Every row once, padded to the next of `FEATURE_BUCKETS`; a longer one to a
-    multiple of the last. A length's last batch is
-    as large as the others; if it is the only one, a power of two.
+    Batches, in which each row occurs once.
   """
   lengths = np.fromiter(map(len, rows), np.int64, len(rows))
   last = FEATURE_BUCKETS[-1]
@@ -258,27 +298,27 @@ def batches(
   if longest is not None:
     padded = np.minimum(padded, longest)
   for length in np.unique(padded):
-    numbers = np.flatnonzero(padded == length)
+    row_numbers = np.flatnonzero(padded == length)
     size = max(tokens // int(length), 1)
-    for start in range(0, len(numbers), size):
-      batch_numbers = numbers[start : start + size]
-      count = size if start else _power(len(batch_numbers))
-      yield Batch(
-        batch_numbers, _pad(rows, batch_numbers, min(count, size), int(length))
-      )
+    for start in range(0, len(row_numbers), size):
+      numbers = row_numbers[start : start + size]
+      count = size if start else min(_next_power(len(numbers)), size)
+      yield Batch(numbers, _pad(rows, numbers, count, int(length)))
 
 
-def _power(count: int) -> int:
+def _next_power(count: int) -> int:
+  """Returns the smallest power of two that is at least `count`."""
   return 1 << (count - 1).bit_length()
 
 
 def _pad(
-  rows: Sequence[np.ndarray], batch_numbers: np.ndarray, count: int, length: int
+  rows: Sequence[np.ndarray], numbers: np.ndarray, count: int, length: int
 ) -> dict[str, np.ndarray]:
-  inner = rows[batch_numbers[0]].shape[1:]
+  """Returns a batch's inputs, with zeros as padding."""
+  inner = rows[numbers[0]].shape[1:]
   ids = np.zeros((count, length, *inner), np.int32)
   sequence_ids = np.zeros((count, length), np.int32)
-  for i, number in enumerate(batch_numbers):
+  for i, number in enumerate(numbers):
     row = rows[number]
     ids[i, : len(row)], sequence_ids[i, : len(row)] = row, 1
   name = "char_ids" if inner else "input_ids"

@@ -1,11 +1,12 @@
 """Word vectors in GloVe's text format, and the nearest words of a word."""
 
 import numpy as np
+from etils import epath
 
 from bert_jax.messages import UserError
 
-# How many words are read. GloVe's files begin with the most frequent words. The
-# number is that of huawei-noah/Pretrained-Language-Model TinyBERT
+# The number of words to read. GloVe's files begin with the most frequent words.
+# The value is from huawei-noah/Pretrained-Language-Model TinyBERT
 # data_augmentation.py, prepare_embedding_retrieval.
 MOST = 100_000
 
@@ -19,10 +20,11 @@ class WordVectors:
   """
 
   def __init__(self, words: list[str], matrix: np.ndarray):
+    """Stores words and their vectors; see the attributes."""
     self.words, self.matrix = words, matrix
     self._number = {word: i for i, word in enumerate(words)}
-    # The results of `nearest` are kept, because a text repeats its words and
-    # each search sorts all words, which takes 10 ms.
+    # Cache the words that `nearest` returns: a text repeats its words, and each
+    # search sorts all words, which takes 10 ms.
     self._nearest: dict[tuple[str, int], list[str]] = {}
 
   def nearest(self, word: str, count: int) -> list[str]:
@@ -66,9 +68,11 @@ def read(path: str, most: int = MOST) -> WordVectors:
     UserError: the file does not exist, or a line does not have a word and as
       many finite numbers as the first line; the message names the line.
   """
-  words, rows, seen = [], [], set()
+  words: list[str] = []
+  rows: list[np.ndarray] = []
+  seen: set[str] = set()
   try:
-    with open(path, "rb") as f:
+    with epath.Path(path).open("rb") as f:
       for line_number, line in enumerate(f, 1):
         if line_number > most:
           break

@@ -98,7 +98,7 @@ def attributes(encoder: nn.Module) -> dict[str, Any]:
 
 def without(config: Mapping[str, Any], *names: str) -> dict[str, Any]:
   """Returns a copy of a config without some keys."""
-  return {key: value for key, value in config.items() if key not in names}
+  return {key: config[key] for key in config if key not in names}
 
 
 def make_config(
@@ -230,7 +230,7 @@ def columns_of(
 
 
 def unflatten(
-  arrays: Mapping[str, np.ndarray | jax.ShapeDtypeStruct],
+  arrays: Mapping[str, np.ndarray | Array | jax.ShapeDtypeStruct],
 ) -> dict[str, Any]:
   """Returns the parameter tree of a folder's arrays.
 

@@ -1,4 +1,4 @@
-"""Augmentation beside its published rules, a word at a time; the command."""
+"""Compares augmentation with its published rules; tests the command."""
 
 import itertools
 import random
@@ -21,10 +21,10 @@ from bert_jax.use import augment_task, augmentation, predict, word_vectors
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
-# "cats" is two pieces, "ox" none; "it" is a stop word.
+# "cats" has two pieces, "ox" has none, and "it" is a stop word.
 WORDS = (*tiny_tasks.WORDS, "cats", "it", "ox", "?", "12")
 OPTIONS = augmentation.Options(samples=6, threshold=0.5, candidates=4, seed=3)
-# Pairs of directions: the nearest of "cats" are "dogs", then "birds".
+# By cosine, "dogs" is nearest to "cats".
 VECTORS = """cats 1 0 0
 Cats 0 0 1
 dogs 3 0.3 0
@@ -36,9 +36,9 @@ of two 0.1 0.1 0
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-  """A model, vectors and a training file."""
-  path = tmp_path_factory.mktemp("made")
+def folder(tmp_path_factory):
+  """Makes a folder with models, vectors and a training file."""
+  path = tmp_path_factory.mktemp("augment")
   tiny_tasks.write_model(path / "model")
   tiny_tasks.write_tuned(path / "tuned", "classification")
   (path / "vectors.txt").write_text(VECTORS)
@@ -50,30 +50,34 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def predictor(made):
-  return predict.open_predictor(str(made / "model"), 4, top=OPTIONS.candidates)
+def predictor(folder):
+  path = str(folder / "model")
+  return predict.open_predictor(path, 4, top=OPTIONS.candidates)
 
 
 @pytest.fixture(scope="module")
-def likeliest(made):
-  """(ids of a text, which is masked, candidates) -> words, by the module."""
-  model = bert_jax.load(str(made / "model"))
+def likeliest(folder):
+  """Returns a function that finds the likeliest words with the module itself.
+
+  Its arguments are the ids of a text, the index of the masked one, and the
+  number of candidates.
+  """
+  model = bert_jax.load(str(folder / "model"))
   apply = jit(model.module.apply)
   length = model.module.encoder.max_length
 
-  def find(ids, place, count):
-    whole = [2, *ids, 3, *ids, 3][:length]
-    whole[1 + place] = 4
-    row = np.zeros((1, length), np.int32)
-    row[0, : len(whole)] = whole
-    column = np.arange(length)
+  def find(ids, index, count):
+    row = [2, *ids, 3, *ids, 3][:length]
+    row[1 + index] = 4
+    input_ids = np.zeros((1, length), np.int32)
+    input_ids[0, : len(row)] = row
+    is_token = np.arange(length) < len(row)
+    is_second = is_token & (np.arange(length) >= len(ids) + 2)
     batch = dict(
-      input_ids=row,
-      sequence_ids=(column < len(whole)).astype(np.int32)[None],
-      segment_ids=((column >= len(ids) + 2) & (column < len(whole))).astype(
-        np.int32
-      )[None],
-      mlm_positions=np.array([[1 + place]], np.int32),
+      input_ids=input_ids,
+      sequence_ids=is_token.astype(np.int32)[None],
+      segment_ids=is_second.astype(np.int32)[None],
+      mlm_positions=np.array([[1 + index]], np.int32),
       cls_positions=np.zeros((1, 1), np.int32),
     )
     logits = apply({"params": model.params}, batch)["mlm_logits"][0, 0]
@@ -85,73 +89,75 @@ def likeliest(made):
 
 
 def restated(text, line, likeliest, near):
-  """All variants of a text, by the rules, from the vocabulary alone."""
+  """Returns a text and its variants, by a second writing of the rules."""
   pieces = tiny_tasks.PIECES
   words = re.findall(r"[a-z0-9]+|\?", text.lower())
   split = [
     [w] if w in pieces else ["cat", "##s"] if w == "cats" else ["[UNK]"]
     for w in words
   ]
-  ids = [pieces.index(p) for parts in split for p in parts]
+  ids = [pieces.index(p) for word_pieces in split for p in word_pieces]
   begins = [0, *itertools.accumulate(map(len, split))]
-  chosen = {}
+  candidates_by_word = {}
   for i, word in enumerate(words):
     if not word.isalpha() or word in ("it", "of"):
       continue
-    found = near.get(word, [])
+    candidates = near.get(word, [])
     if len(split[i]) == 1:
-      found = likeliest(ids, begins[i], OPTIONS.candidates)
-    chosen[i] = found or [word]
-  key = ["augment", OPTIONS.seed, 0]
-  which = hashing.make_key(*key, "which")
-  what = hashing.make_key(*key, "what")
+      candidates = likeliest(ids, begins[i], OPTIONS.candidates)
+    candidates_by_word[i] = candidates or [word]
+  labels = ["augment", OPTIONS.seed, 0]
+  replace_key = hashing.make_key(*labels, "which")
+  choice_key = hashing.make_key(*labels, "what")
   sentences = [text]
   for sample in range(OPTIONS.samples):
-    new = list(words)
-    for i, found in chosen.items():
-      at = sample * len(words) + i
-      if hashing.uniform(which, line, at) < OPTIONS.threshold:
-        new[i] = found[int(hashing.randint(what, line, at, len(found)))]
-    if " ".join(new) not in sentences:
-      sentences.append(" ".join(new))
+    new_words = list(words)
+    for i, candidates in candidates_by_word.items():
+      draw = sample * len(words) + i
+      if hashing.uniform(replace_key, line, draw) < OPTIONS.threshold:
+        count = len(candidates)
+        choice = int(hashing.randint(choice_key, line, draw, count))
+        new_words[i] = candidates[choice]
+    if " ".join(new_words) not in sentences:
+      sentences.append(" ".join(new_words))
   return sentences
 
 
 @pytest.mark.parametrize("with_vectors", [False, True])
 def test_variants_are_those_of_the_rules(
-  made, predictor, likeliest, with_vectors
+  folder, predictor, likeliest, with_vectors
 ):
   vectors, near = None, {}
   if with_vectors:
-    vectors = word_vectors.read(str(made / "vectors.txt"))
+    vectors = word_vectors.read(str(folder / "vectors.txt"))
     near = {"cats": ["dogs", "of two", "Cats", "birds"]}
-  rows = (made / "train.tsv").read_text().splitlines()[1:]
+  rows = (folder / "train.tsv").read_text().splitlines()[1:]
   rows = [row.split("\t") for row in rows]
   examples = [augmentation.Example((text,), label) for text, label in rows]
-  found = [*augmentation.expand(predictor, vectors, OPTIONS, examples)]
-  wanted = [
+  expanded = [*augmentation.expand(predictor, vectors, OPTIONS, examples)]
+  expected = [
     ((sentence,), label)
     for line, (text, label) in enumerate(rows)
     for sentence in restated(text, line, likeliest, near)
   ]
-  assert found == wanted and len(found) > 40
-  # The last line has the text of the first, and other draws.
-  first = [e.texts[0] for e in found if e.label == "0"][1:4]
-  assert first != [e.texts[0] for e in found][-3:]
+  assert expanded == expected and len(expanded) > 40
+  # The last line has the same text as the first, but other draws.
+  first = [e.texts[0] for e in expanded if e.label == "0"][1:4]
+  assert first != [e.texts[0] for e in expanded][-3:]
 
 
-def test_of_a_pair_each_text_is_varied_beside_the_other(predictor):
-  one, two = "red cat runs .", "blue dog sings"
-  example = augmentation.Example((one, two), "x")
-  found = [*augmentation.expand(predictor, None, OPTIONS, [example])]
-  assert found[0] == example and {e.label for e in found} == {"x"}
-  for new in found[1:]:
-    assert (new.texts[0] == one) != (new.texts[1] == two)
-  assert {e.texts[0] for e in found} > {one}
-  assert {e.texts[1] for e in found} > {two}
+def test_a_variant_of_a_pair_changes_one_text(predictor):
+  text, pair = "red cat runs .", "blue dog sings"
+  example = augmentation.Example((text, pair), "x")
+  expanded = [*augmentation.expand(predictor, None, OPTIONS, [example])]
+  assert expanded[0] == example and {e.label for e in expanded} == {"x"}
+  for variant in expanded[1:]:
+    assert (variant.texts[0] == text) != (variant.texts[1] == pair)
+  assert {e.texts[0] for e in expanded} > {text}
+  assert {e.texts[1] for e in expanded} > {pair}
 
 
-def test_words_that_stay():
+def test_words_that_never_change():
   for word in ("it", "The", "don", "s", "3d", "café", "?", ""):
     assert not augmentation.may_change(word), word
   for word in ("film", "What", "who", "USA"):
@@ -160,90 +166,91 @@ def test_words_that_stay():
 
 
 def test_a_text_longer_than_the_model(predictor):
-  """Its words beyond the last place stay, and those before may change."""
+  """Only the words that fit into the row may change."""
   length = predictor.length
   words = ["cat"] * (length + 5)
-  (part,) = augmentation.split(predictor.vocabulary, [" ".join(words)])
-  (found,) = augmentation.candidates(predictor, None, [part], 4)
-  assert all(found[i] == ["cat"] for i in range(length - 1, len(words)))
-  assert all(len(found[i]) > 1 for i in range(length - 1))
-  rows, places = augmentation.masked_rows(
-    [(part.ids, length - 2)], predictor.vocabulary.special, length
+  (text,) = augmentation.split(predictor.vocabulary, [" ".join(words)])
+  (candidates,) = augmentation.candidates(predictor, None, [text], 4)
+  assert all(candidates[i] == ["cat"] for i in range(length - 1, len(words)))
+  assert all(len(candidates[i]) > 1 for i in range(length - 1))
+  rows, positions = augmentation.masked_rows(
+    [(text.ids, length - 2)], predictor.vocabulary.special, length
   )
   assert rows.starts.tolist() == [0, length] and rows.second == [length]
-  assert rows.ids[places[0]] == 4 and places == [length - 1]
+  assert rows.ids[positions[0]] == 4 and positions == [length - 1]
 
 
-def test_nearest_words(made):
-  vectors = word_vectors.read(str(made / "vectors.txt"))
-  # Of a word that is there twice the first line counts.
+def test_nearest_words(folder):
+  vectors = word_vectors.read(str(folder / "vectors.txt"))
+  # The first line of a repeated word counts.
   assert vectors.nearest("cats", 2) == ["dogs", "of two"]
   assert vectors.nearest("Cats", 3) == ["Cats", "Dogs", "Trees"]
   assert vectors.nearest("cow", 3) == []
   assert len(vectors.nearest("cats", 99)) == 5
-  few = word_vectors.read(str(made / "vectors.txt"), most=3)
+  few = word_vectors.read(str(folder / "vectors.txt"), most=3)
   assert few.words == ["cats", "Cats", "dogs"]
 
 
-def command(made, **flags):
+def command(folder, **flags):
   flags = (
     dict(
-      model=made / "model",
+      model=folder / "model",
       task="sst2",
-      input=made / "train.tsv",
-      output=made / "out.tsv",
+      input=folder / "train.tsv",
+      output=folder / "out.tsv",
       samples=5,
       candidates=4,
     )
     | flags
   )
   return parser_of("augment").parse(
-    [f"--{name}={value}" for name, value in flags.items()]
+    [f"--{flag}={setting}" for flag, setting in flags.items()]
   )
 
 
-def test_the_output_is_read_as_the_task(made, capsys):
-  augment.run(command(made, vectors=made / "vectors.txt"))
-  first = (made / "out.tsv").read_bytes()
-  augment.run(command(made, vectors=made / "vectors.txt"))
-  assert (made / "out.tsv").read_bytes() == first
-  augment.run(command(made, vectors=made / "vectors.txt", seed=1))
-  assert (made / "out.tsv").read_bytes() != first
-  known = task_inputs.find("sst2")
-  read = task_inputs.read(
-    known, [task_inputs.Input("train", str(made / "out.tsv"))]
+def test_the_output_is_read_as_the_task(folder, capsys):
+  augment.run(command(folder, vectors=folder / "vectors.txt"))
+  first = (folder / "out.tsv").read_bytes()
+  augment.run(command(folder, vectors=folder / "vectors.txt"))
+  assert (folder / "out.tsv").read_bytes() == first
+  augment.run(command(folder, vectors=folder / "vectors.txt", seed=1))
+  assert (folder / "out.tsv").read_bytes() != first
+  task = task_inputs.find("sst2")
+  augmented = task_inputs.read(
+    task, [task_inputs.Input("train", str(folder / "out.tsv"))]
   ).splits["train"]
-  old = task_inputs.read(
-    known, [task_inputs.Input("train", str(made / "train.tsv"))]
+  source = task_inputs.read(
+    task, [task_inputs.Input("train", str(folder / "train.tsv"))]
   ).splits["train"]
-  assert len(old) == 10 < len(read)
-  texts = [(e["texts"], e["label"]) for e in read]
-  for example in old:
+  assert len(source) == 10 < len(augmented)
+  texts = [(e["texts"], e["label"]) for e in augmented]
+  for example in source:
     assert (example["texts"], example["label"]) in texts
-  assert not list(made.glob("*.partial"))
-  said = capsys.readouterr().out.splitlines()[-1]
-  assert said == f"{made / 'out.tsv'}: {len(read)} examples of 10"
+  assert not list(folder.glob("*.partial"))
+  last_line = capsys.readouterr().out.splitlines()[-1]
+  assert last_line == f"{folder / 'out.tsv'}: {len(augmented)} examples of 10"
 
 
 @pytest.mark.parametrize("task", glue.TEXTS)
-def test_what_is_written_of_every_task_is_read(tmp_path, task):
-  known, names = augment_task.task_columns(task, None, None)
-  label = (known.task.labels or ("2.5",))[-1]
+def test_the_output_of_every_task_is_read(tmp_path, task):
+  task_files, names = augment_task.task_columns(task, None, None)
+  label = (task_files.task.labels or ("2.5",))[-1]
   texts = [f"a {i} cat" for i in range(len(names) - 1)]
   lines = ["\t".join(names), "\t".join([*texts, label])]
   (tmp_path / "a.tsv").write_text("\n".join(lines) + "\n")
   (example,) = task_inputs.read(
-    known, [task_inputs.Input("train", str(tmp_path / "a.tsv"))]
+    task_files, [task_inputs.Input("train", str(tmp_path / "a.tsv"))]
   ).splits["train"]
   assert (example["texts"], str(example["label"])) == (texts, label)
 
 
-def test_a_task_of_ones_own(made):
+def test_a_custom_task(folder):
   rows = '"a, red cat","b\tdog",1.5\n"cat","bird",2\n'
-  (made / "own.csv").write_text("x,y,z\n" + rows)
-  own = dict(columns="text=x,pair=y,label=z", kind="regression")
-  augment.run(command(made, task="likeness", input=made / "own.csv", **own))
-  lines = (made / "out.tsv").read_text().splitlines()
+  (folder / "own.csv").write_text("x,y,z\n" + rows)
+  source = folder / "own.csv"
+  options = dict(columns="text=x,pair=y,label=z", kind="regression")
+  augment.run(command(folder, task="likeness", input=source, **options))
+  lines = (folder / "out.tsv").read_text().splitlines()
   assert lines[:2] == ["x\ty\tz", "a, red cat\tb dog\t1.5"]
   assert {line.split("\t")[2] for line in lines[1:]} == {"1.5", "2.0"}
 
@@ -252,7 +259,7 @@ def test_a_task_of_ones_own(made):
   "flags, words",
   [
     (dict(task="sst3"), "sst3: no such task; did you mean sst2"),
-    (dict(task="squad"), "--task=squad: augmented are cola, sst2"),
+    (dict(task="squad"), "--task=squad: only cola, sst2"),
     (dict(samples=0), "--samples=0: must be at least 1"),
     (dict(threshold=1.5), "--threshold=1.5: must be from 0 to 1"),
     (dict(output="x.csv"), "ends in .tsv"),
@@ -268,23 +275,26 @@ def test_a_task_of_ones_own(made):
     (dict(model="tuned"), "is a model for classification; words are pred"),
   ],
 )
-def test_bad_input_is_one_sentence(made, flags, words):
-  (made / "bad.tsv").write_text("sentence\tlabel\na cat\t1\na dog\t7\n")
-  (made / "tab.csv").write_text('x,y\na cat,"a\tb"\na dog,c\n')
-  (made / "bad.txt").write_text("a 1 2 3\nb 1 2\n")
-  (made / "header.txt").write_text("4000 300\na 1 2 3\n")
+def test_bad_input_is_one_sentence(folder, flags, words):
+  (folder / "bad.tsv").write_text("sentence\tlabel\na cat\t1\na dog\t7\n")
+  (folder / "tab.csv").write_text('x,y\na cat,"a\tb"\na dog,c\n')
+  (folder / "bad.txt").write_text("a 1 2 3\nb 1 2\n")
+  (folder / "header.txt").write_text("4000 300\na 1 2 3\n")
   files = ("input", "model", "vectors")
-  flags = {k: made / v if k in files else v for k, v in flags.items()}
+  flags = {k: folder / v if k in files else v for k, v in flags.items()}
   with pytest.raises(ValueError, match=words) as raised:
-    augment.run(command(made, **({"output": made / "none.tsv"} | flags)))
+    augment.run(command(folder, **({"output": folder / "none.tsv"} | flags)))
   assert "\n" not in str(raised.value)
-  assert not list(made.glob("none.tsv*"))
+  assert not list(folder.glob("none.tsv*"))
 
 
-def test_the_command_answers_without_a_traceback(made):
+def test_the_command_answers_without_a_traceback(folder):
+  source = folder / "train.tsv"
   done = subprocess.run(
-    [sys.executable, "-m", "bert_jax", "augment", "--model=x", "--task=sst2"]
-    + [f"--input={made / 'train.tsv'}", f"--output={made / 'train.tsv'}"],
+    [
+      *(sys.executable, "-m", "bert_jax", "augment", "--model=x"),
+      *("--task=sst2", f"--input={source}", f"--output={source}"),
+    ],
     capture_output=True,
     text=True,
   )

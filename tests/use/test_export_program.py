@@ -61,19 +61,19 @@ pytestmark = pytest.mark.usefixtures("unoptimized")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-  """Kind -> a converted model for it."""
+  """Kind of task -> the folder of a converted model for it."""
   path = tmp_path_factory.mktemp("models")
-  made = {}
+  folder_by_kind = {}
   for kind, (task, head) in TASKS.items():
-    where = tiny_models.write(path / kind, "bert", task, head, LABELS.get(kind))
+    labels = LABELS.get(kind)
+    folder = tiny_models.write(path / kind, "bert", task, head, labels)
     if kind in ("multi_label", "regression"):
-      tiny_models.delete_digests(where)
-      with open(os.path.join(where, "config.json")) as f:
-        config = json.load(f)
-      with open(os.path.join(where, "config.json"), "w") as f:
-        json.dump(config | {"problem": kind}, f)
-    made[kind] = where
-  return made
+      tiny_models.delete_digests(folder)
+      config_path = path / kind / "config.json"
+      config = json.loads(config_path.read_text())
+      config_path.write_text(json.dumps(config | {"problem": kind}))
+    folder_by_kind[kind] = folder
+  return folder_by_kind
 
 
 def write_lines(path, lines):
@@ -81,17 +81,17 @@ def write_lines(path, lines):
   return str(path)
 
 
-def numbers(value):
-  """All numbers of a prediction, and the rest of it."""
-  if isinstance(value, float):
-    return [value], None
-  if isinstance(value, (dict, list, tuple)):
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    parts = [numbers(value[key]) for key in keys]
-    return [n for ns, _ in parts for n in ns], [
-      (key, rest) for key, (_, rest) in zip(keys, parts, strict=True)
-    ]
-  return [], value
+def numbers(tree):
+  """Splits a prediction into its floats and the tree without them."""
+  if isinstance(tree, float):
+    return [tree], None
+  if isinstance(tree, (dict, list, tuple)):
+    keys = list(tree) if isinstance(tree, dict) else range(len(tree))
+    branches = [numbers(tree[key]) for key in keys]
+    floats = [n for branch_floats, _ in branches for n in branch_floats]
+    others = [branch for _, branch in branches]
+    return floats, list(zip(keys, others, strict=True))
+  return [], tree
 
 
 def predict(model, kind, lines):
@@ -99,50 +99,57 @@ def predict(model, kind, lines):
   return predicting.predict(model, list(examples))
 
 
-def same(found, want):
-  assert numbers(found)[1] == numbers(want)[1]
-  assert numbers(found)[0] == pytest.approx(numbers(want)[0], abs=1e-6)
+def same(predictions, expected):
+  floats, others = numbers(predictions)
+  expected_floats, expected_others = numbers(expected)
+  assert others == expected_others
+  assert floats == pytest.approx(expected_floats, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_file_predicts_what_the_live_model_does(kind, folders, tmp_path):
   path = str(tmp_path / "model.bin")
-  # A length is two compilations; rows of 16 are padded to 32.
+  # Each length compiles two programs, so most kinds have only one, to which
+  # rows of 16 tokens are padded.
   lengths = (16, 32) if kind == "classification" else (32,)
   export.save(path, loading.open_model(folders[kind]), lengths, ("cpu",))
   loaded = export.load(path, batch_size=2)
   live = predicting.open_predictor(folders[kind], batch_size=2, length=32)
   assert loaded.task == live.task and loaded.kind == live.kind == kind
-  found = predict(loaded, kind, LINES[kind])
-  same(found, predict(live, kind, LINES[kind]))
-  check(kind, found)
+  predictions = predict(loaded, kind, LINES[kind])
+  same(predictions, predict(live, kind, LINES[kind]))
+  check(kind, predictions)
   source = write_lines(tmp_path / "in.jsonl", LINES[kind])
   output = tmp_path / "out.jsonl"
-  assert serve.answer_file(lambda: loaded, source, str(output)) == len(found)
+  count = serve.answer_file(lambda: loaded, source, str(output))
+  assert count == len(predictions)
   lines = [json.loads(line) for line in output.read_text("utf-8").splitlines()]
-  same([{k: v for k, v in x.items() if k != "id"} for x in lines], found)
+  for line in lines:
+    del line["id"]
+  same(lines, predictions)
 
 
-def check(kind, found):
-  """As many predictions as lines, each what it must be."""
-  for line, one in zip(LINES[kind], found, strict=True):
+def check(kind, predictions):
+  """Asserts that each line has a prediction with valid values."""
+  for line, prediction in zip(LINES[kind], predictions, strict=True):
     if kind == "classification":
-      p = one["probabilities"]
+      p = prediction["probabilities"]
       assert sum(p.values()) == pytest.approx(1) and list(p) == ["no", "yes"]
-      assert one["label"] == max(p, key=p.get)
+      assert prediction["label"] == max(p, key=p.get)
     elif kind == "multi_label":
-      p = one["probabilities"]
+      p = prediction["probabilities"]
       assert list(p) == LABELS[kind] and all(0 < x < 1 for x in p.values())
-      assert one["labels"] == [name for name in p if p[name] > 0.5]
+      assert prediction["labels"] == [name for name in p if p[name] > 0.5]
     elif kind == "choice":
-      assert len(one["probabilities"]) == len(line["texts"])
+      assert len(prediction["probabilities"]) == len(line["texts"])
     elif kind == "tagging":
-      assert len(one["tags"]) == len(line.get("words", line.get("text")))
-      assert set(one["tags"]) <= set(LABELS["tagging"])
+      words = line.get("words", line.get("text"))
+      assert len(prediction["tags"]) == len(words)
+      assert set(prediction["tags"]) <= set(LABELS["tagging"])
     elif kind == "span":
-      assert one["answer"] in line["context"]
+      assert prediction["answer"] in line["context"]
     else:
-      assert np.isfinite(one["score"])
+      assert np.isfinite(prediction["score"])
 
 
 def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
@@ -153,9 +160,9 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
     assert json.loads(f.read("meta.json"))["lengths"] == [32, 34]
   lines = write_lines(tmp_path / "in.jsonl", LINES["classification"])
   output = tmp_path / "out.jsonl"
+  command = [sys.executable, "-m", "bert_jax", "run-exported", "--model", path]
   done = subprocess.run(
-    [sys.executable, "-m", "bert_jax", "run-exported", "--model", path]
-    + ["--input", lines, "--output", output],
+    [*command, "--input", lines, "--output", output],
     capture_output=True,
     text=True,
     cwd=tmp_path,
@@ -163,10 +170,10 @@ def test_commands_need_nothing_but_the_file(folders, tmp_path, monkeypatch):
   )
   assert done.returncode == 0, done.stderr
   assert "4 predictions" in done.stdout
-  found = [json.loads(line) for line in output.read_text().splitlines()]
-  assert [one.pop("id") for one in found] == ["x", 2, 3, 4]
+  rows = [json.loads(line) for line in output.read_text().splitlines()]
+  assert [row.pop("id") for row in rows] == ["x", 2, 3, 4]
   live = predicting.open_predictor(folders["classification"])
-  same(found, predict(live, "classification", LINES["classification"]))
+  same(rows, predict(live, "classification", LINES["classification"]))
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +186,7 @@ def file(folders, tmp_path_factory):
 
 @pytest.mark.parametrize("begin", [0, -1500])
 def test_a_flipped_bit_of_a_file_is_a_sentence(file, tmp_path, begin):
-  """At its beginning, and in its table of contents at the end."""
+  """Flips bits at the beginning, and in the table of contents at the end."""
   content, rng = pathlib.Path(file).read_bytes(), random.Random(0)
   path = tmp_path / "a.bin"
   refused = 0
@@ -193,15 +200,15 @@ def test_a_flipped_bit_of_a_file_is_a_sentence(file, tmp_path, begin):
       assert str(path) in str(e)
       refused += 1
       continue
-    # A time, for example, says nothing of the model.
-    whole = export.load(file)
-    assert predictor.params.keys() == whole.params.keys()
-    for name, array in whole.params.items():
+    # Some bits are not part of the model, for example those of a file's time.
+    intact = export.load(file)
+    assert predictor.params.keys() == intact.params.keys()
+    for name, array in intact.params.items():
       np.testing.assert_array_equal(predictor.params[name], array)
   assert refused > 3
 
 
-# Place in an entry of the table of contents -> bits and what is said of them.
+# Offset in an entry of the table of contents -> (bits to set, message).
 ENTRY = {
   6: (255, "zip file version"),
   8: (1, "encrypted"),
@@ -209,19 +216,19 @@ ENTRY = {
 }
 
 
-@pytest.mark.parametrize("place", ENTRY)
-def test_a_table_of_contents_that_says_otherwise(file, tmp_path, place):
+@pytest.mark.parametrize("offset", ENTRY)
+def test_a_wrong_table_of_contents_is_refused(file, tmp_path, offset):
   content = bytearray(pathlib.Path(file).read_bytes())
   with zipfile.ZipFile(file) as f:
     start = f.start_dir
-  bits, words = ENTRY[place]
-  content[start + place] |= bits
+  bits, words = ENTRY[offset]
+  content[start + offset] |= bits
   path = tmp_path / "a.bin"
   path.write_bytes(content)
   with pytest.raises(ValueError, match=words) as error:
     export.load(str(path))
-  said = str(error.value)
-  assert said.startswith(f"{path} is no exported model, or damaged (")
+  message = str(error.value)
+  assert message.startswith(f"{path} is no exported model, or damaged (")
 
 
 def test_a_renamed_parameter_is_missed(file, tmp_path):
@@ -235,19 +242,21 @@ def test_a_renamed_parameter_is_missed(file, tmp_path):
     missing = name.removesuffix(".npy")
     with pytest.raises(ValueError, match=f"damaged \\('{missing}'\\)"):
       export.load(str(path))
-  # Files of earlier versions have no list, and are opened.
+  # Files of earlier versions have no list of arrays, and still open.
   path = rewritten(tmp_path / "old.bin", file, arrays=None)
   assert len(export.load(path).params) == len(names)
 
 
 def rewritten(path, old, **changes):
-  """A copy of a file with other values in its meta.json."""
+  """Writes a copy of a file with changes in its meta.json.
+
+  A change to None deletes the key. A change of "program" replaces a program.
+  """
   with zipfile.ZipFile(old) as source, zipfile.ZipFile(path, "w") as target:
     for name in source.namelist():
       content = source.read(name)
       if name == "meta.json":
         meta = json.loads(content) | changes
-        # None stands for a key that is not there.
         meta = {key: x for key, x in meta.items() if x is not None}
         content = json.dumps(meta)
       if name == "program_16" and "program" in changes:
@@ -257,8 +266,7 @@ def rewritten(path, old, **changes):
 
 
 def test_a_damaged_file_is_refused_in_a_sentence(file, tmp_path, monkeypatch):
-  with open(file, "rb") as f:
-    content = bytearray(f.read())
+  content = bytearray(pathlib.Path(file).read_bytes())
   (tmp_path / "cut").write_bytes(content[: len(content) // 2])
   with zipfile.ZipFile(file) as f:
     big = max(f.infolist(), key=lambda info: info.file_size)
@@ -276,19 +284,19 @@ def test_a_damaged_file_is_refused_in_a_sentence(file, tmp_path, monkeypatch):
   lines = write_lines(tmp_path / "in.jsonl", LINES["tagging"])
   output = str(tmp_path / "out.jsonl")
   for name, expected in words.items():
-    where = str(tmp_path / name)
-    run_exported(expected, where, lines, output)
+    run_exported(expected, str(tmp_path / name), lines, output)
   bad = write_lines(tmp_path / "bad.jsonl", [{"text": "a"}, {"texts": ["a"]}])
   expected = "bad.jsonl:2: no field 'text'"
   run_exported(expected, file, bad, output)
   empty = write_lines(tmp_path / "empty.jsonl", [])
   expected = "empty.jsonl has no lines"
   run_exported(expected, file, empty, output)
-  assert not os.path.exists(output) and not os.path.exists(output + ".partial")
+  assert not pathlib.Path(output).exists()
+  assert not pathlib.Path(output + ".partial").exists()
   expected = "is the input; choose another"
   run_exported(expected, file, lines, lines)
-  with open(lines) as f:
-    assert [json.loads(line) for line in f] == LINES["tagging"]
+  rows = pathlib.Path(lines).read_text().splitlines()
+  assert [json.loads(row) for row in rows] == LINES["tagging"]
 
 
 def run_exported(expected, model, source, target):
@@ -309,10 +317,16 @@ def test_what_cannot_be_exported_is_refused(folders, tmp_path, monkeypatch):
   for expected, *arguments in (
     ("is a model for encoder", "--model", bare),
     ("--lengths x", "--model", folders["span"], "--lengths", "x"),
-    ("--lengths: 0 is none", "--model", folders["span"], "--lengths", "0,32"),
+    (
+      "--lengths: 0 is below 1",
+      "--model",
+      folders["span"],
+      "--lengths",
+      "0,32",
+    ),
     ("no room for text", "--model", folders["span"], "--lengths", "4"),
     ("--platforms gpu", "--model", folders["span"], "--platforms", "gpu"),
   ):
     arguments += ["--output", output]
     run(expected, "export", *arguments)
-  assert sorted(os.listdir(tmp_path)) == ["bare"]
+  assert [path.name for path in tmp_path.iterdir()] == ["bare"]

@@ -1,4 +1,4 @@
-"""Features: layers, mixes, words, windows, batches, files; a tagger on them."""
+"""Tests features of texts, their files, and a tagger on features."""
 
 import functools
 import json
@@ -12,40 +12,40 @@ import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.text import words as word_vocabulary
 from bert_jax.use import bilstm_tagger, feature_files, text_batches
-from bert_jax.use import features as features_of
+from bert_jax.use import features as features_lib
 from bert_jax.use.features import Spec
 from bert_jax.weights.load import load
 
 TEXT = "the cats sat. unaffable"
-# float32 and sums in another order, for values of about 1.
+# For float32 numbers of about 1, whose sums may have another order.
 TOLERANCE = 1e-5
 
 
 pytestmark = pytest.mark.usefixtures("unoptimized")
 
 
-def opened(path, family, **options):
+def open_tiny(path, family, **options):
   return bert_jax.load(tiny_models.write(path / family, family, **options))
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-  return opened(tmp_path_factory.mktemp("bert"), "bert")
+  return open_tiny(tmp_path_factory.mktemp("bert"), "bert")
 
 
 def extract(model, texts, **options):
   tokens = options.pop("tokens", 8192)
-  return list(features_of.extract(model, texts, Spec(**options), tokens))
+  return list(features_lib.extract(model, texts, Spec(**options), tokens))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def run(encoder, params, ids):
-  """All layers [l, n, d] of one row without padding, by the encoder itself."""
+  """Returns all layers [l, n, d] of a row, by the encoder itself."""
   if ids.ndim == 2:
     return encoder.apply({"params": params}, ids[None])[0].swapaxes(0, 1)
-  _, seen = encoder.apply({"params": params}, ids[None], collect=True)
-  every = [seen["embeddings"], *seen["hidden"]]
-  return jax.numpy.stack([layer[0] for layer in every], 1)
+  _, collected = encoder.apply({"params": params}, ids[None], collect=True)
+  all_layers = [collected["embeddings"], *collected["hidden"]]
+  return jax.numpy.stack([layer[0] for layer in all_layers], 1)
 
 
 def layers(model, ids):
@@ -55,110 +55,111 @@ def layers(model, ids):
 
 @pytest.mark.parametrize("family", ["roberta", "gpt", "elmo"])
 def test_layers_are_the_encoders_own(family, tmp_path):
-  model = opened(tmp_path, family)
-  text = text_batches.of_text(0, TEXT)
-  (one,) = text_batches.encode(model, [text])
-  want = layers(model, one.ids)
-  count = features_of.num_layers(model)
-  assert want.shape[1] == count
+  model = open_tiny(tmp_path, family)
   texts = [TEXT, "", "cat"]
-  found = extract(model, texts, layers=range(count), combine="stack")
-  assert [len(f.vectors) for f in found] == [
-    len(t.ids)
-    for t in text_batches.encode(
-      model, [text_batches.of_text(0, t) for t in texts]
-    )
-  ]
-  np.testing.assert_allclose(found[0].vectors, want, atol=TOLERANCE)
-  last = "mean" if family == "elmo" else "cls"
-  (whole,) = extract(model, [TEXT], layers=(0, -1), unit=last)
-  rows = {"gpt": want[-1], "elmo": want.mean(0)}.get(family, want[0])
+  encoded = text_batches.encode(
+    model, [text_batches.of_text(0, text) for text in texts]
+  )
+  expected = layers(model, encoded[0].ids)
+  count = features_lib.num_layers(model)
+  assert expected.shape[1] == count
+  features = extract(model, texts, layers=range(count), combine="stack")
+  lengths = [len(tokens.ids) for tokens in encoded]
+  assert [len(f.vectors) for f in features] == lengths
+  np.testing.assert_allclose(features[0].vectors, expected, atol=TOLERANCE)
+  unit = "mean" if family == "elmo" else "cls"
+  (text,) = extract(model, [TEXT], layers=(0, -1), unit=unit)
+  pooled = {"gpt": expected[-1], "elmo": expected.mean(0)}
+  rows = pooled.get(family, expected[0])
   np.testing.assert_allclose(
-    whole.vectors, np.concatenate(rows[[0, -1]]), atol=TOLERANCE
+    text.vectors, np.concatenate(rows[[0, -1]]), atol=TOLERANCE
   )
 
 
-def test_electra_gives_the_discriminators_unless_a_tower_is_named(tmp_path):
+def test_the_default_tower_of_electra_is_the_discriminator(tmp_path):
   path = tiny_models.write(
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
-  found = {}
-  for tower in (None, "generator"):
+  for tower, width in ((None, 16), ("generator", 8)):
     model = load(path, tower=tower, default_tower="discriminator")
-    found[tower] = extract(model, ["the cat"])[0].vectors
-  assert found[None].shape == (4, 16)
-  assert found["generator"].shape == (4, 8)
+    (features,) = extract(model, ["the cat"])
+    assert features.vectors.shape == (4, width)
   with pytest.raises(ValueError, match="both towers of ELECTRA"):
     extract(bert_jax.load(path), ["the cat"])
 
 
-def test_elmo_reads_its_tokenizers_words_or_those_that_are_given(tmp_path):
-  model = opened(tmp_path, "elmo")
-  made = word_vocabulary.build([*word_vocabulary.SPECIAL, "a"])
-  vars(model)["tokenizer"] = made.with_special
+def test_elmos_tokenizer_splits_texts_without_separate_words(tmp_path):
+  model = open_tiny(tmp_path, "elmo")
+  vocabulary = word_vocabulary.build([*word_vocabulary.SPECIAL, "a"])
+  vars(model)["tokenizer"] = vocabulary.with_special
   texts = [
     text_batches.of_text(0, "a-b (c)"),
     text_batches.of_words(0, ["(c)", "a"]),
   ]
-  text, given = text_batches.encode(model, texts)
+  text, words = text_batches.encode(model, texts)
   assert text.pieces[1:-1] == ["a-b", "(", "c", ")"]
-  assert given.pieces[1:-1] == ["(c)", "a"]
-  assert text.ids.shape == (6, 50) and given.ids.shape == (4, 50)
+  assert words.pieces[1:-1] == ["(c)", "a"]
+  assert text.ids.shape == (6, 50) and words.ids.shape == (4, 50)
 
 
 def test_layers_are_combined(bert):
   stack = Spec((0, -2, -1), "stack")
-  apart = extract(bert, [TEXT], **stack._asdict())[0].vectors
-  assert apart.shape == (9, 3, 16)
+  stacked = extract(bert, [TEXT], **stack._asdict())[0].vectors
+  assert stacked.shape == (9, 3, 16)
   weights = np.array([0.5, -1.0, 2.0])
-  share = np.exp(weights) / np.exp(weights).sum()
+  shares = np.exp(weights) / np.exp(weights).sum()
   mix = stack._replace(combine="mix", mix=tuple(weights), gamma=1.5)
-  wanted = {
-    stack._replace(combine="concat"): apart.reshape(9, 48),
-    stack._replace(combine="sum"): apart.sum(1),
-    stack._replace(combine="mean"): apart.mean(1),
-    mix: 1.5 * (apart * share[:, None]).sum(1),
+  expected_by_spec = {
+    stack._replace(combine="concat"): stacked.reshape(9, 48),
+    stack._replace(combine="sum"): stacked.sum(1),
+    stack._replace(combine="mean"): stacked.mean(1),
+    mix: 1.5 * (stacked * shares[:, None]).sum(1),
   }
-  layers_ = [apart[None, :, i] for i in range(3)]
-  for spec, want in wanted.items():
-    (found,) = features_of._combine(layers_, spec)
-    np.testing.assert_allclose(found, want, atol=TOLERANCE)
-  (found,) = extract(bert, [TEXT], **mix._asdict())
-  np.testing.assert_allclose(found.vectors, wanted[mix], atol=TOLERANCE)
+  layers_ = [stacked[None, :, i] for i in range(3)]
+  for spec, expected in expected_by_spec.items():
+    (combined,) = features_lib._combine(layers_, spec)
+    np.testing.assert_allclose(combined, expected, atol=TOLERANCE)
+  (text,) = extract(bert, [TEXT], **mix._asdict())
+  np.testing.assert_allclose(
+    text.vectors, expected_by_spec[mix], atol=TOLERANCE
+  )
 
 
 def test_words_have_their_first_piece_or_the_mean(bert):
-  (piece,) = extract(bert, [TEXT])
+  (text,) = extract(bert, [TEXT])
   # [CLS] the cats sat . un ##aff ##able [SEP]
   rows = [[1], [2], [3, 4], [5, 6, 7]]
   (first,) = extract(bert, [TEXT], unit="word")
   assert first.tokens == ("the", "cats", "sat.", "unaffable")
   np.testing.assert_allclose(
-    first.vectors, piece.vectors[[1, 2, 3, 5]], atol=TOLERANCE
+    first.vectors, text.vectors[[1, 2, 3, 5]], atol=TOLERANCE
   )
   (mean,) = extract(bert, [TEXT], unit="word", pieces="mean")
-  want = [piece.vectors[row].mean(0) for row in rows]
-  np.testing.assert_allclose(mean.vectors, want, atol=TOLERANCE)
+  expected = [text.vectors[row].mean(0) for row in rows]
+  np.testing.assert_allclose(mean.vectors, expected, atol=TOLERANCE)
 
 
-def test_given_words_have_one_vector_each_whatever_they_are(bert):
+def test_each_separate_word_has_one_vector(bert):
+  """Words may have a space, no characters, or no pieces."""
   words = ["the cats", "", "sat", "\u200b", "."]
-  (found,) = extract(bert, [words], unit="word", pieces="mean")
-  assert found.tokens == tuple(words)
-  (piece,) = extract(bert, ["the cats sat ."])
-  want = piece.vectors[[1, 3, 4]]
-  want[0] = piece.vectors[1:3].mean(0)
-  np.testing.assert_allclose(found.vectors[[0, 2, 4]], want, atol=TOLERANCE)
-  assert not found.vectors[[1, 3]].any()
+  (features,) = extract(bert, [words], unit="word", pieces="mean")
+  assert features.tokens == tuple(words)
+  (text,) = extract(bert, ["the cats sat ."])
+  expected = text.vectors[[1, 3, 4]]
+  expected[0] = text.vectors[1:3].mean(0)
+  vectors = features.vectors
+  np.testing.assert_allclose(vectors[[0, 2, 4]], expected, atol=TOLERANCE)
+  assert not vectors[[1, 3]].any()
 
 
 def test_words_of_bytes_begin_after_the_space(tmp_path):
-  model = opened(tmp_path, "roberta")
-  (one,) = text_batches.encode(
+  model = open_tiny(tmp_path, "roberta")
+  (tokens,) = text_batches.encode(
     model, [text_batches.of_words(0, ["é", "a b", "c"])]
   )
-  # <s> and the two bytes of é; the space goes with what follows it.
-  assert one.words.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
+  # The first tokens are <s> and the two bytes of é. A space belongs to the word
+  # after it.
+  assert tokens.words.tolist() == [-1, 0, 0, 1, 1, 1, 1, 2, 2, -1]
 
 
 def test_windows_have_no_gaps_and_each_token_has_the_most_context():
@@ -167,45 +168,47 @@ def test_windows_have_no_gaps_and_each_token_has_the_most_context():
     count, longest = int(rng.integers(0, 60)), int(rng.integers(8, 20))
     overlap = int(rng.integers(0, 12))
     ids = np.arange(count + 2)
-    one = text_batches.Tokens(ids, [], [], ids, ids, 1, count + 1)
-    found = list(features_of._windows(0, one, longest, overlap))
-    owned = []
-    for row in found:
-      begin, end = row.own
-      assert len(row.ids) <= longest and begin < end
+    tokens = text_batches.Tokens(ids, [], [], ids, ids, 1, count + 1)
+    rows = list(features_lib._windows(0, tokens, longest, overlap))
+    taken_ids = []
+    for row in rows:
+      assert len(row.ids) <= longest and row.begin < row.end
       assert row.ids[0] == 0 and row.ids[-1] == count + 1
-      assert row.place == len(owned)
-      owned += row.ids[begin:end].tolist()
-    assert owned == ids.tolist()
-    spans = [(row.ids[1], row.ids[-2]) for row in found if count]
-    for row in found if len(found) > 1 else []:
-      for token in row.ids[row.own[0] : row.own[1]]:
-        mine = [
+      assert row.position == len(taken_ids)
+      taken_ids += row.ids[row.begin : row.end].tolist()
+    assert taken_ids == ids.tolist()
+    spans = [(row.ids[1], row.ids[-2]) for row in rows if count]
+    for row in rows if len(rows) > 1 else []:
+      for token in row.ids[row.begin : row.end]:
+        # The context on the shorter side, first in this window.
+        contexts = [
           min(token - a if a > 1 else 99, b - token if b < count else 99)
           for a, b in [(row.ids[1], row.ids[-2]), *spans]
           if a <= token <= b
         ]
-        assert not mine or mine[0] >= max(mine) - 1
+        assert not contexts or contexts[0] >= max(contexts) - 1
 
 
 def test_a_long_text_is_read_in_windows(bert):
-  words = ["the", "cat", "sat", "on", "a", "mat"] * 7  # The model takes 34.
-  (found,) = extract(bert, [words], overlap=10)
-  (one,) = text_batches.encode(bert, [text_batches.of_words(0, words)])
-  cls, sep = one.ids[[0, -1]]
-  # Two windows of 32 words; they share words 10 to 32, halved at 21.
+  # 42 words and two special tokens, but the model takes 34 tokens.
+  words = ["the", "cat", "sat", "on", "a", "mat"] * 7
+  (text,) = extract(bert, [words], overlap=10)
+  (tokens,) = text_batches.encode(bert, [text_batches.of_words(0, words)])
+  cls, sep = tokens.ids[[0, -1]]
+  # Two windows of 32 words share words 10 to 32, which are halved at 21.
   first, second = (
-    layers(bert, [cls, *one.ids[1:-1][part], sep])[:, -1]
-    for part in (slice(0, 32), slice(10, 42))
+    layers(bert, [cls, *tokens.ids[1:-1][window], sep])[:, -1]
+    for window in (slice(0, 32), slice(10, 42))
   )
-  want = np.concatenate([first[:22], second[12:]])
-  np.testing.assert_allclose(found.vectors, want, atol=TOLERANCE)
-  (mean,) = extract(bert, [words], overlap=10, unit="mean", normalize=True)
-  want_mean = want.mean(0) / np.linalg.norm(want.mean(0))
-  np.testing.assert_allclose(mean.vectors, want_mean, atol=TOLERANCE)
-  (whole,) = extract(bert, [words], overlap=10, unit="cls")
-  want_cls = (first[0] + second[0]) / 2
-  np.testing.assert_allclose(whole.vectors, want_cls, atol=TOLERANCE)
+  expected = np.concatenate([first[:22], second[12:]])
+  np.testing.assert_allclose(text.vectors, expected, atol=TOLERANCE)
+  (text,) = extract(bert, [words], overlap=10, unit="mean", normalize=True)
+  mean = expected.mean(0) / np.linalg.norm(expected.mean(0))
+  np.testing.assert_allclose(text.vectors, mean, atol=TOLERANCE)
+  (text,) = extract(bert, [words], overlap=10, unit="cls")
+  np.testing.assert_allclose(
+    text.vectors, (first[0] + second[0]) / 2, atol=TOLERANCE
+  )
 
 
 def test_batches_hold_every_row_once_in_few_shapes():
@@ -230,31 +233,35 @@ def test_neither_order_nor_batches_change_a_text(bert):
   alone = extract(bert, texts, tokens=1, unit="mean")
   both = extract(bert, texts[::-1], tokens=512, unit="mean")[::-1]
   assert [f.id for f in alone] == list(range(40))
-  for one, other in zip(alone, both, strict=True):
-    np.testing.assert_allclose(one.vectors, other.vectors, atol=TOLERANCE)
+  for a, b in zip(alone, both, strict=True):
+    np.testing.assert_allclose(a.vectors, b.vectors, atol=TOLERANCE)
 
 
 def test_the_three_files_hold_the_same(bert, tmp_path, monkeypatch):
   h5py = pytest.importorskip("h5py")
   monkeypatch.setattr(feature_files, "_CHUNK", 2)
-  found = extract(bert, ["the cat", "", "a b c"], layers=(0, 1))
+  features = extract(bert, ["the cat", "", "a b c"], layers=(0, 1))
   paths = {e: str(tmp_path / f"f.{e}") for e in ("jsonl", "npz", "h5")}
   for path in paths.values():
-    assert feature_files.write(path, found) == 3
-  vectors = np.concatenate([f.vectors for f in found])
-  with open(paths["jsonl"]) as f:
-    rows = [json.loads(line) for line in f]
-  assert [row["tokens"] for row in rows] == [list(f.tokens) for f in found]
+    assert feature_files.write(path, features) == 3
+  vectors = np.concatenate([f.vectors for f in features])
+  rows = read_rows(tmp_path / "f.jsonl")
+  assert [row["tokens"] for row in rows] == [list(f.tokens) for f in features]
   read = np.concatenate([np.array(r["vectors"], np.float32) for r in rows])
   np.testing.assert_array_equal(read, vectors)
   arrays = np.load(paths["npz"])
   with h5py.File(paths["h5"]) as f:
     for key in arrays:
-      there = f[key].asstr()[:] if key in ("ids", "tokens") else f[key][:]
-      np.testing.assert_array_equal(there, arrays[key])
+      is_text = key in ("ids", "tokens")
+      stored = f[key].asstr()[:] if is_text else f[key][:]
+      np.testing.assert_array_equal(stored, arrays[key])
   assert arrays["starts"].tolist() == [0, 4, 6, 11]
   np.testing.assert_array_equal(arrays["vectors"], vectors)
   assert arrays["tokens"][:4].tolist() == ["[CLS]", "the", "cat", "[SEP]"]
+
+
+def read_rows(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def command(monkeypatch, *arguments):
@@ -278,8 +285,7 @@ def test_the_command_keeps_ids_and_order(files, tmp_path, monkeypatch, capsys):
   path.write_text("".join(json.dumps(line) + "\n" for line in lines))
   command(monkeypatch, *files, path, "--pooling", "word", "--layers", "all")
   assert "3 texts" in capsys.readouterr().out
-  with open(tmp_path / "out.jsonl") as f:
-    rows = [json.loads(line) for line in f]
+  rows = read_rows(tmp_path / "out.jsonl")
   assert [row["id"] for row in rows] == ["x", 1, 7]
   assert rows[0]["tokens"] == ["un", "cats"]
   assert np.shape(rows[1]["vectors"]) == (3, 48)
@@ -328,21 +334,21 @@ def test_sentence_vectors_are_those_of_transformers(tmp_path):
     vocab_size=len(tiny_models.WORDS), intermediate_size=24, **sizes
   )
   torch.manual_seed(0)
-  theirs = transformers.BertModel(config).eval()
-  theirs.save_pretrained(tmp_path / "hf")
+  torch_model = transformers.BertModel(config).eval()
+  torch_model.save_pretrained(tmp_path / "hf")
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(tiny_models.WORDS))
   tokenizer = transformers.BertTokenizerFast(str(tmp_path / "hf" / "vocab.txt"))
   texts = [TEXT, "the", "a b c " * 9]
   batch = tokenizer(texts, padding=True, return_tensors="pt")
   with torch.no_grad():
-    hidden = theirs(**batch)[0]
+    hidden = torch_model(**batch)[0]
   mask = batch["attention_mask"][..., None]
   mean = (hidden * mask).sum(1) / mask.sum(1)
-  want = torch.nn.functional.normalize(mean).numpy()
+  expected = torch.nn.functional.normalize(mean).numpy()
   model = bert_jax.load(str(tmp_path / "hf"))
-  found = extract(model, texts, unit="mean", normalize=True)
+  features = extract(model, texts, unit="mean", normalize=True)
   np.testing.assert_allclose(
-    [f.vectors for f in found], want, atol=TOLERANCE, rtol=0
+    [f.vectors for f in features], expected, atol=TOLERANCE, rtol=0
   )
 
 
@@ -350,7 +356,7 @@ def test_a_tagger_on_frozen_features_learns(bert):
   rng = np.random.default_rng(3)
   words = ["cat", "cats", "a", "b", "mat"]
   texts = [rng.choice(words, n).tolist() for n in rng.integers(1, 9, 24)]
-  # Whether the same word stood just before: no word says it alone.
+  # A word's tag is 1 if it repeats the word before, so context is needed.
   tags = [
     np.int32([i > 0 and text[i] == text[i - 1] for i in range(len(text))])
     for text in texts
@@ -358,44 +364,46 @@ def test_a_tagger_on_frozen_features_learns(bert):
   features = [f.vectors for f in extract(bert, texts, layers=(0,), unit="word")]
   features.insert(2, np.zeros((0, 16), np.float32))
   tags.insert(2, np.zeros(0, np.int32))
-  data = bilstm_tagger.Sentences(features, tags)
+  sentences = bilstm_tagger.Sentences(features, tags)
   module = bilstm_tagger.BiLstmTagger(2, hidden=16, num_layers=1, dropout=0.1)
   recipe = bilstm_tagger.Recipe(epochs=60, batch_size=24, rate=0.03)
-  *_, (params, loss) = bilstm_tagger.fit(module, data, recipe)
-  found = bilstm_tagger.predict(module, params, data, size=24)
-  right = np.concatenate([a == b for a, b in zip(found, tags, strict=True)])
+  *_, (params, loss) = bilstm_tagger.fit(module, sentences, recipe)
+  predicted = bilstm_tagger.predict(module, params, sentences, size=24)
+  right = np.concatenate([a == b for a, b in zip(predicted, tags, strict=True)])
   assert loss < 0.1 and right.mean() > 0.97
-  assert [len(row) for row in found] == [len(row) for row in tags]
-  # What stands beyond a row's words, and the rows beside, change nothing.
-  _, batch = next(bilstm_tagger.batches(data, 24))
+  assert [len(row) for row in predicted] == [len(row) for row in tags]
+  # Vectors after the last word of a row change nothing.
+  _, batch = next(bilstm_tagger.batches(sentences, 24))
   apply = jax.jit(module.apply)
   logits = apply(params, batch["features"], batch["lengths"])
   noise = batch["features"].copy()
-  real = np.arange(noise.shape[1]) < batch["lengths"][:, None]
-  noise[~real] = 7.0
+  is_word = np.arange(noise.shape[1]) < batch["lengths"][:, None]
+  noise[~is_word] = 7.0
   again = apply(params, noise, batch["lengths"])
-  np.testing.assert_array_equal(logits[real], again[real])
+  np.testing.assert_array_equal(logits[is_word], again[is_word])
 
 
 def test_a_tagger_learns_which_layer_to_read():
   rng = np.random.default_rng(1)
   features = [rng.normal(size=(5, 3, 4)).astype(np.float32) for _ in range(32)]
-  # Only the second layer says the tag.
+  # The tag depends only on the second layer.
   tags = [(x[:, 1, 0] > 0).astype(np.int32) for x in features]
-  data = bilstm_tagger.Sentences(features, tags)
+  sentences = bilstm_tagger.Sentences(features, tags)
   module = bilstm_tagger.BiLstmTagger(2, hidden=4, num_layers=1, dropout=0.0)
   recipe = bilstm_tagger.Recipe(epochs=30, batch_size=32, rate=0.05)
-  *_, (params, loss) = bilstm_tagger.fit(module, data, recipe)
+  *_, (params, loss) = bilstm_tagger.fit(module, sentences, recipe)
   mix = params["params"]["mix"]
   assert np.argmax(mix["weights"]) == 1 and loss < 0.3
-  # The mix by hand, of one layer, is a tagger without one.
+  # A tagger without a mix predicts the same from layers that are mixed by hand.
   share = np.exp(mix["weights"]) / np.exp(mix["weights"]).sum()
   mixed = [mix["gamma"] * np.einsum("lkd,k->ld", x, share) for x in features]
-  rest = {k: v for k, v in params["params"].items() if k != "mix"}
+  params_without_mix = {k: v for k, v in params["params"].items() if k != "mix"}
   plain = bilstm_tagger.Sentences([np.asarray(x) for x in mixed], tags)
   for a, b in zip(
-    bilstm_tagger.predict(module, params, data, size=32),
-    bilstm_tagger.predict(module, {"params": rest}, plain, size=32),
+    bilstm_tagger.predict(module, params, sentences, size=32),
+    bilstm_tagger.predict(
+      module, {"params": params_without_mix}, plain, size=32
+    ),
     strict=True,
   ):
     np.testing.assert_array_equal(a, b)

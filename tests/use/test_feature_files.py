@@ -1,4 +1,4 @@
-"""Names in files of features: NUL, which few files can hold, and long words."""
+"""Files of features with unusual tokens, and on a full disk."""
 
 import json
 import resource
@@ -10,42 +10,43 @@ from bert_jax.use import feature_files, text_batches
 from bert_jax.use.features import Features
 
 
-def made(*tokens):
+def make_features(*tokens):
   vectors = np.arange(len(tokens) * 2, dtype=np.float32).reshape(-1, 2)
   return Features("a\0", tokens, vectors)
 
 
 def test_a_word_may_have_a_nul(tmp_path):
   h5py = pytest.importorskip("h5py")
-  found, wanted = [made("a\0b", "c\0"), made()], ["a\ufffdb", "c\ufffd"]
+  features = [make_features("a\0b", "c\0"), make_features()]
+  without_nul = ["a\ufffdb", "c\ufffd"]
   paths = [str(tmp_path / f"a.{end}") for end in ("jsonl", "npz", "h5")]
   for path in paths:
-    assert feature_files.write(path, found) == 2
-  with open(paths[0], encoding="utf-8") as f:
-    assert json.loads(f.readline())["tokens"] == ["a\0b", "c\0"]
+    assert feature_files.write(path, features) == 2
+  first, _ = (tmp_path / "a.jsonl").read_text("utf-8").splitlines()
+  assert json.loads(first)["tokens"] == ["a\0b", "c\0"]
   with np.load(paths[1]) as arrays:
-    assert arrays["tokens"].tolist() == wanted
+    assert arrays["tokens"].tolist() == without_nul
     assert arrays["ids"].tolist() == ["a\ufffd"] * 2
   with h5py.File(paths[2]) as f:
-    assert f["tokens"].asstr()[:].tolist() == wanted
+    assert f["tokens"].asstr()[:].tolist() == without_nul
     assert f["starts"][:].tolist() == [0, 2, 2]
 
 
 def test_one_long_word_does_not_fill_the_memory(tmp_path, monkeypatch):
   pytest.importorskip("h5py")
-  monkeypatch.setattr(feature_files, "_MOST", 4 * 1000 * 3 - 1)
-  found, path = [made("x" * 1000, "a", "b")], tmp_path / "a.npz"
+  monkeypatch.setattr(feature_files, "_MAX_NAME_BYTES", 4 * 1000 * 3 - 1)
+  features, path = [make_features("x" * 1000, "a", "b")], tmp_path / "a.npz"
   with pytest.raises(ValueError, match="tokens: 3 texts, the longest of 1,000"):
-    feature_files.write(str(path), found)
+    feature_files.write(str(path), features)
   assert not list(tmp_path.iterdir())
-  # Half a gigabyte for each of these in an array.
+  # In an array, each of these 1001 tokens would take half a gigabyte.
   monkeypatch.undo()
-  found = [made("x" * (1 << 27)), made(*["a"] * 1000)]
-  assert feature_files.write(str(tmp_path / "a.h5"), found) == 2
+  features = [make_features("x" * (1 << 27)), make_features(*["a"] * 1000)]
+  assert feature_files.write(str(tmp_path / "a.h5"), features) == 2
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.JSONL", "a.ndjson", "a.json"])
-def test_objects_a_line_by_the_names_of_their_files(tmp_path, name):
+def test_several_extensions_stand_for_objects_on_lines(tmp_path, name):
   path = tmp_path / name
   path.write_text('{"text": "the cat", "id": "x"}\n')
   (text,) = text_batches.read_texts(str(path))
@@ -54,7 +55,7 @@ def test_objects_a_line_by_the_names_of_their_files(tmp_path, name):
 
 @pytest.mark.parametrize("ending", ["h5", "npz", "jsonl"])
 def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
-  """HDF5's library would end the process by a segmentation fault."""
+  """Without `_Disk`, HDF5's library crashes with a segmentation fault."""
   pytest.importorskip("h5py")
   vectors = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32)
   texts = [Features(str(i), ("a", "b"), vectors) for i in range(600)]

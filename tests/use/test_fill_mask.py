@@ -1,4 +1,4 @@
-"""Filling [MASK] with a model from any path."""
+"""Fills [MASK] with models from every kind of path."""
 
 import json
 
@@ -34,17 +34,17 @@ def workdir(tmp_path_factory):
 def test_probabilities_are_the_models(workdir):
   model = open_model(workdir)
   texts = ["w9 [MASK] w11", "w20 w21 [MASK] [MASK] w24 w25"]
-  one, two = fill_mask.fill(model, texts, top=64)
-  assert len(one) == 1 and len(two) == 2
-  for candidates in (*one, *two):
+  first, second = fill_mask.fill(model, texts, top=64)
+  assert len(first) == 1 and len(second) == 2
+  for candidates in (*first, *second):
     p = [p for _, p in candidates]
     assert p == sorted(p, reverse=True)
     assert sum(p) == pytest.approx(1.0, abs=1e-5)
     assert len({piece for piece, _ in candidates}) == 64
-  # The same text alone: batch-mates and padding change nothing.
+  # Other texts in the batch and padding change nothing.
   (alone,) = fill_mask.fill(model, texts[:1], top=64)
   np.testing.assert_allclose(
-    [p for _, p in alone[0]], [p for _, p in one[0]], rtol=1e-5
+    [p for _, p in alone[0]], [p for _, p in first[0]], rtol=1e-5
   )
 
 
@@ -52,7 +52,7 @@ def run_command(monkeypatch, *arguments):
   execute(["fill-mask", *arguments])
 
 
-def test_json_has_an_object_a_text(workdir, monkeypatch, capsys):
+def test_json_has_an_object_for_each_text(workdir, monkeypatch, capsys):
   run_command(
     monkeypatch, "--json", "--model", workdir, "[MASK] w9", "w9 [MASK] [MASK]"
   )

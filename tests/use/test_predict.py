@@ -1,4 +1,4 @@
-"""Predictions: as many as inputs, in order, for any batches and windows."""
+"""Each input has one prediction, in order, for any batches and windows."""
 
 import functools
 import json
@@ -26,7 +26,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-  """Kind of model -> path of a tiny one."""
+  """Kind of task -> path of a tiny model."""
   path = tmp_path_factory.mktemp("models")
   for kind in tiny_tasks.TASKS:
     tiny_tasks.write_tuned(path / kind, kind)
@@ -42,7 +42,7 @@ def predict(path, lines, **options):
 
 
 def close(a, b):
-  """Equal, numbers to rounding."""
+  """Returns True if two trees are equal, with floats equal to rounding."""
   if isinstance(a, dict):
     return a.keys() == b.keys() and all(close(a[k], b[k]) for k in a)
   if isinstance(a, list):
@@ -54,7 +54,7 @@ def close(a, b):
 
 @functools.cache
 def module(path):
-  """The model itself, of rows of 12: batch -> logits."""
+  """Returns a function from a batch to logits, by the module itself."""
   model = bert_jax.load(path)
   return functools.partial(
     tiny_families.jit(model.module.apply), {"params": model.params}
@@ -62,7 +62,7 @@ def module(path):
 
 
 def alone(path, text):
-  """Logits of one text, by the module itself."""
+  """Returns the logits of one text, by the module itself."""
   ids = tiny_tasks.vocabulary().encode_batch([text])[0]
   row = np.zeros((1, 12), np.int32)
   row[0, : len(ids) + 2] = [2, *ids, 3]
@@ -73,55 +73,57 @@ def alone(path, text):
 def test_classes_in_order_for_any_batch(models):
   texts = tiny_tasks.sentences(11)
   lines = [{"text": text, "id": f"n{i}"} for i, text in enumerate(texts)]
-  _, found = predict(models["classification"], lines, batch_size=4)
-  assert len(found) == 11
-  for text, result in list(zip(texts, found, strict=True))[:2]:
+  _, predictions = predict(models["classification"], lines, batch_size=4)
+  assert len(predictions) == 11
+  for text, prediction in list(zip(texts, predictions, strict=True))[:2]:
     logits = alone(models["classification"], text)
-    wanted = predicting.softmax(logits)
-    assert result["label"] == ("cat", "dog")[logits.argmax()]
+    assert prediction["label"] == ("cat", "dog")[logits.argmax()]
     np.testing.assert_allclose(
-      [*result["probabilities"].values()], wanted, atol=1e-6
+      [*prediction["probabilities"].values()],
+      predicting.softmax(logits),
+      atol=1e-6,
     )
   _, again = predict(models["classification"], lines, batch_size=3)
-  assert close(found, again)
-  # One input gives one prediction, and pairs are another text.
-  _, one = predict(
+  assert close(predictions, again)
+  # A second text changes the prediction.
+  _, (single, pair) = predict(
     models["classification"],
     [lines[0], lines[0] | {"text_pair": "dog runs"}],
     batch_size=3,
   )
-  assert close(one[0], found[0]) and not close(one[1], found[0])
+  assert close(single, predictions[0]) and not close(pair, predictions[0])
 
 
 def test_several_labels_at_once(tmp_path):
-  named = ["x", "y", "z"]
+  labels = ["x", "y", "z"]
   head = dict(num_labels=3, pooling=heads.Pooling(*bert.POOLING)._asdict())
   tiny_tasks.write_model(
     tmp_path / "m",
     "sequence_classification",
     head=head,
-    labels=named,
+    labels=labels,
     problem="multi_label",
   )
   path, texts = str(tmp_path / "m"), tiny_tasks.sentences(3)
-  _, found = predict(path, [{"text": text} for text in texts])
-  for text, result in zip(texts, found, strict=True):
+  _, predictions = predict(path, [{"text": text} for text in texts])
+  for text, prediction in zip(texts, predictions, strict=True):
     chances = 1 / (1 + np.exp(-alone(path, text)))
-    assert list(result["probabilities"]) == named
+    assert list(prediction["probabilities"]) == labels
     np.testing.assert_allclose(
-      [*result["probabilities"].values()], chances, atol=1e-6
+      [*prediction["probabilities"].values()], chances, atol=1e-6
     )
-    wanted = [n for n, p in zip(named, chances, strict=True) if p > 0.5]
-    assert result["labels"] == wanted
+    likely = [n for n, p in zip(labels, chances, strict=True) if p > 0.5]
+    assert prediction["labels"] == likely
 
 
 def test_a_long_text_is_the_mean_of_its_windows(models):
   words = " ".join(tiny_tasks.sentences(12))
-  predictor, found = predict(models["regression"], [{"text": words}], length=12)
+  path = models["regression"]
+  predictor, (prediction,) = predict(path, [{"text": words}], length=12)
   rows = long_texts.rows([[words]], predictor.vocabulary, 12)
   assert len(rows.example) > 3 and np.diff(rows.starts).max() == 12
   logits = predicting.run(predictor, rows, None)
-  np.testing.assert_allclose(found[0]["score"], np.mean(logits), rtol=1e-6)
+  np.testing.assert_allclose(prediction["score"], np.mean(logits), rtol=1e-6)
 
 
 @pytest.mark.parametrize("sizes", [(3, 40), (40, 3), (30, 40), (25,), (4, 4)])
@@ -141,56 +143,57 @@ def test_choices_of_any_number(models):
     {"text": "red cat", "choices": ["runs", "sings"]},
     {"choices": ["blue bird", "dog sleeps", "green"]},
   ]
-  _, found = predict(models["choice"], lines)
-  assert [len(r["probabilities"]) for r in found] == [2, 3]
+  _, predictions = predict(models["choice"], lines)
+  assert [len(r["probabilities"]) for r in predictions] == [2, 3]
   scores = [alone(models["choice"], text)[0] for text in lines[1]["choices"]]
+  chances = predicting.softmax(np.array(scores))
   np.testing.assert_allclose(
-    found[1]["probabilities"], predicting.softmax(np.array(scores)), atol=1e-6
+    predictions[1]["probabilities"], chances, atol=1e-6
   )
-  # Another order of the choices is the same choice.
-  turned = [lines[1] | {"choices": lines[1]["choices"][::-1]}]
-  _, other = predict(models["choice"], turned)
-  assert other[0]["choice"] == 2 - found[1]["choice"]
+  # The order of the choices does not change which one is taken.
+  reversed_choices = lines[1] | {"choices": lines[1]["choices"][::-1]}
+  _, (prediction,) = predict(models["choice"], [reversed_choices])
+  assert prediction["choice"] == 2 - predictions[1]["choice"]
 
 
-def test_one_tag_a_word_in_texts_of_any_length(models):
+def test_each_word_of_a_long_text_has_one_tag(models):
   words = " ".join(tiny_tasks.sentences(10)).split()
   lines = [{"words": words}, {"text": "red \u0007 cat"}]
-  _, found = predict(models["tagging"], lines, length=12)
-  assert found[0]["words"] == words and len(found[0]["tags"]) == len(words)
-  assert set(found[0]["tags"]) <= {"O", "B-X", "I-X"}
-  assert all(0 < p <= 1 for p in found[0]["probabilities"])
-  # A word without a piece is there too.
-  assert len(found[1]["tags"]) == len(found[1]["words"]) == 3
-  assert found[1]["tags"][1] == "O" and found[1]["probabilities"][1] == 1.0
+  _, (long, short) = predict(models["tagging"], lines, length=12)
+  assert long["words"] == words and len(long["tags"]) == len(words)
+  assert set(long["tags"]) <= {"O", "B-X", "I-X"}
+  assert all(0 < p <= 1 for p in long["probabilities"])
+  # A word without pieces has a tag too.
+  assert len(short["tags"]) == len(short["words"]) == 3
+  assert short["tags"][1] == "O" and short["probabilities"][1] == 1.0
 
 
 def test_answers_are_slices_of_the_context(models):
   context = "  " + "  ".join(tiny_tasks.sentences(9))
   lines = [{"question": "cat ?", "context": context}]
-  _, found = predict(models["span"], lines, length=24)
-  assert found[0]["answer"] in context and "null_odds" not in found[0]
-  assert all(x["text"] in context for x in found[0]["nbest"])
-  _, found = predict(models["span"], lines, length=24, null=True)
-  assert isinstance(found[0]["null_odds"], float)
+  _, (prediction,) = predict(models["span"], lines, length=24)
+  assert prediction["answer"] in context and "null_odds" not in prediction
+  assert all(x["text"] in context for x in prediction["nbest"])
+  _, (prediction,) = predict(models["span"], lines, length=24, null=True)
+  assert isinstance(prediction["null_odds"], float)
 
 
 def test_windows_of_a_context_overlap_by_half(models):
   line = {"question": "cat", "context": "red dog " * 40, "answers": None}
   predictor = predicting.open_predictor(models["span"], length=24)
   rows, _ = predicting.encode(predictor, [line])
-  inner = [
+  context_positions = [
     np.flatnonzero(rows.offsets[a:b, 0] >= 0) + a
     for a, b in zip(rows.starts[:-1], rows.starts[1:], strict=True)
   ]
-  begins = [int(rows.offsets[own[0], 0]) // 4 for own in inner]
-  # Of 24 places 20 are the context's.
-  assert len(inner[0]) == 20 and set(np.diff(begins)) == {10}
+  first_words = [int(rows.offsets[p[0], 0]) // 4 for p in context_positions]
+  # 20 of the 24 tokens are the context's.
+  assert len(context_positions[0]) == 20 and set(np.diff(first_words)) == {10}
 
 
 @pytest.mark.parametrize("odds", [-1.5, 0.7, 80.0])
-def test_no_answer_of_a_beam_has_its_own_chance(models, odds):
-  """ELECTRA's head: a list given that there is an answer, and whether."""
+def test_null_odds_set_the_chance_of_no_answer(models, odds):
+  """ELECTRA's head computes this chance, and a list for the other case."""
   predictor = predicting.open_predictor(models["span"], length=24, null=True)
   asked = [{"id": 1, "question": "cat ?", "context": "red cat runs"}]
   asked[0]["answers"] = None
@@ -199,32 +202,32 @@ def test_no_answer_of_a_beam_has_its_own_chance(models, odds):
   begins = first + np.arange(3)
   spans = [[i, i, -1.0 - k, -0.5] for k, i in enumerate(begins)]
   beam = np.array([[0, 0, odds, 0], *spans])
-  (found,) = predicting.make_results(predictor, rows, [beam], asked)
-  given = {x["text"]: x["probability"] for x in found["nbest"]}
-  assert list(given) == ["red", "cat", "runs"]
-  np.testing.assert_allclose(sum(given.values()), 1.0)
-  none = 1 / (1 + np.exp(-odds))
+  (answer,) = predicting.make_results(predictor, rows, [beam], asked)
+  nbest = {x["text"]: x["probability"] for x in answer["nbest"]}
+  assert list(nbest) == ["red", "cat", "runs"]
+  np.testing.assert_allclose(sum(nbest.values()), 1.0)
+  p_none = 1 / (1 + np.exp(-odds))
   if odds > 0:
-    assert found["answer"] == "" and found["probability"] > 0.5
-    np.testing.assert_allclose(found["probability"], none)
+    assert answer["answer"] == "" and answer["probability"] > 0.5
+    np.testing.assert_allclose(answer["probability"], p_none)
   else:
-    assert found["answer"] == "red"
+    assert answer["answer"] == "red"
     np.testing.assert_allclose(
-      found["probability"], (1 - none) * given["red"], rtol=1e-12
+      answer["probability"], (1 - p_none) * nbest["red"], rtol=1e-12
     )
-  # Without a legal span nothing else can be said.
-  (found,) = predicting.make_results(predictor, rows, [beam[:1]], asked)
-  assert (found["answer"], found["probability"]) == ("", 1.0)
+  # Without a legal span, "no answer" is the only prediction.
+  (answer,) = predicting.make_results(predictor, rows, [beam[:1]], asked)
+  assert (answer["answer"], answer["probability"]) == ("", 1.0)
 
 
 def test_masks_are_filled_in_texts_of_any_length(models):
   texts = ["red [MASK] runs .", "cat", "[MASK] dog [MASK]"]
   texts.append(" ".join(["blue"] * 30 + ["[MASK]"] + ["bird"] * 30))
-  _, found = predict(
+  _, predictions = predict(
     models["fill"], [{"text": t} for t in texts], top=3, length=16
   )
-  assert [len(r["masks"]) for r in found] == [1, 0, 2, 1]
-  best = found[0]["masks"][0]
+  assert [len(r["masks"]) for r in predictions] == [1, 0, 2, 1]
+  best = predictions[0]["masks"][0]
   assert len(best) == 3
   assert best[0]["probability"] >= best[1]["probability"]
   ids = tiny_tasks.vocabulary().encode_special(texts[0])
@@ -234,9 +237,9 @@ def test_masks_are_filled_in_texts_of_any_length(models):
     "cls_positions": jnp.array([[0]]),
   }
   logits = module(models["fill"])(batch)["mlm_logits"]
-  wanted = predicting.softmax(np.asarray(logits)[0, 0])
-  assert best[0]["token"] == tiny_tasks.PIECES[wanted.argmax()]
-  np.testing.assert_allclose(best[0]["probability"], wanted.max(), rtol=1e-5)
+  chances = predicting.softmax(np.asarray(logits)[0, 0])
+  assert best[0]["token"] == tiny_tasks.PIECES[chances.argmax()]
+  np.testing.assert_allclose(best[0]["probability"], chances.max(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -292,8 +295,8 @@ def test_the_command_on_several_devices(models, tmp_path):
   assert done.stdout == f"{target}: 7 predictions.\n"
   rows = [json.loads(line) for line in target.read_text().splitlines()]
   assert [row.pop("id") for row in rows] == [f"n{i}" for i in range(7)]
-  _, found = predict(models["classification"], lines)
-  assert close(rows, found)
+  _, predictions = predict(models["classification"], lines)
+  assert close(rows, predictions)
 
 
 def test_a_model_without_a_head_is_refused(models, tmp_path):

@@ -1,4 +1,4 @@
-"""`predict` on lines of stdin and stdout: as they come, nothing but data."""
+"""`predict` answers lines of stdin as they arrive, and prints only answers."""
 
 import io
 import json
@@ -23,7 +23,7 @@ ROOT = str(pathlib.Path(__file__).parents[2])
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-  """Name -> path of a tiny model."""
+  """Makes a folder with tiny models."""
   path = tmp_path_factory.mktemp("serving")
   weights = tiny_tasks.write_tuned(path / "classes", "classification")
   hf.write(str(path / "hf"), weights)
@@ -40,13 +40,13 @@ def environment():
   return os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": ROOT}
 
 
-def test_notes_are_no_lines_of_the_data(models, monkeypatch, capsys):
-  """Of a model whose config.json lacks a field, and of a chatty library."""
-  opened = predict.open_predictor
+def test_notes_are_not_among_the_answers(models, monkeypatch, capsys):
+  """One note is about a missing field, another line is from a library."""
+  open_predictor = predict.open_predictor
 
   def chatty(*arguments, **options):
     print("a library has something to say")
-    return opened(*arguments, **options)
+    return open_predictor(*arguments, **options)
 
   monkeypatch.setattr(predict, "open_predictor", chatty)
   lines = "".join(json.dumps({"text": t}) + "\n" for t in ("red cat", "dog"))
@@ -54,10 +54,10 @@ def test_notes_are_no_lines_of_the_data(models, monkeypatch, capsys):
   monkeypatch.setattr(sys, "stdin", stdin)
   flags = [f"--model={models / 'hf'}", "--input=-", "--output=-"]
   execute(["predict", *flags])
-  said = capsys.readouterr()
-  rows = [json.loads(line) for line in said.out.splitlines()]
+  printed = capsys.readouterr()
+  rows = [json.loads(line) for line in printed.out.splitlines()]
   assert [row["id"] for row in rows] == [1, 2]
-  assert "note: " in said.err and "something to say" in said.err
+  assert "note: " in printed.err and "something to say" in printed.err
 
 
 def test_results_on_stdout_are_json_alone(
@@ -67,9 +67,9 @@ def test_results_on_stdout_are_json_alone(
   cloze = files.write_jsonl(tmp_path / "a.jsonl", lines)
   flags = [f"--model={models / 'bert'}", f"--cloze={cloze}", "--output=-"]
   execute(["likelihood", *flags])
-  said = capsys.readouterr()
-  assert json.loads(said.out)["cloze"]["texts"] == 1
-  assert said.err.startswith("cloze: accuracy")
+  printed = capsys.readouterr()
+  assert json.loads(printed.out)["cloze"]["texts"] == 1
+  assert printed.err.startswith("cloze: accuracy")
 
 
 COMMANDS = {
@@ -95,7 +95,7 @@ def test_no_command_makes_a_file_called_minus(name, tmp_path, monkeypatch):
 
 
 def test_a_line_is_answered_while_the_pipe_is_open(models):
-  """Each within a second, once the program of its length is compiled."""
+  """Each answer takes below a second once the program is compiled."""
   flags = [f"--model={models / 'classes'}", "--input=-", "--output=-"]
   with subprocess.Popen(
     [sys.executable, "-m", "bert_jax", "predict", *flags],
@@ -126,7 +126,7 @@ def examples(count):
   return ({"id": number} for number in range(count))
 
 
-def test_fast_lines_stand_in_large_groups():
+def test_fast_lines_are_in_large_groups():
   groups = serve.Groups(4, 32)(examples(100), lambda seconds: True)
   assert [len(group) for group in groups] == [4, 8, 16, 32, 32, 8]
 
@@ -148,7 +148,7 @@ def test_slow_answers_make_groups_small_again(monkeypatch):
   assert groups._size == 32
 
 
-def test_what_came_before_a_bad_line_is_answered_first():
+def test_lines_before_a_bad_line_are_answered():
   def lines():
     yield {"id": 1}
     yield {"id": 2}
@@ -162,11 +162,11 @@ def test_what_came_before_a_bad_line_is_answered_first():
 
 
 def test_lines_of_a_pipe_are_those_of_a_file(tmp_path):
-  """Long ones, empty ones, and a last one without an end."""
+  """A line is long, one is empty, and the last one has no line end."""
   lines = [b"a" * 200_000, b"", b"\xc3\xa9", b"last"]
   source = tmp_path / "lines"
   source.write_bytes(b"\n".join(lines))
-  with open(source, "rb") as f:
+  with source.open("rb") as f:
     arriving = serve.ArrivingLines(f)
     assert arriving.ready(0.0)
     assert list(arriving) == lines
@@ -191,5 +191,5 @@ def test_a_text_without_the_models_mask_is_refused(
   lines = [json.dumps({"text": x}) for x in (f"cat {mask}", text)]
   with pytest.raises(ValueError, match=f"in:2: the text .*{message}"):
     list(requests.read(lines, "fill", "in", mask))
-  found = list(requests.read(lines[:1], "fill", "in", mask))
-  assert len(predict.predict(predictor, found)[0]["masks"]) == 1
+  with_mask = list(requests.read(lines[:1], "fill", "in", mask))
+  assert len(predict.predict(predictor, with_mask)[0]["masks"]) == 1

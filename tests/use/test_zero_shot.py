@@ -1,4 +1,4 @@
-"""Scores without training, against the same sums in numpy; BLiMP; blanks."""
+"""Compares likelihoods with the same sums in NumPy; tests BLiMP and cloze."""
 
 import io
 import json
@@ -37,14 +37,14 @@ def log_softmax(x):
 
 
 def padded(ids):
-  """A batch of one row, always of one shape."""
-  row, real = np.zeros((2, 1, 16), np.int32)
-  row[0, : len(ids)], real[0, : len(ids)] = ids, 1
-  return dict(input_ids=row, sequence_ids=real)
+  """Returns a batch with one row, which is padded to 16 tokens."""
+  row, sequence_ids = np.zeros((2, 1, 16), np.int32)
+  row[0, : len(ids)], sequence_ids[0, : len(ids)] = ids, 1
+  return dict(input_ids=row, sequence_ids=sequence_ids)
 
 
 def masked(model, ids, positions):
-  """log P at the first of the positions, all of which are masked."""
+  """Masks all positions; returns log P of each piece at the first."""
   batch = padded(ids)
   batch["input_ids"][0, positions] = MASK
   batch["cls_positions"] = np.zeros((1, 1), np.int32)
@@ -61,7 +61,7 @@ def apply(module, params, batch):
   return module.apply({"params": params}, batch)
 
 
-# [CLS] ... [SEP], and the pieces of one word.
+# The ids of each of `TEXTS`, and the positions of the pieces of each word.
 ROWS = [
   ([2, 5, 7, 8, 12, 3], [[1], [2], [3], [4]]),
   ([2, 3], []),
@@ -70,25 +70,26 @@ ROWS = [
 ]
 
 
-def test_rows_are_as_written_here(bert):
-  made = text_batches.encode(bert, [text_batches.of_text(0, t) for t in TEXTS])
-  assert [one.ids.tolist() for one in made] == [ids for ids, _ in ROWS]
+def test_rows_have_the_ids_of_the_texts(bert):
+  texts = [text_batches.of_text(0, t) for t in TEXTS]
+  encoded = text_batches.encode(bert, texts)
+  assert [tokens.ids.tolist() for tokens in encoded] == [ids for ids, _ in ROWS]
 
 
 def test_each_token_is_masked_in_turn(bert):
-  want = [
+  expected = [
     sum(masked(bert, ids, [i])[ids[i]] for i in range(1, len(ids) - 1))
     for ids, _ in ROWS
   ]
-  found = likelihood.score(bert, TEXTS, "pll")
-  np.testing.assert_allclose(found, want, atol=1e-4)
+  scores = likelihood.score(bert, TEXTS, "pll")
+  np.testing.assert_allclose(scores, expected, atol=1e-4)
   # Neither order nor batch changes a text's score.
   alone = likelihood.score(bert, TEXTS[::-1], "pll", tokens=40)
-  np.testing.assert_allclose(alone[::-1], found, atol=1e-4)
+  np.testing.assert_allclose(alone[::-1], scores, atol=1e-4)
 
 
-def test_later_pieces_of_the_word_are_masked_by_name(bert):
-  want = [
+def test_pll_word_l2r_masks_the_later_pieces_of_the_word(bert):
+  expected = [
     sum(
       masked(bert, ids, word[i:])[ids[word[i]]]
       for word in words
@@ -96,9 +97,9 @@ def test_later_pieces_of_the_word_are_masked_by_name(bert):
     )
     for ids, words in ROWS
   ]
-  found = likelihood.score(bert, TEXTS, "pll_word_l2r")
-  np.testing.assert_allclose(found, want, atol=1e-4)
-  assert abs(found[2] - likelihood.score(bert, TEXTS[2:3])[0]) > 1e-3
+  scores = likelihood.score(bert, TEXTS, "pll_word_l2r")
+  np.testing.assert_allclose(scores, expected, atol=1e-4)
+  assert abs(scores[2] - likelihood.score(bert, TEXTS[2:3])[0]) > 1e-3
 
 
 def test_electras_discriminator_scores_the_original(tmp_path):
@@ -107,39 +108,40 @@ def test_electras_discriminator_scores_the_original(tmp_path):
   )
   model = load(path, default_tower="discriminator")
   assert likelihood.method_of(model) == "rtd"
-  found = likelihood.score(model, TEXTS)
-  for (ids, _), score in zip(ROWS, found, strict=True):
+  scores = likelihood.score(model, TEXTS)
+  for (ids, _), score in zip(ROWS, scores, strict=True):
     out = run(model.module, model.params, padded(ids))["rtd_logits"]
-    want = surely(out[0, 1 : len(ids) - 1]).sum()
-    np.testing.assert_allclose(score, want, atol=1e-4)
+    expected = log_p_original(out[0, 1 : len(ids) - 1]).sum()
+    np.testing.assert_allclose(score, expected, atol=1e-4)
 
 
 def test_causal_models_are_exact(tmp_path):
   path = tiny_models.write(tmp_path / "gpt", "gpt", "pretraining")
   model = load(path, default_tower="discriminator")
-  (one,) = text_batches.encode(model, [text_batches.of_text(0, "abc de")])
-  out = run(model.module, model.params, padded(one.ids))
+  (tokens,) = text_batches.encode(model, [text_batches.of_text(0, "abc de")])
+  out = run(model.module, model.params, padded(tokens.ids))
   logits = out["lm_logits"][0]
-  want = sum(
-    log_softmax(logits[i])[one.ids[i + 1]] for i in range(len(one.ids) - 1)
+  expected = sum(
+    log_softmax(logits[i])[token_id]
+    for i, token_id in enumerate(tokens.ids[1:])
   )
-  found = likelihood.score(model, ["abc de", "a", ""])
-  np.testing.assert_allclose(found, [want, 0, 0], atol=1e-4)
+  scores = likelihood.score(model, ["abc de", "a", ""])
+  np.testing.assert_allclose(scores, [expected, 0, 0], atol=1e-4)
 
 
 def test_blanks_are_filled(bert):
   texts = ["the [MASK] sat.", "a [MASK] b", "un[MASK] . the"]
   answers = ["cats", "unaffable", "b"]
-  found = likelihood.cloze(bert, texts, answers)
+  first, *others = likelihood.cloze(bert, texts, answers)
   log_p = masked(bert, [2, 5, 7, 8, 12, 3], [2])
-  assert found[0].answer == pytest.approx(log_p[7], abs=1e-4)
-  assert found[0].best == tiny_models.WORDS[log_p.argmax()]
-  assert found[0].right == (log_p.argmax() == 7)
-  # Three pieces; and in "unb" there is no b after un.
-  assert [f.answer for f in found[1:]] == [None, None]
-  assert not any(f.right for f in found[1:])
-  (sure,) = likelihood.cloze(bert, texts[:1], [found[0].best])
-  assert sure.right
+  assert first.answer == pytest.approx(log_p[7], abs=1e-4)
+  assert first.best == tiny_models.WORDS[log_p.argmax()]
+  assert first.right == (log_p.argmax() == 7)
+  # "unaffable" has three pieces, and "unb" has no piece "b".
+  assert [guess.answer for guess in others] == [None, None]
+  assert not any(guess.right for guess in others)
+  (guess,) = likelihood.cloze(bert, texts[:1], [first.best])
+  assert guess.right
 
 
 def pair(uid, term, good, bad):
@@ -157,8 +159,8 @@ FILES = {
 
 def write_files(path):
   path.mkdir()
-  for name, items in FILES.items():
-    lines = "".join(json.dumps(item) + "\n" for item in items)
+  for name, pairs in FILES.items():
+    lines = "".join(json.dumps(row) + "\n" for row in pairs)
     (path / f"{name}.jsonl").write_text(lines)
   with tarfile.open(path.parent / "blimp.tar.xz", "w:xz") as tar:
     for name in FILES:
@@ -177,37 +179,38 @@ def test_means_are_over_files():
   ]
   good = [np.array([1, 1, 1, 0]), np.array([0, 0]), np.array([2, 2])]
   bad = [np.zeros(4), np.array([0, 1]), np.array([1, 3])]
-  found = blimp.results(files, good, bad)
-  assert found["files"]["x"]["accuracy"] == 0.75
-  assert found["files"]["y"] == dict(
+  results = blimp.results(files, good, bad)
+  assert results["files"]["x"]["accuracy"] == 0.75
+  assert results["files"]["y"] == dict(
     phenomenon="binding", accuracy=0.0, pairs=2, ties=1
   )
-  assert found["phenomena"]["binding"] == dict(accuracy=0.375, files=2)
-  assert found["accuracy"] == pytest.approx((0.75 + 0.0 + 0.5) / 3)
-  assert "| **binding** | 6 | 0.3750 |" in blimp.table(found)
-  assert "| **mean of 3 of 67 files** | 8 | 0.4167 |" in blimp.table(found)
+  assert results["phenomena"]["binding"] == dict(accuracy=0.375, files=2)
+  assert results["accuracy"] == pytest.approx((0.75 + 0.0 + 0.5) / 3)
+  table = blimp.table(results)
+  assert "| **binding** | 6 | 0.3750 |" in table
+  assert "| **mean of 3 of 67 files** | 8 | 0.4167 |" in table
 
 
-def surely(logits):
-  """log P(original) of a discriminator's logits."""
+def log_p_original(logits):
+  """Returns log P(token is original) for a discriminator's logits."""
   return -np.log1p(np.exp(np.asarray(logits, np.float64)))
 
 
 @pytest.mark.parametrize("family", ["gpt", "electra"])
-def test_other_models_prefer_a_sentence_as_restated(family, tmp_path):
+def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
   sizes = dict(generator_hidden=8) if family == "electra" else {}
   path = tiny_models.write(tmp_path / family, family, "pretraining", **sizes)
   model = load(path, default_tower="discriminator")
   good = ["the cat sat", "a cat sat on", "on a mat", "b c", "sat the mat"]
   bad = ["the cats sat", "a cats sat on", "on mat a", "c b", "sit the mat"]
-  items = [pair("x", "binding", *two) for two in zip(good, bad, strict=True)]
+  pairs = [pair("x", "binding", a, b) for a, b in zip(good, bad, strict=True)]
   (tmp_path / "blimp").mkdir()
-  lines = "".join(json.dumps(item) + "\n" for item in items)
+  lines = "".join(json.dumps(row) + "\n" for row in pairs)
   (tmp_path / "blimp" / "x.jsonl").write_text(lines)
 
-  def restated(text):
+  def score(text):
     if family == "gpt":
-      # A letter is a piece; the last of a word has its mark.
+      # Each letter is a piece. A capital stands for the last letter of a word.
       letters = [w[:-1] + w[-1].upper() for w in text.split()]
       vocabulary = "abcdefghijklmnopqrstuvwxyz.,"
       vocabulary = ["?", *vocabulary, *vocabulary.upper()]
@@ -216,16 +219,17 @@ def test_other_models_prefer_a_sentence_as_restated(family, tmp_path):
       return sum(log_softmax(out[i - 1])[ids[i]] for i in range(1, len(ids)))
     ids = [CLS, *map(tiny_models.WORDS.index, text.split()), SEP]
     out = run(model.module, model.params, padded(ids))["rtd_logits"][0]
-    return surely(out[1 : len(ids) - 1]).sum()
+    return log_p_original(out[1 : len(ids) - 1]).sum()
 
-  want = np.array([[restated(t) for t in texts] for texts in (good, bad)])
-  found = likelihood.score(model, [*good, *bad]).reshape(2, -1)
-  np.testing.assert_allclose(found, want, atol=1e-4)
+  expected = np.array([[score(t) for t in texts] for texts in (good, bad)])
+  scores = likelihood.score(model, [*good, *bad]).reshape(2, -1)
+  np.testing.assert_allclose(scores, expected, atol=1e-4)
   method = likelihood.method_of(model)
   path = str(tmp_path / "blimp")
-  made = likelihood_tests.run_blimp(model, path, method, None, 99)
-  assert made["files"]["x"]["accuracy"] == np.mean(want[0] > want[1])
-  assert 0.0 < made["accuracy"] < 1.0
+  results = likelihood_tests.run_blimp(model, path, method, None, 99)
+  accuracy = np.mean(expected[0] > expected[1])
+  assert results["files"]["x"]["accuracy"] == accuracy
+  assert 0.0 < results["accuracy"] < 1.0
 
 
 def command(monkeypatch, *arguments):
@@ -237,20 +241,20 @@ def test_the_command_reads_a_folder_or_tar_and_a_cloze(
 ):
   path = write_files(tmp_path / "blimp")
   (tmp_path / "c.jsonl").write_text('{"text": "a [MASK]", "answer": "b"}\n')
-  output = tmp_path / "found.json"
+  output = tmp_path / "results.json"
   arguments = ["--model", folder, "--output", output]
   command(
     monkeypatch, *arguments, "--blimp", path, "--cloze", tmp_path / "c.jsonl"
   )
   assert "cloze: accuracy" in capsys.readouterr().out
-  found = json.loads(output.read_text())
-  assert found["method"] == "pll" and found["cloze"]["texts"] == 1
+  results = json.loads(output.read_text())
+  assert results["method"] == "pll" and results["cloze"]["texts"] == 1
   good, bad = likelihood.score(bert, ["the cat", "the cats"])
-  assert found["blimp"]["files"]["x"]["accuracy"] == float(good > bad)
-  assert found["blimp"]["files"]["y"]["ties"] == 1
-  assert found["blimp"]["phenomena"]["argument_structure"]["files"] == 2
+  assert results["blimp"]["files"]["x"]["accuracy"] == float(good > bad)
+  assert results["blimp"]["files"]["y"]["ties"] == 1
+  assert results["blimp"]["phenomena"]["argument_structure"]["files"] == 2
   command(monkeypatch, *arguments, "--blimp", tmp_path / "blimp.tar.xz")
-  assert json.loads(output.read_text())["blimp"] == found["blimp"]
+  assert json.loads(output.read_text())["blimp"] == results["blimp"]
   command(monkeypatch, *arguments, "--blimp", path, "--pairs", 1)
   rows = json.loads(output.read_text())["blimp"]["files"]
   assert [row["pairs"] for row in rows.values()] == [1, 1, 1]
@@ -283,9 +287,8 @@ def test_bad_input_is_one_sentence(
   (tmp_path / "empty").mkdir()
   (tmp_path / "bad").mkdir()
   bad = dict(sentence_good="a", UID="a", linguistics_term="b")
-  lines = [bad | dict(sentence_bad="b"), bad]
-  lines = "\n\n".join(map(json.dumps, lines))
-  # With a byte-order mark, and a blank line, which counts.
+  lines = "\n\n".join(map(json.dumps, [bad | dict(sentence_bad="b"), bad]))
+  # The file has a byte-order mark and a blank line; the latter has a number.
   (tmp_path / "bad" / "a.jsonl").write_text("\ufeff" + lines)
   (tmp_path / "twice").mkdir()
   for name in "xy":
