@@ -1,4 +1,4 @@
-"""Batches, {key: array}, put together and compared."""
+"""Compares and joins batches: dicts of batch key -> array."""
 
 import numpy as np
 
@@ -9,5 +9,5 @@ def same(a, b):
   )
 
 
-def join(parts):
-  return {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+def join(batches):
+  return {k: np.concatenate([p[k] for p in batches]) for k in batches[0]}

@@ -1,4 +1,7 @@
-"""What processes apart run: they import this module, so it imports little."""
+"""Functions for child processes, which import this module.
+
+It imports little, so that they start fast.
+"""
 
 import os
 import signal

@@ -1,18 +1,18 @@
-"""The names of all recipes in configs/, and the values that they hold."""
+"""The names of all configs in configs/, and their values."""
 
 import json
 import pathlib
 
 _PATH = pathlib.Path(__file__).parent / "training" / "config_values.json"
-# Name -> {"model.variant": "base", ...}; a tuple and a key without a value yet,
-# which JSON lacks, are {"tuple": [...]} and {"placeholder": "int"}.
+# Name -> {"model.variant": "base", ...}. JSON has neither tuples nor
+# placeholders: they are written as {"tuple": [...]} and {"placeholder": "int"}.
 VALUES = json.loads(_PATH.read_text(encoding="utf-8"))
 PRETRAINING = [name for name in VALUES if "data.builder" in VALUES[name]]
 TASKS = [name for name in VALUES if "data.builder" not in VALUES[name]]
 
 
 def docstring(name: str) -> str:
-  """Returns the text of the file that holds a recipe, with its docstring."""
+  """Returns the text of the file that defines a config."""
   file = f"{name.partition(':')[0]}.py"
   root = pathlib.Path(__file__).parents[1]
   return (root / "configs" / file).read_text(encoding="utf-8")

@@ -1,11 +1,12 @@
-"""Pre-training that goes on from a model of transformers, beside transformers.
+"""Continues the pre-training of a model of transformers, here and there.
 
-The reference trains transformers' classes with torch's AdamW on the very
-batches that the run reads, in float32, without dropout.
+The reference trains classes of transformers with torch's AdamW on the batches
+that the run reads, in float32 and without dropout.
 """
 
 import json
-import os
+import pathlib
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,6 @@ from bert_jax.objectives import electra
 from bert_jax.training import config as config_lib
 from bert_jax.training import logging, train
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LENGTH = 32
 ADAM = dict(betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0)
 _SIZES = dict(
@@ -31,7 +31,7 @@ _SIZES = dict(
   max_position_embeddings=LENGTH + 2,
   pad_token_id=0,
 )
-# Family -> transformers' class, its sizes, a published config of ours.
+# Family -> (a class of transformers, its sizes, a config of this project).
 REFERENCES = {
   "bert": ("BertForPreTraining", _SIZES, "bert:base"),
   "roberta": (
@@ -81,7 +81,7 @@ _MORE = {
 
 
 def write(path, family, vocabulary, vocab_size=64, seed=0):
-  """Writes a random model of transformers; ELECTRA's two, each in a folder.
+  """Writes a random model of transformers, or ELECTRA's two in two folders.
 
   Args:
     path: the new folder.
@@ -91,43 +91,41 @@ def write(path, family, vocabulary, vocab_size=64, seed=0):
     seed: seed of the parameters.
 
   Returns:
-    The model, or of ELECTRA the pair of discriminator and generator, which
-    share their embeddings.
+    The model. For ELECTRA, the discriminator and the generator, which share
+    their embeddings.
   """
   name, sizes, _ = REFERENCES[family]
-  made = build(name, sizes | dict(vocab_size=vocab_size), seed)
-  os.makedirs(path)
-  with open(vocabulary, "rb") as f:
-    content = f.read()
-  with open(os.path.join(path, "vocab.txt"), "wb") as f:
-    f.write(content)
+  model = build(name, sizes | dict(vocab_size=vocab_size), seed)
+  path = pathlib.Path(path)
+  path.mkdir(parents=True)
+  shutil.copy(vocabulary, path / "vocab.txt")
   if family != "electra":
-    made.save_pretrained(path)
-    return made
+    model.save_pretrained(path)
+    return model
   sizes = sizes | GENERATOR | dict(vocab_size=vocab_size)
   generator = build("ElectraForMaskedLM", sizes, seed + 1)
-  generator.electra.embeddings = made.electra.embeddings
+  generator.electra.embeddings = model.electra.embeddings
   generator.tie_weights()
-  made.save_pretrained(os.path.join(path, "discriminator"))
-  generator.save_pretrained(os.path.join(path, "generator"))
-  return made, generator
+  model.save_pretrained(path / "discriminator")
+  generator.save_pretrained(path / "generator")
+  return model, generator
 
 
 def build(name, sizes, seed=0):
-  """A random model of a class, in which nothing is trivial."""
+  """Returns a model whose parameters are all random."""
   cls = getattr(transformers, name)
   torch.manual_seed(seed)
-  made = cls(cls.config_class(**sizes, attn_implementation="eager")).eval()
+  model = cls(cls.config_class(**sizes, attn_implementation="eager")).eval()
   with torch.no_grad():
-    for key, parameter in made.named_parameters():
+    for key, parameter in model.named_parameters():
       norm = "norm" in key.lower() or ".ln_" in key
       weight = norm and key.endswith("weight")
       parameter.normal_(1.0 if weight else 0.0, 0.2)
-  return made
+  return model
 
 
 def config_of(family, prepared, model, **changes):
-  """A published config that goes on from `model`; its sizes are the model's."""
+  """Returns a published config that continues `model`, with its sizes."""
   config = configs.load_defaults(REFERENCES[family][2])
   values = {
     "init_from": str(model),
@@ -153,46 +151,45 @@ def config_of(family, prepared, model, **changes):
     "evaluate.every": 0,
     "checkpoint.every": 20,
   }
-  for key, value in (values | _MORE.get(family, {}) | changes).items():
+  for key, setting in (values | _MORE.get(family, {}) | changes).items():
     section = config
     *parts, last = key.split(".")
-    for part in parts:
-      section = section[part]
-    if value is None:
+    for name in parts:
+      section = section[name]
+    if setting is None:
       section.pop(last, None)
     else:
-      section[last] = value
+      section[last] = setting
   config_lib.parse(config)
   return config
 
 
-def ours(config, workdir):
-  """Runs a config; returns rows of metrics.jsonl, and the config as it ran."""
+def train_module(config, workdir):
+  """Runs a config; returns the rows of metrics.jsonl and its config.json."""
   train.run(config, str(workdir))
-  rows = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
-  with open(os.path.join(workdir, "config.json"), encoding="utf-8") as f:
-    config = json.load(f)
+  rows = logging.read_rows(str(workdir / "metrics.jsonl"))
+  config = json.loads((workdir / "config.json").read_text(encoding="utf-8"))
   return [row for row in rows if row["split"] == "train"], config
 
 
 def batches(config):
-  """The batches of a run's steps, as numpy arrays."""
-  data = loader.open_data(seed=config["seed"], **config["data"])
+  """Returns the batches of a run's steps, as numpy arrays."""
+  opened = loader.open_data(seed=config["seed"], **config["data"])
   rows = config["batch_size"]
-  return [data.read(i * rows, rows) for i in range(config["total_steps"])]
+  return [opened.read(i * rows, rows) for i in range(config["total_steps"])]
 
 
 def _tensors(batch, family):
-  made = {k: torch.from_numpy(np.asarray(v)) for k, v in batch.items()}
+  tensors = {k: torch.from_numpy(np.asarray(v)) for k, v in batch.items()}
   inputs = dict(
-    input_ids=made["input_ids"].long(),
-    attention_mask=(made["sequence_ids"] > 0).long(),
+    input_ids=tensors["input_ids"].long(),
+    attention_mask=(tensors["sequence_ids"] > 0).long(),
   )
-  if "segment_ids" in made:
-    inputs["token_type_ids"] = made["segment_ids"].long()
+  if "segment_ids" in tensors:
+    inputs["token_type_ids"] = tensors["segment_ids"].long()
   if family in ("roberta", "distilbert"):
     inputs.pop("token_type_ids", None)
-  return made, inputs
+  return tensors, inputs
 
 
 def _at(hidden, positions):
@@ -206,16 +203,16 @@ def _mean(losses, weights):
   return (losses * weights).sum() / weights.sum()
 
 
-def _masked(logits, made):
-  logits = _at(logits, made["mlm_positions"])
+def _masked(logits, tensors):
+  logits = _at(logits, tensors["mlm_positions"])
   losses = functional.cross_entropy(
-    logits.transpose(1, 2), made["mlm_ids"].long(), reduction="none"
+    logits.transpose(1, 2), tensors["mlm_ids"].long(), reduction="none"
   )
-  return _mean(losses, made["mlm_weights"])
+  return _mean(losses, tensors["mlm_weights"])
 
 
 def loss(model, family, batch, noise):
-  """{name: loss} of a batch, "loss" the sum that is trained.
+  """Returns {name: loss} of a batch. The sum, "loss", is trained.
 
   Args:
     model: the model that `write` returned.
@@ -223,35 +220,35 @@ def loss(model, family, batch, noise):
     batch: numpy arrays of the run's batch.
     noise: the key of ELECTRA's samples in this step.
   """
-  made, inputs = _tensors(batch, family)
+  tensors, inputs = _tensors(batch, family)
   if family == "electra":
-    return _electra(model, made, inputs, batch, noise)
+    return _electra(model, tensors, inputs, batch, noise)
   out = model(**inputs)
   if family == "gpt":
     losses = functional.cross_entropy(
-      out.logits.transpose(1, 2), made["lm_ids"].long(), reduction="none"
+      out.logits.transpose(1, 2), tensors["lm_ids"].long(), reduction="none"
     )
-    found = {"lm_loss": _mean(losses, made["lm_weights"])}
+    losses_by_name = {"lm_loss": _mean(losses, tensors["lm_weights"])}
   else:
     logits = (
       out.prediction_logits if family in ("bert", "albert") else out.logits
     )
-    found = {"mlm_loss": _masked(logits, made)}
+    losses_by_name = {"mlm_loss": _masked(logits, tensors)}
   if family in ("bert", "albert"):
     name, key = dict(
       bert=("nsp_loss", "seq_relationship_logits"),
       albert=("sop_loss", "sop_logits"),
     )[family]
-    labels = made["pair_labels"][:, 0].long()
-    found[name] = functional.cross_entropy(out[key], labels)
-  return found | {"loss": sum(found.values())}
+    labels = tensors["pair_labels"][:, 0].long()
+    losses_by_name[name] = functional.cross_entropy(out[key], labels)
+  return losses_by_name | {"loss": sum(losses_by_name.values())}
 
 
-def _electra(model, made, inputs, batch, noise):
+def _electra(model, tensors, inputs, batch, noise):
   discriminator, generator = model
   logits = generator(**inputs).logits
-  found = {"mlm_loss": _masked(logits, made)}
-  slots = _at(logits, made["mlm_positions"]).detach().numpy()
+  losses_by_name = {"mlm_loss": _masked(logits, tensors)}
+  slots = _at(logits, tensors["mlm_positions"]).detach().numpy()
   drawn = electra.sample(jnp.asarray(slots), noise, 1.0)
   slots = (batch["input_ids"], batch["mlm_positions"])
   used = batch["mlm_weights"]
@@ -264,21 +261,23 @@ def _electra(model, made, inputs, batch, noise):
   losses = functional.binary_cross_entropy_with_logits(
     discriminator(**inputs).logits, replaced, reduction="none"
   )
-  found["rtd_loss"] = _mean(losses, inputs["attention_mask"].float())
-  return found | {"loss": found["mlm_loss"] + 50.0 * found["rtd_loss"]}
+  losses_by_name["rtd_loss"] = _mean(losses, inputs["attention_mask"].float())
+  return losses_by_name | {
+    "loss": losses_by_name["mlm_loss"] + 50.0 * losses_by_name["rtd_loss"]
+  }
 
 
-def theirs(model, family, config, rates):
-  """Trains a model of transformers; returns {name: loss} of each step.
+def train_reference(model, family, config, rates):
+  """Trains a model of transformers, and returns {name: loss} of each step.
 
   Args:
     model: the model that `write` returned; it is trained in place.
     family: a key of `REFERENCES`.
-    config: the run's, for its batches.
-    rates: learning rates of the steps, one for each step that is wanted.
+    config: the run's config, for its batches.
+    rates: the learning rate of each step.
   """
   modules = model if isinstance(model, tuple) else (model,)
-  # The parameters that ELECTRA's towers share are one parameter here.
+  # A parameter that ELECTRA's networks share is trained once.
   parameters = {id(p): p for m in modules for p in m.parameters()}
   optimizer = torch.optim.AdamW(parameters.values(), **ADAM)
   rows, key = [], jax.random.key(config["seed"])
@@ -290,17 +289,17 @@ def theirs(model, family, config, rates):
     for group in optimizer.param_groups:
       group["lr"] = rates[step]
     optimizer.step()
-    rows.append({name: value.item() for name, value in losses.items()})
+    rows.append({name: tensor.item() for name, tensor in losses.items()})
   return rows
 
 
 def lengthen(model, row, bias):
-  """A model of `write` with one piece more.
+  """Returns a model with one more piece.
 
   Args:
-    model: the model that `write` returned; it is trained in place.
+    model: the model that `write` returned; it is changed in place.
     row: the new row of the word table.
-    bias: the new number of the masked-LM head; None where there is none.
+    bias: the new bias of the masked-LM head; None for a head without bias.
   """
   modules = model if isinstance(model, tuple) else (model,)
   for module in modules:

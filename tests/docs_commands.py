@@ -42,7 +42,7 @@ _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.S | re.M)
 _INLINE = re.compile(
   r"`((?:bert_jax [a-z-]+ -|python |pip install |make )[^`]+)`", re.S
 )
-# Placeholders of the pages, and what stands for them in the folder.
+# Placeholder of the pages -> its replacement in the folder.
 NAMES = {
   "PATH": "runs/mine",
   "MODEL": "runs/mine",
@@ -57,9 +57,9 @@ NAMES = {
   "configs/FILE.py:NAME": "configs/bert.py:tiny",
   "SLICE": "v5e:2x2",
 }
-# The same in programs; the ELMo of the page before is in DIR.
+# The same for programs. DIR is the ELMo of the page before.
 IN_PROGRAMS = {'"DIR"': '"runs/mine"', '"runs/elmo_original"': '"DIR"'}
-# Programs that need a GPU, or its time: their flags are parsed.
+# Programs whose flags are only parsed, because they need a GPU or much time.
 ON_GPU = ("train_step", "elmo_step", "inference", "kernels", "teacher_student")
 PARSE = """
 import argparse, runpy, sys
@@ -72,7 +72,7 @@ sys.argv = sys.argv[1:]
 sys.path.insert(0, sys.argv[0].rpartition("/")[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-# Before a program of a page: what it takes for granted.
+# Runs before a program of a page, and defines the names that it uses.
 PRELUDE = """
 import numpy as np
 PATH, texts = "runs/mine", ["Some text here.", "Some more."]
@@ -104,9 +104,9 @@ class Command(NamedTuple):
   """A command of a page.
 
   Attributes:
-    page: where it stands.
-    text: as it stands there, on one line.
-    program: whether it is a block of Python.
+    page: the page's path.
+    text: the command, on one line.
+    program: True for a block of Python.
   """
 
   page: str
@@ -115,13 +115,13 @@ class Command(NamedTuple):
 
 
 class Done(NamedTuple):
-  """What became of a command.
+  """The outcome of a command.
 
   Attributes:
-    command: as it stands in the page.
-    ran: what was run instead; empty where it was compared only.
-    seconds: it took so long.
-    error: its last lines, if it failed; else None.
+    command: the command as the page prints it.
+    ran: the command that was run; empty if the command was only compared.
+    seconds: the time that it took.
+    error: the last lines of its output if it failed, otherwise None.
   """
 
   command: Command
@@ -132,11 +132,13 @@ class Done(NamedTuple):
 
 def commands() -> list[Command]:
   """Returns the commands of all pages, in order, each once."""
-  found: dict[tuple[str, str], Command] = {}
+  by_text: dict[tuple[str, str], Command] = {}
   for page in PAGES:
     for command in _of_page(page, (ROOT / page).read_text(encoding="utf-8")):
-      found.setdefault((command.text, page if command.program else ""), command)
-  return list(found.values())
+      by_text.setdefault(
+        (command.text, page if command.program else ""), command
+      )
+  return list(by_text.values())
 
 
 def _of_page(page: str, text: str) -> Iterator[Command]:
@@ -159,7 +161,7 @@ def _of_page(page: str, text: str) -> Iterator[Command]:
 
 
 def make_folder(folder: pathlib.Path) -> None:
-  """Writes the files that the commands name, small ones."""
+  """Writes small versions of the files that the commands name."""
   draw = random.Random(0)
   words = ["some", "text", "of", "words", "here", "more", "the", "cat", "sat"]
   words += [f"w{i}" for i in range(200)]
@@ -197,13 +199,13 @@ def make_folder(folder: pathlib.Path) -> None:
   rows = ["index\tprediction", *(f"{i}\t{i % 2}" for i in range(1821)), ""]
   (folder / "runs" / "one" / "SST-2.tsv").write_text("\n".join(rows))
   _write_blimp(folder / "blimp.tar.xz")
-  data = os.environ.get("BERT_JAX_TEST_DATA", "")
-  if data:
-    (folder / "bilm").symlink_to(f"{data}/elmo_fixtures/bilm")
+  test_data = os.environ.get("BERT_JAX_TEST_DATA", "")
+  if test_data:
+    (folder / "bilm").symlink_to(f"{test_data}/elmo_fixtures/bilm")
 
 
 def _write_blimp(path: pathlib.Path) -> None:
-  """Writes as many files as BLiMP has, of one pair each."""
+  """Writes as many files as BLiMP has, each with one pair."""
   with tarfile.open(path, "w:xz") as archive:
     for number in range(blimp.FILES):
       pair = {"sentence_good": "some text .", "sentence_bad": "text some ."}
@@ -217,16 +219,18 @@ def _write_blimp(path: pathlib.Path) -> None:
 def _write_zst(path: pathlib.Path, content: bytes) -> None:
   import pyarrow as pa
 
-  with pa.OSFile(str(path), "wb") as raw:
-    with pa.CompressedOutputStream(raw, "zstd") as file:
-      file.write(content)
+  with (
+    pa.OSFile(str(path), "wb") as raw,
+    pa.CompressedOutputStream(raw, "zstd") as file,
+  ):
+    file.write(content)
 
 
 def small_flags(path: str) -> list[str]:
-  """Flags of `bert_jax train` that make a run of a config small."""
+  """Returns flags of `bert_jax train` that make a config's run small."""
   config = configs.load_defaults(path)
   flat = flatten(config)
-  flags = {key: value for key, value in SMALL.items() if key in flat}
+  flags = {key: setting for key, setting in SMALL.items() if key in flat}
   if config_lib.is_task(config):
     flags.pop("data.max_predictions", None)
   for key in flat:
@@ -238,16 +242,16 @@ def small_flags(path: str) -> list[str]:
   if "teacher" in config:
     models["teacher.model"] = config["teacher"]["model"]
   for section, model in models.items():
-    known = configs._attributes(model)
-    sizes = {name: v for name, v in SIZES.items() if name in known}
+    settable = configs._attributes(model)
+    sizes = {name: v for name, v in SIZES.items() if name in settable}
     if path.partition(":")[0].endswith("small.py"):
       del sizes["num_layers"]  # A student copies layers by number.
-    flags |= {f"{section}.{name}": value for name, value in sizes.items()}
-  return [f"--config.{key}={value}" for key, value in flags.items()]
+    flags |= {f"{section}.{name}": setting for name, setting in sizes.items()}
+  return [f"--config.{key}={setting}" for key, setting in flags.items()]
 
 
 def small(words: list[str]) -> list[str] | None:
-  """The same command, small; None if its flags are to be parsed only."""
+  """Returns the command at a small size; None if only its flags are parsed."""
   program = " ".join(words[2:4]) if words[1] == "-m" else words[1]
   if program.rpartition("/")[2].removesuffix(".py") in ON_GPU:
     return None
@@ -256,12 +260,12 @@ def small(words: list[str]) -> list[str] | None:
   if program in ("bert_jax train", "bert_jax compile"):
     path = words[words.index("--config") + 1]
     flags = small_flags(str(ROOT / path) if "/" in path else path)
-    given = {word.partition("=")[0] for word in words}
+    named = {word.partition("=")[0] for word in words}
     changed = ("--config.total_steps", "--config.batch_size")
     changed += ("--config.evaluate.every",)
-    # Steps and sizes are small whatever the page says.
+    # Steps and sizes are small, even if the page sets them.
     words = [w for w in words if w.partition("=")[0] not in changed]
-    words += [f for f in flags if f.partition("=")[0] not in given - {*changed}]
+    words += [f for f in flags if f.partition("=")[0] not in named - {*changed}]
   if program == "bert_jax compile":
     words[words.index("--topology") + 1] = "v5e:2x2"
   if program == "benchmarks/data.py":
@@ -290,7 +294,7 @@ def check_install(command: Command) -> str | None:
 
 
 def set_up(folder: pathlib.Path) -> list[Command]:
-  """Commands before those of the pages: models that the pages begin with."""
+  """Returns commands that make the models which the pages begin with."""
   tiny = "--config.data.path=data/mine --config.teacher.path=runs/mine"
   lines = [
     "bert_jax vocab --input 'text/*.txt' --size 300 --output vocab.txt",
@@ -348,7 +352,7 @@ def run(command: Command, folder: pathlib.Path) -> Done:
   )
   seconds = time.monotonic() - start
   error = None
-  # Its flags were read by then.
+  # At this error, the command has read its flags already.
   lacking = "the TPU compiler, libtpu, is not installed" in done.stderr
   if done.returncode and not lacking:
     lines = (done.stderr or done.stdout).strip().splitlines()
@@ -357,35 +361,35 @@ def run(command: Command, folder: pathlib.Path) -> Done:
 
 
 def _named(word: str) -> str:
-  """A word of a page with what its placeholder stands for, also after "="."""
+  """Replaces the placeholder in a word of a page, also after "="."""
   if word in NAMES:
     return NAMES[word]
-  flag, equal, value = word.partition("=")
-  return f"{flag}={NAMES.get(value, value)}" if equal else word
+  flag, equal, word_after = word.partition("=")
+  return f"{flag}={NAMES.get(word_after, word_after)}" if equal else word
 
 
 def _outputs(words: list[str], folder: pathlib.Path) -> list[str]:
-  """Removes the output of an earlier command: pages use a name again."""
+  """Removes an earlier command's output, because pages use names again."""
   trains = words[1:4] == ["-m", "bert_jax", "train"]
   for flag in ("--output", *(["--workdir"] if trains else [])):
     if flag in words:
       path = folder / words[words.index(flag) + 1]
-      kept = ("runs/mine", "runs/sst2", "HF_FOLDER", "vocab.txt", "data/mine")
-      if str(path.relative_to(folder)) in kept and path.exists():
+      needed = ("runs/mine", "runs/sst2", "HF_FOLDER", "vocab.txt", "data/mine")
+      if str(path.relative_to(folder)) in needed and path.exists():
         words = list(words)
-        words[words.index(flag) + 1] += f"_{len(os.listdir(path.parent))}"
+        words[words.index(flag) + 1] += f"_{len(list(path.parent.iterdir()))}"
       elif path.is_dir() and flag == "--output":
         shutil.rmtree(path)
   return words
 
 
 def _expanded(words: list[str], folder: pathlib.Path) -> list[str]:
-  """Expands what a shell would: a bare pattern of files."""
-  found = []
+  """Expands patterns of files, as a shell would."""
+  expanded = []
   for word in words:
     bare = "*" in word and "submission" in words
-    found += sorted(str(p) for p in folder.glob(word)) if bare else [word]
-  return found
+    expanded += sorted(str(p) for p in folder.glob(word)) if bare else [word]
+  return expanded
 
 
 def _write_tf1(path: pathlib.Path) -> None:
@@ -402,7 +406,7 @@ def _write_tf1(path: pathlib.Path) -> None:
 
 
 def walk(folder: pathlib.Path, only: str = "") -> Iterator[Done]:
-  """Yields what becomes of each command; `only` those that have a word."""
+  """Yields the outcome of each command that has the word `only`."""
   first = []
   if not (folder / "text").exists():
     make_folder(folder)
@@ -420,7 +424,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
   parser.add_argument("--only", default="", help="commands with this word")
   parser.add_argument(
-    "--keep", help="run in this folder and keep it; again: with what it has"
+    "--keep", help="run in this folder, keep it, and use what it has already"
   )
   args = parser.parse_args()
   failed = 0

@@ -1,4 +1,4 @@
-"""Small files of tasks in their original formats, and vocabularies for them."""
+"""Writes small files of tasks in their formats, and vocabularies for them."""
 
 import json
 import string
@@ -22,8 +22,8 @@ def write(path, text):
   return str(path)
 
 
-def write_jsonl(path, values):
-  return write(path, "".join(json.dumps(value) + "\n" for value in values))
+def write_jsonl(path, records):
+  return write(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
 def wordpiece(folder):
@@ -31,7 +31,7 @@ def wordpiece(folder):
 
 
 def roberta(folder):
-  """A byte-level vocabulary without merges, with RoBERTa's special tokens."""
+  """Writes a byte-level vocabulary with RoBERTa's special tokens, no merges."""
   from tokenizers import pre_tokenizers
 
   names = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -43,7 +43,7 @@ def roberta(folder):
 
 
 def gpt1(folder):
-  """GPT-1's BPE without merges."""
+  """Writes a vocabulary of GPT-1's BPE without merges."""
   letters = string.ascii_lowercase
   names = ["<unk>", *letters, *(f"{c}</w>" for c in letters)]
   pieces = {p: i for i, p in enumerate(names)}
@@ -57,13 +57,14 @@ def load(path):
 
 
 def squad(paragraphs):
-  """SQuAD's JSON of (context, [(id, question, [(text, start)])])."""
-  made = []
+  """Returns SQuAD's JSON from [(context, [(id, question, [(text,
+  start)])])]."""
+  articles = []
   for context, asked in paragraphs:
     qas = []
     for name, question, answers in asked:
-      given = [dict(text=text, answer_start=start) for text, start in answers]
-      qas.append(dict(id=name, question=question, answers=given))
-    made.append(dict(context=context, qas=qas))
-  data = [dict(title="t", paragraphs=made)]
-  return json.dumps(dict(version="1.1", data=data))
+      spans = [dict(text=text, answer_start=start) for text, start in answers]
+      qas.append(dict(id=name, question=question, answers=spans))
+    articles.append(dict(context=context, qas=qas))
+  titled = [dict(title="t", paragraphs=articles)]
+  return json.dumps(dict(version="1.1", data=titled))

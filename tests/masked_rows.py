@@ -1,4 +1,4 @@
-"""Rows to mask, and how to read what was masked in them."""
+"""Makes rows to mask, and reads which tokens were masked."""
 
 import numpy as np
 
@@ -8,7 +8,8 @@ CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 
 
 def rows(lengths, width, pad=0, left=False):
-  """Returns (ids, maskable, lengths): [CLS], ids from 10 on, [SEP], padding."""
+  """Returns (ids, maskable, lengths) of rows [CLS], 10, 11, ..., [SEP],
+  padding."""
   ids = np.full((len(lengths), width), pad, np.int32)
   maskable = np.zeros(ids.shape, bool)
   for i, n in enumerate(lengths):
@@ -31,7 +32,8 @@ def mask(ids, maskable, lengths, seed=0, first=0, **options):
 
 
 def word_rows(count, width, seed):
-  """Rows as `rows` makes them, and where words of 1 to 5 pieces start."""
+  """Returns the arrays of `rows`, and marks the starts of words of 1 to 5
+  pieces."""
   rng = np.random.default_rng(seed)
   lengths = rng.choice([width, width, width, 9, 30], count)
   ids, maskable, lengths = rows(lengths.tolist(), width)
@@ -44,7 +46,7 @@ def word_rows(count, width, seed):
 
 
 def words_of(maskable, starts):
-  """The words of one row, lists of columns, as the program finds them."""
+  """Returns the words of a row as lists of columns."""
   words = []
   for column in np.flatnonzero(maskable).tolist():
     if words and words[-1][-1] == column - 1 and not starts[column]:

@@ -22,7 +22,8 @@ from bert_jax.training.state import (
 )
 from bert_jax.weights import checkpoint
 
-# (data, fsdp, tensor) and parts of a batch. A vocabulary of 61 divides over 1.
+# (Meshes (data, fsdp, tensor), numbers of micro-batches). A vocabulary of 61
+# divides only over 1 device.
 FULL = (
   [(1, 1, 1), (8, 1, 1), (4, 2, 1), (2, 4, 1), (4, 1, 2), (2, 1, 4), (2, 2, 2)],
   (1, 2, 4, 8),
@@ -62,8 +63,8 @@ def make_parts(mesh, **model):
   model = MODEL | {"vocab_multiple": mesh.shape["tensor"]} | model
   objective = objectives.build("mlm", model, {})
   schedule = optim.build_schedule(10, "bert", 1e-3, 0.1)
-  # Adam's first steps are about the gradient's sign, which rounding turns
-  # over where the gradient is near 0: a larger epsilon keeps them smooth.
+  # Adam's first steps follow the gradient's sign, which rounding can change if
+  # the gradient is near 0. A larger epsilon makes them smooth.
   return (
     objective,
     optim.build_optimizer(schedule, "adamw_bert", 0.9, 0.999, 1e-3, 0.01, 1.0),
@@ -79,7 +80,7 @@ def names(tree):
 
 
 def count_shards(state):
-  """{name: how many different parts the devices hold}."""
+  """Returns {name: the number of different shards on the devices}."""
   return {
     name: len({str(shard.index) for shard in x.addressable_shards})
     for name, x in names(state).items()
@@ -87,7 +88,12 @@ def count_shards(state):
 
 
 def train(mesh, micro_batches=1, **model):
-  """Some steps; returns losses, the state before, in memory and in files."""
+  """Trains for `STEPS` steps.
+
+  Returns:
+    (losses, numbers of shards before and after, the state, the layout of the
+    state in files).
+  """
   objective, optimizer, schedule = make_parts(mesh, **model)
   batches = [make_batch(i) for i in range(STEPS)]
   state = init_state(objective, optimizer, mesh, 0, batches[0])
@@ -107,19 +113,19 @@ def train(mesh, micro_batches=1, **model):
   return losses, shards, state, layout
 
 
-def run_meshes(folder, found, meshes):
+def run_meshes(folder, report, meshes):
   first = None
   for shape in meshes:
     mesh, name = make_mesh(shape), "x".join(map(str, shape))
     with sharding.use_mesh(mesh):
       losses, shards, state, layout = train(mesh)
-      found["losses"][name], found["shards"][name] = losses, shards
+      report["losses"][name], report["shards"][name] = losses, shards
       in_file = resize(state, layout)
       np.savez(folder / name, **jax.device_get(names(in_file)))
       tables = state.params["encoder"]["embeddings"]
-      found["rows"][name] = len(tables["word"]["embedding"])
+      report["rows"][name] = len(tables["word"]["embedding"])
       if shape == (2, 2, 2):
-        check_padding(found, mesh, state)
+        check_padding(report, mesh, state)
       if first is None:
         first = in_file
         with checkpoint.Checkpointer(str(folder)) as saver:
@@ -130,21 +136,21 @@ def run_meshes(folder, found, meshes):
       same = jax.tree.map(lambda a, b: a.sharding == b.sharding, back, state)
       files = jax.device_get([resize(back, layout), first])
       equal = jax.tree.map(np.array_equal, *files)
-      found["restored"][name] = all(jax.tree.leaves([same, equal]))
+      report["restored"][name] = all(jax.tree.leaves([same, equal]))
 
 
-def check_padding(found, mesh, state):
+def check_padding(report, mesh, state):
   padded = [
     x[61:]
     for name, x in names(state).items()
     if "['word']" in name or "['mlm']['bias']" in name
   ]
-  found["padded_rows_are_zero"] = len(padded) == 6 and not any(
+  report["padded_rows_are_zero"] = len(padded) == 6 and not any(
     np.asarray(x).any() or not len(x) for x in padded
   )
   logits = logits_of(mesh)(state.params, make_batch(0))["mlm_logits"]
   probability = jax.nn.softmax(logits)[..., 61:].max()
-  found["padded_probability"] = float(probability)
+  report["padded_probability"] = float(probability)
 
 
 def logits_of(mesh, **model):
@@ -154,8 +160,8 @@ def logits_of(mesh, **model):
   return jax.jit(lambda params, batch: module.apply({"params": params}, batch))
 
 
-def look_at_graphs(found):
-  """Constraints with and without the rules; masks with and without padding."""
+def look_at_graphs(report):
+  """Counts constraints with and without the rules, and looks for masks."""
   mesh = make_mesh((2, 2, 2))
   batch = make_batch(0)
   objective, optimizer, _ = make_parts(mesh)
@@ -166,46 +172,46 @@ def look_at_graphs(found):
     return text.count("sdy.sharding_constraint ")
 
   with sharding.use_mesh(mesh):
-    found["constraints"]["with"] = constraints(logits_of(mesh))
-  found["constraints"]["without"] = constraints(logits_of(mesh))
+    report["constraints"]["with"] = constraints(logits_of(mesh))
+  report["constraints"]["without"] = constraints(logits_of(mesh))
   for size in (60, 61):
     objective, optimizer, _ = make_parts(mesh, vocab_size=size)
     params = abstract_state(objective, optimizer, mesh, batch).params
     with sharding.use_mesh(mesh):
       text = logits_of(mesh, vocab_size=size).lower(params, batch).as_text()
-    # Attention has masks of its own; 11 slots are the head's.
+    # Only the masked-LM head has 11 slots; other masks are the attention's.
     masks = [s for s in text.splitlines() if "select" in s and "32x11x" in s]
-    found["masks_in_graph"][str(size)] = bool(masks)
+    report["masks_in_graph"][str(size)] = bool(masks)
 
 
-def run_micro_batches(folder, found, splits):
+def run_micro_batches(folder, report, counts):
   mesh = make_mesh((2, 2, 2))
   with sharding.use_mesh(mesh):
-    for parts in splits:
-      losses, _, state, layout = train(mesh, parts, **NO_DROPOUT)
-      found["losses"][f"parts{parts}"] = losses
+    for micro_batches in counts:
+      losses, _, state, layout = train(mesh, micro_batches, **NO_DROPOUT)
+      report["losses"][f"parts{micro_batches}"] = losses
       saved = jax.device_get(names(resize(state, layout)))
-      np.savez(folder / f"parts{parts}", **saved)
+      np.savez(folder / f"parts{micro_batches}", **saved)
 
 
-def run_dropout(found):
+def run_dropout(report):
   for count in (1, 2, 4):
     mesh = make_mesh((count, 1, 1))
     place = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
     make = jax.jit(
       lambda x: layers.dropout(x, 0.5, jax.random.key(0)), out_shardings=place
     )
-    kept = make(jax.device_put(jnp.ones((8, 16)), place))
-    parts = {np.asarray(s.data).tobytes() for s in kept.addressable_shards}
+    dropped = make(jax.device_put(jnp.ones((8, 16)), place))
+    parts = {np.asarray(s.data).tobytes() for s in dropped.addressable_shards}
     whole = np.asarray(
       layers.dropout(jnp.ones((8, 16)), 0.5, jax.random.key(0))
     )
-    same = bool((np.asarray(kept) == whole).all())
-    found["dropout"][str(count)] = {"distinct": len(parts), "same": same}
+    same = bool((np.asarray(dropped) == whole).all())
+    report["dropout"][str(count)] = {"distinct": len(parts), "same": same}
 
 
 class Ten:
-  """Ten examples, eight of them right; those beyond are padding."""
+  """Ten examples, of which eight are right. Rows after them are padding."""
 
   def __len__(self):
     return 10
@@ -216,7 +222,7 @@ class Ten:
     return {"right": (number < 8).astype(np.float32), "weight": weight}
 
 
-def run_evaluation(found):
+def run_evaluation(report):
   objective = Objective(
     init=None,
     weights=lambda batch: {"accuracy": batch["weight"].sum()},
@@ -238,34 +244,34 @@ def run_evaluation(found):
             step, objective.coefficients, state, {}, Ten(), size, mesh
           )
           name = f"{devices} devices, batch {size}"
-          found["evaluation"][name] = means["accuracy"]
+          report["evaluation"][name] = means["accuracy"]
 
 
-def refuse(found, name, function):
+def refuse(report, name, function):
   try:
     function()
   except ValueError as e:
-    found["refused"][name] = str(e)
+    report["refused"][name] = str(e)
 
 
-def run_refusals(found):
+def run_refusals(report):
   def sizes(shape, **model):
     mesh = make_mesh(shape)
     objective, _, _ = make_parts(mesh, **model)
     boxed = jax.eval_shape(objective.init, jax.random.key(0), make_batch(0))
     sharding.check_sizes(mesh, boxed)
 
-  refuse(found, "heads", lambda: sizes((2, 1, 4), heads=2))
-  refuse(found, "mlp", lambda: sizes((2, 1, 4), mlp=62))
-  refuse(found, "hidden", lambda: sizes((1, 8, 1), hidden=36))
+  refuse(report, "heads", lambda: sizes((2, 1, 4), heads=2))
+  refuse(report, "mlp", lambda: sizes((2, 1, 4), mlp=62))
+  refuse(report, "hidden", lambda: sizes((1, 8, 1), hidden=36))
   mesh = make_mesh((4, 2, 1))
-  refuse(found, "batch", lambda: sharding.check_batch(mesh, 12, 1))
-  refuse(found, "devices", lambda: sharding.make_mesh(3, 1, 2))
+  refuse(report, "batch", lambda: sharding.check_batch(mesh, 12, 1))
+  refuse(report, "devices", lambda: sharding.make_mesh(3, 1, 2))
 
 
 def main(folder):
   meshes, splits = FULL
-  found = {
+  report = {
     key: {}
     for key in (
       "losses",
@@ -279,14 +285,13 @@ def main(folder):
       "refused",
     )
   }
-  run_refusals(found)
-  run_dropout(found)
-  run_evaluation(found)
-  look_at_graphs(found)
-  run_meshes(folder, found, meshes)
-  run_micro_batches(folder, found, splits)
-  with open(folder / "results.json", "w", encoding="utf-8") as f:
-    json.dump(found, f)
+  run_refusals(report)
+  run_dropout(report)
+  run_evaluation(report)
+  look_at_graphs(report)
+  run_meshes(folder, report, meshes)
+  run_micro_batches(folder, report, splits)
+  (folder / "results.json").write_text(json.dumps(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Documents in which every token has an id of its own."""
+"""Makes documents in which every token has a different id."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ FIRST_ID = 5
 
 
 def numbered(sizes):
-  """Documents of sentences of the given sizes; every token has its own id."""
+  """Returns documents with sentences of these sizes, and the next free id."""
   documents, token = [], FIRST_ID
   for document in sizes:
     documents.append([])
@@ -21,7 +21,8 @@ def numbered(sizes):
 
 
 def realistic(count, seed):
-  """Sizes like those of Wikipedia: many short documents, a few long ones."""
+  """Returns sizes like Wikipedia's: many short documents and a few long
+  ones."""
   rng = np.random.default_rng(seed)
   lengths = np.ceil(rng.lognormal(2.3, 1.0, count)).astype(int)
   return [
@@ -30,6 +31,6 @@ def realistic(count, seed):
 
 
 def document_of(corpus, tokens):
-  """Returns the document in which each token of a `numbered` corpus lies."""
+  """Returns the document number of each token of a `numbered` corpus."""
   starts = corpus.sentences[corpus.documents]
   return np.searchsorted(starts, np.asarray(tokens) - FIRST_ID, "right") - 1

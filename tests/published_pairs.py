@@ -1,8 +1,8 @@
-"""The published pair program, re-stated in a straight line.
+"""The published program that makes pairs, written as simple loops.
 
-Written from the description of create_pretraining_data.py (google-research/
-bert), one token and one draw at a time with Python's own generator, as an
-oracle for the vectorised builder. It shares no code with it.
+It follows the description of create_pretraining_data.py (google-research/bert),
+one token and one draw at a time, with Python's random numbers. Tests compare
+the vectorised recipe with it. They share no code.
 """
 
 import random
@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-  """One example: the kept segments and what was cut off them."""
+  """One example: its two segments, and how many tokens were removed."""
 
   a: list
   b: list
   is_random: bool
-  front: int  # tokens removed from the front of either segment
-  back: int
+  front: int  # tokens removed from the fronts of both segments
+  back: int  # tokens removed from their ends
   num_masks: int
 
 
 def truncate(a, b, max_tokens, rng):
-  """Removes tokens one at a time from the longer list; counts front, back."""
+  """Removes tokens from the longer list; returns (from fronts, from ends)."""
   front = back = 0
   while len(a) + len(b) > max_tokens:
     longer = a if len(a) > len(b) else b
@@ -37,7 +37,7 @@ def truncate(a, b, max_tokens, rng):
 def rows_of_document(
   documents, number, length, rng, short_probability=0.1, max_predictions=20
 ):
-  """Returns the rows of one pass over one document (lists of token lists)."""
+  """Returns the rows of one pass over one document, a list of sentences."""
   document = documents[number]
   max_tokens = length - 3
   target = max_tokens
@@ -68,7 +68,7 @@ def rows_of_document(
     else:
       b = [token for sentence in chunk[first:] for token in sentence]
     front, back = truncate(a, b, max_tokens, rng)
-    masks = max(1, int(round((len(a) + len(b) + 3) * 0.15)))
+    masks = max(1, round((len(a) + len(b) + 3) * 0.15))
     rows.append(Row(a, b, is_random, front, back, min(max_predictions, masks)))
     chunk = []
     i += 1

@@ -29,8 +29,8 @@ print(1)
 
 
 def test_commands_of_a_page():
-  found = list(docs_commands._of_page("README.md", PAGE))
-  assert [(c.text, c.program) for c in found] == [
+  commands = list(docs_commands._of_page("README.md", PAGE))
+  assert [(c.text, c.program) for c in commands] == [
     ("bert_jax evaluate --model A", False),
     (
       "bert_jax prepare --input 'text/*.txt' --output data/mine",
@@ -42,10 +42,10 @@ def test_commands_of_a_page():
 
 
 def test_every_page_is_walked():
-  found = docs_commands.commands()
-  texts = [c.text for c in found]
-  assert len(found) > 50 and len(texts) == len(set(texts))
-  pages = {c.page for c in found}
+  commands = docs_commands.commands()
+  texts = [c.text for c in commands]
+  assert len(commands) > 50 and len(texts) == len(set(texts))
+  pages = {c.page for c in commands}
   assert {"README.md", "docs/finetune.md", "docs/corpus.md"} <= pages
   assert any("benchmarks/data.py" in text for text in texts)
 
@@ -61,8 +61,12 @@ def test_every_page_is_walked():
   ],
 )
 def test_what_installs_is_compared(text, error):
-  found = docs_commands.check_install(docs_commands.Command("README.md", text))
-  assert (error is None) == (found is None) and (error or "") in (found or "")
+  message = docs_commands.check_install(
+    docs_commands.Command("README.md", text)
+  )
+  assert (error is None) == (message is None) and (error or "") in (
+    message or ""
+  )
 
 
 def test_what_installs_is_there():

@@ -5,7 +5,6 @@ does the full name of a module of the package in a string.
 """
 
 import ast
-import glob
 import importlib.util
 import os
 import pathlib
@@ -215,7 +214,7 @@ def test_a_room_imports_what_its_line_says_and_no_less(room):
       continue
     else:
       seen.add(top)
-      right = top in packages or top in lazy and not imported.eager
+      right = top in packages or (top in lazy and not imported.eager)
     if not right:
       wrong.append(place(module, imported))
   assert not wrong, "\n".join(wrong)
@@ -367,7 +366,8 @@ def test_public_functions_are_annotated_and_documented():
 )
 def test_commands_look_for_no_tpu(tmp_path, environment, platforms):
   """Where libtpu is installed, no chip is there and nobody asked for one."""
-  if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"):
+  devices = pathlib.Path("/dev")
+  if [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]:
     pytest.skip("this machine may have a TPU")
   if importlib.util.find_spec("jax_plugins"):
     pytest.skip("jax has a plugin for another accelerator")

@@ -1,8 +1,7 @@
 """Every notebook runs from top to bottom on a tiny run."""
 
-import glob
 import json
-import os
+import pathlib
 
 import matplotlib
 import numpy as np
@@ -15,11 +14,11 @@ from bert_jax.training import train
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-NOTEBOOKS = sorted(glob.glob(os.path.join(ROOT, "notebooks", "*.ipynb")))
+ROOT = pathlib.Path(__file__).parents[1]
+NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=os.path.basename)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebook(path, tmp_path, monkeypatch):
   folder = write_prepared(
     tmp_path / "data", random_documents(60, 0), random_documents(9, 1)
@@ -29,12 +28,11 @@ def test_notebook(path, tmp_path, monkeypatch):
   train.run(config, str(tmp_path / "run"))
   monkeypatch.setenv("WORKDIR", str(tmp_path / "run"))
   matplotlib.use("agg")
-  with open(path, encoding="utf-8") as f:
-    cells = json.load(f)["cells"]
+  cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
   names: dict = {}
   for cell in cells:
     if cell["cell_type"] == "code":
       assert not cell["outputs"], "commit notebooks without outputs"
       exec(compile("".join(cell["source"]), path, "exec"), names)
-  # What the last section shows: every row of every head sums to one.
+  # The last section shows the attention. Each row of each head sums to one.
   np.testing.assert_allclose(names["attention"].sum(-1), 1.0, rtol=1e-5)

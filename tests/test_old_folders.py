@@ -1,6 +1,6 @@
 """Folders that an earlier commit wrote still open, with the same numbers.
 
-tests/data/folders_of_083eab5/README.md says how they were made.
+tests/data/folders_of_083eab5/README.md says how the folders were made.
 """
 
 import json
@@ -21,7 +21,8 @@ from bert_jax.training import train
 
 pytestmark = pytest.mark.usefixtures("compiled")
 DATA = pathlib.Path(__file__).parent / "data" / "folders_of_083eab5"
-# Another CPU adds in another order; 20 steps of Adam enlarge what it rounds.
+# Relative tolerances. Another CPU adds in another order, and 20 steps of Adam
+# enlarge the differences of rounding.
 PREDICTED, TRAINED = 1e-5, 5e-5
 
 
@@ -38,30 +39,30 @@ def read_lines(path):
   return [json.loads(line) for line in lines]
 
 
-def close(value, expected, rel=PREDICTED):
-  """Asserts that two values of JSON are equal, their numbers to rounding."""
+def close(measured, expected, rel=PREDICTED):
+  """Asserts that two JSON values are equal, with floats within `rel`."""
   if isinstance(expected, dict):
-    assert list(value) == list(expected)
+    assert list(measured) == list(expected)
     for key in expected:
-      close(value[key], expected[key], rel)
+      close(measured[key], expected[key], rel)
   elif isinstance(expected, list | tuple):
-    assert len(value) == len(expected)
-    for pair in zip(value, expected, strict=True):
+    assert len(measured) == len(expected)
+    for pair in zip(measured, expected, strict=True):
       close(*pair, rel)
   elif isinstance(expected, float):
-    assert value == pytest.approx(expected, rel=rel)
+    assert measured == pytest.approx(expected, rel=rel)
   else:
-    assert value == expected
+    assert measured == expected
 
 
 def test_a_prepared_folder_opens(folders):
-  """The first batch, of numbers that depend on every recipe of the folder."""
+  """The sums of the first batch depend on every array of the folder."""
   config = json.loads((folders / "pretrained" / "config.json").read_text())
   options = config["data"] | {"path": str(folders / "prepared")}
-  data = loader.open_data(
+  opened = loader.open_data(
     seed=config["seed"], length=32, max_predictions=5, **options
   )
-  batch = data.read(0, 8)
+  batch = opened.read(0, 8)
   sums = {key: int(np.abs(array).sum()) for key, array in batch.items()}
   assert sums == {
     "input_ids": 8551,
@@ -84,19 +85,19 @@ def test_a_prepared_folder_opens(folders):
   ],
 )
 def test_a_run_continues(folders, tmp_path, name, data, recipe):
-  """From the checkpoint of step 10, to the rows that were logged then."""
+  """From the checkpoint of step 10, with the rows that were logged before."""
   run = tmp_path / name
   shutil.copytree(folders / name, run)
   shutil.rmtree(run / "checkpoints" / "20")
   # config.json also has what the run added to its config.
   config = configs.load_defaults(recipe)
   written = json.loads((run / "config.json").read_text())
-  for key, value in config.items():
-    if isinstance(value, dict):
-      config[key] = {k: v for k, v in written[key].items() if k in value}
+  for key, section in config.items():
+    if isinstance(section, dict):
+      config[key] = {k: v for k, v in written[key].items() if k in section}
     else:
       config[key] = written[key]
-  config["model"] = written["model"]  # Sizes were given as flags.
+  config["model"] = written["model"]  # Flags set its sizes.
   config["data"]["path"] = str(folders / data)
   if config["init_from"]:
     config["init_from"] = str(folders / config["init_from"])
@@ -127,7 +128,7 @@ def test_masks_are_filled_as_before(folders, capsys):
   ],
 )
 def test_models_predict_as_before(folders, tmp_path, name, texts):
-  """A run, both forms of the converted model, and the fine-tuned run."""
+  """A run, its two converted folders, and a fine-tuned run."""
   output = tmp_path / "predictions.jsonl"
   options = {
     "--model": folders / name,
@@ -135,7 +136,7 @@ def test_models_predict_as_before(folders, tmp_path, name, texts):
     "--output": output,
   }
   execute(
-    ["predict", *(str(part) for pair in options.items() for part in pair)]
+    ["predict", *(str(word) for pair in options.items() for word in pair)]
   )
   close(read_lines(output), read_lines(DATA / f"predicted_{texts}.jsonl"))
 

@@ -1,4 +1,4 @@
-"""Helpers that write inputs of `prepare` and read documents from them."""
+"""Writes inputs of `prepare`, and reads documents from them."""
 
 import json
 import pathlib

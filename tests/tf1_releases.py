@@ -1,7 +1,7 @@
-"""Small TF1 releases of BERT, ALBERT, ELECTRA, written by TensorFlow."""
+"""Writes small TF1 releases of BERT, ALBERT and ELECTRA with TensorFlow."""
 
 import json
-import os
+import pathlib
 
 import numpy as np
 
@@ -19,9 +19,9 @@ CONFIG = {
   "type_vocab_size": S,
   "initializer_range": 0.03,
 }
-# Google's multilingual release has such fields.
+# Fields such as Google's multilingual release has.
 EXTRA = {"directionality": "bidi", "pooler_size_per_head": 128}
-PARTS = ("query", "key", "value")
+PROJECTIONS = ("query", "key", "value")
 
 
 def dense(name, inputs, outputs):
@@ -34,75 +34,76 @@ def norm(name, width):
 
 def tables(scope, width):
   names = {"word": V, "position": P, "token_type": S}
-  found = {f"{scope}/{n}_embeddings": (r, width) for n, r in names.items()}
-  return found | norm(f"{scope}/LayerNorm", width)
+  shapes = {f"{scope}/{n}_embeddings": (r, width) for n, r in names.items()}
+  return shapes | norm(f"{scope}/LayerNorm", width)
 
 
 def bert_layer(name, h, mlp):
-  found = {}
-  for part in PARTS:
-    found |= dense(f"{name}/attention/self/{part}", h, h)
-  found |= dense(f"{name}/attention/output/dense", h, h)
-  found |= norm(f"{name}/attention/output/LayerNorm", h)
-  found |= dense(f"{name}/intermediate/dense", h, mlp)
-  found |= dense(f"{name}/output/dense", mlp, h)
-  return found | norm(f"{name}/output/LayerNorm", h)
+  shapes = {}
+  for projection in PROJECTIONS:
+    shapes |= dense(f"{name}/attention/self/{projection}", h, h)
+  shapes |= dense(f"{name}/attention/output/dense", h, h)
+  shapes |= norm(f"{name}/attention/output/LayerNorm", h)
+  shapes |= dense(f"{name}/intermediate/dense", h, mlp)
+  shapes |= dense(f"{name}/output/dense", mlp, h)
+  return shapes | norm(f"{name}/output/LayerNorm", h)
 
 
 def bert_shapes(head="pretraining"):
-  found = tables("bert/embeddings", H) | dense("bert/pooler/dense", H, H)
+  shapes = tables("bert/embeddings", H) | dense("bert/pooler/dense", H, H)
   for i in range(LAYERS):
-    found |= bert_layer(f"bert/encoder/layer_{i}", H, MLP)
+    shapes |= bert_layer(f"bert/encoder/layer_{i}", H, MLP)
   if head == "pretraining":
-    return found | pretraining_shapes(H)
+    return shapes | pretraining_shapes(H)
   if head == "classifier":
-    return found | {"output_weights": (3, H), "output_bias": (3,)}
+    return shapes | {"output_weights": (3, H), "output_bias": (3,)}
   if head == "encoder":
-    return found
+    return shapes
   scope = "cls/squad"
-  return found | {
+  return shapes | {
     f"{scope}/output_weights": (2, H),
     f"{scope}/output_bias": (2,),
   }
 
 
 def pretraining_shapes(width):
-  found = dense("cls/predictions/transform/dense", H, width)
-  found |= norm("cls/predictions/transform/LayerNorm", width)
-  found["cls/predictions/output_bias"] = (V,)
-  found["cls/seq_relationship/output_weights"] = (2, H)
-  return found | {"cls/seq_relationship/output_bias": (2,)}
+  shapes = dense("cls/predictions/transform/dense", H, width)
+  shapes |= norm("cls/predictions/transform/LayerNorm", width)
+  shapes["cls/predictions/output_bias"] = (V,)
+  shapes["cls/seq_relationship/output_weights"] = (2, H)
+  return shapes | {"cls/seq_relationship/output_bias": (2,)}
 
 
 def albert_shapes(groups):
-  found = tables("bert/embeddings", E) | dense("bert/pooler/dense", H, H)
-  found |= dense("bert/encoder/embedding_hidden_mapping_in", E, H)
+  shapes = tables("bert/embeddings", E) | dense("bert/pooler/dense", H, H)
+  shapes |= dense("bert/encoder/embedding_hidden_mapping_in", E, H)
   for i in range(groups):
     name = f"bert/encoder/transformer/group_{i}/inner_group_0"
-    for part in PARTS:
-      found |= dense(f"{name}/attention_1/self/{part}", H, H)
-    found |= dense(f"{name}/attention_1/output/dense", H, H)
-    found |= norm(f"{name}/LayerNorm", H) | norm(f"{name}/LayerNorm_1", H)
-    found |= dense(f"{name}/ffn_1/intermediate/dense", H, MLP)
-    found |= dense(f"{name}/ffn_1/intermediate/output/dense", MLP, H)
-  return found | pretraining_shapes(E)
+    for projection in PROJECTIONS:
+      shapes |= dense(f"{name}/attention_1/self/{projection}", H, H)
+    shapes |= dense(f"{name}/attention_1/output/dense", H, H)
+    shapes |= norm(f"{name}/LayerNorm", H) | norm(f"{name}/LayerNorm_1", H)
+    shapes |= dense(f"{name}/ffn_1/intermediate/dense", H, MLP)
+    shapes |= dense(f"{name}/ffn_1/intermediate/output/dense", MLP, H)
+  return shapes | pretraining_shapes(E)
 
 
-# Heads are 64 wide, the generator's MLP 4 times its width.
+# ELECTRA's widths: heads are 64 wide, and the generator's MLP is 4 times as
+# wide as its layers.
 D, G = 128, 64
 
 
 def electra_shapes():
-  found = tables("electra/embeddings", E)
+  shapes = tables("electra/embeddings", E)
   for scope, h, mlp in (("electra", D, MLP), ("generator", G, 4 * G)):
-    found |= dense(f"{scope}/embeddings_project", E, h)
+    shapes |= dense(f"{scope}/embeddings_project", E, h)
     for i in range(LAYERS):
-      found |= bert_layer(f"{scope}/encoder/layer_{i}", h, mlp)
-  found |= dense("generator_predictions/dense", G, E)
-  found |= norm("generator_predictions/LayerNorm", E)
-  found["generator_predictions/output_bias"] = (V,)
-  found |= dense("discriminator_predictions/dense", D, D)
-  return found | dense("discriminator_predictions/dense_1", D, 1)
+      shapes |= bert_layer(f"{scope}/encoder/layer_{i}", h, mlp)
+  shapes |= dense("generator_predictions/dense", G, E)
+  shapes |= norm("generator_predictions/LayerNorm", E)
+  shapes["generator_predictions/output_bias"] = (V,)
+  shapes |= dense("discriminator_predictions/dense", D, D)
+  return shapes | dense("discriminator_predictions/dense_1", D, 1)
 
 
 def draw(shapes, seed=0):
@@ -122,7 +123,8 @@ def save(path, name, arrays, slots=True):
     for key, array in arrays.items():
       extra |= {f"{key}/adam_m": array * 0, f"{key}/adam_v": array * 0}
     extra["global_step"] = np.int64(7)
-  os.makedirs(path, exist_ok=True)
+  path = pathlib.Path(path)
+  path.mkdir(parents=True, exist_ok=True)
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     variables = [
       tf.compat.v1.get_variable(key, initializer=array, use_resource=False)
@@ -130,22 +132,22 @@ def save(path, name, arrays, slots=True):
     ]
     session.run(tf.compat.v1.global_variables_initializer())
     saver = tf.compat.v1.train.Saver(variables)
-    prefix = os.path.join(path, name)
+    prefix = str(path / name)
     saver.save(session, prefix, write_meta_graph=False, write_state=False)
   return sorted(extra)
 
 
-def write_json(path, value):
-  with open(path, "w", encoding="utf-8") as f:
-    json.dump(value, f)
+def write_json(path, content):
+  pathlib.Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
 def release(path, arrays, slots=False, **changes):
-  """A folder as BERT's are."""
+  """Writes a folder like BERT's releases; returns the names of `save`."""
   extra = save(path, "bert_model.ckpt", arrays, slots)
   config = {k: v for k, v in (CONFIG | changes).items() if v is not None}
-  write_json(os.path.join(path, "bert_config.json"), config)
+  path = pathlib.Path(path)
+  write_json(path / "bert_config.json", config)
   pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s"]
-  with open(os.path.join(path, "vocab.txt"), "w", encoding="utf-8") as f:
-    f.write("".join(f"{piece}\n" for piece in pieces))
+  lines = "".join(f"{piece}\n" for piece in pieces)
+  (path / "vocab.txt").write_text(lines, encoding="utf-8")
   return extra

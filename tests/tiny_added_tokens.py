@@ -1,4 +1,4 @@
-"""Folders of transformers whose tokenizers have added tokens."""
+"""Writes transformers folders whose tokenizers have added tokens."""
 
 import json
 
@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 
 from bert_jax.text import added_tokens, open_vocabulary, unigram
 
-# One of each flag; the last one is a piece already.
+# A token for each flag. The last token is a piece of the vocabulary already.
 ADDED = (
   AddedToken("covid19", normalized=True),
   AddedToken("[E1]", normalized=False, special=True),
@@ -59,7 +59,7 @@ MODEL_TYPES = {"gpt1": "openai-gpt"}
 
 
 def numbered(vocabulary):
-  """The added tokens with their ids: new ones follow the pieces."""
+  """Returns {id: added token}; new tokens follow the pieces."""
   pieces = list(vocabulary.pieces)
   by_id = {}
   for token in ADDED:
@@ -70,12 +70,12 @@ def numbered(vocabulary):
 
 
 def write_model(path, kind, form):
-  """A folder of transformers that declares the tokens in one of its files."""
+  """Writes a transformers folder that declares the tokens in file `form`."""
   vocabulary = MAKE[kind]()
   files = open_vocabulary.contents(vocabulary)
   files.pop("pieces.json", None)
   settings = json.loads(files.pop("tokenizer_config.json"))
-  # The files are changed below, and another program writes no digests.
+  # Another program would write no digests, and the files are changed below.
   for key in ("sha256", "checksum"):
     settings.pop(key)
   files.pop("tokenizer.json", None)

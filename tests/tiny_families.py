@@ -1,4 +1,4 @@
-"""Tiny encoders of all families with parameters that are nowhere trivial."""
+"""Makes tiny encoders of all families with random parameters."""
 
 import functools
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from bert_jax import models
 
-# TinyBERT is BERT's module in other sizes: test_family_sizes.py.
+# TinyBERT is missing: it is BERT's module with other sizes
+# (test_family_sizes.py).
 NAMES = ("bert", "roberta", "albert", "electra", "distilbert", "gpt")
 VOCABULARY, LAYERS, HIDDEN = 50, 2, 32
 SIZES = dict(
@@ -20,31 +21,31 @@ SIZES = dict(
   mlp=64,
   max_positions=40,
 )
-OWN = {
+MORE_SIZES = {
   "albert": dict(embedding_size=16),
   "electra": dict(embedding_size=16, generator_hidden=8),
 }
-# Compiling is what these tests wait for: a third of the time.
+# These tests mostly compile. At this level they take a third of the time.
 jit = functools.partial(
   jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
 
 
 def build(name, **overrides):
-  """A tiny encoder of a family."""
+  """Returns a tiny encoder of a family."""
   family = models.family(name)
-  options = SIZES | OWN.get(name, {}) | overrides
+  options = SIZES | MORE_SIZES.get(name, {}) | overrides
   return family.build(next(iter(family.VARIANTS)), **options)
 
 
 def shapes(module, *inputs, **static):
-  """Parameters' shapes, boxed with logical axis names."""
+  """Returns the shapes of the parameters, boxed with logical axis names."""
   init = functools.partial(module.init, **static)
   return jax.eval_shape(init, jax.random.key(0), *inputs)["params"]
 
 
 def fill(module, *inputs, seed=0, scale=0.2, **static):
-  """Parameters of a module: every array random, scales about 1."""
+  """Returns random parameters of a module; scales are about 1."""
   rng = np.random.default_rng(seed)
 
   def draw(path, leaf):
@@ -57,18 +58,18 @@ def fill(module, *inputs, seed=0, scale=0.2, **static):
 
 @functools.cache
 def parameters(name):
-  """The parameters of `build(name)`."""
+  """Returns the parameters of `build(name)`."""
   return fill(build(name), jnp.ones((1, 4), jnp.int32))
 
 
 @functools.cache
 def encoder(name, collect=False):
-  """`build(name)` with its parameters, a jitted function of its inputs."""
+  """Returns `build(name)` with parameters, as a jitted function."""
   run = jit(functools.partial(build(name).apply, collect=collect))
   return functools.partial(run, {"params": parameters(name)})
 
 
 def token_ids(*shape, seed=0):
-  """Ids that are not special, from 5 on."""
+  """Returns random ids from 5, which are not special."""
   rng = np.random.default_rng(seed)
   return rng.integers(5, VOCABULARY - 5, shape).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Hand-made folders of transformers: names and shapes written out again."""
+"""Writes transformers folders by hand, from a second table of their names."""
 
 import json
 import re
@@ -88,7 +88,7 @@ PREFIX = {
   "distilbert": "distilbert.",
   "gpt": "transformer.",
 }
-# A name without weight and bias, its shape [outputs, inputs] or [width].
+# Name without ".weight" or ".bias", and shape: [outputs, inputs] or [width].
 _TABLES = """
 embeddings.word_embeddings {v},{e}
 embeddings.position_embeddings {p},{e}
@@ -126,7 +126,7 @@ transformer.layer.I.ffn.lin1 {f},{d}
 transformer.layer.I.ffn.lin2 {d},{f}
 transformer.layer.I.output_layer_norm {d}
 """
-# GPT-1's are [inputs, outputs], its MLP 4 times the width.
+# GPT-1's kernels are [inputs, outputs], and its MLP is 4 times as wide.
 _GPT = """
 tokens_embed {v},{d}
 positions_embed {p},{d}
@@ -146,7 +146,7 @@ _ENCODERS = {
   + _DISTILBERT,
   "gpt": _GPT,
 }
-# Class -> heads. "+" stands before a name that has the encoder's prefix.
+# Class -> names of its heads. "+" stands for the encoder's prefix.
 HEADS = {
   "BertModel": "+pooler.dense {d},{d}",
   "BertForPreTraining": """+pooler.dense {d},{d}
@@ -193,13 +193,13 @@ classifier 3,{d}""",
 
 
 def family_of(name):
-  """The family of a class."""
+  """Returns the family of a class."""
   begin = re.split("For|Model|LMHead|DoubleHeads", name)[0].lower()
   return {"openaigpt": "gpt"}.get(begin, begin)
 
 
 def shapes(name, **sizes):
-  """Name -> shape of every array in a file of a class."""
+  """Returns {name: shape} of every array in a file of a class."""
   family = family_of(name)
   narrow = family in ("albert", "electra")
   sizes = dict(v=V, d=D, e=E if narrow else D, f=F, p=P) | sizes
@@ -207,24 +207,24 @@ def shapes(name, **sizes):
   prefix = "" if alone else PREFIX[family]
   lines = [prefix + x for x in _ENCODERS[family].split("\n") if x]
   lines += [x.replace("+", prefix) for x in HEADS[name].split("\n") if x]
-  result = {}
+  by_name = {}
   for line in lines:
     key, shape = line.format(**sizes).split()
     shape = tuple(int(n) for n in shape.split(","))
     for i in range(N) if ".I." in key else [0]:
       at = key.replace(".I.", f".{i}.")
       if at.endswith((".bias", "score.weight")):
-        result[at] = shape
+        by_name[at] = shape
         continue
-      result[f"{at}.weight"] = shape
+      by_name[f"{at}.weight"] = shape
       if not at.endswith(("_embeddings", "_embed")):
-        # Of GPT-1's kernels the outputs are the last axis.
-        result[f"{at}.bias"] = shape[-1:] if ".c_" in at else shape[:1]
-  return result
+        # The outputs are the last axis of GPT-1's kernels.
+        by_name[f"{at}.bias"] = shape[-1:] if ".c_" in at else shape[:1]
+  return by_name
 
 
 def constants(name):
-  """Arrays of a class, each filled with a number of its own."""
+  """Returns the arrays of a class, each filled with a different number."""
   return {
     key: np.full(shape, i + 1, np.float32)
     for i, (key, shape) in enumerate(shapes(name).items())
@@ -232,13 +232,13 @@ def constants(name):
 
 
 def config(name, **options):
-  """The config.json of a class."""
-  result = CONFIGS[family_of(name)] | {"architectures": [name]}
+  """Returns the config.json of a class."""
+  fields = CONFIGS[family_of(name)] | {"architectures": [name]}
   if "SequenceClass" in name or "TokenClass" in name:
     labels = ["contra", "neutral", "entail"]
-    result["id2label"] = {str(i): label for i, label in enumerate(labels)}
-    result["label2id"] = {label: i for i, label in enumerate(labels)}
-  return result | options
+    fields["id2label"] = {str(i): label for i, label in enumerate(labels)}
+    fields["label2id"] = {label: i for i, label in enumerate(labels)}
+  return fields | options
 
 
 def write(path, name, arrays=None, drop=(), **options):

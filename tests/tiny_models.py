@@ -1,4 +1,4 @@
-"""Tiny converted models of all families with tokenizers, in folders."""
+"""Writes tiny converted models of all families, with their tokenizers."""
 
 import json
 import pathlib
@@ -24,22 +24,22 @@ ELMO = dict(
 
 
 def _tokenizer(family):
-  """Files and vocabulary size."""
+  """Returns (the tokenizer's files, the number of pieces)."""
   if family == "roberta":
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *_BYTES, "<mask>"]
-    made = bpe.bytelevel({p: i for i, p in enumerate(pieces)}, [])
+    tokenizer = bpe.bytelevel({p: i for i, p in enumerate(pieces)}, [])
   elif family == "gpt":
     letters = "abcdefghijklmnopqrstuvwxyz.,"
     pieces = ["<unk>", *letters, *(f"{c}</w>" for c in letters)]
-    made = bpe.gpt1({p: i for i, p in enumerate(pieces)}, [])
+    tokenizer = bpe.gpt1({p: i for i, p in enumerate(pieces)}, [])
   else:
     return {"vocab.txt": "".join(f"{w}\n" for w in WORDS).encode()}, len(WORDS)
-  # A folder of another library: its files have no digests.
-  return open_vocabulary.contents(made, with_digests=False), len(pieces)
+  # The files are like those of another library, which have no digests.
+  return open_vocabulary.contents(tokenizer, with_digests=False), len(pieces)
 
 
 def delete_digests(path):
-  """Lets a folder's files be changed, as the message on that says."""
+  """Deletes the digests of a folder, so that its files can be changed."""
   file = pathlib.Path(path) / "config.json"
   config = json.loads(file.read_text())
   del config["sha256"], config["checksum"]
@@ -47,15 +47,17 @@ def delete_digests(path):
 
 
 def write(path, family, task="encoder", head=None, labels=None, **sizes):
-  """Writes a converted model of random parameters; returns its path."""
+  """Writes a converted model with random parameters, and returns its path."""
   if family == "elmo":
     encoder, files = elmo.build("original", **ELMO | sizes), {}
   else:
     files, size = _tokenizer(family)
-    own = dict(embedding_size=8) if family in ("albert", "electra") else {}
+    embedding_size = (
+      dict(embedding_size=8) if family in ("albert", "electra") else {}
+    )
     encoder = models.family(family).build(
       next(iter(models.family(family).VARIANTS)),
-      **SIZES | own | sizes | dict(vocab_size=size),
+      **SIZES | embedding_size | sizes | dict(vocab_size=size),
     )
   head = dict(head or {})
   if task in ("sequence_classification", "multiple_choice"):

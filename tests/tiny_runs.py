@@ -24,11 +24,11 @@ MORE_SIZES = {
 
 
 def shrink(config, folder):
-  """A config at a size that takes seconds, everything else as it is."""
-  model, data = config["model"], config["data"]
+  """Returns a config with a model and a run so small that it takes seconds."""
+  model, data_section = config["model"], config["data"]
   model |= SIZES | MORE_SIZES.get(model["family"], {}) | dict(dtype="float32")
-  data |= dict(path=folder, cased=False)
-  for section in list(config["phases"].values()) or [data]:
+  data_section |= dict(path=folder, cased=False)
+  for section in list(config["phases"].values()) or [data_section]:
     section["length"] = 32
     if "max_predictions" in section:
       section["max_predictions"] = 5
@@ -36,10 +36,10 @@ def shrink(config, folder):
   config["evaluate"] |= dict(every=2, examples=16)
   if "teacher" in config:
     family = config["teacher"]["model"]["family"]
-    path = os.path.join(os.path.dirname(folder), f"t{model['max_positions']}")
+    path = str(pathlib.Path(folder).parent / f"t{model['max_positions']}")
     sizes = SIZES | dict(max_positions=model["max_positions"])
     sizes |= {"padding_id": 0} if family == "roberta" else {}
-    if not os.path.exists(path):
+    if not pathlib.Path(path).exists():
       write_teacher(path, folder, family, **sizes)
     config["teacher"] = dict(
       path=path, model=sizes | dict(family=family, variant="base")
@@ -79,7 +79,7 @@ ALBERT |= {"micro_batches": 2}
 
 ELECTRA = {"model.embedding_size": 8, "model.generator_hidden": 8}
 
-# Its rows are static, and its padding that of the tests' vocabulary.
+# Static masks, and the padding id of the tests' vocabulary.
 ROBERTA = {"model.padding_id": 0, "data.static_masks": 2}
 
 EXTRA = {
@@ -92,18 +92,18 @@ EXTRA = {
 
 
 def set_values(config, values):
-  """Sets values of a config by dotted keys; None leaves a key out."""
-  for key, value in values.items():
+  """Sets values of a config by dotted keys; skips values that are None."""
+  for key, setting in values.items():
     section = config
     *sections, name = key.split(".")
     for section_name in sections:
       section = section[section_name]
-    if value is not None:
-      section[name] = value
+    if setting is not None:
+      section[name] = setting
 
 
 def tiny(name, path):
-  """A published config in a size for tests."""
+  """Returns a published config at a small size."""
   config = configs.load_defaults(name)
   set_values(config, TINY | EXTRA[name] | {"data.path": path})
   config_lib.parse(config)

@@ -90,17 +90,17 @@ def sentences(count, seed=0, most=9):
 
 
 def classified(count, seed=0):
-  """Examples whose label is the animal that they begin with."""
+  """Returns examples whose first word, an animal, is their label."""
   rng = np.random.default_rng(seed)
-  made = []
+  examples = []
   for i, text in enumerate(sentences(count, seed)):
     animal = ("cat", "dog")[rng.integers(2)]
-    made.append(dict(id=str(i), texts=[f"{animal} {text}"], label=animal))
-  return made
+    examples.append(dict(id=str(i), texts=[f"{animal} {text}"], label=animal))
+  return examples
 
 
 def write_task(path, length=16, train=21, validation=10):
-  """A folder of the classification task."""
+  """Writes the task folder of a classification task."""
   task, words = TASKS["classification"], vocabulary()
   splits = {}
   for split, count, seed in (
@@ -108,8 +108,8 @@ def write_task(path, length=16, train=21, validation=10):
     ("validation", validation, 2),
   ):
     examples = classified(count, seed)
-    made = prepare_task.encode_examples(task, examples, words, length)
-    splits[split] = made.rows, examples
+    encoded = prepare_task.encode_examples(task, examples, words, length)
+    splits[split] = encoded.rows, examples
   meta = dict(
     pad=0,
     vocab_size=len(PIECES),

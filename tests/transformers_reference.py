@@ -28,9 +28,10 @@ SMALL = dict(
 )
 
 
-# What is compared: our family, transformers' class, its small configuration,
-# that of a published size.
 class Model(NamedTuple):
+  """A family, transformers' class, its small and its published
+  configuration."""
+
   family: str
   cls: str
   small: dict
@@ -97,28 +98,28 @@ MODELS = {
 
 
 def make(model: Model, published: bool = False) -> torch.nn.Module:
-  """A random model in which nothing is trivial, without dropout."""
+  """Returns a model of transformers with random parameters, without dropout."""
   cls = getattr(transformers, model.cls)
   options = model.published if published else model.small
   config = cls.config_class(**options, attn_implementation="eager")
   torch.manual_seed(0)
-  made = cls(config).eval()
+  reference = cls(config).eval()
   spread = 0.05 if published else 0.3
   with torch.no_grad():
-    for name, parameter in made.named_parameters():
+    for name, parameter in reference.named_parameters():
       norm = "norm" in name.lower() or ".ln_" in name
       if norm or name.endswith("bias"):
         center = 1.0 if norm and name.endswith("weight") else 0.0
         parameter.normal_(center, spread)
       elif not published:
         parameter.normal_(0.0, spread)
-  return made
+  return reference
 
 
-def converted(made: torch.nn.Module, family: str) -> model_folder.Weights:
-  """The model as `bert_jax convert` would read it."""
+def converted(reference: torch.nn.Module, family: str) -> model_folder.Weights:
+  """Returns the model as `bert_jax convert` reads it."""
   with tempfile.TemporaryDirectory() as path:
-    made.save_pretrained(path)
+    reference.save_pretrained(path)
     return hf.read(path, family)
 
 
@@ -131,17 +132,20 @@ class Batch(NamedTuple):
   labels: np.ndarray
 
 
-def batches(made: torch.nn.Module, length: int) -> dict[str, Batch]:
-  """Padding and pairs, one row, one token, the longest row.
+def batches(reference: torch.nn.Module, length: int) -> dict[str, Batch]:
+  """Returns batches with padding and pairs, one row, one token, the longest
+  row.
 
   Args:
-    made: whose sizes to keep to.
-    length: of the padded rows.
+    reference: the model, whose sizes limit the batches.
+    length: the length of the padded rows.
   """
-  config = made.config
+  config = reference.config
   positions = getattr(config, "max_position_embeddings", None)
   positions = positions or config.n_positions
-  longest = positions - 2 if "Roberta" in type(made).__name__ else positions
+  longest = (
+    positions - 2 if "Roberta" in type(reference).__name__ else positions
+  )
   pad = config.pad_token_id or 0
   return {
     "padded": _batch(config.vocab_size, [length, length // 2, 1], pad),
@@ -163,8 +167,13 @@ def _batch(vocab_size: int, lengths: list[int], pad: int) -> Batch:
   return Batch(ids, mask, segments, labels)
 
 
-def theirs(model: Model, made: torch.nn.Module, batch: Batch) -> dict[str, Any]:
-  """Hidden states, attention, logits, loss; the gradient stays in `made`."""
+def reference_outputs(
+  model: Model, reference: torch.nn.Module, batch: Batch
+) -> dict[str, Any]:
+  """Returns hidden states, attention, logits and loss of `reference`.
+
+  The gradient stays in the model.
+  """
   kind = model.cls
   inputs = dict(
     input_ids=torch.tensor(batch.ids), attention_mask=torch.tensor(batch.mask)
@@ -178,11 +187,11 @@ def theirs(model: Model, made: torch.nn.Module, batch: Batch) -> dict[str, Any]:
     inputs["labels"] = labels
   if kind.endswith("ForPreTraining") and model.family != "electra":
     name = (
-      "next_sentence_label" if "Bert" == kind[:4] else "sentence_order_label"
+      "next_sentence_label" if kind[:4] == "Bert" else "sentence_order_label"
     )
     inputs[name] = torch.arange(len(batch.ids)) % 2
-  out = made(**inputs, output_hidden_states=True, output_attentions=True)
-  made.zero_grad()
+  out = reference(**inputs, output_hidden_states=True, output_attentions=True)
+  reference.zero_grad()
   out.loss.backward()
   logits = [v for k, v in out.items() if k.endswith("logits")]
   return dict(
@@ -193,24 +202,29 @@ def theirs(model: Model, made: torch.nn.Module, batch: Batch) -> dict[str, Any]:
   )
 
 
-def gradients(made: torch.nn.Module, family: str) -> dict[str, np.ndarray]:
-  """The gradients in `made`, in our shapes, through the same conversion."""
-  kept = [p.detach().clone() for p in made.parameters()]
+def gradients(reference: torch.nn.Module, family: str) -> dict[str, np.ndarray]:
+  """Returns the gradients in `reference`, converted as parameters are."""
+  originals = [p.detach().clone() for p in reference.parameters()]
   with torch.no_grad():
-    for parameter in made.parameters():
+    for parameter in reference.parameters():
       grad = parameter.grad
       parameter.copy_(torch.zeros_like(parameter) if grad is None else grad)
-  arrays = converted(made, family).arrays
+  arrays = converted(reference, family).arrays
   with torch.no_grad():
-    for parameter, value in zip(made.parameters(), kept, strict=True):
-      parameter.copy_(value)
+    for parameter, original in zip(
+      reference.parameters(), originals, strict=True
+    ):
+      parameter.copy_(original)
   return arrays
 
 
-def ours(
+def module_outputs(
   model: Model, weights: model_folder.Weights, batch: Batch, gradient: bool
 ) -> dict[str, Any]:
-  """The same from our module, and {path: gradient} if asked."""
+  """Returns the same outputs of this project's module.
+
+  With `gradient` they include {path: gradient}.
+  """
   module = model_folder.module_of(weights.config)
   rows, length = batch.ids.shape
   inputs = dict(
@@ -240,8 +254,8 @@ def ours(
   def everything(params):
     if not gradient:
       return run(params), {}, look(params)
-    value, grads = jax.value_and_grad(run, has_aux=True)(params)
-    return value, grads, look(params)
+    loss_and_outputs, grads = jax.value_and_grad(run, has_aux=True)(params)
+    return loss_and_outputs, grads, look(params)
 
   params = model_folder.unflatten(weights.arrays)
   (loss, out), grads, seen = jax.jit(everything)(params)
@@ -257,7 +271,7 @@ def ours(
 
 
 def _loss(model: Model, out: dict[str, jax.Array], batch: Batch) -> jax.Array:
-  """The published loss, straight from its definition."""
+  """Returns the published loss, computed from its definition."""
   labels, real = jnp.asarray(batch.labels), jnp.asarray(batch.mask)
   if "rtd_logits" in out:
     logits, replaced = out["rtd_logits"], labels != IGNORED
@@ -284,19 +298,19 @@ def differences(
   A gradient's difference is in parts of its array's largest magnitude.
 
   Args:
-    model: of `MODELS`.
-    published: its published size, not the small one.
-    only: names of `batches`; all if empty.
+    model: an entry of `MODELS`.
+    published: True for the published size, False for the small one.
+    only: names of `batches`; empty for all.
   """
-  made = make(model, published)
-  weights = converted(made, model.family)
+  reference = make(model, published)
+  weights = converted(reference, model.family)
   worst = dict.fromkeys(("hidden", "attention", "logits", "loss"), 0.0)
-  for name, batch in batches(made, 128 if published else 12).items():
+  for name, batch in batches(reference, 128 if published else 12).items():
     if only and name not in only:
       continue
     # A language model has no target in a row of one token.
-    a = theirs(model, made, batch)
-    b = ours(model, weights, batch, gradient=name == "padded")
+    a = reference_outputs(model, reference, batch)
+    b = module_outputs(model, weights, batch, gradient=name == "padded")
     for key in ("hidden", "attention"):
       assert a[key].shape == b[key].shape, (key, a[key].shape, b[key].shape)
       worst[key] = max(worst[key], float(abs(a[key] - b[key]).max()))
@@ -308,7 +322,7 @@ def differences(
       worst["loss"] = max(worst["loss"], abs(a["loss"] - b["loss"]))
     if b["gradients"]:
       worst["gradients"] = _gradient_difference(
-        gradients(made, model.family), b["gradients"]
+        gradients(reference, model.family), b["gradients"]
       )
   return worst
 
@@ -317,7 +331,8 @@ def _gradient_difference(
   a: dict[str, np.ndarray], b: dict[str, np.ndarray]
 ) -> float:
   assert a.keys() == b.keys()
-  # An attention's key bias has no gradient: softmax does not see it.
+  # The bias of an attention's keys has no gradient, because it adds the same
+  # number to all scores of a query.
   return max(
     float(abs(a[k] - b[k]).max() / abs(a[k]).max())
     for k in a

@@ -198,8 +198,8 @@ def score(
     training_loss = sum(c * means[name] for name, c in coefficients.items())
     loss = means.get("task_loss", training_loss)
     check_loss(int(state.step), split.name, loss)
-    split_scores = _prediction_scores(split, logits) if logits else {}
-    split_scores |= means | {"loss": loss}
+    official, counts = _prediction_scores(split, logits) if logits else ({}, {})
+    split_scores = official | means | {"loss": loss} | counts
     prefix = f"{split.name}/" if number else ""
     scores |= {prefix + name: score for name, score in split_scores.items()}
   return scores
@@ -207,15 +207,15 @@ def score(
 
 def _prediction_scores(
   split: Split, logits: list[np.ndarray]
-) -> dict[str, float]:
-  """Returns the official metrics and the number of predicted labels."""
+) -> tuple[dict[str, float], dict[str, float]]:
+  """Returns (the official metrics, the number of predicted labels by name)."""
   predicted = predictions(split, logits)
-  scores = metrics.evaluate(split.task, predicted, split.examples)
+  official = metrics.evaluate(split.task, predicted, split.examples)
   note_doubts(split, predicted)
-  if split.task.kind not in ("regression", "span"):
-    labels = _distinct_labels(split.task.kind, predicted)
-    scores["predicted_labels"] = float(len(labels))
-  return scores
+  if split.task.kind in ("regression", "span"):
+    return official, {}
+  labels = _distinct_labels(split.task.kind, predicted)
+  return official, {"predicted_labels": float(len(labels))}
 
 
 def note_doubts(split: Split, predictions: list[Any]) -> None:

@@ -40,26 +40,28 @@ def test_rows_are_those_of_the_batches(tmp_path, name):
   ending = {"stsb": "csv", "swag": "csv", "squad": "json"}.get(name, "tsv")
   path = files.write(tmp_path / f"a.{ending}", TASK_FILES[name])
   vocab = files.wordpiece(tmp_path)
-  given = [f"train={path}"]
-  known = TASKS[name]
-  inputs = task_inputs.parse_inputs(known, given)
+  split_files = [f"train={path}"]
+  task_files = TASKS[name]
+  inputs = task_inputs.parse_inputs(task_files, split_files)
   folder = str(tmp_path / "out")
-  prepare_task.prepare(known, inputs, vocab, folder, length=24)
-  task, made, _ = encoded_rows.load(folder, "train")
-  count = len(made.example) // task.columns
-  wanted = batches.Batches(task, made, 0, count, shuffle=False, buckets=(24,))
+  prepare_task.prepare(task_files, inputs, vocab, folder, length=24)
+  task, encoded, _ = encoded_rows.load(folder, "train")
+  count = len(encoded.example) // task.columns
+  wanted = batches.Batches(
+    task, encoded, 0, count, shuffle=False, buckets=(24,)
+  )
   wanted = wanted.batch(0)
-  one = downstream.register("one", name, given, vocab, 24)
-  two = downstream.register_folder("two", folder)
-  for task in (one, two):
+  of_files = downstream.register("one", name, split_files, vocab, 24)
+  of_folder = downstream.register_folder("two", folder)
+  for task in (of_files, of_folder):
     ds = task.get_dataset(split="train", shuffle=False)
-    found = list(ds.as_numpy_iterator())
-    assert len(found) == count
+    task_rows = list(ds.as_numpy_iterator())
+    assert len(task_rows) == count
     for key in KEYS:
-      together = np.stack([row[key] for row in found])
+      together = np.stack([row[key] for row in task_rows])
       np.testing.assert_array_equal(together, wanted[key], key)
       assert together.dtype == wanted[key].dtype
-  assert one.output_features["input_ids"].vocabulary.pad_id == 0
+  assert of_files.output_features["input_ids"].vocabulary.pad_id == 0
 
 
 def test_data_sets_read_as_files(tmp_path, monkeypatch):
@@ -122,19 +124,19 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
   assert fields["other"] == "1" and fields["idx"] == 7
   assert fields["words"] == ["a", "b"] and fields["tags"] == ["1", "0"]
   assert fields["answers"] == {"text": ["cat"], "answer_start": [4]}
-  known = TASKS["rte"]
+  task_files = TASKS["rte"]
   read = task_inputs.read(
-    known, task_inputs.parse_inputs(known, [f"train={path}"])
+    task_files, task_inputs.parse_inputs(task_files, [f"train={path}"])
   )
   assert read.splits["train"] == [
     {"id": "7", "texts": ["a\u00e9", "b"], "label": "not_entailment"}
   ]
-  tiny = known._replace(tfds="bert_jax_tiny_task")
+  tiny = task_files._replace(tfds="bert_jax_tiny_task")
   assert task_inputs.parse_inputs(tiny, ["tfds"]) == [
     task_inputs.Input("train", path)
   ]
-  known = task_inputs.find("mine", "tagging")
-  read = task_inputs.read(known, [task_inputs.Input("train", path)])
+  task_files = task_inputs.find("mine", "tagging")
+  read = task_inputs.read(task_files, [task_inputs.Input("train", path)])
   assert read.splits["train"][0]["tags"] == ["B-X", "O"]
   with pytest.raises(ValueError, match="no split 'dev'"):
     list(tfds_files.records("tfds:bert_jax_tiny_task:dev"))

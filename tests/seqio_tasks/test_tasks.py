@@ -1,9 +1,10 @@
-"""seqio's face of the data equals the folder's, and text restarts exactly."""
+"""seqio tasks give the rows of their folder, and text restarts exactly."""
 
 import gc
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ PIECES += [f"w{i}" for i in range(56)]  # As many as the prepared folder has.
 
 @pytest.fixture(autouse=True)
 def registries():
-  """Leaves no name behind."""
+  """Removes all registered names after each test."""
   yield
   seqio.TaskRegistry.reset()
   seqio.MixtureRegistry.reset()
@@ -44,7 +45,7 @@ def text(tmp_path_factory):
   rng = np.random.default_rng(0)
   (path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
   for name in ("a.txt", "b.txt"):
-    with open(path / name, "w") as f:
+    with (path / name).open("w") as f:
       for _ in range(150):
         for _ in range(int(rng.integers(2, 9))):
           words = rng.integers(40, size=int(rng.integers(3, 9)))
@@ -62,12 +63,12 @@ def register_text(text, name="mine", **options):
 
 
 def rows(name, split, count=None, **arguments):
-  """Rows of a task or mixture through seqio and our converter, stacked."""
+  """Returns the rows of a task or mixture through seqio, as one batch."""
   converter = pretraining.PretrainFeatureConverter(name)
   ds = seqio.get_dataset(name, converter.lengths, converter, split, **arguments)
-  found = list(ds.take(count if count else -1).as_numpy_iterator())
+  task_rows = list(ds.take(count if count else -1).as_numpy_iterator())
   return {
-    key: np.stack([row[key] for row in found]) for key in converter.lengths
+    key: np.stack([row[key] for row in task_rows]) for key in converter.lengths
   }
 
 
@@ -79,7 +80,7 @@ def assert_equal(a, b):
 
 
 def sort_rows(batch):
-  """The rows as sorted byte strings, to compare them as a multiset."""
+  """Returns the rows as sorted byte strings, to compare them in any order."""
   keys = sorted(batch)
   count = len(batch[keys[0]])
   return sorted(
@@ -90,16 +91,16 @@ def sort_rows(batch):
 def test_prepared_task_equals_the_folder(folder):
   pretraining.register_prepared("p", folder, **SIZES)
   for seed in (0, 7):
-    data = loader.open_data(folder, "bert_pairs", seed=seed, **SIZES)
-    found = rows("p", "train", 700, seed=seed, num_epochs=None)
-    assert_equal(found, data.read(0, 700))
+    opened = loader.open_data(folder, "bert_pairs", seed=seed, **SIZES)
+    task_rows = rows("p", "train", 700, seed=seed, num_epochs=None)
+    assert_equal(task_rows, opened.read(0, 700))
   heldout = loader.open_heldout(folder, "bert_pairs", **SIZES)
-  found = rows("p", "validation", shuffle=True, seed=3)
-  assert_equal(found, heldout.read(0, len(heldout)))
+  task_rows = rows("p", "validation", shuffle=True, seed=3)
+  assert_equal(task_rows, heldout.read(0, len(heldout)))
 
 
 def collect(ds) -> list[bytes]:
-  """Rows as bytes, masks and all."""
+  """Returns the rows as bytes, with their masks."""
   return [
     b"".join(row[key].tobytes() for key in sorted(row))
     for row in ds.as_numpy_iterator()
@@ -115,7 +116,7 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
   once = task.get_dataset(num_epochs=1, seed=3)
   first, second = collect(once), collect(once)
   assert len(set(first) | set(second)) == len(first) + len(second)
-  # Another one begins where that did, and its passes are the same.
+  # Another dataset begins at the first epoch again, with the same passes.
   repeated = collect(task.get_dataset(num_epochs=1, seed=3).repeat(2))
   assert repeated == first + second
   if kind == "prepared":
@@ -125,7 +126,7 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
   both = list(zip(*map(collect_slowly, (ds, ds)), strict=False))
   assert [a for a, _ in both] == first[: len(both)]
   assert [b for _, b in both] == second[: len(both)]
-  # Without an end too; the held-out rows are always the same.
+  # The passes of an endless dataset differ too. Held-out rows never change.
   endless = task.get_dataset(num_epochs=None, seed=3).take(50)
   assert not set(collect(endless)) & set(collect(endless))
   heldout = task.get_dataset(split="validation", seed=3)
@@ -141,7 +142,7 @@ def test_a_dataset_iterated_again_has_new_masks(folder, text, kind):
   ],
 )
 def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
-  """Each costs the same, few readers stay, and the rows are those of epochs."""
+  """Passes cost the same, keep few readers, and give the rows of the epochs."""
   from bert_jax.examples import streams
 
   monkeypatch.setattr(pretraining, "OPEN_PASSES", 2)
@@ -168,7 +169,7 @@ def test_passes_that_stop_early(folder, text, monkeypatch, epochs, kind):
     assert len(walked) <= 6 * (2 * epochs + 1) and max(walked) < 6 * epochs
   gc.collect()
   assert len(pretraining._readers) - before <= 2
-  # More at a time than readers are kept.
+  # More iterators at a time than kept readers.
   ds = task.get_dataset(**options)
   iterators = [collect_slowly(ds) for _ in range(4)]
   rows = [[next(iterator) for iterator in iterators] for _ in range(3)]
@@ -202,25 +203,25 @@ def test_two_tasks_of_a_folder_in_a_mixture_have_their_own_rows(folder):
 def test_epochs_of_a_prepared_task(folder):
   """An epoch has every chunk once; the next one has other masks."""
   task = pretraining.register_prepared("p", folder, **SIZES)
-  one = rows("p", "train")
+  one_epoch = rows("p", "train")
   count = task.num_input_examples("train")
-  assert len(one["input_ids"]) == count
-  # Position 0 of the next epoch: the stream says where it begins.
-  data = loader.open_data(folder, "bert_pairs", **SIZES)
-  data.read(count - 1, 1)
-  assert data.position()["epoch"] == 0
-  data.read(count, 1)
-  assert data.position() | {"first": count, "epoch": 1} == data.position()
-  two = rows("p", "train", num_epochs=2)
-  assert_equal({k: v[:count] for k, v in two.items()}, one)
-  assert not set(sort_rows(one)) & set(
-    sort_rows({k: v[count:] for k, v in two.items()})
+  assert len(one_epoch["input_ids"]) == count
+  # The stream says where the next epoch begins.
+  opened = loader.open_data(folder, "bert_pairs", **SIZES)
+  opened.read(count - 1, 1)
+  assert opened.position()["epoch"] == 0
+  opened.read(count, 1)
+  assert opened.position() | {"first": count, "epoch": 1} == opened.position()
+  two_epochs = rows("p", "train", num_epochs=2)
+  assert_equal({k: v[:count] for k, v in two_epochs.items()}, one_epoch)
+  assert not set(sort_rows(one_epoch)) & set(
+    sort_rows({k: v[count:] for k, v in two_epochs.items()})
   )
   heldout = rows("p", "validation")
   assert len(heldout["input_ids"]) == task.num_input_examples("validation")
   twice = rows("p", "validation", num_epochs=2)
-  for key, value in heldout.items():
-    np.testing.assert_array_equal(twice[key], np.concatenate([value, value]))
+  for key, array in heldout.items():
+    np.testing.assert_array_equal(twice[key], np.concatenate([array, array]))
 
 
 @pytest.mark.parametrize("kind", ["prepared", "text"])
@@ -231,10 +232,12 @@ def test_shards_are_a_partition(folder, text, kind, split):
   else:
     register_text(text, "t")
   whole = rows("t", split)
-  parts = [rows("t", split, shard_info=seqio.ShardInfo(i, 3)) for i in range(3)]
-  sizes = [len(part["input_ids"]) for part in parts]
+  shards = [
+    rows("t", split, shard_info=seqio.ShardInfo(i, 3)) for i in range(3)
+  ]
+  sizes = [len(shard["input_ids"]) for shard in shards]
   assert max(sizes) - min(sizes) <= 1
-  joined = {k: np.concatenate([p[k] for p in parts]) for k in whole}
+  joined = {k: np.concatenate([p[k] for p in shards]) for k in whole}
   assert sort_rows(joined) == sort_rows(whole)
 
 
@@ -258,14 +261,14 @@ def test_converter_and_lengths_refuse_what_does_not_fit(folder):
 
 def test_text_task_equals_what_training_reads(text):
   register_text(text)
-  data = loader.open_data("mine", "bert_pairs", seed=3, **SIZES)
-  found = rows("mine", "train", 900, seed=3, num_epochs=None)
-  assert_equal(found, data.read(0, 900))
+  opened = loader.open_data("mine", "bert_pairs", seed=3, **SIZES)
+  task_rows = rows("mine", "train", 900, seed=3, num_epochs=None)
+  assert_equal(task_rows, opened.read(0, 900))
   epoch = rows("mine", "train", seed=3)
   count = len(epoch["input_ids"])
   assert 300 < count < 900
-  # The same text again, with other masks.
-  again = {k: v[count : 2 * count] for k, v in found.items()}
+  # The second epoch has the same text with different masks.
+  again = {k: v[count : 2 * count] for k, v in task_rows.items()}
   assert len(set(sort_rows(epoch)) & set(sort_rows(again))) == 0
 
 
@@ -297,23 +300,23 @@ def test_text_restarts_exactly(text):
   straight = loader.open_data("mine", "bert_pairs", **SIZES)
   batches = [straight.read(8 * i, 8) for i in range(120)]
   for start in (0, 1, 40, 119):
-    data = loader.open_data("mine", "bert_pairs", **SIZES)
-    assert_equal(data.read(8 * start, 8), batches[start])
-  # Anywhere, backwards too, and from a saved position.
+    opened = loader.open_data("mine", "bert_pairs", **SIZES)
+    assert_equal(opened.read(8 * start, 8), batches[start])
+  # Read at an earlier number, and from a saved position.
   assert_equal(straight.read(16, 8), batches[2])
   straight.read(8 * 99, 8)
   position = straight.position()
   assert position["epoch"] == 1 and position["record"] > 0
-  data = loader.open_data("mine", "bert_pairs", **SIZES)
-  data.restore(position)
-  assert_equal(data.read(8 * 100, 8), batches[100])
+  opened = loader.open_data("mine", "bert_pairs", **SIZES)
+  opened.restore(position)
+  assert_equal(opened.read(8 * 100, 8), batches[100])
   other = loader.open_data("mine", "bert_pairs", seed=1, **SIZES)
   other.restore(position)
   assert other.position()["first"] == 0
 
 
 def test_a_small_group_joins_its_neighbour(text):
-  """5 documents in groups of 2: the last one is not alone."""
+  """Of 5 documents in groups of 2, the last joins the group before."""
   five = text / "five.txt"
   five.write_text("\n\n".join(["w1 w2 w3\nw4 w5"] * 5) + "\n")
   task = register_text(text, inputs=str(five), group=2, heldout=0.0)
@@ -329,9 +332,9 @@ def test_a_small_group_joins_its_neighbour(text):
 def test_text_without_pairs_says_so(text, content, message):
   (text / "bad.txt").write_text(content)
   register_text(text, inputs=str(text / "bad.txt"), heldout=0.0)
-  data = loader.open_data("mine", "bert_pairs", **SIZES)
+  opened = loader.open_data("mine", "bert_pairs", **SIZES)
   with pytest.raises(ValueError, match=message):
-    data.read(0, 1)
+    opened.read(0, 1)
   with pytest.raises(ValueError, match="no document is held out"):
     loader.open_heldout("mine", "bert_pairs", **SIZES)
 
@@ -347,7 +350,8 @@ def test_seqio_sources_of_text(text):
   line = register_text(text, "line", inputs=source, validation=source)
   opened = line.source.opened
   count = sum(corpus.num_documents for _, corpus in opened.groups(0))
-  full = [s for f in files for s in open(f).read().split("\n") if s.strip()]
+  lines = [s for f in files for s in Path(f).read_text().split("\n")]
+  full = [line for line in lines if line.strip()]
   assert count == len(full)
   assert opened.validation.num_documents < count
 
@@ -363,23 +367,23 @@ def test_seqio_sources_of_text(text):
 
 
 def test_mixture(folder, tmp_path):
-  """By seqio's registry, and as training mixes; both take 3 of 4 from `p`."""
+  """seqio and training mix alike: 3 of 4 rows are from `p`."""
   other = write_prepared(
     tmp_path / "other", random_documents(50, 5), random_documents(9, 6)
   )
   pretraining.register_prepared("p", folder, **SIZES)
   pretraining.register_prepared("q", other, **SIZES)
   seqio.MixtureRegistry.add("both", [("p", 3), ("q", 1)])
-  found = rows("both", "train", 1000, seed=1, num_epochs=None)
+  mixed = rows("both", "train", 1000, seed=1, num_epochs=None)
   p = set(sort_rows(rows("p", "train", 1000, seed=1, num_epochs=None)))
   q = set(sort_rows(rows("q", "train", 1000, seed=1, num_epochs=None)))
-  drawn = sort_rows(found)
+  drawn = sort_rows(mixed)
   assert all(row in p or row in q for row in drawn)
   assert 650 < sum(row in p for row in drawn) < 850
   path = f"{folder}=3,{other}=1"
   want = loader.open_data(path, "bert_pairs", seed=1, **SIZES)
-  data = loader.open_data("both", "bert_pairs", seed=1, **SIZES)
-  assert_equal(data.read(0, 300), want.read(0, 300))
+  opened = loader.open_data("both", "bert_pairs", seed=1, **SIZES)
+  assert_equal(opened.read(0, 300), want.read(0, 300))
   held = loader.open_heldout("both", "bert_pairs", **SIZES)
   want = loader.open_heldout(path, "bert_pairs", **SIZES)
   assert_equal(held.read(0, len(held)), want.read(0, len(want)))
@@ -397,7 +401,7 @@ def test_vocabulary(text):
 
   encoded = vocabulary.encode_tf(tf.constant(sentence))
   assert encoded.dtype == tf.int32 and encoded.numpy().tolist() == ids
-  # No end of sequence: the text goes on after a [SEP].
+  # The text does not end at [SEP].
   row = [2, 8, 3, 5, 6, 3, 0]
   assert vocabulary.decode(row) == "[CLS] w0 [SEP] unable [SEP] [PAD]"
   both = vocabulary.decode_tf(tf.constant([row, row[::-1]])).numpy()
@@ -465,9 +469,9 @@ def test_training_from_a_task(
   assert run("my_tasks:wiki", tmp_path / "task") == want
   capsys.readouterr()
   register_text(text)
-  found = run("mine", tmp_path / "text")
-  assert [row["step"] for row in found] == [1, 2, 3, 3]
-  assert all(np.isfinite(row["mlm_loss"]) for row in found)
+  logged = run("mine", tmp_path / "text")
+  assert [row["step"] for row in logged] == [1, 2, 3, 3]
+  assert all(np.isfinite(row["mlm_loss"]) for row in logged)
   assert "unigram cross-entropy: " in capsys.readouterr().out
 
 
@@ -481,7 +485,7 @@ if name == "p":
 else:
   tasks.register_text("t", sys.argv[2], sys.argv[3], length=32)
 ds = seqio.get_mixture_or_task(name).get_dataset(num_epochs=None)
-# Still filling when the process ends: half of them hung.
+# The buffer is not full when the process ends. Half of such processes hung.
 iterator = iter(ds.batch(64).prefetch(500))
 for _ in range(3):
   next(iterator)

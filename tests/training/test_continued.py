@@ -116,11 +116,11 @@ def test_twenty_steps_beside_transformers(
   family, models, prepared, tmp_path, capsys
 ):
   config = continued.config_of(family, prepared, models(family))
-  rows, config = continued.ours(config, tmp_path / "run")
+  rows, config = continued.train_module(config, tmp_path / "run")
   model = continued.write(tmp_path / "again", family, prepared / "vocab.txt")
   rates = [row["learning_rate"] for row in rows]
   assert len(rates) == 20
-  compare(rows, continued.theirs(model, family, config, rates))
+  compare(rows, continued.train_reference(model, family, config, rates))
   text = capsys.readouterr().out
   assert "new: nothing" in text and "left: nothing" in text
   assert "hidden=16" in text and "not those of model.variant" in text
@@ -163,12 +163,12 @@ def test_a_longer_vocabulary_beside_transformers(
     np.testing.assert_array_equal(table[-1], drawn[word][-1])
     if "mlm/bias" in arrays:
       assert arrays["mlm/bias"][-1] == drawn["mlm/bias"][-1] == 0
-  rows, config = continued.ours(config, tmp_path / "run")
+  rows, config = continued.train_module(config, tmp_path / "run")
   bias = arrays.get("mlm/bias")
   longer = continued.lengthen(
     model, table[-1], None if bias is None else bias[-1]
   )
-  compare(rows, continued.theirs(longer, family, config, [0.0]))
+  compare(rows, continued.train_reference(longer, family, config, [0.0]))
 
 
 @pytest.mark.parametrize(
@@ -225,13 +225,13 @@ def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
     changes = {"total_steps": 4, "checkpoint.every": 2}
     return continued.config_of("gpt", prepared, path, **changes)
 
-  rows, _ = continued.ours(config(), tmp_path / "whole")
+  rows, _ = continued.train_module(config(), tmp_path / "whole")
   shutil.rmtree(source)
   for name, path in (("gone", source), ("unnamed", "")):
     again = tmp_path / name
     shutil.copytree(tmp_path / "whole", again)
     shutil.rmtree(again / "checkpoints" / "4")
-    restarted, _ = continued.ours(config(path), again)
+    restarted, _ = continued.train_module(config(path), again)
     assert [r["loss"] for r in restarted] == [r["loss"] for r in rows]
 
 
@@ -241,7 +241,7 @@ def test_a_run_goes_on_from_a_step_of_another(
 ):
   changes = {"total_steps": 4, "checkpoint.every": 2}
   config = continued.config_of("gpt", prepared, models("gpt"), **changes)
-  continued.ours(config, tmp_path / "run")
+  continued.train_module(config, tmp_path / "run")
   for name, step in (("@2", 2), ("", 4)):
     path = f"{tmp_path / 'run'}{name}"
     config = continued.config_of("gpt", prepared, path)
