@@ -1,6 +1,6 @@
-"""Writes small prepared folders for tests, from token ids."""
+"""Writes small prepared folders for tests from token ids."""
 
-import os
+import pathlib
 
 import numpy as np
 
@@ -13,16 +13,15 @@ def write_prepared(path, documents, heldout, vocab_size=64):
 
   Args:
     path: the folder to write.
-    documents: training documents, lists of sentences of token ids.
-    heldout: the same for the split `validation`.
-    vocab_size: pieces of the made-up vocabulary.
+    documents: training documents, which are lists of sentences of token ids.
+    heldout: the documents of the split `validation`.
+    vocab_size: the number of pieces in the vocabulary.
   """
   partial = str(path) + ".partial"
-  os.makedirs(partial)
+  pathlib.Path(partial).mkdir(parents=True)
   pieces = list(SPECIAL_TOKENS)
   pieces += [f"w{i}" for i in range(len(pieces), vocab_size)]
-  with open(os.path.join(partial, "vocab.txt"), "w") as f:
-    f.write("\n".join(pieces) + "\n")
+  (pathlib.Path(partial) / "vocab.txt").write_text("\n".join(pieces) + "\n")
   dtype = reader.token_dtype(vocab_size)
   split_writer = writer.Writer(partial, dtype, {"files": {}})
   for split, docs in (("train", documents), ("validation", heldout)):
@@ -51,7 +50,7 @@ def write_prepared(path, documents, heldout, vocab_size=64):
 
 
 def random_documents(count, seed, vocab_size=64, sentences=8, words=9):
-  """Documents of random sentences whose words follow one another mod V."""
+  """Returns documents of sentences, each of consecutive ids (modulo V)."""
   rng = np.random.default_rng(seed)
   first = len(SPECIAL_TOKENS)
   documents = []

@@ -1,6 +1,5 @@
 """Published configs in sizes that take seconds, and what their runs leave."""
 
-import os
 import pathlib
 
 import jax
@@ -13,7 +12,7 @@ from bert_jax.training import logging
 
 ROOT = str(pathlib.Path(__file__).parents[1])
 
-BERT = os.path.join(ROOT, "configs", "bert.py:base")
+BERT = f"{ROOT}/configs/bert.py:base"
 
 SIZES = dict(hidden=128, num_layers=2, heads=2, mlp=512)
 
@@ -122,7 +121,7 @@ def rows(workdir):
   """Rows of metrics.jsonl without the speed."""
   timed = ("steps_per_second", "tokens_per_second", "mfu")
   timed += ("data_wait", "checkpoint_wait")
-  logged = logging.read_rows(os.path.join(workdir, "metrics.jsonl"))
+  logged = logging.read_rows(f"{workdir}/metrics.jsonl")
   return [{k: v for k, v in r.items() if k not in timed} for r in logged]
 
 

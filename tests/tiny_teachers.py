@@ -1,5 +1,7 @@
 """Writes small teachers with random parameters for tests."""
 
+import pathlib
+
 import numpy as np
 from tiny_families import fill
 
@@ -22,8 +24,7 @@ def write_teacher(path, prepared, family="bert", seed=0, **sizes):
   """
   chosen = models.family(family)
   variant = next(iter(chosen.VARIANTS))
-  with open(f"{prepared}/vocab.txt", "rb") as f:
-    vocab = f.read()
+  vocab = pathlib.Path(prepared, "vocab.txt").read_bytes()
   sizes = SIZES | dict(vocab_size=len(vocab.split())) | sizes
   encoder = chosen.build(variant, **sizes)
   module = heads.ForPreTraining(encoder, pairs=False)
