@@ -1,5 +1,7 @@
 """Makes rows to mask, and reads which tokens were masked."""
 
+import dataclasses
+
 import numpy as np
 
 from bert_jax.examples import masking
@@ -21,7 +23,7 @@ def rows(lengths, width, pad=0, left=False):
 
 def mask(ids, maskable, lengths, seed=0, first=0, **options):
   positions = np.arange(first, first + len(ids), dtype=np.uint64)
-  fields = masking.Masks._fields
+  fields = [field.name for field in dataclasses.fields(masking.Masks)]
   masks = masking.check_masks(
     masking.Masks(**{k: options.pop(k) for k in fields if k in options})
   )

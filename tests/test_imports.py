@@ -61,7 +61,7 @@ ROOMS = {
     "etils numpy",
     "tensorflow_datasets pyarrow datasketch sentencex",
   ),
-  "examples": Room("root text corpus", "numpy"),
+  "examples": Room("root text corpus", "etils numpy"),
   "tasks": Room(
     "root text examples",
     "numpy",

@@ -1,9 +1,10 @@
-"""From examples to a batch: rows, packed or not, with masks and labels.
+"""Turns examples into a batch: rows, packed or not, with masks and labels.
 
-Which sequences share a packed row is decided by best fit, the longest first.
-The plan of a range of documents is its index: it depends on the range and the
-epoch alone, so streams, restarts and hosts know nothing of it. A place in a row
-takes 24 bytes of it, used or not.
+A packed row holds several sequences. Best fit decides which sequences share a
+row, beginning with the longest. The plan of the packed rows is the index of a
+range of documents. It depends only on the range and the epoch, so streams,
+restarts and hosts need no knowledge of packing. The index takes 24 bytes for
+each of the `max_sequences` of a row, used or not.
 """
 
 from collections.abc import Callable
@@ -18,28 +19,30 @@ from bert_jax.examples.batch_keys import Batch
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import SpecialIds
 
-# Rows that are looked at for one whose prediction slots suffice.
+# `fill` tries this many amounts of free room for a row with enough free
+# prediction slots. Then it begins a new row.
 TRIES = 8
 
-
-# (corpus, [N] units, [N] uint64 numbers, key) -> [N] of `rows.EXAMPLE`.
-Settle = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
+# (corpus, [N] elements of an index, [N] uint64 example numbers, key) -> [N] of
+# `rows.EXAMPLE`, which say the tokens of each element.
+Resolve = Callable[[Corpus, np.ndarray, np.ndarray, int], np.ndarray]
 
 
 class Layout(NamedTuple):
-  """What the rows of a recipe look like.
+  """The layout of the rows of a recipe.
 
   Attributes:
-    special: ids of the special tokens.
-    vocab_size: number of pieces.
-    length: L, tokens in a row.
+    special: the ids of the special tokens.
+    vocab_size: the number of pieces.
+    length: L, the tokens in a row.
     masks: how tokens are masked; None for a language model, whose rows have no
       masks.
     pairs: True if a row is a pair of texts with a label.
-    segments: True if the two texts get different segment ids.
-    returning: True if sentences of the second text may return to the first.
+    segments: True if the two texts have different segment ids.
+    returning: True if sentences of the second text may move to the first, see
+      `rows.returning_parts`.
     crossing: True if a row may hold text of several documents.
-    max_sequences: S, the most sequences in a row; more than 1 packs.
+    max_sequences: S, the most sequences in a row; more than 1 packs rows.
   """
 
   special: SpecialIds
@@ -57,8 +60,8 @@ def check_layout(layout: Layout) -> Layout:
   """Returns `layout`.
 
   Raises:
-    ValueError: an option is out of its range; packed rows could not be filled,
-      because their prediction slots end before their tokens.
+    ValueError: an option is out of range, or packed rows have too few
+      prediction slots for all their tokens.
   """
   shortest, row = 3, "<s> A </s>"
   if layout.masks is None:
@@ -84,7 +87,7 @@ def check_layout(layout: Layout) -> Layout:
 
 
 def keys(layout: Layout) -> list[str]:
-  """Keys of the batch."""
+  """Returns the keys of a batch, see `batch_keys.FEATURES`."""
   names = ["input_ids", "sequence_ids"]
   if layout.segments:
     names.append("segment_ids")
@@ -101,16 +104,16 @@ def keys(layout: Layout) -> list[str]:
 
 
 def sizes(layout: Layout) -> dict[str, int]:
-  """Lengths of the axes of `batch_keys.FEATURES`."""
+  """Returns the lengths of the axes of `batch_keys.FEATURES`."""
   slots = layout.masks.max_predictions if layout.masks else 0
   return {"L": layout.length, "M": slots, "S": layout.max_sequences}
 
 
-def settled(
-  corpus: Corpus, units: np.ndarray, numbers: np.ndarray, key: int
+def already_resolved(
+  corpus: Corpus, elements: np.ndarray, numbers: np.ndarray, key: int
 ) -> np.ndarray:
-  """Examples that are what they are already: a `Settle`."""
-  return units
+  """Returns `elements`; a `Resolve` for an index of `rows.EXAMPLE`."""
+  return elements
 
 
 def fill(
@@ -118,22 +121,23 @@ def fill(
   demands: np.ndarray,
   width: int,
   slots: int,
-  places: int,
+  max_sequences: int,
 ) -> tuple[list[int], list[int]]:
   """Puts each sequence into the fullest row that has room for it.
 
   Args:
-    lengths: [N] tokens, at most `width`, in the order to place them.
-    demands: [N] prediction slots, at most `slots`.
-    width: tokens of a row.
-    slots: prediction slots of a row.
-    places: sequences of a row.
+    lengths: [N] tokens of each sequence, at most `width`; the sequences are put
+      into rows in this order.
+    demands: [N] prediction slots that each sequence needs, at most `slots`.
+    width: the tokens of a row.
+    slots: the prediction slots of a row.
+    max_sequences: the most sequences in a row.
 
   Returns:
-    The row of each sequence, and its place there.
+    For each sequence the number of its row, and its rank in that row.
   """
-  # Rows by the room they have left; a bit for each room that some row has, so
-  # that the smallest sufficient one is found in a step or two.
+  # `by_room[r]` has the rows with room for r more tokens. Bit r of `rooms` is 1
+  # if there are such rows, so the smallest sufficient room is quickly found.
   by_room: list[list[int]] = [[] for _ in range(width + 1)]
   rooms = 0
   slots_left: list[int] = []
@@ -161,7 +165,7 @@ def fill(
     used[row] += 1
     slots_left[row] -= demand
     room -= length
-    if used[row] < places:
+    if used[row] < max_sequences:
       by_room[room].append(row)
       rooms |= 1 << room
   return row_numbers, ranks
@@ -175,26 +179,28 @@ def pack(
   *,
   width: int,
   slots: int,
-  places: int,
+  max_sequences: int,
 ) -> np.ndarray:
   """Arranges sequences in rows.
 
   Args:
     examples: [N] of `rows.EXAMPLE`.
-    lengths: [N] tokens of each with special tokens, at most `width`.
-    demands: [N] predictions of each at most; more than `slots` counts as
-      `slots`.
-    key: from `make_key`; decides between sequences of equal length.
+    lengths: [N] tokens of each sequence, special tokens included, at most
+      `width`.
+    demands: [N] the most predictions of each sequence; more than `slots` counts
+      as `slots`.
+    key: from `make_key`; it orders sequences of equal length.
     width: L.
     slots: M.
-    places: S.
+    max_sequences: S.
 
   Returns:
-    [R, S] of `rows.EXAMPLE`; unused places are zeros.
+    [R, S] of `rows.EXAMPLE`, with zeros where a row has fewer sequences.
   """
-  # Most rows are full, or lack less than any sequence has.
+  # Most sequences leave no room even for the shortest one. Each has its own
+  # row, which `fill` need not search for.
   alone = lengths + lengths.min(initial=width) > width
-  single = np.zeros((np.count_nonzero(alone), places), rows.EXAMPLE)
+  single = np.zeros((np.count_nonzero(alone), max_sequences), rows.EXAMPLE)
   single[:, 0] = examples[alone]
   examples, lengths = examples[~alone], lengths[~alone]
   demands = np.minimum(demands[~alone], slots)
@@ -202,9 +208,10 @@ def pack(
   chance = hashing.bits(hashing.make_key(key, "pack"), np.arange(len(lengths)))
   order = np.lexsort((chance, -lengths))
   row_numbers, ranks = fill(
-    lengths[order], demands[order], width, slots, places
+    lengths[order], demands[order], width, slots, max_sequences
   )
-  packed = np.zeros((max(row_numbers, default=-1) + 1, places), rows.EXAMPLE)
+  shape = max(row_numbers, default=-1) + 1, max_sequences
+  packed = np.zeros(shape, rows.EXAMPLE)
   packed[row_numbers, ranks] = examples[order]
   return np.concatenate([single, packed])
 
@@ -217,26 +224,27 @@ def index_packed(
   *,
   layout: Layout,
   index: Callable[[Corpus, int, int, int], np.ndarray],
-  settle: Settle,
+  resolve: Resolve,
 ) -> np.ndarray:
-  """Plans the rows of a range of documents, as `Recipe.index`.
+  """Plans the packed rows of a range of documents; a `Recipe.index`.
 
   Args:
     corpus: the documents.
-    first_document, last_document: the range.
+    first_document: the first document of the range.
+    last_document: the end of the range, which is not part of the range.
     key: from `make_key`; another key (epoch) gives other rows.
-    layout: how rows are laid out.
-    index: as `Recipe.index`, of single examples.
-    settle: what they are.
+    layout: the layout of the rows.
+    index: a function like `Recipe.index`; each element is one sequence.
+    resolve: finds the texts of the elements of `index`.
 
   Returns:
     [R, S] of `rows.EXAMPLE`.
   """
-  units = index(corpus, first_document, last_document, key)
-  # Ranges must not share draws, so the range enters the key.
+  elements = index(corpus, first_document, last_document, key)
+  # The range is part of the key, because ranges must not share draws.
   key = hashing.make_key(key, "range", first_document)
-  numbers = np.arange(len(units), dtype=np.uint64)
-  examples = settle(corpus, units, numbers, key)
+  numbers = np.arange(len(elements), dtype=np.uint64)
+  examples = resolve(corpus, elements, numbers, key)
   text = examples["length"].astype(np.int64) + examples["second_length"]
   lengths, demands = text, np.zeros_like(text)
   if layout.masks:
@@ -249,39 +257,39 @@ def index_packed(
     key,
     width=layout.length,
     slots=layout.masks.max_predictions if layout.masks else 0,
-    places=layout.max_sequences,
+    max_sequences=layout.max_sequences,
   )
 
 
 def build(
   corpus: Corpus,
-  units: np.ndarray,
-  positions: np.ndarray,
+  elements: np.ndarray,
+  row_numbers: np.ndarray,
   key: int,
   *,
   layout: Layout,
-  settle: Settle,
+  resolve: Resolve,
 ) -> Batch:
-  """Makes a batch, as `Recipe.build`.
+  """Makes a batch; a `Recipe.build`.
 
   Args:
     corpus: the documents.
-    units: [B] elements of the index; [B, S] packed examples.
-    positions: [B] uint64 numbers of the rows.
+    elements: elements of the index: [B], or [B, S] if rows are packed.
+    row_numbers: [B] uint64 numbers of the rows.
     key: from `make_key`.
-    layout: how rows are laid out.
-    settle: what the units are.
+    layout: the layout of the rows.
+    resolve: finds the texts of the elements.
 
   Raises:
     ValueError: the corpus has ids beyond the vocabulary.
   """
-  examples = settle(corpus, units, positions, key)
-  examples = examples.reshape(len(units), -1)
+  examples = resolve(corpus, elements, row_numbers, key)
+  examples = examples.reshape(len(elements), -1)
   # Number the sequences of a packed row separately; a row with one sequence
   # keeps the row's number, so packing does not change its masks.
-  places = examples.shape[1]
-  numbers = positions[:, None] * np.uint64(places)
-  numbers = numbers + np.arange(places, dtype=np.uint64)
+  max_sequences = examples.shape[1]
+  ranks = np.arange(max_sequences, dtype=np.uint64)
+  numbers = row_numbers[:, None] * np.uint64(max_sequences) + ranks
   return assemble(corpus, examples, numbers, key, layout)
 
 
@@ -297,9 +305,10 @@ def assemble(
   Args:
     corpus: the documents.
     examples: [B, S] of `rows.EXAMPLE`.
-    numbers: [B, S] uint64; with `key` they determine all draws of a sequence.
+    numbers: [B, S] uint64; the number of a sequence and `key` determine all its
+      draws.
     key: from `make_key`.
-    layout: how rows are laid out.
+    layout: the layout of the rows.
 
   Raises:
     ValueError: the corpus has ids beyond the vocabulary.
@@ -313,24 +322,27 @@ def assemble(
     parts = rows.returning_parts(corpus, examples, special)
   else:
     parts = rows.pair_parts(examples, special)
-  places = examples.shape[1]
-  laid = rows.lay_out(tokens, parts, places, layout.length, special.pad or 0)
-  _check_ids(laid.ids, layout.vocab_size)
-  batch = {"input_ids": laid.ids, "sequence_ids": laid.sequences}
+  max_sequences = examples.shape[1]
+  filled = rows.lay_out(
+    tokens, parts, max_sequences, layout.length, special.pad or 0
+  )
+  _check_ids(filled.ids, layout.vocab_size)
+  batch = {"input_ids": filled.ids, "sequence_ids": filled.sequences}
   if layout.segments:
-    batch["segment_ids"] = laid.segments
-  if places > 1:
-    batch["position_ids"] = laid.positions
+    batch["segment_ids"] = filled.segments
+  if max_sequences > 1:
+    batch["position_ids"] = filled.positions
   if layout.masks is None:
-    following = tokens.take(laid.index + 1, mode="clip").astype(np.int32)
-    batch["lm_ids"] = np.where(laid.text, following, 0).astype(np.int32)
+    following = tokens.take(filled.token_index + 1, mode="clip")
+    following = following.astype(np.int32)
+    batch["lm_ids"] = np.where(filled.text, following, 0).astype(np.int32)
     _check_ids(batch["lm_ids"], layout.vocab_size)
-    batch["lm_weights"] = laid.text.astype(np.float32)
+    batch["lm_weights"] = filled.text.astype(np.float32)
     return batch
-  batch |= _hide(corpus, laid, numbers, key, layout)
+  batch |= _hide(corpus, filled, numbers, key, layout, layout.masks)
   if layout.pairs:
-    used = laid.lengths > 0
-    begin = np.cumsum(laid.lengths, axis=1) - laid.lengths
+    used = filled.lengths > 0
+    begin = np.cumsum(filled.lengths, axis=1) - filled.lengths
     batch["pair_labels"] = examples["label"].astype(np.int32)
     batch["cls_positions"] = np.where(used, begin, 0).astype(np.int32)
     batch["pair_weights"] = used.astype(np.float32)
@@ -338,6 +350,7 @@ def assemble(
 
 
 def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
+  """Raises ValueError if an id is not in the vocabulary."""
   highest = int(ids.max(initial=0))
   if highest >= vocab_size:
     raise UserError(
@@ -348,28 +361,33 @@ def _check_ids(ids: np.ndarray, vocab_size: int) -> None:
 
 def _hide(
   corpus: Corpus,
-  laid: rows.Rows,
+  filled: rows.Rows,
   numbers: np.ndarray,
   key: int,
   layout: Layout,
+  masks: masking.Masks,
 ) -> Batch:
-  starts, maskable = None, laid.text
-  if masking.needs_words(layout.masks):
-    starts = rows.word_starts(np.asarray(corpus.word_starts), laid.index)
+  """Returns the masked `input_ids` and the keys of the predictions."""
+  starts, maskable = None, filled.text
+  if masking.needs_words(masks):
+    bits = np.asarray(corpus.word_starts)
+    starts = rows.word_starts(bits, filled.token_index)
   if corpus.unmasked:
-    maskable = maskable & ~np.isin(laid.ids, corpus.unmasked)
-  reserved = {i for i in layout.special if i is not None}
+    maskable = maskable & ~np.isin(filled.ids, corpus.unmasked)
+  special = layout.special
+  assert special.mask is not None  # `recipes.make_recipe` has checked it.
+  reserved = {i for i in special if i is not None}
   return masking.mask_tokens(
-    laid.ids,
+    filled.ids,
     maskable,
-    laid.lengths,
+    filled.lengths,
     numbers,
     hashing.make_key(key, "masks"),
-    layout.masks,
-    mask_id=layout.special.mask,
+    masks,
+    mask_id=special.mask,
     vocab_size=layout.vocab_size,
     reserved=tuple(reserved.union(corpus.unmasked)),
     word_starts=starts,
-    weights=masking.weigh(laid.ids, corpus.unigrams, layout.masks),
+    weights=masking.weigh(filled.ids, corpus.unigrams, masks),
     unigrams=corpus.unigrams,
   )

@@ -1,8 +1,8 @@
-"""Measures which share of the text a recipe's rows hold, before training.
+"""Measures the share of the text that a recipe's rows hold, before training.
 
-A run prints which share of the text its rows hold and which share of its pairs
-is random: text that was read by mistake as text with a sentence on each line
-shows here (see `corpus.sizes`).
+A run prints this share, and the share of its pairs that are random. These
+numbers show the mistake that text was read as if each line were a sentence (see
+`corpus.sizes`).
 """
 
 import math
@@ -21,8 +21,8 @@ from bert_jax.examples.recipes import Recipe
 LITTLE = 0.75
 # Warn if a larger share of the pairs is random. BERT's own text has about 0.57.
 MANY_RANDOM = 0.75
-# The number of tokens in the sample of a large corpus, and of places in the
-# corpus from which they are taken.
+# A large corpus is measured by a sample. SAMPLE is its size in tokens, and
+# PLACES is the number of positions in the corpus where it is taken.
 SAMPLE, PLACES = 2**22, 4
 # The number of special tokens in a row with a pair.
 _SPECIAL = 3
@@ -42,23 +42,23 @@ class Coverage(NamedTuple):
 
 
 def measure(corpus: Corpus, recipe: Recipe) -> Coverage | None:
-  """Measures the rows of the first epoch; of a large corpus it takes a sample.
+  """Measures the rows of the first epoch, for a large corpus by a sample.
 
   Args:
     corpus: the documents.
     recipe: makes rows of the documents.
 
   Returns:
-    The measures; None if rows are not parts of single documents (ELMo's rows).
+    The measures; None if the recipe has no `resolve` (ELMo).
   """
-  if recipe.settle is None:
+  if recipe.resolve is None:
     return None
   key = hashing.make_key("reach")
   tokens = held = pairs = random = 0
   for first, last in _ranges(corpus):
     units = recipe.index(corpus, first, last, key)
     numbers = np.arange(len(units), dtype=np.uint64)
-    examples = recipe.settle(corpus, units, numbers, key).reshape(-1)
+    examples = recipe.resolve(corpus, units, numbers, key).reshape(-1)
     examples = examples[examples["length"] > 0]
     offsets = np.asarray(corpus.documents[[first, last]])
     begin, end = np.asarray(corpus.sentences)[offsets].tolist()

@@ -1,11 +1,9 @@
-"""ELMo's rows: windows of a text of words, with the words around each.
+"""ELMo's rows: windows of a text of words, and the words to predict.
 
-A text is read as allenai/bilm-tf bilm/data.py does, sentence after sentence,
-each between `<S>` and `</S>`. What is read forward predicts the word that
-follows, what is read backward the word before.
+The text is read sentence after sentence, each between `<S>` and `</S>`, as in
+allenai/bilm-tf bilm/data.py. The forward direction predicts the word after each
+word that it reads. The backward direction predicts the word before it.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,15 +19,17 @@ from bert_jax.text.characters import (
   END_WORD,
   MAX_CHARS,
   PAD,
-  Spellings,
 )
 
-KEYS = ("char_ids", "sequence_ids", "next_ids", "next_weights")
-KEYS += ("previous_ids", "previous_weights")
+KEYS = (
+  *("char_ids", "sequence_ids"),
+  *("next_ids", "next_weights"),
+  *("previous_ids", "previous_weights"),
+)
 
 
 def check(corpus: Corpus) -> None:
-  """Raises ValueError unless a corpus is one of words."""
+  """Raises ValueError unless the pieces of a corpus are words."""
   if corpus.spellings is None:
     raise UserError(
       "this text is not prepared with a vocabulary of words; make one with"
@@ -37,10 +37,20 @@ def check(corpus: Corpus) -> None:
     )
 
 
-def char_ids(spellings: Spellings, ids: np.ndarray) -> np.ndarray:
-  """Returns int32 [..., 50] characters of words; see `characters`."""
-  # Words repeat within a batch.
-  ids, where = np.unique(ids, return_inverse=True)
+def char_ids(corpus: Corpus, ids: np.ndarray) -> np.ndarray:
+  """Returns the characters of words, see `text.characters`.
+
+  Args:
+    corpus: a corpus that `check` has passed.
+    ids: integers of any shape [...], the ids of words.
+
+  Returns:
+    int32 [..., MAX_CHARS].
+  """
+  spellings = corpus.spellings
+  assert spellings is not None
+  # A batch often has the same word many times.
+  ids, inverse = np.unique(ids, return_inverse=True)
   begin = spellings.ends[ids]
   size = (spellings.ends[ids + 1] - begin)[:, None]
   column = np.arange(MAX_CHARS)
@@ -56,32 +66,38 @@ def char_ids(spellings: Spellings, ids: np.ndarray) -> np.ndarray:
     special[:3] = BEGIN_WORD, mark, END_WORD
     rows[ids == word] = special
   rows += 1
-  return rows[where]
+  return rows[inverse]
 
 
 def _targets(
   ids: np.ndarray, predicted: np.ndarray, vocab_size: int
-) -> Sequence:
-  """Ids and weights of words to predict, 0 where there are none."""
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns ids and weights of words to predict, 0 where `predicted` is False.
+
+  Args:
+    ids: integers [B, L], the ids of words.
+    predicted: bool [B, L], True where a word is predicted.
+    vocab_size: ids from this number on become the id of `<UNK>`.
+  """
   ids = np.where(ids < vocab_size, ids, words.UNKNOWN)
-  return np.where(predicted, ids, 0).astype(np.int32), predicted.astype(
-    np.float32
-  )
+  ids = np.where(predicted, ids, 0).astype(np.int32)
+  return ids, predicted.astype(np.float32)
 
 
 def index_all(
   corpus: Corpus, first_document: int, last_document: int, key: int, length: int
 ) -> np.ndarray:
-  """Cuts documents, one after the other, into windows.
+  """Cuts the text of a range of documents into windows; a `Recipe.index`.
 
   Args:
     corpus: the documents.
-    first_document, last_document: the range.
-    key: from `make_key`; another key (epoch) cuts at other places.
+    first_document: the first document of the range.
+    last_document: the end of the range.
+    key: from `make_key`; another key (epoch) cuts at other words.
     length: L.
 
   Returns:
-    [N, 2] int64, where each window begins and ends.
+    [N, 2] int64, the first word and the end of each window, in the corpus.
   """
   first, last = corpus.documents[[first_document, last_document]]
   begin, end = (int(corpus.sentences[s]) for s in (first, last))
@@ -99,46 +115,50 @@ def build_all(
   length: int,
   vocab_size: int,
 ) -> Batch:
-  """Windows that both directions read.
+  """Makes a batch of windows that both directions read; a `Recipe.build`.
 
-  A direction predicts no word before a sentence's begin or after its end. The
-  words next to a window are predicted too.
+  The words directly before and after a window are predicted too. No word is
+  predicted across the beginning or the end of a sentence.
 
   Args:
     corpus: the documents.
-    rows: rows from `index_all`.
-    numbers: unused, because no random number is drawn.
-    key: unused.
+    rows: [B, 2] windows from `index_all`.
+    numbers: not used, because no random number is drawn.
+    key: not used.
     length: L.
-    vocab_size: words that are predicted.
+    vocab_size: the number of words that can be predicted.
   """
   del numbers, key
-  place = rows[:, :1] + np.arange(length)
-  real = place < rows[:, 1:]
+  position = rows[:, :1] + np.arange(length)
+  real = position < rows[:, 1:]
   last = corpus.num_tokens - 1
-  ids = corpus.tokens[np.minimum(place, last)].astype(np.int64)
-  after = corpus.tokens[np.minimum(place + 1, last)].astype(np.int64)
-  before = corpus.tokens[np.clip(place - 1, 0, last)].astype(np.int64)
+  ids = corpus.tokens[np.minimum(position, last)].astype(np.int64)
+  after = corpus.tokens[np.minimum(position + 1, last)].astype(np.int64)
+  before = corpus.tokens[np.clip(position - 1, 0, last)].astype(np.int64)
   following = _targets(after, real & (ids != words.END), vocab_size)
   preceding = _targets(before, real & (ids != words.BEGIN), vocab_size)
-  chars = char_ids(corpus.spellings, ids)
+  chars = char_ids(corpus, ids)
   chars[~real] = 0
-  values = (chars, real.astype(np.int32))
-  return dict(zip(KEYS, (*values, *following, *preceding), strict=True))
+  arrays = (chars, real.astype(np.int32), *following, *preceding)
+  return dict(zip(KEYS, arrays, strict=True))
 
 
 def num_links(corpus: Corpus) -> int:
-  """Pairs of neighbours within sentences: what a direction predicts."""
+  """Counts links: a link is two neighbouring words in one sentence.
+
+  Each direction predicts one word of each link.
+  """
   return corpus.num_tokens - (len(corpus.sentences) - 1)
 
 
 def index_links(
   corpus: Corpus, first_document: int, last_document: int, key: int, length: int
 ) -> np.ndarray:
-  """Cuts documents into whole windows of links, see `build_links`.
+  """Cuts a range of documents into whole windows of links; a `Recipe.index`.
 
-  For the held-out text, of which both directions read the same windows; what
-  is left at the end is not read.
+  It is used for the held-out text, where both directions read the same windows.
+  Links that do not fill a window at the end are left out. The arguments are as
+  in `index_all`, but `key` is not used.
 
   Returns:
     [N, 2] int64, the first link of the forward and of the backward direction.
@@ -150,11 +170,19 @@ def index_links(
   return np.stack([starts, starts], -1)
 
 
-def _link_places(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
-  """Places [B, L] of the left words of links, from the first of each row on.
+def _left_words(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
+  """Finds the left words of the links of rows.
 
-  Link k of the text is in the last sentence that begins at or before it when
-  every sentence counts one word less.
+  If every sentence had one word less, link k would be word k of the text. So a
+  binary search over the sentences finds the sentence of a link.
+
+  Args:
+    corpus: the documents.
+    links: [B] the first link of each row.
+    length: L.
+
+  Returns:
+    [B, L] int64 positions in the corpus.
   """
   low = np.zeros_like(links)
   high = np.full_like(links, len(corpus.sentences) - 1)
@@ -163,11 +191,12 @@ def _link_places(corpus: Corpus, links: np.ndarray, length: int) -> np.ndarray:
     later = corpus.sentences[middle] - middle > links
     high = np.where(later, middle, high)
     low = np.where(later, low, middle)
-  # A sentence of one word has two links in three places.
-  place = (links + low)[:, None] + np.arange(2 * length)
-  tokens = corpus.tokens[np.minimum(place, corpus.num_tokens - 1)]
+  # Every token but `</S>` is the left word of a link. The shortest sentence has
+  # three tokens and two links, so 2 L tokens hold at least L links.
+  position = (links + low)[:, None] + np.arange(2 * length)
+  tokens = corpus.tokens[np.minimum(position, corpus.num_tokens - 1)]
   order = np.argsort(tokens == words.END, axis=1, kind="stable")[:, :length]
-  return np.take_along_axis(place, order, 1)
+  return np.take_along_axis(position, order, 1)
 
 
 def build_links(
@@ -178,30 +207,32 @@ def build_links(
   length: int,
   vocab_size: int,
 ) -> Batch:
-  """Windows of L links for each direction; every word predicts one.
+  """Makes a batch of windows of L links for each direction; a `Recipe.build`.
 
-  Of a link, two neighbours in a sentence, the forward direction reads the left
-  and predicts the right one, the backward direction the other way round. So
-  the forward one never reads `</S>`, the backward one never `<S>`, as
-  published. Rows are in the order of the text.
+  A link is two neighbouring words in a sentence, see `num_links`. The forward
+  direction reads the left word and predicts the right one. The backward
+  direction reads the right word and predicts the left one. So the forward
+  direction never reads `</S>`, and the backward direction never reads `<S>`, as
+  published. The words of both are in the order of the text.
 
   Args:
     corpus: the documents.
     rows: [B, 2] int64, the first link of the forward and of the backward row.
-    numbers: unused, because no random number is drawn.
-    key: unused.
+    numbers: not used, because no random number is drawn.
+    key: not used.
     length: L.
-    vocab_size: words that are predicted.
+    vocab_size: the number of words that can be predicted.
   """
   del numbers, key
-  ahead, back = (_link_places(corpus, rows[:, i], length) for i in (0, 1))
-  left, right = (
-    (corpus.tokens[p].astype(np.int64), corpus.tokens[p + 1].astype(np.int64))
-    for p in (ahead, back)
+  forward, backward = (_left_words(corpus, rows[:, i], length) for i in (0, 1))
+  tokens = corpus.tokens
+  predicted = np.ones(forward.shape, bool)
+  arrays = (
+    char_ids(corpus, tokens[forward].astype(np.int64)),
+    predicted.astype(np.int32),
+    *_targets(tokens[forward + 1].astype(np.int64), predicted, vocab_size),
+    *_targets(tokens[backward].astype(np.int64), predicted, vocab_size),
   )
-  predicted = np.ones(ahead.shape, bool)
-  values = (char_ids(corpus.spellings, left[0]), predicted.astype(np.int32))
-  following = _targets(left[1], predicted, vocab_size)
-  preceding = _targets(right[0], predicted, vocab_size)
-  batch = dict(zip(KEYS, (*values, *following, *preceding), strict=True))
-  return batch | {"back_char_ids": char_ids(corpus.spellings, right[1])}
+  batch = dict(zip(KEYS, arrays, strict=True))
+  back_char_ids = char_ids(corpus, tokens[backward + 1].astype(np.int64))
+  return batch | {"back_char_ids": back_char_ids}

@@ -1,16 +1,17 @@
-"""From a path to this host's batches, made ahead in a background thread."""
+"""Opens a path, and makes this host's batches ahead in a background thread."""
 
 import dataclasses
 import importlib
 import importlib.util
 import itertools
 import math
-import os
 import queue
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+from etils import epath
 
 from bert_jax.corpus.reader import Corpus, Prepared, open_prepared
 from bert_jax.examples import coverage
@@ -26,7 +27,7 @@ __all__ = [
   "Batches",
   "Data",
   "Heldout",
-  "Item",
+  "HostBatch",
   "Mixture",
   "Stream",
   "batches",
@@ -38,13 +39,13 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-  """A stream or mixture with what a model must know about it.
+  """A stream or mixture, and the facts about it that a model needs.
 
   Attributes:
     source: the source of the rows.
-    vocab_size: number of pieces; every id in a batch is below it.
-    special: ids of the special tokens.
-    prepared: the opened folders, one a component.
+    vocab_size: the number of pieces; every id in a batch is below it.
+    special: the ids of the special tokens.
+    prepared: the opened folder or text of each component.
   """
 
   source: Source
@@ -54,15 +55,19 @@ class Data:
 
   @property
   def features(self) -> Features:
+    """The shape of one row and the dtype, for each key."""
     return self.source.features
 
   def read(self, first: int, count: int) -> Batch:
+    """See `Source.read`."""
     return self.source.read(first, count)
 
   def position(self) -> dict[str, int]:
+    """See `Source.position`."""
     return self.source.position()
 
   def restore(self, position: dict[str, int]) -> None:
+    """See `Source.restore`."""
     self.source.restore(position)
 
 
@@ -70,36 +75,41 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
   """Splits `DIR` or `DIR1=0.7,DIR2=0.3` into folders and weights.
 
   Raises:
-    ValueError: a component has no weight, or one that is no positive number;
-      a folder is there twice.
+    ValueError: a weight is missing or is not a positive number, or a folder is
+      repeated.
   """
-  if os.path.isdir(path) or not ("=" in path or "," in path):
+  if epath.Path(path).is_dir() or not ("=" in path or "," in path):
     return [(path, 1.0)]
-  parts = []
-  for part in path.split(","):
-    folder, _, weight = part.rpartition("=")
+  components = []
+  for text in path.split(","):
+    folder, _, weight = text.rpartition("=")
     try:
-      parts.append((folder.strip(), float(weight)))
+      components.append((folder.strip(), float(weight)))
     except ValueError as e:
       raise UserError(
-        f"data path {path!r}: {part!r} is no component of a mixture; write"
+        f"data path {path!r}: {text!r} is no component of a mixture; write"
         " DIR1=0.7,DIR2=0.3."
       ) from e
-    if not 0 < parts[-1][1] < math.inf:
+    if not 0 < components[-1][1] < math.inf:
       raise UserError(
         f"data path {path!r}: the weight {weight} is not a positive number."
       )
-  folders = [os.path.realpath(folder) for folder, _ in parts]
-  for i, (folder, _) in enumerate(parts):
+  folders = [epath.Path(folder).resolve() for folder, _ in components]
+  for i, (folder, _) in enumerate(components):
     if folders[i] in folders[:i]:
       raise UserError(
         f"data path {path!r}: {folder} is there twice; add up its weights."
       )
-  return parts
+  return components
 
 
 def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
-  """Opens the components of a path; they must share one vocabulary."""
+  """Opens the folders of a path and returns them with their weights.
+
+  Raises:
+    ValueError: the path is empty, a folder cannot be opened, or two folders
+      have different vocabularies.
+  """
   if not path:
     raise UserError(
       "data.path is empty; pass --config.data.path=DIR, a folder that `bert_jax"
@@ -118,28 +128,47 @@ def _open_folders(path: str) -> tuple[tuple[Prepared, ...], list[float]]:
   return prepared, list(weights)
 
 
-def check_cased(parts: Iterable[Any], cased: bool | None) -> None:
-  """Checks how the text was tokenised.
+class _Cased(Protocol):
+  """An opened folder or text.
+
+  Attributes:
+    path: the name of the folder or text, for messages.
+    meta: `lower_case` says whether the text was lower-cased.
+  """
+
+  @property
+  def path(self) -> str: ...
+  @property
+  def meta(self) -> dict[str, Any]: ...
+
+
+def check_cased(folders: Iterable[_Cased], cased: bool | None) -> None:
+  """Checks whether the text was lower-cased.
 
   Args:
-    parts: opened folders or texts, with `path` and `meta`.
-    cased: if capitals and accents were kept; None asks for neither.
+    folders: opened folders or texts.
+    cased: True if the text must have kept its capitals and accents, False if it
+      must not; None accepts both.
 
   Raises:
-    ValueError: they were, and should not, or the other way round.
+    ValueError: the text was lower-cased and must not, or must and was not.
   """
-  for part in parts:
-    if cased is not None and part.meta["lower_case"] == cased:
+  for folder in folders:
+    if cased is not None and folder.meta["lower_case"] == cased:
       done, remedy = ("", "with") if cased else ("not ", "without")
       raise UserError(
-        f"{part.path} was {done}lower-cased, but data.cased={cased}; pass"
+        f"{folder.path} was {done}lower-cased, but data.cased={cased}; pass"
         f" --config.data.cased={not cased}, or prepare the text {remedy}"
         f" --no-lower-case (a task: register it with lower_case={not cased})."
       )
 
 
 def split_of(prepared: Prepared, split: str) -> Corpus:
-  """Returns the corpus of a split; raises ValueError if there is none."""
+  """Returns the corpus of a split.
+
+  Raises:
+    ValueError: the folder has no documents in this split.
+  """
   if split not in prepared.splits:
     raise UserError(
       f"{prepared.path} has no documents in split {split!r}, only in"
@@ -150,13 +179,13 @@ def split_of(prepared: Prepared, split: str) -> Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Opener:
-  """Opens data by a name that another package's registry knows.
+  """Opens data by the names in a registry of another package.
 
   Attributes:
-    names: () -> the names that it opens.
-    open_data: (name, recipe, split, seed, cased, **options), as `open_data`.
-    open_heldout: (name, recipe, split, limit, cased, **options), as
-      `open_heldout`.
+    names: returns the names that can be opened.
+    open_data: a function like `open_data`, with a name in place of the path.
+    open_heldout: a function like `open_heldout`, with a name in place of the
+      path.
   """
 
   names: Callable[[], Collection[str]]
@@ -169,16 +198,19 @@ OPENERS: list[Opener] = []
 
 
 def _find_opener(path: str) -> tuple[Opener, str] | None:
-  """Returns what opens a registered name, and the name; None for folders.
+  """Finds the opener of a registered name.
 
   Args:
-    path: `NAME`, or `MODULE:NAME`; MODULE is imported, and registers NAME.
+    path: `NAME`, or `MODULE:NAME`. MODULE is imported, and registers NAME.
+
+  Returns:
+    The opener and NAME; None if `path` is a folder or a mixture of folders.
 
   Raises:
     ValueError: the package seqio is missing, or there is no such module or
       name.
   """
-  if os.path.isdir(path):
+  if epath.Path(path).is_dir():
     return None
   if opener := _opener_of(path):
     return opener, path
@@ -226,23 +258,25 @@ def open_data(
   cased: bool | None = None,
   **options: Any,
 ) -> Data:
-  """Opens a prepared folder, a mixture of some or a task as an endless stream.
+  """Opens training data as an endless stream.
 
   Args:
-    path: a prepared folder, a mixture `DIR1=0.7,DIR2=0.3`, or a seqio task or
-      mixture: `MODULE:NAME` (MODULE registers it), or NAME if registered.
-    builder: the name of a recipe, in `recipes.RECIPES`.
+    path: a prepared folder; a mixture of folders `DIR1=0.7,DIR2=0.3`; or a
+      seqio task or mixture. The latter is `MODULE:NAME`, where MODULE registers
+      NAME, or NAME if it is registered already.
+    builder: the name of a recipe, a key of `recipes.RECIPES`.
     split: "train" or "validation".
-    seed: the seed of order, pairs and masks.
-    cased: if the text must have kept its capitals and accents; None takes it
-      either way.
+    seed: the seed of the order, pairs and masks.
+    cased: True if the text must have kept its capitals and accents, False if it
+      must not; None accepts both.
     **options: options of the recipe, for example `length=512`.
 
   Raises:
-    ValueError: with one sentence that says what to change.
+    ValueError: the data cannot be opened or used; the message says what to
+      change.
   """
-  if found := _find_opener(path):
-    opener, name = found
+  if registered := _find_opener(path):
+    opener, name = registered
     return opener.open_data(name, builder, split, seed, cased, **options)
   prepared, weights = _open_folders(path)
   check_cased(prepared, cased)
@@ -255,11 +289,11 @@ def open_data(
         f" {len(prepared)} of a mixture; set data.streams=0."
       )
     corpus = split_of(prepared[0], split)
-    source = StatefulStreams(corpus, recipe, seed)
+    source: Source = StatefulStreams(corpus, recipe, seed)
     return Data(source, vocab_size, special, prepared)
   streams = [
-    Stream(split_of(part, split), recipe, seed, name=str(i))
-    for i, part in enumerate(prepared)
+    Stream(split_of(folder, split), recipe, seed, name=str(i))
+    for i, folder in enumerate(prepared)
   ]
   source = streams[0] if len(streams) == 1 else Mixture(streams, weights, seed)
   return Data(source, vocab_size, special, prepared)
@@ -273,45 +307,62 @@ def open_heldout(
   cased: bool | None = None,
   **options: Any,
 ) -> Heldout:
-  """Opens the held-out documents of a folder, or of all in a mixture.
+  """Opens the held-out documents of a folder, or of all folders of a mixture.
 
-  Args are those of `open_data`; `limit` as in `Heldout`. The rows depend on no
-  seed and no weight.
+  The rows do not depend on any seed or weight.
+
+  Args:
+    path: see `open_data`.
+    builder: see `open_data`.
+    split: the split with the held-out documents.
+    limit: the most examples, see `Heldout`.
+    cased: see `open_data`.
+    **options: see `open_data`.
 
   Raises:
-    ValueError: with one sentence that says what to change.
+    ValueError: the data cannot be opened or used; the message says what to
+      change.
   """
-  if found := _find_opener(path):
-    opener, name = found
+  if registered := _find_opener(path):
+    opener, name = registered
     return opener.open_heldout(name, builder, split, limit, cased, **options)
   prepared, _ = _open_folders(path)
   check_cased(prepared, cased)
   recipe = make_recipe(
     builder, prepared[0].special, prepared[0].vocab_size, options
   )
-  return Heldout([split_of(part, split) for part in prepared], recipe, limit)
+  corpora = [split_of(folder, split) for folder in prepared]
+  return Heldout(corpora, recipe, limit)
 
 
 def describe_rows(
   data: Data, path: str, builder: str, cased: bool | None = None, **options: Any
 ) -> Iterator[tuple[str, str]]:
-  """Yields (folder, line) about how much of each prepared folder rows hold.
+  """Yields (folder, line) with the share of each folder that the rows hold.
 
   Args:
-    data: the result of `open_data` for the other arguments.
-    path, builder, cased, options: see `open_data`.
+    data: the data that `open_data` returned for the other arguments.
+    path: not used.
+    builder: see `open_data`.
+    cased: not used.
+    **options: see `open_data`.
   """
   del path, cased
   for folder in data.prepared:
-    # Text that is tokenized during training cannot be measured before.
+    # Text that is tokenised during training cannot be measured beforehand.
     if isinstance(folder, Prepared):
       recipe = make_recipe(builder, folder.special, folder.vocab_size, options)
       for line in coverage.coverage_lines(split_of(folder, "train"), recipe):
         yield folder.path, line
 
 
-class Item(NamedTuple):
-  """This host's rows of one global batch, and where to continue after it."""
+class HostBatch(NamedTuple):
+  """This host's rows of a global batch.
+
+  Attributes:
+    batch: the rows.
+    position: the `Source.position` after this batch.
+  """
 
   batch: Batch
   position: dict[str, int]
@@ -336,10 +387,10 @@ def host_rows(
 
 
 class Batches:
-  """Iterates over this host's batches; a daemon thread makes them ahead.
+  """Iterates over this host's batches, which a daemon thread makes ahead.
 
-  An error of the thread is raised where the consumer would have got the batch.
-  The source belongs to the thread until `close`.
+  If the thread fails, the consumer gets its error in place of the next batch.
+  Until `close`, only the thread may use the source.
   """
 
   def __init__(
@@ -355,10 +406,13 @@ class Batches:
     Args:
       source: the source of the rows.
       spans: (first, count) of the global batch of each step.
-      host_index, host_count: this host reads an equal contiguous share.
-      prefetch: batches to make ahead, at least 1.
+      host_index: the number of this host, from 0. It reads the contiguous share
+        of each batch with this number.
+      host_count: the number of hosts, which have equal shares.
+      prefetch: the number of batches to make ahead, at least 1.
     """
-    self._queue: queue.Queue = queue.Queue(maxsize=prefetch)
+    self._queue: queue.Queue[HostBatch | Exception]
+    self._queue = queue.Queue(maxsize=prefetch)
     self._stop = threading.Event()
     self._ended = False
     self._thread = threading.Thread(
@@ -376,36 +430,39 @@ class Batches:
     host_index: int,
     host_count: int,
   ) -> None:
+    """Puts the batches into the queue; the last entry is an exception."""
     try:
       for first, count in spans:
         rows = host_rows(first, count, host_index, host_count)
         batch = source.read(*rows)
-        self._put(Item(batch, source.position()))
+        self._put(HostBatch(batch, source.position()))
         if self._stop.is_set():
           return
       self._put(StopIteration())
-    except Exception as e:  # The consumer decides what to do about it.
+    except Exception as e:  # `__next__` raises it for the consumer.
       self._put(e)
 
-  def _put(self, item: Item | Exception) -> None:
-    """Queues an item unless the consumer has closed."""
+  def _put(self, entry: HostBatch | Exception) -> None:
+    """Puts an entry into the queue, unless the consumer has called `close`."""
     while not self._stop.is_set():
       try:
-        return self._queue.put(item, timeout=0.1)
+        return self._queue.put(entry, timeout=0.1)
       except queue.Full:
         continue
 
   def __iter__(self) -> "Batches":
+    """Returns itself."""
     return self
 
-  def __next__(self) -> Item:
+  def __next__(self) -> HostBatch:
+    """Returns the next batch, or raises the error of the thread."""
     if self._ended:
       raise StopIteration
-    item = self._queue.get()
-    if isinstance(item, Exception):
+    entry = self._queue.get()
+    if isinstance(entry, Exception):
       self._ended = True
-      raise item
-    return item
+      raise entry
+    return entry
 
   def close(self) -> None:
     """Stops the thread and waits for the batch it may be making."""
@@ -414,9 +471,11 @@ class Batches:
     self._thread.join()
 
   def __enter__(self) -> "Batches":
+    """Returns itself."""
     return self
 
   def __exit__(self, *exception: object) -> None:
+    """Closes the iterator."""
     self.close()
 
 
@@ -430,8 +489,15 @@ def batches(
 ) -> Batches:
   """Returns the batches of steps `start_step`, `start_step` + 1, ...
 
-  Step s is rows [s * batch_size, (s + 1) * batch_size); `batch_size` counts all
-  hosts' rows.
+  Step s has rows [s * batch_size, (s + 1) * batch_size).
+
+  Args:
+    source: the source of the rows.
+    start_step: the first step.
+    batch_size: the rows of a batch, over all hosts.
+    host_index: see `Batches`.
+    host_count: see `Batches`.
+    prefetch: see `Batches`.
 
   Raises:
     ValueError: the hosts do not divide the batch.

@@ -1,7 +1,7 @@
-"""Which tokens to hide: single ones, words, n-grams, spans of words.
+"""Chooses the tokens to hide: single tokens, words, n-grams, spans of words.
 
-A batch is rows of one or more sequences, each with a number of its own that
-its draws depend on: a sequence gets the same choice alone and in a packed row.
+A row has one or more sequences. The draws of a sequence depend on its own
+number. Therefore a sequence gets the same choice alone and in a packed row.
 """
 
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from bert_jax import hashing
 
 
 class Units(NamedTuple):
-  """How many consecutive words are hidden together.
+  """How many consecutive words are hidden together, as a unit.
 
   Attributes:
     ends: [N] cumulative chances of 1, 2, ... N words.
-    merge: a unit that meets hidden words takes them in, and one too long for
-      what is left to hide hides its first words. If not, it is shortened from N
-      words on until it is short enough, and left out if it meets hidden words.
+    merge: True if a unit may contain words that are already hidden; False if
+      such a unit is left out. In both cases, a unit with more tokens than are
+      left to hide loses words at its end.
   """
 
   ends: np.ndarray
@@ -29,7 +29,7 @@ def _ends(chances: np.ndarray) -> np.ndarray:
   return np.cumsum(chances) / chances.sum()
 
 
-# "token" needs no words.
+# "token" hides single tokens, and needs no units of words.
 KINDS: dict[str, Units | None] = {
   "token": None,
   # Google-research/bert, May 31st 2019.
@@ -42,16 +42,18 @@ KINDS: dict[str, Units | None] = {
 }
 
 
-class Slots(NamedTuple):
-  """The places for sequences in a batch: S in each of B rows, [B * S] each.
+class Sequences(NamedTuple):
+  """The sequences of a batch: S in each of B rows, so arrays are [B * S].
 
   Attributes:
-    length: tokens of the sequence, 0 if there is none.
-    begin: column of its first token; a row's sequences follow each other.
-    row: the number of the row that it is in.
-    number: uint64, of the example; with a key and a column in the sequence it
-      determines every draw.
-    of_column: [B, L] the place that each column belongs to; None if S is 1.
+    length: the tokens of the sequence, 0 if the row has fewer sequences.
+    begin: the column of its first token. The sequences of a row follow each
+      other from column 0. If S is 1, it is 0, even if the row begins with
+      padding.
+    row: the number of its row.
+    number: uint64, the number of the example. With a key and a column in the
+      sequence it determines every draw.
+    of_column: [B, L] the sequence of each column; None if S is 1.
   """
 
   length: np.ndarray
@@ -61,62 +63,76 @@ class Slots(NamedTuple):
   of_column: np.ndarray | None
 
 
-def make_slots(lengths: np.ndarray, numbers: np.ndarray, width: int) -> Slots:
+def make_sequences(
+  lengths: np.ndarray, numbers: np.ndarray, width: int
+) -> Sequences:
   """Describes the sequences of rows.
 
   Args:
-    lengths: [B] or [B, S] integers; of one sequence alone it does not say
-      where in the row it lies.
-    numbers: [B] or [B, S] uint64.
-    width: L, columns of a row.
+    lengths: [B] or [B, S] integers, the tokens of each sequence.
+    numbers: [B] or [B, S] uint64, the numbers of the examples.
+    width: L, the columns of a row.
   """
   rows = len(lengths)
   lengths = lengths.reshape(rows, -1).astype(np.int64)
-  places = lengths.shape[1]
+  max_sequences = lengths.shape[1]
   of_column = None
-  if places > 1:
+  if max_sequences > 1:
     repeats = lengths.copy()
     repeats[:, -1] += width - lengths.sum(1)
-    of_column = np.repeat(np.arange(lengths.size), repeats.ravel())
-    of_column = of_column.reshape(rows, width)
-  return Slots(
+    owners = np.repeat(np.arange(lengths.size), repeats.ravel())
+    of_column = owners.reshape(rows, width)
+  return Sequences(
     lengths.ravel(),
     (np.cumsum(lengths, axis=1) - lengths).ravel(),
-    np.repeat(np.arange(rows), places),
+    np.repeat(np.arange(rows), max_sequences),
     numbers.ravel(),
     of_column,
   )
 
 
 class Order(NamedTuple):
-  """Columns of each sequence in random order.
+  """The eligible columns of each sequence, in random order.
 
   Attributes:
-    columns: [B, L], counted in the sequence; those of a row's sequences follow
-      one another. What comes after them means nothing.
-    first: [B * S] where in its row a sequence's columns are.
-    count: [B * S] how many there are.
+    columns: [B, L] columns, counted from the begin of their sequence. The
+      entries of a row's sequences follow each other. Entries after the last
+      one have no meaning.
+    first: [B * S] the index in its row of a sequence's first entry.
+    size: [B * S] the number of a sequence's entries.
   """
 
   columns: np.ndarray
   first: np.ndarray
-  count: np.ndarray
+  size: np.ndarray
 
   def take(
-    self, slots: Slots, slot: np.ndarray, rank: np.ndarray | int
+    self, sequences: Sequences, chosen: np.ndarray, rank: np.ndarray | int
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the columns at a rank: in the sequence, in rows end to end."""
-    local = self.columns[slots.row[slot], self.first[slot] + rank]
-    start = slots.row[slot] * self.columns.shape[1] + slots.begin[slot]
-    return local.astype(np.int64), start + local
+    """Returns the columns at some ranks of the order.
+
+    Args:
+      sequences: the sequences of the batch.
+      chosen: [N] the numbers of sequences, in [0, B * S).
+      rank: [N] the rank in the order of each one's columns.
+
+    Returns:
+      [N] int64 columns in the sequence, and [N] int64 flat columns, which are
+      indices into the raveled [B, L].
+    """
+    rows = sequences.row[chosen]
+    column = self.columns[rows, self.first[chosen] + rank]
+    start = rows * self.columns.shape[1] + sequences.begin[chosen]
+    return column.astype(np.int64), start + column
 
 
 def _favour(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
-  """Turns uint32 draws into others, of which the larger weight's is lower.
+  """Turns uint32 draws into new draws, lower on average for larger weights.
 
-  Exponential times, at a rate of the weight each: the first of any is each with
-  a chance in proportion to its weight (Efraimidis & Spirakis 2006). Positive
-  floats are in the order of their bits.
+  The new draws are exponential times, whose rates are the weights. The first of
+  some times belongs to each with a chance in proportion to its weight
+  (Efraimidis & Spirakis 2006). Positive floats have the order of their bits, so
+  the bits are returned.
   """
   times = -np.log((bits + 0.5) * 2.0**-32) / weights
   return times.astype(np.float32).view(np.uint32)
@@ -124,7 +140,7 @@ def _favour(bits: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def shuffle(
   eligible: np.ndarray,
-  slots: Slots,
+  sequences: Sequences,
   key: int,
   weights: np.ndarray | None = None,
 ) -> Order:
@@ -132,156 +148,162 @@ def shuffle(
 
   Args:
     eligible: [B, L] bool.
-    slots: the sequences.
+    sequences: the sequences of the batch.
     key: from `make_key`.
-    weights: [B, L] positive; of those left, each comes next with a chance in
-      proportion to its own. None for equal ones.
+    weights: [B, L] positive. Each of the remaining columns comes next with a
+      chance in proportion to its weight. None for equal chances.
   """
   rows, length = eligible.shape
   columns = np.arange(length, dtype=np.uint32)
   low = np.uint32((1 << (length - 1).bit_length()) - 1)
-  # The lowest random numbers win. Their low bits give way to the column: ties
-  # are gone, and sorting the numbers also tells where they stood.
-  if slots.of_column is None:
-    scores = hashing.bits32(key, slots.number[:, None], columns)
+  # Sort by random scores. The low bits of a score are replaced by the column:
+  # then there are no ties, and the sorted scores tell their columns.
+  if sequences.of_column is None:
+    scores = hashing.bits32(key, sequences.number[:, None], columns)
     scores = scores if weights is None else _favour(scores, weights)
     scores &= ~low
     scores |= columns
     np.copyto(scores, np.uint32(0xFFFFFFFF), where=~eligible)
     scores.sort(axis=1)
     scores &= low
-    count = np.count_nonzero(eligible, axis=1)
-    return Order(scores, np.zeros(rows, np.int64), count)
-  place = slots.of_column
-  local = (columns - slots.begin[place]).astype(np.uint32)
-  scores = hashing.bits32(key, slots.number[place], local)
+    size = np.count_nonzero(eligible, axis=1)
+    return Order(scores, np.zeros(rows, np.int64), size)
+  of_column = sequences.of_column
+  local = (columns - sequences.begin[of_column]).astype(np.uint32)
+  scores = hashing.bits32(key, sequences.number[of_column], local)
   scores = scores if weights is None else _favour(scores, weights)
   scores &= ~low
   scores |= local
-  ranked = (place << 32).astype(np.uint64)
+  ranked = (of_column << 32).astype(np.uint64)
   ranked |= scores
   np.copyto(ranked, ~np.uint64(0), where=~eligible)
   ranked.sort(axis=1)
-  count = np.bincount(place[eligible], minlength=len(slots.row))
-  by_row = count.reshape(rows, -1)
+  size = np.bincount(of_column[eligible], minlength=len(sequences.row))
+  by_row = size.reshape(rows, -1)
   first = (np.cumsum(by_row, axis=1) - by_row).ravel()
-  return Order(ranked.astype(np.uint32) & low, first, count)
+  return Order(ranked.astype(np.uint32) & low, first, size)
 
 
 def choose_tokens(
   maskable: np.ndarray,
-  slots: Slots,
+  sequences: Sequences,
   counts: np.ndarray,
   key: int,
   weights: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws distinct tokens of the maskable ones of each sequence.
+  """Draws distinct maskable tokens of each sequence.
 
   Args:
     maskable: [B, L] bool.
-    slots: the sequences.
-    counts: [B * S] how many to draw; at most as many as there are.
+    sequences: the sequences of the batch.
+    counts: [B * S] how many tokens to draw from each sequence; at most as many
+      as are maskable.
     key: from `make_key`.
     weights: [B, L] positive, see `shuffle`; None for equal chances.
 
   Returns:
-    [N] places in the rows laid end to end, ascending; [N] their slots.
+    [N] flat columns of the tokens, ascending, and [N] the numbers of their
+    sequences. A flat column is an index into the raveled [B, L].
   """
-  order = shuffle(maskable, slots, key, weights)
-  slot = np.repeat(np.arange(len(counts)), counts)
-  rank = np.arange(len(slot)) - np.repeat(np.cumsum(counts) - counts, counts)
-  _, flat = order.take(slots, slot, rank)
-  # Sequences lie in the order of their slots.
-  return np.sort(flat), slot
+  order = shuffle(maskable, sequences, key, weights)
+  chosen = np.repeat(np.arange(len(counts)), counts)
+  rank = np.arange(len(chosen)) - np.repeat(np.cumsum(counts) - counts, counts)
+  _, flat = order.take(sequences, chosen, rank)
+  # Flat columns ascend with the numbers of their sequences, so that sorting
+  # does not separate the two arrays.
+  return np.sort(flat), chosen
 
 
 def choose_repeated(
-  maskable: np.ndarray, slots: Slots, counts: np.ndarray, key: int
+  maskable: np.ndarray, sequences: Sequences, counts: np.ndarray, key: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws tokens that may be the same; otherwise as `choose_tokens`."""
-  places = np.flatnonzero(maskable)
-  starts = slots.row * maskable.shape[1] + slots.begin
-  first = np.searchsorted(places, starts)
-  number = np.diff(first, append=len(places))
-  slot = np.repeat(np.arange(len(counts)), counts)
-  rank = np.arange(len(slot)) - np.repeat(np.cumsum(counts) - counts, counts)
-  draw = hashing.randint(key, slots.number[slot], rank, number[slot])
-  return np.sort(places[first[slot] + draw]), slot
+  """Does what `choose_tokens` does, but may draw a token more than once."""
+  eligible = np.flatnonzero(maskable)
+  starts = sequences.row * maskable.shape[1] + sequences.begin
+  first = np.searchsorted(eligible, starts)
+  size = np.diff(first, append=len(eligible))
+  chosen = np.repeat(np.arange(len(counts)), counts)
+  rank = np.arange(len(chosen)) - np.repeat(np.cumsum(counts) - counts, counts)
+  draw = hashing.randint(key, sequences.number[chosen], rank, size[chosen])
+  return np.sort(eligible[first[chosen] + draw]), chosen
 
 
 def choose_words(
   maskable: np.ndarray,
   word_starts: np.ndarray,
-  slots: Slots,
+  sequences: Sequences,
   counts: np.ndarray,
   key: int,
   units: Units,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws units of whole words: all of a word's pieces or none.
+  """Draws units of whole words: all pieces of a word, or none of them.
 
-  Every word of a sequence is tried in random order as the first of a unit,
-  whose number of words is drawn; a unit ends where its stretch of text does.
-  What would exceed the count is shortened (see `Units`), a first word that
-  would is skipped for the next. So fewer than `counts` may be drawn.
+  The words of a sequence are tried in random order. Each one is tried as the
+  first word of a unit, and the number of words in the unit is drawn. A unit
+  ends where its run of maskable text ends. A unit with more tokens than are
+  left to hide is shortened (see `Units`). If its first word alone has more, the
+  next word is tried. So fewer tokens than `counts` may be drawn.
 
-  Deviations from the programs. Pieces that truncation parted from their word's
-  start are a word of their own at the front of the second segment too, where
-  BERT's adds them to the last word of the first. ALBERT's n-grams may go on
-  beyond a [SEP]. SpanBERT's spans begin at the word of a uniform token, here at
-  a uniform word, and the last word may be cut to make the count.
+  There are three deviations from the published programs. If truncation has
+  separated pieces from the start of their word, the pieces are a word of their
+  own, also at the front of the second segment; BERT's program adds them to the
+  last word of the first segment. ALBERT's n-grams may continue after a [SEP].
+  SpanBERT's spans begin at the word of a uniform token, here at a uniform word,
+  and their last word may be cut to reach the count.
 
   Args:
-    maskable: [B, L] bool; False where a sequence begins.
-    word_starts: [B, L] bool, True where a word starts. The first maskable token
-      of a stretch starts one in any case.
-    slots: the sequences.
-    counts: [B * S] how many tokens to draw at most.
+    maskable: [B, L] bool; False at the first column of each sequence.
+    word_starts: [B, L] bool, True where a word starts. The first token of a run
+      of maskable tokens always counts as the start of a word.
+    sequences: the sequences of the batch.
+    counts: [B * S] the most tokens to draw from each sequence.
     key: from `make_key`.
-    units: one of `KINDS`.
+    units: a value of `KINDS`.
 
   Returns:
-    [N] places in the rows laid end to end, ascending; [N] their slots.
+    See `choose_tokens`.
   """
   heads = maskable & word_starts
   heads[:, :1] = maskable[:, :1]
   heads[:, 1:] |= maskable[:, 1:] & ~maskable[:, :-1]
-  # Rows laid end to end and cut before every word and every other token.
+  # Cut the flat columns into blocks: a block is a word, or a token that is not
+  # maskable.
   cuts = np.flatnonzero(heads | ~maskable)
-  pieces = np.diff(cuts, append=maskable.size)
-  part_of = np.zeros(maskable.size, np.int64)
-  part_of[cuts] = np.arange(len(cuts))
+  block_sizes = np.diff(cuts, append=maskable.size)
+  block_of = np.zeros(maskable.size, np.int64)
+  block_of[cuts] = np.arange(len(cuts))
 
   widest = len(units.ends)
   step = np.arange(widest)
-  # Beyond the last part there is no word.
-  word = np.append(heads.ravel()[cuts], np.zeros(widest, bool))
-  size = np.append(pieces, np.zeros(widest, np.int64))
-  picked = np.zeros(len(word), bool)
-  order = shuffle(heads, slots, key)
+  # After the last block there are no words.
+  is_word = np.append(heads.ravel()[cuts], np.zeros(widest, bool))
+  size = np.append(block_sizes, np.zeros(widest, np.int64))
+  picked = np.zeros(len(is_word), bool)
+  order = shuffle(heads, sequences, key)
   lengths_key = hashing.make_key(key, "units")
   room = counts.copy()
-  for rank in range(order.count.max(initial=0)):
-    slot = np.flatnonzero((room > 0) & (rank < order.count))
-    if not len(slot):
+  for rank in range(order.size.max(initial=0)):
+    chosen = np.flatnonzero((room > 0) & (rank < order.size))
+    if not len(chosen):
       break
-    column, flat = order.take(slots, slot, rank)
-    part = part_of[flat]
-    free = ~picked[part]
-    slot, column, part = slot[free], column[free], part[free]
-    window = part[:, None] + step
-    inside = np.logical_and.accumulate(word[window], axis=1)
+    column, flat = order.take(sequences, chosen, rank)
+    block = block_of[flat]
+    free = ~picked[block]
+    chosen, column, block = chosen[free], column[free], block[free]
+    window = block[:, None] + step
+    inside = np.logical_and.accumulate(is_word[window], axis=1)
     if widest > 1:
-      draw = hashing.uniform(lengths_key, slots.number[slot], column)
+      draw = hashing.uniform(lengths_key, sequences.number[chosen], column)
       inside &= step <= np.searchsorted(units.ends, draw, "right")[:, None]
     occupied = picked[window]
     costs = size[window]
     if units.merge:
       costs = np.where(occupied, 0, costs)
-    inside &= np.cumsum(costs, axis=1) <= room[slot][:, None]
+    inside &= np.cumsum(costs, axis=1) <= room[chosen][:, None]
     if not units.merge:
       inside &= ~(inside & occupied).any(1, keepdims=True)
     picked[window[inside]] = True
-    room[slot] -= (costs * inside).sum(1)
+    room[chosen] -= (costs * inside).sum(1)
 
-  flat = np.flatnonzero(np.repeat(picked[: len(cuts)], pieces))
+  flat = np.flatnonzero(np.repeat(picked[: len(cuts)], block_sizes))
   return flat, np.repeat(np.arange(len(counts)), counts - room)

@@ -1,13 +1,14 @@
-"""Masked-LM predictions, as published, a batch at a time.
+"""Masked-LM predictions, as published, for a batch at a time.
 
-Devlin et al. 2019, section 3.1, and `create_masked_lm_predictions` of
-google-research/bert's create_pretraining_data.py; the rules of the other
-families are those of their own programs, see `Masks` and `masked_units.KINDS`.
+The sources for BERT are Devlin et al. 2019, section 3.1, and
+`create_masked_lm_predictions` of google-research/bert's
+create_pretraining_data.py. `Masks` and `masked_units.KINDS` name the sources of
+the other families.
 """
 
+import dataclasses
 import functools
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from bert_jax.corpus.reader import Corpus
 from bert_jax.examples import masked_units
 from bert_jax.messages import UserError, nearest
 
-# Shares of the chosen tokens that become [MASK], and that stay; the rest become
-# a random id. ELECTRA: google-research/electra pretrain/pretrain_helpers.py.
+# Replacement -> the share of the chosen tokens that become [MASK], and the
+# share that do not change. The others become a random id. The source for
+# ELECTRA is google-research/electra pretrain/pretrain_helpers.py.
 REPLACEMENTS = {
   "bert": (0.8, 0.1),
   "roberta": (0.8, 0.1),
@@ -28,34 +30,50 @@ REPLACEMENTS = {
 COUNTS = ("round", "round_single", "stochastic", "ceil", "ceil_all")
 
 
-class Masks(NamedTuple):
-  """What is hidden, and how.
+@dataclasses.dataclass(frozen=True)
+class Masks:
+  """Which tokens are hidden, and what replaces them.
+
+  `replacement` is one of these:
+
+  | replacement | chosen tokens become |
+  |---|---|
+  | "bert" | 80% [MASK], 10% a random id of the vocabulary, 10% unchanged |
+  | "roberta" | as "bert", but a random id is never a special token |
+  | "electra" | 85% [MASK], 15% unchanged |
+  | "other" | as "bert", but a random id never equals the original |
+  | "unigram" | as "bert", but ids are as frequent as in the training text |
+
+  `count` says how many of n tokens are hidden. Special tokens count in n,
+  except with "ceil".
+
+  | count | hidden tokens | source |
+  |---|---|---|
+  | "round" | round(rate * n), at least 1 | BERT, ALBERT |
+  | "round_single" | "round" of a product in single precision | ELECTRA |
+  | "stochastic" | the integer part of rate * n + U(0, 1) | fairseq |
+  | "ceil" | rate * n rounded up | SpanBERT |
+  | "ceil_all" | rate * n rounded up | DistilBERT |
+
+  "round_single" is one more than "round" at 190, 350 and 390 tokens with a rate
+  of 0.15. "ceil" and "ceil_all" use the exact product with the decimal as
+  written: 0.07 * 100 is 7. DistilBERT's distiller.py counts n over the batch of
+  a device, but "ceil_all" counts each sequence. The other sources are fairseq's
+  mask_tokens_dataset.py, ELECTRA's pretrain/pretrain_helpers.py and SpanBERT's
+  data/masking.py.
 
   Attributes:
-    max_predictions: M, prediction slots in a row (20 at length 128: flag
+    max_predictions: M, the prediction slots in a row (20 at length 128: flag
       default of create_pretraining_data.py).
-    mask_rate: share of a sequence's tokens (0.15 in the papers).
-    masking: a name in `masked_units.KINDS`.
-    replacement: "bert": 80% [MASK], 10% a random id of the whole vocabulary,
-      10% unchanged; "roberta": the same, but no special token (fairseq,
-      mask_tokens_dataset.py); "electra": 85% [MASK], 15% unchanged. A random id
-      may equal the original, except with "other": as "bert", but another id;
-      "unigram": as "bert", but a random id is drawn as often as it occurs in
-      the training text (SpanBERT, data/masking.py).
-    count: of n tokens, special ones included, "round": round(rate * n), at
-      least 1 (BERT, ALBERT); "round_single": the same with a product of single
-      precision, which is one more at 190, 350 and 390 tokens with a rate of
-      0.15 (ELECTRA, pretrain/pretrain_helpers.py); "stochastic": the integer
-      part of rate * n + U(0, 1) (fairseq); "ceil": rate * n without special
-      tokens, rounded up (SpanBERT, data/masking.py); "ceil_all": rate * n
-      rounded up (DistilBERT, whose distiller.py counts over the batch that a
-      device has). Rounded up is the product with the decimal as written:
-      0.07 * 100 is 7.
-    repeat_positions: draw positions with replacement, so that one may have
-      several predictions (ELECTRA as released).
-    smoothing: s: a token is chosen with a weight of count**-s, of how often its
-      piece occurs in training, at least 1; 0 for equal chances (0.7 in
-      DistilBERT's train.py, --mlm_smoothing).
+    mask_rate: the share of a sequence's tokens to hide (0.15 in the papers).
+    masking: a key of `masked_units.KINDS`.
+    replacement: a name in the first table.
+    count: a name in the second table.
+    repeat_positions: True to draw positions with replacement, so that one
+      position may have several predictions (ELECTRA as released).
+    smoothing: s, where a token's weight to be chosen is count**-s. The count
+      says how often its piece occurs in the training text, and is at least 1.
+      0 gives equal chances (0.7 in DistilBERT's train.py, --mlm_smoothing).
   """
 
   max_predictions: int = 20
@@ -71,7 +89,7 @@ def check_masks(masks: Masks) -> Masks:
   """Returns `masks`.
 
   Raises:
-    ValueError: an option is out of its range, or two do not go together.
+    ValueError: an option is out of range, or two options exclude each other.
   """
   if masks.max_predictions < 1:
     raise UserError(f"max_predictions is {masks.max_predictions}; at least 1.")
@@ -82,9 +100,9 @@ def check_masks(masks: Masks) -> Masks:
     ("replacement", REPLACEMENTS),
     ("count", COUNTS),
   ):
-    value = getattr(masks, name)
-    if value not in choices:
-      raise UserError(f"{name} is {value!r}{nearest(str(value), choices)}")
+    choice = getattr(masks, name)
+    if choice not in choices:
+      raise UserError(f"{name} is {choice!r}{nearest(str(choice), choices)}")
   if not 0 <= masks.mask_rate <= 1:
     raise UserError(f"mask_rate is {masks.mask_rate}; it is a share, 0 to 1.")
   plain = masks.masking == "token" and masks.replacement == "electra"
@@ -106,11 +124,12 @@ def check_masks(masks: Masks) -> Masks:
 
 
 def needs_words(masks: Masks) -> bool:
+  """Returns True if the kind of masking hides whole words."""
   return masked_units.KINDS[masks.masking] is not None
 
 
 def check_corpus(corpus: Corpus, masks: Masks) -> None:
-  """Raises ValueError if a corpus does not know what the masks go by."""
+  """Raises ValueError if a corpus lacks counts or word starts for the masks."""
   if masks.smoothing and corpus.unigrams is None:
     raise UserError(
       f"smoothing={masks.smoothing} needs to know how often each piece occurs;"
@@ -121,13 +140,15 @@ def check_corpus(corpus: Corpus, masks: Masks) -> None:
       "replacement='unigram' needs to know how often each piece occurs; prepare"
       " the text, or choose replacement='bert'."
     )
-  # Beyond it 32-bit times overflow, and the first tokens of a row are chosen.
-  most = corpus.unigrams.max() if masks.smoothing else 0
-  if masks.smoothing * np.log10(most + 1.0) > 36.0:
-    raise UserError(
-      f"smoothing={masks.smoothing} is too large for pieces that occur"
-      f" {most:,} times; lower it (0.7 in DistilBERT)."
-    )
+  if masks.smoothing and corpus.unigrams is not None:
+    # Beyond this limit, the times in `masked_units._favour` overflow 32 bits,
+    # and the first tokens of every row would be chosen.
+    most = corpus.unigrams.max()
+    if masks.smoothing * np.log10(most + 1.0) > 36.0:
+      raise UserError(
+        f"smoothing={masks.smoothing} is too large for pieces that occur"
+        f" {most:,} times; lower it (0.7 in DistilBERT)."
+      )
   if needs_words(masks) and 8 * len(corpus.word_starts) < corpus.num_tokens:
     raise UserError(
       f"masking={masks.masking!r} needs to know where words start, and the"
@@ -142,14 +163,18 @@ def count_masks(
   masks: Masks,
   draw: np.ndarray | None = None,
 ) -> np.ndarray:
-  """Counts the tokens to hide in each sequence, before any cap.
+  """Counts the tokens to hide in each sequence, without any upper limit.
 
   Args:
-    lengths: integers of any shape, special tokens included; 0 for no sequence.
-    text: the same without special tokens.
-    masks: the rule.
-    draw: uniform in [0, 1), for the stochastic rule; None for the most that it
-      can give.
+    lengths: integers of any shape, the tokens of each sequence, special tokens
+      included; 0 for no sequence.
+    text: integers of the same shape, the tokens without special tokens.
+    masks: the options.
+    draw: floats of the same shape, uniform in [0, 1), for the count
+      "stochastic". None gives the largest count that a draw can give.
+
+  Returns:
+    int64 of the same shape.
   """
   expected = lengths * masks.mask_rate
   if masks.count == "round":
@@ -167,13 +192,14 @@ def count_masks(
 
 
 def _ceil(numbers: np.ndarray, rate: float) -> np.ndarray:
-  """`rate * numbers` rounded up, without the error of a float product."""
+  """Returns `rate * numbers` rounded up, without the error of floats."""
   size = 1 << int(np.max(numbers, initial=0)).bit_length()
   return _ceilings(float(rate), size)[numbers]
 
 
 @functools.cache
 def _ceilings(rate: float, size: int) -> np.ndarray:
+  """Returns a table of `rate * n` rounded up, for n in [0, size)."""
   over, under = Fraction(str(rate)).as_integer_ratio()
   return np.array([-(-number * over // under) for number in range(size)])
 
@@ -181,16 +207,20 @@ def _ceilings(rate: float, size: int) -> np.ndarray:
 def weigh(
   ids: np.ndarray, unigrams: np.ndarray | None, masks: Masks
 ) -> np.ndarray | None:
-  """How much each token is favoured, [B, L] positive; None if all equally.
+  """Returns the weight of each token to be chosen; None if all are equal.
 
   Args:
     ids: [B, L] int32.
-    unigrams: [V] counts of the pieces in training, of a corpus that
-      `check_corpus` passed.
-    masks: the rule.
+    unigrams: [V] counts of the pieces in the training text. They may be None
+      only without smoothing, see `check_corpus`.
+    masks: the options.
+
+  Returns:
+    [B, L] positive floats.
   """
   if not masks.smoothing:
     return None
+  assert unigrams is not None
   return np.maximum(unigrams[ids], 1.0) ** -masks.smoothing
 
 
@@ -198,7 +228,7 @@ def mask_tokens(
   ids: np.ndarray,
   maskable: np.ndarray,
   lengths: np.ndarray,
-  positions: np.ndarray,
+  numbers: np.ndarray,
   key: int,
   masks: Masks,
   *,
@@ -209,33 +239,35 @@ def mask_tokens(
   weights: np.ndarray | None = None,
   unigrams: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-  """Hides tokens and says what they were.
+  """Hides tokens, and returns the predictions of the original ids.
 
-  A sequence gets the predictions of `count_masks`, no more than it has maskable
-  tokens, and a row no more than M; with words there may be fewer. Each token
-  has a replacement of its own; in a span, which is hidden words that follow
-  each other, all are masked, kept or random.
+  A sequence gets `count_masks` predictions, but at most one for each maskable
+  token, and a row at most M. If whole words are hidden, there may be fewer. The
+  replacement is drawn for each token. With masking="span", it is drawn for each
+  span, a run of adjacent hidden tokens: all of them become [MASK], or all
+  become random ids, or none is changed.
 
   Args:
     ids: [B, L] int32.
     maskable: [B, L] bool, False at special tokens and padding.
-    lengths: [B] or [B, S] integers, tokens of each sequence with special tokens
-      (0: none). Several in a row follow each other from its first column on.
-    positions: [B] or [B, S] uint64 numbers of the examples; with `key` and the
-      column in the sequence they determine every draw.
+    lengths: [B] or [B, S] integers, the tokens of each sequence, special tokens
+      included (0: none). The sequences of a row follow each other from its
+      first column.
+    numbers: [B] or [B, S] uint64, the numbers of the examples. With `key` and
+      the column in the sequence they determine every draw.
     key: from `make_key`.
     masks: from `check_masks`.
-    mask_id: id of [MASK].
-    vocab_size: random replacements are below it.
-    reserved: ids that "roberta" never draws.
+    mask_id: the id of [MASK].
+    vocab_size: random ids are below this number.
+    reserved: the ids that "roberta" never draws.
     word_starts: [B, L] bool; not used for single tokens.
     weights: [B, L], from `weigh`; None for equal chances of single tokens.
-    unigrams: [V] counts of the pieces in training, for "unigram".
+    unigrams: [V] counts of the pieces in the training text, for "unigram".
 
   Returns:
-    input_ids (a copy), mlm_positions (ascending), mlm_ids and mlm_weights, and
-    with masking="span" span_positions, all as `batch_keys.FEATURES` describes
-    them.
+    `input_ids` (a copy), `mlm_positions` (ascending), `mlm_ids` and
+    `mlm_weights`, and with masking="span" `span_positions`. See
+    `batch_keys.FEATURES`.
 
   Raises:
     ValueError: `maskable` has another shape than `ids`.
@@ -246,45 +278,53 @@ def mask_tokens(
       " padding, so that padding cannot be masked."
     )
   width = ids.shape[1]
-  slots = masked_units.make_slots(lengths, positions, width)
-  flat, slot = _choose(maskable, slots, key, masks, word_starts, weights)
+  sequences = masked_units.make_sequences(lengths, numbers, width)
+  flat, sequence = _choose(
+    maskable, sequences, key, masks, word_starts, weights
+  )
   row, column = np.divmod(flat, width)
   labels = ids.ravel()[flat]
-  origin = column - slots.begin[slot]
+  index = column - sequences.begin[sequence]
   if masks.repeat_positions:
     # With repeated positions, give each prediction its own random draw even if
     # it hits the same token.
-    origin = np.arange(len(slot)) - np.searchsorted(slot, slot)
+    index = np.arange(len(sequence)) - np.searchsorted(sequence, sequence)
   key = hashing.make_key(key, "replacements")
-  draws = hashing.bits(key, slots.number[slot], origin)
+  draws = hashing.bits(key, sequences.number[sequence], index)
   is_span = masks.masking == "span"
   starts, sizes = _runs(flat) if is_span else (np.arange(len(flat)), 1)
   first = np.repeat(starts, sizes)
   if masks.replacement == "unigram":
+    assert unigrams is not None
     drawn = _frequent_ids(draws, unigrams)
   else:
     drawn = _random_ids(draws, vocab_size, labels, masks.replacement, reserved)
   new = _replace(labels, drawn, draws[first], masks.replacement, mask_id)
   input_ids = ids.copy()
-  # A place of several predictions is masked if one of them says so.
+  # A position with several predictions is masked if one of them masks it.
   change = new != labels
   input_ids.ravel()[flat[change]] = new[change]
 
-  values = {
+  predictions = {
     "mlm_positions": column.astype(np.int32),
     "mlm_ids": labels,
     "mlm_weights": np.ones(len(flat), np.float32),
   }
   if is_span:
-    # Special tokens are never hidden: both columns are in the sequence.
+    # Special tokens are never hidden, so both columns are in the sequence.
     ends = np.stack([column[starts] - 1, column[starts] + sizes], 1)
-    values["span_positions"] = np.repeat(ends, sizes, axis=0).astype(np.int32)
-  arranged = _arrange(values, row, len(ids), masks.max_predictions)
-  return {"input_ids": input_ids} | arranged
+    spans = np.repeat(ends, sizes, axis=0).astype(np.int32)
+    predictions["span_positions"] = spans
+  slots = _fill_slots(predictions, row, len(ids), masks.max_predictions)
+  return {"input_ids": input_ids} | slots
 
 
 def _runs(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Where runs of consecutive numbers begin, and how long they are."""
+  """Returns the first indices of runs of consecutive numbers, and their sizes.
+
+  Args:
+    flat: [N] ascending integers.
+  """
   starts = np.flatnonzero(np.diff(flat, prepend=-2) > 1)
   return starts, np.diff(starts, append=len(flat))
 
@@ -296,60 +336,72 @@ def _replace(
   replacement: str,
   mask_id: int,
 ) -> np.ndarray:
-  """Returns ids: masks, labels or drawn ones, by the high 32 bits of draws."""
+  """Returns [MASK], the label or the drawn id, by the high 32 bits of draws."""
   shares = (draws >> np.uint64(32)) * 2.0**-32
-  hidden, kept = REPLACEMENTS[replacement]
-  new = np.where(shares < hidden + kept, labels, drawn)
-  new[shares < hidden] = mask_id
+  masked, unchanged = REPLACEMENTS[replacement]
+  new = np.where(shares < masked + unchanged, labels, drawn)
+  new[shares < masked] = mask_id
   return new
 
 
-def _arrange(
-  values: dict[str, np.ndarray], row: np.ndarray, rows: int, slots: int
+def _fill_slots(
+  predictions: dict[str, np.ndarray], row: np.ndarray, rows: int, slots: int
 ) -> dict[str, np.ndarray]:
-  """Lays values of predictions out in the slots of their rows, [B, M, ...]."""
-  number = np.bincount(row, minlength=rows)
-  place = np.arange(len(row)) - (np.cumsum(number) - number)[row]
-  arranged = {}
-  for key, value in values.items():
-    arranged[key] = np.zeros((rows, slots, *value.shape[1:]), value.dtype)
-    arranged[key][row, place] = value
-  return arranged
+  """Puts predictions into the slots of their rows.
+
+  Args:
+    predictions: key -> [N, ...], an entry for each prediction.
+    row: [N] the row of each prediction, ascending.
+    rows: B.
+    slots: M.
+
+  Returns:
+    key -> [B, M, ...].
+  """
+  count = np.bincount(row, minlength=rows)
+  slot = np.arange(len(row)) - (np.cumsum(count) - count)[row]
+  filled = {}
+  for key, values in predictions.items():
+    filled[key] = np.zeros((rows, slots, *values.shape[1:]), values.dtype)
+    filled[key][row, slot] = values
+  return filled
 
 
 def _choose(
   maskable: np.ndarray,
-  slots: masked_units.Slots,
+  sequences: masked_units.Sequences,
   key: int,
   masks: Masks,
   word_starts: np.ndarray | None,
   weights: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns places in the rows laid end to end, ascending, and their slots."""
-  if slots.of_column is None:
+  """Chooses the tokens to hide; returns what `choose_tokens` returns."""
+  if sequences.of_column is None:
     text = np.count_nonzero(maskable, axis=1)
   else:
-    text = np.bincount(slots.of_column[maskable], minlength=len(slots.length))
+    owners = sequences.of_column[maskable]
+    text = np.bincount(owners, minlength=len(sequences.length))
   draw = None
   if masks.count == "stochastic":
-    draw = hashing.uniform(hashing.make_key(key, "counts"), slots.number)
-  counts = count_masks(slots.length, text, masks, draw)
+    draw = hashing.uniform(hashing.make_key(key, "counts"), sequences.number)
+  counts = count_masks(sequences.length, text, masks, draw)
   counts = np.minimum(counts, text).reshape(len(maskable), -1)
   ends = np.minimum(np.cumsum(counts, axis=1), masks.max_predictions)
   counts = np.diff(ends, prepend=0, axis=1).ravel()
   key = hashing.make_key(key, "positions")
   if masks.repeat_positions:
-    return masked_units.choose_repeated(maskable, slots, counts, key)
+    return masked_units.choose_repeated(maskable, sequences, counts, key)
   units = masked_units.KINDS[masks.masking]
   if units is None:
-    return masked_units.choose_tokens(maskable, slots, counts, key, weights)
+    return masked_units.choose_tokens(maskable, sequences, counts, key, weights)
+  assert word_starts is not None
   return masked_units.choose_words(
-    maskable, word_starts, slots, counts, key, units
+    maskable, word_starts, sequences, counts, key, units
   )
 
 
 def _frequent_ids(draws: np.ndarray, unigrams: np.ndarray) -> np.ndarray:
-  """Maps the low 32 bits of uint64 draws to int32 ids, by their counts."""
+  """Maps the low 32 bits of uint64 draws to int32 ids, by the ids' counts."""
   ends = np.cumsum(unigrams, dtype=np.float64)
   shares = (draws & np.uint64(0xFFFFFFFF)) * 2.0**-32
   return np.searchsorted(ends, shares * ends[-1], "right").astype(np.int32)
@@ -369,7 +421,7 @@ def _random_ids(
   elif replacement == "other":
     excluded.append(labels)
   size = vocab_size - len(excluded)
-  # 32 bits times a vocabulary below 2**32 stays within 64.
+  # A product of 32 bits and a vocabulary below 2**32 fits into 64 bits.
   ids = (draws & np.uint64(0xFFFFFFFF)) * np.uint64(size)
   ids = (ids >> np.uint64(32)).astype(np.int32)
   for excluded_ids in excluded:

@@ -1,13 +1,13 @@
 """Sentence pairs for next-sentence and sentence-order prediction, vectorised.
 
-`create_instances_from_document` and `truncate_seq_pair` of google-research's
-bert/create_pretraining_data.py, with one deviation: the random document is
-drawn from the *other* documents. (The program tries ten times and may end with
-the document itself, so that a true continuation can be labelled random.)
-ALBERT's pairs are cut in the same way (google-research/albert).
+The functions follow `create_instances_from_document` and `truncate_seq_pair` of
+google-research's bert/create_pretraining_data.py, with one deviation: the
+random document is always another document. (The program tries ten times, and
+may end with the same document, so that a true continuation can be labelled
+random.) ALBERT's pairs are cut in the same way (google-research/albert).
 
-An epoch is first cut into chunks (`index_chunks`, cheap, no token is read);
-which tokens a batch of chunks stands for is settled later (`resolve`).
+`index_chunks` first cuts an epoch into chunks. This is cheap, because it reads
+no tokens. `resolve` later finds the tokens of a batch of chunks.
 """
 
 from typing import NamedTuple
@@ -19,24 +19,23 @@ from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.rows import EXAMPLE
 from bert_jax.messages import UserError
 
-# Consecutive sentences of one document: `first` of them make segment A, the
-# others segment B, unless B comes from a random other document.
+# A chunk: consecutive sentences of one document, from which a pair is made.
 CHUNK = np.dtype(
   [
-    ("sentence", np.int64),  # number of the first sentence, in the corpus
-    ("document", np.uint32),
-    ("first", np.uint32),
-    ("count", np.uint32),
-    ("target", np.uint16),  # length in tokens that the pair aims at
-    ("random", np.bool_),
-    ("swapped", np.bool_),  # segment B comes first
+    ("sentence", np.int64),  # the first sentence, in the corpus
+    ("document", np.uint32),  # the document, in the corpus
+    ("first", np.uint32),  # the number of sentences in segment A
+    ("count", np.uint32),  # the number of sentences in the chunk
+    ("target", np.uint16),  # the wanted tokens of the pair
+    ("random", np.bool_),  # True if B is from a random other document
+    ("swapped", np.bool_),  # True if segment B comes first
   ],
   align=True,
 )
 
 
 class Spans(NamedTuple):
-  """Where the segments of a batch lie in the corpus, [B] int64 each."""
+  """The first token and the length of segments A and B, [B] int64 each."""
 
   a_start: np.ndarray
   a_length: np.ndarray
@@ -63,7 +62,14 @@ def _below(draws: np.ndarray, high: np.ndarray | int) -> np.ndarray:
 
 
 def walk(following: np.ndarray) -> np.ndarray:
-  """Numbers of the elements that one passes from 0 on, going by the links."""
+  """Follows links from element 0 until a link leads beyond the last element.
+
+  Args:
+    following: [N] integers, the number of the element after each element.
+
+  Returns:
+    int64, the numbers of the elements that are passed.
+  """
   links, passed, i = following.tolist(), [], 0
   while i < len(links):
     passed.append(i)
@@ -84,30 +90,30 @@ def index_chunks(
 ) -> np.ndarray:
   """Cuts the documents [first_document, last_document) into chunks.
 
-  Per document, the target length is `max_tokens`, or with `short_probability`
-  uniform in [2, max_tokens], drawn once, as in the program. Sentences
-  accumulate until the target is reached or the document ends; A takes a uniform
-  number of them, all but one at most; the next segment is random with
-  probability 1/2, and always if there is one sentence only. The sentences that
-  a random pair did not use start the next chunk.
+  Each document has a target length. As in the program, it is drawn once: it is
+  uniform in [2, max_tokens] with `short_probability`, else `max_tokens`. A
+  chunk takes sentences until the target is reached or the document ends.
+  Segment A takes a uniform number of them, but leaves at least one. Segment B
+  is random with probability 1/2, and always if the chunk is one sentence. If B
+  is random, the sentences after A start the next chunk.
 
-  The draws belong to the sentence a chunk starts with. Each sentence starts one
-  chunk at most, so they are as independent as draws in sequence, and what would
-  follow each sentence can be computed for all of them at once. What remains is
-  to walk from chunk to chunk: a list look-up each, whatever the documents'
-  sizes.
+  The draws belong to the first sentence of a chunk. Each sentence starts at
+  most one chunk, so the draws of chunks are independent. The chunk that would
+  start at each sentence can be computed for all sentences at once. Then `walk`
+  goes from chunk to chunk, with one list look-up for each.
 
   Args:
     corpus: the documents.
-    first_document, last_document: the range.
+    first_document: the first document of the range.
+    last_document: the end of the range.
     key: from `make_key`; another key (epoch) gives other chunks.
-    max_tokens: row length without special tokens.
+    max_tokens: the row length without special tokens.
     short_probability: 0.1 in the program's flags.
-    split_single: if a chunk of one sentence may be a pair from one document
-      too, to be split inside; if not it is always random, as published.
-    order: the second segment is the following one, and the two are swapped with
-      probability 1/2 (ALBERT); a chunk that must be split and is a single token
-      is left out.
+    split_single: True if a chunk of one sentence may be split inside, to make a
+      pair from one document; False if its B is always random, as published.
+    order: True if B is always the text after A, and the two are swapped with
+      probability 1/2 (ALBERT). With `split_single`, a chunk of a single token
+      is then left out.
 
   Returns:
     `CHUNK` array in corpus order.
@@ -116,7 +122,7 @@ def index_chunks(
   begin, end = int(documents[0]), int(documents[-1])
   offsets = np.asarray(corpus.sentences[begin : end + 1])
   sentence = np.arange(end - begin)
-  # From here on, one value for each sentence.
+  # The arrays from here to `first` have one value for each sentence.
   document = np.repeat(np.arange(len(documents) - 1), np.diff(documents))
 
   draws = hashing.bits(
@@ -153,14 +159,14 @@ def index_chunks(
 
 
 def locate(
-  corpus: Corpus, chunks: np.ndarray, positions: np.ndarray, key: int
+  corpus: Corpus, chunks: np.ndarray, numbers: np.ndarray, key: int
 ) -> Spans:
-  """Finds segments A and B of each chunk, not yet truncated.
+  """Finds segments A and B of each chunk, before truncation.
 
   Args:
-    corpus: the documents, two at least.
+    corpus: the documents, at least two.
     chunks: [B] of `CHUNK`.
-    positions: [B] uint64 global numbers of the examples.
+    numbers: [B] uint64 global numbers of the examples.
     key: from `make_key`, for the random documents and the splits.
   """
   sentences = np.asarray(corpus.sentences)
@@ -172,7 +178,7 @@ def locate(
   inside = (chunks["count"] == 1) & ~chunks["random"]
   if inside.any():
     cuts = np.maximum(b_stop - a_start - 1, 1)
-    cut = a_start + 1 + hashing.randint(key, positions, 0, cuts)
+    cut = a_start + 1 + hashing.randint(key, numbers, 0, cuts)
     a_stop = np.where(inside, cut, a_stop)
   a_length = a_stop - a_start
 
@@ -180,13 +186,13 @@ def locate(
   random = np.flatnonzero(chunks["random"])
   if len(random):
     others = corpus.num_documents - 1
-    numbers = positions[random]
-    other = hashing.randint(key, numbers, 1, others)
+    drawing = numbers[random]
+    other = hashing.randint(key, drawing, 1, others)
     other += other >= chunks["document"][random]
     first, last = documents[other], documents[other + 1]
-    start = first + hashing.randint(key, numbers, 2, last - first)
+    start = first + hashing.randint(key, drawing, 2, last - first)
     start_token = sentences[start]
-    # One sentence at least, even if A alone reaches the target.
+    # B has at least one sentence, even if A alone reaches the target.
     wanted = np.maximum(chunks["target"] - a_length, 1)[random]
     stop = np.searchsorted(sentences, start_token + wanted)
     b_start[random] = start_token
@@ -201,52 +207,58 @@ def locate(
 
 
 def truncate(
-  spans: Spans, positions: np.ndarray, key: int, max_tokens: int
+  spans: Spans, numbers: np.ndarray, key: int, max_tokens: int
 ) -> Spans:
-  """Shortens pairs to `max_tokens`, from the longer, at front or back.
+  """Shortens pairs to `max_tokens`: the longer segment loses tokens.
 
   The program removes tokens one by one from the longer segment (from B if they
   are equal), each from the front or the back with equal chance. Here the final
-  lengths are in closed form, and a segment that loses t tokens loses
+  lengths are computed in closed form. A segment that loses t tokens loses
   Binomial(t, 1/2) of them at the front.
+
+  Args:
+    spans: B pairs, from `locate`.
+    numbers: [B] uint64 global numbers of the examples.
+    key: from `make_key`.
+    max_tokens: the most tokens of a pair.
   """
   a_start, a, b_start, b = spans
-  a_kept = np.minimum(a, np.maximum(max_tokens - b, (max_tokens + 1) // 2))
-  b_kept = np.minimum(b, np.maximum(max_tokens - a, max_tokens // 2))
+  a_final = np.minimum(a, np.maximum(max_tokens - b, (max_tokens + 1) // 2))
+  b_final = np.minimum(b, np.maximum(max_tokens - a, max_tokens // 2))
   fronts = hashing.half_binomial(
     key,
-    np.concatenate([positions, positions]) * np.uint64(2)
-    + np.repeat(np.arange(2, dtype=np.uint64), len(positions)),
-    np.concatenate([a - a_kept, b - b_kept]),
+    np.concatenate([numbers, numbers]) * np.uint64(2)
+    + np.repeat(np.arange(2, dtype=np.uint64), len(numbers)),
+    np.concatenate([a - a_final, b - b_final]),
   )
   a_front, b_front = np.split(fronts, 2)
-  return Spans(a_start + a_front, a_kept, b_start + b_front, b_kept)
+  return Spans(a_start + a_front, a_final, b_start + b_front, b_final)
 
 
 def resolve(
   corpus: Corpus,
   chunks: np.ndarray,
-  positions: np.ndarray,
+  numbers: np.ndarray,
   key: int,
   *,
   max_tokens: int,
 ) -> np.ndarray:
-  """Settles which tokens make each pair.
+  """Finds the tokens of each pair; an `assembly.Resolve`.
 
   Args:
     corpus: the documents.
     chunks: [N] of `CHUNK`.
-    positions: [N] uint64 numbers of the examples.
+    numbers: [N] uint64 numbers of the examples.
     key: from `make_key`.
-    max_tokens: row length without special tokens.
+    max_tokens: the row length without special tokens.
 
   Returns:
     [N] of `EXAMPLE`, with label 1 if the second segment is random or the order
     is swapped.
   """
-  spans = locate(corpus, chunks, positions, hashing.make_key(key, "pairs"))
+  spans = locate(corpus, chunks, numbers, hashing.make_key(key, "pairs"))
   spans = truncate(
-    spans, positions, hashing.make_key(key, "truncation"), max_tokens
+    spans, numbers, hashing.make_key(key, "truncation"), max_tokens
   )
   examples = np.zeros(len(chunks), EXAMPLE)
   for field, values in zip(

@@ -84,24 +84,25 @@ class Text:
 
   @property
   def vocab_size(self) -> int:
+    """The number of pieces."""
     return len(self.vocab)
 
   def tokenizer_files(self) -> dict[str, bytes]:
     """Returns name -> content of the tokenizer's files."""
     return open_vocabulary.contents(self.tokenizer)
 
-  def _parts(
+  def _encode(
     self, records: Iterator[sources.Record], split: str, threshold: int
   ) -> Iterator[writer.EncodedDocuments]:
-    """Yields the tokenised documents of a split, a part for each group."""
+    """Yields the tokenised documents of a split, one group at a time."""
     run = tokenize.make_tokenizer(self.tokenizer, self._language, threshold)
     while batch := list(itertools.islice(records, self._group)):
       yield run(batch).documents[split]
 
-  def _corpus(self, parts: Sequence[writer.EncodedDocuments]) -> reader.Corpus:
-    """Joins parts into a corpus in memory."""
+  def _corpus(self, groups: Sequence[writer.EncodedDocuments]) -> reader.Corpus:
+    """Joins groups into a corpus in memory."""
     tokens, sentences, documents = (
-      np.concatenate(arrays) for arrays in zip(*parts, strict=True)
+      np.concatenate(arrays) for arrays in zip(*groups, strict=True)
     )
     ends = np.append(0, np.cumsum(sentences))
     starts = reader.mark_starts(self.tokenizer.word_starts(tokens), ends)
@@ -123,22 +124,26 @@ class Text:
       record: the record to begin with, which must be a group's first one.
     """
     records = itertools.islice(self._train(), record, None)
-    begin, pending, count = record, [], 0
-    for part in self._parts(records, "train", self._threshold):
-      if count >= 2 and len(part.document_lengths) >= 2:
+    begin, count = record, 0
+    pending: list[writer.EncodedDocuments] = []
+    for group in self._encode(records, "train", self._threshold):
+      if count >= 2 and len(group.document_lengths) >= 2:
         yield begin, self._corpus(pending)
         begin, pending, count = begin + len(pending) * self._group, [], 0
-      pending.append(part)
-      count += len(part.document_lengths)
+      pending.append(group)
+      count += len(group.document_lengths)
     if count:
       yield begin, self._corpus(pending)
 
   @functools.cached_property
   def unigrams(self) -> np.ndarray:
-    """Counts of the pieces in the training text, [V] int64; reads all of it."""
+    """The counts of the pieces in the training text, [V] int64.
+
+    The first use reads the whole training text.
+    """
     counts = np.zeros(self.vocab_size, np.int64)
-    for part in self._parts(self._train(), "train", self._threshold):
-      counts += np.bincount(part.tokens, minlength=self.vocab_size)
+    for group in self._encode(self._train(), "train", self._threshold):
+      counts += np.bincount(group.tokens, minlength=self.vocab_size)
     return counts
 
   @functools.cached_property
@@ -149,16 +154,16 @@ class Text:
       UserError: no document is held out.
     """
     if self._validation:
-      parts = list(self._parts(self._validation(), "train", 0))
+      groups = list(self._encode(self._validation(), "train", 0))
     else:
       records = self._train()
-      parts = list(self._parts(records, "validation", self._threshold))
-    if not any(len(part.document_lengths) for part in parts):
+      groups = list(self._encode(records, "validation", self._threshold))
+    if not any(len(group.document_lengths) for group in groups):
       raise UserError(
         f"{self.path}: no document is held out; register the text with a larger"
         " heldout=, or pass other text as validation=."
       )
-    return self._corpus(parts)
+    return self._corpus(groups)
 
 
 def _digest(text: str) -> str:

@@ -1,7 +1,8 @@
-"""The portions of an epoch, each of which is shuffled as a whole.
+"""The portions of an epoch. The examples of a portion are shuffled together.
 
-A prepared corpus has windows of shards, text that is tokenised on the way has
-groups of documents. A stream reads either, portion by portion.
+A stream reads an epoch portion by portion. A portion of a prepared corpus is a
+window of shards. A portion of text that is tokenised during training is a group
+of documents.
 """
 
 import dataclasses
@@ -14,36 +15,37 @@ from bert_jax import hashing
 from bert_jax.corpus.reader import Corpus
 from bert_jax.examples.recipes import Recipe, draws_key, fixed_numbers
 
-# The unit of indexing: small enough for a window of shards (about 100 MB of
-# index at length 128) to stay in memory, large enough to be shuffled well.
+# A corpus is indexed by shards of about this size. A window of shards must fit
+# into memory (its index has about 100 MB at length 128), but must be large
+# enough to be shuffled well.
 SHARD_TOKENS = 2**24
 WINDOW_SHARDS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Portion:
-  """Examples in their order.
+  """The shuffled examples of a portion.
 
   Attributes:
-    place: the argument with which `Portions.read` begins at this portion.
+    start: the number of its first window or record, see `Portions.read`.
     corpus: the documents.
-    rows: elements of the recipe's index.
-    numbers: uint64 numbers of the examples when the recipe repeats fixed copies
-      (static masks); otherwise None, and the global numbers are used.
+    elements: [N, ...] elements of the recipe's index.
+    numbers: [N] uint64 numbers of the examples if the recipe repeats fixed
+      copies (static masks); otherwise None, and the global numbers are used.
   """
 
-  place: int
+  start: int
   corpus: Corpus
-  rows: np.ndarray
+  elements: np.ndarray
   numbers: np.ndarray | None
 
 
 class GroupedText(Protocol):
-  """Text that is tokenised on the way, such as `plain_text.Text`.
+  """Text that is tokenised during training, such as `plain_text.Text`.
 
   Attributes:
-    path: a name, for messages.
-    meta: `fingerprint` of everything the examples depend on.
+    path: the name of the text, for messages.
+    meta: `fingerprint` is a hash of everything that the examples depend on.
   """
 
   path: str
@@ -58,10 +60,11 @@ class Portions(Protocol):
 
   Attributes:
     key: the key of the stream.
-    kind: the key of a position under which `identity` stands.
-    unit: the key of a position under which a portion's place stands.
-    identity: equal for streams that can share positions; below 2**53 for JSON.
-    empty: the message of the error if a whole epoch gives no example.
+    kind: the key under which `Stream.position` has `identity`.
+    unit: the key under which `Stream.position` has the start of a portion.
+    identity: a number that is equal for streams that can share positions. It is
+      below 2**53, for JSON.
+    empty: the error message if a whole epoch gives no example.
   """
 
   key: int
@@ -70,15 +73,15 @@ class Portions(Protocol):
   identity: int
   empty: str
 
-  def read(self, epoch: int, place: int) -> Iterator[Portion]:
-    """Yields the portions of an epoch, from a place on."""
+  def read(self, epoch: int, start: int) -> Iterator[Portion]:
+    """Yields the portions of an epoch, beginning with the one at `start`."""
     ...
 
 
 def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
-  """Returns [shards + 1] document numbers, about `shard_tokens` apart.
+  """Returns [shards + 1] document numbers, about `shard_tokens` tokens apart.
 
-  Documents stay whole, so one giant document is one shard.
+  Documents are not divided, so one giant document is one shard.
   """
   marks = np.arange(0, corpus.num_tokens, shard_tokens)
   marks = np.searchsorted(corpus.sentences, marks)
@@ -89,9 +92,10 @@ def shard_bounds(corpus: Corpus, shard_tokens: int) -> np.ndarray:
 class ShardPortions:
   """Windows of consecutive shards of a corpus; see `Portions`.
 
-  Epoch e visits all shards in an order permuted by (seed, e). The chunks of a
-  window of 16 consecutive shards are permuted together: a corpus below 2**28
-  tokens is shuffled as a whole, a larger one in bounded memory.
+  Epoch e visits all shards in an order permuted by (seed, e). The examples of
+  16 consecutive shards of this order, a window, are permuted together. So a
+  corpus below 2**28 tokens is shuffled as a whole, and a larger one needs no
+  more memory.
   """
 
   kind, unit = "stream", "window"
@@ -109,7 +113,19 @@ class ShardPortions:
     shard_tokens: int = SHARD_TOKENS,
     window_shards: int = WINDOW_SHARDS,
   ):
-    """See `streams.Stream`."""
+    """Divides a corpus into shards.
+
+    Args:
+      corpus: the documents.
+      recipe: makes the rows.
+      seed: see `streams.Stream`.
+      name: see `streams.Stream`.
+      shard_tokens: the approximate number of tokens in a shard.
+      window_shards: the number of shards in a window.
+
+    Raises:
+      ValueError: the corpus cannot be used for the recipe.
+    """
     recipe.check(corpus)
     self._corpus, self._recipe = corpus, recipe
     self._bounds = shard_bounds(corpus, shard_tokens)
@@ -119,42 +135,41 @@ class ShardPortions:
     layout += f" copies {recipe.copies}" if recipe.copies else ""
     self.identity = hashing.make_key(self.key, layout, corpus.num_tokens) >> 11
 
-  def read(self, epoch: int, place: int) -> Iterator[Portion]:
-    """Returns the windows of an epoch, from the number `place` on."""
+  def read(self, epoch: int, start: int) -> Iterator[Portion]:
+    """Returns the windows of an epoch, beginning with window `start`."""
     count = -(-(len(self._bounds) - 1) // self._window_shards)
-    return (self._window(epoch, window) for window in range(place, count))
+    return (self._window(epoch, window) for window in range(start, count))
 
   def _window(self, epoch: int, window: int) -> Portion:
+    """Indexes the shards of a window, and shuffles their examples."""
     key = hashing.make_key(self.key, "epoch", epoch)
     draws = draws_key(self._recipe, self.key, epoch)
     shards = np.arange(len(self._bounds) - 1)
     order = np.argsort(hashing.bits(hashing.make_key(key, "shards"), shards))
     begin = window * self._window_shards
-    parts, numbers = [], []
+    indices, numbers = [], []
     for shard in order[begin : begin + self._window_shards]:
       first, last = self._bounds[shard : shard + 2].tolist()
-      parts.append(
-        self._recipe.index(
-          self._corpus, first, last, hashing.make_key(draws, "index")
-        )
-      )
+      index_key = hashing.make_key(draws, "index")
+      index = self._recipe.index(self._corpus, first, last, index_key)
+      indices.append(index)
       if self._recipe.copies:
         shard_key = hashing.make_key(draws, "shard", first)
-        numbers.append(fixed_numbers(shard_key, len(parts[-1])))
-    rows = np.concatenate(parts)
+        numbers.append(fixed_numbers(shard_key, len(index)))
+    elements = np.concatenate(indices)
     key = hashing.make_key(key, "chunks", window)
-    order = np.argsort(hashing.bits(key, np.arange(len(rows))))
+    order = np.argsort(hashing.bits(key, np.arange(len(elements))))
     fixed = np.concatenate(numbers)[order] if numbers else None
-    return Portion(window, self._corpus, rows[order], fixed)
+    return Portion(window, self._corpus, elements[order], fixed)
 
 
 class TextPortions:
-  """Groups of the documents of a text, in its order; see `Portions`."""
+  """Groups of documents, in the order of the text; see `Portions`."""
 
   kind, unit = "text", "record"
 
   def __init__(self, text: GroupedText, recipe: Recipe, seed: int, name: str):
-    """See `streams.Stream`."""
+    """Describes the groups; the arguments are those of `streams.Stream`."""
     self._text, self._recipe = text, recipe
     self.key = hashing.make_key("text", name, seed)
     layout = f"{recipe.features} {text.meta['fingerprint']}"
@@ -165,19 +180,21 @@ class TextPortions:
       " documents are too short for this objective."
     )
 
-  def read(self, epoch: int, place: int) -> Iterator[Portion]:
-    for record, corpus in self._text.groups(place):
+  def read(self, epoch: int, start: int) -> Iterator[Portion]:
+    """Yields the groups of an epoch, beginning at record `start`."""
+    for record, corpus in self._text.groups(start):
       yield self._group(epoch, record, corpus)
 
   def _group(self, epoch: int, record: int, corpus: Corpus) -> Portion:
+    """Indexes the documents of a group, and shuffles their examples."""
     self._recipe.check(corpus)
     key = hashing.make_key(self.key, "epoch", epoch, record)
     draws = draws_key(self._recipe, self.key, epoch, record)
-    rows = self._recipe.index(
+    elements = self._recipe.index(
       corpus, 0, corpus.num_documents, hashing.make_key(draws, "rows")
     )
-    order = np.argsort(hashing.bits(key, np.arange(len(rows))))
+    order = np.argsort(hashing.bits(key, np.arange(len(elements))))
     numbers = None
     if self._recipe.copies:
-      numbers = fixed_numbers(draws, len(rows))[order]
-    return Portion(record, corpus, rows[order], numbers)
+      numbers = fixed_numbers(draws, len(elements))[order]
+    return Portion(record, corpus, elements[order], numbers)

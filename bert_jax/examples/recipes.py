@@ -1,8 +1,9 @@
 """The recipes: each published way to make rows from documents, by name.
 
-A recipe is a few pure numpy functions. `index` cuts an epoch of a range of
-documents into examples; `build` turns any of them into a batch. Streams,
-mixtures and seqio tasks know no more about an objective than this.
+A recipe is a few pure numpy functions. For one epoch, `index` cuts a range of
+documents into examples. It returns an array, the index, with one element for
+each example. `build` turns any elements of the index into a batch. Streams,
+mixtures and seqio tasks use an objective only through its recipe.
 """
 
 import dataclasses
@@ -20,29 +21,33 @@ from bert_jax.examples.masking import Masks, check_corpus, check_masks
 from bert_jax.messages import UserError, nearest
 from bert_jax.text.characters import MAX_CHARS
 
-# The special tokens of a masked language model, of `SpecialIds`.
+# The fields of `SpecialIds` that a masked language model needs.
 ROLES = ("pad", "cls", "sep", "mask")
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-  """What a stream needs to know about an objective.
+  """The functions and sizes that a stream needs for an objective.
 
   Attributes:
     features: key -> (shape of one row, dtype).
-    check: (corpus); raises ValueError if it cannot serve the objective.
-    index: (corpus, first document, last document, key) -> array, one element
-      along its first axis an example of this epoch.
+    check: a function of a corpus; it raises ValueError if the corpus cannot be
+      used for the objective.
+    index: (corpus, first document, end document, key) -> array. Each element
+      along its first axis is an example of this epoch. The range of documents
+      does not include the end.
     build: (corpus, [B] elements of the index, [B] uint64 numbers of the
       examples, key) -> batch. The numbers and the key determine every draw.
-    roles: the special tokens that it needs, of `SpecialIds`.
-    copies: 0 if every epoch has examples of its own; else epoch e repeats those
-      of epoch e mod `copies`, masks and all, in another order.
-    streams: 0, or the number of streams of text that go on from batch to batch,
-      one a row; see `stateful_streams.StatefulStreams`.
-    settle: see `assembly.Settle`: which texts elements of the index stand for;
-      None if they are no `rows.EXAMPLE`.
-    pairs: True if a row has two texts and a label for how they belong together.
+    roles: the fields of `SpecialIds` that the vocabulary must have.
+    copies: 0 if every epoch has new examples. Otherwise epoch e repeats the
+      examples of epoch e mod `copies`, with the same masks, in another order.
+    streams: the number of text streams, one for each row of a batch, that
+      continue in the next batch; 0 if there are none. See
+      `stateful_streams.StatefulStreams`.
+    resolve: finds the texts that elements of the index stand for, see
+      `assembly.Resolve`; None if these texts cannot be described by
+      `rows.EXAMPLE`.
+    pairs: True if a row has two texts and a label for their relation.
   """
 
   features: Features
@@ -52,61 +57,69 @@ class Recipe:
   roles: tuple[str, ...] = ()
   copies: int = 0
   streams: int = 0
-  settle: assembly.Settle | None = None
+  resolve: assembly.Resolve | None = None
   pairs: bool = False
 
 
-def draws_key(recipe: Recipe, key: int, *place: int) -> int:
-  """The key of an epoch's examples: its own, or that of its copy.
+def draws_key(recipe: Recipe, key: int, epoch: int, *subkeys: int) -> int:
+  """Returns the key of an epoch's draws; epochs of one copy have the same key.
 
   Args:
     recipe: the recipe of a stream.
     key: the key of the stream.
-    *place: the epoch, and what else tells keys apart.
+    epoch: the number of the epoch, from 0.
+    *subkeys: further numbers that the key depends on.
   """
-  epoch, *rest = place
   if not recipe.copies:
-    return hashing.make_key(key, "epoch", *place)
-  return hashing.make_key(key, "copy", epoch % recipe.copies, *rest)
+    return hashing.make_key(key, "epoch", epoch, *subkeys)
+  return hashing.make_key(key, "copy", epoch % recipe.copies, *subkeys)
 
 
 def fixed_numbers(key: int, count: int) -> np.ndarray:
-  """Numbers of examples that every epoch of a copy gives them, [count] uint64.
+  """Returns example numbers that are the same in every epoch of a copy.
 
   Args:
-    key: the key of the copy and of a part of the corpus.
-    count: the number of examples in the part.
+    key: a key that depends on the copy and the range of documents.
+    count: the number of examples in the range.
+
+  Returns:
+    [count] uint64.
   """
   return hashing.bits(hashing.make_key(key, "numbers"), np.arange(count))
 
 
 @dataclasses.dataclass(frozen=True)
 class RowOptions:
-  """The options of all recipes; a recipe has those that it names a default of.
+  """The options of all recipes.
+
+  A recipe has the options for which its registration gives a default.
 
   Attributes:
-    length: L, tokens in a row, special tokens included; for ELMo words.
+    length: L, tokens in a row, special tokens included; words for ELMo.
     max_predictions, mask_rate, masking, replacement, count, repeat_positions,
       smoothing: see `masking.Masks`.
-    short_probability: share of documents (ELECTRA: of rows) that are cut short.
-    random_share: share of BERT's pairs whose second segment is random.
-      "published": half, and every chunk that is a single sentence, so more than
-      half in total. 0.5: half; a chunk that is a single sentence then makes a
-      "next" pair by a split inside it, at a uniform place (if it is a single
-      token, at a document's end, it stays random).
-    single: what ALBERT's chunk of one sentence becomes. "split": the sentence
-      in two, at a uniform place, so that both segments are of one document
-      always (a single token makes no pair). "random_document": its second
-      segment is random, with the label of swapped ones, as released.
+    short_probability: the share of documents (for ELECTRA: of rows) that are
+      cut into shorter examples.
+    random_share: the share of BERT's pairs whose second segment is random.
+      With "published", half of the pairs are random, and also every pair from a
+      chunk that is a single sentence, so more than half in total. With 0.5,
+      half of the pairs are random: a chunk that is a single sentence then makes
+      a "next" pair, by a split at a uniform position inside it. (At the end of
+      a document, a chunk that is a single token still makes a random pair.)
+    single: how ALBERT makes a pair from a chunk of one sentence. "split" splits
+      the sentence at a uniform position, so that both segments are always from
+      one document; a single token makes no pair. "random_document" takes a
+      random second segment, with the label of swapped segments, as released.
     static_masks: the number of copies with fixed pairs and masks that the
       epochs go through (10 in BERT's released program and in RoBERTa's paper,
       section 4.1; 40 in ALBERT's, dupe_factor); 0 for new ones in every epoch.
-    max_sequences: S, the most sequences in a row; 1 for one a row, more packs.
-    streams: 0: ELMo's row is any window, both directions read it, and an epoch
-      shuffles them. Else the text is that many streams side by side, one a row
-      of a batch, which go on from batch to batch (as published): the forward
-      direction reads a stream from its beginning, the backward direction the
-      same one from its end, in rows of its own.
+    max_sequences: S, the most sequences in a row; more than 1 packs rows.
+    streams: 0 or a number of text streams, for ELMo. With 0, a row is any
+      window of the text, both directions read it, and each epoch shuffles the
+      windows. With a number, the text is cut into that many streams, as
+      published. Each stream is one row of every batch and continues in the next
+      batch. The forward direction reads the stream from its beginning. The
+      backward direction has rows of its own, from the end of the same stream.
   """
 
   length: int
@@ -125,10 +138,9 @@ class RowOptions:
   streams: int = 0
 
   def masks(self) -> Masks:
-    """Returns what is hidden; ValueError if an option is out of its range."""
-    return check_masks(
-      Masks(**{name: getattr(self, name) for name in Masks._fields})
-    )
+    """Returns the masking options; ValueError if one is out of range."""
+    names = [field.name for field in dataclasses.fields(Masks)]
+    return check_masks(Masks(**{name: getattr(self, name) for name in names}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +149,7 @@ class RecipeFactory:
 
   Attributes:
     name: the name of the recipe.
-    defaults: option -> its default; it has these options alone.
+    defaults: option -> its default. The recipe has only these options.
     function: (ids of the special tokens, number of pieces, options) -> recipe.
   """
 
@@ -151,12 +163,12 @@ class RecipeFactory:
     """Makes a recipe.
 
     Args:
-      special: ids of the special tokens.
-      vocab_size: number of pieces.
-      **options: of `RowOptions`, those in `defaults`.
+      special: the ids of the special tokens.
+      vocab_size: the number of pieces.
+      **options: fields of `RowOptions` that are in `defaults`.
 
     Raises:
-      ValueError: no such option, or one is out of its range.
+      ValueError: there is no such option, or one is out of range.
     """
     for option in options:
       if option not in self.defaults:
@@ -174,7 +186,11 @@ RECIPES: dict[str, RecipeFactory] = {}
 def _register(
   **defaults: Any,
 ) -> Callable[[Callable[..., Recipe]], RecipeFactory]:
-  """Puts a function into `RECIPES`, with the options that it has."""
+  """Returns a decorator that puts a function into `RECIPES`.
+
+  Args:
+    **defaults: the options of the recipe, and their defaults.
+  """
 
   def decorate(function: Callable[..., Recipe]) -> RecipeFactory:
     name = function.__name__
@@ -205,7 +221,7 @@ def bert_pairs(
   The defaults are those of google-research/bert's create_pretraining_data.py.
   """
   _check_share(options)
-  # On a command line it is a string.
+  # The option is a string if it comes from a command line.
   split_single = str(options.random_share) == "0.5"
   if options.random_share != "published" and not split_single:
     raise UserError(
@@ -231,9 +247,9 @@ def albert_pairs(
 ) -> Recipe:
   """ALBERT's pre-training: masked n-grams and sentence-order prediction.
 
-  google-research/albert create_pretraining_data.py; its flag for
-  `max_predictions` is 20, at length 512 too, which hides 4%: by default there
-  is room for the 15% of the paper.
+  The source is google-research/albert create_pretraining_data.py. Its flag for
+  `max_predictions` is 20, also at length 512, where 20 predictions are only 4%
+  of a row. The default here has room for the 15% of the paper.
   """
   _check_share(options)
   singles = ("split", "random_document")
@@ -264,8 +280,8 @@ def electra_segments(
 ) -> Recipe:
   """ELECTRA's rows: one or two segments of one document, without a label.
 
-  google-research/electra build_pretraining_dataset.py; `max_predictions` is
-  (mask_rate + 0.005) * length in its configure_pretraining.py.
+  The source is google-research/electra build_pretraining_dataset.py. In its
+  configure_pretraining.py, `max_predictions` is (mask_rate + 0.005) * length.
   """
   _check_share(options)
   layout = assembly.Layout(
@@ -285,7 +301,7 @@ def electra_segments(
   return _laid_out(layout, index, options.static_masks)
 
 
-# RoBERTa's rows (fairseq).
+# The options of RoBERTa's rows (fairseq).
 _ROBERTA = dict(
   length=512,
   max_predictions=80,
@@ -305,9 +321,9 @@ def full_sentences(
 ) -> Recipe:
   """RoBERTa's FULL-SENTENCES: <s> sentences </s>, across documents.
 
-  Where a document ends within a row there is one </s> more, and tokens attend
-  across it (Liu et al. 2019, section 4.2; fairseq "complete"). Special tokens
-  are never hidden, where fairseq's masks take no notice of what a token is.
+  If a document ends inside a row, one more </s> follows it, and tokens attend
+  across this </s> (Liu et al. 2019, section 4.2; fairseq "complete"). Special
+  tokens are never hidden here; fairseq hides them like other tokens.
   """
   if options.max_sequences > 1:
     raise UserError(
@@ -322,10 +338,10 @@ def full_sentences(
 def doc_sentences(
   special: SpecialIds, vocab_size: int, options: RowOptions
 ) -> Recipe:
-  """RoBERTa's DOC-SENTENCES: <s> sentences </s>, of one document.
+  """RoBERTa's DOC-SENTENCES: <s> sentences </s>, from one document.
 
-  With masking="span", replacement="unigram" and count="ceil" it makes
-  SpanBERT's rows (Joshi et al. 2020; no_nsp_span_bert_dataset.py of
+  With masking="span", replacement="unigram" and count="ceil", the rows are
+  SpanBERT's (Joshi et al. 2020; no_nsp_span_bert_dataset.py of
   facebookresearch/SpanBERT).
   """
   return _sentences(special, vocab_size, options, crossing=False)
@@ -333,9 +349,10 @@ def doc_sentences(
 
 @_register(length=512, max_sequences=1)
 def lm(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
-  """GPT-1's rows: contiguous tokens of one document and what follows each.
+  """GPT-1's rows: contiguous tokens of one document, and the token after each.
 
-  It needs no special tokens; padding has id 0 if there is no special one.
+  No special tokens are needed. Padding has id 0 if the vocabulary has no
+  padding token.
   """
   layout = assembly.Layout(
     special,
@@ -350,10 +367,10 @@ def lm(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
 
 @_register(length=20, streams=0)
 def elmo(special: SpecialIds, vocab_size: int, options: RowOptions) -> Recipe:
-  """ELMo's pre-training: words before and after each word.
+  """ELMo's pre-training: predicts the words before and after each word.
 
-  The vocabulary is one of words; words beyond it are `<UNK>` as targets. The
-  length is `unroll_steps` of allenai/bilm-tf.
+  The vocabulary is a list of words. A word that is not in it has the target
+  `<UNK>`. The default length is `unroll_steps` of allenai/bilm-tf.
   """
   del special
   length, streams = options.length, options.streams
@@ -382,8 +399,8 @@ def make_recipe(
   """Makes a recipe from its name in `RECIPES` and its options.
 
   Raises:
-    ValueError: no such recipe or option (the nearest is named), a value out of
-      range, or the vocabulary lacks a special token.
+    ValueError: there is no such recipe or option (the message names the nearest
+      one), a value is out of range, or the vocabulary lacks a special token.
   """
   if name not in RECIPES:
     raise UserError(f"no builder {name!r}{nearest(name, RECIPES)}")
@@ -398,13 +415,13 @@ def make_recipe(
 
 
 def shortfall(name: str, options: Mapping[str, Any]) -> str | None:
-  """Says that full rows have fewer prediction slots than `mask_rate` asks for.
+  """Returns a warning if full rows have fewer slots than `mask_rate` asks for.
 
-  As ALBERT's released data have; None if there are enough.
+  ALBERT's released data have too few. Returns None if there are enough.
 
   Args:
     name: a key of `RECIPES`.
-    options: options, of which only those of the recipe are read.
+    options: options by name; those that the recipe does not have are ignored.
   """
   defaults = RECIPES[name].defaults
   if "max_predictions" not in defaults:
@@ -422,7 +439,7 @@ def shortfall(name: str, options: Mapping[str, Any]) -> str | None:
 
 
 def _check_share(options: RowOptions) -> None:
-  """Raises ValueError, naming the option, its value and its range."""
+  """Raises ValueError if `short_probability` is out of range."""
   share = options.short_probability
   if not 0 <= share <= 1:
     raise UserError(f"short_probability is {share}; it is a share, 0 to 1.")
@@ -436,7 +453,7 @@ def _pairs(
   needs_two: bool,
   order: bool = False,
 ) -> Recipe:
-  """A recipe for pairs of segments; see `pairs.index_chunks`."""
+  """Returns a recipe for pairs of segments; see `pairs.index_chunks`."""
   layout = assembly.Layout(
     special,
     vocab_size,
@@ -454,16 +471,16 @@ def _pairs(
     split_single=split_single,
     order=order,
   )
-  settle = functools.partial(pairs.resolve, max_tokens=room)
+  resolve = functools.partial(pairs.resolve, max_tokens=room)
   return _laid_out(
-    layout, index, options.static_masks, settle, needs_two=needs_two
+    layout, index, options.static_masks, resolve, needs_two=needs_two
   )
 
 
 def _sentences(
   special: SpecialIds, vocab_size: int, options: RowOptions, crossing: bool
 ) -> Recipe:
-  """A recipe for whole sentences; see `sentences.index_sentences`."""
+  """Returns a recipe for whole sentences; see `sentences.index_sentences`."""
   layout = assembly.Layout(
     special,
     vocab_size,
@@ -479,6 +496,7 @@ def _sentences(
 
 
 def _check(corpus: Corpus, masks: Masks | None, needs_two: bool) -> None:
+  """Does what `Recipe.check` does; the arguments are as in `_laid_out`."""
   if needs_two:
     pairs.check_pairs(corpus)
   if masks is not None:
@@ -489,33 +507,33 @@ def _laid_out(
   layout: assembly.Layout,
   index: Callable[..., np.ndarray],
   static_masks: int = 0,
-  settle: assembly.Settle = assembly.settled,
+  resolve: assembly.Resolve = assembly.already_resolved,
   needs_two: bool = False,
 ) -> Recipe:
-  """Puts a recipe together whose examples are `rows.EXAMPLE`.
+  """Makes a recipe whose examples can be described by `rows.EXAMPLE`.
 
   Args:
-    layout: how a row is laid out.
-    index: as `Recipe.index`, of single examples.
-    static_masks: as `Recipe.copies`.
-    settle: what these examples are.
-    needs_two: True if a corpus must have two documents.
+    layout: the layout of the rows.
+    index: a function like `Recipe.index`; each element is one sequence.
+    static_masks: see `Recipe.copies`.
+    resolve: finds the texts of the elements of `index`.
+    needs_two: True if a corpus must have at least two documents.
   """
   assembly.check_layout(layout)
   if static_masks < 0:
     raise UserError(f"static_masks is {static_masks}; 0 for new ones always.")
   if layout.max_sequences > 1:
     index = functools.partial(
-      assembly.index_packed, layout=layout, index=index, settle=settle
+      assembly.index_packed, layout=layout, index=index, resolve=resolve
     )
-    settle = assembly.settled
+    resolve = assembly.already_resolved
   return Recipe(
     features=select(assembly.keys(layout), assembly.sizes(layout)),
     check=functools.partial(_check, masks=layout.masks, needs_two=needs_two),
     index=index,
-    build=functools.partial(assembly.build, layout=layout, settle=settle),
+    build=functools.partial(assembly.build, layout=layout, resolve=resolve),
     roles=ROLES if layout.masks else (),
     copies=static_masks,
-    settle=settle,
+    resolve=resolve,
     pairs=layout.pairs,
   )

@@ -1,43 +1,45 @@
-"""Lays sequences out in rows: one in each, or several (packed).
+"""Lays sequences out in rows: one in each row, or several (packed rows).
 
-What a row holds is described by places in the corpus (`EXAMPLE`); its tokens
-are fetched here, with special tokens between and padding behind them.
+A sequence is described by positions in the corpus (`EXAMPLE`). The functions
+here split each sequence into parts (`Parts`), fetch the tokens of the parts,
+and pad the rows. A part is a run of text tokens, or one special token.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bert_jax.corpus.reader import Corpus
 from bert_jax.text.vocabulary import SpecialIds
 
-# One sequence: a text, and a second one if it has any tokens.
+# One sequence: a text, or a pair of texts if `second_length` is not 0.
 EXAMPLE = np.dtype(
   [
-    ("start", np.int64),  # first token, in the corpus
-    ("second", np.int64),
-    # Tokens; 0 for no sequence. Of a text that ends before the second begins,
-    # and is longer than that, see `returning_parts`.
+    ("start", np.int64),  # the first token of the text, in the corpus
+    ("second", np.int64),  # the first token of the second text
+    # The number of tokens of the text; 0 means that there is no sequence. If
+    # start < second < start + length, see `returning_parts`.
     ("length", np.uint16),
     ("second_length", np.uint16),
-    ("label", np.uint8),  # of a pair
+    ("label", np.uint8),  # the label of a pair
   ],
   align=True,
 )
 
 
 class Rows(NamedTuple):
-  """A batch of rows before masks, [B, L] each.
+  """A batch of rows before masking. All arrays but `lengths` are [B, L].
 
   Attributes:
-    ids: int32, with special tokens and padding.
+    ids: int32 token ids, special tokens and padding included.
     sequences: int32, 1, 2, ... for the sequences of a row, 0 for padding.
-    segments: int32, 1 in the second text of a pair and its separator.
+    segments: int32, 1 in the second text of a pair and its separator, else 0.
     positions: int32, 0, 1, ... in each sequence; 0 at padding.
     text: bool, False at special tokens and padding.
-    index: int64, where in the corpus each token lies; meaningless elsewhere.
-    lengths: [B, S] int64, tokens of each sequence with special tokens.
+    token_index: int64, the index of each text token in the corpus; it has no
+      meaning at special tokens and padding.
+    lengths: [B, S] int64, the tokens of each sequence, special tokens included.
   """
 
   ids: np.ndarray
@@ -45,19 +47,22 @@ class Rows(NamedTuple):
   segments: np.ndarray
   positions: np.ndarray
   text: np.ndarray
-  index: np.ndarray
+  token_index: np.ndarray
   lengths: np.ndarray
 
 
 class Parts(NamedTuple):
-  """What follows each other in rows, [B, P] or [P] each; a length may be 0.
+  """The parts of rows, in their order in the row.
+
+  Each array is [B, P] or [P]. A part is a run of text tokens, or one special
+  token. Its length may be 0.
 
   Attributes:
-    start: first token in the corpus, of text.
-    length: tokens.
-    special: id of a special token; -1 for text.
-    sequence: number of the sequence in its row, from 0 on.
-    segment: 0 or 1.
+    start: the index in the corpus of the first token of a run of text.
+    length: the number of tokens.
+    special: the id of the special token; -1 for text.
+    sequence: the number of the part's sequence in its row, from 0.
+    segment: the segment id of the part, 0 or 1.
   """
 
   start: np.ndarray
@@ -68,56 +73,64 @@ class Parts(NamedTuple):
 
 
 def pair_parts(examples: np.ndarray, special: SpecialIds) -> Parts:
-  """[CLS] A [SEP] B [SEP] for each sequence, without B and its [SEP] if empty.
+  """Returns the parts [CLS] A [SEP] B [SEP] of each sequence.
+
+  If B is empty, B and its [SEP] have length 0.
 
   Args:
     examples: [B, S] of `EXAMPLE`.
-    special: ids of [CLS] and [SEP].
+    special: the ids of [CLS] and [SEP].
   """
-  rows, places = examples.shape
+  rows, max_sequences = examples.shape
   first = examples["length"].astype(np.int64)
   second = examples["second_length"].astype(np.int64)
-  some, both = (first > 0).astype(np.int64), (second > 0).astype(np.int64)
-  none = np.zeros_like(first)
-  length = np.stack([some, first, some, second, both], 2)
-  start = np.stack([none, examples["start"], none, examples["second"], none], 2)
+  has_first = (first > 0).astype(np.int64)
+  has_second = (second > 0).astype(np.int64)
+  zeros = np.zeros_like(first)
+  length = np.stack([has_first, first, has_first, second, has_second], 2)
+  start = np.stack(
+    [zeros, examples["start"], zeros, examples["second"], zeros], 2
+  )
   specials = np.array([special.cls, -1, special.sep, -1, special.sep])
   return Parts(
     start.reshape(rows, -1),
     length.reshape(rows, -1),
-    np.tile(specials, places),
-    np.repeat(np.arange(places), 5),
-    np.tile([0, 0, 0, 1, 1], places),
+    np.tile(specials, max_sequences),
+    np.repeat(np.arange(max_sequences), 5),
+    np.tile([0, 0, 0, 1, 1], max_sequences),
   )
 
 
 def _returned(
   sentences: np.ndarray, second: np.ndarray, spare: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Finds the sentences of second texts that belong to the first ones.
+  """Finds the sentences after B's beginning that belong to A.
+
+  A and B are the first and the second text of a pair. The sentences are tried
+  in their order. A takes each one that fits into its remaining spare tokens.
 
   Args:
     sentences: `Corpus.sentences`.
-    second: [N] first token of each second text.
-    spare: [N] tokens that the first one takes, sentence by sentence, of those
-      that fit into what is left of it.
+    second: [N] the index of the first token of each B.
+    spare: [N] the tokens of each A that are not before B's beginning.
 
   Returns:
-    [N, K] first tokens, and lengths, 0 behind the last.
+    [N, K] the first token of each returned sentence, and [N, K] the lengths of
+    the sentences, with 0 after the last one.
   """
-  place = np.searchsorted(sentences, second)
+  sentence = np.searchsorted(sentences, second)
   (rows,) = np.nonzero(spare > 0)
   count, returned = np.zeros(len(second), np.int64), []
   spare = spare.copy()
   while len(rows):
-    begin = np.asarray(sentences[place[rows]])
-    size = np.asarray(sentences[place[rows] + 1]) - begin
+    begin = np.asarray(sentences[sentence[rows]])
+    size = np.asarray(sentences[sentence[rows] + 1]) - begin
     fits = size <= spare[rows]
     fitting = rows[fits]
     returned.append((fitting, count[fitting], begin[fits], size[fits]))
     count[fitting] += 1
     spare[fitting] -= size[fits]
-    place[rows] += 1
+    sentence[rows] += 1
     rows = rows[spare[rows] > 0]
   shape = len(second), int(count.max(initial=0))
   starts, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -129,18 +142,18 @@ def _returned(
 def returning_parts(
   corpus: Corpus, examples: np.ndarray, special: SpecialIds
 ) -> Parts:
-  """As `pair_parts`, where later sentences may return to the first text.
+  """Returns what `pair_parts` returns, but sentences of B may return to A.
 
-  A is the tokens from its beginning to B's, and if it is longer than that, the
-  sentences from there on that fit into what is left of its length, each in its
-  turn; B is the others.
+  A has the tokens from its beginning to B's beginning. If A is longer than
+  that, it also takes later sentences, one after the other, if they fit into the
+  rest of its length. B has the other sentences.
 
   Args:
     corpus: the documents.
     examples: [B, S] of `EXAMPLE`.
-    special: ids of [CLS] and [SEP].
+    special: the ids of [CLS] and [SEP].
   """
-  rows, places = examples.shape
+  rows, max_sequences = examples.shape
   flat = examples.ravel()
   start, second = flat["start"], flat["second"]
   length = flat["length"].astype(np.int64)
@@ -149,14 +162,14 @@ def returning_parts(
   starts, lengths = _returned(corpus.sentences, second, spare)
   if not starts.shape[1]:
     return pair_parts(examples, special)
-  # B's parts lie before, between and behind those that return.
-  none = np.zeros((len(flat), 1), np.int64)
+  # The parts of B are before, between and after the returned sentences.
+  zeros = np.zeros((len(flat), 1), np.int64)
   total = flat["second_length"].astype(np.int64)[:, None]
   begins = np.append(second[:, None], starts + lengths, 1)
-  gaps = np.append(starts, none, 1) - begins
-  gaps = np.where(np.append(lengths, none, 1) > 0, gaps, total)
+  gaps = np.append(starts, zeros, 1) - begins
+  gaps = np.where(np.append(lengths, zeros, 1) > 0, gaps, total)
   sizes = np.diff(np.minimum(np.cumsum(gaps, 1), total), axis=1, prepend=0)
-  some, both = length[:, None] > 0, total > 0
+  has_first, has_second = length[:, None] > 0, total > 0
   first_length = (length - spare)[:, None]
   split = 2 + lengths.shape[1]
   specials = np.full(split + sizes.shape[1] + 2, -1)
@@ -167,38 +180,42 @@ def returning_parts(
   )
   return Parts(
     np.concatenate(
-      [none, start[:, None], starts, none, begins, none], 1
+      [zeros, start[:, None], starts, zeros, begins, zeros], 1
     ).reshape(rows, -1),
-    np.concatenate([some, first_length, lengths, some, sizes, both], 1).reshape(
-      rows, -1
-    ),
-    np.tile(specials, places),
-    np.repeat(np.arange(places), len(specials)),
-    np.tile((np.arange(len(specials)) > split).astype(np.int64), places),
+    np.concatenate(
+      [has_first, first_length, lengths, has_first, sizes, has_second], 1
+    ).reshape(rows, -1),
+    np.tile(specials, max_sequences),
+    np.repeat(np.arange(max_sequences), len(specials)),
+    np.tile((np.arange(len(specials)) > split).astype(np.int64), max_sequences),
   )
 
 
 def bare_parts(examples: np.ndarray) -> Parts:
-  """The text alone, for each sequence of `examples`, [B, S] of `EXAMPLE`."""
-  places = examples.shape[1]
+  """Returns the text of each sequence as a part, without special tokens.
+
+  Args:
+    examples: [B, S] of `EXAMPLE`, one text in each sequence.
+  """
+  max_sequences = examples.shape[1]
   return Parts(
     examples["start"],
     examples["length"].astype(np.int64),
-    np.full(places, -1),
-    np.arange(places),
-    np.zeros(places, np.int64),
+    np.full(max_sequences, -1),
+    np.arange(max_sequences),
+    np.zeros(max_sequences, np.int64),
   )
 
 
 def separated_parts(
   corpus: Corpus, examples: np.ndarray, special: SpecialIds
 ) -> Parts:
-  """[CLS] A [SEP], with a [SEP] too wherever a document ends within A.
+  """Returns the parts [CLS] A [SEP], with a [SEP] after each document in A.
 
   Args:
     corpus: the documents.
-    examples: [B, 1] of `EXAMPLE`, one text each.
-    special: ids of [CLS] and [SEP].
+    examples: [B, 1] of `EXAMPLE`, one text in each sequence.
+    special: the ids of [CLS] and [SEP].
   """
   start = examples["start"][:, 0]
   stop = start + examples["length"][:, 0]
@@ -222,27 +239,27 @@ def separated_parts(
   starts[:, 1::2] = begins
   specials = np.full(parts, special.sep)
   specials[0], specials[1::2] = special.cls, -1
-  same = np.zeros(parts, np.int64)
-  return Parts(starts, length, specials, same, same)
+  zeros = np.zeros(parts, np.int64)
+  return Parts(starts, length, specials, sequence=zeros, segment=zeros)
 
 
 def lay_out(
-  tokens: np.ndarray, parts: Parts, places: int, width: int, pad: int
+  tokens: np.ndarray, parts: Parts, max_sequences: int, width: int, pad: int
 ) -> Rows:
-  """Fetches the parts of rows and pads.
+  """Fetches the tokens of rows, and pads the rows.
 
   Args:
-    tokens: [T] flat token ids of the corpus.
-    parts: the content of the rows, at most `width` tokens in each.
-    places: S, the most sequences in a row.
+    tokens: [T] the token ids of the corpus.
+    parts: the parts of the rows, at most `width` tokens in each row.
+    max_sequences: S, the most sequences in a row.
     width: L.
-    pad: id of padding.
+    pad: the id of padding.
   """
   rows = len(parts.length)
   shape = rows, width
 
-  def spread(values, padding, dtype):
-    """Repeats a value of each part over its columns."""
+  def spread(values: np.ndarray, padding: int, dtype: Any) -> np.ndarray:
+    """Returns [B, L]: the value of each part in all columns of the part."""
     full = np.empty((rows, parts.length.shape[1] + 1), dtype)
     full[:, :-1], full[:, -1] = values, padding
     return np.repeat(full.ravel(), repeats).reshape(shape)
@@ -251,19 +268,19 @@ def lay_out(
   repeats = np.append(parts.length, width - used[:, None], axis=1).ravel()
   ends = np.cumsum(parts.length, axis=1)
   begin = ends - parts.length
-  lengths = np.zeros((rows, places), np.int64)
-  for place in range(places):
-    in_place = parts.sequence == place
-    lengths[:, place] = parts.length[:, in_place].sum(1)
+  lengths = np.zeros((rows, max_sequences), np.int64)
+  for sequence in range(max_sequences):
+    in_sequence = parts.sequence == sequence
+    lengths[:, sequence] = parts.length[:, in_sequence].sum(1)
   origin = np.cumsum(lengths, axis=1) - lengths
 
-  index = spread(parts.start - begin, 0, np.int64) + np.arange(width)
-  ids = tokens.take(index, mode="clip").astype(np.int32)
+  token_index = spread(parts.start - begin, 0, np.int64) + np.arange(width)
+  ids = tokens.take(token_index, mode="clip").astype(np.int32)
   sequences = spread(parts.sequence + 1, 0, np.int32)
   ids[sequences == 0] = pad
-  # In place of what was read for special tokens.
-  row, part = np.nonzero((parts.special >= 0) & (parts.length > 0))
-  ids[row, begin[row, part]] = parts.special[part]
+  # The columns of special tokens have some token of the corpus until here.
+  row, number = np.nonzero((parts.special >= 0) & (parts.length > 0))
+  ids[row, begin[row, number]] = parts.special[number]
   positions = np.arange(width, dtype=np.int32)
   positions = positions - spread(origin[:, parts.sequence], 0, np.int32)
   positions[sequences == 0] = 0
@@ -273,23 +290,23 @@ def lay_out(
     spread(parts.segment, 0, np.int32),
     positions,
     spread(parts.special < 0, False, bool),
-    index,
+    token_index,
     lengths,
   )
 
 
-def word_starts(bits: np.ndarray, index: np.ndarray) -> np.ndarray:
-  """Says where words start.
+def word_starts(bits: np.ndarray, token_index: np.ndarray) -> np.ndarray:
+  """Looks up which tokens start a word.
 
   Args:
     bits: `Corpus.word_starts`.
-    index: `Rows.index`.
+    token_index: `Rows.token_index`.
 
   Returns:
-    [B, L] bool; at special tokens and padding it means nothing.
+    [B, L] bool; it has no meaning at special tokens and padding.
   """
-  starts = bits.take(index >> 3, mode="clip")
-  starts >>= (index & 7).astype(np.uint8)
+  starts = bits.take(token_index >> 3, mode="clip")
+  starts >>= (token_index & 7).astype(np.uint8)
   return (starts & 1).astype(bool)
 
 
@@ -298,22 +315,23 @@ def flat_row(
 ) -> dict[str, np.ndarray]:
   """Puts sequences of any lengths side by side in one long row.
 
-  No place is padding but the last. With attention kernels that look at the
-  blocks of each sequence alone (GPUs), such a row costs what its tokens cost.
+  Only the end of the row is padding. Attention kernels for GPUs skip the blocks
+  between different sequences. With them, the cost of such a row grows only with
+  its tokens.
 
   Args:
-    sequences: ids [l] of each, with their special tokens.
-    multiple: the row's length is the next multiple, so that few lengths are
-      compiled for.
+    sequences: the ids [l] of each sequence, special tokens included.
+    multiple: the row's length is rounded up to a multiple of this number, so
+      that programs are compiled for few lengths.
 
   Returns:
     `input_ids`, `position_ids` (from 0 in each sequence) and `sequence_ids`
-    (1, 2, ...), int32 [1, t]. The places left at the end are a sequence of
-    their own, with the number after the last, whose tokens are id 0.
+    (1, 2, ...), int32 [1, t]. The padding at the end has id 0, and forms one
+    more sequence with the next number.
 
   Raises:
-    ValueError: no sequence, one without tokens, one that is not ids [l], or a
-      multiple below 1.
+    ValueError: there are no sequences, a sequence has no tokens or is not an
+      array of ids [l], or `multiple` is below 1.
   """
   if multiple < 1:
     raise ValueError(f"flat_row: multiple={multiple} must be at least 1.")
@@ -333,15 +351,12 @@ def flat_row(
   lengths = np.append(lengths, size - total)
   input_ids = np.zeros(size, np.int32)
   input_ids[:total] = np.concatenate(list(sequences))
-  number = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+  sequence_ids = np.repeat(np.arange(1, len(lengths) + 1), lengths)
   first = np.repeat(np.cumsum(lengths) - lengths, lengths)
-  # The rest counts its positions too, but not beyond those of the others.
-  position = (np.arange(size) - first) % lengths[:-1].max()
+  # The padding must have no larger position than the other sequences have.
+  positions = (np.arange(size) - first) % lengths[:-1].max()
   return {
-    name: values.astype(np.int32)[None]
-    for name, values in (
-      ("input_ids", input_ids),
-      ("position_ids", position),
-      ("sequence_ids", number),
-    )
+    "input_ids": input_ids[None],
+    "position_ids": positions.astype(np.int32)[None],
+    "sequence_ids": sequence_ids.astype(np.int32)[None],
   }

@@ -1,7 +1,7 @@
 """Rows of running text: whole sentences, ELECTRA's segments, plain tokens.
 
-Each function cuts an epoch of a range of documents, as `Recipe.index`; no
-token is read.
+Each public function is a `Recipe.index`: it cuts a range of documents into the
+examples of an epoch. No function reads a token.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from bert_jax.examples.rows import EXAMPLE
 def _examples(
   start: np.ndarray, length: np.ndarray, second_length: np.ndarray | int = 0
 ) -> np.ndarray:
-  """Runs of `length` and the `second_length` tokens that follow them."""
+  """Returns `EXAMPLE`s whose second text directly follows the first."""
   examples = np.zeros(len(start), EXAMPLE)
   examples["start"], examples["length"] = start, length
   examples["second"] = start + length
@@ -32,19 +32,20 @@ def index_sentences(
   room: int,
   cross: bool,
 ) -> np.ndarray:
-  """Fills rows with whole consecutive sentences, as many as fit.
+  """Fills each row with as many whole consecutive sentences as fit.
 
-  RoBERTa's FULL-SENTENCES and DOC-SENTENCES (Liu et al. 2019, section 4.2;
-  fairseq's sample-break-mode "complete" and "complete_doc"). The rows are the
-  same in every epoch. One deviation: a sentence longer than a row, which
-  fairseq keeps as a row that is too long, is cut into rows' worth.
+  The rows are RoBERTa's FULL-SENTENCES and DOC-SENTENCES (Liu et al. 2019,
+  section 4.2; fairseq's sample-break-mode "complete" and "complete_doc"). They
+  are the same in every epoch. There is one deviation: a sentence that is longer
+  than a row is cut to rows here. fairseq makes a row of it that is too long.
 
   Args:
     corpus: the documents.
-    first_document, last_document: the range.
+    first_document: the first document of the range.
+    last_document: the end of the range.
     key: not used.
-    room: tokens of a row without its first and last special token.
-    cross: rows go on in the next document, for a separator in between.
+    room: the tokens of a row without its first and last special token.
+    cross: True if a row may continue in the next document, after a separator.
 
   Returns:
     `EXAMPLE` array in corpus order.
@@ -63,7 +64,7 @@ def index_sentences(
   stops = np.append(starts[1:], offsets[-1:])
   document = np.repeat(document, pieces)
   if cross:
-    # Every document before a token adds a separator to its distance.
+    # Each end of a document inside a row takes the room of a separator.
     last = np.searchsorted(stops + document, starts + document + room, "right")
   else:
     last = np.searchsorted(stops, starts + room, "right")
@@ -83,23 +84,25 @@ def index_segments(
   length: int,
   short_probability: float,
 ) -> np.ndarray:
-  """Cuts documents into one or two segments a row, as ELECTRA does.
+  """Cuts documents into rows of one or two segments, as ELECTRA does.
 
-  `ExampleBuilder` of google-research/electra build_pretraining_dataset.py:
-  sentences accumulate until a row's target is reached or the document ends. One
-  row in ten is a single segment. Of the others the sentence with which the
-  first segment would reach half of the row begins the second one, or, with
-  equal chance, ends the first. A later sentence with which the first segment
-  still stays under the half goes there too, see `rows.returning_parts`. Each
-  segment is cut at its end to what the row has room for.
+  The source is `ExampleBuilder` of google-research/electra
+  build_pretraining_dataset.py. A row takes sentences until its target length is
+  reached or the document ends. One row in ten is a single segment. The other
+  rows have two. Take the sentence with which the first segment would reach half
+  of the row: with equal chance, it begins the second segment or ends the first.
+  A later sentence also goes to the first segment if that segment remains
+  shorter than half of the row, see `rows.returning_parts`. Each segment is cut
+  at its end if the row has no room for all of it.
 
   Args:
     corpus: the documents.
-    first_document, last_document: the range.
+    first_document: the first document of the range.
+    last_document: the end of the range.
     key: from `make_key`; another key (epoch) gives other rows.
-    length: L, tokens of a row with [CLS] and one or two [SEP].
-    short_probability: 0.05 in the program: share of rows that aim at a length
-      uniform between 5 and L.
+    length: L, the tokens of a row with [CLS] and one or two [SEP].
+    short_probability: the share of rows whose target length is uniform between
+      5 and L, instead of L (0.05 in the program).
 
   Returns:
     `EXAMPLE` array in corpus order.
@@ -124,7 +127,7 @@ def index_segments(
   start = offsets[passed]
   following = np.minimum(following, stops)[passed]
   half = (target[passed] - 3) // 2
-  # Sentences that end before the half; one at least.
+  # The first segment gets the sentences that end before the half, at least one.
   split = np.searchsorted(offsets, start + half) - 1
   split = np.maximum(split, sentence[passed] + 1)
   reaches = offsets[split] - start < half
@@ -145,27 +148,30 @@ def index_segments(
 
 
 def _returning(
-  offsets: np.ndarray, place: np.ndarray, stop: np.ndarray, spare: np.ndarray
+  offsets: np.ndarray, first: np.ndarray, stop: np.ndarray, spare: np.ndarray
 ) -> np.ndarray:
-  """Tokens that first segments take from behind the second's beginning.
+  """Counts the tokens that return from second segments to first segments.
 
   Args:
-    offsets: first tokens of the sentences.
-    place: [N] the first sentences that may return, and where these end, `stop`.
-    stop: [N].
+    offsets: the first token of each sentence.
+    first: [N] the first sentence that may return, for each row.
+    stop: [N] the end of the sentences that may return.
     spare: [N] how many tokens each first segment may still take.
+
+  Returns:
+    [N] integers.
   """
-  taken = np.zeros_like(spare)
-  (rows,) = np.nonzero((spare > 0) & (place < stop))
-  place, stop, spare = place[rows], stop[rows], spare[rows]
+  returned = np.zeros_like(spare)
+  (rows,) = np.nonzero((spare > 0) & (first < stop))
+  sentence, stop, spare = first[rows], stop[rows], spare[rows]
   while len(rows):
-    size = offsets[place + 1] - offsets[place]
+    size = offsets[sentence + 1] - offsets[sentence]
     size = np.where(size <= spare, size, 0)
-    taken[rows] += size
-    spare, place = spare - size, place + 1
-    on = (spare > 0) & (place < stop)
-    rows, place, stop, spare = rows[on], place[on], stop[on], spare[on]
-  return taken
+    returned[rows] += size
+    spare, sentence = spare - size, sentence + 1
+    on = (spare > 0) & (sentence < stop)
+    rows, sentence, stop, spare = rows[on], sentence[on], stop[on], spare[on]
+  return returned
 
 
 def index_tokens(
@@ -176,25 +182,27 @@ def index_tokens(
   *,
   length: int,
 ) -> np.ndarray:
-  """Cuts documents into rows of `length` tokens, wherever that falls.
+  """Cuts documents into rows of `length` tokens, also inside sentences.
 
-  GPT-1 (Radford et al. 2018, section 4.1): contiguous sequences. In a document
-  longer than a row, the first row ends at a place that is new in every epoch.
-  Each token but a document's first is predicted once an epoch.
+  GPT-1 is trained on contiguous sequences (Radford et al. 2018, section 4.1).
+  In a document that is longer than a row, the first row ends at another token
+  in every epoch. Each token is predicted once in an epoch, except the first
+  token of a document.
 
   Args:
     corpus: the documents.
-    first_document, last_document: the range.
+    first_document: the first document of the range.
+    last_document: the end of the range.
     key: from `make_key`; another key (epoch) gives other rows.
     length: L.
 
   Returns:
-    `EXAMPLE` array in corpus order: what is read; what is predicted lies one
-    token further.
+    `EXAMPLE` array in corpus order. It describes the tokens that are read. The
+    tokens to predict are one token further.
   """
   documents = np.asarray(corpus.documents[first_document : last_document + 1])
   offsets = np.asarray(corpus.sentences)[documents]
-  # The last token is predicted only.
+  # The last token of a document is predicted, but not read.
   sizes = np.diff(offsets) - 1
   numbers = np.arange(first_document, last_document)
   phase = hashing.randint(key, numbers, 0, length)

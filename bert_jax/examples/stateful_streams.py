@@ -1,4 +1,4 @@
-"""Streams of text side by side that go on from batch to batch, for ELMo."""
+"""ELMo's text streams: each row of a batch continues in the next batch."""
 
 import numpy as np
 
@@ -11,12 +11,13 @@ from bert_jax.messages import UserError
 
 
 class StatefulStreams:
-  """The endless sequence of a corpus's windows, a stream a row of the batch.
+  """The endless sequence of a corpus's windows, with one stream for each row.
 
-  Example n is window n // B of stream n % B, so that a row of a batch goes on
-  where the same row of the batch before ended. An epoch is B streams of equal
-  length, one after the other in the text; where the first one begins is new in
-  every epoch, and up to a window a stream is left out.
+  With B streams, example n is window n // B of stream n % B. So a row of a
+  batch continues where the same row of the last batch ended. In an epoch, the B
+  streams have equal lengths and follow each other in the text. The first one
+  begins at another word in every epoch. Up to a window for each stream is left
+  out.
   """
 
   def __init__(self, corpus: Corpus, recipe: Recipe, seed: int):
@@ -24,11 +25,11 @@ class StatefulStreams:
 
     Args:
       corpus: the documents.
-      recipe: has `streams`.
-      seed: the seed of the places where epochs begin.
+      recipe: a recipe whose `streams` is not 0.
+      seed: the seed of the words where epochs begin.
 
     Raises:
-      ValueError: the corpus cannot serve the recipe, or is too short.
+      ValueError: the corpus cannot be used for the recipe, or is too short.
     """
     recipe.check(corpus)
     self.features = recipe.features
@@ -60,8 +61,8 @@ class StatefulStreams:
     return self._recipe.build(self._corpus, rows, numbers, self._key)
 
   def position(self) -> dict[str, int]:
-    """Nothing: where an example is follows from its number."""
+    """Returns nothing, because an example depends only on its number."""
     return {}
 
   def restore(self, position: dict[str, int]) -> None:
-    """Nothing to do, see `position`."""
+    """Does nothing, see `position`."""

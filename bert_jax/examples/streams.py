@@ -1,9 +1,9 @@
 """Examples in order: endless streams, mixtures of them, the held-out set.
 
-Each has `read(first, count)`, which returns rows [first, first + count) as a
-batch and depends on nothing but its arguments: what a host reads, in what
-steps, and after how many restarts, changes nothing. `position()` is a cache
-that saves a restart the counting.
+Each class has `read(first, count)`, which returns rows [first, first + count)
+as a batch. The rows depend only on the arguments. They are the same for any
+number of hosts, any batch size and any number of restarts. `position()` only
+makes a restart faster: with it, `restore` need not count examples again.
 """
 
 import itertools
@@ -27,29 +27,38 @@ from bert_jax.examples.portions import (
 from bert_jax.examples.recipes import Recipe
 from bert_jax.messages import UserError
 
-# Slots in which a mixture's shares are exact up to rounding.
+# In each block of this many examples, a mixture's shares are exact up to
+# rounding.
 MIXTURE_BLOCK = 4096
 
 
 class Source(Protocol):
-  """What the loader reads from."""
+  """A source of rows for the loader."""
 
-  features: Features
+  @property
+  def features(self) -> Features:
+    """The shape of one row and the dtype, for each key."""
 
-  def read(self, first: int, count: int) -> Batch: ...
-  def position(self) -> dict[str, int]: ...
-  def restore(self, position: dict[str, int]) -> None: ...
+  def read(self, first: int, count: int) -> Batch:
+    """Returns rows [first, first + count)."""
+
+  def position(self) -> dict[str, int]:
+    """Returns where the last `read` ended, for `restore`."""
+
+  def restore(self, position: dict[str, int]) -> None:
+    """Continues from a `position()` without counting up to it."""
 
 
 class Stream:
   """The endless sequence of the examples of a corpus or a text.
 
-  Each epoch has chunks, pairs and masks of its own, shuffled portion by portion
-  (see `portions`). An epoch is all chunks of all documents; their number
-  differs by epoch. With `Recipe.copies` only the order is new in every epoch.
+  Every epoch has new examples, with new pairs and masks. They are shuffled
+  portion by portion (see `portions`). An epoch has all examples of all
+  documents, and their number differs from epoch to epoch. With `Recipe.copies`,
+  only the order is new in every epoch.
 
-  A stream reads forward: an earlier row starts from the beginning again, unless
-  `restore` tells where a later one is to be found.
+  A stream reads forward. To read an earlier row, it starts again from the
+  beginning, or from the position that `restore` was given.
   """
 
   def __init__(
@@ -67,14 +76,15 @@ class Stream:
     Args:
       source: the documents.
       recipe: makes the rows.
-      seed: another seed gives other chunks, order, pairs and masks.
-      name: the name of the stream; streams with one seed need different names.
+      seed: another seed gives another order and other pairs and masks.
+      name: the name of the stream. Streams with the same seed need different
+        names.
       epochs: the number of epochs; None for an endless sequence.
-      **shards: of a corpus, `shard_tokens` and `window_shards`, see
-        `portions.ShardPortions`.
+      **shards: `shard_tokens` and `window_shards`, see
+        `portions.ShardPortions`; only for a corpus.
 
     Raises:
-      ValueError: the corpus cannot serve the recipe.
+      ValueError: the corpus cannot be used for the recipe.
     """
     self.features = recipe.features
     self._recipe, self._epochs = recipe, epochs
@@ -86,74 +96,77 @@ class Stream:
     self._key = hashing.make_key(self._portions.key, "build")
     self._go_to(0, 0, 0)
 
-  def _go_to(self, epoch: int, place: int, first: int) -> None:
-    self._epoch, self._place, self._first = epoch, place, first
+  def _go_to(self, epoch: int, start: int, first: int) -> None:
+    """Moves to the portion at `start`, whose first example is `first`."""
+    self._epoch, self._start, self._first = epoch, start, first
     self._iterator: Iterator[Portion] | None = None
     self._portion: Portion | None = None
 
   def _load(self) -> Portion | None:
-    """Returns the current portion, None beyond the last epoch.
+    """Returns the current portion; None after the last epoch.
 
     Raises:
-      ValueError: there are no examples.
+      ValueError: an epoch has no examples.
     """
     while self._portion is None:
       if self._epoch == self._epochs:
         return None
       if self._iterator is None:
-        self._iterator = self._portions.read(self._epoch, self._place)
+        self._iterator = self._portions.read(self._epoch, self._start)
       self._portion = next(self._iterator, None)
       if self._portion is not None:
-        self._place = self._portion.place
+        self._start = self._portion.start
       elif self._first:
         self._go_to(self._epoch + 1, 0, self._first)
       else:
         raise UserError(self._portions.empty)
     return self._portion
 
-  def _advance(self) -> None:
-    """Moves to the portion after the current one."""
-    self._first += len(self._portion.rows)
+  def _advance(self, portion: Portion) -> None:
+    """Moves to the portion after `portion`, the current one."""
+    self._first += len(portion.elements)
     self._portion = None
 
   def count(self, epochs: int, epoch: int = 0, first: int = 0) -> int:
     """Returns the number of examples in the first `epochs` epochs.
 
     Args:
-      epochs: how many.
-      epoch: an epoch not after them, to count from; the stream goes on there.
-      first: the number of its first example.
+      epochs: the number of epochs.
+      epoch: the epoch where counting begins, at most `epochs`. The stream
+        continues at its beginning.
+      first: the number of the first example of `epoch`.
     """
     limit, self._epochs = self._epochs, epochs
     self._go_to(epoch, 0, first)
-    while self._load() is not None:
-      self._advance()
+    while portion := self._load():
+      self._advance(portion)
     end = self._first
     self._epochs = limit
     self._go_to(epoch, 0, first)
     return end
 
   def read(self, first: int, count: int) -> Batch:
-    """Returns examples [first, first + count), fewer where `epochs` end."""
+    """Returns examples [first, first + count); fewer after the last epoch."""
     if first < self._first:
       self._go_to(0, 0, 0)
     batches, size = [], 0
-    while size < count and (portion := self._load()) is not None:
+    while size < count and (portion := self._load()):
       begin = first + size - self._first
-      rows = portion.rows[begin : begin + count - size]
-      if len(rows):
-        # The global number of an example enters its draws, so that every epoch
-        # has its own pairs and masks.
-        numbers = np.arange(first + size, first + size + len(rows))
+      elements = portion.elements[begin : begin + count - size]
+      end = begin + len(elements)
+      if len(elements):
+        # Draws depend on the global number of an example, so that every epoch
+        # has other pairs and masks.
+        numbers = np.arange(first + size, first + size + len(elements))
         numbers = numbers.astype(np.uint64)
         if portion.numbers is not None:
-          numbers = portion.numbers[begin : begin + len(rows)]
+          numbers = portion.numbers[begin:end]
         batches.append(
-          self._recipe.build(portion.corpus, rows, numbers, self._key)
+          self._recipe.build(portion.corpus, elements, numbers, self._key)
         )
-        size += len(rows)
+        size += len(elements)
       if size < count:
-        self._advance()
+        self._advance(portion)
     if len(batches) == 1:
       return batches[0]
     batches.append(padding(self.features, 0))
@@ -167,27 +180,27 @@ class Stream:
     return {
       self._portions.kind: self._portions.identity,
       "epoch": self._epoch,
-      self._portions.unit: self._place,
+      self._portions.unit: self._start,
       "first": self._first,
     }
 
   def restore(self, position: dict[str, int]) -> None:
     """Continues from a `position()` without counting up to it.
 
-    The position of another stream (seed, corpus, row length) is ignored: it
-    saves time only, the examples are the same without it.
+    The position of another stream (another seed, corpus or row length) is
+    ignored. A position only saves time; the examples do not depend on it.
     """
     if position.get(self._portions.kind) == self._portions.identity:
-      place = position[self._portions.unit]
-      self._go_to(position["epoch"], place, position["first"])
+      start = position[self._portions.unit]
+      self._go_to(position["epoch"], start, position["first"])
 
 
 class Mixture:
   """Examples of several streams in fixed shares.
 
-  Every block of 4096 examples holds the same number from each stream, in an
-  order permuted by (seed, block). Where an example comes from follows from its
-  number alone.
+  Each block of 4096 examples has the same number of examples from each stream,
+  in an order permuted by (seed, block). The stream of an example depends only
+  on the number of the example.
   """
 
   def __init__(
@@ -197,7 +210,7 @@ class Mixture:
 
     Args:
       streams: streams with equal features.
-      weights: positive, in any unit.
+      weights: the positive weight of each stream; their sum may be any number.
       seed: another seed gives another order within blocks.
 
     Raises:
@@ -223,36 +236,35 @@ class Mixture:
     self._key = hashing.make_key("mixture", seed)
 
   def _components(self, block: int) -> np.ndarray:
-    """Returns which stream fills each slot of a block."""
-    slots = np.arange(MIXTURE_BLOCK)
-    order = np.argsort(hashing.bits(self._key, block, slots))
+    """Returns the stream of each example of a block, [4096] integers."""
+    columns = np.arange(MIXTURE_BLOCK)
+    order = np.argsort(hashing.bits(self._key, np.array(block), columns))
     return np.repeat(np.arange(len(self._counts)), self._counts)[order]
 
   def read(self, first: int, count: int) -> Batch:
     """Returns examples [first, first + count), first >= 0, count >= 1."""
     block, skip = divmod(first, MIXTURE_BLOCK)
     last = (first + count - 1) // MIXTURE_BLOCK
-    slots = np.concatenate(
+    components = np.concatenate(
       [self._components(i) for i in range(block, last + 1)]
     )
-    before, slots = slots[:skip], slots[skip : skip + count]
+    before, wanted = components[:skip], components[skip : skip + count]
     batch = padding(self.features, count)
     for i, stream in enumerate(self._streams):
-      rows = np.flatnonzero(slots == i)
+      rows = np.flatnonzero(wanted == i)
       if not len(rows):
         continue
-      begin = block * int(self._counts[i]) + np.count_nonzero(before == i)
-      part = stream.read(begin, len(rows))
-      for key, value in part.items():
-        batch[key][rows] = value
+      begin = block * int(self._counts[i]) + int(np.sum(before == i))
+      for key, array in stream.read(begin, len(rows)).items():
+        batch[key][rows] = array
     return batch
 
   def position(self) -> dict[str, int]:
     """Returns where the last `read` ended, for `restore`."""
     return {
-      f"{i}.{key}": value
+      f"{i}.{key}": number
       for i, stream in enumerate(self._streams)
-      for key, value in stream.position().items()
+      for key, number in stream.position().items()
     }
 
   def restore(self, position: dict[str, int]) -> None:
@@ -261,8 +273,8 @@ class Mixture:
       prefix = f"{i}."
       stream.restore(
         {
-          key.removeprefix(prefix): value
-          for key, value in position.items()
+          key.removeprefix(prefix): number
+          for key, number in position.items()
           if key.startswith(prefix)
         }
       )
@@ -277,42 +289,43 @@ class Heldout:
     """Indexes the held-out documents.
 
     Args:
-      corpora: held-out documents, of each component of a mixture.
+      corpora: the held-out documents of each component of a mixture.
       recipe: makes the rows.
-      limit: take a subset of this size, chosen by hash, in corpus order; None
-        takes all.
+      limit: the number of examples. They are chosen by a hash, and are in the
+        order of the corpora. None takes all examples.
 
     Raises:
-      ValueError: a corpus cannot serve the recipe, or `limit` is below 1.
+      ValueError: a corpus cannot be used for the recipe, or `limit` is below 1.
     """
     if limit is not None and limit < 1:
       raise UserError(f"the limit of held-out examples is {limit}; at least 1.")
     self.features = recipe.features
     self._corpora, self._recipe = corpora, recipe
     self._key = hashing.make_key("held-out")
-    self._rows, offsets = [], [0]
+    self._elements, offsets = [], [0]
     for corpus in corpora:
       recipe.check(corpus)
       bounds = shard_bounds(corpus, SHARD_TOKENS).tolist()
-      rows = np.concatenate(
+      elements = np.concatenate(
         [
           recipe.index(corpus, first, last, self._key)
           for first, last in itertools.pairwise(bounds)
         ]
       )
-      self._rows.append(rows)
-      offsets.append(offsets[-1] + len(rows))
+      self._elements.append(elements)
+      offsets.append(offsets[-1] + len(elements))
     self._offsets = np.array(offsets)
     numbers = np.arange(offsets[-1])
     order = np.argsort(hashing.bits(self._key, numbers))
-    # An example keeps its number, hence its masks, whatever the limit.
+    # The number of an example, and so its masks, do not depend on the limit.
     self._numbers = np.sort(order[:limit])
 
   def __len__(self) -> int:
+    """Returns the number of examples."""
     return len(self._numbers)
 
   def read(self, first: int, count: int) -> Batch:
-    """Returns rows [first, first + count); those beyond the end are padding."""
+    """Returns rows [first, first + count); rows after the end are empty."""
     numbers = self._numbers[first : first + count]
     batch = padding(self.features, count)
     for i, corpus in enumerate(self._corpora):
@@ -321,14 +334,12 @@ class Heldout:
       if not len(rows):
         continue
       chosen = numbers[rows]
-      part = self._recipe.build(
-        corpus,
-        self._rows[i][chosen - begin],
-        chosen.astype(np.uint64),
-        self._key,
+      elements = self._elements[i][chosen - begin]
+      built = self._recipe.build(
+        corpus, elements, chosen.astype(np.uint64), self._key
       )
-      for key, value in part.items():
-        batch[key][rows] = value
+      for key, array in built.items():
+        batch[key][rows] = array
     return batch
 
 

@@ -1,8 +1,8 @@
-"""Damaged prepared folders are noticed when they are opened."""
+"""A damaged prepared folder raises an error when it is opened."""
 
 import hashlib
 import json
-import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -15,7 +15,7 @@ from bert_jax.text.vocabulary import SPECIAL_TOKENS
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  """A folder as `prepare` makes it."""
+  """Returns a folder, and a function that prepares the same text again."""
   path = tmp_path_factory.mktemp("text")
   pieces = [*SPECIAL_TOKENS, *(f"w{i}" for i in range(50)), "."]
   (path / "vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -34,20 +34,21 @@ def prepared(tmp_path_factory):
   )
 
 
-def flip(path, place):
+def flip(path, share):
+  """Flips one bit of a file, after a share of its bytes."""
   content = bytearray(path.read_bytes())
-  content[int(place * len(content))] ^= 2
+  content[int(share * len(content))] ^= 2
   path.write_bytes(bytes(content))
 
 
 def test_one_flipped_bit_anywhere_in_a_folder_is_noticed(prepared, tmp_path):
-  names = sorted(os.listdir(prepared[0]))
+  names = sorted(path.name for path in pathlib.Path(prepared[0]).iterdir())
   assert len(names) == 12
   for name in names:
-    for place in (0.0, 0.5, 0.99):
-      output = tmp_path / f"{name}-{place}"
+    for share in (0.0, 0.5, 0.99):
+      output = tmp_path / f"{name}-{share}"
       shutil.copytree(prepared[0], output)
-      flip(output / name, place)
+      flip(output / name, share)
       with pytest.raises(ValueError, match=str(output)):
         reader.open_prepared(str(output))
 
@@ -78,7 +79,7 @@ def test_damaged_metadata(prepared, tmp_path, key, value):
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff\xfe", b"{"])
-def test_metadata_that_are_none(prepared, tmp_path, content):
+def test_a_file_that_is_no_metadata(prepared, tmp_path, content):
   output = tmp_path / "out"
   shutil.copytree(prepared[0], output)
   (output / "meta.json").write_bytes(content)
@@ -131,7 +132,7 @@ def test_prepare_over_metadata_without_origin(prepared, tmp_path, inputs):
     prepared[1](str(output))
 
 
-def test_progress_that_is_none(prepared, tmp_path):
+def test_a_file_that_is_no_progress(prepared, tmp_path):
   partial = tmp_path / "out.partial"
   partial.write_text("")
   with pytest.raises(ValueError, match="out.partial is a file, in the way"):

@@ -1,4 +1,4 @@
-"""Every builder through folders, text and seqio: the same rows."""
+"""Each recipe gives the same rows from folders, from text and through seqio."""
 
 import numpy as np
 import pytest
@@ -53,8 +53,8 @@ def test_a_task_of_a_folder(folder, name):
         "p", converter.lengths, converter, split, seed=2, num_epochs=None
       )
       count = len(want["input_ids"])
-      found = list(ds.take(count).as_numpy_iterator())
-      assert_equal({k: np.stack([r[k] for r in found]) for k in want}, want)
+      rows = list(ds.take(count).as_numpy_iterator())
+      assert_equal({k: np.stack([r[k] for r in rows]) for k in want}, want)
   finally:
     seqio.TaskRegistry.reset()
 
@@ -84,11 +84,11 @@ def make_text():
   )
 
 
-def text_stream(name, options, **own):
+def text_stream(name, options, **stream_options):
   text = make_text()
   options = options | LENGTH
-  made = recipes.make_recipe(name, text.special, text.vocab_size, options)
-  return Stream(text, made, 0, **own)
+  recipe = recipes.make_recipe(name, text.special, text.vocab_size, options)
+  return Stream(text, recipe, 0, **stream_options)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -103,7 +103,7 @@ def test_text_restarts(name):
 
 
 def test_static_masks_of_text():
-  """Two copies: epochs 0 and 2 have the same rows, epoch 1 has others."""
+  """With two copies, epochs 0 and 2 have the same rows, and epoch 1 others."""
   options = dict(max_predictions=5, static_masks=2)
   ends = [
     len(text_stream("albert_pairs", options, epochs=n).read(0, 10_000)[key])
@@ -115,23 +115,23 @@ def test_static_masks_of_text():
     [v.reshape(ends[-1], -1).astype(float) for v in whole.values()], 1
   )
   epochs = [
-    list(map(tuple, part.tolist())) for part in np.split(flat, ends[:-1])
+    list(map(tuple, rows.tolist())) for rows in np.split(flat, ends[:-1])
   ]
   assert sorted(epochs[0]) == sorted(epochs[2]) and epochs[0] != epochs[2]
   assert len(set(epochs[0]) & set(epochs[1])) < 0.1 * len(epochs[0])
 
 
-def test_special_tokens_that_a_builder_needs(folder):
+def test_special_tokens_that_a_recipe_needs(folder):
   bare = SpecialIds(None, 3, None, None, None)
-  made = recipes.make_recipe("lm", bare, 64, LENGTH)
-  assert set(made.features) == {
+  recipe = recipes.make_recipe("lm", bare, 64, LENGTH)
+  assert set(recipe.features) == {
     "input_ids",
     "sequence_ids",
     "lm_ids",
     "lm_weights",
   }
   prepared = reader.open_prepared(folder)
-  rows = Stream(prepared.splits["train"], made, 0).read(0, 50)
+  rows = Stream(prepared.splits["train"], recipe, 0).read(0, 50)
   assert rows["lm_weights"].any()
   words = "no token for pad, cls, sep, mask"
   for name in ("bert_pairs", "doc_sentences"):

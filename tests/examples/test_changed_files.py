@@ -1,7 +1,6 @@
-"""Files of a run that another hand changed are noticed, each in a sentence."""
+"""A file of a run that another program has changed raises a clear error."""
 
 import json
-import os
 import pathlib
 import random
 import shutil
@@ -36,7 +35,7 @@ def config_of(data):
 
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory):
-  """A run of six steps, and a converted folder of it."""
+  """Returns a folder with a run of six steps and the converted run."""
   path = tmp_path_factory.mktemp("finished")
   train.run(config_of(data), str(path / "run"))
   model_folder.write(str(path / "model"), loading.read(str(path / "run")))
@@ -54,26 +53,29 @@ def model(finished, tmp_path):
 
 
 def opened(path):
-  """What a model is, for comparing."""
+  """Returns the config, tokenizer files and arrays of a model."""
   weights = loading.read(str(path))
   config = {k: v for k, v in weights.config.items() if k != "source"}
   return json.dumps(config), weights.tokenizer_files, weights.arrays
 
 
 def assert_noticed(path, name, times, rng):
-  """One flipped bit is an error, or changes nothing that is read."""
+  """Flips one bit, which is an error or changes nothing that is read.
+
+  It does so several times, and returns how often there was an error.
+  """
   before, content = opened(path), (path / name).read_bytes()
   refused = 0
   for _ in range(times):
-    changed, place = bytearray(content), rng.randrange(len(content))
-    changed[place] ^= 1 << rng.randrange(8)
+    changed, index = bytearray(content), rng.randrange(len(content))
+    changed[index] ^= 1 << rng.randrange(8)
     (path / name).write_bytes(changed)
     try:
       after = opened(path)
     except ValueError:
       refused += 1
       continue
-    # Another seed, for example, changes nothing that was trained.
+    # For example, another seed in the config does not change the arrays.
     assert after[0] == before[0] and name == "config.json"
     assert all((after[2][k] == a).all() for k, a in before[2].items())
   (path / name).write_bytes(content)
@@ -134,7 +136,7 @@ def test_a_tokenizer_that_would_be_read_instead(run):
     opened(run)
 
 
-def test_what_may_change_is_not_refused(run):
+def test_some_keys_may_change(run):
   config = json.loads((run / "config.json").read_text())
   config["model"]["unroll"], config["log"]["every"] = 2, 9
   (run / "config.json").write_text(json.dumps(config))
@@ -142,7 +144,7 @@ def test_what_may_change_is_not_refused(run):
 
 
 def test_a_purposeful_edit_of_a_converted_folder(model, capsys):
-  """It is named, and accepted once its digests are gone."""
+  """The error names the key; without digests, the edit is accepted."""
   config = json.loads((model / "config.json").read_text())
   config["model"]["activation"] = "relu"
   (model / "config.json").write_text(json.dumps(config))
@@ -165,7 +167,7 @@ def test_a_tokenizer_added_to_a_converted_folder(model):
 
 
 def strip(run, step):
-  """Makes the metadata of a checkpoint those of earlier versions."""
+  """Removes the metadata of a checkpoint that earlier versions lack."""
   path = run / "checkpoints" / str(step) / "meta" / "metadata"
   meta = json.loads(path.read_text())
   for key in ("config", "tokenizer", "log", "step", "measured"):
@@ -174,8 +176,8 @@ def strip(run, step):
 
 
 def test_a_run_of_an_earlier_version_is_opened_and_continued(data, run, capsys):
-  for step in os.listdir(run / "checkpoints"):
-    strip(run, step)
+  for checkpoint in (run / "checkpoints").iterdir():
+    strip(run, checkpoint.name)
   opened(run)
   assert f"note: {run}: the checkpoint of step 6" in capsys.readouterr().err
   train.run(config_of(data), str(run))
@@ -216,7 +218,7 @@ def test_missing_rows_are_named_by_their_steps(data, run, capsys, keep, words):
   if keep == 0:
     path.unlink()
   elif keep is not None:
-    # Steps 5 and 6 are dropped anyhow.
+    # The restart drops the rows of steps 5 and 6 in any case.
     path.write_text("".join(lines[: keep if keep > 0 else -len(lines) + 4]))
   out = restart(data, run, capsys)
   if words:
@@ -224,7 +226,7 @@ def test_missing_rows_are_named_by_their_steps(data, run, capsys, keep, words):
     assert ("the rows of heldout of step" in out) == (keep is not None)
   else:
     assert "are missing" not in out and "a row was changed" not in out
-  # It is said once: later checkpoints know the rows that there are.
+  # The line is printed once: later checkpoints know which rows are missing.
   train.run(config_of(data), str(run))
   assert "are missing" not in capsys.readouterr().out
 
@@ -242,14 +244,14 @@ def test_a_changed_row_is_noticed(data, run, capsys):
 def test_data_overwritten_under_a_run(
   data, finished, tmp_path, monkeypatch, put_back
 ):
-  """No checkpoint is saved of it; with the data put back all is as it was."""
+  """No checkpoint is saved; with the old data, the run continues as before."""
   copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
   path, read = copy / "train.tokens", loader.Data.read
   content = path.read_bytes()
 
   def change(batches, first, count):
     if first >= 12:
-      with open(path, "r+b") as f:
+      with path.open("r+b") as f:
         f.write(np.full(len(content) // 2, 9, np.uint16).tobytes())
     if put_back and first >= 16:
       path.write_bytes(content)
@@ -260,7 +262,8 @@ def test_data_overwritten_under_a_run(
   with pytest.raises(OSError, match="train.tokens was changed while this run"):
     train.run(config_of(str(copy)), str(run))
   monkeypatch.undo()
-  assert max(map(int, os.listdir(run / "checkpoints")), default=0) < 4
+  steps = [int(folder.name) for folder in (run / "checkpoints").iterdir()]
+  assert max(steps, default=0) < 4
   path.write_bytes(content)
   train.run(config_of(str(copy)), str(run))
   assert rows(run) == rows(finished / "run")

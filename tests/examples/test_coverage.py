@@ -1,4 +1,6 @@
-"""How much of a text rows hold, and what is said about its sentences."""
+"""The share of a text that rows hold, and the lines about its sentences."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -22,13 +24,15 @@ BUILDERS = {
 
 
 def unique_ids(sizes: list[list[int]]) -> reader.Corpus:
-  """A corpus in which no id occurs twice; sizes of sentences by document."""
+  """Returns a corpus in which no id occurs twice.
+
+  Args:
+    sizes: the sizes of the sentences of each document.
+  """
   first, documents = 5, []
   for sentences in sizes:
     ends = first + np.cumsum([0, *sentences])
-    documents.append(
-      [range(*pair) for pair in zip(ends, ends[1:], strict=False)]
-    )
+    documents.append([range(*pair) for pair in itertools.pairwise(ends)])
     first = int(ends[-1])
   return reader.corpus_from_documents(documents, dtype=np.uint32)
 
@@ -51,55 +55,56 @@ def texts() -> dict[str, reader.Corpus]:
 def test_share_of_the_tokens_is_that_of_the_rows(texts, text, name):
   text = texts[text]
   options = BUILDERS[name] | {"length": 32}
-  builder = recipes.make_recipe(name, SPECIAL, text.num_tokens + 5, options)
+  recipe = recipes.make_recipe(name, SPECIAL, text.num_tokens + 5, options)
   key = hashing.make_key("reach")
-  units = builder.index(text, 0, text.num_documents, key)
-  numbers = np.arange(len(units), dtype=np.uint64)
-  batch = builder.build(text, units, numbers, key)
+  elements = recipe.index(text, 0, text.num_documents, key)
+  numbers = np.arange(len(elements), dtype=np.uint64)
+  batch = recipe.build(text, elements, numbers, key)
   ids = batch["input_ids"]
   if "mlm_ids" in batch:
     rows, slots = np.nonzero(batch["mlm_weights"])
-    places = batch["mlm_positions"][rows, slots]
-    ids[rows, places] = batch["mlm_ids"][rows, slots]
+    positions = batch["mlm_positions"][rows, slots]
+    ids[rows, positions] = batch["mlm_ids"][rows, slots]
   held = np.setdiff1d(ids, SPECIAL).size / text.num_tokens
-  found = coverage.measure(text, builder)
-  assert found.held == pytest.approx(held, abs=1e-9)
+  measured = coverage.measure(text, recipe)
+  assert measured.held == pytest.approx(held, abs=1e-9)
   if name == "bert_pairs":
     # The label of a pair says whether its second text is random.
-    assert found.random == pytest.approx(batch["pair_labels"].mean(), abs=1e-9)
+    random = batch["pair_labels"].mean()
+    assert measured.random == pytest.approx(random, abs=1e-9)
   elif name == "albert_pairs":
-    single = np.mean(units["random"])
-    assert found.random == pytest.approx(single, abs=1e-9)
+    random = np.mean(elements["random"])
+    assert measured.random == pytest.approx(random, abs=1e-9)
   else:
-    assert found.random is None
+    assert measured.random is None
 
 
 def test_packed_rows_count_every_text(texts):
   text = texts["single"]
   options = dict(length=128, max_predictions=25, max_sequences=8)
-  found = [
+  packed, single = [
     coverage.measure(
       text,
       recipes.make_recipe("bert_pairs", SPECIAL, text.num_tokens + 5, o),
     )
     for o in (options, options | {"max_sequences": 1})
   ]
-  # Every document is one sentence.
-  assert [f.random for f in found] == [1.0, 1.0]
-  # Packing draws other pairs, of the same chunks.
-  assert found[0].held == pytest.approx(found[1].held, abs=0.05)
+  # Every document is one sentence, so all pairs are random.
+  assert packed.random == single.random == 1.0
+  # Packing draws other second texts for the same chunks.
+  assert packed.held == pytest.approx(single.held, abs=0.05)
 
 
 def test_a_large_text_is_sampled(texts, monkeypatch):
   text = texts["short"]
   options = BUILDERS["doc_sentences"] | {"length": 32}
-  builder = recipes.make_recipe("doc_sentences", SPECIAL, 9999, options)
+  recipe = recipes.make_recipe("doc_sentences", SPECIAL, 9999, options)
   assert list(coverage._ranges(text)) == [(0, text.num_documents)]
   monkeypatch.setattr(coverage, "SAMPLE", 400)
   ranges = list(coverage._ranges(text))
   assert len(ranges) == 4 and all(a < b for a, b in ranges)
   assert ranges[0][0] == 0 and ranges[-1][1] <= text.num_documents
-  assert coverage.measure(text, builder).held == 1.0
+  assert coverage.measure(text, recipe).held == 1.0
 
 
 @pytest.mark.parametrize("block", [1, 3, 2**20])
@@ -162,24 +167,24 @@ def test_a_run_says_what_its_rows_hold(tmp_path):
 
 @pytest.mark.parametrize("length, block", [(32, 2**20), (48, 4)])
 def test_why_pairs_are_random(monkeypatch, length, block):
-  """Sentences as long as a row are not documents of one sentence."""
+  """The warning tells long sentences from documents of one sentence."""
   monkeypatch.setattr(text_sizes, "_BLOCK", block)
   filling, limit = [[length, length - 3, 90], [200] * 4], length - 3
   text = unique_ids([*filling, [5, 6], [length], [length - 4, 2], [9]] * 3)
   assert text_sizes.count_filling(text, limit) == 3 * 7
   assert text_sizes.sizes_of(text.sentences, text.documents).single == 3 * 2
 
-  def said(text):
+  def last_line(text):
     options = dict(length=length, max_predictions=5)
     vocab_size = text.num_tokens + 5
-    builder = recipes.make_recipe("bert_pairs", SPECIAL, vocab_size, options)
-    return list(coverage.coverage_lines(text, builder))[-1]
+    recipe = recipes.make_recipe("bert_pairs", SPECIAL, vocab_size, options)
+    return list(coverage.coverage_lines(text, recipe))[-1]
 
   warning = f"21 of the 39 sentences fills a whole row of {length} tokens (an"
-  assert warning in said(text)
-  assert "data.length" in said(text)
-  # The same sentences, most of them a document alone.
+  assert warning in last_line(text)
+  assert "data.length" in last_line(text)
+  # Here most of these sentences are a whole document.
   text = unique_ids([[length]] * 30 + filling)
-  assert "30 of 32 documents are one sentence and have" in said(text)
-  # No warning where both are few.
-  assert "warning" not in said(unique_ids([[3, 4, 5, 6, 7, 8, 9]] * 20))
+  assert "30 of 32 documents are one sentence and have" in last_line(text)
+  # There is no warning if there are few of both.
+  assert "warning" not in last_line(unique_ids([[3, 4, 5, 6, 7, 8, 9]] * 20))

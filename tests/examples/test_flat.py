@@ -1,4 +1,4 @@
-"""Sequences in one long row: the same vectors as alone."""
+"""A sequence has the same vectors in one long row and alone."""
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,7 @@ from bert_jax.models import bert, roberta
 
 def sequences(*lengths):
   rng = np.random.default_rng(0)
-  # 1 is the padding of RoBERTa, which counts no position.
+  # Id 1 is the padding of RoBERTa, and has no position.
   return [rng.integers(2, 50, n).astype(np.int32) for n in lengths]
 
 
@@ -46,24 +46,24 @@ def test_vectors_are_those_of_each_sequence_alone(family):
   assert np.isfinite(hidden).all()
   for number, ids in enumerate(texts, 1):
     alone, _ = apply(params, ids[None])
-    mine = hidden[0][row["sequence_ids"][0] == number]
-    np.testing.assert_allclose(mine, alone[0], atol=2e-6, rtol=0)
+    vectors = hidden[0][row["sequence_ids"][0] == number]
+    np.testing.assert_allclose(vectors, alone[0], atol=2e-6, rtol=0)
 
 
 def pairs(ids, causal):
-  """Which query sees which key, by definition."""
+  """Returns which query sees which key, by the definition: bool [b, l, l]."""
   query = np.maximum(ids, 1)
   seen = query[:, :, None] == ids[:, None]
   if causal:
     seen &= np.tril(np.ones(seen.shape[1:], bool))
-  seen[~seen.any(2)] = True  # It has equal weights.
+  seen[~seen.any(2)] = True  # A query without keys has equal weights.
   return seen
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size,other", [(4, 4), (8, 2), (16, 5)])
 def test_blocks_hold_every_pair(size, other, causal):
-  """And none more, where each sequence is in one piece and none is blind."""
+  """The first row, of contiguous sequences, has no other blocks."""
   tidy = np.repeat([1, 2, 3, 4], [9, 2, 17, 8])
   rng = np.random.default_rng(1)
   rows = [tidy, np.where(tidy < 4, tidy, 0), np.zeros(36), np.full(36, 99)]
@@ -72,11 +72,11 @@ def test_blocks_hold_every_pair(size, other, causal):
   seen = pairs(ids, causal)
   ranges = attention_blocks.token_ranges(jnp.asarray(ids), causal)
   for side, mask in zip(ranges, (seen, seen.swapaxes(1, 2)), strict=True):
-    found = np.asarray(attention_blocks.block_ranges(side, size, other))
+    blocks = np.asarray(attention_blocks.block_ranges(side, size, other))
     for b, row in enumerate(mask):
       for i in range(-(-36 // size)):
         needed = np.flatnonzero(row[i * size : (i + 1) * size].any(0)) // other
-        first, end = found[b, i]
+        first, end = blocks[b, i]
         if not needed.size:
           assert end <= first or b > 1
           continue

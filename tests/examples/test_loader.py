@@ -1,4 +1,4 @@
-"""Streams, mixtures, the held-out set and hosts: the same rows, always."""
+"""Streams, mixtures and the held-out set give the same rows to any hosts."""
 
 import json
 import threading
@@ -33,7 +33,7 @@ def builder(**options):
 
 
 def stream(seed=0, **options):
-  # Shards and windows small enough that an epoch has several of each.
+  # With such small shards and windows, an epoch has several of each.
   options = {"shard_tokens": 100, "window_shards": 3} | options
   return streams.Stream(some_corpus(), builder(), seed, **options)
 
@@ -41,29 +41,33 @@ def stream(seed=0, **options):
 def originals(batch):
   """Rows before masking, as tuples."""
   ids = batch["input_ids"].copy()
-  for row, where, what, weight in zip(
+  for row, positions, labels, weight in zip(
     ids,
     batch["mlm_positions"],
     batch["mlm_ids"],
     batch["mlm_weights"],
     strict=True,
   ):
-    row[where[weight > 0]] = what[weight > 0]
+    row[positions[weight > 0]] = labels[weight > 0]
   return [tuple(row) for row in ids.tolist()]
 
 
+def portions_of_an_epoch(source):
+  """Yields the portions of the current epoch, and moves to the next epoch."""
+  portion = source._load()
+  epoch = source.position()["epoch"]
+  while source.position()["epoch"] == epoch:
+    yield portion
+    source._advance(portion)
+    portion = source._load()
+
+
 def epoch_sizes(source, epochs):
-  """Counts the examples of the first epochs."""
-  sizes, first = [], 0
-  for _ in range(epochs):
-    portion, start = source._load(), first
-    epoch = source.position()["epoch"]
-    while source.position()["epoch"] == epoch:
-      first += len(portion.rows)
-      source._advance()
-      portion = source._load()
-    sizes.append(first - start)
-  return sizes
+  """Counts the examples of each of the first epochs."""
+  return [
+    sum(len(portion.elements) for portion in portions_of_an_epoch(source))
+    for _ in range(epochs)
+  ]
 
 
 def test_any_steps_give_the_same_rows():
@@ -71,14 +75,14 @@ def test_any_steps_give_the_same_rows():
   whole = stream().read(0, count)
   for step in (1, 7, 64):
     source = stream()
-    parts = [
+    batches = [
       source.read(i, min(step, count - i)) for i in range(0, count, step)
     ]
-    assert same(join(parts), whole)
+    assert same(join(batches), whole)
   source = stream()
-  for first in (count - 9, 3, count // 2, 0):  # back and forth
-    part = source.read(first, 9)
-    assert same(part, {k: v[first : first + 9] for k, v in whole.items()})
+  for first in (count - 9, 3, count // 2, 0):  # Read back and forth.
+    batch = source.read(first, 9)
+    assert same(batch, {k: v[first : first + 9] for k, v in whole.items()})
   assert not same(stream(seed=1).read(0, count), whole)
   assert not same(stream(name="other").read(0, count), whole)
 
@@ -93,7 +97,7 @@ def test_restart_from_a_position_and_without():
     position = json.loads(json.dumps(items[step - 1][1]))
     resumed = stream()
     resumed.restore(position)
-    # A cache only: the window is where reading continues, nothing is counted.
+    # The position says where reading continues, so that nothing is counted.
     assert resumed._first == position["first"] <= step * batch
     assert same(resumed.read(step * batch, batch), items[step][0])
     assert same(stream().read(step * batch, batch), items[step][0])
@@ -103,7 +107,7 @@ def test_restart_from_a_position_and_without():
 
 
 def test_restart_at_epoch_edges_replays_nothing():
-  """10 examples, batch 2, 3 epochs, stops at step 5, 7, 10: ids go on."""
+  """10 examples in batches of 2 for 3 epochs; stops at step 5, 7 and 10."""
   corpus = corpus_from_documents([[[i] * 3] for i in range(10, 20)])
 
   def make():
@@ -125,7 +129,7 @@ def test_restart_at_epoch_edges_replays_nothing():
         np.concatenate(step).tolist() for step in zip(*runs, strict=True)
       ]
       assert joined == ids
-  # Every document starts one row in each epoch, in another order.
+  # In each epoch every document starts one row, in another order.
   rows = [originals(make().read(10 * e, 10)) for e in range(3)]
   starts = [[row[1] for row in epoch] for epoch in rows]
   assert all(sorted(epoch) == list(range(10, 20)) for epoch in starts)
@@ -141,7 +145,7 @@ def test_masks_are_fresh_in_every_epoch_and_equal_on_a_second_run():
 
   first = masks(0)
   np.testing.assert_array_equal(first, masks(0))
-  # The texts are equal too, hence 15 different rows of masks are asked for.
+  # All texts are equal, so equal rows of masks would be a fault.
   assert len(np.unique(first.reshape(15, -1), axis=0)) == 15
   both = np.concatenate([first, masks(1)]).reshape(30, -1)
   assert len(np.unique(both, axis=0)) == 30
@@ -153,20 +157,14 @@ def test_an_epoch_is_every_chunk_once():
   assert bounds[0] == 0 and bounds[-1] == 40 and len(bounds) > 10
   source = stream()
   for _ in range(2):
-    rows = []
-    portion = source._load()
-    epoch = source.position()["epoch"]
-    while source.position()["epoch"] == epoch:
-      rows.append(portion.rows)
-      source._advance()
-      portion = source._load()
-    rows = np.concatenate(rows)
-    order = np.argsort(rows["sentence"])
-    used = np.where(rows["random"], rows["first"], rows["count"])
-    starts = np.append(rows["sentence"][order], len(corpus.sentences) - 1)
+    portions = list(portions_of_an_epoch(source))
+    chunks = np.concatenate([portion.elements for portion in portions])
+    order = np.argsort(chunks["sentence"])
+    used = np.where(chunks["random"], chunks["first"], chunks["count"])
+    starts = np.append(chunks["sentence"][order], len(corpus.sentences) - 1)
     np.testing.assert_array_equal(np.cumsum(used[order]), starts[1:])
-    # Shuffled, and not shard by shard.
-    assert (np.diff(rows["sentence"]) > 0).mean() < 0.7
+    # The chunks of a window are shuffled, and not only those of a shard.
+    assert (np.diff(chunks["sentence"]) > 0).mean() < 0.7
 
 
 def test_one_giant_document_is_one_shard():
@@ -177,8 +175,8 @@ def test_one_giant_document_is_one_shard():
 
 def test_mixture():
   names = "abc"
-  parts = [stream(name=n) for n in names]
-  mixture = streams.Mixture(parts, [5, 3, 2], seed=1)
+  components = [stream(name=n) for n in names]
+  mixture = streams.Mixture(components, [5, 3, 2], seed=1)
   count = 2 * streams.MIXTURE_BLOCK
   slots = np.concatenate([mixture._components(i) for i in range(2)])
   for block in slots.reshape(2, -1):
@@ -196,7 +194,7 @@ def test_mixture():
   again = streams.Mixture([stream(name=n) for n in names], [5, 3, 2], 1)
   mixture.read(4000, 96)
   again.restore(mixture.position())
-  assert again._streams[0]._first == parts[0]._first > 0
+  assert again._streams[0]._first == components[0]._first > 0
   expected = {k: v[4096:4200] for k, v in whole.items()}
   assert same(again.read(4096, 104), expected)
 
@@ -217,19 +215,19 @@ def test_heldout():
   corpus = some_corpus()
   full = loader.heldout(corpus, builder(), None)
   whole = full.read(0, len(full))
-  part = loader.heldout(corpus, builder(), 20)
-  assert len(part) == 20 < len(full)
-  batch = part.read(0, 20)
-  # Row by row what the full set has, masks included, in the same order.
-  numbers = part._numbers
+  subset = loader.heldout(corpus, builder(), 20)
+  assert len(subset) == 20 < len(full)
+  batch = subset.read(0, 20)
+  # The rows and their masks are equal to those of the full set.
+  numbers = subset._numbers
   assert (np.diff(numbers) > 0).all()
   assert same(batch, {k: v[numbers] for k, v in whole.items()})
-  last = part.read(16, 8)
+  last = subset.read(16, 8)
   assert same(
     {k: v[:4] for k, v in last.items()}, {k: v[16:] for k, v in batch.items()}
   )
   assert all((v[4:] == 0).all() and len(v) == 8 for v in last.values())
-  beyond = part.read(24, 8)
+  beyond = subset.read(24, 8)
   assert not any(v.any() for v in beyond.values())
   assert beyond.keys() == batch.keys()
   with pytest.raises(ValueError, match="limit .* is 0"):
@@ -237,14 +235,14 @@ def test_heldout():
 
 
 def test_hosts_share_a_batch():
-  one = [stream().read(24 * s, 24) for s in range(5)]
+  whole = [stream().read(24 * s, 24) for s in range(5)]
   for hosts in (1, 2, 4):
     runs = []
     for host in range(hosts):
       with loader.batches(stream(), 0, 24, host, hosts) as items:
         runs.append([next(items).batch for _ in range(5)])
-    for step, parts in enumerate(zip(*runs, strict=True)):
-      assert same(join(parts), one[step])
+    for step, shares in enumerate(zip(*runs, strict=True)):
+      assert same(join(shares), whole[step])
   with pytest.raises(ValueError, match="batch size 24 .* 5 hosts"):
     loader.batches(stream(), 0, 24, 0, 5)
   with pytest.raises(ValueError, match="host 2 of 2"):
@@ -254,16 +252,17 @@ def test_hosts_share_a_batch():
 def test_finite_spans_of_any_size_end():
   spans = [(0, 8), (8, 16), (100, 4)]
   with loader.Batches(stream(), spans) as items:
-    got = [item.batch for item in items]
+    batches = [item.batch for item in items]
     assert next(items, None) is None
-  for batch, span in zip(got, spans, strict=True):
+  for batch, span in zip(batches, spans, strict=True):
     assert same(batch, stream().read(*span))
 
 
 class Broken:
-  """Fails at row 16."""
+  """A source that fails at row 16."""
 
-  features = {}
+  def __init__(self):
+    self.features = {}
 
   def read(self, first, count):
     if first >= 16:

@@ -1,9 +1,10 @@
-"""20,000 rows of every objective, with the published tokenizers' words."""
+"""20,000 masked rows of every objective, with the published tokenizers."""
 
 import itertools
 import json
 import lzma
 import os
+import pathlib
 import re
 
 import numpy as np
@@ -17,16 +18,17 @@ DATA = os.environ.get("BERT_JAX_TEST_DATA")
 if not DATA:
   pytest.skip("BERT_JAX_TEST_DATA names no folder", allow_module_level=True)
 ROWS, LENGTH, SLOTS = 20_000, 64, 12
-# What a piece that begins a word looks like.
+# Kind of tokenizer -> a function that says whether a piece begins a word.
 BEGINS = {
   "wordpiece": lambda piece: not piece.startswith("##"),
   "bytelevel": lambda piece: piece.startswith("Ġ"),
-  # ALBERT's program: not of English letters and signs, or a sign alone.
+  # ALBERT's program: a piece that is not English letters and signs, or that is
+  # a single sign.
   "unigram": lambda piece: (
     not re.fullmatch(r"[A-Za-z]|[A-Za-z!-&(-/:;?@\[-`{-~]{2,}", piece)
   ),
 }
-# Shares of [MASK] and of kept tokens; which random ids are never drawn.
+# The shares of [MASK] and of unchanged tokens.
 BERT, ELECTRA = (0.8, 0.1), (0.85, 0.15)
 OBJECTIVES = {
   "bert": ("bert_pairs", dict(masking="token"), BERT),
@@ -44,52 +46,50 @@ OBJECTIVES = {
 
 
 def tokenizer(kind):
-  vocab = os.path.join(DATA, "vocab")
+  vocab = pathlib.Path(DATA) / "vocab"
   if kind == "wordpiece":
-    path = os.path.join(vocab, "bert-base-uncased-vocab.txt")
-    return open_vocabulary.load(path)
+    return open_vocabulary.load(str(vocab / "bert-base-uncased-vocab.txt"))
   if kind == "unigram":
-    path = os.path.join(vocab, "albert_like", "30k-clean.model")
-    return open_vocabulary.load(path)
-  with open(os.path.join(vocab, "roberta", "vocab.json")) as f:
-    pieces = json.load(f)
+    path = vocab / "albert_like" / "30k-clean.model"
+    return open_vocabulary.load(str(path))
+  pieces = json.loads((vocab / "roberta" / "vocab.json").read_text())
   # The three filler ids are not in the file.
   unused = sorted(set(range(50_265)) - set(pieces.values()))
   pieces |= {f"madeupword{i}": unused[i] for i in range(len(unused))}
-  with open(os.path.join(vocab, "gpt2", "vocab.bpe"), encoding="utf-8") as f:
-    merges = bpe.read_merges(f.read(), "vocab.bpe")
-  return bpe.bytelevel(pieces, merges)
+  merges = (vocab / "gpt2" / "vocab.bpe").read_text(encoding="utf-8")
+  return bpe.bytelevel(pieces, bpe.read_merges(merges, "vocab.bpe"))
 
 
 @pytest.fixture(scope="module", params=BEGINS)
 def text(request):
-  """(tokenizer, corpus of some articles, [V] whether a piece begins a word)."""
-  made = tokenizer(request.param)
-  path = os.path.join(DATA, "pretrain", "wiki-valid.jsonl.xz")
+  """Returns (vocabulary, corpus of articles, [V] bool: begins a word)."""
+  vocabulary = tokenizer(request.param)
+  path = pathlib.Path(DATA) / "pretrain" / "wiki-valid.jsonl.xz"
   documents = []
   with lzma.open(path, "rt", encoding="utf-8") as f:
     for line in itertools.islice(f, 40):
       article = json.loads(line)["text"][:20_000]
       sentences = [s for s in article.replace("\n", " ").split(". ") if s]
-      documents.append(made.encode_batch(sentences))
-  starts = [[made.word_starts(s) for s in d if s] for d in documents]
+      documents.append(vocabulary.encode_batch(sentences))
+  starts = [[vocabulary.word_starts(s) for s in d if s] for d in documents]
   documents = [[s for s in d if s] for d in documents]
-  flags = np.array([BEGINS[request.param](piece) for piece in made.pieces])
-  return made, reader.corpus_from_documents(documents, starts), flags
+  flags = np.array([BEGINS[request.param](p) for p in vocabulary.pieces])
+  return vocabulary, reader.corpus_from_documents(documents, starts), flags
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_published_rules(text, objective):
-  made, docs, begins = text
-  name, options, (hidden, kept) = OBJECTIVES[objective]
-  builder = recipes.RECIPES[name](
-    made.special,
-    made.vocab_size,
+  vocabulary, docs, begins = text
+  name, options, (masked, unchanged) = OBJECTIVES[objective]
+  ids = vocabulary.special
+  recipe = recipes.RECIPES[name](
+    ids,
+    vocabulary.vocab_size,
     length=LENGTH,
     max_predictions=SLOTS,
     **options,
   )
-  batch = streams.Stream(docs, builder, 0).read(0, ROWS)
+  batch = streams.Stream(docs, recipe, 0).read(0, ROWS)
   used = batch["mlm_weights"] > 0
   counts = used.sum(1)
   row, slot = np.nonzero(used)
@@ -97,11 +97,11 @@ def test_published_rules(text, objective):
   new = batch["input_ids"][row, column]
   original = batch["input_ids"].copy()
   original[row, column] = old
-  special = np.array(sorted({i for i in made.special if i is not None}))
-  unmaskable = [made.special.pad, made.special.cls, made.special.sep]
+  special = np.array(sorted({i for i in ids if i is not None}))
+  unmaskable = [ids.pad, ids.cls, ids.sep]
   maskable = (batch["sequence_ids"] > 0) & ~np.isin(original, unmaskable)
 
-  # How many.
+  # Check the number of predictions.
   real = (batch["sequence_ids"] > 0).sum(1)
   if objective.startswith("roberta"):
     low = np.floor(0.15 * real)
@@ -118,7 +118,8 @@ def test_published_rules(text, objective):
     else:
       assert (counts == most).mean() > 0.85 and counts.sum() > 0.97 * most.sum()
 
-  # Where: no special token, each once, all pieces of a word or none.
+  # Check their positions: no special token and no token twice; of a word, all
+  # pieces or none.
   assert maskable[row, column].all()
   chosen = np.zeros(maskable.shape, bool)
   chosen[row, column] = True
@@ -126,22 +127,21 @@ def test_published_rules(text, objective):
   if "masking" in options and options["masking"] != "token":
     before = np.pad(maskable, ((0, 0), (1, 0)))[:, :-1]
     inside = maskable & before & ~begins[original]
-    # A piece that a sentence begins with does so whatever it looks like, and
-    # the tokenizers say it of an unknown one.
+    # The first piece of a sentence begins a word in any case, and tokenizers
+    # say that the unknown piece begins a word.
     first = np.unique(docs.tokens[docs.sentences[:-1]])
-    inside &= ~np.isin(original, [*first, made.special.unk])
+    inside &= ~np.isin(original, [*first, ids.unk])
     both = np.nonzero(inside)
     assert len(both[0]) > 10_000
     assert (chosen[both] == chosen[both[0], both[1] - 1]).all()
 
-  # What becomes of them.
-  mask = made.special.mask
-  assert abs((new == mask).mean() - hidden) < 0.005
-  assert abs((new == old).mean() - kept) < 0.005
-  other = new[(new != mask) & (new != old)]
+  # Check the replacements.
+  assert abs((new == ids.mask).mean() - masked) < 0.005
+  assert abs((new == old).mean() - unchanged) < 0.005
+  other = new[(new != ids.mask) & (new != old)]
   if objective == "electra":
     assert not len(other)
   elif objective.startswith("roberta"):
     assert not np.isin(other, special).any()
   else:
-    assert abs(other.mean() / made.vocab_size - 0.5) < 0.01
+    assert abs(other.mean() / vocabulary.vocab_size - 0.5) < 0.01

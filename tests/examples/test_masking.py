@@ -1,4 +1,4 @@
-"""Masked-LM predictions: how many, where, and what replaces the tokens."""
+"""Masked-LM predictions: their number, their positions, the replacements."""
 
 import random
 
@@ -62,8 +62,8 @@ def test_number_of_masks():
   lengths = [2, 3, 4, 9, 10, 11, 16, 17, 23, 30, 128, 137]
   ids, maskable, lengths = rows(lengths, 140)
   out = mask(ids, maskable, lengths)
-  # round(0.15 n), at least 1, at most 20 and the tokens there are. Python
-  # rounds 1.5 (n = 10) to 2, and 2.5 down to 2.
+  # The number is round(0.15 n), at least 1, at most 20 and the maskable tokens.
+  # Python rounds 1.5 (n = 10) to 2, and 2.5 down to 2.
   expected = [0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 19, 20]
   assert out["mlm_weights"].sum(1).tolist() == expected
   assert expected[1:] == [
@@ -72,7 +72,7 @@ def test_number_of_masks():
 
 
 def test_number_of_masks_of_electra():
-  """As tf.round(tf.cast(n, tf.float32) * 0.15) has it, kept from TensorFlow."""
+  """The expected numbers are from tf.round(tf.cast(n, tf.float32) * 0.15)."""
   lengths = np.arange(2, 513)
   masks = masking.Masks(99, count="round_single")
   counts = masking.count_masks(lengths, lengths - 2, masks)
@@ -85,7 +85,7 @@ def test_number_of_masks_of_electra():
 
 
 def test_random_pieces_by_their_counts():
-  """SpanBERT's are drawn from the tokens of its corpus."""
+  """SpanBERT draws random pieces from the tokens of its corpus."""
   counts = np.zeros(VOCAB, np.int64)
   counts[[7, 50, 999]] = 6, 3, 1
   ids, maskable, lengths = rows([400] * 400, 400)
@@ -99,7 +99,7 @@ def test_random_pieces_by_their_counts():
   new = out["input_ids"][maskable]
   drawn = new[(new != MASK) & (new != ids[maskable])]
   assert set(drawn.tolist()) == {7, 50, 999}
-  # 16,000 draws: a deviation of 0.004.
+  # There are 16,000 draws, so the standard deviation is 0.004.
   shares = [np.mean(drawn == piece) for piece in (7, 50, 999)]
   np.testing.assert_allclose(shares, [0.6, 0.3, 0.1], atol=0.015)
   assert abs(np.mean(new == MASK) - 0.8) < 0.005
@@ -131,7 +131,7 @@ def test_shares_of_replacements():
   assert abs((new == old).mean() - 0.1) < 0.005
   drawn = new[(new != MASK) & (new != old)]
   assert abs(len(drawn) / len(new) - 0.1) < 0.005
-  # The whole vocabulary, special tokens included, uniformly.
+  # Random ids are uniform over the whole vocabulary, special tokens included.
   counts = np.bincount(drawn, minlength=VOCAB)
   assert len(counts) == VOCAB
   assert counts[[0, 1, CLS, SEP]].min() > 0
@@ -158,16 +158,16 @@ def test_draws_depend_on_seed_and_number_only():
   ids, maskable, lengths = rows([128] * 8, 128)
   whole = mask(ids, maskable, lengths, first=40)
   half = mask(ids[4:], maskable[4:], lengths[4:], first=44)
-  for key, value in half.items():
-    np.testing.assert_array_equal(value, whole[key][4:])
-  # The same text: every example has its own masks, and so has every seed.
+  for key, array in half.items():
+    np.testing.assert_array_equal(array, whole[key][4:])
+  # Masks differ for every example of the same text, and for every seed.
   other = mask(ids, maskable, lengths, first=40, seed=1)
   rows_seen = np.concatenate([whole["mlm_positions"], other["mlm_positions"]])
   assert len(np.unique(rows_seen, axis=0)) == 16
 
 
 def published_words(words, count, rng):
-  """The published choice of whole words, one at a time; a set of columns."""
+  """Returns the columns that BERT's program hides, chosen word by word."""
   words, chosen = list(words), []
   rng.shuffle(words)
   for word in words:
@@ -180,7 +180,7 @@ def published_words(words, count, rng):
 
 
 def test_all_pieces_of_a_word_or_none():
-  """A06, WordPiece: ["test", "##ing"]."""
+  """Of each word all pieces are hidden or none: ["test", "##ing"] (A06)."""
   ids, maskable, lengths = rows([4] * 500, 4)
   starts = np.array([[False, True, False, False]] * 500)
   for rate, number in ((0.15, 0), (0.5, 2)):
@@ -199,7 +199,7 @@ def test_all_pieces_of_a_word_or_none():
   for i, chosen in enumerate(chosen_columns(out)):
     for word in words_of(maskable[i], starts[i]):
       assert len(chosen & set(word)) in (0, len(word))
-  # The rest is as with single tokens: order, labels, padding, untouched ids.
+  # Order, labels, padding and other ids are as with single tokens.
   row, slot = np.nonzero(out["mlm_weights"])
   column = out["mlm_positions"][row, slot]
   np.testing.assert_array_equal(out["mlm_ids"][row, slot], ids[row, column])
@@ -217,34 +217,34 @@ def test_words_of_one_piece_are_single_tokens():
   words = mask(
     ids, maskable, lengths, masking=WORDS, word_starts=np.ones(ids.shape, bool)
   )
-  for key, value in single.items():
-    np.testing.assert_array_equal(words[key], value)
+  for key, array in single.items():
+    np.testing.assert_array_equal(words[key], array)
 
 
 def test_whole_words_are_chosen_as_published():
-  """20,000 rows beside the program re-stated, within a point."""
+  """The shares over 20,000 rows differ by less than 1% from the program's."""
   ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
   out = mask(ids, maskable, lengths, masking=WORDS, word_starts=starts)
   rng = random.Random(2)
   totals = []
-  ours = chosen_columns(out)
+  chosen_by_row = chosen_columns(out)
   words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
   published = [
     published_words(words[i], min(20, max(1, round(n * 0.15))), rng)
     for i, n in enumerate(lengths.tolist())
   ]
-  for chosen in (ours, published):
-    sizes, places, numbers = np.zeros(6), np.zeros(128), np.zeros(21)
+  for chosen in (chosen_by_row, published):
+    sizes, by_column, counts = np.zeros(6), np.zeros(128), np.zeros(21)
     for i, columns in enumerate(chosen):
-      numbers[len(columns)] += 1
-      places[list(columns)] += 1
+      counts[len(columns)] += 1
+      by_column[list(columns)] += 1
       for word in words[i]:
         sizes[len(word)] += word[0] in columns
-    totals.append((sizes, places.reshape(16, 8).sum(1), numbers))
-  for one, other in zip(*totals, strict=True):
-    assert one.sum() > 0
+    totals.append((sizes, by_column.reshape(16, 8).sum(1), counts))
+  for total, expected in zip(*totals, strict=True):
+    assert total.sum() > 0
     np.testing.assert_allclose(
-      one / one.sum(), other / other.sum(), rtol=0, atol=0.01
+      total / total.sum(), expected / expected.sum(), rtol=0, atol=0.01
     )
   assert abs(totals[0][1].sum() / totals[1][1].sum() - 1) < 0.01
 
@@ -262,11 +262,11 @@ def test_each_piece_has_its_own_replacement():
 
 
 def test_words_of_a_corpus_keep_together_in_its_pairs():
-  """Bits of the corpus end up with their tokens, cut words included."""
+  """The word starts of a corpus reach its pairs, also if words were cut."""
   rng = np.random.default_rng(3)
   documents = [
     [
-      # Ids from 500 on continue a word; none begins a sentence with one.
+      # Ids from 500 on continue a word, and no sentence begins with one.
       [10, *rng.choice([*range(11, 20), *range(500, 510)], 12).tolist()]
       for _ in range(6)
     ]
@@ -290,7 +290,7 @@ def test_words_of_a_corpus_keep_together_in_its_pairs():
     for word in words:
       assert len(chosen & set(word)) in (0, len(word))
   assert at_front > 20 and masked > 100
-  # Any part of the batch has the same masks.
-  part = builder.build(text, chunks[7:20], numbers[7:20], 0)
-  for key, value in part.items():
-    np.testing.assert_array_equal(value, out[key][7:20])
+  # The masks of some rows do not depend on the other rows of the batch.
+  some_rows = builder.build(text, chunks[7:20], numbers[7:20], 0)
+  for key, array in some_rows.items():
+    np.testing.assert_array_equal(array, out[key][7:20])

@@ -1,4 +1,4 @@
-"""Sentence order: both segments of one document, swapped half of the time."""
+"""Sentence order: both segments are from one document, and half are swapped."""
 
 import random
 
@@ -11,7 +11,7 @@ from bert_jax.examples.recipes import albert_pairs, bert_pairs
 
 
 def batches(corpus, builder, rows, first=0):
-  """Yields batches of whole epochs, at least `rows` rows in all."""
+  """Yields batches of whole epochs, with at least `rows` rows in all."""
   done = epoch = 0
   while done < rows:
     chunks = builder.index(corpus, 0, corpus.num_documents, epoch)
@@ -21,7 +21,7 @@ def batches(corpus, builder, rows, first=0):
 
 
 def texts(batch):
-  """Yields (segment A, segment B, label), masks undone."""
+  """Yields (segment A, segment B, label) with the original ids."""
   for i, row in enumerate(batch["input_ids"]):
     row = row.copy()
     used = batch["mlm_weights"][i] > 0
@@ -42,10 +42,10 @@ def builder(corpus, **options):
 
 
 def test_labels(corpus):
-  """A10: one document, neighbours, 1 where swapped: 20,000 rows."""
-  made = builder(corpus, length=128, max_predictions=20)
+  """The label is 1 if the segments are swapped; 20,000 rows (A10)."""
+  recipe = builder(corpus, length=128, max_predictions=20)
   labels, neighbours = [], 0
-  for batch in batches(corpus, made, 20_000):
+  for batch in batches(corpus, recipe, 20_000):
     for a, b, label in texts(batch):
       labels.append(label)
       for segment in (a, b):
@@ -53,7 +53,7 @@ def test_labels(corpus):
       assert len(set(document_of(corpus, [a[0], b[0]]))) == 1
       first, second = (b, a) if label else (a, b)
       assert first[-1] < second[0]
-      if len(a) + len(b) < 125:  # Nothing was cut off.
+      if len(a) + len(b) < 125:  # The pair was not truncated.
         assert second[0] == first[-1] + 1
         neighbours += 1
   assert neighbours > 5000
@@ -61,11 +61,11 @@ def test_labels(corpus):
 
 
 def test_segments_are_as_long_as_published(corpus):
-  """Beside the program re-stated: lengths of the text's first half, of rows."""
-  made = builder(corpus, length=128, max_predictions=20)
-  rng, theirs = random.Random(4), []
+  """The lengths of segments are those of the published program."""
+  recipe = builder(corpus, length=128, max_predictions=20)
+  rng, published = random.Random(4), []
   sizes = np.diff(corpus.sentences)
-  while len(theirs) < 20_000:
+  while len(published) < 20_000:
     for number in range(corpus.num_documents):
       begin, end = corpus.documents[number : number + 2]
       target = rng.randint(2, 125) if rng.random() < 0.1 else 125
@@ -77,7 +77,7 @@ def test_segments_are_as_long_as_published(corpus):
         n = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
         a, b = sum(chunk[:n]), sum(chunk[n:])
         if len(chunk) == 1:
-          # Ours: split inside.
+          # The program takes a random second segment; the recipe splits here.
           a = rng.randint(1, chunk[0] - 1) if chunk[0] > 1 else 0
           b = chunk[0] - a
         chunk = []
@@ -87,43 +87,47 @@ def test_segments_are_as_long_as_published(corpus):
           a, b = b, a
         while a + b > 125:
           a, b = (a - 1, b) if a > b else (a, b - 1)
-        theirs.append((a, b))
-  ours = [
+        published.append((a, b))
+  lengths = [
     (len(a), len(b))
-    for batch in batches(corpus, made, 20_000)
+    for batch in batches(corpus, recipe, 20_000)
     for a, b, _ in texts(batch)
   ]
-  for one, other in zip(np.array(ours).T, np.array(theirs).T, strict=True):
-    for decile in np.quantile(other, np.arange(1, 10) / 10):
-      assert abs((one <= decile).mean() - (other <= decile).mean()) < 0.015
+  for measured, expected in zip(
+    np.array(lengths).T, np.array(published).T, strict=True
+  ):
+    for decile in np.quantile(expected, np.arange(1, 10) / 10):
+      assert (
+        abs((measured <= decile).mean() - (expected <= decile).mean()) < 0.015
+      )
 
 
 def test_one_sentence():
-  """A10: a document of one sentence and one of six."""
+  """Documents of one sentence, of six, and of a single token (A10)."""
   documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
-  made = albert_pairs(SPECIAL, vocab, length=32)
+  recipe = albert_pairs(SPECIAL, vocab, length=32)
   seen = set()
-  for batch in batches(corpus, made, 600):
+  for batch in batches(corpus, recipe, 600):
     for a, b, label in texts(batch):
-      places = document_of(corpus, [a[0], b[0]])
-      assert places[0] == places[1] and label == (a[0] > b[0])
-      seen.add(int(places[0]))
-      if not places[0]:
+      numbers = document_of(corpus, [a[0], b[0]])
+      assert numbers[0] == numbers[1] and label == (a[0] > b[0])
+      seen.add(int(numbers[0]))
+      if not numbers[0]:
         assert sorted([*a, *b]) == documents[0][0]
   # A single token makes no pair.
   assert seen == {0, 1}
-  # It needs no other document.
-  made.check(corpus_from_documents([[[7, 8]]]))
+  # The recipe needs no other document.
+  recipe.check(corpus_from_documents([[[7, 8]]]))
 
 
 def test_random_document_by_name():
-  """As released: single sentences get one, labelled as if swapped."""
+  """As released: a single sentence gets a random text and the label 1."""
   documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
-  made = albert_pairs(SPECIAL, vocab, length=32, single="random_document")
+  recipe = albert_pairs(SPECIAL, vocab, length=32, single="random_document")
   singles = 0
-  for batch in batches(corpus, made, 600):
+  for batch in batches(corpus, recipe, 600):
     for a, b, label in texts(batch):
       first, second = document_of(corpus, [a[0], b[0]])
       if first == 1 and second == 1:
@@ -133,18 +137,18 @@ def test_random_document_by_name():
         singles += 1
   assert singles > 100
   with pytest.raises(ValueError, match="at least 2 documents"):
-    made.check(corpus_from_documents([[[7, 8]]]))
+    recipe.check(corpus_from_documents([[[7, 8]]]))
   with pytest.raises(ValueError, match="single is 'both'; choose random_d"):
     albert_pairs(SPECIAL, vocab, single="both")
 
 
 def test_random_is_never_the_same_document():
-  """A09: three sentences in one document, or a second one that is empty."""
+  """A corpus of one document, or with an empty second one, is refused (A09)."""
   for documents in ([[[5, 6], [7], [8]]], [[[5, 6], [7], [8]], [[]]]):
     corpus = corpus_from_documents(documents)
-    for made in (
+    for recipe in (
       bert_pairs(SPECIAL, 9),
       albert_pairs(SPECIAL, 9, single="random_document"),
     ):
       with pytest.raises(ValueError, match="another document"):
-        made.check(corpus)
+        recipe.check(corpus)

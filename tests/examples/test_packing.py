@@ -1,4 +1,4 @@
-"""Packed rows: each sequence as alone, little padding, the same on any host."""
+"""Packed rows: a sequence is as in a row of its own, on any number of hosts."""
 
 import json
 
@@ -38,35 +38,36 @@ def corpus():
   return corpus_from_documents(documents, starts, dtype=np.uint32)
 
 
-def make(corpus, name, places, **options):
+def make(corpus, name, max_sequences, **options):
   factory = recipes.RECIPES[NAMES.get(name, name)]
-  options = dict(length=64, max_sequences=places) | BUILDERS[name] | options
+  options = (
+    dict(length=64, max_sequences=max_sequences) | BUILDERS[name] | options
+  )
   return factory(SPECIAL, corpus.num_tokens + 5, **options)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_packed_sequence_is_as_alone(corpus, name):
-  builder, single = make(corpus, name, 5), make(corpus, name, 1)
-  units = builder.index(corpus, 0, corpus.num_documents, 7)
-  assert units.shape[1] == 5
-  numbers = np.arange(100, 100 + len(units), dtype=np.uint64)
-  batch = builder.build(corpus, units, numbers, 3)
-  assert set(batch) == set(builder.features)
-  for key, (shape, dtype) in builder.features.items():
-    assert batch[key].shape == (len(units), *shape)
+  recipe, single = make(corpus, name, 5), make(corpus, name, 1)
+  elements = recipe.index(corpus, 0, corpus.num_documents, 7)
+  assert elements.shape[1] == 5
+  numbers = np.arange(100, 100 + len(elements), dtype=np.uint64)
+  batch = recipe.build(corpus, elements, numbers, 3)
+  assert set(batch) == set(recipe.features)
+  for key, (shape, dtype) in recipe.features.items():
+    assert batch[key].shape == (len(elements), *shape)
     assert batch[key].dtype == dtype
-  # The same examples, one a row; the layout is that of the single builder.
-  row, place = np.nonzero(units["length"])
-  own = numbers[row] * np.uint64(5) + place.astype(np.uint64)
+  # Assemble the same examples with one sequence in each row.
+  row, rank = np.nonzero(elements["length"])
+  sequence_numbers = numbers[row] * np.uint64(5) + rank.astype(np.uint64)
   layout = single.build.keywords["layout"]
   alone = assembly.assemble(
-    corpus, units[row, place][:, None], own[:, None], 3, layout
+    corpus, elements[row, rank][:, None], sequence_numbers[:, None], 3, layout
   )
   sequences = np.bincount(row)
   assert sequences.max() >= 4 and (sequences > 1).mean() > 0.5
   for i in range(len(row)):
-    where = batch["sequence_ids"][row[i]] == place[i] + 1
-    (columns,) = np.nonzero(where)
+    (columns,) = np.nonzero(batch["sequence_ids"][row[i]] == rank[i] + 1)
     n, begin = len(columns), columns[0]
     assert columns.tolist() == list(range(begin, begin + n))
     assert n == (alone["sequence_ids"][i] == 1).sum()
@@ -78,80 +79,80 @@ def test_a_packed_sequence_is_as_alone(corpus, name):
     assert batch["position_ids"][row[i], columns].tolist() == list(range(n))
     if "mlm_ids" in batch:
       positions = batch["mlm_positions"][row[i]]
-      mine = (positions >= begin) & (positions < begin + n)
-      mine &= batch["mlm_weights"][row[i]] > 0
+      inside = (positions >= begin) & (positions < begin + n)
+      inside &= batch["mlm_weights"][row[i]] > 0
       used = alone["mlm_weights"][i] > 0
       np.testing.assert_array_equal(
-        positions[mine] - begin, alone["mlm_positions"][i][used]
+        positions[inside] - begin, alone["mlm_positions"][i][used]
       )
       np.testing.assert_array_equal(
-        batch["mlm_ids"][row[i]][mine], alone["mlm_ids"][i][used]
+        batch["mlm_ids"][row[i]][inside], alone["mlm_ids"][i][used]
       )
       if "span_positions" in batch:
         np.testing.assert_array_equal(
-          batch["span_positions"][row[i]][mine] - begin,
+          batch["span_positions"][row[i]][inside] - begin,
           alone["span_positions"][i][used],
         )
     if "pair_labels" in batch:
-      assert batch["pair_weights"][row[i], place[i]] == 1
-      assert batch["cls_positions"][row[i], place[i]] == begin
-      label = batch["pair_labels"][row[i], place[i]]
+      assert batch["pair_weights"][row[i], rank[i]] == 1
+      assert batch["cls_positions"][row[i], rank[i]] == begin
+      label = batch["pair_labels"][row[i], rank[i]]
       assert label == alone["pair_labels"][i, 0]
   padding = batch["sequence_ids"] == 0
   for key in ("position_ids", "segment_ids", "lm_weights", "input_ids"):
     if key in batch:
       assert not batch[key][padding].any()
   if "pair_weights" in batch:
-    unused = units["length"] == 0
+    unused = elements["length"] == 0
     for key in ("pair_labels", "cls_positions", "pair_weights"):
       assert not batch[key][unused].any()
 
 
 @pytest.mark.parametrize("name", ["doc_sentences", "lm", "electra_segments"])
 def test_packing_loses_and_repeats_nothing(corpus, name):
-  """What is packed is what would be alone, each once."""
-  single, packed = make(corpus, name, 1), make(corpus, name, 5)
-  one = single.index(corpus, 30, 200, 2)
-  many = packed.index(corpus, 30, 200, 2)
-  many = many[many["length"] > 0]
-  order = np.argsort(many["start"])
-  np.testing.assert_array_equal(many[order], one)
+  """Packed rows have every example that single rows have, once."""
+  single, packed = (
+    make(corpus, name, count).index(corpus, 30, 200, 2) for count in (1, 5)
+  )
+  packed = packed[packed["length"] > 0]
+  order = np.argsort(packed["start"])
+  np.testing.assert_array_equal(packed[order], single)
 
 
 def test_little_padding_is_left(corpus):
-  """Short documents: over half without packing, under a thirtieth with it."""
-  for name, own in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
+  """Short documents leave over half of single rows empty, but 3% of packed."""
+  for name, options in (("bert_pairs", dict(max_predictions=20)), ("lm", {})):
     shares = []
-    for places in (1, 12):
-      builder = make(corpus, name, places, length=128, **own)
-      units = builder.index(corpus, 0, corpus.num_documents, 0)
-      numbers = np.arange(len(units), dtype=np.uint64)
-      batch = builder.build(corpus, units, numbers, 0)
+    for max_sequences in (1, 12):
+      recipe = make(corpus, name, max_sequences, length=128, **options)
+      elements = recipe.index(corpus, 0, corpus.num_documents, 0)
+      numbers = np.arange(len(elements), dtype=np.uint64)
+      batch = recipe.build(corpus, elements, numbers, 0)
       shares.append((batch["sequence_ids"] == 0).mean())
     assert shares[0] > 0.5 and shares[1] < 0.03
 
 
 def test_fill_keeps_every_limit():
   rng = np.random.default_rng(1)
-  for slots, places in ((20, 8), (9, 8), (20, 2), (9, 1)):
+  for slots, max_sequences in ((20, 8), (9, 8), (20, 2), (9, 1)):
     lengths = np.sort(rng.integers(1, 65, 3000))[::-1]
     demands = np.minimum(np.ceil(lengths * 0.15).astype(int), slots)
-    rows, ranks = assembly.fill(lengths, demands, 64, slots, places)
+    rows, ranks = assembly.fill(lengths, demands, 64, slots, max_sequences)
     count = max(rows) + 1
     assert (np.bincount(rows, lengths) <= 64).all()
     assert (np.bincount(rows, demands) <= slots).all()
-    assert np.bincount(rows).max() <= places
+    assert np.bincount(rows).max() <= max_sequences
     assert len(set(zip(rows, ranks, strict=True))) == 3000
-    assert max(ranks) < places and min(np.bincount(rows)) > 0
-    if (slots, places) == (20, 8):
+    assert max(ranks) < max_sequences and min(np.bincount(rows)) > 0
+    if (slots, max_sequences) == (20, 8):
       assert lengths.sum() / (64 * count) > 0.99
 
 
-def source(corpus, name, places=5, seed=0):
-  builder = make(corpus, name, places)
-  # Shards and windows small enough that an epoch has several of each.
+def source(corpus, name, max_sequences=5, seed=0):
+  recipe = make(corpus, name, max_sequences)
+  # With such small shards and windows, an epoch has several of each.
   return streams.Stream(
-    corpus, builder, seed, shard_tokens=2000, window_shards=3
+    corpus, recipe, seed, shard_tokens=2000, window_shards=3
   )
 
 
@@ -159,11 +160,11 @@ def source(corpus, name, places=5, seed=0):
 def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
   whole = source(corpus, name).read(0, 24 * 60)
   for hosts in (1, 3):
-    parts = []
+    runs = []
     for host in range(hosts):
       with loader.batches(source(corpus, name), 0, 24, host, hosts) as items:
-        parts.append([next(items).batch for _ in range(8)])
-    for step, shares in enumerate(zip(*parts, strict=True)):
+        runs.append([next(items).batch for _ in range(8)])
+    for step, shares in enumerate(zip(*runs, strict=True)):
       expected = {k: v[24 * step : 24 * step + 24] for k, v in whole.items()}
       assert same(join(shares), expected)
   first = source(corpus, name)
@@ -177,15 +178,15 @@ def test_hosts_steps_and_restarts_give_the_same_rows(corpus, name):
   assert not same(source(corpus, name, seed=1).read(0, 24), first.read(0, 24))
 
 
-def test_an_epoch_has_rows_of_its_own(corpus):
-  builder = make(corpus, "bert_pairs", 5)
-  one, two, again = (
-    builder.index(corpus, 0, corpus.num_documents, key) for key in (1, 2, 1)
+def test_every_epoch_has_new_rows(corpus):
+  recipe = make(corpus, "bert_pairs", 5)
+  first, second, again = (
+    recipe.index(corpus, 0, corpus.num_documents, key) for key in (1, 2, 1)
   )
-  np.testing.assert_array_equal(one, again)
-  made = [set(x[x["length"] > 0].tolist()) for x in (one, two)]
-  assert len(made[0] & made[1]) < 0.3 * len(made[0])
-  rows = [set(map(tuple, x.tolist())) for x in (one, two)]
+  np.testing.assert_array_equal(first, again)
+  examples = [set(x[x["length"] > 0].tolist()) for x in (first, second)]
+  assert len(examples[0] & examples[1]) < 0.3 * len(examples[0])
+  rows = [set(map(tuple, x.tolist())) for x in (first, second)]
   assert len(rows[0] & rows[1]) < 0.05 * len(rows[0])
 
 
@@ -198,27 +199,25 @@ def test_options_out_of_range():
     recipes.bert_pairs(SPECIAL, 9, static_masks=-1)
 
 
-@pytest.mark.parametrize("places", [1, 5])
-def test_static_masks(corpus, places):
-  """Epoch e repeats epoch e - 3, row by row, in another order."""
+@pytest.mark.parametrize("max_sequences", [1, 5])
+def test_static_masks(corpus, max_sequences):
+  """Epoch e repeats the rows of epoch e - 3 in another order."""
   factory = recipes.RECIPES["bert_pairs"]
-  builder = factory(
+  recipe = factory(
     SPECIAL,
     corpus.num_tokens + 5,
     length=64,
     max_predictions=12,
-    max_sequences=places,
+    max_sequences=max_sequences,
     static_masks=3,
   )
-  stream = streams.Stream(
-    corpus, builder, 0, shard_tokens=2000, window_shards=3
-  )
+  stream = streams.Stream(corpus, recipe, 0, shard_tokens=2000, window_shards=3)
   rows, first = [], 0
   for epoch in range(7):
     begin = first
     first = stream.count(epoch + 1, epoch, begin)
     batch = streams.Stream(
-      corpus, builder, 0, shard_tokens=2000, window_shards=3
+      corpus, recipe, 0, shard_tokens=2000, window_shards=3
     ).read(begin, first - begin)
     flat = [v.reshape(first - begin, -1).astype(float) for v in batch.values()]
     rows.append([tuple(row) for row in np.concatenate(flat, 1).tolist()])

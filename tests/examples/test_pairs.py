@@ -1,4 +1,4 @@
-"""Sentence pairs: against a straight-line re-statement, and exactly."""
+"""Sentence pairs: exact properties, and statistics of the published program."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from bert_jax.examples.recipes import bert_pairs
 
 
 def batch_of(corpus, builder, seed=0, count=None):
-  """Builds one batch of all chunks (or `count`) of an epoch."""
+  """Builds one batch of all chunks of an epoch, or of the first `count`."""
   chunks = builder.index(corpus, 0, corpus.num_documents, seed)[:count]
   positions = np.arange(len(chunks), dtype=np.uint64)
   return builder.build(corpus, chunks, positions, seed)
@@ -20,12 +20,12 @@ def batch_of(corpus, builder, seed=0, count=None):
 
 @pytest.fixture(scope="module")
 def both():
-  """20,000 rows of the builder and 40,000 of the published program."""
+  """Returns statistics of 40,000 rows of the recipe and of the program."""
   documents, vocab_size = numbered(realistic(3000, 1))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
-  ours = []
+  rows = []
   epoch = 0
-  while sum(len(x["total"]) for x in ours) < 40_000:
+  while sum(len(x["total"]) for x in rows) < 40_000:
     key = hashing.make_key(epoch)
     chunks = pairs.index_chunks(
       corpus, 0, corpus.num_documents, key, max_tokens=125
@@ -39,7 +39,7 @@ def both():
     batch = bert_pairs(SPECIAL, vocab_size).build(
       corpus, chunks, positions, key
     )
-    ours.append(
+    rows.append(
       {
         "total": total,
         "a": after.a_length,
@@ -50,24 +50,24 @@ def both():
       }
     )
     epoch += 1
-  ours = {key: np.concatenate([x[key] for x in ours]) for key in ours[0]}
-  theirs = published_rows(documents, 128, 40_000, 7)
-  theirs = {
-    "total": np.array([len(r.a) + len(r.b) + 3 for r in theirs]),
-    "a": np.array([len(r.a) for r in theirs]),
-    "random": np.array([r.is_random for r in theirs]),
-    "front": np.array([r.front for r in theirs]),
-    "back": np.array([r.back for r in theirs]),
-    "masks": np.array([r.num_masks for r in theirs]),
+  rows = {key: np.concatenate([x[key] for x in rows]) for key in rows[0]}
+  published = published_rows(documents, 128, 40_000, 7)
+  published = {
+    "total": np.array([len(r.a) + len(r.b) + 3 for r in published]),
+    "a": np.array([len(r.a) for r in published]),
+    "random": np.array([r.is_random for r in published]),
+    "front": np.array([r.front for r in published]),
+    "back": np.array([r.back for r in published]),
+    "masks": np.array([r.num_masks for r in published]),
   }
-  return ours, theirs
+  return rows, published
 
 
 @pytest.mark.parametrize("key", ["total", "a", "masks", "front", "back"])
 def test_distributions_match_the_published_program(both, key):
-  ours, theirs = (x[key] for x in both)
-  for decile in np.quantile(theirs, np.arange(1, 10) / 10):
-    share, published = (ours <= decile).mean(), (theirs <= decile).mean()
+  rows, published = (x[key] for x in both)
+  for decile in np.quantile(published, np.arange(1, 10) / 10):
+    share, published = (rows <= decile).mean(), (published <= decile).mean()
     assert abs(share - published) < 0.01, (decile, share, published)
 
 
@@ -83,12 +83,12 @@ def test_shares_match_the_published_program(both):
     for x in both
   ]
   np.testing.assert_allclose(*shares, atol=0.01)
-  # One-sentence chunks are always random: more than half in all.
+  # More than half are random, because chunks of one sentence always are.
   assert shares[0][0] > 0.51
 
 
 def test_closed_form_truncation():
-  """Final lengths equal those of removing one token at a time."""
+  """The final lengths are those after removing one token at a time."""
   a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
   for limit in (2, 3, 12, 13):
     spans = pairs.Spans(a * 0, a, b * 0, b)
@@ -126,7 +126,7 @@ def test_rows_are_cls_a_sep_b_sep():
     assert batch["segment_ids"][i].tolist() == segments
     a, b = row[1 : seps[0]], row[seps[0] + 1 : seps[1]]
     assert len(a) and len(b)
-    # Segments are runs of the text; a next pair is one run but for the cut.
+    # Segments are runs of the text; a "next" pair is one run unless it was cut.
     assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
     da, db = document_of(corpus, a), document_of(corpus, b)
     assert len(set(da)) == len(set(db)) == 1
@@ -149,8 +149,8 @@ def test_random_never_means_the_same_document():
       row[batch["mlm_positions"][i][used]] = batch["mlm_ids"][i][used]
       text = row[row >= FIRST_ID]
       segment = batch["segment_ids"][i][row >= FIRST_ID]
-      places = document_of(corpus, text)
-      same = places[segment == 0][0] == places[segment == 1][0]
+      numbers = document_of(corpus, text)
+      same = numbers[segment == 0][0] == numbers[segment == 1][0]
       assert same == (batch["pair_labels"][i, 0] == 0)
 
 
@@ -182,7 +182,7 @@ def test_every_sentence_is_in_an_epoch():
   )
   for seed in range(5):
     chunks = pairs.index_chunks(corpus, 0, 300, seed, max_tokens=125)
-    # A random pair uses `first` sentences, the rest start the next chunk.
+    # A random pair uses `first` sentences; the others start the next chunk.
     used = np.where(chunks["random"], chunks["first"], chunks["count"])
     assert chunks["sentence"][0] == 0
     np.testing.assert_array_equal(
@@ -197,11 +197,11 @@ def test_every_sentence_is_in_an_epoch():
 def test_a_range_of_documents_is_a_part_of_the_whole():
   corpus = corpus_from_documents(numbered(realistic(100, 4))[0])
   whole = pairs.index_chunks(corpus, 0, 100, 9, max_tokens=61)
-  parts = [
+  ranges = [
     pairs.index_chunks(corpus, first, last, 9, max_tokens=61)
     for first, last in ((0, 1), (1, 40), (40, 100))
   ]
-  np.testing.assert_array_equal(whole, np.concatenate(parts))
+  np.testing.assert_array_equal(whole, np.concatenate(ranges))
 
 
 def test_half_of_the_pairs_are_random_by_name():
@@ -211,7 +211,7 @@ def test_half_of_the_pairs_are_random_by_name():
   assert published["pair_labels"].all()
   half = batch_of(corpus, bert_pairs(SPECIAL, vocab_size, random_share=0.5))
   assert abs(half["pair_labels"].mean() - 0.5) < 0.03
-  # A split sentence: both parts are there, in order, from one document.
+  # A "next" pair is a split sentence: both segments are one run of the text.
   for i in np.flatnonzero(half["pair_labels"][:, 0] == 0)[:50]:
     row = half["input_ids"][i]
     real = (row >= FIRST_ID) & (half["sequence_ids"][i] > 0)

@@ -1,4 +1,4 @@
-"""Rows of running text beside straight re-statements of the programs."""
+"""Rows of running text are compared with plain versions of the programs."""
 
 import random
 
@@ -16,18 +16,18 @@ CLS, SEP = SPECIAL.cls, SPECIAL.sep
 
 def epoch(corpus, builder, key=0):
   """Returns one epoch as one batch."""
-  units = builder.index(corpus, 0, corpus.num_documents, key)
-  numbers = np.arange(len(units), dtype=np.uint64)
-  batch = builder.build(corpus, units, numbers, key)
+  elements = builder.index(corpus, 0, corpus.num_documents, key)
+  numbers = np.arange(len(elements), dtype=np.uint64)
+  batch = builder.build(corpus, elements, numbers, key)
   assert set(batch) == set(builder.features)
   for name, (shape, dtype) in builder.features.items():
-    assert batch[name].shape == (len(units), *shape)
+    assert batch[name].shape == (len(elements), *shape)
     assert batch[name].dtype == dtype
   return batch
 
 
 def originals(batch):
-  """The rows without padding, masks undone."""
+  """Returns the rows without padding, with the original ids."""
   rows = []
   for i, row in enumerate(batch["input_ids"]):
     row = row.copy()
@@ -40,7 +40,7 @@ def originals(batch):
 
 
 def whole_sentences(documents, length, cross):
-  """Rows as the paper describes them, a sentence at a time."""
+  """Returns the rows that the paper describes, from a sentence at a time."""
   room, rows, row, fresh = length - 2, [], [], False
 
   def close():
@@ -52,12 +52,12 @@ def whole_sentences(documents, length, cross):
   for document in documents:
     for number, sentence in enumerate(document):
       for begin in range(0, len(sentence), room):
-        part = sentence[begin : begin + room]
+        tokens = sentence[begin : begin + room]
         fresh = cross and number == 0 and begin == 0 and bool(row)
-        if len(row) + fresh + len(part) > room:
+        if len(row) + fresh + len(tokens) > room:
           close()
           fresh = False
-        row += [SEP] * fresh + part
+        row += [SEP] * fresh + tokens
     if not cross:
       close()
   close()
@@ -67,7 +67,8 @@ def whole_sentences(documents, length, cross):
 @pytest.mark.parametrize("length", [16, 64])
 @pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
 def test_whole_sentences_fill_rows(name, length):
-  documents, vocab = numbered(realistic(60, 2) + [[1], [100, 1], [14], [1, 1]])
+  sizes = [*realistic(60, 2), [1], [100, 1], [14], [1, 1]]
+  documents, vocab = numbered(sizes)
   corpus = corpus_from_documents(documents)
   builder = getattr(recipes, name)(
     SPECIAL, vocab, length=length, max_predictions=20
@@ -77,16 +78,16 @@ def test_whole_sentences_fill_rows(name, length):
   assert max(map(len, rows)) == length
   separators = [row[1:-1].count(SEP) for row in rows]
   assert (max(separators) > 0) == (name == "full_sentences")
-  # A range of documents fills rows of its own.
-  part = builder.index(corpus, 20, 40, 0)
-  numbers = np.arange(len(part), dtype=np.uint64)
-  rows = originals(builder.build(corpus, part, numbers, 0))
+  # The rows of a range of documents do not depend on other documents.
+  elements = builder.index(corpus, 20, 40, 0)
+  numbers = np.arange(len(elements), dtype=np.uint64)
+  rows = originals(builder.build(corpus, elements, numbers, 0))
   cross = name == "full_sentences"
   assert rows == whole_sentences(documents[20:40], length, cross)
 
 
 def test_many_documents_in_a_row():
-  """More ends of documents in a row than in any other."""
+  """One row has many more ends of documents than the others."""
   documents, vocab = numbered([[2]] * 40 + [[30] * 3] + [[1]] * 7)
   corpus = corpus_from_documents(documents)
   builder = recipes.full_sentences(
@@ -97,16 +98,16 @@ def test_many_documents_in_a_row():
 
 
 def test_masks_of_roberta():
-  """Stochastic count, 80/10/10 without special ids: 20,000 rows."""
+  """The count is stochastic, and random ids are not special: 20,000 rows."""
   documents, vocab = numbered([[20] * 1500] * 10)
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.doc_sentences(SPECIAL, vocab, length=42, max_predictions=10)
-  units = builder.index(corpus, 0, 10, 0)
-  units = np.tile(units, -(-20_000 // len(units)))
-  numbers = np.arange(len(units), dtype=np.uint64)
-  batch = builder.build(corpus, units, numbers, 3)
+  elements = builder.index(corpus, 0, 10, 0)
+  elements = np.tile(elements, -(-20_000 // len(elements)))
+  numbers = np.arange(len(elements), dtype=np.uint64)
+  batch = builder.build(corpus, elements, numbers, 3)
   counts = batch["mlm_weights"].sum(1)
-  # int(0.15 * 42 + U): 6 or 7, 6.3 on average.
+  # int(0.15 * 42 + U) is 6 or 7, and 6.3 on average.
   assert set(counts.tolist()) == {6, 7}
   assert abs(counts.mean() - 6.3) < 0.02
   used = batch["mlm_weights"] > 0
@@ -119,25 +120,25 @@ def test_masks_of_roberta():
 
 
 def electra_rows(document, length, draw):
-  """Rows of one document: `ExampleBuilder` re-stated, (A, B) each.
+  """Returns the rows (A, B) of one document, as `ExampleBuilder` makes them.
 
   Args:
     document: sentences of ids.
-    length: of rows.
-    draw: number of the sentence that a row begins with -> (its target, whether
-      it is one segment, whether a sentence too long for the first is put there
-      all the same, which is asked once at most).
+    length: tokens in a row.
+    draw: a function of the number of a row's first sentence. It returns the
+      row's target length, True if the row has one segment, and True if the
+      sentence that crosses the half belongs to the first segment.
   """
   rows, sentences, size, draws = [], [], 0, draw(0)
 
   def make():
-    target, one, longer = draws
-    goal = 100_000 if one else (target - 3) // 2
+    target, single, longer = draws
+    goal = 100_000 if single else (target - 3) // 2
     first, second = [], []
     for sentence in sentences:
-      if not first or len(first) + len(sentence) < goal:
-        first += sentence
-      elif not second and len(first) < goal and longer:
+      crosses = len(first) + len(sentence) >= goal
+      may_cross = not second and len(first) < goal and longer
+      if not first or not crosses or may_cross:
         first += sentence
       else:
         second += sentence
@@ -158,7 +159,7 @@ def electra_rows(document, length, draw):
 
 
 def two_segments(batch):
-  """(A, B) of each row, masks undone."""
+  """Yields (A, B) of each row, with the original ids."""
   for i, row in enumerate(originals(batch)):
     segments = batch["segment_ids"][i, : len(row)]
     text = np.array(row)
@@ -170,7 +171,7 @@ def two_segments(batch):
 
 @pytest.mark.parametrize("length, share", [(32, 0), (128, 0.06), (512, 0.1)])
 def test_rows_of_electra_token_by_token(length, share):
-  """The program's rows for the draws that were made."""
+  """The rows are those that the program makes from the same draws."""
   documents, vocab = numbered(realistic(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.electra_segments(
@@ -178,14 +179,14 @@ def test_rows_of_electra_token_by_token(length, share):
   )
   rows, returned = 0, 0
   for key in range(3):
-    own = hashing.make_key(key, "segments")
+    segments_key = hashing.make_key(key, "segments")
     numbers = np.arange(len(corpus.sentences) - 1)
-    short, longer, one = (
-      hashing.uniform(own, numbers, which) for which in (0, 2, 3)
+    short, longer, single = (
+      hashing.uniform(segments_key, numbers, column) for column in (0, 2, 3)
     )
-    targets = 5 + hashing.randint(own, numbers, 1, length - 4)
+    targets = 5 + hashing.randint(segments_key, numbers, 1, length - 4)
     targets = np.where(short < 0.3, targets, length)
-    draws = list(zip(targets, one < 0.1, longer < 0.5, strict=True))
+    draws = list(zip(targets, single < 0.1, longer < 0.5, strict=True))
     expected = []
     for document, begin in zip(documents, corpus.documents, strict=False):
       draw = draws[begin : begin + len(document)].__getitem__
@@ -197,38 +198,39 @@ def test_rows_of_electra_token_by_token(length, share):
 
 
 def test_segments_of_electra():
-  """20,000 rows beside the program, re-stated, with draws of its own."""
+  """20,000 rows have the statistics of the program with independent draws."""
   documents, vocab = numbered(realistic(1500, 8))
   corpus = corpus_from_documents(documents, dtype=np.uint32)
   builder = recipes.electra_segments(SPECIAL, vocab, length=128)
-  ours, theirs, rng, key = [], [], random.Random(1), 0
+  rows_made, published, rng, key = [], [], random.Random(1), 0
 
   def draw(number):
     target = rng.randint(5, 128) if rng.random() < 0.05 else 128
     return target, rng.random() < 0.1, rng.random() < 0.5
 
-  while len(theirs) < 20_000:
+  while len(published) < 20_000:
     for document in documents:
-      theirs += electra_rows(document, 128, draw)
-  while len(ours) < 20_000:
+      published += electra_rows(document, 128, draw)
+  while len(rows_made) < 20_000:
     batch = epoch(corpus, builder, key)
     for a, b in two_segments(batch):
       assert (np.diff(a) > 0).all() and (np.diff(b) > 0).all()
       assert len(set(document_of(corpus, [*a, *b]))) == 1
-      ours.append((a, b))
+      rows_made.append((a, b))
     key += 1
-  assert len(theirs) > 20_000
+  assert len(published) > 20_000
   sides = [
     np.array([(len(a), len(b), bool(b) and a[-1] > b[0]) for a, b in rows])
-    for rows in (ours, theirs)
+    for rows in (rows_made, published)
   ]
-  one, other = ((x[:, 1] == 0).mean() for x in sides)
-  assert abs(one - other) < 0.01
-  one, other = (x[:, 2].mean() for x in sides)
-  assert other > 0.05 and abs(one - other) < 0.01
-  for one, other in zip(sides[0].T[:2], sides[1].T[:2], strict=True):
-    for decile in np.quantile(other, np.arange(1, 10) / 10):
-      assert abs((one <= decile).mean() - (other <= decile).mean()) < 0.012
+  share, expected = ((x[:, 1] == 0).mean() for x in sides)
+  assert abs(share - expected) < 0.01
+  share, expected = (x[:, 2].mean() for x in sides)
+  assert expected > 0.05 and abs(share - expected) < 0.01
+  for sizes, expected in zip(sides[0].T[:2], sides[1].T[:2], strict=True):
+    for decile in np.quantile(expected, np.arange(1, 10) / 10):
+      share = (sizes <= decile).mean()
+      assert abs(share - (expected <= decile).mean()) < 0.012
 
 
 def test_rows_of_a_language_model():
@@ -245,7 +247,8 @@ def test_rows_of_a_language_model():
     np.testing.assert_array_equal(batch["lm_weights"], real)
     assert not batch["lm_ids"][~real].any()
     assert not batch["input_ids"][~real].any()
-    # Every token but a document's first is predicted once, from the one before.
+    # Each token that is not the first of a document is predicted once, from
+    # the token before it.
     np.testing.assert_array_equal(
       batch["lm_ids"][real], batch["input_ids"][real] + 1
     )
@@ -254,7 +257,7 @@ def test_rows_of_a_language_model():
     every = set(range(FIRST_ID, vocab))
     assert sorted(batch["lm_ids"][real]) == sorted(every - set(first))
     assert sorted(batch["input_ids"][real]) == sorted(every - set(last))
-    # Contiguous, and full but at the ends of documents.
+    # Rows are contiguous. Only at the ends of documents may they be shorter.
     for row, n in zip(batch["input_ids"], real.sum(1), strict=True):
       assert n and (np.diff(row[:n]) == 1).all()
       assert n == 9 or row[0] in first or row[n - 1] + 1 in last

@@ -1,4 +1,4 @@
-"""Words, n-grams and spans: beside straight re-statements of the programs."""
+"""Words, n-grams and spans are compared with plain versions of the programs."""
 
 import collections
 import itertools
@@ -28,14 +28,14 @@ SPAN = dict(masking="span", count="ceil")
 
 
 def albert_ngrams(words, count, rng):
-  """ALBERT's choice, one n-gram at a time; a set of columns."""
+  """Returns the columns that ALBERT hides, chosen one n-gram at a time."""
   starts, chosen = list(range(len(words))), set()
   rng.shuffle(starts)
   for start in starts:
     if len(chosen) >= count:
       break
     n = rng.choices([1, 2, 3], [1, 1 / 2, 1 / 3])[0]
-    # A stretch of text ends where the next column is not the next word's.
+    # A run of text ends if the next word does not begin at the next column.
     for i in range(1, n):
       after = start + i
       if after == len(words) or words[after][0] != words[after - 1][-1] + 1:
@@ -50,7 +50,7 @@ def albert_ngrams(words, count, rng):
 
 
 def spanbert_spans(words, count, rng):
-  """SpanBERT's choice in whole words, a span at a time; a set of columns."""
+  """Returns the columns that SpanBERT hides, one span of words at a time."""
   starts, chosen = list(range(len(words))), set()
   rng.shuffle(starts)
   for start in starts:
@@ -67,7 +67,7 @@ def spanbert_spans(words, count, rng):
 
 
 def runs(words, chosen):
-  """Lengths in words of the stretches of hidden words."""
+  """Returns the lengths, in words, of the runs of hidden words."""
   lengths, last = [], -2
   for word in words:
     if word[0] in chosen:
@@ -84,37 +84,38 @@ def runs(words, chosen):
   [(dict(masking="ngram"), albert_ngrams), (SPAN, spanbert_spans)],
 )
 def test_units_are_chosen_as_published(options, published):
-  """20,000 rows beside the program re-stated, within a point."""
+  """The shares over 20,000 rows differ by less than 1% from the program's."""
   ids, maskable, lengths, starts = word_rows(20_000, 128, 1)
-  # A second segment: no unit goes on beyond a separator.
+  # This column is like a [SEP]: no unit crosses it.
   maskable[:, 40] = False
   out = mask(ids, maskable, lengths, word_starts=starts, **options)
   rng = random.Random(2)
   words = [words_of(*row) for row in zip(maskable, starts, strict=True)]
   text = maskable.sum(1).tolist()
-  theirs = []
+  published_columns = []
   for i, n in enumerate(lengths.tolist()):
     count = max(1, round(n * 0.15))
     if options is SPAN:
       count = math.ceil(text[i] * 0.15)
-    theirs.append(published(words[i], min(20, count), rng))
+    published_columns.append(published(words[i], min(20, count), rng))
   totals = []
-  for chosen in (chosen_columns(out), theirs):
+  for chosen in (chosen_columns(out), published_columns):
     together, sizes = collections.Counter(), np.zeros(6)
-    places, numbers = np.zeros(128), np.zeros(21)
+    by_column, counts = np.zeros(128), np.zeros(21)
     for i, columns in enumerate(chosen):
-      numbers[len(columns)] += 1
-      places[list(columns)] += 1
+      counts[len(columns)] += 1
+      by_column[list(columns)] += 1
       together.update(runs(words[i], columns))
       for word in words[i]:
         assert len(columns & set(word)) in (0, len(word))
         sizes[len(word)] += word[0] in columns
     by_length = np.array([together[n] for n in range(1, 16)])
-    totals.append((by_length, sizes, places.reshape(16, 8).sum(1), numbers))
-  for one, other in zip(*totals, strict=True):
-    assert one.sum() > 0 and abs(one.sum() / other.sum() - 1) < 0.01
+    by_column = by_column.reshape(16, 8).sum(1)
+    totals.append((by_length, sizes, by_column, counts))
+  for total, expected in zip(*totals, strict=True):
+    assert total.sum() > 0 and abs(total.sum() / expected.sum() - 1) < 0.01
     np.testing.assert_allclose(
-      one / one.sum(), other / other.sum(), rtol=0, atol=0.01
+      total / total.sum(), expected / expected.sum(), rtol=0, atol=0.01
     )
   # Nearly every row has its exact count.
   wanted = masking.count_masks(
@@ -124,7 +125,7 @@ def test_units_are_chosen_as_published(options, published):
 
 
 def test_lengths_of_ngrams():
-  """Room for three single-piece words: one n-gram of 3, 2 and 1, or 1 + 1 + 1.
+  """Three single-piece words are hidden: as 3, as 2 + 1, or as 1 + 1 + 1.
 
   The chances follow from p(n) = (1/n) / (1 + 1/2 + 1/3) = 6/11, 3/11, 2/11.
   """
@@ -141,20 +142,23 @@ def test_lengths_of_ngrams():
   assert (out["mlm_weights"].sum(1) == 3).all()
   steps = np.diff(out["mlm_positions"][:, :3], axis=1) == 1
   joined = np.bincount(steps.sum(1), minlength=3) / len(ids)
-  # Units that happen to touch: 3 in about 126 places.
+  # The tolerance is for separate units that touch: 3 among about 126 columns.
   np.testing.assert_allclose(
     joined, [36 / 121, 3 / 11 + 30 / 121, 2 / 11], atol=0.03
   )
 
 
 def test_lengths_of_spans():
-  """Geometric with p = 0.2, 1 to 10 words: 3.8 on average (paper, 3.1)."""
+  """Lengths are geometric with p = 0.2, 1 to 10 words, 3.8 on average.
+
+  The source is section 3.1 of the paper.
+  """
   ends = masked_units.KINDS["span"].ends
   chances = np.diff(ends, prepend=0)
   assert len(chances) == 10 and ends[-1] == 1
   np.testing.assert_allclose(chances[1:] / chances[:-1], 0.8)
   assert round((chances * np.arange(1, 11)).sum(), 1) == 3.8
-  # Long rows, few spans: what is cut or touches is little.
+  # In long rows with few spans, few spans are cut or touch each other.
   ids, maskable, lengths = rows([514] * 3000, 514)
   starts = np.ones(ids.shape, bool)
   out = mask(
@@ -163,19 +167,18 @@ def test_lengths_of_spans():
   assert (out["mlm_weights"].sum(1) == 77).all()
   left, right = np.moveaxis(out["span_positions"], 2, 0)
   seen = np.bincount((right - left - 1).ravel())[1:]
-  seen = seen / np.arange(
-    1, len(seen) + 1
-  )  # A span once for each of its words.
+  # A span was counted once for each of its words.
+  seen = seen / np.arange(1, len(seen) + 1)
   assert 3.4 < (seen * np.arange(1, len(seen) + 1)).sum() / seen.sum() < 4.6
-  # Up to ten words, since longer ones are spans that touch.
+  # Runs of more than ten words are spans that touch.
   ratios = seen[1:9] / seen[:8]
   assert (abs(ratios - 0.8) < 0.08).all()
 
 
 def test_boundaries_and_replacements_of_spans():
   ids, maskable, lengths, starts = word_rows(6000, 128, 5)
-  own = dict(replacement="roberta", reserved=(MASK,))
-  out = mask(ids, maskable, lengths, word_starts=starts, **SPAN, **own)
+  options = dict(replacement="roberta", reserved=(MASK,))
+  out = mask(ids, maskable, lengths, word_starts=starts, **SPAN, **options)
   new = out["input_ids"]
   kinds = collections.Counter()
   for i in range(len(ids)):
@@ -187,7 +190,7 @@ def test_boundaries_and_replacements_of_spans():
       assert left < position < right
       assert not {left, right} & hidden
       assert hidden >= set(range(left + 1, right))
-      assert 0 <= left and right < lengths[i]
+      assert left >= 0 and right < lengths[i]
     assert not out["span_positions"][i, n:].any()
     for left, right in set(map(tuple, out["span_positions"][i, :n].tolist())):
       now, was = new[i, left + 1 : right], ids[i, left + 1 : right]
@@ -195,16 +198,17 @@ def test_boundaries_and_replacements_of_spans():
         assert (now == MASK).all()
         kinds["mask"] += 1
       else:
-        kinds["kept" if (now == was).all() else "random"] += 1
-        # Tokens of a random span are drawn one by one.
+        kinds["unchanged" if (now == was).all() else "random"] += 1
+        # The tokens of a random span are drawn one by one.
         assert (now == was).all() or len(now) < 3 or len(set(now.tolist())) > 1
   total = sum(kinds.values())
-  for kind, share in (("mask", 0.8), ("kept", 0.1), ("random", 0.1)):
+  for kind, share in (("mask", 0.8), ("unchanged", 0.1), ("random", 0.1)):
     assert abs(kinds[kind] / total - share) < 0.01
 
 
+# Kind of tokenizer -> some pieces, and a function that says whether a piece
+# starts a word. The first pieces are from huggingface/transformers#9866 (A06).
 FAMILIES = {
-  # A06: pieces of huggingface/transformers#9866 and what starts a word.
   "bytelevel": (
     ["Testing", "Ġmask", "ing", "Ġwhole", "Ġwords"],
     lambda piece: piece.startswith("Ġ"),
@@ -220,7 +224,7 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["whole_word", "ngram", "span"])
 def test_all_pieces_of_a_word_or_none(family, kind):
-  """A06: over 500 seeds, through corpus and builder."""
+  """Of each word all pieces are hidden or none, in 500 rows (A06)."""
   pieces, begins = FAMILIES[family]
   flags = np.array([begins(piece) for piece in pieces])
   flags = reader.mark_starts(flags, np.array([0]))
@@ -243,9 +247,9 @@ def test_all_pieces_of_a_word_or_none(family, kind):
   seen = collections.Counter()
   for columns in hidden:
     for word in range(words[-1] + 1):
-      own = set(np.flatnonzero(words == word).tolist())
-      assert columns & own in (set(), own)
-      seen[word] += own <= columns
+      word_columns = set(np.flatnonzero(words == word).tolist())
+      assert columns & word_columns in (set(), word_columns)
+      seen[word] += word_columns <= columns
   assert all(seen[word] for word in range(words[-1] + 1))
 
 
@@ -280,7 +284,7 @@ def test_options_that_do_not_exist_or_go_together(options, words):
 
 
 def test_pieces_of_every_family_count_alike():
-  """Stochastic: the integer part of 0.15 n + U(0, 1); never a minimum."""
+  """A stochastic count is the integer part of 0.15 n + U(0, 1), maybe 0."""
   sizes = [5, 64, 100, 512]
   ids, maskable, lengths = rows(sizes * 5000, 512)
   out = mask(ids, maskable, lengths, count="stochastic", max_predictions=80)
@@ -298,7 +302,7 @@ def test_pieces_of_every_family_count_alike():
 
 
 def drawn(out, ids):
-  """(new ids, old ids) of all predictions."""
+  """Returns the new ids and the original ids of all predictions."""
   used = out["mlm_weights"] > 0
   new = np.take_along_axis(out["input_ids"], out["mlm_positions"], 1)[used]
   return new, out["mlm_ids"][used]
@@ -319,15 +323,15 @@ def test_roberta_draws_no_special_token():
   assert abs(statistic - len(counts)) < 5 * np.sqrt(2 * len(counts))
 
 
-def test_another_id_by_name():
+def test_random_ids_that_differ_from_the_original():
   ids, maskable, lengths = rows([128] * 4000, 128)
-  ids[maskable] %= 5  # Ids from 0 to 4, of 7.
+  ids[maskable] %= 5  # The text has ids 0 to 4 of a vocabulary of 7.
   call = dict(mask_id=6, vocab_size=7)
-  for replacement, kept in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
+  for replacement, unchanged in (("bert", 0.1 + 0.1 / 7), ("other", 0.1)):
     out = mask(ids, maskable, lengths, replacement=replacement, **call)
     new, old = drawn(out, ids)
-    assert abs((new == old).mean() - kept) < 0.004
-    # Each other id, that of the mask among them, is as likely as the next.
+    assert abs((new == old).mean() - unchanged) < 0.004
+    # All ids that may be drawn are equally likely, also the mask's id.
     share = 0.1 / (7 if replacement == "bert" else 6)
     assert abs((new == 5).mean() - share) < 0.002
     assert abs((new == 6).mean() - 0.8 - share) < 0.005
@@ -342,8 +346,8 @@ def test_electra_masks_or_keeps():
   assert all(len(set(row[:19])) == 19 for row in out["mlm_positions"].tolist())
 
 
-def test_positions_may_repeat_by_name():
-  """As released: 19 draws of 126 tokens, masked if one of a token's is."""
+def test_repeated_positions():
+  """As released: 19 draws from 126 tokens; any of a token's may mask it."""
   ids, maskable, lengths = rows([128] * 12_000, 128)
   out = mask(
     ids, maskable, lengths, replacement="electra", repeat_positions=True
@@ -360,7 +364,7 @@ def test_positions_may_repeat_by_name():
   twice[:, 1:] = np.diff(positions, axis=1) == 0
   twice[:, :-1] |= np.diff(positions, axis=1) == 0
   assert abs(hidden[~twice].mean() - 0.85) < 0.005
-  # Nearly all are pairs: 1 - 0.15 ** 2.
+  # Nearly all repeated positions have two predictions: 1 - 0.15 ** 2.
   assert abs(hidden[twice].mean() - 0.9775) < 0.01
   labels = np.take_along_axis(ids, positions, 1)
   np.testing.assert_array_equal(out["mlm_ids"][:, :19], labels)
@@ -372,7 +376,7 @@ def test_any_part_of_a_batch_has_the_same_units(kind):
   call = dict(masking=kind, count="stochastic")
   whole = mask(ids, maskable, lengths, word_starts=starts, **call)
   for first, last in itertools.pairwise((0, 1, 20, 64)):
-    part = mask(
+    slice_out = mask(
       ids[first:last],
       maskable[first:last],
       lengths[first:last],
@@ -380,5 +384,5 @@ def test_any_part_of_a_batch_has_the_same_units(kind):
       word_starts=starts[first:last],
       **call,
     )
-    for key, value in part.items():
-      np.testing.assert_array_equal(value, whole[key][first:last])
+    for key, array in slice_out.items():
+      np.testing.assert_array_equal(array, whole[key][first:last])

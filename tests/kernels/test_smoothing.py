@@ -77,7 +77,7 @@ def test_packed_rows_choose_as_single_ones(smoothing):
   numbers = np.array([7, 9], np.uint64)
   packed, slot = masked_units.choose_tokens(
     np.ones((1, 24), bool),
-    masked_units.make_slots(np.array([[10, 14]]), numbers[None], 24),
+    masked_units.make_sequences(np.array([[10, 14]]), numbers[None], 24),
     wanted,
     key,
     weights,
@@ -86,7 +86,7 @@ def test_packed_rows_choose_as_single_ones(smoothing):
   for i, (first, last) in enumerate(((0, 10), (10, 24))):
     alone, _ = masked_units.choose_tokens(
       np.ones((1, last - first), bool),
-      masked_units.make_slots(
+      masked_units.make_sequences(
         np.array([last - first]), numbers[i : i + 1], last
       ),
       wanted[i : i + 1],
