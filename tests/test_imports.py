@@ -64,7 +64,7 @@ ROOMS = {
   "examples": Room("root text corpus", "etils numpy"),
   "tasks": Room(
     "root text examples",
-    "numpy",
+    "etils numpy",
     "tensorflow_datasets sklearn scipy seqeval",
   ),
   "training": Room(

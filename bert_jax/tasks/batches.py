@@ -1,10 +1,9 @@
-"""A task's folder as a run reads it: batches to train on, splits to score.
+"""Opens a task folder for a run: batches to train on, splits to evaluate.
 
-Rows become batches of a few lengths, each by its number alone. An epoch is a
-permutation keyed by (seed, epoch); its last batch is filled up with rows of
-weight 0. Nothing is kept from one batch to the next, so a restart needs a step
-number only. A batch is as long as the smallest of a few lengths that holds its
-longest row: a length is a compilation.
+A batch depends only on its number, so a restart needs only the step. An epoch
+is a permutation of the rows, which depends on (seed, epoch). Rows of weight 0
+fill its last batch up. The length of a batch is the smallest bucket that holds
+its longest row (see `bucket_lengths`).
 """
 
 import functools
@@ -23,24 +22,24 @@ from bert_jax.tasks.encoded_rows import Examples, Rows, Task, lengths
 from bert_jax.text import open_vocabulary
 from bert_jax.text.vocabulary import SpecialIds, Vocabulary
 
-# The key of `Part.meta` that checkpoints of earlier versions keep.
+# The key of `TaskFolder.meta` that checkpoints of earlier versions have.
 ROWS = "rows_fingerprint"
-# Batches whose rows are sorted by length together (`group`), at most; and pools
-# of an epoch at least, so that batches differ from epoch to epoch. Both as in
-# transformers' group_by_length.
+# With `group`, rows are sorted by length within pools. POOL is the most batches
+# in a pool. POOLS is the least number of pools in an epoch, so that batches
+# differ from epoch to epoch. Both are as in transformers' group_by_length.
 POOL, POOLS = 50, 4
 
 
 class Batches:
   """The batches of one split.
 
-  A unit of a batch is a row; of multiple choice it is an example, with its
-  rows. Batch `step` belongs to epoch `step // steps_per_epoch`.
+  An entry of a batch is one row. For multiple choice, it is all rows of one
+  example. Batch `step` belongs to epoch `step // steps_per_epoch`.
 
   Attributes:
-    batch_size: units of a batch over all hosts.
-    steps_per_epoch: batches of an epoch, the last one filled up.
-    buckets: lengths that batches have.
+    batch_size: the entries of a batch, over all hosts.
+    steps_per_epoch: the batches of an epoch; the last one is filled up.
+    buckets: the lengths of batches.
   """
 
   def __init__(
@@ -57,22 +56,25 @@ class Batches:
     host: int = 0,
     hosts: int = 1,
   ):
-    """Describes the batches; makes none yet.
+    """Describes the batches. `batch` makes them later.
 
     Args:
       task: the task of the rows.
-      rows: a split, as `encoded_rows.load` reads it.
-      pad: id of padding.
-      batch_size: over all hosts, a multiple of `hosts`.
+      rows: the rows of a split, from `encoded_rows.load`.
+      pad: the id of padding.
+      batch_size: the entries of a batch, over all hosts; a multiple of `hosts`.
       seed: another seed gives another order.
-      shuffle: False for the order of the rows, every epoch.
-      group: put rows of like length together, within shuffled pools of them.
-      buckets: lengths; one for the longest row is added if none holds it.
-      host: number of this one, whose part of each batch is made.
-      hosts: how many there are.
+      shuffle: False to keep the order of the rows in every epoch.
+      group: True to put rows of similar lengths together, within shuffled
+        pools.
+      buckets: the lengths of batches. If the longest row fits into none, its
+        length is added.
+      host: the number of this host, which makes its own share of each batch.
+      hosts: the number of hosts.
 
     Raises:
-      ValueError: no rows, or a size that cannot be.
+      ValueError: there are no rows, the hosts do not divide the batch, or
+        `group` is used without `shuffle`.
     """
     self._columns = task.columns if task.kind == "choice" else 1
     self._count = len(rows.example) // self._columns
@@ -91,7 +93,7 @@ class Batches:
     self._host, self._hosts = host, hosts
     if task.kind == "span":
       self._unanswerable = unanswerable(rows)
-    # A choice is as long as its longest row.
+    # The length of an entry is that of its longest row.
     self._lengths = lengths(rows).reshape(-1, self._columns).max(1)
     longest = int(self._lengths.max())
     holding = [b for b in sorted(buckets) if b >= longest]
@@ -101,7 +103,10 @@ class Batches:
     self._order = functools.lru_cache(2)(self._make_order)
 
   def _make_order(self, epoch: int) -> np.ndarray:
-    """Units of an epoch, int64 [steps, batch_size]; -1 fills the last up."""
+    """Returns the entries of an epoch, int64 [steps, batch_size].
+
+    -1 fills up the last batch.
+    """
     count, size = self._count, self.batch_size
     order = np.arange(count)
     if self._shuffle:
@@ -112,7 +117,7 @@ class Batches:
     fill = np.full(self.steps_per_epoch * size - count, -1, np.int64)
     batches = np.append(order, fill).reshape(-1, size)
     if self._group:
-      # All but the last, which is not full, in an order of their own.
+      # Shuffle the batches, except the last one, which may not be full.
       whole = count // size
       key = hashing.make_key(self._seed, "finetune batches", epoch)
       mixed = np.argsort(hashing.bits(key, np.arange(whole)), kind="stable")
@@ -120,8 +125,9 @@ class Batches:
     return batches
 
   def _grouped(self, order: np.ndarray) -> np.ndarray:
-    pool = len(order) // (POOLS * self.batch_size)
-    size = min(max(pool, 1), POOL) * self.batch_size
+    """Sorts an order of entries by length, within each pool."""
+    batches_of_pool = len(order) // (POOLS * self.batch_size)
+    size = min(max(batches_of_pool, 1), POOL) * self.batch_size
     pools = [order[i : i + size] for i in range(0, len(order), size)]
     # Sort longest first, so that the incomplete last batch holds the shortest
     # rows.
@@ -130,45 +136,48 @@ class Batches:
     )
 
   def length(self, step: int) -> int:
-    """The length of batch `step`, on all hosts."""
-    epoch, place = divmod(step, self.steps_per_epoch)
-    return int(self._batch_lengths(self._order(epoch)[place : place + 1])[0])
+    """Returns the length of batch `step`, which is the same on all hosts."""
+    epoch, index = divmod(step, self.steps_per_epoch)
+    return int(self._batch_lengths(self._order(epoch)[index : index + 1])[0])
 
-  def _batch_lengths(self, units: np.ndarray) -> np.ndarray:
-    longest = np.where(units < 0, 0, self._lengths[units]).max(1)
+  def _batch_lengths(self, entries: np.ndarray) -> np.ndarray:
+    """Returns the lengths [N] of batches of entries, [N, batch_size]."""
+    longest = np.where(entries < 0, 0, self._lengths[entries]).max(1)
     return np.array(self.buckets)[np.searchsorted(self.buckets, longest)]
 
   def first_lengths(self) -> list[int]:
-    """Lengths of the first epoch's batches, in the order of their coming."""
+    """Returns the distinct lengths of the first epoch's batches, in order."""
     lengths = self._batch_lengths(self._order(0)).tolist()
     return list(dict.fromkeys(lengths))
 
   def padding(self, epoch: int = 0) -> float:
-    """The share of an epoch's places that hold no token."""
+    """Returns the share of padding in the batches of an epoch."""
     order = self._order(epoch)
-    places = self._batch_lengths(order).sum() * self.batch_size * self._columns
-    return 1.0 - len(self._rows.ids) / float(places)
+    size = self._batch_lengths(order).sum() * self.batch_size * self._columns
+    return 1.0 - len(self._rows.ids) / float(size)
 
   def batch(self, step: int) -> Batch:
-    """Makes this host's part of batch `step`.
+    """Makes this host's share of batch `step`.
 
     Returns:
-      `input_ids`, `segment_ids`, `sequence_ids` int32 [b, l], of multiple
-      choice [b, c, l]; `sequence_ids` are 1, 0 at padding. `labels`: int32 or
-      float32 [b]; multi_label [b, n]; tagging [b, l]; span [b, 2].
-      `label_weights`: float32 [b], tagging [b, l]; 0 where nothing is to be
-      learnt, and there the label is 0.
-      `unanswerable`: of span, float32 [b], 1 if its question has no answer.
-      `row`: int64 [b], number of the (first) row, -1 for one that fills up.
+      `input_ids`, `segment_ids`, `sequence_ids`: int32 [b, l]; for multiple
+      choice [b, c, l]. `sequence_ids` are 1, and 0 at padding.
+      `labels`: int32 or float32 [b]; multi_label [b, n]; tagging [b, l]; span
+      [b, 2]. A label without weight is 0.
+      `label_weights`: float32 [b], for tagging [b, l]; 0 without a label.
+      `unanswerable`: only for span, float32 [b], 1 if the question has no
+      answer.
+      `row`: int64 [b], the number of the entry's first row; -1 if the entry
+      only fills the batch up.
     """
-    epoch, place = divmod(step, self.steps_per_epoch)
-    units = self._order(epoch)[place]
+    epoch, index = divmod(step, self.steps_per_epoch)
+    entries = self._order(epoch)[index]
     length = self.length(step)
     host_size = self.batch_size // self._hosts
-    units = units[self._host * host_size : (self._host + 1) * host_size]
+    entries = entries[self._host * host_size : (self._host + 1) * host_size]
     columns = np.arange(self._columns)
-    row = np.where(units < 0, -1, units * self._columns)
-    flat = np.where(units[:, None] < 0, -1, row[:, None] + columns).ravel()
+    row = np.where(entries < 0, -1, entries * self._columns)
+    flat = np.where(entries[:, None] < 0, -1, row[:, None] + columns).ravel()
     batch = _lay_out(self._rows, flat, length, self._pad)
     if self._columns > 1:
       shape = (host_size, self._columns, length)
@@ -180,37 +189,50 @@ class Batches:
 
 
 def unanswerable(rows: Rows) -> np.ndarray:
-  """float32 [N] of kind span: 1 for the rows of a question without an answer.
+  """Returns 1 for the rows of questions without an answer, else 0.
 
-  None of its windows holds one: an answer that all have only in part is none.
+  A question has no answer if none of its windows holds a whole answer.
+
+  Args:
+    rows: N rows of kind span.
+
+  Returns:
+    float32 [N].
   """
-  held = np.bincount(rows.example, (rows.labels > 0).any(1))
-  return (held[rows.example] == 0).astype(np.float32)
+  answered = np.bincount(rows.example, (rows.labels > 0).any(1))
+  return (answered[rows.example] == 0).astype(np.float32)
 
 
 def _lay_out(rows: Rows, row: np.ndarray, length: int, pad: int) -> Batch:
-  """Inputs of rows by number, -1 for an empty one."""
-  place = np.arange(length)
+  """Returns the inputs of rows.
+
+  Args:
+    rows: the rows of a split.
+    row: [b] the numbers of the rows to return; -1 for an empty row.
+    length: l, the length of the batch.
+    pad: the id of padding.
+  """
+  column = np.arange(length)
   sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
-  real = place < sizes
+  real = column < sizes
   second = rows.second[row][:, None]
-  index = rows.starts[row][:, None] + place
+  index = rows.starts[row][:, None] + column
   ids = np.where(real, rows.ids.take(index, mode="clip"), pad)
   return {
     "input_ids": ids.astype(np.int32),
-    "segment_ids": (real & (place >= second)).astype(np.int32),
+    "segment_ids": (real & (column >= second)).astype(np.int32),
     "sequence_ids": real.astype(np.int32),
   }
 
 
 def _labels(task: Task, rows: Rows, row: np.ndarray, length: int) -> Batch:
-  """Labels and weights of rows by number, -1 for an empty one."""
+  """Returns the labels and weights of rows; the arguments are as above."""
   if task.kind == "tagging":
-    place = np.arange(length)
+    column = np.arange(length)
     sizes = np.where(row < 0, 0, np.diff(rows.starts)[row])[:, None]
-    index = rows.starts[row][:, None] + place
+    index = rows.starts[row][:, None] + column
     labels = rows.labels.take(index, mode="clip")
-    labelled = (place < sizes) & (labels >= 0)
+    labelled = (column < sizes) & (labels >= 0)
     labels = np.where(labelled, labels, 0)
   else:
     labels = rows.labels[row]
@@ -226,11 +248,11 @@ def _labels(task: Task, rows: Rows, row: np.ndarray, length: int) -> Batch:
   return {"labels": labels, "label_weights": labelled.astype(np.float32)}
 
 
-class Part(NamedTuple):
-  """An opened folder.
+class TaskFolder(NamedTuple):
+  """An opened task folder.
 
   Attributes:
-    path: the folder.
+    path: the path of the folder.
     meta: the content of `meta.json`; in a run also the fingerprint of the
       training rows.
     tokenizer: the tokenizer that made the rows.
@@ -242,6 +264,7 @@ class Part(NamedTuple):
 
   @property
   def vocab(self) -> list[str]:
+    """The pieces in the order of their ids."""
     return list(self.tokenizer.pieces)
 
   def tokenizer_files(self) -> dict[str, bytes]:
@@ -250,15 +273,15 @@ class Part(NamedTuple):
 
 
 class Split(NamedTuple):
-  """A split to score.
+  """A split to evaluate.
 
   Attributes:
     name: the name of the split.
     task: the task of its folder.
-    pad: id of padding.
+    pad: the id of padding.
     rows: the rows.
-    examples: their raw fields.
-    buckets: lengths of its batches.
+    examples: the raw fields of the examples.
+    buckets: the lengths of its batches.
     pieces: the pieces of the tokenizer that made the rows.
   """
 
@@ -271,7 +294,7 @@ class Split(NamedTuple):
   pieces: Sequence[str]
 
   def batches(self, batch_size: int) -> Batches:
-    """All rows once, those of like length together."""
+    """Returns batches that have all rows once, grouped by length."""
     return Batches(
       self.task,
       self.rows,
@@ -286,73 +309,92 @@ Splits = list[Split]
 
 
 class Data:
-  """The training split of a folder, for `loader.Batches`.
-
-  A batch depends on its number alone, so a restart needs no position.
+  """The training split of a task folder; a `Source` for `loader.Batches`.
 
   Attributes:
     task: the task of the folder.
-    part: the folder.
-    prepared: a tuple with this folder alone.
-    vocab_size: ids that a model needs.
-    special: ids of the special tokens.
-    features: one row of the longest batch.
+    folder: the opened folder.
+    prepared: a tuple with only this folder.
+    vocab_size: the number of ids that a model needs.
+    special: the ids of the special tokens.
+    features: key -> (shape of one entry of the longest batch, dtype).
+    validation: the names of the splits to evaluate, for `open_splits`.
   """
 
-  def __init__(self, part: Part, rows: Rows, batches: Batches, epochs: float):
-    self.part, self.prepared = part, (part,)
-    self.task = encoded_rows.task_of(part.meta["task"])
-    self.vocab_size = part.meta["vocab_size"]
-    self.special = SpecialIds(**part.meta["special"])
+  def __init__(
+    self,
+    folder: TaskFolder,
+    rows: Rows,
+    batches: Batches,
+    epochs: float,
+    validation: Sequence[str] = (),
+  ):
+    """Describes the split.
+
+    Args:
+      folder: the opened folder.
+      rows: the rows of the split.
+      batches: the batches of these rows.
+      epochs: the number of epochs to train.
+      validation: the names of the splits to evaluate.
+    """
+    self.folder, self.prepared = folder, (folder,)
+    self.task = encoded_rows.task_of(folder.meta["task"])
+    self.vocab_size = folder.meta["vocab_size"]
+    self.special = SpecialIds(**folder.meta["special"])
     self.features = _features(self.task, rows, max(batches.buckets))
+    self.validation = tuple(validation)
     self._rows = rows
     self._batches, self._epochs = batches, epochs
-    # Set by `open_data`; what `open_splits` opens beside.
-    self.validation: tuple[str, ...] = ()
 
   @property
   def steps_of_epoch(self) -> int:
+    """The number of batches in an epoch."""
     return self._batches.steps_per_epoch
 
   @property
   def steps_of_epochs(self) -> int:
+    """The number of batches in all epochs to train."""
     return max(round(self._epochs * self.steps_of_epoch), 1)
 
   @property
   def padding(self) -> float:
+    """The share of padding in the batches of the first epoch."""
     return self._batches.padding()
 
   def shapes(self) -> list[Features]:
-    """The shapes of a row in the first epoch's batches, one of each length."""
+    """Returns the result of the function `shapes` for the training batches."""
     return shapes(self.task, self._rows, self._batches)
 
   def read(self, first: int, count: int) -> Batch:
-    """This host's part of the batch whose examples begin with `first`."""
-    step, place = divmod(first, self._batches.batch_size)
+    """Returns entries [first, first + count), which are in one batch."""
+    step, begin = divmod(first, self._batches.batch_size)
     batch = self._batches.batch(step)
-    host = slice(place, place + count)
+    host = slice(begin, begin + count)
     return {k: v[host] for k, v in batch.items() if k != "row"}
 
   def position(self) -> dict[str, int]:
+    """Returns nothing, because a batch depends only on its number."""
     return {}
 
   def restore(self, position: dict[str, int]) -> None:
+    """Does nothing, see `position`."""
     del position
 
 
 def shapes(task: Task, rows: Rows, batches: Batches) -> list[Features]:
-  """The shapes of a row in the first epoch's batches, one of each length.
+  """Returns `Features` for each length of the first epoch's batches.
 
   Args:
     task: the task of the rows.
-    rows: a split.
-    batches: its batches.
+    rows: the rows of a split.
+    batches: the batches of these rows.
   """
   return [_features(task, rows, n) for n in batches.first_lengths()]
 
 
 def _features(task: Task, rows: Rows, length: int) -> Features:
-  """{key: (shape of one row of a batch, dtype)}."""
+  """Returns key -> (shape of one entry of a batch, dtype)."""
   row = (task.columns, length) if task.kind == "choice" else (length,)
   shape = (length,) if task.kind == "tagging" else rows.labels.shape[1:]
   weight = (length,) if task.kind == "tagging" else ()
@@ -366,6 +408,7 @@ def _features(task: Task, rows: Rows, length: int) -> Features:
 
 
 def _fingerprint(rows: Rows) -> str:
+  """Returns a hash of all arrays."""
   digest = hashlib.sha256()
   for array in rows:
     digest.update(f"{array.dtype} {array.shape}".encode())
@@ -374,24 +417,25 @@ def _fingerprint(rows: Rows) -> str:
 
 
 def _has_labels(task: Task, rows: Rows) -> bool:
+  """Returns True if at least one row has a label."""
   if task.kind == "regression":
     return bool(np.isfinite(rows.labels).any())
   return bool((rows.labels >= 0).any())
 
 
-def open_part(path: str) -> Part:
-  """Opens a task's folder without its rows.
+def open_folder(path: str) -> TaskFolder:
+  """Opens a task folder without its rows.
 
   Raises:
-    ValueError: no such folder, or damaged.
+    ValueError: there is no such folder, or it is damaged.
   """
   if not path:
     raise UserError(
-      "data.path is empty; pass --config.data.path=DIR, a folder of features"
-      " that `bert_jax prepare-task --task NAME` made."
+      "data.path is empty; pass --config.data.path=DIR, a task folder that"
+      " `bert_jax prepare-task --task NAME` made."
     )
   meta = encoded_rows.read_meta(path)
-  return Part(path, meta, open_vocabulary.load(path))
+  return TaskFolder(path, meta, open_vocabulary.load(path))
 
 
 def open_data(
@@ -405,31 +449,33 @@ def open_data(
   group: bool = True,
   buckets: tuple[int, ...] = BUCKETS,
 ) -> Data:
-  """Opens the training split of a folder.
+  """Opens the training split of a task folder.
 
   Args:
-    batch_size: over all hosts.
+    batch_size: the entries of a batch, over all hosts.
     seed: another seed gives another order.
-    path: the folder.
-    train: name of the split.
-    validation: names of the splits to evaluate, separated by commas; the first
-      one decides which checkpoint is the best.
-    epochs: how often each row is seen, where the config has no `total_steps`.
-    shuffle: in an order of its own each epoch, or in the file's.
-    group: rows of like length together, see `batches.Batches`.
-    buckets: lengths of batches.
+    path: the task folder.
+    train: the name of the training split.
+    validation: the names of the splits to evaluate, separated by commas. The
+      first one decides which checkpoint is the best.
+    epochs: the number of epochs, if the config has no `total_steps`.
+    shuffle: True for a new order in every epoch, False for the file's order.
+    group: True to group rows of similar lengths, see `Batches`.
+    buckets: the lengths of batches.
 
   Raises:
-    ValueError: with one sentence.
+    ValueError: the folder cannot be opened, or no example of the split has a
+      label.
   """
-  folder = open_part(path)
+  folder = open_folder(path)
   task, rows, _ = encoded_rows.load(path, train)
   if not _has_labels(task, rows):
     raise UserError(f"{path}: no example of split {train!r} has a label.")
-  of_rows = {ROWS: _fingerprint(rows)}
+  row_digest = _fingerprint(rows)
   # A folder of an earlier version has no digest of all its files.
-  whole = folder.meta.get("fingerprint", of_rows[ROWS])
-  folder = folder._replace(meta=folder.meta | of_rows | {"fingerprint": whole})
+  fingerprint = folder.meta.get("fingerprint", row_digest)
+  digests = {ROWS: row_digest, "fingerprint": fingerprint}
+  folder = folder._replace(meta=folder.meta | digests)
   batches = Batches(
     task,
     rows,
@@ -440,35 +486,35 @@ def open_data(
     group=group and shuffle,
     buckets=tuple(buckets),
   )
-  data = Data(folder, rows, batches, epochs)
-  data.validation = tuple(n.strip() for n in validation.split(",") if n.strip())
-  return data
+  names = [name.strip() for name in validation.split(",") if name.strip()]
+  return Data(folder, rows, batches, epochs, names)
 
 
 def open_splits(data: Data, predicts: bool = True) -> Splits:
-  """Opens the splits to score.
+  """Opens the splits to evaluate.
 
   Args:
-    data: with the names of the splits.
+    data: the training split, which has the names of these splits.
     predicts: True if the model predicts labels, which a metric can compare.
 
   Raises:
-    ValueError: the folder has not all of them, or one has no labels, or those
-      of which the task's metric is not defined; or a package for it is missing.
+    ValueError: the folder lacks a split, a split has no labels, the task's
+      metric is not defined for its labels, or a package for it is missing.
   """
   splits = []
   if predicts and data.validation:
-    # Now: a run that stops at its first evaluation has trained for nothing.
+    # Check it now, because a run that fails at its first evaluation has trained
+    # for nothing.
     metrics.check_packages(data.task)
   for name in data.validation:
     try:
-      split = open_split(data.part, name)
+      split = open_split(data.folder, name)
       if not _has_labels(split.task, split.rows):
         raise UserError(
-          f"{data.part.path}: no example of split {name!r} has a label."
+          f"{data.folder.path}: no example of split {name!r} has a label."
         )
       if predicts:
-        _check_varied(split, data.part.path)
+        _check_varied(split, data.folder.path)
       splits.append(split)
     except ValueError as e:
       raise UserError(
@@ -479,7 +525,7 @@ def open_splits(data: Data, predicts: bool = True) -> Splits:
 
 
 def _check_varied(split: Split, path: str) -> None:
-  """Raises ValueError if no prediction could have the task's correlation."""
+  """Raises ValueError if all labels are equal and the metric a correlation."""
   if not set(metrics.CORRELATIONS) & set(split.task.metrics):
     return
   labels = [metrics.gold(split.task, example) for example in split.examples]
@@ -492,8 +538,12 @@ def _check_varied(split: Split, path: str) -> None:
     )
 
 
-def open_split(part: Part, name: str) -> Split:
-  """Opens a split of a folder to score it, or to predict its labels."""
-  task, rows, examples = encoded_rows.load(part.path, name)
-  pieces = part.tokenizer.pieces
-  return Split(name, task, part.meta["pad"], rows, examples, BUCKETS, pieces)
+def open_split(folder: TaskFolder, name: str) -> Split:
+  """Opens a split of a folder to evaluate it, or to predict its labels.
+
+  Raises:
+    ValueError: there is no such split, or it is damaged.
+  """
+  task, rows, examples = encoded_rows.load(folder.path, name)
+  pieces = folder.tokenizer.pieces
+  return Split(name, task, folder.meta["pad"], rows, examples, BUCKETS, pieces)

@@ -1,13 +1,13 @@
-"""The lengths of batches: rows are padded to the next one.
+"""The lengths of batches, called buckets. Rows are padded to the next bucket.
 
-A length is a compilation, so there are few; fewer still where all of them are
-compiled before the first row is known (an exported program), and more where one
-pass over many texts pays for them (features of texts).
+A program is compiled for each bucket, so there are few. An exported model has
+the fewest, because it compiles all of them in advance. Features of texts have
+the most, because one pass over many texts is worth more compilations.
 """
 
-# Training and predicting with a task's model.
+# For training a task's model, and for predictions with it.
 BUCKETS = (16, 32, 64, 128, 192, 256, 384, 512)
-# Features of texts; longer rows are padded to a multiple of the last.
+# For features of texts. Longer rows are padded to a multiple of the last one.
 FEATURE_BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-# The programs of an exported model.
+# For the programs of an exported model.
 EXPORT_BUCKETS = (16, 32, 64, 128, 256, 512)

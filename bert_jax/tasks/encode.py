@@ -1,7 +1,6 @@
-"""Examples of texts (classification, regression, choice) to rows."""
+"""Encodes examples of texts as rows: classification, regression, choice."""
 
 import itertools
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,11 +13,12 @@ from bert_jax.text.vocabulary import Vocabulary
 
 
 class Encoded(NamedTuple):
-  """Rows, and what is worth a line to whoever made them.
+  """Rows, and notes about them for the user.
 
   Attributes:
     rows: the rows.
-    notes: an event -> the ids of the examples, or the words, that it concerns.
+    notes: an event, such as a cut text -> the ids of its examples, or its
+      words.
   """
 
   rows: Rows
@@ -26,10 +26,12 @@ class Encoded(NamedTuple):
 
 
 def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
-  """Ids of names, by their place in `task.labels`; -1 for None: int32 [N].
+  """Returns the ids of labels, int32 [N].
+
+  The id of a label is its index in `task.labels`; None gives -1.
 
   Raises:
-    ValueError: a name that the task has not.
+    ValueError: a label is not in `task.labels`.
   """
   ids: dict[Any, int] = {name: i for i, name in enumerate(task.labels)}
   ids[None] = -1
@@ -42,7 +44,7 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
 
 
 def _marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
-  """1 for the labels that apply, 0 for others, -1 if unlabelled: int32."""
+  """Returns int32 [N, labels]: 1 if a label applies, else 0; -1 for None."""
   marks = np.zeros((len(labels), len(task.labels)), np.int32)
   for mark, names in zip(marks, labels, strict=True):
     if names is None:
@@ -55,64 +57,62 @@ def _marks(task: Task, labels: Sequence[list[str] | None]) -> np.ndarray:
 def texts(
   task: Task, examples: Examples, vocabulary: Vocabulary, length: int
 ) -> Encoded:
-  """Encodes examples of one or two texts, or of choices of such.
+  """Encodes examples of one or two texts, or of choices.
 
   Args:
-    task: the task: classification, regression, multi_label or choice.
-    examples: with `texts` and `label`, see `rows`.
-    vocabulary: text to ids.
-    length: tokens in a row at most; the longer text of a pair is cut first.
+    task: a task of kind classification, regression, multi_label or choice.
+    examples: examples with `texts` and `label`, see `encoded_rows`.
+    vocabulary: turns text into ids.
+    length: the most tokens in a row. The longer text of a pair is cut first.
 
   Raises:
-    ValueError: no room, or an unknown label.
+    ValueError: `length` has no room for text, or a label is unknown.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
   choice = task.kind == "choice"
-  rows = [e["texts"] for e in examples]
+  text_rows = [e["texts"] for e in examples]
   if choice:
-    rows = [row for choices in rows for row in choices]
-  ids = _encode(vocabulary, [text for row in rows for text in row])
-  laid_out, second, cut, at = [], [], [], 0
+    text_rows = [row for choices in text_rows for row in choices]
+  ids = iter(_encode(vocabulary, [text for row in text_rows for text in row]))
+  rows: list[layouts.LaidOutRow] = []
   last_texts = []  # The last text of each row, before it is cut.
-  for i, row in enumerate(rows):
-    parts, place, short = layouts.row(layout, ids[at : at + len(row)], length)
-    at += len(row)
-    last_texts.append(ids[at - 1])
-    laid_out.append(parts)
-    second.append(place)
-    if short:
+  cut = []
+  for i, row_texts in enumerate(text_rows):
+    text_ids = list(itertools.islice(ids, len(row_texts)))
+    rows.append(layouts.row(layout, text_ids, length))
+    last_texts.append(text_ids[-1])
+    if rows[-1].cut:
       cut.append(str(examples[i // task.columns]["id"]))
   notes = {"texts cut to the length": cut}
+  parts = [row.parts for row in rows]
   if choice and cut:
-    notes |= _cut_choices(task, examples, last_texts, laid_out)
-  sizes = [sum(map(len, parts)) for parts in laid_out]
-  labels = [e["label"] for e in examples]
-  if task.kind == "regression":
-    numbers = [np.nan if x is None else x for x in labels]
-    labels = np.array(numbers, np.float32)
-  elif task.kind == "multi_label":
-    labels = _marks(task, labels)
-  else:
-    labels = np.repeat(label_ids(task, labels), task.columns)
-  return Encoded(
-    Rows(
-      np.concatenate([np.zeros(0, np.int32), *itertools.chain(*laid_out)]),
-      np.cumsum([0, *sizes], dtype=np.int64),
-      np.array(second, np.int32),
-      np.repeat(np.arange(len(examples)), task.columns),
-      labels,
-      np.zeros((0, 2), np.int32),
-    ),
-    {what: names for what, names in notes.items() if names},
+    notes |= _cut_choices(task, examples, last_texts, parts)
+  encoded = Rows(
+    np.concatenate([np.zeros(0, np.int32), *itertools.chain(*parts)]),
+    np.cumsum([0, *(row.size for row in rows)], dtype=np.int64),
+    np.array([row.second for row in rows], np.int32),
+    np.repeat(np.arange(len(examples)), task.columns),
+    _labels(task, [e["label"] for e in examples]),
+    np.zeros((0, 2), np.int32),
   )
+  return Encoded(encoded, {event: ids for event, ids in notes.items() if ids})
+
+
+def _labels(task: Task, labels: Sequence[Any]) -> np.ndarray:
+  """Returns `Rows.labels` for the labels of examples."""
+  if task.kind == "regression":
+    return np.array([np.nan if x is None else x for x in labels], np.float32)
+  if task.kind == "multi_label":
+    return _marks(task, labels)
+  return np.repeat(label_ids(task, labels), task.columns)
 
 
 def _cut_choices(
   task: Task,
   examples: Examples,
   last_texts: Sequence[np.ndarray],
-  laid_out: Sequence[Sequence[np.ndarray]],
+  parts: Sequence[Sequence[np.ndarray]],
 ) -> dict[str, list[str]]:
   """Finds the examples that cutting rows has made harder or impossible.
 
@@ -121,7 +121,8 @@ def _cut_choices(
     examples: the E examples.
     last_texts: for each row, the uncut ids of its last text, which has the
       choice.
-    laid_out: the parts of each row; the last text is the last part but one.
+    parts: the parts of each row, see `layouts.LaidOutRow`; the part before the
+      last one is the last text.
 
   Returns:
     Description -> ids of the examples. The choices of an example differ only
@@ -132,15 +133,14 @@ def _cut_choices(
   for i, example in enumerate(examples):
     example_rows = slice(i * task.columns, (i + 1) * task.columns)
     texts = [text.tolist() for text in last_texts[example_rows]]
-    lengths = [len(parts[-2]) for parts in laid_out[example_rows]]
-    prefix = len(os.path.commonprefix(texts))
-    reversed_ends = [text[prefix:][::-1] for text in texts]
-    suffix = len(os.path.commonprefix(reversed_ends))
+    lengths = [len(row_parts[-2]) for row_parts in parts[example_rows]]
+    prefix = _common_prefix(texts)
+    suffix = _common_prefix([text[prefix:][::-1] for text in texts])
     pairs = zip(texts, lengths, strict=True)
     if any(length < len(text) - suffix for text, length in pairs):
       lost.append(str(example["id"]))
-    rows = [np.concatenate(parts).tobytes() for parts in laid_out[example_rows]]
-    if len({*rows}) < len({*map(tuple, texts)}):
+    rows = {np.concatenate(p).tobytes() for p in parts[example_rows]}
+    if len(rows) < len({*map(tuple, texts)}):
       equal.append(str(example["id"]))
   return {
     "examples whose choices lost tokens": lost,
@@ -148,8 +148,15 @@ def _cut_choices(
   }
 
 
+def _common_prefix(texts: Sequence[Sequence[int]]) -> int:
+  """Returns the number of first ids that are equal in all texts."""
+  columns = zip(*texts, strict=False)
+  equal = (len({*column}) == 1 for column in columns)
+  return sum(itertools.takewhile(bool, equal))
+
+
 def _encode(vocabulary: Vocabulary, texts: list[str]) -> list[np.ndarray]:
-  """Ids of each text; a text that occurs again is encoded once."""
+  """Returns the ids of each text. Equal texts are encoded only once."""
   distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
   flat, lengths = vocabulary.encode_flat(list(distinct))
   ends = np.cumsum(lengths)

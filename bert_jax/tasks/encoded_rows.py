@@ -1,6 +1,6 @@
-"""A task's examples as rows of token ids, and the folder that holds them.
+"""A task's examples as rows of token ids, and the task folder with these rows.
 
-The folder has these files:
+A task folder has these files:
 * `meta.json`: the task, how the rows were made, a checksum, and a digest of
   every other file;
 * `SPLIT.npz`: the arrays of `Rows`;
@@ -8,43 +8,38 @@ The folder has these files:
 * the tokenizer's files.
 The folder exists only when it is complete.
 
-Fields of an example, `id` (text) in all:
+An example is a dict. Its field `id` is a text. The field with the label is None
+if the example has no label. The other fields depend on the kind of the task:
 
-  classification, regression   texts: one or two; label: its name or a number,
-                               None if unlabelled; group: what several examples
-                               are answers of (MultiRC, ReCoRD); answer: that
-                               text; answers: all right ones (ReCoRD)
-  multi_label                  texts: one or two; label: the names of all that
-                               apply, [] for none, None if unlabelled
-  choice                       texts: one or two of each choice; label: its name
-  tagging                      words; tags: names, None if unlabelled
-  span                         question; context; answers: [{text,
-                               answer_start}], [] if there is none, None if
-                               unlabelled; title
+| kind | field | content |
+|---|---|---|
+| classification | texts | one or two texts |
+| | label | the name of the label |
+| | group | the question, if several examples are its possible answers |
+| | answer | with group: the text of this answer |
+| | answers | with group, in ReCoRD: the texts of all right answers |
+| regression | texts | one or two texts |
+| | label | a number |
+| multi_label | texts | one or two texts |
+| | label | the names of all labels that apply, [] if none applies |
+| choice | texts | for each choice a list of one or two texts |
+| | label | the name of the right choice |
+| tagging | words | the words of a sentence |
+| | tags | the name of the tag of each word |
+| span | question, context, title | texts |
+| | answers | [{text, answer_start}], [] if there is no answer |
 """
 
 import json
-import os
+import pathlib
 import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from etils import epath
 
-from bert_jax.files import (
-  atomic_folder,
-  changed_files,
-  create,
-  digest,
-  digests,
-  is_sealed,
-  parse_json,
-  read_json,
-  seal,
-  sync_file,
-  write_durably,
-  write_json,
-)
+from bert_jax import files
 from bert_jax.messages import Damaged, UserError, note_once
 from bert_jax.text import open_vocabulary
 
@@ -56,7 +51,8 @@ KINDS = (
 META = "meta.json"
 # Keys of `meta.json` that check its other keys.
 FINGERPRINTS = ("fingerprint", "checksum")
-# numpy and json raise these at a file that is cut, empty or another's.
+# numpy and json raise these errors for a file that is cut, empty or of another
+# format.
 _DAMAGED = (
   *(OSError, KeyError, ValueError, EOFError, TypeError, AttributeError),
   zipfile.BadZipFile,
@@ -64,16 +60,17 @@ _DAMAGED = (
 
 
 class Task(NamedTuple):
-  """What a model and a metric must know of a task.
+  """The facts about a task that a model and a metric need.
 
   Attributes:
-    name: "sst2", "squad", or a user's own name.
+    name: "sst2", "squad", or the name of a custom task.
     kind: one of `KINDS`.
-    labels: names of classes or tags, in the order of their ids; () for
+    labels: the names of classes or tags, in the order of their ids; () for
       regression and spans.
-    columns: rows an example: choices of "choice", else 1. Windows of a long
-      text are more rows of one example.
-    metrics: names of metrics, of which the first decides what is best.
+    columns: the number of choices for the kind choice, else 1. Each choice has
+      a row.
+    metrics: the names of the metrics; the first one decides which checkpoint is
+      the best.
   """
 
   name: str
@@ -84,27 +81,36 @@ class Task(NamedTuple):
 
 
 class Rows(NamedTuple):
-  """The encoded rows of one split; N rows of T tokens in all.
+  """The encoded rows of one split: N rows with T tokens in all.
 
   The tokens of row i are `ids[starts[i]:starts[i + 1]]`, special tokens
-  included, no padding.
+  included, without padding. The meaning of `labels` depends on the kind:
+
+  | kind | shape, dtype | label | without a label |
+  |---|---|---|---|
+  | classification | [N] int32 | id of the label | -1 |
+  | regression | [N] float32 | number | NaN |
+  | multi_label | [N, labels] int32 | 1 if a label applies, else 0 | -1 |
+  | choice | [N] int32 | number of the example's right choice | -1 |
+  | tagging | [T] int32 | id of a word's tag, at its first piece | -1 |
+  | span | [N, 2] int32 | the answer's first and last token | (-1, -1) |
+
+  For tagging, all other tokens have -1. For span, a window that does not hold
+  the whole answer has (0, 0).
 
   Attributes:
-    ids: int32 [T].
-    starts: int64 [N + 1].
-    second: int32 [N], place in the row where segment 1 begins; the row's length
-      if there is one segment. Of span, where the context begins, in families
-      without segments too.
-    example: int64 [N], number of the example a row is of, ascending, in the
-      file's order.
-    labels: classification int32 [N] (-1: unlabelled); regression float32 [N]
-      (NaN); multi_label int32 [N, labels], 1 for those that apply (-1); choice
-      int32 [N], that of its example (-1); tagging int32 [T] (-1: no word's
-      first piece, or unlabelled); span int32 [N, 2], the answer's first and
-      last token (0, 0: none in this window; -1, -1: unlabelled).
-    offsets: int32 [T, 2]; span: characters (begin, end) of the raw context;
-      tagging: at a word's first piece its number in the example, twice; (-1,
-      -1) at other tokens; [0, 2] for the other kinds.
+    ids: int32 [T], token ids.
+    starts: int64 [N + 1], the index of each row's first token, then T.
+    second: int32 [N], the column where segment 1 begins; the row's length if it
+      has one segment. For span, the column where the context begins, also in
+      families without segments.
+    example: int64 [N], the number of each row's example, ascending. Long texts
+      and choices give several rows for an example.
+    labels: see the table.
+    offsets: int32 [T, 2] for span and tagging, else [0, 2]. For span, the
+      characters (begin, end) of a token in the raw context. For tagging, at a
+      word's first piece, the number of the word in its example, twice. (-1, -1)
+      at all other tokens.
   """
 
   ids: np.ndarray
@@ -120,104 +126,106 @@ Split = tuple[Rows, Examples]
 
 
 def lengths(rows: Rows) -> np.ndarray:
-  """Tokens of each row, int64 [N]."""
+  """Returns the number of tokens of each row, int64 [N]."""
   return np.diff(rows.starts)
 
 
 def save(
-  folder: str,
+  folder: files.PathLike,
   task: Task,
   splits: Mapping[str, Split],
   meta: Mapping[str, Any],
-  files: Mapping[str, bytes] | None = None,
+  tokenizer_files: Mapping[str, bytes] | None = None,
 ) -> None:
-  """Writes a folder of features; a stop at any moment leaves no folder.
+  """Writes a task folder. If this is interrupted, there is no folder.
 
   Args:
-    folder: its name; it must not exist.
+    folder: the path of the folder, which must not exist.
     task: the task.
     splits: split -> (rows, examples).
-    meta: JSON values that say what made the rows; `pad` (the id of padding) and
-      `vocab_size` are needed by whoever makes batches.
-    files: name -> content of the tokenizer's files.
+    meta: JSON values that say how the rows were made. Batches need `pad` (the
+      id of padding) and `vocab_size`.
+    tokenizer_files: name -> content of the tokenizer's files.
 
   Raises:
     ValueError: the folder exists, or rows and examples do not fit together.
-    OSError: it cannot be written.
+    OSError: the folder cannot be written.
   """
-  folder = os.path.normpath(folder)
-  if os.path.exists(folder):
-    raise UserError(f"{folder} exists; delete it, or choose another name.")
+  target = pathlib.Path(folder)
+  if target.exists():
+    raise UserError(f"{target} exists; delete it, or choose another name.")
   for name, (rows, examples) in splits.items():
-    _check(task, rows, len(examples), f"{folder}: split {name}")
-  with atomic_folder(folder) as new:
+    _check(task, rows, len(examples), f"{target}: split {name}")
+  with files.atomic_folder(target) as temporary:
+    new = pathlib.Path(temporary)
     for name, (rows, examples) in splits.items():
-      with create(os.path.join(new, f"{name}.npz")) as f:
+      with files.create(new / f"{name}.npz") as f:
         np.savez(f, allow_pickle=False, **rows._asdict())
-        sync_file(f)
-      with create(os.path.join(new, f"{name}.examples.jsonl")) as f:
+        files.sync_file(f)
+      with files.create(new / f"{name}.examples.jsonl") as f:
         for example in examples:
           f.write(json.dumps(example).encode("utf-8") + b"\n")
-        sync_file(f)
-    for name, content in (files or {}).items():
-      write_durably(os.path.join(new, name), content)
+        files.sync_file(f)
+    for name, content in (tokenizer_files or {}).items():
+      files.write_durably(new / name, content)
     whole = {**meta, "format_version": FORMAT_VERSION, "task": task._asdict()}
     whole["splits"] = {
       name: dict(examples=len(e), rows=len(r.example), tokens=len(r.ids))
       for name, (r, e) in splits.items()
     }
-    whole["files"] = digests(new, sorted(os.listdir(new)))
+    names = sorted(path.name for path in new.iterdir())
+    whole["files"] = files.digests(temporary, names)
     whole = json.loads(json.dumps(whole))
     whole["fingerprint"] = _fingerprint(whole)
-    write_json(os.path.join(new, META), seal(whole))
+    files.write_json(new / META, files.seal(whole))
 
 
 def _fingerprint(meta: Mapping[str, Any]) -> str:
   """Returns a hash of everything in a folder that a run reads.
 
-  It does not depend on the names of the input files and the notes about them.
+  The hash does not depend on the names of the input files or on notes.
   """
   skipped = (*FINGERPRINTS, "made_from", "notes")
-  read = {key: value for key, value in meta.items() if key not in skipped}
-  return digest(json.dumps(read, sort_keys=True).encode())
+  read = {key: meta[key] for key in meta if key not in skipped}
+  return files.digest(json.dumps(read, sort_keys=True).encode())
 
 
-def read_meta(folder: str) -> dict[str, Any]:
-  """Reads `meta.json`.
+def read_meta(folder: files.PathLike) -> dict[str, Any]:
+  """Reads `meta.json`, and checks all files.
 
   Raises:
-    ValueError: no folder of features, another version's, or damaged.
+    ValueError: this is no task folder, a folder of another version, or a
+      damaged one.
   """
-  path = os.path.join(folder, META)
+  path = epath.Path(folder) / META
   try:
-    meta = read_json(path)
+    meta = files.read_json(path)
   except FileNotFoundError as e:
     raise UserError(
-      f"{folder}: no folder of a task's features ({META} is missing); make one"
-      " with `bert_jax prepare-task --task NAME`."
+      f"{folder} is not a task folder ({META} is missing); make one with"
+      " `bert_jax prepare-task --task NAME`."
     ) from e
   except ValueError as e:
     raise Damaged(f"{path} is damaged ({e}); make it anew.") from e
   if not isinstance(meta, dict) or "task" not in meta:
     if isinstance(meta, dict) and "splits" in meta:
       raise UserError(
-        f"{folder} holds text for pre-training; to fine-tune, make a folder of"
-        " a task with"
-        " `bert_jax prepare-task --task NAME`."
+        f"{folder} holds text for pre-training; to fine-tune, make a task"
+        " folder with `bert_jax prepare-task --task NAME`."
       )
-    raise UserError(f"{folder}: a folder, but not of a task's features.")
+    raise UserError(f"{folder} is a folder, but not a task folder.")
   if meta.get("format_version") != FORMAT_VERSION:
     raise UserError(
       f"{path}: format {meta.get('format_version')}, this program reads"
       f" {FORMAT_VERSION}; make the folder anew."
     )
-  if not is_sealed(meta):
+  if not files.is_sealed(meta):
     raise Damaged(f"{path} is damaged (its checksum differs).")
   _check_files(folder, meta)
   return meta
 
 
-def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
+def _check_files(folder: files.PathLike, meta: Mapping[str, Any]) -> None:
   """Raises ValueError if a file was changed or added since `save`."""
   if "files" not in meta:
     note_once(
@@ -225,11 +233,11 @@ def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
       " files are not checked. Prepare it again to have them checked."
     )
     return
-  changed = changed_files(meta["files"], folder)
+  changed = files.changed_files(meta["files"], folder)
   added = [
     name
     for name in open_vocabulary.INPUT_FILES
-    if name not in meta["files"] and os.path.exists(os.path.join(folder, name))
+    if name not in meta["files"] and (epath.Path(folder) / name).exists()
   ]
   if changed or added:
     change = "is not the file that" if changed else "was added after"
@@ -241,7 +249,7 @@ def _check_files(folder: str, meta: Mapping[str, Any]) -> None:
 
 
 def task_of(fields: Mapping[str, Any]) -> Task:
-  """The task of JSON fields, as in `meta.json` and a checkpoint's metadata."""
+  """Returns the task whose fields are in a `meta.json` or a checkpoint."""
   return Task(
     fields["name"],
     fields["kind"],
@@ -252,15 +260,15 @@ def task_of(fields: Mapping[str, Any]) -> Task:
 
 
 def gold_field(task: Task) -> str:
-  """The name of an example's field that holds what is right, or None."""
+  """Returns the name of the field of an example that has its label."""
   return {"tagging": "tags", "span": "answers"}.get(task.kind, "label")
 
 
-def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
-  """Reads one split.
+def load(folder: files.PathLike, split: str) -> tuple[Task, Rows, Examples]:
+  """Reads one split of a task folder.
 
   Raises:
-    ValueError: no such folder or split, or a damaged file.
+    ValueError: there is no such folder or split, or a file is damaged.
   """
   meta = read_meta(folder)
   if split not in meta["splits"]:
@@ -268,23 +276,23 @@ def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
       f"{folder}: no split {split!r}; it has {', '.join(meta['splits'])}."
     )
   task = task_of(meta["task"])
-  path = os.path.join(folder, f"{split}.npz")
+  path = epath.Path(folder) / f"{split}.npz"
   try:
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as f, np.load(f, allow_pickle=False) as arrays:
       rows = Rows(**{name: arrays[name] for name in Rows._fields})
-    with open(os.path.join(folder, f"{split}.examples.jsonl"), "rb") as f:
-      examples = [parse_json(line) for line in f]
-    _check(task, rows, meta["splits"][split]["examples"], path)
+    with (path.parent / f"{split}.examples.jsonl").open("rb") as f:
+      examples = [files.parse_json(line) for line in f]
+    _check(task, rows, meta["splits"][split]["examples"], str(path))
     if len(examples) != meta["splits"][split]["examples"]:
       raise ValueError(f"{len(examples)} examples")
-    # Folders that `write` was given no size of a vocabulary for have none.
+    # `save` may have been called without the size of the vocabulary.
     size = meta.get("vocab_size")
     if size is not None and rows.ids.size and rows.ids.max() >= size:
       raise ValueError(f"piece {rows.ids.max()} of {size}")
     field = gold_field(task)
     for number, example in enumerate(examples, 1):
       if not isinstance(example, dict) or field not in example:
-        raise ValueError(f"line {number} of the examples has no label's field")
+        raise ValueError(f"line {number} of the examples has no {field}")
   except _DAMAGED as e:
     raise Damaged(
       f"{folder}: split {split} is damaged ({e}); make the folder anew."
@@ -292,49 +300,58 @@ def load(folder: str, split: str) -> tuple[Task, Rows, Examples]:
   return task, rows, examples
 
 
-def _check(task: Task, rows: Rows, examples: int, where: str) -> None:
-  """Raises ValueError unless shapes, types and numbers fit together."""
+def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
+  """Raises ValueError unless shapes, dtypes and numbers fit together.
+
+  Args:
+    task: the task.
+    rows: the rows of a split.
+    examples: the number of examples in the split.
+    location: the file or split, for messages.
+  """
   if task.kind not in KINDS:
-    raise UserError(f"{where}: kind {task.kind!r} is none of {list(KINDS)}.")
+    raise UserError(f"{location}: kind {task.kind!r} is none of {list(KINDS)}.")
   n, t = len(rows.example), len(rows.ids)
-  per_token = task.kind in ("tagging", "span")
-  number = np.float32 if task.kind == "regression" else np.int32
-  several = {"multi_label": (n, len(task.labels))}
-  several |= {"tagging": (t,), "span": (n, 2)}
-  labels = several.get(task.kind, (n,))
-  wanted = Rows(
-    ((t,), np.int32),
-    ((n + 1,), np.int64),
-    ((n,), np.int32),
-    ((n,), np.int64),
-    (labels, number),
-    ((t if per_token else 0, 2), np.int32),
-  )
-  for name, array, (shape, dtype) in zip(
-    Rows._fields, rows, wanted, strict=True
-  ):
+  label_shapes: dict[str, tuple[int, ...]] = {
+    "multi_label": (n, len(task.labels)),
+    "tagging": (t,),
+    "span": (n, 2),
+  }
+  shapes: dict[str, tuple[int, ...]] = {
+    "ids": (t,),
+    "starts": (n + 1,),
+    "second": (n,),
+    "example": (n,),
+    "labels": label_shapes.get(task.kind, (n,)),
+    "offsets": (t if task.kind in ("tagging", "span") else 0, 2),
+  }
+  dtypes: dict[str, type] = {"starts": np.int64, "example": np.int64}
+  if task.kind == "regression":
+    dtypes["labels"] = np.float32
+  for name, array in rows._asdict().items():
+    shape, dtype = shapes[name], dtypes.get(name, np.int32)
     if array.shape != shape or array.dtype != dtype:
       raise UserError(
-        f"{where}: {name} is {array.dtype} {list(array.shape)}, not"
+        f"{location}: {name} is {array.dtype} {list(array.shape)}, not"
         f" {np.dtype(dtype)} {list(shape)}."
       )
   sizes = lengths(rows)
   if rows.starts[0] or rows.starts[-1] != t or (sizes < 1).any():
-    raise UserError(f"{where}: `starts` are not those of {t} tokens.")
+    raise UserError(f"{location}: `starts` are not those of {t} tokens.")
   if task.kind == "span" and (rows.second >= sizes).any():
     raise UserError(
-      f"{where}: `second` is not where the contexts begin, as in folders of"
+      f"{location}: `second` is not where the contexts begin, as in folders of"
       " earlier versions."
     )
   counts = np.bincount(rows.example, minlength=examples) if n else np.zeros(0)
   if (np.diff(rows.example) < 0).any() or len(counts) != examples:
-    raise UserError(f"{where}: rows are of other than {examples} examples.")
+    raise UserError(f"{location}: rows are of other than {examples} examples.")
   if task.columns > 1 and (counts != task.columns).any():
-    raise UserError(f"{where}: not {task.columns} rows an example.")
+    raise UserError(f"{location}: not {task.columns} rows an example.")
   if (counts < 1).any():
-    raise UserError(f"{where}: an example has no row.")
+    raise UserError(f"{location}: an example has no row.")
   named = task.kind in ("classification", "tagging")
   if named and rows.labels.size and rows.labels.max() >= len(task.labels):
     raise UserError(
-      f"{where}: label {rows.labels.max()}, of {len(task.labels)} labels."
+      f"{location}: label {rows.labels.max()}, of {len(task.labels)} labels."
     )

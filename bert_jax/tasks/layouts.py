@@ -1,13 +1,14 @@
-"""What stands around the texts of a row: each family's special tokens.
+"""The layout of rows: each family's special tokens around the texts.
 
   BERT, ELECTRA, ALBERT  [CLS] a [SEP]            [CLS] a [SEP] b [SEP]
   RoBERTa                <s> a </s>               <s> a </s></s> b </s>
   GPT-1                  _start_ a _classify_     _start_ a _delimiter_ b
                                                   _classify_
 
-(google-research/bert run_classifier.py; fairseq models/roberta/hub_interface
-.py, encode; openai/finetune-transformer-lm train.py.) RoBERTa has no segments.
-The three tokens of GPT-1 are new: ids V, V + 1, V + 2.
+The sources are google-research/bert run_classifier.py; fairseq's `encode` in
+models/roberta/hub_interface.py; and openai/finetune-transformer-lm train.py.
+RoBERTa has no segments. GPT-1's vocabulary of V pieces lacks its three tokens,
+so they get the new ids V, V + 1 and V + 2.
 """
 
 from collections.abc import Sequence
@@ -23,16 +24,16 @@ GPT1_TOKENS = ("_start_", "_delimiter_", "_classify_")
 
 
 class Layout(NamedTuple):
-  """Special ids around texts.
+  """The special ids around texts.
 
   Attributes:
-    begin: before the first text.
-    between: between two texts.
-    end: after the last one.
+    begin: the ids before the first text.
+    between: the ids between two texts.
+    end: the ids after the last text.
     pad: the id of padding.
-    segments: True if a second text is segment 1.
-    vocab_size: ids that a model needs, the new ones included.
-    extra: names of the new ids, which begin at the size of the vocabulary.
+    segments: True if a second text has segment id 1.
+    vocab_size: the number of ids that a model needs, new ids included.
+    extra: the names of the new ids, which follow those of the vocabulary.
   """
 
   begin: tuple[int, ...]
@@ -44,11 +45,30 @@ class Layout(NamedTuple):
   extra: tuple[str, ...] = ()
 
 
+class LaidOutRow(NamedTuple):
+  """One or two texts with their special tokens.
+
+  Attributes:
+    parts: int32 ids of the runs of special tokens and the texts, in order.
+    second: the column where segment 1 begins; the row's size without it.
+    cut: True if the texts were cut.
+  """
+
+  parts: list[np.ndarray]
+  second: int
+  cut: bool
+
+  @property
+  def size(self) -> int:
+    """The number of tokens."""
+    return sum(map(len, self.parts))
+
+
 def of_vocabulary(vocabulary: Vocabulary) -> Layout:
-  """The layout of the family that a tokenizer is of.
+  """Returns the layout of a vocabulary's family.
 
   Raises:
-    ValueError: a tokenizer of whole words (ELMo), which has no such rows.
+    ValueError: the vocabulary is of whole words (ELMo), which have no layout.
   """
   special, size = vocabulary.special, vocabulary.vocab_size
   if vocabulary.kind == "words":
@@ -61,19 +81,27 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
     return Layout(
       (start,), (between,), (classify,), 0, False, size + 3, GPT1_TOKENS
     )
-  first, end = (special.cls,), (special.sep,)
-  # XLM-R and CamemBERT have unigram pieces, and RoBERTa's rows.
+  # A vocabulary with a mask has the other special tokens too.
+  cls, sep, pad = special.cls, special.sep, special.pad
+  assert cls is not None and sep is not None and pad is not None
+  # XLM-R and CamemBERT have unigram pieces, but rows like RoBERTa.
   roberta = vocabulary.kind == "bytelevel"
-  roberta |= vocabulary.pieces[special.cls] == bpe.ROBERTA["cls"]
-  between = end * 2 if roberta else end
-  return Layout(first, between, end, special.pad, not roberta, size)
+  roberta |= vocabulary.pieces[cls] == bpe.ROBERTA["cls"]
+  separators = (sep, sep) if roberta else (sep,)
+  return Layout((cls,), separators, (sep,), pad, not roberta, size)
 
 
 def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
-  """Lengths of two texts after the longer one has lost its last tokens.
+  """Returns the lengths of two texts after the longer one was cut at its end.
 
-  That of google-research/bert run_classifier.py, _truncate_seq_pair, which
-  takes a token at a time, of the second where both are as long.
+  The lengths are those of `_truncate_seq_pair` in google-research/bert
+  run_classifier.py. It removes one token at a time from the longer text, and
+  from the second one if both are equally long.
+
+  Args:
+    first: the tokens of the first text.
+    second: the tokens of the second text.
+    room: the most tokens of both together.
   """
   if first + second <= room:
     return first, second
@@ -85,19 +113,13 @@ def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
   return room - half, half
 
 
-def row(
-  layout: Layout, texts: Sequence[np.ndarray], length: int
-) -> tuple[list[np.ndarray], int, bool]:
-  """Lays one or two texts out.
+def row(layout: Layout, texts: Sequence[np.ndarray], length: int) -> LaidOutRow:
+  """Lays one or two texts out, and cuts them to the length.
 
   Args:
     layout: the layout of the family.
     texts: the int32 ids of each text.
     length: the most tokens in the row.
-
-  Returns:
-    The parts of the row, the place where segment 1 begins (the row's length
-    without one), and whether something was cut off.
   """
   begin, between, end = (
     np.array(ids, np.int32)
@@ -107,18 +129,18 @@ def row(
   if len(texts) == 1:
     text = texts[0][:room]
     total = len(begin) + len(text) + len(end)
-    return [begin, text, end], total, len(text) < len(texts[0])
+    return LaidOutRow([begin, text, end], total, len(text) < len(texts[0]))
   first, second = texts
   sizes = cut_pair(len(first), len(second), room - len(between))
   parts = [begin, first[: sizes[0]], between, second[: sizes[1]], end]
   total = sum(map(len, parts))
-  place = len(begin) + sizes[0] + len(between)
+  column = len(begin) + sizes[0] + len(between)
   cut = sum(sizes) < len(first) + len(second)
-  return parts, place if layout.segments else total, cut
+  return LaidOutRow(parts, column if layout.segments else total, cut)
 
 
 def check_length(layout: Layout, length: int) -> None:
-  """Raises ValueError for a length that has no room for texts."""
+  """Raises ValueError if rows of a length have no room for texts."""
   least = len(layout.begin) + len(layout.between) + len(layout.end) + 4
   if length < least:
     raise UserError(

@@ -1,13 +1,17 @@
 """Official metrics of tasks, over the whole set.
 
-A metric takes the predictions of all examples, as
-`predictions.make_predictions` returns them, and is computed once, because the
-mean over batches is another number. Shares are between 0 and 1, as in
-scikit-learn, scipy and seqeval. SQuAD's numbers are in percent, as its official
+A metric takes the predictions of all examples, from
+`predictions.make_predictions`. It is computed once for all of them, because the
+mean over batches is another number. Scores are between 0 and 1, as in
+scikit-learn, scipy and seqeval. SQuAD's scores are in percent, as its official
 scripts print them.
+
+Every metric is a function of the task, the predictions and the examples, which
+all have labels. It returns name -> score.
 """
 
 import importlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +27,7 @@ Metric = Callable[[Task, Sequence[Any], Examples], Scores]
 
 
 def _library(name: str, package: str) -> Any:
+  """Imports module `name`, which is in `package`."""
   try:
     return importlib.import_module(name)
   except ImportError as e:
@@ -33,11 +38,10 @@ def _library(name: str, package: str) -> Any:
 
 
 def gold(task: Task, example: dict[str, Any]) -> Any:
-  """What is right for an example, None where the example has no label.
+  """Returns the label of an example; None if the example has none.
 
-  A class's or choice's name, a number, the names of all labels that apply, a
-  tag for each word, or the texts of the right answers ([]: there is none);
-  `rows` has the fields.
+  The label of a span task is the list of the texts of the right answers. For
+  other kinds, see the fields of examples in `encoded_rows`.
   """
   if task.kind == "span" and example["answers"] is not None:
     return [answer["text"] for answer in example["answers"]]
@@ -47,15 +51,21 @@ def gold(task: Task, example: dict[str, Any]) -> Any:
 def evaluate(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """All metrics of a task; {} if no example has a label.
+  """Computes all metrics of a task.
 
-  The first number is that of the task's first metric, under that metric's
-  name, and decides what is best; `examples` is how many were scored, those
-  with a label.
+  Args:
+    task: the task.
+    predictions: one prediction for each example.
+    examples: the raw fields of the examples.
+
+  Returns:
+    name -> score; {} if no example has a label. The first name is that of the
+    task's first metric, which decides which checkpoint is the best. `examples`
+    is the number of examples with a label.
 
   Raises:
-    ValueError: another number of predictions than of examples, a metric that
-      does not exist or does not fit, or a missing package.
+    ValueError: the numbers of predictions and examples differ, a metric does
+      not exist or does not fit the task, or a package is missing.
   """
   if len(predictions) != len(examples):
     raise UserError(
@@ -73,16 +83,16 @@ def evaluate(
     return {}
   _check_names(task, predictions, examples)
   chosen = [predictions[i] for i in labelled], [examples[i] for i in labelled]
-  result: Scores = {}
+  scores: Scores = {}
   for name in task.metrics:
-    result |= METRICS[name](task, *chosen)
-  return result | {"examples": float(len(labelled))}
+    scores |= METRICS[name](task, *chosen)
+  return scores | {"examples": float(len(labelled))}
 
 
 def _check_names(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> None:
-  """Raises ValueError for a name, right or predicted, that is no label's."""
+  """Raises ValueError if a label or a prediction is not in `task.labels`."""
   if not task.labels:
     return
   names = {*task.labels, None} | ({"O"} if task.kind == "tagging" else set())
@@ -99,18 +109,19 @@ def _check_names(
 def _pairs(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns (golds, predicted), an item for each example or word."""
+  """Returns (golds, predicted), [N] each, for N examples or words."""
   golds = [gold(task, example) for example in examples]
-  if any(isinstance(r, list) for r in golds):
+  if any(isinstance(row, list) for row in golds):
     _check_lengths(task, predictions, golds)
-    golds = [item for r in golds for item in r]
-    predictions = [item for p in predictions for item in p]
+    golds = [label for row in golds for label in row]
+    predictions = [label for row in predictions for label in row]
   return np.array(golds), np.array(predictions)
 
 
 def _check_lengths(
   task: Task, predictions: Sequence[Any], golds: Sequence[Any]
 ) -> None:
+  """Raises ValueError unless every label has one prediction."""
   for i, (row, gold_row) in enumerate(zip(predictions, golds, strict=True)):
     if len(row) != len(gold_row):
       raise UserError(
@@ -122,7 +133,7 @@ def _check_lengths(
 def accuracy(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Share of examples, or of all words or hidden pieces, that are right."""
+  """Computes the share of right examples, or of right words or pieces."""
   golds, predicted = _pairs(task, predictions, examples)
   return {"accuracy": float((golds == predicted).mean())}
 
@@ -130,15 +141,16 @@ def accuracy(
 def masked_accuracy(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Share of hidden pieces of all texts that are guessed.
+  """Computes the share of hidden pieces of all texts that are guessed.
 
-  Predictions and `label` of the examples are a list of pieces or of ids each.
+  Each prediction, and the `label` of each example, is a list of pieces or of
+  ids.
   """
   return {"masked_accuracy": accuracy(task, predictions, examples)["accuracy"]}
 
 
 def f1(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
-  """F1 of the positive class, which is the second of two labels."""
+  """Computes F1 of the positive class, which is the second of two labels."""
   if len(task.labels) != 2:
     raise UserError(
       f"task {task.name}: f1 is of two classes, not {len(task.labels)}; use"
@@ -146,37 +158,37 @@ def f1(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
     )
   golds, predicted = _pairs(task, predictions, examples)
   positive = task.labels[1]
-  value = _library("sklearn.metrics", "scikit-learn").f1_score(
+  score = _library("sklearn.metrics", "scikit-learn").f1_score(
     golds == positive, predicted == positive, zero_division=0.0
   )
-  return {"f1": float(value)}
+  return {"f1": float(score)}
 
 
 def f1_macro(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Mean F1 of the classes that are right or predicted somewhere."""
-  value = _library("sklearn.metrics", "scikit-learn").f1_score(
+  """Computes the mean F1 of all classes that occur in labels or predictions."""
+  score = _library("sklearn.metrics", "scikit-learn").f1_score(
     *_pairs(task, predictions, examples), average="macro", zero_division=0.0
   )
-  return {"f1_macro": float(value)}
+  return {"f1_macro": float(score)}
 
 
 def f1_micro(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Of several labels at once: F1 of all, mean of the labels', all of a text.
+  """Computes three scores for examples with several labels.
 
-  `f1_micro` counts the labels of all examples together, `f1_macro` is the mean
-  over the task's labels (0 for one that is nowhere right or predicted), `exact`
-  the share of examples all labels of which are right.
+  `f1_micro` is F1 over the labels of all examples together. `f1_macro` is the
+  mean of F1 over the task's labels; it is 0 for a label that does not occur in
+  labels or predictions. `exact` is the share of examples without any error.
   """
-  places = {name: i for i, name in enumerate(task.labels)}
-  both = np.zeros((2, len(examples), len(places)), bool)
+  ids = {name: i for i, name in enumerate(task.labels)}
+  both = np.zeros((2, len(examples), len(ids)), bool)
   golds = [gold(task, example) for example in examples]
   for marks, sets in zip(both, (golds, predictions), strict=True):
     for mark, names in zip(marks, sets, strict=True):
-      mark[[places[name] for name in names]] = True
+      mark[[ids[name] for name in names]] = True
   score = _library("sklearn.metrics", "scikit-learn").f1_score
   means = {
     f"f1_{mean}": float(score(*both, average=mean, zero_division=0.0))
@@ -188,30 +200,34 @@ def f1_micro(
 def matthews(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Matthews' correlation, 0 if all predictions are the same (CoLA)."""
-  value = _library("sklearn.metrics", "scikit-learn").matthews_corrcoef(
+  """Computes Matthews' correlation, 0 if all predictions are equal (CoLA)."""
+  score = _library("sklearn.metrics", "scikit-learn").matthews_corrcoef(
     *_pairs(task, predictions, examples)
   )
-  return {"matthews": float(value)}
+  return {"matthews": float(score)}
 
 
 def pearson(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Pearson's correlation, NaN if all predictions, or labels, are the same."""
+  """Computes Pearson's correlation.
+
+  It is NaN if all predictions or all labels are equal.
+  """
   return {"pearson": _correlation("pearsonr", task, predictions, examples)}
 
 
 def spearman(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Spearman's rank correlation, NaN where Pearson's is."""
+  """Computes Spearman's rank correlation, with the same NaN as `pearson`."""
   return {"spearman": _correlation("spearmanr", task, predictions, examples)}
 
 
 def _correlation(
   name: str, task: Task, predictions: Sequence[Any], examples: Examples
 ) -> float:
+  """Computes a function of `scipy.stats`; NaN if all values are equal."""
   golds, predicted = _pairs(task, predictions, examples)
   if np.ptp(predicted) == 0 or np.ptp(golds) == 0:
     return float("nan")
@@ -222,15 +238,15 @@ def _correlation(
   )
 
 
-def _mean_of(name: str, *parts: Metric) -> Metric:
-  """A metric that is the mean of others, as GLUE and SuperGLUE report it."""
+def _mean_of(name: str, *metrics: Metric) -> Metric:
+  """Returns a metric: the mean of others, as GLUE and SuperGLUE report it."""
 
   def mean(
     task: Task, predictions: Sequence[Any], examples: Examples
   ) -> Scores:
     scores: Scores = {}
-    for part in parts:
-      scores |= part(task, predictions, examples)
+    for metric in metrics:
+      scores |= metric(task, predictions, examples)
     return {name: float(np.mean(list(scores.values())))} | scores
 
   return mean
@@ -239,16 +255,16 @@ def _mean_of(name: str, *parts: Metric) -> Metric:
 def multirc(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """SuperGLUE's MultiRC, the mean of `f1a` and `em`.
+  """Computes SuperGLUE's score of MultiRC, the mean of `f1a` and `em`.
 
-  `f1a` is F1 over all answers, `em` the share of questions (examples of one
-  `group`) all answers of which are right.
+  `f1a` is F1 over all answers. `em` is the share of questions whose answers are
+  all judged right. The examples of one question have the same `group`.
   """
   golds, predicted = _pairs(task, predictions, examples)
   questions: dict[Any, bool] = {}
-  for example, same in zip(examples, golds == predicted, strict=True):
+  for example, right in zip(examples, golds == predicted, strict=True):
     group = example["group"]
-    questions[group] = questions.get(group, True) and bool(same)
+    questions[group] = questions.get(group, True) and bool(right)
   f1a = f1(task, predictions, examples)["f1"]
   em = float(np.mean(list(questions.values())))
   return {"multirc": (f1a + em) / 2, "f1a": f1a, "em": em}
@@ -257,12 +273,13 @@ def multirc(
 def record(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """SuperGLUE's ReCoRD, the mean of `f1` and `em`.
+  """Computes SuperGLUE's score of ReCoRD, the mean of `f1` and `em`.
 
-  The answer to a query (examples of one `group`) is that of its first example
-  of the positive class, which is the second label.
+  The examples of one query have the same `group`. The answer to a query is the
+  `answer` of its first example with the prediction "true", the second label.
   """
-  texts, golds = {}, {}
+  texts: dict[Any, str] = {}
+  golds: dict[Any, list[str]] = {}
   for example, predicted in zip(examples, predictions, strict=True):
     golds[example["group"]] = example["answers"]
     if predicted == task.labels[1]:
@@ -278,10 +295,11 @@ def record(
 def tagging_f1(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """F1, precision and recall of entities by the rule of conlleval.
+  """Computes F1, precision and recall of entities by the rule of conlleval.
 
-  The rule of CoNLL-2003's script: an entity begins at B-, or at I- after
-  another type or O. Tags of every scheme in `tags` are read as IOBES.
+  conlleval is CoNLL-2003's script. By its rule an entity begins at B-, and also
+  at I- after another type or O. Tags of all schemes in `files/tags.py` are read
+  as IOBES.
   """
   return _entities(task, predictions, examples)
 
@@ -289,10 +307,10 @@ def tagging_f1(
 def tagging_f1_strict(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """Computes `tagging_f1` by the strict rules of the scheme (seqeval's mode).
+  """Computes `tagging_f1` by strict rules (seqeval's mode "strict").
 
-  In IOB2 an entity begins only at B-. If the task has tags for an entity's end,
-  all tags of an entity must follow IOBES.
+  In IOB2, an entity begins only at B-. If the task has tags for an entity's
+  end, all tags of an entity must follow IOBES.
   """
   return _entities(task, predictions, examples, strict=True)
 
@@ -303,17 +321,20 @@ def _entities(
   examples: Examples,
   strict: bool = False,
 ) -> Scores:
+  """Computes scores of entities with seqeval."""
   golds = [list(gold(task, example)) for example in examples]
   predicted = [list(p) for p in predictions]
   _check_lengths(task, predicted, golds)
   names = {tag or "O" for row in golds + predicted for tag in row}
-  by_name = {n: tags.to_iobes(n) for n in sorted(names | {*task.labels})}
-  for name, tag in by_name.items():
-    if tag is None:
+  by_name: dict[str, str] = {}
+  for name in sorted(names | {*task.labels}):
+    iobes = tags.to_iobes(name)
+    if iobes is None:
       raise UserError(
         f"task {task.name}: {name!r} is neither O nor begins with B- or I-, and"
         " entities cannot be told; use the metric accuracy."
       )
+    by_name[name] = iobes
   golds = [[by_name[tag] for tag in row] for row in golds]
   predicted = [[by_name[tag or "O"] for tag in row] for row in predicted]
   seqeval = _library("seqeval.metrics", "seqeval")
@@ -323,19 +344,19 @@ def _entities(
     ends = any(tag[:2] in ("E-", "S-") for tag in by_name.values())
     scheme = schemes.IOBES if ends else schemes.IOB2
     suffix, options = "_strict", {"mode": "strict", "scheme": scheme}
-  parts = {"tagging_f1": "f1", "precision": "precision", "recall": "recall"}
+  functions = {
+    "tagging_f1": seqeval.f1_score,
+    "precision": seqeval.precision_score,
+    "recall": seqeval.recall_score,
+  }
   return {
-    name + suffix: float(
-      getattr(seqeval, f"{part}_score")(
-        golds, predicted, zero_division=0, **options
-      )
-    )
-    for name, part in parts.items()
+    name + suffix: float(score(golds, predicted, zero_division=0, **options))
+    for name, score in functions.items()
   }
 
 
 def squad(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
-  """SQuAD 1.1: `squad` is its F1; see `squad_metrics.squad`."""
+  """Computes SQuAD 1.1's scores; `squad` is F1. See `squad_metrics.squad`."""
   scores = squad_metrics.squad(
     [p["text"] for p in predictions], [gold(task, e) for e in examples]
   )
@@ -345,10 +366,10 @@ def squad(task: Task, predictions: Sequence[Any], examples: Examples) -> Scores:
 def squad2(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> Scores:
-  """SQuAD 2.0: `squad2` is its F1; see `squad_metrics.squad2`.
+  """Computes SQuAD 2.0's scores; `squad2` is F1. See `squad_metrics.squad2`.
 
-  The best threshold is that of the best answer that is not empty, so that it
-  does not depend on the threshold of the predictions.
+  The best threshold is searched with the best answers that are not empty. So it
+  does not depend on the threshold that the predictions used.
   """
   return _squad2(task, predictions, examples, "reachable")
 
@@ -363,6 +384,7 @@ def squad2_official(
 def _squad2(
   task: Task, predictions: Sequence[Any], examples: Examples, search: str
 ) -> Scores:
+  """Computes SQuAD 2.0's scores with one of `squad_metrics.SEARCHES`."""
   golds = [gold(task, example) for example in examples]
   scores = squad_metrics.squad2([p["text"] for p in predictions], golds)
   swept = squad_metrics.squad2(
@@ -378,7 +400,7 @@ def _squad2(
 def doubts(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> list[str]:
-  """Returns warnings about metrics that are not meaningful.
+  """Returns warnings about scores that say little.
 
   The arguments are those of `evaluate`.
   """
@@ -389,13 +411,15 @@ def doubts(
   ]
   if not labelled or task.kind == "span":
     return []
-  golds, predicted = zip(*labelled, strict=True)
+  golds: list[Any] = [label for label, _ in labelled]
+  predicted = [prediction for _, prediction in labelled]
   first = task.metrics[0] if task.metrics else "the metric"
   if task.kind == "tagging":
     if first not in ("tagging_f1", "tagging_f1_strict"):
-      return _doubt_constants(
-        first, sum(golds, []), sum(predicted, []), "words"
+      words, predicted_words = (
+        list(itertools.chain(*rows)) for rows in (golds, predicted)
       )
+      return _doubt_constants(first, words, predicted_words, "words")
     lines = []
     for whose, rows in (("predicted", predicted), ("right", golds)):
       if all((tag or "O") == "O" for row in rows for tag in row):
@@ -407,16 +431,23 @@ def doubts(
 
 
 def _doubt_constants(
-  metric: str, golds: Sequence[Any], predicted: Sequence[Any], what: str
+  metric: str, golds: Sequence[Any], predicted: Sequence[Any], unit: str
 ) -> list[str]:
-  """Returns warnings if all predictions, or all labels, are the same."""
+  """Returns warnings if all predictions, or all labels, are equal.
+
+  Args:
+    metric: the name of the task's first metric.
+    golds: the labels.
+    predicted: the predictions.
+    unit: "words" or "examples", the unit that has one label.
+  """
   lines = []
   undefined = " is not defined" if metric in CORRELATIONS else " says little"
-  for whose, values in (("predictions", predicted), ("labels", golds)):
-    if len(values) > 1 and len(set(values)) == 1:
-      value = list(values[0]) if type(values[0]) is tuple else values[0]
+  for whose, labels in (("predictions", predicted), ("labels", golds)):
+    if len(labels) > 1 and len(set(labels)) == 1:
+      label = list(labels[0]) if type(labels[0]) is tuple else labels[0]
       lines.append(
-        f"all {whose} of {len(values)} {what} are {value!r:.40}: {metric}"
+        f"all {whose} of {len(labels)} {unit} are {label!r:.40}: {metric}"
         f"{undefined}."
       )
   return lines
@@ -455,12 +486,18 @@ def check_packages(task: Task) -> None:
 
 
 def names(task: Task) -> list[str]:
-  """Names of all numbers that `evaluate` may give for a task."""
+  """Returns the names of all scores that `evaluate` may give for a task.
+
+  It evaluates invented examples with right predictions.
+
+  Raises:
+    ValueError: a package for the task's metrics is not installed.
+  """
   examples: Examples = []
   right: list[Any] = []
   for number, text in enumerate(task.labels or ("0", "1")):
-    example = dict(words=[text], group=str(number), answer="x", answers=["x"])
-    example |= dict(label=text, tags=[text])
+    example: dict[str, Any] = dict(words=[text], label=text, tags=[text])
+    example |= dict(group=str(number), answer="x", answers=["x"])
     if task.kind == "multi_label":
       example["label"] = [text]
     if task.kind == "regression":

@@ -1,14 +1,18 @@
-"""Logits of rows to predictions of examples, as many and in the same order.
+"""Turns the logits of rows into one prediction for each example, in order.
 
-Answers to questions are made of logits of their starts and ends, by windows, as
-in google-research/bert run_squad.py, write_predictions, with two differences:
-an answer is a slice of the raw context, by characters, and a question without
-a legal span has the answer "", where the original fails or answers "empty". A
-beam's spans (ELECTRA's head) are read as google-research/electra finetune/qa/
-qa_metrics.py does: scores are log probabilities, and no answer has a score of
-its own, which stands beside the list.
+Answers to questions are found from the logits of starts and ends in all
+windows, like in `write_predictions` of google-research/bert run_squad.py. There
+are two differences. An answer is a slice of the characters of the raw context.
+If no span is legal, the answer is "", where the original fails or answers
+"empty".
+
+ELECTRA's head gives the spans of a beam search instead. They are read like in
+google-research/electra finetune/qa/qa_metrics.py: their scores are log
+probabilities, and "no answer" has a separate score that is not in the list of
+answers.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,18 +26,20 @@ Logits = Sequence[np.ndarray] | np.ndarray
 
 
 class SpanRules(NamedTuple):
-  """What is a legal answer, and when there is none.
+  """The rules for legal answers, and for "no answer".
 
-  The values are those of google-research/bert run_squad.py.
+  The defaults are those of google-research/bert run_squad.py.
 
   Attributes:
-    n_best: starts and ends of a window that are tried, and answers in a list;
-      what a beam tries is the model's.
-    max_length: pieces in an answer at most.
-    threshold: SQuAD 2.0 has no answer where `null_odds` exceed it (ELECTRA's
-      configure_finetuning.py has -2.75, qa_na_threshold, for the test set).
-    max_context: a start counts in the one window where it has most context;
-      Hugging Face's run_qa.py counts it in all.
+    n_best: the number of starts and of ends that are tried in each window, and
+      the most answers in a list. A model with a beam chooses its own starts and
+      ends.
+    max_length: the most pieces in an answer.
+    threshold: in SQuAD 2.0, the answer is "" if `null_odds` is larger than this
+      (ELECTRA's configure_finetuning.py has -2.75, qa_na_threshold, for the
+      test set).
+    max_context: True if a start is legal only in the window where it has the
+      most context; Hugging Face's run_qa.py allows it in all windows.
   """
 
   n_best: int = 20
@@ -52,34 +58,40 @@ def make_predictions(
   examples: Examples,
   spans: SpanRules = DEFAULT,
 ) -> list[Any]:
-  """Makes one prediction of each example.
+  """Makes one prediction for each example.
 
   Args:
     task: the task.
     rows: N rows of the examples.
-    logits: of each row, in order: classification [classes]; regression and
-      choice one number; tagging [length, tags]; span [length, 2], or a beam's
-      spans. Positions from the row's length on are padding. Of choices [E,
-      choices] will do.
+    logits: the logits of each row, in order, with the shape of the table.
+      Columns after the row's length are padding.
     examples: the raw fields of E examples.
-    spans: how answers of kind span are chosen; a task with the metric squad2
-      may have none.
+    spans: the rules for answers, for kind span.
 
   Returns:
-    Classification and choice: the label's name. Several at once: a list of
-    those whose chance is above one half. Regression: a number. Tagging: a list
-    of tags, one a word; a word without a piece has O, or None where the task
-    has no tag O. Span: see `answer_questions`.
+    A prediction for each example:
+
+    | kind | logits of a row | prediction |
+    |---|---|---|
+    | classification | [classes] | the name of the label |
+    | multi_label | [labels] | the names with a probability above 1/2 |
+    | regression | one number | a number |
+    | choice | one number; or [E, choices] | the name of the label |
+    | tagging | [length, tags] | the name of a tag for each word |
+    | span | [length, 2], or the spans of a beam | see `answer_questions` |
+
+    A word without a piece gets the tag O, or None if the task has no tag O. A
+    span task with the metric squad2 may have questions without an answer.
 
   Raises:
-    ValueError: logits of another number of rows or labels, or not finite.
+    ValueError: the logits are not finite, or do not fit the rows and labels.
   """
   if task.kind in ("tagging", "span"):
     _check_tokens(task, rows, logits)
     if task.kind == "tagging":
       return _tags(task, rows, logits, examples)
     null = "squad2" in task.metrics
-    return answer_questions(rows, logits, examples, null, spans)
+    return answer_questions(rows, list(logits), examples, null, spans)
   scores = example_logits(task, rows, logits)
   if task.kind == "regression":
     return scores[:, 0].tolist()
@@ -92,11 +104,16 @@ def make_predictions(
 
 
 def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
-  """Logits of E examples, float64 [E, classes], [E, choices] or [E, 1].
+  """Returns the logits of E examples.
 
-  Those of an example of several rows (windows of a long text) are the mean of
-  its rows'. The arguments, and what is raised, are those of
-  `make_predictions`.
+  If an example has several rows (windows of a long text), its logits are the
+  mean over these rows. The arguments are those of `make_predictions`.
+
+  Returns:
+    float64 [E, classes], [E, choices] or [E, 1].
+
+  Raises:
+    ValueError: the logits are not finite, or do not fit the rows and labels.
   """
   named = task.kind in ("classification", "multi_label")
   width = len(task.labels) if named else 1
@@ -115,10 +132,10 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
 
 
 def mean_of_windows(rows: Rows, logits: np.ndarray) -> np.ndarray:
-  """The mean of the rows of each example, float64 [E, width].
+  """Returns the mean over the rows of each example, float64 [E, width].
 
   Args:
-    rows: N rows; an example of a long text has several, its windows.
+    rows: N rows; the windows of a long text are several rows of one example.
     logits: [N, width].
   """
   count = np.bincount(rows.example)
@@ -128,7 +145,12 @@ def mean_of_windows(rows: Rows, logits: np.ndarray) -> np.ndarray:
 
 
 def words_without_row(rows: Rows, examples: Examples) -> int:
-  """The number of words of kind tagging that have no piece in any row."""
+  """Returns the number of words that have no piece in any row.
+
+  Args:
+    rows: rows of kind tagging.
+    examples: the raw fields of the examples.
+  """
   pairs = np.stack([rows.example.repeat(lengths(rows)), rows.offsets[:, 0]], 1)
   words = np.unique(pairs[pairs[:, 1] >= 0], axis=0)
   return sum(len(e["words"]) for e in examples) - len(words)
@@ -155,7 +177,7 @@ def _check_tokens(task: Task, rows: Rows, logits: Logits) -> None:
 
 
 def check_finite(*logits: np.ndarray) -> None:
-  """Raises ValueError unless all are numbers."""
+  """Raises ValueError unless all logits are finite."""
   if not all(np.isfinite(x).all() for x in logits):
     raise UserError("the model's logits are not finite; it is broken.")
 
@@ -163,29 +185,34 @@ def check_finite(*logits: np.ndarray) -> None:
 def _tags(
   task: Task, rows: Rows, logits: Logits, examples: Examples
 ) -> list[list[str | None]]:
-  """One tag a word: its first piece's, in the row with most context of it."""
-  silent = "O" if "O" in task.labels else None
-  tags = [[silent] * len(example["words"]) for example in examples]
-  seen = [[-1.0] * len(example["words"]) for example in examples]
+  """Returns the tag of each word: that of its first piece.
+
+  If several rows have this piece, the row with the most context around it
+  counts.
+  """
+  outside = "O" if "O" in task.labels else None
+  tags = [[outside] * len(example["words"]) for example in examples]
+  most_context = [[-1.0] * len(example["words"]) for example in examples]
   for i, (example, length) in enumerate(
     zip(rows.example, lengths(rows), strict=True)
   ):
     words = rows.offsets[rows.starts[i] : rows.starts[i + 1], 0]
-    places = np.flatnonzero(words >= 0)
-    best = np.asarray(logits[i])[places].argmax(1)
-    # As google-research/bert run_squad.py, _check_is_max_context.
-    around = np.minimum(places, length - 1 - places) + 0.01 * length
-    for word, tag, context in zip(words[places], best, around, strict=True):
-      if context > seen[example][word]:
+    columns = np.flatnonzero(words >= 0)
+    best = np.asarray(logits[i])[columns].argmax(1)
+    # The context is measured as in google-research/bert run_squad.py,
+    # _check_is_max_context.
+    contexts = np.minimum(columns, length - 1 - columns) + 0.01 * length
+    for word, tag, context in zip(words[columns], best, contexts, strict=True):
+      if context > most_context[example][word]:
         tags[example][word] = task.labels[tag]
-        seen[example][word] = context
+        most_context[example][word] = context
   return tags
 
 
 def _one_of_each_group(
   task: Task, scores: np.ndarray, examples: Examples
 ) -> list[str]:
-  """The positive label for the likeliest example of each group alone."""
+  """Returns the positive label only for the likeliest example of each group."""
   margin = scores[:, 1] - scores[:, 0]
   best: dict[Any, int] = {}
   for i, example in enumerate(examples):
@@ -197,9 +224,32 @@ def _one_of_each_group(
 
 
 class _Spans(NamedTuple):
-  """Candidates [K]: characters of the context, logits of start and end."""
+  """K candidates for an answer.
+
+  Attributes:
+    begin: [K] the first character in the context.
+    end: [K] the end, in characters.
+    start_logit: [K] the logit of the start.
+    end_logit: [K] the logit of the end.
+  """
 
   begin: np.ndarray
+  end: np.ndarray
+  start_logit: np.ndarray
+  end_logit: np.ndarray
+
+
+class _Pairs(NamedTuple):
+  """K pairs of a start and an end in one window.
+
+  Attributes:
+    start: [K] the column of the start.
+    end: [K] the column of the end.
+    start_logit: [K] the logit of the start.
+    end_logit: [K] the logit of the end.
+  """
+
+  start: np.ndarray
   end: np.ndarray
   start_logit: np.ndarray
   end_logit: np.ndarray
@@ -216,67 +266,85 @@ def answer_questions(
 
   Args:
     rows: N rows of a task of kind span.
-    logits: of each row [at least its length, 2], start and end; or the spans
-      of a beam [s, 4], see `question_head.JointAnswers`.
-    examples: with `context`.
+    logits: for each row, the logits of starts and ends, [at least its length,
+      2]; or the spans of a beam [s, 4], see `question_head.JointAnswers`.
+    examples: examples with `context`.
     null: True if a question may have no answer, as in SQuAD 2.0.
-    rules: see `SpanRules`.
+    rules: the rules for answers.
 
   Returns:
-    For each example `text`, the answer; `best`, the answer that is best beside
-    "" ("" if there is no legal one); `nbest`, the list with `text`,
-    `probability`, `start_logit`, `end_logit`; if `null` also `null_odds`, the
-    null span's score less that of `best` (0 if there is none), of a beam the
-    logit of no answer.
+    A dict for each example:
+    `text`: the answer.
+    `best`: the best answer that is not "", or "" if no answer is legal.
+    `nbest`: a list of answers with `text`, `probability`, `start_logit` and
+      `end_logit`.
+    `null_odds`: only if `null`, the score of "no answer" minus the score of
+      `best`, which is 0 if no answer is legal. For a beam, it is the logit of
+      "no answer".
   """
   if not examples:
     return []
   beam = is_beam(logits[0])
   bounds = np.searchsorted(rows.example, np.arange(len(examples) + 1))
-  results = []
+  answers = []
   for number, example in enumerate(examples):
     windows = range(bounds[number], bounds[number + 1])
     offsets = [
       rows.offsets[rows.starts[i] : rows.starts[i + 1]] for i in windows
     ]
     scores = [np.asarray(logits[i], np.float64) for i in windows]
-    # Take the window that is least sure of "no answer".
-    first = min((s[0, -2:] for s in scores), key=sum) if null else None
+    # Use the window that gives "no answer" the lowest score.
+    null_logits = min((s[0, -2:] for s in scores), key=sum) if null else None
     pairs = [
       _beam_pairs(s, len(o)) if beam else _pairs(s[: len(o)], rules.n_best)
       for s, o in zip(scores, offsets, strict=True)
     ]
     spans = _candidates(offsets, pairs, rules)
-    results.append(_answer(example["context"], spans, first, rules, beam))
-  return results
+    context = example["context"]
+    answers.append(_answer(context, spans, null_logits, rules, beam))
+  return answers
 
 
 def is_beam(logits: np.ndarray) -> bool:
-  """Whether a row's logits are a beam's spans, not those of positions."""
+  """Returns True if the logits of a row are the spans of a beam."""
   return np.shape(logits)[1:] == (4,)
 
 
-def _pairs(scores: np.ndarray, n_best: int) -> tuple[np.ndarray, ...]:
-  """Places and logits [K] of the best starts, each with the best ends."""
+def _pairs(scores: np.ndarray, n_best: int) -> _Pairs:
+  """Combines the best starts of a window with its best ends.
+
+  Args:
+    scores: [length, 2] the logits of starts and ends.
+    n_best: the number of starts, and of ends.
+  """
   order = np.argsort(-scores, 0, kind="stable")[:n_best]
-  i, j = (x.ravel() for x in np.meshgrid(*order.T, indexing="ij"))
-  return i, j, scores[i, 0], scores[j, 1]
+  start, end = (x.ravel() for x in np.meshgrid(*order.T, indexing="ij"))
+  return _Pairs(start, end, scores[start, 0], scores[end, 1])
 
 
-def _beam_pairs(spans: np.ndarray, length: int) -> tuple[np.ndarray, ...]:
-  """The same of a beam's spans; those in the padding are left out."""
+def _beam_pairs(spans: np.ndarray, length: int) -> _Pairs:
+  """Returns the pairs of a beam, without those in the padding."""
   spans = spans[1:]
   spans = spans[(spans[:, :2] < length).all(1)]
-  i, j = spans[:, :2].astype(np.int64).T
-  return i, j, spans[:, 2], spans[:, 3]
+  start, end = spans[:, :2].astype(np.int64).T
+  return _Pairs(start, end, spans[:, 2], spans[:, 3])
 
 
 def _candidates(
   offsets: list[np.ndarray],
-  pairs: list[tuple[np.ndarray, ...]],
+  pairs: list[_Pairs],
   rules: SpanRules,
 ) -> _Spans:
-  """Legal spans of all windows of a question, in the original's order."""
+  """Finds the legal spans in all windows of a question.
+
+  Args:
+    offsets: for each window `Rows.offsets` of its tokens.
+    pairs: for each window its pairs.
+    rules: the rules for answers.
+
+  Returns:
+    The spans in the order of run_squad.py.
+  """
   legal = [o[:, 0] >= 0 for o in offsets]
   starts = legal
   if rules.max_context and len(offsets) > 1:
@@ -287,26 +355,41 @@ def _candidates(
     for k, (begin, end) in enumerate(spans):
       starts[k][legal[k]] = best[begin:end] == k
   spans_by_window = []
-  for offset, (i, j, start, end), start_ok, end_ok in zip(
+  for offset, pair, start_ok, end_ok in zip(
     offsets, pairs, starts, legal, strict=True
   ):
-    keep = start_ok[i] & end_ok[j] & (j >= i) & (j - i < rules.max_length)
-    begins, ends = offset[i[keep], 0], offset[j[keep], 1]
-    spans_by_window.append(_Spans(begins, ends, start[keep], end[keep]))
+    size = pair.end - pair.start + 1
+    keep = start_ok[pair.start] & end_ok[pair.end]
+    keep &= (size >= 1) & (size <= rules.max_length)
+    spans_by_window.append(
+      _Spans(
+        offset[pair.start[keep], 0],
+        offset[pair.end[keep], 1],
+        pair.start_logit[keep],
+        pair.end_logit[keep],
+      )
+    )
   return _Spans(*map(np.concatenate, zip(*spans_by_window, strict=True)))
 
 
 def _context_spans(contexts: list[np.ndarray]) -> list[tuple[int, int]]:
-  """Pieces [begin, end) of the context in each window, by their characters."""
+  """Finds which pieces of the context each window has.
+
+  Args:
+    contexts: for each window the characters (begin, end) of its pieces.
+
+  Returns:
+    For each window its pieces [begin, end).
+  """
   spans = [(0, len(contexts[0]))]
-  for before, here in zip(contexts, contexts[1:], strict=False):
+  for before, current in itertools.pairwise(contexts):
     shift = len(before)
-    for place in np.flatnonzero((before[1:] == here[0]).all(1)) + 1:
-      if np.array_equal(before[place:], here[: len(before) - place]):
-        shift = int(place)
+    for index in np.flatnonzero((before[1:] == current[0]).all(1)) + 1:
+      if np.array_equal(before[index:], current[: len(before) - index]):
+        shift = int(index)
         break
     begin = spans[-1][0] + shift
-    spans.append((begin, begin + len(here)))
+    spans.append((begin, begin + len(current)))
   return spans
 
 
@@ -317,38 +400,51 @@ def _answer(
   rules: SpanRules,
   beam: bool,
 ) -> dict[str, Any]:
-  """Makes the list of a question and chooses; `null` is [2], or None."""
+  """Lists the best answers to a question, and chooses one.
+
+  Args:
+    context: the raw context.
+    spans: the legal spans.
+    null: [2] the logits of "no answer"; None if the question has an answer.
+    rules: the rules for answers.
+    beam: True if the spans are those of a beam.
+
+  Returns:
+    See `answer_questions`.
+  """
   scores = spans.start_logit + spans.end_logit
-  entries: dict[str, tuple[float, float]] = {}
-  listed = null is not None and not beam
-  if listed:
+  candidates: dict[str, tuple[float, float]] = {}
+  null_pair = None
+  if null is not None and not beam:
+    null_pair = float(null[0]), float(null[1])
     scores = np.append(scores, null.sum())
   for k in np.argsort(-scores, kind="stable"):
-    if len(entries) >= rules.n_best:
+    if len(candidates) >= rules.n_best:
       break
-    if k == len(spans.begin):
-      entries[""] = float(null[0]), float(null[1])
+    if null_pair and k == len(spans.begin):
+      candidates[""] = null_pair
       continue
     text = context[spans.begin[k] : spans.end[k]].strip()
-    if text and text not in entries:
-      entries[text] = float(spans.start_logit[k]), float(spans.end_logit[k])
-  if listed:
-    entries.setdefault("", (float(null[0]), float(null[1])))
-  if not entries:
-    entries[""] = 0.0, 0.0
-  best = next((text for text in entries if text), "")
-  result: dict[str, Any] = {"text": best, "best": best}
+    if text and text not in candidates:
+      logits = float(spans.start_logit[k]), float(spans.end_logit[k])
+      candidates[text] = logits
+  if null_pair:
+    candidates.setdefault("", null_pair)
+  if not candidates:
+    candidates[""] = 0.0, 0.0
+  best = next((text for text in candidates if text), "")
+  answer: dict[str, Any] = {"text": best, "best": best}
   if null is not None:
-    less = sum(entries[best]) if best and not beam else 0.0
-    odds = float(null.sum()) - less
-    result["null_odds"] = odds
-    result["text"] = "" if odds > rules.threshold else best
-  totals = np.array([sum(pair) for pair in entries.values()])
+    best_score = sum(candidates[best]) if best and not beam else 0.0
+    odds = float(null.sum()) - best_score
+    answer["null_odds"] = odds
+    answer["text"] = "" if odds > rules.threshold else best
+  totals = np.array([sum(pair) for pair in candidates.values()])
   weights = np.exp(totals - totals.max())
-  result["nbest"] = [
+  answer["nbest"] = [
     {"text": text, "probability": p, "start_logit": start, "end_logit": end}
     for (text, (start, end)), p in zip(
-      entries.items(), (weights / weights.sum()).tolist(), strict=True
+      candidates.items(), (weights / weights.sum()).tolist(), strict=True
     )
   ]
-  return result
+  return answer

@@ -1,9 +1,11 @@
-"""Files and a tokenizer to a folder of features."""
+"""Makes a task folder from the files of a task and a tokenizer."""
 
 import hashlib
-import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
+
+from etils import epath
 
 from bert_jax import files
 from bert_jax.messages import UserError, note
@@ -40,15 +42,15 @@ def encode_examples(
 
   Args:
     task: the task.
-    examples: see `rows`.
-    vocabulary: text to ids.
-    length: tokens in a row at most.
+    examples: the examples, see `encoded_rows`.
+    vocabulary: turns text into ids.
+    length: the most tokens in a row.
     context: see `tagging.rows`.
     stride: see `questions.rows`.
     max_question: see `questions.rows`.
 
   Raises:
-    ValueError: no room, or an unknown label.
+    ValueError: `length` has no room for text, or a label is unknown.
   """
   if task.kind == "span":
     return questions.rows(examples, vocabulary, length, stride, max_question)
@@ -68,25 +70,25 @@ def prepare(
   add_tokens: str | None = None,
   **options: Any,
 ) -> dict[str, Any]:
-  """Writes a folder of features; does nothing if it is there already.
+  """Writes a task folder, unless it exists already.
 
   Args:
     task_files: the task, from `task_inputs.find`.
     inputs: the files to read.
-    vocab: see `open_vocabulary.load`.
-    output: the folder.
-    length: tokens in a row at most; None for the task's own.
-    stride: of windows of questions' contexts.
-    max_question: tokens of a question at most.
+    vocab: the path of the vocabulary, see `open_vocabulary.load`.
+    output: the path of the task folder.
+    length: the most tokens in a row; None for the task's published length.
+    stride: see `questions.rows`.
+    max_question: see `questions.rows`.
     add_tokens: a file of tokens to add to the vocabulary, see `token_files`.
     **options: options of the tokenizer.
 
   Returns:
-    `meta.json`. Its `notes` are what happened -> which examples (ten at most),
-    and how many.
+    The content of `meta.json`. Its `notes` are split -> event -> [number of
+    examples, at most ten of them].
 
   Raises:
-    ValueError: bad input, or a folder that was made from something else.
+    ValueError: an input is wrong, or the folder was made from other inputs.
   """
   vocabulary = open_vocabulary.load(vocab, **options)
   if line := open_vocabulary.warning(vocabulary, vocab):
@@ -96,10 +98,11 @@ def prepare(
     note(line)
   length = length or task_files.length
   paths = [path for i in inputs for path in _paths(i.path)]
-  watch = files.Watch(filter(os.path.isfile, paths))
-  made_from = dict(
+  watch = files.Watch(path for path in paths if pathlib.Path(path).is_file())
+  made_from: dict[str, Any] = dict(
     version=VERSION,
-    task=[*task_files.task],
+    # JSON has lists instead of tuples.
+    task=[list(x) if type(x) is tuple else x for x in task_files.task],
     length=length,
     stride=stride,
     max_question=max_question,
@@ -110,24 +113,21 @@ def prepare(
     made_from["added_tokens"] = [token.content for token in vocabulary.added]
   if task_files.columns is not None:
     made_from["columns"] = task_files.columns
-  # As JSON has it.
-  made_from["task"] = [
-    list(x) if type(x) is tuple else x for x in task_files.task
-  ]
-  if os.path.exists(output):
-    return _same(output, made_from)
+  if epath.Path(output).exists():
+    return _check_same(output, made_from)
   try:
-    read = task_inputs.read(task_files, inputs)
+    contents = task_inputs.read(task_files, inputs)
   except ValueError:
-    # Half of a new file may be no file of its kind.
+    # If a file is being written, report that: half of a file often
+    # has a wrong format.
     watch.check_input()
     raise
   watch.check_input()
-  around = layouts.of_vocabulary(vocabulary)
-  splits, notes = {}, _notes_of(read)
-  for split, examples in read.splits.items():
+  layout = layouts.of_vocabulary(vocabulary)
+  splits, notes = {}, _input_notes(contents)
+  for split, examples in contents.splits.items():
     encoded = encode_examples(
-      read.task,
+      contents.task,
       examples,
       vocabulary,
       length,
@@ -137,13 +137,13 @@ def prepare(
     )
     splits[split] = encoded.rows, examples
     notes.setdefault(split, {}).update(
-      {what: [len(ids), ids[:10]] for what, ids in encoded.notes.items()}
+      {event: [len(ids), ids[:10]] for event, ids in encoded.notes.items()}
     )
   meta = dict(
     length=length,
-    pad=around.pad,
-    vocab_size=around.vocab_size,
-    extra_tokens=list(around.extra),
+    pad=layout.pad,
+    vocab_size=layout.vocab_size,
+    extra_tokens=list(layout.extra),
     tokenizer=vocabulary.kind,
     lower_case=vocabulary.lower_case,
     special=vocabulary.special._asdict(),
@@ -151,23 +151,25 @@ def prepare(
     made_from=made_from,
   )
   tokenizer_files = open_vocabulary.contents(vocabulary)
-  encoded_rows.save(output, read.task, splits, meta, tokenizer_files)
+  encoded_rows.save(output, contents.task, splits, meta, tokenizer_files)
   return encoded_rows.read_meta(output)
 
 
-def _notes_of(read: task_inputs.Read) -> dict[str, dict[str, list[Any]]]:
-  """What is worth a line of the files as a whole: sentence -> [count, some]."""
+def _input_notes(
+  contents: task_inputs.Contents,
+) -> dict[str, dict[str, list[Any]]]:
+  """Returns notes about the inputs as a whole, in the form of `meta.json`."""
   notes: dict[str, dict[str, list[Any]]] = {}
-  if read.skipped:
-    some = [len(read.skipped), read.skipped[:10]]
-    notes["files"] = {"lines left out for their number of columns": some}
-  if read.notes:
-    notes["labels"] = {sentence: [0, []] for sentence in read.notes}
+  if contents.skipped:
+    lines = [len(contents.skipped), contents.skipped[:10]]
+    notes["files"] = {"lines left out for their number of columns": lines}
+  if contents.notes:
+    notes["labels"] = {sentence: [0, []] for sentence in contents.notes}
   return notes
 
 
 def sizes(meta: dict[str, Any]) -> list[str]:
-  """Returns a line for each split of a prepared task, which says its size.
+  """Returns a line about the size of each split.
 
   Args:
     meta: the content of `meta.json`.
@@ -180,35 +182,39 @@ def sizes(meta: dict[str, Any]) -> list[str]:
 
 
 def notes(meta: dict[str, Any]) -> list[str]:
-  """Returns a line for each kind of example that was not used as it is.
+  """Returns a line for each event in the notes of a task folder.
 
   Args:
     meta: the content of `meta.json`.
   """
   lines = []
-  for split, kinds in meta["notes"].items():
-    for what, (count, examples) in kinds.items():
-      more = ", ..." if count > len(examples) else ""
-      listed = f"{count} {what}: {', '.join(examples)}{more}"
-      lines.append(f"{split}: {listed if count else what}")
+  for split, events in meta["notes"].items():
+    for event, (count, examples) in events.items():
+      dots = ", ..." if count > len(examples) else ""
+      listed = f"{count} {event}: {', '.join(examples)}{dots}"
+      lines.append(f"{split}: {listed if count else event}")
   return lines
 
 
-def _same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
-  """The metadata of a folder made from the same; ValueError if it is not."""
+def _check_same(output: str, made_from: dict[str, Any]) -> dict[str, Any]:
+  """Returns the metadata of an existing folder.
+
+  Raises:
+    ValueError: the folder was made from other inputs or settings.
+  """
   meta = encoded_rows.read_meta(output)
   old = meta.get("made_from", {})
-  other = [name for name in made_from if old.get(name) != made_from[name]]
-  if other:
+  changed = [name for name in made_from if old.get(name) != made_from[name]]
+  if changed:
     raise UserError(
-      f"{output} is there already, made with another {' and '.join(other)};"
+      f"{output} is there already, made with another {' and '.join(changed)};"
       " delete it, or choose another --output."
     )
   return meta
 
 
 def _digest_tokenizer(vocabulary: Vocabulary) -> str:
-  """A hash of all files of a tokenizer, its settings among them."""
+  """Returns a hash of all files of a tokenizer, including its settings."""
   digest = hashlib.sha256()
   contents = open_vocabulary.contents(vocabulary, with_digests=False)
   for name, content in sorted(contents.items()):
@@ -217,10 +223,10 @@ def _digest_tokenizer(vocabulary: Vocabulary) -> str:
 
 
 def _digest(path: str) -> str:
-  """A hash of an input's content; of `tfds:` its name."""
+  """Returns a hash of an input: of its content, or of the name `tfds:...`."""
   digest = hashlib.sha256()
   for name in _paths(path):
-    if os.path.isfile(name):
+    if pathlib.Path(name).is_file():
       digest.update(bytes.fromhex(files.file_digest(name)))
     else:
       digest.update(name.encode())
@@ -228,8 +234,7 @@ def _digest(path: str) -> str:
 
 
 def _paths(path: str) -> list[str]:
-  """The path of an input, or those of what is in its folder, sorted."""
-  if not os.path.isdir(path):
+  """Returns the path of an input, or the sorted paths of a folder's files."""
+  if not pathlib.Path(path).is_dir():
     return [path]
-  pairs = ((at, name) for at, _, names in os.walk(path) for name in names)
-  return sorted(os.path.join(*pair) for pair in pairs)
+  return sorted(str(p) for p in pathlib.Path(path).rglob("*") if not p.is_dir())

@@ -15,24 +15,30 @@ from bert_jax.tasks.files import (
 )
 from bert_jax.tasks.files.tables import Record
 
+# (path, skipped) -> the records of a file. FILE:LINE of each skipped line is
+# appended to `skipped`; None means that no line may be skipped.
+Reader = Callable[[str, list[str] | None], Iterator[Record]]
+# (record, True if it must have a label) -> its examples.
+Parser = Callable[[Record, bool], Iterable[dict[str, Any]]]
+
 
 class TaskFiles(NamedTuple):
-  """A task and how its files are read.
+  """A task, and the functions that read its files.
 
   Attributes:
-    task: labels in their published order.
-    records: (path, where skipped lines stand, or None: none may be skipped) ->
-      its lines.
-    parse: (record, whether it must have a label) -> examples.
-    tfds: the task's name in TensorFlow Datasets.
-    length: tokens in a row, as published.
-    context: True if rows have the text of the document around a sentence.
-    columns: role -> column, for a custom task; None for a published one.
+    task: the task, with labels in their published order.
+    records: reads the records of a file.
+    parse: makes the examples of a record.
+    tfds: the task's name in TensorFlow Datasets, or "".
+    length: the tokens in a row, as published.
+    context: True if a row also has the text around a sentence, from the same
+      document.
+    columns: role -> column, for a custom task; None for a published task.
   """
 
   task: Task
-  records: Callable[[str, list[str] | None], Iterator[Record]]
-  parse: Callable[[Record, bool], Iterable[dict[str, Any]]]
+  records: Reader
+  parse: Parser
   tfds: str
   length: int = 128
   context: bool = False
@@ -41,9 +47,11 @@ class TaskFiles(NamedTuple):
 
 _BINARY, _TRUTH = ("0", "1"), ("false", "true")
 _ENTAILED = ("entailment", "not_entailment")
-# google-research/bert run_classifier.py, get_labels; the others are those of
-# google-research/electra finetune/classification/classification_tasks.py.
-_GLUE = {
+# Task -> labels, metrics, name in TensorFlow Datasets. The labels are those of
+# `get_labels` in google-research/bert run_classifier.py, and for the tasks that
+# it lacks, those of google-research/electra
+# finetune/classification/classification_tasks.py.
+_GLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
   "cola": (_BINARY, ("matthews",), "glue/cola"),
   "sst2": (_BINARY, ("accuracy",), "glue/sst2"),
   "mrpc": (_BINARY, ("f1", "accuracy"), "glue/mrpc"),
@@ -58,8 +66,9 @@ _GLUE = {
   "rte": (_ENTAILED, ("accuracy",), "glue/rte"),
   "wnli": (_BINARY, ("accuracy",), "glue/wnli"),
 }
-# Wang et al. 2019, table 1; the classes of CB as TensorFlow Datasets has them.
-_SUPERGLUE = {
+# Task -> labels, metrics, tokens in a row. The metrics are those of Wang et al.
+# 2019, table 1. CB's classes are in the order of TensorFlow Datasets.
+_SUPERGLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
   "boolq": (_TRUTH, ("accuracy",), 256),
   "cb": (
     ("entailment", "contradiction", "neutral"),
@@ -72,6 +81,7 @@ _SUPERGLUE = {
   "wic": (_TRUTH, ("accuracy",), 128),
   "wsc": (_TRUTH, ("accuracy",), 128),
 }
+# Task -> types of entities.
 _TYPES = {
   "conll2003": ("PER", "ORG", "LOC", "MISC"),
   "wnut17": (
@@ -86,11 +96,18 @@ _TYPES = {
 
 
 def _tags(types: Iterable[str]) -> tuple[str, ...]:
+  """Returns the tags of IOB2 for types of entities."""
   return ("O", *(f"{prefix}-{t}" for t in types for prefix in "BI"))
 
 
-def _one(parse: Callable[..., dict[str, Any]], task: Task) -> Callable:
+def _single(parse: Callable[..., dict[str, Any]], task: Task) -> Parser:
+  """Returns a parser that gives one example for each record."""
   return lambda record, needed: [parse(task, record, needed)]
+
+
+def _whole(read: Callable[[str], Iterator[Record]]) -> Reader:
+  """Returns a reader that never skips a line."""
+  return lambda path, skipped: read(path)
 
 
 def _glue(name: str) -> TaskFiles:
@@ -98,7 +115,7 @@ def _glue(name: str) -> TaskFiles:
   kind = "classification" if names else "regression"
   task = Task(name, kind, names, 1, metrics)
   read = functools.partial(glue.records, name)
-  return TaskFiles(task, read, _one(glue.parse, task), tfds)
+  return TaskFiles(task, read, _single(glue.parse, task), tfds)
 
 
 def _superglue(name: str) -> TaskFiles:
@@ -109,7 +126,7 @@ def _superglue(name: str) -> TaskFiles:
   task = Task(name, kind, names, columns, metrics)
   return TaskFiles(
     task,
-    lambda path, skipped: superglue.records(name, path),
+    _whole(functools.partial(superglue.records, name)),
     functools.partial(superglue.parse, task),
     f"super_glue/{name}",
     length,
@@ -119,19 +136,11 @@ def _superglue(name: str) -> TaskFiles:
 def _choice(name: str) -> TaskFiles:
   if name == "swag":
     task = Task(name, "choice", ("0", "1", "2", "3"), 4, ("accuracy",))
-    read, parse, tfds, length = (
-      tables.records,
-      choices.parse_swag,
-      "",
-      128,
-    )
-  else:
-    task = Task(name, "choice", choices.LETTERS, 4, ("accuracy",))
-    read, parse = choices.race_records, choices.parse_race
-    tfds, length = "race/high", 512
-  return TaskFiles(
-    task, lambda path, skipped: read(path), _one(parse, task), tfds, length
-  )
+    parser = _single(choices.parse_swag, task)
+    return TaskFiles(task, _whole(tables.records), parser, "", 128)
+  task = Task(name, "choice", choices.LETTERS, 4, ("accuracy",))
+  parser = _single(choices.parse_race, task)
+  return TaskFiles(task, _whole(choices.race_records), parser, "race/high", 512)
 
 
 def _tagging(name: str) -> TaskFiles:
@@ -140,8 +149,8 @@ def _tagging(name: str) -> TaskFiles:
   paper = name == "conll2003"  # Devlin et al. 2018, section 5.3.
   return TaskFiles(
     task,
-    lambda path, skipped: conll.published_records(path),
-    _one(conll.parse, task),
+    _whole(conll.published_records),
+    _single(conll.parse, task),
     "conll2003" if paper else "",
     512 if paper else 128,
     paper,
@@ -151,13 +160,8 @@ def _tagging(name: str) -> TaskFiles:
 def _squad(name: str) -> TaskFiles:
   task = Task(name, "span", (), 1, (name,))
   tfds = "squad/v2.0" if name == "squad2" else "squad/v1.1"
-  return TaskFiles(
-    task,
-    lambda path, skipped: squad.records(path),
-    _one(squad.parse, task),
-    tfds,
-    384,
-  )
+  parser = _single(squad.parse, task)
+  return TaskFiles(task, _whole(squad.records), parser, tfds, 384)
 
 
 TASKS: dict[str, TaskFiles] = {

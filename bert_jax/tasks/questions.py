@@ -1,11 +1,12 @@
-"""Questions and contexts to rows: windows, and where the answer is in them.
+"""Encodes questions and contexts as rows, with the answer in each window.
 
-As google-research/bert run_squad.py (length 384, stride 128, 64 tokens of the
-question), but an answer is found by characters of the raw context, not by
-words, and the stride cannot leave a gap.
+The rows are those of google-research/bert run_squad.py (length 384, stride 128,
+64 tokens of the question), with two differences. An answer is located by the
+characters of the raw context, not by words. The stride cannot leave a gap.
 """
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,14 +20,19 @@ STRIDE, MAX_QUESTION = 128, 64
 
 
 class Context(NamedTuple):
-  """Pieces of a context: int32 ids [T], int32 offsets [T, 2]."""
+  """The T pieces of a context.
+
+  Attributes:
+    ids: int32 [T].
+    offsets: int32 [T, 2], the characters (begin, end) of each piece.
+  """
 
   ids: np.ndarray
   offsets: np.ndarray
 
 
-def misplaced(example: dict) -> bool:
-  """Whether an answer is not the text at its offset of the context."""
+def misplaced(example: dict[str, Any]) -> bool:
+  """Returns True if the context has another text at an answer's offset."""
   return any(
     example["context"][a["answer_start"] :][: len(a["text"])] != a["text"]
     or a["answer_start"] < 0
@@ -35,14 +41,14 @@ def misplaced(example: dict) -> bool:
 
 
 def encode_context(vocabulary: Vocabulary, context: str) -> Context:
-  """Pieces and their characters, without the spaces around a word."""
+  """Returns the pieces of a context; their offsets leave out outer spaces."""
   encoded = vocabulary.encode_offsets([context])[0]
   offsets = []
   for begin, end in encoded.offsets:
     start = begin
     while start < end - 1 and context[start].isspace():
       start += 1
-    # An added token may take the space after it as well.
+    # An added token may include the space after it.
     while start < end - 1 and context[end - 1].isspace():
       end -= 1
     offsets.append((start, end))
@@ -53,9 +59,9 @@ def encode_context(vocabulary: Vocabulary, context: str) -> Context:
 
 
 def answer_tokens(context: Context, begin: int, end: int) -> tuple[int, int]:
-  """First and last piece that hold characters [begin, end) of the context.
+  """Returns the first and last piece that overlap characters [begin, end).
 
-  (-1, -1) where no piece does.
+  If no piece does, it returns (-1, -1).
   """
   starts, ends = context.offsets.T
   inside = np.flatnonzero((ends > begin) & (starts < end) & (ends > starts))
@@ -71,58 +77,58 @@ def rows(
   stride: int | None = STRIDE,
   max_question: int = MAX_QUESTION,
 ) -> Encoded:
-  """Encodes questions, each with as many windows as its context needs.
+  """Encodes questions, with as many windows as each context needs.
 
-  An answer that is not at its offset, or that no piece holds, is not trained
-  on: the rows of its example have labels -1. One that a window has only in part
-  is none there.
+  If an answer is not at its offset, or no piece holds it, the rows of its
+  example have labels -1 and are not trained on. A window with only a part of
+  the answer counts as a window without it.
 
   Args:
-    examples: examples of kind span, see `rows`.
-    vocabulary: text to ids.
-    length: tokens in a row at most.
-    stride: tokens of the context from one window's beginning to the next; None
-      for `STRIDE`, less where windows would not overlap by half.
-    max_question: tokens of the question at most; half of the row at most.
+    examples: examples of kind span, see `encoded_rows`.
+    vocabulary: turns text into ids.
+    length: the most tokens in a row.
+    stride: the tokens of the context from the beginning of one window to the
+      beginning of the next. None for `STRIDE`, or less if windows would not
+      overlap by half.
+    max_question: the most tokens of the question; at most half of the row.
 
   Raises:
-    ValueError: no room.
+    ValueError: `length` has no room for text.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
-  around = sum(map(len, (layout.begin, layout.between, layout.end)))
-  most = min(max_question, (length - around) // 2)
+  special = sum(map(len, (layout.begin, layout.between, layout.end)))
+  most = min(max_question, (length - special) // 2)
   questions = vocabulary.encode_batch([e["question"] for e in examples])
   parts, sizes, second, number, labels, offsets = [], [], [], [], [], []
   notes: dict[str, list[str]] = {}
   begin, between, end = (
     np.array(x, np.int32) for x in (layout.begin, layout.between, layout.end)
   )
-  text, context = None, None
+  # The questions about one context follow each other, so encode it once.
+  encode = functools.lru_cache(1)(functools.partial(encode_context, vocabulary))
   for e, (example, ids) in enumerate(zip(examples, questions, strict=True)):
-    if example["context"] != text:  # Questions of a text stand together.
-      text = example["context"]
-      context = encode_context(vocabulary, text)
+    context = encode(example["context"])
     if len(ids) > most:
       notes.setdefault("questions cut", []).append(example["id"])
-    answer, wrong = _answer(example, context)
-    if wrong:
-      notes.setdefault(wrong, []).append(example["id"])
+    answer, fault = _answer(example, context)
+    if fault:
+      notes.setdefault(fault, []).append(example["id"])
     query = np.array(ids[:most], np.int32)
-    place = len(begin) + len(query) + len(between)
-    room = length - around - len(query)
+    column = len(begin) + len(query) + len(between)
+    room = length - special - len(query)
     step = min(STRIDE, max(room // 2, 1)) if stride is None else stride
     for a, b in windows(len(context.ids), room, step):
       row = [begin, query, between, context.ids[a:b], end]
       size = sum(map(len, row))
       row_offsets = np.full((size, 2), -1, np.int32)
-      row_offsets[place : place + b - a] = context.offsets[a:b]
+      row_offsets[column : column + b - a] = context.offsets[a:b]
       parts += row
       sizes.append(size)
-      second.append(place)
+      second.append(column)
       number.append(e)
       offsets.append(row_offsets)
-      labels.append(_label(answer, a, b, place))
+      labels.append(_label(answer, a, b, column))
   encoded = Rows(
     np.concatenate([np.zeros(0, np.int32), *parts]),
     np.cumsum([0, *sizes], dtype=np.int64),
@@ -135,11 +141,14 @@ def rows(
 
 
 def _answer(
-  example: dict, context: Context
+  example: dict[str, Any], context: Context
 ) -> tuple[tuple[int, ...] | None, str]:
-  """The answer's pieces, and what is wrong with it.
+  """Finds the answer of an example.
 
-  () if there is none; None if it is not known or not to be trained on.
+  Returns:
+    The first and last piece of the answer; () if there is no answer; None if
+    the example has no label or a wrong one. Then a note about a wrong answer,
+    or "".
   """
   if not example["answers"]:
     return None if example["answers"] is None else (), ""
@@ -154,11 +163,18 @@ def _answer(
 
 
 def _label(
-  answer: tuple[int, ...] | None, begin: int, end: int, place: int
+  answer: tuple[int, ...] | None, begin: int, end: int, column: int
 ) -> tuple[int, int]:
-  """The answer's places in the row of context window [begin, end)."""
+  """Returns the columns of the answer's first and last piece in a row.
+
+  Args:
+    answer: see `_answer`.
+    begin: the first piece of the context in the row.
+    end: the end of the pieces of the context in the row.
+    column: the column of piece `begin`.
+  """
   if answer is None:
     return -1, -1
   if not answer or answer[0] < begin or answer[1] >= end:
     return 0, 0
-  return place + answer[0] - begin, place + answer[1] - begin
+  return column + answer[0] - begin, column + answer[1] - begin

@@ -1,21 +1,21 @@
-"""Predictions in the files that official scripts and servers read.
+"""Writes predictions to the files that official scripts and servers read.
 
-GLUE's and SuperGLUE's names and columns are those of their servers
-(gluebenchmark.com/faq, super.gluebenchmark.com/faq).
+For GLUE and SuperGLUE, the names of the files and of their columns are those of
+the servers (gluebenchmark.com/faq, super.gluebenchmark.com/faq).
 """
 
 import io
 import json
-import os
+import pathlib
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bert_jax.files import write_atomically, write_json
+from bert_jax.files import PathLike, write_atomically, write_json
 from bert_jax.messages import UserError
 from bert_jax.tasks.encoded_rows import Examples, Task
 
-# Names of files by names of tasks.
+# Task -> name of its file.
 GLUE = {
   "cola": "CoLA",
   "sst2": "SST-2",
@@ -41,8 +41,8 @@ SUPERGLUE = {
 SUPERGLUE_FILES = tuple(
   f"{n}.jsonl" for n in (*SUPERGLUE.values(), "AX-b", "AX-g")
 )
-# Sets that models of other tasks predict -> their files, by a word of the name
-# of the split.
+# Task -> word in the name of a split -> file. The model of the task predicts
+# these other test sets too.
 OTHER_SETS = {
   "mnli": {
     "mismatched": "MNLI-mm.tsv",
@@ -51,18 +51,18 @@ OTHER_SETS = {
   },
   "rte": {"axb": "AX-b.jsonl", "axg": "AX-g.jsonl"},
 }
-# GLUE's server wants these by name, all other classes by number.
+# Tasks whose classes GLUE's server reads by name. It reads others by number.
 _BY_NAME = ("mnli", "qnli", "rte")
 
 
 def server_files(task: str, split: str) -> tuple[str, ...]:
-  """Names of the files in which servers want a task's predictions.
+  """Returns the names of the files in which servers read predictions.
 
   Args:
-    task: its name.
-    split: its name; "validation_mismatched" and "test_mismatched" of mnli give
-      MNLI-mm.tsv, "ax" and "diagnostic" AX.tsv; of rte "axb" and "axg" give
-      AX-b.jsonl and AX-g.jsonl.
+    task: the name of the task.
+    split: the name of the split. For example, "test_mismatched" of mnli gives
+      MNLI-mm.tsv, "diagnostic" of mnli AX.tsv, and "axb" of rte AX-b.jsonl; see
+      `OTHER_SETS`.
   """
   for word in split.lower().split("_"):
     if name := OTHER_SETS.get(task, {}).get(word):
@@ -72,7 +72,7 @@ def server_files(task: str, split: str) -> tuple[str, ...]:
 
 
 def write(
-  folder: str,
+  folder: PathLike,
   task: Task,
   predictions: Sequence[Any],
   examples: Examples,
@@ -80,34 +80,41 @@ def write(
 ) -> list[str]:
   """Writes predictions in every official format of a task.
 
-  Labels are not needed.
+  The examples need no labels. The files depend on the task:
+
+  | task | files |
+  |---|---|
+  | span | `predictions.json` and `nbest_predictions.json`, as SQuAD has them |
+  | span with questions without an answer | these and `null_odds.json` |
+  | tagging | `predictions.conll` |
+  | GLUE, SuperGLUE | see `server_files` |
+  | other tasks | `predictions.jsonl` with `id` and `prediction` |
 
   Args:
     folder: the folder for the files; it is made if it does not exist.
     task: the task.
-    predictions: one for each example, from `predictions.make_predictions`.
-    examples: the raw fields.
-    split: name of the split, which may name another file of the server's.
+    predictions: one prediction for each example, from
+      `predictions.make_predictions`.
+    examples: the raw fields of the examples.
+    split: the name of the split, see `server_files`.
 
   Returns:
-    Paths: span, SQuAD's `predictions.json`, `nbest_predictions.json` and, if
-    there may be no answer, `null_odds.json`; tagging, `predictions.conll`; a
-    task of GLUE or SuperGLUE, its server's file; any other,
-    `predictions.jsonl` with `id` and `prediction`.
+    The paths of the files.
 
   Raises:
-    ValueError: another number of predictions than of examples, or two examples
-      of kind span with the same id.
-    OSError: they cannot be written.
+    ValueError: the numbers of predictions and examples differ, or two examples
+      of kind span have the same id.
+    OSError: a file cannot be written.
   """
   if len(predictions) != len(examples):
     raise UserError(
       f"task {task.name}: {len(predictions)} predictions of {len(examples)}"
       " examples; each needs one, in order."
     )
-  os.makedirs(folder, exist_ok=True)
+  target = pathlib.Path(folder)
+  target.mkdir(parents=True, exist_ok=True)
   if task.kind == "span":
-    return _write_squad(folder, predictions, examples)
+    return _write_squad(target, predictions, examples)
   files: dict[str, str] = {}
   if task.kind == "tagging":
     files["predictions.conll"] = conll(predictions, examples)
@@ -121,15 +128,17 @@ def write(
       {"id": e.get("id"), "prediction": p}
       for e, p in zip(examples, predictions, strict=True)
     )
-  paths = [os.path.join(folder, name) for name in files]
-  for path, text in zip(paths, files.values(), strict=True):
-    write_atomically(path, text)
-  return paths
+  for name, text in files.items():
+    write_atomically(target / name, text)
+  return [str(target / name) for name in files]
 
 
 def _write_squad(
-  folder: str, predictions: Sequence[dict[str, Any]], examples: Examples
+  folder: pathlib.Path,
+  predictions: Sequence[dict[str, Any]],
+  examples: Examples,
 ) -> list[str]:
+  """Writes the files of SQuAD; see `write`."""
   names = [example["id"] for example in examples]
   if len(set(names)) < len(names):
     twice = next(n for i, n in enumerate(names) if n in names[:i])
@@ -142,18 +151,21 @@ def _write_squad(
     files["null_odds.json"] = "null_odds"
   for file, key in files.items():
     answers = (prediction[key] for prediction in predictions)
-    write_json(
-      os.path.join(folder, file), dict(zip(names, answers, strict=True))
-    )
-  return [os.path.join(folder, file) for file in files]
+    write_json(folder / file, dict(zip(names, answers, strict=True)))
+  return [str(folder / file) for file in files]
 
 
 def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
-  """Columns word, right tag (if there is one), predicted tag.
+  """Returns a file with the columns word, right tag and predicted tag.
 
-  conlleval reads the last two of them. It takes any space as the end of a
-  column, so that spaces within a word or a tag become underlines; one is also
-  the tag of a word that has none, since it has no piece.
+  conlleval reads the last two columns. If the examples have no tags, there is
+  no right tag. conlleval ends a column at any space, so spaces in a word or a
+  tag become underscores. A word without a piece has no predicted tag, and gets
+  an underscore.
+
+  Args:
+    predictions: for each example a tag for each word.
+    examples: examples with `words` and `tags`.
   """
   blocks = []
   for example, tags in zip(examples, predictions, strict=True):
@@ -168,23 +180,23 @@ def conll(predictions: Sequence[Sequence[str]], examples: Examples) -> str:
 
 
 def glue(task: Task, predictions: Sequence[Any]) -> str:
-  """The lines of a file for GLUE's server: `index` and `prediction`."""
+  """Returns a file for GLUE's server, with `index` and `prediction`."""
 
-  def value(prediction: Any) -> str:
+  def cell(prediction: Any) -> str:
     if task.kind == "regression":
       return f"{min(max(prediction, 0.0), 5.0):.3f}"
     if task.name in _BY_NAME:
       return prediction
     return str(task.labels.index(prediction))
 
-  lines = [f"{i}\t{value(p)}\n" for i, p in enumerate(predictions)]
+  lines = [f"{i}\t{cell(p)}\n" for i, p in enumerate(predictions)]
   return "index\tprediction\n" + "".join(lines)
 
 
 def superglue(
   task: Task, predictions: Sequence[str], examples: Examples
 ) -> str:
-  """The lines of a file for SuperGLUE's server: `idx` and `label`."""
+  """Returns a file for SuperGLUE's server, with `idx` and `label`."""
   pairs = zip(examples, predictions, strict=True)
   if task.name == "multirc":
     return _multirc(task, pairs)
@@ -194,16 +206,24 @@ def superglue(
       for example, prediction in pairs
       if prediction == task.labels[1]
     )
-  values: dict[str, Callable[[str], Any]] = {
+  converters: dict[str, Callable[[str], Any]] = {
     "copa": task.labels.index,
     "wsc": str.capitalize,
   }
-  value = values.get(task.name, str)
-  return _json_lines({"idx": int(e["id"]), "label": value(p)} for e, p in pairs)
+  convert = converters.get(task.name, str)
+  return _json_lines(
+    {"idx": int(example["id"]), "label": convert(prediction)}
+    for example, prediction in pairs
+  )
 
 
-def _multirc(task: Task, pairs: Any) -> str:
-  """A line a paragraph, with its questions and of each its answers."""
+def _multirc(task: Task, pairs: Iterable[tuple[dict[str, Any], str]]) -> str:
+  """Returns MultiRC's file: a line for each passage, with its questions.
+
+  Args:
+    task: the task.
+    pairs: each example with its prediction.
+  """
   passages: dict[int, dict[int, list[dict[str, int]]]] = {}
   for example, prediction in pairs:
     passage, question, answer = map(int, example["id"].split("-"))
@@ -227,26 +247,27 @@ def _multirc(task: Task, pairs: Any) -> str:
   )
 
 
-def _json_lines(values: Any) -> str:
+def _json_lines(values: Iterable[dict[str, Any]]) -> str:
+  """Returns a text with a JSON object on each line."""
   return "".join(json.dumps(v, ensure_ascii=False) + "\n" for v in values)
 
 
-def submission(path: str, files: Sequence[str]) -> list[str]:
-  """Packs files of `write` for GLUE's or SuperGLUE's server.
+def submission(path: PathLike, files: Sequence[PathLike]) -> list[str]:
+  """Packs files of `write` into a zip for GLUE's or SuperGLUE's server.
 
   Args:
-    path: the zip to make.
-    files: with the names that the server knows, all of GLUE or all of
-      SuperGLUE.
+    path: the zip to write.
+    files: the paths of files whose names the server knows; either all are of
+      GLUE, or all of SuperGLUE.
 
   Returns:
-    The files that the server wants beside these.
+    The names of the files that the server also needs.
 
   Raises:
-    ValueError: a name that the server does not know, or twice the same.
-    OSError: a file cannot be read, or the zip not written.
+    ValueError: the server does not know a name, or a name is repeated.
+    OSError: a file cannot be read, or the zip cannot be written.
   """
-  names = [os.path.basename(file) for file in files]
+  names = [pathlib.Path(file).name for file in files]
   server_names = GLUE_FILES if {*names} & {*GLUE_FILES} else SUPERGLUE_FILES
   for i, name in enumerate(names):
     if name not in server_names:
@@ -259,7 +280,6 @@ def submission(path: str, files: Sequence[str]) -> list[str]:
   packed = io.BytesIO()
   with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
     for file, name in zip(files, names, strict=True):
-      with open(file, "rb") as f:
-        archive.writestr(name, f.read())
+      archive.writestr(name, pathlib.Path(file).read_bytes())
   write_atomically(path, packed.getvalue())
   return [name for name in server_names if name not in names]

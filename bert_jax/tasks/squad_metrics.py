@@ -1,7 +1,7 @@
-"""Answers compared as the official scripts of SQuAD and ReCoRD compare them.
+"""Compares answers like the official scripts of SQuAD and ReCoRD.
 
-Rules: evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-
-explorer; ReCoRD's script has those of v1.1.
+The rules "1.1" and "2.0" are those of evaluate-v1.1.py and evaluate-v2.0.py of
+rajpurkar.github.io/SQuAD-explorer. ReCoRD's script has the rules of v1.1.
 """
 
 import collections
@@ -12,37 +12,41 @@ from collections.abc import Sequence
 import numpy as np
 
 RULES = ("2.0", "1.1")
-# How the threshold of "no answer" is searched, see `squad2`.
+# The ways to search the threshold of "no answer", see `squad2`.
 SEARCHES = ("reachable", "official")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-  """Lower case, no ASCII punctuation, no articles, single spaces."""
+  """Returns the text in lower case, without articles and ASCII punctuation.
+
+  Words are separated by single spaces.
+  """
   text = text.lower().translate(_PUNCTUATION)
   return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def exact(prediction: str, gold: str) -> float:
-  """1 if both are the same after `normalise`, else 0."""
+  """Returns 1 if both are equal after `normalise`, else 0."""
   return float(normalise(prediction) == normalise(gold))
 
 
 def f1(prediction: str, gold: str, rule: str = "2.0") -> float:
-  """Harmonic mean of precision and recall over words as a bag.
+  """Returns the harmonic mean of precision and recall over a bag of words.
 
   Args:
-    prediction: the answer given.
+    prediction: the predicted answer.
     gold: the right answer.
-    rule: where a side has no word after `normalise`, "2.0" asks whether both
-      have none; "1.1" gives 0.
+    rule: the rule if an answer has no words after `normalise`: "2.0" gives 1 if
+      neither has words, else 0; "1.1" gives 0.
   """
-  ours, right = normalise(prediction).split(), normalise(gold).split()
-  if rule == "2.0" and not (ours and right):
-    return float(ours == right)
-  same = sum((collections.Counter(ours) & collections.Counter(right)).values())
-  return 2.0 * same / (len(ours) + len(right)) if same else 0.0
+  words, gold_words = normalise(prediction).split(), normalise(gold).split()
+  if rule == "2.0" and not (words and gold_words):
+    return float(words == gold_words)
+  common = collections.Counter(words) & collections.Counter(gold_words)
+  count = common.total()
+  return 2.0 * count / (len(words) + len(gold_words)) if count else 0.0
 
 
 def best(
@@ -51,9 +55,9 @@ def best(
   """Returns the largest (exact, F1) over the right answers.
 
   Args:
-    prediction: the answer given, "" for none.
-    golds: right answers; by rule "2.0" those with no word left do not count,
-      and none at all means that there is no answer.
+    prediction: the predicted answer, "" for no answer.
+    golds: the right answers. By rule "2.0", an answer without words after
+      `normalise` does not count. If none counts, "" is the right answer.
     rule: see `f1`.
   """
   if rule == "2.0":
@@ -68,7 +72,12 @@ def best(
 def squad(
   texts: Sequence[str], golds: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-  """SQuAD 1.1's `exact_match` and `f1`, in percent, of all questions."""
+  """Returns SQuAD 1.1's `exact_match` and `f1` of all questions, in percent.
+
+  Args:
+    texts: the predicted answer to each question.
+    golds: the right answers to each question.
+  """
   pairs = [best(t, g, "1.1") for t, g in zip(texts, golds, strict=True)]
   em, f = np.mean(pairs, 0) * 100.0
   return {"exact_match": float(em), "f1": float(f)}
@@ -81,21 +90,23 @@ def squad2(
   threshold: float = 1.0,
   search: str = "reachable",
 ) -> dict[str, float]:
-  """SQuAD 2.0's numbers under their official names, in percent.
+  """Returns SQuAD 2.0's scores under their official names, in percent.
 
   Args:
-    texts: the answer to each question, "" for none.
-    golds: right answers of each question, none where it has no answer.
-    null_odds: score of "no answer" less that of the answer, or a probability.
+    texts: the predicted answer to each question, "" for no answer.
+    golds: the right answers to each question, [] if it has no answer.
+    null_odds: for each question, the score of "no answer" minus the score of
+      the answer, or a probability of "no answer".
     threshold: a question with larger odds counts as "no answer".
-    search: "reachable" finds a threshold that gives the best score. "official"
-      is evaluate-v2.0.py's: it may stop between questions of equal odds, where
-      no threshold can, and says 0.0 where no answer at all is best.
+    search: how the best threshold is found. "reachable" finds a threshold that
+      gives the best score. "official" is the search of evaluate-v2.0.py. It may
+      separate questions with equal odds, which no threshold can do, and its
+      threshold is 0.0 if it is best to answer no question.
 
   Returns:
-    `exact`, `f1`, `total`; the same of questions that have an answer and of
-    those that have none, `HasAns_` and `NoAns_`; with odds `best_exact`,
-    `best_f1` and the thresholds that give them, `best_exact_thresh` and
+    `exact`, `f1` and `total`; the same with the prefix `HasAns_` for questions
+    with an answer, and `NoAns_` for those without. With odds also `best_exact`
+    and `best_f1`, and their thresholds `best_exact_thresh` and
     `best_f1_thresh`.
   """
   raw = np.array([best(t, g) for t, g in zip(texts, golds, strict=True)])
@@ -104,21 +115,22 @@ def squad2(
   if null_odds is not None:
     null = np.asarray(null_odds, np.float64) > threshold
     scores = np.where(null[:, None], ~answered[:, None], raw)
-  result = _means(scores, "")
+  means = _means(scores, "")
   for name, chosen in (("HasAns_", answered), ("NoAns_", ~answered)):
     if chosen.any():
-      result |= _means(scores[chosen], name)
+      means |= _means(scores[chosen], name)
   if null_odds is not None:
     empty = np.array([not t for t in texts])
     for column, name in enumerate(("best_exact", "best_f1")):
-      value, cut = _best_threshold(
+      score, best_threshold = _best_threshold(
         raw[:, column], null_odds, answered, empty, search
       )
-      result |= {name: value, f"{name}_thresh": cut}
-  return result
+      means |= {name: score, f"{name}_thresh": best_threshold}
+  return means
 
 
 def _means(scores: np.ndarray, prefix: str) -> dict[str, float]:
+  """Returns the means of scores [N, 2], in percent, and N."""
   em, f = scores.mean(0) * 100.0
   return {
     f"{prefix}exact": float(em),
@@ -134,27 +146,41 @@ def _best_threshold(
   empty: np.ndarray,
   search: str,
 ) -> tuple[float, float]:
-  """Returns (best score in percent, the odds above which to say nothing)."""
+  """Finds the threshold of "no answer" that gives the best mean score.
+
+  Args:
+    scores: [N] the score of each predicted answer.
+    null_odds: [N], see `squad2`.
+    answered: [N] True if the question has an answer.
+    empty: [N] True if the predicted answer is "".
+    search: one of `SEARCHES`.
+
+  Returns:
+    The best score in percent, and the threshold.
+  """
   if search not in SEARCHES:
     raise ValueError(f"search {search!r}: not one of {', '.join(SEARCHES)}.")
   odds = np.asarray(null_odds, np.float64)
-  # All questions begin as "no answer"; each is then answered, surest first.
+  # First count all questions as "no answer". Then answer one after the other,
+  # beginning with the lowest odds.
   wrong = np.where(empty, 0.0, -1.0)
   if search == "reachable":
-    # An answer without a word, "the" or ".", is right where there is none.
+    # An answer without words, such as "the" or ".", is right if the question
+    # has no answer.
     wrong = scores - 1.0
   change = np.where(answered, scores, wrong)
   order = np.argsort(odds, kind="stable")
   start = float((~answered).sum())
   current = start + np.cumsum(change[order])
-  none = 0.0  # The threshold for no answer at all.
+  lowest = 0.0  # The threshold that answers no question.
   if search == "reachable":
-    # Equal odds are on one side of any threshold.
+    # No threshold separates questions with equal odds.
     last = np.append(np.diff(odds[order]) > 0, True)
     current = np.where(last, current, -np.inf)
     least = odds[order[0]]
-    none = float(min(least - 1.0, np.nextafter(least, -np.inf)))
-  place = int(np.argmax(current))
-  if current[place] <= start:
-    return 100.0 * start / len(scores), none
-  return 100.0 * float(current[place]) / len(scores), float(odds[order[place]])
+    lowest = float(min(least - 1.0, np.nextafter(least, -np.inf)))
+  best_index = int(np.argmax(current))
+  if current[best_index] <= start:
+    return 100.0 * start / len(scores), lowest
+  score = 100.0 * float(current[best_index]) / len(scores)
+  return score, float(odds[order[best_index]])

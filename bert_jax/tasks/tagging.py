@@ -1,11 +1,12 @@
-"""Words with tags to rows: the first piece of each word has its tag.
+"""Encodes words with tags as rows: the first piece of each word has its tag.
 
-Every word that has a piece has one first piece in all rows together: a sentence
-that is too long is cut in windows that overlap by half, and a word counts in
-the one where it has most around it. The published recipe (Devlin et al. 2018,
-section 5.3) labels first pieces, and puts the document around a sentence.
+A sentence that is too long is cut into windows that overlap by half. A word has
+its label only in the window where it has the most context. The published recipe
+(Devlin et al. 2018, section 5.3) labels first pieces, and fills a row with the
+text around a sentence.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,11 +22,11 @@ from bert_jax.text.vocabulary import Vocabulary
 def word_pieces(
   vocabulary: Vocabulary, words: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Pieces of words, each for itself, as in the middle of a text.
+  """Encodes each word separately, as in the middle of a text.
 
   Returns:
-    int32 [T] ids, and int64 [W], how many each word has (0 for one of control
-    characters, say).
+    int32 [T], the ids of the pieces of all words, and int64 [W], the number of
+    pieces of each word. It may be 0, for example for control characters.
   """
   return vocabulary.encode_words(words)
 
@@ -41,14 +42,14 @@ def rows(
 
   Args:
     task: a task of kind tagging.
-    examples: with `words` and `tags`, see `rows`.
-    vocabulary: text to ids.
-    length: tokens in a row at most.
-    context: fill the row with the words before and after the sentence, as many
-      of either as there is room for, of the examples with the same `document`.
+    examples: examples with `words` and `tags`, see `encoded_rows`.
+    vocabulary: turns text into ids.
+    length: the most tokens in a row.
+    context: True to fill the row with the words before and after the sentence,
+      about equally many of both, from examples with the same `document`.
 
   Raises:
-    ValueError: no room, or an unknown tag.
+    ValueError: `length` has no room for text, or a tag is unknown.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
@@ -60,38 +61,39 @@ def rows(
   number = np.cumsum([0, *counts], dtype=np.int64)
   sentence = np.repeat(np.arange(len(examples)), counts)
   flat = _Flat(ids, label_ids(task, tags), pieces, number, sentence)
-  ends = flat.word_ends[number]  # Where examples begin, in pieces.
-  around = _documents(examples, ends) if context else None
-  windows_of_rows, long = [], []
-  for e, (begin, end) in enumerate(zip(ends[:-1], ends[1:], strict=True)):
+  # Example e has the pieces [ends[e], ends[e + 1]).
+  ends = flat.word_ends[number].tolist()
+  documents = _documents(examples, ends) if context else None
+  row_windows, long = [], []
+  for e, (begin, end) in enumerate(itertools.pairwise(ends)):
     spans = windows(end - begin, room, max(room // 2, 1))
-    if around is not None and len(spans) == 1:
-      windows_of_rows.append(
-        _Window(e, *_spread(begin, end, *around[e], room), begin, end)
-      )
+    if documents is not None and len(spans) == 1:
+      widened = _spread(begin, end, *documents[e], room)
+      row_windows.append(_Window(e, *widened, begin, end))
       continue
     best = best_windows(end - begin, spans)
     if len(spans) > 1:
       long.append(str(examples[e]["id"]))
     for k, (a, b) in enumerate(spans):
-      # Whole numbers of windows ascend, so that the part is contiguous.
-      labelled = begin + np.searchsorted(best, [k, k + 1])
-      windows_of_rows.append(_Window(e, begin + a, begin + b, *labelled))
+      # The numbers in `best` ascend, so that the labelled pieces are one run.
+      first, last = (begin + np.searchsorted(best, [k, k + 1])).tolist()
+      row_windows.append(_Window(e, begin + a, begin + b, first, last))
   silent = [ascii(words[i]) for i in np.flatnonzero(pieces == 0)]
   notes = {"words without a piece": silent, "sentences in windows": long}
-  notes = {what: found for what, found in notes.items() if found}
-  return Encoded(_build(layout, windows_of_rows, flat), notes)
+  notes = {event: names for event, names in notes.items() if names}
+  return Encoded(_build(layout, row_windows, flat), notes)
 
 
 class _Flat:
-  """All words of a split end to end.
+  """The W words of a split, with T pieces in all.
 
   Attributes:
-    ids: int32 [T] pieces.
-    first: int64 [T], the word whose first piece it is; -1 elsewhere.
-    word_ends: int64 [W + 1], where words begin and end in `ids`.
-    tags: int32 [W].
-    place: int64 [W], the word's number in its example.
+    ids: int32 [T], the ids of the pieces.
+    first: int64 [T], at the first piece of a word its number; else -1.
+    word_ends: int64 [W + 1], word w has the pieces [word_ends[w],
+      word_ends[w + 1]).
+    tags: int32 [W], the ids of the tags.
+    index: int64 [W], the number of each word in its example.
   """
 
   def __init__(
@@ -102,16 +104,33 @@ class _Flat:
     number: np.ndarray,
     sentence: np.ndarray,
   ):
+    """Lays the words out.
+
+    Args:
+      ids: int32 [T], the ids of the pieces.
+      tags: int32 [W], the ids of the tags.
+      pieces: int64 [W], the number of pieces of each word.
+      number: int64 [E + 1], the number of each example's first word, then W.
+      sentence: int64 [W], the example of each word.
+    """
     self.ids, self.tags = ids, tags
     self.word_ends = np.cumsum(np.concatenate([[0], pieces]), dtype=np.int64)
     self.first = np.full(len(ids), -1, np.int64)
-    some = np.flatnonzero(pieces)
-    self.first[self.word_ends[some]] = some
-    self.place = np.arange(len(tags)) - number[sentence]
+    encoded = np.flatnonzero(pieces)
+    self.first[self.word_ends[encoded]] = encoded
+    self.index = np.arange(len(tags)) - number[sentence]
 
 
 class _Window(NamedTuple):
-  """Pieces [begin, end) in a row of an example; labels in [start, stop)."""
+  """The pieces of a row.
+
+  Attributes:
+    example: the number of the example.
+    begin: the first piece.
+    end: the end of the pieces.
+    start: the first piece that has a label.
+    stop: the end of the pieces that have labels.
+  """
 
   example: int
   begin: int
@@ -120,8 +139,17 @@ class _Window(NamedTuple):
   stop: int
 
 
-def _documents(examples: Examples, ends: np.ndarray) -> list[tuple[int, int]]:
-  """First and last piece of each example's document; None: it is its own."""
+def _documents(
+  examples: Examples, ends: Sequence[int]
+) -> list[tuple[int, int]]:
+  """Returns the pieces [begin, end) of each example's document.
+
+  An example whose `document` is None is a document.
+
+  Args:
+    examples: E examples.
+    ends: the first piece of each example, then the number of pieces.
+  """
   names = [e["document"] for e in examples]
   names = [(i,) if name is None else name for i, name in enumerate(names)]
   bounds: dict[Any, tuple[int, int]] = {}
@@ -133,21 +161,26 @@ def _documents(examples: Examples, ends: np.ndarray) -> list[tuple[int, int]]:
 def _spread(
   begin: int, end: int, low: int, high: int, room: int
 ) -> tuple[int, int]:
-  """Widens [begin, end) within [low, high) to `room`, alike on both sides."""
+  """Widens [begin, end) to `room` pieces, equally on both sides.
+
+  If [low, high) ends on one side, the other side gets more.
+  """
   spare = room - (end - begin)
   left = min(begin - low, max(spare // 2, spare - (high - end)))
   return begin - left, min(high, end + spare - left)
 
 
-def _build(layout: layouts.Layout, made: list[_Window], flat: _Flat) -> Rows:
-  before, after = np.int32(layout.begin), np.int32(layout.end)
+def _build(layout: layouts.Layout, windows: list[_Window], flat: _Flat) -> Rows:
+  """Makes a row of each window."""
+  before, after = (np.array(x, np.int32) for x in (layout.begin, layout.end))
   parts, words, sizes = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [0]
-  for window in made:
+  for window in windows:
     begin, end = window.begin, window.end
     parts += [before, flat.ids[begin:end], after]
+    # For each token of the row: the word whose first piece it is, or -1.
     word = np.full(len(before) + end - begin + len(after), -1, np.int64)
-    at = len(before) - begin
-    word[at + window.start : at + window.stop] = flat.first[
+    shift = len(before) - begin
+    word[shift + window.start : shift + window.stop] = flat.first[
       window.start : window.stop
     ]
     words.append(word)
@@ -155,14 +188,14 @@ def _build(layout: layouts.Layout, made: list[_Window], flat: _Flat) -> Rows:
   word = np.concatenate(words)
   labels = np.full(len(word), -1, np.int32)
   offsets = np.full((len(word), 2), -1, np.int32)
-  some = word >= 0
-  labels[some] = flat.tags[word[some]]
-  offsets[some] = flat.place[word[some]][:, None]
+  labelled = word >= 0
+  labels[labelled] = flat.tags[word[labelled]]
+  offsets[labelled] = flat.index[word[labelled]][:, None]
   return Rows(
     np.concatenate(parts),
     np.cumsum(sizes, dtype=np.int64),
     np.array(sizes[1:], np.int32),
-    np.array([window.example for window in made], np.int64),
+    np.array([window.example for window in windows], np.int64),
     labels,
     offsets,
   )

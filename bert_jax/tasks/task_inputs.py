@@ -1,9 +1,9 @@
-"""Files of a task's splits to examples, for published and custom tasks."""
+"""Reads the files of a task's splits, for published and custom tasks."""
 
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bert_jax.messages import UserError, nearest
 from bert_jax.tasks.encoded_rows import Examples, Task
@@ -12,15 +12,15 @@ from bert_jax.tasks.files.tables import Record
 from bert_jax.tasks.published import TASKS, TaskFiles
 
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# Kinds with several labels an example, and the field that has them.
+# Kinds whose examples have several labels -> the field with these labels.
 _SEVERAL = {"multi_label": "label", "tagging": "tags"}
 
 
 class Input(NamedTuple):
-  """One thing to read.
+  """An input to read.
 
   Attributes:
-    split: whose examples it has.
+    split: the split of its examples.
     path: a file, a folder (RACE), or `tfds:NAME:SPLIT`.
   """
 
@@ -28,13 +28,13 @@ class Input(NamedTuple):
   path: str
 
 
-class Read(NamedTuple):
-  """What a task's inputs hold.
+class Contents(NamedTuple):
+  """The contents of a task's inputs.
 
   Attributes:
-    task: the task; a custom one has the labels that were found.
+    task: the task. If it is a custom task, its labels may come from the inputs.
     splits: split -> examples.
-    skipped: the places of lines that were left out (QQP).
+    skipped: FILE:LINE of each line that was left out (QQP).
     notes: sentences that say how the labels were read.
   """
 
@@ -50,17 +50,20 @@ def find(
   columns: str | None = None,
   labels: Sequence[str] = (),
 ) -> TaskFiles:
-  """The published task of a name; a custom one if `columns` or a kind is given.
+  """Finds a published task, or describes a custom task.
+
+  The task is custom if `columns` or `kind` is not None.
 
   Args:
     name: the name of the task.
-    kind: for a custom task, one of `custom.KINDS`; None is classification.
+    kind: for a custom task, one of `custom.KINDS`; None for classification.
     columns: see `custom.columns`.
-    labels: names in the order of their ids; () for those found, sorted.
+    labels: the names of the labels in the order of their ids; () for the sorted
+      labels of the examples.
 
   Raises:
-    ValueError: an unknown name, one's own by a published name, or labels that
-      cannot be.
+    ValueError: the name is unknown, a custom task has the name of a published
+      one, or the task cannot have these labels.
   """
   if kind is None and columns is None:
     if name in TASKS:
@@ -84,15 +87,18 @@ def find(
   if labels:
     custom.check_labels(kind, labels)
   chosen = custom.columns(columns, kind) if columns else {}
-  labels = _of_columns(chosen, labels)
+  labels = _label_names(chosen, labels)
   task = Task(name, kind, tuple(labels), 1, custom.metrics_of(kind, labels))
-  return _own(task, chosen)
+  return _custom_task(task, chosen)
 
 
-def _of_columns(
+def _label_names(
   chosen: custom.Columns, labels: Sequence[str]
 ) -> tuple[str, ...]:
-  """Returns the labels of a task; a label with its own column has its name."""
+  """Returns the labels of a task.
+
+  If each label has a column, the names of the columns are the labels.
+  """
   columns = chosen.get(custom.LABEL_COLUMNS, ())
   if columns and labels and sorted(labels) != sorted(columns):
     raise UserError(
@@ -102,7 +108,8 @@ def _of_columns(
   return tuple(labels or columns)
 
 
-def _own(task: Task, chosen: custom.Columns) -> TaskFiles:
+def _custom_task(task: Task, chosen: custom.Columns) -> TaskFiles:
+  """Returns a custom task with the functions that read its files."""
   parse = functools.partial(custom.parse, task, chosen)
   return TaskFiles(
     task,
@@ -113,14 +120,19 @@ def _own(task: Task, chosen: custom.Columns) -> TaskFiles:
   )
 
 
-def parse_inputs(task_files: TaskFiles, given: Iterable[str]) -> list[Input]:
-  """Reads `SPLIT=PATH`; `tfds` alone stands for all splits of a published task.
+def parse_inputs(task_files: TaskFiles, texts: Iterable[str]) -> list[Input]:
+  """Parses the values of --input.
+
+  Args:
+    task_files: the task.
+    texts: each is `SPLIT=PATH`; or, for a published task, `tfds`, which means
+      all splits of its data set.
 
   Raises:
-    ValueError: written otherwise.
+    ValueError: a text has another form.
   """
   parsed = []
-  for text in given:
+  for text in texts:
     split, equal, path = text.partition("=")
     if text == tfds.TFDS and task_files.tfds:
       names = tfds.splits(task_files.tfds)
@@ -136,48 +148,51 @@ def parse_inputs(task_files: TaskFiles, given: Iterable[str]) -> list[Input]:
 
 
 def needs_labels(split: str) -> bool:
-  """Whether a split's lines must have labels: training and validation."""
+  """Returns True for training and validation, whose lines must have labels."""
   return split.startswith(("train", "validation", "dev"))
 
 
-def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Read:
-  """Reads all inputs; those of a split follow each other.
+def read(task_files: TaskFiles, inputs: Sequence[Input]) -> Contents:
+  """Reads all inputs. The examples of a split are in the order of its inputs.
 
   Raises:
-    ValueError: the first thing that is wrong, with its file and line.
+    ValueError: an input is wrong; the message names the file and line.
   """
   splits: dict[str, Examples] = {}
   skipped: list[str] = []
-  wheres: dict[str, list[Record]] = {}
+  # split -> the record of each example, without fields.
+  records: dict[str, list[Record]] = {}
   task = task_files.task
   for split, path in inputs:
     before = len(splits.setdefault(split, []))
     needed = needs_labels(split)
-    # A test set may lack no line: predictions are matched by their places.
+    # No line of a test set may be skipped, because its predictions are matched
+    # to lines by their order.
     for record in _records(task_files, path, skipped if needed else None):
       for example in task_files.parse(record, needed):
         splits[split].append(example)
         # Do not keep the fields, because the example has the texts already.
-        wheres.setdefault(split, []).append(record._replace(fields={}))
+        records.setdefault(split, []).append(record._replace(fields={}))
     if len(splits[split]) == before:
       raise UserError(f"{path}: no examples in it.")
   notes: list[str] = []
   if task.kind == "multi_label":
-    task = _name_labels(task_files, splits, wheres, notes)
+    task = _name_labels(task_files, splits, records, notes)
   if not task.labels and task.kind in ("classification", *_SEVERAL):
-    labels = _found(task, splits, wheres)
+    labels = _training_labels(task, splits, records)
     metrics = custom.metrics_of(task.kind, labels)
     task = task._replace(labels=labels, metrics=metrics)
   if task.kind == "tagging" and (line := tags.warning(task.labels)):
     notes.append(line)
   for split, examples in splits.items():
     _number(task, split, examples)
-  return Read(task, splits, skipped, notes)
+  return Contents(task, splits, skipped, notes)
 
 
 def _records(
   task_files: TaskFiles, path: str, skipped: list[str] | None
 ) -> Iterable[Record]:
+  """Reads the records of an input; see `TaskFiles.records`."""
   if path.startswith(tfds.PREFIX):
     return tfds.records(path, task_files.task.labels)
   return task_files.records(path, skipped)
@@ -186,7 +201,7 @@ def _records(
 def _name_labels(
   task_files: TaskFiles,
   splits: Mapping[str, Examples],
-  wheres: Mapping[str, list[Record]],
+  records: Mapping[str, list[Record]],
   notes: list[str],
 ) -> Task:
   """Replaces the lists of labels in examples by lists of names, in place.
@@ -194,11 +209,11 @@ def _name_labels(
   Args:
     task_files: the task and its columns.
     splits: split -> examples.
-    wheres: split -> the record of each example, for messages.
-    notes: gets sentences that say how the lists were read.
+    records: split -> the record of each example, for messages.
+    notes: sentences that say how the lists were read are appended.
 
   Returns:
-    The task. If the lists are of numbers, it has the labels.
+    The task. If the lists are numbers, its labels are set.
 
   Raises:
     ValueError: a list has neither names nor one number for each label.
@@ -207,9 +222,9 @@ def _name_labels(
   if custom.LABEL_COLUMNS in (task_files.columns or {}):
     return task
   pairs = [
-    (example, needs_labels(split), record.where)
+    (example, needs_labels(split), record.location)
     for split, examples in splits.items()
-    for example, record in zip(examples, wheres[split], strict=True)
+    for example, record in zip(examples, records[split], strict=True)
     if example["label"] is not None
   ]
   marked = label_fields.marked_labels(
@@ -221,14 +236,14 @@ def _name_labels(
       " them by --labels."
     )
   elif not marked:
-    lists = [example["label"] for example, _, _ in pairs]
+    lists = [example["label"] for example, *_ in pairs]
     sentence = label_fields.note(lists, task.labels)
     notes += [sentence] if sentence else []
-  for example, needed, where in pairs:
+  for example, needed, location in pairs:
     values = example["label"]
     if not marked:
-      label_fields.check_not_marks(values, task.labels, where)
-      example["label"] = label_fields.names_of(values, task.labels, where)
+      label_fields.check_not_marks(values, task.labels, location)
+      example["label"] = label_fields.names_of(values, task.labels, location)
     elif values or needed:
       marks = zip(marked, values, strict=True)
       example["label"] = [n for n, x in marks if label_fields.is_one(x)]
@@ -240,35 +255,40 @@ def _name_labels(
 
 
 def _hide_empty(splits: Mapping[str, Examples]) -> None:
-  """A test set that names no label at all has none, whatever its column is."""
+  """Sets the labels of a test set to None if no example names a label."""
   for split, examples in splits.items():
     if not needs_labels(split) and not any(e["label"] for e in examples):
       for example in examples:
         example["label"] = None
 
 
-def _found(
+def _training_labels(
   task: Task,
   splits: Mapping[str, Examples],
-  wheres: Mapping[str, list[Record]],
+  records: Mapping[str, list[Record]],
 ) -> tuple[str, ...]:
-  """The labels of training; every other split may have these alone."""
+  """Returns the labels of the training split, or of the first split.
+
+  Raises:
+    ValueError: there are fewer than two labels, or another split has a label
+      that is not one of them.
+  """
   first = "train" if "train" in splits else next(iter(splits))
   if task.kind == "tagging":
-    _check_tags(splits, wheres)
-  labels = custom.found_labels(task.kind, splits[first])
+    _check_tags(splits, records)
+  labels = custom.collect_labels(task.kind, splits[first])
   if len(labels) < 2:
     raise UserError(
       f"split {first} has {len(labels)} labels ({', '.join(labels)}); a"
       f" {task.kind} needs two or more."
     )
   for split, examples in splits.items():
-    for example, record in zip(examples, wheres[split], strict=True):
-      values = example[_SEVERAL.get(task.kind, "label")]
+    for example, record in zip(examples, records[split], strict=True):
+      content = example[_SEVERAL.get(task.kind, "label")]
       several = task.kind in _SEVERAL
-      for i, label in enumerate((values or ()) if several else [values]):
+      for i, label in enumerate((content or ()) if several else [content]):
         if label is not None and label not in labels:
-          location = conll.where_of(record, i)
+          location = conll.location_of(record, i)
           raise UserError(
             f"{location}: label {label!r:.60} is not in split {first}"
             f" ({', '.join(labels)}); correct it, or give all with --labels."
@@ -277,9 +297,9 @@ def _found(
 
 
 def _check_tags(
-  splits: Mapping[str, Examples], wheres: Mapping[str, list[Record]]
+  splits: Mapping[str, Examples], records: Mapping[str, list[Record]]
 ) -> None:
-  """Raises ValueError if some tags have a prefix and one has none."""
+  """Raises ValueError if some tags have a prefix and others have none."""
   names = {
     t for examples in splits.values() for e in examples for t in e["tags"] or ()
   }
@@ -287,27 +307,26 @@ def _check_tags(
   if unprefixed is None:
     return
   for split, examples in splits.items():
-    for example, record in zip(examples, wheres[split], strict=True):
+    for example, record in zip(examples, records[split], strict=True):
       if unprefixed in (example["tags"] or ()):
         index = example["tags"].index(unprefixed)
-        location = conll.where_of(record, index)
+        location = conll.location_of(record, index)
         raise UserError(f"{location}: {tags.unprefixed_message(unprefixed)}")
 
 
 def _number(task: Task, split: str, examples: Examples) -> None:
-  """Gives each example an id, a text; those of questions must differ."""
+  """Sets the `id` of each example to a text.
+
+  Raises:
+    ValueError: two questions of a span task have the same id.
+  """
   seen = set()
   for i, example in enumerate(examples):
-    if example.get("id") is None:
-      example["id"] = i
-    example["id"] = _id(example["id"])
+    name = example.get("id")
+    example["id"] = str(i if name is None else name)
     if task.kind == "span" and example["id"] in seen:
       raise UserError(
         f"split {split}: two questions have the id {example['id']!r}; answers"
         " are told apart by it."
       )
     seen.add(example["id"])
-
-
-def _id(value: Any) -> str:
-  return value if isinstance(value, str) else str(value)

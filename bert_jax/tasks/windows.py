@@ -1,4 +1,4 @@
-"""Windows over texts that are longer than a row, and rows of them."""
+"""Windows over texts that are longer than a row, and rows of these windows."""
 
 from collections.abc import Sequence
 
@@ -15,36 +15,47 @@ Ids = np.ndarray
 def windows(
   count: int, room: int, stride: int, full: bool = False
 ) -> list[tuple[int, int]]:
-  """Windows [begin, end) over `count` tokens, without gaps.
+  """Returns windows [begin, end) over `count` tokens, without gaps.
 
-  Each begins `stride` after the one before (`room` at most, since a longer
-  step would leave tokens out), until one holds the last token. A text without
-  tokens has one empty window.
+  Each window begins `stride` tokens after the one before. The last window holds
+  the last token. A text without tokens has one empty window.
 
   Args:
-    count: tokens.
-    room: tokens in a window at most.
-    stride: tokens from one beginning to the next.
-    full: the last window begins earlier, so that it is as long as the others.
+    count: the number of tokens.
+    room: the most tokens in a window.
+    stride: the tokens from one beginning to the next. If it is larger than
+      `room`, `room` is used, because no token may be left out.
+    full: True if the last window begins earlier, so that it is as long as the
+      others.
 
   Raises:
-    ValueError: no room, or a stride below 1.
+    ValueError: `room` or `stride` is below 1.
   """
   if room < 1 or stride < 1:
-    raise ValueError(f"windows of {room} tokens every {stride} are none.")
+    raise ValueError(
+      f"windows of {room} tokens with stride {stride}: both must be positive."
+    )
   stride = min(stride, room)
-  more = max(0, -(-(count - room) // stride))
-  starts = [i * stride for i in range(more + 1)]
+  steps = max(0, -(-(count - room) // stride))
+  starts = [i * stride for i in range(steps + 1)]
   if full:
     starts[-1] = max(count - room, 0)
   return [(start, min(start + room, count)) for start in starts]
 
 
 def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-  """Number of the window in which each token has most around it, int64 [count].
+  """Finds the window in which each token has the most context.
 
-  The lesser of what is left and right counts, as in google-research/bert
-  run_squad.py, _check_is_max_context; the first of equals.
+  The context of a token is the number of tokens on its left or on its right in
+  the window, whichever is smaller, as in `_check_is_max_context` of
+  google-research/bert run_squad.py. Of equal windows, the first one counts.
+
+  Args:
+    count: the number of tokens.
+    spans: the windows [begin, end).
+
+  Returns:
+    int64 [count], numbers of windows.
   """
   best = np.zeros(count, np.int64)
   score = np.full(count, -1, np.float64)
@@ -58,20 +69,24 @@ def best_windows(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
 
 
 def parts(texts: Sequence[Ids], room: int) -> list[list[Ids]]:
-  """What of one or two texts each window holds; one window if all fits.
+  """Cuts one or two texts into windows that fit into a row.
 
-  Windows overlap by half. Of a pair that is too long the longer text is cut in
-  windows beside the whole of the other; where even the shorter one takes more
-  than half, every window of one stands beside every one of the other.
+  Windows overlap by half. If a pair is too long, the longer text is cut into
+  windows, and each row has one of them and the whole other text. If the shorter
+  text has more than half of the room, both are cut, and each window of one is
+  combined with each window of the other.
 
   Args:
-    texts: int32 ids of each.
-    room: tokens of a row that are for texts.
+    texts: the int32 ids of each text.
+    room: the tokens of a row without special tokens.
+
+  Returns:
+    The texts of each row.
   """
   if sum(map(len, texts)) <= room:
     return [list(texts)]
   if len(texts) == 1:
-    return [[part] for part in _cut(texts[0], room)]
+    return [[window] for window in _cut(texts[0], room)]
   first, second = texts
   sizes = [len(first), len(second)]
   longer = int(len(second) > len(first))
@@ -82,6 +97,7 @@ def parts(texts: Sequence[Ids], room: int) -> list[list[Ids]]:
 
 
 def _cut(ids: Ids, room: int) -> list[Ids]:
+  """Cuts ids into windows that overlap by half."""
   spans = windows(len(ids), max(room, 1), max(room // 2, 1))
   return [ids[begin:end] for begin, end in spans]
 
@@ -89,30 +105,30 @@ def _cut(ids: Ids, room: int) -> list[Ids]:
 def rows(
   texts: Sequence[Sequence[str]], vocabulary: Vocabulary, length: int
 ) -> Rows:
-  """Encodes items of one or two texts; the rows have no labels.
+  """Encodes examples of one or two texts; the rows have no labels.
 
   Args:
-    texts: the one or two texts of each item.
-    vocabulary: text to ids.
-    length: tokens in a row at most.
+    texts: the one or two texts of each example.
+    vocabulary: turns text into ids.
+    length: the most tokens in a row.
 
   Raises:
-    ValueError: no room for text.
+    ValueError: `length` has no room for text.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
-  around = len(layout.begin) + len(layout.end)
-  flat, counts = vocabulary.encode_flat([t for item in texts for t in item])
+  special = len(layout.begin) + len(layout.end)
+  flat, counts = vocabulary.encode_flat([t for pair in texts for t in pair])
   ids = iter(np.split(flat, np.cumsum(counts)[:-1]))
   tokens, sizes, second, number = [np.zeros(0, np.int32)], [0], [], []
-  for i, item in enumerate(texts):
-    item_ids = [next(ids) for _ in item]
-    between = len(layout.between) if len(item) == 2 else 0
-    for window in parts(item_ids, length - around - between):
-      parts_of_row, place, _ = layouts.row(layout, window, length)
-      tokens += parts_of_row
-      sizes.append(sum(map(len, parts_of_row)))
-      second.append(place)
+  for i, example_texts in enumerate(texts):
+    text_ids = [next(ids) for _ in example_texts]
+    between = len(layout.between) if len(text_ids) == 2 else 0
+    for window in parts(text_ids, length - special - between):
+      row = layouts.row(layout, window, length)
+      tokens += row.parts
+      sizes.append(row.size)
+      second.append(row.second)
       number.append(i)
   return Rows(
     np.concatenate(tokens),
@@ -127,13 +143,20 @@ def rows(
 def masked_rows(
   texts: Sequence[str], vocabulary: Vocabulary, length: int
 ) -> tuple[Rows, np.ndarray]:
-  """Encodes texts with mask tokens, a row for each mask, all of them masked.
+  """Encodes texts with mask tokens: one row for each mask token.
+
+  A row has the tokens around its mask. Other masks remain masks.
+
+  Args:
+    texts: texts with the tokenizer's mask token.
+    vocabulary: turns text into ids.
+    length: the most tokens in a row.
 
   Returns:
-    The rows, and the place of each row's mask, int32 [N].
+    N rows, and int32 [N] the column of each row's mask.
 
   Raises:
-    ValueError: no room, or the tokenizer has no mask.
+    ValueError: `length` has no room for text, or the tokenizer has no mask.
   """
   layout = layouts.of_vocabulary(vocabulary)
   layouts.check_length(layout, length)
@@ -141,16 +164,16 @@ def masked_rows(
   if mask is None:
     raise UserError("the tokenizer has no mask token to fill.")
   room = length - len(layout.begin) - len(layout.end)
-  tokens, sizes, number, places = [np.zeros(0, np.int32)], [0], [], []
+  tokens, sizes, number, columns = [np.zeros(0, np.int32)], [0], [], []
   for i, text in enumerate(texts):
     ids = np.array(vocabulary.encode_special(text), np.int32)
-    for place in np.flatnonzero(ids == mask):
-      begin = max(0, min(int(place) - room // 2, len(ids) - room))
+    for index in np.flatnonzero(ids == mask):
+      begin = max(0, min(int(index) - room // 2, len(ids) - room))
       window = [layout.begin, ids[begin : begin + room], layout.end]
       tokens += [np.array(x, np.int32) for x in window]
       sizes.append(sum(map(len, window)))
       number.append(i)
-      places.append(len(layout.begin) + int(place) - begin)
+      columns.append(len(layout.begin) + int(index) - begin)
   return Rows(
     np.concatenate(tokens),
     np.cumsum(sizes, dtype=np.int64),
@@ -158,4 +181,4 @@ def masked_rows(
     np.array(number, np.int64),
     np.full(len(number), -1, np.int32),
     np.zeros((0, 2), np.int32),
-  ), np.array(places, np.int32)
+  ), np.array(columns, np.int32)

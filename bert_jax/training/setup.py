@@ -78,7 +78,7 @@ def open_task(
     run.objective, kind=data.task.kind, labels=data.task.labels
   )
   if objective.name == "finetune":
-    pad = data.part.meta["pad"]
+    pad = data.folder.meta["pad"]
     objective = dataclasses.replace(objective, padding_id=pad)
   run = dataclasses.replace(
     run,

@@ -173,7 +173,7 @@ def metric_of(config: dict[str, Any]) -> str:
 
 
 def _task(config: dict[str, Any]) -> encoded_rows.Task:
-  task_folder = batches.open_part(config["data"]["path"])
+  task_folder = batches.open_folder(config["data"]["path"])
   return encoded_rows.task_of(task_folder.meta["task"])
 
 

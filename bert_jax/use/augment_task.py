@@ -146,8 +146,8 @@ def _examples(
       label = str(example["label"])
       if _BREAKS.search(label):
         raise UserError(
-          f"{record.where}: label {label!r:.60} has a tab or the end of a line"
-          " in it, which no .tsv can hold."
+          f"{record.location}: label {label!r:.60} has a tab or the end of a"
+          " line in it, which no .tsv can hold."
         )
       yield Example(texts, label)
 

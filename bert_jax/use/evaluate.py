@@ -43,7 +43,7 @@ def evaluate(
     UserError: the model or the data cannot be read, or do not fit together.
     OSError: the predictions cannot be written.
   """
-  task_split = batches.open_split(batches.open_part(data), split)
+  task_split = batches.open_split(batches.open_folder(data), split)
   task = task_split.task
   if official_threshold and "squad2" not in task.metrics:
     raise UserError(

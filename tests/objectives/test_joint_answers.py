@@ -335,7 +335,7 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
 def test_score_and_predict_and_the_file_agree(tuned, tmp_path):
   pytest.importorskip("flatbuffers")
   config, run = tuned
-  part = batches.open_part(config["data"]["path"])
+  part = batches.open_folder(config["data"]["path"])
   split = batches.open_split(part, "validation")
   predictor = predict.open_predictor(run, 5, length=20, null=True)
   made = predict.predict_split(predictor, split, "task")

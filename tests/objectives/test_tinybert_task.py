@@ -246,7 +246,7 @@ def made(tmp_path_factory):
 
 
 def read(made, name, **model):
-  part = batches.open_part(str(made / "task"))
+  part = batches.open_folder(str(made / "task"))
   task = batches.encoded_rows.task_of(part.meta["task"])
   model = dict(family=None, variant=None) | model
   return teacher.read(part, task, str(made / name), model)

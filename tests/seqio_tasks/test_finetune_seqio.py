@@ -119,7 +119,7 @@ def test_data_sets_read_as_files(tmp_path, monkeypatch):
   )
   path = "tfds:bert_jax_tiny_task:train"
   (record,) = tfds_files.records(path, ("0", "1"))
-  assert record.where == f"{path}: example 0"
+  assert record.location == f"{path}: example 0"
   fields = record.fields
   assert fields["other"] == "1" and fields["idx"] == 7
   assert fields["words"] == ["a", "b"] and fields["tags"] == ["1", "0"]

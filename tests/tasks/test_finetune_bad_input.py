@@ -266,7 +266,7 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   where = str(tmp_path / "task")
   known, inputs = task_inputs.find("mine", **OWN), [Input("train", table)]
   prepare_task.prepare(known, inputs, path, where)
-  pieces = batches.open_part(where).vocab
+  pieces = batches.open_folder(where).vocab
   assert len(pieces) == ids["<mask>"] + 1 and pieces[-2] == "madeupword0002"
   start_from.read(path, pieces, where)
   with pytest.raises(ValueError, match="its piece 262 is 'madeupword0002', th"):

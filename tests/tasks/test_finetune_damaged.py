@@ -61,7 +61,7 @@ def test_a_folder_without_digests_is_opened_and_said(folder, capsys):
   change(folder)
   opened = load(folder)
   assert opened.task.labels == ("0", "1")
-  assert opened.part.meta["fingerprint"] == opened.part.meta[batches.ROWS]
+  assert opened.folder.meta["fingerprint"] == opened.folder.meta[batches.ROWS]
   line = "note: " + folder + " was prepared by an earlier version"
   assert capsys.readouterr().err.count(line) == 1
 
@@ -107,11 +107,11 @@ def test_a_file_that_would_be_read_instead_of_the_tokenizer(copy):
 
 def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
   """And not of the names and the order of what it was made from."""
-  first = load(prepared).part.meta
-  same = load(make(tmp_path)).part.meta
+  first = load(prepared).folder.meta
+  same = load(make(tmp_path)).folder.meta
   assert first["fingerprint"] == same["fingerprint"] != first[batches.ROWS]
   (tmp_path / "other").mkdir()
-  other = load(make(tmp_path / "other", TEXT.replace("\t0", "\t1"))).part.meta
+  other = load(make(tmp_path / "other", TEXT.replace("\t0", "\t1"))).folder.meta
   assert first["fingerprint"] != other["fingerprint"]
 
 

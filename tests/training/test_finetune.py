@@ -466,7 +466,7 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
     str(tmp_path / "turned"), weights._replace(config=turned, arrays=arrays)
   )
   where = config["data"]["path"]
-  split = batches.open_split(batches.open_part(where), "validation")
+  split = batches.open_split(batches.open_folder(where), "validation")
   wanted = logging.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
   for path, size in ((run, 4), (tmp_path / "turned", 7)):
     predictor = predict.open_predictor(str(path), size, length=16)

@@ -119,7 +119,7 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
   pair = tokenizer("a b", "c")["input_ids"]
   assert own.encode("a b", "c").ids == pair
   texts = [np.array(opened.encode_batch([x])[0]) for x in ("a b", "c")]
-  laid = np.concatenate(layouts.row(rows, texts, 20)[0])
+  laid = np.concatenate(layouts.row(rows, texts, 20).parts)
   assert laid.tolist() == pair
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 

@@ -1,7 +1,7 @@
 """SWAG (Zellers et al. 2018) and RACE (Lai et al. 2017): multiple choice."""
 
 import json
-import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,22 +27,19 @@ def race_records(path: str) -> Iterator[Record]:
   if tables.is_jsonl(path, whole=True):
     yield from _race_lines(path)
     return
-  files, root = [path], os.path.dirname(path)
-  if os.path.isdir(path):
-    root = path
-    files = sorted(
-      os.path.join(folder, name)
-      for folder, _, names in os.walk(path)
-      for name in names
-      if name.endswith(".txt")
-    )
+  source = pathlib.Path(path)
+  files, root = [source], source.parent
+  if source.is_dir():
+    root = source
+    texts = (file for file in source.rglob("*.txt") if not file.is_dir())
+    files = sorted(texts, key=str)
     if not files:
       raise UserError(f"{path}: the folder has no .txt files of RACE.")
   for file in files:
-    name = os.path.splitext(os.path.relpath(file, root or "."))[0]
+    name = str(file.relative_to(root).with_suffix(""))
     try:
-      fields = tables.parse_json("\n".join(tables.lines(file)))
-      questions = list(race_questions(Record(fields, file), name))
+      fields = tables.parse_json("\n".join(tables.lines(str(file))))
+      questions = list(race_questions(Record(fields, str(file)), name))
     except json.JSONDecodeError as e:
       raise UserError(f"{file}:{e.lineno}: not JSON ({e.msg}).") from e
     yield from questions
@@ -85,9 +82,11 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
       )
       if answer:
         question_fields["answer"] = answer[0]
-      yield Record(question_fields, f"{passage.where}: question {i + 1}")
+      yield Record(question_fields, f"{passage.location}: question {i + 1}")
   except (KeyError, TypeError, AttributeError, ValueError) as e:
-    raise UserError(f"{passage.where}: no passage of RACE ({e!r:.60}).") from e
+    raise UserError(
+      f"{passage.location}: no passage of RACE ({e!r:.60})."
+    ) from e
 
 
 def parse_swag(task: Task, record: Record, needed: bool) -> dict[str, Any]:
@@ -126,7 +125,7 @@ def parse_race(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   options = get(record, "options")
   options = options if isinstance(options, list) else []
   if [type(option) for option in options] != [str] * task.columns:
-    raise UserError(f"{record.where}: not {task.columns} options.")
+    raise UserError(f"{record.location}: not {task.columns} options.")
   texts = []
   for option in options:
     if "_" in question:

@@ -1,7 +1,8 @@
-"""Words with tags: CoNLL columns, a word a line, blank lines between sentences.
+"""Words with tags in CoNLL columns: one word on each line.
 
-CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): four columns, documents begin
-with -DOCSTART-; WNUT17 (Derczynski et al. 2017): a word, a tab, a tag.
+Blank lines separate sentences. In CoNLL-2003 (Tjong Kim Sang and De Meulder
+2003) there are four columns, and documents begin with -DOCSTART-. In WNUT17
+(Derczynski et al. 2017) a line has a word, a tab and a tag.
 """
 
 from collections.abc import Iterator
@@ -18,14 +19,19 @@ _SPACES = " \t"
 
 
 class Sentence(Record):
-  """A record whose words stand on lines of their own, from `where` on."""
+  """A record with one word on each line; `location` is the first line."""
 
 
-def where_of(record: Record, word: int) -> str:
-  """Returns FILE:LINE of a word, or of its record if words share a line."""
+def location_of(record: Record, word: int) -> str:
+  """Returns FILE:LINE of a word.
+
+  Args:
+    record: a record with words.
+    word: the number of the word, from 0.
+  """
   if not isinstance(record, Sentence):
-    return record.where
-  path, _, line = record.where.rpartition(":")
+    return record.location
+  path, _, line = record.location.rpartition(":")
   return f"{path}:{int(line) + word}"
 
 
@@ -41,8 +47,8 @@ def published_records(path: str) -> Iterator[Record]:
   for record in tables.jsonl(path):
     if "words" not in record.fields:
       raise UserError(
-        f"{record.where}: no list 'words'; a published task has the columns of"
-        " CoNLL, or JSON lines with 'words' and 'tags'. If your columns have"
+        f"{record.location}: no list 'words'; a published task has the columns"
+        " of CoNLL, or JSON lines with 'words' and 'tags'. If your columns have"
         " other names, give your task a new name and pass: --kind tagging"
         " --columns words=NAME,tags=NAME."
       )
@@ -53,135 +59,153 @@ def records(path: str, tag: int = -1, word: int = 1) -> Iterator[Sentence]:
   """Reads the sentences of a file, in order.
 
   Args:
-    path: the file; if it has one column, that is the word.
-    tag: number of the tag's column, from 1, or from the end by -1.
-    word: the same of the word.
+    path: the file. If it has only one column, that has the words.
+    tag: the number of the column of tags, from 1; or from the end, -1 is the
+      last column.
+    word: the number of the column of words, in the same way.
 
   Raises:
-    ValueError: a line with another number of columns than the first, or no
-      column of that number.
+    ValueError: a line has another number of columns than the first line, or
+      there is no column of such a number.
   """
   words: list[str] = []
   tags: list[str] = []
   document, begin, columns = 0, 0, None
   for number, line in enumerate([*tables.lines(path), ""], 1):
-    # WNUT17 has a tab in its blank lines; other white space may be a word.
+    # WNUT17 has a tab in its blank lines. Other white space may be a word.
     blank = not line.strip(_SPACES if columns == 1 else None)
-    values = line.split("\t") if "\t" in line else line.split(" ")
+    cells = line.split("\t") if "\t" in line else line.split(" ")
     if "\t" not in line:
-      values = [value for value in values if value]
-    if blank or DOCUMENT in values:
+      cells = [cell for cell in cells if cell]
+    if blank or DOCUMENT in cells:
       if words:
         yield _sentence(path, words, tags, document, begin)
       words, tags = [], []
       document += not blank
       continue
-    where = f"{path}:{number}"
+    location = f"{path}:{number}"
     if columns is None:
-      columns = len(values)
-      _check_commas(path, values, where)
-      places = _places(columns, word, tag, where)
-    if len(values) != columns:
+      columns = len(cells)
+      _check_commas(path, cells, location)
+      indices = _column_indices(columns, word, tag, location)
+    if len(cells) != columns:
       raise UserError(
-        f"{where}: {len(values)} columns where the first line has {columns}; a"
-        " word and its tag stand in each line."
+        f"{location}: {len(cells)} columns where the first line has {columns};"
+        " a word and its tag stand in each line."
       )
-    if not values[places[0]].strip(_SPACES):
+    if not cells[indices[0]].strip(_SPACES):
       raise UserError(
-        f"{where}: no word in column {places[0] + 1}; blank lines alone stand"
-        " between sentences."
+        f"{location}: no word in column {indices[0] + 1}; only blank lines"
+        " stand between sentences."
       )
     if not words:
       begin = number
-    words.append(values[places[0]])
-    tags += [values[place].strip() for place in places[1:]]
+    words.append(cells[indices[0]])
+    tags += [cells[index].strip() for index in indices[1:]]
 
 
-def _check_commas(path: str, values: list[str], where: str) -> None:
-  """Raises ValueError for the first line of a .csv with commas alone."""
-  if len(values) > 1 or not path.lower().endswith(".csv"):
+def _check_commas(path: str, cells: list[str], location: str) -> None:
+  """Raises ValueError if only commas separate the columns of a .csv.
+
+  Args:
+    path: the file.
+    cells: the first line, split at tabs or spaces.
+    location: FILE:LINE, for messages.
+  """
+  if len(cells) > 1 or not path.lower().endswith(".csv"):
     return
-  parts = values[0].split(",")
-  if len(parts) > 1 and all(parts[:2]):
+  columns = cells[0].split(",")
+  if len(columns) > 1 and all(columns[:2]):
     raise UserError(
-      f"{where}: commas between the columns of a file with a word a line;"
-      " write tabs or spaces for them, or, of a table with a sentence a line,"
-      " its names: --columns words=NAME,tags=NAME."
+      f"{location}: commas between the columns of a file with a word a line;"
+      " write tabs or spaces for them. If each line has a sentence, give the"
+      " names of its columns: --columns words=NAME,tags=NAME."
     )
 
 
-def _places(columns: int, word: int, tag: int, where: str) -> list[int]:
-  """Places of the word and, of several columns, of its tag."""
+def _column_indices(
+  columns: int, word: int, tag: int, location: str
+) -> list[int]:
+  """Returns the index of the column of words, and of tags if there is one.
+
+  Args:
+    columns: the number of columns.
+    word: see `records`.
+    tag: see `records`.
+    location: FILE:LINE, for messages.
+  """
   if columns == 1:
     return [0]
-  for what, place in (("words", word), ("tags", tag)):
-    if not 1 <= abs(place) <= columns:
+  for content, number in (("words", word), ("tags", tag)):
+    if not 1 <= abs(number) <= columns:
       raise UserError(
-        f"{where}: no column {place} for the {what}; there are {columns}."
+        f"{location}: no column {number} for the {content}; there are"
+        f" {columns}."
       )
-  places = [(place - (place > 0)) % columns for place in (word, tag)]
-  if places[0] == places[1]:
+  indices = [(number - (number > 0)) % columns for number in (word, tag)]
+  if indices[0] == indices[1]:
     raise UserError(
-      f"{where}: of {columns} columns, {word} and {tag} are the same; words and"
-      " tags need one each."
+      f"{location}: of {columns} columns, {word} and {tag} are the same; words"
+      " and tags need one each."
     )
-  return places
+  return indices
 
 
 def _sentence(
   path: str, words: list[str], tags: list[str], document: int, begin: int
 ) -> Sentence:
+  """Returns the record of a sentence that begins at line `begin`."""
   fields = dict(words=words, tags=tags or None, document=document or None)
   return Sentence(fields, f"{path}:{begin}")
 
 
 def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
-  """Makes an example of a sentence; IOB1 becomes IOB2 in CoNLL-2003.
+  """Makes an example of a sentence. CoNLL-2003's IOB1 becomes IOB2.
 
   Args:
     task: a task of kind tagging.
-    record: with `words`, and `tags` if it has them.
+    record: a record with `words`, and `tags` unless it is unlabelled.
     needed: True if a record without tags is an error.
 
   Raises:
-    ValueError: no tags where there must be, another number of them than words,
-      one that is no text, or one that the task has not.
+    ValueError: needed tags are missing, there are not as many tags as words, or
+      a tag is not a text or not a label of the task.
   """
   words = get(record, "words")
   if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
-    raise UserError(f"{record.where}: 'words' is no list of texts.")
+    raise UserError(f"{record.location}: 'words' is no list of texts.")
   tags = record.fields.get("tags")
   if tags is None and needed:
     get(record, "tags")
-    what = "; training needs them"
+    remedy = "; training needs them"
     if isinstance(record, Sentence):
-      what = (
+      remedy = (
         ": the first line has one column, and training needs tags in another;"
         " tabs or spaces stand between columns"
       )
-    raise UserError(f"{record.where}: no tags{what}.")
+    raise UserError(f"{record.location}: no tags{remedy}.")
   if tags is not None:
     if not isinstance(tags, list) or len(tags) != len(words):
       count = len(tags) if isinstance(tags, list) else "no list of"
       raise UserError(
-        f"{record.where}: {count} tags for {len(words)} words; every word has"
-        " one."
+        f"{record.location}: {count} tags for {len(words)} words; every word"
+        " has one."
       )
-    tags = _named(task, tags, record)
+    tags = _tag_names(task, tags, record)
     if task.name == "conll2003":
       tags = tags_lib.to_iob2(tags)
   return dict(words=words, tags=tags, document=record.fields.get("document"))
 
 
-def _named(task: Task, tags: list[Any], record: Record) -> list[str]:
-  """Returns the names of tags; the name of a number is its digits.
+def _tag_names(task: Task, tags: list[Any], record: Record) -> list[str]:
+  """Returns the names of tags. The name of a number is its digits.
 
   Raises:
-    ValueError: a tag is no name, or is not a label of the task.
+    ValueError: a tag is not a name, or is not a label of the task.
   """
   names = []
   for i, tag in enumerate(tags):
-    location = where_of(record, i)
+    location = location_of(record, i)
     if type(tag) is int:
       tag = str(tag)
     if not isinstance(tag, str) or not tag.strip():

@@ -1,4 +1,6 @@
-"""One's own tasks: columns of a TSV, CSV or JSONL file by name.
+"""Custom tasks: the columns of a user's TSV, CSV or JSONL file, by name.
+
+Examples of flags:
 
 --task spam --columns text=message,label=verdict
 --task same --columns text=a,pair=b,label=same
@@ -8,9 +10,10 @@
 --task names --kind tagging --columns words=tokens,tags=ner
 --task names --kind tagging --columns words=2,tags=1
 
-Words and tags are lists in JSONL, and in a table texts with spaces between
-them. Numbers are columns of a file with a word a line (CoNLL), from 1, or from
-the end by -1; without --columns the first is the word and the last the tag.
+Words and tags are lists in JSONL. In a table they are texts with spaces between
+the words or tags. In a file with a word on each line (CoNLL), columns have
+numbers: 1 is the first, -1 the last. Without --columns, the first column has
+the words and the last one the tags.
 """
 
 import re
@@ -25,7 +28,7 @@ from bert_jax.tasks.files.tables import Record, get, get_text
 KINDS = ("classification", "multi_label", "regression", "tagging")
 # Kind -> metrics. The first metric decides which checkpoint is best. For tags
 # see `metrics_of`.
-_METRICS = {
+_METRICS: dict[str, tuple[str, ...]] = {
   "classification": ("accuracy", "f1_macro"),
   "multi_label": ("f1_micro",),
   "regression": ("pearson_spearman",),
@@ -35,9 +38,14 @@ _METRICS = {
 LABEL_COLUMNS = "labels"
 # Role -> column; LABEL_COLUMNS -> list of columns.
 Columns = Mapping[str, Any]
-# The role that a line without a label may lack.
-_RIGHT = {kind: "tags" if kind == "tagging" else "label" for kind in KINDS}
-_ROLES = {kind: ("text", "pair", "label", "id") for kind in KINDS}
+# Kind -> the role of the labels, which a line may lack.
+_LABEL_ROLES = {
+  kind: "tags" if kind == "tagging" else "label" for kind in KINDS
+}
+# Kind -> roles; the first one must be given.
+_ROLES: dict[str, tuple[str, ...]] = {
+  kind: ("text", "pair", "label", "id") for kind in KINDS
+}
 _ROLES["tagging"] = ("words", "tags", "id")
 _NUMBER = re.compile(r"-?[1-9][0-9]*")
 # Space between two words in a table; any other space is part of a word.
@@ -47,7 +55,7 @@ _BETWEEN = re.compile(r"[ \t\r\n]+")
 def metrics_of(kind: str, names: Sequence[str]) -> tuple[str, ...]:
   """Returns the metrics of a task.
 
-  For tags without prefixes it is the share of words with the right tag.
+  Tags without prefixes mark no entities, and are scored by accuracy.
 
   Args:
     kind: one of `KINDS`.
@@ -71,19 +79,19 @@ def columns(text: str, kind: str) -> dict[str, Any]:
     columns, in place of the role "label".
 
   Raises:
-    ValueError: another role, one given twice, or no text.
+    ValueError: a role is unknown or repeated, or the first role is missing.
   """
   roles = _ROLES[kind]
   chosen: dict[str, Any] = {}
   label_columns: list[str] = []
-  for part in tables.split_commas(text, "--columns"):
-    role, equal, column = map(str.strip, part.partition("="))
+  for assignment in tables.split_commas(text, "--columns"):
+    role, equal, column = map(str.strip, assignment.partition("="))
     several = kind == "multi_label" and role == "label"
     twice = column in label_columns if several else role in chosen
     if not equal or role not in roles or twice or not column:
       raise UserError(
-        f"--columns={text}: {part!r} is not ROLE=COLUMN, or is there twice; the"
-        f" roles of a {kind} are {', '.join(roles)}."
+        f"--columns={text}: {assignment!r} is not ROLE=COLUMN, or is there"
+        f" twice; the roles of a {kind} are {', '.join(roles)}."
       )
     if several:
       label_columns.append(column)
@@ -99,7 +107,7 @@ def columns(text: str, kind: str) -> dict[str, Any]:
 
 
 def check_labels(kind: str, names: Sequence[str]) -> None:
-  """Raises ValueError at names of labels that a task cannot have."""
+  """Raises ValueError if a task cannot have labels with these names."""
   if kind == "regression":
     raise UserError("--labels: a regression has none, its labels are numbers.")
   twice = [name for i, name in enumerate(names) if name in names[:i]]
@@ -113,13 +121,17 @@ def check_labels(kind: str, names: Sequence[str]) -> None:
 
 
 def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
-  """Reads a file; ValueError names the file and line.
+  """Reads the records of a file.
 
   Args:
-    path: .jsonl; else a table with names in its first line; else, of tagging
-      without columns or with their numbers, CoNLL columns.
+    path: the file: .jsonl; or, for tagging with no columns or with numbers of
+      columns, a file with a word on each line; otherwise a table whose first
+      line names the columns.
     kind: the kind of the task.
     chosen: role -> column.
+
+  Raises:
+    ValueError: a line is wrong; the message names the file and line.
   """
   if tables.is_jsonl(path):
     return tables.jsonl(path)
@@ -127,7 +139,7 @@ def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
     return _table(path, kind, chosen)
   both = [chosen[role] for role in ("words", "tags") if role in chosen]
   if not all(map(_NUMBER.fullmatch, both)):
-    return map(_split(chosen), _table(path, kind, chosen))
+    return map(_splitter(chosen), _table(path, kind, chosen))
   if "id" in chosen:
     raise UserError(
       f"{path}: --columns says id={chosen['id']}, but a file with a word a line"
@@ -137,10 +149,13 @@ def records(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
 
 
 def _table(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
-  """Records of a table that has all columns but those that may be missing."""
-  # `parse` asks for the columns of labels, if the example needs a label.
+  """Yields the records of a table, and checks that it has the columns.
+
+  Columns of labels are not checked. `parse` does so if the example needs a
+  label.
+  """
   needed = [chosen[role] for role in _ROLES[kind] if role in chosen]
-  needed = [c for c in needed if c != chosen.get(_RIGHT[kind])]
+  needed = [c for c in needed if c != chosen.get(_LABEL_ROLES[kind])]
   other = ", or give the numbers of a file with a word a line (words=1,tags=2)"
   for record in tables.table(path):
     for column in needed:
@@ -154,12 +169,15 @@ def _table(path: str, kind: str, chosen: Columns) -> Iterator[Record]:
     yield record
 
 
-def _split(chosen: Columns) -> Callable[[Record], Record]:
-  """Makes lists of a table's words and tags; an empty field is no tags."""
+def _splitter(chosen: Columns) -> Callable[[Record], Record]:
+  """Returns a function that splits the words and tags of a record.
+
+  If the field of the tags is empty, the tags become None.
+  """
   names = [chosen.get(role, role) for role in ("words", "tags")]
 
   def split(record: Record) -> Record:
-    lists = {
+    lists: dict[str, list[Any] | None] = {
       name: _words(record.fields[name])
       for name in names
       if name in record.fields
@@ -175,22 +193,23 @@ def _split(chosen: Columns) -> Callable[[Record], Record]:
 def _words(text: str) -> list[Any]:
   """Splits a text at white space, or reads a list in JSON or Python's form."""
   if text.strip()[:1] == "[":
-    items = label_fields.read_literal(text.strip())
+    words = label_fields.read_literal(text.strip())
     # A list must hold only texts, because "[1]" may be a word.
-    if items and all(isinstance(item, str) for item in items):
-      return items
-  return [part for part in _BETWEEN.split(text) if part]
+    if words and all(isinstance(word, str) for word in words):
+      return words
+  return [word for word in _BETWEEN.split(text) if word]
 
 
 def _conll(path: str, chosen: Columns) -> Iterator[Record]:
-  """Sentences of a file with a word a line, under the chosen names."""
-  places = {
-    role: int(chosen.get(role, default))
-    for role, default in (("words", 1), ("tags", -1))
-  }
-  for sentence in conll.records(path, places["tags"], places["words"]):
+  """Yields the sentences of a file with a word on each line.
+
+  Their fields have the chosen names.
+  """
+  tags_column = int(chosen.get("tags", -1))
+  words_column = int(chosen.get("words", 1))
+  for sentence in conll.records(path, tags_column, words_column):
     fields = {
-      chosen.get(name, name): value for name, value in sentence.fields.items()
+      chosen.get(name, name): field for name, field in sentence.fields.items()
     }
     yield sentence._replace(fields=fields)
 
@@ -198,16 +217,16 @@ def _conll(path: str, chosen: Columns) -> Iterator[Record]:
 def parse(
   task: Task, chosen: Columns, record: Record, needed: bool
 ) -> dict[str, Any]:
-  """Makes an example of a line.
+  """Makes an example of a record.
 
   Args:
-    task: its labels may be () for any.
+    task: the task; if its labels are (), any label is allowed.
     chosen: role -> column.
-    record: the line.
+    record: the record.
     needed: True if a record without a label is an error.
 
   Raises:
-    ValueError: names the file and line.
+    ValueError: the record is wrong; the message names the file and line.
   """
   number = get(record, chosen["id"]) if "id" in chosen else None
   if task.kind == "tagging":
@@ -237,7 +256,9 @@ def parse(
   return dict(id=number, texts=texts, label=label)
 
 
-def found_labels(kind: str, examples: list[dict[str, Any]]) -> tuple[str, ...]:
+def collect_labels(
+  kind: str, examples: list[dict[str, Any]]
+) -> tuple[str, ...]:
   """Returns the sorted labels of examples; for tags see `tags.all_labels`."""
   if kind == "regression":
     return ()

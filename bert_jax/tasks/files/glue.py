@@ -1,4 +1,4 @@
-"""GLUE's files (gluebenchmark.com), and those GLUE was made from."""
+"""GLUE's files (gluebenchmark.com), and files of the sets it was made from."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from bert_jax.tasks.encoded_rows import Task
 from bert_jax.tasks.files import label_fields, tables
 from bert_jax.tasks.files.tables import Record
 
-# Columns of the texts.
+# Task -> columns with the texts.
 TEXTS = {
   "cola": ("sentence",),
   "sst2": ("sentence",),
@@ -19,7 +19,8 @@ TEXTS = {
   "rte": ("sentence1", "sentence2"),
   "wnli": ("sentence1", "sentence2"),
 }
-# Other names of columns: in MRPC, QQP, MNLI, STS-B, TensorFlow Datasets.
+# Other name of a column -> its name here. The other names are from MRPC, QQP,
+# MNLI, STS-B and TensorFlow Datasets.
 _NAMES = {
   "#1 String": "sentence1",
   "#2 String": "sentence2",
@@ -32,8 +33,8 @@ _NAMES = {
   "index": "id",
   "idx": "id",
 }
-# CoLA has no header (nyu-mll.github.io/CoLA); nor has STSbenchmark, with or
-# without its first columns (ixa2.si.ehu.eus/stswiki).
+# The columns of files without a header: CoLA (nyu-mll.github.io/CoLA), and
+# STSbenchmark with or without its first columns (ixa2.si.ehu.eus/stswiki).
 _COLA = ("source", "label", "star", "sentence")
 _STSB = ("genre", "file", "year", "number", "label", "sentence1", "sentence2")
 _STSB_SHORT = ("sentence1", "sentence2", "label")
@@ -42,21 +43,22 @@ _STSB_SHORT = ("sentence1", "sentence2", "label")
 def records(
   name: str, path: str, skipped: list[str] | None
 ) -> Iterator[Record]:
-  """Reads a file of a task.
+  """Reads the records of a task's file.
 
   Args:
     name: the name of the task.
     path: the file: .tsv, .txt or .csv, or .jsonl (SuperGLUE's RTE).
-    skipped: takes where the lines stand that QQP's published file has with
-      columns missing; None makes such a line an error.
+    skipped: FILE:LINE is appended for each skipped line. Some lines of QQP's
+      published file lack columns, and are skipped; if this is None, they are an
+      error.
 
   Raises:
-    ValueError: names the file and line.
+    ValueError: a line is wrong; the message names the file and line.
   """
   if tables.is_jsonl(path):
     return tables.jsonl(path)
   first = tables.lines(path)[0].split(tables.delimiter_of(path))
-  if name == "cola" and _is_colas_own(first):
+  if name == "cola" and _has_no_header(first):
     return tables.with_names(path, _COLA)
   if name == "stsb" and not {"sentence1", "sentence"} & set(first):
     if len(first) < len(_STSB):
@@ -65,10 +67,10 @@ def records(
   return tables.table(path, skipped if name == "qqp" else None)
 
 
-def _is_colas_own(first: list[str]) -> bool:
-  """Whether a first line is a row of CoLA's own files, which name no columns.
+def _has_no_header(first: list[str]) -> bool:
+  """Returns True if the first line of a CoLA file is a row, not a header.
 
-  A row with a label may have the name of a column for its sentence.
+  The sentence of a row may be the word "sentence", so the label is checked too.
   """
   if len(first) != len(_COLA):
     return False
@@ -76,25 +78,25 @@ def _is_colas_own(first: list[str]) -> bool:
 
 
 def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
-  """Makes an example of a line.
+  """Makes an example of a record.
 
   Args:
-    task: a task of GLUE, or one whose files have the same form.
-    record: the line.
+    task: a task of GLUE.
+    record: the record of a line.
     needed: True if a record without a label is an error.
 
   Raises:
-    ValueError: names the file and line.
+    ValueError: the record is wrong; the message names the file and line.
   """
   fields = {_NAMES.get(k, k): v for k, v in record.fields.items()}
-  # A column that has the name already is the one.
+  # If there is also a column with the usual name, that column is used.
   fields |= record.fields
-  record = Record(fields, record.where)
+  record = Record(fields, record.location)
   texts = [tables.get_text(record, column) for column in TEXTS[task.name]]
   if task.kind == "regression":
-    # TensorFlow Datasets has -1 for what is kept back; the scale is 0 to 5.
+    # TensorFlow Datasets writes -1 for a hidden score; the scale is 0 to 5.
     if fields.get("label") in (-1.0, "-1"):
-      record = Record({**fields, "label": ""}, record.where)
+      record = Record({**fields, "label": ""}, record.location)
     label: Any = label_fields.read_number(record, "label", needed)
   else:
     label = label_fields.read_name(record, "label", task.labels, needed)

@@ -1,4 +1,4 @@
-"""Labels of records by name, whatever the file writes for them.
+"""Reads labels, in any of the forms in which files write them, as names.
 
 Several labels of one text have one of these forms:
 
@@ -24,14 +24,14 @@ from bert_jax.messages import UserError
 from bert_jax.tasks.files import tables
 from bert_jax.tasks.files.tables import Record, get
 
-# These values stand where there is no label; in the published tasks -1 as well,
-# which TensorFlow Datasets writes where the label is kept back. In a user's own
-# files -1 is a class like any other.
+# Cells that mean "no label". In published tasks, -1 means this too, because
+# TensorFlow Datasets writes it for a hidden label. In a custom task's file, -1
+# is a class like any other.
 EMPTY = ("", None)
 PUBLISHED = (*EMPTY, "-1", -1)
 # Labels of regressions are float32.
 _LARGEST = float(np.finfo(np.float32).max)
-# Texts in lower case; spreadsheets write TRUE and FALSE.
+# Marks, as texts in lower case: spreadsheets write TRUE and FALSE.
 _ZERO = (0, "0", "0.0", "false")
 _ONE = (1, "1", "1.0", "true")
 # Separators between two marks that people write in place of a comma.
@@ -49,144 +49,156 @@ def read_name(
   needed: bool,
   hidden: Sequence[Any] = PUBLISHED,
 ) -> str | None:
-  """The name of a record's label.
+  """Returns the name of a record's label.
 
   Args:
     record: a line.
     column: the name of the column with the label.
     labels: the names of the task's labels; () allows any label.
     needed: True if a line without a label is an error.
-    hidden: values that stand for no label, `PUBLISHED` or `EMPTY`.
+    hidden: cells that mean "no label", `PUBLISHED` or `EMPTY`.
 
   Returns:
-    None for a line without one.
+    The name; None for a line without a label.
 
   Raises:
-    ValueError: no column or label where one is needed, or a name that is none
-      of `labels`.
+    ValueError: a needed column or label is missing, or the name is not in
+      `labels`.
   """
-  value = _value(record, column, needed, hidden)
-  if value is None:
+  cell = _cell(record, column, needed, hidden)
+  if cell is None:
     return None
-  if isinstance(value, str) and value not in labels:
-    _check_no_list(value, record.where)
-  return _name(record.where, value, labels)
+  if isinstance(cell, str) and cell not in labels:
+    _check_no_list(cell, record.location)
+  return _name(record.location, cell, labels)
 
 
-def _check_no_list(text: str, where: str) -> None:
+def _check_no_list(text: str, location: str) -> None:
   """Raises ValueError if the text of a table's field is a list."""
   begins = text[:1] in ("[", "(", "{")
   if begins and read_literal(text) is not None:
     raise UserError(
-      f"{where}: label {text!r:.60} is a list; several labels of a text are"
+      f"{location}: label {text!r:.60} is a list; several labels of a text are"
       " read by --kind multi_label."
     )
 
 
 def names_of(
-  values: Sequence[Any], labels: tuple[str, ...], where: str
+  values: Sequence[Any], labels: tuple[str, ...], location: str
 ) -> list[str]:
   """Returns the names of all labels of one example, in their order.
 
   Args:
     values: the list from `read_list`.
     labels: the names of the task's labels; () allows any name.
-    where: the line, for messages.
+    location: the line, for messages.
 
   Raises:
     ValueError: a value is no name, is not in `labels`, or is repeated.
   """
-  named = [_name(where, value, labels) for value in values]
+  named = [_name(location, cell, labels) for cell in values]
   for i, label in enumerate(named):
     if label in named[:i]:
       raise UserError(
-        f"{where}: label {label!r:.60} is repeated; write each label that"
+        f"{location}: label {label!r:.60} is repeated; write each label that"
         " applies once."
       )
   return named
 
 
-def _name(where: str, value: Any, labels: tuple[str, ...]) -> str:
-  odd = isinstance(value, float) and not math.isfinite(value)
-  if odd or value in EMPTY or isinstance(value, list | dict):
+def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
+  """Returns the name of the label that a cell says.
+
+  Args:
+    location: the line, for messages.
+    cell: the cell of a table, or the value of a JSON field.
+    labels: the names of the task's labels; () allows any name.
+
+  Raises:
+    ValueError: the cell is not a name or a number, or is not in `labels`.
+  """
+  no_number = isinstance(cell, float) and not math.isfinite(cell)
+  if no_number or cell in EMPTY or isinstance(cell, list | dict):
     raise UserError(
-      f"{where}: label {value!r:.60} is neither a name nor a number."
+      f"{location}: label {cell!r:.60} is neither a name nor a number."
     )
-  if isinstance(value, bool):
-    value = str(value).lower()
-  label = str(value)
+  if isinstance(cell, bool):
+    cell = str(cell).lower()
+  label = str(cell)
   # pandas writes 1 as 1.0 where another line has no label.
-  whole = isinstance(value, float) and value.is_integer()
+  whole = isinstance(cell, float) and cell.is_integer()
   if whole and label not in labels:
-    label = str(int(value))
+    label = str(int(cell))
   # TensorFlow Datasets has True and False, SuperGLUE's files true and false.
   if label not in labels and label.lower() in labels:
     label = label.lower()
   if labels and label not in labels:
     raise UserError(
-      f"{where}: label {label!r:.60} is none of {', '.join(labels)}."
+      f"{location}: label {label!r:.60} is none of {', '.join(labels)}."
     )
   return label
 
 
 def read_number(record: Record, column: str, needed: bool) -> float | None:
-  """The same of a regression: a number.
+  """Returns the number of a regression's record; None without a label.
 
   Raises:
-    ValueError: see `read_name`, or no finite number.
+    ValueError: a needed column or label is missing, or the cell is not a finite
+      number.
   """
-  # -1 may be a value of a regression: only an empty one is hidden.
+  # -1 may be the label of a regression, so only an empty cell is hidden.
   if column not in record.fields and not needed:
     return None
-  value = _value(record, column, needed, EMPTY)
-  if value is None:
+  cell = _cell(record, column, needed, EMPTY)
+  if cell is None:
     return None
   # `float` accepts 1_000 and True, but in a file neither is a number.
-  is_no_number = isinstance(value, bool) or "_" in str(value)
+  is_no_number = isinstance(cell, bool) or "_" in str(cell)
   try:
-    value_or_nan = math.nan if is_no_number else float(value)
+    number = math.nan if is_no_number else float(cell)
   except (TypeError, ValueError, OverflowError):
-    value_or_nan = math.nan
-  if not math.isfinite(value_or_nan):
-    raise UserError(f"{record.where}: {column} {value!r:.60} is no number.")
-  if abs(value_or_nan) > _LARGEST:
+    number = math.nan
+  if not math.isfinite(number):
+    raise UserError(f"{record.location}: {column} {cell!r:.60} is no number.")
+  if abs(number) > _LARGEST:
     raise UserError(
-      f"{record.where}: {column} {value!r:.60} is beyond what float32 holds;"
+      f"{record.location}: {column} {cell!r:.60} is beyond what float32 holds;"
       " write the numbers in another unit."
     )
-  return value_or_nan
+  return number
 
 
-def _value(
+def _cell(
   record: Record, column: str, needed: bool, hidden: Sequence[Any]
 ) -> Any:
+  """Returns the cell with a label; None without one. See `read_name`."""
   if column not in record.fields and not needed:
     return None
-  value = get(record, column)
-  if isinstance(value, str):
-    value = value.strip()
-  if value not in hidden:
-    return value
+  cell = get(record, column)
+  if isinstance(cell, str):
+    cell = cell.strip()
+  if cell not in hidden:
+    return cell
   if needed:
     raise UserError(
-      f"{record.where}: no label in column {column!r}; training and validation"
-      " need one in every line."
+      f"{record.location}: no label in column {column!r}; training and"
+      " validation need one in every line."
     )
   return None
 
 
 def read_literal(text: str) -> list[Any] | None:
-  """The list that a text spells, in JSON or as Python prints it, or None."""
+  """Returns the list that a text spells, in JSON or in Python; else None."""
   try:
-    value = tables.parse_json(text)
+    literal = tables.parse_json(text)
   except (ValueError, RecursionError):
     try:
-      value = ast.literal_eval(text)
+      literal = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
       return None
-  if isinstance(value, set):
-    return sorted(value, key=str)
-  return list(value) if isinstance(value, list | tuple) else None
+  if isinstance(literal, set):
+    return sorted(literal, key=str)
+  return list(literal) if isinstance(literal, list | tuple) else None
 
 
 def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
@@ -198,40 +210,41 @@ def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
     needed: True if a line without labels is an error.
 
   Returns:
-    The values, without spaces around strings; None if the line has no labels.
+    The elements, without spaces around strings; None if the line has no labels.
 
   Raises:
-    ValueError: no column where there must be one, or no list.
+    ValueError: a needed column is missing, or its cell is not a list.
   """
   if column not in record.fields and not needed:
     return None
-  value = get(record, column)
-  if value is None and not needed:
+  cell = get(record, column)
+  if cell is None and not needed:
     return None
-  if isinstance(value, str):
-    value = _split(value.strip(), record, column)
-  if not isinstance(value, list):
+  if isinstance(cell, str):
+    cell = _split(cell.strip(), record, column)
+  if not isinstance(cell, list):
     raise UserError(
-      f"{record.where}: {column} is {value!r:.60}, not a list of labels; an"
+      f"{record.location}: {column} is {cell!r:.60}, not a list of labels; an"
       " empty one says that none applies."
     )
-  return [item.strip() if isinstance(item, str) else item for item in value]
+  return [cell.strip() if isinstance(cell, str) else cell for cell in cell]
 
 
 def _split(text: str, record: Record, column: str) -> list[Any]:
+  """Splits the text of a table's cell into names or marks."""
   if text[:1] in ("[", "(", "{"):
     values = read_literal(text)
     if values is not None:
       return values
   if text[:1] == "[":
     raise UserError(
-      f"{record.where}: {column} is {text!r:.60}, which begins as a list and is"
-      ' none; write it as JSON, ["a", "b"] or [0, 1], or names with commas.'
+      f"{record.location}: {column} is {text!r:.60}, which begins as a list and"
+      ' is none; write it as JSON, ["a", "b"] or [0, 1], or names with commas.'
     )
   marks = _BETWEEN_MARKS.split(text)
   if len(marks) > 1 and is_marks(marks):
     return marks
-  names = tables.split_commas(text, f"{record.where}: {column}")
+  names = tables.split_commas(text, f"{record.location}: {column}")
   return [name for name in names if name]
 
 
@@ -253,35 +266,35 @@ def read_columns(
   """
   values = [record.fields.get(column) for column in columns]
   values = [v.strip() if isinstance(v, str) else v for v in values]
-  if not needed and all(value in _HIDDEN for value in values):
+  if not needed and all(cell in _HIDDEN for cell in values):
     return None
   names = []
-  for column, value in zip(columns, values, strict=True):
+  for column, cell in zip(columns, values, strict=True):
     get(record, column)
-    if not is_marks([value]):
+    if not is_marks([cell]):
       raise UserError(
-        f"{record.where}: {column} is {value!r:.60}, not 0 or 1; each column of"
-        " a label says by 1 that the label applies."
+        f"{record.location}: {column} is {cell!r:.60}, not 0 or 1; each column"
+        " of a label says by 1 that the label applies."
       )
-    if is_one(value):
+    if is_one(cell):
       names.append(column)
   return names
 
 
-def is_one(value: Any) -> bool:
-  """Whether a mark says that its label applies."""
-  return _lower(value) in _ONE
+def is_one(cell: Any) -> bool:
+  """Returns True if a mark says that its label applies."""
+  return _lower(cell) in _ONE
 
 
-def _lower(value: Any) -> Any:
-  return value.lower() if isinstance(value, str) else value
+def _lower(cell: Any) -> Any:
+  return cell.lower() if isinstance(cell, str) else cell
 
 
 def is_marks(values: Iterable[Any]) -> bool:
-  """Whether all values are 0 or 1."""
+  """Returns True if all values are 0 or 1, in any spelling."""
   return all(
-    not isinstance(value, list | dict) and _lower(value) in (*_ZERO, *_ONE)
-    for value in values
+    not isinstance(cell, list | dict) and _lower(cell) in (*_ZERO, *_ONE)
+    for cell in values
   )
 
 
@@ -311,26 +324,26 @@ def marked_labels(
 
 
 def check_not_marks(
-  values: Sequence[Any], labels: Sequence[str], where: str
+  values: Sequence[Any], labels: Sequence[str], location: str
 ) -> None:
   """Raises ValueError for numbers that were meant for labels of another count.
 
   Args:
     values: the list of one line, in a task whose lists are names.
     labels: the labels that the user gave, or () if they come from the data.
-    where: the file and line, for messages.
+    location: the file and line, for messages.
   """
   if not values or not is_marks(values):
     return
-  names = {str(value) for value in values}
+  names = {str(cell) for cell in values}
   if labels and not names & {*labels}:
     raise UserError(
-      f"{where}: {len(values)} numbers for {len(labels)} labels"
+      f"{location}: {len(values)} numbers for {len(labels)} labels"
       f" ({', '.join(labels)}); a list of 0 and 1 has one for each label."
     )
   if len(values) > len(names):
     raise UserError(
-      f"{where}: the list {str(list(values)):.60} of 0 and 1 is not as long as"
+      f"{location}: the list {list(values)!s:.60} of 0 and 1 is not as long as"
       " other lists; such a list has a number for each label in every line."
     )
 
@@ -353,10 +366,10 @@ def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
     )
   joined = sorted(
     {
-      value
+      cell
       for values in filled
-      for value in values
-      if isinstance(value, str) and _NO_COMMA.fullmatch(value)
+      for cell in values
+      if isinstance(cell, str) and _NO_COMMA.fullmatch(cell)
     }
   )
   if not joined:

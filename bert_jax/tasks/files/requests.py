@@ -1,4 +1,4 @@
-"""Lines of JSON to examples without labels, for `bert_jax predict`."""
+"""Reads JSON lines as examples without labels, for `bert_jax predict`."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -9,56 +9,58 @@ from bert_jax.tasks.files import tables
 
 Example = dict[str, Any]
 
-
-# How tokenizers of the published families spell the mask.
+# The spellings of the mask token in the published families.
 _MASKS = ("[MASK]", "<mask>")
 
 
 def read(
-  lines: Iterable[str], kind: str, where: str, mask: str | None = None
+  lines: Iterable[str], kind: str, location: str, mask: str | None = None
 ) -> Iterator[Example]:
-  """Yields an example for each line; fields as in `rows`, and `id`.
+  """Yields an example for each line, with the fields of `encoded_rows`.
 
   | kind | fields of a line |
   |---|---|
-  | classification, regression, multi_label | text, text_pair if there is one |
-  | choice | text (it may be left out), choices |
-  | tagging | words; or text, whose words spaces separate |
+  | classification, regression, multi_label | text; text_pair is optional |
+  | choice | choices; text is optional |
+  | tagging | words; or text with spaces between the words |
   | span | question, context |
   | fill | text with one or more mask tokens |
 
-  `texts` (a list of one or two, of choices a list of such) does as well.
+  In place of text and text_pair, a line may have texts: a list of one or two
+  texts. In place of text and choices, it may have texts: for each choice a list
+  of one or two texts.
 
   Args:
-    lines: each a JSON object; `id` and other fields are allowed.
+    lines: JSON objects; `id` and other fields are allowed.
     kind: the kind of prediction that the model makes.
-    where: the file, for messages.
-    mask: spelling of the model's mask token; a text of kind fill without it is
-      an error.
+    location: the file, for messages.
+    mask: the model's mask token. If it is not None, a text of kind fill must
+      have it.
 
   Raises:
-    ValueError: a line that is no object, lacks a field, or has no mask where
-      there must be one; names its number.
+    ValueError: a line is not an object, lacks a field, or lacks a mask; the
+      message has the number of the line.
   """
   parse = PARSERS[kind]
   for number, line in enumerate(lines, 1):
     try:
       try:
-        value = tables.parse_json(line)
+        fields = tables.parse_json(line)
       except ValueError as e:
-        what = "it is empty" if not line.strip() else f"no JSON ({e})"
-        raise UserError(what) from e
-      if not isinstance(value, dict):
+        fault = "it is empty" if not line.strip() else f"no JSON ({e})"
+        raise UserError(fault) from e
+      if not isinstance(fields, dict):
         raise UserError('no object, such as {"text": "..."}')
-      example = parse(value)
+      example = parse(fields)
       if kind == "fill" and mask is not None:
         _check_mask(example["text"], mask)
-      yield {"id": value.get("id", number)} | example
+      yield {"id": fields.get("id", number)} | example
     except ValueError as e:
-      raise UserError(f"{where}:{number}: {e}.") from e
+      raise UserError(f"{location}:{number}: {e}.") from e
 
 
 def _check_mask(text: str, mask: str) -> None:
+  """Raises UserError if a text has no mask."""
   if mask in text:
     return
   others = [token for token in _MASKS if token in text]
@@ -68,43 +70,46 @@ def _check_mask(text: str, mask: str) -> None:
   )
 
 
-def _text(value: Any, name: str) -> str:
-  if not isinstance(value, str):
-    raise UserError(f"{name} is {json.dumps(value)[:40]}, not text")
-  return value
+def _text(content: Any, name: str) -> str:
+  """Returns `content`; UserError if it is not a text."""
+  if not isinstance(content, str):
+    raise UserError(f"{name} is {json.dumps(content)[:40]}, not text")
+  return content
 
 
-def _field(value: Example, name: str) -> str:
-  if name not in value:
-    raise UserError(f"no field {name!r}; it has {', '.join(value) or 'none'}")
-  return _text(value[name], name)
+def _field(fields: Example, name: str) -> str:
+  """Returns the text in a field; UserError if it is missing."""
+  if name not in fields:
+    raise UserError(f"no field {name!r}; it has {', '.join(fields) or 'none'}")
+  return _text(fields[name], name)
 
 
-def _list(value: Example, name: str) -> list[str]:
-  items = value[name]
-  if not isinstance(items, list) or not items:
+def _list(fields: Example, name: str) -> list[str]:
+  """Returns the list of texts in a field; UserError if it is empty."""
+  texts = fields[name]
+  if not isinstance(texts, list) or not texts:
     raise UserError(f"{name} is no list, or an empty one")
-  return [_text(item, f"{name}[{i}]") for i, item in enumerate(items)]
+  return [_text(text, f"{name}[{i}]") for i, text in enumerate(texts)]
 
 
-def _texts(value: Example) -> Example:
-  if "texts" in value:
-    texts = _list(value, "texts")
+def _texts(fields: Example) -> Example:
+  if "texts" in fields:
+    texts = _list(fields, "texts")
     if len(texts) > 2:
       raise UserError(f"texts has {len(texts)} texts, not one or two")
     return {"texts": texts}
-  texts = [_field(value, "text")]
-  if value.get("text_pair") is not None:
-    texts.append(_field(value, "text_pair"))
+  texts = [_field(fields, "text")]
+  if fields.get("text_pair") is not None:
+    texts.append(_field(fields, "text_pair"))
   return {"texts": texts}
 
 
-def _choices(value: Example) -> Example:
-  if "choices" in value:
-    choices = _list(value, "choices")
-    before = [_field(value, "text")] if value.get("text") is not None else []
+def _choices(fields: Example) -> Example:
+  if "choices" in fields:
+    choices = _list(fields, "choices")
+    before = [_field(fields, "text")] if fields.get("text") is not None else []
     return {"texts": [[*before, choice] for choice in choices]}
-  rows = value.get("texts")
+  rows = fields.get("texts")
   if not isinstance(rows, list) or not rows:
     raise UserError("no field 'choices', a list of texts")
   return {
@@ -112,21 +117,22 @@ def _choices(value: Example) -> Example:
   }
 
 
-def _words(value: Example) -> Example:
-  if "words" in value:
-    return {"words": _list(value, "words"), "tags": None}
-  return {"words": _field(value, "text").split(), "tags": None}
+def _words(fields: Example) -> Example:
+  if "words" in fields:
+    return {"words": _list(fields, "words"), "tags": None}
+  return {"words": _field(fields, "text").split(), "tags": None}
 
 
-def _question(value: Example) -> Example:
-  question, context = _field(value, "question"), _field(value, "context")
+def _question(fields: Example) -> Example:
+  question, context = _field(fields, "question"), _field(fields, "context")
   return {"question": question, "context": context, "answers": None}
 
 
-def _masked(value: Example) -> Example:
-  return {"text": _field(value, "text")}
+def _masked(fields: Example) -> Example:
+  return {"text": _field(fields, "text")}
 
 
+# Kind -> the function that makes an example of a line's fields.
 PARSERS: dict[str, Callable[[Example], Example]] = {
   "classification": _texts,
   "regression": _texts,

@@ -14,11 +14,12 @@ def records(path: str) -> Iterator[Record]:
   """Reads the questions of a file, in order.
 
   Args:
-    path: SQuAD's JSON; or .jsonl with a question a line: `id`, `question`,
-      `context`, `answers`.
+    path: SQuAD's JSON; or .jsonl with a question on each line: `id`,
+      `question`, `context`, `answers`.
 
   Raises:
-    ValueError: no JSON of SQuAD; names the file and the line or place.
+    ValueError: the file is not as SQuAD's are; the message names the file and
+      the line or article.
   """
   if tables.is_jsonl(path, whole=True):
     yield from _lines(path)
@@ -27,7 +28,7 @@ def records(path: str) -> Iterator[Record]:
   if not text.strip():
     raise UserError(f"{path}: the file is empty.")
   try:
-    data = tables.parse_json(text)["data"]
+    articles = tables.parse_json(text)["data"]
   except json.JSONDecodeError as e:
     raise UserError(
       f"{path}:{e.lineno}: not JSON ({e.msg}); a file with a question a line is"
@@ -37,13 +38,13 @@ def records(path: str) -> Iterator[Record]:
     raise UserError(f"{path}: no file of SQuAD: it has no `data`.") from e
   a = 0
   try:
-    for a, article in enumerate(data):
+    for a, article in enumerate(articles):
       for p, paragraph in enumerate(article["paragraphs"]):
-        for q, asked in enumerate(paragraph["qas"]):
-          number = asked.get("id", f"question {a}.{p}.{q}")
-          fields = {**asked, "context": paragraph["context"]}
+        for q, question in enumerate(paragraph["qas"]):
+          name = question.get("id", f"question {a}.{p}.{q}")
+          fields = {**question, "context": paragraph["context"]}
           fields["title"] = article.get("title", "")
-          yield Record(fields, f"{path}: id {number}")
+          yield Record(fields, f"{path}: id {name}")
   except (KeyError, TypeError, AttributeError) as e:
     raise UserError(
       f"{path}: article {a + 1} is not as SQuAD's are ({e!r:.60})."
@@ -51,6 +52,7 @@ def records(path: str) -> Iterator[Record]:
 
 
 def _lines(path: str) -> Iterator[Record]:
+  """Yields the questions of a .jsonl file."""
   for number, record in enumerate(tables.jsonl(path)):
     name = record.fields.get("id", number)
     fields = {"title": "", **record.fields, "id": str(name)}
@@ -60,21 +62,24 @@ def _lines(path: str) -> Iterator[Record]:
 def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   """Makes an example of a question.
 
-  A question without answers has none (2.0), or they are kept back (1.1).
+  If the list of answers is empty, the question has no answer (2.0), or the
+  answers are hidden (1.1).
 
   Args:
-    task: squad or squad2, or a user's own of kind span.
-    record: the question; `answers` as in the file or in TensorFlow Datasets.
+    task: squad, squad2, or a custom task of kind span.
+    record: the question; `answers` may have the form of SQuAD's file or of
+      TensorFlow Datasets.
     needed: True if a record without answers is an error.
 
   Raises:
-    ValueError: names the file and the question.
+    ValueError: the record is wrong; the message names the file and question.
   """
   answers = _answers(record)
   impossible = record.fields.get("is_impossible")
   if impossible not in (True, False, None):
     raise UserError(
-      f"{record.where}: is_impossible is {impossible!r:.60}, not true or false."
+      f"{record.location}: is_impossible is {impossible!r:.60}, not true or"
+      " false."
     )
   if impossible:
     answers = []
@@ -83,7 +88,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
     answers = None
   if answers is None and needed:
     raise UserError(
-      f"{record.where} has no answers; training and validation need them"
+      f"{record.location} has no answers; training and validation need them"
       " (task squad2 has questions without one)."
     )
   return dict(
@@ -96,12 +101,13 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
 
 
 def _answers(record: Record) -> list[dict[str, Any]] | None:
+  """Returns the answers of a record as [{text, answer_start}], or None."""
   answers = record.fields.get("answers")
   if answers is None:
     return None
   if isinstance(answers, dict):
-    part = Record(answers, record.where)
-    texts, starts = get(part, "text"), get(part, "answer_start")
+    columns = Record(answers, record.location)
+    texts, starts = get(columns, "text"), get(columns, "answer_start")
     both = isinstance(texts, list) and isinstance(starts, list)
     if both and len(texts) == len(starts):
       pairs = zip(texts, starts, strict=True)
@@ -109,11 +115,11 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
   if not isinstance(answers, list) or not all(
     isinstance(answer, dict) for answer in answers
   ):
-    raise UserError(f"{record.where}: answers are {answers!r:.60}, no list.")
+    raise UserError(f"{record.location}: answers are {answers!r:.60}, no list.")
   parsed = []
   for answer in answers:
-    part = Record(answer, record.where)
-    start = get_int(part, "answer_start")
-    parsed.append(dict(text=get_text(part, "text"), answer_start=start))
-  # An empty answer is no answer, wherever it would begin.
+    fields = Record(answer, record.location)
+    start = get_int(fields, "answer_start")
+    parsed.append(dict(text=get_text(fields, "text"), answer_start=start))
+  # An answer with an empty text is no answer.
   return [answer for answer in parsed if answer["text"]]

@@ -39,7 +39,7 @@ def records(name: str, path: str) -> Iterator[Record]:
     elif name == "record":
       yield from _queries(record)
     elif name == "wsc" and isinstance(record.fields.get("target"), dict):
-      yield Record(record.fields | record.fields["target"], record.where)
+      yield Record(record.fields | record.fields["target"], record.location)
     else:
       yield record
 
@@ -60,7 +60,7 @@ def _answers(record: Record) -> Iterator[Record]:
       )
       if "label" in answer.fields:
         fields["label"] = answer.fields["label"]
-      yield Record(fields, record.where)
+      yield Record(fields, record.location)
 
 
 def _queries(record: Record) -> Iterator[Record]:
@@ -84,21 +84,25 @@ def _queries(record: Record) -> Iterator[Record]:
       fields["answers"] = [
         get_text(answer, "text") for answer in _dicts(query, "answers")
       ]
-    yield Record(fields, record.where)
+    yield Record(fields, record.location)
 
 
 def _dict(record: Record, name: str) -> dict[str, Any]:
-  value = get(record, name)
-  if not isinstance(value, dict):
-    raise UserError(f"{record.where}: {name!r} is not an object.")
-  return value
+  """Returns the object in a field; UserError if it is not an object."""
+  fields = get(record, name)
+  if not isinstance(fields, dict):
+    raise UserError(f"{record.location}: {name!r} is not an object.")
+  return fields
 
 
 def _dicts(record: Record, name: str) -> list[Record]:
-  value = get(record, name)
-  if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-    raise UserError(f"{record.where}: {name!r} is not a list of objects.")
-  return [Record(v, record.where) for v in value]
+  """Returns the objects in a field as records with the same location."""
+  objects = get(record, name)
+  if not isinstance(objects, list) or not all(
+    isinstance(fields, dict) for fields in objects
+  ):
+    raise UserError(f"{record.location}: {name!r} is not a list of objects.")
+  return [Record(fields, record.location) for fields in objects]
 
 
 def parse(task: Task, record: Record, needed: bool) -> Iterator[dict[str, Any]]:
@@ -148,11 +152,11 @@ def _entities(record: Record, needed: bool) -> Iterator[dict[str, Any]]:
   number = str(get(record, "idx")["query"])
   answers = [_text(answer) for answer in record.fields.get("answers", ())]
   if needed and not answers:
-    raise UserError(f"{record.where}: query {number} has no answers.")
+    raise UserError(f"{record.location}: query {number} has no answers.")
   entities = [_text(entity) for entity in get(record, "entities")]
   if not entities:
     raise UserError(
-      f"{record.where}: query {number} has no entities to choose from."
+      f"{record.location}: query {number} has no entities to choose from."
     )
   for k, entity in enumerate(entities):
     label = str(entity in answers).lower() if answers else None
@@ -176,7 +180,7 @@ def _alternatives(record: Record) -> list[list[str]]:
   kind = get_text(record, "question")
   if kind not in _COPA:
     raise UserError(
-      f"{record.where}: question {kind!r:.40} is none of {', '.join(_COPA)}."
+      f"{record.location}: question {kind!r:.40} is none of {', '.join(_COPA)}."
     )
   premise = f"{get_text(record, 'premise')} {_COPA[kind]}"
   return [[premise, get_text(record, f"choice{k}")] for k in (1, 2)]
@@ -190,7 +194,7 @@ def _marked(record: Record) -> list[str]:
   for begin, k in spans:
     count = len(get_text(record, f"span{k}_text").split(" "))
     if not 0 <= begin <= len(words) - count:
-      raise UserError(f"{record.where}: span{k} is not within the text.")
+      raise UserError(f"{record.location}: span{k} is not within the text.")
     sign = "*#"[k - 1]
     words[begin : begin + count] = [
       sign,

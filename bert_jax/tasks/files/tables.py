@@ -1,14 +1,13 @@
-"""The one reader of tables: TSV, CSV and JSONL files as records.
-
-A record knows where it stands, for messages.
-"""
+"""The one reader of tables: TSV, CSV and JSONL files as records."""
 
 import csv
 import io
-import os
+import pathlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+
+from etils import epath
 
 from bert_jax import files
 from bert_jax.messages import UserError
@@ -21,23 +20,23 @@ class Record(NamedTuple):
   """One line of a table.
 
   Attributes:
-    fields: column -> value.
-    where: "FILE:LINE", for messages.
+    fields: column -> cell.
+    location: "FILE:LINE", for messages.
   """
 
   fields: dict[str, Any]
-  where: str
+  location: str
 
 
 def content(path: str) -> str:
-  """The text of a UTF-8 file, without a byte-order mark.
+  """Returns the text of a UTF-8 file, without a byte-order mark.
 
   Raises:
-    ValueError: no such file, or not UTF-8.
+    ValueError: there is no such file, or it is not UTF-8.
   """
   try:
-    with open(path, "rb") as f:
-      return files.decode(f.read(), path).removeprefix("\ufeff")
+    text = files.decode(epath.Path(path).read_bytes(), path)
+    return text.removeprefix("\ufeff")
   except FileNotFoundError as e:
     raise UserError(f"{path}: no such file.") from e
   except IsADirectoryError as e:
@@ -45,16 +44,17 @@ def content(path: str) -> str:
 
 
 def lines(path: str) -> list[str]:
-  """All lines of a UTF-8 file, without line ends and byte-order mark.
+  """Returns the lines of a UTF-8 file, without line ends and byte-order mark.
 
-  Only a newline ends a line: texts hold other separators (U+2028, form feed).
+  Only a newline ends a line, because texts hold other separators (U+2028, form
+  feed). Empty lines at the end are left out.
 
   Raises:
-    ValueError: from `content`, or an empty file.
+    ValueError: the file cannot be read as text, or is empty.
   """
   file_lines = content(path).split("\n")
   file_lines = [line.removesuffix("\r") for line in file_lines]
-  # One of tabs is a row of a table, all of whose fields are empty.
+  # A line of tabs is not empty: it is a row of empty fields.
   while file_lines and not file_lines[-1].strip(" "):
     file_lines.pop()
   if not any(line.strip() for line in file_lines):
@@ -63,13 +63,19 @@ def lines(path: str) -> list[str]:
 
 
 def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
-  """Rows of a table and the lines they begin at.
+  """Yields the fields of each row of a table, and the row's first line.
 
-  Tabs separate as they stand, and quotes are text (GLUE's files have single
-  ones). Of commas the file has quoted fields, with newlines in them too.
+  In a file with tabs, every tab separates two fields, and quotes are part of
+  the text (GLUE's files have unpaired quotes). In a file with commas, a field
+  in quotes may contain commas and newlines.
+
+  Args:
+    path: the file.
+    delimiter: a tab or a comma.
 
   Raises:
-    ValueError: from `lines`, or a quote that is never closed.
+    ValueError: the file cannot be read as text, is empty, or has a quote that
+      is not closed.
   """
   if delimiter == "\t":
     for number, line in enumerate(lines(path), 1):
@@ -77,7 +83,7 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
         yield line.split("\t"), number
     return
   text = "\n".join(lines(path)) + "\n"
-  # The limit is the process's, and smaller than some texts are.
+  # Some texts are longer than the default limit, which is set for the process.
   csv.field_size_limit(max(csv.field_size_limit(), len(text)))
   reader = csv.reader(
     io.StringIO(text, newline=""), delimiter=delimiter, strict=True
@@ -93,7 +99,7 @@ def split_rows(path: str, delimiter: str) -> Iterator[tuple[list[str], int]]:
 
 
 def delimiter_of(path: str) -> str:
-  """What separates columns: a comma in a .csv whose first line has no tab."""
+  """Returns a comma for a .csv whose first line has no tab, else a tab."""
   first = lines(path)[0]
   return "," if path.lower().endswith(".csv") and "\t" not in first else "\t"
 
@@ -101,7 +107,7 @@ def delimiter_of(path: str) -> str:
 def with_names(
   path: str, names: Sequence[str], longer: bool = False
 ) -> Iterator[Record]:
-  """Records of a table without a header.
+  """Yields the records of a table without a header.
 
   Args:
     path: the file.
@@ -109,7 +115,7 @@ def with_names(
     longer: True if a row may have more columns, which are left out.
 
   Raises:
-    ValueError: from `split_rows`, or another number of columns.
+    ValueError: `split_rows` raises it, or a row has another number of columns.
   """
   rows = split_rows(path, delimiter_of(path))
   if longer:
@@ -122,15 +128,16 @@ def with_names(
 
 
 def table(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
-  """Records of a table whose first line names the columns.
+  """Yields the records of a table whose first line names the columns.
 
   Args:
-    path: the file, tabs or (.csv) commas between columns.
-    ragged: takes where rows with another number of columns stand, which are
-      left out; None makes them an error.
+    path: the file, with tabs or (.csv) commas between columns.
+    ragged: rows with another number of columns are skipped, and FILE:LINE is
+      appended for each; None makes them an error.
 
   Raises:
-    ValueError: from `split_rows`, a name that occurs twice, or a ragged row.
+    ValueError: `split_rows` raises it, two columns have the same name, or a row
+      is ragged.
   """
   rows = split_rows(path, delimiter_of(path))
   names = [name.strip() for name in next(rows)[0]]
@@ -147,140 +154,151 @@ def _records(
   ragged: list[str] | None,
   remedy: str = "in the first line ({}); mend the line",
 ) -> Iterator[Record]:
+  """Yields the records of rows.
+
+  Args:
+    path: the file, for messages.
+    rows: the rows and their lines, from `split_rows`.
+    names: the names of the columns.
+    ragged: see `table`.
+    remedy: the end of the message about a ragged row.
+
+  Raises:
+    ValueError: a row is ragged, and `ragged` is None.
+  """
   for values, number in rows:
-    where = f"{path}:{number}"
+    location = f"{path}:{number}"
     if len(values) != len(names):
       if ragged is None:
         raise UserError(
-          f"{where}: {len(values)} columns, but {len(names)}"
+          f"{location}: {len(values)} columns, but {len(names)}"
           f" {remedy.format(', '.join(names))}."
         )
-      ragged.append(where)
+      ragged.append(location)
       continue
-    yield Record(dict(zip(names, values, strict=True)), where)
+    yield Record(dict(zip(names, values, strict=True)), location)
 
 
 def parse_json(text: str) -> Any:
-  """A JSON value; half of a surrogate pair, which JSON can spell, is U+FFFD.
+  """Parses JSON. Half of a surrogate pair becomes U+FFFD.
 
-  No UTF-8 has one, so that it could not be written again.
+  JSON can spell such a half, but UTF-8 cannot, so it could not be written.
 
   Raises:
-    ValueError: no JSON, or nested too deeply.
+    ValueError: the text is not JSON, or is nested too deeply.
   """
-  value = files.parse_json(text)
-  return _all_valid(value) if _SURROGATE.search(text) else value
+  parsed = files.parse_json(text)
+  return _all_valid(parsed) if _SURROGATE.search(text) else parsed
 
 
-def _all_valid(value: Any) -> Any:
-  if isinstance(value, str):
-    return replace_surrogates(value)
-  if isinstance(value, list):
-    return [_all_valid(item) for item in value]
-  if isinstance(value, dict):
-    return {
-      replace_surrogates(key): _all_valid(item) for key, item in value.items()
-    }
-  return value
+def _all_valid(json_value: Any) -> Any:
+  """Replaces halves of surrogate pairs in all texts of a JSON value."""
+  if isinstance(json_value, str):
+    return replace_surrogates(json_value)
+  if isinstance(json_value, list):
+    return [_all_valid(element) for element in json_value]
+  if isinstance(json_value, dict):
+    return {replace_surrogates(k): _all_valid(v) for k, v in json_value.items()}
+  return json_value
 
 
 def jsonl(path: str) -> Iterator[Record]:
-  """Records of a file with a JSON object a line.
+  """Yields the records of a file with a JSON object on each line.
 
   Raises:
-    ValueError: from `lines`, or a line that is no object.
+    ValueError: `lines` raises it, or a line is not a JSON object.
   """
   for number, line in enumerate(lines(path), 1):
     if not line.strip():
       continue
-    where = f"{path}:{number}"
+    location = f"{path}:{number}"
     try:
       fields = parse_json(line)
     except ValueError as e:
-      raise UserError(f"{where}: not a JSON object ({e}).") from e
+      raise UserError(f"{location}: not a JSON object ({e}).") from e
     if not isinstance(fields, dict):
-      raise UserError(f"{where}: not a JSON object.")
-    yield Record(fields, where)
+      raise UserError(f"{location}: not a JSON object.")
+    yield Record(fields, location)
 
 
 def split_commas(text: str, flag: str) -> list[str]:
-  """What stands between commas; quotes hold those of a name.
+  """Splits a text at commas. A name with commas must be in quotes.
 
   Args:
     text: the value of a flag.
-    flag: its name, for messages.
+    flag: the name of the flag, for messages.
 
   Raises:
-    ValueError: a quote that is never closed.
+    ValueError: a quote is not closed.
   """
   try:
-    (parts,) = csv.reader([text], skipinitialspace=True, strict=True)
+    (names,) = csv.reader([text], skipinitialspace=True, strict=True)
   except csv.Error as e:
     raise UserError(f"{flag}={text}: {e}.") from e
-  return [part.strip() for part in parts]
+  return [name.strip() for name in names]
 
 
 def is_jsonl(path: str, whole: bool = False) -> bool:
-  """Returns True if a file's name says that it has a JSON object a line.
+  """Returns True if the name of a file is that of a file of JSON lines.
 
   Args:
     path: the file.
-    whole: a .json of this kind is one JSON value (SQuAD, RACE).
+    whole: True if a .json file of this format is one JSON value (SQuAD, RACE).
   """
-  end = os.path.splitext(path.lower())[1]
+  end = pathlib.PurePath(path.lower()).suffix
   return end in (".jsonl", ".ndjson") or (end == ".json" and not whole)
 
 
 def records(path: str, ragged: list[str] | None = None) -> Iterator[Record]:
-  """Records of a file: a JSON object a line, or a table with a header.
+  """Yields the records of JSON lines, or of a table with a header.
 
   Args:
-    path: the file; its name says which it is, see `is_jsonl`.
+    path: the file; its name decides, see `is_jsonl`.
     ragged: see `table`.
 
   Raises:
-    ValueError: from `jsonl` or `table`.
+    ValueError: `jsonl` or `table` raises it.
   """
   return jsonl(path) if is_jsonl(path) else table(path, ragged)
 
 
 def get(record: Record, name: str) -> Any:
-  """The value of a column.
+  """Returns the cell of a column.
 
   Raises:
-    ValueError: there is no such column; names those there are.
+    ValueError: there is no such column; the message names the columns.
   """
   if name not in record.fields:
     raise UserError(
-      f"{record.where}: no column {name!r}; there are"
+      f"{record.location}: no column {name!r}; there are"
       f" {', '.join(map(str, record.fields))}."
     )
   return record.fields[name]
 
 
 def get_int(record: Record, name: str) -> int:
-  """The same, a whole number.
+  """Returns the whole number in a column.
 
   Raises:
-    ValueError: also if it is something else.
+    ValueError: there is no such column, or its cell is not a whole number.
   """
-  value = get(record, name)
-  if isinstance(value, bool) or not hasattr(value, "__index__"):
+  cell = get(record, name)
+  if isinstance(cell, bool) or not hasattr(cell, "__index__"):
     raise UserError(
-      f"{record.where}: {name!r} is {value!r:.60}, not a whole number."
+      f"{record.location}: {name!r} is {cell!r:.60}, not a whole number."
     )
-  return value.__index__()
+  return cell.__index__()
 
 
 def get_text(record: Record, name: str) -> str:
-  """The same, a text.
+  """Returns the text in a column.
 
   Raises:
-    ValueError: also if it is something else.
+    ValueError: there is no such column, or its cell is not a text.
   """
-  value = get(record, name)
-  if isinstance(value, bytes):
-    return value.decode("utf-8", "replace")
-  if not isinstance(value, str):
-    raise UserError(f"{record.where}: {name!r} is {value!r:.60}, not a text.")
-  return value
+  cell = get(record, name)
+  if isinstance(cell, bytes):
+    return cell.decode("utf-8", "replace")
+  if not isinstance(cell, str):
+    raise UserError(f"{record.location}: {name!r} is {cell!r:.60}, not a text.")
+  return cell

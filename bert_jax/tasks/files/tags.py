@@ -71,8 +71,9 @@ def letters(tags: Iterable[str]) -> str | None:
 
   Tags in which `find_unprefixed` finds one have no scheme.
   """
-  matches = [_PREFIXED.fullmatch(tag) for tag in {*tags} - {"O"}]
-  if not matches or not all(matches):
+  entity_tags = {*tags} - {"O"}
+  matches = [m for tag in entity_tags if (m := _PREFIXED.fullmatch(tag))]
+  if not matches or len(matches) < len(entity_tags):
     return None
   # Letters without types may be tags of another kind, unless B or I is used.
   if not any(match[2] or match[1] in "BI" for match in matches):
@@ -138,7 +139,8 @@ def all_labels(tags: Iterable[str]) -> tuple[str, ...]:
   scheme = letters(tags)
   if scheme is None:
     return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
-  types = {_PREFIXED.fullmatch(tag)[2] or "" for tag in tags - {"O"}}
+  matches = map(_PREFIXED.fullmatch, tags - {"O"})
+  types = {match[2] or "" for match in matches if match}
   pairs = (
     (letter, entity_type) for entity_type in sorted(types) for letter in scheme
   )

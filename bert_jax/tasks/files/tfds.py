@@ -1,4 +1,4 @@
-"""Data sets of TensorFlow Datasets, read as files are: `tfds:NAME:SPLIT`.
+"""Reads data sets of TensorFlow Datasets like files: `tfds:NAME:SPLIT`.
 
 The package is imported only when such an input is read.
 """
@@ -12,13 +12,17 @@ from bert_jax.messages import UserError
 from bert_jax.tasks.files import choices
 from bert_jax.tasks.files.tables import Record
 
-# The input `tfds` or `tfds:NAME:SPLIT` stands in place of a file.
+# An input may be `tfds` or `tfds:NAME:SPLIT` in place of a file.
 TFDS = "tfds"
 PREFIX = TFDS + ":"
 
 
 def _builder(name: str) -> Any:
-  """Opens a data set of TensorFlow Datasets; ValueError says what is wrong."""
+  """Opens a data set of TensorFlow Datasets, after downloading it if needed.
+
+  Raises:
+    ValueError: the package is missing, or the data set cannot be loaded.
+  """
   try:
     import tensorflow_datasets as tfds
   except ImportError as e:
@@ -38,7 +42,7 @@ def _builder(name: str) -> Any:
 
 
 def splits(name: str) -> list[str]:
-  """The splits of a data set."""
+  """Returns the names of the splits of a data set."""
   return list(_builder(name).info.splits)
 
 
@@ -47,10 +51,11 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
 
   Args:
     path: `tfds:NAME:SPLIT`.
-    labels: the task's labels; a class with another name gets its number.
+    labels: the task's labels. A class whose name is not a label is read as its
+      number.
 
   Raises:
-    ValueError: cannot be loaded, or no such split.
+    ValueError: the data set cannot be loaded, or has no such split.
   """
   import tensorflow_datasets as tfds
 
@@ -74,22 +79,28 @@ def records(path: str, labels: Sequence[str] = ()) -> Iterator[Record]:
       yield record
 
 
-def _plain(value: Any, feature: Any, labels: tuple[str, ...]) -> Any:
-  """Python values for a data set's: texts, names of classes, lists."""
+def _plain(content: Any, feature: Any, labels: tuple[str, ...]) -> Any:
+  """Converts a value of a data set to texts, numbers, lists and dicts.
+
+  Args:
+    content: the value.
+    feature: its feature in TensorFlow Datasets.
+    labels: see `records`.
+  """
   import tensorflow_datasets as tfds
 
-  if isinstance(value, dict):
-    return {k: _plain(v, feature[k], labels) for k, v in value.items()}
-  if isinstance(feature, tfds.features.ClassLabel):
-    if np.ndim(value) == 0:
-      name = feature.int2str(int(value)) if value >= 0 else None
-      fits = name is None or not labels or {name, name.lower()} & {*labels}
-      return name if fits else str(int(value))
-  # `tf.RaggedTensor` has `to_list`.
-  if isinstance(value, list | tuple | np.ndarray) or hasattr(value, "to_list"):
+  if isinstance(content, dict):
+    return {k: _plain(v, feature[k], labels) for k, v in content.items()}
+  is_class = isinstance(feature, tfds.features.ClassLabel)
+  if is_class and np.ndim(content) == 0:
+    name = feature.int2str(int(content)) if content >= 0 else None
+    fits = name is None or not labels or {name, name.lower()} & {*labels}
+    return name if fits else str(int(content))
+  is_ragged = hasattr(content, "to_list")  # This is a `tf.RaggedTensor`.
+  if is_ragged or isinstance(content, list | tuple | np.ndarray):
     inner = getattr(feature, "feature", feature)
-    items = value.to_list() if hasattr(value, "to_list") else list(value)
-    return [_plain(item, inner, labels) for item in items]
-  if isinstance(value, bytes):
-    return value.decode("utf-8", "replace")
-  return value.item() if isinstance(value, np.generic) else value
+    elements = content.to_list() if is_ragged else list(content)
+    return [_plain(element, inner, labels) for element in elements]
+  if isinstance(content, bytes):
+    return content.decode("utf-8", "replace")
+  return content.item() if isinstance(content, np.generic) else content
