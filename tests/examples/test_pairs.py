@@ -67,8 +67,8 @@ def both():
 def test_distributions_match_the_published_program(both, key):
   rows, published = (x[key] for x in both)
   for decile in np.quantile(published, np.arange(1, 10) / 10):
-    share, published = (rows <= decile).mean(), (published <= decile).mean()
-    assert abs(share - published) < 0.01, (decile, share, published)
+    share, expected = (rows <= decile).mean(), (published <= decile).mean()
+    assert abs(share - expected) < 0.01, (decile, share, expected)
 
 
 def test_shares_match_the_published_program(both):
