@@ -17,7 +17,7 @@ from bert_jax import models
 from bert_jax.corpus.reader import Prepared
 from bert_jax.messages import UserError
 from bert_jax.models import task_heads
-from bert_jax.tasks.batches import Part
+from bert_jax.tasks.batches import TaskFolder
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text.open_vocabulary import check_begins
 from bert_jax.training import start_from
@@ -45,7 +45,7 @@ class Teacher(NamedTuple):
 
 
 def read(
-  prepared: Prepared | Part,
+  prepared: Prepared | TaskFolder,
   task: Task | None,
   path: str,
   model: dict[str, Any],
@@ -176,7 +176,7 @@ def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
   return " and ".join(remedies)
 
 
-def _cut(model: OpenedModel, prepared: Prepared | Part) -> Weights:
+def _cut(model: OpenedModel, prepared: Prepared | TaskFolder) -> Weights:
   """Cuts a teacher's word table to the pieces of the data.
 
   The teacher must not predict pieces that its student lacks. So rows beyond its
