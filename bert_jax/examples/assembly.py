@@ -189,7 +189,7 @@ def pack(
       `width`.
     demands: [N] the most predictions of each sequence; more than `slots` counts
       as `slots`.
-    key: from `make_key`; it orders sequences of equal length.
+    key: a key from `make_key`; it orders sequences of equal length.
     width: L.
     slots: M.
     max_sequences: S.
@@ -232,7 +232,7 @@ def index_packed(
     corpus: the documents.
     first_document: the first document of the range.
     last_document: the end of the range, which is not part of the range.
-    key: from `make_key`; another key (epoch) gives other rows.
+    key: a key from `make_key`; another key (epoch) gives other rows.
     layout: the layout of the rows.
     index: a function like `Recipe.index`; each element is one sequence.
     resolve: finds the texts of the elements of `index`.
@@ -276,7 +276,7 @@ def build(
     corpus: the documents.
     elements: elements of the index: [B], or [B, S] if rows are packed.
     row_numbers: [B] uint64 numbers of the rows.
-    key: from `make_key`.
+    key: a key from `make_key`.
     layout: the layout of the rows.
     resolve: finds the texts of the elements.
 
@@ -307,7 +307,7 @@ def assemble(
     examples: [B, S] of `rows.EXAMPLE`.
     numbers: [B, S] uint64; the number of a sequence and `key` determine all its
       draws.
-    key: from `make_key`.
+    key: a key from `make_key`.
     layout: the layout of the rows.
 
   Raises:

@@ -93,7 +93,7 @@ def index_all(
     corpus: the documents.
     first_document: the first document of the range.
     last_document: the end of the range.
-    key: from `make_key`; another key (epoch) cuts at other words.
+    key: a key from `make_key`; another key (epoch) cuts at other words.
     length: L.
 
   Returns:

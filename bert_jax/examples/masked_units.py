@@ -1,7 +1,8 @@
 """Chooses the tokens to hide: single tokens, words, n-grams, spans of words.
 
 A row has one or more sequences. The draws of a sequence depend on its own
-number. Therefore a sequence gets the same choice alone and in a packed row.
+number. So its hidden tokens are the same in a row of its own and in a packed
+row.
 """
 
 from typing import NamedTuple
@@ -149,7 +150,7 @@ def shuffle(
   Args:
     eligible: [B, L] bool.
     sequences: the sequences of the batch.
-    key: from `make_key`.
+    key: a key from `make_key`.
     weights: [B, L] positive. Each of the remaining columns comes next with a
       chance in proportion to its weight. None for equal chances.
   """
@@ -198,7 +199,7 @@ def choose_tokens(
     sequences: the sequences of the batch.
     counts: [B * S] how many tokens to draw from each sequence; at most as many
       as are maskable.
-    key: from `make_key`.
+    key: a key from `make_key`.
     weights: [B, L] positive, see `shuffle`; None for equal chances.
 
   Returns:
@@ -241,8 +242,8 @@ def choose_words(
   The words of a sequence are tried in random order. Each one is tried as the
   first word of a unit, and the number of words in the unit is drawn. A unit
   ends where its run of maskable text ends. A unit with more tokens than are
-  left to hide is shortened (see `Units`). If its first word alone has more, the
-  next word is tried. So fewer tokens than `counts` may be drawn.
+  left to hide is shortened (see `Units`). If already its first word has more,
+  the next word is tried. So fewer tokens than `counts` may be drawn.
 
   There are three deviations from the published programs. If truncation has
   separated pieces from the start of their word, the pieces are a word of their
@@ -257,7 +258,7 @@ def choose_words(
       of maskable tokens always counts as the start of a word.
     sequences: the sequences of the batch.
     counts: [B * S] the most tokens to draw from each sequence.
-    key: from `make_key`.
+    key: a key from `make_key`.
     units: a value of `KINDS`.
 
   Returns:

@@ -255,8 +255,8 @@ def mask_tokens(
       first column.
     numbers: [B] or [B, S] uint64, the numbers of the examples. With `key` and
       the column in the sequence they determine every draw.
-    key: from `make_key`.
-    masks: from `check_masks`.
+    key: a key from `make_key`.
+    masks: the options, from `check_masks`.
     mask_id: the id of [MASK].
     vocab_size: random ids are below this number.
     reserved: the ids that "roberta" never draws.

@@ -106,7 +106,7 @@ def index_chunks(
     corpus: the documents.
     first_document: the first document of the range.
     last_document: the end of the range.
-    key: from `make_key`; another key (epoch) gives other chunks.
+    key: a key from `make_key`; another key (epoch) gives other chunks.
     max_tokens: the row length without special tokens.
     short_probability: 0.1 in the program's flags.
     split_single: True if a chunk of one sentence may be split inside, to make a
@@ -167,7 +167,7 @@ def locate(
     corpus: the documents, at least two.
     chunks: [B] of `CHUNK`.
     numbers: [B] uint64 global numbers of the examples.
-    key: from `make_key`, for the random documents and the splits.
+    key: a key from `make_key`, for the random documents and the splits.
   """
   sentences = np.asarray(corpus.sentences)
   documents = np.asarray(corpus.documents)
@@ -219,7 +219,7 @@ def truncate(
   Args:
     spans: B pairs, from `locate`.
     numbers: [B] uint64 global numbers of the examples.
-    key: from `make_key`.
+    key: a key from `make_key`.
     max_tokens: the most tokens of a pair.
   """
   a_start, a, b_start, b = spans
@@ -249,7 +249,7 @@ def resolve(
     corpus: the documents.
     chunks: [N] of `CHUNK`.
     numbers: [N] uint64 numbers of the examples.
-    key: from `make_key`.
+    key: a key from `make_key`.
     max_tokens: the row length without special tokens.
 
   Returns:

@@ -169,7 +169,7 @@ class TextPortions:
   kind, unit = "text", "record"
 
   def __init__(self, text: GroupedText, recipe: Recipe, seed: int, name: str):
-    """Describes the groups; the arguments are those of `streams.Stream`."""
+    """Describes the groups; for the arguments see `streams.Stream`."""
     self._text, self._recipe = text, recipe
     self.key = hashing.make_key("text", name, seed)
     layout = f"{recipe.features} {text.meta['fingerprint']}"

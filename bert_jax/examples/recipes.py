@@ -218,7 +218,7 @@ def bert_pairs(
 ) -> Recipe:
   """BERT's pre-training: masked tokens and next-sentence prediction.
 
-  The defaults are those of google-research/bert's create_pretraining_data.py.
+  The defaults come from google-research/bert's create_pretraining_data.py.
   """
   _check_share(options)
   # The option is a string if it comes from a command line.

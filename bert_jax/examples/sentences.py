@@ -99,7 +99,7 @@ def index_segments(
     corpus: the documents.
     first_document: the first document of the range.
     last_document: the end of the range.
-    key: from `make_key`; another key (epoch) gives other rows.
+    key: a key from `make_key`; another key (epoch) gives other rows.
     length: L, the tokens of a row with [CLS] and one or two [SEP].
     short_probability: the share of rows whose target length is uniform between
       5 and L, instead of L (0.05 in the program).
@@ -193,7 +193,7 @@ def index_tokens(
     corpus: the documents.
     first_document: the first document of the range.
     last_document: the end of the range.
-    key: from `make_key`; another key (epoch) gives other rows.
+    key: a key from `make_key`; another key (epoch) gives other rows.
     length: L.
 
   Returns:

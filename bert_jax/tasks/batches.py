@@ -93,7 +93,7 @@ class Batches:
     self._host, self._hosts = host, hosts
     if task.kind == "span":
       self._unanswerable = unanswerable(rows)
-    # The length of an entry is that of its longest row.
+    # The length of an entry is the length of its longest row.
     self._lengths = lengths(rows).reshape(-1, self._columns).max(1)
     longest = int(self._lengths.max())
     holding = [b for b in sorted(buckets) if b >= longest]

@@ -33,7 +33,7 @@ class Layout(NamedTuple):
     pad: the id of padding.
     segments: True if a second text has segment id 1.
     vocab_size: the number of ids that a model needs, new ids included.
-    extra: the names of the new ids, which follow those of the vocabulary.
+    extra: the names of the new ids, which follow the ids of the vocabulary.
   """
 
   begin: tuple[int, ...]
@@ -94,9 +94,9 @@ def of_vocabulary(vocabulary: Vocabulary) -> Layout:
 def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
   """Returns the lengths of two texts after the longer one was cut at its end.
 
-  The lengths are those of `_truncate_seq_pair` in google-research/bert
-  run_classifier.py. It removes one token at a time from the longer text, and
-  from the second one if both are equally long.
+  `_truncate_seq_pair` in google-research/bert run_classifier.py gives the same
+  lengths. It removes one token at a time from the longer text, and from the
+  second one if both are equally long.
 
   Args:
     first: the tokens of the first text.

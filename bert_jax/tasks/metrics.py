@@ -59,9 +59,9 @@ def evaluate(
     examples: the raw fields of the examples.
 
   Returns:
-    name -> score; {} if no example has a label. The first name is that of the
-    task's first metric, which decides which checkpoint is the best. `examples`
-    is the number of examples with a label.
+    name -> score; {} if no example has a label. The first name is the name of
+    the task's first metric, which decides which checkpoint is the best.
+    `examples` is the number of examples with a label.
 
   Raises:
     ValueError: the numbers of predictions and examples differ, a metric does
@@ -400,10 +400,7 @@ def _squad2(
 def doubts(
   task: Task, predictions: Sequence[Any], examples: Examples
 ) -> list[str]:
-  """Returns warnings about scores that say little.
-
-  The arguments are those of `evaluate`.
-  """
+  """Returns warnings about scores that say little; see `evaluate`."""
   labelled = [
     (gold(task, example), prediction)
     for example, prediction in zip(examples, predictions, strict=True)

@@ -28,7 +28,7 @@ Logits = Sequence[np.ndarray] | np.ndarray
 class SpanRules(NamedTuple):
   """The rules for legal answers, and for "no answer".
 
-  The defaults are those of google-research/bert run_squad.py.
+  The defaults come from google-research/bert run_squad.py.
 
   Attributes:
     n_best: the number of starts and of ends that are tried in each window, and
@@ -107,7 +107,7 @@ def example_logits(task: Task, rows: Rows, logits: Logits) -> np.ndarray:
   """Returns the logits of E examples.
 
   If an example has several rows (windows of a long text), its logits are the
-  mean over these rows. The arguments are those of `make_predictions`.
+  mean over these rows. For the arguments see `make_predictions`.
 
   Returns:
     float64 [E, classes], [E, choices] or [E, 1].
@@ -185,7 +185,7 @@ def check_finite(*logits: np.ndarray) -> None:
 def _tags(
   task: Task, rows: Rows, logits: Logits, examples: Examples
 ) -> list[list[str | None]]:
-  """Returns the tag of each word: that of its first piece.
+  """Returns the tag of each word, which is the tag of its first piece.
 
   If several rows have this piece, the row with the most context around it
   counts.
@@ -407,7 +407,7 @@ def _answer(
     spans: the legal spans.
     null: [2] the logits of "no answer"; None if the question has an answer.
     rules: the rules for answers.
-    beam: True if the spans are those of a beam.
+    beam: True if the spans come from a beam.
 
   Returns:
     See `answer_questions`.

@@ -47,9 +47,9 @@ class TaskFiles(NamedTuple):
 
 _BINARY, _TRUTH = ("0", "1"), ("false", "true")
 _ENTAILED = ("entailment", "not_entailment")
-# Task -> labels, metrics, name in TensorFlow Datasets. The labels are those of
-# `get_labels` in google-research/bert run_classifier.py, and for the tasks that
-# it lacks, those of google-research/electra
+# Task -> labels, metrics, name in TensorFlow Datasets. The labels come from
+# `get_labels` in google-research/bert run_classifier.py. For the tasks that it
+# lacks, they come from google-research/electra
 # finetune/classification/classification_tasks.py.
 _GLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
   "cola": (_BINARY, ("matthews",), "glue/cola"),
@@ -66,7 +66,7 @@ _GLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
   "rte": (_ENTAILED, ("accuracy",), "glue/rte"),
   "wnli": (_BINARY, ("accuracy",), "glue/wnli"),
 }
-# Task -> labels, metrics, tokens in a row. The metrics are those of Wang et al.
+# Task -> labels, metrics, tokens in a row. The metrics come from Wang et al.
 # 2019, table 1. CB's classes are in the order of TensorFlow Datasets.
 _SUPERGLUE: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
   "boolq": (_TRUTH, ("accuracy",), 256),

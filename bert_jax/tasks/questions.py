@@ -1,7 +1,7 @@
 """Encodes questions and contexts as rows, with the answer in each window.
 
-The rows are those of google-research/bert run_squad.py (length 384, stride 128,
-64 tokens of the question), with two differences. An answer is located by the
+The rows are as in google-research/bert run_squad.py (length 384, stride 128, 64
+tokens of the question), with two differences. An answer is located by the
 characters of the raw context, not by words. The stride cannot leave a gap.
 """
 

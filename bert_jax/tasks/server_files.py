@@ -1,7 +1,7 @@
 """Writes predictions to the files that official scripts and servers read.
 
-For GLUE and SuperGLUE, the names of the files and of their columns are those of
-the servers (gluebenchmark.com/faq, super.gluebenchmark.com/faq).
+The servers of GLUE and SuperGLUE prescribe the names of the files and columns
+(gluebenchmark.com/faq, super.gluebenchmark.com/faq).
 """
 
 import io

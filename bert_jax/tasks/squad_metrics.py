@@ -1,6 +1,6 @@
 """Compares answers like the official scripts of SQuAD and ReCoRD.
 
-The rules "1.1" and "2.0" are those of evaluate-v1.1.py and evaluate-v2.0.py of
+The rules "1.1" and "2.0" come from evaluate-v1.1.py and evaluate-v2.0.py of
 rajpurkar.github.io/SQuAD-explorer. ReCoRD's script has the rules of v1.1.
 """
 

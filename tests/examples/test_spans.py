@@ -224,7 +224,7 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["whole_word", "ngram", "span"])
 def test_all_pieces_of_a_word_or_none(family, kind):
-  """Of each word all pieces are hidden or none, in 500 rows (A06)."""
+  """All pieces of a word are hidden, or none, in 500 rows (A06)."""
   pieces, begins = FAMILIES[family]
   flags = np.array([begins(piece) for piece in pieces])
   flags = reader.mark_starts(flags, np.array([0]))

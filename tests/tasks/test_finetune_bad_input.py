@@ -1,4 +1,4 @@
-"""What users give `prepare`, `predict` and `score`: one sentence, or mended."""
+"""Odd inputs of `prepare`, `predict` and `score` work, or give one sentence."""
 
 import io
 import json
@@ -22,26 +22,29 @@ from bert_jax.use import likelihood_tests, predict, text_batches
 from bert_jax.weights import model_folder
 from bert_jax.weights.load import load
 
-OWN = dict(columns=" text = my text , label = my label")
+COLUMNS = dict(columns=" text = my text , label = my label")
 
 
-def read(path, **own):
-  known = task_inputs.find("mine", **own)
-  return task_inputs.read(known, [Input("train", str(path))])
+def read(path, **options):
+  task = task_inputs.find("mine", **options)
+  return task_inputs.read(task, [Input("train", str(path))])
 
 
 @pytest.mark.parametrize(
-  "own, message",
+  "options, message",
   [
-    (OWN | dict(labels=["a", "b", "a"]), "--labels: 'a' is there twice"),
-    (OWN | dict(labels=["a"]), "a classification needs two or more"),
-    (OWN | dict(kind="regression", labels=["1", "2"]), "a regression has none"),
+    (COLUMNS | dict(labels=["a", "b", "a"]), "--labels: 'a' is there twice"),
+    (COLUMNS | dict(labels=["a"]), "a classification needs two or more"),
+    (
+      COLUMNS | dict(kind="regression", labels=["1", "2"]),
+      "a regression has none",
+    ),
     (dict(kind="tagging", labels=["O", "B-X", "Y"]), "--labels: tag 'Y' is"),
   ],
 )
-def test_labels_that_cannot_be(own, message):
+def test_impossible_labels(options, message):
   with pytest.raises(ValueError, match=message):
-    task_inputs.find("mine", **own)
+    task_inputs.find("mine", **options)
 
 
 def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
@@ -49,20 +52,20 @@ def test_names_with_spaces_marks_and_halves_of_pairs(tmp_path):
   path.write_bytes(
     b"\xef\xbb\xbfmy text\tmy label\r\na\tnot spam \r\nb\tspam\r\n"
   )
-  found = read(path, **OWN)
-  assert found.task.labels == ("not spam", "spam")
-  assert [e["texts"] for e in found.splits["train"]] == [["a"], ["b"]]
+  contents = read(path, **COLUMNS)
+  assert contents.task.labels == ("not spam", "spam")
+  assert [e["texts"] for e in contents.splits["train"]] == [["a"], ["b"]]
   line = '{"my text": "x \\ud83d", "my label": "\\uDC00"}\n'
   path = files.write(tmp_path / "a.jsonl", line + line.replace("\\uDC00", "b"))
-  found = read(path, **OWN)
-  assert found.splits["train"][0]["texts"] == ["x \ufffd"]
-  assert found.task.labels == ("b", "\ufffd")
-  # A whole pair is a character.
+  contents = read(path, **COLUMNS)
+  assert contents.splits["train"][0]["texts"] == ["x \ufffd"]
+  assert contents.task.labels == ("b", "\ufffd")
+  # A whole surrogate pair is one character.
   assert tables.parse_json('["\\ud83d\\ude00"]') == ["\U0001f600"]
   lines = [{"my text": "a", "my label": ["b"]}]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   with pytest.raises(ValueError, match=r"b\.jsonl:1: label \['b'\] is neither"):
-    read(path, **OWN)
+    read(path, **COLUMNS)
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
@@ -71,8 +74,8 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
   assert [*text_batches.read_lines(str(path))] == ["a", "b\ufeff"]
   odd = '{"id": "\\ud800", "words": ["a\\udfff"]}'
   (tmp_path / "a.jsonl").write_text(odd)
-  (found,) = text_batches.read_texts(str(tmp_path / "a.jsonl"))
-  assert (found.id, found.text) == ("\ufffd", "a\ufffd")
+  (text,) = text_batches.read_texts(str(tmp_path / "a.jsonl"))
+  assert (text.id, text.text) == ("\ufffd", "a\ufffd")
   path.write_bytes(b"a\n\xff\n")
   with pytest.raises(ValueError, match=r"a\.txt:2: not UTF-8"):
     list(text_batches.read_lines(str(path)))
@@ -95,15 +98,15 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
   source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
   lines = b'{"words": ["cat", "\\ud800", ""]}\r\n{"text": " "}'
   source.write_bytes(b"\xef\xbb\xbf" + lines)
-  given = dict(model=models / "tagging", input=source, output=target)
-  command("predict", **given)
+  wrong_flags = dict(model=models / "tagging", input=source, output=target)
+  command("predict", **wrong_flags)
   rows = [json.loads(line) for line in target.read_text("utf-8").splitlines()]
   assert [row["words"] for row in rows] == [["cat", "\ufffd", ""], []]
   assert [len(row["tags"]) for row in rows] == [3, 0]
 
 
 @pytest.mark.parametrize(
-  "content, given, message",
+  "content, wrong_flags, message",
   [
     (b"", {}, "in.jsonl has no lines"),
     (b'{"text": "a"}\n[]', {}, "in.jsonl:2: no object"),
@@ -117,14 +120,14 @@ def test_predictions_of_odd_lines(models, tmp_path, monkeypatch):
   ],
 )
 def test_predict_says_what_is_wrong(
-  models, tmp_path, monkeypatch, content, given, message
+  models, tmp_path, monkeypatch, content, wrong_flags, message
 ):
   monkeypatch.chdir(tmp_path)
   (tmp_path / "in.jsonl").write_bytes(content)
   monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
   flags = dict(model=models / "classification", input="in.jsonl", output="out")
   with pytest.raises(SystemExit) as e:
-    command("predict", **flags | given)
+    command("predict", **flags | wrong_flags)
   assert message in str(e.value) and "\n" not in str(e.value)
   assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
   assert (tmp_path / "in.jsonl").read_bytes() == content
@@ -153,21 +156,21 @@ def test_only_questions_have_no_answer(models):
 
 
 def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
-  where = tiny_tasks.write_task(tmp_path / "task")
+  folder = tiny_tasks.write_task(tmp_path / "task")
   long = str(tmp_path / "long")
   task = tiny_tasks.TASKS["classification"]
   texts = [dict(id="0", texts=["red " * 40], label="cat")]
   encoded = prepare_task.encode_examples(
     task, texts, tiny_tasks.vocabulary(), 64
   )
-  meta = encoded_rows.read_meta(where)
+  meta = encoded_rows.read_meta(folder)
   tokenizer = tiny_tasks.tokenizer_files()
   encoded_rows.save(
     long, task, {"validation": (encoded.rows, texts)}, meta, tokenizer
   )
   (tmp_path / "file").write_text("")
-  flags = dict(model=models / "classification", data=where)
-  for given, message in (
+  flags = dict(model=models / "classification", data=folder)
+  for wrong_flags, message in (
     (dict(output=tmp_path / "file"), "file: File exists"),
     (dict(split="tets"), "no split 'tets'; it has train, validation"),
     (dict(batch_size=0), "--batch-size=0: must be at least 1"),
@@ -175,36 +178,38 @@ def test_score_says_what_is_wrong(models, tmp_path, monkeypatch):
     (dict(data=long), "has rows of 42 tokens, the model takes 40; prepare it"),
     (dict(model=models / "tagging"), "kind classification, the model of tag"),
   ):
-    given = dict(output=tmp_path / "out") | given
+    wrong_flags = dict(output=tmp_path / "out") | wrong_flags
     with pytest.raises(SystemExit) as e:
-      command("evaluate", **flags | given)
+      command("evaluate", **flags | wrong_flags)
     assert message in str(e.value) and "\n" not in str(e.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_is_not_scored_without_labels(tmp_path):
+def test_a_split_without_labels_is_not_evaluated(tmp_path):
   path = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
   hidden = files.write(tmp_path / "b.tsv", "my text\nred\n")
   vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
-  where = str(tmp_path / "task")
+  folder = str(tmp_path / "task")
   inputs = [Input("train", path), Input("test", hidden)]
-  prepare_task.prepare(task_inputs.find("mine", **OWN), inputs, vocab, where)
-  opened = batches.open_data(2, 0, where, validation="train,test")
+  prepare_task.prepare(
+    task_inputs.find("mine", **COLUMNS), inputs, vocab, folder
+  )
+  opened = batches.open_data(2, 0, folder, validation="train,test")
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
     batches.open_splits(opened)
 
 
 @pytest.mark.parametrize("labels", ["2.5", "2.5 2.5", "2.5  1"])
-def test_a_run_is_not_scored_where_no_correlation_is_defined(tmp_path, labels):
+def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   lines = "".join(f"red\t{label}\n" for label in labels.split(" "))
   table = files.write(tmp_path / "a.tsv", "my text\tmy label\n" + lines)
   vocab = files.write(tmp_path / "vocab.txt", "\n".join(tiny_tasks.PIECES))
-  where = str(tmp_path / "task")
-  # Of this split a line may have no label.
+  folder = str(tmp_path / "task")
+  # Lines of a split with this name need no label.
   inputs = [Input("held", table)]
-  known = task_inputs.find("mine", "regression", **OWN)
-  prepare_task.prepare(known, inputs, vocab, where)
-  opened = batches.open_data(2, 0, where, train="held", validation="held")
+  task = task_inputs.find("mine", "regression", **COLUMNS)
+  prepare_task.prepare(task, inputs, vocab, folder)
+  opened = batches.open_data(2, 0, folder, train="held", validation="held")
   if "1" in labels:
     (split,) = batches.open_splits(opened)
     assert len(split.examples) == 3
@@ -213,7 +218,7 @@ def test_a_run_is_not_scored_where_no_correlation_is_defined(tmp_path, labels):
     ValueError, match=r"'held' has only the label 2.5 .*validation="
   ):
     batches.open_splits(opened)
-  # A model that predicts nothing is not scored by it.
+  # A model that predicts nothing needs no metric.
   assert len(batches.open_splits(opened, predicts=False)) == 1
 
 
@@ -225,18 +230,18 @@ def test_word_tables_grow_and_padding_is_left_out():
     lambda _: jnp.asarray(drawn), tree, is_leaf=lambda x: x is None
   )
 
-  def taken(array):
-    found = parts.Pretrained("x", {"labels": None}, {word: array})
-    params, _ = start_from.take(found, tree, lambda path: True, ())
+  def copy_table(array):
+    contents = parts.Pretrained("x", {"labels": None}, {word: array})
+    params, _ = start_from.take(contents, tree, lambda path: True, ())
     return np.asarray(params["encoder"]["embeddings"]["word"]["embedding"])
 
-  # GPT-1's three new ids keep their drawn rows.
+  # GPT-1's three new ids keep their random rows.
   old = np.full((3, 2), -1.0, np.float32)
-  np.testing.assert_array_equal(taken(old), [*old, *drawn[3:]])
+  np.testing.assert_array_equal(copy_table(old), [*old, *drawn[3:]])
   padded = np.arange(16, dtype=np.float32).reshape(8, 2) + 50.0
-  np.testing.assert_array_equal(taken(padded), padded[:6])
+  np.testing.assert_array_equal(copy_table(padded), padded[:6])
   with pytest.raises(ValueError, match=r"x: encoder/.* \[8, 3\], not \[6, 2\]"):
-    taken(np.zeros((8, 3), np.float32))
+    copy_table(np.zeros((8, 3), np.float32))
 
 
 def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
@@ -252,7 +257,7 @@ def test_a_causal_model_without_the_new_ids_is_refused(tmp_path):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
-  """fairseq's dictionaries are padded before <mask>; no piece has those ids."""
+  """fairseq pads its dictionaries before <mask>, with ids without a piece."""
   path = tiny_models.write(tmp_path / "roberta", "roberta")
   vocab = tmp_path / "roberta" / "vocab.json"
   ids = json.loads(vocab.read_text("utf-8"))
@@ -260,14 +265,14 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   vocab.write_text(json.dumps(ids))
   tiny_models.delete_digests(path)
   if whole:
-    made = model_tokenizer.build(model_folder.read_tokenizer(path), path)
-    (tmp_path / "roberta" / "tokenizer.json").write_text(made.to_str())
+    tokenizer = model_tokenizer.build(model_folder.read_tokenizer(path), path)
+    (tmp_path / "roberta" / "tokenizer.json").write_text(tokenizer.to_str())
   table = files.write(tmp_path / "a.tsv", "my text\tmy label\nred\ta\ncat\tb\n")
-  where = str(tmp_path / "task")
-  known, inputs = task_inputs.find("mine", **OWN), [Input("train", table)]
-  prepare_task.prepare(known, inputs, path, where)
-  pieces = batches.open_folder(where).vocab
+  folder = str(tmp_path / "task")
+  task, inputs = task_inputs.find("mine", **COLUMNS), [Input("train", table)]
+  prepare_task.prepare(task, inputs, path, folder)
+  pieces = batches.open_folder(folder).vocab
   assert len(pieces) == ids["<mask>"] + 1 and pieces[-2] == "madeupword0002"
-  start_from.read(path, pieces, where)
+  start_from.read(path, pieces, folder)
   with pytest.raises(ValueError, match="its piece 262 is 'madeupword0002', th"):
-    start_from.read(path, [*pieces[:-2], "x", "<mask>"], where)
+    start_from.read(path, [*pieces[:-2], "x", "<mask>"], folder)

@@ -1,7 +1,6 @@
-"""Files of a task's folder that another hand changed are refused by name."""
+"""A task folder that another program has changed is refused."""
 
 import json
-import os
 import pathlib
 import random
 import shutil
@@ -17,14 +16,14 @@ TEXT = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
 
 
 def make(path, text=TEXT):
-  """A folder of two splits as `prepare-task` makes it."""
+  """Returns a task folder with two splits, made by `prepare`."""
   files.wordpiece(path)
   names = {name: files.write(path / name, text) for name in ("a.tsv", "b.tsv")}
-  known = task_inputs.find("sst2")
+  task = task_inputs.find("sst2")
   splits = [f"train={names['a.tsv']}", f"validation={names['b.tsv']}"]
-  inputs = task_inputs.parse_inputs(known, splits)
+  inputs = task_inputs.parse_inputs(task, splits)
   vocab, output = str(path / "vocab.txt"), str(path / "sst2")
-  prepare_task.prepare(known, inputs, vocab, output, length=12)
+  prepare_task.prepare(task, inputs, vocab, output, length=12)
   return output
 
 
@@ -40,7 +39,7 @@ def copy(prepared, tmp_path):
 
 @pytest.fixture
 def folder(copy):
-  """A folder of the versions that wrote no digests."""
+  """Returns a task folder without digests, as earlier versions wrote it."""
   meta = json.loads((copy / "meta.json").read_text())
   del meta["files"], meta["fingerprint"]
   (copy / "meta.json").write_text(json.dumps(seal(meta)))
@@ -48,9 +47,9 @@ def folder(copy):
 
 
 def change(folder, **arrays):
-  _, made, _ = encoded_rows.load(folder, "train")
-  path = os.path.join(folder, "train.npz")
-  np.savez(path, **(made._asdict() | arrays))
+  _, rows, _ = encoded_rows.load(folder, "train")
+  path = pathlib.Path(folder, "train.npz")
+  np.savez(path, **(rows._asdict() | arrays))
 
 
 def load(folder):
@@ -67,8 +66,9 @@ def test_a_folder_without_digests_is_opened_and_said(folder, capsys):
 
 
 def test_one_flipped_bit_anywhere_is_noticed(prepared, tmp_path):
-  """In labels, examples, vocabulary, settings and meta.json alike."""
-  names, rng = sorted(os.listdir(prepared)), random.Random(0)
+  """It is noticed in every file of the folder."""
+  names = sorted(path.name for path in pathlib.Path(prepared).iterdir())
+  rng = random.Random(0)
   assert names == [
     *("meta.json", "tokenizer_config.json", "train.examples.jsonl"),
     *("train.npz", "validation.examples.jsonl", "validation.npz", "vocab.txt"),
@@ -79,8 +79,8 @@ def test_one_flipped_bit_anywhere_is_noticed(prepared, tmp_path):
     for number in range(12):
       copy = tmp_path / f"{name}-{number}"
       shutil.copytree(prepared, copy)
-      changed, place = bytearray(content), rng.randrange(len(content))
-      changed[place] ^= 1 << rng.randrange(8)
+      changed, index = bytearray(content), rng.randrange(len(content))
+      changed[index] ^= 1 << rng.randrange(8)
       (copy / name).write_bytes(changed)
       with pytest.raises(ValueError, match=f"{copy}.* is damaged"):
         load(str(copy))
@@ -106,7 +106,7 @@ def test_a_file_that_would_be_read_instead_of_the_tokenizer(copy):
 
 
 def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
-  """And not of the names and the order of what it was made from."""
+  """It does not depend on the names and the order of the input files."""
   first = load(prepared).folder.meta
   same = load(make(tmp_path)).folder.meta
   assert first["fingerprint"] == same["fingerprint"] != first[batches.ROWS]
@@ -117,14 +117,13 @@ def test_the_fingerprint_is_that_of_all_splits(prepared, tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00"])
 def test_another_file(folder, content):
-  with open(os.path.join(folder, "train.npz"), "wb") as f:
-    f.write(content)
+  pathlib.Path(folder, "train.npz").write_bytes(content)
   with pytest.raises(ValueError, match=r"sst2: split train is damaged \("):
     load(folder)
 
 
 def test_a_bare_array(folder):
-  with open(os.path.join(folder, "train.npz"), "wb") as f:
+  with pathlib.Path(folder, "train.npz").open("wb") as f:
     np.save(f, np.arange(3))
   with pytest.raises(ValueError, match="sst2: split train is damaged"):
     load(folder)
@@ -137,8 +136,8 @@ def test_a_label_that_no_class_has(folder):
 
 
 def test_a_piece_that_the_vocabulary_has_not(folder):
-  _, made, _ = encoded_rows.load(folder, "train")
-  change(folder, ids=np.full_like(made.ids, 40000))
+  _, rows, _ = encoded_rows.load(folder, "train")
+  change(folder, ids=np.full_like(rows.ids, 40000))
   with pytest.raises(ValueError, match="damaged .piece 40000 of"):
     load(folder)
 

@@ -1,7 +1,7 @@
-"""Rows and batches of tasks: each family's layout, tags, order, padding."""
+"""Rows and batches of tasks: layouts of families, tags, order, padding."""
 
 import json
-import os
+import pathlib
 import subprocess
 import sys
 
@@ -38,8 +38,8 @@ def ids(vocabulary, row):
   return [vocabulary.pieces[i] for i in row]
 
 
-def row_of(made, i):
-  r = made.rows
+def row_of(encoded, i):
+  r = encoded.rows
   return r.ids[r.starts[i] : r.starts[i + 1]].tolist()
 
 
@@ -48,24 +48,26 @@ def example(*texts, label="no"):
 
 
 def test_pairs_and_single_texts_of_bert(bert):
-  made = encode.texts(
+  encoded = encode.texts(
     TWO, [example("the cat"), example("the cat", "a dog")], bert, 16
   )
-  assert ids(bert, row_of(made, 0)) == ["[CLS]", "the", "cat", "[SEP]"]
-  assert ids(bert, row_of(made, 1)) == (
+  assert ids(bert, row_of(encoded, 0)) == ["[CLS]", "the", "cat", "[SEP]"]
+  assert ids(bert, row_of(encoded, 1)) == (
     ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
   )
-  assert made.rows.second.tolist() == [4, 4]
-  assert made.rows.labels.dtype == np.int32
+  assert encoded.rows.second.tolist() == [4, 4]
+  assert encoded.rows.labels.dtype == np.int32
 
 
 def test_roberta_has_two_separators_and_no_segments(folder):
   vocabulary = files.load(files.roberta(folder))
-  made = encode.texts(TWO, [example("ab", "c"), example("ab")], vocabulary, 16)
+  encoded = encode.texts(
+    TWO, [example("ab", "c"), example("ab")], vocabulary, 16
+  )
   pair = ["<s>", "a", "b", "</s>", "</s>", "c", "</s>"]
-  assert ids(vocabulary, row_of(made, 0)) == pair
-  assert made.rows.second.tolist() == [7, 4]
-  batch = batches.Batches(TWO, made.rows, 1, 2, shuffle=False).batch(0)
+  assert ids(vocabulary, row_of(encoded, 0)) == pair
+  assert encoded.rows.second.tolist() == [7, 4]
+  batch = batches.Batches(TWO, encoded.rows, 1, 2, shuffle=False).batch(0)
   assert not batch["segment_ids"].any()
   assert batch["input_ids"][1, 4:].tolist() == [1] * 12
 
@@ -73,8 +75,8 @@ def test_roberta_has_two_separators_and_no_segments(folder):
 def test_gpt1_has_three_new_tokens(folder):
   vocabulary = files.load(files.gpt1(folder))
   size = vocabulary.vocab_size
-  made = encode.texts(TWO, [example("ab", "c")], vocabulary, 16)
-  row = row_of(made, 0)
+  encoded = encode.texts(TWO, [example("ab", "c")], vocabulary, 16)
+  row = row_of(encoded, 0)
   assert [row[0], row[3], row[-1]] == [size, size + 1, size + 2]
   assert len(row) == 6
   assert layouts.of_vocabulary(vocabulary).vocab_size == size + 3
@@ -99,18 +101,18 @@ def test_pairs_are_cut_as_the_published_code_cuts_them():
 def test_choices_are_rows_of_one_example(bert):
   task = Task("c", "choice", ("0", "1"), 2, ("accuracy",))
   texts = [["the cat", "sat"], ["the cat", "ran on the mat"]]
-  made = encode.texts(
+  encoded = encode.texts(
     task, [dict(id="0", texts=texts, label="1")] * 3, bert, 16
   )
-  assert made.rows.example.tolist() == [0, 0, 1, 1, 2, 2]
-  assert made.rows.labels.tolist() == [1] * 6
-  batch = batches.Batches(task, made.rows, 0, 2, shuffle=False).batch(1)
+  assert encoded.rows.example.tolist() == [0, 0, 1, 1, 2, 2]
+  assert encoded.rows.labels.tolist() == [1] * 6
+  batch = batches.Batches(task, encoded.rows, 0, 2, shuffle=False).batch(1)
   assert batch["input_ids"].shape == (2, 2, 16)
   assert batch["row"].tolist() == [4, -1]
   assert batch["labels"].tolist() == [1, 0]
   assert batch["label_weights"].tolist() == [1.0, 0.0]
   assert not batch["sequence_ids"][1].any()
-  assert batch["input_ids"][0, 1, :5].tolist() == row_of(made, 1)[:5]
+  assert batch["input_ids"][0, 1, :5].tolist() == row_of(encoded, 1)[:5]
 
 
 def tagged(words, tags, **fields):
@@ -118,25 +120,25 @@ def tagged(words, tags, **fields):
 
 
 def test_the_first_piece_has_the_tag(bert):
-  # Two pieces each; label-all-pieces would copy B- to the second piece.
-  made = tagging.rows(TAGS, [tagged(["xy", "zx"], ["B-X", "I-X"])], bert, 16)
-  assert made.rows.labels.tolist() == [-1, 1, -1, 2, -1, -1]
-  assert made.rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
-  batch = batches.Batches(TAGS, made.rows, 0, 1).batch(0)
+  # Each word has two pieces. The second piece must not get a copy of the B-.
+  encoded = tagging.rows(TAGS, [tagged(["xy", "zx"], ["B-X", "I-X"])], bert, 16)
+  assert encoded.rows.labels.tolist() == [-1, 1, -1, 2, -1, -1]
+  assert encoded.rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
+  batch = batches.Batches(TAGS, encoded.rows, 0, 1).batch(0)
   assert batch["label_weights"][0, :6].tolist() == [0, 1, 0, 1, 0, 0]
   assert batch["labels"][0, :6].tolist() == [0, 1, 0, 2, 0, 0]
 
 
 def test_words_without_a_piece_are_named_and_words_stay_in_step(bert):
   words = ["\u200d", "cat", "\ufe0f", "xyz"]
-  made = tagging.rows(
+  encoded = tagging.rows(
     TAGS, [tagged(words, ["B-X", "I-X", "O", "B-X"])], bert, 16
   )
-  assert made.rows.offsets[:, 0].max() == 3
-  found = made.rows.offsets[:, 0] >= 0
-  assert made.rows.offsets[found, 0].tolist() == [1, 3]
-  assert made.rows.labels[found].tolist() == [2, 1]
-  assert made.notes == {"words without a piece": ["'\\u200d'", "'\\ufe0f'"]}
+  assert encoded.rows.offsets[:, 0].max() == 3
+  has_word = encoded.rows.offsets[:, 0] >= 0
+  assert encoded.rows.offsets[has_word, 0].tolist() == [1, 3]
+  assert encoded.rows.labels[has_word].tolist() == [2, 1]
+  assert encoded.notes == {"words without a piece": ["'\\u200d'", "'\\ufe0f'"]}
 
 
 @pytest.mark.parametrize("length", [8, 11, 16, 30])
@@ -146,16 +148,17 @@ def test_every_word_has_one_first_piece_in_all_windows(bert, length):
   for count in (1, 3, 9, 40, 83):
     words = ["x" * int(n) for n in rng.integers(1, 9, count)]
     examples.append(tagged(words, [TAGS.labels[len(w) % 3] for w in words]))
-  # One word longer than any window.
+  # Add a word that is longer than any window.
   examples.append(tagged(["cat", "x" * 60, "dog"], ["O", "B-X", "I-X"]))
-  made = tagging.rows(TAGS, examples, bert, length).rows
-  assert encoded_rows.lengths(made).max() <= length
-  at = np.repeat(made.example, encoded_rows.lengths(made))
-  for e, one in enumerate(examples):
-    mine = (at == e) & (made.offsets[:, 0] >= 0)
-    words = made.offsets[mine, 0].tolist()
-    assert words == list(range(len(one["words"])))
-    assert [TAGS.labels[i] for i in made.labels[mine]] == one["tags"]
+  rows = tagging.rows(TAGS, examples, bert, length).rows
+  assert encoded_rows.lengths(rows).max() <= length
+  example_of = np.repeat(rows.example, encoded_rows.lengths(rows))
+  for e, example in enumerate(examples):
+    first_pieces = (example_of == e) & (rows.offsets[:, 0] >= 0)
+    words = rows.offsets[first_pieces, 0].tolist()
+    assert words == list(range(len(example["words"])))
+    tags = [TAGS.labels[i] for i in rows.labels[first_pieces]]
+    assert tags == example["tags"]
 
 
 def test_a_sentence_has_its_document_around_it(bert):
@@ -164,16 +167,19 @@ def test_a_sentence_has_its_document_around_it(bert):
     tagged(words, ["O"] * len(words), document=1) for words in sentences[:3]
   ]
   examples.append(tagged(sentences[3], ["O"] * 2, document=2))
-  made = tagging.rows(TAGS, examples, bert, 10, context=True)
-  # Eight pieces: two on each side of four.
-  assert ids(bert, row_of(made, 1))[1:-1] == ["a"] * 2 + ["b"] * 4 + ["cat"] * 2
-  assert ids(bert, row_of(made, 0))[1:-1] == ["a"] * 3 + ["b"] * 4 + ["cat"]
-  assert ids(bert, row_of(made, 3))[1:-1] == ["dog"] * 2
+  encoded = tagging.rows(TAGS, examples, bert, 10, context=True)
+  # A row has eight pieces: the four of the sentence, and two on each side.
+  assert (
+    ids(bert, row_of(encoded, 1))[1:-1] == ["a"] * 2 + ["b"] * 4 + ["cat"] * 2
+  )
+  assert ids(bert, row_of(encoded, 0))[1:-1] == ["a"] * 3 + ["b"] * 4 + ["cat"]
+  assert ids(bert, row_of(encoded, 3))[1:-1] == ["dog"] * 2
   for e, words in enumerate(sentences):
-    a, b = made.rows.starts[e : e + 2]
-    word = made.rows.offsets[a:b, 0]
+    a, b = encoded.rows.starts[e : e + 2]
+    word = encoded.rows.offsets[a:b, 0]
     assert word[word >= 0].tolist() == list(range(len(words)))
-    assert {bert.pieces[i] for i in made.rows.ids[a:b][word >= 0]} == {words[0]}
+    labelled = encoded.rows.ids[a:b][word >= 0]
+    assert {bert.pieces[i] for i in labelled} == {words[0]}
 
 
 def random_rows(count, seed=0, longest=60):
@@ -192,77 +198,79 @@ def random_rows(count, seed=0, longest=60):
 @pytest.mark.parametrize("group", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 16])
 def test_an_epoch_has_every_row_once(size, group):
-  made = random_rows(10)
-  data = batches.Batches(TWO, made, 0, size, group=group)
-  assert data.steps_per_epoch == -(-10 // size)
+  encoded = random_rows(10)
+  epoch_batches = batches.Batches(TWO, encoded, 0, size, group=group)
+  assert epoch_batches.steps_per_epoch == -(-10 // size)
   orders = []
   for epoch in range(3):
     seen = []
-    for step in range(data.steps_per_epoch):
-      batch = data.batch(epoch * data.steps_per_epoch + step)
+    for step in range(epoch_batches.steps_per_epoch):
+      batch = epoch_batches.batch(epoch * epoch_batches.steps_per_epoch + step)
       assert len(batch["row"]) == size
       for place, row in enumerate(batch["row"]):
         length = batch["sequence_ids"][place].sum()
         if row < 0:
           assert length == 0 and batch["label_weights"][place] == 0
           continue
-        own = made.ids[made.starts[row] : made.starts[row + 1]]
-        assert batch["input_ids"][place, :length].tolist() == own.tolist()
-        assert batch["label_weights"][place] == (made.labels[row] >= 0)
+        tokens = encoded.ids[encoded.starts[row] : encoded.starts[row + 1]]
+        assert batch["input_ids"][place, :length].tolist() == tokens.tolist()
+        assert batch["label_weights"][place] == (encoded.labels[row] >= 0)
         seen.append(int(row))
     assert sorted(seen) == list(range(10))
     orders.append(seen)
-  # What a batch of all has is the same; even that in another order.
+  # If one batch has all rows, sorting by length makes the epochs equal.
   assert orders[0] != orders[1] != orders[2] or (group and size >= 10)
 
 
-def test_a_batch_depends_on_its_number_alone():
-  made = random_rows(50)
-  one = batches.Batches(TWO, made, 0, 4, seed=3, group=True)
-  late = batches.Batches(TWO, made, 0, 4, seed=3, group=True)
-  other = batches.Batches(TWO, made, 0, 4, seed=4, group=True)
-  all_of_one = [one.batch(i) for i in range(40)]
-  for name, value in late.batch(39).items():
-    np.testing.assert_array_equal(value, all_of_one[39][name])
+def test_a_batch_depends_only_on_its_number():
+  rows = random_rows(50)
+  first = batches.Batches(TWO, rows, 0, 4, seed=3, group=True)
+  late = batches.Batches(TWO, rows, 0, 4, seed=3, group=True)
+  other = batches.Batches(TWO, rows, 0, 4, seed=4, group=True)
+  made_in_order = [first.batch(i) for i in range(40)]
+  for name, array in late.batch(39).items():
+    np.testing.assert_array_equal(array, made_in_order[39][name])
   same = [
-    (other.batch(i)["row"] == all_of_one[i]["row"]).all() for i in range(40)
+    (other.batch(i)["row"] == made_in_order[i]["row"]).all() for i in range(40)
   ]
   assert not all(same)
 
 
-def test_hosts_have_parts_of_one_batch():
-  made = random_rows(21)
-  whole = batches.Batches(TWO, made, 0, 8)
-  parts = [batches.Batches(TWO, made, 0, 8, host=h, hosts=4) for h in range(4)]
+def test_hosts_have_shares_of_one_batch():
+  rows = random_rows(21)
+  whole = batches.Batches(TWO, rows, 0, 8)
+  hosts = [batches.Batches(TWO, rows, 0, 8, host=h, hosts=4) for h in range(4)]
   for step in range(whole.steps_per_epoch):
     wanted = whole.batch(step)
-    found = [part.batch(step) for part in parts]
+    shares = [host.batch(step) for host in hosts]
     for name in wanted:
-      together = np.concatenate([part[name] for part in found])
-      np.testing.assert_array_equal(together, wanted[name])
+      joined = np.concatenate([share[name] for share in shares])
+      np.testing.assert_array_equal(joined, wanted[name])
 
 
 def test_lengths_are_few_and_grouping_pads_less():
-  made = random_rows(3000, longest=200)
-  plain = batches.Batches(TWO, made, 0, 8, buckets=(32, 64, 128))
-  group = batches.Batches(TWO, made, 0, 8, buckets=(32, 64, 128), group=True)
+  encoded = random_rows(3000, longest=200)
+  plain = batches.Batches(TWO, encoded, 0, 8, buckets=(32, 64, 128))
+  group = batches.Batches(TWO, encoded, 0, 8, buckets=(32, 64, 128), group=True)
   assert plain.buckets == (32, 64, 128, 199)
   shares = []
-  for data in (plain, group):
-    made_here = [data.batch(i) for i in range(data.steps_per_epoch)]
-    places = sum(batch["input_ids"].size for batch in made_here)
-    tokens = sum(int(batch["sequence_ids"].sum()) for batch in made_here)
-    assert tokens == len(made.ids)
-    assert data.padding() == pytest.approx(1 - tokens / places)
-    sizes = {batch["input_ids"].shape[1] for batch in made_here}
-    assert sizes <= set(data.buckets)
-    shares.append(data.padding())
+  for split_batches in (plain, group):
+    all_batches = [
+      split_batches.batch(i) for i in range(split_batches.steps_per_epoch)
+    ]
+    places = sum(batch["input_ids"].size for batch in all_batches)
+    tokens = sum(int(batch["sequence_ids"].sum()) for batch in all_batches)
+    assert tokens == len(encoded.ids)
+    assert split_batches.padding() == pytest.approx(1 - tokens / places)
+    sizes = {batch["input_ids"].shape[1] for batch in all_batches}
+    assert sizes <= set(split_batches.buckets)
+    shares.append(split_batches.padding())
   assert shares[1] < 0.6 * shares[0]
 
 
 def test_the_order_of_the_rows_for_evaluation():
-  data = batches.Batches(TWO, random_rows(7), 0, 3, shuffle=False)
-  order = [data.batch(i)["row"].tolist() for i in range(6)]
+  split_batches = batches.Batches(TWO, random_rows(7), 0, 3, shuffle=False)
+  order = [split_batches.batch(i)["row"].tolist() for i in range(6)]
   assert order[:3] == [[0, 1, 2], [3, 4, 5], [6, -1, -1]] == order[3:]
 
 
@@ -270,19 +278,19 @@ def test_numbers_stay_numbers(bert):
   task = Task("r", "regression", (), 1, ("pearson",))
   labels = [0.0, 2.5, 3.8, None]
   examples = [example("the cat", label=x) for x in labels]
-  made = encode.texts(task, examples, bert, 16)
-  batch = batches.Batches(task, made.rows, 0, 5, shuffle=False).batch(0)
+  encoded = encode.texts(task, examples, bert, 16)
+  batch = batches.Batches(task, encoded.rows, 0, 5, shuffle=False).batch(0)
   assert batch["labels"].dtype == np.float32 and batch["labels"].shape == (5,)
   np.testing.assert_allclose(batch["labels"], [0, 2.5, 3.8, 0, 0], atol=1e-6)
   assert batch["label_weights"].tolist() == [1, 1, 1, 0, 0]
 
 
 def prepare(folder, name, inputs, **options):
-  known = task_inputs.find(name)
-  given = task_inputs.parse_inputs(known, inputs)
+  task = task_inputs.find(name)
+  parsed = task_inputs.parse_inputs(task, inputs)
   output = str(folder / options.pop("output", name))
   vocab = options.pop("vocab", str(folder / "vocab.txt"))
-  return output, prepare_task.prepare(known, given, vocab, output, **options)
+  return output, prepare_task.prepare(task, parsed, vocab, output, **options)
 
 
 def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
@@ -290,18 +298,18 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
   text = "sentence\tlabel\nthe good cat \t1\nbad mat\t0\n"
   train = files.write(tmp_path / "train.tsv", text)
   output, meta = prepare(tmp_path, "sst2", [f"train={train}"], length=12)
-  task, made, examples = encoded_rows.load(output, "train")
+  task, encoded, examples = encoded_rows.load(output, "train")
   assert task.labels == ("0", "1") and meta["pad"] == 0
   fresh = encode.texts(task, examples, bert, 12).rows
   for name, array in fresh._asdict().items():
-    np.testing.assert_array_equal(getattr(made, name), array)
+    np.testing.assert_array_equal(getattr(encoded, name), array)
   assert examples[0] == {"id": "0", "texts": ["the good cat "], "label": "1"}
-  assert made.labels.tolist() == [1, 0]
-  # The same again is no work; anything else is told apart.
+  assert encoded.labels.tolist() == [1, 0]
+  # The same inputs do nothing, and any other input is an error.
   assert prepare(tmp_path, "sst2", [f"train={train}"], length=12)[1] == meta
   with pytest.raises(ValueError, match="made with another length"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=13)
-  pieces = files.PIECES[:-1] + ["Cat"]
+  pieces = [*files.PIECES[:-1], "Cat"]
   files.write(tmp_path / "vocab.txt", "\n".join(pieces) + "\n")
   with pytest.raises(ValueError, match="made with another tokenizer"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=12, vocab=vocab)
@@ -309,7 +317,7 @@ def test_a_folder_is_what_was_encoded_and_is_made_once(tmp_path, bert):
   files.wordpiece(tmp_path)
   with pytest.raises(ValueError, match="made with another input"):
     prepare(tmp_path, "sst2", [f"train={train}"], length=12)
-  with open(os.path.join(output, "train.npz"), "r+b") as f:
+  with pathlib.Path(output, "train.npz").open("r+b") as f:
     f.seek(300)
     f.write(b"\xff\xff\xff")
   with pytest.raises(ValueError, match="damaged: train.npz is not the file"):
@@ -331,8 +339,8 @@ def test_the_command(tmp_path):
   )
   assert done.returncode == 0, done.stderr
   assert "train: 3 examples, 3 rows of 4.0 tokens" in done.stdout
-  with open(tmp_path / "out" / "meta.json") as f:
-    assert json.load(f)["task"]["labels"] == ["not spam", "spam"]
+  meta = json.loads((tmp_path / "out" / "meta.json").read_text())
+  assert meta["task"]["labels"] == ["not spam", "spam"]
   done = subprocess.run(
     [*command, f"--input=train={tmp_path}/no.jsonl"],
     capture_output=True,

@@ -1,6 +1,7 @@
-"""Files of predictions, as official scripts and servers read them."""
+"""Files of predictions have the form that official scripts and servers read."""
 
 import json
+import pathlib
 import zipfile
 
 import pytest
@@ -17,19 +18,18 @@ def task(kind, labels=(), *names, columns=1, name="mine"):
 
 
 def read(path):
-  with open(path, encoding="utf-8") as f:
-    return f.read()
+  return pathlib.Path(path).read_text(encoding="utf-8")
 
 
 def test_squad_files(tmp_path):
   examples = [{"id": "é1", "context": "red cat"}, {"id": "2", "context": "red"}]
-  entry = dict(text="red", probability=1.0, start_logit=0.5, end_logit=0.25)
-  ours = [
-    dict(text="", best="red", null_odds=2.5, nbest=[entry]),
-    dict(text="red", best="red", null_odds=-1.0, nbest=[entry]),
+  candidate = dict(text="red", probability=1.0, start_logit=0.5, end_logit=0.25)
+  predicted = [
+    dict(text="", best="red", null_odds=2.5, nbest=[candidate]),
+    dict(text="red", best="red", null_odds=-1.0, nbest=[candidate]),
   ]
-  mine = task("span", (), "squad2")
-  paths = server_files.write(str(tmp_path / "a"), mine, ours, examples)
+  spec = task("span", (), "squad2")
+  paths = server_files.write(str(tmp_path / "a"), spec, predicted, examples)
   texts, lists, odds = (json.loads(read(path)) for path in paths)
   assert [p.rsplit("/")[-1] for p in paths] == [
     "predictions.json",
@@ -37,25 +37,25 @@ def test_squad_files(tmp_path):
     "null_odds.json",
   ]
   assert texts == {"é1": "", "2": "red"}
-  assert lists == {"é1": [entry], "2": [entry]}
+  assert lists == {"é1": [candidate], "2": [candidate]}
   assert odds == {"é1": 2.5, "2": -1.0}
   with pytest.raises(ValueError, match="question id '2' occurs twice"):
-    server_files.write(str(tmp_path), mine, ours, [{"id": "2"}] * 2)
+    server_files.write(str(tmp_path), spec, predicted, [{"id": "2"}] * 2)
   with pytest.raises(ValueError, match="2 predictions of 1 examples"):
-    server_files.write(str(tmp_path), mine, ours, examples[:1])
+    server_files.write(str(tmp_path), spec, predicted, examples[:1])
 
 
 def test_conll_columns(tmp_path):
-  mine = task("tagging", ("O", "B-X"))
+  spec = task("tagging", ("O", "B-X"))
   examples = [
     {"words": ["New York", "is", "\u00a0"], "tags": ["B-X", "O", "O"]},
     {"words": ["x"], "tags": ["O"]},
   ]
-  ours = [["B-X", "B-X", "O"], ["O"]]
-  (path,) = server_files.write(str(tmp_path), mine, ours, examples)
+  predicted = [["B-X", "B-X", "O"], ["O"]]
+  (path,) = server_files.write(str(tmp_path), spec, predicted, examples)
   assert read(path) == "New_York B-X B-X\nis O B-X\n_ O O\n\nx O O\n"
   hidden = [example | {"tags": None} for example in examples]
-  (path,) = server_files.write(str(tmp_path), mine, ours, hidden)
+  (path,) = server_files.write(str(tmp_path), spec, predicted, hidden)
   assert read(path) == "New_York B-X\nis B-X\n_ O\n\nx O\n"
 
 
@@ -75,10 +75,10 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
     ),
   ]
   paths = []
-  for mine, ours, expected in runs:
-    examples = [{"id": None, "label": None}] * len(ours)
+  for spec, predicted, expected in runs:
+    examples = [{"id": None, "label": None}] * len(predicted)
     (path,) = server_files.write(
-      str(tmp_path / mine.name), mine, ours, examples
+      str(tmp_path / spec.name), spec, predicted, examples
     )
     lines = [f"{i}\t{v}\n" for i, v in enumerate(expected.split())]
     assert read(path) == "index\tprediction\n" + "".join(lines)
@@ -114,11 +114,11 @@ def test_glue_files(tmp_path, monkeypatch, capsys):
   ],
 )
 def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
-  mine = task("classification", ("a", "b"), name=name)
-  paths = server_files.write(str(tmp_path), mine, ["b"], [{"id": 4}], split)
+  spec = task("classification", ("a", "b"), name=name)
+  paths = server_files.write(str(tmp_path), spec, ["b"], [{"id": 4}], split)
   assert [path.removeprefix(f"{tmp_path}/") for path in paths] == names
-  known = {*server_files.GLUE_FILES, *server_files.SUPERGLUE_FILES}
-  assert {*names} <= known
+  server_names = {*server_files.GLUE_FILES, *server_files.SUPERGLUE_FILES}
+  assert {*names} <= server_names
   by_name = name in ("mnli", "rte")
   wanted = {
     "tsv": f"index\tprediction\n0\t{'b' if by_name else 1}\n",
@@ -132,25 +132,25 @@ def test_a_splits_name_names_the_servers_file(tmp_path, name, split, names):
 def test_superglue_files(tmp_path):
   truth = ("false", "true")
 
-  def lines(mine, ours, examples):
+  def lines(spec, predicted, examples):
     (path,) = server_files.write(
-      str(tmp_path / mine.name), mine, ours, examples
+      str(tmp_path / spec.name), spec, predicted, examples
     )
-    assert path.endswith(f"/{server_files.SUPERGLUE[mine.name]}.jsonl")
+    assert path.endswith(f"/{server_files.SUPERGLUE[spec.name]}.jsonl")
     return [json.loads(line) for line in read(path).splitlines()]
 
   ids = [{"id": 0}, {"id": "1"}]
-  mine = task("classification", truth, name="boolq")
+  spec = task("classification", truth, name="boolq")
   expected = [{"idx": 0, "label": "true"}, {"idx": 1, "label": "false"}]
-  assert lines(mine, ["true", "false"], ids) == expected
-  mine = mine._replace(name="wsc")
+  assert lines(spec, ["true", "false"], ids) == expected
+  spec = spec._replace(name="wsc")
   expected = [{"idx": 0, "label": "True"}, {"idx": 1, "label": "False"}]
-  assert lines(mine, ["true", "false"], ids) == expected
-  mine = task("choice", BINARY, columns=2, name="copa")
+  assert lines(spec, ["true", "false"], ids) == expected
+  spec = task("choice", BINARY, columns=2, name="copa")
   expected = [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]
-  assert lines(mine, ["1", "0"], ids) == expected
+  assert lines(spec, ["1", "0"], ids) == expected
 
-  mine = task("classification", BINARY, name="multirc")
+  spec = task("classification", BINARY, name="multirc")
   examples = [{"id": i} for i in ("7-0-0", "7-0-1", "7-1-2", "8-2-3")]
 
   def questions(*pairs):
@@ -161,20 +161,20 @@ def test_superglue_files(tmp_path):
       ]
     }
 
-  assert lines(mine, [*"1010"], examples) == [
+  assert lines(spec, [*"1010"], examples) == [
     {"idx": 7, "passage": questions((0, [(0, 1), (1, 0)]), (1, [(2, 1)]))},
     {"idx": 8, "passage": questions((2, [(3, 0)]))},
   ]
-  mine = task("classification", truth, "record", name="record")
+  spec = task("classification", truth, "record", name="record")
   examples = [{"group": g, "answer": a} for g, a in ("3A", "3B", "4C")]
   expected = [{"idx": 3, "label": "B"}, {"idx": 4, "label": "C"}]
-  assert lines(mine, ["false", "true", "true"], examples) == expected
+  assert lines(spec, ["false", "true", "true"], examples) == expected
 
 
-def test_own_tasks(tmp_path):
-  mine = task("classification", ("ham", "spam"))
+def test_custom_tasks(tmp_path):
+  spec = task("classification", ("ham", "spam"))
   examples = [{"id": "a", "label": None}, {"id": None, "label": None}]
-  (path,) = server_files.write(str(tmp_path), mine, ["spam", "ham"], examples)
+  (path,) = server_files.write(str(tmp_path), spec, ["spam", "ham"], examples)
   assert [json.loads(line) for line in read(path).splitlines()] == [
     {"id": "a", "prediction": "spam"},
     {"id": None, "prediction": "ham"},

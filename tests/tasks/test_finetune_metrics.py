@@ -1,4 +1,4 @@
-"""Official metrics, against their libraries and against the rules restated."""
+"""Official metrics agree with their libraries and with plain versions."""
 
 import collections
 import json
@@ -22,25 +22,27 @@ def task(kind, labels, *names):
 
 
 def labelled(values):
-  return [{"label": value} for value in values]
+  return [{"label": label} for label in values]
 
 
-def score(labels, names, right, ours):
+def score(labels, names, golds, predicted):
   kind = "classification" if labels else "regression"
-  return metrics.evaluate(task(kind, labels, *names), ours, labelled(right))
+  return metrics.evaluate(
+    task(kind, labels, *names), predicted, labelled(golds)
+  )
 
 
-def test_a_whole_set_is_no_mean_of_batches():
-  right, ours = [*"1" * 10], [*"1" * 8, "0", "0"]
-  scores = score(BINARY, ["accuracy"], right, ours)
+def test_scores_of_a_whole_set():
+  golds, predicted = [*"1" * 10], [*"1" * 8, "0", "0"]
+  scores = score(BINARY, ["accuracy"], golds, predicted)
   assert scores == {"accuracy": 0.8, "examples": 10.0}
 
-  right, ours = [*"11101000"], [*"11001101"]
-  scores = score(BINARY, ["matthews", "f1"], right, ours)
+  golds, predicted = [*"11101000"], [*"11001101"]
+  scores = score(BINARY, ["matthews", "f1"], golds, predicted)
   assert scores["matthews"] == pytest.approx(0.258199, abs=1e-6)
   assert scores["f1"] == pytest.approx(0.666667, abs=1e-6)
   order = np.random.RandomState(0).permutation(8)
-  again = [[row[i] for i in order] for row in (right, ours)]
+  again = [[row[i] for i in order] for row in (golds, predicted)]
   assert score(BINARY, ["matthews", "f1"], *again) == pytest.approx(scores)
 
   scores = score((), ["pearson"], [0, 1, 2, 3, 4, 5], [1, 2, 3, 0, 1, 2])
@@ -50,39 +52,41 @@ def test_a_whole_set_is_no_mean_of_batches():
 def test_classes_agree_with_scikit_learn():
   rng = np.random.RandomState(1)
   names = ("contradiction", "entailment", "neutral")
-  right, ours = rng.randint(3, size=(2, 400))
+  golds, predicted = rng.randint(3, size=(2, 400))
   scores = score(
     names,
     ["accuracy_f1_macro", "matthews"],
-    [names[i] for i in right],
-    [names[i] for i in ours],
+    [names[i] for i in golds],
+    [names[i] for i in predicted],
   )
-  macro = sklearn.f1_score(right, ours, average="macro")
-  assert scores["accuracy"] == pytest.approx(np.mean(right == ours))
+  macro = sklearn.f1_score(golds, predicted, average="macro")
+  assert scores["accuracy"] == pytest.approx(np.mean(golds == predicted))
   assert scores["f1_macro"] == pytest.approx(macro)
-  mean = (np.mean(right == ours) + macro) / 2
+  mean = (np.mean(golds == predicted) + macro) / 2
   assert scores["accuracy_f1_macro"] == pytest.approx(mean)
-  matthews = sklearn.matthews_corrcoef(right, ours)
+  matthews = sklearn.matthews_corrcoef(golds, predicted)
   assert scores["matthews"] == pytest.approx(matthews)
   assert next(iter(scores)) == "accuracy_f1_macro"
 
-  right, ours = rng.rand(2, 300) < 0.3
+  golds, predicted = rng.rand(2, 300) < 0.3
   scores = score(
     ("no", "yes"),
     ["accuracy_f1"],
-    [("no", "yes")[int(i)] for i in right],
-    [("no", "yes")[int(i)] for i in ours],
+    [("no", "yes")[int(i)] for i in golds],
+    [("no", "yes")[int(i)] for i in predicted],
   )
-  hit = (right & ours).sum()
-  assert scores["f1"] == pytest.approx(2 * hit / (right.sum() + ours.sum()))
+  hit = (golds & predicted).sum()
+  assert scores["f1"] == pytest.approx(
+    2 * hit / (golds.sum() + predicted.sum())
+  )
 
 
 def test_numbers_agree_with_scipy():
-  right, ours = np.random.RandomState(2).rand(2, 200)
-  ours = (ours + right).round(1)  # Ties among the ranks.
-  scores = score((), ["pearson_spearman"], right.tolist(), ours.tolist())
-  pearson = np.corrcoef(right, ours)[0, 1]
-  ranks = stats.rankdata(right), stats.rankdata(ours)
+  golds, predicted = np.random.RandomState(2).rand(2, 200)
+  predicted = (predicted + golds).round(1)  # Rounding makes equal ranks.
+  scores = score((), ["pearson_spearman"], golds.tolist(), predicted.tolist())
+  pearson = np.corrcoef(golds, predicted)[0, 1]
+  ranks = stats.rankdata(golds), stats.rankdata(predicted)
   spearman = np.corrcoef(*ranks)[0, 1]
   assert scores["pearson"] == pytest.approx(pearson, abs=1e-9)
   assert scores["spearman"] == pytest.approx(spearman, abs=1e-9)
@@ -96,54 +100,54 @@ def test_numbers_agree_with_scipy():
 
 
 def test_all_predictions_the_same_are_scored():
-  right, ours = ["0", "1", "0"], ["0"] * 3
-  scores = score(BINARY, ["matthews", "f1", "f1_macro"], right, ours)
+  golds, predicted = ["0", "1", "0"], ["0"] * 3
+  scores = score(BINARY, ["matthews", "f1", "f1_macro"], golds, predicted)
   assert scores["matthews"] == scores["f1"] == 0
   assert scores["f1_macro"] == pytest.approx(0.4)
 
 
 def test_labels_go_by_name():
-  """Of a checkpoint whose classes have another order, names are what counts."""
-  ours, theirs = ("c", "e", "n"), ("n", "e", "c")
-  right = [ours[i] for i in (2, 1, 0, 0)]
-  predicted = [theirs[i] for i in (0, 1, 2, 2)]
-  assert score(ours, ["accuracy"], right, predicted)["accuracy"] == 1
+  """The classes of a model may have another order: names are compared."""
+  labels, other_order = ("c", "e", "n"), ("n", "e", "c")
+  golds = [labels[i] for i in (2, 1, 0, 0)]
+  predicted = [other_order[i] for i in (0, 1, 2, 2)]
+  assert score(labels, ["accuracy"], golds, predicted)["accuracy"] == 1
   with pytest.raises(
     ValueError, match="'x' of example 1 is none of its labels"
   ):
-    score(ours, ["accuracy"], ["c", "c"], ["c", "x"])
+    score(labels, ["accuracy"], ["c", "c"], ["c", "x"])
   with pytest.raises(ValueError, match="label 'y' of example 0"):
-    score(ours, ["accuracy"], ["y"], ["c"])
+    score(labels, ["accuracy"], ["y"], ["c"])
 
 
 def conlleval(tags):
-  """Entities by the rule of CoNLL-2003's script."""
-  found, begin = set(), None
+  """Returns the entities by the rule of CoNLL-2003's script."""
+  entities, begin = set(), None
   for i, tag in enumerate([*tags, "O"]):
     before = tags[i - 1] if i else "O"
     same = tag[2:] == before[2:]
     if begin is not None and not (tag[0] == "I" and same):
-      found.add((before[2:], begin, i))
+      entities.add((before[2:], begin, i))
       begin = None
     if tag != "O" and (tag[0] == "B" or before == "O" or not same):
       begin = i
-  return found
+  return entities
 
 
 def strict(tags):
-  """Entities that begin at B-, with all that follows of their type."""
-  found = set()
+  """Returns the entities that begin at B-, with the I- of their type."""
+  entities = set()
   for i, tag in enumerate(tags):
     if tag[0] == "B":
       end = i + 1
       while end < len(tags) and tags[end] == "I" + tag[1:]:
         end += 1
-      found.add((tag[2:], i, end))
-  return found
+      entities.add((tag[2:], i, end))
+  return entities
 
 
-def f1_of(entities, right, ours):
-  rows = list(zip(map(entities, right), map(entities, ours), strict=True))
+def f1_of(entities, golds, predicted):
+  rows = list(zip(map(entities, golds), map(entities, predicted), strict=True))
   both = sum(len(a & b) for a, b in rows)
   total = sum(len(a) + len(b) for a, b in rows)
   return 2 * both / total
@@ -152,21 +156,21 @@ def f1_of(entities, right, ours):
 def test_entities_by_both_rules():
   tags = ("O", "B-a", "I-a", "B-b", "I-b")
   rng = np.random.RandomState(3)
-  right, ours = (
+  golds, predicted = (
     [[tags[i] for i in rng.randint(5, size=9)] for _ in range(300)]
     for _ in range(2)
   )
-  mine = task("tagging", tags, "tagging_f1", "tagging_f1_strict")
-  scores = metrics.evaluate(mine, ours, [{"tags": t} for t in right])
-  expected = f1_of(conlleval, right, ours)
+  spec = task("tagging", tags, "tagging_f1", "tagging_f1_strict")
+  scores = metrics.evaluate(spec, predicted, [{"tags": t} for t in golds])
+  expected = f1_of(conlleval, golds, predicted)
   assert scores["tagging_f1"] == pytest.approx(expected, abs=1e-9)
-  expected = f1_of(strict, right, ours)
+  expected = f1_of(strict, golds, predicted)
   assert scores["tagging_f1_strict"] == pytest.approx(expected, abs=1e-9)
   assert scores["tagging_f1"] != scores["tagging_f1_strict"]
 
 
 @pytest.mark.parametrize(
-  "right, ours, expected",
+  "golds, predicted, expected",
   [
     ("B-P I-P", "I-P I-P", (1.0, 0.0)),
     ("B-PER I-PER O B-LOC", "B-PER I-ORG O B-LOC", (0.4, 0.5)),
@@ -174,67 +178,72 @@ def test_entities_by_both_rules():
     ("O O", "O O", (0.0, 0.0)),
   ],
 )
-def test_conlleval_is_the_rule_and_strict_is_by_name(right, ours, expected):
-  right, ours = right.split(), ours.split()
-  mine = task(
-    "tagging", (*right, *ours), "tagging_f1", "tagging_f1_strict", "accuracy"
+def test_entities_by_conlleval_and_strict(golds, predicted, expected):
+  golds, predicted = golds.split(), predicted.split()
+  spec = task(
+    "tagging",
+    (*golds, *predicted),
+    "tagging_f1",
+    "tagging_f1_strict",
+    "accuracy",
   )
-  scores = metrics.evaluate(mine, [ours], [{"tags": right}])
+  scores = metrics.evaluate(spec, [predicted], [{"tags": golds}])
   assert (scores["tagging_f1"], scores["tagging_f1_strict"]) == expected
-  same = [a == b for a, b in zip(right, ours, strict=True)]
+  same = [a == b for a, b in zip(golds, predicted, strict=True)]
   assert scores["accuracy"] == np.mean(same)
 
 
 def test_conlleval_prints_thirds():
-  right, ours = "B-PER I-PER O B-LOC".split(), "B-PER I-ORG O B-LOC".split()
-  mine = task("tagging", (*right, *ours), "tagging_f1")
-  scores = metrics.evaluate(mine, [ours], [{"tags": right}])
+  golds = ["B-PER", "I-PER", "O", "B-LOC"]
+  predicted = ["B-PER", "I-ORG", "O", "B-LOC"]
+  spec = task("tagging", (*golds, *predicted), "tagging_f1")
+  scores = metrics.evaluate(spec, [predicted], [{"tags": golds}])
   assert scores["precision"] == pytest.approx(1 / 3)
   assert scores["recall"] == 0.5
 
 
-def test_entities_need_prefixes_and_a_tag_a_word():
-  mine = task("tagging", ("NN", "VB"), "tagging_f1")
+def test_entities_need_prefixes_and_one_tag_for_each_word():
+  spec = task("tagging", ("NN", "VB"), "tagging_f1")
   with pytest.raises(ValueError, match="'NN' is neither O nor begins with B-"):
-    metrics.evaluate(mine, [["NN"]], [{"tags": ["VB"]}])
-  mine = mine._replace(labels=("O",))
+    metrics.evaluate(spec, [["NN"]], [{"tags": ["VB"]}])
+  spec = spec._replace(labels=("O",))
   with pytest.raises(ValueError, match="example 1 has 2 labels and 1 pred"):
     metrics.evaluate(
-      mine, [["O"], ["O"]], [{"tags": ["O"]}, {"tags": ["O"] * 2}]
+      spec, [["O"], ["O"]], [{"tags": ["O"]}, {"tags": ["O"] * 2}]
     )
 
 
 def test_multirc_and_record():
-  mine = task("classification", BINARY, "multirc")
-  groups, right, ours = "aaabbc", [*"110010"], [*"110000"]
+  spec = task("classification", BINARY, "multirc")
+  groups, golds, predicted = "aaabbc", [*"110010"], [*"110000"]
   examples = [
-    {"group": g, "label": y} for g, y in zip(groups, right, strict=True)
+    {"group": g, "label": y} for g, y in zip(groups, golds, strict=True)
   ]
-  scores = metrics.evaluate(mine, ours, examples)
+  scores = metrics.evaluate(spec, predicted, examples)
   assert scores["f1a"] == pytest.approx(0.8)
   assert scores["em"] == pytest.approx(2 / 3)
   assert scores["multirc"] == pytest.approx((0.8 + 2 / 3) / 2)
 
-  mine = task("classification", ("false", "true"), "record")
+  spec = task("classification", ("false", "true"), "record")
   rows = [("q", "Ann", "true"), ("q", "Bob", "false"), ("r", "The Eve", "true")]
   examples = [
     dict(group=g, answer=a, answers=["Ann Lee", "eve"], label=y)
     for g, a, y in rows
   ]
-  scores = metrics.evaluate(mine, ["true", "false", "true"], examples)
+  scores = metrics.evaluate(spec, ["true", "false", "true"], examples)
   assert scores["em"] == 0.5
   assert scores["f1"] == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_masked_accuracy_counts_pieces():
-  mine = task("choice", (), "masked_accuracy")
-  right, ours = [[1, 2, 3], [4]], [[1, 0, 0], [4]]
-  scores = metrics.evaluate(mine, ours, labelled(right))
+  spec = task("choice", (), "masked_accuracy")
+  golds, predicted = [[1, 2, 3], [4]], [[1, 0, 0], [4]]
+  scores = metrics.evaluate(spec, predicted, labelled(golds))
   assert scores["masked_accuracy"] == 0.5  # The mean of the texts is 2/3.
 
 
 @pytest.mark.parametrize(
-  "ours, right, expected",
+  "predicted, golds, expected",
   [
     ("the", "The", 1),
     ("", "", 1),
@@ -247,9 +256,9 @@ def test_masked_accuracy_counts_pieces():
     ("cat", "", 0),
   ],
 )
-def test_words_shared_with_an_answer(ours, right, expected):
-  assert squad_metrics.f1(ours, right) == pytest.approx(expected, abs=1e-6)
-  assert squad_metrics.f1(right, ours) == pytest.approx(expected, abs=1e-6)
+def test_words_shared_with_an_answer(predicted, golds, expected):
+  assert squad_metrics.f1(predicted, golds) == pytest.approx(expected, abs=1e-6)
+  assert squad_metrics.f1(golds, predicted) == pytest.approx(expected, abs=1e-6)
 
 
 def test_answers_that_have_no_word_left():
@@ -262,7 +271,7 @@ def test_answers_that_have_no_word_left():
 
 
 def squad2_by_hand(texts, golds, odds, threshold):
-  """The questions one by one: what each rule says of each."""
+  """Returns SQuAD 2.0's scores, computed one question at a time."""
   scores = [squad_metrics.best(t, g) for t, g in zip(texts, golds, strict=True)]
   null = (0.0, 0.0), (1.0, 1.0)
   total = collections.defaultdict(list)
@@ -270,26 +279,26 @@ def squad2_by_hand(texts, golds, odds, threshold):
     s = null[not g] if o > threshold else s
     total[""].append(s)
     total["HasAns_" if g else "NoAns_"].append(s)
-  result = {}
+  numbers = {}
   for prefix, values in total.items():
     em, f = 100 * np.mean(values, 0)
-    result |= {f"{prefix}exact": em, f"{prefix}f1": f}
-    result[f"{prefix}total"] = len(values)
+    numbers |= {f"{prefix}exact": em, f"{prefix}f1": f}
+    numbers[f"{prefix}total"] = len(values)
   for column, name in enumerate(("exact", "f1")):
     best = 0.0
     for cut in [-math.inf, *odds]:
-      kept = [
+      scores_at_cut = [
         (not g) if o > cut else s[column]
         for s, g, o in zip(scores, golds, odds, strict=True)
       ]
-      best = max(best, 100 * np.mean(kept))
-    result[f"best_{name}"] = best
-  return result
+      best = max(best, 100 * np.mean(scores_at_cut))
+    numbers[f"best_{name}"] = best
+  return numbers
 
 
 def test_squad2_parts_and_threshold():
   rng = np.random.RandomState(4)
-  words = "red cat sat on mat".split()
+  words = ["red", "cat", "sat", "on", "mat"]
   texts, golds = [], []
   for i in range(150):
     text = " ".join(rng.choice(words, rng.randint(1, 4)))
@@ -306,7 +315,7 @@ def test_squad2_parts_and_threshold():
 
 
 def official_search(texts, golds, odds, column):
-  """evaluate-v2.0.py, find_best_thresh, written out again."""
+  """Returns what `find_best_thresh` of evaluate-v2.0.py returns."""
   scores = [
     squad_metrics.best(t, g)[column] for t, g in zip(texts, golds, strict=True)
   ]
@@ -322,8 +331,8 @@ def official_search(texts, golds, odds, column):
   return 100.0 * best / len(texts), cut
 
 
-# Answers, right ones, odds; the best score and its threshold; those of the
-# official search, and what its threshold gives.
+# Answers, right answers, odds; the best score and its threshold; the score and
+# threshold of the official search; the score that this threshold really gives.
 CASES = [
   (["zz", "yy"], [[], []], [-5.0, -4.0], (100, -6.0), (100, 0.0), 0),
   (
@@ -344,33 +353,33 @@ def test_a_best_threshold_gives_its_score(
 ):
   scores = squad_metrics.squad2(texts, golds, odds)
   for name in ("exact", "f1"):
-    found = scores[f"best_{name}"], scores[f"best_{name}_thresh"]
-    assert found == best
+    best_pair = scores[f"best_{name}"], scores[f"best_{name}_thresh"]
+    assert best_pair == best
     assert squad_metrics.squad2(texts, golds, odds, best[1])[name] == best[0]
   scores = squad_metrics.squad2(texts, golds, odds, search="official")
-  found = scores["best_f1"], scores["best_f1_thresh"]
-  assert found == official == official_search(texts, golds, odds, 1)
+  best_pair = scores["best_f1"], scores["best_f1_thresh"]
+  assert best_pair == official == official_search(texts, golds, odds, 1)
   assert squad_metrics.squad2(texts, golds, odds, official[1])["f1"] == gives
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_thresholds_of_many_equal_odds(seed):
   rng = np.random.RandomState(seed)
-  words = "red cat sat".split()
+  words = ["red", "cat", "sat"]
   texts = [" ".join(rng.choice(words, rng.randint(0, 3))) for _ in range(30)]
   golds = [[" ".join(rng.choice(words, 2))][: rng.randint(2)] for _ in texts]
   odds = rng.randint(-2, 3, 30).astype(float).tolist()
   scores = squad_metrics.squad2(texts, golds, odds)
   expected = squad2_by_hand(texts, golds, odds, 1.0)
-  found = squad_metrics.squad2(texts, golds, odds, search="official")
+  official = squad_metrics.squad2(texts, golds, odds, search="official")
   for column, name in enumerate(("exact", "f1")):
     assert scores[f"best_{name}"] == pytest.approx(expected[f"best_{name}"])
     cut = scores[f"best_{name}_thresh"]
     again = squad_metrics.squad2(texts, golds, odds, cut)
     assert again[name] == pytest.approx(scores[f"best_{name}"])
-    value, cut = official_search(texts, golds, odds, column)
-    assert found[f"best_{name}"] == pytest.approx(value)
-    assert found[f"best_{name}_thresh"] == cut
+    expected_score, cut = official_search(texts, golds, odds, column)
+    assert official[f"best_{name}"] == pytest.approx(expected_score)
+    assert official[f"best_{name}_thresh"] == cut
   with pytest.raises(ValueError, match="search 'x': not one of reachable, off"):
     squad_metrics.squad2(texts, golds, odds, search="x")
 
@@ -389,20 +398,20 @@ def test_answers_without_a_word_at_every_threshold(seed):
   ]
   scores = squad_metrics.squad2(texts, golds, odds)
   for name in ("exact", "f1"):
-    best = max(found[name] for found in every)
+    best = max(scores_at_cut[name] for scores_at_cut in every)
     assert scores[f"best_{name}"] == pytest.approx(best)
     again = squad_metrics.squad2(
       texts, golds, odds, scores[f"best_{name}_thresh"]
     )
     assert again[name] == pytest.approx(best)
-  found = squad_metrics.squad2(texts, golds, odds, search="official")
+  official = squad_metrics.squad2(texts, golds, odds, search="official")
   for column, name in enumerate(("exact", "f1")):
-    value, cut = official_search(texts, golds, odds, column)
-    assert found[f"best_{name}"] == pytest.approx(value)
-    assert found[f"best_{name}_thresh"] == cut
+    expected_score, cut = official_search(texts, golds, odds, column)
+    assert official[f"best_{name}"] == pytest.approx(expected_score)
+    assert official[f"best_{name}_thresh"] == cut
 
 
-def test_answers_without_a_word_where_no_answer_is_right():
+def test_answers_without_a_word_to_questions_without_an_answer():
   texts = ["cat", "dog", "the", "a cat", "dog"]
   golds = [[], ["dog"], [], ["dog", "cat"], ["dog", "cat"]]
   odds = [-1, -1e300, 0.5, 0, 3]
@@ -419,17 +428,19 @@ def test_squad_metrics_of_predictions():
     dict(answers=[]),
     dict(answers=None),
   ]
-  ours = [
+  predicted = [
     dict(text="", best="the red cat", null_odds=0.5),
     dict(text="mat", best="mat", null_odds=-0.25),
     dict(text="mat", best="mat", null_odds=0.0),
   ]
-  scores = metrics.evaluate(task("span", (), "squad2"), ours, examples)
+  scores = metrics.evaluate(task("span", (), "squad2"), predicted, examples)
   assert scores["examples"] == 2
   assert scores["squad2"] == scores["f1"] == 0
   assert scores["best_f1"] == 50
   assert scores["HasAns_total"] == scores["NoAns_total"] == 1
-  scores = metrics.evaluate(task("span", (), "squad"), ours[1:], examples[::2])
+  scores = metrics.evaluate(
+    task("span", (), "squad"), predicted[1:], examples[::2]
+  )
   assert scores == {
     "squad": 0.0, "exact_match": 0.0, "f1": 0.0, "examples": 1.0
   }  # fmt: skip
@@ -452,13 +463,13 @@ def test_without_labels_there_are_no_metrics():
   assert scores == {"accuracy": 0.5, "examples": 2.0}
 
 
-def test_what_does_not_fit_is_refused():
-  mine = task("classification", BINARY, "accuracy")
+def test_wrong_predictions_and_metrics_are_refused():
+  spec = task("classification", BINARY, "accuracy")
   with pytest.raises(ValueError, match="2 predictions of 1 examples"):
-    metrics.evaluate(mine, ["0", "1"], labelled("0"))
+    metrics.evaluate(spec, ["0", "1"], labelled("0"))
   with pytest.raises(ValueError, match="no metric 'acuracy'; there are acc"):
-    metrics.evaluate(mine._replace(metrics=("acuracy",)), ["0"], labelled("0"))
-  three = mine._replace(labels=("a", "b", "c"), metrics=("f1",))
+    metrics.evaluate(spec._replace(metrics=("acuracy",)), ["0"], labelled("0"))
+  three = spec._replace(labels=("a", "b", "c"), metrics=("f1",))
   with pytest.raises(ValueError, match="f1 is of two classes, not 3"):
     metrics.evaluate(three, ["a"], labelled("a"))
 
@@ -468,19 +479,19 @@ def test_a_missing_package_is_named(monkeypatch):
     raise ImportError(name)
 
   monkeypatch.setattr(metrics.importlib, "import_module", broken)
-  mine = task("tagging", ("O",), "tagging_f1")
+  spec = task("tagging", ("O",), "tagging_f1")
   with pytest.raises(ValueError, match="pip install seqeval"):
-    metrics.evaluate(mine, [["O"]], [{"tags": ["O"]}])
+    metrics.evaluate(spec, [["O"]], [{"tags": ["O"]}])
 
 
 def test_numbers_are_json():
   scores = score(BINARY, ["accuracy_f1", "matthews"], ["0", "1"], ["0", "1"])
   assert json.loads(json.dumps(scores)) == scores
-  assert all(type(value) is float for value in scores.values())
+  assert all(type(number) is float for number in scores.values())
 
 
 @pytest.mark.parametrize(
-  "kind, labels, metric, right, ours, wanted",
+  "kind, labels, metric, golds, predicted, wanted",
   [
     (
       *("regression", (), "pearson", [1.0, 2.0, 3.0], [0.5] * 3),
@@ -517,9 +528,9 @@ def test_numbers_are_json():
   ],
 )
 def test_a_metric_that_says_little_is_named(
-  kind, labels, metric, right, ours, wanted
+  kind, labels, metric, golds, predicted, wanted
 ):
   field = "tags" if kind == "tagging" else "label"
-  examples = [{field: x} for x in right]
-  mine = task(kind, labels, metric)
-  assert metrics.doubts(mine, ours, examples) == wanted
+  examples = [{field: x} for x in golds]
+  spec = task(kind, labels, metric)
+  assert metrics.doubts(spec, predicted, examples) == wanted

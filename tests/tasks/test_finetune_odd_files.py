@@ -1,4 +1,4 @@
-"""Files that few have: long fields, empty rows, other spaces, large numbers."""
+"""Rare files: long fields, empty rows, other spaces, large numbers."""
 
 import csv
 import json
@@ -13,9 +13,9 @@ from bert_jax.tasks.task_inputs import Input
 COLUMNS = "text=text,label=label"
 
 
-def read(path, name="mine", split="train", **own):
-  known = task_inputs.find(name, **own)
-  return task_inputs.read(known, [Input(split, path)]).splits[split]
+def read(path, name="mine", split="train", **options):
+  task = task_inputs.find(name, **options)
+  return task_inputs.read(task, [Input(split, path)]).splits[split]
 
 
 def test_a_field_of_a_csv_may_be_long(tmp_path):
@@ -32,30 +32,30 @@ def test_a_field_of_a_csv_may_be_long(tmp_path):
 def test_no_row_of_a_test_set_is_missing(tmp_path):
   content = "text\tpair\na\tb\n\t\n\nc\td\n\t\n"
   path = files.write(tmp_path / "a.tsv", content)
-  own = dict(columns="text=text,pair=pair", labels=["x", "y"])
-  examples = read(path, split="test", **own)
+  options = dict(columns="text=text,pair=pair", labels=["x", "y"])
+  examples = read(path, split="test", **options)
   wanted = [["a", "b"], ["", ""], ["c", "d"], ["", ""]]
   assert [e["texts"] for e in examples] == wanted
   path = files.write(tmp_path / "b.tsv", "\t\n\n")
   with pytest.raises(ValueError, match=r"b\.tsv: the file is empty"):
-    read(path, split="test", **own)
+    read(path, split="test", **options)
 
 
 def test_numbers_that_a_regression_can_learn(tmp_path):
-  own = dict(kind="regression", columns=COLUMNS)
+  options = dict(kind="regression", columns=COLUMNS)
   numbers = ["-1e-3", "2E2", " 7 ", "+.5", "-3e38"]
   encoded_rows = "".join(f"a\t{number}\n" for number in numbers)
   path = files.write(tmp_path / "a.tsv", f"text\tlabel\n{encoded_rows}")
-  found = [e["label"] for e in read(path, **own)]
-  assert found == [-0.001, 200.0, 7.0, 0.5, -3e38]
+  examples = [e["label"] for e in read(path, **options)]
+  assert examples == [-0.001, 200.0, 7.0, 0.5, -3e38]
   path = files.write(tmp_path / "b.tsv", "text\tlabel\na\t \n")
-  assert read(path, split="test", **own)[0]["label"] is None
+  assert read(path, split="test", **options)[0]["label"] is None
   with pytest.raises(ValueError, match=r"b\.tsv:2: no label in column 'label'"):
-    read(path, **own)
-  # In float32 it would be infinite, and silently not be trained on.
+    read(path, **options)
+  # In float32 this number would be infinite, and would not be trained on.
   path = files.write(tmp_path / "c.tsv", "text\tlabel\na\t-4e38\n")
   with pytest.raises(ValueError, match=r"c\.tsv:2: label '-4e38' is beyond"):
-    read(path, **own)
+    read(path, **options)
 
 
 @pytest.mark.parametrize("value, word", [("true", "True"), ("false", "False")])
@@ -79,17 +79,21 @@ def test_labels_and_columns_with_commas(tmp_path, monkeypatch):
   flags |= dict(labels='yes, "no, thanks"', vocab=files.wordpiece(tmp_path))
   argv = ["prepare-task", *(f"--{key}={value}" for key, value in flags.items())]
   execute(argv)
-  task, made, _ = encoded_rows.load(str(tmp_path / "out"), "train")
+  task, rows, _ = encoded_rows.load(str(tmp_path / "out"), "train")
   assert task.labels == ("yes", "no, thanks")
-  assert made.labels.tolist() == [1, 0]
+  assert rows.labels.tolist() == [1, 0]
   with pytest.raises(SystemExit, match="error: --labels=.*unexpected end"):
     execute([*argv, '--labels=yes,"no, thanks'])
 
 
 @pytest.mark.parametrize(
   "first, count",
-  [("gj04\t1\t\tthe cat", 2), ("sentence\t0\t*\tsentence", 2)]
-  + [("gj04\t\t\tthe cat", 2), ("index\t\tstar\tsentence", 1)],
+  [
+    ("gj04\t1\t\tthe cat", 2),
+    ("sentence\t0\t*\tsentence", 2),
+    ("gj04\t\t\tthe cat", 2),
+    ("index\t\tstar\tsentence", 1),
+  ],
 )
 def test_the_first_line_of_cola(tmp_path, first, count):
   path = files.write(tmp_path / "a.tsv", f"{first}\ngj04\t1\t\tit ran\n")
@@ -107,14 +111,14 @@ def test_other_spaces_are_parts_of_words(tmp_path):
   content = "10\u00a0000 O\ncats B-X\n\u00a0\n-DOCSTART- O\nran O\n"
   path = files.write(tmp_path / "a.conll", content)
   examples = read(path, kind="tagging")
-  found = [["10\u00a0000", "cats"], ["ran"]]
-  assert [e["words"] for e in examples] == found
-  # A document that begins without a blank line is another one all the same.
+  examples = [["10\u00a0000", "cats"], ["ran"]]
+  assert [e["words"] for e in examples] == examples
+  # A document may begin without a blank line.
   content = "cats B-X\n-DOCSTART- O\nran O\n"
   path = files.write(tmp_path / "b.conll", content)
   examples = read(path, kind="tagging")
   assert [e["words"] for e in examples] == [["cats"], ["ran"]]
-  # A word may be white space alone, and is then one without a piece.
+  # A word may be only white space. It has no piece then.
   path = files.write(tmp_path / "c.conll", "\u3000\tO\ncats\tB-X\n")
   (example,) = read(path, kind="tagging")
   assert example["words"] == ["\u3000", "cats"]
@@ -125,24 +129,24 @@ def test_other_spaces_are_parts_of_words(tmp_path):
 
 @pytest.mark.parametrize("columns", [None, "words=1,tags=2"])
 def test_commas_between_columns_of_words(tmp_path, columns):
-  own = dict(kind="tagging", columns=columns, labels=["O", "B-X"])
+  options = dict(kind="tagging", columns=columns, labels=["O", "B-X"])
   path = files.write(tmp_path / "a.csv", "cats,B-X\nran,O\n")
   for split in ("train", "test"):
     with pytest.raises(ValueError, match=r"a\.csv:1: commas between the col"):
-      read(path, split=split, **own)
+      read(path, split=split, **options)
   path = files.write(tmp_path / "a.txt", "cats,B-X\nran,O\n")
   with pytest.raises(ValueError, match=r"a\.txt:1: no tags: .* tabs or spaces"):
-    read(path, **own)
+    read(path, **options)
   # A comma may be a word.
   path = files.write(tmp_path / "b.csv", ",\ncats\n")
-  assert read(path, split="test", **own)[0]["words"] == [",", "cats"]
+  assert read(path, split="test", **options)[0]["words"] == [",", "cats"]
 
 
 def test_tags_with_spaces_are_a_column_each(tmp_path):
   path = files.write(tmp_path / "a.tsv", "cats\tB-New York\nran\tO\n")
   examples = read(path, kind="tagging")
-  found = server_files.conll([["B-New York", "O"]], examples)
-  assert found == "cats B-New_York B-New_York\nran O O\n"
+  examples = server_files.conll([["B-New York", "O"]], examples)
+  assert examples == "cats B-New_York B-New_York\nran O O\n"
 
 
 @pytest.mark.parametrize(
@@ -161,11 +165,11 @@ def test_tags_with_spaces_are_a_column_each(tmp_path):
 def test_answers_are_not_silently_left_out(tmp_path, fields, message):
   asked = dict(id="1", question="what?", is_impossible=0)
   asked["answers"] = [dict(text="cat", answer_start=0)]
-  for more in ({}, fields):
-    paragraph = dict(context="cat sat", qas=[asked | more])
+  for extra in ({}, fields):
+    paragraph = dict(context="cat sat", qas=[asked | extra])
     content = json.dumps(dict(data=[dict(paragraphs=[paragraph])]))
     path = files.write(tmp_path / "a.json", content)
-    if not more:
+    if not extra:
       (example,) = read(path, "squad2", "train")
       assert example["answers"] == asked["answers"]
   with pytest.raises(ValueError, match=message):
@@ -177,9 +181,9 @@ def test_other_columns_make_another_folder(tmp_path):
   vocab, output = files.wordpiece(tmp_path), str(tmp_path / "out")
 
   def prepare(columns):
-    known = task_inputs.find("mine", columns=columns)
+    task = task_inputs.find("mine", columns=columns)
     inputs = [Input("train", path)]
-    return prepare_task.prepare(known, inputs, vocab, output, 16)
+    return prepare_task.prepare(task, inputs, vocab, output, 16)
 
   assert prepare("text=x,label=y") == prepare("label=y,text=x")
   with pytest.raises(ValueError, match="made with another columns; delete it"):

@@ -1,7 +1,8 @@
-"""Logits to predictions: one an example, in order, whatever the batches."""
+"""Logits become one prediction for each example, in order, for any batches."""
 
 import itertools
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -30,170 +31,185 @@ def rows_of(sizes, example, labels, offsets=None):
   )
 
 
-def through_batches(mine, rows, size, logits):
-  """What a model that knows the logits of rows gives back for its batches."""
-  many = batches.Batches(mine, rows, 0, size, shuffle=False)
-  found = [None] * len(rows.example)
+def through_batches(spec, rows, size, logits):
+  """Returns the logits of rows in the order in which batches have them."""
+  many = batches.Batches(spec, rows, 0, size, shuffle=False)
+  returned = [None] * len(rows.example)
   for step in range(many.steps_per_epoch):
     batch = many.batch(step)
     for row in batch["row"]:
-      for c in range(mine.columns if row >= 0 else 0):
-        found[row + c] = logits[row + c]
-  return found
+      for c in range(spec.columns if row >= 0 else 0):
+        returned[row + c] = logits[row + c]
+  return returned
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 10, 16])
 def test_every_example_is_predicted_once(size):
-  mine = task("classification", BINARY, "accuracy")
+  spec = task("classification", BINARY, "accuracy")
   rows = rows_of([2 + i for i in range(10)], range(10), [1] * 10)
   right = np.arange(10) < 8
   logits = np.stack([~right, right], 1).astype(np.float32)
-  logits = through_batches(mine, rows, size, logits)
+  logits = through_batches(spec, rows, size, logits)
   examples = [{"label": "1"}] * 10
-  ours = predictions.make_predictions(mine, rows, logits, examples)
-  assert ours == ["1"] * 8 + ["0"] * 2
-  scores = metrics.evaluate(mine, ours, examples)
+  answers = predictions.make_predictions(spec, rows, logits, examples)
+  assert answers == ["1"] * 8 + ["0"] * 2
+  scores = metrics.evaluate(spec, answers, examples)
   assert scores == {"accuracy": 0.8, "examples": 10.0}
 
 
 def test_one_example_in_a_larger_batch():
-  mine = task("regression", (), "pearson")
+  spec = task("regression", (), "pearson")
   rows = rows_of([3], [0], np.array([3.8], np.float32))
   for logits in (np.array([[3.8]]), np.array([3.8])):
-    (ours,) = predictions.make_predictions(
-      mine, rows, logits, [{"label": None}]
+    (answers,) = predictions.make_predictions(
+      spec, rows, logits, [{"label": None}]
     )
-    assert ours == 3.8 and isinstance(ours, float)
+    assert answers == 3.8 and isinstance(answers, float)
 
 
 def test_choices_are_of_their_example():
-  mine = task("choice", tuple("ABCD"), "accuracy", columns=4)
+  spec = task("choice", tuple("ABCD"), "accuracy", columns=4)
   rows = rows_of([2] * 8, np.repeat([0, 1], 4), [3] * 4 + [0] * 4)
   flat = np.arange(8.0)
-  assert predictions.example_logits(mine, rows, flat).tolist() == [
+  assert predictions.example_logits(spec, rows, flat).tolist() == [
     [0, 1, 2, 3],
     [4, 5, 6, 7],
   ]
   examples = [{"label": "D"}, {"label": None}]
   for logits in (flat, flat.reshape(2, 4), flat.reshape(8, 1)):
-    ours = predictions.make_predictions(mine, rows, logits, examples)
-    assert ours == ["D", "D"]
+    answers = predictions.make_predictions(spec, rows, logits, examples)
+    assert answers == ["D", "D"]
   logits = np.random.RandomState(0).randn(8)
   for order in itertools.permutations(range(4)):
     mixed = np.concatenate([logits[:4][list(order)], logits[4:]])
-    ours = predictions.make_predictions(mine, rows, mixed, examples)
-    assert order["ABCD".index(ours[0])] == logits[:4].argmax()
-    assert "ABCD".index(ours[1]) == logits[4:].argmax()
+    answers = predictions.make_predictions(spec, rows, mixed, examples)
+    assert order["ABCD".index(answers[0])] == logits[:4].argmax()
+    assert "ABCD".index(answers[1]) == logits[4:].argmax()
   for size in (1, 2, 3):
-    again = through_batches(mine, rows, size, logits)
-    assert predictions.make_predictions(mine, rows, again, examples) == [
+    again = through_batches(spec, rows, size, logits)
+    assert predictions.make_predictions(spec, rows, again, examples) == [
       "ABCD"[logits[:4].argmax()],
       "ABCD"[logits[4:].argmax()],
     ]
 
 
 def test_windows_of_a_text_are_averaged():
-  mine = task("classification", BINARY)
+  spec = task("classification", BINARY)
   rows = rows_of([2, 2, 2], [0, 0, 1], [0] * 3)
   logits = [[3.0, 0.0], [0.0, 2.0], [0.0, 1.0]]
-  scores = predictions.example_logits(mine, rows, np.array(logits))
+  scores = predictions.example_logits(spec, rows, np.array(logits))
   assert scores.tolist() == [[1.5, 1.0], [0.0, 1.0]]
-  assert predictions.make_predictions(mine, rows, logits, [{}, {}]) == [
+  assert predictions.make_predictions(spec, rows, logits, [{}, {}]) == [
     "0",
     "1",
   ]
 
 
-def test_of_a_query_one_entity_is_the_answer():
-  mine = task("classification", ("false", "true"), "record")
+def test_each_query_has_one_entity_as_answer():
+  spec = task("classification", ("false", "true"), "record")
   rows = rows_of([2] * 5, range(5), [0] * 5)
   examples = [{"group": g} for g in "qqrrr"]
   logits = [[5.0, 1], [1, -1], [0, 1], [0, 2], [3, 4]]
-  ours = predictions.make_predictions(mine, rows, logits, examples)
-  assert ours == ["false", "true", "false", "true", "false"]
+  answers = predictions.make_predictions(spec, rows, logits, examples)
+  assert answers == ["false", "true", "false", "true", "false"]
 
 
 def tagged(words, spans, pieces):
-  """Rows of one sentence: windows over its pieces, between two specials."""
+  """Returns the rows of one sentence: windows over its pieces.
+
+  Args:
+    words: the number of words.
+    spans: the windows.
+    pieces: the number of pieces of each word.
+  """
   first = np.repeat(np.arange(words), pieces)
   begins = np.concatenate([[True], first[1:] != first[:-1]])
   number = np.where(begins, first, -1)
-  parts = [[-1, *number[a:b], -1] for a, b in spans]
-  offsets = np.repeat(np.concatenate(parts), 2).reshape(-1, 2)
-  sizes = [len(part) for part in parts]
+  row_words = [[-1, *number[a:b], -1] for a, b in spans]
+  offsets = np.repeat(np.concatenate(row_words), 2).reshape(-1, 2)
+  sizes = [len(row) for row in row_words]
   return rows_of(sizes, [0] * len(spans), [-1] * sum(sizes), offsets)
 
 
 def test_one_tag_a_word_from_the_window_with_most_context():
   labels = ("O", "B-X", "I-X")
-  mine = task("tagging", labels, "tagging_f1")
+  spec = task("tagging", labels, "tagging_f1")
   pieces = [1, 2, 0, 3, 1, 1]
   spans = [(0, 5), (3, 8)]
   rows = tagged(6, spans, pieces)
   example = {"words": [*"abcdef"], "tags": None}
-  # Each window says its own: B-X the first, I-X the second.
+  # The first window predicts only B-X, the second only I-X.
   logits = [
     np.tile(np.eye(3)[1 + k], (7, 1)).astype(np.float32) for k in range(2)
   ]
-  # Words begin at pieces 0, 1, 3, 6, 7; of piece 3, window 0 has two before and
-  # one after, window 1 none before.
-  (tags,) = predictions.make_predictions(mine, rows, logits, [example])
+  # Words begin at pieces 0, 1, 3, 6 and 7. Both windows have piece 3. In window
+  # 0, there are pieces on both sides of it; in window 1, it is the first one.
+  (tags,) = predictions.make_predictions(spec, rows, logits, [example])
   assert tags == ["B-X", "B-X", "O", "B-X", "I-X", "I-X"]
   assert predictions.words_without_row(rows, [example]) == 1
   gold = ["B-X", "O", "B-X", "O", "O", "O"]
-  scores = metrics.evaluate(mine, [tags], [{**example, "tags": gold}])
-  assert scores["recall"] == 0.5  # The word without a piece is counted.
+  scores = metrics.evaluate(spec, [tags], [{**example, "tags": gold}])
+  assert scores["recall"] == 0.5  # The word without a piece counts too.
 
 
 def test_pieces_after_the_first_do_not_count():
   labels = ("B-ORG", "I-ORG")
-  mine = task("tagging", labels, "tagging_f1")
+  spec = task("tagging", labels, "tagging_f1")
   rows = tagged(2, [(0, 4)], [2, 2])
   assert rows.offsets[:, 0].tolist() == [-1, 0, -1, 1, -1, -1]
   best = np.array([1, 0, 0, 1, 0, 0])
   logits = [np.eye(2)[best]]
   examples = [{"words": ["w1", "w2"], "tags": ["B-ORG", "I-ORG"]}]
-  ours = predictions.make_predictions(mine, rows, logits, examples)
-  assert ours == [["B-ORG", "I-ORG"]]
-  assert metrics.evaluate(mine, ours, examples)["tagging_f1"] == 1
+  answers = predictions.make_predictions(spec, rows, logits, examples)
+  assert answers == [["B-ORG", "I-ORG"]]
+  assert metrics.evaluate(spec, answers, examples)["tagging_f1"] == 1
   naive = np.array(["B-ORG", "B-ORG", "I-ORG", "I-ORG"]).tolist()
   pieces = [{"tags": ["B-ORG", "I-ORG", "I-ORG", "I-ORG"]}]
-  assert metrics.evaluate(mine, [naive], pieces)["tagging_f1"] == 0
+  assert metrics.evaluate(spec, [naive], pieces)["tagging_f1"] == 0
 
 
 def test_tags_do_not_depend_on_padding():
-  mine = task("tagging", ("O", "B-X"))
+  spec = task("tagging", ("O", "B-X"))
   rows = tagged(4, [(0, 4)], [1] * 4)
   logits = np.random.RandomState(0).randn(1, 6, 2)
   padded = np.concatenate([logits, np.full((1, 5, 2), 9.0)], 1)
   examples = [{"words": [*"abcd"]}]
-  ours = predictions.make_predictions(mine, rows, logits, examples)
-  assert predictions.make_predictions(mine, rows, padded, examples) == ours
+  answers = predictions.make_predictions(spec, rows, logits, examples)
+  assert predictions.make_predictions(spec, rows, padded, examples) == answers
 
 
 def asked(context, room, stride, question=2):
-  """Rows of a question: pieces are words of the context, and the half of long
-  ones."""
-  offsets, at = [], 0
+  """Returns the rows of a question, its windows and the pieces' offsets.
+
+  The pieces of the context are its words; a long word is two pieces.
+  """
+  offsets, begin = [], 0
   for word in context.split(" "):
+    end = begin + len(word)
     if word:
-      cut = at + max(1, len(word) // 2)
-      halves = [(at, cut), (cut, at + len(word))]
-      offsets += halves if len(word) > 4 else [(at, at + len(word))]
-    at += len(word) + 1
+      cut = begin + max(1, len(word) // 2)
+      halves = [(begin, cut), (cut, end)]
+      offsets += halves if len(word) > 4 else [(begin, end)]
+    begin = end + 1
   spans = windows(len(offsets), room, stride)
-  none = [(-1, -1)]
-  parts = [none * (question + 2) + offsets[a:b] + none for a, b in spans]
-  sizes = [len(part) for part in parts]
+  no_offset = [(-1, -1)]
+  row_offsets = [
+    no_offset * (question + 2) + offsets[a:b] + no_offset for a, b in spans
+  ]
+  sizes = [len(row) for row in row_offsets]
   labels = [(0, 0)] * len(spans)
-  rows = rows_of(sizes, [0] * len(spans), labels, sum(parts, []))
+  flat = list(itertools.chain(*row_offsets))
+  rows = rows_of(sizes, [0] * len(spans), labels, flat)
   return rows, spans, offsets
 
 
 def by_hand(context, rows, spans, offsets, logits, null, rules, before=4):
-  """google-research/bert run_squad.py, write_predictions, restated: all spans
-  of all windows that it would take, best first."""
-  found, nulls = [], []
+  """Returns text -> score of the best answers, the best first.
+
+  It tries all spans of all windows, like `write_predictions` of
+  google-research/bert run_squad.py.
+  """
+  spans_found, nulls = [], []
   for k, (begin, end) in enumerate(spans):
     x = np.asarray(logits[k], np.float64)
     nulls.append(x[0].sum())
@@ -216,17 +232,17 @@ def by_hand(context, rows, spans, offsets, logits, null, rules, before=4):
       if rules.max_context and context_of.index(max(context_of)) != k:
         continue
       text = context[offsets[begin + a][0] : offsets[begin + b][1]]
-      found.append((x[i, 0] + x[j, 1], text))
+      spans_found.append((x[i, 0] + x[j, 1], text))
   if null:
-    found.append((min(nulls), ""))
-  found.sort(key=lambda pair: -pair[0])
-  kept = {}
-  for score, text in found:
-    if len(kept) < rules.n_best:
-      kept.setdefault(text, score)
+    spans_found.append((min(nulls), ""))
+  spans_found.sort(key=lambda pair: -pair[0])
+  candidates = {}
+  for score, text in spans_found:
+    if len(candidates) < rules.n_best:
+      candidates.setdefault(text, score)
   if null:
-    kept.setdefault("", min(nulls))
-  return kept
+    candidates.setdefault("", min(nulls))
+  return candidates
 
 
 @pytest.mark.parametrize("null", [False, True])
@@ -234,8 +250,8 @@ def by_hand(context, rows, spans, offsets, logits, null, rules, before=4):
 def test_answers_are_those_of_the_original_rule(null, max_context):
   rng = np.random.RandomState(5)
   rules = SpanRules(n_best=6, max_length=4, max_context=max_context)
-  mine = task("span", (), "squad2" if null else "squad")
-  words = np.array("  a of mat the cathedral river Danube".split(" "))
+  spec = task("span", (), "squad2" if null else "squad")
+  words = ["", "", "a", "of", "mat", "the", "cathedral", "river", "Danube"]
   for _ in range(40):
     context = " ".join(rng.choice(words, rng.randint(8, 40)))
     if not context.strip():
@@ -244,34 +260,36 @@ def test_answers_are_those_of_the_original_rule(null, max_context):
     logits = [rng.randn(size, 2) for size in np.diff(rows.starts)]
     expected = by_hand(context, rows, spans, offsets, logits, null, rules)
     example = {"id": "q", "context": context}
-    (ours,) = predictions.make_predictions(mine, rows, logits, [example], rules)
+    (answers,) = predictions.make_predictions(
+      spec, rows, logits, [example], rules
+    )
     if not expected:
       expected = {"": 0.0}
-    assert [e["text"] for e in ours["nbest"]] == list(expected)
-    scores = [e["start_logit"] + e["end_logit"] for e in ours["nbest"]]
+    assert [e["text"] for e in answers["nbest"]] == list(expected)
+    scores = [e["start_logit"] + e["end_logit"] for e in answers["nbest"]]
     assert scores == pytest.approx(list(expected.values()))
     odds = np.exp(scores) / np.exp(scores).sum()
-    assert [e["probability"] for e in ours["nbest"]] == pytest.approx(odds)
+    assert [e["probability"] for e in answers["nbest"]] == pytest.approx(odds)
     best = next((text for text in expected if text), "")
-    assert ours["best"] == best and ours["text"] in context
+    assert answers["best"] == best and answers["text"] in context
     if null:
       gap = expected[""] - (expected[best] if best else 0)
-      assert ours["null_odds"] == pytest.approx(gap)
-      assert ours["text"] == ("" if gap > 0 else best)
+      assert answers["null_odds"] == pytest.approx(gap)
+      assert answers["text"] == ("" if gap > 0 else best)
       sure = rules._replace(threshold=-1e9)
-      (ours,) = predictions.make_predictions(
-        mine, rows, logits, [example], sure
+      (answers,) = predictions.make_predictions(
+        spec, rows, logits, [example], sure
       )
-      assert ours["text"] == ""
+      assert answers["text"] == ""
     else:
-      assert ours["text"] == best and "null_odds" not in ours
+      assert answers["text"] == best and "null_odds" not in answers
 
 
 def one_window(context="red cat", **peaks):
   rows, *_ = asked(context, 50, 20)
   logits = np.zeros((1, rows.starts[1], 2), np.float32)
-  for place, value in peaks.items():
-    logits[0, int(place[1:])] = value
+  for column, logit in peaks.items():
+    logits[0, int(column[1:])] = logit
   return rows, logits, [{"id": "q1", "context": context, "answers": None}]
 
 
@@ -281,27 +299,27 @@ def one_window(context="red cat", **peaks):
 )
 def test_there_is_an_answer_where_no_span_is_legal(metric, rules, tmp_path):
   rows, logits, examples = one_window(p0=9.0)
-  mine = task("span", (), metric)
-  (ours,) = predictions.make_predictions(mine, rows, logits, examples, rules)
-  assert ours["text"] == ours["best"] == ""
-  assert ours.get("null_odds") == (18.0 if metric == "squad2" else None)
-  (entry,) = ours["nbest"]
-  assert (entry["text"], entry["probability"]) == ("", 1.0)
-  for path in server_files.write(str(tmp_path), mine, [ours], examples):
-    with open(path, encoding="utf-8") as f:
-      assert list(json.load(f)) == ["q1"]
-  # A legal span, and a threshold that always takes it.
+  spec = task("span", (), metric)
+  (answers,) = predictions.make_predictions(spec, rows, logits, examples, rules)
+  assert answers["text"] == answers["best"] == ""
+  assert answers.get("null_odds") == (18.0 if metric == "squad2" else None)
+  (candidate,) = answers["nbest"]
+  assert (candidate["text"], candidate["probability"]) == ("", 1.0)
+  for path in server_files.write(str(tmp_path), spec, [answers], examples):
+    content = pathlib.Path(path).read_text(encoding="utf-8")
+    assert list(json.loads(content)) == ["q1"]
+  # Here a span is legal, and the threshold always takes it.
   sure = SpanRules(threshold=1e9)
-  (ours,) = predictions.make_predictions(mine, rows, logits, examples, sure)
-  assert ours["text"] == "red"
+  (answers,) = predictions.make_predictions(spec, rows, logits, examples, sure)
+  assert answers["text"] == "red"
 
 
 def test_a_context_without_pieces_has_no_answer():
   rows, logits, examples = one_window(context="  ")
-  (ours,) = predictions.make_predictions(
+  (answers,) = predictions.make_predictions(
     task("span", (), "squad"), rows, logits, examples
   )
-  assert ours["text"] == "" and len(ours["nbest"]) == 1
+  assert answers["text"] == "" and len(answers["nbest"]) == 1
 
 
 @pytest.mark.parametrize("lead", ["  ", "\t", "\n \u00a0"])
@@ -310,7 +328,7 @@ def test_answers_are_slices_of_the_raw_context(lead):
   begin = context.index("Pure")
   offsets = [(-1, -1)] * 3 + [
     (begin - 4, begin - 1),
-    (begin - 1, begin + 4),  # With the space before, as of byte-level BPE.
+    (begin - 1, begin + 4),  # Byte-level BPE includes the space before.
     (begin + 5, begin + 9),
     (begin + 11, begin + 17),
     (-1, -1),
@@ -319,11 +337,11 @@ def test_answers_are_slices_of_the_raw_context(lead):
   logits = np.zeros((1, 8, 2))
   logits[0, 4, 0] = logits[0, 5, 1] = 5
   example = {"id": "q", "context": context}
-  (ours,) = predictions.make_predictions(
+  (answers,) = predictions.make_predictions(
     task("span", (), "squad"), rows, logits, [example]
   )
-  assert ours["text"] == "Pure Land" == context[begin : begin + 9]
-  texts = {e["text"] for e in ours["nbest"]}
+  assert answers["text"] == "Pure Land" == context[begin : begin + 9]
+  texts = {e["text"] for e in answers["nbest"]}
   assert "Pure Land  school" in texts and all(t in context for t in texts)
 
 
@@ -331,9 +349,9 @@ def test_windows_are_found_by_characters():
   for count, room, stride in ((157, 114, 128), (400, 370, 128), (114, 114, 9)):
     context = np.repeat(np.arange(count)[:, None], 2, 1)
     spans = windows(count, room, stride)
-    parts = [context[a:b] for a, b in spans]
-    assert predictions._context_spans(parts) == spans
-  # Pieces of one character have the same place.
+    contexts = [context[a:b] for a, b in spans]
+    assert predictions._context_spans(contexts) == spans
+  # Several pieces of one character have the same offsets.
   context = np.repeat(np.arange(90) // 3, 2).reshape(-1, 2)
   spans = windows(90, 20, 7)
   assert predictions._context_spans([context[a:b] for a, b in spans]) == spans
@@ -348,35 +366,35 @@ def test_answers_do_not_depend_on_padding():
   for i, size in enumerate(sizes):
     padded[i, :size] = logits[i]
   example = {"id": "q", "context": "the river Danube of the cathedral mat"}
-  mine = task("span", (), "squad2")
-  ours = predictions.make_predictions(mine, rows, logits, [example])
-  assert predictions.make_predictions(mine, rows, padded, [example]) == ours
+  spec = task("span", (), "squad2")
+  answers = predictions.make_predictions(spec, rows, logits, [example])
+  assert predictions.make_predictions(spec, rows, padded, [example]) == answers
 
 
 def test_logits_that_do_not_fit_are_refused():
-  mine = task("classification", BINARY)
+  spec = task("classification", BINARY)
   rows = rows_of([2, 2], [0, 1], [0, 0])
   for logits in (np.zeros((1, 2)), np.zeros((2, 3))):
     with pytest.raises(ValueError, match="not 2 for each of 2 rows"):
-      predictions.make_predictions(mine, rows, logits, [{}, {}])
+      predictions.make_predictions(spec, rows, logits, [{}, {}])
   with pytest.raises(ValueError, match="not finite"):
-    predictions.make_predictions(mine, rows, np.full((2, 2), np.nan), [{}, {}])
-  mine = task("tagging", ("O", "B-X", "I-X"))
+    predictions.make_predictions(spec, rows, np.full((2, 2), np.nan), [{}, {}])
+  spec = task("tagging", ("O", "B-X", "I-X"))
   rows = tagged(2, [(0, 2)], [1, 1])
   with pytest.raises(ValueError, match=r"row 0 are \[4, 2\], not \[4, 3\]"):
     predictions.make_predictions(
-      mine, rows, np.zeros((1, 4, 2)), [{"words": ["a"] * 2}]
+      spec, rows, np.zeros((1, 4, 2)), [{"words": ["a"] * 2}]
     )
   with pytest.raises(ValueError, match="logits of 2 rows, not of 1"):
     predictions.make_predictions(
-      mine, rows, np.zeros((2, 4, 3)), [{"words": ["a"] * 2}]
+      spec, rows, np.zeros((2, 4, 3)), [{"words": ["a"] * 2}]
     )
 
 
 def test_no_examples():
   none = rows_of([], [], [])
   for kind in ("classification", "tagging", "span"):
-    mine = task(kind, BINARY, "accuracy")
+    spec = task(kind, BINARY, "accuracy")
     empty = np.zeros((0, 2))
-    assert predictions.make_predictions(mine, none, empty, []) == []
-    assert metrics.evaluate(mine, [], []) == {}
+    assert predictions.make_predictions(spec, none, empty, []) == []
+    assert metrics.evaluate(spec, [], []) == {}

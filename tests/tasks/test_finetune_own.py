@@ -9,13 +9,13 @@ from bert_jax.tasks.task_inputs import Input
 COLUMNS = "text=text,label=label"
 
 
-def read(inputs, name="mine", **own):
-  known = task_inputs.find(name, **own)
-  return task_inputs.read(known, [Input(*pair) for pair in inputs.items()])
+def read(inputs, name="mine", **options):
+  task = task_inputs.find(name, **options)
+  return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
 
-def labels_of(found, split):
-  return [example["label"] for example in found.splits[split]]
+def labels_of(contents, split):
+  return [example["label"] for example in contents.splits[split]]
 
 
 def test_minus_one_is_a_class_of_ones_own(tmp_path):
@@ -23,10 +23,10 @@ def test_minus_one_is_a_class_of_ones_own(tmp_path):
   lines = [{"text": "a", "label": -1}, {"text": "b", "label": None}]
   lines += [{"text": "c", "label": " "}, {"text": "d"}]
   other = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  found = read({"train": table, "test": other}, columns=COLUMNS)
-  assert found.task.labels == ("-1", "0", "1")
-  assert labels_of(found, "train") == ["-1", "0", "1"]
-  assert labels_of(found, "test") == ["-1", None, None, None]
+  contents = read({"train": table, "test": other}, columns=COLUMNS)
+  assert contents.task.labels == ("-1", "0", "1")
+  assert labels_of(contents, "train") == ["-1", "0", "1"]
+  assert labels_of(contents, "test") == ["-1", None, None, None]
   # In a published task it says that the label is kept back.
   table = files.write(tmp_path / "c.tsv", "sentence\tlabel\na\t-1\n")
   (example,) = task_inputs.read(
@@ -40,15 +40,15 @@ def test_minus_one_is_a_class_of_ones_own(tmp_path):
 def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
   lines = [{"text": "a", "label": x} for x in (0, 1.0, 1, 2.5, -0.0, 1e3)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  found = read({"train": path}, columns=COLUMNS)
-  assert labels_of(found, "train") == ["0", "1", "1", "2.5", "0", "1000"]
-  assert found.task.labels == ("0", "1", "1000", "2.5")
+  contents = read({"train": path}, columns=COLUMNS)
+  assert labels_of(contents, "train") == ["0", "1", "1", "2.5", "0", "1000"]
+  assert contents.task.labels == ("0", "1", "1000", "2.5")
   # Names that were given stay as they were given.
   lines = [{"text": "a", "label": x} for x in (0.0, 1.0)]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   for names in (["0", "1"], ["0.0", "1.0"]):
-    found = read({"train": path}, columns=COLUMNS, labels=names)
-    assert labels_of(found, "train") == names
+    contents = read({"train": path}, columns=COLUMNS, labels=names)
+    assert labels_of(contents, "train") == names
   path = files.write(tmp_path / "c.jsonl", '{"text": "a", "label": NaN}')
   with pytest.raises(ValueError, match=r"c\.jsonl:1: label nan is neither a n"):
     read({"train": path}, columns=COLUMNS)
@@ -78,11 +78,11 @@ TAGGED = [
 @pytest.mark.parametrize("name, columns, content", TAGGED)
 def test_words_and_tags(tmp_path, name, columns, content):
   path = files.write(tmp_path / name, content)
-  found = read({"train": path}, kind="tagging", columns=columns)
-  examples = found.splits["train"]
+  contents = read({"train": path}, kind="tagging", columns=columns)
+  examples = contents.splits["train"]
   assert [e["words"] for e in examples] == WORDS
   assert [e["tags"] for e in examples] == TAGS
-  assert found.task.labels == ("O", "B-LOC", "I-LOC")
+  assert contents.task.labels == ("O", "B-LOC", "I-LOC")
   # Lists in JSON are the same examples.
   lines = [
     dict(tokens=words, ner=tags)
@@ -99,16 +99,18 @@ def test_a_split_may_have_words_alone(tmp_path):
   test = files.write(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
   empty = files.write(tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n")
   inputs = {"train": train, "test": test, "more": empty}
-  found = read(inputs, kind="tagging", columns=NAMES + ",id=n")
-  (example,) = found.splits["test"]
+  contents = read(inputs, kind="tagging", columns=NAMES + ",id=n")
+  (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "5\u00a0km"], None)
-  assert example["id"] == "x" and found.splits["more"][0]["tags"] is None
+  assert example["id"] == "x" and contents.splits["more"][0]["tags"] is None
   with pytest.raises(ValueError, match=r"c\.tsv:2: no tags; training needs th"):
     read({"train": empty}, kind="tagging", columns=NAMES)
   train = files.write(tmp_path / "d.conll", FIRST)
   test = files.write(tmp_path / "e.conll", "in\nRome\n")
-  found = read({"train": train, "test": test}, kind="tagging", columns=NUMBERS)
-  (example,) = found.splits["test"]
+  contents = read(
+    {"train": train, "test": test}, kind="tagging", columns=NUMBERS
+  )
+  (example,) = contents.splits["test"]
   assert (example["words"], example["tags"]) == (["in", "Rome"], None)
   with pytest.raises(
     ValueError, match=r"e\.conll:1: no tags: the first line has one column"

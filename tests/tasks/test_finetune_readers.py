@@ -1,4 +1,4 @@
-"""The original files of every task, and what is said of bad ones."""
+"""Readers of the original files of every task, and messages about bad files."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from bert_jax.tasks.task_inputs import Input
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 
 
-def read(name, path, split="train", **own):
-  known = task_inputs.find(name, **own)
-  return task_inputs.read(known, [Input(split, str(path))]).splits[split]
+def read(name, path, split="train", **options):
+  task = task_inputs.find(name, **options)
+  return task_inputs.read(task, [Input(split, str(path))]).splits[split]
 
 
-# Task, file, content; texts and label of its one example.
+# Task, file, content; the texts and the label of its only example.
 TABLES = [
   ("cola", "a.tsv", "gj04\t1\t\tA cat.", ["A cat."], "1"),
   ("sst2", "a.tsv", 'sentence\tlabel\na "cat \t0', ['a "cat '], "0"),
@@ -145,9 +145,9 @@ def test_original_files(tmp_path, name, file, content, texts, label):
 def test_test_sets_have_no_labels(tmp_path):
   path = files.write(tmp_path / "t.tsv", "index\tsentence\n5\ta cat\n6\tb\n")
   for name in ("cola", "sst2"):
-    found = read(name, path, "test")
-    assert [e["label"] for e in found] == [None, None]
-    assert [e["id"] for e in found] == ["5", "6"]
+    examples = read(name, path, "test")
+    assert [e["label"] for e in examples] == [None, None]
+    assert [e["id"] for e in examples] == ["5", "6"]
     with pytest.raises(ValueError, match=r"t\.tsv:2: no column 'label'"):
       read(name, path, "validation")
   line = '{"question": "a", "passage": "b", "idx": 3}'
@@ -158,10 +158,10 @@ def test_test_sets_have_no_labels(tmp_path):
 def test_lines_that_qqp_has_broken_are_left_out_and_named(tmp_path):
   head = "id\tquestion1\tquestion2\tis_duplicate\n"
   path = files.write(tmp_path / "q.tsv", head + "0\ta\tb\t1\n1\ta\n2\tc\td\t0")
-  found = task_inputs.read(TASKS["qqp"], [Input("train", path)])
-  assert [e["id"] for e in found.splits["train"]] == ["0", "2"]
-  assert found.skipped == [f"{path}:3"]
-  # Of a test set the server reads predictions by their places.
+  examples = task_inputs.read(TASKS["qqp"], [Input("train", path)])
+  assert [e["id"] for e in examples.splits["train"]] == ["0", "2"]
+  assert examples.skipped == [f"{path}:3"]
+  # A server matches predictions to the lines of a test set by their order.
   with pytest.raises(ValueError, match=r"q\.tsv:3: 2 columns, but 4 in the fi"):
     task_inputs.read(TASKS["qqp"], [Input("test", path)])
 
@@ -172,12 +172,12 @@ def test_answers_of_multirc_and_record(tmp_path):
   path = files.write_jsonl(
     tmp_path / "m.jsonl", [dict(idx=2, passage=dict(text="p", questions=asked))]
   )
-  found = read("multirc", path)
-  assert [(e["id"], e["group"], e["answer"], e["label"]) for e in found] == [
+  examples = read("multirc", path)
+  assert [(e["id"], e["group"], e["answer"], e["label"]) for e in examples] == [
     ("2-4-0", "2-4", "x", "0"),
     ("2-4-1", "2-4", "y", "1"),
   ]
-  assert found[1]["texts"] == ["p", "q? y"]
+  assert examples[1]["texts"] == ["p", "q? y"]
   text = "Ann met Bob.\n@highlight\nBob left"
   spans = [(0, 2), (8, 10), (24, 26)]
   entities = [dict(start=a, end=b) for a, b in spans]
@@ -188,13 +188,13 @@ def test_answers_of_multirc_and_record(tmp_path):
     tmp_path / "r.jsonl",
     [dict(idx=0, passage=dict(text=text, entities=entities), qas=asks)],
   )
-  found = read("record", path)
-  assert [(e["answer"], e["label"], e["group"]) for e in found] == [
+  examples = read("record", path)
+  assert [(e["answer"], e["label"], e["group"]) for e in examples] == [
     ("Ann", "false", "9"),
     ("Bob", "true", "9"),
   ]
-  assert found[1]["texts"] == ["Ann met Bob. Bob left", "Bob left"]
-  assert found[0]["answers"] == ["Bob"]
+  assert examples[1]["texts"] == ["Ann met Bob. Bob left", "Bob left"]
+  assert examples[0]["answers"] == ["Bob"]
   passage = dict(text=text, entities=[])
   path = files.write_jsonl(
     tmp_path / "none.jsonl", [dict(idx=0, passage=passage, qas=asks)]
@@ -211,13 +211,13 @@ def test_race_is_a_folder(tmp_path):
     answers=["B", "D"],
   )
   files.write(tmp_path / "dev" / "high" / "1.txt", json.dumps(passage))
-  found = read("race", tmp_path / "dev")
-  assert [(e["id"], e["label"]) for e in found] == [
+  examples = read("race", tmp_path / "dev")
+  assert [(e["id"], e["label"]) for e in examples] == [
     ("high/1-0", "B"),
     ("high/1-1", "D"),
   ]
-  assert found[0]["texts"][1] == ["p", "I x it."]
-  assert found[1]["texts"][3] == ["p", "Why? v"]
+  assert examples[0]["texts"][1] == ["p", "I x it."]
+  assert examples[1]["texts"][3] == ["p", "Why? v"]
   bad = files.write(tmp_path / "x" / "1.txt", '{"article": "p"}')
   with pytest.raises(ValueError, match=r"1\.txt: no passage of RACE"):
     read("race", bad)
@@ -230,13 +230,13 @@ def test_columns_of_words(tmp_path):
     "\n-DOCSTART- -X- -X- O\n\nBonn NNP B-NP I-LOC\n",
   )
   first, second = read("conll2003", path)
-  # The original files have B- only between neighbours of a type.
+  # The original files have B- only between two adjacent entities of a type.
   assert first["words"] == ["EU", "UN", "and"]
   assert first["tags"] == ["B-ORG", "B-ORG", "O"]
   assert (first["document"], second["document"]) == (1, 2)
   path = files.write(tmp_path / "w.conll", "@a\tO\n\t\nBig Ben\tB-location\n")
-  found = read("wnut17", path)
-  assert [e["words"] for e in found] == [["@a"], ["Big Ben"]]
+  examples = read("wnut17", path)
+  assert [e["words"] for e in examples] == [["@a"], ["Big Ben"]]
   assert tags.to_iob2(["I-A", "I-A", "I-B", "O", "I-B", "B-B"]) == (
     ["B-A", "I-A", "B-B", "O", "B-B", "B-B"]
   )
@@ -247,24 +247,24 @@ def test_ones_own_columns(tmp_path):
     tmp_path / "own.csv",
     'n,first,second,same\n7,"a\nb",c,yes\n8,d,"e ""f""",no',
   )
-  own = dict(columns="text=first,pair=second,label=same,id=n")
-  found = read("same", path, **own)
-  assert found[0] == {"id": "7", "texts": ["a\nb", "c"], "label": "yes"}
-  assert found[1]["texts"] == ["d", 'e "f"']
-  known = task_inputs.find("same", **own)
-  assert task_inputs.read(known, [Input("train", path)]).task.labels == (
+  options = dict(columns="text=first,pair=second,label=same,id=n")
+  examples = read("same", path, **options)
+  assert examples[0] == {"id": "7", "texts": ["a\nb", "c"], "label": "yes"}
+  assert examples[1]["texts"] == ["d", 'e "f"']
+  task = task_inputs.find("same", **options)
+  assert task_inputs.read(task, [Input("train", path)]).task.labels == (
     "no",
     "yes",
   )
   path = files.write_jsonl(tmp_path / "o.jsonl", [{"x": "a", "y": 3}])
-  own = dict(kind="regression", columns="text=x,label=y")
-  assert read("price", path, **own)[0]["label"] == 3.0
+  options = dict(kind="regression", columns="text=x,label=y")
+  assert read("price", path, **options)[0]["label"] == 3.0
   lines = [{"w": ["a", "b"], "t": ["B-Z", "O"]}, {"w": ["c"], "t": ["O"]}]
   path = files.write_jsonl(tmp_path / "t.jsonl", lines)
-  known = task_inputs.find("z", "tagging", "words=w,tags=t")
-  found = task_inputs.read(known, [Input("train", path)])
-  assert found.task.labels == ("O", "B-Z", "I-Z")
-  assert found.splits["train"][0]["tags"] == ["B-Z", "O"]
+  task = task_inputs.find("z", "tagging", "words=w,tags=t")
+  examples = task_inputs.read(task, [Input("train", path)])
+  assert examples.task.labels == ("O", "B-Z", "I-Z")
+  assert examples.splits["train"][0]["tags"] == ["B-Z", "O"]
 
 
 BAD = [
@@ -307,28 +307,28 @@ def test_bad_flags_and_own_files(tmp_path):
   with pytest.raises(ValueError, match="no.tsv: no such file"):
     read("sst2", tmp_path / "no.tsv")
   path = files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "p"}] * 2)
-  own = dict(columns="text=x,label=y")
+  options = dict(columns="text=x,label=y")
   with pytest.raises(ValueError, match=r"has 1 labels \(p\)"):
-    read("mine", path, **own)
+    read("mine", path, **options)
   other = files.write_jsonl(
     tmp_path / "b.jsonl", [{"x": "a", "y": v} for v in "pqr"]
   )
-  known = task_inputs.find("mine", **own)
+  task = task_inputs.find("mine", **options)
   inputs = [Input("train", other), Input("validation", path)]
-  assert task_inputs.read(known, inputs).task.labels == ("p", "q", "r")
+  assert task_inputs.read(task, inputs).task.labels == ("p", "q", "r")
   files.write_jsonl(tmp_path / "a.jsonl", [{"x": "a", "y": "s"}])
   with pytest.raises(
     ValueError, match=r"a\.jsonl:1: label 's' is not in split"
   ):
-    task_inputs.read(known, inputs)
-  # Another number of labels than said.
+    task_inputs.read(task, inputs)
+  # The file has more labels than the flag.
   with pytest.raises(
     ValueError, match=r"b\.jsonl:3: label 'r' is none of p, q"
   ):
     read("mine", other, columns="text=x,label=y", labels=["p", "q"])
   files.write(tmp_path / "a.jsonl", '{"x": "a"\n')
   with pytest.raises(ValueError, match=r"a\.jsonl:1: not a JSON object"):
-    read("mine", path, **own)
+    read("mine", path, **options)
   line = {"words": ["a", "b"], "tags": ["O"]}
   files.write_jsonl(tmp_path / "a.jsonl", [line])
   with pytest.raises(ValueError, match=r"a\.jsonl:1: 1 tags for 2 words"):
@@ -380,7 +380,7 @@ def test_published_tasks_in_json_lines(tmp_path):
     field = {"squad": "answers", "conll2003": "tags"}.get(name, "label")
     assert [e[field] for e in examples] == right
     assert len({e["id"] for e in examples}) == len(examples)
-  # In a .json as well, where the task has no JSON of its own.
+  # A .json may have JSON lines too, unless the task's own format is JSON.
   path = files.write_jsonl(tmp_path / "a.json", [tagged])
   assert read("conll2003", path)[0]["words"] == ["EU", "ran"]
 

@@ -1,4 +1,4 @@
-"""Questions: windows without gaps, answers by characters of the raw context."""
+"""Questions: windows have no gaps, answers are slices of the raw context."""
 
 import os
 
@@ -30,7 +30,8 @@ def question(context, text=None, start=0, asked="the cat"):
 
 
 def test_windows_of_published_sizes():
-  # Length 128, a question of 11 and three special tokens: the stride is cut.
+  # At length 128, with a question of 11 tokens and three special tokens, the
+  # stride is larger than the room.
   assert windows(157, 114, 128) == [(0, 114), (114, 157)]
   assert windows(400, 370, 128) == [(0, 370), (128, 400)]
   assert windows(114, 114, 128) == [(0, 114)]
@@ -43,32 +44,32 @@ def test_no_window_leaves_a_gap():
   rng = np.random.default_rng(0)
   for _ in range(500):
     count, room, stride = (int(x) for x in rng.integers(1, 200, 3))
-    made = windows(count, room, stride)
-    covered = set().union(*(range(a, b) for a, b in made))
+    rows = windows(count, room, stride)
+    covered = set().union(*(range(a, b) for a, b in rows))
     assert covered == set(range(count))
-    assert max(b - a for a, b in made) <= room
-    # None is without use: each begins after the one before, and ends later.
-    assert (np.diff(made, axis=0) > 0).all()
+    assert max(b - a for a, b in rows) <= room
+    # No window is useless: each begins and ends after the one before.
+    assert (np.diff(rows, axis=0) > 0).all()
 
 
 def test_the_best_window_is_that_of_most_context():
-  made = windows(20, 10, 4)
-  best = best_windows(20, made)
+  rows = windows(20, 10, 4)
+  best = best_windows(20, rows)
   for token in range(20):
     scores = [
       min(token - a, b - 1 - token) + 0.01 * (b - a) if a <= token < b else -1
-      for a, b in made
+      for a, b in rows
     ]
     assert scores[best[token]] == max(scores)
-  # Of a very long text nothing is kept for each window and token.
+  # A very long text needs no array of all windows and tokens.
   best = best_windows(10**6, windows(10**6, 100, 50))
   assert (np.diff(best) >= 0).all() and best[-1] == 19_998
 
 
-def texts(example, made, i):
+def texts(example, rows, i):
   """The text of the context at the label of row i."""
-  start, end = made.labels[i]
-  offsets = made.offsets[made.starts[i] : made.starts[i + 1]]
+  start, end = rows.labels[i]
+  offsets = rows.offsets[rows.starts[i] : rows.starts[i + 1]]
   return example["context"][offsets[start][0] : offsets[end][1]]
 
 
@@ -87,24 +88,24 @@ def test_an_answer_is_the_raw_text(bert, roberta, context, answer):
   start = context.index(answer)
   for vocabulary in (bert, roberta):
     example = question(context, answer, start)
-    made = questions.rows([example], vocabulary, 64).rows
-    assert len(made.example) == 1
-    assert texts(example, made, 0) == answer
-    assert made.labels[0, 0] > 0
+    rows = questions.rows([example], vocabulary, 64).rows
+    assert len(rows.example) == 1
+    assert texts(example, rows, 0) == answer
+    assert rows.labels[0, 0] > 0
 
 
 def test_a_row_is_the_question_and_the_context(bert, roberta):
   example = question("a dog", "dog", 2)
-  made = questions.rows([example], bert, 32).rows
-  pieces = [bert.pieces[i] for i in made.ids]
+  rows = questions.rows([example], bert, 32).rows
+  pieces = [bert.pieces[i] for i in rows.ids]
   assert pieces == ["[CLS]", "the", "cat", "[SEP]", "a", "dog", "[SEP]"]
-  assert made.second.tolist() == [4] and made.labels.tolist() == [[5, 5]]
+  assert rows.second.tolist() == [4] and rows.labels.tolist() == [[5, 5]]
   none = [-1, -1]
-  assert made.offsets.tolist() == [none] * 4 + [[0, 1], [2, 5], none]
-  made = questions.rows([example], roberta, 32).rows
-  # Without segments too it is known where the context begins.
-  assert made.second.tolist() == [np.flatnonzero(made.offsets[:, 0] >= 0)[0]]
-  two = [i for i in made.ids.tolist() if i == roberta.special.sep]
+  assert rows.offsets.tolist() == [none] * 4 + [[0, 1], [2, 5], none]
+  rows = questions.rows([example], roberta, 32).rows
+  # `second` is the column of the context also without segments.
+  assert rows.second.tolist() == [np.flatnonzero(rows.offsets[:, 0] >= 0)[0]]
+  two = [i for i in rows.ids.tolist() if i == roberta.special.sep]
   assert len(two) == 3
 
 
@@ -112,7 +113,7 @@ def test_answers_in_windows_at_edges_and_cut(bert):
   words = files.WORDS * 3
   context = " ".join(words)
   begins = np.cumsum([0] + [len(w) + 1 for w in words[:-1]])
-  # Length 15: 15 - 3 - 2 = 10 tokens of the context.
+  # A row of length 15 has 15 - 3 - 2 = 10 tokens of the context.
   for first in range(len(words)):
     for count in (1, 3, 10, 11):
       last = first + count - 1
@@ -120,43 +121,43 @@ def test_answers_in_windows_at_edges_and_cut(bert):
         continue
       start, end = begins[first], begins[last] + len(words[last])
       example = question(context, context[start:end], int(start))
-      made = questions.rows([example], bert, 15, stride=4).rows
-      held = 0
+      rows = questions.rows([example], bert, 15, stride=4).rows
+      whole = 0
       for i, (a, b) in enumerate(windows(len(words), 10, 4)):
         inside = a <= first and last < b
-        assert (made.labels[i, 0] > 0) == inside
+        assert (rows.labels[i, 0] > 0) == inside
         if inside:
-          held += 1
-          assert texts(example, made, i) == context[start:end]
-          assert made.labels[i].tolist() == [first - a + 4, last - a + 4]
+          whole += 1
+          assert texts(example, rows, i) == context[start:end]
+          assert rows.labels[i].tolist() == [first - a + 4, last - a + 4]
         else:
-          assert made.labels[i].tolist() == [0, 0]
-      assert held or count > 6
+          assert rows.labels[i].tolist() == [0, 0]
+      assert whole or count > 6
 
 
 def test_no_answer_and_no_label_and_a_wrong_place(bert):
   there = question("the cat sat", "sat", 8)
   moved = question("  the cat sat", "sat", 8) | {"id": "moved"}
   hidden = there | {"answers": None, "id": "hidden"}
-  made = questions.rows([question("the cat"), there, moved, hidden], bert, 32)
-  labels = made.rows.labels.tolist()
+  rows = questions.rows([question("the cat"), there, moved, hidden], bert, 32)
+  labels = rows.rows.labels.tolist()
   assert labels == [[0, 0], [6, 6], [-1, -1], [-1, -1]]
-  what = "answers that are not at their offset, not trained on"
-  assert made.notes == {what: ["moved"]}
-  # Spaces have no piece: such an answer has no place.
-  made = questions.rows([question("the  cat", " ", 4)], bert, 32)
-  assert made.notes == {"answers that no piece holds, not trained on": ["q"]}
+  event = "answers that are not at their offset, not trained on"
+  assert rows.notes == {event: ["moved"]}
+  # Spaces have no piece, so no piece holds such an answer.
+  rows = questions.rows([question("the  cat", " ", 4)], bert, 32)
+  assert rows.notes == {"answers that no piece holds, not trained on": ["q"]}
 
 
 def test_questions_and_contexts_of_any_size(bert):
   long = " ".join(["dog"] * 100)
-  made = questions.rows([question(long, asked=long)], bert, 32)
-  assert encoded_rows.lengths(made.rows).max() <= 32
-  assert made.notes == {"questions cut": ["q"]}
-  seen = made.rows.offsets[made.rows.offsets[:, 0] >= 0, 0]
+  rows = questions.rows([question(long, asked=long)], bert, 32)
+  assert encoded_rows.lengths(rows.rows).max() <= 32
+  assert rows.notes == {"questions cut": ["q"]}
+  seen = rows.rows.offsets[rows.rows.offsets[:, 0] >= 0, 0]
   assert set(seen) == {4 * i for i in range(100)}
-  made = questions.rows([question(" \n ", asked="")], bert, 32)
-  assert [bert.pieces[i] for i in made.rows.ids] == ["[CLS]", "[SEP]", "[SEP]"]
+  rows = questions.rows([question(" \n ", asked="")], bert, 32)
+  assert [bert.pieces[i] for i in rows.rows.ids] == ["[CLS]", "[SEP]", "[SEP]"]
 
 
 def test_files_of_both_versions(tmp_path):
@@ -167,13 +168,13 @@ def test_files_of_both_versions(tmp_path):
   )
 
   def read(name, split):
-    known = task_inputs.find(name)
-    return task_inputs.read(known, [task_inputs.Input(split, path)]).splits[
+    task = task_inputs.find(name)
+    return task_inputs.read(task, [task_inputs.Input(split, path)]).splits[
       split
     ]
 
-  found = read("squad2", "train")
-  assert [e["answers"] for e in found] == [
+  examples = read("squad2", "train")
+  assert [e["answers"] for e in examples] == [
     [{"text": "cat", "answer_start": 4}],
     [],
   ]
@@ -197,17 +198,17 @@ def test_files_of_both_versions(tmp_path):
 @pytest.mark.skipif(not DATA, reason="BERT_JAX_TEST_DATA is not set")
 def test_real_questions(tmp_path):
   vocabulary = files.load(f"{DATA}/vocab/bert-base-uncased-vocab.txt")
-  known = task_inputs.find("squad")
+  task = task_inputs.find("squad")
   path = f"{DATA}/eval/squad/xquad.en.json"
-  examples = task_inputs.read(known, [task_inputs.Input("validation", path)])
+  examples = task_inputs.read(task, [task_inputs.Input("validation", path)])
   examples = examples.splits["validation"]
   encoded = questions.rows(examples, vocabulary, 384)
-  made = encoded.rows
+  rows = encoded.rows
   assert len(examples) == 1190 and not encoded.notes
   answered = set()
-  for i, e in enumerate(made.example):
-    if made.labels[i, 0] > 0:
+  for i, e in enumerate(rows.example):
+    if rows.labels[i, 0] > 0:
       answered.add(int(e))
       gold = examples[e]["answers"][0]["text"]
-      assert gold in texts(examples[e], made, i)
+      assert gold in texts(examples[e], rows, i)
   assert answered == set(range(1190))

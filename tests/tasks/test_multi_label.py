@@ -1,7 +1,6 @@
-"""Several labels at once: files, loss, metrics, a run, its predictions."""
+"""Several labels of one text: files, loss, metrics, a run, its predictions."""
 
 import json
-import os
 import pathlib
 
 import finetune_files as files
@@ -26,13 +25,13 @@ COLUMNS = "text=text,label=moods"
 TASK = Task("moods", "multi_label", ("a", "b", "c"), 1, ("f1_micro",))
 
 
-def read(inputs, **own):
-  known = task_inputs.find("mine", "multi_label", COLUMNS, **own)
-  return task_inputs.read(known, [Input(*pair) for pair in inputs.items()])
+def read(inputs, **options):
+  task = task_inputs.find("mine", "multi_label", COLUMNS, **options)
+  return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
 
-def labels_of(found, split):
-  return [example["label"] for example in found.splits[split]]
+def labels_of(contents, split):
+  return [example["label"] for example in contents.splits[split]]
 
 
 def test_lists_and_commas_are_the_same(tmp_path):
@@ -42,18 +41,20 @@ def test_lists_and_commas_are_the_same(tmp_path):
   train = files.write_jsonl(tmp_path / "a.jsonl", lines)
   rows = 'a\tjoy, "hope, at last"\nb\t\nc\t joy \nd\t7\n'
   table = files.write(tmp_path / "a.tsv", "text\tmoods\n" + rows)
-  found = read({"train": train, "validation": table})
-  assert labels_of(found, "train") == wanted == labels_of(found, "validation")
-  assert found.task.labels == ("7", "hope, at last", "joy")
-  assert found.task.metrics == ("f1_micro",)
-  # A test set may have no labels at all, or none for some of its texts.
+  contents = read({"train": train, "validation": table})
+  assert (
+    labels_of(contents, "train") == wanted == labels_of(contents, "validation")
+  )
+  assert contents.task.labels == ("7", "hope, at last", "joy")
+  assert contents.task.metrics == ("f1_micro",)
+  # A test set may have no labels, or no labels for some of its texts.
   none = files.write(tmp_path / "b.csv", "text,moods\na,\nb,\n")
   bare = files.write(tmp_path / "c.csv", "text\na\n")
   inputs = {"train": train, "test": none, "more": bare, "some": table}
-  found = read(inputs)
-  assert labels_of(found, "test") == [None, None]
-  assert labels_of(found, "more") == [None]
-  assert labels_of(found, "some") == wanted
+  contents = read(inputs)
+  assert labels_of(contents, "test") == [None, None]
+  assert labels_of(contents, "more") == [None]
+  assert labels_of(contents, "some") == wanted
 
 
 @pytest.mark.parametrize(
@@ -81,11 +82,11 @@ def test_the_loss_is_the_mean_binary_cross_entropy():
   labels = rng.integers(0, 2, (3, 4))
   labels[1] = x[1] > 0
   weights = jnp.array([1.0, 1.0, 0.0])
-  found = finetune.task_sums("multi_label", x, jnp.array(labels), weights)
+  contents = finetune.task_sums("multi_label", x, jnp.array(labels), weights)
   chances = 1 / (1 + np.exp(-x.astype(np.float64)))
   losses = -np.log(np.where(labels, chances, 1 - chances)).mean(-1)
-  np.testing.assert_allclose(found["task_loss"], losses[:2].sum(), rtol=1e-5)
-  assert found["task_accuracy"] == 1.0 + (labels[0] == (x[0] > 0)).all()
+  np.testing.assert_allclose(contents["task_loss"], losses[:2].sum(), rtol=1e-5)
+  assert contents["task_accuracy"] == 1.0 + (labels[0] == (x[0] > 0)).all()
 
 
 def test_metrics_are_those_of_the_counts():
@@ -99,23 +100,23 @@ def test_metrics_are_those_of_the_counts():
   ]
   rows = encode.texts(TASK, examples, tiny_tasks.vocabulary(), 16).rows
   np.testing.assert_array_equal(rows.labels, right)
-  made = predictions.make_predictions(TASK, rows, logits, examples)
-  assert made == [names[x > 0].tolist() for x in logits]
-  ours = logits > 0
-  both = (right & ours).sum(0)
-  counts = right.sum(0) + ours.sum(0)
-  found = metrics.evaluate(TASK, made, examples)
-  assert list(found) == metrics.names(TASK)
-  assert found["f1_micro"] == pytest.approx(2 * both.sum() / counts.sum())
+  predicted = predictions.make_predictions(TASK, rows, logits, examples)
+  assert predicted == [names[x > 0].tolist() for x in logits]
+  marked = logits > 0
+  both = (right & marked).sum(0)
+  counts = right.sum(0) + marked.sum(0)
+  contents = metrics.evaluate(TASK, predicted, examples)
+  assert list(contents) == metrics.names(TASK)
+  assert contents["f1_micro"] == pytest.approx(2 * both.sum() / counts.sum())
   each = 2 * both / np.maximum(counts, 1)
-  assert each[2] == 0 and found["f1_macro"] == pytest.approx(each.mean())
-  assert found["exact"] == pytest.approx((right == ours).all(-1).mean())
-  # Unlabelled ones are left out; a name that is none of the task's is not.
+  assert each[2] == 0 and contents["f1_macro"] == pytest.approx(each.mean())
+  assert contents["exact"] == pytest.approx((right == marked).all(-1).mean())
+  # Examples without labels are left out, but an unknown label is an error.
   examples[0]["label"] = None
-  assert metrics.evaluate(TASK, made, examples)["examples"] == 19
+  assert metrics.evaluate(TASK, predicted, examples)["examples"] == 19
   with pytest.raises(ValueError, match="label 'd' of example 0 is none"):
     examples[0]["label"] = ["a", "d"]
-    metrics.evaluate(TASK, made, examples)
+    metrics.evaluate(TASK, predicted, examples)
 
 
 def command(verb, **values):
@@ -123,8 +124,8 @@ def command(verb, **values):
 
 
 def read_lines(path):
-  with open(path, encoding="utf-8") as f:
-    return [json.loads(line) for line in f]
+  content = pathlib.Path(path).read_text(encoding="utf-8")
+  return [json.loads(line) for line in content.splitlines()]
 
 
 def test_a_run_learns_and_predicts(tmp_path, capsys):
@@ -151,13 +152,13 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   config["batch_size"] = 16
   run = str(tmp_path / "run")
   train.run(config, run)
-  last = logging.read_rows(os.path.join(run, "metrics.jsonl"))[-1]
+  last = logging.read_rows(str(tmp_path / "run" / "metrics.jsonl"))[-1]
   assert last["f1_micro"] > 0.9 and last["predicted_labels"] > 1
   runs = sweep.plan(config, [], [0])
   for name in ("f1_micro", "f1_macro", "exact", "task_loss", "task_accuracy"):
     assert name in last
     sweep.check_metric(name, runs)
-  # The same from the model's files, of any family of files.
+  # The run and the converted folder give the same predictions.
   flags = dict(model=run, data=tmp_path / "task", split="train")
   command("evaluate", **flags, output=tmp_path / "out")
   printed = capsys.readouterr().out
@@ -165,11 +166,11 @@ def test_a_run_learns_and_predicts(tmp_path, capsys):
   scored = read_lines(tmp_path / "out" / "predictions.jsonl")
   flags = dict(input=path, output=tmp_path / "p.jsonl")
   command("predict", model=run, **flags)
-  made = read_lines(tmp_path / "p.jsonl")
-  assert [x["labels"] for x in made] == [x["prediction"] for x in scored]
+  predicted = read_lines(tmp_path / "p.jsonl")
+  assert [x["labels"] for x in predicted] == [x["prediction"] for x in scored]
   weights = load.read(str(run))
   assert weights.config["problem"] == "multi_label"
   hf.write(str(tmp_path / "hf"), weights)
   command("predict", model=tmp_path / "hf", **flags)
   again = read_lines(tmp_path / "p.jsonl")
-  assert [x["labels"] for x in again] == [x["labels"] for x in made]
+  assert [x["labels"] for x in again] == [x["labels"] for x in predicted]

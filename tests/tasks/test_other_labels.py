@@ -1,4 +1,4 @@
-"""Other people's labels: marks, lists in tables, tags of any scheme."""
+"""Labels as other people write them: marks, lists in tables, tag schemes."""
 
 import json
 import re
@@ -19,17 +19,17 @@ from bert_jax.use import predict
 COLUMNS = "text=text,label=labels"
 
 
-def read(inputs, kind="multi_label", columns=COLUMNS, **own):
-  task = task_inputs.find("mine", kind, columns, **own)
+def read(inputs, kind="multi_label", columns=COLUMNS, **options):
+  task = task_inputs.find("mine", kind, columns, **options)
   return task_inputs.read(task, [Input(*pair) for pair in inputs.items()])
 
 
-def labels_of(result, split="train"):
-  return [example["label"] for example in result.splits[split]]
+def labels_of(contents, split="train"):
+  return [example["label"] for example in contents.splits[split]]
 
 
 def write_csv(path, values, header="text,labels"):
-  quoted = ['"' + value.replace('"', '""') + '"' for value in values]
+  quoted = ['"' + cell.replace('"', '""') + '"' for cell in values]
   return files.write(path, "\n".join([header, *(f"a,{q}" for q in quoted), ""]))
 
 
@@ -54,17 +54,17 @@ def write_lists(path, values):
 )
 def test_a_list_with_a_number_for_each_label(tmp_path, values):
   path = write_lists(tmp_path / "a.jsonl", values)
-  result = read({"train": path}, labels=["joy", "hope", "fear"])
-  assert labels_of(result) == [["fear"], ["joy"], []]
-  assert not result.notes
+  contents = read({"train": path}, labels=["joy", "hope", "fear"])
+  assert labels_of(contents) == [["fear"], ["joy"], []]
+  assert not contents.notes
   if isinstance(values[0], str):
     path = write_csv(tmp_path / "a.csv", values)
     assert labels_of(read({"train": path})) == [["2"], ["0"], []]
-  # Without names they are numbers, all of them labels, and that is said.
-  result = read({"train": path})
-  assert labels_of(result) == [["2"], ["0"], []]
-  assert result.task.labels == ("0", "1", "2")
-  assert result.notes == [
+  # Without names, the numbers of the labels are their names; a note says so.
+  contents = read({"train": path})
+  assert labels_of(contents) == [["2"], ["0"], []]
+  assert contents.task.labels == ("0", "1", "2")
+  assert contents.notes == [
     "each list of labels has a number for each of 3 labels; name them by"
     " --labels."
   ]
@@ -79,7 +79,7 @@ def test_a_list_with_a_number_for_each_label(tmp_path, values):
     ),
     (['["радость"]', "", "{'страх'}"], [["радость"], [], ["страх"]]),
     (["joy", '"hope, at last", joy'], [["joy"], ["hope, at last", "joy"]]),
-    # Numbers of labels, since these lists are not all as long.
+    # These are numbers of labels, because the lists have different lengths.
     (["[0]", "[0, 1]", "[1]"], [["0"], ["0", "1"], ["1"]]),
     (["(none)", "joy"], [["(none)"], ["joy"]]),
   ],
@@ -128,7 +128,7 @@ def test_lists_that_say_nothing_clear(tmp_path, values, labels, message):
     (["1", "0", ""], ["0", "1"], "one of 0 and 1, and these are read as the"),
     (["0 1 0x", "x"], ["0 1 0x", "x"], None),
     (["[2]", "[1]"], ["1", "2"], None),
-    # Quotes make one name of anything.
+    # A text in quotes is always one name.
     (['"0 1"', "x"], ["0 1", "x"], "'0 1' with |, ;"),
   ],
 )
@@ -137,12 +137,14 @@ def test_what_may_be_several_labels_is_said(tmp_path, values, names, said):
     path = write_csv(tmp_path / "a.csv", values)
   else:
     path = write_lists(tmp_path / "a.jsonl", values)
-  result = read({"train": path})
-  assert sorted(result.task.labels) == names
-  assert len(result.notes) == (said is not None)
+  contents = read({"train": path})
+  assert sorted(contents.task.labels) == names
+  assert len(contents.notes) == (said is not None)
   if said:
-    assert result.notes[0].startswith("warning: ") and said in result.notes[0]
-  # Who names the labels has said what they are.
+    assert (
+      contents.notes[0].startswith("warning: ") and said in contents.notes[0]
+    )
+  # There is no warning if the user has named the labels.
   assert not read({"train": path}, labels=names).notes
 
 
@@ -166,15 +168,15 @@ def test_a_column_for_each_label(tmp_path):
   lines = [{"text": "a", "toxic": 0, "an insult": True}, {"text": "b"}]
   lines.append({"text": "c", "toxic": -1, "an insult": -1})
   test = files.write_jsonl(tmp_path / "b.jsonl", lines)
-  result = read({"train": path, "test": test}, columns=MARKED)
+  contents = read({"train": path, "test": test}, columns=MARKED)
   both = ["toxic", "an insult"]
   wanted = [["an insult"], both, [], ["toxic"], ["toxic"], ["an insult"]]
-  assert labels_of(result) == wanted
-  assert labels_of(result, "test") == [["an insult"], None, None]
-  assert result.task.labels == ("toxic", "an insult")
-  # Another order of the ids.
-  result = read({"train": path}, columns=MARKED, labels=both[::-1])
-  assert result.task.labels == ("an insult", "toxic")
+  assert labels_of(contents) == wanted
+  assert labels_of(contents, "test") == [["an insult"], None, None]
+  assert contents.task.labels == ("toxic", "an insult")
+  # The flag may give the ids another order.
+  contents = read({"train": path}, columns=MARKED, labels=both[::-1])
+  assert contents.task.labels == ("an insult", "toxic")
   for content, message in (
     (
       "text,toxic,an insult\na,0,2\n",
@@ -194,7 +196,7 @@ def test_a_column_for_each_label(tmp_path):
     task_inputs.find("mine", "multi_label", MARKED + ",label=toxic")
 
 
-# Entities (begin, end, type) of a sentence of eight words, right and predicted.
+# Entities (begin, end, type) of a sentence of eight words: right, predicted.
 RIGHT = [(0, 1, "X"), (1, 3, "X"), (4, 7, "Y")]
 OURS = [(0, 1, "X"), (1, 3, "Y"), (4, 7, "Y"), (7, 8, "X")]
 LETTERS = {
@@ -242,23 +244,23 @@ def test_entities_are_the_same_in_every_scheme(tmp_path, scheme):
 
 def test_entities_of_one_type_without_its_name(tmp_path):
   right = spell([(0, 2, ""), (4, 5, "")], LETTERS["IOB2"], typed=False)
-  ours = spell([(0, 2, ""), (6, 7, "")], LETTERS["IOB2"], typed=False)
+  predicted = spell([(0, 2, ""), (6, 7, "")], LETTERS["IOB2"], typed=False)
   lines = [dict(words=["a"] * 8, tags=right)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   task = read({"train": path}, "tagging", None).task
   assert (task.labels, task.metrics) == (("O", "B", "I"), ("tagging_f1",))
-  assert metrics.evaluate(task, [ours], lines)["tagging_f1"] == 0.5
+  assert metrics.evaluate(task, [predicted], lines)["tagging_f1"] == 0.5
 
 
 def test_iob1_is_scored_by_its_entities(tmp_path):
-  """B- stands between neighbours of a type alone; conlleval reads it so."""
+  """In IOB1, B- stands only between adjacent entities of one type."""
   iob1 = ["I-X", "B-X", "I-X", "O", "I-Y", "I-Y", "I-Y", "I-X"]
   lines = [dict(words=["a"] * 8, tags=iob1)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   task = read({"train": path}, "tagging", None).task
   assert task.metrics == ("tagging_f1",)
-  ours = spell([*RIGHT, (7, 8, "X")], LETTERS["IOB2"])
-  assert metrics.evaluate(task, [ours], lines)["tagging_f1"] == 1.0
+  predicted = spell([*RIGHT, (7, 8, "X")], LETTERS["IOB2"])
+  assert metrics.evaluate(task, [predicted], lines)["tagging_f1"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -276,20 +278,20 @@ def test_iob1_is_scored_by_its_entities(tmp_path):
 def test_tags_without_prefixes_are_scored_word_by_word(tmp_path, names, metric):
   lines = [dict(words=["a", "b", "c"], tags=[names[0], names[1], names[0]])]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
-  result = read({"train": path}, "tagging", None)
-  (example,), task = result.splits["train"], result.task
+  contents = read({"train": path}, "tagging", None)
+  (example,), task = contents.splits["train"], contents.task
   assert example["tags"] == [str(tag) for tag in lines[0]["tags"]]
   assert task.metrics == (metric,)
   if metric == "accuracy":
     assert set(task.labels) == {*example["tags"]}
-    ours = [example["tags"][:1] * 3]
-    assert metrics.evaluate(task, ours, [example])["accuracy"] == 2 / 3
-    # A word without a piece has no tag, and is wrong.
-    ours = [[example["tags"][0], None, None]]
-    assert metrics.evaluate(task, ours, [example])["accuracy"] == 1 / 3
+    predicted = [example["tags"][:1] * 3]
+    assert metrics.evaluate(task, predicted, [example])["accuracy"] == 2 / 3
+    # A word without a piece has no tag, and counts as wrong.
+    predicted = [[example["tags"][0], None, None]]
+    assert metrics.evaluate(task, predicted, [example])["accuracy"] == 1 / 3
     assert metrics.names(task) == ["accuracy", "examples"]
-  given = task_inputs.find("mine", "tagging", None, [str(n) for n in names])
-  assert given.task.metrics == (metric,)
+  named = task_inputs.find("mine", "tagging", None, [str(n) for n in names])
+  assert named.task.metrics == (metric,)
 
 
 @pytest.mark.parametrize(
@@ -322,11 +324,11 @@ def test_entities_in_another_spelling_are_said(tmp_path, names, said):
   lines = [dict(words=["a"] * len(names), tags=names)]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   for labels in ((), names):
-    result = read({"train": path}, "tagging", None, labels=labels)
-    assert len(result.notes) == (said is not None)
+    contents = read({"train": path}, "tagging", None, labels=labels)
+    assert len(contents.notes) == (said is not None)
     if said:
-      assert result.task.metrics == ("accuracy",)
-      assert re.match(f"warning: tags such as {said}", result.notes[0])
+      assert contents.task.metrics == ("accuracy",)
+      assert re.match(f"warning: tags such as {said}", contents.notes[0])
 
 
 @pytest.mark.parametrize(
@@ -355,7 +357,7 @@ def test_words_and_tags_as_lists_in_a_table(tmp_path):
 
 
 def test_a_tagger_without_o_invents_none(tmp_path):
-  """Of a word without a piece it says nothing, in JSON and for conlleval."""
+  """A word without a piece has no tag in JSON, and _ for conlleval."""
   head = dict(num_labels=2)
   labels = ["NOUN", "VERB"]
   tiny_tasks.write_model(
@@ -402,7 +404,8 @@ def test_the_command_says_how_labels_are_read(tmp_path, monkeypatch, capsys):
   assert "labels ['0', '1'], metric f1_micro\n" in said.out
   assert "next: bert_jax train --config own" in (said.out)
   assert "labels: each list of labels has a number for each of 2" in said.err
-  rows = [json.loads(x) for x in open(tmp_path / "out/train.examples.jsonl")]
+  content = (tmp_path / "out" / "train.examples.jsonl").read_text()
+  rows = [json.loads(line) for line in content.splitlines()]
   assert [row["label"] for row in rows] == [["1"], ["0"]]
 
 

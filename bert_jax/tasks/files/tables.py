@@ -239,7 +239,7 @@ def split_commas(text: str, flag: str) -> list[str]:
 
 
 def is_jsonl(path: str, whole: bool = False) -> bool:
-  """Returns True if the name of a file is that of a file of JSON lines.
+  """Returns True if the name of a file says that it has JSON lines.
 
   Args:
     path: the file.
