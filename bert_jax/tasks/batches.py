@@ -117,7 +117,7 @@ class Batches:
     fill = np.full(self.steps_per_epoch * size - count, -1, np.int64)
     batches = np.append(order, fill).reshape(-1, size)
     if self._group:
-      # Shuffle the batches, except the last one, which may not be full.
+      # Shuffle the batches, but keep an incomplete last one at the end.
       whole = count // size
       key = hashing.make_key(self._seed, "finetune batches", epoch)
       mixed = np.argsort(hashing.bits(key, np.arange(whole)), kind="stable")

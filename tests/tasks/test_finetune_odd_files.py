@@ -44,10 +44,10 @@ def test_no_row_of_a_test_set_is_missing(tmp_path):
 def test_numbers_that_a_regression_can_learn(tmp_path):
   options = dict(kind="regression", columns=COLUMNS)
   numbers = ["-1e-3", "2E2", " 7 ", "+.5", "-3e38"]
-  encoded_rows = "".join(f"a\t{number}\n" for number in numbers)
-  path = files.write(tmp_path / "a.tsv", f"text\tlabel\n{encoded_rows}")
-  examples = [e["label"] for e in read(path, **options)]
-  assert examples == [-0.001, 200.0, 7.0, 0.5, -3e38]
+  lines = "".join(f"a\t{number}\n" for number in numbers)
+  path = files.write(tmp_path / "a.tsv", f"text\tlabel\n{lines}")
+  labels = [e["label"] for e in read(path, **options)]
+  assert labels == [-0.001, 200.0, 7.0, 0.5, -3e38]
   path = files.write(tmp_path / "b.tsv", "text\tlabel\na\t \n")
   assert read(path, split="test", **options)[0]["label"] is None
   with pytest.raises(ValueError, match=r"b\.tsv:2: no label in column 'label'"):
@@ -111,8 +111,8 @@ def test_other_spaces_are_parts_of_words(tmp_path):
   content = "10\u00a0000 O\ncats B-X\n\u00a0\n-DOCSTART- O\nran O\n"
   path = files.write(tmp_path / "a.conll", content)
   examples = read(path, kind="tagging")
-  examples = [["10\u00a0000", "cats"], ["ran"]]
-  assert [e["words"] for e in examples] == examples
+  wanted = [["10\u00a0000", "cats"], ["ran"]]
+  assert [e["words"] for e in examples] == wanted
   # A document may begin without a blank line.
   content = "cats B-X\n-DOCSTART- O\nran O\n"
   path = files.write(tmp_path / "b.conll", content)
@@ -145,8 +145,8 @@ def test_commas_between_columns_of_words(tmp_path, columns):
 def test_tags_with_spaces_are_a_column_each(tmp_path):
   path = files.write(tmp_path / "a.tsv", "cats\tB-New York\nran\tO\n")
   examples = read(path, kind="tagging")
-  examples = server_files.conll([["B-New York", "O"]], examples)
-  assert examples == "cats B-New_York B-New_York\nran O O\n"
+  content = server_files.conll([["B-New York", "O"]], examples)
+  assert content == "cats B-New_York B-New_York\nran O O\n"
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,9 @@ def read_list(record: Record, column: str, needed: bool) -> list[Any] | None:
       f"{record.location}: {column} is {cell!r:.60}, not a list of labels; an"
       " empty one says that none applies."
     )
-  return [cell.strip() if isinstance(cell, str) else cell for cell in cell]
+  return [
+    element.strip() if isinstance(element, str) else element for element in cell
+  ]
 
 
 def _split(text: str, record: Record, column: str) -> list[Any]:
@@ -281,20 +283,20 @@ def read_columns(
   return names
 
 
-def is_one(cell: Any) -> bool:
+def is_one(mark: Any) -> bool:
   """Returns True if a mark says that its label applies."""
-  return _lower(cell) in _ONE
+  return _lower(mark) in _ONE
 
 
-def _lower(cell: Any) -> Any:
-  return cell.lower() if isinstance(cell, str) else cell
+def _lower(mark: Any) -> Any:
+  return mark.lower() if isinstance(mark, str) else mark
 
 
 def is_marks(values: Iterable[Any]) -> bool:
   """Returns True if all values are 0 or 1, in any spelling."""
   return all(
-    not isinstance(cell, list | dict) and _lower(cell) in (*_ZERO, *_ONE)
-    for cell in values
+    not isinstance(mark, list | dict) and _lower(mark) in (*_ZERO, *_ONE)
+    for mark in values
   )
 
 
@@ -335,7 +337,7 @@ def check_not_marks(
   """
   if not values or not is_marks(values):
     return
-  names = {str(cell) for cell in values}
+  names = {str(mark) for mark in values}
   if labels and not names & {*labels}:
     raise UserError(
       f"{location}: {len(values)} numbers for {len(labels)} labels"
@@ -366,10 +368,10 @@ def note(lists: Iterable[Sequence[Any]], labels: Sequence[str]) -> str | None:
     )
   joined = sorted(
     {
-      cell
+      name
       for values in filled
-      for cell in values
-      if isinstance(cell, str) and _NO_COMMA.fullmatch(cell)
+      for name in values
+      if isinstance(name, str) and _NO_COMMA.fullmatch(name)
     }
   )
   if not joined:
