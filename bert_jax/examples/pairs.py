@@ -34,7 +34,7 @@ CHUNK = np.dtype(
 )
 
 
-class Spans(NamedTuple):
+class Segments(NamedTuple):
   """The first token and the length of segments A and B, [B] int64 each."""
 
   a_start: np.ndarray
@@ -160,7 +160,7 @@ def index_chunks(
 
 def locate(
   corpus: Corpus, chunks: np.ndarray, numbers: np.ndarray, key: int
-) -> Spans:
+) -> Segments:
   """Finds segments A and B of each chunk, before truncation.
 
   Args:
@@ -198,7 +198,7 @@ def locate(
     b_start[random] = start_token
     b_length[random] = sentences[np.minimum(stop, last)] - start_token
   swapped = chunks["swapped"]
-  return Spans(
+  return Segments(
     np.where(swapped, b_start, a_start),
     np.where(swapped, b_length, a_length),
     np.where(swapped, a_start, b_start),
@@ -207,8 +207,8 @@ def locate(
 
 
 def truncate(
-  spans: Spans, numbers: np.ndarray, key: int, max_tokens: int
-) -> Spans:
+  segments: Segments, numbers: np.ndarray, key: int, max_tokens: int
+) -> Segments:
   """Shortens pairs to `max_tokens`: the longer segment loses tokens.
 
   The program removes tokens one by one from the longer segment (from B if they
@@ -217,12 +217,12 @@ def truncate(
   Binomial(t, 1/2) of them at the front.
 
   Args:
-    spans: B pairs, from `locate`.
+    segments: B pairs, from `locate`.
     numbers: [B] uint64 global numbers of the examples.
     key: a key from `make_key`.
     max_tokens: the most tokens of a pair.
   """
-  a_start, a, b_start, b = spans
+  a_start, a, b_start, b = segments
   a_final = np.minimum(a, np.maximum(max_tokens - b, (max_tokens + 1) // 2))
   b_final = np.minimum(b, np.maximum(max_tokens - a, max_tokens // 2))
   fronts = hashing.half_binomial(
@@ -232,7 +232,7 @@ def truncate(
     np.concatenate([a - a_final, b - b_final]),
   )
   a_front, b_front = np.split(fronts, 2)
-  return Spans(a_start + a_front, a_final, b_start + b_front, b_final)
+  return Segments(a_start + a_front, a_final, b_start + b_front, b_final)
 
 
 def resolve(
@@ -256,13 +256,13 @@ def resolve(
     [N] of `EXAMPLE`, with label 1 if the second segment is random or the order
     is swapped.
   """
-  spans = locate(corpus, chunks, numbers, hashing.make_key(key, "pairs"))
-  spans = truncate(
-    spans, numbers, hashing.make_key(key, "truncation"), max_tokens
+  segments = locate(corpus, chunks, numbers, hashing.make_key(key, "pairs"))
+  segments = truncate(
+    segments, numbers, hashing.make_key(key, "truncation"), max_tokens
   )
   examples = np.zeros(len(chunks), EXAMPLE)
   for field, values in zip(
-    ("start", "length", "second", "second_length"), spans, strict=True
+    ("start", "length", "second", "second_length"), segments, strict=True
   ):
     examples[field] = values
   examples["label"] = chunks["random"] | chunks["swapped"]

@@ -69,17 +69,17 @@ def find(
     if name in TASKS:
       if labels:
         raise UserError(
-          f"--labels: those of {name} are published; give your task another"
-          " name, and --columns."
+          f"--labels: the labels of {name} are published; give your task"
+          " another name, and --columns."
         )
       return TASKS[name]
     raise UserError(
-      f"--task={name}: no such task{nearest(name, TASKS)} For one of your own"
+      f"--task={name}: no such task{nearest(name, TASKS)} For a custom task,"
       " say its columns: --columns text=...,label=..."
     )
   if name in TASKS:
     raise UserError(
-      f"--task={name} is a published task; give your own another name."
+      f"--task={name} is a published task; give your task another name."
     )
   kind = kind or "classification"
   if columns is None and kind != "tagging":

@@ -91,8 +91,8 @@ def test_closed_form_truncation():
   """The final lengths are those after removing one token at a time."""
   a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
   for limit in (2, 3, 12, 13):
-    spans = pairs.Spans(a * 0, a, b * 0, b)
-    cut = pairs.truncate(spans, np.arange(len(a), dtype=np.uint64), 1, limit)
+    segments = pairs.Segments(a * 0, a, b * 0, b)
+    cut = pairs.truncate(segments, np.arange(len(a), dtype=np.uint64), 1, limit)
     for i in range(len(a)):
       x, y = int(a[i]), int(b[i])
       while x + y > limit:
@@ -170,8 +170,8 @@ def test_random_documents_are_uniform_over_the_others():
   chunks["first"] = chunks["count"] = 1
   chunks["target"], chunks["random"] = 20, True
   numbers = np.arange(9000, dtype=np.uint64)
-  spans = pairs.locate(corpus, chunks, numbers, 1)
-  counts = np.bincount(spans.b_start // 3, minlength=10)
+  segments = pairs.locate(corpus, chunks, numbers, 1)
+  counts = np.bincount(segments.b_start // 3, minlength=10)
   assert counts[4] == 0
   assert (abs(np.delete(counts, 4) - 1000) < 150).all()
 
