@@ -25,10 +25,10 @@ from bert_jax.text.vocabulary import SpecialIds
 
 __all__ = [
   "Batches",
-  "Data",
   "Heldout",
   "HostBatch",
   "Mixture",
+  "PretrainingData",
   "Stream",
   "batches",
   "heldout",
@@ -38,7 +38,7 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class PretrainingData:
   """A stream or mixture, and the facts about it that a model needs.
 
   Attributes:
@@ -189,7 +189,7 @@ class Opener:
   """
 
   names: Callable[[], Collection[str]]
-  open_data: Callable[..., Data]
+  open_data: Callable[..., PretrainingData]
   open_heldout: Callable[..., Heldout]
 
 
@@ -257,7 +257,7 @@ def open_data(
   seed: int = 0,
   cased: bool | None = None,
   **options: Any,
-) -> Data:
+) -> PretrainingData:
   """Opens training data as an endless stream.
 
   Args:
@@ -290,13 +290,13 @@ def open_data(
       )
     corpus = split_of(prepared[0], split)
     source: Source = StatefulStreams(corpus, recipe, seed)
-    return Data(source, vocab_size, special, prepared)
+    return PretrainingData(source, vocab_size, special, prepared)
   streams = [
     Stream(split_of(folder, split), recipe, seed, name=str(i))
     for i, folder in enumerate(prepared)
   ]
   source = streams[0] if len(streams) == 1 else Mixture(streams, weights, seed)
-  return Data(source, vocab_size, special, prepared)
+  return PretrainingData(source, vocab_size, special, prepared)
 
 
 def open_heldout(
@@ -336,7 +336,11 @@ def open_heldout(
 
 
 def describe_rows(
-  data: Data, path: str, builder: str, cased: bool | None = None, **options: Any
+  data: PretrainingData,
+  path: str,
+  builder: str,
+  cased: bool | None = None,
+  **options: Any,
 ) -> Iterator[tuple[str, str]]:
   """Yields (folder, line) with the share of each folder that the rows hold.
 
@@ -395,7 +399,7 @@ class Batches:
 
   def __init__(
     self,
-    source: Source | Data,
+    source: Source | PretrainingData,
     spans: Iterable[tuple[int, int]],
     host_index: int = 0,
     host_count: int = 1,
@@ -425,7 +429,7 @@ class Batches:
 
   def _work(
     self,
-    source: Source | Data,
+    source: Source | PretrainingData,
     spans: Iterator[tuple[int, int]],
     host_index: int,
     host_count: int,
@@ -480,7 +484,7 @@ class Batches:
 
 
 def batches(
-  source: Source | Data,
+  source: Source | PretrainingData,
   start_step: int,
   batch_size: int,
   host_index: int = 0,

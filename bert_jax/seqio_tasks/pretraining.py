@@ -642,7 +642,7 @@ def open_data(
   seed: int,
   cased: bool | None,
   **options: Any,
-) -> loader.Data:
+) -> loader.PretrainingData:
   """Opens a task or mixture as `loader.open_data` opens a folder.
 
   The training loop then runs without TensorFlow. The recipe and its options are
@@ -673,7 +673,7 @@ def open_data(
   ]
   single = len(rows) == 1
   stream = rows[0] if single else streams.Mixture(rows, rates, seed)
-  return loader.Data(stream, size, special, opened)
+  return loader.PretrainingData(stream, size, special, opened)
 
 
 def open_heldout(

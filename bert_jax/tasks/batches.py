@@ -308,7 +308,7 @@ class Split(NamedTuple):
 Splits = list[Split]
 
 
-class Data:
+class TrainingSplit:
   """The training split of a task folder; a `Source` for `loader.Batches`.
 
   Attributes:
@@ -448,7 +448,7 @@ def open_data(
   shuffle: bool = True,
   group: bool = True,
   buckets: tuple[int, ...] = BUCKETS,
-) -> Data:
+) -> TrainingSplit:
   """Opens the training split of a task folder.
 
   Args:
@@ -487,10 +487,10 @@ def open_data(
     buckets=tuple(buckets),
   )
   names = [name.strip() for name in validation.split(",") if name.strip()]
-  return Data(folder, rows, batches, epochs, names)
+  return TrainingSplit(folder, rows, batches, epochs, names)
 
 
-def open_splits(data: Data, predicts: bool = True) -> Splits:
+def open_splits(data: TrainingSplit, predicts: bool = True) -> Splits:
   """Opens the splits to evaluate.
 
   Args:

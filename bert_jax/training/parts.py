@@ -43,7 +43,7 @@ class Feed(NamedTuple):
   """A phase with its data; the shapes are those of the largest batch."""
 
   phase: phases.Phase
-  data: loader.Data | batches.Data
+  data: loader.PretrainingData | batches.TrainingSplit
   heldout: loader.Heldout | batches.Splits | None
   shapes: sharding.Shapes
 

@@ -56,7 +56,7 @@ def make_feed(phase: phases.Phase, data: Any, heldout: Any) -> Feed:
 def open_task(
   run: config_lib.Run,
 ) -> tuple[
-  batches.Data,
+  batches.TrainingSplit,
   batches.Splits | None,
   Pretrained | None,
   config_lib.Run,
@@ -109,7 +109,7 @@ def open_task(
   return data, splits, start_model, run
 
 
-def _every_epoch(section: T, data: batches.Data) -> T:
+def _every_epoch(section: T, data: batches.TrainingSplit) -> T:
   """Returns a section whose `every` is an epoch if it was left open."""
   if section.every is not None:
     return section
@@ -117,7 +117,7 @@ def _every_epoch(section: T, data: batches.Data) -> T:
 
 
 def open_start(
-  run: config_lib.Run, data: loader.Data
+  run: config_lib.Run, data: loader.PretrainingData
 ) -> tuple[Pretrained, config_lib.Model]:
   """Opens the model that pre-training goes on from.
 
@@ -223,7 +223,9 @@ def build(run: config_lib.Run, before: dict[str, Any] | None = None) -> Setup:
 
 
 def with_data(
-  model: config_lib.Model, data: loader.Data | batches.Data, data_path: str
+  model: config_lib.Model,
+  data: loader.PretrainingData | batches.TrainingSplit,
+  data_path: str,
 ) -> config_lib.Model:
   """Returns the section `model` with the sizes that the data decide.
 

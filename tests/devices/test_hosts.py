@@ -243,14 +243,14 @@ def test_sigterm_to_one_stops_all(folder, stopped, two, tmp_path, count):
 BROKEN = """
 import runpy, sys
 from bert_jax.examples import loader
-read = loader.Data.read
+read = loader.PretrainingData.read
 
 def broken(self, first, count):
   if first >= 32 and "--process-id=1" in sys.argv:
     raise ValueError("row 33 is broken.")
   return read(self, first, count)
 
-loader.Data.read = broken
+loader.PretrainingData.read = broken
 runpy.run_module("bert_jax", run_name="__main__", alter_sys=True)
 """
 

@@ -246,7 +246,7 @@ def test_data_overwritten_under_a_run(
 ):
   """No checkpoint is saved; with the old data, the run continues as before."""
   copy = pathlib.Path(shutil.copytree(data, tmp_path / "p"))
-  path, read = copy / "train.tokens", loader.Data.read
+  path, read = copy / "train.tokens", loader.PretrainingData.read
   content = path.read_bytes()
 
   def change(batches, first, count):
@@ -257,7 +257,7 @@ def test_data_overwritten_under_a_run(
       path.write_bytes(content)
     return read(batches, first, count)
 
-  monkeypatch.setattr(loader.Data, "read", change)
+  monkeypatch.setattr(loader.PretrainingData, "read", change)
   run = tmp_path / "run"
   with pytest.raises(OSError, match="train.tokens was changed while this run"):
     train.run(config_of(str(copy)), str(run))
