@@ -76,8 +76,8 @@ def _ranges(corpus: Corpus) -> Iterator[tuple[int, int]]:
   if corpus.num_tokens <= SAMPLE:
     yield 0, corpus.num_documents
     return
-  for place in range(PLACES):
-    start = corpus.num_tokens * place // PLACES
+  for i in range(PLACES):
+    start = corpus.num_tokens * i // PLACES
     tokens = [start, start + SAMPLE // PLACES]
     sentences = np.searchsorted(corpus.sentences, tokens)
     first, last = np.searchsorted(corpus.documents, sentences).tolist()

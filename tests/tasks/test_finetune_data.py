@@ -198,8 +198,8 @@ def random_rows(count, seed=0, longest=60):
 @pytest.mark.parametrize("group", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 16])
 def test_an_epoch_has_every_row_once(size, group):
-  encoded = random_rows(10)
-  epoch_batches = batches.Batches(TWO, encoded, 0, size, group=group)
+  rows = random_rows(10)
+  epoch_batches = batches.Batches(TWO, rows, 0, size, group=group)
   assert epoch_batches.steps_per_epoch == -(-10 // size)
   orders = []
   for epoch in range(3):
@@ -207,14 +207,14 @@ def test_an_epoch_has_every_row_once(size, group):
     for step in range(epoch_batches.steps_per_epoch):
       batch = epoch_batches.batch(epoch * epoch_batches.steps_per_epoch + step)
       assert len(batch["row"]) == size
-      for place, row in enumerate(batch["row"]):
-        length = batch["sequence_ids"][place].sum()
+      for index, row in enumerate(batch["row"]):
+        length = batch["sequence_ids"][index].sum()
         if row < 0:
-          assert length == 0 and batch["label_weights"][place] == 0
+          assert length == 0 and batch["label_weights"][index] == 0
           continue
-        tokens = encoded.ids[encoded.starts[row] : encoded.starts[row + 1]]
-        assert batch["input_ids"][place, :length].tolist() == tokens.tolist()
-        assert batch["label_weights"][place] == (encoded.labels[row] >= 0)
+        tokens = rows.ids[rows.starts[row] : rows.starts[row + 1]]
+        assert batch["input_ids"][index, :length].tolist() == tokens.tolist()
+        assert batch["label_weights"][index] == (rows.labels[row] >= 0)
         seen.append(int(row))
     assert sorted(seen) == list(range(10))
     orders.append(seen)
@@ -249,19 +249,19 @@ def test_hosts_have_shares_of_one_batch():
 
 
 def test_lengths_are_few_and_grouping_pads_less():
-  encoded = random_rows(3000, longest=200)
-  plain = batches.Batches(TWO, encoded, 0, 8, buckets=(32, 64, 128))
-  group = batches.Batches(TWO, encoded, 0, 8, buckets=(32, 64, 128), group=True)
+  rows = random_rows(3000, longest=200)
+  plain = batches.Batches(TWO, rows, 0, 8, buckets=(32, 64, 128))
+  group = batches.Batches(TWO, rows, 0, 8, buckets=(32, 64, 128), group=True)
   assert plain.buckets == (32, 64, 128, 199)
   shares = []
   for split_batches in (plain, group):
     all_batches = [
       split_batches.batch(i) for i in range(split_batches.steps_per_epoch)
     ]
-    places = sum(batch["input_ids"].size for batch in all_batches)
+    size = sum(batch["input_ids"].size for batch in all_batches)
     tokens = sum(int(batch["sequence_ids"].sum()) for batch in all_batches)
-    assert tokens == len(encoded.ids)
-    assert split_batches.padding() == pytest.approx(1 - tokens / places)
+    assert tokens == len(rows.ids)
+    assert split_batches.padding() == pytest.approx(1 - tokens / size)
     sizes = {batch["input_ids"].shape[1] for batch in all_batches}
     assert sizes <= set(split_batches.buckets)
     shares.append(split_batches.padding())

@@ -86,7 +86,7 @@ def warning(tags: Iterable[str]) -> str | None:
   """Returns a warning if tags look like entities in an unknown spelling.
 
   Tags look like entities in two cases: one type has a tag for the beginning and
-  a tag for another place of an entity; or all tags have a prefix, or all have a
+  a tag for another position in it; or all tags have a prefix, or all have a
   suffix, except the one for "outside".
 
   Args:
@@ -97,7 +97,8 @@ def warning(tags: Iterable[str]) -> str | None:
     return None
   inside = [tag for tag in tags if tag.lower() not in _OUTSIDE]
   for spelling in _SPELLINGS:
-    places: dict[str, dict[str, str]] = {}
+    # Type of entity -> first letter of the spelled prefix -> tag.
+    by_type: dict[str, dict[str, str]] = {}
     for tag in inside:
       match = spelling.fullmatch(tag)
       if not match:
@@ -105,17 +106,17 @@ def warning(tags: Iterable[str]) -> str | None:
       first, second = match.groups()
       if "type" in spelling.groupindex:
         first, second = second, first
-      places.setdefault((second or "").lower(), {})[first[0].upper()] = tag
+      by_type.setdefault((second or "").lower(), {})[first[0].upper()] = tag
     named = next(
       (
         [of_type["B"], of_type[letter]]
-        for of_type in places.values()
+        for of_type in by_type.values()
         for letter in "IMEL"
         if "B" in of_type and letter in of_type
       ),
       [],
     )
-    typed = spelling is not _SPELLINGS[-1] and any(places)
+    typed = spelling is not _SPELLINGS[-1] and any(by_type)
     alike = all(map(spelling.fullmatch, inside)) and inside != tags
     if not named and typed and alike:
       named = inside[:2]
