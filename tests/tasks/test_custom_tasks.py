@@ -1,4 +1,4 @@
-"""One's own data: what a label may be, and the forms that tags come in."""
+"""Custom tasks: the labels that a file may have, and the forms of tags."""
 
 import finetune_files as files
 import pytest
@@ -18,7 +18,7 @@ def labels_of(contents, split):
   return [example["label"] for example in contents.splits[split]]
 
 
-def test_minus_one_is_a_class_of_ones_own(tmp_path):
+def test_minus_one_is_a_class_of_a_custom_task(tmp_path):
   table = files.write(tmp_path / "a.tsv", "text\tlabel\na\t-1\nb\t0\nc\t1\n")
   lines = [{"text": "a", "label": -1}, {"text": "b", "label": None}]
   lines += [{"text": "c", "label": " "}, {"text": "d"}]
@@ -27,7 +27,7 @@ def test_minus_one_is_a_class_of_ones_own(tmp_path):
   assert contents.task.labels == ("-1", "0", "1")
   assert labels_of(contents, "train") == ["-1", "0", "1"]
   assert labels_of(contents, "test") == ["-1", None, None, None]
-  # In a published task it says that the label is kept back.
+  # In a published task, -1 means that the label is hidden.
   table = files.write(tmp_path / "c.tsv", "sentence\tlabel\na\t-1\n")
   (example,) = task_inputs.read(
     task_inputs.find("sst2"), [Input("test", table)]
@@ -43,7 +43,7 @@ def test_whole_numbers_are_one_class_however_they_are_written(tmp_path):
   contents = read({"train": path}, columns=COLUMNS)
   assert labels_of(contents, "train") == ["0", "1", "1", "2.5", "0", "1000"]
   assert contents.task.labels == ("0", "1", "1000", "2.5")
-  # Names that were given stay as they were given.
+  # Names that the user gives are not changed.
   lines = [{"text": "a", "label": x} for x in (0.0, 1.0)]
   path = files.write_jsonl(tmp_path / "b.jsonl", lines)
   for names in (["0", "1"], ["0.0", "1.0"]):
@@ -83,7 +83,7 @@ def test_words_and_tags(tmp_path, name, columns, content):
   assert [e["words"] for e in examples] == WORDS
   assert [e["tags"] for e in examples] == TAGS
   assert contents.task.labels == ("O", "B-LOC", "I-LOC")
-  # Lists in JSON are the same examples.
+  # Lists in JSON give the same examples.
   lines = [
     dict(tokens=words, ner=tags)
     for words, tags in zip(WORDS, TAGS, strict=True)
@@ -93,9 +93,9 @@ def test_words_and_tags(tmp_path, name, columns, content):
   assert same.splits["train"] == [e | {"document": None} for e in examples]
 
 
-def test_a_split_may_have_words_alone(tmp_path):
+def test_a_split_may_have_words_without_tags(tmp_path):
   train = files.write(tmp_path / "a.tsv", TABLE)
-  # A space that is no break is part of a word.
+  # A no-break space is part of a word.
   test = files.write(tmp_path / "b.tsv", "n\ttokens\nx\tin 5\u00a0km\n")
   empty = files.write(tmp_path / "c.tsv", "n\ttokens\tner\nx\tin\t\n")
   inputs = {"train": train, "test": test, "more": empty}
@@ -153,7 +153,7 @@ def test_bad_words_and_tags(tmp_path, name, columns, content, message):
     read({"train": path}, kind="tagging", columns=columns)
 
 
-def test_what_is_wrong_stands_on_the_line_that_is_named(tmp_path):
+def test_an_error_names_the_line(tmp_path):
   lines = [{"tokens": ["a", "b"], "ner": ["B-X", "x"]}]
   path = files.write_jsonl(tmp_path / "a.jsonl", lines)
   with pytest.raises(ValueError, match=r"a\.jsonl:1: tag 'x' is not O, B-TYPE"):

@@ -242,7 +242,7 @@ def test_columns_of_words(tmp_path):
   )
 
 
-def test_ones_own_columns(tmp_path):
+def test_columns_of_a_custom_task(tmp_path):
   path = files.write(
     tmp_path / "own.csv",
     'n,first,second,same\n7,"a\nb",c,yes\n8,d,"e ""f""",no',
@@ -293,7 +293,7 @@ def test_bad_files_are_named(tmp_path, name, content, message):
     read(name, path)
 
 
-def test_bad_flags_and_own_files(tmp_path):
+def test_bad_flags_and_custom_files(tmp_path):
   with pytest.raises(ValueError, match="no such task; did you mean sst2"):
     task_inputs.find("sst")
   with pytest.raises(ValueError, match="is a published task"):
