@@ -57,8 +57,8 @@ class Stream:
   documents, and their number differs from epoch to epoch. With `Recipe.copies`,
   only the order is new in every epoch.
 
-  A stream reads forward. To read an earlier row, it starts again from the
-  beginning, or from the position that `restore` was given.
+  A stream reads forward from its position. To read an earlier row, it starts
+  again from the beginning. `restore` sets the position without reading.
   """
 
   def __init__(
