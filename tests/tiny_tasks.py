@@ -67,7 +67,7 @@ def write_tuned(path, kind, **rest):
   task = TASKS[kind]
   from bert_jax.models import bert
 
-  head = task_heads.head_of(kind, bert.POOLING, len(task.labels), None)
+  head = task_heads.head_options(kind, bert.POOLING, len(task.labels), None)
   labels = [*task.labels] if kind in ("classification", "tagging") else None
   if kind == "regression":
     labels = ["LABEL_0"]

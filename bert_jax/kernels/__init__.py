@@ -1,15 +1,18 @@
 """Kernels for GPUs and TPUs, products of 8-bit floats, and the dropout hash.
 
-Each kernel has a plain counterpart in `models/`, against which it is tested;
+Each kernel has a plain counterpart in `models/`, and tests compare the two.
 `fused.implementation` chooses between them by the platform. The room imports
 jax, flax, jaxtyping and numpy, and no other room. Start with `fused.py`.
 
-  fused.py: the parts that all kernels share: random bits for dropout, running
-    on each device's part, the choice by platform.
+The GPU runs many programs of a kernel in parallel. Each program has its own
+number, which tells it on which block of the arrays it works.
+
+  fused.py: functions that all kernels share: random bits for dropout, running
+    on each device's shard, the choice by platform.
   fused_norm.py: bias, dropout, residual and LayerNorm in one kernel.
   fused_activation.py: bias and activation of a dense layer.
-  fused_attention.py: attention on GPUs, one kernel each way; calls these three:
-    attention_kernels.py: the work of one program of each kernel.
+  fused_attention.py: attention on GPUs. It uses these three files:
+    attention_kernels.py: the work of one program, for each kernel.
     attention_program.py: loads, stores, masks and dropout of a program.
     attention_blocks.py: which blocks of keys and queries see each other.
   tpu_attention.py: attention on TPUs.

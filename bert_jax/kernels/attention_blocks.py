@@ -1,38 +1,48 @@
 """Which blocks of queries and keys an attention kernel must look at.
 
-Packed rows and padding leave most blocks without a pair that sees each other;
-a kernel goes from the first block with one to the last.
+In packed rows, most pairs of blocks have no query and key that see each other.
+A kernel loops only from the first block with such a pair to the last one.
 """
+
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+# The first and the last index for each token.
 Range = tuple[Int[Array, "b l"], Int[Array, "b l"]]
 
 
 def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
-  """First and last key that each query sees, and query that sees each key.
+  """Returns the range of keys for each query, and of queries for each key.
 
-  A query that sees no key gets all of them, as its weights are equal. The range
-  of a key that no query sees ends before it begins. A sequence whose number is
-  above l, or that is in several pieces, gets a range that contains its tokens.
+  A range goes from the first to the last key that a query sees, or from the
+  first to the last query that sees a key. There are these exceptions:
+
+    a query sees no key               all keys, since its weights are equal
+    no query sees a key               a range that ends before it begins
+    a sequence's number is above l    a range that contains its tokens
+    a sequence is not contiguous      a range that contains its tokens
 
   Args:
     ids: `sequence_ids`, see `attention.attention_mask`.
-    causal: a query sees no key after it.
+    causal: True lets no query see a key after it.
   """
   length = ids.shape[1]
   index = jnp.arange(length)
   key_ids = jnp.clip(ids, 0, length)
   query_ids = jnp.maximum(key_ids, 1)
 
-  def ends(groups, of):
+  def ends(
+    groups: Int[Array, "b l"], readers: Int[Array, "b l"]
+  ) -> Iterator[Int[Array, "b l"]]:
+    """Returns the first and last index of the group that each reader names."""
     first, last = (
       jax.vmap(lambda g, f=f: f(index, g, length + 1))(groups)
       for f in (jax.ops.segment_min, jax.ops.segment_max)
     )
-    return (jnp.take_along_axis(x, of, 1) for x in (first, last))
+    return (jnp.take_along_axis(x, readers, 1) for x in (first, last))
 
   first_key, last_key = ends(key_ids, query_ids)
   first_query, last_query = ends(query_ids, key_ids)
@@ -53,16 +63,19 @@ def token_ranges(ids: Int[Array, "b l"], causal: bool) -> tuple[Range, Range]:
 def block_ranges(
   tokens: Range, size: int, other: int
 ) -> Int[Array, "b blocks 2"]:
-  """First block of the other side, and the block after the last.
+  """Returns the range of blocks for each block.
+
+  The range is the first block of the other side (keys for a block of queries,
+  queries for a block of keys), and the block after the last one.
 
   Args:
     tokens: a range of `token_ranges`.
-    size: size of a block of this side.
-    other: size of a block of the other side.
+    size: the number of tokens in a block of this side.
+    other: the number of tokens in a block of the other side.
   """
   first, last = tokens
-  more = [(0, 0), (0, -first.shape[1] % size)]
-  first = jnp.pad(first, more, constant_values=first.shape[1])
-  last = jnp.pad(last, more, constant_values=-1)
+  padding = [(0, 0), (0, -first.shape[1] % size)]
+  first = jnp.pad(first, padding, constant_values=first.shape[1])
+  last = jnp.pad(last, padding, constant_values=-1)
   first, last = (x.reshape(len(x), -1, size) for x in (first, last))
   return jnp.stack([first.min(2) // other, last.max(2) // other + 1], -1)

@@ -264,7 +264,7 @@ class Program:
     rate = self.plan.rate
     if not rate:
       return value
-    kept = fused.kept(queries.hashed, keys.hashed, rate)
+    kept = fused.keep_mask(queries.hashed, keys.hashed, rate)
     return jnp.where(kept, value, 0.0)
 
   def loop(self, body: Callable[[Array, Any], Any], start: Any) -> Any:

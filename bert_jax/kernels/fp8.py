@@ -1,9 +1,9 @@
-"""Products of 8-bit floats, by name: for GPUs that multiply them (H100 on).
+"""Products of 8-bit floats, for GPUs that can multiply them (from H100 on).
 
-Each operand is scaled by its own largest value of the step, no history: e4m3
-for activations and weights, e5m2 for gradients (Micikevicius et al. 2022,
-section 4). Sums are in float32, results in the computation's dtype; parameters,
-statistics and everything else are as without.
+Only the option products="fp8" selects them. In each step every operand is
+scaled by its largest value in that step. Activations and weights are e4m3,
+gradients are e5m2 (Micikevicius et al. 2022, section 4). Sums are float32, and
+the product has the dtype of the computation. Everything else stays the same.
 """
 
 import math
@@ -13,11 +13,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 FORWARD, BACKWARD = jnp.float8_e4m3fn, jnp.float8_e5m2
+# An array of 8-bit floats, and its float32 scale.
 Scaled = tuple[Array, Array]
+# What the forward pass saves: both operands, and an empty array with the dtype
+# of the computation.
+_Saved = tuple[Scaled, Scaled, Array]
 
 
 def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> Scaled:
-  """Returns x / scale in 8 bits and the float32 scale; 1 for zeros."""
+  """Returns x / scale in 8 bits, and the scale; it is 1 if x is all zeros."""
   largest = float(jnp.finfo(dtype).max)
   highest = jnp.abs(x).max().astype(jnp.float32)
   scale = jnp.where(highest > 0, highest / largest, 1.0)
@@ -25,9 +29,12 @@ def quantise(x: Float[Array, "..."], dtype: jnp.dtype) -> Scaled:
   return scaled.astype(dtype), scale
 
 
-def _dot(one: Scaled, two: Scaled, contract: tuple[int, int], dtype) -> Array:
-  # The form in which XLA finds an 8-bit product.
-  a, b = (x.astype(dtype) * scale.astype(dtype) for x, scale in (one, two))
+def _dot(
+  left: Scaled, right: Scaled, contract: tuple[int, int], dtype: jnp.dtype
+) -> Array:
+  """Multiplies two scaled matrices; see `fused.dot` for `contract`."""
+  # XLA recognises an 8-bit product only if it is written this way.
+  a, b = (x.astype(dtype) * scale.astype(dtype) for x, scale in (left, right))
   return jax.lax.dot_general(a, b, (((contract[0],), (contract[1],)), ((), ())))
 
 
@@ -36,16 +43,21 @@ def _product(x: Float[Array, "m k"], kernel: Float[Array, "k n"]) -> Array:
   return _forward(x, kernel)[0]
 
 
-def _forward(x, kernel):
-  one, two = quantise(x, FORWARD), quantise(kernel, FORWARD)
+def _forward(x: Array, kernel: Array) -> tuple[Array, _Saved]:
+  scaled_x, scaled_kernel = quantise(x, FORWARD), quantise(kernel, FORWARD)
   empty = jnp.zeros((0,), x.dtype)
-  return _dot(one, two, (1, 0), x.dtype), (one, two, empty)
+  y = _dot(scaled_x, scaled_kernel, (1, 0), x.dtype)
+  return y, (scaled_x, scaled_kernel, empty)
 
 
-def _backward(saved, gradient):
-  one, two, empty = saved
-  g = quantise(gradient, BACKWARD)
-  return _dot(g, two, (1, 1), empty.dtype), _dot(one, g, (0, 0), empty.dtype)
+def _backward(saved: _Saved, gradient: Array) -> tuple[Array, Array]:
+  scaled_x, scaled_kernel, empty = saved
+  dtype = empty.dtype
+  scaled_gradient = quantise(gradient, BACKWARD)
+  return (
+    _dot(scaled_gradient, scaled_kernel, (1, 1), dtype),
+    _dot(scaled_x, scaled_gradient, (0, 0), dtype),
+  )
 
 
 _product.defvjp(_forward, _backward)
@@ -54,9 +66,13 @@ _product.defvjp(_forward, _backward)
 def product(
   x: Float[Array, "..."], kernel: Float[Array, "..."], contracted: int
 ) -> Float[Array, "..."]:
-  """Sums the last `contracted` axes of x with the first of the kernel.
+  """Multiplies an array by a kernel of the same dtype, which the product has.
 
-  Both in the dtype of the result.
+  Args:
+    x: the array.
+    kernel: the kernel.
+    contracted: the number of last axes of `x`, and first axes of the kernel,
+      that the product sums over.
   """
   left, right = x.shape[: x.ndim - contracted], kernel.shape[contracted:]
   width = math.prod(kernel.shape[:contracted])

@@ -1,19 +1,22 @@
-"""Parts that all kernels share: random bits, shards, choice by platform."""
+"""Functions that all kernels share: random bits, shards, choice by platform."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import triton
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, UInt32
 
 Axes = tuple[str | None, ...]
-GOLDEN = 0x9E3779B1  # The golden ratio of 32 bits.
+# An array of the device, or a constant of the program.
+Numbers = TypeVar("Numbers", Array, np.ndarray)
+GOLDEN = 0x9E3779B1  # The golden ratio times 2**32.
 
+# Option of an encoder -> its implementations, besides "auto".
 CHOICES = {
   "attention": ("xla", "cudnn", "triton", "tpu"),
   "elementwise": ("xla", "triton"),
@@ -22,31 +25,37 @@ CHOICES = {
 
 
 def device() -> Any:
-  """Returns the device of the mesh in use, or the first one without a mesh.
+  """Returns a device of the mesh in use, or the first device without a mesh.
 
-  It has `platform` and `device_kind`. A program for a TPU or a GPU may be
-  compiled on a machine that has none.
+  A program for a TPU or a GPU may be compiled on a machine without one, so the
+  device may be abstract: it has only `platform` and `device_kind`.
   """
   abstract = jax.sharding.get_abstract_mesh().abstract_device
   return jax.devices()[0] if abstract is None else abstract
 
 
 def on_gpu() -> bool:
+  """Returns True if `device` is a GPU."""
   return device().platform in ("gpu", "cuda")
 
 
 def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
-  """Chooses the implementation of a part of a layer.
+  """Chooses the implementation for one of an encoder's options.
+
+  "auto" chooses the fastest implementation for the platform of `device`:
+
+    option       on a GPU in 16 bits  otherwise
+    attention    triton               xla
+    elementwise  triton               xla
+    products     dtype                dtype
 
   Args:
-    kind: a key of `CHOICES`.
-    name: one of its values, or "auto" for the kernels that are written for the
-      platform of the mesh in use (without a mesh, of the first device), if any.
-    dtype: dtype of the computation. The kernels are fast in 16 bits only, so
-      "auto" chooses no kernel for wider numbers.
+    kind: the option, a key of `CHOICES`.
+    name: "auto" or one of the values in `CHOICES`.
+    dtype: the dtype of the computation. The kernels are fast in 16 bits only.
 
   Raises:
-    ValueError: an unknown name, or kernels of another platform.
+    ValueError: the name is unknown, or it is a kernel for another platform.
   """
   if name != "auto" and name not in CHOICES[kind]:
     raise ValueError(
@@ -57,83 +66,93 @@ def implementation(kind: str, name: str, dtype: jnp.dtype) -> str:
   if name == "auto":
     fast = on_gpu() and jnp.dtype(dtype).itemsize == 2
     return "triton" if fast else "xla"
-  kind_of_device = device().device_kind
+  device_kind = device().device_kind
   if name == "tpu":
-    # Before version 4 their matrix units lack some products of kernels.
-    fits = kind_of_device.startswith("TPU") and kind_of_device[5:6] not in "23"
+    # The matrix units of TPU v2 and v3 lack some products of the kernels.
+    runs_here = device_kind.startswith("TPU") and device_kind[5:6] not in "23"
     needs = "TPUs from v4 on"
   else:
-    fits, needs = name == "xla" or on_gpu(), "GPUs of NVIDIA"
-  if not fits:
+    runs_here, needs = name == "xla" or on_gpu(), "GPUs of NVIDIA"
+  if not runs_here:
     raise ValueError(
-      f"model.{kind}={name!r} runs on {needs}, this is {kind_of_device!r};"
+      f"model.{kind}={name!r} runs on {needs}, this is {device_kind!r};"
       f" leave model.{kind}='auto'."
     )
   return name
 
 
-def mix(x: Array) -> Array:
-  """A bijection on 32 bits with full avalanche ("lowbias32", C. Wellons)."""
+def mix(x: Numbers) -> Numbers:
+  """Hashes uint32 numbers by "lowbias32" (C. Wellons).
+
+  It is a bijection on 32 bits with full avalanche: each bit of `x` changes
+  each bit of the output with a probability of about 1/2.
+  """
   x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
   x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
   return x ^ (x >> 16)
 
 
-def first_hashes(words: Sequence[Array], count: int) -> Array:
-  """uint32 [count]: of the key, uint32 [2], and places on the first axis."""
+def first_hashes(words: UInt32[Array, "2"], count: int) -> Array:
+  """Returns hashes, uint32 [count], of the key and of indices 0, 1, ...
+
+  Args:
+    words: the key's words.
+    count: the size of the first axis.
+  """
   first = jnp.arange(count, dtype=jnp.uint32)
   return mix(mix(first + words[0]) ^ words[1])
 
 
-def row_hashes(first: Array, place: Array) -> Array:
-  """A hash of the key and of all places but the last.
+def row_hashes(first: Array, index: Array | np.ndarray) -> Array:
+  """Returns hashes, uint32, of the key and of all indices except the last.
 
   Args:
-    first: a result of `first_hashes`.
-    place: on the axes between the first and the last, flattened: uint32, a jax
-      or numpy array, below 2**31.
+    first: the output of `first_hashes`, which broadcasts with `index`.
+    index: uint32 below 2**31: the indices on the axes between the first and the
+      last one, counted as a single axis.
   """
-  return mix(first + mix(place * np.uint32(2) + np.uint32(GOLDEN)))
+  return mix(first + mix(index * np.uint32(2) + np.uint32(GOLDEN)))
 
 
-def column_hashes(place: Array) -> Array:
-  """A hash of places on the last axis, whatever the key.
+def column_hashes(index: Numbers) -> Numbers:
+  """Returns hashes, uint32, of indices on the last axis; the key has no effect.
 
   Args:
-    place: uint32, a jax or numpy array.
+    index: the indices, uint32.
   """
-  x = place * np.uint32(GOLDEN) + np.uint32(GOLDEN)
+  x = index * np.uint32(GOLDEN) + np.uint32(GOLDEN)
   return x ^ (x >> 15)
 
 
-def bits(row: Array, column: Array) -> Array:
-  """uint32 random bits, of which the lowest are the worst.
+def bits(row: Array, column: Array | np.ndarray) -> Array:
+  """Returns uint32 random bits; the lowest bits are the least random.
 
-  A product and a sum an element: strongly universal hashing (Dietzfelbinger
-  1996), whose two numbers a row are both made of its hash. Good for comparing
-  with a threshold: pairs, rectangles of four, and sums over rows and columns
-  are as those of independent draws (tests/models/test_layers.py).
+  Each element costs one product and one sum. This is strongly universal hashing
+  (Dietzfelbinger 1996), except that both numbers of a row are made from the
+  row's hash. The bits are good for a comparison with a threshold: pairs,
+  rectangles of four, and sums over rows and columns are distributed as with
+  independent draws (tests/models/test_layers.py).
 
   Args:
-    row: a result of `row_hashes`.
-    column: a result of `column_hashes`.
+    row: the output of `row_hashes`.
+    column: the output of `column_hashes`; both broadcast.
   """
   factor = row | np.uint32(1)
   return column * factor + row * factor
 
 
 def threshold(rate: float) -> np.uint32:
-  """Elements whose bits are below it are dropped."""
+  """Returns the number below which the bits of dropped elements are."""
   return np.uint32(round(rate * 2**32))
 
 
-def kept(row: Array, column: Array, rate: float) -> Array:
-  """True for the elements that dropout keeps; see `bits`."""
+def keep_mask(row: Array, column: Array, rate: float) -> Array:
+  """Returns True for the elements that dropout keeps; see `bits`."""
   return bits(row, column) >= threshold(rate)
 
 
 def _instruction(asm: str, x: Array) -> Array:
-  """An instruction of the GPU on each float32."""
+  """Applies an instruction of the GPU to each float32."""
   (y,) = triton.elementwise_inline_asm(
     f"{asm} $0, $1;",
     args=[x],
@@ -145,21 +164,30 @@ def _instruction(asm: str, x: Array) -> Array:
 
 
 def exp2(x: Float[Array, "..."], plain: bool) -> Float[Array, "..."]:
-  """2**x in a kernel, to 2 units in the last place; 0 below 2**-126.
+  """Returns 2**x in a kernel, within 2 units in the last place.
 
-  Results so small cost three instructions more. `plain` is for the interpreter,
-  which knows no instructions.
+  Numbers below 2**-126 become 0, because exact ones would cost three more
+  instructions.
+
+  Args:
+    x: float32.
+    plain: True in the interpreter, which cannot run instructions of the GPU.
   """
   return jnp.exp2(x) if plain else _instruction("ex2.approx.ftz.f32", x)
 
 
 def reciprocal(x: Float[Array, "..."], plain: bool) -> Float[Array, "..."]:
-  """1 / x in a kernel, to a unit in the last place; of x from 1 to 2**126."""
+  """Returns 1 / x in a kernel, within 1 unit in the last place.
+
+  Args:
+    x: float32, from 1 to 2**126.
+    plain: see `exp2`.
+  """
   return 1.0 / x if plain else _instruction("rcp.approx.ftz.f32", x)
 
 
-def no_gradient(x: UInt32[Array, "..."] | Int[Array, "..."]) -> np.ndarray:
-  """The cotangent of an integer array."""
+def no_gradient(x: Array) -> np.ndarray:
+  """Returns the cotangent of an integer or boolean array."""
   return np.zeros(x.shape, jax.dtypes.float0)
 
 
@@ -169,15 +197,18 @@ def over_shards(
   out_axes: Sequence[Axes],
   *arrays: Array,
 ) -> Any:
-  """Runs a kernel on each device's part of its arguments.
+  """Runs a kernel on each device's shard of the arguments.
 
-  The partitioner does not look into a kernel.
+  The partitioner cannot split a kernel by itself.
 
   Args:
-    kernel: (*parts) -> tuple.
-    in_axes: logical axes of each of `arrays`.
-    out_axes: logical axes of each result.
-    *arrays: whole arrays.
+    kernel: (*shards) -> a tuple of shards.
+    in_axes: the logical axes of each argument.
+    out_axes: the logical axes of each output.
+    *arrays: the global arguments.
+
+  Returns:
+    A tuple of global arrays.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or mesh.size == 1:
@@ -193,7 +224,15 @@ def over_shards(
 
 
 def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
-  """A float32 product of two matrices; of float32 without a shortcut."""
+  """Multiplies two matrices; the product is float32.
+
+  Float32 matrices are multiplied exactly and not rounded to fewer bits first.
+
+  Args:
+    a: the first matrix.
+    b: the second matrix, of the same dtype.
+    contract: the axes of `a` and of `b` that the product sums over.
+  """
   exact = a.dtype == jnp.float32
   return jax.lax.dot_general(
     a,
@@ -205,19 +244,23 @@ def dot(a: Array, b: Array, contract: tuple[int, int]) -> Array:
 
 
 def fewer_rows(x: Float[Array, "n ..."]) -> Float[Array, "m ..."]:
-  """Sums of groups of rows, at most 32 of them; of few rows, the rows.
+  """Adds up groups of rows, so that at most 32 rows are left.
 
-  The compiler gives a processor some columns and all their rows: over a
-  thousand rows of few columns most processors have nothing to do.
+  The caller adds up the rows that are left. To sum over rows, the compiler
+  gives each processor a few columns and all of their rows. With a thousand rows
+  and few columns most of the processors would be idle. An array of few rows is
+  returned as it is.
   """
   count = len(x)
   groups = math.gcd(count, 32)
+  # An H100 has 132 processors.
   if count <= 2 * 132 or groups == 1:
     return x
   sums = x.reshape(groups, count // groups, *x.shape[1:]).sum(1)
-  return jax.lax.optimization_barrier(sums)  # Not to be made one sum again.
+  # The barrier keeps the compiler from merging the two sums into one.
+  return jax.lax.optimization_barrier(sums)
 
 
 def power_of_2(size: int, least: int = 1) -> int:
-  """The smallest power of 2 that is not below `size` nor `least`."""
+  """Returns the smallest power of 2 that is at least `size` and `least`."""
   return max(least, 1 << (size - 1).bit_length())

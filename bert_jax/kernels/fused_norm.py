@@ -64,7 +64,7 @@ class _Program:
   def kept(self, hashes, columns):
     """Dropout's factors for rows of these hashes: 0 or 1 / (1 - rate)."""
     rate = self.shape.rate
-    kept = fused.kept(hashes, columns, rate)
+    kept = fused.keep_mask(hashes, columns, rate)
     return jnp.where(kept, np.float32(1.0 / (1.0 - rate)), 0.0)
 
 

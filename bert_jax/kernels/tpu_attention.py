@@ -40,7 +40,7 @@ def _kept(row, column, rate):
   """Dropout's factors of the probabilities."""
   hashes = (ref[...].astype(jnp.uint32) for ref in (row, column))
   grow = np.float32(1.0 / (1.0 - rate))
-  kept = fused.kept(*hashes, rate)
+  kept = fused.keep_mask(*hashes, rate)
   return jnp.where(kept, grow, np.float32(0.0))
 
 

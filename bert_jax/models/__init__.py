@@ -3,22 +3,23 @@
   from bert_jax.models import bert
   encoder = bert.build("base")
 
-The room imports `kernels/`, and otherwise only jax, flax, jaxtyping and numpy.
-Start with `encoder.py`, the base class, and `bert.py`, the simplest family.
+The room imports `kernels/`; of packages it needs jax, flax, jaxtyping and
+numpy. Start with `encoder.py`, the base class, and `bert.py`, the simplest
+family.
 
 Parts of every Transformer:
   encoder.py: `Encoder`, the base of the families; embeddings; `build_variant`.
   stack.py: the Transformer layer, and the one loop over layers.
   attention.py: attention, one function with several implementations.
   layers.py: dense layers, LayerNorm, dropout, tables, activations.
-Families (each has sizes with their source, and an encoder):
+Families (each has an encoder, and its published sizes with their sources):
   bert.py: BERT.
-  roberta.py: RoBERTa, whose positions count from after the padding's id.
+  roberta.py: RoBERTa, whose positions count from the padding's id plus 1.
   albert.py: ALBERT, with narrow tables and one layer that is applied often.
   electra.py: ELECTRA, a generator and a discriminator on the same tables.
   distilbert.py: DistilBERT, without segments.
   tinybert.py: TinyBERT's sizes of BERT, and maps to a teacher's width.
-  gpt.py: GPT-1, which sees the tokens before a token only.
+  gpt.py: GPT-1, in which a token sees only itself and the tokens before it.
   elmo.py: ELMo, which makes words from characters and reads them with LSTMs.
   lstm.py: ELMo's LSTM layers.
 Heads:
@@ -40,14 +41,15 @@ from bert_jax.models import (
   tinybert,
 )
 
-# A family is a module with
-#   VARIANTS: the published sizes, name -> attributes;
-#   build(variant, **overrides): returns an encoder;
-#   ForPreTraining: the encoder with its heads, and OBJECTIVE, the name of the
-#     objective that trains them;
-#   POOLING: how a classifier reads the encoder, and PRETRAINED_POOLER: whether
-#     the dense layer of the pooling is trained in pre-training;
-#   flops(encoder, rows, length, predictions): operations of a forward pass.
+# The modules of the families that read pieces. Such a module has these names:
+#   VARIANTS           the published sizes: name -> fields of the encoder
+#   build              (variant, **overrides) -> encoder
+#   ForPreTraining     the encoder with its heads
+#   OBJECTIVE          the name of the objective that trains `ForPreTraining`
+#   POOLING            how a classifier reads the encoder
+#   PRETRAINED_POOLER  True if pre-training trains the pooling's dense layer
+#   flops              (encoder, rows, length, predictions) -> the number of
+#                      floating-point operations in a forward pass
 FAMILIES: dict[str, ModuleType] = {
   "bert": bert,
   "roberta": roberta,
@@ -57,12 +59,13 @@ FAMILIES: dict[str, ModuleType] = {
   "tinybert": tinybert,
   "gpt": gpt,
 }
-# Families that read words made of characters; they have no POOLING.
+# The families that read words as characters. They have no POOLING and no
+# PRETRAINED_POOLER.
 WORD_FAMILIES: dict[str, ModuleType] = {"elmo": elmo}
 
 
 def family(name: str) -> ModuleType:
-  """Returns a family's module; ValueError names all families."""
+  """Returns a family's module; ValueError if the name is unknown."""
   families = FAMILIES | WORD_FAMILIES
   if name not in families:
     raise ValueError(f"model.family={name!r}: not one of {sorted(families)}.")

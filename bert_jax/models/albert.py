@@ -8,13 +8,13 @@ from jaxtyping import Array, Float, Int
 from bert_jax.models import heads, layers, stack
 from bert_jax.models.encoder import Encoder, build_variant
 
-# Paper, Table 1; heads as in the released configurations (tfhub.dev
-# google/albert_*).
+# The sizes are those of Table 1 of the paper. The numbers of heads are those of
+# the released configurations (tfhub.dev google/albert_*).
 _BASE = dict(hidden=768, num_layers=12, heads=12, mlp=3072)
 _LARGE = dict(hidden=1024, num_layers=24, heads=16, mlp=4096)
 _XLARGE = dict(hidden=2048, num_layers=24, heads=16, mlp=8192)
 _XXLARGE = dict(hidden=4096, num_layers=12, heads=64, mlp=16384)
-# No dropout in version 2 nor in version 1 of xxlarge; 0.1 in the others
+# Version 2 and version 1 of xxlarge have no dropout; the others have 0.1
 # (google-research/albert README; its author on configurations with 0.1).
 _NO_DROPOUT = dict(dropout=0.0, attention_dropout=0.0)
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,8 +27,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
   "xlarge_v2": _XLARGE | _NO_DROPOUT,
   "xxlarge_v2": _XXLARGE | _NO_DROPOUT,
 }
-# The pooler, then dropout at a rate that does not depend on the encoder's
-# (albert_config: classifier_dropout_prob).
+# The pooler, and then dropout whose rate is not the encoder's (albert_config:
+# classifier_dropout_prob).
 POOLING = heads.Pooling(activation="tanh")
 PRETRAINED_POOLER = True
 
@@ -37,13 +37,15 @@ class Albert(Encoder):
   """The encoder: narrow embeddings, a map to `hidden`, and a stack of layers.
 
   Attributes (besides those of `Encoder`):
-    embedding_size: width of the tables (E); LayerNorm and dropout act there,
-      then a linear map with a bias leads to `hidden` (H).
-    num_layers: how often layers are applied. It is not part of the tree: a
-      model of one group may run deeper or shallower than it was trained, as a
-      Universal Transformer does.
-    groups: sets of parameters; 1 shares one layer throughout.
-    num_segments: rows of the segment table (2 in the released models).
+    embedding_size: the width of the tables (E in the paper). LayerNorm and
+      dropout act on this width; then a linear map with a bias leads to `hidden`
+      (H).
+    num_layers: how often layers are applied in all. The tree of parameters does
+      not depend on this number. So a model of one group may run with more or
+      fewer layers than it was trained with, as a Universal Transformer does.
+    groups: the number of sets of parameters; with 1, all layers share one set.
+    num_segments: the number of rows of the segment table (2 in the released
+      models).
   """
 
   vocab_size: int = 30000
@@ -52,7 +54,8 @@ class Albert(Encoder):
   groups: int = 1
   num_segments: int = 2
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the embeddings, the map to `hidden` and the stack."""
     self.embeddings = self.make_embeddings(features=self.embedding_size)
     self.project = layers.Dense(
       (self.hidden,), (None, "embed"), self.dtype, self.kernel_init
@@ -75,12 +78,12 @@ ForPreTraining, OBJECTIVE = heads.ForPreTraining, "mlm"
 
 
 def build(variant: str, **overrides: Any) -> Albert:
-  """Builds a published size, see `encoder.build_variant`."""
+  """Builds a published size; see `encoder.build_variant`."""
   return build_variant(Albert, VARIANTS, variant, overrides)
 
 
 def flops(encoder: Albert, rows: int, length: int, predictions: int) -> float:
-  """Counts the operations of a forward pass of encoder and heads."""
+  """Counts the operations of a forward pass; arguments as in `heads.flops`."""
   e = encoder
   projection = 2.0 * rows * length * e.embedding_size * e.hidden
   return projection + heads.flops(

@@ -15,19 +15,21 @@ from bert_jax.models import layers
 def attention_mask(
   sequence_ids: Int[Array, "b l"],
 ) -> Bool[Array, "b 1 l l"]:
-  """True where a query may see a key: a real one of its own sequence.
+  """Returns True where a query may see a key: in the query's own sequence.
 
-  Packed rows hold several sequences; 0 is padding. No query sees padding;
-  padding sees the first sequence, in a row of one sequence all of it, as
-  published (google-research/bert modeling.py,
-  create_attention_mask_from_input_mask): what it gets is never read.
+  No query sees padding. A query at padding sees the first sequence of its row,
+  as published (google-research/bert modeling.py,
+  create_attention_mask_from_input_mask); nothing reads its output.
+
+  Args:
+    sequence_ids: 0 at padding, 1, 2, ... for the sequences of a row.
   """
   query = jnp.maximum(sequence_ids, 1)
   return (query[:, :, None] == sequence_ids[:, None, :])[:, None]
 
 
 def causal_mask(length: int) -> Bool[Array, "1 1 l l"]:
-  """True where a query may see a key: at its own position or before it."""
+  """Returns True where a query may see a key: at or before its position."""
   return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
@@ -43,29 +45,33 @@ def attention(
 ) -> tuple[Float[Array, "b l h k"], Float[Array, "b h l l"] | None]:
   """Scaled dot-product attention with dropout on the probabilities.
 
-  The softmax is in float32 whatever the dtype of the inputs. A masked key gets
-  probability exactly 0; a row whose keys are all masked stays finite.
+  The softmax is computed in float32, whatever the dtype of the inputs. A masked
+  key gets probability exactly 0. If all keys of a query are masked, its
+  probabilities are equal and finite.
 
   Args:
-    qkv: queries, keys and values of each head, as products without bias.
-    bias: float32, theirs.
+    qkv: queries, keys and values of each head, without their bias.
+    bias: the float32 bias of queries, keys and values.
     sequence_ids: see `attention_mask`.
-    causal: no query sees a key after it.
-    dropout_rate: on the probabilities; needs `dropout_key` if above 0.
-    dropout_key: a jax PRNG key.
-    implementation: one of `fused.CHOICES`. All draw the same bits for
-      dropout; "cudnn" has none.
+    causal: True lets no query see a key after it.
+    dropout_rate: the dropout rate on the probabilities, in [0, 1).
+    dropout_key: a jax PRNG key; required if the rate is above 0.
+    implementation: one of `fused.CHOICES`. All of them draw the same bits for
+      dropout, except that "cudnn" has no dropout.
 
   Returns:
-    The mixed values in the dtype of `qkv`, and, by "xla" alone, the
-    probabilities before dropout in float32 (unused, the compiler drops them).
+    The mixed values in the dtype of `qkv`, and the float32 probabilities before
+    dropout. Only "xla" returns probabilities, the others None. The compiler
+    removes them if nothing reads them.
 
   Raises:
-    ValueError: unknown implementation, or one that cannot do it here.
+    ValueError: the implementation is unknown, or does not run on this device or
+      with this dropout.
   """
   implementation = fused.implementation("attention", implementation, qkv.dtype)
   words = jnp.zeros(2, jnp.uint32)
   if dropout_rate > 0.0:
+    assert dropout_key is not None
     words = layers.dropout_words(dropout_key)
   if implementation == "triton":
     out = fused_attention.attention(
@@ -94,10 +100,19 @@ def attention(
   return _plain(query, key, value, mask, dropout_rate, dropout_key)
 
 
-def _plain(query, key, value, mask, dropout_rate, dropout_key):
+def _plain(
+  query: Float[Array, "b l h k"],
+  key: Float[Array, "b l h k"],
+  value: Float[Array, "b l h k"],
+  mask: Bool[Array, "#b 1 l l"],
+  dropout_rate: float,
+  dropout_key: Array | None,
+) -> tuple[Float[Array, "b l h k"], Float[Array, "b h l l"]]:
+  """Computes `attention` without a kernel."""
   scale = 1.0 / math.sqrt(query.shape[-1])
   scores = layers.float32_einsum("bqhk,bshk->bhqs", query, key)
-  # Finite, so that a row of masked keys gives 1/n and not 0/0.
+  # The score of a masked key is finite, so that a query whose keys are all
+  # masked gets probabilities of 1/n and not 0/0.
   scores = jnp.where(mask, scores * scale, np.finfo(np.float32).min)
   probabilities = jax.nn.softmax(scores, axis=-1)
   dropped = probabilities.astype(value.dtype)
@@ -109,8 +124,9 @@ def _plain(query, key, value, mask, dropout_rate, dropout_key):
 class Attention(nn.Module):
   """Self-attention with separate query, key, value and output projections.
 
-  They stay separate variables, as published: an optimizer with one trust ratio
-  a variable (LAMB) must see each alone. One product makes all three.
+  As published, each projection is a separate variable, since an optimizer with
+  a trust ratio for each variable (LAMB) must see them separately. One matrix
+  product computes queries, keys and values together.
   """
 
   heads: int
@@ -128,7 +144,7 @@ class Attention(nn.Module):
   ) -> tuple[
     Float[Array, "b l d"], Float[Array, "d"], Float[Array, "b h l l"] | None
   ]:
-    """Returns the output without its bias, the bias, and probabilities."""
+    """Returns the output without its bias, the bias, and the probabilities."""
     projections = [
       layers.Dense(
         (self.heads, self.head_dim),

@@ -6,11 +6,11 @@ from typing import Any
 from bert_jax.models import heads
 from bert_jax.models.encoder import Encoder, build_variant
 
-# Paper, section 2: BERT-base with every other layer.
+# The paper (section 2) takes BERT-base with every second layer.
 VARIANTS: dict[str, dict[str, int]] = {
   "base": dict(hidden=768, num_layers=6, heads=12, mlp=3072),
 }
-# A dense layer on [CLS], which is not pre-trained, with relu (transformers
+# A dense layer with relu on [CLS], which is not pre-trained (transformers
 # modeling_distilbert.py; its configuration has seq_classif_dropout 0.2).
 POOLING = heads.Pooling(activation="relu", dropout=0.2)
 PRETRAINED_POOLER = False
@@ -22,12 +22,12 @@ class DistilBert(Encoder):
   num_layers: int = 6
 
 
-# Published without a head for pairs.
+# The published model has no head for pairs.
 ForPreTraining = functools.partial(heads.ForPreTraining, pairs=False)
 OBJECTIVE = "mlm"
 flops = heads.flops
 
 
 def build(variant: str, **overrides: Any) -> DistilBert:
-  """Builds a published size, see `encoder.build_variant`."""
+  """Builds a published size; see `encoder.build_variant`."""
   return build_variant(DistilBert, VARIANTS, variant, overrides)

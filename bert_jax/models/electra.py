@@ -15,10 +15,11 @@ from bert_jax.models.encoder import (
   stack_flops,
 )
 
-# google-research/electra util/training_utils.py, get_bert_config; the width of
-# the generator, whose tables have `embedding_size` as well: 1/4, 1/3, 1/4 of
-# the discriminator's (configure_pretraining.py, README). Its heads are 64 wide,
-# its MLP 4 times its width, its depth the discriminator's.
+# The sizes are those of google-research/electra util/training_utils.py,
+# get_bert_config. The generator is 1/4 (small, large) or 1/3 (base) as wide as
+# the discriminator (configure_pretraining.py, README). Its heads are 64 wide,
+# its MLP is 4 times as wide as its hidden states, and it has as many layers as
+# the discriminator. Both read tables of the width `embedding_size`.
 VARIANTS: dict[str, dict[str, int]] = {
   "small": dict(
     embedding_size=128,
@@ -45,24 +46,25 @@ VARIANTS: dict[str, dict[str, int]] = {
     generator_hidden=256,
   ),
 }
-# The vector of [CLS] itself, then dropout (google-research/electra
-# finetune/classification/classification_tasks.py); no pooler.
+# The vector of [CLS] without a pooler, then dropout (google-research/electra
+# finetune/classification/classification_tasks.py).
 POOLING = heads.Pooling(activation=None)
 PRETRAINED_POOLER = False
 OBJECTIVE = "electra"
-# With a dense layer and gelu before it (transformers modeling_electra.py,
+# Ported models add a dense layer with gelu (transformers modeling_electra.py,
 # ElectraClassificationHead).
 DENSE_POOLING = heads.Pooling(activation="gelu", input_dropout=True)
 
 
 class Tower(nn.Module):
-  """A stack on embeddings that two towers may share.
+  """The stack of the generator or of the discriminator, without embeddings.
 
   Attributes:
-    hidden: width; if the embeddings have another, a linear map leads to it.
-    dtype: dtype of the map.
-    kernel_init: initializer of the map's kernel.
-    stack: keyword arguments of `stack.Stack`.
+    hidden: the width of the stack. If the embeddings have another width, a
+      linear map leads to this one.
+    dtype: the dtype of the map.
+    kernel_init: the initializer of the map's kernel.
+    stack: the keyword arguments of `stack.Stack`.
   """
 
   hidden: int
@@ -78,7 +80,17 @@ class Tower(nn.Module):
     train: bool = False,
     collect: bool = False,
   ) -> tuple[Float[Array, "b l d"], dict[str, Array]]:
-    """Returns what `Encoder.__call__` does, for embedded tokens."""
+    """Encodes embedded tokens.
+
+    Args:
+      x: the embeddings.
+      sequence_ids: see `Encoder.__call__`.
+      train: see `Encoder.__call__`.
+      collect: see `Encoder.__call__`.
+
+    Returns:
+      The output of `Encoder.__call__`, with "embeddings" [b l d] after the map.
+    """
     if x.shape[-1] != self.hidden:
       x = layers.Dense(
         (self.hidden,),
@@ -94,12 +106,13 @@ class Tower(nn.Module):
 
 
 class Electra(Encoder):
-  """One tower with its embeddings: the encoder to fine-tune.
+  """The embeddings and one tower: the encoder that is fine-tuned.
 
   Attributes (besides those of `Encoder`):
-    embedding_size: width of the tables, which both towers read.
-    generator_hidden: width of the generator in pre-training; see `generator`.
-    num_segments: rows of the segment table.
+    embedding_size: the width of the tables, which both towers read.
+    generator_hidden: the width of the generator in pre-training; see
+      `generator`.
+    num_segments: the number of rows of the segment table.
   """
 
   hidden: int = 256
@@ -114,7 +127,8 @@ class Electra(Encoder):
     """Builds the tables, which both towers share in pre-training."""
     return super().make_embeddings(features=self.embedding_size, **differences)
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the embeddings and the tower."""
     self.embeddings = self.make_embeddings()
     self.tower = make_tower(self)
 
@@ -145,10 +159,11 @@ def make_tower(encoder: Electra) -> Tower:
 
 
 class TokenDiscriminator(nn.Module):
-  """A logit at each position: above 0, the token is not the original.
+  """A logit at each position; above 0 it says that the token was replaced.
 
-  Dense, activation, linear to one (google-research/electra run_pretraining.py,
-  _get_discriminator_output). All positions count, [CLS] and [SEP] too.
+  The head is dense, activation and a linear map to one number (google-research/
+  electra run_pretraining.py, _get_discriminator_output). It reads all
+  positions, also [CLS] and [SEP].
   """
 
   activation: str
@@ -157,6 +172,7 @@ class TokenDiscriminator(nn.Module):
 
   @nn.compact
   def __call__(self, hidden: Float[Array, "b l d"]) -> Float[Array, "b l"]:
+    """Returns float32 logits for the last hidden states."""
     x = layers.Dense(
       (hidden.shape[-1],),
       ("embed", "embed_out"),
@@ -170,15 +186,17 @@ class TokenDiscriminator(nn.Module):
 
 
 class ForPreTraining(nn.Module):
-  """Both towers on one set of embeddings, with their heads.
+  """Generator and discriminator on shared embeddings, with their heads.
 
   Attributes:
-    encoder: holds the discriminator's attributes; it is not itself a part.
+    encoder: an encoder with the discriminator's fields. It only describes the
+      sizes; its own parameters are not used.
   """
 
   encoder: Electra
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the embeddings, both towers and both heads."""
     e = self.encoder
     self.embeddings = e.make_embeddings()
     self.discriminator = make_tower(e)
@@ -199,7 +217,7 @@ class ForPreTraining(nn.Module):
 
     Args:
       batch: see `heads.ForPreTraining`; `input_ids` are masked.
-      train: apply dropout; needs a "dropout" rng.
+      train: True applies dropout, which needs a "dropout" rng.
     """
     hidden, _ = self.generator(*self._embed(batch, train), train)
     table = self.embeddings.word.embedding
@@ -211,8 +229,8 @@ class ForPreTraining(nn.Module):
     """Returns the discriminator's float32 logits at all positions.
 
     Args:
-      batch: as for `generate`; `input_ids` hold the generator's samples.
-      train: apply dropout; needs a "dropout" rng.
+      batch: as for `generate`, but `input_ids` hold the generator's samples.
+      train: True applies dropout, which needs a "dropout" rng.
     """
     hidden, _ = self.discriminator(*self._embed(batch, train), train)
     return self.rtd(hidden)
@@ -220,7 +238,12 @@ class ForPreTraining(nn.Module):
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:
-    """Both heads on the same ids, float32 "mlm_logits" and "rtd_logits"."""
+    """Returns float32 "mlm_logits" and "rtd_logits" for the same ids.
+
+    Args:
+      batch: see `heads.ForPreTraining`.
+      train: True applies dropout, which needs a "dropout" rng.
+    """
     return {
       "mlm_logits": self.generate(batch, train=train),
       "rtd_logits": self.discriminate(batch, train=train),
@@ -228,33 +251,37 @@ class ForPreTraining(nn.Module):
 
 
 def generator_sizes(encoder: Electra) -> dict[str, int]:
-  """Returns the attributes of the generator that differ from the encoder's.
+  """Returns the generator's fields that differ from the encoder's.
 
   Raises:
     ValueError: the generator's heads do not split its width evenly.
   """
   hidden = encoder.generator_hidden
-  heads_ = max(1, hidden // 64)
-  if hidden % heads_:
+  num_heads = max(1, hidden // 64)
+  if hidden % num_heads:
     raise ValueError(
-      f"model.generator_hidden={hidden}: its {heads_} heads of about 64 do"
+      f"model.generator_hidden={hidden}: its {num_heads} heads of about 64 do"
       " not split it evenly; choose a multiple of 64."
     )
-  return dict(hidden=hidden, heads=heads_, mlp=4 * hidden)
+  return dict(hidden=hidden, heads=num_heads, mlp=4 * hidden)
 
 
 def generator(encoder: Electra) -> Electra:
   """Returns an encoder with the generator's sizes."""
-  return encoder.clone(**generator_sizes(encoder))
+  sizes: dict[str, Any] = generator_sizes(encoder)
+  return encoder.clone(**sizes)
 
 
 def build(variant: str, **overrides: Any) -> Electra:
-  """Builds a published size, see `encoder.build_variant`."""
+  """Builds a published size; see `encoder.build_variant`."""
   return build_variant(Electra, VARIANTS, variant, overrides)
 
 
 def flops(encoder: Electra, rows: int, length: int, predictions: int) -> float:
-  """Counts the operations of a forward pass of both towers and their heads."""
+  """Counts the operations of a forward pass of both towers and their heads.
+
+  Its arguments are those of `heads.flops`.
+  """
   e, total = encoder, 0.0
   for tower in (e, generator(e)):
     total += stack_flops(tower, rows, length)

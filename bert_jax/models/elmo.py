@@ -1,4 +1,4 @@
-"""ELMo (Peters et al. 2018): words from characters, two LSTMs each way."""
+"""ELMo (Peters et al. 2018): words from characters, LSTMs in two directions."""
 
 from typing import Any
 
@@ -10,18 +10,21 @@ from jaxtyping import Array, Float, Int
 from bert_jax.models import heads, layers, lstm
 from bert_jax.models.encoder import build_variant
 
-# The states of each layer of both directions, forward first.
+# The states of both directions, forward first, each a state for every layer.
 States = tuple[tuple[lstm.State, ...], tuple[lstm.State, ...]]
-# The number of character ids, and how many ids make a word. They are those of
-# text/characters.py, which this room may not import; a test compares both.
+# The number of character ids, and the number of ids in a word. They equal those
+# of text/characters.py, which this room may not import; a test compares them.
 NUM_CHARS, MAX_CHARS = 262, 50
-# Words of the softmax; bin/train_elmo.py's vocabulary of the 1B Word Benchmark
-# (README.md of allenai/bilm-tf).
+# The number of words in the softmax: bin/train_elmo.py's vocabulary of the 1B
+# Word Benchmark (README.md of allenai/bilm-tf).
 VOCABULARY = 793_471
-# (characters, filters); allenai/bilm-tf bin/train_elmo.py.
+# The convolutions: (width in characters, number of filters); allenai/bilm-tf
+# bin/train_elmo.py.
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-# Paper, section 3.4, and bin/train_elmo.py; small and medium are AllenNLP's
-# (allennlp.org/elmo: 13.6M and 28.0M parameters).
+# The published sizes.
+#   original  paper, section 3.4, and bin/train_elmo.py
+#   medium    AllenNLP (allennlp.org/elmo: 28.0M parameters)
+#   small     AllenNLP (allennlp.org/elmo: 13.6M parameters)
 VARIANTS: dict[str, dict[str, int]] = {
   "original": dict(hidden=512, cell=4096, highways=2),
   "medium": dict(hidden=256, cell=2048, highways=1),
@@ -31,42 +34,51 @@ OBJECTIVE = "elmo"
 
 
 def symmetric(bound: float) -> layers.Init:
-  """An initializer, uniform between -bound and bound."""
+  """Returns an initializer that is uniform between -bound and bound."""
 
-  def init(key, shape, dtype=jnp.float32):
+  def init(
+    key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32
+  ) -> Array:
     return jax.random.uniform(key, shape, dtype, -bound, bound)
 
   return init
 
 
 def convolution_init(activation: str, width: int, char_dim: int) -> layers.Init:
-  """How the filters of a width begin (allenai/bilm-tf bilm/training.py)."""
+  """Returns the initializer of filters (allenai/bilm-tf bilm/training.py).
+
+  Args:
+    activation: the activation after the convolutions.
+    width: the width of the filters, in characters.
+    char_dim: the width of the character table.
+  """
   if activation == "tanh":
     return nn.initializers.normal((width * char_dim) ** -0.5)
   return symmetric(0.05)
 
 
 class Highway(nn.Module):
-  """A gated layer: g relu(W x + b) + (1 - g) x, g = sigmoid(W' x + b').
+  """A gated layer: g relu(W x + b) + (1 - g) x with g = sigmoid(W' x + b').
 
-  Srivastava et al. 2015; allenai/bilm-tf calls g the carry gate, though it
-  lets the new values through, and starts its bias at -2.
+  Source: Srivastava et al. 2015. As in allenai/bilm-tf, the bias of the gate g
+  starts at -2. That program calls g the carry gate, although g is the factor of
+  the new values.
   """
 
   dtype: jnp.dtype
 
   @nn.compact
   def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
-    def dense(name, bias):
+    """Returns an array of the shape of `x`, in `dtype`."""
+
+    def dense(name: str, bias: float) -> nn.Dense:
       return nn.Dense(
         x.shape[-1],
         dtype=self.dtype,
-        kernel_init=nn.with_logical_partitioning(
+        kernel_init=layers.with_axes(
           nn.initializers.normal(x.shape[-1] ** -0.5), ("embed", "mlp")
         ),
-        bias_init=nn.with_logical_partitioning(
-          nn.initializers.constant(bias), ("mlp",)
-        ),
+        bias_init=layers.with_axes(nn.initializers.constant(bias), ("mlp",)),
         name=name,
       )
 
@@ -75,16 +87,19 @@ class Highway(nn.Module):
 
 
 class CharCnn(nn.Module):
-  """Vectors of words (Kim et al. 2016, as in allenai/bilm-tf bilm/model.py).
+  """Makes a vector of a word's characters, by convolutions.
+
+  Source: Kim et al. 2016, as in allenai/bilm-tf bilm/model.py.
 
   Attributes:
-    num_chars: rows of the character table; row 0 is none and stays 0.
-    char_dim: width of the table.
-    filters: (width in characters, number) of each convolution.
-    highways: layers after the convolutions.
-    features: width of the result.
-    activation: after the maximum over positions.
-    dtype: dtype of the computation; parameters are always float32.
+    num_chars: the number of rows of the character table. Id 0 means that there
+      is no character; its vector is always 0.
+    char_dim: the width of the character table.
+    filters: (width in characters, number of filters) of each convolution.
+    highways: the number of highway layers after the convolutions.
+    features: the width of the words' vectors.
+    activation: the activation after the maximum over positions.
+    dtype: the dtype of the computation; parameters are always float32.
   """
 
   num_chars: int
@@ -97,10 +112,13 @@ class CharCnn(nn.Module):
 
   @nn.compact
   def __call__(self, char_ids: Int[Array, "b l c"]) -> Float[Array, "b l d"]:
-    """Returns a vector for each word, padding included.
+    """Returns a vector for each word, also for padding.
+
+    Args:
+      char_ids: the characters of each word.
 
     Raises:
-      ValueError: words of fewer characters than the widest filter.
+      ValueError: the words have fewer characters than the widest filter.
     """
     widest = max(width for width, _ in self.filters)
     if char_ids.shape[-1] < widest:
@@ -117,21 +135,21 @@ class CharCnn(nn.Module):
       name="chars",
     )
     x = jnp.where((char_ids != 0)[..., None], table(char_ids), 0.0)
-    # Sizes are given in full: there may be no word at all.
+    # Write out all sizes instead of -1, since a batch may have no words.
     batch, length = char_ids.shape[:2]
     x = x.reshape(batch * length, *x.shape[2:]).astype(self.dtype)
-    outputs, axes = [], nn.with_logical_partitioning
+    outputs = []
     for i, (width, count) in enumerate(self.filters):
       convolution = nn.Conv(
         count,
         (width,),
         padding="VALID",
         dtype=self.dtype,
-        kernel_init=axes(
+        kernel_init=layers.with_axes(
           convolution_init(self.activation, width, self.char_dim),
           (None, None, None),
         ),
-        bias_init=axes(nn.initializers.zeros_init(), (None,)),
+        bias_init=layers.with_axes(nn.initializers.zeros_init(), (None,)),
         name=f"convolution_{i}",
       )
       outputs.append(convolution(x).max(-2))
@@ -149,27 +167,29 @@ class CharCnn(nn.Module):
 
 
 class Elmo(nn.Module):
-  """The encoder: words from characters, then LSTM layers of both directions.
+  """The encoder: words from characters, then LSTM layers in two directions.
 
-  The directions see each other nowhere. Nothing is remembered between calls.
+  Neither direction reads the states of the other one. The module keeps no
+  state between calls.
 
   Attributes:
-    num_chars: rows of the character table; 0 is no character at all.
-    char_dim: width of the character table.
-    filters: (width in characters, number) of each convolution.
-    highways: layers after the convolutions.
-    hidden: width of words and of each direction's output.
-    cell: LSTM cells of a layer and direction.
-    num_layers: LSTM layers of a direction.
-    clip: bound of cells and of outputs.
-    residual: add a layer's input to its output, from the second layer on.
-    activation: activation after the convolutions.
-    dropout: on the input of each layer.
-    dtype: dtype of the products; states and parameters are always float32.
-    unroll: steps of time in an iteration of the loop; 0 for all.
-    remat: make the words' vectors again in the backward pass.
-    vocab_size: words of the softmax that `ForPreTraining` adds.
-    vocab_multiple: the softmax gets rows of zeros up to a multiple of it.
+    num_chars: see `CharCnn`.
+    char_dim: see `CharCnn`.
+    filters: see `CharCnn`.
+    highways: see `CharCnn`.
+    hidden: the width of the words' vectors and of each direction's output.
+    cell: the number of LSTM cells in a layer of one direction.
+    num_layers: the number of LSTM layers of each direction.
+    clip: the largest absolute value of cells and of outputs.
+    residual: True adds a layer's input to its output, from the second layer on.
+    activation: see `CharCnn`.
+    dropout: the dropout rate on the input of each layer.
+    dtype: the dtype of the products; states and parameters are always float32.
+    unroll: see `lstm.Lstm`.
+    remat: True computes the words' vectors again in the backward pass.
+    vocab_size: the number of words in the softmax of `ForPreTraining`.
+    vocab_multiple: the softmax gets rows of zeros up to a multiple of this
+      number; see `encoder.Embeddings`.
   """
 
   num_chars: int = NUM_CHARS
@@ -189,9 +209,10 @@ class Elmo(nn.Module):
   vocab_size: int = VOCABULARY
   vocab_multiple: int = 1
 
-  def setup(self):
-    words = nn.remat(CharCnn) if self.remat else CharCnn
-    self.words = words(
+  def setup(self) -> None:
+    """Makes the character network, the LSTM layers and the dropout."""
+    char_cnn = nn.remat(CharCnn) if self.remat else CharCnn
+    self.words = char_cnn(
       self.num_chars,
       self.char_dim,
       self.filters,
@@ -217,15 +238,16 @@ class Elmo(nn.Module):
     """Encodes a batch of words.
 
     Args:
-      char_ids: characters of each word, 0 after its end.
-      sequence_ids: 1 at words, 0 at padding (1, 2, ... for the sentences of a
-        packed row, which do not see each other); where there are characters,
-        if None.
-      train: apply dropout; needs a "dropout" rng.
+      char_ids: the characters of each word, 0 after its end.
+      sequence_ids: 0 at padding and 1 at words; in a packed row 1, 2, ... are
+        the numbers of its sentences, which do not see each other. If None, a
+        word is real if it has a character.
+      train: True applies dropout, which needs a "dropout" rng.
 
     Returns:
-      num_layers + 1 layers, forward and backward side by side, so that d is
-      2 `hidden`: first the words themselves, twice; 0 at padding.
+      n is num_layers + 1: first the words' vectors, then the output of each
+      layer. d is 2 `hidden`: the forward and the backward direction side by
+      side (the words' vectors twice). Padding is 0.
     """
     return self.run(char_ids, sequence_ids, None, train=train)[0]
 
@@ -237,21 +259,25 @@ class Elmo(nn.Module):
     *,
     train: bool = False,
   ) -> tuple[Float[Array, "b n l d"], States]:
-    """As `__call__`, for text that goes on from call to call.
+    """Encodes a batch that continues the text of the previous call.
 
     Args:
       char_ids: see `__call__`.
       sequence_ids: see `__call__`.
-      states: the states that the previous call returned; None at the first.
+      states: the states that the previous call returned; None at the first
+        call.
       train: see `__call__`.
 
     Returns:
-      The layers, and the state of each layer and direction.
+      The output of `__call__`, and the states of both directions.
     """
-    ways, after = self.ways((char_ids,), sequence_ids, states, train=train)
-    return jnp.concatenate([way.swapaxes(0, 1) for way in ways], -1), after
+    outputs, states_after = self.directions(
+      (char_ids,), sequence_ids, states, train=train
+    )
+    layer_axis_second = [output.swapaxes(0, 1) for output in outputs]
+    return jnp.concatenate(layer_axis_second, -1), states_after
 
-  def ways(
+  def directions(
     self,
     char_ids: tuple[Int[Array, "b l c"], ...],
     sequence_ids: Int[Array, "b l"] | None,
@@ -259,58 +285,66 @@ class Elmo(nn.Module):
     *,
     train: bool = False,
   ) -> tuple[tuple[Float[Array, "n b l d"], ...], States]:
-    """The layers of each direction; the directions' words may differ.
+    """Encodes the words of each direction, which may differ.
 
     Args:
       char_ids: one array for both directions, or one for each, forward first.
-      sequence_ids: see `__call__`; those of both.
+      sequence_ids: see `__call__`; both directions have the same.
       states: see `run`.
       train: see `__call__`.
 
     Returns:
-      The layers of the directions in the order of the text, d is `hidden`;
-      the states.
+      The layers of each direction, where d is `hidden` and words are in the
+      order of the text; and the states of both directions.
     """
     if sequence_ids is None:
       sequence_ids = (char_ids[0] != 0).any(-1).astype(jnp.int32)
     real = (sequence_ids != 0)[..., None]
     words = [jnp.where(real, self.words(ids), 0) for ids in char_ids]
-    # In the order in which they are read.
-    read = sequence_ids, sequence_ids[:, ::-1]
+    # The first axis is the direction. Words are in the order of reading, which
+    # is reversed in the backward direction.
+    both_ids = sequence_ids, sequence_ids[:, ::-1]
     outputs = [jnp.stack([words[0], words[-1][:, ::-1]])]
-    both = jnp.stack(read)
-    after = []
+    read_ids = jnp.stack(both_ids)
+    layer_states = []
     loop = lstm.Loop(clip=self.clip, dtype=self.dtype, unroll=self.unroll)
     pairs = zip(self.lstm_forward, self.lstm_backward, strict=True)
     for i, pair in enumerate(pairs):
       # Dropout is outside of the residual connection, as published
       # (bilm/training.py: DropoutWrapper around ResidualWrapper).
-      x = jnp.stack([self.drop(way, train) for way in outputs[-1]])
-      before = None
+      x = jnp.stack([self.drop(output, train) for output in outputs[-1]])
+      first_states = None
       if states is not None:
-        before = tuple(
-          jnp.stack(s) for s in zip(*(way[i] for way in states), strict=True)
+        forward, backward = (direction[i] for direction in states)
+        first_states = (
+          jnp.stack([forward[0], backward[0]]),
+          jnp.stack([forward[1], backward[1]]),
         )
       weights = [layer.weights(self.hidden) for layer in pair]
-      y, state = lstm.run(weights, x, both, before, loop)
+      y, last_states = lstm.run(weights, x, read_ids, first_states, loop)
       if self.residual and i:
-        y = jnp.where((both != 0)[..., None], x + y, 0)
+        y = jnp.where((read_ids != 0)[..., None], x + y, 0)
       outputs.append(y)
-      after.append(state)
+      layer_states.append(last_states)
     stacked = jnp.stack(outputs)
-    states = tuple(tuple((c[way], h[way]) for c, h in after) for way in (0, 1))
-    return (stacked[:, 0], stacked[:, 1, :, ::-1]), states
+    forward_states, backward_states = (
+      tuple((cells[i], output[i]) for cells, output in layer_states)
+      for i in (0, 1)
+    )
+    directions = stacked[:, 0], stacked[:, 1, :, ::-1]
+    return directions, (forward_states, backward_states)
 
 
 class ForPreTraining(nn.Module):
-  """The encoder and the softmax over words, which both directions share.
+  """The encoder, and a softmax over words that both directions share.
 
-  allenai/bilm-tf bilm/training.py, `_build_loss`.
+  Source: allenai/bilm-tf bilm/training.py, `_build_loss`.
   """
 
   encoder: Elmo
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the table and the bias of the softmax."""
     e = self.encoder
     init = nn.initializers.normal(e.hidden**-0.5)
     self.softmax = layers.vocabulary_table(
@@ -326,33 +360,36 @@ class ForPreTraining(nn.Module):
     *,
     train: bool = False,
   ) -> tuple[tuple[Float[Array, "b l d"], ...], States]:
-    """Last hidden states of both directions, and the states after them.
+    """Returns the last layer of both directions, and their LSTM states.
 
-    Dropped out before the softmax as well, as published.
+    Dropout also applies before the softmax, as published.
 
     Args:
-      batch: `char_ids`, `sequence_ids`; `back_char_ids` if the backward
-        direction reads other words.
+      batch: has `char_ids` and `sequence_ids`; and `back_char_ids` if the
+        backward direction reads other words.
       states: see `Elmo.run`.
-      train: apply dropout; needs a "dropout" rng.
+      train: True applies dropout, which needs a "dropout" rng.
     """
     keys = [key for key in ("char_ids", "back_char_ids") if key in batch]
-    ways, states = self.encoder.ways(
+    directions, states = self.encoder.directions(
       tuple(batch[key] for key in keys),
       batch.get("sequence_ids"),
       states,
       train=train,
     )
-    return tuple(self.drop(way[-1], train) for way in ways), states
+    return tuple(self.drop(x[-1], train) for x in directions), states
 
   def table(self) -> tuple[Float[Array, "v d"], Float[Array, "v"]]:
-    """The softmax's rows, those of `vocab_multiple` included, and biases."""
+    """Returns all rows of the softmax and all biases.
+
+    They include the rows that `vocab_multiple` adds.
+    """
     return self.softmax.embedding, self.bias
 
   def rows(
     self, ids: Int[Array, "n"]
   ) -> tuple[Float[Array, "n d"], Float[Array, "n"]]:
-    """Some rows and biases of the softmax; NaN for ids that it has not."""
+    """Returns the rows and biases of some words; NaN for ids out of range."""
     return self.softmax(ids), jnp.take(self.bias, ids)
 
   def __call__(
@@ -360,13 +397,17 @@ class ForPreTraining(nn.Module):
   ) -> dict[str, Array]:
     """Returns {"next_logits", "previous_logits"}, float32 [b l v].
 
-    Of the word after each, and of the word before. See `encode`.
+    They predict the word after each word and the word before it.
+
+    Args:
+      batch: see `encode`.
+      train: see `encode`.
     """
     hidden, _ = self.encode(batch, train=train)
+    table, vocab_size = self.softmax.embedding, self.encoder.vocab_size
     names = ("next_logits", "previous_logits")
     return {
-      name: heads.decode(x, self.softmax.embedding, e.vocab_size, self.bias)
-      for e in [self.encoder]
+      name: heads.decode(x, table, vocab_size, self.bias)
       for name, x in zip(names, hidden, strict=True)
     }
 
@@ -375,8 +416,8 @@ class ScalarMix(nn.Module):
   """A learnt weighted sum of layers (paper, equation 1; bilm/elmo.py).
 
   Attributes:
-    norm: normalise each layer by its mean and variance over the real words of
-      the batch, as the published option does (epsilon 1e-12).
+    norm: True normalises each layer by its mean and variance over the real
+      words of the batch, as the published option does (epsilon 1e-12).
   """
 
   norm: bool = False
@@ -387,7 +428,14 @@ class ScalarMix(nn.Module):
     stacked: Float[Array, "b n l d"],
     sequence_ids: Int[Array, "b l"],
   ) -> Float[Array, "b l d"]:
-    """Mixes layers with softmax(w + 1 / n), times gamma; w begins at 0."""
+    """Sums the layers, weighted by gamma * softmax(w + 1 / n).
+
+    The parameters w and gamma start at 0 and 1.
+
+    Args:
+      stacked: the layers, as `Elmo.__call__` returns them.
+      sequence_ids: see `Elmo.__call__`.
+    """
     count = stacked.shape[1]
     zeros, ones = nn.initializers.zeros_init(), nn.initializers.ones_init()
     w = self.param("layer_weights", zeros, (count,), jnp.float32)
@@ -405,7 +453,10 @@ class ScalarMix(nn.Module):
 
 
 def softmax_shapes(encoder: Elmo) -> dict[str, Any]:
-  """Shapes, as files hold them, of what `ForPreTraining` adds to an encoder."""
+  """Returns the shapes of the parameters that `ForPreTraining` adds.
+
+  They are the shapes in files, without the rows that `vocab_multiple` adds.
+  """
   table = encoder.vocab_size, encoder.hidden
   return {
     "softmax": {"embedding": jax.ShapeDtypeStruct(table, jnp.float32)},
@@ -414,10 +465,10 @@ def softmax_shapes(encoder: Elmo) -> dict[str, Any]:
 
 
 def _pairs(filters: Any) -> tuple[tuple[int, int], ...]:
-  """Filters as tuples.
+  """Converts the option `filters` to tuples.
 
   Raises:
-    ValueError: they are no pairs, or one is out of its range.
+    ValueError: it does not consist of pairs, or a number is out of its range.
   """
   try:
     pairs = tuple((width, count) for width, count in filters)
@@ -433,12 +484,14 @@ def _pairs(filters: Any) -> tuple[tuple[int, int], ...]:
 
 
 def build(variant: str, **overrides: Any) -> Elmo:
-  """Builds a published size, see `encoder.build_variant`.
+  """Builds a published size; see `encoder.build_variant`.
 
-  `filters` may be lists.
+  Args:
+    variant: a key of `VARIANTS`.
+    **overrides: fields of `Elmo`; `filters` may consist of lists.
 
   Raises:
-    ValueError: see there, or filters that are none.
+    ValueError: see `encoder.build_variant`; or the filters are invalid.
   """
   if "filters" in overrides:
     overrides["filters"] = _pairs(overrides["filters"])
@@ -446,13 +499,15 @@ def build(variant: str, **overrides: Any) -> Elmo:
 
 
 def flops(encoder: Elmo, rows: int, length: int, predictions: int) -> float:
-  """Operations of a forward pass, matrix products only.
+  """Counts the floating-point operations of a forward pass.
+
+  Only matrix products count.
 
   Args:
-    encoder: the sizes.
-    rows: number of rows.
-    length: words in a row.
-    predictions: logits of a word and direction.
+    encoder: the encoder, which has the sizes.
+    rows: the number of rows.
+    length: the number of words in a row.
+    predictions: the number of logits for a word in one direction.
   """
   e = encoder
   filters = sum(count for _, count in e.filters)

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.models import layers, stack
 
-# The inputs of an encoder, in this order; all but the first may be missing.
+# The batch keys that an encoder reads, in the order of its arguments. Only the
+# first is required.
 INPUTS = ("input_ids", "segment_ids", "sequence_ids", "position_ids")
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -27,17 +28,19 @@ class Embeddings(nn.Module):
   Tables, their sum, LayerNorm, dropout (Devlin et al. 2019, Figure 2).
 
   Attributes:
-    vocab_size: number of pieces; the word table has a row for each.
-    features: width of every table.
-    max_positions: rows of the position table.
-    num_segments: rows of the segment table; 0 for none (DistilBERT, GPT-1).
-    dropout: rate of the dropout after the LayerNorm.
-    norm_epsilon: epsilon of the LayerNorm; None for no LayerNorm (GPT-1).
-    dtype: dtype of the result; the tables are always float32.
-    kernel_init: initializer of the tables.
-    vocab_multiple: the word table gets rows of zeros up to a multiple of this
-      number, which is the number of devices that split the vocabulary. No file
-      holds these rows.
+    vocab_size: the number of pieces; the word table has a row for each.
+    features: the width of every table.
+    max_positions: the number of rows of the position table.
+    num_segments: the number of rows of the segment table; 0 means that there is
+      no such table (DistilBERT, GPT-1).
+    dropout: the rate of the dropout after the LayerNorm.
+    norm_epsilon: the epsilon of the LayerNorm; None means that there is no
+      LayerNorm (GPT-1).
+    dtype: the dtype of the output; the tables are always float32.
+    kernel_init: the initializer of the tables.
+    vocab_multiple: the number of rows of the word table is rounded up to a
+      multiple of this number, so that devices can split the table evenly. The
+      added rows are zeros, and no file holds them.
   """
 
   vocab_size: int
@@ -50,17 +53,18 @@ class Embeddings(nn.Module):
   kernel_init: layers.Init
   vocab_multiple: int = 1
 
-  def setup(self):
-    small = (None, "embed")
+  def setup(self) -> None:
+    """Makes the tables, the LayerNorm and the dropout."""
+    axes = (None, "embed")
     self.word = layers.vocabulary_table(
       self.vocab_size, self.vocab_multiple, self.features, self.kernel_init
     )
     self.position = layers.Embedding(
-      self.max_positions, self.features, self.kernel_init, small, one_hot=True
+      self.max_positions, self.features, self.kernel_init, axes, one_hot=True
     )
     if self.num_segments:
       self.segment = layers.Embedding(
-        self.num_segments, self.features, self.kernel_init, small, one_hot=True
+        self.num_segments, self.features, self.kernel_init, axes, one_hot=True
       )
     if self.norm_epsilon is not None:
       self.norm = layers.layer_norm(self.norm_epsilon, self.dtype)
@@ -74,17 +78,24 @@ class Embeddings(nn.Module):
     *,
     train: bool = False,
   ) -> Float[Array, "b l e"]:
-    """Embeds a batch; segments are all 0 and positions 0, 1, ... if None.
+    """Embeds the tokens of a batch.
 
-    Rows with given positions may be longer than the position table, except in
-    training, because then nothing bounds how far a sequence reaches.
+    A packed row may be longer than the position table, since each of its
+    sequences counts positions from 0. Training refuses such rows, because
+    nothing there ensures that each sequence is short enough.
+
+    Args:
+      input_ids: token ids.
+      segment_ids: the segment of each token; all 0 if None.
+      position_ids: the position of each token; 0, 1, ... along the row if None.
+      train: True applies dropout, which needs a "dropout" rng.
 
     Raises:
       ValueError: the rows are longer than the position table.
     """
     length = input_ids.shape[1]
-    bound = position_ids is None or train or self.is_initializing()
-    if bound and length > self.max_positions:
+    is_bounded = position_ids is None or train or self.is_initializing()
+    if is_bounded and length > self.max_positions:
       raise ValueError(
         f"length {length} is over max_positions={self.max_positions}; make the"
         " rows shorter (in a run data.length, or phases.phase1.length and the"
@@ -106,26 +117,26 @@ class Embeddings(nn.Module):
 class Encoder(nn.Module):
   """Embeddings and a stack of layers, without a head.
 
-  A family adds fields, gives other defaults, and overrides `setup` (its parts)
-  or `embed` (what goes into the first layer) where it differs.
+  A family adds fields and sets its own defaults. It overrides `setup` if its
+  modules differ, and `embed` if the input of its first layer differs.
 
   Attributes:
-    vocab_size: number of pieces; the word table has a row for each.
-    hidden: width, a multiple of `heads`.
-    num_layers: number of Transformer layers.
-    heads: number of attention heads.
-    mlp: width of the MLP.
-    max_positions: rows of the position table.
-    dropout: rate on the embeddings and on each sub-layer's output.
-    attention_dropout: rate on the attention probabilities.
-    activation: activation of the MLP, a name of `layers.ACTIVATIONS`.
-    norm_epsilon: epsilon of every LayerNorm.
-    initializer_range: standard deviation of the initial weights.
-    dtype: dtype of the computation; parameters are always float32.
-    attention: implementation of attention, see `fused.implementation`.
-    elementwise: implementation of bias, dropout, residual, LayerNorm and
-      activation, see `fused.implementation`.
-    products: "auto" for products in `dtype`, or "fp8", see kernels/fp8.py.
+    vocab_size: the number of pieces; the word table has a row for each.
+    hidden: the width of the hidden states, a multiple of `heads`.
+    num_layers: the number of Transformer layers.
+    heads: the number of attention heads.
+    mlp: the width of the MLP.
+    max_positions: the number of rows of the position table.
+    dropout: the dropout rate on the embeddings and on each sub-layer's output.
+    attention_dropout: the dropout rate on the attention probabilities.
+    activation: the activation of the MLP, a key of `layers.ACTIVATIONS`.
+    norm_epsilon: the epsilon of every LayerNorm.
+    initializer_range: the standard deviation of the initial weights.
+    dtype: the dtype of the computation; parameters are always float32.
+    attention: the implementation of attention; see `fused.implementation`.
+    elementwise: the implementation of bias, dropout, residual, LayerNorm and
+      activation; see `fused.implementation`.
+    products: "auto" for products in `dtype`, or "fp8"; see kernels/fp8.py.
     unroll: see `stack.Stack`.
     remat: see `stack.Stack`.
     vocab_multiple: see `Embeddings`.
@@ -150,13 +161,14 @@ class Encoder(nn.Module):
   remat: bool = False
   vocab_multiple: int = 1
 
-  # Rows of the segment table. This is not a field: only the families that have
-  # such a table make it one.
+  # The number of rows of the segment table. Families with such a table declare
+  # it as a field; here it is a class attribute, so other families have no such
+  # option.
   num_segments = 0
 
   @property
   def kernel_init(self) -> layers.Init:
-    """Initializer of the tables and kernels."""
+    """The initializer of the tables and kernels."""
     return nn.initializers.truncated_normal(self.initializer_range)
 
   @property
@@ -171,8 +183,12 @@ class Encoder(nn.Module):
 
   @nn.nowrap
   def make_embeddings(self, **differences: Any) -> Embeddings:
-    """Builds the tables; `differences` are fields that differ in a family."""
-    fields = dict(
+    """Builds the embeddings.
+
+    Args:
+      **differences: the fields whose values differ in a family.
+    """
+    fields: dict[str, Any] = dict(
       vocab_size=self.vocab_size,
       features=self.hidden,
       max_positions=self.max_positions,
@@ -185,7 +201,8 @@ class Encoder(nn.Module):
     )
     return Embeddings(**fields | differences)
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the embeddings and the stack of layers."""
     self.embeddings = self.make_embeddings()
     self.layers = stack.build(self)
 
@@ -196,7 +213,7 @@ class Encoder(nn.Module):
     position_ids: Int[Array, "b l"] | None,
     train: bool,
   ) -> Float[Array, "b l d"]:
-    """Makes the input of the first layer; arguments as in `__call__`."""
+    """Computes the input of the first layer; see `__call__` for arguments."""
     return self.embeddings(input_ids, segment_ids, position_ids, train=train)
 
   def __call__(
@@ -215,15 +232,17 @@ class Encoder(nn.Module):
       input_ids: token ids.
       segment_ids: 0 for the first segment, 1 for the second; all 0 if None. A
         family without segments does not read them.
-      sequence_ids: 1 at real tokens, 0 at padding (1, 2, ... for the sequences
-        of a packed row); all 1 if None.
-      position_ids: 0, 1, 2, ... in each sequence; along the row if None.
-      train: apply dropout; needs a "dropout" rng.
-      collect: return every layer's hidden states and probabilities.
+      sequence_ids: 0 at padding and 1 at real tokens; in a packed row 1, 2, ...
+        are the numbers of its sequences. All 1 if None.
+      position_ids: 0, 1, 2, ... in each sequence. If None, positions count
+        along the whole row.
+      train: True applies dropout, which needs a "dropout" rng.
+      collect: True also returns the states of all layers.
 
     Returns:
-      The last hidden states in `dtype`, and if `collect` {"embeddings" [b l d],
-      "hidden" [n b l d], "attention" float32 [n b h l l]}, else {}.
+      The last hidden states in `dtype`, and a dict. The dict is empty unless
+      `collect` is True; then it has "embeddings" [b l d], "hidden" [n b l d]
+      and the attention probabilities "attention" [n b h l l], float32.
 
     Raises:
       ValueError: the rows are longer than `max_length`.
@@ -235,7 +254,7 @@ class Encoder(nn.Module):
 
 
 def attributes(encoder: nn.Module) -> dict[str, Any]:
-  """Returns all fields of an encoder except those of every Flax module."""
+  """Returns an encoder's fields, without those that every Flax module has."""
   return {name: getattr(encoder, name) for name in _names(encoder)}
 
 
@@ -247,13 +266,16 @@ def _names(encoder: nn.Module | type[nn.Module]) -> list[str]:
 def encode(
   encoder: Callable[..., Any], batch: Mapping[str, Array], **options: Any
 ) -> Any:
-  """Calls an encoder with the inputs that a batch has.
+  """Calls an encoder with those `INPUTS` that a batch has.
 
   Args:
-    encoder: an encoder, its `apply` with the parameters or its `init` with a
-      key.
-    batch: `input_ids`, and those of the other `INPUTS` that there are.
-    **options: `train`, `collect`.
+    encoder: an encoder, or its `apply` bound to parameters, or its `init` bound
+      to a key.
+    batch: has `input_ids`, and any other keys.
+    **options: `train` and `collect`, see `Encoder.__call__`.
+
+  Returns:
+    The output of the call.
   """
   return encoder(*map(batch.get, INPUTS), **options)
 
@@ -267,14 +289,14 @@ def build_variant(
   """Builds a published size of a family.
 
   Args:
-    encoder: the family's module.
-    variants: its published sizes: name -> attributes.
+    encoder: the class of the family's encoder.
+    variants: the published sizes: name -> fields of the encoder.
     variant: a key of `variants`.
-    overrides: other attributes; `dtype` may be a name.
+    overrides: fields that replace those of the variant; `dtype` may be a name.
 
   Raises:
-    ValueError: the variant or an attribute is unknown (the message names the
-      known ones), or `dtype` is not a dtype of floats.
+    ValueError: the variant or a field is unknown (the message suggests names),
+      or `dtype` is not a floating-point dtype.
   """
   if variant not in variants:
     raise ValueError(f"model.variant={variant!r}: not one of {list(variants)}.")
@@ -293,7 +315,7 @@ def build_variant(
 
 
 def _dtype(value: Any) -> jnp.dtype:
-  """A dtype or its name; ValueError unless it is a dtype of floats."""
+  """Converts a dtype or its name; ValueError unless it is a float dtype."""
   try:
     dtype = jnp.dtype(value)
   except TypeError:
@@ -306,16 +328,21 @@ def _dtype(value: Any) -> jnp.dtype:
 def default_sequence_ids(
   input_ids: Int[Array, "b l"], sequence_ids: Int[Array, "b l"] | None
 ) -> Int[Array, "b l"]:
-  """Returns `sequence_ids`, or one sequence without padding if None."""
+  """Returns `sequence_ids`; if None, ones: one sequence without padding."""
   return jnp.ones_like(input_ids) if sequence_ids is None else sequence_ids
 
 
 def stack_flops(encoder: Any, rows: int, length: int) -> float:
-  """Counts the operations of a stack's forward pass, matrix products only.
+  """Counts the floating-point operations of a stack's forward pass.
 
-  A row costs, in each layer, 2 l (4 d^2 + 2 d f) for the projections and the
-  MLP and 4 l^2 d for attention. Shared layers cost as often as they are
-  applied.
+  Only matrix products count. In each layer a row of length l costs
+  2 l (4 d^2 + 2 d f) for the projections and the MLP, and 4 l^2 d for
+  attention. A layer with shared parameters counts each time it is applied.
+
+  Args:
+    encoder: the encoder; d is its `hidden` and f its `mlp`.
+    rows: the number of rows.
+    length: the number of tokens in a row.
   """
   d, f = encoder.hidden, encoder.mlp
   layer = 2 * length * (4 * d * d + 2 * d * f) + 4 * length * length * d

@@ -44,7 +44,8 @@ class Gpt(Encoder):
     """The initializer of tables and kernels: a normal, without truncation."""
     return nn.initializers.normal(self.initializer_range)
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the embeddings without a LayerNorm, and the causal stack."""
     self.embeddings = self.make_embeddings(norm_epsilon=None)
     self.layers = stack.build(self, causal=True)
 
@@ -81,7 +82,7 @@ class ForPreTraining(nn.Module):
 
 
 def build(variant: str, **overrides: Any) -> Gpt:
-  """Builds a published size, see `encoder.build_variant`."""
+  """Builds a published size; see `encoder.build_variant`."""
   return build_variant(Gpt, VARIANTS, variant, overrides)
 
 

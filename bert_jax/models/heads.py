@@ -1,6 +1,7 @@
-"""Heads on an encoder's hidden states; an encoder with those of pre-training.
+"""Heads on an encoder's hidden states, and an encoder with its heads.
 
-The heads of downstream tasks are in `task_heads.py`.
+These heads are for pre-training. Those of downstream tasks are in
+`task_heads.py`.
 """
 
 from typing import Any, NamedTuple
@@ -11,28 +12,30 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bert_jax.models import layers
-from bert_jax.models.encoder import encode, stack_flops
+from bert_jax.models.encoder import Encoder, encode, stack_flops
 
-# The boundary head of SpanBERT: positions in a span that have a vector, and the
-# width of the vector (facebookresearch/SpanBERT pretraining/README.md,
-# --max-pair-targets and --pair-positional-embedding-size; Joshi et al. 2020,
-# section 4.2).
+# SpanBERT's boundary head has a table with a vector for each offset in a span.
+# These are the table's rows and columns (facebookresearch/SpanBERT
+# pretraining/README.md, --max-pair-targets and
+# --pair-positional-embedding-size; Joshi et al. 2020, section 4.2).
 SPAN_TARGETS, SPAN_WIDTH = 15, 200
 
 
 class MaskedLanguageModel(nn.Module):
-  """Dense, activation, LayerNorm, the tied decoder and its own output bias.
+  """Dense, activation, LayerNorm, the tied decoder and an output bias.
 
-  Looks at the masked positions only; logits of all positions, [b, l, v], are
-  never made (google-research/bert run_pretraining.py, get_masked_lm_output).
+  The head reads only the masked positions, so that logits of all positions,
+  [b, l, v], never exist (google-research/bert run_pretraining.py,
+  get_masked_lm_output).
 
   Attributes:
-    vocab_size: pieces. Rows of the table beyond it get the lowest float32 as
-      logits: probability 0, no gradient, never the argmax.
-    activation: between the dense layer and the LayerNorm.
-    norm_epsilon: epsilon of the LayerNorm.
-    dtype: dtype of the computation.
-    kernel_init: initializer of the dense layer.
+    vocab_size: the number of pieces. The table's rows after these get the
+      lowest float32 as logits: their probability is 0, they have no gradient
+      and are never the argmax.
+    activation: the activation between the dense layer and the LayerNorm.
+    norm_epsilon: the epsilon of the LayerNorm.
+    dtype: the dtype of the computation.
+    kernel_init: the initializer of the dense layer.
   """
 
   vocab_size: int
@@ -48,7 +51,13 @@ class MaskedLanguageModel(nn.Module):
     positions: Int[Array, "b m"],
     embedding: Float[Array, "v e"],
   ) -> Float[Array, "b m v"]:
-    """Returns float32 logits; `embedding` is the table of word embeddings."""
+    """Returns float32 logits.
+
+    Args:
+      hidden: the encoder's last hidden states.
+      positions: the positions to predict.
+      embedding: the word table.
+    """
     x = layers.gather_positions(hidden, positions)
     x = layers.Dense(
       (embedding.shape[1],),
@@ -63,16 +72,14 @@ class MaskedLanguageModel(nn.Module):
 
 
 class SpanBoundary(nn.Module):
-  """SpanBERT's head: a token from what stands on both sides of its span.
+  """SpanBERT's head, which predicts a token from both sides of its span.
 
-  The inputs are the two hidden states and a vector for the token's place in the
-  span. Twice dense, activation, LayerNorm; then the tied decoder and its own
-  output bias (Joshi
-  et al. 2020, section 3.2; facebookresearch/SpanBERT
-  pretraining/fairseq/models/pair_bert.py, BertPairTargetPredictionHead).
-
-  Attributes:
-    vocab_size: see `MaskedLanguageModel`, as for the other attributes.
+  The inputs are the hidden states beside the span and a vector for the token's
+  offset in the span. The head has dense, activation and LayerNorm twice, then
+  the tied decoder and an output bias (Joshi et al. 2020, section 3.2;
+  facebookresearch/SpanBERT pretraining/fairseq/models/pair_bert.py,
+  BertPairTargetPredictionHead). Its attributes are those of
+  `MaskedLanguageModel`.
   """
 
   vocab_size: int
@@ -93,15 +100,15 @@ class SpanBoundary(nn.Module):
 
     Args:
       hidden: the encoder's last hidden states.
-      positions: positions of the tokens. A token that stands further from the
-        left side than `SPAN_TARGETS` gets the last place's vector; give it
-        weight 0.
-      spans: positions just outside of each token's span, left and right.
-      embedding: the table of word embeddings.
+      positions: the positions of the tokens. Tokens whose offset in the span is
+        not below `SPAN_TARGETS` get the last offset's vector; their weight in
+        the loss must be 0.
+      spans: the positions just left and just right of each token's span.
+      embedding: the word table.
     """
     rows, count = positions.shape
     ends = layers.gather_positions(hidden, spans.reshape(rows, 2 * count))
-    place = jnp.clip(positions - spans[..., 0] - 1, 0, SPAN_TARGETS - 1)
+    offsets = jnp.clip(positions - spans[..., 0] - 1, 0, SPAN_TARGETS - 1)
     table = layers.Embedding(
       SPAN_TARGETS,
       SPAN_WIDTH,
@@ -111,7 +118,8 @@ class SpanBoundary(nn.Module):
       name="position",
     )
     x = jnp.concatenate(
-      [ends.reshape(rows, count, -1), table(place).astype(ends.dtype)], axis=-1
+      [ends.reshape(rows, count, -1), table(offsets).astype(ends.dtype)],
+      axis=-1,
     )
     for number in (1, 2):
       x = layers.Dense(
@@ -130,10 +138,15 @@ class SpanBoundary(nn.Module):
 def output_bias(
   module: nn.Module, embedding: Float[Array, "v e"]
 ) -> Float[Array, "v"]:
-  """A bias for each row of the table, which the decoder adds to its logits."""
+  """Returns the parameter "bias", which has a number for each row of a table.
+
+  Args:
+    module: the module that owns the parameter.
+    embedding: the table.
+  """
   return module.param(
     "bias",
-    nn.with_logical_partitioning(nn.initializers.zeros_init(), ("vocab",)),
+    layers.with_axes(nn.initializers.zeros_init(), ("vocab",)),
     (embedding.shape[0],),
     jnp.float32,
   )
@@ -145,12 +158,17 @@ def decode(
   vocab_size: int,
   bias: Float[Array, "v"] | None = None,
 ) -> Float[Array, "b m v"]:
-  """Float32 logits of the pieces, by the table of word embeddings.
+  """Computes float32 logits, the products of vectors with the word table.
 
-  Rows of the table beyond `vocab_size` get the lowest float32.
+  Args:
+    x: the vectors.
+    embedding: the word table.
+    vocab_size: the number of pieces. The table's rows after these get the
+      lowest float32 as logits.
+    bias: the output bias; None for none.
   """
   # Without this constraint the partitioner (jax 0.10) permutes rows of the
-  # gradient on a mesh of three axes with one row a device.
+  # gradient, on a mesh of three axes with one row on each device.
   x = nn.with_logical_constraint(x, ("batch", None, "embed_activation"))
   logits = layers.float32_einsum("bme,ve->bmv", x, embedding.astype(x.dtype))
   logits = nn.with_logical_constraint(logits, ("batch", None, "vocab"))
@@ -163,14 +181,14 @@ def decode(
 
 
 class Pooling(NamedTuple):
-  """How a family makes one vector of a sequence for a classifier.
+  """How a family reduces a sequence to one vector for a classifier.
 
   Attributes:
-    activation: activation of a dense layer on the picked vector; None for no
-      such layer.
-    last: pick the last real position, not the first.
-    input_dropout: apply dropout before the dense layer as well.
-    dropout: rate of the dropout before the classifier.
+    activation: the activation of a dense layer on the vector; None if there is
+      no such layer.
+    last: True takes the vector of the last real position, False of the first.
+    input_dropout: True applies dropout before the dense layer too.
+    dropout: the rate of the dropout before the classifier.
   """
 
   activation: str | None
@@ -180,7 +198,7 @@ class Pooling(NamedTuple):
 
 
 class Pooler(nn.Module):
-  """Dense and activation on the vectors at some positions, [CLS] mostly."""
+  """Dense and activation on the vectors at given positions, mostly [CLS]."""
 
   dtype: jnp.dtype
   kernel_init: layers.Init
@@ -194,6 +212,7 @@ class Pooler(nn.Module):
     positions: Int[Array, "b s"],
     train: bool = False,
   ) -> Float[Array, "b s d"]:
+    """Returns a vector for each of `positions`; `train` applies dropout."""
     x = layers.gather_positions(hidden, positions)
     x = layers.Dropout(self.dropout)(x, train)
     dense = layers.Dense(
@@ -217,6 +236,7 @@ class Classifier(nn.Module):
   def __call__(
     self, x: Float[Array, "*b d"], train: bool = False
   ) -> Float[Array, "*b n"]:
+    """Returns float32 logits; `train` applies dropout."""
     x = layers.Dropout(self.dropout)(x, train)
     return layers.Dense(
       (self.num_labels,),
@@ -228,9 +248,14 @@ class Classifier(nn.Module):
 
 
 def masked_language_model(
-  encoder: Any, head: type[nn.Module] = MaskedLanguageModel
+  encoder: Encoder, head: Any = MaskedLanguageModel
 ) -> Any:
-  """Builds a head that predicts pieces, with the encoder's settings."""
+  """Builds a head that predicts pieces, with the encoder's settings.
+
+  Args:
+    encoder: the encoder.
+    head: `MaskedLanguageModel` or `SpanBoundary`.
+  """
   return head(
     vocab_size=encoder.vocab_size,
     activation=encoder.activation,
@@ -245,16 +270,17 @@ class ForPreTraining(nn.Module):
 
   Attributes:
     encoder: an encoder of BERT, RoBERTa, ALBERT or DistilBERT.
-    pairs: also tell which order or neighbourhood two segments have: BERT's
-      next sentence, ALBERT's sentence order.
-    span_boundary: also predict tokens from both sides of their span: SpanBERT.
+    pairs: True adds the head that classifies two segments: BERT's next
+      sentence prediction, ALBERT's sentence order.
+    span_boundary: True adds SpanBERT's boundary head.
   """
 
-  encoder: Any
+  encoder: Encoder
   pairs: bool = True
   span_boundary: bool = False
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the heads."""
     e = self.encoder
     self.mlm = masked_language_model(e)
     if self.span_boundary:
@@ -266,16 +292,18 @@ class ForPreTraining(nn.Module):
   def __call__(
     self, batch: dict[str, Array], *, train: bool = False
   ) -> dict[str, Array]:
-    """Returns float32 {"mlm_logits" [b m v]} and what the other heads give.
-
-    "pair_logits" [b s 2], "span_logits" [b m v]. v is the word table's rows,
-    those of `vocab_multiple` included.
+    """Returns the float32 logits of every head.
 
     Args:
-      batch: `input_ids` and `mlm_positions`; optionally `segment_ids`,
-        `sequence_ids`, `position_ids`; `cls_positions` if `pairs`;
-        `span_positions` for the boundary head, which is not used without them.
-      train: apply dropout; needs a "dropout" rng.
+      batch: has `input_ids` and `mlm_positions`; `cls_positions` if `pairs`;
+        and optionally `segment_ids`, `sequence_ids`, `position_ids` and
+        `span_positions`. Without the latter the boundary head does not run.
+      train: True applies dropout, which needs a "dropout" rng.
+
+    Returns:
+      "mlm_logits" [b m v], "pair_logits" [b s 2] and "span_logits" [b m v],
+      each if its head runs. v counts all rows of the word table, including the
+      rows that `vocab_multiple` adds.
     """
     hidden, _ = encode(self.encoder, batch, train=train)
     table = self.encoder.word_embedding
@@ -290,8 +318,11 @@ class ForPreTraining(nn.Module):
     return logits
 
 
-def span_shapes(encoder: Any) -> dict[str, Any]:
-  """Shapes of the boundary head's parameters, which no published file has."""
+def span_shapes(encoder: Encoder) -> dict[str, Any]:
+  """Returns the shapes of the boundary head's parameters.
+
+  No published file has these parameters.
+  """
   ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
   spans = jax.ShapeDtypeStruct((1, 1, 2), jnp.int32)
   batch = dict(input_ids=ids, mlm_positions=ids, span_positions=spans)
@@ -301,20 +332,20 @@ def span_shapes(encoder: Any) -> dict[str, Any]:
 
 
 def flops(
-  encoder: Any,
+  encoder: Encoder,
   rows: int,
   length: int,
   predictions: int,
   table_width: int | None = None,
 ) -> float:
-  """Counts the operations of a forward pass of encoder and `ForPreTraining`.
+  """Counts the floating-point operations of a forward pass with the heads.
 
   Args:
-    encoder: the encoder, for its sizes.
-    rows: number of rows.
-    length: tokens of a row.
-    predictions: masked positions of a row.
-    table_width: width of the word table; the encoder's width if None.
+    encoder: the encoder, which has the sizes.
+    rows: the number of rows.
+    length: the number of tokens in a row.
+    predictions: the number of masked positions in a row.
+    table_width: the width of the word table; the encoder's width if None.
   """
   width = table_width or encoder.hidden
   return stack_flops(encoder, rows, length) + head_flops(
@@ -325,16 +356,23 @@ def flops(
 def head_flops(
   hidden: int, table_width: int, vocab_size: int, rows: int, predictions: int
 ) -> float:
-  """Counts the operations of the heads' forward pass, matrix products only.
+  """Counts the floating-point operations of the heads' forward pass.
 
-  A row costs 2 m (d e + e v) for the masked-LM head at m predictions and 2 d^2
-  for the pooler.
+  Only matrix products count. With m predictions a row costs 2 m (d e + e v) for
+  the masked-LM head and 2 d^2 for the pooler.
+
+  Args:
+    hidden: d, the width of the hidden states.
+    table_width: e, the width of the word table.
+    vocab_size: v, the number of pieces.
+    rows: the number of rows.
+    predictions: m, the number of masked positions in a row.
   """
   d, e, v = hidden, table_width, vocab_size
   return float(rows * (2 * predictions * (d * e + e * v) + 2 * d * d))
 
 
 def span_flops(hidden: int, vocab_size: int, predictions: int) -> float:
-  """Counts the operations of the boundary head's forward pass, as above."""
+  """Counts the operations of the boundary head; see `head_flops`."""
   d, p, v = hidden, SPAN_WIDTH, vocab_size
   return 2.0 * predictions * ((2 * d + p) * d + d * d + d * v)

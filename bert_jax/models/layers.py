@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import cast
 
 import flax.linen as nn
 import jax
@@ -12,13 +13,16 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax.kernels import fp8, fused, fused_activation, fused_norm
 
+# An initializer of a parameter: (key, shape, dtype) -> array.
 Init = Callable[..., Array]
-# Logical axes of hidden states.
+# The logical axes of hidden states.
 ACTIVATION_AXES = ("batch", "length", "embed_activation")
 
-# "gelu" is the exact form (BERT's released weights, RoBERTa, ELECTRA,
-# DistilBERT); "gelu_new" the tanh form (ALBERT, GPT-1). The names are those of
-# the published configuration files.
+# Activations by their names in the published configuration files.
+#   name      function              families that use it
+#   gelu      exact gelu            BERT (released weights), RoBERTa, ELECTRA,
+#                                   DistilBERT
+#   gelu_new  gelu's tanh form      ALBERT, GPT-1
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
   "gelu": lambda x: 0.5 * x * (1.0 + jax.lax.erf(x * math.sqrt(0.5))),
   "gelu_new": functools.partial(jax.nn.gelu, approximate=True),
@@ -28,30 +32,39 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def activation(name: str) -> Callable[[Array], Array]:
-  """Returns an activation by its published name; ValueError if unknown."""
+  """Returns the activation of a published name; ValueError if unknown."""
   if name not in ACTIVATIONS:
     raise ValueError(f"activation {name!r}: not one of {sorted(ACTIVATIONS)}.")
   return ACTIVATIONS[name]
 
 
 def dropout_bits(words: UInt32[Array, "2"], shape: tuple[int, ...]) -> Array:
-  """Returns uint32 random bits of `shape`, a hash of (key words, index).
+  """Returns uint32 random bits, a hash of the key words and of each index.
 
-  Elementwise in the global index: the compiler fuses it into its consumer,
-  every shard makes its own part, and any mesh gives the same bits. The hashes
-  of the axes between the first and the last, and of the last, are constants.
+  The bits of an element depend only on its global index. So the compiler can
+  fuse this function into the operation that reads the bits, each device
+  computes the bits of its shard, and every mesh gives the same bits. Only the
+  hashes of the first axis depend on the key; those of the other axes are
+  constants.
+
+  Args:
+    words: the words of `dropout_words`.
+    shape: the shape of the bits.
+
+  Raises:
+    ValueError: an element of the first axis has too many elements.
   """
   *rows, columns = shape
   if max(math.prod(rows[1:]), columns) > 2**31:
     raise ValueError(f"dropout over {shape}: a row has over 2**31 elements.")
-  first, *between = rows or (1,)
+  first, *between = rows or [1]
   hashes = fused.first_hashes(words, first).reshape(first, *(1 for _ in rows))
-  place = np.arange(math.prod(between), dtype=np.uint32)
-  place = place.reshape(*(1 for _ in rows[:1]), *between, 1)
-  hashes = fused.row_hashes(hashes, place)
-  columns = fused.column_hashes(np.arange(columns, dtype=np.uint32))
-  columns = columns.reshape(*(1 for _ in hashes.shape[1:]), -1)
-  return fused.bits(hashes, columns).reshape(shape)
+  indices = np.arange(math.prod(between), dtype=np.uint32)
+  indices = indices.reshape(*(1 for _ in rows[:1]), *between, 1)
+  hashes = fused.row_hashes(hashes, indices)
+  column_hashes = fused.column_hashes(np.arange(columns, dtype=np.uint32))
+  column_hashes = column_hashes.reshape(*(1 for _ in hashes.shape[1:]), -1)
+  return fused.bits(hashes, column_hashes).reshape(shape)
 
 
 def _apply_dropout(x: Array, words: Array, rate: float) -> Array:
@@ -64,13 +77,16 @@ def _dropout(x: Array, words: Array, rate: float) -> Array:
   return _apply_dropout(x, words, rate)
 
 
-def _dropout_fwd(x, words, rate):
+def _dropout_fwd(x: Array, words: Array, rate: float) -> tuple[Array, Array]:
   return _apply_dropout(x, words, rate), words
 
 
-def _dropout_bwd(rate, words, g):
-  # The bits are made again from the key: nothing of x's size is saved.
-  return _apply_dropout(g, words, rate), fused.no_gradient(words)
+def _dropout_bwd(
+  rate: float, words: Array, gradient: Array
+) -> tuple[Array, np.ndarray]:
+  # Compute the bits again from the key words, so that the forward pass saves no
+  # array of x's size.
+  return _apply_dropout(gradient, words, rate), fused.no_gradient(words)
 
 
 _dropout.defvjp(_dropout_fwd, _dropout_bwd)
@@ -81,44 +97,60 @@ def dropout_words(key: Array) -> UInt32[Array, "2"]:
   return jax.random.bits(key, (2,), jnp.uint32)
 
 
-def dropout(x: Float[Array, "..."], rate: float, key: Array) -> Array:
-  """Zeroes elements with probability `rate` and scales the rest to the mean.
+def dropout(x: Float[Array, "..."], rate: float, key: Array | None) -> Array:
+  """Sets elements to 0 with probability `rate`, and scales the others.
+
+  The scale 1 / (1 - rate) keeps the expected value of every element.
 
   Args:
-    x: any shape and float dtype; the first axis is the batch.
-    rate: in [0, 1).
-    key: a jax PRNG key.
+    x: an array of any shape and float dtype; the first axis is the batch.
+    rate: the probability, in [0, 1).
+    key: a jax PRNG key; may be None if the rate is 0.
+
+  Raises:
+    ValueError: the rate is out of its range.
   """
   if rate == 0.0:
     return x
   if not 0.0 < rate < 1.0:
     raise ValueError(f"dropout rate {rate}: must be in [0, 1).")
+  assert key is not None
   return _dropout(x, dropout_words(key), rate)
 
 
 class Dropout(nn.Module):
-  """`dropout` with a key from the "dropout" stream; identity unless train."""
+  """Dropout in training, with a key from the "dropout" rng stream."""
 
   rate: float
 
   @nn.compact
   def __call__(self, x: Float[Array, "..."], train: bool) -> Array:
+    """Applies `dropout`; returns `x` itself unless `train` is True."""
     if not train or self.rate == 0.0:
       return x
     return dropout(x, self.rate, self.make_rng("dropout"))
 
 
+def with_axes(init: Init, axes: tuple[str | None, ...]) -> Init:
+  """Returns an initializer whose array is boxed with logical axis names.
+
+  Its type says "array", because `nn.Module.param` returns the array without the
+  box.
+  """
+  return cast(Init, nn.with_logical_partitioning(init, axes))
+
+
 class Dense(nn.Module):
-  """A linear map of the trailing axes, float32 master weights.
+  """A linear map of the trailing axes; its parameters are float32.
 
   Attributes:
-    features: output sizes, one or several axes.
-    axes: logical axes of the kernel, inputs first; as many inputs are
-      contracted as `axes` has more names than `features`.
-    dtype: dtype of the product.
-    kernel_init: initializer of the kernel in its full shape; the bias starts at
-      zero.
-    products: "dtype", or "fp8": see fp8.py.
+    features: the sizes of the output's trailing axes, one or several.
+    axes: the logical axes of the kernel: those of the input, which the product
+      sums over, and then one for each size in `features`.
+    dtype: the dtype of the product.
+    kernel_init: the initializer of the kernel in its full shape; the bias
+      starts at zero.
+    products: "dtype", or "fp8"; see kernels/fp8.py.
   """
 
   features: tuple[int, ...]
@@ -129,35 +161,34 @@ class Dense(nn.Module):
 
   @property
   def contracted(self) -> int:
-    """Trailing axes of the input that a product sums over."""
+    """The number of trailing axes of the input that the product sums over."""
     return len(self.axes) - len(self.features)
 
   @nn.compact
-  def weights(self, inputs: tuple[int, ...]) -> tuple[Array, Array]:
+  def weights(self, input_shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Returns the float32 kernel and bias for an input of this shape."""
     kernel = self.param(
       "kernel",
-      nn.with_logical_partitioning(self.kernel_init, self.axes),
-      inputs[len(inputs) - self.contracted :] + self.features,
+      with_axes(self.kernel_init, self.axes),
+      input_shape[len(input_shape) - self.contracted :] + self.features,
       jnp.float32,
     )
     bias = self.param(
       "bias",
-      nn.with_logical_partitioning(
-        nn.initializers.zeros_init(), self.axes[self.contracted :]
-      ),
+      with_axes(nn.initializers.zeros_init(), self.axes[self.contracted :]),
       self.features,
       jnp.float32,
     )
     return kernel, bias
 
   def without_bias(self, x: Float[Array, "..."]) -> tuple[Array, Array]:
-    """The product alone in `dtype`, and the float32 bias."""
+    """Returns the product in `dtype`, and the float32 bias to add to it."""
     kernel, bias = self.weights(x.shape)
     y = product(x, kernel, self.contracted, self.dtype, self.products)
     return y, bias
 
   def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Returns the product plus the bias, in `dtype`."""
     y, bias = self.without_bias(x)
     return y + jax.lax.broadcast_to_rank(bias.astype(self.dtype), y.ndim)
 
@@ -169,7 +200,16 @@ def product(
   dtype: jnp.dtype,
   products: str = "dtype",
 ) -> Float[Array, "..."]:
-  """Sums the last `contracted` axes of x with the first of the kernel."""
+  """Multiplies an array by a kernel.
+
+  Args:
+    x: the array.
+    kernel: the kernel.
+    contracted: the number of last axes of `x`, and first axes of the kernel,
+      that the product sums over.
+    dtype: the dtype of both operands and of the product.
+    products: "dtype", or "fp8"; see kernels/fp8.py.
+  """
   if products == "fp8":
     return fp8.product(x.astype(dtype), kernel.astype(dtype), contracted)
   trailing = tuple(range(x.ndim - contracted, x.ndim))
@@ -179,20 +219,29 @@ def product(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def float32_einsum(spec: str, a: Array, b: Array) -> Float[Array, "..."]:
-  """A product of two arrays of one dtype, summed and returned in float32.
+  """Multiplies two arrays of the same dtype; sums and returns float32.
 
-  Its gradient is rounded to the inputs' dtype before the products that make
-  theirs, as everywhere else; left to itself it would stay in float32 and make
-  them slower products of another kind.
+  The backward pass rounds the gradient to the dtype of the inputs before it
+  multiplies, as all other products do. Otherwise the gradient would stay in
+  float32, and its products would be slower.
+
+  Args:
+    spec: the equation, as for `jnp.einsum`.
+    a: the first array.
+    b: the second array.
   """
   return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
 
 
-def _float32_einsum_forward(spec, a, b):
+def _float32_einsum_forward(
+  spec: str, a: Array, b: Array
+) -> tuple[Array, tuple[Array, Array]]:
   return float32_einsum(spec, a, b), (a, b)
 
 
-def _float32_einsum_backward(spec, saved, gradient):
+def _float32_einsum_backward(
+  spec: str, saved: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
   a, b = saved
   _, pull = jax.vjp(functools.partial(jnp.einsum, spec), a, b)
   return pull(gradient.astype(a.dtype))
@@ -202,13 +251,14 @@ float32_einsum.defvjp(_float32_einsum_forward, _float32_einsum_backward)
 
 
 class AddNorm(nn.Module):
-  """LayerNorm(x + dropout(y + bias)), which follows each part of a layer.
+  """LayerNorm(x + dropout(y + bias)), which follows attention and MLP.
 
   Attributes:
-    epsilon: epsilon of the LayerNorm.
-    rate: rate of the dropout.
-    dtype: dtype of the result.
-    implementation: "xla", or "triton" for one kernel each way.
+    epsilon: the epsilon of the LayerNorm.
+    rate: the rate of the dropout.
+    dtype: the dtype of the output.
+    implementation: "xla"; or "triton" for one kernel in the forward pass and
+      one in the backward pass.
   """
 
   epsilon: float
@@ -224,21 +274,23 @@ class AddNorm(nn.Module):
     bias: Float[Array, "d"],
     train: bool,
   ) -> tuple[Float[Array, "b l d"], Float[Array, "b l d"]]:
-    """Returns the result twice; see `fused_norm.add_norm`."""
+    """Returns the output twice; see `fused_norm.add_norm` for the reason.
+
+    Args:
+      x: the residual.
+      y: the output of attention or MLP, without its bias.
+      bias: that bias, float32.
+      train: True applies dropout, which needs a "dropout" rng.
+    """
     ones, zeros = nn.initializers.ones_init(), nn.initializers.zeros_init()
     scale, shift = (
-      self.param(
-        name,
-        nn.with_logical_partitioning(init, ("norm",)),
-        x.shape[-1:],
-        jnp.float32,
-      )
+      self.param(name, with_axes(init, ("norm",)), x.shape[-1:], jnp.float32)
       for name, init in (("scale", ones), ("bias", zeros))
     )
     rate = self.rate if train else 0.0
     key = self.make_rng("dropout") if rate else None
     if self.implementation == "triton":
-      words = dropout_words(key) if rate else jnp.zeros(2, jnp.uint32)
+      words = jnp.zeros(2, jnp.uint32) if key is None else dropout_words(key)
       return fused_norm.add_norm(
         x, y, bias, scale, shift, words, rate, self.epsilon
       )
@@ -254,7 +306,7 @@ def normalise(
   shift: Float[Array, "d"],
   epsilon: float,
 ) -> Float[Array, "... d"]:
-  """LayerNorm over the last axis, in float32."""
+  """Applies LayerNorm over the last axis, in float32."""
   x = x.astype(jnp.float32)
   scale, shift = (jax.lax.broadcast_to_rank(p, x.ndim) for p in (scale, shift))
   x = x - x.mean(-1, keepdims=True)
@@ -268,69 +320,82 @@ def bias_activation(
   name: str,
   implementation: str,
 ) -> Float[Array, "b l f"]:
-  """activation(x + bias); by "xla", or "triton" for one backward kernel."""
+  """Computes activation(x + bias).
+
+  Args:
+    x: the output of a dense layer without its bias.
+    bias: that bias, float32.
+    name: a key of `ACTIVATIONS`.
+    implementation: "xla"; or "triton" for one kernel in the forward pass and
+      one in the backward pass.
+  """
   function = activation(name)
   if implementation == "triton":
-    chosen = fused_activation.functions(name, function)
-    return fused_activation.bias_activation(x, bias, *chosen)
+    function_pair = fused_activation.functions(name, function)
+    return fused_activation.bias_activation(x, bias, *function_pair)
   return function(x + jax.lax.broadcast_to_rank(bias.astype(x.dtype), x.ndim))
 
 
 def layer_norm(
   epsilon: float, dtype: jnp.dtype, name: str | None = None
 ) -> nn.LayerNorm:
-  """LayerNorm over the last axis with float32 statistics."""
+  """Returns a LayerNorm over the last axis, with float32 statistics."""
   return nn.LayerNorm(
     epsilon=epsilon,
     dtype=dtype,
     use_fast_variance=False,
-    scale_init=nn.with_logical_partitioning(
-      nn.initializers.ones_init(), ("norm",)
-    ),
-    bias_init=nn.with_logical_partitioning(
-      nn.initializers.zeros_init(), ("norm",)
-    ),
+    scale_init=with_axes(nn.initializers.ones_init(), ("norm",)),
+    bias_init=with_axes(nn.initializers.zeros_init(), ("norm",)),
     name=name,
   )
 
 
 def padded(init: Init, rows: int) -> Init:
-  """`init` for the first `rows` rows, drawn as if there were no more; then 0.
+  """Returns `init` for the first `rows` rows, and zeros for the rows after.
 
-  The rows beyond are there for the mesh's layout: no id points at them.
+  The first rows are drawn as if the array had no others. The added rows only
+  make the number of rows divisible by the devices; no id points to them.
   """
 
-  def pad(key, shape, dtype):
+  def pad(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
     drawn = init(key, (rows, *shape[1:]), dtype)
-    more = (0, shape[0] - rows)
-    return jnp.pad(drawn, [more] + [(0, 0)] * (len(shape) - 1))
+    added = (0, shape[0] - rows)
+    return jnp.pad(drawn, [added] + [(0, 0)] * (len(shape) - 1))
 
   return pad
 
 
 class Embedding(nn.Module):
-  """A table [size, features] in float32.
+  """A float32 table [size, features] that is read by row numbers.
 
-  Rows are gathered in float32 and cast by the caller: the gradient of the
-  look-up is then a float32 scatter (in bfloat16 it was a third of a BERT-base
-  step on an H100). In training small tables are read by a one-hot product
-  instead, whose gradient has no scatter: thousands of rows of a batch would
-  collide in it.
+  A look-up returns float32 rows, which the caller casts, so that its gradient
+  is a float32 scatter. A bfloat16 scatter took a third of a BERT-base step on
+  an H100.
 
-  An id that is negative or not below `size` gives NaN: on a device nothing can
-  be raised, and neither a wrong row nor zeros would be noticed.
+  An id outside of [0, size) gives a row of NaN. A device cannot raise an error,
+  and nobody would notice a wrong row or zeros.
+
+  Attributes:
+    size: the number of rows.
+    features: the number of columns.
+    kernel_init: the initializer of the table.
+    axes: the logical axes of rows and columns.
+    one_hot: True for small tables: in training the rows are computed by a
+      one-hot product. Its gradient has no scatter, in which the thousands of
+      tokens of a batch would collide on few rows.
   """
 
   size: int
   features: int
   kernel_init: Init
-  axes: tuple[str | None, str] = ("vocab", "embed")
+  axes: tuple[str | None, str | None] = ("vocab", "embed")
   one_hot: bool = False
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the table."""
     self.embedding = self.param(
       "embedding",
-      nn.with_logical_partitioning(self.kernel_init, self.axes),
+      with_axes(self.kernel_init, self.axes),
       (self.size, self.features),
       jnp.float32,
     )
@@ -338,6 +403,7 @@ class Embedding(nn.Module):
   def __call__(
     self, ids: Int[Array, "..."], train: bool = True
   ) -> Float[Array, "... d"]:
+    """Returns the rows of `ids`; `train` matters only with `one_hot`."""
     valid = (ids >= 0) & (ids < self.size)
     if self.one_hot and train:
       rows = jnp.einsum(
@@ -347,17 +413,26 @@ class Embedding(nn.Module):
         precision=jax.lax.Precision.HIGHEST,
       )
       return jnp.where(valid[..., None], rows, jnp.nan)
-    # Gathered whole over the axis that splits the features, as the batch is
-    # split over it too: the partitioner would copy the rows to every device.
+    # The mesh axis that splits the columns splits the batch too. Collect all
+    # columns on each device first; otherwise the partitioner would copy the
+    # rows of the whole batch to every device.
     table = nn.with_logical_constraint(self.embedding, (self.axes[0], None))
-    # `take` fills with NaN beyond the end, but counts negative ids from it.
+    # `take` gives NaN for ids beyond the end, but it counts negative ids from
+    # the end, so replace those by `size`.
     return jnp.take(table, jnp.where(valid, ids, self.size), axis=0)
 
 
 def vocabulary_table(
   vocab_size: int, multiple: int, features: int, kernel_init: Init
 ) -> Embedding:
-  """A table with a row for each piece, and zeros up to a multiple of rows."""
+  """Returns a table with a row for each piece.
+
+  Args:
+    vocab_size: the number of pieces.
+    multiple: the table gets rows of zeros up to a multiple of this number.
+    features: the number of columns.
+    kernel_init: the initializer of the pieces' rows.
+  """
   rows = math.ceil(vocab_size / multiple) * multiple
   return Embedding(rows, features, padded(kernel_init, vocab_size))
 
@@ -365,10 +440,10 @@ def vocabulary_table(
 def gather_positions(
   x: Float[Array, "b l d"], positions: Int[Array, "b m"]
 ) -> Float[Array, "b m d"]:
-  """Rows of x at `positions`, as a one-hot product.
+  """Returns the vectors of x at `positions`, by a one-hot product.
 
-  Exact (one non-zero term a sum), and its gradient is a product as well,
-  where a gather's would be a scatter in x's dtype.
+  The product is exact, since each sum has one term that is not 0. Its gradient
+  is a product too; the gradient of a gather would be a scatter in x's dtype.
   """
   one_hot = jax.nn.one_hot(positions, x.shape[1], dtype=x.dtype)
   return jnp.einsum(

@@ -7,9 +7,11 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.kernels import fused
+from bert_jax.models import layers
 
 # The cells and the projected output of one direction.
 State = tuple[Float[Array, "b c"], Float[Array, "b p"]]
@@ -64,7 +66,7 @@ class Lstm(nn.Module):
   @nn.compact
   def weights(self, width: int) -> Weights:
     """Returns the parameters for input vectors of a width."""
-    axes = nn.with_logical_partitioning
+    with_axes = layers.with_axes
     # The published program names no initializer, so this is TensorFlow's
     # default.
     glorot = nn.initializers.glorot_uniform()
@@ -73,14 +75,14 @@ class Lstm(nn.Module):
     # for a variable (clipping its norm, for example) see the whole layer.
     kernel = self.param(
       "kernel",
-      axes(glorot, ("embed", "mlp")),
+      with_axes(glorot, ("embed", "mlp")),
       (width + self.features, 4 * self.cell),
       jnp.float32,
     )
-    bias = self.param("bias", axes(zeros, ("mlp",)), (4 * self.cell,))
+    bias = self.param("bias", with_axes(zeros, ("mlp",)), (4 * self.cell,))
     projection = self.param(
       "projection",
-      axes(glorot, ("mlp", "embed")),
+      with_axes(glorot, ("mlp", "embed")),
       (self.cell, self.features),
       jnp.float32,
     )
@@ -112,7 +114,7 @@ class Lstm(nn.Module):
     """
     if reverse:
       x, sequence_ids = x[:, ::-1], sequence_ids[:, ::-1]
-    states = None if state is None else tuple(array[None] for array in state)
+    states = None if state is None else (state[0][None], state[1][None])
     outputs, (cells, output) = run(
       [self.weights(x.shape[-1])],
       x[None],
@@ -195,7 +197,15 @@ def _cell(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _recur(loop, inputs, recurrent, projection, states, fresh, real):
+def _recur(
+  loop: Loop,
+  inputs: Float[Array, "l w b g"],
+  recurrent: Float[Array, "w p g"],
+  projection: Float[Array, "w c p"],
+  states: States,
+  fresh: Bool[Array, "l w b 1"],
+  real: Bool[Array, "l w b 1"],
+) -> tuple[Float[Array, "l w b p"], States]:
   """Runs the loop over time.
 
   The gradient is written by hand, for speed. The automatic gradient would add
@@ -204,27 +214,42 @@ def _recur(loop, inputs, recurrent, projection, states, fresh, real):
 
   Args:
     loop: the settings of the loop.
-    inputs: [l w b 4c], the words times the kernel, plus the bias.
-    recurrent: [w p 4c] float32, the kernel's rows for the previous output.
-    projection: [w c p] float32.
+    inputs: the words times the kernel, plus the bias; g is 4 c.
+    recurrent: the kernel's rows for the previous output, float32.
+    projection: the projection, float32.
     states: the states before the first words.
-    fresh: [l w b 1] bool, True where the state is set to zeros.
-    real: [l w b 1] bool, False at padding.
+    fresh: True where the state is set to zeros.
+    real: False at padding.
 
   Returns:
-    [l w b p], the output after each word, which at padding is the last output
-    before it; and the states at the end.
+    The output after each word, which at padding is the last output before it;
+    and the states at the end.
   """
   return _forward(loop, inputs, recurrent, projection, states, fresh, real)[0]
 
 
-def _forward(loop, inputs, recurrent, projection, states, fresh, real):
-  """Computes the result of `_recur`, and the arrays that `_backward` needs."""
+# The arrays that `_forward` saves for `_backward`: gates, cells, outputs,
+# recurrent, projection, states, fresh and real.
+_Saved = tuple[Array, Array, Array, Array, Array, States, Array, Array]
+
+
+def _forward(
+  loop: Loop,
+  inputs: Float[Array, "l w b g"],
+  recurrent: Float[Array, "w p g"],
+  projection: Float[Array, "w c p"],
+  states: States,
+  fresh: Bool[Array, "l w b 1"],
+  real: Bool[Array, "l w b 1"],
+) -> tuple[tuple[Float[Array, "l w b p"], States], _Saved]:
+  """Computes the output of `_recur`, and the arrays that `_backward` needs."""
   clip, dtype = loop.clip, loop.dtype
   recurrent_cast = recurrent.astype(dtype)
   projection_cast = projection.astype(dtype)
 
-  def step(states, word):
+  def step(
+    states: States, word: tuple[Array, Array, Array]
+  ) -> tuple[States, tuple[Array, Array, Array]]:
     inputs, fresh, real = word
     cells, output = (jnp.where(fresh, 0.0, state) for state in states)
     gates = inputs + jnp.einsum(
@@ -247,7 +272,9 @@ def _forward(loop, inputs, recurrent, projection, states, fresh, real):
   return (outputs, last_states), saved
 
 
-def _backward(loop, saved, gradients):
+def _backward(
+  loop: Loop, saved: _Saved, gradients: tuple[Array, States]
+) -> tuple[Array, Array, Array, States, np.ndarray, np.ndarray]:
   """Computes the gradients of the arguments of `_recur`.
 
   A local with the prefix `d_` is the gradient of the array with that name.
@@ -258,16 +285,18 @@ def _backward(loop, saved, gradients):
   projection_cast = projection.astype(dtype)
   d_outputs, d_last_states = gradients
 
-  def shift(first, arrays):
-    """Returns for each word the array that it found in the state."""
+  def shift(first: Array, arrays: Array) -> Array:
+    """Returns for each word the array that was in the state before it."""
     first = first[None].astype(arrays.dtype)
     return jnp.where(fresh, 0, jnp.concatenate([first, arrays[:-1]]))
 
-  def step(d_states, word):
+  def step(
+    d_states: States, word: tuple[Array, ...]
+  ) -> tuple[States, tuple[Array, Array, Array]]:
     gates, previous_cells, output, d_output, fresh, real = word
     d_cells, d_state_output = d_states
     d_state_output = d_state_output + d_output.astype(jnp.float32)
-    # A clipped output has no gradient, and neither has one that padding kept.
+    # A clipped output has no gradient, and neither has an output at padding.
     has_gradient = real & (jnp.abs(output) < clip)
     d_new_output = jnp.where(has_gradient, d_state_output, 0.0).astype(dtype)
     d_cell_output = jnp.einsum(
@@ -282,11 +311,11 @@ def _backward(loop, saved, gradients):
     d_previous_output = jnp.einsum(
       "wbg,wpg->wbp", d_gates, recurrent_cast
     ).astype(jnp.float32)
-    d_states = (
+    d_cells, d_output = (
       jnp.where(real, d_previous_cells, d_cells),
       jnp.where(real, d_previous_output, d_state_output),
     )
-    d_states = tuple(jnp.where(fresh, 0.0, d) for d in d_states)
+    d_states = jnp.where(fresh, 0.0, d_cells), jnp.where(fresh, 0.0, d_output)
     return d_states, (d_gates, d_new_output, cell_output.astype(dtype))
 
   previous_cells = shift(states[0], cells)

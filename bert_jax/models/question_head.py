@@ -1,4 +1,4 @@
-"""ELECTRA's head for questions: the end given the start, and no answer."""
+"""ELECTRA's head for questions, which finds an answer's end by its start."""
 
 from typing import NamedTuple
 
@@ -9,22 +9,24 @@ from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models import layers
 
-# Number of starts that are tried, and of ends for each (google-research/electra
-# configure_finetuning.py, beam_size).
+# The number of starts to try, and of ends for each start (google-research/
+# electra configure_finetuning.py, beam_size).
 BEAM = 20
-# The width of the two hidden layers, and the number that is subtracted from the
-# logits of positions outside of answers (finetune/qa/qa_tasks.py,
+# The width of the two hidden layers (finetune/qa/qa_tasks.py,
 # get_prediction_module).
-WIDTH, MASKED = 512, 1000.0
+WIDTH = 512
+# This number is subtracted from the logits of positions where no answer may
+# begin or end (the same function).
+MASKED = 1000.0
 
 
 class AnswerLogits(NamedTuple):
-  """Float32 logits for a known right start.
+  """The float32 logits when the right start is known.
 
   Attributes:
-    start: [b, l].
-    end: [b, l], given that start.
-    null: [b], that the question has no answer.
+    start: [b, l], for each position as the start.
+    end: [b, l], for each position as the end, given the right start.
+    null: [b]; above 0 the question has no answer.
   """
 
   start: Float[Array, "b l"]
@@ -33,31 +35,37 @@ class AnswerLogits(NamedTuple):
 
 
 class JointAnswers(nn.Module):
-  """Logits of a start, of an end given the start, of no answer.
+  """Logits for an answer's start, for its end given the start, for no answer.
 
-  As google-research/electra finetune/qa/qa_tasks.py has it
-  (QATask.get_prediction_module with joint_prediction, answerable_classifier and
-  answerable_uses_start_logits, the values of configure_finetuning.py). The end:
-  the hidden states at the start and at each position, dense, gelu, linear. No
-  answer: those at the first position and the mean over starts by their
-  probabilities, dense, gelu, linear. Kernels are drawn as TensorFlow's default
-  has them (Glorot uniform).
+  This is the head of google-research/electra finetune/qa/qa_tasks.py,
+  QATask.get_prediction_module, with the values of configure_finetuning.py for
+  joint_prediction, answerable_classifier and answerable_uses_start_logits.
+
+    logit      inputs                                      layers
+    start      a position's hidden state                   linear
+    end        hidden states at the start and a position   dense, gelu, linear
+    no answer  hidden state at the first position, and     dense, gelu, linear
+               the mean of all, weighted by the starts'
+               probabilities
+
+  Kernels are drawn from TensorFlow's default distribution (Glorot uniform).
 
   Attributes:
-    beam: number of starts that are tried, and of ends for each.
-    dtype: dtype of the hidden layers' products.
+    beam: the number of starts to try, and of ends for each start.
+    dtype: the dtype of the hidden layers' products.
   """
 
   beam: int
   dtype: jnp.dtype
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the dense layers."""
     glorot, float32 = nn.initializers.glorot_uniform(), jnp.dtype("float32")
 
-    def hidden():
+    def hidden() -> layers.Dense:
       return layers.Dense((WIDTH,), ("embed", None), self.dtype, glorot)
 
-    def linear(axis):
+    def linear(axis: str | None) -> layers.Dense:
       return layers.Dense((1,), (axis, None), float32, glorot)
 
     self.start = linear("embed")
@@ -70,12 +78,12 @@ class JointAnswers(nn.Module):
     mask: Bool[Array, "b l"],
     starts: Int[Array, "b"],
   ) -> AnswerLogits:
-    """Returns the logits for known right starts.
+    """Returns the logits when the right starts are known.
 
     Args:
       hidden: the encoder's last hidden states.
       mask: True where an answer may begin and end.
-      starts: the right starts.
+      starts: the positions of the right starts.
     """
     start = self._starts(hidden, mask)
     end = self._ends(hidden, mask, starts[:, None])[:, 0]
@@ -85,21 +93,29 @@ class JointAnswers(nn.Module):
   def __call__(
     self, hidden: Float[Array, "b l d"], mask: Bool[Array, "b l"]
   ) -> Float[Array, "b s 4"]:
-    """The beam's spans: s = 1 + k * k, k the beam or l if that is less.
+    """Returns the logit of no answer and the likeliest spans.
 
-    Float32 rows (start, end, log probability of the start, that of the end
-    given the start), starts from the likeliest on, ends of a start too; places
-    are exact in float32. The first row is no span: (0, 0, logit of no answer,
-    0).
+    Args:
+      hidden: the encoder's last hidden states.
+      mask: True where an answer may begin and end.
+
+    Returns:
+      Float32 with s = 1 + k * k, where k is the beam, or l if l is smaller. The
+      first row of each example is (0, 0, logit of no answer, 0). Each other row
+      is a span: its start, its end, the log probability of the start, and the
+      log probability of the end given the start. Likelier starts come first,
+      and so do likelier ends of a start. Float32 holds the positions exactly.
     """
     count, length = hidden.shape[:2]
     k = min(self.beam, length)
     start = self._starts(hidden, mask)
-    first, i = jax.lax.top_k(jax.nn.log_softmax(start), k)
-    ends = self._ends(hidden, mask, i)
-    second, j = jax.lax.top_k(jax.nn.log_softmax(ends), k)
-    parts = jnp.broadcast_arrays(i[..., None], j, first[..., None], second)
-    spans = jnp.stack([x.astype(jnp.float32) for x in parts], -1)
+    start_scores, starts = jax.lax.top_k(jax.nn.log_softmax(start), k)
+    ends = self._ends(hidden, mask, starts)
+    end_scores, ends = jax.lax.top_k(jax.nn.log_softmax(ends), k)
+    columns = jnp.broadcast_arrays(
+      starts[..., None], ends, start_scores[..., None], end_scores
+    )
+    spans = jnp.stack([x.astype(jnp.float32) for x in columns], -1)
     null = self._null(hidden, start)[:, None, None]
     null = jnp.pad(null, [(0, 0), (0, 0), (2, 1)])
     return jnp.concatenate([null, spans.reshape(count, k * k, 4)], 1)
@@ -110,28 +126,32 @@ class JointAnswers(nn.Module):
   def _ends(
     self, hidden: Array, mask: Array, starts: Int[Array, "b k"]
   ) -> Float[Array, "b k l"]:
-    """Logits of the ends given each of the starts, one start at a time."""
+    """Returns the logits of the ends given each of `starts`."""
     d = hidden.shape[-1]
     kernel, bias = self.end_hidden.weights((2 * d,))
-    last, last_bias = self.end.weights((WIDTH,))
-    at = layers.gather_positions(hidden, starts)
-    # The product with both states side by side, in its two parts.
-    at = layers.product(at, kernel[:d], 1, self.dtype)
-    here = layers.product(hidden, kernel[d:], 1, self.dtype)
-    here = here + bias.astype(self.dtype)[None, None]
+    last_kernel, last_bias = self.end.weights((WIDTH,))
+    start_states = layers.gather_positions(hidden, starts)
+    # The dense layer multiplies the start's state and a position's state, side
+    # by side. Compute the two halves of this product separately.
+    start_states = layers.product(start_states, kernel[:d], 1, self.dtype)
+    states = layers.product(hidden, kernel[d:], 1, self.dtype)
+    states = states + bias.astype(self.dtype)[None, None]
 
-    def of_start(at):
-      x = layers.activation("gelu")(at[:, None] + here)
-      y = layers.product(x, last, 1, jnp.dtype("float32"))
+    def end_logits(start_state: Float[Array, "b f"]) -> Float[Array, "b l"]:
+      x = layers.activation("gelu")(start_state[:, None] + states)
+      y = layers.product(x, last_kernel, 1, jnp.dtype("float32"))
       y = y + last_bias[None, None]
       return _masked(y[..., 0], mask)
 
-    # Hidden layers [b, k, l, 512] at once would be twenty times an encoder's.
-    return jax.lax.map(of_start, at.swapaxes(0, 1)).swapaxes(0, 1)
+    # Compute one start at a time. The hidden layer of all starts, [b, k, l,
+    # 512], would be twenty times as large as a layer of the encoder.
+    logits = jax.lax.map(end_logits, start_states.swapaxes(0, 1))
+    return logits.swapaxes(0, 1)
 
   def _null(
     self, hidden: Array, start: Float[Array, "b l"]
   ) -> Float[Array, "b"]:
+    """Returns the logit of no answer; `start` are the logits of the starts."""
     chances = jax.nn.softmax(start)
     mean = jnp.einsum("bl,bld->bd", chances, hidden.astype(jnp.float32))
     x = jnp.concatenate([hidden[:, 0].astype(jnp.float32), mean], -1)

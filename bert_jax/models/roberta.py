@@ -9,14 +9,15 @@ from jaxtyping import Array, Float, Int
 from bert_jax.models import heads
 from bert_jax.models.encoder import Encoder, build_variant
 
-# Paper, section 5: the architectures of BERT.
+# The paper (section 5) takes the architectures of BERT.
 VARIANTS: dict[str, dict[str, int]] = {
   "base": dict(hidden=768, num_layers=12, heads=12, mlp=3072),
   "large": dict(hidden=1024, num_layers=24, heads=16, mlp=4096),
 }
-# A head on <s> that is not pre-trained: dropout, dense, tanh, dropout, linear.
-# Its rate, fairseq's pooler_dropout, is 0 in every published recipe (models/
-# roberta/model.py, RobertaClassificationHead); 0.1 in ported models.
+# The head on <s> is dropout, dense, tanh, dropout, linear; it is not
+# pre-trained. Its dropout rate, fairseq's pooler_dropout, is 0 in every
+# published recipe (models/roberta/model.py, RobertaClassificationHead), and 0.1
+# in ported models.
 POOLING = heads.Pooling(activation="tanh", input_dropout=True, dropout=0.0)
 PRETRAINED_POOLER = False
 
@@ -24,10 +25,10 @@ PRETRAINED_POOLER = False
 def make_position_ids(
   input_ids: Int[Array, "b l"], padding_id: int
 ) -> Int[Array, "b l"]:
-  """Rows of the position table: real tokens count from `padding_id` + 1.
+  """Returns the row of the position table for each token.
 
-  Padding, wherever it stands, reads row `padding_id` (fairseq utils.py,
-  make_positions).
+  Real tokens count from `padding_id` + 1 on. Padding reads row `padding_id`,
+  and may be anywhere in a row (fairseq utils.py, make_positions).
   """
   real = (input_ids != padding_id).astype(jnp.int32)
   return jnp.cumsum(real, axis=1) * real + padding_id
@@ -37,10 +38,11 @@ class Roberta(Encoder):
   """The encoder: embeddings and a stack of layers.
 
   Attributes (besides those of `Encoder`):
-    num_segments: rows of the segment table: one, the same for all tokens. The
-      published models know no other segment, and a `segment_ids` of 1 gives
-      NaN: leave out what the recipe of pairs makes for BERT.
-    padding_id: id of padding in the vocabulary; positions begin after it.
+    num_segments: the number of rows of the segment table. The published models
+      have one segment, so that a `segment_ids` of 1 gives NaN. Do not pass the
+      segment ids that the recipe of BERT's pairs makes.
+    padding_id: the id of padding in the vocabulary. The position of the first
+      token is this number plus 1.
   """
 
   vocab_size: int = 50265
@@ -51,7 +53,7 @@ class Roberta(Encoder):
 
   @property
   def max_length(self) -> int:
-    """The length of the longest row: `padding_id` + 1 below the table's."""
+    """The length of the longest row, `padding_id` + 1 below the table's."""
     return self.max_positions - self.padding_id - 1
 
   def embed(
@@ -62,9 +64,9 @@ class Roberta(Encoder):
     train: bool,
   ) -> Float[Array, "b l d"]:
     """See `Encoder.embed`; positions come from `make_position_ids` if None."""
-    # As in the other families, rows with given positions may be longer.
-    bound = position_ids is None or train or self.is_initializing()
-    if bound and input_ids.shape[1] > self.max_length:
+    # Packed rows may be longer, as in `Embeddings.__call__`.
+    is_bounded = position_ids is None or train or self.is_initializing()
+    if is_bounded and input_ids.shape[1] > self.max_length:
       raise ValueError(
         f"length {input_ids.shape[1]} is over {self.max_length}: positions of"
         f" real tokens begin at {self.padding_id + 1} in a table of"
@@ -79,12 +81,12 @@ class Roberta(Encoder):
     return self.embeddings(input_ids, segment_ids, position_ids, train=train)
 
 
-# Published without a head for pairs.
+# The published model has no head for pairs.
 ForPreTraining = functools.partial(heads.ForPreTraining, pairs=False)
 OBJECTIVE = "mlm"
 flops = heads.flops
 
 
 def build(variant: str, **overrides: Any) -> Roberta:
-  """Builds a published size, see `encoder.build_variant`."""
+  """Builds a published size; see `encoder.build_variant`."""
   return build_variant(Roberta, VARIANTS, variant, overrides)

@@ -14,7 +14,7 @@ from bert_jax.models.attention import Attention
 
 
 class TransformerLayer(nn.Module):
-  """Attention and MLP, each with dropout, residual and LayerNorm after it.
+  """Attention and MLP, each followed by dropout, residual and LayerNorm.
 
   The post-LayerNorm block of Vaswani et al. 2017 as BERT uses it
   (google-research/bert modeling.py, transformer_model).
@@ -36,7 +36,7 @@ class TransformerLayer(nn.Module):
   @nn.compact
   def __call__(
     self, x: Float[Array, "b l d"], sequence_ids: Int[Array, "b l"], train: bool
-  ) -> tuple[Float[Array, "b l d"], dict[str, Array]]:
+  ) -> tuple[Float[Array, "b l d"], dict[str, Array | None]]:
     width = x.shape[-1]
     mixed, bias, probabilities = Attention(
       heads=self.heads,
@@ -74,11 +74,12 @@ class TransformerLayer(nn.Module):
     return x, {"hidden": x, "attention": probabilities}
 
 
-def _turns(unroll: int, length: int) -> int:
-  """Returns `unroll` for lax.scan: 0 for no loop where one turn would do.
+def _scan_unroll(unroll: int, length: int) -> int:
+  """Returns the `unroll` of lax.scan, which is 0 to make no loop at all.
 
-  A loop of one turn would still stack what the layers in it keep for the
-  backward pass: a copy of all of it.
+  It is 0 where the loop would have a single iteration. Even such a loop would
+  copy everything that its layers save for the backward pass, in order to stack
+  it.
   """
   unroll = max(unroll, 1)
   return unroll if unroll < length else 0
@@ -88,17 +89,18 @@ class Stack(nn.Module):
   """`num_layers` layers as one scan; every parameter has a leading layer axis.
 
   Attributes:
-    num_layers: number of layers.
-    layer: keyword arguments of `TransformerLayer`.
-    unroll: layers in an iteration of the loop; `num_layers` unrolls all; 0
-      does so on a GPU only: steps are faster, compiling takes longer. The
-      stored tree and the dropout bits do not depend on it.
-    remat: for the backward pass keep only the products with weights, and make
-      the rest of each layer again.
+    num_layers: the number of layers.
+    layer: the keyword arguments of `TransformerLayer`.
+    unroll: the number of layers in an iteration of the loop; `num_layers`
+      unrolls the whole loop, which makes steps faster and compiling slower. 0
+      unrolls it on a GPU only. The tree of parameters and the dropout bits do
+      not depend on it.
+    remat: True saves only the products with weights for the backward pass, and
+      computes everything else in a layer again.
     groups: 0 if each layer has its own parameters. Otherwise the number of
-      sets of parameters; each is applied `num_layers` / `groups` times in a
-      row, each time with other dropout bits (ALBERT), and the leading axis is
-      the group's.
+      sets of parameters (ALBERT). Each set is applied `num_layers` / `groups`
+      times in a row, each time with other dropout bits, and the leading axis of
+      a parameter is the group's.
 
   Raises:
     ValueError: `num_layers` is not a multiple of `groups`.
@@ -118,27 +120,40 @@ class Stack(nn.Module):
     train: bool,
     collect: bool = False,
   ) -> tuple[Float[Array, "b l d"], dict[str, Array]]:
-    """Returns the last hidden states and, if `collect`, stacks over layers."""
+    """Applies the layers.
+
+    Args:
+      x: the input of the first layer.
+      sequence_ids: see `Encoder.__call__`.
+      train: see `Encoder.__call__`.
+      collect: see `Encoder.__call__`.
+
+    Returns:
+      The last hidden states; and if `collect`, "hidden" and "attention" as
+      returned by `Encoder.__call__`, else {}.
+    """
     count, groups = self.num_layers, self.groups or self.num_layers
     if count % groups:
       raise ValueError(f"num_layers={count} is not a multiple of {groups}.")
 
     unroll = self.unroll or (count if fused.on_gpu() else 1)
 
-    def body(layer, x, sequence_ids):
+    def body(
+      layer: TransformerLayer, x: Array, sequence_ids: Array
+    ) -> tuple[Array, dict[str, Array | None]]:
       x, collected = layer(x, sequence_ids, train)
       return x, collected if collect else {}
 
-    run = body
+    run: Any = body
     if self.remat:
       run = nn.remat(
         body,
-        # Keep the products with the layers' weights. Make scores, softmax,
-        # activations and norms again: most of the memory and few of the
-        # operations.
+        # Save the products with the layers' weights. Compute scores, softmax,
+        # activations and norms again: they take most of the memory, and few of
+        # the operations.
         policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        # Without a loop around it, the compiler would merge what is made again
-        # with what was made first, and keep it.
+        # Outside of a loop, the compiler would find the repeated operations
+        # equal to the first ones, and would save their outputs after all.
         prevent_cse=unroll >= count,
       )
     repeats = count // groups
@@ -149,7 +164,7 @@ class Stack(nn.Module):
         split_rngs={"params": False, "dropout": True},
         in_axes=nn.broadcast,
         length=repeats,
-        unroll=_turns(unroll, repeats),
+        unroll=_scan_unroll(unroll, repeats),
       )
     run = nn.scan(
       run,
@@ -157,13 +172,14 @@ class Stack(nn.Module):
       split_rngs={"params": True, "dropout": True},
       in_axes=nn.broadcast,
       length=groups,
-      unroll=_turns(unroll // repeats, groups),
+      unroll=_scan_unroll(unroll // repeats, groups),
       metadata_params={nn.PARTITION_NAME: "layers"},
     )
     fields = dict(self.layer)
     for name in fused.CHOICES:
       fields[name] = fused.implementation(name, fields[name], fields["dtype"])
-    if collect:  # Only this implementation returns the probabilities.
+    if collect:
+      # Only this implementation returns the probabilities.
       fields["attention"] = "xla"
     layer = TransformerLayer(**fields, name="layer")
     x, collected = run(layer, x, sequence_ids)
@@ -180,9 +196,9 @@ def options(
   """Returns the keyword arguments of an encoder's `Stack`.
 
   Args:
-    encoder: an encoder; its attributes have the names used here.
+    encoder: an encoder, whose fields are those of `encoder.Encoder`.
     groups: see `Stack`.
-    causal: no query sees a key after it.
+    causal: True lets no query see a key after it.
 
   Raises:
     ValueError: the heads do not split the hidden size evenly.

@@ -1,4 +1,4 @@
-"""An encoder with the head of a task: classes, tags, spans, choices."""
+"""An encoder with a task's head, for classes, tags, spans or choices."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models import heads, layers, question_head
-from bert_jax.models.encoder import INPUTS, encode
+from bert_jax.models.encoder import INPUTS, Encoder, encode
 
 Batch = dict[str, Array]
-# Kind of a task -> the name of its module in a converted model's config.
+# The kind of a task -> the name of its module in a converted model's config.
 NAMES = {
   "classification": "sequence_classification",
   "regression": "sequence_classification",
@@ -20,22 +20,23 @@ NAMES = {
   "tagging": "token_classification",
   "span": "span",
 }
-# Heads of spans: BERT's, or ELECTRA's.
+# The heads for spans. "apart" is BERT's: start and end are independent. "joint"
+# is ELECTRA's: the end depends on the start.
 SPAN_HEADS = ("apart", "joint")
 
 
 def build(
-  name: str, encoder: nn.Module, head: Mapping[str, Any]
+  name: str, encoder: Encoder, head: Mapping[str, Any]
 ) -> (
   "SequenceClassifier | TokenClassifier | SpanClassifier | JointSpanClassifier"
 ):
-  """The module of a task.
+  """Builds the module of a task.
 
   Args:
     name: a value of `NAMES`.
     encoder: an encoder of any family.
-    head: keyword arguments of the module; `pooling` is a dict of the fields of
-      `heads.Pooling`. A `beam` asks for ELECTRA's head for spans.
+    head: the keyword arguments of the module. `pooling` is a dict of the fields
+      of `heads.Pooling`. A `beam` selects ELECTRA's head for spans.
   """
   head = dict(head)
   if "pooling" in head:
@@ -43,26 +44,27 @@ def build(
     return SequenceClassifier(encoder, pooling, **head)
   if name != "span":
     return TokenClassifier(encoder, **head)
-  module = JointSpanClassifier if "beam" in head else SpanClassifier
-  return module(encoder, **head)
+  if "beam" in head:
+    return JointSpanClassifier(encoder, **head)
+  return SpanClassifier(encoder, **head)
 
 
-def head_of(
+def head_options(
   kind: str,
   pooling: heads.Pooling,
   num_labels: int,
   dropout: float | None,
   span_head: str = "apart",
 ) -> dict[str, Any]:
-  """The `head` of a kind of task, a key of `NAMES`, for `build`.
+  """Returns the argument `head` of `build` for a kind of task.
 
   Args:
-    kind: the kind of the task.
+    kind: the kind of the task, a key of `NAMES`.
     pooling: the family's `POOLING`.
-    num_labels: number of classes or tags; not read for the other kinds.
-    dropout: rate before the classifier; None for the published rate, which is
-      the pooling's, 0.1 for tags and 0 for spans.
-    span_head: one of `SPAN_HEADS`; read for spans only.
+    num_labels: the number of classes or tags; the other kinds do not read it.
+    dropout: the dropout rate before the classifier. None means the published
+      rate: the rate of the pooling, 0.1 for tags, 0 for spans.
+    span_head: one of `SPAN_HEADS`; only spans read it.
   """
   rate = {} if dropout is None else {"dropout": dropout}
   if kind == "span":
@@ -77,10 +79,10 @@ def head_of(
 
 
 def input_keys(module: Any) -> list[str]:
-  """Returns the keys of a batch that a module with an encoder may take.
+  """Returns the keys of a batch that a task's module may read.
 
-  An encoder of one segment takes no `segment_ids`; ELECTRA's head for questions
-  finds the context by them, whatever its encoder.
+  An encoder with at most one segment does not read `segment_ids`. ELECTRA's
+  head for questions always reads them, in order to find the context.
   """
   segments = module.encoder.num_segments > 1
   segments |= isinstance(module, JointSpanClassifier)
@@ -88,25 +90,27 @@ def input_keys(module: Any) -> list[str]:
 
 
 class SequenceClassifier(nn.Module):
-  """One vector a row and a linear classifier, as the family publishes it.
+  """A linear classifier on one vector for each row.
 
-  Classes, a regression (one label), or multiple choice: rows [b, c, l] of c
-  choices get a score each; the softmax over them is the loss's.
+  It serves for classes, for a regression (one label) and for multiple choice.
+  The rows of multiple choice are [b, c, l], and each of the c choices gets a
+  score; the loss applies the softmax over the choices.
 
-  The dense layer of BERT and ALBERT is the pre-trained pooler and has its name
-  in the tree; that of the others, of the same name, is new.
+  The dense layer of the pooling is called "pooler" in the tree. In BERT and
+  ALBERT it is the pre-trained pooler; in the other families it is new.
 
   Attributes:
     encoder: an encoder of any family.
-    pooling: the family's `POOLING`, or another.
-    num_labels: number of classes; 1 for a regression or multiple choice.
+    pooling: the family's `POOLING`, or another pooling.
+    num_labels: the number of classes; 1 for a regression or multiple choice.
   """
 
-  encoder: Any
+  encoder: Encoder
   pooling: heads.Pooling
   num_labels: int
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the pooler, if there is one, and the classifier."""
     e, p = self.encoder, self.pooling
     if p.activation is not None:
       self.pooler = heads.Pooler(
@@ -125,12 +129,12 @@ class SequenceClassifier(nn.Module):
     """Returns float32 logits, [b, c] for choices.
 
     Args:
-      batch: `input_ids`; optionally `segment_ids`, `sequence_ids` (0 at
-        padding), `position_ids`: [b, l] or [b, c, l].
-      train: apply dropout; needs a "dropout" rng.
+      batch: has `input_ids`, and optionally `segment_ids`, `sequence_ids` (0 at
+        padding) and `position_ids`. Each is [b, l], or [b, c, l] for choices.
+      train: True applies dropout, which needs a "dropout" rng.
 
     Raises:
-      ValueError: choices for a classifier of several labels.
+      ValueError: the rows are choices, and there are several labels.
     """
     shape = batch["input_ids"].shape
     if len(shape) == 3:
@@ -147,7 +151,13 @@ class SequenceClassifier(nn.Module):
   def classify(
     self, hidden: Float[Array, "b l d"], batch: Batch, train: bool
   ) -> Float[Array, "b n"]:
-    """Float32 logits from the encoder's hidden states of rows [b, l]."""
+    """Returns float32 logits.
+
+    Args:
+      hidden: the encoder's last hidden states.
+      batch: the batch of `__call__`, with arrays [b, l].
+      train: True applies dropout.
+    """
     positions = jnp.zeros((hidden.shape[0], 1), jnp.int32)
     if self.pooling.last:
       positions = positions + hidden.shape[1] - 1
@@ -163,13 +173,20 @@ class SequenceClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-  """Logits of tags at every position: float32 [b, l, n]."""
+  """A linear classifier of every token.
 
-  encoder: Any
+  Attributes:
+    encoder: an encoder of any family.
+    num_labels: the number of tags.
+    dropout: the rate of the dropout before the classifier.
+  """
+
+  encoder: Encoder
   num_labels: int
   dropout: float = 0.1
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the classifier."""
     self.classifier = heads.Classifier(
       self.num_labels, self.dropout, self.encoder.kernel_init
     )
@@ -177,16 +194,17 @@ class TokenClassifier(nn.Module):
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b l n"]:
-    """See `SequenceClassifier.__call__` for the batch."""
+    """Returns float32 logits; see `SequenceClassifier.__call__`."""
     hidden, _ = encode(self.encoder, batch, train=train)
     return self.classifier(hidden, train)
 
 
 class SpanClassifier(TokenClassifier):
-  """Logits of an answer's start and end: float32 [b, l, 2].
+  """BERT's head for questions: logits of an answer's start and of its end.
 
-  SQuAD 1.1 and 2.0 (google-research/bert run_squad.py, create_model): no
-  dropout before the linear map; no answer is the span at [CLS].
+  This is the head for SQuAD 1.1 and 2.0 (google-research/bert run_squad.py,
+  create_model). It has no dropout before the linear map. The span at [CLS]
+  means that there is no answer.
   """
 
   num_labels: int = 2
@@ -196,43 +214,50 @@ class SpanClassifier(TokenClassifier):
 class JointSpanClassifier(nn.Module):
   """ELECTRA's head for questions on any encoder.
 
-  The head itself is `question_head.JointAnswers`. An answer lies in segment
-  1; the first position, which stands for no answer, counts as well
+  The head itself is `question_head.JointAnswers`. An answer is in segment 1, or
+  at the first position, which means that there is no answer
   (google-research/electra finetune/qa/qa_tasks.py, answer_mask).
 
   Attributes:
     encoder: an encoder of any family.
-    dropout: rate on the hidden states; 0 as published.
+    dropout: the dropout rate on the hidden states; 0 as published.
     beam: see `question_head.JointAnswers`.
   """
 
-  encoder: Any
+  encoder: Encoder
   dropout: float = 0.0
   beam: int = question_head.BEAM
 
-  def setup(self):
+  def setup(self) -> None:
+    """Makes the dropout and the head."""
     self.drop = layers.Dropout(self.dropout)
     self.answers = question_head.JointAnswers(self.beam, self.encoder.dtype)
 
   def __call__(
     self, batch: Batch, *, train: bool = False
   ) -> Float[Array, "b s 4"]:
-    """The spans of `question_head.JointAnswers.__call__`.
+    """Returns the spans of `question_head.JointAnswers.__call__`.
 
     Args:
-      batch: see `SequenceClassifier.__call__`; with `segment_ids`, 1 in the
-        context, also for families without segments.
-      train: apply dropout; needs a "dropout" rng.
+      batch: see `SequenceClassifier.__call__`. `segment_ids` are required, also
+        for families without segments; they are 1 in the context.
+      train: True applies dropout, which needs a "dropout" rng.
 
     Raises:
-      ValueError: no `segment_ids`.
+      ValueError: the batch has no `segment_ids`.
     """
     return self.answers(*self._inputs(batch, train))
 
   def logits_given_starts(
     self, batch: Batch, starts: Int[Array, "b"], *, train: bool = False
   ) -> question_head.AnswerLogits:
-    """Logits for known right starts; other arguments as of `__call__`."""
+    """Returns the logits when the right starts are known.
+
+    Args:
+      batch: see `__call__`.
+      starts: the positions of the right starts.
+      train: see `__call__`.
+    """
     return self.answers.logits_given_starts(*self._inputs(batch, train), starts)
 
   def _inputs(

@@ -1,9 +1,9 @@
 """Objectives: the losses of a model, as pure functions for the train loop.
 
-The room imports `models/` and `kernels/`, and otherwise only jax, flax,
+The room imports `models/` and `kernels/`; of packages it needs jax, flax,
 jaxtyping and numpy. Start with `base.py`, the interface, then read `mlm.py`.
 
-  base.py: `Objective`, cross-entropy, sums in parts, checks of options.
+  base.py: `Objective`, cross-entropy, sums in chunks, checks of options.
   mlm.py: masked LM; pairs of segments, span boundaries.
   electra.py: ELECTRA's generator and replaced token detection.
   lm.py: GPT-1's language model.
@@ -12,7 +12,7 @@ jaxtyping and numpy. Start with `base.py`, the interface, then read `mlm.py`.
   distil.py: DistilBERT: a student learns its teacher's distribution.
   tinybert.py: TinyBERT: a student learns its teacher's inner states.
   tinybert_task.py: TinyBERT's two stages on a task's rows.
-  teaching.py: the parts that the objectives with a teacher share.
+  teaching.py: functions that the objectives with a teacher share.
 """
 
 from collections.abc import Callable
@@ -40,15 +40,19 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
   "elmo": elmo.build,
   "finetune": finetune.build,
 }
-# Objectives that learn from a teacher: their `build` takes (model, teacher).
+# The objectives that learn from a teacher. The arguments of their `build` are
+# (model, teacher, **options).
 WITH_TEACHER = ("distil", "tinybert", "tinybert_task")
 
 
 def factory(name: str) -> Callable[..., Objective]:
-  """Returns (model, **options) -> objective by its name in `OBJECTIVES`.
+  """Returns the function (model, **options) -> objective of a name.
+
+  Args:
+    name: a key of `OBJECTIVES`.
 
   Raises:
-    ValueError: the name is unknown; the message has the right ones.
+    ValueError: the name is unknown; the message lists all names.
   """
   if name not in OBJECTIVES:
     raise ValueError(f"objective.name={name!r}: not one of {list(OBJECTIVES)}.")
@@ -62,7 +66,10 @@ def build(
 
   Args:
     name: a key of `OBJECTIVES`.
-    model: keyword arguments of the family's `build`, with `family`.
-    options: keyword arguments of the objective.
+    model: keyword arguments of the family's `build`, and `family`.
+    options: keyword arguments of the objective's `build`.
+
+  Raises:
+    ValueError: the name is unknown, or the objective refuses an option.
   """
   return factory(name)(model, **options)

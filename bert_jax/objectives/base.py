@@ -12,44 +12,52 @@ from bert_jax import models
 
 Batch = dict[str, Array]
 Sums = dict[str, Float[Array, ""]]
-# Keys of a batch with masked tokens: their positions, ids and weights.
+# A tree of parameters: nested dicts of arrays.
+Params = Any
+# The LSTM states that go from step to step (ELMo); {} in all other objectives.
+Carry = Any
+# The keys of a batch with masked tokens: their positions, ids and weights.
 MASKED_KEYS = ("mlm_positions", "mlm_ids", "mlm_weights")
 
 
 class Objective(NamedTuple):
-  """Pure functions; `train.py` knows nothing else of a model.
+  """Pure functions. They are all that the train loop knows about a model.
 
   Attributes:
     init: (rng, batch) -> parameters, boxed with logical axis names.
-    weights: batch -> {name: float32 weight}, from the batch alone. Computed
-      for the whole global batch before it is split into micro-batches.
-    loss: (params, frozen, carry, batch, rng, train) -> ({name: float32 sum},
-      carry). Sums over micro-batches and devices are added and divided by the
-      weight of the same name once.
-    coefficients: {name: factor} of the sums that are losses; the others are
+    weights: batch -> {name: float32 weight}. It is computed for the whole
+      global batch, before the batch is split into micro-batches.
+    loss: (parameters, teacher's parameters, carry, batch, rng, train) ->
+      ({name: float32 sum}, carry). The sums of all micro-batches and devices
+      are added, and then divided once by the weight of the same name.
+    coefficients: {name: factor} of the sums that are losses. The other sums are
       only reported.
-    flops: batch (arrays or shapes) -> floating-point operations of a training
-      step, matrix products of forward and backward pass (3 times forward).
-    init_frozen: like `init`, for the parameters of a teacher; None without one.
-    inherit: (parameters, the teacher's) -> parameters that a student begins
-      with; None if it begins with those of `init`.
-    carry: batch (arrays or shapes) -> the `carry` of the first `loss`, boxed
-      with logical axis names; {} unless states go from step to step.
-    predict: (parameters, batch) -> a task's logits of every row; None for an
-      objective without predictions.
-    takes: path of a parameter, joined by "/" -> True if it is taken from a
-      pre-trained model; None if such a model must have all parameters.
+    flops: batch (arrays or shapes) -> the floating-point operations of a
+      training step. Only matrix products count; forward and backward pass
+      together count as 3 forward passes.
+    init_frozen: like `init`, for a teacher's parameters; None if the objective
+      has no teacher.
+    inherit: (parameters, teacher's parameters) -> the parameters with which a
+      student begins; None if it begins with those of `init`.
+    carry: batch (arrays or shapes) -> the `carry` of the first step, boxed with
+      logical axis names.
+    predict: (parameters, batch) -> a task's logits of every row; None if the
+      objective makes no predictions.
+    takes: path of a parameter, joined by "/" -> True if its value comes from a
+      pre-trained model. None means that such a model must have all parameters.
   """
 
-  init: Callable[[Array, Batch], Any]
+  init: Callable[[Array, Batch], Params]
   weights: Callable[[Batch], Sums]
-  loss: Callable[[Any, Any, Any, Batch, Array, bool], tuple[Sums, Any]]
+  loss: Callable[
+    [Params, Params, Carry, Batch, Array, bool], tuple[Sums, Carry]
+  ]
   coefficients: dict[str, float]
   flops: Callable[[Batch], float]
-  init_frozen: Callable[[Array, Batch], Any] | None = None
-  inherit: Callable[[Any, Any], Any] | None = None
-  carry: Callable[[Batch], Any] = lambda batch: {}
-  predict: Callable[[Any, Batch], Array] | None = None
+  init_frozen: Callable[[Array, Batch], Params] | None = None
+  inherit: Callable[[Params, Params], Params] | None = None
+  carry: Callable[[Batch], Carry] = lambda batch: {}
+  predict: Callable[[Params, Batch], Array] | None = None
   takes: Callable[[str], bool] | None = None
 
 
@@ -60,13 +68,13 @@ def build_encoder(
 
   Args:
     objective: the name of the objective.
-    model: keyword arguments of the family's `build`, with `family`.
+    model: keyword arguments of the family's `build`, and `family`.
 
   Returns:
     The family's module and the encoder.
 
   Raises:
-    ValueError: another objective trains the family.
+    ValueError: the objective does not train this family.
   """
   options = dict(model)
   name = options.pop("family")
@@ -78,12 +86,18 @@ def build_encoder(
 
 
 def dropout_rngs(rng: Array, train: bool) -> dict[str, Array] | None:
-  """The `rngs` of a module's `apply`: for dropout in training, else None."""
+  """Returns the argument `rngs` of a module's `apply`; None unless `train`."""
   return {"dropout": rng} if train else None
 
 
 def check_family(objective: str, name: str, families: Iterable[str]) -> None:
-  """Raises ValueError if a model's family lacks the objective's heads."""
+  """Raises ValueError unless an objective trains a family.
+
+  Args:
+    objective: the name of the objective.
+    name: the name of the family.
+    families: the names of the families that the objective trains.
+  """
   if name not in families:
     raise ValueError(
       f"model.family={name!r}: objective {objective!r} trains"
@@ -106,25 +120,35 @@ def check_temperature(temperature: float) -> None:
 
 
 def check_batch(objective: str, batch: Batch, keys: Iterable[str]) -> None:
-  """Raises ValueError if a batch lacks some of the keys."""
-  lacking = [key for key in keys if key not in batch]
-  if lacking == ["span_positions"]:
+  """Raises ValueError if a batch lacks some of the keys.
+
+  Args:
+    objective: the name of the objective.
+    batch: the batch, arrays or shapes.
+    keys: the keys that the objective reads.
+  """
+  missing = [key for key in keys if key not in batch]
+  if missing == ["span_positions"]:
     raise ValueError(
       f"objective {objective!r} with span_boundary=True predicts spans from"
-      " their ends, and these rows are hidden otherwise; set data.masking=span,"
-      " or objective.span_boundary=False."
+      " their ends, but the masks of these rows are not spans; set"
+      " data.masking=span, or objective.span_boundary=False."
     )
-  if lacking:
+  if missing:
     raise ValueError(
-      f"objective {objective!r} needs {', '.join(lacking)}, which data.builder"
+      f"objective {objective!r} needs {', '.join(missing)}, which data.builder"
       f" does not make; it makes {', '.join(batch)}."
     )
 
 
 def check_segments(batch: Batch, num_segments: int) -> None:
-  """Raises ValueError if rows of two segments meet a table of one.
+  """Raises ValueError if a batch has segments and the model knows only one.
 
-  A row of a table that is not there is NaN.
+  The missing row of the segment table would give NaN.
+
+  Args:
+    batch: the batch, arrays or shapes.
+    num_segments: the number of rows of the model's segment table.
   """
   if "segment_ids" in batch and num_segments == 1:
     raise ValueError(
@@ -136,11 +160,16 @@ def check_segments(batch: Batch, num_segments: int) -> None:
 def cross_entropy(
   logits: Float[Array, "*n v"], labels: Int[Array, "*n"]
 ) -> Float[Array, "*n"]:
-  """Cross-entropy in nats, in float32, without a gather.
+  """Returns cross-entropies in nats, float32.
 
-  The label's logit is picked by comparison: its gradient fuses with the
-  softmax, where a gather's is a scatter into an array of the logits' size.
-  A label outside [0, v) gives the log-sum-exp; give it weight 0.
+  A comparison picks the label's logit, so that the gradient fuses with the
+  softmax. A gather's gradient would be a scatter into an array of the size of
+  the logits.
+
+  Args:
+    logits: the logits.
+    labels: the right classes. For a label outside of [0, v) the output is the
+      log-sum-exp of the logits; its weight in the loss must be 0.
   """
   logits = logits.astype(jnp.float32)
   classes = jax.lax.broadcasted_iota(
@@ -150,33 +179,39 @@ def cross_entropy(
   return jax.nn.logsumexp(logits, axis=-1) - picked
 
 
-def sum_by_parts(sum_of: Callable[..., Any], size: int, *arrays: Array) -> Any:
-  """Sums of a batch, of `size` positions of each row at a time.
+def sum_by_chunks(
+  sum_chunk: Callable[..., Any], size: int, *arrays: Array
+) -> Any:
+  """Sums over a batch in chunks of `size` positions of every row.
 
-  The backward pass makes a part's logits again, so that only one part's logits
-  are in memory.
+  The backward pass computes the logits of a chunk again, so that the logits of
+  only one chunk are in memory.
 
   Args:
-    sum_of: parts [b, size, ...] of the arrays -> a tree of scalars. It sees
-      zeros beyond the rows' end: give those weight 0.
-    size: number of positions in a part.
+    sum_chunk: (*chunks [b, size, ...]) -> a tree of scalars. The last chunk has
+      zeros after the end of the rows; their weight must be 0.
+    size: the number of positions in a chunk.
     *arrays: arrays [b, l, ...].
+
+  Returns:
+    The sums of the trees.
   """
   rows, length = arrays[0].shape[:2]
-  parts = -(-length // size)
+  count = -(-length // size)
 
-  def split(x):
-    more = [(0, 0), (0, parts * size - length)] + [(0, 0)] * (x.ndim - 2)
-    x = jnp.pad(x, more).reshape(rows, parts, size, *x.shape[2:])
+  def split(x: Array) -> Array:
+    padding = [(0, 0), (0, count * size - length)] + [(0, 0)] * (x.ndim - 2)
+    x = jnp.pad(x, padding).reshape(rows, count, size, *x.shape[2:])
     return x.swapaxes(0, 1)
 
-  def add(sums, part):
-    return jax.tree.map(jnp.add, sums, sum_of(*part)), None
+  def add(sums: Any, chunks: tuple[Array, ...]) -> tuple[Any, None]:
+    return jax.tree.map(jnp.add, sums, sum_chunk(*chunks)), None
 
   split_arrays = tuple(split(x) for x in arrays)
-  shapes = jax.eval_shape(sum_of, *(x[0] for x in split_arrays))
+  shapes = jax.eval_shape(sum_chunk, *(x[0] for x in split_arrays))
   zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-  # In a loop, what is made again is not merged with what was made first.
+  # In a loop the compiler does not merge the repeated operations with the first
+  # ones, so prevent_cse is not needed.
   body = jax.checkpoint(add, prevent_cse=False)
   return jax.lax.scan(body, zeros, split_arrays)[0]
 
@@ -187,7 +222,14 @@ def classification_sums(
   labels: Int[Array, "*n"],
   weights: Float[Array, "*n"],
 ) -> Sums:
-  """Returns weighted sums `PREFIX_loss` (nats) and `PREFIX_accuracy`."""
+  """Returns weighted sums `PREFIX_loss` (nats) and `PREFIX_accuracy`.
+
+  Args:
+    prefix: the prefix of both names.
+    logits: the logits.
+    labels: the right classes.
+    weights: the weight of each label.
+  """
   correct = (jnp.argmax(logits, -1) == labels).astype(jnp.float32)
   return {
     f"{prefix}_loss": (cross_entropy(logits, labels) * weights).sum(),

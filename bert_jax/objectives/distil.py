@@ -1,25 +1,27 @@
 """DistilBERT's objective: a student learns from its teacher (Sanh et al. 2019).
 
-Three terms: the teacher's distribution over the pieces (Hinton et al. 2015),
-masked LM, and the direction of the teacher's last hidden states.
+The loss has three terms: the teacher's distribution over the pieces (Hinton et
+al. 2015), masked LM, and the direction of the teacher's last hidden states.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bert_jax.models import heads
+from bert_jax.models.encoder import Encoder
 from bert_jax.models.layers import gather_positions
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
   MASKED_KEYS,
   Batch,
+  Carry,
   Objective,
+  Params,
   Sums,
   check_batch,
   check_choice,
@@ -27,26 +29,37 @@ from bert_jax.objectives.base import (
   check_temperature,
   classification_sums,
   dropout_rngs,
-  sum_by_parts,
+  sum_by_chunks,
 )
 
-# The layers of a teacher of 12 that a student begins with (huggingface/
-# transformers research_projects/distillation/scripts/extract_distilbert.py).
+# A student of 6 layers begins with these layers of its teacher of 12
+# (huggingface/transformers
+# research_projects/distillation/scripts/extract_distilbert.py).
 LAYERS = (0, 2, 4, 7, 9, 11)
+# The values of the option `kl_tokens`.
 TOKENS = ("all", "masked")
 KEYS = ("sequence_ids", *MASKED_KEYS)
-# Number of positions of a row whose logits are made at once, the student's and
-# the teacher's: float32 [256, 32, 30522] are 1 GB each.
+# The number of positions of a row whose logits are in memory at once. The
+# logits of the student and those of the teacher, float32 [256, 32, 30522], are
+# 1 GB each.
 POSITIONS = 32
+# `predict` of a module with its parameters: (hidden states, positions or
+# nothing) -> logits.
 Reader = Callable[..., Array]
 
 
 def predict(
-  module: nn.Module,
+  module: Any,
   hidden: Float[Array, "b l d"],
   positions: Int[Array, "b m"] | None = None,
 ) -> Float[Array, "b m v"]:
-  """Float32 logits at `positions`, at all if None."""
+  """Returns the float32 logits of a module's masked-LM head.
+
+  Args:
+    module: a `heads.ForPreTraining`.
+    hidden: the last hidden states of its encoder.
+    positions: the positions to predict; all if None.
+  """
   if positions is None:
     columns = jnp.arange(hidden.shape[1])
     positions = jnp.broadcast_to(columns, hidden.shape[:2])
@@ -58,12 +71,18 @@ def divergence(
   teacher: Float[Array, "*n v"],
   temperature: float,
 ) -> Float[Array, "*n"]:
-  """KL(teacher || student) of softmax(logits / temperature), nats, float32.
+  """Returns KL(teacher || student) of softmax(logits / temperature).
 
-  Exactly 0 for equal logits.
+  It is float32, in nats, and exactly 0 for equal logits.
+
+  Args:
+    student: the student's logits.
+    teacher: the teacher's logits.
+    temperature: the temperature of both softmaxes.
   """
   chances = jax.nn.softmax(teacher / temperature)
-  # Divided last: both are the lowest float32 in rows beyond the vocabulary.
+  # Subtract before dividing: in the rows after the vocabulary both logits are
+  # the lowest float32, and their difference must be exactly 0.
   gap = (chances * ((teacher - student) / temperature)).sum(-1)
   normal = functools.partial(jax.nn.logsumexp, axis=-1)
   return gap + normal(student / temperature) - normal(teacher / temperature)
@@ -76,37 +95,42 @@ def divergence_sum(
   weights: Float[Array, "b l"],
   temperature: float,
 ) -> Float[Array, ""]:
-  """The weighted sum of `divergence`, `POSITIONS` of each row at a time.
+  """Returns the weighted sum of `divergence`.
 
-  The backward pass makes a part's logits again.
+  It is computed in chunks; see `base.sum_by_chunks`.
 
   Args:
-    read: hidden states -> the student's logits.
-    read_teacher: hidden states -> the teacher's logits.
-    hidden: hidden states of the student and of the teacher.
-    weights: weights of the positions.
-    temperature: temperature of both softmaxes.
+    read: the student's reader.
+    read_teacher: the teacher's reader.
+    hidden: the hidden states of the student and of the teacher.
+    weights: the weight of each position.
+    temperature: the temperature of both softmaxes.
   """
 
-  def sum_of(student, teacher, weights):
+  def sum_chunk(student: Array, teacher: Array, weights: Array) -> Array:
     gaps = divergence(read(student), read_teacher(teacher), temperature)
     return (gaps * weights).sum()
 
   size = min(POSITIONS, weights.shape[1])
-  return sum_by_parts(sum_of, size, *hidden, weights)
+  return sum_by_chunks(sum_chunk, size, *hidden, weights)
 
 
 def cosine_distance(
   a: Float[Array, "*n d"], b: Float[Array, "*n d"]
 ) -> Float[Array, "*n"]:
-  """1 - cosine, in float32; 1e-12 is added to squared norms as by torch."""
+  """Returns 1 - cosine, float32; squared norms get 1e-12 added, as in torch."""
   a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   squared = ((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)
   return 1.0 - (a * b).sum(-1) * jax.lax.rsqrt(squared)
 
 
 def count_targets(batch: Batch, kl_tokens: str) -> Sums:
-  """Weights of the terms: hidden tokens, or all that are no padding."""
+  """Returns the weights of the terms: the number of masked or of real tokens.
+
+  Args:
+    batch: the batch.
+    kl_tokens: see `build`.
+  """
   masked = batch["mlm_weights"].sum(dtype=jnp.float32)
   real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
   weights = {"mlm_loss": masked, "mlm_accuracy": masked, "cosine_loss": real}
@@ -121,23 +145,28 @@ def sums_of(
   temperature: float,
   kl_tokens: str,
 ) -> Sums:
-  """Sums of every term.
+  """Returns the sums of all terms.
 
   Args:
-    read: (hidden states, positions or none) -> the student's logits.
-    read_teacher: the same of the teacher.
-    hidden: the last of the student and of the teacher.
-    batch: with `KEYS`.
-    temperature: and `kl_tokens`: see `build`.
+    read: the student's reader.
+    read_teacher: the teacher's reader.
+    hidden: the last hidden states of the student and of the teacher.
+    batch: a batch with `KEYS`.
+    temperature: see `build`.
+    kl_tokens: see `build`.
   """
-  slots, ids, used = (batch[key] for key in MASKED_KEYS)
+  positions, ids, masked = (batch[key] for key in MASKED_KEYS)
   real = (batch["sequence_ids"] > 0).astype(jnp.float32)
-  sums = classification_sums("mlm", read(hidden[0], slots), ids, used)
+  sums = classification_sums("mlm", read(hidden[0], positions), ids, masked)
   sums["cosine_loss"] = (cosine_distance(*hidden) * real).sum()
   weights = real
   if kl_tokens == "masked":
-    hidden = tuple(gather_positions(x, slots) for x in hidden)
-    weights = used
+    student, teacher = hidden
+    hidden = (
+      gather_positions(student, positions),
+      gather_positions(teacher, positions),
+    )
+    weights = masked
   total = divergence_sum(read, read_teacher, hidden, weights, temperature)
   return sums | {"kl_loss": total * temperature**2}
 
@@ -148,22 +177,27 @@ def check_options(
   freeze_positions: bool,
   layers: Sequence[int],
 ) -> None:
-  """Raises ValueError at an option of `build` that is out of its range."""
+  """Raises ValueError if an option of `build` is out of its range."""
   check_temperature(temperature)
   check_choice("kl_tokens", kl_tokens, TOKENS)
   if freeze_positions and not layers:
     raise ValueError(
-      "objective.freeze_positions=True keeps the teacher's, which a student has"
-      " not with objective.layers=(); set"
+      "objective.freeze_positions=True keeps the teacher's position embeddings,"
+      " but with objective.layers=() the student does not begin with them; set"
       " --config.objective.freeze_positions=False."
     )
 
 
 def make_coefficients(kl: float, mlm: float, cosine: float) -> dict[str, float]:
-  """Those above 0: what counts for nothing needs no gradient.
+  """Returns the coefficients that are not 0; the other terms get no gradient.
+
+  Args:
+    kl: the weight of `kl_loss`.
+    mlm: the weight of `mlm_loss`.
+    cosine: the weight of `cosine_loss`.
 
   Raises:
-    ValueError: none is.
+    ValueError: all weights are 0.
   """
   teaching.check_weights(kl_weight=kl, mlm_weight=mlm, cosine_weight=cosine)
   factors = {"kl_loss": kl, "mlm_loss": mlm, "cosine_loss": cosine}
@@ -171,9 +205,11 @@ def make_coefficients(kl: float, mlm: float, cosine: float) -> dict[str, float]:
 
 
 def count_flops(
-  student: Any, teacher: Any, batch: Batch, kl_tokens: str, learns: bool
+  student: Encoder, teacher: Encoder, batch: Batch, kl_tokens: str, learns: bool
 ) -> float:
-  """Operations of a step: the student's three times, the teacher's once.
+  """Counts the floating-point operations of a training step.
+
+  The student's forward pass counts 3 times, the teacher's once.
 
   Args:
     student: the student's encoder.
@@ -184,14 +220,13 @@ def count_flops(
   """
   rows, length = batch["input_ids"].shape
   masked = batch["mlm_positions"].shape[1]
-  read = length if kl_tokens == "all" else masked
-
-  def head(e, decoded):
-    return heads.head_flops(e.hidden, e.hidden, e.vocab_size, rows, decoded)
-
-  compared = head(student, read) * (3 if learns else 1)
-  total = 3 * heads.flops(student, rows, length, masked) + compared
-  return total + heads.flops(teacher, rows, length, read)
+  compared = length if kl_tokens == "all" else masked
+  head = heads.head_flops(
+    student.hidden, student.hidden, student.vocab_size, rows, compared
+  )
+  comparison = head * (3 if learns else 1)
+  total = 3 * heads.flops(student, rows, length, masked) + comparison
+  return total + heads.flops(teacher, rows, length, compared)
 
 
 def build(
@@ -205,31 +240,33 @@ def build(
   kl_tokens: str = "all",
   freeze_positions: bool = True,
 ) -> Objective:
-  """Distillation in pre-training: KL, masked LM, cosine.
+  """Builds the distillation in pre-training: KL, masked LM, cosine.
 
-  `kl_loss` is KL(teacher || student) at the temperature, times its square, a
-  token; `cosine_loss` is 1 - cosine of the last hidden states, a token. Every
-  term is reported, one of weight 0 too. Padding enters none. The teacher has no
-  dropout.
+  `kl_loss` is the mean over tokens of KL(teacher || student) at the
+  temperature, times the temperature's square. `cosine_loss` is the mean over
+  tokens of 1 - cosine of the last hidden states. Terms with weight 0 are
+  reported too. Padding does not count. The teacher has no dropout.
 
   Args:
-    model: keyword arguments of the student's `build`, with `family`.
+    model: keyword arguments of the student's `build`, and `family`.
     teacher: the same for the teacher.
-    layers: the teacher's layers that the student begins with, together with its
-      embeddings and its masked-LM head; () to begin from the seed.
-    kl_weight: weight of `kl_loss` (research_projects/distillation/README.md,
-      --alpha_ce 5.0).
-    mlm_weight: weight of `mlm_loss` (the same, --alpha_mlm 2.0).
-    cosine_weight: weight of `cosine_loss` (the same, --alpha_cos 1.0).
-    temperature: temperature of the KL (the same, --temperature 2).
-    kl_tokens: "all" tokens except padding, or the "masked" ones
-      (distiller.py, restrict_ce_to_mask).
-    freeze_positions: keep the teacher's position embeddings as they are (the
-      README's commands, --freeze_pos_embs); a run refuses weight decay, which
-      would shrink them.
+    layers: the teacher's layers with which the student begins. It then also
+      begins with the teacher's embeddings and masked-LM head. () begins from
+      the seed.
+    kl_weight: the weight of `kl_loss` (research_projects/distillation/
+      README.md, --alpha_ce 5.0).
+    mlm_weight: the weight of `mlm_loss` (the same file, --alpha_mlm 2.0).
+    cosine_weight: the weight of `cosine_loss` (the same file, --alpha_cos 1.0).
+    temperature: the temperature of the KL (the same file, --temperature 2).
+    kl_tokens: "all" compares at all tokens except padding, "masked" at the
+      masked ones (distiller.py, restrict_ce_to_mask).
+    freeze_positions: True keeps the teacher's position embeddings (the README's
+      commands, --freeze_pos_embs). A run then refuses weight decay, which would
+      shrink them.
 
   Raises:
-    ValueError: teacher and student do not fit; an option is out of its range.
+    ValueError: teacher and student do not fit, or an option is out of its
+      range.
   """
   encoders = teaching.make_encoders("distil", model, teacher)
   teaching.check_sizes(*encoders, layers)
@@ -238,32 +275,47 @@ def build(
     heads.ForPreTraining(encoder, pairs=False) for encoder in encoders
   )
 
-  def init(rng, batch):
+  def init(rng: Array, batch: Batch) -> Params:
     check_batch("distil", batch, KEYS)
     check_segments(batch, student.encoder.num_segments)
     return student.init(rng, batch)["params"]
 
-  def init_frozen(rng, batch):
+  def init_frozen(rng: Array, batch: Batch) -> Params:
     return master.init(rng, batch)["params"]
 
-  def inherit(params, frozen):
+  def inherit(params: Params, frozen: Params) -> Params:
     return teaching.copy_layers(params, frozen, layers)
 
-  def loss(params, frozen, carry, batch, rng, train):
+  def loss(
+    params: Params,
+    frozen: Params,
+    carry: Carry,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Carry]:
     rngs = dropout_rngs(rng, train)
-    held = teaching.hold_positions(params) if freeze_positions else params
-    trained = {"params": held}
-    fixed = {"params": jax.lax.stop_gradient(frozen)}
-    hidden = student.apply(
-      trained, batch, train, rngs=rngs, method=teaching.last_hidden
+    if freeze_positions:
+      params = teaching.hold_positions(params)
+    variables: dict[str, Any] = {"params": params}
+    fixed: dict[str, Any] = {"params": jax.lax.stop_gradient(frozen)}
+    hidden: Any = student.apply(
+      variables, batch, train, rngs=rngs, method=teaching.last_hidden
     )
-    target = master.apply(fixed, batch, method=teaching.last_hidden)
-    readers = (
-      functools.partial(student.apply, trained, method=predict),
-      functools.partial(master.apply, fixed, method=predict),
+    teacher_hidden: Any = master.apply(
+      fixed, batch, method=teaching.last_hidden
     )
-    seen = (hidden, target)
-    return sums_of(*readers, seen, batch, temperature, kl_tokens), carry
+    read: Any = functools.partial(student.apply, variables, method=predict)
+    read_teacher: Any = functools.partial(master.apply, fixed, method=predict)
+    sums = sums_of(
+      read,
+      read_teacher,
+      (hidden, teacher_hidden),
+      batch,
+      temperature,
+      kl_tokens,
+    )
+    return sums, carry
 
   return Objective(
     init=init,

@@ -10,7 +10,10 @@ from bert_jax.kernels import fused
 from bert_jax.models import electra, layers
 from bert_jax.objectives.base import (
   MASKED_KEYS,
+  Batch,
+  Carry,
   Objective,
+  Params,
   Sums,
   build_encoder,
   check_batch,
@@ -20,6 +23,7 @@ from bert_jax.objectives.base import (
 )
 
 KEYS = ("sequence_ids", *MASKED_KEYS)
+# The names of the discriminator's sums, see `detection_sums`.
 METRICS = ("loss", "accuracy", "replaced", "flagged", "found")
 
 
@@ -28,17 +32,24 @@ def sample(
 ) -> Int[Array, "b m"]:
   """Draws an id from softmax(logits / temperature) at each position.
 
-  The largest of logits with Gumbel noise. The noise is a hash of (rng, b, m,
-  v), whatever the mesh and the rows that it adds to the vocabulary; those have
-  the lowest logits and are never drawn. No gradient flows back.
+  The sample is the argmax of the logits plus Gumbel noise. The noise is a hash
+  of the rng and of the indices of b, m and v, so that it does not depend on the
+  mesh. The rows that a mesh adds to the vocabulary have the lowest logits and
+  are never drawn. No gradient flows back to the logits.
+
+  Args:
+    logits: the generator's logits.
+    rng: a jax PRNG key.
+    temperature: the temperature of the softmax.
   """
   logits = jax.lax.stop_gradient(logits)
   rows, predictions, vocabulary = logits.shape
   words = jax.random.bits(rng, (2,), jnp.uint32)
   bits = layers.dropout_bits(words, (rows * predictions, vocabulary))
-  bits = fused.mix(bits)  # Here the lowest bits count too.
-  # Gumbel noise is made from exponential noise near 0, where floats are dense:
-  # the largest noise, which decides, is then as fine as 32 bits allow.
+  # The lowest bits are the least random ones, and here they matter too.
+  bits = fused.mix(bits)
+  # Large Gumbel noise, which decides the argmax, comes from exponential noise
+  # near 0. Floats are dense there, so that all 32 bits count.
   uniform = (bits.astype(jnp.float32) + 0.5) * 2.0**-32
   noise = -jnp.log(-jnp.log1p(-uniform)).reshape(logits.shape)
   return jnp.argmax(logits / temperature + noise, axis=-1).astype(jnp.int32)
@@ -52,12 +63,16 @@ def write_ids(
 ) -> Int[Array, "b l"]:
   """Writes `ids` at `positions`, except in unused slots (weight 0).
 
-  The first of several slots at one position counts.
+  If several slots have the same position, the first of them is written.
+
+  Args:
+    input_ids: the ids to change.
+    positions: the position of each slot.
+    ids: the id of each slot.
+    weights: 0 for an unused slot.
   """
-  places = jnp.arange(input_ids.shape[1])[None, None]
-  here = (positions[..., None] == places) & (weights > 0)[..., None]
-  written = jnp.take_along_axis(ids, jnp.argmax(here, axis=1), axis=1)
-  return jnp.where(here.any(axis=1), written, input_ids)
+  columns = jnp.arange(input_ids.shape[1])[None, None]
+  writes = (positions[..., None] == columns) & (weights > 0)[..., None]
 
 
 def detection_sums(
@@ -65,21 +80,27 @@ def detection_sums(
   replaced: Float[Array, "b l"],
   real: Float[Array, "b l"],
 ) -> Sums:
-  """Sums over the real tokens; their names are `rtd_` and one of `METRICS`.
+  """Returns sums over the real tokens, named `rtd_NAME`, NAME in `METRICS`.
 
-  `replaced` counts tokens that are not the original, `flagged` tokens that the
-  discriminator takes for replaced, and `found` tokens that are both. Precision
-  is found / flagged, recall found / replaced.
+  `replaced` counts the tokens that are not the original ones. `flagged` counts
+  the tokens that the discriminator classifies as replaced. `found` counts the
+  tokens that are both. Precision is found / flagged, and recall is found /
+  replaced.
+
+  Args:
+    logits: the discriminator's logits.
+    replaced: 1 for a token that is not the original one.
+    real: 0 for padding, else 1.
   """
   flagged = (logits > 0).astype(jnp.float32)
-  values = dict(
+  metrics = dict(
     loss=jnp.logaddexp(0.0, logits) - replaced * logits,
     accuracy=(flagged == replaced).astype(jnp.float32),
     replaced=replaced,
     flagged=flagged,
     found=flagged * replaced,
   )
-  return {f"rtd_{name}": (values[name] * real).sum() for name in METRICS}
+  return {f"rtd_{name}": (metrics[name] * real).sum() for name in METRICS}
 
 
 def build(
@@ -87,62 +108,73 @@ def build(
   discriminator_weight: float = 50.0,
   temperature: float = 1.0,
 ) -> Objective:
-  """The generator's masked LM, and telling its samples from original tokens.
+  """Builds the generator's masked LM and the detection of its samples.
 
-  The discriminator sees a sample at each masked position; one that equals the
-  original counts as original. Its loss is the mean over all tokens that are no
-  padding, [CLS] and [SEP] among them, and reaches the generator through the
-  shared embeddings only. In an evaluation, samples depend on the parameters and
-  on a row's place in its batch alone.
+  The discriminator sees a sample at each masked position. A sample that equals
+  the original token counts as original. The discriminator's loss is the mean
+  over all real tokens, also [CLS] and [SEP]. Its gradient reaches the generator
+  only through the shared embeddings. In an evaluation the samples depend only
+  on the parameters and on a row's index in its batch.
 
   Args:
-    model: keyword arguments of the family's `build`, with `family`.
-    discriminator_weight: weight of the discriminator's loss; the generator's
-      is 1 (google-research/electra configure_pretraining.py).
-    temperature: temperature of the samples (the same file).
+    model: keyword arguments of the family's `build`, and `family`.
+    discriminator_weight: the weight of the discriminator's loss; the weight of
+      the generator's loss is 1 (google-research/electra
+      configure_pretraining.py).
+    temperature: the temperature of the samples (the same file).
 
   Raises:
-    ValueError: another family, or a temperature that is not above 0.
+    ValueError: the objective does not train this family, or the temperature is
+      not above 0.
   """
   _, encoder = build_encoder("electra", model)
   check_temperature(temperature)
   module = electra.ForPreTraining(encoder)
 
-  def init(rng, batch):
+  def init(rng: Array, batch: Batch) -> Params:
     check_batch("electra", batch, KEYS)
     return module.init(rng, batch)["params"]
 
-  def weights(batch):
+  def weights(batch: Batch) -> Sums:
     masked = batch["mlm_weights"].sum(dtype=jnp.float32)
     real = (batch["sequence_ids"] > 0).sum(dtype=jnp.float32)
-    result = {"mlm_loss": masked, "mlm_accuracy": masked}
-    return result | {f"rtd_{name}": real for name in METRICS}
+    detection = {f"rtd_{name}": real for name in METRICS}
+    return {"mlm_loss": masked, "mlm_accuracy": masked} | detection
 
-  def loss(params, frozen, carry, batch, rng, train):
+  def loss(
+    params: Params,
+    frozen: Params,
+    carry: Carry,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Carry]:
     del frozen
-    generator, discriminator, noise = jax.random.split(rng, 3)
+    generator_rng, discriminator_rng, noise_rng = jax.random.split(rng, 3)
 
-    def run(method, batch, rng):
+    def run(method: str, batch: Batch, rng: Array) -> Any:
       rngs = dropout_rngs(rng, train)
       return module.apply(
         {"params": params}, batch, train=train, rngs=rngs, method=method
       )
 
-    logits = run("generate", batch, generator)
-    slots, ids, used = (batch[key] for key in MASKED_KEYS)
-    drawn = sample(logits, noise, temperature)
-    seen = write_ids(batch["input_ids"], slots, drawn, used)
-    original = write_ids(batch["input_ids"], slots, ids, used)
-    detected = run("discriminate", batch | {"input_ids": seen}, discriminator)
-    sums = classification_sums("mlm", logits, ids, used)
+    logits = run("generate", batch, generator_rng)
+    positions, ids, weights = (batch[key] for key in MASKED_KEYS)
+    samples = sample(logits, noise_rng, temperature)
+    corrupted = write_ids(batch["input_ids"], positions, samples, weights)
+    original = write_ids(batch["input_ids"], positions, ids, weights)
+    detection_logits = run(
+      "discriminate", batch | {"input_ids": corrupted}, discriminator_rng
+    )
+    sums = classification_sums("mlm", logits, ids, weights)
     sums |= detection_sums(
-      detected,
-      (seen != original).astype(jnp.float32),
+      detection_logits,
+      (corrupted != original).astype(jnp.float32),
       (batch["sequence_ids"] > 0).astype(jnp.float32),
     )
     return sums, carry
 
-  def flops(batch):
+  def flops(batch: Batch) -> float:
     rows, length = batch["input_ids"].shape
     predictions = batch["mlm_positions"].shape[1]
     return 3 * electra.flops(encoder, rows, length, predictions)

@@ -1,7 +1,7 @@
-"""ELMo's objective: the words after and before (Peters et al. 2018).
+"""ELMo's objective: the next and the previous word (Peters et al. 2018).
 
-The softmax over words is sampled in training as TensorFlow samples it
-(`draw`, `sampled_losses`), or full and made in parts (`full_sum`).
+In training the softmax over words may be sampled as in TensorFlow (`draw`,
+`sampled_losses`). Otherwise it is full, and computed in chunks (`full_sum`).
 """
 
 import functools
@@ -20,34 +20,53 @@ from bert_jax.models import elmo, heads
 from bert_jax.objectives.base import (
   Batch,
   Objective,
+  Params,
+  Sums,
   build_encoder,
   check_batch,
   cross_entropy,
-  sum_by_parts,
+  sum_by_chunks,
 )
 
-# Direction -> the words that it predicts.
+# Direction -> the word that it predicts.
 TARGETS = {"forward": "next", "backward": "previous"}
-KEYS = ("char_ids", "sequence_ids")
-KEYS += tuple(f"{t}_{k}" for t in TARGETS.values() for k in ("ids", "weights"))
-# Number of logits that are made at once on all devices: float32, 1 GiB. The
-# logits of a published batch, 384 rows of 20 words, would be 23 GiB, and as
-# much again for their gradient.
+KEYS = (
+  "char_ids",
+  "sequence_ids",
+  "next_ids",
+  "next_weights",
+  "previous_ids",
+  "previous_weights",
+)
+# The number of logits that are in memory at once, on all devices together: 1
+# GiB in float32. The logits of a published batch, 384 rows of 20 words, would
+# be 23 GiB, and their gradient another 23 GiB.
 LOGITS = 2**28
 
 
 def log_uniform(ids: Int[Array, "*n"], vocab_size: int) -> Float[Array, "*n"]:
-  """The probability of a class under the candidates' distribution.
+  """Returns the probability of drawing a class k as a candidate.
 
-  log((k + 2) / (k + 1)) / log(V + 1): Zipf's law for words by their count
-  (tf.random.log_uniform_candidate_sampler).
+  It is log((k + 2) / (k + 1)) / log(V + 1), which is Zipf's law for words in
+  the order of their counts (tf.random.log_uniform_candidate_sampler).
+
+  Args:
+    ids: the classes k.
+    vocab_size: V.
   """
   return jnp.log1p(1.0 / (ids + 1.0)) / math.log(vocab_size + 1.0)
 
 
 @functools.cache
 def draws_for(count: int, vocab_size: int) -> int:
-  """Draws that hold `count` different classes but by a miracle.
+  """Returns a number of draws that almost surely gives enough classes.
+
+  The expected number of different classes among so many draws is at least
+  `count` plus 8 standard deviations.
+
+  Args:
+    count: the number of different classes that are needed.
+    vocab_size: the number of all classes.
 
   Raises:
     ValueError: there are not as many classes.
@@ -60,10 +79,10 @@ def draws_for(count: int, vocab_size: int) -> int:
   ids = np.arange(vocab_size)
   p = np.log1p(1.0 / (ids + 1.0)) / math.log(vocab_size + 1.0)
 
-  def enough(number):
-    missed = np.exp(number * np.log1p(-p))
-    spread = math.sqrt((missed * (1.0 - missed)).sum())
-    return (1.0 - missed).sum() - 8.0 * spread >= count
+  def enough(draws: int) -> bool:
+    missed = np.exp(draws * np.log1p(-p))
+    deviation = math.sqrt((missed * (1.0 - missed)).sum())
+    return (1.0 - missed).sum() - 8.0 * deviation >= count
 
   high = count
   while not enough(high):
@@ -82,26 +101,27 @@ def draw(
 
   Args:
     key: a jax PRNG key.
-    count: k.
-    vocab_size: V.
+    count: k, the number of classes to draw.
+    vocab_size: the number of all classes.
 
   Returns:
-    The classes and the number of draws that it took.
+    The classes, and the number of draws until the last of them came.
   """
   number = draws_for(count, vocab_size)
   scale = math.log(vocab_size + 1.0)
   coarse, fine = jax.random.uniform(key, (2, number))
-  # 23 random bits are too few to reach every one of 793,471 classes: the second
+  # 23 random bits are too few to reach all of 793,471 classes, so a second
   # number spreads the draws between the steps of the first.
   x = jnp.exp(coarse * scale) * (1.0 + fine * (scale * 2.0**-23))
   ids = jnp.clip(x.astype(jnp.int32) - 1, 0, vocab_size - 1)
   order = jnp.argsort(ids, stable=True)
   ordered = ids[order]
-  first = jnp.append(True, ordered[1:] != ordered[:-1])
-  new = jnp.zeros(number, bool).at[order].set(first)
-  place = jnp.cumsum(new) - 1
-  tries = (place < count - 1).sum() + 1
-  slots = jnp.where(new, place, count)
+  is_first = jnp.append(True, ordered[1:] != ordered[:-1])
+  is_new = jnp.zeros(number, bool).at[order].set(is_first)
+  # For each draw, the index of its last new class so far.
+  class_index = jnp.cumsum(is_new) - 1
+  tries = (class_index < count - 1).sum() + 1
+  slots = jnp.where(is_new, class_index, count)
   chosen = jnp.zeros(count, jnp.int32).at[slots].set(ids, mode="drop")
   return chosen, tries.astype(jnp.float32)
 
@@ -109,7 +129,13 @@ def draw(
 def log_expected(
   ids: Int[Array, "*n"], tries: Float[Array, ""], vocab_size: int
 ) -> Float[Array, "*n"]:
-  """Log of how often a class is expected among the candidates."""
+  """Returns the log of how often a class is expected among the candidates.
+
+  Args:
+    ids: the classes.
+    tries: the number of draws, see `draw`.
+    vocab_size: the number of all classes.
+  """
   p = log_uniform(ids, vocab_size)
   return jnp.log(-jnp.expm1(tries * jnp.log1p(-p)))
 
@@ -123,22 +149,22 @@ def sampled_losses(
   tries: Float[Array, ""],
   vocab_size: int,
 ) -> Float[Array, "*n"]:
-  """tf.nn.sampled_softmax_loss: the softmax over the label and candidates.
+  """Returns the losses of the softmax over the label and the candidates.
 
-  The log of the expected count is taken off each logit; a candidate that is the
-  label itself is left out.
+  This is tf.nn.sampled_softmax_loss. Each logit is reduced by the log of the
+  expected count of its class. A candidate that is the label itself is left out.
 
   Args:
     hidden: the hidden states to decode.
     labels: the right classes.
-    rows: the labels' rows of the table and biases.
-    sampled: the candidates' rows of the table and biases.
+    rows: the labels' rows of the table, and their biases.
+    sampled: the candidates' rows of the table, and their biases.
     ids: the candidates.
-    tries: the number of draws that the candidates took, see `draw`.
-    vocab_size: V.
+    tries: the number of draws, see `draw`.
+    vocab_size: the number of all classes.
 
   Returns:
-    Nats, float32.
+    The losses in nats, float32.
   """
   vectors, biases = rows
   true = (hidden.astype(jnp.float32) * vectors).sum(-1) + biases
@@ -160,73 +186,95 @@ def full_sum(
   bias: Float[Array, "v"],
   vocab_size: int,
 ) -> Float[Array, ""]:
-  """Weighted sum of the full softmax's losses, in nats, part by part.
+  """Returns the weighted sum of the full softmax's losses, in nats.
 
-  The backward pass makes a part's logits again.
+  It is computed in chunks, see `base.sum_by_chunks`, unless all logits may be
+  in memory at once.
+
+  Args:
+    hidden: the hidden states to decode.
+    labels: the right classes.
+    weights: the weight of each position.
+    table: the rows of the softmax.
+    bias: the biases of the softmax.
+    vocab_size: the number of all classes; the table may have more rows.
   """
   count, length = labels.shape
   size = max(1, min(length, LOGITS // (count * table.shape[0])))
 
-  def sum_of(x, labels, weights):
+  def sum_chunk(x: Array, labels: Array, weights: Array) -> Array:
     logits = heads.decode(x, table, vocab_size, bias)
     return (cross_entropy(logits, labels) * weights).sum()
 
   if size == length:
-    return sum_of(hidden, labels, weights)
-  return sum_by_parts(sum_of, size, hidden, labels, weights)
+    return sum_chunk(hidden, labels, weights)
+  return sum_by_chunks(sum_chunk, size, hidden, labels, weights)
 
 
-def first_states(encoder: elmo.Elmo, batch: Batch) -> elmo.States:
-  """States of zeros for the rows of a batch, boxed with logical axes."""
+def first_states(encoder: elmo.Elmo, batch: Batch) -> Any:
+  """Returns states of zeros for the rows of a batch.
+
+  The structure is that of `elmo.States`; the arrays are boxed with logical
+  axes.
+
+  Args:
+    encoder: the encoder, which has the sizes.
+    batch: the batch, arrays or shapes.
+  """
   rows = batch["char_ids"].shape[0]
 
-  def zeros(width):
+  def zeros(width: int) -> nn.LogicallyPartitioned:
     states = jnp.zeros((rows, width), jnp.float32)
     return nn.LogicallyPartitioned(states, ("batch", None))
 
-  def direction():
-    layers = range(encoder.num_layers)
-    return tuple((zeros(encoder.cell), zeros(encoder.hidden)) for _ in layers)
-
-  return tuple(direction() for _ in TARGETS)
+  return tuple(
+    tuple(
+      (zeros(encoder.cell), zeros(encoder.hidden))
+      for _ in range(encoder.num_layers)
+    )
+    for _ in TARGETS
+  )
 
 
 def check_rows(batch: Batch, states: elmo.States) -> None:
-  """Raises ValueError unless a batch has a row for every state."""
+  """Raises ValueError unless the number of rows is that of the states."""
   rows, expected = batch["char_ids"].shape[0], states[0][0][0].shape[0]
   if rows != expected:
     raise ValueError(
-      f"objective.stateful goes on with {expected} rows, and a micro-batch has"
-      f" {rows}; set micro_batches=1."
+      f"objective.stateful has states for {expected} rows, but a micro-batch"
+      f" has {rows}; set micro_batches=1."
     )
 
 
 def check_streams(batch: Batch, stateful: bool) -> None:
-  """Raises ValueError if the data are not of the kind that states need."""
+  """Raises ValueError if the data do not fit the option `stateful`."""
   if ("back_char_ids" in batch) != stateful:
     remedy = "=batch_size" if stateful else "=0"
     raise ValueError(
-      f"objective.stateful={stateful} needs data.streams{remedy}: a text goes"
-      " on from batch to batch where states do."
+      f"objective.stateful={stateful} needs data.streams{remedy}: states and"
+      " text must both continue from batch to batch, or neither."
     )
 
 
 def build(
   model: dict[str, Any], negatives: int = 0, stateful: bool = False
 ) -> Objective:
-  """Bidirectional language model: the average of both directions' means.
+  """Builds the bidirectional language model.
 
-  Evaluation is without states, and always with the full softmax.
+  The loss is the average of the two directions' mean losses. An evaluation has
+  no states, and always uses the full softmax.
 
   Args:
-    model: keyword arguments of the family's `build`, with `family`.
-    negatives: words that each direction's softmax is sampled from in training,
-      besides the right one (8,192 as published); 0 for the full softmax.
-    stateful: go on from batch to batch with the states that a row left (as
-      published); else every row begins with zeros.
+    model: keyword arguments of the family's `build`, and `family`.
+    negatives: the number of words that are drawn for each direction's softmax
+      in training, besides the right word (8,192 as published); 0 for the full
+      softmax.
+    stateful: True starts each row with the states at the end of the same row of
+      the previous batch (as published). False starts it with zeros.
 
   Raises:
-    ValueError: another family, or more negatives than words.
+    ValueError: the objective does not train this family, or there are not as
+      many words as negatives.
   """
   _, encoder = build_encoder("elmo", model)
   module = elmo.ForPreTraining(encoder)
@@ -234,56 +282,64 @@ def build(
   if negatives:
     draws_for(negatives, size)
 
-  def init(rng, batch):
+  def init(rng: Array, batch: Batch) -> Params:
     check_batch("elmo", batch, KEYS)
     check_streams(batch, stateful)
     return module.init(rng, batch)["params"]
 
-  def carry(batch):
+  def carry(batch: Batch) -> Any:
     return first_states(encoder, batch) if stateful else {}
 
-  def weights(batch):
+  def weights(batch: Batch) -> Sums:
     return {
-      f"{way}_loss": batch[f"{target}_weights"].sum(dtype=jnp.float32)
-      for way, target in TARGETS.items()
+      f"{direction}_loss": batch[f"{target}_weights"].sum(dtype=jnp.float32)
+      for direction, target in TARGETS.items()
     }
 
-  def loss(params, frozen, states, batch, rng, train):
+  def loss(
+    params: Params,
+    frozen: Params,
+    states: Any,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Any]:
     del frozen
-    before = None
+    first = None
     if stateful and train:
       check_rows(batch, states)
-      before = states
+      first = states
 
-    def run(module):
-      hidden, after = module.encode(batch, before, train=train)
+    def run(module: elmo.ForPreTraining) -> tuple[Sums, elmo.States]:
+      hidden, last = module.encode(batch, first, train=train)
       if train and negatives:
         losses = _sampled(module, hidden, batch, rng, negatives)
-        return {
-          f"{way}_loss": (some * batch[f"{target}_weights"]).sum()
-          for (way, target), some in zip(TARGETS.items(), losses, strict=True)
-        }, after
-      return {
-        f"{way}_loss": full_sum(
-          x,
-          batch[f"{target}_ids"],
-          batch[f"{target}_weights"],
-          *module.table(),
-          size,
-        )
-        for (way, target), x in zip(TARGETS.items(), hidden, strict=True)
-      }, after
+        sums = [
+          (direction_losses * batch[f"{target}_weights"]).sum()
+          for target, direction_losses in zip(
+            TARGETS.values(), losses, strict=True
+          )
+        ]
+      else:
+        sums = []
+        for target, x in zip(TARGETS.values(), hidden, strict=True):
+          labels = batch[f"{target}_ids"]
+          weights = batch[f"{target}_weights"]
+          table, bias = module.table()
+          sums.append(full_sum(x, labels, weights, table, bias, size))
+      names = (f"{direction}_loss" for direction in TARGETS)
+      return dict(zip(names, sums, strict=True)), last
 
     rngs = {"dropout": jax.random.fold_in(rng, 2)} if train else None
-    sums, after = nn.apply(run, module)({"params": params}, rngs=rngs)
-    return sums, jax.lax.stop_gradient(after) if before else states
+    sums, last = nn.apply(run, module)({"params": params}, rngs=rngs)
+    return sums, jax.lax.stop_gradient(last) if first else states
 
-  def flops(batch):
+  def flops(batch: Batch) -> float:
     rows, length = batch["char_ids"].shape[:2]
     predictions = negatives + 1 if negatives else size
     return 3 * elmo.flops(encoder, rows, length, predictions)
 
-  coefficients = {f"{way}_loss": 0.5 for way in TARGETS}
+  coefficients = {f"{direction}_loss": 0.5 for direction in TARGETS}
   return Objective(
     init=init,
     weights=weights,
@@ -301,32 +357,45 @@ def _sampled(
   rng: Array,
   negatives: int,
 ) -> list[Array]:
-  """Losses of both directions, with candidates of each, as published."""
+  """Returns the losses of both directions.
+
+  As published, each direction draws its own candidates.
+
+  Args:
+    module: the module, bound to its parameters.
+    hidden: the hidden states of each direction.
+    batch: the batch.
+    rng: the key for the candidates.
+    negatives: the number of candidates.
+  """
   size = module.encoder.vocab_size
   labels = [batch[f"{target}_ids"] for target in TARGETS.values()]
-  drawn = [
-    draw(jax.random.fold_in(rng, way), negatives, size)
-    for way in range(len(labels))
+  directions = range(len(labels))
+  candidates = [
+    draw(jax.random.fold_in(rng, direction), negatives, size)
+    for direction in directions
   ]
-  # All at once: the gradient of each look-up is as large as the table.
-  wanted = [*labels, *(ids for ids, _ in drawn)]
-  rows, biases = module.rows(jnp.concatenate([ids.ravel() for ids in wanted]))
-  ends = list(itertools.accumulate(ids.size for ids in wanted))[:-1]
+  # Look up all rows at once, since the gradient of each look-up is as large as
+  # the table.
+  needed_ids = [*labels, *(ids for ids, _ in candidates)]
+  rows, biases = module.rows(
+    jnp.concatenate([ids.ravel() for ids in needed_ids])
+  )
+  ends = list(itertools.accumulate(ids.size for ids in needed_ids))[:-1]
   decoders = [
     (row.reshape(*ids.shape, -1), bias.reshape(ids.shape))
     for ids, row, bias in zip(
-      wanted, jnp.split(rows, ends), jnp.split(biases, ends), strict=True
+      needed_ids, jnp.split(rows, ends), jnp.split(biases, ends), strict=True
     )
   ]
-  ways = len(labels)
   return [
     sampled_losses(
-      hidden[way],
-      labels[way],
-      decoders[way],
-      decoders[ways + way],
-      *drawn[way],
+      hidden[direction],
+      labels[direction],
+      decoders[direction],
+      decoders[len(labels) + direction],
+      *candidates[direction],
       size,
     )
-    for way in range(ways)
+    for direction in directions
   ]

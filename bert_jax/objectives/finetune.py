@@ -1,8 +1,8 @@
 """Fine-tuning: the loss of a task on an encoder with the task's head.
 
-Classes, a regression, choices, tags, spans (Devlin et al. 2019, section 4 and
-appendix A.5); with GPT-1, its auxiliary language model (Radford et al. 2018,
-section 3.2).
+A task has classes, a regression, choices, tags or spans (Devlin et al. 2019,
+section 4 and appendix A.5). GPT-1 can add its language model as a second loss
+(Radford et al. 2018, section 3.2).
 """
 
 import functools
@@ -16,11 +16,19 @@ from jaxtyping import Array, Float
 
 from bert_jax import models
 from bert_jax.models import question_head, task_heads
-from bert_jax.models.encoder import INPUTS, attributes, encode, stack_flops
+from bert_jax.models.encoder import (
+  INPUTS,
+  Encoder,
+  attributes,
+  encode,
+  stack_flops,
+)
 from bert_jax.objectives import lm
 from bert_jax.objectives.base import (
   Batch,
+  Carry,
   Objective,
+  Params,
   Sums,
   check_batch,
   check_choice,
@@ -31,34 +39,43 @@ from bert_jax.objectives.base import (
 )
 
 KEYS = ("input_ids", "sequence_ids", "labels", "label_weights")
+# The values of the options `span_positions` and `head`; see `build`.
 SPAN_POSITIONS = ("all", "real")
 HEADS = ("new", "taken")
-# google-research/electra configure_finetuning.py, answerable_weight.
+# The weight of the logit of no answer (google-research/electra
+# configure_finetuning.py, answerable_weight).
 NULL_WEIGHT = 0.5
 
 
 def task_sums(
   kind: str, logits: Array, labels: Array, weights: Float[Array, "*n"]
 ) -> Sums:
-  """Weighted sums `task_loss`, and `task_accuracy` where there are labels.
+  """Returns weighted sums `task_loss` and `task_accuracy`.
 
-  Cross-entropy in nats; the squared error of a regression; of several labels at
-  once the mean over all of their binary cross-entropies, right if all are; of
-  spans the mean of start and end (google-research/bert run_squad.py, model_fn),
-  right if both are.
+    kind         loss of an example                        counts as right if
+    regression   squared error                             (no accuracy)
+    multi_label  mean of the labels' binary cross-         all labels are right
+                 entropies
+    span         mean of the cross-entropies of start and  both are right
+                 end (google-research/bert run_squad.py,
+                 model_fn)
+    others       cross-entropy                             the label is right
+
+  Cross-entropies are in nats.
 
   Args:
     kind: the kind of the task, a key of `task_heads.NAMES`.
     logits: the head's logits, see models/task_heads.py.
-    labels: int32 or float32 [b]; [b, n] of several at once; [b, l] of tags;
-      [b, 2] of spans.
-    weights: [b]; [b, l] of tags. Where it is 0 the label is not read.
+    labels: int32 or float32: [b, n] for multi_label, [b, l] for tagging, [b, 2]
+      for spans, [b] for the others.
+    weights: [b, l] for tagging, [b] for the others. A label with weight 0 does
+      not count.
   """
   if kind == "regression":
     error = jnp.where(weights > 0, logits[..., 0] - labels, 0.0)
     return {"task_loss": (jnp.square(error) * weights).sum()}
   if kind == "multi_label":
-    # As torch's BCEWithLogitsLoss, with which transformers trains them.
+    # This is torch's BCEWithLogitsLoss, with which transformers trains.
     logits, labels = logits.astype(jnp.float32), labels.astype(jnp.float32)
     losses = jax.nn.softplus(logits) - logits * labels
     right = ((logits > 0) == (labels > 0)).all(-1).astype(jnp.float32)
@@ -79,18 +96,19 @@ def _weighted(losses: Array, right: Array, weights: Array) -> Sums:
 
 
 def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
-  """Weighted sums `task_loss` and `task_accuracy`.
+  """Returns weighted sums `task_loss` and `task_accuracy` of ELECTRA's head.
 
-  In nats: the mean of the cross-entropies of the start and of the end given the
-  right start, and half the binary one of no answer (google-research/electra
-  finetune/qa/qa_tasks.py, get_prediction_module). A window without the answer
-  has start and end at [CLS], but has no answer only if its question has none.
-  A row is right if its start is, and the end given the right start.
+  The loss, in nats, is the mean of two cross-entropies, of the start and of the
+  end given the right start; plus `NULL_WEIGHT` times the binary cross-entropy
+  of no answer (google-research/electra finetune/qa/qa_tasks.py,
+  get_prediction_module). A row counts as right if both start and end are right.
+  If a window does not contain the answer, the labels of start and end are at
+  [CLS]; but `unanswerable` is 1 only if the question has no answer at all.
 
   Args:
-    logits: the logits for the starts of `labels`.
-    batch: `labels` int32 [b, 2], `label_weights` [b], `unanswerable` float32
-      [b], 1 for a question without an answer.
+    logits: the logits given the starts of `labels`.
+    batch: has `labels` int32 [b, 2], `label_weights` [b] and `unanswerable`
+      float32 [b], which is 1 for a question without an answer.
   """
   (start, end), weights = batch["labels"].T, batch["label_weights"]
   loss = (
@@ -106,10 +124,15 @@ def joint_sums(logits: question_head.AnswerLogits, batch: Batch) -> Sums:
 def language_model_sums(
   hidden: Float[Array, "n l d"], module: Any, batch: Batch
 ) -> Sums:
-  """Sums over rows of each row's mean `lm_loss` and `lm_accuracy`.
+  """Returns the sums over rows of each row's mean `lm_loss`, `lm_accuracy`.
 
-  Every token of a row is a target but the first (openai/
+  All tokens of a row except the first are targets (openai/
   finetune-transformer-lm train.py, model: lm_losses).
+
+  Args:
+    hidden: the last hidden states of the n rows, n = b or b c.
+    module: a module with an encoder.
+    batch: has `input_ids` and `sequence_ids`, [b, l] or [b, c, l].
   """
   length = batch["input_ids"].shape[-1]
   ids = batch["input_ids"].reshape(-1, length)
@@ -123,13 +146,18 @@ def language_model_sums(
 
 
 def next_targets(batch: Batch) -> Float[Array, "*b l"]:
-  """1 where the next token is real, else 0."""
+  """Returns 1 where the next token is real, else 0."""
   real = (batch["sequence_ids"][..., 1:] > 0).astype(jnp.float32)
   return jnp.pad(real, [(0, 0)] * (real.ndim - 1) + [(0, 1)])
 
 
-def _both(module: Any, batch: Batch, train: bool) -> tuple[Array, Sums]:
-  """Logits, and the sums of the language model on the same hidden states."""
+def _logits_and_lm_sums(
+  module: Any, batch: Batch, train: bool
+) -> tuple[Array, Sums]:
+  """Returns the task's logits and the language model's sums.
+
+  Both read the same hidden states.
+  """
   length = batch["input_ids"].shape[-1]
   flat = {key: batch[key].reshape(-1, length) for key in INPUTS if key in batch}
   hidden, _ = encode(module.encoder, flat, train=train)
@@ -142,11 +170,13 @@ def _both(module: Any, batch: Batch, train: bool) -> tuple[Array, Sums]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def fixed_row(table: Float[Array, "v d"], row: int) -> Float[Array, "v d"]:
-  """The table, whose row of that number gets no gradient."""
+  """Returns the table; its row number `row` gets no gradient."""
   return table
 
 
-def _fixed_row_backward(row, _, gradient):
+def _fixed_row_backward(
+  row: int, _: None, gradient: Float[Array, "v d"]
+) -> tuple[Float[Array, "v d"]]:
   return (gradient.at[row].set(0.0),)
 
 
@@ -154,8 +184,8 @@ fixed_row.defvjp(lambda table, row: (table, None), _fixed_row_backward)
 
 
 def fix_padding(
-  params: Any, padding_id: int, tables: Sequence[str] = ("word",)
-) -> Any:
+  params: Params, padding_id: int, tables: Sequence[str] = ("word",)
+) -> Params:
   """Returns the parameters; no gradient reaches the embedding of padding.
 
   This is torch's `padding_idx` (transformers modeling_bert.py,
@@ -163,8 +193,8 @@ def fix_padding(
 
   Args:
     params: the parameters.
-    padding_id: id of padding.
-    tables: names of the tables whose row `padding_id` belongs to padding.
+    padding_id: the id of padding.
+    tables: the names of the tables whose row `padding_id` belongs to padding.
   """
   embeddings = dict(params["encoder"]["embeddings"])
   for name in tables:
@@ -177,32 +207,40 @@ def fix_padding(
 def _make_sums(
   module: Any, kind: str, lm_weight: float, span_positions: str
 ) -> Callable[..., Sums]:
-  """Returns (params, batch, rngs, train) -> the sums of all losses."""
-  joint = isinstance(module, task_heads.JointSpanClassifier)
-  method = "logits_given_starts" if joint else _both if lm_weight else None
+  """Returns a function (params, batch, rngs, train) -> sums of all losses."""
 
-  def sums_of(params, batch, rngs, train):
-    inputs = _inputs(module, batch)
+  def sum_losses(
+    params: Params, batch: Batch, rngs: dict[str, Array] | None, train: bool
+  ) -> Sums:
+    apply = functools.partial(
+      module.apply, {"params": params}, _inputs(module, batch)
+    )
     labels, weights = batch["labels"], batch["label_weights"]
-    starts = [labels[:, 0]] if joint else []
-    options = dict(train=train, rngs=rngs, method=method)
-    outputs = module.apply({"params": params}, inputs, *starts, **options)
-    if joint:
-      return joint_sums(outputs, batch)
-    logits, sums = outputs if lm_weight else (outputs, {})
+    options: dict[str, Any] = dict(train=train, rngs=rngs)
+    if isinstance(module, task_heads.JointSpanClassifier):
+      joint_logits = apply(
+        starts=labels[:, 0], method="logits_given_starts", **options
+      )
+      return joint_sums(joint_logits, batch)
+    sums: Sums = {}
+    if lm_weight:
+      logits, sums = apply(method=_logits_and_lm_sums, **options)
+    else:
+      logits = apply(**options)
     if kind == "span" and span_positions == "real":
       real = batch["sequence_ids"][..., None] > 0
       logits = jnp.where(real, logits, jnp.finfo(jnp.float32).min)
     return sums | task_sums(kind, logits, labels, weights)
 
-  return sums_of
+  return sum_losses
 
 
 def _inputs(module: Any, batch: Batch) -> Batch:
+  """Returns the arrays of a batch that the module reads."""
   return {k: batch[k] for k in task_heads.input_keys(module) if k in batch}
 
 
-def _check(
+def _check_options(
   family: str,
   kind: str,
   head: str,
@@ -210,6 +248,7 @@ def _check(
   span_positions: str,
   span_head: str,
 ) -> None:
+  """Raises ValueError if an option of `build` is out of its range."""
   check_family("finetune", family, models.FAMILIES)
   check_choice("kind", kind, task_heads.NAMES)
   check_choice("head", head, HEADS)
@@ -223,7 +262,9 @@ def _check(
   if lm_weight:
     check_family("finetune with lm_weight", family, ["gpt"])
     if kind in ("tagging", "span"):
-      raise ValueError(f"objective.lm_weight={lm_weight}: must be 0 of {kind}.")
+      raise ValueError(
+        f"objective.lm_weight={lm_weight}: must be 0 for {kind}."
+      )
 
 
 def _pretrained(path: str, family: str) -> bool:
@@ -234,6 +275,7 @@ def _pretrained(path: str, family: str) -> bool:
 
 
 def _weights(batch: Batch, kind: str, language_model: bool) -> Sums:
+  """Returns the weights of the sums; see `base.Objective`."""
   count = batch["label_weights"].sum(dtype=jnp.float32)
   weights = {"task_loss": count}
   if kind != "regression":
@@ -245,9 +287,15 @@ def _weights(batch: Batch, kind: str, language_model: bool) -> Sums:
 
 
 def training_flops(
-  encoder: Any, shape: tuple[int, ...], language_model: bool
+  encoder: Encoder, shape: tuple[int, ...], language_model: bool
 ) -> float:
-  """Operations of a step on `input_ids` of a shape, [b, l] or [b, c, l]."""
+  """Counts the floating-point operations of a training step.
+
+  Args:
+    encoder: the encoder, which has the sizes.
+    shape: the shape of `input_ids`, [b, l] or [b, c, l].
+    language_model: True if there is a language-model loss.
+  """
   *rows, length = shape
   e, count = encoder, math.prod(rows)
   total = stack_flops(e, count, length)
@@ -268,64 +316,77 @@ def build(
   padding_id: int | None = None,
   span_head: str = "apart",
 ) -> Objective:
-  """The mean loss over the labelled examples, words or windows of a batch.
+  """Builds the mean loss over labelled examples, words or windows of a batch.
 
   Args:
-    model: keyword arguments of the family's `build`, with `family`.
+    model: keyword arguments of the family's `build`, and `family`.
     kind: the kind of the task, a key of `task_heads.NAMES`.
     labels: the names of the task's classes or tags.
-    head: "new" to take the encoder and the pooler of a pre-trained model and
-      draw the other parameters; "taken" to take its classifier as well.
-    head_dropout: see `task_heads.head_of`.
-    lm_weight: weight of the loss of GPT-1's language model, the mean over rows
-      of each row's mean; 0.5 as published.
-    span_positions: the softmax of a span's ends runs over "all" positions of a
-      row, padding too (google-research/bert run_squad.py, transformers), or
-      over "real" tokens alone, so that no loss depends on the padding.
-    train_padding: True if a softmax over "all" trains the embedding of padding
-      too (run_squad.py); False to leave it as it is (transformers).
-    padding_id: id of padding in the data's vocabulary; None without data.
-    span_head: the head for questions: "apart" for BERT's, where start and end
-      are independent and the score at the first position means no answer; or
-      "joint", see `question_head` (ELECTRA's),
-      which looks at the context alone, whatever `span_positions` says.
+    head: "new" takes the encoder and the pooler of a pre-trained model and
+      draws the other parameters; "taken" also takes the model's classifier.
+    head_dropout: see `task_heads.head_options`.
+    lm_weight: the weight of the loss of GPT-1's language model, which is the
+      mean over rows of each row's mean; 0.5 as published.
+    span_positions: "all" lets the softmax of a span's ends run over all
+      positions of a row, also over padding (google-research/bert run_squad.py,
+      transformers). "real" lets it run over real tokens only, so that no loss
+      depends on the padding.
+    train_padding: True lets a softmax over "all" also train the embedding of
+      padding (run_squad.py); False does not (transformers).
+    padding_id: the id of padding in the data's vocabulary; None without data.
+    span_head: the head for questions. "apart" is BERT's, in which start and end
+      are independent, and the score at the first position means that there is
+      no answer. "joint" is ELECTRA's (see `question_head`), which reads only
+      the context, whatever `span_positions` is.
 
   Raises:
-    ValueError: an unknown kind or name, another family.
+    ValueError: the objective does not train this family, or an option is out of
+      its range.
   """
   model = dict(model)
   name = model.pop("family")
-  _check(name, kind, head, lm_weight, span_positions, span_head)
+  _check_options(name, kind, head, lm_weight, span_positions, span_head)
   family = models.family(name)
   encoder = family.build(**model)
-  options = task_heads.head_of(
+  options = task_heads.head_options(
     kind, family.POOLING, len(labels), head_dropout, span_head
   )
   module = task_heads.build(task_heads.NAMES[kind], encoder, options)
-  sums_of = _make_sums(module, kind, lm_weight, span_positions)
-  # An encoder with a padding id has a row of the position table for padding.
-  has_row = "padding_id" in attributes(encoder)
-  tables = ("word", "position") if has_row else ("word",)
-  fixed = kind == "span" and not train_padding and padding_id is not None
-  more = ("segment_ids", "unanswerable") if span_head == "joint" else ()
+  sum_losses = _make_sums(module, kind, lm_weight, span_positions)
+  # In the position table of an encoder with a `padding_id`, the row of that
+  # number belongs to padding.
+  has_padding_row = "padding_id" in attributes(encoder)
+  tables = ("word", "position") if has_padding_row else ("word",)
+  fixed_id = padding_id if kind == "span" and not train_padding else None
+  keys = [*KEYS]
+  if span_head == "joint":
+    keys += ["segment_ids", "unanswerable"]
 
-  def init(rng, batch):
-    check_batch("finetune", batch, KEYS + more)
+  def init(rng: Array, batch: Batch) -> Params:
+    check_batch("finetune", batch, keys)
     return module.init(rng, _inputs(module, batch))["params"]
 
-  def loss(params, frozen, carry, batch, rng, train):
+  def loss(
+    params: Params,
+    frozen: Params,
+    carry: Carry,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Carry]:
     del frozen
-    params = fix_padding(params, padding_id, tables) if fixed else params
+    if fixed_id is not None:
+      params = fix_padding(params, fixed_id, tables)
     rngs = dropout_rngs(rng, train)
-    return sums_of(params, batch, rngs, train), carry
+    return sum_losses(params, batch, rngs, train), carry
 
-  def flops(batch):
+  def flops(batch: Batch) -> float:
     return training_flops(encoder, batch["input_ids"].shape, bool(lm_weight))
 
-  def predict(params, batch):
+  def predict(params: Params, batch: Batch) -> Any:
     return module.apply({"params": params}, _inputs(module, batch))
 
-  def takes(path):
+  def takes(path: str) -> bool:
     return head == "taken" or _pretrained(path, name)
 
   language_model = {"lm_loss": lm_weight} if lm_weight else {}

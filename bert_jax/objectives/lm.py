@@ -7,18 +7,21 @@ from jaxtyping import Array, Float, Int
 
 from bert_jax.models import gpt, heads
 from bert_jax.objectives.base import (
+  Batch,
+  Carry,
   Objective,
+  Params,
   Sums,
   build_encoder,
   check_batch,
   classification_sums,
   dropout_rngs,
-  sum_by_parts,
+  sum_by_chunks,
 )
 
-# Number of positions of a row whose logits are made at once. The logits of a
-# whole batch, float32 [64, 512, 40478], would be 5 GiB, and as much again for
-# their gradient.
+# The number of positions of a row whose logits are in memory at once. The
+# logits of a whole batch, float32 [64, 512, 40478], would be 5 GiB, and their
+# gradient another 5 GiB.
 POSITIONS = 64
 
 
@@ -29,55 +32,71 @@ def language_model_sums(
   ids: Int[Array, "b l"],
   weights: Float[Array, "b l"],
 ) -> Sums:
-  """Weighted sums `lm_loss` (nats) and `lm_accuracy`, made part by part.
+  """Returns weighted sums `lm_loss` (nats) and `lm_accuracy`.
 
-  The backward pass makes a part's logits again.
+  They are computed in chunks; see `base.sum_by_chunks`.
+
+  Args:
+    hidden: the last hidden states.
+    table: the word table.
+    vocab_size: the number of pieces.
+    ids: the next token at each position.
+    weights: the weight of each position.
   """
   size = min(POSITIONS, ids.shape[1])
 
-  def sum_of(x, ids, weights):
+  def sum_chunk(x: Array, ids: Array, weights: Array) -> Sums:
     logits = heads.decode(x, table, vocab_size)
     return classification_sums("lm", logits, ids, weights)
 
-  return sum_by_parts(sum_of, size, hidden, ids, weights)
+  return sum_by_chunks(sum_chunk, size, hidden, ids, weights)
 
 
 def build(model: dict[str, Any]) -> Objective:
-  """Causal language model: the mean over the targets of the global batch.
+  """Builds the causal language model.
 
-  The softmax runs over the pieces. The released code keeps the positions'
-  vectors in the same matrix, and its softmax runs over those rows too (openai/
+  The loss is the mean over the targets of the global batch. The softmax runs
+  over the pieces only. The released program keeps the vectors of the positions
+  in the same matrix, so that its softmax runs over those rows too (openai/
   finetune-transformer-lm train.py); they are never targets.
 
   Args:
-    model: keyword arguments of the family's `build`, with `family`.
+    model: keyword arguments of the family's `build`, and `family`.
 
   Raises:
-    ValueError: another family.
+    ValueError: the objective does not train this family.
   """
   _, encoder = build_encoder("lm", model)
   module = gpt.ForPreTraining(encoder)
 
-  def init(rng, batch):
+  def init(rng: Array, batch: Batch) -> Params:
     check_batch("lm", batch, ("sequence_ids", "lm_ids", "lm_weights"))
     return module.init(rng, batch)["params"]
 
-  def weights(batch):
+  def weights(batch: Batch) -> Sums:
     targets = batch["lm_weights"].sum(dtype=jnp.float32)
     return {"lm_loss": targets, "lm_accuracy": targets}
 
-  def loss(params, frozen, carry, batch, rng, train):
+  def loss(
+    params: Params,
+    frozen: Params,
+    carry: Carry,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Carry]:
     del frozen
     rngs = dropout_rngs(rng, train)
-    hidden, table = module.apply(
+    outputs: Any = module.apply(
       {"params": params}, batch, train=train, rngs=rngs, method="encode"
     )
+    hidden, table = outputs
     sums = language_model_sums(
       hidden, table, encoder.vocab_size, batch["lm_ids"], batch["lm_weights"]
     )
     return sums, carry
 
-  def flops(batch):
+  def flops(batch: Batch) -> float:
     rows, length = batch["input_ids"].shape
     return 3 * gpt.flops(encoder, rows, length, length)
 

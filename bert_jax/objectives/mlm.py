@@ -1,7 +1,8 @@
-"""Masked language model of BERT, RoBERTa, ALBERT, SpanBERT and the small ones.
+"""The masked language model of BERT, RoBERTa, ALBERT, SpanBERT, DistilBERT.
 
-With it, as the model has them: the label of a pair of segments (BERT's next
-sentence prediction, ALBERT's sentence order), SpanBERT's boundary objective.
+Two more losses are optional: the label of a pair of segments (BERT's next
+sentence prediction, ALBERT's sentence order), and SpanBERT's boundary
+objective.
 """
 
 from typing import Any
@@ -13,7 +14,10 @@ from bert_jax.models import heads
 from bert_jax.objectives.base import (
   MASKED_KEYS,
   Batch,
+  Carry,
   Objective,
+  Params,
+  Sums,
   build_encoder,
   check_batch,
   check_choice,
@@ -22,21 +26,22 @@ from bert_jax.objectives.base import (
   dropout_rngs,
 )
 
-# Metric of pairs -> the meaning of label 1.
+# The prefix of the pairs' metrics -> the meaning of label 1.
 PAIRS = {"nsp": "the second is random", "sop": "the two are swapped"}
 PAIR_KEYS = ("cls_positions", "pair_labels", "pair_weights")
 
 
 def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
-  """`mlm_weights`, but 0 for tokens that the boundary head does not predict.
+  """Returns the weights of the boundary head's targets.
 
-  It predicts neither places beyond its table of positions nor spans at an edge
-  of a sequence, which have a special token on one side (facebookresearch/
+  They are `mlm_weights`, but 0 for tokens that the head does not predict. These
+  are tokens whose offset in the span has no row in the head's table, and tokens
+  of spans beside a special token, at an edge of a sequence (facebookresearch/
   SpanBERT pretraining/fairseq/data/masking.py, pad_to_len and span_masking).
 
   Args:
     batch: a batch with `span_positions`.
-    span_edges: predict spans at the edges as well.
+    span_edges: True also predicts the spans at the edges.
   """
   left, right = jnp.moveaxis(batch["span_positions"], -1, 0)
   offsets = batch["mlm_positions"] - left
@@ -45,7 +50,7 @@ def span_weights(batch: Batch, span_edges: bool = False) -> Float[Array, "b m"]:
     return weights
   # In a packed row each sequence has its own edges.
   rows = jnp.pad(batch["sequence_ids"], ((0, 0), (1, 1)))
-  ends = rows[:, 1:] != rows[:, :-1]  # [b, L + 1], between columns
+  ends = rows[:, 1:] != rows[:, :-1]  # [b, l + 1], between the columns.
   for columns in (left, right + 1):
     weights *= ~jnp.take_along_axis(ends, columns, 1)
   return weights
@@ -57,14 +62,21 @@ def targets(
   span_boundary: bool,
   span_edges: bool = False,
 ) -> dict[str, tuple[Array, Array]]:
-  """{metric's prefix: (labels, weights)} of each head that is trained."""
+  """Returns {prefix of the metrics: (labels, weights)} for every head.
+
+  Args:
+    batch: the batch.
+    pair_name: the prefix of the pairs' metrics; None without a pair head.
+    span_boundary: True if there is a boundary head.
+    span_edges: see `span_weights`.
+  """
   _, ids, weights = (batch[key] for key in MASKED_KEYS)
-  result = {"mlm": (ids, weights)}
+  head_targets = {"mlm": (ids, weights)}
   if pair_name:
-    result[pair_name] = (batch["pair_labels"], batch["pair_weights"])
+    head_targets[pair_name] = (batch["pair_labels"], batch["pair_weights"])
   if span_boundary:
-    result["span"] = (ids, span_weights(batch, span_edges))
-  return result
+    head_targets["span"] = (ids, span_weights(batch, span_edges))
+  return head_targets
 
 
 def build(
@@ -74,59 +86,70 @@ def build(
   span_boundary: bool = False,
   span_edges: bool = False,
 ) -> Objective:
-  """Masked LM; optionally pairs of segments and span boundaries.
+  """Builds the masked LM; optionally with pairs and span boundaries.
 
-  The loss is the sum of the means, each over its own targets of the global
+  The loss is a sum of means. Each head's mean is over its targets in the global
   batch (Devlin et al. 2019, A.2: "the sum of the mean masked LM likelihood and
   the mean next sentence prediction likelihood"; SpanBERT's
   pretraining/fairseq/criterions/spanbert_loss.py).
 
   Args:
-    model: keyword arguments of the family's `build`, with `family`.
-    pairs: train the pooler and the pair head as well.
-    pair_name: name of the pair label's metrics, see `PAIRS`; the data's
-      recipe decides what the label means.
-    span_boundary: train SpanBERT's boundary head as well.
-    span_edges: also on spans beside the first or last special token, which the
-      released program leaves out.
+    model: keyword arguments of the family's `build`, and `family`.
+    pairs: True also trains the pooler and the pair head.
+    pair_name: the prefix of the pairs' metrics, a key of `PAIRS`. The recipe of
+      the data decides the meaning of the label.
+    span_boundary: True also trains SpanBERT's boundary head.
+    span_edges: True also trains that head on spans beside the first or last
+      special token, which the released program leaves out.
 
   Raises:
-    ValueError: another family, or another name.
+    ValueError: the objective does not train this family, or the name of the
+      pairs is unknown.
   """
   family, encoder = build_encoder("mlm", model)
   check_choice("pair_name", pair_name, PAIRS)
   module = family.ForPreTraining(
     encoder, pairs=pairs, span_boundary=span_boundary
   )
-  trained = (pair_name if pairs else None, span_boundary, span_edges)
-  keys = ("sequence_ids", *MASKED_KEYS)
+  keys = ["sequence_ids", *MASKED_KEYS]
   keys += PAIR_KEYS if pairs else ()
-  keys += ("span_positions",) if span_boundary else ()
+  keys += ["span_positions"] if span_boundary else []
 
-  def init(rng, batch):
+  def head_targets(batch: Batch) -> dict[str, tuple[Array, Array]]:
+    name = pair_name if pairs else None
+    return targets(batch, name, span_boundary, span_edges)
+
+  def init(rng: Array, batch: Batch) -> Params:
     check_batch("mlm", batch, keys)
     check_segments(batch, encoder.num_segments)
     return module.init(rng, batch)["params"]
 
-  def weights(batch):
+  def weights(batch: Batch) -> Sums:
     return {
       f"{prefix}_{metric}": weights.sum(dtype=jnp.float32)
-      for prefix, (_, weights) in targets(batch, *trained).items()
+      for prefix, (_, weights) in head_targets(batch).items()
       for metric in ("loss", "accuracy")
     }
 
-  def loss(params, frozen, carry, batch, rng, train):
+  def loss(
+    params: Params,
+    frozen: Params,
+    carry: Carry,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Carry]:
     del frozen
     rngs = dropout_rngs(rng, train)
-    out = module.apply({"params": params}, batch, train=train, rngs=rngs)
-    sums = {}
-    for prefix, (labels, weights) in targets(batch, *trained).items():
+    logits = module.apply({"params": params}, batch, train=train, rngs=rngs)
+    sums: Sums = {}
+    for prefix, (labels, weights) in head_targets(batch).items():
       head = "pair" if prefix == pair_name else prefix
-      logits = out[f"{head}_logits"]
-      sums |= classification_sums(prefix, logits, labels, weights)
+      head_logits = logits[f"{head}_logits"]
+      sums |= classification_sums(prefix, head_logits, labels, weights)
     return sums, carry
 
-  def flops(batch):
+  def flops(batch: Batch) -> float:
     rows, length = batch["input_ids"].shape
     predictions = batch["mlm_positions"].shape[1]
     total = family.flops(encoder, rows, length, predictions)

@@ -1,21 +1,20 @@
-"""The parts that the objectives with a teacher share."""
+"""Functions that the objectives with a teacher share."""
 
 from collections.abc import Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
 from jaxtyping import Array, Float
 
 from bert_jax import models
-from bert_jax.models.encoder import encode
-from bert_jax.objectives.base import Batch
+from bert_jax.models.encoder import Encoder, encode
+from bert_jax.objectives.base import Batch, Params
 
-# Family -> a name for the rows that it reads. A family may teach another one
-# that reads the same rows.
-KINDS = {
+# Family -> the format of its rows. A family may teach any family with the same
+# format.
+ROW_FORMATS = {
   "bert": "bert",
   "tinybert": "bert",
   "distilbert": "bert",
@@ -25,27 +24,29 @@ KINDS = {
 
 def make_encoders(
   objective: str, model: dict[str, Any], teacher: dict[str, Any]
-) -> tuple[nn.Module, nn.Module]:
-  """Encoders of a student and of its teacher.
+) -> tuple[Encoder, Encoder]:
+  """Builds the encoders of a student and of its teacher.
 
   Args:
-    objective: the objective's name.
-    model: keyword arguments of the student's `build`, with `family`.
+    objective: the name of the objective.
+    model: keyword arguments of the student's `build`, and `family`.
     teacher: the same for the teacher.
 
   Raises:
-    ValueError: a family that cannot learn, or from the other.
+    ValueError: the objective does not support a family, or the families read
+      rows of different formats.
   """
-  families = model.get("family"), teacher.get("family")
-  for role, name in zip(("model", "teacher.model"), families, strict=True):
-    if name not in KINDS:
+  student, master = str(model.get("family")), str(teacher.get("family"))
+  for role, name in (("model", student), ("teacher.model", master)):
+    if name not in ROW_FORMATS:
       raise ValueError(
         f"{role}.family={name!r}: objective {objective!r} knows"
-        f" {', '.join(KINDS)}."
+        f" {', '.join(ROW_FORMATS)}."
       )
-  student, master = families
-  if KINDS[student] != KINDS[master]:
-    fitting = [name for name in KINDS if KINDS[name] == KINDS[master]]
+  if ROW_FORMATS[student] != ROW_FORMATS[master]:
+    fitting = [
+      name for name in ROW_FORMATS if ROW_FORMATS[name] == ROW_FORMATS[master]
+    ]
     raise ValueError(
       f"model.family={student!r} cannot learn from"
       f" teacher.model.family={master!r}; choose {' or '.join(fitting)}."
@@ -53,48 +54,55 @@ def make_encoders(
   return _encoder(**model), _encoder(**teacher)
 
 
-def _encoder(family: str, **model: Any) -> nn.Module:
+def _encoder(family: str, **model: Any) -> Encoder:
   return models.family(family).build(**model)
 
 
-def check_sizes(student: Any, teacher: Any, picked: Sequence[int]) -> None:
-  """Raises ValueError unless a student can compare itself and begin so.
+def check_sizes(
+  student: Encoder, teacher: Encoder, copied: Sequence[int]
+) -> None:
+  """Raises ValueError unless the sizes of student and teacher fit.
 
   Args:
     student: the student's encoder.
     teacher: the teacher's encoder.
-    picked: layers of the teacher that the student begins with; may be empty.
+    copied: the layers of the teacher with which the student begins; may be
+      empty.
   """
   names = ["hidden", "vocab_size"]
   # Copied layers compute the same function only if all of these are equal.
-  if picked:
+  if copied:
     names += ["heads", "mlp", "max_positions", "activation", "norm_epsilon"]
   names += ["padding_id"] if hasattr(student, "padding_id") else []
   for name in names:
-    value, wanted = getattr(student, name), getattr(teacher, name)
-    if value != wanted:
-      remedy = f"set --config.model.{name}={wanted}"
+    size, teacher_size = getattr(student, name), getattr(teacher, name)
+    if size != teacher_size:
+      remedy = f"set --config.model.{name}={teacher_size}"
       if name not in ("hidden", "vocab_size", "padding_id"):
         remedy += ", or objective.layers=() to begin from the seed"
       raise ValueError(
-        f"model.{name}={value}, but the teacher's is {wanted}; {remedy}."
+        f"model.{name}={size}, but the teacher's is {teacher_size}; {remedy}."
       )
-  if picked and len(picked) != student.num_layers:
+  if copied and len(copied) != student.num_layers:
     raise ValueError(
-      f"objective.layers={tuple(picked)} are {len(picked)}, but"
+      f"objective.layers={tuple(copied)} are {len(copied)}, but"
       f" model.num_layers={student.num_layers}; name a layer of the teacher for"
       " each."
     )
-  for layer in picked:
+  for layer in copied:
     if type(layer) is not int or not 0 <= layer < teacher.num_layers:
       raise ValueError(
-        f"objective.layers={tuple(picked)}: {layer!r} is no layer of the"
+        f"objective.layers={tuple(copied)}: {layer!r} is no layer of the"
         f" teacher; it has 0 to {teacher.num_layers - 1}."
       )
 
 
 def check_weights(**weights: float) -> None:
-  """Raises ValueError if every loss of an objective has the weight 0."""
+  """Raises ValueError if every loss of an objective has the weight 0.
+
+  Args:
+    **weights: the objective's options, with their names.
+  """
   if not any(weights.values()):
     *names, last = weights
     raise ValueError(
@@ -103,38 +111,49 @@ def check_weights(**weights: float) -> None:
     )
 
 
-def copy_layers(params: Any, teacher: Any, picked: Sequence[int]) -> Any:
-  """Replaces a student's parameters by the teacher's of the same path.
+def copy_layers(
+  params: Params, teacher: Params, copied: Sequence[int]
+) -> Params:
+  """Replaces a student's parameters by the teacher's with the same path.
 
   Args:
-    params: the student's parameters; kept where the teacher has none.
-    teacher: the teacher's parameters. Those that the student lacks, such as the
-      embeddings of segments, are left out, as released.
-    picked: the teacher's layer for each of the student's.
+    params: the student's parameters. Parameters that the teacher lacks stay.
+    teacher: the teacher's parameters. Parameters that the student lacks, such
+      as the segment table, are left out, as released.
+    copied: for each layer of the student the number of the teacher's layer.
   """
-  flat, available = map(traverse_util.flatten_dict, (params, teacher))
-  index = jnp.array(picked)
+  flat_params = traverse_util.flatten_dict(params)
+  flat_teacher = traverse_util.flatten_dict(teacher)
+  layer_numbers = jnp.array(copied)
 
-  def copy(path, x):
-    if path not in available:
-      return x
-    array = available[path]
-    return array[index] if "layers" in path else array
+  def copy(path: tuple[str, ...], array: Array) -> Array:
+    if path not in flat_teacher:
+      return array
+    teacher_array = flat_teacher[path]
+    return teacher_array[layer_numbers] if "layers" in path else teacher_array
 
-  return traverse_util.unflatten_dict({p: copy(p, x) for p, x in flat.items()})
+  return traverse_util.unflatten_dict(
+    {path: copy(path, array) for path, array in flat_params.items()}
+  )
 
 
-def hold_positions(params: Any) -> Any:
-  """The same parameters; no gradient reaches the position embeddings."""
+def hold_positions(params: Params) -> Params:
+  """Returns the parameters; no gradient reaches the position embeddings."""
   encoder = params["encoder"]
-  held = jax.lax.stop_gradient(encoder["embeddings"]["position"])
-  embeddings = encoder["embeddings"] | {"position": held}
+  position = jax.lax.stop_gradient(encoder["embeddings"]["position"])
+  embeddings = encoder["embeddings"] | {"position": position}
   return params | {"encoder": encoder | {"embeddings": embeddings}}
 
 
 def last_hidden(
-  module: nn.Module, batch: Batch, train: bool = False
+  module: Any, batch: Batch, train: bool = False
 ) -> Float[Array, "b l d"]:
-  """The last hidden states of a module's encoder."""
+  """Returns the last hidden states of a module's encoder.
+
+  Args:
+    module: a module with an `encoder`, such as `heads.ForPreTraining`.
+    batch: see `heads.ForPreTraining`.
+    train: True applies dropout, which needs a "dropout" rng.
+  """
   hidden, _ = encode(module.encoder, batch, train=train)
   return hidden

@@ -1,8 +1,9 @@
-"""TinyBERT's general distillation: inner states (Jiao et al. 2020, 3.1).
+"""TinyBERT's general distillation of inner states (Jiao et al. 2020, 3.1).
 
-Layer m of a student of M layers learns from layer g(m) = m N / M of a teacher
-of N, its embeddings from the teacher's (g(0) = 0): 3m for 4 layers and 2m for 6
-of BERT-base (section 4.2; huawei-noah/Pretrained-Language-Model TinyBERT
+A student has M layers and its teacher has N. Layer m of the student learns from
+layer g(m) = m N / M of the teacher. The student's embeddings learn from the
+teacher's (g(0) = 0). With BERT-base as the teacher, g(m) is 3m for 4 layers and
+2m for 6 layers (section 4.2; huawei-noah/Pretrained-Language-Model TinyBERT
 general_distill.py, layers_per_block).
 """
 
@@ -15,12 +16,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from bert_jax.models import attention, layers, tinybert
-from bert_jax.models.encoder import encode, stack_flops
+from bert_jax.models.encoder import Encoder, encode, stack_flops
 from bert_jax.objectives import teaching
 from bert_jax.objectives.base import (
   MASKED_KEYS,
   Batch,
+  Carry,
   Objective,
+  Params,
   Sums,
   check_batch,
   check_choice,
@@ -30,20 +33,20 @@ from bert_jax.objectives.base import (
 from bert_jax.objectives.electra import write_ids
 
 KEYS = ("sequence_ids", *MASKED_KEYS)
-# A score at or below it counts as 0: the released way to leave out masked keys,
-# whose scores have -10,000 added (general_distill.py).
+# A score at or below this number counts as 0. So the released program leaves
+# out masked keys, whose scores have -10,000 added (general_distill.py).
 MASKED = -100.0
 
 
 def attention_scores(
-  weights: Any, x: Float[Array, "b l d"], dtype: jnp.dtype
+  weights: Params, x: Float[Array, "b l d"], dtype: jnp.dtype
 ) -> Float[Array, "b h l l"]:
-  """A layer's float32 scores before mask and softmax, scaled.
+  """Returns a layer's scaled float32 scores, before the mask and the softmax.
 
   Args:
-    weights: parameters of the layer's attention.
+    weights: the parameters of the layer's attention.
     x: the layer's input.
-    dtype: dtype of the projections.
+    dtype: the dtype of the projections.
   """
   query, key = (
     layers.product(x, weights[name]["kernel"], 1, dtype)
@@ -55,30 +58,35 @@ def attention_scores(
 
 
 def attention_sum(
-  student: tuple[Any, Float[Array, "n b l d"]],
-  teacher: tuple[Any, Float[Array, "n b l w"]],
+  student: tuple[Params, Float[Array, "n b l d"]],
+  teacher: tuple[Params, Float[Array, "n b l w"]],
   pairs: Bool[Array, "b 1 l l"],
   dtypes: tuple[jnp.dtype, jnp.dtype],
 ) -> Float[Array, ""]:
-  """Squared differences of scores at `pairs`, a head, summed over layers.
+  """Sums squared differences of scores over layers, rows and `pairs`.
 
-  The scores of one layer are there at once; the backward pass makes them again.
+  Heads are averaged. The scores of only one layer are in memory at once; the
+  backward pass computes them again.
 
   Args:
-    student: the weights of its layers, stacked, and their inputs.
-    teacher: the same for the layers that it learns from.
-    pairs: True for a query and a key that count.
-    dtypes: dtypes of the student and of the teacher.
+    student: the stacked attention parameters of the student's layers, and the
+      inputs of the layers.
+    teacher: the same for the layers from which the student learns.
+    pairs: True where the scores of a query and a key count.
+    dtypes: the dtypes of the student and of the teacher.
   """
 
-  def add(total, layer):
+  def add(total: Array, layer: Any) -> tuple[Array, None]:
     scores = [
-      attention_scores(*weights_and_input, dtype)
-      for weights_and_input, dtype in zip(layer, dtypes, strict=True)
+      attention_scores(weights, x, dtype)
+      for (weights, x), dtype in zip(layer, dtypes, strict=True)
     ]
-    learnt, wanted = (jnp.where(x <= MASKED, 0.0, x) for x in scores)
-    gap = jnp.where(pairs, jnp.square(learnt - wanted), 0.0)
-    return total + gap.sum() / learnt.shape[1], None
+    student_scores, teacher_scores = (
+      jnp.where(x <= MASKED, 0.0, x) for x in scores
+    )
+    squares = jnp.square(student_scores - teacher_scores)
+    gap = jnp.where(pairs, squares, 0.0)
+    return total + gap.sum() / student_scores.shape[1], None
 
   total, _ = jax.lax.scan(
     jax.checkpoint(add, prevent_cse=False),
@@ -93,25 +101,38 @@ def state_sums(
   teacher: Float[Array, "n b l w"],
   real: Float[Array, "b l"],
 ) -> Sums:
-  """Mean squared differences of the real tokens' states, summed.
+  """Sums the mean squared differences of the real tokens' states.
 
-  The first of both are the embeddings, the others add up over the layers.
+  Args:
+    student: the student's embeddings and the outputs of its layers, mapped to
+      the teacher's width.
+    teacher: the teacher's embeddings and the outputs of the layers from which
+      the student learns.
+    real: 0 for padding, else 1.
+
+  Returns:
+    `embedding_loss`, and `hidden_loss` summed over the layers.
   """
   gap = student.astype(jnp.float32) - teacher.astype(jnp.float32)
   sums = (jnp.square(gap).mean(-1) * real).sum((1, 2))
   return {"embedding_loss": sums[0], "hidden_loss": sums[1:].sum()}
 
 
-def counted(batch: Batch) -> tuple[Bool[Array, "b 1 l l"], Float[Array, "b l"]]:
-  """Returns pairs of tokens that see each other, and tokens; no padding."""
+def real_pairs_and_tokens(
+  batch: Batch,
+) -> tuple[Bool[Array, "b 1 l l"], Float[Array, "b l"]]:
+  """Returns True for pairs of tokens that see each other, and 1 for tokens.
+
+  Padding gets False and 0.
+  """
   ids = batch["sequence_ids"]
   pairs = attention.attention_mask(ids) & (ids > 0)[:, None, :, None]
   return pairs, (ids > 0).astype(jnp.float32)
 
 
 def count_targets(batch: Batch) -> Sums:
-  """Weights of the terms."""
-  pairs, real = counted(batch)
+  """Returns the weights of the terms: the numbers of pairs and of tokens."""
+  pairs, real = real_pairs_and_tokens(batch)
   tokens = real.sum()
   return {
     "attention_loss": pairs.sum(dtype=jnp.float32),
@@ -120,8 +141,10 @@ def count_targets(batch: Batch) -> Sums:
   }
 
 
-def count_flops(student: Any, teacher: Any, batch: Batch) -> float:
-  """Operations of a step: the student's three times, the teacher's once.
+def count_flops(student: Encoder, teacher: Encoder, batch: Batch) -> float:
+  """Counts the floating-point operations of a training step.
+
+  The student's forward pass counts 3 times, the teacher's once.
 
   Args:
     student: the student's encoder.
@@ -135,102 +158,114 @@ def count_flops(student: Any, teacher: Any, batch: Batch) -> float:
   return 3 * trained + stack_flops(teacher, rows, length)
 
 
-def restored(batch: Batch) -> Int[Array, "b l"]:
-  """The ids with the masked tokens put back."""
+def unmasked_ids(batch: Batch) -> Int[Array, "b l"]:
+  """Returns `input_ids` with the original tokens in place of the masks."""
   return write_ids(batch["input_ids"], *(batch[key] for key in MASKED_KEYS))
 
 
-def _attention(encoder: Any, times: int) -> Any:
-  """Attention's weights of layer `times`, 2 `times`, ... (1 is the first)."""
+def _attention(encoder: Params, step: int) -> Params:
+  """Returns the attention parameters of every `step`-th layer of an encoder.
+
+  The first of them is layer number `step`, where 1 is the lowest layer.
+  """
   weights = encoder["layers"]["layer"]["attention"]
-  return jax.tree.map(lambda x: x[times - 1 :: times], weights)
+  return jax.tree.map(lambda x: x[step - 1 :: step], weights)
 
 
-def _check_equal(student: Any, teacher: Any, name: str) -> None:
-  value, wanted = getattr(student, name), getattr(teacher, name)
-  if value != wanted:
+def _check_equal(student: Encoder, teacher: Encoder, name: str) -> None:
+  size, teacher_size = getattr(student, name), getattr(teacher, name)
+  if size != teacher_size:
     raise ValueError(
-      f"model.{name}={value}, but the teacher's is {wanted}, and both must be"
-      f" equal; set --config.model.{name}={wanted}."
+      f"model.{name}={size}, but the teacher's is {teacher_size}, and both must"
+      f" be equal; set --config.model.{name}={teacher_size}."
     )
 
 
-def check_vocabulary(student: Any, teacher: Any) -> None:
+def check_vocabulary(student: Encoder, teacher: Encoder) -> None:
   """Raises ValueError unless student and teacher read the same ids."""
   for name in ("vocab_size", "padding_id"):
     if hasattr(student, name):
       _check_equal(student, teacher, name)
 
 
-def check_sizes(student: Any, teacher: Any) -> int:
-  """Returns N / M.
+def check_sizes(student: Encoder, teacher: Encoder) -> int:
+  """Returns N / M, the teacher's layers for each layer of the student.
 
   Raises:
     ValueError: heads, vocabularies or numbers of layers do not fit.
   """
   _check_equal(student, teacher, "heads")
   check_vocabulary(student, teacher)
-  times, remainder = divmod(teacher.num_layers, student.num_layers)
-  if remainder or not times:
+  step, remainder = divmod(teacher.num_layers, student.num_layers)
+  if remainder or not step:
     total = teacher.num_layers
     fitting = [str(n) for n in range(1, total + 1) if total % n == 0]
     raise ValueError(
       f"model.num_layers={student.num_layers} does not divide the teacher's"
       f" {total} layers; choose one of {', '.join(fitting)}."
     )
-  return times
+  return step
 
 
 def make_module(
-  student: Any, teacher: Any, maps: str
+  student: Encoder, teacher: Encoder, maps: str
 ) -> tinybert.ForDistillation:
-  """A student's encoder with the maps to its teacher's width.
+  """Builds a student's encoder with the maps to its teacher's width.
+
+  Args:
+    student: the student's encoder.
+    teacher: the teacher's encoder.
+    maps: see `tinybert.ForDistillation`.
 
   Raises:
-    ValueError: they do not fit, or an unknown map.
+    ValueError: the sizes do not fit, or `maps` is unknown.
   """
   check_sizes(student, teacher)
   check_choice("maps", maps, tinybert.MAPS)
   return tinybert.ForDistillation(student, teacher.hidden, maps)
 
 
-def init_encoder(encoder: Any, rng: Array, batch: Batch) -> dict[str, Any]:
-  """{"encoder": parameters} of a teacher of which only the encoder is used."""
+def init_encoder(encoder: Encoder, rng: Array, batch: Batch) -> Params:
+  """Returns {"encoder": parameters} of a teacher without heads."""
   init = functools.partial(encoder.init, rng)
   return {"encoder": encode(init, batch)["params"]}
 
 
 def layer_sums(
-  student: tuple[tinybert.ForDistillation, Any],
-  teacher: tuple[Any, Any],
+  student: tuple[tinybert.ForDistillation, Params],
+  teacher: tuple[Encoder, Params],
   batch: Batch,
   rng: Array,
   train: bool,
 ) -> Sums:
-  """The three sums of a batch whose weights are those of `count_targets`.
+  """Returns the three sums of a batch; `count_targets` returns their weights.
 
   Args:
-    student: the module of `make_module` and its parameters.
-    teacher: the encoder and its parameters, which get no gradient.
+    student: the module of `make_module`, and its parameters.
+    teacher: the teacher's encoder and its parameters, which get no gradient.
     batch: see `heads.ForPreTraining`; no token is masked.
-    rng: key of the student's dropout.
-    train: apply dropout.
+    rng: the key of the student's dropout.
+    train: True applies the student's dropout.
   """
   (module, params), (master, frozen) = student, teacher
   encoder = module.encoder
-  times = check_sizes(encoder, master)
+  step = check_sizes(encoder, master)
   rngs = dropout_rngs(rng, train)
-  states, mapped = module.apply(
-    {"params": params}, batch, train=train, rngs=rngs
-  )
+  outputs: Any = module.apply({"params": params}, batch, train=train, rngs=rngs)
+  states, mapped = outputs
   frozen = jax.lax.stop_gradient(frozen)
   run = functools.partial(master.apply, {"params": frozen})
-  target = tinybert.collect(run, batch)
-  learnt = _attention(params["encoder"], 1), states[:-1]
-  wanted = _attention(frozen, times), target[:-1][times - 1 :: times]
-  pairs, real = counted(batch)
-  sums = state_sums(mapped, target[::times], real)
-  total = attention_sum(learnt, wanted, pairs, (encoder.dtype, master.dtype))
+  teacher_states = tinybert.collect(run, batch)
+  student_layers = _attention(params["encoder"], 1), states[:-1]
+  teacher_layers = (
+    _attention(frozen, step),
+    teacher_states[:-1][step - 1 :: step],
+  )
+  pairs, real = real_pairs_and_tokens(batch)
+  sums = state_sums(mapped, teacher_states[::step], real)
+  total = attention_sum(
+    student_layers, teacher_layers, pairs, (encoder.dtype, master.dtype)
+  )
   return sums | {"attention_loss": total}
 
 
@@ -242,27 +277,29 @@ def build(
   hidden_weight: float = 1.0,
   embedding_weight: float = 1.0,
 ) -> Objective:
-  """Mean squared differences of attention scores, hidden states, embeddings.
+  """Builds the distillation of attention scores, hidden states, embeddings.
 
-  Each is a mean over what is no padding, a layer: `attention_loss` over heads
-  and pairs of tokens, `hidden_loss` and `embedding_loss` over tokens and the
-  teacher's width. Those of the layers add up. The released program takes means
-  over padding as well; without padding both are the same.
+  Each loss is a mean squared difference: `attention_loss` over heads and pairs
+  of tokens, `hidden_loss` and `embedding_loss` over tokens and the teacher's
+  width. The means of the layers are added. Padding does not count here, but it
+  does in the released program; without padding both are equal.
 
-  No token is hidden, as released (pregenerate_training_data.py,
-  --masked_lm_prob 0.0): what the data's builder masked is put back.
+  No token is masked, as released (pregenerate_training_data.py,
+  --masked_lm_prob 0.0). If the data have masks, the original tokens are put
+  back.
 
   Args:
-    model: keyword arguments of the student's `build`, with `family`.
+    model: keyword arguments of the student's `build`, and `family`.
     teacher: the same for the teacher.
     maps: see `tinybert.ForDistillation`.
-    attention_weight: weight of `attention_loss` (all three are 1 in
+    attention_weight: the weight of `attention_loss` (all three weights are 1 in
       general_distill.py).
-    hidden_weight: weight of `hidden_loss`.
-    embedding_weight: weight of `embedding_loss`.
+    hidden_weight: the weight of `hidden_loss`.
+    embedding_weight: the weight of `embedding_loss`.
 
   Raises:
-    ValueError: teacher and student do not fit, an unknown map, all weights 0.
+    ValueError: teacher and student do not fit, `maps` is unknown, or all
+      weights are 0.
   """
   teaching.check_weights(
     attention_weight=attention_weight,
@@ -272,15 +309,22 @@ def build(
   encoder, master = teaching.make_encoders("tinybert", model, teacher)
   module = make_module(encoder, master, maps)
 
-  def init(rng, batch):
+  def init(rng: Array, batch: Batch) -> Params:
     check_batch("tinybert", batch, KEYS)
     check_segments(batch, encoder.num_segments)
     return module.init(rng, batch)["params"]
 
-  def loss(params, frozen, carry, batch, rng, train):
-    batch = batch | {"input_ids": restored(batch)}
-    other = master, frozen["encoder"]
-    return layer_sums((module, params), other, batch, rng, train), carry
+  def loss(
+    params: Params,
+    frozen: Params,
+    carry: Carry,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Carry]:
+    batch = batch | {"input_ids": unmasked_ids(batch)}
+    teacher = master, frozen["encoder"]
+    return layer_sums((module, params), teacher, batch, rng, train), carry
 
   coefficients = {
     "attention_loss": attention_weight,

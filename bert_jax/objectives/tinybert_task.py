@@ -1,7 +1,8 @@
 """TinyBERT's task stages (Jiao et al. 2020, sections 3.1, 3.2 and 4.2).
 
-A teacher that was fine-tuned for a task shows a student first its inner states
-on the task's rows ("layers"), then its predictions ("prediction").
+The teacher was fine-tuned for a task. On the task's rows the student first
+learns the teacher's inner states (stage "layers"), and then its predictions
+(stage "prediction").
 """
 
 import functools
@@ -14,16 +15,21 @@ from jaxtyping import Array, Float
 
 from bert_jax import models
 from bert_jax.models import task_heads
+from bert_jax.models.encoder import Encoder
 from bert_jax.objectives import finetune, teaching, tinybert
 from bert_jax.objectives.base import (
   Batch,
+  Carry,
   Objective,
+  Params,
+  Sums,
   check_batch,
   check_choice,
   check_temperature,
   dropout_rngs,
 )
 
+# The values of the options `kind`, `stage` and `targets`; see `build`.
 KINDS = ("classification", "regression")
 STAGES = ("layers", "prediction")
 TARGETS = ("teacher", "labels")
@@ -34,18 +40,23 @@ def soft_losses(
   teacher: Float[Array, "b n"],
   temperature: float = 1.0,
 ) -> Float[Array, "b"]:
-  """Soft cross-entropy of each row, less the teacher's own entropy, in nats.
+  """Returns each row's soft cross-entropy minus the teacher's entropy, in nats.
 
-  Equation 10 has the cross-entropy. The entropy that is subtracted does not
-  depend on the student: the gradient is the same, and a student equal to its
-  teacher has 0. The released program also divides by the number of classes
+  Equation 10 is the cross-entropy alone. The entropy does not depend on the
+  student, so the gradient is the same; with it, a student that equals its
+  teacher has loss 0. The released program also divides by the number of classes
   (task_distill.py, soft_cross_entropy).
+
+  Args:
+    student: the student's logits.
+    teacher: the teacher's logits.
+    temperature: the temperature of both softmaxes.
   """
-  learnt, wanted = (
+  student_log, teacher_log = (
     jax.nn.log_softmax(x.astype(jnp.float32) / temperature)
     for x in (student, teacher)
   )
-  return (jnp.exp(wanted) * (wanted - learnt)).sum(-1)
+  return (jnp.exp(teacher_log) * (teacher_log - student_log)).sum(-1)
 
 
 def prediction_sum(
@@ -56,7 +67,7 @@ def prediction_sum(
   targets: str = "teacher",
   temperature: float = 1.0,
 ) -> Float[Array, ""]:
-  """The distance of a student's predictions from its teacher's, over all rows.
+  """Sums the losses of a student's predictions over the rows.
 
   Args:
     kind: the kind of the task, one of `KINDS`.
@@ -64,34 +75,38 @@ def prediction_sum(
     teacher: the same for the teacher.
     batch: the batch; its padded rows do not count.
     targets: see `build`.
-    temperature: temperature of both softmaxes.
+    temperature: the temperature of both softmaxes.
   """
   if kind == "classification":
     losses = soft_losses(student, teacher, temperature)
   else:
-    wanted = batch["labels"] if targets == "labels" else teacher[:, 0]
-    losses = jnp.square(student[:, 0] - wanted)
-  return jnp.where(_counted(batch, targets) > 0, losses, 0.0).sum()
+    numbers = batch["labels"] if targets == "labels" else teacher[:, 0]
+    losses = jnp.square(student[:, 0] - numbers)
+  return jnp.where(_row_weights(batch, targets) > 0, losses, 0.0).sum()
 
 
-def _counted(batch: Batch, targets: str) -> Float[Array, "b"]:
-  """1 for the rows that count; a teacher's targets need no label.
+def _row_weights(batch: Batch, targets: str) -> Float[Array, "b"]:
+  """Returns 1 for the rows that count, else 0.
 
-  The rows that fill up the last batch of an epoch have no token and no label.
+  If the targets are the teacher's, a row counts even without a label. The rows
+  that fill up the last batch of an epoch have no tokens and no label.
   """
   if targets == "labels":
     return (batch["label_weights"] > 0).astype(jnp.float32)
   return (batch["sequence_ids"] > 0).any(-1).astype(jnp.float32)
 
 
-def _check(kind: str, stage: str, targets: str, temperature: float) -> None:
+def _check_options(
+  kind: str, stage: str, targets: str, temperature: float
+) -> None:
+  """Raises ValueError if an option of `build` is out of its range."""
   check_choice("kind", kind, KINDS)
   check_choice("stage", stage, STAGES)
   check_choice("targets", targets, TARGETS)
   if targets == "labels" and kind != "regression":
     raise ValueError(
-      "objective.targets='labels' is for a regression; of classes that is"
-      " objective 'finetune'. Set objective.targets=teacher."
+      "objective.targets='labels' is for a regression; to learn the labels of"
+      " classes, use objective 'finetune'. Set objective.targets=teacher."
     )
   check_temperature(temperature)
 
@@ -110,15 +125,15 @@ def build(
   targets: str = "teacher",
   temperature: float = 1.0,
 ) -> Objective:
-  """One of the two stages; each is a separate run.
+  """Builds one of the two stages; each stage is a separate run.
 
-  "layers": the losses of `objectives/tinybert.py`; only encoder and map learn,
-  and there is no head to predict with. "prediction": only `prediction_loss`, a
-  mean over rows; `task_loss` and `task_accuracy` of the labels are reported
-  too.
+  Stage "layers" has the losses of `objectives/tinybert.py`. It trains only the
+  encoder and the maps, so that the student has no head to predict with. Stage
+  "prediction" trains on `prediction_loss`, a mean over rows. It also reports
+  `task_loss` and `task_accuracy` for the labels.
 
   Args:
-    model: keyword arguments of the student's `build`, with `family`.
+    model: keyword arguments of the student's `build`, and `family`.
     teacher: the same for the teacher.
     kind: the kind of the task, one of `KINDS`.
     labels: the names of the task's classes.
@@ -128,16 +143,16 @@ def build(
     attention_weight: see `tinybert.build`.
     hidden_weight: see `tinybert.build`.
     embedding_weight: see `tinybert.build`.
-    head_dropout: see `task_heads.head_of`; this option and the following ones
-      are for stage "prediction".
-    targets: for a regression, the "teacher"'s numbers, or the gold "labels" as
-      released (task_distill.py, cls_loss).
-    temperature: temperature of the softmaxes (section 4.2: 1).
+    head_dropout: see `task_heads.head_options`; this option and the following
+      ones are for stage "prediction".
+    targets: the targets of a regression: "teacher" takes the teacher's numbers,
+      "labels" takes the gold labels, as released (task_distill.py, cls_loss).
+    temperature: the temperature of the softmaxes (section 4.2: 1).
 
   Raises:
     ValueError: teacher and student do not fit, or an option is out of range.
   """
-  _check(kind, stage, targets, temperature)
+  _check_options(kind, stage, targets, temperature)
   encoders = teaching.make_encoders("tinybert_task", model, teacher)
   if stage == "layers":
     coefficients = {
@@ -145,37 +160,51 @@ def build(
       "hidden_loss": hidden_weight,
       "embedding_loss": embedding_weight,
     }
-    return _layers(*encoders, maps, coefficients)
+    return _build_layers(*encoders, maps, coefficients)
   tinybert.check_vocabulary(*encoders)
-  student, master = (
-    _classifier(encoder, options["family"], kind, len(labels), rate)
-    for encoder, options, rate in (
-      (encoders[0], model, head_dropout),
-      (encoders[1], teacher, None),
-    )
+  student = _classifier(
+    encoders[0], model["family"], kind, len(labels), head_dropout
   )
-  return _prediction(student, master, kind, targets, temperature)
+  master = _classifier(encoders[1], teacher["family"], kind, len(labels), None)
+  return _build_prediction(student, master, kind, targets, temperature)
 
 
 def _classifier(
-  encoder: Any, family: str, kind: str, count: int, dropout: float | None
+  encoder: Encoder,
+  family: str,
+  kind: str,
+  num_labels: int,
+  dropout: float | None,
 ) -> Any:
-  head = task_heads.head_of(kind, models.family(family).POOLING, count, dropout)
+  """Builds an encoder with the task's head; see `task_heads.head_options`."""
+  pooling = models.family(family).POOLING
+  head = task_heads.head_options(kind, pooling, num_labels, dropout)
   return task_heads.build(task_heads.NAMES[kind], encoder, head)
 
 
-def _layers(
-  student: Any, teacher: Any, maps: str, coefficients: dict[str, float]
+def _build_layers(
+  student: Encoder,
+  teacher: Encoder,
+  maps: str,
+  coefficients: dict[str, float],
 ) -> Objective:
+  """Builds stage "layers"."""
   module = tinybert.make_module(student, teacher, maps)
 
-  def init(rng, batch):
+  def init(rng: Array, batch: Batch) -> Params:
     check_batch("tinybert_task", batch, finetune.KEYS)
     return module.init(rng, batch)["params"]
 
-  def loss(params, frozen, carry, batch, rng, train):
-    other = teacher, frozen["encoder"]
-    sums = tinybert.layer_sums((module, params), other, batch, rng, train)
+  def loss(
+    params: Params,
+    frozen: Params,
+    carry: Carry,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Carry]:
+    master = teacher, frozen["encoder"]
+    sums = tinybert.layer_sums((module, params), master, batch, rng, train)
     return sums, carry
 
   return Objective(
@@ -189,49 +218,58 @@ def _layers(
   )
 
 
-def _prediction(
+def _build_prediction(
   student: Any, teacher: Any, kind: str, targets: str, temperature: float
 ) -> Objective:
-  def init(rng, batch):
+  """Builds stage "prediction"."""
+
+  def init(rng: Array, batch: Batch) -> Params:
     check_batch("tinybert_task", batch, finetune.KEYS)
     return student.init(rng, batch)["params"]
 
-  def init_frozen(rng, batch):
+  def init_frozen(rng: Array, batch: Batch) -> Params:
     return teacher.init(rng, batch)["params"]
 
-  def weights(batch):
+  def weights(batch: Batch) -> Sums:
     labelled = batch["label_weights"].sum(dtype=jnp.float32)
-    result = {
-      "prediction_loss": _counted(batch, targets).sum(),
+    sums = {
+      "prediction_loss": _row_weights(batch, targets).sum(),
       "task_loss": labelled,
     }
     if kind != "regression":
-      result["task_accuracy"] = labelled
-    return result
+      sums["task_accuracy"] = labelled
+    return sums
 
-  def loss(params, frozen, carry, batch, rng, train):
+  def loss(
+    params: Params,
+    frozen: Params,
+    carry: Carry,
+    batch: Batch,
+    rng: Array,
+    train: bool,
+  ) -> tuple[Sums, Carry]:
     rngs = dropout_rngs(rng, train)
     logits = student.apply({"params": params}, batch, train=train, rngs=rngs)
     frozen = jax.lax.stop_gradient(frozen)
-    wanted = teacher.apply({"params": frozen}, batch)
+    teacher_logits = teacher.apply({"params": frozen}, batch)
     sums = finetune.task_sums(
       kind, logits, batch["labels"], batch["label_weights"]
     )
-    total = prediction_sum(kind, logits, wanted, batch, targets, temperature)
+    total = prediction_sum(
+      kind, logits, teacher_logits, batch, targets, temperature
+    )
     return sums | {"prediction_loss": total}, carry
 
-  def predict(params, batch):
+  def predict(params: Params, batch: Batch) -> Array:
     return student.apply({"params": params}, batch)
 
-  def flops(batch):
+  def flops(batch: Batch) -> float:
     shape = batch["input_ids"].shape
-    trained, read = (
-      finetune.training_flops(m.encoder, shape, False)
-      for m in (student, teacher)
-    )
-    return trained + read / 3  # The teacher has no backward pass.
+    trained = finetune.training_flops(student.encoder, shape, False)
+    # The teacher has no backward pass: one of three forward passes.
+    return trained + finetune.training_flops(teacher.encoder, shape, False) / 3
 
-  def takes(path):
+  def takes(path: str) -> bool:
     return path.startswith(("encoder/", "pooler/"))
 
   return Objective(

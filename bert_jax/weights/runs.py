@@ -45,7 +45,9 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   pooling = models.family(family).POOLING
   entries = {
     "task": task_heads.NAMES[kind],
-    "head": task_heads.head_of(kind, pooling, len(labels), rate, span_head),
+    "head": task_heads.head_options(
+      kind, pooling, len(labels), rate, span_head
+    ),
   }
   if kind == "regression":
     # Name the only output as transformers does.

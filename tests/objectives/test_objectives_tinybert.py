@@ -155,7 +155,9 @@ def test_padding_and_masks_change_nothing(batch, teacher):
 def test_packed_sequences_do_not_see_each_other(batch, teacher):
   """The pairs that count are those within a sequence."""
   ids = np.where(np.arange(11) < 7, 1, 2) * np.ones((3, 1), np.int32)
-  pairs, real = objective_lib.counted({"sequence_ids": jnp.asarray(ids)})
+  pairs, real = objective_lib.real_pairs_and_tokens(
+    {"sequence_ids": jnp.asarray(ids)}
+  )
   assert pairs.sum() == 3 * (49 + 16) and real.sum() == 33
 
 
