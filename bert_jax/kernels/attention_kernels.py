@@ -1,156 +1,186 @@
-"""The kernels of fused attention: the work of one program of each."""
+"""The kernels of fused attention: the work of one program, for each kernel.
+
+A local with the prefix `d_` is the gradient of the array with that name.
+"""
 
 import functools
 
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from bert_jax.kernels import fused
-from bert_jax.kernels.attention_program import UNSEEN, Plan, Program, Ref
+from bert_jax.kernels.attention_program import (
+  UNSEEN,
+  Plan,
+  Program,
+  Ref,
+  Tokens,
+)
+
+# The carry of the forward kernel's loop; see `add_block`.
+Carry = tuple[Array, Array, Array]
 
 
 def forward_kernel(*refs: Ref, plan: Plan) -> None:
-  """Mixed values, log2 of each query's sum of exponentials, its hash."""
+  """Computes the mixed values of a block of queries.
+
+  It also writes log2 of each query's sum of exponentials; and with dropout the
+  queries' hashes.
+  """
   p = Program(plan, refs)
   exp2 = functools.partial(fused.exp2, plain=plan.interpret)
   q_first, hashes = p.block * plan.queries, None
   if plan.rate:
-    first, numbers, out, sums, hashed = p.others
-    place = numbers[p.h] * plan.length + q_first + jnp.arange(plan.queries)
-    hashes = fused.row_hashes(first[p.b], place.astype(jnp.uint32))
-    p.store_vector(hashed, hashes, q_first, plan.queries)
+    first_hashes, head_numbers, out, sums, query_hashes = p.others
+    index = head_numbers[p.h] * plan.length + q_first + jnp.arange(plan.queries)
+    hashes = fused.row_hashes(first_hashes[p.b], index.astype(jnp.uint32))
+    p.store_vector(query_hashes, hashes, q_first, plan.queries)
   else:
     out, sums = p.others
   query = p.projected(0, q_first, plan.queries)
-  queries = p.side(q_first, hashes=hashes)
+  queries = p.tokens(q_first, hashes=hashes)
 
-  def scores_of(j):
+  def block_scores(j: Array | int) -> tuple[Array, Array, Tokens, Array]:
+    """Returns scores, each query's highest, the keys, the first position."""
     k_first = p.zero + j * plan.keys
-    keys = p.side(k_first, keys=True)
+    keys = p.tokens(k_first, keys=True)
     product = fused.dot(query, p.projected(1, k_first, plan.keys), (1, 1))
     scores = jnp.where(p.seen(queries, keys), product, UNSEEN)
     scores = p.real_keys(scores, keys)
     return scores, scores.max(1) * plan.scale_2, keys, k_first
 
-  def mix(scores, keys, k_first, highest):
+  def mix(
+    scores: Array, keys: Tokens, k_first: Array, highest: Array
+  ) -> tuple[Array, Array]:
+    """Returns the sums of exponentials, and the block's mixed values."""
     weights = exp2(scores * plan.scale_2 - highest[:, None])
     total = weights.sum(1)
-    weights = p.keep(queries, keys, weights).astype(plan.dtype)
+    weights = p.drop(queries, keys, weights).astype(plan.dtype)
     value = p.projected(2, k_first, plan.keys)
     return total, fused.dot(weights, value, (1, 0))
 
-  def one_block(j, carry):
+  def add_block(j: Array, carry: Carry) -> Carry:
+    """Adds a block of keys to the highest scores, the sums, the values."""
     highest, total, mixed = carry
-    scores, new, *block = scores_of(j)
-    new = jnp.maximum(highest, new)
-    shrink = exp2(highest - new)
-    more, mixed_more = mix(scores, *block, new)
-    return new, total * shrink + more, mixed * shrink[:, None] + mixed_more
+    scores, new_highest, keys, k_first = block_scores(j)
+    new_highest = jnp.maximum(highest, new_highest)
+    shrink = exp2(highest - new_highest)
+    block_total, block_mixed = mix(scores, keys, k_first, new_highest)
+    total = total * shrink + block_total
+    return new_highest, total, mixed * shrink[:, None] + block_mixed
 
-  if plan.looped == 1:
-    scores, highest, *block = scores_of(0)
-    total, mixed = mix(scores, *block, highest)
+  if plan.other_blocks == 1:
+    scores, highest, keys, k_first = block_scores(0)
+    total, mixed = mix(scores, keys, k_first, highest)
   else:
     start = (
       jnp.full(plan.queries, 2 * UNSEEN),
       jnp.zeros(plan.queries, jnp.float32),
       jnp.zeros((plan.queries, plan.features), jnp.float32),
     )
-    highest, total, mixed = p.loop(one_block, start)
-  p.store(out, mixed * (plan.grow / total)[:, None], q_first, plan.queries)
+    highest, total, mixed = p.loop(add_block, start)
+  scale = plan.keep_scale / total
+  p.store(out, mixed * scale[:, None], q_first, plan.queries)
   p.store_vector(sums, highest + jnp.log2(total), q_first, plan.queries)
 
 
 def queries_kernel(*refs: Ref, plan: Plan) -> None:
-  """Gradients of a block of queries; each query's output times gradient."""
+  """Computes the gradients of a block of queries.
+
+  It also writes `deltas`: each query's output times the output's gradient.
+  """
   p = Program(plan, refs)
   *hashes, log_sums, out, g, d_qkv, sums, deltas = p.others
   size = plan.queries
   first = p.block * size
   query = p.projected(0, first, size)
-  queries = p.side(first, hashes=p.only_vector(hashes, first, size))
+  queries = p.tokens(first, hashes=p.optional_vector(hashes, first, size))
   d_out = p.load(g, first, size)
   mixed = p.load(out, first, size).astype(jnp.float32)
-  delta = (d_out.astype(jnp.float32) * mixed).sum(1) * (1.0 / plan.grow)
+  delta = (d_out.astype(jnp.float32) * mixed).sum(1) * (1.0 / plan.keep_scale)
   p.store_vector(deltas, delta, first, size)
-  row = p.vector(log_sums, first, size)
+  log_sum = p.vector(log_sums, first, size)
 
-  def one_block(j, d_query):
+  def add_block(j: Array, d_query: Array) -> Array:
+    """Adds the gradient from a block of keys."""
     k_first = p.zero + j * plan.keys
     key, value = (p.projected(n, k_first, plan.keys) for n in (1, 2))
-    keys = p.side(k_first, keys=True)
+    keys = p.tokens(k_first, keys=True)
     product = fused.dot(query, key, (1, 1))
     d_weights = fused.dot(d_out, value, (1, 1))
-    weights = p.weights(product, queries, keys, row)
-    d_weights = p.keep(queries, keys, d_weights)
+    weights = p.weights(product, queries, keys, log_sum)
+    d_weights = p.drop(queries, keys, d_weights)
     d_scores = weights * (d_weights - delta[:, None])
     return d_query + fused.dot(d_scores.astype(plan.dtype), key, (1, 0))
 
   zero = jnp.zeros((size, plan.features), jnp.float32)
-  d_query = p.loop(one_block, zero)
-  d_query = d_query * p.of_scores(row)[:, None]
+  d_query = p.loop(add_block, zero)
+  d_query = d_query * p.score_factor(log_sum)[:, None]
   p.store_gradient(d_qkv, sums, 0, d_query, first, size)
 
 
 def keys_kernel(*refs: Ref, plan: Plan) -> None:
-  """Gradients of a block of keys and values."""
+  """Computes the gradients of a block of keys and values."""
   p = Program(plan, refs)
   *hashes, log_sums, deltas, g, _, d_qkv, sums = p.others
   size = plan.keys
   first = p.block * size
   key, value = (p.projected(n, first, size) for n in (1, 2))
-  keys = p.side(first, keys=True, turned=True)
+  keys = p.tokens(first, keys=True, transposed=True)
 
-  def one_block(i, carry):
+  def add_block(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Adds the gradients from a block of queries."""
     d_key, d_value = carry
     q_first = p.zero + i * plan.queries
     query = p.projected(0, q_first, plan.queries)
     d_out = p.load(g, q_first, plan.queries)
-    row, delta = (
+    log_sum, delta = (
       p.vector(v, q_first, plan.queries) for v in (log_sums, deltas)
     )
-    hashed = p.only_vector(hashes, q_first, plan.queries)
-    queries = p.side(q_first, turned=True, hashes=hashed)
+    query_hashes = p.optional_vector(hashes, q_first, plan.queries)
+    queries = p.tokens(q_first, transposed=True, hashes=query_hashes)
     product = fused.dot(key, query, (1, 1))
     d_weights = fused.dot(value, d_out, (1, 1))
-    weights = p.weights(product, queries, keys, row)
-    dropped = p.keep(queries, keys, weights)
-    d_scores = p.d_scores(weights, dropped * d_weights, delta, row)
+    weights = p.weights(product, queries, keys, log_sum)
+    dropped = p.drop(queries, keys, weights)
+    d_scores = p.d_scores(weights, dropped * d_weights, delta, log_sum)
     d_key += fused.dot(d_scores, query, (1, 0))
     dropped = dropped.astype(plan.dtype)
     return d_key, d_value + fused.dot(dropped, d_out, (1, 0))
 
   zero = jnp.zeros((size, plan.features), jnp.float32)
-  d_key, d_value = p.loop(one_block, (zero, zero))
-  for number, value in ((1, d_key), (2, d_value * plan.grow)):
-    p.store_gradient(d_qkv, sums, number, value, first, size)
+  d_key, d_value = p.loop(add_block, (zero, zero))
+  for number, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
+    p.store_gradient(d_qkv, sums, number, gradient, first, size)
 
 
 def row_kernel(*refs: Ref, plan: Plan) -> None:
-  """All gradients of a row whose keys are one block.
+  """Computes all gradients of a row whose keys are one block.
 
-  With all keys at hand a query's output times gradient is a sum over them, and
-  the weights are made once for the three gradients.
+  The program has all keys, so that it computes the weights once for the three
+  gradients, and each query's output times gradient as a sum over the keys.
   """
   p = Program(plan, refs)
   *hashes, log_sums, g, d_qkv, sums = p.others
   size = plan.keys
   key, value = (p.projected(n, p.zero, size) for n in (1, 2))
-  keys = p.side(p.zero, keys=True, turned=True)
+  keys = p.tokens(p.zero, keys=True, transposed=True)
 
-  def one_block(i, carry):
+  def add_block(i: Array, carry: Carry) -> Carry:
+    """Adds the gradients from a block of queries."""
     d_key, d_value, d_queries = carry
     first = p.zero + i * plan.queries
     query = p.projected(0, first, plan.queries)
     d_out = p.load(g, first, plan.queries)
-    row = p.vector(log_sums, first, plan.queries)
-    hashed = p.only_vector(hashes, first, plan.queries)
-    queries = p.side(first, turned=True, hashes=hashed)
+    log_sum = p.vector(log_sums, first, plan.queries)
+    query_hashes = p.optional_vector(hashes, first, plan.queries)
+    queries = p.tokens(first, transposed=True, hashes=query_hashes)
     product = fused.dot(key, query, (1, 1))
     d_weights = fused.dot(value, d_out, (1, 1))
-    weights = p.weights(product, queries, keys, row)
-    dropped = p.keep(queries, keys, weights)
-    along = dropped * d_weights
-    d_scores = p.d_scores(weights, along, along.sum(0), row)
+    weights = p.weights(product, queries, keys, log_sum)
+    dropped = p.drop(queries, keys, weights)
+    products = dropped * d_weights
+    d_scores = p.d_scores(weights, products, products.sum(0), log_sum)
     dropped = dropped.astype(plan.dtype)
     d_query = fused.dot(d_scores, key, (0, 0))
     p.store(d_qkv, d_query, first, plan.queries, p.zero)
@@ -160,7 +190,7 @@ def row_kernel(*refs: Ref, plan: Plan) -> None:
 
   zero = jnp.zeros((size, plan.features), jnp.float32)
   start = zero, zero, jnp.zeros((plan.queries, plan.features), jnp.float32)
-  d_key, d_value, d_queries = p.loop(one_block, start)
+  d_key, d_value, d_queries = p.loop(add_block, start)
   p.store_sums(sums, 0, d_queries.sum(0))
-  for number, value in ((1, d_key), (2, d_value * plan.grow)):
-    p.store_gradient(d_qkv, sums, number, value, p.zero, size)
+  for number, gradient in ((1, d_key), (2, d_value * plan.keep_scale)):
+    p.store_gradient(d_qkv, sums, number, gradient, p.zero, size)

@@ -1,4 +1,4 @@
-"""The parts that the programs of the attention kernels share."""
+"""Operations that the programs of all attention kernels share."""
 
 import dataclasses
 import math
@@ -15,30 +15,33 @@ from bert_jax.kernels import fused
 
 Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
-# The score of a key that is not seen; finite, so that a row without any gives
-# equal weights and not 0/0; a power of 2, so that its product with a scale is
-# exact, rounded or within a fused multiply-add.
+# The score of a key that a query does not see. It is finite, so that a query
+# that sees no key gets equal weights and not 0/0. It is a power of 2, so that
+# its product with a scale is equal with and without a fused multiply-add.
 UNSEEN = -(2.0**100)
-# With more blocks of the other side than this, a kernel skips those without a
-# pair.
+# With more blocks of the other side than this, a kernel skips the blocks
+# without a query and a key that see each other.
 SKIP_FROM = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """Static facts of a kernel: sizes of a device's part and of blocks.
+  """The static settings of a kernel: the sizes of a device's shard and blocks.
+
+  Each program works on one block of its own side, queries or keys, and loops
+  over the blocks of the other side.
 
   Attributes:
-    rows: rows of the batch on a device.
-    length: tokens of a row.
-    heads: heads on a device.
-    head_dim: width of a head.
-    rate: rate of the dropout on the probabilities.
-    causal: no query sees a key after it.
-    dtype: dtype of queries, keys and values.
-    queries: queries of a block.
-    keys: keys of a block.
-    by: "queries" or "keys": a program is started for each block of these.
+    rows: the number of rows of the batch on a device.
+    length: the number of tokens in a row.
+    heads: the number of heads on a device.
+    head_dim: the width of a head.
+    rate: the dropout rate on the probabilities.
+    causal: True lets no query see a key after it.
+    dtype: the dtype of queries, keys and values.
+    queries: the number of queries in a block.
+    keys: the number of keys in a block.
+    side: the side of the programs, "queries" or "keys".
     interpret: True if the interpreter runs the kernel.
   """
 
@@ -51,72 +54,92 @@ class Plan:
   dtype: jnp.dtype
   queries: int
   keys: int
-  by: str
+  side: str
   interpret: bool
 
   @property
   def blocks(self) -> int:
-    """Number of programs for a head."""
-    return pl.cdiv(self.length, getattr(self, self.by))
+    """The number of programs for each row and head."""
+    return pl.cdiv(self.length, getattr(self, self.side))
 
   @property
-  def looped(self) -> int:
-    """Number of blocks of the other side, over which a program loops."""
-    other = self.keys if self.by == "queries" else self.queries
+  def other_blocks(self) -> int:
+    """The number of blocks of the other side."""
+    other = self.keys if self.side == "queries" else self.queries
     return pl.cdiv(self.length, other)
 
   @property
   def skips(self) -> bool:
-    """True if a program is told which blocks of the other side count.
+    """True if a program reads the range of blocks over which it loops.
 
-    A loop with static ends is faster: 262 against 307 us for the forward kernel
-    at 512 tokens (H200), where there is less to skip.
+    A loop with static ends is faster if there is little to skip. The forward
+    kernel takes 262 us with static ends and 307 us without them at 512 tokens
+    (H200).
     """
-    return self.looped > SKIP_FROM
+    return self.other_blocks > SKIP_FROM
 
   @property
   def features(self) -> int:
+    """The width of a block: `head_dim` up to a power of 2, at least 16."""
     return fused.power_of_2(self.head_dim, 16)
 
   @property
   def scale(self) -> float:
+    """The scale of the scores."""
     return 1.0 / math.sqrt(self.head_dim)
 
   @property
   def scale_2(self) -> float:
-    """The scale of scores whose exponentials are powers of 2."""
+    """The scale of scores x for which the softmax computes 2**x."""
     return self.scale * math.log2(math.e)
 
   @property
-  def grow(self) -> float:
+  def keep_scale(self) -> float:
     """The factor of the probabilities that dropout keeps."""
     return 1.0 / (1.0 - self.rate)
 
 
-class _Side(NamedTuple):
-  """Queries or keys of a block: places, sequences, hashes for dropout."""
+class Tokens(NamedTuple):
+  """The queries or the keys of a block.
 
-  index: Array
+  Attributes:
+    position: their positions in the row.
+    ids: the numbers of their sequences.
+    hashed: their hashes for dropout; None without dropout.
+  """
+
+  position: Array
   ids: Array
   hashed: Array | None
 
 
 class Program:
-  """One program of a kernel: a row of the batch, a head, and what it reads.
+  """One program of a kernel, which works on a row, a head and a block.
 
-  Args:
+  Attributes:
     plan: the kernel's plan.
-    refs: `ids` and `qkv`; the range of blocks of each block if the plan skips;
-      then the kernel's other arrays.
+    b: the row of the batch.
+    h: the head.
+    block: the number of the block.
+    zero: an index of 0.
+    others: the kernel's arrays after `ids`, `qkv` and the ranges of blocks.
   """
 
   def __init__(self, plan: Plan, refs: Sequence[Ref]):
+    """Finds out which program this is.
+
+    Args:
+      plan: the kernel's plan.
+      refs: `ids` and `qkv`; if the plan skips blocks, the range of blocks for
+        each block; and then the kernel's other arrays.
+    """
     self.plan, remaining = plan, iter(refs)
     self.ids, self.qkv = next(remaining), next(remaining)
     program, self.block = pl.program_id(0), pl.program_id(1)
     self.b, self.h = program // plan.heads, program % plan.heads
-    # The interpreter takes no constant index, and a slice that begins at one
-    # has its end checked, without regard to the mask.
+    # A constant 0 does not do: the interpreter refuses it as an index, and
+    # Pallas checks the end of a slice that begins with a constant, even if a
+    # mask excludes the end.
     self.zero = program * 0
     self.features = pl.ds(self.zero, plan.features)
     self.real_features = jnp.arange(plan.features) < plan.head_dim
@@ -124,12 +147,22 @@ class Program:
     self.others = tuple(remaining)
 
   def real(self, first: Array, size: int) -> Array | None:
-    """True for the tokens of a block that exist, or None if all do."""
+    """Returns True for the tokens of a block before the row's end.
+
+    It is None if no block reaches over the end.
+
+    Args:
+      first: the position of the block's first token.
+      size: the number of tokens in the block.
+    """
     if not self.plan.length % size:
       return None
     return first + jnp.arange(size) < self.plan.length
 
-  def _block(self, ref, first, size, index):
+  def _block(
+    self, ref: Ref, first: Array, size: int, index: tuple[Array, ...]
+  ) -> tuple[Ref, Array | None]:
+    """Returns a reference to a block [size, features], and its mask."""
     rows, plan = self.real(first, size), self.plan
     mask = None
     if rows is not None or plan.features != plan.head_dim:
@@ -140,138 +173,167 @@ class Program:
     return ref.at[at], mask
 
   def load(self, ref: Ref, first: Array, size: int, *index: Array) -> Array:
-    """A block [size, features] from token `first` on; 0 beyond the end."""
+    """Loads a block [size, features]; elements after its end are 0.
+
+    Args:
+      ref: an array [b, l, h, ..., k].
+      first: the position of the block's first token.
+      size: the number of tokens in the block.
+      *index: the indices on the axes between h and k.
+    """
     at, mask = self._block(ref, first, size, index)
     return triton.load(at, mask=mask, other=None if mask is None else 0.0)
 
   def store(
-    self, ref: Ref, value: Array, first: Array, size: int, *index: Array
+    self, ref: Ref, block: Array, first: Array, size: int, *index: Array
   ) -> None:
-    """Writes a block that `load` would read."""
+    """Writes a block where `load` would read it."""
     at, mask = self._block(ref, first, size, index)
-    triton.store(at, value.astype(self.plan.dtype), mask=mask)
+    triton.store(at, block.astype(self.plan.dtype), mask=mask)
 
   def projected(self, number: int, first: Array, size: int) -> Array:
-    """Queries (0), keys (1) or values (2) of a block."""
+    """Loads a block of queries (number 0), keys (1) or values (2)."""
     return self.load(self.qkv, first, size, self.zero + number)
 
   def vector(self, ref: Ref, first: Array, size: int) -> Array:
-    """A number for each token of a block, of this row and head if it has."""
+    """Loads a number for each token of a block.
+
+    Args:
+      ref: an array [b, h, l] or [b, l].
+      first: the position of the block's first token.
+      size: the number of tokens in the block.
+    """
     index = (self.b, self.h)[: len(ref.shape) - 1]
     mask = self.real(first, size)
     at = ref.at[(*index, pl.ds(first, size))]
     return triton.load(at, mask=mask, other=None if mask is None else 0)
 
-  def only_vector(
+  def optional_vector(
     self, refs: Sequence[Ref], first: Array, size: int
   ) -> Array | None:
-    """`vector` of the only array, or None if there is none."""
+    """Loads `vector` from the only array in a list; None if it is empty."""
     return self.vector(refs[0], first, size) if refs else None
 
   def store_vector(
-    self, ref: Ref, value: Array, first: Array, size: int
+    self, ref: Ref, numbers: Array, first: Array, size: int
   ) -> None:
-    """Writes a number for each token of a block."""
+    """Writes a number for each token of a block, in an array [b, h, l]."""
     at = ref.at[self.b, self.h, pl.ds(first, size)]
-    triton.store(at, value, mask=self.real(first, size))
+    triton.store(at, numbers, mask=self.real(first, size))
 
-  def side(
+  def tokens(
     self,
     first: Array,
     keys: bool = False,
-    turned: bool = False,
+    transposed: bool = False,
     hashes: Array | None = None,
-  ) -> _Side:
-    """The places, sequences and hashes of a block from token `first` on.
+  ) -> Tokens:
+    """Returns the queries or keys of a block, to be broadcast to the scores.
 
     Args:
-      first: the first token.
+      first: the position of the first token.
       keys: True for keys, False for queries.
-      turned: True if the scores are [keys, queries].
-      hashes: the queries' hashes, if there is dropout.
+      transposed: True if scores are [keys, queries]. Then the products of
+        scores with queries need no transposition.
+      hashes: the queries' hashes if there is dropout.
     """
     size = self.plan.keys if keys else self.plan.queries
-    index, ids = first + jnp.arange(size), self.vector(self.ids, first, size)
+    position, ids = first + jnp.arange(size), self.vector(self.ids, first, size)
     if not keys:
       ids = jnp.maximum(ids, 1)
     elif self.plan.rate:
-      hashes = fused.column_hashes(index.astype(jnp.uint32))
-    axis = 1 if keys == turned else 0
-    ids, index = (jnp.expand_dims(x, axis) for x in (ids, index))
+      hashes = fused.column_hashes(position.astype(jnp.uint32))
+    axis = 1 if keys == transposed else 0
+    ids, position = (jnp.expand_dims(x, axis) for x in (ids, position))
     if hashes is not None:
       hashes = jnp.expand_dims(hashes, axis)
-    return _Side(index, ids, hashes)
+    return Tokens(position, ids, hashes)
 
-  def seen(self, queries: _Side, keys: _Side) -> Array:
-    """True where a query sees a key.
-
-    Both are [queries, keys], or [keys, queries] of sides that are `turned`:
-    products with queries then read what comes of it as it stands.
-    """
+  def seen(self, queries: Tokens, keys: Tokens) -> Array:
+    """Returns True where a query sees a key."""
     seen = queries.ids == keys.ids
     if self.plan.causal:
-      seen &= queries.index >= keys.index
+      seen &= queries.position >= keys.position
     return seen
 
-  def real_keys(self, scores: Array, keys: _Side) -> Array:
-    """Scores, -inf where there is no key."""
+  def real_keys(self, scores: Array, keys: Tokens) -> Array:
+    """Returns the scores, with -inf for keys after the row's end."""
     if not self.plan.length % self.plan.keys:
       return scores
-    return jnp.where(keys.index < self.plan.length, scores, -jnp.inf)
+    return jnp.where(keys.position < self.plan.length, scores, -jnp.inf)
 
   def weights(
-    self, product: Array, queries: _Side, keys: _Side, log_sums: Array
+    self, product: Array, queries: Tokens, keys: Tokens, log_sums: Array
   ) -> Array:
-    """Probabilities from products and the sums that `forward_kernel` made.
+    """Computes probabilities.
 
-    A query that sees no key has equal probabilities, as a softmax gives them.
+    A query that sees no key has equal probabilities, as in a softmax.
+
+    Args:
+      product: the products of queries and keys.
+      queries: the queries.
+      keys: the keys.
+      log_sums: the sums that `forward_kernel` wrote.
     """
     axis = 0 if queries.ids.shape[0] == 1 else 1
     equal = jnp.where(
-      self.seeing(log_sums), -jnp.inf, -math.log2(self.plan.length)
+      self.sees_any(log_sums), -jnp.inf, -math.log2(self.plan.length)
     )
     powers = product * self.plan.scale_2 - jnp.expand_dims(log_sums, axis)
     seen = self.seen(queries, keys)
     powers = jnp.where(seen, powers, jnp.expand_dims(equal, axis))
     return fused.exp2(self.real_keys(powers, keys), self.plan.interpret)
 
-  def seeing(self, log_sums: Array) -> Array:
-    """True for the queries that see a key."""
+  def sees_any(self, log_sums: Array) -> Array:
+    """Returns True for the queries that see a key."""
     return log_sums > 0.5 * UNSEEN * self.plan.scale_2
 
-  def of_scores(self, log_sums: Array) -> Array:
-    """A query's factor of its scores' gradients; 0 where it sees no key."""
-    factor = self.plan.grow * self.plan.scale
-    return jnp.where(self.seeing(log_sums), factor, 0.0)
+  def score_factor(self, log_sums: Array) -> Array:
+    """Returns each query's factor of its scores' gradients.
+
+    It is 0 for a query that sees no key.
+    """
+    factor = self.plan.keep_scale * self.plan.scale
+    return jnp.where(self.sees_any(log_sums), factor, 0.0)
 
   def d_scores(
-    self, weights: Array, along: Array, delta: Array, log_sums: Array
+    self, weights: Array, products: Array, delta: Array, log_sums: Array
   ) -> Array:
-    """Gradients of the scores [keys, queries].
+    """Computes the gradients of the scores [keys, queries].
 
     Args:
-      weights: probabilities before dropout.
-      along: kept probabilities times their gradients.
-      delta: sums of `along` over keys.
-      log_sums: the queries' sums from `forward_kernel`.
+      weights: the probabilities before dropout.
+      products: the probabilities after dropout, times their gradients.
+      delta: the sums of `products` over the keys.
+      log_sums: the sums that `forward_kernel` wrote.
     """
-    factor = self.of_scores(log_sums)
-    gradient = along * factor[None] - weights * (delta * factor)[None]
+    factor = self.score_factor(log_sums)
+    gradient = products * factor[None] - weights * (delta * factor)[None]
     return gradient.astype(self.plan.dtype)
 
-  def keep(self, queries: _Side, keys: _Side, value: Array) -> Array:
-    """Sets the values that dropout drops to 0."""
+  def drop(self, queries: Tokens, keys: Tokens, weights: Array) -> Array:
+    """Sets the weights that dropout drops to 0; does not scale the others."""
     rate = self.plan.rate
     if not rate:
-      return value
-    kept = fused.keep_mask(queries.hashed, keys.hashed, rate)
-    return jnp.where(kept, value, 0.0)
+      return weights
+    assert queries.hashed is not None and keys.hashed is not None
+    mask = fused.keep_mask(queries.hashed, keys.hashed, rate)
+    return jnp.where(mask, weights, 0.0)
 
-  def loop(self, body: Callable[[Array, Any], Any], start: Any) -> Any:
-    """Runs `body` over the blocks of the other side that count."""
-    if self.plan.looped == 1:
+  def loop(self, body: Callable[[Any, Any], Any], start: Any) -> Any:
+    """Runs `body` over the blocks of the other side, as far as needed.
+
+    Args:
+      body: (number of the block, carry) -> carry.
+      start: the first carry.
+
+    Returns:
+      The last carry.
+    """
+    if self.plan.other_blocks == 1:
       return body(0, start)
-    first, end = 0, self.plan.looped
+    first: Any = 0
+    end: Any = self.plan.other_blocks
     if self.ranges is not None:
       first, end = (self.ranges[self.b, self.block, i] for i in (0, 1))
     return jax.lax.fori_loop(first, end, body, start)
@@ -281,15 +343,30 @@ class Program:
     d_qkv: Ref,
     sums: Ref,
     number: int,
-    value: Array,
+    gradient: Array,
     first: Array,
     size: int,
   ) -> None:
-    """A block's gradient, and its sum over the tokens."""
-    self.store(d_qkv, value, first, size, self.zero + number)
-    self.store_sums(sums, number, value.sum(0))
+    """Writes the gradient of a block, and its sum over the tokens.
 
-  def store_sums(self, sums: Ref, number: int, value: Array) -> None:
-    """Sums over the tokens of queries' (0), keys' or values' gradients."""
+    Args:
+      d_qkv: the gradient of `qkv`.
+      sums: the array of `store_sums`.
+      number: 0 for queries, 1 for keys, 2 for values.
+      gradient: the gradient of the block.
+      first: the position of the block's first token.
+      size: the number of tokens in the block.
+    """
+    self.store(d_qkv, gradient, first, size, self.zero + number)
+    self.store_sums(sums, number, gradient.sum(0))
+
+  def store_sums(self, sums: Ref, number: int, block_sum: Array) -> None:
+    """Writes the sum over a block's tokens, for the bias's gradient.
+
+    Args:
+      sums: an array [b, blocks, h, 3, k].
+      number: 0 for queries, 1 for keys, 2 for values.
+      block_sum: the sum of the gradient over the block's tokens.
+    """
     at = (self.b, self.block, self.h, self.zero + number, self.features)
-    triton.store(sums.at[at], value, mask=self.real_features)
+    triton.store(sums.at[at], block_sum, mask=self.real_features)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import flax.linen as nn
 import jax
@@ -103,7 +103,7 @@ def first_hashes(words: UInt32[Array, "2"], count: int) -> Array:
   return mix(mix(first + words[0]) ^ words[1])
 
 
-def row_hashes(first: Array, index: Array | np.ndarray) -> Array:
+def row_hashes(first: Array, index: Numbers) -> Array:
   """Returns hashes, uint32, of the key and of all indices except the last.
 
   Args:
@@ -138,7 +138,7 @@ def bits(row: Array, column: Array | np.ndarray) -> Array:
     column: the output of `column_hashes`; both broadcast.
   """
   factor = row | np.uint32(1)
-  return column * factor + row * factor
+  return cast(Array, column * factor) + row * factor
 
 
 def threshold(rate: float) -> np.uint32:

@@ -1,8 +1,9 @@
-"""An activation of a dense layer with its bias, for GPUs."""
+"""Kernels for a dense layer's bias and activation, for GPUs."""
 
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,43 +13,68 @@ from jaxtyping import Array, Float
 
 from bert_jax.kernels import fused
 
-# (float32 array, True if the interpreter runs it) -> array.
+# (float32 array, True if the interpreter runs the kernel) -> array.
 Function = Callable[[Array, bool], Array]
 HIDDEN = ("batch", "length", "mlp")
+Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
-# Rows of a block, columns of a block, warps.
+# The tuning of each kernel: rows in a block, columns in a block, warps.
 FORWARD = (32, 128, 8)
 BACKWARD = (32, 128, 8)
-# Programs of the backward kernel that share the blocks of a column.
+# In the backward kernel, this number of programs share the blocks of a column.
 PROGRAMS = 64
 
 
-def _forward_kernel(x, bias, y, *, function, count, width, interpret):
+def _forward_kernel(
+  x: Ref,
+  bias: Ref,
+  y: Ref,
+  *,
+  function: Function,
+  count: int,
+  width: int,
+  interpret: bool,
+) -> None:
+  """Computes a block of `y` = function(x + bias), [count, width]."""
   height, breadth, _ = FORWARD
   columns = pl.ds(pl.program_id(1) * breadth, breadth)
-  seen = pl.program_id(1) * breadth + jnp.arange(breadth) < width
-  bias_row = triton.load(bias.at[columns], mask=seen, other=0.0)
+  is_column = pl.program_id(1) * breadth + jnp.arange(breadth) < width
+  bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
   first = pl.program_id(0) * height
   rows = pl.ds(first, height)
-  mask = (first + jnp.arange(height) < count)[:, None] & seen[None]
+  mask = (first + jnp.arange(height) < count)[:, None] & is_column[None]
   block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
   out = function(block.astype(jnp.float32) + bias_row[None], interpret)
   triton.store(y.at[rows, columns], out.astype(block.dtype), mask=mask)
 
 
 def _backward_kernel(
-  x, bias, g, dx, sums, *, derivative, count, width, interpret
-):
+  x: Ref,
+  bias: Ref,
+  g: Ref,
+  dx: Ref,
+  sums: Ref,
+  *,
+  derivative: Function,
+  count: int,
+  width: int,
+  interpret: bool,
+) -> None:
+  """Computes `dx` from the output's gradient `g`, and sums of `dx` over rows.
+
+  A program works on every `programs`-th block of some columns. Its sums are one
+  row of `sums`.
+  """
   height, breadth, _ = BACKWARD
   columns = pl.ds(pl.program_id(0) * breadth, breadth)
-  seen = pl.program_id(0) * breadth + jnp.arange(breadth) < width
-  bias_row = triton.load(bias.at[columns], mask=seen, other=0.0)
+  is_column = pl.program_id(0) * breadth + jnp.arange(breadth) < width
+  bias_row = triton.load(bias.at[columns], mask=is_column, other=0.0)
   program, programs = pl.program_id(1), pl.num_programs(1)
 
-  def one_block(i, total):
+  def add_block(i: Array, total: Array) -> Array:
     first = (program + i * programs) * height
     rows = pl.ds(first, height)
-    mask = (first + jnp.arange(height) < count)[:, None] & seen[None]
+    mask = (first + jnp.arange(height) < count)[:, None] & is_column[None]
     block = triton.load(x.at[rows, columns], mask=mask, other=0.0)
     gradient = triton.load(g.at[rows, columns], mask=mask, other=0.0)
     block_32 = block.astype(jnp.float32) + bias_row[None]
@@ -58,45 +84,47 @@ def _backward_kernel(
 
   blocks = pl.cdiv(count, height)
   zero = jnp.zeros((height, breadth), jnp.float32)
-  count_of_program = (blocks - program + programs - 1) // programs
-  total = jax.lax.fori_loop(0, count_of_program, one_block, zero)
-  triton.store(sums.at[program, columns], total.sum(0), mask=seen)
+  program_blocks = (blocks - program + programs - 1) // programs
+  total = jax.lax.fori_loop(0, program_blocks, add_block, zero)
+  triton.store(sums.at[program, columns], total.sum(0), mask=is_column)
 
 
-def _tail(x, plain):
-  """The normal distribution below -|x|, within 1e-7, and exp(-x**2 / 2).
+def _tail(x: Array, plain: bool) -> tuple[Array, Array]:
+  """Returns the probability below -|x| in a normal distribution, exp(-x^2 / 2).
 
-  Abramowitz & Stegun 1964, 7.1.26, whose exponential is also that of the
-  density; kernels have no error function. Powers of 2 and fused multiply-adds
-  need the fewest instructions.
+  The probability is exact within 1e-7. Kernels have no error function, so this
+  is the formula of Abramowitz & Stegun 1964, 7.1.26. Its exponential is also
+  needed for the density. Powers of 2 and fused multiply-adds need the fewest
+  instructions.
   """
   bell = fused.exp2((-0.5 * math.log2(math.e)) * (x * x), plain)
   t = 0.3275911 * math.sqrt(0.5) * jnp.abs(x) + 1.0
   t = fused.reciprocal(t, plain)
-  tail = 0.5 * 1.061405429
+  tail: Any = 0.5 * 1.061405429
   for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
     tail = tail * t + 0.5 * factor
   return tail * (t * bell), bell
 
 
 def gelu(x: Float[Array, "..."], plain: bool = True) -> Float[Array, "..."]:
-  """The exact gelu, within 2e-7 of `x`."""
+  """Returns the exact gelu, within 2e-7 times `x`; see `fused.exp2`."""
   return jnp.maximum(x, 0.0) - jnp.abs(x) * _tail(x, plain)[0]
 
 
 def gelu_derivative(
   x: Float[Array, "..."], plain: bool = True
 ) -> Float[Array, "..."]:
-  """The derivative of the exact gelu, within 2e-7."""
+  """Returns the derivative of the exact gelu, within 2e-7."""
   tail, bell = _tail(x, plain)
   below = jnp.where(x > 0, 1.0 - tail, tail)
   return below + x * bell * (1.0 / math.sqrt(2.0 * math.pi))
 
 
-def _gate(x, plain):
-  """The factor of x in `gelu_new`, and exp(-2 u).
+def _gate(x: Array, plain: bool) -> tuple[Array, Array]:
+  """Returns the factor of x in `gelu_new`, and exp(-2 u).
 
-  0.5 (1 + tanh u) is 1 / (1 + exp(-2 u)); the power is kept finite.
+  The factor 0.5 (1 + tanh u) equals 1 / (1 + exp(-2 u)). The exponent has an
+  upper bound, so that the power stays finite.
   """
   u = math.sqrt(2.0 / math.pi) * x * (0.044715 * (x * x) + 1.0)
   powers = jnp.minimum((-2.0 * math.log2(math.e)) * u, 60.0)
@@ -105,20 +133,20 @@ def _gate(x, plain):
 
 
 def gelu_new(x: Float[Array, "..."], plain: bool = True) -> Float[Array, "..."]:
-  """The tanh form of gelu, within 2e-7 of `x`."""
+  """Returns the tanh form of gelu, within 2e-7 times `x`."""
   return x * _gate(x, plain)[0]
 
 
 def gelu_new_derivative(
   x: Float[Array, "..."], plain: bool = True
 ) -> Float[Array, "..."]:
-  """The derivative of the tanh form, within 4e-7."""
+  """Returns the derivative of the tanh form of gelu, within 4e-7."""
   gate, powers = _gate(x, plain)
   slope = math.sqrt(8.0 / math.pi) * (3.0 * 0.044715 * (x * x) + 1.0)
   return gate * (1.0 + x * slope * (powers * gate))
 
 
-# Activation -> the function and its derivative.
+# The activations that are written for kernels: name -> (function, derivative).
 WRITTEN = {
   "gelu": (gelu, gelu_derivative),
   "gelu_new": (gelu_new, gelu_new_derivative),
@@ -127,7 +155,12 @@ WRITTEN = {
 
 @functools.cache
 def functions(name: str, function: Callable) -> tuple[Function, Function]:
-  """Returns an activation and its derivative, for `bias_activation`."""
+  """Returns an activation and its derivative, for `bias_activation`.
+
+  Args:
+    name: the name of the activation.
+    function: the plain function, for activations that are not in `WRITTEN`.
+  """
   if name in WRITTEN:
     return WRITTEN[name]
   return (
@@ -144,20 +177,20 @@ def bias_activation(
   derivative: Function,
   interpret: bool = False,
 ) -> Float[Array, "b l f"]:
-  """function(x + bias), in float32 inside.
+  """Computes function(x + bias); the arithmetic is float32.
 
-  The compiler makes several passes for the gradients; the kernel reads `x` and
-  the gradient once and also adds up the bias's gradient.
+  For the gradients the compiler would make several passes. The backward kernel
+  reads `x` and the gradient once, and adds up the bias's gradient too.
 
   Args:
     x: the output of a dense layer without its bias.
     bias: the bias, float32.
     function: an elementwise function.
-    derivative: its derivative.
-    interpret: run without a GPU, slowly.
+    derivative: the derivative of the function.
+    interpret: True runs the kernels without a GPU, slowly.
   """
 
-  def on_device(x, bias):
+  def on_device(x: Array, bias: Array) -> tuple[Array]:
     width = x.shape[-1]
     count = x.size // width
     height, breadth, warps = FORWARD
@@ -181,16 +214,28 @@ def bias_activation(
   return y
 
 
-def _forward(x, bias, function, derivative, interpret):
+def _forward(
+  x: Array,
+  bias: Array,
+  function: Function,
+  derivative: Function,
+  interpret: bool,
+) -> tuple[Array, tuple[Array, Array]]:
   y = bias_activation(x, bias, function, derivative, interpret)
   return y, (x, bias)
 
 
-def _backward(function, derivative, interpret, saved, gradient):
+def _backward(
+  function: Function,
+  derivative: Function,
+  interpret: bool,
+  saved: tuple[Array, Array],
+  gradient: Array,
+) -> tuple[Array, Array]:
   del function
   x, bias = saved
 
-  def on_device(x, bias, gradient):
+  def on_device(x: Array, bias: Array, gradient: Array) -> tuple[Array, Array]:
     width = x.shape[-1]
     count = x.size // width
     height, breadth, warps = BACKWARD

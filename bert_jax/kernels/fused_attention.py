@@ -1,13 +1,18 @@
-"""Attention in one kernel each way, for GPUs: no array of [b, h, l, l].
+"""Attention kernels for GPUs, which never write an array [b, h, l, l].
 
-The arithmetic is that of FlashAttention (Dao et al. 2022): blocks of queries
-against blocks of keys, the softmax's maximum and sum kept along.
+The arithmetic is that of FlashAttention (Dao et al. 2022). A program compares a
+block of queries with one block of keys after another, and updates the
+softmax's maximum and sum. There is one kernel for the forward pass. The
+backward pass has one kernel for short rows, and two for long rows.
 """
 
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int, UInt32
@@ -19,14 +24,21 @@ from bert_jax.kernels import (
   fused,
 )
 
-# Queries of a block, keys of a block, warps, stages of the pipeline. These are
-# the fastest on an H200 with heads of 64 at 512 tokens, for short rows at 128.
-FORWARD = (128, 64, 4, 3)
-FORWARD_SHORT = (128, 32, 4, 3)  # for rows of up to 128 tokens
-QUERIES = (64, 64, 4, 3)
-KEYS = (32, 128, 4, 4)
-# Rows that are no longer than its keys get all gradients from one kernel.
-ROW = (16, 128, 4, 3)
+# The tuning of each kernel: queries in a block, keys in a block, warps, stages
+# of the pipeline. These are the fastest on an H200 with heads of 64.
+#   name           kernel           rows                  measured at
+#   FORWARD        forward_kernel   over 128 tokens       512 tokens
+#   FORWARD_SHORT  forward_kernel   up to 128 tokens      128 tokens
+#   QUERIES        queries_kernel   over ROW's keys       512 tokens
+#   KEYS           keys_kernel      over ROW's keys       512 tokens
+#   ROW            row_kernel       up to ROW's keys      128 tokens
+Tuning = tuple[int, int, int, int]
+FORWARD: Tuning = (128, 64, 4, 3)
+FORWARD_SHORT: Tuning = (128, 32, 4, 3)
+QUERIES: Tuning = (64, 64, 4, 3)
+KEYS: Tuning = (32, 128, 4, 4)
+ROW: Tuning = (16, 128, 4, 3)
+# The logical axes of the arrays.
 IDS = ("batch", "length")
 PROJECTED = ("batch", "length", "heads", None, "head_dim")
 MIXED = ("batch", "length", "heads", "head_dim")
@@ -34,31 +46,50 @@ TOKENS = ("batch", "heads", "length")
 SUMS = ("batch", "heads", None, "head_dim")
 
 
-def _shape(shape, dtype=jnp.float32):
+# The dropout rate, causal, interpret: see `attention`.
+Options = tuple[float, bool, bool]
+Shapes = tuple[jax.ShapeDtypeStruct, ...]
+
+
+def _shape(
+  shape: tuple[int, ...], dtype: Any = jnp.float32
+) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _blocks(tuning, length, dtype):
-  """Queries and keys of a block."""
+def _blocks(tuning: Tuning, length: int, dtype: jnp.dtype) -> tuple[int, int]:
+  """Returns the numbers of queries and of keys in a block."""
   limit = fused.power_of_2(length, 16)
   queries, keys = (min(size, limit) for size in tuning[:2])
-  if dtype == jnp.float32:  # Blocks twice as large must fit as well.
+  if dtype == jnp.float32:
+    # Float32 blocks take twice as much memory, and must still fit.
     queries, keys = min(queries, 64), min(keys, 32)
   return queries, keys
 
 
-def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
-  """Runs a kernel with a program for each head and block.
+def _call(
+  kernel: Callable[..., None],
+  tuning: Tuning,
+  side: str,
+  options: Options,
+  outputs: Callable[[int], Shapes],
+  arrays: Sequence[Array],
+  aliases: Sequence[tuple[int, int]] = (),
+) -> Any:
+  """Runs a kernel with a program for each row, head and block.
 
   Args:
     kernel: a function of `attention_kernels`.
-    tuning: sizes such as `FORWARD`.
-    by: "queries" or "keys": a program is started for each block of these.
-    options: rate, causal, interpret.
-    outputs: (number of blocks) -> shapes.
+    tuning: a tuning such as `FORWARD`.
+    side: see `attention_program.Plan`.
+    options: the options of `attention`.
+    outputs: (number of blocks) -> shapes of the outputs.
     arrays: `ids`, `qkv`, and the kernel's other arrays.
-    aliases: pairs (number of one of the other arrays, number of the output that
-      is written over it).
+    aliases: pairs (index in the other arrays, index in the outputs): the output
+      is written into the memory of the array.
+
+  Returns:
+    A tuple of arrays.
   """
   rate, causal, interpret = options
   ids, qkv, *others = arrays
@@ -74,7 +105,7 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
     dtype=qkv.dtype,
     queries=queries,
     keys=keys,
-    by=by,
+    side=side,
     interpret=interpret,
   )
   inputs = [ids, qkv]
@@ -82,7 +113,7 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
     ranges = attention_blocks.token_ranges(ids, causal)
     inputs.append(
       attention_blocks.block_ranges(ranges[0], queries, keys)
-      if by == "queries"
+      if side == "queries"
       else attention_blocks.block_ranges(ranges[1], keys, queries)
     )
   return pl.pallas_call(
@@ -98,14 +129,16 @@ def _call(kernel, tuning, by, options, outputs, arrays, aliases=()):
   )(*inputs, *others)
 
 
-def _forward(qkv, ids, words, *options):
+def _forward(
+  qkv: Array, ids: Array, words: Array, options: Options
+) -> tuple[Array, tuple[Array, ...]]:
   """Returns the mixed values, and a tuple of arrays for the backward pass."""
   drops = options[0] > 0
 
-  def on_device(*arrays):
+  def on_device(*arrays: Array) -> tuple[Array, ...]:
     rows, length, heads, _, head_dim = arrays[1].shape
 
-    def outputs(_):
+    def outputs(_: int) -> Shapes:
       out = _shape((rows, length, heads, head_dim), qkv.dtype)
       tokens = (rows, heads, length)
       hashes = (_shape(tokens, jnp.uint32),) if drops else ()
@@ -121,7 +154,8 @@ def _forward(qkv, ids, words, *options):
       arrays,
     )
 
-  arrays, axes = [ids, qkv], [IDS, PROJECTED]
+  arrays: list[Array] = [ids, qkv]
+  axes: list[fused.Axes] = [IDS, PROJECTED]
   if drops:
     rows, _, heads = qkv.shape[:3]
     arrays += [fused.first_hashes(words, rows), jnp.arange(heads)]
@@ -134,10 +168,9 @@ def _forward(qkv, ids, words, *options):
 def with_bias(
   qkv: Float[Array, "b l h 3 k"], bias: Float[Array, "h 3 k"]
 ) -> Float[Array, "b l h 3 k"]:
-  """Adds the bias in the one form that the compiler fuses with a product."""
-  flat = qkv.reshape(*qkv.shape[:2], -1) + bias.reshape(1, 1, -1).astype(
-    qkv.dtype
-  )
+  """Adds the bias in the only form that the compiler fuses with a product."""
+  flat = qkv.reshape(*qkv.shape[:2], -1)
+  flat = flat + bias.reshape(1, 1, -1).astype(qkv.dtype)
   return flat.reshape(qkv.shape)
 
 
@@ -157,31 +190,41 @@ def attention(
     qkv: queries, keys and values side by side, without their bias.
     bias: the bias, float32.
     ids: `sequence_ids`, see `attention.attention_mask`.
-    words: the dropout's key words, see `layers.dropout_bits`.
-    rate: rate of the dropout on the probabilities, in [0, 1).
-    causal: a query sees no key after it.
-    interpret: run without a GPU, slowly.
+    words: the key words of the dropout, see `layers.dropout_words`.
+    rate: the dropout rate on the probabilities, in [0, 1).
+    causal: True lets no query see a key after it.
+    interpret: True runs the kernels without a GPU, slowly.
   """
   qkv = with_bias(qkv, bias)
-  return _forward(qkv, ids, words, rate, causal, interpret)[0]
+  return _forward(qkv, ids, words, (rate, causal, interpret))[0]
 
 
-def _attention_forward(qkv, bias, ids, words, *options):
-  # The compiler adds the bias in the product; a kernel would have to wait
-  # for each block to add it.
+def _attention_forward(
+  qkv: Array,
+  bias: Array,
+  ids: Array,
+  words: Array,
+  rate: float,
+  causal: bool,
+  interpret: bool,
+) -> tuple[Array, tuple[Array, ...]]:
+  # The compiler adds the bias within the product. The kernels would have to add
+  # it to each block before they can go on.
   qkv = with_bias(qkv, bias)
-  out, (log_sums, *hashes) = _forward(qkv, ids, words, *options)
+  out, (log_sums, *hashes) = _forward(
+    qkv, ids, words, (rate, causal, interpret)
+  )
   return out, (ids, qkv, *hashes, log_sums, out, words)
 
 
-def _gradients(qkv, blocks):
-  """Shapes of the projections' gradient and of its sums over blocks."""
+def _gradients(qkv: Array, blocks: int) -> Shapes:
+  """Returns the shapes of the gradient of `qkv` and of its sums over blocks."""
   sums = (qkv.shape[0], blocks, *qkv.shape[2:])
   return _shape(qkv.shape, qkv.dtype), _shape(sums)
 
 
-def _row_backward(options, *arrays):
-  """`_backward` for rows that are one block of keys."""
+def _row_backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
+  """Computes `_backward` for rows that are one block of keys."""
   *before, _, gradient = arrays
   d_qkv, sums = _call(
     attention_kernels.row_kernel,
@@ -194,16 +237,26 @@ def _row_backward(options, *arrays):
   return d_qkv, jax.lax.optimization_barrier(sums.sum((0, 1)))[None]
 
 
-def _backward(options, *arrays):
+def _backward(options: Options, *arrays: Array) -> tuple[Array, Array]:
+  """Computes the gradient of `qkv`, and its sums over the tokens.
+
+  Args:
+    options: the options of `attention`.
+    *arrays: `ids`, `qkv`, with dropout the queries' hashes, the sums that
+      `forward_kernel` wrote, its output and the output's gradient.
+
+  Returns:
+    The gradient, and sums [1, h, 3, k].
+  """
   *before, _, gradient = arrays
   qkv, log_sums = before[1], before[-1]
   if qkv.shape[1] <= _blocks(ROW, qkv.shape[1], qkv.dtype)[1]:
     return _row_backward(options, *arrays)
 
-  def outputs(blocks):
+  def outputs(blocks: int) -> Shapes:
     return *_gradients(qkv, blocks), _shape(log_sums.shape)
 
-  d_qkv, of_queries, deltas = _call(
+  d_qkv, query_sums, deltas = _call(
     attention_kernels.queries_kernel,
     QUERIES,
     "queries",
@@ -211,7 +264,7 @@ def _backward(options, *arrays):
     outputs,
     arrays,
   )
-  d_qkv, of_keys = _call(
+  d_qkv, key_sums = _call(
     attention_kernels.keys_kernel,
     KEYS,
     "keys",
@@ -220,17 +273,26 @@ def _backward(options, *arrays):
     (*before, deltas, gradient, d_qkv),
     aliases=[(len(before), 0)],
   )
-  # Each kernel leaves the others' part unwritten.
-  of_queries, of_keys = (
-    jax.lax.optimization_barrier(part.sum((0, 1)))
-    for part in (of_queries[..., :1, :], of_keys[..., 1:, :])
+  # The first kernel writes only the sums of the queries, and the second one
+  # only those of keys and values.
+  query_sums, key_sums = (
+    jax.lax.optimization_barrier(sums.sum((0, 1)))
+    for sums in (query_sums[..., :1, :], key_sums[..., 1:, :])
   )
-  return d_qkv, jnp.concatenate([of_queries, of_keys], -2)[None]
+  return d_qkv, jnp.concatenate([query_sums, key_sums], -2)[None]
 
 
-def _attention_backward(rate, causal, interpret, saved, gradient):
+def _attention_backward(
+  rate: float,
+  causal: bool,
+  interpret: bool,
+  saved: tuple[Array, ...],
+  gradient: Array,
+) -> tuple[Array, Array, np.ndarray, np.ndarray]:
   ids, *arrays, words = saved
-  numbers = [TOKENS] * (len(arrays) - 2)  # Sums, with dropout hashes.
+  # The arrays with a number for each token: the sums, and with dropout the
+  # hashes.
+  numbers = [TOKENS] * (len(arrays) - 2)
   d_qkv, sums = fused.over_shards(
     functools.partial(_backward, (rate, causal, interpret)),
     [IDS, PROJECTED, *numbers, MIXED, MIXED],
@@ -239,8 +301,8 @@ def _attention_backward(rate, causal, interpret, saved, gradient):
     *arrays,
     gradient,
   )
-  no = fused.no_gradient
-  return d_qkv, sums.sum(0), no(ids), no(words)
+  no_gradient = fused.no_gradient
+  return d_qkv, sums.sum(0), no_gradient(ids), no_gradient(words)
 
 
 attention.defvjp(_attention_forward, _attention_backward)

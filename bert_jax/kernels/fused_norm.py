@@ -1,7 +1,10 @@
-"""Bias, dropout, residual and LayerNorm in one pass, for GPUs."""
+"""Kernels for bias, dropout, residual and LayerNorm in one pass, for GPUs."""
 
+import dataclasses
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,136 +15,209 @@ from jaxtyping import Array, Float, UInt32
 
 from bert_jax.kernels import fused
 
+Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
+# The number of a row, or a slice of rows.
+Rows = Any
+
 FORWARD_WARPS = 1
-# The backward kernel's warps, programs and rows at a time. A program adds up
-# the gradients of bias and scale over its rows; there are 8 or 4 programs for
-# each of the 132 processors of an H100. Times on an H200 by warps:
-#   columns  rows    8 warps  4 warps  1 warp
-#   1,024    16,384  47 us    48 us    67 us (more than a warp's registers hold)
-#   768      32,768  82 us    78 us    70 us
+# The tuning of the backward kernel: warps, programs, rows in a tile. A program
+# adds up the gradients of bias and scale over its rows. An H100 has 132
+# processors, and each gets 8 programs of NARROW, or 4 of WIDE.
+#   tuning  columns     programs  measured on an H200, by warps
+#   NARROW  below 1024  8 x 132   768 columns, 32,768 rows:
+#                                   1: 70 us, 4: 78 us, 8: 82 us
+#   WIDE    from 1024   4 x 132   1,024 columns, 16,384 rows:
+#                                   1: 67 us (too few registers),
+#                                   4: 48 us, 8: 47 us
 NARROW, WIDE = (1, 1056, 1), (8, 528, 1)
 WIDE_FROM = 1024
 
 
-class _Shape:
-  """Sizes of a part, and where it lies in the whole array."""
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+  """The static settings of a kernel on a device's shard.
 
-  def __init__(self, x: Array, rate: float, epsilon: float, tile: int = 1):
-    rows, length, self.width = x.shape
-    self.count = rows * length
-    self.columns = fused.power_of_2(self.width)
-    self.rate, self.epsilon = rate, epsilon
-    self.tile = math.gcd(tile, self.count)  # Rows at a time.
+  Attributes:
+    count: the number of rows, which are all tokens of the shard.
+    width: the number of columns.
+    rate: the rate of the dropout.
+    epsilon: the epsilon of the LayerNorm.
+    tile: the number of rows that a program reads at once; divides `count`.
+  """
+
+  count: int
+  width: int
+  rate: float
+  epsilon: float
+  tile: int = 1
+
+  @property
+  def columns(self) -> int:
+    """The number of columns of a block: the width up to a power of 2."""
+    return fused.power_of_2(self.width)
 
 
 class _Program:
-  """One program of a kernel: which it is, and how it reads whole rows."""
+  """One program of a kernel, which works on whole rows.
 
-  def __init__(self, shape: _Shape):
-    self.shape, self.number = shape, pl.program_id(0)
-    # A constant start would have the end checked, without regard to the mask.
-    self.columns = pl.ds(self.number * 0, shape.columns)
-    self.real = jnp.arange(shape.columns) < shape.width
+  Attributes:
+    number: the number of the program.
+    is_column: True for the columns of a block that are below the width.
+  """
 
-  def _mask(self, rows):
+  def __init__(self, plan: _Plan):
+    self.plan, self.number = plan, pl.program_id(0)
+    # The start is not a constant 0: Pallas checks the end of a slice that
+    # begins with a constant, even if a mask excludes the end.
+    self.columns = pl.ds(self.number * 0, plan.columns)
+    self.is_column = jnp.arange(plan.columns) < plan.width
+
+  def _mask(self, rows: Rows) -> Array:
     if isinstance(rows, jax.Array):
-      return self.real
-    return jnp.broadcast_to(self.real, (rows.size, self.shape.columns))
+      return self.is_column
+    return jnp.broadcast_to(self.is_column, (rows.size, self.plan.columns))
 
-  def rows(self, ref, rows):
-    """Loads a row by its number or some by a slice; 0 beyond the width."""
+  def rows(self, ref: Ref, rows: Rows) -> Array:
+    """Loads a row or a slice of rows; columns after the width are 0."""
     at = ref.at[rows, self.columns]
     return triton.load(at, mask=self._mask(rows), other=0.0)
 
-  def vector(self, ref):
-    return triton.load(ref.at[self.columns], mask=self.real, other=0)
+  def vector(self, ref: Ref) -> Array:
+    """Loads an array [width]; columns after the width are 0."""
+    return triton.load(ref.at[self.columns], mask=self.is_column, other=0)
 
-  def store(self, ref, *index, value):
+  def store(self, ref: Ref, *index: Rows, block: Array) -> None:
+    """Writes a row or rows."""
     at = ref.at[*index, self.columns]
     mask = self._mask(index[-1])
-    triton.store(at, value.astype(ref.dtype), mask=mask)
+    triton.store(at, block.astype(ref.dtype), mask=mask)
 
-  def kept(self, hashes, columns):
-    """Dropout's factors for rows of these hashes: 0 or 1 / (1 - rate)."""
-    rate = self.shape.rate
-    kept = fused.keep_mask(hashes, columns, rate)
-    return jnp.where(kept, np.float32(1.0 / (1.0 - rate)), 0.0)
+  def dropout_factors(self, row_hashes: Array, column_hashes: Array) -> Array:
+    """Returns the factors of dropout, which are 0 or 1 / (1 - rate)."""
+    rate = self.plan.rate
+    mask = fused.keep_mask(row_hashes, column_hashes, rate)
+    return jnp.where(mask, np.float32(1.0 / (1.0 - rate)), 0.0)
 
 
 def _forward_kernel(
-  hashes, columns, x, y, bias, scale, shift, out, *stats, shape
-):
-  p = _Program(shape)
+  hashes: Ref,
+  columns: Ref,
+  x: Ref,
+  y: Ref,
+  bias: Ref,
+  scale: Ref,
+  shift: Ref,
+  out: Ref,
+  *stats: Ref,
+  plan: _Plan,
+) -> None:
+  """Computes a row of `out`.
+
+  If there are `stats`, the program also writes the row's mean and 1 / standard
+  deviation to them.
+  """
+  p = _Program(plan)
   t = p.number
   y_row = p.rows(y, t).astype(jnp.float32) + p.vector(bias)
-  if shape.rate:
-    y_row = y_row * p.kept(triton.load(hashes.at[t]), p.vector(columns))
+  if plan.rate:
+    row_hash = triton.load(hashes.at[t])
+    y_row = y_row * p.dropout_factors(row_hash, p.vector(columns))
   row = p.rows(x, t).astype(jnp.float32) + y_row
-  mean = jnp.sum(row) / shape.width  # Beyond the width are zeros.
-  row = jnp.where(p.real, row - mean, 0.0)
-  inverse = jax.lax.rsqrt(jnp.sum(row * row) / shape.width + shape.epsilon)
-  for ref, value in zip(stats, (mean, inverse), strict=False):
-    triton.store(ref.at[t], value)
+  # The columns after the width are 0 and do not change the sum.
+  mean = jnp.sum(row) / plan.width
+  row = jnp.where(p.is_column, row - mean, 0.0)
+  inverse = jax.lax.rsqrt(jnp.sum(row * row) / plan.width + plan.epsilon)
+  for ref, number in zip(stats, (mean, inverse), strict=False):
+    triton.store(ref.at[t], number)
   row = row * inverse * p.vector(scale) + p.vector(shift)
-  p.store(out, t, value=row)
+  p.store(out, t, block=row)
 
 
 def _backward_kernel(
-  hashes, columns, x, y, bias, scale, means, inverses, g1, g2, *outputs, shape
-):
-  dx, dy, sums = outputs
-  p, programs, tile = _Program(shape), pl.num_programs(0), shape.tile
+  hashes: Ref,
+  columns: Ref,
+  x: Ref,
+  y: Ref,
+  bias: Ref,
+  scale: Ref,
+  means: Ref,
+  inverses: Ref,
+  g1: Ref,
+  g2: Ref,
+  dx: Ref,
+  dy: Ref,
+  sums: Ref,
+  *,
+  plan: _Plan,
+) -> None:
+  """Computes `dx` and `dy` from the gradients `g1` and `g2` of the output.
+
+  A program works on every `programs`-th tile of rows. It adds up the gradients
+  of bias, scale and shift over its rows, and writes them to its row of `sums`.
+  """
+  p, programs, tile = _Program(plan), pl.num_programs(0), plan.tile
   bias_row, scale_row = p.vector(bias)[None], p.vector(scale)[None]
   column_hashes = p.vector(columns)[None]
 
-  def rows_of(i):
-    return pl.ds(jnp.minimum(i * tile, shape.count - tile), tile)
+  def tile_rows(i: Array) -> Rows:
+    return pl.ds(jnp.minimum(i * tile, plan.count - tile), tile)
 
-  def read(i):
-    rows = rows_of(i)
-    wide = [p.rows(ref, rows) for ref in (x, y, g1, g2)]
-    return *wide, *(triton.load(r.at[rows]) for r in (means, inverses, hashes))
+  def read(i: Array) -> tuple[Array, ...]:
+    rows = tile_rows(i)
+    blocks = [p.rows(ref, rows) for ref in (x, y, g1, g2)]
+    return *blocks, *(
+      triton.load(ref.at[rows]) for ref in (means, inverses, hashes)
+    )
 
-  def some_rows(number, carry):
-    (d_bias, d_scale, d_shift), now = carry
+  def add_tile(number: Array, carry: Any) -> Any:
+    (d_bias, d_scale, d_shift), current = carry
     i = p.number + number * programs
-    # Read the next rows while the sums of the current ones are made.
-    ahead = read(i + programs)
-    wide, (mean, inverse, hashed) = now[:4], now[4:]
-    x_row, y_row, g, more = (part.astype(jnp.float32) for part in wide)
-    y_row, g = y_row + bias_row, g + more
-    if shape.rate:
-      kept = p.kept(hashed[:, None], column_hashes)
-      y_row = y_row * kept
+    # Read the next tile while the current one is summed up.
+    following = read(i + programs)
+    blocks, (mean, inverse, row_hashes) = current[:4], current[4:]
+    x_row, y_row, g, second_g = (x.astype(jnp.float32) for x in blocks)
+    y_row, g = y_row + bias_row, g + second_g
+    if plan.rate:
+      factors = p.dropout_factors(row_hashes[:, None], column_hashes)
+      y_row = y_row * factors
     inverse = inverse[:, None]
     row = (x_row + y_row - mean[:, None]) * inverse
     d_scale, d_shift = d_scale + (g * row).sum(0), d_shift + g.sum(0)
     g = g * scale_row
-    level = jnp.sum(g, 1, keepdims=True) / shape.width
-    along = jnp.sum(g * row, 1, keepdims=True) / shape.width
-    g = inverse * (g - level - row * along)
-    p.store(dx, rows_of(i), value=g)
-    if shape.rate:
-      g = g * kept
-      p.store(dy, rows_of(i), value=g)
-    return (d_bias + g.sum(0), d_scale, d_shift), ahead
+    mean_g = jnp.sum(g, 1, keepdims=True) / plan.width
+    mean_g_row = jnp.sum(g * row, 1, keepdims=True) / plan.width
+    g = inverse * (g - mean_g - row * mean_g_row)
+    p.store(dx, tile_rows(i), block=g)
+    if plan.rate:
+      g = g * factors
+      p.store(dy, tile_rows(i), block=g)
+    return (d_bias + g.sum(0), d_scale, d_shift), following
 
-  zero = jnp.zeros(shape.columns, jnp.float32)
-  # Tiles number, number + programs, ...
-  count = (shape.count // tile - p.number + programs - 1) // programs
+  zero = jnp.zeros(plan.columns, jnp.float32)
+  # The program's tiles are number, number + programs, number + 2 programs, ...
+  count = (plan.count // tile - p.number + programs - 1) // programs
   start = ((zero, zero, zero), read(p.number))
-  totals, _ = jax.lax.fori_loop(0, count, some_rows, start)
+  totals, _ = jax.lax.fori_loop(0, count, add_tile, start)
   for number, total in enumerate(totals):
-    p.store(sums, p.number, p.number * 0 + number, value=total)
+    p.store(sums, p.number, p.number * 0 + number, block=total)
 
 
-def _call(kernel, shape, grid, warps, outputs, interpret, *arrays):
+def _call(
+  kernel: Callable[..., None],
+  plan: _Plan,
+  programs: int,
+  warps: int,
+  outputs: tuple[jax.ShapeDtypeStruct, ...],
+  interpret: bool,
+  *arrays: Array,
+) -> Any:
+  """Runs a kernel; arrays [b, l, d] become [b l, d]."""
   flat = [
-    a.reshape(shape.count, shape.width) if a.ndim == 3 else a for a in arrays
+    a.reshape(plan.count, plan.width) if a.ndim == 3 else a for a in arrays
   ]
   return pl.pallas_call(
-    functools.partial(kernel, shape=shape),
-    grid=(grid,),
+    functools.partial(kernel, plan=plan),
+    grid=(programs,),
     out_shape=outputs,
     compiler_params=triton.CompilerParams(num_warps=warps),
     interpret=interpret,
@@ -149,40 +225,62 @@ def _call(kernel, shape, grid, warps, outputs, interpret, *arrays):
   )(*flat)
 
 
+# The logical axes of the arrays. NUMBERS has a number for each row.
 HIDDEN = ("batch", "length", "embed_activation")
 ROW = ("embed_activation",)
-NUMBERS = ("batch", "length")  # One for each of the rows.
-HASHES = [NUMBERS, ROW]
+NUMBERS = ("batch", "length")
+HASHES: list[fused.Axes] = [NUMBERS, ROW]
 
 
-def _hashes(words, x):
-  place = np.arange(x.shape[1], dtype=np.uint32)
+def _hashes(words: Array, x: Array) -> tuple[Array, Array]:
+  """Returns the hashes of rows [b, l] and of columns [d] for dropout."""
+  index = np.arange(x.shape[1], dtype=np.uint32)
   rows = fused.first_hashes(words, len(x))[:, None]
-  rows = fused.row_hashes(rows, place[None])
+  rows = fused.row_hashes(rows, index[None])
   columns = np.arange(x.shape[2], dtype=np.uint32)
   return rows, jnp.asarray(fused.column_hashes(columns))
 
 
-def _forward(x, y, bias, scale, shift, words, rate, epsilon, interpret, stats):
-  """Returns a tuple: the result, and with `stats` means and 1 / deviations."""
-  keeps = 2 if stats else 0
+def _forward(
+  x: Array,
+  y: Array,
+  bias: Array,
+  scale: Array,
+  shift: Array,
+  words: Array,
+  rate: float,
+  epsilon: float,
+  interpret: bool,
+  stats: bool,
+) -> tuple[Array, ...]:
+  """Computes the output; with `stats` also means and 1 / deviations."""
+  num_stats = 2 if stats else 0
 
-  def on_device(hashes, columns, x, *rest):
-    shape = _Shape(x, rate, epsilon)
-    number = jax.ShapeDtypeStruct((shape.count,), jnp.float32)
-    whole = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
-    arrays = (hashes.reshape(-1), columns, x, *rest)
-    grid = shape.count, FORWARD_WARPS
-    outputs = (whole, *[number] * keeps)
+  def on_device(
+    hashes: Array, columns: Array, x: Array, *others: Array
+  ) -> tuple[Array, ...]:
+    rows, length, width = x.shape
+    plan = _Plan(rows * length, width, rate, epsilon)
+    number = jax.ShapeDtypeStruct((plan.count,), jnp.float32)
+    whole = jax.ShapeDtypeStruct((plan.count, plan.width), x.dtype)
     out, *numbers = _call(
-      _forward_kernel, shape, *grid, outputs, interpret, *arrays
+      _forward_kernel,
+      plan,
+      plan.count,
+      FORWARD_WARPS,
+      (whole, *[number] * num_stats),
+      interpret,
+      hashes.reshape(-1),
+      columns,
+      x,
+      *others,
     )
     return out.reshape(x.shape), *(a.reshape(x.shape[:2]) for a in numbers)
 
   return fused.over_shards(
     on_device,
     [*HASHES, HIDDEN, HIDDEN, ROW, ROW, ROW],
-    [HIDDEN, *[NUMBERS] * keeps],
+    [HIDDEN, *[NUMBERS] * num_stats],
     *_hashes(words, x),
     x,
     y,
@@ -204,22 +302,23 @@ def add_norm(
   epsilon: float,
   interpret: bool = False,
 ) -> tuple[Float[Array, "b l d"], Float[Array, "b l d"]]:
-  """LayerNorm(x + dropout(y + bias)), twice.
+  """Returns LayerNorm(x + dropout(y + bias)), twice.
 
-  The result is read in two places. Returned twice, its two gradients arrive
-  separately and are added in the kernel, not in another pass. All sums are in
-  float32. The backward pass keeps only x and y and makes the rest again.
+  The caller reads the output in two places. Since it is returned twice, the two
+  gradients arrive separately, and the kernel adds them without another pass.
+  All sums are float32. Of the large arrays only x and y are saved for the
+  backward pass, which computes the others again.
 
   Args:
     x: the residual.
     y: a layer's output without its bias.
     bias: that layer's bias, float32.
-    scale: scale of the LayerNorm, float32.
-    shift: bias of the LayerNorm, float32.
-    words: the dropout's key words, see `layers.dropout_bits`.
-    rate: rate of the dropout, in [0, 1).
-    epsilon: epsilon of the LayerNorm.
-    interpret: run without a GPU, slowly.
+    scale: the scale of the LayerNorm, float32.
+    shift: the bias of the LayerNorm, float32.
+    words: the key words of the dropout, see `layers.dropout_words`.
+    rate: the rate of the dropout, in [0, 1).
+    epsilon: the epsilon of the LayerNorm.
+    interpret: True runs the kernels without a GPU, slowly.
   """
   (out,) = _forward(
     x, y, bias, scale, shift, words, rate, epsilon, interpret, False
@@ -228,29 +327,52 @@ def add_norm(
 
 
 def _add_norm_forward(
-  x, y, bias, scale, shift, words, rate, epsilon, interpret
-):
+  x: Array,
+  y: Array,
+  bias: Array,
+  scale: Array,
+  shift: Array,
+  words: Array,
+  rate: float,
+  epsilon: float,
+  interpret: bool,
+) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
   out, *stats = _forward(
     x, y, bias, scale, shift, words, rate, epsilon, interpret, True
   )
   return (out, out), (x, y, bias, scale, *stats, words)
 
 
-def _add_norm_backward(rate, epsilon, interpret, saved, gradients):
-  *saved, words = saved
+def _add_norm_backward(
+  rate: float,
+  epsilon: float,
+  interpret: bool,
+  saved: tuple[Array, ...],
+  gradients: tuple[Array, Array],
+) -> tuple[Array, Array, Array, Array, Array, np.ndarray]:
+  *saved_arrays, words = saved
 
-  def on_device(hashes, columns, x, *rest):
-    warps, programs, tile = WIDE if x.shape[-1] >= WIDE_FROM else NARROW
-    shape = _Shape(x, rate, epsilon, tile)
-    whole = jax.ShapeDtypeStruct((shape.count, shape.width), x.dtype)
-    programs = min(programs, shape.count // shape.tile)
-    sums = (programs, 3, shape.width)
-    outputs = (whole, whole, jax.ShapeDtypeStruct(sums, jnp.float32))
-    arrays = (hashes, columns, x, *rest)
-    arrays = [a.reshape(-1) if a.ndim == 2 else a for a in arrays]
-    grid = programs, warps
+  def on_device(
+    hashes: Array, columns: Array, x: Array, *others: Array
+  ) -> tuple[Array, Array, Array]:
+    rows, length, width = x.shape
+    warps, programs, tile = WIDE if width >= WIDE_FROM else NARROW
+    count = rows * length
+    plan = _Plan(count, width, rate, epsilon, math.gcd(tile, count))
+    whole = jax.ShapeDtypeStruct((count, width), x.dtype)
+    programs = min(programs, count // plan.tile)
+    sums_shape = jax.ShapeDtypeStruct((programs, 3, width), jnp.float32)
+    arrays = [
+      a.reshape(-1) if a.ndim == 2 else a for a in (hashes, columns, x, *others)
+    ]
     dx, dy, sums = _call(
-      _backward_kernel, shape, *grid, outputs, interpret, *arrays
+      _backward_kernel,
+      plan,
+      programs,
+      warps,
+      (whole, whole, sums_shape),
+      interpret,
+      *arrays,
     )
     dx = dx.reshape(x.shape)
     return dx, dy.reshape(x.shape) if rate else dx, fused.fewer_rows(sums)
@@ -259,11 +381,12 @@ def _add_norm_backward(rate, epsilon, interpret, saved, gradients):
     on_device,
     [*HASHES, HIDDEN, HIDDEN, ROW, ROW, NUMBERS, NUMBERS, HIDDEN, HIDDEN],
     [HIDDEN, HIDDEN, ("batch", None, "embed_activation")],
-    *_hashes(words, saved[0]),
-    *saved,
+    *_hashes(words, saved_arrays[0]),
+    *saved_arrays,
     *gradients,
   )
-  # One pass over them; the compiler would make one for each of the three.
+  # The barrier makes one pass over the sums; without it the compiler would make
+  # a pass for each of the three gradients.
   d_bias, d_scale, d_shift = jax.lax.optimization_barrier(sums.sum(0))
   return dx, dy, d_bias, d_scale, d_shift, fused.no_gradient(words)
 

@@ -1,11 +1,14 @@
-"""Attention in one kernel each way, for TPUs: no array of [b, h, l, l] in HBM.
+"""Attention kernels for TPUs, which never write an array [b, h, l, l] to HBM.
 
-A program has one row of the batch and one head; its scores, [l, l], stay in the
-core's own memory, and the backward pass makes them again.
+There is one kernel for the forward pass and one for the backward pass. A
+program works on one row of the batch and one head. Its scores [l, l] stay in
+the core's local memory, and the backward pass computes them again.
 """
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +18,19 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax.kernels import fused
 
-# Scores of so many tokens fit, several times over.
+# The length of the longest rows. Several arrays [l, l] of this length fit into
+# the local memory.
 LONGEST = 512
+# The score of a key that a query does not see.
 UNSEEN = -1e30
 HEADS = ("batch", "heads", "length", "head_dim")
+Ref = Any  # A reference to an array, as Pallas passes it to a kernel.
 
 
-def _weights(query, key, q_ids, k_ids, causal):
-  """Probabilities [l, l] in float32, and which keys are seen."""
+def _weights(
+  query: Ref, key: Ref, q_ids: Ref, k_ids: Ref, causal: bool
+) -> tuple[Array, Array]:
+  """Returns float32 probabilities [l, l], and True where a query sees a key."""
   scores = fused.dot(query[...], key[...], (1, 1))
   scores = scores * (1.0 / math.sqrt(query.shape[-1]))
   seen = jnp.maximum(q_ids[...], 1) == k_ids[...]
@@ -36,46 +44,58 @@ def _weights(query, key, q_ids, k_ids, causal):
   return weights / weights.sum(1, keepdims=True), seen
 
 
-def _kept(row, column, rate):
-  """Dropout's factors of the probabilities."""
-  hashes = (ref[...].astype(jnp.uint32) for ref in (row, column))
-  grow = np.float32(1.0 / (1.0 - rate))
-  kept = fused.keep_mask(*hashes, rate)
-  return jnp.where(kept, grow, np.float32(0.0))
+def _dropout_factors(row: Ref, column: Ref, rate: float) -> Array:
+  """Returns the factors by which dropout multiplies the probabilities."""
+  row_hash, column_hash = (ref[...].astype(jnp.uint32) for ref in (row, column))
+  keep_scale = np.float32(1.0 / (1.0 - rate))
+  mask = fused.keep_mask(row_hash, column_hash, rate)
+  return jnp.where(mask, keep_scale, np.float32(0.0))
 
 
 def _forward_kernel(
-  row, column, q_ids, k_ids, query, key, value, out, *, rate, causal
-):
+  row: Ref,
+  column: Ref,
+  q_ids: Ref,
+  k_ids: Ref,
+  query: Ref,
+  key: Ref,
+  value: Ref,
+  out: Ref,
+  *,
+  rate: float,
+  causal: bool,
+) -> None:
+  """Computes `out`; `row` and `column` are the hashes for dropout."""
   weights, _ = _weights(query, key, q_ids, k_ids, causal)
   if rate:
-    weights *= _kept(row, column, rate)
+    weights *= _dropout_factors(row, column, rate)
   mixed = fused.dot(weights.astype(value.dtype), value[...], (1, 0))
   out[...] = mixed.astype(out.dtype)
 
 
 def _backward_kernel(
-  row,
-  column,
-  q_ids,
-  k_ids,
-  query,
-  key,
-  value,
-  gradient,
-  d_query,
-  d_key,
-  d_value,
+  row: Ref,
+  column: Ref,
+  q_ids: Ref,
+  k_ids: Ref,
+  query: Ref,
+  key: Ref,
+  value: Ref,
+  gradient: Ref,
+  d_query: Ref,
+  d_key: Ref,
+  d_value: Ref,
   *,
-  rate,
-  causal,
-):
+  rate: float,
+  causal: bool,
+) -> None:
+  """Computes `d_query`, `d_key` and `d_value` from the output's gradient."""
   weights, seen = _weights(query, key, q_ids, k_ids, causal)
   d_out, dtype = gradient[...], query.dtype
   d_weights, dropped = fused.dot(d_out, value[...], (1, 1)), weights
   if rate:
-    kept = _kept(row, column, rate)
-    d_weights, dropped = d_weights * kept, weights * kept
+    factors = _dropout_factors(row, column, rate)
+    d_weights, dropped = d_weights * factors, weights * factors
   d_value[...] = fused.dot(dropped.astype(dtype), d_out, (0, 0)).astype(dtype)
   delta = (weights * d_weights).sum(1, keepdims=True)
   d_scores = weights * (d_weights - delta) * (1.0 / math.sqrt(query.shape[-1]))
@@ -84,11 +104,36 @@ def _backward_kernel(
   d_key[...] = fused.dot(d_scores, query[...], (0, 0)).astype(dtype)
 
 
-def _call(kernel, results, options, words, ids, *arrays):
-  """Runs a kernel over [b, h, l, k] arrays; `results` come out alike."""
+# The dropout rate, causal, interpret: see `attention`.
+Options = tuple[float, bool, bool]
+
+
+def _call(
+  kernel: Callable[..., None],
+  num_outputs: int,
+  options: Options,
+  words: Array,
+  ids: Array,
+  *arrays: Array,
+) -> Any:
+  """Runs a kernel.
+
+  Args:
+    kernel: `_forward_kernel` or `_backward_kernel`.
+    num_outputs: the number of outputs, which have the shape of the arrays.
+    options: the options of `attention`.
+    words: the key words of the dropout.
+    ids: `sequence_ids`.
+    *arrays: the kernel's other arrays, [b, h, l, k].
+
+  Returns:
+    A tuple of arrays.
+  """
   rate, causal, interpret = options
 
-  def on_device(hashes, columns, ids, *arrays):
+  def on_device(
+    hashes: Array, columns: Array, ids: Array, *arrays: Array
+  ) -> Any:
     rows, heads, length, width = arrays[0].shape
     block = pl.BlockSpec((None, None, length, width), lambda b, h: (b, h, 0, 0))
     row = pl.BlockSpec((None, None, length, 1), lambda b, h: (b, h, 0, 0))
@@ -100,21 +145,21 @@ def _call(kernel, results, options, words, ids, *arrays):
       functools.partial(kernel, rate=rate, causal=causal),
       grid=(rows, heads),
       in_specs=[row, column, q_ids, k_ids, *[block] * len(arrays)],
-      out_specs=[block] * results,
-      out_shape=[out] * results,
+      out_specs=[block] * num_outputs,
+      out_shape=[out] * num_outputs,
       interpret=interpret,
       name="attention_" + kernel.__name__.split("_")[1],
     )(hashes[..., None], columns, ids[:, :, None], ids[:, None, :], *arrays)
 
   rows, heads, length = arrays[0].shape[:3]
-  place = np.arange(heads * length, dtype=np.uint32).reshape(heads, length)
+  index = np.arange(heads * length, dtype=np.uint32).reshape(heads, length)
   hashes = fused.first_hashes(words, rows)[:, None, None]
-  hashes = fused.row_hashes(hashes, place[None]).astype(jnp.int32)
+  hashes = fused.row_hashes(hashes, index[None]).astype(jnp.int32)
   columns = fused.column_hashes(np.arange(ids.shape[1], dtype=np.uint32))
   return fused.over_shards(
     on_device,
     [HEADS[:3], (None, None), ("batch", "length"), *[HEADS] * len(arrays)],
-    [HEADS] * results,
+    [HEADS] * num_outputs,
     hashes,
     jnp.asarray(columns.astype(np.int32)[None]),
     ids,
@@ -133,25 +178,37 @@ def attention(
   causal: bool = False,
   interpret: bool = False,
 ) -> Float[Array, "b h l k"]:
-  """Attention of projected queries, keys and values, heads before tokens.
+  """Attention over projected queries, keys and values.
 
   Args:
-    query: and `key`, `value`: of one dtype.
-    ids: `sequence_ids`: see `attention.attention_mask`.
-    words: the dropout's key words, see `layers.dropout_bits`.
-    rate: rate of the dropout on the probabilities, in [0, 1).
-    causal: a query sees no key after it.
-    interpret: run without a TPU, slowly.
+    query: the queries, with their bias.
+    key: the keys, of the same dtype.
+    value: the values, of the same dtype.
+    ids: `sequence_ids`, see `attention.attention_mask`.
+    words: the key words of the dropout, see `layers.dropout_words`.
+    rate: the dropout rate on the probabilities, in [0, 1).
+    causal: True lets no query see a key after it.
+    interpret: True runs the kernels without a TPU, slowly.
 
   Raises:
-    ValueError: longer than `LONGEST`.
+    ValueError: the rows are longer than `LONGEST`.
   """
   return _attention_forward(
     query, key, value, ids, words, rate, causal, interpret
   )[0]
 
 
-def _attention_forward(query, key, value, ids, words, *options):
+def _attention_forward(
+  query: Array,
+  key: Array,
+  value: Array,
+  ids: Array,
+  words: Array,
+  rate: float,
+  causal: bool,
+  interpret: bool,
+) -> tuple[Array, tuple[Array, ...]]:
+  options = rate, causal, interpret
   if query.shape[2] > LONGEST:
     raise ValueError(
       f"attention 'tpu' takes rows of up to {LONGEST} tokens, this one has"
@@ -161,7 +218,13 @@ def _attention_forward(query, key, value, ids, words, *options):
   return out, (query, key, value, ids, words)
 
 
-def _attention_backward(rate, causal, interpret, saved, gradient):
+def _attention_backward(
+  rate: float,
+  causal: bool,
+  interpret: bool,
+  saved: tuple[Array, ...],
+  gradient: Array,
+) -> tuple[Any, ...]:
   query, key, value, ids, words = saved
   options = rate, causal, interpret
   gradients = _call(

@@ -73,6 +73,8 @@ def write_ids(
   """
   columns = jnp.arange(input_ids.shape[1])[None, None]
   writes = (positions[..., None] == columns) & (weights > 0)[..., None]
+  written = jnp.take_along_axis(ids, jnp.argmax(writes, axis=1), axis=1)
+  return jnp.where(writes.any(axis=1), written, input_ids)
 
 
 def detection_sums(
