@@ -33,8 +33,9 @@ Paper: each family's file names it, for objective and data. The sizes were
   teacher_gpu  20,000  Wikipedia, WordPiece
   alone_gpu, distil_gpu, tinybert_gpu  10,000  the text of their teacher
 
-  Hardware: *_cpu two CPU cores, *_gpu one GPU. Ten million tokens of Wikipedia
-  are enough. experiments/small_configs/README.md has more measurements.
+  Original hardware: none; *_cpu ran on two CPU cores, *_gpu on one GPU. Ten
+  million tokens of Wikipedia are enough. experiments/small_configs/README.md
+  has more measurements.
 
 teacher_gpu: 12 layers of 256. BERT's model, with rows of one document's
   sentences and without next sentence prediction (Liu et al. 2019), because its
