@@ -82,17 +82,30 @@ def use_mesh(mesh: Mesh) -> Iterator[None]:
     yield
 
 
-def shardings(mesh: Mesh, boxed: Any) -> Any:
-  """Shardings of a tree that is boxed with logical axis names.
+def with_shardings(mesh: Mesh, boxed: Any) -> Any:
+  """Returns shapes and dtypes with shardings, by the rules of their axes.
 
   Args:
     mesh: the mesh.
-    boxed: arrays or their shapes, as `jax.eval_shape` of a linen `init` gives.
+    boxed: arrays or their shapes, boxed with logical axis names, as
+      `jax.eval_shape` of a linen `init` gives.
 
   Returns:
-    A tree of NamedSharding with the structure of the unboxed tree.
+    A tree of `jax.ShapeDtypeStruct` with the structure of the unboxed tree.
   """
-  return nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, RULES)
+  axes = nn.get_partition_spec(boxed)
+  shardings = nn.logical_to_mesh_sharding(axes, mesh, RULES)
+  # Combine the leaves, because `nn.unbox` inside a mesh would constrain the
+  # arrays, and these are only shapes.
+  return jax.tree.unflatten(
+    jax.tree.structure(shardings),
+    [
+      jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+      for x, s in zip(
+        jax.tree.leaves(boxed), jax.tree.leaves(shardings), strict=True
+      )
+    ],
+  )
 
 
 def check_sizes(mesh: Mesh, boxed: Any) -> None:

@@ -15,6 +15,8 @@ jaxtyping and numpy. Start with `base.py`, the interface, then read `mlm.py`.
   teaching.py: functions that the objectives with a teacher share.
 """
 
+import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -40,9 +42,6 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
   "elmo": elmo.build,
   "finetune": finetune.build,
 }
-# The objectives that learn from a teacher. The arguments of their `build` are
-# (model, teacher, **options).
-WITH_TEACHER = ("distil", "tinybert", "tinybert_task")
 
 
 def factory(name: str) -> Callable[..., Objective]:
@@ -59,8 +58,29 @@ def factory(name: str) -> Callable[..., Objective]:
   return OBJECTIVES[name]
 
 
+def defaults(name: str) -> dict[str, Any]:
+  """Returns option -> default of an objective.
+
+  An option that has no default is mapped to `dataclasses.MISSING`.
+
+  Raises:
+    ValueError: the name is unknown.
+  """
+  parameters = inspect.signature(factory(name)).parameters.values()
+  return {
+    parameter.name: dataclasses.MISSING
+    if parameter.default is parameter.empty
+    else parameter.default
+    for parameter in parameters
+    if parameter.name not in ("model", "teacher")
+  }
+
+
 def build(
-  name: str, model: dict[str, Any], options: dict[str, Any]
+  name: str,
+  model: dict[str, Any],
+  options: dict[str, Any],
+  teacher: dict[str, Any] | None = None,
 ) -> Objective:
   """Builds an objective from the `objective` and `model` config sections.
 
@@ -68,8 +88,11 @@ def build(
     name: a key of `OBJECTIVES`.
     model: keyword arguments of the family's `build`, and `family`.
     options: keyword arguments of the objective's `build`.
+    teacher: the same as `model` for the teacher of an objective that learns
+      from one; None for the other objectives.
 
   Raises:
     ValueError: the name is unknown, or the objective refuses an option.
   """
-  return factory(name)(model, **options)
+  sizes = (model,) if teacher is None else (model, teacher)
+  return factory(name)(*sizes, **options)

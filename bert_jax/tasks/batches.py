@@ -438,7 +438,7 @@ def open_folder(path: str) -> TaskFolder:
   return TaskFolder(path, meta, open_vocabulary.load(path))
 
 
-def open_data(
+def open_task(
   batch_size: int,
   seed: int,
   path: str,
@@ -468,7 +468,7 @@ def open_data(
       label.
   """
   folder = open_folder(path)
-  task, rows, _ = encoded_rows.load(path, train)
+  task, rows, _ = encoded_rows.load_split(path, folder.meta, train)
   if not _has_labels(task, rows):
     raise UserError(f"{path}: no example of split {train!r} has a label.")
   row_digest = _fingerprint(rows)
@@ -544,6 +544,8 @@ def open_split(folder: TaskFolder, name: str) -> Split:
   Raises:
     ValueError: there is no such split, or it is damaged.
   """
-  task, rows, examples = encoded_rows.load(folder.path, name)
+  task, rows, examples = encoded_rows.load_split(
+    folder.path, folder.meta, name
+  )
   pieces = folder.tokenizer.pieces
   return Split(name, task, folder.meta["pad"], rows, examples, BUCKETS, pieces)

@@ -265,12 +265,27 @@ def gold_field(task: Task) -> str:
 
 
 def load(folder: files.PathLike, split: str) -> tuple[Task, Rows, Examples]:
-  """Reads one split of a task folder.
+  """Opens a task folder and reads one split of it.
 
   Raises:
     ValueError: there is no such folder or split, or a file is damaged.
   """
-  meta = read_meta(folder)
+  return load_split(folder, read_meta(folder), split)
+
+
+def load_split(
+  folder: files.PathLike, meta: Mapping[str, Any], split: str
+) -> tuple[Task, Rows, Examples]:
+  """Reads one split of an opened folder.
+
+  Args:
+    folder: the folder.
+    meta: the result of `read_meta` for it, which has checked all files.
+    split: the split's name.
+
+  Raises:
+    ValueError: the folder has no such split, or a damaged file.
+  """
   if split not in meta["splits"]:
     raise UserError(
       f"{folder}: no split {split!r}; it has {', '.join(meta['splits'])}."

@@ -9,8 +9,9 @@ needs.
 
 * `train.py`: a run from its start, or its newest checkpoint, to its end.
 * `loop.py`: the loop of a phase: steps, rows, evaluations, checkpoints.
-* `setup.py`: builds a run's data, objective, optimizer and shapes.
-* `parts.py`: these parts as one object, which the loop reads.
+* `setup.py`: builds everything that a run needs before its first step.
+* `inputs.py`: opens the text or the task that a run trains on.
+* `parts.py`: the objects that a run consists of.
 * `config.py`: the keys of a config, and the checks of their values.
 * `config_files.py`: config files: found by name, opened, printed flat.
 * `phases.py`: the phases of a run: lengths, batches, steps.

@@ -1,23 +1,35 @@
 """A run's config as frozen dataclasses, and what a restart may change.
 
-`parse` turns the dict of a config file into a `Run`, one dataclass a section.
-Each field says beside its name which values it may have; an unknown key, a
-wrong type or a value out of range is one sentence. A field whose default is
-None has the default of the function that the section's docstring names.
+`parse` turns the dict of a config file into a `Run`, which has one dataclass
+for each section. Each field says beside its name which values it may have. An
+unknown key, a wrong type or a value out of range raises `UserError` with one
+sentence. If the default of a field is None, the function that the section's
+docstring names has the default.
 """
 
+# Each call of `_field` makes a new field.
+# ruff: noqa: RUF009
+
 import dataclasses
-import inspect
 import json
 import math
 import types
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from bert_jax.messages import UserError, nearest
+from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.weights.run_config import flatten, is_free
 
-T = TypeVar("T")
+T = TypeVar("T", bound="_Dataclass")
+
+
+class _Dataclass(Protocol):
+  """Any dataclass."""
+
+  __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
 # Sections that a config may lack -> their default values.
 OPTIONAL: dict[str, Any] = {
   "init_new_rows": "mean",
@@ -25,27 +37,29 @@ OPTIONAL: dict[str, Any] = {
 }
 # The smallest normal number of float32, and its largest.
 _FLOAT32 = (2.0**-126, 2.0**128 - 2.0**104)
-# Without a loss scale, gradients vanish in float16.
+# float16 is missing: its gradients would vanish without a loss scale.
 DTYPES = ("float32", "bfloat16")
-# Builder -> the fewest tokens of a row. Rows are [CLS] A [SEP] B [SEP], 5
-# tokens, <s> A </s> or text alone.
+# Builder -> the fewest tokens of a row. Other builders need 5 tokens, for
+# [CLS] A [SEP] B [SEP]. Rows of sentences are <s> A </s>.
 SHORTEST = {"full_sentences": 3, "doc_sentences": 3, "lm": 2, "elmo": 2}
-# Objectives whose data are a task's.
+# Objectives that train on the rows of a task.
 TASKS = ("finetune", "tinybert_task")
-# Builder -> the task of its pairs; metrics have this name.
+# Objectives that learn from a teacher; the others refuse one.
+WITH_TEACHER = ("distil", "tinybert", "tinybert_task")
+# Builder -> the name of its pair labels, which the metrics have too.
 PAIR_NAMES = {"bert_pairs": "nsp", "albert_pairs": "sop"}
-# Builders of masked rows; those of two segments first.
+# Builders of rows with two segments, and all builders of masked rows.
 SEGMENTED = (*PAIR_NAMES, "electra_segments")
 MASKED = (*SEGMENTED, "full_sentences", "doc_sentences")
 # Builders whose rows have no masks; each serves the objective of the same name.
 BARE = ("lm", "elmo")
 # Objective -> the builders whose rows it can train on.
-ROWS = {name: (name,) for name in BARE}
-ROWS |= dict.fromkeys(("mlm", "electra", "distil", "tinybert"), MASKED)
+ROWS: dict[str, tuple[str, ...]] = {name: (name,) for name in BARE}
+ROWS |= {name: MASKED for name in ("mlm", "electra", "distil", "tinybert")}
 
 
 def _whole(least: int, **options: Any) -> Any:
-  """A field for a whole number of at least `least`; see `_field`.
+  """Returns a field for a whole number of at least `least`; see `_field`.
 
   Most smaller numbers would train without an error, but compute something else.
   """
@@ -53,37 +67,57 @@ def _whole(least: int, **options: Any) -> Any:
 
 
 def _positive(**options: Any) -> Any:
-  """A field for a number above 0; see `_field`."""
+  """Returns a field for a number above 0; see `_field`."""
   return _field(float, above=0, **options)
 
 
 def _not_negative(**options: Any) -> Any:
-  """A field for a number of at least 0; see `_field`."""
+  """Returns a field for a number of at least 0; see `_field`."""
   return _field(float, least=0, **options)
 
 
 def _share(**options: Any) -> Any:
-  """A field for a number in [0, 1); see `_field`."""
+  """Returns a field for a number in [0, 1); see `_field`."""
   return _field(float, share=True, **options)
 
 
 def _field(kind: type, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
-  """A field of a section.
+  """Returns a field of a section.
 
   Args:
-    kind: int, float (a whole number is one too), bool, str or dict.
-    default: the value if a config lacks the key; without one it is an error.
-    **rules: `least`, `above`, `below`: bounds of a number. `share`: True for a
-      number in [0, 1). `choices`: the values that it may have. `open`: "data"
-      if the key may be None, which leaves the value to the data; "task" if it
-      may where the data are a task's.
+    kind: the type of the value: int, float (which includes whole numbers),
+      bool, str or dict; object for a value that is not checked.
+    default: the value if a config lacks the key. Without a default, a config
+      must have the key.
+    **rules: what a value must fulfil.
+      `least`, `above`, `below`: bounds of a number.
+      `share`: True for a number in [0, 1).
+      `choices`: the allowed values.
+      `open`: "data" if the key may be None, which leaves the value to the data;
+      "task" if it may be None only for the data of a task.
   """
   return dataclasses.field(default=default, metadata={"kind": kind, **rules})
 
 
+class Section:
+  """A section of a config; its subclasses are dataclasses."""
+
+  __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+  def options(self) -> dict[str, Any]:
+    """Returns key -> value, without keys whose value is None.
+
+    The keys of `others` are among them.
+    """
+    fields = dataclasses.fields(self)
+    pairs = {field.name: getattr(self, field.name) for field in fields}
+    pairs |= pairs.pop("others", None) or {}
+    return {key: pairs[key] for key in pairs if pairs[key] is not None}
+
+
 @dataclasses.dataclass(frozen=True)
-class Mesh:
-  """How devices split the work; see `sharding.make_mesh`."""
+class Mesh(Section):
+  """How the devices split the work; see `sharding.make_mesh`."""
 
   data: int = _field(int, -1)
   fsdp: int = _whole(1, default=1)
@@ -91,17 +125,20 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
-class Log:
-  """Steps between two rows of metrics.jsonl; 0 for none."""
+class Log(Section):
+  """Steps between two rows of metrics.jsonl; 0 writes no rows."""
 
   every: int = _whole(0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate:
-  """Steps between two evaluations (0 for none), and held-out examples (0: all).
+class Evaluate(Section):
+  """When and on what a run is evaluated.
 
-  A task is evaluated on its whole splits.
+  Attributes:
+    every: steps between two evaluations; 0 for no evaluation.
+    examples: number of held-out examples of text; 0 for all. A task is always
+      evaluated on its whole splits.
   """
 
   every: int = _whole(0, open="task")
@@ -109,8 +146,14 @@ class Evaluate:
 
 
 @dataclasses.dataclass(frozen=True)
-class Checkpoint:
-  """Steps between two checkpoints (0: the end alone), and how many are kept."""
+class Checkpoint(Section):
+  """When checkpoints are saved, and which stay.
+
+  Attributes:
+    every: steps between two checkpoints; 0 saves one at the end only.
+    keep: how many of the newest stay.
+    keep_best: how many of the best stay.
+  """
 
   every: int = _whole(0, open="task")
   keep: int = _whole(1, default=2)
@@ -118,23 +161,23 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Profile:
-  """The first step that is traced, and the number of them; 0 for none."""
+class Profile(Section):
+  """The first step that the profiler traces, and the number of traced steps."""
 
   start: int = _whole(0)
   steps: int = _whole(0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Spike:
-  """What is done at a loss that is too high; see `logging.Spikes`."""
+class Spike(Section):
+  """What the run does if a loss is too high; see `logging.Spikes`."""
 
   action: str = _field(str, "none")
   factor: float = _positive(default=2.0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(Section):
   """See `optim.build_schedule`."""
 
   name: str = _field(str)
@@ -144,7 +187,7 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class Adam:
+class Adam(Section):
   """See `optim.build_optimizer`."""
 
   name: str = _field(str)
@@ -158,7 +201,7 @@ class Adam:
 
 
 @dataclasses.dataclass(frozen=True)
-class Adagrad:
+class Adagrad(Section):
   """See `optim.build_adagrad`."""
 
   name: str = _field(str)
@@ -168,16 +211,16 @@ class Adagrad:
 
 
 @dataclasses.dataclass(frozen=True)
-class Phase:
+class Phase(Section):
   """A section of `phases`.
 
   Attributes:
-    fraction: the share of `total_steps`; those of all phases add up to 1.
+    fraction: the share of `total_steps`; all phases add up to 1.
     length: tokens in a row.
-    batch_scale: times `batch_size`, a whole number of rows.
-    micro_scale: times `micro_batches`.
-    max_predictions: prediction slots in a row; None where nothing is hidden.
-    mask_rate: share of the tokens that is hidden in this phase; None takes
+    batch_scale: a factor of `batch_size`; the product is a whole number.
+    micro_scale: a factor of `micro_batches`.
+    max_predictions: prediction slots in a row; None if no tokens are hidden.
+    mask_rate: share of the tokens that is hidden in this phase; None means
       `data.mask_rate`.
   """
 
@@ -190,26 +233,27 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskData:
-  """The data of a task; see `batches.open_data`."""
+class TaskData(Section):
+  """The data of a task; see `batches.open_task`."""
 
   path: str = _field(str)
-  train: str | None = _field(str, None)
-  validation: str | None = _field(str, None)
-  epochs: float | None = _positive(default=None)
-  shuffle: bool | None = _field(bool, None)
-  group: bool | None = _field(bool, None)
-  buckets: tuple[int, ...] | None = _field(object, None)
+  train: str = _field(str, "train")
+  validation: str = _field(str, "validation")
+  epochs: float = _positive(default=3.0)
+  shuffle: bool = _field(bool, True)
+  group: bool = _field(bool, True)
+  buckets: tuple[int, ...] = _field(object, BUCKETS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class Data(Section):
   """The text of pre-training; `others` are options of the builder's rows."""
 
   RESERVED = ("seed",)
 
   path: str = _field(str)
   builder: str = _field(str)
+  cased: bool | None = _field(bool, None, open="data")
   length: int | None = _field(int, None)
   max_predictions: int | None = _whole(1, default=None)
   streams: int | None = _whole(0, default=None)
@@ -219,11 +263,11 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class Model:
+class Model(Section):
   """A family's variant, and attributes of its encoder that differ from it.
 
-  A field that is None has the variant's value. `others` are attributes of one
-  family; its `build` refuses those that it has not.
+  A field that is None has the variant's value. `others` are attributes that
+  only some families have; the family's `build` refuses an unknown one.
   """
 
   RESERVED = ("vocab_multiple",)
@@ -250,12 +294,20 @@ class Model:
   clip: float | None = _positive(default=None)
   others: Mapping[str, Any] | None = None
 
+  @classmethod
+  def of(cls, values: Mapping[str, Any]) -> "Model":
+    """Returns the section with these keys; it checks no value."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    others = {key: values[key] for key in values.keys() - names}
+    fields = {key: values[key] for key in values.keys() & names}
+    return cls(**fields, others=types.MappingProxyType(others))
+
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
-  """An objective; `others` are options of it without a range.
+class Objective(Section):
+  """An objective; `others` are options that any value may have.
 
-  `kind`, `labels` and `padding_id` are those of a task; `build` sets them.
+  `kind`, `labels` and `padding_id` come from the task; `build` sets them.
   """
 
   RESERVED = ("kind", "labels", "padding_id")
@@ -280,8 +332,8 @@ class Objective:
 
 
 @dataclasses.dataclass(frozen=True)
-class Teacher:
-  """The model that a student learns from; see `teacher.read`."""
+class Teacher(Section):
+  """The model that a student learns from; see `teacher.open_teacher`."""
 
   path: str = _field(str)
   model: Model = _field(dict)
@@ -292,14 +344,14 @@ class Run:
   """A whole config.
 
   Attributes:
-    seed: below 2**32, since jax would lose the upper bits of a larger one.
-    total_steps: optimizer steps; None takes `data.epochs` of a task. Counts of
-      steps and rows are int32 in jax.
-    batch_size: rows of a batch on all hosts.
-    micro_batches: parts that a batch is split into.
-    init_from: the model to begin with; "" for none.
-    init_new_rows: "mean" or "drawn"; see `start_from.VocabularyRows`.
-    phases: {} for a run of one phase, or "phase1", ... -> section.
+    seed: below 2**32, since jax would lose the upper bits of a larger number.
+    total_steps: optimizer steps; None means `data.epochs` of a task. It is
+      below 2**31, like `batch_size`, because jax counts both in int32.
+    batch_size: rows of a batch over all hosts.
+    micro_batches: number of equal pieces into which a batch is split.
+    init_from: the model to start from; "" to draw all parameters.
+    init_new_rows: "mean" or "drawn"; see `start_from.NEW_ROWS`.
+    phases: "phase1", ... -> section; {} for a run of one phase.
   """
 
   seed: int = _whole(0, below=2**32)
@@ -327,6 +379,12 @@ class Run:
     """True if the run fine-tunes: its data are the rows of a task."""
     return isinstance(self.data, TaskData)
 
+  @property
+  def steps(self) -> int:
+    """The optimizer steps, once the data have decided what the config left."""
+    assert self.total_steps is not None
+    return self.total_steps
+
 
 _CLOSED = {
   "schedule": Schedule,
@@ -352,8 +410,6 @@ def parse(config: dict[str, Any]) -> Run:
     UserError: a key is unknown or missing, or has a value that it may not have.
   """
   _check_sections(config)
-  for key, value in flatten(config).items():
-    _check_float32(key, value)
   task = is_task(config)
   sections: dict[str, Any] = {
     key: section(cls, key, config[key], task)
@@ -378,58 +434,43 @@ def parse(config: dict[str, Any]) -> Run:
     }
   )
   run = section(Run, "", config | sections, task)
-  builder = config["data"].get("builder")
-  check_length("data", builder, config["data"])
-  for name, values in config["phases"].items():
-    check_length(f"phases.{name}", builder, values)
-  flat = flatten(config)
-  check_rows(flat)
-  check_pair_name(flat)
-  check_streams(flat)
+  _check_teacher(run)
+  if isinstance(run.data, Data):
+    check_length("data", run.data.builder, run.data.length)
+    for name, phase in run.phases.items():
+      check_length(f"phases.{name}", run.data.builder, phase.length)
+    check_rows(run.objective, run.data.builder, run.model.family)
+    _check_pair_name(run.objective, run.data.builder)
+    _check_streams(run, run.data.streams or 0)
   return run
-
-
-def options(values: Any) -> dict[str, Any]:
-  """Returns {key: value} of a section, a dataclass, without those of None."""
-  pairs = {
-    field.name: getattr(values, field.name)
-    for field in dataclasses.fields(values)
-  }
-  pairs |= pairs.pop("others", None) or {}
-  return {key: value for key, value in pairs.items() if value is not None}
-
-
-def model_of(values: Mapping[str, Any]) -> Model:
-  """Returns the section `model` with these keys; it checks no value."""
-  names = {field.name for field in dataclasses.fields(Model)}
-  others = {key: value for key, value in values.items() if key not in names}
-  fields = {key: value for key, value in values.items() if key in names}
-  return Model(**fields, others=types.MappingProxyType(others))
 
 
 def to_json(config: dict[str, Any], run: Run) -> dict[str, Any]:
   """Returns the content of config.json.
 
   Args:
-    config: the config as it was given; what it leaves to a default, apart from
-      `OPTIONAL`, config.json leaves out too.
+    config: the dict that was parsed. A key that it lacks is missing in
+      config.json too, except for the keys of `OPTIONAL`.
     run: the config with what `build` derived.
   """
   derived: dict[str, Any] = {
     "total_steps": run.total_steps,
     "init_new_rows": run.init_new_rows,
     "spike": dataclasses.asdict(run.spike),
-    "model": options(run.model),
+    "model": run.model.options(),
   }
   for name in ("evaluate", "checkpoint"):
     derived[name] = config[name] | {"every": getattr(run, name).every}
   if run.is_task:
-    task = {"kind": run.objective.kind, "labels": [*run.objective.labels]}
-    if run.objective.padding_id is not None:
-      task["padding_id"] = run.objective.padding_id
-    derived["objective"] = config["objective"] | task
+    objective = run.objective
+    derived["objective"] = config["objective"] | {
+      "kind": objective.kind,
+      "labels": list(objective.labels or ()),
+    }
+    if objective.padding_id is not None:
+      derived["objective"]["padding_id"] = objective.padding_id
   if run.teacher:
-    model = options(run.teacher.model)
+    model = run.teacher.model.options()
     derived["teacher"] = config["teacher"] | {"model": model}
   return OPTIONAL | config | derived
 
@@ -469,23 +510,25 @@ def section(
   """Returns a section of a config as its dataclass.
 
   Args:
-    cls: the dataclass. One with a field `others` takes any other key there.
+    cls: the dataclass. If it has a field `others`, any other key goes there.
     path: the section's name, for messages; "" for the whole config.
     values: the section.
-    task: True if the data are a task's: then more keys may be None.
+    task: True for the data of a task; then more keys may be None.
 
   Raises:
     UserError: see `parse`.
   """
   prefix = f"config.{path}." if path else "config."
   fields = {field.name: field for field in dataclasses.fields(cls)}
-  others = {key: v for key, v in values.items() if key not in fields}
+  others = {key: values[key] for key in values if key not in fields}
   for key in values:
     if key in getattr(cls, "RESERVED", ()):
       raise UserError(f"{prefix}{key} is not a key; the program sets it.")
   for key in others:
     if "others" not in fields:
       raise UserError(f"{prefix}{key} is not a key{nearest(key, fields)}")
+  for key, setting in values.items():
+    _check_float32(f"{prefix}{key}", setting)
   arguments = {}
   for key, field in fields.items():
     if key == "others":
@@ -498,18 +541,26 @@ def section(
   return cls(**arguments)
 
 
-_KINDS = {
-  int: (int, "a whole number"),
+# Type of a field -> the types that its value may have, and their name.
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+  int: ((int,), "a whole number"),
   float: ((int, float), "a number"),
-  bool: (bool, "True or False"),
-  str: (str, "text"),
+  bool: ((bool,), "True or False"),
+  str: ((str,), "text"),
 }
 
 
 def _check_value(
   key: str, value: Any, rules: Mapping[str, Any], task: bool
 ) -> None:
-  """Raises UserError if a key has another type or a number out of its range."""
+  """Raises UserError if a value breaks the rules of its field.
+
+  Args:
+    key: the key, for messages.
+    value: the value.
+    rules: the field's rules; see `_field`.
+    task: True for the data of a task.
+  """
   allowed = ("data", "task") if task else ("data",)
   if rules["kind"] not in _KINDS or (
     value is None and rules.get("open") in allowed
@@ -523,6 +574,11 @@ def _check_value(
     raise UserError(
       f"{key}={value!r}: not one of {', '.join(rules['choices'])}."
     )
+  _check_bounds(key, value, rules)
+
+
+def _check_bounds(key: str, value: Any, rules: Mapping[str, Any]) -> None:
+  """Raises UserError if a number is outside the bounds of its field."""
   bounds = []
   if "least" in rules:
     bounds.append((value >= rules["least"], f"at least {rules['least']}"))
@@ -542,15 +598,14 @@ def _check_value(
 
 def optimizer_of(values: dict[str, Any]) -> Adam | Adagrad:
   """Returns the section `optimizer` as the dataclass of its name."""
-  is_adagrad = str(values.get("name", "")).startswith("adagrad")
-  return section(Adagrad if is_adagrad else Adam, "optimizer", values)
+  if str(values.get("name", "")).startswith("adagrad"):
+    return section(Adagrad, "optimizer", values)
+  return section(Adam, "optimizer", values)
 
 
-def check_length(
-  path: str, builder: str | None, values: dict[str, Any]
-) -> None:
-  """Raises UserError at rows that are too short for their builder."""
-  shortest, length = SHORTEST.get(builder, 5), values.get("length")
+def check_length(path: str, builder: str, length: int | None) -> None:
+  """Raises UserError if rows are too short for their builder."""
+  shortest = SHORTEST.get(builder, 5)
   if length is not None and length < shortest:
     raise UserError(
       f"config.{path}.length={length}: must be at least {shortest}."
@@ -562,97 +617,98 @@ def is_task(config: dict[str, Any]) -> bool:
   return config["objective"].get("name") in TASKS
 
 
-def check_streams(flat: dict[str, Any]) -> None:
-  """Raises ValueError unless every stream of text is one row of every batch."""
-  streams, rows = flat.get("data.streams", 0), flat["batch_size"]
-  if streams not in (0, rows):
-    raise ValueError(
-      f"config.data.streams={streams}: must be batch_size={rows}, or 0 for"
-      " windows of text in any order."
+def _check_teacher(run: Run) -> None:
+  """Raises UserError unless there is a teacher if and only if one is needed."""
+  name = run.objective.name
+  takes = name in WITH_TEACHER
+  if takes and run.teacher is None:
+    raise UserError(
+      f"config.teacher is missing: objective {name!r} learns from one; add"
+      " teacher=dict(path=..., model=dict(family=..., variant=...))."
     )
-  phases = any(key.startswith("phases.") for key in flat)
-  if streams and (flat["micro_batches"] > 1 or phases):
-    raise ValueError(
+  if run.teacher is not None and not takes:
+    raise UserError(
+      f"config.teacher: objective {name!r} learns from none; remove it."
+    )
+
+
+def _check_streams(run: Run, streams: int) -> None:
+  """Raises UserError unless every stream of text is one row of every batch."""
+  if streams not in (0, run.batch_size):
+    raise UserError(
+      f"config.data.streams={streams}: must be batch_size={run.batch_size}, or"
+      " 0 for windows of text in any order."
+    )
+  if streams and (run.micro_batches > 1 or run.phases):
+    raise UserError(
       f"config.data.streams={streams}: each goes on from batch to batch; set"
       " micro_batches=1 and phases={}."
     )
 
 
-def check_rows(flat: dict[str, Any]) -> None:
-  """Raises ValueError if an objective lacks what a builder does not make."""
-  name, builder = flat.get("objective.name"), flat.get("data.builder")
+def check_rows(objective: Objective, builder: str, family: str | None) -> None:
+  """Raises UserError if a builder's rows lack what an objective needs."""
+  name = objective.name
   if name not in ROWS or builder not in (*MASKED, *BARE):
-    return  # Unknown ones have a sentence of their own.
-  choice, more = ROWS[name], ""
-  if flat.get("model.family") == "roberta":  # It knows one segment.
-    choice = [one for one in choice if one not in SEGMENTED]
-  elif name == "mlm" and flat.get("objective.pairs", True):
-    more = ", or set objective.pairs=False" if builder in choice else ""
-    choice = PAIR_NAMES
-  if builder not in choice:
-    raise ValueError(
+    return  # Unknown names have an error message elsewhere.
+  choices, hint = ROWS[name], ""
+  if family == "roberta":  # Its rows have one segment.
+    choices = tuple(choice for choice in choices if choice not in SEGMENTED)
+  elif name == "mlm" and objective.pairs is not False:
+    hint = ", or set objective.pairs=False" if builder in choices else ""
+    choices = tuple(PAIR_NAMES)
+  if builder not in choices:
+    raise UserError(
       f"config.data.builder={builder}: objective {name} cannot train"
-      f" {flat.get('model.family')} on its rows; choose {' or '.join(choice)}"
-      f"{more}."
+      f" {family} on its rows; choose {' or '.join(choices)}{hint}."
     )
 
 
-def check_pair_name(flat: dict[str, Any]) -> None:
-  """Raises ValueError if the pairs' loss would bear another label's name."""
-  pairs = flat.get("objective.pairs", True)
-  if flat.get("objective.name") != "mlm" or not pairs:
+def _check_pair_name(objective: Objective, builder: str) -> None:
+  """Raises UserError if metrics would have the name of other pair labels."""
+  if objective.name != "mlm" or objective.pairs is False:
     return
-  builder, name = flat.get("data.builder"), flat.get("objective.pair_name")
-  for known, made in PAIR_NAMES.items():
-    if builder == known and (name or "nsp") != made:
-      raise ValueError(
-        f"config.objective.pair_name={name!r}: the labels that data.builder"
-        f"={builder} makes are {made!r}; set objective.pair_name={made}, or"
-        " choose another builder."
-      )
+  name, label = objective.options().get("pair_name"), PAIR_NAMES.get(builder)
+  if label and (name or "nsp") != label:
+    raise UserError(
+      f"config.objective.pair_name={name!r}: the labels that data.builder"
+      f"={builder} makes are {label!r}; set objective.pair_name={label}, or"
+      " choose another builder."
+    )
 
 
 def _check_float32(key: str, value: Any) -> None:
-  """Raises ValueError if float32 turns the number into 0 or infinity."""
+  """Raises UserError for a number that is 0 or infinite in float32."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     return
   size = abs(value)
   if isinstance(value, float) and (math.isinf(size) or math.isnan(size)):
     return  # The rules of each key check infinity and NaN.
   if size > _FLOAT32[1] or 0 < size < _FLOAT32[0]:
-    raise ValueError(
-      f"config.{key}={value!r:.40}: must be 0 or between {_FLOAT32[0]:.2g} and"
+    raise UserError(
+      f"{key}={value!r:.40}: must be 0 or between {_FLOAT32[0]:.2g} and"
       f" {_FLOAT32[1]:.2g}, because the program computes in float32."
     )
 
 
-def call(
-  section: str,
-  function: Callable[..., Any],
-  *args: Any,
-  **arguments: Any,
-) -> Any:
-  """Calls a function with a config section as its keyword arguments.
+def check_keys(
+  name: str, values: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> None:
+  """Raises UserError unless a section has the keys that its reader takes.
 
-  Raises:
-    ValueError: the section has a key that the function has not, or lacks one.
+  Args:
+    name: the section's name, for the message.
+    values: the section.
+    defaults: key -> default; `dataclasses.MISSING` for a key without one.
   """
-  signature = inspect.signature(function)
-  try:
-    bound = signature.bind(*args, **arguments)
-  except TypeError as e:
-    parameters = signature.parameters
-    for key in arguments:
-      if key not in parameters:
-        hint = nearest(key, list(parameters)[len(args) :])
-        raise ValueError(f"config.{section}.{key} is not a key{hint}") from e
-    for key, parameter in list(parameters.items())[len(args) :]:
-      if key not in arguments and parameter.default is parameter.empty:
-        if parameter.kind is parameter.VAR_KEYWORD:
-          continue
-        raise ValueError(f"config.{section}.{key} is missing.") from e
-    raise ValueError(f"config.{section}: {e}.") from e
-  return function(*bound.args, **bound.kwargs)
+  for key in values:
+    if key not in defaults:
+      raise UserError(
+        f"config.{name}.{key} is not a key{nearest(key, defaults)}"
+      )
+  for key, default in defaults.items():
+    if default is dataclasses.MISSING and key not in values:
+      raise UserError(f"config.{name}.{key} is missing.")
 
 
 def section_of(config: Any, path: str) -> Any:
@@ -663,21 +719,25 @@ def section_of(config: Any, path: str) -> Any:
 
 
 def check_types(config: dict[str, Any], defaults: dict[str, Any]) -> None:
-  """Raises ValueError where an override changed a value's type.
+  """Raises UserError if an override changed the type of a value.
 
-  ml_collections lets `True` into an int field, and anything into a field that
-  was None once.
+  ml_collections allows `True` for a whole number, and any value for a field
+  that was None before.
+
+  Args:
+    config: the config with overrides.
+    defaults: the config without overrides.
   """
   old = flatten(defaults)
-  for key, value in flatten(config).items():
+  for key, setting in flatten(config).items():
     before = old.get(key)
-    if before is None or value is before:
+    if before is None or setting is before:
       continue
-    if isinstance(value, bool) != isinstance(before, bool) or not isinstance(
-      value, (int, float) if isinstance(before, float) else type(before)
-    ):
-      raise ValueError(
-        f"config.{key}={value!r}: must be of type {type(before).__name__}."
+    allowed = (int, float) if isinstance(before, float) else type(before)
+    is_bool = isinstance(setting, bool)
+    if is_bool != isinstance(before, bool) or not isinstance(setting, allowed):
+      raise UserError(
+        f"config.{key}={setting!r}: must be of type {type(before).__name__}."
       )
 
 
@@ -693,13 +753,14 @@ def check_restart(
       config lacks, since it is older than they are.
 
   Returns:
-    A line for each key that differs and may.
+    A line for each key that differs and may differ.
 
   Raises:
-    ValueError: keys differ that change what the run computes; all are named.
+    UserError: keys differ that change what the run computes. The message
+      names all of them.
   """
   old, new, defaults = (
-    flatten(json.loads(json.dumps(part))) for part in (old, new, defaults)
+    flatten(json.loads(json.dumps(config))) for config in (old, new, defaults)
   )
   old = {key: defaults[key] for key in defaults.keys() & new.keys()} | old
   changed = [
@@ -714,7 +775,7 @@ def check_restart(
     line for key, line in zip(changed, lines, strict=True) if not is_free(key)
   ]
   if refused:
-    raise ValueError(
+    raise UserError(
       f"the run in this folder has another config: {'; '.join(refused)}. These"
       " keys change what the run computes; undo them, or start in a new"
       " --workdir (with --config.init_from=OLD_WORKDIR to go on from its"

@@ -1,7 +1,8 @@
-"""Config files: found by name, opened, printed as a flat list.
+"""Finds config files by name, opens them, and prints them as flat lists.
 
-`bert:base` is the recipe `base` of the installed `bert_jax.configs.bert`;
-`configs/bert.py:base` is the same of a file, in the syntax of ml_collections.
+`bert:base` is the recipe `base` of the installed file `bert_jax.configs.bert`.
+`configs/bert.py:base` is the same recipe of a file that is named by its path;
+this is ml_collections' syntax.
 """
 
 import importlib
@@ -21,20 +22,23 @@ _ROOT = pathlib.Path(__file__).parents[1]
 
 
 def _folder() -> pathlib.Path:
-  """Returns the folder of the recipes, which can be imported afterwards.
+  """Returns the folder of the recipes, and makes them importable.
 
-  `pip install` puts them inside the package. In a checkout they lie beside it,
-  where Python would not find `bert_jax.configs`.
+  `pip install` puts the recipes inside the package. In a checkout they are in a
+  folder beside the package, so Python would not find `bert_jax.configs`.
   """
   if _PACKAGE not in sys.modules and not (_ROOT / "configs").is_dir():
     path = _ROOT.parent / "configs"
     spec = importlib.util.spec_from_file_location(
       _PACKAGE, path / "__init__.py", submodule_search_locations=[str(path)]
     )
+    assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     sys.modules[_PACKAGE] = module
-  return pathlib.Path(importlib.import_module(_PACKAGE).__file__).parent
+  file = importlib.import_module(_PACKAGE).__file__
+  assert file
+  return pathlib.Path(file).parent
 
 
 def names() -> list[str]:
@@ -44,10 +48,10 @@ def names() -> list[str]:
 
 
 def resolve(text: str) -> str:
-  """Returns the value of --config with the path of the file that it names.
+  """Returns the value of --config, with the path of the file that it names.
 
   Args:
-    text: "PATH.py", "PATH.py:NAME", or, of the installed files, "FILE" and
+    text: "PATH.py" or "PATH.py:NAME"; for an installed file, "FILE" or
       "FILE:NAME".
 
   Raises:
@@ -61,7 +65,8 @@ def resolve(text: str) -> str:
       raise UserError(f"--config={text}: no config{nearest(file, names())}")
     return f"{path}{colon}{name}"
   if not pathlib.Path(file).is_file():
-    # The pages name files of a checkout; elsewhere these recipes are installed.
+    # The documentation names files of a checkout. Without a checkout, the same
+    # recipes are installed.
     stem = pathlib.PurePath(file).stem
     remedy = ""
     if stem in names():
@@ -77,7 +82,8 @@ def open_config(text: str) -> ConfigDict:
     text: see `resolve`.
 
   Raises:
-    UserError: the file is no config; names its line where it has an error.
+    UserError: the file is not a config. If the file raises an error, the
+      message names its line.
   """
   path, colon, name = resolve(text).partition(":")
   try:
@@ -102,7 +108,13 @@ def open_config(text: str) -> ConfigDict:
 
 
 def _line_error(text: str, path: str, error: Exception) -> UserError:
-  """Returns an error that names the line of the config file that failed."""
+  """Returns an error that names the line of the config file that failed.
+
+  Args:
+    text: the value of --config.
+    path: the config file.
+    error: the error that running the file raised.
+  """
   frames = traceback.extract_tb(error.__traceback__)
   lines = [frame.lineno for frame in frames if frame.filename == path]
   line = error.lineno if isinstance(error, SyntaxError) else (lines or [1])[-1]
@@ -110,9 +122,9 @@ def _line_error(text: str, path: str, error: Exception) -> UserError:
 
 
 def flat_text(config: ConfigDict) -> str:
-  """Returns a config as lines of "key = value", as flags spell them.
+  """Returns a config as lines of "key = value", with keys as in flags.
 
-  A value that the data or another model decides is None.
+  A value is None if the data or another model decides it.
   """
   flat = flatten(config.to_dict())
-  return "\n".join(f"{key} = {value!r}" for key, value in flat.items())
+  return "\n".join(f"{key} = {flat[key]!r}" for key in flat)

@@ -5,11 +5,13 @@ import functools
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Any
 
 import jax
 
 from bert_jax.devices import compile_ahead, hosts, sharding
 from bert_jax.examples import loader
+from bert_jax.tasks import batches as task_batches
 from bert_jax.training import evaluate, evaluate_task, logging, phases, steps
 from bert_jax.training.parts import Feed, Setup
 from bert_jax.training.snapshot import Snapshots
@@ -20,27 +22,32 @@ from bert_jax.weights import checkpoint
 # loss of the run's first steps. A checkpoint at such a step is never the best.
 DIVERGED = 1.5
 
+# A function that evaluates a state. It returns the results by name, and one
+# number to compare states by: the lower, the better. The number is the loss, or
+# minus the task's first metric; it is None if that metric is undefined.
+Measure = Callable[[TrainState], tuple[dict[str, float], float | None]]
+
 
 def check_data(setup: Setup) -> None:
   """Raises OSError if the data was changed since the run opened it."""
-  for prepared in setup.read_on_the_way:
+  for prepared in setup.mapped_folders:
     prepared.watch.check()
 
 
 @dataclasses.dataclass
 class Progress:
-  """What changes while a run goes on, besides its files.
+  """What changes during a run, besides its files.
 
   Attributes:
     state: the train state.
-    window: sums of the steps since the last row.
-    best: lowest held-out loss of the phase so far, of a task minus its best
-      score; each phase starts anew, since longer rows are easier to predict.
+    window: sums of the steps since the last logged row.
+    best: the lowest number of `Measure` in this phase so far. Each phase starts
+      anew, since longer rows are easier to predict.
     means: the results of the last evaluation.
     spikes: finds losses that are too high.
     first_loss: mean loss of the first logged window; None for a task.
-    work: operations of the steps since the last row.
-    stopped: if SIGTERM or SIGINT came.
+    work: floating-point operations of each step since the last logged row.
+    stopped: True once SIGTERM or SIGINT came.
   """
 
   state: TrainState
@@ -62,65 +69,82 @@ def run_phase(
   stop: list[int],
   profiler: logging.Profiler,
 ) -> None:
-  """Steps, rows, evaluations and checkpoints, all on step numbers only."""
+  """Trains one phase: steps, logged rows, evaluations and checkpoints.
+
+  What is due at a step depends on the step's number only, so a run that was
+  stopped and continued does the same as one that was not.
+
+  Args:
+    setup: what does not change during the run.
+    feed: the phase and its data.
+    progress: the run's current state, which this function changes.
+    saver: the run's checkpoints.
+    log: the run's logger.
+    stop: the signals that came; see `hosts.stop_signals`.
+    profiler: traces some steps.
+  """
   phase, objective, settings = feed.phase, setup.objective, setup.config
-  total = settings.total_steps
+  total = settings.steps
   every = {
     "log": settings.log.every,
     "checkpoint": settings.checkpoint.every,
     "evaluate": settings.evaluate.every if feed.heldout else 0,
   }
-  jitted = jit_step(setup, phase, progress.state, settings.model.remat)
+  jitted = jit_step(setup, phase, progress.state, bool(settings.model.remat))
   train_step = compile_ahead.Ahead(jitted, 2, setup.mesh)
   key = jax.random.key(settings.seed)
   first = int(progress.state.step)
   if first == phase.start:
-    progress.best = None  # Losses of other lengths do not compare.
+    progress.best = None  # Losses of different row lengths do not compare.
   spans = (
     (phase.first_example(step), phase.batch_size)
     for step in range(first, phase.end)
   )
-  share, shapes = sharding.host_share(setup.mesh), set()
+  host, num_hosts = sharding.host_share(setup.mesh)
+  compiled_shapes = set()
 
-  def due(name, step):
-    if not every[name]:  # 0 means never, but a checkpoint is saved at the end.
+  def due(name: str, step: int) -> bool:
+    interval = every[name]
+    if not interval:  # 0 means never, but a checkpoint is saved at the end.
       return name == "checkpoint" and step == total
-    return step % every[name] == 0 or step == total
+    return step % interval == 0 or step == total
 
-  def advance(step, batch):
-    progress.work.append(objective.flops(batch) * share[1])
+  def advance(step: int, batch: dict[str, Any]) -> None:
+    progress.work.append(objective.flops(batch) * num_hosts)
     with profiler.step(step):
-      batch = sharding.to_global(setup.mesh, batch)
-      progress.state, values = train_step(
+      progress.state, sums = train_step(
         progress.state,
         setup.frozen,
-        batch,
+        sharding.to_global(setup.mesh, batch),
         key,
         *progress.spikes.argument(),
       )
-    profiler.finish(step, values["loss"])
-    progress.window.add(step, values)
+    profiler.finish(step, sums["loss"])
+    progress.window.add(step, sums)
 
   with (
     compile_ahead.threads() as pool,
-    loader.Batches(feed.data, spans, *share) as batches,
+    loader.Batches(feed.data, spans, host, num_hosts) as batches,
   ):
-    if setup.task:
-      for row in feed.data.shapes():
-        batch = sharding.batch_shapes(row, phase.batch_size)
-        limit = progress.spikes.argument()
+    if isinstance(feed.data, task_batches.TrainingSplit):
+      for features in feed.data.shapes():
         train_step.prepare(
-          pool, progress.state, setup.frozen, batch, key, *limit
+          pool,
+          progress.state,
+          setup.frozen,
+          sharding.batch_shapes(features, phase.batch_size),
+          key,
+          *progress.spikes.argument(),
         )
     measure = make_measure(setup, feed, progress.state, pool)
-    # After the steps' and the measures': it is needed last.
+    # The pool compiles in this order, and the snapshot is needed last.
     snapshot = Snapshots(pool, progress.state, setup.in_file, setup.mesh)
     for step, (batch, position) in enumerate(log.timed(batches), first + 1):
       shape = batch["sequence_ids"].shape
-      if shape not in shapes:
-        shapes.add(shape)
+      if shape not in compiled_shapes:
+        compiled_shapes.add(shape)
         progress.window.saved()  # Waits for the steps before.
-        with log.excluded(steps=1):  # Compilation is not speed.
+        with log.excluded(steps=1):  # The speed does not count compilation.
           advance(step, batch)
           progress.window.saved()
       else:
@@ -134,8 +158,8 @@ def run_phase(
         progress.spikes.close(means["loss"])
         if progress.first_loss is None and not setup.task:
           progress.first_loss = means["loss"]
-      evaluating = bool(due("evaluate", step))
-      saving = bool(due("checkpoint", step)) or progress.stopped
+      evaluating = due("evaluate", step)
+      saving = due("checkpoint", step) or progress.stopped
       save_step = functools.partial(
         save, setup, phase, progress, saver, log, step, position, snapshot
       )
@@ -156,16 +180,19 @@ def run_phase(
 
 
 def evaluate_step(
-  measure: Callable[[TrainState], tuple[dict[str, float], float | None]],
-  progress: Progress,
-  log: logging.Logger,
-  step: int,
+  measure: Measure, progress: Progress, log: logging.Logger, step: int
 ) -> tuple[float | None, bool]:
   """Evaluates the current state of a run.
 
+  Args:
+    measure: evaluates the state.
+    progress: the run's current state; gets the results.
+    log: the run's logger.
+    step: the number of optimizer steps done.
+
   Returns:
-    The result of `measure` as one number, and True if it is the best so far.
-    The number is None if the run has diverged.
+    The number of `measure`, and True if it is the best so far. The number is
+    None if the run has diverged.
   """
   progress.window.saved()
   with log.excluded():
@@ -188,7 +215,7 @@ def evaluate_step(
 
 
 def evaluate_last(
-  measure: Callable[[TrainState], tuple[dict[str, float], float | None]],
+  measure: Measure,
   phase: phases.Phase,
   progress: Progress,
   saver: checkpoint.Checkpointer,
@@ -196,6 +223,14 @@ def evaluate_last(
   step: int,
 ) -> None:
   """Evaluates the checkpoint that was just saved, and adds the result to it.
+
+  Args:
+    measure: evaluates the state.
+    phase: the phase to which the step belongs.
+    progress: the run's current state; gets the results.
+    saver: the run's checkpoints.
+    log: the run's logger.
+    step: the step of the checkpoint.
 
   Raises:
     FloatingPointError: a loss is not finite. The checkpoint is removed, so that
@@ -206,8 +241,12 @@ def evaluate_last(
   except FloatingPointError:
     saver.remove(step)
     raise
-  meta = dict(best=progress.best, heldout=progress.means, pending=False)
-  meta |= dict(log=log.written())
+  meta = dict(
+    best=progress.best,
+    heldout=progress.means,
+    pending=False,
+    log=log.written(),
+  )
   with log.waiting("checkpoint"):
     saver.add(step, meta, measured, phase.number)
 
@@ -232,13 +271,13 @@ def evaluate_saved(
 def jit_step(
   setup: Setup, phase: phases.Phase, state: TrainState, remat: bool
 ) -> Callable[..., tuple[TrainState, steps.Metrics]]:
-  """The step of a phase, jitted."""
+  """Returns the jitted step of a phase; see `steps.make_train_step`."""
   return jax.jit(
     steps.make_train_step(
       setup.objective, setup.optimizer, setup.schedule, phase.micro_batches
     ),
     donate_argnums=0,
-    # Left to itself, the compiler may replicate what a rule splits.
+    # Without this, the compiler may replicate an array that a rule splits.
     out_shardings=(jax.tree.map(lambda x: x.sharding, state), None),
     compiler_options=sharding.compiler_options(
       setup.mesh.devices.flat[0], remat
@@ -248,38 +287,55 @@ def jit_step(
 
 def make_measure(
   setup: Setup, feed: Feed, state: TrainState, pool: Executor
-) -> Callable[[TrainState], tuple[dict[str, float], float | None]]:
-  """Returns a state -> what the held-out set says, and that as one number.
+) -> Measure:
+  """Returns a function that evaluates a state on the held-out rows.
 
-  The lower the number the better: the loss, or minus a task's first metric;
-  None where that is no number. Of a task, what it needs is compiled by `pool`.
+  Args:
+    setup: what does not change during the run.
+    feed: the phase and its data.
+    state: the train state, or its shapes.
+    pool: compiles a task's evaluation ahead.
   """
   objective, phase = setup.objective, feed.phase
   rows = phase.batch_size // phase.micro_batches
   eval_step = steps.make_eval_step(objective)
+  heldout = feed.heldout
   if setup.task:
+    task, splits = setup.task, heldout or []
+    assert isinstance(splits, list)
     scorer = evaluate_task.Scorer(eval_step, objective.predict, setup.mesh)
-    if feed.heldout:
-      scorer.prepare(pool, state, setup.frozen, feed.heldout, rows)
+    if splits:
+      scorer.prepare(pool, state, setup.frozen, splits, rows)
 
-    def score(state):
-      data = state, setup.frozen, feed.heldout, rows
-      means = evaluate_task.score(scorer, *data, objective.coefficients)
-      best = means.get(setup.task.metrics[0], -means["loss"])
-      # A correlation of one and the same number is none.
+    def measure_task(
+      state: TrainState,
+    ) -> tuple[dict[str, float], float | None]:
+      means = evaluate_task.score(
+        scorer, state, setup.frozen, splits, rows, objective.coefficients
+      )
+      best = means.get(task.metrics[0], -means["loss"])
+      # A correlation is undefined if all predictions are equal.
       return means, -best if math.isfinite(best) else None
 
-    return score
+    return measure_task
   compiled = sharding.jit(eval_step)
 
-  def measure(state):
-    data = state, setup.frozen, feed.heldout, rows, setup.mesh
-    means = evaluate.evaluate(compiled, objective.coefficients, *data)
+  def measure_text(state: TrainState) -> tuple[dict[str, float], float | None]:
+    assert isinstance(heldout, loader.Heldout)
+    means = evaluate.evaluate(
+      compiled,
+      objective.coefficients,
+      state,
+      setup.frozen,
+      heldout,
+      rows,
+      setup.mesh,
+    )
     evaluate_task.check_loss(int(state.step), "held-out", means["loss"])
     check_data(setup)
     return means, means["loss"]
 
-  return measure
+  return measure_text
 
 
 def save(
@@ -297,7 +353,7 @@ def save(
   """Starts to save a checkpoint, with everything that a restart needs.
 
   Args:
-    setup: the run's parts that do not train.
+    setup: what does not change during the run.
     phase: the phase to which the step belongs.
     progress: the run's current state.
     saver: the run's checkpoints.
@@ -312,13 +368,21 @@ def save(
     OSError: the data was changed since it was opened.
   """
   check_data(setup)
-  meta = dict(phase=phase.number, data=position, best=progress.best)
-  meta |= dict(pending=pending)
-  meta |= dict(window=progress.window.saved(), heldout=progress.means)
-  meta |= dict(fingerprint=setup.fingerprint, teacher=setup.digest)
-  meta |= dict(log=log.written(), first=progress.first_loss)
-  meta |= dict(limit=progress.spikes.saved())
-  meta |= dict(task=setup.task._asdict()) if setup.task else {}
+  meta = dict(
+    phase=phase.number,
+    data=position,
+    best=progress.best,
+    pending=pending,
+    window=progress.window.saved(),
+    heldout=progress.means,
+    fingerprint=setup.fingerprint,
+    teacher=setup.digest,
+    log=log.written(),
+    first=progress.first_loss,
+    limit=progress.spikes.saved(),
+  )
+  if setup.task:
+    meta["task"] = setup.task._asdict()
   with log.waiting("checkpoint"):
     in_file, sums = snapshot(step, progress.state)
     saver.save(step, in_file, meta, measured, phase.number, sums)

@@ -1,7 +1,8 @@
-"""The parts of a run: `setup.build` makes them, the loop reads them."""
+"""The objects that a run consists of: `setup.build` makes them for the loop."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import optax
@@ -19,8 +20,9 @@ from bert_jax.training import optim, phases
 from bert_jax.training.state import TrainState
 
 
-class Pretrained(NamedTuple):
-  """A pre-trained model as it was read from its files.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pretrained:
+  """A pre-trained model that was read from its files.
 
   Attributes:
     path: the model's folder, run or name, as in the run's config.
@@ -39,25 +41,43 @@ class Pretrained(NamedTuple):
   notes: tuple[str, ...] = ()
 
 
-class Feed(NamedTuple):
-  """A phase with its data; the shapes are those of the largest batch."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Feed:
+  """A phase with its data.
+
+  Attributes:
+    phase: the phase.
+    data: the rows to train on.
+    heldout: the rows to evaluate; None if the run never evaluates.
+  """
 
   phase: phases.Phase
   data: loader.PretrainingData | batches.TrainingSplit
   heldout: loader.Heldout | batches.Splits | None
-  shapes: sharding.Shapes
+
+  @property
+  def shapes(self) -> sharding.Shapes:
+    """The shapes of the largest batch, over all hosts."""
+    return sharding.batch_shapes(self.data.features, self.phase.batch_size)
 
 
-class Setup(NamedTuple):
-  """What `build` makes of a config.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setup:
+  """What does not change during a run.
 
   Attributes:
     config: the config with what data, `init_from` and teacher decide.
-    in_file: shapes, see `state.file_state`.
-    frozen: the teacher's parameters; {} without one.
-    digest: the teacher's.
-    task: the task of a run that fine-tunes.
-    start_model: the model of `init_from`.
+    mesh: the devices.
+    feeds: the phases with their data, in order.
+    objective: the objective.
+    optimizer: the optimizer.
+    schedule: the learning rate by step.
+    in_file: shapes and shardings of a checkpoint; see `state.file_state`.
+    frozen: the teacher's parameters; {} without a teacher.
+    digest: the digest of the teacher's parameters; None without a teacher.
+    task: the task of a run that fine-tunes; None in pre-training.
+    start_model: the model of `init_from`; None if the run starts from the seed
+      or continues from a checkpoint.
   """
 
   config: config_lib.Run
@@ -73,11 +93,13 @@ class Setup(NamedTuple):
   start_model: Pretrained | None = None
 
   @property
-  def prepared(self) -> tuple[reader.Prepared, ...]:
+  def prepared(self) -> Sequence[reader.Prepared | batches.TaskFolder]:
+    """The folders of the first phase's data."""
     return self.feeds[0].data.prepared
 
   @property
-  def fingerprint(self) -> list[str]:
+  def fingerprint(self) -> list[str | None]:
+    """The fingerprint of each folder of the data."""
     return [folder.meta["fingerprint"] for folder in self.prepared]
 
   @property
@@ -90,7 +112,7 @@ class Setup(NamedTuple):
     return [self.fingerprint, row_digests]
 
   @property
-  def read_on_the_way(self) -> list[reader.Prepared]:
+  def mapped_folders(self) -> list[reader.Prepared]:
     """The folders that are read from the disk during training."""
-    folders = (folder for feed in self.feeds for folder in feed.data.prepared)
+    folders = [folder for feed in self.feeds for folder in feed.data.prepared]
     return [f for f in folders if isinstance(f, reader.Prepared)]

@@ -7,6 +7,7 @@ head that the model lacks is initialized. A parameter that the objective does
 not use is left out. One report lists the parameters of all three groups.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,10 +18,13 @@ from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bert_jax import models
+from bert_jax.examples import loader
 from bert_jax.messages import UserError
+from bert_jax.tasks import batches
 from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import OtherVocabulary, check_begins
 from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.training import config as config_lib
 from bert_jax.training.parts import Pretrained
 from bert_jax.weights import generator_discriminator, hf_tasks
 from bert_jax.weights.load import OpenedModel, open_model
@@ -45,7 +49,42 @@ _BODIES = {"electra": ("embeddings/", "discriminator/")}
 _BODY = ("encoder/",)
 
 
-def read(
+def open_start(
+  run: config_lib.Run, data: loader.Data | batches.TrainingSplit
+) -> tuple[Pretrained, config_lib.Model]:
+  """Opens the model that a run starts from, and checks that it fits the data.
+
+  Args:
+    run: the run's config.
+    data: the data of the first phase.
+
+  Returns:
+    The model, and the config's section `model` with the sizes of this model.
+
+  Raises:
+    ValueError: the model cannot be read, or fits neither data nor config.
+  """
+  pieces = data.prepared[0].vocab
+  if run.is_task:
+    pretrained = read_to_fine_tune(
+      run.init_from, pieces, run.data.path, run.model.family
+    )
+  else:
+    pretrained = read_to_go_on(
+      run.init_from,
+      pieces,
+      run.data.path,
+      run.objective.options(),
+      run.model.family,
+    )
+  sizes, line = fill_model(run.model.options(), pretrained)
+  if line and not run.is_task:
+    notes = (line, *pretrained.notes)
+    pretrained = dataclasses.replace(pretrained, notes=notes)
+  return pretrained, config_lib.Model.of(sizes)
+
+
+def read_to_fine_tune(
   path: str, pieces: Sequence[str], data_path: str, family: str | None = None
 ) -> Pretrained:
   """Reads a model to fine-tune, and checks that it fits the data's vocabulary.
@@ -69,10 +108,8 @@ def read(
       f"init_from={path} is of family {model.config['family']}; the families"
       f" that can be fine-tuned are {', '.join(models.FAMILIES)}."
     )
-  vocabulary = vocabulary_of("init_from", model, data_path)
   remedy = "prepare the task with the model's tokenizer"
-  name = f"init_from={path}"
-  check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
+  vocabulary = _check_vocabulary(model, pieces, data_path, remedy)
   return Pretrained(
     path, model.config, model.weights.arrays, pieces, vocabulary
   )
@@ -88,43 +125,46 @@ def read_to_go_on(
   """Reads a model to continue its pre-training on the data of this run.
 
   Args:
-    path: the model; see `read`.
-    pieces: the pieces of the data's vocabulary; see `read`.
+    path: the model; see `read_to_fine_tune`.
+    pieces: the pieces of the data's vocabulary; see `read_to_fine_tune`.
     data_path: the data's folder, for messages.
     objective: the section `objective` of the config.
-    family: the family in the run's config; see `read`.
+    family: the family in the run's config; see `read_to_fine_tune`.
 
   Raises:
     ValueError: the files cannot be read, or the vocabularies differ. The
       message is one sentence.
   """
   model = open_for("init_from", path, family=family)
-  weights = model.weights
-  if family in models.FAMILIES and weights.config["family"] != family:
-    if any({family, weights.config["family"]} <= same for same in _ALIKE):
-      weights = weights._replace(config=weights.config | {"family": family})
+  weights, notes = model.weights, []
+  if any({family, weights.config["family"]} <= alike for alike in _ALIKE):
+    weights = weights._replace(config=weights.config | {"family": family})
   if objective["name"] == "electra" and weights.config["family"] == "electra":
     weights = _both_towers(path, weights)
-  arrays, notes = {**weights.arrays, **weights.heads}, []
+  arrays = {**weights.arrays, **weights.heads}
   if objective["name"] == "elmo":
-    vocabulary = _words_of_elmo(model, pieces, data_path, arrays, notes)
+    vocabulary, note = _words_of_elmo(model, pieces, data_path)
+    if note:
+      arrays = {k: v for k, v in arrays.items() if k.startswith("encoder/")}
+      notes.append(note)
   else:
-    vocabulary = vocabulary_of("init_from", model, data_path)
     remedy = "prepare the text with the model's tokenizer"
-    name = f"init_from={path}"
-    check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
-  run_task, model_task = objective.get("pair_name", "nsp"), _pair_task(weights)
+    vocabulary = _check_vocabulary(model, pieces, data_path, remedy)
+  source = weights.config["source"]
+  default_task = "sop" if weights.config["family"] == "albert" else "nsp"
+  model_task = source.get("pair_name", default_task)
+  run_task = objective.get("pair_name", "nsp")
   pair_head = [name for name in arrays if name.startswith("pair/")]
   if objective["name"] == "mlm" and pair_head and run_task != model_task:
-    for name in pair_head:
-      del arrays[name]
+    arrays = {k: v for k, v in arrays.items() if k not in pair_head}
     notes.append(
       f"the model's pair head is left: it was trained for {model_task}, and"
       f" this run trains {run_task}"
     )
-  step = weights.config["source"].get("step")
-  if step is not None:
-    notes.append(f"from step {step} of that run; this run begins at step 0")
+  if "step" in source:
+    notes.append(
+      f"from step {source['step']} of that run; this run begins at step 0"
+    )
   return Pretrained(
     path, weights.config, arrays, pieces, vocabulary, tuple(notes)
   )
@@ -180,6 +220,26 @@ def vocabulary_of(
     raise UserError(f"{option}: {e}") from e
 
 
+def _check_vocabulary(
+  model: OpenedModel, pieces: Sequence[str], data_path: str, remedy: str = ""
+) -> Vocabulary:
+  """Returns the model's own vocabulary, if the data's begins with it.
+
+  Args:
+    model: the model.
+    pieces: the pieces of the data's vocabulary.
+    data_path: the data's folder, for messages.
+    remedy: the end of the message if the vocabularies differ.
+
+  Raises:
+    UserError: the model has no vocabulary, or a different one.
+  """
+  vocabulary = vocabulary_of("init_from", model, data_path)
+  name = f"init_from={model.path}"
+  check_begins(vocabulary.pieces, pieces, name, data_path, remedy)
+  return vocabulary
+
+
 def _both_towers(path: str, weights: Weights) -> Weights:
   """Renames ELECTRA's parameters as in pre-training, which has two towers.
 
@@ -203,62 +263,52 @@ def _both_towers(path: str, weights: Weights) -> Weights:
   )
 
 
-def _pair_task(weights: Weights) -> str:
-  """Returns the task of a model's pair head, "nsp" or "sop"."""
-  default = "sop" if weights.config["family"] == "albert" else "nsp"
-  return weights.config["source"].get("pair_name", default)
-
-
 def _words_of_elmo(
-  model: OpenedModel,
-  pieces: Sequence[str],
-  data_path: str,
-  arrays: dict[str, np.ndarray],
-  notes: list[str],
-) -> Vocabulary | None:
+  model: OpenedModel, pieces: Sequence[str], data_path: str
+) -> tuple[Vocabulary | None, str | None]:
   """Compares ELMo's words with those of the data.
 
-  Only the softmax depends on the words. If they differ, it is removed from
-  `arrays`, so that it is initialized. The encoder reads characters, which are
+  Only the softmax depends on the words. The encoder reads characters, which are
   the same in every ELMo.
 
   Returns:
-    The model's words; None if the model has no softmax.
+    The model's words, or None if it has no softmax or other words than the
+    data; and in the second case a line of the report.
   """
-  softmax = [name for name in arrays if not name.startswith("encoder/")]
-  if not softmax:
-    return None
-  vocabulary = vocabulary_of("init_from", model, data_path)
-  name = f"init_from={model.path}"
+  arrays = {**model.weights.arrays, **model.weights.heads}
+  if all(name.startswith("encoder/") for name in arrays):
+    return None, None
   try:
-    check_begins(vocabulary.pieces, pieces, name, data_path)
+    return _check_vocabulary(model, pieces, data_path), None
   except OtherVocabulary as e:
-    for name in softmax:
-      del arrays[name]
-    notes.append(f"the softmax is drawn anew, since the words differ ({e})")
-  return vocabulary
+    return None, f"the softmax is drawn anew, since the words differ ({e})"
 
 
-def fill_model(model: dict[str, Any], pretrained: Pretrained) -> dict[str, Any]:
+def fill_model(
+  settings: Mapping[str, Any], pretrained: Pretrained
+) -> tuple[dict[str, Any], str | None]:
   """Returns the section `model` for a run that starts from a pre-trained model.
 
-  The sizes are those of the pre-trained model, also where the config's variant
-  has other sizes. Any other key that contradicts them is an error.
+  The sizes come from the pre-trained model, even if the config's variant has
+  other sizes. Any other key that contradicts the model is an error.
 
   Args:
-    model: the config's section; a key that is None is taken from the files.
+    settings: the config's section, without keys of None.
     pretrained: the pre-trained model.
 
+  Returns:
+    The whole section. And a line that names the sizes that differ from the
+    config's variant; None if there are none.
+
   Raises:
-    ValueError: the config says another family or size.
+    UserError: the config says another family or size.
   """
-  settings = {name: value for name, value in model.items() if value is not None}
   family = pretrained.config["family"]
   sizes = {"family": family} | pretrained.config["model"]
   wrong = sorted(
     name
-    for name, value in settings.items()
-    if name in sizes and name not in _FREE and not _equal(value, sizes[name])
+    for name in settings.keys() & sizes.keys() - {*_FREE}
+    if not _equal(settings[name], sizes[name])
   )
   if wrong:
     values = ", ".join(f"model.{name}={settings[name]!r}" for name in wrong)
@@ -269,32 +319,26 @@ def fill_model(model: dict[str, Any], pretrained: Pretrained) -> dict[str, Any]:
       f" {model_values}; pass {flags}, or leave them out of the config file to"
       " take the values of the model."
     )
+  variants = models.family(family).VARIANTS
+  published = variants.get(settings.get("variant"), {})
+  differing = [
+    f"{name}={sizes[name]}"
+    for name in published
+    if name in sizes and not _equal(published[name], sizes[name])
+  ]
+  line = None
+  if differing:
+    line = (
+      f"sizes: {', '.join(differing)}, not those of"
+      f" model.variant={settings['variant']!r}"
+    )
   sizes.pop("vocab_size")
-  variant = next(iter(models.family(family).VARIANTS))
-  return {"family": family, "variant": variant} | sizes | settings
+  return {"variant": next(iter(variants))} | sizes | settings, line
 
 
 def _equal(a: Any, b: Any) -> bool:
   """Returns True if two values are equal in JSON, which has no tuples."""
   return json.dumps(a) == json.dumps(b) or a == b
-
-
-def variant_line(
-  model: Mapping[str, Any], pretrained: Pretrained
-) -> str | None:
-  """Returns a line on sizes that differ from the config's variant, or None."""
-  variants = models.family(pretrained.config["family"]).VARIANTS
-  variant_sizes = variants.get(model.get("variant"), {})
-  sizes = pretrained.config["model"]
-  differing = [
-    name
-    for name, value in variant_sizes.items()
-    if name in sizes and not _equal(value, sizes[name])
-  ]
-  if not differing:
-    return None
-  values = ", ".join(f"{name}={sizes[name]}" for name in differing)
-  return f"sizes: {values}, not those of model.variant={model['variant']!r}"
 
 
 def take(
@@ -443,7 +487,7 @@ class VocabularyRows:
     fitted = array[:size]
     if size < count:
       drawn_rows = np.moveaxis(np.asarray(_gather(drawn)), axis, 0)
-      if new_pieces:
+      if new_pieces and vocabulary is not None:
         end = size + len(new_pieces)
         old_ids = added_tokens.old_ids(vocabulary, size)
         piece_rows = new_word_rows(
@@ -475,6 +519,7 @@ class VocabularyRows:
 def _gather(x: jax.Array) -> np.ndarray:
   """Returns the whole of an array of any sharding, on this host."""
   if not x.is_fully_addressable:
+    assert isinstance(x.sharding, NamedSharding)
     replicated = NamedSharding(x.sharding.mesh, PartitionSpec())
     x = jax.jit(lambda y: y, out_shardings=replicated)(x)
   return jax.device_get(x)

@@ -47,7 +47,7 @@ def abstract_state(
     mesh: the mesh; its devices need not exist on this machine.
     batch: a batch, or its shapes.
   """
-  return _with_shardings(mesh, _boxed(objective, optimizer, batch))
+  return sharding.with_shardings(mesh, _boxed(objective, optimizer, batch))
 
 
 def frozen_shapes(objective: Objective, mesh: Mesh, batch: BatchShapes) -> Any:
@@ -67,23 +67,7 @@ def frozen_shapes(objective: Objective, mesh: Mesh, batch: BatchShapes) -> Any:
     sharding.check_sizes(mesh, boxed)
   except ValueError as e:
     raise ValueError(f"the teacher's {e}") from e
-  return _with_shardings(mesh, boxed)
-
-
-def _with_shardings(mesh: Mesh, boxed: Any) -> Any:
-  """Adds shardings to shapes that are boxed with logical axes."""
-  shardings = sharding.shardings(mesh, boxed)
-  # Combine the leaves, because `nn.unbox` inside a mesh would constrain the
-  # arrays, and these are only shapes.
-  return jax.tree.unflatten(
-    jax.tree.structure(shardings),
-    [
-      jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-      for x, s in zip(
-        jax.tree.leaves(boxed), jax.tree.leaves(shardings), strict=True
-      )
-    ],
-  )
+  return sharding.with_shardings(mesh, boxed)
 
 
 def file_state(
@@ -109,9 +93,9 @@ def file_state(
     unpadded = NamedSharding(mesh, PartitionSpec(*spec))
     return jax.ShapeDtypeStruct(shape, x.dtype, sharding=unpadded)
 
-  names = nn.get_partition_spec(_boxed(objective, optimizer, batch))
-  abstract = abstract_state(objective, optimizer, mesh, batch)
-  return jax.tree.map(exact, abstract, names)
+  boxed = _boxed(objective, optimizer, batch)
+  names = nn.get_partition_spec(boxed)
+  return jax.tree.map(exact, sharding.with_shardings(mesh, boxed), names)
 
 
 def vocabulary_axes(objective: Objective, batch: BatchShapes) -> dict[str, int]:

@@ -1,13 +1,14 @@
-"""The teacher of a run: a model that was trained before, and does not change.
+"""The teacher of a run: a model that was trained before and does not change.
 
-A run's --workdir, a converted folder or one of transformers, opened as
-`bert_jax.load` does. Its parameters are an argument of the train step, never
-donated and never saved; a checkpoint keeps their digest.
+It is the --workdir of a run, a converted folder or a transformers folder, and
+is opened as `bert_jax.load` does. Its parameters are an argument of the train
+step. They are never donated and never saved; a checkpoint has their digest.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -20,50 +21,51 @@ from bert_jax.models import task_heads
 from bert_jax.tasks.batches import TaskFolder
 from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text.open_vocabulary import check_begins
+from bert_jax.training import config as config_lib
 from bert_jax.training import start_from
 from bert_jax.weights.load import OpenedModel
 from bert_jax.weights.model_folder import COMPUTATION, Weights, columns_of
 
-# Settings of a model that only its own training reads.
+# Settings of a model that matter only when it is trained itself.
 _TRAINING = ("dropout", "attention_dropout", "initializer_range")
 
 
-class Teacher(NamedTuple):
-  """A teacher as its files have it.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Teacher:
+  """A teacher that was read from its files.
 
   Attributes:
     path: the path of the files.
-    model: keyword arguments of the family's `build`, with `family`.
-    arrays: path in the parameter tree, joined by "/", -> float32 array.
-    digest: a digest of encoder and head, the same for every format.
+    model: the section `teacher.model` with all sizes.
+    arrays: path in the parameter tree, joined by "/" -> float32 array.
+    digest: a digest of encoder and head; equal for equal parameters in any
+      format.
   """
 
   path: str
-  model: dict[str, Any]
+  model: config_lib.Model
   arrays: Mapping[str, np.ndarray]
   digest: str
 
 
-def read(
-  prepared: Prepared | TaskFolder,
-  task: Task | None,
-  path: str,
-  model: dict[str, Any],
+def open_teacher(
+  section: config_lib.Teacher, prepared: Prepared | TaskFolder, task: Task | None
 ) -> Teacher:
-  """Reads a teacher, and checks that it is the one meant and fits the data.
+  """Opens a teacher, and checks that it fits the config and the data.
 
   Args:
-    prepared: the text or the task's folder that it will read.
-    task: that it must have been fine-tuned for; the columns of its classifier
-      are put in the order of the task's labels. None: it has a masked-LM head.
-    path: a --workdir, a folder, or the name of a model on the hub.
-    model: `family`, `variant`, and other sizes as they must be; what is None is
-      the files', without a variant all sizes.
+    section: the section `teacher` of the config. A size of its model that is
+      None is taken from the files; without a variant, all sizes are.
+    prepared: the prepared text, or the task's folder, that the run reads.
+    task: the task for which the teacher must have been fine-tuned. The columns
+      of its classifier are put in the order of the task's labels. None means
+      that the teacher has a masked-LM head.
 
   Raises:
-    ValueError: with one sentence: of the files, or they are of another model,
-      another vocabulary or another task.
+    UserError: the files cannot be read, or hold another model, another
+      vocabulary or another task.
   """
+  path = section.path
   if not path:
     raise UserError(
       "teacher.path is empty; pass --config.teacher.path=PATH, the --workdir of"
@@ -71,25 +73,21 @@ def read(
     )
   opened = start_from.open_for("teacher.path", path)
   weights = opened.weights
-  model = _filled(model, weights)
-  _check_model(path, weights, model)
+  settings = _filled(section.model.options(), weights)
+  _check_model(path, weights, settings)
   weights = _cut(opened, prepared)
   if task:
     weights = _for_task(path, weights, task)
-  setting_names = ("family", "variant", *COMPUTATION)
-  settings = {
-    key: value for key, value in model.items() if key in setting_names
-  }
   heads = ("pooler/", "classifier/") if task else ("mlm/",)
   digest = _digest(weights, ("encoder/", *heads))
-  return Teacher(
-    path, settings | weights.config["model"], weights.arrays, digest
-  )
+  names = ("family", "variant", *COMPUTATION)
+  model = {name: settings[name] for name in names if name in settings}
+  model |= weights.config["model"]
+  return Teacher(path, config_lib.Model.of(model), weights.arrays, digest)
 
 
-def _filled(model: dict[str, Any], weights: Weights) -> dict[str, Any]:
-  """A config's model; what it leaves open is the files'."""
-  settings = {name: value for name, value in model.items() if value is not None}
+def _filled(settings: dict[str, Any], weights: Weights) -> dict[str, Any]:
+  """Returns a config's model, with the missing sizes from the files."""
   family = weights.config["family"]
   if "variant" in settings or family not in models.FAMILIES:
     return {"family": family} | settings
@@ -99,13 +97,20 @@ def _filled(model: dict[str, Any], weights: Weights) -> dict[str, Any]:
 
 
 def _for_task(path: str, weights: Weights, task: Task) -> Weights:
-  """A model with its labels in a task's order.
+  """Returns a model whose classifier has the labels in a task's order.
+
+  Args:
+    path: the model's path, for messages.
+    weights: the model.
+    task: the task.
 
   Raises:
-    ValueError: it was not fine-tuned for such a task, or has other labels.
+    UserError: the model was not fine-tuned for such a task, or has other
+      labels.
   """
-  config, name = weights.config, task_heads.NAMES[task.kind]
-  if config["task"] != name or config["problem"] not in (None, task.kind):
+  config = weights.config
+  head_matches = config["task"] == task_heads.NAMES[task.kind]
+  if not head_matches or config["problem"] not in (None, task.kind):
     raise UserError(
       f"teacher.path={path} is a model for"
       f" {config['problem'] or config['task']}, the task {task.name} is a"
@@ -127,50 +132,60 @@ def _for_task(path: str, weights: Weights, task: Task) -> Weights:
   return weights._replace(arrays=arrays)
 
 
-def _check_model(path: str, weights: Weights, model: dict[str, Any]) -> None:
-  """Raises ValueError unless a config means the model that the files hold."""
-  wanted = {"family": model.get("family")}
-  there = {"family": weights.config["family"]}
-  if wanted == there:
-    settings = {
-      k: v for k, v in model.items() if k != "family" and v is not None
-    }
-    family = models.family(wanted["family"])
+def _check_model(path: str, weights: Weights, settings: dict[str, Any]) -> None:
+  """Raises UserError if the files hold another model than the config says.
+
+  Args:
+    path: the model's path, for messages.
+    weights: the model in the files.
+    settings: the config's model; see `_filled`.
+  """
+  wanted = {"family": settings["family"]}
+  actual = {"family": weights.config["family"]}
+  if wanted == actual:
+    family = models.family(settings["family"])
+    arguments = {k: v for k, v in settings.items() if k != "family"}
     try:
-      encoder = family.build(**settings)
+      encoder = family.build(**arguments)
     except ValueError as e:
       raise UserError(f"teacher.{e}") from e
-    skip = (*COMPUTATION, *_TRAINING, "variant")
-    names = [n for n in family.VARIANTS[settings["variant"]] | settings]
-    names = [name for name in names if name not in skip]
+    ignored = (*COMPUTATION, *_TRAINING, "variant")
+    names = family.VARIANTS[settings["variant"]] | arguments
+    names = [name for name in names if name not in ignored]
     wanted = {name: getattr(encoder, name) for name in names}
-    there = {name: weights.config["model"][name] for name in names}
-  other = [name for name in wanted if wanted[name] != there[name]]
-  if other:
+    actual = {name: weights.config["model"][name] for name in names}
+  differing = {n: actual[n] for n in wanted if wanted[n] != actual[n]}
+  if differing:
     raise UserError(
       f"teacher.path={path} has "
-      + ", ".join(f"{name}={there[name]}" for name in other)
+      + ", ".join(f"{name}={size}" for name, size in differing.items())
       + ", but the config says "
-      + ", ".join(f"teacher.model.{name}={wanted[name]}" for name in other)
-      + f"; {_remedy(model, {name: there[name] for name in other})}, or choose"
-      " another teacher."
+      + ", ".join(f"teacher.model.{name}={wanted[name]}" for name in differing)
+      + f"; {_remedy(settings, differing)}, or choose another teacher."
     )
 
 
-def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
-  """How to say what is right: flags set no key that a config lacks."""
-  flags = [name for name in right if name in model]
-  lines = [name for name in right if name not in model]
+def _remedy(settings: dict[str, Any], sizes: dict[str, Any]) -> str:
+  """Says how to set the sizes of a teacher in the config.
+
+  A flag can set only a key that the config has.
+
+  Args:
+    settings: the section `teacher.model`.
+    sizes: the sizes to set.
+  """
+  flags = [name for name in sizes if name in settings]
+  lines = [name for name in sizes if name not in settings]
   remedies = []
   if flags:
     remedies.append(
       "pass "
-      + " ".join(f"--config.teacher.model.{n}={right[n]}" for n in flags)
+      + " ".join(f"--config.teacher.model.{n}={sizes[n]}" for n in flags)
     )
   if lines:
     remedies.append(
       "write "
-      + ", ".join(f"{n}={right[n]!r}" for n in lines)
+      + ", ".join(f"{n}={sizes[n]!r}" for n in lines)
       + " into teacher.model of the config's file"
     )
   return " and ".join(remedies)
@@ -179,13 +194,16 @@ def _remedy(model: dict[str, Any], right: dict[str, Any]) -> str:
 def _cut(model: OpenedModel, prepared: Prepared | TaskFolder) -> Weights:
   """Cuts a teacher's word table to the pieces of the data.
 
-  The teacher must not predict pieces that its student lacks. So rows beyond its
-  vocabulary (a table padded to a round number) and rows of pieces beyond the
-  data's are left out.
+  The teacher must not predict pieces that its student lacks. So the table loses
+  its padding rows and the rows of pieces that the data does not have.
+
+  Args:
+    model: the teacher.
+    prepared: the prepared text, or the task's folder.
 
   Raises:
-    ValueError: the teacher's vocabulary differs from the data's, or it has too
-      few rows.
+    UserError: the teacher's vocabulary differs from the data's, or the table
+      has too few rows.
   """
   weights, path = model.weights, model.path
   vocabulary = start_from.vocabulary_of("teacher.path", model, prepared.path)
@@ -221,7 +239,12 @@ def _cut(model: OpenedModel, prepared: Prepared | TaskFolder) -> Weights:
 
 
 def _digest(weights: Weights, prefixes: tuple[str, ...]) -> str:
-  """A hash of the arrays that a student may learn from."""
+  """Returns a digest of the arrays from which a student learns.
+
+  Args:
+    weights: the teacher.
+    prefixes: the beginnings of these arrays' paths.
+  """
   digest = hashlib.sha256()
   for path, array in sorted(weights.arrays.items()):
     if path.startswith(prefixes):
@@ -231,25 +254,26 @@ def _digest(weights: Weights, prefixes: tuple[str, ...]) -> str:
 
 
 def place(teacher: Teacher, layout: Any) -> Any:
-  """Puts the parameters that are needed on the devices.
+  """Puts the parameters that the objective needs on the devices.
 
   Args:
-    teacher: whose.
-    layout: tree of shapes with shardings; rows that it has more are zeros.
+    teacher: the teacher.
+    layout: tree of shapes with shardings. If an array has fewer rows than its
+      shape, zeros are added at the end.
 
   Raises:
-    ValueError: the teacher has not all of them.
+    UserError: the teacher lacks one of the parameters.
   """
 
-  def put(path, wanted):
+  def put(path: str, wanted: jax.ShapeDtypeStruct) -> jax.Array:
     if path not in teacher.arrays:
       raise UserError(
         f"teacher.path={teacher.path} has no {path}, which the objective needs;"
         " choose a teacher with its masked-LM head."
       )
     array = teacher.arrays[path]
-    more = zip(wanted.shape, array.shape, strict=True)
-    array = np.pad(array, [(0, size - had) for size, had in more])
+    sizes = zip(wanted.shape, array.shape, strict=True)
+    array = np.pad(array, [(0, size - old_size) for size, old_size in sizes])
     return jax.make_array_from_callback(
       wanted.shape, wanted.sharding, lambda index: array[index]
     )

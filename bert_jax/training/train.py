@@ -1,13 +1,16 @@
-"""A run from start or checkpoint to its end; `loop.py` has its steps."""
+"""A run from its start or a checkpoint to its end; `loop.py` has the steps."""
 
 import contextlib
-import os
+import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
+from etils import epath
 
 from bert_jax.devices import hosts, sharding
 from bert_jax.examples import loader, recipes
+from bert_jax.messages import UserError
 from bert_jax.training import config as config_lib
 from bert_jax.training import (
   evaluate,
@@ -16,7 +19,7 @@ from bert_jax.training import (
   start_from,
 )
 from bert_jax.training.parts import Setup
-from bert_jax.training.setup import build, defaults, open_start
+from bert_jax.training.setup import build, defaults
 from bert_jax.training.state import (
   TrainState,
   init_state,
@@ -39,26 +42,33 @@ def print_rows(setup: Setup) -> None:
   if setup.task or jax.process_index():
     return
   for feed in setup.feeds:
-    data = feed.phase.data
-    if line := recipes.shortfall(data["builder"], data):
+    assert isinstance(feed.data, loader.Data)
+    options = feed.phase.data
+    if line := recipes.shortfall(options["builder"], options):
       print(*filter(None, [feed.phase.name, line]), sep=": ", flush=True)
-    for folder, line in loader.describe_rows(feed.data, **data):
-      names = feed.phase.name, folder if len(setup.prepared) > 1 else ""
+    for folder, line in loader.describe_rows(feed.data, **options):
+      names = [feed.phase.name, folder if len(setup.prepared) > 1 else ""]
       print(*filter(None, [*names, line]), sep=": ", flush=True)
 
 
 def start(
   setup: Setup, saver: checkpoint.Checkpointer
 ) -> tuple[TrainState, dict[str, Any]]:
-  """The state to go on from: newest checkpoint, `init_from`, or the seed.
+  """Returns the state to train from.
 
-  With the seed, a student takes over what its objective says of its teacher.
+  The state comes from the newest checkpoint, or else from `init_from`, or else
+  from the seed. From the seed, a student takes over the parameters of its
+  teacher that its objective names.
+
+  Args:
+    setup: what does not change during the run.
+    saver: the run's checkpoints.
 
   Returns:
     The state and the checkpoint's metadata ({} at a fresh start).
 
   Raises:
-    ValueError: the checkpoint is of another model, other data, another teacher.
+    ValueError: the checkpoint belongs to another model, data or teacher.
   """
   config = setup.config
   state = init_state(
@@ -70,30 +80,18 @@ def start(
   )
   if saver.latest_step() is not None:
     saved, meta, step = saver.restore_newest(setup.in_file)
-    state = resize(saved, state)
-    if meta["fingerprint"] not in setup.fingerprints:
-      raise ValueError(
-        f"data.path={config.data.path} does not hold the data that this"
-        " run was started with (fingerprints differ); give the right folder, or"
-        " start in a new --workdir."
-      )
-    if meta.get("teacher") != setup.digest:
-      raise ValueError(
-        f"teacher.path={config.teacher.path} is not the teacher that this"
-        " run was started with (digests differ); give the right one, or start"
-        " in a new --workdir."
-      )
+    _check_inputs(setup, meta)
     setup.feeds[meta["phase"]].data.restore(meta["data"])
     print(f"continuing from step {step}", flush=True)
-    return state, meta
-  if setup.start_model is None and config.init_from:
+    return resize(saved, state), meta
+  start_model = setup.start_model
+  if start_model is None and config.init_from:
     # `build` opened no model, since the run had checkpoints; but all of them
     # are damaged, so the run begins again.
-    start_model, _ = open_start(config, setup.feeds[0].data)
-    setup = setup._replace(start_model=start_model)
-  if setup.start_model:
+    start_model, _ = start_from.open_start(config, setup.feeds[0].data)
+  if start_model:
     params, lines = start_from.take(
-      setup.start_model,
+      start_model,
       state.params,
       setup.objective.takes,
       setup.task.labels if setup.task else (),
@@ -101,32 +99,63 @@ def start(
       config.model.vocab_size,
       config.init_new_rows,
     )
-    state = state.replace(params=params)
     if setup.objective.inherit:
       lines.append(
         "no parameters from the teacher: init_from overrides objective.layers"
       )
     title = f"parameters from {config.init_from}"
     print(title, *lines, sep="\n  ", flush=True)
+    state = dataclasses.replace(state, params=params)
   elif setup.objective.inherit:
-    places = jax.tree.map(lambda x: x.sharding, state.params)
-    inherit = jax.jit(setup.objective.inherit, out_shardings=places)
-    state = state.replace(params=inherit(state.params, setup.frozen))
+    shardings = jax.tree.map(lambda x: x.sharding, state.params)
+    inherit = jax.jit(setup.objective.inherit, out_shardings=shardings)
+    params = inherit(state.params, setup.frozen)
+    state = dataclasses.replace(state, params=params)
   return state, {}
 
 
+def _check_inputs(setup: Setup, meta: dict[str, Any]) -> None:
+  """Raises UserError if a checkpoint belongs to other data or another teacher.
+
+  Args:
+    setup: what does not change during the run.
+    meta: the checkpoint's metadata.
+  """
+  config = setup.config
+  if meta["fingerprint"] not in setup.fingerprints:
+    raise UserError(
+      f"data.path={config.data.path} does not hold the data that this"
+      " run was started with (fingerprints differ); give the right folder, or"
+      " start in a new --workdir."
+    )
+  if meta.get("teacher") != setup.digest:
+    path = config.teacher.path if config.teacher else ""
+    raise UserError(
+      f"teacher.path={path} is not the teacher that this"
+      " run was started with (digests differ); give the right one, or start"
+      " in a new --workdir."
+    )
+
+
 def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
-  """The last lines of a run: what it reached, and where to look."""
-  heldout = setup.feeds[-1].heldout
+  """Prints the last lines of a run: its results, and where to find more.
+
+  Args:
+    setup: what does not change during the run.
+    means: the results of the last evaluation.
+    workdir: the run's folder.
+  """
+  first, last = setup.feeds[0].data, setup.feeds[-1]
   if setup.task:
-    for name, value in means.items():
-      print(f"{name}: {value:.4f}")
-  elif heldout is not None and means:
-    counts = sum(part.unigrams for part in setup.prepared)
-    smoothing = setup.feeds[-1].phase.data.get("smoothing", 0.0)
-    for line in evaluate.summary(heldout, counts, means, smoothing):
+    for name, mean in means.items():
+      print(f"{name}: {mean:.4f}")
+  elif isinstance(last.heldout, loader.Heldout) and means:
+    assert isinstance(first, loader.Data)
+    counts = np.sum([folder.unigrams for folder in first.prepared], 0)
+    smoothing = last.phase.data.get("smoothing", 0.0)
+    for line in evaluate.summary(last.heldout, counts, means, smoothing):
       print(line)
-  print(f"plot: {os.path.join(workdir, 'loss.png')}")
+  print(f"plot: {epath.Path(workdir) / 'loss.png'}")
   print(f"TensorBoard: tensorboard --logdir {workdir}", flush=True)
 
 
@@ -134,21 +163,26 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
   """Trains from `workdir`'s newest checkpoint, or from scratch, to the end.
 
   Args:
-    config: nested dict with the keys of `config.Run`, see configs/. It stays
-      as it is.
-    workdir: the run's folder; made if missing. Gets config.json, vocab.txt,
-      metrics.jsonl, TensorBoard files, loss.png, checkpoints/.
+    config: nested dict with the keys of `config.Run`; see configs/. It is not
+      changed.
+    workdir: the run's folder, which is made if it is missing. It gets
+      config.json, the tokenizer's files, metrics.jsonl, TensorBoard files,
+      loss.png and checkpoints/.
 
   Returns:
-    The last state (that of the stop if SIGTERM or SIGINT came).
+    The last state: at the end of the run, or at the step at which SIGTERM or
+    SIGINT stopped it.
 
   Raises:
-    ValueError: bad config, data or checkpoint, in one sentence.
+    ValueError: the config, the data or the checkpoint cannot be used. The
+      message is one sentence.
     FloatingPointError: a loss is not finite; checkpoints before it are kept.
   """
-  setup = build(config_lib.parse(config), config_before(workdir))
+  settings = config_lib.parse(config)
+  setup = build(settings, config_before(workdir))
   settings = setup.config
   config = config_lib.to_json(config, settings)
+  # Hosts may have the same data and teacher in different folders.
   same = config | {"data": config["data"] | {"path": setup.fingerprint}}
   if setup.digest:
     same["teacher"] = config["teacher"] | {"path": setup.digest}
@@ -178,8 +212,9 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     saver.describe(config, tokenizer)
     print_rows(setup)
     pending = meta.get("pending", False)
-    step, total = int(state.step), settings.total_steps
-    log = logging.Logger(workdir, step, total, meta.get("log"), again=pending)
+    log = logging.Logger(
+      workdir, int(state.step), settings.steps, meta.get("log"), again=pending
+    )
     stack.callback(log.close)
     progress = loop.Progress(
       state,
@@ -204,7 +239,7 @@ def run(config: dict[str, Any], workdir: str) -> TrainState:
     saver.wait()
     log.plot()
   step = int(progress.state.step)
-  if step == settings.total_steps:
+  if step == settings.steps:
     summary(setup, progress.means, workdir)
   else:
     print(f"stopped at step {step}; the same command continues.", flush=True)

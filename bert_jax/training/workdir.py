@@ -1,11 +1,12 @@
 """A run's folder: its lock, config.json and the tokenizer's files."""
 
 import contextlib
-import os
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+from etils import epath
 
 from bert_jax import files
 from bert_jax.devices import hosts
@@ -15,12 +16,17 @@ from bert_jax.weights import checkpoint, run_config
 
 @contextlib.contextmanager
 def lock(workdir: str) -> Iterator[None]:
-  """Holds the folder for this run.
+  """Makes a run's folder, and keeps other runs out of it.
+
+  Args:
+    workdir: the run's folder, on a file system that can lock files.
 
   Raises:
-    ValueError: another run holds it, it cannot be written, or it holds data.
+    UserError: another run holds the folder, the folder cannot be written, or it
+      is a prepared folder.
   """
-  if os.path.exists(os.path.join(workdir, "meta.json")):
+  folder = pathlib.Path(workdir)
+  if (folder / "meta.json").exists():
     raise UserError(
       f"--workdir={workdir}: this is a prepared folder (it has a meta.json)"
       ", and a run would write over its vocab.txt; take another."
@@ -28,8 +34,8 @@ def lock(workdir: str) -> Iterator[None]:
   name = f"lock-{jax.process_index()}" if jax.process_index() else "lock"
   with contextlib.ExitStack() as stack:
     try:
-      os.makedirs(workdir, exist_ok=True)
-      stack.enter_context(files.locked(os.path.join(workdir, name)))
+      folder.mkdir(parents=True, exist_ok=True)
+      stack.enter_context(files.locked(folder / name))
     except files.Locked as e:
       raise files.Locked(
         f"{workdir}: another run is going on in this folder; stop it, or take"
@@ -41,9 +47,9 @@ def lock(workdir: str) -> Iterator[None]:
         f" ({e.strerror})."
       ) from e
     if not jax.process_index():
-      files.clear_temporary(workdir)
+      files.clear_temporary(folder)
     hosts.wait_for_all("lock")
-    if not os.path.exists(os.path.join(workdir, "lock")):
+    if not (folder / "lock").exists():
       raise UserError(
         f"{workdir}: process 0 has another folder of this name; the --workdir"
         " must be on a file system that all hosts share."
@@ -53,7 +59,11 @@ def lock(workdir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def named_errors(workdir: str) -> Iterator[None]:
-  """Makes a sentence of what the system says of a file or the disk."""
+  """Adds the file and the remedy to an error of the operating system.
+
+  Args:
+    workdir: the run's folder, for errors that name no file.
+  """
   try:
     yield
   except OSError as e:
@@ -68,19 +78,26 @@ def named_errors(workdir: str) -> Iterator[None]:
 def write_workdir(
   workdir: str, config: dict[str, Any], tokenizer: dict[str, bytes]
 ) -> None:
-  """Writes config.json and the tokenizer's files, on process 0 only."""
+  """Writes config.json and the tokenizer's files; only process 0 writes.
+
+  Args:
+    workdir: the run's folder.
+    config: the content of config.json.
+    tokenizer: name -> content of each tokenizer file.
+  """
   if jax.process_index():
     return
-  files.write_json(os.path.join(workdir, "config.json"), config)
+  folder = pathlib.Path(workdir)
+  files.write_json(folder / "config.json", config)
   for name, content in tokenizer.items():
-    files.write_atomically(os.path.join(workdir, name), content)
+    files.write_atomically(folder / name, content)
 
 
 def config_before(workdir: str) -> dict[str, Any] | None:
   """Returns config.json of a run; None if the run has saved no checkpoint."""
   if not checkpoint.has_saved(workdir):
     return None
-  return files.read_object(os.path.join(workdir, "config.json"))
+  return files.read_object(epath.Path(workdir) / "config.json")
 
 
 def saved_config(
@@ -96,7 +113,7 @@ def saved_config(
     saver: the run's checkpoints.
     default_values: the values of keys that config.json lacks.
   """
-  written = files.read_object(os.path.join(workdir, "config.json"))
+  written = files.read_object(epath.Path(workdir) / "config.json")
   saved = saver.newest_config()
   if saved is None:
     return written
@@ -106,11 +123,12 @@ def saved_config(
 
 
 def print_changed_tokenizer(workdir: str, saved: dict[str, str] | None) -> None:
-  """Prints which of the tokenizer's files differ from the checkpoint's.
+  """Prints which tokenizer files differ from those of the checkpoint.
 
   Args:
     workdir: the run's folder, with the tokenizer's files.
-    saved: the digests of the files from the checkpoint's metadata.
+    saved: name -> digest of each file, from the checkpoint's metadata; None at
+      a fresh start.
   """
   for name in files.changed_files(saved or {}, workdir):
     print(f"{name} was changed or deleted, and is written anew", flush=True)

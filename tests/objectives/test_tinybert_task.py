@@ -248,16 +248,16 @@ def made(tmp_path_factory):
 def read(made, name, **model):
   part = batches.open_folder(str(made / "task"))
   task = batches.encoded_rows.task_of(part.meta["task"])
-  model = dict(family=None, variant=None) | model
-  return teacher.read(part, task, str(made / name), model)
+  section = config_lib.Teacher(str(made / name), config_lib.Model.of(model))
+  return teacher.open_teacher(section, part, task)
 
 
 def test_labels_of_a_teacher_go_by_name(made):
   one, other = read(made, "teacher"), read(made, "turned")
-  assert one.digest == other.digest and one.model["family"] == "bert"
+  assert one.digest == other.digest and one.model.family == "bert"
   name = "classifier/dense/kernel"
   np.testing.assert_array_equal(one.arrays[name], other.arrays[name])
-  assert one.model["num_layers"] == tiny_families.LAYERS
+  assert one.model.num_layers == tiny_families.LAYERS
   arrays = one.arrays | {name: one.arrays[name][..., ::-1]}
   weights = model_folder.Weights({}, arrays, {})
   assert teacher._digest(weights, ("encoder/", "classifier/")) != one.digest

@@ -194,7 +194,7 @@ def test_a_split_without_labels_is_not_evaluated(tmp_path):
   prepare_task.prepare(
     task_inputs.find("mine", **COLUMNS), inputs, vocab, folder
   )
-  opened = batches.open_data(2, 0, folder, validation="train,test")
+  opened = batches.open_task(2, 0, folder, validation="train,test")
   with pytest.raises(ValueError, match="split 'test' has a label. Pass --conf"):
     batches.open_splits(opened)
 
@@ -209,7 +209,7 @@ def test_a_split_without_a_correlation_is_not_evaluated(tmp_path, labels):
   inputs = [Input("held", table)]
   task = task_inputs.find("mine", "regression", **COLUMNS)
   prepare_task.prepare(task, inputs, vocab, folder)
-  opened = batches.open_data(2, 0, folder, train="held", validation="held")
+  opened = batches.open_task(2, 0, folder, train="held", validation="held")
   if "1" in labels:
     (split,) = batches.open_splits(opened)
     assert len(split.examples) == 3
@@ -273,6 +273,6 @@ def test_gaps_between_ids_are_filled_as_in_the_data(tmp_path, whole):
   prepare_task.prepare(task, inputs, path, folder)
   pieces = batches.open_folder(folder).vocab
   assert len(pieces) == ids["<mask>"] + 1 and pieces[-2] == "madeupword0002"
-  start_from.read(path, pieces, folder)
+  start_from.read_to_fine_tune(path, pieces, folder)
   with pytest.raises(ValueError, match="its piece 262 is 'madeupword0002', th"):
-    start_from.read(path, [*pieces[:-2], "x", "<mask>"], folder)
+    start_from.read_to_fine_tune(path, [*pieces[:-2], "x", "<mask>"], folder)

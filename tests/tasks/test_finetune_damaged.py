@@ -53,7 +53,7 @@ def change(folder, **arrays):
 
 
 def load(folder):
-  return batches.open_data(2, 0, folder, validation="")
+  return batches.open_task(2, 0, folder, validation="")
 
 
 def test_a_folder_without_digests_is_opened_and_said(folder, capsys):

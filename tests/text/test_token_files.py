@@ -283,7 +283,7 @@ def test_init_from_names_the_rows_it_makes(how, tmp_path):
   files |= tiny_tasks.tokenizer_files()
   path = tmp_path / "longer"
   model_folder.write(str(path), weights._replace(tokenizer_files=files))
-  found = start_from.read(str(path), pieces, "data")
+  found = start_from.read_to_fine_tune(str(path), pieces, "data")
   table = "encoder/embeddings/word/embedding"
   flat = {name: jnp.asarray(array) for name, array in found.arrays.items()}
   flat[table] = jnp.full((19, flat[table].shape[1]), -1.0)

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -187,8 +188,8 @@ def test_checkpoint_every_0_is_the_end_alone(folder, tmp_path, compiled):
 def test_shortest_rows(builder, shortest):
   """Each builder names its own least length, and makes rows of it."""
   with pytest.raises(ValueError, match=f"must be at least {shortest}."):
-    config_lib.check_length("data", builder, {"length": shortest - 1})
-  config_lib.check_length("data", builder, {"length": shortest})
+    config_lib.check_length("data", builder, shortest - 1)
+  config_lib.check_length("data", builder, shortest)
   if builder == "elmo":
     return
   special, options = (
@@ -246,15 +247,13 @@ def test_types_hold_where_ml_collections_lets_them_go():
 
 
 def test_unread_and_missing_keys_are_errors():
-  def function(a, *, peak, warmup):
-    return a, peak, warmup
-
-  call = config_lib.call
-  assert call("s", function, 1, peak=2, warmup=3) == (1, 2, 3)
+  defaults = dict(peak=dataclasses.MISSING, warmup=dataclasses.MISSING)
+  check = functools.partial(config_lib.check_keys, "s", defaults=defaults)
+  assert check(dict(peak=2, warmup=3)) is None
   with pytest.raises(ValueError, match="config.s.peek .* mean peak"):
-    call("s", function, 1, peek=2, warmup=3)
+    check(dict(peek=2, warmup=3))
   with pytest.raises(ValueError, match=r"^config\.s\.warmup is missing\.$"):
-    call("s", function, 1, peak=2)
+    check(dict(peak=2))
   config = configs.load_defaults(BERT)
   with pytest.raises(ValueError, match="config.sed .* mean seed"):
     config_lib.parse(config | {"sed": 1})

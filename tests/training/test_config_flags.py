@@ -178,13 +178,12 @@ def test_what_is_refused_is_what_would_fail(builder, name):
       fits = keys <= made and not (
         family == "roberta" and "segment_ids" in made
       )
-      flat = {"objective.name": name, "objective.pairs": pairs}
-      flat |= {"data.builder": builder, "model.family": family}
+      objective = config_lib.Objective(name, pairs=pairs)
       if fits:
-        config_lib.check_rows(flat)
+        config_lib.check_rows(objective, builder, family)
       else:
         with pytest.raises(ValueError, match=f"builder={builder}: .* choose "):
-          config_lib.check_rows(flat)
+          config_lib.check_rows(objective, builder, family)
 
 
 def test_a_boundary_objective_needs_spans():

@@ -237,7 +237,9 @@ def tuned(tmp_path_factory, compiled):
 
 def test_a_run_begins_with_the_encoder_and_pooler(tuned):
   config, run, weights = tuned
-  read = start_from.read(config["init_from"], tiny_tasks.PIECES, "task")
+  read = start_from.read_to_fine_tune(
+    config["init_from"], tiny_tasks.PIECES, "task"
+  )
   takes = finetune.build(
     dict(family="bert", variant="tiny"), "classification", ("a", "b")
   ).takes
@@ -264,7 +266,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
   assert "classifier/dense/kernel" in lines[1] and "mlm" in lines[2]
   with pytest.raises(ValueError, match="piece 5 is 'red', that of task"):
     pieces = (*tiny_tasks.SPECIAL, "other")
-    start_from.read(config["init_from"], pieces, "task")
+    start_from.read_to_fine_tune(config["init_from"], pieces, "task")
 
 
 def test_a_run_says_what_it_reached_and_what_it_knows(tuned):

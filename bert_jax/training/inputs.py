@@ -1,0 +1,90 @@
+"""Opens what a run trains on: the text or the task that `data.path` names."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeVar
+
+from bert_jax import hashing
+from bert_jax.examples import loader
+from bert_jax.tasks import batches
+from bert_jax.training import config as config_lib
+from bert_jax.training import phases
+from bert_jax.training.parts import Feed
+
+T = TypeVar("T", config_lib.Evaluate, config_lib.Checkpoint)
+
+
+def open_text(
+  plan: Sequence[phases.Phase], seed: int, evaluate: config_lib.Evaluate
+) -> list[Feed]:
+  """Opens a stream of text and its held-out examples for each phase.
+
+  Args:
+    plan: the phases.
+    seed: the run's seed.
+    evaluate: the section of the config.
+
+  Raises:
+    ValueError: the data cannot be used, or do not fit the config.
+  """
+  feeds = []
+  for phase in plan:
+    # A phase begins a new stream; the phases after the first need new seeds.
+    key = (
+      hashing.make_key("phase", phase.number, seed) if phase.number else seed
+    )
+    stream = loader.open_data(seed=key, **phase.data)
+    heldout = None
+    if evaluate.every:
+      limit = evaluate.examples or None
+      try:
+        heldout = loader.open_heldout(limit=limit, **phase.data)
+      except ValueError as e:
+        raise ValueError(
+          f"held-out documents: {e} Prepare the text with a larger --heldout,"
+          " or pass --config.evaluate.every=0."
+        ) from e
+    feeds.append(Feed(phase, stream, heldout))
+  return feeds
+
+
+def open_task(
+  run: config_lib.Run,
+) -> tuple[config_lib.Run, batches.TrainingSplit, batches.Splits | None]:
+  """Opens a task's rows to train on and its splits to evaluate.
+
+  Returns:
+    The config, the rows and the splits. The config has what the data decide:
+    the number of steps, the steps between two evaluations and between two
+    checkpoints, and the kind and labels of the objective. The splits are None
+    if the run never evaluates.
+
+  Raises:
+    ValueError: the data cannot be used, or do not fit the config.
+  """
+  predicts = run.objective.options().get("stage") != "layers"
+  rows = batches.open_task(run.batch_size, run.seed, **run.data.options())
+  splits = None
+  if run.evaluate.every != 0:
+    splits = batches.open_splits(rows, predicts)
+  objective = dataclasses.replace(
+    run.objective, kind=rows.task.kind, labels=rows.task.labels
+  )
+  if objective.name == "finetune":
+    pad = rows.folder.meta["pad"]
+    objective = dataclasses.replace(objective, padding_id=pad)
+  run = dataclasses.replace(
+    run,
+    total_steps=run.total_steps or rows.steps_of_epochs,
+    evaluate=_every_epoch(run.evaluate, rows),
+    checkpoint=_every_epoch(run.checkpoint, rows),
+    objective=objective,
+  )
+  return run, rows, splits
+
+
+def _every_epoch(section: T, rows: batches.TrainingSplit) -> T:
+  """Returns a section; its `every` is one epoch if the config has None."""
+  if section.every is not None:
+    return section
+  return dataclasses.replace(section, every=rows.steps_of_epoch)
