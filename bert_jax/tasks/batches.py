@@ -544,8 +544,6 @@ def open_split(folder: TaskFolder, name: str) -> Split:
   Raises:
     ValueError: there is no such split, or it is damaged.
   """
-  task, rows, examples = encoded_rows.load_split(
-    folder.path, folder.meta, name
-  )
+  task, rows, examples = encoded_rows.load_split(folder.path, folder.meta, name)
   pieces = folder.tokenizer.pieces
   return Split(name, task, folder.meta["pad"], rows, examples, BUCKETS, pieces)

@@ -49,7 +49,9 @@ class Teacher:
 
 
 def open_teacher(
-  section: config_lib.Teacher, prepared: Prepared | TaskFolder, task: Task | None
+  section: config_lib.Teacher,
+  prepared: Prepared | TaskFolder,
+  task: Task | None,
 ) -> Teacher:
   """Opens a teacher, and checks that it fits the config and the data.
 
