@@ -50,7 +50,7 @@ _BODY = ("encoder/",)
 
 
 def open_start(
-  run: config_lib.Run, data: loader.Data | batches.TrainingSplit
+  run: config_lib.Run, data: loader.PretrainingData | batches.TrainingSplit
 ) -> tuple[Pretrained, config_lib.Model]:
   """Opens the model that a run starts from, and checks that it fits the data.
 

@@ -42,7 +42,7 @@ def print_rows(setup: Setup) -> None:
   if setup.task or jax.process_index():
     return
   for feed in setup.feeds:
-    assert isinstance(feed.data, loader.Data)
+    assert isinstance(feed.data, loader.PretrainingData)
     options = feed.phase.data
     if line := recipes.shortfall(options["builder"], options):
       print(*filter(None, [feed.phase.name, line]), sep=": ", flush=True)
@@ -150,7 +150,7 @@ def summary(setup: Setup, means: dict[str, float], workdir: str) -> None:
     for name, mean in means.items():
       print(f"{name}: {mean:.4f}")
   elif isinstance(last.heldout, loader.Heldout) and means:
-    assert isinstance(first, loader.Data)
+    assert isinstance(first, loader.PretrainingData)
     counts = np.sum([folder.unigrams for folder in first.prepared], 0)
     smoothing = last.phase.data.get("smoothing", 0.0)
     for line in evaluate.summary(last.heldout, counts, means, smoothing):
