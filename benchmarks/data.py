@@ -86,9 +86,9 @@ def our_masks(
   folder: str, batch: int, builder: str, options: dict
 ) -> Iterator[np.ndarray]:
   """Yields sequence_ids of endless training batches, indexing included."""
-  data = loader.open_data(folder, builder, **options)
+  opened = loader.open_data(folder, builder, **options)
   for first in itertools.count(0, batch):
-    yield data.read(first, batch)["sequence_ids"]
+    yield opened.read(first, batch)["sequence_ids"]
 
 
 def cases(
@@ -102,13 +102,13 @@ def cases(
   words = open_prepared(folder).meta["tokenizer"] == "words"
   served = [name for name in RECIPES if (name == "elmo") == words]
   for name in args.builder or served:
-    known = RECIPES[name].defaults
+    defaults = RECIPES[name].defaults
     options = {"length": args.length}
     if args.max_sequences > 1:
-      if "max_sequences" not in known or name == "full_sentences":
+      if "max_sequences" not in defaults or name == "full_sentences":
         continue  # The latter's rows are full.
       options["max_sequences"] = args.max_sequences
-    if "masking" not in known:
+    if "masking" not in defaults:
       yield name, name, options
       continue
     options["max_predictions"] = max(1, math.ceil(args.length * 0.15))
@@ -237,8 +237,8 @@ def main() -> None:
         folder = os.path.join(scratch, "prepared")
         table.append(prepare(args.input, args.vocab, folder))
       for name, builder, options in cases(args, folder):
-        ours = our_masks(folder, args.batch, builder, options)
-        table.append(measure(f"bert_jax: {name}", ours, args.seconds))
+        masks = our_masks(folder, args.batch, builder, options)
+        table.append(measure(f"bert_jax: {name}", masks, args.seconds))
     if not prepared:
       table += compare(args.input, args.vocab, *sizes, args.seconds)
   except ValueError as e:

@@ -94,10 +94,12 @@ def ours(args: argparse.Namespace) -> dict:
   )
   objective = objectives.build("elmo", model, dict(negatives=args.negatives))
   schedule = optim.build_schedule(1_000_000, "constant", 1e-3, 0.0)
-  rest = dict(adagrad=(1.0, 20.0, 10.0), adamw=(0.9, 0.999, 1e-8, 0.01, 10.0))[
-    args.optimizer
-  ]
-  optimizer = optim.factory(args.optimizer)(schedule, args.optimizer, *rest)
+  optimizer_settings = dict(
+    adagrad=(1.0, 20.0, 10.0), adamw=(0.9, 0.999, 1e-8, 0.01, 10.0)
+  )[args.optimizer]
+  optimizer = optim.factory(args.optimizer)(
+    schedule, args.optimizer, *optimizer_settings
+  )
   batches = make_batches(args)
   with sharding.use_mesh(mesh):
     train_state = state.init_state(objective, optimizer, mesh, 0, batches[0])
@@ -122,21 +124,19 @@ def ours(args: argparse.Namespace) -> dict:
         train_state, metrics = step(train_state, {}, batch, key)
       losses.append(float(metrics["loss"]))
 
-    result = speed(args, run_steps, compile_seconds)
+    rates = speed(args, run_steps, compile_seconds)
     flops = objective.flops(batches[0])
     memory = step.memory_analysis()
-    result["parameters"] = sum(
+    rates["parameters"] = sum(
       x.size for x in jax.tree.leaves(train_state.params)
     )
-    result["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
-    result["model_tflops"] = round(flops / result["ms"] / 1e9, 1)
-    result["losses"] = [round(loss, 4) for loss in losses]
+    rates["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
+    rates["model_tflops"] = round(flops / rates["ms"] / 1e9, 1)
+    rates["losses"] = [round(loss, 4) for loss in losses]
     if args.profile:
       with jax.profiler.trace(args.profile):
         run_steps(args.steps)
-  return dict(
-    device=jax.devices()[0].device_kind, jax=jax.__version__, **result
-  )
+  return dict(device=jax.devices()[0].device_kind, jax=jax.__version__, **rates)
 
 
 def make_peer(args: argparse.Namespace):
@@ -250,13 +250,13 @@ def peer(args: argparse.Namespace) -> dict:
 
   start = time.perf_counter()
   run_steps(2)
-  result = speed(args, run_steps, time.perf_counter() - start)
+  rates = speed(args, run_steps, time.perf_counter() - start)
   return dict(
     device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
     torch=torch.__version__,
     parameters=parameters,
     losses=losses,
-    **result,
+    **rates,
   )
 
 

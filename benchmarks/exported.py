@@ -35,8 +35,8 @@ def seconds(model: Predictor, batch: dict, steps: int) -> float:
   """Seconds of some steps."""
   start = time.perf_counter()
   for _ in range(steps):
-    result = model.step(model.params, batch)
-  jax.block_until_ready(result)
+    logits = model.step(model.params, batch)
+  jax.block_until_ready(logits)
   return time.perf_counter() - start
 
 
@@ -73,11 +73,11 @@ def main() -> None:
       for name, model in models.items():
         times[name].append(seconds(model, batch, args.steps))
     rate = {
-      name: args.rows * args.steps / statistics.median(found)
-      for name, found in times.items()
+      name: args.rows * args.steps / statistics.median(windows)
+      for name, windows in times.items()
     }
     difference = np.abs(outputs["live"] - outputs["exported"]).max()
-    result = dict(
+    report = dict(
       device=jax.devices()[0].device_kind,
       jax=jax.__version__,
       length=length,
@@ -89,7 +89,7 @@ def main() -> None:
       seconds_of_first_batch=first,
       file_bytes=size,
     )
-    print(json.dumps(result), flush=True)
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,11 @@ def ours(args: argparse.Namespace) -> dict:
     hidden, _ = model.apply(params, **inputs)
     ids = inputs["sequence_ids"]
     if flat:
-      own = (ids == jnp.arange(1, count + 1)[:, None]).astype(hidden.dtype)
-      sums = jnp.dot(own, hidden[0], preferred_element_type=jnp.float32)
-      return sums / own.sum(1, keepdims=True, dtype=jnp.float32)
+      in_sequence = (ids == jnp.arange(1, count + 1)[:, None]).astype(
+        hidden.dtype
+      )
+      sums = jnp.dot(in_sequence, hidden[0], preferred_element_type=jnp.float32)
+      return sums / in_sequence.sum(1, keepdims=True, dtype=jnp.float32)
     weights = ids[..., None].astype(jnp.float32)
     return (hidden * weights).sum(1) / weights.sum(1)
 

@@ -79,18 +79,18 @@ def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
   """Kernels by their names, the modules and names of their tunings, others."""
   attention, norm, activation = fused_attention, fused_norm, fused_activation
   if length <= 128:
-    found = [
+    attention_tunings = [
       ("attention_forward", attention, "FORWARD_SHORT", FORWARD),
       ("attention_row", attention, "ROW", ROW),
     ]
   else:
-    found = [
+    attention_tunings = [
       ("attention_forward", attention, "FORWARD", FORWARD),
       ("attention_queries", attention, "QUERIES", QUERIES),
       ("attention_keys", attention, "KEYS", KEYS),
     ]
   of_norm = "WIDE" if width >= norm.WIDE_FROM else "NARROW"
-  return found + [
+  return attention_tunings + [
     ("forward_kernel", norm, "FORWARD_WARPS", [1, 2, 4]),
     ("backward_kernel", norm, of_norm, NORM),
     ("bias_activation_forward", activation, "FORWARD", ACTIVATION),
@@ -155,13 +155,13 @@ def measure(
       for _ in range(calls):
         out = compiled(*inputs)
       jax.block_until_ready(out)
-    found = side_by_side.kernels(folder, calls)
-  own = [ms for key, ms in found.items() if name in key]
-  if not own:
-    raise ValueError(f"{name}: not among the kernels {list(found)}.")
+    milliseconds = side_by_side.kernels(folder, calls)
+  times = [ms for key, ms in milliseconds.items() if name in key]
+  if not times:
+    raise ValueError(f"{name}: not among the kernels {list(milliseconds)}.")
   return {
-    "us": round(sum(own) * 1e3, 1),
-    "all_us": round(sum(found.values()) * 1e3, 1),
+    "us": round(sum(times) * 1e3, 1),
+    "all_us": round(sum(milliseconds.values()) * 1e3, 1),
   }
 
 
@@ -174,21 +174,21 @@ def run(
   name, module, tuning, others = kernel
   first = getattr(module, tuning)
   values = [first]
-  values += [value for value in others if args.sweep and value != first]
+  values += [setting for setting in others if args.sweep and setting != first]
   call, inputs = work(module, args)
   programs = []
-  for value in values:
-    setattr(module, tuning, value)
+  for setting in values:
+    setattr(module, tuning, setting)
     jax.clear_caches()  # Of what was traced with another tuning.
     programs.append(pool.submit(jax.jit(call).lower(*inputs).compile))
   setattr(module, tuning, first)
-  for value, program in zip(values, programs, strict=True):
-    found: dict[str, Any] = {"kernel": name, tuning: value}
+  for setting, program in zip(values, programs, strict=True):
+    row: dict[str, Any] = {"kernel": name, tuning: setting}
     try:
-      found |= measure(name, program.result(), inputs, args.calls)
+      row |= measure(name, program.result(), inputs, args.calls)
     except Exception as e:
-      found["error"] = str(e).splitlines()[0][:200]
-    print(json.dumps(found), flush=True)
+      row["error"] = str(e).splitlines()[0][:200]
+    print(json.dumps(row), flush=True)
 
 
 def main() -> None:

@@ -26,12 +26,12 @@ def windows(
     Milliseconds of one time: their median, and each window's.
   """
   run(count)
-  found = []
+  seconds = []
   for _ in range(number):
     start = time.perf_counter()
     run(count)
-    found.append((time.perf_counter() - start) / count * 1e3)
-  return statistics.median(found), [round(ms, 3) for ms in found]
+    seconds.append((time.perf_counter() - start) / count * 1e3)
+  return statistics.median(seconds), [round(ms, 3) for ms in seconds]
 
 
 def both(script: str, arguments: dict[str, Any], key: str) -> str:
@@ -47,20 +47,22 @@ def both(script: str, arguments: dict[str, Any], key: str) -> str:
   Returns:
     JSON: the work, both parts and the ratio, ours over the peer's.
   """
-  result: dict[str, Any] = {"work": arguments}
-  for part in ("ours", "peer"):
-    command = [sys.executable, script, *sys.argv[1:], "--part", part]
+  report: dict[str, Any] = {"work": arguments}
+  for side in ("ours", "peer"):
+    command = [sys.executable, script, *sys.argv[1:], "--part", side]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-      result[part] = {"failed": done.returncode}
+      report[side] = {"failed": done.returncode}
     else:
-      result[part] = json.loads(done.stdout.splitlines()[-1])
-  one, two = (result[part].get(key) for part in ("ours", "peer"))
-  if isinstance(one, dict) and isinstance(two, dict):
-    result["ratio"] = {k: round(one[k] / two[k], 3) for k in one if k in two}
-  elif one and two:
-    result["ratio"] = round(one / two, 3)
-  return json.dumps(result, indent=1)
+      report[side] = json.loads(done.stdout.splitlines()[-1])
+  rate, peer_rate = (report[side].get(key) for side in ("ours", "peer"))
+  if isinstance(rate, dict) and isinstance(peer_rate, dict):
+    report["ratio"] = {
+      k: round(rate[k] / peer_rate[k], 3) for k in rate if k in peer_rate
+    }
+  elif rate and peer_rate:
+    report["ratio"] = round(rate / peer_rate, 3)
+  return json.dumps(report, indent=1)
 
 
 def kernels(folder: str, steps: int) -> dict[str, float]:

@@ -97,8 +97,10 @@ class Electra(torch.nn.Module):
       positions: [b, m], the masked ones.
       original: [b, m], the ids there.
     """
-    more = dict(token_type_ids=token_type_ids, attention_mask=attention_mask)
-    hidden = self.generator.electra(input_ids=input_ids, **more)[0]
+    optional = dict(
+      token_type_ids=token_type_ids, attention_mask=attention_mask
+    )
+    hidden = self.generator.electra(input_ids=input_ids, **optional)[0]
     places = positions[..., None].expand(-1, -1, hidden.shape[-1])
     hidden = hidden.gather(1, places)
     head = self.generator.generator_lm_head
@@ -112,7 +114,7 @@ class Electra(torch.nn.Module):
     drawn = (chances / noise).argmax(-1)
     seen = input_ids.scatter(1, positions, drawn)
     replaced = seen != input_ids.scatter(1, positions, original)
-    logits = self.discriminator(input_ids=seen, **more).logits
+    logits = self.discriminator(input_ids=seen, **optional).logits
     losses = functional.binary_cross_entropy_with_logits(
       logits.float(), replaced.float(), reduction="none"
     )
@@ -130,18 +132,18 @@ BUILD = {
 
 def inputs(family: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Keyword arguments of a family's model for a batch of ours, int64."""
-  found = {"input_ids": batch["input_ids"]}
+  arrays = {"input_ids": batch["input_ids"]}
   if family != "roberta":
-    found["token_type_ids"] = batch["segment_ids"]
-    found["attention_mask"] = batch["sequence_ids"]
+    arrays["token_type_ids"] = batch["segment_ids"]
+    arrays["attention_mask"] = batch["sequence_ids"]
   if family == "electra":
-    found["positions"] = batch["mlm_positions"]
-    found["original"] = batch["mlm_ids"]
+    arrays["positions"] = batch["mlm_positions"]
+    arrays["original"] = batch["mlm_ids"]
   else:
     labels = np.full(batch["input_ids"].shape, -100)
     np.put_along_axis(labels, batch["mlm_positions"], batch["mlm_ids"], 1)
-    found["labels"] = labels
+    arrays["labels"] = labels
   pair = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
   if family in pair:
-    found[pair[family]] = batch["pair_labels"][:, 0]
-  return {key: value.astype(np.int64) for key, value in found.items()}
+    arrays[pair[family]] = batch["pair_labels"][:, 0]
+  return {key: array.astype(np.int64) for key, array in arrays.items()}

@@ -68,8 +68,8 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
       f"{name}: all --lengths are over its longest row, {encoder.max_length}."
     )
   for length in lengths:
-    made = inference.batch(length, args.tokens, encoder.vocab_size)
-    ids, mask = map(jnp.asarray, made)
+    arrays = inference.batch(length, args.tokens, encoder.vocab_size)
+    ids, mask = map(jnp.asarray, arrays)
 
     def run(times, ids=ids, mask=mask):
       for _ in range(times):
@@ -89,7 +89,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def numbers(text: str) -> list[int]:
-  return [int(part) for part in text.split(",")]
+  return [int(word) for word in text.split(",")]
 
 
 def table(models_: list[str], args: argparse.Namespace) -> dict[str, Any]:
@@ -121,8 +121,8 @@ def main() -> None:
   except ValueError as e:
     sys.exit(f"error: {e}")
   device = jax.devices()[0].device_kind
-  result = dict(work=vars(args), device=device, jax=jax.__version__)
-  print(json.dumps(result | {"models": rows}, indent=1))
+  report = dict(work=vars(args), device=device, jax=jax.__version__)
+  print(json.dumps(report | {"models": rows}, indent=1))
 
 
 if __name__ == "__main__":

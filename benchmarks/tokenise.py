@@ -75,8 +75,8 @@ def tensorflow_form(
 
   names = "bert_jax, TensorFlow, cold", "bert_jax, TensorFlow, warm"
   return [
-    measure(name, (int(ids.flat_values.shape[0]) for ids in data))
-    for name, data in zip(names, list(map(make, halves)), strict=True)
+    measure(name, (int(ids.flat_values.shape[0]) for ids in dataset))
+    for name, dataset in zip(names, list(map(make, halves)), strict=True)
   ]
 
 
@@ -87,8 +87,8 @@ def in_python(
   size: int,
 ) -> Row:
   """Measures a function from texts to something as long as their ids."""
-  parts = batches(lines, size)
-  return measure(name, (sum(map(len, encode(part))) for part in parts))
+  calls = batches(lines, size)
+  return measure(name, (sum(map(len, encode(texts))) for texts in calls))
 
 
 def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
@@ -104,11 +104,13 @@ def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
     import transformers
   except ImportError:
     return rows
-  theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=plain)
+  wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=plain)
   # Whole paragraphs are wanted, so no warning about their length.
-  theirs.model_max_length = sys.maxsize
+  wrapped.model_max_length = sys.maxsize
   name = f"transformers {transformers.__version__}"
-  return rows + [in_python(name, lambda t: theirs(t)["input_ids"], lines, size)]
+  return rows + [
+    in_python(name, lambda t: wrapped(t)["input_ids"], lines, size)
+  ]
 
 
 def compare(
@@ -118,10 +120,10 @@ def compare(
   middle = len(lines) // 2
   halves = [lines[:middle], lines[middle:]]
   rows = tensorflow_form(make(), halves, size)
-  ours = make().encode_batch
+  encode = make().encode_batch
   names = "bert_jax, encode_batch, cold", "bert_jax, encode_batch, warm"
   for name, half in zip(names, halves, strict=True):
-    rows.append(in_python(name, ours, half, size))
+    rows.append(in_python(name, encode, half, size))
   return rows + hugging_face(make(), halves[1], size)
 
 

@@ -112,23 +112,21 @@ def ours(args: argparse.Namespace) -> dict:
         train_state, metrics = step(train_state, {}, batch, key)
       losses.append(float(metrics["loss"]))
 
-    result = speed(args, run_steps, compile_seconds)
+    rates = speed(args, run_steps, compile_seconds)
     flops = objective.flops(batches[0])
     memory = step.memory_analysis()
-    result["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
-    result["parameters"] = count(
+    rates["temporaries_gib"] = round(memory.temp_size_in_bytes / 2**30, 2)
+    rates["parameters"] = count(
       state.file_state(objective, optimizer, mesh, batches[0], args.vocab)
     )
-    result["model_tflop"] = round(flops / 1e12, 3)
-    result["model_tflops"] = round(flops / result["ms"] / 1e9, 1)
-    result["losses"] = [round(loss, 4) for loss in losses]
+    rates["model_tflop"] = round(flops / 1e12, 3)
+    rates["model_tflops"] = round(flops / rates["ms"] / 1e9, 1)
+    rates["losses"] = [round(loss, 4) for loss in losses]
     if args.profile:
       with jax.profiler.trace(args.profile):
         run_steps(args.steps)
-      result["kernels_ms"] = side_by_side.kernels(args.profile, args.steps)
-  return dict(
-    device=jax.devices()[0].device_kind, jax=jax.__version__, **result
-  )
+      rates["kernels_ms"] = side_by_side.kernels(args.profile, args.steps)
+  return dict(device=jax.devices()[0].device_kind, jax=jax.__version__, **rates)
 
 
 def count(train_state: Any) -> int:
@@ -153,8 +151,8 @@ def peer(args: argparse.Namespace) -> dict:
   dtype = getattr(torch, args.dtype)
   batches = [
     {
-      key: torch.tensor(value).to(device)
-      for key, value in step_peers.inputs(args.family, batch).items()
+      key: torch.tensor(array).to(device)
+      for key, array in step_peers.inputs(args.family, batch).items()
     }
     for batch in step_batches.make_batches(args)
   ]
@@ -173,12 +171,12 @@ def peer(args: argparse.Namespace) -> dict:
 
   start = time.perf_counter()
   run_steps(2)
-  result = speed(args, run_steps, time.perf_counter() - start)
+  rates = speed(args, run_steps, time.perf_counter() - start)
   return dict(
     device=torch.cuda.get_device_name() if device == "cuda" else "cpu",
     torch=torch.__version__,
     transformers=transformers.__version__,
-    **result,
+    **rates,
     parameters=sum(x.numel() for x in model.parameters()),
     losses=[round(loss, 4) for loss in losses],
   )

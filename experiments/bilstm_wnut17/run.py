@@ -57,12 +57,12 @@ def extract(
   if "mix_all" in chosen:
     layers = tuple(range(features_of.num_layers(model)))
   spec = Spec(layers, "stack", unit="word")
-  made = {}
+  by_split = {}
   for name in FILES:
     words = [example["words"] for example in splits[name]]
-    found = features_of.extract(model, words, spec)
-    made[name] = [features.vectors for features in found]
-  return made
+    extracted = features_of.extract(model, words, spec)
+    by_split[name] = [features.vectors for features in extracted]
+  return by_split
 
 
 def sentences(
@@ -74,9 +74,9 @@ def sentences(
   return Sentences([FEATURES[name](x) for x in layers], tags)
 
 
-def _score(task: Task, module, params, data, splits, name: str) -> float:
-  made = bilstm_tagger.predict(module, params, data[name])
-  tags = [[task.labels[i] for i in row] for row in made]
+def _score(task: Task, module, params, sentences, splits, name: str) -> float:
+  predicted = bilstm_tagger.predict(module, params, sentences[name])
+  tags = [[task.labels[i] for i in row] for row in predicted]
   return metrics.evaluate(task, tags, splits[name])[task.metrics[0]]
 
 
@@ -85,15 +85,15 @@ def run(
 ) -> dict:
   """Trains one tagger; a line of the output."""
   start = time.perf_counter()
-  data = {s: sentences(task, splits[s], layers[s], name) for s in FILES}
+  inputs = {s: sentences(task, splits[s], layers[s], name) for s in FILES}
   module = BiLstmTagger(len(task.labels), args.hidden)
   recipe = Recipe(epochs=args.epochs, seed=args.seed)
   best: dict = {"validation": -1.0}
   mix: list[float] = []
   for epoch, (params, loss) in enumerate(
-    bilstm_tagger.fit(module, data["train"], recipe), 1
+    bilstm_tagger.fit(module, inputs["train"], recipe), 1
   ):
-    score = functools.partial(_score, task, module, params, data, splits)
+    score = functools.partial(_score, task, module, params, inputs, splits)
     validation = score("validation")
     print(name, epoch, f"{loss:.4f} {validation:.4f}", flush=True)
     if validation > best["validation"]:

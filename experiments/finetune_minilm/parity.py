@@ -119,8 +119,8 @@ def ours_in_double(config):
       key = jax.random.key(config["seed"])
       parts = objective, optimizer, setup.mesh, 0, feed.shapes
       now = state.init_state(*parts)
-      taken = objective.takes, setup.task.labels
-      params, _ = start_from.take(setup.start_model, now.params, *taken)
+      head = objective.takes, setup.task.labels
+      params, _ = start_from.take(setup.start_model, now.params, *head)
       params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
       now = now.replace(params=params, opt_state=optimizer.init(params))
       step = steps.make_train_step(objective, optimizer, setup.schedule, 1)
@@ -135,21 +135,21 @@ def ours_in_double(config):
 
 def inputs_of(task, batch, dtype):
   """A batch as transformers' arguments; what is not learnt is ignored."""
-  known = torch.from_numpy(batch["label_weights"] > 0)
+  labelled = torch.from_numpy(batch["label_weights"] > 0)
   labels = torch.from_numpy(batch["labels"])
   named = {
     "input_ids": batch["input_ids"],
     "token_type_ids": batch["segment_ids"],
     "attention_mask": batch["sequence_ids"],
   }
-  made = {k: torch.from_numpy(v.astype(np.int64)) for k, v in named.items()}
+  tensors = {k: torch.from_numpy(v.astype(np.int64)) for k, v in named.items()}
   if task.kind == "regression":
-    return made | {"labels": labels.to(dtype)}
+    return tensors | {"labels": labels.to(dtype)}
   if task.kind == "span":
-    ends = torch.where(known[:, None], labels, batch["input_ids"].shape[1])
+    ends = torch.where(labelled[:, None], labels, batch["input_ids"].shape[1])
     start, end = ends.long().unbind(1)
-    return made | {"start_positions": start, "end_positions": end}
-  return made | {"labels": torch.where(known, labels, -100).long()}
+    return tensors | {"start_positions": start, "end_positions": end}
+  return tensors | {"labels": torch.where(labelled, labels, -100).long()}
 
 
 def clip(parameters, exact):
@@ -216,10 +216,10 @@ def compare(name, args):
   else:
     mine = ours(config, os.path.join(args.output, name, f"run_{args.steps}"))
   pad = encoded_rows.read_meta(folder)["pad"]
-  data = task, rows, pad, config["data"]["buckets"], args
-  other = theirs(*data, model)
+  side = task, rows, pad, config["data"]["buckets"], args
+  other = theirs(*side, model)
   gaps = np.abs(np.array(mine) - np.array(other))
-  found = {
+  report = {
     "task": name,
     "steps": args.steps,
     "peak": args.peak,
@@ -229,10 +229,10 @@ def compare(name, args):
     "theirs": other,
   }
   if args.control:
-    again = theirs(*data, shake(CLASSES[task.kind].from_pretrained(path)))
+    again = theirs(*side, shake(CLASSES[task.kind].from_pretrained(path)))
     gaps = np.abs(np.array(again) - np.array(other))
-    found |= {"control": float(gaps.max()), "shaken": again}
-  return found
+    report |= {"control": float(gaps.max()), "shaken": again}
+  return report
 
 
 def main():
@@ -256,17 +256,17 @@ def main():
   suffix = "_double" if args.double else ""
   suffix += "_train_padding" if args.train_padding else ""
   for name in args.tasks.split(","):
-    found = compare(name, args)
+    report = compare(name, args)
     path = os.path.join(args.output, f"{name}_{args.steps}{suffix}.json")
     with open(path, "w", encoding="utf-8") as f:
-      json.dump(found, f, indent=1)
-    verdict = "within" if found["largest"] <= BOUND else "BEYOND"
-    control = found.get("control")
+      json.dump(report, f, indent=1)
+    verdict = "within" if report["largest"] <= BOUND else "BEYOND"
+    control = report.get("control")
     rounding = f"; by rounding alone {control:.2g}" if args.control else ""
     print(
-      f"{name}: losses of {args.steps} steps differ by {found['largest']:.2g}"
-      f" at most (step {found['at_step']}), {verdict} {BOUND:g}{rounding};"
-      f" {found['ours'][0]:.5f} at first, {found['ours'][-1]:.5f} at last",
+      f"{name}: losses of {args.steps} steps differ by {report['largest']:.2g}"
+      f" at most (step {report['at_step']}), {verdict} {BOUND:g}{rounding};"
+      f" {report['ours'][0]:.5f} at first, {report['ours'][-1]:.5f} at last",
       flush=True,
     )
 

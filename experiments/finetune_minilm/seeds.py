@@ -66,7 +66,9 @@ def our_command(args, task, seeds, workdir):
   path = os.path.join(ROOT, "configs", f"glue.py:{task}")
   command = [sys.executable, "-m", "bert_jax", "sweep" if flags else "train"]
   command += [f"--config={path}", f"--workdir={workdir}", *flags]
-  return command + [f"--config.{key}={value}" for key, value in values.items()]
+  return command + [
+    f"--config.{key}={setting}" for key, setting in values.items()
+  ]
 
 
 def their_command(args, task, seeds, workdir):
@@ -75,7 +77,7 @@ def their_command(args, task, seeds, workdir):
   command += [f"--model={args.model}", f"--data={args.data}/{task}"]
   command += [f"--output={workdir}/results.jsonl", "--seeds"]
   command += [*map(str, seeds), f"--peak={args.peak}", f"--limit={args.limit}"]
-  command += [f"--{key}={value}" for key, value in RECIPE.items()]
+  command += [f"--{key}={setting}" for key, setting in RECIPE.items()]
   command += ["--grouped"] if args.grouped else []
   command += ["--each_epoch"] if args.speed else []
   return command + (["--compile"] if args.compile else [])
@@ -95,8 +97,8 @@ def our_result(workdir, seed, metric):
     rows = lines_of(os.path.join(folder, "metrics.jsonl"))
     rows = [row for row in rows if row["split"] == "heldout"]
     if rows:
-      found = [row[metric] for row in rows]
-      return [math.nan if value is None else value for value in found]
+      scores = [row[metric] for row in rows]
+      return [math.nan if score is None else score for score in scores]
   return []
 
 
@@ -114,7 +116,7 @@ def run(args, task, seeds, side, left=None):
   Stopped after `left` seconds; then only the seeds that ended have rows.
   """
   metric = meta_of(os.path.join(args.data, task))["task"]["metrics"][0]
-  command, result = {
+  command, read_result = {
     "ours": (our_command, our_result),
     "theirs": (their_command, their_result),
   }[side]
@@ -135,12 +137,12 @@ def run(args, task, seeds, side, left=None):
     except subprocess.TimeoutExpired:
       output = None
     seconds = round((time.monotonic() - began) / len(seeds), 2)
-    found = {seed: result(workdir, seed, metric) for seed in seeds}
+    scores = {seed: read_result(workdir, seed, metric) for seed in seeds}
   common = {"task": task, "side": side, "peak": args.peak}
   common["grouped"] = args.grouped
   common |= {"compile": args.compile} if side == "theirs" else {}
   rows = []
-  for seed, values in found.items():
+  for seed, values in scores.items():
     row = common | {"seed": seed}
     if not values:
       if output is not None:
@@ -204,15 +206,15 @@ def interval(ours, theirs):
   """
   from scipy import stats
 
-  parts = [statistics.variance(x) / len(x) for x in (ours, theirs)]
+  variances = [statistics.variance(x) / len(x) for x in (ours, theirs)]
   both = len(ours) + len(theirs) - 2
   squares = sum((len(x) - 1) * statistics.variance(x) for x in (ours, theirs))
   pooled = math.sqrt(squares / both)
-  freedom = sum(parts) ** 2 / sum(
-    part**2 / (len(x) - 1)
-    for part, x in zip(parts, (ours, theirs), strict=True)
+  freedom = sum(variances) ** 2 / sum(
+    variance**2 / (len(x) - 1)
+    for variance, x in zip(variances, (ours, theirs), strict=True)
   )
-  half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(parts))
+  half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(variances))
   gap = statistics.fmean(ours) - statistics.fmean(theirs)
   return [(gap + shift) / pooled for shift in (0.0, -half, half)]
 
@@ -227,13 +229,13 @@ def table(rows):
   scored = [row for row in rows if not row.get("speed")]
   for task in dict.fromkeys(row["task"] for row in scored):
     mine = [row for row in scored if row["task"] == task]
-    found = {
+    scores = {
       side: {r["seed"]: r["value"] for r in mine if ended(r, side)}
       for side in SIDES
     }
     failed = sum("error" in row for row in mine)
     metric = next((row["metric"] for row in mine if "metric" in row), "-")
-    values = [list(found[side].values()) for side in SIDES]
+    values = [list(scores[side].values()) for side in SIDES]
     if min(map(len, values)) < 2:
       lines.append(f"| {task} | two runs of each side are needed |")
       continue
@@ -270,8 +272,8 @@ def speed_lines(rows):
     medians[key] = statistics.median(seconds)
   if "ours" in medians:
     lines += [
-      f"ours / {key}: {medians['ours'] / value:.2f}"
-      for key, value in medians.items()
+      f"ours / {key}: {medians['ours'] / median:.2f}"
+      for key, median in medians.items()
       if key != "ours"
     ]
   return lines

@@ -37,8 +37,10 @@ def grouped(order, sizes, batch_size):
   """
   pool = batch_size * max(min(len(sizes) // (4 * batch_size), POOL), 1)
   pools = [order[i : i + pool] for i in range(0, len(order), pool)]
-  pools = [part[np.argsort(-sizes[part], kind="stable")] for part in pools]
-  longest = int(np.argmax([sizes[part[0]] for part in pools]))
+  pools = [
+    indices[np.argsort(-sizes[indices], kind="stable")] for indices in pools
+  ]
+  longest = int(np.argmax([sizes[indices[0]] for indices in pools]))
   pools[0][0], pools[longest][0] = pools[longest][0], pools[0][0]
   return np.concatenate(pools)
 
@@ -51,13 +53,13 @@ def collate(rows, chosen, pad, device):
   real = place < sizes
   ids = np.where(real, rows["ids"].take(starts + place, mode="clip"), pad)
   types = real & (place >= rows["second"][chosen][:, None])
-  made = torch.from_numpy(np.stack([ids, types, real]).astype(np.int64))
+  inputs = torch.from_numpy(np.stack([ids, types, real]).astype(np.int64))
   labels = torch.from_numpy(rows["labels"][chosen])
   if labels.dtype != torch.float32:
     labels = labels.long()
   if device == "cuda":
-    made, labels = made.pin_memory(), labels.pin_memory()
-  ids, types, real = made.to(device, non_blocking=True)
+    inputs, labels = inputs.pin_memory(), labels.pin_memory()
+  ids, types, real = inputs.to(device, non_blocking=True)
   return {
     "input_ids": ids,
     "token_type_ids": types,
@@ -75,13 +77,13 @@ def score(model, rows, pad, kind, device):
   model.eval()
   sizes = np.diff(rows["starts"])
   order = np.argsort(-sizes, kind="stable")
-  found = []
+  predicted = []
   with torch.no_grad(), autocast(device):
     for i in range(0, len(order), SCORED):
       batch = collate(rows, order[i : i + SCORED], pad, device)
-      found.append(model(**batch).logits.float())
+      predicted.append(model(**batch).logits.float())
   model.train()
-  logits = torch.cat(found).cpu().numpy()[np.argsort(order)]
+  logits = torch.cat(predicted).cpu().numpy()[np.argsort(order)]
   right = rows["labels"]
   if kind == "pearson_spearman":
     from scipy import stats
@@ -184,9 +186,9 @@ def main():
   torch.set_float32_matmul_precision("high")
   device = "cuda" if torch.cuda.is_available() else "cpu"
   for seed in args.seeds:
-    found = train(args, seed, device)
+    scores = train(args, seed, device)
     with open(args.output, "a", encoding="utf-8") as f:
-      f.write(json.dumps(found) + "\n")
+      f.write(json.dumps(scores) + "\n")
 
 
 if __name__ == "__main__":

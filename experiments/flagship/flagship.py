@@ -105,7 +105,7 @@ def fine_tune(
   if os.path.exists(workdir + "/metrics.jsonl"):
     with open(workdir + "/metrics.jsonl", encoding="utf-8") as f:
       rows = [json.loads(line) for line in f]
-  result = {
+  report = {
     "task": task,
     "seed": seed,
     "status": status,
@@ -113,9 +113,9 @@ def fine_tune(
     "scores": [row for row in rows if row["split"] != "train"],
   }
   with open(workdir + ".json", "w", encoding="utf-8") as f:
-    json.dump(result, f)
+    json.dump(report, f)
   print(
-    task, seed, status, result["seconds"], result["scores"][-1:], flush=True
+    task, seed, status, report["seconds"], report["scores"][-1:], flush=True
   )
 
 

@@ -105,15 +105,15 @@ def found_in(
   by_first_words = collections.defaultdict(list)
   for words in texts:
     by_first_words[" ".join(words[:FEWEST_WORDS])].append(words)
-  found = set()
+  occurring = set()
   for document in training:
     words = words_of(document)
     windows = zip(*(words[n:] for n in range(FEWEST_WORDS)), strict=False)
     for start, window in enumerate(windows):
       for text in by_first_words.get(" ".join(window), ()):
         if words[start : start + len(text)] == text:
-          found.add(text)
-  return found
+          occurring.add(text)
+  return occurring
 
 
 def main() -> None:
@@ -137,18 +137,18 @@ def main() -> None:
     for words in sentences
     if len(words) >= FEWEST_WORDS
   }
-  found = found_in(long_texts, documents(args.text))
-  result = {}
+  occurring = found_in(long_texts, documents(args.text))
+  report = {}
   for name, sentences in texts.items():
     counted = {words for words in sentences if len(words) >= FEWEST_WORDS}
-    result[name] = {
+    report[name] = {
       "texts": len(set(sentences)),
       "of_6_words_or_more": len(counted),
-      "in_the_training_text": len(counted & found),
+      "in_the_training_text": len(counted & occurring),
     }
-    print(name, result[name], flush=True)
+    print(name, report[name], flush=True)
   with open(args.output, "w", encoding="utf-8") as f:
-    json.dump(result, f, indent=1)
+    json.dump(report, f, indent=1)
     f.write("\n")
 
 

@@ -111,7 +111,7 @@ class Study:
   def run_gpu(self, gpu: int) -> None:
     """Runs jobs on one GPU until there are none."""
     while (job := self.next_job()) is not None:
-      name, data, *flags = job
+      name, corpus, *flags = job
       folder = os.path.join(self.args.output, name)
       began = time.monotonic()
       status = command(
@@ -120,9 +120,9 @@ class Study:
         str(gpu),
         0.7,
         [f"--config={HERE}/config.py", f"--workdir={folder}"]
-        + [f"--config.data.path={self.args.data}/{data}", *flags],
+        + [f"--config.data.path={self.args.data}/{corpus}", *flags],
       )
-      row = {"name": name, "data": data, "flags": flags, "status": status}
+      row = {"name": name, "data": corpus, "flags": flags, "status": status}
       row["seconds"] = round(time.monotonic() - began, 1)
       row["curve"] = curve(folder + "/metrics.jsonl")
       if status:

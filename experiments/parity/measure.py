@@ -86,8 +86,8 @@ def random_rows() -> list[str]:
   for name, model in reference.MODELS.items():
     for published in (False, True):
       only = ("padded",) if published else ()
-      found = reference.differences(model, published, only)
-      values = " | ".join(f"{value:.1e}" for value in found.values())
+      worst = reference.differences(model, published, only)
+      values = " | ".join(f"{difference:.1e}" for difference in worst.values())
       size = "published" if published else "small"
       lines.append(f"| {name} | {size} | {values} |")
   return lines
@@ -95,10 +95,10 @@ def random_rows() -> list[str]:
 
 def find(folder: str, pattern: str) -> str:
   """The only path below a folder that fits."""
-  found = glob.glob(os.path.join(folder, "**", pattern), recursive=True)
-  if len(found) != 1:
-    raise SystemExit(f"{folder}: {len(found)} paths fit {pattern}, not one.")
-  return found[0]
+  matches = glob.glob(os.path.join(folder, "**", pattern), recursive=True)
+  if len(matches) != 1:
+    raise SystemExit(f"{folder}: {len(matches)} paths fit {pattern}, not one.")
+  return matches[0]
 
 
 def encoder_difference(folder: str, onnx: str) -> float:
@@ -112,11 +112,13 @@ def encoder_difference(folder: str, onnx: str) -> float:
   for i, row in enumerate(rows):
     ids[i, : len(row)], mask[i, : len(row)] = row, 1
   batch = dict(input_ids=ids, sequence_ids=mask)
-  ours = loaded.module.apply({"params": loaded.params}, batch)["hidden_states"]
+  hidden = loaded.module.apply({"params": loaded.params}, batch)[
+    "hidden_states"
+  ]
   inputs = dict(input_ids=ids, attention_mask=mask, token_type_ids=ids * 0)
   inputs = {name: array.astype(np.int64) for name, array in inputs.items()}
-  (theirs,) = onnxruntime.InferenceSession(onnx).run(None, inputs)
-  return float(abs(theirs - np.asarray(ours))[mask == 1].max())
+  (published,) = onnxruntime.InferenceSession(onnx).run(None, inputs)
+  return float(abs(published - np.asarray(hidden))[mask == 1].max())
 
 
 def masked_accuracy(folder: str, family: str) -> float:
@@ -170,12 +172,12 @@ def elmo_difference(folder: str, sentences: str) -> float:
   worst, states = 0.0, None
   for number, words in enumerate(zip(*groups, strict=True)):
     batch = characters.batch([sentence.split() for sentence in words])
-    found, states = run(batch["char_ids"], batch["sequence_ids"], states)
+    layers, states = run(batch["char_ids"], batch["sequence_ids"], states)
     for row in range(len(words)):
       path = os.path.join(folder, f"lm_embeddings_{row}.hdf5")
       with h5py.File(path) as file:
         right = np.concatenate(file[str(number)][...], -1)
-      top = np.asarray(found)[row, -1, 1 : len(right) + 1]
+      top = np.asarray(layers)[row, -1, 1 : len(right) + 1]
       worst = max(worst, float(abs(top - right).max()))
   return worst
 
@@ -187,8 +189,8 @@ def elmo_rows(fixtures: str) -> list[str]:
     ("bilm", "lm_embeddings_sentences.json"),
     ("allennlp", "sentences.json"),
   ):
-    value = elmo_difference(os.path.join(fixtures, name), sentences)
-    lines.append(f"| ELMo, {name} | top layer | {value:.1e} |")
+    difference = elmo_difference(os.path.join(fixtures, name), sentences)
+    lines.append(f"| ELMo, {name} | top layer | {difference:.1e} |")
   return lines
 
 

@@ -41,13 +41,13 @@ def command(name: str, args: argparse.Namespace) -> list[str]:
   folder = FOLDERS.get(name, "wordpiece")
   if args.kind == "cpu" and folder == "bpe":
     folder = "wordpiece"
-  found = [sys.executable, "-m", "bert_jax", "train"]
-  found += [f"--config=configs/small.py:{name}_{args.kind}"]
-  found += [f"--workdir={args.output}/{name}"]
-  found += [f"--config.data.path={args.data}/{folder}"]
+  words = [sys.executable, "-m", "bert_jax", "train"]
+  words += [f"--config=configs/small.py:{name}_{args.kind}"]
+  words += [f"--workdir={args.output}/{name}"]
+  words += [f"--config.data.path={args.data}/{folder}"]
   if name in STUDENTS:
-    found += [f"--config.teacher.path={args.output}/teacher"]
-  return found + args.flags
+    words += [f"--config.teacher.path={args.output}/teacher"]
+  return words + args.flags
 
 
 def run(name: str, lane: int, args: argparse.Namespace) -> dict:
@@ -67,8 +67,8 @@ def run(name: str, lane: int, args: argparse.Namespace) -> dict:
     except subprocess.TimeoutExpired:
       process.send_signal(signal.SIGTERM)
       process.wait()
-  found = {"config": f"small:{name}_{args.kind}", "status": process.returncode}
-  return found | {"seconds": round(time.monotonic() - began, 1)}
+  row = {"config": f"small:{name}_{args.kind}", "status": process.returncode}
+  return row | {"seconds": round(time.monotonic() - began, 1)}
 
 
 def reached(name: str, args: argparse.Namespace) -> dict:
@@ -81,12 +81,12 @@ def reached(name: str, args: argparse.Namespace) -> dict:
   rows = [row for row in rows if row["split"] == "heldout"]
   if not rows:
     return {}
-  found = {k: v for k, v in rows[-1].items() if k in (*LOSSES, *OTHERS)}
+  losses = {k: v for k, v in rows[-1].items() if k in (*LOSSES, *OTHERS)}
   with open(f"{args.output}/{name}.log", encoding="utf-8") as f:
     said = [line for line in f if "unigram cross-entropy" in line]
   if said:  # Of ELMo both directions', the forward one first.
-    found["unigrams"] = float(said[-2:][0].rsplit(": ", 1)[1].split()[0])
-  return {"step": rows[-1]["step"], **found}
+    losses["unigrams"] = float(said[-2:][0].rsplit(": ", 1)[1].split()[0])
+  return {"step": rows[-1]["step"], **losses}
 
 
 def run_lane(number: int, args: argparse.Namespace) -> None:
@@ -99,7 +99,7 @@ def run_lane(number: int, args: argparse.Namespace) -> None:
 
 def table(lines: list[dict]) -> str:
   """Markdown."""
-  made = [
+  rows = [
     "| config | seconds | steps | unigrams | held out |",
     "|---|---|---|---|---|",
   ]
@@ -110,8 +110,8 @@ def table(lines: list[dict]) -> str:
     first = (line["config"], line["seconds"], line.get("step", "-"))
     unigrams = line.get("unigrams", "-")
     cells = " | ".join(map(str, (*first, unigrams, ", ".join(shown))))
-    made.append(f"| {cells} |")
-  return "\n".join(made)
+    rows.append(f"| {cells} |")
+  return "\n".join(rows)
 
 
 def main() -> None:

@@ -136,6 +136,8 @@ def test_the_embedding_of_padding_is_trained_by_name(family):
   pad = 1
   batch = tiny_batch((2, 8), np.array([[1, 3], [2, 2]], np.int32))
   batch["input_ids"] = np.where(batch["sequence_ids"] > 0, 7, pad)
+  # A span has one weight for its two labels.
+  batch["label_weights"] = np.ones(2, np.float32)
 
   def gradients(**options):
     made = finetune.build(model, "span", (), **options)
