@@ -1,9 +1,10 @@
-"""Bad input gets one sentence, and never a silently different run."""
+"""Bad input gives one sentence, and never a different run without a word."""
 
 import dataclasses
 import errno
+import functools
 import json
-import os
+import operator
 import pathlib
 import shutil
 
@@ -31,12 +32,9 @@ def load(name="quickstart"):
 
 
 def changed(config, key, value):
-  """Sets a dotted key, also one that is not there."""
+  """Sets a dotted key, even one that the config does not have."""
   *sections, last = key.split(".")
-  section = config
-  for name in sections:
-    section = section[name]
-  section[last] = value
+  functools.reduce(operator.getitem, sections, config)[last] = value
   return config
 
 
@@ -90,13 +88,12 @@ def changed(config, key, value):
     ("phases", None, "section"),
   ],
 )
-def test_values_that_would_train_something_else(key, value, words):
+def test_bad_values_are_refused(key, value, words):
   with pytest.raises(ValueError, match=f"config.{key}.*{words}"):
     config_lib.parse(changed(load(), key, value))
 
 
-def test_every_number_that_a_config_has_is_at_its_lowest_right_value():
-  # Its builder's rows have two segments.
+def test_the_lowest_valid_value_of_every_number_is_accepted():
   sections = {
     "": config_lib.Run,
     "data.": config_lib.Data,
@@ -115,11 +112,12 @@ def test_every_number_that_a_config_has_is_at_its_lowest_right_value():
     if field.metadata.get("least") is not None
   }
   assert len(lowest) >= 30
+  # Rows of two segments need 5 tokens.
   for key, least in (lowest | {"data.length": 5}).items():
     config_lib.parse(changed(load(), key, least))
 
 
-def test_none_is_no_value_for_a_key_that_has_one():
+def test_none_is_refused_for_a_key_with_a_value():
   with pytest.raises(ValueError, match="data.path=None.*str"):
     config_lib.check_types(changed(load(), "data.path", None), load())
 
@@ -135,13 +133,13 @@ def test_none_is_no_value_for_a_key_that_has_one():
     ("micro_scale", 0, "at least 1"),
   ],
 )
-def test_phases(key, value, words):
+def test_bad_phases_are_refused(key, value, words):
   config = changed(load("bert:tiny"), f"phases.phase1.{key}", value)
   with pytest.raises(ValueError, match=f"config.phases.*{words}"):
     phases.plan(config_lib.parse(config))
 
 
-def test_phases_go_by_number():
+def test_bad_names_and_sections_of_phases_are_refused():
   config = load("bert:tiny")
   config["phases"]["warm"] = config["phases"].pop("phase1")
   with pytest.raises(ValueError, match="name them phase1, phase2"):
@@ -155,14 +153,14 @@ def test_phases_go_by_number():
       config_lib.parse(config)
 
 
-def test_a_pair_label_of_another_name():
+def test_a_pair_name_of_another_builder_is_refused():
   config = changed(load(), "data.builder", "albert_pairs")
   with pytest.raises(ValueError, match="set objective.pair_name=sop"):
     config_lib.parse(config)
   config_lib.parse(changed(config, "objective.pairs", False))
 
 
-def test_an_unknown_option_of_the_objective():
+def test_an_unknown_option_of_the_objective_is_refused():
   config = changed(load(), "objective.paris", True)
   with pytest.raises(ValueError, match="objective.paris .* mean pairs"):
     building.make_parts(config_lib.parse(config))
@@ -179,7 +177,7 @@ def test_an_unknown_option_of_the_objective():
   ],
 )
 def test_a_config_file_with_an_error(tmp_path, capsys, text, words):
-  path = tmp_path / "mine.py"
+  path = tmp_path / "custom.py"
   path.write_text(text)
   with pytest.raises(SystemExit) as e:
     execute(["train", f"--config={path}", "--workdir=unused"])
@@ -188,7 +186,7 @@ def test_a_config_file_with_an_error(tmp_path, capsys, text, words):
 
 
 @pytest.mark.parametrize("heldout", [0, 1])
-def test_too_few_documents_held_out(tmp_path, heldout):
+def test_too_few_held_out_documents_are_refused(tmp_path, heldout):
   folder = write_prepared(
     tmp_path / "p", random_documents(9, 0), random_documents(heldout, 1)
   )
@@ -197,20 +195,20 @@ def test_too_few_documents_held_out(tmp_path, heldout):
   assert not (tmp_path / "run").exists()
 
 
-def test_no_path_and_bad_weights():
+def test_an_empty_path_and_bad_weights_are_refused():
   with pytest.raises(ValueError, match="--config.data.path=DIR"):
     building.build(config_lib.parse(shrunk("")))
   special = SpecialIds(0, 1, 2, 3, 4)
   builder = recipes.bert_pairs(special, 64, random_share="0.5")
   docs = reader.corpus_from_documents(random_documents(5, 0))
-  parts = [streams.Stream(docs, builder, 0, str(i)) for i in range(2)]
+  sources = [streams.Stream(docs, builder, 0, str(i)) for i in range(2)]
   with pytest.raises(ValueError, match="mixture weights"):
-    streams.Mixture(parts, [float("nan"), 1.0], 0)
+    streams.Mixture(sources, [float("nan"), 1.0], 0)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-  """A run of two steps, and its config."""
+  """The folder of a run of two steps, and its prepared folder."""
   path = tmp_path_factory.mktemp("finished")
   folder = write_prepared(
     path / "p", random_documents(20, 0), random_documents(5, 1)
@@ -221,6 +219,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, tmp_path):
+  """A copy of the finished run."""
   shutil.copytree(finished[0], tmp_path / "run")
   return tmp_path / "run"
 
@@ -240,7 +239,7 @@ def test_a_damaged_config_is_not_overwritten(finished, run, content, words):
   assert content is None or path.read_bytes() == content
 
 
-def test_before_the_first_checkpoint_another_config_may_be_given(
+def test_a_restart_before_the_first_checkpoint_may_have_another_config(
   finished, tmp_path
 ):
   config = shrunk(finished[1]) | {"init_from": str(tmp_path / "none")}
@@ -264,7 +263,8 @@ def test_damaged_metrics_do_not_stop_a_run(finished, run, capsys):
   ]
 
 
-def test_parameters_of_another_vocabulary_of_the_same_size(finished, tmp_path):
+def test_parameters_of_another_vocabulary_are_refused(finished, tmp_path):
+  """Both vocabularies have the same size."""
   other = tmp_path / "p"
   shutil.copytree(finished[1], other)
   text = (other / "vocab.txt").read_text()
@@ -278,10 +278,10 @@ def test_parameters_of_another_vocabulary_of_the_same_size(finished, tmp_path):
     train.run(config, str(tmp_path / "run"))
 
 
-def test_a_loss_that_is_not_finite_keeps_what_is_good(
+def test_parameters_that_are_not_finite_are_not_saved(
   finished, run, monkeypatch
 ):
-  """A learning rate of inf in step 4 spoils what step 4 would save."""
+  """A learning rate of inf in step 4 spoils the parameters of step 4."""
   from bert_jax.training import optim
 
   monkeypatch.setattr(
@@ -295,7 +295,7 @@ def test_a_loss_that_is_not_finite_keeps_what_is_good(
   (run / "config.json").write_text(json.dumps(config | {"total_steps": 6}))
   with pytest.raises(FloatingPointError, match="step 4"):
     train.run(shrunk(finished[1]) | {"total_steps": 6}, str(run))
-  assert os.listdir(run / "checkpoints") == ["2"]
+  assert [path.name for path in (run / "checkpoints").iterdir()] == ["2"]
 
 
 def test_a_refused_restart_leaves_the_run_as_it_was(finished, run, tmp_path):
@@ -317,7 +317,9 @@ def test_a_refused_restart_leaves_the_run_as_it_was(finished, run, tmp_path):
   assert [(run / name).read_bytes() for name in names] == before
 
 
-def test_a_disk_that_is_full_at_the_start(finished, run, monkeypatch):
+def test_a_full_disk_at_the_start_leaves_the_old_config(
+  finished, run, monkeypatch
+):
   before = (run / "config.json").read_bytes()
 
   def full(descriptor):
@@ -331,22 +333,25 @@ def test_a_disk_that_is_full_at_the_start(finished, run, monkeypatch):
   assert not list(run.glob("*.tmp"))
 
 
-def test_checkpoints_that_are_a_file(finished, tmp_path):
+def test_a_file_named_checkpoints_is_refused(finished, tmp_path):
   (tmp_path / "checkpoints").write_text("")
   with pytest.raises(ValueError, match="checkpoints is a file where a run has"):
     train.run(shrunk(finished[1]), str(tmp_path))
 
 
-def test_workdir_that_cannot_be_one(tmp_path, finished):
-  before = sorted(os.listdir(finished[1]))
+def test_a_bad_workdir_is_refused(tmp_path, finished):
+  prepared = pathlib.Path(finished[1])
+  before = sorted(prepared.iterdir())
   with pytest.raises(ValueError, match="this is a prepared folder"):
     train.run(shrunk(finished[1]), finished[1])
-  assert sorted(os.listdir(finished[1])) == before
+  assert sorted(prepared.iterdir()) == before
   (tmp_path / "file").write_text("")
   for name in ("file", "file/below"):
-    with pytest.raises(ValueError, match="--workdir=.*no such folder can"):
-      with workdir.lock(str(tmp_path / name)):
-        pass
+    with (
+      pytest.raises(ValueError, match="--workdir=.*no such folder can"),
+      workdir.lock(str(tmp_path / name)),
+    ):
+      pass
 
 
 @pytest.mark.parametrize(
@@ -360,7 +365,7 @@ def test_workdir_that_cannot_be_one(tmp_path, finished):
     ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", "is not the"),
   ],
 )
-def test_fill_mask_of_a_damaged_run(run, monkeypatch, name, content, words):
+def test_fill_mask_refuses_a_damaged_run(run, name, content, words):
   (run / name).unlink()
   if content is not None:
     (run / name).write_text(content)
@@ -369,13 +374,13 @@ def test_fill_mask_of_a_damaged_run(run, monkeypatch, name, content, words):
   assert e.value.code.startswith("error: ") and words in e.value.code
 
 
-def test_fill_mask_of_bytes_that_are_no_text(run, monkeypatch):
+def test_fill_mask_refuses_bytes_that_are_not_text(run):
   arguments = ["fill-mask", "--model", str(run), "\udcff [MASK]"]
   with pytest.raises(SystemExit, match="not UTF-8"):
     execute(arguments)
 
 
-def test_outputs_that_cannot_be(tmp_path):
+def test_bad_outputs_are_refused(tmp_path):
   text = tmp_path / "a.txt"
   text.write_text("some words .\n")
   with pytest.raises(ValueError, match="is a folder"):
@@ -388,4 +393,4 @@ def test_outputs_that_cannot_be(tmp_path):
   vocab.write_text("\n".join([*SPECIAL_TOKENS, "some"]) + "\n")
   with pytest.raises(ValueError, match="--output is empty"):
     prepare.prepare(str(text), str(vocab), "")
-  assert sorted(os.listdir(tmp_path)) == ["a.txt", "vocab.txt"]
+  assert sorted(tmp_path.iterdir()) == [text, vocab]

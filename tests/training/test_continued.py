@@ -1,5 +1,6 @@
-"""Pre-training goes on from any model, for every family and objective."""
+"""Continued pre-training of published models, by family and objective."""
 
+import functools
 import importlib.util
 import json
 import os
@@ -31,9 +32,10 @@ from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import hf, runs
 
-# float32 on both sides, sums in another order: 1e-6 of the loss were measured
-# in the first step, 1e-5 after 20 steps of Adam, which enlarge the noise of
-# small gradients.
+# Relative tolerances of the first loss and of the later ones. Both programs
+# compute in float32, but sum in another order. Measured were 1e-6 in the first
+# step, and 1e-5 after 20 steps of Adam, which amplifies the noise of small
+# gradients.
 FIRST, LATER = 2e-6, 5e-5
 FAMILIES = tuple(continued.REFERENCES)
 WORD = "encoder/embeddings/word/embedding"
@@ -44,7 +46,7 @@ pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  """Text whose last piece, "newer", is cut into two by those before it."""
+  """Text with "newer" as the last piece, after "new" and "##er"."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   write_prepared(path, random_documents(40, 0), random_documents(6, 1))
   pieces = (path / "vocab.txt").read_text().split()
@@ -58,27 +60,25 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(prepared, tmp_path_factory):
-  """Writes a family's model once: family -> folder."""
-  written = {}
+  """Returns a function: family -> the folder of its model, written once."""
 
+  @functools.cache
   def write(family):
-    if family not in written:
-      path = tmp_path_factory.mktemp(family) / "model"
-      continued.write(path, family, prepared / "vocab.txt")
-      written[family] = str(path)
-    return written[family]
+    path = tmp_path_factory.mktemp(family) / "model"
+    continued.write(path, family, prepared / "vocab.txt")
+    return str(path)
 
   return write
 
 
 def filled(config):
-  """The config.json of a run."""
+  """Returns the content of config.json that a run of a config writes."""
   setup = building.build(config_lib.parse(config))
   return config_lib.to_json(config, setup.config)
 
 
 def begin(config, capsys=None):
-  """What a run begins with: path -> array, and the lines of its report."""
+  """Returns a run's first parameters, {path: array}, and its printed lines."""
   setup = building.build(config_lib.parse(config))
   with sharding.use_mesh(setup.mesh):
     saver = types.SimpleNamespace(latest_step=lambda: None)
@@ -96,13 +96,13 @@ def same(arrays, others, names):
 
 
 def compare(rows, losses):
-  """Of every step every loss; the first one most strictly."""
+  """Compares all losses of all steps; the first step most strictly."""
   assert len(rows) == len(losses) > 0
   for step, (row, reference) in enumerate(zip(rows, losses, strict=True)):
     assert row["step"] == step + 1
-    for name, value in reference.items():
+    for name, loss in reference.items():
       tolerance = LATER if step else FIRST
-      assert row[name] == pytest.approx(value, rel=tolerance), (step, name)
+      assert row[name] == pytest.approx(loss, rel=tolerance), (step, name)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def compare(rows, losses):
     for name in FAMILIES
   ],
 )
-def test_twenty_steps_beside_transformers(
+def test_twenty_steps_equal_those_of_transformers(
   family, models, prepared, tmp_path, capsys
 ):
   config = continued.config_of(family, prepared, models(family))
@@ -135,10 +135,13 @@ def test_twenty_steps_beside_transformers(
   ],
 )
 @pytest.mark.parametrize("how", ["mean", "drawn"])
-def test_a_longer_vocabulary_beside_transformers(
+def test_a_longer_vocabulary_trains_as_in_transformers(
   family, how, prepared, tmp_path, capsys
 ):
-  """The data have one piece more, "newer": "new" and "##er" to the model."""
+  """The data have one more piece than the model, "newer".
+
+  The model's tokenizer splits it into "new" and "##er".
+  """
   pieces = (prepared / "vocab.txt").read_text().split()
   shorter = tmp_path / "vocab.txt"
   shorter.write_text("\n".join(pieces[:-1]) + "\n")
@@ -147,8 +150,8 @@ def test_a_longer_vocabulary_beside_transformers(
   changes = {"init_new_rows": how, "total_steps": 1}
   config = continued.config_of(family, prepared, tmp_path / "model", **changes)
   arrays, lines = begin(config, capsys)
-  said = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
-  line = f"new rows of the word table: 1 ('newer'), {said[how]}"
+  words = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
+  line = f"new rows of the word table: 1 ('newer'), {words[how]}"
   assert line in lines
   word = WORD.removeprefix("encoder/") if family == "electra" else WORD
   table = arrays[word]
@@ -196,11 +199,11 @@ def test_heads_that_a_model_lacks_are_drawn_and_named(
   assert {n.split("/")[0] for n in heads} == new
   same(arrays, weights.arrays, arrays.keys() - heads)
   report = dict(line.split(": ", 1) for line in lines if ": " in line)
-  for part in new:
-    assert part in report["new"] and part not in report["taken"]
+  for head in new:
+    assert head in report["new"] and head not in report["taken"]
   classifier = "classifier" in "".join(weights.arrays)
   assert ("classifier" in report["left"]) == classifier
-  # Drawn as without `init_from`, for the sizes of the model.
+  # The new heads equal those of a run of this size without `init_from`.
   model = filled(config)["model"] | config["model"]
   config = config | {"init_from": "", "model": model}
   drawn, _ = begin(config)
@@ -217,7 +220,7 @@ def test_a_key_that_contradicts_the_model_is_refused(prepared, models):
 
 @pytest.mark.slow
 def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
-  """Killed after step 2; the model is gone, or not named any more."""
+  """The run was killed after step 2. Its model is gone, or is not named."""
   source = tmp_path / "model"
   shutil.copytree(models("gpt"), source)
 
@@ -236,7 +239,7 @@ def test_a_restart_does_not_need_the_model(prepared, models, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_a_step_of_another(
+def test_a_run_starts_from_a_step_of_another_run(
   prepared, models, tmp_path, capsys
 ):
   changes = {"total_steps": 4, "checkpoint.every": 2}

@@ -1,7 +1,6 @@
-"""A run of ELMo: restarted exactly, evaluated, loaded, its config's numbers."""
+"""Runs of ELMo: restarts, evaluation, loading, and the published config."""
 
 import copy
-import os
 import pathlib
 import shutil
 
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from config_names import PRETRAINING, docstring
-from tiny_runs import rows
+from tiny_runs import rows, set_values
 
 import bert_jax
 from bert_jax import models, objectives
@@ -43,7 +42,8 @@ TINY = {
   "evaluate.examples": 16,
   "checkpoint.every": HALF,
 }
-# Peters et al. 2018; bin/train_elmo.py, bilm/training.py of allenai/bilm-tf.
+# The sources are Peters et al. 2018, and bin/train_elmo.py and bilm/training.py
+# of allenai/bilm-tf.
 PUBLISHED = {
   "batch_size": 3 * 128,
   "data.length": 20,
@@ -67,25 +67,23 @@ PUBLISHED = {
 
 def load(name, changes):
   config = configs.load_defaults(name)
-  for key, value in changes.items():
-    section, _, last = key.rpartition(".")
-    (config[section] if section else config)[last] = value
+  set_values(config, changes)
   config_lib.parse(config)
   return config
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-  """Sentences that count, of 20 known words and some others."""
+  """Sentences that count up, with 20 words of the vocabulary and others."""
   path = tmp_path_factory.mktemp("elmo")
-  known = [f"w{i}" for i in range(20)]
+  vocabulary = [f"w{i}" for i in range(20)]
   documents = []
   for i in range(30):
     start = [(i * 7 + j) % 19 for j in range(5)]
     lines = [" ".join(f"w{(s + k) % 21}" for k in range(8)) for s in start]
     documents.append("\n".join([*lines, f"other{i} w3 ."]))
   (path / "t.txt").write_text("\n\n".join(documents) + "\n")
-  (path / "w.txt").write_text("\n".join([*words.SPECIAL, *known]) + "\n")
+  (path / "w.txt").write_text("\n".join([*words.SPECIAL, *vocabulary]) + "\n")
   output = str(path / "prepared")
   prepare.prepare(
     str(path / "t.txt"),
@@ -100,36 +98,37 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished(prepared, tmp_path_factory, unoptimized):
-  workdir = str(tmp_path_factory.mktemp("run") / "run")
+  """The folder of a run, and its last state."""
+  workdir = tmp_path_factory.mktemp("run") / "run"
   config = load("elmo:original", TINY | {"data.path": prepared})
-  return workdir, train.run(config, workdir)
+  return workdir, train.run(config, str(workdir))
 
 
 def test_restart_is_exact(prepared, finished, tmp_path):
-  """Of the states that go from batch to batch too."""
+  """The LSTM states that go from batch to batch are exact, too."""
   workdir, state = finished
-  again = str(tmp_path / "run")
+  again = tmp_path / "run"
   shutil.copytree(workdir, again)
-  shutil.rmtree(os.path.join(again, "checkpoints", str(TOTAL)))
+  shutil.rmtree(again / "checkpoints" / str(TOTAL))
   config = load("elmo:original", TINY | {"data.path": prepared})
-  restarted = train.run(config, again)
+  restarted = train.run(config, str(again))
   assert jax.tree.leaves(state.carry)
   jax.tree.map(np.testing.assert_array_equal, state, restarted)
   assert rows(workdir) == rows(again)
-  held = [row for row in rows(workdir) if row["split"] == "heldout"]
-  for way in ("forward", "backward"):
-    assert held[-1][f"{way}_perplexity"] == pytest.approx(
-      np.exp(held[-1][f"{way}_loss"]), rel=1e-5
+  last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
+  for direction in ("forward", "backward"):
+    assert last[f"{direction}_perplexity"] == pytest.approx(
+      np.exp(last[f"{direction}_loss"]), rel=1e-5
     )
   steps = [row for row in rows(workdir) if row["split"] == "train"]
   logged = {"forward_loss", "backward_loss", "padding"}
   assert all(logged <= row.keys() for row in steps)
-  # Streams leave no slot empty.
+  # Streams of text have no padding.
   assert {row["padding"] for row in steps} == {0.0}
 
 
 def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
-  """Windows of text, of another length in the second; no slots to count."""
+  """The data are windows of text; each phase has another length."""
   changes = TINY | {"data.path": prepared, "data.streams": 0}
   changes |= {"objective.negatives": 0, "checkpoint.every": 2}
   config = load("small:elmo_cpu", changes)
@@ -139,11 +138,11 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
     phase1=dict(fraction=0.5, length=5, **same),
     phase2=dict(fraction=0.5, length=8, **same),
   )
-  whole, again = str(tmp_path / "whole"), str(tmp_path / "again")
-  state = train.run(copy.deepcopy(config), whole)
+  whole, again = tmp_path / "whole", tmp_path / "again"
+  state = train.run(copy.deepcopy(config), str(whole))
   shutil.copytree(whole, again)
-  shutil.rmtree(os.path.join(again, "checkpoints", str(TOTAL)))
-  restarted = train.run(copy.deepcopy(config), again)
+  shutil.rmtree(again / "checkpoints" / str(TOTAL))
+  restarted = train.run(copy.deepcopy(config), str(again))
   assert int(state.step) == TOTAL
   jax.tree.map(np.testing.assert_array_equal, state, restarted)
   assert rows(whole) == rows(again)
@@ -153,41 +152,42 @@ def test_two_phases_and_a_restart_within_the_second(prepared, tmp_path):
 
 
 def test_last_lines_of_a_run(prepared, finished, capsys):
-  """Each direction's loss beside the unigrams' that it can predict."""
+  """Each loss is printed beside the loss of guessing by frequency."""
   workdir, _ = finished
-  train.run(load("elmo:original", TINY | {"data.path": prepared}), workdir)
+  train.run(load("elmo:original", TINY | {"data.path": prepared}), str(workdir))
   printed = capsys.readouterr().out
   counts = reader.open_prepared(prepared).unigrams
   assert counts[words.BEGIN] == counts[words.END] > 0
-  held = loader.open_heldout(prepared, "elmo", length=6, streams=4, limit=16)
-  batch = held.read(0, len(held))
+  heldout = loader.open_heldout(prepared, "elmo", length=6, streams=4, limit=16)
+  batch = heldout.read(0, len(heldout))
   last = [row for row in rows(workdir) if row["split"] == "heldout"][-1]
-  for way, target, never in (
+  for direction, targets, excluded in (
     ("forward", "next", words.BEGIN),
     ("backward", "previous", words.END),
   ):
-    p = np.where(np.arange(len(counts)) == never, 0, counts) + 1
-    right = -np.log(p / p.sum())[batch[f"{target}_ids"]].mean()
+    p = np.where(np.arange(len(counts)) == excluded, 0, counts) + 1
+    guessing = -np.log(p / p.sum())[batch[f"{targets}_ids"]].mean()
     assert (
-      f"held-out {way} loss: {last[f'{way}_loss']:.4f} nats, perplexity"
-      f" {last[f'{way}_perplexity']:.2f}; unigram cross-entropy: {right:.4f}"
+      f"held-out {direction} loss: {last[f'{direction}_loss']:.4f} nats,"
+      f" perplexity {last[f'{direction}_perplexity']:.2f}; unigram"
+      f" cross-entropy: {guessing:.4f}"
     ) in printed
 
 
 def test_a_run_is_loaded_as_an_encoder(finished):
-  """Without its softmax; layers of sentences, by the exported arrays."""
+  """The softmax is left out; the layers' vectors are those of the run."""
   workdir, state = finished
-  loaded = bert_jax.load(workdir)
+  loaded = bert_jax.load(str(workdir))
   assert set(loaded.params) == {"encoder"}
   batch = characters.batch([["w1", "never", "seen"], ["w3"]])
   out = loaded.module.apply({"params": loaded.params}, batch)["layers"]
   assert out.shape == (2, 3, 5, 16)
   encoder = loaded.module.encoder
-  right = encoder.apply({"params": state.params["encoder"]}, **batch)
-  np.testing.assert_allclose(out, right, atol=1e-5)
-  weights = runs.read(workdir)
+  wanted = encoder.apply({"params": state.params["encoder"]}, **batch)
+  np.testing.assert_allclose(out, wanted, atol=1e-5)
+  weights = runs.read(str(workdir))
   assert weights.config["task"] == "encoder"
-  assert not [p for p in weights.arrays if not p.startswith("encoder/")]
+  assert all(name.startswith("encoder/") for name in weights.arrays)
   assert loaded.tokenizer.encode("w1 w2").tokens == ["w1", "w2"]
 
 
@@ -195,7 +195,7 @@ def test_the_published_numbers():
   config = load("elmo:original", {})
   flat = flatten(config)
   assert {key: flat[key] for key in PUBLISHED} == PUBLISHED
-  # 10 epochs of the 1B Word Benchmark's training text.
+  # The run takes 10 epochs of the 1B Word Benchmark's training text.
   assert flat["total_steps"] == 10 * (768_648_884 // (384 * 20))
   with pytest.raises(ValueError, match="streams=384: must be batch_size=8"):
     load("elmo:original", {"batch_size": 8})
@@ -218,8 +218,8 @@ def test_every_config_is_loaded_and_built(prepared):
     assert all(f.data.read(0, 8)["char_ids"].size for f in setup.feeds)
 
 
-def test_parameters_of_the_published_size_and_their_axes():
-  """93.6 million, the softmax apart; every axis has a rule."""
+def test_the_published_model_has_93_6_million_parameters():
+  """The softmax is not counted. Every axis has a rule."""
   model = load("elmo:original", {"model.vocab_size": 793_471})["model"]
   objective = objectives.build("elmo", model, {})
   shape = jax.ShapeDtypeStruct

@@ -1,4 +1,4 @@
-"""A killed run, started again, equals one that was never interrupted."""
+"""A run that is killed and started again equals one that is not interrupted."""
 
 import json
 import os
@@ -28,7 +28,7 @@ OVERRIDES = {
   "micro_batches": 2,
   "phases.phase1.length": 32,
   "phases.phase1.max_predictions": 5,
-  # From step 108 on, with two rows where there were one.
+  # Phase 2 begins at step 108, and its batches have twice as many rows.
   "phases.phase2.length": 48,
   "phases.phase2.max_predictions": 7,
   "phases.phase2.batch_scale": 2.0,
@@ -43,7 +43,7 @@ OVERRIDES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  """About 45 examples an epoch: 120 steps of 8 cross many epochs."""
+  """A folder of about 45 examples, so 120 steps of 8 take many epochs."""
   path = tmp_path_factory.mktemp("data") / "prepared"
   return write_prepared(path, random_documents(60, 0), random_documents(9, 1))
 
@@ -76,35 +76,36 @@ def finish(process):
 
 @pytest.fixture(scope="module")
 def undisturbed(folder, tmp_path_factory):
+  """The folder of a run that is not interrupted."""
   workdir = tmp_path_factory.mktemp("runs") / "undisturbed"
   finish(start(folder, workdir))
   return workdir
 
 
 def arrays(workdir, step):
-  """Every array of the train state of a checkpoint."""
+  """Returns {path: array} for the train state of a checkpoint."""
   import orbax.checkpoint as ocp
 
-  path = os.path.join(workdir, "checkpoints", str(step), "state")
+  path = workdir / "checkpoints" / str(step) / "state"
   tree = ocp.StandardCheckpointer().restore(path)
   return {
-    jax.tree_util.keystr(k): np.asarray(v)
-    for k, v in jax.tree_util.tree_leaves_with_path(tree)
+    jax.tree_util.keystr(path): np.asarray(x)
+    for path, x in jax.tree_util.tree_leaves_with_path(tree)
   }
 
 
 def assert_same_run(a, b):
   assert rows(a) == rows(b)
   total = OVERRIDES["total_steps"]
-  one, two = arrays(a, total), arrays(b, total)
-  assert one.keys() == two.keys() and len(one) > 60
-  for name in one:
-    np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+  arrays_a, arrays_b = arrays(a, total), arrays(b, total)
+  assert arrays_a.keys() == arrays_b.keys() and len(arrays_a) > 60
+  for name, array in arrays_a.items():
+    np.testing.assert_array_equal(array, arrays_b[name], err_msg=name)
 
 
 def wait_for_step(process, workdir, step):
-  """Waits until a row of at least this step is written."""
-  path = os.path.join(workdir, "metrics.jsonl")
+  """Waits until a row of this step, or of a later step, is written."""
+  path = workdir / "metrics.jsonl"
   while process.poll() is None:
     if any(row["step"] >= step for row in logging.read_rows(path)):
       return
@@ -113,7 +114,7 @@ def wait_for_step(process, workdir, step):
 
 
 def kill_and_finish(folder, workdir, steps, seed):
-  """SIGKILLs a run a moment after each of `steps`, then lets it finish."""
+  """Kills a run a moment after each of `steps`, then lets it finish."""
   rng = random.Random(seed)
   for step in steps:
     process = start(folder, workdir)
@@ -124,22 +125,26 @@ def kill_and_finish(folder, workdir, steps, seed):
   finish(start(folder, workdir))
 
 
+def checkpoint_steps(workdir):
+  return {int(path.name) for path in (workdir / "checkpoints").iterdir()}
+
+
 def test_rows_of_an_undisturbed_run(undisturbed):
-  """A24, A25: every step once, the schedule by optimizer steps."""
+  """A24, A25: every step has one row; the rate goes by optimizer steps."""
   train = [r for r in rows(undisturbed) if r["split"] == "train"]
   assert [r["step"] for r in train] == [*range(7, 120, 7), 120]
-  # The row of step s shows the rate of 0-based step s - 1: warm-up is 1% of
-  # 120 steps, so the decay counts from step 0 throughout.
+  # The row of step s has the rate of step s - 1 of the schedule, which counts
+  # from 0. Warm-up is 1% of 120 steps, so there is only the linear decay.
   for row in train:
     expected = 1e-3 * (1 - (row["step"] - 1) / 120)
     assert row["learning_rate"] == pytest.approx(expected, rel=1e-5)
   state = arrays(undisturbed, 120)
-  counts = [v for k, v in state.items() if "count" in k or "step" in k]
-  assert counts and all(c == 120 for c in counts)
+  counts = [x for name, x in state.items() if "count" in name or "step" in name]
+  assert counts and all(count == 120 for count in counts)
 
 
 def test_killed_run_equals_undisturbed(folder, undisturbed, tmp_path):
-  # Once inside each phase.
+  # Kill the run once in each phase.
   kill_and_finish(folder, tmp_path / "run", [35, 112], seed=0)
   assert_same_run(tmp_path / "run", undisturbed)
 
@@ -159,7 +164,7 @@ def test_sigterm_saves_and_continues(folder, undisturbed, tmp_path):
   process.send_signal(signal.SIGTERM)
   output = finish(process)
   assert "the same command continues" in output
-  stopped = max(int(s) for s in os.listdir(tmp_path / "run" / "checkpoints"))
+  stopped = max(checkpoint_steps(tmp_path / "run"))
   assert 28 <= stopped < 120
   assert f"continuing from step {stopped}" in finish(
     start(folder, tmp_path / "run")
@@ -168,16 +173,15 @@ def test_sigterm_saves_and_continues(folder, undisturbed, tmp_path):
 
 
 def test_latest_and_best_are_kept(undisturbed):
-  """A23 on a run: the newest two and the best of the last phase."""
+  """A23: a run keeps its newest two checkpoints and the last phase's best."""
   heldout = [r for r in rows(undisturbed) if r["split"] == "heldout"]
   assert [r["step"] for r in heldout] == [25, 50, 75, 100, 120]
   last = [row for row in heldout if row["step"] > 108]
   best = min(last, key=lambda r: r["loss"])["step"]
-  steps = {int(s) for s in os.listdir(undisturbed / "checkpoints")}
-  assert steps == {110, 120, best}
+  assert checkpoint_steps(undisturbed) == {110, 120, best}
 
 
-def test_finished_run_says_so_again(folder, undisturbed):
+def test_a_finished_run_repeats_its_last_lines(folder, undisturbed):
   before = rows(undisturbed)
   output = finish(start(folder, undisturbed))
   assert "continuing from step 120" in output
@@ -196,14 +200,14 @@ def test_restart_with_another_config_is_refused(folder, undisturbed):
 
 
 @pytest.mark.slow
-def test_init_from_takes_the_parameters_only(folder, undisturbed, tmp_path):
+def test_init_from_takes_only_the_parameters(folder, undisturbed, tmp_path):
   output = finish(
     start(
       folder,
       tmp_path / "run",
       init_from=undisturbed,
       total_steps=1,
-      # Too small to change any float32 parameter.
+      # This rate is too small to change any float32 parameter.
       **{"schedule.peak": 1e-30},
     )
   )
