@@ -87,7 +87,7 @@ def parse_mixture(path: str) -> list[tuple[str, float]]:
       components.append((folder.strip(), float(weight)))
     except ValueError as e:
       raise UserError(
-        f"data path {path!r}: {text!r} is no component of a mixture; write"
+        f"data path {path!r}: {text!r} is not a component of a mixture; write"
         " DIR1=0.7,DIR2=0.3."
       ) from e
     if not 0 < components[-1][1] < math.inf:

@@ -39,7 +39,8 @@ def label_ids(task: Task, labels: Sequence[Any]) -> np.ndarray:
     return np.array([ids[label] for label in labels], np.int32)
   except KeyError as e:
     raise UserError(
-      f"label {e} is none of task {task.name}'s: {', '.join(task.labels)}."
+      f"label {e} is not one of task {task.name}'s labels:"
+      f" {', '.join(task.labels)}."
     ) from e
 
 

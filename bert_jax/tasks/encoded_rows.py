@@ -325,7 +325,9 @@ def _check(task: Task, rows: Rows, examples: int, location: str) -> None:
     location: the file or split, for messages.
   """
   if task.kind not in KINDS:
-    raise UserError(f"{location}: kind {task.kind!r} is none of {list(KINDS)}.")
+    raise UserError(
+      f"{location}: kind {task.kind!r} is not one of {list(KINDS)}."
+    )
   n, t = len(rows.example), len(rows.ids)
   label_shapes: dict[str, tuple[int, ...]] = {
     "multi_label": (n, len(task.labels)),

@@ -101,8 +101,8 @@ def _check_names(
       other = set(x if isinstance(x, list) else [x]) - names
       if other:
         raise UserError(
-          f"task {task.name}: the {kind} {min(other)!r} of example {i} is none"
-          f" of its labels {', '.join(task.labels)}."
+          f"task {task.name}: the {kind} {min(other)!r} of example {i} is not"
+          f" one of its labels {', '.join(task.labels)}."
         )
 
 

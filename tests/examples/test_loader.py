@@ -365,7 +365,7 @@ def test_open_data_errors(tmp_path):
     (dict(split="validation"), "no documents in split 'validation'"),
     (dict(builder="bert_pair"), "no builder 'bert_pair'; did you mean bert_p"),
     (dict(path=f"{a}=0.5,{small}=0.5"), "different vocabularies"),
-    (dict(path=f"{a}=0.5,{small}"), "no component of a mixture"),
+    (dict(path=f"{a}=0.5,{small}"), "not a component of a mixture"),
     (dict(path=f"{a}=nan"), "weight nan is not a positive number"),
     (dict(path=f"{a}=0,{small}=1"), "weight 0 is not a positive number"),
     (dict(path=f"{a}=0.5,{a}/=0.5"), "is there twice"),

@@ -113,7 +113,7 @@ def test_labels_go_by_name():
   predicted = [other_order[i] for i in (0, 1, 2, 2)]
   assert score(labels, ["accuracy"], golds, predicted)["accuracy"] == 1
   with pytest.raises(
-    ValueError, match="'x' of example 1 is none of its labels"
+    ValueError, match="'x' of example 1 is not one of its labels"
   ):
     score(labels, ["accuracy"], ["c", "c"], ["c", "x"])
   with pytest.raises(ValueError, match="label 'y' of example 0"):

@@ -63,7 +63,7 @@ def test_true_and_false_are_no_numbers(tmp_path, value, word):
   path = tmp_path / "a.jsonl"
   line = '{"text": "a", "label": %s}\n'
   path.write_text(line % 1 + line % value)
-  message = rf"a\.jsonl:2: label {word} is no number"
+  message = rf"a\.jsonl:2: label {word} is not a number"
   with pytest.raises(ValueError, match=message):
     read(str(path), kind="regression", columns=COLUMNS)
   path.write_text(line % 1 + line % 0)
@@ -103,7 +103,8 @@ def test_the_first_line_of_cola(tmp_path, first, count):
 
 def test_a_label_that_cola_has_not(tmp_path):
   path = files.write(tmp_path / "a.tsv", "gj04\t2\t\tthe cat\n")
-  with pytest.raises(ValueError, match=r"a\.tsv:1: label '2' is none of 0, 1"):
+  message = r"a\.tsv:1: label '2' is not one of 0, 1"
+  with pytest.raises(ValueError, match=message):
     read(path, "cola")
 
 
@@ -158,7 +159,7 @@ def test_tags_with_spaces_are_a_column_each(tmp_path):
     ),
     (
       dict(answers=dict(text=["cat", "cat"], answer_start=[0])),
-      "id 1: answers are .*, no list",
+      "id 1: answers are .*, not a list",
     ),
   ],
 )

@@ -219,7 +219,7 @@ def test_race_is_a_folder(tmp_path):
   assert examples[0]["texts"][1] == ["p", "I x it."]
   assert examples[1]["texts"][3] == ["p", "Why? v"]
   bad = files.write(tmp_path / "x" / "1.txt", '{"article": "p"}')
-  with pytest.raises(ValueError, match=r"1\.txt: no passage of RACE"):
+  with pytest.raises(ValueError, match=r"1\.txt: not a passage of RACE"):
     read("race", bad)
 
 
@@ -268,19 +268,31 @@ def test_columns_of_a_custom_task(tmp_path):
 
 
 BAD = [
-  ("sst2", "sentence\tlabel\na\t1\nb\t2", r"x\.tsv:3: label '2' is none of 0"),
+  (
+    "sst2",
+    "sentence\tlabel\na\t1\nb\t2",
+    r"x\.tsv:3: label '2' is not one of 0, 1",
+  ),
   ("sst2", "text\tlabel\na\t1", r"x\.tsv:2: no column 'sentence'"),
   ("sst2", "sentence\tlabel\na\t", r"x\.tsv:2: no label in column 'label'"),
   ("sst2", "sentence\tlabel\na\t1\tb", r"x\.tsv:2: 3 columns, but 2"),
   ("sst2", "a\ta\n", r"x\.tsv:1: two columns have the name 'a'"),
   ("sst2", "", r"x\.tsv: the file is empty"),
   ("sst2", "sentence\tlabel\n", r"x\.tsv: no examples"),
-  ("stsb", "sentence1\tsentence2\tscore\na\tb\tx", r"label 'x' is no number"),
-  ("stsb", "sentence1\tsentence2\tscore\na\tb\tnan", "is no number"),
+  (
+    "stsb",
+    "sentence1\tsentence2\tscore\na\tb\tx",
+    r"label 'x' is not a number",
+  ),
+  ("stsb", "sentence1\tsentence2\tscore\na\tb\tnan", "is not a number"),
   ("stsb", "a cat\tb\n", r"x\.tsv:1: 2 columns, but 3 are .* the names of its"),
   ("stsb", "a\tb\t3\nc\td\n", r"x\.tsv:2: 2 columns, but 3 are .*; mend the"),
   ("wnut17", "a\tO\nb\tperson\n", r"x\.tsv:2: tag 'person' is not O, B-TYPE"),
-  ("wnut17", "a\tO\nb\tB-animal\n", r"x\.tsv:2: tag 'B-animal' is none of O"),
+  (
+    "wnut17",
+    "a\tO\nb\tB-animal\n",
+    r"x\.tsv:2: tag 'B-animal' is not one of O, B-",
+  ),
   ("wnut17", "a\tO\nb\n", r"x\.tsv:2: 1 columns where the first line has 2"),
   ("wnut17", "a\nb\n", r"x\.tsv:1: no tags: the first"),
 ]
@@ -323,7 +335,7 @@ def test_bad_flags_and_custom_files(tmp_path):
     task_inputs.read(task, inputs)
   # The file has more labels than the flag.
   with pytest.raises(
-    ValueError, match=r"b\.jsonl:3: label 'r' is none of p, q"
+    ValueError, match=r"b\.jsonl:3: label 'r' is not one of p, q"
   ):
     read("mine", other, columns="text=x,label=y", labels=["p", "q"])
   files.write(tmp_path / "a.jsonl", '{"x": "a"\n')

@@ -187,7 +187,7 @@ def test_files_of_both_versions(tmp_path):
   for text, message in (
     ('{"data": [{}]}', "article 1 is not as SQuAD's are"),
     ('{"data":\n [}', r"a\.json:2: not JSON"),
-    ("[]", "no file of SQuAD"),
+    ("[]", "not a file of SQuAD"),
     (" ", "the file is empty"),
   ):
     files.write(tmp_path / "a.json", text)

@@ -60,7 +60,7 @@ def test_lists_and_commas_are_the_same(tmp_path):
 @pytest.mark.parametrize(
   "line, message",
   [
-    ({"moods": "x, d"}, r"a\.jsonl:2: label 'd' is none of x, y"),
+    ({"moods": "x, d"}, r"a\.jsonl:2: label 'd' is not one of x, y"),
     ({"moods": 3}, r"a\.jsonl:2: moods is 3, not a list of labels"),
     ({"moods": None}, r"a\.jsonl:2: moods is None, not a list of labels"),
     ({"moods": ["x", ["y"]]}, r"a\.jsonl:2: label \['y'\] is neither"),
@@ -114,7 +114,7 @@ def test_metrics_are_those_of_the_counts():
   # Examples without labels are left out, but an unknown label is an error.
   examples[0]["label"] = None
   assert metrics.evaluate(TASK, predicted, examples)["examples"] == 19
-  with pytest.raises(ValueError, match="label 'd' of example 0 is none"):
+  with pytest.raises(ValueError, match="label 'd' of example 0 is not one of"):
     examples[0]["label"] = ["a", "d"]
     metrics.evaluate(TASK, predicted, examples)
 

@@ -104,7 +104,11 @@ def test_lists_in_a_table_are_those_of_json(tmp_path, values, wanted):
       ("a", "b", "c"),
       r"a\.csv:2: 2 numbers for 3 labels \(a, b, c",
     ),
-    (["[0, 2, 1]"], ("a", "b", "c"), r"a\.csv:2: label '0' is none of a, b, c"),
+    (
+      ["[0, 2, 1]"],
+      ("a", "b", "c"),
+      r"a\.csv:2: label '0' is not one of a, b, c",
+    ),
     (["['']", "a"], (), r"a\.csv:2: label '' is neither a name nor a number"),
   ],
 )

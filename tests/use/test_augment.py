@@ -264,7 +264,7 @@ def test_a_custom_task(folder):
     (dict(threshold=1.5), "--threshold=1.5: must be from 0 to 1"),
     (dict(output="x.csv"), "ends in .tsv"),
     (dict(input="nowhere.tsv"), "nowhere.tsv: no such file"),
-    (dict(input="bad.tsv"), "bad.tsv:3: label '7' is none of 0, 1"),
+    (dict(input="bad.tsv"), "bad.tsv:3: label '7' is not one of 0, 1"),
     (
       dict(input="tab.csv", task="own", columns="text=x,label=y"),
       r"tab.csv:2: label 'a\\tb' has a tab",

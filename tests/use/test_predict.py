@@ -251,7 +251,7 @@ def test_masks_are_filled_in_texts_of_any_length(models):
     ("classification", '{"txt": "a"}', "in:2: no field 'text'; it has txt"),
     ("regression", '{"text": 3}', "in:2: text is 3, not text"),
     ("choice", '{"text": "a"}', "in:2: no field 'choices'"),
-    ("choice", '{"choices": []}', "in:2: choices is no list, or an empty"),
+    ("choice", '{"choices": []}', "in:2: choices is not a list, or is em"),
     ("tagging", '{"words": ["a", 1]}', r"in:2: words\[1\] is 1, not text"),
     ("span", '{"question": "a"}', "in:2: no field 'context'"),
   ],

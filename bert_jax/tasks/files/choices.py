@@ -85,7 +85,7 @@ def race_questions(passage: Record, name: str) -> Iterator[Record]:
       yield Record(question_fields, f"{passage.location}: question {i + 1}")
   except (KeyError, TypeError, AttributeError, ValueError) as e:
     raise UserError(
-      f"{passage.location}: no passage of RACE ({e!r:.60})."
+      f"{passage.location}: not a passage of RACE ({e!r:.60})."
     ) from e
 
 

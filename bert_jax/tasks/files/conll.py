@@ -173,7 +173,7 @@ def parse(task: Task, record: Record, needed: bool) -> dict[str, Any]:
   """
   words = get(record, "words")
   if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
-    raise UserError(f"{record.location}: 'words' is no list of texts.")
+    raise UserError(f"{record.location}: 'words' is not a list of texts.")
   tags = record.fields.get("tags")
   if tags is None and needed:
     get(record, "tags")
@@ -214,7 +214,7 @@ def _tag_names(task: Task, tags: list[Any], record: Record) -> list[str]:
       if task.metrics == ("tagging_f1",):
         tags_lib.check_published(tag, location)
       raise UserError(
-        f"{location}: tag {tag!r:.60} is none of {', '.join(task.labels)}."
+        f"{location}: tag {tag!r:.60} is not one of {', '.join(task.labels)}."
       )
     names.append(tag)
   return names

@@ -134,7 +134,7 @@ def _name(location: str, cell: Any, labels: tuple[str, ...]) -> str:
     label = label.lower()
   if labels and label not in labels:
     raise UserError(
-      f"{location}: label {label!r:.60} is none of {', '.join(labels)}."
+      f"{location}: label {label!r:.60} is not one of {', '.join(labels)}."
     )
   return label
 
@@ -159,7 +159,9 @@ def read_number(record: Record, column: str, needed: bool) -> float | None:
   except (TypeError, ValueError, OverflowError):
     number = math.nan
   if not math.isfinite(number):
-    raise UserError(f"{record.location}: {column} {cell!r:.60} is no number.")
+    raise UserError(
+      f"{record.location}: {column} {cell!r:.60} is not a number."
+    )
   if abs(number) > _LARGEST:
     raise UserError(
       f"{record.location}: {column} {cell!r:.60} is beyond what float32 holds;"

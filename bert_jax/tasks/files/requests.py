@@ -88,7 +88,7 @@ def _list(fields: Example, name: str) -> list[str]:
   """Returns the list of texts in a field; UserError if it is empty."""
   texts = fields[name]
   if not isinstance(texts, list) or not texts:
-    raise UserError(f"{name} is no list, or an empty one")
+    raise UserError(f"{name} is not a list, or is empty")
   return [_text(text, f"{name}[{i}]") for i, text in enumerate(texts)]
 
 

@@ -35,7 +35,7 @@ def records(path: str) -> Iterator[Record]:
       " called .jsonl."
     ) from e
   except (KeyError, TypeError) as e:
-    raise UserError(f"{path}: no file of SQuAD: it has no `data`.") from e
+    raise UserError(f"{path}: not a file of SQuAD: it has no `data`.") from e
   a = 0
   try:
     for a, article in enumerate(articles):
@@ -115,7 +115,9 @@ def _answers(record: Record) -> list[dict[str, Any]] | None:
   if not isinstance(answers, list) or not all(
     isinstance(answer, dict) for answer in answers
   ):
-    raise UserError(f"{record.location}: answers are {answers!r:.60}, no list.")
+    raise UserError(
+      f"{record.location}: answers are {answers!r:.60}, not a list."
+    )
   parsed = []
   for answer in answers:
     fields = Record(answer, record.location)

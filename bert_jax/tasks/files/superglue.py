@@ -180,7 +180,8 @@ def _alternatives(record: Record) -> list[list[str]]:
   kind = get_text(record, "question")
   if kind not in _COPA:
     raise UserError(
-      f"{record.location}: question {kind!r:.40} is none of {', '.join(_COPA)}."
+      f"{record.location}: question {kind!r:.40} is not one of"
+      f" {', '.join(_COPA)}."
     )
   premise = f"{get_text(record, 'premise')} {_COPA[kind]}"
   return [[premise, get_text(record, f"choice{k}")] for k in (1, 2)]
