@@ -1,13 +1,13 @@
-"""Devices and hosts: meshes, sharding, processes that run as one, compiling.
+"""Devices and hosts: meshes, sharding, runs of several processes, compiling.
 
-Imports no other room, only the package's root; of packages jax and numpy.
-
-Start with `sharding.py`: how a mesh is made, and what lies where on it.
+The room imports only the package's root; of packages it needs jax, flax and
+numpy. Start with `sharding.py`: how a mesh is made, and which device holds
+which part of an array.
 
 * `sharding.py`: meshes, the sharding of parameters and batches, `jit`.
 * `hosts.py`: several processes as one run; stop signals.
 * `compile_ahead.py`: compiles programs in threads before their batches come.
 * `hlo.py`: reads a compiled program: loops, collectives, bytes.
-* `isolated.py`: runs a function in a process of its own, which may crash.
-* `xla_errors.py`: tells errors of XLA apart: too little memory and others.
+* `isolated.py`: runs a function in a separate process, which may crash.
+* `xla_errors.py`: recognises errors of XLA, for example too little memory.
 """

@@ -1,10 +1,10 @@
-"""Programs compiled in the background, before batches of their shapes come."""
+"""Compiles programs in the background, before batches of their shapes come."""
 
 import concurrent.futures
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.sharding import Mesh
@@ -14,9 +14,9 @@ from bert_jax.devices import sharding
 
 @contextlib.contextmanager
 def threads() -> Iterator[concurrent.futures.Executor]:
-  """Threads that compile: the compiler runs outside of Python's lock.
+  """Makes threads that compile; the compiler does not hold Python's lock.
 
-  At the end what has not begun never does.
+  At the end, compilations that have not begun are cancelled.
   """
   executor = concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
   try:
@@ -31,64 +31,74 @@ def begin(
   mesh: Mesh,
   *shapes: Any,
 ) -> concurrent.futures.Future[Callable[..., Any]] | None:
-  """Begins to compile a program of a jitted function.
+  """Begins to compile a jitted function for arguments of given shapes.
 
   Args:
-    pool: the pool that `threads` made.
+    pool: the threads from `threads`.
     function: a function from `jax.jit` or `sharding.jit`.
     mesh: the mesh of the arguments.
-    shapes: the shapes of the arguments, with shardings.
+    *shapes: the shapes of the arguments, with shardings.
 
   Returns:
-    The program to come; None where there are several processes: theirs must be
-    made in one order.
+    A future of the program. It is None in a run of several processes, which
+    must all compile their programs in the same order.
   """
   if jax.process_count() > 1:
     return None
 
-  def make():
-    with sharding.use_mesh(mesh):  # Each thread has its own.
-      return function.lower(*shapes).compile()
+  def make() -> Callable[..., Any]:
+    # The mesh in use is a setting of each thread.
+    with sharding.use_mesh(mesh):
+      return cast(sharding.Jitted, function).lower(*shapes).compile()
 
   return pool.submit(make)
 
 
-class Ahead:
-  """A jitted function of a batch, a program for each length of its rows.
+class CompiledAhead:
+  """A jitted function of a batch, with a program for each shape of the batch.
 
-  A length that was not prepared is compiled when it comes.
+  A shape that was not prepared is compiled when its first batch comes.
   """
 
-  def __init__(self, function: Callable[..., Any], place: int, mesh: Mesh):
+  def __init__(
+    self, function: Callable[..., Any], batch_index: int, mesh: Mesh
+  ):
     """Compiles nothing yet.
 
     Args:
       function: a function from `jax.jit` or `sharding.jit`.
-      place: the position of the batch among its arguments.
+      batch_index: the index of the batch among its arguments.
       mesh: the mesh of the arguments.
     """
-    self._function, self._place, self._mesh = function, place, mesh
+    self._function = cast(sharding.Jitted, function)
+    self._mesh = mesh
+    self._batch_index = batch_index
     self._programs: dict[
       tuple[int, ...], concurrent.futures.Future[Callable[..., Any]]
     ] = {}
 
   def prepare(self, pool: concurrent.futures.Executor, *arguments: Any) -> None:
-    """Begins to compile for arguments, the batch's given as shapes.
+    """Begins to compile; does nothing in a run of several processes.
 
-    Where there are several processes nothing is done; see `begin`.
+    Args:
+      pool: the threads from `threads`.
+      *arguments: the arguments of a call, but with shapes in place of the
+        batch.
     """
-    shape = arguments[self._place]["sequence_ids"].shape
+    shape = arguments[self._batch_index]["sequence_ids"].shape
     if shape not in self._programs:
       shapes = list(arguments)
-      batch = shapes.pop(self._place)
+      batch = shapes.pop(self._batch_index)
       shapes = jax.tree.map(shape_of, shapes)
-      shapes.insert(self._place, sharding.global_shapes(self._mesh, batch))
-      begun = begin(pool, self._function, self._mesh, *shapes)
-      if begun:
-        self._programs[shape] = begun
+      batch_shapes = sharding.global_shapes(self._mesh, batch)
+      shapes.insert(self._batch_index, batch_shapes)
+      program = begin(pool, self._function, self._mesh, *shapes)
+      if program:
+        self._programs[shape] = program
 
   def __call__(self, *arguments: Any) -> Any:
-    shape = arguments[self._place]["sequence_ids"].shape
+    """Calls the function, with a prepared program if there is one."""
+    shape = arguments[self._batch_index]["sequence_ids"].shape
     if shape in self._programs:
       return self._programs[shape].result()(*arguments)
     return self._function(*arguments)
@@ -96,7 +106,8 @@ class Ahead:
 
 def shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
   """Returns an argument's shape, dtype and sharding, to compile for it."""
-  weak = getattr(x.aval, "weak_type", False)  # Random keys have none.
+  # The type of random keys has no attribute `weak_type`.
+  weak = getattr(x.aval, "weak_type", False)
   return jax.ShapeDtypeStruct(
     x.shape, x.dtype, sharding=x.sharding, weak_type=weak
   )

@@ -1,13 +1,14 @@
-"""Reads XLA's optimized program text: loops, collectives and their bytes."""
+"""Reads the text of a program that XLA compiled: loops, collectives, bytes."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from bert_jax.messages import UserError
 
-# Bits of an element; a token takes no space.
+# The number of bits of an element of types whose name has no such number. A
+# token takes no space.
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 COLLECTIVES = (
   "all-reduce",
@@ -30,31 +31,39 @@ _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _KNOWN_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
-class Instruction(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Instruction:
   """One line of a computation.
 
   Attributes:
-    name: without the %.
-    shape: the text of its type, a tuple's in brackets.
-    operation: opcode, for example "all-reduce".
-    rest: operands and attributes, as text.
+    name: its name, without the %.
+    shape: the text of its type; a tuple is in brackets.
+    operation: its opcode, for example "all-reduce".
+    call: the text after the type: opcode, operands and attributes.
   """
 
   name: str
   shape: str
   operation: str
-  rest: str
+  call: str
 
 
-class Program(NamedTuple):
-  """Computations by name, and the name of the first one run."""
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A compiled program.
+
+  Attributes:
+    computations: the instructions of each computation, by its name.
+    entry: the name of the computation that runs first.
+  """
 
   computations: dict[str, list[Instruction]]
   entry: str
 
 
-class Traffic(NamedTuple):
-  """How often a step runs a collective, and the bytes of its results."""
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+  """How often a step runs a collective, and the bytes of its outputs."""
 
   count: int
   bytes: int
@@ -63,8 +72,8 @@ class Traffic(NamedTuple):
 def _split_type(text: str) -> tuple[str, str]:
   """Splits "TYPE opcode(...)" after the type, which may be a tuple."""
   if not text.startswith("("):
-    shape, _, rest = text.partition(" ")
-    return shape, rest
+    shape, _, call = text.partition(" ")
+    return shape, call
   depth = 0
   for i, character in enumerate(text):
     depth += (character == "(") - (character == ")")
@@ -74,10 +83,10 @@ def _split_type(text: str) -> tuple[str, str]:
 
 
 def parse(text: str) -> Program:
-  """Parses the text of an HLO module, as `Compiled.as_text()` gives it.
+  """Parses the text of an HLO module, which `Compiled.as_text()` returns.
 
   Raises:
-    ValueError: the text has no entry computation.
+    UserError: the text has no entry computation, or unbalanced brackets.
   """
   computations: dict[str, list[Instruction]] = {}
   entry, current = "", None
@@ -86,17 +95,17 @@ def parse(text: str) -> Program:
       current = computations.setdefault(header[2], [])
       entry = header[2] if header[1] else entry
     elif (named := _NAME.match(line)) and current is not None:
-      shape, rest = _split_type(named[2])
-      if operation := _OPERATION.search(rest):
-        current.append(Instruction(named[1], shape, operation[1], rest))
+      shape, call = _split_type(named[2])
+      if operation := _OPERATION.search(call):
+        current.append(Instruction(named[1], shape, operation[1], call))
   if not entry:
     raise UserError("the compiled program's text has no ENTRY computation.")
   return Program(computations, entry)
 
 
 def num_bytes(shape: str) -> int:
-  """Bytes of the arrays in a type's text, layouts' padding not counted."""
-  # A layout such as {1,0:T(8,128)(2,1)} has no array in it.
+  """Returns the bytes of the arrays in a type's text, without padding."""
+  # The expression does not match in a layout such as {1,0:T(8,128)(2,1)}.
   return sum(
     math.prod(int(n) for n in sizes.split(",") if n)
     * BITS.get(kind + bits, int(bits or 0))
@@ -106,19 +115,20 @@ def num_bytes(shape: str) -> int:
 
 
 def trip_count(program: Program, loop: Instruction) -> int:
-  """How often a `while` runs its body; 1 if its text does not say.
+  """Returns how often a `while` runs its body; 1 if the text does not say.
 
-  XLA says it as known_trip_count; the TPU compiler's text does not, but a scan
-  counts from 0 to the one integer constant in its condition.
+  XLA writes the number as known_trip_count. The TPU compiler does not, but a
+  scan counts from 0 to the only integer constant in its condition.
   """
-  if count := _KNOWN_COUNT.search(loop.rest):
+  if count := _KNOWN_COUNT.search(loop.call):
     return int(count[1])
-  condition = re.search(r"\bcondition=%?([\w.-]+)", loop.rest)
+  condition = re.search(r"\bcondition=%?([\w.-]+)", loop.call)
+  name = condition[1] if condition else ""
   constants = [
-    int(value[1])
-    for instruction in program.computations.get(condition[1], [])
+    int(constant[1])
+    for instruction in program.computations.get(name, [])
     if instruction.operation == "constant"
-    and (value := re.match(r"\s*constant\((\d+)\)", instruction.rest))
+    and (constant := re.match(r"\s*constant\((\d+)\)", instruction.call))
   ]
   return constants[0] if len(constants) == 1 else 1
 
@@ -126,25 +136,30 @@ def trip_count(program: Program, loop: Instruction) -> int:
 def walk(
   program: Program, name: str | None = None, times: int = 1
 ) -> Iterator[tuple[Instruction, int]]:
-  """Yields each instruction that runs, and how often a run of the entry does.
+  """Yields each instruction, and how often it runs in a run of the program.
 
-  A branch counts as if it were taken; the scalar functions that reductions
-  apply are yielded once for each reduction.
+  All branches count as if they ran. The scalar function that a reduction
+  applies is yielded once for each reduction.
+
+  Args:
+    program: the program.
+    name: the computation to begin with; the entry if None.
+    times: how often this computation runs.
   """
   for instruction in program.computations.get(name or program.entry, []):
     yield instruction, times
     inner = times
     if instruction.operation == "while":
       inner *= trip_count(program, instruction)
-    called = _CALLED.findall(instruction.rest)
-    for branches in _BRANCHES.findall(instruction.rest):
+    called = _CALLED.findall(instruction.call)
+    for branches in _BRANCHES.findall(instruction.call):
       called += [branch.strip().lstrip("%") for branch in branches.split(",")]
-    for other in called:
-      yield from walk(program, other, inner)
+    for computation in called:
+      yield from walk(program, computation, inner)
 
 
 def loops(program: Program) -> list[int]:
-  """Trip counts of the loops that run, those above 1."""
+  """Returns the trip counts of all loops that run more than once."""
   counts = [
     trip_count(program, instruction)
     for instruction, _ in walk(program)
@@ -154,11 +169,11 @@ def loops(program: Program) -> list[int]:
 
 
 def collectives(program: Program) -> dict[str, Traffic]:
-  """Counts the collectives of a step by kind, loops' trips included.
+  """Counts the collectives of a step by kind; each trip of a loop counts.
 
-  An asynchronous pair counts once, by the result of its -done. Bytes are those
-  of one device's results: a reduce-scatter's are a device's share, an
-  all-gather's the whole.
+  The two instructions of an asynchronous collective count once, with the output
+  of the second one ("-done"). Bytes are those of the outputs on one device: for
+  a reduce-scatter the device's share, for an all-gather the whole array.
   """
   total: dict[str, Traffic] = {}
   for instruction, times in walk(program):

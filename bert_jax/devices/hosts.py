@@ -1,14 +1,15 @@
-"""Several processes as one run: joining, agreeing, stopping, ending together.
+"""Several processes as one run: they join, compare configs, stop and end.
 
 Jax's coordination service runs in process 0 and keeps a table of keys and
-values that every process sees. Nothing here does anything in a run of one
-process.
+values that every process sees. In a run of one process, most functions of this
+file do nothing.
 """
 
 import contextlib
 import ctypes
 import json
 import os
+import pathlib
 import signal
 import socket
 import sys
@@ -16,13 +17,15 @@ import tempfile
 import threading
 import time
 import traceback
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-# The table of keys and values has no public name; orbax takes it from here too.
+# The table of keys and values has no public name; orbax imports it from here
+# too.
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
@@ -34,16 +37,16 @@ _ALIVE = "bert_jax/alive/"
 _POLL_SECONDS = 0.5
 # Every process sends a sign that it is alive after this many polls.
 _BEAT_POLLS = 2
-# A process counts as gone after this many polls without a sign of it. Jax
+# A process counts as gone after this many polls without a sign from it. Jax
 # itself waits for 100 seconds, and then ends a process by a signal.
 _GONE_POLLS = 90
-# The same number of polls after a collective has failed, since the usual reason
-# is that a process is gone.
+# After a collective has failed, a process counts as gone after this many polls.
+# The limit is lower, since a process that is gone is the usual reason.
 _BROKEN_POLLS = 12
 _CONNECT_SECONDS = 3.0
 _WAIT_MILLISECONDS = 300_000
 
-# Errors that are one sentence for the user.
+# Errors whose message is a sentence for the user; they need no traceback.
 SENTENCES = (ValueError, FloatingPointError, OSError)
 
 
@@ -53,22 +56,27 @@ def check_flags(
   process_id: int | None,
   auto: bool,
 ) -> None:
-  """Raises ValueError where the flags do not name one process of a run."""
-  flags = (coordinator, num_processes, process_id)
-  missing = flags.count(None)
-  if missing == 3:
+  """Raises UserError if the flags are incomplete or out of their range.
+
+  Args:
+    coordinator: see `joined`.
+    num_processes: see `joined`.
+    process_id: see `joined`.
+    auto: see `joined`.
+  """
+  if coordinator is None and num_processes is None and process_id is None:
     return
-  if missing or auto:
+  if coordinator is None or num_processes is None or process_id is None or auto:
     raise UserError(
       "give --coordinator=HOST:PORT, --num-processes=N and --process-id=I"
-      " together, the same but for the last in every process; or --distributed"
-      " alone on a TPU pod slice."
+      " together, with the same HOST:PORT and N in every process; or give only"
+      " --distributed on a TPU pod slice."
     )
   host, _, port = coordinator.rpartition(":")
   if not host or not port.isdigit():
     raise UserError(
-      f"--coordinator={coordinator}: must be HOST:PORT, where HOST is that of"
-      " process 0 and PORT a free port of it."
+      f"--coordinator={coordinator}: must be HOST:PORT, where HOST is the host"
+      " of process 0 and PORT a free port of this host."
     )
   if not 0 <= process_id < num_processes:
     raise UserError(
@@ -84,18 +92,19 @@ def joined(
   process_id: int | None = None,
   auto: bool = False,
 ) -> Iterator[None]:
-  """Makes this process one of a run; enter it before any use of a device.
+  """Makes this process a member of a run; enter it before any use of a device.
 
-  Only process 0 writes to stdout. An error in one process ends all.
+  Only process 0 writes to stdout. An error in one process ends all processes.
 
   Args:
     coordinator: HOST:PORT of process 0.
     num_processes: the number of processes of the run.
     process_id: the number of this process.
-    auto: find all three by the environment: a TPU pod slice, Slurm, Open MPI.
+    auto: True takes all three from the environment: a TPU pod slice, Slurm or
+      Open MPI.
 
   Raises:
-    ValueError: the flags are incomplete, or nobody answers.
+    UserError: the flags are incomplete, or the processes do not connect.
   """
   check_flags(coordinator, num_processes, process_id, auto)
   if coordinator is None and not auto:
@@ -105,19 +114,22 @@ def joined(
     jax.distributed.initialize(coordinator, num_processes, process_id)
   except ValueError as e:
     raise UserError(
-      "--distributed found no other hosts here: this is no TPU pod slice; give"
+      "--distributed found no other hosts: this is no TPU pod slice; give"
       " --coordinator, --num-processes and --process-id."
     ) from e
   except RuntimeError as e:
     raise UserError(
-      f"--coordinator={coordinator}: the processes did not come together"
+      f"--coordinator={coordinator}: the processes did not connect"
       f" ({str(e).splitlines()[0]}); check that the port is free, that process"
-      " 0 is on this host, and that all were started."
+      " 0 is on this host, and that all processes were started."
     ) from e
-  quiet = contextlib.nullcontext()
-  if distributed.global_state.process_id:
-    quiet = contextlib.redirect_stdout(open(os.devnull, "w"))
-  with _NativeErrors() as native, _Watch(native), quiet, ends_all():
+  with contextlib.ExitStack() as stack:
+    native = stack.enter_context(_NativeErrors())
+    stack.enter_context(_Watch(native))
+    if distributed.global_state.process_id:
+      null = stack.enter_context(pathlib.Path(os.devnull).open("w"))
+      stack.enter_context(contextlib.redirect_stdout(null))
+    stack.enter_context(ends_all())
     yield
 
 
@@ -135,7 +147,7 @@ class _NativeErrors:
     self._file = tempfile.TemporaryFile()
     self._passed, self._lock = 0, threading.Lock()
     os.dup2(self._file.fileno(), 2)
-    sys.stderr = open(
+    sys.stderr = os.fdopen(
       os.dup(self._stderr), "w", buffering=1, errors="backslashreplace"
     )
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)
@@ -147,13 +159,14 @@ class _NativeErrors:
 
   def __exit__(self, *exception: object) -> None:
     signal.signal(signal.SIGABRT, signal.SIG_DFL)
-    sys.stderr, self._python = self._python, None
+    sys.stderr = self._python
     os.dup2(self._stderr, 2)
     self.pass_on()
     os.close(self._stderr)
     self._file.close()
 
   def size(self) -> int:
+    """Returns the number of bytes that the libraries have written."""
     return os.fstat(self._file.fileno()).st_size
 
   def pass_on(self, end: int | None = None) -> None:
@@ -175,7 +188,9 @@ class _NativeErrors:
 
 def _reaches_process_0() -> bool:
   """Returns True if a connection to the run's coordinator succeeds."""
-  host, _, port = distributed.global_state.coordinator_address.rpartition(":")
+  coordinator = distributed.global_state.coordinator_address
+  assert coordinator is not None
+  host, _, port = coordinator.rpartition(":")
   address = host.strip("[]"), int(port)
   try:
     socket.create_connection(address, _CONNECT_SECONDS).close()
@@ -207,7 +222,8 @@ class _Watch:
     self._native, self._stop = native, threading.Event()
     self._state = distributed.global_state
     # Process -> (its last value, the number of polls since that value came).
-    self._seen = {i: ("", 0) for i in range(self._state.num_processes)}
+    num_processes = self._state.num_processes or 0
+    self._seen = {i: ("", 0) for i in range(num_processes)}
     self._threads = [
       threading.Thread(target=target, daemon=True)
       for target in (self._poll, self._exchange)
@@ -225,10 +241,10 @@ class _Watch:
     self._threads[0].join()
 
   def gone(self, polls: int = _GONE_POLLS) -> int | None:
-    """Returns a process without a sign for `polls` polls, or None."""
+    """Returns a process that sent no sign for `polls` polls, or None."""
     silent = [i for i, (_, count) in self._seen.items() if count >= polls]
     silent = [i for i in silent if i != self._state.process_id]
-    # Return the lowest number: without process 0 no signs of the others arrive.
+    # Return the lowest number, since without process 0 no signs arrive at all.
     return min(silent, default=None)
 
   def wait_for_gone(self) -> int | None:
@@ -248,12 +264,12 @@ class _Watch:
     """Counts polls and writes native output; makes no call that may block."""
     sizes = [0, 0]
     while not self._stop.wait(_POLL_SECONDS):
-      for process, (value, count) in list(self._seen.items()):
-        self._seen[process] = value, count + 1
-      process = self.gone()
-      if process is not None and not self._stop.is_set():
+      for process, (beat, count) in list(self._seen.items()):
+        self._seen[process] = beat, count + 1
+      lost = self.gone()
+      if lost is not None and not self._stop.is_set():
         seconds = _GONE_POLLS * _POLL_SECONDS
-        _end(f"process {process} is gone: no sign of it for {seconds:.0f} s.")
+        _end(f"process {lost} is gone: no sign of it for {seconds:.0f} s.")
       sizes.append(self._native.size())
       self._native.pass_on(sizes.pop(0))
 
@@ -273,19 +289,25 @@ class _Watch:
         _end(failure)
 
   def _beat(self, number: int) -> None:
-    client, process_id = self._state.client, self._state.process_id
-    key = f"{_ALIVE}{process_id}"
+    """Sends beat `number` of this process, and reads the others' beats."""
+    client: Any = self._state.client
+    key = f"{_ALIVE}{self._state.process_id}"
     client.key_value_set(key, str(number), allow_overwrite=True)
-    for key, value in client.key_value_dir_get(_ALIVE):
+    for key, beat in client.key_value_dir_get(_ALIVE):
       process = int(key.rpartition("/")[2])
-      if self._seen[process][0] != value:
-        self._seen[process] = value, 0
+      if self._seen[process][0] != beat:
+        self._seen[process] = beat, 0
 
 
 def _read_failure() -> str | None:
-  """Returns a failure that a process has told; raises if process 0 is gone."""
+  """Returns the failure that a process reported, or None.
+
+  Raises:
+    RuntimeError: process 0 is gone.
+  """
+  client: Any = distributed.global_state.client
   try:
-    return distributed.global_state.client.key_value_try_get(_FAILURE)
+    return client.key_value_try_get(_FAILURE)
   except RuntimeError as e:
     if xla_errors.has_status(e, xla_errors.NOT_FOUND):
       return None
@@ -293,9 +315,9 @@ def _read_failure() -> str | None:
 
 
 def _end(message: str) -> None:
-  """Exits without Python's and jax's cleaning up, which waits for the others.
+  """Exits at once, since a normal exit would wait for the other processes.
 
-  Process 0 leaves last: the others learn from it why.
+  Process 0 exits last, because the others read the reason from it.
   """
   print(f"error: {message}", file=sys.stderr, flush=True)
   if distributed.global_state.process_id == 0:
@@ -305,10 +327,10 @@ def _end(message: str) -> None:
 
 @contextlib.contextmanager
 def ends_all() -> Iterator[None]:
-  """On an error inside, tells the other processes why and ends all of them.
+  """On an error inside, reports it to the other processes, and all end.
 
-  Put it around what waits for other processes, inside of whatever would wait
-  for them when it closes.
+  Everything that waits for other processes must be inside this context. A
+  context that waits for them when it closes must be outside.
   """
   client = distributed.global_state.client
   try:
@@ -319,7 +341,7 @@ def ends_all() -> Iterator[None]:
     process = distributed.global_state.process_id
     message = str(e)
     if not isinstance(e, SENTENCES):
-      # Most often the collective that broke because another process ended.
+      # Most often a collective failed because another process ended.
       with contextlib.suppress(RuntimeError):
         if failure := _read_failure():
           _end(failure)
@@ -331,43 +353,44 @@ def ends_all() -> Iterator[None]:
         _Watch.current.pass_on()
       traceback.print_exc()
       message = f"{type(e).__name__}: {message.strip().splitlines()[:1]}"
-    with contextlib.suppress(RuntimeError):  # Another process was first.
+    # The call fails if another process reported its failure first.
+    with contextlib.suppress(RuntimeError):
       client.key_value_set(_FAILURE, f"process {process}: {message}")
     _end(message)
 
 
-def check_same(name: str, value: dict[str, Any]) -> None:
-  """Raises ValueError where this process's value is not that of process 0.
+def check_same(name: str, values: dict[str, Any]) -> None:
+  """Raises UserError unless the values are those of process 0.
 
   Args:
-    name: a name of the value, for messages; a run uses each name once.
-    value: {key: JSON value}, which is compared key by key.
+    name: a name of the values, for messages; a run uses each name once.
+    values: {key: JSON value}, which are compared key by key.
   """
   client = distributed.global_state.client
   if client is None:
     return
   if distributed.global_state.process_id == 0:
-    client.key_value_set(f"bert_jax/{name}", json.dumps(value))
+    client.key_value_set(f"bert_jax/{name}", json.dumps(values))
     return
   text = client.blocking_key_value_get(f"bert_jax/{name}", _WAIT_MILLISECONDS)
-  first, mine = json.loads(text), json.loads(json.dumps(value))
+  first, values = json.loads(text), json.loads(json.dumps(values))
   different = [
-    f"{key}={mine.get(key)!r}, not {first.get(key)!r}"
-    for key in sorted(first.keys() | mine.keys())
-    if first.get(key) != mine.get(key)
+    f"{key}={values.get(key)!r}, not {first.get(key)!r}"
+    for key in sorted(first.keys() | values.keys())
+    if first.get(key) != values.get(key)
   ]
   if different:
     raise UserError(
       f"{name} differs from that of process 0: {'; '.join(different)}; start"
-      " every process by the same command on the same data."
+      " every process with the same command and the same data."
     )
 
 
-def gather(value: Any) -> list[Any]:
-  """The JSON values of all processes, in their order; all must call it."""
+def gather(json_value: Any) -> list[Any]:
+  """Returns the JSON values of all processes, in order; all must call it."""
   if jax.process_count() == 1:
-    return [value]
-  text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    return [json_value]
+  text = np.frombuffer(json.dumps(json_value).encode(), np.uint8)
   sizes = multihost_utils.process_allgather(np.int32(len(text)))
   padded = np.zeros(sizes.max(), np.uint8)
   padded[: len(text)] = text
@@ -379,7 +402,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def wait_for_all(name: str) -> None:
-  """Returns once every process is here; `name` is used once in a run."""
+  """Waits until every process calls this; a run uses each `name` once."""
   client = distributed.global_state.client
   if client is not None:
     client.wait_at_barrier(f"bert_jax/{name}", _WAIT_MILLISECONDS)
@@ -389,13 +412,13 @@ def wait_for_all(name: str) -> None:
 def stop_signals() -> Iterator[list[int]]:
   """Collects SIGTERM and SIGINT in a list; a second SIGINT interrupts.
 
-  With several processes SIGTERM is left to jax, whose notifier tells all of
-  them, and SIGINT becomes SIGTERM.
+  In a run of several processes jax handles SIGTERM, and notifies all of them.
+  SIGINT becomes SIGTERM there.
   """
   seen: list[int] = []
   several = jax.process_count() > 1
 
-  def note(number, frame):
+  def note(number: int, frame: types.FrameType | None) -> None:
     if number == signal.SIGINT and seen:
       signal.default_int_handler(number, frame)
     seen.append(number)
@@ -413,7 +436,7 @@ def stop_signals() -> Iterator[list[int]]:
 
 
 def stop_requested(step: int, seen: list[int]) -> bool:
-  """True at the step after which to save and stop; all hosts agree on it.
+  """Returns True at the step after which to save and stop, on all hosts.
 
   Args:
     step: the number of steps done.

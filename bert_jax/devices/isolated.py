@@ -1,4 +1,4 @@
-"""Runs a function in a process of its own, which may crash."""
+"""Runs a function in a separate process, which may crash."""
 
 import multiprocessing
 import multiprocessing.connection
@@ -8,15 +8,19 @@ from typing import Any
 
 
 class Crash(Exception):
-  """A child process ended without a result; the message says how."""
+  """A child process ended before its function did; the message says how."""
 
 
 def run(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
-  """Yields what `function(*args)` yields in a process of its own.
+  """Runs `function(*args)` in a separate process, and yields what it yields.
+
+  Args:
+    function: a function that can be pickled; it yields such objects too.
+    *args: its arguments, which can be pickled.
 
   Raises:
-    ValueError: as raised there.
-    Crash: the process ended otherwise.
+    ValueError: the function raised this error.
+    Crash: the process ended before the function did.
   """
   context = multiprocessing.get_context("spawn")
   receiver, sender = context.Pipe(duplex=False)
@@ -32,7 +36,7 @@ def run(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
       yield message
   except EOFError:
     child.join()
-    code = child.exitcode
+    code = child.exitcode or 0
     how = signal.strsignal(-code) if code < 0 else f"exit code {code}"
     raise Crash(f"{how}".lower()) from None
   finally:
@@ -45,8 +49,8 @@ def _send(
   args: tuple[Any, ...],
 ) -> None:
   try:
-    for value in function(*args):
-      connection.send(value)
+    for message in function(*args):
+      connection.send(message)
     connection.send(None)
   except ValueError as e:
     connection.send(e)

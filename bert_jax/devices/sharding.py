@@ -1,10 +1,14 @@
-"""The mesh, one table of rules for logical axes, and what follows from them."""
+"""The mesh, the table of rules for logical axes, and the sharding of arrays.
+
+An array has logical axes, such as "heads". `RULES` says which axes of the mesh
+split each of them.
+"""
 
 import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import flax.linen as nn
 import jax
@@ -16,7 +20,7 @@ from bert_jax.messages import UserError
 Shapes = dict[str, jax.ShapeDtypeStruct]
 AXES = ("data", "fsdp", "tensor")
 
-# Logical axis of a parameter or activation -> mesh axes.
+# Logical axis of a parameter or activation -> the mesh axes that split it.
 RULES: tuple[tuple[str, Any], ...] = (
   ("batch", ("data", "fsdp")),
   ("length", None),
@@ -31,7 +35,7 @@ RULES: tuple[tuple[str, Any], ...] = (
   ("layers", None),
 )
 BATCH = PartitionSpec(("data", "fsdp"))
-# The config key that sets the size of a parameter's logical axis.
+# Logical axis of a parameter -> the config key that sets its size.
 SIZE_KEYS = {
   "vocab": "model.vocab_size",
   "embed": "model.hidden",
@@ -39,6 +43,16 @@ SIZE_KEYS = {
   "heads": "model.heads",
   "mlp": "model.mlp",
 }
+
+
+class Jitted(Protocol):
+  """A function from `jax.jit` or from `jit`."""
+
+  def __call__(self, *arguments: Any) -> Any:
+    """Calls the function."""
+
+  def lower(self, *arguments: Any) -> Any:
+    """Returns the function lowered for arguments or shapes."""
 
 
 def make_mesh(
@@ -50,14 +64,15 @@ def make_mesh(
   """Makes the mesh over all devices of all processes.
 
   Args:
-    data: devices that only split the batch; -1 for all that are left.
-    fsdp: devices that split the batch and the parameters.
-    tensor: devices that split heads, MLP and vocabulary.
-    devices: others than this machine's, to compile for; `jax.devices()` if
-      None.
+    data: the number of devices that split only the batch; -1 for the number of
+      all devices divided by `fsdp` times `tensor`.
+    fsdp: the number of devices that split the batch and the parameters.
+    tensor: the number of devices that split heads, MLP and vocabulary.
+    devices: the devices of another machine, to compile for it; `jax.devices()`
+      if None.
 
   Raises:
-    ValueError: the sizes do not make up the number of devices.
+    UserError: the product of the sizes is not the number of devices.
   """
   devices = jax.devices() if devices is None else devices
   count = len(devices)
@@ -69,7 +84,7 @@ def make_mesh(
       f" {count} devices; the product must be {count} (data=-1 takes all that"
       " are left)."
     )
-  # Linen's constraints raise on Explicit axes, which are make_mesh's default.
+  # Linen's constraints refuse explicit axes, which are make_mesh's default.
   types = (AxisType.Auto,) * len(AXES)
   shape = (data, fsdp, tensor)
   return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
@@ -77,7 +92,10 @@ def make_mesh(
 
 @contextlib.contextmanager
 def use_mesh(mesh: Mesh) -> Iterator[None]:
-  """Enters the mesh and the rules; without either, constraints vanish."""
+  """Enters the mesh and the rules.
+
+  Without either of them, the constraints in the models have no effect.
+  """
   with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
     yield
 
@@ -109,9 +127,9 @@ def with_shardings(mesh: Mesh, boxed: Any) -> Any:
 
 
 def check_sizes(mesh: Mesh, boxed: Any) -> None:
-  """Raises ValueError unless the mesh divides every parameter that it splits.
+  """Raises UserError unless the mesh splits every parameter evenly.
 
-  XLA would replicate such an array silently.
+  Otherwise XLA would silently put the whole parameter on every device.
 
   Args:
     mesh: the mesh.
@@ -125,34 +143,38 @@ def check_sizes(mesh: Mesh, boxed: Any) -> None:
     for size, name in zip(leaf.value.shape, leaf.names, strict=True):
       axis = rules.get(name)
       if axis and size % mesh.shape[axis]:
-        where = jax.tree_util.keystr(path, simple=True, separator="/")
+        parameter = jax.tree_util.keystr(path, simple=True, separator="/")
         largest = math.gcd(size, mesh.shape[axis])
         raise UserError(
-          f"{SIZE_KEYS[name]}={size} (of {where}) is not a multiple of"
+          f"{SIZE_KEYS[name]}={size} (of {parameter}) is not a multiple of"
           f" mesh.{axis}={mesh.shape[axis]}; choose a mesh.{axis} that divides"
           f" it, for example {largest}."
         )
 
 
 def vocab_multiple(mesh: Mesh) -> int:
-  """Returns the number of which a word table has a multiple of rows.
+  """Returns the number whose multiple the rows of a word table must be.
 
-  The devices that split the vocabulary; and on accelerators 128, the width of
-  what their matrix units take. No file holds the rows beyond the vocabulary.
+  It is a multiple of the number of devices that split the vocabulary. On
+  accelerators it is also a multiple of 128, the width of their matrix units. No
+  file holds the rows after the vocabulary.
   """
-  lanes = 1 if mesh.devices.flat[0].platform == "cpu" else 128
-  return math.lcm(lanes, mesh.shape["tensor"])
+  width = 1 if mesh.devices.flat[0].platform == "cpu" else 128
+  return math.lcm(width, mesh.shape["tensor"])
 
 
 def compiler_options(device: jax.Device, remat: bool = False) -> dict[str, Any]:
   """Returns the options for the compiler.
 
-  On TPU v4 and v6e, libtpu 0.0.42 overflows its stack over some layers that are
-  made again for the backward pass; without this fusion it does not. On a GPU,
-  products go to cuBLASLt, which adds biases and residuals within.
+    devices      option                            reason
+    TPU v4, v6e  no dot-dot fusion, if `remat`     libtpu 0.0.42 overflows its
+                                                   stack over some layers that
+                                                   are computed again
+    GPU          cuBLASLt and not Triton for       cuBLASLt adds biases and
+                 matrix products                   residuals in the same pass
 
   Args:
-    device: one of those to compile for.
+    device: one of the devices to compile for.
     remat: the remat setting of a train step; see `models.stack.Stack`.
   """
   if remat and device.device_kind.startswith(("TPU v4", "TPU v6")):
@@ -166,31 +188,42 @@ def _gpu_options() -> dict[str, Any]:
     "xla_gpu_enable_triton_gemm": False,
     "xla_gpu_enable_cublaslt": True,
   }
-  try:  # A compiler of another year may not know them.
+  # Another version of the compiler may not know these options.
+  try:
     jax.jit(lambda: 0, compiler_options=options).lower().compile()
   except Exception:
     return {}
   return options
 
 
-def jit(function: Callable[..., Any], **keywords: Any) -> Callable[..., Any]:
-  """`jax.jit` with `compiler_options`, of the device at the first call."""
+def jit(function: Callable[..., Any], **keywords: Any) -> Jitted:
+  """Returns `jax.jit` of a function, with the device's `compiler_options`.
+
+  Args:
+    function: the function.
+    **keywords: keyword arguments of `jax.jit`.
+
+  Returns:
+    A jitted function. It looks for the device at its first call, so that a
+    module may call `jit` before the devices are known.
+  """
 
   @functools.cache
-  def compiled() -> Callable[..., Any]:
+  def jitted() -> Any:
     options = compiler_options(jax.devices()[0])
     return jax.jit(function, compiler_options=options, **keywords)
 
   @functools.wraps(function)
   def call(*arguments: Any) -> Any:
-    return compiled()(*arguments)
+    return jitted()(*arguments)
 
-  call.lower = lambda *arguments: compiled().lower(*arguments)
-  return call
+  wrapper: Any = call
+  wrapper.lower = lambda *arguments: jitted().lower(*arguments)
+  return wrapper
 
 
 def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
-  """Raises ValueError unless each micro-batch splits evenly over the mesh."""
+  """Raises UserError unless each micro-batch splits evenly over the mesh."""
   shards = mesh.shape["data"] * mesh.shape["fsdp"]
   if batch_size % (micro_batches * shards):
     raise UserError(
@@ -201,13 +234,13 @@ def check_batch(mesh: Mesh, batch_size: int, micro_batches: int) -> None:
 
 
 def host_share(mesh: Mesh) -> tuple[int, int]:
-  """Which equal share of each batch this process reads, and of how many.
+  """Returns the number of this process's share of a batch, and of all shares.
 
-  Processes whose devices hold the same rows read the same share: those that a
-  tensor axis joins.
+  All shares are equally large. Two processes whose devices hold the same rows,
+  because the tensor axis connects them, read the same share.
 
   Raises:
-    ValueError: the processes hold overlapping parts of a batch.
+    UserError: two processes hold shares that overlap and are not equal.
   """
   rows = mesh.devices.reshape(-1, mesh.shape["tensor"])
   held: dict[int, set[int]] = {}
@@ -227,11 +260,11 @@ def host_share(mesh: Mesh) -> tuple[int, int]:
 def batch_shapes(
   features: Mapping[str, tuple[tuple[int, ...], Any]], batch_size: int
 ) -> Shapes:
-  """Shapes of a batch of so many rows over all hosts.
+  """Returns the shapes of a batch over all hosts.
 
   Args:
     features: {key: (shape of one row, dtype)}.
-    batch_size: over all hosts.
+    batch_size: the number of rows over all hosts.
   """
   return {
     key: jax.ShapeDtypeStruct((batch_size, *shape), dtype)
@@ -240,10 +273,10 @@ def batch_shapes(
 
 
 def global_shapes(mesh: Mesh, batch: Shapes) -> Shapes:
-  """Returns the shapes that `to_global` gives a batch of these shapes."""
-  place = NamedSharding(mesh, BATCH)
+  """Returns the shapes of a batch with the sharding that `to_global` gives."""
+  sharding = NamedSharding(mesh, BATCH)
   return {
-    key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
+    key: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
     for key, x in batch.items()
   }
 
@@ -252,6 +285,6 @@ def to_global(mesh: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
   """Makes global arrays from this process's rows of each array."""
   sharding = NamedSharding(mesh, BATCH)
   return {
-    key: jax.make_array_from_process_local_data(sharding, value)
-    for key, value in batch.items()
+    key: jax.make_array_from_process_local_data(sharding, rows)
+    for key, rows in batch.items()
   }

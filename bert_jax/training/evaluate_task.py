@@ -108,7 +108,9 @@ class Scorer:
       return eval_step(params, frozen, {}, batch), logits
 
     self._mesh, self._predicts = mesh, predict is not None
-    self._step = compile_ahead.Ahead(jit_replicated(step, mesh), 1, mesh)
+    self._step = compile_ahead.CompiledAhead(
+      jit_replicated(step, mesh), 1, mesh
+    )
 
   def prepare(
     self,

@@ -91,7 +91,7 @@ def run_phase(
     "evaluate": settings.evaluate.every if feed.heldout else 0,
   }
   jitted = jit_step(setup, phase, progress.state, bool(settings.model.remat))
-  train_step = compile_ahead.Ahead(jitted, 2, setup.mesh)
+  train_step = compile_ahead.CompiledAhead(jitted, 2, setup.mesh)
   key = jax.random.key(settings.seed)
   first = int(progress.state.step)
   if first == phase.start:

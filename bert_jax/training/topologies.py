@@ -410,7 +410,7 @@ def measure(
     flops_ratio=round(flops / report["model_flops"], 4),
     loops=hlo.loops(program),
     collectives={
-      kind: dict(t._asdict()) for kind, t in sorted(collectives.items())
+      kind: dataclasses.asdict(t) for kind, t in sorted(collectives.items())
     },
     all_reduced_bytes=reduced,
     all_reduced_ratio=round(reduced / report["gradient_bytes"], 4),

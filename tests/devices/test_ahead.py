@@ -26,7 +26,7 @@ def test_a_prepared_length_is_compiled_once_and_another_when_it_comes():
     assert not jax.sharding.get_abstract_mesh().empty
     return weight * batch["sequence_ids"].sum() + jax.random.uniform(key)
 
-  function = compile_ahead.Ahead(sharding.jit(step), 1, mesh)
+  function = compile_ahead.CompiledAhead(sharding.jit(step), 1, mesh)
   key, weight = jax.random.key(0), jnp.float32(2.0)
   with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
     for length in (4, 8, 4):
@@ -44,7 +44,7 @@ def test_what_fails_in_the_background_is_raised_where_it_is_needed():
   def step(batch):
     raise ValueError("length 4 is over 2.")
 
-  function = compile_ahead.Ahead(sharding.jit(step), 0, mesh)
+  function = compile_ahead.CompiledAhead(sharding.jit(step), 0, mesh)
   with sharding.use_mesh(mesh), compile_ahead.threads() as pool:
     function.prepare(pool, shapes_of(4))
     with pytest.raises(ValueError, match="over 2"):

@@ -95,10 +95,10 @@ def test_collectives_are_counted_as_often_as_they_run():
   assert program.entry == "main"
   assert hlo.loops(program) == [5, 3]
   assert hlo.collectives(program) == {
-    "reduce-scatter": (1, 8),
-    "collective-permute": (1, 8),
-    "all-reduce": (5 + 1, 5 * (32 + 12) + 32),
-    "all-gather": (5 * 3, 5 * 3 * 16),
+    "reduce-scatter": hlo.Traffic(1, 8),
+    "collective-permute": hlo.Traffic(1, 8),
+    "all-reduce": hlo.Traffic(5 + 1, 5 * (32 + 12) + 32),
+    "all-gather": hlo.Traffic(5 * 3, 5 * 3 * 16),
   }
 
 
