@@ -180,7 +180,7 @@ def published_words(words, count, rng):
 
 
 def test_all_pieces_of_a_word_or_none():
-  """All pieces of a word are hidden, or none: ["test", "##ing"] (A06)."""
+  """All pieces of a word are hidden, or none: ["test", "##ing"]."""
   ids, maskable, lengths = rows([4] * 500, 4)
   starts = np.array([[False, True, False, False]] * 500)
   for rate, number in ((0.15, 0), (0.5, 2)):

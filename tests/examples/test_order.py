@@ -42,7 +42,7 @@ def builder(corpus, **options):
 
 
 def test_labels(corpus):
-  """The label is 1 if the segments are swapped; 20,000 rows (A10)."""
+  """The label is 1 if the segments are swapped; 20,000 rows."""
   recipe = builder(corpus, length=128, max_predictions=20)
   labels, neighbours = [], 0
   for batch in batches(corpus, recipe, 20_000):
@@ -103,7 +103,7 @@ def test_segments_are_as_long_as_published(corpus):
 
 
 def test_one_sentence():
-  """Documents of one sentence, of six, and of a single token (A10)."""
+  """Documents of one sentence, of six, and of a single token."""
   documents, vocab = numbered([[4], [3, 3, 3, 3, 3, 3], [1]])
   corpus = corpus_from_documents(documents)
   recipe = albert_pairs(SPECIAL, vocab, length=32)
@@ -143,7 +143,7 @@ def test_random_document_by_name():
 
 
 def test_random_is_never_the_same_document():
-  """A corpus of one document, or with an empty second one, is refused (A09)."""
+  """A corpus of one document, or with an empty second one, is refused."""
   for documents in ([[[5, 6], [7], [8]]], [[[5, 6], [7], [8]], [[]]]):
     corpus = corpus_from_documents(documents)
     for recipe in (

@@ -207,7 +207,7 @@ def test_boundaries_and_replacements_of_spans():
 
 
 # Kind of tokenizer -> some pieces, and a function that says whether a piece
-# starts a word. The first pieces are from huggingface/transformers#9866 (A06).
+# starts a word. The first pieces are from huggingface/transformers#9866.
 FAMILIES = {
   "bytelevel": (
     ["Testing", "Ġmask", "ing", "Ġwhole", "Ġwords"],
@@ -224,7 +224,7 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["whole_word", "ngram", "span"])
 def test_all_pieces_of_a_word_or_none(family, kind):
-  """All pieces of a word are hidden, or none, in 500 rows (A06)."""
+  """All pieces of a word are hidden, or none, in 500 rows."""
   pieces, begins = FAMILIES[family]
   flags = np.array([begins(piece) for piece in pieces])
   flags = reader.mark_starts(flags, np.array([0]))
