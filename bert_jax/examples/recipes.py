@@ -103,9 +103,9 @@ class RowOptions:
     random_share: the share of BERT's pairs whose second segment is random.
       With "published", half of the pairs are random, and also every pair from a
       chunk that is a single sentence, so more than half in total. With 0.5,
-      half of the pairs are random: a chunk that is a single sentence then makes
-      a "next" pair, by a split at a uniform position inside it. (At the end of
-      a document, a chunk that is a single token still makes a random pair.)
+      half of the pairs are random. A chunk that is a single sentence can then
+      make a "next" pair, by a split at a uniform position inside it. (At the
+      end of a document, a chunk of a single token still makes a random pair.)
     single: how ALBERT makes a pair from a chunk of one sentence. "split" splits
       the sentence at a uniform position, so that both segments are always from
       one document; a single token makes no pair. "random_document" takes a
