@@ -22,7 +22,7 @@ class UserError(ValueError):
 
 
 class Damaged(UserError):
-  """A file or folder lacks a part, or its content is not what was written."""
+  """A file or folder is incomplete, or its content was changed or damaged."""
 
 
 class OutOfMemory(MemoryError):

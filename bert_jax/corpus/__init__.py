@@ -1,8 +1,8 @@
 """Text on disk to a prepared folder: sources, sentences, filters, token ids.
 
-Imports text/, and `files.py`, `messages.py` and `hashing.py` of the root; of
-packages numpy (in functions tensorflow_datasets, pyarrow, datasketch and
-sentencex).
+This room imports text/, and `files.py`, `messages.py` and `hashing.py` of the
+package's root. Its packages are etils and numpy, and in functions
+tensorflow_datasets, pyarrow, datasketch and sentencex.
 
 Start with `prepare.prepare`, which goes from inputs to a finished folder, and
 `reader.py`, whose docstring describes the folder's format.
@@ -11,12 +11,12 @@ Start with `prepare.prepare`, which goes from inputs to a finished folder, and
 * `lines.py`: lines of text files, compressed or not, with bounded memory.
 * `parquet.py`: texts of Parquet files.
 * `docstrings.py`: prose in the docstrings of installed packages.
-* `filters.py`: which documents are kept: short, odd, repeated, copied ones.
+* `filters.py`: drops documents that are short, odd, repetitive or copies.
 * `tokenize.py`: documents to token ids, in several processes.
 * `writer.py`: writes a prepared folder, safe against any interruption.
 * `reader.py`: the folder's format; opens and checks it; `Corpus`.
-* `prepare.py`: all of these together, `bert_jax prepare`.
+* `prepare.py`: runs all of these, for `bert_jax prepare`.
 * `sizes.py`: lengths of sentences and documents, with warnings.
-* `train_vocab.py`: trains a vocabulary on inputs, `bert_jax vocab`.
-* `split_text.py`: writes any text with a sentence a line.
+* `train_vocab.py`: trains a vocabulary on inputs, for `bert_jax vocab`.
+* `split_text.py`: writes any text with a sentence on each line.
 """

@@ -259,8 +259,8 @@ def verify(prepared: Prepared) -> None:
     ]
     changed = f" ({', '.join(sorted(names))})" if saved and names else ""
     raise Damaged(
-      f"{prepared.path} is damaged: its content{changed} is not that of its"
-      " fingerprint. Delete it and run `bert_jax prepare` again."
+      f"{prepared.path} is damaged: its content{changed} does not agree with"
+      " its fingerprint. Delete it and run `bert_jax prepare` again."
     )
 
 

@@ -168,8 +168,8 @@ def _check_prefix(name: str) -> None:
   if os.path.lexists(name) or _glob(name):
     return
   raise UserError(
-    f"{name}: no such file, and {word!r} before the colon is no format; one of"
-    f" {', '.join(FORMATS)} may stand there, or tfds."
+    f"{name}: no such file, and {word!r} before the colon is no format; the"
+    f" formats are {', '.join(FORMATS)}, and tfds."
   )
 
 
@@ -181,8 +181,10 @@ def _glob(pattern: str) -> list[str]:
 
 def _expand(pattern: str) -> list[str]:
   """Returns the sorted paths of the files that match a glob."""
-  path = epath.Path(pattern).expanduser()
-  pattern = str(path)
+  # A path object would drop "./" at the begin, but the names of inputs must be
+  # equal to those in the `meta.json` of old folders.
+  pattern = os.path.expanduser(pattern)  # noqa: PTH111
+  path = epath.Path(pattern)
   if path.is_file():
     return [pattern]
   if path.is_dir():
@@ -397,7 +399,7 @@ def format_of(path: str) -> str:
     return "bert"
   raise UserError(
     f"{path}: the name does not tell the format of the file ({extension} is"
-    f" none of {', '.join(filter(None, _BY_EXTENSION))}); give --format, or"
+    f" not {', '.join(filter(None, _BY_EXTENSION))}); give --format, or"
     f" --input FORMAT:{path}, with one of {', '.join(FORMATS)}."
   )
 

@@ -75,7 +75,7 @@ def train_vocab(
     raise UserError(f"--size={size} is over {MAX_SIZE}; BERT has 30522.")
   if rules is not None and kind != "words":
     raise UserError(
-      f"--rules={rules}: only of --tokenizer=words; leave it out."
+      f"--rules={rules} is only for --tokenizer=words; leave it out."
     )
   _check_output(output, kind)
   text_sources = sources.find_sources(inputs, format, errors)
@@ -142,10 +142,10 @@ def _why_fewer(kind: str, size: int, count: int, spaces: _Spaces) -> str:
   """Returns the reason why a vocabulary has fewer pieces than `size`."""
   if kind in ("wordpiece", "words") and spaces.distance > UNSPACED:
     rule = (
-      "a word is what stands between spaces"
+      "a word is the text between two spaces"
       if kind == "words"
-      else "WordPiece learns from what stands between spaces, if that has no"
-      f" more than {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
+      else "WordPiece learns only from words between spaces that have at most"
+      f" {wordpiece.MAX_WORD_CHARS['huggingface']} characters"
     )
     return (
       f"{count:,} pieces are fewer than --size={size}: the text has a space"

@@ -1,14 +1,15 @@
 """Text to ids and back: tokenizers of every kind, opened, written and trained.
 
-Imports no other room, only `files.py` and `messages.py` of the package's root;
-of packages numpy and tokenizers (sentencepiece in functions).
+This room imports no other room, only `files.py` and `messages.py` of the
+package's root. Its packages are etils, numpy and tokenizers, and sentencepiece
+in functions.
 
 Start with `vocabulary.py`, the class that all kinds share, and
 `open_vocabulary.load`, which opens a tokenizer from any path.
 
 * `vocabulary.py`: `Vocabulary`, text to ids, offsets and back; special tokens.
-* `wordpiece.py`: BERT's, by Hugging Face's rules or the original program's.
-* `bpe.py`: byte-level BPE (GPT-2, RoBERTa) and GPT-1's.
+* `wordpiece.py`: BERT's WordPiece, by Hugging Face's or the original rules.
+* `bpe.py`: byte-level BPE (GPT-2, RoBERTa) and GPT-1's BPE.
 * `unigram.py`: SentencePiece models (ALBERT) and their file.
 * `fairseq_pieces.py`: SentencePiece models with fairseq's ids (XLM-R).
 * `words.py`: whole words (ELMo).

@@ -233,7 +233,7 @@ def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
   roles = role_tokens(vocabulary)
   if vocabulary.kind == "words" or vocabulary.clean is not None:
     # These tokenizers match the special tokens of their family only by the
-    # exact spelling, whatever the flags say.
+    # exact spelling, and ignore the flags.
     tokens = [d for d in tokens if d.token.content not in roles]
   new = _not_yet(vocabulary.with_special, tokens)
   extended = add(vocabulary, new) if new else vocabulary

@@ -238,7 +238,7 @@ def _of_folder(
   name = next((name for name in order if name in files), None)
   if name is None:
     raise UserError(
-      f"{folder}: no vocabulary in it: none of {', '.join(_VOCABULARIES)}."
+      f"{folder}: no vocabulary in it; there is no {', '.join(_VOCABULARIES)}."
     )
   path = _join(folder, name)
   files = _without_foreign(files, folder, SETTINGS, name)
@@ -430,7 +430,9 @@ def _builder(
   vocab = bpe.check_pieces(parse_object(decoded, path), path)
   merges_name = next((n for n in _MERGES if n in files), None)
   if merges_name is None:
-    raise UserError(f"{path}: no merges beside it: none of {_MERGES}.")
+    raise UserError(
+      f"{path}: no merges in its folder; they have one of the names {_MERGES}."
+    )
   merges_path = _join(folder, merges_name)
   merges = bpe.read_merges(decode(files[merges_name], merges_path), merges_path)
   ends = any(piece.endswith(bpe.END_OF_WORD) for piece in vocab)
@@ -459,7 +461,7 @@ def parse_pieces(content: bytes, source: str) -> list[str]:
   for i, piece in enumerate(pieces):
     if seen.setdefault(piece, i) != i:
       raise UserError(
-        f"{source}: {piece!r:.40} stands in line {seen[piece] + 1} and again in"
+        f"{source}: {piece!r:.40} is in line {seen[piece] + 1} and again in"
         f" line {i + 1}; every piece needs one id. Remove one of them."
       )
   return pieces
@@ -733,7 +735,7 @@ def check_begins(
   for number, (old, new) in enumerate(zip(pieces, longer, strict=False)):
     if old != new:
       raise OtherVocabulary(
-        f"{name}: its piece {number} is {old!r}, that of {longer_name} is"
+        f"{name}: its piece {number} is {old!r}, but in {longer_name} it is"
         f" {new!r}{end}"
       )
   if len(pieces) > len(longer):

@@ -58,7 +58,9 @@ def from_json(
   ids = {piece: i for i, piece in enumerate(pieces)}
   roles = next((r for r in _ROLES if set(r.values()) <= ids.keys()), None)
   if roles is None:
-    raise UserError(f"{source}: its special tokens are those of no family.")
+    raise UserError(
+      f"{source}: its special tokens are not those of a known family."
+    )
   plain = copy_without_added(with_special)
   if kind == "unigram":
     plain.model = _model_without(text, roles.values())
@@ -153,7 +155,8 @@ def _model_without(text: str, tokens: Iterable[str]) -> models.Model:
 def _chunk_rules(rules: dict[str, Any]) -> dict[str, Any]:
   """Returns the fields of `Vocabulary` that say how a text is cut.
 
-  There are none if the rules of the file are unknown. A text is then one chunk.
+  If this module does not know the rules of the file, there are no such fields,
+  and a text is one chunk.
   """
   normalizer, splitter = (
     rules[key] or {} for key in ("normalizer", "pre_tokenizer")

@@ -6,7 +6,7 @@ The `tokenizers` library learns WordPiece and byte-level BPE. Its trainers give
 different pieces in every run: they number characters in the order of a randomly
 seeded hash table, and ties between merges go by those numbers. So words are
 counted here first, and the trainer gets the alphabet in a fixed order. The
-pieces then depend on the text alone, whatever the number of threads.
+pieces then depend only on the text, and not on the number of threads.
 
 The library SentencePiece learns unigram models, with ALBERT's settings
 (google-research/albert README, the `spm_train` command): pad 0, unk 1, then

@@ -1,12 +1,12 @@
 """SentencePiece unigram models (ALBERT) through the `tokenizers` library.
 
-The pieces, scores and normalization come from the model's file. A model of
-`bert_jax vocab` has all of its cleaning in this file, so its ids are those of
-SentencePiece. For any other model, the rules of transformers'
-AlbertTokenizer are added: quotes become `"`, compatibility decomposition,
-accents stripped, lower case, words segmented separately. Two differences from
-google-research/albert tokenization.py follow from that: a comma after a digit
-is not split off again, and words are segmented one at a time.
+The pieces, scores and normalization come from the model's file. The file of a
+model that `bert_jax vocab` trained has all rules of cleaning, so the ids are
+those of SentencePiece. For any other model, the rules of transformers'
+AlbertTokenizer are added: quotes become `"`, letters are decomposed, accents
+are stripped, and text is changed to lower case. As in transformers, words are
+cut into pieces one at a time, and a comma after a digit is not split off. In
+both, google-research/albert tokenization.py differs.
 
 Two rules follow SentencePiece and the original program, not transformers:
 * If a model's rules compose letters and marks (or the parts of Korean

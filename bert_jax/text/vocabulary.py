@@ -30,7 +30,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _CACHE_SIZE = 2**18
 # Chunks with more characters are not cached.
 _CACHED_CHARS = 64
-# Patterns of chunks; see `Vocabulary.chunk_pattern`. The whole text is a chunk:
+# Patterns for `Vocabulary.chunk_pattern`. By this one, a text is one chunk.
 WHOLE_TEXT = re.compile("(?s:.+)")
 # For tokenizers that cut words only at white space and punctuation, and always
 # cut them there.
@@ -42,7 +42,7 @@ SPACED_CHUNKS = re.compile(r" *[^ ]+(?: +(?![\w!-~])[^ ]*)*")
 # finals of decomposed Korean syllables, joiners, sound marks of half-width
 # kana.
 _ATTACHED = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\u200c\u200d\uff9e\uff9f]")
-# Cleaning makes one character of at most this many characters and one more.
+# A rule of cleaning joins one character with at most this many others.
 _LONGEST_RULE = 16
 
 

@@ -268,6 +268,6 @@ def is_punctuation(character: str) -> bool:
 
 
 def is_chinese(character: str) -> bool:
-  """Returns True for a CJK ideograph; Hangul and kana are none."""
+  """Returns True for a CJK ideograph, but not for Hangul and kana."""
   point = ord(character)
   return point > 0x33FF and any(low <= point <= high for low, high in _CHINESE)

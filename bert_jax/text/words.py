@@ -37,7 +37,7 @@ _CHUNKS = re.compile(r"\S+")
 def _splitter(rules: str) -> pre_tokenizers.PreTokenizer:
   """Returns the library's splitter for one of `RULES`."""
   if rules not in RULES:
-    raise UserError(f"rules {rules!r}: of words there are {list(RULES)}.")
+    raise UserError(f"rules {rules!r}: not one of {list(RULES)} for words.")
   spaces = pre_tokenizers.WhitespaceSplit()
   if rules == "spaces":
     return spaces

@@ -390,14 +390,14 @@ def test_bad_text_leaves_nothing(tmp_path, vocab, name, content, message):
 def test_full_disk_is_one_sentence_and_can_be_continued(tmp_path, text, vocab):
   output = str(tmp_path / "out")
   arguments = ("--input", text, "--vocab", vocab, "--output", output)
-  result = run(*arguments, launcher=("-c", SMALL_FILES))
-  assert result.returncode == 1
-  assert result.stderr.startswith(f"error: {output}.partial: File too large.")
-  assert result.stderr.count("\n") == 1
-  result = run(*arguments)
-  assert result.returncode == 0, result.stderr
-  assert "--config bert:base" in result.stdout
-  assert "data.cased=False" in result.stdout
+  process = run(*arguments, launcher=("-c", SMALL_FILES))
+  assert process.returncode == 1
+  assert process.stderr.startswith(f"error: {output}.partial: File too large.")
+  assert process.stderr.count("\n") == 1
+  process = run(*arguments)
+  assert process.returncode == 0, process.stderr
+  assert "--config bert:base" in process.stdout
+  assert "data.cased=False" in process.stdout
   assert reader.open_prepared(output).splits["train"].num_documents > 150
 
 

@@ -159,6 +159,15 @@ def test_globs_are_sorted_and_read_once(tmp_path):
   assert documents(inputs) == [b, a]
 
 
+def test_names_of_inputs_are_kept_as_they_are(tmp_path, monkeypatch):
+  """Prepared folders hold the names, and are compared by them."""
+  write(tmp_path / "a.txt", "a")
+  monkeypatch.chdir(tmp_path)
+  for name in ("./a.txt", f"{tmp_path}/./a.txt", "./*.txt"):
+    (source,) = sources.find_sources(name)
+    assert source.name == name.replace("*", "a")
+
+
 def test_missing_inputs(tmp_path):
   with pytest.raises(ValueError, match=r"x\.txt: no such file"):
     documents(tmp_path / "x.txt")

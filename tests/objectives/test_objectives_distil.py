@@ -361,7 +361,7 @@ def test_teachers_that_do_not_fit_are_refused(folder, tmp_path):
   with open(vocab, "w") as f:
     f.write(text.replace("w9\n", "x9\n"))
   with refused(
-    match="prepared: its piece 9 is 'w9', that of teacher.* is 'x9'"
+    match="prepared: its piece 9 is 'w9', but in teacher.* it is 'x9'"
   ):
     building.build(config_lib.parse(distilled((prepared, other))))
   os.remove(vocab)

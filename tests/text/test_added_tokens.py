@@ -1,5 +1,6 @@
-"""Added tokens: read as transformers reads them, wherever a text is read."""
+"""Tests that added tokens are read as transformers reads them."""
 
+import itertools
 import json
 import pickle
 
@@ -26,7 +27,7 @@ def read_folder(path):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "gpt1"])
 def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
-  """In every form, by every way to read a text, before and after saving."""
+  """They agree for all files that declare tokens, and after saving."""
   transformers = pytest.importorskip("transformers")
   open_there = transformers.AutoTokenizer.from_pretrained
   path = write_model(tmp_path / "a", kind, form)
@@ -41,7 +42,8 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
   assert v.added_ids == again.added_ids == sorted(numbered(MAKE[kind]()))
   assert v.unmasked_ids == [v.pieces.index("[E1]")] == again.unmasked_ids
   assert v.boundary.tolist() == again.boundary.tolist()
-  # A literal special token of the family is text, other than there.
+  # transformers reads a literal [SEP] as the special token, `encode_batch` as
+  # text.
   texts = [text for text in TEXTS if "[SEP]" not in text]
   for text in texts:
     wanted = reference(
@@ -49,16 +51,16 @@ def test_ids_and_offsets_are_those_of_transformers(kind, form, tmp_path):
     )
     ids = wanted["input_ids"]
     offsets = [tuple(pair) for pair in wanted["offset_mapping"]]
-    for one in (v, again, pickle.loads(pickle.dumps(v))):
-      (encoded,) = one.encode_offsets([text])
+    for vocabulary in (v, again, pickle.loads(pickle.dumps(v))):
+      (encoded,) = vocabulary.encode_offsets([text])
       assert (encoded.ids, encoded.offsets) == (ids, offsets), text
-      assert one.encode_batch([text]) == [ids], text
-      assert one.encode_batch([text, text]) == [ids, ids], text
-      assert one.encode_special(text) == ids, text
+      assert vocabulary.encode_batch([text]) == [ids], text
+      assert vocabulary.encode_batch([text, text]) == [ids, ids], text
+      assert vocabulary.encode_special(text) == ids, text
     assert with_special.encode(text).ids == reference(text)["input_ids"]
     assert reopened(text)["input_ids"] == reference(text)["input_ids"], text
   flat, lengths = v.encode_flat(texts)
-  assert flat.tolist() == sum(v.encode_batch(texts), [])
+  assert flat.tolist() == list(itertools.chain(*v.encode_batch(texts)))
   assert lengths.tolist() == list(map(len, v.encode_batch(texts)))
 
 
@@ -83,20 +85,19 @@ FLAGS = {
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_each_flag(name):
-  """By hand; unknown pieces and those of other words are left out."""
+  """Pieces of the words between the tokens are not compared."""
   flags, wanted = FLAGS[name]
   fields = {"content": "covid19", **flags}
   v = longer("bert", added_tokens.make_token(fields))
-  found = tokens(v, "the covid19n  COVID19 the")
-  shown = [pair for pair in found if pair[0] in ("covid19", "n")]
-  assert shown == wanted
-  # The words around it are read as before.
-  assert found[0] == ("the", "the") and found[-1] == ("the", "the")
+  pairs = tokens(v, "the covid19n  COVID19 the")
+  assert [pair for pair in pairs if pair[0] in ("covid19", "n")] == wanted
+  # The words around the token are read as without it.
+  assert pairs[0] == ("the", "the") and pairs[-1] == ("the", "the")
 
 
 @pytest.mark.parametrize("kind", MAKE)
-def test_only_tokens_beyond_the_family_s_are_read_in_a_text(kind):
-  """A corpus must not be able to write [MASK], whatever else was added."""
+def test_special_tokens_of_the_family_stay_text(kind):
+  """The text of a corpus cannot contain [MASK], whatever tokens are added."""
   v = longer(kind)
   names = sorted(added_tokens.role_tokens(v))
   text = " ".join(f"{name}[E1]" for name in names)
@@ -104,13 +105,13 @@ def test_only_tokens_beyond_the_family_s_are_read_in_a_text(kind):
   roles = {v.pieces.index(name) for name in names} - {v.special.unk}
   assert not roles & set(ids)
   assert ids.count(v.pieces.index("[E1]")) == len(names)
-  # In a text that may hold special tokens each is one, as before.
+  # `encode_special` reads the family's special tokens as well.
   ids = v.encode_special(text)
   assert set(ids) >= {v.pieces.index(name) for name in names}
 
 
-def test_a_role_that_is_no_piece_of_the_model_keeps_later_ids():
-  """The model's own vocabulary ends before the mask."""
+def test_a_special_token_outside_of_the_model_keeps_later_ids():
+  """The mask is an added token here, and not a piece of the model."""
   v = MAKE["bert"]()
   content = json.loads(added_tokens.with_special_tokens(v).to_str())
   size = len(content["model"]["vocab"])
@@ -122,15 +123,15 @@ def test_a_role_that_is_no_piece_of_the_model_keeps_later_ids():
     | added_tokens.flags_of(AddedToken(name, special=True))
     for number, name in ((size - 1, "[MASK]"), (size, "[E1]"))
   ]
-  made = open_vocabulary.from_json(json.dumps(content))
-  assert made.special.mask == size - 1 and made.added_ids == [size]
-  (ids,) = made.encode_batch(["the [E1] [MASK]"])
+  opened = open_vocabulary.from_json(json.dumps(content))
+  assert opened.special.mask == size - 1 and opened.added_ids == [size]
+  (ids,) = opened.encode_batch(["the [E1] [MASK]"])
   assert ids[1] == size and size - 1 not in ids
-  assert made.encode_special("[E1] [MASK]") == [size, size - 1]
+  assert opened.encode_special("[E1] [MASK]") == [size, size - 1]
 
 
 def test_tagged_words_are_those_of_transformers():
-  """Each word alone, with a space before it but for added tokens."""
+  """Each word gets a space before it, unless it is an added token."""
   transformers = pytest.importorskip("transformers")
   v = longer("roberta", *ADDED[:3])
   vocab = {p: i for i, p in enumerate(MAKE["roberta"]().pieces)}
@@ -149,7 +150,7 @@ def test_tagged_words_are_those_of_transformers():
   assert numbers == wanted.word_ids()
 
 
-def test_answers_have_no_space_of_a_stripped_token():
+def test_answers_do_not_include_the_spaces_of_a_token():
   token = added_tokens.make_token(
     {"content": "<x>", "lstrip": True, "rstrip": True}
   )
@@ -165,13 +166,13 @@ TEXT_OF_WORDS = "an covid19n covid19 the[E1]the an covid19."
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_an_added_token_is_one_word(kind, tmp_path):
-  """What follows it begins another one, in memory and in prepared folders."""
+  """The piece after it begins a word, in memory and in prepared folders."""
   v = longer(kind)
   (ids,) = v.encode_batch([TEXT_OF_WORDS])
   starts = v.word_starts(ids)
-  alone = [i for i, number in enumerate(ids) if number in v.added_ids]
-  assert len(alone) >= 4 and starts[alone].all()
-  after = [i + 1 for i in alone if i + 1 < len(ids)]
+  added = [i for i, number in enumerate(ids) if number in v.added_ids]
+  assert len(added) >= 4 and starts[added].all()
+  after = [i + 1 for i in added if i + 1 < len(ids)]
   assert starts[after].all()
   documents = writer.EncodedDocuments(
     np.array(ids, np.uint16), np.array([len(ids)]), np.array([1])
@@ -185,13 +186,16 @@ def test_an_added_token_is_one_word(kind, tmp_path):
     str(tmp_path), v.num_ids, v.boundary, v.boundary_is_end, v.is_added
   )
   bits = np.fromfile(tmp_path / "train.word_starts", np.uint8)
-  found = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(bool)
-  assert found.tolist() == starts.tolist()
+  flags = np.unpackbits(bits, bitorder="little")[: len(ids)].astype(bool)
+  assert flags.tolist() == starts.tolist()
 
 
 @pytest.mark.parametrize("name", ["token", "whole_word", "span"])
-def test_special_ones_are_never_hidden_nor_drawn(name):
-  """Plain ones are hidden as any other word; sizes leave no accident."""
+def test_special_added_tokens_are_never_masked_or_drawn(name):
+  """Other added tokens are masked like any word.
+
+  There are so many rows that a token which may be drawn is drawn.
+  """
   v = longer("roberta", *ADDED[:2])
   plain, special = v.added_ids
   rng = np.random.default_rng(0)
@@ -225,7 +229,7 @@ def test_special_ones_are_never_hidden_nor_drawn(name):
       batch["input_ids"], batch["mlm_positions"].astype(np.int64), 1
     )[used]
     drawn |= set(after[(after != labels) & (after != v.special.mask)].tolist())
-    # The special ones are where they were.
+    # All special tokens are still in the rows.
     count = sum(s.count(special) for d in documents for s in d)
     assert (batch["input_ids"] == special).sum() == count
   assert len(drawn) > 100 and special not in drawn
@@ -235,8 +239,8 @@ def test_special_ones_are_never_hidden_nor_drawn(name):
 def test_files_that_contradict_each_other_are_named(tmp_path):
   def refused(match, **changes):
     path = write_model(tmp_path / "x", "bert", "added_tokens.json")
-    for name, value in changes.items():
-      text = value if isinstance(value, str) else json.dumps(value)
+    for name, content in changes.items():
+      text = content if isinstance(content, str) else json.dumps(content)
       (tmp_path / "x" / f"{name}.json").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=match):
       open_vocabulary.load(path)
@@ -276,13 +280,13 @@ TWINS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", TWINS)
 def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
-  """One exact spelling is one token, whatever the library's hashes are."""
+  """An exact spelling always gives the same token, in every process."""
   transformers = pytest.importorskip("transformers")
   messages.note_once.cache_clear()
   contents, text, wanted = TWINS[name]
   v = MAKE["bert"]()
   size = v.vocab_size
-  both = [AddedToken(content, normalized=True) for content in contents]
+  new = [AddedToken(content, normalized=True) for content in contents]
   written = {"vocab.txt": v.files["vocab.txt"]}
   if form == "added_tokens.json":
     by_id = {content: size + i for i, content in enumerate(contents)}
@@ -290,20 +294,20 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   elif form == "tokenizer_config.json":
     by_id = {
       str(size + i): {"content": t.content, **added_tokens.flags_of(t)}
-      for i, t in enumerate(both)
+      for i, t in enumerate(new)
     }
     settings = {"do_lower_case": True, "added_tokens_decoder": by_id}
     written[form] = json.dumps(settings).encode()
   else:
-    v.with_special.add_tokens(both)
+    v.with_special.add_tokens(new)
     written = {form: v.with_special.to_str().encode()}
   path = write(tmp_path / "a", written)
   opened = open_vocabulary.load(path)
-  said = capfd.readouterr().err
-  assert said.startswith("warning: the added tokens ") and said.count("\n") == 1
+  line = capfd.readouterr().err
+  assert line.startswith("warning: the added tokens ") and line.count("\n") == 1
   twins = [c for c in contents if c not in ("a1", "[E]")]
-  assert " and ".join(map(repr, twins)) + " are equal" in said
-  assert f"{twins[0]!r} is read for all spellings but {twins[1]!r}" in said
+  assert " and ".join(map(repr, twins)) + " are equal" in line
+  assert f"{twins[0]!r} is read for all spellings but {twins[1]!r}" in line
   numbers = [size + int(digit) for digit in wanted]
 
   def ids_of(ids):
@@ -313,33 +317,33 @@ def test_tokens_that_cleaning_makes_equal(name, form, tmp_path, capfd):
   with_special = model_tokenizer.build(read_folder(tmp_path / "a"), path)
   again = open_vocabulary.load(str(tmp_path / "b"))
   (tmp_path / "b" / "config.json").write_text('{"model_type": "bert"}')
-  there = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
-  for one in (opened, again, pickle.loads(pickle.dumps(opened))):
-    (ids,) = one.encode_batch([text])
+  reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "b")
+  for vocabulary in (opened, again, pickle.loads(pickle.dumps(opened))):
+    (ids,) = vocabulary.encode_batch([text])
     assert ids_of(ids) == numbers
-    assert ids_of(one.encode_special(text)) == numbers
+    assert ids_of(vocabulary.encode_special(text)) == numbers
   assert ids_of(with_special.encode(text).ids) == numbers
-  assert ids_of(there(text)["input_ids"]) == numbers
-  numbered_there = there.get_added_vocab()
-  assert [numbered_there[c] for c in contents] == [
+  assert ids_of(reference(text)["input_ids"]) == numbers
+  reference_ids = reference.get_added_vocab()
+  assert [reference_ids[c] for c in contents] == [
     *range(size, size + len(contents))
   ]
-  # The written file tells the two apart, so there is no second warning.
+  # In the written file the tokens differ, so there is no second warning.
   messages.note_once.cache_clear()
   open_vocabulary.load(str(tmp_path / "b"))
   assert not capfd.readouterr().err
 
 
-def test_equal_tokens_that_a_longer_one_holds_are_said(capfd):
+def test_equal_tokens_inside_a_longer_one_give_a_warning(capfd):
   messages.note_once.cache_clear()
   longer("bert", *map(AddedToken, ("covid", "COVID", "Covid19", "b")))
-  said = capfd.readouterr().err
-  assert "'covid' and 'COVID' are equal" in said
-  assert "from process to process, since 'Covid19' holds them too" in said
+  line = capfd.readouterr().err
+  assert "'covid' and 'COVID' are equal" in line
+  assert "from process to process, since 'Covid19' holds them too" in line
 
 
 def test_a_shared_tokenizer_reads_the_same_in_a_worker():
-  """What the library's own pickle forgets is set again."""
+  """The library's pickle loses a setting, which is restored."""
   v = longer("bert")
   copy = pickle.loads(pickle.dumps(v))
   assert copy == v and copy.plain.encode_special_tokens

@@ -1,4 +1,4 @@
-"""A model with added tokens gives transformers' numbers by every command."""
+"""Tests that all commands agree with transformers for added tokens."""
 
 import json
 
@@ -37,11 +37,13 @@ def write(path, kind, head, form):
   write_model(path, kind, form)
   tokenizer = transformers.AutoTokenizer.from_pretrained(path)
   name = kind.capitalize()
-  more = {"bert": {}, "roberta": {"type_vocab_size": 1}, "albert": {}}[kind]
-  if kind == "albert":
-    more = dict(embedding_size=8, num_hidden_groups=1)
+  family_sizes = {
+    "bert": {},
+    "roberta": {"type_vocab_size": 1},
+    "albert": {"embedding_size": 8, "num_hidden_groups": 1},
+  }
   config = getattr(transformers, f"{name}Config")(
-    vocab_size=len(tokenizer), num_labels=3, **SIZES, **more
+    vocab_size=len(tokenizer), num_labels=3, **SIZES, **family_sizes[kind]
   )
   torch.manual_seed(0)
   model = getattr(transformers, name + HEADS[head])(config).eval()
@@ -64,31 +66,30 @@ def run(model, tokenizer, text):
   ],
 )
 def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
-  """Of the folder, converted, converted back, exported, and prepared."""
-  path = str(tmp_path / "theirs")
-  model, tokenizer = write(tmp_path / "theirs", kind, "classes", form)
+  """The model is used as published, converted, converted back and exported."""
+  path = str(tmp_path / "published")
+  model, tokenizer = write(tmp_path / "published", kind, "classes", form)
   wanted = [
     torch.softmax(run(model, tokenizer, text).logits[0], -1).tolist()
     for text in PLAIN
   ]
   opened = loading.open_model(path)
-  model_folder.write(str(tmp_path / "ours"), opened.weights)
-  hf.write(str(tmp_path / "back"), loading.read(str(tmp_path / "ours")))
+  model_folder.write(str(tmp_path / "converted"), opened.weights)
+  hf.write(str(tmp_path / "back"), loading.read(str(tmp_path / "converted")))
   export.save(
     str(tmp_path / "program"), opened, lengths=[64], platforms=["cpu"]
   )
   examples = [{"id": i, "texts": [text]} for i, text in enumerate(PLAIN)]
-  for name in ("theirs", "ours", "back"):
-    predictor = predict.open_predictor(str(tmp_path / name), length=64)
-    found = predict.predict(predictor, examples)
-    chances = [[*row["probabilities"].values()] for row in found]
-    # float32 logits of order 10 in two libraries.
-    np.testing.assert_allclose(chances, wanted, atol=2e-5)
-  predictor = export.load(str(tmp_path / "program"))
-  found = predict.predict(predictor, examples)
-  chances = [[*row["probabilities"].values()] for row in found]
-  np.testing.assert_allclose(chances, wanted, atol=2e-5)
-  for name in ("back", "theirs"):
+  predictors = [
+    predict.open_predictor(str(tmp_path / name), length=64)
+    for name in ("published", "converted", "back")
+  ]
+  for predictor in (*predictors, export.load(str(tmp_path / "program"))):
+    rows = predict.predict(predictor, examples)
+    probabilities = [[*row["probabilities"].values()] for row in rows]
+    # Two libraries compute float32 logits of about 10.
+    np.testing.assert_allclose(probabilities, wanted, atol=2e-5)
+  for name in ("back", "published"):
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
     assert [again(t)["input_ids"] for t in PLAIN] == [
       tokenizer(t)["input_ids"] for t in PLAIN
@@ -97,18 +98,18 @@ def test_probabilities_are_those_of_transformers(kind, form, tmp_path):
 
 
 def _check_task(tmp_path, path, tokenizer):
-  """`prepare-task` reads the same, alone and in pairs."""
+  """`prepare-task` gives single texts and pairs the same ids."""
   lines = [
     json.dumps({"a": a, "b": b, "label": "x"})
     for a, b in zip(PLAIN, PLAIN[::-1], strict=True)
   ]
   (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
-  known = task_inputs.find(
+  task = task_inputs.find(
     "mine", "classification", "text=a,pair=b,label=label", ["x", "y"]
   )
   prepare_task.prepare(
-    known,
-    task_inputs.parse_inputs(known, [f"train={tmp_path}/t.jsonl"]),
+    task,
+    task_inputs.parse_inputs(task, [f"train={tmp_path}/t.jsonl"]),
     path,
     str(tmp_path / "task"),
     64,
@@ -129,32 +130,33 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
     tmp_path / "fill", "bert", "fill", "added_tokens.json"
   )
   mask = tokenizer.mask_token_id
-  # Each token masked in turn, by hand.
+  # Mask one token after the other.
   wanted = []
   for text in PLAIN[:3]:
     ids = torch.tensor(tokenizer(text)["input_ids"])
     inner = range(1, len(ids) - 1)
     rows = torch.stack([ids.clone() for _ in inner])
-    for row, place in zip(rows, inner, strict=True):
-      row[place] = mask
+    for row, position in zip(rows, inner, strict=True):
+      row[position] = mask
     with torch.no_grad():
       log_p = torch.log_softmax(model(input_ids=rows).logits, -1)
     picked = [log_p[i - 1, i, ids[i]] for i in inner]
     wanted.append(float(sum(picked)))
   opened = load(path, default_tower="discriminator")
-  found = likelihood.score(opened, PLAIN[:3])
-  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  scores = likelihood.score(opened, PLAIN[:3])
+  np.testing.assert_allclose(scores, wanted, rtol=1e-5)
   text = "the covid19 [MASK] in New York [E1]"
   logits = run(model, tokenizer, text).logits[0]
-  place = tokenizer(text)["input_ids"].index(mask)
-  best = torch.softmax(logits[place], -1).topk(3)
+  position = tokenizer(text)["input_ids"].index(mask)
+  best = torch.softmax(logits[position], -1).topk(3)
   predictor = predict.open_predictor(path, top=3)
-  (made,) = predict.predict(predictor, [{"id": 0, "text": text}])
+  (prediction,) = predict.predict(predictor, [{"id": 0, "text": text}])
+  (candidates,) = prediction["masks"]
   pieces = list(predictor.vocabulary.pieces)
-  numbers = [pieces.index(c["token"]) for c in made["masks"][0]]
+  numbers = [pieces.index(candidate["token"]) for candidate in candidates]
   assert numbers == best.indices.tolist()
-  chances = [c["probability"] for c in made["masks"][0]]
-  np.testing.assert_allclose(chances, best.values.tolist(), atol=1e-5)
+  probabilities = [candidate["probability"] for candidate in candidates]
+  np.testing.assert_allclose(probabilities, best.values.tolist(), atol=1e-5)
   for text, row in zip(PLAIN, features.extract(opened, PLAIN), strict=True):
     encoder = run(model.bert, tokenizer, text).last_hidden_state[0].numpy()
     assert list(row.tokens) == tokenizer(text).tokens()

@@ -1,4 +1,4 @@
-"""ELMo's characters: rows of words, offsets, and seqio's form of the same."""
+"""Tests ELMo's characters: rows of words, offsets, and seqio's vocabulary."""
 
 import pickle
 
@@ -21,7 +21,7 @@ TEXTS = [
 
 
 def slow_row(word):
-  """bilm/data.py, _convert_word_to_char_ids, and one more for each."""
+  """Returns what bilm/data.py, _convert_word_to_char_ids does, plus 1."""
   row = [260] * 50
   row[0] = 258
   encoded = word.encode("utf-8", "ignore")[:48]
@@ -33,16 +33,17 @@ def slow_row(word):
 
 def test_rows_are_those_of_the_words():
   plain, bounded = Characters(), Characters(boundaries=True)
-  for text, ids, more in zip(
+  for text, ids, with_ends in zip(
     TEXTS, plain.encode_batch(TEXTS), bounded.encode_batch(TEXTS), strict=True
   ):
     assert ids.dtype == np.int32 and ids.shape == (len(text.split()), 50)
     assert ids.tolist() == [slow_row(word) for word in text.split()]
-    np.testing.assert_array_equal(more[1:-1], ids)
-    assert more[0].tolist() == characters.word_ids(characters.BEGIN_SENTENCE)
-    assert more[-1].tolist() == characters.word_ids(characters.END_SENTENCE)
+    begin = characters.word_ids(characters.BEGIN_SENTENCE)
+    end = characters.word_ids(characters.END_SENTENCE)
+    np.testing.assert_array_equal(with_ends[1:-1], ids)
+    assert with_ends[0].tolist() == begin and with_ends[-1].tolist() == end
     np.testing.assert_array_equal(
-      characters.sentence_ids(text.split(), boundaries=True), more
+      characters.sentence_ids(text.split(), boundaries=True), with_ends
     )
   assert plain.encode_batch([]) == []
   copy = pickle.loads(pickle.dumps(bounded))
@@ -50,7 +51,7 @@ def test_rows_are_those_of_the_words():
 
 
 def test_lone_surrogates_have_no_bytes():
-  """As published: errors="ignore"."""
+  """The published program encodes words with errors="ignore"."""
   (ids,) = Characters().encode_batch(["a\ud800b \udfff"])
   assert ids.tolist() == [slow_row("ab"), slow_row("")]
 
@@ -67,7 +68,7 @@ def test_offsets_are_slices_of_the_raw_text():
       assert slices == (["", *text.split(), ""] if bounded else text.split())
 
 
-def test_marks_are_special_on_request():
+def test_symbols_of_sentences_are_read_on_request():
   v = Characters()
   ids = v.encode_special("<S> a </S> <S>a")
   assert ids[:3].tolist() == characters.sentence_ids(["a"]).tolist()
@@ -90,7 +91,7 @@ def test_decode_gives_the_words_back(bounded):
 
 @pytest.mark.parametrize("bounded", [False, True])
 def test_seqio(bounded):
-  """Both forms are equal, for strings alone and together, in a data set."""
+  """`encode` and `encode_tf` agree for one string, a batch and a data set."""
   tf = pytest.importorskip("tensorflow", reason="the extra [data] is not there")
   pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks.text_vocabulary import CharacterVocabulary
@@ -98,23 +99,23 @@ def test_seqio(bounded):
   v = CharacterVocabulary(bounded)
   assert v == CharacterVocabulary(bounded) != CharacterVocabulary(not bounded)
   assert (v.vocab_size, v.eos_id, v.unk_id, v.pad_id) == (262, None, None, 0)
-  right = [np.reshape(v.encode(text), (-1, 50)).tolist() for text in TEXTS]
+  wanted = [np.reshape(v.encode(text), (-1, 50)).tolist() for text in TEXTS]
   many = v.encode_tf(tf.constant(TEXTS))
   assert many.dtype == tf.int32 and many.shape.as_list() == [8, None, 50]
-  assert many.to_list() == right
-  data = tf.data.Dataset.from_tensor_slices(TEXTS)
-  for ds in (data.batch(8).map(v.encode_tf).unbatch(), data.map(v.encode_tf)):
-    assert [row.tolist() for row in ds.as_numpy_iterator()] == right
-  decoded = data.map(v.encode_tf).map(v.decode_tf).as_numpy_iterator()
-  assert [x.decode() for x in decoded] == [v.decode(row) for row in right]
+  assert many.to_list() == wanted
+  texts = tf.data.Dataset.from_tensor_slices(TEXTS)
+  for ds in (texts.batch(8).map(v.encode_tf).unbatch(), texts.map(v.encode_tf)):
+    assert [row.tolist() for row in ds.as_numpy_iterator()] == wanted
+  decoded = texts.map(v.encode_tf).map(v.decode_tf).as_numpy_iterator()
+  assert [x.decode() for x in decoded] == [v.decode(row) for row in wanted]
   padded = v.decode_tf(many.to_tensor()).numpy()
-  assert [x.decode() for x in padded] == [v.decode(row) for row in right]
+  assert [x.decode() for x in padded] == [v.decode(row) for row in wanted]
   broken = [b"a\xffb \xc3", b"\xed\xa0\x80"]
-  want = [v.encode(text.decode("utf-8", "replace")) for text in broken]
-  assert v.encode_tf(tf.constant(broken)).to_list() == want
-  assert v.encode_tf(tf.constant(broken[0])).numpy().tolist() == want[0]
+  wanted = [v.encode(text.decode("utf-8", "replace")) for text in broken]
+  assert v.encode_tf(tf.constant(broken)).to_list() == wanted
+  assert v.encode_tf(tf.constant(broken[0])).numpy().tolist() == wanted[0]
 
 
-def test_text_is_no_words():
+def test_text_instead_of_words_is_refused():
   with pytest.raises(ValueError, match="'a text' is text.*split"):
     characters.batch(["a text"])

@@ -1,4 +1,4 @@
-"""Choices whose tokens do not fit are counted, not trained on in silence."""
+"""Tests that choices which lose tokens, because rows are short, are counted."""
 
 import json
 
@@ -33,23 +33,24 @@ def notes(folder, passage, question, options, length=512):
     str(folder / "out"),
     length,
   )
-  _, made, _ = encoded_rows.load(str(folder / "out"), "train")
-  ids = np.split(made.ids, made.starts[1:-1])
-  counts = {what: n for what, (n, _) in meta["notes"]["train"].items()}
+  _, rows, _ = encoded_rows.load(str(folder / "out"), "train")
+  ids = np.split(rows.ids, rows.starts[1:-1])
+  counts = {note: n for note, (n, _) in meta["notes"]["train"].items()}
   return counts, len({row.tobytes() for row in ids})
 
 
-# 509 of 512 places are for texts: at most 255 and 254 for two long ones.
+# A row of 512 tokens has room for 509 tokens of texts: at most 255 and 254 for
+# two long texts.
 @pytest.mark.parametrize(
   "passage, question, option, suffix, wanted, different",
   [
-    # All of the options is gone, and four equal rows are left.
+    # No token of an option fits, so the four rows are equal.
     (600, 290, 10, "", {CUT: 4, LOST: 1, EQUAL: 1}, 1),
-    # Half of them.
+    # Half of the tokens of an option fit.
     (600, 250, 8, "", {CUT: 4, LOST: 1}, 4),
-    # The passage alone is cut.
+    # Only the passage is cut.
     (600, 100, 10, "", {CUT: 4}, 4),
-    # The common end of all options is cut, and the question after a blank.
+    # The end that all options share is cut, or the question after a blank.
     (600, 244, 10, "cat cat", {CUT: 4}, 4),
     (600, -300, 10, "", {CUT: 4}, 4),
     (300, 100, 10, "", {}, 4),
@@ -60,27 +61,27 @@ def test_options_that_are_cut_are_counted(
 ):
   options = [f"{words(option, seed)} {suffix}" for seed in range(1, 5)]
   asked = words(question) if question > 0 else "_ " + words(-question)
-  found = notes(tmp_path, words(passage, 9), asked, options)
-  assert found == (wanted, different)
+  counts = notes(tmp_path, words(passage, 9), asked, options)
+  assert counts == (wanted, different)
 
 
-def test_options_that_were_equal_have_not_become_so(tmp_path):
+def test_options_that_were_equal_before_are_not_counted(tmp_path):
   options = [words(10, seed) for seed in (1, 1, 2, 3)]
   assert notes(tmp_path, words(600, 9), words(100), options) == ({CUT: 4}, 3)
 
 
-def test_the_command_names_them(tmp_path, monkeypatch, capsys):
-  """Of another task of choices; as many as there are, the first by id."""
+def test_the_command_prints_the_examples(tmp_path, monkeypatch, capsys):
+  """It prints the number of such examples, and the ids of the first ones."""
   header = ",sent1,sent2,ending0,ending1,ending2,ending3,label\n"
-  lines = [
+  examples = [
     f"{i},{words(30, i)},{words(size)},a,b,cat,dog,1\n"
     for i, size in enumerate((30, 5, 40))
   ]
-  path = files.write(tmp_path / "a.csv", header + "".join(lines))
+  path = files.write(tmp_path / "a.csv", header + "".join(examples))
   flags = ["--task=swag", f"--input=train={path}", "--length=32"]
   flags += [f"--vocab={files.wordpiece(tmp_path)}"]
   flags += [f"--output={tmp_path / 'out'}"]
   execute(["prepare-task", *flags])
-  said = capsys.readouterr().err.splitlines()
-  assert f"train: 2 {LOST}: 0, 2" in said
-  assert f"train: 2 {EQUAL}: 0, 2" in said
+  lines = capsys.readouterr().err.splitlines()
+  assert f"train: 2 {LOST}: 0, 2" in lines
+  assert f"train: 2 {EQUAL}: 0, 2" in lines

@@ -1,6 +1,6 @@
-"""Text of many languages through every kind of tokenizer.
+"""Tests every kind of tokenizer on text of many languages.
 
-How text is cleaned is asked for once, when the vocabulary is trained.
+The cleaning of text is chosen once, when the vocabulary is trained.
 """
 
 import functools
@@ -58,7 +58,7 @@ def train(tmp_path_factory):
 
 
 def cleaned(text, lower_case=True, keep_accents=None):
-  """BERT's cleaning, restated: joiners, capitals, marks that take no space."""
+  """Returns a text that is cleaned as BERT does, by other code."""
   text = text.replace("\u200c", "").replace("\u200d", "")
   if lower_case:
     text = text.lower()
@@ -83,18 +83,18 @@ def test_nothing_is_unknown_and_offsets_slice(kind, options, train):
     covered = np.zeros(len(line), bool)
     for begin, end in encoded.offsets:
       covered[begin:end] = True
-    left_out = "".join(np.array(list(line))[~covered])
-    assert left_out.strip() == "", line
+    uncovered = "".join(np.array(list(line))[~covered])
+    assert uncovered.strip() == "", line
     if kind == "wordpiece":
       for i, (begin, end) in zip(ids, encoded.offsets, strict=True):
         piece = vocabulary.pieces[i].removeprefix("##")
-        right = cleaned(line[begin:end], **options)
-        assert right.replace("ς", "σ") == piece.replace("ς", "σ")
+        wanted = cleaned(line[begin:end], **options)
+        assert wanted.replace("ς", "σ") == piece.replace("ς", "σ")
 
 
 @pytest.mark.parametrize("kind, options", CASES)
 def test_whole_words_are_whole(kind, options, train):
-  """A piece begins a word behind white space, of BERT's also at a sign."""
+  """Words begin after white space; in WordPiece also at punctuation."""
   vocabulary = open_vocabulary.load(train(kind, **options))
   for line in LINES:
     (encoded,) = vocabulary.encode_offsets([line])
@@ -117,7 +117,7 @@ def test_whole_words_are_whole(kind, options, train):
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 @pytest.mark.parametrize("masking", ["whole_word", "ngram"])
 def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
-  """All pieces of a word are masked, or none."""
+  """Either all pieces of a word are masked, or none is."""
   folder = str(tmp_path / "prepared")
   prepare.prepare(
     train.text, train(kind, **CASED), folder, processes=1, heldout=0.0
@@ -129,21 +129,21 @@ def test_masks_take_whole_words_of_any_script(kind, masking, train, tmp_path):
   )
   batch = opened.read(0, 64)
   special = {i for i in vocabulary.special if i is not None}
-  several = 0
+  num_inner = 0  # The number of masked pieces that begin no word.
   for row in range(64):
     ids = batch["input_ids"][row].copy()
     masked = np.zeros(length, bool)
     real = batch["mlm_weights"][row] > 0
-    places = batch["mlm_positions"][row][real]
-    masked[places] = True
-    ids[places] = batch["mlm_ids"][row][real]
+    positions = batch["mlm_positions"][row][real]
+    masked[positions] = True
+    ids[positions] = batch["mlm_ids"][row][real]
     starts = vocabulary.boundary[ids]
     inside = ~np.isin(ids, [*special]) | masked
-    for place in np.flatnonzero(inside[1:] & ~starts[1:]) + 1:
-      if inside[place - 1]:
-        several += masked[place]
-        assert masked[place] == masked[place - 1], row
-  assert several > 20
+    for position in np.flatnonzero(inside[1:] & ~starts[1:]) + 1:
+      if inside[position - 1]:
+        num_inner += masked[position]
+        assert masked[position] == masked[position - 1], row
+  assert num_inner > 20
 
 
 @pytest.mark.parametrize("kind, options", CASES[:-1])
@@ -153,15 +153,14 @@ def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
   )
   vocabulary = open_vocabulary.load(train(kind, **options))
   open_vocabulary.save(vocabulary, str(tmp_path))
-  other = transformers.AutoTokenizer.from_pretrained(tmp_path)
-  right = other(LINES, add_special_tokens=False)["input_ids"]
-  assert vocabulary.encode_batch(LINES) == list(map(list, right))
+  reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  wanted = reference(LINES, add_special_tokens=False)["input_ids"]
+  assert vocabulary.encode_batch(LINES) == list(map(list, wanted))
   special = vocabulary.special
-  assert other.mask_token_id == special.mask and other.pad_token_id == (
-    special.pad
-  )
-  whole = other(LINES[0])["input_ids"]
-  assert whole == [special.cls, *right[0], special.sep]
+  assert reference.mask_token_id == special.mask
+  assert reference.pad_token_id == special.pad
+  with_special = reference(LINES[0])["input_ids"]
+  assert with_special == [special.cls, *wanted[0], special.sep]
   again = open_vocabulary.load(str(tmp_path))
   assert again.encode_batch(LINES) == vocabulary.encode_batch(LINES)
   assert again.lower_case == vocabulary.lower_case
@@ -169,15 +168,15 @@ def test_ids_are_those_of_transformers(kind, options, train, tmp_path):
   assert again.boundary.tolist() == vocabulary.boundary.tolist()
 
 
-# Marks in the order in which they are typed, which is not Unicode's.
+# Marks in the order in which people type them, which is not Unicode's order.
 TYPED = [
   "\u0645\u064f\u062d\u064e\u0645\u0651\u064e\u062f \u062f\u0651\u064e\u0629",
   "\u05e9\u05c1\u05bc\u05b8 \u05e9\u05bc\u05c1\u05b7\u05d1\u05bc\u05b8",
   "\u1014\u103a\u1037 \u1001\u103d\u1004\u1037\u103a",
   "\u0627\u0651\u064e \u0915\u094d\u093c \u0e14\u0e48\u0e38",
 ]
-# Marks in another order than NFC's, letters without composed form, controls,
-# white space of many kinds, quotes, ligatures, full width.
+# Marks in an order that NFC changes, letters without a composed character,
+# controls, kinds of white space, quotes, ligatures, letters of full width.
 ODD = [
   "Tie\u0302\u0301ng Vi\u00ea\u0323t, \u00e9\u0323, E\u0302\u0323,",
   "o\u031b\u0323 J\u030c \u0130 I\u0307 \u1e9e \u01c5 \ufb01n a\u0331\u0301",
@@ -195,7 +194,7 @@ ODD = [
   [STRIPPED, ACCENTS, CASED, dict(lower_case=False, keep_accents=False)],
 )
 def test_ids_are_those_of_sentencepiece(options, train):
-  """The file alone says how text is cleaned, to whoever reads it."""
+  """The model's file says how text is cleaned, also for SentencePiece."""
   path = train("unigram", **options)
   processor = sentencepiece.SentencePieceProcessor(model_file=path)
   vocabulary = open_vocabulary.load(path)
@@ -211,18 +210,20 @@ def test_ids_are_those_of_sentencepiece(options, train):
   assert vocabulary.encode_batch(lines) == processor.encode(lines)
 
 
-# The library takes marks one by one that have no letter before them, and does
-# not know pairs that are younger than SentencePiece's tables.
-ALONE = "\u0344\u0385\u1fc1\u1fcd\u1fce\u1fcf\u1fdd\u1fde\u1fdf\u1fed\u1fee"
-YOUNG = "\U00011938"
+# If there is no letter before marks, the library treats each mark by itself, so
+# these characters differ.
+MARKS = "\u0344\u0385\u1fc1\u1fcd\u1fce\u1fcf\u1fdd\u1fde\u1fdf\u1fed\u1fee"
+# The library has no rule for this pair, because SentencePiece's tables are
+# older.
+NEW_PAIRS = "\U00011938"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [STRIPPED, ACCENTS, CASED])
 def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
-  """Whole and in parts, between letters."""
+  """Characters stand between letters, composed and decomposed."""
   path = train("unigram", **options)
-  right = sentencepiece.SentencePieceNormalizer(
+  reference = sentencepiece.SentencePieceNormalizer(
     model_file=path,
     add_dummy_prefix=False,
     escape_whitespaces=False,
@@ -235,11 +236,10 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
       continue
     for text in (character, unicodedata.normalize("NFD", character)):
       text = f"a{text}b"
-      if (
-        right.normalize(text).split() != normalizer.normalize_str(text).split()
-      ):
+      words = normalizer.normalize_str(text).split()
+      if reference.normalize(text).split() != words:
         different.add(character)
-  assert different <= {*ALONE, *YOUNG}
+  assert different <= {*MARKS, *NEW_PAIRS}
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_every_code_point_is_cleaned_as_sentencepiece_does(options, train):
     ("nmt_nfkc", ACCENTS, lambda text: "".join(map(str.lower, text))),
   ],
 )
-def test_other_peoples_models(rule, options, prepared):
-  """Their rules stay, folded case is seen, and parts are put together."""
+def test_models_of_other_programs(rule, options, prepared):
+  """Their rules are used, and decomposed letters are composed."""
   model = io.BytesIO()
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter([prepared(line) for line in LINES * 3]),
@@ -272,8 +272,8 @@ def test_other_peoples_models(rule, options, prepared):
   content = model.getvalue()
   processor = sentencepiece.SentencePieceProcessor(model_proto=content)
   vocabulary = unigram.unigram(content, **options)
-  right = processor.encode([prepared(line) for line in LINES + TYPED])
-  assert vocabulary.encode_batch(LINES + TYPED) == right
+  wanted = processor.encode([prepared(line) for line in LINES + TYPED])
+  assert vocabulary.encode_batch(LINES + TYPED) == wanted
   if rule == "nmt_nfkc_cf":
     with pytest.raises(ValueError, match="and --no-lower-case .* asks for"):
       unigram.unigram(content, "x.model", lower_case=False)
@@ -281,8 +281,8 @@ def test_other_peoples_models(rule, options, prepared):
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 def test_korean_words_are_not_unknown(kind, tmp_path):
-  """Composed or in parts, also where the accents of letters are stripped."""
-  words = "바다 학교 선생님 저녁 친구 도시 골목 커피".split()
+  """Syllables may be composed or decomposed, and accents may be stripped."""
+  words = ["바다", "학교", "선생님", "저녁", "친구", "도시", "골목", "커피"]
   lines = [
     f"{a} {b}에서 {c}을 보았다." for a in words for b in words for c in words
   ]
@@ -297,9 +297,10 @@ def test_korean_words_are_not_unknown(kind, tmp_path):
     opened = reader.open_prepared(prepared)
     assert opened.unigrams[opened.special.unk] == 0
     vocabulary = open_vocabulary.load(prepared)
-    parts = [unicodedata.normalize("NFD", line) for line in lines]
+    decomposed = [unicodedata.normalize("NFD", line) for line in lines]
     if kind == "unigram" or not options:
-      assert vocabulary.encode_batch(parts) == vocabulary.encode_batch(lines)
+      ids = vocabulary.encode_batch(lines)
+      assert vocabulary.encode_batch(decomposed) == ids
 
 
 FRENCH = LANGUAGES["french"][-1]
@@ -307,7 +308,7 @@ FRENCH = LANGUAGES["french"][-1]
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
 @pytest.mark.parametrize(
-  "options, right",
+  "options, wanted",
   [
     (STRIPPED, "l ' ete , le cafe etait ferme"),
     (ACCENTS, "l ' été , le café était fermé"),
@@ -315,23 +316,24 @@ FRENCH = LANGUAGES["french"][-1]
   ],
 )
 def test_text_is_prepared_as_the_vocabulary_was_trained(
-  kind, options, right, train, tmp_path
+  kind, options, wanted, train, tmp_path
 ):
-  """Without a flag, and into a folder that says so again."""
+  """`prepare` needs no flags, and its folder has the settings too."""
   path = train(kind, **options)
   folder = str(tmp_path / "prepared")
   meta = prepare.prepare(train.text, path, folder, processes=1, heldout=0.0)
   vocabulary = open_vocabulary.load(folder)
   text = vocabulary.decode(vocabulary.encode_batch([FRENCH])[0])
-  assert text.replace(" ", "").startswith(right.replace(" ", ""))
+  assert text.replace(" ", "").startswith(wanted.replace(" ", ""))
   opened = reader.open_prepared(folder)
   assert opened.unigrams[opened.special.unk] == 0
   assert vocabulary.keep_accents == bool(options)
   assert meta["lower_case"] == (options != CASED) == vocabulary.lower_case
-  # The same command again, also with flags that say the same.
-  assert prepare.prepare(
+  # Flags that agree with the vocabulary change nothing.
+  again = prepare.prepare(
     train.text, path, folder, processes=1, heldout=0.0, **options
-  )["fingerprint"] == meta["fingerprint"]  # fmt: skip
+  )
+  assert again["fingerprint"] == meta["fingerprint"]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
@@ -373,7 +375,7 @@ def test_other_kinds_keep_capitals_and_accents(train):
 
 
 def test_words_are_whole_for_elmo():
-  """Joiners and the marks of Armenian, Hebrew, Catalan stand in words."""
+  """Joiners and the marks of Armenian, Hebrew and Catalan cut no word."""
   vocabulary = words.build(words.SPECIAL)
   for text in (
     "می‌خوانم",
@@ -387,11 +389,11 @@ def test_words_are_whole_for_elmo():
   ):
     (encoded,) = vocabulary.encode_offsets([f"a {text}. b"])
     end = 2 + len(text)
-    right = [(0, 1), (2, end), (end, end + 1), (end + 2, end + 3)]
-    assert encoded.offsets == right, text
+    wanted = [(0, 1), (2, end), (end, end + 1), (end + 2, end + 3)]
+    assert encoded.offsets == wanted, text
 
 
-def test_rules_of_words_travel(tmp_path):
+def test_rules_of_words_are_stored(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("don't stop, don't stop.\n" * 5, encoding="utf-8")
   output = str(tmp_path / "mine.txt")
@@ -405,8 +407,8 @@ def test_rules_of_words_travel(tmp_path):
     open_vocabulary.load(output, rules="words")
 
 
-def test_settings_stand_beside_the_file(train, tmp_path):
-  """Under transformers' name only where the vocabulary has one as well."""
+def test_settings_are_in_the_same_folder(train, tmp_path):
+  """They have transformers' name only if the vocabulary has one too."""
   vocabulary = open_vocabulary.load(train("wordpiece", **ACCENTS))
   content = vocabulary.files["vocab.txt"]
   settings = open_vocabulary.contents(vocabulary)["tokenizer_config.json"]
@@ -417,7 +419,7 @@ def test_settings_stand_beside_the_file(train, tmp_path):
     assert vocabulary.keep_accents == keep
   (tmp_path / "other.tokenizer_config.json").write_bytes(settings)
   assert open_vocabulary.load(str(tmp_path / "other.txt")).keep_accents
-  # Another vocabulary is not put beside settings that are not its own.
+  # A new vocabulary must not get the settings of another one.
   (tmp_path / "vocab.txt").unlink()
   with pytest.raises(ValueError, match="tokenizer_config.json is in the way"):
     train_vocab.train_vocab(
@@ -427,13 +429,13 @@ def test_settings_stand_beside_the_file(train, tmp_path):
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece", "words"])
 def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
-  """By the digest beside, whatever the bit does to the pieces."""
+  """The digest in the settings differs, even if the pieces are valid."""
   path = pathlib.Path(train(kind))
   content = path.read_bytes()
   settings = path.parent / "tokenizer_config.json"
   output = tmp_path / f"mine{path.suffix}"
-  beside = tmp_path / "mine.tokenizer_config.json"
-  beside.write_bytes(settings.read_bytes())
+  copy = tmp_path / "mine.tokenizer_config.json"
+  copy.write_bytes(settings.read_bytes())
   rng = random.Random(0)
   for _ in range(60):
     damaged = bytearray(content)
@@ -444,13 +446,13 @@ def test_a_flipped_bit_of_a_vocabulary_is_noticed(kind, train, tmp_path):
   output.write_bytes(content)
   pieces = open_vocabulary.load(str(path)).pieces
   assert open_vocabulary.load(str(output)).pieces == pieces
-  # Written by an earlier version, or somebody else's.
-  beside.unlink()
+  # Earlier versions and other programs write no digest.
+  copy.unlink()
   assert open_vocabulary.load(str(output)).pieces == pieces
 
 
-def test_a_digest_beside_a_model_changes_nothing(train, tmp_path):
-  """For this package, SentencePiece and transformers."""
+def test_the_digest_of_a_model_changes_no_ids(train, tmp_path):
+  """This package, SentencePiece and transformers agree."""
   transformers = pytest.importorskip("transformers")
   path = pathlib.Path(train("unigram"))
   settings = json.loads((path.parent / "tokenizer_config.json").read_text())
@@ -463,14 +465,14 @@ def test_a_digest_beside_a_model_changes_nothing(train, tmp_path):
   ids = open_vocabulary.load(with_digest).encode_batch(lines)
   assert ids == open_vocabulary.load(without).encode_batch(lines)
   assert ids == model.encode(lines) and lines
-  theirs = [
+  reference_ids = [
     transformers.AlbertTokenizer.from_pretrained(folder)(lines).input_ids
     for folder in (with_digest, without)
   ]
-  assert theirs[0] == theirs[1]
+  assert reference_ids[0] == reference_ids[1]
 
 
-def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
+def test_words_begin_by_the_released_rule_on_request(train, tmp_path):
   path = train("unigram", **CASED)
   starts = {}
   for rule in unigram.WORD_STARTS:
@@ -499,21 +501,21 @@ def test_words_begin_by_the_released_rule_if_that_is_asked(train, tmp_path):
     open_vocabulary.load(str(tmp_path), word_starts="albert")
 
 
-def test_preparing_says_that_pieces_are_out_of_reach(train, tmp_path, capsys):
-  """A vocabulary without settings, of text that kept its accents."""
-  with open(train("wordpiece", **ACCENTS), "rb") as f:
-    (tmp_path / "mine.txt").write_bytes(f.read())
+def test_preparing_warns_that_no_text_gives_pieces(train, tmp_path, capsys):
+  """The vocabulary has accents, but there are no settings that say so."""
+  content = pathlib.Path(train("wordpiece", **ACCENTS)).read_bytes()
+  (tmp_path / "mine.txt").write_bytes(content)
   path = str(tmp_path / "mine.txt")
-  for options, said in ((STRIPPED, True), (ACCENTS, False)):
+  for options, warns in ((STRIPPED, True), (ACCENTS, False)):
     folder = str(tmp_path / "-".join(["p", *options]))
     prepare.prepare(train.text, path, folder, processes=1, **options)
     lines = capsys.readouterr().err
-    assert ("of 3,000 pieces, such as" in lines) == said, lines
-    assert ("no text gives them" in lines) == said
+    assert ("of 3,000 pieces, such as" in lines) == warns, lines
+    assert ("no text gives them" in lines) == warns
 
 
-def test_a_seqio_task_takes_what_travels_with_the_vocabulary(train):
-  """Text that is tokenised on the way, and a flag for what does not travel."""
+def test_a_seqio_task_uses_the_settings_of_the_vocabulary(train):
+  """An option is needed only for `word_starts`, which is not in the file."""
   seqio = pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks import pretraining
 
@@ -561,6 +563,6 @@ def test_gpt1_is_always_lower_case(tmp_path):
   assert open_vocabulary.load(str(tmp_path), lower_case=True).lower_case
 
 
-def test_the_corpus_has_what_it_should():
+def test_the_corpus_is_complete():
   assert len(LANGUAGES) == 27 and {len(x) for x in LANGUAGES.values()} == {5}
   assert "korean, decomposed" in TEXTS and len(set(LINES)) == len(LINES)

@@ -1,4 +1,4 @@
-"""Vocabularies of many languages: what training says, and what it keeps."""
+"""Tests warnings and limits when vocabularies of many languages are trained."""
 
 import pytest
 from languages import LANGUAGES, TEXTS
@@ -25,8 +25,8 @@ CASED = dict(lower_case=False)
     ("unigram", "hebrew", None),
   ],
 )
-def test_marks_that_are_no_accents_are_missed(kind, language, share):
-  """Stripping accents takes them too, which training says."""
+def test_stripped_marks_that_are_no_accents_are_counted(kind, language, share):
+  """Stripping accents removes them too, so training prints a warning."""
   marks = cleaning.Marks(kind == "unigram")
   for line in TEXTS[language]:
     marks.add(line)
@@ -34,17 +34,20 @@ def test_marks_that_are_no_accents_are_missed(kind, language, share):
   assert line is None if share is None else f"warning: {share} of" in line
 
 
-def test_training_says_what_it_strips(tmp_path, capsys):
+def test_training_warns_that_it_strips_marks(tmp_path, capsys):
   text = tmp_path / "text.txt"
   text.write_text("\n".join(LANGUAGES["hindi"]), encoding="utf-8")
-  for options, said in ((STRIPPED, True), (ACCENTS, False), (CASED, False)):
+  for options, warns in ((STRIPPED, True), (ACCENTS, False), (CASED, False)):
     output = str(tmp_path / "-".join(["v", *options]))
     train_vocab.train_vocab(str(text), 100, output, **options)
-    assert ("--keep-accents keeps them" in capsys.readouterr().err) == said
+    assert ("--keep-accents keeps them" in capsys.readouterr().err) == warns
 
 
-def test_long_words_are_said(tmp_path, capsys):
-  """A sentence without spaces is one word: unknown, or masked as a whole."""
+def test_long_words_give_warnings(tmp_path, capsys):
+  """A sentence without spaces is one word.
+
+  WordPiece makes it unknown; a unigram model masks all of it or nothing.
+  """
   text = tmp_path / "text.txt"
   line = "".join(LANGUAGES["thai"]).replace(" ", "")
   assert len(line) > 100
@@ -57,12 +60,11 @@ def test_long_words_are_said(tmp_path, capsys):
   train_vocab.train_vocab(
     str(text), 100, output, kind="unigram", keep_accents=True
   )
-  for rule, said in (("space", True), ("albert", False)):
+  for rule, warns in (("space", True), ("albert", False)):
     prepare.prepare(
       str(text), output, str(tmp_path / rule), processes=1, word_starts=rule
     )
-    message = "--word-starts=albert" in capsys.readouterr().err
-    assert message == said
+    assert ("--word-starts=albert" in capsys.readouterr().err) == warns
 
 
 def test_long_lines_are_not_dropped(tmp_path):
@@ -81,7 +83,7 @@ def test_long_lines_are_not_dropped(tmp_path):
 
 
 def test_many_characters_are_pieces_of_a_large_vocabulary(tmp_path):
-  """More than the 1,000 of Hugging Face's trainer, where they occur."""
+  """There may be more than the 1,000 characters of Hugging Face's trainer."""
   characters = [chr(0x4E00 + i) for i in range(1500)]
   text = tmp_path / "text.txt"
   text.write_text("".join(characters) * 2, encoding="utf-8")

@@ -1,7 +1,8 @@
-"""Ids and offsets are those of transformers' tokenizers."""
+"""Tests that ids and offsets are those of transformers' tokenizers."""
 
 import json
 import os
+import pathlib
 import random
 import unicodedata
 
@@ -15,16 +16,16 @@ transformers = pytest.importorskip(
 DATA = os.environ.get("BERT_JAX_TEST_DATA")
 if not DATA:
   pytest.skip("BERT_JAX_TEST_DATA names no folder", allow_module_level=True)
-VOCAB = os.path.join(DATA, "vocab")
+VOCAB = pathlib.Path(DATA, "vocab")
 
 
 def read(name):
-  with open(os.path.join(VOCAB, name), encoding="utf-8") as f:
-    return f.read()
+  return (VOCAB / name).read_text(encoding="utf-8")
 
 
+# Each of these functions returns a tokenizer and transformers' reference.
 def wordpiece(name, lower_case):
-  path = os.path.join(VOCAB, f"bert-base-{name}-vocab.txt")
+  path = str(VOCAB / f"bert-base-{name}-vocab.txt")
   return (
     open_vocabulary.load(path, lower_case=lower_case),
     transformers.BertTokenizer(vocab=path, do_lower_case=lower_case),
@@ -34,31 +35,30 @@ def wordpiece(name, lower_case):
 def gpt2(pieces="gpt2/encoder.json", cls="GPT2Tokenizer"):
   vocab = json.loads(read(pieces))
   merges = bpe.read_merges(read("gpt2/vocab.bpe"), "vocab.bpe")
-  theirs = getattr(transformers, cls)(vocab=vocab, merges=merges)
+  reference = getattr(transformers, cls)(vocab=vocab, merges=merges)
   if cls == "RobertaTokenizer":
-    # As in the files of the published models.
+    # The files of the published models have this flag.
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
-    theirs.add_special_tokens({"mask_token": mask})
-  return bpe.bytelevel(vocab, merges), theirs
+    reference.add_special_tokens({"mask_token": mask})
+  return bpe.bytelevel(vocab, merges), reference
 
 
 def gpt1():
   vocab = json.loads(read("gpt1/encoder_bpe_40000.json"))
   merges = bpe.read_merges(read("gpt1/vocab_40000.bpe"), "vocab_40000.bpe")
-  theirs = transformers.OpenAIGPTTokenizer(vocab=vocab, merges=merges)
-  return bpe.gpt1(vocab, merges), theirs
+  reference = transformers.OpenAIGPTTokenizer(vocab=vocab, merges=merges)
+  return bpe.gpt1(vocab, merges), reference
 
 
 def albert():
-  path = os.path.join(VOCAB, "albert_like", "30k-clean.model")
-  with open(path, "rb") as f:
-    content = f.read()
-  model = unigram.parse_model(content, path)
-  theirs = transformers.AlbertTokenizer(
+  path = VOCAB / "albert_like" / "30k-clean.model"
+  content = path.read_bytes()
+  model = unigram.parse_model(content, str(path))
+  reference = transformers.AlbertTokenizer(
     vocab=list(zip(model.pieces, model.scores, strict=True)),
     _spm_precompiled_charsmap=model.charsmap,
   )
-  return unigram.unigram(content, path), theirs
+  return unigram.unigram(content, str(path)), reference
 
 
 KINDS = {
@@ -72,10 +72,14 @@ KINDS = {
 
 
 def strings(points, count):
-  """Each code point between letters; random mixtures; what was no UTF-8."""
+  """Yields test texts.
+
+  They are each code point between two letters, and then `count` random mixtures
+  and texts with bytes that were not UTF-8.
+  """
   rng = random.Random(0)
 
-  def part():
+  def random_text():
     kind = rng.random()
     if kind < 0.4:
       return rng.choice(["the ", "Ab", " ", "don't", "x" * 120, "  ", "1,000"])
@@ -89,16 +93,17 @@ def strings(points, count):
 
   yield from (f"a{point}b" for point in points)
   for _ in range(count):
-    yield "".join(part() for _ in range(rng.randrange(20)))
+    yield "".join(random_text() for _ in range(rng.randrange(20)))
     broken = bytes(rng.randrange(256) for _ in range(9))
     yield broken.decode("utf-8", "replace")
 
 
 def with_marks(text, offsets):
-  """Offsets of transformers with all that belongs to a character.
+  """Extends transformers' offsets to all that belongs to a piece.
 
-  They are marks behind it, and the first sign of a quote that is two of them,
-  which ALBERT's cleaning makes one; no piece of another tokenizer lacks it.
+  These are the marks after its last character, and the first sign of a quote
+  of two signs. ALBERT's cleaning makes one sign of such a quote; other
+  tokenizers have a piece for each sign.
   """
   covered = {i for begin, end in offsets for i in range(begin, end)}
   attached = {0x200C, 0x200D, 0xFF9E, 0xFF9F}
@@ -118,21 +123,26 @@ def with_marks(text, offsets):
 
 
 def compare(kind, step, count):
-  ours, theirs = KINDS[kind]()
+  vocabulary, reference = KINDS[kind]()
   points = [chr(p) for p in range(0x110000) if not 0xD800 <= p < 0xE000]
   points = [p for p in points if unicodedata.category(p) != "Cn"][::step]
   rows = list(strings(points, count))
   for begin in range(0, len(rows), 10_000):
     batch = rows[begin : begin + 10_000]
-    right = theirs(batch, add_special_tokens=False, return_offsets_mapping=True)
-    found = ours.encode_offsets(batch, special=True)
-    for text, ids, offsets, mine in zip(
-      batch, right["input_ids"], right["offset_mapping"], found, strict=True
+    wanted = reference(
+      batch, add_special_tokens=False, return_offsets_mapping=True
+    )
+    for text, ids, offsets, encoded in zip(
+      batch,
+      wanted["input_ids"],
+      wanted["offset_mapping"],
+      vocabulary.encode_offsets(batch, special=True),
+      strict=True,
     ):
-      assert mine.ids == list(ids), repr(text)
-      assert mine.offsets == with_marks(text, offsets), repr(text)
-    plain = [encoded.ids for encoded in ours.encode_offsets(batch)]
-    assert ours.encode_batch(batch) == plain
+      assert encoded.ids == list(ids), repr(text)
+      assert encoded.offsets == with_marks(text, offsets), repr(text)
+    plain = [encoded.ids for encoded in vocabulary.encode_offsets(batch)]
+    assert vocabulary.encode_batch(batch) == plain
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,13 +153,17 @@ def test_sample(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_code_point(kind):
-  # The others clean text as one of these does.
+  # The other kinds clean text like one of these two.
   step = 1 if kind in ("uncased", "albert") else 5
   compare(kind, step=step, count=5_000)
 
 
 def folder_of(kind, path):
-  """Files of a model without tokenizer.json; transformers' tokenizer of it."""
+  """Writes a model's files without tokenizer.json.
+
+  Returns:
+    transformers' tokenizer for these files.
+  """
   if kind in ("uncased", "cased", "accents"):
     name = "cased" if kind == "cased" else "uncased"
     options = {"do_lower_case": kind != "cased"}
@@ -158,35 +172,35 @@ def folder_of(kind, path):
     (path / "vocab.txt").write_text(read(f"bert-base-{name}-vocab.txt"))
     (path / "tokenizer_config.json").write_text(json.dumps(options))
     return transformers.BertTokenizer(str(path / "vocab.txt"), **options)
-  ours, theirs = KINDS[kind]()
-  for name, content in ours.files.items():
+  vocabulary, reference = KINDS[kind]()
+  for name, content in vocabulary.files.items():
     if name != "tokenizer.json":
       (path / name).write_bytes(content)
-  return theirs
+  return reference
 
 
 @pytest.mark.parametrize(
   "kind", ["uncased", "cased", "accents", "roberta", "gpt1", "albert"]
 )
 def test_a_models_tokenizer(kind, tmp_path):
-  """It adds special tokens; settings are heeded for corpora as well."""
-  theirs = folder_of(kind, tmp_path)
+  """It adds special tokens. A vocabulary from the same files agrees with it."""
+  reference = folder_of(kind, tmp_path)
   files = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-  ours = model_tokenizer.build(files, str(tmp_path))
+  tokenizer = model_tokenizer.build(files, str(tmp_path))
   points = map(chr, range(0x3000))
   points = [c for c in points if unicodedata.category(c) != "Cn"]
   rows = list(strings(points, 500))
-  right = theirs(rows)["input_ids"]
-  assert [e.ids for e in ours.encode_batch(rows)] == list(map(list, right))
-  pairs = ours.encode_batch(list(zip(rows, rows[::-1], strict=True)))
-  right = theirs(rows, rows[::-1], return_token_type_ids=True)
-  assert [e.ids for e in pairs] == list(map(list, right["input_ids"]))
-  segments = list(map(list, right["token_type_ids"]))
+  wanted = list(map(list, reference(rows)["input_ids"]))
+  assert [e.ids for e in tokenizer.encode_batch(rows)] == wanted
+  pairs = tokenizer.encode_batch(list(zip(rows, rows[::-1], strict=True)))
+  wanted_pairs = reference(rows, rows[::-1], return_token_type_ids=True)
+  assert [e.ids for e in pairs] == list(map(list, wanted_pairs["input_ids"]))
+  segments = list(map(list, wanted_pairs["token_type_ids"]))
   assert [e.type_ids for e in pairs] == segments
-  plain = open_vocabulary.load(str(tmp_path))
-  found = [e.ids for e in plain.encode_offsets(rows)]
-  assert plain.encode_batch(rows) == found
+  vocabulary = open_vocabulary.load(str(tmp_path))
+  ids = [e.ids for e in vocabulary.encode_offsets(rows)]
+  assert vocabulary.encode_batch(rows) == ids
   if kind != "roberta":
-    right = theirs(rows, add_special_tokens=False)["input_ids"]
-    found = [e.ids for e in plain.encode_offsets(rows, special=True)]
-    assert found == list(map(list, right))
+    wanted = reference(rows, add_special_tokens=False)["input_ids"]
+    ids = [e.ids for e in vocabulary.encode_offsets(rows, special=True)]
+    assert ids == list(map(list, wanted))

@@ -1,4 +1,4 @@
-"""`--add-tokens FILE`, and tokenizers that have more pieces than a table."""
+"""Tests `--add-tokens FILE`, and tokenizers with more pieces than a table."""
 
 import json
 
@@ -36,12 +36,12 @@ def extend(vocabulary, path, text):
   return token_files.extend(vocabulary, str(path))
 
 
-def test_each_line_is_added_or_said(tmp_path):
+def test_each_line_is_added_or_reported(tmp_path):
   v = bert("the art new york")
-  made, line = extend(v, tmp_path / "add.txt", LINES)
+  longer, line = extend(v, tmp_path / "add.txt", LINES)
   new = ["covid19", "[E1]", "New York", "[X]"]
-  assert list(made.pieces[v.vocab_size :]) == new
-  assert list(made.pieces[: v.vocab_size]) == list(v.pieces)
+  assert list(longer.pieces[v.vocab_size :]) == new
+  assert list(longer.pieces[: v.vocab_size]) == list(v.pieces)
   assert line == (
     f"{tmp_path}/add.txt: 4 new pieces after the 9 pieces of the vocabulary:"
     " 'covid19', '[E1]', 'New York', '[X]'; pieces that keep their ids and are"
@@ -49,19 +49,20 @@ def test_each_line_is_added_or_said(tmp_path):
     " 'the', '[MASK]'; left out, since each is on an earlier line: 'covid19',"
     " 'COVID19'; empty lines: 1."
   )
-  by_name = {token.content: token for token in made.added}
+  by_name = {token.content: token for token in longer.added}
   assert by_name["art"].single_word and not by_name["covid19"].single_word
-  assert made.unmasked_ids == [made.pieces.index("[X]")]
-  # As transformers' add_tokens: normalised, not special.
+  assert longer.unmasked_ids == [longer.pieces.index("[X]")]
+  # transformers' add_tokens has the same defaults: normalized and not special.
   flags = added_tokens.flags_of(by_name["[E1]"])
   assert flags == added_tokens.flags_of(added_tokens.AddedToken("a"))
-  (ids,) = made.encode_batch(["the [e1] COVID19 new york"])
-  assert [made.pieces[i] for i in ids] == ["the", "[E1]", "covid19", "New York"]
+  (ids,) = longer.encode_batch(["the [e1] COVID19 new york"])
+  pieces = [longer.pieces[i] for i in ids]
+  assert pieces == ["the", "[E1]", "covid19", "New York"]
 
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_ids_are_those_of_add_tokens(kind, tmp_path):
-  """transformers' own, on the prepared tokenizer before it was extended."""
+  """transformers' add_tokens gives the original tokenizer the same ids."""
   transformers = pytest.importorskip("transformers")
   names = ["covid19", "[E1]", "New York", "\u00c9lan", "\u4e2d\u6587"]
 
@@ -75,26 +76,25 @@ def test_ids_are_those_of_add_tokens(kind, tmp_path):
 
   v = MAKE[kind]()
   reference = write(v, "before")
-  made, _ = extend(v, tmp_path / "a.txt", "\n".join(names))
+  longer, _ = extend(v, tmp_path / "a.txt", "\n".join(names))
   assert reference.add_tokens(names) == len(names)
-  ours = write(made, "after")
+  tokenizer = write(longer, "after")
   size = v.vocab_size
-  assert ours.convert_tokens_to_ids(names) == list(range(size, size + 5))
+  assert tokenizer.convert_tokens_to_ids(names) == list(range(size, size + 5))
   for text in (
     "the covid19[E1]an",
     "New York, new york",
     "\u00c9LAN\u4e2d\u6587",
   ):
     wanted = reference(text)["input_ids"]
-    assert ours(text)["input_ids"] == wanted
-    bare = reference(text, add_special_tokens=False)["input_ids"]
-    assert made.encode_batch([text]) == [bare]
-    assert open_vocabulary.load(str(tmp_path / "after")).encode_batch(
-      [text]
-    ) == [bare]
-  # Twice is once: every token is there already.
-  again, line = extend(made, tmp_path / "a.txt", "\n".join(names))
-  assert again is made and " 0 new pieces" in line
+    assert tokenizer(text)["input_ids"] == wanted
+    ids = reference(text, add_special_tokens=False)["input_ids"]
+    assert longer.encode_batch([text]) == [ids]
+    saved = open_vocabulary.load(str(tmp_path / "after"))
+    assert saved.encode_batch([text]) == [ids]
+  # Adding the same tokens again changes nothing.
+  again, line = extend(longer, tmp_path / "a.txt", "\n".join(names))
+  assert again is longer and " 0 new pieces" in line
 
 
 def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
@@ -109,28 +109,28 @@ def test_fillers_between_ids_do_not_shift_new_ones(tmp_path):
   (folder_path / "merges.txt").write_bytes(files["merges.txt"])
   gap = open_vocabulary.load(str(folder_path))
   assert gap.vocab_size == v.vocab_size + 3
-  made, _ = extend(gap, tmp_path / "a.txt", "covid19\nz9\n")
-  assert made.added_ids == [gap.vocab_size, gap.vocab_size + 1]
+  longer, _ = extend(gap, tmp_path / "a.txt", "covid19\nz9\n")
+  assert longer.added_ids == [gap.vocab_size, gap.vocab_size + 1]
   (folder_path / "out").mkdir()
-  open_vocabulary.save(made, str(folder_path / "out"))
+  open_vocabulary.save(longer, str(folder_path / "out"))
   again = open_vocabulary.load(str(folder_path / "out"))
-  assert list(again.pieces) == list(made.pieces)
-  assert again.encode_batch(["the z9 a"]) == made.encode_batch(["the z9 a"])
+  assert list(again.pieces) == list(longer.pieces)
+  assert again.encode_batch(["the z9 a"]) == longer.encode_batch(["the z9 a"])
   assert again.special == gap.special
 
 
 def test_words_are_added_as_words(tmp_path):
   v = words.build([*words.SPECIAL, "the", "cat"], ["dog"])
-  made, line = extend(v, tmp_path / "a.txt", "covid19\ncat\ncovid19\n")
-  assert list(made.pieces) == [*words.SPECIAL, "the", "cat", "covid19"]
-  assert list(made.others) == ["dog"]
+  longer, line = extend(v, tmp_path / "a.txt", "covid19\ncat\ncovid19\n")
+  assert list(longer.pieces) == [*words.SPECIAL, "the", "cat", "covid19"]
+  assert list(longer.others) == ["dog"]
   assert "1 new pieces after the 5" in line and "already: 'cat'" in line
-  assert made.encode_batch(["the covid19 dog"]) == [[3, 5, 6]]
+  assert longer.encode_batch(["the covid19 dog"]) == [[3, 5, 6]]
   with pytest.raises(ValueError, match=r"a.txt:1: '\[E1\]' is 3 words by"):
     extend(v, tmp_path / "a.txt", "[E1]\n")
   spaces = words.build([*words.SPECIAL, "the"], (), "v", "spaces")
-  made, _ = extend(spaces, tmp_path / "a.txt", "[E1]\n")
-  assert made.encode_batch(["the [E1]"]) == [[3, 4]]
+  longer, _ = extend(spaces, tmp_path / "a.txt", "[E1]\n")
+  assert longer.encode_batch(["the [E1]"]) == [[3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -157,16 +157,16 @@ def test_other_bad_input(tmp_path):
     token_files.extend(bert("the"), str(tmp_path / "none"))
   with pytest.raises(ValueError, match="'original' has no added tokens"):
     extend(bert("the", "original"), tmp_path / "a.txt", "x\n")
-  # A brace that begins no object is text.
-  made, _ = extend(bert("the"), tmp_path / "a.txt", "{x}\n{\n")
-  assert list(made.pieces[-2:]) == ["{x}", "{"]
+  # A line with a brace that is not a JSON object is text.
+  longer, _ = extend(bert("the"), tmp_path / "a.txt", "{x}\n{\n")
+  assert list(longer.pieces[-2:]) == ["{x}", "{"]
 
 
 def run(monkeypatch, verb, *arguments):
   execute([verb, *map(str, arguments)])
 
 
-def test_the_command_writes_a_folder_that_says_it_all(
+def test_the_command_writes_a_folder_with_the_tokens(
   tmp_path, monkeypatch, capsys
 ):
   vocab = tmp_path / "vocab.txt"
@@ -179,24 +179,25 @@ def test_the_command_writes_a_folder_that_says_it_all(
   run(monkeypatch, "prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "4 new pieces after the 9" in capsys.readouterr().err
   opened = reader.open_prepared(str(tmp_path / "p"))
-  part = opened.splits["train"]
-  names = [opened.vocab[i] for i in part.tokens]
+  corpus = opened.splits["train"]
+  names = [opened.vocab[i] for i in corpus.tokens]
   assert names[:5] == ["the", "covid19", "virus", "[X]", "[UNK]"]
-  assert part.unmasked == (opened.vocab.index("[X]"),)
+  assert corpus.unmasked == (opened.vocab.index("[X]"),)
   assert opened.vocab_size == len(opened.unigrams) == 13
   assert opened.unigrams[opened.vocab.index("covid19")] == 6
-  # The same command has nothing to do; without the file it is another folder.
+  # The same command has nothing to do. Without the file it asks for another
+  # folder.
   run(monkeypatch, "prepare", *flags, "--add-tokens", tmp_path / "add.txt")
   assert "nothing to do" in capsys.readouterr().err
   with pytest.raises(SystemExit, match="the vocabulary differs"):
     run(monkeypatch, "prepare", *flags)
-  # Its folder serves as the vocabulary of another one.
+  # The folder may serve as a vocabulary.
   again = open_vocabulary.load(str(tmp_path / "p"))
   assert list(again.pieces) == opened.vocab
 
 
 def test_new_rows_are_means_or_drawn():
-  """By hand; a piece of unknown pieces alone is drawn."""
+  """A new piece of which all old pieces are unknown is always drawn."""
   v = bert("co ##vi ##d a")
   table = np.arange(9 * 2, dtype=np.float32).reshape(9, 2)
   drawn = -np.ones((3, 2), np.float32)
@@ -206,12 +207,12 @@ def test_new_rows_are_means_or_drawn():
   np.testing.assert_array_equal(rows, [[12, 13], [16, 17], [-1, -1]])
   rows = start_from.new_word_rows(table, names, ids, "drawn", drawn)
   np.testing.assert_array_equal(rows, drawn)
-  # A tokenizer that has them already, beyond the rows of its model.
+  # The tokenizer may have the new pieces already, without rows in its model.
   longer = added_tokens.add(v, [added_tokens.AddedToken(n) for n in names])
   assert [added_tokens.old_ids(longer)(name) for name in names] != [[], [], []]
   old = added_tokens.old_ids(longer, v.vocab_size)
   assert [old(name) for name in names] == [[5, 6, 7], [8, 8], []]
-  # An output bias has one number a piece.
+  # An output bias has one number for each piece.
   bias = start_from.new_word_rows(table[:, 0], names, ids, "mean", drawn[:, 0])
   np.testing.assert_array_equal(bias, [12, 16, -1])
   with pytest.raises(ValueError, match="init_new_rows='x': not one of mean"):
@@ -229,7 +230,7 @@ def test_new_rows_are_means_or_drawn():
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-  """A model of 17 rows whose tokenizer has 19 pieces, in three forms."""
+  """Writes models with 17 rows, two of them with a tokenizer of 19 pieces."""
   path = tmp_path_factory.mktemp("short")
   weights = tiny_tasks.write_tuned(path / "tuned", "classification")
   rows = len(tiny_tasks.PIECES)
@@ -241,7 +242,7 @@ def short(tmp_path_factory):
   return path
 
 
-def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
+def test_pieces_without_rows_are_named_when_a_model_is_opened(
   short, tmp_path, monkeypatch, capsys
 ):
   named = (
@@ -251,11 +252,10 @@ def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
   for name in ("model", "hf"):
     model = load(str(short / name))
     assert model.config["model"]["vocab_size"] == 17
-    said = capsys.readouterr()
-    assert (
-      f"note: {short}/{name}: the tokenizer has {named}, '[E1]'" in said.err
-    )
-    assert not said.out
+    output = capsys.readouterr()
+    line = f"note: {short}/{name}: the tokenizer has {named}, '[E1]'"
+    assert line in output.err
+    assert not output.out
     with pytest.raises(
       ValueError,
       match="need 19 pieces, the model has 17, and"
@@ -268,14 +268,14 @@ def test_pieces_without_rows_are_named_wherever_a_model_is_opened(
   flags = ["--family=bert", "--to=hf", "--model", short / "model"]
   run(monkeypatch, "convert", *flags, "--output", tmp_path / "b")
   assert named in capsys.readouterr().err
-  # Where every piece has a row, nothing is said.
+  # If every piece has a row, nothing is printed.
   load(str(short / "tuned"))
   assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", start_from.NEW_ROWS)
 def test_init_from_names_the_rows_it_makes(how, tmp_path):
-  """17 rows, and 19 pieces in the model's own tokenizer as in the data's."""
+  """The model has 17 rows. Its tokenizer and the data have 19 pieces."""
   pieces = [*tiny_tasks.PIECES, "[E1]", "red dogs"]
   numbers = {piece: i for i, piece in enumerate(pieces) if i >= 17}
   files = {"added_tokens.json": json.dumps(numbers).encode()}
@@ -283,49 +283,49 @@ def test_init_from_names_the_rows_it_makes(how, tmp_path):
   files |= tiny_tasks.tokenizer_files()
   path = tmp_path / "longer"
   model_folder.write(str(path), weights._replace(tokenizer_files=files))
-  found = start_from.read_to_fine_tune(str(path), pieces, "data")
+  source = start_from.read_to_fine_tune(str(path), pieces, "data")
   table = "encoder/embeddings/word/embedding"
-  flat = {name: jnp.asarray(array) for name, array in found.arrays.items()}
+  flat = {name: jnp.asarray(array) for name, array in source.arrays.items()}
   flat[table] = jnp.full((19, flat[table].shape[1]), -1.0)
   tree = traverse_util.unflatten_dict(flat, sep="/")
   params, lines = start_from.take(
-    found, tree, lambda name: name == table, (), init_new_rows=how
+    source, tree, lambda name: name == table, (), init_new_rows=how
   )
-  said = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
-  line = f"new rows of the word table: 2 ('[E1]', 'red dogs'), {said[how]}"
+  method = {"mean": "each the mean of its old pieces' rows", "drawn": "drawn"}
+  line = f"new rows of the word table: 2 ('[E1]', 'red dogs'), {method[how]}"
   assert line in lines
-  made = np.asarray(traverse_util.flatten_dict(params, sep="/")[table])
-  np.testing.assert_array_equal(made[:17], found.arrays[table])
-  # "red", "dog", "##s"; of "[E1]" no piece is known.
+  rows = np.asarray(traverse_util.flatten_dict(params, sep="/")[table])
+  np.testing.assert_array_equal(rows[:17], source.arrays[table])
+  # All pieces of "[E1]" are unknown, so its row is drawn.
   ids = [tiny_tasks.PIECES.index(piece) for piece in ("red", "dog", "##s")]
-  wanted = found.arrays[table][ids].mean(0) if how == "mean" else made[17]
-  np.testing.assert_allclose(made[18], wanted, rtol=1e-6)
-  assert (made[17] == -1).all()
+  wanted = source.arrays[table][ids].mean(0) if how == "mean" else rows[17]
+  np.testing.assert_allclose(rows[18], wanted, rtol=1e-6)
+  assert (rows[17] == -1).all()
 
 
 def test_rows_without_pieces_are_never_filled_in(tmp_path):
-  """A table that is longer than the vocabulary: its ids have no name."""
+  """The table is longer than the vocabulary, so its last ids have no pieces."""
   weights = tiny_tasks.write_model(tmp_path / "m")
   path = str(tmp_path / "longer")
   config = json.loads(json.dumps(weights.config))
   config["model"]["vocab_size"] += 7
   arrays = dict(weights.arrays)
   for name in ("encoder/embeddings/word/embedding", "mlm/bias"):
-    more = [(0, 7)] + [(0, 0)] * (arrays[name].ndim - 1)
-    arrays[name] = np.pad(arrays[name], more)
+    padding = [(0, 7)] + [(0, 0)] * (arrays[name].ndim - 1)
+    arrays[name] = np.pad(arrays[name], padding)
   arrays["mlm/bias"][-7:] = 50.0
   model_folder.write(path, weights._replace(config=config, arrays=arrays))
   predictor = predict.open_predictor(path, top=5)
   example = {"id": 0, "text": "red [MASK] runs"}
-  (found,) = predict.predict(predictor, [example])
-  candidates = found["masks"][0]
+  (prediction,) = predict.predict(predictor, [example])
+  candidates = prediction["masks"][0]
   assert {c["token"] for c in candidates} <= set(tiny_tasks.PIECES)
-  # The probabilities are those of all rows.
+  # The softmax is over all rows.
   assert sum(c["probability"] for c in candidates) < 1e-6
 
 
 def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
-  """Without vocab.txt, as transformers saves it today; accents kept."""
+  """There is no vocab.txt, as transformers saves it; accents stay."""
   content = bert("the é e").with_special.to_str()
   content = content.replace('"strip_accents":true', '"strip_accents":false')
   (tmp_path / "tokenizer.json").write_text(content, encoding="utf-8")
@@ -345,7 +345,7 @@ def test_a_tokenizer_json_of_wordpiece_prepares_text(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_padding_is_that_of_the_tokenizer(as_json, tmp_path):
-  """config.json says its id, whichever file the pieces stand in."""
+  """config.json has its id, whichever file holds the pieces."""
   weights = tiny_tasks.write_model(tmp_path / "m")
   names = [*tiny_tasks.PIECES[1:], "[PAD]"]
   files = {"vocab.txt": "".join(f"{name}\n" for name in names).encode()}

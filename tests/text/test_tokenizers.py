@@ -1,5 +1,6 @@
-"""Tokenizers of every kind: ids, offsets, words, special tokens, files."""
+"""Tests tokenizers of all kinds: ids, offsets, words, special tokens, files."""
 
+import itertools
 import json
 import os
 import pickle
@@ -18,7 +19,7 @@ needs_data = pytest.mark.skipif(
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_symbols_are_no_punctuation(rules):
-  """A01: a heart is a symbol and stays in its word."""
+  """A heart is a symbol and stays in its word."""
   v = bert("to send your vote good rush ##ers ! ♥", rules)
   assert tokens(v, "to send your vote♡♡")[-1] == ("[UNK]", "vote♡♡")
   pieces = [piece for piece, _ in tokens(v, "good Rushers!♥♡")]
@@ -28,29 +29,23 @@ def test_symbols_are_no_punctuation(rules):
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
 def test_dashes_and_quotes_stand_alone(rules):
-  """A03, with the published offsets."""
+  """Pieces and offsets are the published ones."""
   v = bert("cretaceous – pale ##ogene ’ tis $ 5 . 00 don ' t", rules)
   (encoded,) = v.encode_offsets(["Cretaceous–Paleogene"])
-  assert [v.pieces[i] for i in encoded.ids] == SPECIAL[:0] + [
-    "cretaceous",
-    "–",
-    "pale",
-    "##ogene",
-  ]
+  pieces = [v.pieces[i] for i in encoded.ids]
+  assert pieces == ["cretaceous", "–", "pale", "##ogene"]
   assert encoded.offsets == [(0, 10), (10, 11), (11, 15), (15, 20)]
-  assert [p for p, _ in tokens(v, "’tis $5.00 don't")] == (
-    "’ tis $ 5 . 00 don ' t".split()
-  )
+  pieces = [piece for piece, _ in tokens(v, "’tis $5.00 don't")]
+  assert " ".join(pieces) == "’ tis $ 5 . 00 don ' t"
 
 
 @pytest.mark.parametrize("rules", wordpiece.RULES)
-def test_special_tokens_are_text_until_asked(rules):
-  """A02: by exact spelling, with and without spaces, and offsets stay."""
+def test_special_tokens_are_text_by_default(rules):
+  """On request, their exact spelling is read, with and without spaces."""
   v = bert("i [ mask ] to", rules)
   text = "i [MASK]to[mask] [MASK]"
   assert [p for p, _ in tokens(v, text)].count("[MASK]") == 0
-  found = tokens(v, text, special=True)
-  assert found == [
+  assert tokens(v, text, special=True) == [
     ("i", "i"),
     ("[MASK]", "[MASK]"),
     ("to", "to"),
@@ -62,20 +57,20 @@ def test_special_tokens_are_text_until_asked(rules):
   assert v.encode_special("[MASK]") == [v.special.mask]
 
 
-def test_original_rules_differ_where_they_should():
-  """Private characters are kept, 101 letters are a word, capital sigma."""
+def test_original_rules_differ_as_documented():
+  """They differ in private characters, long words and the capital sigma."""
   words = "ab a\u0378b σας " + "x" * 101
-  new, old = bert(words), bert(words, "original")
+  by_hugging_face, original = bert(words), bert(words, "original")
   # Both keep characters that Unicode has not assigned.
-  for v in (new, old):
+  for v in (by_hugging_face, original):
     assert [p for p, _ in tokens(v, "a\u0378b")] == ["a\u0378b"]
-  assert [p for p, _ in tokens(new, "a\ue000b")] == ["ab"]
-  assert [p for p, _ in tokens(old, "a\ue000b")] == ["[UNK]"]
-  assert tokens(new, "x" * 101)[0][0] == "[UNK]"
-  assert tokens(old, "x" * 101)[0][0] == "x" * 101
-  assert [p for p, _ in tokens(old, "ΣΑΣ")] == ["σας"]
+  assert [p for p, _ in tokens(by_hugging_face, "a\ue000b")] == ["ab"]
+  assert [p for p, _ in tokens(original, "a\ue000b")] == ["[UNK]"]
+  assert tokens(by_hugging_face, "x" * 101)[0][0] == "[UNK]"
+  assert tokens(original, "x" * 101)[0][0] == "x" * 101
+  assert [p for p, _ in tokens(original, "ΣΑΣ")] == ["σας"]
   # A mark that is stripped belongs to the letter before it.
-  for v in (new, old):
+  for v in (by_hugging_face, original):
     text = "A\u0301b\u0323\u0301 ab\u0301"
     assert tokens(v, text) == [("ab", text[:5]), ("ab", text[6:])]
   assert wordpiece.clean_by_original_rules("Éa\u200db\t中!", True) == (
@@ -98,11 +93,11 @@ def test_byte_level_pieces_and_offsets():
   assert [p for p, _ in tokens(v, "the<mask>")] != ["the", "<mask>"]
   assert tokens(v, "the <mask>", special=True)[-1] == ("<mask>", "<mask>")
   assert (v.special.cls, v.special.pad, v.special.sep) == (0, 1, 2)
-  # Both bytes of a letter point at it.
+  # A letter of two bytes has two pieces with the same offsets.
   assert [s for _, s in tokens(v, "é")] == ["é", "é"]
 
 
-# Where a boundary is one only in some surroundings.
+# Texts in which the context decides whether there is a boundary.
 CONTEXT = ["'ll  's", "a  'd", "a\u00a0 b", "'s\u00e9", "\u00e9's", " a", "a "]
 CONTEXT += ["  \u0301a", "a \u0301", "\u0391\u03a3.\u0392", "\u0391\u03a3,"]
 CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
@@ -119,11 +114,12 @@ CONTEXT += ["\ud800", "\x00", "a\tb\r\n", "x" * 10_000, "\u0301" * 200, "...'s"]
   ],
 )
 def test_batches_give_what_single_texts_give(make):
-  """Whatever was seen before."""
+  """The cache of earlier texts changes nothing."""
   v, rows = make(), texts(2000) + CONTEXT
   together = v.encode_batch(rows)
   flat, lengths = v.encode_flat(rows)
-  assert flat.tolist() == sum(together, []) and flat.dtype == np.int32
+  assert flat.tolist() == list(itertools.chain(*together))
+  assert flat.dtype == np.int32
   assert lengths.tolist() == list(map(len, together))
   assert together == [e.ids for e in v.encode_offsets(rows)]
   assert together == v.encode_batch(rows)
@@ -135,21 +131,21 @@ def test_batches_give_what_single_texts_give(make):
 
 
 @pytest.mark.parametrize("make", [lambda: bert("the a ##n"), roberta, gpt1])
-def test_seqio_forms_are_equal(make):
+def test_seqio_vocabularies_agree(make):
   tf = pytest.importorskip("tensorflow", reason="the extra [data] is not there")
   pytest.importorskip("seqio", reason="the extra [data] is not there")
   from bert_jax.seqio_tasks.text_vocabulary import TextVocabulary
 
   v, rows = TextVocabulary(make), [t for t in texts(300) if t] + [""]
-  right = [v.encode(row) for row in rows]
-  assert v.encode_tf(tf.constant(rows)).to_list() == right
-  data = tf.data.Dataset.from_tensor_slices(rows).repeat(4)
+  wanted = [v.encode(row) for row in rows]
+  assert v.encode_tf(tf.constant(rows)).to_list() == wanted
+  dataset = tf.data.Dataset.from_tensor_slices(rows).repeat(4)
   # Threads share the tokenizer.
-  ds = data.batch(50).map(v.encode_tf, num_parallel_calls=4).unbatch()
-  assert [row.tolist() for row in ds.as_numpy_iterator()] == right * 4
-  ds = data.take(len(rows)).map(v.encode_tf).map(v.decode_tf)
+  ds = dataset.batch(50).map(v.encode_tf, num_parallel_calls=4).unbatch()
+  assert [row.tolist() for row in ds.as_numpy_iterator()] == wanted * 4
+  ds = dataset.take(len(rows)).map(v.encode_tf).map(v.decode_tf)
   decoded = [text.decode() for text in ds.as_numpy_iterator()]
-  assert decoded == [v.decode(ids) for ids in right]
+  assert decoded == [v.decode(ids) for ids in wanted]
   broken = b"the \xff\xc3"
   want = v.encode(broken.decode("utf-8", "replace"))
   assert v.encode_tf(tf.constant(broken)).numpy().tolist() == want
@@ -184,7 +180,7 @@ def test_words_of_sentence_pieces_begin_with_a_space_in_any_script():
 
 
 def test_words():
-  """A06: a word's pieces go together, the first one starts it anyhow."""
+  """The first piece of a text starts a word, whatever piece it is."""
   v = roberta()
   (ids,) = v.encode_batch(["than the an"])
   starts = v.word_starts(np.array(ids)).astype(int).tolist()
@@ -215,7 +211,7 @@ def test_files_and_folders(tmp_path):
     assert other.encode_batch(texts(50)) == v.encode_batch(texts(50))
     assert other.boundary.tolist() == v.boundary.tolist()
     assert other.boundary_is_end == v.boundary_is_end
-    # What is cut before it is tokenised does not change with the file.
+    # Texts are cut into the same chunks.
     assert (other.chunk_pattern, other.uncut_pattern) == (
       v.chunk_pattern,
       v.uncut_pattern,
@@ -242,7 +238,7 @@ def test_bad_files_are_named(tmp_path):
   refused(good, "has no option 'add_prefix_space'", add_prefix_space=True)
   refused(good, "rules 'old': not one of", rules="old")
   pieces = write("vocab.json", json.dumps({"a": 0, "b": 0}))
-  refused(pieces, "no merges beside it")
+  refused(pieces, "no merges in its folder")
   merges = write("merges.txt", "#version: 0.2\na b c\n")
   refused(pieces, f"{merges}:2: 'a b c' is not a pair")
   write("merges.txt", "a b\n")
@@ -261,25 +257,26 @@ def test_bad_files_are_named(tmp_path):
 
 @needs_data
 def test_published_files():
-  """Sizes and special tokens of what the papers' models have."""
-  found = {}
+  """Sizes, ids and special tokens are those of the papers' models."""
+  vocabularies = {}
   for name, path in {
     "uncased": "bert-base-uncased-vocab.txt",
     "gpt2": "gpt2/encoder.json",
     "gpt1": "gpt1/encoder_bpe_40000.json",
     "albert": "albert_like/30k-clean.model",
   }.items():
-    found[name] = open_vocabulary.load(f"{DATA}/vocab/{path}")
-  sizes = {name: v.vocab_size for name, v in found.items()}
+    vocabularies[name] = open_vocabulary.load(f"{DATA}/vocab/{path}")
+  sizes = {name: v.vocab_size for name, v in vocabularies.items()}
   assert sizes == dict(uncased=30522, gpt2=50257, gpt1=40478, albert=30000)
   text = "i am going to [MASK] to study math"
-  ids = found["uncased"].encode_special(text)
+  ids = vocabularies["uncased"].encode_special(text)
   assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
-  assert found["gpt2"].encode_batch(["Hello world"]) == [[15496, 995]]
-  albert = found["albert"]
+  gpt2 = vocabularies["gpt2"]
+  assert gpt2.encode_batch(["Hello world"]) == [[15496, 995]]
+  albert = vocabularies["albert"]
   assert albert.special == (0, 1, 2, 3, 4)
   assert albert.with_special.token_to_id("[MASK]") == 4
-  # A corpus cannot write special tokens, though they are pieces.
+  # The text of a corpus cannot contain special tokens, though they are pieces.
   (ids,) = albert.encode_batch(["<pad> [MASK] [CLS] <unk>"])
   assert not {0, 2, 3, 4} & set(ids)
   assert albert.encode_special("<pad>[MASK]") == [0, 4]

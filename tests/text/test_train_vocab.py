@@ -1,4 +1,4 @@
-"""`train_vocab`: the same file every time, of the size that was asked."""
+"""Tests that `train_vocab` writes the same file each time, with its size."""
 
 import functools
 import json
@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import tiny_vocabularies
+from text_files import names_in
 
 from bert_jax.corpus import split_text, train_vocab
 from bert_jax.text import open_vocabulary, train_vocabulary, wordpiece
@@ -23,22 +24,15 @@ def some_text() -> str:
 
 
 def train(tmp_path, *arguments: str, threads: str = "2"):
-  output = tmp_path / f"vocab-{len(os.listdir(tmp_path))}.txt"
-  command = [
-    sys.executable,
-    "-m",
-    "bert_jax",
-    "vocab",
-    "--output",
-    output,
-  ]
-  result = subprocess.run(
+  output = tmp_path / f"vocab-{len(names_in(tmp_path))}.txt"
+  command = [sys.executable, "-m", "bert_jax", "vocab", "--output", output]
+  process = subprocess.run(
     [*command, *arguments],
     env={**os.environ, "RAYON_NUM_THREADS": threads},
     capture_output=True,
     text=True,
   )
-  return result, output
+  return process, output
 
 
 def test_runs_agree_and_have_the_size(tmp_path):
@@ -47,8 +41,8 @@ def test_runs_agree_and_have_the_size(tmp_path):
   contents = []
   for threads in ("1", "2", "2"):
     arguments = ("--input", str(text), "--size", "400")
-    result, output = train(tmp_path, *arguments, threads=threads)
-    assert result.returncode == 0, result.stderr
+    process, output = train(tmp_path, *arguments, threads=threads)
+    assert process.returncode == 0, process.stderr
     contents.append(output.read_bytes())
   assert contents[0] == contents[1] == contents[2]
   pieces = open_vocabulary.read_vocab(str(output))
@@ -71,13 +65,13 @@ def test_cased(tmp_path):
   assert {"Été", "Zürich"} <= set(pieces)
 
 
-def test_too_little_text_writes_fewer_and_says_so(tmp_path):
+def test_too_little_text_gives_fewer_pieces_and_a_warning(tmp_path):
   text = tmp_path / "text.txt"
   text.write_text("one two one two\n")
   arguments = ("--input", str(text), "--size", "500")
-  result, output = train(tmp_path, *arguments)
-  assert result.returncode == 0
-  assert "too small for --size=500" in result.stderr
+  process, output = train(tmp_path, *arguments)
+  assert process.returncode == 0
+  assert "too small for --size=500" in process.stderr
   pieces = open_vocabulary.read_vocab(str(output))
   assert len(pieces) < 30 and {"one", "two"} <= set(pieces)
 
@@ -85,8 +79,8 @@ def test_too_little_text_writes_fewer_and_says_so(tmp_path):
 def test_merges_go_by_count():
   counts = {"low": 5, "lower": 2, "newest": 6, "widest": 3}
   pieces = train_vocabulary.train_wordpiece(counts, 100)
-  # Letters in order, those that follow others, then the most frequent pair:
-  # e-s and s-t occur 9 times each.
+  # First come the letters, then the letters inside words. The most frequent
+  # pairs are e-s and s-t, which occur 9 times each.
   alphabet = sorted(set("lowernewestwidest"))
   assert pieces[5 : 5 + len(alphabet)] == alphabet
   inner = sorted({c for word in counts for c in word[1:]})
@@ -110,10 +104,10 @@ def test_bad_input_is_one_sentence(tmp_path, text, size, message):
   if text is not None:
     path.write_text(text)
   arguments = ("--input", str(path), "--size", str(size))
-  result, output = train(tmp_path, *arguments)
-  assert result.returncode == 1
-  assert result.stderr.startswith("error: ") and message in result.stderr
-  assert result.stderr.count("\n") == 1
+  process, output = train(tmp_path, *arguments)
+  assert process.returncode == 1
+  assert process.stderr.startswith("error: ") and message in process.stderr
+  assert process.stderr.count("\n") == 1
   assert not output.exists()
 
 
@@ -145,7 +139,11 @@ def test_split_text_does_not_overwrite(tmp_path):
   [
     ("wordpiece", "one two one two\n", "the text is too small for --size=500"),
     ("wordpiece", "ภาษาไทยไม่มีช่องว่างเลย" * 9, "a space every 207 charac"),
-    ("words", "ภาษาไทยไม่มีช่องว่างเลย" * 9, "a word is what stands between"),
+    (
+      "words",
+      "ภาษาไทยไม่มีช่องว่างเลย" * 9,
+      "a word is the text between two spaces",
+    ),
     ("words", "one two one two three\n", "words that occur 2 times; a model"),
   ],
 )
@@ -171,7 +169,7 @@ def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
   both.mkdir()
   train_one(str(both / "vocab.txt"), lower_case=False)
   train_one(str(both / "x.txt"))
-  # As `train_vocab` names the rules of a cased model.
+  # `train_vocab` gives this name to the rules of a cased model.
   field, name = tiny_vocabularies.field, b"nmt_nfkc_cased"
   content = tiny_vocabularies.sentencepiece(tiny_vocabularies.ALBERT)
   content += field(3, field(1, name))
@@ -180,27 +178,28 @@ def test_a_model_beside_another_vocabulary_keeps_its_cleaning(tmp_path):
   assert cleaned(both / "spiece.model") == cleaned(both / "x.model") == "Été"
   assert cleaned(both / "vocab.txt") == cleaned(both) == "Été"
   assert cleaned(both / "x.txt") == "ete"
-  # Without its list, the folder's settings still belong to that list.
+  # The settings belong to vocab.txt, even if it has been deleted.
   (both / "vocab.txt").unlink()
   assert cleaned(both) == "Été"
-  alone = tmp_path / "alone"
-  alone.mkdir()
-  model = alone / "spiece.model"
-  os.replace(both / "spiece.model", model)
+  only_model = tmp_path / "only_model"
+  only_model.mkdir()
+  model = only_model / "spiece.model"
+  (both / "spiece.model").replace(model)
   for settings in (
     {"do_lower_case": False},
     {"do_lower_case": True},
     {"tokenizer_class": "AlbertTokenizer", "keep_accents": False},
   ):
-    (alone / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert cleaned(model) == cleaned(alone) == "Été"
+    path = only_model / "tokenizer_config.json"
+    path.write_text(json.dumps(settings))
+    assert cleaned(model) == cleaned(only_model) == "Été"
     with pytest.raises(ValueError, match="with capitals and with accents, and"):
       cleaned(model, keep_accents=False)
     with pytest.raises(ValueError, match="and lower_case=True asks for text"):
       cleaned(model, lower_case=True)
 
 
-def test_settings_that_are_silent_on_accents_leave_them_to_the_caller(tmp_path):
+def test_settings_without_accents_leave_them_to_the_caller(tmp_path):
   (tmp_path / "spiece.model").write_bytes(
     tiny_vocabularies.sentencepiece(tiny_vocabularies.ALBERT)
   )
@@ -211,6 +210,6 @@ def test_settings_that_are_silent_on_accents_leave_them_to_the_caller(tmp_path):
     vocabulary = open_vocabulary.load(str(tmp_path), **options)
     return vocabulary.plain.normalizer.normalize_str("Été")
 
-  # The first is what transformers' AlbertTokenizer does with these settings.
+  # transformers' AlbertTokenizer strips accents with these settings.
   assert cleaned() == "Ete" and cleaned(keep_accents=False) == "Ete"
   assert cleaned(keep_accents=True) == "Été"

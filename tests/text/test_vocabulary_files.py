@@ -1,4 +1,4 @@
-"""Tokenizers from files and folders of every kind, whole and damaged."""
+"""Tests tokenizers from files and folders of every kind, whole and damaged."""
 
 import json
 import random
@@ -22,21 +22,21 @@ from bert_jax.use import text_batches
 
 
 def files_of(kind, as_json=False):
-  """What a folder of that kind holds."""
-  made = {
+  """Returns name -> content of a folder with that kind of tokenizer."""
+  vocabulary = {
     "bert": lambda: bert("the a ##n é ##é 中 x中"),
     "roberta": roberta,
     "gpt1": gpt1,
     "albert": lambda: unigram.unigram(sentencepiece(ALBERT)),
   }[kind]()
-  files = open_vocabulary.contents(made, with_digests=False)
+  files = open_vocabulary.contents(vocabulary, with_digests=False)
   files.pop("pieces.json", None)
   if as_json:
-    return {"tokenizer.json": made.with_special.to_str().encode()}
+    return {"tokenizer.json": vocabulary.with_special.to_str().encode()}
   return {n: c for n, c in files.items() if n != "tokenizer.json"}
 
 
-def test_a_sentencepiece_model_alone(tmp_path):
+def test_a_sentencepiece_model_without_other_files(tmp_path):
   content = sentencepiece(ALBERT)
   model = unigram.parse_model(content, "x")
   assert model.pieces == ALBERT and model.scores[3] == -3.0
@@ -44,30 +44,29 @@ def test_a_sentencepiece_model_alone(tmp_path):
   v = open_vocabulary.load(folder)
   assert [p for p, _ in tokens(v, "The an")] == ["▁the", "▁a", "n"]
   assert v == open_vocabulary.load(f"{folder}/spiece.model")
-  made = model_tokenizer.build({"spiece.model": content}, folder)
-  assert made.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
-  # As it stands in a run's folder, beside its tokenizer.json.
-  beside = model_tokenizer.build(v.files, folder)
-  assert beside.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
-  assert beside.decode([2, 5, 3]) == made.decode([2, 5, 3]) == "the"
+  tokenizer = model_tokenizer.build({"spiece.model": content}, folder)
+  assert tokenizer.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
+  # A run's folder also has a tokenizer.json.
+  of_run = model_tokenizer.build(v.files, folder)
+  assert of_run.encode("the", "an [MASK]").ids == [2, 5, 3, 6, 7, 4, 3]
+  assert of_run.decode([2, 5, 3]) == tokenizer.decode([2, 5, 3]) == "the"
   assert model_tokenizer.build({"config.json": b"{}"}, folder) is None
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt1", "albert"])
-def test_both_forms_of_a_folder_are_one(kind, tmp_path):
-  one = open_vocabulary.load(write(tmp_path / "a", files_of(kind)))
-  two = open_vocabulary.load(write(tmp_path / "b", files_of(kind, True)))
+def test_tokenizer_json_gives_the_same_tokenizer(kind, tmp_path):
+  v = open_vocabulary.load(write(tmp_path / "a", files_of(kind)))
+  of_json = open_vocabulary.load(write(tmp_path / "b", files_of(kind, True)))
   rows = texts(200)
-  assert one.encode_batch(rows) == two.encode_batch(rows)
-  assert one.encode_offsets(rows, True) == two.encode_offsets(rows, True)
-  assert one.special == two.special and list(one.pieces) == list(two.pieces)
-  assert (one.chunk_pattern, one.normalize_ascii) == (
-    two.chunk_pattern,
-    two.normalize_ascii,
-  )
+  assert v.encode_batch(rows) == of_json.encode_batch(rows)
+  assert v.encode_offsets(rows, True) == of_json.encode_offsets(rows, True)
+  assert v.special == of_json.special
+  assert list(v.pieces) == list(of_json.pieces)
+  assert v.chunk_pattern == of_json.chunk_pattern
+  assert v.normalize_ascii == of_json.normalize_ascii
 
 
-def test_settings_of_a_folder_are_heeded(tmp_path):
+def test_settings_of_a_folder_are_used(tmp_path):
   def load(**settings):
     text = json.dumps(settings).encode()
     files = files_of("bert") | {"tokenizer_config.json": text}
@@ -101,15 +100,21 @@ def test_settings_of_a_folder_are_heeded(tmp_path):
       load(**settings)
 
 
-def refuse(folder, main):
-  """The sentence about a folder, or None if it is taken."""
+def error_of(folder, damage):
+  """Returns the error message for a folder.
+
+  Args:
+    folder: a folder with a damaged tokenizer.
+    damage: describes the damage; None if the folder may also be accepted. The
+      function then returns None.
+  """
   try:
     v = open_vocabulary.load(folder)
     v.encode_special("the [MASK] <mask> \ud800")
   except ValueError as e:
     assert "\n" not in str(e) and str(e).startswith(f"{folder}/"), e
     return str(e)
-  assert main is None, f"{main} was taken"
+  assert damage is None, f"{damage} was accepted"
   return None
 
 
@@ -124,22 +129,22 @@ def test_damaged_files_are_named(kind, as_json, tmp_path):
       "cut": content[: len(content) // 2 - 1],
     }
     if name == "merges.txt":
-      # Merges may be few, but not half a pair, nor of other pieces.
+      # A shorter file of merges is valid. Half a pair and other pieces are not.
       broken["empty"], broken["cut"] = b"a b", content[:-1] + b" x"
-    for what, bad in broken.items():
+    for damage, bad in broken.items():
       folder = write(tmp_path / "x", good | {name: bad})
-      message = refuse(folder, f"{name} ({what})")
+      message = error_of(folder, f"{name} ({damage})")
       assert name in message or name == "merges.txt", message
-  # Anything else may be taken, if it is, but nothing else may be raised.
+  # Any other damage may be accepted, but no other error may be raised.
   for _ in range(60):
     name = rng.choice(list(good))
     bad = bytearray(good[name])
     for _ in range(3):
       bad[rng.randrange(len(bad))] = rng.randrange(256)
-    refuse(write(tmp_path / "x", good | {name: bytes(bad)}), None)
+    error_of(write(tmp_path / "x", good | {name: bytes(bad)}), None)
 
 
-def test_pieces_that_are_there_twice(tmp_path):
+def test_repeated_pieces_are_refused(tmp_path):
   def refused(files, message):
     with pytest.raises(ValueError, match=message):
       open_vocabulary.load(write(tmp_path / "x", files))
@@ -147,7 +152,7 @@ def test_pieces_that_are_there_twice(tmp_path):
       (tmp_path / "x" / name).unlink()
 
   vocab = files_of("bert")["vocab.txt"]
-  refused({"vocab.txt": vocab + b"a\n"}, "'a' stands in line 7 and again in")
+  refused({"vocab.txt": vocab + b"a\n"}, "'a' is in line 7 and again in")
   model = sentencepiece([*ALBERT, "n"])
   refused({"spiece.model": model}, "'n' is piece 7 and piece 9 as well")
   files = files_of("roberta")
@@ -172,21 +177,21 @@ QUOTED = (
 
 
 def slices(text, offsets):
-  """The texts of pieces, once for pieces of the same characters."""
+  """Returns the text of each piece; equal offsets are counted once."""
   return [text[begin:end] for begin, end in dict.fromkeys(offsets)]
 
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
-  """Cleaning makes one sign of them, with the place of one of the two."""
+  """Cleaning makes one sign of both, and gives it the position of one."""
   content = sentencepiece([*ALBERT, '"', "'", "a"])
-  made = unigram.unigram(content)
   name = "tokenizer.json" if as_json else "spiece.model"
-  path = write(tmp_path / "x", {name: made.files[name]})
+  files = {name: unigram.unigram(content).files[name]}
+  path = write(tmp_path / "x", files)
   v = open_vocabulary.load(path)
   model = types.SimpleNamespace(
     config={"family": "albert", "model": {"vocab_size": v.vocab_size}},
-    tokenizer=model_tokenizer.build({name: made.files[name]}, path),
+    tokenizer=model_tokenizer.build(files, path),
   )
   for text, wanted in QUOTED:
     (encoded,) = v.encode_offsets([text])
@@ -196,7 +201,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     (tokens_of,) = text_batches.encode(model, [text_batches.of_text(0, text)])
     inner = tokens_of.offsets[tokens_of.begin : tokens_of.end]
     assert slices(text, inner) == wanted
-    # A text in the middle of others has the same places.
+    # The pieces are the same in the middle of a text.
     (longer,) = v.encode_offsets([f"n {text} n"])
     assert slices(f"n {text} n", longer.offsets) == ["n", *wanted, "n"]
 
@@ -208,7 +213,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
     ([("->", "\u2192"), ("''", '"')], "a->''n", ["a", "->", "''", "n"]),
     ([("&quot;", '"')], "&quot;a&quot;", ["&quot;", "a", "&quot;"]),
     ([("nn", "ta")], "annn", ["a", "nn", "n"]),
-    # Nothing stands for it: no piece has it.
+    # If characters become nothing, no piece includes them.
     ([("..", "")], "a..n", ["a", "n"]),
   ],
 )

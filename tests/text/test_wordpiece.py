@@ -1,6 +1,7 @@
-"""WordPiece against the published behaviour, on tiny vocabularies."""
+"""Tests WordPiece against the published behaviour, on tiny vocabularies."""
 
 import os
+import pathlib
 import pickle
 
 import numpy as np
@@ -31,11 +32,12 @@ def test_symbols_outside_punctuation_stay_with_their_word():
   assert tokens(vote, text) == ["good", "rush", "##ers", "!", "♥"]
 
 
-def test_special_tokens_are_special_only_where_asked():
+def test_special_tokens_are_special_only_on_request():
   math = tiny("i am going to study math [ ] mask sep")
   mask = math.special.mask
-  words = [math.pieces.index(w) for w in "i am going to study math".split()]
-  want = [*words[:4], mask, *words[3:]]
+  words = ["i", "am", "going", "to", "study", "math"]
+  ids = [math.pieces.index(word) for word in words]
+  want = [*ids[:4], mask, *ids[3:]]
   assert math.encode_special("I am going to [MASK] to study math") == want
   assert math.encode_special("I am going to[MASK]to study math") == want
   assert math.encode_special("[MASK]") == [mask]
@@ -50,11 +52,11 @@ def test_published_vocabulary():
   data = os.environ.get("BERT_JAX_TEST_DATA")
   if not data:
     pytest.skip("BERT_JAX_TEST_DATA names no folder with real data")
-  path = os.path.join(data, "vocab", "bert-base-uncased-vocab.txt")
+  path = pathlib.Path(data, "vocab", "bert-base-uncased-vocab.txt")
   bert = wordpiece.build(open_vocabulary.read_vocab(path))
   ids = bert.encode_special("i am going to [MASK] to study math")
   assert ids == [1045, 2572, 2183, 2000, 103, 2000, 2817, 8785]
-  path = os.path.join(data, "vocab", "bert-base-cased-vocab.txt")
+  path = pathlib.Path(data, "vocab", "bert-base-cased-vocab.txt")
   with pytest.raises(ValueError, match="no-lower-case"):
     open_vocabulary.load(path)
   cased = open_vocabulary.load(path, lower_case=False)

@@ -266,7 +266,7 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
   )
   assert [line.split(":")[0] for line in lines] == ["taken", "new", "left"]
   assert "classifier/dense/kernel" in lines[1] and "mlm" in lines[2]
-  with pytest.raises(ValueError, match="piece 5 is 'red', that of task"):
+  with pytest.raises(ValueError, match="piece 5 is 'red', but in task"):
     pieces = (*tiny_tasks.SPECIAL, "other")
     start_from.read_to_fine_tune(config["init_from"], pieces, "task")
 
