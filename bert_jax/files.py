@@ -28,7 +28,7 @@ from bert_jax.messages import Damaged, UserError, note_once
 
 # The type of a path that a caller gives: a str or a path object.
 PathLike = str | os.PathLike[str]
-# The digest of a file with more bytes takes seconds, so a line announces it.
+# The digest of a larger file takes seconds, so a line announces it.
 _LARGE = 2**32
 # The most levels of nested JSON. Python's own limit of about 1,000 depends on
 # the caller's depth, and the files that are read here need only a few levels.
@@ -401,14 +401,7 @@ def file_digest(path: PathLike) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _file_digest(path: str, size: int, version: tuple[int, ...]) -> str:
-  """Returns the SHA-256 of a file.
-
-  Args:
-    path: the file.
-    size: the number of bytes in it.
-    version: numbers that change when the file does. They are an argument only
-      because the arguments are the key of the cache.
-  """
+  """Returns the SHA-256 of a file; all arguments are the key of the cache."""
   del version
   if size > _LARGE:
     note_once(f"checking the {size / 1e9:.1f} GB of {path} ...")

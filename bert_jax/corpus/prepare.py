@@ -174,13 +174,8 @@ def _begin(
 ) -> dict[str, Any]:
   """Returns the progress of an earlier run, or of a new one.
 
-  Args:
-    partial: the unfinished folder.
-    origin: the options and inputs, see `_origin`.
-    threshold: documents with a smaller hash are held out.
-
-  Raises:
-    UserError: the earlier run has another origin.
+  Raises UserError if the earlier run has another origin. Documents whose hash
+  is below the threshold are held out.
   """
   progress = read_progress(partial)
   if progress is None:
@@ -271,18 +266,10 @@ def _start(
 def _check_existing(
   output: str, origin: dict[str, Any], kind: str
 ) -> dict[str, Any]:
-  """Checks that an existing folder is the one to make.
+  """Returns the content of `meta.json` of an existing folder.
 
-  Args:
-    output: the folder.
-    origin: the options and inputs, see `_origin`.
-    kind: `Vocabulary.kind` of the tokenizer.
-
-  Returns:
-    The content of `meta.json`.
-
-  Raises:
-    UserError: the folder was made from something else, or is damaged.
+  Raises UserError if the folder has another origin or kind of tokenizer, or is
+  damaged.
   """
   folder = pathlib.Path(output)
   if not folder.is_dir() or not any(folder.iterdir()):
@@ -416,14 +403,8 @@ def _better_threshold(
   """Returns a threshold for held-out documents with which no split is empty.
 
   Next-sentence pairs need two documents, also in the held-out split. So this
-  split gets two documents if there are four or more, else one.
-
-  Args:
-    progress: the progress after all documents have been written.
-    sizes: split -> its numbers of tokens, sentences and documents.
-
-  Returns:
-    The new threshold; None if the old one is good enough.
+  split gets two documents if there are four or more, else one. Returns None if
+  the old threshold is good enough.
   """
   if not sizes["train"]["documents"]:
     return progress["largest"]
@@ -452,16 +433,7 @@ def _complete(
 ) -> dict[str, Any]:
   """Writes the remaining files, gives the folder its name, and reports.
 
-  Args:
-    partial: the unfinished folder, with all tokens in it.
-    output: the name of the folder.
-    tokenizer: the tokenizer that made the tokens.
-    origin: the options and inputs, see `_origin`.
-    sizes: split -> its numbers of tokens, sentences and documents.
-    report: see `filters.filter_report`.
-
-  Returns:
-    The content of `meta.json`.
+  Returns the content of `meta.json`.
   """
   open_vocabulary.save(tokenizer, partial)
   unigrams = write_derived(

@@ -253,13 +253,8 @@ def _without_foreign(
   """Leaves out settings that were written with a vocabulary of another kind.
 
   A folder may hold two vocabularies. Settings that `contents` wrote list the
-  files to which they belong.
-
-  Args:
-    files: file name -> content.
-    folder: the folder of the files, for messages.
-    settings: the name of the settings among the files.
-    name: the name of the vocabulary's file.
+  files to which they belong. `settings` and `name` are the names of the
+  settings and of the vocabulary among the files.
   """
   if settings not in files:
     return files
@@ -288,17 +283,10 @@ def _build(
   settings: Mapping[str, Any],
   options: Mapping[str, Any],
 ) -> Vocabulary:
-  """Builds a tokenizer.
+  """Builds a tokenizer by a function of `_builder`.
 
-  Args:
-    build: a function from options to the tokenizer.
-    path: the file of the vocabulary, for messages.
-    settings: the options in the files of the vocabulary.
-    options: the caller's options, which override the settings.
-
-  Raises:
-    UserError: `build` does not take an option, or an option contradicts the
-      settings.
+  The caller's options override those in the settings. Raises UserError if
+  `build` does not take an option, or if an option contradicts the settings.
   """
   allowed = inspect.signature(build).parameters.keys() & _TYPES.keys()
   wanted = _cleaning(options)

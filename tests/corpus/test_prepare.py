@@ -240,9 +240,11 @@ def test_kill_while_another_threshold_is_chosen(tmp_path, vocab, monkeypatch):
 def test_splits_of_a_small_corpus(tmp_path, vocab, heldout, capfd):
   path = tmp_path / "text.txt"
   path.write_text(make_text(5))
+  # Paths may be path objects.
   meta = prepare.prepare(
-    str(path), vocab, str(tmp_path / "out"), heldout=heldout
+    str(path), pathlib.Path(vocab), tmp_path / "out", heldout=heldout
   )
+  assert reader.open_prepared(tmp_path / "out").meta == meta
   held = {0.0: 0, 0.005: 2, 0.999999: 4}[heldout]
   assert meta["splits"]["validation"]["documents"] == held
   assert meta["splits"]["train"]["documents"] == 5 - held

@@ -198,8 +198,8 @@ def test_files_and_folders(tmp_path):
   for name, v in dict(bert=bert("a b"), roberta=roberta(), gpt=gpt1()).items():
     folder = tmp_path / name
     folder.mkdir()
-    open_vocabulary.save(v, str(folder))
-    again = open_vocabulary.load(str(folder))
+    open_vocabulary.save(v, folder)
+    again = open_vocabulary.load(folder)
     assert again == v and again.options == v.options
     assert again.encode_batch(texts(50)) == v.encode_batch(texts(50))
     # transformers' file of the same tokenizer.
