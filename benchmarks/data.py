@@ -19,13 +19,13 @@ import argparse
 import itertools
 import json
 import math
-import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import tokenizers
@@ -73,8 +73,8 @@ def prepare(pattern: str, vocab: str, output: str) -> dict:
     raise ValueError(f"preparing {pattern} failed; its message is above.")
   after = resource.getrusage(resource.RUSAGE_CHILDREN)
   spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-  with open(os.path.join(output, "meta.json"), encoding="utf-8") as f:
-    tokens = sum(split["tokens"] for split in json.load(f)["splits"].values())
+  meta = json.loads(Path(output, "meta.json").read_text(encoding="utf-8"))
+  tokens = sum(split["tokens"] for split in meta["splits"].values())
   return {
     "pipeline": "bert_jax prepare, once",
     "cpu_seconds": round(spent, 3),
@@ -225,7 +225,7 @@ def main() -> None:
   parser.add_argument("--seconds", type=float, default=5.0, help="a pipeline")
   parser.add_argument("--json", action="store_true", help="one object a line")
   args = parser.parse_args()
-  prepared = os.path.isdir(args.input)
+  prepared = Path(args.input).is_dir()
   if not prepared and not args.vocab:
     parser.error("--vocab is needed to prepare text")
   sizes = args.batch, args.length
@@ -234,7 +234,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
       folder = args.input
       if not prepared:
-        folder = os.path.join(scratch, "prepared")
+        folder = str(Path(scratch, "prepared"))
         table.append(prepare(args.input, args.vocab, folder))
       for name, builder, options in cases(args, folder):
         masks = our_masks(folder, args.batch, builder, options)

@@ -215,7 +215,7 @@ def make_peer(args: argparse.Namespace):
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """torch's LSTM: cuDNN on a GPU, bf16 autocast, fused AdamW or Adagrad."""
+  """The peer: torch's LSTM with cuDNN, bf16 autocast, fused AdamW or Adagrad."""
   import torch
 
   torch.manual_seed(0)

@@ -10,10 +10,10 @@ ratio (exported / live), and once the seconds until the first batch is done.
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -53,9 +53,9 @@ def main() -> None:
   lengths = [int(n) for n in args.lengths.split(",")]
   model = loading.open_model(args.model)
   with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "model")
+    path = str(Path(folder, "model"))
     export.save(path, model, lengths, dtype=args.dtype)
-    size = os.path.getsize(path)
+    size = Path(path).stat().st_size
     start = time.perf_counter()
     loaded = export.load(path)
     opened = time.perf_counter() - start

@@ -53,8 +53,9 @@ def ours(args: argparse.Namespace) -> dict:
   from bert_jax.models import bert
 
   dtype = jnp.dtype(args.dtype)
-  flat = not args.padded and "triton" == fused.implementation(
-    "attention", "auto", dtype
+  flat = (
+    not args.padded
+    and fused.implementation("attention", "auto", dtype) == "triton"
   )
   model = bert.build(args.size, vocab_size=args.vocab, dtype=args.dtype)
   first = jnp.zeros((1, 8), jnp.int32)
@@ -95,7 +96,7 @@ def ours(args: argparse.Namespace) -> dict:
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """transformers' BertModel under torch.compile (not on a CPU)."""
+  """The peer: transformers' BertModel under torch.compile (not on a CPU)."""
   import torch
   import transformers
 

@@ -90,7 +90,8 @@ def tunings(length: int, width: int) -> list[tuple[str, Any, str, list[Any]]]:
       ("attention_keys", attention, "KEYS", KEYS),
     ]
   of_norm = "WIDE" if width >= norm.WIDE_FROM else "NARROW"
-  return attention_tunings + [
+  return [
+    *attention_tunings,
     ("forward_kernel", norm, "FORWARD_WARPS", [1, 2, 4]),
     ("backward_kernel", norm, of_norm, NORM),
     ("bias_activation_forward", activation, "FORWARD", ACTIVATION),

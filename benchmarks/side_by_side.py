@@ -1,7 +1,6 @@
 """What the benchmarks beside other libraries share."""
 
 import collections
-import glob
 import json
 import re
 import statistics
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -74,9 +74,9 @@ def kernels(folder: str, steps: int) -> dict[str, float]:
   """
   import jax
 
-  (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+  (path,) = Path(folder).glob("**/*.xplane.pb")
   total = collections.Counter()
-  for plane in jax.profiler.ProfileData.from_file(path).planes:
+  for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
     if not plane.name.startswith("/device:GPU"):
       continue
     for line in plane.lines:

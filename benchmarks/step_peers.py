@@ -61,6 +61,7 @@ class Electra(torch.nn.Module):
   """
 
   def __init__(self, args: argparse.Namespace) -> None:
+    """Builds both models with random weights and shared embeddings."""
     super().__init__()
     width = SIZES["electra"][args.size][3]
     embedding = 128 if args.size == "small" else _options(args)["hidden_size"]

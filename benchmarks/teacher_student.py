@@ -13,8 +13,8 @@ counted without heads. Lengths over a model's positions are left out.
 
 import argparse
 import json
-import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -37,7 +37,7 @@ PUBLISHED = {
 
 def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
   """An encoder and its parameters: of `PUBLISHED`, random; else loaded."""
-  if os.path.isdir(name):
+  if Path(name).is_dir():
     loaded = bert_jax.load(name, dtype=dtype)
     return loaded.module.encoder, loaded.params["encoder"]
   if name not in PUBLISHED:

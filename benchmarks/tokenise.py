@@ -108,8 +108,9 @@ def hugging_face(tokenizer: Vocabulary, lines: list[str], size: int):
   # Whole paragraphs are wanted, so no warning about their length.
   wrapped.model_max_length = sys.maxsize
   name = f"transformers {transformers.__version__}"
-  return rows + [
-    in_python(name, lambda t: wrapped(t)["input_ids"], lines, size)
+  return [
+    *rows,
+    in_python(name, lambda t: wrapped(t)["input_ids"], lines, size),
   ]
 
 

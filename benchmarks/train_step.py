@@ -137,7 +137,7 @@ def count(train_state: Any) -> int:
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """transformers' model: SDPA, fused AdamW, torch.compile."""
+  """The peer: transformers' model: SDPA, fused AdamW, torch.compile."""
   import step_peers
   import torch
   import transformers

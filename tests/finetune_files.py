@@ -5,7 +5,8 @@ import string
 
 from bert_jax.text import open_vocabulary
 
-WORDS = "a b the cat sat on mat dog ran good bad film pure land school".split()
+WORDS = ["a", "b", "the", "cat", "sat", "on", "mat", "dog", "ran", "good"]
+WORDS += ["bad", "film", "pure", "land", "school"]
 LETTERS = string.ascii_lowercase + string.digits + string.punctuation
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 PIECES = list(

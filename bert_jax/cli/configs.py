@@ -144,8 +144,7 @@ def _attributes(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _models(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-  """Returns the sections of a config that describe an encoder: key ->
-  section."""
+  """Returns the sections that describe an encoder: key -> section."""
   return {
     "model": config.get("model", {}),
     "teacher.model": config.get("teacher", {}).get("model", {}),

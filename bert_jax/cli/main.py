@@ -1,6 +1,5 @@
 """The command `bert_jax VERB --flag ...`, the only one of the package."""
 
-import glob
 import importlib
 import importlib.metadata
 import importlib.util
@@ -9,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -139,7 +139,8 @@ def _look_for_no_tpu() -> None:
   is changed.
   """
   chosen = os.environ.get("JAX_PLATFORMS")
-  chips = glob.glob("/dev/accel*") + glob.glob("/dev/vfio/[0-9]*")
+  devices = Path("/dev")
+  chips = [*devices.glob("accel*"), *devices.glob("vfio/[0-9]*")]
   find = importlib.util.find_spec
   if not chosen and not chips and find("libtpu") and not find("jax_plugins"):
     os.environ["JAX_PLATFORMS"] = "cpu"

@@ -14,7 +14,10 @@ EXAMPLE = """\
     --input validation=dev.tsv --vocab vocab.txt --output data/sst2"""
 # File of configs/ -> its tasks. Other tasks use configs/own.py.
 CONFIGS: dict[str, tuple[str, ...]] = {
-  "glue": tuple("cola mnli mrpc qnli qqp rte sst2 stsb wnli".split()),
+  "glue": (
+    *("cola", "mnli", "mrpc", "qnli", "qqp"),
+    *("rte", "sst2", "stsb", "wnli"),
+  ),
   "squad": ("squad", "squad2"),
   "choices": ("race", "swag"),
   "ner": ("conll2003", "wnut17"),

@@ -73,7 +73,7 @@ class Spec(NamedTuple):
     overlap: the least number of tokens that neighbouring windows share.
   """
 
-  layers: tuple[int, ...] = (-1,)
+  layers: tuple[int, ...] | None = (-1,)
   combine: str = "concat"
   mix: tuple[float, ...] = ()
   gamma: float = 1.0
@@ -221,7 +221,7 @@ def check(model: OpenedModel, spec: Spec) -> None:
   for name, allowed in choices.items():
     if getattr(spec, name) not in allowed:
       raise UserError(f"{name}={getattr(spec, name)!r}: not one of {allowed}.")
-  for layer in spec.layers:
+  for layer in spec.layers or ():
     if not -count <= layer < count:
       raise UserError(
         f"layer {layer}: the model has 0 (embeddings) to {count - 1}, -1 is the"
@@ -294,7 +294,7 @@ def _run(
   The vector of a row is the weighted sum over its positions, or the maximum
   over positions with a weight above 0.
   """
-  layers = layers_of(encoder, params, batch, spec.layers)
+  layers = layers_of(encoder, params, batch, spec.layers or ())
   x = _combine([layer.astype(jnp.float32) for layer in layers], spec)
   if weights is None:
     return x
@@ -334,7 +334,7 @@ def _block(
     # Keep only the fields that change the compiled program, so that other
     # options reuse the jit cache.
     Spec(
-      tuple(spec.layers),
+      tuple(spec.layers or ()),
       spec.combine,
       tuple(spec.mix),
       spec.gamma,

@@ -1,4 +1,4 @@
-"""The losses of fine-tuning beside transformers', step by step.
+r"""The losses of fine-tuning beside transformers', step by step.
 
 The same weights, head, rows, order, AdamW, clip and warm-up; no dropout;
 float32 on a CPU. With --control transformers trains once more, every weight one
@@ -153,7 +153,7 @@ def inputs_of(task, batch, dtype):
 
 
 def clip(parameters, exact):
-  """torch's clip by the global norm, or one without its 1e-6."""
+  """The peer: torch's clip by the global norm, or one without its 1e-6."""
   if not exact:
     torch.nn.utils.clip_grad_norm_(parameters, CLIP)
     return

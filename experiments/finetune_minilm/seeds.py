@@ -1,4 +1,4 @@
-"""Fine-tuning beside transformers': scores over seeds, time of a whole run.
+r"""Fine-tuning beside transformers': scores over seeds, time of a whole run.
 
 Both sides with one recipe (`RECIPE`): AdamW, linear warm-up and decay, dropout
 and the head as MiniLM's config has them, bfloat16 on a GPU, the score of the

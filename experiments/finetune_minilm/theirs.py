@@ -1,4 +1,4 @@
-"""Fine-tunes one task with transformers: a loop with nothing in it to wait for.
+r"""Fine-tunes one task with transformers, in a loop that waits for nothing else.
 
 Rows of a folder of `bert_jax prepare`, shuffled as transformers' Trainer does,
 or with --grouped batches of like length as its LengthGroupedSampler makes them,
@@ -148,7 +148,7 @@ def train(args, seed, device):
     schedule.step()
     optimizer.zero_grad()
     last = step + 1 == steps
-    if last or args.each_epoch and (step + 1) % epoch == 0:
+    if last or (args.each_epoch and (step + 1) % epoch == 0):
       values.append(score(model, dev, meta["pad"], metric, device))
       if args.each_epoch:
         folder = os.path.join(os.path.dirname(args.output), f"step_{step + 1}")

@@ -1,4 +1,4 @@
-"""Trains the flagship, scores it on BLiMP and fine-tunes it on five tasks.
+r"""Trains the flagship, scores it on BLiMP and fine-tunes it on five tasks.
 
   python experiments/flagship/flagship.py --data FOLDER --tasks TASKS \\
     --blimp TAR --output OUT --gpus 2

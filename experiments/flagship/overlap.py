@@ -1,4 +1,4 @@
-"""Counts evaluation texts that stand word for word in the training text.
+r"""Counts evaluation texts that stand word for word in the training text.
 
   python experiments/flagship/overlap.py --text 'TEXT*.jsonl.xz' \\
     --blimp BLIMP --tasks EVAL --output overlap.json

@@ -1,4 +1,4 @@
-"""Runs recipes one after the other on each GPU, and scores each on BLiMP.
+r"""Runs recipes one after the other on each GPU, and scores each on BLiMP.
 
   python experiments/flagship/study.py --jobs JOBS --data DATA --blimp TAR \\
     --output OUT --gpus 2
@@ -58,6 +58,7 @@ class Study:
   """The state that the GPUs' threads share."""
 
   def __init__(self, args: argparse.Namespace):
+    """Reads the results of an earlier call, if there are any."""
     self.args = args
     self.lock = threading.Lock()
     self.started: set[str] = set()
@@ -97,8 +98,9 @@ class Study:
         f"--model={folder}",
         f"--blimp={self.args.blimp}",
         f"--output={scores_path}",
-      ]
-      + ["--dtype=bfloat16", "--batch-tokens=65536"],
+        "--dtype=bfloat16",
+        "--batch-tokens=65536",
+      ],
     )
     if os.path.exists(scores_path):
       with open(scores_path, encoding="utf-8") as f:
@@ -119,8 +121,12 @@ class Study:
         folder + ".log",
         str(gpu),
         0.7,
-        [f"--config={HERE}/config.py", f"--workdir={folder}"]
-        + [f"--config.data.path={self.args.data}/{corpus}", *flags],
+        [
+          f"--config={HERE}/config.py",
+          f"--workdir={folder}",
+          f"--config.data.path={self.args.data}/{corpus}",
+          *flags,
+        ],
       )
       row = {"name": name, "data": corpus, "flags": flags, "status": status}
       row["seconds"] = round(time.monotonic() - began, 1)

@@ -1,4 +1,4 @@
-"""Runs the small configs, several at a time, and tables what they reach.
+r"""Runs the small configs, several at a time, and tables what they reach.
 
   python experiments/small_configs/run.py --kind gpu --data DATA --output OUT \\
     --lanes roberta,spanbert,teacher,distil,alone electra,albert,gpt,elmo
