@@ -215,7 +215,7 @@ def make_peer(args: argparse.Namespace):
 
 
 def peer(args: argparse.Namespace) -> dict:
-  """The peer: torch's LSTM with cuDNN, bf16 autocast, fused AdamW or Adagrad."""
+  """The peer: torch's LSTM with cuDNN, bf16 autocast and a fused optimizer."""
   import torch
 
   torch.manual_seed(0)

@@ -59,8 +59,8 @@ class Spec(NamedTuple):
   | "mean", "max" | one for the text, over all tokens, with special tokens |
 
   Attributes:
-    layers: numbers of layers: 0 for the embeddings (for ELMo the vectors of the
-      words), -1 for the last layer.
+    layers: numbers of layers, or None for all: 0 for the embeddings (for ELMo
+      the vectors of the words), -1 for the last layer.
     combine: how layers are combined.
     mix: for "mix", the learnt weights of the layers, before their softmax.
     gamma: for "mix", the factor.

@@ -1,4 +1,4 @@
-r"""Fine-tunes one task with transformers, in a loop that waits for nothing else.
+r"""Fine-tunes one task with transformers, in a loop that waits for nothing.
 
 Rows of a folder of `bert_jax prepare`, shuffled as transformers' Trainer does,
 or with --grouped batches of like length as its LengthGroupedSampler makes them,
