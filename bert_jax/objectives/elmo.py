@@ -173,7 +173,7 @@ def sampled_losses(
   negative = heads.decode(
     hidden, table, len(ids), bias - log_expected(ids, tries, vocab_size)
   )
-  hits = labels[..., None] == ids
+  hits = labels[..., None] == jax.lax.broadcast_to_rank(ids, labels.ndim + 1)
   negative = jnp.where(hits, jnp.finfo(jnp.float32).min, negative)
   return jnp.logaddexp(true, jax.nn.logsumexp(negative, axis=-1)) - true
 

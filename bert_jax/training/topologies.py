@@ -187,7 +187,7 @@ def with_published_vocabulary(run: config_lib.Run) -> config_lib.Run:
   family = models.family(model.family)
   published = family.build(next(iter(family.VARIANTS)))
   if model.vocab_size is None:
-    cased = model.family == "bert" and (run.data.others or {}).get("cased")
+    cased = model.family == "bert" and run.data.cased
     size = CASED if cased else published.vocab_size
     model = dataclasses.replace(model, vocab_size=size)
   if model.family == "roberta" and model.padding_id is None:
