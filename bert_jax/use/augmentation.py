@@ -106,6 +106,7 @@ def split(vocabulary: Vocabulary, texts: Sequence[str]) -> list[SplitText]:
       zip(ids, offsets, strict=True)
     ):
       piece = vocabulary.pieces[token_id]
+      # A word without a piece keeps its text.
       if token_id == unknown:
         piece = text[begin:end]
         piece = piece.lower() if vocabulary.lower_case else piece
@@ -141,20 +142,19 @@ def masked_rows(
   Returns:
     The rows, and the position of the mask in each row, int32 [N].
   """
-  rows_ids, second = [], []
+  row_ids, second = [], []
   for ids, index in jobs:
     row = np.array([special.cls, *ids, special.sep, *ids, special.sep])[:length]
     row[1 + index] = special.mask
-    rows_ids.append(row.astype(np.int32))
+    row_ids.append(row.astype(np.int32))
     second.append(min(len(ids) + 2, length))
-  sizes = [len(row_ids) for row_ids in rows_ids]
   rows = Rows(
-    np.concatenate([np.zeros(0, np.int32), *rows_ids]),
-    np.cumsum([0, *sizes], dtype=np.int64),
-    np.array(second, np.int32),
-    np.arange(len(jobs)),
-    np.full(len(jobs), -1, np.int32),
-    np.zeros((0, 2), np.int32),
+    ids=np.concatenate([np.zeros(0, np.int32), *row_ids]),
+    starts=np.cumsum([0, *map(len, row_ids)], dtype=np.int64),
+    second=np.array(second, np.int32),
+    example=np.arange(len(jobs)),
+    labels=np.full(len(jobs), -1, np.int32),
+    offsets=np.zeros((0, 2), np.int32),
   )
   return rows, np.array([1 + index for _, index in jobs], np.int32)
 

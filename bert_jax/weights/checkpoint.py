@@ -26,7 +26,7 @@ from bert_jax.weights import run_config
 FORMAT_VERSION = 1
 METRIC = "heldout_loss"
 PHASE = "phase"
-# What a function reads from a checkpoint: a state, parameters, metadata.
+# The type of what is read from a checkpoint: a state, parameters or metadata.
 Content = TypeVar("Content")
 # These make up the paths RUN@best and RUN@STEP; see `split_path`.
 AT, BEST = "@", "best"

@@ -1,4 +1,4 @@
-"""Strict restore, newest and best, formats."""
+"""Checkpoints: strict restore, and which checkpoints are kept."""
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ def make_state(**layers):
 
 
 def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
-  """A23: a run whose metric worsens resumes from its last step."""
+  """A run whose metric becomes worse resumes from its last step."""
   state = make_state()
   with Checkpointer(str(tmp_path), keep=1) as saver:
     for step, loss in ((100, 0.6), (200, 0.7), (300, 0.8), (400, 0.9)):
@@ -33,8 +33,8 @@ def test_newest_and_best_are_kept_and_survive_a_restart(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [1, 2])
-def test_what_is_measured_after_a_save_counts_as_before_it(tmp_path, keep):
-  """The same checkpoints stay, ties and steps without a measure among them."""
+def test_a_loss_may_be_added_after_the_save(tmp_path, keep):
+  """The same checkpoints stay as if the loss had been saved at once."""
   losses = (0.6, 0.7, None, 0.6, 0.9, 0.6, 0.8, 0.5, 0.9)
   stay: dict[str, list] = {"with": [], "after": []}
   for name, steps in stay.items():
@@ -48,10 +48,10 @@ def test_what_is_measured_after_a_save_counts_as_before_it(tmp_path, keep):
         else:
           saver.save(step, state, {"best": None, "pending": True}, None)
           saver.add(step, meta, loss, 0)
-        found = sorted(int(p.name) for p in tmp_path.glob(f"{name}/*/*"))
-        metas = [saver.meta(step) for step in found]
-        steps.append((found, saver.best_step(), metas))
-    # Opened again it says the same.
+        kept_steps = sorted(int(p.name) for p in tmp_path.glob(f"{name}/*/*"))
+        metas = [saver.meta(step) for step in kept_steps]
+        steps.append((kept_steps, saver.best_step(), metas))
+    # A new Checkpointer finds the same best step.
     with Checkpointer(str(tmp_path / name), keep=keep) as saver:
       assert saver.best_step() == steps[-1][1] == 7
   assert stay["with"] == stay["after"]
@@ -60,17 +60,17 @@ def test_what_is_measured_after_a_save_counts_as_before_it(tmp_path, keep):
     assert saver.latest_step() == 7
 
 
-def test_a_later_phase_has_a_best_of_its_own(tmp_path):
-  """Losses at other lengths do not compare."""
+def test_the_best_step_is_of_the_latest_phase(tmp_path):
+  """Losses at different lengths cannot be compared."""
   saves = ((100, 0.4, 0), (200, 0.9, 1), (300, 0.7, 1), (400, 0.8, 1))
-  kept = []
+  best_steps = []
   for step, loss, phase in saves:
     with Checkpointer(str(tmp_path), keep=1) as saver:
       state = make_state().replace(step=jnp.int32(step))
       saver.save(step, state, {}, loss, phase)
       saver.wait()
-      kept.append(saver.best_step())
-  assert kept == [100, 200, 300, 300]
+      best_steps.append(saver.best_step())
+  assert best_steps == [100, 200, 300, 300]
   assert sorted(p.name for p in tmp_path.glob("checkpoints/*")) == [
     "300",
     "400",
@@ -87,8 +87,8 @@ def test_a_later_phase_has_a_best_of_its_own(tmp_path):
     (dict(l0=3, l9=3), "params/l9/kernel is missing"),
   ],
 )
-def test_whatever_does_not_fit_is_refused(tmp_path, layers, message):
-  """A22: extra, missing, bigger, smaller, renamed; resume and init-from."""
+def test_parameters_that_do_not_fit_are_refused(tmp_path, layers, message):
+  """They may be extra, missing, larger, smaller or renamed."""
   with Checkpointer(str(tmp_path)) as saver:
     saver.save(1, make_state(), {}, None)
     saver.wait()
@@ -116,7 +116,7 @@ def test_values_and_dtypes_come_back(tmp_path):
 
 
 def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
-  """Saves go on in the background while the next step reuses the buffers."""
+  """A save continues while the next step reuses the buffers."""
   add = jax.jit(lambda s: jax.tree.map(lambda x: x + 1, s), donate_argnums=0)
   state = {"kernel": jnp.zeros((512, 1024))}
   with Checkpointer(str(tmp_path), keep=50) as saver:
@@ -129,8 +129,8 @@ def test_a_donated_state_does_not_change_what_is_saved(tmp_path):
     template = TrainState(jnp.int32(0), state, {}, {})
     for step in range(1, 9):
       restored, _ = saver.restore(step, template)
-      value = np.asarray(restored.params["kernel"])
-      assert (value == 4 * step - 3).all()
+      kernel = np.asarray(restored.params["kernel"])
+      assert (kernel == 4 * step - 3).all()
 
 
 def test_no_run_and_no_checkpoint(tmp_path):

@@ -1,7 +1,6 @@
-"""Bad input to conversion: named, refused, and nothing is written."""
+"""Bad input to conversion is refused by name, and nothing is written."""
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -33,7 +32,7 @@ def without(arrays, *keys):
 
 def test_an_array_missing_extra_renamed_or_misshapen(tmp_path):
   whole = tiny_hf.constants(NAME)
-  # Larger, smaller, turned: none is padded, cut or broadcast.
+  # No array is padded, cut or broadcast to fit.
   for i, shape in enumerate([(9, 8), (7, 8), (1, 8), (8,), (8, 8, 1)]):
     arrays = whole | {QUERY: np.ones(shape, np.float32)}
     words = [QUERY, f"has shape {list(shape)}, not [8, 8]"]
@@ -71,19 +70,19 @@ def test_each_array_is_missed_by_its_name(tmp_path):
     assert str(caught.value) == f"file: {key} is missing."
 
 
-def test_copies_must_equal_what_they_are_tied_to(tmp_path):
+def test_copies_must_equal_their_originals(tmp_path):
   whole = tiny_hf.constants(NAME)
-  for key, like in (
+  for key, original in (
     (
       "cls.predictions.decoder.weight",
       "bert.embeddings.word_embeddings.weight",
     ),
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
   ):
-    copy = whole[like].copy()
+    copy = whole[original].copy()
     copy.flat[3] += 1e-6 + 1
     path = tiny_hf.write(tmp_path / key, NAME, whole | {key: copy})
-    refused(path, [f"{key} differs from {like}"])
+    refused(path, [f"{key} differs from {original}"])
 
 
 def test_both_spellings_of_an_array(tmp_path):
@@ -127,15 +126,15 @@ def test_the_wrong_family_or_class(tmp_path):
 def test_folders_that_lack_something(tmp_path):
   refused(tmp_path / "nowhere", "no such folder")
   path = tiny_hf.write(tmp_path / "hf", NAME)
-  os.rename(f"{path}/model.safetensors", f"{path}/other")
+  weights = tmp_path / "hf" / "model.safetensors"
+  weights.rename(tmp_path / "hf" / "other")
   refused(path, ["holds no weights", "pytorch_model.bin"])
-  os.rename(f"{path}/other", f"{path}/model.safetensors")
-  config = f"{path}/config.json"
+  (tmp_path / "hf" / "other").rename(weights)
+  config = tmp_path / "hf" / "config.json"
   for text, word in (("{", "is damaged"), ("[]", "no JSON object")):
-    with open(config, "w") as f:
-      f.write(text)
+    config.write_text(text)
     refused(path, word)
-  os.remove(config)
+  config.unlink()
   refused(path, "config.json is missing")
 
 
@@ -160,7 +159,7 @@ def test_damaged_safetensors(tmp_path):
     whole + b"\0",
     (2**60).to_bytes(8, "little") + whole[8:],
     pack(moved),
-    pack(wide),  # a dtype that numpy has not
+    pack(wide),  # NumPy does not have this dtype.
     pack([1]),
     pack(dict(header, x=3)),
   ):
@@ -170,17 +169,18 @@ def test_damaged_safetensors(tmp_path):
 
 def test_an_index_may_not_point_outside(tmp_path):
   path = tiny_hf.write(tmp_path / "hf", NAME)
-  os.rename(f"{path}/model.safetensors", tmp_path / "out.safetensors")
+  weights = tmp_path / "hf" / "model.safetensors"
+  weights.rename(tmp_path / "out.safetensors")
   index = tmp_path / "hf" / "model.safetensors.index.json"
-  places = dict.fromkeys(tiny_hf.shapes(NAME), "../out.safetensors")
-  index.write_text(json.dumps({"weight_map": places}))
+  shard_by_key = dict.fromkeys(tiny_hf.shapes(NAME), "../out.safetensors")
+  index.write_text(json.dumps({"weight_map": shard_by_key}))
   refused(path, "'../out.safetensors' is no file of this folder")
   index.write_text("{}")
   refused(path, "no weight_map")
 
 
 def towers(path, **options):
-  """A folder of both towers whose embeddings are equal."""
+  """Writes a folder of both towers, which have equal embeddings."""
   generator = dict(num_attention_heads=1, intermediate_size=32)
   shapes = tiny_hf.shapes("ElectraForMaskedLM", f=32)
   arrays = {k: np.ones(s, np.float32) for k, s in shapes.items()}
@@ -200,9 +200,9 @@ def test_towers_that_do_not_fit(tmp_path):
   for tower in ("generator", "discriminator"):
     config = hf.read(str(both), "electra", tower).config
     assert config["task"] == tower
-  one = both / "generator"
-  refused(one, "is a model for generator", "electra", "discriminator")
-  refused(one, "does not hold both towers", "electra", "both")
+  generator = both / "generator"
+  refused(generator, "is a model for generator", "electra", "discriminator")
+  refused(generator, "does not hold both towers", "electra", "both")
   refused(both, "not one of discriminator", "electra", "left")
   other = towers(tmp_path / "other", hidden_dropout_prob=0.3)
   refused(other, ["generator's dropout is 0.3", "--tower"], "electra")
@@ -212,10 +212,15 @@ def test_towers_that_do_not_fit(tmp_path):
   model_folder.write_tensors(file, arrays)
   differs = "embeddings/norm/bias differs between generator"
   refused(both, [differs, "--tower=generator"], "electra")
-  os.rename(both / "generator", tmp_path / "kept")
-  os.rename(both / "discriminator", both / "generator")
-  os.rename(tmp_path / "kept", both / "discriminator")
+  # Swap the two towers.
+  generator.rename(tmp_path / "generator")
+  (both / "discriminator").rename(generator)
+  (tmp_path / "generator").rename(both / "discriminator")
   refused(both, "is a model for", "electra")
+
+
+def names_in(folder):
+  return sorted(path.name for path in folder.iterdir())
 
 
 def run(monkeypatch, *arguments):
@@ -240,12 +245,12 @@ def test_commands_that_are_refused_write_nothing(tmp_path, monkeypatch):
     ([*back, "--output", out], "is of bert"),
     ([*back[:5], path, "--output", out], "convert it first"),
   ):
-    before = sorted(os.listdir(tmp_path))
+    before = names_in(tmp_path)
     with pytest.raises(SystemExit) as caught:
       run(monkeypatch, *arguments)
     assert str(caught.value).startswith("error: ") and word in str(caught.value)
-    assert sorted(os.listdir(tmp_path)) == before
-  assert os.listdir(full) == ["mine"]
+    assert names_in(tmp_path) == before
+  assert names_in(full) == ["mine"]
 
 
 def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
@@ -258,7 +263,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path, monkeypatch):
   for write in (model_folder.write, hf.write):
     with pytest.raises(ValueError, match="No space left"):
       write(str(tmp_path / "out"), weights)
-  assert os.listdir(tmp_path) == ["hf"]
+  assert names_in(tmp_path) == ["hf"]
 
 
 def test_our_folder_is_read_as_strictly(tmp_path):
@@ -266,14 +271,14 @@ def test_our_folder_is_read_as_strictly(tmp_path):
   path = str(tmp_path / "ours")
   model_folder.write(path, weights)
   tiny_models.delete_digests(path)
-  at = "encoder/embeddings/norm/bias"
-  for change, word in (
-    (without(weights.arrays, at), f"{at} is missing"),
+  bias = "encoder/embeddings/norm/bias"
+  for arrays, word in (
+    (without(weights.arrays, bias), f"{bias} is missing"),
     (weights.arrays | {"x": np.ones(1, np.float32)}, "x has no place"),
-    (weights.arrays | {at: np.ones(9, np.float32)}, "has shape [9], not [8]"),
-    (weights.arrays | {at: np.ones(8, np.float16)}, "is float16"),
+    (weights.arrays | {bias: np.ones(9, np.float32)}, "has shape [9], not [8]"),
+    (weights.arrays | {bias: np.ones(8, np.float16)}, "is float16"),
   ):
-    model_folder.write_tensors(f"{path}/model.safetensors", change)
+    model_folder.write_tensors(f"{path}/model.safetensors", arrays)
     with pytest.raises(ValueError) as caught:
       model_folder.read(path)
     assert word in str(caught.value)
@@ -286,15 +291,15 @@ def test_our_folder_is_read_as_strictly(tmp_path):
     ),
     ({"family": "t5"}, "t5"),
   ):
-    with open(f"{path}/config.json", "w") as f:
-      json.dump(weights.config | change, f)
+    config = json.dumps(weights.config | change)
+    (tmp_path / "ours" / "config.json").write_text(config)
     with pytest.raises(ValueError) as caught:
       model_folder.read(path)
     assert word in str(caught.value)
   with pytest.raises(ValueError, match="is missing"):
     model_folder.write(
       str(tmp_path / "bad"),
-      weights._replace(arrays=without(weights.arrays, at)),
+      weights._replace(arrays=without(weights.arrays, bias)),
     )
   assert not (tmp_path / "bad").exists()
 
@@ -306,7 +311,7 @@ def test_rules_and_parameters_must_match():
 
 
 def test_the_command_itself(tmp_path):
-  """As a process: one sentence on stderr, a status, no traceback."""
+  """A process prints one sentence on stderr, and no traceback."""
   done = subprocess.run(
     [
       *(sys.executable, "-m", "bert_jax", "convert", "--family", "bert"),
@@ -318,7 +323,7 @@ def test_the_command_itself(tmp_path):
   )
   assert done.returncode == 1
   assert done.stderr == f"error: {tmp_path}/config.json is missing.\n"
-  assert os.listdir(tmp_path) == []
+  assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("size", [10**6, 10**9, 10**12, 10**400])
@@ -327,7 +332,7 @@ def test_the_command_itself(tmp_path):
   ["num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"],
 )
 def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
-  """A config.json of somebody else asks for more than any weights have."""
+  """A stranger's config.json may have sizes that no weights have."""
   path = tiny_hf.write(tmp_path / "hf", "BertForSequenceClassification")
   file = tmp_path / "hf" / "config.json"
   file.write_text(json.dumps(json.loads(file.read_text()) | {field: size}))
@@ -335,4 +340,5 @@ def test_sizes_that_no_file_has_take_no_memory(tmp_path, field, size):
   with pytest.raises(ValueError, match="config.json|model.safetensors"):
     hf.read(str(path), "bert")
   grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-  assert grown < 200_000  # kilobytes; the table alone would have gigabytes
+  # In kilobytes. The word table alone would take gigabytes.
+  assert grown < 200_000

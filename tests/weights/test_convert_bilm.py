@@ -1,4 +1,4 @@
-"""bilm's folders: every array finds its place, or is named."""
+"""Reads folders of bilm; arrays and options that do not fit are named."""
 
 import json
 import pathlib
@@ -51,7 +51,7 @@ SHAPES = {
 
 
 def write(path, shapes=SHAPES, options=OPTIONS):
-  """A folder in which array number n holds n everywhere."""
+  """Writes a folder in which all elements of array number n are n."""
   path.mkdir(exist_ok=True)
   with h5py.File(path / "lm_weights.hdf5", "w") as file:
     for number, (name, shape) in enumerate(shapes.items(), 1):
@@ -60,15 +60,15 @@ def write(path, shapes=SHAPES, options=OPTIONS):
   return str(path)
 
 
-def test_every_array_finds_its_place(tmp_path):
+def test_every_array_becomes_a_parameter(tmp_path):
   weights = bilm.read(write(tmp_path / "in"), "elmo")
-  number = {name: i for i, name in enumerate(SHAPES, 1)}
+  number_by_name = {name: i for i, name in enumerate(SHAPES, 1)}
   for rule in bilm.rules(weights.config["model"]):
-    found = weights.arrays[rule.path]
+    param = weights.arrays[rule.path]
     if rule.name == "char_embed":
-      assert not found[0].any()
-      found = found[1:]
-    assert (found == number[rule.name]).all(), rule
+      assert not param[0].any()
+      param = param[1:]
+    assert (param == number_by_name[rule.name]).all(), rule
   assert len(weights.arrays) == len(SHAPES) - 1
   assert weights.config["source"]["skipped"] == ["softmax/W"]
   model = weights.config["model"]
@@ -86,7 +86,7 @@ def test_the_command_writes_a_folder_that_opens(tmp_path):
     np.testing.assert_array_equal(array, again.arrays[path])
 
 
-def test_what_does_not_fit_is_named(tmp_path):
+def test_files_that_do_not_fit_are_named(tmp_path):
   def refused(message, shapes=SHAPES, options=OPTIONS):
     path = write(tmp_path / "bad", shapes, options)
     with pytest.raises(ValueError, match=message):
@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "part, field, value",
+  "section, field, setting",
   [
     ("lstm", "proj_clip", 2),
     ("lstm", "cell_clip", None),
@@ -134,12 +134,13 @@ def test_what_does_not_fit_is_named(tmp_path):
     ("char_cnn", "filters", [[51, 3]]),
   ],
 )
-def test_an_option_that_is_not_known_is_named(part, field, value):
-  changed = OPTIONS | {part: OPTIONS[part] | {field: value}}
-  with pytest.raises(ValueError, match=f"^o.json: {part}.{field} is .*must be"):
+def test_unsupported_options_are_named(section, field, setting):
+  changed = OPTIONS | {section: OPTIONS[section] | {field: setting}}
+  name = f"{section}.{field}"
+  with pytest.raises(ValueError, match=f"^o.json: {name} is .*must be"):
     bilm.read_options(changed, "o.json")
-  less = {k: v for k, v in OPTIONS[part].items() if k != field}
-  with pytest.raises(ValueError, match=f"^o.json has no {part}.{field};"):
-    bilm.read_options(OPTIONS | {part: less}, "o.json")
+  fields = {k: v for k, v in OPTIONS[section].items() if k != field}
+  with pytest.raises(ValueError, match=f"^o.json has no {name};"):
+    bilm.read_options(OPTIONS | {section: fields}, "o.json")
   with pytest.raises(ValueError, match="dropout is 2"):
     bilm.read_options(OPTIONS | {"dropout": 2}, "o.json")

@@ -1,4 +1,4 @@
-"""Fields and label names of Hugging Face's config.json, both ways."""
+"""Reads and writes the fields of Hugging Face's config.json."""
 
 import json
 import math
@@ -12,11 +12,12 @@ CLASSIFIER = "BertForSequenceClassification"
 
 
 def read(path, name, drop=(), **options):
-  made = tiny_hf.write(path, name, drop=drop, **options)
-  return hf.read(made, tiny_hf.family_of(name))
+  folder = tiny_hf.write(path, name, drop=drop, **options)
+  return hf.read(folder, tiny_hf.family_of(name))
 
 
-def back(path, weights):
+def write_fields(path, weights):
+  """Writes a folder of transformers; returns its config.json."""
   hf.write(str(path), weights)
   return json.loads((path / "config.json").read_text())
 
@@ -33,7 +34,7 @@ def test_every_field_becomes_an_attribute(tmp_path):
     initializer_range=0.02,
   )
   wide = dict(mlp=12, num_segments=2)
-  for name, own in (
+  for name, attributes in (
     ("BertModel", wide | dict(activation="gelu", norm_epsilon=1e-12)),
     (
       "RobertaForMaskedLM",
@@ -60,7 +61,7 @@ def test_every_field_becomes_an_attribute(tmp_path):
     ),
   ):
     config = read(tmp_path / name, name).config
-    assert config["model"] == common | own, name
+    assert config["model"] == common | attributes, name
     assert config["family"] == tiny_hf.family_of(name)
 
 
@@ -84,9 +85,9 @@ def test_no_size_has_a_default(name, tmp_path):
     path = tmp_path / field
     with pytest.raises(ValueError, match=f"has no {field}, without which"):
       read(path, name, drop=[field])
-    for i, value in enumerate((0, -1, 2.0, "2", True)):
-      with pytest.raises(ValueError, match=f"{field} is {value!r}; it must be"):
-        read(tmp_path / f"{field}{i}", name, **{field: value})
+    for i, size in enumerate((0, -1, 2.0, "2", True)):
+      with pytest.raises(ValueError, match=f"{field} is {size!r}; it must be"):
+        read(tmp_path / f"{field}{i}", name, **{field: size})
 
 
 def test_an_absent_field_is_noted(tmp_path, capsys):
@@ -101,8 +102,8 @@ def test_an_absent_field_is_noted(tmp_path, capsys):
     read(tmp_path / "roberta", "RobertaForMaskedLM", ["layer_norm_eps"])
   for word in ("layer_norm_eps", "fairseq", "1e-05", "1e-12"):
     assert word in str(caught.value)
-  config = read(tmp_path / "albert", "AlbertForPreTraining", ["hidden_act"])
-  assert config.config["model"]["activation"] == "gelu_new"
+  weights = read(tmp_path / "albert", "AlbertForPreTraining", ["hidden_act"])
+  assert weights.config["model"]["activation"] == "gelu_new"
 
 
 @pytest.mark.parametrize(
@@ -126,11 +127,11 @@ def test_an_absent_field_is_noted(tmp_path, capsys):
     ("OpenAIGPTLMHeadModel", dict(afn="silu")),
   ],
 )
-def test_what_is_not_built_here_is_refused(name, options, tmp_path):
-  (field, value), *_ = options.items()
+def test_unsupported_models_are_refused(name, options, tmp_path):
+  ((field, setting),) = options.items()
   with pytest.raises(ValueError) as caught:
     read(tmp_path / "hf", name, **options)
-  assert field in str(caught.value) and repr(value) in str(caught.value)
+  assert field in str(caught.value) and repr(setting) in str(caught.value)
 
 
 _SHARE = "it must be a number from 0 to below 1."
@@ -151,18 +152,16 @@ _ROW = "it must be a whole number from 0 to below 20."
   ],
 )
 def test_numbers_have_limits(name, field, values, why, tmp_path):
-  for i, value in enumerate(values):
+  for i, number in enumerate(values):
     with pytest.raises(ValueError) as caught:
-      read(tmp_path / str(i), name, **{field: value})
-    said = str(caught.value)
-    assert f"{field} is {value!r}; it must be" in said and why in said
+      read(tmp_path / str(i), name, **{field: number})
+    message = str(caught.value)
+    assert f"{field} is {number!r}; it must be" in message and why in message
 
 
 def test_the_largest_numbers_are_read(tmp_path):
-  model = read(
-    *(tmp_path / "bert", CLASSIFIER),
-    **dict(layer_norm_eps=0.5, hidden_dropout_prob=0.99, pad_token_id=19),
-  ).config["model"]
+  options = dict(layer_norm_eps=0.5, hidden_dropout_prob=0.99, pad_token_id=19)
+  model = read(tmp_path / "bert", CLASSIFIER, **options).config["model"]
   assert model["norm_epsilon"] == 0.5 and model["dropout"] == 0.99
   for name in (CLASSIFIER, "OpenAIGPTLMHeadModel"):
     path = tmp_path / f"{name}-none"
@@ -189,13 +188,13 @@ def test_spellings_come_back_as_they_were(tmp_path):
     path = tmp_path / "-".join([name, *options.values()])
     weights = read(path, name, **options)
     assert weights.config["model"]["activation"] == activation
-    fields = back(tmp_path / f"{path.name}-back", weights)
+    fields = write_fields(tmp_path / f"{path.name}-back", weights)
     assert fields.items() >= options.items()
   untied = read(tmp_path / "untied", "BertModel", tie_word_embeddings=False)
-  assert back(tmp_path / "tied", untied)["tie_word_embeddings"] is True
+  assert write_fields(tmp_path / "tied", untied)["tie_word_embeddings"] is True
 
 
-def test_a_model_that_transformers_cannot_say(tmp_path):
+def test_models_that_transformers_cannot_describe(tmp_path):
   weights = read(tmp_path / "hf", "DistilBertForMaskedLM")
   config = weights.config
 
@@ -239,7 +238,7 @@ def test_dropout_before_the_classifier(name, options, dropout, tmp_path):
   weights = read(tmp_path / "hf", name, **options)
   head = weights.config["head"]
   assert head.get("pooling", head)["dropout"] == dropout
-  # Changed here, and not the source's any more, it is written.
+  # A dropout that differs from the source's is written to its field.
   field = {
     "BertForSequenceClassification": "classifier_dropout",
     "RobertaForTokenClassification": "classifier_dropout",
@@ -249,31 +248,31 @@ def test_dropout_before_the_classifier(name, options, dropout, tmp_path):
   }.get(name)
   if field:
     head.get("pooling", head)["dropout"] = 0.25
-    assert back(tmp_path / "back", weights)[field] == 0.25
+    assert write_fields(tmp_path / "back", weights)[field] == 0.25
 
 
-def test_labels_travel_by_name(tmp_path):
-  """A permuted order moves the rows' names along, never the rows."""
+def test_a_new_order_of_labels_renames_the_rows(tmp_path):
+  """The rows of the classifier keep their order."""
   orders = (["a", "b", "c"], ["c", "a", "b"])
   for labels in orders:
-    # Keys of JSON are text, in any order.
+    # The keys in JSON are strings and may have any order.
     by_id = {str(i): labels[i] for i in (2, 0, 1)}
-    at = "-".join(labels)
+    folder = "-".join(labels)
     weights = read(
-      tmp_path / at,
+      tmp_path / folder,
       CLASSIFIER,
       id2label=by_id,
       label2id={name: i for i, name in enumerate(labels)},
     )
     assert weights.config["labels"] == labels
-    fields = back(tmp_path / f"{at}-back", weights)
+    fields = write_fields(tmp_path / f"{folder}-back", weights)
     assert fields["id2label"] == {str(i): x for i, x in enumerate(labels)}
     assert fields["label2id"] == {x: i for i, x in enumerate(labels)}
-    rows = model_folder.read_tensors(str(tmp_path / at / "model.safetensors"))
-    again = model_folder.read_tensors(
-      str(tmp_path / f"{at}-back" / "model.safetensors")
+    old, new = (
+      model_folder.read_tensors(str(tmp_path / name / "model.safetensors"))
+      for name in (folder, f"{folder}-back")
     )
-    assert (again["classifier.weight"] == rows["classifier.weight"]).all()
+    assert (new["classifier.weight"] == old["classifier.weight"]).all()
 
 
 @pytest.mark.parametrize(
@@ -307,18 +306,18 @@ def test_labels_without_names(tmp_path, capsys):
     options = dict(id2label=None, label2id=None) | options
     config = read(tmp_path / str(i), CLASSIFIER, **options).config
     assert config["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
-  # Ids that are text.
+  # The ids may be strings of digits.
   names = {"contra": "0", "neutral": "1", "entail": "2"}
   assert read(tmp_path / "text", CLASSIFIER, label2id=names).config["labels"]
   assert "num_labels=3 counts" in capsys.readouterr().err
-  # Other tasks keep the maps that they do not read.
+  # Tasks that do not read the maps keep them.
   weights = read(tmp_path / "lm", "BertForMaskedLM", id2label=default)
   assert weights.config["labels"] is None
-  assert back(tmp_path / "back", weights)["id2label"] == default
+  assert write_fields(tmp_path / "back", weights)["id2label"] == default
 
 
 def test_problems(tmp_path):
-  for i, (given, problem) in enumerate(
+  for i, (problem_type, problem) in enumerate(
     (
       (None, "classification"),
       ("single_label_classification", "classification"),
@@ -326,17 +325,18 @@ def test_problems(tmp_path):
       ("regression", "regression"),
     )
   ):
-    weights = read(tmp_path / str(i), CLASSIFIER, problem_type=given)
+    weights = read(tmp_path / str(i), CLASSIFIER, problem_type=problem_type)
     assert weights.config["problem"] == problem
     path = tmp_path / f"ours{i}"
     model_folder.write(str(path), weights)
     weights = model_folder.read(str(path))
-    assert back(tmp_path / f"{i}-back", weights)["problem_type"] == given
+    fields = write_fields(tmp_path / f"{i}-back", weights)
+    assert fields["problem_type"] == problem_type
     weights.config["source"] = {"format": "run"}
-    fields = back(tmp_path / f"{i}-run", weights)
-    expected = given if problem != "classification" else None
+    fields = write_fields(tmp_path / f"{i}-run", weights)
+    expected = problem_type if problem != "classification" else None
     assert fields.get("problem_type") == expected
-  # As transformers has it; the label of a regression is no class.
+  # A classifier with one label is a regression, as in transformers.
   assert hf_config.problem_of({}, 1, "file") == "regression"
 
 
@@ -344,4 +344,4 @@ def test_the_padding_id_is_the_vocabularys(tmp_path):
   weights = read(tmp_path / "hf", "BertModel", drop=["pad_token_id"])
   files = {"vocab.txt": b"[UNK]\n[CLS]\n[PAD]\n"}
   weights = weights._replace(tokenizer_files=files)
-  assert back(tmp_path / "back", weights)["pad_token_id"] == 2
+  assert write_fields(tmp_path / "back", weights)["pad_token_id"] == 2

@@ -1,4 +1,4 @@
-"""Hugging Face's folders by hand: every array, field and label name."""
+"""Checks where each array of a Hugging Face folder goes, and back."""
 
 import json
 import re
@@ -9,7 +9,8 @@ import tiny_hf
 
 from bert_jax.weights import hf, hf_files, model_folder
 
-# A pattern of their names, and our path; {} is kernel, bias or scale.
+# (pattern of names in the file, path of the parameter); {} is kernel, bias or
+# scale.
 PLACES = [
   (r"(word_embeddings|tokens_embed)\.", "encoder/embeddings/word/embedding"),
   (
@@ -68,8 +69,8 @@ PLACES = [
 ]
 
 
-def place(key, tower):
-  """Our path of one of their names, and the layer or None."""
+def path_of(key, tower):
+  """Returns the path for a name in the file, and the layer or None."""
   path = next(path for pattern, path in PLACES if re.search(pattern, key))
   norm = re.search(r"norm|ln_", key, re.IGNORECASE)
   kind = "scale" if norm else "kernel"
@@ -86,23 +87,23 @@ def test_every_array_goes_where_it_belongs(name, tmp_path):
   weights = hf.read(tiny_hf.write(path, name), family)
   expected = {p: np.zeros_like(a) for p, a in weights.arrays.items()}
   for key, array in tiny_hf.constants(name).items():
-    value = array.flat[0]
+    constant = array.flat[0]
     if "c_attn" in key:
       layer = int(key.split(".")[2])
       kind = "bias" if key.endswith("bias") else "kernel"
-      for part in ("query", "key", "value"):
-        at = f"encoder/layers/layer/attention/{part}/{kind}"
-        expected[at][layer] = value
+      for name in ("query", "key", "value"):
+        to = f"encoder/layers/layer/attention/{name}/{kind}"
+        expected[to][layer] = constant
       continue
-    at, layer = place(key, family == "electra")
-    # Nothing is written twice.
-    slot = expected[at] if layer is None else expected[at][layer]
-    assert not slot.any(), (key, at)
-    slot[...] = value
-  for at, array in expected.items():
-    np.testing.assert_array_equal(weights.arrays[at], array, err_msg=at)
-    if (family, at) != ("gpt", "classifier/dense/bias"):
-      assert array.all(), at
+    to, layer = path_of(key, family == "electra")
+    # Each slot gets only one array.
+    slot = expected[to] if layer is None else expected[to][layer]
+    assert not slot.any(), (key, to)
+    slot[...] = constant
+  for to, array in expected.items():
+    np.testing.assert_array_equal(weights.arrays[to], array, err_msg=to)
+    if (family, to) != ("gpt", "classifier/dense/bias"):
+      assert array.all(), to
 
 
 def random_arrays(name, dtype=np.float32, **sizes):
@@ -111,24 +112,24 @@ def random_arrays(name, dtype=np.float32, **sizes):
   return {key: rng.normal(size=shape).astype(dtype) for key, shape in shapes}
 
 
-def test_kernels_turn_and_split_by_heads(tmp_path):
+def test_kernels_are_transposed_and_split_by_heads(tmp_path):
   arrays = random_arrays("BertModel")
   path = tiny_hf.write(tmp_path / "bert", "BertModel", arrays)
-  got = hf.read(path, "bert").arrays
-  at = "encoder.layer.1.attention"
-  query = arrays[f"{at}.self.query.weight"]
-  output = arrays[f"{at}.output.dense.weight"]
+  params = hf.read(path, "bert").arrays
+  attention = "encoder.layer.1.attention"
+  query = arrays[f"{attention}.self.query.weight"]
+  output = arrays[f"{attention}.output.dense.weight"]
   for d, h, k in np.ndindex(8, 2, 4):
-    kernel = got["encoder/layers/layer/attention/query/kernel"]
+    kernel = params["encoder/layers/layer/attention/query/kernel"]
     assert kernel[1, d, h, k] == query[4 * h + k, d]
-    kernel = got["encoder/layers/layer/attention/output/kernel"]
+    kernel = params["encoder/layers/layer/attention/output/kernel"]
     assert kernel[1, h, k, d] == output[d, 4 * h + k]
   arrays = random_arrays("OpenAIGPTLMHeadModel")
   path = tiny_hf.write(tmp_path / "gpt", "OpenAIGPTLMHeadModel", arrays)
-  got = hf.read(path, "gpt").arrays
+  params = hf.read(path, "gpt").arrays
   fused = arrays["transformer.h.0.attn.c_attn.weight"]
-  for n, part in enumerate(("query", "key", "value")):
-    kernel = got[f"encoder/layers/layer/attention/{part}/kernel"]
+  for n, name in enumerate(("query", "key", "value")):
+    kernel = params[f"encoder/layers/layer/attention/{name}/kernel"]
     np.testing.assert_array_equal(
       kernel[0].reshape(8, 8), fused[:, 8 * n : 8 * n + 8]
     )
@@ -146,7 +147,7 @@ def test_kernels_turn_and_split_by_heads(tmp_path):
 )
 def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
   arrays = random_arrays(name, hf_files.FLOATS[dtype])
-  options = {"seen_nowhere": [1, {"a": None}], "torch_dtype": "float32"}
+  options = {"unknown_field": [1, {"a": None}], "torch_dtype": "float32"}
   path = tiny_hf.write(tmp_path / "hf", name, arrays, **options)
   (tmp_path / "hf" / "merges.txt").write_bytes(b"#version\r\n\xff")
   family = tiny_hf.family_of(name)
@@ -160,28 +161,28 @@ def test_there_and_back_is_bit_equal(name, dtype, tmp_path, capsys):
     assert again[key].dtype == array.dtype
     np.testing.assert_array_equal(again[key], array, err_msg=key)
   config = json.loads((tmp_path / "back" / "config.json").read_text())
-  # What the file had is there, and the truth about its dtype.
+  # Unknown fields come back, and `torch_dtype` is the dtype of the arrays.
   options["torch_dtype"] = dtype
   assert config == tiny_hf.config(name, **options)
   merges = (tmp_path / "back" / "merges.txt").read_bytes()
   assert merges == b"#version\r\n\xff"
   twice = hf.read(str(tmp_path / "back"), family)
-  for at, array in model_folder.read(str(tmp_path / "ours")).arrays.items():
-    np.testing.assert_array_equal(twice.arrays[at], array)
+  for path, array in model_folder.read(str(tmp_path / "ours")).arrays.items():
+    np.testing.assert_array_equal(twice.arrays[path], array)
   assert "note:" not in capsys.readouterr().err
 
 
 def rename(arrays, *pairs):
-  result = {}
+  renamed = {}
   for key, array in arrays.items():
     for old, new in pairs:
       key = re.sub(old, new, key)
-    result[key] = array
-  return result
+    renamed[key] = array
+  return renamed
 
 
 def test_other_spellings_of_the_same_arrays(tmp_path):
-  """Old names of LayerNorm's, no prefix, buffers, copies, shards."""
+  """Files may have old names, no prefix, buffers, copies, or shards."""
   name = "BertForMaskedLM"
   arrays = random_arrays(name)
   expected = hf.read(tiny_hf.write(tmp_path / "new", name, arrays), "bert")
@@ -201,29 +202,30 @@ def test_other_spellings_of_the_same_arrays(tmp_path):
     "copies": arrays | copies,
     "moved": moved | {"cls.predictions.decoder.bias": bias},
   }
-  for case, those in files.items():
-    got = hf.read(tiny_hf.write(tmp_path / case, name, those), "bert")
-    for at, array in expected.arrays.items():
-      np.testing.assert_array_equal(got.arrays[at], array, err_msg=case)
+  for case, file_arrays in files.items():
+    path = tiny_hf.write(tmp_path / case, name, file_arrays)
+    weights = hf.read(path, "bert")
+    for path, array in expected.arrays.items():
+      np.testing.assert_array_equal(weights.arrays[path], array, err_msg=case)
     skipped = sorted(copies) if case == "copies" else []
     skipped = ["cls.predictions.decoder.bias"] if case == "moved" else skipped
-    assert got.config["source"]["skipped"] == skipped
+    assert weights.config["source"]["skipped"] == skipped
   shards = tmp_path / "shards"
   tiny_hf.write(shards, name, {})
   (shards / "model.safetensors").unlink()
-  places = {key: f"{i % 2}.safetensors" for i, key in enumerate(arrays)}
+  shard_by_key = {key: f"{i % 2}.safetensors" for i, key in enumerate(arrays)}
   for shard in ("0.safetensors", "1.safetensors"):
-    part = {k: v for k, v in arrays.items() if places[k] == shard}
-    model_folder.write_tensors(str(shards / shard), part)
+    shard_arrays = {k: v for k, v in arrays.items() if shard_by_key[k] == shard}
+    model_folder.write_tensors(str(shards / shard), shard_arrays)
   index = shards / "model.safetensors.index.json"
-  index.write_text(json.dumps({"weight_map": places}))
-  got = hf.read(str(shards), "bert")
-  for at, array in expected.arrays.items():
-    np.testing.assert_array_equal(got.arrays[at], array)
+  index.write_text(json.dumps({"weight_map": shard_by_key}))
+  weights = hf.read(str(shards), "bert")
+  for path, array in expected.arrays.items():
+    np.testing.assert_array_equal(weights.arrays[path], array)
 
 
 def test_bare_names_and_buffers_of_other_families(tmp_path):
-  """openai-gpt's file has no prefix and its masks; TinyBERT's, more maps."""
+  """GPT's file has buffers and no prefix, TinyBERT's has maps."""
   for name, family, prefix, extra in (
     (
       "OpenAIGPTLMHeadModel",
@@ -246,8 +248,8 @@ def test_bare_names_and_buffers_of_other_families(tmp_path):
     assert weights.config["source"]["skipped"] == [*extra]
     if family == "gpt":
       words = arrays["tokens_embed.weight"]
-      got = weights.arrays["encoder/embeddings/word/embedding"]
-      np.testing.assert_array_equal(got, words)
+      table = weights.arrays["encoder/embeddings/word/embedding"]
+      np.testing.assert_array_equal(table, words)
 
 
 def test_several_dtypes_become_the_widest(tmp_path):
@@ -266,29 +268,29 @@ def test_several_dtypes_become_the_widest(tmp_path):
   assert fields["dtype"] == "float32"
 
 
-def test_a_pooler_that_is_not_read_is_kept(tmp_path):
-  """roberta-base's masked LM has one; a classifier of old versions too."""
+def test_a_pooler_that_the_head_does_not_read(tmp_path):
+  """It is kept, except in a classifier of RoBERTa, where it is a relic."""
   extra = {
     "roberta.pooler.dense.weight": np.ones((8, 8), np.float32),
     "roberta.pooler.dense.bias": np.ones(8, np.float32),
   }
-  for name, kept in (
+  for name, has_pooler in (
     ("RobertaForMaskedLM", True),
     ("RobertaForSequenceClassification", False),
   ):
     arrays = random_arrays(name) | extra
     path = tiny_hf.write(tmp_path / name, name, arrays)
     weights = hf.read(path, "roberta")
-    assert weights.config["pooler"] is kept
-    assert weights.config["source"]["skipped"] == (
-      [] if kept else [*extra][::-1]
-    )
+    assert weights.config["pooler"] is has_pooler
+    skipped = [] if has_pooler else [*extra][::-1]
+    assert weights.config["source"]["skipped"] == skipped
     hf.write(str(tmp_path / f"{name}-back"), weights)
     back = tmp_path / f"{name}-back" / "model.safetensors"
-    assert (extra.keys() <= model_folder.read_tensors(str(back)).keys()) is kept
+    written = model_folder.read_tensors(str(back))
+    assert (extra.keys() <= written.keys()) is has_pooler
 
 
-def test_tasks_of_files_that_do_not_say(tmp_path):
+def test_tasks_of_files_without_architectures(tmp_path):
   for name, task in (
     ("BertModel", "encoder"),
     ("BertForPreTraining", "pretraining"),

@@ -1,8 +1,9 @@
-"""Models of other names with a known family's parameters, and odd folders."""
+"""Models with other names but a supported family's parameters; odd folders."""
 
 import importlib.util
 import json
 import os
+import pathlib
 import shutil
 import sys
 import types
@@ -17,7 +18,7 @@ from bert_jax.cli.main import execute, parser_of
 from bert_jax.tasks import layouts
 from bert_jax.text import open_vocabulary
 from bert_jax.use import predict
-from bert_jax.weights import hf, hf_files, hf_tasks, model_folder
+from bert_jax.weights import hf, hf_files, hf_tasks, mapping, model_folder
 from bert_jax.weights import load as loading
 
 NEEDED = ("torch", "transformers", "sentencepiece")
@@ -39,7 +40,8 @@ LINES = [
   "a tall house stands near the old mill",
 ]
 TEXTS = [*LINES, "Hello  world", "the ﬁne ① test\tx", "x 👍 y", " a", ""]
-# Class of the tokenizer -> of the model, its names, its first pieces.
+# Class of the tokenizer -> prefix of the model's classes, model_type, the first
+# piece, and the difference between ids and numbers in the SentencePiece model.
 KIN = {
   "XLMRobertaTokenizer": ("XLMRoberta", "xlm-roberta", "<s>", 1),
   "CamembertTokenizer": ("Camembert", "camembert", "<s>NOTUSED", 4),
@@ -48,7 +50,7 @@ KIN = {
 
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory):
-  """A SentencePiece model as fairseq's are trained: <unk>, <s>, </s> first."""
+  """Trains a SentencePiece model as fairseq does: <unk>, <s>, </s> first."""
   prefix = str(tmp_path_factory.mktemp("spm") / "m")
   sentencepiece.SentencePieceTrainer.train(
     sentence_iterator=iter(LINES * 20),
@@ -63,7 +65,7 @@ def spm(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=KIN)
 def kin(request, spm, tmp_path_factory):
-  """(name of the tokenizer, folder with .model, its transformers tokenizer)."""
+  """Returns a tokenizer's class, a folder, and its tokenizer and model."""
   path = tmp_path_factory.mktemp("kin") / "model"
   begin, kind, _, _ = KIN[request.param]
   path.mkdir()
@@ -105,22 +107,26 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
   for number in range(3, pieces.get_piece_size()):
     assert opened.pieces[number + offset] == pieces.id_to_piece(number)
   special = opened.special
-  wanted = (tokenizer.pad_token_id, tokenizer.unk_token_id)
-  wanted += (tokenizer.cls_token_id, tokenizer.sep_token_id)
-  assert special == (*wanted, tokenizer.mask_token_id)
+  assert special == (
+    tokenizer.pad_token_id,
+    tokenizer.unk_token_id,
+    tokenizer.cls_token_id,
+    tokenizer.sep_token_id,
+    tokenizer.mask_token_id,
+  )
   loaded = loading.read(str(kin[1]))
-  own = bert_jax.load(str(kin[1])).tokenizer
+  loaded_tokenizer = bert_jax.load(str(kin[1])).tokenizer
   rows = layouts.of_vocabulary(opened)
   assert rows.between == (special.sep,) * 2 and not rows.segments
   for text in TEXTS:
     ids = tokenizer(text)["input_ids"]
     assert list(opened.encode_batch([text])[0]) == ids[1:-1], text
-    assert own.encode(text).ids == ids, text
+    assert loaded_tokenizer.encode(text).ids == ids, text
   pair = tokenizer("a b", "c")["input_ids"]
-  assert own.encode("a b", "c").ids == pair
+  assert loaded_tokenizer.encode("a b", "c").ids == pair
   texts = [np.array(opened.encode_batch([x])[0]) for x in ("a b", "c")]
-  laid = np.concatenate(layouts.row(rows, texts, 20).parts)
-  assert laid.tolist() == pair
+  row = np.concatenate(layouts.row(rows, texts, 20).parts)
+  assert row.tolist() == pair
   assert loaded.config["model"]["vocab_size"] == len(opened.pieces)
 
 
@@ -132,11 +138,11 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   ids = tokenizer("the cat sat")["input_ids"]
   ids[2] = tokenizer.mask_token_id
   batch = {"input_ids": np.array([ids]), "mlm_positions": np.array([[2]])}
-  ours = jit(loaded.module.apply)({"params": loaded.params}, batch)
+  outputs = jit(loaded.module.apply)({"params": loaded.params}, batch)
   with torch.no_grad():
     reference = model(torch.tensor([ids])).logits[0, 2].numpy()
-  # float32 in another order, of logits of size 1 to 10.
-  np.testing.assert_allclose(ours["mlm_logits"][0, 0], reference, atol=2e-5)
+  # The logits are 1 to 10, and the order of float32 sums differs.
+  np.testing.assert_allclose(outputs["mlm_logits"][0, 0], reference, atol=2e-5)
   command = ["--from", "hf", "--model", str(path), "--output"]
   run(monkeypatch, "convert", *command, str(tmp_path / "ours"))
   command = ["--to", "hf", "--model", str(tmp_path / "ours"), "--output"]
@@ -156,12 +162,13 @@ def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   encoded = tokenizer("the cat <mask> on", return_tensors="pt")
   with torch.no_grad():
     logits = model(**encoded).logits[0]
-  place = encoded["input_ids"][0].tolist().index(tokenizer.mask_token_id)
-  chances = torch.softmax(logits[place], -1)
+  position = encoded["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+  chances = torch.softmax(logits[position], -1)
   best = int(chances.argmax())
-  found = row["masks"][0][0]
-  assert found["token"] == tokenizer.convert_ids_to_tokens(best)
-  assert found["probability"] == pytest.approx(float(chances[best]), rel=1e-4)
+  candidate = row["masks"][0][0]
+  assert candidate["token"] == tokenizer.convert_ids_to_tokens(best)
+  chance = pytest.approx(float(chances[best]), rel=1e-4)
+  assert candidate["probability"] == chance
 
 
 def test_a_damaged_or_other_sentencepiece_model(kin, tmp_path, spm):
@@ -169,8 +176,8 @@ def test_a_damaged_or_other_sentencepiece_model(kin, tmp_path, spm):
   path.write_bytes(b"\x00\x01")
   with pytest.raises(ValueError, match="bpe.model: not a unigram model of"):
     open_vocabulary.load(str(tmp_path))
-  with open(spm, "rb") as f:
-    path.write_bytes(f.read().replace(b"<s>", b"<t>"))
+  content = pathlib.Path(spm).read_bytes()
+  path.write_bytes(content.replace(b"<s>", b"<t>"))
   with pytest.raises(ValueError, match="first pieces are .*'<t>'.*of XLM-R"):
     open_vocabulary.load(str(tmp_path))
 
@@ -188,13 +195,13 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
   arrays = tiny_hf.constants(name)
   wrapped = {prefix + key: array for key, array in arrays.items()}
   path = tiny_hf.write(tmp_path / "wrapped", name, wrapped)
-  found = hf.read(path, "bert")
-  assert found.config == plain.config
+  weights = hf.read(path, "bert")
+  assert weights.config == plain.config
   for key, array in plain.arrays.items():
-    np.testing.assert_array_equal(found.arrays[key], array)
+    np.testing.assert_array_equal(weights.arrays[key], array)
   line = f"model.safetensors: its names all begin with {prefix!r}"
   assert line in capsys.readouterr().err
-  # Not all of them: no wrapper.
+  # If one name lacks the prefix, no wrapper has written the file.
   key = next(iter(wrapped))
   wrapped[key.removeprefix(prefix)] = wrapped.pop(key)
   model_folder.write_tensors(
@@ -206,20 +213,20 @@ def test_the_prefix_of_a_wrapper_is_left_out(tmp_path, capsys, prefix, name):
 
 def test_a_model_for_next_sentences(tmp_path):
   cls = transformers.BertForNextSentencePrediction
-  sizes = {k: v for k, v in tiny_hf.config("BertModel").items()}
   torch.manual_seed(0)
-  model = cls(transformers.BertConfig(**sizes)).eval()
+  fields = tiny_hf.config("BertModel")
+  model = cls(transformers.BertConfig(**fields)).eval()
   model.save_pretrained(tmp_path / "hf")
   loaded = bert_jax.load(str(tmp_path / "hf"))
   assert loaded.config["task"] == "next_sentence"
   rng = np.random.default_rng(0)
   batch = {"input_ids": rng.integers(0, 20, (2, 6))}
   batch["segment_ids"] = np.array([[0, 0, 0, 1, 1, 1]] * 2)
-  ours = jit(loaded.module.apply)({"params": loaded.params}, batch)
+  outputs = jit(loaded.module.apply)({"params": loaded.params}, batch)
   ids, segments = map(torch.from_numpy, batch.values())
   with torch.no_grad():
     reference = model(ids, token_type_ids=segments).logits.numpy()
-  np.testing.assert_allclose(ours["pair_logits"][:, 0], reference, atol=1e-5)
+  np.testing.assert_allclose(outputs["pair_logits"][:, 0], reference, atol=1e-5)
   model_folder.write(
     str(tmp_path / "ours"), hf.read(str(tmp_path / "hf"), "bert")
   )
@@ -233,15 +240,15 @@ def test_a_model_for_next_sentences(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "Electra"])
-def test_a_decoders_class_that_is_no_decoder(tmp_path, name):
-  known = f"{name}ForMaskedLM"
+def test_a_class_of_decoders_may_hold_an_encoder(tmp_path, name):
+  masked_lm = f"{name}ForMaskedLM"
   other = "BertLMHeadModel" if name == "Bert" else f"{name}ForCausalLM"
   family = name.lower()
-  plain = hf.read(tiny_hf.write(tmp_path / "plain", known), family)
+  plain = hf.read(tiny_hf.write(tmp_path / "plain", masked_lm), family)
   for decodes in (False, True):
     path = tiny_hf.write(
       tmp_path / str(decodes),
-      known,
+      masked_lm,
       architectures=[other],
       is_decoder=decodes,
     )
@@ -249,10 +256,10 @@ def test_a_decoders_class_that_is_no_decoder(tmp_path, name):
       with pytest.raises(ValueError, match="is_decoder is True"):
         hf.read(path, family)
       continue
-    found = hf.read(path, family)
-    assert found.config["task"] == plain.config["task"]
+    weights = hf.read(path, family)
+    assert weights.config["task"] == plain.config["task"]
     for key, array in plain.arrays.items():
-      np.testing.assert_array_equal(found.arrays[key], array)
+      np.testing.assert_array_equal(weights.arrays[key], array)
 
 
 def test_a_class_without_architectures_is_found_by_its_head(tmp_path):
@@ -268,49 +275,50 @@ def test_a_class_without_architectures_is_found_by_its_head(tmp_path):
 def test_the_roots_weights_are_fetched_from_the_hub(
   tmp_path, monkeypatch, layout_
 ):
-  """A folder of another format has .safetensors; the model itself has .bin."""
-  name = "BertModel"
-  whole = tmp_path / "whole"
+  """A folder `onnx` has .safetensors, but the model may have only .bin."""
+  repository = tmp_path / "repository"
+  class_by_folder = {".": "BertModel"}
   if layout_ == "towers":
-    parts = {"generator": "ElectraForMaskedLM"}
-    parts |= {"discriminator": "ElectraForPreTraining"}
-  else:
-    parts = {".": name}
-  for part, cls in parts.items():
-    where = whole / part
-    tiny_hf.write(where, cls) if part != "." else tiny_hf.write(whole, cls)
+    class_by_folder = {
+      "generator": "ElectraForMaskedLM",
+      "discriminator": "ElectraForPreTraining",
+    }
+  for folder, cls in class_by_folder.items():
+    tiny_hf.write(repository / folder, cls)
+    safetensors = repository / folder / "model.safetensors"
     if layout_ != "safe":
-      arrays = model_folder.read_tensors(str(where / "model.safetensors"))
-      made = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
-      torch.save(made, where / "pytorch_model.bin")
-      os.remove(where / "model.safetensors")
-  (whole / "onnx").mkdir()
-  model_folder.write_tensors(str(whole / "onnx" / "model.safetensors"), {}, {})
-  asked = []
+      arrays = model_folder.read_tensors(str(safetensors))
+      tensors = {k: torch.from_numpy(np.array(v)) for k, v in arrays.items()}
+      torch.save(tensors, repository / folder / "pytorch_model.bin")
+      safetensors.unlink()
+  onnx = repository / "onnx" / "model.safetensors"
+  onnx.parent.mkdir()
+  model_folder.write_tensors(str(onnx), {}, {})
+  requests = []
 
   def snapshot_download(repo, allow_patterns):
-    asked.append(allow_patterns)
+    requests.append(allow_patterns)
     local = tmp_path / "local"
-    for folder_, _, files in os.walk(whole):
-      for file in files:
-        path = os.path.relpath(os.path.join(folder_, file), whole)
-        # As the hub does it: an asterisk stands for slashes too.
-        if any(hf.mapping.is_skipped(path, [p]) for p in allow_patterns):
-          os.makedirs(os.path.dirname(local / path), exist_ok=True)
-          shutil.copy(whole / path, local / path)
+    for file in repository.rglob("*"):
+      path = file.relative_to(repository)
+      # As on the hub, an asterisk stands for slashes too.
+      if file.is_file() and mapping.is_skipped(str(path), allow_patterns):
+        (local / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, local / path)
     return str(local)
 
   hub = types.SimpleNamespace(snapshot_download=snapshot_download)
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
   path = loading._download("somebody/model")
   assert hf_files.has_weights(path)
-  assert len(asked) == (1 if layout_ == "safe" else 2)
+  assert len(requests) == (1 if layout_ == "safe" else 2)
   if layout_ != "towers":
     weights = loading.read("somebody/model")
     assert weights.config["family"] == "bert"
 
 
-SILENT = ("model_type", "architectures")
+# The fields that name a model's family.
+NAMING_FIELDS = ("model_type", "architectures")
 
 
 @pytest.mark.parametrize(
@@ -325,12 +333,12 @@ SILENT = ("model_type", "architectures")
     ("BertModel", None),
   ],
 )
-def test_the_family_of_a_silent_config(
+def test_the_arrays_identify_the_family_without_a_config(
   tmp_path, monkeypatch, capsys, name, family
 ):
-  path = tiny_hf.write(tmp_path / "hf", name, drop=SILENT)
+  path = tiny_hf.write(tmp_path / "hf", name, drop=NAMING_FIELDS)
   if family is None:
-    # Without a prefix these are RoBERTa's names too.
+    # Without a prefix, RoBERTa has the same names.
     with pytest.raises(hf_tasks.UnknownFamily, match="--family=NAME"):
       loading.read(path)
     family = "bert"
@@ -338,15 +346,17 @@ def test_the_family_of_a_silent_config(
   else:
     assert loading.read(path).config["family"] == family
     assert "names no family; by the names in" in capsys.readouterr().err
-  # A family that is named and unknown is not guessed.
-  other = tiny_hf.write(tmp_path / "t5", name, model_type="t5", drop=SILENT[1:])
+  # If the config names an unknown family, the arrays are not asked.
+  other = tiny_hf.write(
+    tmp_path / "t5", name, model_type="t5", drop=NAMING_FIELDS[1:]
+  )
   with pytest.raises(hf_tasks.UnknownFamily, match="model_type is 't5'"):
     loading.read(other)
 
 
 def test_every_command_has_the_flag(tmp_path, monkeypatch):
-  """A silent config reaches each command's own checks only with --family."""
-  path = tiny_hf.write(tmp_path / "hf", "BertModel", drop=SILENT)
+  """Without the fields, a command reads the model only with --family."""
+  path = tiny_hf.write(tmp_path / "hf", "BertModel", drop=NAMING_FIELDS)
   (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
   files = ["--input", str(tmp_path / "in.jsonl"), "--output"]
   commands = [

@@ -1,7 +1,7 @@
-"""TF1 checkpoints, written by TensorFlow, become our trees bit by bit."""
+"""TF1 checkpoints that TensorFlow wrote become our parameters bit by bit."""
 
 import json
-import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -32,27 +32,35 @@ from bert_jax.weights import hf, model_folder, tf1
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
 
-def ours_of_layers(at, v, names, layer, heads):
-  """What the layers are to be: kernels as they are, heads apart, stacked."""
+def layers_params(path, v, names, layer, heads):
+  """Returns the expected parameters of the layers, stacked.
+
+  Args:
+    path: the path of the encoder.
+    v: name -> array of the checkpoint.
+    names: the name of each layer in the checkpoint.
+    layer: module of a layer -> its name in the checkpoint.
+    heads: the number of attention heads.
+  """
   count = len(names)
   expected = {}
 
   def stack(name):
     return np.stack([v[f"{names[i]}/{name}"] for i in range(count)])
 
-  for ours, name in layer.items():
-    path = f"{at}/layers/layer/{ours}"
-    if ours.endswith("norm"):
-      expected[f"{path}/scale"] = stack(f"{name}/gamma")
-      expected[f"{path}/bias"] = stack(f"{name}/beta")
+  for module, name in layer.items():
+    to = f"{path}/layers/layer/{module}"
+    if module.endswith("norm"):
+      expected[f"{to}/scale"] = stack(f"{name}/gamma")
+      expected[f"{to}/bias"] = stack(f"{name}/beta")
       continue
     kernel, bias = stack(f"{name}/kernel"), stack(f"{name}/bias")
-    if ours == "attention/output":
+    if module == "attention/output":
       kernel = kernel.reshape(count, heads, -1, kernel.shape[-1])
-    elif ours.startswith("attention"):
+    elif module.startswith("attention"):
       kernel = kernel.reshape(count, kernel.shape[1], heads, -1)
       bias = bias.reshape(count, heads, -1)
-    expected[f"{path}/kernel"], expected[f"{path}/bias"] = kernel, bias
+    expected[f"{to}/kernel"], expected[f"{to}/bias"] = kernel, bias
   return expected
 
 
@@ -78,7 +86,7 @@ ALBERT_LAYER = {
 }
 
 
-def ours_of_tables(at, v, scope):
+def tables_params(at, v, scope):
   return {
     f"{at}/word/embedding": v[f"{scope}/word_embeddings"],
     f"{at}/position/embedding": v[f"{scope}/position_embeddings"],
@@ -88,46 +96,49 @@ def ours_of_tables(at, v, scope):
   }
 
 
-def ours_of_dense(at, v, name):
+def dense_params(at, v, name):
   return {f"{at}/kernel": v[f"{name}/kernel"], f"{at}/bias": v[f"{name}/bias"]}
 
 
-def ours_of_mlm(v, dense, norm, bias):
-  return ours_of_dense("mlm/dense", v, dense) | {
+def mlm_params(v, dense, norm, bias):
+  return dense_params("mlm/dense", v, dense) | {
     "mlm/norm/scale": v[f"{norm}/gamma"],
     "mlm/norm/bias": v[f"{norm}/beta"],
     "mlm/bias": v[bias],
   }
 
 
-def ours_of_pretraining(v):
+def pretraining_params(v):
   at = "cls/predictions"
-  found = ours_of_mlm(
+  params = mlm_params(
     v, f"{at}/transform/dense", f"{at}/transform/LayerNorm", f"{at}/output_bias"
   )
-  found |= ours_of_dense("pooler/dense", v, "bert/pooler/dense")
-  # The one that TF1 keeps as [outputs, inputs].
-  found["pair/dense/kernel"] = v["cls/seq_relationship/output_weights"].T
-  return found | {"pair/dense/bias": v["cls/seq_relationship/output_bias"]}
+  params |= dense_params("pooler/dense", v, "bert/pooler/dense")
+  # In the checkpoint, this kernel is [outputs, inputs].
+  params["pair/dense/kernel"] = v["cls/seq_relationship/output_weights"].T
+  return params | {"pair/dense/bias": v["cls/seq_relationship/output_bias"]}
 
 
 def bert_encoder(v):
   names = [f"bert/encoder/layer_{i}" for i in range(LAYERS)]
-  found = ours_of_tables("encoder/embeddings", v, "bert/embeddings")
-  return found | ours_of_layers("encoder", v, names, BERT_LAYER, HEADS)
+  params = tables_params("encoder/embeddings", v, "bert/embeddings")
+  return params | layers_params("encoder", v, names, BERT_LAYER, HEADS)
 
 
 def check_equal(weights, expected):
   assert weights.arrays.keys() == expected.keys()
   for path, array in expected.items():
-    found = weights.arrays[path]
-    assert found.dtype == np.float32 and found.shape == array.shape, path
-    assert found.tobytes() == np.ascontiguousarray(array).tobytes(), path
+    param = weights.arrays[path]
+    assert param.dtype == np.float32 and param.shape == array.shape, path
+    assert param.tobytes() == np.ascontiguousarray(array).tobytes(), path
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-  """A release of BERT in training, its arrays, what training adds."""
+  """Writes a release of BERT with an optimizer's slots.
+
+  Returns its path, its arrays and the names of the slots.
+  """
   path, arrays = str(tmp_path_factory.mktemp("bert")), draw(bert_shapes())
   return path, arrays, release(path, arrays, slots=True, **EXTRA)
 
@@ -135,7 +146,7 @@ def bert(tmp_path_factory):
 def test_bert_with_pretraining_heads(bert, tmp_path):
   path, arrays, extra = bert
   weights = tf1.read(path, "bert")
-  check_equal(weights, bert_encoder(arrays) | ours_of_pretraining(arrays))
+  check_equal(weights, bert_encoder(arrays) | pretraining_params(arrays))
   config = weights.config
   assert (config["family"], config["task"]) == ("bert", "pretraining")
   assert config["head"] == {"pairs": True} and config["labels"] is None
@@ -171,9 +182,8 @@ def release_albert(path, groups, **fields):
   save(path, "model.ckpt-best", arrays, slots=False)
   config = CONFIG | {"embedding_size": E, "num_hidden_layers": 4} | fields
   config |= {"num_hidden_groups": groups}
-  write_json(os.path.join(path, "albert_config.json"), config)
-  with open(os.path.join(path, "30k-clean.model"), "wb") as f:
-    f.write(b"a model")
+  write_json(f"{path}/albert_config.json", config)
+  pathlib.Path(path, "30k-clean.model").write_bytes(b"a model")
   return arrays
 
 
@@ -185,16 +195,16 @@ def test_albert(tmp_path, groups):
   weights = tf1.read(path, "albert")
   scope = "bert/encoder/transformer"
   names = [f"{scope}/group_{i}/inner_group_0" for i in range(groups)]
-  expected = ours_of_tables("encoder/embeddings", v, "bert/embeddings")
-  expected |= ours_of_layers("encoder", v, names, ALBERT_LAYER, HEADS)
-  expected |= ours_of_dense(
+  expected = tables_params("encoder/embeddings", v, "bert/embeddings")
+  expected |= layers_params("encoder", v, names, ALBERT_LAYER, HEADS)
+  expected |= dense_params(
     "encoder/project", v, "bert/encoder/embedding_hidden_mapping_in"
   )
-  check_equal(weights, expected | ours_of_pretraining(v))
+  check_equal(weights, expected | pretraining_params(v))
   model = weights.config["model"]
   assert (model["num_layers"], model["groups"]) == (4, groups)
   assert model["embedding_size"] == E
-  # What ALBERT calls gelu is the tanh form.
+  # ALBERT calls the approximation by tanh "gelu".
   assert model["activation"] == "gelu_new"
   assert weights.config["source"]["config"] == unused
   assert weights.tokenizer_files == {"spiece.model": b"a model"}
@@ -202,48 +212,48 @@ def test_albert(tmp_path, groups):
 
 @pytest.fixture(scope="module")
 def electra(tmp_path_factory):
-  """A release of ELECTRA, which has no config, and its arrays."""
+  """Writes a release of ELECTRA, which has no config; returns its arrays."""
   path, arrays = str(tmp_path_factory.mktemp("electra")), draw(electra_shapes())
   save(path, "electra_small", arrays)
   return path, arrays
 
 
-def ours_of_tower(at, v, scope, heads):
+def tower_params(at, v, scope, heads):
   names = [f"{scope}/encoder/layer_{i}" for i in range(LAYERS)]
-  found = ours_of_layers(at, v, names, BERT_LAYER, heads)
-  return found | ours_of_dense(
+  params = layers_params(at, v, names, BERT_LAYER, heads)
+  return params | dense_params(
     f"{at}/project", v, f"{scope}/embeddings_project"
   )
 
 
-def ours_of_electra(v, tower):
+def electra_params(v, tower):
   both = tower == "both"
   at = "embeddings" if both else "encoder/embeddings"
-  found = ours_of_tables(at, v, "electra/embeddings")
+  params = tables_params(at, v, "electra/embeddings")
   if tower != "generator":
     at = "discriminator" if both else "encoder/tower"
-    found |= ours_of_tower(at, v, "electra", D // 64)
+    params |= tower_params(at, v, "electra", D // 64)
     scope = "discriminator_predictions"
-    found |= ours_of_dense("rtd/dense", v, f"{scope}/dense")
-    found |= ours_of_dense("rtd/output/dense", v, f"{scope}/dense_1")
+    params |= dense_params("rtd/dense", v, f"{scope}/dense")
+    params |= dense_params("rtd/output/dense", v, f"{scope}/dense_1")
   if tower != "discriminator":
     at = "generator" if both else "encoder/tower"
-    found |= ours_of_tower(at, v, "generator", G // 64)
+    params |= tower_params(at, v, "generator", G // 64)
     scope = "generator_predictions"
     names = (f"{scope}/dense", f"{scope}/LayerNorm", f"{scope}/output_bias")
-    found |= ours_of_mlm(v, *names)
-  return found
+    params |= mlm_params(v, *names)
+  return params
 
 
 @pytest.mark.parametrize("tower", ["both", "generator", "discriminator"])
 def test_electra_without_a_config(electra, tower, capsys):
   path, arrays = electra
   weights = tf1.read(path, "electra", tower)
-  check_equal(weights, ours_of_electra(arrays, tower))
+  check_equal(weights, electra_params(arrays, tower))
   generator = tower == "generator"
   width, mlp = (G, 4 * G) if generator else (D, MLP)
-  own = {"generator_hidden": G} if tower == "both" else {}
-  assert weights.config["model"] == own | dict(
+  generator_size = {"generator_hidden": G} if tower == "both" else {}
+  assert weights.config["model"] == generator_size | dict(
     vocab_size=V,
     embedding_size=E,
     hidden=width,
@@ -260,15 +270,16 @@ def test_electra_without_a_config(electra, tower, capsys):
   )
   assert "no electra_config.json: sizes are those" in capsys.readouterr().err
   skipped = weights.config["source"]["skipped"]
-  left = {name for name in skipped if "/adam_" not in name} - {"global_step"}
-  used = {name for name in arrays if name not in left}
+  unused = {name for name in skipped if "/adam_" not in name}
+  unused -= {"global_step"}
+  used = {name for name in arrays if name not in unused}
   other = {"generator": "discriminator", "discriminator": "generator"}
   if tower == "both":
-    assert not left
+    assert not unused
     assert tf1.read(path, "electra").config == weights.config
   else:
-    assert used | left == arrays.keys()
-    assert any(n.startswith(f"{other[tower]}_predictions/") for n in left)
+    assert used | unused == arrays.keys()
+    assert any(n.startswith(f"{other[tower]}_predictions/") for n in unused)
     shared = {n for n in arrays if n.startswith("electra/embeddings/")}
     assert shared <= used and len(shared) == 5
 
@@ -280,7 +291,8 @@ def test_electra_with_a_config(tmp_path):
   write_json(tmp_path / "electra_config.json", config)
   model = tf1.read(str(tmp_path), "electra").config["model"]
   assert (model["heads"], model["dropout"], model["hidden"]) == (4, 0.25, D)
-  # The config is the discriminator's: the generator's width gives its heads.
+  # The config is the discriminator's. The generator's heads follow from its
+  # width.
   model = tf1.read(str(tmp_path), "electra", "generator").config["model"]
   assert (model["heads"], model["dropout"], model["hidden"]) == (1, 0.25, G)
 
@@ -292,16 +304,16 @@ def test_fine_tuned_bert(tmp_path, head):
   weights = tf1.read(str(tmp_path), "bert")
   scope = {"classifier": "", "span": "cls/squad/"}.get(head)
   expected = bert_encoder(arrays)
-  expected |= ours_of_dense("pooler/dense", arrays, "bert/pooler/dense")
+  expected |= dense_params("pooler/dense", arrays, "bert/pooler/dense")
   if scope is not None:
     expected["classifier/dense/kernel"] = arrays[f"{scope}output_weights"].T
     expected["classifier/dense/bias"] = arrays[f"{scope}output_bias"]
   check_equal(weights, expected)
   config = weights.config
   assert config["model"]["activation"] == "relu"
-  # Not stated: the class's default is 16, the table has 2.
+  # The config has no type_vocab_size, so the table's size counts.
   assert config["model"]["num_segments"] == S
-  # A span head does not read the pooler; it is kept.
+  # A span head does not read the pooler, which is kept nevertheless.
   assert config["pooler"] == (head != "classifier")
   if head == "classifier":
     assert config["task"] == "sequence_classification"
@@ -324,7 +336,7 @@ def test_slots_of_other_optimizers_and_half_precision(tmp_path):
   release(str(tmp_path), half | slots)
   weights = tf1.read(str(tmp_path), "bert")
   whole = {k: v.astype(np.float32) for k, v in half.items()}
-  check_equal(weights, bert_encoder(whole) | ours_of_pretraining(whole))
+  check_equal(weights, bert_encoder(whole) | pretraining_params(whole))
   source = weights.config["source"]
   assert (source["dtype"], source["skipped"]) == ("float16", sorted(slots))
 

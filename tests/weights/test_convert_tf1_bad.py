@@ -1,6 +1,5 @@
-"""Damaged, ambiguous and unknown TF1 checkpoints: named, nothing written."""
+"""Damaged, ambiguous and unknown TF1 checkpoints are refused by name."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -28,18 +27,17 @@ from bert_jax.weights import tf1
 pytest.importorskip("tensorflow", reason="writes TF1 checkpoints")
 
 
-def convert(monkeypatch, capsys, source, output, *more, family="bert"):
-  """Runs the command; returns its exit code or sentence."""
-  words = ["--family", family, "--from", "tf1", "--model", str(source)]
-  words += ["--output", str(output), *more]
+def convert(capsys, source, output):
+  """Runs the command; returns its error, or what it printed."""
+  flags = ["--family", "bert", "--from", "tf1", "--model", str(source)]
   try:
-    execute(["convert", *words])
+    execute(["convert", *flags, "--output", str(output)])
   except SystemExit as e:
     return e.code
   return capsys.readouterr().out
 
 
-def test_the_command_writes_a_folder(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_folder(tmp_path, capsys):
   release(str(tmp_path / "release"), draw(bert_shapes()))
   output = tmp_path / "ours"
   for path in (
@@ -47,9 +45,9 @@ def test_the_command_writes_a_folder(tmp_path, monkeypatch, capsys):
     tmp_path / "release" / "bert_model.ckpt",
     tmp_path / "release" / "bert_model.ckpt.index",
   ):
-    said = convert(monkeypatch, capsys, path, output)
-    assert said == f"wrote {output}\n"
-    assert sorted(os.listdir(output)) == [
+    printed = convert(capsys, path, output)
+    assert printed == f"wrote {output}\n"
+    assert sorted(path.name for path in output.iterdir()) == [
       "config.json",
       "model.safetensors",
       "tokenizer_config.json",
@@ -107,16 +105,16 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_one_wrong_variable_is_named(damage, tmp_path, monkeypatch, capsys):
+def test_one_wrong_variable_is_named(damage, tmp_path, capsys):
   arrays = draw(bert_shapes())
-  change, named = DAMAGES[damage]
+  change, problems = DAMAGES[damage]
   change(arrays)
   release(str(tmp_path / "release"), arrays)
-  said = convert(monkeypatch, capsys, tmp_path / "release", tmp_path / "ours")
-  assert said.startswith("error: ") and "\n" not in said
-  for words in (*named, "bert_model.ckpt"):
-    assert words in said
-  assert os.listdir(tmp_path) == ["release"]
+  message = convert(capsys, tmp_path / "release", tmp_path / "ours")
+  assert message.startswith("error: ") and "\n" not in message
+  for words in (*problems, "bert_model.ckpt"):
+    assert words in message
+  assert [path.name for path in tmp_path.iterdir()] == ["release"]
 
 
 FIELDS = {
@@ -134,12 +132,12 @@ FIELDS = {
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_one_wrong_field_is_named(field, tmp_path):
-  value, named = FIELDS[field]
+  setting, problem = FIELDS[field]
   path = str(tmp_path)
-  release(path, draw(bert_shapes()), **{field: value})
+  release(path, draw(bert_shapes()), **{field: setting})
   with pytest.raises(ValueError) as e:
     tf1.read(path, "bert")
-  assert named in str(e.value) and "bert_config.json" in str(e.value)
+  assert problem in str(e.value) and "bert_config.json" in str(e.value)
 
 
 def test_a_release_needs_its_config(tmp_path):
@@ -163,10 +161,10 @@ def test_families_and_towers(tmp_path):
   save(path, "model.ckpt-best", draw(albert_shapes(1)), slots=False)
   with pytest.raises(ValueError, match="those of albert, not of bert"):
     tf1.read(path, "bert")
-  shapes = electra_shapes()
-  one = {k: v for k, v in shapes.items() if not k.startswith("generator")}
+  arrays = draw(electra_shapes())
+  arrays = {k: v for k, v in arrays.items() if not k.startswith("generator")}
   path = str(tmp_path / "electra")
-  save(path, "electra", draw(one), slots=False)
+  save(path, "electra", arrays, slots=False)
   assert tf1.read(path, "electra").config["task"] == "discriminator"
   for tower in ("both", "generator"):
     with pytest.raises(ValueError) as e:
@@ -217,36 +215,37 @@ def test_which_of_several_checkpoints(tmp_path):
   with pytest.raises(ValueError, match="no TF1 checkpoint in it"):
     tf1.find_checkpoint(path)
   with pytest.raises(ValueError, match="no such checkpoint; name its folder"):
-    tf1.find_checkpoint(os.path.join(path, "model.ckpt"))
+    tf1.find_checkpoint(f"{path}/model.ckpt")
   for step in (1, 20):
     (tmp_path / f"model.ckpt-{step}.index").write_bytes(b"")
   with pytest.raises(ValueError, match="model.ckpt-1, model.ckpt-20; name one"):
     tf1.find_checkpoint(path)
-  one = os.path.join(path, "model.ckpt-1")
-  assert tf1.find_checkpoint(one) == tf1.find_checkpoint(f"{one}.index") == one
-  # Whatever folder it was written in.
+  prefix = f"{path}/model.ckpt-1"
+  assert tf1.find_checkpoint(prefix) == prefix
+  assert tf1.find_checkpoint(f"{prefix}.index") == prefix
+  # The checkpoints may have been written in another folder.
   (tmp_path / "checkpoint").write_text(
     'model_checkpoint_path: "/home/somebody/model.ckpt-20"\n'
     'all_model_checkpoint_paths: "/home/somebody/model.ckpt-1"\n'
   )
-  assert tf1.find_checkpoint(path) == os.path.join(path, "model.ckpt-20")
+  assert tf1.find_checkpoint(path) == f"{path}/model.ckpt-20"
 
 
-def test_damaged_files(tmp_path, monkeypatch, capsys):
+def test_damaged_files(tmp_path, capsys):
   path = tmp_path / "release"
   release(str(path), draw(bert_shapes()))
-  data = path / "bert_model.ckpt.data-00000-of-00001"
-  whole = data.read_bytes()
+  shard = path / "bert_model.ckpt.data-00000-of-00001"
+  whole = shard.read_bytes()
   flipped = bytearray(whole)
   flipped[len(whole) // 2] ^= 1
   for content in (whole[: len(whole) // 2], b"", bytes(flipped)):
-    data.write_bytes(content)
-    said = convert(monkeypatch, capsys, path, tmp_path / "ours")
-    assert "bert_model.ckpt: cannot be read" in said and "\n" not in said
-  data.unlink()
-  said = convert(monkeypatch, capsys, path, tmp_path / "ours")
-  assert "bert_model.ckpt: cannot be read" in said and "\n" not in said
-  assert os.listdir(tmp_path) == ["release"]
+    shard.write_bytes(content)
+    message = convert(capsys, path, tmp_path / "ours")
+    assert "bert_model.ckpt: cannot be read" in message and "\n" not in message
+  shard.unlink()
+  message = convert(capsys, path, tmp_path / "ours")
+  assert "bert_model.ckpt: cannot be read" in message and "\n" not in message
+  assert [path.name for path in tmp_path.iterdir()] == ["release"]
 
 
 def test_tensorflow_2s_objects(tmp_path):

@@ -1,4 +1,4 @@
-"""transformers' models into ours and back: the same logits, bits, configs."""
+"""Converts transformers' models and back: same logits, arrays and configs."""
 
 import json
 
@@ -75,7 +75,7 @@ CASES = [
     "DoubleHeadsModel",
   )
 ]
-# One of each family in the quick tests.
+# The quick tests have one case of each family.
 QUICK = (
   ("bert", "ForPreTraining"),
   ("roberta", "ForSequenceClassification"),
@@ -88,7 +88,7 @@ LABELS = {0: "contra", 1: "neutral", 2: "entail"}
 
 
 def make(family, head, **options):
-  """A random model, nowhere trivial."""
+  """Makes a random model without parameters that are 0 or 1."""
   cls = getattr(transformers, BEGIN[family] + head)
   options = OPTIONS[family] | options
   if head in ("ForSequenceClassification", "ForTokenClassification"):
@@ -105,15 +105,9 @@ def make(family, head, **options):
 
 
 def batch(family, head):
-  """Ids and mask: two rows of six, or of three choices each."""
-  shape = (
-    (2, 3, 6)
-    if head in ("ForMultipleChoice", "DoubleHeadsModel")
-    else (
-      2,
-      6,
-    )
-  )
+  """Returns ids and a mask: two rows, or two examples of three choices."""
+  has_choices = head in ("ForMultipleChoice", "DoubleHeadsModel")
+  shape = (2, 3, 6) if has_choices else (2, 6)
   ids = np.random.default_rng(0).integers(3, 30, shape)
   mask = np.ones(shape, np.int64)
   # transformers' GPT-1 takes the last position for choices, padded or not.
@@ -125,14 +119,14 @@ def batch(family, head):
   return ids, mask
 
 
-def theirs(model, head, ids, mask):
-  """transformers' outputs, by the names that ours have."""
+def torch_outputs(model, head, ids, mask):
+  """Returns transformers' outputs by the names that our outputs have."""
   inputs = {
     "input_ids": torch.tensor(ids),
     "attention_mask": torch.tensor(mask),
   }
   if head == "DoubleHeadsModel":
-    # It takes no mask of choices.
+    # This class does not take a mask of choices.
     del inputs["attention_mask"]
   with torch.no_grad():
     out = model(**inputs)
@@ -153,11 +147,11 @@ def theirs(model, head, ids, mask):
       "ForPreTraining": "rtd_logits",
     }
     named = {names.get(head, "logits"): out.logits}
-  return {name: value.numpy() for name, value in named.items()}
+  return {name: tensor.numpy() for name, tensor in named.items()}
 
 
-def ours(weights, ids, mask):
-  """Our module's outputs at all positions."""
+def module_outputs(weights, ids, mask):
+  """Returns our module's outputs at all positions."""
   module = model_folder.module_of(weights.config)
   inputs = {
     "input_ids": ids.astype(np.int32),
@@ -173,23 +167,24 @@ def ours(weights, ids, mask):
 
 
 def assert_same_arrays(model, path):
-  """A folder opens as the class of `model`, with the same bits, all used."""
+  """Opens a folder with the class of `model`, and compares all arrays.
+
+  Also asserts that transformers neither misses nor ignores an array.
+  """
   again, info = type(model).from_pretrained(path, output_loading_info=True)
   assert not any(info.values()), info
   state = again.state_dict()
   assert state.keys() == model.state_dict().keys()
-  for name, value in model.state_dict().items():
-    assert state[name].dtype == value.dtype, name
-    assert torch.equal(state[name], value), name
+  for name, tensor in model.state_dict().items():
+    assert state[name].dtype == tensor.dtype, name
+    assert torch.equal(state[name], tensor), name
   return again
 
 
 def fields(config):
-  """A config's fields but those that say where it was opened."""
-  values = config.to_dict()
-  return {
-    k: v for k, v in values.items() if k not in ("_name_or_path", "dtype")
-  }
+  """Returns a config's fields without those that depend on its folder."""
+  skipped = ("_name_or_path", "dtype")
+  return {k: v for k, v in config.to_dict().items() if k not in skipped}
 
 
 @pytest.mark.parametrize(
@@ -204,21 +199,22 @@ def test_logits_and_round_trip(family, head, tmp_path, capsys):
   model.save_pretrained(tmp_path / "hf")
   weights = hf.read(str(tmp_path / "hf"), family)
   ids, mask = batch(family, head)
-  expected, got = theirs(model, head, ids, mask), ours(weights, ids, mask)
-  assert got.keys() == expected.keys()
-  for name, value in expected.items():
-    real = mask.astype(bool)
-    if value.shape[: mask.ndim] != mask.shape:
-      real = slice(None)
+  expected = torch_outputs(model, head, ids, mask)
+  outputs = module_outputs(weights, ids, mask)
+  assert outputs.keys() == expected.keys()
+  for name, array in expected.items():
+    compared = mask.astype(bool)
+    if array.shape[: mask.ndim] != mask.shape:
+      compared = slice(None)
     np.testing.assert_allclose(
-      np.asarray(got[name])[real], value[real], atol=2e-5, rtol=0
+      np.asarray(outputs[name])[compared], array[compared], atol=2e-5, rtol=0
     )
   model_folder.write(str(tmp_path / "ours"), weights)
   hf.write(str(tmp_path / "back"), model_folder.read(str(tmp_path / "ours")))
   again = assert_same_arrays(model, tmp_path / "back")
   assert fields(again.config) == fields(model.config)
   assert again.config.id2label == model.config.id2label
-  # Every field was there: nothing is read from a default.
+  # No field was absent, so no default was used.
   assert "note:" not in capsys.readouterr().err
   twice = hf.read(str(tmp_path / "back"), family)
   assert twice.config["model"] == weights.config["model"]
@@ -238,8 +234,8 @@ def test_half_precision_comes_back_bit_equal(dtype, tmp_path):
   assert again.dtype == getattr(torch, dtype)
 
 
-def test_torch_files_whole_and_in_parts(tmp_path):
-  """Both zip files and those of torch before 1.6."""
+def test_torch_files_and_shards(tmp_path):
+  """Torch before version 1.6 wrote files that are not zip files."""
   model = make("bert", "Model")
   model.save_pretrained(tmp_path / "safe")
   expected = hf.read(str(tmp_path / "safe"), "bert")
@@ -253,26 +249,26 @@ def test_torch_files_whole_and_in_parts(tmp_path):
       folder_ / "pytorch_model.bin",
       _use_new_zipfile_serialization=zipped,
     )
-  parts = tmp_path / "parts"
-  parts.mkdir()
-  model.config.save_pretrained(parts)
-  places = {}
+  shards = tmp_path / "shards"
+  shards.mkdir()
+  model.config.save_pretrained(shards)
+  shard_by_key = {}
   for i in range(2):
     file = f"pytorch_model-{i}.bin"
-    part = {k: state[k] for k in sorted(state)[i::2]}
-    torch.save(part, parts / file)
-    places |= dict.fromkeys(part, file)
-  index = parts / "pytorch_model.bin.index.json"
-  index.write_text(json.dumps({"weight_map": places}))
-  for name in ("new", "old", "parts"):
-    # A file without architectures: the arrays tell.
+    shard = {k: state[k] for k in sorted(state)[i::2]}
+    torch.save(shard, shards / file)
+    shard_by_key |= dict.fromkeys(shard, file)
+  index = shards / "pytorch_model.bin.index.json"
+  index.write_text(json.dumps({"weight_map": shard_by_key}))
+  for name in ("new", "old", "shards"):
+    # Without `architectures`, the arrays identify the class.
     config = json.loads((tmp_path / name / "config.json").read_text())
     del config["architectures"]
     (tmp_path / name / "config.json").write_text(json.dumps(config))
-    got = hf.read(str(tmp_path / name), "bert")
-    assert got.config["task"] == "encoder" and got.config["pooler"]
+    weights = hf.read(str(tmp_path / name), "bert")
+    assert weights.config["task"] == "encoder" and weights.config["pooler"]
     for path, array in expected.arrays.items():
-      np.testing.assert_array_equal(got.arrays[path], array)
+      np.testing.assert_array_equal(weights.arrays[path], array)
 
 
 def test_a_pickle_with_code_is_not_run(tmp_path):
@@ -296,7 +292,7 @@ def test_a_pickle_with_code_is_not_run(tmp_path):
 
 
 def test_both_towers(tmp_path):
-  """Two folders, one tree, two folders; either alone as well."""
+  """Reads two folders as one model, and writes both towers or one."""
   generator = make(
     "electra", "ForMaskedLM", num_attention_heads=1, intermediate_size=64
   )
@@ -310,14 +306,14 @@ def test_both_towers(tmp_path):
   weights = hf.read(str(tmp_path / "hf"), "electra")
   assert weights.config["model"]["generator_hidden"] == 16
   ids, mask = batch("electra", "ForMaskedLM")
-  got, real = ours(weights, ids, mask), mask.astype(bool)
+  outputs, is_token = module_outputs(weights, ids, mask), mask.astype(bool)
   for name, model, head in (
     ("mlm_logits", generator, "ForMaskedLM"),
     ("rtd_logits", discriminator, "ForPreTraining"),
   ):
-    expected = theirs(model, head, ids, mask)[name]
+    expected = torch_outputs(model, head, ids, mask)[name]
     np.testing.assert_allclose(
-      np.asarray(got[name])[real], expected[real], atol=2e-5, rtol=0
+      np.asarray(outputs[name])[is_token], expected[is_token], atol=2e-5, rtol=0
     )
   model_folder.write(str(tmp_path / "ours"), weights)
   weights = model_folder.read(str(tmp_path / "ours"))

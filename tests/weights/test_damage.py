@@ -1,4 +1,4 @@
-"""Damaged checkpoints: truncated, flipped, missing files; a full disk."""
+"""Damaged checkpoints: files that are cut, changed or missing."""
 
 import gc
 import os
@@ -52,15 +52,15 @@ def saved(tmp_path_factory):
 
 
 def files(folder):
-  return sorted(
-    os.path.join(root, name)
-    for root, _, names in os.walk(folder)
-    for name in names
-  )
+  return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def names_in(folder):
+  return sorted(path.name for path in folder.iterdir())
 
 
 def restore(workdir):
-  """Restores; what comes back must be what one of the saves wrote."""
+  """Restores a state, which must be equal to a saved one; returns its step."""
   with Checkpointer(str(workdir)) as saver:
     state, meta, step = saver.restore_newest(make_state(0))
   assert same(state, make_state(step)) and meta["data"] == {"x": step}
@@ -68,14 +68,14 @@ def restore(workdir):
 
 
 def flip(path, rng):
-  content = bytearray(open(path, "rb").read())
-  at = rng.randrange(len(content))
-  content[at] ^= 1 << rng.randrange(8)
-  open(path, "wb").write(bytes(content))
+  content = bytearray(path.read_bytes())
+  offset = rng.randrange(len(content))
+  content[offset] ^= 1 << rng.randrange(8)
+  path.write_bytes(content)
 
 
 def truncate(path, rng):
-  os.truncate(path, rng.randrange(os.path.getsize(path)))
+  os.truncate(path, rng.randrange(path.stat().st_size))
 
 
 @pytest.mark.parametrize("damage", [flip, truncate])
@@ -84,23 +84,24 @@ def test_a_damaged_file_never_gives_a_wrong_state(
   saved, tmp_path, damage, seed, capfd
 ):
   rng = random.Random(seed)
-  names = files(saved / "checkpoints" / "20")
-  assert len(names) > 5
-  taken = []
-  for i, name in enumerate(names):
-    if not os.path.getsize(name):
+  paths = files(saved / "checkpoints" / "20")
+  assert len(paths) > 5
+  steps = []
+  for i, path in enumerate(paths):
+    if not path.stat().st_size:
       continue
     workdir = tmp_path / str(i)
     shutil.copytree(saved, workdir)
-    damage(str(workdir) + name.removeprefix(str(saved)), rng)
-    taken.append(restore(workdir))
-    if taken[-1] == 10:
-      assert os.listdir(workdir / "checkpoints") == ["10"]
-      assert os.listdir(workdir / "damaged")[0].startswith("20-")
-      said = capfd.readouterr().out
-      assert "damaged" in said and "bound method" not in said
-  # The arrays and the metadata at least are noticed.
-  assert taken.count(10) >= 2
+    damage(workdir / path.relative_to(saved), rng)
+    steps.append(restore(workdir))
+    if steps[-1] == 10:
+      assert names_in(workdir / "checkpoints") == ["10"]
+      assert names_in(workdir / "damaged")[0].startswith("20-")
+      printed = capfd.readouterr().out
+      assert "damaged" in printed and "bound method" not in printed
+  # Damage of the arrays and of the metadata is noticed. Other files do not
+  # matter.
+  assert steps.count(10) >= 2
 
 
 def test_a_missing_file_is_noticed(saved, tmp_path):
@@ -112,18 +113,11 @@ def test_a_missing_file_is_noticed(saved, tmp_path):
 def test_nothing_whole_is_an_error(saved, tmp_path):
   shutil.copytree(saved, tmp_path / "run")
   for step in ("10", "20"):
-    for name in files(tmp_path / "run" / "checkpoints" / step / "state"):
-      os.truncate(name, 0)
+    for path in files(tmp_path / "run" / "checkpoints" / step / "state"):
+      os.truncate(path, 0)
   with pytest.raises(ValueError, match="no checkpoint .* is whole") as error:
     restore(tmp_path / "run")
   assert str(error.value).endswith("). Start in a new --workdir.")
-
-
-def all_bytes(path, change):
-  with open(path, "rb") as f:
-    content = f.read()
-  with open(path, "wb") as f:
-    f.write(change(content))
 
 
 @pytest.mark.parametrize(
@@ -137,26 +131,28 @@ def all_bytes(path, change):
 def test_a_reader_of_a_damaged_run_is_told_in_sentences(
   saved, tmp_path, capfd, change
 ):
-  """No words of the libraries, and no advice to begin a run."""
+  """Messages have no terms of libraries, and do not advise a new run."""
   run = tmp_path / "run"
   shutil.copytree(saved, run)
-  for name in files(run / "checkpoints" / "20" / "state"):
-    all_bytes(name, change)
+  for path in files(run / "checkpoints" / "20" / "state"):
+    path.write_bytes(change(path.read_bytes()))
   params = make_state(0).params
   with Checkpointer.of_run(str(run)) as saver:
     assert saver.restore_params(None, params)[1] == 10
   folder = run / "checkpoints"
-  (said,) = [
+  (note,) = [
     line for line in capfd.readouterr().err.splitlines() if "Using step" in line
   ]
   start, end = f"{folder}/20 is damaged: a file in it cannot be read (", ")."
-  reason = said.removeprefix(start).removesuffix(f"{end} Using step 10.")
-  assert reason.isidentifier(), said
-  for name in files(run / "checkpoints" / "10" / "state"):
-    all_bytes(name, change)
-  with Checkpointer.of_run(str(run)) as saver:
-    with pytest.raises(ValueError, match="no checkpoint .* is whole") as error:
-      saver.restore_params(None, params)
+  reason = note.removeprefix(start).removesuffix(f"{end} Using step 10.")
+  assert reason.isidentifier(), note
+  for path in files(run / "checkpoints" / "10" / "state"):
+    path.write_bytes(change(path.read_bytes()))
+  with (
+    Checkpointer.of_run(str(run)) as saver,
+    pytest.raises(ValueError, match="no checkpoint .* is whole") as error,
+  ):
+    saver.restore_params(None, params)
   text = str(error.value)
   remedy = "Put a copy of the run's folder back, or name another model."
   assert text.endswith(f")). {remedy}") and "workdir" not in text
@@ -167,25 +163,25 @@ def test_a_reader_of_a_damaged_run_is_told_in_sentences(
 def test_what_another_process_cannot_read_is_not_taken(
   saved, tmp_path, late, monkeypatch, capsys
 ):
-  """Before the checksums are compared, or only by them."""
+  """The other process may fail before checksums are compared, or after."""
   shutil.copytree(saved, tmp_path / "run")
   calls = []
 
-  def gather(value):
-    """This process finds all whole, process 1 not the step 20."""
-    calls.append(value)
-    if isinstance(value, list):
-      return [value, value]
+  def gather(report):
+    """Stands for a process 1 that finds step 20 damaged."""
+    calls.append(report)
+    if isinstance(report, list):
+      return [report, report]
     refused = len(calls) == (3 if late else 2)
     return [
-      value,
+      report,
       ["Damaged", "a shard of 20 is damaged."] if refused else None,
     ]
 
   monkeypatch.setattr(hosts, "gather", gather)
   assert restore(tmp_path / "run") == 10
   assert "a shard of 20 is damaged. Using step 10." in capsys.readouterr().out
-  assert os.listdir(tmp_path / "run" / "checkpoints") == ["10"]
+  assert names_in(tmp_path / "run" / "checkpoints") == ["10"]
 
 
 def test_checksums_notice_one_bit_anywhere():
@@ -203,10 +199,10 @@ def test_checksums_notice_one_bit_anywhere():
 
 
 def test_an_old_checkpoint_that_a_kill_left_is_removed(saved, tmp_path):
-  """It came between a save and the removal; the last step saves no more."""
+  """The kill came after a save and before it removed the old checkpoint."""
   workdir = tmp_path / "run"
   shutil.copytree(saved, workdir)
   for keep, left in ((2, ["10", "20"]), (1, ["20"])):
     with Checkpointer(str(workdir), keep=keep) as saver:
       assert saver.restore_newest(make_state(0))[2] == 20
-    assert sorted(os.listdir(workdir / "checkpoints")) == left
+    assert names_in(workdir / "checkpoints") == left

@@ -1,4 +1,4 @@
-"""`bert_jax.load`: folders of every kind, runs, names; the command as well."""
+"""`bert_jax.load` opens folders of every kind, runs, and names on the hub."""
 
 import functools
 import json
@@ -66,17 +66,17 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(WORDS))
   common = ["--family", "bert", "--model", path, "--output"]
   run(monkeypatch, "--from", "hf", *common, tmp_path / "ours")
-  direct, ours = bert_jax.load(path), bert_jax.load(str(tmp_path / "ours"))
-  assert direct.config == ours.config
-  assert ours.config["labels"] == ["contra", "neutral", "entail"]
-  assert ours.module == direct.module
-  same(direct.params, ours.params)
-  assert ours.tokenizer.encode("abc CAFÉ").ids == [2, 5, 6, 7, 3]
+  source, model = bert_jax.load(path), bert_jax.load(str(tmp_path / "ours"))
+  assert source.config == model.config
+  assert model.config["labels"] == ["contra", "neutral", "entail"]
+  assert model.module == source.module
+  same(source.params, model.params)
+  assert model.tokenizer.encode("abc CAFÉ").ids == [2, 5, 6, 7, 3]
   batch = {"input_ids": jnp.array([[2, 5, 6, 3]])}
-  logits = jit(ours.module.apply)({"params": ours.params}, batch)
+  logits = jit(model.module.apply)({"params": model.params}, batch)
   assert logits.shape == (1, 3) and logits.dtype == jnp.float32
-  encoder = {"params": ours.params["encoder"]}
-  hidden, _ = jit(ours.module.encoder.apply)(encoder, batch["input_ids"])
+  encoder = {"params": model.params["encoder"]}
+  hidden, _ = jit(model.module.encoder.apply)(encoder, batch["input_ids"])
   assert hidden.shape == (1, 4, 8)
 
 
@@ -99,7 +99,7 @@ def test_only_the_computation_may_be_changed(tmp_path):
       bert_jax.load(path, dtype=dtype)
 
 
-def test_families_are_found_or_asked_for(tmp_path):
+def test_the_family_of_a_folder(tmp_path):
   for i, (name, drop) in enumerate(
     (
       ("AlbertForQuestionAnswering", ()),
@@ -115,8 +115,8 @@ def test_families_are_found_or_asked_for(tmp_path):
     bert_jax.load(path)
   assert bert_jax.load(path, family="bert").config["task"] == "encoder"
   model_folder.write(str(tmp_path / "ours"), hf.read(path, "tinybert"))
-  ours = bert_jax.load(str(tmp_path / "ours"))
-  assert ours.config["family"] == "tinybert" and ours.tokenizer is None
+  model = bert_jax.load(str(tmp_path / "ours"))
+  assert model.config["family"] == "tinybert" and model.tokenizer is None
   with pytest.raises(ValueError, match="is of family tinybert"):
     bert_jax.load(str(tmp_path / "ours"), family="bert")
   with pytest.raises(ValueError, match="only ELECTRA"):
@@ -131,30 +131,31 @@ def both_towers(path):
     rng = np.random.default_rng(0)
     shapes = tiny_hf.shapes(name, f=f)
     arrays = {k: rng.normal(size=s).astype("f") for k, s in shapes.items()}
-    one = {"num_attention_heads": 1, "intermediate_size": f}
-    options = one if tower == "generator" else {}
+    options = {}
+    if tower == "generator":
+      options = {"num_attention_heads": 1, "intermediate_size": f}
     tiny_hf.write(path / tower, name, arrays, **options)
   return str(path)
 
 
-def test_both_towers_and_either(tmp_path):
+def test_both_towers_or_one(tmp_path):
   path = both_towers(tmp_path / "hf")
   both = bert_jax.load(path)
   model_folder.write(str(tmp_path / "ours"), hf.read(path, "electra"))
   same(both.params, bert_jax.load(str(tmp_path / "ours")).params)
   for tower, head in (("generator", "mlm"), ("discriminator", "rtd")):
     for source in (path, str(tmp_path / "ours")):
-      one = bert_jax.load(source, tower=tower)
-      assert one.config["task"] == tower
-      encoder = one.params["encoder"]
+      model = bert_jax.load(source, tower=tower)
+      assert model.config["task"] == tower
+      encoder = model.params["encoder"]
       same(encoder["embeddings"], both.params["embeddings"])
       same(encoder["tower"], both.params[tower])
-      same(one.params[head], both.params[head])
+      same(model.params[head], both.params[head])
 
 
 @pytest.fixture
 def workdir(tmp_path):
-  """The folder of a run that has saved twice."""
+  """Makes the folder of a run that has saved twice; returns its params."""
   model = dict(family="bert", variant="tiny", vocab_size=len(WORDS))
   model |= dict(hidden=8, heads=2, mlp=16, max_positions=8, dtype="bfloat16")
   path = tmp_path / "run"
@@ -222,19 +223,19 @@ def test_names_go_to_the_hub(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
   with pytest.raises(ValueError, match="pip install huggingface_hub"):
     bert_jax.load("somebody/model")
-  path, asked = tiny_hf.write(tmp_path / "hf", "BertModel"), []
+  path, requests = tiny_hf.write(tmp_path / "hf", "BertModel"), []
 
   def snapshot_download(name, allow_patterns):
     if name != "somebody/model":
       raise OSError("401 Client Error.\nmore")
-    asked.append(allow_patterns)
+    requests.append(allow_patterns)
     return path
 
   hub = types.SimpleNamespace(snapshot_download=snapshot_download)
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
   assert bert_jax.load("somebody/model").config["family"] == "bert"
   # Torch's files are not fetched beside safetensors.
-  assert len(asked) == 1 and not any("bin" in p for p in asked[0])
+  assert len(requests) == 1 and not any("bin" in p for p in requests[0])
   with pytest.raises(ValueError, match="did not give it .401 Client Error.."):
     bert_jax.load("somebody/else")
   with pytest.raises(ValueError, match="does not hold both|only ELECTRA"):

@@ -1,4 +1,4 @@
-"""RUN@best and RUN@STEP, wherever a command opens a run."""
+"""Every command that opens a run also opens RUN@best and RUN@STEP."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from bert_jax.weights import checkpoint, hf, model_folder, runs
 from bert_jax.weights import load as loading
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "cafe"]
-# Step -> held-out loss: the second is the best, the last the newest.
+# Step -> held-out loss. Step 8 is the best, and step 12 the newest.
 LOSSES = {4: 3.0, 8: 1.5, 12: 2.0}
 MODEL = dict(
   **dict(hidden=8, heads=2, mlp=16, num_layers=2, max_positions=12),
@@ -29,7 +29,7 @@ def word_table(step):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-  """A run whose word table is filled with the step; its bias differs too."""
+  """Makes a run; each checkpoint's word table is filled with its step."""
   path = tmp_path_factory.mktemp("runs") / "run"
   path.mkdir()
   model = dict(family="bert", variant="tiny", **MODEL)
@@ -59,7 +59,7 @@ def run(tmp_path_factory):
 
 
 def step_of(weights):
-  """The step that a model's word table and its config agree on."""
+  """Returns the step in a model's word table, which its config must have."""
   table = weights.arrays["encoder/embeddings/word/embedding"]
   (step,) = set(table.ravel().tolist())
   assert weights.config["source"]["step"] == step
@@ -76,9 +76,8 @@ def test_every_reader_opens_the_checkpoint_that_is_named(
   assert step_of(loading.read(path)) == step
   assert step_of(runs.read(path)) == step
   loaded = bert_jax.load(path)
-  assert loaded.params["encoder"]["embeddings"]["word"]["embedding"][0, 0] == (
-    step
-  )
+  table = loaded.params["encoder"]["embeddings"]["word"]["embedding"]
+  assert table[0, 0] == step
   assert loaded.tokenizer.encode("abc").ids == [2, 5, 6, 3]
   model = loading.open_model(path)
   table = model.params["encoder"]["embeddings"]["word"]["embedding"]
@@ -90,7 +89,9 @@ def test_every_reader_opens_the_checkpoint_that_is_named(
   np.testing.assert_array_equal(table, word_table(step))
 
 
-def test_the_flag_and_the_name_mean_one_checkpoint(run, tmp_path, monkeypatch):
+def test_the_argument_and_the_path_name_the_same_checkpoint(
+  run, tmp_path, monkeypatch
+):
   assert step_of(runs.read(str(run), best=True)) == 8
   assert step_of(runs.read(f"{run}@best", best=True)) == 8
   with pytest.raises(ValueError, match="name a step or the best one, not both"):
@@ -141,7 +142,7 @@ def test_a_folder_whose_name_has_an_at_sign(run, tmp_path):
   for name in ("my@run", "run@best", "run@4"):
     path = tmp_path / name
     shutil.copytree(run, path)
-    # The folder itself, and so its newest checkpoint.
+    # The path is a folder, so the newest checkpoint is read.
     assert step_of(loading.read(str(path))) == 12
     assert step_of(loading.read(f"{path}@4")) == 4
   model_folder.write(str(tmp_path / "x@8"), runs.read(str(run)))

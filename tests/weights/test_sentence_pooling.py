@@ -1,4 +1,4 @@
-"""extract_features by the pooling that a model of sentence-transformers has."""
+"""`features` uses the pooling of a model of sentence-transformers."""
 
 import json
 
@@ -22,7 +22,7 @@ FIELDS = {
 
 
 def write(path, modes, normalize=False, dense=False, new=False):
-  """A model with a pooling, as sentence-transformers writes it."""
+  """Writes a model with a pooling, as sentence-transformers does."""
   rng = np.random.default_rng(0)
   shapes = tiny_hf.shapes("BertModel")
   arrays = {k: rng.normal(0, 0.5, s).astype("f") for k, s in shapes.items()}
@@ -32,8 +32,8 @@ def write(path, modes, normalize=False, dense=False, new=False):
   kinds += [("2_Dense", "Dense")] if dense else []
   kinds += [("3_Normalize", "Normalize")] if normalize else []
   modules = [
-    {"path": place, "type": f"sentence_transformers.models.{kind}"}
-    for place, kind in kinds
+    {"path": folder, "type": f"sentence_transformers.models.{kind}"}
+    for folder, kind in kinds
   ]
   (path / "modules.json").write_text(json.dumps(modules))
   (path / "1_Pooling").mkdir()
@@ -44,7 +44,7 @@ def write(path, modes, normalize=False, dense=False, new=False):
 
 
 def features(monkeypatch, tmp_path, capsys, model, *flags):
-  """Vectors and what was said on stderr."""
+  """Runs the command; returns the vectors and the text on stderr."""
   (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
   out = tmp_path / "out.npz"
   out.unlink(missing_ok=True)
@@ -54,14 +54,14 @@ def features(monkeypatch, tmp_path, capsys, model, *flags):
 
 
 def expected(model, mode):
-  """Each text's vector, made of those of its pieces by numpy."""
-  found = extract(bert_jax.load(model), TEXTS, Spec(unit="piece"))
-  make = {
+  """Returns each text's vector, from those of its pieces by NumPy."""
+  texts = extract(bert_jax.load(model), TEXTS, Spec(unit="piece"))
+  pool = {
     "cls": lambda x: x[0],
     "mean": lambda x: x.mean(0),
     "max": lambda x: x.max(0),
   }[mode]
-  return np.stack([make(one.vectors) for one in found])
+  return np.stack([pool(text.vectors) for text in texts])
 
 
 @pytest.mark.parametrize("mode", ["cls", "mean", "max"])
@@ -70,15 +70,15 @@ def test_the_models_own_pooling_is_taken(
   tmp_path, monkeypatch, capsys, mode, normalize
 ):
   model = write(tmp_path / "model", [mode], normalize, new=normalize)
-  vectors, said = features(monkeypatch, tmp_path, capsys, model)
+  vectors, printed = features(monkeypatch, tmp_path, capsys, model)
   want = expected(model, mode)
   if normalize:
     want = want / np.linalg.norm(want, axis=-1, keepdims=True)
-  # float32 sums in another order.
+  # The order of the float32 sums differs.
   np.testing.assert_allclose(vectors, want, atol=1e-5)
-  assert f"by the model's own pooling: {mode}" in said
-  assert ("divided by its length" in said) == normalize
-  # Through a converted folder as well.
+  assert f"by the model's own pooling: {mode}" in printed
+  assert ("divided by its length" in printed) == normalize
+  # A converted folder keeps the pooling.
   model_folder.write(str(tmp_path / "ours"), hf.read(model, "bert"))
   again, _ = features(monkeypatch, tmp_path, capsys, str(tmp_path / "ours"))
   np.testing.assert_array_equal(again, vectors)
@@ -86,18 +86,20 @@ def test_the_models_own_pooling_is_taken(
 
 def test_a_flag_that_differs_is_obeyed_and_said(tmp_path, monkeypatch, capsys):
   model = write(tmp_path / "model", ["cls"], normalize=True)
-  vectors, said = features(
+  vectors, printed = features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "mean"
   )
   np.testing.assert_allclose(vectors, expected(model, "mean"), atol=1e-5)
-  assert "own pooling is cls; mean is used instead, as" in said
-  vectors, said = features(
+  assert "own pooling is cls; mean is used instead, as" in printed
+  vectors, printed = features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "cls"
   )
   np.testing.assert_allclose(vectors, expected(model, "cls"), atol=1e-5)
-  assert "is used instead" not in said
-  _, said = features(monkeypatch, tmp_path, capsys, model, "--pooling", "piece")
-  assert "pooling" not in said
+  assert "is used instead" not in printed
+  _, printed = features(
+    monkeypatch, tmp_path, capsys, model, "--pooling", "piece"
+  )
+  assert "pooling" not in printed
 
 
 @pytest.mark.parametrize(
@@ -111,25 +113,25 @@ def test_an_unknown_pooling_is_named(
   with pytest.raises(SystemExit, match=f"own pooling is {name}, which is not"):
     features(monkeypatch, tmp_path, capsys, model)
   assert not (tmp_path / "out.npz").exists()
-  vectors, said = features(
+  vectors, printed = features(
     monkeypatch, tmp_path, capsys, model, "--pooling", "max"
   )
   np.testing.assert_allclose(vectors, expected(model, "max"), atol=1e-5)
-  assert f"own pooling is {name}; max is used instead" in said
+  assert f"own pooling is {name}; max is used instead" in printed
 
 
-def test_what_follows_the_pooling_is_named(tmp_path, monkeypatch, capsys):
+def test_modules_after_the_pooling_are_named(tmp_path, monkeypatch, capsys):
   model = write(tmp_path / "model", ["mean"], dense=True)
-  _, said = features(monkeypatch, tmp_path, capsys, model)
-  assert "the model's 2_Dense after the pooling is not computed here" in said
+  _, printed = features(monkeypatch, tmp_path, capsys, model)
+  assert "the model's 2_Dense after the pooling is not computed here" in printed
 
 
 def test_a_model_without_a_pooling_gives_pieces(tmp_path, monkeypatch, capsys):
   model = write(tmp_path / "model", ["cls"])
   (tmp_path / "model" / "1_Pooling" / "config.json").unlink()
-  vectors, said = features(monkeypatch, tmp_path, capsys, model)
+  vectors, printed = features(monkeypatch, tmp_path, capsys, model)
   assert len(vectors) == sum(len(text.split()) + 2 for text in TEXTS)
-  assert "pooling" not in said
+  assert "pooling" not in printed
 
 
 def test_damaged_modules(tmp_path):
@@ -151,9 +153,9 @@ def test_damaged_modules(tmp_path):
 
 
 def test_the_largest_numbers_of_a_long_text(tmp_path):
-  """Over all windows: the table of positions has ten rows."""
+  """The text has several windows, since a row has at most ten tokens."""
   model = bert_jax.load(write(tmp_path / "model", ["max"]))
   text = "a b c d " * 5
   (pieces,) = extract(model, [text], Spec(unit="piece", overlap=2))
-  (found,) = extract(model, [text], Spec(unit="max", overlap=2))
-  np.testing.assert_allclose(found.vectors, pieces.vectors.max(0), atol=1e-5)
+  (pooled,) = extract(model, [text], Spec(unit="max", overlap=2))
+  np.testing.assert_allclose(pooled.vectors, pieces.vectors.max(0), atol=1e-5)
