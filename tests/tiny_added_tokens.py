@@ -43,7 +43,7 @@ TEXTS = (
 
 
 def albert():
-  return unigram.unigram(sentencepiece([*ALBERT, "c", "e", "t", "x", "▁x"]))
+  return unigram.build(sentencepiece([*ALBERT, "c", "e", "t", "x", "▁x"]))
 
 
 MAKE = {

@@ -86,7 +86,7 @@ def prepare(
     keep_accents: True if accents stay. None takes the setting in the
       vocabulary's files, or else the opposite of `lower_case`.
     rules: see `wordpiece.build` and `words.build`.
-    word_starts: see `unigram.unigram`.
+    word_starts: see `unigram.build`.
     language: one of `sources.LANGUAGES`, for the rules that split sentences.
     filters: the filters of documents.
     save_seconds: the time between saves. An interruption loses at most the work
@@ -166,7 +166,7 @@ def _cover(
   note("counting words")
   records, form = sources.read_records(text_sources), filters.normalise
   texts = (normalised(record, form).text for record in records)
-  return words.cover(tokenizer, texts)
+  return words.with_words_of(tokenizer, texts)
 
 
 def _begin(

@@ -119,11 +119,11 @@ class Prepared(NamedTuple):
   @property
   def tokenizer(self) -> Vocabulary:
     """The tokenizer of the folder; its files are read at each call."""
-    return open_vocabulary.load_from(self.path, self.meta["lower_case"])
+    return open_vocabulary.load_prepared(self.path, self.meta["lower_case"])
 
   def tokenizer_files(self) -> dict[str, bytes]:
     """Returns name -> content of the tokenizer's files."""
-    return open_vocabulary.files_of(self.path, self.meta["lower_case"])
+    return open_vocabulary.prepared_files(self.path, self.meta["lower_case"])
 
 
 def token_dtype(vocab_size: int) -> np.dtype:

@@ -533,7 +533,7 @@ def register_text(
       stored with the vocabulary, or True if there is none.
     keep_accents: None takes the setting that is stored with the vocabulary. If
       there is none, accents are kept if capitals are kept.
-    word_starts: the rule for a SentencePiece model (see `unigram.unigram`).
+    word_starts: the rule for a SentencePiece model (see `unigram.build`).
     heldout: see `Text`.
     language: see `Text`.
     group: see `Text`.
@@ -552,7 +552,7 @@ def register_text(
         validation, "validation", format
       )
       version = [version, heldout_version]
-    choices: dict[str, Any] = cleaning.asked(lower_case, keep_accents)
+    choices: dict[str, Any] = cleaning.load_options(lower_case, keep_accents)
     if word_starts is not None:
       choices["word_starts"] = word_starts
     tokenizer = open_vocabulary.load(vocab, **choices)

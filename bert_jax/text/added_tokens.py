@@ -90,18 +90,21 @@ def declared(files: Mapping[str, bytes], folder: str) -> list[Declared]:
   """
   contents = {name: _read(files, name, folder) for name in FILES}
   paths = {name: str(epath.Path(folder, name)) for name in FILES}
-  named = _named(contents[NAMED]) | _named(contents[SETTINGS])
+  named = _named_tokens(contents[NAMED]) | _named_tokens(contents[SETTINGS])
   # transformers 5.24 normalizes a token that only the lists of further special
   # tokens in `special_tokens_map.json` name.
   unnormalized = {
-    *_named({**contents[NAMED], **dict.fromkeys(_MORE_SPECIAL)}),
-    *_named(contents[SETTINGS]),
+    *_named_tokens({**contents[NAMED], **dict.fromkeys(_MORE_SPECIAL)}),
+    *_named_tokens(contents[SETTINGS]),
   }
   by_content: dict[str, Declared] = {}
   for name, tokens in (
-    (BY_ID, _by_id(contents[BY_ID], named, unnormalized, paths[BY_ID])),
-    (JSON, _of_json(contents[JSON], paths[JSON])),
-    (SETTINGS, _of_settings(contents[SETTINGS], paths[SETTINGS])),
+    (
+      BY_ID,
+      _numbered_tokens(contents[BY_ID], named, unnormalized, paths[BY_ID]),
+    ),
+    (JSON, _json_tokens(contents[JSON], paths[JSON])),
+    (SETTINGS, _settings_tokens(contents[SETTINGS], paths[SETTINGS])),
   ):
     source = paths[name]
     for token, number in tokens:
@@ -131,7 +134,9 @@ def _read(files: Mapping[str, bytes], name: str, folder: str) -> dict[str, Any]:
   return parse_object(text, path)
 
 
-def _named(settings: Mapping[str, Any]) -> dict[str, tuple[AddedToken, bool]]:
+def _named_tokens(
+  settings: Mapping[str, Any],
+) -> dict[str, tuple[AddedToken, bool]]:
   """Reads the special tokens that a file names.
 
   Returns:
@@ -158,7 +163,7 @@ def make_token(fields: Mapping[str, Any]) -> AddedToken:
   return AddedToken(fields["content"], **flags)
 
 
-def _by_id(
+def _numbered_tokens(
   numbers: Mapping[str, Any],
   named: Collection[str],
   unnormalized: Collection[str],
@@ -183,7 +188,7 @@ def _by_id(
   return tokens
 
 
-def _of_json(
+def _json_tokens(
   content: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
   """Returns the tokens of `tokenizer.json` with their ids."""
@@ -194,7 +199,7 @@ def _of_json(
     raise Damaged(f"{path}: its added_tokens are damaged.") from e
 
 
-def _of_settings(
+def _settings_tokens(
   settings: Mapping[str, Any], path: str
 ) -> list[tuple[AddedToken, int]]:
   """Returns the tokens of `tokenizer_config.json` with their ids."""
@@ -235,7 +240,7 @@ def apply(vocabulary: Vocabulary, tokens: Sequence[Declared]) -> Vocabulary:
     # These tokenizers match the special tokens of their family only by the
     # exact spelling, and ignore the flags.
     tokens = [d for d in tokens if d.token.content not in roles]
-  new = _not_yet(vocabulary.with_special, tokens)
+  new = _missing(vocabulary.with_special, tokens)
   extended = add(vocabulary, new) if new else vocabulary
   _check_numbers(extended.with_special, tokens)
   return extended
@@ -247,7 +252,7 @@ def declare(tokenizer: Tokenizer, tokens: Sequence[Declared]) -> None:
   Raises:
     UserError: see `apply`.
   """
-  tokenizer.add_tokens(_not_yet(tokenizer, tokens))
+  tokenizer.add_tokens(_missing(tokenizer, tokens))
   _check_numbers(tokenizer, tokens)
   tell_apart(tokenizer)
 
@@ -301,7 +306,7 @@ def _raw(token: AddedToken) -> AddedToken:
   return AddedToken(token.content, **flags_of(token) | {"normalized": False})
 
 
-def _not_yet(
+def _missing(
   tokenizer: Tokenizer, tokens: Sequence[Declared]
 ) -> list[AddedToken]:
   """Returns the tokens that a tokenizer lacks, or has with different flags."""
@@ -573,7 +578,7 @@ def settings_of(vocabulary: Vocabulary) -> dict[str, Any]:
   return settings
 
 
-def _first(vocabulary: Vocabulary, size: int) -> Vocabulary:
+def _without_later(vocabulary: Vocabulary, size: int) -> Vocabulary:
   """Returns the tokenizer without the added tokens whose id is >= `size`."""
   tokens = vocabulary.with_special.get_added_tokens_decoder()
   with_special = copy_without_added(vocabulary.with_special)
@@ -605,7 +610,7 @@ def old_ids(
     piece, so the list may be empty.
   """
   if size is not None and any(i >= size for i in vocabulary.added_ids):
-    vocabulary = _first(vocabulary, size)
+    vocabulary = _without_later(vocabulary, size)
 
   def ids(piece: str) -> list[int]:
     # `encode_words` reads a word as in running text, with a space before it.

@@ -69,7 +69,7 @@ def bytelevel(
   Raises:
     UserError: bytes, special tokens or ids are missing.
   """
-  pieces = in_order(vocab, source)
+  pieces = pieces_by_id(vocab, source)
   missing = [p for p in pre_tokenizers.ByteLevel.alphabet() if p not in vocab]
   if missing:
     raise UserError(
@@ -77,7 +77,7 @@ def bytelevel(
       f" among its pieces, {min(missing)!r} first."
     )
   roles = ROBERTA if ROBERTA["mask"] in vocab else GPT2
-  merges = check(merges, vocab, source)
+  merges = check_merges(merges, vocab, source)
   tokenizer = bytelevel_rules(vocab, merges, add_prefix_space)
   if roles is ROBERTA:
     # As in the published tokenizer, offsets leave out the space before a word.
@@ -99,7 +99,7 @@ def bytelevel(
     with_special=with_special,
     boundary=np.array(begins),
     options=dict(add_prefix_space=add_prefix_space),
-    files=files(vocab, merges),
+    files=to_files(vocab, merges),
     **chunk_rules(add_prefix_space),
   )
 
@@ -150,8 +150,8 @@ def gpt1(
   Raises:
     UserError: `<unk>` or ids are missing.
   """
-  pieces = in_order(vocab, source)
-  tokenizer = gpt1_rules(vocab, check(merges, vocab, source))
+  pieces = pieces_by_id(vocab, source)
+  tokenizer = gpt1_rules(vocab, check_merges(merges, vocab, source))
   ends = [p.endswith(END_OF_WORD) or p == GPT1["unk"] for p in pieces]
   return Vocabulary(
     kind="gpt1",
@@ -162,7 +162,7 @@ def gpt1(
     boundary=np.array(ends),
     boundary_is_end=True,
     options={"lower_case": True},
-    files=files(vocab, merges),
+    files=to_files(vocab, merges),
     chunk_pattern=BERT_CHUNKS,
     normalize_ascii=str.lower,
   )
@@ -186,7 +186,7 @@ def gpt1_rules(
   return tokenizer
 
 
-def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
+def pieces_by_id(vocab: Mapping[str, int], source: str) -> list[str]:
   """Returns the pieces in the order of their ids.
 
   The pieces of fairseq's fillers may be missing. They come before RoBERTa's
@@ -216,7 +216,7 @@ def in_order(vocab: Mapping[str, int], source: str) -> list[str]:
   return [by_id[i] for i in range(size)]
 
 
-def check(
+def check_merges(
   merges: Sequence[tuple[str, str]], vocab: Mapping[str, int], source: str
 ) -> list[tuple[str, str]]:
   """Returns the merges.
@@ -288,7 +288,7 @@ def check_pieces(vocab: Mapping[str, Any], source: str) -> dict[str, int]:
   return dict(vocab)
 
 
-def files(
+def to_files(
   vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]
 ) -> dict[str, bytes]:
   """Returns name -> content of the two files, with Hugging Face's names."""

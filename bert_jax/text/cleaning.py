@@ -57,7 +57,7 @@ TRAINED = {
 NAMES = {cleaning: name for name, cleaning in TRAINED.items()}
 
 
-def asked(
+def load_options(
   lower_case: bool | None, keep_accents: bool | None
 ) -> dict[str, bool]:
   """Returns the options for `open_vocabulary.load` that are not None."""

@@ -199,9 +199,10 @@ def _is_marked(piece: str, lower_case: bool, keep_accents: bool) -> bool:
 def settings_beside(path: PathLike) -> str:
   """Returns the name of the file with the settings of a vocabulary's file.
 
-  A vocabulary with a name of transformers has settings with transformers' name.
-  For any other vocabulary the name of the settings begins like the name of the
-  vocabulary, because a folder may hold several vocabularies.
+  `vocab.txt` and other names of transformers have the settings
+  `tokenizer_config.json`. For any other vocabulary, such as `mine.txt`, they
+  are `mine.tokenizer_config.json`, because a folder may hold several
+  vocabularies.
   """
   vocabulary = epath.Path(path)
   prefixed = f"{vocabulary.stem}.{SETTINGS}"
@@ -305,7 +306,7 @@ def _build(
     elif "lower_case" in allowed and wanted.lower_case is None:
       # Take the default of transformers' AlbertTokenizer for accents.
       default_accents = None if learnt.lower_case else False
-  if isinstance(build, functools.partial) and build.func is unigram.unigram:
+  if isinstance(build, functools.partial) and build.func is unigram.build:
     # The rules in a `.model` count more than the settings in another file.
     fixed = unigram.fixed_cleaning(*build.args, **build.keywords)
     if fixed.lower_case is not None:
@@ -320,12 +321,12 @@ def _build(
     merged = cleaning.Cleaning(*(b if a is None else a for a, b in pairs))
     if merged.keep_accents is None:
       merged = merged._replace(keep_accents=default_accents)
-    return build(**arguments | _named(merged, allowed) | options)
+    return build(**arguments | _builder_options(merged, allowed) | options)
   if "keep_accents" in allowed:
     arguments["keep_accents"] = learnt.keep_accents
   vocabulary = build(**arguments | options)
-  done = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
-  cleaning.check_alike(done, wanted, path)
+  actual = cleaning.Cleaning(vocabulary.lower_case, vocabulary.keep_accents)
+  cleaning.check_alike(actual, wanted, path)
   return vocabulary
 
 
@@ -337,7 +338,7 @@ def _cleaning(options: Mapping[str, Any]) -> cleaning.Cleaning:
   return cleaning.Cleaning(options.get("lower_case"), keep)
 
 
-def _named(
+def _builder_options(
   wanted: cleaning.Cleaning, allowed: Collection[str]
 ) -> dict[str, bool]:
   """Returns a cleaning as options of a builder, without those that are None.
@@ -346,7 +347,7 @@ def _named(
     wanted: the cleaning.
     allowed: the names of the builder's options.
   """
-  options = cleaning.asked(*wanted)
+  options = cleaning.load_options(*wanted)
   if "strip_accents" in allowed and "keep_accents" in options:
     options["strip_accents"] = not options.pop("keep_accents")
   return options
@@ -406,7 +407,7 @@ def _builder(
       fairseq_pieces.build, content, path, tokenizer_class
     )
   if name.endswith(".model"):
-    return functools.partial(unigram.unigram, content, source=path)
+    return functools.partial(unigram.build, content, source=path)
   if not name.endswith(".json"):
     pieces = parse_pieces(content, path)
     if set(words.SPECIAL) <= set(pieces):
@@ -645,7 +646,7 @@ def meta(vocabulary: Vocabulary) -> dict[str, Any]:
   return entries
 
 
-def files_of(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
+def prepared_files(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   """Reads a tokenizer's files in a prepared folder.
 
   A folder of an earlier version may have no file of settings. Then this file is
@@ -670,8 +671,8 @@ def files_of(folder: PathLike, lower_case: bool) -> dict[str, bytes]:
   return contents_by_name
 
 
-def load_from(folder: PathLike, lower_case: bool) -> Vocabulary:
-  """Opens the tokenizer of a prepared folder; see `files_of`."""
+def load_prepared(folder: PathLike, lower_case: bool) -> Vocabulary:
+  """Opens the tokenizer of a prepared folder; see `prepared_files`."""
   if epath.Path(folder, SETTINGS).exists():
     return load(folder)
   return load(folder, lower_case=lower_case)

@@ -54,7 +54,7 @@ def from_json(
   """
   with_special = read(text, source)
   kind = _kind(with_special, source)
-  pieces = bpe.in_order(with_special.get_vocab(), source)
+  pieces = bpe.pieces_by_id(with_special.get_vocab(), source)
   ids = {piece: i for i, piece in enumerate(pieces)}
   roles = next((r for r in _ROLES if set(r.values()) <= ids.keys()), None)
   if roles is None:

@@ -367,7 +367,7 @@ def train_unigram(
   proto.normalizer_spec.name = cleaning.NAMES[wanted]
   # Remove the name of the temporary file, which differs in every run.
   proto.normalizer_spec.ClearField("normalization_rule_tsv")
-  return unigram.unigram(proto.SerializeToString(), "the new model")
+  return unigram.build(proto.SerializeToString(), "the new model")
 
 
 def _write_rules(folder: str, wanted: Cleaning) -> str:
@@ -403,7 +403,7 @@ def train_words(
   Returns:
     The tokenizer; None if there is no text.
   """
-  counts = words.count(texts, rules)
+  counts = words.count_words(texts, rules)
   if not counts:
     return None
   frequent = {w: n for w, n in counts.items() if n >= MIN_FREQUENCY}

@@ -193,7 +193,7 @@ def fixed_cleaning(model: bytes, source: str) -> Cleaning:
   return TRAINED.get(name, folds)
 
 
-def unigram(
+def build(
   model: bytes,
   source: str = "model",
   lower_case: bool | None = None,
@@ -226,7 +226,7 @@ def unigram(
   cleaning = cleaning_of(parsed.normalizer, lower_case, keep_accents, source)
   chain = normalizer(parsed, cleaning)
 
-  def build(names: list[str]) -> Tokenizer:
+  def build_tokenizer(names: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(
       models.Unigram(
         list(zip(names, scores, strict=True)),
@@ -247,7 +247,7 @@ def unigram(
     return tokenizer
 
   begins = [begins_word(piece, word_starts) for piece in pieces]
-  with_special = reading_special(build(pieces), ALBERT.values())
+  with_special = reading_special(build_tokenizer(pieces), ALBERT.values())
   # transformers' file also adds the special tokens around a text.
   adding = reading_special(with_special, ALBERT.values())
   sep, cls = (ALBERT[role] for role in ("sep", "cls"))
@@ -258,7 +258,7 @@ def unigram(
     kind="unigram",
     pieces=pieces,
     special=special,
-    plain=build(unmatched),
+    plain=build_tokenizer(unmatched),
     with_special=with_special,
     boundary=np.array(begins),
     chunk_pattern=SPACED_CHUNKS,

@@ -105,7 +105,7 @@ def split_counts(
   return counts
 
 
-def count(texts: Iterable[str], rules: str) -> Counter[str]:
+def count_words(texts: Iterable[str], rules: str) -> Counter[str]:
   """Counts the words of texts.
 
   Args:
@@ -125,7 +125,7 @@ def by_count(counts: dict[str, int]) -> list[str]:
   return sorted(counts, key=lambda word: (-counts[word], word))
 
 
-def cover(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
+def with_words_of(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
   """Returns the tokenizer with ids for all words of texts.
 
   Args:
@@ -133,7 +133,7 @@ def cover(vocabulary: Vocabulary, texts: Iterable[str]) -> Vocabulary:
     texts: the texts, which are read once.
   """
   rules = vocabulary.options["rules"]
-  counts = count(texts, rules)
+  counts = count_words(texts, rules)
   for word in vocabulary.pieces[len(SPECIAL) :]:
     counts.pop(word, None)
   return build(vocabulary.pieces, by_count(counts), rules=rules)

@@ -271,12 +271,12 @@ def test_models_of_other_programs(rule, options, prepared):
   )
   content = model.getvalue()
   processor = sentencepiece.SentencePieceProcessor(model_proto=content)
-  vocabulary = unigram.unigram(content, **options)
+  vocabulary = unigram.build(content, **options)
   wanted = processor.encode([prepared(line) for line in LINES + TYPED])
   assert vocabulary.encode_batch(LINES + TYPED) == wanted
   if rule == "nmt_nfkc_cf":
     with pytest.raises(ValueError, match="and --no-lower-case .* asks for"):
-      unigram.unigram(content, "x.model", lower_case=False)
+      unigram.build(content, "x.model", lower_case=False)
 
 
 @pytest.mark.parametrize("kind", ["unigram", "wordpiece"])

@@ -58,7 +58,7 @@ def albert():
     vocab=list(zip(model.pieces, model.scores, strict=True)),
     _spm_precompiled_charsmap=model.charsmap,
   )
-  return unigram.unigram(content, str(path)), reference
+  return unigram.build(content, str(path)), reference
 
 
 KINDS = {

@@ -27,7 +27,7 @@ def files_of(kind, as_json=False):
     "bert": lambda: bert("the a ##n é ##é 中 x中"),
     "roberta": roberta,
     "gpt1": gpt1,
-    "albert": lambda: unigram.unigram(sentencepiece(ALBERT)),
+    "albert": lambda: unigram.build(sentencepiece(ALBERT)),
   }[kind]()
   files = open_vocabulary.contents(vocabulary, with_digests=False)
   files.pop("pieces.json", None)
@@ -186,7 +186,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
   """Cleaning makes one sign of both, and gives it the position of one."""
   content = sentencepiece([*ALBERT, '"', "'", "a"])
   name = "tokenizer.json" if as_json else "spiece.model"
-  files = {name: unigram.unigram(content).files[name]}
+  files = {name: unigram.build(content).files[name]}
   path = write(tmp_path / "x", files)
   v = open_vocabulary.load(path)
   model = types.SimpleNamespace(
@@ -219,7 +219,7 @@ def test_a_quote_of_two_signs_is_whole(as_json, tmp_path):
 )
 def test_characters_that_become_one_are_whole(rules, text, wanted, tmp_path):
   pieces = [*ALBERT, "a", "t", ".", '"', "\u2026", "\u2192"]
-  content = unigram.unigram(sentencepiece(pieces)).files["tokenizer.json"]
+  content = unigram.build(sentencepiece(pieces)).files["tokenizer.json"]
   spec = json.loads(content)
   spec["normalizer"] = {
     "type": "Sequence",
