@@ -47,8 +47,8 @@ class Run:
   @property
   def name(self) -> str:
     """The name of the run's folder: its values of the grid, and its seed."""
-    keys = [f"{key}={value}" for key, value in self.point.items()]
-    return ",".join([*keys, f"seed={self.seed}"]).replace(os.sep, "_")
+    point = [f"{key}={setting}" for key, setting in self.point.items()]
+    return ",".join([*point, f"seed={self.seed}"]).replace(os.sep, "_")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,9 +300,9 @@ def _in_other_process(
 ) -> str | None:
   workdir.mkdir(parents=True, exist_ok=True)
   flags = [
-    f"--config.{key}={_flag_text(value)}"
-    for key, value in flatten(run.config).items()
-    if value is not None
+    f"--config.{key}={_flag_text(setting)}"
+    for key, setting in flatten(run.config).items()
+    if setting is not None
   ]
   with (workdir / "output.txt").open("ab") as output:
     child = subprocess.run(

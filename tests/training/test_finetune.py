@@ -1,4 +1,4 @@
-"""Fine-tuning: losses, layer-wise decay, runs from a pre-trained folder."""
+"""Fine-tuning: losses, layer-wise rates, and runs from a pre-trained model."""
 
 import copy
 import importlib
@@ -15,6 +15,7 @@ import pytest
 import tiny_families
 import tiny_tasks
 from config_names import TASKS as TASKS_OF_CONFIGS
+from flax import traverse_util
 from tiny_runs import rows
 
 import bert_jax
@@ -40,7 +41,7 @@ from bert_jax.weights.checkpoint import Checkpointer
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-# But for those of TinyBERT's stages: test_tinybert_task.py.
+# test_tinybert_task.py tests the config of TinyBERT's stages.
 CONFIGS = [name for name in TASKS_OF_CONFIGS if name != "tinybert:sst2"]
 
 
@@ -57,55 +58,57 @@ def test_losses_of_every_kind():
   )
   wanted = softmax_loss(x[0], 1) + softmax_loss(x[2], 0)
   np.testing.assert_allclose(sums["task_loss"], wanted, rtol=1e-6)
-  # 3.8 is not 3, one row is no broadcast, and an unlabelled row is not read.
+  # A label of regression is not rounded, and an unlabelled row adds nothing.
   labels = jnp.array([3.8, jnp.nan], jnp.float32)
-  found = finetune.task_sums(
+  sums = finetune.task_sums(
     "regression", jnp.array([[1.0], [9.0]]), labels, jnp.array([1.0, 0.0])
   )
-  np.testing.assert_allclose(found["task_loss"], 2.8**2, rtol=1e-6)
-  one = finetune.task_sums(
+  np.testing.assert_allclose(sums["task_loss"], 2.8**2, rtol=1e-6)
+  # A batch of one row gives a scalar as well.
+  sums = finetune.task_sums(
     "regression", jnp.ones((1, 1)), jnp.zeros(1), jnp.ones(1)
   )
-  assert one["task_loss"].shape == () and one.keys() == {"task_loss"}
-  # Logits 0..7 of two examples of four choices.
+  assert sums["task_loss"].shape == () and sums.keys() == {"task_loss"}
+  # Two examples of four choices have the logits 0 to 7.
   choices = jnp.arange(8.0).reshape(2, 4)
-  found = finetune.task_sums("choice", choices, jnp.array([3, 0]), jnp.ones(2))
+  sums = finetune.task_sums("choice", choices, jnp.array([3, 0]), jnp.ones(2))
   wanted = softmax_loss([0, 1, 2, 3], 3) + softmax_loss([4, 5, 6, 7], 0)
-  np.testing.assert_allclose(found["task_loss"], wanted, rtol=1e-6)
-  assert found["task_accuracy"] == 1.0
+  np.testing.assert_allclose(sums["task_loss"], wanted, rtol=1e-6)
+  assert sums["task_accuracy"] == 1.0
   spans = rng.normal(size=(1, 5, 2)).astype(np.float32)
-  found = finetune.task_sums("span", spans, jnp.array([[1, 3]]), jnp.ones(1))
+  sums = finetune.task_sums("span", spans, jnp.array([[1, 3]]), jnp.ones(1))
   wanted = softmax_loss(spans[0, :, 0], 1) + softmax_loss(spans[0, :, 1], 3)
-  np.testing.assert_allclose(found["task_loss"], wanted / 2, rtol=1e-6)
+  np.testing.assert_allclose(sums["task_loss"], wanted / 2, rtol=1e-6)
 
 
-def tiny_batch(shape, labels, **more):
+def tiny_batch(shape, labels):
   ids = tiny_families.token_ids(*shape)
   real = np.ones(shape, np.int32)
   real[..., -2:] = 0
   weights = np.ones(np.shape(labels), np.float32)
-  return (
-    dict(input_ids=ids, sequence_ids=real, labels=labels, label_weights=weights)
-    | more
+  return dict(
+    input_ids=ids, sequence_ids=real, labels=labels, label_weights=weights
   )
 
 
-def test_gpt_learns_its_language_model_beside_the_task():
+def test_gpt_trains_its_language_model_with_the_task():
   model = dict(family="gpt", variant="base", **tiny_families.SIZES)
   build = dict(model=model, kind="choice", labels=("0", "1"))
-  made = finetune.build(**build, lm_weight=0.5)
+  objective = finetune.build(**build, lm_weight=0.5)
   batch = tiny_batch((2, 2, 6), np.array([1, 0], np.int32))
-  init = tiny_families.jit(lambda key: nn.unbox(made.init(key, batch)))
+  init = tiny_families.jit(lambda key: nn.unbox(objective.init(key, batch)))
   params = init(jax.random.key(0))
 
   def sums_of(objective):
     args = {}, {}, batch, jax.random.key(0), False
     return tiny_families.jit(lambda p: objective.loss(p, *args)[0])(params)
 
-  sums, alone = sums_of(made), sums_of(finetune.build(**build))
-  np.testing.assert_allclose(sums["task_loss"], alone["task_loss"], rtol=1e-6)
-  assert made.coefficients == {"task_loss": 1.0, "lm_loss": 0.5}
-  # Each row's mean over its three next tokens, by hand.
+  sums, without_lm = sums_of(objective), sums_of(finetune.build(**build))
+  np.testing.assert_allclose(
+    sums["task_loss"], without_lm["task_loss"], rtol=1e-6
+  )
+  assert objective.coefficients == {"task_loss": 1.0, "lm_loss": 0.5}
+  # The language model's loss is a mean over the three next tokens of each row.
   encoder = tiny_families.build("gpt")
   ids, real = (batch[k].reshape(4, 6) for k in ("input_ids", "sequence_ids"))
   hidden, _ = tiny_families.jit(encoder.apply)(
@@ -118,7 +121,7 @@ def test_gpt_learns_its_language_model_beside_the_task():
     for r in range(4)
   ]
   np.testing.assert_allclose(sums["lm_loss"], np.sum(rows), rtol=1e-5)
-  assert made.weights(batch)["lm_loss"] == 4.0
+  assert objective.weights(batch)["lm_loss"] == 4.0
   with pytest.raises(ValueError, match="trains gpt"):
     finetune.build(model | {"family": "bert"}, "choice", (), lm_weight=0.5)
 
@@ -130,7 +133,7 @@ def test_gpt_learns_its_language_model_beside_the_task():
     *(pytest.param(f, marks=pytest.mark.slow) for f in ("albert", "gpt")),
   ],
 )
-def test_the_embedding_of_padding_is_trained_by_name(family):
+def test_the_embedding_of_padding_is_trained_only_on_request(family):
   variant = "base_v2" if family == "albert" else "base"
   model = dict(family=family, variant=variant, **tiny_families.SIZES)
   pad = 1
@@ -140,11 +143,11 @@ def test_the_embedding_of_padding_is_trained_by_name(family):
   batch["label_weights"] = np.ones(2, np.float32)
 
   def gradients(**options):
-    made = finetune.build(model, "span", (), **options)
-    init = tiny_families.jit(lambda key: nn.unbox(made.init(key, batch)))
+    objective = finetune.build(model, "span", (), **options)
+    init = tiny_families.jit(lambda key: nn.unbox(objective.init(key, batch)))
     params = init(jax.random.key(0))
     args = {}, {}, batch, jax.random.key(0), False
-    loss = jax.grad(lambda p: made.loss(p, *args)[0]["task_loss"])
+    loss = jax.grad(lambda p: objective.loss(p, *args)[0]["task_loss"])
     return jax.tree.map(np.array, tiny_families.jit(loss)(params))
 
   fixed = gradients(padding_id=pad)
@@ -158,7 +161,7 @@ def test_the_embedding_of_padding_is_trained_by_name(family):
       assert not tables[0][pad].any()
       tables[0][pad] = tables[1][pad]
   jax.tree.map(np.testing.assert_array_equal, fixed, trained)
-  # Without a vocabulary nothing is known of padding.
+  # Without `padding_id` no embedding is fixed.
   jax.tree.map(np.testing.assert_array_equal, gradients(), trained)
 
 
@@ -172,26 +175,26 @@ def test_layers_near_the_input_learn_slower():
     "classifier": {"dense": {"bias": jnp.ones(2)}},
   }
   for rule, top in (("released", 2), ("written", 1)):
-    found = optim.layer_scales(tree, 0.5, rule)
-    layers = found["encoder"]["layers"]["mlp"]["kernel"].ravel()
+    scales = optim.layer_scales(tree, 0.5, rule)
+    layers = scales["encoder"]["layers"]["mlp"]["kernel"].ravel()
     wanted = [0.5 ** (top + 2), 0.5 ** (top + 1), 0.5**top]
     np.testing.assert_allclose(layers, wanted)
-    embeddings = found["encoder"]["embeddings"]["word"]["embedding"]
+    embeddings = scales["encoder"]["embeddings"]["word"]["embedding"]
     assert embeddings == 0.5 ** (3 + top)
-    assert found["pooler"]["dense"]["kernel"] == 1.0
-    assert found["classifier"]["dense"]["bias"] == 1.0
-  # The whole update is scaled, decay too.
+    assert scales["pooler"]["dense"]["kernel"] == 1.0
+    assert scales["classifier"]["dense"]["bias"] == 1.0
+  # The whole update is scaled, including the weight decay.
   options = dict(
     b1=0.9, b2=0.999, epsilon=1e-6, weight_decay=0.1, clip_norm=1.0
   )
   grads = jax.tree.map(lambda x: 0.3 * x, tree)
-  steps = []
+  updates = []
   for decay in (1.0, 0.5):
-    made = optim.build_optimizer(
+    optimizer = optim.build_optimizer(
       lambda step: 0.1, "adamw", **options, layer_decay=decay
     )
-    steps.append(made.update(grads, made.init(tree), tree)[0])
-  ratio = jax.tree.map(lambda a, b: (b / a).mean(), *steps)
+    updates.append(optimizer.update(grads, optimizer.init(tree), tree)[0])
+  ratio = jax.tree.map(lambda a, b: (b / a).mean(), *updates)
   np.testing.assert_allclose(
     ratio["encoder"]["embeddings"]["word"]["embedding"], 0.5**5, rtol=1e-5
   )
@@ -206,7 +209,7 @@ def test_every_recipe_is_a_config(name):
   config = configs.load_defaults(name)
   config_lib.parse(config)
   assert config["objective"]["name"] == "finetune"
-  made = finetune.build(
+  objective = finetune.build(
     dict(family="bert", variant="tiny", vocab_size=64),
     "classification",
     ("a", "b"),
@@ -214,13 +217,13 @@ def test_every_recipe_is_a_config(name):
   )
   schedule = optim.build_schedule(100, **config["schedule"])
   optim.build_optimizer(schedule, **config["optimizer"])
-  assert made.takes("pooler/dense/kernel")
-  assert not made.takes("classifier/dense/kernel")
+  assert objective.takes("pooler/dense/kernel")
+  assert not objective.takes("classifier/dense/kernel")
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, compiled):
-  """A run of six steps: (its config, its folder, the pre-trained weights)."""
+  """A run of six steps: its config, its folder and the pre-trained weights."""
   path = tmp_path_factory.mktemp("finetune")
   weights = tiny_tasks.write_model(path / "model")
   config = configs.load_defaults("glue:cola")
@@ -231,9 +234,9 @@ def tuned(tmp_path_factory, compiled):
   config["schedule"]["peak"] = 1e-2
   config["log"]["every"] = 1
   config["checkpoint"] |= dict(every=3, keep=3)
-  given = copy.deepcopy(config)
+  before = copy.deepcopy(config)
   train.run(config, str(path / "run"))
-  assert config == given  # Steps, labels and sizes are in config.json alone.
+  assert config == before  # Derived values are only in config.json.
   return config, path / "run", weights
 
 
@@ -246,13 +249,9 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
     dict(family="bert", variant="tiny"), "classification", ("a", "b")
   ).takes
   drawn = runs.read(str(run)).arrays
-  tree = {}
-  for name, array in drawn.items():
-    *parts, last = name.split("/")
-    node = tree
-    for part in parts:
-      node = node.setdefault(part, {})
-    node[last] = jnp.asarray(array)
+  tree = traverse_util.unflatten_dict(
+    {name: jnp.asarray(array) for name, array in drawn.items()}, sep="/"
+  )
   params, lines = start_from.take(read, tree, takes, ("cat", "dog"))
   np.testing.assert_array_equal(
     params["pooler"]["dense"]["kernel"], weights.arrays["pooler/dense/kernel"]
@@ -271,10 +270,10 @@ def test_a_run_begins_with_the_encoder_and_pooler(tuned):
     start_from.read_to_fine_tune(config["init_from"], pieces, "task")
 
 
-def test_a_run_says_what_it_reached_and_what_it_knows(tuned):
+def test_a_run_writes_its_scores_and_its_task(tuned):
   _, run, _ = tuned
   rows = logging.read_rows(str(run / "metrics.jsonl"))
-  # 21 rows in batches of 8 are three steps, and there are two epochs.
+  # An epoch is 21 rows in batches of 8, which are three steps.
   assert [r["step"] for r in rows if r["split"] == "train"] == [*range(1, 7)]
   scored = [r for r in rows if r["split"] == "heldout"]
   assert [r["step"] for r in scored] == [3, 6]
@@ -288,18 +287,18 @@ def test_a_run_says_what_it_reached_and_what_it_knows(tuned):
     assert meta["task"] == task and saver.best_step() in (3, 6)
     best = max(scored, key=lambda r: (r["accuracy"], -r["step"]))
     assert meta["best"] == -best["accuracy"]
-  # Through the evaluation's own batches the accuracy is that of a plain loop.
+  # The accuracy equals that of a plain loop over the examples.
   words = tiny_tasks.vocabulary()
   apply = tiny_families.jit(loaded.module.apply)
-  right = 0
+  correct = 0
   for example in tiny_tasks.classified(10, 2):
     ids = words.encode_batch(example["texts"])[0]
     row = np.zeros((1, 16), np.int32)
     row[0, : len(ids) + 2] = [2, *ids, 3]
     batch = {"input_ids": row, "sequence_ids": (row > 0).astype(np.int32)}
     logits = apply({"params": loaded.params}, batch)
-    right += ("cat", "dog")[int(logits.argmax())] == example["label"]
-  assert right / 10 == scored[-1]["accuracy"]
+    correct += ("cat", "dog")[int(logits.argmax())] == example["label"]
+  assert correct / 10 == scored[-1]["accuracy"]
 
 
 def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
@@ -308,64 +307,69 @@ def test_a_killed_run_equals_an_uninterrupted_one(tuned, tmp_path):
   shutil.copytree(run, again)
   shutil.rmtree(again / "checkpoints" / "6")
   train.run(copy.deepcopy(config), str(again))
-  old, new = (runs.read(str(x)).arrays for x in (run, again))
+  old, new = (runs.read(str(workdir)).arrays for workdir in (run, again))
   for name in old:
     np.testing.assert_array_equal(old[name], new[name], name)
 
 
 @pytest.mark.parametrize(
-  "step, where",
+  "step, event",
   [
     (3, "measure"),
     (3, "stop"),
     pytest.param(3, "add", marks=pytest.mark.slow),
     *(
-      pytest.param(6, where, marks=pytest.mark.slow)
-      for where in ("measure", "add", "stop")
+      pytest.param(6, event, marks=pytest.mark.slow)
+      for event in ("measure", "add", "stop")
     ),
   ],
 )
 def test_a_step_is_saved_before_it_is_evaluated(
-  tuned, tmp_path, monkeypatch, where, step
+  tuned, tmp_path, monkeypatch, event, step
 ):
-  """What ends in the evaluation, or before it is noted, loses no step."""
+  """A run that ends during an evaluation, or before it is saved, loses no step.
+
+  The run ends in the evaluation ("measure"), before the checkpoint gets its
+  results ("add"), or before the evaluation by a signal ("stop").
+  """
   config, run, _ = tuned
   workdir = tmp_path / "run"
 
-  def ends(*_):
-    raise OSError("killed")
-
   with monkeypatch.context() as patch:
-    if where == "stop":
+    if event == "stop":
       patch.setattr(loop.hosts, "stop_requested", lambda s, _: s == step)
       train.run(copy.deepcopy(config), str(workdir))
     else:
-      place = {"measure": loop.evaluate_step, "add": Checkpointer.add}[where]
-      owner = loop if where == "measure" else Checkpointer
-      steps = []
+      owner, name = {
+        "measure": (loop, "evaluate_step"),
+        "add": (Checkpointer, "add"),
+      }[event]
+      function, steps = getattr(owner, name), []
 
-      def sometimes(*arguments):
+      def killed(*arguments):
         steps.append(3 * len(steps) + 3)
-        return ends() if steps[-1] == step else place(*arguments)
+        if steps[-1] == step:
+          raise OSError("killed")
+        return function(*arguments)
 
-      patch.setattr(owner, place.__name__, sometimes)
+      patch.setattr(owner, name, killed)
       with pytest.raises(OSError, match="killed"):
         train.run(copy.deepcopy(config), str(workdir))
-  if where != "stop" or step == 3:
+  if event != "stop" or step == 3:
     with Checkpointer.of_run(str(workdir)) as saver:
       assert saver.latest_step() == step
       assert saver.meta(step)["pending"]
     train.run(copy.deepcopy(config), str(workdir))
   assert rows(workdir) == rows(run)
   with (
-    Checkpointer.of_run(str(run)) as one,
+    Checkpointer.of_run(str(run)) as saver,
     Checkpointer.of_run(str(workdir)) as other,
   ):
-    assert one.best_step() == other.best_step()
-    for saved in (3, 6):
-      metas = [saver.meta(saved) for saver in (one, other)]
+    assert saver.best_step() == other.best_step()
+    for saved_step in (3, 6):
+      metas = [saver.meta(saved_step), other.meta(saved_step)]
       for meta in metas:
-        # The rows' text has their times in it.
+        # The text of the rows contains times.
         del meta["checksum"], meta["log"]["checksum"]
       assert metas[0] == metas[1]
 
@@ -398,31 +402,40 @@ def test_a_missing_package_is_named_before_the_first_step(
   with pytest.raises(ValueError, match="need scikit-learn, which is not"):
     train.run(copy.deepcopy(config), str(tmp_path / "run"))
   assert not (tmp_path / "run").exists()
-  # Nobody asks for it without an evaluation.
+  # Without an evaluation the package is not needed.
   config = copy.deepcopy(config)
   config["evaluate"]["every"] = 0
   assert building.build(config_lib.parse(config)).feeds[0].heldout is None
 
 
+# {module: the tasks whose metrics need it}.
 NEEDED = {
-  "sklearn.metrics": "cola mrpc qqp cb multirc classes moods".split(),
-  "scipy.stats": "stsb price".split(),
-  "seqeval.metrics": "conll2003 wnut17 names".split(),
+  "sklearn.metrics": [
+    "cola",
+    "mrpc",
+    "qqp",
+    "cb",
+    "multirc",
+    "classes",
+    "moods",
+  ],
+  "scipy.stats": ["stsb", "price"],
+  "seqeval.metrics": ["conll2003", "wnut17", "names"],
 }
 
 
 @pytest.mark.parametrize("module", NEEDED)
 def test_every_metric_says_which_package_it_needs(monkeypatch, module):
-  own = {
+  custom = {
     "classes": task_inputs.find("x", None, "text=a").task,
     "moods": task_inputs.find("x", "multi_label", "text=a", ["a", "b"]).task,
     "price": task_inputs.find("x", "regression", "text=a").task,
     "names": task_inputs.find("x", "tagging", labels=["O", "B-X"]).task,
     "words": task_inputs.find("x", "tagging", labels=["NOUN", "VERB"]).task,
   }
-  tasks = {name: task.task for name, task in TASKS.items()} | own
+  tasks = {name: task.task for name, task in TASKS.items()} | custom
   for name in NEEDED:
-    importlib.import_module(name)  # The others are there, loaded whole.
+    importlib.import_module(name)  # Load the modules that are not removed.
   monkeypatch.setitem(sys.modules, module, None)
   needing = []
   for name, task in tasks.items():
@@ -434,24 +447,24 @@ def test_every_metric_says_which_package_it_needs(monkeypatch, module):
   assert sorted(needing) == sorted(NEEDED[module])
 
 
-def test_labels_travel_by_name(tuned, tmp_path):
-  config, run, _ = tuned
+def test_labels_are_matched_by_name(tuned, tmp_path):
+  _, run, _ = tuned
   weights = runs.read(str(run))
   hf.write(str(tmp_path / "hf"), weights)
   written = json.loads((tmp_path / "hf" / "config.json").read_text())
   assert written["id2label"] == {"0": "cat", "1": "dog"}
   read = hf.read(str(tmp_path / "hf"), "bert")
   assert read.config["labels"] == ["cat", "dog"]
-  # The head of a model whose classes have another order.
-  found = parts.Pretrained("x", read.config, read.arrays)
+  # The classes of the run have another order than the classes of the model.
+  model = parts.Pretrained("x", read.config, read.arrays)
   tree = {"classifier": {"dense": {"kernel": jnp.zeros((32, 2))}}}
-  params, _ = start_from.take(found, tree, lambda path: True, ("dog", "cat"))
+  params, _ = start_from.take(model, tree, lambda path: True, ("dog", "cat"))
   np.testing.assert_array_equal(
     params["classifier"]["dense"]["kernel"],
     read.arrays["classifier/dense/kernel"][:, ::-1],
   )
   with pytest.raises(ValueError, match="has the labels"):
-    start_from.take(found, tree, lambda path: True, ("dog", "cow"))
+    start_from.take(model, tree, lambda path: True, ("dog", "cow"))
 
 
 def test_a_model_with_its_labels_in_another_order_scores_the_same(
@@ -462,37 +475,38 @@ def test_a_model_with_its_labels_in_another_order_scores_the_same(
   arrays = dict(weights.arrays)
   for name in ("classifier/dense/kernel", "classifier/dense/bias"):
     arrays[name] = arrays[name][..., ::-1]
-  turned = model_folder.without(weights.config, "labels") | {
-    "labels": ["dog", "cat"]
+  reordered = model_folder.without(weights.config, "labels") | {
+    "labels": ["dog", "cat"],
+    "source": {},
   }
-  turned["source"] = {}
   model_folder.write(
-    str(tmp_path / "turned"), weights._replace(config=turned, arrays=arrays)
+    str(tmp_path / "reordered"),
+    weights._replace(config=reordered, arrays=arrays),
   )
-  where = config["data"]["path"]
-  split = batches.open_split(batches.open_folder(where), "validation")
+  folder = config["data"]["path"]
+  split = batches.open_split(batches.open_folder(folder), "validation")
   wanted = logging.read_rows(str(run / "metrics.jsonl"))[-1]["accuracy"]
-  for path, size in ((run, 4), (tmp_path / "turned", 7)):
+  for path, size in ((run, 4), (tmp_path / "reordered", 7)):
     predictor = predict.open_predictor(str(path), size, length=16)
-    made = predict.predict_split(predictor, split, where)
-    found = metrics.evaluate(split.task, made, split.examples)
-    assert found["accuracy"] == wanted and found["examples"] == 10
+    predictions = predict.predict_split(predictor, split, folder)
+    scores = metrics.evaluate(split.task, predictions, split.examples)
+    assert scores["accuracy"] == wanted and scores["examples"] == 10
   other = split._replace(task=split.task._replace(labels=("cat", "cow")))
   with pytest.raises(ValueError, match="has the labels cat, cow, the model"):
-    predict.predict_split(predictor, other, where)
+    predict.predict_split(predictor, other, folder)
   other = split._replace(pieces=split.pieces[:-1])
   with pytest.raises(ValueError, match="the model have different vocabularies"):
-    predict.predict_split(predictor, other, where)
+    predict.predict_split(predictor, other, folder)
 
 
 def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
   config, run, _ = tuned
-  runs_ = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
-  assert [r.point["schedule.peak"] for r in runs_] == [1e-2, -1.0]
+  planned = sweep.plan(config, ["schedule.peak=1e-2,-1.0"], [0])
+  assert [r.point["schedule.peak"] for r in planned] == [1e-2, -1.0]
   folder = tmp_path / "sweep"
   # The first run has ended; the second has a rate that is refused.
-  shutil.copytree(run, folder / runs_[0].name)
-  outcomes = sweep.run_all(runs_, str(folder), "glue:cola", 0)
+  shutil.copytree(run, folder / planned[0].name)
+  outcomes = sweep.run_all(planned, str(folder), "glue:cola", 0)
   jax.config.update("jax_compilation_cache_dir", None)
   assert outcomes[0].error is None and "schedule.peak" in outcomes[1].error
   lines = sweep.report(str(folder), outcomes, sweep.metric_of(config))
@@ -504,12 +518,12 @@ def test_a_sweep_goes_on_after_a_failed_run(tuned, tmp_path, capsys):
     sweep.plan(config, ["schedule.peak=1e-2,0.01"], [0])
   with pytest.raises(ValueError, match="did you mean schedule.peak"):
     sweep.plan(config, ["schedule.peek=1"], [0])
-  # What is reported is refused before a run begins, if none has it.
+  # A metric that no run has is refused before the first run begins.
   for name in logging.read_rows(str(run / "metrics.jsonl"))[-1]:
     if name not in ("split", "step", "time"):
-      sweep.check_metric(name, runs_)
+      sweep.check_metric(name, planned)
   with pytest.raises(ValueError, match="--metric=acuracy: .* mean accuracy?"):
-    sweep.check_metric("acuracy", runs_)
+    sweep.check_metric("acuracy", planned)
   with pytest.raises(ValueError, match="data.path is empty; pass"):
     sweep.metric_of(config | {"data": config["data"] | {"path": ""}})
 
