@@ -1,4 +1,4 @@
-"""Configs: typed overrides, misspelt keys, what a restart may change."""
+"""Configs: overrides by flags, misspelt keys, and changes at a restart."""
 
 import contextlib
 import copy
@@ -30,7 +30,7 @@ from bert_jax.training import train
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
 ROOT = str(pathlib.Path(__file__).parents[2])
-# ELMo's need a text of words: test_elmo_runs.py.
+# ELMo's configs need text of words, so test_elmo_runs.py tests them.
 CONFIGS = [name for name in PRETRAINING if "elmo" not in name]
 
 
@@ -41,19 +41,22 @@ def folder(tmp_path_factory):
 
 
 def command(*flags, config="configs/bert.py:base"):
-  """A command line that trains."""
+  """Returns the arguments of a command that trains."""
   return ["train", f"--config={config}", "--workdir=unused", *flags]
 
 
 def checked(sentence):
-  """What a failed command printed last; it wrote nothing."""
+  """Returns the last line that a failed command printed.
+
+  Also checks that the command made no folder.
+  """
   assert "Traceback" not in sentence
-  assert not os.path.exists(os.path.join(ROOT, "unused"))
+  assert not (pathlib.Path(ROOT) / "unused").exists()
   return sentence.strip().splitlines()[-1]
 
 
 def refused(*flags):
-  """Runs the command here, which must fail, and returns its last line."""
+  """Runs a command in this process; it must fail. Returns its last line."""
   with contextlib.chdir(ROOT), pytest.raises(SystemExit) as ended:
     execute(command(*flags))
   assert isinstance(ended.value.code, str)  # Python prints it, with status 1.
@@ -79,7 +82,7 @@ def refused(*flags):
   ],
 )
 def test_a_bad_flag_gets_one_sentence(flag, words):
-  """A38 through the command line."""
+  """The command prints one line and no traceback."""
   line = refused(flag)
   assert line.startswith("error: ")
   for word in words:
@@ -104,7 +107,7 @@ def test_a_bad_flag_gets_one_sentence(flag, words):
   ],
 )
 def test_a_flag_of_another_type(monkeypatch, arguments, words):
-  path = os.path.join(ROOT, "configs/quickstart.py")
+  path = f"{ROOT}/configs/quickstart.py"
   argv = ["train", f"--config={path}", "--workdir=unused"]
   argv += [f"--config.{arguments[0]}", *arguments[1:]]
   with pytest.raises(SystemExit, match=f"^error: .*{re.escape(words)}"):
@@ -112,7 +115,7 @@ def test_a_flag_of_another_type(monkeypatch, arguments, words):
 
 
 def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
-  """A config names them by `model.variant` alone."""
+  """The config file has no such keys, only `model.variant`."""
   argv = [f"--config={BERT}", "--workdir=unused"]
   argv += ["--config.model.num_layers=3", "--config.model.mlp", "96"]
   argv += ["--config.seed=7", "--config.model.heads=4"]
@@ -148,7 +151,7 @@ def test_sizes_that_the_variant_has_can_be_set(monkeypatch):
   ],
 )
 def test_sizes_of_another_type(monkeypatch, path, flag, words):
-  path = os.path.join(ROOT, path)
+  path = f"{ROOT}/{path}"
   argv = ["train", f"--config={path}", "--workdir=unused", f"--config.{flag}"]
   with pytest.raises(SystemExit, match=f"^error: .*{re.escape(words)}"):
     execute(argv)
@@ -156,15 +159,17 @@ def test_sizes_of_another_type(monkeypatch, path, flag, words):
 
 @pytest.mark.parametrize(
   "key",
-  ["model.remat", "model.family", "data.builder", "log.every", "seed"]
-  + ["checkpoint.every", "optimizer.b1", "schedule.peak", "objective.name"],
+  [
+    *("model.remat", "model.family", "data.builder", "log.every", "seed"),
+    *("checkpoint.every", "optimizer.b1", "schedule.peak", "objective.name"),
+  ],
 )
 def test_a_key_that_a_config_lacks_is_named(folder, key):
   config = shrink(configs.load_defaults(BERT), folder)
   *sections, name = key.split(".")
   section = config
-  for part in sections:
-    section = section[part]
+  for section_name in sections:
+    section = section[section_name]
   del section[name]
   with pytest.raises(ValueError, match=f"^config.{re.escape(key)} is missing"):
     config_lib.parse(config)
@@ -182,11 +187,13 @@ def test_checkpoint_every_0_is_the_end_alone(folder, tmp_path, compiled):
 
 @pytest.mark.parametrize(
   "builder, shortest",
-  [("lm", 2), ("elmo", 2), ("full_sentences", 3), ("doc_sentences", 3)]
-  + [("bert_pairs", 5), ("albert_pairs", 5), ("electra_segments", 5)],
+  [
+    *(("lm", 2), ("elmo", 2), ("full_sentences", 3), ("doc_sentences", 3)),
+    *(("bert_pairs", 5), ("albert_pairs", 5), ("electra_segments", 5)),
+  ],
 )
 def test_shortest_rows(builder, shortest):
-  """Each builder names its own least length, and makes rows of it."""
+  """Each builder refuses shorter rows, and makes rows of this length."""
   with pytest.raises(ValueError, match=f"must be at least {shortest}."):
     config_lib.check_length("data", builder, shortest - 1)
   config_lib.check_length("data", builder, shortest)
@@ -198,10 +205,10 @@ def test_shortest_rows(builder, shortest):
   )
   with pytest.raises(ValueError, match=f"needs {shortest} to 32,768"):
     recipes.make_recipe(builder, special, 64, options)
-  made = recipes.make_recipe(builder, special, 64, {"length": shortest})
+  recipe = recipes.make_recipe(builder, special, 64, {"length": shortest})
   documents = [[[7, 8, 9, 10, 11], [12, 13]], [[14], [15, 16, 17]]]
   text = reader.corpus_from_documents(documents)
-  stream = loader.Stream(text, made, seed=0)
+  stream = loader.Stream(text, recipe, seed=0)
   batch = stream.read(0, 20)
   assert batch["input_ids"].shape == (20, shortest)
   if builder == "lm":
@@ -232,7 +239,7 @@ def overridden(section, **values):
 
 
 def test_types_hold_where_ml_collections_lets_them_go():
-  """A38: True in an int field, anything in a field that was None."""
+  """ml_collections takes True for an int, and any value instead of None."""
   defaults, config = overridden("checkpoint", keep=True)
   with pytest.raises(ValueError, match="checkpoint.keep=True.*int"):
     config_lib.check_types(config, defaults)
@@ -290,35 +297,39 @@ def test_a_restart_may_change_what_does_not_change_the_run():
 def test_a_restart_may_have_keys_that_the_run_is_older_than(
   name, section, key, other
 ):
-  """At their defaults, whatever these are; at another value it may not."""
+  """The keys may have their default values, but no other values."""
   old = configs.load_defaults(name)
   old["model"] = {"family": "bert", "variant": "base"} | {
     k: v for k, v in old["model"].items() if v is not None
   }
   new = copy.deepcopy(old)
-  mine, theirs = new[section], old[section]
+  new_section, old_section = new[section], old[section]
   if section == "teacher":
-    mine, theirs, section = mine["model"], theirs["model"], "teacher.model"
-  theirs.pop(key, None)
-  known = building.defaults(new)
-  value = known
-  for part in [*section.split("."), key]:
-    value = value[part]
-  assert value != other
-  mine[key] = value
-  assert config_lib.check_restart(old, new, known) == []
-  mine[key] = other
+    new_section, old_section, section = (
+      new_section["model"],
+      old_section["model"],
+      "teacher.model",
+    )
+  old_section.pop(key, None)
+  default_values = building.defaults(new)
+  default = default_values
+  for name in [*section.split("."), key]:
+    default = default[name]
+  assert default != other
+  new_section[key] = default
+  assert config_lib.check_restart(old, new, default_values) == []
+  new_section[key] = other
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: .* -> "):
-    config_lib.check_restart(old, new, known)
-  # What a run had is no default.
-  theirs[key] = other
-  mine[key] = value
+    config_lib.check_restart(old, new, default_values)
+  # If the run had the key, the default does not count.
+  old_section[key] = other
+  new_section[key] = default
   with pytest.raises(ValueError, match=rf"config.{section}.{key}: "):
-    config_lib.check_restart(old, new, known)
+    config_lib.check_restart(old, new, default_values)
 
 
 def test_a_run_of_before_a_key_goes_on(folder, tmp_path, compiled, capsys):
-  """And nothing is said of it."""
+  """The restart prints no line about the key."""
   workdir = tmp_path / "run"
   config = shrink(configs.load_defaults(BERT), folder)
   config["phases"] = {}
@@ -343,7 +354,7 @@ def test_a_run_of_before_a_key_goes_on(folder, tmp_path, compiled, capsys):
     train.run(config | {"total_steps": 2}, str(workdir))
 
 
-# One of each objective and family is trained, the others are built.
+# The tests train one config of each objective and family, and build the others.
 TRAINED = ("bert:base", "roberta:base")
 TRAINED_SLOW = ("spanbert:base", "albert:base_v1", "electra:small", "gpt:gpt1")
 
@@ -356,7 +367,7 @@ TRAINED_SLOW = ("spanbert:base", "albert:base_v1", "electra:small", "gpt:gpt1")
   ],
 )
 def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
-  """A38: and the resolved config beside the checkpoint reloads equal."""
+  """The config.json that the run writes is equal when it is read again."""
   for word in ("Paper:", "hardware:", "Command:"):
     assert word in docstring(name), f"{name}: its file has no {word!r}"
   config = shrink(configs.load_defaults(name), folder)
@@ -366,10 +377,10 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
     assert setup.config.model.vocab_size == 64
     assert all(f.data.read(0, 8)["input_ids"].size for f in setup.feeds)
     return
-  given = copy.deepcopy(config)
+  before = copy.deepcopy(config)
   state = train.run(config, str(tmp_path / "run"))
   assert int(state.step) == 4
-  assert config == given  # A run changes nothing of its config.
+  assert config == before  # A run changes nothing of its config.
   saved = json.loads((tmp_path / "run" / "config.json").read_text())
   derived = {"vocab_size": 64}
   if saved["model"]["family"] == "roberta":
@@ -384,7 +395,7 @@ def test_every_config_is_loaded_and_stepped(name, folder, tmp_path, compiled):
 def test_half_of_the_second_sentences_random(
   folder, tmp_path, compiled, monkeypatch
 ):
-  """A float on the command line, where the default is a word."""
+  """A flag gives a number for a key whose default is text."""
   config = configs.read(BERT, [("data.random_share", "0.5")])
   config = shrink(config, folder)
   assert int(train.run(config, str(tmp_path / "run")).step) == 4
@@ -417,17 +428,19 @@ def test_two_runs_in_one_folder_are_refused(folder, tmp_path):
   from bert_jax.training import workdir
 
   config = shrink(configs.load_defaults(BERT), folder)
-  with workdir.lock(str(tmp_path)):
-    with pytest.raises(ValueError, match="another run"):
-      train.run(config, str(tmp_path))
+  with (
+    workdir.lock(str(tmp_path)),
+    pytest.raises(ValueError, match="another run"),
+  ):
+    train.run(config, str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["bert:tiny", "small:distil_cpu"])
 def test_build_changes_nothing_that_it_was_given(name, folder):
   config = shrink(configs.load_defaults(name), folder)
-  given = copy.deepcopy(config)
+  before = copy.deepcopy(config)
   setup = building.build(config_lib.parse(config))
-  assert config == given
+  assert config == before
   assert config["model"]["vocab_size"] is None
   assert setup.config.model.vocab_size == 64
 

@@ -1,6 +1,5 @@
 """The flags that the README names, for every pre-training config."""
 
-import os
 import pathlib
 
 import jax
@@ -28,26 +27,25 @@ NAMED = (*MASKS, "data.max_sequences=8", "data.static_masks=10")
 
 
 def read(path, *given):
-  """The config of a command line."""
+  """Returns the config of a command line."""
   return configs.read(path, [flag.split("=", 1) for flag in given])
 
 
 def parsed(path, *given):
-  """The config of a command line, with what is published for its data."""
+  """Returns a command line's config, with the published vocabulary size."""
   return topologies.with_published_vocabulary(
     config_lib.parse(read(path, *given))
   )
 
 
 def rows(config):
-  """The batches' shapes of every phase; an option out of range raises."""
+  """Returns the batch shapes of each phase; raises for a bad option."""
   vocab_size = config.model.vocab_size
   return [topologies.batch_shapes(vocab_size, p) for p in phases.plan(config)]
 
 
 def test_readme_names_these():
-  with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-    text = f.read()
+  text = (pathlib.Path(ROOT) / "README.md").read_text("utf-8")
   for flag in NAMED[len(MASKS) :]:
     assert f"`{flag}`" in text
   for flag in MASKS:
@@ -56,21 +54,21 @@ def test_readme_names_these():
 
 @pytest.mark.parametrize("name", PRETRAINING)
 def test_flags_of_the_readme(name):
-  """Accepted, or refused by a sentence that says what takes them."""
+  """A config takes the flag, or an error names the builders that do."""
   builder = configs.load_defaults(name)["data"]["builder"]
   bare = {"lm": ("data.max_sequences=8",), "elmo": ()}
   for flag in NAMED:
     if flag in bare.get(builder, NAMED):
-      made = parsed(name, flag)
-      if made.data.smoothing and flag in MASKS[1:]:
+      run = parsed(name, flag)
+      if run.data.smoothing and flag in MASKS[1:]:
         with pytest.raises(ValueError, match="; set smoothing=0 for equal"):
-          rows(made)
-        made = parsed(name, flag, "data.smoothing=0.0")
+          rows(run)
+        run = parsed(name, flag, "data.smoothing=0.0")
       if builder == "full_sentences" and "max_sequences" in flag:
         with pytest.raises(ValueError, match="builder doc_sentences, whose"):
-          rows(made)
-        made = parsed(name, flag, "data.builder=doc_sentences")
-      for batch in rows(made):
+          rows(run)
+        run = parsed(name, flag, "data.builder=doc_sentences")
+      for batch in rows(run):
         assert ("position_ids" in batch) == ("max_sequences" in flag)
       continue
     with pytest.raises(UserError) as refused:
@@ -89,10 +87,10 @@ PACKED = [n for n in PRETRAINING if "elmo" not in n]
 
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_rows_fit_the_objective(name):
-  given = ["data.max_sequences=8"]
+  flags = ["data.max_sequences=8"]
   if "roberta" in name:
-    given.append("data.builder=doc_sentences")
-  config = parsed(name, *given)
+    flags.append("data.builder=doc_sentences")
+  config = parsed(name, *flags)
   objective, _, _ = building.make_parts(config)
   for batch in rows(config):
     assert batch["position_ids"].shape == batch["input_ids"].shape
@@ -102,7 +100,7 @@ def test_packed_rows_fit_the_objective(name):
 
 
 def test_packed_roberta_from_the_command_line(tmp_path, compiled):
-  """It trains, on rows with less padding than unpacked ones."""
+  """It trains, and packed rows have less padding than others."""
   folder = write_prepared(
     tmp_path / "p", random_documents(60, 0), random_documents(9, 1)
   )
@@ -118,9 +116,9 @@ def test_packed_roberta_from_the_command_line(tmp_path, compiled):
     config["model"] |= dict(hidden=32, mlp=64)
     run = tmp_path / f"run{places}"
     assert int(train.run(config, str(run)).step) == 4
-    found = logging.read_rows(str(run / "metrics.jsonl"))
-    padding.append([r["padding"] for r in found if r["split"] == "train"])
-    assert all(r["mlm_loss"] > 0 for r in found)
+    logged_rows = logging.read_rows(str(run / "metrics.jsonl"))
+    padding.append([r["padding"] for r in logged_rows if r["split"] == "train"])
+    assert all(r["mlm_loss"] > 0 for r in logged_rows)
   assert max(padding[1]) < min(padding[0]) / 2
 
 
@@ -161,7 +159,7 @@ def test_rows_that_an_objective_cannot_train_on(name, flag, words):
 @pytest.mark.parametrize("builder", RECIPES)
 @pytest.mark.parametrize("name", config_lib.ROWS)
 def test_what_is_refused_is_what_would_fail(builder, name):
-  """The config's table beside the keys of batches."""
+  """The check of the config agrees with the keys that batches have."""
   needed = {
     "lm": {"lm_ids"},
     "elmo": {"next_ids"},
@@ -169,14 +167,14 @@ def test_what_is_refused_is_what_would_fail(builder, name):
     "tinybert": set(tinybert.KEYS),
     "electra": set(electra.KEYS),
   }
-  made = set(RECIPES[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
+  builder_keys = set(RECIPES[builder](SpecialIds(0, 1, 2, 3, 4), 64).features)
   for family in ("bert", "roberta"):
     for pairs in (True, False):
       keys = needed.get(name) or {*mlm.MASKED_KEYS, *(mlm.PAIR_KEYS * pairs)}
       if family == "roberta" and pairs:
         continue
-      fits = keys <= made and not (
-        family == "roberta" and "segment_ids" in made
+      fits = keys <= builder_keys and not (
+        family == "roberta" and "segment_ids" in builder_keys
       )
       objective = config_lib.Objective(name, pairs=pairs)
       if fits:

@@ -22,29 +22,29 @@ ROOT = pathlib.Path(__file__).parents[2]
 def flatten(config: ConfigDict, prefix: str = "") -> dict[str, Any]:
   """Returns the values of a config in the form of the JSON file."""
   flat: dict[str, Any] = {}
-  for key, value in config.items(preserve_field_references=True):
+  for key, setting in config.items(preserve_field_references=True):
     name = prefix + key
-    if isinstance(value, ConfigDict) and value:
-      flat |= flatten(value, f"{name}.")
-    elif isinstance(value, ConfigDict):
+    if isinstance(setting, ConfigDict) and setting:
+      flat |= flatten(setting, f"{name}.")
+    elif isinstance(setting, ConfigDict):
       flat[name] = {}
-    elif isinstance(value, FieldReference):
-      assert value.get() is None, name
-      flat[name] = {"placeholder": value.get_type().__name__}
-    elif isinstance(value, tuple):
-      flat[name] = {"tuple": list(value)}
+    elif isinstance(setting, FieldReference):
+      assert setting.get() is None, name
+      flat[name] = {"placeholder": setting.get_type().__name__}
+    elif isinstance(setting, tuple):
+      flat[name] = {"tuple": list(setting)}
     else:
-      flat[name] = value
+      flat[name] = setting
   return flat
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_config_has_the_same_keys_values_and_types(name):
-  # As JSON, so that 1 is not 1.0 and True is not 1.
+  # Compare as JSON, where 1 differs from 1.0 and from True.
   flat = json.loads(json.dumps(flatten(config_files.open_config(name))))
   assert flat == VALUES[name]
-  for key, value in flat.items():
-    assert type(value) is type(VALUES[name][key]), key
+  for key, setting in flat.items():
+    assert type(setting) is type(VALUES[name][key]), key
 
 
 FILES = sorted({name.partition(":")[0] for name in VALUES if ":" in name})
@@ -180,7 +180,7 @@ def test_every_file_has_a_name_in_the_table():
   ],
 )
 def test_settings_of_other_families(name, values):
-  """The numbers that the papers named in the files have."""
+  """The numbers are those of the papers that the files name."""
   flat = run_config.flatten(config_files.open_config(name).to_dict())
   assert {key: flat[key] for key in values} == values
 

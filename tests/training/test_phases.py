@@ -1,8 +1,7 @@
-"""Phases: which steps, which examples, one learning-rate line."""
+"""Phases: their steps, their examples, and the shared learning rate."""
 
 import dataclasses
 import json
-import os
 import pathlib
 
 import pytest
@@ -49,8 +48,8 @@ def plan(total, batch, data, sections):
 
 
 def test_berts_two_phases():
-  """Paper, A.2: 128 tokens for 90% of the steps, then 512."""
-  one, two = make(
+  """Devlin et al. 2019, A.2: 128 tokens for 90% of the steps, then 512."""
+  first, second = make(
     phase1=dict(fraction=0.9),
     phase2=dict(
       fraction=0.1,
@@ -60,15 +59,15 @@ def test_berts_two_phases():
       micro_scale=4,
     ),
   )
-  assert (one.start, one.end) == (0, 900_000)
-  assert (two.start, two.end) == (900_000, 1_000_000)
-  assert (one.batch_size, one.micro_batches) == (256, 2)
-  assert (two.batch_size, two.micro_batches) == (128, 8)
-  assert one.data == DATA | dict(length=128, max_predictions=20)
-  assert two.data == DATA | dict(length=512, max_predictions=80)
-  assert one.first_example(0) == 0 and one.first_example(3) == 768
-  assert two.first_example(900_000) == 0
-  assert two.first_example(900_003) == 3 * 128
+  assert (first.start, first.end) == (0, 900_000)
+  assert (second.start, second.end) == (900_000, 1_000_000)
+  assert (first.batch_size, first.micro_batches) == (256, 2)
+  assert (second.batch_size, second.micro_batches) == (128, 8)
+  assert first.data == DATA | dict(length=128, max_predictions=20)
+  assert second.data == DATA | dict(length=512, max_predictions=80)
+  assert first.first_example(0) == 0 and first.first_example(3) == 768
+  assert second.first_example(900_000) == 0
+  assert second.first_example(900_003) == 3 * 128
 
 
 @pytest.mark.parametrize("total", range(1, 40))
@@ -112,12 +111,12 @@ def test_bad_phases_are_refused(sections, data, message):
 def test_rows_that_hide_nothing_have_no_slots():
   section = {k: v for k, v in SECTION.items() if k != "max_predictions"}
   for builder in ("lm", "elmo"):
-    data = dict(builder=builder)
-    (phase,) = plan(10, 4, data, dict(phase1=section))
+    options = dict(builder=builder)
+    (phase,) = plan(10, 4, options, dict(phase1=section))
     assert phase.data == dict(path="x", builder=builder, length=128)
     with pytest.raises(ValueError, match=f"{builder} hides no tokens; remove"):
-      plan(10, 4, data, dict(phase1=SECTION))
-  # Others do not fall back on the builder's own number.
+      plan(10, 4, options, dict(phase1=SECTION))
+  # Builders that hide tokens do not use the default of their recipe.
   with pytest.raises(ValueError, match="phase1.max_predictions is missing"):
     plan(10, 4, dict(builder="bert_pairs"), dict(phase1=section))
 
@@ -125,7 +124,7 @@ def test_rows_that_hide_nothing_have_no_slots():
 def test_too_few_slots_for_the_mask_rate_are_told(
   tmp_path, capsys, monkeypatch, compiled
 ):
-  """Not refused: ALBERT's released data have 20 for rows of 512."""
+  """It is allowed: ALBERT's released data have 20 slots in rows of 512."""
   published = dict(length=512, max_predictions=20)
   assert recipes.shortfall("albert_pairs", published) == (
     "max_predictions 20 hides at most 3.9% of a full row of 512, not"
@@ -143,7 +142,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
     ("elmo", {}),
   ):
     assert recipes.shortfall(name, options) is None
-  path = os.path.join(ROOT, "configs/bert.py:tiny")
+  path = f"{ROOT}/configs/bert.py:tiny"
   config = configs.load_defaults(path)
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
   for name, slots in (("phase1", 2), ("phase2", 1)):
@@ -164,7 +163,7 @@ def test_too_few_slots_for_the_mask_rate_are_told(
 
 
 def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
-  """Also after a restart inside of the second; kept are newest and best."""
+  """This holds after a restart too; the newest and the best step stay."""
   losses = {2: 0.5, 4: 0.4, 6: 0.9, 8: 0.8, 10: 0.85}
   monkeypatch.setattr(
     evaluate,
@@ -174,7 +173,7 @@ def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
     },
   )
   monkeypatch.setattr(hosts, "stop_requested", lambda step, seen: step == 6)
-  config = configs.load_defaults(os.path.join(ROOT, "configs/bert.py:tiny"))
+  config = configs.load_defaults(f"{ROOT}/configs/bert.py:tiny")
   config["model"] |= dict(hidden=32, heads=2, mlp=64)
   for section in config["phases"].values():
     section |= dict(fraction=0.5, length=16, max_predictions=3)
@@ -185,12 +184,13 @@ def test_each_phase_has_a_best_of_its_own(tmp_path, monkeypatch, compiled):
     tmp_path / "p", random_documents(20, 0), random_documents(5, 1)
   )
   run = str(tmp_path / "run")
+  folder = tmp_path / "run" / "checkpoints"
   assert int(train.run(config, run).step) == 6
-  # Step 6 is saved and not evaluated yet; until it is, 4 is the best.
-  assert sorted(os.listdir(f"{run}/checkpoints")) == ["4", "6"]
+  # Step 6 is saved but not evaluated yet, so step 4 is still the best.
+  assert sorted(path.name for path in folder.iterdir()) == ["4", "6"]
   assert int(train.run(config, run).step) == 10
-  assert sorted(os.listdir(f"{run}/checkpoints")) == ["10", "8"]
+  assert sorted(path.name for path in folder.iterdir()) == ["10", "8"]
   with checkpoint.Checkpointer.of_run(run) as saver:
     assert saver.best_step() == 8
-  with open(f"{run}/checkpoints/10/meta/metadata") as f:
-    assert json.load(f)["best"] == 0.8
+  metadata = json.loads((folder / "10/meta/metadata").read_text())
+  assert metadata["best"] == 0.8

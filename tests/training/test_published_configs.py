@@ -320,10 +320,10 @@ def parameters(name, layers, d, v, positions, segments):
 def test_numbers_are_the_published_ones(name):
   config = load(name)
   for key, published in RECIPE.items():
-    value = config
-    for part in key.split("."):
-      value = value[part]
-    assert value == published and type(value) is type(published), key
+    setting = config
+    for name_on_path in key.split("."):
+      setting = setting[name_on_path]
+    assert setting == published and type(setting) is type(published), key
   masking = "whole_word" if name == "bert:large_wwm" else "token"
   assert config["data"]["masking"] == masking
   assert config["schedule"]["warmup"] * config["total_steps"] == 10_000

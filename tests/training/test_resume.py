@@ -58,7 +58,7 @@ def start(folder, workdir, **overrides):
       "train",
       "--config=configs/bert.py:base",
       f"--workdir={workdir}",
-      *(f"--config.{key}={value}" for key, value in flags.items()),
+      *(f"--config.{key}={setting}" for key, setting in flags.items()),
     ],
     cwd=ROOT,
     env=os.environ | {"JAX_PLATFORMS": "cpu"},
