@@ -254,9 +254,8 @@ def extract_file(
     source: a file with a text on each line, or .jsonl with "text" or "words".
     target: the .jsonl, .npz, .h5 or .hdf5 file to write, completely or not at
       all.
-    spec: which vectors to compute. Here `layers` may be None, for all layers,
-      and `unit` may be None, for the model's pooling, or for pieces if the
-      model has no pooling.
+    spec: which vectors to compute. Here `unit` may be None, for the model's
+      pooling, or for pieces if the model has no pooling.
     tokens: the largest number of tokens in a batch, with padding.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
@@ -278,8 +277,6 @@ def extract_file(
     default_tower="discriminator",
     dtype=dtype,
   )
-  if spec.layers is None:
-    spec = spec._replace(layers=tuple(range(features.num_layers(loaded))))
   unit, normalize, notes = features.choose_pooling(loaded, spec.unit)
   for line in notes:
     note(f"note: {line}.")

@@ -59,8 +59,8 @@ class Spec(NamedTuple):
   | "mean", "max" | one for the text, over all tokens, with special tokens |
 
   Attributes:
-    layers: numbers of layers, or None for all: 0 for the embeddings (for ELMo
-      the vectors of the words), -1 for the last layer.
+    layers: the numbers of layers; None takes all layers. 0 is the embeddings
+      (for ELMo the vectors of the words), and -1 is the last layer.
     combine: how layers are combined.
     mix: for "mix", the learnt weights of the layers, before their softmax.
     gamma: for "mix", the factor.
@@ -150,6 +150,8 @@ def extract_texts(
   model: OpenedModel, texts: Iterable[Text], spec: Spec, tokens: int = 8192
 ) -> Iterator[Features]:
   """Yields the vectors of texts with ids; see `extract`."""
+  if spec.layers is None:
+    spec = spec._replace(layers=tuple(range(num_layers(model))))
   check(model, spec)
   texts = iter(texts)
   return itertools.chain.from_iterable(

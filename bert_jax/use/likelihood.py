@@ -100,7 +100,7 @@ def score(
   method: str | None = None,
   tokens: int = 8192,
 ) -> np.ndarray:
-  """Scores texts.
+  """Scores texts; the top of this file explains the methods.
 
   Args:
     model: a model with a pre-training head.

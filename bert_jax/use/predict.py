@@ -124,13 +124,15 @@ def task_of(config: dict[str, Any], kind: str, null: bool) -> Task:
   if saved:
     task = encoded_rows.task_of(saved)
   else:
-    named = kind in ("classification", "multi_label", "tagging")
-    labels = config["labels"] if named else None
+    has_labels = kind in ("classification", "multi_label", "tagging")
+    labels = config["labels"] if has_labels else None
     count = config["head"].get("num_labels") or 1
     if kind == "regression" and count > 1:
       # With several outputs, the predicted numbers have the outputs' names.
       labels = config["labels"] or hf_config.default_labels(count)
-    task = Task("", kind, tuple(labels or ()), 1, ())
+    task = Task(
+      name="", kind=kind, labels=tuple(labels or ()), columns=1, metrics=()
+    )
   return task._replace(metrics=("squad2",)) if null else task
 
 
@@ -271,7 +273,7 @@ def run(
   if positions is not None:
 
     def add(numbers: np.ndarray) -> dict[str, np.ndarray]:
-      """Returns the positions of rows; rows that are padding have -1."""
+      """Returns the masks' positions, 0 for padding, whose number is -1."""
       row_positions = np.where(numbers < 0, 0, positions[numbers])
       return {"mlm_positions": row_positions[:, None].astype(np.int32)}
 

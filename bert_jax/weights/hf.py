@@ -119,15 +119,15 @@ def _task(
       f" {' or '.join(map(repr, kinds))}; pass the right --family."
     )
   pairs = hf_tasks.has_pairs(family, keys)
-  named = config.get("architectures")
-  if named:
-    if not isinstance(named, list) or named[0] not in [*classes]:
+  names = config.get("architectures")
+  if names:
+    if not isinstance(names, list) or names[0] not in [*classes]:
       raise UserError(
-        f"{config_path}: architectures is {named}; for {family} it can be one"
+        f"{config_path}: architectures is {names}; for {family} it can be one"
         f" of {', '.join(classes)}."
       )
-    pairs |= named[0].endswith("ForPreTraining")
-    tasks = [classes[named[0]]]
+    pairs |= names[0].endswith("ForPreTraining")
+    tasks = [classes[names[0]]]
   else:
     tasks = hf_tasks.guess_task(family, keys)
   if len(tasks) != 1:

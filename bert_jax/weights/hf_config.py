@@ -134,7 +134,7 @@ ABSENT: dict[str, Config] = {
     "summary_first_dropout": 0.1,
   },
 }
-# Field -> its supported values. Others mean a model that is not built here.
+# Field -> its supported values.
 _ONLY: dict[str, tuple[Any, ...]] = {
   "position_embedding_type": ("absolute",),
   "is_decoder": (False, None),

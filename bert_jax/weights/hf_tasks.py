@@ -105,8 +105,8 @@ class UnknownFamily(UserError):
 
 def family_of(config: Mapping[str, Any], source: str) -> str:
   """Returns the family that a config.json names, or raises UnknownFamily."""
-  kind, named = config.get("model_type"), config.get("architectures")
-  classes = named if isinstance(named, list) else []
+  kind, names = config.get("model_type"), config.get("architectures")
+  classes = names if isinstance(names, list) else []
   for family in hf_names.NAMINGS:
     # A list, because a damaged config may hold names that are not hashable.
     family_classes = [*tasks_of(family)]
@@ -115,7 +115,7 @@ def family_of(config: Mapping[str, Any], source: str) -> str:
     ):
       return family
   raise UnknownFamily(
-    f"{source}: model_type is {kind!r}, architectures {named}. They name none"
+    f"{source}: model_type is {kind!r}, architectures {names}. They name none"
     f" of these families: {', '.join(hf_names.NAMINGS)}. If the model is one of"
     " them, pass family= (--family=NAME of a command)."
   )

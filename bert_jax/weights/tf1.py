@@ -343,7 +343,7 @@ HEADS, ACTIVATION = "num_attention_heads", "hidden_act"
 # The epsilon of tf.contrib.layers.layer_norm, which all these repositories
 # call. It is not in any config.
 NORM_EPSILON = 1e-12
-# Field -> its supported value. Others mean a model that is not built here.
+# Field -> its supported value.
 _ONLY: Config = {
   "inner_group_num": 1,
   "net_structure_type": 0,
