@@ -50,7 +50,7 @@ def attention_scores(
   """
   query, key = (
     layers.product(x, weights[name]["kernel"], 1, dtype)
-    + weights[name]["bias"].astype(dtype)
+    + weights[name]["bias"].astype(dtype)[None, None]
     for name in ("query", "key")
   )
   scores = layers.float32_einsum("bqhk,bshk->bhqs", query, key)
@@ -114,7 +114,7 @@ def state_sums(
     `embedding_loss`, and `hidden_loss` summed over the layers.
   """
   gap = student.astype(jnp.float32) - teacher.astype(jnp.float32)
-  sums = (jnp.square(gap).mean(-1) * real).sum((1, 2))
+  sums = (jnp.square(gap).mean(-1) * real[None]).sum((1, 2))
   return {"embedding_loss": sums[0], "hidden_loss": sums[1:].sum()}
 
 
