@@ -42,9 +42,9 @@ DROPPING = (
   "drop_duplicates",
   "near_duplicates",
 )
-# The number of words in a shingle. Near-duplicates of OpenWebText were found
-# with 5 words (Gokaslan and Cohen 2019). They are also the shortest n-grams for
-# which Gopher's rules count all repeated ones (Rae et al. 2021, table A1).
+# The number of consecutive words in a shingle. Near-duplicates of OpenWebText
+# were found with 5 words (Gokaslan and Cohen 2019). For n-grams from 5 words
+# on, Gopher's rules count all repeated ones (Rae et al. 2021, table A1).
 NGRAM = 5
 # The number of values in a MinHash sketch. The standard deviation of an
 # estimate for a similarity of 0.8 is sqrt(0.8 * 0.2 / 128) = 0.035.
