@@ -2,6 +2,7 @@
 
 import bisect
 import codecs
+import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -72,7 +73,7 @@ class Batch(NamedTuple):
   inputs: dict[str, np.ndarray]
 
 
-def spaced(text: str) -> list[tuple[int, int]]:
+def word_spans(text: str) -> list[tuple[int, int]]:
   """Returns (begin, end) of each word that white space separates."""
   offsets, begin = [], 0
   for word in text.split():
@@ -85,7 +86,7 @@ def spaced(text: str) -> list[tuple[int, int]]:
 def of_text(id: Any, text: str) -> Text:
   """Makes a text whose words are separated by white space."""
   text = replace_surrogates(text)
-  return Text(id, text, spaced(text))
+  return Text(id, text, word_spans(text))
 
 
 def of_words(id: Any, words: Sequence[str]) -> Text:
@@ -182,7 +183,8 @@ def parse_object(line: str, place: str) -> dict[str, Any]:
 
 def check_not_input(source: str, target: str) -> None:
   """Raises a UserError if a command's output is the same file as its input."""
-  if epath.Path(target).resolve() == epath.Path(source).resolve():
+  # Unlike epath's, pathlib's `resolve` follows links.
+  if pathlib.Path(target).resolve() == pathlib.Path(source).resolve():
     raise UserError(f"--output={target} is the input; choose another.")
 
 

@@ -498,8 +498,8 @@ def read_labels(
     )
   labels = [by_id[i] for i in range(len(by_id))]
   if len(set(labels)) != len(labels):
-    twice = next(name for name in labels if labels.count(name) > 1)
-    raise UserError(f"{source}: id2label names {twice!r} twice.")
+    repeated = next(name for name in labels if labels.count(name) > 1)
+    raise UserError(f"{source}: id2label names {repeated!r} twice.")
   if not _agree(labels, config.get("label2id")):
     raise UserError(
       f"{source}: id2label and label2id disagree; take out the wrong one."

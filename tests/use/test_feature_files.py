@@ -73,3 +73,12 @@ def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, ending):
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.value.filename == str(path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_link_to_the_input_is_no_output(tmp_path):
+  source, link = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+  source.touch()
+  link.symlink_to(source)
+  with pytest.raises(ValueError, match="out.jsonl is the input"):
+    text_batches.check_not_input(str(source), str(link))
+  text_batches.check_not_input(str(source), str(tmp_path / "other.jsonl"))
