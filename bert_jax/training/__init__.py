@@ -16,7 +16,7 @@ needs.
 * `config_files.py`: config files: found by name, opened, printed flat.
 * `phases.py`: the phases of a run: lengths, batches, steps.
 * `steps.py`: the train step and the evaluation step.
-* `state.py`: the train state: parameters, optimizer, random key.
+* `state.py`: the train state: step, parameters, optimizer, carry.
 * `optim.py`: optimizers and learning rate schedules.
 * `snapshot.py`: copies a state for a checkpoint, with checksums.
 * `start_from.py`: the model that a run starts from, `init_from`.

@@ -73,8 +73,8 @@ def text(report: dict[str, Any]) -> str:
       for kind, traffic in report["collectives"].items()
     )
     rows += [
-      f"  outputs      {gib(report['outputs_bytes'])} GiB,"
-      f" {gib(report['aliased_bytes'])} in the arguments' place",
+      f"  outputs      {gib(report['outputs_bytes'])} GiB, of which"
+      f" {gib(report['aliased_bytes'])} reuse the arguments' memory",
       f"  program      {gib(report['code_bytes'])} GiB",
       f"  HBM          {hbm} GiB; needed {gib(report['total_bytes'])}",
       f"  FLOPs        {report['flops']:.4g}, the model counts"

@@ -210,15 +210,15 @@ class Logger:
     self._event(step=row["step"], summary=Summary(value=scalars))
 
   def written(self) -> dict[str, Any]:
-    """Describes the rows so far, as JSON for a checkpoint; see `__init__`."""
+    """Describes the rows so far, as `__init__` takes them from a checkpoint."""
     return self._record.saved() if self._writes else {}
 
   @contextlib.contextmanager
   def waiting(self, name: str) -> Iterator[None]:
-    """Counts the block's time as waiting.
+    """Counts the time of the block as waiting.
 
     Args:
-      name: "data" or "checkpoint", for which the run waits.
+      name: what the run waits for, "data" or "checkpoint".
     """
     start = time.perf_counter()
     try:
@@ -245,7 +245,9 @@ class Logger:
 
   @contextlib.contextmanager
   def excluded(self, steps: int = 0) -> Iterator[None]:
-    """Excludes the block's time from the speed, for compiling or evaluating.
+    """Excludes the time of the block from the speed of training.
+
+    The loop compiles and evaluates in such blocks.
 
     Args:
       steps: the number of optimizer steps in the block; they are excluded too.

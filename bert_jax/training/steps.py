@@ -127,10 +127,10 @@ def make_train_step(
   | `tokens` | the number of tokens in the global batch without padding |
   | `padding` | the share of the global batch that is padding |
 
-  The train step may get a fifth argument, `limit`. If the loss is above it or
-  not finite, the step changes neither the parameters nor the optimizer's
-  averages, and its metric `skipped` is 1. Its counters still increase, so that
-  the schedule fits the number of steps.
+  The train step may get a fifth argument, `limit`. If the loss is above it, or
+  the loss or the gradient is not finite, the step changes neither the
+  parameters nor the optimizer's averages, and its metric `skipped` is 1. The
+  counters still increase, so that the schedule fits the number of steps.
   """
 
   def train_step(

@@ -120,7 +120,7 @@ def chips(layout: str) -> int:
 
 
 def describe(topology: str) -> list[jax.Device]:
-  """Returns the devices of a slice. Programs compile for them, but do not run.
+  """Returns the devices of a slice. A program can compile for them, not run.
 
   Args:
     topology: the generation and the number of chips along each axis, for
@@ -137,8 +137,8 @@ def describe(topology: str) -> list[jax.Device]:
   near = nearest_topology(topology)
   kind = near.partition(":")[0]
   unknown = ValueError(
-    f"--topology={topology}: no such slice; did you mean {near}? Known are"
-    f" {', '.join(GENERATIONS)}; of {kind}"
+    f"--topology={topology}: no such slice; did you mean {near}? The"
+    f" generations are {', '.join(GENERATIONS)}; the slices of {kind} are"
     f" {', '.join(GENERATIONS[kind].layouts)}."
   )
   if name not in GENERATIONS or not re.fullmatch(r"\d+(x\d+)+", layout):
@@ -295,6 +295,9 @@ def compile_step(
     | out of memory | `refused` is the compiler's sentence; `fits` is False |
     | crashed | `crashed` says how; `fits` is None, which means not known |
 
+    If the memory does not suffice, `temporaries_bytes` is what the compiler
+    says that it needs.
+
   Raises:
     ValueError: see `make_step`.
   """
@@ -370,6 +373,7 @@ def compile_program(step: Step) -> jax.stages.Compiled:
 
 
 def _sentence(error: Exception) -> str:
+  """Returns the first line of an error's message, as a sentence."""
   return str(error).partition("\n")[0].strip().rstrip(".") + "."
 
 

@@ -54,7 +54,7 @@ def test_matrices_are_orthogonalised_as_by_optax():
   In float32 the products in another order differ by less than 1e-4 at the end.
   """
   params = draw(0)
-  ours = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
+  muon = optim.scale_by_muon(0.9, 0.98, 1e-6, dtype=jnp.float32)
   # With beta=0, optax orthogonalises the momentum that it gets as gradient.
   reference = optax.contrib.muon(
     RATE,
@@ -62,14 +62,14 @@ def test_matrices_are_orthogonalised_as_by_optax():
     consistent_rms=0.2,
     muon_weight_dimension_numbers=optax_axes,
   )
-  state = ours.init(params)
+  state = muon.init(params)
   momentum = jax.tree.map(jnp.zeros_like, params)
   for seed in range(1, 4):
     grads = draw(seed)
     momentum = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
     nesterov = jax.tree.map(lambda m, g: 0.95 * m + 0.05 * g, momentum, grads)
     wanted, _ = reference.update(nesterov, reference.init(params), params)
-    updates, state = jax.jit(ours.update)(grads, state, params)
+    updates, state = jax.jit(muon.update)(grads, state, params)
     for name in ("query", "output", "mlp_in", "mlp_out"):
       got = -RATE * updates["layers"][name]["kernel"]
       want = wanted["layers"][name]["kernel"]
