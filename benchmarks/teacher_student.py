@@ -6,7 +6,7 @@
 Each model's encoder under `jax.jit` with its weights cast once, one after the
 other in this process: batches of `--tokens` places, rows half to wholly full,
 the mean over each row's real tokens (as benchmarks/inference.py). Random
-weights of the published sizes, or those of a folder that `bert_jax.load` opens.
+weights of the published sizes, or those of a folder that `open_model` opens.
 Prints one JSON object; `speedup` is over the first model. Parameters are
 counted without heads. Lengths over a model's positions are left out.
 """
@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 import side_by_side
 
-import bert_jax
 from bert_jax import models
 from bert_jax.devices import sharding
+from bert_jax.weights.load import open_model
 
 PUBLISHED = {
   "bert-base": ("bert", "base"),
@@ -38,7 +38,7 @@ PUBLISHED = {
 def open_encoder(name: str, dtype: str) -> tuple[nn.Module, Any]:
   """An encoder and its parameters: of `PUBLISHED`, random; else loaded."""
   if Path(name).is_dir():
-    loaded = bert_jax.load(name, dtype=dtype)
+    loaded = open_model(name, dtype=dtype)
     return loaded.module.encoder, loaded.params["encoder"]
   if name not in PUBLISHED:
     raise ValueError(f"{name}: no folder, and not one of {list(PUBLISHED)}.")

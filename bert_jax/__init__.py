@@ -1,7 +1,10 @@
 """BERT-family encoders in JAX: pre-training, fine-tuning and study."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from bert_jax.use.model import Model, load
 
 __version__ = "0.1.0"
 
@@ -26,10 +29,24 @@ def _refuse_module() -> None:
 _refuse_module()
 
 
+# The stable names. They are imported when they are first used, because that
+# takes seconds.
+__all__ = ["Model", "__version__", "load"]
+
+
 def __getattr__(name: str) -> Any:
-  """Imports `bert_jax.load` only when it is used, since that takes seconds."""
+  """Imports a stable name when it is first used."""
+  if name == "Model":
+    from bert_jax.use.model import Model
+
+    return Model
   if name == "load":
-    from bert_jax.weights.load import load
+    from bert_jax.use.model import load
 
     return load
   raise AttributeError(f"module 'bert_jax' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+  """Returns the names of the package, those that are imported later too."""
+  return sorted({*globals(), *__all__})

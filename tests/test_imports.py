@@ -77,7 +77,7 @@ ROOMS = {
   ),
   "use": Room(
     "root devices text models weights tasks training",
-    "jax flax jaxtyping numpy optax etils",
+    "jax flax jaxtyping numpy optax etils tokenizers",
     "h5py",
   ),
   "cli": Room(

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from tiny_runs import rows
 
-import bert_jax
 from bert_jax.cli import configs
 from bert_jax.cli.main import execute
 from bert_jax.examples import loader
 from bert_jax.training import train
+from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled")
 DATA = pathlib.Path(__file__).parent / "data" / "folders_of_083eab5"
@@ -143,7 +143,7 @@ def test_models_predict_as_before(folders, tmp_path, name, texts):
 
 @pytest.mark.parametrize("name", ["converted", "hf"])
 def test_a_converted_folder_holds_the_run_s_parameters(folders, name):
-  loaded = bert_jax.load(str(folders / name)).params
-  run = bert_jax.load(str(folders / "pretrained")).params
+  loaded = open_model(str(folders / name)).params
+  run = open_model(str(folders / "pretrained")).params
   assert len(jax.tree.leaves(run)) == 30
   jax.tree.map(np.testing.assert_array_equal, loaded, run)

@@ -19,19 +19,12 @@ def add_flags(parser: flags.Parser) -> None:
 
 def run(args: argparse.Namespace) -> None:
   from bert_jax.use import fill_mask
-  from bert_jax.weights.load import open_model
+  from bert_jax.use.model import load
 
-  model = open_model(args.model, family=args.family, default_tower="generator")
-  masks_of_texts = fill_mask.fill(model, args.texts, args.top)
+  rows = load(args.model, family=args.family).fill_mask(args.texts, args.top)
   lines = []
-  for text, masks in zip(args.texts, masks_of_texts, strict=True):
-    if not args.json:
-      lines.append(fill_mask.show(text, masks))
-      continue
-    named = [
-      [{"token": piece, "probability": p} for piece, p in candidates]
-      for candidates in masks
-    ]
-    row = {"text": text, "masks": named}
-    lines.append(json.dumps(row, ensure_ascii=False))
+  for row in rows:
+    fields = {key: row[key] for key in ("text", "masks")}
+    as_json = json.dumps(fields, ensure_ascii=False)
+    lines.append(as_json if args.json else fill_mask.show(row))
   print("\n".join(lines), flush=True)

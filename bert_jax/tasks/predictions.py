@@ -276,6 +276,7 @@ def answer_questions(
     A dict for each example:
     `text`: the answer.
     `best`: the best answer that is not "", or "" if no answer is legal.
+    `starts`: text of an answer -> the character of the context where it begins.
     `nbest`: a list of answers with `text`, `probability`, `start_logit` and
       `end_logit`.
     `null_odds`: only if `null`, the score of "no answer" minus the score of
@@ -414,6 +415,7 @@ def _answer(
   """
   scores = spans.start_logit + spans.end_logit
   candidates: dict[str, tuple[float, float]] = {}
+  starts: dict[str, int] = {}
   null_pair = None
   if null is not None and not beam:
     null_pair = float(null[0]), float(null[1])
@@ -424,8 +426,10 @@ def _answer(
     if null_pair and k == len(spans.begin):
       candidates[""] = null_pair
       continue
-    text = context[spans.begin[k] : spans.end[k]].strip()
+    text_with_spaces = context[spans.begin[k] : spans.end[k]]
+    text = text_with_spaces.strip()
     if text and text not in candidates:
+      starts[text] = int(spans.begin[k]) + text_with_spaces.index(text)
       logits = float(spans.start_logit[k]), float(spans.end_logit[k])
       candidates[text] = logits
   if null_pair:
@@ -433,7 +437,7 @@ def _answer(
   if not candidates:
     candidates[""] = 0.0, 0.0
   best = next((text for text in candidates if text), "")
-  answer: dict[str, Any] = {"text": best, "best": best}
+  answer: dict[str, Any] = {"text": best, "best": best, "starts": starts}
   if null is not None:
     best_score = sum(candidates[best]) if best and not beam else 0.0
     odds = float(null.sum()) - best_score

@@ -1,7 +1,7 @@
 """The model that a run starts from: `init_from` of training and fine-tuning.
 
 The model is a run's --workdir (RUN@best, RUN@STEP), a converted folder or a
-transformers folder, of any family. It is opened as `bert_jax.load` does. A
+transformers folder, of any family. It is opened as `open_model` does. A
 parameter that both the objective and the model have is taken from the model. A
 head that the model lacks is initialized. A parameter that the objective does
 not use is left out. One report lists the parameters of all three groups.

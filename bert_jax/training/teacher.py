@@ -1,7 +1,7 @@
 """The teacher of a run: a model that was trained before and does not change.
 
 It is the --workdir of a run, a converted folder or a transformers folder, and
-is opened as `bert_jax.load` does. Its parameters are an argument of the train
+is opened as `open_model` does. Its parameters are an argument of the train
 step. They are never donated and never saved; a checkpoint has their digest.
 """
 

@@ -1,12 +1,16 @@
 """Uses of a trained model, as functions for notebooks and for the commands.
 
 This room imports `devices`, `text`, `models`, `weights`, `tasks`, `training`
-and the package's root. It also imports jax, flax, optax, etils and numpy. Only
-functions import h5py.
+and the package's root. It also imports jax, flax, optax, etils, tokenizers
+and numpy. Only functions import h5py.
 
-Start with `fill_mask.py`, the smallest use. `weights.load.open_model` opens the
-model that these functions take.
+Start with `model.py`, whose methods are thin over the other files, and with
+`fill_mask.py`, the smallest of these. `weights.load.open_model` opens the model
+that the functions take.
 
+* `model.py`: `bert_jax.load`, and the model for users that it returns.
+* `results.py`: what users pass as lists, and lists that notebooks show.
+* `progress.py`: lines on stderr about a long call.
 * `fill_mask.py`: fills the masks in texts.
 * `predict.py`: predicts with a fine-tuned model, as JSON objects.
 * `serve.py`: predicts for lines as they arrive.
@@ -15,6 +19,7 @@ model that these functions take.
 * `features.py`: computes vectors of texts with a frozen encoder.
 * `feature_files.py`: writes these vectors to a file: JSONL, npz, HDF5.
 * `text_batches.py`: reads texts, encodes them, and batches similar lengths.
+* `attention.py`: computes where the heads of a model look.
 * `likelihood.py`: computes how likely a model finds a text, and fills blanks.
 * `likelihood_tests.py`, `blimp.py`: test a model by likelihoods.
 * `augmentation.py`, `augment_task.py`: make more examples for a task, as

@@ -18,7 +18,7 @@ from bert_jax import files
 from bert_jax.messages import UserError, note
 from bert_jax.use import features, text_batches
 from bert_jax.use.features import Features
-from bert_jax.weights.load import load
+from bert_jax.weights.load import open_model
 
 # The number of texts that are written to an HDF5 file at once.
 _CHUNK = 256
@@ -250,7 +250,7 @@ def extract_file(
   """Writes the vectors of a file's texts, in the order of the file.
 
   Args:
-    model: a path that `bert_jax.load` opens.
+    model: a path that `open_model` opens.
     source: a file with a text on each line, or .jsonl with "text" or "words".
     target: the .jsonl, .npz, .h5 or .hdf5 file to write, completely or not at
       all.
@@ -270,17 +270,16 @@ def extract_file(
   """
   check(target)
   text_batches.check_not_input(source, target)
-  loaded = load(
+  loaded = open_model(
     model,
     family=family,
     tower=tower,
     default_tower="discriminator",
     dtype=dtype,
   )
-  unit, normalize, notes = features.choose_pooling(loaded, spec.unit)
+  spec, notes = features.complete(loaded, spec)
   for line in notes:
     note(f"note: {line}.")
-  spec = spec._replace(unit=unit, normalize=spec.normalize or normalize)
   vectors = features.extract_texts(
     loaded, text_batches.read_texts(source), spec, tokens
   )

@@ -1,6 +1,6 @@
 """Computes vectors of texts with a frozen encoder: `extract`.
 
-model = bert_jax.load(PATH)
+model = weights.load.open_model(PATH)
 spec = features.Spec(layers=(-4, -3, -2, -1), combine="concat")
 for text in features.extract(model, ["One text.", "Another."], spec):
   text.vectors  # float32 [pieces, 4 x width]
@@ -147,17 +147,56 @@ def extract(
 
 
 def extract_texts(
-  model: OpenedModel, texts: Iterable[Text], spec: Spec, tokens: int = 8192
+  model: OpenedModel,
+  texts: Iterable[Text],
+  spec: Spec,
+  tokens: int = 8192,
+  report: Callable[[int], None] | None = None,
 ) -> Iterator[Features]:
-  """Yields the vectors of texts with ids; see `extract`."""
+  """Yields the vectors of texts with ids; see `extract`.
+
+  Args:
+    model: see `extract`.
+    texts: the texts.
+    spec: see `extract`.
+    tokens: see `extract`.
+    report: called with the number of texts that are done, batch by batch.
+
+  Raises:
+    UserError: the model cannot compute these vectors.
+  """
   if spec.layers is None:
     spec = spec._replace(layers=tuple(range(num_layers(model))))
   check(model, spec)
   texts = iter(texts)
+  blocks = iter(lambda: list(itertools.islice(texts, BLOCK)), [])
   return itertools.chain.from_iterable(
-    _block(model, block, spec, tokens)
-    for block in iter(lambda: list(itertools.islice(texts, BLOCK)), [])
+    _block(model, block, spec, tokens, report, number * BLOCK)
+    for number, block in enumerate(blocks)
   )
+
+
+def complete(
+  model: OpenedModel, spec: Spec, default_unit: str = "piece"
+) -> tuple[Spec, list[str]]:
+  """Replaces the unit of a spec that leaves it to the model.
+
+  Args:
+    model: a model of any family.
+    spec: a spec whose `unit` may be None, for the model's pooling.
+    default_unit: the unit for a model without a pooling.
+
+  Returns:
+    The complete spec, and lines that say which pooling was chosen.
+
+  Raises:
+    UserError: `unit` is None, and the model's pooling is not supported.
+  """
+  if spec.unit is None and model.config["source"].get("pooling") is None:
+    spec = spec._replace(unit=default_unit)
+  unit, normalize, notes = choose_pooling(model, spec.unit)
+  normalize = spec.normalize or normalize
+  return spec._replace(unit=unit, normalize=normalize), notes
 
 
 def choose_pooling(
@@ -319,9 +358,18 @@ def _combine(layers: list[Array], spec: Spec) -> Array:
 
 
 def _block(
-  model: OpenedModel, texts: list[Text], spec: Spec, tokens: int
+  model: OpenedModel,
+  texts: list[Text],
+  spec: Spec,
+  tokens: int,
+  report: Callable[[int], None] | None,
+  first: int,
 ) -> Iterator[Features]:
-  """Yields the features of texts that are encoded and sorted together."""
+  """Yields the features of texts that are encoded and sorted together.
+
+  The arguments are those of `extract_texts`; `first` is the number of texts
+  before these.
+  """
   encoded = text_batches.encode(model, texts)
   longest = spec.max_length or _longest(model)
   rows = [
@@ -345,10 +393,14 @@ def _block(
     model.params["encoder"],
   )
   sums: list[Any] = [None] * len(texts)
+  done = 0
   for batch in text_batches.batches([r.ids for r in rows], longest, tokens):
     batch_rows = [rows[i] for i in batch.numbers]
     weights = pool and pool(batch_rows, batch.inputs["sequence_ids"].shape)
     vectors = np.asarray(run(batch.inputs, weights))
+    done += len(batch_rows)
+    if report is not None:
+      report(first + done * len(texts) // len(rows))
     for window, x in zip(batch_rows, vectors, strict=False):
       n = window.number
       if pool:

@@ -6,7 +6,7 @@ masks[0]  # [("capital", 0.97), ...]
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import flax.linen as nn
@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from bert_jax.devices import sharding
 from bert_jax.messages import UserError
 from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.use import text_batches
 
 
 class MaskedModel(Protocol):
@@ -72,13 +73,25 @@ def log_probabilities(
   return jax.nn.log_softmax(outputs["mlm_logits"], axis=-1)
 
 
-_log_probabilities = functools.partial(sharding.jit, static_argnums=0)(
-  log_probabilities
-)
+@functools.partial(sharding.jit, static_argnums=(0, 1, 2))
+def _likeliest(
+  module: nn.Module,
+  top: int,
+  pieces: int,
+  params: Any,
+  inputs: Mapping[str, Array],
+  positions: Int[Array, "b m"],
+) -> tuple[Float[Array, "b m k"], Int[Array, "b m k"]]:
+  """Returns the log-probabilities and ids of the `top` likeliest pieces."""
+  log_p = log_probabilities(module, params, inputs, positions)
+  # Rows of the word table beyond the pieces only pad it to a round number.
+  return jax.lax.top_k(log_p[..., :pieces], top)
 
 
-def encode(model: MaskedModel, texts: Sequence[str]) -> dict[str, np.ndarray]:
-  """Returns a batch of `[CLS] text [SEP]` rows with their masked positions.
+def encode(
+  model: MaskedModel, texts: Sequence[str]
+) -> tuple[list[np.ndarray], list[list[int]]]:
+  """Returns rows `[CLS] text [SEP]`, int32 [T], and their masked positions.
 
   Raises:
     UserError: the tokenizer has no mask, [CLS] or [SEP]; or a text has no mask,
@@ -94,44 +107,40 @@ def encode(model: MaskedModel, texts: Sequence[str]) -> dict[str, np.ndarray]:
   for text in texts:
     if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
       raise UserError(f"{text!r} is not UTF-8.")
-    ids = model.vocabulary.encode_special(text)
-    rows.append([special.cls, *ids, special.sep])
-    masked = [i for i, token in enumerate(rows[-1]) if token == special.mask]
+    ids = [special.cls, *model.vocabulary.encode_special(text), special.sep]
+    masked = [i for i, token in enumerate(ids) if token == special.mask]
     if not masked:
       spelling = model.vocabulary.pieces[special.mask]
       raise UserError(f"{text!r} has no {spelling} to fill.")
-    if len(rows[-1]) > longest:
+    if len(ids) > longest:
       raise UserError(
-        f"{text[:40]!r}... has {len(rows[-1])} tokens with [CLS] and [SEP]; the"
+        f"{text[:40]!r}... has {len(ids)} tokens with [CLS] and [SEP]; the"
         f" model takes {longest}. Shorten it."
       )
+    rows.append(np.array(ids, np.int32))
     positions.append(masked)
-  shape = len(rows), max(map(len, rows))
-  masks = len(rows), max(map(len, positions))
-  batch = {
-    "input_ids": np.full(shape, special.pad, np.int32),
-    "sequence_ids": np.zeros(shape, np.int32),
-    "mlm_positions": np.zeros(masks, np.int32),
-    "mlm_weights": np.zeros(masks, np.float32),
-    "cls_positions": np.zeros((len(rows), 1), np.int32),
-  }
-  for i, (row, masked) in enumerate(zip(rows, positions, strict=True)):
-    batch["input_ids"][i, : len(row)] = row
-    batch["sequence_ids"][i, : len(row)] = 1
-    batch["mlm_positions"][i, : len(masked)] = masked
-    batch["mlm_weights"][i, : len(masked)] = 1.0
-  return batch
+  return rows, positions
+
+
+# For one mask: the (piece, probability) of the likeliest pieces.
+Candidates = list[tuple[str, float]]
 
 
 def fill(
-  model: MaskedModel, texts: Sequence[str], top: int = 5
-) -> list[list[list[tuple[str, float]]]]:
+  model: MaskedModel,
+  texts: Sequence[str],
+  top: int = 5,
+  tokens: int = 8192,
+  report: Callable[[int], None] | None = None,
+) -> list[list[Candidates]]:
   """Returns for each text and each [MASK] the `top` (piece, probability).
 
   Args:
     model: a masked language model, or ELECTRA's generator.
     texts: texts with at least one mask each, in the tokenizer's spelling.
     top: the number of pieces to return, the likeliest first.
+    tokens: the largest number of tokens in a batch, with padding.
+    report: called with the number of texts that are done, batch by batch.
 
   Raises:
     UserError: the model has no head for masks, its vocabulary does not fit, or
@@ -152,28 +161,79 @@ def fill(
     )
   if not 1 <= top <= len(pieces):
     raise UserError(f"top={top}: must be 1 to {len(pieces)}, all pieces.")
-  batch = encode(model, texts)
-  inputs = {key: batch[key] for key in ("input_ids", "sequence_ids")}
-  log_p = _log_probabilities(
-    model.module, model.params, inputs, batch["mlm_positions"]
-  )
-  # Rows of the word table beyond the pieces only pad it to a round number.
-  top_log_p, top_ids = jax.lax.top_k(log_p[..., : len(pieces)], top)
-  probabilities, ids = np.exp(np.asarray(top_log_p)), np.asarray(top_ids)
+  rows, positions = encode(model, texts)
+  filled: list[list[Candidates]] = [[] for _ in texts]
+  # The model computes logits for as many masks in each row, so rows are run in
+  # smaller batches if one has many. Powers of two compile fewer programs.
+  most = max(map(len, positions), default=1)
+  masks = 1 << (most - 1).bit_length()
+  longest = model.module.encoder.max_length
+  done = 0
+  for batch in text_batches.batches(rows, longest, max(tokens // masks, 1)):
+    size = len(batch.inputs["sequence_ids"])
+    masked = np.zeros((size, masks), np.int32)
+    for i, number in enumerate(batch.numbers):
+      masked[i, : len(positions[number])] = positions[number]
+    log_p, ids = map(
+      np.asarray,
+      _likeliest(
+        model.module, top, len(pieces), model.params, batch.inputs, masked
+      ),
+    )
+    for i, number in enumerate(batch.numbers):
+      for j in range(len(positions[number])):
+        pairs = zip(ids[i, j], np.exp(log_p[i, j]), strict=True)
+        filled[number].append([(pieces[k], float(p)) for k, p in pairs])
+    done += len(batch.numbers)
+    if report is not None:
+      report(done)
+  return filled
 
-  def candidates(row: int, mask: int) -> list[tuple[str, float]]:
-    pairs = zip(ids[row, mask], probabilities[row, mask], strict=True)
-    return [(pieces[i], float(p)) for i, p in pairs]
 
-  counts = batch["mlm_weights"].sum(-1).astype(int)
-  return [[candidates(r, m) for m in range(n)] for r, n in enumerate(counts)]
+def results(
+  model: MaskedModel,
+  texts: Sequence[str],
+  masks_of_texts: Sequence[Sequence[Candidates]],
+) -> list[dict[str, Any]]:
+  """Returns what `fill` returns as dicts.
+
+  Args:
+    model: the model that filled the masks.
+    texts: the texts.
+    masks_of_texts: the candidates for each mask of each text.
+
+  Returns:
+    A dict for each text:
+    `text`: the text.
+    `filled`: the text with the likeliest pieces in place of its masks.
+    `masks`: for each mask, a list of dicts with `token` and `probability`.
+  """
+  mask = model.vocabulary.special.mask
+  assert mask is not None  # `encode` has checked this.
+  spelling = model.vocabulary.pieces[mask]
+  decode = model.vocabulary.plain.decoder.decode
+  rows = []
+  for text, masks in zip(texts, masks_of_texts, strict=True):
+    filled, *parts = text.split(spelling)
+    for candidates, part in zip(masks, parts, strict=False):
+      filled += decode([candidates[0][0]]).strip() + part
+    named = [
+      [{"token": piece, "probability": p} for piece, p in candidates]
+      for candidates in masks
+    ]
+    rows.append({"text": text, "filled": filled, "masks": named})
+  return rows
 
 
-def show(text: str, masks: list[list[tuple[str, float]]]) -> str:
-  """Returns the candidates for one text's masks as lines."""
-  lines = [text]
+def show(row: Mapping[str, Any]) -> str:
+  """Returns the candidates for one text's masks as lines.
+
+  Args:
+    row: a dict that `results` returns.
+  """
+  lines, masks = [row["text"]], row["masks"]
   for i, candidates in enumerate(masks):
     if len(masks) > 1:
       lines.append(f"  [MASK] {i + 1}")
-    lines += [f"  {p:.4f}  {piece}" for piece, p in candidates]
+    lines += [f"  {x['probability']:.4f}  {x['token']}" for x in candidates]
   return "\n".join(lines)

@@ -99,6 +99,7 @@ def score(
   texts: Sequence[str],
   method: str | None = None,
   tokens: int = 8192,
+  report: Callable[[int], None] | None = None,
 ) -> np.ndarray:
   """Scores texts; the top of this file explains the methods.
 
@@ -107,6 +108,7 @@ def score(
     texts: N texts, which are not longer than the model's rows.
     method: one of `METHODS`; None chooses one by the model's head.
     tokens: the largest number of tokens in a batch, with padding.
+    report: called with the number of texts that are done, batch by batch.
 
   Returns:
     The scores, float64 [N].
@@ -124,7 +126,11 @@ def score(
     block = texts[start : start + BLOCK]
     encoded = encode(model, [text_batches.of_text(t[:40], t) for t in block])
     rows = list(_rows(model, encoded, method))
+    done = 0
     for numbers, log_p in _run(model, run, rows, tokens):
+      done += len(numbers)
+      if report is not None:
+        report(start + done * len(block) // len(rows))
       text_numbers = [start + rows[i].number for i in numbers]
       np.add.at(scores, text_numbers, log_p[: len(numbers)].astype(np.float64))
   return scores

@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.messages import UserError
 from bert_jax.use import blimp, likelihood, text_batches
-from bert_jax.weights.load import OpenedModel, load
+from bert_jax.weights.load import OpenedModel, open_model
 
 
 def run(
@@ -24,7 +24,7 @@ def run(
   """Runs one or both tests, and prints a table of their results.
 
   Args:
-    path: a path that `bert_jax.load` opens.
+    path: a path that `open_model` opens.
     blimp_path: a folder or tar file with BLiMP's .jsonl files; None leaves this
       test out.
     cloze_path: a .jsonl file, where each line has a "text" with one [MASK] and
@@ -45,7 +45,7 @@ def run(
     UserError: a file or the model is not as described. The message is one
       sentence.
   """
-  model = load(
+  model = open_model(
     path,
     family=family,
     tower=tower,

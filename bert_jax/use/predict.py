@@ -1,7 +1,7 @@
 """Predicts with a model and its head, in the order of the examples."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -24,11 +24,12 @@ from bert_jax.tasks import (
 from bert_jax.tasks.batches import Batches, Split
 from bert_jax.tasks.bucket_lengths import BUCKETS
 from bert_jax.tasks.encoded_rows import Examples, Rows, Task
+from bert_jax.tasks.files import tags as tags_lib
 from bert_jax.text import added_tokens
 from bert_jax.text.open_vocabulary import check_same
 from bert_jax.text.vocabulary import Vocabulary
 from bert_jax.training import evaluate_task
-from bert_jax.use import fill_mask
+from bert_jax.use import fill_mask, text_batches
 from bert_jax.weights import hf_config, model_folder
 from bert_jax.weights.load import OpenedModel, open_model
 
@@ -150,13 +151,11 @@ def open_predictor(
 
   Args:
     path: the model's path; see `weights.load.open_model`.
-    batch_size: the number of rows in a batch. It is rounded up to a multiple of
-      the number of devices.
-    length: the largest number of tokens in a row. The model's positions limit
-      it further.
-    top: the number of candidates for each mask.
+    batch_size: see `make_predictor`.
+    length: see `make_predictor`.
+    top: see `make_predictor`.
     best: if True, opens the checkpoint of a run with the best score.
-    null: True if a question may have no answer, as in SQuAD 2.0.
+    null: see `make_predictor`.
     dtype: the dtype of the computation.
     family: the family of a transformers folder whose config.json names none.
 
@@ -167,7 +166,32 @@ def open_predictor(
   model = open_model(
     path, family=family, default_tower="generator", best=best, dtype=dtype
   )
-  config, module = model.config, model.module
+  return make_predictor(model, batch_size, length, top, null)
+
+
+def make_predictor(
+  model: OpenedModel,
+  batch_size: int = 32,
+  length: int = 512,
+  top: int = 5,
+  null: bool = False,
+) -> Predictor:
+  """Prepares an opened model to predict.
+
+  Args:
+    model: a model with a head; for ELECTRA, one tower.
+    batch_size: the number of rows in a batch. It is rounded up to a multiple of
+      the number of devices.
+    length: the largest number of tokens in a row. The model's positions limit
+      it further.
+    top: the number of candidates for each mask.
+    null: True if a question may have no answer, as in SQuAD 2.0.
+
+  Raises:
+    UserError: the model has no head that predicts, or its tokenizer is missing
+      or does not fit.
+  """
+  config, module, path = model.config, model.module, model.path
   kind = kind_of(config, path)
   if null and kind != "span":
     raise UserError(
@@ -178,7 +202,6 @@ def open_predictor(
   mesh = sharding.make_mesh()
   devices = mesh.shape["data"]
   replicated = NamedSharding(mesh, PartitionSpec())
-  arrays = model_folder.unflatten(model.weights.arrays)
   top = min(top, size)
   return Predictor(
     kind=kind,
@@ -187,7 +210,7 @@ def open_predictor(
     length=min(length, module.encoder.max_length),
     batch_size=-(-batch_size // devices) * devices,
     top=top,
-    params=jax.device_put(arrays, replicated),
+    params=jax.device_put(model.params, replicated),
     step=evaluate_task.jit_replicated(
       _make_step(module, kind, top, size), mesh
     ),
@@ -244,7 +267,10 @@ def encode(
 
 
 def run(
-  predictor: Predictor, rows: Rows, positions: np.ndarray | None
+  predictor: Predictor,
+  rows: Rows,
+  positions: np.ndarray | None,
+  report: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
   """Computes the model's output for each row, in order.
 
@@ -253,6 +279,7 @@ def run(
     rows: the rows.
     positions: the position of the mask in each row, int32 [rows]; None if the
       rows have no masks.
+    report: called with the number of rows that are done, batch by batch.
   """
   if not len(rows.example):
     return []
@@ -279,22 +306,47 @@ def run(
 
   with sharding.use_mesh(predictor.mesh):
     step, params = predictor.step, predictor.params
-    outputs = [
-      *evaluate_task.run_batches(step, params, batches, predictor.mesh, add)
-    ]
+    outputs: list[Any] = []
+    done = 0
+    for numbers, logits in evaluate_task.run_batches(
+      step, params, batches, predictor.mesh, add
+    ):
+      outputs.append((numbers, logits))
+      if report is not None and len(outputs) > 1:
+        # The device computes a batch while the next one is prepared.
+        numbers_done, logits_done = outputs[-2]
+        jax.block_until_ready(logits_done)
+        done += int((numbers_done >= 0).sum())
+        report(done)
   return evaluate_task.logits_of_units(
     jax.device_get(outputs), len(rows.example)
   )
 
 
 def predict(
-  predictor: Predictor, examples: Sequence[dict[str, Any]]
+  predictor: Predictor,
+  examples: Sequence[dict[str, Any]],
+  report: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
-  """Returns a prediction for each example, in order; see `make_results`."""
+  """Returns a prediction for each example, in order; see `make_results`.
+
+  Args:
+    predictor: the model.
+    examples: the examples, as `requests.PARSERS` makes them.
+    report: called with the number of examples that are done, batch by batch.
+      Rows are run in the order of their lengths, and an example may have
+      several, so it is the share of the rows as a number of examples.
+  """
   if not examples:
     return []
   rows, positions = encode(predictor, examples)
-  outputs = run(predictor, rows, positions)
+  report_rows = None
+  if report is not None:
+
+    def report_rows(done: int) -> None:
+      report(done * len(examples) // len(rows.example))
+
+  outputs = run(predictor, rows, positions, report_rows)
   return make_results(predictor, rows, outputs, list(examples))
 
 
@@ -400,9 +452,11 @@ def make_results(
   if kind == "tagging":
     tags = predictions.make_predictions(task, rows, logits, examples)
     chances = tag_chances(rows, logits, examples, tags, task.labels)
+    marks_entities = tags_lib.letters(task.labels) is not None
     return [
-      {"words": e["words"], "tags": t, "probabilities": p}
-      for e, t, p in zip(examples, tags, chances, strict=True)
+      (_entities(example, names, tag_p) if marks_entities else {})
+      | {"words": example["words"], "tags": names, "probabilities": tag_p}
+      for example, names, tag_p in zip(examples, tags, chances, strict=True)
     ]
   means = predictions.mean_of_windows(rows, np.asarray(logits, np.float64))
   predictions.check_finite(means)
@@ -454,8 +508,15 @@ def _choice(chances: np.ndarray) -> Result:
 def _answer(answer: dict[str, Any]) -> Result:
   """Makes the result of a question from its predicted answer."""
   odds = {k: answer[k] for k in ("null_odds",) if k in answer}
+
+  def characters(text: str) -> dict[str, int | None]:
+    """Returns where an answer is in the context; "" has no place in it."""
+    start = answer["starts"].get(text)
+    return {"start": start, "end": None if start is None else start + len(text)}
+
   nbest = [
     {"text": candidate["text"], "probability": candidate["probability"]}
+    | characters(candidate["text"])
     for candidate in answer["nbest"]
   ]
   chances = {c["text"]: c["probability"] for c in nbest}
@@ -466,7 +527,45 @@ def _answer(answer: dict[str, Any]) -> Result:
     # the logit of the event that none exists.
     p_none, p_exists = softmax(np.array([answer["null_odds"], 0.0])).tolist()
     chance = chance * p_exists if text else p_none
-  return {"answer": text, "probability": chance} | odds | {"nbest": nbest}
+  first = {"answer": text, "probability": chance} | characters(text)
+  return first | odds | {"nbest": nbest}
+
+
+def _entities(
+  example: dict[str, Any],
+  tags: Sequence[str | None],
+  chances: Sequence[float | None],
+) -> Result:
+  """Joins the tags of a text's words to entities.
+
+  Args:
+    example: an example with `words`, and with `text` and `spans` if the words
+      were split from a text. Other words are joined with spaces.
+    tags: the tag of each word.
+    chances: the probability of each tag.
+
+  Returns:
+    `entities`: a list of entities with `text`, `label`, `start` and `end`,
+    which are characters of the text, and `probability`, the mean of the words'.
+  """
+  text, spans = example.get("text"), example.get("spans")
+  if text is None or spans is None:
+    words = text_batches.of_words("", example["words"])
+    text, spans = words.text, words.words
+  entities = []
+  for label, begin, end in tags_lib.entities(tags):
+    start, stop = spans[begin][0], spans[end - 1][1]
+    mean = np.mean([chance or 0.0 for chance in chances[begin:end]])
+    entities.append(
+      {
+        "text": text[start:stop],
+        "label": label,
+        "start": start,
+        "end": stop,
+        "probability": float(mean),
+      }
+    )
+  return {"entities": entities}
 
 
 def tag_chances(

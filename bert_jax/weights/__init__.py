@@ -7,7 +7,7 @@ functions import torch, tensorflow, h5py and huggingface_hub.
 Start with `load.open_model`, which opens a model from any path, and with
 `model_folder.Weights`, which every reader returns.
 
-* `load.py`: opens a model from any path: `open_model`, `bert_jax.load`.
+* `load.py`: opens a model from any path: `open_model`.
 * `model_folder.py`: the folder of a converted model, its module, its arrays.
 * `runs.py`: reads a run's checkpoint as a model.
 * `run_config.py`: says which keys of a run's config define its model.

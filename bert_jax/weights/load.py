@@ -1,4 +1,4 @@
-"""Opens a model from any path: `open_model`, and `bert_jax.load`."""
+"""Opens a model from any path: `open_model`."""
 
 import dataclasses
 import functools
@@ -124,19 +124,24 @@ def open_model(
   return OpenedModel(path, weights, module)
 
 
-def load(path: str, **options: Any) -> OpenedModel:
-  """Opens a model and makes its parameters and its tokenizer at once.
+def take_tower(model: OpenedModel, tower: str) -> OpenedModel:
+  """Returns one tower of an ELECTRA with both; other models as they are.
 
   Args:
-    path: the model's path; see `open_model`.
-    **options: the other arguments of `open_model`.
-
-  Raises:
-    UserError: the model or its tokenizer cannot be opened.
+    model: a model of any family.
+    tower: "generator" or "discriminator".
   """
-  model = open_model(path, **options)
-  model.params, model.tokenizer  # noqa: B018, reading makes them
-  return model
+  weights = generator_discriminator.choose(
+    model.weights, None, model.path, tower
+  )
+  if weights is model.weights:
+    return model
+  encoder = model.module.encoder
+  computation = {
+    name: getattr(encoder, name) for name in model_folder.COMPUTATION
+  }
+  module = model_folder.module_of(weights.config, **computation)
+  return OpenedModel(model.path, weights, module)
 
 
 def read(

@@ -23,7 +23,7 @@ from bert_jax.use import bilstm_tagger
 from bert_jax.use import features as features_of
 from bert_jax.use.bilstm_tagger import BiLstmTagger, Recipe, Sentences
 from bert_jax.use.features import Spec
-from bert_jax.weights.load import OpenedModel, load
+from bert_jax.weights.load import OpenedModel, open_model
 
 FILES = dict(
   train="wnut17train.conll",
@@ -128,7 +128,7 @@ def main() -> None:
     for split, name in FILES.items()
   ]
   read = task_inputs.read(task, inputs)
-  model = load(args.model, default_tower="discriminator")
+  model = open_model(args.model, default_tower="discriminator")
   layers = extract(model, read.splits, args.features)
   for name in args.features:
     row = run(args, read.task, read.splits, layers, name)

@@ -19,9 +19,9 @@ import h5py
 import jax
 import numpy as np
 
-import bert_jax
 from bert_jax.text import characters
 from bert_jax.weights import bilm, model_folder
+from bert_jax.weights.load import open_model
 from tests import transformers_reference as reference
 
 TEXT = """# Differences from the reference implementations
@@ -105,7 +105,7 @@ def encoder_difference(folder: str, onnx: str) -> float:
   """Largest difference of hidden states at real positions."""
   import onnxruntime
 
-  loaded = bert_jax.load(folder)
+  loaded = open_model(folder)
   rows = [e.ids for e in loaded.tokenizer.encode_batch(SENTENCES)]
   mask = np.zeros((len(rows), max(map(len, rows))), np.int32)
   ids = mask.copy()
@@ -123,7 +123,7 @@ def encoder_difference(folder: str, onnx: str) -> float:
 
 def masked_accuracy(folder: str, family: str) -> float:
   """Share of tokens that come first where they alone are masked."""
-  loaded = bert_jax.load(folder, family=family)
+  loaded = open_model(folder, family=family)
   with open(os.path.join(folder, "vocab.txt"), encoding="utf-8") as f:
     index = {piece.rstrip("\n"): i for i, piece in enumerate(f)}
   apply = jax.jit(lambda p, b: loaded.module.apply({"params": p}, b))

@@ -12,11 +12,11 @@ from tiny_families import fill, jit
 from tiny_runs import arrays, distilled, rows
 from tiny_teachers import write_teacher
 
-import bert_jax
 from bert_jax import objectives
 from bert_jax.models import bert, tinybert
 from bert_jax.objectives import tinybert as objective_lib
 from bert_jax.training import train
+from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 SIZES = dict(vocab_size=37, heads=2, max_positions=16, initializer_range=0.3)
@@ -220,7 +220,7 @@ def test_restart_is_exact(tmp_path, compiled):
   for key, x in expected.items():
     np.testing.assert_array_equal(x, got[key], err_msg=key)
   assert rows(whole) == rows(again)
-  loaded = bert_jax.load(whole)
+  loaded = open_model(whole)
   assert loaded.config["task"] == "encoder" and "fit" not in loaded.params
   words = loaded.params["encoder"]["embeddings"]["word"]["embedding"]
   assert words.shape == (64, 8)

@@ -20,7 +20,7 @@ from bert_jax.text import model_tokenizer
 from bert_jax.training import parts, start_from
 from bert_jax.use import likelihood_tests, predict, text_batches
 from bert_jax.weights import model_folder
-from bert_jax.weights.load import load
+from bert_jax.weights.load import open_model
 
 COLUMNS = dict(columns=" text = my text , label = my label")
 
@@ -145,7 +145,7 @@ def test_a_broken_model_answers_nothing(tmp_path):
   lines = [pair | dict(linguistics_term="binding")]
   (tmp_path / "blimp").mkdir()
   files.write_jsonl(tmp_path / "blimp" / "x.jsonl", lines)
-  model = load(path, default_tower="discriminator")
+  model = open_model(path, default_tower="discriminator")
   with pytest.raises(ValueError, match="scores are not finite; it is broken"):
     likelihood_tests.run_blimp(model, str(tmp_path / "blimp"), "pll", None, 99)
 

@@ -12,7 +12,7 @@ from bert_jax.text import open_vocabulary
 from bert_jax.use import export, features, likelihood, predict
 from bert_jax.weights import hf, model_folder
 from bert_jax.weights import load as loading
-from bert_jax.weights.load import load
+from bert_jax.weights.load import open_model
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip(
@@ -142,7 +142,7 @@ def test_scores_masks_and_vectors_are_those_of_transformers(tmp_path):
       log_p = torch.log_softmax(model(input_ids=rows).logits, -1)
     picked = [log_p[i - 1, i, ids[i]] for i in inner]
     wanted.append(float(sum(picked)))
-  opened = load(path, default_tower="discriminator")
+  opened = open_model(path, default_tower="discriminator")
   scores = likelihood.score(opened, PLAIN[:3])
   np.testing.assert_allclose(scores, wanted, rtol=1e-5)
   text = "the covid19 [MASK] in New York [E1]"

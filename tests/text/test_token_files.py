@@ -10,13 +10,13 @@ from flax import traverse_util
 from tiny_added_tokens import MAKE
 from tiny_vocabularies import bert
 
+import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.corpus import reader
 from bert_jax.text import added_tokens, open_vocabulary, token_files, words
 from bert_jax.training import start_from
 from bert_jax.use import predict
 from bert_jax.weights import hf, model_folder
-from bert_jax.weights.load import load
 
 LINES = """covid19
 [E1]
@@ -250,7 +250,7 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
     " 'covid19'"
   )
   for name in ("model", "hf"):
-    model = load(str(short / name))
+    model = bert_jax.load(str(short / name))
     assert model.config["model"]["vocab_size"] == 17
     output = capsys.readouterr()
     line = f"note: {short}/{name}: the tokenizer has {named}, '[E1]'"
@@ -269,7 +269,7 @@ def test_pieces_without_rows_are_named_when_a_model_is_opened(
   run(monkeypatch, "convert", *flags, "--output", tmp_path / "b")
   assert named in capsys.readouterr().err
   # If every piece has a row, nothing is printed.
-  load(str(short / "tuned"))
+  bert_jax.load(str(short / "tuned"))
   assert not capsys.readouterr().err
 
 

@@ -11,7 +11,6 @@ import pytest
 from config_names import PRETRAINING, docstring
 from tiny_runs import rows, set_values
 
-import bert_jax
 from bert_jax import models, objectives
 from bert_jax.cli import configs
 from bert_jax.corpus import prepare, reader
@@ -22,6 +21,7 @@ from bert_jax.training import config as config_lib
 from bert_jax.training import setup as building
 from bert_jax.training import train
 from bert_jax.weights import runs
+from bert_jax.weights.load import open_model
 from bert_jax.weights.run_config import flatten
 
 ROOT = str(pathlib.Path(__file__).parents[2])
@@ -177,7 +177,7 @@ def test_last_lines_of_a_run(prepared, finished, capsys):
 def test_a_run_is_loaded_as_an_encoder(finished):
   """The softmax is left out; the layers' vectors are those of the run."""
   workdir, state = finished
-  loaded = bert_jax.load(str(workdir))
+  loaded = open_model(str(workdir))
   assert set(loaded.params) == {"encoder"}
   batch = characters.batch([["w1", "never", "seen"], ["w3"]])
   out = loaded.module.apply({"params": loaded.params}, batch)["layers"]

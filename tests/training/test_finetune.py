@@ -18,7 +18,6 @@ from config_names import TASKS as TASKS_OF_CONFIGS
 from flax import traverse_util
 from tiny_runs import rows
 
-import bert_jax
 from bert_jax.cli import configs
 from bert_jax.objectives import finetune
 from bert_jax.tasks import batches, metrics, task_inputs
@@ -37,6 +36,7 @@ from bert_jax.training import setup as building
 from bert_jax.use import predict
 from bert_jax.weights import hf, model_folder, runs
 from bert_jax.weights.checkpoint import Checkpointer
+from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
@@ -278,7 +278,7 @@ def test_a_run_writes_its_scores_and_its_task(tuned):
   scored = [r for r in rows if r["split"] == "heldout"]
   assert [r["step"] for r in scored] == [3, 6]
   assert scored[-1]["examples"] == 10 and 0 <= scored[-1]["accuracy"] <= 1
-  loaded = bert_jax.load(str(run))
+  loaded = open_model(str(run))
   assert loaded.config["labels"] == ["cat", "dog"]
   task = loaded.config["source"]["fine_tuned"]
   assert (task["name"], task["metrics"]) == ("animals", ["accuracy"])

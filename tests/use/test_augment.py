@@ -11,13 +11,13 @@ import pytest
 import tiny_tasks
 from tiny_families import jit
 
-import bert_jax
 from bert_jax import hashing
 from bert_jax.cli import augment
 from bert_jax.cli.main import parser_of
 from bert_jax.tasks import task_inputs
 from bert_jax.tasks.files import glue
 from bert_jax.use import augment_task, augmentation, predict, word_vectors
+from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
@@ -62,7 +62,7 @@ def likeliest(folder):
   Its arguments are the ids of a text, the index of the masked one, and the
   number of candidates.
   """
-  model = bert_jax.load(str(folder / "model"))
+  model = open_model(str(folder / "model"))
   apply = jit(model.module.apply)
   length = model.module.encoder.max_length
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import tiny_models
 
-import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.text import words as word_vocabulary
 from bert_jax.use import bilstm_tagger, feature_files, text_batches
 from bert_jax.use import features as features_lib
 from bert_jax.use.features import Spec
-from bert_jax.weights.load import load
+from bert_jax.weights.load import open_model
 
 TEXT = "the cats sat. unaffable"
 # For float32 numbers of about 1, whose sums may have another order.
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("unoptimized")
 
 
 def open_tiny(path, family, **options):
-  return bert_jax.load(tiny_models.write(path / family, family, **options))
+  return open_model(tiny_models.write(path / family, family, **options))
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +80,11 @@ def test_the_default_tower_of_electra_is_the_discriminator(tmp_path):
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
   for tower, width in ((None, 16), ("generator", 8)):
-    model = load(path, tower=tower, default_tower="discriminator")
+    model = open_model(path, tower=tower, default_tower="discriminator")
     (features,) = extract(model, ["the cat"])
     assert features.vectors.shape == (4, width)
   with pytest.raises(ValueError, match="both towers of ELECTRA"):
-    extract(bert_jax.load(path), ["the cat"])
+    extract(open_model(path), ["the cat"])
 
 
 def test_elmos_tokenizer_splits_texts_without_separate_words(tmp_path):
@@ -345,7 +344,7 @@ def test_sentence_vectors_are_those_of_transformers(tmp_path):
   mask = batch["attention_mask"][..., None]
   mean = (hidden * mask).sum(1) / mask.sum(1)
   expected = torch.nn.functional.normalize(mean).numpy()
-  model = bert_jax.load(str(tmp_path / "hf"))
+  model = open_model(str(tmp_path / "hf"))
   features = extract(model, texts, unit="mean", normalize=True)
   np.testing.assert_allclose(
     [f.vectors for f in features], expected, atol=TOLERANCE, rtol=0

@@ -13,11 +13,11 @@ import pytest
 import tiny_families
 import tiny_tasks
 
-import bert_jax
 from bert_jax.models import bert, heads
 from bert_jax.tasks import windows as long_texts
 from bert_jax.tasks.files import requests
 from bert_jax.use import predict as predicting
+from bert_jax.weights.load import open_model
 
 pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
 
@@ -55,7 +55,7 @@ def close(a, b):
 @functools.cache
 def module(path):
   """Returns a function from a batch to logits, by the module itself."""
-  model = bert_jax.load(path)
+  model = open_model(path)
   return functools.partial(
     tiny_families.jit(model.module.apply), {"params": model.params}
   )

@@ -11,7 +11,7 @@ import tiny_models
 
 from bert_jax.cli.main import execute
 from bert_jax.use import blimp, likelihood, likelihood_tests, text_batches
-from bert_jax.weights.load import load
+from bert_jax.weights.load import open_model
 
 TEXTS = ["the cats sat.", "", "unaffable cat", "a b cd . the mat"]
 MASK, CLS, SEP = 4, 2, 3
@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bert(folder):
-  return load(folder, default_tower="discriminator")
+  return open_model(folder, default_tower="discriminator")
 
 
 def log_softmax(x):
@@ -106,7 +106,7 @@ def test_electras_discriminator_scores_the_original(tmp_path):
   path = tiny_models.write(
     tmp_path / "electra", "electra", "pretraining", generator_hidden=8, mlp=64
   )
-  model = load(path, default_tower="discriminator")
+  model = open_model(path, default_tower="discriminator")
   assert likelihood.method_of(model) == "rtd"
   scores = likelihood.score(model, TEXTS)
   for (ids, _), score in zip(ROWS, scores, strict=True):
@@ -117,7 +117,7 @@ def test_electras_discriminator_scores_the_original(tmp_path):
 
 def test_causal_models_are_exact(tmp_path):
   path = tiny_models.write(tmp_path / "gpt", "gpt", "pretraining")
-  model = load(path, default_tower="discriminator")
+  model = open_model(path, default_tower="discriminator")
   (tokens,) = text_batches.encode(model, [text_batches.of_text(0, "abc de")])
   out = run(model.module, model.params, padded(tokens.ids))
   logits = out["lm_logits"][0]
@@ -200,7 +200,7 @@ def log_p_original(logits):
 def test_other_models_prefer_the_same_sentences_as_here(family, tmp_path):
   sizes = dict(generator_hidden=8) if family == "electra" else {}
   path = tiny_models.write(tmp_path / family, family, "pretraining", **sizes)
-  model = load(path, default_tower="discriminator")
+  model = open_model(path, default_tower="discriminator")
   good = ["the cat sat", "a cat sat on", "on a mat", "b c", "sat the mat"]
   bad = ["the cats sat", "a cats sat on", "on mat a", "c b", "sit the mat"]
   pairs = [pair("x", "binding", a, b) for a, b in zip(good, bad, strict=True)]

@@ -13,7 +13,6 @@ import pytest
 import tiny_hf
 from tiny_families import jit
 
-import bert_jax
 from bert_jax.cli.main import execute, parser_of
 from bert_jax.tasks import layouts
 from bert_jax.text import open_vocabulary
@@ -115,7 +114,7 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
     tokenizer.mask_token_id,
   )
   loaded = loading.read(str(kin[1]))
-  loaded_tokenizer = bert_jax.load(str(kin[1])).tokenizer
+  loaded_tokenizer = loading.open_model(str(kin[1])).tokenizer
   rows = layouts.of_vocabulary(opened)
   assert rows.between == (special.sep,) * 2 and not rows.segments
   for text in TEXTS:
@@ -133,7 +132,7 @@ def test_ids_of_fairseq_are_those_of_transformers(kin, tmp_path, fast):
 def test_a_model_of_another_name_is_roberta(kin, tmp_path, monkeypatch):
   name, path, tokenizer, model = kin
   begin, kind = KIN[name][:2]
-  loaded = bert_jax.load(str(path))
+  loaded = loading.open_model(str(path))
   assert loaded.config["family"] == "roberta"
   ids = tokenizer("the cat sat")["input_ids"]
   ids[2] = tokenizer.mask_token_id
@@ -217,7 +216,7 @@ def test_a_model_for_next_sentences(tmp_path):
   fields = tiny_hf.config("BertModel")
   model = cls(transformers.BertConfig(**fields)).eval()
   model.save_pretrained(tmp_path / "hf")
-  loaded = bert_jax.load(str(tmp_path / "hf"))
+  loaded = loading.open_model(str(tmp_path / "hf"))
   assert loaded.config["task"] == "next_sentence"
   rng = np.random.default_rng(0)
   batch = {"input_ids": rng.integers(0, 20, (2, 6))}

@@ -1,4 +1,4 @@
-"""`bert_jax.load` opens folders of every kind, runs, and names on the hub."""
+"""`open_model` opens folders of every kind, runs, and names on the hub."""
 
 import functools
 import json
@@ -14,11 +14,11 @@ import tiny_hf
 from tiny_families import jit
 from tokenizers import pre_tokenizers
 
-import bert_jax
 from bert_jax import models
 from bert_jax.cli.main import execute
 from bert_jax.training.state import TrainState
 from bert_jax.weights import checkpoint, hf, model_folder
+from bert_jax.weights.load import open_model
 
 WORDS = [
   "[PAD]",
@@ -66,7 +66,7 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
   (tmp_path / "hf" / "vocab.txt").write_text("\n".join(WORDS))
   common = ["--family", "bert", "--model", path, "--output"]
   run(monkeypatch, "--from", "hf", *common, tmp_path / "ours")
-  source, model = bert_jax.load(path), bert_jax.load(str(tmp_path / "ours"))
+  source, model = open_model(path), open_model(str(tmp_path / "ours"))
   assert source.config == model.config
   assert model.config["labels"] == ["contra", "neutral", "entail"]
   assert model.module == source.module
@@ -82,7 +82,7 @@ def test_a_converted_folder_and_its_source_are_one_model(tmp_path, monkeypatch):
 
 def test_only_the_computation_may_be_changed(tmp_path):
   path = tiny_hf.write(tmp_path / "hf", "BertModel")
-  half = bert_jax.load(path, dtype="bfloat16", unroll=2, remat=True)
+  half = open_model(path, dtype="bfloat16", unroll=2, remat=True)
   encoder = half.module.encoder
   assert encoder.dtype == jnp.bfloat16 and encoder.unroll == 2
   batch = {"input_ids": jnp.array([[2, 5]])}
@@ -93,10 +93,10 @@ def test_only_the_computation_may_be_changed(tmp_path):
   assert out["attention"].shape == (2, 1, 2, 2, 2)
   for options in ({"hidden": 16}, {"vocab_multiple": 2}):
     with pytest.raises(ValueError, match="may not be given"):
-      bert_jax.load(path, **options)
+      open_model(path, **options)
   for dtype in ("float99", "int8"):
     with pytest.raises(ValueError, match=f"model.dtype='{dtype}'.*bfloat16"):
-      bert_jax.load(path, dtype=dtype)
+      open_model(path, dtype=dtype)
 
 
 def test_the_family_of_a_folder(tmp_path):
@@ -108,19 +108,19 @@ def test_the_family_of_a_folder(tmp_path):
     )
   ):
     path = tiny_hf.write(tmp_path / str(i), name, drop=drop)
-    assert bert_jax.load(path).config["family"] == tiny_hf.family_of(name)
+    assert open_model(path).config["family"] == tiny_hf.family_of(name)
   drop = ("model_type", "architectures")
   path = tiny_hf.write(tmp_path / "none", "BertModel", drop=drop)
   with pytest.raises(ValueError, match="pass family="):
-    bert_jax.load(path)
-  assert bert_jax.load(path, family="bert").config["task"] == "encoder"
+    open_model(path)
+  assert open_model(path, family="bert").config["task"] == "encoder"
   model_folder.write(str(tmp_path / "ours"), hf.read(path, "tinybert"))
-  model = bert_jax.load(str(tmp_path / "ours"))
+  model = open_model(str(tmp_path / "ours"))
   assert model.config["family"] == "tinybert" and model.tokenizer is None
   with pytest.raises(ValueError, match="is of family tinybert"):
-    bert_jax.load(str(tmp_path / "ours"), family="bert")
+    open_model(str(tmp_path / "ours"), family="bert")
   with pytest.raises(ValueError, match="only ELECTRA"):
-    bert_jax.load(str(tmp_path / "ours"), tower="generator")
+    open_model(str(tmp_path / "ours"), tower="generator")
 
 
 def both_towers(path):
@@ -140,12 +140,12 @@ def both_towers(path):
 
 def test_both_towers_or_one(tmp_path):
   path = both_towers(tmp_path / "hf")
-  both = bert_jax.load(path)
+  both = open_model(path)
   model_folder.write(str(tmp_path / "ours"), hf.read(path, "electra"))
-  same(both.params, bert_jax.load(str(tmp_path / "ours")).params)
+  same(both.params, open_model(str(tmp_path / "ours")).params)
   for tower, head in (("generator", "mlm"), ("discriminator", "rtd")):
     for source in (path, str(tmp_path / "ours")):
-      model = bert_jax.load(source, tower=tower)
+      model = open_model(source, tower=tower)
       assert model.config["task"] == tower
       encoder = model.params["encoder"]
       same(encoder["embeddings"], both.params["embeddings"])
@@ -187,7 +187,7 @@ def workdir(tmp_path):
 
 def test_a_run_is_opened_and_exported(workdir, tmp_path, monkeypatch):
   path, params = workdir
-  run_ = bert_jax.load(str(path))
+  run_ = open_model(str(path))
   same(run_.params, params)
   assert run_.config["source"]["step"] == 2
   assert run_.tokenizer.encode("Ab ab").ids == [2, 8, 5, 3]
@@ -211,18 +211,18 @@ def test_runs_that_cannot_be_opened(workdir, tmp_path):
   ):
     (path / "config.json").write_text(json.dumps(run_ | change))
     with pytest.raises(ValueError, match=word):
-      bert_jax.load(str(path))
+      open_model(str(path))
   (tmp_path / "new" / "checkpoints").mkdir(parents=True)
   with pytest.raises(ValueError, match="no checkpoint"):
-    bert_jax.load(str(tmp_path / "new"))
+    open_model(str(tmp_path / "new"))
 
 
 def test_names_go_to_the_hub(tmp_path, monkeypatch):
   with pytest.raises(ValueError, match="^/nowhere/at/all: no such folder.$"):
-    bert_jax.load("/nowhere/at/all")
+    open_model("/nowhere/at/all")
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
   with pytest.raises(ValueError, match="pip install huggingface_hub"):
-    bert_jax.load("somebody/model")
+    open_model("somebody/model")
   path, requests = tiny_hf.write(tmp_path / "hf", "BertModel"), []
 
   def snapshot_download(name, allow_patterns):
@@ -233,13 +233,13 @@ def test_names_go_to_the_hub(tmp_path, monkeypatch):
 
   hub = types.SimpleNamespace(snapshot_download=snapshot_download)
   monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-  assert bert_jax.load("somebody/model").config["family"] == "bert"
+  assert open_model("somebody/model").config["family"] == "bert"
   # Torch's files are not fetched beside safetensors.
   assert len(requests) == 1 and not any("bin" in p for p in requests[0])
   with pytest.raises(ValueError, match="did not give it .401 Client Error.."):
-    bert_jax.load("somebody/else")
+    open_model("somebody/else")
   with pytest.raises(ValueError, match="does not hold both|only ELECTRA"):
-    bert_jax.load("somebody/model", tower="both")
+    open_model("somebody/model", tower="both")
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_tokenizers_of_files(family, files, text, ids, tmp_path):
     (tmp_path / "hf" / file).write_text(content, encoding="utf-8")
   if isinstance(ids, str):
     with pytest.raises(ValueError, match=ids):
-      bert_jax.load(path)
+      open_model(path).tokenizer  # noqa: B018, reading makes it
     return
-  tokenizer = bert_jax.load(path).tokenizer
+  tokenizer = open_model(path).tokenizer
   assert (tokenizer.encode(text).ids if tokenizer else None) == ids

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tiny_hf
 
-import bert_jax
 from bert_jax.cli.main import execute
 from bert_jax.use.features import Spec, extract
 from bert_jax.weights import hf, model_folder
+from bert_jax.weights.load import open_model
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d"]
 TEXTS = ["a b", "c", "d c b a", ""]
@@ -55,7 +55,7 @@ def features(monkeypatch, tmp_path, capsys, model, *flags):
 
 def expected(model, mode):
   """Returns each text's vector, from those of its pieces by NumPy."""
-  texts = extract(bert_jax.load(model), TEXTS, Spec(unit="piece"))
+  texts = extract(open_model(model), TEXTS, Spec(unit="piece"))
   pool = {
     "cls": lambda x: x[0],
     "mean": lambda x: x.mean(0),
@@ -154,7 +154,7 @@ def test_damaged_modules(tmp_path):
 
 def test_the_largest_numbers_of_a_long_text(tmp_path):
   """The text has several windows, since a row has at most ten tokens."""
-  model = bert_jax.load(write(tmp_path / "model", ["max"]))
+  model = open_model(write(tmp_path / "model", ["max"]))
   text = "a b c d " * 5
   (pieces,) = extract(model, [text], Spec(unit="piece", overlap=2))
   (pooled,) = extract(model, [text], Spec(unit="max", overlap=2))

@@ -1,6 +1,8 @@
 """Reads JSON lines as examples without labels, for `bert_jax predict`."""
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,6 +13,8 @@ Example = dict[str, Any]
 
 # The spellings of the mask token in the published families.
 _MASKS = ("[MASK]", "<mask>")
+# Punctuation that belongs to the word that it touches, as in "@name".
+_IN_WORDS = "@#%&*/\\_-"
 
 
 def read(
@@ -22,7 +26,7 @@ def read(
   |---|---|
   | classification, regression, multi_label | text; text_pair is optional |
   | choice | choices; text is optional |
-  | tagging | words; or text with spaces between the words |
+  | tagging | words; or text, which `split_words` splits |
   | span | question, context |
   | fill | text with one or more mask tokens |
 
@@ -41,7 +45,6 @@ def read(
     ValueError: a line is not an object, lacks a field, or lacks a mask; the
       message has the number of the line.
   """
-  parse = PARSERS[kind]
   for number, line in enumerate(lines, 1):
     try:
       try:
@@ -51,12 +54,26 @@ def read(
         raise UserError(fault) from e
       if not isinstance(fields, dict):
         raise UserError('no object, such as {"text": "..."}')
-      example = parse(fields)
-      if kind == "fill" and mask is not None:
-        _check_mask(example["text"], mask)
-      yield {"id": fields.get("id", number)} | example
+      yield {"id": fields.get("id", number)} | parse(fields, kind, mask)
     except ValueError as e:
       raise UserError(f"{location}:{number}: {e}.") from e
+
+
+def parse(fields: Example, kind: str, mask: str | None = None) -> Example:
+  """Turns the fields of a line into an example, which has no id yet.
+
+  Args:
+    fields: the fields; see `read`.
+    kind: a key of `PARSERS`.
+    mask: see `read`.
+
+  Raises:
+    UserError: a field is missing or wrong. The message has no full stop.
+  """
+  example = PARSERS[kind](fields)
+  if kind == "fill" and mask is not None:
+    _check_mask(example["text"], mask)
+  return example
 
 
 def _check_mask(text: str, mask: str) -> None:
@@ -120,7 +137,43 @@ def _choices(fields: Example) -> Example:
 def _words(fields: Example) -> Example:
   if "words" in fields:
     return {"words": _list(fields, "words"), "tags": None}
-  return {"words": _field(fields, "text").split(), "tags": None}
+  text = _field(fields, "text")
+  spans = split_words(text)
+  words = [text[begin:end] for begin, end in spans]
+  return {"words": words, "tags": None, "text": text, "spans": spans}
+
+
+def split_words(text: str) -> list[tuple[int, int]]:
+  """Splits a text into words, at white space and around punctuation.
+
+  Punctuation at both ends of a word is split off, so that "Oslo." is two words,
+  as in the published data sets of entities. Punctuation inside a word stays
+  there, as in "O'Brien".
+
+  Returns:
+    The characters (begin, end) of each word.
+  """
+  spans: list[tuple[int, int]] = []
+  for match in re.finditer(r"\S+", text):
+    begin, end = match.span()
+    if all(map(_is_split_off, match[0])):
+      spans.append((begin, end))
+      continue
+    while _is_split_off(text[begin]):
+      spans.append((begin, begin + 1))
+      begin += 1
+    last = end
+    while _is_split_off(text[last - 1]):
+      last -= 1
+    spans.append((begin, last))
+    spans += [(i, i + 1) for i in range(last, end)]
+  return spans
+
+
+def _is_split_off(character: str) -> bool:
+  """Returns True for punctuation that is a word of its own."""
+  is_punctuation = unicodedata.category(character)[0] == "P"
+  return is_punctuation and character not in _IN_WORDS
 
 
 def _question(fields: Example) -> Example:

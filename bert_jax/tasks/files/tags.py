@@ -164,6 +164,34 @@ def to_iobes(tag: str) -> str | None:
   return f"{_IOBES.get(match[1], match[1])}-{match[2] or _UNTYPED}"
 
 
+def entities(tags: Sequence[str | None]) -> list[tuple[str, int, int]]:
+  """Returns the entities of a sentence's tags, of any scheme.
+
+  Tags of a model may break the rules of their scheme. An entity begins at every
+  tag that begins one, and at a tag inside of one if the tag before it is of
+  another type or outside.
+
+  Args:
+    tags: the tag of each word; None counts as O.
+
+  Returns:
+    For each entity its type, and its words [begin, end). The type of a tag
+    that is only a letter is "_".
+  """
+  spans: list[tuple[str, int, int]] = []
+  is_open = False
+  for i, tag in enumerate(tags):
+    letter, _, entity_type = (to_iobes(tag or "O") or "O").partition("-")
+    if letter == "O":
+      is_open = False
+      continue
+    continues = is_open and letter in "IE" and spans[-1][0] == entity_type
+    begin = spans.pop()[1] if continues else i
+    spans.append((entity_type, begin, i + 1))
+    is_open = letter in "BI"
+  return spans
+
+
 def to_iob2(tags: Sequence[str]) -> list[str]:
   """Converts the tags of a sentence from IOB1 to IOB2; IOB2 is not changed.
 

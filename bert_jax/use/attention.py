@@ -1,0 +1,69 @@
+"""The attention probabilities of a model's heads over texts."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+from jaxtyping import Array, Float
+
+from bert_jax.devices import sharding
+from bert_jax.models.encoder import encode
+from bert_jax.use import likelihood, text_batches
+from bert_jax.use.text_batches import Text
+from bert_jax.weights.load import OpenedModel
+
+# The most tokens of a batch, with padding: the probabilities of a row of 512
+# tokens take 151 MB in BERT-base.
+TOKENS = 512
+
+
+@functools.partial(sharding.jit, static_argnums=0)
+def _probabilities(
+  encoder: nn.Module, params: Any, batch: dict[str, Array]
+) -> Float[Array, "n b h l l"]:
+  run = functools.partial(encoder.apply, {"params": params})
+  return encode(run, batch, collect=True)[1]["attention"]
+
+
+def attention(
+  model: OpenedModel,
+  texts: Sequence[Text],
+  report: Callable[[int], None] | None = None,
+) -> list[dict[str, Any]]:
+  """Returns the attention probabilities of every layer and head.
+
+  Args:
+    model: a Transformer; of ELECTRA, one tower.
+    texts: the texts, none longer than the model's rows.
+    report: called with the number of texts that are done, batch by batch.
+
+  Returns:
+    For each text its `tokens`, and `attention`, float32 [layers, heads, from,
+    to].
+
+  Raises:
+    UserError: the model has no tokenizer, or a text is too long.
+  """
+  encoded = likelihood.encode(model, texts)
+  rows = [tokens.ids for tokens in encoded]
+  results: list[dict[str, Any]] = [{} for _ in texts]
+  longest, done = model.module.encoder.max_length, 0
+  for batch in text_batches.batches(rows, longest, TOKENS):
+    layers = np.asarray(
+      _probabilities(
+        model.module.encoder, model.params["encoder"], batch.inputs
+      )
+    )
+    for i, number in enumerate(batch.numbers):
+      length = len(rows[number])
+      results[number] = {
+        "tokens": list(encoded[number].pieces),
+        # A copy, so that the padding and the other texts can be freed.
+        "attention": layers[:, i, :, :length, :length].copy(),
+      }
+    done += len(batch.numbers)
+    if report is not None:
+      report(done)
+  return results

@@ -1,0 +1,681 @@
+"""A model for users: `load` opens it, and its methods use it.
+
+>>> import bert_jax
+>>> model = bert_jax.load(PATH)
+>>> model.fill_mask("The cat sat on the [MASK].")["filled"]
+'The cat sat on the mat.'
+
+One rule holds for all methods. One text (a string, a dict, or a pair in a
+tuple) gives one result. A list of texts, or another collection of them, gives
+as many results, in order. Numbers come as one NumPy array with an entry for
+each text. Everything else comes as a dict for each text, in a list that a
+notebook shows as a table and that `pandas.DataFrame` takes.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+from tokenizers import Tokenizer
+
+from bert_jax.messages import UserError, note_once
+from bert_jax.tasks.files import requests
+from bert_jax.text.vocabulary import Vocabulary
+from bert_jax.use import (
+  attention,
+  features,
+  fill_mask,
+  likelihood,
+  results,
+  text_batches,
+)
+from bert_jax.use import predict as predict_lib
+from bert_jax.use.features import Spec
+from bert_jax.use.predict import Predictor
+from bert_jax.use.progress import Progress
+from bert_jax.use.results import Results
+from bert_jax.use.text_batches import Text
+from bert_jax.weights import hf, model_folder
+from bert_jax.weights import load as loading
+from bert_jax.weights.generator_discriminator import TOWERS
+from bert_jax.weights.load import OpenedModel
+
+FORMATS = ("bert_jax", "hf")
+
+
+def load(
+  path: str,
+  *,
+  family: str | None = None,
+  tower: str | None = None,
+  dtype: str = "float32",
+  **computation: Any,
+) -> "Model":
+  """Opens a model from any path.
+
+  >>> import bert_jax
+  >>> bert_jax.load(PATH).family
+  'bert'
+
+  Args:
+    path: the --workdir of a run, for its newest checkpoint; RUN@best or
+      RUN@STEP, for another one; a folder that `bert_jax convert` or `save`
+      wrote; a folder of transformers; the name of a model on the Hugging Face
+      hub.
+    family: the family of a folder of transformers whose config.json names none.
+    tower: for ELECTRA: "generator" or "discriminator". If None, a model that
+      has both uses the right one for each method.
+    dtype: the dtype of the computation: "float32", or "bfloat16", which is
+      faster on GPUs and TPUs.
+    **computation: `attention`, `unroll`, `remat` of the encoder.
+
+  Raises:
+    UserError: the model or its tokenizer cannot be opened. The message is one
+      sentence.
+  """
+  with Progress(f"opening {path}"):
+    opened = loading.open_model(
+      str(path), family=family, tower=tower, dtype=dtype, **computation
+    )
+    opened.params, opened.tokenizer  # noqa: B018, reading makes them
+  return Model(opened)
+
+
+# Method -> the models that can do it.
+_NEEDS = {
+  "fill_mask": "a masked language model",
+  "predict": "a model that was fine-tuned for a task",
+  "likelihood": (
+    "a masked or causal language model or ELECTRA's discriminator"
+  ),
+  "attention": "a Transformer",
+}
+_HEADS = {
+  "encoder": "encoder without a head",
+  "pretraining": "masked language model",
+  "next_sentence": "model with a head for pairs of sentences",
+  "generator": "generator, a masked language model",
+  "discriminator": "discriminator of replaced tokens",
+  "multiple_choice": "model for multiple choice",
+  "token_classification": "model for tags",
+  "span": "model for questions",
+}
+_NAMES = {
+  "bert": "BERT",
+  "roberta": "RoBERTa",
+  "albert": "ALBERT",
+  "electra": "ELECTRA",
+  "distilbert": "DistilBERT",
+  "tinybert": "TinyBERT",
+  "gpt": "GPT-1",
+  "elmo": "ELMo",
+}
+_TOKENIZERS = {
+  "wordpiece": "WordPiece",
+  "bytelevel": "byte-level BPE",
+  "gpt1": "BPE",
+  "unigram": "unigram",
+  "words": "words",
+}
+
+
+class Model:
+  """An opened model with its tokenizer.
+
+  `load` makes it. No method changes its arguments or the model, and several
+  threads may call methods of one model.
+
+  Attributes:
+    module: the Flax module: the encoder, `module.encoder`, with its head.
+    params: the parameter tree; `module.apply({"params": params}, batch)`.
+    tokenizer: a `tokenizers.Tokenizer`; None for ELMo.
+    config: family, task, sizes and labels.
+  """
+
+  def __init__(self, opened: OpenedModel):
+    """Takes a model that `weights.load.open_model` opened."""
+    self._opened = opened
+    self._predictors: dict[tuple[int, int, bool], Predictor] = {}
+
+  @functools.cached_property
+  def _generator(self) -> OpenedModel:
+    """The generator of an ELECTRA with both towers; else the model."""
+    return loading.take_tower(self._opened, "generator")
+
+  @functools.cached_property
+  def _discriminator(self) -> OpenedModel:
+    """The discriminator of an ELECTRA with both towers; else the model."""
+    return loading.take_tower(self._opened, "discriminator")
+
+  @property
+  def module(self) -> nn.Module:
+    """The Flax module; `module.encoder` is the encoder."""
+    return self._opened.module
+
+  @property
+  def params(self) -> dict[str, Any]:
+    """The parameter tree."""
+    return self._opened.params
+
+  @property
+  def tokenizer(self) -> Tokenizer | None:
+    """The tokenizer, which adds special tokens; None without its files."""
+    return self._opened.tokenizer
+
+  @property
+  def vocabulary(self) -> Vocabulary:
+    """The tokenizer as bert_jax's own functions use it."""
+    return self._opened.vocabulary
+
+  @property
+  def config(self) -> dict[str, Any]:
+    """Family, task, sizes, label names, and where the model came from."""
+    return self._opened.config
+
+  @property
+  def path(self) -> str:
+    """The path or name that was opened."""
+    return self._opened.path
+
+  @property
+  def family(self) -> str:
+    """The name of the family: "bert", "roberta", ..."""
+    return self.config["family"]
+
+  @property
+  def labels(self) -> list[str]:
+    """The names of the classes or tags that it predicts; [] if none."""
+    return list(self.config["labels"] or ())
+
+  @property
+  def mask_token(self) -> str | None:
+    """The spelling of the mask in a text; None if the tokenizer has none."""
+    if not self._opened.has_vocabulary:
+      return None
+    number = self.vocabulary.special.mask
+    return None if number is None else self.vocabulary.pieces[number]
+
+  @property
+  def methods(self) -> tuple[str, ...]:
+    """The names of the methods that this model's family and head can do."""
+    config = self.config
+    family, task = config["family"], config["task"]
+    both_towers = family == "electra" and task == "pretraining"
+    fills = both_towers or fill_mask.can_fill(config)
+    scores = fills or task in ("pretraining", "discriminator")
+    pretrained = ("encoder", "pretraining", "next_sentence", *TOWERS)
+    able = {  # In the order in which a message offers them.
+      "fill_mask": fills,
+      "predict": task not in pretrained,
+      "likelihood": scores and family != "elmo",
+      "attention": family != "elmo",
+    }
+    names = [name for name in able if able[name]]
+    return (*names, "features", "similarity", "tokenize", "save")
+
+  def __repr__(self) -> str:
+    """Returns family, size, head, parameters, tokenizer and source."""
+    lines = [self._description(), f"{self._count():,} parameters"]
+    if self._opened.has_vocabulary:
+      vocabulary = self.vocabulary
+      kind = _TOKENIZERS.get(vocabulary.kind, vocabulary.kind)
+      case = "uncased " if vocabulary.lower_case else ""
+      lines.append(
+        f"{case}{kind} tokenizer of {vocabulary.vocab_size:,} pieces"
+      )
+    else:
+      lines.append("no tokenizer")
+    step = self.config["source"].get("step")
+    at = "" if step is None else f", step {step}"
+    return f"Model({', '.join(lines)}, from {self.path!r}{at})"
+
+  def _description(self) -> str:
+    """Returns family, size and head in words."""
+    config = self.config
+    family, task, sizes = config["family"], config["task"], config["model"]
+    name = _NAMES.get(family, family)
+    layers = self.module.encoder.num_layers
+    size = f"{layers} layers of {sizes['hidden']}"
+    if task == "sequence_classification":
+      kind = (config["problem"] or "classification").replace("_", "-")
+      labels = self.labels
+      head = f"model for {kind}"
+      if kind != "regression" and labels:
+        head += f" into {len(labels)} labels"
+    elif family == "gpt" and task == "pretraining":
+      head = "causal language model"
+    elif family == "electra" and task == "pretraining":
+      head = "generator and discriminator"
+    else:
+      head = _HEADS.get(task, task)
+    return f"{name} of {size}: {head}"
+
+  def _count(self) -> int:
+    return sum(int(x.size) for x in self._opened.weights.arrays.values())
+
+  def _check(self, method: str) -> None:
+    """Raises a UserError if the model cannot do what a method does."""
+    if method in self.methods:
+      return
+    needed = _NEEDS[method]
+    others = [name for name in self.methods if name in (*_NEEDS, "features")]
+    *first, last = others
+    choice = f"{', '.join(first)} or {last}" if first else last
+    raise UserError(
+      f"{self.path} is {_with_article(self._description())}, so it has no"
+      f" {method}, which needs {needed}; use its {choice}, or load such a"
+      " model."
+    )
+
+  def fill_mask(self, texts: Any, top_k: int = 5) -> Any:
+    """Fills each mask of texts with the pieces that the model finds likely.
+
+    >>> row = model.fill_mask("the cat sat on the [MASK] .", top_k=3)
+    >>> row["filled"]
+    'the cat sat on the mat .'
+    >>> row["masks"][0][0]["token"]
+    'mat'
+    >>> rows = model.fill_mask(["the [MASK] sat", "[MASK] cat [MASK]"])
+    >>> [len(row["masks"]) for row in rows]
+    [1, 2]
+
+    Args:
+      texts: a text or a collection of texts, each with one or more masks in
+        the spelling of `mask_token`.
+      top_k: the number of pieces for each mask.
+
+    Returns:
+      For each text a dict with `text`, `filled` (the text with the likeliest
+      pieces) and `masks`: for each mask a list of `token` and `probability`,
+      the likeliest first.
+
+    Raises:
+      UserError: the model fills no masks, or a text has no mask or is too long.
+    """
+    self._check("fill_mask")
+    many, rows = _strings(texts)
+    model = self._generator
+    with Progress("fill_mask", len(rows), "texts") as progress:
+      masks = fill_mask.fill(model, rows, top_k, report=progress.report)
+    return _shape(many, fill_mask.results(model, rows, masks))
+
+  def predict(
+    self,
+    inputs: Any,
+    *,
+    batch_size: int = 32,
+    max_length: int = 512,
+    no_answer: bool = False,
+  ) -> Any:
+    """Predicts with the model's head.
+
+    >>> row = classifier.predict("A fine film.")
+    >>> row["label"], round(row["probability"], 2)
+    ('positive', 0.95)
+    >>> list(row["probabilities"])
+    ['positive', 'negative']
+    >>> rows = classifier.predict([("a text", "another"), ("a", "b")])
+    >>> [row["label"] for row in rows]
+    ['positive', 'positive']
+    >>> entity = tagger.predict("in Oslo")["entities"][-1]
+    >>> entity["label"], entity["text"], entity["start"], entity["end"]
+    ('LOC', 'Oslo', 3, 7)
+
+    Args:
+      inputs: one input, or a collection of inputs: a list, an array, a column,
+        a DataFrame or a data set of dicts. The fields of an input are
+
+        | the model predicts | fields | without names |
+        |---|---|---|
+        | classes, numbers | text, text_pair | text, or (text, text_pair) |
+        | choices | text, choices | (text, choices) |
+        | tags | text or words | text, or a list of words |
+        | answers | question, context | (question, context) |
+
+        Other fields are not read.
+      batch_size: the number of rows that are run together.
+      max_length: the most tokens in a row. A longer text is read in windows.
+      no_answer: True if a question may have no answer, as in SQuAD 2.0.
+
+    Returns:
+      For each input a dict, which depends on what the model predicts:
+
+      * a class: `label`, `probability`, and `probabilities` by label.
+      * several classes: `labels` that apply, and `probabilities` by label.
+      * numbers: `score`, or `scores` by name.
+      * choices: `choice` (its number), `probability`, `probabilities`.
+      * tags: `words`, `tags`, `probabilities`; and `entities`, if the tags mark
+        entities, with `text`, `label`, `start`, `end` (characters of the text)
+        and `probability`, the mean of their words'.
+      * answers: `answer`, `probability`, `start` and `end` (characters of the
+        context; None without an answer), and `nbest` with the same fields.
+
+    Raises:
+      UserError: the model predicts nothing, or an input is not as it should be;
+        the message names the input by its number from 0.
+    """
+    self._check("predict")
+    predictor = self._predictor(batch_size, max_length, no_answer)
+    many, items = results.items_of(inputs, (Mapping, tuple))
+    examples = []
+    for number, item in enumerate(items):
+      fields = results.fields_of(item, predictor.kind, number)
+      try:
+        example = requests.parse(fields, predictor.kind)
+      except UserError as e:
+        raise UserError(f"input {number}: {e}.") from e
+      examples.append({"id": str(number)} | example)
+    rows: list[dict[str, Any]] = []
+    with Progress("predict", len(examples), "inputs") as progress:
+      for chunk in predict_lib.chunks(iter(examples)):
+        report = functools.partial(_report_from, progress, len(rows))
+        rows += predict_lib.predict(predictor, chunk, report)
+    return _shape(many, rows)
+
+  def _predictor(
+    self, batch_size: int, max_length: int, no_answer: bool
+  ) -> Predictor:
+    """Returns the predictor for these options, which is made only once."""
+    options = batch_size, max_length, no_answer
+    if options not in self._predictors:
+      for name, number in (
+        ("batch_size", batch_size),
+        ("max_length", max_length),
+      ):
+        if number < 1:
+          raise UserError(f"{name}={number}: must be 1 or more.")
+      self._predictors[options] = predict_lib.make_predictor(
+        self._generator, batch_size, max_length, null=no_answer
+      )
+    return self._predictors[options]
+
+  def features(
+    self,
+    texts: Any,
+    *,
+    layers: int | Sequence[int] | str = -1,
+    unit: str | None = None,
+    combine: str = "concat",
+    pieces: str = "first",
+    normalize: bool = False,
+  ) -> Any:
+    """Returns vectors of texts, of their words or of their pieces.
+
+    >>> model.features(["the cat sat", "a mat"]).shape
+    (2, 16)
+    >>> model.features("the cat sat", layers=[-2, -1]).shape
+    (32,)
+    >>> row = model.features("the cat sat", unit="word")
+    >>> row["tokens"], row["vectors"].shape
+    (['the', 'cat', 'sat'], (3, 16))
+
+    Args:
+      texts: a text or a collection of texts. A text may be a list of words if
+        it is in a collection.
+      layers: the number of a layer, several numbers, or "all". 0 is the
+        embeddings (ELMo: the words), -1 the last layer.
+      unit: "mean", "cls" or "max" for a vector of each text; "word" or "piece"
+        for vectors of its parts. None takes the pooling that a model of
+        sentence-transformers says, and "mean" for other models.
+      combine: what several layers become: "concat", "sum", "mean", or "stack",
+        which gives them an axis.
+      pieces: the vector of a word is that of its "first" piece, or the "mean".
+      normalize: True divides each vector by its length.
+
+    Returns:
+      float32 [texts, width], or [width] for one text. For words and pieces a
+      dict for each text with `tokens` and `vectors`, float32 [tokens, width].
+
+    Raises:
+      UserError: the model has no such layers, or no tokenizer.
+    """
+    many, rows = _texts_or_words(texts)
+    spec = self._spec(layers, unit, combine, pieces, normalize)
+    with Progress("features", len(rows), "texts") as progress:
+      vectors = list(
+        features.extract_texts(
+          self._discriminator, rows, spec, report=progress.report
+        )
+      )
+    if spec.unit not in features.WHOLE:
+      return _shape(
+        many,
+        [
+          {"tokens": list(x.tokens or ()), "vectors": x.vectors}
+          for x in vectors
+        ],
+      )
+    if not vectors:
+      width = self.features("", layers=layers, unit=unit, combine=combine).shape
+      return np.zeros((0, *width), np.float32)
+    stacked = np.stack([x.vectors for x in vectors])
+    return stacked if many else stacked[0]
+
+  def _spec(
+    self,
+    layers: int | Sequence[int] | str,
+    unit: str | None,
+    combine: str,
+    pieces: str,
+    normalize: bool,
+  ) -> Spec:
+    if layers == "all":
+      numbers: Any = None
+    elif isinstance(layers, str):
+      raise UserError(f"layers={layers!r}: write numbers of layers, or 'all'.")
+    elif isinstance(layers, Iterable):
+      numbers = tuple(int(layer) for layer in layers)
+    else:
+      numbers = (int(layers),)
+    spec = Spec(
+      layers=numbers,
+      combine=combine,
+      unit=unit,  # type: ignore[arg-type]  # `complete` replaces None.
+      pieces=pieces,
+      normalize=normalize,
+    )
+    spec, notes = features.complete(self._discriminator, spec, "mean")
+    for line in notes:
+      note_once(f"note: {line}.")
+    return spec
+
+  def similarity(
+    self,
+    a: Any,
+    b: Any = None,
+    *,
+    layers: int | Sequence[int] | str = -1,
+    unit: str | None = None,
+  ) -> Any:
+    """Returns the cosines of the vectors of texts.
+
+    >>> texts = ["the cat sat", "a cat sat", "un able"]
+    >>> round(model.similarity(texts[0], texts[0]), 4)
+    1.0
+    >>> model.similarity(texts[0], texts).shape
+    (3,)
+    >>> model.similarity(texts).shape
+    (3, 3)
+
+    Args:
+      a: a text or a collection of texts.
+      b: the texts to compare with; None for `a` itself.
+      layers: see `features`.
+      unit: "mean", "cls" or "max"; see `features`.
+
+    Returns:
+      float32 [texts of a, texts of b], without the axis of a single text.
+
+    Raises:
+      UserError: `unit` is no vector of a whole text.
+    """
+    if unit not in (None, *features.WHOLE):
+      raise UserError(
+        f"unit={unit!r}: a similarity needs a vector of each text; choose"
+        f" {', '.join(features.WHOLE)}."
+      )
+    options: dict[str, Any] = dict(layers=layers, unit=unit, normalize=True)
+    left = self.features(a, **options)
+    right = left if b is None else self.features(b, **options)
+    cosines = np.asarray(left @ right.T)
+    return cosines if cosines.ndim else float(cosines)
+
+  def likelihood(self, texts: Any, *, method: str | None = None) -> Any:
+    """Returns how likely the model finds texts: a sum of natural logarithms.
+
+    >>> model.likelihood(["the cat sat .", "cat the . sat"]).shape
+    (2,)
+    >>> bool(model.likelihood("the cat sat .") < 0)
+    True
+
+    Args:
+      texts: a text or a collection of texts, none longer than a row.
+      method: what is summed over the tokens of a text. None takes the first
+        that the model can do.
+
+        | method | models | of each token |
+        |---|---|---|
+        | "pll" | masked LM | log P with this token alone masked |
+        | "pll_word_l2r" | the same | the later pieces of its word masked too |
+        | "rtd" | ELECTRA | log P(original) of the discriminator |
+        | "lm" | GPT-1 | log P after the tokens before it, without the first |
+
+    Returns:
+      float64 [texts], or a float for one text.
+
+    Raises:
+      UserError: the model scores no texts, or not by this method; a text is too
+        long.
+    """
+    self._check("likelihood")
+    many, rows = _strings(texts)
+    by_generator = method is not None and method.startswith("pll")
+    model = self._generator if by_generator else self._discriminator
+    with Progress("likelihood", len(rows), "texts") as progress:
+      scores = likelihood.score(model, rows, method, report=progress.report)
+    return scores if many else float(scores[0])
+
+  def attention(self, text: Any) -> Any:
+    """Returns where each head looks.
+
+    >>> row = model.attention("the cat sat")
+    >>> row["tokens"]
+    ['[CLS]', 'the', 'cat', 'sat', '[SEP]']
+    >>> row["attention"].shape
+    (2, 2, 5, 5)
+
+    Args:
+      text: a text or a collection of texts, none longer than a row.
+
+    Returns:
+      For each text a dict with `tokens` and `attention`, float32 [layers,
+      heads, from, to]. Each row [layer, head, from] sums to 1.
+
+    Raises:
+      UserError: the family has no attention, or a text is too long.
+    """
+    self._check("attention")
+    many, rows = _texts_or_words(text)
+    with Progress("attention", len(rows), "texts") as progress:
+      found = attention.attention(
+        self._discriminator, rows, report=progress.report
+      )
+    return _shape(many, found)
+
+  def tokenize(self, text: Any) -> Any:
+    """Returns the pieces of a text, their ids and their characters.
+
+    >>> model.tokenize("unaffable cat")["pieces"]
+    ['[CLS]', 'un', '##aff', '##able', 'cat', '[SEP]']
+    >>> model.tokenize("the cat")["ids"]
+    [2, 5, 6, 3]
+    >>> model.tokenize("the cat")["offsets"]
+    [(0, 0), (0, 3), (4, 7), (0, 0)]
+
+    Args:
+      text: a text or a collection of texts.
+
+    Returns:
+      For each text a dict of three lists: `pieces`, with the special tokens;
+      `ids`; and `offsets`, the characters (begin, end) of each piece. The ids
+      of ELMo are lists of 50 characters' ids for each word.
+
+    Raises:
+      UserError: the model has no tokenizer.
+    """
+    many, rows = _texts_or_words(text)
+    encoded = text_batches.encode(self._discriminator, rows)
+    return _shape(
+      many,
+      [
+        {
+          "pieces": list(tokens.pieces),
+          "ids": tokens.ids.tolist(),
+          "offsets": [tuple(offset) for offset in tokens.offsets],
+        }
+        for tokens in encoded
+      ],
+    )
+
+  def save(self, path: str, *, format: str = "bert_jax") -> None:
+    """Writes the model into a new folder, which `load` opens.
+
+    >>> model.save("my_model")
+    >>> bert_jax.load("my_model").predict is not None
+    True
+    >>> model.save("for_transformers", format="hf")
+
+    Args:
+      path: the new folder.
+      format: "bert_jax" for a folder of this package; "hf" for one that
+        transformers opens, too.
+
+    Raises:
+      UserError: the folder exists and is not empty, the format is unknown, or
+        transformers has no such model.
+    """
+    if format not in FORMATS:
+      raise UserError(f"format={format!r}: choose {' or '.join(FORMATS)}.")
+    weights = self._opened.weights
+    with Progress(f"saving {path}"):
+      if format == "hf":
+        hf.write(str(path), weights)
+      else:
+        model_folder.write(str(path), weights)
+
+
+def _report_from(progress: Progress, start: int, done: int) -> None:
+  progress.report(start + done)
+
+
+def _shape(many: bool, rows: list[dict[str, Any]]) -> Any:
+  """Returns the results of a collection, or the only result."""
+  return Results(rows) if many else rows[0]
+
+
+def _strings(texts: Any) -> tuple[bool, list[str]]:
+  """Returns True for a collection of texts, and the texts."""
+  many, items = results.items_of(texts, (Mapping,))
+  return many, [results.text_of(item, i) for i, item in enumerate(items)]
+
+
+def _texts_or_words(texts: Any) -> tuple[bool, list[Text]]:
+  """Does what `_strings` does; in a collection, a text may be its words."""
+  many, items = results.items_of(texts, (Mapping,))
+  rows = []
+  for i, item in enumerate(items):
+    if isinstance(item, list | tuple | np.ndarray):
+      words = [results.text_of(word, i) for word in item]
+      rows.append(text_batches.of_words(i, words))
+    else:
+      rows.append(text_batches.of_text(i, results.text_of(item, i)))
+  return many, rows
+
+
+def _with_article(description: str) -> str:
+  """Returns a description after "a" or "an"."""
+  # Of the families' names, these three begin with the sound of a vowel.
+  vowel = description.startswith(("ALBERT", "ELECTRA", "ELMo"))
+  return f"{'an' if vowel else 'a'} {description}"

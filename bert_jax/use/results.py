@@ -1,0 +1,144 @@
+"""Inputs of users as lists, and lists of results that notebooks show well."""
+
+import html
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_jax.messages import UserError
+
+# A table in a notebook shows so many rows, entries of a list, and characters.
+_ROWS, _ENTRIES, _CHARACTERS = 50, 5, 100
+
+
+class Results(list[dict[str, Any]]):
+  """A list of dicts, one for each text. A notebook shows it as a table."""
+
+  def _repr_html_(self) -> str:
+    columns = list(dict.fromkeys(key for row in self for key in row))
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in columns)
+    lines = [f"<tr><th></th>{head}</tr>"]
+    for number, row in enumerate(self[:_ROWS]):
+      cells = [html.escape(_short(row.get(name, ""))) for name in columns]
+      line = "".join(f"<td>{cell}</td>" for cell in cells)
+      lines.append(f"<tr><th>{number}</th>{line}</tr>")
+    if len(self) > _ROWS:
+      lines.append(f"<tr><th>...</th><td>{len(self):,} rows</td></tr>")
+    return f"<table>{''.join(lines)}</table>"
+
+
+def _short(value: Any) -> str:
+  """Returns a value as a short text."""
+  if isinstance(value, float):
+    return f"{value:.4f}"
+  if isinstance(value, np.ndarray):
+    return f"{value.dtype} {list(value.shape)}"
+  if isinstance(value, Mapping):
+    pairs = list(value.items())
+    if value and all(isinstance(x, float) for x in value.values()):
+      pairs.sort(key=lambda pair: -pair[1])
+      return _join([f"{name} {_short(x)}" for name, x in pairs])
+    return " ".join(_short(x) for _, x in pairs)
+  if isinstance(value, list | tuple):
+    separator = "; " if value and isinstance(value[0], list) else ", "
+    return _join([_short(x) for x in value[: _ENTRIES + 1]], separator)
+  text = str(value)
+  return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}..."
+
+
+def _join(entries: list[str], separator: str = ", ") -> str:
+  if len(entries) > _ENTRIES:
+    entries = [*entries[:_ENTRIES], "..."]
+  return separator.join(entries)
+
+
+def items_of(inputs: Any, single: tuple[type, ...]) -> tuple[bool, list[Any]]:
+  """Returns the inputs that a user passes as a list.
+
+  Args:
+    inputs: one input, or a collection: a list, an array, a column, a DataFrame
+      (its rows become dicts), a data set of dicts.
+    single: the types of one input; a string always is one.
+
+  Returns:
+    True for a collection, and the list.
+
+  Raises:
+    UserError: the inputs are neither.
+  """
+  if isinstance(inputs, (str, *single)):
+    return False, [inputs]
+  if hasattr(inputs, "to_dicts"):  # polars
+    return True, list(inputs.to_dicts())
+  if hasattr(inputs, "columns") and hasattr(inputs, "to_dict"):  # pandas
+    return True, list(inputs.to_dict("records"))
+  if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
+    raise UserError(
+      f"{inputs!r:.60} is no text; pass a string or a list of strings."
+    )
+  return True, list(inputs)
+
+
+def text_of(item: Any, number: int) -> str:
+  """Returns the text of an input: a string, or a dict's `text`.
+
+  Raises:
+    UserError: the input has no text. The message names its number.
+  """
+  text = item.get("text") if isinstance(item, Mapping) else item
+  if isinstance(text, str):
+    return str(text)
+  if isinstance(item, Mapping):
+    names = ", ".join(map(str, item)) or "none"
+    raise UserError(
+      f"input {number} has no field 'text' that is a string; its fields are"
+      f" {names}."
+    )
+  raise UserError(f"input {number} is {item!r:.60}, not a text.")
+
+
+def fields_of(item: Any, kind: str, number: int) -> dict[str, Any]:
+  """Returns the named fields of an input for `requests.parse`.
+
+  Args:
+    item: a string, a tuple or list without names, or a dict, whose values may
+      be missing numbers and arrays, as in a DataFrame.
+    kind: what the model predicts, a key of `requests.PARSERS`.
+    number: the number of the input, for messages.
+
+  Raises:
+    UserError: the input is none of these.
+  """
+  if isinstance(item, str):
+    return {"text": str(item)}
+  if isinstance(item, Mapping):
+    fields = {str(name): _plain(value) for name, value in item.items()}
+    return {name: x for name, x in fields.items() if x is not None}
+  if not isinstance(item, list | tuple | np.ndarray):
+    raise UserError(f"input {number} is {item!r:.60}, not a text.")
+  values = [_plain(value) for value in item]
+  if kind == "tagging":
+    return {"words": values}
+  names = _PAIRS.get(kind, ("text", "text_pair"))
+  if len(values) != len(names):
+    raise UserError(
+      f"input {number} has {len(values)} entries; pass ({', '.join(names)})."
+    )
+  return dict(zip(names, values, strict=True))
+
+
+# Kind -> the fields of an input without names; pairs of texts for other kinds.
+_PAIRS = {"span": ("question", "context"), "choice": ("text", "choices")}
+
+
+def _plain(value: Any) -> Any:
+  """Returns strings and lists for those of NumPy; None for a missing value."""
+  if isinstance(value, str):
+    return str(value)
+  if isinstance(value, list | tuple | np.ndarray):
+    return [_plain(x) for x in value]
+  # Only a missing number differs from itself.
+  if isinstance(value, float) and value != value:
+    return None
+  return value
