@@ -31,6 +31,8 @@ import tomllib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import tiny_tasks
+
 from bert_jax.cli import configs
 from bert_jax.training import config as config_lib
 from bert_jax.use import blimp
@@ -59,6 +61,8 @@ NAMES = {
 }
 # The same for programs. DIR is the ELMo of the page before.
 IN_PROGRAMS = {'"DIR"': '"runs/mine"', '"runs/elmo_original"': '"DIR"'}
+# Folder of `runs` that no command makes -> the kind of its task.
+FINE_TUNED = {"ner": "tagging", "squad": "span"}
 # Programs whose flags are only parsed, because they need a GPU or much time.
 ON_GPU = ("train_step", "elmo_step", "inference", "kernels", "teacher_student")
 PARSE = """
@@ -195,6 +199,8 @@ def make_folder(folder: pathlib.Path) -> None:
   (folder / "blanks.jsonl").write_text(json.dumps(blank) + "\n")
   vectors = [f"{w} {draw.random()} {draw.random()}\n" for w in words]
   (folder / "glove.txt").write_text("".join(vectors))
+  for name, kind in FINE_TUNED.items():
+    tiny_tasks.write_tuned(folder / "runs" / name, kind)
   (folder / "runs" / "one").mkdir()
   rows = ["index\tprediction", *(f"{i}\t{i % 2}" for i in range(1821)), ""]
   (folder / "runs" / "one" / "SST-2.tsv").write_text("\n".join(rows))

@@ -4,14 +4,18 @@ import json
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import traverse_util
 from tiny_families import fill
 from tokenizers import pre_tokenizers
 
 from bert_jax import models
-from bert_jax.models import elmo, heads
+from bert_jax.models import elmo, heads, task_heads
+from bert_jax.tasks.encoded_rows import Task
 from bert_jax.text import bpe, open_vocabulary
-from bert_jax.weights import model_folder
+from bert_jax.training.state import TrainState
+from bert_jax.weights import checkpoint, model_folder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS += ["the", "cat", "cats", "sat", "sit", "on", "mat", ".", "un", "##aff"]
@@ -46,8 +50,20 @@ def delete_digests(path):
   file.write_text(json.dumps(config))
 
 
-def write(path, family, task="encoder", head=None, labels=None, **sizes):
-  """Writes a converted model with random parameters, and returns its path."""
+def write(
+  path,
+  family,
+  task="encoder",
+  head=None,
+  labels=None,
+  problem=None,
+  more_rows=0,
+  **sizes,
+):
+  """Writes a converted model with random parameters, and returns its path.
+
+  Its word table has `more_rows` than the tokenizer has pieces.
+  """
   if family == "elmo":
     encoder, files = elmo.build("original", **ELMO | sizes), {}
   else:
@@ -57,14 +73,19 @@ def write(path, family, task="encoder", head=None, labels=None, **sizes):
     )
     encoder = models.family(family).build(
       next(iter(models.family(family).VARIANTS)),
-      **SIZES | embedding_size | sizes | dict(vocab_size=size),
+      **SIZES | embedding_size | sizes | dict(vocab_size=size + more_rows),
     )
   head = dict(head or {})
   if task in ("sequence_classification", "multiple_choice"):
     pooling = models.family(family).POOLING
     head["pooling"] = heads.Pooling(*pooling)._asdict()
   config = model_folder.make_config(
-    family, task, model_folder.attributes(encoder), head=head, labels=labels
+    family,
+    task,
+    model_folder.attributes(encoder),
+    head=head,
+    labels=labels,
+    problem=problem,
   )
   module = model_folder.module_of(config)
   ids = np.ones((1, 4), np.int32)
@@ -74,4 +95,46 @@ def write(path, family, task="encoder", head=None, labels=None, **sizes):
   params = jax.tree.map(np.asarray, fill(module, batch))
   weights = model_folder.Weights(config, model_folder.flatten(params), files)
   model_folder.write(str(path), weights)
+  return str(path)
+
+
+def write_run(path, folder):
+  """Writes the --workdir of a run with the parameters of a converted model.
+
+  Args:
+    path: the new folder.
+    folder: the converted model: one for pre-training, or a fine-tuned one.
+
+  Returns:
+    The path as a string.
+  """
+  config, arrays, files, _ = model_folder.read(str(folder))
+  family, task = config["family"], config["task"]
+  variants = (models.FAMILIES | models.WORD_FAMILIES)[family].VARIANTS
+  name = {"electra": "electra", "gpt": "lm", "elmo": "elmo"}.get(family, "mlm")
+  objective, meta = {"name": name}, {}
+  if name == "mlm":
+    objective["pairs"] = "pair/dense/kernel" in arrays
+  if name == "elmo":
+    encoder = model_folder.module_of(config).encoder
+    flat = traverse_util.flatten_dict(elmo.softmax_shapes(encoder), sep="/")
+    arrays |= {k: np.zeros(x.shape, np.float32) for k, x in flat.items()}
+  if task in task_heads.NAMES.values():
+    kind = config["problem"] or next(
+      kind for kind, name in task_heads.NAMES.items() if name == task
+    )
+    labels = config["labels"] or []
+    objective = {"name": "finetune", "kind": kind, "labels": labels}
+    meta = {"task": Task("tiny", kind, tuple(labels), 1, ())._asdict()}
+  path = pathlib.Path(path)
+  path.mkdir(parents=True)
+  model = {"family": family, "variant": next(iter(variants))} | config["model"]
+  run = {"objective": objective, "model": model}
+  (path / "config.json").write_text(json.dumps(run))
+  for file, content in files.items():
+    (path / file).write_bytes(content)
+  with checkpoint.Checkpointer(str(path)) as saver:
+    params = model_folder.unflatten(arrays)
+    saver.save(3, TrainState(jnp.int32(3), params, {}, {}), meta, None)
+    saver.wait()
   return str(path)

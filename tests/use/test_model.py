@@ -1,0 +1,381 @@
+"""`bert_jax.load` and the methods of its model: inputs, results, messages."""
+
+import copy
+import doctest
+import inspect
+import json
+import pathlib
+import re
+import threading
+import time
+
+import matplotlib
+import numpy as np
+import pytest
+import tiny_models
+import tiny_tasks
+
+import bert_jax
+from bert_jax.cli.main import execute
+from bert_jax.messages import UserError
+from bert_jax.use import fill_mask, progress
+from bert_jax.use import model as model_lib
+from bert_jax.use.results import Results
+from bert_jax.weights import model_folder
+
+pytestmark = pytest.mark.usefixtures("compiled", "unoptimized")
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
+# Folder of `runs` in the page -> the kind of its task.
+RUNS = {"sst2": "classification", "ner": "tagging", "squad": "span"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+  """A folder with tiny models of the names that the page has."""
+  path = tmp_path_factory.mktemp("page")
+  tiny_tasks.write_model(path / "runs" / "mine")
+  for name, kind in RUNS.items():
+    tiny_tasks.write_tuned(path / "runs" / name, kind)
+  return path
+
+
+@pytest.fixture(scope="module")
+def masked(folder):
+  return bert_jax.load(str(folder / "runs" / "mine"))
+
+
+@pytest.fixture(scope="module")
+def classifier(folder):
+  return bert_jax.load(str(folder / "runs" / "sst2"))
+
+
+def biased(path, task, biases, **options):
+  """A model that gives every text and token the same answer."""
+  tiny_models.write(path / "random", "bert", task, **options)
+  weights = model_folder.read(str(path / "random"))
+  for name, bias in biases.items():
+    weights.arrays[f"{name}/bias"] = np.array(bias, np.float32)
+    if name == "classifier/dense":
+      weights.arrays[f"{name}/kernel"][:] = 0
+  model_folder.write(str(path / "biased"), weights)
+  return bert_jax.load(str(path / "biased"))
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+  """The names that the examples of docstrings take for granted."""
+  path = tmp_path_factory.mktemp("names")
+  mat = 9.0 * np.array([word == "mat" for word in tiny_models.WORDS])
+  model = biased(path / "model", "pretraining", {"mlm": mat})
+  classifier = biased(
+    path / "classifier",
+    "sequence_classification",
+    {"classifier/dense": [3.0, 0.0]},
+    head={"num_labels": 2},
+    labels=["positive", "negative"],
+  )
+  tagger = biased(
+    path / "tagger",
+    "token_classification",
+    {"classifier/dense": [0.0, 5.0, 0.0]},
+    head={"num_labels": 3},
+    labels=["O", "B-LOC", "I-LOC"],
+  )
+  return {
+    "PATH": model.path,
+    "bert_jax": bert_jax,
+    "model": model,
+    "classifier": classifier,
+    "tagger": tagger,
+  }
+
+
+def public_methods():
+  functions = inspect.getmembers(model_lib.Model, inspect.isfunction)
+  return [name for name, _ in functions if not name.startswith("_")]
+
+
+def test_examples_of_docstrings(names, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  finder = doctest.DocTestFinder(exclude_empty=True)
+  runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+  tests = finder.find(model_lib, "model", globs=names)
+  for test in tests:
+    report = []
+    runner.run(test, out=report.append)
+    assert not report, "".join(report)
+  examples = {test.name for test in tests if test.examples}
+  methods = public_methods()
+  assert examples >= {"model.load", *(f"model.Model.{m}" for m in methods)}
+  assert {*methods} == {
+    *("fill_mask", "predict", "features", "similarity", "likelihood"),
+    *("attention", "tokenize", "save"),
+  }
+
+
+def test_programs_of_the_page(folder, monkeypatch):
+  monkeypatch.chdir(folder)
+  matplotlib.use("agg")
+  programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+  assert len(programs) == 10
+  for program in programs:
+    assert len(program.splitlines()) <= 10
+    exec(compile(program, str(PAGE), "exec"), {})
+
+
+class Frame:
+  """What pandas' DataFrame has that is read here."""
+
+  def __init__(self, **columns):
+    self.columns = list(columns)
+    self._columns = columns
+
+  def to_dict(self, orient):
+    assert orient == "records"
+    rows = zip(*self._columns.values(), strict=True)
+    return [dict(zip(self.columns, row, strict=True)) for row in rows]
+
+
+def test_inputs_of_every_kind(classifier):
+  texts = ["red cat .", "dog"]
+  expected = classifier.predict(texts)
+  assert isinstance(expected, list) and len(expected) == 2
+  assert {*expected[0]} == {"label", "probability", "probabilities"}
+  # A string is one text, never characters.
+  assert classifier.predict("dog")["label"] == expected[1]["label"]
+  fields = [{"text": text, "label": 1} for text in texts]
+  missing = Frame(text=texts, text_pair=[None, float("nan")], other=[1, 2])
+  for inputs in (np.array(texts), iter(texts), fields, missing):
+    assert classifier.predict(inputs) == expected
+  pairs = [("red", "cat"), ("dog", "runs")]
+  expected = classifier.predict(pairs)
+  first, second = zip(*pairs, strict=True)
+  assert classifier.predict(Frame(text=first, text_pair=second)) == expected
+  one = classifier.predict(pairs[0])
+  assert one["label"] == expected[0]["label"]
+  assert one["probability"] == pytest.approx(expected[0]["probability"], 1e-5)
+  assert classifier.predict([]) == []
+
+
+def test_inputs_are_not_changed(classifier, masked):
+  inputs = [{"text": "red cat", "text_pair": None}, {"text": "dog"}]
+  before = copy.deepcopy(inputs)
+  classifier.predict(inputs)
+  masked.features(inputs)
+  masked.likelihood(inputs)
+  assert inputs == before
+
+
+@pytest.mark.parametrize(
+  "inputs, words",
+  [
+    (5, "5 is no text; pass a string or a list of strings"),
+    (b"cat", "is no text"),
+    (["cat", 5], "input 1 is 5, not a text"),
+    (["cat", None], "input 1 is None, not a text"),
+    ([{"txt": "cat"}], "input 0: no field 'text'; it has txt"),
+    ([{"text": float("nan")}], "input 0: no field 'text'"),
+    ([("a", "b", "c")], r"input 0 has 3 entries; pass \(text, text_pair\)"),
+  ],
+)
+def test_wrong_inputs_are_named(classifier, inputs, words):
+  with pytest.raises(UserError, match=words):
+    classifier.predict(inputs)
+
+
+def test_wrong_options_are_named(classifier, masked, tmp_path):
+  with pytest.raises(UserError, match="batch_size=0: must be 1 or more"):
+    classifier.predict("cat", batch_size=0)
+  with pytest.raises(UserError, match="only questions can have no answer"):
+    classifier.predict("cat", no_answer=True)
+  with pytest.raises(UserError, match="has no .MASK. to fill"):
+    masked.fill_mask("red cat")
+  with pytest.raises(UserError, match="layer 7: the model has 0 .* to 2"):
+    masked.features("cat", layers=7)
+  with pytest.raises(UserError, match="write numbers of layers, or 'all'"):
+    masked.features("cat", layers="last")
+  with pytest.raises(UserError, match="choose cls, mean, max"):
+    masked.similarity("cat", "dog", unit="word")
+  with pytest.raises(UserError, match="tokens; the model takes"):
+    masked.attention("cat " * 99)
+  with pytest.raises(UserError, match="format='tf': choose bert_jax or hf"):
+    masked.save(str(tmp_path / "new"), format="tf")
+  (tmp_path / "full").mkdir()
+  (tmp_path / "full" / "file").touch()
+  with pytest.raises(UserError, match="exists and is not empty"):
+    masked.save(str(tmp_path / "full"))
+
+
+def test_what_a_model_cannot_do_is_said(masked, classifier, tmp_path):
+  assert masked.methods[:3] == ("fill_mask", "likelihood", "attention")
+  message = (
+    "is a BERT of 2 layers of 32: masked language model, so it has no predict,"
+    " which needs a model that was fine-tuned for a task; use its fill_mask,"
+    " likelihood, attention or features, or load such a model"
+  )
+  with pytest.raises(UserError, match=message):
+    masked.predict("cat")
+  for method in ("fill_mask", "likelihood"):
+    with pytest.raises(UserError, match=f"2 labels, so it has no {method}"):
+      getattr(classifier, method)("cat")
+  elmo = bert_jax.load(tiny_models.write(tmp_path / "elmo", "elmo"))
+  with pytest.raises(UserError, match="is an ELMo .* which needs a Transform"):
+    elmo.attention("cat")
+  bare = tiny_models.write(tmp_path / "bare", "bert")
+  message = "encoder without a head.* use its attention or features"
+  with pytest.raises(UserError, match=message):
+    bert_jax.load(bare).predict("cat")
+
+
+def test_words_and_layers_of_features(masked):
+  stacked = masked.features(["red cat", "dog"], layers="all", combine="stack")
+  assert stacked.shape == (2, 3, 32) and stacked.dtype == np.float32
+  last = masked.features("red cat")
+  np.testing.assert_allclose(last, stacked[0, -1], atol=1e-6)
+  rows = masked.features(["red cats", ["red", "cat s"]], unit="word")
+  assert [row["tokens"] for row in rows] == [["red", "cats"], ["red", "cat s"]]
+  length = masked.features("dog", unit="cls", normalize=True)
+  assert np.linalg.norm(length) == pytest.approx(1.0, abs=1e-6)
+  assert masked.features([]).shape == (0, 32)
+
+
+def test_similarity_has_an_axis_for_each_list(masked):
+  texts = ["red cat", "dog", "blue bird sings"]
+  between = masked.similarity(texts)
+  np.testing.assert_allclose(between, between.T, atol=1e-6)
+  np.testing.assert_allclose(np.diag(between), 1.0, atol=1e-6)
+  row = masked.similarity(texts[0], texts)
+  np.testing.assert_allclose(row, between[0], atol=1e-6)
+  assert isinstance(masked.similarity(texts[0], texts[1]), float)
+
+
+def test_a_long_list_is_filled_as_each_text_is(masked):
+  texts = [*tiny_tasks.sentences(9), "a [MASK] b [MASK] c"]
+  texts = [text.replace(" ", " [MASK] ", 1) for text in texts if " " in text]
+  rows = masked.fill_mask(texts, top_k=2)
+  assert len(rows) == len(texts)
+  assert [len(row["masks"]) for row in rows] == [
+    text.count("[MASK]") for text in texts
+  ]
+  for row, text in list(zip(rows, texts, strict=True))[-2:]:
+    alone = masked.fill_mask(text, top_k=2)
+    assert alone["text"] == row["text"] == text
+    assert alone["filled"] == row["filled"] and "[MASK]" not in row["filled"]
+    for mask, other in zip(row["masks"], alone["masks"], strict=True):
+      for x, y in zip(mask, other, strict=True):
+        assert x["token"] == y["token"]
+        assert x["probability"] == pytest.approx(y["probability"], rel=1e-4)
+
+
+def test_commands_print_what_methods_return(folder, masked, tmp_path, capsys):
+  text = "red [MASK] runs"
+  path = str(folder / "runs" / "mine")
+  execute(["fill-mask", "--json", "--model", path, text])
+  printed = json.loads(capsys.readouterr().out)
+  row = masked.fill_mask(text)
+  assert printed == {key: row[key] for key in ("text", "masks")}
+  lines = fill_mask.show(row).splitlines()
+  assert lines[0] == text and len(lines) == 6
+  source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+  for name, fields in {
+    "sst2": {"text": "red cat", "text_pair": "dog"},
+    "ner": {"text": "(red cat) runs."},
+    "squad": {"question": "cat ?", "context": "  red cat runs ."},
+  }.items():
+    path = str(folder / "runs" / name)
+    source.write_text(json.dumps(fields) + "\n")
+    files = ["--input", str(source), "--output", str(target)]
+    execute(["predict", "--model", path, *files])
+    printed = json.loads(target.read_text())
+    assert printed.pop("id") == 1
+    assert printed == bert_jax.load(path).predict(fields), name
+
+
+def test_entities_and_answers_have_their_characters(folder):
+  text = "  (red cat) runs."
+  row = bert_jax.load(str(folder / "runs" / "ner")).predict(text)
+  assert row["words"] == ["(", "red", "cat", ")", "runs", "."]
+  assert len(row["tags"]) == 6 and row["entities"]
+  for entity in row["entities"]:
+    assert text[entity["start"] : entity["end"]] == entity["text"]
+    assert entity["label"] == "X" and 0 < entity["probability"] <= 1
+  context = "  red  cat runs ."
+  fields = {"question": "cat ?", "context": context}
+  squad = bert_jax.load(str(folder / "runs" / "squad"))
+  row = squad.predict(fields)
+  assert squad.predict(("cat ?", context)) == row
+  for answer in row["nbest"]:
+    assert context[answer["start"] : answer["end"]] == answer["text"]
+  assert context[row["start"] : row["end"]] == row["answer"]
+  null = squad.predict(fields, no_answer=True)["nbest"]
+  assert {"text": "", "start": None, "end": None}.items() <= next(
+    answer for answer in null if not answer["text"]
+  ).items()
+
+
+def test_threads_get_what_one_caller_gets(folder):
+  """Also for a model that no thread has used before."""
+  path = str(folder / "runs" / "mine")
+  texts = ["red [MASK] runs", "dog"]
+
+  def use(model):
+    return [
+      model.fill_mask(texts[0])["filled"],
+      model.features(texts).tolist(),
+      model.likelihood(texts).tolist(),
+      model.attention(texts[0])["tokens"],
+    ]
+
+  expected = use(bert_jax.load(path))
+  shared = bert_jax.load(path)
+  results = {}
+
+  def work(number):
+    results[number] = use(shared if number else bert_jax.load(path))
+
+  threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert results == {0: expected, 1: expected, 2: expected}
+
+
+def test_the_text_of_a_model_is_short(folder, masked, classifier):
+  assert repr(masked) == (
+    "Model(BERT of 2 layers of 32: masked language model, 21,299 parameters,"
+    " uncased WordPiece tokenizer of 17 pieces, from"
+    f" {str(folder / 'runs' / 'mine')!r})"
+  )
+  assert "classification into 2 labels" in repr(classifier)
+  assert classifier.labels == ["cat", "dog"] and classifier.family == "bert"
+  assert masked.mask_token == "[MASK]"
+  assert {"Model", "load"} <= {*dir(bert_jax)}
+
+
+def test_a_notebook_shows_a_table(classifier):
+  row = {"text": "<b>", "p": {"x": 0.25, "y": 0.75}, "v": np.zeros((2, 3))}
+  shown = Results([row] * 60)._repr_html_()
+  assert shown.count("<tr>") == 52 and "60 rows" in shown
+  assert "&lt;b&gt;" in shown and "<b>" not in shown
+  assert "y 0.7500, x 0.2500" in shown and "float64 [2, 3]" in shown
+  assert "<th>label</th>" in classifier.predict(["cat"])._repr_html_()
+
+
+def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
+  monkeypatch.setattr(progress, "FIRST", 0.01)
+  monkeypatch.setattr(progress, "INTERVAL", 0.05)
+  with progress.Progress("predict", 1200, "texts") as lines:
+    time.sleep(0.1)
+    lines.report(700)
+    time.sleep(0.2)
+  first, *_, last_but_one, last = capsys.readouterr().err.splitlines()
+  assert first == "predict: 1,200 texts ..."
+  assert last_but_one.startswith("predict: 700 of 1,200 texts, 0 s")
+  assert last.startswith("predict: done in 0.")
+  with progress.Progress("short"):
+    pass
+  with pytest.raises(KeyError), progress.Progress("broken"):
+    raise KeyError
+  assert not capsys.readouterr().err

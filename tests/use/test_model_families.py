@@ -1,0 +1,302 @@
+"""Every method over every family that can do it, beside transformers.
+
+Each model is opened from a converted folder, from the --workdir of a run, and
+from the folder of transformers that `save` writes.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import tiny_families
+import tiny_models
+
+import bert_jax
+from bert_jax.cli.main import execute
+from bert_jax.messages import UserError
+from bert_jax.tasks import layouts
+from bert_jax.weights.generator_discriminator import TOWERS
+
+pytestmark = [
+  pytest.mark.slow,
+  pytest.mark.usefixtures("compiled", "unoptimized"),
+]
+
+TEXT, OTHER = "the cat sat on a mat", "b c"
+NAMES = tiny_families.NAMES
+# Task -> the options of its model, its class in transformers, one input.
+TASKS = {
+  "sequence_classification": (
+    dict(head={"num_labels": 3}, labels=["x", "y", "z"]),
+    "AutoModelForSequenceClassification",
+    TEXT,
+  ),
+  "multiple_choice": (
+    dict(head={"num_labels": 1}),
+    "AutoModelForMultipleChoice",
+    {"choices": [TEXT, OTHER]},
+  ),
+  "token_classification": (
+    dict(head={"num_labels": 3}, labels=["O", "B-X", "I-X"]),
+    "AutoModelForTokenClassification",
+    TEXT,
+  ),
+  "span": ({}, "AutoModelForQuestionAnswering", (OTHER, TEXT)),
+}
+
+
+def sources(path, folder):
+  """Yields the models of a converted folder, its run, and saved copies."""
+  model = bert_jax.load(folder)
+  yield model
+  yield bert_jax.load(tiny_models.write_run(path / "run", folder))
+  model.save(path / "ours")
+  yield bert_jax.load(path / "ours")
+  if model.family != "elmo":
+    model.save(path / "hf", format="hf")
+    yield bert_jax.load(path / "hf")
+
+
+def torch_model(path, name):
+  """The module of transformers that opens a folder."""
+  transformers = pytest.importorskip("transformers")
+  options = {"attn_implementation": "eager"}
+  return getattr(transformers, name).from_pretrained(path, **options).eval()
+
+
+def torch_run(module, ids, **inputs):
+  import torch
+
+  with torch.no_grad():
+    inputs = {name: torch.tensor(x) for name, x in inputs.items()}
+    return module(torch.tensor(ids), **inputs)
+
+
+def close(left, right):
+  np.testing.assert_allclose(left, right, rtol=2e-4, atol=2e-5)
+
+
+def same(left, right):
+  """Asserts that results are equal but for rounding."""
+  assert type(left) is type(right)
+  if isinstance(left, dict):
+    assert left.keys() == right.keys()
+    for key in left:
+      same(left[key], right[key])
+  elif isinstance(left, list | tuple):
+    assert len(left) == len(right)
+    for x, y in zip(left, right, strict=True):
+      same(x, y)
+  elif isinstance(left, float | np.ndarray):
+    close(left, right)
+  else:
+    assert left == right
+
+
+def softmax(logits):
+  exponents = np.exp(logits - logits.max(-1, keepdims=True))
+  return exponents / exponents.sum(-1, keepdims=True)
+
+
+def used(model):
+  """The results of every method that a pre-trained model can do."""
+  results = {
+    "features": model.features([TEXT, OTHER]),
+    "layers": model.features(TEXT, layers="all", combine="stack"),
+    "words": model.features(TEXT, unit="word"),
+    "similarity": model.similarity(TEXT, [TEXT, OTHER]),
+    "tokenize": model.tokenize(TEXT),
+  }
+  if "fill_mask" in model.methods:
+    text = TEXT.replace("cat", model.mask_token)
+    results["fill_mask"] = model.fill_mask([text], top_k=4)
+  if "likelihood" in model.methods:
+    results["likelihood"] = model.likelihood([TEXT, OTHER])
+  if "attention" in model.methods:
+    results["attention"] = model.attention(TEXT)
+  return results
+
+
+@pytest.mark.parametrize("family", [*NAMES, "elmo"])
+def test_pretrained_models(family, tmp_path):
+  sizes = {"generator_hidden": 8, "mlp": 64} if family == "electra" else {}
+  task = "encoder" if family == "elmo" else "pretraining"
+  folder = tiny_models.write(tmp_path / "m", family, task, **sizes)
+  first, *others = map(used, sources(tmp_path, folder))
+  assert len(others) == (2 if family == "elmo" else 3)
+  for other in others:
+    same(other, first)
+  if family == "elmo":
+    assert first["words"]["tokens"] == TEXT.split()
+    assert first["layers"].shape[0] == 3
+    return
+  assert ("fill_mask" in first) == (family != "gpt")
+  path = tmp_path / "hf"
+  ids = [first["tokenize"]["ids"]]
+  module = torch_model(
+    path / "discriminator" if family == "electra" else path, "AutoModel"
+  )
+  module.config.output_attentions = module.config.output_hidden_states = True
+  out = torch_run(module, ids)
+  close(first["features"][0], out.last_hidden_state[0].mean(0))
+  layers = np.stack([x[0].mean(0) for x in out.hidden_states])
+  close(first["layers"], layers)
+  attention = np.stack([x[0] for x in out.attentions])
+  close(first["attention"]["attention"], attention)
+  assert first["attention"]["tokens"] == first["tokenize"]["pieces"]
+  if family == "gpt":
+    module = torch_model(path, "AutoModelForCausalLM")
+    logits = torch_run(module, ids).logits[0].numpy()
+    log_p = np.log(softmax(logits.astype(np.float64)))
+    after = [log_p[i, token] for i, token in enumerate(ids[0][1:])]
+    close(first["likelihood"][0], sum(after))
+    return
+  generator = path / "generator" if family == "electra" else path
+  module = torch_model(generator, "AutoModelForMaskedLM")
+  model = bert_jax.load(path)
+  mask_id = model.vocabulary.special.mask
+  text = TEXT.replace("cat", model.mask_token)
+  masked = model.tokenize(text)["ids"]
+  logits = torch_run(module, [masked]).logits[0, masked.index(mask_id)].numpy()
+  (candidates,) = first["fill_mask"][0]["masks"]
+  p = softmax(logits)
+  order = np.argsort(-p)[:4]
+  close([x["probability"] for x in candidates], p[order])
+  pieces = model.vocabulary.pieces
+  assert [x["token"] for x in candidates] == [pieces[i] for i in order]
+  if family == "electra":
+    module = torch_model(path / "discriminator", "ElectraForPreTraining")
+    logits = torch_run(module, ids).logits[0, 1:-1].numpy()
+    close(first["likelihood"][0], -np.log1p(np.exp(logits)).sum())
+    return
+  total = 0.0
+  for i in range(1, len(ids[0]) - 1):
+    row = [*ids[0][:i], mask_id, *ids[0][i + 1 :]]
+    logits = torch_run(module, [row]).logits[0, i].numpy()
+    total += np.log(softmax(logits.astype(np.float64))[ids[0][i]])
+  close(first["likelihood"][0], total)
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+def test_one_tower_of_electra(tower, tmp_path):
+  folder = tiny_models.write(
+    tmp_path / "m", "electra", "pretraining", generator_hidden=8, mlp=64
+  )
+  both = used(bert_jax.load(folder))
+  model = bert_jax.load(folder, tower=tower)
+  one = used(model)
+  assert ("fill_mask" in model.methods) == (tower == "generator")
+  if tower == "generator":
+    same(one["fill_mask"], both["fill_mask"])
+    pll = bert_jax.load(folder).likelihood([TEXT, OTHER], method="pll")
+    close(one["likelihood"], pll)
+  else:
+    del both["fill_mask"]
+    same(one, both)
+
+
+def kinds():
+  for family in NAMES:
+    for task in TASKS:
+      yield family, task
+
+
+def torch_ids(model, family, texts):
+  """Ids of texts in the layout that the family's classifiers read."""
+  layout = layouts.of_vocabulary(model.vocabulary)
+  first, *second = model.vocabulary.encode_batch(texts)
+  ids = [*layout.begin, *first]
+  segments = [0] * len(ids)
+  if second:
+    ids += [*layout.between, *second[0]]
+    segments += [0] * len(layout.between) + [1] * len(second[0])
+  ids += layout.end
+  segments += [segments[-1]] * len(layout.end)
+  return ids, segments
+
+
+# Classes that transformers does not have.
+MISSING = {("gpt", "multiple_choice"), ("gpt", "token_classification")}
+MISSING |= {("gpt", "span")}
+
+
+@pytest.mark.parametrize("family, task", kinds())
+def test_fine_tuned_models(family, task, tmp_path, capsys):
+  options, name, inputs = TASKS[task]
+  if task == "sequence_classification":
+    options = options | {"problem": "classification"}
+  more_rows = 3 if family == "gpt" else 0
+  folder = tiny_models.write(
+    tmp_path / "m", family, task, more_rows=more_rows, **options
+  )
+  if (family, task) in MISSING:
+    models = [
+      bert_jax.load(folder),
+      bert_jax.load(tiny_models.write_run(tmp_path / "run", folder)),
+    ]
+  else:
+    models = list(sources(tmp_path, folder))
+  rows = [model.predict(inputs) for model in models]
+  for row in rows[1:]:
+    same(row, rows[0])
+  row, model = rows[0], models[0]
+  many = model.predict([inputs, inputs])
+  same(many[0], row)
+  with pytest.raises(UserError, match="so it has no fill_mask"):
+    model.fill_mask(TEXT)
+  assert model.features(TEXT).shape == (16,)
+  assert model.attention(TEXT)["attention"].shape[:2] == (2, 2)
+  fields = inputs
+  if isinstance(inputs, str):
+    fields = {"text": inputs}
+  elif isinstance(inputs, tuple):
+    fields = dict(zip(("question", "context"), inputs, strict=True))
+  (tmp_path / "in.jsonl").write_text(json.dumps(fields))
+  files = [f"--input={tmp_path}/in.jsonl", f"--output={tmp_path}/out.jsonl"]
+  execute(["predict", "--model", folder, *files])
+  printed = json.loads((tmp_path / "out.jsonl").read_text())
+  assert printed.pop("id") == 1
+  same(printed, row)
+  if (family, task) in MISSING:
+    return
+  module = torch_model(tmp_path / "hf", name)
+  if task == "sequence_classification":
+    ids, _ = torch_ids(model, family, [TEXT])
+    module.config.pad_token_id = 0
+    logits = torch_run(module, [ids]).logits[0].numpy()
+    close([*row["probabilities"].values()], softmax(logits))
+  elif task == "multiple_choice":
+    scores = []
+    for choice in inputs["choices"]:
+      ids, _ = torch_ids(model, family, [choice])
+      scores.append(torch_run(module, [[ids]]).logits[0, 0].item())
+    close(row["probabilities"], softmax(np.array(scores)))
+  elif task == "token_classification":
+    words = TEXT.split()
+    ids, counts = model.vocabulary.encode_words(words)
+    layout = layouts.of_vocabulary(model.vocabulary)
+    logits = (
+      torch_run(module, [[*layout.begin, *ids.tolist(), *layout.end]])
+      .logits[0]
+      .numpy()
+    )
+    first = len(layout.begin) + np.cumsum([0, *counts[:-1]])
+    best = softmax(logits)[first]
+    assert row["tags"] == [model.labels[i] for i in best.argmax(-1)]
+    close(row["probabilities"], best.max(-1))
+  else:
+    ids, segments = torch_ids(model, family, list(inputs))
+    extra = {}
+    if family in ("bert", "albert", "electra"):
+      extra["token_type_ids"] = [segments]
+    out = torch_run(module, [ids], **extra)
+    start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
+    offsets = model.vocabulary.encode_offsets([TEXT])[0].offsets
+    # The context is before the one special token at the end.
+    begin = len(ids) - 1 - len(offsets)
+    scores = start[begin:-1, None] + end[None, begin:-1]
+    scores = np.where(np.triu(np.ones_like(scores)), scores, -np.inf)
+    i, j = np.unravel_index(scores.argmax(), scores.shape)
+    answer = TEXT[offsets[i][0] : offsets[j][1]].strip()
+    assert row["answer"] == answer
+    assert TEXT[row["start"] : row["end"]] == answer
