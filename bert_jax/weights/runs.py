@@ -17,8 +17,8 @@ OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
 )
-# For these objectives only the encoder is converted; their heads exist for
-# training alone.
+# For these objectives only the encoder is converted, because only training needs
+# their heads.
 BARE = ("elmo", "tinybert")
 
 
@@ -52,10 +52,10 @@ def fine_tuned(objective: dict[str, Any], family: str) -> dict[str, Any]:
   if kind == "regression":
     # Name the only output as transformers does.
     labels = hf_config.default_labels(1)
-  named = ("classification", "multi_label", "regression")
-  if kind in (*named, "tagging"):
+  text_kinds = ("classification", "multi_label", "regression")
+  if kind in (*text_kinds, "tagging"):
     entries |= {"labels": labels}
-  if kind in named:
+  if kind in text_kinds:
     entries |= {"problem": kind}
   return entries
 
@@ -105,7 +105,8 @@ def read(path: str, best: bool = False) -> Weights:
       raise Damaged(f"{path}/config.json is damaged ({e}).") from e
     if name not in OBJECTIVES:
       raise UserError(
-        f"{path}: the objective is {name!r}; exported are {OBJECTIVES}."
+        f"{path}: the objective is {name!r}; only models of these objectives"
+        f" can be exported: {', '.join(OBJECTIVES)}."
       )
     head = {k: v for k, v in objective.items() if k == "pairs"}
     head |= {"pairs": False} if name == "distil" else {}
