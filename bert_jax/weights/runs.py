@@ -17,8 +17,8 @@ OBJECTIVES = (
   *("mlm", "electra", "lm", "elmo", "distil", "tinybert"),
   *("finetune", "tinybert_task"),
 )
-# For these objectives only the encoder is converted, because only training needs
-# their heads.
+# For these objectives only the encoder is converted. Only training needs their
+# heads.
 BARE = ("elmo", "tinybert")
 
 
